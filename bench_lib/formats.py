@@ -50,16 +50,20 @@ _ESCAPES = re.compile(
     r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # the window's title, links
     r"|\x1b[ -/]*[0-~]"  # anything else
 )
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+STEERING = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f"
+    r"\u2028-\u202e\u2066-\u2069"  # which turn the letters after them round
+    r"\ud800-\udfff]"  # half of a letter: no stream can write it
+)
+"""Characters that steer a terminal, but for the ends of lines and tabs."""
 
 
 def printable(text: str) -> str:
-    """Return a worker's words without what would steer the terminal that shows them.
+    """Return another program's words without what would steer the terminal that shows them.
 
-    Escape sequences are left out; other control characters become U+FFFD, but for the ends of
-    lines and tabs.
+    Escape sequences are left out, and other steering characters become U+FFFD.
     """
-    return _CONTROLS.sub("\ufffd", _ESCAPES.sub("", text.replace("\r\n", "\n")))
+    return STEERING.sub("\ufffd", _ESCAPES.sub("", text.replace("\r\n", "\n")))
 
 
 def on_one_line(text: str, most: int) -> str:

@@ -117,7 +117,7 @@ def _context(count: int, companion: Callable[[], None]) -> dict[str, Any]:
                 numbers.add_(0)
             torch.cuda.synchronize()
             first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            torch.cuda._sleep(HOLD_CYCLES)  # noqa: SLF001 - no public name
+            torch.cuda._sleep(HOLD_CYCLES)
             first.record()
             for _ in range(LAUNCHES):
                 numbers.add_(0)

@@ -1,12 +1,13 @@
 """Two thousand cases whose workers fail in every way, at random; is anything lost or left behind?
 
-    python benchmarks/soak.py [--cases 2000] [--seed 1] [--way alone|stopped|xdist] [--keep FOLDER]
+    python benchmarks/soak.py [--cases 2000] [--seed 1] [--way NAME] [--keep FOLDER]
 
 Everything is the project's own but the devices and what runs on them (`soak_worker`): the plugin,
 the runner, zygotes and their contexts as processes, ranks under a launcher, telemetry, locks,
 history, baselines.  ``alone`` is one session over all cases.  In ``stopped`` pytest is killed once
 and interrupted once, the disk is full once and workers cannot be started any more once, each in
-the middle of a case, and the next session goes on with what is left.  ``xdist`` has two workers,
+the middle of a case; SIGTERM and SIGHUP end it once each.  The next session goes on with what is
+left.  ``together`` are two runs at once, which want the same devices.  ``xdist`` has two workers,
 whose controller is interrupted.  Prints a line for each way and ends with status 1 where anything
 was found.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import json
 import os
 import random
@@ -25,16 +27,16 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-
-from filelock import FileLock, Timeout
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench_lib.engine.device import MOST_LOST
 from bench_lib.model import Accepted, Baseline, Device, Environment, Hardware, ProcessSummary
+from bench_lib.report.console import table
 from bench_lib.storage import baselines, history
 
 HERE = Path(__file__).resolve().parent
@@ -79,11 +81,15 @@ RANKS: dict[str, set[str]] = {
     "rank hangs": ERROR,
 }
 RANKS_SHARE = 0.01
+LEAST = 60
+"""Cases of a run beside another: every kind once."""
 HELD_BACK = 2
 """Cases during which the device is: they take long to measure, since telemetry has to see it."""
 STOPS: dict[str, set[str]] = {
     "interrupts": OK,
     "kills controller": OK,
+    "terminates": OK,
+    "closes terminal": OK,
     "fills disk": OK,
     "breaks workers": ERROR,
 }
@@ -189,16 +195,22 @@ class Soak:
         self.state = folder / "state"
         self.history = folder / "history"
         self.temporary = folder / "tmp"
+        self.locks = folder / "locks"
         self._options = options
         self.of_several = "-n" in options
         """Whether pytest has workers: they measure on for a moment when their controller stops."""
         self._mark = f"{MARK}={folder}"
         self.sessions: list[str] = []
         """How each ended."""
+        self.faults: list[tuple[str, ...]] = []
+        """A row of FAULTS for each session."""
+        self.others: list[str] = []
+        """What was found in a run beside this one."""
         self.took_s = 0.0
         self.cpu_s = 0.0
         """Of all processes that somebody waited for."""
-        for each in ("state", "tmp", "perf_tests", "bin"):
+        folder.mkdir(exist_ok=True)
+        for each in ("state", "tmp", "locks", "perf_tests", "bin"):
             (folder / each).mkdir()
         self._write_programs()
         self._write_suite()
@@ -254,7 +266,13 @@ class Soak:
         while left := self.left():
             assert len(self.sessions) < MOST_SESSIONS, self.sessions
             (self.state / "left").write_text("\n".join(left))
+            records, began = len(self.cases) - len(left), time.monotonic()
             self.sessions.append(self._session())
+            found = [*lost(self, so_far=True), *left_behind(self)]
+            took = f"{time.monotonic() - began:.1f}"
+            now = len(self.cases) - len(self.left())
+            row = (len(self.sessions), self.sessions[-1], records, now, len(found), took)
+            self.faults.append(tuple(map(str, row)))
         self.took_s = time.monotonic() - begin
         self.cpu_s = _cpu_s() - before
 
@@ -302,6 +320,7 @@ class Soak:
             "SOAK_STATE": str(self.state),
             "SOAK_DEVICES": json.dumps(seen),
             "TMPDIR": str(self.temporary),
+            "BENCH_LIB_LOCKS": str(self.locks),
             "PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent)]),
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
@@ -358,11 +377,14 @@ def _cpu_s() -> float:
 
 def findings(soak: Soak) -> list[str]:
     """Say what was lost or left behind, and what did not come out as planned; empty is well."""
-    return [*lost(soak), *left_behind(soak), *unreadable(soak)]
+    return [*lost(soak), *left_behind(soak), *unreadable(soak), *soak.others]
 
 
-def lost(soak: Soak) -> Iterator[str]:
-    """Hold the history against the plan and against the orders that workers were given."""
+def lost(soak: Soak, *, so_far: bool = False) -> Iterator[str]:
+    """Hold the history against the plan and against the orders that workers were given.
+
+    ``so_far`` is between two sessions: cases that no run has are the next one's.
+    """
     runs = soak.runs()
     orders = Counter((soak.state / "orders").read_text().splitlines())
     for run in runs:
@@ -370,6 +392,8 @@ def lost(soak: Soak) -> Iterator[str]:
     unserved = 0
     for case in soak.cases:
         told = [run for run in runs if case.id in run.records]
+        if so_far and not told:
+            continue
         if len(told) != 1:
             yield f"{case.id} is in {len(told)} runs"
             continue
@@ -388,7 +412,7 @@ def lost(soak: Soak) -> Iterator[str]:
             yield f"{case.id}: {orders[case.id]} orders, {len(record.attempts)} attempts"
     # Where workers are broken for good the run goes on for some cases, and then ends.
     planned = MOST_LOST * sum(case.does == "breaks workers" for case in soak.cases)
-    if unserved != planned:
+    if unserved != planned and not so_far:
         yield f"{unserved} cases had no worker, and {planned} were to have none"
 
 
@@ -396,9 +420,9 @@ def left_behind(soak: Soak) -> Iterator[str]:
     """Look for processes, temporary files, locks, open files, threads, and memory."""
     yield from (f"still runs: {each}" for each in soak.processes())
     for path in sorted(soak.temporary.iterdir()):
-        if path.name != "bench-lib-locks" and not path.name.startswith("pytest-of-"):
+        if not path.name.startswith("pytest-of-"):
             yield f"temporary: {path.name} {[p.name for p in path.iterdir()]}"
-    locks = sorted((soak.temporary / "bench-lib-locks").glob("*.lock"))
+    locks = sorted(soak.locks.glob("*.lock"))
     yield from (f"locked: {path.name}" for path in locks if _is_held(path))
     for reading in soak.readings():
         if reading["kind"] == "end":
@@ -409,12 +433,11 @@ def left_behind(soak: Soak) -> Iterator[str]:
 
 
 def _is_held(path: Path) -> bool:
-    lock = FileLock(path)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        return True
-    lock.release()
+    with path.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
     return False
 
 
@@ -452,10 +475,12 @@ def _lines(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
+FAULTS = ("session", "exit status", "records before", "records after", "lost or left", "s")
 WAYS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "alone": ((), ()),
     "stopped": (tuple(STOPS), ()),
     "xdist": (("interrupts",), ("-p", "xdist", "-n", "2")),
+    "together": ((), ()),
 }
 """By name, what stops sessions, and pytest's options."""
 
@@ -464,7 +489,16 @@ def soaked(way: str, folder: Path, cases: int, seed: int) -> Soak:
     """Run a soak one way, in an empty folder."""
     stops, options = WAYS[way]
     soak = Soak(folder, plan(cases, seed, stops=stops), *options)
-    soak.run()
+    if way != "together":
+        soak.run()
+        return soak
+    # Two runs want the same devices: the second one waits until the first lets go.
+    other = Soak(folder / "other", plan(LEAST, seed + 1))
+    other.locks = soak.locks
+    with ThreadPoolExecutor(2) as both:
+        for running in [both.submit(each.run) for each in (soak, other)]:
+            running.result()
+    soak.others = findings(other)
     return soak
 
 
@@ -499,6 +533,7 @@ def main() -> int:
         folder = Path(tempfile.mkdtemp(prefix=f"soak-{way}-", dir=options.keep))
         soak = soaked(way, folder, options.cases, options.seed)
         print(in_words(way, soak), flush=True)
+        print("\n".join(table(FAULTS, soak.faults, 200)))
         problems = findings(soak)
         found += bool(problems)
         print("".join(f"  {problem}\n" for problem in problems) or "  nothing found\n", end="")

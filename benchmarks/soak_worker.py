@@ -199,8 +199,8 @@ class Worker:
         self.answer(case, iteration_s=[USUAL_S * (0.75 + 0.5 * (i % 2)) for i in range(20)])
 
     def waits_for_host(self, case: dict[str, Any]) -> None:
-        """Have the device wait for its host, and so be slower."""
-        self.answer(case, 1.5, host_bound=True)
+        """Have the device wait for its host, and so be slower by what another program may cost."""
+        self.answer(case, 1.08, host_bound=True)
 
     def throttled(self, case: dict[str, Any]) -> None:
         """Be held back, as the telemetry will tell."""
@@ -340,6 +340,20 @@ class Worker:
         """Kill pytest in the middle."""
         if happens("kill"):
             os.kill(pid_of("controller"), signal.SIGKILL)
+            time.sleep(HANG_S)
+        self.answer(case)
+
+    def terminates(self, case: dict[str, Any]) -> None:
+        """Tell pytest to end, as a scheduler does."""
+        self._told("terminate", signal.SIGTERM, case)
+
+    def closes_terminal(self, case: dict[str, Any]) -> None:
+        """Tell pytest that its terminal has closed."""
+        self._told("close", signal.SIGHUP, case)
+
+    def _told(self, what: str, number: signal.Signals, case: dict[str, Any]) -> None:
+        if happens(what):
+            os.kill(pid_of("controller"), number)
             time.sleep(HANG_S)
         self.answer(case)
 

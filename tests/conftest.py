@@ -56,13 +56,14 @@ def pytest_sessionfinish() -> None:
 def _as_if_alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Have no test notice that a worker runs it.
 
-    It has a folder for temporary files, and so devices that no other process can lock; and no
+    It has folders of its own for temporary files and for the locks of devices; and no
     plugin of a run that it starts takes that run for a part of ours.
     """
     with pytest.MonkeyPatch.context() as patch:
         for name in ("WORKER", "WORKER_COUNT", "TESTRUNUID"):
             patch.delenv(f"PYTEST_XDIST_{name}", raising=False)
         patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("tmp", numbered=False)))
+        patch.setenv("BENCH_LIB_LOCKS", str(tmp_path_factory.mktemp("locks", numbered=False)))
         patch.setattr(tempfile, "tempdir", None)
         yield
 

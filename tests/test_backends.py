@@ -274,12 +274,12 @@ def test_what_a_vendors_profilers_left_is_read(tmp_path: Path) -> None:
     """Where no other vendor's make sense of it."""
     file = tmp_path / "kernels.csv"
     file.write_text("gemm,2.0\ncopy,1.0\n")
-    found, problems = store.load(str(file))
+    found, problems = store.read_foreign(file, 1)
     assert (found.kernels.source, problems) == ("vtune", [])
     assert [kernel.name for kernel in found.kernels.kernels] == ["gemm", "copy"]
     file.write_text("")
     with pytest.raises(store.ProfileError, match=r"no column 'Name'.*; kernels\.csv is empty"):
-        store.load(str(file))
+        store.read_foreign(file, 1)
 
 
 @pytest.mark.usefixtures("profilers")

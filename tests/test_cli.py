@@ -154,7 +154,18 @@ def test_the_commands_are_these(cli):
         ("exercise",): ["precision", "largest-batch", "compile", "depth", "batch-sweep", "sheet"],
         ("baseline",): ["show", "diff", "accept", "record", "quarantine"],
         ("history",): [
-            *("list", "show", "query", "export", "compact", "restore", "import", "push", "pull"),
+            *(
+                "list",
+                "show",
+                "query",
+                "export",
+                "compact",
+                "fsck",
+                "restore",
+                "import",
+                "push",
+                "pull",
+            ),
         ],
     }
     for words, expected in names.items():

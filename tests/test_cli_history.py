@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from itertools import islice
 from pathlib import Path
 
 import duckdb
@@ -24,6 +25,7 @@ from command import Printed, ran
 
 from bench_lib.engine import suite
 from bench_lib.model import Record, Status
+from bench_lib.storage.archive import Archive
 from bench_lib.storage.archive.views import VIEWS
 from bench_lib.storage.history import read
 
@@ -326,3 +328,23 @@ def test_a_run_from_before_there_were_phases_says_so(cli, tmp_path):
         0,
         "no attempt of it says what its time was spent on",
     )
+# --- answers that are long ---------------------------------------------------------------------
+
+
+def test_a_long_answer_is_cut_where_it_is_kept_and_that_is_said(cli, compacted):
+    """A billion rows take as long as the first of them, and no memory."""
+    words = ("query", "SELECT * FROM range(1000000000)")
+    shown = cli(*words, "--limit", "3")
+    assert [line.strip() for line in shown.lines[-3:]] == ["0", "1", "2"]
+    assert "these are the first 3 rows; --csv prints all" in shown.err
+    told = cli(*words, "--json").json
+    assert (len(told["rows"]), len(told["problems"])) == (10_000, 1)
+    whole = cli("query", "SELECT * FROM range(3)", "--limit", "3", "--json").json
+    assert (len(whole["rows"]), whole["problems"]) == (3, [])
+
+
+def test_csv_is_printed_as_it_comes(tmp_path, compacted):
+    """So that it takes no memory either."""
+    with Archive(tmp_path / "history") as archive:
+        found = archive.stream("SELECT * FROM range(1000000000)")
+        assert list(islice(found.rows, 5000))[-1] == (4999,)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import errno
+import fcntl
 import os
+import pwd
 import signal
 import stat
 import subprocess
@@ -14,7 +15,12 @@ import pytest
 from builders import make_hardware
 
 import bench_lib
+from bench_lib.engine import devicelock
 from bench_lib.engine.devicelock import DeviceBusyError, DeviceLock
+from bench_lib.model import MachineWarning
+
+NAME = "GPU-0123-0000-0c-00-0.lock"
+"""Of the lock of a made device, in a folder that somebody names."""
 
 
 @pytest.fixture
@@ -37,10 +43,8 @@ def nobody_waits(line: str) -> None:
 
 
 def test_a_device_that_is_free_is_taken_without_a_word(lock):
-    """And who took it can be read."""
-    mine = lock()
-    mine.acquire(0, nobody_waits)
-    assert mine.holder() == f"process {os.getpid()}"
+    """Nobody had it."""
+    lock().acquire(0, nobody_waits)
 
 
 def test_a_device_in_use_is_refused_with_its_holder_and_the_cure(lock):
@@ -49,7 +53,7 @@ def test_a_device_in_use_is_refused_with_its_holder_and_the_cure(lock):
     said: list[str] = []
     with pytest.raises(DeviceBusyError) as caught:
         lock().acquire(0, said.append)
-    holder = f"process {os.getpid()}"
+    holder = f"process {os.getpid()} of {pwd.getpwuid(os.geteuid()).pw_name}"
     assert said == [f"waiting for mi300x, in use by {holder}"]
     assert str(caught.value) == (
         f"mi300x (GPU-0123) is in use by {holder} and was not free within 0 s; "
@@ -125,7 +129,7 @@ def test_a_holder_that_is_killed_holds_no_longer(lock, tmp_path):
     ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "held\n"
-        with pytest.raises(DeviceBusyError, match=f"is in use by process {other.pid} and"):
+        with pytest.raises(DeviceBusyError, match=f"is in use by process {other.pid} of "):
             lock().acquire(0, lambda _line: None)
         other.send_signal(signal.SIGKILL)
     lock().acquire(0, nobody_waits)
@@ -138,56 +142,200 @@ def test_everybody_on_the_host_may_take_the_lock(lock, tmp_path):
         lock().acquire(0, nobody_waits)
     finally:
         os.umask(before)
-    assert stat.S_IMODE((tmp_path / "locks").stat().st_mode) == 0o1777
-    assert stat.S_IMODE((tmp_path / "locks" / "GPU-0123-0000-0c-00-0.lock").stat().st_mode) == 0o666
+    assert stat.S_IMODE((tmp_path / "locks" / NAME).stat().st_mode) == 0o444
 
 
-def test_a_holder_that_cannot_be_noted_is_another_run(lock, tmp_path):
-    """The lock is what counts; its note is a courtesy."""
-    (tmp_path / "locks" / "GPU-0123-0000-0c-00-0.holder").mkdir(parents=True)
-    mine = lock()
+def test_a_holder_in_another_container_is_another_run(lock, monkeypatch, tmp_path):
+    """The kernel tells of no process that this one cannot see."""
+    lock().acquire(0, nobody_waits)
+    monkeypatch.setattr(devicelock, "LOCKS", tmp_path / "none")
+    with pytest.raises(DeviceBusyError, match="in use by another run and"):
+        lock().acquire(0, lambda _line: None)
+
+
+# --- where the lock is -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def alone(monkeypatch, tmp_path):
+    """Return a machine's root without any devices, where nobody names a folder for locks."""
+    monkeypatch.delenv(devicelock.VARIABLE)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "root"
+
+
+def own_file(root, path):
+    """Make a file of sysfs below a root."""
+    (root / path).parent.mkdir(parents=True)
+    (root / path).write_text("")
+    return root / path
+
+
+def is_held(path):
+    """Whether somebody holds the lock of a file."""
+    with path.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("sys/bus/pci/devices/0000:0c:00.0/uevent", {"bdf": "0000:0c:00.0"}),
+        ("sys/bus/pci/devices/0000:1b:00.0/uevent", {"vendor": "nvidia", "bdf": "0000:1b:00.0"}),
+        ("sys/bus/pci/devices/0000:03:00.0/uevent", {"vendor": "intel", "bdf": "0000:03:00.0"}),
+        ("sys/devices/system/cpu/uevent", {"vendor": "cpu", "uuid": None, "bdf": None}),
+    ],
+)
+def test_a_device_is_locked_by_its_own_file_whatever_TMPDIR_is(  # noqa: N802 - a variable
+    alone, monkeypatch, tmp_path, path, fields
+):
+    """Jobs with private temporary folders exclude each other, and nothing is made or written."""
+    file = own_file(alone, path)
+    before = sorted(tmp_path.rglob("*"))
+    first, second = (DeviceLock(make_hardware(**fields), root=alone) for _ in range(2))
+    first.acquire(0, nobody_waits)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "private"))
+    assert is_held(file)
+    with pytest.raises(DeviceBusyError):
+        second.acquire(0, lambda _line: None)
+    first.release()
+    assert not is_held(file)
+    assert sorted(tmp_path.rglob("*")) == before
+    assert file.read_text() == ""
+
+
+def test_a_partition_is_locked_by_its_file_in_the_topology(alone):
+    """Its card alone is on the bus."""
+    node = "sys/class/kfd/kfd/topology/nodes/3"
+    file = own_file(alone, f"{node}/gpu_id")
+    (alone / node / "properties").write_text("location_id 3073\ndomain 0\n")
+    mine = DeviceLock(make_hardware(bdf="0000:0c:00.1"), root=alone)
     mine.acquire(0, nobody_waits)
-    assert mine.holder() == "another run"
+    assert is_held(file)
+    mine.release()
+
+
+def test_an_administrators_folder_comes_before_the_devices_file(alone, monkeypatch, tmp_path):
+    """Containers have a sysfs of their own, and may share a folder."""
+    file = own_file(alone, "sys/bus/pci/devices/0000:0c:00.0/uevent")
+    monkeypatch.setenv(devicelock.VARIABLE, str(tmp_path / "shared"))
+    mine = DeviceLock(make_hardware(), root=alone)
+    mine.acquire(0, nobody_waits)
+    assert is_held(tmp_path / "shared" / NAME)
+    assert not is_held(file)
+    mine.release()
+
+
+def test_without_sysfs_a_users_own_runs_exclude_each_other_and_that_is_said(alone, tmp_path):
+    """In a folder where nobody else can write."""
+    device = make_hardware(key="lonely")
+    with pytest.warns(MachineWarning, match=r"lonely has no file in /sys.*BENCH_LIB_LOCKS"):
+        mine = DeviceLock(device, root=alone)
+    mine.acquire(0, nobody_waits)
+    (file,) = (tmp_path / "cache" / "bench-lib" / "locks").rglob("*.lock")
+    assert is_held(file)
+    mine.release()
+
+
+# --- what others plant -------------------------------------------------------------------------
+
+
+def plant_link(path, victim):
+    """Put a symbolic link to somebody's file."""
+    path.symlink_to(victim / "file")
+
+
+def plant_fifo(path, _victim):
+    """Put a pipe that nobody writes to."""
+    os.mkfifo(path)
+
+
+def plant_folder(path, _victim):
+    """Put a folder."""
+    path.mkdir()
+
+
+@pytest.mark.parametrize("plant", [plant_link, plant_fifo, plant_folder])
+def test_what_is_planted_in_place_of_a_lock_is_refused_at_once(lock, tmp_path, plant):
+    """Nothing is written through it, and nobody waits at it."""
+    (tmp_path / "locks").mkdir()
+    victim = tmp_path / "victim"
+    victim.mkdir(mode=0o700)
+    (victim / "file").write_text("mine")
+    plant(tmp_path / "locks" / NAME, victim)
+    with pytest.raises(DeviceBusyError, match=r"cannot lock mi300x by .*BENCH_LIB_LOCKS"):
+        lock().acquire(0, nobody_waits)
+    assert (victim / "file").read_text() == "mine"
+    assert stat.S_IMODE(victim.stat().st_mode) == 0o700
+
+
+def test_a_folder_of_locks_keeps_its_permissions(lock, tmp_path):
+    """It may be a link to somebody's private folder."""
+    (tmp_path / "private").mkdir(mode=0o700)
+    (tmp_path / "locks").symlink_to(tmp_path / "private")
+    lock().acquire(0, nobody_waits)
+    assert stat.S_IMODE((tmp_path / "private").stat().st_mode) == 0o700
 
 
 def test_a_folder_that_cannot_be_made_is_said_with_the_cure(lock, tmp_path):
     """A file in its place stops every user."""
     (tmp_path / "locks").write_text("")
-    with pytest.raises(DeviceBusyError) as caught:
+    with pytest.raises(DeviceBusyError, match=r"cannot lock mi300x by .*: File exists.*_LOCKS"):
         lock().acquire(0, nobody_waits)
-    assert str(caught.value) == (
-        f"cannot lock mi300x in {tmp_path / 'locks'}: File exists; let everybody write there, "
-        "or name another folder for temporary files with TMPDIR"
-    )
 
 
-def test_a_full_folder_is_said_with_the_cure(lock, monkeypatch, tmp_path):
-    """Nobody's permission is missing."""
-
-    def full(path, **_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-
-    monkeypatch.setattr(Path, "mkdir", full)
-    with pytest.raises(DeviceBusyError) as caught:
-        lock().acquire(0, nobody_waits)
-    assert str(caught.value) == (
-        f"cannot lock mi300x in {tmp_path / 'locks'}: No space left on device; free some space "
-        "there, or name another folder for temporary files with TMPDIR"
-    )
-
-
-def test_where_no_folder_takes_temporary_files_that_is_said(monkeypatch):
-    """Python looks for one that it can write to."""
-    monkeypatch.setattr("tempfile.tempdir", None)
-    monkeypatch.setattr("tempfile._candidate_tempdir_list", lambda: ["/nowhere"])
-    with pytest.raises(DeviceBusyError, match=r"cannot lock mi300x: .*/nowhere.* with TMPDIR$"):
-        DeviceLock(make_hardware())
+AS_ANOTHER = """
+import fcntl, os, sys
+os.setgid(65534); os.setuid(65534)
+with open(sys.argv[1]) as file:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print("busy", flush=True)
+    else:
+        print("held", flush=True)
+        sys.stdin.read()
+"""
 
 
-def test_locks_are_where_every_run_of_the_host_looks(monkeypatch, tmp_path):
-    """In the folder for temporary files."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    mine = DeviceLock(make_hardware())
+@pytest.fixture
+def another_user():
+    """Return a function that starts another user's process, who tries to take a file's lock."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can be another user")
+    started = []
+
+    def start(path):
+        words = [sys.executable, "-IS", "-c", AS_ANOTHER, str(path)]
+        pipe = subprocess.PIPE
+        started.append(subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True))
+        assert started[-1].stdout is not None
+        return started[-1], started[-1].stdout.readline().strip()
+
+    yield start
+    for process in started:
+        process.communicate()
+
+
+CPU_FILE = Path("/sys/devices/system/cpu/uevent")
+
+
+@pytest.mark.skipif(not CPU_FILE.exists(), reason="this machine has no sysfs")
+def test_two_users_exclude_each_other_and_each_is_named(alone, another_user):
+    """By the real file of this machine's CPU."""
+    device = make_hardware(vendor="cpu", key="cpu-x", uuid=None, bdf=None)
+    process, said = another_user(CPU_FILE)
+    if said == "busy":
+        pytest.skip("somebody measures on this machine")
+    holder = f"in use by process {process.pid} of {pwd.getpwuid(65534).pw_name} and"
+    with pytest.raises(DeviceBusyError, match=holder):
+        DeviceLock(device).acquire(0, lambda _line: None)
+    process.communicate()
+    mine = DeviceLock(device)
     mine.acquire(0, nobody_waits)
+    assert another_user(CPU_FILE)[1] == "busy"
     mine.release()
-    assert (tmp_path / "bench-lib-locks" / "GPU-0123-0000-0c-00-0.lock").exists()

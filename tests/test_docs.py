@@ -306,7 +306,7 @@ def own_repository(tmp_path):
         "GIT_COMMITTER_EMAIL": "some@body",
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTEST_ADDOPTS": "-p no:hypothesispytest -p no:cacheprovider",
-        "TMPDIR": str(tmp_path),  # a lock of its own: another test may hold the CPU
+        "TMPDIR": str(tmp_path),
     }
     return tmp_path, environment
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -253,42 +255,108 @@ def test_what_is_known_to_change_speed_is_kept(tmp_path: Path, name: str) -> Non
     assert collect(tmp_path, {name: "1"}, tmp_path).variables == {name: "1"}
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "recorded"),
-    [
-        ("MIOPEN_ACCESS_KEY_ID", "hunter2", None),
-        ("TRITON_API_KEY", "hunter2", None),
-        ("TORCHINDUCTOR_REDIS_PASSWORD", "hunter2", None),
-        ("MIOPEN_AUTH_TOKEN", "hunter2", None),
-        ("TORCHINDUCTOR_CACHE_DIR", "redis://me:hunter2@host/0", "redis://***@host/0"),
-        (
-            "TORCHINDUCTOR_X",
-            "redis://me:hun/t@r2@host/0 redis://b/1",
-            "redis://***@host/0 redis://b/1",
-        ),
-        ("TORCHINDUCTOR_X", "rediss://:hunter2@host", "rediss://***@host"),
-        ("TORCHINDUCTOR_X", "me:hunt/er2@host:6379", "***@host:6379"),
-        (
-            "TRITON_X",
-            "https://host/a?token=hunter2&v=1#k=2",
-            "https://host/a?token=***&v=***#k=***",
-        ),
-    ],
-)
-def test_secrets_of_a_family_are_not_recorded(
-    tmp_path: Path, name: str, value: str, recorded: str | None
+# --- what is private -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Return a user's cache folder, where nothing is yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+PRIVATE = {
+    "TRITON_STORE_PASS": "hunter2",
+    "TRITON_STORE_PASSPHRASE": "hunter2",
+    "NCCL_PROXY_PAT": "hunter2",
+    "NCCL_PSK": "hunter2",
+    "TORCHINDUCTOR_BEARER": "hunter2",
+    "MIOPEN_PRIVATE": "hunter2",
+    "TRITON_X": "12345",
+    "TORCHINDUCTOR_REDIS": "redis://me:hunter2@host/0",
+    "TORCHINDUCTOR_CACHE_DIR": "redis://hunter2@host/0",
+    "NCCL_SOCKET_IFNAME": "me:hunter2@host",
+    "TRITON_HOME": "https://hooks.slack.com/services/T0/B0/hunter2",
+    "LD_PRELOAD": "ftp://hunter2/a.so",
+}
+
+
+@pytest.mark.parametrize(("name", "value"), PRIVATE.items())
+def test_a_private_value_is_hidden_and_a_change_of_it_still_shows(
+    tmp_path: Path, cache: Path, name: str, value: str
 ) -> None:
     """History is shared; a password in a variable that we record would be too."""
-    assert collect(tmp_path, {name: value}, tmp_path).variables.get(name) == recorded
+    first, again, other = (
+        collect(tmp_path, {name: told}, tmp_path) for told in (value, value, f"{value}!")
+    )
+    assert re.fullmatch(r"hidden [0-9a-f]{4}-[0-9a-f]{12}", first.variables[name])
+    assert difference(first, again) == []
+    (words,) = difference(first, other)
+    assert words == f"{name} {first.variables[name]} -> {other.variables[name]}"
+    assert stat.S_IMODE((cache / "bench-lib" / "variables.key").stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize(
-    "value",
-    ["redis://host:6379/0", "expandable_segments:True,a:b", "/opt/a.so:/opt/b@1.2.so", "0:0-8;1:3"],
+    "name",
+    ["MIOPEN_ACCESS_KEY_ID", "TRITON_API_KEY", "TORCHINDUCTOR_PASSWORD", "MIOPEN_AUTH_TOKEN"],
 )
-def test_what_holds_no_secret_is_recorded_as_it_is(tmp_path: Path, value: str) -> None:
-    """Two values that differ would look the same."""
-    assert collect(tmp_path, {"LD_PRELOAD": value}, tmp_path).variables == {"LD_PRELOAD": value}
+def test_a_secret_by_its_name_is_not_recorded_at_all(tmp_path: Path, name: str) -> None:
+    """Tokens are drawn anew each night, and change no speed."""
+    assert collect(tmp_path, {name: "hunter2"}, tmp_path).variables == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PYTORCH_ALLOC_CONF", "expandable_segments:True,a:b"),
+        ("LD_PRELOAD", "/opt/a.so:/opt/b.1.2.so"),
+        ("GOMP_CPU_AFFINITY", "0:0-8;1:3"),
+        ("TORCHINDUCTOR_CACHE_DIR", "/tmp/me"),
+        ("TRITON_ANYTHING", "True"),
+        ("NCCL_ANYTHING", "-2"),
+    ],
+)
+def test_what_holds_nothing_private_is_recorded_as_it_is(
+    tmp_path: Path, name: str, value: str
+) -> None:
+    """So that a person can read what changed."""
+    assert collect(tmp_path, {name: value}, tmp_path).variables == {name: value}
+
+
+def test_a_value_that_was_recorded_before_values_were_hidden_is_compared(
+    tmp_path: Path, cache: Path
+) -> None:
+    """As version 0.1.0 recorded them."""
+    old = replace(ENVIRONMENT, variables={"NCCL_X": "ring graph"})
+    same, other = (
+        replace(ENVIRONMENT, variables=collect(tmp_path, {"NCCL_X": value}, tmp_path).variables)
+        for value in ("ring graph", "tree graph")
+    )
+    assert difference(old, same) == difference(same, old) == []
+    assert len(difference(old, other)) == len(difference(other, old)) == 1
+
+
+def test_values_that_were_hidden_by_different_keys_are_no_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can tell; each user and each new container has a key of its own."""
+    seen = []
+    for user in ("one", "another"):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / user))
+        told = collect(tmp_path, {"NCCL_X": "ring graph"}, tmp_path).variables
+        seen.append(replace(ENVIRONMENT, variables=told))
+    assert seen[0].variables != seen[1].variables
+    assert difference(*seen) == []
+
+
+def test_a_cache_folder_that_cannot_be_written_hides_values_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a key that is gone with the process."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    told = collect(tmp_path, {"NCCL_X": "ring graph"}, tmp_path).variables
+    assert told["NCCL_X"].startswith("hidden ")
 
 
 def test_caches_are_counted_where_the_variables_put_them(tmp_path: Path, write: Write) -> None:

@@ -43,7 +43,7 @@ def run(words: list[str | Path], folder: Path, ends: tuple[int, ...] = (0,), **m
         "CUDA_VISIBLE_DEVICES": "",
         "HIP_VISIBLE_DEVICES": "-1",
         "PYTEST_ADDOPTS": "-p no:hypothesispytest -p no:cacheprovider",
-        "TMPDIR": str(folder),  # a lock of its own: another test may hold the CPU
+        "TMPDIR": str(folder),
         **more,
     }
     done = subprocess.run(

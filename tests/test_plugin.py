@@ -1675,3 +1675,23 @@ def test_an_error_in_showing_a_measurement_is_a_warning(
     )
     (kept,) = runs_in(pytester)
     assert [record.status for record in kept.records.values()] == [Status.NO_BASELINE] * 2
+
+
+@pytest.mark.parametrize(("name", "status"), [("SIGTERM", 143), ("SIGHUP", 129)])
+def test_a_run_that_is_told_to_end_has_its_summary_and_its_last_line(suite, pytester, name, status):
+    """As one that Ctrl-C ended; it stays unfinished, because cases are missing."""
+    run = suite()
+    conftest = pytester.path / "conftest.py"
+    conftest.write_text(
+        f"{conftest.read_text()}\nimport scripted, signal\n"
+        "once = scripted.Context.measure\n"
+        "def told(self, case, *more):\n"
+        f"    if case.id == 'beta': signal.raise_signal(signal.{name})\n"
+        "    return once(self, case, *more)\n"
+        "scripted.Context.measure = told\n"
+    )
+    result = run()
+    assert result.ret == status
+    result.stdout.fnmatch_lines(["next: the run was interrupted; *"])
+    (kept,) = runs_in(pytester)
+    assert (list(kept.records), kept.exit_status, kept.finished) == (["alpha"], status, False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -22,12 +23,18 @@ soak = script("benchmarks/soak.py")
 
 
 @pytest.mark.parametrize(
-    ("way", "cases", "sessions"),
-    [("stopped", 140, ["-9", "1", "2", "3", "4"]), ("xdist", 60, None)],
+    ("way", "cases", "seed", "sessions"),
+    [
+        ("stopped", 100, SEED, ["-9", "1", "129", "143", "2", "3", "4"]),
+        ("xdist", 50, SEED, None),
+        ("together", 50, 9, ["1"]),  # the seed ends telemetry while cases are measured again
+    ],
 )
-def test_whatever_fails_nothing_is_lost_and_nothing_left_behind(tmp_path, way, cases, sessions):
+def test_whatever_fails_nothing_is_lost_and_nothing_left_behind(
+    tmp_path, way, cases, seed, sessions
+):
     """Every kind of fault once, and every way in which a session can end."""
-    done = soak.soaked(way, tmp_path, cases, SEED)
+    done = soak.soaked(way, tmp_path, cases, seed)
     assert soak.findings(done) == []
     if sessions is not None:  # an interrupted controller may have heard of everything already
         assert sorted(done.sessions) == sessions
@@ -57,7 +64,6 @@ def laid_out(tmp_path):
         made = soak.Soak(tmp_path, cases)
         write_run(made.history, records or (well(), raised()))
         (made.state / "orders").write_text("".join(f"{order}\n" for order in orders))
-        (made.temporary / "bench-lib-locks").mkdir()
         lines = (json.dumps(reading) for reading in readings)
         (made.state / "readings-controller.jsonl").write_text("\n".join(lines))
         return made
@@ -166,7 +172,8 @@ def test_a_folder_that_was_left_is_found(laid_out):
 def test_a_lock_that_is_held_is_found(laid_out):
     """The next run would wait for nobody."""
     made = laid_out()
-    with soak.FileLock(made.temporary / "bench-lib-locks" / "GPU-1.lock"):
+    with (made.locks / "GPU-1.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
         assert list(soak.left_behind(made)) == ["locked: GPU-1.lock"]
 
 

@@ -208,6 +208,7 @@ history compact --history afile
 history export
 history export none --csv --parquet
 history export --csv --history afile
+history fsck --history none
 history import none.json
 history import afile
 history list --history none://x

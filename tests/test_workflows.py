@@ -562,6 +562,25 @@ def test_an_address_is_told_where_there_is_one(checkout, tmp_path):
     assert done.summary == address
 
 
+def test_a_night_without_a_gpu_is_for_failing_workers_and_hostile_inputs(checkout, tmp_path):
+    """By another seed each night; what fails first ends it."""
+    for program in ("pip", "python"):
+        notes(tmp_path, program, "sys.exit('soak' in ''.join(sys.argv))")
+    done = run(checkout, ("perf-nightly", "torture", "Torture"), github_run_number=7)
+    assert done.status == 1
+    install, soak = calls(tmp_path)
+    assert (install[0], soak[1:]) == (
+        "pip",
+        [
+            "benchmarks/soak.py",
+            "--cases",
+            "2000",
+            "--seed",
+            "7",
+        ],
+    )
+
+
 FETCH = ("perf-measure", "measure", "Fetch runs that the cache lacks")
 
 

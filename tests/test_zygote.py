@@ -13,10 +13,12 @@ import types
 from pathlib import Path
 
 import pytest
+from builders import make_environment, make_hardware, make_measurement
 from processes import all_gone, wait_until
 
+from bench_lib.engine.processes import Processes
 from bench_lib.launch import zygote as module
-from bench_lib.launch.faults import CaseFault, LaunchError
+from bench_lib.launch.faults import CaseFault, LaunchError, WorkerKilledError
 from bench_lib.launch.started import leashed, signal_all
 from bench_lib.launch.started import main as leash
 from bench_lib.launch.zygote import Zygote
@@ -235,3 +237,40 @@ def test_the_words_of_a_leash_name_who_started_it():
     words = leashed(["sleep", "1"])
     assert words[-3:] == [str(os.getpid()), "sleep", "1"]
     assert words[0] == sys.executable
+
+
+def test_workers_that_are_killed_while_they_start_say_so(tmp_path):
+    """Whoever starts them may start them again: it was no fault of theirs."""
+    program = tmp_path / "worker"
+    program.write_text("#!/bin/sh\nkill -9 $$\n")
+    program.chmod(0o755)
+    with pytest.raises(WorkerKilledError, match="SIGKILL"):
+        Zygote(python=str(program))
+
+
+def test_workers_that_are_killed_while_they_start_are_started_again(tmp_path, state):
+    """Once; the run goes on as if nothing had been."""
+    program = tmp_path / "worker"
+    program.write_text(
+        f"#!/bin/sh\n[ -e {tmp_path}/once ] || {{ touch {tmp_path}/once; kill -9 $$; }}\n"
+        f'exec {sys.executable} -S -E {WORKER} "$@"\n'
+    )
+    program.chmod(0o755)
+    environment = {
+        "SOAK_STATE": str(state),
+        "SOAK_DEVICES": json.dumps([dataclasses.asdict(GPU)]),
+        "HIP_VISIBLE_DEVICES": "0",
+        "BENCH_LIB_CONTEXTS": "any",
+    }
+    hardware = make_hardware(uuid=None, bdf=None)
+    processes = Processes(
+        hardware,
+        lambda: Zygote(python=str(program), environment=environment),
+        described=make_environment,
+        measure_ranks=make_measurement,
+        give_way=list,
+        most_lost=0,
+    )
+    with contextlib.closing(processes):
+        assert processes.open(0).device == GPU
+    assert (tmp_path / "once").exists()

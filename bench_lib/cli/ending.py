@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import signal
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
@@ -24,7 +23,11 @@ _ClickError: Any = _UsageError.__base__
 
 def run(program: Any) -> NoReturn:
     """Run a command line, and leave with its exit status."""
-    sys.exit(_flushed(_status(program)))
+    from bench_lib.cli.output import shown
+
+    with shown():
+        status = _flushed(_status(program))
+    sys.exit(status)
 
 
 def complain(words: str) -> None:
@@ -34,16 +37,14 @@ def complain(words: str) -> None:
 
 @contextlib.contextmanager
 def leaving_when_told() -> Iterator[None]:
-    """Let SIGTERM end what is under way as Ctrl-C does, so that nothing half-made stays."""
+    """Let SIGTERM and SIGHUP end what is under way as Ctrl-C does: nothing half-made stays."""
+    from bench_lib.launch.signals import ended_by
 
-    def leave(number: int, _frame: object) -> NoReturn:
-        raise SystemExit(128 + number)
+    def leave(status: int) -> NoReturn:
+        raise SystemExit(status)
 
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
+    with ended_by(leave):
         yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _status(program: Any) -> int:

@@ -14,7 +14,7 @@ from bench_lib.model import UserError
 
 if TYPE_CHECKING:
     from bench_lib.model import Measurement, Record
-    from bench_lib.storage.archive import Archive, QueryAnswer
+    from bench_lib.storage.archive import Archive, QueryStream
     from bench_lib.storage.history import Run
 
 
@@ -115,11 +115,22 @@ def query_of(archive: Archive, table: str, run: str | None) -> str:
     return f"SELECT * FROM {table} {of_run} ORDER BY ALL"  # noqa: S608 - a table of ours
 
 
-def write_csv(found: QueryAnswer, file: TextIO) -> None:
+def write_csv(found: QueryStream, file: TextIO) -> None:
     """Write the answer to a query as CSV, with a header."""
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(found.columns)
-    writer.writerows([[plain(value) for value in row] for row in found.rows])
+    writer.writerows([_cell(plain(value)) for value in row] for row in found.rows)
+
+
+def _cell(value: object) -> object:
+    """Return a text that no spreadsheet takes for a formula; any other value as it is."""
+    if isinstance(value, str) and value.startswith(_FORMULA):
+        return f"'{value}"
+    return value
+
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""What a formula begins with: CSV has no quotation marks that would keep it a text."""
 
 
 def plain(value: object) -> object:

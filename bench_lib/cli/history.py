@@ -33,11 +33,14 @@ from bench_lib.model import Environment, Hardware, Record, UserError
 
 if TYPE_CHECKING:
     from bench_lib.model import Measurement
+    from bench_lib.storage.archive.fsck import Damage
     from bench_lib.storage.history import Run
 
 app = branch("history")
 RunName = Annotated[str, typer.Argument(help="A run's id or its start, latest, or a file.")]
 HERE = str(DEFAULT_HISTORY)
+MOST_ROWS = 10_000
+"""That a query shows, unless it is asked for more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +101,26 @@ class HistoryCompact(Document):
     removed_bytes: int
     left: list[str]
     """Files that were left as they are, with the reason."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DamagedFile:
+    """What cannot be read of one file."""
+
+    file: str
+    problems: list[str]
+    mended: str
+    """What was done about it; empty if nothing was."""
+    remedy: str
+    """Why nothing was done about it, and what a person can do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryFsck(Document):
+    """What of a folder's history cannot be read."""
+
+    command: Literal["history fsck"] = "history fsck"
+    damaged: list[DamagedFile]
 
 
 @app.command("list")
@@ -190,7 +213,13 @@ def query(
     ] = False,
     history: HistoryPlace = HERE,
     json: Json = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, with a header.")] = False,
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="Print CSV, with a header; all rows, as they come.")
+    ] = False,
+    most_rows: Annotated[
+        int,
+        typer.Option("--limit", min=1, metavar="ROWS", help="Most rows to show without --csv."),
+    ] = MOST_ROWS,
 ) -> None:
     """Ask the history in SQL; --schema shows what there is to ask.
 
@@ -206,16 +235,23 @@ def query(
     if sql is None:
         raise UserError("name a query, such as 'SELECT * FROM runs', or --schema")
     with Archive(history) as archive:
-        found = archive.query(sql)
-        problems = archive.problems
+        if as_csv:
+            write_csv(archive.stream(sql), sys.stdout)
+            _warn(archive.problems)
+            return
+        found = archive.query(sql, most_rows)
+        problems = list(archive.problems)
+    if found.is_cut:
+        problems.append(f"these are the first {most_rows} rows; --csv prints all, --limit more")
     if json:
         rows = [[plain(value) for value in row] for row in found.rows]
-        print_json(HistoryQuery(columns=found.columns, rows=rows, problems=list(problems)))
+        print_json(HistoryQuery(columns=found.columns, rows=rows, problems=problems))
         return
-    if as_csv:
-        write_csv(found, sys.stdout)
-    else:
-        print_table(found.columns, [[_cell(value) for value in row] for row in found.rows])
+    print_table(found.columns, [[_cell(value) for value in row] for row in found.rows])
+    _warn(problems)
+
+
+def _warn(problems: Sequence[str]) -> None:
     for problem in problems:
         print(f"bench-lib: {problem}", file=sys.stderr)
 
@@ -260,15 +296,14 @@ def export(
 
     with Archive(history) as archive:
         asked = query_of(archive, table, run)
-        for problem in archive.problems:
-            print(f"bench-lib: {problem}", file=sys.stderr)
+        _warn(archive.problems)
         if as_parquet and output is not None:
             archive.write_parquet(asked, output)
         elif output is None:
-            write_csv(archive.query(asked), sys.stdout)
+            write_csv(archive.stream(asked), sys.stdout)
         else:
             with writing(output), output.open("w", newline="") as file:
-                write_csv(archive.query(asked), file)
+                write_csv(archive.stream(asked), file)
 
 
 @app.command()
@@ -297,6 +332,39 @@ def compact(*, history: HistoryDir = DEFAULT_HISTORY, json: Json = False) -> Non
     print(f"{many(len(done.removed), 'file')} removed, being in Parquet{freed}")
     for reason in done.left:
         print(f"! {reason}")
+
+
+@app.command()
+def fsck(
+    *,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Mend it; what was there is kept in lost+found.")
+    ] = False,
+    history: HistoryDir = DEFAULT_HISTORY,
+    json: Json = False,
+) -> None:
+    """List what of a history cannot be read, by file, line and reason, and mend it.
+
+    The exit status is 1 where something stays that cannot be read.
+    """
+    from bench_lib.storage.archive.fsck import check
+
+    found = check(history, repair=repair)
+    if json:
+        print_json(HistoryFsck(damaged=[filled(DamagedFile, damage) for damage in found]))
+    else:
+        for damage in found:
+            for problem in damage.problems:
+                print(f"{damage.file}: {problem}")
+            print(f"{damage.file}: {_what_next(damage)}")
+        print(f"{many(len(found), 'damaged file')} in {history}")
+    raise typer.Exit(0 if all(damage.mended for damage in found) else 1)
+
+
+def _what_next(damage: Damage) -> str:
+    if damage.mended:
+        return f"mended: {damage.mended}; what was there is in lost+found"
+    return damage.remedy or "bench-lib history fsck --repair mends it"
 
 
 @app.command()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 from collections import Counter
@@ -197,8 +196,6 @@ def _print_json(samples: Samples, verdicts: Mapping[str, Verdict]) -> None:
 def _print(file: str, samples: Samples, verdicts: Mapping[str, Verdict]) -> None:
     from bench_lib.verdict.severity import rank
 
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # names are anybody's as well
     ordered = sorted(verdicts.items(), key=lambda item: rank(item[1].status))
     rows = [(_printable(name), *_cells(verdict)) for name, verdict in ordered]
     print_table(("case", "status", "change", "95% interval", "visible"), rows)

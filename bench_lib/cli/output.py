@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TextIO, TypeVar
 
 import typer
 
+from bench_lib.formats import STEERING, printable
 from bench_lib.model import UserError
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for a machine to read.")]
@@ -58,16 +58,56 @@ def filled(kind: Callable[..., Told], source: object, /, **own: Any) -> Told:
     return kind(**own, **{name: getattr(source, name) for name in names if hasattr(source, name)})
 
 
+class ShownStream:
+    """A stream on which nothing that anybody wrote steers the terminal.
+
+    Files that are shown come from other people: a history that was pulled, a baseline in a pull
+    request, a profile.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        """Write to ``stream`` what may be shown."""
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        """Be the stream in all else."""
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write a text without what would steer a terminal."""
+        return self._stream.write(printable(text))
+
+
+def _shown(stream: TextIO | None) -> Any:
+    if stream is None:  # as Python has it for one that was closed
+        return stream
+    if (reconfigure := getattr(stream, "reconfigure", None)) is not None:
+        reconfigure(errors="backslashreplace")  # a terminal may have fewer letters
+    return ShownStream(stream)
+
+
+@contextlib.contextmanager
+def shown() -> Iterator[None]:
+    """Have all that is printed meanwhile be shown and steer no terminal."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = map(_shown, before)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+
+
 def print_json(document: Document) -> None:
     """Print a document as indented JSON, paths as text, in UTF-8 wherever it goes."""
     import msgspec
 
     # msgspec leaves out of what it decoded itself the fields that had their defaults.
     encoded = msgspec.json.encode(asdict(document), enc_hook=os.fspath)
-    text = msgspec.json.format(encoded, indent=2)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8")
-    sys.stdout.write(text.decode() + "\n")
+    text = msgspec.json.format(encoded, indent=2).decode()
+    if (reconfigure := getattr(sys.stdout, "reconfigure", None)) is not None:
+        reconfigure(encoding="utf-8")
+    # They stand in texts only, where JSON has another way to write them.
+    sys.stdout.write(STEERING.sub(lambda c: f"\\u{ord(c[0]):04x}", text) + "\n")
 
 
 def duration(seconds: float) -> str:
@@ -107,7 +147,7 @@ def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> li
 
 def as_markdown(text: str) -> str:
     """Return a text on one line, without what would end a cell or begin a tag."""
-    flat = " ".join(text.split())
+    flat = " ".join(printable(text).split())
     return flat.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import signal
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +27,7 @@ from bench_lib.engine.settings import (
 from bench_lib.engine.suite import MOST_RUNS, Baselines, Suite, fails
 from bench_lib.environment import caches
 from bench_lib.launch.faults import LaunchError
+from bench_lib.launch.signals import BY_SIGNAL
 from bench_lib.model import Case, Draw, Environment, Hardware, Record
 from bench_lib.storage import acceptance, history
 from bench_lib.storage.history import HistoryError, utc_today
@@ -474,4 +476,11 @@ def opened(device: Hardware, settings: Settings) -> Iterator[Engine]:
     with contextlib.closing(Engine(device, settings)) as engine:
         engine.open()
         engine.held.watch()
-        yield engine
+        try:
+            yield engine
+        except (KeyboardInterrupt, SystemExit) as told:
+            status = told.code if isinstance(told, SystemExit) else BY_SIGNAL + signal.SIGINT
+            if status in history.INTERRUPTED:
+                with contextlib.suppress(HistoryError):
+                    engine.end(int(status))
+            raise

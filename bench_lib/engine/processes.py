@@ -13,7 +13,7 @@ from bench_lib.engine.settings import Side
 from bench_lib.engine.telemetry import Sampler
 from bench_lib.environment import fingerprint
 from bench_lib.launch import wheels
-from bench_lib.launch.faults import CaseFault, LaunchError
+from bench_lib.launch.faults import CaseFault, LaunchError, WorkerKilledError
 from bench_lib.launch.zygote import WorkerProcess, Zygote
 from bench_lib.model import (
     Bursts,
@@ -167,18 +167,18 @@ class Processes:
         return process
 
     def _opened(self) -> WorkerProcess:
-        """Open a process, by fresh workers where those at hand may have gone with a case.
+        """Open a process, by fresh workers where those at hand went with a case or were killed.
 
         Raises as ``open`` does.
         """
-        again = self._workers is not None
+        are_old, tried = self._workers is not None, 0
         while True:
             try:
                 process = self._zygote().context()
             except LaunchError as error:
                 self.close()
-                if again:
-                    again = False
+                tried += 1
+                if tried == 1 and (are_old or isinstance(error, WorkerKilledError)):
                     continue
                 self._lost += 1
                 if self._environment is None or self._lost > self._most_lost:

@@ -13,51 +13,11 @@ from pathlib import Path
 
 from bench_lib import backends
 from bench_lib.backends.sysfs import ROOT, text
+from bench_lib.environment import variables
 from bench_lib.environment.caches import found, same
 from bench_lib.model import Environment
 
 GIT_TIMEOUT_S = 5.0
-_FAMILIES = (
-    "MIOPEN_",
-    "PYTORCH_TUNABLEOP_",
-    "TORCHINDUCTOR_",
-    "TORCHDYNAMO_",
-    "TRITON_",
-    "AMDGCN_",  # how Triton's kernels reach memory (triton/knobs.py)
-    "TORCH_NCCL_",
-    "TORCH_ROCM_",  # which library does attention (ATen/Context.h)
-    "NCCL_",
-    "RCCL_",
-    "HIPBLASLT_",
-    "ROCBLAS_",
-    "TENSILE_",
-    "HSA_",
-    "ROC_",
-    "MKL_",
-    "KMP_",
-    "GOMP_",
-)
-_NAMES = frozenset(
-    """
-    OMP_NUM_THREADS OMP_PROC_BIND OMP_PLACES OMP_WAIT_POLICY OPENBLAS_NUM_THREADS
-    PYTORCH_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF PYTORCH_HIP_ALLOC_CONF
-    PYTORCH_NO_CUDA_MEMORY_CACHING PYTORCH_NO_HIP_MEMORY_CACHING
-    PYTORCH_MIOPEN_SUGGEST_NHWC PYTORCH_MIOPEN_SUGGEST_NHWC_BATCHNORM
-    TORCH_BLAS_PREFER_HIPBLASLT TORCH_BLAS_PREFER_CUBLASLT DISABLE_ADDMM_CUDA_LT
-    TORCH_ALLOW_TF32_CUBLAS_OVERRIDE TORCH_COMPILE_DISABLE
-    CUBLAS_WORKSPACE_CONFIG NVIDIA_TF32_OVERRIDE ATEN_CPU_CAPABILITY ONEDNN_MAX_CPU_ISA
-    HIP_FORCE_DEV_KERNARG HIP_LAUNCH_BLOCKING CUDA_LAUNCH_BLOCKING CUDA_MODULE_LOADING
-    CUDA_DEVICE_MAX_CONNECTIONS GPU_MAX_HW_QUEUES
-    AMD_SERIALIZE_KERNEL AMD_SERIALIZE_COPY AMD_LOG_LEVEL LD_PRELOAD MALLOC_CONF
-    AMD_DIRECT_DISPATCH DEBUG_CLR_GRAPH_PACKET_CAPTURE FLASH_ATTENTION_TRITON_AMD_ENABLE
-    BENCH_LIB_CONTEXTS
-    """.split()  # noqa: SIM905 - a page of quotation marks otherwise
-)
-_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|AUTH|COOKIE|KEYS?(_ID)?$")
-"""Names of variables whose values are not for anybody else."""
-_CREDENTIALS = re.compile(r"(://|(?<!\S)(?=[^\s/@:]+:(?!//)))\S*@")
-"""What stands before an address's last ``@``: a password may hold any character but a space."""
-_QUERY = re.compile(r"([?&#][^\s?&#=]+=)[^\s&#]*")
 _OPTIONS = frozenset(
     """
     iommu iommu.passthrough iommu.strict amd_iommu intel_iommu pci pcie_aspm
@@ -65,7 +25,7 @@ _OPTIONS = frozenset(
     transparent_hugepage hugepages hugepagesz default_hugepagesz
     processor.max_cstate intel_idle.max_cstate intel_pstate amd_pstate cpufreq.default_governor
     idle cpuidle.off clocksource tsc
-    """.split()  # noqa: SIM905 - as above
+    """.split()  # noqa: SIM905 - a page of quotation marks otherwise
 )
 """Options of the kernel that are kept; never its whole line, which may name disks and secrets."""
 _MODULES = ("amdgpu.", "nvidia.")
@@ -105,7 +65,7 @@ def collect(
         huge_pages=_huge_pages(root),
         kernel_options=_kernel_options(root),
         libraries={name: each.libraries[name] for each in installed for name in each.libraries},
-        variables=_variables(environ),
+        variables=variables.recorded(environ),
         caches=found(environ, cwd),
     )
 
@@ -187,7 +147,7 @@ def _changes(field: str, old: Mapping[str, str], new: Mapping[str, str]) -> list
         return [
             f"{noun}{name} {old.get(name, 'unset')} -> {new.get(name, 'unset')}"
             for name in sorted(old.keys() | new.keys())
-            if old.get(name) != new.get(name)
+            if not variables.is_same(name, old.get(name), new.get(name))
         ]
     noun = " cache" if field == "caches" else ""
     return [
@@ -266,13 +226,3 @@ def _checkout(cwd: Path) -> tuple[str | None, bool | None]:
     # Untracked files are results as often as code, and would make every run look edited.
     status = git("status", "--porcelain", "--untracked-files=no")
     return commit, None if status is None else bool(status)
-
-
-def _variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Keep the listed variables and families, less what may be a secret."""
-    names = _NAMES.union(backends.variables())
-    return {
-        name: _QUERY.sub(r"\1***", _CREDENTIALS.sub(r"\1***@", value))
-        for name, value in sorted(environ.items())
-        if (name in names or name.startswith(_FAMILIES)) and not _SECRET.search(name.upper())
-    }

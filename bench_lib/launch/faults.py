@@ -20,6 +20,10 @@ class LaunchError(UserError):
     """No worker could be started: a fault of the installation, not of a case."""
 
 
+class WorkerKilledError(LaunchError):
+    """Somebody ended the workers while they started; they may start the next time."""
+
+
 class CaseSkipped(Exception):  # noqa: N818 - an outcome, not an error
     """The device or the torch at hand cannot do what the case asks."""
 

@@ -23,6 +23,7 @@ from bench_lib.launch.faults import (
     CaseFault,
     CaseSkipped,
     LaunchError,
+    WorkerKilledError,
     how_it_ended,
     last_output,
 )
@@ -402,9 +403,9 @@ class Zygote:
             try:
                 accepted, _ = self._listener.accept()
             except TimeoutError:
-                if self._process.poll() is not None:
-                    ended = how_it_ended(self._process.returncode)
-                    raise LaunchError(self._obituary(ended)) from None
+                if (code := self._process.poll()) is not None:
+                    kind = WorkerKilledError if code < 0 else LaunchError
+                    raise kind(self._obituary(how_it_ended(code))) from None
                 self._raise_if_ended(who)
                 continue
             connection = Connection(accepted)

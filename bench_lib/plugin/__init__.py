@@ -5,8 +5,10 @@ Loaded by the entry point of the same name, or by a plain checkout's conftest.py
 
 from __future__ import annotations
 
+import contextlib
+import warnings
 from collections.abc import Generator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from _pytest.runner import runtestprotocol
@@ -18,7 +20,8 @@ from bench_lib.engine.balance import queues
 from bench_lib.engine.devicelock import DeviceBusyError
 from bench_lib.engine.outcome import Outcome
 from bench_lib.launch.faults import LaunchError
-from bench_lib.model import TASKS, TIERS, Case
+from bench_lib.launch.signals import ended_by
+from bench_lib.model import TASKS, TIERS, Case, MachineWarning
 from bench_lib.plugin import allure, devices, replay, summary
 from bench_lib.plugin.conclusion import conclude
 from bench_lib.plugin.options import add_options, read_options
@@ -276,20 +279,29 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
         if ASSIGNMENT not in session.config.stash:  # or xdist says what there is to do
             measuring = [item.nodeid for item in session.items if _measures(item)]
             perf_session.show_progress([measuring])
-    try:
-        return (yield)
-    except KeyboardInterrupt:
-        perf_session.interrupted = True
-        raise
-    finally:
+
+    def leave(status: int) -> NoReturn:
+        perf_session.told_to_end = status
+        raise KeyboardInterrupt
+
+    with ended_by(leave) if judges and measures else contextlib.nullcontext():
         try:
-            if judges:
-                conclude(perf_session)
-        except (HistoryError, BaselineError) as error:
-            session.shouldstop = perf_session.failed = str(error)
+            return (yield)
+        except KeyboardInterrupt:
+            perf_session.interrupted = True
+            raise
         finally:
-            perf_session.progress.close()
-            perf_session.release()
+            try:
+                if judges:
+                    with warnings.catch_warnings():
+                        # Where a suite makes errors of warnings, this one is none (see above).
+                        warnings.simplefilter("default", MachineWarning)
+                        conclude(perf_session)
+            except (HistoryError, BaselineError) as error:
+                session.shouldstop = perf_session.failed = str(error)
+            finally:
+                perf_session.progress.close()
+                perf_session.release()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -393,6 +405,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         return
     if perf_session.judged_nothing and exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    if perf_session.told_to_end is not None:
+        session.exitstatus = perf_session.told_to_end
     if perf_session.failed is None:
         try:
             perf_session.end(int(session.exitstatus))

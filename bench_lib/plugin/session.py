@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -19,6 +20,7 @@ from bench_lib.engine.pace import Pace
 from bench_lib.engine.settings import LOOKING_AGAIN
 from bench_lib.engine.suite import Suite, fails
 from bench_lib.launch.catalogue import network_sizes
+from bench_lib.launch.signals import BY_SIGNAL
 from bench_lib.model import Case, Hardware, Quarantine, Record, Status, Verdict, problem_of
 from bench_lib.plugin import devices, properties
 from bench_lib.plugin.devices import DEVICE
@@ -28,7 +30,7 @@ from bench_lib.plugin.properties import Property
 from bench_lib.plugin.reports import MeasuredTest, WaitingTest
 from bench_lib.report import console
 from bench_lib.storage import baselines
-from bench_lib.storage.history import utc_today
+from bench_lib.storage.history import INTERRUPTED, utc_today
 
 
 @dataclass
@@ -49,6 +51,8 @@ class PerfSession:
     held_failures: int = 0
     """How many of this process's tests failed in a teardown whose report is held back."""
     interrupted: bool = False
+    told_to_end: int | None = None
+    """The exit status of a signal that ended the session."""
     failed: str | None = None
     """Why the run had to stop."""
     _plan: Mapping[str, int] | None = None
@@ -213,11 +217,13 @@ class PerfSession:
             self.engine.release()
 
     def end(self, exit_status: int) -> None:
-        """Write the run's last line; a run that was interrupted stays without one."""
+        """Write the run's last line, unless the run had to stop; raises HistoryError."""
         if self.suite is None:
             return
-        if exit_status in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        if exit_status in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, *INTERRUPTED):
             self.engine.end(int(exit_status))
+        elif exit_status == pytest.ExitCode.INTERRUPTED:
+            self.engine.end(BY_SIGNAL + signal.SIGINT)
         self.engine.close()
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from bench_lib import formats
 from bench_lib.model import Record, Status
 from bench_lib.plugin.progress import SILENT
 from bench_lib.plugin.session import PerfSession
@@ -40,27 +41,29 @@ def write(terminal: Any, session: PerfSession) -> None:
     records = session.judged or list(session.suite.records.values())
     if not records:
         return
+
+    def say(line: str, **colours: bool) -> None:
+        terminal.write_line(formats.printable(line), **colours)
+
     terminal.section("performance")
     rows = console.summary_rows(records)
     heading, *lines = console.table(console.HEADINGS, rows, _width(terminal))
-    terminal.write_line(heading)
+    say(heading)
     for row, line in zip(rows, lines, strict=True):
-        terminal.write_line(line, **_COLOURS.get(row[1], {}))
+        say(line, **_COLOURS.get(row[1], {}))
     for line in console.explanations(records):
-        terminal.write_line(line)
+        say(line)
     failed = [record.case.id for record in records if session.fails(record)]
     run, device = session.suite.writer, session.device()
-    terminal.write_line("")
-    terminal.write_line(f"history: {_shown(run.path)}")
+    say("")
+    say(f"history: {_shown(run.path)}")
     if session.judged_nothing:
-        terminal.write_line(
-            "failed: most cases could not be judged, and such a gate is not green", red=True
-        )
+        say("failed: most cases could not be judged, and such a gate is not green", red=True)
     if session.failed:
-        terminal.write_line(f"stopped: {session.failed}", red=True)
-    terminal.write_line(f"next: {_next_step(session, records)}")
+        say(f"stopped: {session.failed}", red=True)
+    say(f"next: {_next_step(session, records)}")
     words = console.counted(session.suite.counts(), failed)
-    terminal.write_line(f"run {run.run_id} on {device.key}: {words}")
+    say(f"run {run.run_id} on {device.key}: {words}")
 
 
 ODD = (Status.INVALID, Status.SUSPECT, Status.INCOMPARABLE, Status.REDRAWN)

@@ -8,6 +8,7 @@ devices from another number than zero; nothing here depends on either.
 from __future__ import annotations
 
 import bisect
+import contextlib
 import gzip
 import re
 import statistics
@@ -23,6 +24,7 @@ from bench_lib.model import Kernel, KernelCall, KernelTable, UserError
 from bench_lib.profiling.kernels import table
 from bench_lib.profiling.names import is_convolution
 
+PIECE_BYTES = 2**24
 MOST_BYTES = 4 * 2**30
 """Of JSON: larger traces hold more steps than anybody looks at."""
 GAP_S = 10e-6
@@ -248,20 +250,19 @@ _TORN = (
 )
 
 
-def _bytes(path: Path) -> bytes:
+def _bytes(path: Path) -> bytearray:
     with path.open("rb") as file:
         zipped = file.read(2) == b"\x1f\x8b"
         file.seek(0)
-        if not zipped:
-            data = file.read(MOST_BYTES + 1)
-        else:
-            with gzip.open(file) as inner:
-                data = inner.read(MOST_BYTES + 1)
-    if len(data) > MOST_BYTES:
-        raise TraceError(
-            f"{path} holds more than {MOST_BYTES / 2**30:.0f} GiB of JSON; "
-            "profile fewer steps, or without stacks"
-        )
+        data = bytearray()
+        with gzip.open(file) if zipped else contextlib.nullcontext(file) as inner:
+            while piece := inner.read(PIECE_BYTES):
+                data += piece
+                if len(data) > MOST_BYTES:
+                    raise TraceError(
+                        f"{path} holds more than {MOST_BYTES / 2**30:.0f} GiB of JSON; "
+                        "profile fewer steps, or without stacks"
+                    )
     return data
 
 

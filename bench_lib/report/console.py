@@ -152,7 +152,9 @@ _Column = Sequence[str]
 
 def _columns(headings: Sequence[str], rows: Sequence[Sequence[str]], keys: int) -> list[_Column]:
     """Return the columns that hold something, and the first ``keys`` in any case."""
-    columns = zip(headings, *rows, strict=True)
+    # What a cell says may be anybody's, and has one line.
+    cells = [[printable(cell).replace("\n", " ") for cell in row] for row in rows]
+    columns = zip(headings, *cells, strict=True)
     return [column for i, column in enumerate(columns) if i < keys or any(column[1:])]
 
 

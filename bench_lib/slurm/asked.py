@@ -16,8 +16,9 @@ LAUNCHERS = ("torchrun", "srun")
 MOST = 100_000
 """Of nodes, cores and GPUs: more is a slip of the keyboard."""
 
-_TIME = re.compile(r"(?:\d+-)?\d+(?::\d+)?(?::\d+(?:\.\d+)?)?")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?", re.IGNORECASE)
+# No more digits than anything can have that is counted.
+_TIME = re.compile(r"(?:\d{1,9}-)?\d{1,9}(?::\d{1,9})?(?::\d{1,9}(?:\.\d{1,9})?)?")
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,@+-]*")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 JOB_NAME = "bench-lib"
@@ -106,7 +107,7 @@ def size(text: str, unit: str = " ") -> int | None:
 
 def number(text: str | None) -> int | None:
     """Return a whole number of 0 or more; None where there is none."""
-    return int(text) if text is not None and text.isdecimal() else None
+    return int(text) if text is not None and text.isdecimal() and len(text) <= 18 else None
 
 
 def seconds(text: str) -> int:

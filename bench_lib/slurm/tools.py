@@ -18,7 +18,7 @@ from typing import Any
 
 from bench_lib.formats import many
 from bench_lib.model import UserError
-from bench_lib.slurm.asked import JobRequest, Resources, clock, duration, number, size
+from bench_lib.slurm.asked import MOST, JobRequest, Resources, clock, duration, number, size
 
 TIMEOUT_S = 60.0
 """A controller that is busy takes seconds."""
@@ -165,7 +165,7 @@ def read_scontrol(text: str) -> Iterator[JobState]:
     for line in text.splitlines():
         # The first of a name counts: a later one may stand in a path.
         fields: dict[str, str] = dict(reversed(re.findall(r"(?:^| )([A-Z]\w*)=(\S*)", line)))
-        if "JobState" not in fields:
+        if not {"JobId", "JobState"} <= fields.keys():
             continue
         reason = fields.get("Reason", "None")
         yield from _tasks(
@@ -243,8 +243,10 @@ def _partitions(text: str) -> Iterator[NodeKind]:
         if len(columns) != 6:
             continue
         name, *amounts, gres, limit = columns
-        nodes, cpus, memory_mb = (int(n[0]) if (n := re.match(r"\d+", t)) else 0 for t in amounts)
-        gpus = sum(int(n) for n in re.findall(r"\bgpu(?::[^:,()]+)?:(\d+)", gres))
+        nodes, cpus, memory_mb = (
+            int(n[0]) if (n := re.match(r"\d{1,18}", t)) else 0 for t in amounts
+        )
+        gpus = sum(int(n) for n in re.findall(r"\bgpu(?::[^:,()]+)?:(\d{1,9})", gres))
         yield NodeKind(
             name.removesuffix("*"),
             name.endswith("*"),
@@ -305,10 +307,11 @@ def _require(command: str) -> None:
 
 
 def _numbers(text: str) -> list[int]:
-    """Read ``1-3,7%2``; beyond what one reads the list is cut, as sacct cuts it with dots."""
+    """Read ``1-3,7%2``; what is too long is cut, as sacct cuts a list with dots."""
     found: list[int] = []
     for part in text.partition("%")[0].split(","):
-        if match := re.fullmatch(r"(\d+)(?:-(\d+))?(?::(\d+))?", part):
+        if match := re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?(?::(\d{1,9}))?", part):
             first, last, step = match[1], match[2] or match[1], match[3] or "1"
-            found += range(int(first), int(last) + 1, max(1, int(step)))
+            tasks = range(int(first), int(last) + 1, max(1, int(step)))
+            found += tasks[: MOST - len(found)]
     return found

@@ -136,7 +136,12 @@ def _parse(text: str) -> Any:
             raise _TwiceError(_first_twice(text))
         return found
 
-    return json.loads(text, parse_constant=_refuse, object_pairs_hook=named_once)
+    document = json.loads(
+        text, parse_constant=_refuse, parse_float=_finite, object_pairs_hook=named_once
+    )
+    if r"\u" in text:  # which may be half a letter: nothing can write that
+        json.dumps(document, ensure_ascii=False).encode()
+    return document
 
 
 _TOKEN = re.compile(r'(?P<text>"(?:[^"\\]|\\.)*")(?P<colon>\s*:)?|[{}]')
@@ -161,6 +166,13 @@ def _first_twice(text: str) -> str:
 
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no number")
+
+
+def _finite(digits: str) -> float:
+    """Return a number in whatever unit; raises ValueError for one that is too large."""
+    if not math.isfinite(value := float(digits)):
+        _refuse(digits)
+    return value
 
 
 def _section(raw: Mapping[str, Any], name: str) -> dict[str, Any]:

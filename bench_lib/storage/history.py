@@ -36,6 +36,8 @@ from bench_lib.model import (
 )
 
 T = TypeVar("T")
+INTERRUPTED = (129, 130, 143)
+"""Exit statuses of a run that SIGHUP, Ctrl-C or SIGTERM ended, which may lack cases."""
 
 
 class HistoryError(UserError):
@@ -127,7 +129,12 @@ class Writer:
         *,
         caches: Mapping[str, str] | None = None,
     ) -> None:
-        """Close the run as finished; `caches` is how full they are now, where somebody looked."""
+        """Close the run; `caches` is how full they are now, where somebody looked.
+
+        By a status of INTERRUPTED it stays unfinished.
+        """
+        if self._file.closed:
+            return
         after = {} if caches is None else {"caches": dict(caches)}
         self._write("end", counts=dict(counts), exit_status=exit_status, **after)
         self.close()
@@ -414,7 +421,7 @@ def _fold(run: Run, line: Line) -> None:
                 baseline_accepted=line.baseline_accepted,
             )
         case EndLine():
-            run.ended = line.time
+            run.ended = None if line.exit_status in INTERRUPTED else line.time
             run.exit_status = line.exit_status
             run.caches = line.caches
 

@@ -105,10 +105,16 @@ def on_bus(root: Path, slot: str, function: int | str) -> Path:
 
 
 def number_of(device: Hardware, root: Path) -> int | None:
-    """Find KFD's number of a device, whose function is its partition."""
+    """Find KFD's number of a device."""
+    node = node_of(device, root)
+    return None if node is None else number(node / "gpu_id")
+
+
+def node_of(device: Hardware, root: Path) -> Path | None:
+    """Find a device's folder in the KFD topology; its address's function is its partition."""
     for node in (root / NODES).glob("*"):
         values = properties(node / "properties")
         slot, _, partition = address(values)
         if values.get("location_id") and f"{slot}.{partition}" == device.bdf:
-            return number(node / "gpu_id")
+            return node
     return None

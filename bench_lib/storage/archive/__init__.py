@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,6 +31,8 @@ ANSWER = "answer.parquet"
 """In the scratch folder, the only file that a database may write while it answers."""
 ROWS_AT_ONCE = 4096
 """Lines that are put into a table together: each time DuckDB plans for as long as for hundreds."""
+ANSWERED_AT_ONCE = 2048
+"""Rows of an answer that are in memory together, unless they are kept."""
 AHEAD = dt.timedelta(days=1)
 """A run that began so much later than now has a wrong clock, and would be the newest for ever."""
 
@@ -92,6 +94,16 @@ class QueryAnswer:
 
     columns: list[str]
     rows: list[tuple[Any, ...]]
+    is_cut: bool = False
+    """Whether there are more rows than were asked for."""
+
+
+@dataclass(frozen=True)
+class QueryStream:
+    """The answer to a query, which is read as it comes and once."""
+
+    columns: list[str]
+    rows: Iterator[tuple[Any, ...]]
 
 
 class Archive:
@@ -219,18 +231,35 @@ class Archive:
                 found[ref] = msgspec.json.decode(raw, type=history.EnvironmentLine).environment
         return found
 
-    def query(self, sql: str) -> QueryAnswer:
-        """Answer a question about the views that docs/history.md names.
+    def query(self, sql: str, most: int | None = None) -> QueryAnswer:
+        """Answer a question as ``stream`` does, with ``most`` rows at most."""
+        found = self.stream(sql)
+        rows = list(islice(found.rows, None if most is None else most + 1))
+        return QueryAnswer(found.columns, rows[:most], is_cut=len(rows) > len(rows[:most]))
 
-        It can read nothing else, and write nothing, and an interrupt ends it.  Raises
-        HistoryError.
+    def stream(self, sql: str) -> QueryStream:
+        """Answer a question about the views that docs/history.md names, row after row.
+
+        It can read nothing else, and write nothing, and an interrupt ends it.  Ask nothing else
+        before the rows are read.  Raises HistoryError, which reading a row may, too.
         """
 
-        def answer() -> QueryAnswer:
+        def begin() -> tuple[list[str], list[tuple[Any, ...]]]:
             found = self._database.execute(self._checked(sql))
-            return QueryAnswer([about[0] for about in found.description or []], found.fetchall())
+            return [about[0] for about in found.description or []], self._next_rows()
 
-        return self._answered(answer)
+        columns, first = self._answered(lambda: self._past_damage(begin))
+
+        def rows() -> Iterator[tuple[Any, ...]]:
+            batch = first
+            while batch:
+                yield from batch
+                batch = self._answered(self._next_rows)
+
+        return QueryStream(columns, rows())
+
+    def _next_rows(self) -> list[tuple[Any, ...]]:
+        return self._database.fetchmany(ANSWERED_AT_ONCE)
 
     def write_parquet(self, sql: str, path: Path) -> None:
         """Write the answer to a query, whose columns have names of their own, as Parquet.
@@ -244,7 +273,7 @@ class Archive:
         def write() -> None:
             self._database.execute(f"COPY ({self._checked(sql)}\n) TO {to}")
 
-        self._answered(write)
+        self._answered(lambda: self._past_damage(write))
         history.put(path, answer.read_bytes())
 
     def _answered(self, work: Callable[[], T]) -> T:
@@ -252,7 +281,7 @@ class Archive:
         try:
             # DuckDB returns to Python, and so to its signals, when it is done.
             with ThreadPoolExecutor(1) as elsewhere:
-                future = elsewhere.submit(self._past_damage, work)
+                future = elsewhere.submit(work)
                 try:
                     return future.result()
                 except KeyboardInterrupt:

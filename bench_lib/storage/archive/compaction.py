@@ -50,7 +50,7 @@ def compact(folder: Path, *, keep: int, now: dt.datetime | None = None) -> Compa
     done = Compaction()
     now = now or dt.datetime.now(dt.timezone.utc)
     still_ns = int((now - STILL).timestamp() * 1e9)
-    with _alone(folder) as scratch:
+    with alone(folder) as scratch:
         try:
             for month, files in _months(folder).items():
                 with _left_where_damaged(folder / f"{month}.parquet", scratch, done) as archive:
@@ -94,8 +94,11 @@ def restore(folder: Path, run: str) -> Path:
 
 
 @contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[Path]:
-    """Keep others from compacting the folder; yields a scratch folder in it."""
+def alone(folder: Path) -> Iterator[Path]:
+    """Keep others from compacting the folder; yields a scratch folder in it.
+
+    Raises HistoryError.
+    """
     try:
         with FileLock(folder / _LOCK, blocking=False):
             for left in folder.glob(f"{_SCRATCH}*"):  # by one that was killed
@@ -244,9 +247,9 @@ def _replace(database: duckdb.DuckDBPyConnection, archive: Path, part: Path) -> 
             raise HistoryError(
                 f"{archive.name} was not written as it was meant to be; everything is as it was"
             )
-    _settle(part)
+    settle(part)
     part.replace(archive)
-    _settle(archive.parent)
+    settle(archive.parent)
 
 
 def _digests(lines: str) -> str:
@@ -255,8 +258,8 @@ def _digests(lines: str) -> str:
     return f"SELECT file, count(*), bit_xor(hash({every})) FROM ({lines}) GROUP BY file"
 
 
-def _settle(path: Path) -> None:
-    """Have a file or folder on the disk."""
+def settle(path: Path) -> None:
+    """Have a file or folder on the disk; raises OSError."""
     opened = os.open(path, os.O_RDONLY)
     try:
         os.fsync(opened)

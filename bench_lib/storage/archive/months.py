@@ -16,6 +16,8 @@ from bench_lib.storage.archive.tables import connect, first_line, listed, litera
 MARK = "bench_lib_lines"
 """Key in a Parquet file's metadata, whose value is the version of the table of lines."""
 VERSION = 1
+UNREADABLE = "cannot be read: "
+"""What a reason begins with where a file is damaged, and not of another kind or version."""
 ROWS_IN_GROUP = 8192
 """Of a Parquet file: a series of a month is a few hundred, next to each other."""
 AT_ONCE = 64
@@ -94,7 +96,7 @@ def problem_of(database: duckdb.DuckDBPyConnection, address: str) -> str | None:
     except (duckdb.Error, ValueError) as error:
         if "://" in address and not isinstance(error, (duckdb.InvalidInputException, ValueError)):
             raise
-        return f"cannot be read: {first_line(error)}"
+        return f"{UNREADABLE}{first_line(error)}"
     if version is not None and version > VERSION:
         return (
             f"version {version} is newer than {VERSION}, the newest that this version of "

@@ -11,9 +11,11 @@ from __future__ import annotations
 import csv
 import gzip
 import itertools
+import re
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import IO, TypeVar
 
@@ -170,21 +172,70 @@ def _ends_within_a_line(path: Path) -> bool:
 
 
 def stored(path: Path, query: str) -> Iterator[Span]:
-    """Yield the spans that one of the queries above finds in a database; raises ToolError."""
+    """Yield the spans that one of the queries above finds in a database; raises ToolError.
+
+    A view may be anything, even endless, so only tables are read.
+    """
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
             database.text_factory = lambda text: text.decode("utf-8", "replace")
-            for name, begin, end in database.execute(query):
-                if not (isinstance(begin, int) and isinstance(end, int) and 0 <= begin <= end):
-                    raise ToolError(
-                        f"{path.name} cannot be read: {begin!r} to {end!r} is no stretch of time"
-                    )
-                yield str(name), begin, end
+            queries = _of_each_run(database, query)
+            database.set_authorizer(_only_tables)
+            for each in queries:
+                for name, begin, end in database.execute(each):
+                    if not (isinstance(begin, int) and isinstance(end, int) and 0 <= begin <= end):
+                        raise ToolError(
+                            f"{path.name} cannot be read: {begin!r} to {end!r} is no stretch of "
+                            "time"
+                        )
+                    yield str(name), begin, end
     except (sqlite3.Error, ValueError, OverflowError) as error:
         # Of a torn one even the words of an error may be no text.
         raise ToolError(
             f"{path.name} is a database that cannot be read ({error}); {_remedy(path)}"
         ) from error
+
+
+_TABLE = re.compile(r"\brocpd_\w+")
+
+
+def _of_each_run(database: sqlite3.Connection, query: str) -> list[str]:
+    """Return the query with the names that tables have of each run; raises sqlite3.Error."""
+    # Views and virtual tables have no page of their own; a column that is computed is hidden.
+    there = {
+        name
+        for (name,) in database.execute(
+            "SELECT name FROM sqlite_master AS m WHERE type = 'table' AND rootpage > 0 AND NOT "
+            "EXISTS (SELECT * FROM pragma_table_xinfo(m.name) WHERE hidden > 0)"
+        )
+    }
+    wanted = _TABLE.findall(query)
+    runs = [name[len(wanted[0]) :] for name in sorted(there) if name.startswith(wanted[0])]
+    found = [
+        _TABLE.sub(partial(_of_run, run), query)
+        for run in runs
+        if all(name + run in there for name in wanted)
+    ]
+    if not found:
+        missing = next((name for name in wanted if name not in there), wanted[0])
+        raise sqlite3.OperationalError(f"no such table: {missing}")
+    return found
+
+
+def _of_run(run: str, table: re.Match[str]) -> str:
+    """Return a table's name in one run, as SQL has it."""
+    escaped = (table[0] + run).replace('"', '""')
+    return f'"{escaped}"'
+
+
+def _only_tables(
+    action: int, what: str | None, which: str | None, _database: str | None, view: str | None
+) -> int:
+    """Allow a query to read tables, and to compare a text; as sqlite3 asks."""
+    del what
+    is_read = action in (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ) and view is None
+    is_like = action == sqlite3.SQLITE_FUNCTION and which == "like"
+    return sqlite3.SQLITE_OK if is_read or is_like else sqlite3.SQLITE_DENY
 
 
 def _remedy(path: Path) -> str:

@@ -1,0 +1,149 @@
+"""Environment variables that may change speed, recorded so that a history can be shown to anybody.
+
+A value is kept as it is where its variable is known to hold nothing private.  Of any other a keyed
+hash is kept, which still shows a change.  The key never leaves the user's cache folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import re
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+from bench_lib import backends
+
+_FAMILIES = (
+    "MIOPEN_",
+    "PYTORCH_TUNABLEOP_",
+    "TORCHINDUCTOR_",
+    "TORCHDYNAMO_",
+    "TRITON_",
+    "AMDGCN_",  # how Triton's kernels reach memory (triton/knobs.py)
+    "TORCH_NCCL_",
+    "TORCH_ROCM_",  # which library does attention (ATen/Context.h)
+    "NCCL_",
+    "RCCL_",
+    "HIPBLASLT_",
+    "ROCBLAS_",
+    "TENSILE_",
+    "HSA_",
+    "ROC_",
+    "MKL_",
+    "KMP_",
+    "GOMP_",
+)
+_KNOWN = frozenset(
+    """
+    OMP_NUM_THREADS OMP_PROC_BIND OMP_PLACES OMP_WAIT_POLICY OPENBLAS_NUM_THREADS
+    PYTORCH_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF PYTORCH_HIP_ALLOC_CONF
+    PYTORCH_NO_CUDA_MEMORY_CACHING PYTORCH_NO_HIP_MEMORY_CACHING
+    PYTORCH_MIOPEN_SUGGEST_NHWC PYTORCH_MIOPEN_SUGGEST_NHWC_BATCHNORM
+    TORCH_BLAS_PREFER_HIPBLASLT TORCH_BLAS_PREFER_CUBLASLT DISABLE_ADDMM_CUDA_LT
+    TORCH_ALLOW_TF32_CUBLAS_OVERRIDE TORCH_COMPILE_DISABLE
+    CUBLAS_WORKSPACE_CONFIG NVIDIA_TF32_OVERRIDE ATEN_CPU_CAPABILITY ONEDNN_MAX_CPU_ISA
+    HIP_FORCE_DEV_KERNARG HIP_LAUNCH_BLOCKING CUDA_LAUNCH_BLOCKING CUDA_MODULE_LOADING
+    CUDA_DEVICE_MAX_CONNECTIONS GPU_MAX_HW_QUEUES
+    AMD_SERIALIZE_KERNEL AMD_SERIALIZE_COPY AMD_LOG_LEVEL LD_PRELOAD MALLOC_CONF
+    AMD_DIRECT_DISPATCH DEBUG_CLR_GRAPH_PACKET_CAPTURE FLASH_ATTENTION_TRITON_AMD_ENABLE
+    BENCH_LIB_CONTEXTS
+    """.split()  # noqa: SIM905 - a page of quotation marks otherwise
+)
+_HARMLESS = frozenset(
+    """
+    MIOPEN_FIND_MODE MIOPEN_FIND_ENFORCE MIOPEN_USER_DB_PATH MIOPEN_SYSTEM_DB_PATH
+    MIOPEN_CUSTOM_CACHE_DIR MIOPEN_SEARCH_CUTOFF MIOPEN_GEMM_ENFORCE_BACKEND
+    MIOPEN_COMPILE_PARALLEL_LEVEL MIOPEN_LOG_LEVEL
+    PYTORCH_TUNABLEOP_FILENAME PYTORCH_TUNABLEOP_MAX_TUNING_DURATION_MS
+    PYTORCH_TUNABLEOP_MAX_TUNING_ITERATIONS
+    TORCHINDUCTOR_CACHE_DIR TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS
+    TORCHINDUCTOR_MAX_AUTOTUNE_CONV_BACKENDS TORCHINDUCTOR_AUTOTUNE_FALLBACK_TO_ATEN
+    TORCHINDUCTOR_COMPILE_THREADS
+    TRITON_CACHE_DIR TRITON_HOME TRITON_DUMP_DIR TRITON_PTXAS_PATH
+    NCCL_ALGO NCCL_PROTO NCCL_DEBUG NCCL_DEBUG_SUBSYS NCCL_BUFFSIZE NCCL_NTHREADS
+    NCCL_MIN_NCHANNELS NCCL_MAX_NCHANNELS NCCL_MIN_CTAS NCCL_MAX_CTAS NCCL_P2P_LEVEL
+    NCCL_NET_GDR_LEVEL NCCL_SOCKET_IFNAME NCCL_IB_HCA NCCL_TOPO_FILE NCCL_GRAPH_FILE NCCL_NET
+    HIPBLASLT_TENSILE_LIBPATH HIPBLASLT_LOG_LEVEL ROCBLAS_TENSILE_LIBPATH ROCBLAS_LAYER
+    HSA_OVERRIDE_GFX_VERSION HSA_CU_MASK HSA_TOOLS_LIB ROC_GLOBAL_CU_MASK
+    MKL_NUM_THREADS MKL_ENABLE_INSTRUCTIONS MKL_DEBUG_CPU_TYPE MKL_THREADING_LAYER
+    KMP_AFFINITY KMP_BLOCKTIME KMP_HW_SUBSET KMP_TEAMS_THREAD_LIMIT GOMP_CPU_AFFINITY
+    GOMP_SPINCOUNT
+    """.split()  # noqa: SIM905 - as above
+)
+"""Variables of the families whose values are numbers, words of the library's own, or paths."""
+_SWITCH = re.compile(r"-?\d{0,3}|true|false|yes|no|on|off", re.IGNORECASE)
+"""Values that no variable can hide anything in."""
+_ADDRESS = re.compile(r"://|@")
+"""What may stand in front of a password or of a webhook's path, whatever the variable is for."""
+_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|AUTH|COOKIE|KEYS?(_ID)?$")
+"""Names of variables that change no speed, and more often than any other."""
+_HIDDEN = re.compile(r"hidden ([0-9a-f]{4})-[0-9a-f]{12}")
+"""What stands for a value: a name of the key, and the hash."""
+
+
+def recorded(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return by name what is recorded of the variables that may change speed."""
+    known = _KNOWN.union(backends.variables())
+    return {
+        name: value if _may_be_read(name, value, known) else _hidden(name, value)
+        for name, value in sorted(environ.items())
+        if (name in known or name.startswith(_FAMILIES)) and not _SECRET.search(name.upper())
+    }
+
+
+def is_same(name: str, old: str | None, new: str | None) -> bool:
+    """Whether two records are of one value, or nobody can tell; None stands for unset."""
+    if old == new:
+        return True
+    if old is None or new is None:
+        return False
+    keys = {one: match[1] for one in (old, new) if (match := _HIDDEN.fullmatch(one))}
+    if len(keys) == 1:  # the other one is of before values were hidden
+        ((hidden, key),) = keys.items()
+        return key != _key_name() or hidden == _hidden(name, new if hidden == old else old)
+    return len(set(keys.values())) == 2  # each of another user or machine
+
+
+def _may_be_read(name: str, value: str, known: frozenset[str]) -> bool:
+    if _SWITCH.fullmatch(value):
+        return True
+    return (name in known or name in _HARMLESS) and not _ADDRESS.search(value)
+
+
+def _hidden(name: str, value: str) -> str:
+    words = f"{name}={value}".encode(errors="surrogateescape")
+    digest = hashlib.blake2b(words, key=_key(), digest_size=6).hexdigest()
+    return f"hidden {_key_name()}-{digest}"
+
+
+def _key_name() -> str:
+    return hashlib.blake2b(_key(), digest_size=2).hexdigest()
+
+
+def _key() -> bytes:
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return _kept(Path(cache, "bench-lib", "variables.key"))
+
+
+@functools.cache
+def _kept(path: Path) -> bytes:
+    """Return the user's key, drawn when it is first asked for; one for now if it cannot be kept."""
+    drawn = secrets.token_bytes(32)
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(file, "wb") as opened:
+            opened.write(drawn)
+        with contextlib.suppress(FileExistsError):
+            os.link(beside, path)  # whole, or not at all
+    with contextlib.suppress(OSError):
+        beside.unlink()
+    try:
+        return path.read_bytes()[:64] or drawn
+    except OSError:
+        return drawn

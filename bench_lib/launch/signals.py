@@ -1,0 +1,35 @@
+"""Being told to end: SIGTERM from a scheduler, SIGHUP from a terminal that closes."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import NoReturn
+
+TO_END = (signal.SIGTERM, signal.SIGHUP)
+BY_SIGNAL = 128
+"""A status that a signal caused is this and the signal's number, as shells say."""
+
+
+@contextlib.contextmanager
+def ended_by(leave: Callable[[int], NoReturn]) -> Iterator[None]:
+    """Have ``leave`` raise where this process is told to end; it is given the status.
+
+    What ignores a signal (nohup), or handles it already, goes on doing so.
+    """
+
+    def told(number: int, _frame: object) -> NoReturn:
+        leave(BY_SIGNAL + number)
+
+    ours = []
+    if threading.current_thread() is threading.main_thread():
+        ours = [one for one in TO_END if signal.getsignal(one) is signal.SIG_DFL]
+    for one in ours:
+        signal.signal(one, told)
+    try:
+        yield
+    finally:
+        for one in ours:
+            signal.signal(one, signal.SIG_DFL)

@@ -1,0 +1,39 @@
+"""A run that is told to end says what it measured, and that it did not come to its end."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from bench_lib.launch.signals import ended_by
+
+
+class LeavingError(BaseException):
+    """Somebody told this process to end."""
+
+
+def leave(status):
+    """Leave with a status."""
+    raise LeavingError(status)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_being_told_to_end_ends_what_is_under_way(number, status):
+    """And afterwards the signal does what it always does."""
+    with pytest.raises(LeavingError) as left, ended_by(leave):
+        signal.raise_signal(number)
+    assert left.value.args == (status,)
+    assert signal.getsignal(number) is signal.SIG_DFL
+
+
+def test_a_signal_that_is_ignored_or_handled_stays_so():
+    """As under nohup."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with ended_by(leave):
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
