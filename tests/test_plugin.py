@@ -28,7 +28,7 @@ from builders import (
     make_hardware,
     make_processes,
 )
-from pytest_benchmark.fixture import BenchmarkFixture
+from pytest_benchmark.stats import Metadata
 from scripted import KERNELS
 
 import bench_lib.backends
@@ -684,17 +684,92 @@ history.Writer.attempt = attempt
     assert not kept.finished
 
 
-def test_pytest_benchmark_shows_the_workers_samples(suite, pytester):
-    """Its JSON holds exactly what the worker measured, and names the GPU."""
-    run = suite("{'gamma': [[0.010, 0.012, 0.011, 0.010, 0.013]]}", devices="gpus(1)")
-    result = run("--benchmark-json=bench.json")
-    result.stdout.fnmatch_lines(["*test_step?gamma?*10.0*13.0*"])
+EVERYWHERE = pytest.mark.parametrize("how", [(), ("-n", "2")], ids=["serial", "xdist"])
+
+
+@EVERYWHERE
+def test_pytest_benchmarks_file_has_the_workers_samples(suite, pytester, how):
+    """Exactly what was measured, and it names the GPU; under xdist the controller writes it."""
+    run = suite("{'gamma': [[0.010, 0.012, 0.011, 0.010, 0.013]]}", devices="gpus(2)")
+    run("--benchmark-json=bench.json", *how)
     document = json.loads(pytester.path.joinpath("bench.json").read_text())
     (benchmark,) = document["benchmarks"]
     assert benchmark["stats"]["data"] == pytest.approx([0.010, 0.012, 0.011, 0.010, 0.013])
-    assert benchmark["options"]["timer"] == "bench_lib replay of the worker's samples"
+    assert benchmark["fullname"] == "perf_tests/test_steps.py::test_step[gamma]"
+    assert (benchmark["name"], benchmark["param"]) == ("test_step[gamma]", "gamma")
+    assert benchmark["options"]["timer"] == "bench_lib, in a worker process"
     assert benchmark["extra_info"]["hardware"] == "mi300x"
     assert document["machine_info"]["gpu"]["key"] == "mi300x"
+
+
+def test_each_case_of_a_test_is_a_benchmark_of_its_own(suite, pytester):
+    """The first has the name of the test."""
+    pytester_runs = suite()
+    pytester.path.joinpath("perf_tests", "test_steps.py").write_text(
+        "from bench_lib import Case\n"
+        "def test_both(perf):\n"
+        "    for name in ('one', 'two'):\n"
+        "        perf.measure(Case(name, 'steps:step'))\n"
+    )
+    pytester_runs("--benchmark-json=bench.json")
+    document = json.loads(pytester.path.joinpath("bench.json").read_text())
+    names = [benchmark["name"] for benchmark in document["benchmarks"]]
+    assert names == ["test_both", "test_both[two]"]
+
+
+NETWORKS = """
+[[gate.networks]]
+network = ["resnet18", "resnet50"]
+batch_size = 2
+precision = ["fp32", "fp16"]
+
+[[gate.factory]]
+id = "gamma"
+target = "steps:step"
+"""
+
+
+@EVERYWHERE
+def test_pytest_benchmark_groups_by_what_the_matrix_is_about(suite, pytester, how):
+    """A case without that parameter, such as a step of one's own, is in the group of None."""
+    run = suite(devices="gpus(2)", matrix=NETWORKS)
+    pytester.path.joinpath("perf_tests", "test_networks.py").write_text(
+        TEST_FILE.replace("factory", "networks")
+    )
+    result = run("--benchmark-group-by=param:network,param:precision", *how)
+    result.assert_outcomes(passed=5)
+    result.stdout.fnmatch_lines_random(
+        [
+            f"*benchmark 'network=resnet{n} precision={p}': 1 tests*"
+            for n in (18, 50)
+            for p in ("fp32", "fp16")
+        ]
+        + ["*benchmark 'network=None precision=None': 1 tests*"]
+    )
+
+
+def test_pytest_benchmarks_table_comes_where_an_option_asks_for_it(suite, pytester):
+    """It is 250 columns wide; its other benchmarks keep theirs."""
+    run = suite()
+    run("--benchmark-json=x.json").stdout.no_fnmatch_line("*benchmark: 2 tests*")
+    run("--benchmark-columns=min").stdout.fnmatch_lines(["*benchmark: 2 tests*"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTEST_ADDOPTS", "--benchmark-sort=name")
+        run().stdout.fnmatch_lines(["*benchmark: 2 tests*"])
+    pytester.path.joinpath("perf_tests", "test_other.py").write_text(
+        "def test_other(benchmark):\n    benchmark.pedantic(int, rounds=2)\n"
+    )
+    run().stdout.fnmatch_lines(["*benchmark: 1 tests*", "test_other *"])
+
+
+@pytest.mark.parametrize("name", ["benchmark", "pytest_benchmark.plugin"])
+def test_pytest_benchmark_is_known_by_whatever_name_it_is_loaded(suite, pytester, name):
+    """Its entry point's, or its module's."""
+    suite()
+    words = ("-p", "no:hypothesispytest", "-p", name, "-p", "bench_lib.plugin")
+    with as_it_was():
+        result = pytester.runpytest_inprocess(*words, "perf_tests", "--benchmark-columns=min")
+    result.stdout.fnmatch_lines(["*benchmark: 2 tests*", "test_step?alpha? *"])
 
 
 def test_pytest_benchmark_compares_with_an_earlier_run(suite):
@@ -1436,8 +1511,6 @@ def test_junit_tells_the_cases_of_one_test_apart(suite, pytester):
 
 # ---- as a guest ---------------------------------------------------------------------------
 
-EVERYWHERE = pytest.mark.parametrize("how", [(), ("-n", "2")], ids=["serial", "xdist"])
-
 
 @pytest.fixture
 def night(suite, pytester):
@@ -1637,21 +1710,21 @@ def test_somebody_elses_folder_perf_tests_may_use_xdist(pytester):
 DISPLAY_ERROR = "'Function' object has no attribute '_nodeid'"
 
 
-@pytest.mark.parametrize("step", ["__init__", "_raw_pedantic"])
+@pytest.mark.parametrize("step", ["__init__", "update", "as_dict"])
 @pytest.mark.parametrize("arguments", [(), ("-W", "error")])
-def test_an_error_in_showing_a_measurement_is_a_warning(
+def test_an_error_in_showing_a_measurement_is_said_and_no_failure(
     suite, pytester, monkeypatch, step, arguments
 ):
-    """The first is that of pytest-benchmark 5.2.3 with pytest 9.2."""
+    """Such as pytest-benchmark 5.2.3 raises with pytest 9.2."""
 
     def broken(*_, **__):
         raise AttributeError(DISPLAY_ERROR)
 
-    monkeypatch.setattr(BenchmarkFixture, step, broken)
+    monkeypatch.setattr(Metadata, step, broken)
     result = suite()(*arguments)
-    result.assert_outcomes(passed=2, warnings=2)
+    result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(
-        [f"*pytest-benchmark does not show this case: AttributeError: {DISPLAY_ERROR}"]
+        [f"pytest-benchmark does not show every case: AttributeError: {DISPLAY_ERROR}"]
     )
     (kept,) = runs_in(pytester)
     assert [record.status for record in kept.records.values()] == [Status.NO_BASELINE] * 2

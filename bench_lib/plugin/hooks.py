@@ -15,7 +15,7 @@ from bench_lib.engine.devicelock import DeviceBusyError
 from bench_lib.engine.outcome import Outcome
 from bench_lib.launch.faults import LaunchError
 from bench_lib.model import TASKS, TIERS, Case
-from bench_lib.plugin import allure, devices, measures, replay, summary
+from bench_lib.plugin import allure, benchmarks, devices, measures, summary
 from bench_lib.plugin.conclusion import conclude
 from bench_lib.plugin.options import read_options
 from bench_lib.plugin.reports import (
@@ -27,11 +27,10 @@ from bench_lib.plugin.reports import (
     waits,
     xfail_reason,
 )
-from bench_lib.plugin.session import PerfSession
+from bench_lib.plugin.session import SESSION, PerfSession
 from bench_lib.storage.baselines import BaselineError
 from bench_lib.storage.history import HistoryError
 
-SESSION = pytest.StashKey[PerfSession]()
 OUTCOMES = pytest.StashKey[list[Outcome]]()
 DEFERRED = pytest.StashKey[list[Case]]()
 ASSIGNMENT = pytest.StashKey[devices.Assignment]()
@@ -76,7 +75,6 @@ class Perf:
             if (quarantine := self._session.quarantine(case)) is not None:
                 pytest.xfail(xfail_reason(quarantine, words))
             pytest.fail(words, pytrace=False)
-        replay.replay(self._request, outcome)
 
 
 def perf(request: pytest.FixtureRequest) -> Perf:
@@ -87,9 +85,13 @@ def perf(request: pytest.FixtureRequest) -> Perf:
 def pytest_configure(config: pytest.Config) -> None:
     """Read the options; under xdist see that there is a device for every worker."""
     session = config.stash[SESSION] = PerfSession(config, read_options(config))
+    # Under xdist pytest-benchmark turns itself off, and so it is told below, or it would warn.
+    off = config.getoption("benchmark_disable", default=False)
+    session.shows_benchmarks = not off or config.getoption("benchmark_enable", default=False)
     config.pluginmanager.register(_Recorder(session), "bench_lib.recorder")
     config.pluginmanager.register(devices, "bench_lib.devices")
     config.pluginmanager.register(allure, "bench_lib.allure")
+    config.pluginmanager.register(benchmarks, "bench_lib.benchmarks")
     # Where a suite makes errors of warnings, a device that cannot be watched is none.
     config.addinivalue_line("filterwarnings", "default::bench_lib.model.MachineWarning")
     for name in (*TIERS, *TASKS):
@@ -105,7 +107,7 @@ def pytest_configure(config: pytest.Config) -> None:
         )
     if session.options.asked_for and getattr(config.option, "tx", None):
         devices.refuse_too_many(config, session.devices)
-        config.option.benchmark_disable = True  # it would do so itself, and warn of it
+        config.option.benchmark_disable = True
         config.stash[ASSIGNMENT] = devices.Assignment(len(session.devices))
 
 
@@ -165,18 +167,6 @@ def _marks(case: Case) -> list[pytest.MarkDecorator]:
     return [getattr(pytest.mark, str(name)) for name in names]
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_collection_modifyitems(
-    config: pytest.Config, items: list[pytest.Item]
-) -> Generator[None, None, None]:
-    """Give every measuring test the clock that pytest-benchmark will read."""
-    measuring = [item for item in items if measures(item)] if replay.is_on(config) else []
-    for item in measuring:
-        replay.prepare(item)
-    with replay.shown_as_benchmarks(measuring):
-        yield
-
-
 def pytest_report_collectionfinish(
     config: pytest.Config, items: Sequence[pytest.Item]
 ) -> str | list[str]:
@@ -184,22 +174,6 @@ def pytest_report_collectionfinish(
     session = config.stash[SESSION]
     terminal: Any = config.pluginmanager.get_plugin("terminalreporter")
     return summary.before(session, list(filter(measures, items)), terminal.stats)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_benchmark_update_machine_info(
-    config: pytest.Config, machine_info: dict[str, Any]
-) -> None:
-    """Name the device in pytest-benchmark's machine info, which knows CPUs only."""
-    device = config.stash[SESSION].device()
-    if backends.is_gpu(device):
-        machine_info["gpu"] = {
-            "key": device.key,
-            "name": device.name,
-            "uuid": device.uuid,
-            "arch": device.arch,
-            "memory_bytes": device.memory_bytes,
-        }
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

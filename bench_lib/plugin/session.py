@@ -48,6 +48,8 @@ class PerfSession:
     progress: RunProgress = field(default_factory=RunProgress)
     held_failures: int = 0
     """How many of this process's tests failed in a teardown whose report is held back."""
+    shows_benchmarks: bool = True
+    """Whether the user lets pytest-benchmark show what was measured."""
     interrupted: bool = False
     failed: str | None = None
     """Why the run had to stop."""
@@ -234,3 +236,6 @@ class PerfSession:
         key = self.engine.suite.hardware_of(record).key
         baseline = self.engine.baselines.of(key).baselines.get(record.case.id)
         return baseline is not None and baseline.provenance == baselines.MEASURED
+
+
+SESSION = pytest.StashKey[PerfSession]()
