@@ -32,8 +32,8 @@ from pytest_benchmark.stats import Metadata
 from scripted import KERNELS
 
 import bench_lib.backends
-from bench_lib.engine import device, engine
-from bench_lib.model import Kernel, KernelTable, Quarantine, Status
+from bench_lib.engine import device, engine, settings
+from bench_lib.model import TIERS, Kernel, KernelTable, Quarantine, Status
 from bench_lib.plugin import session
 from bench_lib.plugin.devices import Assignment, device_of
 from bench_lib.storage import baselines, history
@@ -1705,6 +1705,158 @@ def test_somebody_elses_folder_perf_tests_may_use_xdist(pytester):
     )
     result = pytester.runpytest_subprocess(*LOAD, "perf_tests", "-n", "2", timeout=60)
     result.assert_outcomes(passed=4)
+
+
+SHARED_NAMES = """
+class Unbound:
+    def __getattr__(self, name):
+        raise RuntimeError("outside of a request")
+
+test_proxy = Unbound()
+
+def test_theirs():
+    pass
+"""
+
+
+def test_an_object_that_cannot_be_looked_into_is_left_alone(pytester):
+    """Such as werkzeug's proxies, which test modules import."""
+    pytester.makepyfile(SHARED_NAMES)
+    pytester.runpytest_inprocess(*LOAD).assert_outcomes(passed=1)
+
+
+def test_a_suite_without_our_tests_loads_the_options_alone(pytester):
+    """Neither our markers, nor the 100 modules that measuring takes."""
+    pytester.makepyfile(
+        """
+        import sys
+
+        def test_loaded(request):
+            ours = {name for name in sys.modules if name.startswith("bench_lib")}
+            assert ours == {"bench_lib", "bench_lib.plugin", "bench_lib.plugin.declared"}
+            lines = request.config.getini("markers")
+            markers = {line.partition(":")[0].partition("(")[0] for line in lines}
+            ours = {"perf_cases", "smoke", "gate", "nightly", "train", "infer"}
+            assert ours & markers == {"perf_cases"}
+        """
+    )
+    words = ("-p", "no:hypothesispytest", "-p", "bench_lib.plugin")
+    pytester.runpytest_subprocess(*words, timeout=60).assert_outcomes(passed=1)
+
+
+def test_what_the_options_offer_is_what_there_is(pytester):
+    """They stand in a module that imports nothing."""
+    parser = pytester.parseconfig(*LOAD)._parser
+    choices = {
+        option.names()[0]: option.attrs()["choices"]
+        for group in parser._groups
+        for option in group.options
+        if option.names()[0] in ("--perf-tier", "--perf-kernels")
+    }
+    assert choices == {"--perf-tier": TIERS, "--perf-kernels": settings.KERNELS}
+
+
+def test_tests_that_measure_are_found_without_any_setting(suite, pytester):
+    """The first one loads what measuring takes."""
+    run = suite()
+    pytester.makeini("[pytest]\nfilterwarnings = error\n")
+    result = run("-m", "smoke", "--strict-markers")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["measuring on cpu-test-2c, tier smoke"])
+
+
+def test_without_any_setting_a_typo_in_the_matrix_is_one_clear_error_too(suite, pytester):
+    """The plugin is loaded in the middle of collecting."""
+    run = suite(matrix=MATRIX.replace("target", "tarrget"))
+    pytester.makeini("[pytest]\n")
+    result = run()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: *matrix.toml: *'tarrget'*"])
+
+
+TIMEOUT = """
+import pytest, scripted
+from types import SimpleNamespace
+
+class Specs:
+    @staticmethod
+    @pytest.hookspec(firstresult=True)
+    def pytest_timeout_set_timer(item, settings): pass
+    @staticmethod
+    @pytest.hookspec(firstresult=True)
+    def pytest_timeout_cancel_timer(item): pass
+
+LOG = open(Path(__file__).parent / "log", "w", buffering=1)
+
+def pytest_addhooks(pluginmanager):
+    pluginmanager.add_hookspecs(Specs)
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    hook = item.config.pluginmanager.hook
+    hook.pytest_timeout_set_timer(item=item, settings=SimpleNamespace(timeout=7.0))
+    try:
+        return (yield)
+    finally:
+        hook.pytest_timeout_cancel_timer(item=item)
+
+@pytest.hookimpl(trylast=True)
+def pytest_timeout_set_timer(item, settings):
+    return print(f"set {settings.timeout}", file=LOG) or True
+
+@pytest.hookimpl(trylast=True)
+def pytest_timeout_cancel_timer(item):
+    return print("cancel", file=LOG) or True
+
+def limited(self, case, *rest, own=scripted.Context.measure):
+    print(f"{case.id}: {case.time_limit_s}", file=LOG)
+    return own(self, case, *rest)
+
+scripted.Context.measure = limited
+"""
+
+
+def test_pytest_timeouts_limit_is_the_cases_and_its_timer_rests_meanwhile(suite, pytester):
+    """Nothing interrupts the worker's protocol; after a case at its limit the next is measured."""
+    run = suite("{'alpha': [Fault('time limit', 'no answer within 7 s', 'measure', 'HSA')]}")
+    with pytester.path.joinpath("conftest.py").open("a") as file:
+        file.write(TIMEOUT)
+    result = run("--perf-kernels", "none")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["the limit is pytest-timeout's; @pytest.mark.timeout(300) *"])
+    log = pytester.path.joinpath("log").read_text().splitlines()
+    assert log == [
+        line
+        for name in ("alpha", "beta")
+        for line in ("set 7.0", "cancel", f"{name}: 7.0", "set 7.0", "cancel")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("option", "mark"), [(("--reruns", "2"), ""), ((), "@pytest.mark.flaky(reruns=2)\n")]
+)
+def test_reruns_are_said_to_measure_nothing_again(suite, pytester, option, mark):
+    """pytest-rerunfailures runs failed tests again; a case has fresh processes of its own."""
+    run = suite()
+    with pytester.path.joinpath("conftest.py").open("a") as file:
+        file.write("\ndef pytest_addoption(parser):\n    parser.addoption('--reruns', type=int)\n")
+    pytester.path.joinpath("perf_tests", "test_steps.py").write_text(
+        TEST_FILE.replace("@pytest", f"{mark}@pytest", 1)
+    )
+    result = run(*option, "-o", "markers=flaky(reruns): of pytest-rerunfailures")
+    result.stdout.fnmatch_lines(["--reruns does not measure again; *--perf-confirm*"])
+    result.assert_outcomes(passed=2)
+
+
+def test_a_plugin_that_keeps_benchmarks_alone_keeps_tests_that_measure(suite, pytester):
+    """As pytest-codspeed does, which blocks pytest-benchmark."""
+    run = suite()
+    with pytester.path.joinpath("conftest.py").open("a") as file:
+        file.write(
+            "\ndef pytest_collection_modifyitems(items):\n"
+            "    items[:] = [item for item in items if 'benchmark' in item.fixturenames]\n"
+        )
+    run("-p", "no:benchmark").assert_outcomes(passed=2)
 
 
 DISPLAY_ERROR = "'Function' object has no attribute '_nodeid'"

@@ -15,7 +15,7 @@ from bench_lib.engine.devicelock import DeviceBusyError
 from bench_lib.engine.outcome import Outcome
 from bench_lib.launch.faults import LaunchError
 from bench_lib.model import TASKS, TIERS, Case
-from bench_lib.plugin import allure, benchmarks, devices, measures, summary
+from bench_lib.plugin import allure, benchmarks, devices, measures, summary, timeouts
 from bench_lib.plugin.conclusion import conclude
 from bench_lib.plugin.options import read_options
 from bench_lib.plugin.reports import (
@@ -56,11 +56,13 @@ class Perf:
             pytest.fail("the test has to name the fixture `perf` as an argument", pytrace=False)
         if (refusal := self._session.refusal(case)) is not None:
             pytest.fail(refusal, pytrace=False)
+        limited = timeouts.limited(self._request.node, case)
         if self._session.defers(case):
-            self._request.node.stash.setdefault(DEFERRED, []).append(case)
+            self._request.node.stash.setdefault(DEFERRED, []).append(limited)
             return
         try:
-            outcome = self._session.engine.attempt(case)
+            with timeouts.held_off(self._request.node):
+                outcome = self._session.engine.attempt(limited)
         except (LaunchError, DeviceBusyError) as error:
             words = self._session.failed = formats.printable(str(error))
             if self._session.is_worker:  # which must not exit: xdist would not say why
@@ -71,7 +73,7 @@ class Perf:
         if outcome.skipped is not None:
             pytest.skip(formats.printable(outcome.skipped))
         if (fault := outcome.fault) is not None:
-            words = fault_in_words(case, fault)
+            words = fault_in_words(case, fault) + timeouts.remedy(limited, case, fault)
             if (quarantine := self._session.quarantine(case)) is not None:
                 pytest.xfail(xfail_reason(quarantine, words))
             pytest.fail(words, pytrace=False)
@@ -92,6 +94,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(devices, "bench_lib.devices")
     config.pluginmanager.register(allure, "bench_lib.allure")
     config.pluginmanager.register(benchmarks, "bench_lib.benchmarks")
+    config.pluginmanager.register(timeouts, "bench_lib.timeouts")
     # Where a suite makes errors of warnings, a device that cannot be watched is none.
     config.addinivalue_line("filterwarnings", "default::bench_lib.model.MachineWarning")
     for name in (*TIERS, *TASKS):

@@ -26,11 +26,23 @@ def before(
         return []
     if items:
         tier = any(item.get_closest_marker("perf_cases") for item in items)
-        return [f"measuring on {session.device().key}" + f", tier {session.tier}" * tier]
+        lines = [f"measuring on {session.device().key}" + f", tier {session.tier}" * tier]
+        return lines + [NO_RERUNS] * any(map(_has_reruns, items))
     if session.options.asked_for and stats.get("deselected"):
         words = f"no case of tier {session.tier}, for {session.device().key}, is chosen"
         return [f"{words}; without -k and -m, --collect-only -q lists them"]
     return []
+
+
+NO_RERUNS = (
+    "--reruns does not measure again; what looks different is, in fresh processes (--perf-confirm)"
+)
+
+
+def _has_reruns(item: pytest.Item) -> bool:
+    """Whether pytest-rerunfailures would run a failed test again."""
+    everywhere = item.config.getoption("reruns", None)
+    return bool(everywhere) or item.get_closest_marker("flaky") is not None
 
 
 def write(terminal: Any, session: PerfSession) -> None:
