@@ -535,8 +535,11 @@ def test_a_gpu_gets_the_gate(suite):
     result.stdout.fnmatch_lines(["gamma *NO_BASELINE*", "run * on mi300x: 1 NO_BASELINE"])
 
 
-def test_five_processes_make_a_baseline_that_can_be_accepted(suite, pytester):
-    """The two commands of the README, one after the other, and then a run that judges OK."""
+def test_five_processes_make_a_baseline_that_can_be_accepted(suite, pytester, monkeypatch):
+    """The two commands of the README, one after the other, and then a run that judges OK.
+
+    That one says what there is to know in a line a case.
+    """
     run = suite()
     result = run("--perf-processes", "5")
     result.stdout.fnmatch_lines(["next: bench-lib baseline accept --run *"])
@@ -549,9 +552,15 @@ def test_five_processes_make_a_baseline_that_can_be_accepted(suite, pytester):
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    monkeypatch.setenv("COLUMNS", "80")
     result = run("--perf-strict")
     result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines(["alpha *OK*", "next: nothing; *"])
+    start = result.outlines.index("collected 2 items")
+    assert [line.partition(" ")[0].strip("=") for line in result.outlines[start:]] == [
+        *("collected", "measuring", "", "perf_tests/test_steps.py", "", "", "case", "alpha"),
+        *("beta", "history:", "run", ""),
+    ]  # and so 30 lines of 12 cases: pytest's header has eight
+    assert all(len(line) <= 80 for line in result.outlines[start:])
 
 
 TYPO = '[[smoke.networks]]\nnetwork = "resnet5"\nbatch_size = 4\n'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -52,17 +53,17 @@ def write(terminal: Any, session: PerfSession) -> None:
     records = session.judged or list(session.suite.records.values())
     if not records:
         return
-    terminal.section("performance")
+    terminal.write_sep("=", "performance")
     rows = console.summary_rows(records)
     heading, *lines = console.table(console.HEADINGS, rows, _width(terminal))
     terminal.write_line(heading)
     for row, line in zip(rows, lines, strict=True):
         terminal.write_line(line, **_COLOURS.get(row[1], {}))
-    for line in console.explanations(records):
+    explained = console.explanations(records)
+    for line in [*explained, ""] if explained else []:
         terminal.write_line(line)
     failed = [record.case.id for record in records if session.fails(record)]
     run, device = session.suite.writer, session.device()
-    terminal.write_line("")
     terminal.write_line(f"history: {_shown(run.path)}")
     if session.judged_nothing:
         terminal.write_line(
@@ -70,7 +71,8 @@ def write(terminal: Any, session: PerfSession) -> None:
         )
     if session.failed:
         terminal.write_line(f"stopped: {session.failed}", red=True)
-    terminal.write_line(f"next: {_next_step(session, records)}")
+    if step := _next_step(session, records):
+        terminal.write_line(f"next: {step}")
     words = console.counted(session.suite.counts(), failed)
     terminal.write_line(f"run {run.run_id} on {device.key}: {words}")
 
@@ -85,15 +87,15 @@ _COLOURS = {
 
 
 def _width(terminal: Any) -> int:
-    """Return how wide the table may be: a file and a log have room for all of it."""
-    if not terminal.isatty():
+    """Return how wide the table may be: a log has room for all of it, unless COLUMNS says less."""
+    if not terminal.isatty() and not os.environ.get("COLUMNS"):
         return console.WIDTH
     full: int = terminal.config.get_terminal_writer().fullwidth
     return min(console.WIDTH, full)
 
 
 def _next_step(session: PerfSession, records: list[Record]) -> str:
-    """Return the one thing to do now."""
+    """Return the one thing to do now; empty after a run with nothing to look at."""
     assert session.suite is not None
     run = session.suite.writer.run_id
     status = {record.status for record in records}
@@ -114,7 +116,7 @@ def _next_step(session: PerfSession, records: list[Record]) -> str:
             others = shlex.join(["pytest", *_without_processes(arguments)])
             first, run = f"{others} --perf-processes {LEAST_PROCESSES} && ", "latest"
         return f'{first}bench-lib baseline accept --run {run}{folders} --reason "first baseline"'
-    return f"nothing; bench-lib report --html report.html{folders} has the details"
+    return ""
 
 
 def _unless_default(option: str, path: Path) -> str:
