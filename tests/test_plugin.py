@@ -1795,7 +1795,10 @@ class Specs:
     @pytest.hookspec(firstresult=True)
     def pytest_timeout_cancel_timer(item): pass
 
-LOG = open(Path(__file__).parent / "log", "w", buffering=1)
+def note(words, path=Path(__file__).parent / "log"):
+    with path.open("a") as file:
+        print(words, file=file)
+    return True
 
 def pytest_addhooks(pluginmanager):
     pluginmanager.add_hookspecs(Specs)
@@ -1811,14 +1814,14 @@ def pytest_runtest_protocol(item):
 
 @pytest.hookimpl(trylast=True)
 def pytest_timeout_set_timer(item, settings):
-    return print(f"set {settings.timeout}", file=LOG) or True
+    return note(f"set {settings.timeout}")
 
 @pytest.hookimpl(trylast=True)
 def pytest_timeout_cancel_timer(item):
-    return print("cancel", file=LOG) or True
+    return note("cancel")
 
 def limited(self, case, *rest, own=scripted.Context.measure):
-    print(f"{case.id}: {case.time_limit_s}", file=LOG)
+    note(f"{case.id}: {case.time_limit_s}")
     return own(self, case, *rest)
 
 scripted.Context.measure = limited
