@@ -301,7 +301,7 @@ def beside_plugins() -> bool:
 SUITES = {
     "networkx": "networkx.classes",
     "numpy": "numpy.linalg",
-    "sympy": "sympy.ntheory",
+    "sympy": "sympy.sets",
 }
 """Tests that come with packages which torch needs anyway."""
 
