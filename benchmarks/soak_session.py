@@ -29,7 +29,7 @@ from bench_lib.launch import ranks
 from bench_lib.launch.zygote import Zygote
 from bench_lib.model import Hardware
 from bench_lib.plugin import session
-from bench_lib.plugin.session import SESSION
+from bench_lib.plugin.measuring import SESSION
 
 STATE = Path(os.environ["SOAK_STATE"])
 BIN = STATE.parent / "bin"

@@ -283,7 +283,7 @@ def _pytest_page() -> str:
 
 
 def _perf_measure() -> Any:
-    from bench_lib.plugin.hooks import Perf  # noqa: PLC0415 - makes pytest's plugin, not its options
+    from bench_lib.plugin.running import Perf  # noqa: PLC0415 - makes pytest's plugin, not its options
 
     return Perf.measure
 

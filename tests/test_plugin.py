@@ -34,7 +34,11 @@ from scripted import KERNELS
 import bench_lib.backends
 from bench_lib.engine import device, engine, settings
 from bench_lib.model import TIERS, Kernel, KernelTable, Quarantine, Status
-from bench_lib.plugin import session
+from bench_lib.plugin import (
+    measuring,
+    running,  # noqa: F401 - as scipy above
+    session,
+)
 from bench_lib.plugin.devices import Assignment, device_of
 from bench_lib.storage import baselines, history
 
@@ -107,7 +111,7 @@ def _all_plugins(monkeypatch, _few_plugins):
 def as_it_was():
     """Take back what a checkout's conftest changes of our modules and of their stand-ins."""
     changed = (
-        *(bench_lib.backends, session, session.PerfSession, engine, engine.Engine, device),
+        *(bench_lib.backends, session, measuring.PerfSession, engine, engine.Engine, device),
         *(history.Writer, device.HeldDevice, scripted.Watch, scripted.Context),
     )
     before = [dict(vars(each)) for each in changed]
@@ -489,7 +493,7 @@ def test_a_quarantine_that_ends_while_the_suite_runs_holds_for_what_was_measured
     today = history.utc_today()
     quarantine(pytester, "alpha", today.isoformat())
     tomorrow = today + dt.timedelta(days=1)
-    monkeypatch.setattr("bench_lib.plugin.session.utc_today", lambda: tomorrow)
+    monkeypatch.setattr("bench_lib.plugin.measuring.utc_today", lambda: tomorrow)
     result = run()
     result.stdout.fnmatch_lines(["alpha *(REGRESSED)*"])
     result.assert_outcomes(passed=2)
@@ -1361,7 +1365,8 @@ def test_a_terminal_of_any_kind_has_pytests_own_output_intact(
     _, shown = in_terminal(pytester, *arguments, variables=variables, columns=columns)
     assert lines_below(shown)[0].startswith("measuring  0 of 2")
     with pytester.path.joinpath("conftest.py").open("a") as file:
-        file.write("\nsession.display = lambda *_: None\n")
+        file.write("\nfrom bench_lib.plugin import measuring\n")
+        file.write("measuring.display = lambda *_: None\n")
     _, without = in_terminal(pytester, *arguments, variables=variables, columns=columns)
     assert lines_below(without) == []
     assert [_lasting(line) for line in shown.lines] == [_lasting(line) for line in without.lines]

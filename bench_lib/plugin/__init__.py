@@ -17,8 +17,7 @@ from _pytest.compat import safe_getattr
 from bench_lib.plugin.declared import add_options, asked_for
 
 if TYPE_CHECKING:
-    from bench_lib.plugin import hooks
-    from bench_lib.plugin.hooks import Perf
+    from bench_lib.plugin.running import Perf
 
 HOOKS = "bench_lib.hooks"
 """The rest, by its name as a plugin."""
@@ -38,13 +37,12 @@ def pytest_configure(config: pytest.Config) -> None:
         load(config)
 
 
-def load(config: pytest.Config) -> hooks:
-    """Return the rest of the plugin; the first time it is imported and registered."""
+def load(config: pytest.Config) -> None:
+    """Import and register the rest, the first time."""
     from bench_lib.plugin import hooks  # noqa: PLC0415 - what a run without our tests does not pay
 
     if not config.pluginmanager.hasplugin(HOOKS):
         config.pluginmanager.register(hooks, HOOKS)  # pytest configures it at once
-    return hooks
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)  # or xdist counts CPUs, if it was loaded later
@@ -53,9 +51,9 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     if not asked_for(config):
         return None
     from bench_lib.plugin.options import read_options  # noqa: PLC0415 - as in `load`
-    from bench_lib.plugin.session import PerfSession  # noqa: PLC0415
+    from bench_lib.plugin.session import Selection  # noqa: PLC0415
 
-    return len(PerfSession(config, read_options(config)).devices)
+    return len(Selection(config, read_options(config)).devices)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -65,7 +63,10 @@ def pytest_pycollect_makeitem(collector: pytest.Collector, obj: object) -> list[
     if isinstance(marks, list):
         for mark in marks:
             if safe_getattr(mark, "name", None) == "perf_cases":
-                return load(collector.config).collect(collector, mark)
+                load(collector.config)
+                from bench_lib.plugin import hooks  # noqa: PLC0415 - as in `load`
+
+                return hooks.collect(collector, mark)
     return None
 
 
@@ -91,4 +92,7 @@ def measures(item: pytest.Item) -> bool:
 @pytest.fixture
 def perf(request: pytest.FixtureRequest) -> Perf:
     """Measure cases: ``perf.measure(case)``."""
-    return load(request.config).perf(request)
+    load(request.config)
+    from bench_lib.plugin import running  # noqa: PLC0415 - as in `load`
+
+    return running.perf(request)

@@ -18,12 +18,10 @@ import pytest
 from bench_lib import backends
 from bench_lib.engine.suite import Suite
 from bench_lib.model import Attempt, Hardware, Record
-from bench_lib.plugin import measures
-from bench_lib.plugin.session import SESSION
+from bench_lib.plugin.measuring import SESSION
 from bench_lib.report import console
 from bench_lib.verdict.metrics.summary import summarise
 
-FIXTURE = "benchmark"
 TABLE = tuple(
     f"--benchmark-{name}"
     for name in (
@@ -36,22 +34,6 @@ TABLE = tuple(
 
 TIMER = "bench_lib, in a worker process"
 """What pytest-benchmark's files say of where the times come from."""
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, None, None]:
-    """Let plugins that select benchmarks by their fixture select the tests that measure."""
-    lists = [item.fixturenames for item in items if measures(item)]  # type: ignore[attr-defined]  # functions have it
-    added = []
-    for names in lists:
-        if FIXTURE not in names:  # items of one function share their list
-            names.append(FIXTURE)
-            added.append(names)
-    try:
-        yield
-    finally:
-        for names in added:
-            names.remove(FIXTURE)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -146,7 +128,8 @@ def _benchmark(
         "min_time": 0.0,
         "warmup": False,
     }
-    benchmark: Any = Metadata(fixture, iterations=1, options=options)
+    make: Any = Metadata
+    benchmark = make(fixture, iterations=1, options=options)
     for seconds in attempt.measurement.iteration_s:
         benchmark.update(seconds)
     benchmark.as_dict(flat=True)  # what cannot be shown is found here, and not when it ends

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from bench_lib.model import Record, Status
+from bench_lib.plugin.measuring import PerfSession
 from bench_lib.plugin.progress import SILENT
-from bench_lib.plugin.session import PerfSession
 from bench_lib.report import console
 from bench_lib.verdict.severity import FAILING
 from bench_lib.verdict.statistics.comparison import LEAST_PROCESSES
