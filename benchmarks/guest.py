@@ -47,7 +47,7 @@ CASES = {
     "fail": [[0.0105] * 20],
     "skip": ["no such arithmetic"],
     "fault": ["died"],
-    "bad": [[0.009, 0.011] * 10],
+    "bad": [[0.009, 0.011] * 10, [0.01] * 20],
 }
 """By case, what its worker answers: times in seconds, the reason of a skip, or a fault."""
 CONFTEST = """
