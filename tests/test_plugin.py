@@ -32,7 +32,7 @@ from pytest_benchmark.stats import Metadata
 from scripted import KERNELS
 
 import bench_lib.backends
-from bench_lib.engine import device, engine, settings
+from bench_lib.engine import device, engine
 from bench_lib.model import TIERS, Kernel, KernelTable, Quarantine, Status
 from bench_lib.plugin import (
     measuring,
@@ -1758,16 +1758,16 @@ def test_a_suite_without_our_tests_loads_the_options_alone(pytester):
     pytester.runpytest_subprocess(*words, timeout=60).assert_outcomes(passed=1)
 
 
-def test_what_the_options_offer_is_what_there_is(pytester):
+def test_the_tiers_that_are_offered_are_those_there_are(pytester):
     """They stand in a module that imports nothing."""
     parser = pytester.parseconfig(*LOAD)._parser
     choices = {
         option.names()[0]: option.attrs()["choices"]
         for group in parser._groups
         for option in group.options
-        if option.names()[0] in ("--perf-tier", "--perf-kernels")
+        if option.names()[0] == "--perf-tier"
     }
-    assert choices == {"--perf-tier": TIERS, "--perf-kernels": settings.KERNELS}
+    assert choices == {"--perf-tier": TIERS}
 
 
 def test_tests_that_measure_are_found_without_any_setting(suite, pytester):

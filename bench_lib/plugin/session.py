@@ -66,7 +66,7 @@ class Selection:
     def device(self) -> Hardware:
         """Return the device of this process: under xdist the one the controller assigned."""
         if self.is_worker:
-            index: int = self.config.workerinput.get(DEVICE, 0)  # type: ignore[attr-defined]
+            index: int = self.config.workerinput.get(DEVICE, 0)  # type: ignore[attr-defined]  # xdist's
             return self.devices[index % len(self.devices)]
         return self.devices[0]
 

@@ -232,9 +232,10 @@ class _History:
 
 
 def partition(values: Floats, price: float) -> list[int]:
-    """Return where the best partition by squares has its steps, none nearer than LEAST_NIGHTS.
+    """Return where the best partition of (nights,) by squares has its steps.
 
-    A step costs ``price``, in the squared unit of ``values``.
+    No level is shorter than LEAST_NIGHTS.  A step costs ``price``, in the square of the unit of
+    ``values``.
     """
     nights = len(values)
     sums = np.concatenate([[0.0], np.cumsum(values)])
