@@ -7,7 +7,7 @@ Needs the plugins: ``pip install -e '.[dev,guest]'``.  Prints three tables in Ma
 - Each plugin, alone beside pytest-xdist and pytest-benchmark, in a checkout of five cases with
   stand-in devices and workers: one that passes, one that got slower, one that is skipped, one whose
   worker dies, and one whose first samples are bad.  The verdicts of the history, the outcomes of
-  JUnit's file and, where the plugin writes one, of its own report are held against a run without it.
+  JUnit's file and, where the plugin writes one, of its own report are held against a run without.
 - Three suites of other packages, with our plugin and without, all other installed plugins off: each
   test's outcome, and the CPU time.
 - CPU time of starting pytest on an empty test, with and without; and of collecting perf_tests.
