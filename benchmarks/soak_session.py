@@ -28,7 +28,8 @@ from bench_lib.engine.telemetry import Sampler
 from bench_lib.launch import ranks
 from bench_lib.launch.zygote import Zygote
 from bench_lib.model import Hardware
-from bench_lib.plugin import SESSION, session
+from bench_lib.plugin import session
+from bench_lib.plugin.measuring import SESSION
 
 STATE = Path(os.environ["SOAK_STATE"])
 BIN = STATE.parent / "bin"

@@ -18,7 +18,7 @@ import typer
 
 import bench_lib.cli
 from bench_lib.micro import flags
-from bench_lib.plugin.options import add_options
+from bench_lib.plugin.declared import add_options
 
 FOLDER = Path(__file__).with_name("reference")
 NOTE = "<!-- Written by docs/write_reference.py from the program. Do not edit. -->"
@@ -283,7 +283,7 @@ def _pytest_page() -> str:
 
 
 def _perf_measure() -> Any:
-    from bench_lib.plugin import Perf  # noqa: PLC0415 - makes pytest's plugin, not its options
+    from bench_lib.plugin.running import Perf  # noqa: PLC0415 - makes pytest's plugin, not its options
 
     return Perf.measure
 

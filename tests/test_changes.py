@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +10,7 @@ import pytest
 from scripts import script
 
 from bench_lib.model import Status
-from bench_lib.verdict.statistics.changes import Step, moves, steps
+from bench_lib.verdict.statistics.changes import LEAST_NIGHTS, Step, moves, partition, steps
 
 YEAR = 365
 
@@ -375,10 +373,18 @@ def test_no_nights_have_no_moves():
 # --- cost, and the benchmark ---------------------------------------------------------------
 
 
-def test_the_library_is_imported_when_a_history_is_searched():
-    """It takes a second or two, which most commands have no use for."""
-    code = "import sys, bench_lib.verdict.statistics.changes; sys.exit('ruptures' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+@pytest.mark.parametrize("nights", [6, 7, 20, 365])
+@pytest.mark.parametrize("steps", [0, 1, 3])
+def test_the_search_finds_what_ruptures_finds(nights, steps):
+    """Where there is no wheel of it, nothing is compared."""
+    ruptures = pytest.importorskip("ruptures")
+    random = np.random.default_rng([nights, steps])
+    values = random.normal(0, 0.01, nights)
+    for at in random.integers(0, nights, steps):
+        values[at:] += 0.03
+    search = ruptures.KernelCPD(kernel="linear", min_size=LEAST_NIGHTS).fit(values[:, None])
+    price = 2 * math.log(nights) * 0.01**2
+    assert partition(values, price) == search.predict(pen=price)[:-1]
 
 
 @pytest.fixture(scope="module")

@@ -328,6 +328,8 @@ def test_a_run_from_before_there_were_phases_says_so(cli, tmp_path):
         0,
         "no attempt of it says what its time was spent on",
     )
+
+
 # --- answers that are long ---------------------------------------------------------------------
 
 

@@ -421,7 +421,7 @@ from bench_lib.cli import main
 from bench_lib.engine.outcome import Outcome
 from bench_lib.engine.suite import Baselines, Suite
 from bench_lib.model import Status
-from bench_lib.plugin.replay import extra_info
+from bench_lib.plugin.benchmarks import extra_info
 from bench_lib.report import console
 from bench_lib.storage import acceptance, baselines, history
 
@@ -471,7 +471,7 @@ found["verdict"] = [verdict.status.value, verdict.value, verdict.baseline, verdi
 found["others"] = sorted({v.status.value for v in record.verdicts if v.metric != "warmth"})
 found["table"] = console.summary_rows([record])
 found["words"] = console.explanations([record])
-found["extra_info"] = extra_info(now.measurement, outcome)["metrics"]
+found["extra_info"] = extra_info(record, now, DEVICE)["metrics"]
 tonight.writer.end({}, 1)
 tonight.writer.close()
 found["report"] = command("report", "--markdown", "-")

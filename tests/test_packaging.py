@@ -276,6 +276,14 @@ def test_every_dependency_is_accounted_for():
     assert tabled() == wanted
 
 
+def test_somebody_elses_repository_gets_nothing_that_only_some_commands_need():
+    """Nor what installs the same folder as pytest-benchmark's, nor what lacks wheels."""
+    needed = {re.match(r"[\w.-]+", each)[0] for each in PROJECT["dependencies"]}
+    assert not needed & {"deepspeed", "matplotlib", "ruptures"}
+    readme = (ROOT / "README.md").read_text()
+    assert "pip install -e '.[flops,plot]' && pytest perf_tests" in readme
+
+
 EXTRAS = PROJECT["optional-dependencies"]
 
 

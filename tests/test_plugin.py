@@ -28,13 +28,17 @@ from builders import (
     make_hardware,
     make_processes,
 )
-from pytest_benchmark.fixture import BenchmarkFixture
+from pytest_benchmark.stats import Metadata
 from scripted import KERNELS
 
 import bench_lib.backends
 from bench_lib.engine import balance, device, engine
-from bench_lib.model import Kernel, KernelTable, Quarantine, Status
-from bench_lib.plugin import session
+from bench_lib.model import TIERS, Kernel, KernelTable, Quarantine, Status
+from bench_lib.plugin import (
+    measuring,
+    running,  # noqa: F401 - as scipy above
+    session,
+)
 from bench_lib.plugin.devices import Assignment, device_of
 from bench_lib.storage import baselines, history
 
@@ -107,7 +111,7 @@ def _all_plugins(monkeypatch, _few_plugins):
 def as_it_was():
     """Take back what a checkout's conftest changes of our modules and of their stand-ins."""
     changed = (
-        *(bench_lib.backends, session, session.PerfSession, engine, engine.Engine, device),
+        *(bench_lib.backends, session, measuring.PerfSession, engine, engine.Engine, device),
         *(history.Writer, device.HeldDevice, scripted.Watch, scripted.Context),
     )
     before = [dict(vars(each)) for each in changed]
@@ -489,7 +493,7 @@ def test_a_quarantine_that_ends_while_the_suite_runs_holds_for_what_was_measured
     today = history.utc_today()
     quarantine(pytester, "alpha", today.isoformat())
     tomorrow = today + dt.timedelta(days=1)
-    monkeypatch.setattr("bench_lib.plugin.session.utc_today", lambda: tomorrow)
+    monkeypatch.setattr("bench_lib.plugin.measuring.utc_today", lambda: tomorrow)
     result = run()
     result.stdout.fnmatch_lines(["alpha *(REGRESSED)*"])
     result.assert_outcomes(passed=2)
@@ -535,8 +539,11 @@ def test_a_gpu_gets_the_gate(suite):
     result.stdout.fnmatch_lines(["gamma *NO_BASELINE*", "run * on mi300x: 1 NO_BASELINE"])
 
 
-def test_five_processes_make_a_baseline_that_can_be_accepted(suite, pytester):
-    """The two commands of the README, one after the other, and then a run that judges OK."""
+def test_five_processes_make_a_baseline_that_can_be_accepted(suite, pytester, monkeypatch):
+    """The two commands of the README, one after the other, and then a run that judges OK.
+
+    That one says what there is to know in a line a case.
+    """
     run = suite()
     result = run("--perf-processes", "5")
     result.stdout.fnmatch_lines(["next: bench-lib baseline accept --run *"])
@@ -549,9 +556,15 @@ def test_five_processes_make_a_baseline_that_can_be_accepted(suite, pytester):
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    monkeypatch.setenv("COLUMNS", "80")
     result = run("--perf-strict")
     result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines(["alpha *OK*", "next: nothing; *"])
+    start = result.outlines.index("collected 2 items")
+    assert [line.partition(" ")[0].strip("=") for line in result.outlines[start:]] == [
+        *("collected", "measuring", "", "perf_tests/test_steps.py", "", "", "case", "alpha"),
+        *("beta", "history:", "run", ""),
+    ]  # and so 30 lines of 12 cases: pytest's header has eight
+    assert all(len(line) <= 80 for line in result.outlines[start:])
 
 
 TYPO = '[[smoke.networks]]\nnetwork = "resnet5"\nbatch_size = 4\n'
@@ -684,17 +697,92 @@ history.Writer.attempt = attempt
     assert not kept.finished
 
 
-def test_pytest_benchmark_shows_the_workers_samples(suite, pytester):
-    """Its JSON holds exactly what the worker measured, and names the GPU."""
-    run = suite("{'gamma': [[0.010, 0.012, 0.011, 0.010, 0.013]]}", devices="gpus(1)")
-    result = run("--benchmark-json=bench.json")
-    result.stdout.fnmatch_lines(["*test_step?gamma?*10.0*13.0*"])
+EVERYWHERE = pytest.mark.parametrize("how", [(), ("-n", "2")], ids=["serial", "xdist"])
+
+
+@EVERYWHERE
+def test_pytest_benchmarks_file_has_the_workers_samples(suite, pytester, how):
+    """Exactly what was measured, and it names the GPU; under xdist the controller writes it."""
+    run = suite("{'gamma': [[0.010, 0.012, 0.011, 0.010, 0.013]]}", devices="gpus(2)")
+    run("--benchmark-json=bench.json", *how)
     document = json.loads(pytester.path.joinpath("bench.json").read_text())
     (benchmark,) = document["benchmarks"]
     assert benchmark["stats"]["data"] == pytest.approx([0.010, 0.012, 0.011, 0.010, 0.013])
-    assert benchmark["options"]["timer"] == "bench_lib replay of the worker's samples"
+    assert benchmark["fullname"] == "perf_tests/test_steps.py::test_step[gamma]"
+    assert (benchmark["name"], benchmark["param"]) == ("test_step[gamma]", "gamma")
+    assert benchmark["options"]["timer"] == "bench_lib, in a worker process"
     assert benchmark["extra_info"]["hardware"] == "mi300x"
     assert document["machine_info"]["gpu"]["key"] == "mi300x"
+
+
+def test_each_case_of_a_test_is_a_benchmark_of_its_own(suite, pytester):
+    """The first has the name of the test."""
+    pytester_runs = suite()
+    pytester.path.joinpath("perf_tests", "test_steps.py").write_text(
+        "from bench_lib import Case\n"
+        "def test_both(perf):\n"
+        "    for name in ('one', 'two'):\n"
+        "        perf.measure(Case(name, 'steps:step'))\n"
+    )
+    pytester_runs("--benchmark-json=bench.json")
+    document = json.loads(pytester.path.joinpath("bench.json").read_text())
+    names = [benchmark["name"] for benchmark in document["benchmarks"]]
+    assert names == ["test_both", "test_both[two]"]
+
+
+NETWORKS = """
+[[gate.networks]]
+network = ["resnet18", "resnet50"]
+batch_size = 2
+precision = ["fp32", "fp16"]
+
+[[gate.factory]]
+id = "gamma"
+target = "steps:step"
+"""
+
+
+@EVERYWHERE
+def test_pytest_benchmark_groups_by_what_the_matrix_is_about(suite, pytester, how):
+    """A case without that parameter, such as a step of one's own, is in the group of None."""
+    run = suite(devices="gpus(2)", matrix=NETWORKS)
+    pytester.path.joinpath("perf_tests", "test_networks.py").write_text(
+        TEST_FILE.replace("factory", "networks")
+    )
+    result = run("--benchmark-group-by=param:network,param:precision", *how)
+    result.assert_outcomes(passed=5)
+    result.stdout.fnmatch_lines_random(
+        [
+            f"*benchmark 'network=resnet{n} precision={p}': 1 tests*"
+            for n in (18, 50)
+            for p in ("fp32", "fp16")
+        ]
+        + ["*benchmark 'network=None precision=None': 1 tests*"]
+    )
+
+
+def test_pytest_benchmarks_table_comes_where_an_option_asks_for_it(suite, pytester):
+    """It is 250 columns wide; its other benchmarks keep theirs."""
+    run = suite()
+    run("--benchmark-json=x.json").stdout.no_fnmatch_line("*benchmark: 2 tests*")
+    run("--benchmark-columns=min").stdout.fnmatch_lines(["*benchmark: 2 tests*"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTEST_ADDOPTS", "--benchmark-sort=name")
+        run().stdout.fnmatch_lines(["*benchmark: 2 tests*"])
+    pytester.path.joinpath("perf_tests", "test_other.py").write_text(
+        "def test_other(benchmark):\n    benchmark.pedantic(int, rounds=2)\n"
+    )
+    run().stdout.fnmatch_lines(["*benchmark: 1 tests*", "test_other *"])
+
+
+@pytest.mark.parametrize("name", ["benchmark", "pytest_benchmark.plugin"])
+def test_pytest_benchmark_is_known_by_whatever_name_it_is_loaded(suite, pytester, name):
+    """Its entry point's, or its module's."""
+    suite()
+    words = ("-p", "no:hypothesispytest", "-p", name, "-p", "bench_lib.plugin")
+    with as_it_was():
+        result = pytester.runpytest_inprocess(*words, "perf_tests", "--benchmark-columns=min")
+    result.stdout.fnmatch_lines(["*benchmark: 2 tests*", "test_step?alpha? *"])
 
 
 def test_pytest_benchmark_compares_with_an_earlier_run(suite):
@@ -1296,7 +1384,8 @@ def test_a_terminal_of_any_kind_has_pytests_own_output_intact(
     _, shown = in_terminal(pytester, *arguments, variables=variables, columns=columns)
     assert lines_below(shown)[0].startswith("measuring  0 of 2")
     with pytester.path.joinpath("conftest.py").open("a") as file:
-        file.write("\nsession.display = lambda *_: None\n")
+        file.write("\nfrom bench_lib.plugin import measuring\n")
+        file.write("measuring.display = lambda *_: None\n")
     _, without = in_terminal(pytester, *arguments, variables=variables, columns=columns)
     assert lines_below(without) == []
     assert [_lasting(line) for line in shown.lines] == [_lasting(line) for line in without.lines]
@@ -1455,8 +1544,6 @@ def test_junit_tells_the_cases_of_one_test_apart(suite, pytester):
 
 
 # ---- as a guest ---------------------------------------------------------------------------
-
-EVERYWHERE = pytest.mark.parametrize("how", [(), ("-n", "2")], ids=["serial", "xdist"])
 
 
 @pytest.fixture
@@ -1654,24 +1741,179 @@ def test_somebody_elses_folder_perf_tests_may_use_xdist(pytester):
     result.assert_outcomes(passed=4)
 
 
+SHARED_NAMES = """
+class Unbound:
+    def __getattr__(self, name):
+        raise RuntimeError("outside of a request")
+
+test_proxy = Unbound()
+
+def test_theirs():
+    pass
+"""
+
+
+def test_an_object_that_cannot_be_looked_into_is_left_alone(pytester):
+    """Such as werkzeug's proxies, which test modules import."""
+    pytester.makepyfile(SHARED_NAMES)
+    pytester.runpytest_inprocess(*LOAD).assert_outcomes(passed=1)
+
+
+def test_a_suite_without_our_tests_loads_the_options_alone(pytester):
+    """Neither our markers, nor the 100 modules that measuring takes."""
+    pytester.makepyfile(
+        """
+        import sys
+
+        def test_loaded(request):
+            ours = {name for name in sys.modules if name.startswith("bench_lib")}
+            assert ours == {"bench_lib", "bench_lib.plugin", "bench_lib.plugin.declared"}
+            lines = request.config.getini("markers")
+            markers = {line.partition(":")[0].partition("(")[0] for line in lines}
+            ours = {"perf_cases", "smoke", "gate", "nightly", "train", "infer"}
+            assert ours & markers == {"perf_cases"}
+        """
+    )
+    words = ("-p", "no:hypothesispytest", "-p", "bench_lib.plugin")
+    pytester.runpytest_subprocess(*words, timeout=60).assert_outcomes(passed=1)
+
+
+def test_the_tiers_that_are_offered_are_those_there_are(pytester):
+    """They stand in a module that imports nothing."""
+    parser = pytester.parseconfig(*LOAD)._parser
+    choices = {
+        option.names()[0]: option.attrs()["choices"]
+        for group in parser._groups
+        for option in group.options
+        if option.names()[0] == "--perf-tier"
+    }
+    assert choices == {"--perf-tier": TIERS}
+
+
+def test_tests_that_measure_are_found_without_any_setting(suite, pytester):
+    """The first one loads what measuring takes."""
+    run = suite()
+    pytester.makeini("[pytest]\nfilterwarnings = error\n")
+    result = run("-m", "smoke", "--strict-markers")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["measuring on cpu-test-2c, tier smoke"])
+
+
+def test_without_any_setting_a_typo_in_the_matrix_is_one_clear_error_too(suite, pytester):
+    """The plugin is loaded in the middle of collecting."""
+    run = suite(matrix=MATRIX.replace("target", "tarrget"))
+    pytester.makeini("[pytest]\n")
+    result = run()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: *matrix.toml: *'tarrget'*"])
+
+
+TIMEOUT = """
+import pytest, scripted
+from types import SimpleNamespace
+
+class Specs:
+    @staticmethod
+    @pytest.hookspec(firstresult=True)
+    def pytest_timeout_set_timer(item, settings): pass
+    @staticmethod
+    @pytest.hookspec(firstresult=True)
+    def pytest_timeout_cancel_timer(item): pass
+
+def note(words, path=Path(__file__).parent / "log"):
+    with path.open("a") as file:
+        print(words, file=file)
+    return True
+
+def pytest_addhooks(pluginmanager):
+    pluginmanager.add_hookspecs(Specs)
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    hook = item.config.pluginmanager.hook
+    hook.pytest_timeout_set_timer(item=item, settings=SimpleNamespace(timeout=7.0))
+    try:
+        return (yield)
+    finally:
+        hook.pytest_timeout_cancel_timer(item=item)
+
+@pytest.hookimpl(trylast=True)
+def pytest_timeout_set_timer(item, settings):
+    return note(f"set {settings.timeout}")
+
+@pytest.hookimpl(trylast=True)
+def pytest_timeout_cancel_timer(item):
+    return note("cancel")
+
+def limited(self, case, *rest, own=scripted.Context.measure):
+    note(f"{case.id}: {case.time_limit_s}")
+    return own(self, case, *rest)
+
+scripted.Context.measure = limited
+"""
+
+
+def test_pytest_timeouts_limit_is_the_cases_and_its_timer_rests_meanwhile(suite, pytester):
+    """Nothing interrupts the worker's protocol; after a case at its limit the next is measured."""
+    run = suite("{'alpha': [Fault('time limit', 'no answer within 7 s', 'measure', 'HSA')]}")
+    with pytester.path.joinpath("conftest.py").open("a") as file:
+        file.write(TIMEOUT)
+    result = run("--perf-kernels", "none")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["the limit is pytest-timeout's; @pytest.mark.timeout(300) *"])
+    log = pytester.path.joinpath("log").read_text().splitlines()
+    assert log == [
+        line
+        for name in ("alpha", "beta")
+        for line in ("set 7.0", "cancel", f"{name}: 7.0", "set 7.0", "cancel")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("option", "mark"), [(("--reruns", "2"), ""), ((), "@pytest.mark.flaky(reruns=2)\n")]
+)
+def test_reruns_are_said_to_measure_nothing_again(suite, pytester, option, mark):
+    """pytest-rerunfailures runs failed tests again; a case has fresh processes of its own."""
+    run = suite()
+    with pytester.path.joinpath("conftest.py").open("a") as file:
+        file.write("\ndef pytest_addoption(parser):\n    parser.addoption('--reruns', type=int)\n")
+    pytester.path.joinpath("perf_tests", "test_steps.py").write_text(
+        TEST_FILE.replace("@pytest", f"{mark}@pytest", 1)
+    )
+    result = run(*option, "-o", "markers=flaky(reruns): of pytest-rerunfailures")
+    result.stdout.fnmatch_lines(["--reruns does not measure again; *--perf-confirm*"])
+    result.assert_outcomes(passed=2)
+
+
+def test_a_plugin_that_keeps_benchmarks_alone_keeps_tests_that_measure(suite, pytester):
+    """As pytest-codspeed does, which blocks pytest-benchmark."""
+    run = suite()
+    with pytester.path.joinpath("conftest.py").open("a") as file:
+        file.write(
+            "\ndef pytest_collection_modifyitems(items):\n"
+            "    items[:] = [item for item in items if 'benchmark' in item.fixturenames]\n"
+        )
+    run("-p", "no:benchmark").assert_outcomes(passed=2)
+
+
 DISPLAY_ERROR = "'Function' object has no attribute '_nodeid'"
 
 
-@pytest.mark.parametrize("step", ["__init__", "_raw_pedantic"])
+@pytest.mark.parametrize("step", ["__init__", "update", "as_dict"])
 @pytest.mark.parametrize("arguments", [(), ("-W", "error")])
-def test_an_error_in_showing_a_measurement_is_a_warning(
+def test_an_error_in_showing_a_measurement_is_said_and_no_failure(
     suite, pytester, monkeypatch, step, arguments
 ):
-    """The first is that of pytest-benchmark 5.2.3 with pytest 9.2."""
+    """Such as pytest-benchmark 5.2.3 raises with pytest 9.2."""
 
     def broken(*_, **__):
         raise AttributeError(DISPLAY_ERROR)
 
-    monkeypatch.setattr(BenchmarkFixture, step, broken)
+    monkeypatch.setattr(Metadata, step, broken)
     result = suite()(*arguments)
-    result.assert_outcomes(passed=2, warnings=2)
+    result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(
-        [f"*pytest-benchmark does not show this case: AttributeError: {DISPLAY_ERROR}"]
+        [f"pytest-benchmark does not show every case: AttributeError: {DISPLAY_ERROR}"]
     )
     (kept,) = runs_in(pytester)
     assert [record.status for record in kept.records.values()] == [Status.NO_BASELINE] * 2

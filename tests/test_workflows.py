@@ -446,6 +446,8 @@ def test_the_options_are_ones_that_pytest_has(checkout, tmp_path):
     ("where", "called"),
     [
         (("docs", "build", "Install"), ["python3", "-m", "pip", "install"]),
+        (("guest", "plugins", "Install"), ["python3", "-m", "pip", "install"]),
+        (("guest", "plugins", "Try"), ["python3", "benchmarks/guest.py"]),
         (("docs", "build", "Build"), ["sphinx-build", "-W", "--keep-going", "-n", "-b", "html"]),
         (
             ("perf-measure", "measure", "Install PyTorch for the CPU"),

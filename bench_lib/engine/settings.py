@@ -17,8 +17,6 @@ from bench_lib.model import Hardware, Limits
 
 PLANNED = 6
 """Processes of a case that looks different: the first, and five more."""
-KERNELS = ("auto", "all", "none")
-"""Whose kernels are profiled: ``auto`` is what changed, and what has no baseline."""
 LOOKING_AGAIN = "looking again"
 REFERENCE = "reference"
 """The side that is measured only where the judged one looks different."""
@@ -86,7 +84,8 @@ class Settings:
     tune: bool = False
     """Have MIOpen search for a case's kernels before the case is measured."""
     kernels: str = "auto"
-    """Whose kernels are profiled in the end, one of KERNELS."""
+    """Whose kernels are profiled in the end: ``all``, ``none``, or ``auto`` for cases that changed
+    and cases without a baseline."""
     devices: Sequence[Hardware] | None = None
     """The devices of this host; None has them detected when ranks need them."""
     sides: Mapping[str, Side] = field(default_factory=lambda: {"": Side()})

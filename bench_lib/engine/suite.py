@@ -166,7 +166,7 @@ class Suite:
         ]
 
     def to_look_into(self, which: str) -> list[Record]:
-        """Return the records whose kernels are to be known, by one of ``KERNELS``.
+        """Return the records whose kernels are to be known, by the setting ``kernels``.
 
         Those that got slower, or faster, and why is the question; and those that may become a
         baseline, by which somebody will ask later.

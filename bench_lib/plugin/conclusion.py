@@ -14,9 +14,9 @@ from bench_lib.engine.suite import Suite
 from bench_lib.launch.faults import LaunchError
 from bench_lib.model import Status
 from bench_lib.plugin import properties, reports
+from bench_lib.plugin.measuring import PerfSession
 from bench_lib.plugin.progress import MEASURING
 from bench_lib.plugin.reports import Held, WaitingTest
-from bench_lib.plugin.session import PerfSession
 from bench_lib.report import console
 
 

@@ -60,6 +60,9 @@ class Assignment:
         self._held.pop(worker, None)
 
 
+ASSIGNMENT = pytest.StashKey[Assignment]()
+
+
 def device_of(nodeid: str, count: int) -> int:
     """Return the device of a test by a stable hash of its case's id.
 

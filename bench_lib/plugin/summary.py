@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,8 +12,8 @@ import pytest
 
 from bench_lib import formats
 from bench_lib.model import Record, Status
+from bench_lib.plugin.measuring import PerfSession
 from bench_lib.plugin.progress import SILENT
-from bench_lib.plugin.session import PerfSession
 from bench_lib.report import console
 from bench_lib.verdict.severity import FAILING
 from bench_lib.verdict.statistics.comparison import LEAST_PROCESSES
@@ -27,11 +28,23 @@ def before(
         return []
     if items:
         tier = any(item.get_closest_marker("perf_cases") for item in items)
-        return [f"measuring on {session.device().key}" + f", tier {session.tier}" * tier]
+        lines = [f"measuring on {session.device().key}" + f", tier {session.tier}" * tier]
+        return lines + [NO_RERUNS] * any(map(_has_reruns, items))
     if session.options.asked_for and stats.get("deselected"):
         words = f"no case of tier {session.tier}, for {session.device().key}, is chosen"
         return [f"{words}; without -k and -m, --collect-only -q lists them"]
     return []
+
+
+NO_RERUNS = (
+    "--reruns does not measure again; what looks different is, in fresh processes (--perf-confirm)"
+)
+
+
+def _has_reruns(item: pytest.Item) -> bool:
+    """Whether pytest-rerunfailures would run a failed test again."""
+    everywhere = item.config.getoption("reruns", None)
+    return bool(everywhere) or item.get_closest_marker("flaky") is not None
 
 
 def write(terminal: Any, session: PerfSession) -> None:
@@ -45,23 +58,24 @@ def write(terminal: Any, session: PerfSession) -> None:
     def say(line: str, **colours: bool) -> None:
         terminal.write_line(formats.printable(line), **colours)
 
-    terminal.section("performance")
+    terminal.write_sep("=", "performance")
     rows = console.summary_rows(records)
     heading, *lines = console.table(console.HEADINGS, rows, _width(terminal))
     say(heading)
     for row, line in zip(rows, lines, strict=True):
         say(line, **_COLOURS.get(row[1], {}))
-    for line in console.explanations(records):
+    explained = console.explanations(records)
+    for line in [*explained, ""] if explained else []:
         say(line)
     failed = [record.case.id for record in records if session.fails(record)]
     run, device = session.suite.writer, session.device()
-    say("")
     say(f"history: {_shown(run.path)}")
     if session.judged_nothing:
         say("failed: most cases could not be judged, and such a gate is not green", red=True)
     if session.failed:
         say(f"stopped: {session.failed}", red=True)
-    say(f"next: {_next_step(session, records)}")
+    if step := _next_step(session, records):
+        say(f"next: {step}")
     words = console.counted(session.suite.counts(), failed)
     say(f"run {run.run_id} on {device.key}: {words}")
 
@@ -76,15 +90,15 @@ _COLOURS = {
 
 
 def _width(terminal: Any) -> int:
-    """Return how wide the table may be: a file and a log have room for all of it."""
-    if not terminal.isatty():
+    """Return how wide the table may be: a log has room for all of it, unless COLUMNS says less."""
+    if not terminal.isatty() and not os.environ.get("COLUMNS"):
         return console.WIDTH
     full: int = terminal.config.get_terminal_writer().fullwidth
     return min(console.WIDTH, full)
 
 
 def _next_step(session: PerfSession, records: list[Record]) -> str:
-    """Return the one thing to do now."""
+    """Return the one thing to do now; empty after a run with nothing to look at."""
     assert session.suite is not None
     run = session.suite.writer.run_id
     status = {record.status for record in records}
@@ -105,7 +119,7 @@ def _next_step(session: PerfSession, records: list[Record]) -> str:
             others = shlex.join(["pytest", *_without_processes(arguments)])
             first, run = f"{others} --perf-processes {LEAST_PROCESSES} && ", "latest"
         return f'{first}bench-lib baseline accept --run {run}{folders} --reason "first baseline"'
-    return f"nothing; bench-lib report --html report.html{folders} has the details"
+    return ""
 
 
 def _unless_default(option: str, path: Path) -> str:

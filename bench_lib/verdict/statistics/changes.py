@@ -1,11 +1,10 @@
 """Steps in a case's history: since which night it has been slower or faster, found afterwards.
 
 Advice and no verdict: a step is told from noise by the nights around it, so it is known some
-nights late.  Where steps may be is searched by a library (ruptures' optimal partition by squares,
-the dynamic programme of Killick, Fearnhead & Eckley 2012).  Whether one is there is asked of a
-linear model of the history, in which devices differ by constants, levels may drift, and
-neighbouring nights resemble each other.  How often that errs is in docs/statistics.md, measured
-by benchmarks/change_points.py.
+nights late.  Where steps may be is told by the optimal partition by squares (the dynamic programme
+of Jackson et al. 2005).  Whether one is there is asked of a linear model of the history, in which
+devices differ by constants, levels may drift, and neighbouring nights resemble each other.  How
+often that errs is in docs/statistics.md, measured by benchmarks/change_points.py.
 """
 
 from __future__ import annotations
@@ -181,12 +180,8 @@ class _History:
 
     def candidates(self) -> list[int]:
         """Return where steps may be: more places than hold, by a price that chance can pay."""
-        import ruptures  # noqa: PLC0415 - takes a second or two, and a short history no search
-
         level = self.values - self.devices @ self.offsets
-        search = ruptures.KernelCPD(kernel="linear", min_size=LEAST_NIGHTS).fit(level[:, None])
-        price = 2 * math.log(len(level)) * self.variance
-        return [int(end) for end in search.predict(pen=price)[:-1]]
+        return partition(level, 2 * math.log(len(level)) * self.variance)
 
     def tested(self, ends: Sequence[int]) -> list[Step]:
         """Return the steps at ``ends``, each between the blocks that meet there."""
@@ -234,6 +229,31 @@ class _History:
         squared[prior, prior] += self.variance / DEVICES**2
         inverse = np.linalg.inv(squared)
         return inverse @ (design.T @ self.values), inverse
+
+
+def partition(values: Floats, price: float) -> list[int]:
+    """Return where the best partition of (nights,) by squares has its steps.
+
+    No level is shorter than LEAST_NIGHTS.  A step costs ``price``, in the square of the unit of
+    ``values``.
+    """
+    nights = len(values)
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    lengths = np.arange(nights, 0, -1)
+    least = np.full(nights + 1, np.inf)  # by end, of the nights before it
+    least[0] = 0.0
+    begin = np.zeros(nights + 1, dtype=np.intp)  # of its last level
+    for end in range(LEAST_NIGHTS, nights + 1):
+        begins = end - LEAST_NIGHTS + 1
+        # But for the sum of all squares, which every partition has.
+        own = (sums[end] - sums[:begins]) ** 2 / lengths[nights - end :][:begins]
+        costs = least[:begins] - own + price
+        begin[end] = np.argmin(costs)
+        least[end] = costs[begin[end]]
+    ends = [int(begin[nights])]
+    while ends[-1]:
+        ends.append(int(begin[ends[-1]]))
+    return ends[-2::-1]
 
 
 def _growth(logarithm: float) -> float:

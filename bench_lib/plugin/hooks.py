@@ -1,0 +1,137 @@
+"""The pytest plugin where something of ours is collected: makes cases into tests.
+
+``running`` measures them and reports verdicts; it is not loaded where tests are only listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from bench_lib import backends
+from bench_lib.cases.axes import MatrixError
+from bench_lib.cases.matrix import cases_of
+from bench_lib.launch.faults import LaunchError
+from bench_lib.model import TASKS, TIERS, Case
+from bench_lib.plugin import devices, measures
+from bench_lib.plugin.devices import ASSIGNMENT
+from bench_lib.plugin.options import PluginOptions, read_options
+from bench_lib.plugin.session import SELECTION, Selection
+
+BENCHMARK = "benchmark"
+"""The fixture by which plugins know benchmarks."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Read the options; under xdist see that there is a device for every worker."""
+    options = read_options(config)
+    session = Selection(config, options) if config.option.collectonly else _running(config, options)
+    config.stash[SELECTION] = session
+    config.pluginmanager.register(devices, "bench_lib.devices")
+    config.pluginmanager.register(_Stopper(session), "bench_lib.stopper")
+    for name in (*TIERS, *TASKS):
+        config.addinivalue_line("markers", f"{name}: cases of this tier or task (bench_lib)")
+    if session.options.settings.tune and session.options.cold:
+        raise pytest.UsageError(
+            "--perf-tune fills a database that --perf-cold does not read; choose"
+        )
+    if session.options.settings.tune and not backends.of(session.devices[0]).tuned_cache:
+        here = session.devices[0].key
+        raise pytest.UsageError(
+            f"--perf-tune fills MIOpen's database, which is for AMD; here is {here}"
+        )
+    if session.options.asked_for and getattr(config.option, "tx", None):
+        devices.refuse_too_many(config, session.devices)
+        config.option.benchmark_disable = True
+        config.stash[ASSIGNMENT] = devices.Assignment(len(session.devices))
+
+
+def _running(config: pytest.Config, options: PluginOptions) -> Selection:
+    from bench_lib.plugin import running  # noqa: PLC0415 - what collecting alone does not pay
+
+    config.pluginmanager.register(running, "bench_lib.running")
+    return running.begin(config, options)
+
+
+class _Stopper:
+    """Ends a session; a plugin object, because this hook has no config."""
+
+    def __init__(self, session: Selection) -> None:
+        self._session = session
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collectreport(self) -> None:
+        """End the session where there are no cases to be had: every file would say the same again.
+
+        In a worker of xdist it stays an error of the file, which xdist tells once.
+        """
+        if self._session.failed is not None and not self._session.is_worker:
+            raise pytest.UsageError(self._session.failed)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a starting xdist worker which device is its own."""
+    if (assignment := node.config.stash.get(ASSIGNMENT, None)) is not None:
+        node.workerinput[devices.DEVICE] = assignment.take(node.gateway.id)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Free the device of an xdist worker that ended."""
+    if (assignment := node.config.stash.get(ASSIGNMENT, None)) is not None:
+        assignment.give_back(node.gateway.id)
+
+
+def collect(collector: pytest.Collector, mark: pytest.Mark) -> list[Any] | None:
+    """Return None where pytest is to make tests of a function, and [] where it has no case."""
+    try:
+        return None if _cases(collector.config, mark) else []
+    except (MatrixError, LaunchError) as error:
+        raise pytest.Collector.CollectError(str(error)) from error
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Parametrize ``case`` over the matrix."""
+    mark = metafunc.definition.get_closest_marker("perf_cases")
+    if mark is None:
+        return
+    cases = _cases(metafunc.config, mark)
+    parameters = [pytest.param(case, id=case.id, marks=_marks(case)) for case in cases]
+    metafunc.parametrize("case", parameters)
+
+
+def _cases(config: pytest.Config, mark: pytest.Mark) -> list[Case]:
+    """Return the tier's cases of the table that the mark names: ``networks``, ``factory``."""
+    session = config.stash[SELECTION]
+    table = mark.args[0] if len(mark.args) == 1 else None
+    try:
+        cases = session.cases[session.tier]
+    except (MatrixError, LaunchError) as error:
+        session.failed = str(error)
+        raise
+    return cases_of(table, cases, session.workloads)
+
+
+def _marks(case: Case) -> list[pytest.MarkDecorator]:
+    """Return the tier and the task, for ``-m``."""
+    names = [case.tier, *([case.params["task"]] if "task" in case.params else [])]
+    return [getattr(pytest.mark, str(name)) for name in names]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, None, None]:
+    """Let plugins that select benchmarks by their fixture select the tests that measure."""
+    lists = [item.fixturenames for item in items if measures(item)]  # type: ignore[attr-defined]  # functions have it
+    added = []
+    for names in lists:
+        if BENCHMARK not in names:  # items of one function share their list
+            names.append(BENCHMARK)
+            added.append(names)
+    try:
+        yield
+    finally:
+        for names in added:
+            names.remove(BENCHMARK)

@@ -1,0 +1,213 @@
+"""What one process of a pytest session knows, and its measuring."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import pytest
+
+from bench_lib import formats
+from bench_lib.engine import balance, pace
+from bench_lib.engine.engine import Engine
+from bench_lib.engine.outcome import Outcome
+from bench_lib.engine.pace import Pace
+from bench_lib.engine.settings import LOOKING_AGAIN
+from bench_lib.engine.suite import Suite, fails
+from bench_lib.launch.signals import BY_SIGNAL
+from bench_lib.model import Case, Quarantine, Record, Status, Verdict, problem_of
+from bench_lib.plugin import devices, properties
+from bench_lib.plugin.devices import DEVICE
+from bench_lib.plugin.progress import MEASURING, RunProgress, display
+from bench_lib.plugin.properties import Property
+from bench_lib.plugin.reports import MeasuredTest, WaitingTest
+from bench_lib.plugin.session import Selection
+from bench_lib.report import console
+from bench_lib.storage import baselines
+from bench_lib.storage.history import INTERRUPTED, utc_today
+
+
+@dataclass
+class PerfSession(Selection):
+    """What one process of a pytest session knows."""
+
+    pending: list[WaitingTest] = field(default_factory=list)
+    deferred: list[WaitingTest] = field(default_factory=list)
+    """Tests that wait, and have cases left to measure."""
+    judged: list[Record] = field(default_factory=list)
+    seen: dict[str, Case] = field(default_factory=dict)
+    """The cases measured in this process, by id: one id is one case."""
+    unjudged: dict[str, list[Property]] = field(default_factory=dict)
+    """What JUnit's XML is to say of tests whose outcome waits for no verdict, by node id."""
+    progress: RunProgress = field(default_factory=RunProgress)
+    held_failures: int = 0
+    """How many of this process's tests failed in a teardown whose report is held back."""
+    shows_benchmarks: bool = True
+    """Whether the user lets pytest-benchmark show what was measured."""
+    interrupted: bool = False
+    told_to_end: int | None = None
+    """The exit status of a signal that ended the session."""
+    _plan: Mapping[str, int] | None = None
+
+    def refusal(self, case: Case) -> str | None:
+        """Say why a test must not measure this case; None where it may."""
+        if (problem := problem_of(case)) is not None:
+            return problem
+        if self.seen.setdefault(case.id, case) != case:
+            return f"two different cases are called {case.id!r}; give one of them another id"
+        if self.is_worker and DEVICE not in self.config.workerinput:  # type: ignore[attr-defined]  # xdist's
+            return (
+                "pytest-xdist's workers were given no devices, because nothing said that this "
+                "session measures; name the tests' folder in the ini setting perf_paths, or "
+                "pass --perf-tier"
+            )
+        return None
+
+    @cached_property
+    def engine(self) -> Engine:
+        """What measures, writes down and judges in this process."""
+        settings = self.options.settings
+        own = replace(settings, bursts=True, devices=self.devices, say=self.say, progress=self)
+        return Engine(self.device(), own)
+
+    @property
+    def suite(self) -> Suite | None:
+        """This run's records, in the process that judges once it has opened them."""
+        opened = "engine" in self.__dict__ and self.engine.suites
+        return self.engine.suite if opened else None
+
+    def show_progress(self, lanes: Sequence[Sequence[str]]) -> None:
+        """Show from now on how far the run is; ``lanes`` are each device's tests, in turn."""
+        self.progress = RunProgress(display(self.config, self.say))
+        self.progress.begin(MEASURING, lanes, Pace(self.past, self.options.settings.processes))
+
+    def begin(self, phase: str, lanes: Sequence[Sequence[str]]) -> None:
+        """Show a phase of the engine's."""
+        pace = Pace(self.past) if phase == LOOKING_AGAIN else None
+        self.progress.begin(phase, lanes, pace)
+
+    def finish(self, name: str, _outcomes: Sequence[Outcome]) -> None:
+        """Show that the engine is done with a case."""
+        self.progress.finish(name)
+
+    @cached_property
+    def past(self) -> dict[str, float]:
+        """What cases took in the last runs of this hardware, in seconds."""
+        own = self.engine.suite.writer.path
+        return pace.past(self.options.history, self.device().key, but=own)
+
+    def plan(self, nodeids: Sequence[str], workers: int) -> Mapping[str, int]:
+        """Return which of so many xdist workers' devices measures each test.
+
+        It is the one that measured it last, unless some would wait long for others.
+        """
+        if self._plan is None or not self._plan.keys() >= set(nodeids):
+            key, own = self.device().key, None if self.suite is None else self.suite.writer.path
+            last = pace.last_devices(self.options.history, key, but=own)
+            index = {d.uuid: i for i, d in enumerate(self.devices[:workers]) if d.uuid}
+            homes = {}
+            for nodeid in nodeids:
+                uuid = last.get(nodeid) or last.get(pace.name_of(nodeid))
+                homes[nodeid] = index.get(uuid or "", devices.device_of(nodeid, workers))
+            past = pace.past(self.options.history, key, but=own)
+            self._plan = balance.balanced(homes, workers, Pace(past).of)
+        return self._plan
+
+    def defers(self, case: Case) -> bool:
+        """Whether a case waits: it needs devices that other xdist workers hold."""
+        return self.is_worker and case.launch.ranks > 1
+
+    def note(self, nodeid: str, test: MeasuredTest) -> None:
+        """Take in what a test measured and what it left, in the process that judges."""
+        self.engine.open()
+        for outcome in test.outcomes:
+            self.engine.note(outcome, nodeid)
+        case_ids = [case.id for case in (*(o.case for o in test.outcomes), *test.deferred)]
+        if test.held is None:
+            self.unjudged[nodeid] = self.properties_of(case_ids)
+        else:
+            waiting = self.deferred if test.deferred else self.pending
+            waiting.append(WaitingTest(test.held, case_ids, test.deferred))
+
+    def properties_of(self, case_ids: Sequence[str]) -> list[Property]:
+        """Return what JUnit's XML is to say of cases; first of those that failed."""
+        known = self.engine.suite.records
+        records = [self._as_it_stands(known[id_]) for id_ in case_ids if id_ in known]
+        records.sort(key=lambda record: not self.fails(record))
+        return properties.of_test(records, self.engine.suite.writer.run_id)
+
+    def _as_it_stands(self, record: Record) -> Record:
+        """Return a record with the verdict that its last attempt has without any judging."""
+        last = record.attempts[-1]
+        if record.status is not None or last.measurement is not None:
+            return record
+        status = Status.SKIPPED if last.fault is None else Status.ERROR
+        reason = last.skipped or ""
+        if last.fault is not None:
+            reason = f"{last.fault.kind} in {last.fault.phase}: {last.fault.message}"
+        verdicts = [Verdict(status, "run", reason)]
+        held = self.quarantine(record.case)
+        return replace(record, status=status, verdicts=verdicts, quarantine=held)
+
+    def fails(self, record: Record) -> bool:
+        """Whether a case fails its test."""
+        return fails(record, strict=self.options.strict, today=console.day_of(record))
+
+    def quarantine(self, case: Case) -> Quarantine | None:
+        """Return the quarantine that holds for a case today, if one does."""
+        found = self.engine.baselines.of(self.device().key).quarantines.get(case.id)
+        return found if found and baselines.in_force(found, utc_today()) else None
+
+    def release(self) -> None:
+        """Let go of the device and its workers."""
+        if "engine" in self.__dict__:
+            self.engine.release()
+
+    def end(self, exit_status: int) -> None:
+        """Write the run's last line, unless the run had to stop; raises HistoryError."""
+        if self.suite is None:
+            return
+        if exit_status in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, *INTERRUPTED):
+            self.engine.end(int(exit_status))
+        elif exit_status == pytest.ExitCode.INTERRUPTED:
+            self.engine.end(BY_SIGNAL + signal.SIGINT)
+        self.engine.close()
+
+    def close(self) -> None:
+        """Leave no worker behind and no file open."""
+        if "engine" in self.__dict__:
+            self.engine.close()
+
+    def say(self, line: str) -> None:
+        """Print a line for the user, past pytest's capture."""
+        terminal: Any = self.config.pluginmanager.get_plugin("terminalreporter")
+        capture: Any = self.config.pluginmanager.get_plugin("capturemanager")
+        if terminal is not None and capture is not None:
+            with capture.global_and_fixture_disabled():
+                if self.config.get_terminal_writer().width_of_current_line:
+                    terminal.write_line("")  # after xdist's dots, which the reporter forgets
+                terminal.write_line(formats.printable(line))
+
+    @property
+    def judged_nothing(self) -> bool:
+        """Whether most of what was to be judged could not be: such a gate is not green.
+
+        Nothing is to be judged of a case without a baseline, nor of one in quarantine.
+        """
+        judged = [r for r in self.judged if r.status is not Status.SKIPPED and self._is_held(r)]
+        unheld = [r for r in judged if r.status in (Status.INVALID, Status.INCOMPARABLE)]
+        return bool(judged) and 2 * len(unheld) > len(judged)
+
+    def _is_held(self, record: Record) -> bool:
+        held = record.quarantine
+        if held is not None and baselines.in_force(held, console.day_of(record)):
+            return False
+        key = self.engine.suite.hardware_of(record).key
+        baseline = self.engine.baselines.of(key).baselines.get(record.case.id)
+        return baseline is not None and baseline.provenance == baselines.MEASURED
+
+
+SESSION = pytest.StashKey[PerfSession]()

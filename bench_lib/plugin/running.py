@@ -1,0 +1,282 @@
+"""The pytest plugin where something is measured: measures, judges, reports verdicts."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Generator, Sequence
+from typing import Any, NoReturn
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+from bench_lib import formats
+from bench_lib.engine.balance import queues
+from bench_lib.engine.devicelock import DeviceBusyError
+from bench_lib.engine.outcome import Outcome
+from bench_lib.launch.faults import LaunchError
+from bench_lib.launch.signals import ended_by
+from bench_lib.model import Case, MachineWarning
+from bench_lib.plugin import allure, benchmarks, devices, measures, summary, timeouts
+from bench_lib.plugin.conclusion import conclude
+from bench_lib.plugin.devices import ASSIGNMENT
+from bench_lib.plugin.measuring import SESSION, PerfSession
+from bench_lib.plugin.options import PluginOptions
+from bench_lib.plugin.reports import (
+    Held,
+    MeasuredTest,
+    attach,
+    detach,
+    fault_in_words,
+    waits,
+    xfail_reason,
+)
+from bench_lib.storage.baselines import BaselineError
+from bench_lib.storage.history import HistoryError
+
+OUTCOMES = pytest.StashKey[list[Outcome]]()
+DEFERRED = pytest.StashKey[list[Case]]()
+
+
+def begin(config: pytest.Config, options: PluginOptions) -> PerfSession:
+    """Register what measures; return the session."""
+    session = config.stash[SESSION] = PerfSession(config, options)
+    # Under xdist pytest-benchmark turns itself off, and is told so: or it would warn.
+    off = config.getoption("benchmark_disable", default=False)
+    session.shows_benchmarks = not off or config.getoption("benchmark_enable", default=False)
+    plugins = {"recorder": _Recorder(session), "allure": allure, "benchmarks": benchmarks}
+    for name, plugin in {**plugins, "timeouts": timeouts}.items():
+        config.pluginmanager.register(plugin, f"bench_lib.{name}")
+    # Where a suite makes errors of warnings, a device that cannot be watched is none.
+    config.addinivalue_line("filterwarnings", "default::bench_lib.model.MachineWarning")
+    return session
+
+
+class Perf:
+    """The ``perf`` fixture: measures a case and leaves the judging to the session's end."""
+
+    def __init__(self, request: pytest.FixtureRequest, session: PerfSession) -> None:
+        """Made by the fixture."""
+        self._request = request
+        self._session = session
+
+    def measure(self, case: Case) -> None:
+        """Measure ``case`` on this process's device.
+
+        Skips where the device cannot do it; fails where it has no measurement.  A slow-down
+        fails the test too, once the whole suite has been judged.  Under xdist a case of several
+        ranks is measured then.
+        """
+        __tracebackhide__ = True
+        if not measures(self._request.node):
+            pytest.fail("the test has to name the fixture `perf` as an argument", pytrace=False)
+        if (refusal := self._session.refusal(case)) is not None:
+            pytest.fail(refusal, pytrace=False)
+        limited = timeouts.limited(self._request.node, case)
+        if self._session.defers(case):
+            self._request.node.stash.setdefault(DEFERRED, []).append(limited)
+            return
+        try:
+            with timeouts.held_off(self._request.node):
+                outcome = self._session.engine.attempt(limited)
+        except (LaunchError, DeviceBusyError) as error:
+            words = self._session.failed = formats.printable(str(error))
+            if self._session.is_worker:  # which must not exit: xdist would not say why
+                self._request.session.shouldstop = words
+                pytest.fail(words, pytrace=False)
+            pytest.exit(words, returncode=pytest.ExitCode.USAGE_ERROR)
+        self._request.node.stash.setdefault(OUTCOMES, []).append(outcome)
+        if outcome.skipped is not None:
+            pytest.skip(formats.printable(outcome.skipped))
+        if (fault := outcome.fault) is not None:
+            words = fault_in_words(case, fault) + timeouts.remedy(limited, case, fault)
+            if (quarantine := self._session.quarantine(case)) is not None:
+                pytest.xfail(xfail_reason(quarantine, words))
+            pytest.fail(words, pytrace=False)
+
+
+def perf(request: pytest.FixtureRequest) -> Perf:
+    """Return the fixture of a test."""
+    return Perf(request, request.config.stash[SESSION])
+
+
+def pytest_report_collectionfinish(
+    config: pytest.Config, items: Sequence[pytest.Item]
+) -> str | list[str]:
+    """Say on what is measured, and of which tier; or where to see what there is."""
+    session = config.stash[SESSION]
+    terminal: Any = config.pluginmanager.get_plugin("terminalreporter")
+    return summary.before(session, list(filter(measures, items)), terminal.stats)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
+    """Open history and baselines before anything is measured, and judge after everything."""
+    perf_session = session.config.stash[SESSION]
+    collects_only = session.config.option.collectonly
+    judges = not perf_session.is_worker and not collects_only
+    measuring = [item.nodeid for item in session.items if measures(item)]
+    is_spread = ASSIGNMENT in session.config.stash
+    if judges and (measuring or is_spread) and not session.testsfailed:
+        try:
+            perf_session.engine.open()
+        except (HistoryError, BaselineError) as error:
+            raise pytest.UsageError(str(error)) from error
+        if not is_spread:  # or xdist says what there is to do
+            perf_session.show_progress([measuring])
+
+    def leave(status: int) -> NoReturn:
+        perf_session.told_to_end = status
+        raise KeyboardInterrupt
+
+    can_be_told = judges and (measuring or is_spread)
+    with ended_by(leave) if can_be_told else contextlib.nullcontext():
+        try:
+            return (yield)
+        except KeyboardInterrupt:
+            perf_session.interrupted = True
+            raise
+        finally:
+            try:
+                if judges:
+                    with warnings.catch_warnings():
+                        # Where a suite makes errors of warnings, this one is none (see above).
+                        warnings.simplefilter("default", MachineWarning)
+                        conclude(perf_session)
+            except (HistoryError, BaselineError) as error:
+                session.shouldstop = perf_session.failed = str(error)
+            finally:
+                perf_session.progress.close()
+                perf_session.release()
+
+
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Send each case to its device."""
+    if ASSIGNMENT not in config.stash:
+        return None
+    return devices.scheduling(config, log, config.stash[SESSION].plan)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_node_collection_finished(node: Any, ids: Sequence[str]) -> None:
+    """Show how far the run is, from the first worker on that says what there is to do."""
+    perf_session, workers = node.config.stash[SESSION], len(node.config.option.tx)
+    begins = perf_session.suite is not None and not perf_session.progress.began
+    if begins and ASSIGNMENT in node.config.stash:
+        perf_session.show_progress(queues(perf_session.plan(ids, workers), workers))
+
+
+def pytest_enter_pdb(config: pytest.Config) -> None:
+    """Leave the terminal to a debugger."""
+    config.stash[SESSION].progress.close()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Run a measuring test; publish the reports that do not wait for its verdict."""
+    if not measures(item):
+        return None
+    hook = item.ihook
+    hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    reports = runtestprotocol(item, nextitem=nextitem, log=False)
+    for each in _without_held(item, reports):
+        hook.pytest_runtest_logreport(report=each)
+    hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
+
+
+def _without_held(item: pytest.Item, reports: list[pytest.TestReport]) -> list[pytest.TestReport]:
+    """Return a test's reports without those held back; the setup's carries what was measured."""
+    outcomes = item.stash.get(OUTCOMES, [])
+    deferred = item.stash.get(DEFERRED, [])
+    if not outcomes and not deferred:
+        return reports
+    setup, *others = reports
+    held = Held(*others) if len(others) == 2 and others[0].passed else None
+    if held is not None:
+        allure.remember(item.config, held.call)
+    attach(item.config, setup, MeasuredTest(outcomes, deferred, held))
+    if held is None:
+        return reports
+    if held.teardown.failed:
+        _count_failure(item)
+    return [setup]
+
+
+def _count_failure(item: pytest.Item) -> None:
+    """Obey ``--maxfail``, since pytest does not see a failure that is held back."""
+    session = item.config.stash[SESSION]
+    session.held_failures += 1
+    failures = item.session.testsfailed + session.held_failures
+    most = item.config.getoption("maxfail")
+    if most and failures >= most:
+        item.session.shouldfail = f"stopping after {failures} failures"
+
+
+class _Recorder:
+    """Takes measured cases into the history; a plugin object, because this hook has no config."""
+
+    def __init__(self, session: PerfSession) -> None:
+        self._session = session
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note the attempts that a report brings, in the process that judges."""
+        if report.when == "teardown":
+            report.user_properties += self._session.unjudged.pop(report.nodeid, [])
+        if report.when not in ("setup", "call", "teardown"):  # a worker of xdist crashed in it
+            self._session.progress.finish(report.nodeid)
+        if self._session.is_worker or (test := detach(self._session.config, report)) is None:
+            return
+        try:
+            self._session.note(report.nodeid, test)
+        except (HistoryError, BaselineError) as error:
+            self._session.failed = str(error)
+            pytest.exit(str(error), returncode=pytest.ExitCode.INTERNAL_ERROR)
+
+    @pytest.hookimpl
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        """Note that a test is over."""
+        self._session.progress.finish(nodeid)
+
+
+def pytest_report_teststatus(report: Any) -> Any:
+    """Show a measured test with its setup's report, and its verdict without a second dot."""
+    if waits(report):
+        return "", ".", ("MEASURED", {"green": True})
+    if (status := getattr(report, "perf_status", None)) and report.when == "call":
+        if report.failed:
+            return "failed", "F", (status, {"red": True})
+        return ("passed", "", "") if report.passed else None
+    return None
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Close the run's history."""
+    perf_session = session.config.stash.get(SESSION, None)
+    if perf_session is None or perf_session.is_worker:
+        return
+    if perf_session.judged_nothing and exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    if perf_session.told_to_end is not None:
+        session.exitstatus = perf_session.told_to_end
+    if perf_session.failed is None:
+        try:
+            perf_session.end(int(session.exitstatus))
+        except HistoryError as error:
+            perf_session.failed = str(error)
+    if perf_session.failed is not None and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.INTERNAL_ERROR  # what was not judged is not green
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Leave no worker behind and no file open, however the session ended."""
+    if (session := config.stash.get(SESSION, None)) is not None:
+        session.close()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Show the verdicts, where they are kept, and what to do next."""
+    summary.write(terminalreporter, config.stash[SESSION])
