@@ -14,6 +14,7 @@ from bench_lib.cli.measuring import Keeping, Measuring
 from bench_lib.cli.options import grouped
 from bench_lib.cli.output import say
 from bench_lib.launch.faults import LaunchError
+from bench_lib.launch.launchers import ranks_waiting
 from bench_lib.model import MEMORY_FORMATS, Case, Sampling, UserError
 from bench_lib.studies.asked import above_zero, numbers_in
 
@@ -27,6 +28,8 @@ NETWORKS = {"resnet": "resnet50", "swinv2": "swin_v2_t", "vit": "vit_b_16"}
 PRECISIONS = {"float32": "fp32", "automixed": "amp-fp16", "bfloat16": "bf16"}
 EPOCHS = {"inception_v3": 5}
 """Of the CIFAR-10 table where a command is not told; others 10."""
+COLUMNS = [1, 2, 4, 8, 16]
+"""Numbers of GPUs of the CIFAR-10 table."""
 DOWNLOAD_LIMIT_S = 3600.0
 FED = ("loader", "device")
 
@@ -81,7 +84,9 @@ def cifar100(
     max_epochs: Annotated[int, typer.Option(min=1, max=LARGEST, help="Epochs at most.")] = 1,
     feed: FeedOption = "loader",
     manner: Manner,
-    ranks: Annotated[int, typer.Option(help="Processes, one a GPU.")] = 1,
+    ranks: Annotated[
+        int | None, typer.Option(help="Processes, one a GPU (default: those of the launch, or 1).")
+    ] = None,
     strong: Annotated[
         bool, typer.Option("--strong", help="The batch is of all ranks and divided among them.")
     ] = False,
@@ -94,6 +99,7 @@ def cifar100(
     from bench_lib.studies import training
 
     above_zero(time_limit, "--time-limit", "a time in seconds")
+    ranks = ranks_waiting() or 1 if ranks is None else ranks
     values: dict[str, Param] = {
         "dataset": "cifar100",
         "batch_size": batch_size,
@@ -135,7 +141,10 @@ def cifar10_table(
     network: Annotated[
         str, typer.Option(help="resnet50 at 32 or inception_v3 at 299 pixels.")
     ] = "resnet50",
-    ranks: Annotated[str, typer.Option(help="Numbers of GPUs, a column each.")] = "1,2,4,8,16",
+    ranks: Annotated[
+        str | None,
+        typer.Option(help="Numbers of GPUs, a column each (default: 1,2,4,8,16; of a launch all)."),
+    ] = None,
     epochs: Annotated[
         int | None,
         typer.Option(min=1, max=LARGEST, help="Whole epochs (default: 10; of Inception 5)."),
@@ -161,7 +170,10 @@ def cifar10_table(
         **_common(network, precision, feed, manner, source),
     }
     base = Case("", "", time_limit_s=time_limit)
-    cases = [training_case(base, **values, ranks=count) for count in numbers_in(ranks, "--ranks")]
+    counts = COLUMNS if ranks is None else numbers_in(ranks, "--ranks")
+    if ranks is None and (waiting := ranks_waiting()) is not None:
+        counts = sorted({waiting, *(count for count in COLUMNS if count < waiting)})
+    cases = [training_case(base, **values, ranks=count) for count in counts]
     session = _session("train-cifar10-table", "cifar10", source, keeping)
     seen = session.figures_of_all(cases)
     rows = training.ranks_rows(cases, seen, chosen)
