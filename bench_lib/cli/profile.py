@@ -104,13 +104,11 @@ def profile(
             _hand_over(found, folder, steps or STEPS)
             return
         say = _timed_since(began)
-        look = _look(
-            found, folder, tool, say, steps=steps or STEPS, stacks=stacks, counted=counters
-        )
+        seen = look(found, folder, tool, say, steps=steps or STEPS, stacks=stacks, counted=counters)
         from bench_lib.cli.kernels import tell
 
         say("told")
-        tell(look, top, json=json)
+        tell(seen, top, json=json)
 
 
 def _check(tool: str, *, stacks: bool, counters: bool) -> None:
@@ -169,16 +167,21 @@ def _kept(case_id: str, folder: Path) -> Case | None:
 # ---- looking into it ----------------------------------------------------------------------------
 
 
-def _look(
+def look(
     case: Case,
     folder: Path,
     tool: str,
     say: Callable[[str], None],
     *,
     steps: int,
-    stacks: bool,
-    counted: bool,
+    stacks: bool = False,
+    counted: bool = False,
+    variables: Mapping[str, str] | None = None,
 ) -> CaseProfile:
+    """Look into a case on the first device, with ``variables`` in the worker's environment.
+
+    Raises CaseSkipped, CaseFault, LaunchError, DeviceBusyError or UnprofiledError.
+    """
     from bench_lib.backends import detect, visibility
     from bench_lib.engine import profiles
     from bench_lib.engine.devicelock import DeviceLock
@@ -189,7 +192,8 @@ def _look(
     if str(case.params.get("compile_mode", "eager")) not in ("eager", "graph"):
         say("compiling with cold caches takes 1 to 3 minutes, max-autotune 5 to 10")
     # Ranks see all devices, and choose.
-    environment = visibility(device) if case.launch.ranks == 1 else None
+    own = visibility(device) if case.launch.ranks == 1 else {}
+    environment = {**own, **(variables or {})} or None
     lock = DeviceLock(device)
     lock.acquire(LOCK_WAIT_S, say)
     try:

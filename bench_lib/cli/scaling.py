@@ -15,7 +15,7 @@ from bench_lib.cli.options import grouped
 from bench_lib.cli.output import DEFAULT_MATRIX, say
 from bench_lib.cli.reading import meant
 from bench_lib.launch.launchers import ranks_waiting
-from bench_lib.model import TASKS, Case, Hardware, Param, Record, Sampling, UserError
+from bench_lib.model import TASKS, Case, Hardware, Param, Sampling, UserError
 from bench_lib.studies.asked import Template, above_zero, names_in, numbers_in
 
 if TYPE_CHECKING:
@@ -305,7 +305,6 @@ class _Study(Measuring):
     ) -> None:
         """Measure points on a device, before them ``short`` in a process of its own."""
         from bench_lib.engine.settings import PLANNED
-        from bench_lib.studies.figures import figures_of
         from bench_lib.studies.scaling import cases_of
 
         self._points += points
@@ -316,9 +315,7 @@ class _Study(Measuring):
         with self.engine() as engine:
             self.announce(cases, f", {processes} times" if processes > 1 else "")
             if short is not None:
-                say(f"some steps of {short.id}, to foretell what it takes")
-                (outcome,) = engine.held.measure_again([short], -1)
-                self._short = figures_of(Record(short, attempts=outcome.attempts), device)
+                self._short = self.foretold(engine, short)
             for number, case in enumerate(cases, 1):
                 say(f"[{number}/{len(cases)}] {case.id}")
                 engine.measure(case)
