@@ -244,6 +244,26 @@ def test_nothing_but_steps_and_marks_happens_inside_the_measured_stretch() -> No
     assert inside == [word for i in range(1, 51) for word in ("step", f"mark {i}")]
 
 
+def test_what_was_measured_is_shown_while_nothing_is_timed() -> None:
+    """Steps of a second come by twos, and the pauses between are in no figure."""
+    machine = Machine(work_s=[1.0], issue_s=[0.0], asynchronous=False)
+    many = dataclasses.replace(AT_ONCE, iterations=5, max_iterations=5)
+    shown: list[list[float]] = []
+
+    def show(seconds: list[float]) -> None:
+        shown.append(seconds)
+        machine.log.append("shown")
+        machine._now += 100.0
+
+    measured = machine.measure(sampling=many, shown=show)
+    assert shown == [[1.0, 1.0], [1.0, 1.0], [1.0]]
+    assert measured.iteration_s == [1.0] * 5
+    assert measured.wall_s == 5.0
+    begin = machine.log.index("reset peak")
+    batch = ["synchronize", "mark 0", "step", "mark 1", "step", "mark 2", "synchronize"]
+    assert machine.log[begin + 1 :][:9] == [*batch, "read marks", "shown"]
+
+
 def test_a_host_that_is_its_own_device_is_not_asked_how_long_issuing_takes() -> None:
     """The five extra steps would tell nothing."""
     machine = Machine(asynchronous=False)

@@ -27,7 +27,7 @@ from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 from bench_lib.model import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from bench_lib.engine.profiles import CaseProfile
     from bench_lib.model import Case

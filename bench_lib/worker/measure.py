@@ -26,7 +26,7 @@ from bench_lib.worker.probe import host_us, median_us
 from bench_lib.worker.workloads import Setting, Workload, build
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from bench_lib.worker.clock import Clock, Marks
 
@@ -38,6 +38,8 @@ BACKLOG = 0.25
 A launch queue of 1024 kernels is half a step of DenseNet-121 training."""
 STEADY = 0.02
 BLOCK_S = 0.1
+BATCH_S = 2.0
+"""Between batches of so many seconds a caller may show what was measured."""
 LEAST_WARMUP_STEPS = 3
 """CUDA graphs are recorded on the second and third call of a compiled step."""
 
@@ -124,6 +126,8 @@ class MeasuringContext:
     """Lets another context of the device run for a moment; see docs/architecture.md."""
     prepare: Callable[[Workload], Workload] = lambda workload: workload
     """Lets a caller look into the steps; what it puts around them is measured too."""
+    shown: Callable[[list[float]], None] | None = None
+    """Told the times of iterations by batches, while none is timed; None measures all at once."""
     forget: Callable[[], None] = forget_compiled
     """Drops compiled code of the case before, so that no case inherits its guards."""
 
@@ -206,11 +210,12 @@ def _measured(
     timed(clock, workload.step, steady.next_block(context.agree(first_step_s)))
 
     n = workload.steps or iterations_for(sampling, steady.blocks[-1])
-    marks = clock.marks(n + 1)
+    most = n if context.shown is None else max(1, int(BATCH_S / max(steady.blocks[-1], 1e-9)))
+    batches = [_Batch(clock.marks(size + 1), size) for size in _sizes(n, most)]
     context.phase("measure")
     python_us = context.host_us()
-    seen = _stretch(clock, marks, workload, n)
-    intervals = marks.intervals()
+    seen = _stretch(clock, batches, workload, context.shown)
+    intervals = [taken for batch in batches for taken in batch.marks.intervals()]
     peak = clock.peak_bytes()
     host_peak = host.peak_bytes()
     python_us += context.host_us()
@@ -253,7 +258,7 @@ def _measured(
         device_uuid=context.device_uuid,
         iteration_s=intervals if burst is None else burst.iteration_s,
         window_s=(seen.begin_s, seen.end_s),
-        wall_s=seen.end_s - seen.begin_s if burst is None else math.fsum(burst.iteration_s),
+        wall_s=seen.wall_s if burst is None else math.fsum(burst.iteration_s),
         sustained_s=None if burst is None else step_s,
         burst_window_s=None if burst is None else burst.window_s,
         warmup_s=steady.elapsed_s,
@@ -320,17 +325,37 @@ def uncollected() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
+class _Batch:
+    """Measured iterations without a pause among them."""
+
+    marks: Marks
+    steps: int
+
+
+def _sizes(n: int, most: int) -> list[int]:
+    """Return the sizes of batches of ``n`` iterations, each of ``most`` but for the last."""
+    return [min(most, n - done) for done in range(0, n, most)]
+
+
+@dataclass(frozen=True)
 class _Stretch:
     """When the measured stretch began, its last step was issued, and the device was done."""
 
     begin_s: float
     issued_s: float
     end_s: float
+    wall_s: float
+    """Without the pauses between batches."""
     cpu_s: float | None
     """CPU time of this process and those that it has started."""
 
 
-def _stretch(clock: Clock, marks: Marks, workload: Workload, n: int) -> _Stretch:
+def _stretch(
+    clock: Clock,
+    batches: Sequence[_Batch],
+    workload: Workload,
+    shown: Callable[[list[float]], None] | None,
+) -> _Stretch:
     """Run the measured stretch from a fresh start, the collector held off."""
     family = host.family()
     with uncollected():
@@ -338,8 +363,14 @@ def _stretch(clock: Clock, marks: Marks, workload: Workload, n: int) -> _Stretch
         workload.rewind()
         clock.reset_peak()
         cpu_before = host.cpu_s(of=family)
-        begin_s, issued_s, end_s = _loop(clock, marks, workload.step, n)
-        return _Stretch(begin_s, issued_s, end_s, _grown(cpu_before, host.cpu_s()))
+        timed_s = []
+        for batch in batches:
+            timed_s.append(_loop(clock, batch.marks, workload.step, batch.steps))
+            if shown is not None:
+                shown(batch.marks.intervals())
+        wall_s = math.fsum(end_s - begin_s for begin_s, _, end_s in timed_s)
+        (begin_s, _, _), (_, issued_s, end_s) = timed_s[0], timed_s[-1]
+        return _Stretch(begin_s, issued_s, end_s, wall_s, _grown(cpu_before, host.cpu_s()))
 
 
 def _loop(
