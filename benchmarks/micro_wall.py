@@ -30,6 +30,9 @@ ON_A_CPU = (
     ('device="cuda"', 'device="cpu"'),
     ("torch.cuda.synchronize()", "None"),
     (".cuda()", ""),
+    ("torch.cuda.set_device(", "str("),
+    ("torch.cuda.device_count()", "1"),
+    ("autocast('cuda')", "autocast('cpu')"),
     ("GradScaler('cuda')", "GradScaler('cpu')"),
     ('torch.autocast(device_type="cuda"', 'torch.autocast(device_type="cpu"'),
 )

@@ -25,6 +25,8 @@ COMMANDS = {
     "of it.",
     "submit": "Submit the suite to a cluster, or say what became of a job.",
     "train": "Training as the CIFAR-100 script and the CIFAR-10 table have it.",
+    "adopt": "Write a factory, a matrix row and a test for an object of yours, and measure it "
+    "once.",
     "baseline": "The values to hold against.",
     "history": "What was measured.",
     "exercise": "The workshop guide's exercises, each one command.",
@@ -36,7 +38,7 @@ COMMANDS = {
 
 SHARING = ("collectives", "scaling", "train")
 """Commands whose cases have several ranks: those of one launch share the work."""
-ALONE = ("ab", "baseline record", "exercise", "ops", "profile", "selfcheck")
+ALONE = ("ab", "adopt", "baseline record", "exercise", "ops", "profile", "selfcheck")
 """Other commands that measure: a launcher would have each of its ranks measure side by side."""
 
 
