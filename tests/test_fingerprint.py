@@ -280,6 +280,16 @@ def test_secrets_of_a_family_are_not_recorded(
     assert collect(tmp_path, {name: value}, tmp_path).variables.get(name) == recorded
 
 
+def test_what_was_set_on_purpose_is_recorded_whatever_it_is_called(tmp_path: Path) -> None:
+    """It is the change under test; a secret's name is enough."""
+    environ = {"MINE": "redis://me:hunter2@host", "MY_TOKEN": "hunter2", "OTHER": "1"}
+    told = ("MINE", "MY_TOKEN")
+    assert collect(tmp_path, environ, tmp_path, told).variables == {
+        "MINE": "redis://***@host",
+        "MY_TOKEN": "***",
+    }
+
+
 @pytest.mark.parametrize(
     "value",
     ["redis://host:6379/0", "expandable_segments:True,a:b", "/opt/a.so:/opt/b@1.2.so", "0:0-8;1:3"],

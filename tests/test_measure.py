@@ -645,6 +645,13 @@ def test_even_without_any_time_for_it_three_steps_warm_up() -> None:
     assert warmed([1.0], warmup_s=0, warmup_max_s=0).warmup_iterations == LEAST_WARMUP_STEPS == 3
 
 
+def test_a_plain_step_on_a_cpu_warms_up_once_and_gives_way_to_nobody() -> None:
+    """There is no graph to record and no other context of the device."""
+    machine = Machine(asynchronous=False)
+    assert machine.measure(brief=True).warmup_iterations == 1
+    assert machine.steps == FIRST + 1 + MEASURED
+
+
 def test_short_steps_are_warmed_up_in_blocks() -> None:
     """A block takes about a tenth of a second; only its ends are synchronised."""
     machine = Machine(work_s=[1 / 64], issue_s=[0.0])

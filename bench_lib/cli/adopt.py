@@ -212,10 +212,8 @@ def _doubts(adoption: Adoption) -> list[str]:
     if why is None:
         return []
     longer = "" if adoption.batch is None else f", --batch {8 * adoption.batch}"
-    return [
-        f"baseline accept would refuse it: {why}; measure on a quiet machine{longer}, or accept it "
-        "with --force and say why"
-    ]
+    remedy = f"measure on a quiet machine{longer}, or accept it with --force and say why"
+    return [f"baseline accept would refuse it: {why}; {remedy}"]
 
 
 def _newest(case_id: str) -> Record | None:

@@ -182,12 +182,16 @@ def look(
 
     Raises CaseSkipped, CaseFault, LaunchError, DeviceBusyError or UnprofiledError.
     """
-    from bench_lib.backends import detect, visibility
+    from bench_lib.backends import detect, is_gpu, visibility
     from bench_lib.engine import profiles
     from bench_lib.engine.devicelock import DeviceLock
     from bench_lib.launch.profiled import ProfileRequest
 
     device = detect()[0]
+    if tool != TORCH and not is_gpu(device):
+        raise profiles.UnprofiledError(
+            f"--tool {tool} looks into a GPU, and there is none here; leave it out for torch's"
+        )
     say(f"{case.id} on {device.key}, by {tool}; kept in {folder}")
     if str(case.params.get("compile_mode", "eager")) not in ("eager", "graph"):
         say("compiling with cold caches takes 1 to 3 minutes, max-autotune 5 to 10")

@@ -7,7 +7,7 @@ import platform
 import re
 import socket
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -76,9 +76,11 @@ def collect(
     root: Path = ROOT,
     environ: Mapping[str, str] = os.environ,
     cwd: Path | None = None,
+    told: Collection[str] = (),
 ) -> Environment:
     """Describe this machine's environment, all but the versions that only a worker knows.
 
+    Variables named in `told` were set on purpose and are recorded whatever they are called.
     `cwd` (the current directory unless given) is where git is asked for the commit.  What
     cannot be read is None or left out.
     """
@@ -103,7 +105,7 @@ def collect(
         huge_pages=_huge_pages(root),
         kernel_options=_kernel_options(root),
         libraries={name: each.libraries[name] for each in installed for name in each.libraries},
-        variables=_variables(environ),
+        variables=_variables(environ, told),
         caches=found(environ, cwd),
     )
 
@@ -266,11 +268,16 @@ def _checkout(cwd: Path) -> tuple[str | None, bool | None]:
     return commit, None if status is None else bool(status)
 
 
-def _variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Keep the listed variables and families, less what may be a secret."""
+def _variables(environ: Mapping[str, str], told: Collection[str] = ()) -> dict[str, str]:
+    """Keep the listed variables and families, less what may be a secret.
+
+    Of those in `told` the name is always kept, and a secret's value is not.
+    """
     names = _NAMES.union(backends.variables())
-    return {
-        name: _QUERY.sub(r"\1***", _CREDENTIALS.sub(r"\1***@", value))
-        for name, value in sorted(environ.items())
-        if (name in names or name.startswith(_FAMILIES)) and not _SECRET.search(name.upper())
-    }
+    kept = {}
+    for name, value in sorted(environ.items()):
+        if _SECRET.search(name.upper()):
+            kept |= {name: "***"} if name in told else {}
+        elif name in told or name in names or name.startswith(_FAMILIES):
+            kept[name] = _QUERY.sub(r"\1***", _CREDENTIALS.sub(r"\1***@", value))
+    return kept

@@ -164,6 +164,7 @@ def run(
             launches=compare_streams(device),
             agree=group.agree,
             give_way=give_way,
+            brief=not options.kept,
         )
         looked = looked_at(options, case, context, say)
     passes = Passes(options, place, say)

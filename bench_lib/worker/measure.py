@@ -50,6 +50,7 @@ class Steadiness:
 
     least_s: float
     most_s: float
+    least_steps: int = LEAST_WARMUP_STEPS
     blocks: list[float] = field(default_factory=list)
     """Seconds a step, by block."""
     steps: int = 0
@@ -82,7 +83,7 @@ class Steadiness:
     @property
     def is_finished(self) -> bool:
         """Whether to stop warming up, steady or not."""
-        if self.steps < LEAST_WARMUP_STEPS:
+        if self.steps < self.least_steps:
             return False
         return self.elapsed_s >= self.most_s or (self.elapsed_s >= self.least_s and self.is_steady)
 
@@ -126,6 +127,8 @@ class MeasuringContext:
     """Lets another context of the device run for a moment; see docs/architecture.md."""
     prepare: Callable[[Workload], Workload] = lambda workload: workload
     """Lets a caller look into the steps; what it puts around them is measured too."""
+    brief: bool = False
+    """Warm up by one step where it is eager on a CPU: nothing is recorded, and nobody gives way."""
     shown: Callable[[list[float]], None] | None = None
     """Told the times of iterations by batches, while none is timed; None measures all at once."""
     forget: Callable[[], None] = forget_compiled
@@ -196,18 +199,12 @@ def _measured(
     workload.first_step_done()
     cache = context.cache_state() if workload.compiled else None
 
-    context.phase("warm-up")
-    steady = Steadiness(sampling.warmup_s, sampling.warmup_max_s)
-    steady.warm_up(clock, workload.step, first_step_s, context.agree)
+    steady = _warmed_up(case.sampling, context, workload, first_step_s)
     if not steady.is_steady:
         warnings.append(
             f"not steady after {steady.elapsed_s:.1f} s of warm-up: the last blocks differ "
             f"by more than {STEADY:.0%}"
         )
-
-    context.phase("give way")
-    context.give_way()
-    timed(clock, workload.step, steady.next_block(context.agree(first_step_s)))
 
     n = workload.steps or iterations_for(sampling, steady.blocks[-1])
     most = n if context.shown is None else max(1, int(BATCH_S / max(steady.blocks[-1], 1e-9)))
@@ -289,6 +286,23 @@ def _measured(
         cpu_s=seen.cpu_s,
         warnings=warnings,
     )
+
+
+def _warmed_up(
+    sampling: Sampling, context: MeasuringContext, workload: Workload, first_step_s: float
+) -> Steadiness:
+    """Warm up, then give way to another process and run a block more."""
+    clock = context.clock
+    brief = context.brief and not clock.asynchronous and not workload.compiled
+    least = 1 if brief else LEAST_WARMUP_STEPS
+    context.phase("warm-up")
+    steady = Steadiness(sampling.warmup_s, sampling.warmup_max_s, least)
+    steady.warm_up(clock, workload.step, first_step_s, context.agree)
+    context.phase("give way")
+    context.give_way()
+    if not brief:
+        timed(clock, workload.step, steady.next_block(context.agree(first_step_s)))
+    return steady
 
 
 def _burst(
