@@ -33,6 +33,8 @@ ON_A_CPU = (
     ("torch.cuda.set_device(", "str("),
     ("torch.cuda.device_count()", "1"),
     ("autocast('cuda')", "autocast('cpu')"),
+    ("device_ids=devices_to_run_on", "device_ids=None"),
+    ("'dist_backend'] = \"nccl\"", "'dist_backend'] = \"gloo\""),
     ("GradScaler('cuda')", "GradScaler('cpu')"),
     ('torch.autocast(device_type="cuda"', 'torch.autocast(device_type="cpu"'),
 )

@@ -274,7 +274,7 @@ def _variables(environ: Mapping[str, str], told: Collection[str] = ()) -> dict[s
     Of those in `told` the name is always kept, and a secret's value is not.
     """
     names = _NAMES.union(backends.variables())
-    kept = {}
+    kept: dict[str, str] = {}
     for name, value in sorted(environ.items()):
         if _SECRET.search(name.upper()):
             kept |= {name: "***"} if name in told else {}
