@@ -726,7 +726,8 @@ def test_this_interpreter_against_itself_in_a_container(cli, tmp_path, monkeypat
     assert row["verdicts"][0]["metric"] == "latency"
     environments = answer["environments"]
     assert environments["A"]["torch"] == environments["B"]["torch"]
-    assert environments["B"]["variables"] == {"OMP_NUM_THREADS": "1"}
+    told = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE)}  # set on purpose, so recorded
+    assert environments["B"]["variables"] == told
     assert environments["B"]["threads"] == 1
     for name, path in answer["history"].items():
         run = history.read(Path(path))

@@ -108,6 +108,20 @@ def test_compacted_runs_are_listed_and_shown_as_others(cli, compacted):
     assert [b["fullname"] for b in exported["benchmarks"]] == [CASE_ID]
 
 
+def test_a_run_is_exported_for_a_dashboard_of_github_action_benchmark(cli, tmp_path):
+    """customSmallerIsBetter: name, unit and value of each case, and how processes differ."""
+    attempts = [
+        make_attempt(measurement=make_measurement(iteration_s=[value] * 20), process=number)
+        for number, value in enumerate([0.5, 0.25, 1.0])
+    ]
+    several = make_record(attempts=attempts)
+    path = write_run(tmp_path / "history", [several], now=night(1))
+    (entry,) = json.loads(cli("export", run_id(path), "--github-action-benchmark").out)
+    assert (entry["name"], entry["unit"], entry["value"]) == (CASE_ID, "ms", 500.0)
+    assert entry["range"] == "± 381.9"
+    assert run_id(path) in entry["extra"]
+
+
 def test_a_restored_run_is_a_file_again(cli, compacted):
     """For whatever wants a file, such as accepting it."""
     answer = cli("restore", run_id(compacted[0]))

@@ -242,6 +242,18 @@ def test_an_id_that_is_no_text_is_an_unknown_case(profile, tmp_path, compacted) 
     assert (answer.status, "no case 'a\\udcff' in matrix.toml" in answer.err) == (2, True)
 
 
+def test_an_outside_profiler_without_a_gpu_is_refused_before_a_worker_starts(
+    profile, worker, monkeypatch
+) -> None:
+    """It would see nothing, minutes later."""
+    cpu = make_hardware(vendor="cpu", key="cpu-2c", uuid=None, bdf=None, peak_tflops={})
+    monkeypatch.setattr("bench_lib.backends.detect", lambda: [cpu])
+    monkeypatch.setattr("bench_lib.engine.profiles.with_vendors", lambda *_a, **_k: 1 / 0)
+    answer = profile(CASE, "--tool", "rocm")
+    assert answer.status == 1
+    assert "--tool rocm looks into a GPU, and there is none here" in answer.err
+
+
 @pytest.mark.parametrize(
     ("words", "word"),
     [

@@ -21,7 +21,7 @@ from command import Printed, ran
 from scripted import gpus, held_class
 
 from bench_lib.launch.faults import CaseFault
-from bench_lib.model import Fault, RankSample
+from bench_lib.model import Fault, RankSample, Training
 from bench_lib.storage import baselines, history
 from bench_lib.studies.plot import draw
 
@@ -301,8 +301,20 @@ def test_a_job_asks_for_what_still_pays_off(run, seen):
     # 20 steps of 12.5 s, 3 s before them and 3 s for the process, half as much again: 384 s
     assert answer.said("a job of ") == (
         f"a job of {STEM}-t2: sbatch --ntasks=1 --cpus-per-task=2 --mem=4G --time=00:07:00 "
-        "(20% more memory and 50% more time than seen)"
+        "(the whole job, at least an epoch, with 20% more memory and 50% more time than seen)"
     )
+
+
+def test_a_job_of_some_measured_steps_asks_for_a_whole_epoch(run, seen):
+    """4 images in 0.4 s: 60,000 take 6000 s, and half as much again with what comes before."""
+    learnt = Training("generated", 60_000, 15_000, [2.0], [0.5])
+    seen(peak_host_bytes=3 * 2**30, training=learnt, first_step_s=1.0, warmup_s=2.0)
+    words = ("mnist", "--over", "threads", "--at-most", "1", "--epochs", "0", "--json")
+    stem = STEM.removesuffix("-e1")
+    answer = run(*words, script={f"{stem}-t1": steps(0.4)})
+    (request,) = answer.json["requests"]
+    assert request["time_s"] == 60 * 151
+    assert "--time=02:31:00" in request["options"]
 
 
 def test_whether_the_gpu_is_worth_it_is_a_ratio(run, tmp_path):

@@ -21,15 +21,16 @@ from documents import document_in
 from scripted import gpus, held_class
 
 from bench_lib.cli import train
+from bench_lib.cli.output import say
 from bench_lib.launch.faults import CaseSkipped
-from bench_lib.model import Case, Launch, Training
+from bench_lib.model import Case, Fault, Launch, Training
 from bench_lib.studies import training
 from bench_lib.studies.figures import figures_of
 
 DEVICE = gpus(1)[0]
 CPU = make_hardware(vendor="cpu", key="cpu-2c", uuid=None, bdf=None, peak_tflops={})
-TOGETHER = "cifar100-resnet50-b256-fp32-eager-loader-w4"
-FIXED = "cifar100-resnet50-b256-fp32-eager-fixed"
+TOGETHER = "cifar100-resnet50-b256-amp-fp16-eager-loader-w4"
+FIXED = "cifar100-resnet50-b256-amp-fp16-eager-fixed"
 INPUT = "cifar100-none-b256-fp32-eager-loader-w4"
 LEARNT = Training(
     data="generated",
@@ -152,7 +153,7 @@ def test_steps_are_no_more_than_the_epochs_have(run, tmp_path, words, iterations
             ],
         ),
         (
-            "--mode graph --workers 8",
+            "--mode graph --workers 8 --precision float32",
             [
                 "cifar100-resnet50-b256-fp32-graph-loader-w8",
                 "cifar100-resnet50-b256-fp32-graph-fixed",
@@ -168,7 +169,7 @@ def test_steps_are_no_more_than_the_epochs_have(run, tmp_path, words, iterations
             ],
         ),
         (
-            "--network inception_v3 --batch-size 32 --feed device --seed 7",
+            "--network inception_v3 --batch-size 32 --feed device --seed 7 --precision float32",
             [
                 "cifar100-inception_v3-b32-fp32-eager-device-seed7",
                 "cifar100-inception_v3-b32-fp32-eager-fixed-seed7",
@@ -211,7 +212,7 @@ def test_as_json_there_are_rows_and_no_lines(run):
 
 def test_a_case_that_is_skipped_says_why_and_the_others_go_on(run):
     """One GPU, two asked for."""
-    id_ = "cifar100-resnet50-b256-fp32-eager-device-x2"
+    id_ = "cifar100-resnet50-b256-amp-fp16-eager-device-x2"
     answer = run("cifar100 --feed device --ranks 2", script={id_: ["2 ranks, and there is 1 GPU"]})
     assert f"{id_}: skipped: 2 ranks, and there is 1 GPU" in answer.lines
     assert len(answer.measured) == 3
@@ -268,7 +269,7 @@ def test_a_line_an_epoch_has_the_times_of_the_rounds_that_were_in_it():
         ("--feed fixed", "unknown --feed 'fixed'; there is loader, device"),
         ("--network resnext", "unknown network 'resnext'; did you mean resnet50"),
         ("--precision half", "unknown precision 'half'"),
-        ("--max-steps 0", "--max-steps: "),
+        ("--max-steps 0", "--max-steps / -ms: "),
         ("--max-epochs 0", "--max-epochs: "),
         ("--batch-size 0", "batch_size is 0; it has to be a whole number of 1 or more"),
         ("--batch-size 60000", "a step of 60000 images is more than the 50000 that cifar100 has"),
@@ -284,6 +285,57 @@ def test_what_cannot_be_meant_is_one_line(run, tmp_path, words, expected):
     assert answer.status == 2
     assert answer.err.startswith(f"bench-lib: error: {expected}")
     assert not (tmp_path / "history").exists()
+
+
+def test_the_scripts_own_options_are_taken(run, worker, tmp_path):
+    """A command line of train_cifar_100.py, as people have it in their shell history."""
+    asked = worker(0)
+    words = "-bs 64 --num-workers 2 --data-path sets --model vit -ms 6 --precision float32"
+    answer = run(f"cifar100 {words}", items_per_step=128)
+    assert answer.measured[0] == "cifar100-vit_b_16-b64-fp32-eager-loader-w2-files"
+    assert the_run(tmp_path).records[answer.measured[0]].case.sampling.iterations == 3
+    assert asked[0][-1] == str(tmp_path / "sets")
+
+
+@pytest.mark.parametrize(("words", "folder"), [("", "data"), (" -dp sets", "sets")])
+def test_a_download_alone_measures_nothing(run, worker, tmp_path, words, folder):
+    """Into the script's folder unless another is named."""
+    asked = worker(0)
+    answer = run(f"cifar100 --download-only{words}")
+    assert (answer.status, answer.measured) == (0, [])
+    assert asked == [
+        ["bench_lib.worker.workloads.datasets", "cifar100", str(tmp_path / folder), "--download"]
+    ]
+
+
+def test_a_profile_comes_after_the_figures_and_costs_none(run, monkeypatch):
+    """Of the training as it is fed; where it fails the reason is said and the status stays."""
+    asked = []
+
+    def look(case, folder, tool, _say, **options):
+        asked.append((case.id, str(folder), tool, options))
+        if len(asked) > 1:
+            raise CaseSkipped("no profiler here")
+        return "a profile"
+
+    monkeypatch.setattr("bench_lib.cli.profile.look", look)
+    monkeypatch.setattr("bench_lib.cli.kernels.tell", lambda seen, top, **_: say(f"{seen} {top}"))
+    answer = run("cifar100 --torch-profile", items_per_step=1024)
+    ((case_id, folder, tool, options),) = asked
+    assert (case_id, tool, options) == (TOGETHER, "torch", {"steps": 3, "variables": {}})
+    assert folder.endswith(TOGETHER)
+    assert "a profile 10" in answer.err
+    answer = run("cifar100 --torch-profile", items_per_step=1024)
+    assert answer.status == 0
+    assert "not profiled: no profiler here" in answer.err
+
+
+@pytest.mark.parametrize(("words", "ranks"), [("", 4), (" --ranks 2", 2)])
+def test_the_ranks_of_a_launch_are_those_of_the_case(run, monkeypatch, words, ranks):
+    """Mpirun -np 4 means four, unless fewer are asked for."""
+    monkeypatch.setattr(train, "ranks_waiting", lambda: 4)
+    answer = run(f"cifar100{words}", items_per_step=1024)
+    assert {id_.rpartition("-x")[2] for id_ in answer.measured} == {str(ranks)}
 
 
 # ---- data ---------------------------------------------------------------------------------
@@ -314,7 +366,7 @@ def test_files_are_checked_first_and_workers_are_told_the_folder(run, worker, tm
     folder = str(tmp_path / "sets")
     assert asked == [["bench_lib.worker.workloads.datasets", "cifar100", folder]]
     assert run.told["variables"] == {"BENCH_LIB_DATA": folder}
-    assert answer.measured[0] == "cifar100-resnet50-b256-fp32-eager-device-files"
+    assert answer.measured[0] == "cifar100-resnet50-b256-amp-fp16-eager-device-files"
 
 
 def test_a_download_comes_before_anything_is_measured(run, worker, tmp_path):
@@ -415,6 +467,32 @@ def test_a_network_has_its_own_number_of_epochs_unless_others_are_asked_for(run,
     assert [id_.rpartition("-x")[2] for id_ in answer.measured[1:]] == ["2", "4", "8", "16"]
 
 
+def test_how_long_a_table_takes_is_said_before_it_starts(run):
+    """At the rate of some steps, with what would fit into the limit where a row does not."""
+    # Two images in 10 ms: 10 epochs of 50,000 take 2500 s.
+    words = "cifar10-table --ranks 1,2 --time-limit 2000"
+    late = Fault("time limit", "2000 s", "measure", "")
+    answer = run(words, items_per_step=2, script={id_of(1): [late]})
+    said = answer.err.splitlines()
+    assert "10 epochs take 63 min or more in all" in said
+    fits = "what fits is --epochs 7 or --steps 100 or --time-limit 5001"
+    assert f"GPU (1): 42 min, above the limit of 2000 s; {fits}" in said
+    assert said.index("GPU (2): 21 min") < said.index(f"[1/2] {id_of(1)}")
+    (line,) = (line for line in answer.lines if line.startswith(f"{id_of(1)}: ERROR: time limit"))
+    assert line.endswith(fits)
+
+
+def test_a_table_can_be_shortened_to_some_steps(run, tmp_path):
+    """Its times are those that whole epochs would take, and it says so."""
+    answer = run("cifar10-table --ranks 1,2 --steps 7", items_per_step=64)
+    id_ = "cifar10-resnet50-b32-fp32-eager-device"
+    assert answer.measured == [id_, f"{id_}-x2"]
+    assert the_run(tmp_path).records[id_].case.sampling.iterations == 7
+    assert "times of whole epochs, at the rate of 7 steps" in answer.lines
+    (line,) = (line for line in answer.lines if line.startswith("Average time per epoch"))
+    assert float(line.split()[-1]) == pytest.approx(LEARNT.samples / (64 * 128), rel=0.01)
+
+
 def test_without_a_column_of_one_gpu_there_is_no_speed_up(run):
     """Nothing to hold the others against."""
     answer = run("cifar10-table --ranks 2", items_per_step=64)
@@ -433,6 +511,7 @@ def test_as_json_the_table_has_a_row_for_each_number_of_gpus(run):
     [
         ("--ranks 1,two", "--ranks names 'two'; it has to be whole numbers"),
         ("--epochs 0", "--epochs: "),
+        ("--epochs 2 --steps 9", "--steps and --epochs are two lengths of a row; choose one"),
         ("--feed fixed", "unknown --feed 'fixed'; there is loader, device"),
         ("--network vgg", "unknown network 'vgg'"),
         ("--network none", "epochs is 10, and network none learns nothing"),

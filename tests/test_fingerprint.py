@@ -296,6 +296,16 @@ def test_a_private_value_is_hidden_and_a_change_of_it_still_shows(
     assert stat.S_IMODE((cache / "bench-lib" / "variables.key").stat().st_mode) == 0o600
 
 
+def test_what_was_set_on_purpose_is_recorded_whatever_it_is_called(tmp_path: Path) -> None:
+    """It is the change under test; a secret's name is enough."""
+    environ = {"MINE": "redis://me:hunter2@host", "MY_TOKEN": "hunter2", "OTHER": "1"}
+    told = ("MINE", "MY_TOKEN")
+    assert collect(tmp_path, environ, tmp_path, told).variables == {
+        "MINE": "redis://***@host",
+        "MY_TOKEN": "***",
+    }
+
+
 @pytest.mark.parametrize(
     "name",
     ["MIOPEN_ACCESS_KEY_ID", "TRITON_API_KEY", "TORCHINDUCTOR_PASSWORD", "MIOPEN_AUTH_TOKEN"],

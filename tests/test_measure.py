@@ -286,6 +286,26 @@ def test_nothing_but_steps_and_marks_happens_inside_the_measured_stretch() -> No
     assert inside == [word for i in range(1, 51) for word in ("step", f"mark {i}")]
 
 
+def test_what_was_measured_is_shown_while_nothing_is_timed() -> None:
+    """Steps of a second come by twos, and the pauses between are in no figure."""
+    machine = Machine(work_s=[1.0], issue_s=[0.0], asynchronous=False)
+    many = dataclasses.replace(AT_ONCE, iterations=5, max_iterations=5)
+    shown: list[list[float]] = []
+
+    def show(seconds: list[float]) -> None:
+        shown.append(seconds)
+        machine.log.append("shown")
+        machine._now += 100.0
+
+    measured = machine.measure(sampling=many, shown=show)
+    assert shown == [[1.0, 1.0], [1.0, 1.0], [1.0]]
+    assert measured.iteration_s == [1.0] * 5
+    assert measured.wall_s == 5.0
+    begin = machine.log.index("reset peak")
+    batch = ["synchronize", "mark 0", "step", "mark 1", "step", "mark 2", "synchronize"]
+    assert machine.log[begin + 1 :][:9] == [*batch, "read marks", "shown"]
+
+
 def test_a_host_that_is_its_own_device_is_not_asked_how_long_issuing_takes() -> None:
     """The five extra steps would tell nothing."""
     machine = Machine(asynchronous=False)
@@ -700,6 +720,13 @@ def test_a_case_that_does_not_become_steady_is_measured_with_a_warning() -> None
 def test_even_without_any_time_for_it_three_steps_warm_up() -> None:
     """Graphs are recorded on the second and third call."""
     assert warmed([1.0], warmup_s=0, warmup_max_s=0).warmup_iterations == LEAST_WARMUP_STEPS == 3
+
+
+def test_a_plain_step_on_a_cpu_warms_up_once_and_gives_way_to_nobody() -> None:
+    """There is no graph to record and no other context of the device."""
+    machine = Machine(asynchronous=False)
+    assert machine.measure(brief=True).warmup_iterations == 1
+    assert machine.steps == FIRST + 1 + MEASURED
 
 
 def test_short_steps_are_warmed_up_in_blocks() -> None:

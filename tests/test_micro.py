@@ -214,7 +214,7 @@ def test_iterations_are_measured_as_many_as_asked_for(run: Run) -> None:
 
 def test_inference_runs_the_forward_pass_alone(run: Run) -> None:
     """Its loss is that of one and the same answer."""
-    printed = run("--mode", "inference")
+    printed = run("--mode", "inference", "--check")
     assert "INFO: in inference that is the forward pass alone." in printed
     losses = re.findall(r"^(?:Warmup iteration|Epoch) \d+: Loss = ([\d.]+)", printed, re.MULTILINE)
     assert len(set(losses)) == 1
@@ -253,12 +253,16 @@ def looks(
     def measure(_case: Case, context: MeasuringContext) -> Measurement:
         for phase in ("first step", "warm-up", "give way", "measure"):
             context.phase(phase)
-        return next(script)
+        measured = next(script)
+        assert context.shown is not None
+        context.shown(measured.iteration_s[:1])
+        context.shown(measured.iteration_s[1:])
+        return measured
 
     monkeypatch.setattr(session, "measure", measure)
     monkeypatch.setattr(session, "disturbance", processes.disturbance)
     said: list[str] = []
-    options = read_options(["--network", TINY, "--mode", "inference"])
+    options = read_options(["--network", TINY, "--mode", "inference", "--again"])
     agreed = iter(others or [])
     context = MeasuringContext(
         Setting(torch.device("cpu")),
@@ -295,7 +299,9 @@ def test_a_disturbed_measurement_is_made_once_more(monkeypatch: pytest.MonkeyPat
     assert "INFO: measuring once more: iterations spread by 10.5%" in said
     for words in ("INFO: running forward and backward for warmup.", "Warmup complete."):
         assert said.count(words) == 1
-    assert sum(text.startswith("Epoch ") for text in said) == 4
+    assert [text[:8] for text in said if text.startswith("Epoch ")] == 2 * [
+        *("Epoch 0:", "Epoch 1:", "Epoch 2:", "Epoch 3:")
+    ]
 
 
 def test_what_is_disturbed_by_nature_is_taken_as_it_is_then(
@@ -698,6 +704,8 @@ def test_ranks_under_torchrun_split_the_batch_and_the_first_speaks_for_all(tmp_p
     for rank in (0, 1):
         assert f"[GPU {rank}] Epoch 1: Loss = " in printed
         assert f"--------This process: rank {rank}--------" in printed
+        words = f"INFO: Rank {rank} running distributed_dataparallel on devices: [{rank}]"
+        assert words in printed.splitlines()
         assert "traceEvents" in json.loads((tmp_path / f"trace2_rank{rank}.json").read_text())
     assert printed.count("--------Overall (all ranks)") == 1
     assert re.search(
@@ -818,7 +826,7 @@ def test_another_rank_lets_the_first_speak_before_it_ends(monkeypatch: pytest.Mo
             ["--compile", "--compileContext", "{'options': {'matmul-padding': 2}}"],
             "matmul-padding is '2'; it has to be True or False",
         ),
-        (["--output-dir", "nowhere"], "there is no folder nowhere"),
+        (["--csv-file", "nowhere/x"], "there is no folder nowhere"),
         (["--fp16", "2"], "--fp16: invalid choice: 2"),
         (["--dist-backend", "nccl", "--batch-size", "x"], "invalid int value: 'x'"),
         (["--no-such-flag"], "unrecognized arguments: --no-such-flag"),

@@ -61,6 +61,8 @@ OURS: dict[str, tuple[Any, ...]] = {
     "--judge": (SWITCH, False, None),
     "--baselines": (Path, Path("baselines"), None),
     "--json": (SWITCH, False, None),
+    "--check": (SWITCH, False, None),
+    "--again": (SWITCH, False, None),
 }
 
 NETWORK = ["--network", "resnet50"]
@@ -172,6 +174,8 @@ def test_a_bare_command_line_means_what_it_means_to_rocms_tool() -> None:
         output_dir="",
         output_file="",
         profiler_output="",
+        check=False,
+        again=False,
     )
 
 
@@ -487,10 +491,35 @@ def test_looking_whether_files_can_be_written_leaves_no_trace() -> None:
     assert sorted(path.name for path in Path().iterdir()) == ["benchmark_summary.csv", "old.json"]
 
 
+def test_a_folder_for_the_results_is_made() -> None:
+    """Whatever of its path is missing."""
+    read("--output-dir", "a/b", "--output-file", "mine")
+    assert Path("a/b").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("words", "check", "again"),
+    [
+        ([], False, False),
+        (["--check"], True, False),
+        (["--again"], False, True),
+        (["--history", "kept"], True, True),
+        (["--judge"], True, True),
+    ],
+)
+def test_what_rocms_tool_does_not_do_is_done_where_a_run_is_kept_or_it_is_asked_for(
+    words: list[str],
+    check: bool,
+    again: bool,
+) -> None:
+    """A lone run takes about as long as ROCm's."""
+    options = read(*words)
+    assert (options.check, options.again) == (check, again)
+
+
 @pytest.mark.parametrize(
     ("words", "file", "folder"),
     [
-        (["--output-dir", "nowhere"], "nowhere/benchmark_summary.csv", "nowhere"),
         (["--output-dir", "file"], "file/benchmark_summary.csv", "file"),
         (["--csv-file", "nowhere/mine.csv"], "nowhere/mine.csv", "nowhere"),
         (["--output-file", "nowhere/mine"], "nowhere/mine.json", "nowhere"),
@@ -525,7 +554,7 @@ def test_a_folder_where_a_file_should_be_is_named_before_measuring(
     assert refusal(*words) == expected
 
 
-@pytest.mark.parametrize("flag", ["--output-dir", "--output-file", "--csv-file"])
+@pytest.mark.parametrize("flag", ["--output-file", "--csv-file", "--output-dir"])
 def test_a_name_that_no_file_system_takes_is_refused(flag: str) -> None:
     """Asking whether it exists is an error already."""
     assert " cannot be written: " in refusal(flag, "x" * 300)
@@ -560,7 +589,7 @@ def test_values_of_any_length_are_cut_in_what_is_said() -> None:
         assert len(refusal(*words)) < 500
 
 
-@pytest.mark.parametrize("flag", ["--output-dir", "--output-file", "--csv-file"])
+@pytest.mark.parametrize("flag", ["--output-file", "--csv-file", "--output-dir"])
 def test_a_name_that_is_no_text_is_refused(flag: str) -> None:
     """A CSV could not hold it, and a terminal not print it."""
     words = refusal(flag, "a\udcff")  # as Python reads the byte 0xff

@@ -167,7 +167,7 @@ def test_what_scripts_search_for_is_found_as_often_as_in_rocms_tool(ranks: int, 
         printed += lines.header(asked, place, 64, "cuda:0 (a GPU)")
         printed += lines.before_warmup(asked)
         printed += lines.warming_up([AT_LN_1000] * 5, 9)
-        printed += lines.timed([AT_LN_1000] * 20, 9, steady=False)
+        printed += lines.timed([AT_LN_1000] * 20)
         printed += lines.rank_summary(asked, place, seen(64, 0.125))
     if ranks > 1:
         printed += lines.overall_summary(asked, RankPlace(ranks=ranks), seen(64, 0.125))
@@ -239,8 +239,8 @@ def test_before_the_warm_up_there_is_rocms_tools_line_in_either_mode(
 
 
 def timed(*measured: PrintedIteration) -> list[str]:
-    """Return the lines of iterations after a warm-up that sufficed."""
-    return lines.timed(measured, 9, steady=True)
+    """Return the lines of the first iterations."""
+    return lines.timed(measured)
 
 
 def test_an_iteration_is_the_guides_line_to_the_letter() -> None:
@@ -255,7 +255,7 @@ def test_the_lines_of_warming_up_and_of_measuring_are_the_guides() -> None:
     """In its order."""
     warmup = [PrintedIteration(6.9078, 0.242), PrintedIteration(6.9, 0.065)]
     assert lines.warming_up(warmup, 2) == [
-        "Warming up (2 iterations)...",
+        "Warming up...",
         "Warmup iteration 0: Loss = 6.9078, Time = 0.242 seconds",
         "Warmup iteration 1: Loss = 6.9000, Time = 0.065 seconds",
         "Warmup complete.",
@@ -270,14 +270,21 @@ def test_the_lines_of_warming_up_and_of_measuring_are_the_guides() -> None:
 def test_warm_up_iterations_that_are_not_shown_are_counted() -> None:
     """There may be thousands of them."""
     printed = lines.warming_up([AT_LN_1000] * 5, 70)
-    assert printed[0] == "Warming up (70 iterations)..."
     assert printed[6] == "... 65 more"
 
 
-def test_a_warm_up_that_did_not_suffice_is_said_to() -> None:
-    """Nothing is claimed that was not so."""
-    printed = lines.timed([AT_LN_1000], 70, steady=False)
-    assert printed[-1] == "NOTE: not steady yet after 70 iterations for warming up"
+def test_lines_come_as_they_are_measured() -> None:
+    """Each continues where the last ended."""
+    first, second = PrintedIteration(6.9, 0.5), PrintedIteration(6.8, 0.25)
+    assert (
+        lines.warming_up([first])[-1] == "Warmup iteration 0: Loss = 6.9000, Time = 0.500 seconds"
+    )
+    assert lines.warming_up([first, second], 2, since=1) == [
+        "Warmup iteration 1: Loss = 6.8000, Time = 0.250 seconds",
+        "Warmup complete.",
+        "",
+    ]
+    assert lines.timed([second], since=1) == ["Epoch 1: Loss = 6.8000, Time = 0.250 seconds"]
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,30 @@ def as_pytest_benchmark(run: Run) -> str:
     return json.dumps(document, indent=2) + "\n"
 
 
+def as_github_action_benchmark(run: Run) -> str:
+    """Return a run as github-action-benchmark's ``customSmallerIsBetter`` takes it.
+
+    One entry a case: the median step in ms of its processes.
+    """
+    device = run.hardware[0].key if run.hardware else "an unknown device"
+    entries = []
+    for record in run.records.values():
+        measured = [a.measurement for a in record.attempts if a.accepted and a.measurement]
+        medians = [1e3 * statistics.median(each.iteration_s) for each in measured]
+        if medians:
+            status = record.status.value if record.status else "not judged"
+            entry = {
+                "name": record.case.id,
+                "unit": "ms",
+                "value": statistics.median(medians),
+                "extra": f"{status} on {device}, run {run.run_id}",
+            }
+            if len(medians) > 1:
+                entry["range"] = f"± {statistics.stdev(medians):.4g}"
+            entries.append(entry)
+    return json.dumps(entries, indent=2) + "\n"
+
+
 def _benchmark(record: Record, measurement: Measurement) -> dict[str, Any]:
     from pytest_benchmark.stats import Stats
 

@@ -25,6 +25,8 @@ COMMANDS = {
     "of it.",
     "submit": "Submit the suite to a cluster, or say what became of a job.",
     "train": "Training as the CIFAR-100 script and the CIFAR-10 table have it.",
+    "adopt": "Write a factory, a matrix row and a test for an object of yours, and measure it "
+    "once.",
     "baseline": "The values to hold against.",
     "history": "What was measured.",
     "exercise": "The workshop guide's exercises, each one command.",
@@ -34,8 +36,10 @@ COMMANDS = {
 ``bench_lib.cli.<name>`` has a function of that name, or ``app`` where there are several below it.
 """
 
-MEASURING = ("ab", "collectives", "exercise", "ops", "profile", "scaling", "selfcheck", "train")
-"""Commands that start processes which measure, and ranks where a case has several."""
+SHARING = ("collectives", "scaling", "train")
+"""Commands whose cases have several ranks: those of one launch share the work."""
+ALONE = ("ab", "adopt", "baseline record", "exercise", "ops", "profile", "selfcheck")
+"""Other commands that measure: a launcher would have each of its ranks measure side by side."""
 
 
 def _load(name: str) -> Any:
@@ -50,24 +54,36 @@ def _load(name: str) -> Any:
     return command
 
 
-def _refuse_ranks(name: str) -> None:
-    """Leave where this process is one of several ranks, which would measure side by side.
+def _as_a_rank(name: str, words: list[str], context: Any) -> None:
+    """Take part where a launcher started this command several times: the first rank is it.
 
-    The first one says so, by a UserError; the others end without a fault of their own, for which
-    a launcher would end the first before it speaks.
+    The others of ``SHARING`` measure what it orders until it ends.  A command that cannot share
+    leaves: the first rank says so, by a UserError, and the others end without a fault of their
+    own, for which a launcher would end the first before it speaks.
     """
     import os
 
     from bench_lib.launch.launchers import VARIABLE, who_am_i
     from bench_lib.model import UserError
 
+    asked = [name, *words]
+    alone = next((each for each in ALONE if asked[: len(each.split())] == each.split()), None)
+    if name not in SHARING and alone is None:
+        return
     place = who_am_i(os.environ)
     if place.ranks == 1:
         return
+    if alone is None:
+        from bench_lib.launch.gathering import gathered, serve
+
+        if place.rank == 0:
+            context.with_resource(gathered(place))
+            return
+        serve(place)
     if place.rank > 0:
         raise typer.Exit(0)
     raise UserError(
-        f"{place.launcher} started bench-lib {name} {place.ranks} times; start it once, without "
+        f"{place.launcher} started bench-lib {alone} {place.ranks} times; start it once, without "
         f"{place.launcher}: it starts the ranks of a case itself, by {place.launcher} with "
         f"{VARIABLE}={place.launcher}"
     )
@@ -110,10 +126,9 @@ class Program(CommandGroup):
         return self.commands.get(name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command that is asked for, unless a launcher started it several times."""
+        """Find the command that is asked for, and be one of its ranks where a launcher says so."""
         found = super().resolve_command(ctx, args)
-        if found[0] in MEASURING:
-            _refuse_ranks(found[0])
+        _as_a_rank(str(found[0]), found[2], ctx)
         return found
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - typer's way

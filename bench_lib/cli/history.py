@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from bench_lib.cli import reading
-from bench_lib.cli.export import as_pytest_benchmark, plain, query_of, write_csv
+from bench_lib.cli.export import (
+    as_github_action_benchmark,
+    as_pytest_benchmark,
+    plain,
+    query_of,
+    write_csv,
+)
 from bench_lib.cli.group import branch
 from bench_lib.cli.output import (
     DEFAULT_HISTORY,
@@ -266,6 +272,10 @@ def export(
     pytest_benchmark: Annotated[
         bool, typer.Option("--pytest-benchmark", help="As pytest-benchmark's JSON; of one run.")
     ] = False,
+    github_action_benchmark: Annotated[
+        bool,
+        typer.Option("--github-action-benchmark", help="As its customSmallerIsBetter; of one run."),
+    ] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="A table as CSV.")] = False,
     as_parquet: Annotated[bool, typer.Option("--parquet", help="A table as Parquet.")] = False,
     table: Annotated[
@@ -278,12 +288,16 @@ def export(
     ] = None,
 ) -> None:
     """Write runs in the form of another tool."""
-    if pytest_benchmark + as_csv + as_parquet != 1:
-        raise UserError("name one form to export to: --pytest-benchmark, --csv or --parquet")
-    if pytest_benchmark:
+    if pytest_benchmark + github_action_benchmark + as_csv + as_parquet != 1:
+        raise UserError(
+            "name one form to export to: --pytest-benchmark, --github-action-benchmark, --csv or "
+            "--parquet"
+        )
+    if pytest_benchmark or github_action_benchmark:
         if run is None:
             raise UserError("name the run to export: its id, or latest")
-        text = as_pytest_benchmark(reading.run(run, history))
+        form = as_pytest_benchmark if pytest_benchmark else as_github_action_benchmark
+        text = form(reading.run(run, history))
         if output is None:
             print(text, end="")
             return

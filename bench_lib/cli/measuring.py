@@ -109,14 +109,21 @@ class Measuring:
         each: Callable[[Record], None] = lambda _record: None,
         *,
         together: bool = False,
+        short: Case | None = None,
+        foretell: Callable[[Figures], Sequence[str]] = lambda _figures: (),
     ) -> list[Figures]:
         """Measure cases, judge them where that was asked for, and return their figures.
+
+        Before them ``short`` is measured, and what ``foretell`` makes of it is said.
 
         ``words`` follow the expected duration.  Unless JSON is printed, ``each`` gets every
         record as soon as it is measured.  With ``together`` the ranks of all cases start once.
         """
         with self.engine() as engine:
             self.announce(cases, words)
+            if short is not None:
+                for line in foretell(self.foretold(engine, short)):
+                    say(line)
             if together:
                 engine.held.expect(cases)
             for number, case in enumerate(cases, 1):
@@ -152,6 +159,15 @@ class Measuring:
         self.written.append(Written(self.device.key, path))
         self.records += found
         self.figures |= {record.case.id: figures_of(record, self.device) for record in found}
+
+    def foretold(self, engine: Engine, short: Case) -> Figures:
+        """Measure some steps in a process of their own, which the history does not keep."""
+        from bench_lib.model import Record
+        from bench_lib.studies.figures import figures_of
+
+        say(f"some steps of {short.id}, to foretell what it takes")
+        (outcome,) = engine.held.measure_again([short], -1)
+        return figures_of(Record(short, attempts=outcome.attempts), self.device)
 
     def announce(self, cases: Sequence[Case], words: str = "") -> None:
         """Say what is measured and about how long it takes, with ``words`` added to that."""

@@ -27,7 +27,7 @@ from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 from bench_lib.model import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from bench_lib.engine.profiles import CaseProfile
     from bench_lib.model import Case
@@ -113,7 +113,7 @@ def profile(
             _hand_over(found, folder, steps or STEPS)
             return
         say = _timed_since(began)
-        look = _look(
+        seen = look(
             found,
             folder,
             tool,
@@ -126,7 +126,7 @@ def profile(
         from bench_lib.cli.kernels import tell
 
         say("told")
-        tell(look, top, json=json)
+        tell(seen, top, json=json)
 
 
 def _check(tool: str, *, stacks: bool, counters: bool, timeline: bool) -> None:
@@ -187,28 +187,38 @@ def _kept(case_id: str, folder: Path) -> Case | None:
 # ---- looking into it ----------------------------------------------------------------------------
 
 
-def _look(
+def look(
     case: Case,
     folder: Path,
     tool: str,
     say: Callable[[str], None],
     *,
     steps: int,
-    stacks: bool,
-    counted: bool,
-    timeline: bool,
+    stacks: bool = False,
+    counted: bool = False,
+    timeline: bool = False,
+    variables: Mapping[str, str] | None = None,
 ) -> CaseProfile:
-    from bench_lib.backends import detect, visibility
+    """Look into a case on the first device, with ``variables`` in the worker's environment.
+
+    Raises CaseSkipped, CaseFault, LaunchError, DeviceBusyError or UnprofiledError.
+    """
+    from bench_lib.backends import detect, is_gpu, visibility
     from bench_lib.engine import profiles
     from bench_lib.engine.devicelock import DeviceLock
     from bench_lib.launch.profiled import ProfileRequest
 
     device = detect()[0]
+    if tool != TORCH and not is_gpu(device):
+        raise profiles.UnprofiledError(
+            f"--tool {tool} looks into a GPU, and there is none here; leave it out for torch's"
+        )
     say(f"{case.id} on {device.key}, by {tool}; kept in {folder}")
     if str(case.params.get("compile_mode", "eager")) not in ("eager", "graph"):
         say("compiling with cold caches takes 1 to 3 minutes, max-autotune 5 to 10")
     # Ranks see all devices, and choose.
-    environment = visibility(device) if case.launch.ranks == 1 else None
+    own = visibility(device) if case.launch.ranks == 1 else {}
+    environment = {**own, **(variables or {})} or None
     lock = DeviceLock(device)
     lock.acquire(LOCK_WAIT_S, say)
     try:

@@ -14,7 +14,8 @@ from bench_lib.cli.measuring import Keeping, Measuring
 from bench_lib.cli.options import grouped
 from bench_lib.cli.output import DEFAULT_MATRIX, say
 from bench_lib.cli.reading import meant
-from bench_lib.model import TASKS, Case, Hardware, Param, Record, Sampling, UserError
+from bench_lib.launch.launchers import ranks_waiting
+from bench_lib.model import TASKS, Case, Hardware, Param, Sampling, UserError
 from bench_lib.studies.asked import Template, above_zero, names_in, numbers_in
 
 if TYPE_CHECKING:
@@ -213,8 +214,11 @@ def _measure_over_ranks(study: _Study, subjects: Sequence[Subject], asked: Scali
     from bench_lib.studies.scaling import GPUS, RANKS, WEAK, points, powers_of_two
 
     is_gpu = backends.is_gpu(study.device)
-    cores = study.device.compute_units or 1
-    numbers = powers_of_two(asked.at_most or (len(study.devices) if is_gpu else cores))
+    cores, waiting = study.device.compute_units or 1, ranks_waiting()
+    usual = len(study.devices) if is_gpu else cores
+    numbers = powers_of_two(asked.at_most or waiting or usual)
+    if waiting is not None and asked.at_most is None:
+        numbers = sorted({*numbers, waiting})
     if asked.ranks is not None:
         chosen = numbers_in(asked.ranks, "--ranks")
         numbers = sorted({1, *(n for n in chosen if asked.at_most is None or n <= asked.at_most)})
@@ -232,7 +236,15 @@ def _measure_mnist(study: _Study, asked: ScalingOptions) -> None:
     """Measure a small network on MNIST, from one thread to all GPUs."""
     from bench_lib import backends
     from bench_lib.cases.training import training_case
-    from bench_lib.studies.scaling import GPUS, OVER, STRONG, Subject, points, powers_of_two
+    from bench_lib.studies.scaling import (
+        GPUS,
+        OVER,
+        STRONG,
+        THREADS,
+        Subject,
+        points,
+        powers_of_two,
+    )
 
     gpus = [device for device in study.devices if backends.is_gpu(device)]
     machine = backends.this_cpu() if gpus else study.device
@@ -255,7 +267,10 @@ def _measure_mnist(study: _Study, asked: ScalingOptions) -> None:
 
     def curves(way: str) -> list[ScalingPoint]:
         cores = machine.compute_units or 1
-        workers = powers_of_two(asked.at_most or (max(1, len(gpus)) if way == GPUS else cores))
+        most = max(1, len(gpus)) if way == GPUS else cores
+        if way != THREADS:
+            most = ranks_waiting() or most
+        workers = powers_of_two(asked.at_most or most)
         available = cores if way != GPUS else None if gpus else 0
         kinds = asked.kinds or [STRONG]
         found = [points(subject, way, kind, workers, available=available) for kind in kinds]
@@ -290,7 +305,6 @@ class _Study(Measuring):
     ) -> None:
         """Measure points on a device, before them ``short`` in a process of its own."""
         from bench_lib.engine.settings import PLANNED
-        from bench_lib.studies.figures import figures_of
         from bench_lib.studies.scaling import cases_of
 
         self._points += points
@@ -301,9 +315,7 @@ class _Study(Measuring):
         with self.engine() as engine:
             self.announce(cases, f", {processes} times" if processes > 1 else "")
             if short is not None:
-                say(f"some steps of {short.id}, to foretell what it takes")
-                (outcome,) = engine.held.measure_again([short], -1)
-                self._short = figures_of(Record(short, attempts=outcome.attempts), device)
+                self._short = self.foretold(engine, short)
             for number, case in enumerate(cases, 1):
                 say(f"[{number}/{len(cases)}] {case.id}")
                 engine.measure(case)

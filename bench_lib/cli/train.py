@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,11 +14,13 @@ from bench_lib.cli.measuring import Keeping, Measuring
 from bench_lib.cli.options import grouped
 from bench_lib.cli.output import say
 from bench_lib.launch.faults import LaunchError
+from bench_lib.launch.launchers import ranks_waiting
 from bench_lib.model import MEMORY_FORMATS, Case, Sampling, UserError
 from bench_lib.studies.asked import above_zero, numbers_in
 
 if TYPE_CHECKING:
     from bench_lib.model import Param, Record
+    from bench_lib.studies.figures import Figures
 
 app = branch("train")
 
@@ -27,8 +29,16 @@ NETWORKS = {"resnet": "resnet50", "swinv2": "swin_v2_t", "vit": "vit_b_16"}
 PRECISIONS = {"float32": "fp32", "automixed": "amp-fp16", "bfloat16": "bf16"}
 EPOCHS = {"inception_v3": 5}
 """Of the CIFAR-10 table where a command is not told; others 10."""
+COLUMNS = [1, 2, 4, 8, 16]
+"""Numbers of GPUs of the CIFAR-10 table."""
 DOWNLOAD_LIMIT_S = 3600.0
 FED = ("loader", "device")
+THEIR_DATA = Path("data")
+"""Where the CIFAR-100 script downloads to."""
+PROFILED, KERNELS = 3, 10
+"""Steps that the CIFAR-100 script profiles, and rows of its table."""
+SHORT_STEPS = 5
+"""From which the CIFAR-10 table's time is foretold."""
 
 Precision = Annotated[
     str, typer.Option(help="float32, automixed, bfloat16; or fp32, tf32, amp-bf16 ...")
@@ -43,7 +53,9 @@ TimeLimit = Annotated[float, typer.Option(help="Seconds for a case.")]
 class Manner:
     """How images come, and how the network takes them."""
 
-    workers: Annotated[int, typer.Option(help="Processes of the DataLoader.")] = 4
+    workers: Annotated[
+        int, typer.Option("--workers", "--num-workers", help="Processes of the DataLoader.")
+    ] = 4
     memory_format: Annotated[
         str, typer.Option(help=f"Of images: {' or '.join(MEMORY_FORMATS)}.")
     ] = "nchw"
@@ -59,11 +71,22 @@ class TrainingSource:
     seed: Annotated[int, typer.Option(help="Of weights, data and order.")] = 1337
     data: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="The data set's folder (default: generated data)."),
+        typer.Option(
+            "--data",
+            "--data-path",
+            "-dp",
+            metavar="DIR",
+            help="The data set's folder (default: generated data).",
+        ),
     ] = None
     download: Annotated[
         bool, typer.Option("--download", help="Fetch what is missing in --data before measuring.")
     ] = False
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What tells workers where the data set is."""
+        return {} if self.data is None else {"BENCH_LIB_DATA": str(self.data.absolute())}
 
 
 @app.command()
@@ -71,21 +94,36 @@ class TrainingSource:
 def cifar100(
     *,
     network: Annotated[
-        str, typer.Option(help="resnet, swinv2 or vit; or resnet50, cnn ...")
+        str,
+        typer.Option("--network", "--model", help="resnet, swinv2 or vit; or resnet50, cnn ..."),
     ] = "resnet",
-    precision: Precision = "float32",
-    batch_size: Annotated[int, typer.Option(help="Images a step, per rank.")] = 256,
+    precision: Precision = "automixed",
+    batch_size: Annotated[
+        int, typer.Option("--batch-size", "-bs", help="Images a step, per rank.")
+    ] = 256,
     max_steps: Annotated[
-        int, typer.Option(min=1, max=LARGEST, help="Steps that are trained.")
+        int,
+        typer.Option("--max-steps", "-ms", min=1, max=LARGEST, help="Steps that are trained."),
     ] = 20,
     max_epochs: Annotated[int, typer.Option(min=1, max=LARGEST, help="Epochs at most.")] = 1,
     feed: FeedOption = "loader",
     manner: Manner,
-    ranks: Annotated[int, typer.Option(help="Processes, one a GPU.")] = 1,
+    ranks: Annotated[
+        int | None, typer.Option(help="Processes, one a GPU (default: those of the launch, or 1).")
+    ] = None,
     strong: Annotated[
         bool, typer.Option("--strong", help="The batch is of all ranks and divided among them.")
     ] = False,
     source: TrainingSource,
+    download_only: Annotated[
+        bool, typer.Option("--download-only", help="Fetch what is missing in --data, and leave.")
+    ] = False,
+    torch_profile: Annotated[
+        bool,
+        typer.Option(
+            "--torch-profile", help="Profile some steps more: a Chrome trace and a table."
+        ),
+    ] = False,
     time_limit: TimeLimit = 600.0,
     keeping: Keeping,
 ) -> None:
@@ -93,7 +131,12 @@ def cifar100(
     from bench_lib.formulas.images import DATASETS
     from bench_lib.studies import training
 
+    if download_only:
+        _ready("cifar100", source.data or THEIR_DATA, download=True)
+        return
+
     above_zero(time_limit, "--time-limit", "a time in seconds")
+    ranks = ranks_waiting() or 1 if ranks is None else ranks
     values: dict[str, Param] = {
         "dataset": "cifar100",
         "batch_size": batch_size,
@@ -101,8 +144,7 @@ def cifar100(
         "strong": strong,
         **_common(network, precision, feed, manner, source),
     }
-    # Batches of a loader's processes come together, and are a step of the measurement.
-    at_once = max(1, manner.workers) if feed == "loader" else 1
+    at_once = _at_once(feed, manner)
     together = batch_size * ranks if not strong else batch_size
     steps = min(max_steps, max_epochs * max(1, DATASETS["cifar100"].train // max(1, together)))
     iterations = -(-steps // at_once)
@@ -124,8 +166,32 @@ def cifar100(
         training.training_row(what, case, figures)
         for (what, case), figures in zip(cases.items(), seen, strict=True)
     ]
+    if torch_profile:
+        _profile(cases[training.TOGETHER], session, source, json=keeping.json)
     session.say_apart()
     session.tell(rows, training.training_table(rows))
+
+
+def _profile(case: Case, session: Measuring, source: TrainingSource, *, json: bool) -> None:
+    """Look into some steps more, and print the kernels unless JSON is printed.
+
+    What cannot be profiled costs no figure; the reason is said.
+    """
+    from bench_lib.cli.kernels import tell
+    from bench_lib.cli.profile import DEFAULT_OUTPUT, TORCH, look
+    from bench_lib.engine.profiles import UnprofiledError
+    from bench_lib.launch.faults import CaseFault, CaseSkipped
+
+    session.say_apart()
+    try:
+        seen = look(
+            case, DEFAULT_OUTPUT / case.id, TORCH, say, steps=PROFILED, variables=source.variables
+        )
+    except (CaseSkipped, CaseFault, UnprofiledError) as error:
+        say(f"not profiled: {error}")
+        return
+    if not json:
+        tell(seen, KERNELS, json=False)
 
 
 @app.command("cifar10-table")
@@ -133,14 +199,26 @@ def cifar100(
 def cifar10_table(
     *,
     network: Annotated[
-        str, typer.Option(help="resnet50 at 32 or inception_v3 at 299 pixels.")
+        str,
+        typer.Option("--network", "--model", help="resnet50 at 32 or inception_v3 at 299 pixels."),
     ] = "resnet50",
-    ranks: Annotated[str, typer.Option(help="Numbers of GPUs, a column each.")] = "1,2,4,8,16",
+    ranks: Annotated[
+        str | None,
+        typer.Option(help="Numbers of GPUs, a column each (default: 1,2,4,8,16; of a launch all)."),
+    ] = None,
     epochs: Annotated[
         int | None,
         typer.Option(min=1, max=LARGEST, help="Whole epochs (default: 10; of Inception 5)."),
     ] = None,
-    batch_size: Annotated[int, typer.Option(help="Images a step, per GPU.")] = 32,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=LARGEST, help="So many steps in place of epochs; times are scaled."
+        ),
+    ] = None,
+    batch_size: Annotated[
+        int, typer.Option("--batch-size", "-bs", help="Images a step, per GPU.")
+    ] = 32,
     precision: Precision = "float32",
     feed: FeedOption = "device",
     manner: Manner,
@@ -152,23 +230,45 @@ def cifar10_table(
     from bench_lib.cases.training import training_case
     from bench_lib.studies import training
 
+    if steps is not None and epochs is not None:
+        raise UserError("--steps and --epochs are two lengths of a row; choose one")
     chosen = EPOCHS.get(network, 10) if epochs is None else epochs
     above_zero(time_limit, "--time-limit", "a time in seconds")
     values: dict[str, Param] = {
         "dataset": "cifar10",
         "batch_size": batch_size,
-        "epochs": chosen,
         **_common(network, precision, feed, manner, source),
     }
+    counts = COLUMNS if ranks is None else numbers_in(ranks, "--ranks")
+    if ranks is None and (waiting := ranks_waiting()) is not None:
+        counts = sorted({waiting, *(count for count in COLUMNS if count < waiting)})
     base = Case("", "", time_limit_s=time_limit)
-    cases = [training_case(base, **values, ranks=count) for count in numbers_in(ranks, "--ranks")]
+    rounds = -(-(steps or SHORT_STEPS) // _at_once(feed, manner))
+    sampling = Sampling(iterations=rounds, max_iterations=rounds, checks=False)
+    short_base = replace(base, sampling=sampling)
+    few = training_case(short_base, **values)
+    if steps is None:
+        cases = [training_case(base, **values, epochs=chosen, ranks=count) for count in counts]
+    else:
+        cases = [training_case(short_base, **values, ranks=count) for count in counts]
     session = _session("train-cifar10-table", "cifar10", source, keeping)
-    seen = session.figures_of_all(cases)
-    rows = training.ranks_rows(cases, seen, chosen)
-    session.tell(rows, training.ranks_table(rows))
+    told: dict[str, str] = {}
+
+    def foretell(short: Figures) -> list[str]:
+        told.update(training.what_fits(cases, short, chosen))
+        return training.foretold_lines(cases, short, chosen, told)
+
+    seen = session.figures_of_all(cases, short=few if steps is None else None, foretell=foretell)
+    rows = training.ranks_rows(cases, training.with_what_fits(seen, told), chosen)
+    session.tell(rows, training.ranks_table(rows, steps))
 
 
 # ---- what both need -----------------------------------------------------------------------
+
+
+def _at_once(feed: str, manner: Manner) -> int:
+    """Return how many batches are one step of the measurement: a loader's processes deliver so."""
+    return max(1, manner.workers) if feed == "loader" else 1
 
 
 def _common(
@@ -201,11 +301,9 @@ def _session(name: str, dataset: str, source: TrainingSource, keeping: Keeping) 
     """
     from bench_lib.backends import detect
 
-    variables: dict[str, str] = {}
     if source.data is not None:
         _ready(dataset, source.data, download=source.download)
-        variables["BENCH_LIB_DATA"] = str(source.data.absolute())
-    return Measuring(name, detect()[0], keeping, variables)
+    return Measuring(name, detect()[0], keeping, source.variables)
 
 
 def _ready(dataset: str, folder: Path, *, download: bool) -> None:

@@ -640,12 +640,16 @@ class HeldDevice:
         return self._found[side]
 
     def _described(self, side: Side) -> Environment:
-        """Describe a side but for what its worker says; inside a container little is known."""
+        """Describe a side but for what its worker says; inside a container little is known.
+
+        What was set for it is recorded, but for our own variables, which tell workers files.
+        """
+        told = [name for name in side.environment if not name.startswith("BENCH_LIB_")]
         if side.command_prefix:
-            known = fingerprint.collect(environ=side.environment)
+            known = fingerprint.collect(environ=side.environment, told=told)
             return replace(known, rocm=None, libraries={}, caches={})
         environ = {**os.environ, **side.environment}
-        described = fingerprint.collect(environ=environ)
+        described = fingerprint.collect(environ=environ, told=told)
         if self._settings.tune:
             search = searched(backends.of(self.device).tuned_cache)
             filled = {**described.caches, search: "searched first"}

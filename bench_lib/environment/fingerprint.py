@@ -7,7 +7,7 @@ import platform
 import re
 import socket
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -38,9 +38,11 @@ def collect(
     root: Path = ROOT,
     environ: Mapping[str, str] = os.environ,
     cwd: Path | None = None,
+    told: Collection[str] = (),
 ) -> Environment:
     """Describe this machine's environment, all but the versions that only a worker knows.
 
+    Variables named in `told` were set on purpose and are recorded whatever they are called.
     `cwd` (the current directory unless given) is where git is asked for the commit.  What
     cannot be read is None or left out.
     """
@@ -65,7 +67,7 @@ def collect(
         huge_pages=_huge_pages(root),
         kernel_options=_kernel_options(root),
         libraries={name: each.libraries[name] for each in installed for name in each.libraries},
-        variables=variables.recorded(environ),
+        variables=variables.recorded(environ, told),
         caches=found(environ, cwd),
     )
 

@@ -12,7 +12,7 @@ import hashlib
 import os
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from bench_lib import backends
@@ -85,13 +85,17 @@ _HIDDEN = re.compile(r"hidden ([0-9a-f]{4})-[0-9a-f]{12}")
 """What stands for a value: a name of the key, and the hash."""
 
 
-def recorded(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return by name what is recorded of the variables that may change speed."""
+def recorded(environ: Mapping[str, str], told: Collection[str] = ()) -> dict[str, str]:
+    """Return by name what is recorded of the variables that may change speed.
+
+    Those in `told` were set on purpose.  They are recorded whatever they are called.
+    """
     known = _KNOWN.union(backends.variables())
     return {
         name: value if _may_be_read(name, value, known) else _hidden(name, value)
         for name, value in sorted(environ.items())
-        if (name in known or name.startswith(_FAMILIES)) and not _SECRET.search(name.upper())
+        if name in told
+        or ((name in known or name.startswith(_FAMILIES)) and not _SECRET.search(name.upper()))
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 from collections.abc import Sequence
@@ -78,8 +79,17 @@ class MicroOptions:
     judge: bool = False
     baselines: Path = BASELINES
     json: bool = False
+    check: bool = True
+    """Whether the answer is held against FP32 eager's, and FLOPs are counted."""
+    again: bool = True
+    """Whether a disturbed measurement is made once more."""
     remarks: list[str] = field(default_factory=list)
     """What is done differently from what was asked, to be said before anything is measured."""
+
+    @property
+    def kept(self) -> bool:
+        """Whether it goes into a history, and is measured as the suite measures."""
+        return self.history is not None
 
     @property
     def task(self) -> str:
@@ -219,6 +229,16 @@ def _add_our_flags(group: argparse._ArgumentGroup) -> None:
         help="folder of baseline files, for --judge (baselines)",
     )
     add("--json", action="store_true", help="print JSON; the lines go to stderr")
+    add(
+        "--check",
+        action="store_true",
+        help="hold the answer against FP32 eager, count FLOPs (a run that is kept always does)",
+    )
+    add(
+        "--again",
+        action="store_true",
+        help="measure once more if something disturbed it (a run that is kept always does)",
+    )
 
 
 def read_options(words: Sequence[str]) -> MicroOptions:
@@ -240,13 +260,16 @@ def read_options(words: Sequence[str]) -> MicroOptions:
     ]
     if given.opt_step > 1 and given.mode == "inference":
         remarks.append(f"--opt-step {given.opt_step} does nothing in inference")
+    history = given.history or (Path("history") if given.judge else None)
     told = vars(given) | {
         "flops_prof_step": step,
         "fp16": bool(given.fp16),
         "device_ids": _device_ids(given.device_ids),
         "dist_backend": given.dist_backend and given.dist_backend.lower(),
         "compiling": compiling if given.compile else Compiling(),
-        "history": given.history or (Path("history") if given.judge else None),
+        "history": history,
+        "check": given.check or history is not None,
+        "again": given.again or history is not None,
     }
     if launcher is not None:
         if overruled := _said(given, OVERRULED):
@@ -373,6 +396,8 @@ def _check_ranks(options: MicroOptions) -> None:
 
 def _check_files(options: MicroOptions) -> None:
     """Have it found out before measuring that a result could not be written."""
+    with contextlib.suppress(OSError):  # which the check of the files names
+        Path(options.output_dir).mkdir(parents=True, exist_ok=True)
     files = [options.csv]
     if options.result is not None:
         files += [options.result, part_of(options.result)]

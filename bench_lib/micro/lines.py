@@ -54,22 +54,25 @@ def before_warmup(options: MicroOptions) -> list[str]:
     return lines
 
 
-def warming_up(warmup: Sequence[PrintedIteration], steps: int) -> list[str]:
-    """Return a line for each of the first iterations of ``steps`` for warming up."""
-    lines = [f"Warming up ({steps} iterations)..."]
-    lines += [f"Warmup iteration {i}: {_iteration(seen)}" for i, seen in enumerate(warmup)]
+def warming_up(
+    warmup: Sequence[PrintedIteration], steps: int | None = None, *, since: int = 0
+) -> list[str]:
+    """Return a line for each iteration from ``since`` on; with all ``steps`` it is over."""
+    lines = [] if since else ["Warming up..."]
+    lines += [
+        f"Warmup iteration {i}: {_iteration(seen)}" for i, seen in enumerate(warmup) if i >= since
+    ]
+    if steps is None:
+        return lines
     if steps > len(warmup):
         lines.append(f"... {steps - len(warmup)} more")
     return [*lines, "Warmup complete.", ""]
 
 
-def timed(measured: Sequence[PrintedIteration], steps: int, *, steady: bool) -> list[str]:
-    """Return a line for each measured iteration, and whether ``steps`` for warming up sufficed."""
-    lines = ["Running timed iterations..."]
-    lines += [f"Epoch {i}: {_iteration(seen)}" for i, seen in enumerate(measured)]
-    if not steady:
-        lines.append(f"NOTE: not steady yet after {steps} iterations for warming up")
-    return lines
+def timed(measured: Sequence[PrintedIteration], *, since: int = 0) -> list[str]:
+    """Return a line for each measured iteration; ``since`` is the first one's number."""
+    lines = [] if since else ["Running timed iterations..."]
+    return [*lines, *(f"Epoch {since + i}: {_iteration(seen)}" for i, seen in enumerate(measured))]
 
 
 def _iteration(seen: PrintedIteration) -> str:

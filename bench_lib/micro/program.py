@@ -23,6 +23,8 @@ from bench_lib.worker.zygote import importing_torch
 FIRST_SPEAKS_S = 10.0
 """How long other ranks wait with their end, which ends them all, for the first to say why."""
 INTERRUPTED = 130
+THEIRS = ("INFO: ", "Initializing process group", "Rendezvous complete")
+"""How lines begin that ROCm's tool prints of each rank."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -97,6 +99,11 @@ def _rank(options: MicroOptions, place: RankPlace) -> int:
     return status
 
 
+def _say(output: Output, mark: str, text: str) -> None:
+    """Print a line; what ROCm's tool prints of each rank stays as it is, and others get a mark."""
+    output.say(text, mark="" if text.startswith(THEIRS) else mark)
+
+
 def _measured(options: MicroOptions, place: RankPlace) -> int:
     from bench_lib import backends
     from bench_lib.micro import lines
@@ -105,7 +112,7 @@ def _measured(options: MicroOptions, place: RankPlace) -> int:
 
     options = prepared(options, place)
     output = Output(sys.stderr if options.json else sys.stdout)
-    say = functools.partial(output.say, mark=f"[GPU {place.rank}] " if place.ranks > 1 else "")
+    say = functools.partial(_say, output, f"[GPU {place.rank}] " if place.ranks > 1 else "")
     passes = True
     trouble: list[str] = []
     with contextlib.ExitStack() as stack:

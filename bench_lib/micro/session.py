@@ -107,8 +107,13 @@ def case_from(options: MicroOptions, place: RankPlace, fp32: str) -> Case:
         "ranks": place.ranks,
     }
     sampling = Sampling(
-        iterations=options.iterations, max_iterations=options.iterations, measure_s=1e-9
+        iterations=options.iterations,
+        max_iterations=options.iterations,
+        measure_s=1e-9,
+        checks=options.check,
     )
+    if not options.kept:  # ROCm's tool sleeps for as long before it measures
+        sampling = dataclasses.replace(sampling, warmup_max_s=1.0)
     axes = network_axes({name: about.image_size for name, about in known.items()})
     return case_of(axes, values, Case(id="", workload="", sampling=sampling))
 
@@ -159,6 +164,7 @@ def run(
             launches=compare_streams(device),
             agree=group.agree,
             give_way=give_way,
+            brief=not options.kept,
         )
         looked = looked_at(options, case, context, say)
     passes = Passes(options, place, say)
@@ -211,13 +217,13 @@ class Looked(NamedTuple):
 def looked_at(
     options: MicroOptions, case: Case, context: MeasuringContext, say: Callable[[str], None]
 ) -> Looked:
-    """Measure a case and print each iteration, once more where something disturbed it.
+    """Measure a case and print each iteration; with ``again`` once more where it was disturbed.
 
     As in the suite, the second look is kept unless it was disturbed more.  The first step is
     always the first look's, because the second finds the caches that it filled.
     """
     first = kept = _look(options, case, context, say, is_first=True)
-    agree, cause = context.agree, disturbance(first.measurement)
+    agree, cause = context.agree, disturbance(first.measurement) if options.again else None
     if agree(float(cause is not None)):
         say(f"INFO: measuring once more: {cause or 'another rank was disturbed'}")
         second = _look(options, case, context, say, is_first=False)
@@ -231,8 +237,9 @@ def looked_at(
             kept = Looked(measurement, first.warmup, second.measured)
         else:
             say("INFO: that was disturbed more; the first is kept")
-    steps = 1 + kept.measurement.warmup_iterations
-    _say(say, lines.timed(kept.measured, steps, steady=kept.measurement.steady))
+    if not kept.measurement.steady:
+        steps = 1 + kept.measurement.warmup_iterations
+        say(f"NOTE: not steady yet after {steps} iterations for warming up")
     return kept
 
 
@@ -245,15 +252,25 @@ def _look(
     is_first: bool,
 ) -> Looked:
     warmup: list[PrintedIteration] = []
+    measured: list[PrintedIteration] = []
 
     def entered(phase: str) -> None:
         if phase == "first step" and is_first:
             _say(say, lines.before_warmup(options))
+        if phase == "warm-up" and is_first and options.task == "train":
+            warmup.extend(watched.first())
+            _say(say, lines.warming_up(warmup))
         if phase == "give way" and is_first:
-            warmup.extend(watched.warmup())
-            _say(say, lines.warming_up(warmup, watched.steps))
+            before = len(warmup)
+            warmup.extend(watched.warmup()[before:])
+            _say(say, lines.warming_up(warmup, watched.steps, since=before))
         if phase == "measure":
             say("INFO: running the benchmark..")
+
+    def shown(seconds: list[float]) -> None:
+        seen = watched.measured(seconds, since=len(measured))
+        _say(say, lines.timed(seen, since=len(measured)))
+        measured.extend(seen)
 
     mode, text = options.compiling.mode, options.compiling.options
     watched = Watched(
@@ -263,9 +280,10 @@ def _look(
         keeps_losses=mode == "graph" or records_graphs(mode, text),
         entered=entered,
     )
-    watching = dataclasses.replace(context, phase=watched.enter, prepare=watched.prepare)
-    seen = measure(case, watching)
-    return Looked(seen, warmup, watched.measured(seen.iteration_s))
+    watching = dataclasses.replace(
+        context, phase=watched.enter, prepare=watched.prepare, shown=shown
+    )
+    return Looked(measure(case, watching), warmup, measured)
 
 
 def _disturbed(measurement: Measurement) -> float:

@@ -92,6 +92,10 @@ class Watched:
             return False
         return self.phase != "warm-up" or len(self.losses[self.phase]) < SHOWN
 
+    def first(self) -> list[PrintedIteration]:
+        """Return the very first iteration, as soon as it is done."""
+        return self._iterations(self._losses("first step"), [self.first_step_s])
+
     def warmup(self) -> list[PrintedIteration]:
         """Return the first iterations, the very first included, once all are done."""
         assert self._marks is not None
@@ -109,12 +113,12 @@ class Watched:
         self.clock.synchronize()
         return self._marks.intervals()[: self._marked - 1]
 
-    def measured(self, seconds: list[float]) -> list[PrintedIteration]:
-        """Return the measured iterations, which took so long."""
-        return self._iterations(self._losses("measure"), seconds)
+    def measured(self, seconds: list[float], *, since: int = 0) -> list[PrintedIteration]:
+        """Return measured iterations from ``since`` on, which took so long."""
+        return self._iterations(self._losses("measure", since), seconds)
 
-    def _losses(self, phase: str) -> list[float]:
-        return [float(loss) for loss in self.losses.get(phase, [])]
+    def _losses(self, phase: str, since: int = 0) -> list[float]:
+        return [float(loss) for loss in self.losses.get(phase, [])[since:]]
 
     def _iterations(self, losses: list[float], seconds: list[float]) -> list[PrintedIteration]:
         if not self.training:

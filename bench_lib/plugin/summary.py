@@ -15,6 +15,7 @@ from bench_lib.model import Record, Status
 from bench_lib.plugin.measuring import PerfSession
 from bench_lib.plugin.progress import SILENT
 from bench_lib.report import console
+from bench_lib.storage import acceptance
 from bench_lib.verdict.severity import FAILING
 from bench_lib.verdict.statistics.comparison import LEAST_PROCESSES
 
@@ -118,8 +119,24 @@ def _next_step(session: PerfSession, records: list[Record]) -> str:
         if settings.processes < LEAST_PROCESSES:
             others = shlex.join(["pytest", *_without_processes(arguments)])
             first, run = f"{others} --perf-processes {LEAST_PROCESSES} && ", "latest"
+        if refused := _too_unsteady(records):
+            return refused
         return f'{first}bench-lib baseline accept --run {run}{folders} --reason "first baseline"'
     return ""
+
+
+def _too_unsteady(records: list[Record]) -> str:
+    """Say what accept would refuse, with the remedy, where it would refuse all; else nothing."""
+    new = [record for record in records if record.status is Status.NO_BASELINE]
+    why = [(record.case.id, acceptance.unsteady(record)) for record in new]
+    if any(words is None for _, words in why):
+        return ""
+    case_id, words = why[0]
+    refused = formats.many(len(why), "case")
+    return (
+        f"baseline accept would refuse {refused} ({case_id}: {words}); measure on a "
+        "quiet machine, take a longer step, or accept it with --force and say why"
+    )
 
 
 def _unless_default(option: str, path: Path) -> str:

@@ -239,8 +239,13 @@ def _is_sound(record: Record) -> bool:
     return record.status is not Status.ERROR and not faults
 
 
+def unsteady(record: Record) -> str | None:
+    """Return why a record's iterations spread too far to be accepted; None where they do not."""
+    return next(iter(_unsteady(processes_of(record), record.case)), None)
+
+
 def _unsteady(processes: list[ProcessSummary], case: Case) -> list[str]:
-    spread = statistics.median(p.values.get("stability", 0.0) for p in processes)
+    spread = statistics.median([p.values.get("stability", 0.0) for p in processes] or [0.0])
     if spread <= case.limits.spread:
         return []
     return [f"iterations spread by {spread:.0%}; the limit is {case.limits.spread:.0%}"]

@@ -485,13 +485,21 @@ def request_of(row: ScalingRow) -> SchedulerRequest | None:
         threads = max(threads, math.ceil(seen.cpus / tasks - NEGLIGIBLE))
     before = OPENING_S + (seen.first_step_s or 0.0) + (seen.warmup_s or 0.0)
     memory_gib = math.ceil(seen.host_memory_bytes * MEMORY_MARGIN / 2**30)
-    minutes = math.ceil((before + seen.wall_s) * TIME_MARGIN / 60)
+    minutes = math.ceil((before + max(seen.wall_s, _job_s(seen))) * TIME_MARGIN / 60)
     gpus = row.workers if row.over == GPUS else 0
     options = f"--ntasks={tasks} --cpus-per-task={threads} --mem={memory_gib}G "
     options += f"--time={minutes // 60:02d}:{minutes % 60:02d}:00"
     options += f" --gres=gpu:{gpus}" if gpus else ""
     memory_bytes = memory_gib * 2**30
     return SchedulerRequest(seen.case_id, tasks, threads, memory_bytes, minutes * 60, gpus, options)
+
+
+def _job_s(seen: Figures) -> float:
+    """Return the seconds of the whole job: its epochs, or one where some steps were measured."""
+    if seen.training is None or not seen.items_per_s:
+        return 0.0
+    epochs = int(seen.params.get("epochs") or 1)
+    return epochs * seen.training.samples / seen.items_per_s
 
 
 def requests(rows: Sequence[ScalingRow]) -> list[SchedulerRequest]:
@@ -513,7 +521,9 @@ def requests(rows: Sequence[ScalingRow]) -> list[SchedulerRequest]:
 
 def request_lines(found: Sequence[SchedulerRequest]) -> list[str]:
     """Say what a job should ask for."""
+    job = "the whole job, at least an epoch, with "
     margins = f"{percent(MEMORY_MARGIN - 1)} more memory and {percent(TIME_MARGIN - 1)} more time"
     return [
-        f"a job of {each.case_id}: sbatch {each.options} ({margins} than seen)" for each in found
+        f"a job of {each.case_id}: sbatch {each.options} ({job}{margins} than seen)"
+        for each in found
     ]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bench_lib.cases.training import training_case
-from bench_lib.formulas.images import INPUT_ALONE
+from bench_lib.formats import many
+from bench_lib.formulas.images import DATASETS, INPUT_ALONE
 from bench_lib.model import MOST_STEPS_TOLD, Case, Param, Record, Training
 from bench_lib.studies.figures import (
     Figures,
@@ -179,6 +181,62 @@ class RanksRow:
     efficiency: float | None = None
 
 
+def epochs_s(case: Case, short: Figures, epochs: int) -> float | None:
+    """Return the seconds that whole epochs take at the rate of one rank; None if unknown.
+
+    That is the least: as long as N ranks do N times as much.
+    """
+    if not short.items_per_s:
+        return None
+    samples = DATASETS[str(case.params["dataset"])].train
+    return epochs * samples / short.items_per_s / case.launch.ranks
+
+
+def what_fits(cases: Sequence[Case], short: Figures, epochs: int) -> dict[str, str]:
+    """Return what would fit into a case's time limit, by case; nothing where it fits as it is."""
+    found = {}
+    for case in cases:
+        taken_s = epochs_s(case, short, epochs)
+        if taken_s is None or taken_s <= case.time_limit_s:
+            continue
+        most = int(epochs * case.time_limit_s / taken_s)
+        ways = [f"--epochs {most}"] if most else []
+        ways += ["--steps 100", f"--time-limit {math.ceil(2 * taken_s)}"]
+        found[case.id] = f"what fits is {' or '.join(ways)}"
+    return found
+
+
+def foretold_lines(
+    cases: Sequence[Case], short: Figures, epochs: int, fits: Mapping[str, str]
+) -> list[str]:
+    """Say how long each row takes, and what would fit where that is beyond its limit."""
+    taken = [(case, epochs_s(case, short, epochs)) for case in cases]
+    known = [(case, least_s) for case, least_s in taken if least_s is not None]
+    if not known:
+        return [f"how long it takes is unknown: {short.status}: {short.reason}"]
+    total_s = math.fsum(least_s for _, least_s in known)
+    lines = [f"{many(epochs, 'epoch')} take {_minutes(total_s)} or more in all"]
+    for case, least_s in known:
+        fit = fits.get(case.id)
+        limit = f", above the limit of {case.time_limit_s:g} s; {fit}" if fit else ""
+        lines.append(f"GPU ({case.launch.ranks}): {_minutes(least_s)}{limit}")
+    return lines
+
+
+def _minutes(taken_s: float) -> str:
+    return f"{math.ceil(taken_s / 60)} min"
+
+
+def with_what_fits(seen: Sequence[Figures], fits: Mapping[str, str]) -> list[Figures]:
+    """Return figures whose reason, where a time limit ended them, says what would fit."""
+    return [
+        replace(one, reason=f"{one.reason}; {fits[one.case_id]}")
+        if one.reason.startswith("time limit") and one.case_id in fits
+        else one
+        for one in seen
+    ]
+
+
 def ranks_rows(cases: Sequence[Case], seen: Sequence[Figures], epochs: int) -> list[RanksRow]:
     """Return a row for each case of the table; what was not measured knows no ranks itself."""
     pairs = list(zip((case.launch.ranks for case in cases), seen, strict=True))
@@ -186,11 +244,14 @@ def ranks_rows(cases: Sequence[Case], seen: Sequence[Figures], epochs: int) -> l
     rows = []
     for ranks, one in pairs:
         learnt, speed_up = one.training, ratio(one, alone)
+        taken_s = one.wall_s
+        if learnt is not None and one.items_per_s and not one.params.get("epochs"):
+            taken_s = epochs * learnt.samples / one.items_per_s
         row = RanksRow(
             ranks,
             one,
-            training_s=one.wall_s,
-            epoch_s=None if one.wall_s is None else one.wall_s / epochs,
+            training_s=taken_s,
+            epoch_s=None if taken_s is None else taken_s / epochs,
             images_per_s=one.items_per_s,
             training_accuracy=last_epoch(learnt, epochs) if learnt else None,
             test_accuracy=learnt.test_accuracy if learnt else None,
@@ -222,8 +283,12 @@ RANKS = (
 )
 
 
-def ranks_table(rows: Sequence[RanksRow]) -> Table:
-    """Return the table by ranks: a column for each number of GPUs, a row for each figure."""
-    upright = table_of(rows, RANKS, _sources(rows))
+def ranks_table(rows: Sequence[RanksRow], steps: int | None = None) -> Table:
+    """Return the table by ranks: a column for each number of GPUs, a row for each figure.
+
+    With ``steps`` these were measured, and times are what whole epochs would take.
+    """
+    scaled = [] if steps is None else [f"times of whole epochs, at the rate of {steps} steps"]
+    upright = table_of(rows, RANKS, [*scaled, *_sources(rows)])
     headings, *lines = zip(upright.headings, *upright.rows, strict=True)
     return replace(upright, headings=headings, rows=lines)

@@ -50,6 +50,8 @@ STEADY = 0.02
 BLOCK_S = 0.1
 EARLY, EARLY_BLOCK_S = 0.005, 0.05
 """Blocks of half the length that agree so well end warming up before its least time."""
+BATCH_S = 2.0
+"""Between batches of so many seconds a caller may show what was measured."""
 LEAST_WARMUP_STEPS = 3
 """CUDA graphs are recorded on the second and third call of a compiled step."""
 
@@ -60,6 +62,7 @@ class Steadiness:
 
     least_s: float
     most_s: float
+    least_steps: int = LEAST_WARMUP_STEPS
     early_s: float = math.inf
     """Least time where all blocks of this time agree within 0.5%."""
     blocks: list[float] = field(default_factory=list)
@@ -114,7 +117,7 @@ class Steadiness:
     @property
     def is_finished(self) -> bool:
         """Whether to stop warming up, steady or not."""
-        if self.steps < LEAST_WARMUP_STEPS:
+        if self.steps < self.least_steps:
             return False
         if self.elapsed_s >= self.most_s or self.is_steady_early:
             return True
@@ -175,6 +178,10 @@ class MeasuringContext:
     """Lets another context of the device run for a moment; see docs/architecture.md."""
     prepare: Callable[[Workload], Workload] = lambda workload: workload
     """Lets a caller look into the steps; what it puts around them is measured too."""
+    brief: bool = False
+    """Warm up by one step where it is eager on a CPU: nothing is recorded, and nobody gives way."""
+    shown: Callable[[list[float]], None] | None = None
+    """Told the times of iterations by batches, while none is timed; None measures all at once."""
     forget: Callable[[], None] = forget_compiled
     """Drops compiled code of the case before, so that no case inherits its guards."""
 
@@ -252,12 +259,11 @@ def _measured(
     steady = _warmed_up(sampling, context, workload, first_step_s)
     warnings += steady.warnings
 
-    context.phase("give way")
-    context.give_way()
-    timed(clock, workload.step, steady.next_block(context.agree(first_step_s)))
-
     n = workload.steps or iterations_for(sampling, steady.blocks[-1])
-    parts = [clock.marks(block + 1) for block in blocks_for(sampling, workload, n)]
+    sizes = blocks_for(sampling, workload, n)
+    if context.shown is not None:
+        sizes = _sizes(n, max(1, int(BATCH_S / max(steady.blocks[-1], 1e-9))))
+    parts = [clock.marks(size + 1) for size in sizes]
     context.phase("measure")
     python_us = context.host_us()
 
@@ -265,7 +271,7 @@ def _measured(
         is_enough = stopping.is_enough(times, sampling.enough or 0.0)
         return context.agree(0.0 if is_enough else 1.0) == 0.0
 
-    seen = _stretch(clock, parts, workload, ends)
+    seen = _stretch(clock, parts, workload, ends, context.shown)
     intervals = seen.iteration_s
     peak = clock.peak_bytes()
     host_peak = host.peak_bytes()
@@ -304,7 +310,7 @@ def _measured(
         device_uuid=context.device_uuid,
         iteration_s=intervals if burst is None else burst.iteration_s,
         window_s=(seen.begin_s, seen.end_s),
-        wall_s=seen.end_s - seen.begin_s if burst is None else math.fsum(burst.iteration_s),
+        wall_s=seen.wall_s if burst is None else math.fsum(burst.iteration_s),
         sustained_s=None if burst is None else step_s,
         burst_window_s=None if burst is None else burst.window_s,
         warmup_s=steady.elapsed_s,
@@ -340,9 +346,17 @@ def _measured(
 def _warmed_up(
     sampling: Sampling, context: MeasuringContext, workload: Workload, first_step_s: float
 ) -> Steadiness:
+    """Warm up, then give way to another process and run a block more."""
+    clock = context.clock
+    brief = context.brief and not clock.asynchronous and not workload.compiled
+    least = 1 if brief else LEAST_WARMUP_STEPS
     context.phase("warm-up")
-    steady = Steadiness(sampling.warmup_s, sampling.warmup_max_s, sampling.warmup_early_s)
-    steady.warm_up(context.clock, workload.step, first_step_s, context.agree)
+    steady = Steadiness(sampling.warmup_s, sampling.warmup_max_s, least, sampling.warmup_early_s)
+    steady.warm_up(clock, workload.step, first_step_s, context.agree)
+    context.phase("give way")
+    context.give_way()
+    if not brief:
+        timed(clock, workload.step, steady.next_block(context.agree(first_step_s)))
     return steady
 
 
@@ -394,6 +408,11 @@ def uncollected() -> Iterator[None]:
         gc.enable()
 
 
+def _sizes(n: int, most: int) -> list[int]:
+    """Return the sizes of parts of ``n`` iterations, each of ``most`` but for the last."""
+    return [min(most, n - done) for done in range(0, n, most)]
+
+
 @dataclass(frozen=True)
 class _Stretch:
     """When the measured stretch began, its last step was issued, and the device was done."""
@@ -401,6 +420,8 @@ class _Stretch:
     begin_s: float
     issued_s: float
     end_s: float
+    wall_s: float
+    """Without the pauses between its parts."""
     cpu_s: float | None
     """CPU time of this process and those that it has started."""
     iteration_s: list[float]
@@ -411,10 +432,12 @@ def _stretch(
     parts: Sequence[Marks],
     workload: Workload,
     ends: Callable[[list[float]], bool],
+    shown: Callable[[list[float]], None] | None,
 ) -> _Stretch:
     """Run the measured stretch from a fresh start, the collector held off.
 
-    After each part but the last it is over where ``ends`` says so of the times up to then.
+    Each part's times are ``shown``, if somebody wants to see them.  If not, the stretch is over
+    after a part where ``ends`` says so of the times up to then.
     """
     family = host.family()
     with uncollected():
@@ -422,15 +445,19 @@ def _stretch(
         workload.rewind()
         clock.reset_peak()
         cpu_before = host.cpu_s(of=family)
-        clock.synchronize()
-        begin_s, times = clock.now(), list[float]()
+        begins_s, wall_s, times = list[float](), 0.0, list[float]()
         for marks in parts:
+            clock.synchronize()
+            begins_s.append(clock.now())
             issued_s, end_s = _loop(clock, marks, workload.step)
-            times += marks.intervals()
-            if marks is not parts[-1] and ends(times):
+            wall_s += end_s - begins_s[-1]
+            times += (new := marks.intervals())
+            if shown is not None:
+                shown(new)
+            elif marks is not parts[-1] and ends(times):
                 break
         cpu_s = _grown(cpu_before, host.cpu_s())
-    return _Stretch(begin_s, issued_s, end_s, cpu_s, times)
+    return _Stretch(begins_s[0], issued_s, end_s, wall_s, cpu_s, times)
 
 
 def _loop(clock: Clock, marks: Marks, step: Callable[[], object]) -> tuple[float, float]:

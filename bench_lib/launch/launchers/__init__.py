@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bench_lib.launch.faults import LaunchError
+from bench_lib.launch.launchers.gathered import Gathered
 from bench_lib.launch.launchers.launcher import (
     LaunchCommand,
     Launcher,
@@ -41,6 +42,8 @@ SHARED_VARIABLE = "BENCH_LIB_SHARED"
 ENTRY_POINT = "bench_lib.launchers"
 OURS: tuple[Launcher, ...] = (Torchrun(), Mpirun(), Srun())
 """The first whose variables are whole counts: each may itself have been started by the next."""
+GATHERED = Gathered()
+"""Before all of them: its ranks were started by one of them."""
 DEFAULT = OURS[0].name
 MOST_ON_A_CPU = 64
 """Ranks that are started where there is no GPU: enough to try what a cluster does."""
@@ -48,6 +51,7 @@ MOST_ON_A_CPU = 64
 
 def _all() -> Iterator[Launcher]:
     """Give ours, then others', which nobody looks for before they are needed."""
+    yield GATHERED
     yield from OURS
     yield from _others()
 
@@ -101,6 +105,12 @@ def meeting_point(place: Placement, environ: Mapping[str, str]) -> Meeting:
     return _starter(place).meeting_point(place, environ)
 
 
+def job_of(place: Placement, environ: Mapping[str, str]) -> list[str]:
+    """Return what tells a launch from others, the same on all its ranks; empty if unknown."""
+    told = [environ.get(name, "") for name in _starter(place).job]
+    return told if any(told) else []
+
+
 def without_ranks(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables less those that say which rank of another launch this process is."""
     own = re.compile("|".join(launcher.own for launcher in _all()))
@@ -147,7 +157,13 @@ def command_for(
 
 def name_of(text: str | None, environ: Mapping[str, str] = os.environ) -> str:
     """Return the name of the launcher that ``command_for`` would take; raises LaunchError."""
-    return read(_asked(text, environ))[0].name
+    launcher, words = read(_asked(text, environ))
+    return launcher.condition(words)
+
+
+def ranks_waiting(environ: Mapping[str, str] = os.environ) -> int | None:
+    """Return how many ranks this command's launch has; None where it was started alone."""
+    return GATHERED.waiting(environ.get(VARIABLE, ""))
 
 
 def noted_in(described: Environment, name: str | None) -> Environment:
@@ -169,7 +185,7 @@ def read(text: str) -> tuple[Launcher, tuple[str, ...]]:
         raise LaunchError(f"the launcher is {text!r}: {error}") from error
     launcher = _named(name)
     if launcher is None:
-        *names, last = (each.name for each in _all())
+        *names, last = (each.name for each in _all() if each is not GATHERED)
         raise LaunchError(
             f"the launcher is {text!r}; it has to be {', '.join(names)} or {last}, and then "
             'perhaps words of its own, such as "srun -p gpu"'

@@ -135,6 +135,10 @@ class Launcher(ABC):
             )
         return path
 
+    def condition(self, words: Sequence[str]) -> str:  # noqa: ARG002 - for others
+        """Return the name that a baseline keeps of it, by the user's words for it."""
+        return self.name
+
     def exit_code(self, rank: int, pid: str, said: str) -> int | None:  # noqa: ARG002 - for others
         """Return how a rank ended, from the launcher's output: negative for a signal.
 

@@ -30,7 +30,7 @@ MPICH = RankVariables("PMI_RANK", "MPI_LOCALRANKID", "PMI_SIZE", "MPI_LOCALNRANK
 _HOSTS = ("--host", "-host", "-H", "--hostfile", "-hostfile", "-machinefile", "--machinefile")
 _HYDRA_HOSTS = ("-hosts", "--hosts", "-host", "-f", "-hostfile", "-machinefile")
 _BINDING = ("--bind-to", "-bind-to", "--map-by", "-map-by")
-_TOLD = re.compile(
+TOLD = re.compile(
     r"(BENCH_LIB|CUDA|GLOO|GPU|HIP|HSA|LD|MASTER|MIOPEN|NCCL|NVIDIA|OMP|PYTHON|PYTORCH|RCCL|ROCM?"
     r"|ROCR|TORCH|TORCHINDUCTOR|TRITON)_\w+|PATH|PYTHONPATH|VIRTUAL_ENV"
 )
@@ -62,7 +62,7 @@ class Mpirun(Launcher):
                     words += ["--map-by", "slot:OVERSUBSCRIBE"]
             if os.geteuid() == 0:
                 words.append("--allow-run-as-root")
-            told = sorted({"PYTHONPATH", *(name for name in environ if _TOLD.fullmatch(name))})
+            told = sorted({"PYTHONPATH", *(name for name in environ if TOLD.fullmatch(name))})
             words += [word for name in told for word in ("-x", name)]
         else:
             alone = _is_alone(environ) and not has(extra, *_HYDRA_HOSTS)

@@ -1,0 +1,235 @@
+"""``bench-lib adopt``: what it makes of a network, a config and a test, and what it writes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from builders import make_attempt, make_case, make_measurement, make_record
+from command import ran
+from torch import nn
+
+from bench_lib.cases.matrix import cases_in
+from bench_lib.cli import adopt
+from bench_lib.model import Status
+from bench_lib.plugin.summary import _too_unsteady
+from bench_lib.worker import adopting
+from bench_lib.worker.workload import Setting
+from bench_lib.worker.workloads import build
+
+OWN = """
+import pytest
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, width=4):
+        super().__init__()
+        self.first = nn.Conv2d(3, width, 3, stride=8)
+        self.last = nn.Linear(width, 5)
+
+    def forward(self, image, mask=None):
+        return self.last(self.first(image).mean((2, 3)))
+
+class Words(nn.Module):
+    def __init__(self, words):
+        super().__init__()
+        self.table = nn.Embedding(words, 6)
+
+    def forward(self, ids):
+        return self.table(ids)
+
+class Small(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(1, 2, 3)
+        self.last = nn.Linear(2 * 26 * 26, 5)
+
+    def forward(self, image):
+        return self.last(self.first(image).flatten(1))
+
+class Odd(nn.Module):
+    def forward(self, a, b):
+        return a @ b
+
+class Config:
+    model_type = "tiny"
+    vocab_size = 50
+    max_position_embeddings = 16
+
+    def to_dict(self):
+        return {}
+
+@pytest.mark.parametrize(("rows", "turned"), [(3, True), (9, False)])
+def test_sorting(benchmark, rows, turned):
+    assert benchmark(sorted, range(rows), reverse=turned)[0] == 2
+
+def test_apart(benchmark):
+    assert benchmark.pedantic(max, args=(1, 2), rounds=3) == 2
+
+def test_made(benchmark, made):
+    benchmark(made)
+
+def test_nothing(benchmark):
+    pass
+
+number = 3
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """Be in a repository that has a module of its own, and a stand-in for transformers."""
+    (tmp_path / "mine.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Embedding(50, 3)
+
+        def forward(self, input_ids=None):
+            return self.table(input_ids)
+
+    auto = SimpleNamespace(from_config=lambda _config: Model())
+    monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(AutoModel=auto))
+    yield tmp_path
+    for name in [name for name in sys.modules if name.split(".")[0] in ("mine", "perf_tests")]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def run(own, monkeypatch, capsys):
+    """Return what runs the command, with the worker's part in this process and no measuring."""
+
+    def answer(words, **_options):
+        status = adopting.main(words[3:])
+        return SimpleNamespace(
+            returncode=status, **dict(zip(("stdout", "stderr"), capsys.readouterr(), strict=True))
+        )
+
+    monkeypatch.setattr(adopt.subprocess, "run", answer)
+    monkeypatch.setattr(adopt.subprocess, "call", lambda *_, **__: 0)
+    return lambda words: ran(["adopt", *words.split()], monkeypatch, capsys)
+
+
+def seen(target, *words):
+    """Return what the worker says of an object of that module."""
+    given = [adopting._argument(word) for word in words]
+    return adopting.adopted(f"mine:{target}", dict(given), [])
+
+
+@pytest.mark.parametrize(
+    ("words", "case_id"),
+    [
+        ("Net --batch 2", "net-b2"),
+        ("Words --arg words=30 --batch 2", "words-b2"),
+        ("Small --batch 2", "small-b2"),
+        ("Odd --input a=4,8 --input b=8,4 --batch 2", "odd-b2"),
+        ("Config --batch 2", "config-b2"),
+        ("test_sorting", "test-sorting"),
+        ("test_apart", "test-apart"),
+    ],
+)
+def test_what_is_written_builds_a_step_that_runs(own, run, words, case_id):
+    """By the matrix, the factory and the test that are in the repository now."""
+    answer = run(f"mine:{words}")
+    assert answer.status == 0, answer.err
+    (case,) = cases_in(own / "perf_tests" / "matrix.toml").values()
+    assert case.id == case_id
+    workload = build(case, Setting(torch.device("cpu")))
+    workload.step()
+    assert workload.items_per_step == (2 if case_id.endswith("-b2") else 1)
+    assert "perf_cases" in (own / "perf_tests" / "test_factories.py").read_text()
+    assert "not known: how much slower is too slow" in answer.out
+
+
+def test_inputs_are_drawn_from_layers_signature_and_config(own):
+    """An image of the size that runs, words of the table, as many as the config has."""
+    assert seen("Net").inputs == [adopting.Drawn("image", (3, 224, 224))]
+    assert seen("Small").inputs == [adopting.Drawn("image", (1, 28, 28))]
+    assert seen("Words", "words=30").inputs == [adopting.Drawn("ids", (128,), 30)]
+    assert seen("Config").inputs == [adopting.Drawn("input_ids", (16,), 50)]
+    assert seen("test_sorting").arguments == {"rows": 3, "turned": True}
+    assert seen("test_sorting", "rows=3", "turned=True").unknown == []
+    assert seen("Small").unknown == ["the size of image: 1x28x28 runs (--input NAME=SHAPE)"]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("mine", "'mine'; it has to be written as package.module:Object"),
+        ("nowhere:Net", "No module named 'nowhere'"),
+        ("mine:Nets", "there is no Nets in mine"),
+        ("mine:number", "mine:number is int; it has to be a class of torch.nn.Module"),
+        ("mine:Words", "Words needs words; give --arg words=VALUE"),
+        ("mine:Odd", "no input could be drawn for a, b (no layer of it tells a shape); give --inp"),
+        ("mine:Net --input image=3,4", "RuntimeError: "),
+        ("mine:Net --input image=big", "--input image=big; it has to be NAME=3,224,224"),
+        ("mine:test_made", "the test needs made; give --arg made=VALUE"),
+        ("mine:test_nothing", "the test never calls benchmark"),
+        ("mine:Net --folder ../elsewhere", "it has to be a path from here that can be imported"),
+    ],
+)
+def test_what_cannot_be_known_is_one_line_that_says_what_to_give(own, run, words, expected):
+    """And nothing is written."""
+    answer = run(words)
+    assert answer.status == 2
+    assert expected in answer.err
+    assert not (own / "perf_tests").exists()
+
+
+def test_a_second_object_goes_behind_the_first_and_nothing_is_written_over(own, run):
+    """What is there is somebody's by now."""
+    (own / "perf_tests").mkdir()
+    test = own / "perf_tests" / "test_factories.py"
+    test.write_text("# mine\n")
+    assert run("mine:Net").status == 0
+    assert run("mine:Small").status == 0
+    assert run("mine:Net --batch 4").status == 0
+    assert list(cases_in(own / "perf_tests" / "matrix.toml")) == ["net-b8", "small-b8", "net-b4"]
+    assert (own / "perf_tests" / "adopted.py").read_text().count("def net_step(") == 1
+    assert test.read_text() == "# mine\n"
+    answer = run("mine:Net")
+    assert (answer.status, "has net-b8 already" in answer.err) == (2, True)
+
+
+SHAKEN = [1.0, 1.6] * 10
+
+
+def test_a_step_that_accept_would_refuse_is_said_to_with_what_to_do(own, run, monkeypatch):
+    """Before somebody records five processes of it."""
+    measured = make_measurement(case_id="net-b8", iteration_s=SHAKEN)
+    attempts = [make_attempt(measurement=measured)]
+    record = make_record(case=make_case(id="net-b8"), attempts=attempts)
+    monkeypatch.setattr(adopt, "_newest", lambda _case_id: record)
+    answer = run("mine:Net")
+    words = "measure on a quiet machine, --batch 64, or accept it with --force and say why"
+    assert (
+        f"baseline accept would refuse it: iterations spread by 24%; the limit is 10%; {words}"
+        in (answer.lines)
+    )
+
+
+def test_a_run_does_not_recommend_an_accept_that_would_be_refused():
+    """The last line of a run with no baseline says what to do first."""
+
+    def record(name, seconds):
+        measured = make_measurement(case_id=name, iteration_s=seconds)
+        attempts = [make_attempt(measurement=measured)]
+        return make_record(case=make_case(id=name), attempts=attempts, status=Status.NO_BASELINE)
+
+    shaken, steady = record("shaken", SHAKEN), record("steady", [1.0] * 20)
+    words = _too_unsteady([shaken])
+    assert words.startswith("baseline accept would refuse 1 case (shaken: iterations spread by 24%")
+    assert "take a longer step, or accept it with --force and say why" in words
+    assert _too_unsteady([shaken, steady]) == ""
+
+
+def test_the_worker_answers_in_json(own, capsys):
+    """One line, whatever the module prints while it is imported."""
+    assert adopting.main(["mine:Net"]) == 0
+    assert json.loads(capsys.readouterr().out)["kind"] == "network"
