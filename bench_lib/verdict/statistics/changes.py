@@ -138,7 +138,7 @@ def steps(
         raise ValueError("a value that is no number: leave out nights that have no time")
     if len(values) < 2 * LEAST_NIGHTS:
         return []
-    history = _History.of(values, names)
+    history = History.of(values, names)
     ends = history.candidates()
     while ends:
         found = history.tested(ends)
@@ -157,7 +157,7 @@ def _strength(step: Step, least: float) -> tuple[bool, bool, float, float]:
 
 
 @dataclass(frozen=True)
-class _History:
+class History:
     """A history whose odd nights are drawn in."""
 
     values: Floats
@@ -170,7 +170,7 @@ class _History:
     """Of a night that differs by chance."""
 
     @classmethod
-    def of(cls, values: Floats, groups: Sequence[str]) -> _History:
+    def of(cls, values: Floats, groups: Sequence[str]) -> History:
         """Tell devices, odd nights and noise from levels."""
         devices = _columns(groups)
         # Far from zero the search would lose digits.
