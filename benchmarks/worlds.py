@@ -8,8 +8,8 @@ the rolling baseline.  Nothing is ever slower, so each REGRESSED is false.  On s
 measurements are judged once more with slow-downs planted in five cases, which no later night sees.
 
 All nights together are asked every night as well (``verdict/nights.py``), so each slow-down that
-they tell is false.  From some nights on, slow-downs that last are planted in a copy of the nights, and
-it counts how many slower nights there are when they are told.
+they tell is false.  From some nights on, slow-downs that last are planted in a copy of the nights,
+and it counts how many slower nights there are when they are told.
 
 Processes differ by 0.02 to 0.3%, case by case, as on an H200.  A median of iterations repeats so
 well there that a process is one value here.

@@ -266,7 +266,7 @@ def compact(*, history: HistoryDir = DEFAULT_HISTORY, json: Json = False) -> Non
     Of each hardware the newest runs stay as files as well, for the nights are judged by them.
     Nothing is lost: bench-lib history restore gives back any file, byte for byte.
     """
-    from bench_lib.engine.suite import MOST_RUNS
+    from bench_lib.engine.past import MOST_RUNS
     from bench_lib.storage.archive.compaction import compact as bring_in
 
     done = bring_in(history, keep=MOST_RUNS)
@@ -363,7 +363,7 @@ def pull(
 
     They are as many as the rolling baseline reads, for a machine that begins with an empty disk.
     """
-    from bench_lib.engine.suite import MOST_RUNS
+    from bench_lib.engine.past import MOST_RUNS
     from bench_lib.storage.archive.pushing import pull as fetch
 
     done = fetch(history, address, most=None if everything else MOST_RUNS)

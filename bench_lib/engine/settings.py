@@ -19,6 +19,8 @@ PLANNED = 6
 """Processes of a case that looks different: the first, and five more."""
 KERNELS = ("auto", "all", "none")
 """Whose kernels are profiled: ``auto`` is what changed, and what has no baseline."""
+OVER_NIGHTS = ("fail", "tell", "off")
+"""What a slow-down does that only several nights together show: the first night fails, or not."""
 LOOKING_AGAIN = "looking again"
 REFERENCE = "reference"
 """The side that is measured only where the judged one looks different."""
@@ -87,6 +89,8 @@ class Settings:
     """Have MIOpen search for a case's kernels before the case is measured."""
     kernels: str = "auto"
     """Whose kernels are profiled in the end, one of KERNELS."""
+    over_nights: str = "fail"
+    """What a slow-down does that several nights show together, one of OVER_NIGHTS."""
     devices: Sequence[Hardware] | None = None
     """The devices of this host; None has them detected when ranks need them."""
     sides: Mapping[str, Side] = field(default_factory=lambda: {"": Side()})

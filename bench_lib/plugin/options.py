@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bench_lib.engine import settings as engine_settings
-from bench_lib.engine.settings import KERNELS, PLANNED, Settings, Side
+from bench_lib.engine.settings import KERNELS, OVER_NIGHTS, PLANNED, Settings, Side
 from bench_lib.launch import launchers
 from bench_lib.launch.faults import LaunchError
 from bench_lib.model import TIERS
@@ -104,6 +104,13 @@ def add_options(parser: pytest.Parser) -> None:
         "baseline yet, of all, or of none (default: auto)",
     )
     group.addoption(
+        "--perf-over-nights",
+        choices=OVER_NIGHTS,
+        default=None,
+        help="what a slow-down does that only several nights together show: the first night that "
+        "tells it fails, or it is told, or nobody asks (default: fail)",
+    )
+    group.addoption(
         "--perf-cold",
         action="store_true",
         help="measure every case in a process of its own with empty caches of Inductor, Triton "
@@ -180,6 +187,7 @@ def read_options(config: pytest.Config) -> PluginOptions:
         lock_wait_s=told("perf_lock_wait", Settings.lock_wait_s),
         cool_s=told("perf_cool", Settings.cool_s),
         kernels=told("perf_kernels", Settings.kernels),
+        over_nights=told("perf_over_nights", Settings.over_nights),
         tune=config.getoption("perf_tune"),
         any_clock=config.getoption("perf_any_clock"),
         launcher=config.getoption("perf_launcher"),

@@ -19,7 +19,16 @@ from bench_lib.engine.pace import Pace
 from bench_lib.engine.settings import LOOKING_AGAIN
 from bench_lib.engine.suite import Suite, fails
 from bench_lib.launch.catalogue import network_sizes
-from bench_lib.model import Case, Hardware, Quarantine, Record, Status, Verdict, problem_of
+from bench_lib.model import (
+    Case,
+    Hardware,
+    Quarantine,
+    Record,
+    SlowDown,
+    Status,
+    Verdict,
+    problem_of,
+)
 from bench_lib.plugin import properties
 from bench_lib.plugin.devices import DEVICE
 from bench_lib.plugin.options import PluginOptions
@@ -216,6 +225,11 @@ class PerfSession:
                 if self.config.get_terminal_writer().width_of_current_line:
                     terminal.write_line("")  # after xdist's dots, which the reporter forgets
                 terminal.write_line(formats.printable(line))
+
+    @property
+    def alarms(self) -> list[SlowDown]:
+        """The slow-downs over several nights that make this run fail."""
+        return self.engine.alarms if self.suite is not None else []
 
     @property
     def judged_nothing(self) -> bool:

@@ -48,6 +48,9 @@ def write(terminal: Any, session: PerfSession) -> None:
         terminal.write_line(line, **_COLOURS.get(row[1], {}))
     for line in console.explanations(records):
         terminal.write_line(line)
+    for found in session.suite.slow_downs:
+        colour = _BAD if found in session.alarms else _ODD
+        terminal.write_line(console.on_slow_down(found, session.suite.writer.run_id), **colour)
     failed = [record.case.id for record in records if session.fails(record)]
     run, device = session.suite.writer, session.device()
     terminal.write_line("")
@@ -92,7 +95,7 @@ def _next_step(session: PerfSession, records: list[Record]) -> str:
     again = shlex.join(["pytest", *arguments])
     if session.interrupted:
         return f"the run was interrupted; {again}"
-    if Status.ERROR in status or Status.REGRESSED in status:
+    if Status.ERROR in status or Status.REGRESSED in status or session.alarms:
         return f"bench-lib report --html report.html{folders}"
     if Status.INVALID in status:
         return f"see to what the device is blamed for, then {again}"

@@ -30,6 +30,7 @@ from bench_lib.storage.baselines import BaselineError, load
 from bench_lib.storage.history import HistoryError, Run
 from bench_lib.verdict import metrics
 from bench_lib.verdict.judge import leading
+from bench_lib.verdict.nights import NIGHT, when
 from bench_lib.verdict.severity import FAILING, SEVERITY, rank
 
 if TYPE_CHECKING:
@@ -38,9 +39,6 @@ if TYPE_CHECKING:
 
 DAYS = 90
 """Of history that a page shows."""
-NIGHT = dt.timedelta(hours=20)
-"""What began so long before the newest run belongs to the same night; less than a day, because a
-night that begins a minute earlier than the one before is a night of its own."""
 LATE = dt.timedelta(hours=36)
 """Where nights are nightly, none that begins after the newest for so long has been missed."""
 MOST_NAMED = 10
@@ -429,14 +427,6 @@ def _on_absent(night: Night, last: Sequence[Point]) -> list[str]:
         for uuid, cases in sorted(devices.items())
         if uuid not in now and (key, uuid) not in fewer
     ]
-
-
-def when(time: str) -> dt.datetime:
-    """Return a time, or the year 1970 where it is none: a file's name may say anything."""
-    try:
-        return dt.datetime.fromisoformat(time.replace("Z", "+00:00"))
-    except ValueError:
-        return dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
 
 def is_red(run: RunLine) -> bool:

@@ -30,6 +30,7 @@ from bench_lib.model import (
     KernelTable,
     Quarantine,
     Record,
+    SlowDown,
     Status,
     UserError,
     Verdict,
@@ -120,6 +121,10 @@ class Writer:
             baseline_accepted=record.baseline_accepted,
         )
 
+    def slow_down(self, found: SlowDown) -> None:
+        """Note a slow-down that several nights show together, told tonight or before."""
+        self._write("slow_down", slow_down=found)
+
     def end(
         self,
         counts: Mapping[str, int],
@@ -189,6 +194,8 @@ class Run:
     records: dict[str, Record] = field(default_factory=dict)
     tuned: dict[str, str] = field(default_factory=dict)
     """By case, what became of MIOpen's database, where it was filled first."""
+    slow_downs: list[SlowDown] = field(default_factory=list)
+    """What several nights showed together, as of this run."""
     problems: list[str] = field(default_factory=list)
     """What could not be read, by line number."""
 
@@ -306,6 +313,12 @@ class VerdictLine(Line, kw_only=True):
     """When what it was judged by was accepted."""
 
 
+class SlowDownLine(Line, kw_only=True):
+    """A slow-down that several nights show together; after the verdicts."""
+
+    slow_down: SlowDown
+
+
 class EndLine(Line, kw_only=True):
     """The end of a run; one without it was interrupted."""
 
@@ -341,6 +354,7 @@ _known: dict[str | None, msgspec.json.Decoder[Any]] = {
     "tuned": msgspec.json.Decoder(TunedLine),
     "kernels": msgspec.json.Decoder(KernelsLine),
     "verdict": msgspec.json.Decoder(VerdictLine),
+    "slow_down": msgspec.json.Decoder(SlowDownLine),
     "end": msgspec.json.Decoder(EndLine),
 }
 
@@ -391,6 +405,8 @@ def _fold(run: Run, line: Line) -> None:
                 quarantine=line.quarantine,
                 baseline_accepted=line.baseline_accepted,
             )
+        case SlowDownLine():
+            run.slow_downs.append(line.slow_down)
         case EndLine():
             run.ended = line.time
             run.exit_status = line.exit_status

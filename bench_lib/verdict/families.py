@@ -32,7 +32,7 @@ MAIN_KERNEL = 0.1
 
 
 def traits_of(case: Case, kernels: KernelTable | None = None) -> list[str]:
-    """Return what a case may share with others, in words: ``precision fp16``, ``kernel gemm_nt``."""
+    """Return what a case may share with others: ``precision fp16``, ``kernel gemm_nt``."""
     told = [
         f"{name.replace('_', ' ')} {case.params[name]}" for name in TRAITS if name in case.params
     ]

@@ -23,7 +23,7 @@ from bench_lib.verdict.metrics import DEVICE, LEADING
 from bench_lib.verdict.statistics import rises
 from bench_lib.verdict.statistics.changes import Floats, History
 from bench_lib.verdict.statistics.comparison import growth, t_quantile
-from bench_lib.verdict.statistics.rises import Rise, Spread, rise
+from bench_lib.verdict.statistics.rises import Rise, Spread
 
 NIGHT = dt.timedelta(hours=20)
 """What began so long before the newest run belongs to the same night; less than a day, because a
@@ -65,6 +65,15 @@ class CaseNights:
     traits: Collection[str] = ()
     told_since: str = ""
     """When the last slow-down began that was told already; empty without one."""
+
+
+def when(time: str) -> dt.datetime:
+    """Return a time, or the year 1970 where it is none: a file may say anything."""
+    try:
+        found = dt.datetime.fromisoformat(time.replace("Z", "+00:00"))
+    except ValueError:
+        found = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+    return found if found.tzinfo else found.replace(tzinfo=dt.timezone.utc)
 
 
 def times(
@@ -119,14 +128,25 @@ class _Level:
         return Spread(squares / degrees, min(degrees, SEVERAL))
 
     @cached_property
-    def steady(self) -> Floats:
-        """The values without their median, odd nights drawn in."""
-        found: Floats = History.of(self.values, self.devices).values
-        return found
+    def history(self) -> History:
+        """The nights with odd ones drawn in."""
+        return History.of(self.values, self.devices)
 
-    def risen(self) -> Rise | None:
-        """Return where the level most likely rose."""
-        return rise(list(self.values), self.devices, self.spread)
+    @property
+    def steady(self) -> Floats:
+        """Logarithms without their median, odd nights drawn in."""
+        return self.history.values
+
+    @cached_property
+    def changes(self) -> tuple[Rise, Rise] | None:
+        """Where the level most likely rose, and fell; None of too few nights."""
+        if len(self.nights) < rises.LEAST_LENGTH:
+            return None
+        return rises.rise_and_fall(self.history, self.spread)
+
+    def risen(self, price: float, least: float) -> Rise | None:
+        """Return where the level rose, if that is worth its price and so large."""
+        return _if_worth(self.changes and self.changes[0], price, least)
 
     def since(self, first: int) -> _Level:
         """Return what is left from the night of that number on."""
@@ -137,10 +157,15 @@ class _Level:
 
     def since_last_fall(self, price: float, least: float) -> _Level:
         """Return what is left since the level fell last: what is gained may be lost again."""
-        fall = rise([-value for value in self.values], self.devices, self.spread)
-        if fall is None or fall.evidence < price or fall.size < least:
+        fall = _if_worth(self.changes and self.changes[1], price, least)
+        if fall is None:
             return self
         return self.since(self.nights[fall.index]).since_last_fall(price, least)
+
+
+def _if_worth(change: Rise | None, price: float, least: float) -> Rise | None:
+    is_worth = change is not None and change.evidence >= price and change.size >= least
+    return change if is_worth else None
 
 
 @dataclass(frozen=True)
@@ -165,6 +190,11 @@ class OverNights:
     """By case, since when it has been faster again: UTC, ISO 8601."""
 
 
+def is_alarm(found: SlowDown, run_id: str) -> bool:
+    """Whether a run is the first to tell of a slow-down, and nothing REGRESSED explains it."""
+    return found.told_by == run_id and not found.beside
+
+
 def over_nights(cases: Mapping[str, CaseNights], run_id: str) -> OverNights:
     """Return what the nights of a suite's cases show together, tonight's run the last of them."""
     calendar = _Calendar.of(run for case in cases.values() for run in case.runs)
@@ -174,7 +204,7 @@ def over_nights(cases: Mapping[str, CaseNights], run_id: str) -> OverNights:
     for case_id, case in cases.items():
         own = _level(case, calendar)
         level = own.since_last_fall(price, LEAST)
-        if level.nights[:1] > own.nights[:1]:
+        if level is not own and level.nights:
             found.fell[case_id] = calendar.began[level.nights[0]]
         if len(level.nights) >= rises.LEAST_LENGTH and level.nights[-1] == calendar.tonight:
             levels[case_id] = replace(level, members=[case_id])
@@ -182,7 +212,7 @@ def over_nights(cases: Mapping[str, CaseNights], run_id: str) -> OverNights:
     alone = [
         _Found(level, risen)
         for level in levels.values()
-        if (risen := level.risen()) is not None and risen.evidence >= price and risen.size >= LEAST
+        if (risen := level.risen(price, LEAST)) is not None
     ]
     taken: set[str] = set()
     for one in shared:
@@ -269,7 +299,7 @@ class _Calendar:
         began = {run.run_id: run.time for run in runs}
         nights: list[list[str]] = []
         for run_id in sorted(began, key=lambda run_id: began[run_id], reverse=True):
-            if nights and _when(began[nights[-1][0]]) - _when(began[run_id]) <= NIGHT:
+            if nights and when(began[nights[-1][0]]) - when(began[run_id]) <= NIGHT:
                 nights[-1].append(run_id)
             else:
                 nights.append([run_id])
@@ -280,10 +310,6 @@ class _Calendar:
             [began[run_id] for run_id in first],
             first,
         )
-
-
-def _when(time: str) -> dt.datetime:
-    return dt.datetime.fromisoformat(time.replace("Z", "+00:00"))
 
 
 def _level(case: CaseNights, calendar: _Calendar) -> _Level:
@@ -328,11 +354,11 @@ def _shared(levels: Mapping[str, _Level], cases: Mapping[str, CaseNights]) -> li
             members.setdefault(frozenset(held), trait)
     price = math.log(max(1, len(members)) / DOUBT)
     found = []
-    for held, trait in members.items():
-        level = _mean([levels[case_id] for case_id in levels if case_id in held])
+    for those, trait in members.items():
+        level = _mean([levels[case_id] for case_id in levels if case_id in those])
         level = level.since_last_fall(price, LEAST_SHARED)
-        risen = level.risen()
-        if risen is None or risen.evidence < price or risen.size < LEAST_SHARED:
+        risen = level.risen(price, LEAST_SHARED)
+        if risen is None:
             continue
         one = _Found(level, risen, trait)
         moved = statistics.median(_moved(levels[each], one.first) for each in level.members)

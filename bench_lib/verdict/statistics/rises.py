@@ -14,7 +14,6 @@ long history afterwards, as advice; this one says the night itself whether the l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,22 +57,17 @@ class Rise:
     degrees: float
 
 
-def rise(
-    log_values: Sequence[float],
-    devices: Sequence[str],
-    spread: Spread = NOTHING_KNOWN,
-) -> Rise | None:
-    """Return where a level most likely rose; None of fewer nights than ``LEAST_LENGTH``.
+def rise_and_fall(history: History, spread: Spread = NOTHING_KNOWN) -> tuple[Rise, Rise] | None:
+    """Return where a level most likely rose and where it fell, the fall's size above zero too.
 
-    ``log_values`` are one a night in the order of time, ``devices`` where each was measured.
+    None of fewer nights than ``LEAST_LENGTH``.
     """
-    nights = len(log_values)
+    nights = len(history.values)
     if nights < LEAST_LENGTH:
         return None
-    history = History.of(np.asarray(log_values, dtype=np.float64), devices)
     leaves = _leaves(history)
     left = leaves @ history.values
-    # Of a rise on the second night, the third, ...: what it explains, and how well it is known.
+    # Of a change on the second night, the third, ...: what it explains, and how well it is known.
     explained = np.cumsum(left[::-1])[::-1][1:]
     known = np.diag(np.cumsum(np.cumsum(leaves[::-1, ::-1], axis=0), axis=1)[::-1, ::-1])[1:]
     squares = float(left @ history.values) + nights * LEAST_SD**2
@@ -81,15 +75,14 @@ def rise(
     degrees = spread.degrees + nights - 2
     sizes = explained / known
     errors = np.sqrt((squares - explained * sizes) / degrees / known)
-    evidence = _log_bayes_factors(sizes / errors, PRIOR_RISE**2 * known, degrees)
-    most = int(evidence.argmax())
-    return Rise(
-        most + 1,
-        float(np.logaddexp.reduce(evidence)),
-        float(sizes[most]),
-        float(errors[most]),
-        degrees,
-    )
+
+    def most_likely(sizes: Floats) -> Rise:
+        evidence = _log_bayes_factors(sizes / errors, PRIOR_RISE**2 * known, degrees)
+        most = int(evidence.argmax())
+        total = float(np.logaddexp.reduce(evidence))
+        return Rise(most + 1, total, float(sizes[most]), float(errors[most]), degrees)
+
+    return most_likely(sizes), most_likely(-sizes)
 
 
 def _leaves(history: History) -> Floats:
