@@ -45,7 +45,7 @@ SHARED = "0.3% in a family"
 EFFECTS = (0.01, 0.02, 0.03, 0.05)
 PLANT_EVERY = 10
 """On the first night and on each tenth, slow-downs are planted."""
-LASTING = {"1% in a case": (0.01, PLANTED), "2% in a case": (0.02, PLANTED), SHARED: (0.003, 0)}
+LASTING = {"1% in a case": (0.01, 15), "2% in a case": (0.02, 15), SHARED: (0.003, 0)}
 """Slow-downs that last: how large, and in how many cases; 0 for all of a family."""
 LASTING_FROM = (20, 40)
 """Nights on which they begin."""

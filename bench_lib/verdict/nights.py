@@ -246,7 +246,7 @@ def _told(
     size = statistics.fmean(one.rise.size for one in found)
     # They may err together, so errors are not made smaller by their number.
     half = statistics.fmean(t_quantile(one.rise.degrees, 0.975) * one.rise.error for one in found)
-    members = [member for one in found for member in one.level.members]
+    members = [m for one in found for m in one.level.members if levels[m].nights[0] < first]
     moved = {member: _moved(levels[member], first) for member in members}
     shared = found[0].shared
     return SlowDown(

@@ -14,6 +14,7 @@ long history afterwards, as advice; this one says the night itself whether the l
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,7 +61,8 @@ class Rise:
 def rise_and_fall(history: History, spread: Spread = NOTHING_KNOWN) -> tuple[Rise, Rise] | None:
     """Return where a level most likely rose and where it fell, the fall's size above zero too.
 
-    None of fewer nights than ``LEAST_LENGTH``.
+    None of fewer nights than ``LEAST_LENGTH``.  Fewer than three nights of a new level are odd
+    nights, and no evidence.
     """
     nights = len(history.values)
     if nights < LEAST_LENGTH:
@@ -79,7 +81,8 @@ def rise_and_fall(history: History, spread: Spread = NOTHING_KNOWN) -> tuple[Ris
     def most_likely(sizes: Floats) -> Rise:
         evidence = _log_bayes_factors(sizes / errors, PRIOR_RISE**2 * known, degrees)
         most = int(evidence.argmax())
-        total = float(np.logaddexp.reduce(evidence))
+        is_odd = most >= nights - LEAST_NIGHTS
+        total = -math.inf if is_odd else float(np.logaddexp.reduce(evidence[: 1 - LEAST_NIGHTS]))
         return Rise(most + 1, total, float(sizes[most]), float(errors[most]), degrees)
 
     return most_likely(sizes), most_likely(-sizes)
