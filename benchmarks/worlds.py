@@ -161,7 +161,8 @@ class Pool:
         self.kinds = rng.uniform(*(world.kinds or (0.0, 0.0)), CASES)
         self.traits = [["every case", f"family {n * FAMILIES // CASES}"] for n in range(CASES)]
         for trait, kinds in TRAITS.items():
-            for case, kind in enumerate(rng.integers(kinds, size=CASES)):
+            drawn = np.random.default_rng(kinds).integers(kinds, size=CASES)
+            for case, kind in enumerate(drawn):
                 self.traits[case].append(f"{trait} {kind}")
 
     def run(self, name: str, night: int) -> Run:

@@ -202,7 +202,7 @@ def on(uuid: str):
 def test_another_device_is_no_slow_down():
     """Also one that only changed its uuid: nobody can tell the two apart."""
     suite = Suite(nights=40).change(Suite(10).ids, 0, on("GPU-a"))
-    for case_id, runs in suite.runs.items():
+    for runs in suite.runs.values():
         runs[0] = replace(runs[0], processes=[on("GPU-a")(p) for p in runs[0].processes])
     suite.change(suite.ids, 30, on("GPU-b")).slow(suite.ids, 30, 0.01)
     assert not suite.asked().new

@@ -28,7 +28,7 @@ from bench_lib.cli.output import (
 )
 from bench_lib.cli.reading import Listed, RunAbout
 from bench_lib.formats import many, printable
-from bench_lib.model import Environment, Hardware, Record, UserError
+from bench_lib.model import Environment, Hardware, Record, SlowDown, UserError
 
 if TYPE_CHECKING:
     from bench_lib.model import Measurement
@@ -60,6 +60,8 @@ class HistoryShow(RunAbout, Document):
     """How full the caches were at its end."""
     devices: list[Hardware]
     records: list[Record]
+    slow_downs: list[SlowDown]
+    """What several nights together showed by then."""
     problems: list[str]
     """What of it cannot be read, in words."""
 
@@ -135,6 +137,7 @@ def list_runs(*, history: HistoryPlace = HERE, json: Json = False) -> None:
 def show(run: RunName, *, history: HistoryPlace = HERE, json: Json = False) -> None:
     """Show one run: every case with its verdicts and the reasons for them."""
     from bench_lib.report import console
+    from bench_lib.verdict import nights
 
     found = reading.run(run, history)
     if json:
@@ -165,6 +168,8 @@ def show(run: RunName, *, history: HistoryPlace = HERE, json: Json = False) -> N
     for record in records:
         for line in _details(record, found.hardware):
             print(line)
+    for slow_down in found.slow_downs:
+        print(nights.in_words(slow_down, found.run_id))
     for problem in found.problems:
         print(f"! {problem}")
 

@@ -29,7 +29,7 @@ from bench_lib.model import Case, Draw, Environment, Hardware, Record, SlowDown
 from bench_lib.storage import acceptance, history
 from bench_lib.storage.history import utc_today
 from bench_lib.verdict import judge, validity
-from bench_lib.verdict.nights import is_alarm
+from bench_lib.verdict.nights import in_words, is_alarm
 
 
 class Engine:
@@ -409,6 +409,8 @@ class Engine:
             self.profile()
             today = utc_today()
             passes = not any(fails(record, strict=False, today=today) for record in self.judge())
+            for found in suite.slow_downs:
+                self.settings.say(in_words(found, suite.writer.run_id))
             passes &= not self.alarms
         attempts = [a for record in suite.records.values() for a in record.attempts]
         passes &= not needs_figures or any(a.accepted and a.measurement for a in attempts)

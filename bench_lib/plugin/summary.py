@@ -13,6 +13,7 @@ from bench_lib.model import Record, Status
 from bench_lib.plugin.progress import SILENT
 from bench_lib.plugin.session import PerfSession
 from bench_lib.report import console
+from bench_lib.verdict import nights
 from bench_lib.verdict.severity import FAILING
 from bench_lib.verdict.statistics.comparison import LEAST_PROCESSES
 
@@ -50,7 +51,7 @@ def write(terminal: Any, session: PerfSession) -> None:
         terminal.write_line(line)
     for found in session.suite.slow_downs:
         colour = _BAD if found in session.alarms else _ODD
-        terminal.write_line(console.on_slow_down(found, session.suite.writer.run_id), **colour)
+        terminal.write_line(nights.in_words(found, session.suite.writer.run_id), **colour)
     failed = [record.case.id for record in records if session.fails(record)]
     run, device = session.suite.writer, session.device()
     terminal.write_line("")

@@ -7,13 +7,12 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from bench_lib.formats import many, printable, quantity, seconds, shortened
+from bench_lib.formats import printable, quantity, seconds, shortened
 from bench_lib.formulas import roofline
-from bench_lib.model import Hardware, Measurement, Record, SlowDown, Status, Verdict
+from bench_lib.model import Hardware, Measurement, Record, Status, Verdict
 from bench_lib.storage.baselines import in_force
 from bench_lib.storage.history import utc_today
 from bench_lib.verdict import judge
-from bench_lib.verdict.families import EVERY_CASE
 from bench_lib.verdict.metrics import find, iterations, of
 from bench_lib.verdict.metrics.efficiency import EFFICIENCY
 from bench_lib.verdict.metrics.metric import Rule
@@ -200,33 +199,6 @@ def explanations(records: Iterable[Record], *, every: bool = False) -> list[str]
             warnings = attempt.measurement.warnings if attempt.measurement else []
             lines += [f"{record.case.id}: warning: {text}" for text in warnings]
     return list(dict.fromkeys(map(printable, lines)))
-
-
-MOST_CASES = 3
-"""Of a slow-down that a line names."""
-
-
-def on_slow_down(found: SlowDown, run_id: str) -> str:
-    """Return a slow-down over several nights in one line; ``run_id`` is the run that shows it."""
-    of = many(len(found.cases), "case")
-    if found.shared == EVERY_CASE:
-        of = f"all {of}"
-    elif found.shared:
-        of += f" of {found.shared}"
-    low, high = (f"{bound - 1:.2%}" for bound in found.interval)
-    words = f"SLOWER since {found.since[:10]}: {of} by {found.ratio - 1:.2%} ({low} to {high}), "
-    words += (
-        f"as {many(found.nights, 'night')} show together: {', '.join(found.cases[:MOST_CASES])}"
-    )
-    if (more := len(found.cases) - MOST_CASES) > 0:
-        words += f" and {more} more"
-    if found.changes:
-        words += f"; with {'; '.join(found.changes)}"
-    if found.beside:
-        words += f"; REGRESSED for the same cause: {', '.join(found.beside[:MOST_CASES])}"
-    if found.told_by != run_id:
-        words += f"; told first by run {found.told_by}"
-    return printable(shortened(words))
 
 
 _UNJUDGED = (Status.NO_BASELINE, Status.SKIPPED, None)

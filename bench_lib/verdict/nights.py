@@ -17,8 +17,10 @@ from functools import cached_property
 
 import numpy as np
 
+from bench_lib.formats import many, shortened
 from bench_lib.model import ProcessSummary, SlowDown, Status
 from bench_lib.verdict.evidence import drawn_alike, known_draw, mostly_waited, origin_of
+from bench_lib.verdict.families import EVERY_CASE
 from bench_lib.verdict.metrics import DEVICE, LEADING
 from bench_lib.verdict.statistics import rises
 from bench_lib.verdict.statistics.changes import Floats, History
@@ -410,3 +412,39 @@ def _weighed(values: Sequence[tuple[float, float]], least: float) -> float | Non
     if total < least:
         return None
     return math.fsum(weight * value for weight, value in values) / total
+
+
+# --- in words --------------------------------------------------------------------------------
+
+MOST_NAMED = 3
+"""Cases that a line names."""
+MOST_WORDS = 400
+"""Characters of that line."""
+
+
+def cases_of(found: SlowDown) -> str:
+    """Return which cases slowed down: ``20 cases of precision fp16``, ``all 59 cases``."""
+    of = many(len(found.cases), "case")
+    if found.shared == EVERY_CASE:
+        return f"all {of}"
+    return f"{of} of {found.shared}" if found.shared else of
+
+
+def in_words(found: SlowDown, run_id: str) -> str:
+    """Return a slow-down in one line; ``run_id`` is the run that shows it."""
+    low, high = (f"{bound - 1:.2%}" for bound in found.interval)
+    words = f"SLOWER since {found.since[:10]}: {cases_of(found)} by {found.ratio - 1:.2%} "
+    words += f"({low} to {high}), as {many(found.nights, 'night')} show together: "
+    words += _named(found.cases)
+    if found.changes:
+        words += f"; with {'; '.join(found.changes)}"
+    if found.beside:
+        words += f"; REGRESSED since then: {_named(found.beside)}"
+    if found.told_by != run_id:
+        words += f"; told first by run {found.told_by}"
+    return shortened(words, MOST_WORDS)
+
+
+def _named(cases: Sequence[str]) -> str:
+    more = f" and {len(cases) - MOST_NAMED} more" if len(cases) > MOST_NAMED else ""
+    return ", ".join(cases[:MOST_NAMED]) + more
