@@ -57,7 +57,7 @@ def read(runs: Iterable[history.Run], pinned: Mapping[str, Baseline]) -> Past:
                 continue  # another environment's, where two sides were held against each other
             with contextlib.suppress(ValueError):  # a line that somebody else wrote
                 processes = acceptance.processes_of(record, run.run_id)
-                night = CaseRun(run.run_id, run.started, processes, has_regressed(record))
+                night = CaseRun(run.run_id, run.began, processes, has_regressed(record))
                 past.runs.setdefault(case_id, []).append(night)
                 if record.status in (Status.OK, Status.IMPROVED):
                     _take_in(known, gone, processes, record)
@@ -103,7 +103,7 @@ def slow_downs(
     past: Past,
     file: BaselineFile,
     records: Iterable[Record],
-    run_id: str,
+    writer: history.Writer,
     environments: Mapping[str, Environment],
 ) -> list[SlowDown]:
     """Return the slow-downs that tonight's judged records and the nights before show together.
@@ -115,8 +115,8 @@ def slow_downs(
     for record in records:
         baseline = file.baselines.get(record.case.id)
         if record.status in COMPARED and baseline is not None and not _is_held(record):
-            cases[record.case.id] = _nights_of(record, baseline, past, run_id)
-    found = over_nights(cases, run_id)
+            cases[record.case.id] = _nights_of(record, baseline, past, writer)
+    found = over_nights(cases, writer.run_id)
     known = {**file.environments, **past.environments, **environments}
     new = [replace(one, changes=_changes(cases[one.cases[0]], one, known)) for one in found.new]
     again = {case_id for one in new for case_id in one.cases}
@@ -135,18 +135,21 @@ def _is_held(record: Record) -> bool:
     return held is not None and baselines.in_force(held, history.utc_today())
 
 
-def _nights_of(record: Record, baseline: Baseline, past: Past, run_id: str) -> CaseNights:
+def _nights_of(
+    record: Record, baseline: Baseline, past: Past, writer: history.Writer
+) -> CaseNights:
     """Return a case's runs: the accepted ones, those since then, and tonight's."""
     accepted: dict[str, list[ProcessSummary]] = {}
     for process in baseline.processes:
         accepted.setdefault(process.run, []).append(process)
+    run_id, began = writer.run_id, history.began(writer.path)
     tonight = acceptance.processes_of(record, run_id)
     told = past.told.get(record.case.id)
     return CaseNights(
         [
             *(CaseRun(run, own[0].time, own) for run, own in accepted.items()),
             *reversed(past.runs.get(record.case.id, [])),
-            CaseRun(run_id, tonight[0].time, tonight, has_regressed(record)),
+            CaseRun(run_id, began, tonight, has_regressed(record)),
         ],
         traits_of(record.case, baseline.kernels),
         "" if told is None else told.since,

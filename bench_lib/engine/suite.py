@@ -332,7 +332,7 @@ class Suite:
                 self._earlier(key),
                 self._known.of(key),
                 records,
-                self.writer.run_id,
+                self.writer,
                 self._environments,
             )
         for found in self.slow_downs:

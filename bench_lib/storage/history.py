@@ -204,9 +204,23 @@ class Run:
         """Whether the run came to its end."""
         return self.ended is not None
 
+    @property
+    def began(self) -> str:
+        """When it began, as its file's name says, else its first line: UTC, ISO 8601."""
+        return began(self.path) or self.started
+
 
 NAME = re.compile(r"(?P<time>\d{8}T\d{6}Z)_(?P<key>[^/\n]+)_(?P<run>[0-9a-f]{8})\.jsonl")
 """What the file of a run is called."""
+
+
+def began(path: Path) -> str:
+    """Return when a run began, as its file's name says: UTC, ISO 8601; empty where it is none."""
+    match = NAME.fullmatch(path.name)
+    if match is None:
+        return ""
+    day, clock = match["time"][:8], match["time"][9:15]
+    return f"{day[:4]}-{day[4:6]}-{day[6:]}T{clock[:2]}:{clock[2:4]}:{clock[4:]}Z"
 
 
 def read(path: Path) -> Run:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime as dt
 import math
 import statistics
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -24,7 +23,14 @@ from bench_lib.verdict.families import EVERY_CASE
 from bench_lib.verdict.metrics import DEVICE, LEADING
 from bench_lib.verdict.statistics import rises
 from bench_lib.verdict.statistics.changes import Floats, History
-from bench_lib.verdict.statistics.comparison import growth, t_quantile
+from bench_lib.verdict.statistics.comparison import (
+    effective_degrees,
+    fit_prior,
+    growth,
+    in_common,
+    is_wild,
+    t_quantile,
+)
 from bench_lib.verdict.statistics.rises import Rise, Spread
 
 NIGHT = dt.timedelta(hours=20)
@@ -115,19 +121,26 @@ class _Level:
     """By night and process, how far each is from the others, of logarithms."""
     members: Sequence[str] = ()
     """The cases that it is of."""
+    others: Spread = rises.NOTHING_KNOWN
+    """What the nights of other cases differ by."""
 
     @cached_property
     def spread(self) -> Spread:
-        """What processes of a night differ by, which nights differ by at least.
+        """What else is known of how far nights are apart: by other cases, and by processes.
 
-        Nights of one process each may seem alike by chance, where processes are of two kinds.
+        Nights differ by at least what the processes of a night do.  Nights of one process each may
+        seem alike by chance, where processes are of two kinds.
         """
         several = [list(night.values()) for night in self.off.values() if len(night) > 1]
         degrees = sum(map(len, several)) - len(several)
         if not degrees:
-            return rises.NOTHING_KNOWN
+            return self.others
         squares = math.fsum(statistics.variance(each) * (len(each) - 1) for each in several)
-        return Spread(squares / degrees, min(degrees, SEVERAL))
+        own, others = min(degrees, SEVERAL), self.others
+        variance = (own * squares / degrees + others.degrees * others.variance) / (
+            own + others.degrees
+        )
+        return Spread(variance, own + others.degrees)
 
     @cached_property
     def history(self) -> History:
@@ -213,7 +226,7 @@ def over_nights(cases: Mapping[str, CaseNights], run_id: str) -> OverNights:
     shared = _shared(levels, cases)
     alone = [
         _Found(level, risen)
-        for level in levels.values()
+        for level in _knowing_each_other(list(levels.values()))
         if (risen := level.risen(price, LEAST)) is not None
     ]
     taken: set[str] = set()
@@ -337,6 +350,33 @@ def _level(case: CaseNights, calendar: _Calendar) -> _Level:
     ).since(first)
 
 
+def _knowing_each_other(levels: Sequence[_Level]) -> list[_Level]:
+    """Have each case know what the nights of the others differ by, as far as cases are alike.
+
+    What cases have in common counts once, not once a case.
+    """
+    apart = [level.history.level for level in levels]
+    own = [(max(rises.LEAST_SD**2, float(x.var(ddof=1))), len(x) - 1.0) for x in apart]
+    prior = fit_prior(own)
+    if prior is None:
+        return list(levels)
+    variance, weight = prior
+    nights = [
+        {"": {str(n): float(v) for n, v in zip(level.nights, x - x.mean(), strict=True)}}
+        for level, x in zip(levels, apart, strict=True)
+    ]
+    share = in_common(nights, [math.sqrt(each) for each, _ in own])
+    return [
+        level
+        if is_wild(each, degrees, variance, weight)
+        else replace(
+            level,
+            others=Spread(variance, max(0.0, effective_degrees(degrees, weight, share) - degrees)),
+        )
+        for level, (each, degrees) in zip(levels, own, strict=True)
+    ]
+
+
 def _near(off: float) -> float:
     return max(-ODD_PROCESS, min(ODD_PROCESS, off))
 
@@ -380,12 +420,12 @@ def _mean(levels: Sequence[_Level]) -> _Level:
     weights = [1 / (variance + usual) for variance in variances]
     half = sum(weights) / 2
     nights: dict[int, list[tuple[float, float]]] = {}
-    devices: dict[int, Counter[str]] = {}
+    devices: dict[int, list[str]] = {}
     off: dict[int, dict[str, list[tuple[float, float]]]] = {}
     for level, weight in zip(levels, weights, strict=True):
         for number, value, device in zip(level.nights, level.steady, level.devices, strict=True):
             nights.setdefault(number, []).append((weight, float(value)))
-            devices.setdefault(number, Counter())[device] += 1
+            devices.setdefault(number, []).append(device)
         for number, processes in level.off.items():
             for name, apart in processes.items():
                 off.setdefault(number, {}).setdefault(name, []).append((weight, apart))
@@ -393,7 +433,7 @@ def _mean(levels: Sequence[_Level]) -> _Level:
     return _Level(
         list(means),
         np.array(list(means.values())),
-        [devices[number].most_common(1)[0][0] for number in means],
+        [statistics.mode(devices[number]) for number in means],
         {
             number: {
                 name: mean

@@ -179,13 +179,19 @@ class History:
         level = _drawn_in(centred - devices @ offsets)
         return cls(level + devices @ offsets, devices, offsets, _variance(level))
 
+    @property
+    def level(self) -> Floats:
+        """The logarithms without what devices differ by."""
+        found: Floats = self.values - self.devices @ self.offsets
+        return found
+
     def candidates(self) -> list[int]:
         """Return where steps may be: more places than hold, by a price that chance can pay."""
         import ruptures  # noqa: PLC0415 - takes a second or two, and a short history no search
 
-        level = self.values - self.devices @ self.offsets
-        search = ruptures.KernelCPD(kernel="linear", min_size=LEAST_NIGHTS).fit(level[:, None])
-        price = 2 * math.log(len(level)) * self.variance
+        search = ruptures.KernelCPD(kernel="linear", min_size=LEAST_NIGHTS)
+        search = search.fit(self.level[:, None])
+        price = 2 * math.log(len(self.values)) * self.variance
         return [int(end) for end in search.predict(pen=price)[:-1]]
 
     def tested(self, ends: Sequence[int]) -> list[Step]:
