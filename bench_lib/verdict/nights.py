@@ -36,8 +36,8 @@ from bench_lib.verdict.statistics.rises import Rise, Spread
 NIGHT = dt.timedelta(hours=20)
 """What began so long before the newest run belongs to the same night; less than a day, because a
 night that begins a minute earlier than the one before is a night of its own."""
-DOUBT = 0.005
-"""False slow-downs a night, of cases by themselves and again of traits."""
+DOUBT, DOUBT_SHARED = 0.01, 0.005
+"""False slow-downs a night, at most: of cases by themselves, and of what cases share."""
 LEAST = math.log1p(0.003)
 """A case that slowed down by less is not worth a word, of logarithms."""
 LEAST_SHARED = math.log1p(0.0015)
@@ -394,7 +394,7 @@ def _shared(levels: Mapping[str, _Level], cases: Mapping[str, CaseNights]) -> li
     for trait, held in by_trait.items():
         if len(held) >= LEAST_MEMBERS:
             members.setdefault(frozenset(held), trait)
-    price = math.log(max(1, len(members)) / DOUBT)
+    price = math.log(max(1, len(members)) / DOUBT_SHARED)
     found = []
     for those, trait in members.items():
         level = _mean([levels[case_id] for case_id in levels if case_id in those])

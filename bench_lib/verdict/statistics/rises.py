@@ -89,7 +89,7 @@ def rise_and_fall(history: History, spread: Spread = NOTHING_KNOWN) -> tuple[Ris
 
 
 def _leaves(history: History) -> Floats:
-    """Return the matrix that leaves of nights what neither their level nor devices explain.
+    """Return what leaves of nights [nights, nights] what neither level nor devices explain.
 
     Devices' constants are drawn towards zero, so that a new device is as uncertain as it is.
     """
