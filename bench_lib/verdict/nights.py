@@ -31,7 +31,7 @@ from bench_lib.verdict.statistics.comparison import (
     is_wild,
     t_quantile,
 )
-from bench_lib.verdict.statistics.rises import Rise, Spread
+from bench_lib.verdict.statistics.rises import NightSpread, Rise
 
 NIGHT = dt.timedelta(hours=20)
 """What began so long before the newest run belongs to the same night; less than a day, because a
@@ -121,11 +121,11 @@ class _Level:
     """By night and process, how far each is from the others, of logarithms."""
     members: Sequence[str] = ()
     """The cases that it is of."""
-    others: Spread = rises.NOTHING_KNOWN
+    others: NightSpread = rises.NOTHING_KNOWN
     """What the nights of other cases differ by."""
 
     @cached_property
-    def spread(self) -> Spread:
+    def spread(self) -> NightSpread:
         """What else is known of how far nights are apart: by other cases, and by processes.
 
         Nights differ by at least what the processes of a night do.  Nights of one process each may
@@ -140,7 +140,7 @@ class _Level:
         variance = (own * squares / degrees + others.degrees * others.variance) / (
             own + others.degrees
         )
-        return Spread(variance, own + others.degrees)
+        return NightSpread(variance, own + others.degrees)
 
     @cached_property
     def history(self) -> History:
@@ -157,7 +157,7 @@ class _Level:
         """Where the level most likely rose, and fell; None of too few nights."""
         if len(self.nights) < rises.LEAST_LENGTH:
             return None
-        return rises.rise_and_fall(self.history, self.spread)
+        return rises.rise_and_fall(self.history, self.devices, self.spread)
 
     def risen(self, price: float, least: float) -> Rise | None:
         """Return where the level rose, if that is worth its price and so large."""
@@ -366,15 +366,12 @@ def _knowing_each_other(levels: Sequence[_Level]) -> list[_Level]:
         for level, x in zip(levels, apart, strict=True)
     ]
     share = in_common(nights, [math.sqrt(each) for each, _ in own])
-    return [
-        level
-        if is_wild(each, degrees, variance, weight)
-        else replace(
-            level,
-            others=Spread(variance, max(0.0, effective_degrees(degrees, weight, share) - degrees)),
-        )
-        for level, (each, degrees) in zip(levels, own, strict=True)
-    ]
+    found = []
+    for level, (each, degrees) in zip(levels, own, strict=True):
+        more = max(0.0, effective_degrees(degrees, weight, share) - degrees)
+        alike = not is_wild(each, degrees, variance, weight)
+        found.append(replace(level, others=NightSpread(variance, more)) if alike else level)
+    return found
 
 
 def _near(off: float) -> float:

@@ -161,17 +161,17 @@ class History:
     """A history whose odd nights are drawn in."""
 
     values: Floats
-    """Logarithms [nights], less their median."""
+    """Logarithms (nights,), less their median."""
     devices: Floats
-    """1 where it was [nights, devices]; no columns for one device."""
+    """1 where it was (nights, devices); no columns for one device."""
     offsets: Floats
-    """Logarithms [devices], as the differences of neighbouring nights have them."""
+    """Logarithms (devices,), as the differences of neighbouring nights have them."""
     variance: float
     """Of a night that differs by chance, of logarithms."""
 
     @classmethod
     def of(cls, values: Floats, groups: Sequence[str]) -> History:
-        """Tell devices, odd nights and noise from levels; ``values`` are logarithms [nights]."""
+        """Tell devices, odd nights and noise from levels; ``values`` are logarithms (nights,)."""
         devices = _columns(groups)
         # Far from zero the search would lose digits.
         centred = values - np.median(values)
@@ -181,7 +181,7 @@ class History:
 
     @property
     def level(self) -> Floats:
-        """The logarithms [nights] without what devices differ by."""
+        """The logarithms (nights,) without what devices differ by."""
         found: Floats = self.values - self.devices @ self.offsets
         return found
 

@@ -15,14 +15,17 @@ long history afterwards, as advice; this one says the night itself whether the l
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from bench_lib.verdict.statistics.changes import DEVICES, LEAST_NIGHTS, Floats, History
+from bench_lib.verdict.statistics.changes import LEAST_NIGHTS, Floats, History
 
 PRIOR_RISE = 3.0
 """A rise is about so many standard deviations of a night, before anything is known."""
+DEVICES = 0.01
+"""Standard deviation between devices of one model, at most: a rise is to be none of theirs."""
 LEAST_SD = 0.0003
 """Nights never agree better, of logarithms."""
 LEAST_LENGTH = 2 * LEAST_NIGHTS
@@ -32,7 +35,7 @@ LEAST = 1e-300
 
 
 @dataclass(frozen=True)
-class Spread:
+class NightSpread:
     """What is known beforehand of how far nights are apart; nothing with no degrees of freedom."""
 
     variance: float = 0.0
@@ -40,7 +43,7 @@ class Spread:
     degrees: float = 0.0
 
 
-NOTHING_KNOWN = Spread()
+NOTHING_KNOWN = NightSpread()
 
 
 @dataclass(frozen=True)
@@ -58,16 +61,18 @@ class Rise:
     degrees: float
 
 
-def rise_and_fall(history: History, spread: Spread = NOTHING_KNOWN) -> tuple[Rise, Rise] | None:
+def rise_and_fall(
+    history: History, devices: Sequence[str], spread: NightSpread = NOTHING_KNOWN
+) -> tuple[Rise, Rise] | None:
     """Return where a level most likely rose and where it fell, the fall's size above zero too.
 
-    None of fewer nights than ``LEAST_LENGTH``.  Fewer than three nights of a new level are odd
-    nights, and no evidence.
+    ``devices`` name where each night was.  None of fewer nights than ``LEAST_LENGTH``.  Fewer than
+    three nights of a new level are odd nights, and no evidence.
     """
     nights = len(history.values)
     if nights < LEAST_LENGTH:
         return None
-    leaves = _leaves(history)
+    leaves = _leaves(history, devices)
     left = leaves @ history.values
     # Of a change on the second night, the third, ...: what it explains, and how well it is known.
     explained = np.cumsum(left[::-1])[::-1][1:]
@@ -88,16 +93,17 @@ def rise_and_fall(history: History, spread: Spread = NOTHING_KNOWN) -> tuple[Ris
     return most_likely(sizes), most_likely(-sizes)
 
 
-def _leaves(history: History) -> Floats:
-    """Return what leaves of nights [nights, nights] what neither level nor devices explain.
+def _leaves(history: History, devices: Sequence[str]) -> Floats:
+    """Return what leaves of nights, (nights, nights), what neither level nor devices explain.
 
     Devices' constants are drawn towards zero, so that a new device is as uncertain as it is.
     """
-    nights = len(history.values)
-    design = np.hstack([np.ones((nights, 1)), history.devices])
+    nights, known = len(history.values), sorted(set(devices))
+    where = np.array([[device == each for each in known] for device in devices], dtype=np.float64)
+    design = np.hstack([np.ones((nights, 1)), where if len(known) > 1 else where[:, :0]])
     squared = design.T @ design
-    devices = np.arange(1, len(squared))
-    squared[devices, devices] += max(history.variance, LEAST_SD**2) / DEVICES**2
+    constants = np.arange(1, len(squared))
+    squared[constants, constants] += max(history.variance, LEAST_SD**2) / DEVICES**2
     leaves: Floats = np.eye(nights) - design @ np.linalg.solve(squared, design.T)
     return leaves
 
