@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -188,6 +188,13 @@ class _Found:
     level: _Level
     rise: Rise
     shared: str = ""
+    alike: bool = False
+    """Whether three in four of the cases that share it moved by half of their mean."""
+
+    @property
+    def width(self) -> int:
+        """How many cases moved alike; 0 where they did not."""
+        return len(self.level.members) if self.alike else 0
 
     @property
     def first(self) -> int:
@@ -229,13 +236,10 @@ def over_nights(cases: Mapping[str, CaseNights], run_id: str) -> OverNights:
         for level in _knowing_each_other(list(levels.values()))
         if (risen := level.risen(price, LEAST)) is not None
     ]
-    taken: set[str] = set()
-    for one in shared:
-        if taken.isdisjoint(one.level.members):
-            taken |= set(one.level.members)
-            found.new.append(_told([one], levels, cases, calendar, run_id))
+    taken = {member for one in shared for member in one.level.members}
     rest = [one for one in alone if taken.isdisjoint(one.level.members)]
-    found.new += [_told(each, levels, cases, calendar, run_id) for each in _of_one_night(rest)]
+    for each in [*([one] for one in shared), *_of_one_night(rest)]:
+        found.new.append(_told(each, levels, cases, calendar, run_id))
     return found
 
 
@@ -361,7 +365,7 @@ def _knowing_each_other(levels: Sequence[_Level]) -> list[_Level]:
     if prior is None:
         return list(levels)
     variance, weight = prior
-    nights = [
+    nights: list[Mapping[Hashable, Mapping[str, float]]] = [
         {"": {str(n): float(v) for n, v in zip(level.nights, x - x.mean(), strict=True)}}
         for level, x in zip(levels, apart, strict=True)
     ]
@@ -382,7 +386,7 @@ def _near(off: float) -> float:
 
 
 def _shared(levels: Mapping[str, _Level], cases: Mapping[str, CaseNights]) -> list[_Found]:
-    """Return the traits whose cases slowed down together, the surest first."""
+    """Return the traits whose cases slowed down together."""
     members: dict[frozenset[str], str] = {}
     by_trait: dict[str, list[str]] = {}
     for case_id in levels:
@@ -396,15 +400,32 @@ def _shared(levels: Mapping[str, _Level], cases: Mapping[str, CaseNights]) -> li
     for those, trait in members.items():
         level = _mean([levels[case_id] for case_id in levels if case_id in those])
         level = level.since_last_fall(price, LEAST_SHARED)
-        risen = level.risen(price, LEAST_SHARED)
+        risen = level.risen(price, 0.0)
         if risen is None:
             continue
-        one = _Found(level, risen, trait)
-        moved = statistics.median(_moved(levels[each], one.first) for each in level.members)
+        first = level.nights[risen.index]
+        moved = sorted(_moved(levels[each], first) for each in level.members)
         # A few cases that slowed down by much are no slow-down of all.
-        if moved >= max(LEAST_SHARED, risen.size / 2):
-            found.append(one)
-    return sorted(found, key=lambda one: -one.rise.evidence)
+        if moved[len(moved) // 2] >= risen.size / 2:
+            alike = moved[len(moved) // 4] >= risen.size / 2
+            found.append(_Found(level, risen, trait, alike=alike))
+    return _best(found)
+
+
+def _best(found: Iterable[_Found]) -> list[_Found]:
+    """Return what is large enough, without what shares cases with a better explanation.
+
+    The widest trait whose cases moved alike is best, then the surest.  Creep of all cases is not to
+    be told as that of some, which happen to have passed the bound.
+    """
+    taken: set[str] = set()
+    kept = []
+    for one in sorted(found, key=lambda one: (-one.width, -one.rise.evidence)):
+        if taken.isdisjoint(one.level.members):
+            taken.update(one.level.members)
+            if one.rise.size >= LEAST_SHARED:
+                kept.append(one)
+    return kept
 
 
 def _mean(levels: Sequence[_Level]) -> _Level:
