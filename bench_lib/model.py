@@ -628,6 +628,32 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class SlowDown:
+    """A slow-down that several nights show together; each is told once as new."""
+
+    since: str
+    """When the first slower night began: UTC, ISO 8601."""
+    run_id: str
+    """The first slower night's run."""
+    cases: list[str]
+    """Their ids, those that slowed down most first."""
+    shared: str
+    """What the cases have in common, as ``precision fp16``; empty where they slowed one by one."""
+    ratio: float
+    """New level over old one, in the mean of the cases."""
+    interval: tuple[float, float]
+    """Of the ratio, 95%."""
+    nights: int
+    """How many nights of the new level showed it."""
+    told_by: str
+    """The run that told it first."""
+    beside: list[str] = field(default_factory=list)
+    """Cases that share that and became REGRESSED since then: their cause is known already."""
+    changes: list[str] = field(default_factory=list)
+    """What changed in the environment with the first slower night, in words."""
+
+
+@dataclass(frozen=True)
 class ProcessSummary:
     """One process of a case: enough to judge by, small enough to review."""
 

@@ -3,13 +3,14 @@
     python benchmarks/error_rates.py [--nights 1000] [--seed 1] [--json]
     python benchmarks/error_rates.py --real FILE [--suite] [--tolerance 0.005] [--json]
     python benchmarks/error_rates.py --stopping [--nights 100] [--seed 1] [--json]
-    python benchmarks/error_rates.py --worlds [NAME] [--nights 60] [--seed 1] [--json]
+    python benchmarks/error_rates.py --worlds [NAME] [--together] [--nights 60] [--seed 1] [--json]
 
 Simulates nights of a hundred cases and has the project's own rule judge their latencies,
 sequential confirmation included; beside it stand the gates that other tools have.  With
 ``--real`` it splits the processes of real timings into baseline and candidate in every way
 instead, each case by itself or, with ``--suite``, all together.  With ``--worlds`` it plays nights
-one after the other in worlds that have effects of runs, devices and processes (``worlds``).  Exit
+one after the other in worlds that have effects of runs, devices and processes (``worlds``), with
+``--together`` without judging each by itself, which takes most of the time.  Exit
 status 1 where a figure that the project promises is missed.
 
 The model (docs/statistics.md): processes differ by 0.4%, which the cases of one worker share
@@ -831,16 +832,18 @@ def _print_worlds(rows: Iterable[Mapping[str, Any]]) -> None:
             *_counts(row, ("SUSPECT", "NOISY")),
             f"{row['processes_per_case']:.2f}",
             *(
-                " / ".join(f"{found:.0%}" for found in each.values())
-                for each in row["found"].values()
+                " / ".join(f"{found:.0%}" for found in row["found"].get(when, {}).values())
+                for when in ("first", "later")
             ),
+            *(f"{row['nights_until_told'].get(name, math.nan):g}" for name in worlds.LASTING),
         ]
         for row in rows
     ]
     headings = ("world", "nights", "false alarms a night", "SUSPECT", "NOISY", "processes a case")
     effects = " / ".join(f"{effect:.0%}" for effect in worlds.EFFECTS)
     found = (f"{effects} found on the first night", "on every tenth")
-    _print_table((*headings, *found), lines)
+    lasting = (f"nights until {name} is told" for name in worlds.LASTING)
+    _print_table((*headings, *found, *lasting), lines)
 
 
 # --- real timings --------------------------------------------------------------------------
@@ -1087,6 +1090,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--worlds", nargs="?", const="", metavar="NAME", help="play worlds whose names begin so"
     )
+    parser.add_argument(
+        "--together",
+        action="store_true",
+        help="of --worlds, ask only what the nights show together",
+    )
     options = parser.parse_args(arguments)
     if options.nights is None:
         options.nights = 1000 if options.worlds is None else 60
@@ -1096,7 +1104,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     document: dict[str, Any]
     if options.worlds is not None:
         try:
-            document = worlds.report(options.worlds, options.nights, options.seed)
+            document = worlds.report(
+                options.worlds, options.nights, options.seed, each_night=not options.together
+            )
         except ValueError as error:
             parser.error(str(error))
     elif options.stopping:

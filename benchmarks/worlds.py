@@ -7,12 +7,18 @@ measured in up to six processes and judged as the suite judges, and the nights t
 the rolling baseline.  Nothing is ever slower, so each REGRESSED is false.  On some nights the same
 measurements are judged once more with slow-downs planted in five cases, which no later night sees.
 
+All nights together are asked every night as well (``verdict/nights.py``), so each slow-down that
+they tell is false.  From some nights on, slow-downs that last are planted in a copy of the nights,
+and it counts how many slower nights there are when they are told.
+
 Processes differ by 0.02 to 0.3%, case by case, as on an H200.  A median of iterations repeats so
 well there that a process is one value here.
 """
 
 from __future__ import annotations
 
+import datetime as dt
+import functools
 import math
 import os
 import zlib
@@ -26,6 +32,7 @@ import numpy as np
 
 from bench_lib.model import Accepted, Baseline, ProcessSummary, Status, Verdict
 from bench_lib.verdict import judge
+from bench_lib.verdict import nights as over
 from bench_lib.verdict.evidence import Evidence
 
 CASES = 100
@@ -35,9 +42,20 @@ PINNED, PLANNED, ROLLING = 5, 6, 20
 HISTORY = 60
 """Nights after one acceptance."""
 PLANTED = 5
+SHARED = "0.3% in a family"
 EFFECTS = (0.01, 0.02, 0.03, 0.05)
 PLANT_EVERY = 10
 """On the first night and on each tenth, slow-downs are planted."""
+LASTING = {"1% in a case": (0.01, 15), "2% in a case": (0.02, 15), SHARED: (0.003, 0)}
+"""Slow-downs that last: how large, and in how many cases; 0 for all of a family."""
+LASTING_FROM = (20, 40)
+"""Nights on which they begin."""
+FOLLOWED = 10
+"""So many slower nights are looked at."""
+SUSPICIOUS = 0.015
+"""A case that is slower by more, of logarithms, is measured again."""
+TRAITS = {"precision": 4, "mode": 4, "task": 2, "kernel": 6}
+"""What else cases share besides their family: how many of each, drawn at random."""
 MOST_FALSE = 0.02
 LEAST_FOUND = 0.9
 """Of 2%, on the first night of a world without effects."""
@@ -75,7 +93,7 @@ WORLDS = (
     NOTHING,
     *(World(f"case {size:.1%}", case=size) for size in (0.002, 0.003, 0.005, 0.01)),
     World("case 0.5%, pinned from five runs", case=0.005, pinned_runs=5),
-    *(World(f"family {size:.1%}", family=size) for size in (0.003, 0.005, 0.01)),
+    *(World(f"family {size:.1%}", family=size) for size in (0.001, 0.003, 0.005, 0.01)),
     *(World(f"suite {size:.1%}", suite=size) for size in (0.005, 0.01)),
     World("4 devices 1% apart", devices=4, apart=0.01),
     World("32 devices 1% apart", devices=32, apart=0.01),
@@ -84,6 +102,12 @@ WORLDS = (
     World("every second process slow", slow=0.02),
     World("drift of 0.02% a night", drift=0.0002, clean=False),
 )
+LASTING_WITHIN = {
+    "1% in a case": (3, {NOTHING.name, "case 0.2%", "case 0.3%", "family 0.1%", "family 0.3%"}),
+    "2% in a case": (5, {NOTHING.name, "case 0.5%", "family 0.5%"}),
+    SHARED: (3, {NOTHING.name, "family 0.1%"}),
+}
+"""In so many nights, in the median, of those worlds."""
 
 
 @dataclass
@@ -101,6 +125,10 @@ class Played:
     """The median case's smallest slow-down that is found, by night."""
     alarms: list[int] = field(default_factory=list)
     """Cases called slower, by night."""
+    told: int = 0
+    """Slow-downs that the nights told together."""
+    until: dict[str, list[int]] = field(default_factory=dict)
+    """By slow-down that lasts, on which slower night each was told; one too many if on none."""
 
     def add(self, other: Played) -> None:
         """Take in another history."""
@@ -108,6 +136,9 @@ class Played:
         self.processes += other.processes
         self.statuses += other.statuses
         self.alarms += other.alarms
+        self.told += other.told
+        for name, each in other.until.items():
+            self.until.setdefault(name, []).extend(each)
         for when, counts in other.found.items():
             self.found.setdefault(when, Counter()).update(counts)
             self.planted[when] = self.planted.get(when, 0) + other.planted[when]
@@ -115,8 +146,8 @@ class Played:
 
     @property
     def false_per_night(self) -> float:
-        """Cases a night that were called slower."""
-        return self.statuses["REGRESSED"] / max(1, self.nights)
+        """Cases a night that were called slower, and slow-downs that nights told together."""
+        return (self.statuses["REGRESSED"] + self.told) / max(1, self.nights)
 
 
 class Pool:
@@ -131,6 +162,11 @@ class Pool:
             0, half, (world.devices, CASES)
         )
         self.kinds = rng.uniform(*(world.kinds or (0.0, 0.0)), CASES)
+        self.traits = [["every case", f"family {n * FAMILIES // CASES}"] for n in range(CASES)]
+        for trait, kinds in TRAITS.items():
+            drawn = np.random.default_rng(kinds).integers(kinds, size=CASES)
+            for case, kind in enumerate(drawn):
+                self.traits[case].append(f"{trait} {kind}")
 
     def run(self, name: str, night: int) -> Run:
         """Begin a run: everything that its processes share is drawn."""
@@ -172,8 +208,11 @@ def _process(log_median: float, worker: str, device: str) -> ProcessSummary:
     )
 
 
-def play(world: World, nights: int, entropy: Sequence[int]) -> Played:
-    """Play some nights of a world, from an accepted run on."""
+def play(world: World, nights: int, entropy: Sequence[int], *, each_night: bool = True) -> Played:
+    """Play some nights of a world, from an accepted run on.
+
+    Without ``each_night`` no night is judged by itself: only all together are asked.
+    """
     rng = np.random.default_rng(entropy)
     pool = Pool(world, rng)
     accepted: list[list[ProcessSummary]] = [[] for _ in range(CASES)]
@@ -184,14 +223,19 @@ def play(world: World, nights: int, entropy: Sequence[int]) -> Played:
     baselines = [Baseline(str(i), each, Accepted("", "", "")) for i, each in enumerate(accepted)]
     rolling: list[list[list[ProcessSummary]]] = [[] for _ in range(CASES)]
     played = Played()
+    together = _Together(pool, accepted)
     for night in range(nights):
         run = pool.run(f"night-{night}", night + 1)
         workers = [run.worker() for _ in range(PLANNED)]
         known = [[p for each in nights_of[:ROLLING] for p in each] for nights_of in rolling]
-        if night % PLANT_EVERY == 0:
+        if each_night and night % PLANT_EVERY == 0:
             _plant(played, "later" if night else "first", workers, baselines, known, rng=rng)
-        verdicts, candidates = _judged(workers, baselines, known)
-        statuses = [judge.overall(found) for found in verdicts]
+        if each_night:
+            verdicts, candidates = _judged(workers, baselines, known)
+            statuses = [judge.overall(found) for found in verdicts]
+        else:
+            candidates = _measured(workers, baselines)
+            statuses = [Status.OK] * CASES
         played.nights += 1
         played.processes += sum(map(len, candidates))
         played.statuses.update(status.value for status in statuses)
@@ -199,7 +243,104 @@ def play(world: World, nights: int, entropy: Sequence[int]) -> Played:
         for case, status in enumerate(statuses):
             if status in (Status.OK, Status.IMPROVED):
                 rolling[case].insert(0, candidates[case])
+        together.add(run.name, candidates, statuses)
+        played.told += together.look()
+        for begin in LASTING_FROM:
+            if begin <= night < begin + FOLLOWED:
+                together.plant(begin)
+    played.until = together.until()
     return played
+
+
+class _Together:
+    """All nights of a suite, asked every night what they show together."""
+
+    def __init__(self, pool: Pool, accepted: Sequence[Sequence[ProcessSummary]]) -> None:
+        """Begin with the accepted processes, by case."""
+        self.pool = pool
+        self.runs: list[list[over.CaseRun]] = [[] for _ in range(CASES)]
+        for case, processes in enumerate(accepted):
+            by_run: dict[str, list[ProcessSummary]] = {}
+            for process in processes:
+                by_run.setdefault(process.run, []).append(process)
+            for number, (name, held) in enumerate(by_run.items()):
+                self.runs[case].append(over.CaseRun(name, _date(number - len(by_run)), held))
+        self.told_since = [""] * CASES
+        self.first: dict[tuple[str, int, int], int] = {}
+        """By slow-down, the night it begins and its number, the night on which it was told."""
+        self.nights = 0
+
+    def add(
+        self,
+        run: str,
+        candidates: Sequence[Sequence[ProcessSummary]],
+        statuses: Sequence[Status],
+    ) -> None:
+        """Take in a night."""
+        for case in range(CASES):
+            if statuses[case] in over.COMPARED:
+                is_slower = statuses[case] is Status.REGRESSED
+                night = over.CaseRun(run, _date(self.nights), candidates[case], is_slower)
+                self.runs[case].append(night)
+        self.nights += 1
+
+    def look(self) -> int:
+        """Return how many slow-downs the nights tell that none told before."""
+        found = self._asked(self.runs).new
+        for one in found:
+            for case in map(int, one.cases):
+                self.told_since[case] = one.since
+        return sum(not one.beside for one in found)
+
+    def plant(self, begin: int) -> None:
+        """Look at the nights as they would have been with slow-downs since one of them."""
+        rng = np.random.default_rng(begin)
+        for name, (effect, cases) in LASTING.items():
+            family = int(rng.integers(FAMILIES))
+            size = CASES // FAMILIES
+            own = list(range(family * size, (family + 1) * size))
+            chosen = rng.choice(CASES, cases, replace=False).tolist() if cases else own
+            slower = [
+                [
+                    over.CaseRun(
+                        run.run_id,
+                        run.time,
+                        [_slower(process, effect) for process in run.processes],
+                        run.regressed,
+                    )
+                    if case in chosen and run.time >= _date(begin)
+                    else run
+                    for run in runs
+                ]
+                for case, runs in enumerate(self.runs)
+            ]
+            told = {int(case) for one in self._asked(slower).new for case in one.cases}
+            slowed = [[case] for case in chosen] if cases else [chosen]
+            for number, held in enumerate(slowed):
+                known = self.first.setdefault((name, begin, number), FOLLOWED + 1)
+                if 2 * len(told.intersection(held)) >= len(held):
+                    self.first[name, begin, number] = min(known, self.nights - begin)
+
+    def until(self) -> dict[str, list[int]]:
+        """Return by slow-down on which slower night each was told."""
+        found: dict[str, list[int]] = {}
+        for (name, _, _), nights in self.first.items():
+            found.setdefault(name, []).append(nights)
+        return found
+
+    def _asked(self, runs: Sequence[Sequence[over.CaseRun]]) -> over.OverNights:
+        cases = {
+            str(case): over.CaseNights(each, self.pool.traits[case], self.told_since[case])
+            for case, each in enumerate(runs)
+        }
+        return over.over_nights(cases, "tonight")
+
+
+def _date(night: int) -> str:
+    return f"{FIRST_NIGHT + dt.timedelta(days=night):%Y-%m-%dT%H:%M:%SZ}"
+
+
+FIRST_NIGHT = dt.datetime(2026, 1, 31, 2, tzinfo=dt.timezone.utc)
 
 
 def _plant(
@@ -261,7 +402,25 @@ def _judged(
     return [verdicts[str(case)] for case in range(CASES)], candidates
 
 
-def report(name: str, nights: int, seed: int) -> dict[str, Any]:
+def _measured(
+    workers: Sequence[Sequence[ProcessSummary]], baselines: Sequence[Baseline]
+) -> list[list[ProcessSummary]]:
+    """Measure a night as the engine does, as long as a case is 1.5% slower than accepted."""
+    candidates: list[list[ProcessSummary]] = []
+    for case, baseline in enumerate(baselines):
+        accepted = float(np.median([process.log_median for process in baseline.processes]))
+        own = [workers[0][case]]
+        while len(own) < len(workers) and _mean(own) > accepted + SUSPICIOUS:
+            own.append(workers[len(own)][case])
+        candidates.append(own)
+    return candidates
+
+
+def _mean(processes: Sequence[ProcessSummary]) -> float:
+    return float(np.mean([process.log_median for process in processes]))
+
+
+def report(name: str, nights: int, seed: int, *, each_night: bool = True) -> dict[str, Any]:
     """Play the worlds whose names begin so, on all cores; raises ValueError where there are none.
 
     Each world's nights are histories of 60 nights at most, with a seed each.
@@ -275,7 +434,8 @@ def report(name: str, nights: int, seed: int) -> dict[str, Any]:
     ]
     played = {world: Played() for world in kinds}
     with ProcessPoolExecutor(os.cpu_count() or 1) as pool:
-        for (world, *_), each in zip(tasks, pool.map(play, *zip(*tasks, strict=True)), strict=True):
+        work = functools.partial(play, each_night=each_night)
+        for (world, *_), each in zip(tasks, pool.map(work, *zip(*tasks, strict=True)), strict=True):
             played[world].add(each)
     rows = [figures(world, each) for world, each in played.items()]
     return {"worlds": rows, "missed": missed(rows)}
@@ -300,6 +460,8 @@ def figures(world: World, played: Played) -> dict[str, Any]:
         "nights": played.nights,
         "false_per_night": played.false_per_night,
         "nights_with_an_alarm": sum(map(bool, played.alarms)),
+        "told_over_nights": played.told / played.nights,
+        "nights_until_told": {name: float(np.median(each)) for name, each in played.until.items()},
         "statuses_per_night": {
             name: count / played.nights for name, count in sorted(played.statuses.items())
         },
@@ -318,6 +480,11 @@ def missed(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     for row, world in ((row, w) for row in rows for w in WORLDS if w.name == row["world"]):
         if world.clean and row["false_per_night"] > MOST_FALSE:
             words.append(f"{world.name}: {row['false_per_night']:.3f} false alarms a night")
-        if world == NOTHING and row["found"]["first"][0.02] < LEAST_FOUND:
-            words.append(f"{world.name}: {row['found']['first'][0.02]:.0%} of 2% found at first")
+        first = row["found"].get("first")
+        if world == NOTHING and first and first[0.02] < LEAST_FOUND:
+            words.append(f"{world.name}: {first[0.02]:.0%} of 2% found at first")
+        for name, nights in row["nights_until_told"].items():
+            most, of = LASTING_WITHIN[name]
+            if world.name in of and nights > most:
+                words.append(f"{world.name}: {name} told on night {nights:g} of it")
     return words

@@ -22,8 +22,10 @@ from builders import (
 from scripted import Contexts, gpus, held
 
 from bench_lib.cases.axes import cold
+from bench_lib.engine import past
 from bench_lib.engine.outcome import Outcome
-from bench_lib.engine.suite import NIGHTS, Baselines, Suite, fails, rolling
+from bench_lib.engine.past import NIGHTS
+from bench_lib.engine.suite import Baselines, Suite, fails
 from bench_lib.model import (
     Fault,
     Kernel,
@@ -43,6 +45,11 @@ EARLY, LATER = "2026-01-01T02:00:00Z", "2026-01-02T02:00:00Z"
 TODAY = dt.date(2026, 11, 21)
 ABORT = Fault("died", "the worker was ended by SIGABRT", "measure", "HSA_STATUS_ERROR")
 TEN_MS = (-4.6062, -4.6052, -4.6047, -4.6057, -4.6042)
+
+
+def rolling(runs, pinned):
+    """Return by case the processes of the last accepted nights."""
+    return past.read(runs, pinned).rolling
 
 
 @pytest.fixture

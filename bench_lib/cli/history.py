@@ -35,7 +35,7 @@ from bench_lib.cli.output import (
 )
 from bench_lib.cli.reading import Listed, RunAbout
 from bench_lib.formats import many, printable
-from bench_lib.model import Environment, Hardware, Record, UserError
+from bench_lib.model import Environment, Hardware, Record, SlowDown, UserError
 
 if TYPE_CHECKING:
     from bench_lib.model import Measurement
@@ -70,6 +70,8 @@ class HistoryShow(RunAbout, Document):
     """How full the caches were at its end."""
     devices: list[Hardware]
     records: list[Record]
+    slow_downs: list[SlowDown]
+    """What several nights together showed by then."""
     problems: list[str]
     """What of it cannot be read, in words."""
 
@@ -173,6 +175,7 @@ def show(
 ) -> None:
     """Show one run: every case with its verdicts and the reasons for them."""
     from bench_lib.report import console
+    from bench_lib.verdict import nights
 
     found = reading.run(run, history)
     if json:
@@ -206,6 +209,8 @@ def show(
     for record in records:
         for line in _details(record, found.hardware):
             print(line)
+    for slow_down in found.slow_downs:
+        print(nights.in_words(slow_down, found.run_id))
     for problem in found.problems:
         print(f"! {problem}")
 
@@ -327,7 +332,7 @@ def compact(*, history: HistoryDir = DEFAULT_HISTORY, json: Json = False) -> Non
     Of each hardware the newest runs stay as files as well, for the nights are judged by them.
     Nothing is lost: bench-lib history restore gives back any file, byte for byte.
     """
-    from bench_lib.engine.suite import MOST_RUNS
+    from bench_lib.engine.past import MOST_RUNS
     from bench_lib.storage.archive.compaction import compact as bring_in
 
     done = bring_in(history, keep=MOST_RUNS)
@@ -457,7 +462,7 @@ def pull(
 
     They are as many as the rolling baseline reads, for a machine that begins with an empty disk.
     """
-    from bench_lib.engine.suite import MOST_RUNS
+    from bench_lib.engine.past import MOST_RUNS
     from bench_lib.storage.archive.pushing import pull as fetch
 
     done = fetch(history, address, most=None if everything else MOST_RUNS)

@@ -23,7 +23,7 @@ from bench_lib.cli.output import (
     writing,
 )
 from bench_lib.cli.reading import Listed, listed
-from bench_lib.model import Status, Verdict
+from bench_lib.model import SlowDown, Status, Verdict
 
 if TYPE_CHECKING:
     from bench_lib.report.night import Night, NightCase
@@ -70,6 +70,17 @@ class NightEntry:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ToldSlowDown:
+    """What only several nights together show, as a run of this night tells it."""
+
+    hardware_key: str
+    run: str
+    new: bool
+    """Whether it is told for the first time, and nothing REGRESSED explains it."""
+    slow_down: SlowDown
+
+
+@dataclass(frozen=True, kw_only=True)
 class Report(Document):
     """The newest night."""
 
@@ -84,6 +95,8 @@ class Report(Document):
     runs: list[Listed]
     entries: list[NightEntry]
     """Failing first."""
+    slow_downs: list[ToldSlowDown]
+    """New ones first."""
     missing: list[str]
     """Hardware keys of the days before that no run of this night is of, and their last runs."""
     left_out: list[str]
@@ -154,7 +167,11 @@ def report(
         _write_markdown(night, None if to_stdout else markdown)
     if json and not to_stdout:
         runs, entries = map(listed, night.runs), map(_entry, night.entries)
-        print_json(filled(Report, night, runs=[*runs], entries=[*entries]))
+        told = [
+            ToldSlowDown(hardware_key=one.key, run=one.run_id, new=one.is_new, slow_down=one.found)
+            for one in night.slow_downs
+        ]
+        print_json(filled(Report, night, runs=[*runs], entries=[*entries], slow_downs=told))
     elif not to_stdout:
         _print(night, [path for path in (html, markdown) if path is not None])
     if notify:
@@ -203,6 +220,8 @@ def _print(night: Night, written: list[Path]) -> None:
         for entry in night.failed[:MOST_LINES]:
             print(in_words(night, entry))
         print()
+    for one in night.slow_downs:
+        print(one.words)
     for words in hints(night):
         print(f"! {words}")
     for key in night.missing:

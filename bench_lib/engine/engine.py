@@ -15,6 +15,7 @@ from bench_lib.engine import pairing, profiles
 from bench_lib.engine.device import NO_REPLAYS, HeldDevice
 from bench_lib.engine.devicelock import DeviceBusyError
 from bench_lib.engine.outcome import Outcome
+from bench_lib.engine.past import MOST_RUNS
 from bench_lib.engine.reference import ReferenceRun, place
 from bench_lib.engine.settings import (
     LOOKING_AGAIN,
@@ -24,14 +25,15 @@ from bench_lib.engine.settings import (
     Side,
     nodeid_of,
 )
-from bench_lib.engine.suite import MOST_RUNS, Baselines, Suite, fails
+from bench_lib.engine.suite import Baselines, Suite, fails
 from bench_lib.environment import caches
 from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.signals import BY_SIGNAL
-from bench_lib.model import Case, Draw, Environment, Hardware, Record
+from bench_lib.model import Case, Draw, Environment, Hardware, Record, SlowDown
 from bench_lib.storage import acceptance, history
 from bench_lib.storage.history import HistoryError, utc_today
 from bench_lib.verdict import families, judge, validity
+from bench_lib.verdict.nights import in_words, is_alarm
 
 
 class Engine:
@@ -423,6 +425,8 @@ class Engine:
         """Judge everything and write the verdicts; raises HistoryError and BaselineError."""
         if not self._is_paired:
             records = self.suite.judge()
+            if self.settings.over_nights != "off":
+                self.suite.look_over_nights()
             for problem in self.suite.left_out:
                 self.settings.say(f"left out of the rolling baseline: {problem}")
             for words in self.suite.renamed:
@@ -432,6 +436,13 @@ class Engine:
         for row in self.rows():
             self.suite.decide(row.case_id, row.status, row.verdicts, changes)
         return list(self.suite.records.values())
+
+    @property
+    def alarms(self) -> list[SlowDown]:
+        """The slow-downs that make this run fail: told for the first time, the cause unknown."""
+        if self.settings.over_nights != "fail" or not self.suites:
+            return []
+        return [one for one in self.suite.slow_downs if is_alarm(one, self.suite.writer.run_id)]
 
     def end(self, exit_status: int) -> None:
         """Write the runs' last lines, unless nothing was measured; raises HistoryError."""
@@ -461,6 +472,9 @@ class Engine:
             self.profile()
             today = utc_today()
             passes = not any(fails(record, strict=False, today=today) for record in self.judge())
+            for found in suite.slow_downs:
+                self.settings.say(in_words(found, suite.writer.run_id))
+            passes &= not self.alarms
         attempts = [a for record in suite.records.values() for a in record.attempts]
         passes &= not needs_figures or any(a.accepted and a.measurement for a in attempts)
         self.end(0 if passes else 1)

@@ -86,6 +86,9 @@ class Settings:
     kernels: str = "auto"
     """Whose kernels are profiled in the end: ``all``, ``none``, or ``auto`` for cases that changed
     and cases without a baseline."""
+    over_nights: str = "fail"
+    """What a slow-down does that several nights show together: ``fail`` the first night, ``tell``
+    it, or ``off``."""
     devices: Sequence[Hardware] | None = None
     """The devices of this host; None has them detected when ranks need them."""
     sides: Mapping[str, Side] = field(default_factory=lambda: {"": Side()})

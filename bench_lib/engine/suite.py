@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from bench_lib.engine import past
 from bench_lib.engine.outcome import Outcome
 from bench_lib.engine.reference import ReferenceRun, place
 from bench_lib.environment import fingerprint
@@ -18,8 +18,8 @@ from bench_lib.model import (
     Environment,
     Hardware,
     KernelTable,
-    ProcessSummary,
     Record,
+    SlowDown,
     Status,
     Verdict,
 )
@@ -32,11 +32,6 @@ from bench_lib.verdict.judge import Evidence
 from bench_lib.verdict.metrics import scaling
 from bench_lib.verdict.metrics.efficiency import EFFICIENCY, alone
 from bench_lib.verdict.severity import FAILING, PASSING
-
-NIGHTS = 20
-"""Accepted nights that make the rolling baseline."""
-MOST_RUNS = 3 * NIGHTS
-"""Runs that are looked through for them."""
 
 SLOWER = (Status.REGRESSED, Status.REDRAWN)
 """Of these the kernels say why."""
@@ -82,7 +77,8 @@ class Suite:
         self._evidenced: dict[str, Evidence] = {}
         """What the last verdicts were made of."""
         self._known = known
-        self._rolling: dict[str, dict[str, list[ProcessSummary]]] = {}
+        self._past: dict[str, past.Past] = {}
+        """What earlier runs say, by hardware key."""
         self.left_out: list[str] = []
         """What cannot be read of earlier nights, by file."""
         self.renamed: list[str] = []
@@ -94,6 +90,8 @@ class Suite:
         self.writer = history.Writer(history_folder, device.key, run_id=run_id)
         self.device = device
         self.records: dict[str, Record] = {}
+        self.slow_downs: list[SlowDown] = []
+        """What this night and those before it show together, once they were asked."""
         self._outcomes: dict[str, Outcome] = {}
         self._environments: dict[str, Environment] = {}
         self._blind: dict[str, str] = {}
@@ -265,7 +263,7 @@ class Suite:
             acceptance.processes_of(record, self.writer.run_id),
             baseline,
             case.limits,
-            self._nights(key).get(case.id, []) if baseline and baseline.processes else [],
+            self._earlier(key).rolling.get(case.id, []) if _accepted(baseline) else [],
             acceptance.conditions_of(case, outcome.hardware, self._began[case.id]),
             self._planned,
             len({attempt.process for attempt in record.attempts if not attempt.replays}),
@@ -306,17 +304,17 @@ class Suite:
         one = alone(record.case, here)
         return None if one is None else self.records[one.id]
 
-    def _nights(self, key: str) -> Mapping[str, list[ProcessSummary]]:
-        if key not in self._rolling:
-            self._rolling[key] = rolling(self._earlier(key), self._known.of(key).baselines)
-        return self._rolling[key]
+    def _earlier(self, key: str) -> past.Past:
+        if key not in self._past:
+            self._past[key] = past.read(self._runs(key), self._known.of(key).baselines)
+        return self._past[key]
 
-    def _earlier(self, key: str) -> Iterator[history.Run]:
-        """Read the nights before this one, and note what cannot be read of them."""
+    def _runs(self, key: str) -> Iterator[history.Run]:
+        """Read the runs before this one, and note what cannot be read of them."""
         folder, own = self.writer.path.parent, self.writer.path
         ours = (outcome.hardware for outcome in self._outcomes.values())
         slots = {each.bdf or "": each for each in ours if each.bdf and each.uuid}
-        for run in history.latest(folder, key, MOST_RUNS, but=own, say=self.left_out.append):
+        for run in history.latest(folder, key, past.MOST_RUNS, but=own, say=self.left_out.append):
             # The last line of a run that was killed is torn, and no surprise.
             if run.finished and run.problems:
                 first, *others = run.problems
@@ -343,6 +341,27 @@ class Suite:
                     f"run {run.run_id} ({run.started[:10]}); it is taken for another device, which "
                     "costs sensitivity until a run on it is accepted"
                 )
+
+    # ---- over the nights ------------------------------------------------------------------
+
+    def look_over_nights(self) -> None:
+        """Ask what this night and those before it show together, and write it.
+
+        The records are judged by then.  Raises HistoryError and BaselineError.
+        """
+        by_key: dict[str, list[Record]] = {}
+        for record in self.records.values():
+            by_key.setdefault(self.hardware_of(record).key, []).append(record)
+        for key, records in by_key.items():
+            self.slow_downs += past.slow_downs(
+                self._earlier(key),
+                self._known.of(key),
+                records,
+                self.writer,
+                self._environments,
+            )
+        for found in self.slow_downs:
+            self.writer.slow_down(found)
 
     @property
     def torch(self) -> set[str]:
@@ -372,53 +391,8 @@ class Suite:
         return counts
 
 
-def rolling(
-    runs: Iterable[history.Run], pinned: Mapping[str, Baseline]
-) -> dict[str, list[ProcessSummary]]:
-    """Return by case the processes of the last accepted nights, newest first.
-
-    ``runs`` come newest first.  A night counts for a case if its verdict then was OK or IMPROVED
-    by the acceptance that is pinned today.  After a roll-back the nights under the newer
-    acceptance were fine by values that are gone.
-
-    A metric that improved beyond its nights begins anew with that night.  Kept together, the
-    nights before and after would seem to differ by chance, and a loss of what was gained would
-    never be beyond it.
-    """
-    nights: dict[str, list[Sequence[ProcessSummary]]] = {}
-    begun: dict[str, set[str]] = {}
-    for run in runs:
-        for case_id, record in run.records.items():
-            baseline, known = pinned.get(case_id), nights.setdefault(case_id, [])
-            gone = begun.setdefault(case_id, set())
-            if baseline is None or len(known) >= NIGHTS or metrics.LEADING.name in gone:
-                continue
-            if record.baseline_accepted == baseline.accepted.date and _is_accepted(record):
-                with contextlib.suppress(ValueError):  # a line that somebody else wrote
-                    processes = acceptance.processes_of(record, run.run_id)
-                    known.append([_without(process, gone) for process in processes])
-                    gone |= judge.improved(record.verdicts)
-    return {case_id: [p for night in known for p in night] for case_id, known in nights.items()}
-
-
-def _without(process: ProcessSummary, gone: Collection[str]) -> ProcessSummary:
-    values = {name: value for name, value in process.values.items() if name not in gone}
-    return replace(process, values=values)
-
-
 def _accepted(baseline: Baseline | None) -> str | None:
     return baseline.accepted.date if baseline is not None and baseline.processes else None
-
-
-def _is_accepted(record: Record) -> bool:
-    """Whether a night's values are fit to hold against: fine in the end, by a baseline.
-
-    A night that a second look cleared counts with all it measured.  Without the first look the
-    nights would seem to agree better than they do, and the next odd one would alarm.
-    """
-    if record.status not in (Status.OK, Status.IMPROVED):
-        return False
-    return all(verdict.against != "a" for verdict in record.verdicts)
 
 
 def _unmeasured(record: Record) -> Verdict | None:

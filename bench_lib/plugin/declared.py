@@ -79,6 +79,13 @@ def add_options(parser: pytest.Parser) -> None:
         "baseline yet, of all, or of none (default: auto)",
     )
     group.addoption(
+        "--perf-over-nights",
+        choices=("fail", "tell", "off"),
+        default=None,
+        help="what a slow-down does that only several nights together show: the first night that "
+        "tells it fails, or it is told, or nobody asks (default: fail)",
+    )
+    group.addoption(
         "--perf-cold",
         action="store_true",
         help="measure every case in a process of its own with empty caches of Inductor, Triton "

@@ -18,7 +18,7 @@ from bench_lib.engine.pace import Pace
 from bench_lib.engine.settings import LOOKING_AGAIN
 from bench_lib.engine.suite import Suite, fails
 from bench_lib.launch.signals import BY_SIGNAL
-from bench_lib.model import Case, Quarantine, Record, Status, Verdict, problem_of
+from bench_lib.model import Case, Quarantine, Record, SlowDown, Status, Verdict, problem_of
 from bench_lib.plugin import devices, properties
 from bench_lib.plugin.devices import DEVICE
 from bench_lib.plugin.progress import MEASURING, RunProgress, display
@@ -190,6 +190,11 @@ class PerfSession(Selection):
                 if self.config.get_terminal_writer().width_of_current_line:
                     terminal.write_line("")  # after xdist's dots, which the reporter forgets
                 terminal.write_line(formats.printable(line))
+
+    @property
+    def alarms(self) -> list[SlowDown]:
+        """The slow-downs over several nights that make this run fail."""
+        return self.engine.alarms if self.suite is not None else []
 
     @property
     def judged_nothing(self) -> bool:

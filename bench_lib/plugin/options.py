@@ -57,6 +57,7 @@ def read_options(config: pytest.Config) -> PluginOptions:
         lock_wait_s=told("perf_lock_wait", Settings.lock_wait_s),
         cool_s=told("perf_cool", Settings.cool_s),
         kernels=told("perf_kernels", Settings.kernels),
+        over_nights=told("perf_over_nights", Settings.over_nights),
         tune=config.getoption("perf_tune"),
         any_clock=config.getoption("perf_any_clock"),
         launcher=config.getoption("perf_launcher"),

@@ -257,7 +257,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     perf_session = session.config.stash.get(SESSION, None)
     if perf_session is None or perf_session.is_worker:
         return
-    if perf_session.judged_nothing and exitstatus == pytest.ExitCode.OK:
+    is_red = perf_session.judged_nothing or perf_session.alarms
+    if is_red and exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
     if perf_session.told_to_end is not None:
         session.exitstatus = perf_session.told_to_end

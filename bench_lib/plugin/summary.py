@@ -16,6 +16,7 @@ from bench_lib.plugin.measuring import PerfSession
 from bench_lib.plugin.progress import SILENT
 from bench_lib.report import console
 from bench_lib.storage import acceptance
+from bench_lib.verdict import nights
 from bench_lib.verdict.severity import FAILING
 from bench_lib.verdict.statistics.comparison import LEAST_PROCESSES
 
@@ -68,6 +69,9 @@ def write(terminal: Any, session: PerfSession) -> None:
     explained = console.explanations(records)
     for line in [*explained, ""] if explained else []:
         say(line)
+    for found in session.suite.slow_downs:
+        colour = _BAD if found in session.alarms else _ODD
+        say(nights.in_words(found, session.suite.writer.run_id), **colour)
     failed = [record.case.id for record in records if session.fails(record)]
     run, device = session.suite.writer, session.device()
     say(f"history: {_shown(run.path)}")
@@ -110,7 +114,7 @@ def _next_step(session: PerfSession, records: list[Record]) -> str:
     again = shlex.join(["pytest", *arguments])
     if session.interrupted:
         return f"the run was interrupted; {again}"
-    if Status.ERROR in status or Status.REGRESSED in status:
+    if Status.ERROR in status or Status.REGRESSED in status or session.alarms:
         return f"bench-lib report --html report.html{folders}"
     if Status.INVALID in status:
         return f"see to what the device is blamed for, then {again}"

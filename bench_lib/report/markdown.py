@@ -87,6 +87,9 @@ def _opening(night: Night) -> Iterator[str]:
 
 def _to_be_known(night: Night) -> Iterator[str]:
     """Say what makes the night less than it seems."""
+    for one in night.slow_downs:
+        words = shortened(one.words, MOST_REASON)
+        yield f"- **{words}**" if one.is_new else f"- {words}"
     for run in night.unfinished:
         where = f"run {run.run_id} on {run.key}"
         yield f"- **{text(where)} has not come to its end**; cases may be missing"

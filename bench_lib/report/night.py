@@ -19,6 +19,7 @@ from bench_lib.model import (
     Hardware,
     Measurement,
     Record,
+    SlowDown,
     Status,
     Verdict,
 )
@@ -28,8 +29,9 @@ from bench_lib.report import console, spent
 from bench_lib.report.console import CaseFigures
 from bench_lib.storage.baselines import BaselineError, load
 from bench_lib.storage.history import HistoryError, Run
-from bench_lib.verdict import metrics
+from bench_lib.verdict import metrics, nights
 from bench_lib.verdict.judge import leading
+from bench_lib.verdict.nights import NIGHT, is_alarm, when
 from bench_lib.verdict.severity import FAILING, SEVERITY, rank
 
 if TYPE_CHECKING:
@@ -38,9 +40,6 @@ if TYPE_CHECKING:
 
 DAYS = 90
 """Of history that a page shows."""
-NIGHT = dt.timedelta(hours=20)
-"""What began so long before the newest run belongs to the same night; less than a day, because a
-night that begins a minute earlier than the one before is a night of its own."""
 LATE = dt.timedelta(hours=36)
 """Where nights are nightly, none that begins after the newest for so long has been missed."""
 MOST_NAMED = 10
@@ -156,6 +155,26 @@ class NightCase:
 
 
 @dataclass(frozen=True)
+class NightSlowDown:
+    """A slow-down over several nights, as one of this night's runs tells it."""
+
+    found: SlowDown
+    key: str
+    """Of the hardware."""
+    run_id: str
+
+    @property
+    def is_new(self) -> bool:
+        """Whether this run told it first, and nothing REGRESSED explains it."""
+        return is_alarm(self.found, self.run_id)
+
+    @property
+    def words(self) -> str:
+        """The slow-down in one line."""
+        return f"{self.key}: {nights.in_words(self.found, self.run_id)}"
+
+
+@dataclass(frozen=True)
 class Night:
     """The runs that a report is about: of every hardware the newest, or those that were named."""
 
@@ -168,6 +187,8 @@ class Night:
     """Hardware keys of the days before that no run of this night is of, and their last runs."""
     absent: list[str] = field(default_factory=list)
     """Devices that measured in the run before and did not this night, beside others that did."""
+    slow_downs: list[NightSlowDown] = field(default_factory=list)
+    """What only several nights together show; those told for the first time first."""
     environments: dict[str, Environment] = field(default_factory=dict)
     """What the points were measured in, by reference."""
     asked: str = ""
@@ -215,8 +236,17 @@ class Night:
 
     @property
     def red(self) -> list[RunLine]:
-        """The runs that failed with no case that did: most were INVALID, or all had to be OK."""
-        return [run for run in self.runs if is_red(run)]
+        """The runs that failed with no case that did: most were INVALID, or all had to be OK.
+
+        One that told a new slow-down over several nights failed for that.
+        """
+        explained = {one.run_id for one in self.slowed}
+        return [run for run in self.runs if is_red(run) and run.run_id not in explained]
+
+    @property
+    def slowed(self) -> list[NightSlowDown]:
+        """The slow-downs over several nights that this night tells for the first time."""
+        return [one for one in self.slow_downs if one.is_new]
 
     @property
     def failed(self) -> list[NightCase]:
@@ -238,7 +268,7 @@ class Night:
     @property
     def sentence(self) -> str:
         """The night in one sentence; one that is old begins with a sentence on that."""
-        told = "; ".join([_on_cases(self), *_on_runs(self)]) + "."
+        told = "; ".join([_on_cases(self), *_on_slowed(self), *_on_runs(self)]) + "."
         if not self.days_late:
             return told
         late = f"Nothing has run for {self.days_late} days, since {self.newest_start[:10]}."
@@ -297,6 +327,10 @@ def _measured(night: Night, archive: Archive, folder: Path) -> dict[Place, Night
             if f"{line.file}: {problem}" not in archive.problems
         )
         night.environments.update(run.environments)
+        told = [NightSlowDown(each, line.key, line.run_id) for each in run.slow_downs]
+        # A later run of this hardware has asked all these nights again.
+        before = [one for one in night.slow_downs if one.key != line.key or one.is_new]
+        night.slow_downs[:] = sorted([*before, *told], key=lambda one: not one.is_new)
         for record in run.records.values():
             try:
                 console.summary_rows([record])
@@ -436,14 +470,6 @@ def _on_absent(night: Night, last: Sequence[Point]) -> list[str]:
     ]
 
 
-def when(time: str) -> dt.datetime:
-    """Return a time, or the year 1970 where it is none: a file's name may say anything."""
-    try:
-        return dt.datetime.fromisoformat(time.replace("Z", "+00:00"))
-    except ValueError:
-        return dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
-
-
 def is_red(run: RunLine) -> bool:
     """Return whether a run failed with no case that did."""
     return run.exit_status not in (None, 0) and not any(map(run.counts.get, FAILING))
@@ -464,7 +490,7 @@ def _on_cases(night: Night) -> str:
     if failed := night.failed:
         words = f"{len(failed)} of {cases} failed: {_on_failed(failed)}"
     else:
-        words = "No case failed" if night.red else "Nothing failed"
+        words = "No case failed" if night.red or night.slowed else "Nothing failed"
         if not any(entry.status in GOOD for entry in night.entries):
             words += ", but none is OK"
         words += f": {cases}"
@@ -493,6 +519,16 @@ def _on_failed(failed: Sequence[NightCase]) -> str:
     if count := found[Status.ERROR]:
         parts.append(f"{alone or count} ended in an error")
     return ", ".join(parts)
+
+
+def _on_slowed(night: Night) -> list[str]:
+    """Say what only several nights show, where this night tells it first."""
+    if not night.slowed:
+        return []
+    first, *others = (one.found for one in night.slowed)
+    words = f"{nights.cases_of(first)} slower by {first.ratio - 1:.2%} since {first.since[:10]}"
+    more = f" and {many(len(others), 'slow-down')} more" if others else ""
+    return [f"{words}{more}, as several nights show"]
 
 
 def _on_runs(night: Night) -> list[str]:

@@ -7,14 +7,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from bench_lib.formats import on_one_line
 from bench_lib.report.findings import hints, in_words, onset, reason
-from bench_lib.report.night import GOOD, Night, NightCase, Place, fails, is_red, newest
+from bench_lib.report.night import (
+    GOOD,
+    Night,
+    NightCase,
+    NightSlowDown,
+    Place,
+    fails,
+    is_red,
+    newest,
+)
 from bench_lib.report.webhook import CLOCK, UndeliverableError, WaitingClock, host_of, post
 from bench_lib.storage.history import HistoryError
 from bench_lib.verdict.severity import FAILING
@@ -83,6 +92,8 @@ class News:
 
     red: list[RunLine] = field(default_factory=list)
     """Runs that failed with no case that did, unlike the last before on the same hardware."""
+    slowed: list[NightSlowDown] = field(default_factory=list)
+    """What only several nights together show, told for the first time."""
     link: str = ""
     """Where the report is; empty where nobody said."""
     late: bool = False
@@ -91,7 +102,7 @@ class News:
     def __bool__(self) -> bool:
         """Whether anything changed."""
         gone = self.unfinished or self.missing or self.red or self.late
-        return bool(self.new or self.over or gone)
+        return bool(self.new or self.slowed or self.over or gone)
 
 
 def notify(
@@ -184,6 +195,7 @@ def news_of(night: Night, before: Before) -> News:
         night.unfinished,
         sorted(before.keys - {key for _case_id, key in now}),
         [run for run in night.red if run.key not in before.red],
+        night.slowed,
     )
 
 
@@ -202,6 +214,8 @@ def _lines(night: Night, news: News) -> Iterator[str]:
     """Return a line for each piece of news, the gravest first."""
     for entry in news.new:
         yield f"new: {in_words(night, entry)}"
+    for one in news.slowed:
+        yield f"new: {one.words}"
     for run in news.unfinished:
         yield f"run {run.run_id} on {run.key} has not come to its end; cases may be missing"
     for run in news.red:
@@ -250,6 +264,10 @@ def plain(night: Night, news: News) -> Message:
         "counts": night.counts,
         "failures": [_failure(night, entry, new=new) for entry, new in failures[:MOST_FAILURES]],
         "failures_left_out": max(0, len(failures) - MOST_FAILURES),
+        "slower_over_nights": [
+            {"hardware_key": one.key, "run": one.run_id, **asdict(one.found)}
+            for one in news.slowed[:MOST_FAILURES]
+        ],
         "over": [
             {"case_id": case_id, "hardware_key": key, "status": standing}
             for (case_id, key), standing in list(news.over.items())[:MOST_FAILURES]

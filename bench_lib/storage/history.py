@@ -30,6 +30,7 @@ from bench_lib.model import (
     KernelTable,
     Quarantine,
     Record,
+    SlowDown,
     Status,
     UserError,
     Verdict,
@@ -122,6 +123,10 @@ class Writer:
             baseline_accepted=record.baseline_accepted,
         )
 
+    def slow_down(self, found: SlowDown) -> None:
+        """Note a slow-down that several nights show together, told tonight or before."""
+        self._write("slow_down", slow_down=found)
+
     def end(
         self,
         counts: Mapping[str, int],
@@ -196,6 +201,8 @@ class Run:
     records: dict[str, Record] = field(default_factory=dict)
     tuned: dict[str, str] = field(default_factory=dict)
     """By case, what became of MIOpen's database, where it was filled first."""
+    slow_downs: list[SlowDown] = field(default_factory=list)
+    """What several nights showed together, as of this run."""
     problems: list[str] = field(default_factory=list)
     """What could not be read, by line number."""
 
@@ -204,9 +211,23 @@ class Run:
         """Whether the run came to its end."""
         return self.ended is not None
 
+    @property
+    def began(self) -> str:
+        """When it began, as its file's name says, else its first line: UTC, ISO 8601."""
+        return began(self.path) or self.started
+
 
 NAME = re.compile(r"(?P<time>\d{8}T\d{6}Z)_(?P<key>[^/\n]+)_(?P<run>[0-9a-f]{8})\.jsonl")
 """What the file of a run is called."""
+
+
+def began(path: Path) -> str:
+    """Return when a run began, as its file's name says: UTC, ISO 8601; empty where it is none."""
+    match = NAME.fullmatch(path.name)
+    if match is None:
+        return ""
+    day, clock = match["time"][:8], match["time"][9:15]
+    return f"{day[:4]}-{day[4:6]}-{day[6:]}T{clock[:2]}:{clock[2:4]}:{clock[4:]}Z"
 
 
 def read(path: Path) -> Run:
@@ -327,6 +348,12 @@ class VerdictLine(Line, kw_only=True):
     """When what it was judged by was accepted."""
 
 
+class SlowDownLine(Line, kw_only=True):
+    """A slow-down that several nights show together; after the verdicts."""
+
+    slow_down: SlowDown
+
+
 class EndLine(Line, kw_only=True):
     """The end of a run; one without it was interrupted."""
 
@@ -362,6 +389,7 @@ _known: dict[str | None, msgspec.json.Decoder[Any]] = {
     "tuned": msgspec.json.Decoder(TunedLine),
     "kernels": msgspec.json.Decoder(KernelsLine),
     "verdict": msgspec.json.Decoder(VerdictLine),
+    "slow_down": msgspec.json.Decoder(SlowDownLine),
     "end": msgspec.json.Decoder(EndLine),
 }
 
@@ -420,6 +448,8 @@ def _fold(run: Run, line: Line) -> None:
                 quarantine=line.quarantine,
                 baseline_accepted=line.baseline_accepted,
             )
+        case SlowDownLine():
+            run.slow_downs.append(line.slow_down)
         case EndLine():
             run.ended = None if line.exit_status in INTERRUPTED else line.time
             run.exit_status = line.exit_status

@@ -1,12 +1,14 @@
-"""Which cases vary alike from device to device and from run to run.
+"""Which cases vary alike from device to device and from run to run, and which may slow down alike.
 
 Devices of a model differ by their clocks, memories and layout of units.  A replayed graph hardly
 feels it; a memory-bound operator does.  The families are few, so that many cases tell of each.
+
+A change of software reaches the cases that share something: a kernel, a precision, a network.
 """
 
 from __future__ import annotations
 
-from bench_lib.model import Case
+from bench_lib.model import Case, KernelTable
 
 GRAPHS, NETWORKS, OPERATORS = "graphs", "networks", "operators"
 IN_GRAPHS = ("graph", "reduce-overhead", "max-autotune")
@@ -31,3 +33,21 @@ SHARE = 1 / 2
 def enough(case: Case) -> float:
     """Return a median's standard error, a fraction of it, from which iterations tell nothing."""
     return SHARE * PROCESSES[family_of(case)]
+
+
+EVERY_CASE = "every case"
+TRAITS = ("network", "op", "precision", "dtype", "compile_mode", "task")
+"""Parameters by which a change of software may choose its cases."""
+MAIN_KERNEL = 0.1
+"""A kernel with this share of a step's time is one that the case stands on."""
+
+
+def traits_of(case: Case, kernels: KernelTable | None = None) -> list[str]:
+    """Return what a case may share with others: ``precision fp16``, ``kernel gemm_nt``."""
+    told = [
+        f"{name.replace('_', ' ')} {case.params[name]}" for name in TRAITS if name in case.params
+    ]
+    table = [] if kernels is None else kernels.kernels
+    least_s = MAIN_KERNEL * sum(kernel.total_s for kernel in table)
+    main = dict.fromkeys(kernel.name for kernel in table if kernel.total_s > least_s)
+    return [EVERY_CASE, *told, *(f"kernel {name}" for name in main)]

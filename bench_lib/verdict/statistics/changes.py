@@ -137,7 +137,7 @@ def steps(
         raise ValueError("a value that is no number: leave out nights that have no time")
     if len(values) < 2 * LEAST_NIGHTS:
         return []
-    history = _History.of(values, names)
+    history = History.of(values, names)
     ends = history.candidates()
     while ends:
         found = history.tested(ends)
@@ -156,21 +156,21 @@ def _strength(step: Step, least: float) -> tuple[bool, bool, float, float]:
 
 
 @dataclass(frozen=True)
-class _History:
+class History:
     """A history whose odd nights are drawn in."""
 
     values: Floats
-    """Logarithms, less their median."""
+    """Logarithms (nights,), less their median."""
     devices: Floats
-    """A row a night and a column a device, 1 where it was; no columns for one device."""
+    """1 where it was (nights, devices); no columns for one device."""
     offsets: Floats
-    """By device, as the differences of neighbouring nights have them."""
+    """Logarithms (devices,), as the differences of neighbouring nights have them."""
     variance: float
-    """Of a night that differs by chance."""
+    """Of a night that differs by chance, of logarithms."""
 
     @classmethod
-    def of(cls, values: Floats, groups: Sequence[str]) -> _History:
-        """Tell devices, odd nights and noise from levels."""
+    def of(cls, values: Floats, groups: Sequence[str]) -> History:
+        """Tell devices, odd nights and noise from levels; ``values`` are logarithms (nights,)."""
         devices = _columns(groups)
         # Far from zero the search would lose digits.
         centred = values - np.median(values)
@@ -178,10 +178,15 @@ class _History:
         level = _drawn_in(centred - devices @ offsets)
         return cls(level + devices @ offsets, devices, offsets, _variance(level))
 
+    @property
+    def level(self) -> Floats:
+        """The logarithms (nights,) without what devices differ by."""
+        found: Floats = self.values - self.devices @ self.offsets
+        return found
+
     def candidates(self) -> list[int]:
         """Return where steps may be: more places than hold, by a price that chance can pay."""
-        level = self.values - self.devices @ self.offsets
-        return partition(level, 2 * math.log(len(level)) * self.variance)
+        return partition(self.level, 2 * math.log(len(self.values)) * self.variance)
 
     def tested(self, ends: Sequence[int]) -> list[Step]:
         """Return the steps at ``ends``, each between the blocks that meet there."""

@@ -1,0 +1,168 @@
+"""What earlier runs say of a suite, read once: its rolling baseline, and its nights together."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from bench_lib.environment import fingerprint
+from bench_lib.model import Baseline, Environment, ProcessSummary, Record, SlowDown, Status
+from bench_lib.storage import acceptance, baselines, history
+from bench_lib.storage.baselines import BaselineFile
+from bench_lib.verdict import judge, metrics
+from bench_lib.verdict.families import traits_of
+from bench_lib.verdict.metrics.metric import Rule
+from bench_lib.verdict.nights import COMPARED, CaseNights, CaseRun, over_nights
+
+NIGHTS = 20
+"""Accepted nights that make the rolling baseline."""
+MOST_RUNS = 3 * NIGHTS
+"""Runs that are looked through."""
+
+
+@dataclass
+class Past:
+    """What earlier runs say of the cases of one hardware key."""
+
+    rolling: dict[str, list[ProcessSummary]] = field(default_factory=dict)
+    """By case, the processes of the last accepted nights, newest first."""
+    runs: dict[str, list[CaseRun]] = field(default_factory=dict)
+    """By case, the runs since its acceptance, newest first."""
+    told: dict[str, SlowDown] = field(default_factory=dict)
+    """By case, the last slow-down that was told since its acceptance."""
+    environments: dict[str, Environment] = field(default_factory=dict)
+    """What those runs measured in, by reference."""
+
+
+def read(runs: Iterable[history.Run], pinned: Mapping[str, Baseline]) -> Past:
+    """Return what runs, the newest first, say of the cases that are accepted today.
+
+    A night counts for a case if it was judged by the acceptance that is pinned today.  After a
+    roll-back the nights under the newer acceptance were fine by values that are gone.
+    """
+    past = Past()
+    nights: dict[str, list[Sequence[ProcessSummary]]] = {}
+    begun: dict[str, set[str]] = {}
+    for run in runs:
+        past.environments |= run.environments
+        of_today: set[str] = set()
+        for case_id, record in run.records.items():
+            known, gone = nights.setdefault(case_id, []), begun.setdefault(case_id, set())
+            baseline = pinned.get(case_id)
+            if baseline is None or record.baseline_accepted != baseline.accepted.date:
+                continue
+            of_today.add(case_id)
+            if record.status not in COMPARED or any(v.against == "a" for v in record.verdicts):
+                continue  # another environment's, where two sides were held against each other
+            with contextlib.suppress(ValueError):  # a line that somebody else wrote
+                processes = acceptance.processes_of(record, run.run_id)
+                night = CaseRun(run.run_id, run.began, processes, has_regressed(record))
+                past.runs.setdefault(case_id, []).append(night)
+                if record.status in (Status.OK, Status.IMPROVED):
+                    _take_in(known, gone, processes, record)
+        for slow_down in run.slow_downs:
+            for case_id in of_today.intersection(slow_down.cases):
+                past.told.setdefault(case_id, slow_down)
+    past.rolling = {id_: [p for night in known for p in night] for id_, known in nights.items()}
+    return past
+
+
+def _take_in(
+    known: list[Sequence[ProcessSummary]],
+    gone: set[str],
+    processes: Sequence[ProcessSummary],
+    record: Record,
+) -> None:
+    """Take a night that was fine in the end into the rolling baseline, if it has room.
+
+    It counts with all it measured, though a second look cleared it.  Without the first look the
+    nights would seem to agree better than they do, and the next odd one would alarm.
+
+    A metric that improved beyond its nights begins anew with that night.  Kept together, the
+    nights before and after would seem to differ by chance, and a loss of what was gained would
+    never be beyond it.
+    """
+    if len(known) < NIGHTS and metrics.LEADING.name not in gone:
+        known.append([_without(process, gone) for process in processes])
+        gone |= judge.improved(record.verdicts)
+
+
+def _without(process: ProcessSummary, gone: Collection[str]) -> ProcessSummary:
+    values = {name: value for name, value in process.values.items() if name not in gone}
+    return replace(process, values=values)
+
+
+def has_regressed(record: Record) -> bool:
+    """Whether one of a record's times is REGRESSED."""
+    worse = (v.metric for v in record.verdicts if v.status is Status.REGRESSED)
+    return any(metric.rule is Rule.CHANCE for metric in filter(None, map(metrics.find, worse)))
+
+
+def slow_downs(
+    past: Past,
+    file: BaselineFile,
+    records: Iterable[Record],
+    writer: history.Writer,
+    environments: Mapping[str, Environment],
+) -> list[SlowDown]:
+    """Return the slow-downs that tonight's judged records and the nights before show together.
+
+    Those that are new come first, then those that were told before and last.  A case in
+    quarantine takes no part.
+    """
+    cases = {}
+    for record in records:
+        baseline = file.baselines.get(record.case.id)
+        if record.status in COMPARED and baseline is not None and not _is_held(record):
+            cases[record.case.id] = _nights_of(record, baseline, past, writer)
+    found = over_nights(cases, writer.run_id)
+    known = {**file.environments, **past.environments, **environments}
+    new = [replace(one, changes=_changes(cases[one.cases[0]], one, known)) for one in found.new]
+    again = {case_id for one in new for case_id in one.cases}
+    lasting: dict[tuple[str, str, str], SlowDown] = {}
+    for case_id, told in past.told.items():
+        if case_id in cases.keys() - again and found.fell.get(case_id, "") <= told.since:
+            one = lasting.setdefault(
+                (told.told_by, told.since, told.shared), replace(told, cases=[])
+            )
+            one.cases.append(case_id)
+    return [*new, *lasting.values()]
+
+
+def _is_held(record: Record) -> bool:
+    held = record.quarantine
+    return held is not None and baselines.in_force(held, history.utc_today())
+
+
+def _nights_of(
+    record: Record, baseline: Baseline, past: Past, writer: history.Writer
+) -> CaseNights:
+    """Return a case's runs: the accepted ones, those since then, and tonight's."""
+    accepted: dict[str, list[ProcessSummary]] = {}
+    for process in baseline.processes:
+        accepted.setdefault(process.run, []).append(process)
+    run_id, began = writer.run_id, history.began(writer.path)
+    tonight = acceptance.processes_of(record, run_id)
+    told = past.told.get(record.case.id)
+    return CaseNights(
+        [
+            *(CaseRun(run, own[0].time, own) for run, own in accepted.items()),
+            *reversed(past.runs.get(record.case.id, [])),
+            CaseRun(run_id, began, tonight, has_regressed(record)),
+        ],
+        traits_of(record.case, baseline.kernels),
+        "" if told is None else told.since,
+    )
+
+
+def _changes(
+    case: CaseNights, found: SlowDown, environments: Mapping[str, Environment]
+) -> list[str]:
+    """Say what changed in the environment with the first slower night, as far as it is known."""
+    before = [run for run in case.runs if run.time < found.since]
+    first = [run for run in case.runs if run.run_id == found.run_id]
+    if not before or not first:
+        return []
+    old, new = (environments.get(run.processes[-1].environment) for run in (before[-1], first[0]))
+    return [] if old is None or new is None else fingerprint.difference(old, new)

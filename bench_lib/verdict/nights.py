@@ -1,0 +1,508 @@
+"""Slow-downs that several nights show together and none by itself: numbers in, findings out.
+
+Every case is a series of nights since its acceptance.  So is every trait that cases share, by the
+mean of its cases.  A level that rose and stayed is told when its evidence is worth the number of
+questions asked (``rises``).  What was told already, and what is REGRESSED, begins a new level.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import statistics
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from bench_lib.formats import many, shortened
+from bench_lib.model import ProcessSummary, SlowDown, Status
+from bench_lib.verdict.evidence import drawn_alike, known_draw, mostly_waited, origin_of
+from bench_lib.verdict.families import EVERY_CASE
+from bench_lib.verdict.metrics import DEVICE, LEADING
+from bench_lib.verdict.statistics import rises
+from bench_lib.verdict.statistics.changes import Floats, History
+from bench_lib.verdict.statistics.comparison import (
+    effective_degrees,
+    fit_prior,
+    growth,
+    in_common,
+    is_wild,
+    t_quantile,
+)
+from bench_lib.verdict.statistics.rises import NightSpread, Rise
+
+NIGHT = dt.timedelta(hours=20)
+"""What began so long before the newest run belongs to the same night; less than a day, because a
+night that begins a minute earlier than the one before is a night of its own."""
+DOUBT, DOUBT_SHARED = 0.01, 0.005
+"""False slow-downs a night, at most: of cases by themselves, and of what cases share."""
+LEAST = math.log1p(0.003)
+"""A case that slowed down by less is not worth a word, of logarithms."""
+LEAST_SHARED = math.log1p(0.0015)
+"""The same of cases that share something."""
+LEAST_MEMBERS = 5
+"""Fewer cases with a trait are a few cases."""
+SEVERAL = 4
+"""Processes of a night, less one, tell of its spread; more tell no more of the others'."""
+ODD_PROCESS = 0.01
+"""A process is no farther from the others of its night, of logarithms, than this."""
+COMPARED = frozenset({Status.OK, Status.IMPROVED, Status.SUSPECT, Status.NOISY, Status.REGRESSED})
+"""Statuses of nights that tell something: what was measured was the software, and comparable."""
+
+
+@dataclass(frozen=True)
+class CaseRun:
+    """What one run measured of a case."""
+
+    run_id: str
+    time: str
+    """When it began: UTC, ISO 8601."""
+    processes: Sequence[ProcessSummary]
+    regressed: bool = False
+    """Whether a time of the case was REGRESSED."""
+
+
+@dataclass(frozen=True)
+class CaseNights:
+    """A case's runs since its acceptance, the accepted ones before them; in the order of time."""
+
+    runs: Sequence[CaseRun]
+    """The last is tonight's."""
+    traits: Collection[str] = ()
+    told_since: str = ""
+    """When the last slow-down began that was told already; empty without one."""
+
+
+def when(time: str) -> dt.datetime:
+    """Return a time, or the year 1970 where it is none: a file may say anything."""
+    try:
+        found = dt.datetime.fromisoformat(time.replace("Z", "+00:00"))
+    except ValueError:
+        found = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+    return found if found.tzinfo else found.replace(tzinfo=dt.timezone.utc)
+
+
+def times(
+    processes: Sequence[ProcessSummary], like: Sequence[ProcessSummary]
+) -> dict[str, tuple[str, float]]:
+    """Return by process its device and its time, a logarithm, where it is comparable with others.
+
+    Of a host-bound case it is the device's own time.  Processes of another draw of the compiler,
+    or of another state, are left out.
+    """
+    if (draw := next(filter(None, map(known_draw, like)), None)) is not None:
+        unknown = [process for process in processes if known_draw(process) is None]
+        processes = [*unknown, *drawn_alike(processes, draw)]
+    metric = DEVICE if mostly_waited(like) else LEADING
+    try:
+        state = metric.common_state(like)
+    except ValueError:
+        return {}
+    values = metric.values_in(processes, state)
+    return {
+        process.worker: (origin_of(process).device, math.log(values[process.worker]))
+        for process in processes
+        if process.worker in values and (metric is DEVICE or not process.host_bound)
+    }
+
+
+@dataclass(frozen=True)
+class _Level:
+    """One series of nights that is to have one level."""
+
+    nights: Sequence[int]
+    """Numbers of the nights, rising."""
+    values: Floats
+    """Logarithms, one a night."""
+    devices: Sequence[str]
+    off: Mapping[int, Mapping[str, float]]
+    """By night and process, how far each is from the others, of logarithms."""
+    members: Sequence[str] = ()
+    """The cases that it is of."""
+    others: NightSpread = rises.NOTHING_KNOWN
+    """What the nights of other cases differ by."""
+
+    @cached_property
+    def spread(self) -> NightSpread:
+        """What else is known of how far nights are apart: by other cases, and by processes.
+
+        Nights differ by at least what the processes of a night do.  Nights of one process each may
+        seem alike by chance, where processes are of two kinds.
+        """
+        several = [list(night.values()) for night in self.off.values() if len(night) > 1]
+        degrees = sum(map(len, several)) - len(several)
+        if not degrees:
+            return self.others
+        squares = math.fsum(statistics.variance(each) * (len(each) - 1) for each in several)
+        own, others = min(degrees, SEVERAL), self.others
+        variance = (own * squares / degrees + others.degrees * others.variance) / (
+            own + others.degrees
+        )
+        return NightSpread(variance, own + others.degrees)
+
+    @cached_property
+    def history(self) -> History:
+        """The nights with odd ones drawn in."""
+        return History.of(self.values, self.devices)
+
+    @property
+    def steady(self) -> Floats:
+        """Logarithms without their median, odd nights drawn in."""
+        return self.history.values
+
+    @cached_property
+    def changes(self) -> tuple[Rise, Rise] | None:
+        """Where the level most likely rose, and fell; None of too few nights."""
+        if len(self.nights) < rises.LEAST_LENGTH:
+            return None
+        return rises.rise_and_fall(self.history, self.devices, self.spread)
+
+    def risen(self, price: float, least: float) -> Rise | None:
+        """Return where the level rose, if that is worth its price and so large."""
+        return _if_worth(self.changes and self.changes[0], price, least)
+
+    def since(self, first: int) -> _Level:
+        """Return what is left from the night of that number on."""
+        at = next((i for i, night in enumerate(self.nights) if night >= first), len(self.nights))
+        return replace(
+            self, nights=self.nights[at:], values=self.values[at:], devices=self.devices[at:]
+        )
+
+    def since_last_fall(self, price: float, least: float) -> _Level:
+        """Return what is left since the level fell last: what is gained may be lost again."""
+        fall = _if_worth(self.changes and self.changes[1], price, least)
+        if fall is None:
+            return self
+        return self.since(self.nights[fall.index]).since_last_fall(price, least)
+
+
+def _if_worth(change: Rise | None, price: float, least: float) -> Rise | None:
+    is_worth = change is not None and change.evidence >= price and change.size >= least
+    return change if is_worth else None
+
+
+@dataclass(frozen=True)
+class _Found:
+    level: _Level
+    rise: Rise
+    shared: str = ""
+    alike: bool = False
+    """Whether three in four of the cases that share it moved by half of their mean."""
+
+    @property
+    def width(self) -> int:
+        """How many cases moved alike; 0 where they did not."""
+        return len(self.level.members) if self.alike else 0
+
+    @property
+    def first(self) -> int:
+        """The number of the first slower night."""
+        return self.level.nights[self.rise.index]
+
+
+@dataclass
+class OverNights:
+    """What the nights together say of a suite."""
+
+    new: list[SlowDown] = field(default_factory=list)
+    """None of them told before."""
+    fell: dict[str, str] = field(default_factory=dict)
+    """By case, since when it has been faster again: UTC, ISO 8601."""
+
+
+def is_alarm(found: SlowDown, run_id: str) -> bool:
+    """Whether a run is the first to tell of a slow-down, and nothing REGRESSED explains it."""
+    return found.told_by == run_id and not found.beside
+
+
+def over_nights(cases: Mapping[str, CaseNights], run_id: str) -> OverNights:
+    """Return what the nights of a suite's cases show together, tonight's run the last of them."""
+    calendar = _Calendar.of(run for case in cases.values() for run in case.runs)
+    price = math.log(max(1, len(cases)) / DOUBT)
+    found = OverNights()
+    levels: dict[str, _Level] = {}
+    for case_id, case in cases.items():
+        own = _level(case, calendar)
+        level = own.since_last_fall(price, LEAST)
+        if level is not own and level.nights:
+            found.fell[case_id] = calendar.began[level.nights[0]]
+        if len(level.nights) >= rises.LEAST_LENGTH and level.nights[-1] == calendar.tonight:
+            levels[case_id] = replace(level, members=[case_id])
+    shared = _shared(levels, cases)
+    alone = [
+        _Found(level, risen)
+        for level in _knowing_each_other(list(levels.values()))
+        if (risen := level.risen(price, LEAST)) is not None
+    ]
+    taken = {member for one in shared for member in one.level.members}
+    rest = [one for one in alone if taken.isdisjoint(one.level.members)]
+    for each in [*([one] for one in shared), *_of_one_night(rest)]:
+        found.new.append(_told(each, levels, cases, calendar, run_id))
+    return found
+
+
+def _of_one_night(found: Iterable[_Found]) -> list[list[_Found]]:
+    """Put together what began on one night, or on the next: it is hardly known to the night."""
+    together: list[list[_Found]] = []
+    for one in sorted(found, key=lambda one: one.first):
+        if together and one.first <= together[-1][0].first + 1:
+            together[-1].append(one)
+        else:
+            together.append([one])
+    return together
+
+
+def _told(
+    found: Sequence[_Found],
+    levels: Mapping[str, _Level],
+    cases: Mapping[str, CaseNights],
+    calendar: _Calendar,
+    run_id: str,
+) -> SlowDown:
+    first = found[0].first
+    size = statistics.fmean(one.rise.size for one in found)
+    # They may err together, so errors are not made smaller by their number.
+    half = statistics.fmean(t_quantile(one.rise.degrees, 0.975) * one.rise.error for one in found)
+    members = [m for one in found for m in one.level.members if levels[m].nights[0] < first]
+    moved = {member: _moved(levels[member], first) for member in members}
+    shared = found[0].shared
+    return SlowDown(
+        since=calendar.began[first],
+        run_id=calendar.runs[first],
+        cases=sorted(members, key=lambda member: (-moved[member], member)),
+        shared=shared,
+        ratio=growth(size),
+        interval=(growth(size - half), growth(size + half)),
+        nights=max(sum(night >= first for night in one.level.nights) for one in found),
+        told_by=run_id,
+        beside=[
+            case_id
+            for case_id, case in cases.items()
+            if shared in case.traits
+            and any(r.regressed and calendar.of_run[r.run_id] >= first - 1 for r in case.runs)
+        ],
+    )
+
+
+def _moved(level: _Level, first: int) -> float:
+    """Return by how much a case is slower since a night, of logarithms."""
+    later = np.asarray(level.nights) >= first
+    if later.all() or not later.any():
+        return 0.0
+    return float(level.steady[later].mean() - level.steady[~later].mean())
+
+
+# --- one case ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Calendar:
+    """The nights of all runs, numbered in the order of time."""
+
+    of_run: Mapping[str, int]
+    began: Sequence[str]
+    """When the first run of each night began: UTC, ISO 8601."""
+    runs: Sequence[str]
+    """That run's id."""
+
+    @property
+    def tonight(self) -> int:
+        """The number of the last night."""
+        return len(self.began) - 1
+
+    @classmethod
+    def of(cls, runs: Iterable[CaseRun]) -> _Calendar:
+        """Put runs into nights, from the last one back."""
+        began = {run.run_id: run.time for run in runs}
+        nights: list[list[str]] = []
+        for run_id in sorted(began, key=lambda run_id: began[run_id], reverse=True):
+            if nights and when(began[nights[-1][0]]) - when(began[run_id]) <= NIGHT:
+                nights[-1].append(run_id)
+            else:
+                nights.append([run_id])
+        nights.reverse()
+        first = [night[-1] for night in nights]
+        return cls(
+            {run_id: number for number, night in enumerate(nights) for run_id in night},
+            [began[run_id] for run_id in first],
+            first,
+        )
+
+
+def _level(case: CaseNights, calendar: _Calendar) -> _Level:
+    """Return the nights of a case since it was told to be slower last."""
+    tonight = case.runs[-1].processes
+    nights: dict[int, dict[str, dict[str, float]]] = {}
+    first = 0
+    for run in case.runs:
+        number = calendar.of_run[run.run_id]
+        if run.regressed or run.time < case.told_since:
+            first = max(first, number if run.regressed else number + 1)
+        for name, (device, value) in times(run.processes, tonight).items():
+            nights.setdefault(number, {}).setdefault(device, {})[name] = value
+    # A night's device is the one that most of its processes ran on.
+    chosen = {n: max(nights[n].items(), key=lambda one: len(one[1])) for n in sorted(nights)}
+    values = {n: statistics.median(held.values()) for n, (_, held) in chosen.items()}
+    off = {
+        n: {name: _near(value - values[n]) for name, value in held.items()}
+        for n, (_, held) in chosen.items()
+    }
+    return _Level(
+        list(values), np.array(list(values.values())), [d for d, _ in chosen.values()], off
+    ).since(first)
+
+
+def _knowing_each_other(levels: Sequence[_Level]) -> list[_Level]:
+    """Have each case know what the nights of the others differ by, as far as cases are alike.
+
+    What cases have in common counts once, not once a case.
+    """
+    apart = [level.history.level for level in levels]
+    own = [(max(rises.LEAST_SD**2, float(x.var(ddof=1))), len(x) - 1.0) for x in apart]
+    prior = fit_prior(own)
+    if prior is None:
+        return list(levels)
+    variance, weight = prior
+    nights: list[Mapping[Hashable, Mapping[str, float]]] = [
+        {"": {str(n): float(v) for n, v in zip(level.nights, x - x.mean(), strict=True)}}
+        for level, x in zip(levels, apart, strict=True)
+    ]
+    share = in_common(nights, [math.sqrt(each) for each, _ in own])
+    found = []
+    for level, (each, degrees) in zip(levels, own, strict=True):
+        more = max(0.0, effective_degrees(degrees, weight, share) - degrees)
+        alike = not is_wild(each, degrees, variance, weight)
+        found.append(replace(level, others=NightSpread(variance, more)) if alike else level)
+    return found
+
+
+def _near(off: float) -> float:
+    return max(-ODD_PROCESS, min(ODD_PROCESS, off))
+
+
+# --- cases that share something --------------------------------------------------------------
+
+
+def _shared(levels: Mapping[str, _Level], cases: Mapping[str, CaseNights]) -> list[_Found]:
+    """Return the traits whose cases slowed down together."""
+    members: dict[frozenset[str], str] = {}
+    by_trait: dict[str, list[str]] = {}
+    for case_id in levels:
+        for trait in cases[case_id].traits:
+            by_trait.setdefault(trait, []).append(case_id)
+    for trait, held in by_trait.items():
+        if len(held) >= LEAST_MEMBERS:
+            members.setdefault(frozenset(held), trait)
+    price = math.log(max(1, len(members)) / DOUBT_SHARED)
+    found = []
+    for those, trait in members.items():
+        level = _mean([levels[case_id] for case_id in levels if case_id in those])
+        level = level.since_last_fall(price, LEAST_SHARED)
+        risen = level.risen(price, 0.0)
+        if risen is None:
+            continue
+        first = level.nights[risen.index]
+        moved = sorted(_moved(levels[each], first) for each in level.members)
+        # A few cases that slowed down by much are no slow-down of all.
+        if moved[len(moved) // 2] >= risen.size / 2:
+            alike = moved[len(moved) // 4] >= risen.size / 2
+            found.append(_Found(level, risen, trait, alike=alike))
+    return _best(found)
+
+
+def _best(found: Iterable[_Found]) -> list[_Found]:
+    """Return what is large enough, without what shares cases with a better explanation.
+
+    The widest trait whose cases moved alike is best, then the surest.  Creep of all cases is not to
+    be told as that of some, which happen to have passed the bound.
+    """
+    taken: set[str] = set()
+    kept = []
+    for one in sorted(found, key=lambda one: (-one.width, -one.rise.evidence)):
+        if taken.isdisjoint(one.level.members):
+            taken.update(one.level.members)
+            if one.rise.size >= LEAST_SHARED:
+                kept.append(one)
+    return kept
+
+
+def _mean(levels: Sequence[_Level]) -> _Level:
+    """Return the mean of cases night by night, each as far as it is steady.
+
+    A night on which less than half of them was measured is left out.
+    """
+    variances = [max(rises.LEAST_SD**2, statistics.median(np.diff(e.steady) ** 2)) for e in levels]
+    usual = statistics.median(variances)
+    weights = [1 / (variance + usual) for variance in variances]
+    half = sum(weights) / 2
+    nights: dict[int, list[tuple[float, float]]] = {}
+    devices: dict[int, list[str]] = {}
+    off: dict[int, dict[str, list[tuple[float, float]]]] = {}
+    for level, weight in zip(levels, weights, strict=True):
+        for number, value, device in zip(level.nights, level.steady, level.devices, strict=True):
+            nights.setdefault(number, []).append((weight, float(value)))
+            devices.setdefault(number, []).append(device)
+        for number, processes in level.off.items():
+            for name, apart in processes.items():
+                off.setdefault(number, {}).setdefault(name, []).append((weight, apart))
+    means = {n: mean for n in sorted(nights) if (mean := _weighed(nights[n], half)) is not None}
+    return _Level(
+        list(means),
+        np.array(list(means.values())),
+        [statistics.mode(devices[number]) for number in means],
+        {
+            number: {
+                name: mean
+                for name, each in processes.items()
+                if (mean := _weighed(each, half)) is not None
+            }
+            for number, processes in off.items()
+        },
+        [member for level in levels for member in level.members],
+    )
+
+
+def _weighed(values: Sequence[tuple[float, float]], least: float) -> float | None:
+    """Return the mean of weighed logarithms; None where their weights are less than that."""
+    total = math.fsum(weight for weight, _ in values)
+    if total < least:
+        return None
+    return math.fsum(weight * value for weight, value in values) / total
+
+
+# --- in words --------------------------------------------------------------------------------
+
+MOST_NAMED = 3
+"""Cases that a line names."""
+MOST_WORDS = 400
+"""Characters of that line."""
+
+
+def cases_of(found: SlowDown) -> str:
+    """Return which cases slowed down: ``20 cases of precision fp16``, ``all 59 cases``."""
+    of = many(len(found.cases), "case")
+    if found.shared == EVERY_CASE:
+        return f"all {of}"
+    return f"{of} of {found.shared}" if found.shared else of
+
+
+def in_words(found: SlowDown, run_id: str) -> str:
+    """Return a slow-down in one line; ``run_id`` is the run that shows it."""
+    low, high = (f"{bound - 1:.2%}" for bound in found.interval)
+    words = f"SLOWER since {found.since[:10]}: {cases_of(found)} by {found.ratio - 1:.2%} "
+    words += f"({low} to {high}), as {many(found.nights, 'night')} show together: "
+    words += _named(found.cases)
+    if found.changes:
+        words += f"; with {'; '.join(found.changes)}"
+    if found.beside:
+        words += f"; REGRESSED since then: {_named(found.beside)}"
+    if found.told_by != run_id:
+        words += f"; told first by run {found.told_by}"
+    return shortened(words, MOST_WORDS)
+
+
+def _named(cases: Sequence[str]) -> str:
+    more = f" and {len(cases) - MOST_NAMED} more" if len(cases) > MOST_NAMED else ""
+    return ", ".join(cases[:MOST_NAMED]) + more
