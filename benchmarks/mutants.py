@@ -1,0 +1,498 @@
+"""Which small mistakes in the code that verdicts stand on would no test notice?
+
+    python benchmarks/mutants.py [MODULE ...] [--children 1] [--json FILE] [--again]
+
+A mutant is the program with one small mistake in it.  The tests are collected once, in this process.
+Each mutant is a fork of it in which one function has another code, and runs the tests that reach the
+changed lines, the quickest first, until one fails.  ``mutants.toml`` beside this file names the
+modules, the tests, and the reason of each known survivor.
+
+Results are kept in ``build/mutants.jsonl`` as they come, and a run goes on where another one ended:
+what was killed stays so until its function changes, and survivors are tried again.  Ends with
+status 1 where a module has less than the share that ``mutants.toml`` asks for, where a survivor has
+no reason, or where a reason has no survivor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import resource
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+import coverage
+import libcst as cst
+import pytest
+from libcst.metadata import MetadataWrapper, PositionProvider
+from mutmut.mutation.mutators import mutation_operators, operator_match, operator_string
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+KILLED, SURVIVED, UNREACHED, TOO_SLOW = "killed", "survived", "no test", "too slow"
+DEAD = (KILLED, TOO_SLOW)
+"""A mutant that never ends is noticed as well."""
+STILLBORN = "not compiled"
+CPU_LIMIT = 10.0
+"""A mutant may use as much more CPU than its tests do without it, and a second."""
+WALL_LIMIT_S = 60.0
+MOST_BYTES = 4 << 30
+AROUND = 24
+"""Characters that a change is shown with on either side."""
+NOT_MUTATED = {"len", "isinstance"}
+"""Calls of which every mutant fails at once."""
+
+
+# ---- mutants ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One small mistake."""
+
+    module: str
+    """Path of the file, from the root of the project."""
+    function: str
+    """Its name with its class's."""
+    change: str
+    """What stands there, and what would."""
+    lines: tuple[int, int]
+    """First and last line of the statement."""
+    span: tuple[int, int]
+    """Begin and end in the text of the file."""
+    text: str
+    """What stands there instead."""
+    body: str = field(repr=False)
+    """A hash of the function as it is."""
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What it is called in the list of survivors."""
+        return self.module, self.function, self.change
+
+
+class _Finder(cst.CSTVisitor):
+    """Collects the mutants of a module's functions: no annotation, decorator or default."""
+
+    METADATA_DEPENDENCIES = (PositionProvider,)
+
+    def __init__(self, module: str, source: str, tree: cst.Module) -> None:
+        super().__init__()
+        self.found: list[Mutant] = []
+        self._module, self._source, self._tree = module, source, tree
+        self._starts = [0]
+        for line in source.splitlines(keepends=True):
+            self._starts.append(self._starts[-1] + len(line))
+        self._path: list[cst.CSTNode] = []
+        self._digests: dict[cst.FunctionDef, str] = {}
+        self._seen: Counter[tuple[str, str]] = Counter()
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        """Collect the mutants of one node."""
+        self._path.append(node)
+        if isinstance(node, (cst.Annotation, cst.Decorator, cst.Parameters)):
+            return False
+        if isinstance(node, cst.Call) and isinstance(node.func, cst.Name):
+            if node.func.value in NOT_MUTATED:
+                return False
+        function = self._function
+        if function is not None and node is not function:
+            for kind, operator in mutation_operators:
+                if isinstance(node, kind) and operator is not operator_match:
+                    made = list(operator(node))
+                    # The case of letters says nothing that other letters do not.
+                    for mutated in made[:1] if operator is operator_string else made:
+                        self._collect(node, mutated, function)
+        return True
+
+    def on_leave(self, original_node: cst.CSTNode) -> None:
+        """Leave a node."""
+        assert self._path.pop() is original_node
+
+    @property
+    def _function(self) -> cst.FunctionDef | None:
+        """The outermost function that holds the node, which has a name to be found by."""
+        return next((n for n in self._path if isinstance(n, cst.FunctionDef)), None)
+
+    def _collect(self, node: cst.CSTNode, mutated: cst.CSTNode, function: cst.FunctionDef) -> None:
+        unit, statement = self._unit()
+        begin, end = self._span(unit)
+        before = self._source[begin:end]
+        whole = mutated if unit is node else unit.deep_replace(node, mutated)
+        assert isinstance(whole, cst.CSTNode)
+        if isinstance(unit, cst.Tuple) and not before.startswith("("):
+            whole = whole.with_changes(lpar=[], rpar=[])  # whose place is without them
+        after = self._tree.code_for_node(whole)
+        classes = [n.name.value for n in self._path if isinstance(n, cst.ClassDef)]
+        name = ".".join([*classes, function.name.value])
+        change = _change(before, after)
+        self._seen[name, change] += 1
+        if (nth := self._seen[name, change]) > 1:
+            change += f" ({nth})"
+        place = self.get_metadata(PositionProvider, statement)
+        last = place.end.line
+        if isinstance(suite := getattr(statement, "body", None), cst.BaseSuite):
+            last = self.get_metadata(PositionProvider, suite).start.line
+        first = self.get_metadata(PositionProvider, unit).start.line
+        if function not in self._digests:
+            text = self._tree.code_for_node(function)
+            self._digests[function] = hashlib.sha256(text.encode()).hexdigest()[:12]
+        lines = (min(first, place.start.line), max(last, first))
+        body = self._digests[function]
+        self.found.append(Mutant(self._module, name, change, lines, (begin, end), after, body))
+
+    def _unit(self) -> tuple[cst.CSTNode, cst.CSTNode]:
+        """Return the small statement or the whole expression around the node, and its statement."""
+        unit = self._path[-1]
+        for node in reversed(self._path):
+            if isinstance(node, cst.BaseSmallStatement):
+                return node, node
+            if isinstance(node, cst.BaseCompoundStatement):
+                return unit, node
+            if isinstance(node, cst.BaseExpression) or not isinstance(unit, cst.BaseExpression):
+                unit = node
+        raise AssertionError(unit)
+
+    def _span(self, node: cst.CSTNode) -> tuple[int, int]:
+        place = self.get_metadata(PositionProvider, node)
+        return (
+            self._starts[place.start.line - 1] + place.start.column,
+            self._starts[place.end.line - 1] + place.end.column,
+        )
+
+
+def mutants_of(module: str, source: str) -> list[Mutant]:
+    """Return all mutants of a module's functions."""
+    wrapper = MetadataWrapper(cst.parse_module(source))
+    finder = _Finder(module, source, wrapper.module)
+    wrapper.visit(finder)
+    return finder.found
+
+
+def _change(before: str, after: str) -> str:
+    """Show what changes with a few words on either side, on one line."""
+    old, new = (" ".join(text.split()) for text in (before, after))
+    begin = len(os.path.commonprefix([old, new]))
+    end = len(os.path.commonprefix([old[begin:][::-1], new[begin:][::-1]]))
+    first, last = max(0, begin - AROUND), max(0, end - AROUND)
+    return f"{old[first : len(old) - last]} -> {new[first : len(new) - last]}"
+
+
+# ---- becoming one -------------------------------------------------------------------------
+
+
+def become(mutant: Mutant, source: str) -> None:
+    """Give the function in this process the mutant's code; raises where it has none."""
+    begin, end = mutant.span
+    text = source[:begin] + mutant.text + source[end:]
+    code = compile(text, str(ROOT / mutant.module), "exec", dont_inherit=True)
+    owner: Any = sys.modules[mutant.module.removesuffix(".py").replace("/", ".")]
+    for name in mutant.function.split("."):
+        code = [c for c in code.co_consts if isinstance(c, CodeType) and c.co_name == name][-1]
+        owner = vars(owner)[name]
+    _plain(owner).__code__ = code
+
+
+def _plain(value: Any) -> FunctionType:
+    """Return the function within a method, a property or what a decorator made."""
+    while not isinstance(value, FunctionType):
+        inner = ("fget", "func", "__func__", "__wrapped__")
+        value = next(getattr(value, name) for name in inner if hasattr(value, name))
+    wrapped = getattr(value, "__wrapped__", None)
+    return value if wrapped is None else _plain(wrapped)
+
+
+# ---- tests --------------------------------------------------------------------------------
+
+
+@dataclass
+class Tests:
+    """The collected tests, each in a fork of this process."""
+
+    items: Sequence[pytest.Item]
+    failed: bool = False
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note that a test failed."""
+        self.failed |= report.failed
+
+    def passes(self, item: pytest.Item) -> bool:
+        """Run a test; what the session set up stays."""
+        self.failed = False
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=self.items[0])
+        return not self.failed
+
+    @cached_property
+    def by_name(self) -> Mapping[str, pytest.Item]:
+        """Return each test by its node id."""
+        return {item.nodeid: item for item in self.items}
+
+
+def forked(work: Callable[[], Any], cpu_s: float = 0.0) -> tuple[int, Callable[[], Any]]:
+    """Start work in a fork; returns its pid, and what answers when it has ended.
+
+    The answer is None where the fork died.
+    """
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(write)
+
+        def answer() -> Any:
+            with open(read, "rb") as stream:
+                text = stream.read()
+            return json.loads(text) if text else None
+
+        return pid, answer
+    try:
+        os.close(read)
+        null = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (0, 1, 2):
+            os.dup2(null, descriptor)
+        for timer, sign in ((signal.ITIMER_PROF, signal.SIGPROF),) * bool(cpu_s):
+            signal.signal(sign, signal.SIG_DFL)
+            signal.setitimer(timer, cpu_s)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, WALL_LIMIT_S)
+        resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
+        os.write(write, json.dumps(work()).encode())
+    finally:
+        os._exit(0)
+
+
+def finished(pid: int, answer: Callable[[], Any]) -> Any:
+    """Wait for a fork, and return its answer."""
+    found = answer()
+    os.waitpid(pid, 0)
+    return found
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Which lines a test runs, and what it takes."""
+
+    cpu_s: float
+    lines: Mapping[str, Sequence[int]]
+
+
+def reached(tests: Tests, item: pytest.Item, modules: Sequence[str]) -> Reach | None:
+    """Return what a test reaches by itself; None where it fails, or never ends."""
+
+    def work() -> Any:
+        seen = coverage.Coverage(
+            data_file=None, include=[str(ROOT / module) for module in modules], config_file=False
+        )
+        seen.start()
+        begin = time.process_time()
+        passes = tests.passes(item)
+        cpu_s = time.process_time() - begin
+        seen.stop()
+        found = {m: seen.get_data().lines(str(ROOT / m)) or [] for m in modules}
+        return [cpu_s, found] if passes else None
+
+    answer = finished(*forked(work))
+    return None if answer is None else Reach(*answer)
+
+
+# ---- results ------------------------------------------------------------------------------
+
+
+@dataclass
+class Results:
+    """What became of each mutant, on the disk as it happens."""
+
+    path: Path
+    known: dict[tuple[str, str, str, str], str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Read what earlier runs found."""
+        if self.path.exists():
+            for line in self.path.read_text(encoding="utf-8").splitlines():
+                row = json.loads(line)
+                key = row["module"], row["function"], row["change"], row["body"]
+                self.known[key] = row["status"]
+
+    def of(self, mutant: Mutant) -> str | None:
+        """Return what is known of a mutant."""
+        return self.known.get((*mutant.key, mutant.body))
+
+    def note(self, mutant: Mutant, status: str, by: str | None) -> None:
+        """Write down what became of a mutant."""
+        self.known[(*mutant.key, mutant.body)] = status
+        module, function, change = mutant.key
+        row = {"module": module, "function": function, "change": change, "body": mutant.body}
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps({**row, "status": status, "by": by}, ensure_ascii=False) + "\n")
+
+
+@dataclass
+class Run:
+    """All mutants of some modules, tried on the tests that reach them."""
+
+    plan: Mapping[str, Any]
+    modules: Sequence[str]
+    children: int
+    results: Results
+    again: bool
+    complete: list[str] = field(default_factory=list)
+    mutants: dict[str, list[Mutant]] = field(default_factory=dict)
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Try mutants in place of running the tests."""
+        tests = Tests(session.items)
+        session.config.pluginmanager.register(tests)
+        tests.passes(session.items[0])  # so that forks share what belongs to the session
+        begin = time.monotonic()
+        reaches = {}
+        for item in session.items:
+            if (reach := reached(tests, item, self.modules)) is None:
+                say(f"{item.nodeid} fails by itself, and is left out")
+            elif reach.cpu_s <= self.plan["slowest_s"]:
+                reaches[item.nodeid] = reach
+        took_s = time.monotonic() - begin
+        say(f"{len(reaches)} of {len(session.items)} tests, looked at in {took_s:.0f} s")
+        for module in self.modules:
+            self._try_all(module, tests, reaches)
+            self.complete.append(module)
+        return True
+
+    def _try_all(self, module: str, tests: Tests, reaches: Mapping[str, Reach]) -> None:
+        source = (ROOT / module).read_text(encoding="utf-8")
+        self.mutants[module] = found = mutants_of(module, source)
+        lost = {STILLBORN, *DEAD}
+        to_try = [m for m in found if self.again or self.results.of(m) not in lost]
+        say(f"{module}: {len(to_try)} of {len(found)} mutants")
+        killers: Counter[str] = Counter()
+        running: dict[int, tuple[Mutant, Callable[[], Any]]] = {}
+        begin = time.monotonic()
+
+        def end_one() -> None:
+            pid, _ = os.waitpid(-1, 0)
+            mutant, answer = running.pop(pid)
+            status, by = answer() or (TOO_SLOW, None)
+            killers.update([by] if by else [])
+            self.results.note(mutant, status, by)
+            if status not in lost:
+                say(f"  {status}: {mutant.function}: {mutant.change}")
+
+        for mutant in to_try:
+            chosen = _chosen(mutant, reaches, killers)
+            if not chosen:
+                self.results.note(mutant, UNREACHED, None)
+                say(f"  {UNREACHED}: {mutant.function}: {mutant.change}")
+                continue
+            while len(running) >= self.children:
+                end_one()
+            cpu_s = 1 + CPU_LIMIT * sum(reaches[name].cpu_s for name in chosen)
+            pid, answer = forked(lambda m=mutant, c=chosen: _try(m, source, tests, c), cpu_s)  # type: ignore[misc]
+            running[pid] = mutant, answer
+        while running:
+            end_one()
+        say(f"{module}: {_share(self.statuses(module))} in {time.monotonic() - begin:.0f} s")
+
+    def statuses(self, module: str) -> Counter[str]:
+        """Count what became of a module's mutants."""
+        return Counter(self.results.of(mutant) or "not tried" for mutant in self.mutants[module])
+
+
+def _chosen(mutant: Mutant, reaches: Mapping[str, Reach], killers: Mapping[str, int]) -> list[str]:
+    """Return the tests that reach a mutant: what killed others here, and then the quickest."""
+    first, last = mutant.lines
+    near = [
+        name
+        for name, reach in reaches.items()
+        if any(first <= line <= last for line in reach.lines[mutant.module])
+    ]
+    return sorted(near, key=lambda name: reaches[name].cpu_s / (1 + killers.get(name, 0)))
+
+
+def _try(mutant: Mutant, source: str, tests: Tests, names: Iterable[str]) -> tuple[str, str | None]:
+    try:
+        become(mutant, source)
+    except (SyntaxError, ValueError):
+        return STILLBORN, None
+    for name in names:
+        if not tests.passes(tests.by_name[name]):
+            return KILLED, name
+    return SURVIVED, None
+
+
+def _share(statuses: Counter[str]) -> str:
+    made = statuses.total() - statuses[STILLBORN]
+    dead = sum(statuses[status] for status in DEAD)
+    rest = ", ".join(f"{n} {status}" for status, n in statuses.items() if status not in DEAD)
+    return f"{dead} of {made} killed, {percent(statuses):.1f}%{f' ({rest})' if rest else ''}"
+
+
+def percent(statuses: Counter[str]) -> float:
+    """Return the share of mutants that tests notice, in percent."""
+    made = statuses.total() - statuses[STILLBORN]
+    return 100 * sum(statuses[status] for status in DEAD) / made if made else 100.0
+
+
+def say(words: str) -> None:
+    """Say something whatever pytest captures."""
+    print(words, file=sys.__stderr__, flush=True)
+
+
+def main() -> int:
+    """Try the mutants; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("modules", nargs="*", metavar="MODULE", help="files (all of mutants.toml)")
+    parser.add_argument("--children", type=int, default=1, help="forks at a time (1)")
+    parser.add_argument("--again", action="store_true", help="try what was killed before, too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
+    parser.add_argument("--results", type=Path, default=ROOT / "build" / "mutants.jsonl")
+    arguments = parser.parse_args()
+    plan = tomllib.loads((HERE / "mutants.toml").read_text(encoding="utf-8"))
+    modules = arguments.modules or plan["modules"]
+    os.chdir(ROOT)
+    run = Run(plan, modules, arguments.children, Results(arguments.results), arguments.again)
+    with tempfile.TemporaryDirectory() as folder:
+        flags = ["-q", "-n0", "--capture=sys", f"--basetemp={folder}/tests", "-p", "no:cacheprovider"]
+        flags += ["-o", "tmp_path_retention_policy=none"]
+        status = pytest.main([*flags, *plan["tests"]], plugins=[run])
+    return int(status) or _told(run, plan, arguments.json)
+
+
+def _told(run: Run, plan: Mapping[str, Any], path: Path | None) -> int:
+    """Print the figures, and what they lack; returns the exit status."""
+    reasons = {(s["module"], s["function"], s["change"]): s["reason"] for s in plan["survivor"]}
+    left = [m for ms in run.mutants.values() for m in ms if run.results.of(m) in (SURVIVED, UNREACHED)]
+    unexplained = [mutant for mutant in left if mutant.key not in reasons]
+    here = {mutant.key for mutant in left}
+    obsolete = [key for key in reasons if key[0] in run.mutants and key not in here]
+    too_few = [m for m in run.complete if percent(run.statuses(m)) < plan["least"]]
+    for module in run.complete:
+        print(f"{module}: {_share(run.statuses(module))}")
+    for mutant in unexplained:
+        print(f"no reason: {': '.join(mutant.key)}")
+    for key in obsolete:
+        print(f"no survivor any more: {': '.join(key)}")
+    for module in too_few:
+        print(f"fewer than {plan['least']}%: {module}")
+    if path is not None:
+        figures = {m: {**run.statuses(m), "percent": percent(run.statuses(m))} for m in run.complete}
+        path.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    return int(bool(unexplained or obsolete or too_few))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
