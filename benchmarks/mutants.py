@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib
 import json
 import os
 import resource
@@ -24,6 +25,7 @@ import signal
 import sys
 import tempfile
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,6 +37,7 @@ from typing import Any
 import coverage
 import libcst as cst
 import pytest
+from coverage.exceptions import CoverageWarning
 from libcst.metadata import MetadataWrapper, PositionProvider
 from mutmut.mutation.mutators import mutation_operators, operator_match, operator_string
 
@@ -232,11 +235,25 @@ class Tests:
         """Note that a test failed."""
         self.failed |= report.failed
 
-    def passes(self, item: pytest.Item) -> bool:
-        """Run a test; what the session set up stays."""
+    def passes(self, item: pytest.Item, following: pytest.Item) -> bool:
+        """Run a test; what the following one shares with it stays set up."""
         self.failed = False
-        item.config.hook.pytest_runtest_protocol(item=item, nextitem=self.items[0])
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         return not self.failed
+
+    def begin(self) -> None:
+        """Set up what belongs to the session, which all forks share."""
+        first = self.items[0]
+        elsewhere = (item for item in self.items if item.path != first.path)
+        self.passes(first, next(elsewhere, first))
+
+    def killer(self, names: Sequence[str]) -> str | None:
+        """Return the first of some tests that fails; None where all pass."""
+        items = [self.by_name[name] for name in names]
+        for item, following in zip(items, [*items[1:], items[-1]], strict=True):
+            if not self.passes(item, following):
+                return item.nodeid
+        return None
 
     @cached_property
     def by_name(self) -> Mapping[str, pytest.Item]:
@@ -295,12 +312,13 @@ def reached(tests: Tests, item: pytest.Item, modules: Sequence[str]) -> Reach | 
     """Return what a test reaches by itself; None where it fails, or never ends."""
 
     def work() -> Any:
+        warnings.simplefilter("ignore", CoverageWarning)  # some tests reach none of these
         seen = coverage.Coverage(
             data_file=None, include=[str(ROOT / module) for module in modules], config_file=False
         )
         seen.start()
         begin = time.process_time()
-        passes = tests.passes(item)
+        passes = tests.passes(item, item)
         cpu_s = time.process_time() - begin
         seen.stop()
         found = {m: seen.get_data().lines(str(ROOT / m)) or [] for m in modules}
@@ -357,8 +375,10 @@ class Run:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Try mutants in place of running the tests."""
         tests = Tests(session.items)
+        for name in self.plan["preload"]:
+            importlib.import_module(name)
         session.config.pluginmanager.register(tests)
-        tests.passes(session.items[0])  # so that forks share what belongs to the session
+        tests.begin()
         begin = time.monotonic()
         reaches = {}
         for item in session.items:
@@ -423,15 +443,13 @@ def _chosen(mutant: Mutant, reaches: Mapping[str, Reach], killers: Mapping[str, 
     return sorted(near, key=lambda name: reaches[name].cpu_s / (1 + killers.get(name, 0)))
 
 
-def _try(mutant: Mutant, source: str, tests: Tests, names: Iterable[str]) -> tuple[str, str | None]:
+def _try(mutant: Mutant, source: str, tests: Tests, names: Sequence[str]) -> tuple[str, str | None]:
     try:
         become(mutant, source)
     except (SyntaxError, ValueError):
         return STILLBORN, None
-    for name in names:
-        if not tests.passes(tests.by_name[name]):
-            return KILLED, name
-    return SURVIVED, None
+    killer = tests.killer(names)
+    return (SURVIVED if killer is None else KILLED), killer
 
 
 def _share(statuses: Counter[str]) -> str:
@@ -458,6 +476,7 @@ def main() -> int:
     parser.add_argument("modules", nargs="*", metavar="MODULE", help="files (all of mutants.toml)")
     parser.add_argument("--children", type=int, default=1, help="forks at a time (1)")
     parser.add_argument("--again", action="store_true", help="try what was killed before, too")
+    parser.add_argument("--tests", nargs="+", metavar="FILE", help="only these (all of mutants.toml)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
     parser.add_argument("--results", type=Path, default=ROOT / "build" / "mutants.jsonl")
     arguments = parser.parse_args()
@@ -468,7 +487,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         flags = ["-q", "-n0", "--capture=sys", f"--basetemp={folder}/tests", "-p", "no:cacheprovider"]
         flags += ["-o", "tmp_path_retention_policy=none"]
-        status = pytest.main([*flags, *plan["tests"]], plugins=[run])
+        status = pytest.main([*flags, *(arguments.tests or plan["tests"])], plugins=[run])
     return int(status) or _told(run, plan, arguments.json)
 
 
