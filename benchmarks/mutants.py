@@ -308,8 +308,10 @@ class Reach:
     lines: Mapping[str, Sequence[int]]
 
 
-def reached(tests: Tests, item: pytest.Item, modules: Sequence[str]) -> Reach | None:
-    """Return what a test reaches by itself; None where it fails, or never ends."""
+def reached(
+    tests: Tests, item: pytest.Item, modules: Sequence[str], slowest_s: float
+) -> Reach | None:
+    """Return what a test reaches by itself; None where it fails, or takes far too long."""
 
     def work() -> Any:
         warnings.simplefilter("ignore", CoverageWarning)  # some tests reach none of these
@@ -324,7 +326,7 @@ def reached(tests: Tests, item: pytest.Item, modules: Sequence[str]) -> Reach | 
         found = {m: seen.get_data().lines(str(ROOT / m)) or [] for m in modules}
         return [cpu_s, found] if passes else None
 
-    answer = finished(*forked(work))
+    answer = finished(*forked(work, 1 + 10 * slowest_s))
     return None if answer is None else Reach(*answer)
 
 
@@ -380,11 +382,11 @@ class Run:
         session.config.pluginmanager.register(tests)
         tests.begin()
         begin = time.monotonic()
-        reaches = {}
+        reaches, slowest_s = {}, self.plan["slowest_s"]
         for item in session.items:
-            if (reach := reached(tests, item, self.modules)) is None:
-                say(f"{item.nodeid} fails by itself, and is left out")
-            elif reach.cpu_s <= self.plan["slowest_s"]:
+            if (reach := reached(tests, item, self.modules, slowest_s)) is None:
+                say(f"{item.nodeid} fails by itself or is very slow, and is left out")
+            elif reach.cpu_s <= slowest_s:
                 reaches[item.nodeid] = reach
         took_s = time.monotonic() - begin
         say(f"{len(reaches)} of {len(session.items)} tests, looked at in {took_s:.0f} s")
@@ -476,7 +478,9 @@ def main() -> int:
     parser.add_argument("modules", nargs="*", metavar="MODULE", help="files (all of mutants.toml)")
     parser.add_argument("--children", type=int, default=1, help="forks at a time (1)")
     parser.add_argument("--again", action="store_true", help="try what was killed before, too")
-    parser.add_argument("--tests", nargs="+", metavar="FILE", help="only these (all of mutants.toml)")
+    parser.add_argument(
+        "--tests", nargs="+", metavar="FILE", help="only these (all of mutants.toml)"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
     parser.add_argument("--results", type=Path, default=ROOT / "build" / "mutants.jsonl")
     arguments = parser.parse_args()
@@ -485,7 +489,14 @@ def main() -> int:
     os.chdir(ROOT)
     run = Run(plan, modules, arguments.children, Results(arguments.results), arguments.again)
     with tempfile.TemporaryDirectory() as folder:
-        flags = ["-q", "-n0", "--capture=sys", f"--basetemp={folder}/tests", "-p", "no:cacheprovider"]
+        flags = [
+            "-q",
+            "-n0",
+            "--capture=sys",
+            f"--basetemp={folder}/tests",
+            "-p",
+            "no:cacheprovider",
+        ]
         flags += ["-o", "tmp_path_retention_policy=none"]
         status = pytest.main([*flags, *(arguments.tests or plan["tests"])], plugins=[run])
     return int(status) or _told(run, plan, arguments.json)
@@ -494,7 +505,9 @@ def main() -> int:
 def _told(run: Run, plan: Mapping[str, Any], path: Path | None) -> int:
     """Print the figures, and what they lack; returns the exit status."""
     reasons = {(s["module"], s["function"], s["change"]): s["reason"] for s in plan["survivor"]}
-    left = [m for ms in run.mutants.values() for m in ms if run.results.of(m) in (SURVIVED, UNREACHED)]
+    left = [
+        m for ms in run.mutants.values() for m in ms if run.results.of(m) in (SURVIVED, UNREACHED)
+    ]
     unexplained = [mutant for mutant in left if mutant.key not in reasons]
     here = {mutant.key for mutant in left}
     obsolete = [key for key in reasons if key[0] in run.mutants and key not in here]
@@ -508,7 +521,9 @@ def _told(run: Run, plan: Mapping[str, Any], path: Path | None) -> int:
     for module in too_few:
         print(f"fewer than {plan['least']}%: {module}")
     if path is not None:
-        figures = {m: {**run.statuses(m), "percent": percent(run.statuses(m))} for m in run.complete}
+        figures = {
+            m: {**run.statuses(m), "percent": percent(run.statuses(m))} for m in run.complete
+        }
         path.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     return int(bool(unexplained or obsolete or too_few))
 

@@ -39,10 +39,10 @@ from bench_lib.engine.device import REPLAYED, HeldDevice
 from bench_lib.engine.devicelock import DeviceLock
 from bench_lib.engine.outcome import Outcome
 from bench_lib.engine.settings import Settings
-from bench_lib.engine.suite import Baselines, Suite, fails
+from bench_lib.engine.suite import STALE, Baselines, Suite, fails
 from bench_lib.model import Baseline, Choice, Draw, ProcessSummary, Record, Status, Verdict
 from bench_lib.storage import acceptance, baselines
-from bench_lib.storage.baselines import BaselineChange, BaselineError
+from bench_lib.storage.baselines import BaselineChange, BaselineError, BaselineFile
 from bench_lib.verdict import draws as compared
 from bench_lib.verdict.evidence import PINNED, ROLLING, Evidence
 from bench_lib.verdict.judge import is_suspicious, judge, overall
@@ -568,9 +568,7 @@ REPLAYED_CASE = f"{CASE.id} replayed"
 def judged(tmp_path, monkeypatch):
     """Return what runs a suite of one case by a script, and gives its record and the log."""
 
-    def run(
-        script, *, drawn=OTHER, replay=None, processes=1, planned=6
-    ) -> tuple[Record, list[str]]:
+    def run(script, *, drawn=OTHER, replay=None, **options: Any) -> tuple[Record, list[str]]:
         accept(tmp_path / "baselines", DEVICE, CASE.id, process={"draw": ACCEPTED})
         workers = Contexts(script, DEVICE)
         workers.drawn = {CASE.id: drawn} | ({} if replay is None else {REPLAYED_CASE: replay})
@@ -582,7 +580,8 @@ def judged(tmp_path, monkeypatch):
         )
         monkeypatch.setattr("bench_lib.engine.engine.HeldDevice", hold)
         folders = {"history": tmp_path / "history", "baselines": tmp_path / "baselines"}
-        settings = Settings(**folders, command="ops", processes=processes, planned=planned)
+        settings = Settings(**folders, command="ops", **options)
+        settings = replace(settings, say=run.said.append)
         with engine.opened(DEVICE, settings) as opened:
             opened.measure(CASE)
             opened.conclude()
@@ -590,6 +589,7 @@ def judged(tmp_path, monkeypatch):
         measured = [line.partition(" ")[2] for line in workers.log if f" {CASE.id}" in line]
         return record, measured
 
+    run.said = []
     return run
 
 
@@ -628,6 +628,61 @@ def test_where_nobody_looks_again_nothing_is_replayed(judged):
     record, measured = judged({CASE.id: [SLOWER]}, planned=1)
     assert record.status is Status.SUSPECT
     assert measured == [CASE.id]
+
+
+def test_a_case_that_is_redrawn_for_long_is_said_to_need_another_baseline(judged):
+    """It passes all the same; a run with the baseline's draw in between begins the count anew."""
+
+    def night(drawn: Draw = OTHER) -> Record:
+        judged.said.clear()
+        script = {CASE.id: [SLOWER if drawn is OTHER else TEN], REPLAYED_CASE: [TEN]}
+        return judged(script, drawn=drawn)[0]
+
+    assert night().status is Status.REDRAWN
+    assert night(ACCEPTED).status is Status.OK
+    for _ in range(STALE - 1):
+        record = night()
+        assert "in a row" not in record.verdicts[0].reason
+        assert not any("baseline accept" in line for line in judged.said)
+    record = night()
+    assert record.status is Status.REDRAWN
+    assert f"REDRAWN in {STALE} runs in a row; accept one" in record.verdicts[0].reason
+    (said,) = (line for line in judged.said if "baseline accept" in line)
+    assert f"drawn anew for {CASE.id}; bench-lib baseline accept --run " in said
+
+
+def test_draws_that_are_accepted_one_after_the_other_add_up():
+    """Each is slower by less than the tolerance, and the third would creep beyond it."""
+    step = math.log(1.006)
+    old = replace(accepted(), began={"latency": math.exp(TEN_MS[1])})
+    record = Record(make_case(id=CASE_ID), None, status=Status.REDRAWN)
+
+    def change(slower: float) -> BaselineChange:
+        seen = make_measurement(case_id=CASE_ID, iteration_s=[0.01 * math.exp(slower)] * 20)
+        attempt = make_attempt(case_id=CASE_ID, measurement=seen)
+        of_case = replace(record, attempts=[attempt])
+        (found,) = acceptance.propose(
+            BaselineFile(Path("none"), "mi300x", {CASE_ID: old}),
+            {"run": [of_case]},
+            DEVICE,
+            old.accepted,
+        )
+        return found
+
+    first = change(step)
+    assert first.against is None
+    old = first.new
+    assert "have crept" in change(2 * step).against
+
+
+@pytest.mark.parametrize("replays", [0, 1])
+def test_a_replay_is_a_second_look(judged, replays):
+    """``--perf-processes 2 --perf-confirm 0`` has none, whatever the compiler chose."""
+    record, log = judged(
+        {CASE.id: [TEN], REPLAYED_CASE: [TEN]}, processes=2, planned=2, replays=replays
+    )
+    assert log == [*[CASE.id] * 2, *[REPLAYED_CASE] * replays]
+    assert record.status is Status.OK
 
 
 @pytest.mark.parametrize(

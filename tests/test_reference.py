@@ -29,7 +29,7 @@ from bench_lib.launch.faults import LaunchError
 from bench_lib.model import Environment, Hardware, Record, Status, Verdict
 from bench_lib.plugin import options
 from bench_lib.storage import history
-from bench_lib.verdict import turns
+from bench_lib.verdict import judge, turns
 from bench_lib.verdict.evidence import Evidence, Turns
 
 DEVICE = gpus(1)[0]
@@ -451,6 +451,41 @@ def test_a_setting_of_the_reference_that_cannot_be_read_is_named(pytester, setti
     """Before anything is measured."""
     with pytest.raises(pytest.UsageError, match=words):
         read(pytester, f"perf_reference = python3\n{setting}\n")
+
+
+@pytest.mark.parametrize(
+    ("interval", "decides"),
+    [((0.99, 1.0119), True), ((0.99, 1.012), False), (None, False)],
+    ids=["excludes it", "does not", "unknown"],
+)
+def test_pairs_decide_once_they_exclude_what_the_baseline_saw(interval, decides):
+    """One pair that is 0.9% slower does not deny 1.2%; the case gets more pairs."""
+    pinned = Verdict(Status.SUSPECT, "latency", "slower", ratio=1.012, tolerance=0.01)
+    answer = Verdict(
+        Status.OK, "latency", "fine", ratio=1.001, against="reference", interval=interval
+    )
+    pairs = [(make_process(log_median=0.001), make_process())]
+    evidence = Evidence([make_process()], make_baseline(), turns=Turns("old", pairs, 6, ""))
+    first, second = turns.decided([pinned], [answer], evidence)
+    assert judge.is_suspicious([first, second]) is not decides
+    assert judge.wants_turns([first, second], evidence) is not decides
+    if decides:
+        assert (first.status, second.status) == (Status.OK, Status.SKIPPED)
+    else:
+        assert (first.status, second.status) == (Status.NOISY, Status.SUSPECT)
+        assert first.reason == "fine; too few pairs to exclude 1.2%"
+
+
+def test_what_only_looked_faster_needs_no_more_pairs():
+    """Nobody is harmed by an improvement that is none."""
+    pinned = Verdict(Status.IMPROVED, "latency", "faster", ratio=0.97)
+    answer = Verdict(
+        Status.OK, "latency", "fine", ratio=1.0, against="reference", interval=(0.96, 1.04)
+    )
+    pairs = [(make_process(), make_process())]
+    evidence = Evidence([make_process()], make_baseline(), turns=Turns("old", pairs, 6, ""))
+    first, second = turns.decided([pinned], [answer], evidence)
+    assert (first.status, second.status) == (Status.OK, Status.SKIPPED)
 
 
 def test_a_pair_that_is_only_suspect_overrules_nothing():

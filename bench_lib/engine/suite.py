@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +37,9 @@ NIGHTS = 20
 """Accepted nights that make the rolling baseline."""
 MOST_RUNS = 3 * NIGHTS
 """Runs that are looked through for them."""
+
+STALE = 5
+"""Runs in a row in which a case was REDRAWN; then somebody should accept its draw."""
 
 SLOWER = (Status.REGRESSED, Status.REDRAWN)
 """Of these the kernels say why."""
@@ -82,6 +86,10 @@ class Suite:
         """What the last verdicts were made of."""
         self._known = known
         self._rolling: dict[str, dict[str, list[ProcessSummary]]] = {}
+        self._redrawn: dict[str, Counter[str]] = {}
+        """By hardware key and case, in how many of the last runs it was REDRAWN."""
+        self.stale: list[str] = []
+        """The cases whose draw has been another one for long."""
         self.left_out: list[str] = []
         """What cannot be read of earlier nights, by file."""
         self._planned = planned
@@ -191,7 +199,7 @@ class Suite:
         """Judge the suite and write its verdicts; raises HistoryError, BaselineError."""
         for record in self._judged():
             if self.records[record.case.id].status is None:
-                explained = self._explained(record)
+                explained = self._aged(self._explained(record))
                 self.records[record.case.id] = explained
                 self.writer.verdict(explained)
         return list(self.records.values())
@@ -208,6 +216,22 @@ class Suite:
             return record
         verdicts = [
             replace(v, reason=f"{v.reason}; {words}") if v is slower[0] else v
+            for v in record.verdicts
+        ]
+        return replace(record, verdicts=verdicts)
+
+    def _aged(self, record: Record) -> Record:
+        """Say of a case that is REDRAWN run after run that its baseline is of another draw."""
+        if record.status is not Status.REDRAWN:
+            return record
+        key = self._outcomes[record.case.id].hardware.key
+        runs = 1 + self._redrawn.get(key, Counter())[record.case.id]
+        if runs < STALE:
+            return record
+        self.stale.append(record.case.id)
+        words = f"REDRAWN in {runs} runs in a row; accept one to make this draw the baseline's"
+        verdicts = [
+            replace(v, reason=f"{v.reason}; {words}") if v.status is Status.REDRAWN else v
             for v in record.verdicts
         ]
         return replace(record, verdicts=verdicts)
@@ -305,7 +329,9 @@ class Suite:
 
     def _nights(self, key: str) -> Mapping[str, list[ProcessSummary]]:
         if key not in self._rolling:
-            self._rolling[key] = rolling(self._earlier(key), self._known.of(key).baselines)
+            pinned, self._redrawn[key] = self._known.of(key).baselines, Counter()
+            runs = _counting_redraws(self._earlier(key), pinned, self._redrawn[key])
+            self._rolling[key] = rolling(runs, pinned)
         return self._rolling[key]
 
     def _earlier(self, key: str) -> Iterator[history.Run]:
@@ -374,6 +400,24 @@ def rolling(
                     known.append([_without(process, gone) for process in processes])
                     gone |= judge.improved(record.verdicts)
     return {case_id: [p for night in known for p in night] for case_id, known in nights.items()}
+
+
+def _counting_redraws(
+    runs: Iterable[history.Run], pinned: Mapping[str, Baseline], counts: Counter[str]
+) -> Iterator[history.Run]:
+    """Pass runs on, newest first, and count by case how many were REDRAWN one after the other.
+
+    As for nights, a run counts by the acceptance that is pinned today.
+    """
+    ended: set[str] = set()
+    for run in runs:
+        for case_id, record in run.records.items():
+            same = record.baseline_accepted == _accepted(pinned.get(case_id))
+            if record.status is not Status.REDRAWN or not same:
+                ended.add(case_id)
+            elif case_id not in ended:
+                counts[case_id] += 1
+        yield run
 
 
 def _without(process: ProcessSummary, gone: Collection[str]) -> ProcessSummary:

@@ -122,12 +122,32 @@ def decided(
         return [*verdicts, *answers]
     if turns.without:
         return [_without(verdict, turns.without) for verdict in verdicts]
+    answers = [_as_far_as_sure(answer, verdicts) for answer in answers]
     # A pair that is only SUSPECT does not overrule what several processes agree on.
     told = {v.metric: v for v in answers if is_answer(v) and v.status is not Status.SUSPECT}
     found = [*(_in_full(verdict, turns) for verdict in answers)]
     found += [_set_aside(verdict, told.get(verdict.metric)) for verdict in verdicts]
     order = list(dict.fromkeys(verdict.metric for verdict in (*verdicts, *answers)))
     return sorted(found, key=lambda verdict: order.index(verdict.metric))
+
+
+def _as_far_as_sure(answer: Verdict, verdicts: Sequence[Verdict]) -> Verdict:
+    """Take an answer that all is well for none until it excludes what a baseline's verdict saw.
+
+    Until then the case gets more pairs, and in the end the baselines' answer stands.
+    """
+    if answer.status not in (Status.OK, Status.IMPROVED):
+        return answer
+    seen = [
+        v.ratio
+        for v in verdicts
+        if v.metric == answer.metric and v.status in (Status.REGRESSED, Status.SUSPECT)
+        if v.ratio is not None
+    ]
+    if not seen or (answer.interval is not None and answer.interval[1] < min(seen)):
+        return answer
+    words = f"{answer.reason}; too few pairs to exclude {min(seen) - 1:.1%}"
+    return replace(answer, status=Status.NOISY, reason=words)
 
 
 def _without(verdict: Verdict, why: str) -> Verdict:
