@@ -40,11 +40,20 @@ from bench_lib.engine.devicelock import DeviceLock
 from bench_lib.engine.outcome import Outcome
 from bench_lib.engine.settings import Settings
 from bench_lib.engine.suite import STALE, Baselines, Suite, fails
-from bench_lib.model import Baseline, Choice, Draw, ProcessSummary, Record, Status, Verdict
+from bench_lib.model import (
+    Attempt,
+    Baseline,
+    Choice,
+    Draw,
+    ProcessSummary,
+    Record,
+    Status,
+    Verdict,
+)
 from bench_lib.storage import acceptance, baselines
 from bench_lib.storage.baselines import BaselineChange, BaselineError, BaselineFile
 from bench_lib.verdict import draws as compared
-from bench_lib.verdict.evidence import PINNED, ROLLING, Evidence
+from bench_lib.verdict.evidence import PINNED, REFERENCE, ROLLING, Evidence, Turns
 from bench_lib.verdict.judge import is_suspicious, judge, overall
 from bench_lib.worker import draws
 from bench_lib.worker.workload import UnsupportedError
@@ -555,6 +564,74 @@ def test_a_replay_has_a_process_of_its_own(tmp_path):
         "end context-2",
         "fork context-3",
     ]
+
+
+def in_turns(here: float, there: float, **fields: Any) -> Evidence:
+    """Return a case with another draw, slower by ``here``, and two pairs with a reference."""
+    (new,), (old,) = (of_draw(draw, x) for draw, x in ((OTHER, here), (ACCEPTED, there)))
+    pairs = [(replace(new, worker=f"r/{i}"), replace(old, worker=f"s/{i}")) for i in range(2)]
+    return evidence(OTHER, slower=here, turns=Turns("accepted", pairs, 6), **fields)
+
+
+def test_replays_decide_where_turns_differ_by_draw():
+    """Each side of a pair drew for itself, so that their gap is the draw's."""
+    alone = judge({CASE_ID: in_turns(SLOW, 0.0)})[CASE_ID]
+    assert next(v for v in alone if v.against == REFERENCE).status is Status.REGRESSED
+    replayed = replace(in_turns(SLOW, 0.0), replays=of_draw(ACCEPTED, FAST, FAST))
+    verdicts = judge({CASE_ID: replayed})[CASE_ID]
+    answer = next(v for v in verdicts if v.against == REFERENCE and v.metric == "latency")
+    assert answer.status is Status.SKIPPED
+    assert answer.reason.endswith(
+        "; turns do not cancel what the compiler chose, so replays decide"
+    )
+    assert overall(verdicts) is Status.REDRAWN
+
+
+def test_turns_do_not_excuse_what_replays_find_slower():
+    """A pair that drew alike on both sides agrees, and the software is slower all the same."""
+    replayed = replace(in_turns(SLOW, SLOW), replays=of_draw(ACCEPTED, *[SLOW] * 5))
+    verdicts = judge({CASE_ID: replayed})[CASE_ID]
+    assert overall(verdicts) is Status.REGRESSED
+    assert next(v for v in verdicts if v.status is Status.REGRESSED).against == PINNED
+
+
+def suite_of(folder: Path, *attempts: Attempt, **fields: Any) -> contextlib.closing[Suite]:
+    """Return a suite that has measured one case, of which a baseline is accepted."""
+    about = {"draw": ACCEPTED, "peak_memory_bytes": 1 << 30}
+    accept(folder, DEVICE, CASE.id, process=about, **fields)
+    suite = Suite(folder / "history", Baselines(folder), DEVICE, planned=6)
+    suite.note(Outcome(CASE, list(attempts), make_environment(), DEVICE), None)
+    return contextlib.closing(suite)
+
+
+def drew(process: int, draw: Draw, **fields: Any) -> Attempt:
+    """Return an attempt at the case, slower and with more memory than accepted."""
+    seen = make_measurement(
+        case_id=CASE.id, iteration_s=SLOWER, draw=draw, peak_memory_bytes=2 << 30
+    )
+    return make_attempt(case_id=CASE.id, process=process, measurement=seen, **fields)
+
+
+def test_replays_confirm_nothing_that_they_do_not_measure(tmp_path):
+    """They tell of times; that one process needs more memory takes others to confirm."""
+    discarded = {"accepted": False, "discarded": REPLAYED, "replays": True}
+    replays = [drew(i, ACCEPTED, **discarded) for i in range(1, 6)]
+    for others, status in (
+        (replays, Status.SUSPECT),
+        ([drew(i, OTHER) for i in range(1, 6)], Status.REGRESSED),
+    ):
+        with suite_of(tmp_path, drew(0, OTHER), *others) as suite:
+            (record,) = suite.judge()
+        assert next(v for v in record.verdicts if v.metric == "memory").status is status
+
+
+def test_a_case_that_cannot_be_judged_is_not_replayed(tmp_path):
+    """Nothing could be made of it."""
+    with suite_of(tmp_path, drew(0, OTHER), conditions={"power_cap_w": 500.0}) as suite:
+        assert suite.suspicious() == []
+        (record,) = suite.judge()
+        assert record.status is Status.INCOMPARABLE
+        assert suite.to_replay(record) is None
 
 
 # ---- a run --------------------------------------------------------------------------------

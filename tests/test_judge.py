@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench_lib.model import (
+    IN_BURSTS,
     Baseline,
     Limits,
     Numerics,
@@ -1864,6 +1865,16 @@ def test_a_clock_explains_lost_efficiency_by_what_one_rank_did_not_lose(
     (found,) = efficiencies(evidence)
     assert found.status is status
     assert ("; of one rank " in found.reason) == (status is Status.INVALID)
+
+
+def test_a_burst_s_clock_tells_nothing_of_the_ranks():
+    """One rank ran in bursts, at a clock that ranks never have; efficiency has no excuse."""
+    evidence = with_clocks(of_ranks(350.0, 100.0), 1850.0, 2000.0, 2000.0)
+    assert efficiencies(evidence)[0].status is Status.INVALID
+    bursts = [replace(p, states={"latency": IN_BURSTS}) for p in evidence.alone.candidate]
+    alone = replace(evidence.alone, candidate=bursts)
+    (found,) = efficiencies(replace(evidence, alone=alone))
+    assert found.status is Status.REGRESSED
 
 
 def test_a_clock_explains_the_ranks_own_time_whatever_one_rank_lost():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -377,6 +378,16 @@ def test_a_driver_that_changed_since_the_baseline_is_not_excused(bed):
     accept(bed, CASE.id, environment=make_environment(driver="6.8.0"))
     words = "both sides share what changed since the baseline: driver 6.8.0 -> 6.10.5"
     assert without(bed) == words
+
+
+def test_where_nobody_knows_what_was_accepted_nothing_is_a_reference(bed):
+    """What is slower in it too was perhaps never accepted."""
+    slow_here(bed, there=SLOW)
+    (path,) = (bed.folder / "baselines").glob("*.json")
+    document = json.loads(path.read_text())
+    document["environments"] = {}
+    path.write_text(json.dumps(document))
+    assert without(bed) == "nobody knows what environment was accepted"
 
 
 def test_a_case_that_the_reference_lacks_is_judged_without_it(bed):

@@ -99,7 +99,9 @@ def _judged(suite: Mapping[str, Evidence]) -> dict[str, list[Verdict]]:
         answers = [v for v in found[case_id] if v.against == REFERENCE]
         others = [v for v in found[case_id] if v.against != REFERENCE]
         timed = sharper(_as_a_whole(_less_the_clock(others, evidence)))
-        found[case_id] = turns.decided(_weighed(timed, evidence), answers, evidence)
+        # Where the baseline's choices were replayed, these decide and turns do not.
+        by_turns = evidence if draws.as_replayed(evidence) is None else replace(evidence, turns=None)
+        found[case_id] = turns.decided(_weighed(timed, evidence), answers, by_turns)
     for case_id, evidence in suite.items():
         found[case_id] += _efficient_enough(evidence, found[case_id])
     return found
