@@ -2,22 +2,25 @@
 
     python benchmarks/mutants.py [MODULE ...] [--children 1] [--json FILE] [--again]
 
-A mutant is the program with one small mistake in it.  The tests are collected once, in this process.
-Each mutant is a fork of it in which one function has another code, and runs the tests that reach the
-changed lines, the quickest first, until one fails.  ``mutants.toml`` beside this file names the
-modules, the tests, and the reason of each known survivor.
+A mutant is the program with one small mistake in it.  The tests are collected once, in this
+process.  Each mutant is a fork of it in which one function has another code.  It runs the tests
+that reach the changed lines until one fails: first those that killed other mutants of the function,
+then the quickest.  ``mutants.toml`` beside this file names the modules, the tests, and the reason
+of each known survivor.
 
-Results are kept in ``build/mutants.jsonl`` as they come, and a run goes on where another one ended:
-what was killed stays so until its function changes, and survivors are tried again.  Ends with
-status 1 where a module has less than the share that ``mutants.toml`` asks for, where a survivor has
-no reason, or where a reason has no survivor.
+Results are kept in ``build/mutants`` as they come, and a run goes on where another one ended: what
+was killed stays so until its function changes, and survivors are tried again.  Ends with status 1
+if a module has less than the share that ``mutants.toml`` asks for, if a survivor has no reason, or
+if a reason has no survivor.
 """
 
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import hashlib
 import importlib
+import itertools
 import json
 import os
 import resource
@@ -27,11 +30,11 @@ import tempfile
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType
 from typing import Any
 
 import coverage
@@ -54,8 +57,10 @@ DEAD = (KILLED, TOO_SLOW)
 STILLBORN = "not compiled"
 CPU_LIMIT = 10.0
 """A mutant may use as much more CPU than its tests do without it, and a second."""
-WALL_LIMIT_S = 60.0
+WALL_LIMIT_S = 300.0
+"""Whatever sleeps is given up then."""
 MOST_BYTES = 4 << 30
+"""Of memory, for each."""
 AROUND = 24
 """Characters that a change is shown with on either side."""
 NOT_MUTATED = {"len", "isinstance"}
@@ -111,14 +116,16 @@ class _Finder(cst.CSTVisitor):
         self._path.append(node)
         if isinstance(node, (cst.Annotation, cst.Decorator, cst.Parameters)):
             return False
-        if isinstance(node, cst.Call) and isinstance(node.func, cst.Name):
-            if node.func.value in NOT_MUTATED:
-                return False
+        called = node.func if isinstance(node, cst.Call) else None
+        if isinstance(called, cst.Name) and called.value in NOT_MUTATED:
+            return False
+        if isinstance(node, cst.Arg) and _is_strict(node):
+            return False
         function = self._function
         if function is not None and node is not function:
             for kind, operator in mutation_operators:
                 if isinstance(node, kind) and operator is not operator_match:
-                    made = list(operator(node))
+                    made = [m for m in operator(node) if _stays_strict(node, m)]
                     # The case of letters says nothing that other letters do not.
                     for mutated in made[:1] if operator is operator_string else made:
                         self._collect(node, mutated, function)
@@ -180,6 +187,17 @@ class _Finder(cst.CSTVisitor):
         )
 
 
+def _is_strict(argument: cst.Arg) -> bool:
+    return argument.keyword is not None and argument.keyword.value == "strict"
+
+
+def _stays_strict(node: cst.CSTNode, mutated: cst.CSTNode) -> bool:
+    """Whether a call keeps ``strict=True``, which states an invariant that nothing breaks."""
+    if not isinstance(node, cst.Call) or not isinstance(mutated, cst.Call):
+        return True
+    return all(any(a is b for b in mutated.args) for a in node.args if _is_strict(a))
+
+
 def mutants_of(module: str, source: str) -> list[Mutant]:
     """Return all mutants of a module's functions."""
     wrapper = MetadataWrapper(cst.parse_module(source))
@@ -191,10 +209,16 @@ def mutants_of(module: str, source: str) -> list[Mutant]:
 def _change(before: str, after: str) -> str:
     """Show what changes with a few words on either side, on one line."""
     old, new = (" ".join(text.split()) for text in (before, after))
-    begin = len(os.path.commonprefix([old, new]))
-    end = len(os.path.commonprefix([old[begin:][::-1], new[begin:][::-1]]))
+    begin = _alike(old, new)
+    end = _alike(old[begin:][::-1], new[begin:][::-1])
     first, last = max(0, begin - AROUND), max(0, end - AROUND)
     return f"{old[first : len(old) - last]} -> {new[first : len(new) - last]}"
+
+
+def _alike(one: str, other: str) -> int:
+    """Return how many characters two texts begin with alike."""
+    both = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    return sum(1 for _ in both)
 
 
 # ---- becoming one -------------------------------------------------------------------------
@@ -243,9 +267,10 @@ class Tests:
 
     def begin(self) -> None:
         """Set up what belongs to the session, which all forks share."""
-        first = self.items[0]
-        elsewhere = (item for item in self.items if item.path != first.path)
-        self.passes(first, next(elsewhere, first))
+        first, *others = self.items
+        elsewhere = [item for item in others if item.path != first.path] or others
+        if elsewhere:
+            self.passes(first, elsewhere[0])
 
     def killer(self, names: Sequence[str]) -> str | None:
         """Return the first of some tests that fails; None where all pass."""
@@ -261,8 +286,8 @@ class Tests:
         return {item.nodeid: item for item in self.items}
 
 
-def forked(work: Callable[[], Any], cpu_s: float = 0.0) -> tuple[int, Callable[[], Any]]:
-    """Start work in a fork; returns its pid, and what answers when it has ended.
+def forked(work: Callable[[], Any], cpu_s: float) -> tuple[int, Callable[[], Any]]:
+    """Start work in a fork that may use so much CPU; returns its pid, and what awaits its answer.
 
     The answer is None where the fork died.
     """
@@ -272,7 +297,7 @@ def forked(work: Callable[[], Any], cpu_s: float = 0.0) -> tuple[int, Callable[[
         os.close(write)
 
         def answer() -> Any:
-            with open(read, "rb") as stream:
+            with os.fdopen(read, "rb") as stream:
                 text = stream.read()
             return json.loads(text) if text else None
 
@@ -282,11 +307,12 @@ def forked(work: Callable[[], Any], cpu_s: float = 0.0) -> tuple[int, Callable[[
         null = os.open(os.devnull, os.O_RDWR)
         for descriptor in (0, 1, 2):
             os.dup2(null, descriptor)
-        for timer, sign in ((signal.ITIMER_PROF, signal.SIGPROF),) * bool(cpu_s):
+        for timer, sign, limit_s in (
+            (signal.ITIMER_PROF, signal.SIGPROF, cpu_s),
+            (signal.ITIMER_REAL, signal.SIGALRM, WALL_LIMIT_S),
+        ):
             signal.signal(sign, signal.SIG_DFL)
-            signal.setitimer(timer, cpu_s)
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.setitimer(signal.ITIMER_REAL, WALL_LIMIT_S)
+            signal.setitimer(timer, limit_s)
         resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
         os.write(write, json.dumps(work()).encode())
     finally:
@@ -330,6 +356,45 @@ def reached(
     return None if answer is None else Reach(*answer)
 
 
+class Memory:
+    """What tests reach, for as long as neither they nor what they may run has changed."""
+
+    def __init__(self, path: Path) -> None:
+        """Read what is known."""
+        self._path = path
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        self._known = {(row["test"], row["of"]): row["reach"] for row in map(json.loads, lines)}
+        program = [*ROOT.glob("bench_lib/**/*.py"), *ROOT.glob("tests/*.py")]
+        self._program = digest(*(p for p in program if not p.name.startswith("test_")))
+        self._files: dict[Path, str] = {}
+
+    def of(self, item: pytest.Item, look: Callable[[], Reach | None]) -> Reach | None:
+        """Return what a test reaches; None where it does not pass."""
+        if item.path not in self._files:
+            self._files[item.path] = self._program + digest(item.path)
+        key = item.nodeid, self._files[item.path]
+        if key not in self._known:
+            found = look()
+            self._known[key] = found and [found.cpu_s, found.lines]
+            row = {"test": key[0], "of": key[1], "reach": self._known[key]}
+            write(self._path, row)
+        known = self._known[key]
+        return None if known is None else Reach(*known)
+
+
+def digest(*paths: Path) -> str:
+    """Return a hash of files."""
+    text = b"\0".join(path.read_bytes() for path in sorted(paths))
+    return hashlib.sha256(text).hexdigest()[:12]
+
+
+def write(path: Path, row: Mapping[str, Any]) -> None:
+    """Add a line to a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
 # ---- results ------------------------------------------------------------------------------
 
 
@@ -357,9 +422,7 @@ class Results:
         self.known[(*mutant.key, mutant.body)] = status
         module, function, change = mutant.key
         row = {"module": module, "function": function, "change": change, "body": mutant.body}
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps({**row, "status": status, "by": by}, ensure_ascii=False) + "\n")
+        write(self.path, {**row, "status": status, "by": by})
 
 
 @dataclass
@@ -371,6 +434,7 @@ class Run:
     children: int
     results: Results
     again: bool
+    only: str = "*"
     complete: list[str] = field(default_factory=list)
     mutants: dict[str, list[Mutant]] = field(default_factory=dict)
 
@@ -383,8 +447,11 @@ class Run:
         tests.begin()
         begin = time.monotonic()
         reaches, slowest_s = {}, self.plan["slowest_s"]
+        modules = self.plan["modules"]
+        memory = Memory(self.results.path.with_name("reach.jsonl"))
         for item in session.items:
-            if (reach := reached(tests, item, self.modules, slowest_s)) is None:
+            look = partial(reached, tests, item, modules, slowest_s)
+            if (reach := memory.of(item, look)) is None:
                 say(f"{item.nodeid} fails by itself or is very slow, and is left out")
             elif reach.cpu_s <= slowest_s:
                 reaches[item.nodeid] = reach
@@ -397,11 +464,13 @@ class Run:
 
     def _try_all(self, module: str, tests: Tests, reaches: Mapping[str, Reach]) -> None:
         source = (ROOT / module).read_text(encoding="utf-8")
-        self.mutants[module] = found = mutants_of(module, source)
+        made = mutants_of(module, source)
+        found = [mutant for mutant in made if fnmatch.fnmatchcase(mutant.function, self.only)]
+        self.mutants[module] = found
         lost = {STILLBORN, *DEAD}
         to_try = [m for m in found if self.again or self.results.of(m) not in lost]
         say(f"{module}: {len(to_try)} of {len(found)} mutants")
-        killers: Counter[str] = Counter()
+        killers: dict[str, Counter[str]] = {}
         running: dict[int, tuple[Mutant, Callable[[], Any]]] = {}
         begin = time.monotonic()
 
@@ -409,13 +478,14 @@ class Run:
             pid, _ = os.waitpid(-1, 0)
             mutant, answer = running.pop(pid)
             status, by = answer() or (TOO_SLOW, None)
-            killers.update([by] if by else [])
+            if by is not None:
+                killers.setdefault(mutant.function, Counter())[by] += 1
             self.results.note(mutant, status, by)
             if status not in lost:
                 say(f"  {status}: {mutant.function}: {mutant.change}")
 
         for mutant in to_try:
-            chosen = _chosen(mutant, reaches, killers)
+            chosen = _chosen(mutant, reaches, killers.get(mutant.function, {}))
             if not chosen:
                 self.results.note(mutant, UNREACHED, None)
                 say(f"  {UNREACHED}: {mutant.function}: {mutant.change}")
@@ -423,7 +493,8 @@ class Run:
             while len(running) >= self.children:
                 end_one()
             cpu_s = 1 + CPU_LIMIT * sum(reaches[name].cpu_s for name in chosen)
-            pid, answer = forked(lambda m=mutant, c=chosen: _try(m, source, tests, c), cpu_s)  # type: ignore[misc]
+            work = partial(_try, mutant, source, tests, chosen)
+            pid, answer = forked(work, cpu_s)
             running[pid] = mutant, answer
         while running:
             end_one()
@@ -435,14 +506,14 @@ class Run:
 
 
 def _chosen(mutant: Mutant, reaches: Mapping[str, Reach], killers: Mapping[str, int]) -> list[str]:
-    """Return the tests that reach a mutant: what killed others here, and then the quickest."""
+    """Return the tests that reach a mutant: those that killed others, then the quickest."""
     first, last = mutant.lines
     near = [
         name
         for name, reach in reaches.items()
         if any(first <= line <= last for line in reach.lines[mutant.module])
     ]
-    return sorted(near, key=lambda name: reaches[name].cpu_s / (1 + killers.get(name, 0)))
+    return sorted(near, key=lambda name: (-killers.get(name, 0), reaches[name].cpu_s))
 
 
 def _try(mutant: Mutant, source: str, tests: Tests, names: Sequence[str]) -> tuple[str, str | None]:
@@ -477,17 +548,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("modules", nargs="*", metavar="MODULE", help="files (all of mutants.toml)")
     parser.add_argument("--children", type=int, default=1, help="forks at a time (1)")
+    parser.add_argument("--only", default="*", metavar="FUNCTION", help="a pattern of names (*)")
     parser.add_argument("--again", action="store_true", help="try what was killed before, too")
     parser.add_argument(
         "--tests", nargs="+", metavar="FILE", help="only these (all of mutants.toml)"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
-    parser.add_argument("--results", type=Path, default=ROOT / "build" / "mutants.jsonl")
+    parser.add_argument(
+        "--results", type=Path, default=ROOT / "build" / "mutants" / "results.jsonl"
+    )
     arguments = parser.parse_args()
     plan = tomllib.loads((HERE / "mutants.toml").read_text(encoding="utf-8"))
     modules = arguments.modules or plan["modules"]
     os.chdir(ROOT)
-    run = Run(plan, modules, arguments.children, Results(arguments.results), arguments.again)
+    results = Results(arguments.results)
+    run = Run(plan, modules, arguments.children, results, arguments.again, arguments.only)
     with tempfile.TemporaryDirectory() as folder:
         flags = [
             "-q",
@@ -505,9 +580,8 @@ def main() -> int:
 def _told(run: Run, plan: Mapping[str, Any], path: Path | None) -> int:
     """Print the figures, and what they lack; returns the exit status."""
     reasons = {(s["module"], s["function"], s["change"]): s["reason"] for s in plan["survivor"]}
-    left = [
-        m for ms in run.mutants.values() for m in ms if run.results.of(m) in (SURVIVED, UNREACHED)
-    ]
+    alive = (SURVIVED, UNREACHED)
+    left = [m for made in run.mutants.values() for m in made if run.results.of(m) in alive]
     unexplained = [mutant for mutant in left if mutant.key not in reasons]
     here = {mutant.key for mutant in left}
     obsolete = [key for key in reasons if key[0] in run.mutants and key not in here]
@@ -521,9 +595,8 @@ def _told(run: Run, plan: Mapping[str, Any], path: Path | None) -> int:
     for module in too_few:
         print(f"fewer than {plan['least']}%: {module}")
     if path is not None:
-        figures = {
-            m: {**run.statuses(m), "percent": percent(run.statuses(m))} for m in run.complete
-        }
+        statuses = {module: run.statuses(module) for module in run.complete}
+        figures = {m: {**found, "percent": percent(found)} for m, found in statuses.items()}
         path.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     return int(bool(unexplained or obsolete or too_few))
 

@@ -6,17 +6,21 @@ import math
 import random
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from bench_lib.verdict.statistics import comparison
 from bench_lib.verdict.statistics.comparison import (
     ALPHA,
     LEAST_SD,
     Comparison,
     Contrast,
+    Explained,
+    Part,
     compare,
     fit_prior,
     growth,
@@ -154,6 +158,72 @@ def test_one_candidate_process_borrows_the_baselines_spread():
 def test_processes_that_agree_by_luck_claim_no_certainty():
     """The standard deviation is never taken to be below half a thousandth."""
     assert alone((0.0,), (0.0, 0.0)).standard_error == pytest.approx(LEAST_SD * math.sqrt(1.5))
+
+
+@pytest.mark.parametrize(
+    ("here", "is_used"), [(6.99, False), (7.0, True), (17.0, True), (17.01, False)]
+)
+def test_a_probe_is_taken_off_up_to_an_eighth_of_its_range_beyond(here, is_used):
+    """On either side of what the baseline's processes had."""
+    assert Explained("launch_us", 0.9, here, low=8.0, high=16.0).is_used is is_used
+
+
+def test_a_probe_that_is_not_taken_off_adds_no_error():
+    """Nor does it cost a degree of freedom."""
+    plain = contrast([0.0, 0.1], [0.0, 0.1])
+    explained = Explained("launch_us", 0.9, 20.0, low=8.0, high=16.0, leverage=3.0)
+    other = replace(plain, explained=explained)
+    assert (other.size(), other.degrees) == (plain.size(), plain.degrees) == (1.0, 2)
+    used = replace(plain, explained=replace(explained, here=10.0))
+    assert (used.size(), used.degrees) == (2.0, 1)
+
+
+def test_without_its_only_process_a_candidate_is_what_it_was():
+    """There is no other that could tell."""
+    one = contrast([0.5], [0.0, 0.25])
+    assert one.without(max) == one.without(min) == one.estimate == 0.375
+
+
+def test_the_variance_of_two_processes_has_one_degree():
+    """The candidate alone adds none."""
+    assert contrast([0.5], [0.0, 0.25]).variance == 0.03125
+
+
+def test_processes_of_one_run_tell_how_pairs_differ():
+    """A pair has the chance of two, so that its spread is the larger by a factor of √2."""
+    (group,) = paired({"a": (0.1, 0.0)}, processes=[{"x": 0.0, "y": 1.0}]).alike
+    assert group == {"x": 0.0, "y": math.sqrt(2)}
+
+
+def with_parts(*variances: float) -> Comparison:
+    """Return what four pairs say whose process has a variance of 4, with other components."""
+    pairs = Contrast(named([0.0] * 4), None)
+    parts = [Part(f"part {i}", variance, 2.0) for i, variance in enumerate(variances)]
+    return Comparison(pairs, 0, 4.0, 5.0, 0.0, 1, parts)
+
+
+def test_degrees_of_a_sum_of_variances_are_satterthwaites():
+    """Each component is known from degrees of its own."""
+    error, degrees = with_parts(3.0, 2.0).error()
+    assert error == 3.0
+    assert degrees == pytest.approx(81 / (16 / 5 + 9 / 2 + 4 / 2))
+    assert with_parts().error() == (2.0, 5.0)
+
+
+def test_the_costliest_component_costs_more_than_the_process():
+    """And more than the others."""
+    assert with_parts().costliest is None
+    assert with_parts(3.0, 4.0).costliest is None
+    assert with_parts(3.0, 4.5, 4.25).costliest.variance == 4.5
+
+
+def test_small_sides_tell_the_ordinary_spread_where_there_is_no_larger_one():
+    """All of their processes count, of both sides, less one for a slope."""
+    sides = contrast([0.0, 0.25], [0.0, 0.5])
+    used = Explained("launch_us", 0.9, 10.0, low=8.0, high=16.0)
+    assert comparison._without_slowest(sides) == (0.078125, 2)
+    assert comparison._without_slowest(replace(sides, explained=used)) == (0.15625, 1)
+    assert comparison._without_slowest(contrast([0.5], [0.0])) == (LEAST_SD**2, 0)
 
 
 def test_a_suite_too_small_for_a_prior_is_judged_case_by_case_and_adjusted_as_one():
