@@ -29,6 +29,7 @@ from bench_lib.model import (
     Status,
     Verdict,
 )
+from bench_lib.verdict import host
 from bench_lib.verdict.judge import (
     Evidence,
     compare,
@@ -1152,6 +1153,16 @@ def test_a_slower_host_says_what_it_spent(waited_before):
         "long, the process uses a CPU for 1 s of a step and waits 349.9 ms, the device alone "
         "needs 367.9 ms"
     ) in found.reason
+
+
+def test_a_host_that_works_for_all_of_a_step_waits_for_nothing():
+    """And a quick host's Python takes less than a microsecond."""
+    (now,), (before,) = (host_of(make_processes([0.0]), host_us=us, cpu=1.0) for us in (0.5, 0.25))
+    assert host.spent([now], [before]) == (
+        "plain Python takes 2.00 times as long, the process uses a CPU for 1 s of a step"
+    )
+    none = replace(before, probe={"host_us": 0.0})
+    assert host.spent([now], [none]) == "the process uses a CPU for 1 s of a step"
 
 
 def test_what_nobody_recorded_of_the_host_is_not_said():
