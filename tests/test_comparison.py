@@ -226,6 +226,56 @@ def test_small_sides_tell_the_ordinary_spread_where_there_is_no_larger_one():
     assert comparison._without_slowest(contrast([0.5], [0.0])) == (LEAST_SD**2, 0)
 
 
+SUITE = (1e-6, 50.0)
+"""A suite whose cases spread by 0.001: their variance, and its degrees."""
+WIDER = (-0.0021, -0.0007, 0.0, 0.0007, 0.0021)
+"""Processes of a case that differs by somewhat more, and is not wild."""
+
+
+def test_a_case_of_wider_spread_is_no_excuse_beyond_the_suites():
+    """5.45 spreads of the suite are set aside, as 5.36 are one in a million; 5.3 are not."""
+    kept = [
+        comparison._undisturbed(contrast(WIDER, [*WIDER[:4], slow]), *SUITE)
+        for slow in (0.0053, 0.00545)
+    ]
+    assert [len(each.baseline) for each in kept] == [5, 4]
+
+
+def test_processes_are_set_aside_once():
+    """What is left is the ordinary; a case that loses nothing is what it was."""
+    clean = contrast(WIDER, WIDER)
+    assert comparison._undisturbed(clean, *SUITE) is clean
+    rest = comparison._undisturbed(contrast(WIDER, [*WIDER[:4], 0.01]), *SUITE)
+    assert (len(rest.baseline), rest.trimmed) == (4, True)
+    assert comparison._undisturbed(rest, *SUITE) is rest
+
+
+def test_a_process_at_the_limit_is_ordinary():
+    """It is as slow as chance makes one."""
+    group = named([0.0] * 4 + [1.0])
+    assert comparison._ordinary(group, 1.0) == group
+    assert comparison._ordinary(group, 0.5) == named([0.0] * 4)
+
+
+@pytest.mark.parametrize(
+    ("own", "degrees"), [(4, 8.0), (0, 1 / (0.25 + 0.75 / 8))], ids=["some", "none of its own"]
+)
+def test_half_of_a_spread_that_is_shared_has_the_cases_own_degrees(own, degrees):
+    """A quarter of the variance is known from the case's own, the rest from twelve."""
+    assert comparison.effective_degrees(own, 8.0, 0.5) == degrees
+
+
+def test_one_degree_alone_is_one_degree():
+    """Two baseline processes know their spread badly."""
+    assert alone([0.5], [0.0, 0.25]).degrees == 1.0
+
+
+def test_a_case_without_a_spread_of_its_own_is_not_wild():
+    """One with a single degree of freedom may be."""
+    assert not comparison.is_wild(1.0, 0, 1.0, 4.0)
+    assert comparison.is_wild(1e6, 1, 1.0, 4.0)
+
+
 def test_a_suite_too_small_for_a_prior_is_judged_case_by_case_and_adjusted_as_one():
     """Three pooled t tests, their p-values times three, two and one."""
     suite = [
