@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import special, stats
 
 from bench_lib.verdict.statistics import comparison
 from bench_lib.verdict.statistics.comparison import (
@@ -274,6 +274,48 @@ def test_a_case_without_a_spread_of_its_own_is_not_wild():
     """One with a single degree of freedom may be."""
     assert not comparison.is_wild(1.0, 0, 1.0, 4.0)
     assert comparison.is_wild(1e6, 1, 1.0, 4.0)
+
+
+def test_the_outermost_values_are_drawn_in():
+    """Of twenty-one, one at the low end and two at the high end."""
+    drawn = comparison._drawn_in([float(x) for x in range(21)])
+    assert drawn == [1.0, *range(1, 19), 18.0, 18.0]
+
+
+def test_what_drawing_in_leaves_is_a_share_of_the_variance():
+    """Of values where normal ones are expected."""
+    scores = stats.norm.ppf([(i + 0.625) / 21.25 for i in range(21)])
+    drawn = [*scores[1:2], *scores[1:19], *scores[18:19], *scores[18:19]]
+    expected = statistics.variance(drawn) / statistics.variance(scores)
+    assert comparison._kept(21) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("y", [1e-3, 0.1, 1.0, 20.0, 1e4])
+def test_trigamma_is_inverted_to_the_last_digits(y):
+    """From either end."""
+    assert special.polygamma(1, comparison._trigamma_inverse(y)) == pytest.approx(y, rel=1e-12)
+
+
+def test_cases_of_one_degree_tell_of_the_suite():
+    """Two processes on one side have one."""
+    assert fit_prior([(1e-6, 1)] * 4) is not None
+
+
+def test_two_processes_tell_what_cases_share():
+    """Each is as far from their mean as its own spread makes it."""
+    pair = contrast([0.0], [0.0, 1.0])
+    far = math.sqrt(0.5)
+    assert comparison._deviations(named([0.0, 1.0])) == pytest.approx({"0": -far, "1": far})
+    assert shared([pair, pair], [1.0, 1.0]) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("values", "share"), [((1.0, 1.0, 0.0), 0.5), ((0.1, 0.1), 1.0), ((0.0, 0.0), 0.0)]
+)
+def test_what_cases_have_in_common_is_their_mean_correlation(values, share):
+    """However small they are; none where nothing deviates."""
+    cases = [{0: {"process": value}} for value in values]
+    assert comparison.in_common(cases, [1.0] * len(values)) == pytest.approx(share)
 
 
 def test_a_suite_too_small_for_a_prior_is_judged_case_by_case_and_adjusted_as_one():

@@ -634,6 +634,49 @@ def test_a_case_that_cannot_be_judged_is_not_replayed(tmp_path):
         assert suite.to_replay(record) is None
 
 
+def test_replays_are_judged_by_the_draw_that_they_have():
+    """By the baseline's processes of it alone, as one case of fewer planned processes."""
+    nights = of_draw(OTHER, *[0.0] * 5)
+    replayed = compared.as_replayed(evidence(OTHER, *of_draw(ACCEPTED, FAST), rolling=nights))
+    assert (replayed.rolling, replayed.replays, replayed.turns) == ((), (), None)
+    assert replayed.planned == 5
+    once = replace(evidence(OTHER, *of_draw(ACCEPTED, FAST)), planned=1)
+    assert compared.as_replayed(once).planned == 1
+
+
+def test_a_draw_that_two_processes_had_is_replayed():
+    """They tell what chance makes of it."""
+    two = replace(accepted(), processes=of_draw(ACCEPTED, 0.0, 0.001))
+    assert compared.to_replay(evidence(baseline=two)) == ACCEPTED
+
+
+def test_a_reason_names_three_kernels_and_counts_the_others():
+    """A terminal cuts the rest off."""
+    all_big, all_small = make_draw(*[BIG] * 5), make_draw(*[SMALL] * 5)
+    words = latency(evidence(all_small, baseline=accepted(all_big))).reason
+    change = "XBLOCK 1024 -> 512, num_warps 4 -> 8"
+    named = "; ".join(f"triton_poi_fused_{i} {change}" for i in range(3))
+    assert words.endswith(f"the compiler chose otherwise for 5 of 5 kernels: {named} and 2 more")
+    three, other = make_draw(*[BIG] * 3), make_draw(*[SMALL] * 3)
+    assert latency(evidence(other, baseline=accepted(three))).reason.endswith(f": {named}")
+
+
+def test_several_draws_of_one_run_are_no_draw_to_replay():
+    """Whichever process had none, or another one."""
+    for draws_of in ((OTHER, None), (OTHER, make_draw(SMALL, SMALL, BIG))):
+        mixed = [of_draw(draw, SLOW)[0] for draw in draws_of]
+        assert compared.to_replay(replace(evidence(), candidate=mixed)) is None
+        assert "several draws" in latency(replace(evidence(), candidate=mixed)).reason
+
+
+def test_a_replayed_verdict_says_what_it_was_against():
+    """Each baseline has the verdict that it had."""
+    nights = of_draw(OTHER, *[0.0] * 5)
+    verdicts = judge({CASE_ID: evidence(OTHER, *of_draw(ACCEPTED, *[SLOW] * 5), rolling=nights)})
+    found = {v.against for v in verdicts[CASE_ID] if v.metric == "latency"}
+    assert found == {PINNED, ROLLING}
+
+
 # ---- a run --------------------------------------------------------------------------------
 
 CASE = make_case(id="resnet50-b64-fp16-reduce-overhead-infer")

@@ -32,6 +32,7 @@ from bench_lib.plugin import options
 from bench_lib.storage import history
 from bench_lib.verdict import judge, turns
 from bench_lib.verdict.evidence import Evidence, Turns
+from bench_lib.verdict.metrics import find
 
 DEVICE = gpus(1)[0]
 CASE = make_case(id="resnet50-b64-fp16-eager-infer")
@@ -497,6 +498,62 @@ def test_what_only_looked_faster_needs_no_more_pairs():
     evidence = Evidence([make_process()], make_baseline(), turns=Turns("old", pairs, 6, ""))
     first, second = turns.decided([pinned], [answer], evidence)
     assert (first.status, second.status) == (Status.OK, Status.SKIPPED)
+
+
+def told(metric, *pairs, evidence=None, **fields):
+    """Return what is asked of pairs (here, there) of a metric's values."""
+    made = [
+        tuple(make_process(worker=f"{side}/{i}", **{metric: value}, **fields) for side, value in x)
+        for i, x in enumerate(zip(("new", "old"), pair, strict=True) for pair in pairs)
+    ]
+    known = evidence or Evidence([make_process()], make_baseline())
+    turns_ = Turns("old", made, 6, "")
+    name = {"log_throughput": "throughput", "log_median": "latency", "log_device": "device"}[metric]
+    return turns.question("case", find(name), replace(known, turns=turns_))
+
+
+def test_less_throughput_than_the_reference_is_worse():
+    """As more time is."""
+    assert told("log_throughput", (0.0, 0.25)).contrast.estimate == pytest.approx(0.25)
+    assert told("log_median", (0.25, 0.0)).contrast.estimate == pytest.approx(0.25)
+    assert told("log_median", (0.25, 0.0)).tolerance == 0.01
+
+
+def test_device_time_is_asked_of_pairs_that_waited_for_their_host():
+    """Of others wall time tells."""
+    assert told("log_device", (0.0, 0.0), host_bound=False) is None
+    assert told("log_device", (0.0, 0.0), host_bound=True) is not None
+
+
+def test_turns_answer_what_chance_judges_of_each_process():
+    """Not memory, which has a threshold, nor efficiency, which takes other launches."""
+    metrics = ("latency", "memory", "efficiency", "no such metric")
+    found = [turns.can_answer(Verdict(Status.OK, name, "")) for name in metrics]
+    assert found == [True, False, False, False]
+
+
+def test_pairs_borrow_the_spread_of_processes_of_one_run_on_one_device():
+    """Not of one process alone, nor of two runs, which differ by more."""
+    old = [
+        make_process(worker=worker, device_uuid=device, log_median=log_median)
+        for worker, device, log_median in [
+            ("a/x/1", "GPU-1", 0.0),
+            ("a/x/2", "GPU-1", 1.0),
+            ("a/x/3", "GPU-2", 2.0),
+            ("a/y/1", "GPU-1", 3.0),
+        ]
+    ]
+    evidence = Evidence([make_process()], replace(make_baseline(), processes=old))
+    (group,) = told("log_median", (0.0, 0.0), evidence=evidence).contrast.alike
+    assert sorted(group.values()) == [0.0, pytest.approx(2**0.5)]
+
+
+def test_a_slow_down_that_turns_deny_is_called_by_its_direction():
+    """Slow or fast, the accepted environment is so as well."""
+    answer = Verdict(Status.OK, "latency", "fine", ratio=1.0, against="reference")
+    for ratio, how in ((1.03, "slow"), (0.97, "fast"), (None, "fast")):
+        words = turns._instead(Verdict(Status.NOISY, "latency", "", ratio=ratio), answer)
+        assert words.startswith(f"the accepted environment is as {how} tonight")
 
 
 def test_a_pair_that_is_only_suspect_overrules_nothing():
