@@ -666,7 +666,52 @@ def test_several_draws_of_one_run_are_no_draw_to_replay():
     for draws_of in ((OTHER, None), (OTHER, make_draw(SMALL, SMALL, BIG))):
         mixed = [of_draw(draw, SLOW)[0] for draw in draws_of]
         assert compared.to_replay(replace(evidence(), candidate=mixed)) is None
-        assert "several draws" in latency(replace(evidence(), candidate=mixed)).reason
+        reason = latency(replace(evidence(), candidate=mixed)).reason
+        assert reason.endswith("the compiler's draw is unknown: several draws")
+
+
+def test_a_redraw_of_several_draws_names_no_kernels():
+    """A second process drew otherwise after the replay; there is no one draw to compare."""
+    mixed = [of_draw(draw, SLOW)[0] for draw in (OTHER, make_draw(SMALL, SMALL, BIG))]
+    found = latency(replace(evidence(OTHER, *of_draw(ACCEPTED, FAST)), candidate=mixed))
+    assert found.status is Status.REDRAWN
+    assert found.reason.endswith("with its choices of the baseline")
+
+
+def test_a_redraw_without_a_ratio_says_none():
+    """Where a time cannot be told as a ratio."""
+    drawn = Verdict(Status.SUSPECT, "latency", "", against=PINNED)
+    (found,) = compared.settled(evidence(), [drawn], [replace(drawn, status=Status.OK)])
+    assert found.reason.startswith(
+        "drawn anew: as the compiler chose now, with its choices of the baseline; "
+    )
+
+
+@pytest.mark.parametrize(
+    ("ratio", "tolerance", "has_moved"),
+    [
+        (0.985, 0.01, True),
+        (0.995, 0.01, False),
+        (0.99, None, True),
+        (0.5, 1.0, False),
+        (None, 0.01, False),
+    ],
+)
+def test_a_time_that_looks_faster_has_moved(ratio, tolerance, has_moved):
+    """Though it is called OK."""
+    verdict = Verdict(Status.OK, "latency", "", ratio=ratio, tolerance=tolerance)
+    assert compared._has_moved(verdict) is has_moved
+
+
+def test_an_unfaithful_replay_names_what_it_chose():
+    """Or says that its kernels are others."""
+    for chosen, words in (
+        (make_draw(SMALL, SMALL, BIG), "triton_poi_fused_0 {0}; triton_poi_fused_1 {0}"),
+        (make_draw(BIG, BIG), "other kernels"),
+    ):
+        case = evidence(OTHER, *of_draw(chosen, SLOW))
+        expected = words.format("XBLOCK 1024 -> 512, num_warps 4 -> 8")
+        assert latency(case).reason.endswith(f"could not be replayed: {expected}")
 
 
 def test_a_replayed_verdict_says_what_it_was_against():

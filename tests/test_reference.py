@@ -27,7 +27,7 @@ from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceLock
 from bench_lib.engine.settings import Settings, Side
 from bench_lib.launch.faults import LaunchError
-from bench_lib.model import Environment, Hardware, Record, Status, Verdict
+from bench_lib.model import Environment, Hardware, Limits, Record, Status, Verdict
 from bench_lib.plugin import options
 from bench_lib.storage import history
 from bench_lib.verdict import judge, turns
@@ -554,6 +554,92 @@ def test_a_slow_down_that_turns_deny_is_called_by_its_direction():
     for ratio, how in ((1.03, "slow"), (0.97, "fast"), (None, "fast")):
         words = turns._instead(Verdict(Status.NOISY, "latency", "", ratio=ratio), answer)
         assert words.startswith(f"the accepted environment is as {how} tonight")
+
+
+def test_what_is_judged_without_the_reference_is_asked_nothing():
+    """Nor where a side measured nothing, or the two measured otherwise."""
+    pair = make_process(log_throughput=0.0), make_process(log_throughput=0.0)
+    known = Evidence([make_process()], make_baseline(), Limits(tolerance=0.0))
+
+    def asked(metric, new, old, without=""):
+        evidence = replace(known, turns=Turns("old", [(new, old)], 6, without))
+        return turns.question("case", find(metric), evidence)
+
+    assert asked("latency", *pair).tolerance == 0.0
+    assert asked("latency", *pair, without="it does not start") is None
+    nothing = replace(pair[0], values={**pair[0].values, "throughput": 0.0})
+    assert asked("throughput", *pair) is not None
+    assert asked("throughput", nothing, pair[1]) is None
+    replayed, summed = (
+        make_process(host_bound=True, log_device=0.0, device_source=source)
+        for source in ("replayed graph", "kernels")
+    )
+    assert asked("device", replayed, replayed) is not None
+    assert asked("device", replayed, summed) is None
+
+
+def test_pairs_borrow_only_what_was_measured_alike():
+    """A sum of kernels is another time than a replayed graph."""
+    old = [
+        make_process(worker=f"a/{i}", log_device=x, device_source=source)
+        for i, (x, source) in enumerate([(0.0, "graph"), (1.0, "graph"), (5.0, "kernels")])
+    ]
+    evidence = Evidence([make_process()], replace(make_baseline(), processes=old))
+    question = told(
+        "log_device", (0.0, 0.0), evidence=evidence, host_bound=True, device_source="graph"
+    )
+    (group,) = question.contrast.alike
+    assert sorted(group.values()) == [0.0, pytest.approx(2**0.5)]
+
+
+def unknown_device(**fields):
+    """Return a case on a device that its baseline does not know."""
+    old = [make_process(device_uuid=f"GPU-{i}") for i in range(5)]
+    return Evidence(
+        [make_process(**fields)],
+        replace(make_baseline(), processes=old),
+        turns=Turns("old", (), 6, ""),
+    )
+
+
+@pytest.mark.parametrize(
+    ("ratio", "tolerance", "limit", "hides"),
+    [
+        (0.98, 0.0504, 0.01, True),
+        (0.97, 0.0504, 0.01, False),
+        (0.99, 0.02, 0.0, True),
+        (1.02, None, 0.01, False),
+        (0.99, 0.0, 0.0, False),
+    ],
+)
+def test_a_device_hides_what_it_is_allowed_beyond_the_cases_own(ratio, tolerance, limit, hides):
+    """4% between devices hide 1% of a case that is 2% faster here, and not of one 3% faster."""
+    evidence = replace(unknown_device(), limits=Limits(tolerance=limit))
+    verdict = Verdict(Status.OK, "latency", "", ratio=ratio, tolerance=tolerance, against="pinned")
+    assert turns.could_hide([verdict], evidence) is hides
+    assert not turns.could_hide([replace(verdict, against="rolling")], evidence)
+
+
+def test_the_devices_time_tells_what_hides_where_the_host_sets_the_wall():
+    """Wall time is the host's there."""
+    time = Verdict(Status.OK, "latency", "", ratio=0.98, tolerance=0.0504, against="pinned")
+    device = replace(time, metric="device", ratio=0.9)
+    assert turns.could_hide([time, device], unknown_device())
+    assert not turns.could_hide([time, device], unknown_device(host_bound=True))
+    without = replace(time, ratio=None)
+    assert not turns.could_hide([without], unknown_device())
+
+
+def test_only_what_pairs_could_have_told_says_why_there_are_none():
+    """Neither what is fine, nor what has a threshold."""
+    evidence = replace(unknown_device(), turns=Turns("old", (), 6, "it does not start"))
+    verdicts = [
+        Verdict(Status.REGRESSED, "latency", "slower"),
+        Verdict(Status.OK, "latency", "fine"),
+        Verdict(Status.REGRESSED, "memory", "more"),
+    ]
+    found = [v.reason for v in turns.decided(verdicts, [], evidence)]
+    assert found == ["slower; not measured in turns: it does not start", "fine", "more"]
 
 
 def test_a_pair_that_is_only_suspect_overrules_nothing():

@@ -57,7 +57,7 @@ def question(case_id: str, metric: Metric, evidence: Evidence) -> Question | Non
         case_id,
         metric,
         REFERENCE,
-        paired(pairs, turns.planned, _alike(metric, evidence)),
+        paired(pairs, turns.planned, _alike(metric, evidence, turns)),
         metric.tolerance_in(evidence.limits) or 0.0,
         remarks=f"; measured in turns with {turns.reference}",
     )
@@ -75,13 +75,13 @@ def _values(metric: Metric, turns: Turns) -> dict[int, tuple[float, float]]:
     return found
 
 
-def _alike(metric: Metric, evidence: Evidence) -> list[dict[str, float]]:
+def _alike(metric: Metric, evidence: Evidence, turns: Turns) -> list[dict[str, float]]:
     """Return the logarithms that processes of one earlier run had on one device, run by run."""
     runs: dict[tuple[str, str | None], list[ProcessSummary]] = {}
     for process in (p for side in evidence.references().values() for p in side):
         run = process.worker.rpartition("/")[0]
         runs.setdefault((run, process.device_uuid), []).append(process)
-    states = metric.states([new for new, _ in evidence.turns.pairs]) if evidence.turns else set()
+    states = metric.states([new for new, _ in turns.pairs])
     groups = (
         {
             name: math.log(value)
