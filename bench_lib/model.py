@@ -113,6 +113,16 @@ class Bursts:
 
 
 @dataclass(frozen=True)
+class Calibration:
+    """What watching a device after rests found out."""
+
+    bursts: Bursts | None
+    """None where it never slows down, or slows down at once."""
+    spread: float
+    """How much two looks at its full clock differed at most, as a fraction."""
+
+
+@dataclass(frozen=True)
 class Limits:
     """From where on a difference matters; each is a fraction unless named otherwise."""
 

@@ -21,6 +21,7 @@ from bench_lib.engine.telemetry import TelemetrySample
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 from bench_lib.model import (
     Bursts,
+    Calibration,
     Case,
     Draw,
     Fault,
@@ -121,9 +122,9 @@ class Context:
             draw=self.contexts.drawn.get(key, replay),
         )
 
-    def calibrate(self) -> Bursts | None:
+    def calibrate(self) -> Calibration:
         """Never slow down."""
-        return None
+        return Calibration(None, 0.0)
 
     def tune(self, case: Case) -> None:
         """Search, or be unable to."""

@@ -22,7 +22,7 @@ from builders import (
 from scripted import Context, Contexts, Marks, Watch, held
 
 from bench_lib.launch.faults import LaunchError
-from bench_lib.model import IN_BURSTS, Bursts, Launch, Status
+from bench_lib.model import IN_BURSTS, Bursts, Calibration, Launch, Status
 from bench_lib.storage import devices
 from bench_lib.verdict import judge, validity
 from bench_lib.verdict.evidence import Evidence
@@ -44,6 +44,9 @@ class Capped:
         self.log: list[str] = []
         self.rests: list[float] = []
         self._now = 1024.0
+        self.spread = 0.0
+        self.disturbed_in: set[int] = set()
+        """Bursts in which every step takes an eighth longer, by their number."""
         self._full_until = 0.0
 
     def now(self) -> float:
@@ -73,7 +76,8 @@ class Capped:
 
     def step(self, *_: object, **__: object) -> None:
         """Work at full clock, or under the cap."""
-        self._now += FULL_S if self._now < self._full_until else CAPPED_S
+        step_s = FULL_S if self._now < self._full_until else CAPPED_S
+        self._now += step_s * (1.125 if len(self.rests) in self.disturbed_in else 1)
 
 
 def in_bursts_of(device: Capped, found: Bursts, sustained_s: float = CAPPED_S, most: int = 200):
@@ -133,7 +137,9 @@ def multiplies(monkeypatch: pytest.MonkeyPatch) -> Callable[[Capped], Bursts | N
         monkeypatch.setattr(bursts, "SIZE", 2)
         monkeypatch.setattr(torch, "mm", device.step)
         clock: Any = device
-        return calibrate(clock, torch.device("cpu"))
+        found = calibrate(clock, torch.device("cpu"))
+        assert found.spread == device.spread
+        return found.bursts
 
     return run
 
@@ -147,6 +153,13 @@ def test_the_rest_is_as_long_as_the_device_needs(multiplies):
     """The shortest of those tried."""
     found = multiplies(Capped(lasts_s=0.030, needs_rest_s=0.1))
     assert found == Bursts(bursts.BURST_S, 0.12)
+
+
+def test_looks_that_differ_say_by_how_much(multiplies):
+    """The fourth burst is one of the two that count after the first rest."""
+    device = Capped(lasts_s=0.030)
+    device.disturbed_in, device.spread = {4}, 0.125
+    assert multiplies(device) == Bursts(bursts.BURST_S, bursts.RESTS_S[0])
 
 
 def test_a_quick_controller_gets_shorter_bursts(multiplies):
@@ -178,13 +191,13 @@ class Calibrated(Context):
 
     asked: list[Bursts | None]
 
-    def calibrate(self) -> Bursts | None:
+    def calibrate(self) -> Calibration:
         """Answer as the script says."""
         self.contexts.log.append("calibrate")
         answer = self.contexts.answer
         if isinstance(answer, LaunchError):
             raise answer
-        return answer
+        return Calibration(answer, self.contexts.spread)
 
     def measure(self, case, bursts=None, *_):
         """Be power-bound where that is asked."""
@@ -202,6 +215,7 @@ class Station(Contexts):
         """Script nothing: every case takes 10 ms."""
         super().__init__({}, device)
         self.answer: Any = Bursts(0.01, 0.06)
+        self.spread = 0.0
         self.asked: list[Bursts | None] = []
         self.power_bound = {"gemm"}
 
@@ -280,6 +294,41 @@ def test_a_device_that_needs_no_bursts_is_remembered_too(station):
     assert station.log.count("calibrate") == 1
 
 
+@pytest.mark.parametrize(
+    ("seen", "spread", "why"),
+    [
+        ({"foreign_processes": [41]}, 0.0, "shared with process 41"),
+        ({"throttle": ["thermal"], "throttled": {"thermal": 0.5}}, 0.0, "throttled: thermal"),
+        ({}, 0.011, "two looks at its full clock differ by 1.1%"),
+    ],
+    ids=["shared", "throttled", "unsteady"],
+)
+def test_a_disturbed_calibration_serves_its_run_and_is_not_kept(
+    station, tmp_path, seen, spread, why
+):
+    """The next run looks again, and keeps what an undisturbed device does."""
+    station.spread = spread
+    watch = Watch(make_telemetry(**seen), make_telemetry())
+    one = station.hold(watch=lambda _: watch)
+    one.measure(make_case(id="gemm"))
+    one.close()
+    assert station.asked == [Bursts(0.01, 0.06)]
+    assert why in station.said[0]
+    assert not (tmp_path / "cache").exists()
+    station.spread = 0.01
+    station.hold().measure(make_case(id="gemm"))
+    assert station.log.count("calibrate") == 2
+    (kept,) = (tmp_path / "cache/bench-lib/devices").iterdir()
+    assert json.loads(kept.read_text())["bursts"]["burst_s"] == 0.01
+
+
+def test_the_process_that_calibrates_is_no_foreign_one(station):
+    """Telemetry is told that it is ours."""
+    watch = Watch()
+    station.hold(watch=lambda _: watch).measure(make_case(id="gemm"))
+    assert 1000 + station.forks - 1 in watch.own[0]
+
+
 def test_a_device_that_cannot_be_calibrated_is_measured_as_it_is(station):
     """It is said, and tried again in the next run."""
     station.answer = LaunchError("context could not be calibrated: out of memory")
@@ -335,7 +384,11 @@ def test_a_folder_that_cannot_be_written_costs_nothing_but_time(station, tmp_pat
 def test_the_clock_of_bursts_is_the_highest_that_was_seen(station, seen_mhz, expected_mhz):
     """Between bursts it may be idle; one below that of sustained work is not known."""
     sustained = make_telemetry(clock_mhz=1500.0, power_w=690.0)
-    watch = Watch(sustained, make_telemetry(clock_max_mhz=seen_mhz, clock_mhz=300.0))
+    watch = Watch(
+        make_telemetry(),  # of calibrating
+        sustained,
+        make_telemetry(clock_max_mhz=seen_mhz, clock_mhz=300.0),
+    )
     outcome = station.hold(watch=lambda _: watch).measure(make_case(id="gemm"))
     (attempt,) = outcome.attempts
     assert attempt.telemetry.clock_mhz == expected_mhz
@@ -450,7 +503,7 @@ def test_who_shares_the_device_during_bursts_spoils_them(station):
     """Though nobody did during sustained work."""
     hot = {"throttle": ["thermal"], "throttled": {"thermal": 0.5}}
     shared = make_telemetry(foreign_processes=[41], **hot)
-    watch = Watch(make_telemetry(), shared)
+    watch = Watch(make_telemetry(), make_telemetry(), shared)  # the first is of calibrating
     one = station.hold(watch=lambda _: watch, cool_s=0)
     (attempt,) = one.measure(make_case(id="gemm")).attempts
     assert attempt.telemetry.foreign_processes == [41]

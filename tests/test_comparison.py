@@ -6,17 +6,21 @@ import math
 import random
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import special, stats
 
+from bench_lib.verdict.statistics import comparison
 from bench_lib.verdict.statistics.comparison import (
     ALPHA,
     LEAST_SD,
     Comparison,
     Contrast,
+    Explained,
+    Part,
     compare,
     fit_prior,
     growth,
@@ -154,6 +158,164 @@ def test_one_candidate_process_borrows_the_baselines_spread():
 def test_processes_that_agree_by_luck_claim_no_certainty():
     """The standard deviation is never taken to be below half a thousandth."""
     assert alone((0.0,), (0.0, 0.0)).standard_error == pytest.approx(LEAST_SD * math.sqrt(1.5))
+
+
+@pytest.mark.parametrize(
+    ("here", "is_used"), [(6.99, False), (7.0, True), (17.0, True), (17.01, False)]
+)
+def test_a_probe_is_taken_off_up_to_an_eighth_of_its_range_beyond(here, is_used):
+    """On either side of what the baseline's processes had."""
+    assert Explained("launch_us", 0.9, here, low=8.0, high=16.0).is_used is is_used
+
+
+def test_a_probe_that_is_not_taken_off_adds_no_error():
+    """Nor does it cost a degree of freedom."""
+    plain = contrast([0.0, 0.1], [0.0, 0.1])
+    explained = Explained("launch_us", 0.9, 20.0, low=8.0, high=16.0, leverage=3.0)
+    other = replace(plain, explained=explained)
+    assert (other.size(), other.degrees) == (plain.size(), plain.degrees) == (1.0, 2)
+    used = replace(plain, explained=replace(explained, here=10.0))
+    assert (used.size(), used.degrees) == (2.0, 1)
+
+
+def test_without_its_only_process_a_candidate_is_what_it_was():
+    """There is no other that could tell."""
+    one = contrast([0.5], [0.0, 0.25])
+    assert one.without(max) == one.without(min) == one.estimate == 0.375
+
+
+def test_the_variance_of_two_processes_has_one_degree():
+    """The candidate alone adds none."""
+    assert contrast([0.5], [0.0, 0.25]).variance == 0.03125
+
+
+def test_processes_of_one_run_tell_how_pairs_differ():
+    """A pair has the chance of two, so that its spread is the larger by a factor of √2."""
+    (group,) = paired({"a": (0.1, 0.0)}, processes=[{"x": 0.0, "y": 1.0}]).alike
+    assert group == {"x": 0.0, "y": math.sqrt(2)}
+
+
+def with_parts(*variances: float) -> Comparison:
+    """Return what four pairs say whose process has a variance of 4, with other components."""
+    pairs = Contrast(named([0.0] * 4), None)
+    parts = [Part(f"part {i}", variance, 2.0) for i, variance in enumerate(variances)]
+    return Comparison(pairs, 0, 4.0, 5.0, 0.0, 1, parts)
+
+
+def test_degrees_of_a_sum_of_variances_are_satterthwaites():
+    """Each component is known from degrees of its own."""
+    error, degrees = with_parts(3.0, 2.0).error()
+    assert error == 3.0
+    assert degrees == pytest.approx(81 / (16 / 5 + 9 / 2 + 4 / 2))
+    assert with_parts().error() == (2.0, 5.0)
+
+
+def test_the_costliest_component_costs_more_than_the_process():
+    """And more than the others."""
+    assert with_parts().costliest is None
+    assert with_parts(3.0, 4.0).costliest is None
+    assert with_parts(3.0, 4.5, 4.25).costliest.variance == 4.5
+
+
+def test_small_sides_tell_the_ordinary_spread_where_there_is_no_larger_one():
+    """All of their processes count, of both sides, less one for a slope."""
+    sides = contrast([0.0, 0.25], [0.0, 0.5])
+    used = Explained("launch_us", 0.9, 10.0, low=8.0, high=16.0)
+    assert comparison._without_slowest(sides) == (0.078125, 2)
+    assert comparison._without_slowest(replace(sides, explained=used)) == (0.15625, 1)
+    assert comparison._without_slowest(contrast([0.5], [0.0])) == (LEAST_SD**2, 0)
+
+
+SUITE = (1e-6, 50.0)
+"""A suite whose cases spread by 0.001: their variance, and its degrees."""
+WIDER = (-0.0021, -0.0007, 0.0, 0.0007, 0.0021)
+"""Processes of a case that differs by somewhat more, and is not wild."""
+
+
+def test_a_case_of_wider_spread_is_no_excuse_beyond_the_suites():
+    """5.45 spreads of the suite are set aside, as 5.36 are one in a million; 5.3 are not."""
+    kept = [
+        comparison._undisturbed(contrast(WIDER, [*WIDER[:4], slow]), *SUITE)
+        for slow in (0.0053, 0.00545)
+    ]
+    assert [len(each.baseline) for each in kept] == [5, 4]
+
+
+def test_processes_are_set_aside_once():
+    """What is left is the ordinary; a case that loses nothing is what it was."""
+    clean = contrast(WIDER, WIDER)
+    assert comparison._undisturbed(clean, *SUITE) is clean
+    rest = comparison._undisturbed(contrast(WIDER, [*WIDER[:4], 0.01]), *SUITE)
+    assert (len(rest.baseline), rest.trimmed) == (4, True)
+    assert comparison._undisturbed(rest, *SUITE) is rest
+
+
+def test_a_process_at_the_limit_is_ordinary():
+    """It is as slow as chance makes one."""
+    group = named([0.0] * 4 + [1.0])
+    assert comparison._ordinary(group, 1.0) == group
+    assert comparison._ordinary(group, 0.5) == named([0.0] * 4)
+
+
+@pytest.mark.parametrize(
+    ("own", "degrees"), [(4, 8.0), (0, 1 / (0.25 + 0.75 / 8))], ids=["some", "none of its own"]
+)
+def test_half_of_a_spread_that_is_shared_has_the_cases_own_degrees(own, degrees):
+    """A quarter of the variance is known from the case's own, the rest from twelve."""
+    assert comparison.effective_degrees(own, 8.0, 0.5) == degrees
+
+
+def test_one_degree_alone_is_one_degree():
+    """Two baseline processes know their spread badly."""
+    assert alone([0.5], [0.0, 0.25]).degrees == 1.0
+
+
+def test_a_case_without_a_spread_of_its_own_is_not_wild():
+    """One with a single degree of freedom may be."""
+    assert not comparison.is_wild(1.0, 0, 1.0, 4.0)
+    assert comparison.is_wild(1e6, 1, 1.0, 4.0)
+
+
+def test_the_outermost_values_are_drawn_in():
+    """Of twenty-one, one at the low end and two at the high end."""
+    drawn = comparison._drawn_in([float(x) for x in range(21)])
+    assert drawn == [1.0, *range(1, 19), 18.0, 18.0]
+
+
+def test_what_drawing_in_leaves_is_a_share_of_the_variance():
+    """Of values where normal ones are expected."""
+    scores = stats.norm.ppf([(i + 0.625) / 21.25 for i in range(21)])
+    drawn = [*scores[1:2], *scores[1:19], *scores[18:19], *scores[18:19]]
+    expected = statistics.variance(drawn) / statistics.variance(scores)
+    assert comparison._kept(21) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("y", [1e-3, 0.1, 1.0, 20.0, 1e4])
+def test_trigamma_is_inverted_to_the_last_digits(y):
+    """From either end."""
+    assert special.polygamma(1, comparison._trigamma_inverse(y)) == pytest.approx(y, rel=1e-12)
+
+
+def test_cases_of_one_degree_tell_of_the_suite():
+    """Two processes on one side have one."""
+    assert fit_prior([(1e-6, 1)] * 4) is not None
+
+
+def test_two_processes_tell_what_cases_share():
+    """Each is as far from their mean as its own spread makes it."""
+    pair = contrast([0.0], [0.0, 1.0])
+    far = math.sqrt(0.5)
+    assert comparison._deviations(named([0.0, 1.0])) == pytest.approx({"0": -far, "1": far})
+    assert shared([pair, pair], [1.0, 1.0]) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("values", "share"), [((1.0, 1.0, 0.0), 0.5), ((0.1, 0.1), 1.0), ((0.0, 0.0), 0.0)]
+)
+def test_what_cases_have_in_common_is_their_mean_correlation(values, share):
+    """However small they are; none where nothing deviates."""
+    cases = [{0: {"process": value}} for value in values]
+    assert comparison.in_common(cases, [1.0] * len(values)) == pytest.approx(share)
 
 
 def test_a_suite_too_small_for_a_prior_is_judged_case_by_case_and_adjusted_as_one():

@@ -228,6 +228,7 @@ def test_a_device_that_differs_by_more_than_was_guessed_costs_more():
         ("network", {"compile_mode": "default"}, "networks"),
         ("network", {"compile_mode": "graph"}, "graphs"),
         ("network", {"compile_mode": "reduce-overhead-folded"}, "graphs"),
+        ("network", {"compile_mode": "max-autotune-fused"}, "graphs"),
         ("package.module:factory", {}, "networks"),
     ],
 )

@@ -39,12 +39,21 @@ from bench_lib.engine.device import REPLAYED, HeldDevice
 from bench_lib.engine.devicelock import DeviceLock
 from bench_lib.engine.outcome import Outcome
 from bench_lib.engine.settings import Settings
-from bench_lib.engine.suite import Baselines, Suite, fails
-from bench_lib.model import Baseline, Choice, Draw, ProcessSummary, Record, Status, Verdict
+from bench_lib.engine.suite import STALE, Baselines, Suite, fails
+from bench_lib.model import (
+    Attempt,
+    Baseline,
+    Choice,
+    Draw,
+    ProcessSummary,
+    Record,
+    Status,
+    Verdict,
+)
 from bench_lib.storage import acceptance, baselines
-from bench_lib.storage.baselines import BaselineChange, BaselineError
+from bench_lib.storage.baselines import BaselineChange, BaselineError, BaselineFile
 from bench_lib.verdict import draws as compared
-from bench_lib.verdict.evidence import PINNED, ROLLING, Evidence
+from bench_lib.verdict.evidence import PINNED, REFERENCE, ROLLING, Evidence, Turns
 from bench_lib.verdict.judge import is_suspicious, judge, overall
 from bench_lib.worker import draws
 from bench_lib.worker.workload import UnsupportedError
@@ -557,6 +566,162 @@ def test_a_replay_has_a_process_of_its_own(tmp_path):
     ]
 
 
+def in_turns(here: float, there: float, **fields: Any) -> Evidence:
+    """Return a case with another draw, slower by ``here``, and two pairs with a reference."""
+    (new,), (old,) = (of_draw(draw, x) for draw, x in ((OTHER, here), (ACCEPTED, there)))
+    pairs = [(replace(new, worker=f"r/{i}"), replace(old, worker=f"s/{i}")) for i in range(2)]
+    return evidence(OTHER, slower=here, turns=Turns("accepted", pairs, 6), **fields)
+
+
+def test_replays_decide_where_turns_differ_by_draw():
+    """Each side of a pair drew for itself, so that their gap is the draw's."""
+    alone = judge({CASE_ID: in_turns(SLOW, 0.0)})[CASE_ID]
+    assert next(v for v in alone if v.against == REFERENCE).status is Status.REGRESSED
+    replayed = replace(in_turns(SLOW, 0.0), replays=of_draw(ACCEPTED, FAST, FAST))
+    verdicts = judge({CASE_ID: replayed})[CASE_ID]
+    answer = next(v for v in verdicts if v.against == REFERENCE and v.metric == "latency")
+    assert answer.status is Status.SKIPPED
+    assert answer.reason.endswith(
+        "; turns do not cancel what the compiler chose, so replays decide"
+    )
+    assert overall(verdicts) is Status.REDRAWN
+
+
+def test_turns_do_not_excuse_what_replays_find_slower():
+    """A pair that drew alike on both sides agrees, and the software is slower all the same."""
+    replayed = replace(in_turns(SLOW, SLOW), replays=of_draw(ACCEPTED, *[SLOW] * 5))
+    verdicts = judge({CASE_ID: replayed})[CASE_ID]
+    assert overall(verdicts) is Status.REGRESSED
+    assert next(v for v in verdicts if v.status is Status.REGRESSED).against == PINNED
+
+
+def suite_of(folder: Path, *attempts: Attempt, **fields: Any) -> contextlib.closing[Suite]:
+    """Return a suite that has measured one case, of which a baseline is accepted."""
+    about = {"draw": ACCEPTED, "peak_memory_bytes": 1 << 30}
+    accept(folder, DEVICE, CASE.id, process=about, **fields)
+    suite = Suite(folder / "history", Baselines(folder), DEVICE, planned=6)
+    suite.note(Outcome(CASE, list(attempts), make_environment(), DEVICE), None)
+    return contextlib.closing(suite)
+
+
+def drew(process: int, draw: Draw, **fields: Any) -> Attempt:
+    """Return an attempt at the case, slower and with more memory than accepted."""
+    seen = make_measurement(
+        case_id=CASE.id, iteration_s=SLOWER, draw=draw, peak_memory_bytes=2 << 30
+    )
+    return make_attempt(case_id=CASE.id, process=process, measurement=seen, **fields)
+
+
+def test_replays_confirm_nothing_that_they_do_not_measure(tmp_path):
+    """They tell of times; that one process needs more memory takes others to confirm."""
+    discarded = {"accepted": False, "discarded": REPLAYED, "replays": True}
+    replays = [drew(i, ACCEPTED, **discarded) for i in range(1, 6)]
+    for others, status in (
+        (replays, Status.SUSPECT),
+        ([drew(i, OTHER) for i in range(1, 6)], Status.REGRESSED),
+    ):
+        with suite_of(tmp_path, drew(0, OTHER), *others) as suite:
+            (record,) = suite.judge()
+        assert next(v for v in record.verdicts if v.metric == "memory").status is status
+
+
+def test_a_case_that_cannot_be_judged_is_not_replayed(tmp_path):
+    """Nothing could be made of it."""
+    with suite_of(tmp_path, drew(0, OTHER), conditions={"power_cap_w": 500.0}) as suite:
+        assert suite.suspicious() == []
+        (record,) = suite.judge()
+        assert record.status is Status.INCOMPARABLE
+        assert suite.to_replay(record) is None
+
+
+def test_replays_are_judged_by_the_draw_that_they_have():
+    """By the baseline's processes of it alone, as one case of fewer planned processes."""
+    nights = of_draw(OTHER, *[0.0] * 5)
+    replayed = compared.as_replayed(evidence(OTHER, *of_draw(ACCEPTED, FAST), rolling=nights))
+    assert (replayed.rolling, replayed.replays, replayed.turns) == ((), (), None)
+    assert replayed.planned == 5
+    once = replace(evidence(OTHER, *of_draw(ACCEPTED, FAST)), planned=1)
+    assert compared.as_replayed(once).planned == 1
+
+
+def test_a_draw_that_two_processes_had_is_replayed():
+    """They tell what chance makes of it."""
+    two = replace(accepted(), processes=of_draw(ACCEPTED, 0.0, 0.001))
+    assert compared.to_replay(evidence(baseline=two)) == ACCEPTED
+
+
+def test_a_reason_names_three_kernels_and_counts_the_others():
+    """A terminal cuts the rest off."""
+    all_big, all_small = make_draw(*[BIG] * 5), make_draw(*[SMALL] * 5)
+    words = latency(evidence(all_small, baseline=accepted(all_big))).reason
+    change = "XBLOCK 1024 -> 512, num_warps 4 -> 8"
+    named = "; ".join(f"triton_poi_fused_{i} {change}" for i in range(3))
+    assert words.endswith(f"the compiler chose otherwise for 5 of 5 kernels: {named} and 2 more")
+    three, other = make_draw(*[BIG] * 3), make_draw(*[SMALL] * 3)
+    assert latency(evidence(other, baseline=accepted(three))).reason.endswith(f": {named}")
+
+
+def test_several_draws_of_one_run_are_no_draw_to_replay():
+    """Whichever process had none, or another one."""
+    for draws_of in ((OTHER, None), (OTHER, make_draw(SMALL, SMALL, BIG))):
+        mixed = [of_draw(draw, SLOW)[0] for draw in draws_of]
+        assert compared.to_replay(replace(evidence(), candidate=mixed)) is None
+        reason = latency(replace(evidence(), candidate=mixed)).reason
+        assert reason.endswith("the compiler's draw is unknown: several draws")
+
+
+def test_a_redraw_of_several_draws_names_no_kernels():
+    """A second process drew otherwise after the replay; there is no one draw to compare."""
+    mixed = [of_draw(draw, SLOW)[0] for draw in (OTHER, make_draw(SMALL, SMALL, BIG))]
+    found = latency(replace(evidence(OTHER, *of_draw(ACCEPTED, FAST)), candidate=mixed))
+    assert found.status is Status.REDRAWN
+    assert found.reason.endswith("with its choices of the baseline")
+
+
+def test_a_redraw_without_a_ratio_says_none():
+    """Where a time cannot be told as a ratio."""
+    drawn = Verdict(Status.SUSPECT, "latency", "", against=PINNED)
+    (found,) = compared.settled(evidence(), [drawn], [replace(drawn, status=Status.OK)])
+    assert found.reason.startswith(
+        "drawn anew: as the compiler chose now, with its choices of the baseline; "
+    )
+
+
+@pytest.mark.parametrize(
+    ("ratio", "tolerance", "has_moved"),
+    [
+        (0.985, 0.01, True),
+        (0.995, 0.01, False),
+        (0.99, None, True),
+        (0.5, 1.0, False),
+        (None, 0.01, False),
+    ],
+)
+def test_a_time_that_looks_faster_has_moved(ratio, tolerance, has_moved):
+    """Though it is called OK."""
+    verdict = Verdict(Status.OK, "latency", "", ratio=ratio, tolerance=tolerance)
+    assert compared._has_moved(verdict) is has_moved
+
+
+def test_an_unfaithful_replay_names_what_it_chose():
+    """Or says that its kernels are others."""
+    for chosen, words in (
+        (make_draw(SMALL, SMALL, BIG), "triton_poi_fused_0 {0}; triton_poi_fused_1 {0}"),
+        (make_draw(BIG, BIG), "other kernels"),
+    ):
+        case = evidence(OTHER, *of_draw(chosen, SLOW))
+        expected = words.format("XBLOCK 1024 -> 512, num_warps 4 -> 8")
+        assert latency(case).reason.endswith(f"could not be replayed: {expected}")
+
+
+def test_a_replayed_verdict_says_what_it_was_against():
+    """Each baseline has the verdict that it had."""
+    nights = of_draw(OTHER, *[0.0] * 5)
+    verdicts = judge({CASE_ID: evidence(OTHER, *of_draw(ACCEPTED, *[SLOW] * 5), rolling=nights)})
+    found = {v.against for v in verdicts[CASE_ID] if v.metric == "latency"}
+    assert found == {PINNED, ROLLING}
+
+
 # ---- a run --------------------------------------------------------------------------------
 
 CASE = make_case(id="resnet50-b64-fp16-reduce-overhead-infer")
@@ -568,9 +733,7 @@ REPLAYED_CASE = f"{CASE.id} replayed"
 def judged(tmp_path, monkeypatch):
     """Return what runs a suite of one case by a script, and gives its record and the log."""
 
-    def run(
-        script, *, drawn=OTHER, replay=None, processes=1, planned=6
-    ) -> tuple[Record, list[str]]:
+    def run(script, *, drawn=OTHER, replay=None, **options: Any) -> tuple[Record, list[str]]:
         accept(tmp_path / "baselines", DEVICE, CASE.id, process={"draw": ACCEPTED})
         workers = Contexts(script, DEVICE)
         workers.drawn = {CASE.id: drawn} | ({} if replay is None else {REPLAYED_CASE: replay})
@@ -582,7 +745,8 @@ def judged(tmp_path, monkeypatch):
         )
         monkeypatch.setattr("bench_lib.engine.engine.HeldDevice", hold)
         folders = {"history": tmp_path / "history", "baselines": tmp_path / "baselines"}
-        settings = Settings(**folders, command="ops", processes=processes, planned=planned)
+        settings = Settings(**folders, command="ops", **options)
+        settings = replace(settings, say=run.said.append)
         with engine.opened(DEVICE, settings) as opened:
             opened.measure(CASE)
             opened.conclude()
@@ -590,6 +754,7 @@ def judged(tmp_path, monkeypatch):
         measured = [line.partition(" ")[2] for line in workers.log if f" {CASE.id}" in line]
         return record, measured
 
+    run.said = []
     return run
 
 
@@ -628,6 +793,61 @@ def test_where_nobody_looks_again_nothing_is_replayed(judged):
     record, measured = judged({CASE.id: [SLOWER]}, planned=1)
     assert record.status is Status.SUSPECT
     assert measured == [CASE.id]
+
+
+def test_a_case_that_is_redrawn_for_long_is_said_to_need_another_baseline(judged):
+    """It passes all the same; a run with the baseline's draw in between begins the count anew."""
+
+    def night(drawn: Draw = OTHER) -> Record:
+        judged.said.clear()
+        script = {CASE.id: [SLOWER if drawn is OTHER else TEN], REPLAYED_CASE: [TEN]}
+        return judged(script, drawn=drawn)[0]
+
+    assert night().status is Status.REDRAWN
+    assert night(ACCEPTED).status is Status.OK
+    for _ in range(STALE - 1):
+        record = night()
+        assert "in a row" not in record.verdicts[0].reason
+        assert not any("baseline accept" in line for line in judged.said)
+    record = night()
+    assert record.status is Status.REDRAWN
+    assert f"REDRAWN in {STALE} runs in a row; accept one" in record.verdicts[0].reason
+    (said,) = (line for line in judged.said if "baseline accept" in line)
+    assert f"drawn anew for {CASE.id}; bench-lib baseline accept --run " in said
+
+
+def test_draws_that_are_accepted_one_after_the_other_add_up():
+    """Each is slower by less than the tolerance, and the third would creep beyond it."""
+    step = math.log(1.006)
+    old = replace(accepted(), began={"latency": math.exp(TEN_MS[1])})
+    record = Record(make_case(id=CASE_ID), None, status=Status.REDRAWN)
+
+    def change(slower: float) -> BaselineChange:
+        seen = make_measurement(case_id=CASE_ID, iteration_s=[0.01 * math.exp(slower)] * 20)
+        attempt = make_attempt(case_id=CASE_ID, measurement=seen)
+        of_case = replace(record, attempts=[attempt])
+        (found,) = acceptance.propose(
+            BaselineFile(Path("none"), "mi300x", {CASE_ID: old}),
+            {"run": [of_case]},
+            DEVICE,
+            old.accepted,
+        )
+        return found
+
+    first = change(step)
+    assert first.against is None
+    old = first.new
+    assert "have crept" in change(2 * step).against
+
+
+@pytest.mark.parametrize("replays", [0, 1])
+def test_a_replay_is_a_second_look(judged, replays):
+    """``--perf-processes 2 --perf-confirm 0`` has none, whatever the compiler chose."""
+    record, log = judged(
+        {CASE.id: [TEN], REPLAYED_CASE: [TEN]}, processes=2, planned=2, replays=replays
+    )
+    assert log == [*[CASE.id] * 2, *[REPLAYED_CASE] * replays]
+    assert record.status is Status.OK
 
 
 @pytest.mark.parametrize(

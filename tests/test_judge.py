@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench_lib.model import (
+    IN_BURSTS,
     Baseline,
     Limits,
     Numerics,
@@ -28,6 +29,7 @@ from bench_lib.model import (
     Status,
     Verdict,
 )
+from bench_lib.verdict import host
 from bench_lib.verdict.judge import (
     Evidence,
     compare,
@@ -1153,6 +1155,16 @@ def test_a_slower_host_says_what_it_spent(waited_before):
     ) in found.reason
 
 
+def test_a_host_that_works_for_all_of_a_step_waits_for_nothing():
+    """And a quick host's Python takes less than a microsecond."""
+    (now,), (before,) = (host_of(make_processes([0.0]), host_us=us, cpu=1.0) for us in (0.5, 0.25))
+    assert host.spent([now], [before]) == (
+        "plain Python takes 2.00 times as long, the process uses a CPU for 1 s of a step"
+    )
+    none = replace(before, probe={"host_us": 0.0})
+    assert host.spent([now], [none]) == "the process uses a CPU for 1 s of a step"
+
+
 def test_what_nobody_recorded_of_the_host_is_not_said():
     """Older baselines hold nothing of it, nor do other tools' timings."""
     now = host_of(bound(*[0.3] * 6, device=None, source=None), host_us=300.0, enqueue=1.25, cpu=2.0)
@@ -1864,6 +1876,16 @@ def test_a_clock_explains_lost_efficiency_by_what_one_rank_did_not_lose(
     (found,) = efficiencies(evidence)
     assert found.status is status
     assert ("; of one rank " in found.reason) == (status is Status.INVALID)
+
+
+def test_a_burst_s_clock_tells_nothing_of_the_ranks():
+    """One rank ran in bursts, at a clock that ranks never have; efficiency has no excuse."""
+    evidence = with_clocks(of_ranks(350.0, 100.0), 1850.0, 2000.0, 2000.0)
+    assert efficiencies(evidence)[0].status is Status.INVALID
+    bursts = [replace(p, states={"latency": IN_BURSTS}) for p in evidence.alone.candidate]
+    alone = replace(evidence.alone, candidate=bursts)
+    (found,) = efficiencies(replace(evidence, alone=alone))
+    assert found.status is Status.REGRESSED
 
 
 def test_a_clock_explains_the_ranks_own_time_whatever_one_rank_lost():

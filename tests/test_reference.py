@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,11 +28,12 @@ from bench_lib.engine.devicelock import DeviceLock
 from bench_lib.engine.settings import Settings, Side
 from bench_lib.launch import inquiry, wheels
 from bench_lib.launch.faults import LaunchError
-from bench_lib.model import Environment, Hardware, Record, Status, Verdict
+from bench_lib.model import Environment, Hardware, Limits, Record, Status, Verdict
 from bench_lib.plugin import options
 from bench_lib.storage import history
-from bench_lib.verdict import turns
+from bench_lib.verdict import judge, turns
 from bench_lib.verdict.evidence import Evidence, Turns
+from bench_lib.verdict.metrics import find
 
 DEVICE = gpus(1)[0]
 CASE = make_case(id="resnet50-b64-fp16-eager-infer")
@@ -485,6 +487,16 @@ def test_a_driver_that_changed_since_the_baseline_is_not_excused(bed):
     assert without(bed) == f"{words}; accept a run made with it"
 
 
+def test_where_nobody_knows_what_was_accepted_nothing_is_a_reference(bed):
+    """What is slower in it too was perhaps never accepted."""
+    slow_here(bed, there=SLOW)
+    (path,) = (bed.folder / "baselines").glob("*.json")
+    document = json.loads(path.read_text())
+    document["environments"] = {}
+    path.write_text(json.dumps(document))
+    assert without(bed) == "nobody knows what environment was accepted"
+
+
 def test_a_case_that_the_reference_lacks_is_judged_without_it(bed):
     """And the others with it."""
     slow_here(bed, CASE, OTHER)
@@ -557,6 +569,183 @@ def test_a_setting_of_the_reference_that_cannot_be_read_is_named(pytester, setti
     """Before anything is measured."""
     with pytest.raises(pytest.UsageError, match=words):
         read(pytester, f"perf_reference = python3\n{setting}\n")
+
+
+@pytest.mark.parametrize(
+    ("interval", "decides"),
+    [((0.99, 1.0119), True), ((0.99, 1.012), False), (None, False)],
+    ids=["excludes it", "does not", "unknown"],
+)
+def test_pairs_decide_once_they_exclude_what_the_baseline_saw(interval, decides):
+    """One pair that is 0.9% slower does not deny 1.2%; the case gets more pairs."""
+    pinned = Verdict(Status.SUSPECT, "latency", "slower", ratio=1.012, tolerance=0.01)
+    answer = Verdict(
+        Status.OK, "latency", "fine", ratio=1.001, against="reference", interval=interval
+    )
+    pairs = [(make_process(log_median=0.001), make_process())]
+    evidence = Evidence([make_process()], make_baseline(), turns=Turns("old", pairs, 6, ""))
+    first, second = turns.decided([pinned], [answer], evidence)
+    assert judge.is_suspicious([first, second]) is not decides
+    assert judge.wants_turns([first, second], evidence) is not decides
+    if decides:
+        assert (first.status, second.status) == (Status.OK, Status.SKIPPED)
+    else:
+        assert (first.status, second.status) == (Status.NOISY, Status.SUSPECT)
+        assert first.reason == "fine; too few pairs to exclude 1.2%"
+
+
+def test_what_only_looked_faster_needs_no_more_pairs():
+    """Nobody is harmed by an improvement that is none."""
+    pinned = Verdict(Status.IMPROVED, "latency", "faster", ratio=0.97)
+    answer = Verdict(
+        Status.OK, "latency", "fine", ratio=1.0, against="reference", interval=(0.96, 1.04)
+    )
+    pairs = [(make_process(), make_process())]
+    evidence = Evidence([make_process()], make_baseline(), turns=Turns("old", pairs, 6, ""))
+    first, second = turns.decided([pinned], [answer], evidence)
+    assert (first.status, second.status) == (Status.OK, Status.SKIPPED)
+
+
+def told(metric, *pairs, evidence=None, **fields):
+    """Return what is asked of pairs (here, there) of a metric's values."""
+    made = [
+        tuple(make_process(worker=f"{side}/{i}", **{metric: value}, **fields) for side, value in x)
+        for i, x in enumerate(zip(("new", "old"), pair, strict=True) for pair in pairs)
+    ]
+    known = evidence or Evidence([make_process()], make_baseline())
+    turns_ = Turns("old", made, 6, "")
+    name = {"log_throughput": "throughput", "log_median": "latency", "log_device": "device"}[metric]
+    return turns.question("case", find(name), replace(known, turns=turns_))
+
+
+def test_less_throughput_than_the_reference_is_worse():
+    """As more time is."""
+    assert told("log_throughput", (0.0, 0.25)).contrast.estimate == pytest.approx(0.25)
+    assert told("log_median", (0.25, 0.0)).contrast.estimate == pytest.approx(0.25)
+    assert told("log_median", (0.25, 0.0)).tolerance == 0.01
+
+
+def test_device_time_is_asked_of_pairs_that_waited_for_their_host():
+    """Of others wall time tells."""
+    assert told("log_device", (0.0, 0.0), host_bound=False) is None
+    assert told("log_device", (0.0, 0.0), host_bound=True) is not None
+
+
+def test_turns_answer_what_chance_judges_of_each_process():
+    """Not memory, which has a threshold, nor efficiency, which takes other launches."""
+    metrics = ("latency", "memory", "efficiency", "no such metric")
+    found = [turns.can_answer(Verdict(Status.OK, name, "")) for name in metrics]
+    assert found == [True, False, False, False]
+
+
+def test_pairs_borrow_the_spread_of_processes_of_one_run_on_one_device():
+    """Not of one process alone, nor of two runs, which differ by more."""
+    old = [
+        make_process(worker=worker, device_uuid=device, log_median=log_median)
+        for worker, device, log_median in [
+            ("a/x/1", "GPU-1", 0.0),
+            ("a/x/2", "GPU-1", 1.0),
+            ("a/x/3", "GPU-2", 2.0),
+            ("a/y/1", "GPU-1", 3.0),
+        ]
+    ]
+    evidence = Evidence([make_process()], replace(make_baseline(), processes=old))
+    (group,) = told("log_median", (0.0, 0.0), evidence=evidence).contrast.alike
+    assert sorted(group.values()) == [0.0, pytest.approx(2**0.5)]
+
+
+def test_a_slow_down_that_turns_deny_is_called_by_its_direction():
+    """Slow or fast, the accepted environment is so as well."""
+    answer = Verdict(Status.OK, "latency", "fine", ratio=1.0, against="reference")
+    for ratio, how in ((1.03, "slow"), (0.97, "fast"), (None, "fast")):
+        words = turns._instead(Verdict(Status.NOISY, "latency", "", ratio=ratio), answer)
+        assert words.startswith(f"the accepted environment is as {how} tonight")
+
+
+def test_what_is_judged_without_the_reference_is_asked_nothing():
+    """Nor where a side measured nothing, or the two measured otherwise."""
+    pair = make_process(log_throughput=0.0), make_process(log_throughput=0.0)
+    known = Evidence([make_process()], make_baseline(), Limits(tolerance=0.0))
+
+    def asked(metric, new, old, without=""):
+        evidence = replace(known, turns=Turns("old", [(new, old)], 6, without))
+        return turns.question("case", find(metric), evidence)
+
+    assert asked("latency", *pair).tolerance == 0.0
+    assert asked("latency", *pair, without="it does not start") is None
+    nothing = replace(pair[0], values={**pair[0].values, "throughput": 0.0})
+    assert asked("throughput", *pair) is not None
+    assert asked("throughput", nothing, pair[1]) is None
+    replayed, summed = (
+        make_process(host_bound=True, log_device=0.0, device_source=source)
+        for source in ("replayed graph", "kernels")
+    )
+    assert asked("device", replayed, replayed) is not None
+    assert asked("device", replayed, summed) is None
+
+
+def test_pairs_borrow_only_what_was_measured_alike():
+    """A sum of kernels is another time than a replayed graph."""
+    old = [
+        make_process(worker=f"a/{i}", log_device=x, device_source=source)
+        for i, (x, source) in enumerate([(0.0, "graph"), (1.0, "graph"), (5.0, "kernels")])
+    ]
+    evidence = Evidence([make_process()], replace(make_baseline(), processes=old))
+    question = told(
+        "log_device", (0.0, 0.0), evidence=evidence, host_bound=True, device_source="graph"
+    )
+    (group,) = question.contrast.alike
+    assert sorted(group.values()) == [0.0, pytest.approx(2**0.5)]
+
+
+def unknown_device(**fields):
+    """Return a case on a device that its baseline does not know."""
+    old = [make_process(device_uuid=f"GPU-{i}") for i in range(5)]
+    return Evidence(
+        [make_process(**fields)],
+        replace(make_baseline(), processes=old),
+        turns=Turns("old", (), 6, ""),
+    )
+
+
+@pytest.mark.parametrize(
+    ("ratio", "tolerance", "limit", "hides"),
+    [
+        (0.98, 0.0504, 0.01, True),
+        (0.97, 0.0504, 0.01, False),
+        (0.99, 0.02, 0.0, True),
+        (1.02, None, 0.01, False),
+        (0.99, 0.0, 0.0, False),
+    ],
+)
+def test_a_device_hides_what_it_is_allowed_beyond_the_cases_own(ratio, tolerance, limit, hides):
+    """4% between devices hide 1% of a case that is 2% faster here, and not of one 3% faster."""
+    evidence = replace(unknown_device(), limits=Limits(tolerance=limit))
+    verdict = Verdict(Status.OK, "latency", "", ratio=ratio, tolerance=tolerance, against="pinned")
+    assert turns.could_hide([verdict], evidence) is hides
+    assert not turns.could_hide([replace(verdict, against="rolling")], evidence)
+
+
+def test_the_devices_time_tells_what_hides_where_the_host_sets_the_wall():
+    """Wall time is the host's there."""
+    time = Verdict(Status.OK, "latency", "", ratio=0.98, tolerance=0.0504, against="pinned")
+    device = replace(time, metric="device", ratio=0.9)
+    assert turns.could_hide([time, device], unknown_device())
+    assert not turns.could_hide([time, device], unknown_device(host_bound=True))
+    without = replace(time, ratio=None)
+    assert not turns.could_hide([without], unknown_device())
+
+
+def test_only_what_pairs_could_have_told_says_why_there_are_none():
+    """Neither what is fine, nor what has a threshold."""
+    evidence = replace(unknown_device(), turns=Turns("old", (), 6, "it does not start"))
+    verdicts = [
+        Verdict(Status.REGRESSED, "latency", "slower"),
+        Verdict(Status.OK, "latency", "fine"),
+        Verdict(Status.REGRESSED, "memory", "more"),
+    ]
+    found = [v.reason for v in turns.decided(verdicts, [], evidence)]
+    assert found == ["slower; not measured in turns: it does not start", "fine", "more"]
 
 
 def test_a_pair_that_is_only_suspect_overrules_nothing():

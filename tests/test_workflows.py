@@ -449,6 +449,11 @@ def test_the_options_are_ones_that_pytest_has(checkout, tmp_path):
         (("guest", "plugins", "Install"), ["python3", "-m", "pip", "install"]),
         (("guest", "plugins", "Try"), ["python3", "benchmarks/guest.py"]),
         (("docs", "build", "Build"), ["sphinx-build", "-W", "--keep-going", "-n", "-b", "html"]),
+        (("mutation", "mutants", "Install"), ["python3", "-m", "pip", "install"]),
+        (
+            ("mutation", "mutants", "Try the mutants"),
+            ["python3", "benchmarks/mutants.py", "--children", "4", "--json", "mutants.json"],
+        ),
         (
             ("perf-measure", "measure", "Install PyTorch for the CPU"),
             ["python3", "-m", "pip", "install", "torch", "torchvision"],

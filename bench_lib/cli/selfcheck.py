@@ -349,7 +349,7 @@ def _print_contexts_json(found: ContextsFound, key: str) -> None:
 
 
 def _show_components(folder: Path, key: str, *, as_json: bool) -> None:
-    from bench_lib.engine.suite import MOST_RUNS
+    from bench_lib.engine.past import MOST_RUNS
     from bench_lib.storage import history
     from bench_lib.studies.components import found
 

@@ -19,7 +19,6 @@ from bench_lib.engine.past import MOST_RUNS
 from bench_lib.engine.reference import ReferenceRun, place
 from bench_lib.engine.settings import (
     LOOKING_AGAIN,
-    PLANNED,
     REFERENCE,
     Settings,
     Side,
@@ -240,7 +239,8 @@ class Engine:
 
         planned, what = self.settings.planned, "pair" if self._is_paired else "process"
         # One replay could excuse what several processes have called slower, and not confirm it.
-        most = max(planned, self.settings.processes + PLANNED - 1) if planned > 1 else planned
+        most = max(planned, self.settings.processes + self.settings.replays)
+        most = most if planned > 1 else planned
         most_in_turns = self.settings.processes + (self.reference.most if self.reference else 0)
         for process in range(self.settings.processes, max(most, most_in_turns)):
             in_turns = self._to_take_in_turns(process, of_these, on)
@@ -431,6 +431,11 @@ class Engine:
                 self.settings.say(f"left out of the rolling baseline: {problem}")
             for words in self.suite.renamed:
                 self.settings.say(words)
+            if self.suite.stale:
+                run, cases = self.suite.writer.run_id, ", ".join(self.suite.stale)
+                words = f"the compiler has long drawn anew for {cases}; bench-lib baseline accept "
+                words += f'--run {run} --case CASE --force --reason "its draw" makes a draw the '
+                self.settings.say(f"{words}baseline's")
             return records
         changes = pairing.differences(self.environments)
         for row in self.rows():

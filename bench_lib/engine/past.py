@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -31,6 +32,8 @@ class Past:
     """By case, the runs since its acceptance, newest first."""
     told: dict[str, SlowDown] = field(default_factory=dict)
     """By case, the last slow-down that was told since its acceptance."""
+    redrawn: Counter[str] = field(default_factory=Counter)
+    """By case, how many of the last runs were REDRAWN one after the other."""
     environments: dict[str, Environment] = field(default_factory=dict)
     """What those runs measured in, by reference."""
 
@@ -44,15 +47,21 @@ def read(runs: Iterable[history.Run], pinned: Mapping[str, Baseline]) -> Past:
     past = Past()
     nights: dict[str, list[Sequence[ProcessSummary]]] = {}
     begun: dict[str, set[str]] = {}
+    settled: set[str] = set()
     for run in runs:
         past.environments |= run.environments
         of_today: set[str] = set()
         for case_id, record in run.records.items():
             known, gone = nights.setdefault(case_id, []), begun.setdefault(case_id, set())
             baseline = pinned.get(case_id)
+            is_redrawn = record.status is Status.REDRAWN
             if baseline is None or record.baseline_accepted != baseline.accepted.date:
+                settled.add(case_id)
                 continue
             of_today.add(case_id)
+            if not is_redrawn:
+                settled.add(case_id)
+            past.redrawn[case_id] += is_redrawn and case_id not in settled
             if record.status not in COMPARED or any(v.against == "a" for v in record.verdicts):
                 continue  # another environment's, where two sides were held against each other
             with contextlib.suppress(ValueError):  # a line that somebody else wrote

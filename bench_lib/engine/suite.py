@@ -33,6 +33,9 @@ from bench_lib.verdict.metrics import scaling
 from bench_lib.verdict.metrics.efficiency import EFFICIENCY, alone
 from bench_lib.verdict.severity import FAILING, PASSING
 
+STALE = 5
+"""Runs in a row in which a case was REDRAWN; then somebody should accept its draw."""
+
 SLOWER = (Status.REGRESSED, Status.REDRAWN)
 """Of these the kernels say why."""
 LOOKED_INTO = (*SLOWER, Status.IMPROVED, Status.NO_BASELINE)
@@ -79,6 +82,8 @@ class Suite:
         self._known = known
         self._past: dict[str, past.Past] = {}
         """What earlier runs say, by hardware key."""
+        self.stale: list[str] = []
+        """The cases whose draw has been another one for long."""
         self.left_out: list[str] = []
         """What cannot be read of earlier nights, by file."""
         self.renamed: list[str] = []
@@ -192,7 +197,7 @@ class Suite:
         """Judge the suite and write its verdicts; raises HistoryError, BaselineError."""
         for record in self._judged():
             if self.records[record.case.id].status is None:
-                explained = self._explained(record)
+                explained = self._aged(self._explained(record))
                 self.records[record.case.id] = explained
                 self.writer.verdict(explained)
         return list(self.records.values())
@@ -209,6 +214,22 @@ class Suite:
             return record
         verdicts = [
             replace(v, reason=f"{v.reason}; {words}") if v is slower[0] else v
+            for v in record.verdicts
+        ]
+        return replace(record, verdicts=verdicts)
+
+    def _aged(self, record: Record) -> Record:
+        """Say of a case that is REDRAWN run after run that its baseline is of another draw."""
+        if record.status is not Status.REDRAWN:
+            return record
+        key = self._outcomes[record.case.id].hardware.key
+        runs = 1 + self._earlier(key).redrawn[record.case.id]
+        if runs < STALE:
+            return record
+        self.stale.append(record.case.id)
+        words = f"REDRAWN in {runs} runs in a row; accept one to make this draw the baseline's"
+        verdicts = [
+            replace(v, reason=f"{v.reason}; {words}") if v.status is Status.REDRAWN else v
             for v in record.verdicts
         ]
         return replace(record, verdicts=verdicts)

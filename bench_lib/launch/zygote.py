@@ -39,7 +39,16 @@ from bench_lib.launch.wire import (
     Connection,
     ProtocolError,
 )
-from bench_lib.model import Bursts, Case, Device, Draw, Fault, KernelTable, Measurement
+from bench_lib.model import (
+    Bursts,
+    Calibration,
+    Case,
+    Device,
+    Draw,
+    Fault,
+    KernelTable,
+    Measurement,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -123,15 +132,15 @@ class WorkerProcess:
         self._zygote.proved.update([] if proof is None else [proof])
         return found
 
-    def calibrate(self) -> Bursts | None:
-        """Find how long the device works at full clock; None where it never slows down.
+    def calibrate(self) -> Calibration:
+        """Find how long the device works at full clock.
 
         Raises LaunchError where it cannot be found.
         """
         try:
             self._connection.send({"calibrate": True})
             said = self._connection.receive(CALIBRATION_LIMIT_S)
-            return msgspec.convert(said["calibrated"], Bursts | None)
+            return msgspec.convert(said["calibrated"], Calibration)
         except (TimeoutError, ClosedError, ProtocolError, msgspec.ValidationError) as error:
             raise LaunchError(f"context {self.name} could not be calibrated: {error}") from error
         except KeyError:

@@ -47,13 +47,14 @@ def read_options(config: pytest.Config) -> PluginOptions:
         given = config.getoption(option)
         return default if given is None else given
 
-    processes = told("perf_processes", 1)
+    processes, confirm = told("perf_processes", 1), told("perf_confirm", CONFIRM)
     history = folder("perf_history", "history")
     settings = Settings(
         baselines=folder("perf_baselines", "baselines"),
         history=history,
         processes=processes,
-        planned=max(processes, 1 + told("perf_confirm", CONFIRM)),
+        planned=max(processes, 1 + confirm),
+        replays=confirm,
         lock_wait_s=told("perf_lock_wait", Settings.lock_wait_s),
         cool_s=told("perf_cool", Settings.cool_s),
         kernels=told("perf_kernels", Settings.kernels),

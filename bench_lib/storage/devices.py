@@ -16,7 +16,7 @@ import msgspec.structs
 
 from bench_lib.model import Bursts, Hardware
 
-SCHEMA = 1
+SCHEMA = 2
 """Of what is found out, and how; a file of another is not read."""
 
 

@@ -94,7 +94,8 @@ def _settled(evidence: Evidence, drawn: Verdict, replayed: Verdict) -> Verdict:
         for v in (drawn, replayed)
     )
     words = f"drawn anew:{here} as the compiler chose now,{there} with its choices of the baseline"
-    return replace(drawn, status=Status.REDRAWN, reason=f"{words}; {_compared(evidence)}")
+    words = "; ".join(filter(None, (words, _compared(evidence))))
+    return replace(drawn, status=Status.REDRAWN, reason=words)
 
 
 def _has_moved(verdict: Verdict) -> bool:

@@ -19,7 +19,7 @@ def family_of(case: Case) -> str:
     """Return the name of a case's family."""
     if case.workload == "operator":
         return OPERATORS
-    mode = str(case.params.get("compile_mode", ""))
+    mode = str(case.params.get("compile_mode"))
     mode = mode.removesuffix("-folded").removesuffix("-fused")
     return GRAPHS if mode in IN_GRAPHS else NETWORKS
 

@@ -101,7 +101,11 @@ def _judged(suite: Mapping[str, Evidence]) -> dict[str, list[Verdict]]:
         answers = [v for v in found[case_id] if v.against == REFERENCE]
         others = [v for v in found[case_id] if v.against != REFERENCE]
         timed = sharper(_as_a_whole(_less_the_clock(others, evidence)))
-        found[case_id] = turns.decided(_weighed(timed, evidence), answers, evidence)
+        weighed = _weighed(timed, evidence)
+        if draws.as_replayed(evidence) is None:
+            found[case_id] = turns.decided(weighed, answers, evidence)
+        else:  # replays decide, and not turns, in which each side drew for itself
+            found[case_id] = [*weighed, *answers]
     for case_id, evidence in suite.items():
         found[case_id] += _efficient_enough(evidence, found[case_id])
     return found

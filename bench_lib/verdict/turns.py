@@ -59,7 +59,7 @@ def question(case_id: str, metric: Metric, evidence: Evidence) -> Question | Non
         case_id,
         metric,
         REFERENCE,
-        paired(pairs, turns.planned, _alike(metric, evidence), turns.most),
+        paired(pairs, turns.planned, _alike(metric, evidence, turns), turns.most),
         metric.tolerance_in(evidence.limits) or 0.0,
         remarks=f"; measured in turns with {turns.reference}",
     )
@@ -77,13 +77,13 @@ def _values(metric: Metric, turns: Turns) -> dict[int, tuple[float, float]]:
     return found
 
 
-def _alike(metric: Metric, evidence: Evidence) -> list[dict[str, float]]:
+def _alike(metric: Metric, evidence: Evidence, turns: Turns) -> list[dict[str, float]]:
     """Return the logarithms that processes of one earlier run had on one device, run by run."""
     runs: dict[tuple[str, str | None], list[ProcessSummary]] = {}
     for process in (p for side in evidence.references().values() for p in side):
         run = process.worker.rpartition("/")[0]
         runs.setdefault((run, process.device_uuid), []).append(process)
-    states = metric.states([new for new, _ in evidence.turns.pairs]) if evidence.turns else set()
+    states = metric.states([new for new, _ in turns.pairs])
     groups = (
         {
             name: math.log(value)
@@ -142,12 +142,32 @@ def decided(
         return [*verdicts, *answers]
     if turns.without:
         return [_without(verdict, turns.without) for verdict in verdicts]
+    answers = [_as_far_as_sure(answer, verdicts) for answer in answers]
     # A pair that is only SUSPECT does not overrule what several processes agree on.
     told = {v.metric: v for v in answers if is_answer(v) and v.status is not Status.SUSPECT}
     found = [*(_in_full(verdict, turns) for verdict in answers)]
     found += [_set_aside(verdict, told.get(verdict.metric)) for verdict in verdicts]
     order = list(dict.fromkeys(verdict.metric for verdict in (*verdicts, *answers)))
     return sorted(found, key=lambda verdict: order.index(verdict.metric))
+
+
+def _as_far_as_sure(answer: Verdict, verdicts: Sequence[Verdict]) -> Verdict:
+    """Take an answer that all is well for none until it excludes what a baseline's verdict saw.
+
+    Until then the case gets more pairs, and in the end the baselines' answer stands.
+    """
+    if answer.status not in (Status.OK, Status.IMPROVED):
+        return answer
+    seen = [
+        v.ratio
+        for v in verdicts
+        if v.metric == answer.metric and v.status in (Status.REGRESSED, Status.SUSPECT)
+        if v.ratio is not None
+    ]
+    if not seen or (answer.interval is not None and answer.interval[1] < min(seen)):
+        return answer
+    words = f"{answer.reason}; too few pairs to exclude {min(seen) - 1:.1%}"
+    return replace(answer, status=Status.NOISY, reason=words)
 
 
 def _without(verdict: Verdict, why: str) -> Verdict:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from bench_lib.model import Bursts
+from bench_lib.model import Bursts, Calibration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -87,11 +87,10 @@ LEAST_BURST_S = 0.002
 SIZE = 4096
 
 
-def calibrate(clock: Clock, device: torch.device) -> Bursts | None:
+def calibrate(clock: Clock, device: torch.device) -> Calibration:
     """Find how long a device works at full clock, and after which rest; takes some 3 s.
 
-    None where it never slows down under a product of matrices, which draws as much power as
-    anything, or slows down at once.
+    It multiplies matrices, which draws as much power as anything.
     """
     matrix = torch.randn(SIZE, SIZE, device=device, dtype=torch.bfloat16)
     answer = torch.empty_like(matrix)
@@ -100,19 +99,22 @@ def calibrate(clock: Clock, device: torch.device) -> Bursts | None:
         return torch.mm(matrix, matrix, out=answer)
 
     sustained_s = _heated(clock, step)
-    found = None
+    found, spread = None, 0.0
     for rest_s in RESTS_S:
         _heated(clock, step)
         steps = max(LEAST_STEPS, round(WATCHED_S / sustained_s))
         series = [_burst(clock, step, steps, rest_s) for _ in range(4)]
+        looks = [at_full_clock(each)[0] for each in series[2:]]
+        spread = max(spread, max(looks) / min(looks) - 1)
         means = [statistics.fmean(each) for each in zip(*series[2:], strict=True)]
         full_s, lasts_s = at_full_clock(means)
         if sustained_s <= full_s * (1 + FASTER):
             continue  # too short a rest, or a device that never slows down
         if lasts_s >= 2 * BURST_S:
-            return Bursts(BURST_S, rest_s)
+            return Calibration(Bursts(BURST_S, rest_s), spread)
         found = Bursts(lasts_s / 2, rest_s)
-    return found if found is not None and found.burst_s >= LEAST_BURST_S else None
+    is_long = found is not None and found.burst_s >= LEAST_BURST_S
+    return Calibration(found if is_long else None, spread)
 
 
 def _heated(clock: Clock, step: Callable[[], object]) -> float:

@@ -126,7 +126,7 @@ def calibrated(context: MeasuringContext) -> dict[str, Any]:
             found = calibrate(context.clock, context.setting.device)
     except Exception as error:  # noqa: BLE001 - the device is measured without it
         return {"fault": fault_of(error)}
-    return {"calibrated": found and dataclasses.asdict(found)}
+    return {"calibrated": dataclasses.asdict(found)}
 
 
 def tuned(case: Case, context: MeasuringContext) -> dict[str, Any]:

@@ -416,12 +416,12 @@ def _p_beyond(comparison: Comparison, estimate: float) -> float:
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """Adjust p-values so that the chance of any false rejection is bounded (Holm, 1979)."""
-    adjusted = [1.0] * len(p_values)
+    adjusted: dict[int, float] = {}
     most = 0.0
     for rank, i in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
         most = max(most, min(1.0, (len(p_values) - rank) * p_values[i]))
         adjusted[i] = most
-    return adjusted
+    return [adjusted[i] for i in range(len(p_values))]
 
 
 def _without_slowest(contrast: Contrast) -> tuple[float, int]:
