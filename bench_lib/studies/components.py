@@ -18,11 +18,11 @@ from bench_lib.engine.settings import PLANNED
 from bench_lib.model import Draw, ProcessSummary, Record, Status
 from bench_lib.storage import acceptance
 from bench_lib.storage.history import Run
+from bench_lib.verdict import nights
 from bench_lib.verdict.evidence import drawn_alike, known_draw, mostly_waited
 from bench_lib.verdict.families import GRAPHS, NETWORKS, OPERATORS, family_of
 from bench_lib.verdict.metrics import LEADING
 from bench_lib.verdict.metrics.metric import by_origin, origins
-from bench_lib.verdict.nights import NIGHT, when
 from bench_lib.verdict.statistics import components
 from bench_lib.verdict.statistics.comparison import Contrast, Origin
 from bench_lib.verdict.statistics.components import (
@@ -365,7 +365,7 @@ def _mean(processes: Sequence[ProcessSummary]) -> float:
 def _nights(started: Iterable[str]) -> int:
     """Return how many nights runs that began then are of."""
     newest: list[dt.datetime] = []
-    for time in sorted(map(when, started), reverse=True):
-        if not newest or newest[-1] - time > NIGHT:
+    for time in sorted(map(nights.when, started), reverse=True):
+        if not newest or newest[-1] - time > nights.NIGHT:
             newest.append(time)
     return len(newest)
