@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from bench_lib.launch import catalogue
-from bench_lib.launch.catalogue import cache_folder, network_sizes
+from bench_lib.launch.cache import cache_folder
+from bench_lib.launch.catalogue import network_sizes
 from bench_lib.launch.faults import LaunchError
 
 
@@ -98,6 +99,18 @@ def test_the_cache_lies_where_the_user_keeps_caches(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("XDG_CACHE_HOME", "")
     monkeypatch.setenv("HOME", "/home/somebody")
     assert cache_folder() == Path("/home/somebody/.cache/bench-lib")
+
+
+def test_a_user_without_a_home_has_a_folder_for_now(monkeypatch):
+    """As in a container with any number for a user; a private one, and the same all the time."""
+
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    assert cache_folder().stat().st_mode & 0o777 == 0o700
+    assert cache_folder() == cache_folder()
 
 
 def test_missing_torch_is_named_with_a_remedy(

@@ -198,11 +198,12 @@ def test_sequences_begin_again_behind_their_prompts():
     model.make_room(2, 20 + GENERATED)
     with torch.no_grad():
         generating = Generating(model, tokens)
-        places = []
+        places, answers = [], []
         for _ in range(GENERATED + 1):
             places.append(int(generating.position))
-            generating()
+            answers.append(generating())
     assert places == [*range(20, 20 + GENERATED), 20]
+    assert torch.equal(answers[-1], answers[0])
 
 
 @pytest.mark.parametrize("network", KINDS)
@@ -324,5 +325,7 @@ def test_an_id_says_what_is_generated_behind_how_many_tokens():
 
 def test_the_worker_refuses_what_keeps_nothing():
     """A case may come from elsewhere than the axes."""
+    with pytest.raises(ValueError, match="precision is amp-bf16, and the task is decode; use bf16"):
+        build(task="decode", precision="amp-bf16")
     with pytest.raises(ValueError, match="lm-tiny keeps no keys and values, and the task is dec"):
         build("lm-tiny", task="decode")

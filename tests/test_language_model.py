@@ -114,6 +114,10 @@ def test_an_id_says_what_is_not_as_usual():
             {"compile_mode": "reduce-overhead", "parallel": "fsdp2"},
             "compile_mode reduce-overhead records graphs, which fsdp2 cannot",
         ),
+        (
+            {"network": "llama-tiny", "length": 64, "task": "decode", "precision": "amp-bf16"},
+            "precision amp-bf16 casts at each operation, and the task is decode; use bf16",
+        ),
         ({"task": "decode"}, "lm-124m keeps no keys and values, and the task is decode; use a"),
         (
             {"network": "deepseek-moe-16b", "length": 4096, "task": "decode"},

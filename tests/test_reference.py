@@ -86,7 +86,8 @@ class Bed:
         if self.uninstalled and python == self.reference.python:
             raise LaunchError(self.uninstalled)
         same = self.is_copy or python != self.reference.python
-        return inquiry.Installed(torch=True, installed=[f"torch {TONIGHTS if same else ACCEPTED}"])
+        packages = [f"torch {TONIGHTS if same else ACCEPTED}"]
+        return inquiry.Installed(python=["3.12", "/usr"], torch=True, installed=packages)
 
     def run(self, *cases, **options: Any) -> dict[str, Record]:
         """Measure cases and judge them; return their records."""

@@ -61,6 +61,8 @@ def _clash(chosen: Mapping[str, Any]) -> str | None:
         return (
             f"compile_mode {chosen['compile_mode']} records graphs, which fsdp2 cannot be part of"
         )
+    if task in GENERATION and precision.startswith("amp-"):
+        return f"precision {precision} casts at each operation, and the task is {task}; use bf16"
     if task == "train" and precision in (*QUANTIZED, "fp16"):
         return f"precision {precision} is for inference, and the task is train"
     return None

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from bench_lib import backends
 from bench_lib.backends.sysfs import ROOT, text, warn_once
+from bench_lib.launch.cache import cache_folder
 from bench_lib.model import Hardware, UserError
 
 LOOK_AGAIN_S = 0.2
@@ -143,5 +144,4 @@ def _users_folder(device: Hardware) -> Path:
         f"{device.key} has no file in /sys here, so only your own runs wait for each other; name "
         f"a folder with {VARIABLE} in which all who measure may make files"
     )
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache, "bench-lib", "locks", socket.gethostname())
+    return cache_folder() / "locks" / socket.gethostname()

@@ -148,6 +148,8 @@ class Engine:
         except HistoryError as error:
             self.settings.say(f"history not compacted: {error}")
             return
+        if not done.written:
+            return
         runs = formats.many(done.written, "run")
         self.settings.say(f"history compacted: {runs} written to Parquet, as a month is closed")
         for reason in done.left:

@@ -177,8 +177,8 @@ def _problem_of(side: Side, own: Side) -> str:
     try:
         if not comparable and _interpreter(side) == _interpreter(own):
             return _same(side)
-        theirs = _installed(side)
-        if not comparable and theirs == _installed(own):
+        theirs = _asked(side)
+        if not comparable and theirs == _asked(own):
             return _same(side)
     except LaunchError as error:
         return f"the reference {side} does not start: {error}"
@@ -192,10 +192,10 @@ def _same(side: Side) -> str:
     )
 
 
-def _installed(side: Side) -> list[str]:
-    """Return what a side has installed; raises LaunchError."""
+def _asked(side: Side) -> inquiry.Installed:
+    """Return what a side has; raises LaunchError."""
     python = wheels.interpreter(side.python)
-    return inquiry.ask(python, side.environment, side.command_prefix).installed
+    return inquiry.ask(python, side.environment, side.command_prefix)
 
 
 def _misnamed(side: Side) -> str:

@@ -16,6 +16,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from bench_lib import backends
+from bench_lib.launch.cache import cache_folder
 
 _FAMILIES = (
     "MIOPEN_",
@@ -129,8 +130,7 @@ def _key_name() -> str:
 
 
 def _key() -> bytes:
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return _kept(Path(cache, "bench-lib", "variables.key"))
+    return _kept(cache_folder() / "variables.key")
 
 
 @functools.cache

@@ -16,6 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from bench_lib.launch.cache import cache_folder
 from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.temporary import temporary_folder
 from bench_lib.launch.zygote import import_path
@@ -40,12 +41,6 @@ def network_sizes(cache: Path | None = None) -> dict[str, int]:
         partial.write_text(json.dumps(catalogue, sort_keys=True))
         partial.replace(stored)
     return _sizes(catalogue)
-
-
-def cache_folder() -> Path:
-    """Return the folder for what can be found out again, by the XDG convention."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "bench-lib"
 
 
 def _sizes(catalogue: dict[str, Any]) -> dict[str, int]:

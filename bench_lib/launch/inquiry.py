@@ -13,8 +13,9 @@ from bench_lib.launch.faults import LaunchError, how_it_ended, last_lines
 LIMIT_S = 300.0
 """A container may have to be fetched first."""
 _SCRIPT = """
-import importlib.metadata, importlib.util, json
+import importlib.metadata, importlib.util, json, sys
 print(json.dumps({
+    "python": [sys.version, sys.base_prefix],
     "torch": importlib.util.find_spec("torch") is not None,
     "installed": sorted({f"{d.name} {d.version}" for d in importlib.metadata.distributions()}),
 }))
@@ -24,6 +25,8 @@ print(json.dumps({
 class Installed(msgspec.Struct, frozen=True):
     """What an interpreter finds."""
 
+    python: list[str]
+    """Its version and where it is installed; libraries that pip does not know lie there."""
     torch: bool
     """Whether there is a torch."""
     installed: list[str]

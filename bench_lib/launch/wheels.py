@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
+from bench_lib.launch.cache import cache_folder
 from bench_lib.launch.faults import LaunchError, last_lines
 
 LIMIT_S = 3600.0
@@ -45,10 +45,9 @@ def interpreter(python: str) -> str:
 
 def _folder(wheels: Path) -> Path:
     """Return where the environment of a list belongs; raises OSError."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     key = hashlib.sha256(wheels.read_bytes())
     key.update(sys.version.encode())
-    return Path(cache) / "bench-lib" / "environments" / key.hexdigest()[:16]
+    return cache_folder() / "environments" / key.hexdigest()[:16]
 
 
 def _python(folder: Path) -> Path:

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import msgspec.structs
 
+from bench_lib.launch.cache import cache_folder
 from bench_lib.model import Bursts, Hardware
 
 SCHEMA = 2
@@ -89,10 +90,9 @@ def _keep(device: Hardware, driver: str | None, **what: Any) -> None:
 
 
 def _path(device: Hardware, driver: str | None) -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     words = f"{_name(device)} {driver} {device.power_cap_w} {device.compute_partition}"
     name = hashlib.sha256(words.encode()).hexdigest()[:16]
-    return Path(cache) / "bench-lib" / "devices" / f"{name}.json"
+    return cache_folder() / "devices" / f"{name}.json"
 
 
 def _name(device: Hardware) -> str:

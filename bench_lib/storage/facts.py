@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from bench_lib.launch.cache import cache_folder
 from bench_lib.model import Case, Environment, StepCounts
 
 COUNTING = ("formulas", "worker/workloads")
@@ -79,8 +80,7 @@ def _code() -> str:
 
 def folder() -> Path:
     """Return where it is kept."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "bench-lib" / "facts"
+    return cache_folder() / "facts"
 
 
 def _path(about: dict[str, Any]) -> Path:

@@ -281,7 +281,7 @@ def _measured(
     enqueue_s = _enqueue_time(clock, workload.step) if issues else None
     step_s = statistics.median(intervals)
     host_bound = enqueue_s is not None and (
-        enqueue_s >= HOST_BOUND * step_s or seen.end_s - seen.issued_s < BACKLOG * step_s
+        enqueue_s >= HOST_BOUND * step_s or seen.backlog_s < BACKLOG * step_s
     )
 
     burst = None
@@ -415,11 +415,13 @@ def _sizes(n: int, most: int) -> list[int]:
 
 @dataclass(frozen=True)
 class _Stretch:
-    """When the measured stretch began, its last step was issued, and the device was done."""
+    """When the measured stretch began, and the device was done with it."""
 
     begin_s: float
-    issued_s: float
     end_s: float
+    backlog_s: float
+    """How long the device still worked after all of the first part was issued: the longest part,
+    but where somebody is shown them, and then they are long."""
     wall_s: float
     """Without the pauses between its parts."""
     cpu_s: float | None
@@ -445,32 +447,33 @@ def _stretch(
         workload.rewind()
         clock.reset_peak()
         cpu_before = host.cpu_s(of=family)
-        begins_s, wall_s, times = list[float](), 0.0, list[float]()
+        loops, times = list[tuple[float, float, float]](), list[float]()
         for marks in parts:
-            clock.synchronize()
-            begins_s.append(clock.now())
-            issued_s, end_s = _loop(clock, marks, workload.step)
-            wall_s += end_s - begins_s[-1]
+            loops.append(_loop(clock, marks, workload.step))
             times += (new := marks.intervals())
             if shown is not None:
                 shown(new)
             elif marks is not parts[-1] and ends(times):
                 break
         cpu_s = _grown(cpu_before, host.cpu_s())
-    return _Stretch(begins_s[0], issued_s, end_s, wall_s, cpu_s, times)
+    begin_s, issued_s, done_s = loops[0]
+    wall_s = math.fsum(end - begin for begin, _, end in loops)
+    return _Stretch(begin_s, loops[-1][2], done_s - issued_s, wall_s, cpu_s, times)
 
 
-def _loop(clock: Clock, marks: Marks, step: Callable[[], object]) -> tuple[float, float]:
-    """Do steps and marks, nothing else; returns when all was issued, and was done."""
+def _loop(clock: Clock, marks: Marks, step: Callable[[], object]) -> tuple[float, float, float]:
+    """Do steps and marks, nothing else; returns when it began, all was issued, and was done."""
     mark = marks.mark
     positions = range(1, len(marks))
+    clock.synchronize()
+    begin_s = clock.now()
     mark(0)
     for i in positions:
         step()
         mark(i)
     issued_s = clock.now()
     clock.synchronize()
-    return issued_s, clock.now()
+    return begin_s, issued_s, clock.now()
 
 
 def _enqueue_time(clock: Clock, step: Callable[[], object]) -> float:

@@ -57,8 +57,10 @@ class Generating(nn.Module):
     def forward(self) -> Tensor:
         """Return the logits behind the newest token, (batch, vocabulary), and take one."""
         logits = self.network.next(self.tokens, self.position)
-        self.tokens.copy_(logits.argmax(dim=-1, keepdim=True))
-        self.position.copy_(self.length + (self.position - self.length + 1) % GENERATED)
+        done = (self.position - self.length + 1) % GENERATED
+        likeliest = logits.argmax(dim=-1, keepdim=True)
+        self.tokens.copy_(torch.where(done == 0, self.first, likeliest))
+        self.position.copy_(self.length + done)
         return logits
 
     def begin_again(self) -> None:

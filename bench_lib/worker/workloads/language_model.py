@@ -74,6 +74,10 @@ class _Spec(Spec):
             raise ValueError(
                 f"{self.network} keeps no keys and values, and the task is {self.task}"
             )
+        if self.task in GENERATION and self.precision in AUTOCAST:
+            raise ValueError(
+                f"precision is {self.precision}, and the task is {self.task}; use bf16"
+            )
 
     @property
     def size(self) -> Size | LlamaSize:

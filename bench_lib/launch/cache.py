@@ -1,0 +1,26 @@
+"""The user's folder for what can be found out again."""
+
+from __future__ import annotations
+
+import functools
+import os
+import tempfile
+from pathlib import Path
+
+
+def cache_folder() -> Path:
+    """Return the folder, by the XDG convention; it may not be there yet.
+
+    A user without a home, as in some containers, has one for as long as the process lives.
+    """
+    if base := os.environ.get("XDG_CACHE_HOME"):
+        return Path(base) / "bench-lib"
+    try:
+        return Path.home() / ".cache" / "bench-lib"
+    except RuntimeError:
+        return Path(_for_now().name)
+
+
+@functools.cache
+def _for_now() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="bench-lib-")
