@@ -162,9 +162,8 @@ def _asked(target: str, arguments: Sequence[str], inputs: Sequence[str]) -> dict
             words, env=_environ(), capture_output=True, text=True, timeout=LIMIT_S, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise UserError(
-            f"{target} was not tried within {LIMIT_S:g} s; --input a smaller one"
-        ) from error
+        why = f"{target} was not tried within {LIMIT_S:g} s; --input a smaller one"
+        raise UserError(why) from error
     if done.returncode:
         lines = done.stderr.strip().splitlines() or ["it ended without a word"]
         raise UserError(f"{target}: {lines[-1]}")
@@ -185,7 +184,9 @@ def _write(adoption: Adoption, folder: Path) -> list[Path]:
     steps, matrix, test = (folder / name for name in (STEPS, MATRIX, TEST))
     rows = matrix.read_text() if matrix.exists() else ""
     if re.search(rf'^id = "{re.escape(adoption.case_id)}"$', rows, re.MULTILINE):
-        raise UserError(f"{matrix} has {adoption.case_id} already; change it there, or --batch-size N")
+        raise UserError(
+            f"{matrix} has {adoption.case_id} already; change it there, or --batch-size N"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     before = steps.read_text() if steps.exists() else HEADER
     if f"def {adoption.name}(" not in before:

@@ -44,7 +44,7 @@ class Drawn:
     """Whole numbers below this; None for normal ones."""
 
     def tensor(self, batch: int) -> Tensor:
-        """Return an input on the CPU, of shape (batch, *shape)."""
+        """Return an input on the CPU, of shape (batch, elements) or more dimensions."""
         if self.below is None:
             return torch.randn(batch, *self.shape)
         return torch.randint(0, self.below, (batch, *self.shape))
