@@ -35,6 +35,7 @@ ON_A_CPU = (
     ("autocast('cuda')", "autocast('cpu')"),
     ("device_ids=devices_to_run_on", "device_ids=None"),
     ("'dist_backend'] = \"nccl\"", "'dist_backend'] = \"gloo\""),
+    ("emit_nvtx(enabled=autograd_profiler)", "emit_nvtx(enabled=False)"),
     ("GradScaler('cuda')", "GradScaler('cpu')"),
     ('torch.autocast(device_type="cuda"', 'torch.autocast(device_type="cpu"'),
 )

@@ -125,11 +125,11 @@ def seen(target, *words):
 @pytest.mark.parametrize(
     ("words", "case_id"),
     [
-        ("Net --batch 2", "net-b2"),
-        ("Words --arg words=30 --batch 2", "words-b2"),
-        ("Small --batch 2", "small-b2"),
-        ("Odd --input a=4,8 --input b=8,4 --batch 2", "odd-b2"),
-        ("Config --batch 2", "config-b2"),
+        ("Net --batch-size 2", "net-b2"),
+        ("Words --arg words=30 --batch-size 2", "words-b2"),
+        ("Small --batch-size 2", "small-b2"),
+        ("Odd --input a=4,8 --input b=8,4 --batch-size 2", "odd-b2"),
+        ("Config --batch-size 2", "config-b2"),
         ("test_sorting", "test-sorting"),
         ("test_apart", "test-apart"),
     ],
@@ -171,7 +171,7 @@ def test_inputs_are_drawn_from_layers_signature_and_config(own):
         ("mine:Net --input image=big", "--input image=big; it has to be NAME=3,224,224"),
         ("mine:test_made", "the test needs made; give --arg made=VALUE"),
         ("mine:test_nothing", "the test never calls benchmark"),
-        ("mine:Net --folder ../elsewhere", "it has to be a path from here that can be imported"),
+        ("mine:Net --output ../elsewhere", "it has to be a path from here that can be imported"),
     ],
 )
 def test_what_cannot_be_known_is_one_line_that_says_what_to_give(own, run, words, expected):
@@ -189,7 +189,7 @@ def test_a_second_object_goes_behind_the_first_and_nothing_is_written_over(own, 
     test.write_text("# mine\n")
     assert run("mine:Net").status == 0
     assert run("mine:Small").status == 0
-    assert run("mine:Net --batch 4").status == 0
+    assert run("mine:Net --batch-size 4").status == 0
     assert list(cases_in(own / "perf_tests" / "matrix.toml")) == ["net-b8", "small-b8", "net-b4"]
     assert (own / "perf_tests" / "adopted.py").read_text().count("def net_step(") == 1
     assert test.read_text() == "# mine\n"
@@ -207,7 +207,7 @@ def test_a_step_that_accept_would_refuse_is_said_to_with_what_to_do(own, run, mo
     record = make_record(case=make_case(id="net-b8"), attempts=attempts)
     monkeypatch.setattr(adopt, "_newest", lambda _case_id: record)
     answer = run("mine:Net")
-    words = "measure on a quiet machine, --batch 64, or accept it with --force and say why"
+    words = "measure on a quiet machine, --batch-size 64, or accept it with --force and say why"
     assert (
         f"baseline accept would refuse it: iterations spread by 24%; the limit is 10%; {words}"
         in (answer.lines)

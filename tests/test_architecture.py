@@ -101,6 +101,7 @@ def test_a_worker_needs_only_torch_and_torchvision() -> None:
         "bench_lib.launch",
         "bench_lib.launch.faults",
         "bench_lib.launch.launchers",
+        "bench_lib.launch.launchers.gathered",
         "bench_lib.launch.launchers.launcher",
         "bench_lib.launch.launchers.mpirun",
         "bench_lib.launch.launchers.srun",

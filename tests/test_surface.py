@@ -115,7 +115,7 @@ ONE_NAME = {
     "--datatype": {"collectives"},  # nccl-tests', as --minbytes
     "--device": {"ops"},
     "--num-iters": {"ops"},
-    "--model": set(),  # --network
+    "--model": {"train"},  # the CIFAR-100 script's; elsewhere --network
     "--key": set(),  # --hardware
     "--gpus": {"submit"},  # Slurm's, as --nodes, --time and --mem; elsewhere ranks
     "--time": {"submit"},
@@ -175,6 +175,8 @@ ab --tier none
 ab --pairs x
 ab --pairs 1
 ab --env-b X
+adopt none
+adopt none:Thing --output /none
 ab --prefix-b "'"
 baseline accept --run none --reason x
 baseline accept --run latest --reason x --history afile

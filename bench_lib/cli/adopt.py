@@ -120,7 +120,7 @@ def adopt(
         typer.Argument(metavar="MODULE:OBJECT", help="A torch.nn.Module, a config, or a test."),
     ],
     *,
-    batch: Annotated[int, typer.Option(min=1, help="Items a step.")] = 8,
+    batch_size: Annotated[int, typer.Option(min=1, help="Items a step.")] = 8,
     arg: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="An argument that has no default."),
@@ -133,7 +133,7 @@ def adopt(
             help="An input without its batch: x=3,224,224, or ids=128:30000 for whole numbers.",
         ),
     ] = None,
-    folder: Annotated[
+    output: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder of the measuring tests, from here.")
     ] = FOLDER,
 ) -> None:
@@ -142,11 +142,11 @@ def adopt(
     name = re.sub(r"\W+", "_", target.partition(":")[2]).lower()
     is_test = found["kind"] == "test"
     words = name.replace("_", "-").strip("-")
-    case_id = words if is_test else f"{words}-b{batch}"
-    adoption = Adoption(target, f"{name}_step", case_id, None if is_test else batch, found)
-    written = _write(adoption, folder)
+    case_id = words if is_test else f"{words}-b{batch_size}"
+    adoption = Adoption(target, f"{name}_step", case_id, None if is_test else batch_size, found)
+    written = _write(adoption, output)
     say(f"{target} is a {found['kind']}; wrote {', '.join(map(str, written))}")
-    status = _measured(adoption, folder)
+    status = _measured(adoption, output)
     for line in [*_doubts(adoption), *_not_known(adoption)]:
         print(line)
     raise typer.Exit(status)
@@ -162,9 +162,8 @@ def _asked(target: str, arguments: Sequence[str], inputs: Sequence[str]) -> dict
             words, env=_environ(), capture_output=True, text=True, timeout=LIMIT_S, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise UserError(
-            f"{target} was not tried within {LIMIT_S:g} s; --input a smaller one"
-        ) from error
+        why = f"{target} was not tried within {LIMIT_S:g} s; --input a smaller one"
+        raise UserError(why) from error
     if done.returncode:
         lines = done.stderr.strip().splitlines() or ["it ended without a word"]
         raise UserError(f"{target}: {lines[-1]}")
@@ -181,11 +180,13 @@ def _environ() -> dict[str, str]:
 def _write(adoption: Adoption, folder: Path) -> list[Path]:
     """Write what is missing, behind what is there; raises UserError where it is there already."""
     if folder.is_absolute() or not all(part.isidentifier() for part in folder.parts):
-        raise UserError(f"--folder {folder}: it has to be a path from here that can be imported")
+        raise UserError(f"--output {folder}: it has to be a path from here that can be imported")
     steps, matrix, test = (folder / name for name in (STEPS, MATRIX, TEST))
     rows = matrix.read_text() if matrix.exists() else ""
     if re.search(rf'^id = "{re.escape(adoption.case_id)}"$', rows, re.MULTILINE):
-        raise UserError(f"{matrix} has {adoption.case_id} already; change it there, or --batch N")
+        raise UserError(
+            f"{matrix} has {adoption.case_id} already; change it there, or --batch-size N"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     before = steps.read_text() if steps.exists() else HEADER
     if f"def {adoption.name}(" not in before:
@@ -211,7 +212,7 @@ def _doubts(adoption: Adoption) -> list[str]:
     why = None if record is None else acceptance.unsteady(record)
     if why is None:
         return []
-    longer = "" if adoption.batch is None else f", --batch {8 * adoption.batch}"
+    longer = "" if adoption.batch is None else f", --batch-size {8 * adoption.batch}"
     remedy = f"measure on a quiet machine{longer}, or accept it with --force and say why"
     return [f"baseline accept would refuse it: {why}; {remedy}"]
 

@@ -44,7 +44,7 @@ class Drawn:
     """Whole numbers below this; None for normal ones."""
 
     def tensor(self, batch: int) -> Tensor:
-        """Return an input of a batch on the CPU."""
+        """Return an input on the CPU, of shape (batch, elements) or more dimensions."""
         if self.below is None:
             return torch.randn(batch, *self.shape)
         return torch.randint(0, self.below, (batch, *self.shape))
@@ -263,7 +263,10 @@ class _Benchmark:
 
 
 def benchmarked(test: Callable[..., Any], **arguments: Any) -> Callable[[], Any]:
-    """Return the step that a test gives to pytest-benchmark, the test's assertions passed."""
+    """Return the step that a test gives to pytest-benchmark, the test's assertions passed.
+
+    Raises UnknownError where it gives none.
+    """
     fixture = _Benchmark()
     test(benchmark=fixture, **arguments)
     if fixture.step is None:
