@@ -299,20 +299,13 @@ def test_a_published_figure_that_says_too_little_is_refused_with_its_case(tmp_pa
     assert refusal(tmp_path, document(cases={"x": case})) == f": case x: {problem}"
 
 
-@pytest.mark.parametrize(
-    ("figures", "problem"),
-    [
-        ({"rate": 12345}, "published.rate is inf; it has to be a number above 0"),
-        (
-            {"rate": 987, "low": 900, "high": 12345},
-            "published.rate is 987, and the range is 900 to inf",
-        ),
-    ],
-)
-def test_a_figure_that_no_number_holds_is_refused(tmp_path, figures, problem):
+@pytest.mark.parametrize("figures", [{"rate": 12345}, {"rate": 987, "low": 900, "high": 12345}])
+def test_a_figure_that_no_number_holds_is_refused(tmp_path, figures):
     """JSON has no infinity, and still a way to write one."""
     text = json.dumps(document(cases={"x": published(**figures)})).replace("12345", "1e999")
-    assert refusal(tmp_path, text) == f": case x: {problem}"
+    assert refusal(tmp_path, text) == (
+        " is not JSON: 1e999 is no number; restore it from version control"
+    )
 
 
 def test_a_slow_rate_and_a_range_of_one_figure_are_figures(tmp_path):
