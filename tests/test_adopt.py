@@ -138,6 +138,7 @@ def test_what_is_written_builds_a_step_that_runs(own, run, words, case_id):
     """By the matrix, the factory and the test that are in the repository now."""
     answer = run(f"mine:{words}")
     assert answer.status == 0, answer.err
+    assert "gate" in (own / "perf_tests" / "matrix.toml").read_text()
     (case,) = cases_in(own / "perf_tests" / "matrix.toml").values()
     assert case.id == case_id
     workload = build(case, Setting(torch.device("cpu")))

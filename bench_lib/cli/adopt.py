@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 FOLDER = Path("perf_tests")
 """Where pytest's plugin and ``baseline record`` look without being told."""
 STEPS, MATRIX, TEST = "adopted.py", "matrix.toml", "test_factories.py"
+TIER = "smoke"
+"""Of a machine without a GPU; in a new matrix the gate's tier has the same cases."""
+NEW_MATRIX = f'[gate]\nextends = "{TIER}"\n'
 LIMIT_S = 600.0
 HEADER = '"""Steps that bench-lib measures, written by ``bench-lib adopt``; yours to change."""\n'
 TEST_TEXT = '''"""Steps of this repository: ``[[<tier>.factory]]`` in the matrix."""
@@ -85,7 +88,7 @@ class Adoption:
             "def step():",
             f"    return network({call})",
             "",
-            "return Workload(step, items_per_step=batch_size)",
+            'return Workload(step, items_per_step=batch_size, item="sample")',
         ]
         return self._function("setting, batch_size", f"A forward pass of {name}.", body)
 
@@ -98,7 +101,7 @@ class Adoption:
         """Return the matrix's row, which the worker finds from this folder."""
         module = ".".join([*folder.parts, STEPS.removesuffix(".py")])
         lines = [
-            "[[gate.factory]]",
+            f"[[{TIER}.factory]]",
             f'id = "{self.case_id}"',
             f'target = "{module}:{self.name}"',
         ]
@@ -182,7 +185,7 @@ def _write(adoption: Adoption, folder: Path) -> list[Path]:
     if folder.is_absolute() or not all(part.isidentifier() for part in folder.parts):
         raise UserError(f"--output {folder}: it has to be a path from here that can be imported")
     steps, matrix, test = (folder / name for name in (STEPS, MATRIX, TEST))
-    rows = matrix.read_text() if matrix.exists() else ""
+    rows = matrix.read_text() if matrix.exists() else NEW_MATRIX
     if re.search(rf'^id = "{re.escape(adoption.case_id)}"$', rows, re.MULTILINE):
         raise UserError(
             f"{matrix} has {adoption.case_id} already; change it there, or --batch-size N"
@@ -200,6 +203,7 @@ def _write(adoption: Adoption, folder: Path) -> list[Path]:
 def _measured(adoption: Adoption, folder: Path) -> int:
     """Run the test once, in front; returns its exit status."""
     words = [str(folder / TEST), "-k", adoption.case_id, "--perf-matrix", str(folder / MATRIX)]
+    words += ["--perf-tier", TIER]
     say(f"PYTHONPATH=. pytest {' '.join(words)}")
     return subprocess.call([sys.executable, "-m", "pytest", *words], env=_environ())
 
