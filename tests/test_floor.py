@@ -71,6 +71,18 @@ def test_odd_sizes_have_a_floor_of_their_own() -> None:
     assert floor.problem(case(), slow, MI300X) is not None
 
 
+@pytest.mark.parametrize(("share", "is_fine"), [(0.1, True), (0.07, True), (0.06, False)])
+def test_a_product_that_memory_binds_has_the_floor_of_memory(share: float, is_fine: bool) -> None:
+    """Of sixteen rows, so that each number of the matrix serves 16 sums."""
+    rows, size = 16, 8192
+    moved = 2 * (2 * rows * size + size**2)
+    seconds = moved / 5300e9 / share
+    skinny = gemm(seconds, flops_per_step=2.0 * rows * size**2, least_bytes_per_step=moved)
+    problem = floor.problem(case("16-8192-8192"), skinny, MI300X)
+    assert (problem is None) is is_fine
+    assert is_fine or "a healthy gemm that memory binds reaches 6.7%" in str(problem)
+
+
 @pytest.mark.parametrize(
     ("this", "measurement", "device"),
     [
