@@ -26,6 +26,8 @@ LABELS = {
 """By precision, the arithmetic of matrix products and of convolutions, as ERRORS names them."""
 OPERATIONS = {"gemm": "a matrix product", "conv": "a convolution"}
 NETWORKS = ("network", "training", "cifar")
+ALLOWED_ON_AMD = "HIPBLASLT_ALLOW_TF32"
+"""At ``1`` this variable has AMD's products take TF32; torch's switch alone does not."""
 WINOGRAD = 8.0
 """A convolution by Winograd's algorithm may be off by so many times as much as a product."""
 
@@ -48,6 +50,21 @@ def operations(workload: str, params: Mapping[str, object]) -> Sequence[str]:
     if workload == "language_model":
         return ["gemm"]
     return list(OPERATIONS) if workload in NETWORKS else []
+
+
+def why_no_tf32_on_amd(arch: str, environ: Mapping[str, str], *, products: bool) -> str | None:
+    """Say why work on an AMD GPU has no TF32, and what to do; None where it has.
+
+    Its time may rest on ``products`` of matrices alone.  Torch's switch does not reach MIOpen's
+    convolutions (pytorch PR 190711).
+    """
+    if not products:
+        return "on AMD TF32 does not reach MIOpen, whose convolutions stay in FP32; use fp32"
+    if not arch.startswith("gfx94"):
+        return f"{arch or 'this GPU'} has no TF32, and MI300 (gfx94x) has; use fp32"
+    if environ.get(ALLOWED_ON_AMD) != "1":
+        return f"on AMD products take TF32 only with {ALLOWED_ON_AMD}=1; set that, or use fp32"
+    return None
 
 
 def answered(error: float) -> str:
