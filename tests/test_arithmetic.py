@@ -13,14 +13,24 @@ from typing import Any
 
 import pytest
 import torch
-from builders import make_case, make_measurement
+from builders import make_case, make_hardware, make_measurement
+from quickly import one_thread
 
-from bench_lib.formulas.arithmetic import ERRORS, LABELS, answered, operations, proof, refusal
+from bench_lib import backends
+from bench_lib.formulas.arithmetic import (
+    ERRORS,
+    LABELS,
+    answered,
+    coarser,
+    finer,
+    operations,
+    proof,
+)
 from bench_lib.worker import arithmetic, context
 from bench_lib.worker.arithmetic import WrongArithmeticError, prove
-from bench_lib.worker.device import libraries
+from bench_lib.worker.device import libraries, set_precision
 from bench_lib.worker.measure import MeasuringContext
-from bench_lib.worker.workloads import Setting
+from bench_lib.worker.workloads import Setting, UnsupportedError
 
 CPU = torch.device("cpu")
 BOTH = ["gemm", "conv"]
@@ -31,8 +41,13 @@ BOTH = ["gemm", "conv"]
 
 @pytest.mark.parametrize("name", ERRORS)
 def test_each_arithmetic_is_known_by_its_error(name: str) -> None:
-    """Twice as much or half as much is still the same."""
-    assert {answered(ERRORS[name] * factor) for factor in (0.5, 1, 2)} == {name}
+    """Operands that are cut off, and not rounded, have 2.66 times the error."""
+    assert {answered(ERRORS[name] * factor) for factor in (0.7, 1, 2.66)} == {name}
+
+
+def refusal(precision: str, errors: dict[str, float]) -> str | None:
+    """Say why a device that has no larger size to show is refused."""
+    return coarser(precision, errors) or next(iter(finer(precision, errors).values()), None)
 
 
 @pytest.mark.parametrize("precision", LABELS)
@@ -76,9 +91,27 @@ def test_another_arithmetic_is_refused_by_name(
 
 
 def test_winograd_has_a_bound_of_its_own() -> None:
-    """A convolution in FP32 may be off by more than a product, and is not TF32."""
-    assert refusal("fp32", {"gemm": 3e-7, "conv": 5e-6}) is None
-    assert refusal("fp32", {"gemm": 5e-6}) is not None
+    """F(6,3) in FP32 is off by more than a product, and is not TF32."""
+    assert refusal("fp32", {"gemm": 3e-7, "conv": 3.3e-6}) is None
+    assert refusal("fp32", {"gemm": 3.3e-6}) is not None
+    assert refusal("fp32", {"conv": 6e-6}) is not None
+
+
+@pytest.mark.parametrize("operation", BOTH)
+@pytest.mark.parametrize("precision", ["tf32", "fp16", "amp-fp16"])
+def test_tf32_that_is_cut_off_is_still_tf32_and_bf16_is_not(precision: str, operation: str) -> None:
+    """A convolution has no room more, or BF16 would pass."""
+    assert refusal(precision, {operation: 7.7e-4}) is None
+    said = refusal(precision, {operation: 2.4e-3})
+    assert said is not None
+    assert said.startswith(f"the device answered bf16 in {precision}")
+
+
+def test_fp8_is_no_bf16_in_a_convolution_either() -> None:
+    """Winograd's room is FP32's alone."""
+    said = refusal("bf16", {"conv": 3.7e-2})
+    assert said is not None
+    assert said.startswith("the device answered fp8 in bf16")
 
 
 @pytest.mark.parametrize(
@@ -176,6 +209,76 @@ def test_tf32_that_is_fp32_is_refused_and_tf32_is_not(
     assert set(prove("tf32", CPU, BOTH)) == {*BOTH}
 
 
+def test_operands_of_tf32_may_be_cut_off(in_place_of_fp32: Callable[..., None]) -> None:
+    """As some units do; the error is then 2.7 times that of rounding, and not yet BF16's."""
+
+    def cut_off(operand: torch.Tensor) -> torch.Tensor:
+        mantissa, exponent = torch.frexp(operand.double())
+        return torch.ldexp(torch.trunc(mantissa * 2**11) / 2**11, exponent).float()
+
+    in_place_of_fp32(cut_off)
+    errors = prove("tf32", CPU, BOTH)
+    assert {name: 7e-4 < error < 8.5e-4 for name, error in errors.items()} == dict.fromkeys(
+        BOTH, True
+    )
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> arithmetic.Sizes:
+    """Have this CPU show a larger size too, as GPUs do."""
+    sizes = arithmetic.Sizes(256, 3, 32, 14)
+    monkeypatch.setitem(arithmetic.LARGE, "cpu", sizes)
+    return sizes
+
+
+def only_large(
+    sizes: arithmetic.Sizes, to: Callable[[torch.Tensor], torch.Tensor]
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Round the operands of large work, and leave those of little work."""
+    ours = {(sizes.matrix,) * 2, (sizes.images, sizes.channels, sizes.width, sizes.width)}
+    ours.add((sizes.channels, sizes.channels, 3, 3))
+    return lambda operand: to(operand) if tuple(operand.shape) in ours else operand
+
+
+def test_little_work_may_take_an_fp32_kernel_where_tf32_is_allowed(
+    in_place_of_fp32: Callable[..., None], large: arithmetic.Sizes
+) -> None:
+    """What is allowed need not be taken; the error is then that of the large size."""
+    in_place_of_fp32(only_large(large, rounded(11)))
+    errors = prove("tf32", CPU, BOTH)
+    assert {name: answered(error) for name, error in errors.items()} == dict.fromkeys(BOTH, "tf32")
+
+
+@pytest.mark.parametrize("operation", BOTH)
+def test_what_is_fp32_in_a_large_size_too_is_refused(
+    large: arithmetic.Sizes, operation: str
+) -> None:
+    """By the error of little work."""
+    assert large.matrix
+    with pytest.raises(WrongArithmeticError, match="the device answered fp32 in tf32"):
+        prove("tf32", CPU, [operation])
+
+
+@pytest.mark.parametrize("operation", BOTH)
+def test_what_is_coarser_in_a_large_size_is_refused(
+    in_place_of_fp32: Callable[..., None], large: arithmetic.Sizes, operation: str
+) -> None:
+    """A second look is no way around the first one's rule."""
+    in_place_of_fp32(only_large(large, rounded(8)))
+    with pytest.raises(WrongArithmeticError, match="the device answered bf16 in tf32"):
+        prove("tf32", CPU, [operation])
+
+
+def test_what_is_coarser_is_refused_at_once(
+    in_place_of_fp32: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing large is computed, even if another operation is finer; here that would fail."""
+    monkeypatch.setitem(arithmetic.LARGE, "cpu", arithmetic.Sizes(-1, -1, -1, -1))
+    in_place_of_fp32(lambda operand: rounded(8)(operand) if operand.ndim == 4 else operand)
+    with pytest.raises(WrongArithmeticError, match="the device answered bf16 in tf32"):
+        prove("tf32", CPU, BOTH)
+
+
 def test_a_proof_leaves_torch_as_it_was() -> None:
     """Its switches, and its random numbers."""
     torch.manual_seed(7)
@@ -184,6 +287,63 @@ def test_a_proof_leaves_torch_as_it_was() -> None:
     with contextlib.suppress(WrongArithmeticError):
         prove("tf32", CPU, BOTH)
     assert (torch.rand(1), torch.get_float32_matmul_precision()) == (drawn, precision)
+
+
+# --- TF32 on AMD -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def on_amd(monkeypatch: pytest.MonkeyPatch) -> Callable[..., torch.device]:
+    """Have torch see an AMD GPU, as far as setting a precision asks for one."""
+
+    def make(arch: str = "gfx942:sramecc+:xnack-", allowed: str | None = None) -> torch.device:
+        seen = SimpleNamespace(gcnArchName=arch, major=9)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: seen)
+        monkeypatch.setattr(torch.version, "hip", "7.0")
+        monkeypatch.delenv("HIPBLASLT_ALLOW_TF32", raising=False)
+        if allowed is not None:
+            monkeypatch.setenv("HIPBLASLT_ALLOW_TF32", allowed)
+        return torch.device("cuda", 0)
+
+    return make
+
+
+@pytest.mark.parametrize("precision", ["tf32", "tf32-conv"])
+def test_networks_in_tf32_are_skipped_on_amd_whatever_is_set(
+    on_amd: Callable[..., torch.device], precision: str
+) -> None:
+    """MIOpen does not hear torch's switch; and the studies, which ask the backend, agree."""
+    device = on_amd(allowed="1")
+    with pytest.raises(UnsupportedError, match=r"does not reach MIOpen.*use fp32"):
+        set_precision(precision, device)
+    hardware = make_hardware(vendor="amd", arch="gfx942", peak_tflops={"tf32": 653.7})
+    assert not backends.of(hardware).has_tf32(hardware)
+
+
+@pytest.mark.parametrize(
+    ("about", "remedy"),
+    [
+        ({}, "set that, or use fp32"),
+        ({"allowed": "0"}, "only with HIPBLASLT_ALLOW_TF32=1"),
+        ({"allowed": "1", "arch": "gfx90a"}, "gfx90a has no TF32"),
+        ({"allowed": "1"}, None),
+    ],
+    ids=["not set", "set to 0", "MI200", "allowed"],
+)
+def test_products_in_tf32_are_skipped_on_amd_unless_they_are_allowed(
+    on_amd: Callable[..., torch.device],
+    about: dict[str, str],
+    remedy: str | None,
+) -> None:
+    """By the variable that hipBLASLt reads, on MI300."""
+    device = on_amd(**about)
+    if remedy is None:
+        with one_thread():
+            set_precision("tf32", device, products=True)
+            assert torch.get_float32_matmul_precision() == "high"
+        return
+    with pytest.raises(UnsupportedError, match=remedy):
+        set_precision("tf32", device, products=True)
 
 
 # --- in a worker -------------------------------------------------------------------------

@@ -205,7 +205,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Setting]:
     def make(memory: int = 2**30, **properties: Any) -> Setting:
         seen = SimpleNamespace(total_memory=memory, **properties)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: seen)
-        monkeypatch.setattr(module, "set_precision", lambda _precision, _device: None)
+        monkeypatch.setattr(module, "set_precision", lambda *_, **__: None)
         monkeypatch.setattr(module, "_Fresh", lambda *_: None)
         monkeypatch.setitem(module.CACHE_BYTES, "cuda", 2048)
         return Setting(torch.device("cuda", 0))
@@ -366,6 +366,23 @@ def test_where_there_is_no_fp8_its_cases_are_skipped(monkeypatch, gpu, hip, prop
         build(case, gpu(**properties))
     with pytest.raises(UnsupportedError, match="FP8 products need a GPU"):
         built(case)
+
+
+@pytest.mark.parametrize(("op", "products"), [("gemm", True), ("conv2d", False)])
+def test_of_operators_only_gemm_is_products_alone(
+    monkeypatch: pytest.MonkeyPatch, op: str, products: bool
+) -> None:
+    """Where the worker sets the precision."""
+    said: list[bool] = []
+
+    def stop(*_: object, products: bool) -> None:
+        said.append(products)
+        raise UnsupportedError("seen")
+
+    monkeypatch.setattr(module, "set_precision", stop)
+    with pytest.raises(UnsupportedError, match="seen"):
+        built(tiny(op))
+    assert said == [products]
 
 
 def test_tf32_on_a_cpu_is_a_skip() -> None:

@@ -120,7 +120,7 @@ class Backend(Protocol):
         return {}
 
     def has_tf32(self, device: Hardware) -> bool:
-        """Whether TF32 is worth measuring on a device."""
+        """Whether networks in TF32 are worth measuring on a device."""
         return "tf32" in device.peak_tflops
 
     def profilers(self) -> Profilers | None:

@@ -337,11 +337,12 @@ class HeldDevice:
     ) -> list[Attempt]:
         """Measure a case in a process.
 
-        Once more where something disturbed the first look, and once more where it was the
-        hardware, after giving that some time; what the hardware spoils again stays discarded.
+        Once more where something disturbed the first look, once more where it was below its
+        floor, and once more where it was the hardware, after giving that some time.  What the
+        hardware spoils again stays discarded, and what is below its floor again is a fault.
         """
         attempts: list[Attempt] = []
-        disturbed = waited = False
+        disturbed = waited = sank = False
         waited_s = 0.0
         numerics: Numerics | None = None
         while True:
@@ -359,7 +360,8 @@ class HeldDevice:
             cause = self._spoilt_by(case, attempt)
             if waited:
                 self._cooling.note(helped=cause is None)
-            if cause is None and (below := self._below_floor(case, attempt)) is not None:
+            below = self._below_floor(case, attempt) if cause is None else None
+            if below is not None and sank:
                 fault = Fault("floor", below, "measure")
                 return [*attempts, replace(attempt, accepted=False, discarded=below, fault=fault)]
             if cause is not None:
@@ -367,6 +369,8 @@ class HeldDevice:
                 again = waited = not waited and self._cooling.wait(f"{case.id}: {cause}")
                 waited_s = time.monotonic() - begin
                 why = cause
+            elif below is not None:
+                why, again, sank = below, True, True
             elif not disturbed and attempt.measurement is not None:
                 why = disturbance(attempt.measurement)
                 disturbed = again = why is not None
@@ -600,8 +604,13 @@ class HeldDevice:
         return "; ".join(filter(None, causes)) or None
 
     def _below_floor(self, case: Case, attempt: Attempt) -> str | None:
-        """Say how far below its floor of physics a measurement is; None where it is not."""
+        """Say how far below its floor of physics a measurement is; None where it is not.
+
+        Floors are those of GPUs; how much of a CPU's peak is healthy nobody has measured.
+        """
         if attempt.measurement is None or case.launch.ranks > 1:
+            return None
+        if not backends.is_gpu(self.device):
             return None
         if any(not 0 < each < math.inf for each in attempt.measurement.iteration_s):
             return None  # times that no clock gives are judged elsewhere

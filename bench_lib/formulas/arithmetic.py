@@ -13,6 +13,10 @@ from bench_lib.model import Case
 
 ERRORS = {"fp32": 3e-7, "three bf16": 4e-6, "tf32": 2.9e-4, "bf16": 2.4e-3, "fp8": 3.7e-2}
 """Relative errors in the Frobenius norm, the finest first.  FP16 has TF32's mantissa."""
+MOST = {"fp32": 1.5e-6, "three bf16": 3.4e-5, "tf32": 1.5e-3, "bf16": 9.4e-3, "fp8": math.inf}
+"""The most that each is off by.  Operands that are cut off, not rounded, have 2.7 times the error:
+TF32's 7.7e-4.  Nothing rounds better than to the nearest number, so that BF16 has no less than
+2.4e-3."""
 LABELS = {
     "fp32": ("fp32", "fp32"),
     "tf32": ("tf32", "tf32"),
@@ -26,8 +30,11 @@ LABELS = {
 """By precision, the arithmetic of matrix products and of convolutions, as ERRORS names them."""
 OPERATIONS = {"gemm": "a matrix product", "conv": "a convolution"}
 NETWORKS = ("network", "training", "cifar")
-WINOGRAD = 8.0
-"""A convolution by Winograd's algorithm may be off by so many times as much as a product."""
+ALLOWED_ON_AMD = "HIPBLASLT_ALLOW_TF32"
+"""At ``1`` this variable has AMD's products take TF32; torch's switch alone does not."""
+WINOGRAD = 3.0
+"""An FP32 convolution by Winograd's algorithm may be off by so many times as much as a product:
+F(6,3) by 3.3e-6.  Other arithmetics have as much room in MOST already."""
 
 
 def proof(case: Case) -> tuple[str, ...] | None:
@@ -50,34 +57,63 @@ def operations(workload: str, params: Mapping[str, object]) -> Sequence[str]:
     return list(OPERATIONS) if workload in NETWORKS else []
 
 
+def why_no_tf32_on_amd(arch: str, environ: Mapping[str, str], *, products: bool) -> str | None:
+    """Say why work on an AMD GPU has no TF32, and what to do; None where it has.
+
+    Its time may rest on ``products`` of matrices alone.  Torch's switch does not reach MIOpen's
+    convolutions (pytorch PR 190711).
+    """
+    if not products:
+        return "on AMD TF32 does not reach MIOpen, whose convolutions stay in FP32; use fp32"
+    if not arch.startswith("gfx94"):
+        return f"{arch or 'this GPU'} has no TF32, and MI300 (gfx94x) has; use fp32"
+    if environ.get(ALLOWED_ON_AMD) != "1":
+        return f"on AMD products take TF32 only with {ALLOWED_ON_AMD}=1; set that, or use fp32"
+    return None
+
+
 def answered(error: float) -> str:
     """Name the arithmetic with such an error, as a fraction; ``fp8`` where it is beyond others."""
     if not math.isfinite(error):
         return "a shorter range"
-    return min(ERRORS, key=lambda name: abs(math.log(max(error, 1e-12) / ERRORS[name])))
+    return next(name for name, most in MOST.items() if error <= most)
 
 
-def refusal(precision: str, errors: Mapping[str, float]) -> str | None:
-    """Say which arithmetic answered in place of a precision's; None where it was the right one.
+def coarser(precision: str, errors: Mapping[str, float]) -> str | None:
+    """Say which coarser arithmetic answered in place of a precision's; None where none did.
 
-    ``errors`` are those of some of OPERATIONS, as fractions.  Coarser arithmetic is not what the
-    label says, and finer one has not the speed that TF32 is measured for.
+    ``errors`` are those of some of OPERATIONS, as fractions.
     """
-    for number, operation in enumerate(OPERATIONS):
-        if operation not in errors or precision not in LABELS:
-            continue
-        wanted, error = LABELS[precision][number], errors[operation]
-        slack = WINOGRAD if operation == "conv" else 1.0
-        found = answered(error)
-        is_coarser = found not in ERRORS or _place(answered(error / slack)) > _place(wanted)
-        is_finer = wanted == "tf32" and "tf32" in precision and _place(found) < _place(wanted)
-        if is_coarser or is_finer:
-            return (
-                f"the device answered {found} in {precision}: the error of "
-                f"{OPERATIONS[operation]} against FP64 is {error:.1e}, and that of {wanted} "
-                f"would be {ERRORS[wanted]:.1e}"
-            )
+    for operation, error in errors.items():
+        wanted = _wanted(precision, operation)
+        slack = WINOGRAD if (operation, wanted) == ("conv", "fp32") else 1.0
+        if _place(answered(error / slack)) > _place(wanted):
+            return _refused(precision, operation, error)
     return None
+
+
+def finer(precision: str, errors: Mapping[str, float]) -> dict[str, str]:
+    """Say by operation which finer arithmetic answered where TF32 is claimed, and its speed."""
+    return {
+        operation: _refused(precision, operation, error)
+        for operation, error in errors.items()
+        if "tf32" in precision
+        and _wanted(precision, operation) == "tf32"
+        and _place(answered(error)) < _place("tf32")
+    }
+
+
+def _refused(precision: str, operation: str, error: float) -> str:
+    wanted = _wanted(precision, operation)
+    return (
+        f"the device answered {answered(error)} in {precision}: the error of "
+        f"{OPERATIONS[operation]} against FP64 is {error:.1e}, and that of {wanted} "
+        f"would be {ERRORS[wanted]:.1e}"
+    )
+
+
+def _wanted(precision: str, operation: str) -> str:
+    return LABELS[precision][list(OPERATIONS).index(operation)]
 
 
 def _place(arithmetic: str) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from bench_lib.formulas.arithmetic import why_no_tf32_on_amd
 from bench_lib.model import QUANTIZED, Device
 from bench_lib.worker.workload import Setting, UnsupportedError
 
@@ -183,16 +184,15 @@ STORED = {
 """What weights and images are kept in; linear layers that are quantized keep theirs in a byte."""
 
 
-def set_precision(precision: str, device: torch.device) -> None:
+def set_precision(precision: str, device: torch.device, *, products: bool = False) -> None:
     """Set torch's process-wide switches for a precision: TF32 on for ``tf32``, else off.
 
     ``tf32-conv`` has it on in convolutions alone, which is how torch starts on NVIDIA GPUs.
-    Raises UnsupportedError where the device has no such arithmetic.
+    With ``products`` the work is products of matrices and nothing else.  Raises UnsupportedError
+    where the device has no such arithmetic.
     """
     if precision in ("tf32", "tf32-conv"):
-        _require_tf32(device)
-    if precision == "tf32-conv" and torch.version.hip is not None:
-        raise UnsupportedError("on AMD torch's default is FP32 in convolutions too; use fp32")
+        _require_tf32(device, products=products)
     if precision in ("bf16", "amp-bf16") and device.type == "cuda":
         with contextlib.suppress(AssertionError):
             if not torch.cuda.is_bf16_supported():
@@ -231,13 +231,14 @@ def layout_of(memory_format: str) -> torch.memory_format:
     return torch.channels_last if memory_format == "nhwc" else torch.contiguous_format
 
 
-def _require_tf32(device: torch.device) -> None:
+def _require_tf32(device: torch.device, *, products: bool) -> None:
     if device.type != "cuda":
         raise UnsupportedError("TF32 exists on GPUs only; use fp32 on a CPU")
     properties: Any = torch.cuda.get_device_properties(device)
     if torch.version.hip is not None:
-        if not str(getattr(properties, "gcnArchName", "")).startswith("gfx94"):
-            raise UnsupportedError(f"{properties.gcnArchName} has no TF32; MI300 (gfx94x) has")
+        arch = str(getattr(properties, "gcnArchName", ""))
+        if reason := why_no_tf32_on_amd(arch, os.environ, products=products):
+            raise UnsupportedError(reason)
     elif properties.major < 8:
         raise UnsupportedError("TF32 needs an NVIDIA GPU of compute capability 8.0 or later")
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from bench_lib.backends.amd import files, kfd, machine, visible
 from bench_lib.backends.backend import Backend, Build, Software
 from bench_lib.backends.sysfs import ROOT, present
+from bench_lib.formulas.arithmetic import why_no_tf32_on_amd
 from bench_lib.model import Device, Environment, Hardware
 
 if TYPE_CHECKING:
@@ -93,12 +94,8 @@ class AMD(Backend):
         return {} if cold else machine.conditions(environment.caches)
 
     def has_tf32(self, device: Hardware) -> bool:
-        """Say no: torch's switch does not reach MIOpen's convolutions (pytorch PR 190711).
-
-        Products take it only with HIPBLASLT_ALLOW_TF32=1.  What is labelled TF32 all the same
-        is proved, and refused where the device answers FP32.
-        """
-        return False
+        """Say no for networks, as workers do; products alone may take it."""
+        return why_no_tf32_on_amd(device.arch or "", {}, products=False) is None
 
     def profilers(self) -> Profilers:
         """Return ROCm's."""

@@ -54,7 +54,7 @@ def operator(setting: Setting, **params: Any) -> Workload:
     total = memory_bytes(device)
     host = memory_bytes(torch.device("cpu"))
     _require(operation, device, total, host)
-    set_precision(operation.precision, device)
+    set_precision(operation.precision, device, products=operation.family == "gemm")
     fresh = _Fresh(operation, device, setting.rank)
     wanted = sets_wanted(operation, device)
     count = sets_that_fit(operation, wanted, total, host) if operation.rotate else 1
