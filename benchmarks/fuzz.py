@@ -306,7 +306,7 @@ def read_history(path: Path) -> None:
     """Read a run's file as the archive does, and show it."""
     data = path.read_bytes()
     split(path, data, 0)
-    run, _ = history.unfold(path, data)
+    run = history.unfold(path, data)
     records = list(run.records.values())
     console.table(console.HEADINGS, console.summary_rows(records), 100)
     for record in records:

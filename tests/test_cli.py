@@ -147,7 +147,7 @@ def test_the_commands_are_these(cli):
     names = {
         (): [
             *("env", "judge", "ab", "compare", "selfcheck", "report", "profile", "micro"),
-            *("ops", "collectives", "scaling", "submit", "train", "baseline", "history"),
+            *("ops", "collectives", "scaling", "submit", "train", "adopt", "baseline", "history"),
             "exercise",
         ],
         ("train",): ["cifar100", "cifar10-table"],
@@ -1556,7 +1556,10 @@ def test_an_export_needs_a_form(cli, history):
     answer = cli("history", "export", "latest")
     assert (answer.status, answer.err) == (
         2,
-        "bench-lib: error: name one form to export to: --pytest-benchmark, --csv or --parquet\n",
+        (
+            "bench-lib: error: name one form to export to: --pytest-benchmark, "
+            "--github-action-benchmark, --csv or --parquet\n"
+        ),
     )
 
 

@@ -247,9 +247,8 @@ def test_an_outside_profiler_without_a_gpu_is_refused_before_a_worker_starts(
 ) -> None:
     """It would see nothing, minutes later."""
     cpu = make_hardware(vendor="cpu", key="cpu-2c", uuid=None, bdf=None, peak_tflops={})
-    monkeypatch.setattr("bench_lib.backends.detect", lambda: [cpu])
     monkeypatch.setattr("bench_lib.engine.profiles.with_vendors", lambda *_a, **_k: 1 / 0)
-    answer = profile(CASE, "--tool", "rocm")
+    answer = profile(CASE, "--tool", "rocm", device=cpu)
     assert answer.status == 1
     assert "--tool rocm looks into a GPU, and there is none here" in answer.err
 
@@ -456,8 +455,8 @@ def test_a_timeline_comes_from_the_run_of_the_kernels(profile, worker, rocm) -> 
         ("rocprof", DEVICE, (1, "--timeline: rocprof leaves none; rocprofv3 does")),
         (
             "rocm",
-            make_hardware(vendor="cpu", key="cpu-x"),
-            (1, "--timeline: cpu-x is no GPU that rocprofv3 sees"),
+            make_hardware(vendor="nvidia", key="h100"),
+            (1, "--timeline: h100 is no GPU that rocprofv3 sees"),
         ),
     ],
 )

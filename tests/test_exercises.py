@@ -311,7 +311,7 @@ def test_lists_are_read_with_blanks_around_the_names():
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("", "--precision names nothing; write a list as in fp32,int8"),
+        ("", "--precision names nothing; write a list as in fp32,fp8-weights"),
         (" , ", "--precision names nothing"),
         ("fp32,", "--precision is 'fp32,', with nothing between commas"),
         ("fp32,fp61", "--precision: unknown precision 'fp61'; did you mean fp16"),
@@ -494,7 +494,7 @@ def test_iterations_that_spread_too_far_are_named_below_the_table():
         ({"vendor": "cpu", "peak_tflops": {}}, "infer", "fp32 bf16 amp-bf16"),
         ({"vendor": "cpu", "peak_tflops": {}}, "train", "fp32 amp-bf16"),
         ({}, "infer", "fp32 fp16 bf16 amp-fp16 amp-bf16 int8"),
-        ({"peak_tflops": {"tf32": 653.7}}, "train", "fp32 tf32 fp16 bf16 amp-fp16 amp-bf16"),
+        ({"peak_tflops": {"tf32": 653.7}}, "train", "fp32 fp16 bf16 amp-fp16 amp-bf16"),
         ({"vendor": "nvidia"}, "train", "fp32 tf32 fp16 bf16 amp-fp16 amp-bf16"),
     ],
 )

@@ -300,10 +300,9 @@ def test_what_was_set_on_purpose_is_recorded_whatever_it_is_called(tmp_path: Pat
     """It is the change under test; a secret's name is enough."""
     environ = {"MINE": "redis://me:hunter2@host", "MY_TOKEN": "hunter2", "OTHER": "1"}
     told = ("MINE", "MY_TOKEN")
-    assert collect(tmp_path, environ, tmp_path, told).variables == {
-        "MINE": "redis://***@host",
-        "MY_TOKEN": "***",
-    }
+    found = collect(tmp_path, environ, tmp_path, told).variables
+    assert set(found) == set(told)
+    assert all(value.startswith("hidden ") for value in found.values())
 
 
 @pytest.mark.parametrize(

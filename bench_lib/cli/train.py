@@ -157,7 +157,7 @@ def cifar100(
     session = _session("train-cifar100", "cifar100", source, keeping)
 
     def each(record: Record) -> None:
-        if record.case == cases[training.TOGETHER]:
+        if record.case.id == cases[training.TOGETHER].id:
             for line in training.step_lines(record)[:steps]:
                 print(line, flush=True)
 

@@ -482,7 +482,7 @@ class HeldDevice:
             for n, device in enumerate(self._all_devices)
             if n in names and device.index != self.device.index
         }
-        seen = self._neighbours.seen(*measurement.window_s, ranks=others, own=self._own)
+        seen = self._neighbours.seen(*measurement.window_s, ranks=others, own=self._own())
         # One driver lies alike of all its devices.
         return {
             name: trust.without(each, self._set_aside.get(each.source, ()))
@@ -635,17 +635,16 @@ class HeldDevice:
     def _seen_between(self, begin_s: float, end_s: float, *besides: int) -> Telemetry | None:
         if self._watcher is None:
             return None
-        seen = self._watcher.window(begin_s, end_s, own=[*self._own, *besides] if self._own else [])
+        seen = self._watcher.window(begin_s, end_s, own=self._own(*besides))
         return seen and trust.without(seen, self._set_aside.get(seen.source, ()))
 
-    @property
-    def _own(self) -> list[int]:
-        """The processes of ours; empty where nobody can be told from us."""
+    def _own(self, *besides: int) -> list[int]:
+        """Return our processes; nothing where nobody can be told from us."""
         # A container counts its processes in its own way.
         if any(self._all_sides[name].command_prefix for name in self._started):
             return []
         workers = (pid for processes in self._sides.values() for pid in processes.pids)
-        return [*workers, *self._companion.pids, *self._besides]
+        return [*workers, *self._companion.pids, *self._besides, *besides]
 
     # ---- environment ----------------------------------------------------------------------
 
