@@ -643,8 +643,8 @@ class SlowDown:
 
     since: str
     """When the first slower night began: UTC, ISO 8601."""
-    run_id: str
-    """The first slower night's run."""
+    run: str
+    """Id of the first slower night's run."""
     cases: list[str]
     """Their ids, those that slowed down most first."""
     shared: str

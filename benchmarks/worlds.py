@@ -483,7 +483,7 @@ def missed(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         first = row["found"].get("first")
         if world == NOTHING and first and first[0.02] < LEAST_FOUND:
             words.append(f"{world.name}: {first[0.02]:.0%} of 2% found at first")
-        for name, nights in row["nights_until_told"].items():
+        for name, nights in row.get("nights_until_told", {}).items():
             most, of = LASTING_WITHIN[name]
             if world.name in of and nights > most:
                 words.append(f"{world.name}: {name} told on night {nights:g} of it")

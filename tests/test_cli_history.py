@@ -23,7 +23,7 @@ from builders import (
 )
 from command import Printed, ran
 
-from bench_lib.engine import suite
+from bench_lib.engine import past
 from bench_lib.model import Record, Status
 from bench_lib.storage.archive import Archive
 from bench_lib.storage.archive.views import VIEWS
@@ -44,7 +44,7 @@ def cli(tmp_path, monkeypatch, capsys):
 @pytest.fixture
 def compacted(tmp_path, cli, monkeypatch) -> list[Path]:
     """Return the files of two nights, of which the first is compacted."""
-    monkeypatch.setattr(suite, "MOST_RUNS", 1)
+    monkeypatch.setattr(past, "MOST_RUNS", 1)
     paths = [write_run(tmp_path / "history", [record()], now=night(day)) for day in (1, 2)]
     answer = cli("compact")
     size_mb = paths[1].stat().st_size / 1e6

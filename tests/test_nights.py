@@ -120,7 +120,7 @@ def test_one_percent_is_found_on_the_third_night_where_nights_differ_by_two_thou
     suite = Suite(nights=30).slow(["case-03"], 25, 0.01)
     (found,) = suite.asked().new
     assert (found.cases, found.shared, found.since) == (["case-03"], "", date(25))
-    assert found.run_id == "night-25"
+    assert found.run == "night-25"
     assert found.interval[0] < 1.01 < found.interval[1]
     assert found.ratio == pytest.approx(1.01, abs=0.0025)
     assert found.nights == 5

@@ -21,9 +21,12 @@ import nights
 import pytest
 from serving import answering
 
-from bench_lib.model import Quarantine, Status
+from bench_lib.model import Quarantine, SlowDown, Status
 from bench_lib.report import notify as news
 from bench_lib.report import webhook
+from bench_lib.report.html import page
+from bench_lib.report.markdown import as_markdown
+from bench_lib.report.night import NightSlowDown
 from bench_lib.report.notify import Before, before_of, body, news_of, notify
 from bench_lib.report.webhook import UndeliverableError, WaitingClock, post
 
@@ -816,3 +819,56 @@ def test_a_night_in_which_nothing_ran_is_news_and_the_last_one_s_failures_are_no
     assert hook.document["sentence"].startswith("Nothing has run for 3 days, since 2026-11-20. ")
     assert hook.document["late_days"] == 3
     assert [failure["new"] for failure in hook.document["failures"]] == [False]
+
+
+# --- over several nights -------------------------------------------------------------------
+
+
+def slowed(told_by=nights.RUN, beside=()) -> NightSlowDown:
+    """Return what only several nights show, told by this night's run or by another."""
+    found = SlowDown(
+        since="2026-11-17T02:00:00Z",
+        run="0e0e0e0e",
+        cases=["a", "b", "c", "d"],
+        shared="precision fp16",
+        ratio=1.0031,
+        interval=(1.0022, 1.004),
+        nights=4,
+        told_by=told_by,
+        beside=list(beside),
+        changes=["torch 2.9.0 -> 2.10.0"],
+    )
+    return NightSlowDown(found, "mi300x", nights.RUN)
+
+
+def test_a_slow_down_over_several_nights_is_news_in_the_first_night_that_tells_it():
+    """In the sentence, the message, the page and Markdown; later nights only show it."""
+    red = nights.make_run(exit_status=1, counts={"OK": 1})
+    new = replace(night(nights.improved(), runs=[red]), slow_downs=[slowed()])
+    assert new.sentence.startswith("No case failed")
+    told = "4 cases of precision fp16 slower by 0.31% since 2026-11-17, as several nights show"
+    assert told in new.sentence
+    told = news_of(new, Before())
+    assert (bool(told), told.red, [one.found.since for one in told.slowed]) == (
+        True,
+        [],
+        ["2026-11-17T02:00:00Z"],
+    )
+    (message,) = json.loads(body(new, told, "json"))["slower_over_nights"]
+    assert (message["hardware_key"], message["shared"]) == ("mi300x", "precision fp16")
+    line = (
+        "mi300x: SLOWER since 2026-11-17: 4 cases of precision fp16 by 0.31% (0.22% to 0.40%), as "
+        "4 nights show together: a, b, c and 1 more; with torch 2.9.0 -> 2.10.0"
+    )
+    assert slowed().words == line
+    assert "SLOWER since 2026-11-17" in as_markdown(new)
+    assert line.replace(">", "&gt;") in page(new)
+
+
+@pytest.mark.parametrize("known", [slowed(told_by="0c0c0c0c"), slowed(beside=["e"])])
+def test_a_slow_down_that_is_known_is_no_news(known):
+    """An earlier run told it, or a case that is REGRESSED does."""
+    later = replace(night(), slow_downs=[known])
+    assert "several nights" not in later.sentence
+    assert not news_of(later, Before()).slowed
+    assert "SLOWER since 2026-11-17" in as_markdown(later)

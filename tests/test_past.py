@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from builders import (
@@ -21,6 +22,7 @@ from builders import (
 )
 from scripted import Contexts, gpus, held
 
+from bench_lib import plugin
 from bench_lib.engine.engine import Engine
 from bench_lib.engine.settings import Settings
 from bench_lib.engine.suite import Baselines, Suite
@@ -192,3 +194,15 @@ def test_the_history_is_read_once(tmp_path, tonight, monkeypatch):
     monkeypatch.setattr(history, "read", lambda path: seen.append(path) or read(path))
     assert tonight(0.01009).slow_downs
     assert len(seen) == len(set(seen)) == 30
+
+
+@pytest.mark.parametrize(("alarms", "status"), [(["one"], 1), ([], 0)])
+def test_pytest_fails_a_session_that_tells_a_new_slow_down(alarms, status):
+    """No test is to blame, so the session itself ends so."""
+    ended = []
+    perf = SimpleNamespace(
+        is_worker=False, judged_nothing=False, alarms=alarms, failed=None, end=ended.append
+    )
+    session = SimpleNamespace(config=SimpleNamespace(stash={plugin.SESSION: perf}), exitstatus=0)
+    plugin.pytest_sessionfinish(session, 0)
+    assert (int(session.exitstatus), ended) == (status, [status])

@@ -29,7 +29,7 @@ from scripts import script
 
 import bench_lib.cli
 from bench_lib.cli.output import Document
-from bench_lib.model import Kernel, KernelTable, Quarantine, Status
+from bench_lib.model import Kernel, KernelTable, Quarantine, SlowDown, Status
 from bench_lib.profiling.store import Profile, keep
 from bench_lib.storage import baselines
 from bench_lib.storage.baselines import BaselineChange
@@ -158,6 +158,8 @@ def test_lines_of_a_run_are_as_their_schema_says(tmp_path):
     writer.verdict(
         make_record(case=case, status=Status.OK, verdicts=[make_verdict()], quarantine=quarantine)
     )
+    told = SlowDown("2026-01-01T01:00:00Z", "0a", [CASE_ID], "", 1.01, (1.0, 1.02), 3, "0b")
+    writer.slow_down(told)
     writer.end({"OK": 1}, 0, caches={"miopen": "cold"})
     lines = [json.loads(line) for line in writer.path.read_text().splitlines()]
     assert {line["kind"] for line in lines} == set(WRITER.lines())

@@ -170,7 +170,7 @@ def _changes(
 ) -> list[str]:
     """Say what changed in the environment with the first slower night, as far as it is known."""
     before = [run for run in case.runs if run.time < found.since]
-    first = [run for run in case.runs if run.run_id == found.run_id]
+    first = [run for run in case.runs if run.run_id == found.run]
     if not before or not first:
         return []
     old, new = (environments.get(run.processes[-1].environment) for run in (before[-1], first[0]))

@@ -265,7 +265,7 @@ def plain(night: Night, news: News) -> Message:
         "failures": [_failure(night, entry, new=new) for entry, new in failures[:MOST_FAILURES]],
         "failures_left_out": max(0, len(failures) - MOST_FAILURES),
         "slower_over_nights": [
-            {"hardware_key": one.key, "run": one.run_id, **asdict(one.found)}
+            {**asdict(one.found), "hardware_key": one.key, "told_by": one.run_id}
             for one in news.slowed[:MOST_FAILURES]
         ],
         "over": [

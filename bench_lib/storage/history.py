@@ -125,7 +125,7 @@ class Writer:
 
     def slow_down(self, found: SlowDown) -> None:
         """Note a slow-down that several nights show together, told tonight or before."""
-        self._write("slow_down", slow_down=found)
+        self._write("slowdown", slow_down=found)
 
     def end(
         self,
@@ -389,7 +389,7 @@ _known: dict[str | None, msgspec.json.Decoder[Any]] = {
     "tuned": msgspec.json.Decoder(TunedLine),
     "kernels": msgspec.json.Decoder(KernelsLine),
     "verdict": msgspec.json.Decoder(VerdictLine),
-    "slow_down": msgspec.json.Decoder(SlowDownLine),
+    "slowdown": msgspec.json.Decoder(SlowDownLine),
     "end": msgspec.json.Decoder(EndLine),
 }
 

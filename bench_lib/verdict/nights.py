@@ -270,7 +270,7 @@ def _told(
     shared = found[0].shared
     return SlowDown(
         since=calendar.began[first],
-        run_id=calendar.runs[first],
+        run=calendar.runs[first],
         cases=sorted(members, key=lambda member: (-moved[member], member)),
         shared=shared,
         ratio=growth(size),
