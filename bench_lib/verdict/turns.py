@@ -72,7 +72,7 @@ def _values(metric: Metric, turns: Turns) -> dict[int, tuple[float, float]]:
     found: dict[int, tuple[float, float]] = {}
     for position, pair in enumerate(turns.pairs):
         values = [value for process in pair for value in metric.values([process]).values()]
-        if len(values) == len(pair) and min(values) > 0 and len(metric.states(pair)) == 1:
+        if len(values) == len(pair) and len(metric.states(pair)) == 1:
             found[position] = (values[0], values[1])
     return found
 
