@@ -84,8 +84,9 @@ class Sampling:
 
     warmup_s: float = 0.5
     """Least warm-up; GPU clocks need 0.4 s or more to ramp (ROCm/composable_kernel#1241)."""
-    warmup_early_s: float = 0.5
-    """Least warm-up of a case whose blocks of steps all agree within 0.5% for so long."""
+    warmup_early_s: float | None = None
+    """Least warm-up of a case whose blocks of steps all agree within 0.5% for so long; None: as
+    of any other."""
     warmup_max_s: float = 5.0
     """Past this the case is measured as it is, with a warning that it was not steady."""
     iterations: int = 20

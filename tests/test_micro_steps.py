@@ -40,6 +40,7 @@ class Machine:
     """
 
     ranks = 1
+    rested_s = 0.0
 
     def __init__(
         self, seconds: Iterable[float] = (1 / 4,), *, in_place: bool = False, queued: bool = False
@@ -344,4 +345,4 @@ def test_phases_are_told_on_in_their_order() -> None:
     told: list[str] = []
     machine = Machine()
     machine.measure(machine.watched(entered=told.append))
-    assert told == ["build", "first step", "warm-up", "give way", "measure", "numerics"]
+    assert told == ["build", "first step", "warm-up", "give way", "measure", "numerics", "FLOPs"]

@@ -495,7 +495,7 @@ def test_where_nobody_knows_what_was_accepted_nothing_is_a_reference(bed):
     document = json.loads(path.read_text())
     document["environments"] = {}
     path.write_text(json.dumps(document))
-    assert without(bed) == "nobody knows what environment was accepted"
+    assert "does not say in which environment it was accepted" in without(bed)
 
 
 def test_a_case_that_the_reference_lacks_is_judged_without_it(bed):
@@ -715,7 +715,7 @@ def unknown_device(**fields):
         (0.98, 0.0504, 0.01, True),
         (0.97, 0.0504, 0.01, False),
         (0.99, 0.02, 0.0, True),
-        (1.02, None, 0.01, False),
+        (1.005, None, 0.01, False),
         (0.99, 0.0, 0.0, False),
     ],
 )
@@ -723,18 +723,18 @@ def test_a_device_hides_what_it_is_allowed_beyond_the_cases_own(ratio, tolerance
     """4% between devices hide 1% of a case that is 2% faster here, and not of one 3% faster."""
     evidence = replace(unknown_device(), limits=Limits(tolerance=limit))
     verdict = Verdict(Status.OK, "latency", "", ratio=ratio, tolerance=tolerance, against="pinned")
-    assert turns.could_hide([verdict], evidence) is hides
-    assert not turns.could_hide([replace(verdict, against="rolling")], evidence)
+    assert turns.is_open([verdict], evidence) is hides
+    assert not turns.is_open([replace(verdict, against="rolling")], evidence)
 
 
 def test_the_devices_time_tells_what_hides_where_the_host_sets_the_wall():
     """Wall time is the host's there."""
     time = Verdict(Status.OK, "latency", "", ratio=0.98, tolerance=0.0504, against="pinned")
     device = replace(time, metric="device", ratio=0.9)
-    assert turns.could_hide([time, device], unknown_device())
-    assert not turns.could_hide([time, device], unknown_device(host_bound=True))
+    assert turns.is_open([time, device], unknown_device())
+    assert not turns.is_open([time, device], unknown_device(host_bound=True))
     without = replace(time, ratio=None)
-    assert not turns.could_hide([without], unknown_device())
+    assert not turns.is_open([without], unknown_device())
 
 
 def test_only_what_pairs_could_have_told_says_why_there_are_none():

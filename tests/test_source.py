@@ -320,6 +320,7 @@ def test_an_exception_without_a_reason_is_found(tmp_path):
 CALLED_BY_OTHERS = {
     "dp_world_size": "DeepSpeed's profiler asks its engine",
     "format_commands": "typer prints the help with it",
+    "pedantic": "a test of pytest-benchmark's calls it",
     "pytest_collectreport": "pytest tells of a collected file with it",
     "redirect_request": "urllib asks what to do with a redirection",
     "toterminal": "pytest prints a failure with it",

@@ -63,7 +63,7 @@ class Steadiness:
     least_s: float
     most_s: float
     least_steps: int = LEAST_WARMUP_STEPS
-    early_s: float = math.inf
+    early_s: float | None = None
     """Least time where all blocks of this time agree within 0.5%."""
     blocks: list[float] = field(default_factory=list)
     """Seconds a step, by block."""
@@ -108,7 +108,7 @@ class Steadiness:
     @property
     def is_steady_early(self) -> bool:
         """Whether at least three blocks, of all of the last ``early_s``, lie within 0.5%."""
-        if self.elapsed_s < self.early_s:
+        if self.early_s is None or self.elapsed_s < self.early_s:
             return False
         within = [end_s > self.elapsed_s - self.early_s for end_s in self.ends_s]
         last = self.blocks[-max(3, sum(within)) :]
@@ -126,7 +126,8 @@ class Steadiness:
     def next_block(self, first_step_s: float) -> int:
         """How many steps fill the next block."""
         step_s = self.blocks[-1] if self.blocks else first_step_s
-        block_s = EARLY_BLOCK_S if self.early_s < self.least_s else BLOCK_S
+        may_end_early = self.early_s is not None and self.early_s < self.least_s
+        block_s = EARLY_BLOCK_S if may_end_early else BLOCK_S
         return max(1, min(1000, round(block_s / max(step_s, 1e-6))))
 
 
