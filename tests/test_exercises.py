@@ -499,7 +499,7 @@ def test_iterations_that_spread_too_far_are_named_below_the_table():
     ],
 )
 def test_precisions_are_chosen_by_the_device_and_the_task(device, task, expected):
-    """TF32 where the hardware has it, INT8 for inference, and on a CPU no FP16."""
+    """TF32 on NVIDIA, where torch's switch reaches it, INT8 for inference, and on a CPU no FP16."""
     names = precision.default_precisions(make_hardware(**device), task)
     assert names == expected.split()
     assert set(names) <= set(PRECISIONS)

@@ -93,7 +93,10 @@ def coarser(precision: str, errors: Mapping[str, float]) -> str | None:
 
 
 def finer(precision: str, errors: Mapping[str, float]) -> dict[str, str]:
-    """Say by operation which finer arithmetic answered where TF32 is claimed, and its speed."""
+    """Say by operation which finer arithmetic answered where TF32 is claimed, and its speed.
+
+    ``errors`` are those of some of OPERATIONS, as fractions.
+    """
     return {
         operation: _refused(precision, operation, error)
         for operation, error in errors.items()
