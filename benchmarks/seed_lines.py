@@ -65,6 +65,7 @@ def printed(launcher: str, words: list[str], folder: Path) -> str:
     elif launcher == MPIRUN:
         start = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2"]
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+    environ.pop("PYTHONUNBUFFERED", None)  # or ranks of theirs write into each other's lines
     done = subprocess.run(
         [*start, *words], cwd=folder, env=environ, capture_output=True, text=True, check=False
     )
@@ -83,12 +84,15 @@ def main() -> None:
     asked = argparse.ArgumentParser()
     asked.add_argument("folder", type=Path)
     asked.add_argument("--out", type=Path)
+    asked.add_argument("--only", help="lines launched so: torchrun, mpirun, nothing")
     options = asked.parse_args()
     rows = [
         "| launched by | command line | lines of theirs | in ours | keys |",
         "|---|---|---|---|---|",
     ]
     for launcher, program, text in LINES:
+        if options.only and (launcher or "nothing").partition(" ")[0] != options.only:
+            continue
         with tempfile.TemporaryDirectory() as name:
             folder, same = Path(name), "-"
             if program == "train":

@@ -133,6 +133,18 @@ def test_a_folder_of_a_first_rank_that_was_killed_is_not_there(tmp_path):
     assert gathering._is_open(tmp_path)
 
 
+@pytest.mark.parametrize(("launcher", "kept"), [("torchrun", None), ("mpirun", "a")])
+def test_ranks_do_not_meet_where_torchrun_listens_itself(launcher, kept, monkeypatch):
+    """Where somebody else said MASTER_ADDR, it holds."""
+    for name, value in variables(0, 2).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MASTER_ADDR", "a")
+    monkeypatch.setenv("MASTER_PORT", "1")
+    gathering._forget(Placement(0, 0, 2, 2, launcher))
+    assert os.environ.get("MASTER_ADDR") == kept
+    assert "OMPI_COMM_WORLD_RANK" not in os.environ
+
+
 def test_ranks_of_several_hosts_need_a_folder_that_all_see(monkeypatch):
     """The message names the variable."""
     monkeypatch.delenv("BENCH_LIB_SHARED", raising=False)

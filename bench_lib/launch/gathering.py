@@ -26,6 +26,7 @@ from typing import Any
 from bench_lib.launch import launchers
 from bench_lib.launch.launchers import GATHERED, SHARED_VARIABLE, VARIABLE, Placement
 from bench_lib.launch.launchers.mpirun import TOLD
+from bench_lib.launch.launchers.torchrun import Torchrun
 from bench_lib.launch.started import leashed
 from bench_lib.model import UserError
 
@@ -90,8 +91,7 @@ def gathered(place: Placement) -> Iterator[None]:
         here = [each for each in ranks if each.host == ranks[0].host]
         with contextlib.suppress(OSError):  # a cluster may not let us have the others' cores
             os.sched_setaffinity(0, {cpu for each in here for cpu in each.cpus})
-        for name in before.keys() - launchers.without_ranks(before).keys():
-            del os.environ[name]
+        _forget(place)
         os.environ[VARIABLE] = GATHERED.asked(folder, place.launcher, place.ranks)
         yield
     finally:
@@ -99,6 +99,15 @@ def gathered(place: Placement) -> Iterator[None]:
         os.environ.update(before)
         os.sched_setaffinity(0, cpus)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _forget(place: Placement) -> None:
+    """Have what is started from here be no rank of this launch, but of an order."""
+    kept = launchers.without_ranks(os.environ)
+    if place.launcher == Torchrun.name:  # it listens there itself, so that no rank can
+        kept = {name: value for name, value in kept.items() if name not in MEETING}
+    for name in os.environ.keys() - kept.keys():
+        del os.environ[name]
 
 
 def serve(place: Placement) -> None:
@@ -111,6 +120,7 @@ def serve(place: Placement) -> None:
             return  # the first rank says so
         time.sleep(LOOK_S)
     _write(folder / f"rank-{place.rank}.json", asdict(_waiting(place)))
+    _forget(place)
     while _is_open(folder):
         for file in set(folder.glob("order-*.json")) - done:
             done.add(file)
@@ -138,16 +148,13 @@ def _started(order: RankOrder, ranks: Sequence[Waiting], rank: int) -> subproces
     own = ranks[rank]
     local = sum(each.host == own.host for each in ranks[: order.ranks])
     placed = GATHERED.variables_for(rank, own.local_rank, order.ranks, local)
-    environ = launchers.without_ranks(os.environ)
-    if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun listens there itself
-        environ = {name: value for name, value in environ.items() if name not in MEETING}
     with Path(order.output).open("ab") as output:
         return subprocess.Popen(
             leashed(order.words),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**environ, **order.environ, **placed},
+            env={**os.environ, **order.environ, **placed},
         )
 
 
