@@ -67,11 +67,14 @@ def main() -> None:
     asked.add_argument("folder", type=Path)
     asked.add_argument("--rounds", type=int, default=5)
     asked.add_argument("--out", type=Path)
+    asked.add_argument("--only", nargs="+", metavar="NAME", choices=SETTINGS, default=SETTINGS)
     options = asked.parse_args()
     with tempfile.TemporaryDirectory() as copy:
         their_words = theirs(options.folder, Path(copy))
         our_words = [sys.executable, "-m", "bench_lib.micro"]
         for name, text in SETTINGS.items():
+            if name not in options.only:
+                continue
             seen: dict[str, list[float]] = {"theirs": [], "ours": []}
             for turn in range(options.rounds):
                 order = ("theirs", "ours") if turn % 2 == 0 else ("ours", "theirs")
