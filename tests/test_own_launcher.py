@@ -118,8 +118,8 @@ def test_a_command_that_starts_ranks_itself_refuses_to_be_several(
     """One rank says so, for all."""
     words = ("flux", "run", "-n", "2", sys.executable, "-m", "bench_lib.cli", "exercise", "compile")
     assert printed(environment, *words, status=2) == (
-        "bench-lib: error: flux started bench-lib exercise 2 times; start it once, without flux: it "
-        "starts the ranks of a case itself, by flux with BENCH_LIB_LAUNCHER=flux\n"
+        "bench-lib: error: flux started bench-lib exercise 2 times; start it once, without flux: "
+        "it starts the ranks of a case itself, by flux with BENCH_LIB_LAUNCHER=flux\n"
     )
 
 
