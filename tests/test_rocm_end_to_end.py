@@ -50,7 +50,12 @@ TABLE = """
 network = "squeezenet1_1"
 batch_size = 1
 image_size = {sizes}
-sampling = {{ warmup_s = 0.2, warmup_max_s = 1.0, iterations = {iterations}, measure_s = 0.1 }}
+[gate.networks.sampling]
+warmup_s = 0.2
+warmup_max_s = 1.0
+iterations = {iterations}
+max_iterations = {iterations}
+measure_s = 0.1
 """
 LONG = 40
 """Iterations that take four seconds, in which a command looks at the device at least once."""
