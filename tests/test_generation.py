@@ -19,6 +19,7 @@ from bench_lib.worker.workloads.llama import Llama, MixtureOfExperts
 
 CPU = Setting(torch.device("cpu"))
 KINDS = ("llama-tiny", "moe-tiny")
+TORCHAO = pytest.mark.filterwarnings("ignore")  # torchao's and torch's words about each other
 
 
 def build(network: str = "llama-tiny", **values: Any) -> Workload:
@@ -223,6 +224,7 @@ def test_generation_in_fp32_is_its_own_reference(network, task):
     assert numerics.agreement == (1 if task == "decode" else None)
 
 
+@TORCHAO
 @pytest.mark.parametrize("precision", ["bf16", "int8-weights", "fp8-weights"])
 def test_decoding_in_less_is_near_the_reference(precision):
     """And not it."""
@@ -275,6 +277,7 @@ def test_decoding_reads_weights_once_and_keys_and_values_of_all_tokens():
     assert workload.flops_per_step() == size.forward_flops(2, 1, before=16 + GENERATED // 2 - 1)
 
 
+@TORCHAO
 def test_weights_of_a_byte_are_half_the_traffic_in_the_blocks():
     """Scales of rows come on top."""
     plain = build(task="decode", precision="bf16").least_bytes_per_step
@@ -290,6 +293,7 @@ def test_weights_of_a_byte_are_half_the_traffic_in_the_blocks():
     assert warning == "INT8 in 8 linear layers with 52% of the weights; the rest is bf16"
 
 
+@TORCHAO
 def test_fp8_products_without_the_device_for_them_are_a_skip(monkeypatch):
     """Torchao says what they need."""
 

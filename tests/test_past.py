@@ -22,11 +22,12 @@ from builders import (
 )
 from scripted import Contexts, gpus, held
 
-from bench_lib import plugin
 from bench_lib.engine.engine import Engine
 from bench_lib.engine.settings import Settings
 from bench_lib.engine.suite import Baselines, Suite
 from bench_lib.model import Quarantine, SlowDown, Status
+from bench_lib.plugin import running
+from bench_lib.plugin.measuring import SESSION
 from bench_lib.storage import baselines, history
 
 DEVICE = gpus(1)[0]
@@ -201,8 +202,13 @@ def test_pytest_fails_a_session_that_tells_a_new_slow_down(alarms, status):
     """No test is to blame, so the session itself ends so."""
     ended = []
     perf = SimpleNamespace(
-        is_worker=False, judged_nothing=False, alarms=alarms, failed=None, end=ended.append
+        is_worker=False,
+        judged_nothing=False,
+        alarms=alarms,
+        told_to_end=None,
+        failed=None,
+        end=ended.append,
     )
-    session = SimpleNamespace(config=SimpleNamespace(stash={plugin.SESSION: perf}), exitstatus=0)
-    plugin.pytest_sessionfinish(session, 0)
+    session = SimpleNamespace(config=SimpleNamespace(stash={SESSION: perf}), exitstatus=0)
+    running.pytest_sessionfinish(session, 0)
     assert (int(session.exitstatus), ended) == (status, [status])

@@ -5,6 +5,9 @@ an option, a setting or a test asks for it.  Until then a run pays for this modu
 ``declared``: nothing is imported here but pytest.
 
 Loaded by the entry point of the same name, or by a plain checkout's conftest.py.
+
+PYTEST_DONT_REWRITE: there is no ``assert`` here, and a suite that makes errors of warnings would
+not start where pytest met this module before it could rewrite it.
 """
 
 from __future__ import annotations
