@@ -523,6 +523,31 @@ def test_what_the_device_cannot_do_is_a_skip_with_the_reason(suite):
     result = suite("{'alpha': ['TF32 exists on GPUs only']}")("-rs")
     result.assert_outcomes(passed=1, skipped=1)
     result.stdout.fnmatch_lines(["SKIPPED*TF32 exists on GPUs only"])
+    result.stdout.fnmatch_lines(["alpha: SKIPPED: TF32 exists on GPUs only"])
+
+
+def test_a_tier_without_a_case_names_those_that_have_some(suite):
+    """No test runs; pytest alone would not say why."""
+    result = suite()("--perf-tier", "nightly")
+    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    result.stdout.fnmatch_lines(
+        ["no case of tier nightly in perf_tests/matrix.toml; it has smoke, gate: --perf-tier *"]
+    )
+
+
+@pytest.mark.parametrize("words", [("--perf-confrim", "3"), ("--perf-confrim=3",)])
+def test_a_misspelt_option_gets_a_suggestion(suite, words):
+    """A usage error, as pytest itself makes of it."""
+    result = suite()(*words)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--perf-confrim; did you mean --perf-confirm?"])
+
+
+def test_an_option_like_no_other_is_left_to_pytest(suite):
+    """It may be another plugin's."""
+    result = suite()("--perf-zzz")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "did you mean" not in result.stderr.str()
 
 
 def test_the_tier_fits_the_machine_and_can_be_chosen(suite):

@@ -23,7 +23,7 @@ from bench_lib.cli.output import (
     writing,
 )
 from bench_lib.cli.reading import Listed, listed
-from bench_lib.model import SlowDown, Status, Verdict
+from bench_lib.model import SlowDown, Status, UserError, Verdict
 
 if TYPE_CHECKING:
     from bench_lib.report.night import Night, NightCase
@@ -156,6 +156,7 @@ def report(
         why = f"{notify_as!r} is none of {', '.join(news.SHAPES)}"
         raise typer.BadParameter(why, param_hint="--notify-as")
     with Archive(history) as archive:
+        _see_that_it_exists(archive.place.folder)
         night = gather(archive, baselines, runs=run or (), days=days, asked=utc_now())
         before = news.before_of(archive, night) if notify else news.Before()
     to_stdout = markdown is not None and str(markdown) == "-"
@@ -177,6 +178,16 @@ def report(
     if notify:
         where = link if link is not None else _run_of_actions()
         news.notify(night, notify, before, link=where, shape=notify_as, say=say)
+
+
+def _see_that_it_exists(folder: Path | None) -> None:
+    """Raise UserError for a folder that somebody named and that does not exist.
+
+    Without the default folder the page says that nothing was measured: a job reports after a job
+    that failed, too.
+    """
+    if folder is not None and folder != DEFAULT_HISTORY and not folder.is_dir():
+        raise UserError(f"there is no folder {folder}; name the one that holds the runs")
 
 
 def _run_of_actions() -> str:

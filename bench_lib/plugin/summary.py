@@ -35,6 +35,12 @@ def before(
     if session.options.asked_for and stats.get("deselected"):
         words = f"no case of tier {session.tier}, for {session.device().key}, is chosen"
         return [f"{words}; without -k and -m, --collect-only -q lists them"]
+    if session.lacks_cases:
+        have = [tier for tier, cases in session.cases.items() if cases]
+        words = f"no case of tier {session.tier} in {_shown(session.options.matrix)}"
+        if session.tier in have:
+            return [f"{words} is of a kind that a test here measures"]
+        return [f"{words}; it has {', '.join(have) or 'none'}: --perf-tier chooses"]
     return []
 
 

@@ -19,6 +19,8 @@ from bench_lib.verdict.metrics.metric import Rule
 from bench_lib.verdict.severity import rank
 
 WIDTH = 100
+NAMED = 3
+"""Cases that a line names; of more it says how many they are."""
 ESSENTIAL = 4
 """Columns of a table that are kept however narrow the terminal."""
 _FIGURES = ("", "+", "-", *"0123456789")
@@ -186,6 +188,7 @@ def explanations(records: Iterable[Record], *, every: bool = False) -> list[str]
     judged = [record for record in records if record.status not in _UNJUDGED]
     changes = dict.fromkeys("; ".join(record.changes) for record in judged if record.changes)
     lines = [f"since the baseline: {shortened(words)}" for words in changes]
+    lines += [] if every else _on_skips(records)
     for record in records:
         lines += _on_quarantine(record)
         for verdict in record.verdicts:
@@ -206,6 +209,22 @@ def explanations(records: Iterable[Record], *, every: bool = False) -> list[str]
 _UNJUDGED = (Status.NO_BASELINE, Status.SKIPPED, None)
 
 
+def _on_skips(records: Iterable[Record]) -> list[str]:
+    """Return a line for each reason to skip, with the cases that it skipped."""
+    skipped: dict[str, list[str]] = {}
+    for record in records:
+        if record.status is Status.SKIPPED and record.verdicts:
+            reason = shortened(judge.leading(record.verdicts).reason)
+            skipped.setdefault(reason, []).append(record.case.id)
+    return [f"{named(ids)}: SKIPPED: {reason}" for reason, ids in skipped.items()]
+
+
+def named(ids: Sequence[str]) -> str:
+    """Return the ids of cases, the first NAMED of many."""
+    more = f" and {len(ids) - NAMED} more" if len(ids) > NAMED else ""
+    return f"{', '.join(ids[:NAMED])}{more}"
+
+
 def _on_quarantine(record: Record) -> list[str]:
     if record.quarantine is None:
         return []
@@ -217,15 +236,11 @@ def _on_quarantine(record: Record) -> list[str]:
 
 
 def counted(counts: Mapping[str, int], failed: Sequence[str]) -> str:
-    """Return in one line how many cases have each status, and the ids of those that failed.
-
-    Of many the first three are named.
-    """
+    """Return in one line how many cases have each status, and the ids of those that failed."""
     words = ", ".join(f"{n} {name}" for name, n in sorted(counts.items()))
     if not failed:
         return words or "not judged"
-    more = f" and {len(failed) - 3} more" if len(failed) > 3 else ""
-    return f"{words}; failed: {', '.join(failed[:3])}{more}"
+    return f"{words}; failed: {named(failed)}"
 
 
 def in_words(record: Record) -> str:

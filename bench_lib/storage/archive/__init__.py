@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import re
 import tempfile
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +20,7 @@ from typing import Any, TypeVar
 import duckdb
 import msgspec
 
-from bench_lib.model import Case, Environment, Status
+from bench_lib.model import Case, Environment, Status, unknown
 from bench_lib.storage import history
 from bench_lib.storage.archive import months, tables, views
 from bench_lib.storage.archive.lines import LineRow, split, too_large
@@ -35,6 +36,7 @@ ANSWERED_AT_ONCE = 2048
 """Rows of an answer that are in memory together, unless they are kept."""
 AHEAD = dt.timedelta(days=1)
 """A run that began so much later than now has a wrong clock, and would be the newest for ever."""
+_NO_TABLE = re.compile(r"Table with name (\S+) does not exist")
 
 
 @dataclass(frozen=True)
@@ -288,6 +290,9 @@ class Archive:
                     self._database.interrupt()
                     raise
         except duckdb.Error as error:
+            # DuckDB suggests tables of ours that a query is not meant to see.
+            if missing := _NO_TABLE.search(str(error)):
+                raise HistoryError(unknown("table", missing[1], list(views.VIEWS))) from error
             raise HistoryError(f"the query failed: {error}") from error
 
     def _checked(self, sql: str) -> str:
