@@ -954,6 +954,22 @@ def test_one_command_measures_and_accepts_that_very_run(cli, history, tmp_path, 
     assert stored.accepted.run_id != run_id(older)
 
 
+@pytest.mark.parametrize(
+    ("more", "first"),
+    [
+        ((), "perf_tests"),
+        (("-k", "tests"), "perf_tests"),
+        (("tests/perf", "-v"), "--perf-processes"),
+    ],
+)
+def test_paths_that_are_named_are_measured_instead(cli, fake_pytest, more, first):
+    """They come first; a word behind an option may be its value."""
+    said = fake_pytest([measured(0.5, processes=5)])
+    assert record(cli, "--", *more).status == 0
+    assert said[0] == first
+    assert said[len(said) - len(more) :] == [*more]
+
+
 def test_recording_is_into_and_from_the_folders_that_were_named(cli, tmp_path, fake_pytest):
     """Pytest is told the same."""
     said = fake_pytest()

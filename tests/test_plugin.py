@@ -8,6 +8,7 @@ import html
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -202,7 +203,7 @@ def test_a_first_run_passes_and_says_how_to_make_a_baseline(suite, pytester):
             "case *status *median*",
             "alpha *NO_BASELINE*10 ms*",
             "history: history/*_cpu-test-2c_*.jsonl",
-            "next: pytest *perf_tests --perf-processes 5 && bench-lib baseline accept --run *",
+            'next: bench-lib baseline record --reason "first baseline" -- -p no:hypothesispytest *',
             "run * on cpu-test-2c: 2 NO_BASELINE",
         ]
     )
@@ -1169,11 +1170,22 @@ def test_collecting_needs_neither_torch_nor_a_worker():
     assert "test_network[resnet18-b4-fp32-96px-eager-infer]" in done.stdout
 
 
-def test_the_next_step_is_this_very_command_with_five_processes(suite):
+def test_the_next_step_is_one_command_that_records_what_this_one_measured(suite):
     """Options that choose cases and folders are kept, so that it can be pasted."""
     result = suite()("-k", "alpha", "--perf-history", "mine", "--perf-processes", "2")
+    (step,) = [line for line in result.outlines if line.startswith("next: ")]
+    loaded = shlex.join(LOAD)
+    assert step == (
+        "next: bench-lib baseline record --history mine "
+        f'--reason "first baseline" -- {loaded} -k alpha'
+    )
+
+
+def test_the_next_step_names_paths_that_are_not_the_usual_ones(suite):
+    """First, as ``record`` knows them."""
+    result = suite()("perf_tests/test_steps.py::test_step[alpha]", "--perf-processes=3")
     result.stdout.fnmatch_lines(
-        ["next: pytest *-k alpha --perf-history mine --perf-processes 5 && *--history mine *"]
+        ["next: bench-lib * -- perf_tests 'perf_tests/test_steps.py::test_step[[]alpha]' -p *"]
     )
 
 
@@ -1475,8 +1487,53 @@ def test_ctrl_c_leaves_no_line_behind(suite, pytester):
     assert status == pytest.ExitCode.INTERRUPTED
     assert any("1 of 2" in line for line in lines_below(shown))
     assert [line for line in shown.lines if " of 2" in line] == []
-    assert "next: the run was interrupted; pytest" in "".join(shown.lines)
+    assert "interrupted: what was measured is judged and kept" in shown.lines
+    assert "next: pytest -p" in "".join(shown.lines)
     assert "--perf-processes=1" in "".join(shown.lines)  # the same once more
+
+
+def test_one_failing_case_takes_eight_lines_of_eighty_columns(suite, pytester):
+    """Its failure, its row, and its line of pytest's summary; words are not broken."""
+    suite("{'alpha': [[0.0105] * 20]}")
+    accept(pytester, "alpha", TEN_MS, kernels=KernelTable("x", 5, [Kernel("gemm_kernel", 1, 4e-3)]))
+    accept(pytester, "beta", TEN_MS)
+    status, shown = in_terminal(pytester, columns=80)
+    assert status == pytest.ExitCode.TESTS_FAILED
+    lines = shown.lines
+    first = next(i for i, line in enumerate(lines) if re.fullmatch("_+ test_step.alpha. _+", line))
+    last = next(i for i, line in enumerate(lines) if " performance " in line)
+    block = lines[first:last]
+    own = [line for line in lines[last:] if "alpha" in line and not line.startswith("run ")]
+    assert len([*block, *own]) <= 8, lines
+    assert block[1].startswith("REGRESSED alpha: latency: 5.0% slower than 5 baseline processes")
+    assert all(line.startswith("  ") for line in block[2:])
+    assert " ".join(line.strip() for line in block).endswith("(+25%)")
+    assert own == [
+        own[0],
+        "REGRESSED perf_tests/test_steps.py::test_step[alpha] - latency: 5.0% sl...",
+    ]
+
+
+def test_a_reason_stands_once(suite, pytester):
+    """In pytest's section of failures, and where there is none, below the table."""
+    run = suite("{'alpha': [[0.0105] * 20], 'beta': [Fault('died', 'SIGABRT', 'measure', 'HSA')]}")
+    accept(pytester, "alpha", TEN_MS)
+    for arguments, lead in (((), "REGRESSED alpha: latency"), (("--tb=no",), "alpha: REGRESSED")):
+        lines = run(*arguments).outlines
+        (reason,) = [line for line in lines if "fresh processes agree" in line]
+        assert reason.startswith(lead)
+        assert len([line for line in lines if "died in measure: SIGABRT" in line]) == 1, lines
+
+
+def test_files_have_all_that_is_known_of_a_failure(suite, pytester):
+    """The terminal leaves out what is as it should be."""
+    run = suite("{'alpha': [[0.0105] * 20]}")
+    accept(pytester, "alpha", TEN_MS)
+    result = run("--junitxml=junit.xml")
+    result.stdout.no_fnmatch_line("*stability: OK*")
+    (failure,) = ET.parse(pytester.path / "junit.xml").iter("failure")
+    assert "  stability: OK: " in (failure.text or "")
+    assert failure.get("message") == "latency: 5.0% slower than 5 baseline processes"
 
 
 def test_the_last_line_says_in_one_how_the_night_went(suite, pytester):
@@ -1959,6 +2016,6 @@ def test_a_run_that_is_told_to_end_has_its_summary_and_its_last_line(suite, pyte
     )
     result = run()
     assert result.ret == status
-    result.stdout.fnmatch_lines(["next: the run was interrupted; *"])
+    result.stdout.fnmatch_lines(["interrupted: what was measured *", "next: pytest *"])
     (kept,) = runs_in(pytester)
     assert (list(kept.records), kept.exit_status, kept.finished) == (["alpha"], status, False)
