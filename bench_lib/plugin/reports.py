@@ -57,7 +57,7 @@ class WaitingTest:
     """Those of several ranks, which are measured when all devices are free."""
 
 
-_FURTHER = re.compile(r"; | \(")
+_FURTHER = re.compile(r"; | \(| than ")
 """Where a reason goes into detail, which the line of the summary leaves to what stands above."""
 
 
