@@ -27,6 +27,7 @@ from bench_lib.model import SlowDown, Status, UserError, Verdict
 
 if TYPE_CHECKING:
     from bench_lib.report.night import Night, NightCase
+    from bench_lib.report.pull_request import PullRequest
 
 MOST_LINES = 20
 """Of what was left out; the page and --json have all."""
@@ -132,9 +133,21 @@ def report(
         typer.Option(
             metavar="URL",
             envvar="BENCH_LIB_REPORT_URL",
-            help="Where the report will be, for the news (default: the run of GitHub Actions).",
+            help="Where the report will be, for Markdown and news (default: the run of GitHub "
+            "Actions).",
         ),
     ] = None,
+    comment: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Keep one comment of this pull request on GitHub up to date; GH_TOKEN is used.",
+        ),
+    ] = None,
+    on_change: Annotated[
+        bool,
+        typer.Option("--on-change", help="Make no new comment where nothing changed."),
+    ] = False,
     run: Annotated[
         list[str] | None,
         typer.Option(metavar="RUN", help="Report on this run; may be given again."),
@@ -155,6 +168,10 @@ def report(
     if notify_as not in (None, *news.SHAPES):
         why = f"{notify_as!r} is none of {', '.join(news.SHAPES)}"
         raise typer.BadParameter(why, param_hint="--notify-as")
+    if on_change and comment is None:
+        raise UserError("--on-change is about a comment; name a pull request with --comment")
+    pull = _pull_request(comment) if comment is not None else None
+    where = link if link is not None else _run_of_actions()
     with Archive(history) as archive:
         _see_that_it_exists(archive.place.folder)
         night = gather(archive, baselines, runs=run or (), days=days, asked=utc_now())
@@ -165,7 +182,7 @@ def report(
 
         _write(html, pages.page(night))
     if markdown is not None:
-        _write_markdown(night, None if to_stdout else markdown)
+        _write_markdown(night, None if to_stdout else markdown, where)
     if json and not to_stdout:
         runs, entries = map(listed, night.runs), map(_entry, night.entries)
         told = [
@@ -175,8 +192,9 @@ def report(
         print_json(filled(Report, night, runs=[*runs], entries=[*entries], slow_downs=told))
     elif not to_stdout:
         _print(night, [path for path in (html, markdown) if path is not None])
+    if pull is not None:
+        _comment(night, pull, where, on_change=on_change)
     if notify:
-        where = link if link is not None else _run_of_actions()
         news.notify(night, notify, before, link=where, shape=notify_as, say=say)
 
 
@@ -197,11 +215,29 @@ def _run_of_actions() -> str:
     return "/".join([*parts, "actions/runs", run_id]) if all([*parts, run_id]) else ""
 
 
-def _write_markdown(night: Night, path: Path | None) -> None:
+def _pull_request(address: str) -> PullRequest:
+    from bench_lib.report.pull_request import pull_request
+
+    return pull_request(address, os.environ)
+
+
+def _comment(night: Night, pull: PullRequest, link: str, *, on_change: bool) -> None:
+    """Comment; what goes wrong is one line, and fails nothing."""
+    from bench_lib.report import pull_request
+    from bench_lib.report.markdown import as_markdown
+    from bench_lib.report.webhook import UndeliverableError
+
+    try:
+        say(pull_request.comment(pull, as_markdown(night, link=link), on_change=on_change))
+    except UndeliverableError as error:
+        say(f"the comment was not made: {error}")
+
+
+def _write_markdown(night: Night, path: Path | None, link: str) -> None:
     from bench_lib.report.github import limit_of
     from bench_lib.report.markdown import as_markdown
 
-    text = as_markdown(night, limit=limit_of(path))
+    text = as_markdown(night, limit=limit_of(path), link=link)
     if path is None:
         print(text)
     else:

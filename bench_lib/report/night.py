@@ -254,6 +254,13 @@ class Night:
         return [entry for entry in self.entries if entry.failing]
 
     @property
+    def changed(self) -> bool:
+        """Whether something is not as it was before: worse, better, or not to be told."""
+        found = {entry.status for entry in self.entries}
+        gone = self.unfinished or self.red or not found.intersection(GOOD)
+        return bool(self.failed or self.slowed or gone or Status.IMPROVED in found)
+
+    @property
     def counts(self) -> dict[str, int]:
         """How many entries there are of each status, the gravest first; ``not judged`` last."""
         found = Counter(entry.status for entry in self.entries)

@@ -125,7 +125,7 @@ def notify(
     ``say``, which never holds the address; nothing is raised.
     """
     try:
-        news = replace(news_of(night, before), link=_sound(link))
+        news = replace(news_of(night, before), link=sound(link))
         if not news:
             say("nothing changed since the night before, so nothing was posted")
             return False
@@ -231,7 +231,7 @@ def _lines(night: Night, news: News) -> Iterator[str]:
         yield f"still: {in_words(night, entry)}"
 
 
-def _sound(link: str) -> str:
+def sound(link: str) -> str:
     """Return a link that can stand in any shape; empty where it is none."""
     return link if _LINK.fullmatch(link) and len(link) <= MOST_LINE else ""
 
