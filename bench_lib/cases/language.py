@@ -14,8 +14,8 @@ from bench_lib.cases.axes import (
     positive,
     quiet,
 )
-from bench_lib.formulas.transformer import GENERATED, GENERATION, PARALLEL, SIZES, Size
-from bench_lib.model import QUANTIZED, TASKS
+from bench_lib.formulas.transformer import GENERATED, PARALLEL, SIZES, Size
+from bench_lib.model import GENERATION, QUANTIZED, TASKS
 
 WORKLOAD = "language_model"
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "amp-bf16", *QUANTIZED)

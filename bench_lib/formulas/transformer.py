@@ -227,8 +227,6 @@ LLAMA = {
 rotary positions, which costs nothing; Mixtral (Jiang et al. 2024, table 1); DeepSeekMoE (Dai et
 al. 2024, section 5.1.2)."""
 
-GENERATION = ("prefill", "decode")
-"""Tasks of inference: all tokens of the prompts at once, and one token more of each sequence."""
 GENERATED = 64
 """Tokens that are decoded before a sequence begins again behind its prompt."""
 

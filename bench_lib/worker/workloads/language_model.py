@@ -20,13 +20,12 @@ from torch.nn import functional
 
 from bench_lib.formulas.transformer import (
     GENERATED,
-    GENERATION,
     PARALLEL,
     SIZES,
     LlamaSize,
     Size,
 )
-from bench_lib.model import QUANTIZED, TASKS
+from bench_lib.model import GENERATION, QUANTIZED, TASKS
 from bench_lib.worker.device import AUTOCAST, require_memory
 from bench_lib.worker.workload import Setting, Workload
 from bench_lib.worker.workloads.compilation import arguments_of
