@@ -96,7 +96,11 @@ def github(user=None):
             self.end_headers()
             self.wfile.write(words)
 
-        do_POST = do_PATCH = do_GET
+        def do_POST(self) -> None:
+            self.do_GET()
+
+        def do_PATCH(self) -> None:
+            self.do_GET()
 
         def log_message(self, *_args) -> None:
             pass
