@@ -1539,6 +1539,23 @@ def test_one_failing_case_takes_eight_lines_of_eighty_columns(suite, pytester):
     assert summary == "REGRESSED perf_tests/test_steps.py::test_step[alpha] - latency: 5.0% slower"
 
 
+@pytest.mark.parametrize("columns", [80, 120, 200])
+def test_a_table_has_the_width_of_its_terminal(suite, monkeypatch, columns):
+    """A long name is cut only where there is no room; the status is always there."""
+    name = "a-case-" + "x" * 90
+    matrix = f'[[smoke.factory]]\nid = "{name}"\ntarget = "steps:step"\n'
+    monkeypatch.setenv("COLUMNS", str(columns))
+    heading, row = _table(suite(matrix=matrix)().outlines)
+    assert max(len(heading), len(row)) <= columns
+    assert "NO_BASELINE" in row
+    assert row.startswith(name) == (columns == 200)
+
+
+def _table(lines):
+    start = next(i for i, line in enumerate(lines) if line.startswith("case "))
+    return lines[start : start + 2]
+
+
 def test_a_reason_stands_once(suite, pytester):
     """In pytest's section of failures, and where there is none, below the table."""
     run = suite("{'alpha': [[0.0105] * 20], 'beta': [Fault('died', 'SIGABRT', 'measure', 'HSA')]}")

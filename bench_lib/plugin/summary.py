@@ -91,7 +91,7 @@ def write(terminal: Any, session: PerfSession) -> None:
     for line in _before_next(session, records):
         say(line)
     if step := _next_step(session, records):
-        say(f"next: {step}")
+        say(f"next: {step}", bold=True)
     words = console.counted(session.suite.counts(), failed)
     say(f"run {run.run_id} on {device.key}: {words}")
 
