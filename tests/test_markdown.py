@@ -251,6 +251,17 @@ def test_of_several_failures_the_gravest_is_shown():
     assert link == "The whole report: `bench-lib report --run 0a1b2c3d --html report.html`"
 
 
+def test_without_a_past_the_cause_is_what_changed_since_the_baseline():
+    """A pull request's own commit, for example; the code's own changes come last."""
+    entry = nights.regressed()
+    record = replace(entry.record, changes=["commit a -> b", "torch 2.9.0 -> 2.10.0"])
+    entry = replace(entry, record=record, points=[], moved=[])
+    *_, cause, _link = above(as_markdown(nights.make_night([entry]), link=LINK))
+    assert cause.endswith(
+        "calls, changed since the baseline: torch 2.9.0 -&gt; 2.10.0; commit a -&gt; b\\"
+    )
+
+
 def test_what_got_faster_is_shown_where_nothing_failed():
     """By how much; nobody asks for its cause."""
     _, change, _past, link = above(as_markdown(nights.make_night([nights.improved()]), link=LINK))

@@ -19,6 +19,7 @@ from bench_lib.cli.output import (
     filled,
     one_form,
     print_json,
+    print_line,
     print_table,
     say,
 )
@@ -169,13 +170,13 @@ def _print(found: Alignment) -> None:
     print_table(_headings(), [_cells(row, found.metric) for row in found.rows])
     if found.rows:
         print()
-    print(_in_one_line(found))
+    print_line(_in_one_line(found))
     for line in [*_cases_apart(found), *_around(found), *_remarks(found.rows)]:
-        print(line)
+        print_line(line)
     for line in _verdict_lines(found):
         print(line)
     for line in _problems(found):
-        print(f"! {line}")
+        print_line(f"! {line}")
 
 
 def _legend(metric: Metric) -> str:

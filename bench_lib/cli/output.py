@@ -123,6 +123,13 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         print(line)
 
 
+def print_line(line: str) -> None:
+    """Print a line, broken between words where a terminal would break it anywhere."""
+    from bench_lib.report.console import wrapped
+
+    print("\n".join(wrapped(line, _width()) if sys.stdout.isatty() else [line]))
+
+
 def _width() -> int:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
 

@@ -18,6 +18,7 @@ from bench_lib.cli.output import (
     Json,
     filled,
     print_json,
+    print_line,
     print_table,
     say,
     writing,
@@ -254,7 +255,7 @@ def _print(night: Night, written: list[Path]) -> None:
     from bench_lib.report import console
     from bench_lib.report.findings import hints, in_words
 
-    print(night.sentence)
+    print_line(night.sentence)
     if night.failed:
         print()
         rows = [
@@ -265,16 +266,16 @@ def _print(night: Night, written: list[Path]) -> None:
         print_table((console.HEADINGS[0], "hardware", *console.HEADINGS[1:]), rows)
         print()
         for entry in night.failed[:MOST_LINES]:
-            print(in_words(night, entry))
+            print_line(in_words(night, entry))
         print()
     for one in night.slow_downs:
-        print(one.words)
+        print_line(one.words)
     for words in hints(night):
-        print(f"! {words}")
+        print(f"! {words}")  # it may end in a command, to be copied
     for key in night.missing:
-        print(f"! not this night: {key}")
+        print_line(f"! not this night: {key}")
     for words in night.left_out[:MOST_LINES]:
-        print(f"! {words}")
+        print_line(f"! {words}")
     if len(night.left_out) > MOST_LINES:
         print(f"! and {len(night.left_out) - MOST_LINES} more")
     for path in written:

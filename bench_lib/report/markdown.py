@@ -158,6 +158,9 @@ def _cause(night: Night, entry: NightCase) -> str:
         parts.append(f"{'' if began.since.startswith('measured') else 'since '}{text(began.since)}")
     if began.changes:
         parts.append(f"with {shortened('; '.join(began.changes), MOST_CAUSE)}")
+    elif entry.record.changes:
+        since = shortened("; ".join(own_last(entry.record.changes)), MOST_CAUSE)
+        parts.append(f"changed since the baseline: {since}")
     elif began.moved or began.last_good:
         parts.append("no change known in the environment")
     return ", ".join(parts) or "not known"
