@@ -33,7 +33,7 @@ def _version(value: bool) -> None:  # noqa: FBT001 - typer calls it so
 
 def _install_completion(value: bool) -> None:  # noqa: FBT001 - typer calls it so
     if value:
-        from typer.completion import install
+        from typer.completion import install  # type: ignore[attr-defined]  # no other way
 
         shell, path = install(prog_name="bench-lib")
         print(f"completion for {shell} is written to {path}; the next shell has it")

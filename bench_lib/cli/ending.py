@@ -53,7 +53,7 @@ def leaving_when_told() -> Iterator[None]:
 def _status(program: Any) -> int:
     try:
         if COMPLETES in os.environ:
-            from typer.completion import completion_init
+            from typer.completion import completion_init  # type: ignore[attr-defined]  # no other way
 
             completion_init()
             program.main(prog_name="bench-lib")  # answers the shell, and leaves
