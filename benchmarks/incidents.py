@@ -88,7 +88,7 @@ def made(seed: int, nights: int = 500, incidents: int = 40) -> Year:
     draw = random.Random(seed)
     kernels = [f"{draw.choice(ROLES)}: k{n}" for n in range(KERNELS)]
     places = [(f"case{n:03}-{draw.choice(PRECISIONS)}", key) for n in range(CASES) for key in KEYS]
-    uses = {case: draw.sample(kernels, 3) for case in {case for case, _ in places}}
+    uses = {case: draw.sample(kernels, 3) for case in sorted({case for case, _ in places})}
     weekly = {case: draw.randrange(7) for case in uses if draw.random() < WEEKLY}
     year = Year()
     for night in draw.sample(range(1, nights), OTHER_CHANGES):
@@ -126,7 +126,7 @@ def _cause(draw, name, nights, places, uses, kernels, year) -> Cause:
     elif kind < 0.85:
         precision = draw.choice(PRECISIONS)
         those = [place for place in here if place[0].endswith(precision)]
-        signs = dict.fromkeys(those, "all: kernels alike slower")
+        signs = dict.fromkeys(those, "all kernels alike")
     else:
         those = draw.sample(here, draw.randint(1, 8))
         fault = draw.choice(["out of memory", "exception", "died"])

@@ -172,7 +172,7 @@ class Failure:
     @property
     def signs(self) -> frozenset[str]:
         """What it can be told by from failures with another cause; nothing where unknown."""
-        named = [*self.kernels, *filter(None, [self.fault, self.shared])]
+        named = (sign for sign in (*self.kernels, self.fault, self.shared) if ": " in sign)
         return frozenset(named)
 
     @property
@@ -230,9 +230,11 @@ OTHER_CHANGE = -3.0
 OTHER_HARDWARE = -1.0
 RETURN = (7, 4.0)
 """A case that was in the incident and was fine for so few nights, and what that is worth."""
+RETURN_AFTER_END = (2, 2.0)
+"""The same where all its cases were fine."""
 STEP = math.log1p(0.02)
 """A case that fails already and becomes slower by so much has a second cause."""
-STEP_SHARE = 0.5
+STEP_SHARE = 0.25
 """Of its slow-down so far: a step is not less."""
 UNSEEN = 30
 """Nights without a case's failure and without a good one, after which it is left out."""
@@ -248,11 +250,6 @@ class _Spell:
     last: Failure
     seen: int
     """Number of the last night on which it failed."""
-    level: float
-    """Logarithm of its ratio, in the mean of the nights."""
-    base: float = 0.0
-    """The level that it had before, by another cause."""
-    nights: int = 1
     until: str | None = None
     until_night: int = 0
 
@@ -262,7 +259,7 @@ class _Spell:
         return _id(self.place, self.run_id)
 
 
-@dataclass
+@dataclass(eq=False)
 class _Growing:
     """An incident, as far as the nights until now tell."""
 
@@ -289,18 +286,34 @@ class _Growing:
         return [spell for spell in self.spells.values() if spell.until is None]
 
 
+@dataclass
+class _Failing:
+    """A case that fails, as long as it does."""
+
+    level: float
+    """Logarithm of its ratio, in the mean of the nights since it changed last."""
+    seen: int
+    """Number of the last night on which it failed."""
+    nights: int = 1
+    parts: dict[_Growing, float] = field(default_factory=dict)
+    """The incidents that it is in, with what each adds to the level."""
+
+
 @dataclass(frozen=True)
 class _Onset:
-    """A case that begins to fail."""
+    """A case that begins to fail, or fails for one more cause."""
 
     failure: Failure
     run: RunSeen
     night: int
+    after: int
+    """The number of the night after which it must have begun, where the case failed before."""
     good: tuple[int, RunSeen] | None
     """The last night on which it was fine, with its run."""
     around: AroundChange | None
     """None where no good night is known."""
-    base: float = 0.0
+    step: float = 0.0
+    """By how much a case that failed already became slower, of logarithms."""
 
 
 def incidents(
@@ -341,8 +354,7 @@ class IncidentHistory:
         self._between = between
         self._good: dict[Place, list[tuple[int, RunSeen]]] = {}
         """By case, the nights on which it was fine."""
-        self._in: dict[Place, list[_Growing]] = {}
-        """By case that fails, what it is a part of."""
+        self._failing: dict[Place, _Failing] = {}
         self._open: list[_Growing] = []
         """Those that go on, and those that ended a short while ago."""
 
@@ -374,35 +386,56 @@ class IncidentHistory:
         return [_told(one, self.night, acknowledged) for one in self._known]
 
     def _mend(self, place: Place, time: str) -> None:
-        for incident in self._in.pop(place, ()):
+        known = self._failing.pop(place, None)
+        for incident in known.parts if known else ():
             _close(incident.spells[place], time, self.night)
 
     def _follow(self, failure: Failure, run: RunSeen) -> _Onset | None:
         """Follow a case that fails; return where something new begins with it."""
-        place = failure.place
-        good = self._good.get(place)
+        good = self._good.get(failure.place)
         last = good[-1] if good else None
-        own = self._in.get(place)
-        if not own:
+        known = self._failing.get(failure.place)
+        if known is None:
             around = None if last is None else self._between(last[1].environment, run.environment)
-            return _Onset(failure, run, self.night, last, around)
-        level, spell = _level(failure), own[-1].spells[place]
-        rise = level - spell.level
-        if spell.nights > 1 and rise >= max(STEP, STEP_SHARE * abs(spell.level)):
-            self._note(own[0], failure)
-            return _Onset(failure, run, self.night, last, AroundChange(), spell.level)
-        if len(own) > 1 and level - spell.base < (spell.level - spell.base) / 2:
-            own.pop()  # the cause that came on top is gone
-            _close(spell, run.time, self.night)
-        for incident in own:
+            self._failing[failure.place] = _Failing(_level(failure), self.night)
+            return _Onset(failure, run, self.night, self.night, last, around)
+        level, before, seen = _level(failure), known.level, known.seen
+        onset = None
+        if level - before >= max(STEP, STEP_SHARE * before):
+            known.level, known.nights = level, 1
+            new = _Onset(failure, run, self.night, seen, last, None, level - before)
+            onset = new
+        elif before - level >= max(STEP, STEP_SHARE * before):
+            known.level, known.nights = level, 1
+            self._lessen(known, failure.place, before - level, run.time)
+            if not known.parts:  # what remains has another cause, which it had before
+                onset = _Onset(failure, run, self.night, -1, last, None)
+        else:
+            known.nights += 1
+            known.level += (level - before) / known.nights
+        known.seen = self.night
+        for incident in known.parts:
             self._note(incident, failure)
-        return None
+        return onset
+
+    def _lessen(self, known: _Failing, place: Place, drop: float, time: str) -> None:
+        """Take a case out of the incident whose end most likely made it faster, if there is one."""
+
+        def mended(incident: _Growing) -> float:
+            others = [s for s in incident.spells.values() if s.place != place]
+            return sum(s.until is not None for s in others) / max(1, len(others))
+
+        def fits(incident: _Growing) -> tuple[float, float]:
+            return round(mended(incident), 1), -abs(known.parts[incident] - drop)
+
+        one = max(known.parts, key=fits)
+        if len(known.parts) > 1 or mended(one) > 1 / 2:
+            _close(one.spells[place], time, self.night)
+            del known.parts[one]
 
     def _note(self, incident: _Growing, failure: Failure) -> None:
         spell = incident.spells[failure.place]
         spell.last, spell.seen = failure, self.night
-        spell.nights += 1
-        spell.level += (_level(failure) - spell.level) / spell.nights
         incident.seen.add(self.night)
 
     def _sort_in(self, onsets: Sequence[_Onset]) -> None:
@@ -411,13 +444,13 @@ class IncidentHistory:
 
         def first(onset: _Onset) -> tuple[bool, int, Place]:
             most = max((common[sign] for sign in onset.failure.signs), default=0)
-            return bool(onset.base), -most, onset.failure.place
+            return onset.step > 0, -most, onset.failure.place
 
         for onset in sorted(onsets, key=first):
-            place = onset.failure.place
-            others = [one for one in self._open if one not in self._in.get(place, ())]
-            best = max(others, key=lambda one: self._evidence(onset, one), default=None)
-            if best is None or self._evidence(onset, best) <= 0:
+            own = self._failing[onset.failure.place].parts
+            weighed = [(self._evidence(onset, one), one) for one in self._open if one not in own]
+            evidence, best = max(weighed, key=lambda each: each[0], default=(0.0, None))
+            if best is None or evidence <= 0:
                 best = self._begun(onset)
             self._join(best, onset)
 
@@ -440,52 +473,59 @@ class IncidentHistory:
         failure, place = onset.failure, onset.failure.place
         if incident.ended is not None:
             incident.ended, incident.turned = None, self.night
+        known = self._failing[place]
+        known.parts[incident] = onset.step or known.level
         if (old := incident.spells.get(place)) is not None:
             old.until = None
-            self._in.setdefault(place, []).append(incident)
-            self._note(incident, failure)
-            return
-        incident.spells[place] = _Spell(
-            place,
-            onset.run.run_id,
-            onset.run.time,
-            failure,
-            self.night,
-            _level(failure),
-            onset.base,
-        )
-        self._in.setdefault(place, []).append(incident)
-        incident.signs.update(failure.signs)
-        incident.kinds.update(failure.kinds)
-        incident.seen.add(self.night)
+        else:
+            run = onset.run
+            incident.spells[place] = _Spell(place, run.run_id, run.time, failure, self.night)
+        if not onset.step:  # else the signs may be of what it failed for already
+            incident.signs.update(failure.signs)
+            incident.kinds.update(failure.kinds)
+        self._note(incident, failure)
 
     def _evidence(self, onset: _Onset, incident: _Growing) -> float:
         """Return the logarithm of the odds that an onset is of an incident."""
-        failure = onset.failure
+        key = onset.failure.key
         return (
             self._by_time(onset, incident)
-            + _by_signs(failure, incident)
+            + self._by_signs(onset, incident)
             + self._by_change(onset, incident)
-            + (0.0 if failure.key in incident.keys else OTHER_HARDWARE)
+            + (0.0 if key in incident.keys else OTHER_HARDWARE)
         )
 
     def _by_time(self, onset: _Onset, incident: _Growing) -> float:
         """Return what the nights say, of the logarithm of the odds."""
         place = onset.failure.place
-        if onset.base:
-            return SAME_NIGHT if incident.night == self.night else TOO_LATE
-        good = [night for night, _ in self._good.get(place, ()) if night >= incident.night]
         spell = incident.spells.get(place)
         if spell is not None and spell.until is not None:
-            nights, worth = RETURN
+            nights, worth = RETURN if incident.ended is None else RETURN_AFTER_END
             return worth if self.night - spell.until_night <= nights else TOO_LATE
-        if not good:
+        if onset.step:
+            late = self.night - incident.night if incident.night <= onset.after else 0
+        else:
+            late = sum(night >= incident.night for night, _ in self._good.get(place, ()))
+        if not late:
             return SAME_NIGHT
-        return LATER[len(good) - 1] if len(good) <= len(LATER) else TOO_LATE
+        return LATER[late - 1] if late <= len(LATER) else TOO_LATE
+
+    def _by_signs(self, onset: _Onset, incident: _Growing) -> float:
+        """Return what kernels and faults say, of the logarithm of the odds."""
+        signs, kinds = onset.failure.signs, onset.failure.kinds
+        if onset.step:
+            own = self._failing[onset.failure.place].parts
+            signs = signs.difference(*(one.signs for one in own))
+            kinds = kinds.difference(*(one.kinds for one in own))
+        if signs & incident.signs.keys():
+            return SAME_SIGN
+        if not kinds or not incident.kinds or kinds & incident.kinds.keys():
+            return 0.0
+        return OTHER_SIGN
 
     def _by_change(self, onset: _Onset, incident: _Growing) -> float:
         """Return what changes in the environment say, of the logarithm of the odds."""
-        if onset.around is None or onset.base:
+        if onset.around is None:
             return 0.0
         ours, theirs = set(onset.around.words), set(incident.around.words)
         if ours & theirs:
@@ -496,29 +536,22 @@ class IncidentHistory:
         """End what does not fail any more, and forget what ended long ago."""
         for incident in self._open:
             failing = incident.failing()
-            for spell in failing:
-                if self.night - spell.seen > UNSEEN:
-                    self._leave(incident, spell, time)
-            alone = [spell for spell in failing if len(self._in[spell.place]) == 1]
-            had_own = any(spell.until is not None for spell in incident.spells.values())
-            if failing and not alone and had_own:
-                # Its other cases are fine, and these fail for another cause that they have.
-                for spell in failing:
-                    if len(self._in[spell.place]) > 1:
-                        self._leave(incident, spell, time)
+            others = len(incident.spells) - len(failing)
+            shared = [s for s in failing if len(self._failing[s.place].parts) > 1]
+            # Where all its own cases are fine, the rest fails for what it fails for besides.
+            over = shared if others and len(shared) == len(failing) else []
+            over += [spell for spell in failing if self.night - spell.seen > UNSEEN]
+            for spell in over:
+                _close(spell, time, self.night)
+                known = self._failing[spell.place]
+                known.parts.pop(incident, None)
+                if not known.parts:
+                    del self._failing[spell.place]
             if incident.ended is None and not incident.failing():
                 incident.ended, incident.turned = time, self.night
         self._open = [
             one for one in self._open if one.ended is None or self.night - one.turned <= RETURN[0]
         ]
-
-    def _leave(self, incident: _Growing, spell: _Spell, time: str) -> None:
-        _close(spell, time, self.night)
-        rest = [one for one in self._in[spell.place] if one is not incident]
-        if rest:
-            self._in[spell.place] = rest
-        else:
-            del self._in[spell.place]
 
 
 def _close(spell: _Spell, time: str, night: int) -> None:
@@ -528,15 +561,6 @@ def _close(spell: _Spell, time: str, night: int) -> None:
 def _level(failure: Failure) -> float:
     """Return the logarithm of a failure's ratio; 0 where it has none."""
     return math.log(failure.ratio) if failure.ratio and failure.ratio > 0 else 0.0
-
-
-def _by_signs(failure: Failure, incident: _Growing) -> float:
-    """Return what kernels and faults say, of the logarithm of the odds."""
-    if failure.signs & incident.signs.keys():
-        return SAME_SIGN
-    if not failure.kinds or not incident.kinds or failure.kinds & incident.kinds.keys():
-        return 0.0
-    return OTHER_SIGN
 
 
 def _id(place: Place, run_id: str) -> str:
