@@ -10,8 +10,8 @@ two at once.  Small slow-downs are missed on some nights, nights are lost, profi
 are blamed that did nothing, and some cases fail for no reason at all.
 
 A failure (a case on a night) is right where it is in the incidents of its causes and in no other.
-The incident of a cause is the one that holds most of its failures; a second one that holds mostly
-its failures has been opened twice.  Thresholds of ``verdict/incidents.py`` were chosen on seeds 1
+Each cause has one incident, so that as many failures as can be are in their cause's.  An incident
+without a cause that holds mostly the failures of one has been opened twice.  Thresholds of ``verdict/incidents.py`` were chosen on seeds 1
 to 3.
 """
 
@@ -24,6 +24,9 @@ import random
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
 
 from bench_lib.model import Status
 from bench_lib.verdict.incidents import (
@@ -218,24 +221,33 @@ def score(year: Year) -> Score:
                     share = 1 / len(names)
                     votes.setdefault(name, Counter())[incident] += share
                     of_incident.setdefault(incident, Counter())[name] += share
-    home = {name: each.most_common(1)[0][0] for name, each in votes.items()}
-    mostly = {i: max(each, key=lambda name: (each[name], -name)) for i, each in of_incident.items()}
-    homes = Counter(incident for name, incident in home.items() if name >= 0)
+    home = _homes(votes)
+    of_cause = {incident: name for name, incident in home.items()}
     failures = right = 0
     for truth, hidden, found in zip(year.truth, year.hidden, told, strict=True):
         for place, names in truth.items():
             if min(names) < 0:
                 continue
             failures += 1
-            # Of causes with one incident the smaller one's failures are in the wrong one.
-            own = {home[name] for name in names if mostly[home[name]] == name}
+            own = {home[name] for name in names if name in home}
             may = {home[name] for name in hidden.get(place, ()) if name in home}
             right += len(own) == len(names) and own <= found[place] <= own | may
-    twice = sorted(
-        name for incident, name in mostly.items() if name >= 0 and home[name] != incident
-    )
-    merged = sum(count - 1 for count in homes.values())
+    twice = [
+        max(each, key=lambda name: (each[name], -name))
+        for incident, each in of_incident.items()
+        if incident not in of_cause
+    ]
+    twice = sorted(name for name in twice if name >= 0)
+    merged = sum(name >= 0 for name in votes.keys() - home.keys())
     return Score(failures, right, twice, merged, len(of_incident), took)
+
+
+def _homes(votes: dict[int, Counter[str]]) -> dict[int, str]:
+    """Return the incident of each cause: one each, with as many failures as can be in all."""
+    names, ids = sorted(votes), sorted({incident for each in votes.values() for incident in each})
+    shared = np.array([[votes[name][incident] for incident in ids] for name in names])
+    pairs = zip(*linear_sum_assignment(shared, maximize=True), strict=True)
+    return {names[i]: ids[j] for i, j in pairs if shared[i, j] > 0}
 
 
 def main() -> None:

@@ -224,6 +224,8 @@ TOO_LATE = -2.0
 """It was fine on more of them."""
 SAME_SIGN = 4.0
 """A changed kernel, a fault or a slow-down over nights is the same."""
+SAME_KIND = 1.0
+"""It is of the same kind: another kernel of a GEMM, another message of an exception."""
 OTHER_SIGN = -5.0
 """Both are known, and not even of one kind."""
 SAME_CHANGE = 4.0
@@ -555,19 +557,21 @@ class IncidentHistory:
             kinds = kinds.difference(*(one.kinds for one in own))
         if signs & incident.signs.keys():
             return SAME_SIGN
-        if not kinds or not incident.kinds or kinds & incident.kinds.keys():
+        if not kinds or not incident.kinds:
             return 0.0
-        return OTHER_SIGN
+        return SAME_KIND if kinds & incident.kinds.keys() else OTHER_SIGN
 
     def _by_change(self, onset: _Onset, incident: _Growing) -> float:
         """Return what changes in the environment say, of the logarithm of the odds."""
         if onset.around is None:
             return 0.0
         ours, theirs = set(onset.around.words), set(incident.around.words)
+        if self._late(onset, incident):  # if it is of the incident, it began before that change
+            return OTHER_CHANGE if ours - theirs else 0.0
         if ours & theirs:
             return SAME_CHANGE
         # Who was not seen for longer saw more changes, which need not be the reason.
-        return OTHER_CHANGE if theirs or (ours and self._late(onset, incident)) else 0.0
+        return OTHER_CHANGE if theirs else 0.0
 
     def _end(self, time: str) -> None:
         """End what does not fail any more, and forget what ended long ago."""
