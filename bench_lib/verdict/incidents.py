@@ -164,6 +164,16 @@ class Failure:
     """Of a slow-down over nights, what names it among all: its cases are one thing."""
     held: str = ""
     """The reason of a quarantine that held on that day."""
+    began: str = ""
+    """Of a slow-down over nights, when its first night began: UTC, ISO 8601."""
+    changes: tuple[str, ...] | None = None
+    """What changed in the environment with that night; None where the runs around tell."""
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether it was measured, and is worse by a ratio."""
+        is_measured = self.status is not Status.ERROR
+        return is_measured and self.ratio is not None and self.ratio > 1
 
     @property
     def place(self) -> Place:
@@ -398,7 +408,7 @@ class IncidentHistory:
             onsets.append(_Onset(failure, run, self.night, -1, good, None))
         for place, (failure, _run) in failing.items():
             for incident, size in self._failing[place].parts.items():
-                if bool(size) == (failure.ratio is not None):
+                if bool(size) == failure.is_slower:
                     self._note(incident, failure)
         self._sort_in(onsets)
         self._end(night[0].time)
@@ -422,12 +432,14 @@ class IncidentHistory:
         known = self._failing.get(failure.place)
         if known is None:
             around = None if last is None else self._between(last[1].environment, run.environment)
+            if failure.changes is not None:
+                around = AroundChange(failure.changes)
             self._failing[failure.place] = _Failing(_level(failure), self.night, run)
             return _Onset(failure, run, self.night, self.night, last, around)
         seen, before = known.seen, known.run
         known.seen, known.run = self.night, run
         around = self._between(before.environment, run.environment)
-        if failure.ratio is None:
+        if not failure.is_slower:
             # What made it slower is not to be seen as long as it ends in an error.
             new = _Onset(failure, run, self.night, seen, last, around, again=True)
             return new if all(known.parts.values()) else None
@@ -498,7 +510,7 @@ class IncidentHistory:
         incident = _Growing(
             _id(onset.failure.place, run.run_id),
             self.night,
-            run.time,
+            onset.failure.began or run.time,
             run.run_id,
             onset.good[1].run_id if onset.good else None,
             onset.around or AroundChange(),
@@ -513,12 +525,13 @@ class IncidentHistory:
         if incident.ended is not None:
             incident.ended, incident.turned = None, self.night
         known = self._failing[place]
-        known.parts[incident] = 0.0 if failure.ratio is None else onset.step or known.level
+        known.parts[incident] = (onset.step or known.level) if failure.is_slower else 0.0
         if (old := incident.spells.get(place)) is not None:
             old.until = None
         else:
             run = onset.run
-            incident.spells[place] = _Spell(place, run.run_id, run.time, failure, self.night)
+            began = failure.began or run.time
+            incident.spells[place] = _Spell(place, run.run_id, began, failure, self.night)
         if not onset.step:  # else the signs may be of what it failed for already
             incident.signs.update(failure.signs)
             incident.kinds.update(failure.kinds)
@@ -613,8 +626,8 @@ def _mended(incident: _Growing, night: int, drops: Collection[Place]) -> float:
 
 
 def _level(failure: Failure) -> float:
-    """Return the logarithm of a failure's ratio; 0 where it has none."""
-    return math.log(failure.ratio) if failure.ratio and failure.ratio > 0 else 0.0
+    """Return the logarithm of a failure's ratio; 0 where it is not slower."""
+    return math.log(failure.ratio) if failure.ratio and failure.is_slower else 0.0
 
 
 def _id(place: Place, run_id: str) -> str:
