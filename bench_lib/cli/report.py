@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from bench_lib.cli.incident import ToldIncident
+from bench_lib.cli.incident import told as told_incident
 from bench_lib.cli.output import (
     DEFAULT_BASELINES,
     DEFAULT_HISTORY,
@@ -97,6 +99,8 @@ class Report(Document):
     """Failing first."""
     slow_downs: list[ToldSlowDown]
     """New ones first."""
+    incidents: list[ToldIncident]
+    """What failures have one cause: new ones first, then ongoing, acknowledged, just ended ones."""
     missing: list[str]
     """Hardware keys of the days before that no run of this night is of, and their last runs."""
     left_out: list[str]
@@ -171,7 +175,9 @@ def report(
             ToldSlowDown(hardware_key=one.key, run=one.run_id, new=one.is_new, slow_down=one.found)
             for one in night.slow_downs
         ]
-        print_json(filled(Report, night, runs=[*runs], entries=[*entries], slow_downs=told))
+        known = [told_incident(one) for one in night.incidents]
+        parts = {"entries": [*entries], "slow_downs": told, "incidents": known}
+        print_json(filled(Report, night, runs=[*runs], **parts))
     elif not to_stdout:
         _print(night, [path for path in (html, markdown) if path is not None])
     if notify:
@@ -208,6 +214,8 @@ def _print(night: Night, written: list[Path]) -> None:
     from bench_lib.report.findings import hints, in_words
 
     print(night.sentence)
+    for incident in night.incidents:
+        print(incident.line)
     if night.failed:
         print()
         rows = [

@@ -17,6 +17,7 @@ from bench_lib.plugin.progress import SILENT
 from bench_lib.report import console
 from bench_lib.storage import acceptance
 from bench_lib.verdict import nights
+from bench_lib.verdict.incidents import State
 from bench_lib.verdict.severity import FAILING
 from bench_lib.verdict.statistics.comparison import LEAST_PROCESSES
 
@@ -72,6 +73,9 @@ def write(terminal: Any, session: PerfSession) -> None:
     for found in session.suite.slow_downs:
         colour = _BAD if found in session.alarms else _ODD
         say(nights.in_words(found, session.suite.writer.run_id), **colour)
+    for incident in session.incidents:
+        if len(incident.cases) > 1 or incident.state is not State.NEW:
+            say(incident.line, **_ODD)
     failed = [record.case.id for record in records if session.fails(record)]
     run, device = session.suite.writer, session.device()
     say(f"history: {_shown(run.path)}")

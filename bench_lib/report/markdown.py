@@ -12,6 +12,7 @@ from bench_lib.report import console, github
 from bench_lib.report.findings import device, hints, onset, own_last
 from bench_lib.report.github import MarkdownSection, code, shortened, span, text
 from bench_lib.report.night import Moved, Night, NightCase
+from bench_lib.verdict.incidents import State
 from bench_lib.verdict.severity import FAILING
 
 MARKER = "<!-- bench-lib: report -->"
@@ -20,6 +21,7 @@ FAILURES = (
     *("case", "hardware", "status", "ratio", "95% interval", "since", "changed there"),
     "why",
 )
+INCIDENTS = ("incident", "state", "since", "what", "commands")
 STEPS = ("case", "hardware", "since", "ratio", "95% interval", "environment")
 MOST_CAUSES = 5
 WORTH = 0.05
@@ -42,6 +44,7 @@ def as_markdown(night: Night, *, limit: int = github.COMMENT) -> str:
     others = [entry for entry in night.entries if not entry.failing]
     head, rows = _summary(others)
     sections = [
+        MarkdownSection("Incidents", list(_incidents(night)), "incidents", github.table(INCIDENTS)),
         MarkdownSection(
             "Failed", [_failure(night, e) for e in failed], "failures", github.table(FAILURES)
         ),
@@ -97,6 +100,17 @@ def _to_be_known(night: Night) -> Iterator[str]:
         yield f"- **not measured this night**: {text(key)}"
     for words in hints(night):
         yield f"- {shortened(words, MOST_REASON)}"
+
+
+def _incidents(night: Night) -> Iterator[str]:
+    """Return a row for each incident of several cases, or that is not of this night alone."""
+    for one in night.incidents:
+        if len(one.cases) > 1 or one.state is not State.NEW:
+            words = shortened(one.title, MOST_REASON)
+            if one.acknowledged is not None:
+                words += f"; {shortened(one.acknowledged.reason, MOST_REASON)}"
+            cells = [span(one.id), one.state.value, text(one.since[:10]), words]
+            yield github.row([*cells, "; ".join(map(span, one.commands))])
 
 
 # --- failures --------------------------------------------------------------------------------

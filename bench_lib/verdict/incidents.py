@@ -132,6 +132,14 @@ class Incident:
         return on_one_line(words, MOST_TITLE)
 
     @property
+    def line(self) -> str:
+        """The incident with its id, how it stands and who knows of it, in one line."""
+        words = f"incident {self.id} ({self.state.value}): {self.title}"
+        if self.acknowledged and self.is_open:
+            words += f"; {on_one_line(self.acknowledged.reason, MOST_TITLE)}"
+        return words
+
+    @property
     def commands(self) -> list[str]:
         """Command lines that help: to show it, to find the change, to acknowledge it."""
         found = [f"bench-lib incident show {self.id}"]
