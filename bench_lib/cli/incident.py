@@ -20,7 +20,8 @@ from bench_lib.cli.output import (
     print_json,
     print_table,
 )
-from bench_lib.model import Acknowledged, Status, UserError
+from bench_lib.cli.reading import ToldIncident, parts_of, told
+from bench_lib.model import Acknowledged, UserError
 
 if TYPE_CHECKING:
     from bench_lib.verdict.incidents import Incident, IncidentCase
@@ -28,65 +29,6 @@ if TYPE_CHECKING:
 app = branch("incident")
 IncidentName = Annotated[str, typer.Argument(metavar="ID", help="An incident's id or its start.")]
 HERE = str(DEFAULT_HISTORY)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ToldIncidentCase:
-    """A case on one hardware, as a part of an incident."""
-
-    case_id: str
-    hardware_key: str
-    since: str
-    """When the first night began on which it failed, UTC."""
-    until: str | None
-    """When the first night began on which it was fine again, UTC; null while it fails."""
-    status: Status | None
-    """Of its last verdict that failed; null of a slow-down that only several nights show."""
-    metric: str
-    ratio: float | None
-    """Of that verdict."""
-    held: str
-    """The reason of the quarantine that takes its consequences; empty without one."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ToldIncident:
-    """Failures with the same onset, the same changed kernels, or the same change around them."""
-
-    id: str
-    """The same on all nights."""
-    title: str
-    """The incident in one line."""
-    state: Literal["new", "ongoing", "acknowledged", "ended"]
-    is_news: bool
-    """Whether the last night opened it, brought it back or ended it."""
-    since: str
-    """When its first night began, UTC."""
-    run: str
-    """Id of the first run in which it failed."""
-    last_ok: str | None
-    """Id of the last run before it in which its first case was fine."""
-    ended: str | None
-    """When the first night began on which all its cases were fine, UTC."""
-    nights: int
-    """On how many nights it was seen."""
-    cause: str
-    """As far as it is known, in words."""
-    kernels: list[str]
-    """What changed in the steps, most cases first."""
-    faults: list[str]
-    """Of cases that ended in an error, most cases first; numbers in them are ``#``."""
-    changes: list[str]
-    """What changed in the environment with its first night, in words."""
-    commits: tuple[str, str] | None
-    """The project's own commit before it and with it."""
-    acknowledged: Acknowledged | None
-    cases: list[ToldIncidentCase]
-    """Those that fail, the worst first; of one that has ended, those that failed."""
-    over: list[ToldIncidentCase]
-    """Those that were in it and are fine again, while others fail."""
-    commands: list[str]
-    """Command lines that help."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,26 +51,11 @@ class IncidentAck(Document):
     """An incident that somebody has acknowledged."""
 
     command: Literal["incident ack"] = "incident ack"
-    id: str
+    incident: str
+    """Its id."""
     path: str
     """The baseline file that says so."""
     acknowledged: Acknowledged
-
-
-def told(incident: Incident) -> ToldIncident:
-    """Return an incident as ``--json`` prints it."""
-    return filled(ToldIncident, incident, **_parts(incident))
-
-
-def _parts(incident: Incident) -> dict[str, object]:
-    def case(one: IncidentCase) -> ToldIncidentCase:
-        return filled(ToldIncidentCase, one, hardware_key=one.key)
-
-    return {
-        "state": incident.state.value,
-        "cases": [case(one) for one in incident.cases],
-        "over": [case(one) for one in incident.over],
-    }
 
 
 @app.command("list")
@@ -161,7 +88,7 @@ def show(
     """Show an incident: its cases, its cause as far as it is known, and who knows of it."""
     one = _chosen(incident, _known(history, baselines))
     if json:
-        print_json(filled(IncidentShow, one, **_parts(one)))
+        print_json(filled(IncidentShow, one, **parts_of(one)))
         return
     print(f"incident {one.id}, {one.state.value}: {one.title}")
     print(f"first run {one.run}" + (f", last good run {one.last_ok}" if one.last_ok else ""))
@@ -219,7 +146,7 @@ def ack(
     known = Acknowledged(reason.strip(), utc_now(), who())
     path = files.acknowledge(files.load(baselines, one.key), one.id, known)
     if json:
-        print_json(IncidentAck(id=one.id, path=str(path), acknowledged=known))
+        print_json(IncidentAck(incident=one.id, path=str(path), acknowledged=known))
     else:
         print(f"incident {one.id} is acknowledged, by {path}: {one.title}")
 

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from bench_lib.cli.incident import ToldIncident
-from bench_lib.cli.incident import told as told_incident
 from bench_lib.cli.output import (
     DEFAULT_BASELINES,
     DEFAULT_HISTORY,
@@ -24,7 +22,8 @@ from bench_lib.cli.output import (
     say,
     writing,
 )
-from bench_lib.cli.reading import Listed, listed
+from bench_lib.cli.reading import Listed, ToldIncident, listed
+from bench_lib.cli.reading import told as told_incident
 from bench_lib.model import SlowDown, Status, Verdict
 
 if TYPE_CHECKING:
@@ -215,7 +214,8 @@ def _print(night: Night, written: list[Path]) -> None:
 
     print(night.sentence)
     for incident in night.incidents:
-        print(incident.line)
+        if incident.says_more:
+            print(incident.line)
     if night.failed:
         print()
         rows = [

@@ -17,7 +17,6 @@ from bench_lib.plugin.progress import SILENT
 from bench_lib.report import console
 from bench_lib.storage import acceptance
 from bench_lib.verdict import nights
-from bench_lib.verdict.incidents import State
 from bench_lib.verdict.severity import FAILING
 from bench_lib.verdict.statistics.comparison import LEAST_PROCESSES
 
@@ -74,7 +73,7 @@ def write(terminal: Any, session: PerfSession) -> None:
         colour = _BAD if found in session.alarms else _ODD
         say(nights.in_words(found, session.suite.writer.run_id), **colour)
     for incident in session.incidents:
-        if len(incident.cases) > 1 or incident.state is not State.NEW:
+        if incident.says_more:
             say(incident.line, **_ODD)
     failed = [record.case.id for record in records if session.fails(record)]
     run, device = session.suite.writer, session.device()

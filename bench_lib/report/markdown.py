@@ -12,7 +12,6 @@ from bench_lib.report import console, github
 from bench_lib.report.findings import device, hints, onset, own_last
 from bench_lib.report.github import MarkdownSection, code, shortened, span, text
 from bench_lib.report.night import Moved, Night, NightCase
-from bench_lib.verdict.incidents import State
 from bench_lib.verdict.severity import FAILING
 
 MARKER = "<!-- bench-lib: report -->"
@@ -105,7 +104,7 @@ def _to_be_known(night: Night) -> Iterator[str]:
 def _incidents(night: Night) -> Iterator[str]:
     """Return a row for each incident of several cases, or that is not of this night alone."""
     for one in night.incidents:
-        if len(one.cases) > 1 or one.state is not State.NEW:
+        if one.says_more:
             words = shortened(one.title, MOST_REASON)
             if one.acknowledged is not None:
                 words += f"; {shortened(one.acknowledged.reason, MOST_REASON)}"

@@ -132,6 +132,11 @@ class Incident:
         return on_one_line(words, MOST_TITLE)
 
     @property
+    def says_more(self) -> bool:
+        """Whether it says more than that one case began to fail tonight."""
+        return len(self.cases) > 1 or self.state is not State.NEW
+
+    @property
     def line(self) -> str:
         """The incident with its id, how it stands and who knows of it, in one line."""
         words = f"incident {self.id} ({self.state.value}): {self.title}"
