@@ -673,7 +673,7 @@ def _told(one: _Growing, night: int, acknowledged: Mapping[str, Acknowledged]) -
         state,
         [_case(spell) for spell in failing or gone],
         [_case(spell) for spell in gone if failing],
-        [sign for sign in common if sign in kernels],
+        [_named(sign) for sign in common if sign in kernels],
         [sign for sign in common if sign in faults],
         list(one.around.words),
         one.around.commits,
@@ -684,6 +684,11 @@ def _told(one: _Growing, night: int, acknowledged: Mapping[str, Acknowledged]) -
         len(one.seen),
         names,
     )
+
+
+def _named(sign: str) -> str:
+    """Return a kernel's sign as people read it; the role of one that nobody knows says nothing."""
+    return sign.replace(": ", " ", 1).removeprefix("other ")
 
 
 def _case(spell: _Spell) -> IncidentCase:
