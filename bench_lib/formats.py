@@ -45,7 +45,7 @@ BARS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: Sequence[float], least: float) -> str:
-    """Return values as a line of bars, the lowest as the least bar.
+    """Return values of any one unit as a line of bars, the lowest as the least bar.
 
     The tallest stands for a range of at least ``least``, so that noise does not fill the line.
     """

@@ -148,7 +148,17 @@ def test_the_commands_are_these(cli):
     """A name that people and pipelines type is not changed by accident."""
     names = {
         (): [
-            *("report", "compare", "history", "baseline", "ab", "judge", "profile", "env"),
+            *(
+                "report",
+                "incident",
+                "compare",
+                "history",
+                "baseline",
+                "ab",
+                "judge",
+                "profile",
+                "env",
+            ),
             *("selfcheck", "ops", "collectives", "scaling", "train", "micro", "exercise"),
             *("adopt", "submit"),
         ],

@@ -26,6 +26,7 @@ FAILURES = (
     *("case", "hardware", "status", "ratio", "95% interval", "since", "changed there"),
     "why",
 )
+INCIDENTS = ("incident", "state", "since", "what", "commands")
 STEPS = ("case", "hardware", "since", "ratio", "95% interval", "environment")
 MOST_CAUSES = 5
 WORTH = 0.05
@@ -55,6 +56,7 @@ def as_markdown(night: Night, *, limit: int = github.COMMENT, link: str = "") ->
     head, rows = _summary(others)
     counts = ", ".join(f"{n} {text(name)}" for name, n in night.counts.items())
     sections = [
+        MarkdownSection("Incidents", list(_incidents(night)), "incidents", github.table(INCIDENTS)),
         MarkdownSection(
             f"Failed: {len(failed)}",
             [_failure(night, e) for e in failed],
@@ -149,7 +151,13 @@ def _past(entry: NightCase) -> str:
 
 
 def _cause(night: Night, entry: NightCase) -> str:
-    """Name what is slower on the device, what changed with it, and since when, where known."""
+    """Name what is slower on the device, what changed with it, and since when, where known.
+
+    A cause of several cases is the incident's.
+    """
+    for incident in night.incidents_of(entry.place):
+        if incident.says_more:
+            return f"{shortened(incident.title, MOST_REASON)} (incident {span(incident.id)})"
     began = onset(night, entry)
     parts = []
     if (found := entry.kernels) is not None and (causes := kernels.causes(found)):
@@ -189,6 +197,17 @@ def _to_be_known(night: Night) -> Iterator[str]:
         yield f"- **not measured this night**: {text(key)}"
     for words in hints(night):
         yield f"- {shortened(words, MOST_REASON)}"
+
+
+def _incidents(night: Night) -> Iterator[str]:
+    """Return a row for each incident of several cases, or that is not of this night alone."""
+    for one in night.incidents:
+        if one.says_more:
+            words = shortened(one.title, MOST_REASON)
+            if one.acknowledged is not None:
+                words += f"; {shortened(one.acknowledged.reason, MOST_REASON)}"
+            cells = [span(one.id), one.state.value, text(one.since[:10]), words]
+            yield github.row([*cells, "; ".join(map(span, one.commands))])
 
 
 # --- failures --------------------------------------------------------------------------------
