@@ -17,6 +17,7 @@ from bench_lib.report import github, html
 from bench_lib.report.findings import onset
 from bench_lib.report.github import MarkdownSection, fitted, text
 from bench_lib.report.markdown import MARKER, as_markdown
+from bench_lib.verdict.incidents import Incident, IncidentCase, State
 
 NASTY = [
     "<script>alert(1)</script>",
@@ -260,6 +261,24 @@ def test_without_a_past_the_cause_is_what_changed_since_the_baseline():
     assert cause.endswith(
         "calls, changed since the baseline: torch 2.9.0 -&gt; 2.10.0; commit a -&gt; b\\"
     )
+
+
+def test_a_cause_of_several_cases_is_the_incidents():
+    """One line for all of them, with the id by which it is acknowledged."""
+    entry = nights.regressed()
+    since = "2026-11-18T02:00:00Z"
+    incident = Incident(
+        "0a1b2c3d",
+        since,
+        "cccccccc",
+        State.ONGOING,
+        [IncidentCase(case_id, "mi300x", since) for case_id in (entry.record.case.id, "other")],
+        kernels=["GEMM MT128 → MT64"],
+        changes=["torch 2.9.0 -> 2.10.0"],
+    )
+    *_, cause, _link = above(as_markdown(nights.make_night([entry], incidents=[incident])))
+    title = "2 cases: GEMM MT128 → MT64 after torch 2.9.0 -&gt; 2.10.0, since 2026-11-18"
+    assert cause == f"Cause: {title} (incident `0a1b2c3d`)\\"
 
 
 def test_what_got_faster_is_shown_where_nothing_failed():
