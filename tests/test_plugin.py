@@ -134,7 +134,8 @@ def suite(pytester):
 
     def make(script="{}", devices="[CPU]", matrix=MATRIX, seen=()):
         pytester.makeini(
-            "[pytest]\nperf_paths = perf_tests\nfilterwarnings = error\n"
+            "[pytest]\nperf_paths = perf_tests\nfilterwarnings =\n    error\n"
+            "    ignore:Benchmarks are automatically disabled\n"  # before pytest-benchmark 5.3
             "addopts = --strict-markers --strict-config\n"
         )
         pytester.mkdir("perf_tests")

@@ -76,7 +76,7 @@ def write(terminal: Any, session: PerfSession) -> None:
         say(line, **_COLOURS.get(row[1], {}))
     explained = console.explanations(records, above=_failures_above(terminal))
     for line in [*explained, ""] if explained else []:
-        for part in console.wrapped(line, _width(terminal)) if terminal.isatty() else [line]:
+        for part in console.wrapped(line, _width(terminal)) if terminal.isatty else [line]:
             say(part)
     for found in session.suite.slow_downs:
         colour = _BAD if found in session.alarms else _ODD
@@ -118,7 +118,7 @@ def _failures_above(terminal: Any) -> str:
 
 def _width(terminal: Any) -> int:
     """Return how wide the table may be: a terminal's width; a log's is what COLUMNS says."""
-    if not terminal.isatty() and not os.environ.get("COLUMNS"):
+    if not terminal.isatty and not os.environ.get("COLUMNS"):
         return console.WIDTH
     full: int = terminal.config.get_terminal_writer().fullwidth
     return full
