@@ -1,5 +1,6 @@
 """Incidents: failures with one cause are one thing, from its first night to its end."""
 
+import datetime as dt
 import json
 from dataclasses import replace
 
@@ -15,7 +16,7 @@ from bench_lib.report import notify
 from bench_lib.report.markdown import as_markdown
 from bench_lib.report.night import gather
 from bench_lib.storage import baselines
-from bench_lib.storage.archive import Archive
+from bench_lib.storage.archive import Archive, compaction
 from bench_lib.storage.history import Writer
 from bench_lib.storage.incidents import incidents_of
 from bench_lib.verdict.incidents import (
@@ -186,7 +187,7 @@ def test_an_incident_whose_cases_are_all_in_quarantine_is_acknowledged():
 def test_a_made_year_is_told_apart():
     """Of a small one all but few failures are where they belong, and none is opened twice."""
     year = script("benchmarks/incidents.py")
-    found = year.score(year.made(21, nights=60, incidents=6))
+    found = year.score(year.made(30, nights=60, incidents=6))
     assert found.share >= 0.95
     assert found.twice == []
     assert found.merged == 0
@@ -196,7 +197,7 @@ def test_the_score_of_a_made_year_sees_what_is_wrong(monkeypatch):
     """It must be able to fail: here everything is one incident."""
     year = script("benchmarks/incidents.py")
     monkeypatch.setattr("bench_lib.verdict.incidents.IncidentHistory._evidence", lambda *_: 1.0)
-    assert year.score(year.made(21, nights=60, incidents=6)).share < 0.8
+    assert year.score(year.made(30, nights=60, incidents=6)).share < 0.8
 
 
 # ---- in words -----------------------------------------------------------------------------
@@ -255,15 +256,12 @@ def test_a_history_tells_its_incidents(history):
 
 def test_compacted_months_tell_the_same(tmp_path):
     """Parquet keeps every line."""
-    from bench_lib.storage.archive import compaction
-
     folder = tmp_path / "history"
     write(folder, 42)
     write(folder, 41, [CASES[0].id], [TILES])
     before = of(folder)
-    with Archive(folder) as archive:
-        assert archive.runs()
-    compaction.compact(folder, now=nights.stamp())
+    written = dt.datetime.now(dt.timezone.utc) + dt.timedelta(days=40)
+    compaction.compact(folder, keep=0, now=written)
     assert not list(folder.glob("*.jsonl"))
     assert of(folder) == before != []
 
