@@ -219,13 +219,13 @@ def test_a_title_says_how_many_why_since_when_and_by_how_much():
 CASES = [nights.make_case(name) for name in ("one", "two", "three")]
 
 
-def write(folder, ago, failing=(), blamed=(), **fields):
+def write(folder, ago, failing=(), blamed=(), minutes=0, **fields):
     """Write a night in which some of three cases are REGRESSED, the others OK."""
     records = []
     for case in CASES:
         entry = (nights.regressed if case.id in failing else nights.make_entry)(case=case)
         records.append(replace(entry.record, blamed=list(blamed) if case.id in failing else []))
-    return builders.write_run(folder, records, now=nights.stamp(ago), **fields)
+    return builders.write_run(folder, records, now=nights.stamp(ago, minutes=minutes), **fields)
 
 
 @pytest.fixture
@@ -398,7 +398,7 @@ def test_an_incident_is_shown_in_some_lines(cli):
 
 def test_what_ended_or_is_unknown_cannot_be_acknowledged(cli, history):
     """Status 2, and what there is."""
-    write(history, 0)
+    write(history, 0, minutes=30)
     (one,) = document_in(cli("list", "--ended", "--json")[1])["incidents"]
     status, _, err = cli("ack", one["incident"], "--reason", "late")
     assert (status, "ended" in err) == (2, True)
