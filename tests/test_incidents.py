@@ -1,5 +1,6 @@
 """Incidents: failures with one cause are one thing, from its first night to its end."""
 
+import datetime as dt
 import json
 from dataclasses import replace
 
@@ -15,7 +16,7 @@ from bench_lib.report import notify
 from bench_lib.report.markdown import as_markdown
 from bench_lib.report.night import gather
 from bench_lib.storage import baselines
-from bench_lib.storage.archive import Archive
+from bench_lib.storage.archive import Archive, compaction
 from bench_lib.storage.history import Writer
 from bench_lib.storage.incidents import incidents_of
 from bench_lib.verdict.incidents import (
@@ -186,7 +187,7 @@ def test_an_incident_whose_cases_are_all_in_quarantine_is_acknowledged():
 def test_a_made_year_is_told_apart():
     """Of a small one all but few failures are where they belong, and none is opened twice."""
     year = script("benchmarks/incidents.py")
-    found = year.score(year.made(21, nights=60, incidents=6))
+    found = year.score(year.made(30, nights=60, incidents=6))
     assert found.share >= 0.95
     assert found.twice == []
     assert found.merged == 0
@@ -196,7 +197,7 @@ def test_the_score_of_a_made_year_sees_what_is_wrong(monkeypatch):
     """It must be able to fail: here everything is one incident."""
     year = script("benchmarks/incidents.py")
     monkeypatch.setattr("bench_lib.verdict.incidents.IncidentHistory._evidence", lambda *_: 1.0)
-    assert year.score(year.made(21, nights=60, incidents=6)).share < 0.8
+    assert year.score(year.made(30, nights=60, incidents=6)).share < 0.8
 
 
 # ---- in words -----------------------------------------------------------------------------
@@ -218,13 +219,13 @@ def test_a_title_says_how_many_why_since_when_and_by_how_much():
 CASES = [nights.make_case(name) for name in ("one", "two", "three")]
 
 
-def write(folder, ago, failing=(), blamed=(), **fields):
+def write(folder, ago, failing=(), blamed=(), minutes=0, **fields):
     """Write a night in which some of three cases are REGRESSED, the others OK."""
     records = []
     for case in CASES:
         entry = (nights.regressed if case.id in failing else nights.make_entry)(case=case)
         records.append(replace(entry.record, blamed=list(blamed) if case.id in failing else []))
-    return builders.write_run(folder, records, now=nights.stamp(ago), **fields)
+    return builders.write_run(folder, records, now=nights.stamp(ago, minutes=minutes), **fields)
 
 
 @pytest.fixture
@@ -255,15 +256,12 @@ def test_a_history_tells_its_incidents(history):
 
 def test_compacted_months_tell_the_same(tmp_path):
     """Parquet keeps every line."""
-    from bench_lib.storage.archive import compaction
-
     folder = tmp_path / "history"
     write(folder, 42)
     write(folder, 41, [CASES[0].id], [TILES])
     before = of(folder)
-    with Archive(folder) as archive:
-        assert archive.runs()
-    compaction.compact(folder, now=nights.stamp())
+    written = dt.datetime.now(dt.timezone.utc) + dt.timedelta(days=40)
+    compaction.compact(folder, keep=0, now=written)
     assert not list(folder.glob("*.jsonl"))
     assert of(folder) == before != []
 
@@ -400,7 +398,7 @@ def test_an_incident_is_shown_in_some_lines(cli):
 
 def test_what_ended_or_is_unknown_cannot_be_acknowledged(cli, history):
     """Status 2, and what there is."""
-    write(history, 0)
+    write(history, 0, minutes=30)
     (one,) = document_in(cli("list", "--ended", "--json")[1])["incidents"]
     status, _, err = cli("ack", one["incident"], "--reason", "late")
     assert (status, "ended" in err) == (2, True)

@@ -505,9 +505,11 @@ class IncidentHistory:
         self._begin_tonight = len(onsets)
         common = Counter(sign for onset in onsets for sign in onset.failure.signs)
 
-        def first(onset: _Onset) -> tuple[bool, int, Place]:
+        def first(onset: _Onset) -> tuple[bool, bool, int, int, Place]:
+            # Who was fine a short while ago knows best what changed since then.
             most = max((common[sign] for sign in onset.failure.signs), default=0)
-            return onset.again, -most, onset.failure.place
+            unseen = 0 if onset.good is None else self.night - onset.good[0]
+            return onset.again, onset.good is None, unseen, -most, onset.failure.place
 
         for onset in sorted(onsets, key=first):
             own = self._failing[onset.failure.place].parts
