@@ -17,6 +17,7 @@ import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+import duckdb  # noqa: F401 - as scipy below
 import pytest
 import scipy.special  # noqa: F401 - or a run here would import it, and the next one again
 import screen
@@ -84,6 +85,7 @@ engine.HeldDevice = held_class({script}, Path(__file__).parent / "locks"{seen})
 """
 
 TEST_FILE = """
+import duckdb  # noqa: F401 - as scipy below
 import pytest
 
 @pytest.mark.perf_cases("factory")
@@ -935,6 +937,7 @@ ANSWERS = {answers}
 """
 SEVERAL = "".join(f'[[gate.factory]]\nid = "case-{i}"\ntarget = "steps:step"\n' for i in range(4))
 TWO = """
+import duckdb  # noqa: F401 - as scipy below
 import pytest
 from bench_lib.model import Case, Launch
 
@@ -1761,6 +1764,7 @@ def test_allure_has_a_skip_that_was_decided_after_the_workers_ended(suite, pytes
 
 
 BAD_TEARDOWN = """
+import duckdb  # noqa: F401 - as scipy below
 import pytest
 @pytest.fixture(autouse=True)
 def bad_teardown(case):
@@ -1805,6 +1809,7 @@ def test_a_failure_in_a_case_ends_a_run_that_is_to_stop_at_the_first_failure(sui
 
 
 FOREIGN_FIXTURE = """
+import duckdb  # noqa: F401 - as scipy below
 import pytest
 
 @pytest.fixture
@@ -1815,6 +1820,7 @@ def test_theirs(perf):
     assert perf == 42
 """
 FOREIGN_PARAMETER = """
+import duckdb  # noqa: F401 - as scipy below
 import pytest
 
 @pytest.mark.parametrize("perf", [42])
