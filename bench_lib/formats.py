@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 
 def seconds(value: float) -> str:
@@ -38,6 +39,21 @@ def amount(value: float, unit: str) -> str:
     if unit == "1/s":
         return f"{quantity(value)}/s"
     return f"{quantity(value)} {unit}" if abs(value) >= 1 else f"{value:.4g} {unit}"
+
+
+BARS = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(values: Sequence[float], least: float) -> str:
+    """Return values of any one unit as a line of bars, the lowest as the least bar.
+
+    The tallest stands for a range of at least ``least``, so that noise does not fill the line.
+    """
+    if not values:
+        return ""
+    low = min(values)
+    scale = (len(BARS) - 1) / max(max(values) - low, least)
+    return "".join(BARS[round((value - low) * scale)] for value in values)
 
 
 def many(number: int, what: str) -> str:

@@ -733,6 +733,16 @@ class Quarantine:
 
 
 @dataclass(frozen=True)
+class Acknowledged:
+    """Somebody knows of an incident and says why it may go on."""
+
+    reason: str
+    date: str
+    """When: UTC, ISO 8601."""
+    by: str | None = None
+
+
+@dataclass(frozen=True)
 class Published:
     """What somebody published of a case on this hardware: shown beside it, never judged by."""
 
@@ -784,3 +794,5 @@ class Record:
     """The date of the acceptance that it was judged by; None where nothing was accepted."""
     kernels: KernelTable | None = None
     """What the device did in a step, where it was looked into."""
+    blamed: list[str] = field(default_factory=list)
+    """The kernels that made it slower, as ``profiling.kernels.blamed`` has them."""

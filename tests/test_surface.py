@@ -108,6 +108,36 @@ def test_the_help_lists_every_command(run):
         assert f"{name} {sentence}" in flat
 
 
+# ---- completion -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [("bench-lib re", "report"), ("bench-lib report --on", "--on-change")],
+)
+def test_a_shell_is_told_which_words_may_follow(run, monkeypatch, typed, words):
+    """Commands and options; nothing is run."""
+    monkeypatch.setenv("_BENCH_LIB_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", typed)
+    monkeypatch.setenv("COMP_CWORD", str(len(typed.split()) - 1))
+    assert run() == (0, f"{words}\n", "")
+
+
+def test_completion_is_installed_for_the_shell_that_asks(run, monkeypatch):
+    """Under the name that people type."""
+    asked = []
+
+    def install(**about):
+        asked.append(about)
+        return "bash", Path("~/.bash_completions/bench-lib.sh")
+
+    monkeypatch.setattr("typer.completion.install", install)
+    status, out, _ = run("--install-completion")
+    assert status == 0
+    assert out.startswith("completion for bash is written to ~/.bash_completions/bench-lib.sh")
+    assert asked == [{"prog_name": "bench-lib"}]
+
+
 # ---- words ------------------------------------------------------------------------------
 
 ONE_NAME = {
@@ -222,6 +252,9 @@ history restore none
 history show none
 history show none --history afile
 judge none.jsonl
+incident list --history none://x
+incident show none
+incident ack none --reason why
 judge .
 judge afile --tolerance much
 judge afile --tolerance 1

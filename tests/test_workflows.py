@@ -758,6 +758,21 @@ def test_later_reports_take_its_place(checkout):
     assert list(found.values()) == [f"{MARKER}\nsecond"]
 
 
+UNCHANGED = "<!-- bench-lib: nothing changed -->"
+
+
+def test_where_nothing_changed_there_is_no_new_comment(checkout):
+    """The check is green, and that is enough."""
+    assert comment(checkout, f"{MARKER}\n{UNCHANGED}\n\n## Nothing failed") == {}
+
+
+def test_an_old_comment_is_brought_up_to_date_where_nothing_changes_any_more(checkout):
+    """What it says is not true any more."""
+    comment(checkout, f"{MARKER}\n\n## 1 of 2 cases failed")
+    found = comment(checkout, f"{MARKER}\n{UNCHANGED}\n\n## Nothing failed")
+    assert list(found.values()) == [f"{MARKER}\n{UNCHANGED}\n\n## Nothing failed"]
+
+
 def test_a_comment_says_that_nothing_was_measured(checkout):
     """And where to look."""
     (text,) = comment(checkout, None).values()

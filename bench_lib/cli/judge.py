@@ -65,7 +65,7 @@ def judge(
     ] = "1%",
     json: Json = False,
 ) -> None:
-    """Judge anybody's timings.
+    """Judge timings from any program.
 
     Exit status 1 where a case regressed, 2 where one has no verdict.
 

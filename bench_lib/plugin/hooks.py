@@ -89,9 +89,11 @@ def pytest_testnodedown(node: Any) -> None:
 def collect(collector: pytest.Collector, mark: pytest.Mark) -> list[Any] | None:
     """Return None where pytest is to make tests of a function, and [] where it has no case."""
     try:
-        return None if _cases(collector.config, mark) else []
+        found = _cases(collector.config, mark)
     except (MatrixError, LaunchError) as error:
         raise pytest.Collector.CollectError(str(error)) from error
+    collector.config.stash[SELECTION].lacks_cases |= not found
+    return None if found else []
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -12,6 +12,7 @@ from bench_lib.environment.fingerprint import difference
 from bench_lib.formats import many, on_one_line
 from bench_lib.model import Status
 from bench_lib.report.night import Moved, Night, NightCase
+from bench_lib.storage import acceptance
 from bench_lib.verdict.severity import FAILING
 from bench_lib.verdict.statistics.comparison import LEAST_PROCESSES
 
@@ -192,10 +193,11 @@ def _on_new(entries: Iterable[NightCase]) -> Iterator[str]:
     """Say how cases without a baseline get one."""
     held = [entry for entry in entries if entry.status is Status.NO_BASELINE]
     few = any(len({m.process for m in e.record.attempts}) < LEAST_PROCESSES for e in held)
-    for run_id, count in Counter(entry.run_id for entry in held).items():
-        do = "record" if few else f"accept --run {run_id}"
+    records = few or all(acceptance.unsteady(entry.record) for entry in held)
+    by_step = Counter("record" if records else f"accept --run {e.run_id}" for e in held)
+    for step, count in by_step.items():
         words = f"{many(count, 'case')} without a baseline"
-        yield f"{words}: bench-lib baseline {do} --reason 'first baseline'"
+        yield f"{words}: bench-lib baseline {step} --reason 'first baseline'"
 
 
 def _on_torn(night: Night) -> Iterator[str]:

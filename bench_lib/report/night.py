@@ -29,7 +29,9 @@ from bench_lib.report import console, spent
 from bench_lib.report.console import CaseFigures
 from bench_lib.storage.baselines import BaselineError, load
 from bench_lib.storage.history import HistoryError, Run
+from bench_lib.storage.incidents import incidents_of
 from bench_lib.verdict import metrics, nights
+from bench_lib.verdict.incidents import Incident, State
 from bench_lib.verdict.judge import leading
 from bench_lib.verdict.nights import NIGHT, is_alarm, when
 from bench_lib.verdict.severity import FAILING, SEVERITY, rank
@@ -191,6 +193,11 @@ class Night:
     """What only several nights together show; those told for the first time first."""
     environments: dict[str, Environment] = field(default_factory=dict)
     """What the points were measured in, by reference."""
+    incidents: list[Incident] = field(default_factory=list)
+    """What failures have one cause: new ones first, then ongoing, acknowledged, just ended ones.
+
+    Each failing entry is in one at least (``incidents_of``).
+    """
     asked: str = ""
     """When the newest night was asked for, UTC; empty where these very runs were."""
 
@@ -253,6 +260,21 @@ class Night:
         """What makes the night fail."""
         return [entry for entry in self.entries if entry.failing]
 
+    def incidents_of(self, place: Place) -> list[Incident]:
+        """Return the incidents that a case is in and that go on."""
+        return [
+            incident
+            for incident in self.incidents
+            if incident.is_open and any((c.case_id, c.key) == place for c in incident.cases)
+        ]
+
+    @property
+    def changed(self) -> bool:
+        """Whether something is not as it was before: worse, better, or not to be told."""
+        found = {entry.status for entry in self.entries}
+        gone = self.unfinished or self.red or not found.intersection(GOOD)
+        return bool(self.failed or self.slowed or gone or Status.IMPROVED in found)
+
     @property
     def counts(self) -> dict[str, int]:
         """How many entries there are of each status, the gravest first; ``not judged`` last."""
@@ -301,8 +323,20 @@ def gather(
         sorted(entries.values(), key=lambda e: rank(e.status) if e.failing else len(SEVERITY))
     )
     night.absent.extend(_on_absent(night, last))
+    night.incidents.extend(_incidents(night, archive, baselines) if night.runs else [])
     night.left_out[:] = dict.fromkeys(night.left_out)
     return night
+
+
+def _incidents(night: Night, archive: Archive, folder: Path) -> list[Incident]:
+    """Return what goes on that this night's hardware has, and what ended this night."""
+    keys = {run.key for run in night.runs} | {entry.hardware.key for entry in night.entries}
+    found = [
+        one
+        for one in incidents_of(archive, folder, until=night.newest_start)
+        if (one.is_open or one.is_news) and any(case.key in keys for case in one.cases)
+    ]
+    return sorted(found, key=lambda one: list(State).index(one.state))
 
 
 def newest(known: Iterable[RunLine]) -> list[RunLine]:
