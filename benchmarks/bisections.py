@@ -16,7 +16,7 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bench_lib.verdict.statistics.search import ERROR, PairNoise, Search, expected
+from bench_lib.verdict.statistics.search import ERROR, PairNoise, Bisection, expected
 
 DEGREES = 20.0
 TOLERANCE = 0.01
@@ -47,9 +47,9 @@ class Played:
 def play(
     last: int, planted: Mapping[int, float], noise: PairNoise, *, known: bool, seed: int
 ) -> Played:
-    """Search among candidates of which those from each key on are slower."""
+    """Bisection among candidates of which those from each key on are slower."""
     draw = random.Random(seed)
-    search = Search(last, tolerance=TOLERANCE, noise=noise if known else None)
+    search = Bisection(last, tolerance=TOLERANCE, noise=noise if known else None)
     at, steps = None, 0
     while (candidate := search.next()) is not None:
         steps += candidate != at

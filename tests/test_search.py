@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import statistics
@@ -10,7 +11,7 @@ from types import MappingProxyType
 
 import pytest
 
-from bench_lib.verdict.statistics.search import ERROR, PairNoise, Search, expected
+from bench_lib.verdict.statistics.search import ERROR, PairNoise, Bisection, expected
 
 LAST = 64
 TOLERANCE = 0.01
@@ -25,13 +26,13 @@ def searched(
     noise: PairNoise | None = None,
     unbuildable: frozenset[int] = frozenset(),
     odd: Mapping[int, float] = MappingProxyType({}),
-) -> tuple[Search, list[int]]:
-    """Search among candidates that are slower from some on; returns which steps it took.
+) -> tuple[Bisection, list[int]]:
+    """Bisection among candidates that are slower from some on; returns which steps it took.
 
     ``odd`` adds to the first pairs by their number.
     """
     draw = random.Random(seed)
-    search = Search(last, tolerance=TOLERANCE, noise=noise or PairNoise(sd, 20))
+    search = Bisection(last, tolerance=TOLERANCE, noise=noise or PairNoise(sd, 20))
     steps: list[int] = []
     while (candidate := search.next()) is not None:
         if candidate in unbuildable:
@@ -96,7 +97,7 @@ def test_a_wrong_step_costs_time_and_not_the_answer():
     search, steps = searched({37: 0.02}, seed=28, sd=0.03)
     assert search.found is not None
     assert search.found.after == 37
-    wrong = [now for now, after in zip(steps, steps[1:], strict=False) if after < now < 37]
+    wrong = [now for now, after in itertools.pairwise(steps) if after < now < 37]
     assert wrong
     assert len(steps) > expected(LAST, 0.02, PairNoise(0.03)).steps
 

@@ -56,7 +56,7 @@ class PairNoise:
 
 
 @dataclass(frozen=True)
-class Size:
+class SlowerBy:
     """How much slower, as a ratio."""
 
     ratio: float
@@ -74,9 +74,9 @@ class Found:
     """The next one that can be measured."""
     belief: float
     """Share of the belief, 0 to 1."""
-    size: Size
+    size: SlowerBy
     """What this change makes."""
-    whole: Size
+    whole: SlowerBy
     """The bad end beside the good one."""
     other: tuple[int, int] | None
     """The place of a second change, where two are likelier than one: after, and up to."""
@@ -97,7 +97,7 @@ class _Sums(NamedTuple):
     squares: float = 0.0
 
 
-class Search:
+class Bisection:
     """Which candidate to measure next, and what is known: 0 is the good end, ``last`` the bad."""
 
     def __init__(
@@ -186,7 +186,7 @@ class Search:
         return self._known
 
     @property
-    def whole(self) -> Size:
+    def whole(self) -> SlowerBy:
         """How much slower the bad end is than the good one."""
         return self._belief.size(self._belief.wholes())
 
@@ -316,7 +316,7 @@ class _Belief:
         """Return by hypothesis what a place's change makes, in the same units."""
         return self._levels[:, place + 1] - self._levels[:, place]
 
-    def size(self, steps: NDArray[np.float64]) -> Size:
+    def size(self, steps: NDArray[np.float64]) -> SlowerBy:
         """Return the size of a change by the hypotheses in which it is one."""
         weights = np.where(steps != 0, self._weights, 0.0)
         weights = weights / weights.sum()
@@ -324,7 +324,7 @@ class _Belief:
         mean = float(weights @ means)
         within = steps**2 * self._variances + (means - mean) ** 2
         reach = MIDDLE_95 * math.sqrt(float(weights @ within))
-        return Size(math.exp(mean), (math.exp(mean - reach), math.exp(mean + reach)))
+        return SlowerBy(math.exp(mean), (math.exp(mean - reach), math.exp(mean + reach)))
 
     def other(self, place: int) -> tuple[int, int] | None:
         """Return the place of a second change beside this one, where that is likelier than none."""
