@@ -83,6 +83,13 @@ class Checkout:
             self._told["", name] = self._log(name, "--max-count=1")
         return next(iter(self._told["", name]), None)
 
+    def line(self, old: str, new: str) -> list[Commit]:
+        """Return what came to the branch of ``new`` after ``old``, the oldest first.
+
+        A merge is one commit; those that it brought are left out.
+        """
+        return self._log(f"{old}..{new}", "--first-parent", "--reverse")
+
     def _log(self, *words: str) -> list[Commit]:
         answer = git(self._folder, "log", "--no-show-signature", f"--format={_FORM}", *words, "--")
         lines = (line.split("\0") for line in (answer or "").split("\n"))
