@@ -81,7 +81,7 @@ class Commits:
         before = git(self._top, "rev-parse", "--verify", "--quiet", f"{line[0].hash}^1")
         if before != first.hash:
             why = f"{good} came to the branch of {bad} by a merge, and is not in its own line"
-            raise CandidateError(f"{why}; {(before or '')[:12]}, before the merge, is")
+            raise CandidateError(f"{why}; name {(before or '')[:12]}, on which both are built")
         return [_candidate(commit) for commit in (first, *line)]
 
     def make(self, candidate: Candidate) -> Side:
@@ -107,7 +107,7 @@ class Commits:
         return self._side(candidate, tree)
 
     def close(self) -> None:
-        """Remove the worktrees; not for a search that is to be resumed."""
+        """Remove the worktrees; a search that is to go on later keeps them."""
         if not self._folder.exists() and not self._lock.is_locked:
             return
         self._take()
