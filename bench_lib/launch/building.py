@@ -57,4 +57,6 @@ def _gist(output: str) -> str:
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     marks = ("error", "fatal", "×")
     marked = [line for line in lines if line.lower().startswith(marks)]
-    return (marked or lines or ["it said nothing"])[-1]
+    if marked:
+        return marked[0]  # the others follow from it
+    return lines[-1] if lines else "it said nothing"

@@ -120,7 +120,7 @@ def launch(
     if shutil.which(program, path=environ.get("PATH")) is None:
         raise LaunchError(f"cannot start ranks with {program}: no such program")
     words = leashed([*command.words, "-m", *form])
-    return LaunchEnd(command, *run(words, folder, log, environ, wait, command.folder), log)
+    return LaunchEnd(command, *run(words, folder, log, environ, wait, cwd=command.folder), log)
 
 
 def run(
@@ -129,6 +129,7 @@ def run(
     log: Path,
     environ: Mapping[str, str],
     wait: Callable[[subprocess.Popen[bytes]], bool],
+    *,
     cwd: str | None = None,
 ) -> tuple[int | None, bool]:
     """Run a program that may start ranks; return its exit status and what `wait` says.
