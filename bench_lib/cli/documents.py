@@ -16,6 +16,8 @@ from bench_lib.report.versus.rows import SideFigures
 from bench_lib.slurm.asked import Resources, Task
 from bench_lib.slurm.collecting import TaskOutcome
 from bench_lib.studies.batches import LargestRow, SweepRow
+from bench_lib.studies.bisect import BisectStep, Ending, Expected, KernelsChanged
+from bench_lib.studies.candidates import Candidate
 from bench_lib.studies.collectives import CollectiveRow
 from bench_lib.studies.compiling import CompileRow, DepthRow
 from bench_lib.studies.components import FamilyFound
@@ -25,6 +27,7 @@ from bench_lib.studies.scaling import FittedLaw, Forecast, ScalingRow, Scheduler
 from bench_lib.studies.selfcheck import Effect
 from bench_lib.studies.sheet import SheetSection
 from bench_lib.studies.training import RanksRow, TrainingRow
+from bench_lib.verdict.statistics.search import SlowerBy
 
 # ---- two environments, two sides --------------------------------------------------------
 
@@ -48,6 +51,44 @@ class Ab(Document):
     """By side, the run's file."""
     stopped: str | None
     """Why not everything was measured."""
+    next: list[str]
+    """What to do now, in words."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bisect(Document):
+    """Which change made a case slower."""
+
+    command: Literal["bisect"] = "bisect"
+    case_id: str
+    device: Hardware
+    good: Candidate
+    bad: Candidate
+    candidates: int
+    """How many may be the change, the bad end among them."""
+    error: float
+    """Chance, at most, that the answer is wrong."""
+    expected: Expected
+    """Told before anything was measured."""
+    ending: Ending
+    changes: list[Candidate]
+    """The change; several where those between cannot be measured, none where none is found."""
+    belief: float | None
+    """Share of the belief that the change has, 0 to 1."""
+    change_size: SlowerBy | None
+    """What the change makes."""
+    whole_size: SlowerBy
+    """The bad end beside the good one."""
+    steps: list[BisectStep]
+    skipped: dict[str, str]
+    """By candidate, why it could not be measured."""
+    kernels: KernelsChanged | None
+    kernels_unknown: str | None
+    """Why the kernels are not known."""
+    points: str
+    """The file of all pairs."""
+    again: str | None
+    """The command that shows the change again."""
     next: list[str]
     """What to do now, in words."""
 

@@ -186,6 +186,11 @@ class Bisection:
         return self._known
 
     @property
+    def between(self) -> tuple[int, int]:
+        """Where the slow-down began, with the stated error: after one candidate, up to another."""
+        return self._belief.between(self.error)
+
+    @property
     def whole(self) -> SlowerBy:
         """How much slower the bad end is than the good one."""
         return self._belief.size(self._belief.wholes())
@@ -275,6 +280,14 @@ class _Belief:
         cumulated = np.concatenate([[0.0], np.cumsum(self._by_place())])
         slower = np.interp(np.arange(self.edges[-1] + 1), self.edges, cumulated)
         return np.minimum(slower, 1 - slower)
+
+    def between(self, error: float) -> tuple[int, int]:
+        """Return the edges between which it began, but for the error, half of it to each side."""
+        shares = self._by_place()
+        cumulated = np.cumsum(shares) / max(shares.sum(), np.finfo(float).tiny)
+        first = int(np.argmax(cumulated > error / 2))
+        last = int(np.argmax(cumulated >= 1 - error / 2))
+        return self.edges[first], self.edges[last + 1]
 
     def _by_place(self) -> NDArray[np.float64]:
         """Return by place the belief that the slow-down began in it."""
