@@ -34,7 +34,7 @@ from bench_lib.storage import history
 from bench_lib.storage.history import Run
 from bench_lib.storage.points import Points
 from bench_lib.studies import bisect as study
-from bench_lib.studies.bisect import BisectError, Bisecting, Ending
+from bench_lib.studies.bisect import BisectEnding, BisectError, Bisecting
 from bench_lib.studies.candidates import Candidate, CandidateError
 from bench_lib.verdict.statistics.search import Bisection, PairNoise
 
@@ -129,18 +129,18 @@ class Bed:
             **options,
         )
 
-    def bisecting(self, *, most_pairs: int = 200, case: Any = None) -> Bisecting:
+    def bisecting(self) -> Bisecting:
         """Return a search, with what earlier ones kept."""
         runs = self.folder / "runs"
         return Bisecting(
-            case or make_case(id="x"),
+            make_case(id="x"),
             DEVICE,
             self.made.between("c0", f"c{LAST}"),
             candidates=self.made,
             search=Bisection(LAST, tolerance=0.01, noise=PairNoise(self.sd * math.sqrt(2), 20)),
             points=Points(runs, ["x"]),
             history=runs,
-            most_pairs=most_pairs,
+            pace=Pace({"x": 3.0}),
             say=self.said.append,
         )
 
@@ -159,7 +159,7 @@ def bed(tmp_path, monkeypatch):
 def test_the_change_is_found_by_pairs_with_the_good_end(bed):
     """The bad end first, and each step is two runs in the history."""
     hunt = bed.bisecting()
-    assert hunt.run() is Ending.FOUND
+    assert hunt.run(0.03) is BisectEnding.FOUND
     found = hunt.search.found
     assert (found.before, found.after) == (10, 11)
     assert found.size.interval[0] < 1.03 < found.size.interval[1]
@@ -179,7 +179,7 @@ def test_a_commit_that_does_not_build_or_run_is_left_out_with_its_reason(bed):
     bed.faults = {9: BROKEN}
     bed.unstartable = {8}
     hunt = bed.bisecting()
-    assert hunt.run() is Ending.FOUND
+    assert hunt.run(0.03) is BisectEnding.FOUND
     assert (hunt.search.found.before, hunt.search.found.after) == (7, 11)
     assert hunt.skipped == {
         "c8": "B: libtorch.so is not there",
@@ -195,7 +195,7 @@ def test_a_search_goes_on_where_an_interrupted_one_ended(bed):
     bed.interrupts_at = 8
     first = bed.bisecting()
     with pytest.raises(KeyboardInterrupt):
-        first.run()
+        first.run(0.03)
     kept = first.search.pairs
     assert kept == 3
     with first.points.path.open("ab") as file:
@@ -203,7 +203,7 @@ def test_a_search_goes_on_where_an_interrupted_one_ended(bed):
     second = bed.bisecting()
     assert (second.search.pairs, second.skipped) == (kept, first.skipped)
     before = len(bed.measured)
-    assert second.run() is Ending.FOUND
+    assert second.run(0.03) is BisectEnding.FOUND
     assert second.search.found.after == 11
     assert len(bed.measured) - before == 2 * (second.search.pairs - kept)
     assert len(second.points.path.read_text().splitlines()) == second.search.pairs + 1
@@ -213,7 +213,7 @@ def test_a_search_goes_on_where_an_interrupted_one_ended(bed):
 
 def test_forgetting_an_earlier_call_begins_anew(bed):
     """Its file goes; the history keeps the runs."""
-    bed.bisecting().run()
+    bed.bisecting().run(0.03)
     assert Points(bed.folder / "runs", ["x"]).kept
     assert Points(bed.folder / "runs", ["x"], fresh=True).kept == []
 
@@ -222,14 +222,14 @@ def test_ends_that_do_not_differ_end_the_search(bed):
     """Nothing else is built."""
     bed.planted = {}
     hunt = bed.bisecting()
-    assert hunt.run() is Ending.NONE
+    assert hunt.run(0.03) is BisectEnding.NONE
     assert set(bed.made.made) == {0, LAST}
 
 
 def test_pairs_that_do_not_suffice_leave_the_search_undecided(bed):
     """It says between which two it is believed to be."""
-    hunt = bed.bisecting(most_pairs=5)
-    assert hunt.run() is Ending.UNDECIDED
+    hunt = bed.bisecting()
+    assert hunt.run(0.03, 5) is BisectEnding.UNDECIDED
     low, high = hunt.search.between
     assert low < 11 <= high
     assert hunt.search.pairs == 5
@@ -244,7 +244,7 @@ def test_an_end_that_cannot_be_measured_ends_the_search_with_its_reason(bed, at,
     bed.made.unbuildable = {at} if kind == "unbuildable" else set()
     words = {"faults": "no kernel", "unstartable": "libtorch", "unbuildable": "does not build"}
     with pytest.raises((BisectError, LaunchError), match=words[kind]):
-        bed.bisecting().run()
+        bed.bisecting().run(0.03)
     assert set(bed.made.made) <= {0, LAST}
 
 
@@ -255,13 +255,13 @@ def test_pairs_that_the_hardware_spoils_do_not_go_on_for_ever(bed, monkeypatch):
     )
     monkeypatch.setattr(HeldDevice, "_attempt", lambda *_: spoilt)
     with pytest.raises(BisectError, match=r"10 pairs in a row cannot be used: .*too hot"):
-        bed.bisecting().run()
+        bed.bisecting().run(0.03)
 
 
 def test_the_kernels_before_and_after_say_why(bed):
     """Both are looked into in a process of their own."""
     hunt = bed.bisecting()
-    hunt.run()
+    hunt.run(0.03)
     changed = hunt.kernels(hunt.search.found)
     assert [table.kernels[0].name for table in (changed.before, changed.after)] == [
         "gemm",
@@ -273,7 +273,7 @@ def test_the_kernels_before_and_after_say_why(bed):
 def test_kernels_that_cannot_be_looked_into_are_no_reason_to_fail(bed):
     """The answer stands without."""
     hunt = bed.bisecting()
-    hunt.run()
+    hunt.run(0.03)
     bed.unstartable = {10}
     assert hunt.kernels(hunt.search.found) == "libtorch.so is not there"
 
@@ -346,14 +346,25 @@ def test_the_noise_of_a_pair_is_that_of_two_processes_within_a_run():
     assert study.pair_noise(runs[2:], CASE_ID) is None
 
 
-def test_what_a_search_takes_follows_from_the_noise_and_the_size():
+def test_what_a_search_takes_follows_from_the_noise_and_the_size(bed):
     """A search in twice the noise is said to take four times the pairs, and about the time."""
-    case, known = make_case(id="x"), Pace({"x": 3.0})
-    little, much = (
-        study.planned(case, 64, 0.02, PairNoise(sd), 0.03, known=known) for sd in (0.04, 0.08)
-    )
-    assert much.pairs > 3.5 * little.pairs
+    plans = []
+    for bed.sd in (0.04, 0.08):
+        plans.append(bed.bisecting().expected(0.02))
+    little, much = plans
+    assert 3.5 < much.pairs / little.pairs < 4.1
     assert little.seconds == pytest.approx(little.steps * 10 + little.pairs * 2 * 3.0)
+
+
+def test_after_the_first_step_the_search_says_anew_what_it_takes(bed):
+    """Noise that nobody knew is known by then, and so is how much slower it is."""
+    bed.bisecting().run(0.01)
+    (said,) = (line for line in bed.said if line.startswith("slower by "))
+    assert said == "slower by 2.9%, pairs differ by 0.3%: about 5 steps and 10 pairs in all"
+
+
+def test_the_size_of_a_slow_down_is_that_of_the_last_failure():
+    """As far as the history has one."""
     assert study.last_ratio([run_of(Status.OK), run_of(Status.REGRESSED)], CASE_ID) == 1.04
     assert study.last_ratio([run_of(Status.OK)], CASE_ID) is None
 
@@ -416,8 +427,8 @@ def test_the_command_says_first_what_it_takes_and_last_what_it_was(command, bed)
     assert lines[2].strip() == "https://example.org/c11"
     assert lines[3].startswith("made x slower by 3.")
     assert " of the belief, after " in lines[4]
-    assert lines[5].startswith("kernels: ")
-    assert "gemm_slow" in lines[5]
+    assert lines[5].split()[:4] == ["kernel", "what", "before", "after"]
+    assert any(line.startswith("all kernels: 9 ms → 9.3 ms a step") for line in lines)
     assert lines[-1] == (
         "shown again by: bench-lib bisect x --good c10 --bad c11 "
         "--build 'make -j '\"'\"'all of it'\"'\"'' --matrix matrix.toml"

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 import pytest
 
-from bench_lib.verdict.statistics.search import ERROR, PairNoise, Bisection, expected
+from bench_lib.verdict.statistics.search import ERROR, Bisection, PairNoise, expected
 
 LAST = 64
 TOLERANCE = 0.01

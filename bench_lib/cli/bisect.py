@@ -28,7 +28,7 @@ from bench_lib.model import UserError
 if TYPE_CHECKING:
     from bench_lib.model import Case, Environment, Hardware
     from bench_lib.storage.history import Run
-    from bench_lib.studies.bisect import Bisecting, Ending, Expected, KernelsChanged
+    from bench_lib.studies.bisect import BisectEnding, Bisecting, Expected, KernelsChanged
     from bench_lib.studies.candidates import Candidate, Candidates
     from bench_lib.studies.candidates.kinds import Ends
     from bench_lib.verdict.statistics.search import Found, SlowerBy
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 LAST_OK = "last-ok"
 MOST_RUNS = 120
 """Runs that are looked through for the case's noise and its nights."""
-MORE_PAIRS = 4
-"""The search gives up after so many times the pairs that it expects."""
 MOST_ERROR = 0.2
+SHOWN = 5
+"""Kernels that are printed, those that changed most."""
 
 
 def bisect(
@@ -86,7 +86,7 @@ def bisect(
     ] = "3%",
     most_pairs: Annotated[
         int | None,
-        typer.Option(min=2, help=f"Most pairs (default: {MORE_PAIRS} times the expected)."),
+        typer.Option(min=2, help="Most pairs (default: 4 times the expected)."),
     ] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Forget what an earlier call of this measured.")
@@ -130,14 +130,13 @@ def bisect(
             asked,
             device,
             line,
-            candidates,
-            runs,
+            candidates=candidates,
+            runs=runs,
             error=share,
-            most_pairs=most_pairs,
             history=history,
             fresh=fresh,
         )
-        ending, kernels = _searched(hunt)
+        ending, kernels = _searched(hunt, expected.slow_down, most_pairs)
         again = f"bench-lib bisect {shlex.quote(asked.id)}"
         options = _options(ends, matrix, history)
         status = _tell(hunt, expected, ending, kernels, again=again, options=options, json=json)
@@ -247,11 +246,10 @@ def _prepared(
     case: Case,
     device: Hardware,
     line: Sequence[Candidate],
+    *,
     candidates: Candidates,
     runs: Sequence[Run],
-    *,
     error: float,
-    most_pairs: int | None,
     history: Path,
     fresh: bool,
 ) -> tuple[Bisecting, Expected]:
@@ -260,19 +258,24 @@ def _prepared(
     from bench_lib.formats import many
     from bench_lib.storage.points import Points
     from bench_lib.studies import bisect as study
-    from bench_lib.verdict.statistics.search import Bisection, PairNoise
+    from bench_lib.verdict.statistics.search import Bisection
 
     last, tolerance = len(line) - 1, case.limits.tolerance
     ratio, noise = study.last_ratio(runs, case.id), study.pair_noise(runs, case.id)
-    slow_down = tolerance if ratio is None else max(tolerance, ratio - 1)
-    expected = study.planned(
+    names = [each.name for each in line]
+    points = Points(history, [case.id, device.key, str(error), *names], fresh=fresh)
+    hunt = study.Bisecting(
         case,
-        last,
-        slow_down,
-        noise or PairNoise(),
-        error,
-        known=pace.Pace(pace.past(history, device.key)),
+        device,
+        line,
+        candidates=candidates,
+        search=Bisection(last, tolerance=tolerance, noise=noise, error=error),
+        points=points,
+        history=history,
+        pace=pace.Pace(pace.past(history, device.key)),
+        say=say,
     )
+    expected = hunt.expected(tolerance if ratio is None else max(tolerance, ratio - 1))
     say(
         f"{case.id} on {device.key}: {many(last, 'candidate')} from {study.in_brief(line[0])} "
         f"to {study.in_brief(line[-1])}"
@@ -285,30 +288,19 @@ def _prepared(
         f"slower ({seen}), pairs that differ by {expected.noise:.1%} ({guess}), "
         f"wrong at most once in {1 / error:.0f}"
     )
-    names = [each.name for each in line]
-    points = Points(history, [case.id, device.key, str(error), *names], fresh=fresh)
-    hunt = study.Bisecting(
-        case,
-        device,
-        line,
-        candidates=candidates,
-        search=Bisection(last, tolerance=tolerance, noise=noise, error=error),
-        points=points,
-        history=history,
-        most_pairs=most_pairs or MORE_PAIRS * expected.pairs,
-        say=say,
-    )
     if points.kept:
         say(f"goes on from {many(hunt.search.pairs, 'pair')} of an earlier call; --fresh forgets")
     return hunt, expected
 
 
-def _searched(hunt: Bisecting) -> tuple[Ending, KernelsChanged | str | None]:
+def _searched(
+    hunt: Bisecting, slow_down: float, most_pairs: int | None
+) -> tuple[BisectEnding, KernelsChanged | str | None]:
     """Search, and look into the kernels before and after what is found."""
     from bench_lib.formats import many
 
     try:
-        ending = hunt.run()
+        ending = hunt.run(slow_down, most_pairs)
         found = hunt.search.found
         return ending, None if found is None else hunt.kernels(found)
     except KeyboardInterrupt as interrupt:
@@ -324,7 +316,7 @@ def _searched(hunt: Bisecting) -> tuple[Ending, KernelsChanged | str | None]:
 def _tell(
     hunt: Bisecting,
     expected: Expected,
-    ending: Ending,
+    ending: BisectEnding,
     kernels: KernelsChanged | str | None,
     *,
     again: str,
@@ -332,9 +324,9 @@ def _tell(
     json: bool,
 ) -> int:
     """Print the answer; returns the exit status that follows."""
-    from bench_lib.studies.bisect import Ending
+    from bench_lib.studies.bisect import BisectEnding
 
-    found = hunt.search.found if ending is Ending.FOUND else None
+    found = hunt.search.found if ending is BisectEnding.FOUND else None
     line, search = hunt.line, hunt.search
     shown = advice = None
     if found is not None:
@@ -343,7 +335,7 @@ def _tell(
             is_later = found.other[0] >= found.after
             ends = (found.after, len(line) - 1) if is_later else (0, found.before)
             advice = _command(again, line[ends[0]], line[ends[1]], options)
-    elif ending is Ending.UNDECIDED:
+    elif ending is BisectEnding.UNDECIDED:
         advice = _command(again, line[0], line[-1], f"{options} --most-pairs {4 * search.pairs}")
     steps = [f"next: {advice}"] if advice else []
     if json:
@@ -355,13 +347,13 @@ def _tell(
             print(f"shown again by: {shown}")
         for each in steps:
             print(each)
-    return {Ending.FOUND: 0, Ending.NONE: 1, Ending.UNDECIDED: 2}[ending]
+    return {BisectEnding.FOUND: 0, BisectEnding.NONE: 1, BisectEnding.UNDECIDED: 2}[ending]
 
 
 def _print_document(
     hunt: Bisecting,
     expected: Expected,
-    ending: Ending,
+    ending: BisectEnding,
     found: Found | None,
     kernels: KernelsChanged | str | None,
     *,
@@ -397,10 +389,10 @@ def _print_document(
 
 
 def _print(
-    hunt: Bisecting, ending: Ending, found: Found | None, kernels: KernelsChanged | str | None
+    hunt: Bisecting, ending: BisectEnding, found: Found | None, kernels: KernelsChanged | str | None
 ) -> None:
     from bench_lib.formats import many, seconds, shortened
-    from bench_lib.studies.bisect import Ending
+    from bench_lib.studies.bisect import BisectEnding
 
     search, line = hunt.search, hunt.line
     took = f"{many(len(hunt.steps), 'step')} and {many(search.pairs, 'pair')}"
@@ -416,7 +408,7 @@ def _print(
             first, last = (hunt.named(at) for at in found.other)
             print(f"all of it is {_size(found.whole)}; another change lies after {first}, ", end="")
             print(f"up to {last}")
-    elif ending is Ending.NONE:
+    elif ending is BisectEnding.NONE:
         print(
             f"{hunt.named(len(line) - 1)} is not slower than {hunt.named(0)} by the tolerance of "
             f"{hunt.case.limits.tolerance:.1%}: {_size(search.whole)}, after {took}"
@@ -426,10 +418,21 @@ def _print(
         print(f"undecided after {took}: slower by {_size(search.whole)} in all, ", end="")
         print(f"since a change after {low}, up to {high}")
     if kernels is not None:
-        words = kernels if isinstance(kernels, str) else kernels.reason
-        print(f"kernels{' are not known' if isinstance(kernels, str) else ''}: {shortened(words)}")
+        _print_kernels(kernels)
     for name, reason in hunt.skipped.items():
         print(f"left out: {name[:12]}: {shortened(reason)}")
+
+
+def _print_kernels(kernels: KernelsChanged | str) -> None:
+    from bench_lib.cli.kernels import print_changes
+    from bench_lib.formats import shortened
+    from bench_lib.profiling.kernels import diff
+
+    if isinstance(kernels, str):
+        print(f"kernels are not known: {shortened(kernels)}")
+        return
+    print_changes(diff(kernels.before, kernels.after), SHOWN)
+    print(shortened(kernels.reason))
 
 
 def _print_change(change: Candidate) -> None:

@@ -16,7 +16,7 @@ from bench_lib.report.versus.rows import SideFigures
 from bench_lib.slurm.asked import Resources, Task
 from bench_lib.slurm.collecting import TaskOutcome
 from bench_lib.studies.batches import LargestRow, SweepRow
-from bench_lib.studies.bisect import BisectStep, Ending, Expected, KernelsChanged
+from bench_lib.studies.bisect import BisectEnding, BisectStep, Expected, KernelsChanged
 from bench_lib.studies.candidates import Candidate
 from bench_lib.studies.collectives import CollectiveRow
 from bench_lib.studies.compiling import CompileRow, DepthRow
@@ -67,10 +67,10 @@ class Bisect(Document):
     candidates: int
     """How many may be the change, the bad end among them."""
     error: float
-    """Chance, at most, that the answer is wrong."""
+    """Chance, at most, that the answer is wrong, 0 to 1."""
     expected: Expected
     """Told before anything was measured."""
-    ending: Ending
+    ending: BisectEnding
     changes: list[Candidate]
     """The change; several where those between cannot be measured, none where none is found."""
     belief: float | None

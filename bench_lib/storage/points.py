@@ -15,7 +15,7 @@ from bench_lib.storage.history import HistoryError
 FOLDER = "bisections"
 
 
-class Point(msgspec.Struct, frozen=True, omit_defaults=True):
+class KeptPair(msgspec.Struct, frozen=True, omit_defaults=True):
     """One pair of a candidate with the good end, or why the candidate is left out."""
 
     candidate: str
@@ -50,7 +50,7 @@ class Points:
         except OSError as error:
             raise self._unusable(error) from error
 
-    def add(self, point: Point) -> None:
+    def add(self, point: KeptPair) -> None:
         """Write a point down; raises HistoryError."""
         try:
             with self.path.open("ab") as file:
@@ -58,14 +58,14 @@ class Points:
         except OSError as error:
             raise self._unusable(error) from error
 
-    def _read(self) -> list[Point]:
+    def _read(self) -> list[KeptPair]:
         """Read whole lines; a torn one is of the pair that was interrupted, and goes."""
         if not self.path.exists():
             return []
         found, whole = [], b""
         for line in self.path.read_bytes().splitlines(keepends=True):
             with contextlib.suppress(msgspec.MsgspecError):
-                found.append(msgspec.json.decode(line, type=Point))
+                found.append(msgspec.json.decode(line, type=KeptPair))
                 whole += line.rstrip(b"\n") + b"\n"
         self.path.write_bytes(whole)
         return found

@@ -27,7 +27,7 @@ from bench_lib.model import Case, Environment, Hardware, KernelTable, Status, Us
 from bench_lib.profiling import kernels
 from bench_lib.storage import acceptance
 from bench_lib.storage.history import Run
-from bench_lib.storage.points import Point, Points
+from bench_lib.storage.points import KeptPair, Points
 from bench_lib.studies import ab
 from bench_lib.studies.candidates import Candidate, Candidates
 from bench_lib.verdict import metrics
@@ -40,15 +40,15 @@ MOST_DEGREES = 20.0
 """Noise that changed since the last runs is to be learnt anew."""
 TOLD_EVERY = 10
 """Pairs of a step between two lines of progress."""
-SHOWN = 5
-"""Kernels that are told, those that changed most."""
+MORE_PAIRS = 4
+"""The search gives up after so many times the pairs that it expects."""
 
 
 class BisectError(UserError):
     """The search cannot go on: an end cannot be measured; says why."""
 
 
-class Ending(str, Enum):
+class BisectEnding(str, Enum):
     """How a search ended."""
 
     FOUND = "found"
@@ -154,15 +154,6 @@ def last_ratio(runs: Iterable[Run], case_id: str) -> float | None:
     return None
 
 
-def planned(
-    case: Case, last: int, slow_down: float, noise: PairNoise, error: float, *, known: Pace
-) -> Expected:
-    """Return what a search is expected to take, for a slow-down of a size, a fraction."""
-    plan = expected(last, slow_down, noise, error)
-    seconds = ab.expected_s([case], plan.pairs, known) + (plan.steps - 1) * ab.STARTING_S
-    return Expected(plan.steps, plan.pairs, seconds, slow_down, noise.sd)
-
-
 class Bisecting:
     """One search: which candidate is measured, what is kept, and how it ended."""
 
@@ -176,7 +167,7 @@ class Bisecting:
         search: Bisection,
         points: Points,
         history: Path,
-        most_pairs: int,
+        pace: Pace,
         say: Callable[[str], None] = lambda _line: None,
     ) -> None:
         """Take in the points of an earlier call; ``line`` is from the good end to the bad one."""
@@ -186,29 +177,53 @@ class Bisecting:
         """By candidate, why it could not be measured."""
         self.steps: list[BisectStep] = []
         self._candidates, self._say = candidates, say
-        self._history, self._most_pairs = history, most_pairs
+        self._history, self._pace = history, pace
+        self._most_pairs = 0
         self._at = {candidate.name: k for k, candidate in enumerate(self.line)}
         for point in points.kept:
             if self._at.get(point.candidate, 0) > 0:
                 self._take(point)
 
-    def run(self) -> Ending:
-        """Search to the end.
+    def expected(self, slow_down: float) -> Expected:
+        """Return what the search takes in all for a slow-down of a size, a fraction."""
+        last, noise = len(self.line) - 1, self.search.noise
+        plan = expected(last, slow_down, noise, self.search.error)
+        seconds = ab.expected_s([self.case], plan.pairs, self._pace)
+        seconds += (plan.steps - 1) * ab.STARTING_S
+        return Expected(plan.steps, plan.pairs, seconds, slow_down, noise.sd)
 
-        Raises BisectError where an end cannot be measured, and as the engine does.  What was
-        measured until then is kept.
+    def run(self, slow_down: float, most_pairs: int | None = None) -> BisectEnding:
+        """Search to the end, in so many pairs or a multiple of those that are to be expected.
+
+        ``slow_down`` is what the ends may differ by, a fraction.  Raises BisectError where an end
+        cannot be measured, and as the engine does.  What was measured until then is kept.
         """
         self.side(0)
+        self._most_pairs = most_pairs or MORE_PAIRS * self.expected(slow_down).pairs
         while (at := self.search.next()) is not None:
             if self.search.pairs >= self._most_pairs:
-                return Ending.UNDECIDED
+                return BisectEnding.UNDECIDED
             try:
                 side = self.side(at)
             except LaunchError as error:
                 self._leave_out(at, str(error))
                 continue
             self._step(at, side)
-        return Ending.NONE if self.search.shows_none else Ending.FOUND
+            if most_pairs is None:
+                self._most_pairs = max(self._most_pairs, self._most_by_now())
+        return BisectEnding.NONE if self.search.shows_none else BisectEnding.FOUND
+
+    def _most_by_now(self) -> int:
+        """Return the most pairs by what the first step showed, and say what is expected now."""
+        ratio = self.search.whole.ratio
+        if len(self.steps) > 1 or ratio <= 1 or self.search.next() is None:
+            return 0
+        now = self.expected(ratio - 1)
+        self._say(
+            f"slower by {now.slow_down:.1%}, pairs differ by {now.noise:.1%}: about "
+            f"{many(now.steps, 'step')} and {many(now.pairs, 'pair')} in all"
+        )
+        return MORE_PAIRS * now.pairs
 
     def side(self, at: int) -> Side:
         """Return a candidate's environment, made where it is not there; raises LaunchError."""
@@ -263,7 +278,7 @@ class Bisecting:
                 why = row.verdicts[0].reason
                 raise BisectError(f"{many(spoilt, 'pair')} in a row cannot be used: {why}")
             for good_s, candidate_s in row.pairs[known:]:
-                point = Point(self.line[at].name, good_s, candidate_s, *runs)
+                point = KeptPair(self.line[at].name, good_s, candidate_s, *runs)
                 self.points.add(point)
                 self._take(point)
             known = len(row.pairs)
@@ -277,7 +292,7 @@ class Bisecting:
             raise BisectError(f"the good end cannot be measured: {reason}")
         return reason
 
-    def _take(self, point: Point) -> None:
+    def _take(self, point: KeptPair) -> None:
         """Take in a point, measured now or by an earlier call."""
         at = self._at[point.candidate]
         if point.skipped:
@@ -296,7 +311,7 @@ class Bisecting:
         if at == len(self.line) - 1:
             raise BisectError(f"the bad end cannot be measured: {reason}")
         self._say(f"{self.named(at)} is left out: {reason.splitlines()[0]}")
-        point = Point(self.line[at].name, skipped=reason)
+        point = KeptPair(self.line[at].name, skipped=reason)
         self.points.add(point)
         self._take(point)
 

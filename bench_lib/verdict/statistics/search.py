@@ -186,6 +186,15 @@ class Bisection:
         return self._known
 
     @property
+    def noise(self) -> PairNoise:
+        """How much pairs of one candidate differ, by earlier runs and by the pairs."""
+        squares, degrees = self._degrees * self._sd**2, self._degrees
+        for n, total, of_one in self._sums.values():
+            squares += max(0.0, of_one - total**2 / n)
+            degrees += n - 1
+        return PairNoise(math.sqrt(squares / degrees), degrees)
+
+    @property
     def between(self) -> tuple[int, int]:
         """Where the slow-down began, with the stated error: after one candidate, up to another."""
         return self._belief.between(self.error)
