@@ -219,7 +219,12 @@ def remove(made: Exchanged) -> None:
 def versions(found: Installed) -> dict[str, str]:
     """Return the version of every package by its name, as registries spell it."""
     pairs = (line.rpartition(" ") for line in found.installed)
-    return {canonicalize_name(name): version for name, _, version in pairs}
+    return {str(canonicalize_name(name)): version for name, _, version in pairs}
+
+
+def needs(found: Installed) -> dict[str, list[str]]:
+    """Return what every package needs, by its name as registries spell it."""
+    return {str(canonicalize_name(name)): words for name, words in found.requires.items()}
 
 
 def differing(old: Installed, new: Installed) -> dict[str, tuple[str, str]]:
@@ -238,8 +243,8 @@ def unmet(found: Installed) -> dict[str, list[str]]:
     python = found.python[0].split()[0]
     here = {"python_full_version": python, "python_version": ".".join(python.split(".")[:2])}
     missing: dict[str, list[str]] = {}
-    for name, needs in found.requires.items():
-        for words in needs:
+    for name, wanted in needs(found).items():
+        for words in wanted:
             try:
                 need = Requirement(words)
             except InvalidRequirement:
@@ -248,7 +253,7 @@ def unmet(found: Installed) -> dict[str, list[str]]:
                 continue
             version = present.get(canonicalize_name(need.name))
             if version is None or not need.specifier.contains(version, prereleases=True):
-                missing.setdefault(canonicalize_name(name), []).append(words)
+                missing.setdefault(name, []).append(words)
     return missing
 
 
