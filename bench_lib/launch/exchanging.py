@@ -1,5 +1,7 @@
 """An environment that is another one but for some packages: a copy, in which they are exchanged.
 
+They come from an installer (`exchanged`), or from a second environment (`transplanted`).
+
 A copy keeps what no registry has: packages that were built here, or are being worked on.  It is
 made of hard links where the disk allows, so it costs seconds and the size of the new packages.
 """
@@ -7,12 +9,13 @@ made of hard links where the disk allows, so it costs seconds and the size of th
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import importlib.util
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +44,29 @@ print(json.dumps({
     "system": "include-system-site-packages = true" in text,
 }))
 """
+
+
+_FILES = """
+import importlib.metadata, json, os, sys
+wanted, found = set(json.loads(sys.argv[1])), {}
+for each in importlib.metadata.distributions():
+    name = each.name.lower().replace("_", "-").replace(".", "-")
+    if name in wanted and name not in found:
+        root = os.path.realpath(str(each.locate_file("")))
+        found[name] = {
+            "root": root,
+            "files": None if each.files is None else [
+                str(file) for file in each.files if not str(file).startswith(("..", "/"))
+            ],
+        }
+print(json.dumps(found))
+"""
+
+
+class _Files(msgspec.Struct, frozen=True):
+    root: str
+    files: list[str] | None
+    """Below the root; None where nobody noted them."""
 
 
 class _Places(msgspec.Struct, frozen=True):
@@ -75,27 +101,112 @@ def exchanged(
     the end.  What was made once is not made again.  Raises LaunchError.
     """
     before = inquiry.ask(python, {}, needs_torch=False)
-    # Interpreters of virtual environments are links to one file.
-    place = Path(shutil.which(python) or python).absolute()
-    words = [str(place), *before.python, *before.installed]
-    key = hashlib.sha256("\0".join([*words, "", *requirements, "", *options]).encode())
-    folder = cache_folder() / "environments" / key.hexdigest()[:16]
-    own = folder / "bin" / "python"
     what = f"no environment with {', '.join(requirements)}"
+    words = [*before.python, *before.installed, "", *requirements, "", *options]
+
+    def install(own: Path) -> None:
+        _install(own, requirements, options, what, before)
+
+    return _made(python, words, install, what, imports)
+
+
+def transplanted(
+    old: str, new: str, packages: Sequence[str], *, imports: Sequence[str] = ("torch",)
+) -> Exchanged:
+    """Return an environment like the old one, with the files that these packages have in the new.
+
+    Whether they fit is not asked of their metadata but tried: ``imports`` have to be importable
+    in the end.  A package that the new one lacks is removed.  What was made once is not made
+    again.  Raises LaunchError, also where the two are of different Pythons.
+    """
+    before, other = (inquiry.ask(each, {}, needs_torch=False) for each in (old, new))
+    what = f"no environment with the new {', '.join(packages)}"
+    versions_of = [".".join(each.python[0].split()[0].split(".")[:2]) for each in (before, other)]
+    if len(set(versions_of)) > 1:
+        why = f"the old environment is of Python {versions_of[0]}, the new of {versions_of[1]}"
+        raise LaunchError(f"{what}: {why}; make both of one Python")
+    words = [_place(new), *before.installed, "", *other.installed, "", *sorted(packages)]
+
+    def exchange(own: Path) -> None:
+        _transplant(own, new, packages, what)
+
+    return _made(old, words, exchange, what, imports)
+
+
+def _place(python: str) -> str:
+    """Return where an interpreter is; those of virtual environments are links to one file."""
+    return str(Path(shutil.which(python) or python).absolute())
+
+
+def _made(
+    python: str,
+    key: Sequence[str],
+    change: Callable[[Path], None],
+    what: str,
+    imports: Sequence[str],
+) -> Exchanged:
+    """Copy an environment and change the copy, unless that was done before; raises LaunchError."""
+    name = hashlib.sha256("\0".join([_place(python), *key]).encode()).hexdigest()[:16]
+    folder = cache_folder() / "environments" / name
+    own = folder / "bin" / "python"
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{folder}.lock"):
             if not (folder / "made").exists():
                 shutil.rmtree(folder, ignore_errors=True)
                 _copy(python, folder, what)
-                _install(own, requirements, options, what, before)
-                for name in imports:
-                    build([str(own), "-c", f"import {name}"], f"{what}: {name} is not importable")
+                change(own)
+                for each in imports:
+                    build([str(own), "-c", f"import {each}"], f"{what}: {each} is not importable")
                 (folder / "made").touch()
     except OSError as error:
         raise LaunchError(f"{what}: {error.strerror or error}") from error
-    after = inquiry.ask(str(own), {}, needs_torch=False)
+    before, after = (inquiry.ask(each, {}, needs_torch=False) for each in (python, str(own)))
     return Exchanged(str(own), folder, differing(before, after))
+
+
+def _transplant(python: Path, new: str, packages: Sequence[str], what: str) -> None:
+    """Remove the files of packages, and link those of another environment; raises LaunchError."""
+    here, there = (_files(str(each), packages, what) for each in (python, new))
+    own = Path(next(iter(python.parents[1].glob("lib/python*/site-packages"))))
+    for name, found in (*here.items(), *there.items()):
+        if found.files is None:
+            raise LaunchError(f"{what}: {name} has no list of its files, as pip leaves one")
+    for found in here.values():
+        if Path(found.root) == own.resolve():
+            for file in found.files or ():
+                _unlink(own / file, own)
+    for found in there.values():
+        for file in found.files or ():
+            source, target = Path(found.root, file), own / file
+            if source.is_file():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                _link(str(source), str(target))
+
+
+def _unlink(path: Path, top: Path) -> None:
+    """Remove a file, what Python compiled of it, and the folders that are empty then."""
+    path.unlink(missing_ok=True)
+    compiled = path.parent / "__pycache__"
+    if path.suffix == ".py":
+        for each in compiled.glob(f"{glob.escape(path.stem)}.*.pyc"):
+            each.unlink()
+    with contextlib.suppress(OSError):
+        for folder in (compiled, *path.parents):
+            if folder == top:
+                break
+            if folder.exists():
+                folder.rmdir()
+
+
+def _files(python: str, packages: Sequence[str], what: str) -> dict[str, _Files]:
+    """Return by package where its files are; raises LaunchError."""
+    names = msgspec.json.encode([canonicalize_name(name) for name in packages]).decode()
+    answer = build([python, "-c", _FILES, names], what).splitlines()
+    try:
+        return msgspec.json.decode(answer[-1], type=dict[str, _Files])
+    except (IndexError, msgspec.DecodeError) as error:
+        raise LaunchError(f"{what}: {python} does not answer as a Python does") from error
 
 
 def remove(made: Exchanged) -> None:
@@ -108,7 +219,12 @@ def remove(made: Exchanged) -> None:
 def versions(found: Installed) -> dict[str, str]:
     """Return the version of every package by its name, as registries spell it."""
     pairs = (line.rpartition(" ") for line in found.installed)
-    return {canonicalize_name(name): version for name, _, version in pairs}
+    return {str(canonicalize_name(name)): version for name, _, version in pairs}
+
+
+def needs(found: Installed) -> dict[str, list[str]]:
+    """Return what every package needs, by its name as registries spell it."""
+    return {str(canonicalize_name(name)): words for name, words in found.requires.items()}
 
 
 def differing(old: Installed, new: Installed) -> dict[str, tuple[str, str]]:
@@ -127,8 +243,8 @@ def unmet(found: Installed) -> dict[str, list[str]]:
     python = found.python[0].split()[0]
     here = {"python_full_version": python, "python_version": ".".join(python.split(".")[:2])}
     missing: dict[str, list[str]] = {}
-    for name, needs in found.requires.items():
-        for words in needs:
+    for name, wanted in needs(found).items():
+        for words in wanted:
             try:
                 need = Requirement(words)
             except InvalidRequirement:
@@ -137,7 +253,7 @@ def unmet(found: Installed) -> dict[str, list[str]]:
                 continue
             version = present.get(canonicalize_name(need.name))
             if version is None or not need.specifier.contains(version, prereleases=True):
-                missing.setdefault(canonicalize_name(name), []).append(words)
+                missing.setdefault(name, []).append(words)
     return missing
 
 
