@@ -16,7 +16,7 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bench_lib.verdict.statistics.search import ERROR, PairNoise, Bisection, expected
+from bench_lib.verdict.statistics.search import ERROR, Bisection, PairNoise, expected
 
 DEGREES = 20.0
 TOLERANCE = 0.01
