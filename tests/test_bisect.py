@@ -131,15 +131,13 @@ class Bed:
 
     def bisecting(self) -> Bisecting:
         """Return a search, with what earlier ones kept."""
-        runs = self.folder / "runs"
         return Bisecting(
             make_case(id="x"),
             DEVICE,
             self.made.between("c0", f"c{LAST}"),
             candidates=self.made,
             search=Bisection(LAST, tolerance=0.01, noise=PairNoise(self.sd * math.sqrt(2), 20)),
-            points=Points(runs, ["x"]),
-            history=runs,
+            points=Points(self.folder, ["x"]),
             pace=Pace({"x": 3.0}),
             say=self.said.append,
         )
@@ -165,7 +163,7 @@ def test_the_change_is_found_by_pairs_with_the_good_end(bed):
     assert found.size.interval[0] < 1.03 < found.size.interval[1]
     assert hunt.steps[0].candidate == f"c{LAST}"
     assert hunt.good_s() == pytest.approx(0.010, rel=0.005)
-    runs = [history.read(path) for path in history.files(bed.folder / "runs")]
+    runs = [history.read(path) for path in history.files(bed.folder / "bisections")]
     assert len(runs) == 2 * len(hunt.steps)
     assert all(run.finished for run in runs)
     assert {run.run_id for run in runs} == {id_ for step in hunt.steps for id_ in step.runs}
@@ -207,15 +205,15 @@ def test_a_search_goes_on_where_an_interrupted_one_ended(bed):
     assert second.search.found.after == 11
     assert len(bed.measured) - before == 2 * (second.search.pairs - kept)
     assert len(second.points.path.read_text().splitlines()) == second.search.pairs + 1
-    interrupted = [history.read(path) for path in history.files(bed.folder / "runs")]
+    interrupted = [history.read(path) for path in history.files(bed.folder / "bisections")]
     assert [run.exit_status for run in interrupted].count(130) == 1
 
 
 def test_forgetting_an_earlier_call_begins_anew(bed):
     """Its file goes; the history keeps the runs."""
     bed.bisecting().run(0.03)
-    assert Points(bed.folder / "runs", ["x"]).kept
-    assert Points(bed.folder / "runs", ["x"], fresh=True).kept == []
+    assert Points(bed.folder, ["x"]).kept
+    assert Points(bed.folder, ["x"], fresh=True).kept == []
 
 
 def test_ends_that_do_not_differ_end_the_search(bed):

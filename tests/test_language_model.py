@@ -124,15 +124,22 @@ def test_an_id_says_what_is_not_as_usual():
         ),
         (
             {
-                **{"ranks": 2, "parallel": "fsdp2", "network": "llama-tiny", "length": 64},
+                "ranks": 2,
+                "parallel": "fsdp2",
+                "network": "llama-tiny",
+                "length": 64,
                 "task": "decode",
             },
             "fsdp2 would gather all weights for each pass of decode; use tp",
         ),
         (
             {
-                **{"ranks": 2, "parallel": "tp", "network": "llama-tiny", "length": 64},
-                **{"task": "infer", "precision": "fp8"},
+                "ranks": 2,
+                "parallel": "tp",
+                "network": "llama-tiny",
+                "length": 64,
+                "task": "infer",
+                "precision": "fp8",
             },
             "precision fp8 is kept whole, and parallel tp divides; use ddp",
         ),

@@ -271,7 +271,6 @@ def _prepared(
         candidates=candidates,
         search=Bisection(last, tolerance=tolerance, noise=noise, error=error),
         points=points,
-        history=history,
         pace=pace.Pace(pace.past(history, device.key)),
         say=say,
     )

@@ -1,4 +1,8 @@
-"""The points of a search beside the history: one line each, so that an interrupted one goes on."""
+"""The pairs of a search, one line each, so that an interrupted one goes on.
+
+They and its runs are in a folder of their own below the history: in no night, series or rolling
+baseline.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ import msgspec
 from bench_lib.storage.history import HistoryError
 
 FOLDER = "bisections"
+"""Below the history's."""
 
 
 class KeptPair(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -41,9 +46,10 @@ class Points:
         Raises HistoryError where the file cannot be written or read.
         """
         digest = hashlib.sha256(json.dumps(list(asked)).encode()).hexdigest()[:16]
-        self.path = history / FOLDER / f"{digest}.jsonl"
+        self.folder = history / FOLDER
+        self.path = self.folder / f"{digest}.points"
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
             if fresh:
                 self.path.unlink(missing_ok=True)
             self.kept = self._read()

@@ -12,7 +12,6 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from pathlib import Path
 
 from bench_lib.engine import profiles
 from bench_lib.engine.devicelock import DeviceBusyError
@@ -166,7 +165,6 @@ class Bisecting:
         candidates: Candidates,
         search: Bisection,
         points: Points,
-        history: Path,
         pace: Pace,
         say: Callable[[str], None] = lambda _line: None,
     ) -> None:
@@ -177,7 +175,7 @@ class Bisecting:
         """By candidate, why it could not be measured."""
         self.steps: list[BisectStep] = []
         self._candidates, self._say = candidates, say
-        self._history, self._pace = history, pace
+        self._pace = pace
         self._most_pairs = 0
         self._at = {candidate.name: k for k, candidate in enumerate(self.line)}
         for point in points.kept:
@@ -236,7 +234,7 @@ class Bisecting:
         step, name = len(self.steps) + 1, self.named(at)
         self._say(f"step {step}: {name}")
         settings = Settings(
-            history=self._history,
+            history=self.points.folder,
             command="bisect",
             bursts=True,
             processes=1,
