@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import random
+import subprocess
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,11 +18,13 @@ from builders import (
     make_attempt,
     make_case,
     make_environment,
+    make_hardware,
     make_measurement,
     make_record,
     make_verdict,
 )
 from documents import document_in
+from processes import HERE, ON_THE_CPU, TORCH_ALONE
 from scripted import Context, Contexts, Watch, gpus
 
 from bench_lib.cli import main
@@ -372,6 +377,8 @@ def test_the_size_of_a_slow_down_is_that_of_the_last_failure():
 MATRIX = """
 [smoke.sampling]
 iterations = 5
+warmup_s = 0.001
+warmup_max_s = 0.01
 [[smoke.factory]]
 id = "x"
 target = "faulty:well"
@@ -552,3 +559,64 @@ def test_a_wrong_question_is_one_line_with_the_value_and_the_remedy(command, wor
     assert (status, out) == (2, "")
     for name in names:
         assert name in err
+
+
+# ---- for real -----------------------------------------------------------------------------
+
+STEP = """
+import time
+
+def make(setting):
+    return lambda: time.sleep({seconds})
+"""
+
+
+def git(*words: str) -> str:
+    """Run git here as Ada, and return what it prints."""
+    names = {f"GIT_{who}_NAME": "Ada" for who in ("AUTHOR", "COMMITTER")}
+    names |= {f"GIT_{who}_EMAIL": "ada@example.org" for who in ("AUTHOR", "COMMITTER")}
+    done = subprocess.run(
+        ["git", *words],
+        env={**os.environ, **names, "GIT_CONFIG_GLOBAL": os.devnull},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+def test_a_commit_of_a_repository_is_found_by_real_workers(tmp_path, monkeypatch, capsys):
+    """A step of one's own on the CPU, whose second commit waits: each in a worktree."""
+    from bench_lib import backends
+
+    cpu = make_hardware(
+        vendor="cpu", name="cpu", key="cpu-here", arch=None, uuid=None, bdf=None, memory_bytes=None
+    )
+    (tmp_path / "repository").mkdir()
+    monkeypatch.chdir(tmp_path / "repository")
+    git("init", "--quiet", "--initial-branch=main")
+    for subject, seconds in (("A step", 0.001), ("Wait for the others", 0.02)):
+        Path("steps.py").write_text(STEP.format(seconds=seconds))
+        git("add", "steps.py")
+        git("commit", "--quiet", "-m", subject)
+    Path("matrix.toml").write_text(MATRIX.replace("faulty:well", "steps:make"))
+    for name, value in {**ON_THE_CPU, **TORCH_ALONE}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PYTHONPATH", str(HERE.parent))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(backends, "detect", lambda: [cpu])
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(Bisecting, "kernels", lambda *_: "nobody looked")
+    words = ["bisect", "x", "--good", "main~1", "--bad", "main", "--matrix", "matrix.toml"]
+    monkeypatch.setattr("sys.argv", ["bench-lib", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    captured = capsys.readouterr()
+    assert ended.value.code == 0, captured.err
+    lines = captured.out.splitlines()
+    assert lines[0] == f"{git('rev-parse', 'HEAD')} Wait for the others"
+    assert lines[1].startswith("  Ada, 20")
+    assert "kernels are not known: nobody looked" in lines
+    runs = [history.read(path) for path in history.files(Path("history", "bisections"))]
+    assert [(run.finished, run.problems) for run in runs] == [(True, [])] * 2
+    assert len(git("worktree", "list").splitlines()) == 1
