@@ -12,6 +12,8 @@ COMMANDS = {
     "env": "Show hardware, versions, variables and caches.",
     "judge": "Judge anybody's timings.",
     "ab": "Measure two environments in turns on one device, and say whether B is slower than A.",
+    "upgrade": "Judge an upgrade: warm both sides, measure them in turns, and name the guilty "
+    "packages.",
     "compare": "Show how B differs from A, case by case, slowest first; nothing is judged.",
     "selfcheck": "Plant known delays in a real case, and report which are found.",
     "report": "Report on the newest night: what failed, since when, and why.",
@@ -38,7 +40,7 @@ COMMANDS = {
 
 SHARING = ("collectives", "scaling", "train")
 """Commands whose cases have several ranks: those of one launch share the work."""
-ALONE = ("ab", "adopt", "baseline record", "exercise", "ops", "profile", "selfcheck")
+ALONE = ("ab", "adopt", "baseline record", "exercise", "ops", "profile", "selfcheck", "upgrade")
 """Other commands that measure: a launcher would have each of its ranks measure side by side."""
 
 

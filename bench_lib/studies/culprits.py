@@ -163,6 +163,7 @@ class CulpritSearch:
                     question.is_slower,
                     question.is_known,
                 )
+                self._say(f"  {case.id}: {_in_words(self._answers[case.id, packages])}")
         if why and self._tie(packages, why):
             return False
         for case in left:
@@ -204,10 +205,10 @@ class CulpritSearch:
     def _conclude(self, case_id: str, guilty: Sequence[Guilty[Part]], found: CulpritsFound) -> None:
         if not guilty:
             packages = frozenset(self.differing)
-            answer = self._answers[case_id, packages]
+            everything = self._answers[case_id, packages]
             found.unexplained[case_id] = (
                 f"it could not be measured with all packages exchanged: {self._refused[packages]}"
-                if answer.slower is None
+                if everything.slower is None
                 else "with all packages exchanged it is not slower: the cause lies outside them, "
                 "in Python, variables, or libraries of the system"
             )
@@ -295,6 +296,13 @@ def _with(name: str, side: Installed, other: Installed) -> Installed:
         needs[name] = their_needs.get(name, [])
     installed = [f"{each} {version}" for each, version in versions.items()]
     return msgspec.structs.replace(side, installed=installed, requires=needs)
+
+
+def _in_words(answer: ExchangeAnswer) -> str:
+    words = "slower" if answer.slower else "not slower"
+    ratio = f"{answer.ratio:.4f} times" if answer.ratio else "unknown"
+    sure = "" if answer.known else ", not known for sure"
+    return f"{words}{sure}: {ratio} in {answer.pairs} pairs"
 
 
 def _change(name: str, before: str, after: str) -> str:
