@@ -203,7 +203,6 @@ def test_text_names_the_culprit_and_the_next_step(upgrade):
     status, out, _ = upgrade()
     lines = out.splitlines()
     assert status == 1
-    print(out, Path("upgrade/issue-hipblaslt.md").read_text())
     assert lines[1].split()[1] == "REGRESSED"
     assert any(line.split()[:1] == [INFER] and "hipblaslt 1.0 -> 2.0" in line for line in lines)
     assert f"issue for upstream: {Path('upgrade/issue-hipblaslt.md')}" in lines

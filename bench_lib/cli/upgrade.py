@@ -41,7 +41,7 @@ PAIRS, MOST_PAIRS = 5, 6
 """Fewer processes than five make a baseline whose own spread is hardly known."""
 FOLDER = Path("upgrade")
 PROPOSAL = "baselines.md"
-HEADINGS = ("case", "culprit", "alone", "known")
+HEADINGS = ("case", "culprit", "alone", "wrong at most")
 _COLUMNS = ("case", "status", "old", "new", "ratio", "95% interval", "visible", "judged by")
 
 
@@ -403,7 +403,7 @@ def _print_culprits(found: CulpritsFound) -> None:
         rows = []
         for culprit in found.culprits:
             alone = "" if culprit.ratio is None else f"{culprit.ratio:.4f}"
-            surely = f"wrong once in {1 / _error():.0f}" if culprit.known else "not surely"
+            surely = f"once in {1 / _error():.0f}" if culprit.known else "unknown"
             rows.append((culprit.case_id, "; ".join(culprit.changes), alone, surely))
         print_table(HEADINGS, rows)
     for culprit in found.culprits:

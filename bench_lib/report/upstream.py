@@ -57,7 +57,7 @@ def _lines(issue: UpstreamIssue) -> Iterator[str]:
     size = f"{worst.ratio - 1:.1%} slower" if worst.ratio else "slower"
     yield f"# {_flat('; '.join(issue.changes))}: {size} on {_flat(issue.device.name)}"
     yield ""
-    yield f"`{_code(worst.case_id)}`{more} got slower. "
+    yield f"`{_code(worst.case_id)}`{more} got slower."
     together = "They are needed together. " if len(issue.changes) > 1 else ""
     if not issue.told_apart:
         together = "Which of them does it could not be told apart. "
