@@ -167,7 +167,8 @@ def _programs(folder: Path) -> None:
     """Leave what notes how it was called; sinfo and sbatch answer as Slurm's."""
     says = {"sinfo": "mi300x*|3|96|2000000+|gpu:mi300x:8(S:0-1)|infinite", "sbatch": "17", "gh": ""}
     says["scontrol"] = "JobId=17 JobName=bench-lib JobState=COMPLETED Reason=None ExitCode=0:0"
-    says["docker"] = '{"python": ["3.11.7", "/usr"], "torch": true, "installed": [], "requires": {}}'
+    here = {"python": ["3.11.7", "/usr"], "torch": True, "installed": [], "requires": {}}
+    says["docker"] = json.dumps(here)
     folder.mkdir()
     for name, answer in says.items():
         program = folder / name

@@ -28,7 +28,7 @@ from bench_lib.studies.culprits import (
     slower_in_time,
 )
 from bench_lib.verdict.statistics import culprits
-from bench_lib.verdict.statistics.culprits import Question
+from bench_lib.verdict.statistics.culprits import PartsQuestion
 
 IMPORTS = ("torch", "torchvision")
 """What workers import."""
@@ -205,7 +205,7 @@ class Upgrade:
         self,
         packages: Collection[str],
         cases: Sequence[Case],
-        questions: Mapping[str, Question],
+        questions: Mapping[str, PartsQuestion],
     ) -> dict[str, bool]:
         """Measure cases with packages exchanged until their questions are over.
 
