@@ -72,6 +72,8 @@ COMPILE_MODES = (
 convolutions before them and compiles what is left, which is for inference only; ``fused`` does so
 and takes cuDNN's or MIOpen's one kernel for convolution, addition and ReLU."""
 TASKS = ("infer", "train")
+GENERATION = ("prefill", "decode")
+"""Tasks of language models: all tokens of the prompts at once, and one more of each sequence."""
 MEMORY_FORMATS = ("nchw", "nhwc")
 TIERS = ("smoke", "gate", "nightly")
 

@@ -133,7 +133,8 @@ def suite(pytester):
 
     def make(script="{}", devices="[CPU]", matrix=MATRIX, seen=()):
         pytester.makeini(
-            "[pytest]\nperf_paths = perf_tests\nfilterwarnings = error\n"
+            "[pytest]\nperf_paths = perf_tests\nfilterwarnings =\n    error\n"
+            "    ignore:Benchmarks are automatically disabled\n"  # before pytest-benchmark 5.3
             "addopts = --strict-markers --strict-config\n"
         )
         pytester.mkdir("perf_tests")
@@ -728,6 +729,32 @@ def test_each_case_of_a_test_is_a_benchmark_of_its_own(suite, pytester):
     document = json.loads(pytester.path.joinpath("bench.json").read_text())
     names = [benchmark["name"] for benchmark in document["benchmarks"]]
     assert names == ["test_both", "test_both[two]"]
+
+
+TASKS = """
+[[gate.language_models]]
+network = "llama-tiny"
+batch_size = 1
+length = 8
+task = ["train", "infer", "prefill", "decode"]
+
+[[gate.factory]]
+id = "own"
+target = "steps:step"
+params = { task = "embed" }
+"""
+
+
+def test_a_case_is_chosen_by_its_task_where_only_known_markers_are_allowed(suite, pytester):
+    """A workload of one's own may have a task of another name, which is no marker."""
+    run = suite(devices="gpus(1)", matrix=TASKS)
+    pytester.path.joinpath("perf_tests", "test_models.py").write_text(
+        TEST_FILE.replace("factory", "language_models")
+    )
+    run("--collect-only", "-q").stdout.fnmatch_lines(["5 tests collected*"])
+    for task in ("train", "infer", "prefill", "decode"):
+        found = run("--collect-only", "-q", "-m", task)
+        found.stdout.fnmatch_lines([f"*llama-tiny-*-{task}]", "1/5 tests collected*"])
 
 
 NETWORKS = """

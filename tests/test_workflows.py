@@ -448,6 +448,7 @@ def test_the_options_are_ones_that_pytest_has(checkout, tmp_path):
         (("docs", "build", "Install"), ["python3", "-m", "pip", "install"]),
         (("guest", "plugins", "Install"), ["python3", "-m", "pip", "install"]),
         (("guest", "plugins", "Try"), ["python3", "benchmarks/guest.py"]),
+        (("guest", "plugins", "Try the oldest pytest"), ["tox", "-e", "pytest84"]),
         (("docs", "build", "Build"), ["sphinx-build", "-W", "--keep-going", "-n", "-b", "html"]),
         (("mutation", "mutants", "Install"), ["python3", "-m", "pip", "install"]),
         (
@@ -463,7 +464,7 @@ def test_the_options_are_ones_that_pytest_has(checkout, tmp_path):
 )
 def test_the_plain_steps_call_what_they_are_to_call(checkout, tmp_path, where, called):
     """Before and beside measuring."""
-    for program in ("python3", "sphinx-build", "bench-lib"):
+    for program in ("python3", "sphinx-build", "bench-lib", "tox"):
         notes(tmp_path, program)
     assert run(checkout, where).status == 0
     assert calls(tmp_path)[0][: len(called)] == called

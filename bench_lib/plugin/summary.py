@@ -96,7 +96,7 @@ _COLOURS = {
 
 def _width(terminal: Any) -> int:
     """Return how wide the table may be: a log has room for all of it, unless COLUMNS says less."""
-    if not terminal.isatty() and not os.environ.get("COLUMNS"):
+    if not terminal.isatty and not os.environ.get("COLUMNS"):
         return console.WIDTH
     full: int = terminal.config.get_terminal_writer().fullwidth
     return min(console.WIDTH, full)
