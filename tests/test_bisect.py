@@ -356,7 +356,7 @@ def test_what_a_search_takes_follows_from_the_noise_and_the_size(bed):
         plans.append(bed.bisecting().expected(0.02))
     little, much = plans
     assert 3.5 < much.pairs / little.pairs < 4.1
-    assert little.seconds == pytest.approx(little.steps * 10 + little.pairs * 2 * 3.0)
+    assert little.takes_s == pytest.approx(little.steps * 10 + little.pairs * 2 * 3.0)
 
 
 def test_after_the_first_step_the_search_says_anew_what_it_takes(bed):

@@ -146,7 +146,17 @@ def test_the_commands_are_these(cli):
     """A name that people and pipelines type is not changed by accident."""
     names = {
         (): [
-            *("env", "judge", "ab", "compare", "selfcheck", "report", "profile", "micro"),
+            *(
+                "env",
+                "judge",
+                "ab",
+                "upgrade",
+                "compare",
+                "selfcheck",
+                "report",
+                "profile",
+                "micro",
+            ),
             *("ops", "collectives", "scaling", "submit", "train", "adopt", "baseline", "history"),
             "exercise",
         ],

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bench_lib.verdict.statistics import culprits
-from bench_lib.verdict.statistics.culprits import Guilty, Question
+from bench_lib.verdict.statistics.culprits import Guilty, PartsQuestion
 
 PARTS = "abcdefghijkl"
 
@@ -71,7 +71,7 @@ def test_what_cannot_be_asked_is_not_told_apart():
 
 def question(*pairs, least=0.02, whole=0.05, sd=0.005):
     """Return a question with pairs, where five earlier ones agreed so well."""
-    return Question(least, whole, sd, 4.0, 0.01, list(pairs))
+    return PartsQuestion(least, whole, sd, 4.0, 0.01, list(pairs))
 
 
 def test_pairs_that_agree_answer_soon():
@@ -108,7 +108,7 @@ def searched(seed, effect, noise, parts=PARTS):
 
     def answer(each):
         nonlocal pairs
-        asking = Question(
+        asking = PartsQuestion(
             min(0.02, whole / 2),
             whole,
             statistics.stdev(first),
@@ -145,7 +145,7 @@ def test_equal_sets_are_called_slower_as_rarely_as_asked():
     rng = np.random.default_rng(0)
     wrong = 0
     for _ in range(400):
-        asking = Question(0.02, 0.04, 0.01, 4.0, 0.05)
+        asking = PartsQuestion(0.02, 0.04, 0.01, 4.0, 0.05)
         while not asking.is_over:
             asking.pairs.append(rng.normal(0, 0.01))
         wrong += asking.is_slower and asking.is_known

@@ -95,32 +95,33 @@ def ab(
     from bench_lib import backends
 
     device = backends.detect()[0]
-    cases = _chosen(_cases(matrix, tier, device), expression)
+    cases = chosen(cases_of_tier(matrix, tier, device), expression)
     _compare(device, sides, cases, pairs=pairs, most_pairs=most, folder=history, json=json)
 
 
 def _side(letter: str, python: str | None, env: list[str] | None, prefix: str | None) -> Side:
     from bench_lib.engine import settings
 
-    words = _read(settings.prefix, prefix or "", f"--prefix-{letter}")
+    words = read(settings.prefix, prefix or "", f"--prefix-{letter}")
     if python == "":
         why = "it is empty; leave the option out for this interpreter"
         raise typer.BadParameter(why, param_hint=f"--python-{letter}")
     if words and python is None:
         why = f"name the interpreter behind --prefix-{letter}, python3 for example"
         raise typer.BadParameter(why, param_hint=f"--python-{letter}")
-    variables = dict(_read(settings.variable, text, f"--env-{letter}") for text in env or [])
+    variables = dict(read(settings.variable, text, f"--env-{letter}") for text in env or [])
     return settings.Side(python or sys.executable, variables, words)
 
 
-def _read(how: Callable[[str], T], text: str, option: str) -> T:
+def read(how: Callable[[str], T], text: str, option: str) -> T:
+    """Return what an option says; raises BadParameter for what cannot be read."""
     try:
         return how(text)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=option) from error
 
 
-def _cases(matrix: Path, tier: str | None, device: Hardware) -> list[Case]:
+def cases_of_tier(matrix: Path, tier: str | None, device: Hardware) -> list[Case]:
     """Return the cases of a tier; raises MatrixError."""
     from bench_lib import backends
     from bench_lib.cases.matrix import read_matrix, tables
@@ -135,7 +136,7 @@ def _cases(matrix: Path, tier: str | None, device: Hardware) -> list[Case]:
     return cases
 
 
-def _chosen(cases: Sequence[Case], expression: str) -> list[Case]:
+def chosen(cases: Sequence[Case], expression: str) -> list[Case]:
     """Return the cases whose ids an expression matches, read as pytest reads its own -k."""
     import pytest
     from _pytest.mark import _parse_expression
@@ -250,7 +251,7 @@ def _print(rows: Sequence[PairRow], differences: Sequence[str], sides: Mapping[s
     from bench_lib.verdict.severity import rank
 
     rows = sorted(rows, key=lambda row: rank(row.status))
-    print_table(HEADINGS, [_cells(row) for row in rows])
+    print_table(HEADINGS, [cells(row) for row in rows])
     print()
     for line in differences or ["no difference is known"]:
         print(f"environment, A -> B: {line}")
@@ -265,7 +266,7 @@ def _print(rows: Sequence[PairRow], differences: Sequence[str], sides: Mapping[s
                 print(words + shortened(verdict.reason))
 
 
-def _cells(row: PairRow) -> tuple[str, ...]:
+def cells(row: PairRow) -> tuple[str, ...]:
     """Return the cells of HEADINGS."""
     from bench_lib.formats import seconds
 

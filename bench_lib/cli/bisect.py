@@ -283,7 +283,7 @@ def _prepared(
     guess = "by the history" if noise else "a guess"
     say(
         f"about {many(expected.steps, 'step')}, {many(expected.pairs, 'pair')} and "
-        f"{duration(expected.seconds)}, besides making the candidates: {expected.slow_down:.1%} "
+        f"{duration(expected.takes_s)}, besides making the candidates: {expected.slow_down:.1%} "
         f"slower ({seen}), pairs that differ by {expected.noise:.1%} ({guess}), "
         f"wrong at most once in {1 / error:.0f}"
     )

@@ -21,6 +21,7 @@ from bench_lib.studies.candidates import Candidate
 from bench_lib.studies.collectives import CollectiveRow
 from bench_lib.studies.compiling import CompileRow, DepthRow
 from bench_lib.studies.components import FamilyFound
+from bench_lib.studies.culprits import Culprit, ExchangeAnswer, Tied
 from bench_lib.studies.operators import OperatorRow
 from bench_lib.studies.precision import PrecisionRow
 from bench_lib.studies.scaling import FittedLaw, Forecast, ScalingRow, SchedulerRequest, Worth
@@ -28,6 +29,52 @@ from bench_lib.studies.selfcheck import Effect
 from bench_lib.studies.sheet import SheetSection
 from bench_lib.studies.training import RanksRow, TrainingRow
 from bench_lib.verdict.statistics.search import SlowerBy
+
+# ---- an upgrade ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpgradeDocument(Document):
+    """What ``bench-lib upgrade`` found; A is the old side, B the new one."""
+
+    command: Literal["upgrade"] = "upgrade"
+    device: Hardware
+    pairs: int
+    most_pairs: int
+    unfit: list[str]
+    """What spoils measurements on this machine, in words."""
+    itself: list[PairRow]
+    """The old side against itself: what differs there is noise."""
+    cases: list[PairRow]
+    environments: dict[str, Environment]
+    """By side."""
+    differences: list[str]
+    """From old to new, in words."""
+    runs: dict[str, str]
+    """By side the id of its run."""
+    history: dict[str, str]
+    """By side the file of its run."""
+    stopped: str | None
+    """Why it ended before its time; null if it did not."""
+    kernels: dict[str, str]
+    """By slower case, what its kernels do more, in words."""
+    culprits: list[Culprit]
+    tied: list[Tied]
+    answers: list[ExchangeAnswer]
+    """What was measured with packages exchanged."""
+    unexplained: dict[str, str]
+    """By slower case, why no culprit is named."""
+    error: float
+    """Chance, at most, that a culprit is a wrong one, 0 to 1."""
+    minimal: dict[str, str]
+    """By slower case, the command of an operator that shows it."""
+    proposal: str | None
+    """The file with what accepting the new side would change; null where that is nothing."""
+    issues: list[str]
+    """Files, each an issue for the makers of a package."""
+    next: list[str]
+    """What to do now, in words."""
+
 
 # ---- two environments, two sides --------------------------------------------------------
 

@@ -13,6 +13,8 @@ COMMANDS = {
     "judge": "Judge anybody's timings.",
     "ab": "Measure two environments in turns on one device, and say whether B is slower than A.",
     "bisect": "Find the commit, the version or the image that made a case slower.",
+    "upgrade": "Judge an upgrade: warm both sides, measure them in turns, and name the guilty "
+    "packages.",
     "compare": "Show how B differs from A, case by case, slowest first; nothing is judged.",
     "selfcheck": "Plant known delays in a real case, and report which are found.",
     "report": "Report on the newest night: what failed, since when, and why.",
@@ -39,7 +41,10 @@ COMMANDS = {
 
 SHARING = ("collectives", "scaling", "train")
 """Commands whose cases have several ranks: those of one launch share the work."""
-ALONE = ("ab", "adopt", "baseline record", "bisect", "exercise", "ops", "profile", "selfcheck")
+ALONE = (
+    *("ab", "adopt", "baseline record", "bisect", "exercise", "ops", "profile"),
+    *("selfcheck", "upgrade"),
+)
 """Other commands that measure: a launcher would have each of its ranks measure side by side."""
 
 

@@ -759,7 +759,7 @@ class HeldDevice:
             environ={**os.environ, **side.environment},
             gpus=self._gpus,
         )
-        return replace(command, folder=side.folder and str(side.folder))
+        return replace(command, folder=None if side.folder is None else str(side.folder))
 
     def _measure_ranks(self, side: Side, case: Case) -> Measurement:
         if self._sweep is not None and side is not self._settings.reference:

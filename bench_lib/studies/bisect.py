@@ -63,7 +63,7 @@ class Expected:
 
     steps: int
     pairs: int
-    seconds: float
+    takes_s: float
     """Besides making the candidates."""
     slow_down: float
     """Of this size, a fraction."""
@@ -186,9 +186,9 @@ class Bisecting:
         """Return what the search takes in all for a slow-down of a size, a fraction."""
         last, noise = len(self.line) - 1, self.search.noise
         plan = expected(last, slow_down, noise, self.search.error)
-        seconds = ab.expected_s([self.case], plan.pairs, self._pace)
-        seconds += (plan.steps - 1) * ab.STARTING_S
-        return Expected(plan.steps, plan.pairs, seconds, slow_down, noise.sd)
+        takes_s = ab.expected_s([self.case], plan.pairs, self._pace)
+        takes_s += (plan.steps - 1) * ab.STARTING_S
+        return Expected(plan.steps, plan.pairs, takes_s, slow_down, noise.sd)
 
     def run(self, slow_down: float, most_pairs: int | None = None) -> BisectEnding:
         """Search to the end, in so many pairs or a multiple of those that are to be expected.

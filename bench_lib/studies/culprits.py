@@ -18,7 +18,7 @@ from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.inquiry import Installed
 from bench_lib.model import Case, Status
 from bench_lib.verdict.statistics import culprits
-from bench_lib.verdict.statistics.culprits import Guilty, Question
+from bench_lib.verdict.statistics.culprits import Guilty, PartsQuestion
 
 Part = frozenset[str]
 """Packages that are exchanged together: most often one."""
@@ -78,7 +78,9 @@ class CulpritsFound:
     """By case, why nothing is named."""
 
 
-Exchanged = Callable[[Collection[str], Sequence[Case], Mapping[str, Question]], Mapping[str, bool]]
+Exchange = Callable[
+    [Collection[str], Sequence[Case], Mapping[str, PartsQuestion]], Mapping[str, bool]
+]
 """Measures cases with packages exchanged until their questions are over: whether each could be
 measured.  Raises LaunchError where there is no such environment."""
 
@@ -90,7 +92,7 @@ class CulpritSearch:
         self,
         old: Installed,
         new: Installed,
-        measure: Exchanged,
+        measure: Exchange,
         say: Callable[[str], None] = lambda _line: None,
     ) -> None:
         """Exchange nothing yet; packages are those that differ between the two environments."""
@@ -163,6 +165,7 @@ class CulpritSearch:
                     question.is_slower,
                     question.is_known,
                 )
+                self._say(f"  {case.id}: {_in_words(self._answers[case.id, packages])}")
         if why and self._tie(packages, why):
             return False
         for case in left:
@@ -204,10 +207,10 @@ class CulpritSearch:
     def _conclude(self, case_id: str, guilty: Sequence[Guilty[Part]], found: CulpritsFound) -> None:
         if not guilty:
             packages = frozenset(self.differing)
-            answer = self._answers[case_id, packages]
+            everything = self._answers[case_id, packages]
             found.unexplained[case_id] = (
                 f"it could not be measured with all packages exchanged: {self._refused[packages]}"
-                if answer.slower is None
+                if everything.slower is None
                 else "with all packages exchanged it is not slower: the cause lies outside them, "
                 "in Python, variables, or libraries of the system"
             )
@@ -238,7 +241,7 @@ def slower_in_time(rows: Iterable[PairRow]) -> list[PairRow]:
     return [row for row in rows if row.pairs and row.verdicts[0].status is Status.REGRESSED]
 
 
-def question_of(row: PairRow, case: Case, parts: int) -> Question:
+def question_of(row: PairRow, case: Case, parts: int) -> PartsQuestion:
     """Return the question that is asked of each set of parts, by what all of them made."""
     logs = [math.log(b / a) for a, b in row.pairs]
     whole = statistics.fmean(logs)
@@ -247,10 +250,10 @@ def question_of(row: PairRow, case: Case, parts: int) -> Question:
         sd, degrees = statistics.stdev(logs), float(len(logs) - 1)
     tolerance = math.log1p(case.limits.tolerance)
     least = min(tolerance, whole / 2)
-    return Question(least, whole, sd, degrees, culprits.error_of_one(parts))
+    return PartsQuestion(least, whole, sd, degrees, culprits.error_of_one(parts))
 
 
-def pairs_of(rows: Iterable[PairRow], questions: Mapping[str, Question]) -> dict[str, bool]:
+def pairs_of(rows: Iterable[PairRow], questions: Mapping[str, PartsQuestion]) -> dict[str, bool]:
     """Put measured pairs into their questions; returns by case whether it has any."""
     measured = {}
     for row in rows:
@@ -295,6 +298,13 @@ def _with(name: str, side: Installed, other: Installed) -> Installed:
         needs[name] = their_needs.get(name, [])
     installed = [f"{each} {version}" for each, version in versions.items()]
     return msgspec.structs.replace(side, installed=installed, requires=needs)
+
+
+def _in_words(answer: ExchangeAnswer) -> str:
+    words = "slower" if answer.slower else "not slower"
+    ratio = f"{answer.ratio:.4f} times" if answer.ratio else "unknown"
+    sure = "" if answer.known else ", not known for sure"
+    return f"{words}{sure}: {ratio} in {answer.pairs} pairs"
 
 
 def _change(name: str, before: str, after: str) -> str:

@@ -32,7 +32,7 @@ Part = TypeVar("Part")
 
 
 @dataclass
-class Question:
+class PartsQuestion:
     """Whether what was exchanged is slower, as far as its pairs tell."""
 
     least: float
@@ -44,7 +44,7 @@ class Question:
     degrees: float
     """How well that is known, in degrees of freedom."""
     error: float = ERROR
-    """Chance, at most, of a wrong answer."""
+    """Probability, at most, of a wrong answer."""
     pairs: list[float] = field(default_factory=list)
     """Logarithms of the ratios."""
 

@@ -300,7 +300,8 @@ class _Belief:
 
     def _by_place(self) -> NDArray[np.float64]:
         """Return by place the belief that the slow-down began in it."""
-        return np.bincount(self._began, self._weights, minlength=len(self.edges) - 1)
+        shares = np.bincount(self._began, self._weights, minlength=len(self.edges) - 1)
+        return np.asarray(shares, dtype=float)
 
     def tells(self) -> NDArray[np.float64]:
         """Return by candidate how much its next pair tells of where the slow-down began.
@@ -328,7 +329,8 @@ class _Belief:
         places = len(self.edges) - 1
         first = np.where(self._between > 0, self._weights, 0.0)
         second = np.where(self._of_two & (self._between < 1), self._weights, 0.0)
-        return np.bincount(self._first, first, places) + np.bincount(self._second, second, places)
+        both = np.bincount(self._first, first, places) + np.bincount(self._second, second, places)
+        return np.asarray(both, dtype=float)
 
     def wholes(self) -> NDArray[np.float64]:
         """Return the whole of each hypothesis, in units of what the ends differ by."""
