@@ -288,7 +288,7 @@ class _Belief:
         """Return by candidate how divided the belief is on whether it is slower, 0 to 0.5."""
         cumulated = np.concatenate([[0.0], np.cumsum(self._by_place())])
         slower = np.interp(np.arange(self.edges[-1] + 1), self.edges, cumulated)
-        return np.minimum(slower, 1 - slower)
+        return np.asarray(np.minimum(slower, 1 - slower), dtype=float)
 
     def between(self, error: float) -> tuple[int, int]:
         """Return the edges between which it began, but for the error, half of it to each side."""
