@@ -445,7 +445,7 @@ def test_the_command_says_first_what_it_takes_and_last_what_it_was(command, bed)
 def test_json_holds_the_answer_and_every_pair(command, bed):
     """With what was expected, and what was left out."""
     bed.made.unbuildable = {10}
-    status, out, _ = command("x", *ENDS, "--json", "--keep")
+    status, out, _ = command("x", *ENDS, "--json", "--keep-candidates")
     answer = document_in(out)
     assert (status, answer["ending"]) == (0, "found")
     assert [change["name"] for change in answer["changes"]] == ["c10", "c11"]

@@ -150,6 +150,7 @@ def test_the_commands_are_these(cli):
                 "env",
                 "judge",
                 "ab",
+                "bisect",
                 "upgrade",
                 "compare",
                 "selfcheck",

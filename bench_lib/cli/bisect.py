@@ -92,7 +92,8 @@ def bisect(
         bool, typer.Option("--fresh", help="Forget what an earlier call of this measured.")
     ] = False,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Keep the worktrees or environments made for this.")
+        bool,
+        typer.Option("--keep-candidates", help="Keep the worktrees or environments made for this."),
     ] = False,
     matrix: Matrix = DEFAULT_MATRIX,
     history: HistoryDir = DEFAULT_HISTORY,
