@@ -165,7 +165,7 @@ def _go(
     compared = steps.compare()
     kernels = steps.kernels(compared.rows)
     found = steps.culprits(compared.rows) if named else CulpritsFound()
-    minimal = _minimal(steps.cases, found)
+    minimal = {**_minimal(steps.cases, found), **steps.minimal(compared.rows)}
     proposal = _proposal(compared, history, baselines, output)
     issues = _written(_issues(steps, compared, kernels, found, minimal), output)
     advice = list(_next_steps(compared, history, proposal, issues))
