@@ -224,27 +224,29 @@ def launched(path: Path) -> list[LaunchedOperation]:
     found = _sorted_out(path)
     host, device = found["host"], found["device"]
     steps = len(_steps(found["range"])) or 1
-    by_id = {each.args.external: each for each in host if each.args.external}
-    totals: dict[int | None, float] = {}
-    if device:
-        for each in device:
-            if each.args.external in by_id:
-                known = totals.get(each.args.external, 0.0)
-                totals[each.args.external] = known + each.dur
-    else:
-        totals = {each.args.external: each.dur for each in host if each.args.external}
+    by_id = {each.args.external: each for each in host if each.args.external is not None}
+    totals: dict[int, float] = defaultdict(float)
+    for each in device or host:
+        if each.args.external in by_id:
+            totals[each.args.external] += each.dur
     summed: dict[str, LaunchedOperation] = {}
     for external, microseconds in totals.items():
         about = by_id[external].args
-        lists = (about.dims, about.strides, about.types, about.concrete)
         one = LaunchedOperation(
             by_id[external].name,
-            *(each if isinstance(each, list) else [] for each in lists),
+            _listed(about.dims),
+            _listed(about.strides),
+            _listed(about.types),
+            _listed(about.concrete),
             microseconds / 1e6 / steps,
         )
         before = summed.get(one.key)
         summed[one.key] = replace(one, total_s=one.total_s + (before.total_s if before else 0.0))
     return list(summed.values())
+
+
+def _listed(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 # ---- decoding -----------------------------------------------------------------------------------

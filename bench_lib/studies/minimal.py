@@ -56,13 +56,14 @@ def operator_of(launched: LaunchedOperation) -> Case | None:
     """Return the case of ``ops`` that does the same; None where there is none."""
     try:
         values = _values(launched)
-        return None if values is None else operator_case(**with_usual(**values))
+        return None if values is None else operator_case(None, **with_usual(**values))
     except (UserError, IndexError, ValueError, SyntaxError, TypeError):
         return None  # a trace is anybody's file, and not all that torch does can be said
 
 
 def _values(launched: LaunchedOperation) -> dict[str, Any] | None:
     name, dims = launched.name, launched.dims
+    values: dict[str, Any] | None
     if name in _GEMMS:
         values = _gemm(launched, _GEMMS[name])
     elif name in _CONVOLUTIONS:
