@@ -171,6 +171,9 @@ def test_a_mistake_in_an_option_s_value_names_the_value(monkeypatch, capsys):
 
 MISTAKES = """
 ab --matrix none.toml
+upgrade
+upgrade a a
+upgrade a b --tier none
 ab --tier none
 ab --pairs x
 ab --pairs 1
