@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from bench_lib.engine.devicelock import DeviceLock
 from bench_lib.launch import exchanging, inquiry
 from bench_lib.launch.exchanging import Exchanged
 from bench_lib.launch.faults import LaunchError
+from bench_lib.launch.profiled import Profiled
 from bench_lib.model import Kernel, KernelTable
 
 DEVICE = gpus(1)[0]
@@ -111,6 +113,27 @@ class Machine:
             ["3.11.7", "/usr"], True, [f"{name} {version}" for name in PACKAGES], {}
         )
 
+    def run_profile(self, case, folder, asked, *, around, environment):
+        """Leave a trace in which the GEMM is as slow as the environment makes the case."""
+        assert asked.shapes
+        assert "TRITON_CACHE_DIR" in environment
+        (python, *_) = around([sys.executable, "-m"])
+        new = self.new_in(python)
+        launched = {
+            "External id": 1,
+            "Input Dims": [[512, 512], [512, 512]],
+            "Input Strides": [[512, 1], [512, 1]],
+            "Input type": ["c10::BFloat16"] * 2,
+        }
+        events = [
+            {"cat": "cpu_op", "name": "aten::mm", "dur": 1, "args": launched},
+            {"cat": "kernel", "dur": 900 * self.factor(case.id, new), "args": {"External id": 1}},
+        ]
+        folder.mkdir()
+        named = [{"ph": "X", "ts": 1, "name": "k", **event} for event in events]
+        (folder / "trace.json").write_text(json.dumps({"traceEvents": named}))
+        return [Profiled(trace="trace.json")]
+
     def hold(self, device, settings, **options):
         """Hold the device with workers of each side."""
 
@@ -147,6 +170,7 @@ def machine(tmp_path, monkeypatch):
         "bench_lib.launch.exchanging.transplanted": made.transplanted,
         "bench_lib.launch.exchanging.remove": made.remove,
         "bench_lib.launch.inquiry.ask": made.ask,
+        "bench_lib.studies.upgrade.run_profile": made.run_profile,
     }.items():
         monkeypatch.setattr(name, value)
     return made
@@ -207,6 +231,18 @@ def test_text_names_the_culprit_and_the_next_step(upgrade):
     assert any(line.split()[:1] == [INFER] and "hipblaslt 1.0 -> 2.0" in line for line in lines)
     assert f"issue for upstream: {Path('upgrade/issue-hipblaslt.md')}" in lines
     assert lines[-1].startswith("next: bench-lib baseline accept --run ")
+
+
+def test_an_operator_of_a_network_is_found_by_its_profile_and_proved(upgrade, machine):
+    """Though no case of the matrix is one."""
+    _, out, _ = upgrade("-k", "resnet50", "--json")
+    command = "bench-lib ops --op gemm --input1-dim 512-512-512 --dtype bf16 --layout NN"
+    assert document_in(out)["minimal"] == {INFER: command}
+    del machine.slow[GEMM]  # it takes longer in the profile, and no longer by itself
+    _, out, _ = upgrade("-k", "resnet50", "--json")
+    answer = document_in(out)
+    assert answer["minimal"] == {}
+    assert "None is known" in Path(answer["issues"][0]).read_text()
 
 
 def test_each_side_has_warm_caches_of_its_own(upgrade, machine):

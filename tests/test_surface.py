@@ -176,6 +176,9 @@ bisect x --good a --bad b --error 50%
 bisect x --good a --bad b --error none
 bisect x --good a --bad b --most-pairs 1
 ab --matrix none.toml
+upgrade
+upgrade a a
+upgrade a b --tier none
 ab --tier none
 ab --pairs x
 ab --pairs 1

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench_lib.cli import ab
 from bench_lib.cli.ending import leaving_when_told
 from bench_lib.cli.output import (
     DEFAULT_BASELINES,
@@ -27,6 +26,7 @@ from bench_lib.cli.output import (
     say,
     writing,
 )
+from bench_lib.cli.sides import cases_of_tier, cells, chosen, read
 from bench_lib.model import TIERS, UserError
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def upgrade(
     from bench_lib.studies.upgrade import Upgrade
 
     device = backends.detect()[0]
-    cases = ab.chosen(ab.cases_of_tier(matrix, tier, device), expression)
+    cases = chosen(cases_of_tier(matrix, tier, device), expression)
     steps = Upgrade(
         device,
         *sides,
@@ -129,8 +129,8 @@ def _sides(old: str, new: str, prefix: str, python: str, env: Sequence[str]) -> 
 
     if old == new:
         raise UserError(f"OLD and NEW are both {old}; name two environments")
-    variables = dict(ab.read(settings.variable, text, "--env") for text in env)
-    words = ab.read(settings.prefix, prefix, "--prefix")
+    variables = dict(read(settings.variable, text, "--env") for text in env)
+    words = read(settings.prefix, prefix, "--prefix")
     if not words:
         return settings.Side(old, variables), settings.Side(new, variables)
     images = Images((), words, python=python, environment=variables)
@@ -165,7 +165,7 @@ def _go(
     compared = steps.compare()
     kernels = steps.kernels(compared.rows)
     found = steps.culprits(compared.rows) if named else CulpritsFound()
-    minimal = _minimal(steps.cases, found)
+    minimal = {**_minimal(steps.cases, found), **steps.minimal(compared.rows)}
     proposal = _proposal(compared, history, baselines, output)
     issues = _written(_issues(steps, compared, kernels, found, minimal), output)
     advice = list(_next_steps(compared, history, proposal, issues))
@@ -377,7 +377,7 @@ def _print(
     from bench_lib.verdict.severity import rank
 
     rows = sorted(compared.rows, key=lambda row: rank(row.status))
-    print_table(_COLUMNS, [ab.cells(row) for row in rows])
+    print_table(_COLUMNS, [cells(row) for row in rows])
     print()
     for row in itself:
         effect = row.verdicts[0].detectable_effect

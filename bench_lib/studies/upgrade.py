@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench_lib import backends
+from bench_lib.cases.operators import command_of
 from bench_lib.engine import pairing, profiles
 from bench_lib.engine.devicelock import DeviceBusyError
 from bench_lib.engine.engine import opened
@@ -16,10 +17,12 @@ from bench_lib.engine.pairing import PairRow
 from bench_lib.engine.settings import Settings, Side
 from bench_lib.launch import exchanging, inquiry, wheels
 from bench_lib.launch.exchanging import Exchanged
-from bench_lib.launch.faults import LaunchError
+from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
+from bench_lib.launch.profiled import ProfileRequest, run_profile
 from bench_lib.launch.temporary import temporary_folder
 from bench_lib.model import Case, Environment, Hardware, KernelTable, Status
 from bench_lib.profiling import kernels
+from bench_lib.profiling.traces import TraceError, launched
 from bench_lib.studies import ab
 from bench_lib.studies.culprits import (
     CulpritSearch,
@@ -27,6 +30,7 @@ from bench_lib.studies.culprits import (
     pairs_of,
     slower_in_time,
 )
+from bench_lib.studies.minimal import merged, suspects
 from bench_lib.verdict.statistics import culprits
 from bench_lib.verdict.statistics.culprits import PartsQuestion
 
@@ -43,6 +47,7 @@ MOST_SPOILT = 10
 """Pairs of a question that the hardware may spoil."""
 USUAL_PAIRS = 4
 """Of a question, in the median, where pairs differ by half of the slow-down."""
+TRACED_STEPS = 3
 MAKING_S = 30.0
 """About what copying an environment and importing its torch takes."""
 _OVER = (Status.ERROR, Status.SKIPPED, Status.INCOMPARABLE)
@@ -164,6 +169,73 @@ class Upgrade:
     def _looked(self, side: str, cases: Sequence[Case]) -> Iterator[tuple[Case, KernelTable | str]]:
         with opened(self.device, Settings(sides={"": self.sides[side]}, say=self._say)) as engine:
             yield from profiles.look_into(engine.held, cases, self._say)
+
+    def minimal(self, rows: Sequence[PairRow]) -> dict[str, str]:
+        """Return by slower case the command of an operator that is slower by itself.
+
+        Candidates are operators of the case that take longer on the new side; each is measured
+        on both.  A case without one is left out.
+        """
+        slow = {row.case_id for row in slower_in_time(rows)}
+        cases = [case for case in self.cases if case.id in slow]
+        own = {case.id: command for case in cases if (command := command_of(case))}
+        candidates = {
+            case.id: self._suspects(case)
+            for case in cases
+            if case.id not in own and case.launch.ranks == 1
+        }
+        operators = merged(candidates)
+        if not operators:
+            return own
+        self._say(f"measuring {len(operators)} operators that take longer, on both sides")
+        try:
+            found = self._compared(operators)
+        except (LaunchError, DeviceBusyError) as error:
+            self._say(f"operators not measured: {error}")
+            return own
+        proved = {row.case_id for row in slower_in_time(found)}
+        for case_id, of_case in candidates.items():
+            commands = [command_of(case) for case in of_case if case.id in proved]
+            own |= {case_id: commands[0]} if commands else {}
+        return own
+
+    def _suspects(self, case: Case) -> list[Case]:
+        """Profile a case with shapes on both sides; none where that cannot be done."""
+        looks = []
+        with tempfile.TemporaryDirectory(prefix="bench-lib-") as folder:
+            for name, side in self.sides.items():
+                if side.command_prefix:
+                    return []
+                try:
+                    looks.append(launched(self._traced(case, side, Path(folder, name))))
+                except (LaunchError, CaseFault, CaseSkipped, TraceError, DeviceBusyError) as error:
+                    self._say(f"{case.id}: its operators are not known: {error}")
+                    return []
+        before, after = looks
+        return suspects(before, after)
+
+    def _traced(self, case: Case, side: Side, folder: Path) -> Path:
+        """Return a trace of a case on a side; raises as ``run_profile`` does, and TraceError."""
+        python = wheels.interpreter(side.python)
+        with opened(self.device, Settings(sides={"": side}, say=self._say)):
+            (result, *_) = run_profile(
+                case,
+                folder,
+                ProfileRequest(TRACED_STEPS, shapes=True),
+                around=lambda words: [python, *words[1:]],
+                environment={**backends.visibility(self.device), **side.environment},
+            )
+        if result.trace is None:
+            raise TraceError("the profiler wrote no trace")
+        return folder / result.trace
+
+    def _compared(self, cases: Sequence[Case]) -> list[PairRow]:
+        """Compare both sides in cases that no run is kept of; raises LaunchError."""
+        with tempfile.TemporaryDirectory(prefix="bench-lib-") as nowhere:
+            settings = self._settings(self.sides, self.pairs, self.most_pairs, Path(nowhere))
+            with opened(self.device, settings) as engine:
+                ab.compare(engine, cases)
+                return engine.rows()
 
     # ---- culprits -------------------------------------------------------------------------
 
