@@ -17,6 +17,10 @@ from bench_lib.model import GENERATION, QUANTIZED
 VOCABULARY = 50304
 """GPT-2's 50257 tokens, rounded up to a multiple of 64 as is usual for matrix units."""
 
+DEVIATION = 0.02
+"""Standard deviation of fresh weights; of those that write into the residual stream it is smaller
+by sqrt(2 layers) (Radford et al. 2019, section 2.3)."""
+
 PARALLEL = ("ddp", "fsdp2", "tp")
 """How ranks share a network: each with all weights, each gathering them block by block, or each
 computing with its part."""

@@ -9,13 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from bench_lib.formulas.transformer import DEVIATION
+
 if TYPE_CHECKING:
     from bench_lib.formulas.transformer import Size
     from bench_lib.worker.workloads.dividing import Division
-
-DEVIATION = 0.02
-"""Of fresh weights; those that write into the residual stream are smaller by sqrt(2 layers)
-(Radford et al. 2019, section 2.3)."""
 
 
 class TransformerBlock(nn.Module):

@@ -16,14 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from bench_lib.formulas.transformer import DEVIATION
 from bench_lib.worker.workload import UnsupportedError
 
 if TYPE_CHECKING:
     from bench_lib.formulas.transformer import Experts, LlamaSize
     from bench_lib.worker.workloads.dividing import Division
 
-DEVIATION = 0.02
-"""Of fresh weights; those that write into the residual stream are smaller by sqrt(2 layers)."""
 EPSILON = 1e-5
 
 

@@ -439,8 +439,7 @@ def _sdpa_decode(o: Operation, fresh: _Fresh) -> _Function:
     keys, values = (fresh.normal((batch, o.number, length, width)) for _ in range(2))
 
     def exact(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        shared = {"enable_gqa": True} if heads != o.number else {}
-        return functional.scaled_dot_product_attention(q, k, v, **shared)
+        return functional.scaled_dot_product_attention(q, k, v, enable_gqa=heads != o.number)
 
     def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         with _attending(o.backend):
