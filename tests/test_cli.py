@@ -157,6 +157,8 @@ def test_the_commands_are_these(cli):
                 "ab",
                 "judge",
                 "profile",
+                "bisect",
+                "upgrade",
                 "env",
             ),
             *("selfcheck", "ops", "collectives", "scaling", "train", "micro", "exercise"),

@@ -200,7 +200,15 @@ def test_a_mistake_in_an_option_s_value_names_the_value(monkeypatch, capsys):
 # ---- mistakes ---------------------------------------------------------------------------
 
 MISTAKES = """
+bisect none --good a --bad b
+bisect none --good last-ok
+bisect x --good a --bad b --error 50%
+bisect x --good a --bad b --error none
+bisect x --good a --bad b --most-pairs 1
 ab --matrix none.toml
+upgrade
+upgrade a a
+upgrade a b --tier none
 ab --tier none
 ab --pairs x
 ab --pairs 1

@@ -43,6 +43,7 @@ def start_workers(side: Side, device: Hardware) -> Zygote:
         python=wheels.interpreter(side.python),
         environment={**backends.visibility(device), **side.environment},
         command_prefix=side.command_prefix,
+        folder=side.folder,
     )
 
 

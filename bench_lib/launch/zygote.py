@@ -228,8 +228,9 @@ class Zygote:
         python: str = sys.executable,
         environment: Mapping[str, str] | None = None,
         command_prefix: Sequence[str] = (),
+        folder: Path | None = None,
     ) -> None:
-        """Start a zygote under ``python`` with ``environment`` on top of our own.
+        """Start a zygote under ``python`` with ``environment`` on top of our own, in ``folder``.
 
         ``command_prefix`` are words that start it elsewhere on this machine, in a container
         that shares our network and our folder for temporary files.  What such a command does
@@ -252,7 +253,7 @@ class Zygote:
         self._connection: Connection | None = None
         self._accepted: list[Connection] = []
         try:
-            self._process = self._started(python, environment or {}, command_prefix)
+            self._process = self._started(python, environment or {}, command_prefix, folder)
         except LaunchError:
             self._listener.close()
             self._directory.cleanup()
@@ -266,7 +267,11 @@ class Zygote:
         """Versions of torch, torchvision, CUDA, HIP and triton as the worker has them."""
 
     def _started(
-        self, python: str, environment: Mapping[str, str], command_prefix: Sequence[str]
+        self,
+        python: str,
+        environment: Mapping[str, str],
+        command_prefix: Sequence[str],
+        folder: Path | None,
     ) -> subprocess.Popen[bytes]:
         """Start the process; raises LaunchError."""
         with temporary_files():
@@ -297,6 +302,7 @@ class Zygote:
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     env={**os.environ, **variables},
+                    cwd=folder,
                     start_new_session=True,
                 )
         except OSError as error:
