@@ -710,13 +710,13 @@ def read_data_set(path: Path) -> None:
 RECORDED = Path(__file__).resolve().parents[1] / "tests" / "recorded" / "foreign"
 
 
-def a_recording(pattern: str) -> Callable[[Draw], Tree]:
-    """Return what draws one of the recordings of other people's benchmarks, as their lines."""
+def a_recording(pattern: str, between: str | None = None) -> Callable[[Draw], Tree]:
+    """Return what draws one of the recordings of other people's benchmarks, as lines and cells."""
 
     def drawn(draw: Draw) -> Tree:
         path = draw.choice(sorted(RECORDED.glob(pattern)))
         if path.suffix == ".txt":
-            return [line.split(",") for line in path.read_text().splitlines()]
+            return [line.split(between) for line in path.read_text().splitlines()]
         if path.suffix == ".json":
             return json.loads(path.read_text())
         return [json.loads(line) for line in path.read_text().splitlines()]
@@ -730,6 +730,10 @@ def read_foreign(form: str) -> Callable[[Path], object]:
     def read(path: Path) -> None:
         sides = {"baseline": [path], "candidate": [path]}
         found = foreign.read(foreign.FORMATS[form], sides)
+        for name, case in found.cases.items():
+            name.encode()
+            case.case.encode()
+            found.problems += case.problems
         for problem in found.problems:
             if "\n" in problem:
                 raise AssertionError(f"no one sentence: {problem}")
@@ -800,13 +804,13 @@ PARSERS = (
     Parser("compileContext", a_context, as_literal, read_context, "context.txt"),
     Parser("data sets", a_data_set, as_bytes, read_data_set, "images.gz", share=10),
     *(
-        Parser(f"{form} {kind}", a_recording(pattern), write, read_foreign(form), f"x{kind}")
-        for form, kind, pattern, write in (
-            ("vllm", ".json", "vllm-*.json", as_json),
-            ("sglang", ".jsonl", "sglang-*.jsonl", as_json_lines),
-            ("pytest-benchmark", ".json", "pytest-benchmark.json", as_json),
-            ("rccl-tests", ".txt", "rccl-tests*.txt", as_table(",")),
-            ("hipblaslt-bench", ".txt", "hipblaslt-bench*.txt", as_table(",")),
+        Parser(form, a_recording(pattern, between), write, read_foreign(form), f"file{kind}")
+        for form, kind, pattern, between, write in (
+            ("vllm", ".json", "vllm-*.json", None, as_json),
+            ("sglang", ".jsonl", "sglang-*.jsonl", None, as_json_lines),
+            ("pytest-benchmark", ".json", "pytest-benchmark.json", None, as_json),
+            ("rccl-tests", ".txt", "rccl-tests*.txt", None, as_table("  ")),
+            ("hipblaslt-bench", ".txt", "hipblaslt-bench*.txt", ",", as_table(",")),
         )
     ),
     Parser("Parquet", some_lines, as_parquet, read_archive, "2026-01.parquet", share=100),

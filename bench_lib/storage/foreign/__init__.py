@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bench_lib.formats import printable
 from bench_lib.model import UserError
-from bench_lib.storage.foreign.figures import Figure, Format, FormatError, OtherProgramError
+from bench_lib.storage.foreign.figures import Format, FormatError, OtherProgramError, Reported
 from bench_lib.storage.foreign.hipblaslt_bench import HipblasltBench
 from bench_lib.storage.foreign.pytest_benchmark import PytestBenchmark
 from bench_lib.storage.foreign.rccl_tests import RcclTests
@@ -60,7 +60,7 @@ def read(form: Format, sides: Mapping[str, Sequence[Path]]) -> Samples:
     """
     samples = Samples()
     contents: dict[bytes, str] = {}
-    work: dict[str, list[tuple[str, Figure]]] = {}
+    work: dict[str, list[tuple[str, Reported]]] = {}
     for role, paths in sides.items():
         for path in paths:
             name = printable(str(path))
@@ -95,7 +95,7 @@ def _content(path: Path) -> bytes | None:
     return None if len(data) > MOST_BYTES else data
 
 
-def _figures(form: Format, data: bytes | None) -> list[Figure]:
+def _figures(form: Format, data: bytes | None) -> list[Reported]:
     """Return what a file tells; raises FormatError, naming the format that knows it."""
     if data is None:
         raise FormatError(
@@ -122,13 +122,13 @@ def _knows(form: Format, data: bytes) -> bool:
         return not isinstance(error, OtherProgramError)
 
 
-def _key(figure: Figure) -> str:
+def _key(figure: Reported) -> str:
     """Return how a figure is shown: its case, and its metric where a case has several."""
     case = printable(figure.case)
     return case if figure.metric is LEADING else f"{case}: {figure.metric.label}"
 
 
-def _add(samples: Samples, role: str, name: str, figure: Figure) -> None:
+def _add(samples: Samples, role: str, name: str, figure: Reported) -> None:
     key = _key(figure)
     case = samples.cases.setdefault(key, CaseSamples(printable(figure.case), metric=figure.metric))
     side = case.baseline if role == "baseline" else case.candidate
@@ -146,7 +146,7 @@ def _add(samples: Samples, role: str, name: str, figure: Figure) -> None:
         side[name] = SampledProcess(math.log(figure.value), 0.0, 1, 0, file=name)
 
 
-def _other_work(done: Sequence[tuple[str, Figure]], which: str) -> list[str]:
+def _other_work(done: Sequence[tuple[str, Reported]], which: str) -> list[str]:
     """Say of each kind of work by how much processes differ in it, where they do."""
     found = []
     for name in getattr(done[0][1], which):

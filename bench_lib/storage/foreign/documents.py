@@ -7,14 +7,14 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 import msgspec
 
-from bench_lib.storage.foreign.figures import Figure, FormatError, OtherProgramError
+from bench_lib.storage.foreign.figures import FormatError, OtherProgramError, Reported
 from bench_lib.storage.samples import decoded
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 """A whole number that a float holds as well."""
 
 
-class Document(msgspec.Struct):
+class ForeignDocument(msgspec.Struct):
     """One kind of document of a program: the fields that are read of it, others are ignored."""
 
     telltale: ClassVar[str]
@@ -24,15 +24,17 @@ class Document(msgspec.Struct):
     remedy: ClassVar[str]
     """What to do about a document of another version."""
 
-    def figures(self) -> Iterator[Figure]:
+    def figures(self) -> Iterator[Reported]:
         """Yield what it tells."""
         raise NotImplementedError
 
 
-Kind = TypeVar("Kind", bound=Document)
+Kind = TypeVar("Kind", bound=ForeignDocument)
 
 
-def figures(data: bytes, program: str, kinds: Sequence[type[Document]]) -> Iterator[Figure]:
+def figures(
+    data: bytes, program: str, kinds: Sequence[type[ForeignDocument]]
+) -> Iterator[Reported]:
     """Yield what a file's documents tell, each of one of these kinds; raises FormatError."""
     for where, found in documents(data, program):
         kind = next((k for k in kinds if isinstance(found, dict) and k.telltale in found), None)
@@ -70,7 +72,7 @@ def typed(found: Any, kind: type[Kind], where: str = "") -> Kind:
     """Return a document as what it should be; raises FormatError where it is of another version."""
     try:
         return msgspec.convert(found, kind, strict=True)
-    except (msgspec.ValidationError, RecursionError, OverflowError) as error:
+    except (ValueError, RecursionError, OverflowError) as error:  # half a letter is no text
         raise FormatError(
             f"{where}{kind.written_by} of another version wrote it: {error}; {kind.remedy}"
         ) from error

@@ -18,7 +18,7 @@ class OtherProgramError(FormatError):
 
 
 @dataclass(frozen=True)
-class Figure:
+class Reported:
     """One metric of one case, as one process measured it."""
 
     case: str
@@ -41,5 +41,5 @@ class Format(Protocol):
     program: str
     """In words."""
 
-    def figures(self, data: bytes) -> Iterable[Figure]:
+    def figures(self, data: bytes) -> Iterable[Reported]:
         """Return what a file tells, in its order; raises FormatError."""

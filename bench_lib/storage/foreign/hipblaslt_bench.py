@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from bench_lib.storage.foreign.figures import Figure, FormatError, OtherProgramError
+from bench_lib.storage.foreign.figures import FormatError, OtherProgramError, Reported
 from bench_lib.storage.foreign.rccl_tests import number_of
 
 NAMES = re.compile(r"\s*(?:\[\d+\]:?)?(transA,transB,.*)")
@@ -37,7 +37,7 @@ class HipblasltBench:
     name = "hipblaslt-bench"
     program = "hipblaslt-bench"
 
-    def figures(self, data: bytes) -> Iterable[Figure]:
+    def figures(self, data: bytes) -> Iterable[Reported]:
         """Return what a file tells, in its order; raises FormatError."""
         found = list(_rows(data.decode(errors="replace").splitlines()))
         if not found:
@@ -46,7 +46,7 @@ class HipblasltBench:
         return [figure for figure, is_winner in found if is_winner or figure.case not in won]
 
 
-def _rows(lines: Sequence[str]) -> Iterator[tuple[Figure, bool]]:
+def _rows(lines: Sequence[str]) -> Iterator[tuple[Reported, bool]]:
     """Yield each problem's time, and whether it is the winner's."""
     names: list[str] = []
     is_winner = False
@@ -63,7 +63,7 @@ def _rows(lines: Sequence[str]) -> Iterator[tuple[Figure, bool]]:
                     f"{len(values)} values below {len(names)} names; run it again with this version"
                 )
             cells = dict(zip(names, values, strict=True))
-            yield Figure(_case(cells), number_of(cells["us"], number) / 1e6), is_winner
+            yield Reported(_case(cells), number_of(cells["us"], number) / 1e6), is_winner
             names, is_winner = [], False
 
 

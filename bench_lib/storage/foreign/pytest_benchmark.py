@@ -12,24 +12,24 @@ from typing import ClassVar
 import msgspec
 
 from bench_lib.storage.foreign import documents
-from bench_lib.storage.foreign.figures import Figure
+from bench_lib.storage.foreign.figures import Reported
 
 
 class Stats(msgspec.Struct):
-    """A benchmark's rounds."""
+    """A benchmark's rounds, in seconds."""
 
     median: float
     rounds: int
 
 
-class Benchmark(msgspec.Struct):
+class BenchmarkedTest(msgspec.Struct):
     """One test."""
 
     fullname: str
     stats: Stats
 
 
-class Session(documents.Document):
+class BenchmarkSession(documents.ForeignDocument):
     """One session of pytest."""
 
     telltale: ClassVar[str] = "benchmarks"
@@ -37,12 +37,12 @@ class Session(documents.Document):
     remedy: ClassVar[str] = "write it with pytest-benchmark 3.1 or later"
 
     version: str
-    benchmarks: list[Benchmark]
+    benchmarks: list[BenchmarkedTest]
 
-    def figures(self) -> Iterator[Figure]:
+    def figures(self) -> Iterator[Reported]:
         """Yield the median round of each test."""
         for each in self.benchmarks:
-            yield Figure(each.fullname, each.stats.median)
+            yield Reported(each.fullname, each.stats.median)
 
 
 class PytestBenchmark:
@@ -51,6 +51,6 @@ class PytestBenchmark:
     name = "pytest-benchmark"
     program = "pytest-benchmark"
 
-    def figures(self, data: bytes) -> Iterable[Figure]:
+    def figures(self, data: bytes) -> Iterable[Reported]:
         """Return what a file tells, in its order; raises FormatError."""
-        return documents.figures(data, self.program, (Session,))
+        return documents.figures(data, self.program, (BenchmarkSession,))

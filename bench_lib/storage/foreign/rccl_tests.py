@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
-from bench_lib.storage.foreign.figures import Figure, FormatError, OtherProgramError
+from bench_lib.storage.foreign.figures import FormatError, OtherProgramError, Reported
 
 STARTING = "# Collective test starting:"
 RANK = re.compile(r"#\s+Rank\s+\d+\s")
@@ -27,7 +27,7 @@ class RcclTests:
     name = "rccl-tests"
     program = "rccl-tests or nccl-tests"
 
-    def figures(self, data: bytes) -> Iterable[Figure]:
+    def figures(self, data: bytes) -> Iterable[Reported]:
         """Return what a file tells, in its order; raises FormatError."""
         found = list(_figures(data.decode(errors="replace").splitlines()))
         if found:
@@ -40,7 +40,7 @@ class RcclTests:
         raise OtherProgramError(f"it is no table of {self.program}{why}")
 
 
-def _figures(lines: Sequence[str]) -> Iterator[Figure]:
+def _figures(lines: Sequence[str]) -> Iterator[Reported]:
     collective, ranks, before = "collective", 0, ""
     headings: list[str] = []
     places: list[str] = []
@@ -60,7 +60,7 @@ def _figures(lines: Sequence[str]) -> Iterator[Figure]:
 
 def _row(
     number: int, case: str, headings: Sequence[str], places: Sequence[str], words: Sequence[str]
-) -> Iterator[Figure]:
+) -> Iterator[Reported]:
     begins = [at for at, heading in enumerate(headings) if heading in TIMES]
     if not begins or len(begins) != len(places):
         raise FormatError(
@@ -77,7 +77,7 @@ def _row(
         group = dict(zip(headings[begin:end], words[begin:end], strict=True))
         wrong = group.get("#wrong", "0")
         problem = "" if wrong in RIGHT else f"line {number}: {wrong} wrong elements"
-        yield Figure(f"{case}-{place}", number_of(words[begin], number) / 1e6, problem=problem)
+        yield Reported(f"{case}-{place}", number_of(words[begin], number) / 1e6, problem=problem)
 
 
 def number_of(text: str, line: int) -> float:

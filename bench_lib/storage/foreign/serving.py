@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from bench_lib.storage.foreign.documents import Count, Document
-from bench_lib.storage.foreign.figures import Figure
+from bench_lib.storage.foreign.documents import Count, ForeignDocument
+from bench_lib.storage.foreign.figures import Reported
 from bench_lib.verdict.metrics.served import BETWEEN_TOKENS, FIRST_TOKEN, OUTPUT_RATE, PER_TOKEN
 
 
-class Serving(Document, kw_only=True):
-    """What both write of all requests together."""
+class Serving(ForeignDocument, kw_only=True):
+    """What both write of all requests together: rates a second, times in ms."""
 
     completed: Count
     total_input_tokens: Count
@@ -29,7 +29,7 @@ class Serving(Document, kw_only=True):
         words = "" if self.request_rate in ("inf", math.inf) else f"-r{self.request_rate}"
         return words if self.max_concurrency is None else f"{words}-c{self.max_concurrency}"
 
-    def measured(self, case: str, *, failed: int, of: int) -> Iterator[Figure]:
+    def measured(self, case: str, *, failed: int, of: int) -> Iterator[Reported]:
         """Yield the medians of the requests, and their rate; ``failed`` of so many were lost."""
         values = {
             FIRST_TOKEN: self.median_ttft_ms / 1e3,
@@ -40,7 +40,7 @@ class Serving(Document, kw_only=True):
         if self.total_output_tokens <= self.completed:  # answers of one token
             del values[BETWEEN_TOKENS], values[PER_TOKEN]
         for metric, value in values.items():
-            yield Figure(
+            yield Reported(
                 case,
                 value,
                 metric,

@@ -14,7 +14,7 @@ from typing import ClassVar
 import msgspec
 
 from bench_lib.storage.foreign import documents
-from bench_lib.storage.foreign.figures import Figure
+from bench_lib.storage.foreign.figures import Reported
 from bench_lib.storage.foreign.serving import Serving
 from bench_lib.verdict.metrics import LEADING
 from bench_lib.verdict.metrics.served import BETWEEN_TOKENS, FIRST_TOKEN, OUTPUT_RATE
@@ -22,7 +22,7 @@ from bench_lib.verdict.metrics.served import BETWEEN_TOKENS, FIRST_TOKEN, OUTPUT
 NEWER = "write it with SGLang 0.4 or later"
 
 
-class Served(Serving, kw_only=True):
+class SglangServed(Serving, kw_only=True):
     """What ``sglang.bench_serving`` writes: how many requests were answered, not how many came."""
 
     telltale: ClassVar[str] = "dataset_name"
@@ -36,7 +36,7 @@ class Served(Serving, kw_only=True):
     errors: list[str] = msgspec.field(default_factory=list)
     """One for each request, with ``--output-details``."""
 
-    def figures(self) -> Iterator[Figure]:
+    def figures(self) -> Iterator[Reported]:
         """Yield the medians of its requests, and their rate."""
         case = f"{self.backend}-serve-{self.dataset_name}"
         if self.dataset_name.startswith("random"):
@@ -45,8 +45,8 @@ class Served(Serving, kw_only=True):
         return self.measured(case + self.load, failed=lost, of=len(self.errors))
 
 
-class OneBatch(documents.Document):
-    """What ``sglang.bench_one_batch`` writes: a batch without a server."""
+class OneBatch(documents.ForeignDocument):
+    """What ``sglang.bench_one_batch`` writes: a batch without a server, in seconds."""
 
     telltale: ClassVar[str] = "prefill_latency"
     written_by: ClassVar[str] = "sglang.bench_one_batch"
@@ -60,17 +60,17 @@ class OneBatch(documents.Document):
     median_decode_latency: float | None = None
     """Not written where one token was asked for."""
 
-    def figures(self) -> Iterator[Figure]:
+    def figures(self) -> Iterator[Reported]:
         """Yield prefill, a step of decode, and the whole."""
         case = f"one-batch-b{self.batch_size}-i{self.input_len}-o{self.output_len}"
-        yield Figure(case, self.prefill_latency, FIRST_TOKEN)
+        yield Reported(case, self.prefill_latency, FIRST_TOKEN)
         if self.median_decode_latency is not None:
-            yield Figure(case, self.median_decode_latency, BETWEEN_TOKENS)
-        yield Figure(case, self.total_latency, LEADING)
+            yield Reported(case, self.median_decode_latency, BETWEEN_TOKENS)
+        yield Reported(case, self.total_latency, LEADING)
 
 
-class OneBatchServed(documents.Document):
-    """What ``sglang.bench_one_batch_server`` writes: a batch sent to a server."""
+class OneBatchServed(documents.ForeignDocument):
+    """What ``sglang.bench_one_batch_server`` writes: a batch sent to a server, in seconds."""
 
     telltale: ClassVar[str] = "latency"
     written_by: ClassVar[str] = "sglang.bench_one_batch_server"
@@ -84,13 +84,13 @@ class OneBatchServed(documents.Document):
     last_ttft: float | None = None
     """Versions before 0.4.7 do not write it."""
 
-    def figures(self) -> Iterator[Figure]:
+    def figures(self) -> Iterator[Reported]:
         """Yield the whole, the last request's first token, and the rate of tokens."""
         case = f"one-batch-server-b{self.batch_size}-i{self.input_len}-o{self.output_len}"
         if self.last_ttft is not None:
-            yield Figure(case, self.last_ttft, FIRST_TOKEN)
-        yield Figure(case, self.output_throughput, OUTPUT_RATE)
-        yield Figure(case, self.latency, LEADING)
+            yield Reported(case, self.last_ttft, FIRST_TOKEN)
+        yield Reported(case, self.output_throughput, OUTPUT_RATE)
+        yield Reported(case, self.latency, LEADING)
 
 
 class Sglang:
@@ -99,6 +99,6 @@ class Sglang:
     name = "sglang"
     program = "SGLang's benchmarks"
 
-    def figures(self, data: bytes) -> Iterable[Figure]:
+    def figures(self, data: bytes) -> Iterable[Reported]:
         """Return what a file tells, in its order; raises FormatError."""
-        return documents.figures(data, self.program, (Served, OneBatch, OneBatchServed))
+        return documents.figures(data, self.program, (SglangServed, OneBatch, OneBatchServed))

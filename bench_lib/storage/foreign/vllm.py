@@ -12,12 +12,12 @@ from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 from bench_lib.storage.foreign import documents
-from bench_lib.storage.foreign.figures import Figure
+from bench_lib.storage.foreign.figures import Reported
 from bench_lib.storage.foreign.serving import Serving
 from bench_lib.verdict.metrics.served import TOKEN_RATE
 
 
-class Served(Serving, kw_only=True):
+class VllmServed(Serving, kw_only=True):
     """What ``vllm bench serve`` writes, and ``benchmark_serving.py`` did."""
 
     telltale: ClassVar[str] = "tokenizer_id"
@@ -27,9 +27,10 @@ class Served(Serving, kw_only=True):
     model_id: str
     num_prompts: documents.Count
     burstiness: float = 1.0
+    """How even requests came, without a unit: 1 is a Poisson process."""
     failed: documents.Count | None = None
 
-    def figures(self) -> Iterator[Figure]:
+    def figures(self) -> Iterator[Reported]:
         """Yield the medians of its requests, and their rate."""
         lost = self.num_prompts - self.completed if self.failed is None else self.failed
         burst = "" if self.burstiness == 1 else f"-burst{self.burstiness:g}"
@@ -37,8 +38,8 @@ class Served(Serving, kw_only=True):
         return self.measured(case, failed=lost, of=self.num_prompts)
 
 
-class Latency(documents.Document):
-    """What ``vllm bench latency`` writes: neither the model nor the shape."""
+class Latency(documents.ForeignDocument):
+    """What ``vllm bench latency`` writes, in seconds: neither the model nor the shape."""
 
     telltale: ClassVar[str] = "avg_latency"
     written_by: ClassVar[str] = "vllm bench latency"
@@ -46,13 +47,13 @@ class Latency(documents.Document):
 
     latencies: list[float]
 
-    def figures(self) -> Iterator[Figure]:
+    def figures(self) -> Iterator[Reported]:
         """Yield the median of its iterations."""
-        yield Figure("latency", statistics.median(self.latencies) if self.latencies else 0.0)
+        yield Reported("latency", statistics.median(self.latencies) if self.latencies else 0.0)
 
 
-class Throughput(documents.Document):
-    """What ``vllm bench throughput`` writes."""
+class Throughput(documents.ForeignDocument):
+    """What ``vllm bench throughput`` writes: tokens a second."""
 
     telltale: ClassVar[str] = "requests_per_second"
     written_by: ClassVar[str] = "vllm bench throughput"
@@ -62,9 +63,9 @@ class Throughput(documents.Document):
     total_num_tokens: documents.Count
     tokens_per_second: float
 
-    def figures(self) -> Iterator[Figure]:
+    def figures(self) -> Iterator[Reported]:
         """Yield tokens a second."""
-        yield Figure(
+        yield Reported(
             f"throughput-n{self.num_requests}",
             self.tokens_per_second,
             TOKEN_RATE,
@@ -78,6 +79,6 @@ class Vllm:
     name = "vllm"
     program = "vLLM's benchmarks"
 
-    def figures(self, data: bytes) -> Iterable[Figure]:
+    def figures(self, data: bytes) -> Iterable[Reported]:
         """Return what a file tells, in its order; raises FormatError."""
-        return documents.figures(data, self.program, (Served, Latency, Throughput))
+        return documents.figures(data, self.program, (VllmServed, Latency, Throughput))
