@@ -22,12 +22,11 @@ from bench_lib.backends.folders import searched
 from bench_lib.cases.axes import cold
 from bench_lib.engine.suite import Baselines, Suite
 from bench_lib.environment.caches import found
-from bench_lib.model import Fault, Launch, Status
+from bench_lib.model import Fault, Launch, Limits, Status
 from bench_lib.storage import history
 from bench_lib.storage.acceptance import conditions_of, processes_of
-from bench_lib.verdict.evidence import PINNED, Evidence
-from bench_lib.verdict.metrics import registered
-from bench_lib.verdict.rules import threshold
+from bench_lib.verdict.evidence import Evidence
+from bench_lib.verdict.judge import judge
 from bench_lib.worker import caches, profiling
 from bench_lib.worker.clock import Clock
 from bench_lib.worker.workload import Setting, Workload
@@ -118,32 +117,50 @@ def test_the_first_look_tells_a_cold_case_s_first_step():
     assert ["first_step" in p.values for p in processes_of(warm)] == [False]
 
 
-def first_step(candidate, baseline):
+def first_step(candidate, baseline, **limits):
     """Return what the time to the first step says of processes beside those of a baseline."""
-    evidence = Evidence(candidate, make_baseline(processes=baseline))
-    return threshold.verdicts(registered()["first_step"], evidence, PINNED)
+    evidence = Evidence(candidate, make_baseline(processes=baseline), Limits(**limits))
+    return [each for each in judge({"a": evidence})["a"] if each.metric == "first_step"]
+
+
+COLD_S = (12.0, 12.4, 13.4, 11.5, 11.6)
+"""As starts of a compiled network differ."""
 
 
 @pytest.mark.parametrize(
-    ("seconds", "status"), [(10.0, Status.OK), (20.0, Status.OK), (20.1, Status.REGRESSED)]
+    ("change", "processes", "status"),
+    [
+        (1.0, 3, Status.OK),
+        (1.2, 3, Status.SUSPECT),
+        (1.5, 1, Status.SUSPECT),
+        (1.5, 3, Status.REGRESSED),
+        (0.6, 3, Status.IMPROVED),
+    ],
 )
-def test_the_time_to_the_first_step_is_judged_as_compile_time_is(seconds, status):
-    """Half as much again and 5 s on top are allowed."""
-    old = [make_process(first_step_s=s, compile_s=s) for s in (9.0, 10.0)]
-    (verdict,) = first_step([make_process(first_step_s=seconds, compile_s=9.0)], old)
-    assert (verdict.metric, verdict.status) == ("first_step", status)
-    assert (verdict.value, verdict.baseline, verdict.unit) == (seconds, 10.0, "s")
+def test_the_time_to_the_first_step_is_judged_by_chance(change, processes, status):
+    """As latency is: beyond 10% and beyond what starts differ by, in several processes."""
+    old = [make_process(first_step_s=s, compile_s=s) for s in COLD_S]
+    new = [make_process(first_step_s=change * s, compile_s=s) for s in COLD_S[-processes:]]
+    (verdict,) = first_step(new, old)
+    assert (verdict.status, verdict.unit, verdict.tolerance) == (status, "s", 0.1)
     assert first_step([make_process()], old) == []
     assert first_step(old, [make_process()]) == []
 
 
-@pytest.mark.parametrize(
-    ("seconds", "status"), [(0.8, Status.OK), (1.1, Status.OK), (1.2, Status.REGRESSED)]
-)
-def test_what_compiles_nothing_is_allowed_less(seconds, status):
-    """Five seconds would hide everything."""
-    old = [make_process(first_step_s=0.4)]
-    (verdict,) = first_step([make_process(first_step_s=seconds)], old)
+def test_a_case_says_how_much_longer_its_first_step_may_take():
+    """By the metric's own name."""
+    old = [make_process(first_step_s=s) for s in COLD_S]
+    new = [make_process(first_step_s=1.5 * s) for s in COLD_S]
+    (verdict,) = first_step(new, old, metrics={"first_step": 0.6})
+    assert (verdict.status, verdict.tolerance) == (Status.OK, 0.6)
+
+
+@pytest.mark.parametrize(("change", "status"), [(1.05, Status.OK), (1.5, Status.REGRESSED)])
+def test_what_compiles_nothing_is_judged_by_what_its_own_starts_differ_by(change, status):
+    """Seconds that are allowed a compiler would hide everything."""
+    old = [make_process(first_step_s=s) for s in (0.40, 0.41, 0.42, 0.40, 0.41)]
+    new = [make_process(first_step_s=change * s) for s in (0.40, 0.41, 0.42)]
+    (verdict,) = first_step(new, old)
     assert verdict.status is status
 
 
