@@ -29,6 +29,7 @@ from bench_lib.verdict.evidence import Evidence
 from bench_lib.verdict.judge import judge
 from bench_lib.worker import caches, profiling
 from bench_lib.worker.clock import Clock
+from bench_lib.worker.device import compile_cache_state, forget_compiled
 from bench_lib.worker.workload import Setting, Workload
 
 DEVICE = gpus(1)[0]
@@ -106,6 +107,49 @@ def test_a_cold_case_has_a_context_to_itself(bench, workers):
     ]
 
 
+def test_artefacts_are_made_by_a_process_of_their_own_once_and_loaded_by_the_next(
+    bench, workers, tmp_path
+):
+    """A process that compiled would find its libraries loaded."""
+    workers.folder = tmp_path
+    case = make_case(id="a", launch=Launch(cold=True, artifacts=True))
+    one = bench()
+    one.measure(case)
+    one.measure(case)
+    assert [line for line in workers.log if not line.startswith("fork")] == [
+        *("context-1 packs a", "end context-1"),
+        *("context-2 a with context-1.artifacts", "end context-2"),
+        *("context-3 a with context-1.artifacts", "end context-3"),
+    ]
+
+
+def test_what_the_compiler_made_is_found_in_empty_caches_once_it_is_loaded(tmp_path):
+    """Torch says so itself; without them it compiles again."""
+    step = torch.compile(lambda x: x * 2 + 1, backend="inductor")
+    path = tmp_path / "a.artifacts"
+    states = []
+    for loaded in (False, False, True):
+        forget_compiled()
+        with caches.emptied():
+            if loaded:
+                caches.load(path)
+            step(torch.ones(3))
+            states.append(compile_cache_state())
+            assert caches.save(path)
+    forget_compiled()
+    assert states == ["cold", "cold", "warm"]
+
+
+def test_artefacts_that_torch_cannot_read_are_refused(tmp_path):
+    """By the file."""
+    path = tmp_path / "a.artifacts"
+    path.write_bytes(b"rubbish")
+    with pytest.raises(
+        ValueError, match=r"cannot read the artefacts that it saved in .*a\.artifacts"
+    ):
+        caches.load(path)
+
+
 def test_the_first_look_tells_a_cold_case_s_first_step():
     """It is kept of no other case, whose caches are as they may be."""
     looks = [
@@ -168,6 +212,8 @@ def test_cold_caches_are_a_condition_and_the_users_own_are_none():
     """A cold case finds what it finds, however full they are."""
     environment = make_record_environment("warm, 3 entries, 0123456789ab")
     assert conditions_of(cold(make_case()), DEVICE, environment)["caches"] == "cold"
+    loading = make_case(launch=Launch(cold=True, artifacts=True))
+    assert conditions_of(loading, DEVICE, environment)["caches"] == "artifacts"
     assert "miopen_cache" not in conditions_of(cold(make_case()), DEVICE, environment)
     assert conditions_of(make_case(), DEVICE, environment)["miopen_cache"] == "warm"
     tuned = replace(environment, caches={**environment.caches, searched("miopen"): "x"})

@@ -324,6 +324,7 @@ def test_values_that_are_no_case_are_refused_by_name(values, expected):
         ('compile_mode = "default"\ncompile_options = "' + "o" * 60 + '"', "default-options."),
         ('task = "train"\noptimizer_every = 4', "eager-train-opt4"),
         ("cold = true", "-eager-infer-cold"),
+        ("cold = true\nartifacts = true", "-eager-infer-cold-artifacts"),
         ("ranks = 2\ncold = true", "-x2-cold"),
     ],
 )
@@ -406,7 +407,8 @@ TABLE = "gate.networks, table 1"
             (
                 f"{TABLE}: unknown key 'mode'; there is sampling, limits, time_limit_s, exclude, "
                 "network, batch_size, precision, memory_format, image_size, compile_mode, "
-                "compile_options, task, optimizer_every, ranks, strong, threads, cold"
+                "compile_options, task, optimizer_every, ranks, strong, threads, cold, "
+                "artifacts"
             ),
         ),
         (
