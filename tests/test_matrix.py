@@ -308,6 +308,14 @@ def test_one_value_of_every_axis_is_one_case_with_the_id_that_a_matrix_gives_it(
             {"network": "resnet50", "batch_size": 1, "precision": "int8", "task": "train"},
             "precision int8 is for inference",
         ),
+        (
+            {"network": "resnet50", "batch_size": 1, "artifacts": True},
+            "artifacts fill the cold caches of one process; set cold = true",
+        ),
+        (
+            {"network": "resnet50", "batch_size": 1, "artifacts": True, "cold": True, "ranks": 2},
+            "artifacts fill the cold caches of one process; set cold = true, and ranks to 1",
+        ),
     ],
 )
 def test_values_that_are_no_case_are_refused_by_name(values, expected):
