@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import torch.compiler
+import torch
 
 FOLDERS = {
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
