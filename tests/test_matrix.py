@@ -308,6 +308,14 @@ def test_one_value_of_every_axis_is_one_case_with_the_id_that_a_matrix_gives_it(
             {"network": "resnet50", "batch_size": 1, "precision": "int8", "task": "train"},
             "precision int8 is for inference",
         ),
+        (
+            {"network": "resnet50", "batch_size": 1, "artifacts": True},
+            "artifacts fill the cold caches of one process; set cold = true",
+        ),
+        (
+            {"network": "resnet50", "batch_size": 1, "artifacts": True, "cold": True, "ranks": 2},
+            "artifacts fill the cold caches of one process; set cold = true, and ranks to 1",
+        ),
     ],
 )
 def test_values_that_are_no_case_are_refused_by_name(values, expected):
@@ -324,6 +332,7 @@ def test_values_that_are_no_case_are_refused_by_name(values, expected):
         ('compile_mode = "default"\ncompile_options = "' + "o" * 60 + '"', "default-options."),
         ('task = "train"\noptimizer_every = 4', "eager-train-opt4"),
         ("cold = true", "-eager-infer-cold"),
+        ("cold = true\nartifacts = true", "-eager-infer-cold-artifacts"),
         ("ranks = 2\ncold = true", "-x2-cold"),
     ],
 )
@@ -406,7 +415,8 @@ TABLE = "gate.networks, table 1"
             (
                 f"{TABLE}: unknown key 'mode'; there is sampling, limits, time_limit_s, exclude, "
                 "network, batch_size, precision, memory_format, image_size, compile_mode, "
-                "compile_options, task, optimizer_every, ranks, strong, threads, cold"
+                "compile_options, task, optimizer_every, ranks, strong, threads, cold, "
+                "artifacts"
             ),
         ),
         (

@@ -194,6 +194,7 @@ def _shown(entry: NightCase) -> _Shown | None:
         "ranks": case.launch.ranks,
         "strong": case.launch.strong,
         "cold": case.launch.cold,
+        "artifacts": case.launch.artifacts,
         "threads": case.launch.threads,
         "hardware": entry.hardware.key,
     }
@@ -208,6 +209,7 @@ _USUAL = {
     ("ranks", 1),
     ("strong", False),
     ("cold", False),
+    ("artifacts", False),
     ("threads", 0),
 }
 

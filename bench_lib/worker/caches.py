@@ -8,6 +8,8 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import torch
+
 FOLDERS = {
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
     "TRITON_CACHE_DIR": "triton",
@@ -39,6 +41,20 @@ def emptied() -> Iterator[None]:
 def searching() -> contextlib.AbstractContextManager[None]:
     """Have MIOpen search for what it does not know yet; what the user says of it stands."""
     return told({name: value for name, value in TUNING.items() if name not in os.environ})
+
+
+def save(path: Path) -> bool:
+    """Write what the compiler has made in this process, as torch carries it; False if nothing."""
+    found = torch.compiler.save_cache_artifacts()
+    if found is not None:
+        path.write_bytes(found[0])
+    return found is not None
+
+
+def load(path: Path) -> None:
+    """Have the compiler find what ``save`` wrote; raises ValueError if torch cannot read it."""
+    if torch.compiler.load_cache_artifacts(path.read_bytes()) is None:
+        raise ValueError(f"torch cannot read the artefacts that it saved in {path}")
 
 
 @contextlib.contextmanager
