@@ -247,6 +247,8 @@ def test_a_regression_fails_its_own_test_once_with_the_reason(suite, pytester):
     assert by_name["test_step[beta]"].find("failure") is None
     assert properties_of(by_name["test_step[alpha]"])["perf_status"] == "REGRESSED"
     assert properties_of(by_name["test_step[beta]"])["perf_status"] == "OK"
+    incident = properties_of(by_name["test_step[alpha]"])["perf_incident"]
+    assert f"perf_incident[{incident}]" in (pytester.path / "junit.xml").read_text()
 
 
 def test_a_regression_is_looked_into_once_and_names_its_kernels(suite, pytester):

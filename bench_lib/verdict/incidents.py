@@ -235,7 +235,7 @@ Between = Callable[[str, str], AroundChange]
 """What changed from an environment to another, by their references."""
 
 # --- the evidence --------------------------------------------------------------------------
-# In natural logarithms of odds, chosen on seeds 1 to 3 of benchmarks/incidents.py.
+# In natural logarithms of odds, chosen on seeds 1 to 8 of benchmarks/incidents.py.
 
 SAME_NIGHT = 2.0
 """A case fails first on the night on which the incident began."""
