@@ -30,6 +30,7 @@ from bench_lib.report.console import CaseFigures
 from bench_lib.storage.baselines import BaselineError, load
 from bench_lib.storage.history import HistoryError, Run
 from bench_lib.verdict import metrics, nights
+from bench_lib.verdict.incidents import Incident
 from bench_lib.verdict.judge import leading
 from bench_lib.verdict.nights import NIGHT, is_alarm, when
 from bench_lib.verdict.severity import FAILING, SEVERITY, rank
@@ -191,6 +192,11 @@ class Night:
     """What only several nights together show; those told for the first time first."""
     environments: dict[str, Environment] = field(default_factory=dict)
     """What the points were measured in, by reference."""
+    incidents: list[Incident] = field(default_factory=list)
+    """What failures have one cause: new ones first, then ongoing, acknowledged, just ended ones.
+
+    Each failing entry is in one at least (``incidents_of``).
+    """
     asked: str = ""
     """When the newest night was asked for, UTC; empty where these very runs were."""
 
@@ -252,6 +258,14 @@ class Night:
     def failed(self) -> list[NightCase]:
         """What makes the night fail."""
         return [entry for entry in self.entries if entry.failing]
+
+    def incidents_of(self, place: Place) -> list[Incident]:
+        """Return the incidents that a case is in and that go on."""
+        return [
+            incident
+            for incident in self.incidents
+            if incident.is_open and any((c.case_id, c.key) == place for c in incident.cases)
+        ]
 
     @property
     def counts(self) -> dict[str, int]:
