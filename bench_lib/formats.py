@@ -40,6 +40,20 @@ def amount(value: float, unit: str) -> str:
     return f"{quantity(value)} {unit}" if abs(value) >= 1 else f"{value:.4g} {unit}"
 
 
+def percent(share: float, digits: int = 1) -> str:
+    """Return a share as a percentage: ``8.0%``; one that rounds to zero has no sign."""
+    return _without_zeros_sign(f"{share:.{digits}%}")
+
+
+def signed_percent(share: float, digits: int = 1) -> str:
+    """Return a share as a percentage with its sign: ``+8.0%``, and ``0.0%`` without one."""
+    return _without_zeros_sign(f"{share:+.{digits}%}")
+
+
+def _without_zeros_sign(words: str) -> str:
+    return words if words.strip("+-0.%") else words.lstrip("+-")
+
+
 def many(number: int, what: str) -> str:
     """Return ``1 core``, ``2 cores``."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -237,7 +237,7 @@ class Suite:
     def _cause(self, record: Record, verdict: Verdict) -> str | None:
         case_id = record.case.id
         if (problem := self._blind.get(case_id)) is not None:
-            return f"its kernels are not known: {problem}"
+            return kernels.not_seen(problem)
         baseline = self._known.of(self._outcomes[case_id].hardware.key).baselines.get(case_id)
         if record.kernels is None or baseline is None:
             return None

@@ -86,6 +86,8 @@ class NightCase:
     points: list[Point] = field(default_factory=list)
     """This and past nights, oldest first."""
     moved: list[Moved] = field(default_factory=list)
+    acceptances: list[str] = field(default_factory=list)
+    """When the values were accepted by which past nights were judged: UTC, ISO 8601."""
 
     @property
     def place(self) -> Place:
