@@ -1,16 +1,27 @@
-"""Incidents: failures that have one cause are one thing, with an identity over nights."""
+"""Incidents: failures that have one cause are one thing, with an identity over nights.
+
+All of it follows from the history, read night by night in the order of time.  A night never
+changes what an earlier one said: an incident keeps the id that its first night gave it, though
+cases join it and leave it.  Who acknowledged it is kept beside the baselines.
+"""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bench_lib.formats import many
+from bench_lib.formats import many, on_one_line
 from bench_lib.model import Acknowledged, Status
+from bench_lib.verdict.nights import NIGHT, when
 
 ID_DIGITS = 8
 """Hexadecimal digits of an incident's id."""
+Place = tuple[str, str]
+"""A case's id and the hardware key."""
 
 
 class State(str, enum.Enum):
@@ -22,7 +33,7 @@ class State(str, enum.Enum):
     ACKNOWLEDGED = "acknowledged"
     """It goes on, and somebody has said why that is known."""
     ENDED = "ended"
-    """Its cases are OK again."""
+    """Its cases are fine again."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +74,7 @@ class Incident:
     kernels: list[str] = field(default_factory=list)
     """What changed in the steps, most cases first: ``GEMM MT128x128 → MT64x64``."""
     faults: list[str] = field(default_factory=list)
-    """Of cases that ended in an error, most cases first: ``out of memory: …``."""
+    """Of cases that ended in an error, most cases first: ``out of memory in build: …``."""
     changes: list[str] = field(default_factory=list)
     """What changed in the environment with its first night, in words, without own commits."""
     commits: tuple[str, str] | None = None
@@ -78,6 +89,8 @@ class Incident:
     """Whether this night opened it, brought it back or ended it."""
     nights: int = 1
     """On how many nights it was seen."""
+    names: frozenset[str] = frozenset()
+    """All ids that stand for it: one a case, as if the case had begun it."""
 
     @property
     def is_open(self) -> bool:
@@ -90,16 +103,518 @@ class Incident:
         return max((c.ratio for c in self.cases if c.ratio is not None), default=None)
 
     @property
+    def key(self) -> str:
+        """The hardware of its first case, in whose baseline file it is acknowledged."""
+        return min((*self.cases, *self.over), key=lambda c: (c.since, c.key)).key
+
+    @property
     def cause(self) -> str:
         """The cause as far as it is known: ``GEMM A → B after torch 2.9 -> 2.10``; else empty."""
-        return ""
+        parts = [self.kernels[0] if self.kernels else self.faults[0] if self.faults else ""]
+        if self.changes:
+            more = f" and {len(self.changes) - 1} more" if len(self.changes) > 1 else ""
+            parts.append(f"after {self.changes[0]}{more}")
+        elif self.commits:
+            parts.append("after commit {} -> {}".format(*(c[:12] for c in self.commits)))
+        return " ".join(filter(None, parts))
 
     @property
     def title(self) -> str:
-        """The incident in one line: how many cases, cause, since when, by how much."""
-        return many(len(self.cases), "case")
+        """The incident in one line: how many cases, the cause, since when, by how much."""
+        whose = self.cases[0].case_id if len(self.cases) == 1 else many(len(self.cases), "case")
+        words = f"{whose}: {self.cause}" if self.cause else whose
+        words += f", since {self.since[:10]}"
+        if self.worst is not None and self.worst > 1:
+            words += f", {'up to ' if len(self.cases) > 1 else ''}{self.worst - 1:.1%} slower"
+        if not self.is_open:
+            words += f", ended {(self.ended or '')[:10]}"
+        return on_one_line(words, MOST_TITLE)
 
     @property
-    def commands(self) -> Sequence[str]:
-        """Command lines that help: show, reproduce, bisect, acknowledge."""
-        return []
+    def commands(self) -> list[str]:
+        """Command lines that help: to show it, to find the change, to acknowledge it."""
+        found = [f"bench-lib incident show {self.id}"]
+        if self.is_open and self.state is not State.ACKNOWLEDGED:
+            found.append(f"bench-lib incident ack {self.id} --reason WHY")
+        return found
+
+
+MOST_TITLE = 240
+"""Characters of a title."""
+
+# --- what is read --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A case that failed in a run, or that several nights show to be slower."""
+
+    case_id: str
+    key: str
+    status: Status | None = None
+    """None of a slow-down that only several nights show."""
+    metric: str = ""
+    ratio: float | None = None
+    kernels: tuple[str, ...] = ()
+    """What changed in its step, as ``profiling.kernels.blamed`` has it."""
+    fault: str = ""
+    """Why it has no measurement."""
+    shared: str = ""
+    """Of a slow-down over nights, what names it among all: its cases are one thing."""
+    held: str = ""
+    """The reason of a quarantine that held on that day."""
+
+    @property
+    def place(self) -> Place:
+        """What tells it from the night's other failures."""
+        return self.case_id, self.key
+
+    @property
+    def signs(self) -> frozenset[str]:
+        """What it can be told by from failures with another cause; nothing where unknown."""
+        named = (sign for sign in (*self.kernels, self.fault, self.shared) if ": " in sign)
+        return frozenset(named)
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """The same without names that differ from case to case: ``GEMM``, ``out of memory``."""
+        kinds = {kernel.partition(":")[0] for kernel in self.kernels}
+        if self.fault:
+            kinds.add(self.fault.partition(":")[0])
+        return frozenset(kinds)
+
+
+@dataclass(frozen=True)
+class RunSeen:
+    """What one run says of the cases that ever fail."""
+
+    run_id: str
+    time: str
+    """When it began: UTC, ISO 8601."""
+    environment: str
+    """Reference."""
+    failures: Sequence[Failure]
+    fine: Collection[Place]
+    """Cases that were OK or better."""
+
+
+@dataclass(frozen=True)
+class AroundChange:
+    """What changed around the cases from one environment to another."""
+
+    words: tuple[str, ...] = ()
+    """Without the project's own commit and without caches, which differ from night to night."""
+    commits: tuple[str, str] | None = None
+
+
+Between = Callable[[str, str], AroundChange]
+"""What changed from an environment to another, by their references."""
+
+# --- the evidence --------------------------------------------------------------------------
+# In natural logarithms of odds, chosen on seeds 1 to 3 of benchmarks/incidents.py.
+
+SAME_NIGHT = 2.0
+"""A case fails first on the night on which the incident began, or was not seen since before."""
+LATER = (1.0, 0.5)
+"""It was still fine on one night of the incident, on two: it is hardly beyond its tolerance."""
+TOO_LATE = -2.0
+"""It was fine on more of them."""
+SAME_SIGN = 4.0
+"""A changed kernel, a fault or a slow-down over nights is the same."""
+OTHER_SIGN = -5.0
+"""Both are known, and not even of one kind."""
+SAME_CHANGE = 3.0
+"""The environment changed in the same way before both."""
+OTHER_CHANGE = -3.0
+"""It changed in another way, or before one of them alone."""
+OTHER_HARDWARE = -1.0
+RETURN = (7, 4.0)
+"""A case that was in the incident and was fine for so few nights, and what that is worth."""
+RETURN_AFTER_END = (2, 2.0)
+"""The same where all its cases were fine."""
+STEP = math.log1p(0.02)
+"""A case that fails already and becomes slower by so much has a second cause."""
+STEP_SHARE = 0.25
+"""Of its slow-down so far: a step is not less."""
+UNSEEN = 30
+"""Nights without a case's failure and without a good one, after which it is left out."""
+
+
+@dataclass
+class _Spell:
+    """A case's part in an incident."""
+
+    place: Place
+    run_id: str
+    since: str
+    last: Failure
+    seen: int
+    """Number of the last night on which it failed."""
+    until: str | None = None
+    until_night: int = 0
+
+    @property
+    def name(self) -> str:
+        """The id that an incident has which this began."""
+        return _id(self.place, self.run_id)
+
+
+@dataclass(eq=False)
+class _Growing:
+    """An incident, as far as the nights until now tell."""
+
+    id: str
+    night: int
+    """Number of its first night."""
+    since: str
+    run_id: str
+    last_ok: str | None
+    around: AroundChange
+    spells: dict[Place, _Spell] = field(default_factory=dict)
+    signs: Counter[str] = field(default_factory=Counter)
+    kinds: Counter[str] = field(default_factory=Counter)
+    ended: str | None = None
+    turned: int = 0
+    """Number of the night that opened it, brought it back or ended it last."""
+    seen: set[int] = field(default_factory=set)
+
+    @property
+    def keys(self) -> set[str]:
+        return {key for _case, key in self.spells}
+
+    def failing(self) -> list[_Spell]:
+        return [spell for spell in self.spells.values() if spell.until is None]
+
+
+@dataclass
+class _Failing:
+    """A case that fails, as long as it does."""
+
+    level: float
+    """Logarithm of its ratio, in the mean of the nights since it changed last."""
+    seen: int
+    """Number of the last night on which it failed."""
+    nights: int = 1
+    parts: dict[_Growing, float] = field(default_factory=dict)
+    """The incidents that it is in, with what each adds to the level."""
+
+
+@dataclass(frozen=True)
+class _Onset:
+    """A case that begins to fail, or fails for one more cause."""
+
+    failure: Failure
+    run: RunSeen
+    night: int
+    after: int
+    """The number of the night after which it must have begun, where the case failed before."""
+    good: tuple[int, RunSeen] | None
+    """The last night on which it was fine, with its run."""
+    around: AroundChange | None
+    """None where no good night is known."""
+    step: float = 0.0
+    """By how much a case that failed already became slower, of logarithms."""
+
+
+def incidents(
+    runs: Iterable[RunSeen],
+    between: Between,
+    acknowledged: Mapping[str, Acknowledged] | None = None,
+) -> list[Incident]:
+    """Return all incidents of a history, as they stand on its last night; oldest first.
+
+    ``acknowledged`` has by id who knows of one.  An id of any of its cases stands for it.
+    """
+    history = IncidentHistory(between)
+    for night in nights_of(runs):
+        history.take(night)
+    return history.told(acknowledged or {})
+
+
+def nights_of(runs: Iterable[RunSeen]) -> Iterator[list[RunSeen]]:
+    """Put runs into nights, from the first one on: a later run never regroups earlier ones."""
+    night: list[RunSeen] = []
+    for run in sorted(runs, key=lambda run: (run.time, run.run_id)):
+        if night and when(run.time) - when(night[0].time) > NIGHT:
+            yield night
+            night = []
+        night.append(run)
+    if night:
+        yield night
+
+
+class IncidentHistory:
+    """What the nights until now say."""
+
+    def __init__(self, between: Between) -> None:
+        """Begin with no night; ``between`` tells what changed in the environment."""
+        self._known: list[_Growing] = []
+        self.night = -1
+        """Number of the last night."""
+        self._between = between
+        self._good: dict[Place, list[tuple[int, RunSeen]]] = {}
+        """By case, the nights on which it was fine."""
+        self._failing: dict[Place, _Failing] = {}
+        self._open: list[_Growing] = []
+        """Those that go on, and those that ended a short while ago."""
+
+    def take(self, night: Sequence[RunSeen]) -> None:
+        """Take in the next night."""
+        self.night += 1
+        failing: dict[Place, tuple[Failure, RunSeen]] = {}
+        fine: dict[Place, RunSeen] = {}
+        for run in night:  # of a case the later run counts
+            for place in run.fine:
+                failing.pop(place, None)
+                fine[place] = run
+            for failure in run.failures:
+                fine.pop(failure.place, None)
+                failing[failure.place] = failure, run
+        for place, run in fine.items():
+            self._mend(place, night[0].time)
+            self._good.setdefault(place, []).append((self.night, run))
+        onsets = [
+            onset
+            for failure, run in failing.values()
+            if (onset := self._follow(failure, run)) is not None
+        ]
+        self._sort_in(onsets)
+        self._end(night[0].time)
+
+    def told(self, acknowledged: Mapping[str, Acknowledged]) -> list[Incident]:
+        """Return all incidents until now as they stand, oldest first."""
+        return [_told(one, self.night, acknowledged) for one in self._known]
+
+    def _mend(self, place: Place, time: str) -> None:
+        known = self._failing.pop(place, None)
+        for incident in known.parts if known else ():
+            _close(incident.spells[place], time, self.night)
+
+    def _follow(self, failure: Failure, run: RunSeen) -> _Onset | None:
+        """Follow a case that fails; return where something new begins with it."""
+        good = self._good.get(failure.place)
+        last = good[-1] if good else None
+        known = self._failing.get(failure.place)
+        if known is None:
+            around = None if last is None else self._between(last[1].environment, run.environment)
+            self._failing[failure.place] = _Failing(_level(failure), self.night)
+            return _Onset(failure, run, self.night, self.night, last, around)
+        level, before, seen = _level(failure), known.level, known.seen
+        onset = None
+        if level - before >= max(STEP, STEP_SHARE * before):
+            known.level, known.nights = level, 1
+            new = _Onset(failure, run, self.night, seen, last, None, level - before)
+            onset = new
+        elif before - level >= max(STEP, STEP_SHARE * before):
+            known.level, known.nights = level, 1
+            self._lessen(known, failure.place, before - level, run.time)
+            if not known.parts:  # what remains has another cause, which it had before
+                onset = _Onset(failure, run, self.night, -1, last, None)
+        else:
+            known.nights += 1
+            known.level += (level - before) / known.nights
+        known.seen = self.night
+        for incident in known.parts:
+            self._note(incident, failure)
+        return onset
+
+    def _lessen(self, known: _Failing, place: Place, drop: float, time: str) -> None:
+        """Take a case out of the incident whose end most likely made it faster, if there is one."""
+
+        def mended(incident: _Growing) -> float:
+            others = [s for s in incident.spells.values() if s.place != place]
+            return sum(s.until is not None for s in others) / max(1, len(others))
+
+        def fits(incident: _Growing) -> tuple[float, float]:
+            return round(mended(incident), 1), -abs(known.parts[incident] - drop)
+
+        one = max(known.parts, key=fits)
+        if len(known.parts) > 1 or mended(one) > 1 / 2:
+            _close(one.spells[place], time, self.night)
+            del known.parts[one]
+
+    def _note(self, incident: _Growing, failure: Failure) -> None:
+        spell = incident.spells[failure.place]
+        spell.last, spell.seen = failure, self.night
+        incident.seen.add(self.night)
+
+    def _sort_in(self, onsets: Sequence[_Onset]) -> None:
+        """Put each onset into the incident that it most likely is of, or begin one with it."""
+        common = Counter(sign for onset in onsets for sign in onset.failure.signs)
+
+        def first(onset: _Onset) -> tuple[bool, int, Place]:
+            most = max((common[sign] for sign in onset.failure.signs), default=0)
+            return onset.step > 0, -most, onset.failure.place
+
+        for onset in sorted(onsets, key=first):
+            own = self._failing[onset.failure.place].parts
+            weighed = [(self._evidence(onset, one), one) for one in self._open if one not in own]
+            evidence, best = max(weighed, key=lambda each: each[0], default=(0.0, None))
+            if best is None or evidence <= 0:
+                best = self._begun(onset)
+            self._join(best, onset)
+
+    def _begun(self, onset: _Onset) -> _Growing:
+        run = onset.run
+        incident = _Growing(
+            _id(onset.failure.place, run.run_id),
+            self.night,
+            run.time,
+            run.run_id,
+            onset.good[1].run_id if onset.good else None,
+            onset.around or AroundChange(),
+            turned=self.night,
+        )
+        self._known.append(incident)
+        self._open.append(incident)
+        return incident
+
+    def _join(self, incident: _Growing, onset: _Onset) -> None:
+        failure, place = onset.failure, onset.failure.place
+        if incident.ended is not None:
+            incident.ended, incident.turned = None, self.night
+        known = self._failing[place]
+        known.parts[incident] = onset.step or known.level
+        if (old := incident.spells.get(place)) is not None:
+            old.until = None
+        else:
+            run = onset.run
+            incident.spells[place] = _Spell(place, run.run_id, run.time, failure, self.night)
+        if not onset.step:  # else the signs may be of what it failed for already
+            incident.signs.update(failure.signs)
+            incident.kinds.update(failure.kinds)
+        self._note(incident, failure)
+
+    def _evidence(self, onset: _Onset, incident: _Growing) -> float:
+        """Return the logarithm of the odds that an onset is of an incident."""
+        key = onset.failure.key
+        return (
+            self._by_time(onset, incident)
+            + self._by_signs(onset, incident)
+            + self._by_change(onset, incident)
+            + (0.0 if key in incident.keys else OTHER_HARDWARE)
+        )
+
+    def _by_time(self, onset: _Onset, incident: _Growing) -> float:
+        """Return what the nights say, of the logarithm of the odds."""
+        place = onset.failure.place
+        spell = incident.spells.get(place)
+        if spell is not None and spell.until is not None:
+            nights, worth = RETURN if incident.ended is None else RETURN_AFTER_END
+            return worth if self.night - spell.until_night <= nights else TOO_LATE
+        if onset.step:
+            late = self.night - incident.night if incident.night <= onset.after else 0
+        else:
+            late = sum(night >= incident.night for night, _ in self._good.get(place, ()))
+        if not late:
+            return SAME_NIGHT
+        return LATER[late - 1] if late <= len(LATER) else TOO_LATE
+
+    def _by_signs(self, onset: _Onset, incident: _Growing) -> float:
+        """Return what kernels and faults say, of the logarithm of the odds."""
+        signs, kinds = onset.failure.signs, onset.failure.kinds
+        if onset.step:
+            own = self._failing[onset.failure.place].parts
+            signs = signs.difference(*(one.signs for one in own))
+            kinds = kinds.difference(*(one.kinds for one in own))
+        if signs & incident.signs.keys():
+            return SAME_SIGN
+        if not kinds or not incident.kinds or kinds & incident.kinds.keys():
+            return 0.0
+        return OTHER_SIGN
+
+    def _by_change(self, onset: _Onset, incident: _Growing) -> float:
+        """Return what changes in the environment say, of the logarithm of the odds."""
+        if onset.around is None:
+            return 0.0
+        ours, theirs = set(onset.around.words), set(incident.around.words)
+        if ours & theirs:
+            return SAME_CHANGE
+        return OTHER_CHANGE if ours or theirs else 0.0
+
+    def _end(self, time: str) -> None:
+        """End what does not fail any more, and forget what ended long ago."""
+        for incident in self._open:
+            failing = incident.failing()
+            others = len(incident.spells) - len(failing)
+            shared = [s for s in failing if len(self._failing[s.place].parts) > 1]
+            # Where all its own cases are fine, the rest fails for what it fails for besides.
+            over = shared if others and len(shared) == len(failing) else []
+            over += [spell for spell in failing if self.night - spell.seen > UNSEEN]
+            for spell in over:
+                _close(spell, time, self.night)
+                known = self._failing[spell.place]
+                known.parts.pop(incident, None)
+                if not known.parts:
+                    del self._failing[spell.place]
+            if incident.ended is None and not incident.failing():
+                incident.ended, incident.turned = time, self.night
+        self._open = [
+            one for one in self._open if one.ended is None or self.night - one.turned <= RETURN[0]
+        ]
+
+
+def _close(spell: _Spell, time: str, night: int) -> None:
+    spell.until, spell.until_night = time, night
+
+
+def _level(failure: Failure) -> float:
+    """Return the logarithm of a failure's ratio; 0 where it has none."""
+    return math.log(failure.ratio) if failure.ratio and failure.ratio > 0 else 0.0
+
+
+def _id(place: Place, run_id: str) -> str:
+    case_id, key = place
+    return hashlib.sha256(f"{key} {case_id} {run_id}".encode()).hexdigest()[:ID_DIGITS]
+
+
+def _told(one: _Growing, night: int, acknowledged: Mapping[str, Acknowledged]) -> Incident:
+    """Return an incident as it stands."""
+    spells = sorted(one.spells.values(), key=lambda s: (-(s.last.ratio or 0.0), s.place))
+    names = frozenset(spell.name for spell in spells)
+    who = [acknowledged[name] for name in sorted({one.id, *names}) if name in acknowledged]
+    failing = [spell for spell in spells if spell.until is None]
+    is_news = one.turned == night
+    state = State.ONGOING
+    if one.ended is not None:
+        state = State.ENDED
+    elif who or (failing and all(spell.last.held for spell in failing)):
+        state = State.ACKNOWLEDGED
+    elif is_news:
+        state = State.NEW
+    gone = [spell for spell in spells if spell.until is not None]
+    common = [sign for sign, _ in one.signs.most_common()]
+    kernels = {k for spell in spells for k in spell.last.kernels}
+    faults = {spell.last.fault for spell in spells}
+    return Incident(
+        one.id,
+        one.since,
+        one.run_id,
+        state,
+        [_case(spell) for spell in failing or gone],
+        [_case(spell) for spell in gone if failing],
+        [sign for sign in common if sign in kernels],
+        [sign for sign in common if sign in faults],
+        list(one.around.words),
+        one.around.commits,
+        one.last_ok,
+        one.ended,
+        max(who, key=lambda each: each.date, default=None),
+        is_news,
+        len(one.seen),
+        names,
+    )
+
+
+def _case(spell: _Spell) -> IncidentCase:
+    last = spell.last
+    return IncidentCase(
+        last.case_id,
+        last.key,
+        spell.since,
+        spell.until,
+        last.status,
+        last.metric,
+        last.ratio,
+        last.held,
+    )

@@ -1,0 +1,259 @@
+"""Do failures land in the right incident?  A made year whose causes are known.
+
+    python benchmarks/incidents.py [--seeds 11 12 13] [--nights 500] [--incidents 40] [--json]
+
+Two kinds of hardware measure 320 cases a night, some of them once a week.  Causes begin on random
+nights and last for days or weeks: a kernel that another one replaced, a change that all cases of a
+precision feel, an error.  Half of them come with a change in the environment, which changes on
+other nights, too.  They overlap in time, several begin on one night or the next, and many cases have
+two at once.  Small slow-downs are missed on some nights, nights are lost, profiles fail, kernels
+are blamed that did nothing, and some cases fail for no reason at all.
+
+A failure (a case on a night) is right where it is in the incidents of its causes and in no other.
+The incident of a cause is the one that holds most of its failures; a second one that holds mostly
+its failures has been opened twice.  Thresholds of ``verdict/incidents.py`` were chosen on seeds 1
+to 3.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import random
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+from bench_lib.model import Status
+from bench_lib.verdict.incidents import (
+    AroundChange,
+    Failure,
+    IncidentHistory,
+    Place,
+    RunSeen,
+)
+
+KEYS = ("mi300x", "mi325x")
+CASES = 160
+"""On each kind of hardware."""
+PRECISIONS = ("fp32", "fp16", "bf16", "fp8")
+ROLES = ("GEMM", "conv", "attention", "batch norm", "pooling", "reduction", "fused elementwise")
+KERNELS = 35
+WEEKLY = 0.1
+LOST_NIGHT, LOST_CASE = 0.02, 0.01
+UNPROFILED, MISBLAMED = 0.1, 0.1
+FALSE_A_NIGHT = 0.05
+"""Cases that fail on one night for no reason, in the mean."""
+NOISE = 0.004
+"""Of a ratio from night to night."""
+TOLERANCE = 0.02
+OTHER_CHANGES = 30
+"""Nights on which the environment changes and nothing happens."""
+START = dt.datetime(2025, 7, 1, 2, 0, tzinfo=dt.timezone.utc)
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why some cases fail from one night to another."""
+
+    name: int
+    first: int
+    last: int
+    size: dict[Place, float]
+    """By how much each of its cases is slower; 0 of an error."""
+    signs: dict[Place, str]
+    """What a profile, or a fault, says of each."""
+    is_error: bool
+
+
+@dataclass
+class Year:
+    """A made year."""
+
+    nights: list[list[RunSeen]] = field(default_factory=list)
+    truth: list[dict[Place, frozenset[int]]] = field(default_factory=list)
+    """By night, the causes of each failure; those of chance have negative names."""
+    changes: dict[int, str] = field(default_factory=dict)
+    """By night, what changed in the environment."""
+
+    def between(self, before: str, after: str) -> AroundChange:
+        """Return what changed from a night's environment to another's."""
+        words = [w for n, w in sorted(self.changes.items()) if int(before) < n <= int(after)]
+        return AroundChange(tuple(words), (f"c{before}", f"c{after}"))
+
+
+def made(seed: int, nights: int = 500, incidents: int = 40) -> Year:
+    """Return a made year."""
+    draw = random.Random(seed)
+    kernels = [f"{draw.choice(ROLES)}: k{n}" for n in range(KERNELS)]
+    places = [(f"case{n:03}-{draw.choice(PRECISIONS)}", key) for n in range(CASES) for key in KEYS]
+    uses = {case: draw.sample(kernels, 3) for case in sorted({case for case, _ in places})}
+    weekly = {case: draw.randrange(7) for case in uses if draw.random() < WEEKLY}
+    year = Year()
+    for night in draw.sample(range(1, nights), OTHER_CHANGES):
+        year.changes[night] = f"library{draw.randrange(5)} {night} -> {night + 1}"
+    causes = [_cause(draw, n, nights, places, uses, kernels, year) for n in range(incidents)]
+    for night in range(nights):
+        runs, truth = [], {}
+        for key in KEYS:
+            if draw.random() < LOST_NIGHT:
+                continue
+            run, told = _run(draw, night, key, places, uses, weekly, causes)
+            runs.append(run)
+            truth |= told
+        if runs:
+            year.nights.append(runs)
+            year.truth.append(truth)
+    return year
+
+
+def _cause(draw, name, nights, places, uses, kernels, year) -> Cause:
+    first = draw.randrange(5, nights - 5)
+    last = first + draw.choice([draw.randint(2, 10), draw.randint(10, 45)])
+    kind = draw.random()
+    keys = KEYS if draw.random() < 0.4 else (draw.choice(KEYS),)
+    if draw.random() < 0.5:
+        year.changes[first] = f"torch {name} -> {name + 1}"
+    here = [place for place in places if place[1] in keys]
+    size = draw.uniform(0.025, 0.1)
+    if kind < 0.7:
+        kernel = draw.choice(kernels)
+        those = [place for place in here if kernel in uses[place[0]]]
+        those = draw.sample(those, max(1, round(len(those) * draw.uniform(0.3, 1))))
+        became = [f"{kernel} → k{draw.randrange(100, 999)}" for _ in range(2)]
+        signs = {place: draw.choice(became) for place in those}
+    elif kind < 0.85:
+        precision = draw.choice(PRECISIONS)
+        those = [place for place in here if place[0].endswith(precision)]
+        signs = dict.fromkeys(those, "all kernels alike")
+    else:
+        those = draw.sample(here, draw.randint(1, 8))
+        fault = draw.choice(["out of memory", "exception", "died"])
+        signs = {place: f"{fault}: said {name}" for place in those}
+        return Cause(name, first, last, dict.fromkeys(those, 0.0), signs, is_error=True)
+    sizes = {place: max(0.022, draw.gauss(size, size / 4)) for place in those}
+    return Cause(name, first, last, sizes, signs, is_error=False)
+
+
+def _run(draw, night, key, places, uses, weekly, causes):
+    """Return what one kind of hardware measured on a night, and why its failures fail."""
+    failures, fine, truth = [], [], {}
+    began = (START + dt.timedelta(days=night, minutes=draw.randint(0, 90))).isoformat()
+    odd = draw.choice([p for p in places if p[1] == key]) if draw.random() < FALSE_A_NIGHT else None
+    for place in places:
+        case = place[0]
+        if place[1] != key or weekly.get(case, night % 7) != night % 7 or draw.random() < LOST_CASE:
+            continue
+        acting = [c for c in causes if c.first <= night <= c.last and place in c.size]
+        errors = [c for c in acting if c.is_error]
+        if errors:
+            fault = errors[0].signs[place]
+            failures.append(Failure(case, key, Status.ERROR, "run", fault=fault))
+            truth[place] = frozenset([errors[0].name])
+            continue
+        slower = sum(cause.size[place] for cause in acting) + (0.03 if place == odd else 0)
+        ratio = 1 + slower + draw.gauss(0, NOISE)
+        if slower == 0 or ratio < 1 + TOLERANCE:
+            if slower == 0 or draw.random() < 0.5:  # else NOISY or SUSPECT, which say nothing
+                fine.append(place)
+            continue
+        told = [cause.signs[place] for cause in acting]
+        if not told or draw.random() < MISBLAMED:
+            told.append(f"{draw.choice(uses[case])} slower")
+        if draw.random() < UNPROFILED:
+            told = []
+        failures.append(Failure(case, key, Status.REGRESSED, "latency", ratio, tuple(told)))
+        truth[place] = frozenset([cause.name for cause in acting] or [-1 - night])
+    run_id = f"{night:04x}{KEYS.index(key):04x}"
+    return RunSeen(run_id, began, str(night), failures, fine), truth
+
+
+@dataclass(frozen=True)
+class Score:
+    """How well a year was told apart."""
+
+    failures: int
+    right: int
+    twice: list[int]
+    """Causes that have a second incident."""
+    merged: int
+    """Causes that share their incident with another."""
+    opened: int
+    seconds: float
+
+    @property
+    def share(self) -> float:
+        """Failures in the right incidents, 0 to 1."""
+        return self.right / self.failures
+
+
+def score(year: Year) -> Score:
+    """Play a year night by night and compare what is told with the truth."""
+    began = time.perf_counter()
+    history = IncidentHistory(year.between)
+    told: list[dict[Place, frozenset[str]]] = []
+    for runs in year.nights:
+        history.take(runs)
+        now: dict[Place, set[str]] = {}
+        for incident in history.told({}):
+            if incident.is_open:
+                for case in incident.cases:
+                    now.setdefault((case.case_id, case.key), set()).add(incident.id)
+        told.append({place: frozenset(ids) for place, ids in now.items()})
+    took = time.perf_counter() - began
+    votes: dict[int, Counter[str]] = {}
+    of_incident: dict[str, Counter[int]] = {}
+    for truth, found in zip(year.truth, told, strict=True):
+        for place, names in truth.items():
+            for incident in found[place]:
+                for name in names:
+                    share = 1 / len(names)
+                    votes.setdefault(name, Counter())[incident] += share
+                    of_incident.setdefault(incident, Counter())[name] += share
+    home = {name: each.most_common(1)[0][0] for name, each in votes.items()}
+    right = sum(
+        found[place] == {home[name] for name in names}
+        for truth, found in zip(year.truth, told, strict=True)
+        for place, names in truth.items()
+        if min(names) >= 0
+    )
+    mostly = {incident: each.most_common(1)[0][0] for incident, each in of_incident.items()}
+    homes = Counter(incident for name, incident in home.items() if name >= 0)
+    # Of causes with one incident the smaller one's failures are in the wrong one.
+    wrong = sum(
+        min(names) >= 0 and any(mostly[home[name]] != name for name in names)
+        and found[place] == {home[name] for name in names}
+        for truth, found in zip(year.truth, told, strict=True)
+        for place, names in truth.items()
+    )
+    twice = sorted(
+        name for incident, name in mostly.items() if name >= 0 and home[name] != incident
+    )
+    failures = sum(min(names) >= 0 for truth in year.truth for names in truth.values())
+    merged = sum(count - 1 for count in homes.values())
+    return Score(failures, right - wrong, twice, merged, len(of_incident), took)
+
+
+def main() -> None:
+    """Print a line for each seed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[11, 12, 13])
+    parser.add_argument("--nights", type=int, default=500)
+    parser.add_argument("--incidents", type=int, default=40)
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args()
+    for seed in asked.seeds:
+        found = score(made(seed, asked.nights, asked.incidents))
+        if asked.json:
+            print(json.dumps({"seed": seed, "share": found.share, **vars(found)}))
+        else:
+            print(
+                f"seed {seed}: {found.share:.2%} of {found.failures} failures right, "
+                f"{len(found.twice)} opened twice, {found.merged} merged, "
+                f"{found.opened} incidents, {found.seconds:.1f} s"
+            )
+
+
+if __name__ == "__main__":
+    main()
