@@ -198,11 +198,12 @@ def _standing(entry: NightCase) -> str:
 
 
 def _why(night: Night) -> str:
-    """Say since when and why, of the gravest that goes on; empty if unknown."""
-    for incident in night.incidents:
-        if incident.is_open:
-            cause = incident.cause or "; ".join([*incident.kernels[:1], *incident.changes])
-            return f"Since {day(incident.since)}" + f": {cause}" * bool(cause)
+    """Say since when and why, by the incident with most cases; empty if unknown."""
+    going = [incident for incident in night.incidents if incident.is_open]
+    if going:
+        largest = max(going, key=lambda incident: len(incident.cases))
+        words = f"Since {day(largest.since)}" + f": {largest.cause}" * bool(largest.cause)
+        return words + f" (and {many(len(going) - 1, 'other incident')})" * (len(going) > 1)
     for entry in night.failed:
         began = onset(night, entry)
         if began.since[:1].isdigit():

@@ -25,8 +25,10 @@ SIGNS = {
     None: "…",
 }
 """What a cell shows, so that it can be read without its colour."""
-MOST_ROWS = 12
+MOST_ROWS = 10
 """That are named; the cells of all others share the last row."""
+MOST_ACROSS = 105
+"""Cells of a row that stand beside each other."""
 DENSE = 400
 """Cases from which on cells are small."""
 FINE = (*GOOD, Status.SKIPPED)
@@ -53,8 +55,16 @@ class Strip:
     """Each with its number of columns."""
     modes: list[str]
     """Of each column."""
+    across: list[int]
+    """Cells that stand beside each other in each column."""
     rows: list[StripRow]
     is_dense: bool
+
+    @property
+    def starts(self) -> set[int]:
+        """The columns that begin a precision."""
+        counts = [count for _, count in self.precisions]
+        return {sum(counts[:at]) for at in range(len(counts))}
 
 
 def severity(entry: NightCase) -> tuple[bool, int]:
@@ -87,6 +97,10 @@ def strip(entries: Sequence[NightCase]) -> Strip:
     return Strip(
         [(one, sum(precision == one for precision, _ in columns)) for one in precisions],
         [mode for _, mode in columns],
+        [
+            max(1, min(MOST_ACROSS // len(columns), max(len(row.cells[at]) for row in rows)))
+            for at in range(len(columns))
+        ],
         rows,
         len(entries) > DENSE,
     )

@@ -122,7 +122,7 @@
     return {
       height: 240,
       x: charts.time(times[0] - spread, times.at(-1) + spread, isNarrow() ? 4 : 8),
-      y: charts.linear(floor, high + room, 4, (value) => `${digits(value)} ${name}`),
+      y: charts.linear(floor, high + room, 5, (value) => `${digits(value)} ${name}`),
       bands: band ? [{ low: band[0] / scale, high: band[2] / scale, class: "band" }] : [],
       rules: [
         ...(band ? [{ y: band[1] / scale, class: "middle-of-band" }] : []),
@@ -494,7 +494,7 @@
       parts.push(element("figure", { class: "history" }, element("div", { class: "plot", "data-series": at, role: "img", "aria-label": label }), element("figcaption", { class: "legend" })));
     } else parts.push(element("p", { class: "muted" }, "There is no history of this case yet."));
     if (it.verdicts) parts.push(verdicts(it.verdicts));
-    if (it.changes) parts.push(element("section", {}, element("h4", {}, "Changed in the environment since the baseline"), element("ul", { class: "changes" }, ...it.changes.map((text) => element("li", {}, text)))));
+    if (it.changes) parts.push(element("section", {}, element("h3", {}, "Changed in the environment since the baseline"), element("ul", { class: "changes" }, ...it.changes.map((text) => element("li", {}, text)))));
     if (it.remarks) parts.push(element("ul", { class: "remarks" }, ...it.remarks.map((text) => element("li", {}, text))));
     if (it.commands) parts.push(element("details", {}, element("summary", {}, "Commands"), commands(it.commands)));
     parts.push(element("p", { class: "muted small" }, element("a", { href: `#${encodeURI(address(at))}` }, "Address of this case"), ` · Run ${it.run}${it.test ? ` · ${it.test}` : ""}`));
