@@ -341,6 +341,20 @@ def reason(found: Diff, step_delta_s: float | None = None) -> str:
     return words
 
 
+def blamed(found: Diff) -> list[str]:
+    """Return what made a step slower, the most first, in words by which cases can be compared.
+
+    Each is a role, and after a colon the kernel: ``GEMM: MT128x128 → MT64x64``.  Where all kernels
+    changed alike, or there are no kernels to blame, it is one word without a colon.
+    """
+    if found.delta_s <= NEGLIGIBLE * NOISE * found.before_s:
+        return [f"outside the {found.what}"]
+    if _alike(found) is not None:
+        return [f"all {found.what} alike"]
+    worth = [c for c in found.changes if c.delta_s >= WORTH * found.delta_s]
+    return [f"{change.role}: {change.name}" for change in worth[:MOST]]
+
+
 def _alike(found: Diff) -> str | None:
     """Say that nearly all kernels changed alike; None where they did not."""
     pairs = [

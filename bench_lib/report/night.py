@@ -29,8 +29,9 @@ from bench_lib.report import console, spent
 from bench_lib.report.console import CaseFigures
 from bench_lib.storage.baselines import BaselineError, load
 from bench_lib.storage.history import HistoryError, Run
+from bench_lib.storage.incidents import incidents_of
 from bench_lib.verdict import metrics, nights
-from bench_lib.verdict.incidents import Incident
+from bench_lib.verdict.incidents import Incident, State
 from bench_lib.verdict.judge import leading
 from bench_lib.verdict.nights import NIGHT, is_alarm, when
 from bench_lib.verdict.severity import FAILING, SEVERITY, rank
@@ -317,8 +318,20 @@ def gather(
         sorted(entries.values(), key=lambda e: rank(e.status) if e.failing else len(SEVERITY))
     )
     night.absent.extend(_on_absent(night, last))
+    night.incidents.extend(_incidents(night, archive, baselines) if night.runs else [])
     night.left_out[:] = dict.fromkeys(night.left_out)
     return night
+
+
+def _incidents(night: Night, archive: Archive, folder: Path) -> list[Incident]:
+    """Return what goes on that this night's hardware has, and what ended this night."""
+    keys = {run.key for run in night.runs} | {entry.hardware.key for entry in night.entries}
+    found = [
+        one
+        for one in incidents_of(archive, folder, until=night.newest_start)
+        if (one.is_open or one.is_news) and any(case.key in keys for case in one.cases)
+    ]
+    return sorted(found, key=lambda one: list(State).index(one.state))
 
 
 def newest(known: Iterable[RunLine]) -> list[RunLine]:

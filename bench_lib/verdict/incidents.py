@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import math
+import statistics
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -163,6 +164,16 @@ class Failure:
     """Of a slow-down over nights, what names it among all: its cases are one thing."""
     held: str = ""
     """The reason of a quarantine that held on that day."""
+    began: str = ""
+    """Of a slow-down over nights, when its first night began: UTC, ISO 8601."""
+    changes: tuple[str, ...] | None = None
+    """What changed in the environment with that night; None where the runs around tell."""
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether it was measured, and is worse by a ratio."""
+        is_measured = self.status is not Status.ERROR
+        return is_measured and self.ratio is not None and self.ratio > 1
 
     @property
     def place(self) -> Place:
@@ -214,16 +225,22 @@ Between = Callable[[str, str], AroundChange]
 # In natural logarithms of odds, chosen on seeds 1 to 3 of benchmarks/incidents.py.
 
 SAME_NIGHT = 2.0
-"""A case fails first on the night on which the incident began, or was not seen since before."""
+"""A case fails first on the night on which the incident began."""
+NOT_SEEN = 1.0
+"""It does so later, and was not seen since before the incident began."""
 LATER = (1.0, 0.5)
 """It was still fine on one night of the incident, on two: it is hardly beyond its tolerance."""
 TOO_LATE = -2.0
-"""It was fine on more of them."""
+"""It was fine on more of them, or too many cases begin to fail tonight for all to be late."""
+FEW, FEW_SHARE = 2, 0.3
+"""Cases that may be late together, also as a share of the incident's."""
 SAME_SIGN = 4.0
 """A changed kernel, a fault or a slow-down over nights is the same."""
+SAME_KIND = 1.0
+"""It is of the same kind: another kernel of a GEMM, another message of an exception."""
 OTHER_SIGN = -5.0
 """Both are known, and not even of one kind."""
-SAME_CHANGE = 3.0
+SAME_CHANGE = 4.0
 """The environment changed in the same way before both."""
 OTHER_CHANGE = -3.0
 """It changed in another way, or before one of them alone."""
@@ -294,9 +311,11 @@ class _Failing:
     """Logarithm of its ratio, in the mean of the nights since it changed last."""
     seen: int
     """Number of the last night on which it failed."""
+    run: RunSeen
+    """Of that night."""
     nights: int = 1
     parts: dict[_Growing, float] = field(default_factory=dict)
-    """The incidents that it is in, with what each adds to the level."""
+    """The incidents that it is in, with what each adds to the level: 0 of an error."""
 
 
 @dataclass(frozen=True)
@@ -314,6 +333,8 @@ class _Onset:
     """None where no good night is known."""
     step: float = 0.0
     """By how much a case that failed already became slower, of logarithms."""
+    again: bool = False
+    """Whether it failed already, for another cause."""
 
 
 def incidents(
@@ -355,6 +376,8 @@ class IncidentHistory:
         self._good: dict[Place, list[tuple[int, RunSeen]]] = {}
         """By case, the nights on which it was fine."""
         self._failing: dict[Place, _Failing] = {}
+        self._begin_tonight = 0
+        """How many cases begin to fail on the last night."""
         self._open: list[_Growing] = []
         """Those that go on, and those that ended a short while ago."""
 
@@ -373,11 +396,20 @@ class IncidentHistory:
         for place, run in fine.items():
             self._mend(place, night[0].time)
             self._good.setdefault(place, []).append((self.night, run))
+        drops: dict[Place, float] = {}
         onsets = [
             onset
             for failure, run in failing.values()
-            if (onset := self._follow(failure, run)) is not None
+            if (onset := self._follow(failure, run, drops)) is not None
         ]
+        for place in self._lessen(drops, night[0].time):
+            failure, run = failing[place]
+            good = self._good.get(place, [None])[-1]
+            onsets.append(_Onset(failure, run, self.night, -1, good, None))
+        for place, (failure, _run) in failing.items():
+            for incident, size in self._failing[place].parts.items():
+                if bool(size) == failure.is_slower:
+                    self._note(incident, failure)
         self._sort_in(onsets)
         self._end(night[0].time)
 
@@ -390,48 +422,65 @@ class IncidentHistory:
         for incident in known.parts if known else ():
             _close(incident.spells[place], time, self.night)
 
-    def _follow(self, failure: Failure, run: RunSeen) -> _Onset | None:
-        """Follow a case that fails; return where something new begins with it."""
+    def _follow(self, failure: Failure, run: RunSeen, drops: dict[Place, float]) -> _Onset | None:
+        """Follow a case that fails; return where something new begins with it.
+
+        By how much it became faster, where it did, goes into ``drops``.
+        """
         good = self._good.get(failure.place)
         last = good[-1] if good else None
         known = self._failing.get(failure.place)
         if known is None:
             around = None if last is None else self._between(last[1].environment, run.environment)
-            self._failing[failure.place] = _Failing(_level(failure), self.night)
+            if failure.changes is not None:
+                around = AroundChange(failure.changes)
+            self._failing[failure.place] = _Failing(_level(failure), self.night, run)
             return _Onset(failure, run, self.night, self.night, last, around)
-        level, before, seen = _level(failure), known.level, known.seen
-        onset = None
-        if level - before >= max(STEP, STEP_SHARE * before):
-            known.level, known.nights = level, 1
-            new = _Onset(failure, run, self.night, seen, last, None, level - before)
-            onset = new
-        elif before - level >= max(STEP, STEP_SHARE * before):
-            known.level, known.nights = level, 1
-            self._lessen(known, failure.place, before - level, run.time)
-            if not known.parts:  # what remains has another cause, which it had before
-                onset = _Onset(failure, run, self.night, -1, last, None)
-        else:
+        seen, before = known.seen, known.run
+        known.seen, known.run = self.night, run
+        around = self._between(before.environment, run.environment)
+        if not failure.is_slower:
+            # What made it slower is not to be seen as long as it ends in an error.
+            new = _Onset(failure, run, self.night, seen, last, around, again=True)
+            return new if all(known.parts.values()) else None
+        for incident in [one for one, size in known.parts.items() if not size]:
+            _close(incident.spells[failure.place], run.time, self.night)
+            del known.parts[incident]
+        if not known.parts:
+            known.level, known.nights = _level(failure), 1
+            return _Onset(failure, run, self.night, -1, last, None)
+        rise = _level(failure) - known.level
+        if abs(rise) < max(STEP, STEP_SHARE * known.level):
             known.nights += 1
-            known.level += (level - before) / known.nights
-        known.seen = self.night
-        for incident in known.parts:
-            self._note(incident, failure)
-        return onset
+            known.level += rise / known.nights
+            return None
+        known.level, known.nights = known.level + rise, 1
+        if rise < 0:
+            drops[failure.place] = -rise
+            return None
+        return _Onset(failure, run, self.night, seen, last, around, rise, again=True)
 
-    def _lessen(self, known: _Failing, place: Place, drop: float, time: str) -> None:
-        """Take a case out of the incident whose end most likely made it faster, if there is one."""
+    def _lessen(self, drops: Mapping[Place, float], time: str) -> list[Place]:
+        """Take cases out of the incident whose end most likely made them faster.
 
-        def mended(incident: _Growing) -> float:
-            others = [s for s in incident.spells.values() if s.place != place]
-            return sum(s.until is not None for s in others) / max(1, len(others))
-
-        def fits(incident: _Growing) -> tuple[float, float]:
-            return round(mended(incident), 1), -abs(known.parts[incident] - drop)
-
-        one = max(known.parts, key=fits)
-        if len(known.parts) > 1 or mended(one) > 1 / 2:
-            _close(one.spells[place], time, self.night)
-            del known.parts[one]
+        Returns those that were in no other: what remains has another cause, which it had before.
+        """
+        misfits: dict[_Growing, list[float]] = {}
+        for place, drop in drops.items():
+            for incident, size in self._failing[place].parts.items():
+                misfits.setdefault(incident, []).append(abs(size - drop))
+        ends = {one: _mended(one, self.night, drops) for one in misfits}
+        alone = []
+        for place in drops:
+            parts = self._failing[place].parts
+            if not parts:
+                continue
+            one = max(parts, key=lambda one: (ends[one] > 1 / 2, -statistics.median(misfits[one])))
+            if len(parts) > 1 or ends[one] > 1 / 2:
+                _close(one.spells[place], time, self.night)
+                del parts[one]
+                alone += [] if parts else [place]
+        return alone
 
     def _note(self, incident: _Growing, failure: Failure) -> None:
         spell = incident.spells[failure.place]
@@ -440,16 +489,18 @@ class IncidentHistory:
 
     def _sort_in(self, onsets: Sequence[_Onset]) -> None:
         """Put each onset into the incident that it most likely is of, or begin one with it."""
+        self._begin_tonight = len(onsets)
         common = Counter(sign for onset in onsets for sign in onset.failure.signs)
 
         def first(onset: _Onset) -> tuple[bool, int, Place]:
             most = max((common[sign] for sign in onset.failure.signs), default=0)
-            return onset.step > 0, -most, onset.failure.place
+            return onset.again, -most, onset.failure.place
 
         for onset in sorted(onsets, key=first):
             own = self._failing[onset.failure.place].parts
-            weighed = [(self._evidence(onset, one), one) for one in self._open if one not in own]
-            evidence, best = max(weighed, key=lambda each: each[0], default=(0.0, None))
+            others = (one for one in self._open if one not in own)
+            weighed = [(self._evidence(onset, one), len(one.failing()), one) for one in others]
+            evidence, _, best = max(weighed, key=lambda each: each[:2], default=(0.0, 0, None))
             if best is None or evidence <= 0:
                 best = self._begun(onset)
             self._join(best, onset)
@@ -459,7 +510,7 @@ class IncidentHistory:
         incident = _Growing(
             _id(onset.failure.place, run.run_id),
             self.night,
-            run.time,
+            onset.failure.began or run.time,
             run.run_id,
             onset.good[1].run_id if onset.good else None,
             onset.around or AroundChange(),
@@ -474,12 +525,13 @@ class IncidentHistory:
         if incident.ended is not None:
             incident.ended, incident.turned = None, self.night
         known = self._failing[place]
-        known.parts[incident] = onset.step or known.level
+        known.parts[incident] = (onset.step or known.level) if failure.is_slower else 0.0
         if (old := incident.spells.get(place)) is not None:
             old.until = None
         else:
             run = onset.run
-            incident.spells[place] = _Spell(place, run.run_id, run.time, failure, self.night)
+            began = failure.began or run.time
+            incident.spells[place] = _Spell(place, run.run_id, began, failure, self.night)
         if not onset.step:  # else the signs may be of what it failed for already
             incident.signs.update(failure.signs)
             incident.kinds.update(failure.kinds)
@@ -502,35 +554,43 @@ class IncidentHistory:
         if spell is not None and spell.until is not None:
             nights, worth = RETURN if incident.ended is None else RETURN_AFTER_END
             return worth if self.night - spell.until_night <= nights else TOO_LATE
-        if onset.step:
-            late = self.night - incident.night if incident.night <= onset.after else 0
-        else:
-            late = sum(night >= incident.night for night, _ in self._good.get(place, ()))
+        late = self._late(onset, incident)
         if not late:
-            return SAME_NIGHT
-        return LATER[late - 1] if late <= len(LATER) else TOO_LATE
+            return SAME_NIGHT if incident.night == self.night else NOT_SEEN
+        is_crowd = self._begin_tonight > max(FEW, FEW_SHARE * len(incident.spells))
+        return TOO_LATE if late > len(LATER) or is_crowd else LATER[late - 1]
+
+    def _late(self, onset: _Onset, incident: _Growing) -> int:
+        """Return on how many nights of an incident a case was still as before."""
+        if onset.again:
+            return self.night - incident.night if incident.night <= onset.after else 0
+        good = self._good.get(onset.failure.place, ())
+        return sum(night >= incident.night for night, _ in good)
 
     def _by_signs(self, onset: _Onset, incident: _Growing) -> float:
         """Return what kernels and faults say, of the logarithm of the odds."""
         signs, kinds = onset.failure.signs, onset.failure.kinds
-        if onset.step:
+        if onset.again:
             own = self._failing[onset.failure.place].parts
             signs = signs.difference(*(one.signs for one in own))
             kinds = kinds.difference(*(one.kinds for one in own))
         if signs & incident.signs.keys():
             return SAME_SIGN
-        if not kinds or not incident.kinds or kinds & incident.kinds.keys():
+        if not kinds or not incident.kinds:
             return 0.0
-        return OTHER_SIGN
+        return SAME_KIND if kinds & incident.kinds.keys() else OTHER_SIGN
 
     def _by_change(self, onset: _Onset, incident: _Growing) -> float:
         """Return what changes in the environment say, of the logarithm of the odds."""
         if onset.around is None:
             return 0.0
         ours, theirs = set(onset.around.words), set(incident.around.words)
+        if self._late(onset, incident):  # if it is of the incident, it began before that change
+            return OTHER_CHANGE if ours - theirs else 0.0
         if ours & theirs:
             return SAME_CHANGE
-        return OTHER_CHANGE if ours or theirs else 0.0
+        # Who was not seen for longer saw more changes, which need not be the reason.
+        return OTHER_CHANGE if theirs else 0.0
 
     def _end(self, time: str) -> None:
         """End what does not fail any more, and forget what ended long ago."""
@@ -558,9 +618,16 @@ def _close(spell: _Spell, time: str, night: int) -> None:
     spell.until, spell.until_night = time, night
 
 
+def _mended(incident: _Growing, night: int, drops: Collection[Place]) -> float:
+    """Return the share of an incident's cases, 0 to 1, that became fine or faster on a night."""
+    until_now = [s for s in incident.spells.values() if s.until is None or s.until_night == night]
+    better = sum(s.until is not None or s.place in drops for s in until_now)
+    return better / max(1, len(until_now))
+
+
 def _level(failure: Failure) -> float:
-    """Return the logarithm of a failure's ratio; 0 where it has none."""
-    return math.log(failure.ratio) if failure.ratio and failure.ratio > 0 else 0.0
+    """Return the logarithm of a failure's ratio; 0 where it is not slower."""
+    return math.log(failure.ratio) if failure.ratio and failure.is_slower else 0.0
 
 
 def _id(place: Place, run_id: str) -> str:

@@ -25,6 +25,7 @@ from bench_lib.storage.archive import months, tables, views
 from bench_lib.storage.archive.lines import LineRow, split, too_large
 from bench_lib.storage.archive.places import HistoryPlace, StoredFile
 from bench_lib.storage.history import HistoryError
+from bench_lib.verdict.severity import FAILING
 
 T = TypeVar("T")
 ANSWER = "answer.parquet"
@@ -230,6 +231,38 @@ class Archive:
             with contextlib.suppress(msgspec.DecodeError):
                 found[ref] = msgspec.json.decode(raw, type=history.EnvironmentLine).environment
         return found
+
+    def failures(self) -> Iterator[tuple[str, history.Line]]:
+        """Yield by run each line that says that a case failed, or of a slow-down over nights.
+
+        They come in the order of time.
+        """
+        told = ", ".join(tables.quoted(status.value) for status in FAILING)
+        query = (
+            f"SELECT run, raw, kind FROM known WHERE (kind = 'verdict' AND status IN ({told})) "
+            "OR kind = 'slowdown' ORDER BY started, file, line"
+        )
+        types = {"verdict": history.VerdictLine, "slowdown": history.SlowDownLine}
+        for run, raw, kind in self._ask(query):
+            with contextlib.suppress(msgspec.DecodeError):
+                yield run, msgspec.json.decode(raw, type=types[kind])
+
+    def standings(self, cases: Iterable[str]) -> Iterator[tuple[str, str, str, Status | None]]:
+        """Yield of some cases each run that measured one: run, case, hardware key, its status."""
+        query = (
+            "SELECT run, case_id, key, status FROM known "
+            "WHERE log_median IS NOT NULL AND list_contains(?, case_id)"
+        )
+        for run, case_id, key, status in self._ask(query, [sorted(set(cases))]):
+            yield run, case_id, key, _STATUS.get(status)
+
+    def environments_of(self, runs: Iterable[str]) -> dict[str, str]:
+        """Return by run the reference of the environment that it began in."""
+        query = (
+            "SELECT run, arg_min(environment, line) FROM known WHERE kind = 'environment' "
+            "AND list_contains(?, run) GROUP BY run"
+        )
+        return dict(self._ask(query, [sorted(set(runs))]))
 
     def query(self, sql: str, most: int | None = None) -> QueryAnswer:
         """Answer a question as ``stream`` does, with ``most`` rows at most."""
