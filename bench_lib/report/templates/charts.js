@@ -72,8 +72,9 @@ const charts = (() => {
    * Draw a chart into an element, in place of what is there.
    *
    * ``bands`` have ``low`` and ``high``, ``rules`` an ``x`` or a ``y`` and perhaps a ``label``,
-   * ``lines`` ``points`` of [x, y], ``dots`` ``points`` of [x, y, text] and a ``mark``; each has a
-   * ``class``.  ``width`` is in pixels, else the element's own.
+   * ``lines`` ``points`` of [x, y], ``dots`` ``points`` of [x, y, text] and a ``mark``, or all of
+   * them one ``round`` stroke of so many pixels; each has a ``class``.  ``width`` is in pixels,
+   * else the element's own.
    */
   function draw(holder, chart, width = holder.clientWidth) {
     const { x, y, height, title = ["", ""] } = chart;
@@ -123,8 +124,10 @@ const charts = (() => {
       for (const [a, b, text] of dots.points) {
         const at = [atX(a), atY(b)];
         if (text) places.push([...at, text]);
-        group.append(make("path", { d: MARKS[dots.mark ?? "circle"], transform: `translate(${near(at[0])} ${near(at[1])}) scale(${dots.size ?? 1})` }));
+        if (!dots.round) group.append(make("path", { d: MARKS[dots.mark ?? "circle"], transform: `translate(${near(at[0])} ${near(at[1])}) scale(${dots.size ?? 1})` }));
       }
+      const strokes = () => dots.points.map(([a, b]) => `M${near(atX(a))} ${near(atY(b))}h0`).join("");
+      if (dots.round) group.append(make("path", { class: "round", "stroke-width": dots.round, d: strokes() }));
       svg.append(group);
     }
     holder.replaceChildren(svg);

@@ -21,7 +21,8 @@
 
   /** Return the page's data, which is JSON, compressed. */
   async function unpacked(held) {
-    const bytes = Uint8Array.from(atob(held.textContent), (letter) => letter.charCodeAt(0));
+    const letters = atob(held.textContent), bytes = new Uint8Array(letters.length);
+    for (let at = 0; at < letters.length; at++) bytes[at] = letters.charCodeAt(at);
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
     return JSON.parse(await new Response(stream).text());
   }
@@ -131,7 +132,7 @@
       ],
       lines: y.length > 1 ? [{ class: "run", points: y.map((value, at) => [times[at], value]) }] : [],
       dots: [
-        { class: "run", size: y.length > 150 ? 0.4 : 0.6, points: of("run") },
+        { class: "run", round: y.length > 150 ? 3 : 5, points: of("run") },
         { class: "odd", points: of("odd") },
         { class: "bad", mark: "square", points: of("bad") },
         { class: "changed", mark: "triangle", points: (series.e ?? []).map(([at, place]) => changed(at, place)) },
