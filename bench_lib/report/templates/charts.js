@@ -73,10 +73,9 @@ const charts = (() => {
    *
    * ``bands`` have ``low`` and ``high``, ``rules`` an ``x`` or a ``y`` and perhaps a ``label``,
    * ``lines`` ``points`` of [x, y], ``dots`` ``points`` of [x, y, text] and a ``mark``, or all of
-   * them one ``round`` stroke of so many pixels; each has a ``class``.  ``width`` is in pixels,
-   * else the element's own.
+   * them one ``round`` stroke of so many pixels; each has a ``class``.  ``width`` is in pixels.
    */
-  function draw(holder, chart, width = holder.clientWidth) {
+  function draw(holder, chart, width) {
     const { x, y, height, title = ["", ""] } = chart;
     const most = Math.floor(width * 0.4 / LETTER);
     const short = (name) => (name.length > most ? `${name.slice(0, most - 1)}…` : name);

@@ -207,8 +207,8 @@
     },
   };
 
-  function draw(plot) {
-    const width = isPrinting ? PAPER : plot.clientWidth || plot.closest(".comparison, section, main").clientWidth;
+  const room = (plot) => (isPrinting ? PAPER : plot.clientWidth || plot.closest(".comparison, section, main").clientWidth);
+  function draw(plot, width) {
     if (plot.dataset.series !== undefined) {
       const series = data.series[plot.dataset.series];
       if (!series.d) return;
@@ -226,15 +226,17 @@
     for (const { target, contentRect } of seen) {
       const before = Number(target.dataset.width ?? 0);
       target.dataset.width = contentRect.width;
-      if (!isPrinting && before && contentRect.width && before !== contentRect.width) draw(target);
+      if (!isPrinting && before && contentRect.width && before !== contentRect.width) draw(target, contentRect.width);
     }
   });
   /** Draw every chart, whether somebody looks or not: what captures a page does not scroll. */
   function drawn(within) {
-    for (const plot of $$(".plot", within)) {
-      draw(plot);
+    const plots = $$(".plot", within);
+    const widths = plots.map(room); // all of them first: each one after a drawing lays the page out
+    plots.forEach((plot, at) => {
+      draw(plot, widths[at]);
       watcher.observe(plot);
-    }
+    });
   }
 
   for (const group of $$(".comparison")) {
@@ -514,14 +516,13 @@
   // --- paper ------------------------------------------------------------------------------
 
   let theme = null;
-  const remaining = () => $$(".plot").filter((plot) => plot.firstChild);
   function beforePrint() {
     if (isPrinting) return;
     isPrinting = true;
     theme = root.dataset.theme;
     root.dataset.theme = "light";
     if (table) table.show(true);
-    remaining().forEach(draw);
+    drawn(document);
   }
   function afterPrint() {
     if (!isPrinting) return;
@@ -529,7 +530,7 @@
     if (theme) root.dataset.theme = theme;
     else delete root.dataset.theme;
     if (table) table.show();
-    remaining().forEach(draw);
+    drawn(document);
   }
   addEventListener("beforeprint", beforePrint);
   addEventListener("afterprint", afterPrint);
