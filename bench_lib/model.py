@@ -773,8 +773,6 @@ class Baseline:
     """The figure, where the provenance is ``published``; then there are no processes."""
     kernels: KernelTable | None = None
     """What the device did in a step, where it was looked into."""
-    blamed: list[str] = field(default_factory=list)
-    """The kernels that made it slower, as ``profiling.kernels.blamed`` has them."""
     began: dict[str, float] = field(default_factory=dict)
     """By metric, in its unit, the value from which slow-downs that were accepted one after the
     other add up."""
@@ -796,3 +794,5 @@ class Record:
     """The date of the acceptance that it was judged by; None where nothing was accepted."""
     kernels: KernelTable | None = None
     """What the device did in a step, where it was looked into."""
+    blamed: list[str] = field(default_factory=list)
+    """The kernels that made it slower, as ``profiling.kernels.blamed`` has them."""

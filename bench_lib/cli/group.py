@@ -29,6 +29,7 @@ COMMANDS = {
     "once.",
     "baseline": "The values to hold against.",
     "history": "What was measured.",
+    "incident": "List, show and acknowledge failures that have one cause.",
     "exercise": "The workshop guide's exercises, each one command.",
 }
 """Every command with the first sentence of its help, so that listing them imports none.

@@ -22,7 +22,8 @@ from bench_lib.cli.output import (
     say,
     writing,
 )
-from bench_lib.cli.reading import Listed, listed
+from bench_lib.cli.reading import Listed, ToldIncident, listed
+from bench_lib.cli.reading import told as told_incident
 from bench_lib.model import SlowDown, Status, Verdict
 
 if TYPE_CHECKING:
@@ -97,6 +98,8 @@ class Report(Document):
     """Failing first."""
     slow_downs: list[ToldSlowDown]
     """New ones first."""
+    incidents: list[ToldIncident]
+    """What failures have one cause: new ones first, then ongoing, acknowledged, just ended ones."""
     missing: list[str]
     """Hardware keys of the days before that no run of this night is of, and their last runs."""
     left_out: list[str]
@@ -171,7 +174,9 @@ def report(
             ToldSlowDown(hardware_key=one.key, run=one.run_id, new=one.is_new, slow_down=one.found)
             for one in night.slow_downs
         ]
-        print_json(filled(Report, night, runs=[*runs], entries=[*entries], slow_downs=told))
+        known = [told_incident(one) for one in night.incidents]
+        parts = {"entries": [*entries], "slow_downs": told, "incidents": known}
+        print_json(filled(Report, night, runs=[*runs], **parts))
     elif not to_stdout:
         _print(night, [path for path in (html, markdown) if path is not None])
     if notify:
@@ -208,6 +213,9 @@ def _print(night: Night, written: list[Path]) -> None:
     from bench_lib.report.findings import hints, in_words
 
     print(night.sentence)
+    for incident in night.incidents:
+        if incident.says_more:
+            print(incident.line)
     if night.failed:
         print()
         rows = [

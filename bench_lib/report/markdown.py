@@ -20,6 +20,7 @@ FAILURES = (
     *("case", "hardware", "status", "ratio", "95% interval", "since", "changed there"),
     "why",
 )
+INCIDENTS = ("incident", "state", "since", "what", "commands")
 STEPS = ("case", "hardware", "since", "ratio", "95% interval", "environment")
 MOST_CAUSES = 5
 WORTH = 0.05
@@ -42,6 +43,7 @@ def as_markdown(night: Night, *, limit: int = github.COMMENT) -> str:
     others = [entry for entry in night.entries if not entry.failing]
     head, rows = _summary(others)
     sections = [
+        MarkdownSection("Incidents", list(_incidents(night)), "incidents", github.table(INCIDENTS)),
         MarkdownSection(
             "Failed", [_failure(night, e) for e in failed], "failures", github.table(FAILURES)
         ),
@@ -97,6 +99,17 @@ def _to_be_known(night: Night) -> Iterator[str]:
         yield f"- **not measured this night**: {text(key)}"
     for words in hints(night):
         yield f"- {shortened(words, MOST_REASON)}"
+
+
+def _incidents(night: Night) -> Iterator[str]:
+    """Return a row for each incident of several cases, or that is not of this night alone."""
+    for one in night.incidents:
+        if one.says_more:
+            words = shortened(one.title, MOST_REASON)
+            if one.acknowledged is not None:
+                words += f"; {shortened(one.acknowledged.reason, MOST_REASON)}"
+            cells = [span(one.id), one.state.value, text(one.since[:10]), words]
+            yield github.row([*cells, "; ".join(map(span, one.commands))])
 
 
 # --- failures --------------------------------------------------------------------------------

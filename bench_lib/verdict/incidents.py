@@ -132,6 +132,19 @@ class Incident:
         return on_one_line(words, MOST_TITLE)
 
     @property
+    def says_more(self) -> bool:
+        """Whether it says more than that one case began to fail tonight."""
+        return len(self.cases) > 1 or self.state is not State.NEW
+
+    @property
+    def line(self) -> str:
+        """The incident with its id, how it stands and who knows of it, in one line."""
+        words = f"incident {self.id} ({self.state.value}): {self.title}"
+        if self.acknowledged and self.is_open:
+            words += f"; {on_one_line(self.acknowledged.reason, MOST_TITLE)}"
+        return words
+
+    @property
     def commands(self) -> list[str]:
         """Command lines that help: to show it, to find the change, to acknowledge it."""
         found = [f"bench-lib incident show {self.id}"]
