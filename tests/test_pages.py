@@ -729,7 +729,7 @@ def test_the_first_screen_says_since_when_and_why() -> None:
         "torch 2.9.0+rocm7.0 -> 2.10.0+rocm7.1 and 1 more (and 1 other incident)"
     )
     assert pages._why(replace(night, incidents=[])) == (
-        "Since 18 Nov 2026 (+8.0%): torch 2.9.0+rocm7.0 -> 2.10.0+rocm7.1; rocm 7.0.1 -> 7.1.0"
+        "Since 18 Nov 2026: torch 2.9.0+rocm7.0 -> 2.10.0+rocm7.1; rocm 7.0.1 -> 7.1.0"
     )
     assert pages._why(nights.make_night([nights.make_entry()])) == ""
 
