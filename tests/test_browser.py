@@ -190,9 +190,7 @@ def test_every_case_is_a_cell_that_is_named_and_leads_to_it(open_page) -> None:
     assert cells.count() == 9
     first = cells.first
     assert first.inner_text() == "\N{MULTIPLICATION X}"
-    assert first.get_attribute("aria-label") == (
-        "vit_b_16-b64-bf16-eager-train, mi300x: error"
-    )
+    assert first.get_attribute("aria-label") == ("vit_b_16-b64-bf16-eager-train, mi300x: error")
     page.locator(".strip .s-improved").click()
     assert page.url.endswith("#case/mi300x/resnet50-b64-bf16-eager-infer")
     page.locator(".detail").wait_for()

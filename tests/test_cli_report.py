@@ -11,7 +11,6 @@ from command import ran
 from documents import document_in
 
 
-
 @pytest.fixture
 def cli(tmp_path, monkeypatch, capsys):
     """Run the program in a folder of its own; returns its exit status and what it printed."""

@@ -852,7 +852,9 @@ def test_commands_are_there_to_copy() -> None:
     case_id = nights.regressed().record.case.id
     lines = dict(commands(nights.regressed()))
     assert lines["Find the change"] == f"bench-lib bisect {case_id} --good last-ok"
-    assert lines["Measure again"] == f"pytest 'perf_tests/test_networks.py::test_network[{case_id}]'"
+    assert (
+        lines["Measure again"] == f"pytest 'perf_tests/test_networks.py::test_network[{case_id}]'"
+    )
 
 
 class _Repository(Checkout):

@@ -76,7 +76,6 @@ class Roofline:
             return Bandwidth(self.least_bytes_per_s, self.least_share, at_least=True)
         return None
 
-
     @property
     def reached(self) -> Reached | None:
         """How close the step comes to what the device can do; None where that is not known.

@@ -118,6 +118,7 @@ class Diff:
         same = sum(c.delta_s for c in self.changes if c.delta_s * change.delta_s > 0)
         return change.delta_s / same if same else None
 
+
 _UNSEEN = "its kernels are not known: "
 """How a verdict says that somebody looked into a case and saw nothing."""
 

@@ -377,7 +377,7 @@ def _failure(night: Night, entry: NightCase, at: int, checkout: Checkout) -> dic
         "baseline": _value(verdict.baseline, verdict) if verdict else "",
         "since": _since(night, entry),
         "commits": _commits(onset(night, entry).changes, checkout),
-        "incidents": [one for one in night.incidents_of(entry.place)],
+        "incidents": night.incidents_of(entry.place),
         "commands": commands(entry),
         "reached": _reached(entry),
         "kernels": _kernels(entry),

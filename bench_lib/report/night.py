@@ -436,15 +436,16 @@ def _look_back(
 
 
 def _acceptances(
-    night: Night, entries: Mapping[Place, NightCase], archive: Archive, renamed: Mapping[Place, Place]
+    night: Night,
+    entries: Mapping[Place, NightCase],
+    archive: Archive,
+    renamed: Mapping[Place, Place],
 ) -> dict[Place, set[str]]:
     """Return when values were accepted by which nights judged, of each case.
 
     Of past nights only those tell that a case failed on: they are what values are accepted after.
     """
-    found = {
-        place: {entry.record.baseline_accepted} - {None} for place, entry in entries.items()
-    }
+    found = {place: {entry.record.baseline_accepted} - {None} for place, entry in entries.items()}
     keys = {run.run_id: run.key for run in archive.runs()}
     for run_id, line in archive.failures():
         if isinstance(line, VerdictLine) and line.baseline_accepted:

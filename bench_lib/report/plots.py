@@ -109,7 +109,7 @@ class Series:
 
 
 def _acceptances(entry: NightCase) -> list[list[str]]:
-    """Return when values of a case were accepted, the newest first, and why, where that is known."""
+    """Return when values of a case were accepted, the newest first, and why if that is known."""
     now = entry.baseline.accepted if entry.baseline else None
     dates = {now.date: now.reason} if now and now.date else {}
     dates |= {date: "" for date in entry.acceptances if date not in dates}
@@ -408,9 +408,7 @@ def _roofline(shown: Sequence[_Shown], group: str) -> Chart | None:
                 "text": [one.entry.record.case.id for one, _ in by_precision[name]],
                 "share": [_share_in_words(at) for _, at in by_precision[name]],
                 "failing": [
-                    place
-                    for place, (one, _) in enumerate(by_precision[name])
-                    if one.entry.failing
+                    place for place, (one, _) in enumerate(by_precision[name]) if one.entry.failing
                 ],
             }
             for name in precisions

@@ -21,7 +21,7 @@ SIGNS = {
     Status.REDRAWN: "↻",
     Status.IMPROVED: "▼",
     Status.OK: "·",
-    Status.SKIPPED: "–",
+    Status.SKIPPED: "/",
     None: "…",
 }
 """What a cell shows, so that it can be read without its colour."""
