@@ -62,8 +62,9 @@ def seen(archive: Archive, *, until: str = "") -> list[RunSeen]:
     failures: dict[str, dict[Place, Failure]] = {}
     runs = [run for run in archive.runs() if not until or run.started <= until]
     keys = {run.run_id: run.key for run in runs}
+    started = {run.run_id: run.started for run in runs}
     for run_id, line in lines:
-        for failure in _failures(line) if run_id in keys else ():
+        for failure in _failures(line, started[run_id]) if run_id in keys else ():
             key = key_of.get((run_id, failure.case_id), keys[run_id])
             place = failure.case_id, key
             failures.setdefault(run_id, {}).setdefault(place, replace(failure, key=key))
@@ -90,11 +91,11 @@ def _cases_of(line: history.Line) -> list[str]:
             return []
 
 
-def _failures(line: history.Line) -> Iterator[Failure]:
+def _failures(line: history.Line, started: str) -> Iterator[Failure]:
     """Yield what a line says that failed; a side of ``ab`` fails against the other alone."""
     if isinstance(line, history.VerdictLine):
         if line.verdicts and not any(verdict.against == "a" for verdict in line.verdicts):
-            yield _failure(line)
+            yield _failure(line, started)
     elif isinstance(line, history.SlowDownLine) and not line.slow_down.beside:
         found = line.slow_down
         name = f"slower over nights: {found.told_by} {found.since} {found.shared}"
@@ -110,7 +111,7 @@ def _failures(line: history.Line) -> Iterator[Failure]:
             )
 
 
-def _failure(line: history.VerdictLine) -> Failure:
+def _failure(line: history.VerdictLine, started: str) -> Failure:
     verdict = leading(line.verdicts)
     metric = metrics.find(verdict.metric)
     is_error = line.status is Status.ERROR
@@ -123,7 +124,7 @@ def _failure(line: history.VerdictLine) -> Failure:
         None if is_error else verdict.ratio,
         () if is_error else blamed,
         _fault(verdict.reason) if is_error else "",
-        held=_held(line.quarantine, line.time),
+        held=_held(line.quarantine, started),
     )
 
 

@@ -505,9 +505,11 @@ class IncidentHistory:
         self._begin_tonight = len(onsets)
         common = Counter(sign for onset in onsets for sign in onset.failure.signs)
 
-        def first(onset: _Onset) -> tuple[bool, int, Place]:
+        def first(onset: _Onset) -> tuple[bool, bool, int, int, Place]:
+            # Who was fine a short while ago knows best what changed since then.
             most = max((common[sign] for sign in onset.failure.signs), default=0)
-            return onset.again, -most, onset.failure.place
+            unseen = 0 if onset.good is None else self.night - onset.good[0]
+            return onset.again, onset.good is None, unseen, -most, onset.failure.place
 
         for onset in sorted(onsets, key=first):
             own = self._failing[onset.failure.place].parts
@@ -673,7 +675,7 @@ def _told(one: _Growing, night: int, acknowledged: Mapping[str, Acknowledged]) -
         state,
         [_case(spell) for spell in failing or gone],
         [_case(spell) for spell in gone if failing],
-        [sign for sign in common if sign in kernels],
+        [_named(sign) for sign in common if sign in kernels],
         [sign for sign in common if sign in faults],
         list(one.around.words),
         one.around.commits,
@@ -684,6 +686,11 @@ def _told(one: _Growing, night: int, acknowledged: Mapping[str, Acknowledged]) -
         len(one.seen),
         names,
     )
+
+
+def _named(sign: str) -> str:
+    """Return a kernel's sign as people read it; the role of one that nobody knows says nothing."""
+    return sign.replace(": ", " ", 1).removeprefix("other ")
 
 
 def _case(spell: _Spell) -> IncidentCase:
