@@ -441,11 +441,14 @@ def _acceptances(
     archive: Archive,
     renamed: Mapping[Place, Place],
 ) -> dict[Place, set[str]]:
-    """Return when values were accepted by which nights judged, of each case.
+    """Return of each case when the values were accepted that this night and others judged by.
 
-    Of past nights only those tell that a case failed on: they are what values are accepted after.
+    Of past nights only those tell on which the case failed: values are accepted after them.
     """
-    found = {place: {entry.record.baseline_accepted} - {None} for place, entry in entries.items()}
+    found = {
+        place: set(filter(None, [entry.record.baseline_accepted]))
+        for place, entry in entries.items()
+    }
     keys = {run.run_id: run.key for run in archive.runs()}
     for run_id, line in archive.failures():
         if isinstance(line, VerdictLine) and line.baseline_accepted:

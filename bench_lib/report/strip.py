@@ -58,13 +58,9 @@ class Strip:
     across: list[int]
     """Cells that stand beside each other in each column."""
     rows: list[StripRow]
+    starts: set[int]
+    """The columns that begin a precision."""
     is_dense: bool
-
-    @property
-    def starts(self) -> set[int]:
-        """The columns that begin a precision."""
-        counts = [count for _, count in self.precisions]
-        return {sum(counts[:at]) for at in range(len(counts))}
 
 
 def severity(entry: NightCase) -> tuple[bool, int]:
@@ -102,6 +98,7 @@ def strip(entries: Sequence[NightCase]) -> Strip:
             for at in range(len(columns))
         ],
         rows,
+        {at for at, (first, _) in enumerate(columns) if at == 0 or columns[at - 1][0] != first},
         len(entries) > DENSE,
     )
 
