@@ -56,6 +56,20 @@ def sparkline(values: Sequence[float], least: float) -> str:
     return "".join(BARS[round((value - low) * scale)] for value in values)
 
 
+def percent(share: float, digits: int = 1) -> str:
+    """Return a share as a percentage: ``8.0%``; one that rounds to zero has no sign."""
+    return _without_zeros_sign(f"{share:.{digits}%}")
+
+
+def signed_percent(share: float, digits: int = 1) -> str:
+    """Return a share as a percentage with its sign: ``+8.0%``, and ``0.0%`` without one."""
+    return _without_zeros_sign(f"{share:+.{digits}%}")
+
+
+def _without_zeros_sign(words: str) -> str:
+    return words if words.strip("+-0.%") else words.lstrip("+-")
+
+
 def many(number: int, what: str) -> str:
     """Return ``1 core``, ``2 cores``."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"

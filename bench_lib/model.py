@@ -179,6 +179,8 @@ class Case:
     limits: Limits = field(default_factory=Limits)
     time_limit_s: float = 300.0
     """From the order to the answer; past it the context is ended and the case is ERROR."""
+    renamed_from: str = ""
+    """The id that it had before, under which its past is; empty where it had no other."""
 
 
 def problem_of(case: object) -> str | None:

@@ -10,14 +10,11 @@ import pytest
 from command import ran
 from documents import document_in
 
-from bench_lib.report import html as pages
-
 
 @pytest.fixture
 def cli(tmp_path, monkeypatch, capsys):
     """Run the program in a folder of its own; returns its exit status and what it printed."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(pages, "_plotly", lambda: "/* plotly */")
     monkeypatch.setattr("bench_lib.storage.history.utc_now", lambda: nights.stamp(minutes=360))
 
     def run(*words):

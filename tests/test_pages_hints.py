@@ -213,9 +213,8 @@ def test_a_good_night_has_no_hints() -> None:
     assert hints(nights.make_night([nights.make_entry()])) == []
 
 
-def test_page_and_markdown_have_the_hints(monkeypatch) -> None:
+def test_page_and_markdown_have_the_hints() -> None:
     """As the terminal and the message have."""
-    monkeypatch.setattr(html, "_plotly", lambda: "/* plotly */")
     night = eight(3)
     assert "look at that device first" in markdown.as_markdown(night)
     page = html.page(night)

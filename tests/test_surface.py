@@ -24,7 +24,7 @@ from bench_lib.model import UserError
 
 CHECKOUT = Path(bench_lib.__file__).parents[1]
 HEAVY = {
-    *("torch", "msgspec", "scipy", "numpy", "duckdb", "plotly", "jinja2", "rich", "pytest"),
+    *("torch", "msgspec", "scipy", "numpy", "duckdb", "jinja2", "rich", "pytest"),
     *("matplotlib", "fsspec", "ruptures", "pydantic", "asyncio", "concurrent", "multiprocessing"),
 }
 MOST_MODULES = 40

@@ -23,7 +23,7 @@ from bench_lib.cli.output import (
     print_table,
     say,
 )
-from bench_lib.formats import amount, many
+from bench_lib.formats import amount, many, signed_percent
 
 if TYPE_CHECKING:
     from bench_lib.cli.documents import Compare, ComparedCase, ComparedSide
@@ -215,7 +215,7 @@ def _beside(figures: SideFigures, unit: str) -> str:
     """Return B's value with its change; of what one side does not tell, nothing."""
     if figures.ratio is None:
         return ""
-    return f"{_amount(figures.b, unit)} ({figures.ratio - 1:+.1%})"
+    return f"{_amount(figures.b, unit)} ({signed_percent(figures.ratio - 1)})"
 
 
 def _in_one_line(found: Alignment) -> str:

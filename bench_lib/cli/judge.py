@@ -15,7 +15,7 @@ import typer
 from bench_lib.cli.ending import answering
 from bench_lib.cli.options import share_of
 from bench_lib.cli.output import Document, Json, filled, print_json, print_table
-from bench_lib.formats import many, shortened
+from bench_lib.formats import many, shortened, signed_percent
 from bench_lib.model import Status, UserError, Verdict
 
 if TYPE_CHECKING:
@@ -289,7 +289,7 @@ def _cells(verdict: Verdict) -> tuple[str, str, str, str]:
 
 
 def _change(ratio: float) -> str:
-    return f"{ratio - 1:+.2%}" if ratio < 10 else f"{ratio:.3g}x"
+    return signed_percent(ratio - 1, 2) if ratio < 10 else f"{ratio:.3g}x"
 
 
 def _printable(name: str) -> str:

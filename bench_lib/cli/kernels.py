@@ -11,7 +11,7 @@ from typing import Literal
 from bench_lib.backends.profiler import KernelCounters
 from bench_lib.cli.output import Document, filled, print_json, print_tables
 from bench_lib.engine.profiles import CaseProfile, ProfiledWork
-from bench_lib.formats import seconds
+from bench_lib.formats import seconds, signed_percent
 from bench_lib.model import Case, Environment, Kernel, KernelTable
 from bench_lib.profiling import store as stored
 from bench_lib.profiling.kernels import Diff, KernelDifference
@@ -236,7 +236,7 @@ def _rows(change: KernelDifference, diff: Diff) -> Iterator[tuple[str, ...]]:
         _time(change.after),
         _difference(change.delta_s),
         _calls(change),
-        "" if share is None else f"{share if change.delta_s > 0 else -share:+.0%}",
+        "" if share is None else signed_percent(share if change.delta_s > 0 else -share, 0),
         change.role,
     )
     for name in new:

@@ -249,7 +249,7 @@ class Suite:
 
     def _cause(self, record: Record, verdict: Verdict, found: kernels.Diff | None) -> str | None:
         if (problem := self._blind.get(record.case.id)) is not None:
-            return f"its kernels are not known: {problem}"
+            return kernels.not_seen(problem)
         if found is None:
             unknown = record.kernels is not None and self._baseline(record) is not None
             return "its baseline was accepted without kernels to compare with" if unknown else None

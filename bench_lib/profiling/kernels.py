@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from bench_lib.formats import seconds
+from bench_lib.formats import seconds, signed_percent
 from bench_lib.model import Kernel, KernelTable
 from bench_lib.profiling.names import (
     OTHER,
@@ -117,6 +117,21 @@ class Diff:
         """Return a change's part of all that went the same way; None where nothing changed."""
         same = sum(c.delta_s for c in self.changes if c.delta_s * change.delta_s > 0)
         return change.delta_s / same if same else None
+
+
+_UNSEEN = "its kernels are not known: "
+"""How a verdict says that somebody looked into a case and saw nothing."""
+
+
+def not_seen(problem: str) -> str:
+    """Say for a verdict's reason why a look into a case told nothing."""
+    return f"{_UNSEEN}{problem}"
+
+
+def unseen(reason: str) -> str | None:
+    """Return from a verdict's reason why a look into its case told nothing; None without one."""
+    _, found, problem = reason.partition(_UNSEEN)
+    return problem if found else None
 
 
 def diff(before: KernelTable, after: KernelTable) -> Diff:
@@ -361,7 +376,7 @@ def _alike(found: Diff) -> str | None:
     if sum(alike) >= ALIKE * found.before_s:
         way = "slower" if factor > 1 else "faster"
         whose = "the device, and no kernel of it" if found.what == KERNELS else "the CPU"
-        return f"all {found.what} alike are {way}, {factor - 1:+.1%}: {whose}"
+        return f"all {found.what} alike are {way}, {signed_percent(factor - 1)}: {whose}"
     return None
 
 

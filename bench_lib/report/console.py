@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from bench_lib.formats import printable, quantity, seconds, shortened
+from bench_lib.formats import printable, quantity, seconds, shortened, signed_percent
 from bench_lib.formulas import roofline
 from bench_lib.model import Hardware, Measurement, Record, Status, Verdict
 from bench_lib.storage.baselines import in_force
@@ -77,7 +77,7 @@ def _row(record: Record) -> tuple[str, ...]:
         record.case.id,
         standing(record),
         seconds(found.median_s),
-        "" if ratio is None else f"{ratio - 1:+.1%}",
+        "" if ratio is None else signed_percent(ratio - 1),
         "" if visible is None else f"{visible:.1%}",
         f"{quantity(found.rate)} {found.item}/s",
         f"{found.spread:.1%}",

@@ -137,10 +137,10 @@ def notify(
         url = url.strip()  # a secret that was pasted brings its line break along
         post(url, body(night, news, shape or shape_of(url)), clock=clock)
     except UndeliverableError as error:
-        say(f"the news were not delivered: {error}")
+        say(f"the news was not delivered: {error}")
         return False
     except Exception as error:  # noqa: BLE001 - a night is not lost for its announcement
-        say(f"the news were not delivered: {type(error).__name__}")
+        say(f"the news was not delivered: {type(error).__name__}")
         return False
     say(f"posted: {night.sentence}")
     return True

@@ -135,9 +135,11 @@ def _fault(reason: str) -> str:
 
 
 def _held(held: Quarantine | None, time: str) -> str:
-    if held is None or not baselines.in_force(held, when(time).date()):
+    try:
+        holds = held is not None and baselines.in_force(held, when(time).date())
+    except ValueError:  # a day that somebody else wrote
         return ""
-    return held.reason
+    return held.reason if held is not None and holds else ""
 
 
 def _around(words: list[str]) -> list[str]:
