@@ -370,7 +370,11 @@ def as_toml(tree: Tree) -> bytes:
         return as_json(node).decode().replace("NaN", "nan").replace("Infinity", "inf")
 
     tables = tree.items() if isinstance(tree, dict) else [("x", tree)]
-    return "".join(f"{json.dumps(str(name))} = {value(node)}\n" for name, node in tables).encode()
+    try:
+        lines = [f"{json.dumps(str(name))} = {value(node)}\n" for name, node in tables]
+    except RecursionError:
+        lines = [f"x = {'[' * 5000}\n"]
+    return "".join(lines).encode()
 
 
 def read_matrix(path: Path) -> None:

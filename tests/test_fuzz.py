@@ -127,3 +127,23 @@ def test_a_baseline_that_nothing_can_write_again_is_refused(tmp_path, spoilt):
     (tmp_path / "mi300x.json").write_text(f'{{"schema": 2, "key": "mi300x", "x": {spoilt}}}')
     with pytest.raises(baselines.BaselineError, match="is not JSON"):
         baselines.load(tmp_path, "mi300x")
+
+
+def test_a_case_whose_name_has_two_lines_is_refused_in_one(tmp_path):
+    """So is a name that stands twice."""
+    for cases in (r'{"a\nb": 1}', r'{"a\nb": {}, "a\nb": {}}'):
+        (tmp_path / "mi300x.json").write_text(f'{{"schema": 2, "key": "mi300x", "cases": {cases}}}')
+        with pytest.raises(baselines.BaselineError) as refused:
+            baselines.load(tmp_path, "mi300x")
+        assert "\n" not in str(refused.value)
+
+
+def test_a_matrix_as_deep_as_it_can_be_drawn_is_written(tmp_path):
+    """A document that is spoilt three times may be a thousand lists deep."""
+    deep: list = []
+    for _ in range(5000):
+        deep = [deep]
+    path = tmp_path / "matrix.toml"
+    path.write_bytes(fuzz.as_toml({"smoke": deep}))
+    with pytest.raises(UserError):
+        fuzz.read_matrix(path)
