@@ -140,7 +140,7 @@ def permitted() -> set[str]:
             found.add("disk")
     other = [sys.executable, "-IS", "-c", f"import os; os.setgid({OTHER}); os.setuid({OTHER})"]
     if subprocess.run(other, capture_output=True, check=False).returncode == 0:
-        found.add("user")
+        found |= {"user"} if shutil.which("setpriv") else set()
     return found
 
 
@@ -227,6 +227,8 @@ def main() -> int:
     if options.sum:
         return told(rows_in(options.sum))
     _enter_namespace()
+    for number in (signal.SIGINT, signal.SIGHUP):  # which runs ignore if we do, as by nohup
+        signal.signal(number, signal.default_int_handler)
     here = permitted() | ({"stand-in"} if options.device is None else set())
     kinds = [n for n, kind in ALL.items() if not kind.needs or kind.needs in here]
     kinds = [name for name in kinds if options.kind in name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import resource
 import shutil
 import signal
 import subprocess
@@ -75,14 +76,10 @@ def memory_ends(role: str) -> Strike:
             with contextlib.suppress(OSError):
                 pages = int(Path(f"/proc/{pid}/statm").read_text().split()[0])
                 room = scene.draw.choice((0, 64, 512, 4096)) * KIB
-                _limit(pid, "as", pages * os.sysconf("SC_PAGE_SIZE") + room)
+                most = pages * resource.getpagesize() + room
+                resource.prlimit(pid, resource.RLIMIT_AS, (most, most))
 
     return strike
-
-
-def _limit(pid: int, what: str, size: int) -> None:
-    words = ["prlimit", "--pid", str(pid), f"--{what}={size}:"]
-    subprocess.run(words, check=False, capture_output=True)
 
 
 def file_limit(scene: Scene) -> None:
@@ -90,7 +87,9 @@ def file_limit(scene: Scene) -> None:
     scene.start()
     for pid in scene.someone("pytest"):
         sizes = [path.stat().st_size for path in scene.place.history.glob("*.jsonl")]
-        _limit(pid, "fsize", max(sizes, default=0) + scene.draw.randrange(600))
+        most = max(sizes, default=0) + scene.draw.randrange(600)
+        with contextlib.suppress(OSError):
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (most, most))
 
 
 @contextlib.contextmanager

@@ -240,11 +240,10 @@ class Scene:
         self._records = 0
 
     def start(self) -> None:
-        """Start a run, by which no signal is ignored, whatever started us."""
+        """Start a run."""
         self._records = self._records or self.place.measured()
-        words = ("env", "--default-signal=INT,HUP", *self.words)
         name = f"run-{self.outcome.number}-{len(self.runs)}"
-        self.runs.append(self.place.start(name, words))
+        self.runs.append(self.place.start(name, self.words))
 
     def moment(self) -> bool:
         """Wait for the drawn moment; whether the run is still there."""

@@ -6,7 +6,6 @@ import json
 import random
 import sys
 from dataclasses import asdict
-from pathlib import Path
 
 import pytest
 from builders import make_attempt, make_case, make_fault, make_record, write_run
