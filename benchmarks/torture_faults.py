@@ -8,6 +8,7 @@ import random
 import resource
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import fuzz
+from fuzz_documents import HISTORY_FILE
 from torture_runs import Scene, send
 
 from bench_lib.engine import devicelock
@@ -177,7 +179,7 @@ def hostile_tools(scene: Scene) -> None:
 def hostile_history(scene: Scene) -> None:
     """Have somebody else's run in the history that is none."""
     scene.place.history.mkdir(exist_ok=True)
-    path = scene.place.history / fuzz.HISTORY_FILE
+    path = scene.place.history / HISTORY_FILE
     scene.undo.callback(path.unlink, missing_ok=True)
     scene.remember()
     path.write_bytes(_hostile("history", scene.draw))
@@ -297,8 +299,9 @@ def _shared(scene: Scene) -> Path:
 
 def _remove_others(folder: Path) -> None:
     for path in folder.iterdir():
-        if path.lstat().st_uid == OTHER:
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        found = path.lstat()  # nobody may follow another user's links
+        if found.st_uid == OTHER:
+            shutil.rmtree(path) if stat.S_ISDIR(found.st_mode) else path.unlink()
 
 
 def _lock(scene: Scene) -> Path:

@@ -16,6 +16,7 @@ from bench_lib.slurm import asked, tools
 from bench_lib.storage import baselines
 
 fuzz = script("benchmarks/fuzz.py")
+documents = sys.modules["fuzz_documents"]
 
 
 def test_every_parser_answers_hostile_inputs_or_says_why_not(tmp_path):
@@ -35,7 +36,9 @@ def test_every_parser_answers_hostile_inputs_or_says_why_not(tmp_path):
 
 def parser(read):
     """Return a parser of small documents that reads them so."""
-    return fuzz.Parser("made", lambda draw: [draw.random()], fuzz.as_json, read, "made.json")
+    return documents.Parser(
+        "made", lambda draw: [draw.random()], documents.as_json, read, "made.json"
+    )
 
 
 def fail(_path):
@@ -75,7 +78,8 @@ def test_memory_that_an_input_takes_is_limited(tmp_path):
         "import sys; from scripts import script; from pathlib import Path\n"
         "fuzz = script('benchmarks/fuzz.py')\n"
         "read = lambda path: bytearray(2**29) if b'null' in path.read_bytes() else None\n"
-        "made = fuzz.Parser('made', lambda draw: [0], fuzz.as_json, read, 'made.json')\n"
+        "from fuzz_documents import Parser, as_json\n"
+        "made = Parser('made', lambda draw: [0], as_json, read, 'made.json')\n"
         "fuzz.confine_after_loading(made, Path(sys.argv[1]))\n"
         "print(fuzz.try_inputs(made, 1, 200, Path(sys.argv[1])).failures[0])\n"
     )
@@ -144,6 +148,6 @@ def test_a_matrix_as_deep_as_it_can_be_drawn_is_written(tmp_path):
     for _ in range(5000):
         deep = [deep]
     path = tmp_path / "matrix.toml"
-    path.write_bytes(fuzz.as_toml({"smoke": deep}))
+    path.write_bytes(documents.as_toml({"smoke": deep}))
     with pytest.raises(UserError):
-        fuzz.read_matrix(path)
+        documents.read_matrix(path)

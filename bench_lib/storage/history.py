@@ -10,6 +10,7 @@ import contextlib
 import datetime as dt
 import hashlib
 import json
+import math
 import os
 import re
 import secrets
@@ -456,12 +457,20 @@ def _fold(run: Run, line: Line) -> None:
             run.caches = line.caches
 
 
+def _check_times(iteration_s: Sequence[float]) -> None:
+    """Raise ValueError of times by which nothing can be judged."""
+    if not iteration_s:
+        raise ValueError("a measurement without iterations")
+    if min(iteration_s) <= 0 or not math.isfinite(max(iteration_s)):
+        raise ValueError("a measurement whose times are not all above zero")
+
+
 def _check(line: Line, tried: set[str]) -> None:
     """Raise ValueError of a line that cannot follow what was tried before it."""
     match line:
         case AttemptLine():
-            if (seen := line.attempt.measurement) is not None and not seen.iteration_s:
-                raise ValueError("a measurement without iterations")
+            if (seen := line.attempt.measurement) is not None:
+                _check_times(seen.iteration_s)
             tried.add(line.case.id)
         case KernelsLine() | VerdictLine() if line.case_id not in tried:
             raise ValueError(f"{line.case_id} was not tried before it")
