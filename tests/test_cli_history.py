@@ -80,18 +80,19 @@ def test_compacting_says_what_became_of_the_files(cli, compacted, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("iteration_s", "why"),
+    ("fields", "why"),
     [
-        ([], "a measurement without iterations"),
-        ([0.01, 0.0], "a measurement whose times are not all above zero"),
+        ({"iteration_s": []}, "a measurement without iterations"),
+        ({"iteration_s": [0.01, 0.0]}, "a measurement whose times are not all above zero"),
+        ({"wall_s": 0.0}, "a measurement whose times are not all above zero"),
     ],
 )
 @pytest.mark.parametrize("words", [("show",), ("show", "--json"), ("export", "--pytest-benchmark")])
 def test_a_measurement_without_times_is_left_out_and_the_rest_is_there(
-    cli, tmp_path, words, iteration_s, why
+    cli, tmp_path, words, fields, why
 ):
     """Nothing can be said of it; ``show`` names its line."""
-    nothing = [make_attempt(measurement=make_measurement(iteration_s=iteration_s))]
+    nothing = [make_attempt(measurement=make_measurement(**fields))]
     empty = make_record(case=make_case(id="empty"), attempts=nothing)
     path = write_run(tmp_path / "history", [record(), empty], now=night(1))
     answer = cli(*words, run_id(path))

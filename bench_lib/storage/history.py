@@ -29,6 +29,7 @@ from bench_lib.model import (
     Environment,
     Hardware,
     KernelTable,
+    Measurement,
     Quarantine,
     Record,
     SlowDown,
@@ -457,11 +458,12 @@ def _fold(run: Run, line: Line) -> None:
             run.caches = line.caches
 
 
-def _check_times(iteration_s: Sequence[float]) -> None:
+def _check_times(seen: Measurement) -> None:
     """Raise ValueError of times by which nothing can be judged."""
-    if not iteration_s:
+    if not seen.iteration_s:
         raise ValueError("a measurement without iterations")
-    if min(iteration_s) <= 0 or not math.isfinite(max(iteration_s)):
+    times = (min(seen.iteration_s), max(seen.iteration_s), seen.wall_s)
+    if not all(0 < time < math.inf for time in times):
         raise ValueError("a measurement whose times are not all above zero")
 
 
@@ -470,7 +472,7 @@ def _check(line: Line, tried: set[str]) -> None:
     match line:
         case AttemptLine():
             if (seen := line.attempt.measurement) is not None:
-                _check_times(seen.iteration_s)
+                _check_times(seen)
             tried.add(line.case.id)
         case KernelsLine() | VerdictLine() if line.case_id not in tried:
             raise ValueError(f"{line.case_id} was not tried before it")
