@@ -85,6 +85,7 @@ def test_compacting_says_what_became_of_the_files(cli, compacted, tmp_path):
         ({"iteration_s": []}, "a measurement without iterations"),
         ({"iteration_s": [0.01, 0.0]}, "a measurement whose times are not all above zero"),
         ({"wall_s": 0.0}, "a measurement whose times are not all above zero"),
+        ({"items_per_step": 10**400}, "a measurement whose items_per_step is above 9e+18"),
     ],
 )
 @pytest.mark.parametrize("words", [("show",), ("show", "--json"), ("export", "--pytest-benchmark")])
