@@ -404,7 +404,7 @@ def as_database(tree: Tree) -> bytes:
     database = sqlite3.connect(":memory:", isolation_level=None)
     with closing(database):
         for statement in tree if isinstance(tree, list) else [tree]:
-            words, *values = statement if isinstance(statement, list) else [statement]
+            words, *values = statement if statement and isinstance(statement, list) else [statement]
             with suppress(sqlite3.Error, TypeError, ValueError, OverflowError):
                 database.execute(words, values)
         with tempfile.TemporaryDirectory() as folder:

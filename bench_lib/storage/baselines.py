@@ -124,7 +124,7 @@ def load(folder: Path, key: str) -> BaselineFile:
         raise BaselineError(f"{path}: {_in_one_line(error)}") from error
 
 
-def _in_one_line(error: ValueError) -> str:
+def _in_one_line(error: Exception) -> str:
     return on_one_line(str(error), 400)
 
 
