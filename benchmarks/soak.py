@@ -196,7 +196,7 @@ class Soak:
         self.history = folder / "history"
         self.temporary = folder / "tmp"
         self.locks = folder / "locks"
-        self._options = options
+        self.options = ["-p", "soak_session", "--perf-launcher", "mpirun", *options]
         self.of_several = "-n" in options
         """Whether pytest has workers: they measure on for a moment when their controller stops."""
         self._mark = f"{MARK}={folder}"
@@ -286,15 +286,21 @@ class Soak:
         return [history.read(path) for path in history.files(self.history)]
 
     def _session(self) -> str:
+        status = self.start().wait()
+        self.await_end()
+        return f"{status}"
+
+    def start(self, name: str = "session", before: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+        """Start one session over the cases in ``left``; ``before`` are words before Python's."""
         words = [
+            *before,
             *(sys.executable, "-m", "pytest", "perf_tests", "-q", "--no-header", "--tb=no"),
-            *("-p", "bench_lib.plugin", "-p", "soak_session", "-p", "no:cacheprovider"),
-            *("--perf-tier", "smoke", "--perf-cool", "0", "--perf-launcher", "mpirun"),
-            *self._options,
+            *("-p", "bench_lib.plugin", "-p", "no:cacheprovider", "--perf-tier", "smoke"),
+            *("--perf-cool", "0", *self.options),
         ]
         (self.state / "broken").unlink(missing_ok=True)
-        with (self.folder / f"session-{len(self.sessions)}.log").open("wb") as log:
-            done = subprocess.run(
+        with self.log(name).open("wb") as log:
+            return subprocess.Popen(
                 words,
                 cwd=self.folder,
                 env=self.environment(),
@@ -302,10 +308,11 @@ class Soak:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                check=False,
             )
-        self._await_end()
-        return f"{done.returncode}"
+
+    def log(self, name: str = "session") -> Path:
+        """Return where the session that began last prints, or will."""
+        return self.folder / f"{name}-{len(self.sessions)}.log"
 
     def environment(self) -> dict[str, str]:
         """Return what sessions run under, and commands that read what they left."""
@@ -327,7 +334,7 @@ class Soak:
             "BENCH_LIB_PRELOAD": "no",
         }
 
-    def _await_end(self) -> None:
+    def await_end(self) -> None:
         """Wait for what notices by itself that its session is gone."""
         deadline = time.monotonic() + GONE_S
         while self.processes() and time.monotonic() < deadline:

@@ -15,6 +15,7 @@ import resource
 import signal
 import threading
 import tracemalloc
+import warnings
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ from bench_lib.engine.settings import Side
 from bench_lib.engine.telemetry import Sampler
 from bench_lib.launch import ranks
 from bench_lib.launch.zygote import Zygote
-from bench_lib.model import Hardware
+from bench_lib.model import Hardware, MachineWarning
 from bench_lib.plugin import session
 from bench_lib.plugin.measuring import SESSION
 
@@ -50,9 +51,20 @@ def _start(side: Side, device: Hardware) -> Zygote:
     return Zygote(python=str(BIN / "worker"), environment=told)
 
 
+def _detect(*_: object) -> list[Hardware]:
+    """Find the stand-ins, also when vendors' tools say what they like."""
+    if "SOAK_TOOLS" in os.environ:
+        with warnings.catch_warnings(action="ignore", category=MachineWarning):
+            DETECT(Path("/nowhere"), ask_tools=True)
+    return devices()
+
+
+DETECT = bench_lib.backends.detect
+
+
 def _stand_in() -> None:
     """Put devices and programs in place of real ones, and wait less where somebody is dead."""
-    bench_lib.backends.detect = lambda *_: devices()
+    bench_lib.backends.detect = _detect
     session.network_sizes = dict
     engine.HeldDevice = functools.partial(HeldDevice, start=_start, watch=_watch)
     Zygote.exit_code.__defaults__ = (0.2,)

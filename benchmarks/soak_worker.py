@@ -36,6 +36,7 @@ SEEN_S = 10.0
 """So long telemetry may take to see it."""
 USUAL_S = 0.01
 """What a step takes."""
+WORK_S = 0.1
 
 
 def happens(what: str) -> bool:
@@ -116,6 +117,9 @@ class Worker:
 
         if strikes("unborn"):
             return 1
+        for doomed, pid in (("killed", os.getpid()), ("orphaned", os.getppid())):
+            if strikes(doomed):
+                os.kill(pid, signal.SIGKILL)
         if strikes("stranger"):
             connect(token="what", hello="context", context=name).close()
         worker = cls(name, connect(hello="context", context=name, pid=os.getpid()))
@@ -175,6 +179,11 @@ class Worker:
         self.answer(case)
 
     new = well
+
+    def works(self, case: dict[str, Any]) -> None:
+        """Take long enough for something to happen meanwhile."""
+        time.sleep(WORK_S)
+        self.answer(case)
 
     def slow(self, case: dict[str, Any]) -> None:
         """Take half as long again, every time."""
@@ -394,7 +403,11 @@ def measured(case_id: str, context: str, times: list[float], begin: float) -> di
 
 
 def watch(index: str) -> None:
-    """Print what the device does until standard input closes; once in a while, garbage."""
+    """Print what the device does until standard input closes; once in a while, garbage.
+
+    A file ``samples`` in the state's folder is printed between any two looks.
+    """
+    samples = STATE / "samples"
     (STATE / f"telemetry-{index}.pid").write_text(str(os.getpid()))
     (STATE / f"nobody-{index}").unlink(missing_ok=True)
     looks = told = 0
@@ -402,6 +415,8 @@ def watch(index: str) -> None:
         looks += 1
         if looks % 500 == 0:
             print("amdgpu: \x00 not a sample", flush=True)
+        if samples.exists():
+            os.write(1, samples.read_bytes() + b"\n")
         now = time.monotonic()
         held = ["thermal"] if (STATE / f"held-{index}").exists() else []
         seen = {"t": now, "source": "soak", "clock_mhz": 2100.0, "utilization": 1.0}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from bench_lib.backends.folders import searched
 from bench_lib.cases.axes import cold
 from bench_lib.engine.suite import Baselines, Suite
 from bench_lib.environment.caches import found
-from bench_lib.model import Fault, Launch, Limits, Status
+from bench_lib.model import Fault, Launch, Limits, Status, UserError
 from bench_lib.storage import history
 from bench_lib.storage.acceptance import conditions_of, processes_of
 from bench_lib.verdict.evidence import Evidence
@@ -49,6 +50,52 @@ def test_cold_caches_are_empty_folders_of_their_own_and_gone_afterwards(monkeypa
     assert not folder.exists()
     assert os.environ["TRITON_CACHE_DIR"] == "/kept"
     assert "MIOPEN_USER_DB_PATH" not in os.environ
+
+
+@pytest.fixture
+def inductors(tmp_path, monkeypatch):
+    """Return where torch.compile's code would lie, with nothing there yet."""
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    folder = Path(default_cache_dir())
+    if folder.exists():  # the import makes it
+        folder.rmdir()
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    return folder
+
+
+def test_the_folder_of_compiled_code_is_made_before_another_user_can(inductors):
+    """By its usual name, for us alone; and it is found again."""
+    for _ in range(2):
+        caches.make_inductor_folder()
+        assert stat.S_IMODE(inductors.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("whose", ["a link", "open to all", "another user's"])
+def test_compiled_code_that_another_user_may_have_put_there_is_not_run(inductors, tmp_path, whose):
+    """The folder for temporary files is everybody's."""
+    if whose == "a link":
+        (tmp_path / "elsewhere").mkdir()
+        inductors.symlink_to(tmp_path / "elsewhere")
+    else:
+        inductors.mkdir()
+    if whose == "open to all":
+        inductors.chmod(0o777)
+    if whose == "another user's":
+        if os.geteuid() != 0:
+            pytest.skip("only root can be another user")
+        os.chown(inductors, 65534, 65534)
+    with pytest.raises(UserError, match=f"{inductors}.*TORCHINDUCTOR_CACHE_DIR"):
+        caches.make_inductor_folder()
+
+
+def test_a_folder_of_compiled_code_that_the_user_names_is_theirs(inductors, monkeypatch):
+    """Whoever may write there."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/shared")
+    caches.make_inductor_folder()
+    assert not inductors.exists()
 
 
 def test_searching_leaves_what_the_user_says_of_it(monkeypatch):

@@ -79,17 +79,28 @@ def test_compacting_says_what_became_of_the_files(cli, compacted, tmp_path):
     assert [path.exists() for path in compacted] == [False, True]
 
 
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"iteration_s": []}, "a measurement without iterations"),
+        ({"iteration_s": [0.01, 0.0]}, "a measurement whose times are not all above zero"),
+        ({"wall_s": 0.0}, "a measurement whose times are not all above zero"),
+        ({"items_per_step": 10**400}, "a measurement whose items_per_step is above 9e+18"),
+    ],
+)
 @pytest.mark.parametrize("words", [("show",), ("show", "--json"), ("export", "--pytest-benchmark")])
-def test_a_measurement_without_iterations_is_left_out_and_the_rest_is_there(cli, tmp_path, words):
+def test_a_measurement_without_times_is_left_out_and_the_rest_is_there(
+    cli, tmp_path, words, fields, why
+):
     """Nothing can be said of it; ``show`` names its line."""
-    nothing = [make_attempt(measurement=make_measurement(iteration_s=[]))]
+    nothing = [make_attempt(measurement=make_measurement(**fields))]
     empty = make_record(case=make_case(id="empty"), attempts=nothing)
     path = write_run(tmp_path / "history", [record(), empty], now=night(1))
     answer = cli(*words, run_id(path))
     assert (answer.status, answer.err) == (0, "")
     assert CASE_ID in answer.out
     if "show" in words:
-        assert "line 3 cannot be read: a measurement without iterations" in answer.out
+        assert f"line 3 cannot be read: {why}" in answer.out
 
 
 def test_compacted_runs_are_listed_and_shown_as_others(cli, compacted):

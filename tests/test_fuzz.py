@@ -16,6 +16,7 @@ from bench_lib.slurm import asked, tools
 from bench_lib.storage import baselines
 
 fuzz = script("benchmarks/fuzz.py")
+documents = sys.modules["fuzz_documents"]
 
 
 def test_every_parser_answers_hostile_inputs_or_says_why_not(tmp_path):
@@ -35,7 +36,9 @@ def test_every_parser_answers_hostile_inputs_or_says_why_not(tmp_path):
 
 def parser(read):
     """Return a parser of small documents that reads them so."""
-    return fuzz.Parser("made", lambda draw: [draw.random()], fuzz.as_json, read, "made.json")
+    return documents.Parser(
+        "made", lambda draw: [draw.random()], documents.as_json, read, "made.json"
+    )
 
 
 def fail(_path):
@@ -75,7 +78,8 @@ def test_memory_that_an_input_takes_is_limited(tmp_path):
         "import sys; from scripts import script; from pathlib import Path\n"
         "fuzz = script('benchmarks/fuzz.py')\n"
         "read = lambda path: bytearray(2**29) if b'null' in path.read_bytes() else None\n"
-        "made = fuzz.Parser('made', lambda draw: [0], fuzz.as_json, read, 'made.json')\n"
+        "from fuzz_documents import Parser, as_json\n"
+        "made = Parser('made', lambda draw: [0], as_json, read, 'made.json')\n"
         "fuzz.confine_after_loading(made, Path(sys.argv[1]))\n"
         "print(fuzz.try_inputs(made, 1, 200, Path(sys.argv[1])).failures[0])\n"
     )
@@ -127,3 +131,23 @@ def test_a_baseline_that_nothing_can_write_again_is_refused(tmp_path, spoilt):
     (tmp_path / "mi300x.json").write_text(f'{{"schema": 2, "key": "mi300x", "x": {spoilt}}}')
     with pytest.raises(baselines.BaselineError, match="is not JSON"):
         baselines.load(tmp_path, "mi300x")
+
+
+def test_a_case_whose_name_has_two_lines_is_refused_in_one(tmp_path):
+    """So is a name that stands twice."""
+    for cases in (r'{"a\nb": 1}', r'{"a\nb": {}, "a\nb": {}}'):
+        (tmp_path / "mi300x.json").write_text(f'{{"schema": 2, "key": "mi300x", "cases": {cases}}}')
+        with pytest.raises(baselines.BaselineError) as refused:
+            baselines.load(tmp_path, "mi300x")
+        assert "\n" not in str(refused.value)
+
+
+def test_a_matrix_as_deep_as_it_can_be_drawn_is_written(tmp_path):
+    """A document that is spoilt three times may be a thousand lists deep."""
+    deep: list = []
+    for _ in range(5000):
+        deep = [deep]
+    path = tmp_path / "matrix.toml"
+    path.write_bytes(documents.as_toml({"smoke": deep}))
+    with pytest.raises(UserError):
+        documents.read_matrix(path)

@@ -58,6 +58,15 @@ def test_a_database_whose_kernels_are_no_plain_table_is_refused(tmp_path, plante
         store.read_foreign(path, 1)
 
 
+def test_a_table_whose_header_has_several_lines_is_refused_in_one(tmp_path):
+    """A quote that nobody closes makes all lines one name."""
+    path = tmp_path / "kernel_trace.csv"
+    path.write_text('Kind,"Kernel_Name,Start_Timestamp,End_Timestamp\nKERNEL_DISPATCH,gemm,1,2\n')
+    with pytest.raises(ProfileError, match="no column") as refused:
+        store.read_foreign(path, 1)
+    assert "\n" not in str(refused.value)
+
+
 def test_the_tables_of_each_run_in_a_database_are_read(tmp_path):
     """Their names end in an identifier of the run; what is called as a view stands for all."""
     made = []

@@ -248,29 +248,36 @@ def test_workers_that_are_killed_while_they_start_say_so(tmp_path):
         Zygote(python=str(program))
 
 
-def test_workers_that_are_killed_while_they_start_are_started_again(tmp_path, state):
-    """Once; the run goes on as if nothing had been."""
-    program = tmp_path / "worker"
-    program.write_text(
-        f"#!/bin/sh\n[ -e {tmp_path}/once ] || {{ touch {tmp_path}/once; kill -9 $$; }}\n"
-        f'exec {sys.executable} -S -E {WORKER} "$@"\n'
-    )
-    program.chmod(0o755)
+@pytest.fixture
+def processes(tmp_path, state):
+    """Return processes whose zygote is the program ``worker``, which answers as the real one."""
     environment = {
         "SOAK_STATE": str(state),
         "SOAK_DEVICES": json.dumps([dataclasses.asdict(GPU)]),
         "HIP_VISIBLE_DEVICES": "0",
         "BENCH_LIB_CONTEXTS": "any",
     }
-    hardware = make_hardware(uuid=None, bdf=None)
-    processes = Processes(
-        hardware,
+    program = tmp_path / "worker"
+    program.write_text(
+        f"#!/bin/sh\n[ ! -e {tmp_path}/once ] || {{ rm {tmp_path}/once; kill -9 $$; }}\n"
+        f'exec {sys.executable} -S -E {WORKER} "$@"\n'
+    )
+    program.chmod(0o755)
+    made = Processes(
+        make_hardware(uuid=None, bdf=None),
         lambda: Zygote(python=str(program), environment=environment),
         described=make_environment,
         measure_ranks=make_measurement,
         give_way=list,
         most_lost=0,
     )
-    with contextlib.closing(processes):
-        assert processes.open(0).device == GPU
-    assert (tmp_path / "once").exists()
+    with contextlib.closing(made):
+        yield made
+
+
+@pytest.mark.parametrize("once", ["once", "state/killed-0.next", "state/orphaned-0.next"])
+def test_workers_that_are_killed_while_they_start_are_started_again(tmp_path, processes, once):
+    """Once; whether the zygote is killed, its first context, or the zygote under its context."""
+    (tmp_path / once).touch()
+    assert processes.open(0).device == GPU
+    assert not (tmp_path / once).exists()

@@ -361,15 +361,16 @@ class Zygote:
             greeting = connection.receive(OPEN_LIMIT_S)
             return WorkerProcess(self, name, pid, connection, greeting)
         except ClosedError:
-            why = how_it_ended(self.exit_code(pid))
+            code = self.exit_code(pid)
+            why = how_it_ended(code)
         except TimeoutError:
-            why = f"it took more than {OPEN_LIMIT_S:g} s"
+            code, why = 0, f"it took more than {OPEN_LIMIT_S:g} s"
         except (ProtocolError, msgspec.ValidationError, KeyError, TypeError) as error:
-            why = f"it greeted with no device: {error}"
+            code, why = 0, f"it greeted with no device: {error}"
         connection.close()
         self.end(pid)
         output = last_output(self.logs / f"{name}.log")
-        raise LaunchError(f"a worker could not open its device: {why}\n{output}")
+        raise self._error(f"a worker could not open its device: {why}\n{output}", code)
 
     def exit_code(self, pid: int, wait_s: float = 5.0) -> int | None:
         """Return how a context ended (negative: by that signal); None where not known."""
@@ -414,7 +415,7 @@ class Zygote:
             assert self._connection is not None
             self._connection.send(order)
         except ClosedError as error:
-            raise LaunchError(self._obituary("the worker's zygote is gone")) from error
+            raise self._error(self._obituary("the worker's zygote is gone"), None) from error
 
     def _note(self, message: dict[str, Any]) -> None:
         if "forked" in message:
@@ -432,8 +433,7 @@ class Zygote:
                 accepted, _ = self._listener.accept()
             except TimeoutError:
                 if (code := self._process.poll()) is not None:
-                    kind = WorkerKilledError if code < 0 else LaunchError
-                    raise kind(self._obituary(how_it_ended(code))) from None
+                    raise self._error(self._obituary(how_it_ended(code)), code) from None
                 self._raise_if_ended(who)
                 continue
             connection = Connection(accepted)
@@ -463,7 +463,17 @@ class Zygote:
         code = self._exits.get(self._pids.get(name, 0))
         if code is not None:
             output = last_output(self.logs / f"{name}.log")
-            raise LaunchError(f"a context did not begin: {how_it_ended(code)}\n{output}")
+            raise self._error(f"a context did not begin: {how_it_ended(code)}\n{output}", code)
+
+    def _error(self, words: str, code: int | None) -> LaunchError:
+        """Return why workers did not start, which a second time may not happen to the killed.
+
+        ``code`` is how one ended; None where its zygote, which would tell, may be gone too.
+        """
+        if code is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = self._process.wait(timeout=1)
+        return (WorkerKilledError if (code or 0) < 0 else LaunchError)(words)
 
     def _obituary(self, what: str) -> str:
         output = last_output(self.logs / "zygote.log")

@@ -22,6 +22,7 @@ from typing import Any
 
 import msgspec
 
+from bench_lib.formats import on_one_line
 from bench_lib.model import (
     ID_RULE,
     Accepted,
@@ -92,7 +93,7 @@ def load(folder: Path, key: str) -> BaselineFile:
     except OSError as error:
         raise BaselineError(f"cannot read {path}: {error.strerror}") from error
     except _TwiceError as error:
-        raise BaselineError(f"{path} has {error}; keep one of them") from error
+        raise BaselineError(f"{path} has {_in_one_line(error)}; keep one of them") from error
     except (ValueError, RecursionError) as error:
         raise BaselineError(
             f"{path} is not JSON: {error}; restore it from version control"
@@ -124,7 +125,11 @@ def load(folder: Path, key: str) -> BaselineFile:
             raw,
         )
     except msgspec.ValidationError as error:
-        raise BaselineError(f"{path}: {error}") from error
+        raise BaselineError(f"{path}: {_in_one_line(error)}") from error
+
+
+def _in_one_line(error: Exception) -> str:
+    return on_one_line(str(error), 400)
 
 
 class _TwiceError(ValueError):

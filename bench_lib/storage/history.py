@@ -10,6 +10,7 @@ import contextlib
 import datetime as dt
 import hashlib
 import json
+import math
 import os
 import re
 import secrets
@@ -28,6 +29,7 @@ from bench_lib.model import (
     Environment,
     Hardware,
     KernelTable,
+    Measurement,
     Quarantine,
     Record,
     SlowDown,
@@ -460,12 +462,28 @@ def _fold(run: Run, line: Line) -> None:
             run.caches = line.caches
 
 
+LARGEST = 2**63
+"""No count is larger, and floating point takes it."""
+
+
+def _check_measurement(seen: Measurement) -> None:
+    """Raise ValueError where nothing can be judged by it."""
+    if not seen.iteration_s:
+        raise ValueError("a measurement without iterations")
+    times = (min(seen.iteration_s), max(seen.iteration_s), seen.wall_s)
+    if not all(0 < time < math.inf for time in times):
+        raise ValueError("a measurement whose times are not all above zero")
+    for name, value in vars(seen).items():
+        if type(value) is int and value > LARGEST:
+            raise ValueError(f"a measurement whose {name} is above {LARGEST:.0e}")
+
+
 def _check(line: Line, tried: set[str]) -> None:
     """Raise ValueError of a line that cannot follow what was tried before it."""
     match line:
         case AttemptLine():
-            if (seen := line.attempt.measurement) is not None and not seen.iteration_s:
-                raise ValueError("a measurement without iterations")
+            if (seen := line.attempt.measurement) is not None:
+                _check_measurement(seen)
             tried.add(line.case.id)
         case KernelsLine() | VerdictLine() if line.case_id not in tried:
             raise ValueError(f"{line.case_id} was not tried before it")

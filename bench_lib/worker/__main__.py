@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from bench_lib.model import UserError
 from bench_lib.worker.zygote import importing_torch, serve
 
 USAGE = (
@@ -14,6 +15,14 @@ USAGE = (
 
 def main(arguments: list[str]) -> int:
     """Run one of the worker's forms; returns the exit status."""
+    try:
+        return _run(arguments)
+    except UserError as error:
+        sys.stderr.write(f"bench-lib: {error}\n")
+        return 2
+
+
+def _run(arguments: list[str]) -> int:
     if arguments == ["serve"]:
         return serve()
     if arguments[:1] == ["once"] and len(arguments) == 3:
@@ -39,15 +48,11 @@ def _once(cases: str, out: str) -> int:
     from pathlib import Path
 
     from bench_lib.launch.launchers import who_am_i
-    from bench_lib.model import UserError
     from bench_lib.worker.rank_log import RankLog
 
     try:
         place = who_am_i(os.environ)
         log = RankLog(Path(out), place.rank)
-    except UserError as error:
-        sys.stderr.write(f"bench-lib: {error}\n")
-        return 2
     except OSError as error:
         sys.stderr.write(
             f"bench-lib: rank {place.rank} on {socket.gethostname()}: {out}: {error.strerror}; the "

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, TypeVar
 
 from bench_lib.backends.tool import ToolError
+from bench_lib.formats import on_one_line
 
 T = TypeVar("T")
 
@@ -155,7 +156,7 @@ def _place(names: tuple[str, ...], header: Sequence[str], path: Path) -> int | N
             return header.index(name)
     if "" in names:
         return None
-    there = ", ".join(header[:30]) or "none"
+    there = on_one_line(", ".join(header[:30]), 400) or "none"
     raise ToolError(f"{path.name} has no column {names[0]!r}; its columns are {there}")
 
 
