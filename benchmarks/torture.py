@@ -85,6 +85,8 @@ def _left(place: Place, kind: Kind) -> Iterator[str]:
         if kind.leaves and path.name.startswith(kind.leaves):
             shutil.rmtree(path)
     yield from soak.left_behind(place)
+    for path in place.temporary.glob("bench-lib-*"):  # told once, not by every run that follows
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def wrong(scene: Scene, kind: Kind, files: set[Path]) -> Iterator[str]:

@@ -395,7 +395,7 @@ ALL: dict[str, Kind] = {
     "a context is paused": Kind(signals("context", signal.SIGSTOP, signal.SIGCONT), PASSED),
     "telemetry is paused": Kind(signals("telemetry", signal.SIGSTOP, signal.SIGCONT), PASSED),
     "all are paused": Kind(signals("all", signal.SIGSTOP, signal.SIGCONT), PASSED),
-    "a context stops": Kind(signals("context", signal.SIGSTOP), JUDGED, 1),
+    "a context stops": Kind(signals("context", signal.SIGSTOP), JUDGED | REFUSED, 1),
     "telemetry stops": Kind(signals("telemetry", signal.SIGSTOP), PASSED),
     "pytest's memory ends": Kind(
         memory_ends("pytest"), frozenset({0, 1, 2, 3, 4}), MANY, is_mute=False

@@ -31,6 +31,7 @@ from bench_lib.verdict.judge import judge
 from bench_lib.worker import caches, profiling
 from bench_lib.worker.clock import Clock
 from bench_lib.worker.device import compile_cache_state, forget_compiled
+from bench_lib.worker.inductor import make_inductor_folder
 from bench_lib.worker.workload import Setting, Workload
 
 DEVICE = gpus(1)[0]
@@ -69,7 +70,7 @@ def inductors(tmp_path, monkeypatch):
 def test_the_folder_of_compiled_code_is_made_before_another_user_can(inductors):
     """By its usual name, for us alone; and it is found again."""
     for _ in range(2):
-        caches.make_inductor_folder()
+        make_inductor_folder()
         assert stat.S_IMODE(inductors.stat().st_mode) == 0o700
 
 
@@ -88,13 +89,13 @@ def test_compiled_code_that_another_user_may_have_put_there_is_not_run(inductors
             pytest.skip("only root can be another user")
         os.chown(inductors, 65534, 65534)
     with pytest.raises(UserError, match=f"{inductors}.*TORCHINDUCTOR_CACHE_DIR"):
-        caches.make_inductor_folder()
+        make_inductor_folder()
 
 
 def test_a_folder_of_compiled_code_that_the_user_names_is_theirs(inductors, monkeypatch):
     """Whoever may write there."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/shared")
-    caches.make_inductor_folder()
+    make_inductor_folder()
     assert not inductors.exists()
 
 
