@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 
 def seconds(value: float) -> str:
@@ -38,6 +39,35 @@ def amount(value: float, unit: str) -> str:
     if unit == "1/s":
         return f"{quantity(value)}/s"
     return f"{quantity(value)} {unit}" if abs(value) >= 1 else f"{value:.4g} {unit}"
+
+
+BARS = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(values: Sequence[float], least: float) -> str:
+    """Return values of any one unit as a line of bars, the lowest as the least bar.
+
+    The tallest stands for a range of at least ``least``, so that noise does not fill the line.
+    """
+    if not values:
+        return ""
+    low = min(values)
+    scale = (len(BARS) - 1) / max(max(values) - low, least)
+    return "".join(BARS[round((value - low) * scale)] for value in values)
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """Return a share as a percentage: ``8.0%``; one that rounds to zero has no sign."""
+    return _without_zeros_sign(f"{share:.{digits}%}")
+
+
+def signed_percent(share: float, digits: int = 1) -> str:
+    """Return a share as a percentage with its sign: ``+8.0%``, and ``0.0%`` without one."""
+    return _without_zeros_sign(f"{share:+.{digits}%}")
+
+
+def _without_zeros_sign(words: str) -> str:
+    return words if words.strip("+-0.%") else words.lstrip("+-")
 
 
 def many(number: int, what: str) -> str:

@@ -72,6 +72,8 @@ COMPILE_MODES = (
 convolutions before them and compiles what is left, which is for inference only; ``fused`` does so
 and takes cuDNN's or MIOpen's one kernel for convolution, addition and ReLU."""
 TASKS = ("infer", "train")
+GENERATION = ("prefill", "decode")
+"""Tasks of language models: all tokens of the prompts at once, and one more of each sequence."""
 MEMORY_FORMATS = ("nchw", "nhwc")
 TIERS = ("smoke", "gate", "nightly")
 
@@ -154,6 +156,8 @@ class Launch:
     ranks: int = 1
     cold: bool = False
     """In a context of its own, and with empty caches of compilers and of MIOpen."""
+    artifacts: bool = False
+    """With ``cold``: before its first step it loads what torch saved of the compiler's caches."""
     strong: bool = False
     """Whether ``batch_size`` is of all ranks together, and divided among them: strong scaling."""
     threads: int = 0
@@ -175,6 +179,8 @@ class Case:
     limits: Limits = field(default_factory=Limits)
     time_limit_s: float = 300.0
     """From the order to the answer; past it the context is ended and the case is ERROR."""
+    renamed_from: str = ""
+    """The id that it had before, under which its past is; empty where it had no other."""
 
 
 def problem_of(case: object) -> str | None:
@@ -731,6 +737,16 @@ class Quarantine:
 
 
 @dataclass(frozen=True)
+class Acknowledged:
+    """Somebody knows of an incident and says why it may go on."""
+
+    reason: str
+    date: str
+    """When: UTC, ISO 8601."""
+    by: str | None = None
+
+
+@dataclass(frozen=True)
 class Published:
     """What somebody published of a case on this hardware: shown beside it, never judged by."""
 
@@ -782,3 +798,5 @@ class Record:
     """The date of the acceptance that it was judged by; None where nothing was accepted."""
     kernels: KernelTable | None = None
     """What the device did in a step, where it was looked into."""
+    blamed: list[str] = field(default_factory=list)
+    """The kernels that made it slower, as ``profiling.kernels.blamed`` has them."""

@@ -39,7 +39,7 @@ from bench_lib.model import Attempt, Case, UserError
 from bench_lib.profiling import answers, store, traces
 from bench_lib.report import console
 from bench_lib.slurm import asked, tools
-from bench_lib.storage import acceptance, baselines, history, samples
+from bench_lib.storage import acceptance, baselines, foreign, history, samples
 from bench_lib.storage.archive import Archive, imports, months, tables
 from bench_lib.storage.archive.lines import COLUMNS, split
 
@@ -624,6 +624,40 @@ def read_data_set(path: Path) -> None:
             raise AssertionError(f"{name} was taken from a file with another sum")
 
 
+RECORDED = Path(__file__).resolve().parents[1] / "tests" / "recorded" / "foreign"
+
+
+def a_recording(pattern: str, between: str | None = None) -> Callable[[Draw], Tree]:
+    """Return what draws one of the recordings of other people's benchmarks, as lines and cells."""
+
+    def drawn(draw: Draw) -> Tree:
+        path = draw.choice(sorted(RECORDED.glob(pattern)))
+        if path.suffix == ".txt":
+            return [line.split(between) for line in path.read_text().splitlines()]
+        if path.suffix == ".json":
+            return json.loads(path.read_text())
+        return [json.loads(line) for line in path.read_text().splitlines()]
+
+    return drawn
+
+
+def read_foreign(form: str) -> Callable[[Path], object]:
+    """Return what reads a file as both sides of ``judge --format``."""
+
+    def read(path: Path) -> None:
+        sides = {"baseline": [path], "candidate": [path]}
+        found = foreign.read(foreign.FORMATS[form], sides)
+        for name, case in found.cases.items():
+            name.encode()
+            case.case.encode()
+            found.problems += case.problems
+        for problem in found.problems:
+            if "\n" in problem:
+                raise AssertionError(f"no one sentence: {problem}")
+
+    return read
+
+
 def some_lines(draw: Draw) -> Tree:
     """Draw a compacted month, as rows by column."""
     data = as_json_lines(a_history(draw))
@@ -692,6 +726,16 @@ PARSERS = (
     Parser("amounts", an_amount, as_table(" "), read_amounts, "amount.txt"),
     Parser("compileContext", a_context, as_literal, read_context, "context.txt"),
     Parser("data sets", a_data_set, as_compressed(as_bytes), read_data_set, "images.gz", share=10),
+    *(
+        Parser(form, a_recording(pattern, between), write, read_foreign(form), f"file{kind}")
+        for form, kind, pattern, between, write in (
+            ("vllm", ".json", "vllm-*.json", None, as_json),
+            ("sglang", ".jsonl", "sglang-*.jsonl", None, as_json_lines),
+            ("pytest-benchmark", ".json", "pytest-benchmark.json", None, as_json),
+            ("rccl-tests", ".txt", "rccl-tests*.txt", None, as_table("  ")),
+            ("hipblaslt-bench", ".txt", "hipblaslt-bench*.txt", ",", as_table(",")),
+        )
+    ),
     Parser("Parquet", some_lines, as_parquet, read_archive, "2026-01.parquet", share=100),
 )
 """One for each kind of file or answer that others write; slow ones try fewer inputs."""

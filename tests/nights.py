@@ -32,6 +32,7 @@ from bench_lib.model import (
 )
 from bench_lib.report.night import Moved, Night, NightCase
 from bench_lib.storage.archive import Point, RunLine
+from bench_lib.verdict.incidents import Incident, IncidentCase, State
 from bench_lib.verdict.statistics.changes import Step
 
 NIGHT = dt.datetime(2026, 11, 20, 2, 0, 0, tzinfo=dt.timezone.utc)
@@ -486,6 +487,49 @@ def example_night() -> Night:
             ENVIRONMENT: AFTER,
             OLD_ENVIRONMENT: builders.make_environment(),
         },
+        incidents=[
+            make_incident(
+                failing[0],
+                id="7d0f11a2",
+                since=stamp(),
+                state=State.NEW,
+                kernels=[],
+                changes=[],
+                faults=["died in warm-up: the worker was killed by signal 6"],
+                is_news=True,
+                nights=1,
+            ),
+            make_incident(*failing[1:]),
+        ],
+    )
+
+
+def make_incident(*entries: NightCase, **fields: Any) -> Incident:
+    """Return an incident that these entries are in, since the upgrade six nights ago."""
+    cases = [
+        IncidentCase(
+            entry.record.case.id,
+            entry.hardware.key,
+            stamp(5),
+            status=entry.status,
+            metric="latency",
+            ratio=entry.verdict.ratio if entry.verdict else None,
+        )
+        for entry in entries
+    ]
+    return replace(
+        Incident(
+            id="1c1d3e71",
+            since=stamp(5),
+            run="00000005",
+            state=State.ONGOING,
+            cases=cases,
+            kernels=["GEMM MT128x128x32 → MT64x64x32"],
+            changes=list(UPGRADE),
+            last_ok="00000006",
+            nights=6,
+        ),
+        **fields,
     )
 
 

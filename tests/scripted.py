@@ -59,6 +59,8 @@ class Contexts:
         """Why a case cannot be tuned; all others can."""
         self.drawn: dict[str, Draw] = {}
         """What the compiler chooses for a case, ``replayed`` too; replays succeed if not there."""
+        self.folder: Path | None = None
+        """Where contexts write what their compilers made."""
         self.kernels: dict[str, KernelTable | str | Fault] = {}
         """What a look into a case's step finds; one kernel of 5 ms where nothing is said."""
 
@@ -101,13 +103,15 @@ class Context:
         _bursts: Bursts | None = None,
         replay: Draw | None = None,
         known: Collection[str] = (),
+        artifacts: Path | None = None,
     ) -> Measurement:
         """Give the script's next answer for this case, or its next one with such choices."""
         if self.contexts.asks_to_give_way:
             self.give_way()
         self.contexts.known.append(set(known))
         key = case.id if replay is None else f"{case.id} replayed"
-        self.contexts.log.append(f"{self.name} {key}")
+        loads = "" if artifacts is None else f" with {artifacts.name}"
+        self.contexts.log.append(f"{self.name} {key}{loads}")
         answers = self.contexts.script.get(key) or [[0.01] * 20]
         answer = answers.pop(0) if len(answers) > 1 else answers[0]
         if isinstance(answer, Fault):
@@ -134,6 +138,14 @@ class Context:
             raise CaseFault(found)
         if isinstance(found, str):
             raise CaseSkipped(found)
+
+    def pack(self, case: Case) -> Path:
+        """Compile, and write what a compiler made."""
+        self.contexts.log.append(f"{self.name} packs {case.id}")
+        assert self.contexts.folder is not None
+        path = self.contexts.folder / f"{self.name}.artifacts"
+        path.touch()
+        return path
 
     def profile(self, case: Case) -> KernelTable:
         """Give the script's kernels of this case."""

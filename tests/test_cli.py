@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -39,6 +40,7 @@ from bench_lib.cli import machine as examined
 from bench_lib.engine import telemetry
 from bench_lib.environment import fingerprint, readiness
 from bench_lib.model import Status
+from bench_lib.plugin.declared import add_options
 from bench_lib.storage import baselines
 from bench_lib.storage.history import Writer
 
@@ -146,9 +148,21 @@ def test_the_commands_are_these(cli):
     """A name that people and pipelines type is not changed by accident."""
     names = {
         (): [
-            *("env", "judge", "ab", "compare", "selfcheck", "report", "profile", "micro"),
-            *("ops", "collectives", "scaling", "submit", "train", "adopt", "baseline", "history"),
-            "exercise",
+            *(
+                "report",
+                "incident",
+                "compare",
+                "history",
+                "baseline",
+                "ab",
+                "judge",
+                "profile",
+                "bisect",
+                "upgrade",
+                "env",
+            ),
+            *("selfcheck", "ops", "collectives", "scaling", "train", "micro", "exercise"),
+            *("adopt", "submit"),
         ],
         ("train",): ["cifar100", "cifar10-table"],
         ("exercise",): ["precision", "largest-batch", "compile", "depth", "batch-sweep", "sheet"],
@@ -169,8 +183,26 @@ def test_the_commands_are_these(cli):
         ],
     }
     for words, expected in names.items():
-        text = cli(*words, "--help").out.partition("Commands:\n")[2]
-        assert [line.split()[0] for line in text.splitlines() if line[2:3].strip()] == expected
+        heading = "Commands:\n" if words else "\nSee what it measured:\n"
+        text = cli(*words, "--help").out.partition(heading)[2]
+        listed = [line.split()[0] for line in text.splitlines() if re.match(r"  \S", line)]
+        assert listed == expected
+
+
+def test_the_help_begins_with_what_pytest_does(cli):
+    """It measures and judges; bench-lib is for the rest."""
+    text = cli("--help").out.partition("Measure and judge the suite:\n")[2]
+    told = text.partition("\n\n")[0]
+    options = {option for each in _options() for option in each.names()}
+    assert told.lstrip().startswith("pytest perf_tests ")
+    assert set(re.findall(r"--perf-[a-z]+", told)) <= options
+    assert len(re.findall(r"--perf-[a-z]+ ", told)) == 3
+
+
+def _options():
+    parser = pytest.Parser(_ispytest=True)
+    add_options(parser)
+    return parser.getgroup("perf").options
 
 
 def test_no_command_shows_the_help(cli):
@@ -952,6 +984,22 @@ def test_one_command_measures_and_accepts_that_very_run(cli, history, tmp_path, 
     (stored,) = baselines.load(tmp_path / "baselines", "mi300x").baselines.values()
     assert stored.accepted.reason == "new GPU"
     assert stored.accepted.run_id != run_id(older)
+
+
+@pytest.mark.parametrize(
+    ("more", "first"),
+    [
+        ((), "perf_tests"),
+        (("-k", "tests"), "perf_tests"),
+        (("tests/perf", "-v"), "--perf-processes"),
+    ],
+)
+def test_paths_that_are_named_are_measured_instead(cli, fake_pytest, more, first):
+    """They come first; a word behind an option may be its value."""
+    said = fake_pytest([measured(0.5, processes=5)])
+    assert record(cli, "--", *more).status == 0
+    assert said[0] == first
+    assert said[len(said) - len(more) :] == [*more]
 
 
 def test_recording_is_into_and_from_the_folders_that_were_named(cli, tmp_path, fake_pytest):

@@ -87,7 +87,7 @@ def test_runs_devices_and_families_reach_the_judge(judge, monkeypatch):
     given = []
     monkeypatch.setattr(
         "bench_lib.verdict.judge.judge_samples",
-        lambda cases, _tolerance: given.append(cases) or {"m": Verdict(Status.OK, "latency", "")},
+        lambda cases, *_: given.append(cases) or {"m": Verdict(Status.OK, "latency", "")},
     )
     sides = {"baseline": ("n1", "n1", "n2"), "candidate": ("n3",)}
     judge(
@@ -500,7 +500,7 @@ def test_a_file_has_to_be_named(judge):
     answer = judge.command()
     assert (answer.status, answer.out) == (2, "")
     assert answer.err.splitlines()[-1] == (
-        "bench-lib: error: missing argument 'SAMPLES.jsonl'; see bench-lib judge --help"
+        "bench-lib: error: missing argument 'FILE...'; see bench-lib judge --help"
     )
 
 

@@ -10,14 +10,11 @@ import pytest
 from command import ran
 from documents import document_in
 
-from bench_lib.report import html as pages
-
 
 @pytest.fixture
 def cli(tmp_path, monkeypatch, capsys):
     """Run the program in a folder of its own; returns its exit status and what it printed."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(pages, "_plotly", lambda: "/* plotly */")
     monkeypatch.setattr("bench_lib.storage.history.utc_now", lambda: nights.stamp(minutes=360))
 
     def run(*words):
@@ -80,6 +77,16 @@ def test_without_a_history_there_is_a_page_all_the_same(cli, tmp_path) -> None:
     assert status == 0
     assert out.startswith("Nothing was measured.")
     assert "Nothing was measured." in (tmp_path / "report.html").read_text()
+
+
+def test_a_history_that_is_not_there_is_a_user_s_error(cli, tmp_path) -> None:
+    """A slip of the keyboard is no night without failures."""
+    status, out, err = cli("--history", "nowhere", "--html", "report.html")
+    assert (status, out) == (2, "")
+    assert err == (
+        "bench-lib: error: there is no folder nowhere; name the one that holds the runs\n"
+    )
+    assert not (tmp_path / "report.html").exists()
 
 
 def test_what_was_left_out_is_printed(cli, night) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from builders import make_case, make_hardware, make_measurement, make_telemetry
@@ -55,6 +56,7 @@ def bench(tmp_path, workers):
         (Side(), {}),
         (Side(environment={"BENCH_LIB_CONTEXTS": "any"}), {"BENCH_LIB_CONTEXTS": "any"}),
         (Side("/b/python", {"X": "1"}, ("docker", "run")), {"X": "1"}),
+        (Side(folder=Path("/a/worktree")), {}),
     ],
 )
 def test_workers_are_told_which_device_is_theirs_and_what_was_asked_for(monkeypatch, side, told):
@@ -68,6 +70,7 @@ def test_workers_are_told_which_device_is_theirs_and_what_was_asked_for(monkeypa
             "python": side.python,
             "environment": {**own, **told},
             "command_prefix": side.command_prefix,
+            "folder": side.folder,
         }
     ]
 

@@ -312,6 +312,11 @@ def own_repository(tmp_path):
     return tmp_path, environment
 
 
+def test_ones_own_repository_is_told_what_to_keep_out_of_git():
+    """Runs; baselines are committed."""
+    assert ("text", "# .gitignore\n/history/\n") in blocks("own-repository.md")
+
+
 def test_the_example_of_ones_own_repository_measures_and_skips(own_repository):
     """With real workers, on the CPU."""
     folder, environment = own_repository

@@ -17,7 +17,7 @@ import pytest
 from bench_lib.backends import folders as cached
 from bench_lib.backends.checks import Check
 from bench_lib.backends.folders import state_of
-from bench_lib.environment import fingerprint as environment_module
+from bench_lib.environment import commits as environment_module
 from bench_lib.environment import readiness
 from bench_lib.environment.caches import found as caches
 from bench_lib.environment.fingerprint import collect, difference, with_versions

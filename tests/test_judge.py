@@ -951,7 +951,6 @@ def test_the_stored_limit_is_four_times_what_was_accepted_within_reason(seen, ow
         ("stability", {"spread": 0.5}, {}),
         ("memory", {"peak_memory_bytes": 100 * MIB}, {"peak_memory_bytes": 10 * MIB}),
         ("compile_time", {"compile_s": 100.0}, {"compile_s": 10.0}),
-        ("first_step", {"first_step_s": 100.0}, {"first_step_s": 10.0}),
         ("numerics", {"finite": False}, {"finite": True}),
     ],
 )
@@ -965,12 +964,12 @@ def test_what_is_worse_besides_the_time_regresses_the_case(metric, new, old):
 
 
 def test_the_limits_of_memory_and_compile_time_are_the_cases_own():
-    """Not the defaults, nor those that were stored; a first step's is compile time's."""
+    """Not the defaults, nor those that were stored."""
     limits = Limits(memory=20.0, compile_time=20.0)
-    candidate = [make_process(peak_memory_bytes=100 * MIB, compile_s=100.0, first_step_s=100.0)]
-    old = make_processes(STEADY, peak_memory_bytes=10 * MIB, compile_s=10.0, first_step_s=10.0)
+    candidate = [make_process(peak_memory_bytes=100 * MIB, compile_s=100.0)]
+    old = make_processes(STEADY, peak_memory_bytes=10 * MIB, compile_s=10.0)
     verdicts = verdicts_on(candidate, of(old), limits)
-    assert {v.metric for v in verdicts} >= {"memory", "compile_time", "first_step"}
+    assert {v.metric for v in verdicts} >= {"memory", "compile_time"}
     assert overall(verdicts) is Status.OK
 
 

@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench_lib.model import Kernel, KernelTable
-from bench_lib.profiling.kernels import ENOUGH, MOST_KERNELS, causes, diff, reason, table, tidy
+from bench_lib.profiling.kernels import (
+    ENOUGH,
+    MOST_KERNELS,
+    blamed,
+    causes,
+    diff,
+    reason,
+    table,
+    tidy,
+)
 from bench_lib.profiling.names import (
     LONGEST_NAME,
     REST,
@@ -200,6 +209,17 @@ def test_kernels_are_matched_by_name_then_without_tiles_then_by_their_work():
     assert found.delta_s == pytest.approx(1.05e-3)
     assert found.share(found.changes[0]) == pytest.approx(2.1 / 2.55)
     assert found.changes[0].name == f"igemm_wrw_gtcx3_nhwc_fp16_256x128x32 → {short(naive)}"
+
+
+def test_what_is_blamed_can_be_compared_from_case_to_case():
+    """By role and name without times; what all kernels share, or none has, has no colon."""
+    before = [Kernel("gemm_a", 1, 4e-3), Kernel("pool_b", 1, 1e-3)]
+    after = [Kernel("gemm_a", 1, 4.5e-3), Kernel("pool_b", 1, 1.01e-3)]
+    assert blamed(diff(table(before, 1, "t"), table(after, 1, "t"))) == ["GEMM: gemm_a"]
+    assert blamed(diff(table(before, 1, "t"), table(before, 1, "t"))) == ["outside the kernels"]
+    many = [Kernel(f"gemm_{letter}", 1, 1e-3) for letter in "abcdefghijkl"]
+    more = [Kernel(each.name, 1, 1.1e-3) for each in many]
+    assert blamed(diff(table(many, 1, "t"), table(more, 1, "t"))) == ["all kernels alike"]
 
 
 def test_the_reason_names_what_costs_most_and_nothing_small():

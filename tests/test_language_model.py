@@ -111,6 +111,39 @@ def test_an_id_says_what_is_not_as_usual():
         ({"precision": "fp8"}, "precision fp8 is for inference, and the task is train"),
         ({"compile_mode": "default-folded"}, "unknown compile_mode 'default-folded'"),
         (
+            {"ranks": 2, "parallel": "tp"},
+            "tp does not divide GPT-2's heads, and network is lm-",
+        ),
+        (
+            {"ranks": 2, "parallel": "tp", "network": "moe-tiny", "length": 64},
+            "tp does not divide experts, and network is moe-tiny; use a dense Llama",
+        ),
+        (
+            {"ranks": 4, "parallel": "tp", "network": "llama-tiny", "length": 64},
+            "llama-tiny has 2 heads of keys, which 4 ranks cannot divide evenly",
+        ),
+        (
+            {
+                "ranks": 2,
+                "parallel": "fsdp2",
+                "network": "llama-tiny",
+                "length": 64,
+                "task": "decode",
+            },
+            "fsdp2 would gather all weights for each pass of decode; use tp",
+        ),
+        (
+            {
+                "ranks": 2,
+                "parallel": "tp",
+                "network": "llama-tiny",
+                "length": 64,
+                "task": "infer",
+                "precision": "fp8",
+            },
+            "precision fp8 is kept whole, and parallel tp divides; use ddp",
+        ),
+        (
             {"compile_mode": "reduce-overhead", "parallel": "fsdp2"},
             "compile_mode reduce-overhead records graphs, which fsdp2 cannot",
         ),

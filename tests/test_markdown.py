@@ -11,11 +11,13 @@ import nights
 import pytest
 from markdown_it import MarkdownIt
 
+from bench_lib.formats import sparkline
 from bench_lib.model import Status, Verdict
 from bench_lib.report import github, html
 from bench_lib.report.findings import onset
 from bench_lib.report.github import MarkdownSection, fitted, text
 from bench_lib.report.markdown import MARKER, as_markdown
+from bench_lib.verdict.incidents import Incident, IncidentCase, State
 
 NASTY = [
     "<script>alert(1)</script>",
@@ -205,21 +207,142 @@ def test_a_limit_that_holds_nothing_is_refused():
 # ---- a night ----------------------------------------------------------------------------
 
 
-def test_a_night_begins_with_its_marker_its_sentence_and_its_counts():
+LINK = "https://ci.example/run/1"
+
+
+def above(markdown: str) -> list[str]:
+    """Return the lines that a reader sees before unfolding anything."""
+    return [line for line in markdown.partition("<details>")[0].splitlines()[1:] if line]
+
+
+def test_a_night_begins_with_its_marker_and_its_sentence():
     """The marker is what a workflow finds its own comment by."""
     night = nights.make_night()
     lines = as_markdown(night).splitlines()
     assert lines[0] == MARKER == "<!-- bench-lib: report -->"
     assert lines[2] == f"## {text(night.sentence)}"
-    assert lines[4].startswith("1 ERROR, 2 REGRESSED, 1 INVALID")
+    assert "<summary>About this night: 1 ERROR, 2 REGRESSED, 1 INVALID" in as_markdown(night)
     assert "bench-lib" not in rendered(lines[0]).replace(MARKER, "")
 
 
-def test_failures_come_first_and_everything_else_is_collapsed():
+def test_five_lines_are_to_be_seen():
+    """Verdict, before and after, the past, the cause, a link; all else is folded."""
+    name = "resnet50-b64-fp16-max-autotune-infer"
+    night = nights.make_night([nights.make_entry(), nights.regressed()])
+    markdown = as_markdown(night, link=LINK)
+    verdict, change, past, cause, link = above(markdown)
+    assert verdict == f"## 1 of 2 cases on mi300x failed: {name} regressed by 8.0%."
+    assert change == f"**{name}** on mi300x: 8 ms → 8.64 ms, **+8.0%** (+7.6% to +8.4%)\\"
+    assert re.fullmatch(r"[▁▂]{27}███ 30 runs, 2026-10-22 to 2026-11-20\\", past)
+    assert cause.startswith("Cause: GEMM Cijk")
+    assert "4 ms → 4.64 ms, 53 calls, since 2026-11-18 (+8.0%), with torch 2.9.0" in cause
+    assert link == f"[The whole report](<{LINK}>)"
+    assert markdown.count("<details>") == markdown.count("</details>")
+    assert not re.search("^#{3}", markdown, re.MULTILINE)
+
+
+def test_of_several_failures_the_gravest_is_shown():
+    """With how many others there are; an error has no before and after."""
+    slow, slower = (nights.regressed(nights.make_case(n), r) for n, r in (("a", 1.05), ("b", 1.2)))
+    _, change, *_ = above(as_markdown(nights.make_night([slow, slower])))
+    assert change.startswith(f"**{slower.record.case.id}** on mi300x (and 1 more case): 8 ms → 9.6")
+    _, change, cause, link = above(as_markdown(nights.make_night([slower, nights.error()])))
+    assert "ERROR, died in warm-up: the worker was killed by signal 6" in change
+    assert cause.startswith("Cause: measured last on 2026-11-19")
+    assert link == "The whole report: `bench-lib report --run 0a1b2c3d --html report.html`"
+
+
+def test_without_a_past_the_cause_is_what_changed_since_the_baseline():
+    """A pull request's own commit, for example; the code's own changes come last."""
+    entry = nights.regressed()
+    record = replace(entry.record, changes=["commit a -> b", "torch 2.9.0 -> 2.10.0"])
+    entry = replace(entry, record=record, points=[], moved=[])
+    *_, cause, _link = above(as_markdown(nights.make_night([entry]), link=LINK))
+    assert cause.endswith(
+        "calls, changed since the baseline: torch 2.9.0 -&gt; 2.10.0; commit a -&gt; b\\"
+    )
+
+
+def test_a_cause_of_several_cases_is_the_incidents():
+    """One line for all of them, with the id by which it is acknowledged."""
+    entry = nights.regressed()
+    since = "2026-11-18T02:00:00Z"
+    incident = Incident(
+        "0a1b2c3d",
+        since,
+        "cccccccc",
+        State.ONGOING,
+        [IncidentCase(case_id, "mi300x", since) for case_id in (entry.record.case.id, "other")],
+        kernels=["GEMM MT128 → MT64"],
+        changes=["torch 2.9.0 -> 2.10.0"],
+    )
+    *_, cause, _link = above(as_markdown(nights.make_night([entry], incidents=[incident])))
+    title = "2 cases: GEMM MT128 → MT64 after torch 2.9.0 -&gt; 2.10.0, since 2026-11-18"
+    assert cause == f"Cause: {title} (incident `0a1b2c3d`)\\"
+
+
+def test_what_got_faster_is_shown_where_nothing_failed():
+    """By how much; nobody asks for its cause."""
+    _, change, _past, link = above(as_markdown(nights.make_night([nights.improved()]), link=LINK))
+    assert ": 8.421 ms → 8 ms, **-5.0%** (-5.4% to -4.6%)" in change
+    assert link.startswith("[The whole report]")
+
+
+def test_memory_that_grew_has_its_own_unit_and_no_times_below_it():
+    """The past of the time says nothing of it."""
+    entry = nights.regressed()
+    (verdict, *_) = entry.record.verdicts
+    memory = replace(verdict, metric="memory", baseline=2.0**30, value=2.0**31, unit="B", ratio=2.0)
+    entry = replace(entry, record=replace(entry.record, verdicts=[memory]))
+    _, change, *others = above(as_markdown(nights.make_night([entry])))
+    assert "memory 1024 MiB → 2048 MiB, **+100.0%**" in change
+    assert not [line for line in others if "▁" in line]
+
+
+@pytest.mark.parametrize("link", ["javascript:alert(1)", "https://x/<b>", "", "https://x/>y"])
+def test_what_is_no_address_is_no_link(link):
+    """The command stands there."""
+    assert "](<" not in as_markdown(nights.make_night(), link=link)
+
+
+@pytest.mark.parametrize(
+    ("entries", "changed"),
+    [
+        ([nights.make_entry()], False),
+        ([nights.make_entry(), nights.no_baseline(), nights.quarantined()], False),
+        ([nights.make_entry(), nights.improved()], True),
+        ([nights.make_entry(), nights.regressed()], True),
+        ([nights.invalid()], True),
+        ([], True),
+    ],
+)
+def test_a_night_in_which_nothing_changed_is_marked(entries, changed):
+    """So that nobody is told of it; where nothing can be told, that is something."""
+    second = as_markdown(nights.make_night(entries)).splitlines()[1]
+    assert (second != "<!-- bench-lib: nothing changed -->") == changed
+
+
+@pytest.mark.parametrize(
+    ("values", "bars"),
+    [
+        ([], ""),
+        ([1.0], "▁"),
+        ([0.0, 0.7], "▁█"),
+        ([0.7, 0.0, 0.35, 0.1], "█▁▅▂"),
+        ([0.0, 0.01, 0.0], "▁▂▁"),  # noise does not fill the line
+    ],
+)
+def test_a_line_of_bars_is_from_the_lowest_to_the_highest(values, bars):
+    """The tallest is at least so much above the lowest."""
+    assert sparkline(values, 0.07) == bars
+
+
+def test_failures_are_what_unfolds_first():
     """Each with ratio, interval, since when and why."""
     entry = nights.regressed()
     markdown = as_markdown(nights.make_night([entry, nights.make_entry()]))
-    before, _, after = markdown.partition("<details>")
+    before, _, after = markdown.partition("<summary>What is known of each failure</summary>")
+    assert before.count("<details>") == 2
     row = next(line for line in before.splitlines() if line.startswith(f"| {entry.record.case.id}"))
     assert "| mi300x | **REGRESSED** | 1.080 | 1.076 to 1.084 | 2026-11-18 (+8.0%) |" in row
     assert "8.0% slower than 5 baseline processes" in row
@@ -245,11 +368,12 @@ def test_an_error_shows_what_its_worker_said_last():
     assert "&lt;script&gt;" in html
 
 
-def test_an_unfinished_run_and_missing_hardware_stand_above_the_failures():
-    """The night is less than it seems."""
-    before = as_markdown(nights.unfinished_night()).partition("### Failed")[0]
-    assert "**run 0d0d0d0d on mi250x has not come to its end**" in before
-    assert "**not measured this night**: mi210" in before
+def test_an_unfinished_run_and_missing_hardware_are_told():
+    """The night is less than it seems: the sentence says so, and the details which."""
+    markdown = as_markdown(nights.unfinished_night())
+    assert "did not finish" in above(markdown)[0]
+    assert "**run 0d0d0d0d on mi250x has not come to its end**" in markdown
+    assert "**not measured this night**: mi210" in markdown
 
 
 def test_what_was_left_out_is_told():

@@ -235,6 +235,42 @@ def test_checks_can_be_left_out(tmp_path):
     assert case.sampling == Sampling(checks=False)
 
 
+RENAMED = """
+[gate.renamed_from]
+"resnet18-b4-fp32-eager-infer" = {old}
+[[gate.networks]]
+network = "resnet18"
+batch_size = [4, 8]
+"""
+
+
+def test_a_case_says_what_it_was_called_before(tmp_path):
+    """So that its past is found; the others had no other name."""
+    cases = read(tmp_path, RENAMED.format(old='"old-name"'))["gate"]
+    assert [case.renamed_from for case in cases] == ["old-name", ""]
+
+
+@pytest.mark.parametrize(
+    ("old", "why"),
+    [
+        ('"resnet18-b8-fp32-eager-infer"', "which is a case of this tier still"),
+        ('"a/b"', "an id has to be"),
+        ("4", "an id has to be"),
+    ],
+)
+def test_a_name_that_cannot_have_been_is_refused(tmp_path, old, why):
+    """With the table and the case."""
+    with pytest.raises(MatrixError, match=f"gate.renamed_from: resnet18-b4-.*{why}"):
+        read(tmp_path, RENAMED.format(old=old))
+
+
+def test_a_renamed_case_has_to_be_there(tmp_path):
+    """A typing error would lose the past in silence."""
+    text = RENAMED.format(old='"old-name"').replace("b4-fp32-eager", "b5-fp32-eager", 1)
+    with pytest.raises(MatrixError, match="unknown key 'resnet18-b5-fp32-eager-infer'; did you"):
+        read(tmp_path, text)
+
+
 def test_a_tier_that_extends_another_has_its_cases_first(tmp_path):
     """They stay cases of the tier that declared them."""
     text = """
@@ -308,6 +344,14 @@ def test_one_value_of_every_axis_is_one_case_with_the_id_that_a_matrix_gives_it(
             {"network": "resnet50", "batch_size": 1, "precision": "int8", "task": "train"},
             "precision int8 is for inference",
         ),
+        (
+            {"network": "resnet50", "batch_size": 1, "artifacts": True},
+            "artifacts fill the cold caches of one process; set cold = true",
+        ),
+        (
+            {"network": "resnet50", "batch_size": 1, "artifacts": True, "cold": True, "ranks": 2},
+            "artifacts fill the cold caches of one process; set cold = true, and ranks to 1",
+        ),
     ],
 )
 def test_values_that_are_no_case_are_refused_by_name(values, expected):
@@ -324,6 +368,7 @@ def test_values_that_are_no_case_are_refused_by_name(values, expected):
         ('compile_mode = "default"\ncompile_options = "' + "o" * 60 + '"', "default-options."),
         ('task = "train"\noptimizer_every = 4', "eager-train-opt4"),
         ("cold = true", "-eager-infer-cold"),
+        ("cold = true\nartifacts = true", "-eager-infer-cold-artifacts"),
         ("ranks = 2\ncold = true", "-x2-cold"),
     ],
 )
@@ -406,7 +451,8 @@ TABLE = "gate.networks, table 1"
             (
                 f"{TABLE}: unknown key 'mode'; there is sampling, limits, time_limit_s, exclude, "
                 "network, batch_size, precision, memory_format, image_size, compile_mode, "
-                "compile_options, task, optimizer_every, ranks, strong, threads, cold"
+                "compile_options, task, optimizer_every, ranks, strong, threads, cold, "
+                "artifacts"
             ),
         ),
         (

@@ -524,7 +524,7 @@ def test_what_is_no_address_is_refused_without_repeating_it(url, said):
     """It may be the secret with a slip of the pen."""
     assert not notify(night(nights.regressed()), url, before=ANYTHING, say=said.append)
     (line,) = said
-    assert line.startswith("the news were not delivered: the address ")
+    assert line.startswith("the news was not delivered: the address ")
     assert SECRET not in line
 
 
@@ -555,7 +555,7 @@ def test_a_mistake_of_ours_costs_the_night_nothing(said, monkeypatch):
     """Not even the traceback, which would hold the address."""
     monkeypatch.setattr(news, "body", lambda *_args: 1 / 0)
     assert not notify(night(nights.error()), f"http://x/{SECRET}", before=ANYTHING, say=said.append)
-    assert said == ["the news were not delivered: ZeroDivisionError"]
+    assert said == ["the news was not delivered: ZeroDivisionError"]
 
 
 # ---- shapes -----------------------------------------------------------------------------
@@ -588,7 +588,7 @@ def test_the_shape_can_be_named(said):
         assert set(hook.document) == {"type", "attachments"}
         arguments = {"before": ANYTHING, "say": said.append}
         assert not notify(night(nights.error()), hook.url, shape="irc", **arguments)
-    assert said == ["the news were not delivered: 'irc' is no shape; there is json, slack, teams"]
+    assert said == ["the news was not delivered: 'irc' is no shape; there is json, slack, teams"]
 
 
 def test_the_plain_shape_is_what_the_docs_say():
@@ -762,7 +762,7 @@ def test_the_command_ends_well_where_nobody_takes_the_news(report, tmp_path):
     with serving(404) as hook:
         status, printed = report("--notify", hook.url, "--markdown", "comment.md")
     assert status == 0
-    assert "the news were not delivered: it answered 404" in printed
+    assert "the news was not delivered: it answered 404" in printed
     assert SECRET not in printed
     assert "**ERROR**" in (tmp_path / "comment.md").read_text()
 

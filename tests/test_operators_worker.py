@@ -28,7 +28,11 @@ CPU = torch.device("cpu")
 AT_ONCE = Sampling(warmup_s=0, warmup_max_s=0, iterations=2, max_iterations=2, measure_s=0)
 TINY: dict[str, tuple[str, str]] = {
     "gemm": ("16-8-12", ""),
+    "grouped_gemm": ("12-8-16", "3"),
     "sdpa": ("b2h2s8d4", ""),
+    "sdpa_decode": ("b2h4s8d4", "2"),
+    "rope": ("2-3-4-8", ""),
+    "topk": ("6-8", "3"),
     "conv2d": ("2-4-6-6", "8-4-3-3"),
     "batch_norm": ("2-3-4-4", ""),
     "embedding": ("10-4", "3-2"),
@@ -87,13 +91,25 @@ def test_every_operator_runs_and_its_answer_is_near_fp64s(op: str, direction: st
     assert numerics.max_abs_diff < 1e-5
 
 
-@pytest.mark.parametrize("op", ["add", "gemm", "sdpa", "conv2d", "softmax", "batch_norm"])
+@pytest.mark.parametrize(
+    "op", ["add", "gemm", "sdpa", "conv2d", "softmax", "batch_norm", "rms_norm", "rope"]
+)
 def test_a_shorter_precision_is_held_against_fp32(op: str) -> None:
     """It is near, and not the same."""
     numerics = built(tiny(op, precision="bf16")).numerics()
     assert numerics is not None
     assert numerics.cosine is not None
     assert 0.999 < numerics.cosine < 1
+
+
+@pytest.mark.parametrize("op", ["sdpa", "sdpa_decode"])
+def test_attention_is_whose_the_case_says(op: str) -> None:
+    """And a skip where torch has none of that kind for the device."""
+    numerics = built(tiny(op, backend="math")).numerics()
+    assert numerics is not None
+    assert numerics.cosine == pytest.approx(1)
+    with pytest.raises(UnsupportedError, match="this torch cannot: No viable backend"):
+        built(tiny(op, backend="cudnn")).step()
 
 
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])

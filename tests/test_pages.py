@@ -1,9 +1,11 @@
 """What a page is about, and the page's text; what a browser makes of it is in test_browser."""
 
+import base64
 import html.parser
 import json
 import math
 import re
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,13 +13,20 @@ import builders
 import nights
 import pytest
 
-from bench_lib.model import Hardware, Quarantine, Status, Verdict
+from bench_lib.environment.commits import Checkout, Commit
+from bench_lib.formulas.roofline import Reached
+from bench_lib.model import Acknowledged, Hardware, Quarantine, Status, Verdict
+from bench_lib.profiling import kernels
+from bench_lib.report import console
 from bench_lib.report import html as pages
+from bench_lib.report.findings import commands
 from bench_lib.report.night import Night, gather
-from bench_lib.report.plots import Series, band, comparisons
+from bench_lib.report.plots import Series, band, comparisons, placed
+from bench_lib.report.strip import SIGNS, severity, strip
 from bench_lib.storage import baselines
 from bench_lib.storage.archive import Archive
 from bench_lib.storage.history import HistoryError
+from bench_lib.verdict.incidents import State
 
 
 class _Reader(html.parser.HTMLParser):
@@ -52,13 +61,7 @@ class _Reader(html.parser.HTMLParser):
 
     @property
     def data(self):
-        return json.loads(self.scripts[0])
-
-
-@pytest.fixture(autouse=True)
-def _without_plotly(monkeypatch):
-    """Leave the five megabytes out of pages that no browser opens."""
-    monkeypatch.setattr(pages, "_plotly", lambda: "/* plotly */")
+        return json.loads(zlib.decompress(base64.b64decode(self.scripts[0], validate=True)))
 
 
 def _page(night: Night) -> _Reader:
@@ -390,6 +393,36 @@ def test_a_case_of_the_night_before_that_is_gone_is_named(tmp_path) -> None:
     assert gone in night.left_out
 
 
+def test_a_renamed_case_keeps_its_past(tmp_path) -> None:
+    """Under the name that the matrix says it had; the old one is not missed."""
+    _run(tmp_path, nights.make_entry(nights.make_case("old")), ago=2)
+    _run(tmp_path, nights.make_entry(nights.make_case("old")), ago=1)
+    case = nights.make_case("new", renamed_from=nights.make_case("old").id)
+    _run(tmp_path, nights.make_entry(case))
+    night = _gather(tmp_path)
+    (entry,) = night.entries
+    assert entry.record.case.id == case.id
+    assert [point.time for point in entry.points] == [nights.stamp(ago) for ago in (2, 1, 0)]
+    assert night.left_out == []
+
+
+def test_older_acceptances_are_told_by_the_nights_that_failed(tmp_path) -> None:
+    """They are what values are accepted after."""
+    dates = {2: "2026-09-01T00:00:00Z", 1: None, 0: "2026-11-01T00:00:00Z"}
+    for ago, date in dates.items():
+        entry = nights.regressed()
+        record = replace(entry.record, baseline_accepted=date)
+        _run(tmp_path, replace(entry, record=record), ago=ago)
+    (entry,) = _gather(tmp_path).entries
+    assert entry.acceptances == [dates[2], dates[0]]
+    told = Series({}).of(replace(entry, baseline=nights.make_baseline()))["a"]
+    assert told == [
+        [dates[0], ""],
+        [nights.stamp(20), "after the upgrade"],
+        [dates[2], ""],
+    ]
+
+
 def test_hardware_that_was_never_seen_is_named(tmp_path) -> None:
     """Its cases have nothing to be held against."""
     _run(tmp_path, nights.make_entry(), ago=1)
@@ -430,11 +463,11 @@ def test_failing_entries_come_first_the_gravest_before(tmp_path) -> None:
 
 
 def test_a_history_is_short_numbers_and_places() -> None:
-    """Microseconds with five digits; runs are written once for all cases."""
-    points = nights.make_points(3, noise=0.0, median_s=0.00812345678)
+    """Ten-thousandths of the first, in microseconds; runs are written once for all cases."""
+    points = nights.make_points(3, noise=0.0, median_s=0.00812345678, steps=[(2, 1.05)])
     series = Series({})
     one, other = (series.of(nights.make_entry(points=points)) for _ in range(2))
-    assert one["y"] == [8123.5] * 3
+    assert (one["y"], one["d"]) == (8123.5, [0, 0, 500])
     assert one["w"] == other["w"] == 0
     assert series.shared()["walks"] == [(0, 1, 2)]
 
@@ -443,7 +476,7 @@ def test_a_point_that_is_no_number_is_left_out() -> None:
     """A file may hold anything."""
     points = nights.make_points(3)
     points[1] = replace(points[1], log_median=math.nan)
-    assert len(Series({}).of(nights.make_entry(points=points))["y"]) == 2
+    assert len(Series({}).of(nights.make_entry(points=points))["d"]) == 2
 
 
 def test_a_new_commit_alone_is_no_change_of_the_environment() -> None:
@@ -599,10 +632,10 @@ def test_a_name_that_is_markup_stays_text(name: str) -> None:
     assert len(odd.scripts) == len(fine.scripts)
     assert " ".join(name.split()) in odd.text
     assert odd.data["rows"][0]["case"] == name
-    assert not {"<", ">", "\u2028"} & set(odd.scripts[0])
 
 
 _OF_FAILURES = {"article", "details", "summary", "h3", "h4", "i", "pre", "dl", "dt", "dd", "b"} | {
+    *("code", "button", "h2", "ol", "li", "small"),
     *("figure", "figcaption", "select", "option", "strong", "section", "div", "table", "td"),
 }
 
@@ -613,7 +646,7 @@ def test_nothing_is_loaded_and_only_our_scripts_run() -> None:
     policies = [a["content"] for t, a in page.tags if a.get("http-equiv")]
     assert policies[0].startswith("default-src 'none'; script-src 'sha256-")
     assert "unsafe-inline' ; script" not in policies[0]
-    assert len(re.findall("'sha256-", policies[0])) == 2
+    assert len(re.findall("'sha256-", policies[0])) == 1
     for tag, attributes in page.tags:
         assert tag not in ("link", "img", "iframe", "object")
         assert "src" not in attributes
@@ -639,10 +672,10 @@ def test_every_night_has_a_page(night: Night) -> None:
 
 
 def test_a_page_of_nothing_says_what_was_left_out() -> None:
-    """And needs no plotting library."""
-    text = pages.page(nights.empty_night())
-    assert "no runs in history" in text
-    assert "/* plotly */" not in text
+    """And holds no data."""
+    page = _page(nights.empty_night())
+    assert "no runs in history" in page.text
+    assert len(page.scripts) == 1
 
 
 def test_what_was_left_out_is_shown() -> None:
@@ -681,6 +714,200 @@ def test_verdicts_in_every_unit_are_readable() -> None:
     assert shown(0.0123, "", "stability") == "1.2%"
     assert shown(0.0123, "", "numerics") == "0.0123"
     assert shown(None, "s") == ""
+
+
+# --- the first screen ----------------------------------------------------------------------
+
+
+def test_the_first_screen_says_since_when_and_why() -> None:
+    """By the incident with most cases, else by the first failure."""
+    failed = [nights.regressed(), nights.regressed(nights.make_case("vit_b_16"))]
+    alone = nights.make_incident(failed[0], since=nights.stamp(), kernels=[], changes=[])
+    night = nights.make_night(failed, incidents=[alone, nights.make_incident(*failed)])
+    assert pages._why(night) == (
+        "Since 15 Nov 2026: GEMM MT128x128x32 → MT64x64x32 after "
+        "torch 2.9.0+rocm7.0 -> 2.10.0+rocm7.1 and 1 more (and 1 other incident)"
+    )
+    assert pages._why(replace(night, incidents=[])) == (
+        "Since 18 Nov 2026: torch 2.9.0+rocm7.0 -> 2.10.0+rocm7.1; rocm 7.0.1 -> 7.1.0"
+    )
+    assert pages._why(nights.make_night([nights.make_entry()])) == ""
+
+
+def test_an_incident_tells_its_cases_its_cause_and_its_commands() -> None:
+    """Each under an address of its own, which the case's article gives too."""
+    entry = nights.regressed()
+    known = Acknowledged("upstream knows", nights.stamp(), "somebody")
+    incident = nights.make_incident(entry, acknowledged=known, state=State.ACKNOWLEDGED)
+    page = _page(nights.make_night([entry], incidents=[incident]))
+    ids = [attributes.get("id") for _, attributes in page.tags]
+    links = [attributes.get("href") for tag, attributes in page.tags if tag == "a"]
+    name = f"case/mi300x/{entry.record.case.id}"
+    assert ids.count("incident/1c1d3e71") == ids.count(name) == 1
+    assert links.count("#incident/1c1d3e71") == 2
+    assert links.count(f"#{name}") == 3  # incident, strip, article
+    for words in (incident.title, "acknowledged by somebody: upstream knows", "rocm 7.0.1 ->"):
+        assert words in page.text
+    assert all(command in page.text for command in incident.commands)
+
+
+def test_an_incident_that_ended_stands_below_what_fails() -> None:
+    """Nothing that is healthy is above what is not."""
+    ended = nights.make_incident(nights.make_entry(), state=State.ENDED, ended=nights.stamp())
+    text = _page(nights.make_night(incidents=[ended])).text
+    assert text.index("All cases") < text.index(f"Ended: {ended.title}")
+
+
+def test_nothing_healthy_stands_above_what_is_not() -> None:
+    """In the table, and in each row of the strip; an excused failure comes after the others."""
+    page = _page(nights.make_night())
+    statuses = [row["status"] for row in page.data["rows"]]
+    assert statuses == [
+        *("ERROR", "REGRESSED", "REGRESSED", "INVALID", "NO_BASELINE", "SUSPECT", "NOISY"),
+        *("IMPROVED", "OK"),
+    ]
+    found = strip(nights.example_night().entries)
+    ranks = [min(severity(e) for cells in row.cells for e in cells) for row in found.rows]
+    assert ranks == sorted(ranks)
+
+
+def test_every_case_is_a_cell() -> None:
+    """By precision and mode in their order; of many networks those with the worst are named."""
+    entries = nights.example_night().entries
+    found = strip(entries)
+    assert sum(len(cells) for row in found.rows for cells in row.cells) == len(entries)
+    assert found.precisions == [("fp32", 3), ("fp16", 3), ("bf16", 3)]
+    assert found.modes[:3] == ["eager", "default", "max-autotune"]
+    assert found.rows[0].name == "convnext_tiny"
+    many = [nights.make_entry(nights.make_case(f"n{number:02}")) for number in range(40)]
+    many[30] = nights.regressed(nights.make_case("n30"))
+    rows = strip(many).rows
+    assert [(row.name, len(row.cells[0]) + len(row.cells[-1])) for row in rows] == [
+        ("n30", 2),
+        ("39 others", 78),
+    ]
+
+
+def test_signs_differ() -> None:
+    """A cell can be read without its colour."""
+    assert len(set(SIGNS.values())) == len(SIGNS) == len(Status) + 1
+
+
+# --- what a case says besides --------------------------------------------------------------
+
+
+def test_a_column_says_how_close_a_case_is_to_what_its_device_can_do() -> None:
+    """By whichever ceiling is nearer."""
+    entry = nights.make_entry()
+    at = placed(entry)
+    assert at is not None
+    assert at.reached == Reached(at.traffic_share, "memory", at_least=False)
+    (row,) = _page(nights.make_night([entry])).data["rows"]
+    assert row["cells"]["reached"] == f"{at.traffic_share:.0%} memory"
+    bare = nights.make_entry(hardware=Hardware(vendor="amd", name="new", key="new"))
+    assert _page(nights.make_night([bare])).data["rows"][0]["cells"]["reached"] == ""
+
+
+def test_a_rate_of_another_time_than_the_median_is_explained() -> None:
+    """Time between iterations counts for the one and not for the other."""
+    entry = nights.make_entry(median_s=0.5)
+    measured = entry.accepted[0]
+    slow = replace(measured, wall_s=9 * sum(measured.iteration_s))
+    attempt = replace(entry.record.attempts[0], measurement=slow)
+    waits = replace(entry, record=replace(entry.record, attempts=[attempt]))
+    rows = _page(nights.make_night([waits])).data["rows"]
+    assert rows[0]["waits"] == "4.5 s a step by the wall clock"
+    usual = replace(measured, wall_s=1.1 * sum(measured.iteration_s))
+    attempt = replace(attempt, measurement=usual)
+    fine = replace(entry, record=replace(entry.record, attempts=[attempt]))
+    assert _page(nights.make_night([fine])).data["rows"][0]["waits"] == ""
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("8.0% slower", "Nobody looked into the step's kernels"),
+        (f"8.0% slower; {kernels.not_seen('the trace has none')}", "known: the trace has none"),
+    ],
+)
+def test_a_profiler_that_saw_nothing_is_not_nobody(reason: str, words: str) -> None:
+    """The run says of it what it saw."""
+    entry = nights.make_entry(status=Status.REGRESSED, ratio=1.08, reason=reason)
+    text = _page(nights.make_night([entry])).text
+    assert words in text
+    assert ("Nobody looked" in text) == ("Nobody" in words)
+
+
+def test_commands_are_there_to_copy() -> None:
+    """Those that a case can use."""
+
+    def told(entry) -> list[str]:
+        return [what for what, _ in commands(entry)]
+
+    every = ["Measure again", "Profile", "Accept these values", "Quarantine", "Find the change"]
+    assert told(nights.regressed()) == every
+    assert told(nights.error()) == ["Measure again", "Profile", "Quarantine"]
+    assert told(nights.make_entry()) == ["Measure again", "Profile"]
+    assert told(nights.improved()) == every[:3]
+    case_id = nights.regressed().record.case.id
+    lines = dict(commands(nights.regressed()))
+    assert lines["Find the change"] == f"bench-lib bisect {case_id} --good last-ok"
+    assert (
+        lines["Measure again"] == f"pytest 'perf_tests/test_networks.py::test_network[{case_id}]'"
+    )
+
+
+class _Repository(Checkout):
+    """A checkout that knows one commit."""
+
+    known = Commit("b" * 40, "Tiles: half as wide", "A. Author", nights.stamp(4), "https://h/b")
+
+    def __init__(self) -> None:
+        super().__init__(Path("/nowhere"))
+
+    def between(self, old: str, new: str) -> list[Commit]:
+        return [self.known] if (old, new) == ("a" * 12, "b" * 12) else []
+
+    def commit(self, name: str) -> Commit | None:
+        return None
+
+
+def test_commits_have_subject_author_and_a_link() -> None:
+    """Where the checkout has them; elsewhere the hashes stand among what changed."""
+    entry = nights.regressed()
+    words = [*nights.UPGRADE, f"commit {'a' * 12} -> {'b' * 12}"]
+    night = nights.make_night([replace(entry, moved=[replace(entry.moved[0], environment=words)])])
+    page = _Reader(pages.page(night, _Repository()))
+    assert "bbbbbbbbbb Tiles: half as wide A. Author, 16 Nov 2026" in page.text
+    assert ("a", "https://h/b") in [(tag, a.get("href")) for tag, a in page.tags]
+    assert "Tiles: half" not in _page(night).text
+
+
+@pytest.mark.parametrize(
+    ("ratio", "words"), [(0.9996, "0.0%"), (1.0004, "0.0%"), (1.08, "+8.0%"), (0.92, "-8.0%")]
+)
+def test_no_change_has_no_sign(ratio: float, words: str) -> None:
+    """``-0.0%`` is no figure."""
+    assert pages.percent(ratio) == words
+    assert console.summary_rows([nights.make_entry(ratio=ratio).record])[0][3] == words
+
+
+@pytest.mark.parametrize(("cases", "most"), [(60, 500_000), (2_800, 1_500_000)])
+def test_a_page_is_small(cases: int, most: int) -> None:
+    """With 90 nights, seven metrics and some failures; a browser opens it in half a second."""
+    names = [(f"network_{number}", precision) for number in range(cases) for precision in ("fp16",)]
+    entries = []
+    for number, (network, precision) in enumerate(names):
+        case = nights.make_case(network, 64, precision)
+        entry = nights.regressed(case) if number % 117 == 0 else nights.make_entry(case)
+        points = nights.make_points(90, 0.002 * (1 + number % 37), case=case, seed=number)
+        verdicts = [
+            replace(entry.record.verdicts[0], metric=metric, value=number / 7, reason=f"{number}%")
+            for metric in ("throughput", "memory", "tail", "stability", "numerics", "compile_time")
+        ]
+        record = replace(entry.record, verdicts=[*entry.record.verdicts, *verdicts])
+        entries.append(replace(entry, points=points, record=record))
+    assert len(pages.page(nights.make_night(entries)).encode()) < most
 
 
 # --- parameters of anybody's ---------------------------------------------------------------

@@ -181,6 +181,18 @@ def test_hardware_without_a_baseline_is_told_how_it_gets_one() -> None:
     assert hints(nights.make_night([enough])) == [accepted]
 
 
+def test_values_that_accept_would_refuse_are_not_to_be_accepted() -> None:
+    """Measure again instead; cases of several runs are one hint."""
+    new = nights.no_baseline()
+    (attempt,) = new.record.attempts
+    measured = replace(attempt.measurement, iteration_s=[0.008, 0.012] * 10)
+    attempts = [replace(attempt, measurement=measured, process=number) for number in range(5)]
+    shaken = replace(new, record=replace(new.record, attempts=attempts))
+    words = "mi300x: 2 cases without a baseline: bench-lib baseline record --reason"
+    (told,) = hints(nights.make_night([shaken, replace(shaken, run_id="ffffffff")]))
+    assert told == f"{words} 'first baseline'"
+
+
 def test_what_a_run_that_was_killed_has_measured_can_be_compared() -> None:
     """It has no verdicts, and nobody need measure it again to see."""
     torn = nights.make_run(ended=None, exit_status=None, cases=5)
@@ -201,9 +213,8 @@ def test_a_good_night_has_no_hints() -> None:
     assert hints(nights.make_night([nights.make_entry()])) == []
 
 
-def test_page_and_markdown_have_the_hints(monkeypatch) -> None:
+def test_page_and_markdown_have_the_hints() -> None:
     """As the terminal and the message have."""
-    monkeypatch.setattr(html, "_plotly", lambda: "/* plotly */")
     night = eight(3)
     assert "look at that device first" in markdown.as_markdown(night)
     page = html.page(night)

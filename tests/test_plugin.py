@@ -8,6 +8,7 @@ import html
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+import duckdb  # noqa: F401 - as scipy below
 import pytest
 import scipy.special  # noqa: F401 - or a run here would import it, and the next one again
 import screen
@@ -83,6 +85,7 @@ engine.HeldDevice = held_class({script}, Path(__file__).parent / "locks"{seen})
 """
 
 TEST_FILE = """
+import duckdb  # noqa: F401 - as scipy below
 import pytest
 
 @pytest.mark.perf_cases("factory")
@@ -133,7 +136,8 @@ def suite(pytester):
 
     def make(script="{}", devices="[CPU]", matrix=MATRIX, seen=()):
         pytester.makeini(
-            "[pytest]\nperf_paths = perf_tests\nfilterwarnings = error\n"
+            "[pytest]\nperf_paths = perf_tests\nfilterwarnings =\n    error\n"
+            "    ignore:Benchmarks are automatically disabled\n"  # before pytest-benchmark 5.3
             "addopts = --strict-markers --strict-config\n"
         )
         pytester.mkdir("perf_tests")
@@ -202,7 +206,7 @@ def test_a_first_run_passes_and_says_how_to_make_a_baseline(suite, pytester):
             "case *status *median*",
             "alpha *NO_BASELINE*10 ms*",
             "history: history/*_cpu-test-2c_*.jsonl",
-            "next: pytest *perf_tests --perf-processes 5 && bench-lib baseline accept --run *",
+            'next: bench-lib baseline record --reason "first baseline" -- -p no:hypothesispytest *',
             "run * on cpu-test-2c: 2 NO_BASELINE",
         ]
     )
@@ -243,6 +247,8 @@ def test_a_regression_fails_its_own_test_once_with_the_reason(suite, pytester):
     assert by_name["test_step[beta]"].find("failure") is None
     assert properties_of(by_name["test_step[alpha]"])["perf_status"] == "REGRESSED"
     assert properties_of(by_name["test_step[beta]"])["perf_status"] == "OK"
+    incident = properties_of(by_name["test_step[alpha]"])["perf_incident"]
+    assert f"perf_incident[{incident}]" in (pytester.path / "junit.xml").read_text()
 
 
 def test_a_regression_is_looked_into_once_and_names_its_kernels(suite, pytester):
@@ -523,6 +529,31 @@ def test_what_the_device_cannot_do_is_a_skip_with_the_reason(suite):
     result = suite("{'alpha': ['TF32 exists on GPUs only']}")("-rs")
     result.assert_outcomes(passed=1, skipped=1)
     result.stdout.fnmatch_lines(["SKIPPED*TF32 exists on GPUs only"])
+    result.stdout.fnmatch_lines(["alpha: SKIPPED: TF32 exists on GPUs only"])
+
+
+def test_a_tier_without_a_case_names_those_that_have_some(suite):
+    """No test runs; pytest alone would not say why."""
+    result = suite()("--perf-tier", "nightly")
+    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    result.stdout.fnmatch_lines(
+        ["no case of tier nightly in perf_tests/matrix.toml; it has smoke, gate: --perf-tier *"]
+    )
+
+
+@pytest.mark.parametrize("words", [("--perf-confrim", "3"), ("--perf-confrim=3",)])
+def test_a_misspelt_option_gets_a_suggestion(suite, words):
+    """A usage error, as pytest itself makes of it."""
+    result = suite()(*words)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--perf-confrim; did you mean --perf-confirm?"])
+
+
+def test_an_option_like_no_other_is_left_to_pytest(suite):
+    """It may be another plugin's."""
+    result = suite()("--perf-zzz")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "did you mean" not in result.stderr.str()
 
 
 def test_the_tier_fits_the_machine_and_can_be_chosen(suite):
@@ -730,6 +761,32 @@ def test_each_case_of_a_test_is_a_benchmark_of_its_own(suite, pytester):
     assert names == ["test_both", "test_both[two]"]
 
 
+TASKS = """
+[[gate.language_models]]
+network = "llama-tiny"
+batch_size = 1
+length = 8
+task = ["train", "infer", "prefill", "decode"]
+
+[[gate.factory]]
+id = "own"
+target = "steps:step"
+params = { task = "embed" }
+"""
+
+
+def test_a_case_is_chosen_by_its_task_where_only_known_markers_are_allowed(suite, pytester):
+    """A workload of one's own may have a task of another name, which is no marker."""
+    run = suite(devices="gpus(1)", matrix=TASKS)
+    pytester.path.joinpath("perf_tests", "test_models.py").write_text(
+        TEST_FILE.replace("factory", "language_models")
+    )
+    run("--collect-only", "-q").stdout.fnmatch_lines(["5 tests collected*"])
+    for task in ("train", "infer", "prefill", "decode"):
+        found = run("--collect-only", "-q", "-m", task)
+        found.stdout.fnmatch_lines([f"*llama-tiny-*-{task}]", "1/5 tests collected*"])
+
+
 NETWORKS = """
 [[gate.networks]]
 network = ["resnet18", "resnet50"]
@@ -882,6 +939,7 @@ ANSWERS = {answers}
 """
 SEVERAL = "".join(f'[[gate.factory]]\nid = "case-{i}"\ntarget = "steps:step"\n' for i in range(4))
 TWO = """
+import duckdb  # noqa: F401 - as scipy below
 import pytest
 from bench_lib.model import Case, Launch
 
@@ -1144,11 +1202,22 @@ def test_collecting_needs_neither_torch_nor_a_worker():
     assert "test_network[resnet18-b4-fp32-96px-eager-infer]" in done.stdout
 
 
-def test_the_next_step_is_this_very_command_with_five_processes(suite):
+def test_the_next_step_is_one_command_that_records_what_this_one_measured(suite):
     """Options that choose cases and folders are kept, so that it can be pasted."""
     result = suite()("-k", "alpha", "--perf-history", "mine", "--perf-processes", "2")
+    (step,) = [line for line in result.outlines if line.startswith("next: ")]
+    loaded = shlex.join(LOAD)
+    assert step == (
+        "next: bench-lib baseline record --history mine "
+        f'--reason "first baseline" -- {loaded} -k alpha'
+    )
+
+
+def test_the_next_step_names_paths_that_are_not_the_usual_ones(suite):
+    """First, as ``record`` knows them."""
+    result = suite()("perf_tests/test_steps.py::test_step[alpha]", "--perf-processes=3")
     result.stdout.fnmatch_lines(
-        ["next: pytest *-k alpha --perf-history mine --perf-processes 5 && *--history mine *"]
+        ["next: bench-lib * -- perf_tests 'perf_tests/test_steps.py::test_step[[]alpha]' -p *"]
     )
 
 
@@ -1245,7 +1314,7 @@ def test_a_device_that_stays_shared_makes_its_cases_invalid_and_the_gate_red(sui
     run = suite("{'alpha': [[0.02] * 20]}", seen=[SHARED])
     result = run("-k", "alpha", "--perf-cool", "0", "--perf-strict")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["*alpha: INVALID run: shared with process 41 (rvs)*"])
+    result.stdout.fnmatch_lines(["INVALID alpha: run: shared with process 41 (rvs)*"])
     (record,) = runs_in(pytester)[0].records.values()
     assert record.status is Status.INVALID
     assert all(a.invalid and a.measurement is not None for a in record.attempts)
@@ -1450,8 +1519,70 @@ def test_ctrl_c_leaves_no_line_behind(suite, pytester):
     assert status == pytest.ExitCode.INTERRUPTED
     assert any("1 of 2" in line for line in lines_below(shown))
     assert [line for line in shown.lines if " of 2" in line] == []
-    assert "next: the run was interrupted; pytest" in "".join(shown.lines)
+    assert "interrupted: what was measured is judged and kept" in shown.lines
+    assert "next: pytest -p" in "".join(shown.lines)
     assert "--perf-processes=1" in "".join(shown.lines)  # the same once more
+
+
+def test_one_failing_case_takes_eight_lines_of_eighty_columns(suite, pytester):
+    """Its failure, its row, and its line of pytest's summary; words are not broken."""
+    suite("{'alpha': [[0.0105] * 20]}")
+    accept(pytester, "alpha", TEN_MS, kernels=KernelTable("x", 5, [Kernel("gemm_kernel", 1, 4e-3)]))
+    accept(pytester, "beta", TEN_MS)
+    status, shown = in_terminal(pytester, columns=80)
+    assert status == pytest.ExitCode.TESTS_FAILED
+    lines = shown.lines
+    first = next(i for i, line in enumerate(lines) if re.fullmatch("_+ test_step.alpha. _+", line))
+    last = next(i for i, line in enumerate(lines) if " performance " in line)
+    block = lines[first:last]
+    own = [line for line in lines[last:] if "alpha" in line and not line.startswith("run ")]
+    assert len([*block, *own]) <= 8, lines
+    assert block[1].startswith("REGRESSED alpha: latency: 5.0% slower than 5 baseline processes")
+    assert all(line.startswith("  ") for line in block[2:])
+    assert " ".join(line.strip() for line in block).endswith("GEMM gemm_kernel 4 ms → 5 ms, 1 call")
+    row, summary = own
+    assert row.startswith("alpha  REGRESSED")
+    assert summary == "REGRESSED perf_tests/test_steps.py::test_step[alpha] - latency: 5.0% slower"
+
+
+@pytest.mark.parametrize("columns", [80, 120, 200])
+def test_a_table_has_the_width_of_its_terminal(suite, monkeypatch, columns):
+    """A long name is cut only where there is no room; the status is always there."""
+    name = "a-case-" + "x" * 90
+    matrix = f'[[smoke.factory]]\nid = "{name}"\ntarget = "steps:step"\n'
+    monkeypatch.setenv("COLUMNS", str(columns))
+    heading, row = _table(suite(matrix=matrix)().outlines)
+    assert max(len(heading), len(row)) <= columns
+    assert "NO_BASELINE" in row
+    assert row.startswith(name) == (columns == 200)
+
+
+def _table(lines):
+    start = next(i for i, line in enumerate(lines) if line.startswith("case "))
+    return lines[start : start + 2]
+
+
+def test_a_reason_stands_once(suite, pytester):
+    """In pytest's section of failures, and where there is none, below the table."""
+    run = suite("{'alpha': [[0.0105] * 20], 'beta': [Fault('died', 'SIGABRT', 'measure', 'HSA')]}")
+    accept(pytester, "alpha", TEN_MS)
+    for arguments, lead in (((), "REGRESSED alpha: latency"), (("--tb=no",), "alpha: REGRESSED")):
+        # An incident names the cause of several cases, beside their own reasons.
+        lines = [line for line in run(*arguments).outlines if not line.startswith("incident ")]
+        (reason,) = [line for line in lines if "fresh processes agree" in line]
+        assert reason.startswith(lead)
+        assert len([line for line in lines if "died in measure: SIGABRT" in line]) == 1, lines
+
+
+def test_files_have_all_that_is_known_of_a_failure(suite, pytester):
+    """The terminal leaves out what is as it should be."""
+    run = suite("{'alpha': [[0.0105] * 20]}")
+    accept(pytester, "alpha", TEN_MS)
+    result = run("--junitxml=junit.xml")
+    result.stdout.no_fnmatch_line("*stability: OK*")
+    (failure,) = ET.parse(pytester.path / "junit.xml").iter("failure")
+    assert "  stability: OK: " in (failure.text or "")
+    assert failure.get("message") == "latency: 5.0% slower"
 
 
 def test_the_last_line_says_in_one_how_the_night_went(suite, pytester):
@@ -1636,6 +1767,7 @@ def test_allure_has_a_skip_that_was_decided_after_the_workers_ended(suite, pytes
 
 
 BAD_TEARDOWN = """
+import duckdb  # noqa: F401 - as scipy below
 import pytest
 @pytest.fixture(autouse=True)
 def bad_teardown(case):
@@ -1680,6 +1812,7 @@ def test_a_failure_in_a_case_ends_a_run_that_is_to_stop_at_the_first_failure(sui
 
 
 FOREIGN_FIXTURE = """
+import duckdb  # noqa: F401 - as scipy below
 import pytest
 
 @pytest.fixture
@@ -1690,6 +1823,7 @@ def test_theirs(perf):
     assert perf == 42
 """
 FOREIGN_PARAMETER = """
+import duckdb  # noqa: F401 - as scipy below
 import pytest
 
 @pytest.mark.parametrize("perf", [42])
@@ -1934,6 +2068,6 @@ def test_a_run_that_is_told_to_end_has_its_summary_and_its_last_line(suite, pyte
     )
     result = run()
     assert result.ret == status
-    result.stdout.fnmatch_lines(["next: the run was interrupted; *"])
+    result.stdout.fnmatch_lines(["interrupted: what was measured *", "next: pytest *"])
     (kept,) = runs_in(pytester)
     assert (list(kept.records), kept.exit_status, kept.finished) == (["alpha"], status, False)

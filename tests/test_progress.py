@@ -22,7 +22,7 @@ from bench_lib.plugin.progress import (
     Footer,
     ProgressLines,
     RunProgress,
-    State,
+    RunState,
     display,
     duration,
     in_words,
@@ -232,9 +232,9 @@ def test_devices_measure_at_the_same_time(clock):
     """It lasts as long as the one that has most to do."""
     counted = RunProgress(clock=clock)
     counted.begin("measuring", [["a"], ["b", "c"], []], Pace({"a": 1.0, "b": 2.0, "c": 3.0}))
-    assert counted.state() == State("measuring", 0, 3, ["a", "b"], 5.0)
+    assert counted.state() == RunState("measuring", 0, 3, ["a", "b"], 5.0)
     counted.finish("a")
-    assert counted.state() == State("measuring", 1, 3, ["b"], 5.0)
+    assert counted.state() == RunState("measuring", 1, 3, ["b"], 5.0)
 
 
 def test_a_phase_without_anything_to_do_is_not_shown():
@@ -254,7 +254,7 @@ def test_a_phase_has_a_pace_of_its_own(clock):
     clock.now += 100.0
     counted.finish("a")
     counted.begin("looking into kernels", [["a", "b"]])
-    assert counted.state() == State("looking into kernels", 0, 2, ["a"], None)
+    assert counted.state() == RunState("looking into kernels", 0, 2, ["a"], None)
 
 
 # ---- words ------------------------------------------------------------------------------
@@ -279,16 +279,16 @@ def test_a_duration_is_said_as_roughly_as_it_is_known(seconds, words):
 
 def test_what_is_left_has_its_time_of_day():
     """Which does not grow old while a case is measured; with the day where it is far off."""
-    state = State("measuring", 3, 9, [], 1500.0)
+    state = RunState("measuring", 3, 9, [], 1500.0)
     assert in_words(state, NOON) == "about 25 min left, until 12:25"
     assert in_words(state, NOON, short=True) == "about 25 min left"
-    far = State("measuring", 3, 9, [], 13 * 3600.0)
+    far = RunState("measuring", 3, 9, [], 13 * 3600.0)
     assert in_words(far, NOON) == "about 13 h 0 min left, until Sat 01:00"
-    assert in_words(State("measuring", 3, 9, [], None), NOON) == ""
-    assert in_words(State("measuring", 9, 9, [], 0.0), NOON) == ""
+    assert in_words(RunState("measuring", 3, 9, [], None), NOON) == ""
+    assert in_words(RunState("measuring", 9, 9, [], 0.0), NOON) == ""
 
 
-LONG = State("measuring", 3, 12, ["resnet50-b64-fp16-nhwc-max-autotune-infer"], 1500.0)
+LONG = RunState("measuring", 3, 12, ["resnet50-b64-fp16-nhwc-max-autotune-infer"], 1500.0)
 
 
 def test_a_line_holds_phase_count_time_and_case():
@@ -305,7 +305,7 @@ def test_a_line_holds_phase_count_time_and_case():
 @given(st.integers(1, 200), st.integers(0, 3))
 def test_a_line_is_never_wider_than_the_terminal(width, devices):
     """One that wraps could not be cleared."""
-    state = State("looking into kernels", 10, 10000, ["a-long-id" * 9] * devices, 4e6)
+    state = RunState("looking into kernels", 10, 10000, ["a-long-id" * 9] * devices, 4e6)
     line = rendered(state, width, in_words(state, NOON), colour=False)
     assert len(line) <= width
     assert "\n" not in line
@@ -334,7 +334,7 @@ def test_a_log_gets_a_line_a_minute_and_later_one_in_five(clock):
     begin = clock.now
     times = []
     for step in range(120):
-        log.show(State("measuring", step, 120, [], None))
+        log.show(RunState("measuring", step, 120, [], None))
         if len(said) > len(times):
             times.append(clock.now - begin)
         clock.now += 20.0
@@ -346,10 +346,10 @@ def test_a_log_is_told_at_once_of_what_will_last(clock):
     """With how long, where that is known; the next phase speaks for itself."""
     said = []
     log = ProgressLines(said.append, clock=clock, now=lambda: NOON)
-    log.show(State("measuring", 0, 2, [], 1500.0))
-    log.show(State("measuring", 1, 2, [], 700.0))
-    log.show(State("looking again", 0, 1, [], 30.0))
-    log.show(State("looking into kernels", 0, 1, [], None))
+    log.show(RunState("measuring", 0, 2, [], 1500.0))
+    log.show(RunState("measuring", 1, 2, [], 700.0))
+    log.show(RunState("looking again", 0, 1, [], 30.0))
+    log.show(RunState("looking into kernels", 0, 1, [], None))
     assert said == ["measuring: 0 of 2 done, about 25 min left, until 12:25"]
 
 
@@ -393,7 +393,7 @@ def footer_on(writer):
     return Footer(writer, stream_of(writer), now=lambda: NOON)
 
 
-SHORT = State("measuring", 1, 4, ["alpha"], 120.0)
+SHORT = RunState("measuring", 1, 4, ["alpha"], 120.0)
 WORDS = "measuring  1 of 4  about 2 min left, until 12:02  alpha"
 
 
@@ -487,7 +487,7 @@ def test_what_is_captured_is_left_alone(writer):
 def test_a_terminal_without_such_letters_gets_others(writer):
     """As under LC_ALL=C."""
     stream_of(writer).encoding = "ascii"
-    state = State("measuring", 1, 4, ["alpha" * 20], None)
+    state = RunState("measuring", 1, 4, ["alpha" * 20], None)
     footer_on(writer).show(state)
     (line,) = screen_of(writer).lines
     assert line.isascii()

@@ -97,6 +97,7 @@ def test_ranks_of_another_launcher_than_torchrun_are_measured_as_one(
 def together() -> list[Answer]:
     """Measure a case of every kind in one launch of torchrun, because it takes long to start."""
     model = {"network": "lm-tiny", "batch_size": 1, "length": 16, "precision": "fp32"}
+    prompt = {"network": "llama-tiny", "batch_size": 3, "length": 15, "precision": "fp32"}
     loaded = {"feed": "loader", "workers": 1}
     batch = [
         two_ranks("network", network="squeezenet1_1", batch_size=2, image_size=32, task="train"),
@@ -104,6 +105,9 @@ def together() -> list[Answer]:
         collective_case(two_ranks(""), op="all_gather", bytes="4K", in_place=True, ranks=2),
         two_ranks("language_model", **model, parallel="fsdp2"),
         two_ranks("language_model", **model),
+        two_ranks("language_model", **{**model, "network": "llama-tiny"}, parallel="tp"),
+        two_ranks("language_model", **prompt, task="prefill", parallel="tp"),
+        two_ranks("language_model", **prompt, task="decode", parallel="tp"),
         two_ranks("language_model", **model, compile_mode="graph"),
         two_ranks("language_model", **{**model, "length": 257}),
         two_ranks("language_model", **model),
@@ -160,12 +164,27 @@ def test_two_ranks_train_a_language_model(together: list[Answer], number: int) -
     assert seen.numerics.loss == pytest.approx(seen.numerics.reference_loss)
 
 
+def test_two_ranks_compute_one_batch_of_a_language_model(together: list[Answer]) -> None:
+    """Each with its heads and its part of the inner rows; tokens are counted once."""
+    trained, *generated = together[5:8]
+    assert isinstance(trained, Measurement), trained
+    assert (trained.items_per_step, len(trained.per_rank)) == (16, 2)
+    assert trained.numerics is not None
+    assert trained.numerics.loss == pytest.approx(trained.numerics.reference_loss)
+    for seen, tokens in zip(generated, (45, 3), strict=True):
+        assert isinstance(seen, Measurement), seen
+        assert (seen.items_per_step, len(seen.per_rank)) == (tokens, 2)
+        assert seen.numerics is not None
+        assert seen.numerics.cosine == pytest.approx(1)
+    assert seen.numerics.agreement == 1
+
+
 def test_ranks_go_on_after_a_skip_and_measure_nothing_after_a_fault(
     together: list[Answer],
 ) -> None:
     """The last of the cases has no answer."""
     *_, skipped, fault = together
-    assert len(together) == 7
+    assert len(together) == 10
     assert isinstance(skipped, CaseSkipped)
     assert "CUDA graphs, which a CPU does not have" in str(skipped)
     assert isinstance(fault, CaseFault)

@@ -87,7 +87,9 @@ class Bed:
             raise LaunchError(self.uninstalled)
         same = self.is_copy or python != self.reference.python
         packages = [f"torch {TONIGHTS if same else ACCEPTED}"]
-        return inquiry.Installed(python=["3.12", "/usr"], torch=True, installed=packages)
+        return inquiry.Installed(
+            python=["3.12", "/usr"], torch=True, installed=packages, requires={}
+        )
 
     def run(self, *cases, **options: Any) -> dict[str, Record]:
         """Measure cases and judge them; return their records."""

@@ -16,7 +16,7 @@ from builders import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench_lib.formats import printable, quantity, seconds
+from bench_lib.formats import percent, printable, quantity, seconds, signed_percent
 from bench_lib.model import Status
 from bench_lib.report.console import (
     HEADINGS,
@@ -415,3 +415,18 @@ def test_what_the_hardware_spoilt_is_told_as_it_went(discarded, line):
     spoilt = make_attempt(accepted=False, invalid=True, discarded=discarded)
     record = make_record(attempts=[spoilt, make_attempt()], status=Status.OK)
     assert f"{CASE_ID}: {line}" in explanations([record])
+
+
+@pytest.mark.parametrize(
+    ("share", "plain", "with_sign"),
+    [
+        (0.08, "8.0%", "+8.0%"),
+        (-0.08, "-8.0%", "-8.0%"),
+        (-0.0004, "0.0%", "0.0%"),
+        (0.0004, "0.0%", "0.0%"),
+        (-0.1, "-10.0%", "-10.0%"),
+    ],
+)
+def test_a_share_that_rounds_to_zero_has_no_sign(share, plain, with_sign):
+    """``-0.0%`` says that something got better."""
+    assert (percent(share), signed_percent(share)) == (plain, with_sign)

@@ -24,7 +24,7 @@ from bench_lib.model import UserError
 
 CHECKOUT = Path(bench_lib.__file__).parents[1]
 HEAVY = {
-    *("torch", "msgspec", "scipy", "numpy", "duckdb", "plotly", "jinja2", "rich", "pytest"),
+    *("torch", "msgspec", "scipy", "numpy", "duckdb", "jinja2", "rich", "pytest"),
     *("matplotlib", "fsspec", "ruptures", "pydantic", "asyncio", "concurrent", "multiprocessing"),
 }
 MOST_MODULES = 40
@@ -108,6 +108,36 @@ def test_the_help_lists_every_command(run):
         assert f"{name} {sentence}" in flat
 
 
+# ---- completion -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [("bench-lib re", "report"), ("bench-lib report --on", "--on-change")],
+)
+def test_a_shell_is_told_which_words_may_follow(run, monkeypatch, typed, words):
+    """Commands and options; nothing is run."""
+    monkeypatch.setenv("_BENCH_LIB_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", typed)
+    monkeypatch.setenv("COMP_CWORD", str(len(typed.split()) - 1))
+    assert run() == (0, f"{words}\n", "")
+
+
+def test_completion_is_installed_for_the_shell_that_asks(run, monkeypatch):
+    """Under the name that people type."""
+    asked = []
+
+    def install(**about):
+        asked.append(about)
+        return "bash", Path("~/.bash_completions/bench-lib.sh")
+
+    monkeypatch.setattr("typer.completion.install", install)
+    status, out, _ = run("--install-completion")
+    assert status == 0
+    assert out.startswith("completion for bash is written to ~/.bash_completions/bench-lib.sh")
+    assert asked == [{"prog_name": "bench-lib"}]
+
+
 # ---- words ------------------------------------------------------------------------------
 
 ONE_NAME = {
@@ -170,7 +200,15 @@ def test_a_mistake_in_an_option_s_value_names_the_value(monkeypatch, capsys):
 # ---- mistakes ---------------------------------------------------------------------------
 
 MISTAKES = """
+bisect none --good a --bad b
+bisect none --good last-ok
+bisect x --good a --bad b --error 50%
+bisect x --good a --bad b --error none
+bisect x --good a --bad b --most-pairs 1
 ab --matrix none.toml
+upgrade
+upgrade a a
+upgrade a b --tier none
 ab --tier none
 ab --pairs x
 ab --pairs 1
@@ -222,6 +260,9 @@ history restore none
 history show none
 history show none --history afile
 judge none.jsonl
+incident list --history none://x
+incident show none
+incident ack none --reason why
 judge .
 judge afile --tolerance much
 judge afile --tolerance 1

@@ -99,7 +99,6 @@ def test_three_in_four_of_the_processes_have_to_agree(worse, asked, status):
     [
         ("memory", {"peak_memory_bytes": 100 * MIB}, {"peak_memory_bytes": 10 * MIB}),
         ("compile_time", {"compile_s": 100.0}, {"compile_s": 10.0}),
-        ("first_step", {"first_step_s": 100.0}, {"first_step_s": 10.0}),
         ("stability", {"spread": 0.5}, {"spread": 0.01}),
         ("loss", {"loss_error": 0.5}, {"loss_error": 0.0}),
         ("finite", {"finite": False}, {"finite": True}),
@@ -126,13 +125,9 @@ def test_what_only_the_first_process_can_tell_is_confirmed_by_asking_the_others(
 
 def test_a_process_that_escaped_a_longer_compilation_ends_the_suspicion():
     """Other programs can only prolong it: the least counts."""
-    found = verdict("first_step", first_steps(100.0, 90.0, 10.0), first_steps(10.0), planned=6)
+    times = [compiled(value) for value in (100.0, 90.0, 10.0)]
+    found = verdict("compile_time", times, [compiled(10.0)], planned=6)
     assert (found.status, found.value) == (Status.OK, 10.0)
-
-
-def first_steps(*values: float) -> list[ProcessSummary]:
-    """Return processes that needed so long from cold caches to the end of the first step."""
-    return [make_process(first_step_s=value) for value in values]
 
 
 # ---- stability --------------------------------------------------------------------------

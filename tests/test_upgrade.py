@@ -167,6 +167,8 @@ def _programs(folder: Path) -> None:
     """Leave what notes how it was called; sinfo and sbatch answer as Slurm's."""
     says = {"sinfo": "mi300x*|3|96|2000000+|gpu:mi300x:8(S:0-1)|infinite", "sbatch": "17", "gh": ""}
     says["scontrol"] = "JobId=17 JobName=bench-lib JobState=COMPLETED Reason=None ExitCode=0:0"
+    here = {"python": ["3.11.7", "/usr"], "torch": True, "installed": [], "requires": {}}
+    says["docker"] = json.dumps(here)
     folder.mkdir()
     for name, answer in says.items():
         program = folder / name
@@ -270,7 +272,8 @@ def test_every_command_of_the_page_is_run(story):
 def test_each_ends_as_the_page_says(story):
     """With 1 where a case is REGRESSED, with 0 otherwise."""
     ended = {shlex.join(done.words): done.status for done in story.done if done.status}
-    compared = {shlex.join(d.words) for d in of(story, "ab") if "REGRESSED" in d.out}
+    both = [*of(story, "ab"), *of(story, "upgrade")]
+    compared = {shlex.join(d.words) for d in both if "REGRESSED" in d.out}
     assert ended == dict.fromkeys(compared, 1), [
         d.out for d in story.done if d.status not in (0, 1)
     ]
@@ -309,6 +312,17 @@ def test_both_ways_to_have_two_versions_start_what_they_should(story):
     assert "--group-add" in prefixes[0]
     (other,) = of(story, "MIOPEN_FIND_MODE=2")
     assert "environment, A -> B: MIOPEN_FIND_MODE unset -> 2" in other.out
+
+
+def test_one_command_does_the_steps_for_interpreters_and_for_images(story):
+    """Each writes the change of the baselines, and says why it names no package."""
+    by_python, by_image = of(story, "upgrade")
+    for done in (by_python, by_image):
+        assert statuses(done)[machine.SLOWER] == "REGRESSED"
+        assert "change of the baselines: upgrade/baselines.md" in done.out
+    assert "the packages of both sides are not known: /opt/torch-rocm6/bin/python" in by_python.out
+    assert "packages inside an image cannot be exchanged" in by_image.out
+    assert machine.SLOWER in (story.folder / "upgrade" / "baselines.md").read_text()
 
 
 def test_each_side_warms_folders_of_its_own(story):

@@ -39,7 +39,7 @@ def installer(monkeypatch):
             return subprocess.CompletedProcess(command, int(failed), "no matching distribution")
 
     made = Installer()
-    monkeypatch.setattr("bench_lib.launch.wheels.subprocess.run", made.run)
+    monkeypatch.setattr("bench_lib.launch.building.subprocess.run", made.run)
     monkeypatch.setattr("bench_lib.launch.wheels.shutil.which", lambda _name: None)
     return made
 
@@ -96,7 +96,7 @@ def test_what_cannot_be_installed_is_named_and_tried_again_next_time(listed, ins
         ("Looking\nERROR: no torch==9\n\n[notice] a new pip", "ERROR: no torch==9"),
         ("  × No solution found\n  ╰─▶ torch==9 is nowhere", "× No solution found"),
         ("killed", "killed"),
-        ("", "the installer said nothing"),
+        ("", "it said nothing"),
     ],
 )
 def test_an_installers_output_is_told_by_the_line_that_names_the_cause(
@@ -104,7 +104,7 @@ def test_an_installers_output_is_told_by_the_line_that_names_the_cause(
 ):
     """The whole of it follows."""
     monkeypatch.setattr(
-        "bench_lib.launch.wheels.subprocess.run",
+        "bench_lib.launch.building.subprocess.run",
         lambda command, **_options: subprocess.CompletedProcess(command, 1, output),
     )
     with pytest.raises(LaunchError) as refused:

@@ -231,7 +231,7 @@ def test_scripts_are_bash_and_stop_at_the_first_fault(name, job, step):
 
 @pytest.mark.parametrize(("name", "job"), jobs())
 def test_every_job_has_a_limit_and_the_least_rights(name, job):
-    """Only two jobs write, and neither measures."""
+    """Only three jobs write, and none measures."""
     found = workflow(name)
     own = found["jobs"][job]
     assert "timeout-minutes" in own or "uses" in own
@@ -240,6 +240,7 @@ def test_every_job_has_a_limit_and_the_least_rights(name, job):
     assert granted - {"contents: read"} == {
         ("perf-pull-request", "comment"): {"pull-requests: write"},
         ("perf-baseline", "propose"): {"contents: write", "pull-requests: write"},
+        ("release", "publish"): {"id-token: write"},
     }.get((name, job), set())
 
 
@@ -448,6 +449,7 @@ def test_the_options_are_ones_that_pytest_has(checkout, tmp_path):
         (("docs", "build", "Install"), ["python3", "-m", "pip", "install"]),
         (("guest", "plugins", "Install"), ["python3", "-m", "pip", "install"]),
         (("guest", "plugins", "Try"), ["python3", "benchmarks/guest.py"]),
+        (("guest", "plugins", "Try the oldest pytest"), ["tox", "-e", "pytest84"]),
         (("docs", "build", "Build"), ["sphinx-build", "-W", "--keep-going", "-n", "-b", "html"]),
         (("mutation", "mutants", "Install"), ["python3", "-m", "pip", "install"]),
         (
@@ -463,10 +465,45 @@ def test_the_options_are_ones_that_pytest_has(checkout, tmp_path):
 )
 def test_the_plain_steps_call_what_they_are_to_call(checkout, tmp_path, where, called):
     """Before and beside measuring."""
-    for program in ("python3", "sphinx-build", "bench-lib"):
+    for program in ("python3", "sphinx-build", "bench-lib", "tox"):
         notes(tmp_path, program)
     assert run(checkout, where).status == 0
     assert calls(tmp_path)[0][: len(called)] == called
+
+
+def test_every_push_gets_the_whole_check(checkout):
+    """With its exit status."""
+    (checkout / ".ci").mkdir()
+    for status in (0, 3):
+        script = checkout / ".ci" / "run"
+        script.write_text(f"#!/bin/sh\nexit {status}\n")
+        script.chmod(0o755)
+        assert run(checkout, ("check", "check", "Check")).status == status
+
+
+@pytest.mark.parametrize(("built", "status"), [("1.2.3", 0), ("1.2.4", 1)])
+def test_a_tag_is_built_if_it_is_the_version(checkout, tmp_path, built, status):
+    """Of another nothing is published."""
+    made = (
+        "from pathlib import Path\n"
+        "Path('dist').mkdir(exist_ok=True)\n"
+        f"Path('dist', 'bench_lib-{built}.tar.gz').touch()"
+    )
+    notes(tmp_path, "python3", made)
+    done = run(checkout, ("release", "build", "Build"), github_ref_name="v1.2.3")
+    assert done.status == status
+    assert calls(tmp_path)[-1] == ["python3", "-m", "build"]
+    if status:
+        assert f"v1.2.3 is not the version that was built: bench_lib-{built}.tar.gz" in done.log
+
+
+def test_a_release_is_published_without_a_password(checkout, tmp_path):
+    """The index trusts this workflow."""
+    for program in ("python3", "uv"):
+        notes(tmp_path, program)
+    assert run(checkout, ("release", "publish", "Publish")).status == 0
+    assert calls(tmp_path)[-1] == ["uv", "publish", "--trusted-publishing", "always"]
+    assert "secrets." not in (FOLDER / "release.yml").read_text()
 
 
 def test_a_fault_of_a_plain_step_ends_the_job(checkout, tmp_path):
@@ -719,6 +756,21 @@ def test_later_reports_take_its_place(checkout):
     comment(checkout, f"{MARKER}\nfirst")
     found = comment(checkout, f"{MARKER}\nsecond")
     assert list(found.values()) == [f"{MARKER}\nsecond"]
+
+
+UNCHANGED = "<!-- bench-lib: nothing changed -->"
+
+
+def test_where_nothing_changed_there_is_no_new_comment(checkout):
+    """The check is green, and that is enough."""
+    assert comment(checkout, f"{MARKER}\n{UNCHANGED}\n\n## Nothing failed") == {}
+
+
+def test_an_old_comment_is_brought_up_to_date_where_nothing_changes_any_more(checkout):
+    """What it says is not true any more."""
+    comment(checkout, f"{MARKER}\n\n## 1 of 2 cases failed")
+    found = comment(checkout, f"{MARKER}\n{UNCHANGED}\n\n## Nothing failed")
+    assert list(found.values()) == [f"{MARKER}\n{UNCHANGED}\n\n## Nothing failed"]
 
 
 def test_a_comment_says_that_nothing_was_measured(checkout):

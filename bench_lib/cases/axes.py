@@ -227,9 +227,10 @@ LAUNCH = (
     switch("strong", "strong"),
     quiet("threads", count("threads"), 0, "t{}".format),
     switch("cold", "cold"),
+    switch("artifacts", "artifacts"),
 )
 """Axes of every workload: how many processes measure together, whether they share one batch, on
-how many threads each, and whether with cold caches."""
+how many threads each, whether with cold caches, and whether with torch's portable artefacts."""
 
 
 def clash(workload: WorkloadAxes, chosen: Mapping[str, Any]) -> str | None:
@@ -239,6 +240,8 @@ def clash(workload: WorkloadAxes, chosen: Mapping[str, Any]) -> str | None:
 
 def _launch_clash(workload: WorkloadAxes, chosen: Mapping[str, Any]) -> str | None:
     ranks, batch = chosen["ranks"], chosen.get("batch_size")
+    if chosen["artifacts"] and not (chosen["cold"] and ranks == 1):
+        return "artifacts fill the cold caches of one process; set cold = true, and ranks to 1"
     if not chosen["strong"]:
         return None
     if batch is None:

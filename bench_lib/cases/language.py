@@ -14,8 +14,8 @@ from bench_lib.cases.axes import (
     positive,
     quiet,
 )
-from bench_lib.formulas.transformer import GENERATED, GENERATION, PARALLEL, SIZES, Size
-from bench_lib.model import QUANTIZED, TASKS
+from bench_lib.formulas.transformer import GENERATED, PARALLEL, SIZES, Size, indivisible
+from bench_lib.model import GENERATION, QUANTIZED, TASKS
 
 WORKLOAD = "language_model"
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "amp-bf16", *QUANTIZED)
@@ -57,6 +57,8 @@ def _clash(chosen: Mapping[str, Any]) -> str | None:
         return f"length is {length}{behind}, and {network} has {size.context} positions"
     if mode == "graph" and ranks > 1:
         return f"compile_mode graph records one device's step, and ranks is {ranks}"
+    if why := indivisible(network, chosen["parallel"], ranks, task, precision):
+        return why
     if chosen["parallel"] == "fsdp2" and chosen["compile_mode"] in RECORDING:
         return (
             f"compile_mode {chosen['compile_mode']} records graphs, which fsdp2 cannot be part of"

@@ -20,12 +20,14 @@ from bench_lib.cases.axes import (
     switch,
 )
 from bench_lib.formulas.operation import (
+    BACKENDS,
     BINARY,
     DIRECTIONS,
     LAYOUTS,
     OPERATOR_PRECISIONS,
     OPERATORS,
     REDUCTIONS,
+    SCALINGS,
     UNARY,
     Operation,
     asks,
@@ -39,7 +41,13 @@ OP_TYPES = ("unary", "binary", "reduction", "sparse")
 USUAL_SHAPE = "64-1024-1024"
 _SHAPES: dict[str, tuple[str, str]] = {
     "gemm": ("8192-8192-8192", ""),
+    "grouped_gemm": ("8192-2816-2048", "64"),
     "sdpa": ("b8h16s2048d64", ""),
+    "sdpa_decode": ("b64h32s1024d128", "8"),
+    "rms_norm": ("8192-4096", ""),
+    "rope": ("8-2048-32-128", ""),
+    "silu_mul": ("8192-14336", ""),
+    "topk": ("8192-64", "6"),
     "conv2d": ("64-256-56-56", "256-256-3-3"),
     "batch_norm": ("64-256-56-56", ""),
     "embedding": ("50000-1024", "32-512"),
@@ -64,6 +72,8 @@ def operator_axes() -> WorkloadAxes:
             switch("causal", "causal"),
             switch("pinned", "pinned"),
             optional("direction", one_of("direction", DIRECTIONS)),
+            optional("backend", one_of("backend", BACKENDS)),
+            optional("scaling", one_of("scaling", SCALINGS)),
             switch("rotate", "cached", default=True),
         ),
         _clash,
@@ -150,6 +160,26 @@ def resolved(op: str, op_type: str | None, *, inplace: bool = False) -> str:
 _KINDS = {"sdpa": "attention", "gemm": "a product of matrices"}
 
 
+def command_of(case: Case) -> str:
+    """Return the command that measures an operator by itself; empty where a case is none."""
+    if case.workload != "operator":
+        return ""
+    operation = Operation(**case.params)  # type: ignore[arg-type]  # checked by the axes
+    words = ["bench-lib ops", "--op", operation.op, "--input1-dim", operation.shape]
+    words += ["--input2-dim", operation.shape2] if operation.shape2 else []
+    words += ["--dtype", operation.precision]
+    if layout := operation.layout or operation.memory_format:
+        words += ["--layout", layout]
+    words += ["--stride", str(operation.stride)] if operation.stride != 1 else []
+    switches = {
+        "--backward": operation.is_backward,
+        "--causal": operation.causal,
+        "--pinned": operation.pinned,
+        "--no-rotate": not operation.rotate,
+    }
+    return " ".join([*words, *(word for word, is_on in switches.items() if is_on)])
+
+
 def label(case: Case, *, append_dtype: bool = False) -> str:
     """Return an operator's name as TorchTensorOpsBench prints it: ``add(64-1024,64-1024)``."""
     operation = Operation(**case.params)  # type: ignore[arg-type]  # checked by the axes
@@ -166,7 +196,10 @@ def label(case: Case, *, append_dtype: bool = False) -> str:
 
 def _manner(operation: Operation) -> list[str]:
     flags = {name: getattr(operation, name) for name in ("causal", "pinned")}
-    named = [operation.layout, operation.memory_format, operation.direction]
+    named = [
+        *(operation.layout, operation.memory_format, operation.direction),
+        *(operation.backend, operation.scaling),
+    ]
     return [word for word in named if word] + [name for name, is_so in flags.items() if is_so]
 
 
@@ -177,7 +210,7 @@ def _spelt(values: Mapping[str, Param]) -> dict[str, Param]:
         if values.get(name):
             sizes = sizes_in(values[name])
             spelt[name] = _plain(str(values[name]))
-            if values.get("op") == "sdpa" and len(sizes) == 4:
+            if values.get("op") in ("sdpa", "sdpa_decode") and len(sizes) == 4:
                 pairs = zip("bhsd", sizes, strict=True)
                 spelt[name] = "".join(f"{letter}{size}" for letter, size in pairs)
     is_binary = values.get("op") in OPERATORS and family_of(str(values["op"])) == "binary"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,6 +21,7 @@ from bench_lib.cli.output import (
     print_table,
     say,
 )
+from bench_lib.cli.sides import cases_of_tier, cells, chosen, read
 from bench_lib.model import TIERS, Status
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ PAIRS, MOST_PAIRS = 3, 6
 BASELINE_PAIRS = 5
 """Fewer processes than this make a baseline whose own spread is hardly known."""
 HEADINGS = ("case", "status", "A", "B", "ratio", "95% interval", "visible", "judged by")
-T = TypeVar("T")
 
 
 def _python(side: str) -> Any:
@@ -95,72 +95,22 @@ def ab(
     from bench_lib import backends
 
     device = backends.detect()[0]
-    cases = _chosen(_cases(matrix, tier, device), expression)
+    cases = chosen(cases_of_tier(matrix, tier, device), expression)
     _compare(device, sides, cases, pairs=pairs, most_pairs=most, folder=history, json=json)
 
 
 def _side(letter: str, python: str | None, env: list[str] | None, prefix: str | None) -> Side:
     from bench_lib.engine import settings
 
-    words = _read(settings.prefix, prefix or "", f"--prefix-{letter}")
+    words = read(settings.prefix, prefix or "", f"--prefix-{letter}")
     if python == "":
         why = "it is empty; leave the option out for this interpreter"
         raise typer.BadParameter(why, param_hint=f"--python-{letter}")
     if words and python is None:
         why = f"name the interpreter behind --prefix-{letter}, python3 for example"
         raise typer.BadParameter(why, param_hint=f"--python-{letter}")
-    variables = dict(_read(settings.variable, text, f"--env-{letter}") for text in env or [])
+    variables = dict(read(settings.variable, text, f"--env-{letter}") for text in env or [])
     return settings.Side(python or sys.executable, variables, words)
-
-
-def _read(how: Callable[[str], T], text: str, option: str) -> T:
-    try:
-        return how(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from error
-
-
-def _cases(matrix: Path, tier: str | None, device: Hardware) -> list[Case]:
-    """Return the cases of a tier; raises MatrixError."""
-    from bench_lib import backends
-    from bench_lib.cases.matrix import read_matrix, tables
-    from bench_lib.launch.catalogue import network_sizes
-
-    if not matrix.is_file():
-        raise typer.BadParameter(f"{matrix} is not a file", param_hint="--matrix")
-    chosen = tier or ("gate" if backends.is_gpu(device) else "smoke")
-    cases = read_matrix(matrix, tables(network_sizes()))[chosen]
-    if not cases:
-        raise typer.BadParameter(f"{matrix} has no case in {chosen}", param_hint="--tier")
-    return cases
-
-
-def _chosen(cases: Sequence[Case], expression: str) -> list[Case]:
-    """Return the cases whose ids an expression matches, read as pytest reads its own -k."""
-    import pytest
-    from _pytest.mark import _parse_expression
-
-    if not expression.strip():
-        return list(cases)
-    try:
-        compiled = _parse_expression(expression, "not an expression such as 'resnet50 and fp16'")
-        chosen = [case for case in cases if compiled.evaluate(_matcher(case.id))]
-    except (pytest.UsageError, ValueError) as error:
-        raise typer.BadParameter(str(error), param_hint="-k") from error
-    if not chosen:
-        some = ", ".join(case.id for case in cases[:3])
-        why = f"{expression!r} matches none of {len(cases)} cases; there is {some}, ..."
-        raise typer.BadParameter(why, param_hint="-k")
-    return chosen
-
-
-def _matcher(case_id: str) -> Callable[..., bool]:
-    def matches(name: str, /, **arguments: Any) -> bool:
-        if arguments:
-            raise ValueError(f"{name} takes no arguments")
-        return name.lower() in case_id.lower()
-
-    return matches
 
 
 def _compare(
@@ -250,7 +200,7 @@ def _print(rows: Sequence[PairRow], differences: Sequence[str], sides: Mapping[s
     from bench_lib.verdict.severity import rank
 
     rows = sorted(rows, key=lambda row: rank(row.status))
-    print_table(HEADINGS, [_cells(row) for row in rows])
+    print_table(HEADINGS, [cells(row) for row in rows])
     print()
     for line in differences or ["no difference is known"]:
         print(f"environment, A -> B: {line}")
@@ -263,23 +213,6 @@ def _print(rows: Sequence[PairRow], differences: Sequence[str], sides: Mapping[s
             if verdict.status is not Status.OK or (timing and row.judged_by):
                 words = f"{row.case_id}: {verdict.status.value} {verdict.metric}: "
                 print(words + shortened(verdict.reason))
-
-
-def _cells(row: PairRow) -> tuple[str, ...]:
-    """Return the cells of HEADINGS."""
-    from bench_lib.formats import seconds
-
-    timing = row.verdicts[0]
-    effect = timing.detectable_effect
-    return (
-        row.case_id,
-        row.status.value,
-        *("" if value is None else seconds(value) for value in (row.a_s, row.b_s)),
-        "" if timing.ratio is None else f"{timing.ratio:.4f}",
-        " to ".join(f"{bound:.4f}" for bound in timing.interval or ()),
-        "" if effect is None else f"{effect:.1%}",
-        row.judged_by,
-    )
 
 
 def _next_steps(rows: Sequence[PairRow], engine: Engine, folder: Path) -> list[str]:

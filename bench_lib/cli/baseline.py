@@ -244,7 +244,10 @@ def accept(
 def record(
     more: Annotated[
         list[str] | None,
-        typer.Argument(metavar="MORE", help="More for pytest, as -- -n auto -k resnet50."),
+        typer.Argument(
+            metavar="MORE",
+            help="More for pytest, as -- -n auto; paths first, as -- tests/perf -n auto.",
+        ),
     ] = None,
     *,
     reason: Reason,
@@ -254,6 +257,7 @@ def record(
 ) -> None:
     """Measure perf_tests in five processes a case, and accept that very run.
 
+    Where MORE begins with paths, these are measured instead of perf_tests.
     A case of which fewer processes were measured is refused, as is what accept refuses.  Ends
     with 1 where nothing could be accepted, or where a test failed; the others are accepted all
     the same.
@@ -264,7 +268,8 @@ def record(
 
     _require(reason)
     before = set(runs.files(history))
-    words = ["perf_tests", "--perf-processes", str(LEAST_PROCESSES), "--perf-kernels", "all"]
+    paths = [] if more and not more[0].startswith("-") else ["perf_tests"]
+    words = [*paths, "--perf-processes", str(LEAST_PROCESSES), "--perf-kernels", "all"]
     words += ["--perf-history", str(history), "--perf-baselines", str(baselines)]
     status = _pytest([*words, *(more or [])])
     if status == INTERRUPTED:

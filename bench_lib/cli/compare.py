@@ -19,9 +19,11 @@ from bench_lib.cli.output import (
     filled,
     one_form,
     print_json,
+    print_line,
     print_table,
+    say,
 )
-from bench_lib.formats import amount, many
+from bench_lib.formats import amount, many, signed_percent
 
 if TYPE_CHECKING:
     from bench_lib.cli.documents import Compare, ComparedCase, ComparedSide
@@ -67,8 +69,10 @@ def compare(
 
     Each is a run (its id, the start of that, or latest), a run's file, a folder (its newest run),
     a file of baselines, baseline (that of the other side's hardware), or a hardware key (its
-    newest run, else its baselines).  Exit status 0 where anything was compared, 1 where nothing
-    was, or by --fail-on; 2 where --fail-on could not tell of a single case.
+    newest run, else its baselines).  Baselines are A in either order.
+
+    Exit status 0 where anything was compared, 1 where nothing was, or by --fail-on; 2 where
+    --fail-on could not tell of a single case.
     """
     from bench_lib.report.versus import rows, sides
     from bench_lib.verdict.metrics import registered
@@ -80,6 +84,8 @@ def compare(
         raise typer.BadParameter(why, param_hint="--metric")
     threshold = 0.0 if fail_on is None else share_of(fail_on, "--fail-on", most=1.0, zero=True)
     side_a, side_b = sides.find(a, b, folder=history, baseline_folder=baselines)
+    if side_a.name != a and not (json or markdown):
+        say(f"A is {side_a.name} and B is {side_b.name}: a run is compared with a baseline")
     found = rows.align(
         side_a,
         side_b,
@@ -164,13 +170,13 @@ def _print(found: Alignment) -> None:
     print_table(_headings(), [_cells(row, found.metric) for row in found.rows])
     if found.rows:
         print()
-    print(_in_one_line(found))
+    print_line(_in_one_line(found))
     for line in [*_cases_apart(found), *_around(found), *_remarks(found.rows)]:
-        print(line)
+        print_line(line)
     for line in _verdict_lines(found):
         print(line)
     for line in _problems(found):
-        print(f"! {line}")
+        print_line(f"! {line}")
 
 
 def _legend(metric: Metric) -> str:
@@ -209,7 +215,7 @@ def _beside(figures: SideFigures, unit: str) -> str:
     """Return B's value with its change; of what one side does not tell, nothing."""
     if figures.ratio is None:
         return ""
-    return f"{_amount(figures.b, unit)} ({figures.ratio - 1:+.1%})"
+    return f"{_amount(figures.b, unit)} ({signed_percent(figures.ratio - 1)})"
 
 
 def _in_one_line(found: Alignment) -> str:

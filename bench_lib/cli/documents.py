@@ -16,15 +16,65 @@ from bench_lib.report.versus.rows import SideFigures
 from bench_lib.slurm.asked import Resources, Task
 from bench_lib.slurm.collecting import TaskOutcome
 from bench_lib.studies.batches import LargestRow, SweepRow
+from bench_lib.studies.bisect import BisectEnding, BisectStep, Expected, KernelsChanged
+from bench_lib.studies.candidates import Candidate
 from bench_lib.studies.collectives import CollectiveRow
 from bench_lib.studies.compiling import CompileRow, DepthRow
 from bench_lib.studies.components import FamilyFound
+from bench_lib.studies.culprits import Culprit, ExchangeAnswer, Tied
 from bench_lib.studies.operators import OperatorRow
 from bench_lib.studies.precision import PrecisionRow
 from bench_lib.studies.scaling import FittedLaw, Forecast, ScalingRow, SchedulerRequest, Worth
 from bench_lib.studies.selfcheck import Effect
 from bench_lib.studies.sheet import SheetSection
 from bench_lib.studies.training import RanksRow, TrainingRow
+from bench_lib.verdict.statistics.search import SlowerBy
+
+# ---- an upgrade ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpgradeDocument(Document):
+    """What ``bench-lib upgrade`` found; A is the old side, B the new one."""
+
+    command: Literal["upgrade"] = "upgrade"
+    device: Hardware
+    pairs: int
+    most_pairs: int
+    unfit: list[str]
+    """What spoils measurements on this machine, in words."""
+    itself: list[PairRow]
+    """The old side against itself: what differs there is noise."""
+    cases: list[PairRow]
+    environments: dict[str, Environment]
+    """By side."""
+    differences: list[str]
+    """From old to new, in words."""
+    runs: dict[str, str]
+    """By side the id of its run."""
+    history: dict[str, str]
+    """By side the file of its run."""
+    stopped: str | None
+    """Why it ended before its time; null if it did not."""
+    kernels: dict[str, str]
+    """By slower case, what its kernels do more, in words."""
+    culprits: list[Culprit]
+    tied: list[Tied]
+    answers: list[ExchangeAnswer]
+    """What was measured with packages exchanged."""
+    unexplained: dict[str, str]
+    """By slower case, why no culprit is named."""
+    error: float
+    """Chance, at most, that a culprit is a wrong one, 0 to 1."""
+    minimal: dict[str, str]
+    """By slower case, the command of an operator that shows it."""
+    proposal: str | None
+    """The file with what accepting the new side would change; null where that is nothing."""
+    issues: list[str]
+    """Files, each an issue for the makers of a package."""
+    next: list[str]
+    """What to do now, in words."""
+
 
 # ---- two environments, two sides --------------------------------------------------------
 
@@ -48,6 +98,44 @@ class Ab(Document):
     """By side, the run's file."""
     stopped: str | None
     """Why not everything was measured."""
+    next: list[str]
+    """What to do now, in words."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bisect(Document):
+    """Which change made a case slower."""
+
+    command: Literal["bisect"] = "bisect"
+    case_id: str
+    device: Hardware
+    good: Candidate
+    bad: Candidate
+    candidates: int
+    """How many may be the change, the bad end among them."""
+    error: float
+    """Chance, at most, that the answer is wrong, 0 to 1."""
+    expected: Expected
+    """Told before anything was measured."""
+    ending: BisectEnding
+    changes: list[Candidate]
+    """The change; several where those between cannot be measured, none where none is found."""
+    belief: float | None
+    """Share of the belief that the change has, 0 to 1."""
+    change_size: SlowerBy | None
+    """What the change makes."""
+    whole_size: SlowerBy
+    """The bad end beside the good one."""
+    steps: list[BisectStep]
+    skipped: dict[str, str]
+    """By candidate, why it could not be measured."""
+    kernels: KernelsChanged | None
+    kernels_unknown: str | None
+    """Why the kernels are not known."""
+    points: str
+    """The file of all pairs."""
+    again: str | None
+    """The command that shows the change again."""
     next: list[str]
     """What to do now, in words."""
 

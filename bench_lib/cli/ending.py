@@ -16,6 +16,9 @@ DONE, WRONG = 0, 2
 INTERRUPTED, READER_GONE = 130, 141
 """By SIGINT, by SIGPIPE (``| head``): 128 and the signal's number, as shells say."""
 
+COMPLETES = "_BENCH_LIB_COMPLETE"
+"""Set by a shell that asks for the words that may follow."""
+
 _UsageError: Any = typer.BadParameter.__base__
 _ClickError: Any = _UsageError.__base__
 """Older typers have click's, newer ones a copy of their own."""
@@ -49,6 +52,11 @@ def leaving_when_told() -> Iterator[None]:
 
 def _status(program: Any) -> int:
     try:
+        if COMPLETES in os.environ:
+            from typer.completion import completion_init  # type: ignore[attr-defined]  # no other way
+
+            completion_init()
+            program.main(prog_name="bench-lib")  # answers the shell, and leaves
         # Not program.main, which has endings of its own.
         with program.make_context("bench-lib", sys.argv[1:]) as context:
             program.invoke(context)

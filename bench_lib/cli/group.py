@@ -10,8 +10,11 @@ from typer.core import TyperGroup
 
 COMMANDS = {
     "env": "Show hardware, versions, variables and caches.",
-    "judge": "Judge anybody's timings.",
+    "judge": "Judge timings from any program.",
     "ab": "Measure two environments in turns on one device, and say whether B is slower than A.",
+    "bisect": "Find the commit, the version or the image that made a case slower.",
+    "upgrade": "Judge an upgrade: warm both sides, measure them in turns, and name the guilty "
+    "packages.",
     "compare": "Show how B differs from A, case by case, slowest first; nothing is judged.",
     "selfcheck": "Plant known delays in a real case, and report which are found.",
     "report": "Report on the newest night: what failed, since when, and why.",
@@ -24,21 +27,43 @@ COMMANDS = {
     "scaling": "Measure speed-up and efficiency over threads, processes and GPUs; fit the laws "
     "of it.",
     "submit": "Submit the suite to a cluster, or say what became of a job.",
-    "train": "Training as the CIFAR-100 script and the CIFAR-10 table have it.",
+    "train": "Train as the CIFAR-100 script and the CIFAR-10 table do.",
     "adopt": "Write a factory, a matrix row and a test for an object of yours, and measure it "
     "once.",
-    "baseline": "The values to hold against.",
-    "history": "What was measured.",
-    "exercise": "The workshop guide's exercises, each one command.",
+    "baseline": "Record, accept and show the values that runs are judged by.",
+    "history": "List, show, query and move the runs that were measured.",
+    "incident": "List, show and acknowledge failures that have one cause.",
+    "exercise": "Run the workshop guide's exercises.",
 }
 """Every command with the first sentence of its help, so that listing them imports none.
 
 ``bench_lib.cli.<name>`` has a function of that name, or ``app`` where there are several below it.
 """
 
+GROUPS = {
+    "See what it measured": ("report", "incident", "compare", "history"),
+    "Set what it is judged by": ("baseline",),
+    "Judge without the suite": ("ab", "judge"),
+    "Look closer": ("profile", "bisect", "upgrade", "env", "selfcheck"),
+    "Measure one thing": ("ops", "collectives", "scaling", "train", "micro", "exercise"),
+    "Set it up, or send it elsewhere": ("adopt", "submit"),
+}
+"""Headings of the help, with the commands below each."""
+PYTEST = {
+    "pytest perf_tests": "Measure the suite, judge it and keep the run.",
+    "  --perf-tier TIER": "Take the cases of smoke, gate or nightly.",
+    "  --perf-processes N": "Measure each case in N fresh processes.",
+    "  --perf-reference PYTHON": "Measure suspicious cases in turns with this environment.",
+    "  --help": "Show all --perf options.",
+}
+"""What pytest does for the suite, as the help shows it."""
+
 SHARING = ("collectives", "scaling", "train")
 """Commands whose cases have several ranks: those of one launch share the work."""
-ALONE = ("ab", "adopt", "baseline record", "exercise", "ops", "profile", "selfcheck")
+ALONE = (
+    *("ab", "adopt", "baseline record", "bisect", "exercise", "ops", "profile"),
+    *("selfcheck", "upgrade"),
+)
 """Other commands that measure: a launcher would have each of its ranks measure side by side."""
 
 
@@ -132,6 +157,13 @@ class Program(CommandGroup):
         return found
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - typer's way
-        """List the commands with the first sentence of each, and import none."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        """List the commands by what they are for, pytest's first, and import none."""
+        grouped = {name for names in GROUPS.values() for name in names}
+        others = {"Others": tuple(name for name in COMMANDS if name not in grouped)}
+        width = max(map(len, COMMANDS))  # one column for all
+        with formatter.section("Measure and judge the suite"):
+            formatter.write_dl(list(PYTEST.items()))
+        for heading, names in (GROUPS | others).items():
+            if names:
+                with formatter.section(heading):
+                    formatter.write_dl([(name.ljust(width), COMMANDS[name]) for name in names])

@@ -1,4 +1,4 @@
-"""``bench-lib judge``: anybody's timings, a verdict a case."""
+"""``bench-lib judge``: anybody's timings, and other benchmarks' files; a verdict a case."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ import typer
 from bench_lib.cli.ending import answering
 from bench_lib.cli.options import share_of
 from bench_lib.cli.output import Document, Json, filled, print_json, print_table
-from bench_lib.formats import many, shortened
+from bench_lib.formats import many, shortened, signed_percent
 from bench_lib.model import Status, UserError, Verdict
 
 if TYPE_CHECKING:
     from bench_lib.storage.samples import CaseSamples, SampledProcess, Samples
+    from bench_lib.verdict.metrics import Metric
     from bench_lib.verdict.statistics.comparison import Contrast
 
 SHOWN = 20
@@ -28,7 +29,7 @@ SHOWN = 20
 
 @dataclass(frozen=True)
 class JudgedTimings:
-    """One case's verdict."""
+    """One metric of one case."""
 
     case_id: str
     status: Status
@@ -46,7 +47,7 @@ class JudgedTimings:
 
 @dataclass(frozen=True, kw_only=True)
 class Judge(Document):
-    """A verdict for each case, in the order of the file."""
+    """A verdict for each case and metric, in the order of the files."""
 
     command: Literal["judge"] = "judge"
     verdicts: list[JudgedTimings]
@@ -56,59 +57,110 @@ class Judge(Document):
 
 
 def judge(
-    file: Annotated[
-        str, typer.Argument(metavar="SAMPLES.jsonl", help="File of timings; - is standard input.")
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE...",
+            help="A file of timings, - is standard input; with --format the candidate's files, or "
+            "folders of them.",
+        ),
     ],
     *,
+    form: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="NAME",
+            help="Whose files they are: vllm, sglang, pytest-benchmark, rccl-tests or "
+            "hipblaslt-bench. Each is one process.",
+        ),
+    ] = None,
+    baseline: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATH",
+            help="With --format: a file of the baseline, or a folder of them; repeatable.",
+        ),
+    ] = None,
     tolerance: Annotated[
         str, typer.Option(metavar="SHARE", help="Slow-down that matters: 1% or 0.01.")
     ] = "1%",
     json: Json = False,
 ) -> None:
-    """Judge anybody's timings.
+    """Judge timings from any program.
 
     Exit status 1 where a case regressed, 2 where one has no verdict.
 
-    One JSON object a line: {"case": text, "role": "baseline" or "candidate", "process":
+    With --format it reads what other benchmarks write, each file one process: judge --format vllm
+    --baseline old new, of two folders.
+
+    Without it one JSON object a line: {"case": text, "role": "baseline" or "candidate", "process":
     number or text, "iteration_s": [seconds, ...]}; also "run", "device" and "draw" (what the
     compiler chose), each a number or text, and "family" of cases that vary alike, all of them on
     every line of a case or on none; "probe": {name: number}, costs that may tell why processes
     differ; "slow": share, of a planted delay.
     """
     share = share_of(tolerance, "--tolerance")
-    samples = _read(file)
+    if form is None and baseline:
+        raise typer.BadParameter("it needs --format; lines say their role", param_hint="--baseline")
+    samples = _read(files) if form is None else _read_foreign(form, baseline or [], files)
     verdicts = _verdicts(samples, share)
     status = _exit_status(samples, verdicts)
     with answering(status):
         if json:
             _print_json(samples, verdicts)
         else:
-            _print(file, samples, verdicts)
+            _print(_source(files) if form is None else "", samples, verdicts)
     raise typer.Exit(status)
 
 
-def _read(file: str) -> Samples:
+def _read(files: Sequence[str]) -> Samples:
     from bench_lib.storage.samples import read
 
+    if len(files) > 1:
+        raise typer.BadParameter(
+            "it is one without --format; put their lines into one", param_hint="FILE"
+        )
+    (file,) = files
     try:
         with os.fdopen(0, "rb", closefd=False) if file == "-" else Path(file).open("rb") as lines:
             return read(lines)
     except OSError as error:
-        name = "standard input" if file == "-" else file
         raise UserError(
-            f"cannot read {name}: {error.strerror}; name a file of samples, or - for the "
+            f"cannot read {_source(files)}: {error.strerror}; name a file of samples, or - for the "
             "standard input"
         ) from error
 
 
+def _source(files: Sequence[str]) -> str:
+    return "standard input" if files[0] == "-" else files[0]
+
+
+def _read_foreign(name: str, baseline: Sequence[str], candidate: Sequence[str]) -> Samples:
+    from bench_lib.storage import foreign
+
+    if name not in foreign.FORMATS:
+        known = ", ".join(foreign.FORMATS)
+        raise typer.BadParameter(f"{name!r} is none of {known}", param_hint="--format")
+    if not baseline:
+        raise typer.BadParameter(
+            "with --format name the files to hold against", param_hint="--baseline"
+        )
+    sides = {"baseline": foreign.files_in(baseline), "candidate": foreign.files_in(candidate)}
+    return foreign.read(foreign.FORMATS[name], sides)
+
+
 def _verdicts(samples: Samples, tolerance: float) -> dict[str, Verdict]:
-    """Return a verdict for every case, in the order of the file."""
+    """Return a verdict for every case and metric, in the order of the files."""
     verdicts = {name: _unfit(case, tolerance) for name, case in samples.cases.items()}
-    fit = [case for name, case in samples.cases.items() if verdicts[name] is None]
-    if fit:
+    fit = {name: case for name, case in samples.cases.items() if verdicts[name] is None}
+    families: dict[Metric, dict[str, Contrast]] = {}
+    for name, case in fit.items():
+        families.setdefault(case.metric, {})[name] = _contrast(case)
+    for metric, contrasts in families.items():
         from bench_lib.verdict.judge import judge_samples
 
-        judged = judge_samples({case.case: _contrast(case) for case in fit}, tolerance)
+        judged = judge_samples(contrasts, tolerance, metric)
         verdicts |= {name: _beside_draws(v, samples.cases[name]) for name, v in judged.items()}
     return {name: verdict for name, verdict in verdicts.items() if verdict is not None}
 
@@ -129,23 +181,23 @@ def _unfit(case: CaseSamples, tolerance: float) -> Verdict | None:
         reason = case.problems[0] + (f" (and {others} more)" if others else "")
     elif len(case.baseline) == 1:
         status = Status.NO_BASELINE
-        line = _first_line(case.baseline)
-        reason = f"one baseline process, on line {line}, cannot tell software from chance: "
+        where = ("in " if _first(case.baseline).file else "on ") + _first(case.baseline).place
+        reason = f"one baseline process, {where}, cannot tell software from chance: "
         reason += "two are needed, and five are better"
     elif not case.baseline:
         status = Status.NO_BASELINE
-        line = _first_line(case.candidate)
-        reason = f"nothing to hold line {line} against: no baseline process"
+        place = _first(case.candidate).place
+        reason = f"nothing to hold {place} against: no baseline process"
     elif not case.candidate:
-        line = _first_line(case.baseline)
-        reason = f"nothing to hold against line {line}: no candidate process"
+        place = _first(case.baseline).place
+        reason = f"nothing to hold against {place}: no candidate process"
     else:
         return None
-    return Verdict(status, "latency", reason, tolerance=tolerance)
+    return Verdict(status, case.metric.name, reason, tolerance=tolerance)
 
 
-def _first_line(processes: Mapping[str, SampledProcess]) -> int:
-    return next(iter(processes.values())).line
+def _first(processes: Mapping[str, SampledProcess]) -> SampledProcess:
+    return next(iter(processes.values()))
 
 
 def _contrast(case: CaseSamples) -> Contrast:
@@ -157,9 +209,10 @@ def _contrast(case: CaseSamples) -> Contrast:
     for name, process in case.baseline.items():
         if process.run:
             before.setdefault(origins[1][name], {})[name] = process.log_median
+    sign = -1 if case.metric.more_is_better else 1
     return Contrast(
-        candidate={name: process.log_median for name, process in case.candidate.items()},
-        baseline={name: process.log_median for name, process in case.baseline.items()},
+        candidate={name: sign * process.log_median for name, process in case.candidate.items()},
+        baseline={name: sign * process.log_median for name, process in case.baseline.items()},
         candidate_probes={name: process.probe for name, process in case.candidate.items()},
         baseline_probes={name: process.probe for name, process in case.baseline.items()},
         candidate_origins=origins[0],
@@ -185,7 +238,8 @@ def _print_json(samples: Samples, verdicts: Mapping[str, Verdict]) -> None:
     print_json(
         Judge(
             verdicts=[
-                filled(JudgedTimings, verdict, case_id=name) for name, verdict in verdicts.items()
+                filled(JudgedTimings, verdict, case_id=samples.cases[name].case)
+                for name, verdict in verdicts.items()
             ],
             problems=_problems(samples),
             notes=samples.notes,
@@ -193,7 +247,8 @@ def _print_json(samples: Samples, verdicts: Mapping[str, Verdict]) -> None:
     )
 
 
-def _print(file: str, samples: Samples, verdicts: Mapping[str, Verdict]) -> None:
+def _print(source: str, samples: Samples, verdicts: Mapping[str, Verdict]) -> None:
+    """Print verdicts; ``source`` is the only file, or empty where problems name their own."""
     from bench_lib.verdict.severity import rank
 
     ordered = sorted(verdicts.items(), key=lambda item: rank(item[1].status))
@@ -211,10 +266,11 @@ def _print(file: str, samples: Samples, verdicts: Mapping[str, Verdict]) -> None
     counts = Counter(verdict.status.value for _, verdict in ordered)
     if counts:
         words = ", ".join(f"{number} {status}" for status, number in counts.items())
-        print(f"\n{many(len(rows), 'case')}: {words}")
-    name = "standard input" if file == "-" else file
-    _print_some([f"{name}: {problem}" for problem in _problems(samples)], f"{name}: ")
-    _print_some([f"{name}: note: {note}" for note in samples.notes], f"{name}: note: ")
+        what = "case" if len({c.case for c in samples.cases.values()}) == len(rows) else "verdict"
+        print(f"\n{many(len(rows), what)}: {words}")
+    prefix = f"{source}: " if source else ""
+    _print_some([f"{prefix}{problem}" for problem in _problems(samples)], prefix)
+    _print_some([f"{prefix}note: {note}" for note in samples.notes], f"{prefix}note: ")
 
 
 def _print_some(lines: Sequence[str], prefix: str) -> None:
@@ -233,7 +289,7 @@ def _cells(verdict: Verdict) -> tuple[str, str, str, str]:
 
 
 def _change(ratio: float) -> str:
-    return f"{ratio - 1:+.2%}" if ratio < 10 else f"{ratio:.3g}x"
+    return signed_percent(ratio - 1, 2) if ratio < 10 else f"{ratio:.3g}x"
 
 
 def _printable(name: str) -> str:

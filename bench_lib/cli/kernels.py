@@ -11,10 +11,10 @@ from typing import Literal
 from bench_lib.backends.profiler import KernelCounters
 from bench_lib.cli.output import Document, filled, print_json, print_tables
 from bench_lib.engine.profiles import CaseProfile, ProfiledWork
-from bench_lib.formats import seconds
+from bench_lib.formats import seconds, signed_percent
 from bench_lib.model import Case, Environment, Kernel, KernelTable
 from bench_lib.profiling import store as stored
-from bench_lib.profiling.kernels import KernelDifference
+from bench_lib.profiling.kernels import Diff, KernelDifference
 from bench_lib.profiling.names import REST, role, short
 from bench_lib.profiling.store import ProfileComparison
 from bench_lib.profiling.traces import HOST_SOURCE
@@ -199,17 +199,18 @@ def tell_changes(sides: tuple[str, str], found: ProfileComparison, top: int, *, 
             )
         )
         return
-    _print_changes(found, top)
+    print_changes(found.diff, top)
     print()
     print(found.reason)
     for remark in found.remarks:
         print(f"note: {remark}")
 
 
-def _print_changes(found: ProfileComparison, top: int) -> None:
-    changes = [change for change in found.diff.changes if change.delta_s]
-    rows = [row for change in changes[:top] for row in _rows(change, found)]
-    what = found.diff.what
+def print_changes(diff: Diff, top: int) -> None:
+    """Print the kernels that changed most, ``top`` of them, and all together."""
+    changes = [change for change in diff.changes if change.delta_s]
+    rows = [row for change in changes[:top] for row in _rows(change, diff)]
+    what = diff.what
     headings = (
         *(what.removesuffix("s"), "what", "before", "after"),
         *("change", "calls", "share", "role"),
@@ -217,16 +218,15 @@ def _print_changes(found: ProfileComparison, top: int) -> None:
     print_tables(headings, _fitted(headings, rows))
     if rest := changes[top:]:
         print(f"{len(rest)} more: {_difference(sum(change.delta_s for change in rest))}")
-    diff = found.diff
     print(
         f"all {what}: {seconds(diff.before_s)} → {seconds(diff.after_s)} a step, "
         f"{_difference(diff.delta_s)}"
     )
 
 
-def _rows(change: KernelDifference, found: ProfileComparison) -> Iterator[tuple[str, ...]]:
+def _rows(change: KernelDifference, diff: Diff) -> Iterator[tuple[str, ...]]:
     """Yield a change's line, and below it the new name where that is another."""
-    share = found.diff.share(change)
+    share = diff.share(change)
     *names, last = change.names
     old, *new = [*names, last + change.more]
     yield (
@@ -236,7 +236,7 @@ def _rows(change: KernelDifference, found: ProfileComparison) -> Iterator[tuple[
         _time(change.after),
         _difference(change.delta_s),
         _calls(change),
-        "" if share is None else f"{share if change.delta_s > 0 else -share:+.0%}",
+        "" if share is None else signed_percent(share if change.delta_s > 0 else -share, 0),
         change.role,
     )
     for name in new:

@@ -66,6 +66,12 @@ def ops(
     layout: Annotated[
         str | None, typer.Option(help="NN, NT, TN, TT of gemm; nchw, nhwc of images.")
     ] = None,
+    backend: Annotated[
+        str | None, typer.Option(help="Whose attention: flash, efficient, math or cudnn.")
+    ] = None,
+    scaling: Annotated[
+        str | None, typer.Option(help="Of FP8's operands: rowwise (default: one factor each).")
+    ] = None,
     backward: Annotated[bool, typer.Option("--backward", help="The backward pass.")] = False,
     causal: Annotated[bool, typer.Option("--causal", help="Causal attention.")] = False,
     pinned: Annotated[bool, typer.Option("--pinned", help="Copies from or to pinned memory.")] = (
@@ -87,6 +93,8 @@ def ops(
     asked = {"shape": input1_dim, "shape2": input2_dim, "precision": dtype, "layout": layout}
     manner: dict[str, Param] = {
         "direction": "bwd" if backward else "",
+        "backend": backend or "",
+        "scaling": scaling or "",
         "causal": causal,
         "pinned": pinned,
         "stride": stride,
@@ -96,6 +104,8 @@ def ops(
         "--op": op is not None,
         "--op-type": op_type is not None,
         "--layout": layout is not None,
+        "--backend": backend is not None,
+        "--scaling": scaling is not None,
         "--backward": backward,
         "--causal": causal,
         "--pinned": pinned,

@@ -117,11 +117,21 @@ def duration(seconds: float) -> str:
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print aligned columns, as wide as they need where the output is not a terminal."""
-    from bench_lib.report.console import WIDTH, table
+    from bench_lib.report.console import table
 
-    width = WIDTH if sys.stdout.isatty() else 10_000
-    for line in table(headings, rows, width):
+    for line in table(headings, rows, _width()):
         print(line)
+
+
+def print_line(line: str) -> None:
+    """Print a line, broken between words where a terminal would break it anywhere."""
+    from bench_lib.report.console import wrapped
+
+    print("\n".join(wrapped(line, _width()) if sys.stdout.isatty() else [line]))
+
+
+def _width() -> int:
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
 
 
 def print_tables(headings: Sequence[str], rows: Sequence[Sequence[str]], *, keys: int = 1) -> None:
@@ -131,8 +141,7 @@ def print_tables(headings: Sequence[str], rows: Sequence[Sequence[str]], *, keys
     """
     from bench_lib.report.console import tables
 
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
-    for number, lines in enumerate(tables(headings, rows, width, keys=keys)):
+    for number, lines in enumerate(tables(headings, rows, _width(), keys=keys)):
         print("\n" * (number > 0) + "\n".join(lines))
 
 

@@ -18,15 +18,18 @@ from bench_lib.cli.output import (
     Json,
     filled,
     print_json,
+    print_line,
     print_table,
     say,
     writing,
 )
-from bench_lib.cli.reading import Listed, listed
-from bench_lib.model import SlowDown, Status, Verdict
+from bench_lib.cli.reading import Listed, ToldIncident, listed
+from bench_lib.cli.reading import told as told_incident
+from bench_lib.model import SlowDown, Status, UserError, Verdict
 
 if TYPE_CHECKING:
     from bench_lib.report.night import Night, NightCase
+    from bench_lib.report.pull_request import PullRequest
 
 MOST_LINES = 20
 """Of what was left out; the page and --json have all."""
@@ -97,6 +100,8 @@ class Report(Document):
     """Failing first."""
     slow_downs: list[ToldSlowDown]
     """New ones first."""
+    incidents: list[ToldIncident]
+    """What failures have one cause: new ones first, then ongoing, acknowledged, just ended ones."""
     missing: list[str]
     """Hardware keys of the days before that no run of this night is of, and their last runs."""
     left_out: list[str]
@@ -132,9 +137,21 @@ def report(
         typer.Option(
             metavar="URL",
             envvar="BENCH_LIB_REPORT_URL",
-            help="Where the report will be, for the news (default: the run of GitHub Actions).",
+            help="Where the report will be, for Markdown and news (default: the run of GitHub "
+            "Actions).",
         ),
     ] = None,
+    comment: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Keep one comment of this pull request on GitHub up to date; GH_TOKEN is used.",
+        ),
+    ] = None,
+    on_change: Annotated[
+        bool,
+        typer.Option("--on-change", help="Make no new comment where nothing changed."),
+    ] = False,
     run: Annotated[
         list[str] | None,
         typer.Option(metavar="RUN", help="Report on this run; may be given again."),
@@ -155,7 +172,12 @@ def report(
     if notify_as not in (None, *news.SHAPES):
         why = f"{notify_as!r} is none of {', '.join(news.SHAPES)}"
         raise typer.BadParameter(why, param_hint="--notify-as")
+    if on_change and comment is None:
+        raise UserError("--on-change is about a comment; name a pull request with --comment")
+    pull = _pull_request(comment) if comment is not None else None
+    where = link if link is not None else _run_of_actions()
     with Archive(history) as archive:
+        _see_that_it_exists(archive.place.folder)
         night = gather(archive, baselines, runs=run or (), days=days, asked=utc_now())
         before = news.before_of(archive, night) if notify else news.Before()
     to_stdout = markdown is not None and str(markdown) == "-"
@@ -164,19 +186,32 @@ def report(
 
         _write(html, pages.page(night))
     if markdown is not None:
-        _write_markdown(night, None if to_stdout else markdown)
+        _write_markdown(night, None if to_stdout else markdown, where)
     if json and not to_stdout:
         runs, entries = map(listed, night.runs), map(_entry, night.entries)
         told = [
             ToldSlowDown(hardware_key=one.key, run=one.run_id, new=one.is_new, slow_down=one.found)
             for one in night.slow_downs
         ]
-        print_json(filled(Report, night, runs=[*runs], entries=[*entries], slow_downs=told))
+        known = [told_incident(one) for one in night.incidents]
+        parts = {"entries": [*entries], "slow_downs": told, "incidents": known}
+        print_json(filled(Report, night, runs=[*runs], **parts))
     elif not to_stdout:
         _print(night, [path for path in (html, markdown) if path is not None])
+    if pull is not None:
+        _comment(night, pull, where, on_change=on_change)
     if notify:
-        where = link if link is not None else _run_of_actions()
         news.notify(night, notify, before, link=where, shape=notify_as, say=say)
+
+
+def _see_that_it_exists(folder: Path | None) -> None:
+    """Raise UserError for a folder that somebody named and that does not exist.
+
+    Without the default folder the page says that nothing was measured: a job reports after a job
+    that failed, too.
+    """
+    if folder is not None and folder != DEFAULT_HISTORY and not folder.is_dir():
+        raise UserError(f"there is no folder {folder}; name the one that holds the runs")
 
 
 def _run_of_actions() -> str:
@@ -186,11 +221,29 @@ def _run_of_actions() -> str:
     return "/".join([*parts, "actions/runs", run_id]) if all([*parts, run_id]) else ""
 
 
-def _write_markdown(night: Night, path: Path | None) -> None:
+def _pull_request(address: str) -> PullRequest:
+    from bench_lib.report.pull_request import pull_request
+
+    return pull_request(address, os.environ)
+
+
+def _comment(night: Night, pull: PullRequest, link: str, *, on_change: bool) -> None:
+    """Comment; what goes wrong is one line, and fails nothing."""
+    from bench_lib.report import pull_request
+    from bench_lib.report.markdown import as_markdown
+    from bench_lib.report.webhook import UndeliverableError
+
+    try:
+        say(pull_request.comment(pull, as_markdown(night, link=link), on_change=on_change))
+    except UndeliverableError as error:
+        say(f"the comment was not made: {error}")
+
+
+def _write_markdown(night: Night, path: Path | None, link: str) -> None:
     from bench_lib.report.github import limit_of
     from bench_lib.report.markdown import as_markdown
 
-    text = as_markdown(night, limit=limit_of(path))
+    text = as_markdown(night, limit=limit_of(path), link=link)
     if path is None:
         print(text)
     else:
@@ -207,7 +260,10 @@ def _print(night: Night, written: list[Path]) -> None:
     from bench_lib.report import console
     from bench_lib.report.findings import hints, in_words
 
-    print(night.sentence)
+    print_line(night.sentence)
+    for incident in night.incidents:
+        if incident.says_more:
+            print_line(incident.line)
     if night.failed:
         print()
         rows = [
@@ -218,16 +274,16 @@ def _print(night: Night, written: list[Path]) -> None:
         print_table((console.HEADINGS[0], "hardware", *console.HEADINGS[1:]), rows)
         print()
         for entry in night.failed[:MOST_LINES]:
-            print(in_words(night, entry))
+            print_line(in_words(night, entry))
         print()
     for one in night.slow_downs:
-        print(one.words)
+        print_line(one.words)
     for words in hints(night):
-        print(f"! {words}")
+        print(f"! {words}")  # it may end in a command, to be copied
     for key in night.missing:
-        print(f"! not this night: {key}")
+        print_line(f"! not this night: {key}")
     for words in night.left_out[:MOST_LINES]:
-        print(f"! {words}")
+        print_line(f"! {words}")
     if len(night.left_out) > MOST_LINES:
         print(f"! and {len(night.left_out) - MOST_LINES} more")
     for path in written:

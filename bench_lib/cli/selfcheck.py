@@ -24,6 +24,7 @@ from bench_lib.cli.output import (
     writing,
 )
 from bench_lib.cli.reading import near
+from bench_lib.formats import signed_percent
 from bench_lib.model import UserError
 
 if TYPE_CHECKING:
@@ -204,7 +205,7 @@ def _print(found: Selfcheck, key: str) -> None:
     rows = [
         (
             f"{effect.planted:.1%}",
-            f"{effect.measured:+.2%}",
+            signed_percent(effect.measured, 2),
             str(effect.splits),
             str(effect.regressed),
             str(effect.suspect),
@@ -303,7 +304,7 @@ def _print_contexts(found: ContextsFound, key: str) -> None:
                 f"{chosen.step_s * 1e3:.4g} ms",
                 f"{chosen.inside:.2%}",
                 *(f"{spread.between:.2%}" for spread in by_kind.values()),
-                *([f"{change:+.2%}"] if change is not None else []),
+                *([signed_percent(change, 2)] if change is not None else []),
                 *(_explained(spread) for spread in by_kind.values()),
             )
         )

@@ -671,10 +671,10 @@ class HeldDevice:
         """
         told = [name for name in side.environment if not name.startswith("BENCH_LIB_")]
         if side.command_prefix:
-            known = fingerprint.collect(environ=side.environment, told=told)
+            known = fingerprint.collect(environ=side.environment, told=told, cwd=side.folder)
             return replace(known, rocm=None, libraries={}, caches={})
         environ = {**os.environ, **side.environment}
-        described = fingerprint.collect(environ=environ, told=told)
+        described = fingerprint.collect(environ=environ, told=told, cwd=side.folder)
         if self._settings.tune:
             search = searched(backends.of(self.device).tuned_cache)
             filled = {**described.caches, search: "searched first"}
@@ -752,13 +752,14 @@ class HeldDevice:
         return len(self._all_devices) if backends.is_gpu(self.device) else None
 
     def _command_for(self, case: Case, side: Side) -> LaunchCommand:
-        return launchers.command_for(
+        command = launchers.command_for(
             case.launch.ranks,
             self._settings.launcher,
             python=wheels.interpreter(side.python),
             environ={**os.environ, **side.environment},
             gpus=self._gpus,
         )
+        return replace(command, folder=None if side.folder is None else str(side.folder))
 
     def _measure_ranks(self, side: Side, case: Case) -> Measurement:
         if self._sweep is not None and side is not self._settings.reference:

@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from pathlib import Path
 
 from bench_lib import backends
 from bench_lib.engine.settings import Side
@@ -43,6 +44,7 @@ def start_workers(side: Side, device: Hardware) -> Zygote:
         python=wheels.interpreter(side.python),
         environment={**backends.visibility(device), **side.environment},
         command_prefix=side.command_prefix,
+        folder=side.folder,
     )
 
 
@@ -74,6 +76,7 @@ class Processes:
         self._name = ""
         self._open: dict[int, WorkerProcess] = {}
         self._environment: Environment | None = None
+        self._artifacts: dict[str, Path] = {}
         self._measured_by: list[int] = []
         self._most_lost = most_lost
         self._lost = 0
@@ -117,11 +120,12 @@ class Processes:
         is_cold = case.launch.cold or replay is not None
         if is_cold:
             self.drop(number)  # what ran in it has libraries loaded and kernels found
+        artifacts = self._packed(case, number) if case.launch.artifacts else None
         begin = time.monotonic()
         process = self.open(number)
         opening_s = time.monotonic() - begin
         self._measured_by = [process.pid]
-        measurement = process.measure(case, bursts, replay, known)
+        measurement = process.measure(case, bursts, replay, known, artifacts)
         phases_s = {FORK: round(opening_s, 4), **measurement.phases_s}
         measurement = replace(measurement, phases_s=phases_s)
         if process.is_dear:
@@ -133,6 +137,14 @@ class Processes:
         if measurement.device_source == "kernels" or is_cold:
             self.drop(number)  # a profiler, once used, stays and costs every launch
         return measurement
+
+    def _packed(self, case: Case, number: int) -> Path:
+        """Return torch's portable artefacts of a case; the first process that asks makes them."""
+        found = self._artifacts.get(case.id)
+        if found is None or not found.is_file():
+            found = self._artifacts[case.id] = self.open(number).pack(case)
+            self.drop(number)
+        return found
 
     def environment(self) -> Environment:
         """Describe the software that measures here; the worker's own words where it spoke."""

@@ -32,6 +32,8 @@ class Side:
     """On top of our own."""
     command_prefix: tuple[str, ...] = ()
     """Words that run the words after them elsewhere on this machine: ``docker run …``."""
+    folder: Path | None = None
+    """Where its workers start, which find modules there first; None is our own folder."""
 
     def __str__(self) -> str:
         """Return its command, with the variables that are set for it."""

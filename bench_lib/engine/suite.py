@@ -208,7 +208,9 @@ class Suite:
         slower = [v for v in worse if metrics.of(v.metric).kernels_explain]
         if not slower:
             return record
-        causes = [self._cause(record, slower[0]), *_lagging(record)]
+        found = self._difference(record)
+        blamed = kernels.blamed(found) if found is not None else []
+        causes = [self._cause(record, slower[0], found), *_lagging(record)]
         words = "; ".join(filter(None, causes))
         if not words:
             return record
@@ -216,7 +218,7 @@ class Suite:
             replace(v, reason=f"{v.reason}; {words}") if v is slower[0] else v
             for v in record.verdicts
         ]
-        return replace(record, verdicts=verdicts)
+        return replace(record, verdicts=verdicts, blamed=blamed)
 
     def _aged(self, record: Record) -> Record:
         """Say of a case that is REDRAWN run after run that its baseline is of another draw."""
@@ -234,19 +236,27 @@ class Suite:
         ]
         return replace(record, verdicts=verdicts)
 
-    def _cause(self, record: Record, verdict: Verdict) -> str | None:
+    def _baseline(self, record: Record) -> Baseline | None:
         case_id = record.case.id
-        if (problem := self._blind.get(case_id)) is not None:
-            return f"its kernels are not known: {problem}"
-        baseline = self._known.of(self._outcomes[case_id].hardware.key).baselines.get(case_id)
-        if record.kernels is None or baseline is None:
+        return self._known.of(self._outcomes[case_id].hardware.key).baselines.get(case_id)
+
+    def _difference(self, record: Record) -> kernels.Diff | None:
+        """Return how a case's kernels differ from its baseline's; None where one is not known."""
+        baseline = self._baseline(record)
+        if record.kernels is None or baseline is None or baseline.kernels is None:
             return None
-        if baseline.kernels is None:
-            return "its baseline was accepted without kernels to compare with"
+        return kernels.diff(baseline.kernels, record.kernels)
+
+    def _cause(self, record: Record, verdict: Verdict, found: kernels.Diff | None) -> str | None:
+        if (problem := self._blind.get(record.case.id)) is not None:
+            return kernels.not_seen(problem)
+        if found is None:
+            unknown = record.kernels is not None and self._baseline(record) is not None
+            return "its baseline was accepted without kernels to compare with" if unknown else None
         more_s = None
         if verdict.unit == "s" and verdict.value is not None and verdict.baseline is not None:
             more_s = verdict.value - verdict.baseline
-        return kernels.reason(kernels.diff(baseline.kernels, record.kernels), more_s)
+        return kernels.reason(found, more_s)
 
     def _judged(self) -> list[Record]:
         suite: dict[str, Evidence] = {}

@@ -6,7 +6,6 @@ import os
 import platform
 import re
 import socket
-import subprocess
 from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -15,9 +14,9 @@ from bench_lib import backends
 from bench_lib.backends.sysfs import ROOT, text
 from bench_lib.environment import variables
 from bench_lib.environment.caches import found, same
+from bench_lib.environment.commits import git
 from bench_lib.model import Environment
 
-GIT_TIMEOUT_S = 5.0
 _OPTIONS = frozenset(
     """
     iommu iommu.passthrough iommu.strict amd_iommu intel_iommu pci pcie_aspm
@@ -203,28 +202,9 @@ def _cpu_model(root: Path) -> str | None:
 
 def _checkout(cwd: Path) -> tuple[str | None, bool | None]:
     """Find the commit of the checkout around `cwd`, and whether tracked files differ."""
-    # Asking for the status must not write to the checkout.
-    environ = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
-
-    def git(*arguments: str) -> str | None:
-        try:
-            answer = subprocess.run(
-                ["git", "-C", str(cwd), *arguments],  # noqa: S607 - whichever git the user has
-                capture_output=True,
-                check=True,
-                encoding="utf-8",
-                errors="replace",
-                env=environ,
-                stdin=subprocess.DEVNULL,
-                timeout=GIT_TIMEOUT_S,
-            )
-        except (OSError, subprocess.SubprocessError):
-            return None
-        return answer.stdout.strip()
-
-    commit = git("rev-parse", "HEAD")
+    commit = git(cwd, "rev-parse", "HEAD")
     if not commit:
         return None, None
     # Untracked files are results as often as code, and would make every run look edited.
-    status = git("status", "--porcelain", "--untracked-files=no")
+    status = git(cwd, "status", "--porcelain", "--untracked-files=no")
     return commit, None if status is None else bool(status)

@@ -20,19 +20,36 @@ UNARY = ("exp", "relu", "tanh", "sqrt")
 REDUCTIONS = ("sum", "prod", "norm", "max", "mean", "std", "var", "argmax", "argmin")
 TRANSFERS = ("copy_h2d", "copy_d2h")
 """Copies between the host's memory and the device's."""
-DIFFERENTIABLE = ("sdpa", "conv2d", "batch_norm", "softmax", "embedding")
+DIFFERENTIABLE = (
+    *("sdpa", "conv2d", "batch_norm", "softmax", "embedding"),
+    *("rms_norm", "silu_mul", "rope"),
+)
 """Operators of which the forward and the backward pass are cases of their own."""
 LAYOUTS = ("NN", "NT", "TN", "TT")
 """Of a product's two matrices: as they are, or stored transposed; rows lie together."""
 DIRECTIONS = ("fwd", "bwd")
 OPERATOR_PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
 ITEM_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
+SCALINGS = ("rowwise",)
+"""Of FP8 operands, where it is not one factor each: a factor for each row of the first, and each
+column of the second."""
+BACKENDS = ("flash", "efficient", "math", "cudnn")
+"""Whose attention, as ``torch.nn.attention.SDPBackend`` has them; on ROCm ``flash`` and
+``efficient`` are AOTriton's, or CK's."""
 INDEX_BYTES = 8
 MOST_DIMS = 8
 MOST_ELEMENTS = 2**40
 """No tensor has more; a larger one is a slip of the keyboard."""
 FP8_MULTIPLE = 16
 """Of what torch._scaled_mm takes N and K only; M is any."""
+GROUPED_MULTIPLE = 8
+"""Rows of a grouped product begin at multiples of 16 bytes."""
+_NUMBERS = {
+    "sparse": "how many rows are added",
+    "grouped_gemm": "the number of experts",
+    "sdpa_decode": "the number of heads of keys and values",
+    "topk": "how many of a row are taken",
+}
 
 _FAMILIES = {
     **dict.fromkeys(BINARY, "binary"),
@@ -43,10 +60,12 @@ _FAMILIES = {
     **dict.fromkeys(("sparse_add", "sparse_add_"), "sparse"),
     **dict.fromkeys(TRANSFERS, "transfer"),
     "copy_d2d": "copy",
-    **{name: name for name in ("gemm", *DIFFERENTIABLE)},
+    **{name: name for name in ("gemm", "grouped_gemm", "sdpa_decode", "topk", *DIFFERENTIABLE)},
 }
 OPERATORS = tuple(_FAMILIES)
 
+_OPTIONS = {"backend": BACKENDS, "scaling": SCALINGS}
+"""What torch chooses, or does without, where it is not named."""
 _WORDS = {"layout": LAYOUTS, "memory_format": MEMORY_FORMATS, "direction": DIRECTIONS}
 """What has no usual value: where it concerns an operator it has to be named."""
 
@@ -131,8 +150,9 @@ class Operation:
 
     ``shape`` is that of the first tensor, of gemm M-N-K, of sdpa ``b8h16s2048d64`` (batch, heads,
     length, width), of conv2d N-C-H-W.  ``shape2`` is that of the second one (left out where it is
-    the first's), of conv2d's weight (padded by half of it), of embedding's indices, and of
-    sparse_add how many rows are added.
+    the first's), of conv2d's weight (padded by half of it), of embedding's indices.  It is a number
+    of some: of sparse_add the rows that are added, of grouped_gemm the experts, of topk how many of
+    a row are taken, of sdpa_decode (one query, ``length`` keys) the heads of keys and values.
     """
 
     op: str
@@ -145,11 +165,13 @@ class Operation:
     causal: bool = False
     pinned: bool = False
     direction: str = ""
+    backend: str = ""
+    scaling: str = ""
     rotate: bool = True
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
-        for name, allowed in {"precision": OPERATOR_PRECISIONS, **_WORDS}.items():
+        for name, allowed in {"precision": OPERATOR_PRECISIONS, **_OPTIONS, **_WORDS}.items():
             if getattr(self, name) not in (*allowed, _USUAL.get(name)):
                 raise self._wrong(name, f"there is {', '.join(allowed)}")
         for name, usual in _USUAL.items():
@@ -159,12 +181,16 @@ class Operation:
             if not given and name in _WORDS and asks(self.op, name):
                 raise UserError(f"{self.op} needs {name}: {' or '.join(_WORDS[name])}")
         for name in ("shape", "shape2"):
-            if self.family != "sdpa" and _ATTENTION.fullmatch(str(getattr(self, name))):
+            if not self.is_attention and _ATTENTION.fullmatch(str(getattr(self, name))):
                 raise self._wrong(name, "letters are for sdpa; write sizes with dashes between")
         if self.precision == "tf32" and self.family not in ("gemm", "conv2d"):
             raise self._wrong("precision", "of these operators only gemm and conv2d take TF32")
         if self.precision == "fp8" and self.family != "gemm":
             raise self._wrong("precision", "of these operators only gemm has FP8")
+        if self.scaling and self.precision != "fp8":
+            raise self._wrong("scaling", f"it is of FP8, and precision is {self.precision}")
+        if self.family == "grouped_gemm" and self.precision not in ("fp32", "bf16"):
+            raise self._wrong("precision", "torch's grouped product takes bf16, and fp32 on a CPU")
         _ = self.amounts
 
     def _wrong(self, name: str, why: str) -> UserError:
@@ -174,6 +200,11 @@ class Operation:
     def family(self) -> str:
         """Operators that are built and counted alike."""
         return family_of(self.op)
+
+    @property
+    def is_attention(self) -> bool:
+        """Whether its shape has batch, heads, length and width."""
+        return self.family in ("sdpa", "sdpa_decode")
 
     @property
     def is_in_place(self) -> bool:
@@ -198,12 +229,20 @@ class Operation:
     @cached_property
     def sizes(self) -> tuple[int, ...]:
         """The first tensor's in elements; of gemm M, N and K."""
-        return sizes_in(self.shape) if self.family == "gemm" else _elements_in(self.shape)
+        return sizes_in(self.shape) if "gemm" in self.family else _elements_in(self.shape)
 
     @cached_property
     def sizes2(self) -> tuple[int, ...]:
         """The second tensor's in elements; the first's where it is not named."""
         return _elements_in(self.shape2) if self.shape2 else self.sizes
+
+    @cached_property
+    def number(self) -> int:
+        """What ``shape2`` is where it is a number; raises UserError."""
+        if not self.shape2 or len(self.sizes2) != 1:
+            what = _NUMBERS[self.family]
+            raise UserError(f"shape2 of {self.op} is {self.shape2!r}; it has to be {what}")
+        return self.sizes2[0]
 
     @cached_property
     def groups(self) -> int:
@@ -278,9 +317,41 @@ def _gemm_output(o: Operation) -> tuple[int, ...]:
 def _sdpa_output(o: Operation) -> tuple[int, ...]:
     if not _ATTENTION.fullmatch(o.shape):
         raise UserError(
-            f"shape of sdpa is {o.shape!r}; it has to be batch, heads, length and width, as in "
+            f"shape of {o.op} is {o.shape!r}; it has to be batch, heads, length and width, as in "
             "b8h16s2048d64"
         )
+    return o.sizes
+
+
+def _sdpa_decode_output(o: Operation) -> tuple[int, ...]:
+    batch, heads, _, width = _sdpa_output(o)
+    if heads % o.number:
+        raise UserError(f"sdpa_decode: {o.number} heads of keys do not divide {heads} of queries")
+    return (batch, heads, 1, width)
+
+
+def _grouped_gemm_output(o: Operation) -> tuple[int, ...]:
+    m, n, k = o.dims(3, "M-N-K, as in 8192-1408-2048, with M tokens of all experts")
+    if m % o.number:
+        raise UserError(f"grouped_gemm: {o.number} experts do not share {m} tokens evenly")
+    if any(size % GROUPED_MULTIPLE for size in (n, k)):
+        raise UserError(f"shape {o.shape!r}: N and K are multiples of {GROUPED_MULTIPLE}")
+    if max(m * k, o.number * k * n) > MOST_ELEMENTS:
+        raise UserError(f"shape {o.shape!r}: an operand has more than {MOST_ELEMENTS} elements")
+    return (m, n)
+
+
+def _topk_output(o: Operation) -> tuple[int, ...]:
+    rows, width = o.dims(2, "rows-width, as in 4096-64")
+    if o.number > width:
+        raise UserError(f"topk: {o.number} of {width} in a row")
+    return (rows, o.number)
+
+
+def _rope_output(o: Operation) -> tuple[int, ...]:
+    *_, width = o.dims(4, "batch-length-heads-width, as in 8-2048-32-128")
+    if width % 2:
+        raise UserError(f"rope: positions turn pairs, and the width is {width}")
     return o.sizes
 
 
@@ -319,9 +390,7 @@ def _embedding_output(o: Operation) -> tuple[int, ...]:
 
 def _sparse_output(o: Operation) -> tuple[int, ...]:
     o.dims(2, "rows-width, as in 1000000-128")
-    if not o.shape2 or len(o.sizes2) != 1:
-        raise UserError(f"shape2 of {o.op} is {o.shape2!r}; it has to be how many rows are added")
-    if o.sizes2[0] * o.sizes[1] > MOST_ELEMENTS:
+    if o.number * o.sizes[1] > MOST_ELEMENTS:
         raise UserError(f"shape2 {o.shape2!r}: more than {MOST_ELEMENTS} elements are added")
     return o.sizes
 
@@ -336,6 +405,15 @@ difference, product."""
 BATCH_NORM = {"fwd": 8, "bwd": 10}
 """FLOPs for each element: mean 1, variance 3, normalised, scaled and shifted 4; backward the
 normalised input again 2, two sums 3, the input's gradient 5."""
+RMS_NORM = {"fwd": 4, "bwd": 9}
+"""FLOPs for each element: square, sum, scaled twice; backward the weighted gradient, its product
+with the normalised input, which is made again, its sum, two for what that takes off, the scale, and
+two for the weight's gradient."""
+SILU_MUL = {"fwd": 6, "bwd": 12}
+"""FLOPs for each element: a sigmoid has four, then two products; backward the sigmoid again, five
+for its derivative, and three products."""
+ROPE = {"fwd": 3, "bwd": 3}
+"""FLOPs for each element: two products and a sum, both ways."""
 ATTENTION = {"fwd": 4, "bwd": 10}
 """FLOPs for each batch, head, query, key and width: two products, and five backward, of which
 one computes the scores anew (Dao, FlashAttention-2, arXiv 2307.08691, section 4.1)."""
@@ -393,6 +471,34 @@ def _sdpa(o: Operation) -> Amounts:
     # Query, key, value and result; backward its gradient too, and those of the three.
     tensors = 8 if o.is_backward else 4
     return Amounts(ATTENTION[o.direction] * scores * width, tensors * size, tensors * size)
+
+
+def _sdpa_decode(o: Operation) -> Amounts:
+    batch, heads, length, width = o.sizes
+    kept = 2 * batch * o.number * length * width
+    asked = 2 * batch * heads * width
+    size = (kept + asked) * o.item_bytes
+    return Amounts(ATTENTION["fwd"] * batch * heads * length * width, size, size)
+
+
+def _grouped_gemm(o: Operation) -> Amounts:
+    m, n, k = o.sizes
+    size = (m * k + o.number * k * n + m * n) * o.item_bytes
+    return Amounts(2.0 * m * n * k, size, size)
+
+
+def _topk(o: Operation) -> Amounts:
+    elements, taken = math.prod(o.sizes), math.prod(o.output)
+    size = elements * o.item_bytes + taken * (o.item_bytes + INDEX_BYTES)
+    return Amounts(elements, size, size)
+
+
+def _silu_mul(o: Operation) -> Amounts:
+    elements = math.prod(o.sizes)
+    size = elements * o.item_bytes
+    # Gate, other side and result; backward the gradient, and those of the two.
+    moved, held = (5, 6) if o.is_backward else (3, 3)
+    return Amounts(elements * SILU_MUL[o.direction], moved * size, held * size)
 
 
 def _conv2d(o: Operation) -> Amounts:
@@ -453,13 +559,19 @@ _RULES = {
     "unary": _Family(_unary),
     "reduction": _Family(_reduction, _reduction_output),
     "sparse": _Family(_sparse, _sparse_output, ("shape2",)),
-    "gemm": _Family(_gemm, _gemm_output, ("layout",)),
-    "sdpa": _Family(_sdpa, _sdpa_output, ("direction", "causal")),
+    "gemm": _Family(_gemm, _gemm_output, ("layout", "scaling")),
+    "grouped_gemm": _Family(_grouped_gemm, _grouped_gemm_output, ("shape2",)),
+    "sdpa": _Family(_sdpa, _sdpa_output, ("direction", "causal", "backend")),
+    "sdpa_decode": _Family(_sdpa_decode, _sdpa_decode_output, ("shape2", "backend")),
     "conv2d": _Family(_conv2d, _conv2d_output, ("shape2", "memory_format", "direction", "stride")),
     "batch_norm": _Family(
         _pointwise(BATCH_NORM), _batch_norm_output, ("memory_format", "direction")
     ),
     "softmax": _Family(_pointwise(SOFTMAX), asks=("direction",)),
+    "rms_norm": _Family(_pointwise(RMS_NORM), asks=("direction",)),
+    "rope": _Family(_pointwise(ROPE), _rope_output, ("direction",)),
+    "silu_mul": _Family(_silu_mul, asks=("direction",)),
+    "topk": _Family(_topk, _topk_output, ("shape2",)),
     "embedding": _Family(_embedding, _embedding_output, ("shape2", "direction")),
     "copy": _Family(_copy),
     "transfer": _Family(_copy, asks=("pinned",)),

@@ -76,6 +76,31 @@ class Roofline:
             return Bandwidth(self.least_bytes_per_s, self.least_share, at_least=True)
         return None
 
+    @property
+    def reached(self) -> Reached | None:
+        """How close the step comes to what the device can do; None where that is not known.
+
+        The ceiling that binds is the one of which more was reached.
+        """
+        memory = self.bandwidth
+        shares = [
+            Reached(self.flops_share or 0.0, "compute", at_least=False),
+            Reached((memory and memory.share) or 0.0, "memory", bool(memory and memory.at_least)),
+        ]
+        possible = [reached for reached in shares if 0 < reached.share <= 1]
+        return max(possible, key=lambda reached: reached.share, default=None)
+
+
+@dataclass(frozen=True)
+class Reached:
+    """The part of a ceiling that a step reaches."""
+
+    share: float
+    """Of the peak."""
+    of: str
+    """``compute`` or ``memory``."""
+    at_least: bool
+
 
 @dataclass(frozen=True)
 class Bandwidth:

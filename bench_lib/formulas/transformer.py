@@ -5,18 +5,25 @@ that norm before they attend and before they compute (four widths, GELU), a last
 that is the tokens' embedding.  A ``LlamaSize`` is the transformer of today: RMSNorm, rotary
 positions, grouped queries, SwiGLU, and perhaps experts.
 
-Standard library only, because the matrix and the worker both ask.
+Imports no torch, because the matrix and the worker both ask.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bench_lib.model import GENERATION, QUANTIZED
+
 VOCABULARY = 50304
 """GPT-2's 50257 tokens, rounded up to a multiple of 64 as is usual for matrix units."""
 
-PARALLEL = ("ddp", "fsdp2")
-"""How ranks train together: each with all weights, or each with its part of them."""
+DEVIATION = 0.02
+"""Standard deviation of fresh weights; of those that write into the residual stream it is smaller
+by sqrt(2 layers) (Radford et al. 2019, section 2.3)."""
+
+PARALLEL = ("ddp", "fsdp2", "tp")
+"""How ranks share a network: each with all weights, each gathering them block by block, or each
+computing with its part."""
 
 
 @dataclass(frozen=True)
@@ -227,9 +234,26 @@ LLAMA = {
 rotary positions, which costs nothing; Mixtral (Jiang et al. 2024, table 1); DeepSeekMoE (Dai et
 al. 2024, section 5.1.2)."""
 
-GENERATION = ("prefill", "decode")
-"""Tasks of inference: all tokens of the prompts at once, and one token more of each sequence."""
 GENERATED = 64
 """Tokens that are decoded before a sequence begins again behind its prompt."""
 
 SIZES: dict[str, Size | LlamaSize] = {**GPT2, **LLAMA}
+
+
+def indivisible(network: str, parallel: str, ranks: int, task: str, precision: str) -> str | None:
+    """Return why ranks cannot divide a network so; None where they can, or divide nothing."""
+    size = SIZES[network]
+    if ranks == 1 or parallel == "ddp":
+        return None
+    if precision in QUANTIZED:
+        return f"precision {precision} is kept whole, and parallel {parallel} divides; use ddp"
+    if parallel == "fsdp2":
+        why = f"fsdp2 would gather all weights for each pass of {task}; use tp"
+        return why if task in GENERATION else None
+    if isinstance(size, Size) or size.experts is not None:
+        kind = "GPT-2's heads" if isinstance(size, Size) else "experts"
+        return f"tp does not divide {kind}, and network is {network}; use a dense Llama"
+    for number, what in ((size.kv_heads, "heads of keys"), (size.hidden, "inner rows")):
+        if number % ranks:
+            return f"{network} has {number} {what}, which {ranks} ranks cannot divide evenly"
+    return None

@@ -14,10 +14,14 @@ LIMIT_S = 300.0
 """A container may have to be fetched first."""
 _SCRIPT = """
 import importlib.metadata, importlib.util, json, sys
+found = {}
+for each in importlib.metadata.distributions():
+    found.setdefault(each.name, each)  # the first one is what is imported
 print(json.dumps({
     "python": [sys.version, sys.base_prefix],
     "torch": importlib.util.find_spec("torch") is not None,
-    "installed": sorted({f"{d.name} {d.version}" for d in importlib.metadata.distributions()}),
+    "installed": sorted(f"{name} {each.version}" for name, each in found.items()),
+    "requires": {name: each.requires for name, each in found.items() if each.requires},
 }))
 """
 
@@ -31,14 +35,20 @@ class Installed(msgspec.Struct, frozen=True):
     """Whether there is a torch."""
     installed: list[str]
     """Every package with its version, sorted."""
+    requires: dict[str, list[str]]
+    """By package, what it needs, as its metadata have it."""
 
 
 def ask(
-    python: str, environment: Mapping[str, str], command_prefix: Sequence[str] = ()
+    python: str,
+    environment: Mapping[str, str],
+    command_prefix: Sequence[str] = (),
+    *,
+    needs_torch: bool = True,
 ) -> Installed:
     """Ask an interpreter what it has, started as a worker's would be.
 
-    Raises LaunchError where it cannot be started, does not answer, or has no torch.
+    Raises LaunchError where it cannot be started, does not answer, or has no torch and needs it.
     """
     command = [python, "-c", _SCRIPT]
     if command_prefix:
@@ -66,6 +76,6 @@ def ask(
         found = msgspec.json.decode(done.stdout.splitlines()[-1], type=Installed)
     except (IndexError, msgspec.DecodeError) as error:
         raise LaunchError(f"{command[0]} does not answer as a Python does") from error
-    if not found.torch:
+    if needs_torch and not found.torch:
         raise LaunchError("it has no torch; install torch and torchvision there")
     return found

@@ -68,6 +68,8 @@ class ProfileRequest:
     stacks: bool = False
     ranges: bool = False
     """Have no profiler in the process, but ranges for the one around it."""
+    shapes: bool = False
+    """Note the sizes of tensors in the trace."""
 
 
 def run_profile(
@@ -117,7 +119,9 @@ def order(case: Case, folder: Path, asked: ProfileRequest) -> list[str]:
     words = command_for(ranks, python=sys.executable).words if ranks > 1 else (sys.executable,)
     command = [*words, "-m", "bench_lib.worker", "profile", str(file), str(folder)]
     command += ["--steps", str(asked.steps)]
-    return command + [f"--{name}" for name in ("stacks", "ranges") if getattr(asked, name)]
+    return command + [
+        f"--{name}" for name in ("stacks", "ranges", "shapes") if getattr(asked, name)
+    ]
 
 
 _RESULTS = ("result*.json", "meeting*")

@@ -120,7 +120,7 @@ def launch(
     if shutil.which(program, path=environ.get("PATH")) is None:
         raise LaunchError(f"cannot start ranks with {program}: no such program")
     words = leashed([*command.words, "-m", *form])
-    return LaunchEnd(command, *run(words, folder, log, environ, wait), log)
+    return LaunchEnd(command, *run(words, folder, log, environ, wait, cwd=command.folder), log)
 
 
 def run(
@@ -129,6 +129,8 @@ def run(
     log: Path,
     environ: Mapping[str, str],
     wait: Callable[[subprocess.Popen[bytes]], bool],
+    *,
+    cwd: str | None = None,
 ) -> tuple[int | None, bool]:
     """Run a program that may start ranks; return its exit status and what `wait` says.
 
@@ -146,6 +148,7 @@ def run(
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=variables,
+                cwd=cwd,
                 start_new_session=True,
             )
     except OSError as error:

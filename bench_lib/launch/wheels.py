@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from filelock import FileLock
 
+from bench_lib.launch.building import build
 from bench_lib.launch.cache import cache_folder
-from bench_lib.launch.faults import LaunchError, last_lines
-
-LIMIT_S = 3600.0
-"""torch with its libraries is several GB."""
+from bench_lib.launch.faults import LaunchError
 
 
 def is_list(python: str) -> bool:
@@ -58,39 +54,12 @@ def _make(wheels: Path, folder: Path) -> None:
     """Make an environment, in place of what was left half done; raises LaunchError and OSError."""
     shutil.rmtree(folder, ignore_errors=True)
     python, uv = str(_python(folder)), shutil.which("uv")
+    what = f"no environment from {wheels}"
+    remedy = f"see that pip install --requirement {wheels} works"
     if uv is None:
-        _run([sys.executable, "-m", "venv", str(folder)], wheels)
-        _run([python, "-m", "pip", "install", "--requirement", str(wheels)], wheels)
+        build([sys.executable, "-m", "venv", str(folder)], what, remedy=remedy)
+        command = [python, "-m", "pip", "install", "--requirement", str(wheels)]
     else:
-        _run([uv, "venv", "--python", sys.executable, str(folder)], wheels)
-        _run([uv, "pip", "install", "--python", python, "--requirement", str(wheels)], wheels)
-
-
-def _run(command: Sequence[str], wheels: Path) -> None:
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            encoding="utf-8",
-            errors="replace",
-            timeout=LIMIT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        why = f"{command[0]} was not done within {LIMIT_S:g} s"
-        raise LaunchError(f"no environment from {wheels}: {why}") from error
-    if done.returncode:
-        output = last_lines(done.stdout)
-        raise LaunchError(
-            f"no environment from {wheels}: {_gist(output)}; see that "
-            f"pip install --requirement {wheels} works\n{output}"
-        )
-
-
-def _gist(output: str) -> str:
-    """Return the line of an installer's output that names the cause, as pip and uv mark it."""
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    marked = [line for line in lines if line.lower().startswith(("error", "×"))]
-    return (marked or lines or ["the installer said nothing"])[-1]
+        build([uv, "venv", "--python", sys.executable, str(folder)], what, remedy=remedy)
+        command = [uv, "pip", "install", "--python", python, "--requirement", str(wheels)]
+    build(command, what, remedy=remedy)

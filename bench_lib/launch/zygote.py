@@ -108,6 +108,7 @@ class WorkerProcess:
         bursts: Bursts | None = None,
         replay: Draw | None = None,
         known: Collection[str] = (),
+        artifacts: Path | None = None,
     ) -> Measurement:
         """Measure one case, in bursts if it is power-bound and ``bursts`` are given.
 
@@ -115,14 +116,17 @@ class WorkerProcess:
         ``known`` of the case, NUMERICS or COUNTS, is not found out again.
 
         With ``replay`` the compiler finds empty caches and chooses as it did there; nothing may
-        have been measured in this process before.  Raises CaseSkipped with the reason, or
-        CaseFault after which this context is gone.
+        have been measured in this process before.  ``artifacts`` that ``pack`` returned are loaded
+        as a part of the first step.  Raises CaseSkipped with the reason, or CaseFault after which
+        this context is gone.
         """
         beside: dict[str, Any] = {}
         if bursts is not None:
             beside["bursts"] = dataclasses.asdict(bursts)
         if replay is not None:
             beside["replay"] = replay.table
+        if artifacts is not None:
+            beside["artifacts"] = str(artifacts)
         proof = arithmetic.proof(case)
         if proof is not None and proof not in self._zygote.proved:
             beside["prove"] = True
@@ -153,6 +157,15 @@ class WorkerProcess:
         Raises as ``measure`` does.
         """
         return self._answer("profile", case, "kernels", KernelTable)
+
+    def pack(self, case: Case) -> Path:
+        """Compile a case from empty caches, and return the file of torch's portable artefacts.
+
+        Nothing is to be measured here after it.  Raises as ``measure`` does.
+        """
+        path = self._log.with_suffix(".artifacts")
+        self._answer("pack", case, "packed", bool, {"artifacts": str(path)})
+        return path
 
     def tune(self, case: Case) -> None:
         """Have MIOpen search for the kernels of a case; raises as ``measure`` does."""
@@ -228,8 +241,9 @@ class Zygote:
         python: str = sys.executable,
         environment: Mapping[str, str] | None = None,
         command_prefix: Sequence[str] = (),
+        folder: Path | None = None,
     ) -> None:
-        """Start a zygote under ``python`` with ``environment`` on top of our own.
+        """Start a zygote under ``python`` with ``environment`` on top of our own, in ``folder``.
 
         ``command_prefix`` are words that start it elsewhere on this machine, in a container
         that shares our network and our folder for temporary files.  What such a command does
@@ -252,7 +266,7 @@ class Zygote:
         self._connection: Connection | None = None
         self._accepted: list[Connection] = []
         try:
-            self._process = self._started(python, environment or {}, command_prefix)
+            self._process = self._started(python, environment or {}, command_prefix, folder)
         except LaunchError:
             self._listener.close()
             self._directory.cleanup()
@@ -266,7 +280,11 @@ class Zygote:
         """Versions of torch, torchvision, CUDA, HIP and triton as the worker has them."""
 
     def _started(
-        self, python: str, environment: Mapping[str, str], command_prefix: Sequence[str]
+        self,
+        python: str,
+        environment: Mapping[str, str],
+        command_prefix: Sequence[str],
+        folder: Path | None,
     ) -> subprocess.Popen[bytes]:
         """Start the process; raises LaunchError."""
         with temporary_files():
@@ -297,6 +315,7 @@ class Zygote:
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     env={**os.environ, **variables},
+                    cwd=folder,
                     start_new_session=True,
                 )
         except OSError as error:

@@ -11,18 +11,19 @@ from collections.abc import Callable
 
 import pytest
 
+GROUP, OURS = "perf", "--perf-"
+"""The group of our options in pytest's help, and how each begins."""
+
 
 def add_options(parser: pytest.Parser) -> None:
     """Declare the options and ini settings."""
-    group = parser.getgroup("perf", "performance regression testing")
+    group = parser.getgroup(GROUP, "performance regression testing")
     group.addoption(
         "--perf-tier",
         choices=("smoke", "gate", "nightly"),
-        help="which cases of the matrix to run (default: gate on a GPU, smoke on a CPU)",
+        help="cases of the matrix to run (default: gate on a GPU, smoke on a CPU)",
     )
-    group.addoption(
-        "--perf-matrix", metavar="FILE", help="matrix to take cases from (ini: perf_matrix)"
-    )
+    group.addoption("--perf-matrix", metavar="FILE", help="matrix of cases (ini: perf_matrix)")
     group.addoption(
         "--perf-processes",
         type=_at_least(int, 1),
@@ -35,89 +36,87 @@ def add_options(parser: pytest.Parser) -> None:
         type=_at_least(int, 0),
         default=None,
         metavar="N",
-        help="measure what looks slower or faster again in up to N fresh processes, in turns with "
-        "a reference in up to twice as many; with 0 nothing is called slower on one process's "
-        "word (default: 5)",
+        help="measure a case that looks slower or faster again in up to N fresh processes, or in "
+        "up to 2 N in turns with a reference; with 0 no case is called slower after one process "
+        "(default: 5)",
     )
     group.addoption(
         "--perf-baselines", metavar="DIR", help="folder of baselines (default: baselines)"
     )
-    group.addoption(
-        "--perf-history", metavar="DIR", help="folder that runs are kept in (default: history)"
-    )
+    group.addoption("--perf-history", metavar="DIR", help="folder of runs (default: history)")
     group.addoption(
         "--perf-strict",
         action="store_true",
-        help="fail on everything but OK, IMPROVED and REDRAWN, a missing baseline included",
+        help="fail on every status but OK, IMPROVED and REDRAWN, also on a missing baseline",
     )
     group.addoption(
         "--perf-lock-wait",
         type=_at_least(float, 0),
         default=None,
         metavar="SECONDS",
-        help="how long to wait for a device that another run holds (default: 600)",
+        help="wait so long for a device that another run holds (default: 600)",
     )
     group.addoption(
         "--perf-cool",
         type=_at_least(float, 0),
         default=None,
         metavar="SECONDS",
-        help="how long a device that was throttled, slow or shared is given before its case is "
-        "measured again; ten times that in all (default: 30)",
+        help="let a throttled, slow or shared device rest so long before its case is measured "
+        "again; ten times that in all (default: 30)",
     )
     group.addoption(
         "--perf-any-clock",
         action="store_true",
-        help="take a clock below the baseline's as it is, to record a new baseline where clocks "
-        "are lower for good",
+        help="accept clocks below the baseline's, to record a new baseline where they are lower "
+        "for good",
     )
     group.addoption(
         "--perf-kernels",
         choices=("auto", "all", "none"),
         default=None,
-        help="whose kernels to look into, once at the end: of what changed and of what has no "
-        "baseline yet, of all, or of none (default: auto)",
+        help="cases whose kernels are profiled at the end; auto takes those that changed and "
+        "those without a baseline (default: auto)",
     )
     group.addoption(
         "--perf-over-nights",
         choices=("fail", "tell", "off"),
         default=None,
-        help="what a slow-down does that only several nights together show: the first night that "
-        "tells it fails, or it is told, or nobody asks (default: fail)",
+        help="a slow-down that only several nights show: fail the first night that finds it, "
+        "tell it, or do not look for it (default: fail)",
     )
     group.addoption(
         "--perf-cold",
         action="store_true",
         help="measure every case in a process of its own with empty caches of Inductor, Triton "
-        "and MIOpen, and judge the time to its first step; its id ends in -cold",
+        "and MIOpen, and judge the time to its first step; ids end in -cold",
     )
     group.addoption(
         "--perf-tune",
         action="store_true",
-        help="AMD: have MIOpen search for each case's kernels before it is measured, and keep what "
-        "became of its database",
+        help="AMD: let MIOpen search for each case's kernels before it is measured, and keep its "
+        "database",
     )
     group.addoption(
         "--perf-share",
         type=_share,
         metavar="K/N",
-        help="take the K-th of N parts of the cases, each case always in the same; for jobs that "
-        "have one device each",
+        help="take the K-th of N parts of the cases, the same in every run; for jobs with one "
+        "device each",
     )
     group.addoption(
         "--perf-launcher",
         type=_launcher,
         default=None,
         metavar="WORDS",
-        help="what starts cases of several ranks: torchrun, mpirun or srun, and perhaps words of "
-        'its own, such as "srun -p gpu" (default: BENCH_LIB_LAUNCHER, or torchrun)',
+        help="program that starts cases of several ranks: torchrun, mpirun or srun, with options "
+        'such as "srun -p gpu" (default: BENCH_LIB_LAUNCHER, or torchrun)',
     )
     group.addoption(
         "--perf-reference",
         metavar="PYTHON",
         default=None,
-        help="interpreter of the accepted environment: what looks different is measured again in "
-        "turns with it, so that the device and the night cancel (ini: perf_reference)",
+        help="interpreter of the accepted environment; a case that looks different is measured "
+        "again in turns with it, so that device and night cancel (ini: perf_reference)",
     )
     parser.addini("perf_reference", "interpreter of the accepted environment", default="")
     parser.addini(
@@ -130,7 +129,7 @@ def add_options(parser: pytest.Parser) -> None:
         "environment variables of that interpreter, NAME=VALUE, one a line",
         type="linelist",
     )
-    parser.addini("perf_matrix", "matrix to take cases from", default="perf_tests/matrix.toml")
+    parser.addini("perf_matrix", "matrix of cases", default="perf_tests/matrix.toml")
     parser.addini(
         "perf_paths",
         "folders whose tests measure; a run of one of them under pytest-xdist is given one "

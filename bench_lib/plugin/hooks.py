@@ -14,7 +14,7 @@ from bench_lib import backends
 from bench_lib.cases.axes import MatrixError
 from bench_lib.cases.matrix import cases_of
 from bench_lib.launch.faults import LaunchError
-from bench_lib.model import TASKS, TIERS, Case
+from bench_lib.model import GENERATION, TASKS, TIERS, Case
 from bench_lib.plugin import devices, measures
 from bench_lib.plugin.devices import ASSIGNMENT
 from bench_lib.plugin.options import PluginOptions, read_options
@@ -22,6 +22,7 @@ from bench_lib.plugin.session import SELECTION, Selection
 
 BENCHMARK = "benchmark"
 """The fixture by which plugins know benchmarks."""
+MARKERS = (*TIERS, *TASKS, *GENERATION)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -31,7 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[SELECTION] = session
     config.pluginmanager.register(devices, "bench_lib.devices")
     config.pluginmanager.register(_Stopper(session), "bench_lib.stopper")
-    for name in (*TIERS, *TASKS):
+    for name in MARKERS:
         config.addinivalue_line("markers", f"{name}: cases of this tier or task (bench_lib)")
     if session.options.settings.tune and session.options.cold:
         raise pytest.UsageError(
@@ -88,9 +89,11 @@ def pytest_testnodedown(node: Any) -> None:
 def collect(collector: pytest.Collector, mark: pytest.Mark) -> list[Any] | None:
     """Return None where pytest is to make tests of a function, and [] where it has no case."""
     try:
-        return None if _cases(collector.config, mark) else []
+        found = _cases(collector.config, mark)
     except (MatrixError, LaunchError) as error:
         raise pytest.Collector.CollectError(str(error)) from error
+    collector.config.stash[SELECTION].lacks_cases |= not found
+    return None if found else []
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -116,9 +119,9 @@ def _cases(config: pytest.Config, mark: pytest.Mark) -> list[Case]:
 
 
 def _marks(case: Case) -> list[pytest.MarkDecorator]:
-    """Return the tier and the task, for ``-m``."""
-    names = [case.tier, *([case.params["task"]] if "task" in case.params else [])]
-    return [getattr(pytest.mark, str(name)) for name in names]
+    """Return the tier, and the task if it is one of ours, for ``-m``."""
+    names = (case.tier, str(case.params.get("task")))
+    return [getattr(pytest.mark, name) for name in names if name in MARKERS]
 
 
 @pytest.hookimpl(wrapper=True)

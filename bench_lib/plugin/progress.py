@@ -34,7 +34,7 @@ MEASURING = "measuring"
 
 
 @dataclass(frozen=True)
-class State:
+class RunState:
     """How far a phase is."""
 
     phase: str
@@ -91,10 +91,10 @@ class RunProgress:
         if self._total and self._display is not None:
             self._display.show(self.state())
 
-    def state(self) -> State:
+    def state(self) -> RunState:
         """Say how far the phase is."""
         lanes = [lane for lane in self._lanes if lane.left]
-        return State(
+        return RunState(
             self._phase,
             len(self._taken),
             self._total,
@@ -134,7 +134,7 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def in_words(state: State, now: dt.datetime, *, short: bool = False) -> str:
+def in_words(state: RunState, now: dt.datetime, *, short: bool = False) -> str:
     """Return how long it lasts still, and until when; empty where nothing tells."""
     if state.left_s is None or state.done == state.total:
         return ""
@@ -168,7 +168,7 @@ class ProgressLines:
         self._phase: str | None = None
         self._began = self._last = 0.0
 
-    def show(self, state: State) -> None:
+    def show(self, state: RunState) -> None:
         """Say it at a phase's begin, where it is to last, and later where it is time again."""
         now = self._clock()
         begins = state.phase != self._phase
@@ -208,7 +208,7 @@ class Footer:
         self._drawn = self._ended = False
         writer.write = self._written  # type: ignore[method-assign]  # until it is closed
 
-    def show(self, state: State) -> None:
+    def show(self, state: RunState) -> None:
         """Draw a state in place of the last."""
 
         def redraw() -> None:
@@ -263,7 +263,7 @@ class Footer:
         self._stream.flush()
         self._drawn = True
 
-    def _rendered(self, state: State) -> str:
+    def _rendered(self, state: RunState) -> str:
         columns = min(_columns(self._stream), shutil.get_terminal_size().columns)
         left = in_words(state, self._now(), short=columns < 80)
         # Not up to the edge, where the cursor would hang between two lines.
@@ -272,7 +272,7 @@ class Footer:
         return line.encode(encoding, "replace").decode(encoding)
 
 
-def rendered(state: State, width: int, left: str, *, colour: bool) -> str:
+def rendered(state: RunState, width: int, left: str, *, colour: bool) -> str:
     """Return a state as one line of at most ``width`` columns, with a terminal's escapes."""
     # Takes 60 ms to import, and most runs have no terminal.
     from rich.console import Console, RenderableType  # noqa: PLC0415 - slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -56,19 +57,38 @@ class WaitingTest:
     """Those of several ranks, which are measured when all devices are free."""
 
 
+_FURTHER = re.compile(r"; | \(| than ")
+"""Where a reason goes into detail, which the line of the summary leaves to what stands above."""
+
+
 class VerdictRepr(TerminalRepr):
     """A verdict as pytest shows a failure: its words, and one line for the summary."""
 
-    def __init__(self, text: str, summary: str, location: tuple[str, int | None, str]) -> None:
-        """Take the words, the line, and the test's place in the source."""
+    def __init__(
+        self, text: str, summary: str, location: tuple[str, int | None, str], brief: str = ""
+    ) -> None:
+        """Take the words, the line, the test's place in the source, and words for a terminal."""
         self.text = text
+        self.brief = brief or text
         path, line, _ = location
         self.reprcrash = ReprFileLocation(path, (line or 0) + 1, summary)
 
+    def __str__(self) -> str:
+        """Return all words, for files."""
+        return self.text
+
     def toterminal(self, tw: TerminalWriter) -> None:
-        """Write the words."""
-        for line in self.text.splitlines():
-            tw.line(line, red=line.startswith(tuple(s.value for s in FAILING)))
+        """Write the brief words, broken between words where a terminal would break them anywhere.
+
+        A worker's last output, below the first empty line of a case, stays as it is.
+        """
+        is_terminal = tw._file.isatty()  # noqa: SLF001 - pytest has no other way to ask
+        own = True
+        for line in self.brief.splitlines():
+            starts = line.startswith(tuple(s.value for s in FAILING))
+            own = starts or (own and bool(line))
+            for part in console.wrapped(line, tw.fullwidth) if is_terminal and own else [line]:
+                tw.line(part, red=starts)
 
 
 def judged(waiting: Held, failing: Sequence[Record]) -> pytest.TestReport:
@@ -76,10 +96,14 @@ def judged(waiting: Held, failing: Sequence[Record]) -> pytest.TestReport:
     final = copy.copy(waiting.call)
     if failing:
         final.outcome = "failed"
-        words = "\n\n".join(console.in_words(record) for record in failing)
+        words, brief = (
+            "\n\n".join(console.in_words(record, brief=brief) for record in failing)
+            for brief in (False, True)
+        )
         verdict = judge.leading(failing[0].verdicts)
         first = formats.printable(verdict.reason).partition("\n")[0]
-        final.longrepr = VerdictRepr(words, f"{verdict.metric}: {first}", final.location)
+        summary = f"{verdict.metric}: {_FURTHER.split(first)[0]}"
+        final.longrepr = VerdictRepr(words, summary, final.location, brief)
     return final
 
 

@@ -24,6 +24,8 @@ class Selection:
     options: PluginOptions
     failed: str | None = None
     """Why the run had to stop."""
+    lacks_cases: bool = False
+    """Whether a test asked the tier for cases of a kind that it does not have."""
 
     @property
     def is_worker(self) -> bool:

@@ -35,9 +35,17 @@ def before(
     if session.options.asked_for and stats.get("deselected"):
         words = f"no case of tier {session.tier}, for {session.device().key}, is chosen"
         return [f"{words}; without -k and -m, --collect-only -q lists them"]
+    if session.lacks_cases:
+        have = [tier for tier, cases in session.cases.items() if cases]
+        words = f"no case of tier {session.tier} in {_shown(session.options.matrix)}"
+        if session.tier in have:
+            return [f"{words} is of a kind that a test here measures"]
+        return [f"{words}; it has {', '.join(have) or 'none'}: --perf-tier chooses"]
     return []
 
 
+OWN_OPTIONS = ("--perf-processes", "--perf-history", "--perf-baselines", "--perf-kernels")
+"""Options of pytest that ``baseline record`` sets itself."""
 NO_RERUNS = (
     "--reruns does not measure again; what looks different is, in fresh processes (--perf-confirm)"
 )
@@ -66,12 +74,16 @@ def write(terminal: Any, session: PerfSession) -> None:
     say(heading)
     for row, line in zip(rows, lines, strict=True):
         say(line, **_COLOURS.get(row[1], {}))
-    explained = console.explanations(records)
+    explained = console.explanations(records, above=_failures_above(terminal))
     for line in [*explained, ""] if explained else []:
-        say(line)
+        for part in console.wrapped(line, _width(terminal)) if terminal.isatty else [line]:
+            say(part)
     for found in session.suite.slow_downs:
         colour = _BAD if found in session.alarms else _ODD
         say(nights.in_words(found, session.suite.writer.run_id), **colour)
+    for incident in session.incidents:
+        if incident.says_more:
+            say(incident.line, **_ODD)
     failed = [record.case.id for record in records if session.fails(record)]
     run, device = session.suite.writer, session.device()
     say(f"history: {_shown(run.path)}")
@@ -79,8 +91,10 @@ def write(terminal: Any, session: PerfSession) -> None:
         say("failed: most cases could not be judged, and such a gate is not green", red=True)
     if session.failed:
         say(f"stopped: {session.failed}", red=True)
+    for line in _before_next(session, records):
+        say(line)
     if step := _next_step(session, records):
-        say(f"next: {step}")
+        say(f"next: {step}", bold=True)
     words = console.counted(session.suite.counts(), failed)
     say(f"run {run.run_id} on {device.key}: {words}")
 
@@ -94,46 +108,83 @@ _COLOURS = {
 }
 
 
+def _failures_above(terminal: Any) -> str:
+    """Return what pytest's section of failures, if it shows one, says of them."""
+    if terminal.no_summary or terminal.config.option.tbstyle in ("no", "line"):
+        return ""
+    failed = terminal.stats.get("failed", ())
+    return "\n".join(report.longreprtext for report in failed)
+
+
 def _width(terminal: Any) -> int:
-    """Return how wide the table may be: a log has room for all of it, unless COLUMNS says less."""
-    if not terminal.isatty() and not os.environ.get("COLUMNS"):
+    """Return how wide the table may be: a terminal's width; a log's is what COLUMNS says."""
+    if not terminal.isatty and not os.environ.get("COLUMNS"):
         return console.WIDTH
     full: int = terminal.config.get_terminal_writer().fullwidth
-    return min(console.WIDTH, full)
+    return full
+
+
+def _before_next(session: PerfSession, records: list[Record]) -> list[str]:
+    """Return what to know before the next step is taken."""
+    if session.interrupted:
+        return ["interrupted: what was measured is judged and kept"]
+    if blamed := sum(record.status is Status.INVALID for record in records):
+        return [f"see to the device first: it is blamed for {formats.many(blamed, 'case')}"]
+    refused = _too_unsteady(records)
+    return [refused] if refused else []
 
 
 def _next_step(session: PerfSession, records: list[Record]) -> str:
-    """Return the one thing to do now; empty after a run with nothing to look at."""
+    """Return the one command to type now; empty after a run with nothing to look at."""
     assert session.suite is not None
     run = session.suite.writer.run_id
     status = {record.status for record in records}
     settings = session.options.settings
     folders = _unless_default("--history", session.options.history)
     folders += _unless_default("--baselines", settings.baselines)
-    arguments = session.config.invocation_params.args
-    again = shlex.join(["pytest", *arguments])
     if session.interrupted:
-        return f"the run was interrupted; {again}"
+        return _again(session)
     if Status.ERROR in status or Status.REGRESSED in status or session.alarms:
         return f"bench-lib report --html report.html{folders}"
     if Status.INVALID in status:
-        return f"see to what the device is blamed for, then {again}"
+        return _again(session)
     if Status.NO_BASELINE in status:
-        first = ""
-        if settings.processes < LEAST_PROCESSES:
-            others = shlex.join(["pytest", *_without_processes(arguments)])
-            first, run = f"{others} --perf-processes {LEAST_PROCESSES} && ", "latest"
-        if refused := _too_unsteady(records):
-            return refused
-        return f'{first}bench-lib baseline accept --run {run}{folders} --reason "first baseline"'
+        if settings.processes < LEAST_PROCESSES or _too_unsteady(records):
+            more = shlex.join(_to_record(session.config))
+            record = f'bench-lib baseline record{folders} --reason "first baseline"'
+            return f"{record} -- {more}" if more else record
+        return f'bench-lib baseline accept --run {run}{folders} --reason "first baseline"'
     return ""
+
+
+def _again(session: PerfSession) -> str:
+    return shlex.join(["pytest", *session.config.invocation_params.args])
+
+
+def _to_record(config: pytest.Config) -> list[str]:
+    """Return what ``baseline record`` needs to measure what this run did.
+
+    It begins with the paths, unless they are the folder that is measured anyway.
+    """
+    paths = [*config.option.file_or_dir] or [
+        _shown(Path(config.invocation_params.dir, path)) for path in config.args
+    ]
+    given = iter([word for word in config.invocation_params.args if word not in paths])
+    kept = []
+    for word in given:
+        name, is_whole, _ = word.partition("=")
+        if name not in OWN_OPTIONS:
+            kept.append(word)
+        elif not is_whole:
+            next(given, None)
+    return [*([] if paths == ["perf_tests"] else paths), *kept]
 
 
 def _too_unsteady(records: list[Record]) -> str:
     """Say what accept would refuse, with the remedy, where it would refuse all; else nothing."""
     new = [record for record in records if record.status is Status.NO_BASELINE]
     why = [(record.case.id, acceptance.unsteady(record)) for record in new]
-    if any(words is None for _, words in why):
+    if not why or any(words is None for _, words in why):
         return ""
     case_id, words = why[0]
     refused = formats.many(len(why), "case")
@@ -147,14 +198,6 @@ def _unless_default(option: str, path: Path) -> str:
     """Return the option that makes bench-lib look where pytest did, from this folder."""
     default = Path.cwd() / option.removeprefix("--")
     return "" if path == default else f" {option} {shlex.quote(_shown(path))}"
-
-
-def _without_processes(arguments: Sequence[str]) -> list[str]:
-    kept = list(arguments)
-    while "--perf-processes" in kept:
-        position = kept.index("--perf-processes")
-        del kept[position : position + 2]
-    return [argument for argument in kept if not argument.startswith("--perf-processes=")]
 
 
 def _shown(path: Path) -> str:

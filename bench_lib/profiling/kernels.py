@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from bench_lib.formats import seconds
+from bench_lib.formats import seconds, signed_percent
 from bench_lib.model import Kernel, KernelTable
 from bench_lib.profiling.names import (
     OTHER,
@@ -117,6 +117,21 @@ class Diff:
         """Return a change's part of all that went the same way; None where nothing changed."""
         same = sum(c.delta_s for c in self.changes if c.delta_s * change.delta_s > 0)
         return change.delta_s / same if same else None
+
+
+_UNSEEN = "its kernels are not known: "
+"""How a verdict says that somebody looked into a case and saw nothing."""
+
+
+def not_seen(problem: str) -> str:
+    """Say for a verdict's reason why a look into a case told nothing."""
+    return f"{_UNSEEN}{problem}"
+
+
+def unseen(reason: str) -> str | None:
+    """Return from a verdict's reason why a look into its case told nothing; None without one."""
+    _, found, problem = reason.partition(_UNSEEN)
+    return problem if found else None
 
 
 def diff(before: KernelTable, after: KernelTable) -> Diff:
@@ -327,6 +342,20 @@ def reason(found: Diff, step_delta_s: float | None = None) -> str:
     return words
 
 
+def blamed(found: Diff) -> list[str]:
+    """Return what made a step slower, the most first, in words by which cases can be compared.
+
+    Each is a role, and after a colon the kernel: ``GEMM: MT128x128 → MT64x64``.  Where all kernels
+    changed alike, or there are no kernels to blame, it is one word without a colon.
+    """
+    if found.delta_s <= NEGLIGIBLE * NOISE * found.before_s:
+        return [f"outside the {found.what}"]
+    if _alike(found) is not None:
+        return [f"all {found.what} alike"]
+    worth = [c for c in found.changes if c.delta_s >= WORTH * found.delta_s]
+    return [f"{change.role}: {change.name}" for change in worth[:MOST]]
+
+
 def _alike(found: Diff) -> str | None:
     """Say that nearly all kernels changed alike; None where they did not."""
     pairs = [
@@ -347,7 +376,7 @@ def _alike(found: Diff) -> str | None:
     if sum(alike) >= ALIKE * found.before_s:
         way = "slower" if factor > 1 else "faster"
         whose = "the device, and no kernel of it" if found.what == KERNELS else "the CPU"
-        return f"all {found.what} alike are {way}, {factor - 1:+.1%}: {whose}"
+        return f"all {found.what} alike are {way}, {signed_percent(factor - 1)}: {whose}"
     return None
 
 

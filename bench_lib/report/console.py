@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import statistics
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from bench_lib.formats import printable, quantity, seconds, shortened
+from bench_lib.formats import printable, quantity, seconds, shortened, signed_percent
 from bench_lib.formulas import roofline
 from bench_lib.model import Hardware, Measurement, Record, Status, Verdict
 from bench_lib.storage.baselines import in_force
@@ -19,6 +20,8 @@ from bench_lib.verdict.metrics.metric import Rule
 from bench_lib.verdict.severity import rank
 
 WIDTH = 100
+NAMED = 3
+"""Cases that a line names; of more it says how many they are."""
 ESSENTIAL = 4
 """Columns of a table that are kept however narrow the terminal."""
 _FIGURES = ("", "+", "-", *"0123456789")
@@ -74,7 +77,7 @@ def _row(record: Record) -> tuple[str, ...]:
         record.case.id,
         standing(record),
         seconds(found.median_s),
-        "" if ratio is None else f"{ratio - 1:+.1%}",
+        "" if ratio is None else signed_percent(ratio - 1),
         "" if visible is None else f"{visible:.1%}",
         f"{quantity(found.rate)} {found.item}/s",
         f"{found.spread:.1%}",
@@ -179,17 +182,25 @@ def _shortened(text: str, width: int) -> str:
     return f"{text[: keep // 2]}…{text[len(text) - (keep - keep // 2) :]}"
 
 
-def explanations(records: Iterable[Record], *, every: bool = False) -> list[str]:
-    """Return a line for each thing that a reader should know, beginning with the case's id."""
-    quiet = () if every else (Status.OK, Status.NO_BASELINE, Status.SKIPPED)
+_QUIET = (Status.OK, Status.NO_BASELINE, Status.SKIPPED)
+
+
+def explanations(records: Iterable[Record], *, every: bool = False, above: str = "") -> list[str]:
+    """Return a line for each thing that a reader should know, beginning with the case's id.
+
+    A reason that stands in ``above``, which the reader has seen, is not repeated.
+    """
+    quiet = () if every else _QUIET
     records = list(records)
     judged = [record for record in records if record.status not in _UNJUDGED]
     changes = dict.fromkeys("; ".join(record.changes) for record in judged if record.changes)
     lines = [f"since the baseline: {shortened(words)}" for words in changes]
+    lines += [] if every else _on_skips(records)
     for record in records:
         lines += _on_quarantine(record)
         for verdict in record.verdicts:
-            if verdict.status not in quiet or verdict.against == "published":
+            is_told = bool(verdict.reason) and printable(verdict.reason) in above
+            if not is_told and (verdict.status not in quiet or verdict.against == "published"):
                 words = f"{record.case.id}: {verdict.status.value} {verdict.metric}: "
                 lines.append(words + shortened(verdict.reason))
         for attempt in record.attempts:
@@ -203,7 +214,31 @@ def explanations(records: Iterable[Record], *, every: bool = False) -> list[str]
     return list(dict.fromkeys(map(printable, lines)))
 
 
+def wrapped(line: str, width: int) -> list[str]:
+    """Return a line in lines of at most ``width`` columns, all but the first indented."""
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    return textwrap.wrap(
+        line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    ) or [line]
+
+
 _UNJUDGED = (Status.NO_BASELINE, Status.SKIPPED, None)
+
+
+def _on_skips(records: Iterable[Record]) -> list[str]:
+    """Return a line for each reason to skip, with the cases that it skipped."""
+    skipped: dict[str, list[str]] = {}
+    for record in records:
+        if record.status is Status.SKIPPED and record.verdicts:
+            reason = shortened(judge.leading(record.verdicts).reason)
+            skipped.setdefault(reason, []).append(record.case.id)
+    return [f"{named(ids)}: SKIPPED: {reason}" for reason, ids in skipped.items()]
+
+
+def named(ids: Sequence[str]) -> str:
+    """Return the ids of cases, the first NAMED of many."""
+    more = f" and {len(ids) - NAMED} more" if len(ids) > NAMED else ""
+    return f"{', '.join(ids[:NAMED])}{more}"
 
 
 def _on_quarantine(record: Record) -> list[str]:
@@ -217,27 +252,27 @@ def _on_quarantine(record: Record) -> list[str]:
 
 
 def counted(counts: Mapping[str, int], failed: Sequence[str]) -> str:
-    """Return in one line how many cases have each status, and the ids of those that failed.
-
-    Of many the first three are named.
-    """
+    """Return in one line how many cases have each status, and the ids of those that failed."""
     words = ", ".join(f"{n} {name}" for name, n in sorted(counts.items()))
     if not failed:
         return words or "not judged"
-    more = f" and {len(failed) - 3} more" if len(failed) > 3 else ""
-    return f"{words}; failed: {', '.join(failed[:3])}{more}"
+    return f"{words}; failed: {named(failed)}"
 
 
-def in_words(record: Record) -> str:
-    """Say in some lines how a case stands: the leading verdict, then the metrics."""
+def in_words(record: Record, *, brief: bool = False) -> str:
+    """Say in some lines how a case stands: the leading verdict, then the metrics.
+
+    ``brief`` leaves out metrics that are as they should be, and what changed since the baseline,
+    which ``explanations`` has once for all cases.
+    """
     verdict = judge.leading(record.verdicts)
     lines = [f"{verdict.status.value} {record.case.id}: {verdict.metric}: {verdict.reason}"]
     lines += [
         f"  {other.metric}: {other.status.value}: {other.reason}"
         for other in record.verdicts
-        if other is not verdict
+        if other is not verdict and not (brief and other.status in _QUIET)
     ]
-    if record.changes:
+    if record.changes and not brief:
         lines.append(f"  since the baseline: {'; '.join(record.changes)}")
     lines += [f"  {line}" for line in _on_quarantine(record)]
     last_output = [a.fault.last_output for a in record.attempts if a.fault and a.fault.last_output]

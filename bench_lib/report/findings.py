@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -9,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from bench_lib import backends
 from bench_lib.environment.fingerprint import difference
-from bench_lib.formats import many, on_one_line
+from bench_lib.formats import many, on_one_line, signed_percent
 from bench_lib.model import Status
 from bench_lib.report.night import Moved, Night, NightCase
+from bench_lib.storage import acceptance
 from bench_lib.verdict.severity import FAILING
 from bench_lib.verdict.statistics.comparison import LEAST_PROCESSES
 
@@ -52,7 +54,7 @@ class Onset:
 def onset(night: Night, entry: NightCase) -> Onset:
     """Return since when a case fails, and what changed in the environment there."""
     if (moved := entry.slower_since) is not None:
-        words = f"{moved.time[:10]} ({moved.step.ratio - 1:+.1%})"
+        words = f"{moved.time[:10]} ({signed_percent(moved.step.ratio - 1)})"
         return Onset(words, moved, None, own_last(moved.environment))
     failing = _failing(entry)
     good = entry.last_good
@@ -118,6 +120,27 @@ def device(night: Night, entry: NightCase) -> str:
     if len(night.devices[here.key]) < 2:
         return here.key
     return f"{here.key}, GPU {here.index}" + (f" ({here.bdf})" if here.bdf else "")
+
+
+# --- commands ----------------------------------------------------------------------------------
+
+
+def commands(entry: NightCase) -> list[tuple[str, str]]:
+    """Return what may be done about a case: what it does, and the command line."""
+    case_id, key, status = entry.record.case.id, entry.hardware.key, entry.status
+    told = []
+    if entry.record.nodeid:
+        told.append(("Measure again", ["pytest", entry.record.nodeid]))
+    told.append(("Profile", ["bench-lib", "profile", case_id]))
+    if entry.accepted and status not in (None, Status.OK):
+        words = ["bench-lib", "baseline", "accept", "--run", entry.run_id, "--case", case_id]
+        told.append(("Accept these values", [*words, "--reason", "WHY"]))
+    if entry.failing:
+        words = ["bench-lib", "baseline", "quarantine", case_id, "--hardware", key]
+        told.append(("Quarantine", [*words, "--until", "DATE", "--reason", "WHY"]))
+    if status is Status.REGRESSED:
+        told.append(("Find the change", ["bench-lib", "bisect", case_id, "--good", "last-ok"]))
+    return [(what, shlex.join(words)) for what, words in told]
 
 
 # --- what there is to do -----------------------------------------------------------------------
@@ -192,10 +215,11 @@ def _on_new(entries: Iterable[NightCase]) -> Iterator[str]:
     """Say how cases without a baseline get one."""
     held = [entry for entry in entries if entry.status is Status.NO_BASELINE]
     few = any(len({m.process for m in e.record.attempts}) < LEAST_PROCESSES for e in held)
-    for run_id, count in Counter(entry.run_id for entry in held).items():
-        do = "record" if few else f"accept --run {run_id}"
+    records = few or all(acceptance.unsteady(entry.record) for entry in held)
+    by_step = Counter("record" if records else f"accept --run {e.run_id}" for e in held)
+    for step, count in by_step.items():
         words = f"{many(count, 'case')} without a baseline"
-        yield f"{words}: bench-lib baseline {do} --reason 'first baseline'"
+        yield f"{words}: bench-lib baseline {step} --reason 'first baseline'"
 
 
 def _on_torn(night: Night) -> Iterator[str]:

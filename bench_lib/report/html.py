@@ -1,7 +1,7 @@
 """One HTML file of a night that needs no network: fit for a CI artifact, and for ``file://``.
 
-Everything that comes from a file is escaped by Jinja or embedded as JSON without ``<``; only the
-page's own scripts run, by their hashes, and nothing may be loaded.
+Everything that comes from a file is escaped by Jinja, or embedded as JSON, compressed and in
+letters; only the page's own script runs, by its hash, and nothing may be loaded.
 """
 
 from __future__ import annotations
@@ -9,28 +9,40 @@ from __future__ import annotations
 import base64
 import hashlib
 import importlib.resources
+import math
 import re
+import statistics
+import zlib
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import jinja2
 import msgspec
 from markupsafe import Markup
 
 from bench_lib import __version__
-from bench_lib.formats import amount, printable, seconds
+from bench_lib.environment.commits import Checkout, Commit
+from bench_lib.formats import amount, many, printable, seconds, signed_percent
 from bench_lib.model import Case, Status, Verdict
 from bench_lib.profiling import kernels
 from bench_lib.report import console
-from bench_lib.report.findings import device, hints, onset
+from bench_lib.report.findings import commands, device, hints, onset
 from bench_lib.report.night import Moved, Night, NightCase
-from bench_lib.report.plots import Series, comparisons
+from bench_lib.report.plots import Series, comparisons, placed
+from bench_lib.report.strip import SIGNS, severity, strip
 from bench_lib.verdict import metrics
+from bench_lib.verdict.incidents import Incident
 
-MOST_FAILURES = 100
+MOST_FAILURES = 30
 """That are shown at length; the table has all."""
+WAITS = 1.5
+"""Times the median that a step takes by the wall clock where a word is said about it."""
 MOST_FIRST = 100
 """Rows of the table that are there without scripts."""
+MOST_INCIDENTS = 3
+"""That stand above the strip; the others are folded below them."""
 MOST_KERNELS = 8
 MOST_OUTPUT = 8000
 """Last characters that are shown of what a worker said."""
@@ -51,49 +63,57 @@ COLUMNS = (
     ("visible", "Visible", "number wide"),
     ("rate", "Rate", "number wide"),
     ("memory", "Memory", "number wide"),
+    ("reached", "Of peak", "number wide"),
 )
 """Name, heading, and whether it holds numbers or needs room."""
 
 
-def page(night: Night) -> str:
-    """Return the page of a night."""
+def page(night: Night, checkout: Checkout | None = None) -> str:
+    """Return the page of a night; ``checkout`` knows the commits (default: that around here)."""
+    checkout = checkout or Checkout(Path.cwd())
     series = Series(night.environments)
-    rows = [_row(entry) for entry in night.entries]
-    histories = [series.of(entry) for entry in night.entries]
-    found = comparisons(night.entries)
+    entries = sorted(night.entries, key=severity)
+    rows = [_row(entry) for entry in entries]
+    found = comparisons(entries)
     data = {
         "rows": rows,
-        "series": histories,
-        "details": [_detail(entry) for entry in night.entries],
+        "series": [series.of(entry) for entry in entries],
+        "details": [_detail(entry) for entry in entries],
         "comparisons": [{"kind": one.kind, **one.figure} for one in found],
         **series.shared(),
     }
-    code = _packaged("report.js")
-    plots = _plotly() if night.entries else ""
-    failed = [(at, entry) for at, entry in enumerate(night.entries) if entry.failing]
+    code = _packaged("charts.js") + _packaged("report.js")
+    failed = [(at, entry) for at, entry in enumerate(entries) if entry.failing]
     shown = failed[:MOST_FAILURES]
+    going = [_incident(night, one, checkout) for one in night.incidents if one.is_open]
     return (
         _environment()
         .get_template("report.html.j2")
         .render(
             night=night,
+            why=_why(night),
             hints=hints(night),
             title=f"Night of {day(night.started)}" if night.started else "No night",
-            failures=[_failure(night, entry, at) for at, entry in shown],
+            incidents=going[:MOST_INCIDENTS],
+            more_incidents=going[MOST_INCIDENTS:],
+            ended=[one for one in night.incidents if not one.is_open],
+            strip=strip(entries),
+            signs={status.value if status else "not judged": SIGNS[status] for status in SIGNS},
+            failures=[_failure(night, entry, at, checkout) for at, entry in shown],
             failures_left_out=len(failed) - len(shown),
             filters=_filters(rows),
             columns=COLUMNS,
-            rows=rows[:MOST_FIRST],
+            rows=list(zip(rows, entries, strict=True))[:MOST_FIRST],
             rows_left_out=max(0, len(rows) - MOST_FIRST),
+            articles={entry.place for _, entry in shown},
             comparisons=found,
             runs=night.runs,
-            hardware=_hardware(night),
+            hardware=_hardware(night, checkout),
             version=__version__,
             styles=Markup(_packaged("report.css")),  # noqa: S704 - ours
             data=_embedded(data),
             code=Markup(code),  # noqa: S704 - ours
-            plotly=Markup(plots),  # noqa: S704 - plotly's own
-            policy=_policy(code, plots),
+            policy=_policy(code),
         )
     )
 
@@ -106,7 +126,14 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters |= {"day": day, "minute": _minute, "clean": clean}
+    environment.filters |= {
+        "day": day,
+        "minute": _minute,
+        "clean": clean,
+        "address": address,
+        "anchor": anchor,
+        "standing": _standing,
+    }
     return environment
 
 
@@ -114,29 +141,31 @@ def _packaged(name: str) -> str:
     return (importlib.resources.files("bench_lib.report") / "templates" / name).read_text("utf-8")
 
 
-def _plotly() -> str:
-    """Return plotly.js; it has no end of a script in it, or it could not be in a page."""
-    from plotly.offline import get_plotlyjs  # noqa: PLC0415 - takes 0.2 s
-
-    code = str(get_plotlyjs())
-    assert "</script" not in code.lower()
-    assert "<!--" not in code
-    return code
-
-
-def _policy(*scripts: str) -> str:
-    """Return a content security policy: these scripts, styles in the page, nothing loaded."""
-    digests = (hashlib.sha256(code.encode()).digest() for code in scripts if code)
-    hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
-    return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:"
+def _policy(script: str) -> str:
+    """Return a content security policy: this script, styles in the page, nothing loaded."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return (
+        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; "
+        "img-src data:"
+    )
 
 
-def _embedded(data: Any) -> Markup:
-    """Return JSON that ends no script element and no line of JavaScript, whatever is in it."""
-    text = msgspec.json.encode(data).decode()
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return Markup(text)  # noqa: S704 - nothing is left in it that HTML knows
+def _embedded(data: Any) -> str:
+    """Return data as JSON, compressed and then in letters of which none is markup."""
+    return base64.b64encode(zlib.compress(msgspec.json.encode(data), 9)).decode()
+
+
+# --- addresses -----------------------------------------------------------------------------
+
+
+def anchor(entry: NightCase) -> str:
+    """Return a case's name within the page, the same on all nights."""
+    return re.sub(r"\s", "_", f"case/{entry.hardware.key}/{entry.record.case.id}")
+
+
+def address(entry: NightCase) -> str:
+    """Return the link to a case within the page."""
+    return f"#{quote(anchor(entry), safe='/')}"
 
 
 # --- words ---------------------------------------------------------------------------------
@@ -161,7 +190,26 @@ def clean(text: str) -> str:
 
 def percent(ratio: float | None) -> str:
     """Return how far a ratio is from one: ``+8.0%``; empty where there is none."""
-    return "" if ratio is None else f"{ratio - 1:+.1%}"
+    return "" if ratio is None else signed_percent(ratio - 1)
+
+
+def _standing(entry: NightCase) -> str:
+    return entry.status.value if entry.status else "not judged"
+
+
+def _why(night: Night) -> str:
+    """Say since when and why, by the incident with most cases; empty if unknown."""
+    going = [incident for incident in night.incidents if incident.is_open]
+    if going:
+        largest = max(going, key=lambda incident: len(incident.cases))
+        words = f"Since {day(largest.since)}" + f": {largest.cause}" * bool(largest.cause)
+        return words + f" (and {many(len(going) - 1, 'other incident')})" * (len(going) > 1)
+    for entry in night.failed:
+        began = onset(night, entry)
+        if began.since[:1].isdigit():
+            changes = f": {'; '.join(began.changes)}" if began.changes else ""
+            return f"Since {day(began.since)}{changes}"
+    return ""
 
 
 def _between(verdict: Verdict) -> str:
@@ -190,22 +238,50 @@ def _row(entry: NightCase) -> dict[str, Any]:
         **{axis: str(case.params.get(axis, "")) for axis in AXES},
         "case": case.id,
         "hardware": entry.hardware.key,
-        "status": entry.status.value if entry.status else "not judged",
+        "status": _standing(entry),
         "held": entry.quarantined,
         "failing": entry.failing,
         "cells": {
             **{name: cells[name] for name in ("median", "rate", "memory")},
             "change": percent(ratio),
             "visible": "" if visible is None else f"{visible:.1%}",
+            "reached": _reached(entry),
         },
+        "waits": _waits(entry),
         "sorts": {
             "median": figures and figures.median_s,
             "change": ratio,
             "visible": visible,
             "rate": figures and figures.rate,
             "memory": figures and figures.peak_memory_bytes,
+            "reached": _share(entry),
         },
     }
+
+
+def _share(entry: NightCase) -> float | None:
+    at = placed(entry)
+    return at.reached.share if at and at.reached else None
+
+
+def _reached(entry: NightCase) -> str:
+    """Say how close a case comes to the ceiling that binds: ``62% compute``."""
+    at = placed(entry)
+    if at is None or at.reached is None:
+        return ""
+    return f"{'≥ ' * at.reached.at_least}{at.reached.share:.0%} {at.reached.of}"
+
+
+def _waits(entry: NightCase) -> str:
+    """Say where the rate is of another time than the median: between iterations; else empty."""
+    figures = entry.figures
+    if figures is None or not (0 < figures.rate < math.inf):
+        return ""
+    items = statistics.median(m.items_per_step for m in entry.accepted)
+    step_s = items / figures.rate
+    if step_s < WAITS * figures.median_s:
+        return ""
+    return f"{seconds(step_s)} a step by the wall clock"
 
 
 def _timing(entry: NightCase) -> Verdict | None:
@@ -238,6 +314,7 @@ def _detail(entry: NightCase) -> dict[str, Any]:
         "remarks": _remarks(entry) + [_on_moved(moved) for moved in entry.moved],
         "fault": [f"{fault.kind} in {fault.phase}", clean(fault.message)] if fault else None,
         "output": clean(fault.last_output) if fault else None,
+        "commands": commands(entry),
     }
     return {name: value for name, value in told.items() if value}
 
@@ -284,7 +361,7 @@ def _on_moved(moved: Moved) -> str:
 # --- what failed ---------------------------------------------------------------------------
 
 
-def _failure(night: Night, entry: NightCase, at: int) -> dict[str, Any]:
+def _failure(night: Night, entry: NightCase, at: int, checkout: Checkout) -> dict[str, Any]:
     """Return what is shown of an entry that failed."""
     verdict = _timing(entry)
     return {
@@ -299,6 +376,10 @@ def _failure(night: Night, entry: NightCase, at: int) -> dict[str, Any]:
         "value": _value(verdict.value, verdict) if verdict else "",
         "baseline": _value(verdict.baseline, verdict) if verdict else "",
         "since": _since(night, entry),
+        "commits": _commits(onset(night, entry).changes, checkout),
+        "incidents": night.incidents_of(entry.place),
+        "commands": commands(entry),
+        "reached": _reached(entry),
         "kernels": _kernels(entry),
         "why_no_kernels": _why_no_kernels(entry),
         "verdicts": [_verdict(one) for one in entry.record.verdicts],
@@ -326,6 +407,45 @@ def _since(night: Night, entry: NightCase) -> list[tuple[str, str, list[str]]]:
     if (good := began.last_good) is not None:
         return [(f"Last OK on {day(good.time)}", f"run {good.run_id}", began.changes)]
     return []
+
+
+_COMMITS = re.compile(r"commit ([0-9a-f]{7,64}) -> ([0-9a-f]{7,64})")
+
+
+def _commits(changes: Iterable[str], checkout: Checkout) -> list[Commit]:
+    """Return the commits that came with a change of the environment, in words."""
+    pairs = filter(None, map(_COMMITS.fullmatch, changes))
+    return [commit for pair in pairs for commit in checkout.between(pair[1], pair[2])]
+
+
+def _incident(night: Night, incident: Incident, checkout: Checkout) -> dict[str, Any]:
+    """Return what is shown of an incident that goes on."""
+    entries = {entry.place: entry for entry in night.entries}
+    return {
+        "incident": incident,
+        "cases": [
+            (case, entries.get((case.case_id, case.key)), percent(case.ratio))
+            for case in incident.cases
+        ],
+        "keys": sorted({case.key for case in incident.cases}),
+        "worst": percent(incident.worst),
+        "nights": many(incident.nights, "night"),
+        "commits": checkout.between(*incident.commits) if incident.commits else [],
+        "commands": [(_purpose(line), line) for line in incident.commands],
+    }
+
+
+_PURPOSES = {
+    "incident show": "Show",
+    "incident ack": "Acknowledge",
+    "bisect": "Find the change",
+}
+
+
+def _purpose(line: str) -> str:
+    """Say what an incident's command does; its own name where that is not known."""
+    words = line.removeprefix("bench-lib ")
+    return next((what for name, what in _PURPOSES.items() if words.startswith(name)), words[:20])
 
 
 def _kernels(entry: NightCase) -> dict[str, Any] | None:
@@ -361,14 +481,19 @@ def _signed(value_s: float) -> str:
 
 
 def _why_no_kernels(entry: NightCase) -> str:
-    if entry.status is not Status.REGRESSED or entry.kernels is not None:
+    verdict = entry.verdict
+    if entry.status is not Status.REGRESSED or entry.kernels is not None or verdict is None:
         return ""
-    if entry.record.kernels is None:
-        return "Nobody looked into the step's kernels this night (pytest --perf-kernels)."
-    return "No table of kernels is known of the baseline, so none is to blame."
+    if not metrics.of(verdict.metric).kernels_explain:
+        return ""
+    if entry.record.kernels is not None:
+        return "No table of kernels is known of the baseline, so none is to blame."
+    if (problem := kernels.unseen(verdict.reason)) is not None:
+        return f"The profiler looked into the step, and its kernels are not known: {problem}"
+    return "Nobody looked into the step's kernels this night (pytest --perf-kernels)."
 
 
-def _hardware(night: Night) -> Sequence[tuple[str, list[str]]]:
+def _hardware(night: Night, checkout: Checkout) -> Sequence[tuple[str, list[str]]]:
     """Return by hardware key what it is and what it was measured with."""
     by_key: dict[str, list[str]] = {}
     for entry in night.entries:
@@ -387,5 +512,7 @@ def _hardware(night: Night) -> Sequence[tuple[str, list[str]]]:
                 "commit": environment.commit and environment.commit[:12],
             }
             words += [f"{name} {value}" for name, value in software.items() if value]
+            if commit := checkout.commit(environment.commit or ""):
+                words.append(f"{commit.subject} ({commit.author})")
         by_key[key] = words
     return list(by_key.items())

@@ -2,91 +2,191 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
-from bench_lib.formats import many
+from bench_lib.formats import amount, many, sparkline
+from bench_lib.model import Status, Verdict
 from bench_lib.profiling import kernels
-from bench_lib.report import console, github
+from bench_lib.report import console, github, notify
 from bench_lib.report.findings import device, hints, onset, own_last
 from bench_lib.report.github import MarkdownSection, code, shortened, span, text
 from bench_lib.report.night import Moved, Night, NightCase
+from bench_lib.verdict import metrics
 from bench_lib.verdict.severity import FAILING
 
 MARKER = "<!-- bench-lib: report -->"
-"""The first line, hidden, by which a workflow finds the comment that it made before."""
+"""The first line, hidden, by which the comment is found that was made before."""
+UNCHANGED = "<!-- bench-lib: nothing changed -->"
+"""The second line, hidden, of a night that needs no comment where there is none yet."""
 FAILURES = (
     *("case", "hardware", "status", "ratio", "95% interval", "since", "changed there"),
     "why",
 )
+INCIDENTS = ("incident", "state", "since", "what", "commands")
 STEPS = ("case", "hardware", "since", "ratio", "95% interval", "environment")
 MOST_CAUSES = 5
 WORTH = 0.05
 """Share of all that kernels take more, or less, from which on a cause is named."""
-MOST_LINES = 10
-"""Of what else is to be known above the failures."""
+MOST_BARS, LEAST_BARS = 40, 3
+"""Runs that a line of bars shows, and how few make none."""
+LEAST_RANGE = 0.02
+"""Of a logarithm of times that the tallest bar stands for: noise below 2% stays low."""
+MOST_CAUSE = 120
+"""Characters of a part of the cause."""
 MOST_REASON = 300
 """Characters of a reason in a table; below it there is the whole."""
 MOST_WORDS = 2_000
 """Characters of any reason: a fault's message may be a program's whole output."""
 
 
-def as_markdown(night: Night, *, limit: int = github.COMMENT) -> str:
+def as_markdown(night: Night, *, limit: int = github.COMMENT, link: str = "") -> str:
     """Return a night as GitHub's Markdown in at most ``limit`` bytes.
 
-    Whatever files say stays text.  What does not fit is left out by whole rows, the last sections
-    first, and said so.  ValueError where the limit leaves no room for a sentence.
+    Five lines are to be seen, and the rest is folded: the sentence, what changed most, its past,
+    its cause, and the ``link`` to the whole report.  Whatever files say stays text.  What does not
+    fit is left out by whole rows, the last sections first, and said so.  ValueError where the
+    limit leaves no room for a sentence.
     """
     failed = night.failed
     others = [entry for entry in night.entries if not entry.failing]
     head, rows = _summary(others)
+    counts = ", ".join(f"{n} {text(name)}" for name, n in night.counts.items())
     sections = [
+        MarkdownSection("Incidents", list(_incidents(night)), "incidents", github.table(INCIDENTS)),
         MarkdownSection(
-            "Failed", [_failure(night, e) for e in failed], "failures", github.table(FAILURES)
+            f"Failed: {len(failed)}",
+            [_failure(night, e) for e in failed],
+            "failures",
+            github.table(FAILURES),
         ),
-        MarkdownSection("What is known of each", [_details(night, e) for e in failed], "failures"),
+        MarkdownSection(
+            "What is known of each failure", [_details(night, e) for e in failed], "failures"
+        ),
+        MarkdownSection(
+            f"About this night{f': {counts}' if counts else ''}",
+            list(_to_be_known(night)),
+            "remarks",
+        ),
         MarkdownSection(
             "Changed in the environment since the baselines",
             list(_environment(night.entries)),
             "changes",
-            folded=True,
         ),
         MarkdownSection(
             "Steps found in the history of cases that do not fail",
             [_step(entry, moved) for entry in others for moved in entry.moved],
             "steps",
             github.table(STEPS),
-            folded=True,
         ),
-        MarkdownSection("Remarks on other cases", list(_remarks(others)), "remarks", folded=True),
-        MarkdownSection(f"All other cases: {len(others)}", rows, "cases", head, folded=True),
+        MarkdownSection("Remarks on other cases", list(_remarks(others)), "remarks"),
+        MarkdownSection(f"All other cases: {len(others)}", rows, "cases", head),
         MarkdownSection(
             f"Left out: {len(night.left_out)}",
             [f"- {shortened(words, MOST_REASON)}" for words in night.left_out],
             "remarks",
-            folded=True,
         ),
     ]
-    return github.fitted([MARKER, *_opening(night)], sections, limit)
+    folded = [replace(section, folded=True) for section in sections]
+    markers = MARKER if night.changed else f"{MARKER}\n{UNCHANGED}"
+    return github.fitted([markers, *_opening(night, link)], folded, limit)
 
 
-def _opening(night: Night) -> Iterator[str]:
+def _opening(night: Night, link: str) -> Iterator[str]:
+    """Return the heading, and the lines below it as one paragraph."""
     yield f"## {shortened(night.sentence, MOST_REASON)}"
-    counts = ", ".join(f"{n} {text(name)}" for name, n in night.counts.items())
-    when = text(" to ".join(filter(None, (night.started, night.ended))))
-    if counts or when:
-        yield ". ".join(filter(None, (counts, when)))
-    if night.spent:
-        yield text(night.spent)
-    if lines := list(_to_be_known(night)):
-        more = len(lines) - MOST_LINES
-        lines = lines[:MOST_LINES] + [f"- and {more} more"] * (more > 0)
-        yield "\n".join(lines)
+    lines = [*_leading(night), _to_report(night, link)]
+    yield "\\\n".join(filter(None, lines))
+
+
+def _leading(night: Night) -> Iterator[str]:
+    """Say of the case that changed most by how much, how it was before, and why."""
+    moved = night.failed or [e for e in night.entries if e.status is Status.IMPROVED]
+    if not moved:
+        return
+    leading = max(moved, key=_severity)
+    verdict = leading.verdict
+    more = f" (and {many(len(moved) - 1, 'more case')})" if len(moved) > 1 else ""
+    where = f"**{_name(leading)}** on {text(device(night, leading))}{more}"
+    yield f"{where}: {_by_how_much(verdict) if verdict else 'not judged'}"
+    yield _past(leading)
+    if leading.failing:
+        yield f"Cause: {_cause(night, leading)}"
+
+
+def _severity(entry: NightCase) -> float:
+    """Return by how much a case changed, as the logarithm of a ratio; an error comes first."""
+    if entry.status is Status.ERROR or entry.verdict is None:
+        return math.inf
+    return abs(math.log(entry.verdict.ratio)) if entry.verdict.ratio else 0.0
+
+
+def _by_how_much(verdict: Verdict) -> str:
+    """Return before and after with their units, else why there are none."""
+    if None in (verdict.baseline, verdict.value, verdict.ratio):
+        return f"{verdict.status.value}, {shortened(verdict.reason, MOST_REASON)}"
+    assert verdict.baseline is not None
+    assert verdict.value is not None
+    assert verdict.ratio is not None
+    before, after = (amount(each, verdict.unit) for each in (verdict.baseline, verdict.value))
+    name = "" if verdict.metric == "latency" else f"{verdict.metric.replace('_', ' ')} "
+    words = f"{name}{before} → {after}, **{verdict.ratio - 1:+.1%}**"
+    if verdict.interval is not None:
+        low, high = verdict.interval
+        words += f" ({low - 1:+.1%} to {high - 1:+.1%})"
+    return text(words).replace("\\*\\*", "**")
+
+
+def _past(entry: NightCase) -> str:
+    """Return a case's last nights as a line of bars; empty where they are not of its metric."""
+    points = entry.points[-MOST_BARS:]
+    metric = metrics.find(entry.verdict.metric) if entry.verdict else None
+    if len(points) < LEAST_BARS or metric is None or not metric.clock_excuses:
+        return ""
+    bars = sparkline([point.log_median for point in points], LEAST_RANGE)
+    return f"{bars} {many(len(points), 'run')}, {points[0].time[:10]} to {points[-1].time[:10]}"
+
+
+def _cause(night: Night, entry: NightCase) -> str:
+    """Name what is slower on the device, what changed with it, and since when, where known.
+
+    A cause of several cases is the incident's.
+    """
+    for incident in night.incidents_of(entry.place):
+        if incident.says_more:
+            return f"{shortened(incident.title, MOST_REASON)} (incident {span(incident.id)})"
+    began = onset(night, entry)
+    parts = []
+    if (found := entry.kernels) is not None and (causes := kernels.causes(found)):
+        parts.append(shortened(causes[0].words, MOST_CAUSE))
+    if began.since:
+        parts.append(f"{'' if began.since.startswith('measured') else 'since '}{text(began.since)}")
+    if began.changes:
+        parts.append(f"with {shortened('; '.join(began.changes), MOST_CAUSE)}")
+    elif entry.record.changes:
+        since = shortened("; ".join(own_last(entry.record.changes)), MOST_CAUSE)
+        parts.append(f"changed since the baseline: {since}")
+    elif began.moved or began.last_good:
+        parts.append("no change known in the environment")
+    return ", ".join(parts) or "not known"
+
+
+def _to_report(night: Night, link: str) -> str:
+    if link := notify.sound(link):
+        return f"[The whole report](<{link}>)"
+    runs = " ".join(f"--run {run.run_id}" for run in night.runs[: notify.MOST_RUNS])
+    return f"The whole report: {span(f'bench-lib report {runs} --html report.html')}" * bool(runs)
 
 
 def _to_be_known(night: Night) -> Iterator[str]:
-    """Say what makes the night less than it seems."""
+    """Say when the night was, what makes it less than it seems, and what there is to do."""
+    if when := text(" to ".join(filter(None, (night.started, night.ended)))):
+        yield f"- {when}"
+    if night.spent:
+        yield f"- {text(night.spent)}"
     for one in night.slow_downs:
         words = shortened(one.words, MOST_REASON)
         yield f"- **{words}**" if one.is_new else f"- {words}"
@@ -97,6 +197,17 @@ def _to_be_known(night: Night) -> Iterator[str]:
         yield f"- **not measured this night**: {text(key)}"
     for words in hints(night):
         yield f"- {shortened(words, MOST_REASON)}"
+
+
+def _incidents(night: Night) -> Iterator[str]:
+    """Return a row for each incident of several cases, or that is not of this night alone."""
+    for one in night.incidents:
+        if one.says_more:
+            words = shortened(one.title, MOST_REASON)
+            if one.acknowledged is not None:
+                words += f"; {shortened(one.acknowledged.reason, MOST_REASON)}"
+            cells = [span(one.id), one.state.value, text(one.since[:10]), words]
+            yield github.row([*cells, "; ".join(map(span, one.commands))])
 
 
 # --- failures --------------------------------------------------------------------------------

@@ -28,8 +28,10 @@ from bench_lib.profiling.kernels import Diff
 from bench_lib.report import console, spent
 from bench_lib.report.console import CaseFigures
 from bench_lib.storage.baselines import BaselineError, load
-from bench_lib.storage.history import HistoryError, Run
+from bench_lib.storage.history import HistoryError, Run, VerdictLine
+from bench_lib.storage.incidents import incidents_of
 from bench_lib.verdict import metrics, nights
+from bench_lib.verdict.incidents import Incident, State
 from bench_lib.verdict.judge import leading
 from bench_lib.verdict.nights import NIGHT, is_alarm, when
 from bench_lib.verdict.severity import FAILING, SEVERITY, rank
@@ -85,6 +87,8 @@ class NightCase:
     points: list[Point] = field(default_factory=list)
     """This and past nights, oldest first."""
     moved: list[Moved] = field(default_factory=list)
+    acceptances: list[str] = field(default_factory=list)
+    """When the values were accepted by which past nights were judged: UTC, ISO 8601."""
 
     @property
     def place(self) -> Place:
@@ -191,6 +195,11 @@ class Night:
     """What only several nights together show; those told for the first time first."""
     environments: dict[str, Environment] = field(default_factory=dict)
     """What the points were measured in, by reference."""
+    incidents: list[Incident] = field(default_factory=list)
+    """What failures have one cause: new ones first, then ongoing, acknowledged, just ended ones.
+
+    Each failing entry is in one at least (``incidents_of``).
+    """
     asked: str = ""
     """When the newest night was asked for, UTC; empty where these very runs were."""
 
@@ -253,6 +262,21 @@ class Night:
         """What makes the night fail."""
         return [entry for entry in self.entries if entry.failing]
 
+    def incidents_of(self, place: Place) -> list[Incident]:
+        """Return the incidents that a case is in and that go on."""
+        return [
+            incident
+            for incident in self.incidents
+            if incident.is_open and any((c.case_id, c.key) == place for c in incident.cases)
+        ]
+
+    @property
+    def changed(self) -> bool:
+        """Whether something is not as it was before: worse, better, or not to be told."""
+        found = {entry.status for entry in self.entries}
+        gone = self.unfinished or self.red or not found.intersection(GOOD)
+        return bool(self.failed or self.slowed or gone or Status.IMPROVED in found)
+
     @property
     def counts(self) -> dict[str, int]:
         """How many entries there are of each status, the gravest first; ``not judged`` last."""
@@ -301,8 +325,20 @@ def gather(
         sorted(entries.values(), key=lambda e: rank(e.status) if e.failing else len(SEVERITY))
     )
     night.absent.extend(_on_absent(night, last))
+    night.incidents.extend(_incidents(night, archive, baselines) if night.runs else [])
     night.left_out[:] = dict.fromkeys(night.left_out)
     return night
+
+
+def _incidents(night: Night, archive: Archive, folder: Path) -> list[Incident]:
+    """Return what goes on that this night's hardware has, and what ended this night."""
+    keys = {run.key for run in night.runs} | {entry.hardware.key for entry in night.entries}
+    found = [
+        one
+        for one in incidents_of(archive, folder, until=night.newest_start)
+        if (one.is_open or one.is_news) and any(case.key in keys for case in one.cases)
+    ]
+    return sorted(found, key=lambda one: list(State).index(one.state))
 
 
 def newest(known: Iterable[RunLine]) -> list[RunLine]:
@@ -379,21 +415,55 @@ def _look_back(
     gone: list[Point] = []
     last: list[Point] = []
     series: dict[Place, list[Point]] = {}
+    renamed = {
+        (entry.record.case.renamed_from, key): place
+        for place, entry in entries.items()
+        for key in [entry.hardware.key]
+        if entry.record.case.renamed_from
+    }
     for case_id, key, points in archive.all_series(since=since):
         past = [point for point in points if point.time <= night.newest_start]
         last += [point for point in past if point.run_id == before.get(key)]
-        if (case_id, key) in entries:
-            series[case_id, key] = past
+        place = renamed.get((case_id, key), (case_id, key))
+        if place in entries:
+            series[place] = sorted([*series.get(place, []), *past], key=lambda point: point.time)
         elif key in keys and past and past[-1].run_id == before.get(key):
             gone.append(past[-1])
     references = {point.environment for points in series.values() for point in points}
     unknown = sorted(references - night.environments.keys())
     night.environments.update(archive.environments(unknown))
+    accepted = _acceptances(night, entries, archive, renamed)
     for place, points in series.items():
         moved = _moved(night.environments, points)
-        entries[place] = replace(entries[place], points=points, moved=moved)
+        entries[place] = replace(
+            entries[place], points=points, moved=moved, acceptances=sorted(accepted[place])
+        )
     night.left_out.extend(_on_gone(gone))
     return last
+
+
+def _acceptances(
+    night: Night,
+    entries: Mapping[Place, NightCase],
+    archive: Archive,
+    renamed: Mapping[Place, Place],
+) -> dict[Place, set[str]]:
+    """Return of each case when the values were accepted that this night and others judged by.
+
+    Of past nights only those tell on which the case failed: values are accepted after them.
+    """
+    found = {
+        place: set(filter(None, [entry.record.baseline_accepted]))
+        for place, entry in entries.items()
+    }
+    keys = {run.run_id: run.key for run in archive.runs()}
+    for run_id, line in archive.failures():
+        if isinstance(line, VerdictLine) and line.baseline_accepted:
+            place = line.case_id, keys.get(run_id, "")
+            place = renamed.get(place, place)
+            if place in found and line.time <= (night.ended or line.time):
+                found[place].add(line.baseline_accepted)
+    return found
 
 
 def _before(night: Night, known: Iterable[RunLine], since: str) -> dict[str, str]:

@@ -26,6 +26,7 @@ from bench_lib.report.night import (
 )
 from bench_lib.report.webhook import CLOCK, UndeliverableError, WaitingClock, host_of, post
 from bench_lib.storage.history import HistoryError
+from bench_lib.verdict.incidents import Incident, State
 from bench_lib.verdict.severity import FAILING
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ class News:
 
     new: list[NightCase] = field(default_factory=list)
     """Failing, and not in the last run before on the same hardware."""
+    alone: list[NightCase] = field(default_factory=list)
+    """Those of them that are of no incident."""
     still: list[NightCase] = field(default_factory=list)
     """Failing, as before: no reason to post."""
     over: dict[Place, str] = field(default_factory=dict)
@@ -94,15 +97,17 @@ class News:
     """Runs that failed with no case that did, unlike the last before on the same hardware."""
     slowed: list[NightSlowDown] = field(default_factory=list)
     """What only several nights together show, told for the first time."""
+    incidents: list[Incident] = field(default_factory=list)
+    """Those that this night opened, brought back or ended."""
     link: str = ""
     """Where the report is; empty where nobody said."""
     late: bool = False
     """Whether a night must have been missed: then the last one's news are no news."""
 
     def __bool__(self) -> bool:
-        """Whether anything changed."""
+        """Whether anything changed; a case that joins or leaves what goes on is no change."""
         gone = self.unfinished or self.missing or self.red or self.late
-        return bool(self.new or self.slowed or self.over or gone)
+        return bool(self.incidents or self.alone or self.slowed or self.over or gone)
 
 
 def notify(
@@ -125,17 +130,17 @@ def notify(
     ``say``, which never holds the address; nothing is raised.
     """
     try:
-        news = replace(news_of(night, before), link=_sound(link))
+        news = replace(news_of(night, before), link=sound(link))
         if not news:
             say("nothing changed since the night before, so nothing was posted")
             return False
         url = url.strip()  # a secret that was pasted brings its line break along
         post(url, body(night, news, shape or shape_of(url)), clock=clock)
     except UndeliverableError as error:
-        say(f"the news were not delivered: {error}")
+        say(f"the news was not delivered: {error}")
         return False
     except Exception as error:  # noqa: BLE001 - a night is not lost for its announcement
-        say(f"the news were not delivered: {type(error).__name__}")
+        say(f"the news was not delivered: {type(error).__name__}")
         return False
     say(f"posted: {night.sentence}")
     return True
@@ -187,15 +192,21 @@ def news_of(night: Night, before: Before) -> News:
     if night.days_late:
         return News(still=night.failed, late=True)
     failed = {entry.place: entry for entry in night.failed}
+    new = [entry for place, entry in failed.items() if place not in before.failing]
+    # Of an incident that goes on no case is told that left it.
+    left = {(c.case_id, c.key) for one in night.incidents if one.is_open for c in one.over}
+    over = sorted(before.failing - failed.keys() - left)
     now = {entry.place: entry for entry in night.entries}
     return News(
-        [entry for place, entry in failed.items() if place not in before.failing],
+        new,
+        [entry for entry in new if not night.incidents_of(entry.place)],
         [entry for place, entry in failed.items() if place in before.failing],
-        {place: _standing(now.get(place)) for place in sorted(before.failing - failed.keys())},
+        {place: _standing(now.get(place)) for place in over},
         night.unfinished,
         sorted(before.keys - {key for _case_id, key in now}),
         [run for run in night.red if run.key not in before.red],
         night.slowed,
+        [one for one in night.incidents if one.is_news],
     )
 
 
@@ -212,8 +223,14 @@ def _standing(entry: NightCase | None) -> str:
 
 def _lines(night: Night, news: News) -> Iterator[str]:
     """Return a line for each piece of news, the gravest first."""
+    several = [one for one in night.incidents if len(one.cases) > 1]
+    together = {(case.case_id, case.key) for one in several for case in one.cases}
+    for incident in night.incidents:
+        if incident in several or incident.state is State.ACKNOWLEDGED:
+            yield incident.line
     for entry in news.new:
-        yield f"new: {in_words(night, entry)}"
+        if entry.place not in together:
+            yield f"new: {in_words(night, entry)}"
     for one in news.slowed:
         yield f"new: {one.words}"
     for run in news.unfinished:
@@ -224,14 +241,17 @@ def _lines(night: Night, news: News) -> Iterator[str]:
     for key in news.missing:
         yield f"nothing was measured on {key}, unlike the night before"
     for (case_id, key), standing in news.over.items():
+        if (case_id, key) in together:
+            continue
         words = "fails no more" if standing in GOOD else "failed in the last run"
         yield f"{words}: {case_id} on {key}: {standing}"
     yield from hints(night)
     for entry in news.still:
-        yield f"still: {in_words(night, entry)}"
+        if entry.place not in together:
+            yield f"still: {in_words(night, entry)}"
 
 
-def _sound(link: str) -> str:
+def sound(link: str) -> str:
     """Return a link that can stand in any shape; empty where it is none."""
     return link if _LINK.fullmatch(link) and len(link) <= MOST_LINE else ""
 
@@ -264,6 +284,7 @@ def plain(night: Night, news: News) -> Message:
         "counts": night.counts,
         "failures": [_failure(night, entry, new=new) for entry, new in failures[:MOST_FAILURES]],
         "failures_left_out": max(0, len(failures) - MOST_FAILURES),
+        "incidents": [_incident(one) for one in night.incidents[:MOST_FAILURES]],
         "slower_over_nights": [
             {**asdict(one.found), "hardware_key": one.key, "told_by": one.run_id}
             for one in news.slowed[:MOST_FAILURES]
@@ -279,6 +300,20 @@ def plain(night: Night, news: News) -> Message:
         "late_days": night.days_late,
         "hints": hints(night)[:MOST_FAILURES],
         "report": news.link or None,
+    }
+
+
+def _incident(one: Incident) -> dict[str, Any]:
+    return {
+        "id": one.id,
+        "state": one.state.value,
+        "news": one.is_news,
+        "title": one.title,
+        "since": one.since,
+        "cause": one.cause or None,
+        "cases": [[case.case_id, case.key] for case in one.cases[:MOST_FAILURES]],
+        "acknowledged": asdict(one.acknowledged) if one.acknowledged else None,
+        "commands": one.commands,
     }
 
 

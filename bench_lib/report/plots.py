@@ -56,14 +56,17 @@ class Series:
     def of(self, entry: NightCase) -> dict[str, Any]:
         """Return one entry's history; what there is none of is not there.
 
-        ``y`` is microseconds, ``w`` says whose run each is of, ``s`` which nights were not OK,
-        ``e`` where the environment changed, ``m`` the change points, ``b`` the baseline.
+        ``y`` is the first point in microseconds and ``d`` how far each is from it in
+        ten-thousandths, ``w`` says whose run each is of, ``s`` which nights were not OK, ``e``
+        where the environment changed, ``m`` the change points, ``b`` the baseline, ``a`` what
+        was accepted when, and the reason where it is known.
         """
         points = [point for point in entry.points if math.isfinite(point.log_median)]
         walk = tuple(_place(self._runs, (point.run_id, point.time)) for point in points)
-        accepted = entry.baseline.accepted if entry.baseline else None
+        first = points[0].log_median if points else 0.0
         told = {
-            "y": [rounded(math.exp(point.log_median) * 1e6) for point in points],
+            "y": rounded(math.exp(first) * 1e6) if points else None,
+            "d": [round(1e4 * math.expm1(point.log_median - first)) for point in points],
             "w": _place(self._walks, walk),
             "s": [
                 [at, point.status.value]
@@ -76,7 +79,7 @@ class Series:
                 for moved in entry.moved
             ],
             "b": band(entry),
-            "a": accepted and accepted.date and [accepted.date, accepted.reason],
+            "a": _acceptances(entry),
         }
         return {name: value for name, value in told.items() if value or name == "w"}
 
@@ -103,6 +106,14 @@ class Series:
             "walks": list(self._walks),
             "words": list(self._words),
         }
+
+
+def _acceptances(entry: NightCase) -> list[list[str]]:
+    """Return when values of a case were accepted, the newest first, and why if that is known."""
+    now = entry.baseline.accepted if entry.baseline else None
+    dates = {now.date: now.reason} if now and now.date else {}
+    dates |= {date: "" for date in entry.acceptances if date not in dates}
+    return [[date, dates[date]] for date in sorted(dates, reverse=True)]
 
 
 def _place(places: dict[AnyKey, int], thing: AnyKey) -> int:
@@ -194,6 +205,7 @@ def _shown(entry: NightCase) -> _Shown | None:
         "ranks": case.launch.ranks,
         "strong": case.launch.strong,
         "cold": case.launch.cold,
+        "artifacts": case.launch.artifacts,
         "threads": case.launch.threads,
         "hardware": entry.hardware.key,
     }
@@ -208,6 +220,7 @@ _USUAL = {
     ("ranks", 1),
     ("strong", False),
     ("cold", False),
+    ("artifacts", False),
     ("threads", 0),
 }
 
@@ -363,13 +376,21 @@ def _lines(
     return Chart("lines", title, note, group, figure, headings, table, left_out)
 
 
+def placed(entry: NightCase) -> roofline.Roofline | None:
+    """Place a case under the ceilings of its hardware; None where nothing was measured."""
+    if not entry.accepted:
+        return None
+    params = entry.record.case.params
+    precision, mode = (str(params.get(axis, "")) for axis in ("precision", "compile_mode"))
+    return roofline.place(entry.accepted[-1], entry.hardware, precision, mode)
+
+
 def _roofline(shown: Sequence[_Shown], group: str) -> Chart | None:
     """Place what was measured under its hardware's ceilings."""
     places = []
     for one in shown:
-        precision, mode = (str(one.axes.get(a, "")) for a in ("precision", "compile_mode"))
-        at = roofline.place(one.entry.accepted[-1], one.entry.hardware, precision, mode)
-        if at.flops_per_s and at.intensity and at.peak_bytes_per_s:
+        at = placed(one.entry)
+        if at and at.flops_per_s and at.intensity and at.peak_bytes_per_s:
             places.append((one, at))
     if not places:
         return None
@@ -387,6 +408,10 @@ def _roofline(shown: Sequence[_Shown], group: str) -> Chart | None:
                 "x": [rounded(at.intensity or 0) for _, at in by_precision[name]],
                 "y": [rounded(at.flops_per_s or 0) for _, at in by_precision[name]],
                 "text": [one.entry.record.case.id for one, _ in by_precision[name]],
+                "share": [_share_in_words(at) for _, at in by_precision[name]],
+                "failing": [
+                    place for place, (one, _) in enumerate(by_precision[name]) if one.entry.failing
+                ],
             }
             for name in precisions
         ],
@@ -408,3 +433,11 @@ def _roofline(shown: Sequence[_Shown], group: str) -> Chart | None:
     return Chart(
         "roofline", "Roofline", note, group, figure, headings, rows, len(table) - len(rows)
     )
+
+
+def _share_in_words(at: roofline.Roofline) -> str:
+    reached = at.reached
+    if reached is None:
+        return at.bound or ""
+    least = " or more" if reached.at_least else ""
+    return f"{reached.share:.0%}{least} of its peak in {reached.of}"

@@ -1,4 +1,4 @@
-"""One JSON document to one address, whose words are a secret: tried again, and bounded in time."""
+"""JSON to and from one address, with a secret in it or beside it: tried again, bounded in time."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -33,6 +34,9 @@ _PLAIN = re.compile(r"[A-Za-z0-9 _.-]{1,60}")
 
 class UndeliverableError(Exception):
     """The document was not taken; says why, without the address."""
+
+    status: int | None = None
+    """Of the answer that refused it; None where there was none."""
 
 
 class _RetryableError(UndeliverableError):
@@ -83,7 +87,22 @@ def host_of(url: str) -> str:
 def post(
     url: str, body: bytes, *, attempt_s: float = ATTEMPT_S, clock: WaitingClock = CLOCK
 ) -> None:
-    """Post JSON; return when it was taken.
+    """Post JSON; return when it was taken.  Raises UndeliverableError, as ``ask`` does."""
+    # What a good answer says is not read: it could only make a delivery look like none.
+    ask("POST", url, body, attempt_s=attempt_s, clock=clock)
+
+
+def ask(
+    method: str,
+    url: str,
+    body: bytes | None = None,
+    *,
+    headers: Mapping[str, str] = MappingProxyType({}),
+    most: int = 0,
+    attempt_s: float = ATTEMPT_S,
+    clock: WaitingClock = CLOCK,
+) -> bytes:
+    """Send JSON, or nothing; return at most ``most`` bytes of the answer.
 
     It is tried again after an answer of 500 and above, after 429 (as ``Retry-After`` says), and
     where no connection can be made or held.  A lost answer may so cause a second message.  Raises
@@ -91,34 +110,48 @@ def post(
     """
     host_of(url)
     deadline = clock.now() + BUDGET_S
-    for pause_s in (*PAUSES_S, None):
-        error = _tried(url, body, min(attempt_s, max(0.1, deadline - clock.now())))
-        if error is None:
-            return
+    request = _Request(method, url, body, headers, most)
+    pauses_s = list(PAUSES_S)
+    while True:
+        answer = _tried(request, min(attempt_s, max(0.1, deadline - clock.now())))
+        if isinstance(answer, bytes):
+            return answer
+        error = answer
         if not isinstance(error, _RetryableError):
             raise error
-        if pause_s is None:
+        if not pauses_s:
             raise UndeliverableError(f"{error}; tried {len(PAUSES_S) + 1} times")
+        pause_s = pauses_s.pop(0)
         wait_s = pause_s if error.after_s is None else error.after_s
         if clock.now() + wait_s >= deadline:
             raise UndeliverableError(f"{error}; no time is left to try again in {wait_s:.0f} s")
         clock.sleep(wait_s)
 
 
-def _tried(url: str, body: bytes, limit_s: float) -> UndeliverableError | None:
-    """Post once; return what went wrong, None if nothing did.
+@dataclass(frozen=True)
+class _Request:
+    method: str
+    url: str
+    body: bytes | None
+    headers: Mapping[str, str]
+    most: int
+    """Bytes of the answer that are read."""
+
+
+def _tried(request: _Request, limit_s: float) -> bytes | UndeliverableError:
+    """Ask once; return the answer, or what went wrong.
 
     It gives up after ``limit_s``, since a server may keep a connection busy byte by byte.
     """
-    outcome: list[UndeliverableError | None] = []
+    outcome: list[bytes | UndeliverableError] = []
 
     def attempt() -> None:
         try:
-            _once(url, body, limit_s)
+            answer = _once(request, limit_s)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is for who waits
-            outcome.append(_explained(error, urlsplit(url).hostname or ""))
+            outcome.append(_explained(error, urlsplit(request.url).hostname or ""))
         else:
-            outcome.append(None)
+            outcome.append(answer)
 
     thread = threading.Thread(target=attempt, name="webhook", daemon=True)
     thread.start()
@@ -126,13 +159,18 @@ def _tried(url: str, body: bytes, limit_s: float) -> UndeliverableError | None:
     return outcome[0] if outcome else _RetryableError(f"no answer within {limit_s:.0f} s")
 
 
-def _once(url: str, body: bytes, limit_s: float) -> None:
-    headers = {"Content-Type": "application/json", "User-Agent": f"bench-lib/{__version__}"}
-    # Its scheme was looked at; a file is nothing to post to.
-    request = urllib.request.Request(url, body, headers, method="POST")  # noqa: S310 - see above
+def _once(asked: _Request, limit_s: float) -> bytes:
+    headers = {"User-Agent": f"bench-lib/{__version__}", **asked.headers}
+    if asked.body is not None:
+        headers["Content-Type"] = "application/json"
+    # Its scheme was looked at; a file is nothing to ask.
+    request = urllib.request.Request(  # noqa: S310 - see above
+        asked.url, asked.body, headers, method=asked.method
+    )
     opener = urllib.request.build_opener(_NoRedirect)
-    # What a good answer says is not read: it could only make a delivery look like none.
-    opener.open(request, timeout=limit_s).close()
+    with opener.open(request, timeout=limit_s) as response:
+        answer: bytes = response.read(asked.most) if asked.most else b""
+        return answer
 
 
 def _explained(error: Exception, host: str) -> UndeliverableError:
@@ -155,6 +193,12 @@ def _explained(error: Exception, host: str) -> UndeliverableError:
 
 
 def _refused(error: urllib.error.HTTPError) -> UndeliverableError:
+    found = _refusal(error)
+    found.status = error.code
+    return found
+
+
+def _refusal(error: urllib.error.HTTPError) -> UndeliverableError:
     with error:
         try:
             said = error.read(MOST_ANSWER).decode(errors="replace").strip()

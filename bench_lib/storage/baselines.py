@@ -26,6 +26,7 @@ from bench_lib.formats import on_one_line
 from bench_lib.model import (
     ID_RULE,
     Accepted,
+    Acknowledged,
     Baseline,
     Environment,
     Hardware,
@@ -53,6 +54,8 @@ class BaselineFile:
     hardware: Hardware | None = None
     quarantines: dict[str, Quarantine] = field(default_factory=dict)
     """By case, whether or not the case has a baseline."""
+    acknowledged: dict[str, Acknowledged] = field(default_factory=dict)
+    """By id, the incidents that somebody knows of; their first case is of this hardware."""
     raw: dict[str, Any] = field(default_factory=dict)
     """The document as read, so that what is not understood is written back."""
 
@@ -118,6 +121,7 @@ def load(folder: Path, key: str) -> BaselineFile:
                 id_: _decode_quarantine(id_, about)
                 for id_, about in _section(raw, "quarantine").items()
             },
+            msgspec.convert(raw.get("acknowledged", {}), dict[str, Acknowledged]),
             raw,
         )
     except msgspec.ValidationError as error:
@@ -441,6 +445,20 @@ def lift_quarantine(current: BaselineFile, case_id: str) -> Path:
     document["quarantine"] = {k: v for k, v in document["quarantine"].items() if k != case_id}
     if not document["quarantine"]:
         del document["quarantine"]
+    return _save(current.path, document)
+
+
+def acknowledge(current: BaselineFile, incident: str, known: Acknowledged) -> Path:
+    """Note that somebody knows of an incident, in the file whole or not at all; returns its path.
+
+    Raises BaselineError where the reason is empty or the file cannot be written.
+    """
+    if not known.reason.strip():
+        raise BaselineError(f"the reason is empty; say what is known of incident {incident}")
+    document = _document(current)
+    told = dict(document.get("acknowledged", {}))
+    told[incident] = _rewritten(told.get(incident), known)
+    document["acknowledged"] = told
     return _save(current.path, document)
 
 

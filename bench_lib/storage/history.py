@@ -123,6 +123,7 @@ class Writer:
             changes=record.changes,
             quarantine=record.quarantine,
             baseline_accepted=record.baseline_accepted,
+            blamed=record.blamed,
         )
 
     def slow_down(self, found: SlowDown) -> None:
@@ -348,6 +349,8 @@ class VerdictLine(Line, kw_only=True):
     quarantine: Quarantine | None = None
     baseline_accepted: str | None = None
     """When what it was judged by was accepted."""
+    blamed: list[str] = []
+    """The kernels that made it slower: ``GEMM: MT128x128 → MT64x64``."""
 
 
 class SlowDownLine(Line, kw_only=True):
@@ -449,6 +452,7 @@ def _fold(run: Run, line: Line) -> None:
                 changes=line.changes,
                 quarantine=line.quarantine,
                 baseline_accepted=line.baseline_accepted,
+                blamed=line.blamed,
             )
         case SlowDownLine():
             run.slow_downs.append(line.slow_down)

@@ -28,6 +28,7 @@ from typing import Any
 
 import msgspec
 
+from bench_lib.verdict.metrics import LEADING, Metric
 from bench_lib.verdict.metrics.iterations import spread
 
 ABOUT = ("run", "device", "draw", "family")
@@ -58,6 +59,13 @@ class SampledProcess:
     draw: str = ""
     """What the compiler chose, by a name that only equal choices share."""
     family: str = ""
+    file: str = ""
+    """The file that it is all of; empty where it is a line."""
+
+    @property
+    def place(self) -> str:
+        """Where it is told: ``line 3``, or a file."""
+        return self.file or f"line {self.line}"
 
 
 @dataclass(slots=True)
@@ -68,7 +76,8 @@ class CaseSamples:
     baseline: dict[str, SampledProcess] = field(default_factory=dict)
     candidate: dict[str, SampledProcess] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
-    """Each begins with ``line N: ``."""
+    """Each begins with ``line N: `` or a file."""
+    metric: Metric = LEADING
 
     @property
     def processes(self) -> list[SampledProcess]:
@@ -89,12 +98,12 @@ class CaseSamples:
 
 @dataclass
 class Samples:
-    """All that a file of timings holds."""
+    """All that a file of timings holds, or several files."""
 
     cases: dict[str, CaseSamples] = field(default_factory=dict)
-    """In order of first appearance."""
+    """By the name that each is shown by, in order of first appearance."""
     problems: list[str] = field(default_factory=list)
-    """Lines that belong to no case."""
+    """Lines and files that belong to no case."""
     notes: list[str] = field(default_factory=list)
     """Worth a word, but no reason not to judge."""
 
@@ -111,7 +120,7 @@ def read(lines: Iterable[bytes]) -> Samples:
         if not text:
             continue
         try:
-            sample = _decode(text)
+            sample = decoded(text)
             clean = _case_of(sample)
             name = _with_delay(clean, sample.get("slow", 0))
         except ValueError as error:
@@ -154,10 +163,10 @@ def _note_of_unknown(field: str, lines: Sequence[int]) -> tuple[int, str]:
     return first, f"line {first}: unknown field {field!r} ignored{more}"
 
 
-def _decode(text: bytes) -> Any:
-    """Decode one line; Python's own parser knows the NaN and Infinity that it also writes.
+def decoded(text: bytes) -> Any:
+    """Decode JSON; Python's own parser knows the NaN and Infinity that it also writes.
 
-    Raises ValueError where the line is no JSON.
+    Raises ValueError where it is no JSON.
     """
     try:
         return msgspec.json.decode(text)

@@ -44,7 +44,7 @@ class PairLines:
         self._done += 1
         pair = outcomes[0].attempts[-1].process
         most = self._pairs if pair < self._pairs else f"at most {self._most_pairs}"
-        seen = "  ".join(f"{each.side} {_in_brief(each.attempts[-1])}" for each in outcomes)
+        seen = both_in_brief(outcomes)
         self._say(f"pair {pair + 1} of {most}  {self._done}/{self._total}  {name}  {seen}")
 
 
@@ -81,6 +81,11 @@ def _guessed_s(case: Case) -> float:
     compiled = case.params.get("compile_mode", "eager") != "eager"
     building = COMPILING_S if compiled else BUILDING_S
     return building + case.sampling.warmup_s + case.sampling.measure_s
+
+
+def both_in_brief(outcomes: Iterable[Outcome]) -> str:
+    """Say how long a step took on each side, or why there is no time."""
+    return "  ".join(f"{each.side} {_in_brief(each.attempts[-1])}" for each in outcomes)
 
 
 def _in_brief(attempt: Attempt) -> str:

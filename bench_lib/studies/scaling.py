@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from bench_lib.formats import amount, seconds
+from bench_lib.formats import amount, seconds, signed_percent
 from bench_lib.model import Case, Measurement, Param, Record, UserError
 from bench_lib.report.console import table
 from bench_lib.storage import acceptance
@@ -418,7 +418,7 @@ def forecast_lines(found: Sequence[Forecast], short: Figures) -> list[str]:
         return []
     headings = (f"from {short.iterations} steps", "predicted", "measured", "error")
     cells = [
-        (f.figure, amount(f.predicted, f.unit), amount(f.measured, f.unit), f"{f.error:+.1%}")
+        (f.figure, amount(f.predicted, f.unit), amount(f.measured, f.unit), signed_percent(f.error))
         for f in found
     ]
     return table(headings, cells)

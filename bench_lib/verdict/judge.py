@@ -308,14 +308,16 @@ def _clocks(candidate: Sequence[ProcessSummary], old: Sequence[ProcessSummary]) 
     return f"; the clock was {abs(change):.1%} {'lower' if change < 0 else 'higher'}"
 
 
-def judge_samples(cases: Mapping[str, Contrast], tolerance: float) -> dict[str, Verdict]:
-    """Judge anybody's timings: log medians by process.
+def judge_samples(
+    cases: Mapping[str, Contrast], tolerance: float, metric: Metric = LEADING
+) -> dict[str, Verdict]:
+    """Judge one metric of anybody's measurements: logarithms by process, more is worse.
 
     Each case needs two baseline processes and one candidate process.
     """
     return dict(
         _answered(
-            [Question(case_id, LEADING, PINNED, each, tolerance) for case_id, each in cases.items()]
+            [Question(case_id, metric, PINNED, each, tolerance) for case_id, each in cases.items()]
         )
     )
 

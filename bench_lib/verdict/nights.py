@@ -16,7 +16,7 @@ from functools import cached_property
 
 import numpy as np
 
-from bench_lib.formats import many, shortened
+from bench_lib.formats import many, percent, shortened
 from bench_lib.model import ProcessSummary, SlowDown, Status
 from bench_lib.verdict.evidence import drawn_alike, known_draw, mostly_waited, origin_of
 from bench_lib.verdict.families import EVERY_CASE
@@ -490,7 +490,7 @@ def cases_of(found: SlowDown) -> str:
 
 def in_words(found: SlowDown, run_id: str) -> str:
     """Return a slow-down in one line; ``run_id`` is the run that shows it."""
-    low, high = (f"{bound - 1:.2%}" for bound in found.interval)
+    low, high = (percent(bound - 1, 2) for bound in found.interval)
     words = f"SLOWER since {found.since[:10]}: {cases_of(found)} by {found.ratio - 1:.2%} "
     words += f"({low} to {high}), as {many(found.nights, 'night')} show together: "
     words += _named(found.cases)

@@ -11,6 +11,7 @@ import os
 import resource
 import sys
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -71,6 +72,9 @@ def serve_cases(name: str) -> int:
             if "take_turn" in order:
                 context.clock.take_turn()
                 connection.send({"turn_taken": True})
+            elif "pack" in order:
+                ordered = dataclasses.replace(context, artifacts=Path(order["artifacts"]))
+                connection.send(answer(order["pack"], ordered, packed))
             elif "tune" in order:
                 connection.send(answer(order["tune"], context, tuned))
             elif "profile" in order:
@@ -84,6 +88,7 @@ def serve_cases(name: str) -> int:
                     bursts=bursts,
                     replay=order.get("replay"),
                     known=order.get("known", ()),
+                    artifacts=Path(order["artifacts"]) if order.get("artifacts") else None,
                 )
                 look = proved if order.get("prove") else measured
                 connection.send(answer(order["measure"], ordered, look))
@@ -143,6 +148,22 @@ def tuned(case: Case, context: MeasuringContext) -> dict[str, Any]:
                 workload.step()
             context.clock.synchronize()
     return {"tuned": True}
+
+
+def packed(case: Case, context: MeasuringContext) -> dict[str, Any]:
+    """Take a case's first step from empty caches, and keep torch's portable artefacts of it.
+
+    Raises UnsupportedError where nothing is compiled.
+    """
+    assert context.artifacts is not None
+    with cleaned(context), caches.emptied():
+        context.phase("pack")
+        with contextlib.closing(build(case, context.setting)) as workload:
+            workload.step()
+            context.clock.synchronize()
+        if not caches.save(context.artifacts):
+            raise UnsupportedError("nothing of it is compiled, so there are no artefacts to load")
+    return {"packed": True}
 
 
 def kernels_of(case: Case, context: MeasuringContext) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import gc
 import math
 import statistics
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -168,6 +169,8 @@ class MeasuringContext:
     """Have the compiler choose so, by the kernel's source, from empty caches."""
     known: Collection[str] = ()
     """What need not be found out again: NUMERICS, COUNTS."""
+    artifacts: Path | None = None
+    """Torch's portable artefacts, which are loaded as a part of the first step."""
     host_us: Callable[[], list[float]] = host_us
     phase: Callable[[str], None] = lambda _name: None
     """Told where in the case we are, for the error message of a hang."""
@@ -201,6 +204,12 @@ def measure(case: Case, context: MeasuringContext) -> Measurement:
     phases.part(FIRST_STEP, COMPILE, measurement.compile_s or 0.0)
     phases.part(BURSTS, REST, context.clock.rested_s - rested_s)
     return replace(measurement, phases_s=phases.spent())
+
+
+def _first_step(workload: Workload, artifacts: Path | None) -> None:
+    if artifacts is not None:
+        caches.load(artifacts)
+    workload.step()
 
 
 def _caches(case: Case, context: MeasuringContext) -> contextlib.AbstractContextManager[None]:
@@ -253,7 +262,7 @@ def _measured(
     warnings = [*context.launches.warnings, *workload.warnings]
 
     context.phase(FIRST_STEP)
-    first_step_s = timed(clock, workload.step, 1)
+    first_step_s = timed(clock, lambda: _first_step(workload, context.artifacts), 1)
     workload.first_step_done()
     cache = context.cache_state() if workload.compiled else None
 

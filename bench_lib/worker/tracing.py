@@ -58,6 +58,8 @@ class Order:
     stacks: bool = False
     ranges: bool = False
     """Have no profiler here, but tell one outside what is what."""
+    shapes: bool = False
+    """Note the sizes of tensors in the trace, which costs the host time."""
 
 
 def main(arguments: list[str]) -> int:
@@ -101,6 +103,7 @@ def _order(arguments: list[str]) -> Order:
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--stacks", action="store_true")
     parser.add_argument("--ranges", action="store_true")
+    parser.add_argument("--shapes", action="store_true")
     words = parser.parse_args(arguments)
     if words.steps < 1:
         parser.error(f"--steps {words.steps}: at least 1")
@@ -108,7 +111,7 @@ def _order(arguments: list[str]) -> Order:
         case = decode_case(json.loads(words.case.read_text()))
     except (OSError, ValueError, TypeError, KeyError) as error:
         parser.error(f"{words.case} is no case: {error}")
-    return Order(case, words.out, words.steps, words.stacks, words.ranges)
+    return Order(case, words.out, words.steps, words.stacks, words.ranges, words.shapes)
 
 
 class TraceFiles:
@@ -217,7 +220,7 @@ def _traced(step: Callable[[], object], clock: Clock, order: Order, kept: TraceF
     Shapes, memory and stacks make the host several times slower, which a timeline would show as
     a device that waits.
     """
-    with _profiler(clock, order.steps) as profiler:
+    with _profiler(clock, order.steps, detailed=order.shapes) as profiler:
         kept.add(profiled_step_s=_under(profiler, step, clock, order.steps) / order.steps)
     kept.add(peak_memory_bytes=clock.peak_bytes())
     kept.enter("write the trace")

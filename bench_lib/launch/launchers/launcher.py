@@ -49,6 +49,8 @@ class LaunchCommand:
     ranks: int
     hosts: int | None = 1
     """None where only the launcher knows."""
+    folder: str | None = None
+    """Where it starts; None is our own folder."""
 
 
 @dataclass(frozen=True)

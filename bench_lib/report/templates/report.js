@@ -1,9 +1,8 @@
 "use strict";
-(() => {
+(async () => {
   const PAGE = 100;
   const MOST_PRINTED = 1000;
-  const held = document.getElementById("data");
-  const data = held ? JSON.parse(held.textContent) : null;
+  const PAPER = 660;
   const root = document.documentElement;
   const $ = (selector, within = document) => within.querySelector(selector);
   const $$ = (selector, within = document) => [...within.querySelectorAll(selector)];
@@ -19,8 +18,14 @@
   }
   const words = (status) => status.replaceAll("_", " ").toLowerCase();
   const counted = (count) => count.toLocaleString("en");
-  /** Plotly reads a little HTML in texts; none of ours is any. */
-  const plain = (text) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+
+  /** Return the page's data, which is JSON, compressed. */
+  async function unpacked(held) {
+    const letters = atob(held.textContent), bytes = new Uint8Array(letters.length);
+    for (let at = 0; at < letters.length; at++) bytes[at] = letters.charCodeAt(at);
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+    return JSON.parse(await new Response(stream).text());
+  }
 
   // --- themes -----------------------------------------------------------------------------
 
@@ -44,261 +49,195 @@
   button.addEventListener("click", () => {
     root.dataset.theme = isDark() ? "light" : "dark";
     remembered(root.dataset.theme);
-    themed();
-  });
-  prefersDark.addEventListener("change", themed);
-  function themed() {
     showTheme();
-    redraw();
-  }
+  });
+  prefersDark.addEventListener("change", showTheme);
+  showTheme();
 
-  // --- figures ----------------------------------------------------------------------------
+  // --- commands ---------------------------------------------------------------------------
 
-  /** Return the theme's colours as they are now. */
-  function colours() {
-    const probe = element("span");
-    document.body.append(probe);
-    const found = {};
-    for (const name of ["page", "line", "ink", "soft", "accent", "bad", "good", "odd", "band", "other"]) {
-      probe.style.color = `var(--${name})`;
-      found[name] = getComputedStyle(probe).color;
+  const COPY = "Copy";
+  document.addEventListener("click", async (event) => {
+    const pressed = event.target.closest(".copy");
+    if (!pressed) return;
+    const text = $("code", pressed.parentElement);
+    try {
+      await navigator.clipboard.writeText(text.textContent);
+      pressed.textContent = "Copied";
+      setTimeout(() => { pressed.textContent = COPY; }, 2000);
+    } catch { // no clipboard here: one key is left to press
+      getSelection().selectAllChildren(text);
     }
-    probe.remove();
-    // Okabe and Ito's, of a lightness that each theme carries.
-    found.series = isDark()
-      ? ["#6cb8f0", "#ff9a5c", "#4fd0a5", "#e39bc6", "#e5b64a", "#9fa8ff", "#c9cdd2", "#f0e442"]
-      : ["#0072b2", "#d55e00", "#008f68", "#b5568c", "#a87400", "#4b4fbf", "#5b636b", "#7a7a00"];
-    return found;
+  });
+  for (const one of $$(".copy")) one.hidden = false;
+  function commands(told) {
+    return element("dl", { class: "commands" }, ...told.map(([what, line]) => element("div", {},
+      element("dt", {}, what),
+      element("dd", {}, element("code", {}, line), element("button", { type: "button", class: "control quiet copy", "aria-label": `${COPY}: ${what}` }, COPY)))));
   }
-  const SYMBOLS = ["circle", "square", "diamond", "triangle-up", "cross", "x", "star", "pentagon"];
-  const drawn = new Set();
+
+  const held = document.getElementById("data");
+  const data = held ? await unpacked(held) : { rows: [], series: [], details: [], comparisons: [] };
+
+  // --- charts -----------------------------------------------------------------------------
+
   let isPrinting = false;
-
-  function frame(c, more = {}) {
-    const narrow = innerWidth < 560;
-    const axis = { gridcolor: c.line, linecolor: c.line, zerolinecolor: c.line, tickcolor: c.line, color: c.soft, tickfont: { size: 12 }, title: { font: { size: 12 } }, automargin: true };
-    const { xaxis = {}, yaxis = {}, ...rest } = more;
-    return {
-      paper_bgcolor: "rgba(0,0,0,0)",
-      plot_bgcolor: "rgba(0,0,0,0)",
-      font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: c.soft },
-      margin: { l: narrow ? 44 : 56, r: narrow ? 6 : 16, t: 22, b: 30 },
-      hoverlabel: { bgcolor: c.page, bordercolor: c.line, font: { color: c.ink, size: 12 }, align: "left" },
-      hovermode: "closest",
-      dragmode: matchMedia("(pointer: fine)").matches ? "zoom" : false,
-      showlegend: false,
-      legend: { orientation: "h", x: 0, y: -0.16, yanchor: "top", font: { color: c.ink, size: 12 } },
-      ...rest,
-      xaxis: { ...axis, ...xaxis },
-      yaxis: { ...axis, ...yaxis },
-    };
-  }
-  const SETTINGS = { displayModeBar: false, responsive: true };
-
+  const isNarrow = () => !isPrinting && innerWidth < 560;
   function unit(most) {
     for (const [name, scale] of [["s", 1e6], ["ms", 1e3], ["µs", 1]]) if (most >= scale) return [name, scale];
     return ["ns", 1e-3];
   }
-  const sign = (ratio) => `${ratio < 1 ? "−" : "+"}${Math.abs(100 * (ratio - 1)).toFixed(1)}%`;
+  const signed = (ratio) => {
+    const text = Math.abs(100 * (ratio - 1)).toFixed(1);
+    return `${Number(text) === 0 ? "" : ratio < 1 ? "−" : "+"}${text}%`;
+  };
   const digits = (value) => String(Number(value.toPrecision(4)));
+  function round(value) {
+    for (const [name, scale] of [["G", 1e9], ["M", 1e6], ["k", 1e3]]) if (value >= 10 * scale) return `${value / scale}${name}`;
+    return String(value);
+  }
+  /** Return a series' values in microseconds: they are kept as ten-thousandths of the first. */
+  const values = (series) => (series.d ?? []).map((far) => series.y * (1 + far / 1e4));
 
-  function history(series, c) {
+  function history(series) {
     const runs = data.walks[series.w].map((at) => data.runs[at]);
-    const times = runs.map((run) => run[1]);
+    const times = runs.map((run) => Date.parse(run[1]));
     const band = series.b;
-    const [name, scale] = unit(Math.max(...series.y, ...(band || [])));
-    const y = series.y.map((value) => value / scale);
-    const odd = new Map(series.s || []);
-    const bad = (at) => ["REGRESSED", "ERROR"].includes(odd.get(at));
-    const text = y.map((value, at) =>
-      plain(`${digits(value)} ${name}${odd.has(at) ? `, ${words(odd.get(at))}` : ""}`) +
-      `<br>${plain(times[at].slice(0, 16).replace("T", " "))}<br>run ${plain(runs[at][0])}`);
+    const known = values(series);
+    const [name, scale] = unit(Math.max(...known, ...(band ?? [])));
+    const y = known.map((value) => value / scale);
+    const odd = new Map(series.s ?? []);
     const shown = [...y, ...(band ? [band[0] / scale, band[2] / scale] : [])];
     const low = Math.min(...shown), high = Math.max(...shown);
     const room = (high - low || high || 1) * 0.14;
     const floor = low - room;
-    const traces = [{
-      type: "scatter", mode: y.length > 1 ? "lines+markers" : "markers", x: times, y, text, hoverinfo: "text",
-      line: { color: c.accent, width: 1.3 },
-      marker: {
-        size: y.map((_, at) => (odd.has(at) ? 8 : y.length > 150 ? 3 : 5)),
-        color: y.map((_, at) => (bad(at) ? c.bad : odd.has(at) ? c.page : c.accent)),
-        symbol: y.map((_, at) => (bad(at) ? "square" : "circle")),
-        opacity: 1,
-        line: { width: y.map((_, at) => (odd.has(at) && !bad(at) ? 1.8 : 0)), color: y.map((_, at) => (odd.has(at) ? c.odd : c.accent)) },
-      },
-    }];
-    if (series.e) traces.push({
-      type: "scatter", mode: "markers", x: series.e.map(([at]) => times[at]), y: series.e.map(() => floor),
-      text: series.e.map(([, at]) => data.words[at].slice(0, 8).map(plain).join("<br>") + (data.words[at].length > 8 ? `<br>and ${data.words[at].length - 8} more` : "")),
-      hoverinfo: "text", cliponaxis: false,
-      marker: { symbol: "triangle-up", size: 9, color: c.other },
-    });
-    const shapes = [], annotations = [];
-    const span = (Date.parse(times.at(-1)) - Date.parse(times[0])) || 1;
-    const share = (time) => (Date.parse(time) - Date.parse(times[0])) / span;
-    const taken = [];
-    const line = (time, style, label) => {
-      const at = share(time);
-      shapes.push({ type: "line", xref: "x", yref: "paper", x0: time, x1: time, y0: 0, y1: 1, line: style, layer: "below" });
-      if (taken.some((other) => Math.abs(other - at) < (innerWidth < 560 ? 0.3 : 0.09))) return;
-      taken.push(at);
-      annotations.push({ xref: "x", yref: "paper", x: time, y: 1, yanchor: "bottom", xanchor: at < 0.12 ? "left" : at > 0.88 ? "right" : "center", text: plain(label), showarrow: false, font: { size: 11, color: style.color } });
+    const point = (at) => [times[at], y[at], `${digits(y[at])} ${name}${odd.has(at) ? `, ${words(odd.get(at))}` : ""}\n${runs[at][1].slice(0, 16).replace("T", " ")}\nrun ${runs[at][0]}`];
+    const kind = (at) => (!odd.has(at) ? "run" : ["REGRESSED", "ERROR"].includes(odd.get(at)) ? "bad" : "odd");
+    const of = (asked) => y.flatMap((_, at) => (kind(at) === asked ? [point(at)] : []));
+    const changed = (at, place) => {
+      const told = data.words[place];
+      return [times[at], floor, told.slice(0, 8).join("\n") + (told.length > 8 ? `\nand ${told.length - 8} more` : "")];
     };
-    if (band && times.length) {
-      const [low, middle, high] = band.map((value) => value / scale);
-      shapes.push({ type: "rect", xref: "paper", yref: "y", x0: 0, x1: 1, y0: low, y1: high, fillcolor: c.band, opacity: 0.16, line: { width: 0 }, layer: "below" });
-      shapes.push({ type: "line", xref: "paper", yref: "y", x0: 0, x1: 1, y0: middle, y1: middle, line: { color: c.band, width: 1 }, layer: "below" });
-    }
-    for (const [time, ratio] of series.m || []) {
-      line(time, { color: ratio > 1 ? c.bad : c.good, width: 1.5 }, sign(ratio));
-    }
-    if (series.a && times.length && series.a[0] >= times[0] && series.a[0] <= times.at(-1)) {
-      line(series.a[0], { color: c.good, width: 1.5, dash: "dash" }, "accepted");
-    }
-    return [traces, frame(c, {
-      shapes, annotations,
-      xaxis: { type: "date", showgrid: false, nticks: innerWidth < 560 ? 4 : 8, tickformat: span < 3 * 864e5 ? "%-d %b %H:%M" : "%-d %b", hoverformat: "%Y-%m-%d" },
-      yaxis: { range: [floor, high + room], ticksuffix: ` ${name}`, nticks: 5, zeroline: false },
-    })];
+    const within = (when) => Date.parse(when) >= times[0] && Date.parse(when) <= times.at(-1);
+    const spread = (times.at(-1) - times[0] || 864e5) * 0.01;
+    return {
+      height: 240,
+      x: charts.time(times[0] - spread, times.at(-1) + spread, isNarrow() ? 4 : 8),
+      y: charts.linear(floor, high + room, 5, (value) => `${digits(value)} ${name}`),
+      bands: band ? [{ low: band[0] / scale, high: band[2] / scale, class: "band" }] : [],
+      rules: [
+        ...(band ? [{ y: band[1] / scale, class: "middle-of-band" }] : []),
+        ...(series.m ?? []).map(([when, ratio]) => ({ x: Date.parse(when), label: signed(ratio), class: ratio > 1 ? "bad" : "good" })).reverse(),
+        ...(series.a ?? []).filter(([when]) => within(when)).map(([when]) => ({ x: Date.parse(when), label: "accepted", class: "accepted" })).reverse(),
+      ],
+      lines: y.length > 1 ? [{ class: "run", points: y.map((value, at) => [times[at], value]) }] : [],
+      dots: [
+        { class: "run", round: y.length > 150 ? 3 : 5, points: of("run") },
+        { class: "odd", points: of("odd") },
+        { class: "bad", mark: "square", points: of("bad") },
+        { class: "changed", mark: "triangle", points: (series.e ?? []).map(([at, place]) => changed(at, place)) },
+      ].filter((dots) => dots.points.length),
+    };
   }
 
   function legend(series) {
     const keys = [["k-night", "run"]];
-    const statuses = new Set((series.s || []).map(([, status]) => status));
+    const statuses = new Set((series.s ?? []).map(([, status]) => status));
     const bad = ["REGRESSED", "ERROR"].filter((status) => statuses.delete(status));
     if (bad.length) keys.push(["k-bad", bad.map(words).join(", ")]);
     if (statuses.size) keys.push(["k-odd", [...statuses].map(words).join(", ")]);
     if (series.b) keys.push(["k-band", "baseline, and what is tolerated"]);
-    if (series.a) keys.push(["k-accepted", `accepted ${series.a[0].slice(0, 10)}: ${series.a[1]}`]);
+    const accepted = (series.a ?? []).filter(([, reason]) => reason).map(([when, reason]) => `accepted ${when.slice(0, 10)}: ${reason}`);
+    if (series.a) keys.push(["k-accepted", accepted[0] ?? "accepted"]);
     if (series.e) keys.push(["k-changed", "environment changed"]);
     if (series.m) keys.push(["k-moved", "change point"]);
     return keys.map(([kind, text]) => element("span", {}, element("i", { class: kind }), text));
   }
 
+  const looks = (n) => ({ class: `c${n % 8}`, mark: charts.SYMBOLS[n % charts.SYMBOLS.length] });
   const COMPARED = {
-    dots(figure, c) {
-      const traces = figure.series.map((one, n) => ({
-        type: "scatter", mode: "markers", name: plain(one.name), x: one.x, y: one.at,
-        text: one.x.map((value, i) => `${plain(figure.rows[one.at[i]])}<br>${plain(one.name)}: × ${value}`), hoverinfo: "text",
-        marker: { size: 10, color: c.series[n % 8], symbol: SYMBOLS[n % 8] },
-      }));
-      const narrow = innerWidth < 560;
-      const most = narrow ? 24 : 60;
-      const short = (label) => (label.length > most ? `${label.slice(0, most - 1)}…` : label);
-      return [traces, frame(c, {
-        showlegend: true,
-        shapes: [{ type: "line", yref: "paper", x0: 1, x1: 1, y0: 0, y1: 1, line: { color: c.soft, width: 1.5 }, layer: "below" }],
-        xaxis: { side: "top", tickangle: 0, ...logarithmic(traces.flatMap((t) => t.x).concat(1), "×") },
-        yaxis: { tickvals: figure.rows.map((_, i) => i), ticktext: figure.rows.map((label) => plain(short(label))), range: [-0.6, figure.rows.length - 0.4], fixedrange: true },
-        margin: { l: 10, r: 16, t: 30, b: 10 },
-        legend: { orientation: "h", x: 0, xref: "container", y: 0, yref: "container", yanchor: "bottom", font: { color: c.ink, size: 12 } },
-      }), 90 + 24 * figure.rows.length];
+    dots(figure) {
+      const all = figure.series.flatMap((one) => one.x);
+      return {
+        height: 60 + 22 * figure.rows.length,
+        x: charts.logarithmic([...all, 1], isNarrow() ? 4 : 8, (value) => `${round(value)}×`),
+        y: charts.rows(figure.rows),
+        rules: [{ x: 1, class: "one" }],
+        dots: figure.series.map((one, n) => ({ ...looks(n), points: one.x.map((value, i) => [value, one.at[i], `${figure.rows[one.at[i]]}\n${one.name}: × ${value}`]) })),
+      };
     },
-    lines(figure, c) {
-      const traces = figure.series.map((one, n) => ({
-        type: "scatter", mode: "lines+markers", name: plain(one.name), x: one.x, y: one.y,
-        text: one.x.map((x, i) => `${plain(one.name)}<br>${plain(figure.x)} ${x}: ${digits(one.y[i])}`), hoverinfo: "text",
-        line: { color: c.series[n % 8], width: 1.6 }, marker: { size: 8, color: c.series[n % 8], symbol: SYMBOLS[n % 8] },
-      }));
+    lines(figure) {
       const xs = [...new Set(figure.series.flatMap((one) => one.x))].sort((a, b) => a - b);
-      if (figure.ideal) {
-        const ends = [Math.min(...xs), Math.max(...xs)];
-        traces.push({ type: "scatter", mode: "lines", name: "ideal", x: ends, y: ends, hoverinfo: "skip", line: { color: c.soft, width: 1.5, dash: "dot" } });
-      }
-      return [traces, frame(c, {
-        showlegend: true,
-        xaxis: { title: { text: plain(figure.x) }, ...logarithmic(xs), tickvals: xs, ticktext: xs.map(String), tickangle: 0 },
-        yaxis: { title: { text: plain(figure.y) }, ...logarithmic(traces.flatMap((t) => t.y)) },
-        margin: { l: 64, r: 16, t: 10, b: 40 },
-        legend: { orientation: "h", x: 0, xref: "container", y: 0, yref: "container", yanchor: "bottom", font: { color: c.ink, size: 12 } },
-      }), 340 + 20 * Math.ceil(traces.length / (innerWidth < 560 ? 1 : 3))];
+      const ys = figure.series.flatMap((one) => one.y);
+      const x = charts.logarithmic(xs, xs.length, String);
+      const ends = figure.ideal ? [[xs[0], xs[0]], [xs.at(-1), xs.at(-1)]] : [];
+      return {
+        height: 340, title: [figure.x, figure.y],
+        x: { ...x, ticks: xs.map((value) => [value, String(value)]) },
+        y: charts.logarithmic([...ys, ...ends.map(([, value]) => value)], 6, round),
+        lines: [...(ends.length ? [{ class: "ideal", points: ends }] : []), ...figure.series.map((one, n) => ({ class: `c${n % 8}`, points: one.x.map((value, i) => [value, one.y[i]]) }))],
+        dots: figure.series.map((one, n) => ({ ...looks(n), points: one.x.map((value, i) => [value, one.y[i], `${one.name}\n${figure.x} ${value}: ${digits(one.y[i])}`]) })),
+      };
     },
-    roofline(figure, c) {
-      const traces = figure.series.map((one, n) => ({
-        type: "scatter", mode: "markers", name: plain(one.name), x: one.x, y: one.y.map((value) => value / 1e12),
-        text: one.text.map((id, i) => `${plain(id)}<br>${digits(one.x[i])} FLOP/byte, ${digits(one.y[i] / 1e12)} TFLOP/s`), hoverinfo: "text",
-        marker: { size: 8, color: c.series[n % 8], symbol: SYMBOLS[n % 8], opacity: 0.85 },
-      }));
-      const peaks = figure.peaks.map(([name, value]) => [name, value / 1e12]);
-      const bandwidth = figure.bandwidth / 1e12;
-      const ridges = peaks.map(([, peak]) => peak / bandwidth);
-      const xs = figure.series.flatMap((one) => one.x).concat(ridges);
-      const left = Math.min(...xs) / 2, right = Math.max(...xs) * 3;
+    roofline(figure) {
+      const tera = (value) => value / 1e12;
+      const bandwidth = tera(figure.bandwidth);
+      const peaks = figure.peaks.map(([name, value]) => [name, tera(value)]);
       const top = Math.max(0, ...peaks.map(([, peak]) => peak));
-      const roof = (x, y) => ({ type: "scatter", mode: "lines", x, y, hoverinfo: "skip", showlegend: false, line: { color: c.soft, width: 1.4 } });
-      if (top) traces.unshift(roof([left, top / bandwidth], [left * bandwidth, top]));
+      const xs = figure.series.flatMap((one) => one.x).concat(peaks.map(([, peak]) => peak / bandwidth));
+      const left = Math.min(...xs) / 2, right = Math.max(...xs) * 3;
       const levels = new Map();
-      for (const [name, peak] of peaks) levels.set(peak, [...(levels.get(peak) || []), name]);
-      const annotations = [...levels].map(([peak, names]) => ({ x: Math.log10(right), y: Math.log10(peak), xanchor: "right", yanchor: "bottom", showarrow: false, font: { color: c.soft, size: 11 }, text: plain(`${names.join(", ")} ${digits(peak)} TFLOP/s`) }));
-      for (const [peak] of levels) traces.unshift(roof([peak / bandwidth, right], [peak, peak]));
-      const ys = figure.series.flatMap((one) => one.y.map((value) => value / 1e12)).concat(top || 1);
-      return [traces, frame(c, {
-        showlegend: true, annotations,
-        xaxis: { title: { text: "FLOP/byte" }, ...logarithmic([left, right], "", 1) },
-        yaxis: { title: { text: "TFLOP/s" }, ...logarithmic(ys, "", 1.6) },
-        margin: { l: 64, r: 16, t: 16, b: 40 },
-        legend: { orientation: "h", x: 0, xref: "container", y: 0, yref: "container", yanchor: "bottom", font: { color: c.ink, size: 12 } },
-      }), 400];
+      for (const [name, peak] of peaks) levels.set(peak, [...(levels.get(peak) ?? []), name]);
+      const roofs = [...levels.keys()].map((peak) => ({ class: "roof", points: [[peak / bandwidth, peak], [right, peak]] }));
+      if (top) roofs.push({ class: "roof", points: [[left, left * bandwidth], [top / bandwidth, top]] });
+      const ys = figure.series.flatMap((one) => one.y.map(tera)).concat(top || 1);
+      const at = (one, i) => [one.x[i], tera(one.y[i]), `${one.text[i]}\n${one.share[i]}\n${digits(one.x[i])} FLOP/byte, ${digits(tera(one.y[i]))} TFLOP/s`];
+      const low = Math.min(...ys, left * bandwidth);
+      return {
+        height: 400, title: ["FLOP/byte", "TFLOP/s"],
+        x: charts.logarithmic([left, right], isNarrow() ? 4 : 8, round, 1),
+        y: charts.logarithmic([low, ...ys], 6, round, 1.3),
+        rules: [...levels].map(([peak, names]) => ({ y: peak, class: "hidden", label: `${names.join(", ")} ${digits(peak)} TFLOP/s` })),
+        lines: roofs,
+        dots: [
+          ...figure.series.map((one, n) => ({ ...looks(n), points: one.x.map((_, i) => at(one, i)) })),
+          { class: "failing", size: 1.9, points: figure.series.flatMap((one) => one.failing.map((i) => at(one, i).slice(0, 2))) },
+        ],
+      };
     },
   };
-  /** Return round numbers for a logarithmic axis, and the axis's range about some values. */
-  function logarithmic(values, suffix = "", by = 1.12) {
-    const low = Math.min(...values) / by, high = Math.max(...values) * by;
-    const tens = 10 ** Math.floor(Math.log10(low));
-    let found = [];
-    if (high / low < 4) {
-      const step = [0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5].map((one) => one * tens * (low / tens > 5 ? 2 : 1)).find((one) => (high - low) / one <= (innerWidth < 560 ? 4 : 8)) || high;
-      for (let at = Math.ceil(low / step) * step; at <= high; at += step) found.push(at);
-    } else {
-      const parts = high / low < 300 ? [1, 2, 5] : [1];
-      for (let ten = tens; ten <= high; ten *= 10) found.push(...parts.map((part) => part * ten));
-      found = found.filter((one) => one >= low && one <= high);
-    }
-    return {
-      type: "log", zeroline: false, range: [Math.log10(low), Math.log10(high)],
-      tickvals: found, ticktext: found.map((one) => round(one) + suffix),
-    };
-  }
-  function round(value) {
-    const told = Number(value.toPrecision(3));
-    for (const [unit, scale] of [["G", 1e9], ["M", 1e6], ["k", 1e3]]) if (told >= 10 * scale) return `${told / scale}${unit}`;
-    return String(told);
-  }
-  function draw(plot) {
-    if (!window.Plotly) return;
-    const c = colours();
-    let made;
+
+  const room = (plot) => (isPrinting ? PAPER : plot.clientWidth || plot.closest(".comparison, section, main").clientWidth);
+  function draw(plot, width) {
     if (plot.dataset.series !== undefined) {
       const series = data.series[plot.dataset.series];
-      if (!series.y) return;
-      made = history(series, c);
-      const caption = plot.parentElement.querySelector(".legend");
-      if (caption && !caption.childElementCount) caption.append(...legend(series));
+      if (!series.d) return;
+      charts.draw(plot, history(series), width);
+      const caption = $(".legend", plot.parentElement);
+      if (!caption.childElementCount) caption.append(...legend(series));
     } else {
       const figure = data.comparisons[plot.dataset.comparison];
-      made = COMPARED[figure.kind](figure, c);
-      plot.style.height = `${made[2]}px`;
-    }
-    if (isPrinting) made[1].width = 660;
-    Plotly.react(plot, made[0], made[1], SETTINGS);
-    drawn.add(plot);
-  }
-  function redraw() {
-    for (const plot of drawn) {
-      if (plot.isConnected) draw(plot);
-      else drawn.delete(plot);
+      charts.draw(plot, COMPARED[figure.kind](figure), width);
+      const caption = $(".legend", plot.parentElement);
+      if (!caption.childElementCount) caption.append(...figure.series.map((one, n) => element("span", {}, charts.mark(looks(n).mark, looks(n).class), one.name)));
     }
   }
-  const watcher = new IntersectionObserver((seen) => {
-    for (const one of seen) {
-      if (!one.isIntersecting || one.target.offsetWidth === 0) continue;
-      watcher.unobserve(one.target);
-      draw(one.target);
+  const watcher = new ResizeObserver((seen) => {
+    for (const { target, contentRect } of seen) {
+      const before = Number(target.dataset.width ?? 0);
+      target.dataset.width = contentRect.width;
+      if (!isPrinting && before && contentRect.width && before !== contentRect.width) draw(target, contentRect.width);
     }
-  }, { rootMargin: "300px" });
-  // Plotly comes last in the page, so that everything else is there before it is read.
-  const watch = (within) => window.Plotly && $$(".plot", within).forEach((plot) => watcher.observe(plot));
+  });
+  /** Draw every chart, whether somebody looks or not: what captures a page does not scroll. */
+  function drawn(within) {
+    const plots = $$(".plot", within);
+    const widths = plots.map(room); // all of them first: each one after a drawing lays the page out
+    plots.forEach((plot, at) => {
+      draw(plot, widths[at]);
+      watcher.observe(plot);
+    });
+  }
 
   for (const group of $$(".comparison")) {
     const pick = $(".pick", group);
@@ -310,10 +249,67 @@
     choose();
   }
 
+  // --- addresses --------------------------------------------------------------------------
+
+  const address = (at) => `case/${data.rows[at].hardware}/${data.rows[at].case}`.replace(/\s/g, "_");
+  const places = new Map(data.rows.map((_, at) => [address(at), at]));
+  const asked = () => {
+    try {
+      return decodeURIComponent(location.hash.slice(1));
+    } catch {
+      return location.hash.slice(1);
+    }
+  };
+  /** Show what the address names: a case's row, or what is folded in an incident. */
+  function visit() {
+    const name = asked(), found = document.getElementById(name);
+    if (name.startsWith("incident/") && found) for (const one of $$("details", found)) one.open = true;
+    if (!places.has(name) || !table) return;
+    if (found && !found.closest("#table")) return;
+    table.reveal(places.get(name));
+  }
+
+  // --- every case as a cell -----------------------------------------------------------------
+
+  const cells = $$(".strip a");
+  for (const cell of cells) {
+    const at = places.get(decodeURIComponent(cell.hash.slice(1)));
+    if (at === undefined) continue;
+    const { case: id, hardware, status, held: isHeld, cells: shown } = data.rows[at];
+    const told = `${id}, ${hardware}: ${words(status)}${isHeld ? ", in quarantine" : ""}${shown.change ? `, ${shown.change}` : ""}`;
+    cell.title = told;
+    cell.setAttribute("aria-label", told);
+    cell.tabIndex = cell === cells[0] ? 0 : -1;
+  }
+  if (cells.length) {
+    // One stop of the Tab key; arrows go from cell to cell.
+    const STEPS = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: 1, ArrowUp: -1, Home: -Infinity, End: Infinity };
+    $(".strip").addEventListener("keydown", (event) => {
+      const at = cells.indexOf(event.target);
+      if (at < 0 || !(event.key in STEPS)) return;
+      event.preventDefault();
+      let next = Math.min(Math.max(at + STEPS[event.key], 0), cells.length - 1);
+      if (["ArrowDown", "ArrowUp"].includes(event.key)) next = across(at, STEPS[event.key]);
+      cells[at].tabIndex = -1;
+      cells[next].tabIndex = 0;
+      cells[next].focus();
+    });
+    /** Return the cell that is nearest in the next line of cells. */
+    const across = (at, way) => {
+      const from = cells[at].getBoundingClientRect();
+      const far = (one) => {
+        const box = one.getBoundingClientRect();
+        const down = way * (box.top - from.top);
+        return down > 3 ? 1e4 * down + Math.abs(box.left - from.left) : Infinity;
+      };
+      let best = at, least = Infinity;
+      cells.forEach((one, n) => { const cost = far(one); if (cost < least) [best, least] = [n, cost]; });
+      return best;
+    };
+  }
+
   // --- the table --------------------------------------------------------------------------
 
-  const form = $("#filters");
-  const table = form && tabulated();
 
   function tabulated() {
     const body = $("#table tbody"), told = $("#told"), pages = $("#pages");
@@ -358,12 +354,15 @@
     function row(at) {
       const it = data.rows[at];
       const opener = element("button", { type: "button", class: "open", "aria-expanded": "false" }, element("span", {}, it.case));
-      const made = element("tr", {}, element("th", { scope: "row", class: "mono" }, opener));
+      const name = address(at);
+      const isElsewhere = document.getElementById(name)?.tagName === "ARTICLE";
+      const made = element("tr", { id: isElsewhere ? null : name }, element("th", { scope: "row", class: "mono" }, opener));
       for (const column of columns.slice(1)) {
         const name = column.dataset.column;
         const cell = element("td", { class: column.className || null });
         if (name === "status") cell.append(badge(it.status, it.held));
         else cell.append(it.cells[name] ?? it[name]);
+        if (name === "rate" && it.waits) cell.append(element("small", {}, it.waits));
         if (name === "change" && it.status === "REGRESSED") cell.classList.add("slower");
         if (name === "change" && it.status === "IMPROVED") cell.classList.add("faster");
         made.append(cell);
@@ -379,8 +378,22 @@
       else {
         const detail = element("tr", { class: "detail" }, element("td", { colspan: columns.length + 1 }, ...details(at)));
         made.after(detail);
-        watch(detail);
+        drawn(detail);
       }
+    }
+    /** Show a case's row, opened, whatever is filtered. */
+    function reveal(at) {
+      let place = matching().indexOf(at);
+      if (place < 0) {
+        for (const field of [form.elements.q, ...choices]) field.value = "";
+        place = matching().indexOf(at);
+      }
+      state.page = Math.floor(place / PAGE);
+      show();
+      const opener = $(".open", body.children[place % PAGE]);
+      opener.click();
+      opener.scrollIntoView({ block: "start" });
+      opener.focus({ preventScroll: true });
     }
 
     function choose() {
@@ -397,7 +410,7 @@
       if (hash !== (location.hash || "#cases")) window.history.replaceState(null, "", hash);
     }
     function recall() {
-      if (!location.hash.includes("=")) return false;
+      if (!location.hash.includes("=") || /^#(case|incident)\//.test(location.hash)) return false;
       const asked = new URLSearchParams(location.hash.slice(1));
       for (const field of [form.elements.q, ...choices]) {
         field.value = asked.get(field.name) || "";
@@ -442,13 +455,13 @@
       $("#cases").focus();
       $("#cases").scrollIntoView();
     });
-    addEventListener("hashchange", () => { if (recall()) $("#cases").scrollIntoView(); });
+    addEventListener("hashchange", () => { if (recall()) $("#cases").scrollIntoView(); else visit(); });
     for (const link of $$(".counts a")) link.addEventListener("click", () => {
       if (location.hash === link.hash && recall()) $("#cases").scrollIntoView();
     });
     if (!recall()) show();
     else requestAnimationFrame(() => $("#cases").scrollIntoView());
-    return { show };
+    return { show, reveal };
   }
 
   function badge(status, isHeld) {
@@ -456,7 +469,7 @@
   }
 
   function spark(series, status) {
-    const y = series.y || [];
+    const y = values(series);
     if (y.length < 2) return [];
     const all = series.b ? [...y, series.b[0], series.b[2]] : y;
     const low = Math.min(...all), span = Math.max(...all) - low || 1;
@@ -479,14 +492,15 @@
     const it = data.details[at], series = data.series[at], parts = [];
     if (it.fault) parts.push(element("p", { class: "lead" }, `${it.fault[0]}: ${it.fault[1]}`));
     if (it.output) parts.push(element("pre", { tabindex: "0" }, it.output));
-    if (series.y) {
-      const label = `History of ${data.rows[at].case}, ${series.y.length} runs`;
+    if (series.d) {
+      const label = `History of ${data.rows[at].case}, ${series.d.length} runs`;
       parts.push(element("figure", { class: "history" }, element("div", { class: "plot", "data-series": at, role: "img", "aria-label": label }), element("figcaption", { class: "legend" })));
     } else parts.push(element("p", { class: "muted" }, "There is no history of this case yet."));
     if (it.verdicts) parts.push(verdicts(it.verdicts));
-    if (it.changes) parts.push(element("section", {}, element("h4", {}, "Changed in the environment since the baseline"), element("ul", { class: "changes" }, ...it.changes.map((text) => element("li", {}, text)))));
+    if (it.changes) parts.push(element("section", {}, element("h3", {}, "Changed in the environment since the baseline"), element("ul", { class: "changes" }, ...it.changes.map((text) => element("li", {}, text)))));
     if (it.remarks) parts.push(element("ul", { class: "remarks" }, ...it.remarks.map((text) => element("li", {}, text))));
-    parts.push(element("p", { class: "muted small" }, `Run ${it.run}${it.test ? ` · ${it.test}` : ""}`));
+    if (it.commands) parts.push(element("details", {}, element("summary", {}, "Commands"), commands(it.commands)));
+    parts.push(element("p", { class: "muted small" }, element("a", { href: `#${encodeURI(address(at))}` }, "Address of this case"), ` · Run ${it.run}${it.test ? ` · ${it.test}` : ""}`));
     return parts;
   }
   function verdicts(rows) {
@@ -508,7 +522,7 @@
     theme = root.dataset.theme;
     root.dataset.theme = "light";
     if (table) table.show(true);
-    $$(".failure .plot, .compared:not([hidden]) .plot").forEach((plot) => { watcher.unobserve(plot); draw(plot); });
+    drawn(document);
   }
   function afterPrint() {
     if (!isPrinting) return;
@@ -516,12 +530,14 @@
     if (theme) root.dataset.theme = theme;
     else delete root.dataset.theme;
     if (table) table.show();
-    redraw();
+    drawn(document);
   }
   addEventListener("beforeprint", beforePrint);
   addEventListener("afterprint", afterPrint);
 
-  showTheme();
-  if (document.readyState === "complete") watch(document);
-  else addEventListener("load", () => watch(document));
+  const form = $("#filters");
+  const table = form && tabulated();
+  drawn(document);
+  visit();
+  root.dataset.ready = "yes";
 })();

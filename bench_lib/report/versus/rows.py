@@ -418,8 +418,8 @@ def for_a_verdict(found: Alignment) -> Iterator[str]:
     few = [r for r in found.rows if 0 < min(r.processes) < AGREEING]
     if few:
         yield (
-            f"{len(few)} of {len(found.rows)} cases have one process on a side; a case is called "
-            f"slower by {AGREEING} at least: pytest perf_tests --perf-processes {LEAST_PROCESSES}"
+            f"{len(few)} of {len(found.rows)} cases have one process on a side, and a verdict "
+            f"needs {AGREEING}: pytest perf_tests --perf-processes {LEAST_PROCESSES}"
         )
     thin = sum(AGREEING <= row.processes[0] < LEAST_PROCESSES for row in found.rows)
     if thin:

@@ -65,7 +65,8 @@ def find(
     """Find both sides by their names, among the runs of a folder or an address.
 
     A name is ``baseline``; ``latest``; a file, a folder or an address of runs; a hardware key, of
-    which the newest run counts, else the baselines; a run's id or the start of one.  Raises
+    which the newest run counts, else the baselines; a run's id or the start of one.  Baselines are
+    side A wherever they are named: a slower run would be shown as faster otherwise.  Raises
     SideError, HistoryError and BaselineError.
     """
     if a == b == BASELINE:
@@ -77,7 +78,9 @@ def find(
     found = {name: finder.side(name) for name in names}
     if BASELINE in (a, b):
         found[BASELINE] = finder.baseline_of(found[b if a == BASELINE else a])
-    return found[a], found[b]
+    side_a, side_b = found[a], found[b]
+    is_turned = side_a.run_id is not None and side_b.run_id is None
+    return (side_b, side_a) if is_turned else (side_a, side_b)
 
 
 class _Runs:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import re
 import tempfile
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,12 +20,13 @@ from typing import Any, TypeVar
 import duckdb
 import msgspec
 
-from bench_lib.model import Case, Environment, Status
+from bench_lib.model import Case, Environment, Status, unknown
 from bench_lib.storage import history
 from bench_lib.storage.archive import months, tables, views
 from bench_lib.storage.archive.lines import LineRow, split, too_large
 from bench_lib.storage.archive.places import HistoryPlace, StoredFile
 from bench_lib.storage.history import HistoryError
+from bench_lib.verdict.severity import FAILING
 
 T = TypeVar("T")
 ANSWER = "answer.parquet"
@@ -35,6 +37,7 @@ ANSWERED_AT_ONCE = 2048
 """Rows of an answer that are in memory together, unless they are kept."""
 AHEAD = dt.timedelta(days=1)
 """A run that began so much later than now has a wrong clock, and would be the newest for ever."""
+_NO_TABLE = re.compile(r"Table with name (\S+) does not exist")
 
 
 @dataclass(frozen=True)
@@ -231,6 +234,38 @@ class Archive:
                 found[ref] = msgspec.json.decode(raw, type=history.EnvironmentLine).environment
         return found
 
+    def failures(self) -> Iterator[tuple[str, history.Line]]:
+        """Yield by run each line that says that a case failed, or of a slow-down over nights.
+
+        They come in the order of time.
+        """
+        told = ", ".join(tables.quoted(status.value) for status in FAILING)
+        query = (
+            f"SELECT run, raw, kind FROM known WHERE (kind = 'verdict' AND status IN ({told})) "
+            "OR kind = 'slowdown' ORDER BY started, file, line"
+        )
+        types = {"verdict": history.VerdictLine, "slowdown": history.SlowDownLine}
+        for run, raw, kind in self._ask(query):
+            with contextlib.suppress(msgspec.DecodeError):
+                yield run, msgspec.json.decode(raw, type=types[kind])
+
+    def standings(self, cases: Iterable[str]) -> Iterator[tuple[str, str, str, Status | None]]:
+        """Yield of some cases each run that measured one: run, case, hardware key, its status."""
+        query = (
+            "SELECT run, case_id, key, status FROM known "
+            "WHERE log_median IS NOT NULL AND list_contains(?, case_id)"
+        )
+        for run, case_id, key, status in self._ask(query, [sorted(set(cases))]):
+            yield run, case_id, key, _STATUS.get(status)
+
+    def environments_of(self, runs: Iterable[str]) -> dict[str, str]:
+        """Return by run the reference of the environment that it began in."""
+        query = (
+            "SELECT run, arg_min(environment, line) FROM known WHERE kind = 'environment' "
+            "AND list_contains(?, run) GROUP BY run"
+        )
+        return dict(self._ask(query, [sorted(set(runs))]))
+
     def query(self, sql: str, most: int | None = None) -> QueryAnswer:
         """Answer a question as ``stream`` does, with ``most`` rows at most."""
         found = self.stream(sql)
@@ -288,6 +323,9 @@ class Archive:
                     self._database.interrupt()
                     raise
         except duckdb.Error as error:
+            # DuckDB suggests tables of ours that a query is not meant to see.
+            if missing := _NO_TABLE.search(str(error)):
+                raise HistoryError(unknown("table", missing[1], list(views.VIEWS))) from error
             raise HistoryError(f"the query failed: {error}") from error
 
     def _checked(self, sql: str) -> str:

@@ -19,6 +19,7 @@ import msgspec
 from bench_lib.model import Attempt, Measurement, Status
 from bench_lib.storage import history
 from bench_lib.verdict.metrics.iterations import spread
+from bench_lib.verdict.severity import FAILING
 
 LARGEST = 128 * 2**20
 """Bytes; a larger file of a run, of tens of thousands of cases, is too much for memory."""
@@ -100,15 +101,16 @@ def too_large(size: int | None) -> str | None:
 def split(path: Path, data: bytes, modified_ns: int | None, *, whole: bool = True) -> list[LineRow]:
     """Return a row for each line of a run's file.
 
-    With ``whole`` false only lines that say something of the run, of a value, of an environment or
-    of themselves have one, and only environments keep their bytes.  Raises HistoryError for
-    another file and for a newer schema.
+    With ``whole`` false only lines that say something of the run, of a value, of an environment, of
+    a failure or of themselves have one, and only environments and failures keep their bytes.
+    Raises HistoryError for another file and for a newer schema.
     """
     about = _named(path.name)
     found = _Found()
     rows: list[LineRow] = []
     for one in history.lines(path, data):
-        is_needed = found.take(one.line) or one.problem is not None or not rows
+        tells = is_failure(one.line)
+        is_needed = found.take(one.line) or tells or one.problem is not None or not rows
         if not (whole or is_needed):
             continue
         row = LineRow(path.name, one.number, one.raw, problem=one.problem)
@@ -116,7 +118,7 @@ def split(path: Path, data: bytes, modified_ns: int | None, *, whole: bool = Tru
         if one.line is not None:
             _fill(row, one.line)
             found.place(row, one.line)
-        if not whole and row.kind != "environment":
+        if not (whole or tells or row.kind == "environment"):
             row.raw = None
         rows.append(row)
     found.fill()
@@ -127,6 +129,13 @@ def split(path: Path, data: bytes, modified_ns: int | None, *, whole: bool = Tru
     first.ended, first.exit_status = found.ended, _storable(found.exit_status)
     first.cases, first.counts = len(found.statuses), _as_json(counts(found.statuses.values()))
     return rows
+
+
+def is_failure(line: history.Line | None) -> bool:
+    """Whether a line says that a case failed, or that several nights show some to be slower."""
+    if isinstance(line, history.VerdictLine):
+        return line.status in FAILING
+    return isinstance(line, history.SlowDownLine)
 
 
 def _fill(row: LineRow, line: history.Line) -> None:

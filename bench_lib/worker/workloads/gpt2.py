@@ -9,12 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from bench_lib.formulas.transformer import DEVIATION
+
 if TYPE_CHECKING:
     from bench_lib.formulas.transformer import Size
-
-DEVIATION = 0.02
-"""Of fresh weights; those that write into the residual stream are smaller by sqrt(2 layers)
-(Radford et al. 2019, section 2.3)."""
+    from bench_lib.worker.workloads.dividing import Division
 
 
 class TransformerBlock(nn.Module):
@@ -56,8 +55,13 @@ class TransformerBlock(nn.Module):
 class LanguageModel(nn.Module):
     """GPT-2's transformer of a size; its head is the tokens' embedding."""
 
-    def __init__(self, size: Size) -> None:
-        """Take fresh weights."""
+    def __init__(
+        self,
+        size: Size,
+        dtype: torch.dtype = torch.float32,
+        division: Division | None = None,
+    ) -> None:
+        """Take fresh weights; a division takes each block, then the rest."""
         super().__init__()
         self.tokens = nn.Embedding(size.vocabulary, size.width)
         self.positions = nn.Embedding(size.context, size.width)
@@ -65,6 +69,11 @@ class LanguageModel(nn.Module):
         self.norm = nn.LayerNorm(size.width)
         for embedding in (self.tokens, self.positions):
             nn.init.normal_(embedding.weight, std=DEVIATION)
+        self.to(dtype)
+        if division is not None:
+            for block in self.blocks:
+                division.block(block)
+            division.rest(self)
 
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
         """Return logits (batch, length, vocabulary), or the mean loss where targets are given.

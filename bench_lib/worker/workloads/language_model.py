@@ -4,8 +4,7 @@
 sequence, the likeliest, one a step.  Tokens are random and stay on the device, and weights stay
 what they are, as in ``networks``.
 
-With DDP each rank has all weights and gradients are averaged; with FSDP2 each rank keeps its part
-of every block, and the blocks are gathered when their turn comes.
+With DDP each rank has all weights and gradients are averaged; ``dividing`` has the other ways.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ from torch.nn import functional
 
 from bench_lib.formulas.transformer import (
     GENERATED,
-    GENERATION,
     PARALLEL,
     SIZES,
     LlamaSize,
     Size,
+    indivisible,
 )
-from bench_lib.model import QUANTIZED, TASKS
+from bench_lib.model import GENERATION, QUANTIZED, TASKS
 from bench_lib.worker.device import AUTOCAST, require_memory
 from bench_lib.worker.workload import Setting, Workload
-from bench_lib.worker.workloads.compilation import arguments_of
+from bench_lib.worker.workloads.dividing import Whole, division
 from bench_lib.worker.workloads.flops import Amount, counted
 from bench_lib.worker.workloads.generation import DecodingStep, Generating, Prompted
 from bench_lib.worker.workloads.gpt2 import LanguageModel
@@ -56,6 +55,7 @@ class _Spec(Spec):
     """Tokens of a sequence; in ``decode`` of the prompt before it."""
     precision: str = "bf16"
     parallel: str = "ddp"
+    """With ``tp`` the batch is of all ranks together."""
     task: str = "train"
     known: ClassVar[Mapping[str, Collection[str]]] = {
         "network": SIZES,
@@ -124,24 +124,30 @@ class _Tokens(BuiltNetwork):
     def __init__(self, spec: _Spec, setting: Setting) -> None:
         super().__init__(spec, setting)
         trains = spec.task == "train"
-        # Ranks may divide the weights; one rank has nobody to share them with.
-        self.divided = spec.parallel == "fsdp2" and setting.ranks > 1
+        if why := indivisible(
+            spec.network, spec.parallel, setting.ranks, spec.task, spec.precision
+        ):
+            raise ValueError(why)
+        self.division = division(spec.parallel, spec.precision, spec.compile_mode, setting)
+        self.divided = not isinstance(self.division, Whole)
+        sharing = self.division.sharing
         self.parameters = spec.size.parameters
         weights = self.parameters * spec.dtype.itemsize
         part = weights // (setting.ranks if self.divided else 1)
         if trains:
             require_memory("the weights and what training keeps of them", STATES * part, setting)
         else:
-            kept = self.kept_bytes(spec.room)
+            kept = self.kept_bytes(spec.room) // sharing
             require_memory("the weights, and keys and values,", part + kept, setting)
-        network = self.network(spec.dtype)
+        network = self.network(spec.dtype, divided=True)
         if spec.precision in QUANTIZED:
             # The head decides which token is the likeliest, and is left as it is.
             self.linear = sum([layer.weight.numel() for layer in linear_layers(network.blocks)])
             self.warnings += quantize(network, spec.precision, network.blocks)
         numbers = self._numbers()
         self.input, self.targets = numbers[:, :-1].contiguous(), numbers[:, 1:].contiguous()
-        self.items = spec.batch_size * (1 if spec.task == "decode" else spec.length)
+        tokens = spec.batch_size * (1 if spec.task == "decode" else spec.length)
+        self.items = tokens * (setting.rank + 1) // sharing - tokens * setting.rank // sharing
         self.compared = 1  # all logits of a twin may not fit
         self.update_elements = ADAMW_ELEMENTS if trains else 0
         if trains:
@@ -150,10 +156,8 @@ class _Tokens(BuiltNetwork):
         else:
             answers = 1 if spec.task in GENERATION else spec.length
             logits = spec.batch_size * answers * spec.size.vocabulary * spec.itemsize
-            read = self.read_bytes(network, self.items)
-            self.least_bytes = read + self.input.nbytes + logits + self.kept_bytes(self.met)
-        if self.divided:
-            divide(network, spec.precision, spec.compile_mode, self.device, setting.ranks)
+            read = self.read_bytes(network, tokens) + self.kept_bytes(self.met) // sharing
+            self.least_bytes = read + self.input.nbytes + logits
         self.model = self.begun(network)
 
     def begun(self, network: Any) -> nn.Module:
@@ -166,6 +170,11 @@ class _Tokens(BuiltNetwork):
             return Prompted(network)
         with torch.no_grad():
             return Generating(network, self.input)
+
+    @property
+    def gathers(self) -> bool:
+        """Whether blocks are gathered when their turn comes."""
+        return self.divided and self.division.sharing == 1
 
     @property
     def met(self) -> int:
@@ -197,15 +206,16 @@ class _Tokens(BuiltNetwork):
             sizes["tokens.weight"] *= min(1.0, tokens / size.vocabulary)
         return round(sum(sizes.values()))
 
-    def network(self, dtype: torch.dtype) -> Any:
-        """Return the network with the weights it begins with, uncompiled."""
+    def network(self, dtype: torch.dtype, *, divided: bool = False) -> Any:
+        """Return the network with the weights it begins with, or this rank's part; uncompiled."""
         spec = self.spec
+        kept = self.division if divided else None
         torch.manual_seed(SEED)
         with self.device:
             if isinstance(spec.size, LlamaSize):
-                model: nn.Module = Llama(spec.size, spec.room, dtype)
+                model: nn.Module = Llama(spec.size, spec.room, dtype, kept)
             else:
-                model = LanguageModel(spec.size).to(dtype)
+                model = LanguageModel(spec.size, dtype, kept)
         return model.train(spec.task == "train")
 
     def twin(self) -> nn.Module:
@@ -214,7 +224,8 @@ class _Tokens(BuiltNetwork):
 
     def _numbers(self) -> Tensor:
         spec = self.spec
-        generator = torch.Generator(self.device).manual_seed(SEED + self.setting.rank)
+        own = self.setting.rank if self.division.sharing == 1 else 0
+        generator = torch.Generator(self.device).manual_seed(SEED + own)
         shape = (spec.batch_size, spec.length + 1)
         return torch.randint(spec.size.vocabulary, shape, device=self.device, generator=generator)
 
@@ -229,8 +240,11 @@ class _Tokens(BuiltNetwork):
 
     def optimizer(self) -> torch.optim.Optimizer:
         on_gpu = self.device.type == "cuda"
-        return torch.optim.AdamW(
-            self.model.parameters(),
+        kinds: dict[type, list[nn.Parameter]] = {}
+        for weight in self.model.parameters():
+            kinds.setdefault(type(weight.data), []).append(weight)
+        return torch.optim.AdamW(  # one kernel cannot take whole weights and parts
+            [{"params": each} for each in kinds.values()],
             lr=LEARNING_RATE,
             fused=on_gpu or None,
             capturable=on_gpu and self.spec.compile_mode == "graph",
@@ -240,11 +254,11 @@ class _Tokens(BuiltNetwork):
         return self.model if self.divided else super().averaged()
 
     def compiled(self, model: nn.Module) -> nn.Module:
-        return model if self.divided else super().compiled(model)
+        return model if self.gathers else super().compiled(model)
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         # FSDP2 itself gathers weights in the shorter precision.
-        return contextlib.nullcontext() if self.divided else super().autocast()
+        return contextlib.nullcontext() if self.gathers else super().autocast()
 
     def layers(self) -> tuple[nn.Module, Tensor] | None:
         # What generates has no input but its own state.
@@ -257,6 +271,9 @@ class _Tokens(BuiltNetwork):
         return counted(weightless_step, spec.size, spec.batch_size, spec.length, spec.task)
 
     def flops(self) -> float:
+        return self._flops() / self.division.sharing
+
+    def _flops(self) -> float:
         spec, found = self.spec, super().flops()
         if found is not None:
             return found
@@ -274,7 +291,7 @@ class _Tokens(BuiltNetwork):
         return 2.0 * self.items * self.linear / self.flops()
 
     def traffic(self) -> float | None:
-        return None if self.divided else super().traffic()  # nobody counts the gathering
+        return None if self.divided else super().traffic()  # nobody counts what ranks exchange
 
 
 def weightless_step(
@@ -287,23 +304,3 @@ def weightless_step(
     if task == "infer":
         return torch.no_grad()(lambda: model(tokens))
     return lambda: model(tokens, tokens).backward()
-
-
-def divide(model: Any, precision: str, mode: str, device: torch.device, ranks: int) -> None:
-    """Have each rank keep its part of every block, and of what is outside the blocks.
-
-    Blocks are compiled one by one, before they are divided.  Under ``amp-bf16`` weights are kept
-    in FP32, gathered in bf16, and gradients are averaged in FP32.
-    """
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
-    mesh = init_device_mesh(device.type, (ranks,))
-    policy = MixedPrecisionPolicy()
-    if precision in AUTOCAST:
-        policy = MixedPrecisionPolicy(param_dtype=AUTOCAST[precision], reduce_dtype=torch.float32)
-    for block in model.blocks:
-        if mode != "eager":
-            block.compile(**arguments_of(mode, ""))
-        fully_shard(block, mesh=mesh, mp_policy=policy)
-    fully_shard(model, mesh=mesh, mp_policy=policy)

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from bench_lib.formulas.transformer import DEVIATION
 from bench_lib.worker.workload import UnsupportedError
 
 if TYPE_CHECKING:
     from bench_lib.formulas.transformer import Experts, LlamaSize
+    from bench_lib.worker.workloads.dividing import Division
 
-DEVIATION = 0.02
-"""Of fresh weights; those that write into the residual stream are smaller by sqrt(2 layers)."""
 EPSILON = 1e-5
 
 
@@ -218,16 +218,27 @@ class Llama(nn.Module):
     angles: Tensor
     """As ``angles`` returns them, (2, length, head_width)."""
 
-    def __init__(self, size: LlamaSize, length: int, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self,
+        size: LlamaSize,
+        length: int,
+        dtype: torch.dtype = torch.float32,
+        division: Division | None = None,
+    ) -> None:
         """Take fresh weights for sequences of up to ``length``, block by block in ``dtype``.
 
-        So a network is built where its weights in FP32 would not fit.
+        So a network is built where its weights in FP32 would not fit.  A division takes each block
+        as soon as it is there, so that a network is built of which a rank holds a part.
         """
         super().__init__()
         self.tokens = nn.Embedding(size.vocabulary, size.width)
         nn.init.normal_(self.tokens.weight, std=DEVIATION)
         self.tokens.to(dtype)
-        self.blocks = nn.ModuleList(LlamaBlock(size, n).to(dtype) for n in range(size.layers))
+        self.blocks = nn.ModuleList()
+        for layer in range(size.layers):
+            self.blocks.append(LlamaBlock(size, layer).to(dtype))
+            if division is not None:
+                division.block(self.blocks[-1])
         self.norm = nn.RMSNorm(size.width, eps=EPSILON).to(dtype)
         self.head = linear(size.width, size.vocabulary).to(dtype)
         if size.tied:
@@ -237,6 +248,8 @@ class Llama(nn.Module):
         self.kv_heads, self.head_width = size.kv_heads, size.head_width
         self.room = 0
         """Tokens of a sequence that the caches can hold."""
+        if division is not None:
+            division.rest(self)
 
     def forward(
         self, tokens: Tensor, targets: Tensor | None = None, answered: int | None = None

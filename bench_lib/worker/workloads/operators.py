@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bench_lib.formulas.operation import TRANSFERS, Operation
 from bench_lib.model import Numerics
@@ -39,6 +40,12 @@ FEW_SETS = 3
 EDGES = 128
 """Rows and columns of a product's result, first and last, that are held against the reference
 one by one."""
+SDP_BACKENDS = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "math": SDPBackend.MATH,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+}
 CALM = 1e-4
 """Scale of what is added in place again and again, so that fp16 does not overflow."""
 
@@ -186,7 +193,8 @@ def _tell(error: RuntimeError) -> None:
     Nothing is tried while building, because what a first call loads and tunes is its time.
     """
     words = str(error).partition("\n")[0]
-    if isinstance(error, NotImplementedError) or "not implemented for" in words:
+    lacks = ("not implemented for", "No available kernel", "No viable backend")
+    if isinstance(error, NotImplementedError) or any(each in words for each in lacks):
         raise UnsupportedError(f"this torch cannot: {words}") from error
 
 
@@ -374,7 +382,7 @@ def _gemm(o: Operation, fresh: _Fresh) -> OperatorCall:
     m, n, k = o.sizes
     a = fresh.matrix(m, k, transposed=o.layout[0] == "T")
     b = fresh.matrix(k, n, transposed=o.layout[1] == "T")
-    compute = _fp8_product(fresh.device) if o.precision == "fp8" else torch.mm
+    compute = _fp8_product(o, fresh.device) if o.precision == "fp8" else torch.mm
 
     def answers() -> Pairs:
         answer, wide_a, wide_b = compute(a, b), a.to(fresh.wide), b.to(fresh.wide)
@@ -396,12 +404,14 @@ def _edges(size: int, device: torch.device) -> Tensor:
     return all_ if size <= EDGES else torch.cat((all_[: EDGES // 2], all_[-EDGES // 2 :]))
 
 
-def _fp8_product(device: torch.device) -> Callable[..., Tensor]:
-    one = torch.ones((), device=device)
+def _fp8_product(o: Operation, device: torch.device) -> Callable[..., Tensor]:
+    m, n, _ = o.sizes
+    shapes = ((m, 1), (1, n)) if o.scaling else ((), ())
+    first, second = (torch.ones(shape, device=device) for shape in shapes)
 
     def product(a: Tensor, b: Tensor) -> Tensor:
         return torch._scaled_mm(  # noqa: SLF001 - the one product of FP8 that torch has
-            a, b, one, one, out_dtype=torch.bfloat16, use_fast_accum=True
+            a, b, first, second, out_dtype=torch.bfloat16, use_fast_accum=True
         )
 
     return product
@@ -411,7 +421,8 @@ def _sdpa(o: Operation, fresh: _Fresh) -> _Function:
     tensors = (fresh.normal(o.sizes), fresh.normal(o.sizes), fresh.normal(o.sizes))
 
     def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return functional.scaled_dot_product_attention(q, k, v, is_causal=o.causal)
+        with _attending(o.backend):
+            return functional.scaled_dot_product_attention(q, k, v, is_causal=o.causal)
 
     def exact(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         length = o.sizes[2]
@@ -420,6 +431,84 @@ def _sdpa(o: Operation, fresh: _Fresh) -> _Function:
         return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
     return _Function(tensors, attention, ends=(0, 1, 2), exact=exact)
+
+
+def _sdpa_decode(o: Operation, fresh: _Fresh) -> _Function:
+    batch, heads, length, width = o.sizes
+    query = fresh.normal((batch, heads, 1, width))
+    keys, values = (fresh.normal((batch, o.number, length, width)) for _ in range(2))
+
+    def exact(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return functional.scaled_dot_product_attention(q, k, v, enable_gqa=heads != o.number)
+
+    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        with _attending(o.backend):
+            return exact(q, k, v)
+
+    return _Function((query, keys, values), attention, ends=(0, 1, 2), exact=exact)
+
+
+def _attending(backend: str) -> contextlib.AbstractContextManager[Any]:
+    """Have attention computed by one of ``BACKENDS``, or as torch chooses."""
+    if not backend:
+        return contextlib.nullcontext()
+    return sdpa_kernel(SDP_BACKENDS[backend])
+
+
+def _grouped_gemm(o: Operation, fresh: _Fresh) -> OperatorCall:
+    m, n, k = o.sizes
+    if not hasattr(functional, "grouped_mm"):
+        raise UnsupportedError(f"torch {torch.__version__} has no functional.grouped_mm")
+    tokens, experts = fresh.normal((m, k)), fresh.normal((o.number, k, n))
+    share = m // o.number
+    ends = torch.arange(share, m + 1, share, device=fresh.device, dtype=torch.int32)
+
+    def compute() -> Tensor:
+        return functional.grouped_mm(tokens, experts, offs=ends)
+
+    def answers() -> Pairs:
+        answer, last = compute(), o.number - 1
+        wide = [tokens[at * share : (at + 1) * share].to(fresh.wide) for at in (0, last)]
+        exact = [one @ experts[at].to(fresh.wide) for one, at in zip(wide, (0, last), strict=True)]
+        return [(answer[:share], exact[0]), (answer[last * share :], exact[1])]
+
+    return OperatorCall(compute, answers)
+
+
+def _rms_norm(o: Operation, fresh: _Fresh) -> _Function:
+    width = o.sizes[-1:]
+    return _Function(
+        (fresh.normal(o.sizes), fresh.normal(width)),
+        lambda x, gain: functional.rms_norm(x, width, gain, eps=1e-5),
+    )
+
+
+def _silu_mul(o: Operation, fresh: _Fresh) -> _Function:
+    sides = (fresh.normal(o.sizes), fresh.normal(o.sizes))
+    return _Function(sides, lambda gate, through: functional.silu(gate) * through)
+
+
+def _rope(o: Operation, fresh: _Fresh) -> _Function:
+    _, length, _, width = o.sizes
+    places = torch.arange(length, device=fresh.device, dtype=torch.float64).unsqueeze(1)
+    angles = places * 10_000.0 ** (-torch.arange(0, width, 2, device=fresh.device) / width)
+    turned = torch.cat([angles, angles], dim=1).unsqueeze(1)
+    signs = torch.ones(width, device=fresh.device)
+    signs[: width // 2] = -1
+    by = {
+        dtype: (turned.cos().to(dtype), (turned.sin() * signs).to(dtype))
+        for dtype in (fresh.dtype, fresh.wide)
+    }
+
+    def turn(heads: Tensor) -> Tensor:
+        cosine, sine = by[heads.dtype]
+        return torch.addcmul(heads * cosine, heads.roll(width // 2, -1), sine)
+
+    return _Function((fresh.normal(o.sizes),), turn)
+
+
+def _topk(o: Operation, fresh: _Fresh) -> _Function:
+    return _Function((fresh.normal(o.sizes),), lambda x: torch.topk(x, o.number, dim=-1).values)
 
 
 def _conv2d(o: Operation, fresh: _Fresh) -> _Function:
@@ -474,10 +563,16 @@ _FAMILIES: dict[str, Callable[[Operation, _Fresh], OperatorCall | _Function]] = 
     "reduction": _reduction,
     "sparse": _sparse,
     "gemm": _gemm,
+    "grouped_gemm": _grouped_gemm,
     "sdpa": _sdpa,
+    "sdpa_decode": _sdpa_decode,
     "conv2d": _conv2d,
     "batch_norm": _batch_norm,
     "softmax": _softmax,
+    "rms_norm": _rms_norm,
+    "rope": _rope,
+    "silu_mul": _silu_mul,
+    "topk": _topk,
     "embedding": _embedding,
     "copy": _copy,
     "transfer": _copy,

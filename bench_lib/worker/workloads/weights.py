@@ -117,12 +117,13 @@ def linear_layers(model: nn.Module) -> list[nn.Linear]:
 
 
 def stored_bytes(weight: Tensor) -> int:
-    """Return the bytes that a weight of any shape takes.
+    """Return the bytes that a weight of any shape takes on this rank.
 
-    A quantized one has parts, and its shape's dtype.
+    A quantized one has parts, and its shape's dtype; of a divided one a part is here.
     """
     flatten = getattr(weight, "__tensor_flatten__", None)
     if flatten is None:
         return weight.nbytes
     names, _ = flatten()
-    return sum(stored_bytes(getattr(weight, name)) for name in names)
+    parts = [getattr(weight, name) for name in names]
+    return sum(stored_bytes(part) for part in parts if isinstance(part, Tensor))

@@ -1,0 +1,472 @@
+"""``bench-lib bisect``: which change made a case slower, at a stated error."""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bench_lib.cli.ending import leaving_when_told
+from bench_lib.cli.options import share_of
+from bench_lib.cli.output import (
+    DEFAULT_HISTORY,
+    DEFAULT_MATRIX,
+    HistoryDir,
+    Json,
+    Matrix,
+    duration,
+    print_json,
+    say,
+)
+from bench_lib.model import UserError
+
+if TYPE_CHECKING:
+    from bench_lib.model import Case, Environment, Hardware
+    from bench_lib.storage.history import Run
+    from bench_lib.studies.bisect import BisectEnding, Bisecting, Expected, KernelsChanged
+    from bench_lib.studies.candidates import Candidate, Candidates
+    from bench_lib.studies.candidates.kinds import Ends
+    from bench_lib.verdict.statistics.search import Found, SlowerBy
+
+LAST_OK = "last-ok"
+MOST_RUNS = 120
+"""Runs that are looked through for the case's noise and its nights."""
+MOST_ERROR = 0.2
+SHOWN = 5
+"""Kernels that are printed, those that changed most."""
+
+
+def bisect(
+    *,
+    case: Annotated[str, typer.Argument(metavar="CASE", help="Id of the case that got slower.")],
+    good: Annotated[
+        str,
+        typer.Option(
+            metavar="A",
+            help=f"The good end: a commit, a version, an image; or {LAST_OK}, of the history.",
+        ),
+    ],
+    bad: Annotated[
+        str | None,
+        typer.Option(metavar="B", help=f"The bad end (with {LAST_OK}: the first failing night)."),
+    ] = None,
+    build: Annotated[
+        str, typer.Option(metavar="COMMAND", help="Builds a commit, in its worktree.")
+    ] = "",
+    package: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Package whose versions the ends are.")
+    ] = None,
+    wheels: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of the versions' wheels.")
+    ] = None,
+    pip: Annotated[
+        str, typer.Option(metavar="OPTIONS", help="Options of pip install for the versions.")
+    ] = "",
+    image: Annotated[
+        list[str] | None,
+        typer.Option(metavar="IMAGE", help="An image between the ends, in their order; repeat."),
+    ] = None,
+    prefix: Annotated[
+        str, typer.Option(metavar="WORDS", help="Words that run an image: 'docker run --rm'.")
+    ] = "",
+    python: Annotated[
+        str | None, typer.Option(metavar="PYTHON", help="Interpreter of the candidates.")
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Environment variable of all; may be repeated."),
+    ] = None,
+    error: Annotated[
+        str, typer.Option(metavar="SHARE", help="Chance, at most, of a wrong answer.")
+    ] = "3%",
+    most_pairs: Annotated[
+        int | None,
+        typer.Option(min=2, help="Most pairs (default: 4 times the expected)."),
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Forget what an earlier call of this measured.")
+    ] = False,
+    keep: Annotated[
+        bool,
+        typer.Option("--keep-candidates", help="Keep the worktrees or environments made for this."),
+    ] = False,
+    matrix: Matrix = DEFAULT_MATRIX,
+    history: HistoryDir = DEFAULT_HISTORY,
+    json: Json = False,
+) -> None:
+    """Find the commit, the version or the image that made a case slower.
+
+    Each candidate is measured in turns with the good end.  Says first how long that takes; an
+    interrupted search goes on with the same command.  Exit status 1 where the bad end is not
+    slower, 2 where the pairs did not suffice.
+    """
+    share = share_of(error, "--error", most=MOST_ERROR)
+    from bench_lib import backends
+    from bench_lib.storage.history import latest
+
+    device = backends.detect()[0]
+    runs = list(latest(history, device.key, MOST_RUNS))
+    asked = _case(case, matrix, runs)
+    ends = _ends(
+        runs,
+        asked.id,
+        good,
+        bad,
+        build=_words(build, "--build"),
+        package=package,
+        wheels=wheels,
+        options=_words(pip, "--pip"),
+        images=tuple(image or ()),
+        prefix=_words(prefix, "--prefix"),
+        python=python,
+        environment=dict(_variable(each) for each in env or []),
+    )
+    with _candidates(ends, keep=keep) as (candidates, line), leaving_when_told():
+        hunt, expected = _prepared(
+            asked,
+            device,
+            line,
+            candidates=candidates,
+            runs=runs,
+            error=share,
+            history=history,
+            fresh=fresh,
+        )
+        ending, kernels = _searched(hunt, expected.slow_down, most_pairs)
+        again = f"bench-lib bisect {shlex.quote(asked.id)}"
+        options = _options(ends, matrix, history)
+        status = _tell(hunt, expected, ending, kernels, again=again, options=options, json=json)
+    raise typer.Exit(status)
+
+
+# ---- what is asked ------------------------------------------------------------------------
+
+
+def _case(case_id: str, matrix: Path, runs: Sequence[Run]) -> Case:
+    """Return a case of the matrix, or of the history; raises UserError and MatrixError."""
+    from bench_lib.cases.matrix import read_matrix, tables
+    from bench_lib.launch.catalogue import network_sizes
+
+    known: dict[str, Case] = {}
+    for run in reversed(runs):
+        known |= {id_: record.case for id_, record in run.records.items()}
+    if matrix.is_file():
+        for cases in read_matrix(matrix, tables(network_sizes())).values():
+            known |= {case.id: case for case in cases}
+    if case_id in known:
+        return known[case_id]
+    near = difflib.get_close_matches(case_id, known, n=3, cutoff=0.3)
+    some = f"; there is {', '.join(near)}" if near else "; name --matrix FILE or --history DIR"
+    raise UserError(f"no case {case_id!r} in {matrix} or the history{some}")
+
+
+def _words(text: str, option: str) -> tuple[str, ...]:
+    from bench_lib.engine import settings
+
+    try:
+        return settings.prefix(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
+
+
+def _variable(text: str) -> tuple[str, str]:
+    from bench_lib.engine import settings
+
+    try:
+        return settings.variable(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--env") from error
+
+
+def _ends(runs: Sequence[Run], case_id: str, good: str, bad: str | None, **how: object) -> Ends:
+    """Return the ends, those of the history where they are asked for; raises UserError."""
+    from bench_lib.studies.candidates.kinds import Ends
+
+    if good == LAST_OK:
+        package, images = how["package"], how["images"] or how["prefix"]
+        if images:
+            raise UserError(f"the history does not know images; name --good instead of {LAST_OK}")
+        good, bad = _of_nights(runs, case_id, bad, package if isinstance(package, str) else None)
+        say(f"from {good}, of the last night in which {case_id} was OK, to {bad}")
+    elif bad is None:
+        why = f"it is needed, unless --good is {LAST_OK}"
+        raise typer.BadParameter(why, param_hint="--bad")
+    return Ends(good=good, bad=bad, **how)  # type: ignore[arg-type]  # fields by their names
+
+
+def _of_nights(
+    runs: Sequence[Run], case_id: str, bad: str | None, package: str | None
+) -> tuple[str, str]:
+    from bench_lib.environment import fingerprint
+    from bench_lib.studies.bisect import failing_since
+
+    nights = failing_since(runs, case_id)
+    what = f"version of {package}" if package else "commit"
+    good, first = (_recorded(each, package) for each in (nights.ok, nights.failing))
+    if good is None or (first is None and bad is None):
+        raise UserError(f"the history has no {what} of these nights; name both ends")
+    if good == first and bad is None:
+        changed = "; ".join(fingerprint.difference(nights.ok, nights.failing)) or "nothing known"
+        why = f"both nights have the same {what}, {good}; what changed is {changed}"
+        raise UserError(f"{why}; name --package NAME, or both ends")
+    return good, bad or str(first)
+
+
+def _recorded(environment: Environment, package: str | None) -> str | None:
+    if package is None:
+        return environment.commit
+    known = getattr(environment, package.replace("-", "_"), None)
+    return known if isinstance(known, str) else environment.libraries.get(package)
+
+
+@contextmanager
+def _candidates(ends: Ends, *, keep: bool) -> Iterator[tuple[Candidates, Sequence[Candidate]]]:
+    """Have the candidates for as long as this lasts; an interrupted search keeps what is made."""
+    from bench_lib.studies.candidates import CandidateError
+    from bench_lib.studies.candidates.kinds import of
+
+    try:
+        candidates = of(ends)
+        line = candidates.between(ends.good, ends.bad)
+    except CandidateError as error:
+        raise UserError(str(error)) from error
+    yield candidates, line
+    if not keep:
+        candidates.close()
+
+
+# ---- the search ---------------------------------------------------------------------------
+
+
+def _prepared(
+    case: Case,
+    device: Hardware,
+    line: Sequence[Candidate],
+    *,
+    candidates: Candidates,
+    runs: Sequence[Run],
+    error: float,
+    history: Path,
+    fresh: bool,
+) -> tuple[Bisecting, Expected]:
+    """Say what the search will take, and return it with that."""
+    from bench_lib.engine import pace
+    from bench_lib.formats import many
+    from bench_lib.storage.points import Points
+    from bench_lib.studies import bisect as study
+    from bench_lib.verdict.statistics.search import Bisection
+
+    last, tolerance = len(line) - 1, case.limits.tolerance
+    ratio, noise = study.last_ratio(runs, case.id), study.pair_noise(runs, case.id)
+    names = [each.name for each in line]
+    points = Points(history, [case.id, device.key, str(error), *names], fresh=fresh)
+    hunt = study.Bisecting(
+        case,
+        device,
+        line,
+        candidates=candidates,
+        search=Bisection(last, tolerance=tolerance, noise=noise, error=error),
+        points=points,
+        pace=pace.Pace(pace.past(history, device.key)),
+        say=say,
+    )
+    expected = hunt.expected(tolerance if ratio is None else max(tolerance, ratio - 1))
+    say(
+        f"{case.id} on {device.key}: {many(last, 'candidate')} from {study.in_brief(line[0])} "
+        f"to {study.in_brief(line[-1])}"
+    )
+    seen = "by the history" if ratio else "a slow-down of the tolerance"
+    guess = "by the history" if noise else "a guess"
+    say(
+        f"about {many(expected.steps, 'step')}, {many(expected.pairs, 'pair')} and "
+        f"{duration(expected.takes_s)}, besides making the candidates: {expected.slow_down:.1%} "
+        f"slower ({seen}), pairs that differ by {expected.noise:.1%} ({guess}), "
+        f"wrong at most once in {1 / error:.0f}"
+    )
+    if points.kept:
+        say(f"goes on from {many(hunt.search.pairs, 'pair')} of an earlier call; --fresh forgets")
+    return hunt, expected
+
+
+def _searched(
+    hunt: Bisecting, slow_down: float, most_pairs: int | None
+) -> tuple[BisectEnding, KernelsChanged | str | None]:
+    """Search, and look into the kernels before and after what is found."""
+    from bench_lib.formats import many
+
+    try:
+        ending = hunt.run(slow_down, most_pairs)
+        found = hunt.search.found
+        return ending, None if found is None else hunt.kernels(found)
+    except KeyboardInterrupt as interrupt:
+        kept = many(hunt.search.pairs, "pair")
+        raise KeyboardInterrupt(
+            *interrupt.args, f"kept: {kept}; the same command goes on from there"
+        ) from None
+
+
+# ---- the answer ---------------------------------------------------------------------------
+
+
+def _tell(
+    hunt: Bisecting,
+    expected: Expected,
+    ending: BisectEnding,
+    kernels: KernelsChanged | str | None,
+    *,
+    again: str,
+    options: str,
+    json: bool,
+) -> int:
+    """Print the answer; returns the exit status that follows."""
+    from bench_lib.studies.bisect import BisectEnding
+
+    found = hunt.search.found if ending is BisectEnding.FOUND else None
+    line, search = hunt.line, hunt.search
+    shown = advice = None
+    if found is not None:
+        shown = _command(again, line[found.before], line[found.after], options)
+        if found.other is not None:
+            is_later = found.other[0] >= found.after
+            ends = (found.after, len(line) - 1) if is_later else (0, found.before)
+            advice = _command(again, line[ends[0]], line[ends[1]], options)
+    elif ending is BisectEnding.UNDECIDED:
+        advice = _command(again, line[0], line[-1], f"{options} --most-pairs {4 * search.pairs}")
+    steps = [f"next: {advice}"] if advice else []
+    if json:
+        _print_document(hunt, expected, ending, found, kernels, again=shown, steps=steps)
+    else:
+        _print(hunt, ending, found, kernels)
+        print(f"pairs: {hunt.points.path}")
+        if shown:
+            print(f"shown again by: {shown}")
+        for each in steps:
+            print(each)
+    return {BisectEnding.FOUND: 0, BisectEnding.NONE: 1, BisectEnding.UNDECIDED: 2}[ending]
+
+
+def _print_document(
+    hunt: Bisecting,
+    expected: Expected,
+    ending: BisectEnding,
+    found: Found | None,
+    kernels: KernelsChanged | str | None,
+    *,
+    again: str | None,
+    steps: list[str],
+) -> None:
+    from bench_lib.cli.documents import Bisect
+
+    line = hunt.line
+    print_json(
+        Bisect(
+            case_id=hunt.case.id,
+            device=hunt.device,
+            good=line[0],
+            bad=line[-1],
+            candidates=len(line) - 1,
+            error=hunt.search.error,
+            expected=expected,
+            ending=ending,
+            changes=[] if found is None else line[found.before + 1 : found.after + 1],
+            belief=None if found is None else found.belief,
+            change_size=None if found is None else found.size,
+            whole_size=hunt.search.whole,
+            steps=hunt.steps,
+            skipped=hunt.skipped,
+            kernels=None if isinstance(kernels, str) else kernels,
+            kernels_unknown=kernels if isinstance(kernels, str) else None,
+            points=str(hunt.points.path),
+            again=again,
+            next=steps,
+        )
+    )
+
+
+def _print(
+    hunt: Bisecting, ending: BisectEnding, found: Found | None, kernels: KernelsChanged | str | None
+) -> None:
+    from bench_lib.formats import many, seconds, shortened
+    from bench_lib.studies.bisect import BisectEnding
+
+    search, line = hunt.search, hunt.line
+    took = f"{many(len(hunt.steps), 'step')} and {many(search.pairs, 'pair')}"
+    if found is not None:
+        for change in line[found.before + 1 : found.after + 1]:
+            _print_change(change)
+        if (count := found.after - found.before) > 1:
+            print(f"one of these {count}: the others than the last cannot be measured")
+        times = f"{seconds(hunt.good_s())} → {seconds(hunt.good_s() * found.whole.ratio)}"
+        print(f"made {hunt.case.id} slower by {_size(found.size)}; from end to end {times}")
+        print(f"{found.belief:.1%} of the belief, after {took}")
+        if found.other is not None:
+            first, last = (hunt.named(at) for at in found.other)
+            print(f"all of it is {_size(found.whole)}; another change lies after {first}, ", end="")
+            print(f"up to {last}")
+    elif ending is BisectEnding.NONE:
+        print(
+            f"{hunt.named(len(line) - 1)} is not slower than {hunt.named(0)} by the tolerance of "
+            f"{hunt.case.limits.tolerance:.1%}: {_size(search.whole)}, after {took}"
+        )
+    else:
+        low, high = (hunt.named(at) for at in search.between)
+        print(f"undecided after {took}: slower by {_size(search.whole)} in all, ", end="")
+        print(f"since a change after {low}, up to {high}")
+    if kernels is not None:
+        _print_kernels(kernels)
+    for name, reason in hunt.skipped.items():
+        print(f"left out: {name[:12]}: {shortened(reason)}")
+
+
+def _print_kernels(kernels: KernelsChanged | str) -> None:
+    from bench_lib.cli.kernels import print_changes
+    from bench_lib.formats import shortened
+    from bench_lib.profiling.kernels import diff
+
+    if isinstance(kernels, str):
+        print(f"kernels are not known: {shortened(kernels)}")
+        return
+    print_changes(diff(kernels.before, kernels.after), SHOWN)
+    print(shortened(kernels.reason))
+
+
+def _print_change(change: Candidate) -> None:
+    print(" ".join(filter(None, [change.name, change.subject])))
+    if about := ", ".join(filter(None, [change.author, change.date])):
+        print(f"  {about}")
+    if change.address:
+        print(f"  {change.address}")
+
+
+def _size(size: SlowerBy) -> str:
+    low, high = (f"{bound - 1:.2%}" for bound in size.interval)
+    return f"{size.ratio - 1:.2%} ({low} to {high})"
+
+
+def _command(again: str, good: Candidate, bad: Candidate, options: str) -> str:
+    ends = [shlex.quote(each.name.replace(" ", "==")) for each in (good, bad)]
+    return f"{again} --good {ends[0]} --bad {ends[1]}{options}"
+
+
+def _options(ends: Ends, matrix: Path, history: Path) -> str:
+    """Return the options that name the kind of the candidates, as a shell reads them."""
+    words: list[str] = []
+    for option, value in (
+        ("--build", shlex.join(ends.build)),
+        ("--wheels", ends.wheels),
+        ("--pip", shlex.join(ends.options)),
+        *(("--image", image) for image in ends.images),
+        ("--prefix", shlex.join(ends.prefix)),
+        ("--python", ends.python),
+        *(("--env", f"{name}={text}") for name, text in ends.environment.items()),
+        ("--matrix", matrix if matrix != DEFAULT_MATRIX else None),
+        ("--history", history if history != DEFAULT_HISTORY else None),
+    ):
+        if value:
+            words += [option, str(value)]
+    return f" {shlex.join(words)}" if words else ""

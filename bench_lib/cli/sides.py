@@ -1,0 +1,83 @@
+"""What commands share that compare two sides: their options, their cases, the row of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import typer
+
+if TYPE_CHECKING:
+    from bench_lib.engine.pairing import PairRow
+    from bench_lib.model import Case, Hardware
+
+T = TypeVar("T")
+
+
+def read(how: Callable[[str], T], text: str, option: str) -> T:
+    """Return what an option says; raises BadParameter for what cannot be read."""
+    try:
+        return how(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
+
+
+def cases_of_tier(matrix: Path, tier: str | None, device: Hardware) -> list[Case]:
+    """Return the cases of a tier; raises MatrixError."""
+    from bench_lib import backends
+    from bench_lib.cases.matrix import read_matrix, tables
+    from bench_lib.launch.catalogue import network_sizes
+
+    if not matrix.is_file():
+        raise typer.BadParameter(f"{matrix} is not a file", param_hint="--matrix")
+    chosen = tier or ("gate" if backends.is_gpu(device) else "smoke")
+    cases = read_matrix(matrix, tables(network_sizes()))[chosen]
+    if not cases:
+        raise typer.BadParameter(f"{matrix} has no case in {chosen}", param_hint="--tier")
+    return cases
+
+
+def chosen(cases: Sequence[Case], expression: str) -> list[Case]:
+    """Return the cases whose ids an expression matches, read as pytest reads its own -k."""
+    import pytest
+    from _pytest.mark import _parse_expression
+
+    if not expression.strip():
+        return list(cases)
+    try:
+        compiled = _parse_expression(expression, "not an expression such as 'resnet50 and fp16'")
+        chosen = [case for case in cases if compiled.evaluate(_matcher(case.id))]
+    except (pytest.UsageError, ValueError) as error:
+        raise typer.BadParameter(str(error), param_hint="-k") from error
+    if not chosen:
+        some = ", ".join(case.id for case in cases[:3])
+        why = f"{expression!r} matches none of {len(cases)} cases; there is {some}, ..."
+        raise typer.BadParameter(why, param_hint="-k")
+    return chosen
+
+
+def _matcher(case_id: str) -> Callable[..., bool]:
+    def matches(name: str, /, **arguments: Any) -> bool:
+        if arguments:
+            raise ValueError(f"{name} takes no arguments")
+        return name.lower() in case_id.lower()
+
+    return matches
+
+
+def cells(row: PairRow) -> tuple[str, ...]:
+    """Return the cells of HEADINGS."""
+    from bench_lib.formats import seconds
+
+    timing = row.verdicts[0]
+    effect = timing.detectable_effect
+    return (
+        row.case_id,
+        row.status.value,
+        *("" if value is None else seconds(value) for value in (row.a_s, row.b_s)),
+        "" if timing.ratio is None else f"{timing.ratio:.4f}",
+        " to ".join(f"{bound:.4f}" for bound in timing.interval or ()),
+        "" if effect is None else f"{effect:.1%}",
+        row.judged_by,
+    )

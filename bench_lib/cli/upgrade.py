@@ -1,0 +1,438 @@
+"""``bench-lib upgrade``: an old environment, a new one, and what in it makes cases slower."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bench_lib.cli.ending import leaving_when_told
+from bench_lib.cli.output import (
+    DEFAULT_BASELINES,
+    DEFAULT_HISTORY,
+    DEFAULT_MATRIX,
+    BaselinesDir,
+    HistoryDir,
+    Json,
+    Matrix,
+    duration,
+    print_json,
+    print_table,
+    say,
+    writing,
+)
+from bench_lib.cli.sides import cases_of_tier, cells, chosen, read
+from bench_lib.model import TIERS, UserError
+
+if TYPE_CHECKING:
+    from bench_lib.engine.pairing import PairRow
+    from bench_lib.engine.settings import Side
+    from bench_lib.model import Case, Hardware
+    from bench_lib.report.upstream import UpstreamIssue
+    from bench_lib.studies.culprits import Culprit, CulpritsFound
+    from bench_lib.studies.upgrade import OldAndNew, Upgrade
+
+PAIRS, MOST_PAIRS = 5, 6
+"""Fewer processes than five make a baseline whose own spread is hardly known."""
+FOLDER = Path("upgrade")
+PROPOSAL = "baselines.md"
+HEADINGS = ("case", "culprit", "alone", "wrong at most")
+_COLUMNS = ("case", "status", "old", "new", "ratio", "95% interval", "visible", "judged by")
+
+
+def upgrade(
+    *,
+    old: Annotated[
+        str, typer.Argument(help="Interpreter that runs today, a list of wheels, or an image.")
+    ],
+    new: Annotated[str, typer.Argument(help="The one to come, in the same form.")],
+    prefix: Annotated[
+        str,
+        typer.Option(
+            metavar="WORDS",
+            help="OLD and NEW are images, and this runs one: 'docker run --rm {image}'.",
+        ),
+    ] = "",
+    python: Annotated[
+        str, typer.Option(metavar="PYTHON", help="Interpreter in the images.")
+    ] = "python3",
+    env: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Environment variable of both; may be repeated."),
+    ] = None,
+    expression: Annotated[
+        str, typer.Option("-k", metavar="EXPR", help="Only cases whose ids match, as in pytest.")
+    ] = "",
+    matrix: Matrix = DEFAULT_MATRIX,
+    tier: Annotated[
+        str | None, typer.Option(help="Tier of the matrix (default: gate on a GPU, else smoke).")
+    ] = None,
+    pairs: Annotated[
+        int, typer.Option(min=2, help="Pairs of fresh contexts that every case is measured in.")
+    ] = PAIRS,
+    culprits: Annotated[
+        bool,
+        typer.Option(
+            "--culprits/--no-culprits",
+            help="Exchange packages in OLD until those are named that make a case slower.",
+        ),
+    ] = True,
+    output: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder for what is written: changes and issues.")
+    ] = FOLDER,
+    history: HistoryDir = DEFAULT_HISTORY,
+    baselines: BaselinesDir = DEFAULT_BASELINES,
+    json: Json = False,
+) -> None:
+    """Judge an upgrade: warm both sides, measure them in turns, and name the guilty packages.
+
+    Writes the change of the baselines that the new side proposes, and an issue for the makers of
+    each guilty package.  Accepts nothing.  Exit status 1 where a case regressed or has no
+    measurement, 2 where most could not be judged.
+    """
+    if tier is not None and tier not in TIERS:
+        raise typer.BadParameter(f"{tier!r} is none of {', '.join(TIERS)}", param_hint="--tier")
+    sides = _sides(old, new, prefix, python, env or [])
+
+    from bench_lib import backends
+    from bench_lib.studies.upgrade import Upgrade
+
+    device = backends.detect()[0]
+    cases = chosen(cases_of_tier(matrix, tier, device), expression)
+    steps = Upgrade(
+        device,
+        *sides,
+        cases,
+        pairs=pairs,
+        most_pairs=max(pairs, MOST_PAIRS),
+        history=history,
+        folder=output,
+        say=say,
+    )
+    with leaving_when_told(), contextlib.closing(steps):
+        status = _go(
+            steps, history=history, baselines=baselines, output=output, named=culprits, json=json
+        )
+    raise typer.Exit(status)
+
+
+def _sides(old: str, new: str, prefix: str, python: str, env: Sequence[str]) -> tuple[Side, Side]:
+    """Return both sides; an image's is asked whether it has a torch."""
+    from bench_lib.engine import settings
+    from bench_lib.studies.candidates import Candidate
+    from bench_lib.studies.candidates.images import Images
+
+    if old == new:
+        raise UserError(f"OLD and NEW are both {old}; name two environments")
+    variables = dict(read(settings.variable, text, "--env") for text in env)
+    words = read(settings.prefix, prefix, "--prefix")
+    if not words:
+        return settings.Side(old, variables), settings.Side(new, variables)
+    images = Images((), words, python=python, environment=variables)
+    return images.make(Candidate(old)), images.make(Candidate(new))
+
+
+def _go(
+    steps: Upgrade,
+    *,
+    history: Path,
+    baselines: Path,
+    output: Path,
+    named: bool,
+    json: bool,
+) -> int:
+    """Go through all steps, tell, and return the exit status."""
+    from bench_lib.engine import pairing
+    from bench_lib.studies.culprits import CulpritsFound
+
+    with writing(output):
+        output.mkdir(parents=True, exist_ok=True)
+    _say_plan(steps, history, named=named)
+    unfit = _unfit(steps.device)
+    for line in unfit:
+        say(f"before: {line}")
+    if steps.needs_warming:
+        say("warming the caches of both sides; these figures are discarded")
+        steps.warm()
+    say("the old side against itself: what differs there is noise")
+    itself = steps.itself()
+    say("old against new")
+    compared = steps.compare()
+    kernels = steps.kernels(compared.rows)
+    found = steps.culprits(compared.rows) if named else CulpritsFound()
+    minimal = {**_minimal(steps.cases, found), **steps.minimal(compared.rows)}
+    proposal = _proposal(compared, history, baselines, output)
+    issues = _written(_issues(steps, compared, kernels, found, minimal), output)
+    advice = list(_next_steps(compared, history, proposal, issues))
+    if json:
+        from bench_lib.cli.documents import UpgradeDocument
+
+        print_json(
+            UpgradeDocument(
+                device=steps.device,
+                pairs=steps.pairs,
+                most_pairs=steps.most_pairs,
+                unfit=unfit,
+                itself=itself,
+                cases=compared.rows,
+                environments=dict(compared.environments),
+                differences=compared.differences,
+                runs=dict(compared.runs),
+                history={name: str(path) for name, path in compared.history.items()},
+                stopped=compared.stopped,
+                kernels=kernels,
+                culprits=found.culprits,
+                tied=found.tied,
+                answers=found.answers,
+                unexplained=found.unexplained,
+                error=_error(),
+                minimal=minimal,
+                proposal=None if proposal is None else str(proposal),
+                issues=[str(path) for path in issues],
+                next=advice,
+            )
+        )
+    else:
+        _print(itself, compared, kernels, found)
+        print("\n".join(advice))
+    if pairing.fails(compared.rows) or compared.stopped:
+        return 1
+    return 2 if pairing.judged_nothing(compared.rows) else 0
+
+
+# ---- before -------------------------------------------------------------------------------
+
+
+def _say_plan(steps: Upgrade, history: Path, *, named: bool) -> None:
+    """Say the steps and about how long they take."""
+    from bench_lib.engine import pace
+    from bench_lib.formats import many
+
+    known = pace.Pace(pace.past(history, steps.device.key))
+    takes = {step: duration(time) for step, time in steps.expected_s(known).items()}
+    for name, side in zip(("old", "new"), steps.sides.values(), strict=True):
+        say(f"{name}: {shlex.join((*side.command_prefix, side.python))}")
+    say(f"{many(len(steps.cases), 'case')} on {steps.device.key}:")
+    if steps.needs_warming:
+        say(f"  1. warm the caches of both sides, about {takes['warm']}")
+    say(f"  2. the old side against itself in one case, about {takes['itself']}")
+    say(f"  3. old against new in {steps.pairs} pairs, about {takes['compare']}")
+    if named:
+        say(
+            "  4. the kernels and the guilty packages of what got slower, about "
+            f"{takes['culprit']} for each that is guilty"
+        )
+    say("  5. the change of the baselines, and issues for upstream")
+
+
+def _unfit(device: Hardware) -> list[str]:
+    """Say what would spoil measurements on this machine, each with its remedy."""
+    from bench_lib.environment import readiness
+
+    return [
+        f"{check.name}: {check.detail}" + (f"; {check.remedy}" if check.remedy else "")
+        for check in readiness.checks(devices=[device])
+        if check.ok is False
+    ]
+
+
+# ---- what is written -----------------------------------------------------------------------
+
+
+def _proposal(compared: OldAndNew, history: Path, baselines: Path, output: Path) -> Path | None:
+    """Write what accepting the new side's run would change; None where that is nothing."""
+    from bench_lib.cli.proposals import Proposal
+
+    text = io.StringIO()
+    try:
+        found = Proposal([compared.runs["B"]], history, baselines, "*", "upgrade")
+        with contextlib.redirect_stdout(text):
+            found.print_changes(markdown=True)
+    except UserError as error:
+        say(f"no change of the baselines: {error}")
+        return None
+    path = output / PROPOSAL
+    with writing(path):
+        path.write_text(text.getvalue(), encoding="utf-8")
+    return path
+
+
+def _issues(
+    steps: Upgrade,
+    compared: OldAndNew,
+    kernels: Mapping[str, str],
+    found: CulpritsFound,
+    minimal: Mapping[str, str],
+) -> dict[tuple[str, ...], UpstreamIssue]:
+    """Return an issue for each culprit by its packages; all its cases are in it."""
+    groups: dict[tuple[str, ...], list[Culprit]] = {}
+    for culprit in found.culprits:
+        groups.setdefault(tuple(culprit.packages), []).append(culprit)
+    return {
+        packages: _issue(steps, compared, kernels, those, minimal)
+        for packages, those in groups.items()
+    }
+
+
+def _written(issues: Mapping[tuple[str, ...], UpstreamIssue], output: Path) -> list[Path]:
+    """Write each issue to a file of its own."""
+    from bench_lib.report.upstream import as_issue
+
+    written = []
+    for packages, issue in issues.items():
+        path = output / f"issue-{'-'.join(packages[:3])}.md"
+        with writing(path):
+            path.write_text(as_issue(issue), encoding="utf-8")
+        written.append(path)
+    return written
+
+
+def _issue(
+    steps: Upgrade,
+    compared: OldAndNew,
+    kernels: Mapping[str, str],
+    culprits: Sequence[Culprit],
+    minimal: Mapping[str, str],
+) -> UpstreamIssue:
+    from bench_lib.report.upstream import SlowedCase, UpstreamIssue
+
+    rows = {row.case_id: row for row in compared.rows}
+    cases = []
+    for culprit in culprits:
+        row = rows[culprit.case_id]
+        timing = row.verdicts[0]
+        cases.append(
+            SlowedCase(
+                row.case_id,
+                row.a_s,
+                row.b_s,
+                timing.ratio,
+                timing.interval,
+                culprit.ratio,
+                kernels.get(row.case_id, ""),
+            )
+        )
+    ids = " or ".join(case.case_id for case in cases)
+    a, b = steps.sides.values()
+    shown = f"bench-lib ab --python-a {_quoted(a)} --python-b {_quoted(b)} -k {shlex.quote(ids)}"
+    return UpstreamIssue(
+        culprits[0].changes,
+        all(culprit.told_apart for culprit in culprits),
+        cases,
+        next((minimal[c.case_id] for c in cases if minimal.get(c.case_id)), ""),
+        steps.device,
+        compared.differences,
+        [shown],
+        _error(),
+    )
+
+
+def _quoted(side: Side) -> str:
+    return shlex.quote(side.python)
+
+
+def _minimal(cases: Sequence[Case], found: CulpritsFound) -> dict[str, str]:
+    """Return by slower case the command of an operator that the same packages make slower.
+
+    Such operators are among the cases that were measured; without one a case is left out.
+    """
+    from bench_lib.cases.operators import command_of
+
+    operators = {case.id: case for case in cases if command_of(case)}
+    by_packages: dict[tuple[str, ...], str] = {}
+    for culprit in found.culprits:
+        if culprit.case_id in operators:
+            command = command_of(operators[culprit.case_id])
+            by_packages.setdefault(tuple(culprit.packages), command)
+    return {
+        culprit.case_id: by_packages[tuple(culprit.packages)]
+        for culprit in found.culprits
+        if tuple(culprit.packages) in by_packages
+    }
+
+
+def _error() -> float:
+    """Return the chance that a culprit is a wrong one, as a share."""
+    from bench_lib.verdict.statistics.culprits import ERROR
+
+    return ERROR
+
+
+# ---- what is told -------------------------------------------------------------------------
+
+
+def _print(
+    itself: Sequence[PairRow],
+    compared: OldAndNew,
+    kernels: Mapping[str, str],
+    found: CulpritsFound,
+) -> None:
+    from bench_lib.formats import shortened
+    from bench_lib.model import Status
+    from bench_lib.verdict.severity import rank
+
+    rows = sorted(compared.rows, key=lambda row: rank(row.status))
+    print_table(_COLUMNS, [cells(row) for row in rows])
+    print()
+    for row in itself:
+        effect = row.verdicts[0].detectable_effect
+        seen = f", {effect:.1%} is visible" if effect is not None else ""
+        print(f"old against itself: {row.case_id} {row.status.value}{seen}")
+    for line in compared.differences or ["no difference is known"]:
+        print(f"environment, old -> new: {line}")
+    for row in rows:
+        for verdict in row.verdicts:
+            if verdict.status is not Status.OK:
+                words = f"{row.case_id}: {verdict.status.value} {verdict.metric}: "
+                print(words + shortened(verdict.reason))
+        if row.case_id in kernels:
+            print(f"{row.case_id}: {kernels[row.case_id]}")
+    if compared.stopped:
+        print(f"stopped: {shortened(compared.stopped)}")
+    _print_culprits(found)
+
+
+def _print_culprits(found: CulpritsFound) -> None:
+    if found.culprits:
+        print()
+        rows = []
+        for culprit in found.culprits:
+            alone = "" if culprit.ratio is None else f"{culprit.ratio:.4f}"
+            surely = f"once in {1 / _error():.0f}" if culprit.known else "unknown"
+            rows.append((culprit.case_id, "; ".join(culprit.changes), alone, surely))
+        print_table(HEADINGS, rows)
+    for culprit in found.culprits:
+        if not culprit.told_apart:
+            print(f"{culprit.case_id}: which of these packages does it could not be told apart")
+        elif culprit.alone or len(culprit.packages) > 1:
+            each = ", ".join(f"{name} {ratio:.4f}" for name, ratio in culprit.alone.items())
+            print(f"{culprit.case_id}: only together" + (f"; alone {each}" if each else ""))
+    for tied in found.tied:
+        print(f"exchanged together: {', '.join(tied.packages)}: {tied.why}")
+    for case_id, why in found.unexplained.items():
+        print(f"{case_id}: no culprit: {why}")
+
+
+def _next_steps(
+    compared: OldAndNew,
+    history: Path,
+    proposal: Path | None,
+    issues: Sequence[Path],
+) -> Iterator[str]:
+    """Say what was written and what to do now."""
+    for name, run in compared.runs.items():
+        side = "old" if name == "A" else "new"
+        yield f"history of {side}: {compared.history[name]} (run {run})"
+    for path in issues:
+        yield f"issue for upstream: {path}"
+    if proposal is None:
+        yield "next: nothing was compared, so there is nothing to accept"
+        return
+    where = "" if history == DEFAULT_HISTORY else f" --history {shlex.quote(str(history))}"
+    yield f"change of the baselines: {proposal}"
+    yield f"next: bench-lib baseline accept --run {compared.runs['B']}{where} --reason '...'"

@@ -1,0 +1,125 @@
+"""Commits of the checkout around a folder: who changed what, and where that can be read."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+GIT_TIMEOUT_S = 5.0
+MOST = 20
+"""Commits that are told of a range."""
+_PLACES = {"bitbucket": "commits", "googlesource": "+", "gitlab": "-/commit"}
+"""Where hosts show a commit, by a word of their names; all others do at ``commit``."""
+_SHORT_FORM = re.compile(r"(?:[^@/:]+@)?(?P<host>[^/:@\\]{2,}):(?P<path>(?!//).+)")
+"""``git@host:owner/name.git``; a single letter before the colon is a drive."""
+_HASH = re.compile(r"[0-9a-f]{7,64}")
+_FORM = "%H%x00%s%x00%an%x00%cI"
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One commit."""
+
+    hash: str
+    subject: str
+    """Its first line."""
+    author: str
+    date: str
+    """When it was committed, ISO 8601 with its zone."""
+    address: str
+    """Where it can be read on the web; empty where git's remote gives no such place."""
+
+
+def commit_address(remote: str, commit: str) -> str:
+    """Return where a commit can be read on the web, by the address that git fetches from.
+
+    Empty where the remote is a folder, or no address.  Users and passwords are left out.
+    """
+    short = _SHORT_FORM.fullmatch(remote)
+    try:
+        parts = urlsplit(f"ssh://{short['host']}/{short['path']}" if short else remote)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        return ""
+    path = parts.path.strip("/").removesuffix(".git")
+    if parts.scheme not in ("https", "http", "ssh", "git") or not host or not path:
+        return ""
+    scheme = "http" if parts.scheme == "http" else "https"
+    if port is not None and parts.scheme in ("https", "http"):
+        host = f"{host}:{port}"
+    place = next((place for word, place in _PLACES.items() if word in host), "commit")
+    return f"{scheme}://{host}/{quote(path)}/{place}/{quote(commit)}"
+
+
+class Checkout:
+    """The repository around a folder, as far as git knows it; asked once for each question."""
+
+    def __init__(self, folder: Path) -> None:
+        """Ask nothing yet."""
+        self._folder = folder
+        self._remote: str | None = None
+        self._told: dict[tuple[str, str], list[Commit]] = {}
+
+    def between(self, old: str, new: str) -> list[Commit]:
+        """Return the commits that ``new`` has and ``old`` has not, the newest first, up to MOST.
+
+        Nothing where either is not in this repository.
+        """
+        if not (_HASH.fullmatch(old) and _HASH.fullmatch(new)):
+            return []
+        if (old, new) not in self._told:
+            self._told[old, new] = self._log(f"{old}..{new}", f"--max-count={MOST}")
+        return self._told[old, new]
+
+    def commit(self, name: str) -> Commit | None:
+        """Return one commit by its hash, or the beginning of it; None where it is not here."""
+        if not _HASH.fullmatch(name):
+            return None
+        if ("", name) not in self._told:
+            self._told["", name] = self._log(name, "--max-count=1")
+        return next(iter(self._told["", name]), None)
+
+    def line(self, old: str, new: str) -> list[Commit]:
+        """Return what came to the branch of ``new`` after ``old``, the oldest first.
+
+        A merge is one commit; those that it brought are left out.
+        """
+        return self._log(f"{old}..{new}", "--first-parent", "--reverse")
+
+    def _log(self, *words: str) -> list[Commit]:
+        answer = git(self._folder, "log", "--no-show-signature", f"--format={_FORM}", *words, "--")
+        lines = (line.split("\0") for line in (answer or "").split("\n"))
+        return [
+            Commit(hash_, subject, author, date, commit_address(self._origin(), hash_))
+            for hash_, subject, author, date in (line for line in lines if len(line) == 4)
+        ]
+
+    def _origin(self) -> str:
+        if self._remote is None:
+            names = (git(self._folder, "remote") or "").split()
+            name = "origin" if "origin" in names else next(iter(names), "")
+            self._remote = (git(self._folder, "remote", "get-url", name) or "") if name else ""
+        return self._remote
+
+
+def git(folder: Path, *arguments: str) -> str | None:
+    """Return what git answers in a folder, without writing to it; None where it fails."""
+    try:
+        answer = subprocess.run(
+            ["git", "-C", str(folder), *arguments],  # noqa: S607 - whichever git the user has
+            capture_output=True,
+            check=True,
+            encoding="utf-8",
+            errors="replace",
+            # Asking for the status must not write to the checkout.
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+            stdin=subprocess.DEVNULL,
+            timeout=GIT_TIMEOUT_S,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip()

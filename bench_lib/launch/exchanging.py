@@ -1,0 +1,312 @@
+"""An environment that is another one but for some packages: a copy, in which they are exchanged.
+
+They come from an installer (`exchanged`), or from a second environment (`transplanted`).
+
+A copy keeps what no registry has: packages that were built here, or are being worked on.  It is
+made of hard links where the disk allows, so it costs seconds and the size of the new packages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import hashlib
+import importlib.util
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from filelock import FileLock
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from bench_lib.launch import inquiry
+from bench_lib.launch.building import build
+from bench_lib.launch.cache import cache_folder
+from bench_lib.launch.faults import LaunchError
+from bench_lib.launch.inquiry import Installed
+
+ROUNDS = 3
+"""Installations of what others need besides: torchvision for another torch, and what needs that."""
+_PLACES = """
+import json, os, site, sys, sysconfig
+own = [sysconfig.get_paths()[name] for name in ("purelib", "platlib")]
+if sys.prefix == sys.base_prefix:
+    own = site.getsitepackages()
+marked = os.path.join(sys.prefix, "pyvenv.cfg")
+text = open(marked).read().lower() if os.path.exists(marked) else ""
+print(json.dumps({
+    "places": [each for each in dict.fromkeys(own) if os.path.isdir(each)],
+    "system": "include-system-site-packages = true" in text,
+}))
+"""
+
+
+_FILES = """
+import importlib.metadata, json, os, sys
+wanted, found = set(json.loads(sys.argv[1])), {}
+for each in importlib.metadata.distributions():
+    name = each.name.lower().replace("_", "-").replace(".", "-")
+    if name in wanted and name not in found:
+        root = os.path.realpath(str(each.locate_file("")))
+        found[name] = {
+            "root": root,
+            "files": None if each.files is None else [
+                str(file) for file in each.files if not str(file).startswith(("..", "/"))
+            ],
+        }
+print(json.dumps(found))
+"""
+
+
+class _Files(msgspec.Struct, frozen=True):
+    root: str
+    files: list[str] | None
+    """Below the root; None where nobody noted them."""
+
+
+class _Places(msgspec.Struct, frozen=True):
+    places: list[str]
+    """Folders of packages; the first is looked into first."""
+    system: bool
+    """Whether an environment sees the packages of the interpreter it was made of."""
+
+
+@dataclass(frozen=True)
+class Exchanged:
+    """An environment, and how it differs from the one it was made of."""
+
+    python: str
+    folder: Path
+    """What to remove when nobody needs it."""
+    changed: Mapping[str, tuple[str, str]]
+    """By package, the version there and here; empty where there is none."""
+
+
+def exchanged(
+    python: str,
+    requirements: Sequence[str],
+    *,
+    options: Sequence[str] = (),
+    imports: Sequence[str] = ("torch",),
+) -> Exchanged:
+    """Return an environment like that of an interpreter, with these requirements installed.
+
+    All other packages stay as they are, unless they cannot be used with the new ones: then they
+    change along.  ``options`` are those of ``pip install``; ``imports`` have to be importable in
+    the end.  What was made once is not made again.  Raises LaunchError.
+    """
+    before = inquiry.ask(python, {}, needs_torch=False)
+    what = f"no environment with {', '.join(requirements)}"
+    words = [*before.python, *before.installed, "", *requirements, "", *options]
+
+    def install(own: Path) -> None:
+        _install(own, requirements, options, what, before)
+
+    return _made(python, words, install, what, imports)
+
+
+def transplanted(
+    old: str, new: str, packages: Sequence[str], *, imports: Sequence[str] = ("torch",)
+) -> Exchanged:
+    """Return an environment like the old one, with the files that these packages have in the new.
+
+    Whether they fit is not asked of their metadata but tried: ``imports`` have to be importable
+    in the end.  A package that the new one lacks is removed.  What was made once is not made
+    again.  Raises LaunchError, also where the two are of different Pythons.
+    """
+    before, other = (inquiry.ask(each, {}, needs_torch=False) for each in (old, new))
+    what = f"no environment with the new {', '.join(packages)}"
+    versions_of = [".".join(each.python[0].split()[0].split(".")[:2]) for each in (before, other)]
+    if len(set(versions_of)) > 1:
+        why = f"the old environment is of Python {versions_of[0]}, the new of {versions_of[1]}"
+        raise LaunchError(f"{what}: {why}; make both of one Python")
+    words = [_place(new), *before.installed, "", *other.installed, "", *sorted(packages)]
+
+    def exchange(own: Path) -> None:
+        _transplant(own, new, packages, what)
+
+    return _made(old, words, exchange, what, imports)
+
+
+def _place(python: str) -> str:
+    """Return where an interpreter is; those of virtual environments are links to one file."""
+    return str(Path(shutil.which(python) or python).absolute())
+
+
+def _made(
+    python: str,
+    key: Sequence[str],
+    change: Callable[[Path], None],
+    what: str,
+    imports: Sequence[str],
+) -> Exchanged:
+    """Copy an environment and change the copy, unless that was done before; raises LaunchError."""
+    name = hashlib.sha256("\0".join([_place(python), *key]).encode()).hexdigest()[:16]
+    folder = cache_folder() / "environments" / name
+    own = folder / "bin" / "python"
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{folder}.lock"):
+            if not (folder / "made").exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                _copy(python, folder, what)
+                change(own)
+                for each in imports:
+                    build([str(own), "-c", f"import {each}"], f"{what}: {each} is not importable")
+                (folder / "made").touch()
+    except OSError as error:
+        raise LaunchError(f"{what}: {error.strerror or error}") from error
+    before, after = (inquiry.ask(each, {}, needs_torch=False) for each in (python, str(own)))
+    return Exchanged(str(own), folder, differing(before, after))
+
+
+def _transplant(python: Path, new: str, packages: Sequence[str], what: str) -> None:
+    """Remove the files of packages, and link those of another environment; raises LaunchError."""
+    here, there = (_files(str(each), packages, what) for each in (python, new))
+    own = Path(next(iter(python.parents[1].glob("lib/python*/site-packages"))))
+    for name, found in (*here.items(), *there.items()):
+        if found.files is None:
+            raise LaunchError(f"{what}: {name} has no list of its files, as pip leaves one")
+    for found in here.values():
+        if Path(found.root) == own.resolve():
+            for file in found.files or ():
+                _unlink(own / file, own)
+    for found in there.values():
+        for file in found.files or ():
+            source, target = Path(found.root, file), own / file
+            if source.is_file():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                _link(str(source), str(target))
+
+
+def _unlink(path: Path, top: Path) -> None:
+    """Remove a file, what Python compiled of it, and the folders that are empty then."""
+    path.unlink(missing_ok=True)
+    compiled = path.parent / "__pycache__"
+    if path.suffix == ".py":
+        for each in compiled.glob(f"{glob.escape(path.stem)}.*.pyc"):
+            each.unlink()
+    with contextlib.suppress(OSError):
+        for folder in (compiled, *path.parents):
+            if folder == top:
+                break
+            if folder.exists():
+                folder.rmdir()
+
+
+def _files(python: str, packages: Sequence[str], what: str) -> dict[str, _Files]:
+    """Return by package where its files are; raises LaunchError."""
+    names = msgspec.json.encode([canonicalize_name(name) for name in packages]).decode()
+    answer = build([python, "-c", _FILES, names], what).splitlines()
+    try:
+        return msgspec.json.decode(answer[-1], type=dict[str, _Files])
+    except (IndexError, msgspec.DecodeError) as error:
+        raise LaunchError(f"{what}: {python} does not answer as a Python does") from error
+
+
+def remove(made: Exchanged) -> None:
+    """Remove an environment."""
+    shutil.rmtree(made.folder, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        Path(f"{made.folder}.lock").unlink()
+
+
+def versions(found: Installed) -> dict[str, str]:
+    """Return the version of every package by its name, as registries spell it."""
+    pairs = (line.rpartition(" ") for line in found.installed)
+    return {str(canonicalize_name(name)): version for name, _, version in pairs}
+
+
+def needs(found: Installed) -> dict[str, list[str]]:
+    """Return what every package needs, by its name as registries spell it."""
+    return {str(canonicalize_name(name)): words for name, words in found.requires.items()}
+
+
+def differing(old: Installed, new: Installed) -> dict[str, tuple[str, str]]:
+    """Return by package its version in each, where they differ; empty where there is none."""
+    a, b = versions(old), versions(new)
+    return {
+        name: (a.get(name, ""), b.get(name, ""))
+        for name in sorted(a.keys() | b.keys())
+        if a.get(name) != b.get(name)
+    }
+
+
+def unmet(found: Installed) -> dict[str, list[str]]:
+    """Return by package what it needs and does not find, or not in a version that it can use."""
+    present = versions(found)
+    python = found.python[0].split()[0]
+    here = {"python_full_version": python, "python_version": ".".join(python.split(".")[:2])}
+    missing: dict[str, list[str]] = {}
+    for name, wanted in needs(found).items():
+        for words in wanted:
+            try:
+                need = Requirement(words)
+            except InvalidRequirement:
+                continue  # of an old package; pip takes it as it is, too
+            if need.marker is not None and not need.marker.evaluate({**here, "extra": ""}):
+                continue
+            version = present.get(canonicalize_name(need.name))
+            if version is None or not need.specifier.contains(version, prereleases=True):
+                missing.setdefault(name, []).append(words)
+    return missing
+
+
+def pip(python: str) -> list[str]:
+    """Return the words that run pip for an interpreter: its own, or ours; raises LaunchError."""
+    with contextlib.suppress(LaunchError):
+        if "pip" in versions(inquiry.ask(python, {}, needs_torch=False)):
+            return [python, "-m", "pip"]
+    if importlib.util.find_spec("pip") is None:
+        raise LaunchError(f"there is no pip for {python}; install pip or uv")
+    return [sys.executable, "-m", "pip", "--python", python]
+
+
+def _copy(python: str, folder: Path, what: str) -> None:
+    """Make an environment with the same packages; raises LaunchError and OSError."""
+    answer = build([python, "-c", _PLACES], what).splitlines()
+    try:
+        found = msgspec.json.decode(answer[-1], type=_Places)
+    except (IndexError, msgspec.DecodeError) as error:
+        raise LaunchError(f"{what}: {python} does not answer as a Python does") from error
+    system = ["--system-site-packages"] if found.system else []
+    build([python, "-m", "venv", "--without-pip", *system, str(folder)], what)
+    (own,) = folder.glob("lib/python*/site-packages")
+    for place in reversed(found.places):
+        shutil.copytree(place, own, symlinks=True, copy_function=_link, dirs_exist_ok=True)
+
+
+def _link(source: str, target: str) -> None:
+    """Link a file, or copy it where that cannot be; installers replace files, and write in none."""
+    Path(target).unlink(missing_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def _install(
+    python: Path,
+    requirements: Sequence[str],
+    options: Sequence[str],
+    what: str,
+    before: Installed,
+) -> None:
+    """Install, and then again with what does not fit any more; raises LaunchError."""
+    uv = shutil.which("uv")
+    ours = [uv, "pip", "install", "--python", str(python)] if uv else [*pip(str(python)), "install"]
+    wrong, along = unmet(before), list[str]()
+    for _ in range(ROUNDS):
+        build([*ours, *options, *requirements, *along], what)
+        after = unmet(inquiry.ask(str(python), {}, needs_torch=False))
+        unfit = [name for name in after if after[name] != wrong.get(name)]
+        if not unfit:
+            return
+        along += [name for name in unfit if name not in along]
+    reasons = (f"{name} needs {', '.join(after[name])}" for name in unfit)
+    raise LaunchError(f"{what}: {'; '.join(reasons)}")

@@ -1,0 +1,160 @@
+"""Files of other people's benchmarks: each is one process, on the side that its reader is told.
+
+A format is one class in one file (``figures.Format``).  A file of another program or version is a
+problem of the samples, in one sentence that names it and says what to do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from bench_lib.formats import printable
+from bench_lib.model import UserError
+from bench_lib.storage.foreign.figures import Format, FormatError, OtherProgramError, Reported
+from bench_lib.storage.foreign.hipblaslt_bench import HipblasltBench
+from bench_lib.storage.foreign.pytest_benchmark import PytestBenchmark
+from bench_lib.storage.foreign.rccl_tests import RcclTests
+from bench_lib.storage.foreign.sglang import Sglang
+from bench_lib.storage.foreign.vllm import Vllm
+from bench_lib.storage.samples import CaseSamples, SampledProcess, Samples
+from bench_lib.verdict.metrics import LEADING
+
+FORMATS: Mapping[str, Format] = {
+    each.name: each for each in (Vllm(), Sglang(), PytestBenchmark(), RcclTests(), HipblasltBench())
+}
+"""By the name in ``--format``."""
+MOST_BYTES = 64 * 2**20
+"""A thousand requests of a thousand tokens each, with every token's time, take about 25 MB."""
+ALIKE = 1.01
+"""Work that differs by more is other work."""
+
+
+def files_in(names: Sequence[str]) -> list[Path]:
+    """Return the files of these names; of a folder those that are in it, by name.
+
+    Raises UserError for a folder without files and one that cannot be read.
+    """
+    found: list[Path] = []
+    for name in names:
+        path = Path(name)
+        if not path.is_dir():
+            found.append(path)
+            continue
+        try:
+            inside = [p for p in sorted(path.iterdir()) if p.is_file() and p.name[0] != "."]
+        except OSError as error:
+            raise UserError(f"cannot read {path}: {error.strerror}; name files") from error
+        if not inside:
+            raise UserError(f"{path} holds no files; name a folder with a file for each process")
+        found += inside
+    return found
+
+
+def read(form: Format, sides: Mapping[str, Sequence[Path]]) -> Samples:
+    """Read files, each a process, by role: ``baseline`` and ``candidate``.
+
+    Raises UserError where a file cannot be opened.
+    """
+    samples = Samples()
+    contents: dict[bytes, str] = {}
+    work: dict[str, list[tuple[str, Reported]]] = {}
+    for role, paths in sides.items():
+        for path in paths:
+            name = printable(str(path))
+            data = _content(path)
+            first = contents.setdefault(hashlib.sha256(data or b"").digest(), name)
+            if first != name:
+                samples.notes.append(f"{name}: the same as {first}; was it copied?")
+            try:
+                figures = _figures(form, data)
+            except FormatError as error:
+                samples.problems.append(f"{name}: {error}")
+                continue
+            for figure in figures:
+                _add(samples, role, name, figure)
+                work.setdefault(_key(figure), []).append((name, figure))
+    for key, done in work.items():
+        samples.cases[key].problems += _other_work(done, "inputs")
+        samples.notes += _other_work(done, "outputs")
+    samples.notes = list(dict.fromkeys(samples.notes))
+    return samples
+
+
+def _content(path: Path) -> bytes | None:
+    """Return a file's bytes; None where it holds too many."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise UserError(
+            f"cannot read {path}: {error.strerror}; name files that the benchmark wrote"
+        ) from error
+    return None if len(data) > MOST_BYTES else data
+
+
+def _figures(form: Format, data: bytes | None) -> list[Reported]:
+    """Return what a file tells; raises FormatError, naming the format that knows it."""
+    if data is None:
+        raise FormatError(
+            f"it holds more than {MOST_BYTES / 2**20:.0f} MiB; write it without each "
+            "request's details"
+        )
+    try:
+        figures = list(form.figures(data))
+    except OtherProgramError as error:
+        known = [
+            other.name for other in FORMATS.values() if other is not form and _knows(other, data)
+        ]
+        remedy = f"read it with --format {known[0]}" if known else f"name a file of {form.program}"
+        raise FormatError(f"{error}; {remedy}") from error
+    if not figures:
+        raise FormatError(f"it holds no figures; run {form.program} to the end")
+    return figures
+
+
+def _knows(form: Format, data: bytes) -> bool:
+    try:
+        return any(True for _ in form.figures(data))
+    except FormatError as error:
+        return not isinstance(error, OtherProgramError)
+
+
+def _key(figure: Reported) -> str:
+    """Return how a figure is shown: its case, and its metric where a case has several."""
+    case = printable(figure.case)
+    return case if figure.metric is LEADING else f"{case}: {figure.metric.label}"
+
+
+def _add(samples: Samples, role: str, name: str, figure: Reported) -> None:
+    key = _key(figure)
+    case = samples.cases.setdefault(key, CaseSamples(printable(figure.case), metric=figure.metric))
+    side = case.baseline if role == "baseline" else case.candidate
+    if figure.problem:
+        case.problems.append(f"{name}: {figure.problem}")
+    elif not (math.isfinite(figure.value) and figure.value > 0):
+        case.problems.append(
+            f"{name}: {figure.metric.label} is {figure.value:g}; it has to be finite and above zero"
+        )
+    elif name in case.baseline or name in case.candidate:
+        case.problems.append(
+            f"{name}: it tells of this case twice; give every start of the program its file"
+        )
+    else:
+        side[name] = SampledProcess(math.log(figure.value), 0.0, 1, 0, file=name)
+
+
+def _other_work(done: Sequence[tuple[str, Reported]], which: str) -> list[str]:
+    """Say of each kind of work by how much processes differ in it, where they do."""
+    found = []
+    for name in getattr(done[0][1], which):
+        amounts = [(getattr(figure, which).get(name, 0), file) for file, figure in done]
+        (least, fewer), (most, more) = min(amounts), max(amounts)
+        if most > ALIKE * least:
+            found.append(
+                f"{more}: {most:g} {name}, where {fewer} has {least:g}; "
+                "measure both with one data set, seed and length"
+            )
+    return found

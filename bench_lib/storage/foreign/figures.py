@@ -1,0 +1,45 @@
+"""What a reader of foreign files has to be, and what it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from bench_lib.verdict.metrics import LEADING, Metric
+
+
+class FormatError(ValueError):
+    """A file is of another program or version; says which, and what to do, in one sentence."""
+
+
+class OtherProgramError(FormatError):
+    """A file is not of this program at all; another reader may know it."""
+
+
+@dataclass(frozen=True)
+class Reported:
+    """One metric of one case, as one process measured it."""
+
+    case: str
+    value: float
+    """In the metric's unit."""
+    metric: Metric = LEADING
+    problem: str = ""
+    """Why it must not be judged; empty where it may."""
+    inputs: Mapping[str, float] = field(default_factory=dict)
+    """What processes have to share for a comparison to mean anything, by name."""
+    outputs: Mapping[str, float] = field(default_factory=dict)
+    """What they may share or not, and a note says so where they do not."""
+
+
+class Format(Protocol):
+    """One program's files."""
+
+    name: str
+    """As in ``--format``."""
+    program: str
+    """In words."""
+
+    def figures(self, data: bytes) -> Iterable[Reported]:
+        """Return what a file tells, in its order; raises FormatError."""

@@ -1,0 +1,707 @@
+"""Incidents: failures that have one cause are one thing, with an identity over nights.
+
+All of it follows from the history, read night by night in the order of time.  A night never
+changes what an earlier one said: an incident keeps the id that its first night gave it, though
+cases join it and leave it.  Who acknowledged it is kept beside the baselines.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import math
+import statistics
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from bench_lib.formats import many, on_one_line
+from bench_lib.model import Acknowledged, Status
+from bench_lib.verdict.nights import NIGHT, when
+
+ID_DIGITS = 8
+"""Hexadecimal digits of an incident's id."""
+Place = tuple[str, str]
+"""A case's id and the hardware key."""
+
+
+class State(str, enum.Enum):
+    """How an incident stands on a night."""
+
+    NEW = "new"
+    """It began, or came back, on this night."""
+    ONGOING = "ongoing"
+    ACKNOWLEDGED = "acknowledged"
+    """It goes on, and somebody has said why that is known."""
+    ENDED = "ended"
+    """Its cases are fine again."""
+
+
+@dataclass(frozen=True)
+class IncidentCase:
+    """A case on one hardware, as a part of an incident."""
+
+    case_id: str
+    key: str
+    """Of the hardware."""
+    since: str
+    """When the first night began on which it failed: UTC, ISO 8601."""
+    until: str | None = None
+    """When the first night began on which it was fine again; None while it fails."""
+    status: Status | None = None
+    """Of its last verdict that failed; None of a slow-down that only several nights show."""
+    metric: str = ""
+    ratio: float | None = None
+    """The last one that failed: this night's over the baseline's, above 1 is worse."""
+    held: str = ""
+    """The reason of the quarantine that takes its consequences; empty without one."""
+
+
+@dataclass(frozen=True)
+class Incident:
+    """Failures with the same onset, the same changed kernels, or the same change around them."""
+
+    id: str
+    """Eight hexadecimal digits, the same on all nights and in every form of a report."""
+    since: str
+    """When its first night began: UTC, ISO 8601."""
+    run: str
+    """Id of the first run in which it failed."""
+    state: State
+    cases: list[IncidentCase]
+    """Those that fail, the worst first; of one that has ended, those that failed."""
+    over: list[IncidentCase] = field(default_factory=list)
+    """Those that were in it and are fine again, while others fail."""
+    kernels: list[str] = field(default_factory=list)
+    """What changed in the steps, most cases first: ``GEMM MT128x128 → MT64x64``."""
+    faults: list[str] = field(default_factory=list)
+    """Of cases that ended in an error, most cases first: ``out of memory in build: …``."""
+    changes: list[str] = field(default_factory=list)
+    """What changed in the environment with its first night, in words, without own commits."""
+    commits: tuple[str, str] | None = None
+    """The project's own commit on the last good night and on the first bad one."""
+    last_ok: str | None = None
+    """Id of the last run before it in which one of its first cases was fine."""
+    ended: str | None = None
+    """When the first night began on which all its cases were fine."""
+    acknowledged: Acknowledged | None = None
+    """Who has acknowledged it, when and why; also of one that has ended since."""
+    is_news: bool = False
+    """Whether this night opened it, brought it back or ended it."""
+    nights: int = 1
+    """On how many nights it was seen."""
+    names: frozenset[str] = frozenset()
+    """All ids that stand for it: one a case, as if the case had begun it."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it goes on."""
+        return self.state is not State.ENDED
+
+    @property
+    def worst(self) -> float | None:
+        """The largest ratio of its cases; None where none has one."""
+        return max((c.ratio for c in self.cases if c.ratio is not None), default=None)
+
+    @property
+    def key(self) -> str:
+        """The hardware of its first case, in whose baseline file it is acknowledged."""
+        return min((*self.cases, *self.over), key=lambda c: (c.since, c.key)).key
+
+    @property
+    def cause(self) -> str:
+        """The cause as far as it is known: ``GEMM A → B after torch 2.9 -> 2.10``; else empty."""
+        parts = [self.kernels[0] if self.kernels else self.faults[0] if self.faults else ""]
+        if self.changes:
+            more = f" and {len(self.changes) - 1} more" if len(self.changes) > 1 else ""
+            parts.append(f"after {self.changes[0]}{more}")
+        elif self.commits:
+            parts.append("after commit {} -> {}".format(*(c[:12] for c in self.commits)))
+        return " ".join(filter(None, parts))
+
+    @property
+    def title(self) -> str:
+        """The incident in one line: how many cases, the cause, since when, by how much."""
+        whose = self.cases[0].case_id if len(self.cases) == 1 else many(len(self.cases), "case")
+        words = f"{whose}: {self.cause}" if self.cause else whose
+        words += f", since {self.since[:10]}"
+        if self.worst is not None and self.worst > 1:
+            words += f", {'up to ' if len(self.cases) > 1 else ''}{self.worst - 1:.1%} slower"
+        if not self.is_open:
+            words += f", ended {(self.ended or '')[:10]}"
+        return on_one_line(words, MOST_TITLE)
+
+    @property
+    def says_more(self) -> bool:
+        """Whether it says more than that one case began to fail tonight."""
+        return len(self.cases) > 1 or self.state is not State.NEW
+
+    @property
+    def line(self) -> str:
+        """The incident with its id, how it stands and who knows of it, in one line."""
+        words = f"incident {self.id} ({self.state.value}): {self.title}"
+        if self.acknowledged and self.is_open:
+            words += f"; {on_one_line(self.acknowledged.reason, MOST_TITLE)}"
+        return words
+
+    @property
+    def commands(self) -> list[str]:
+        """Command lines that help: to show it, to find the change, to acknowledge it."""
+        found = [f"bench-lib incident show {self.id}"]
+        if self.is_open and self.state is not State.ACKNOWLEDGED:
+            found.append(f"bench-lib incident ack {self.id} --reason WHY")
+        return found
+
+
+MOST_TITLE = 240
+"""Characters of a title."""
+
+# --- what is read --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A case that failed in a run, or that several nights show to be slower."""
+
+    case_id: str
+    key: str
+    status: Status | None = None
+    """None of a slow-down that only several nights show."""
+    metric: str = ""
+    ratio: float | None = None
+    kernels: tuple[str, ...] = ()
+    """What changed in its step, as ``profiling.kernels.blamed`` has it."""
+    fault: str = ""
+    """Why it has no measurement."""
+    shared: str = ""
+    """Of a slow-down over nights, what names it among all: its cases are one thing."""
+    held: str = ""
+    """The reason of a quarantine that held on that day."""
+    began: str = ""
+    """Of a slow-down over nights, when its first night began: UTC, ISO 8601."""
+    changes: tuple[str, ...] | None = None
+    """What changed in the environment with that night; None where the runs around tell."""
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether it was measured, and is worse by a ratio."""
+        is_measured = self.status is not Status.ERROR
+        return is_measured and self.ratio is not None and self.ratio > 1
+
+    @property
+    def place(self) -> Place:
+        """What tells it from the night's other failures."""
+        return self.case_id, self.key
+
+    @property
+    def signs(self) -> frozenset[str]:
+        """What it can be told by from failures with another cause; nothing where unknown."""
+        named = (sign for sign in (*self.kernels, self.fault, self.shared) if ": " in sign)
+        return frozenset(named)
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """The same without names that differ from case to case: ``GEMM``, ``out of memory``."""
+        kinds = {kernel.partition(":")[0] for kernel in self.kernels}
+        if self.fault:
+            kinds.add(self.fault.partition(":")[0])
+        return frozenset(kinds)
+
+
+@dataclass(frozen=True)
+class RunSeen:
+    """What one run says of the cases that ever fail."""
+
+    run_id: str
+    time: str
+    """When it began: UTC, ISO 8601."""
+    environment: str
+    """Reference."""
+    failures: Sequence[Failure]
+    fine: Collection[Place]
+    """Cases that were OK or better."""
+
+
+@dataclass(frozen=True)
+class AroundChange:
+    """What changed around the cases from one environment to another."""
+
+    words: tuple[str, ...] = ()
+    """Without the project's own commit and without caches, which differ from night to night."""
+    commits: tuple[str, str] | None = None
+
+
+Between = Callable[[str, str], AroundChange]
+"""What changed from an environment to another, by their references."""
+
+# --- the evidence --------------------------------------------------------------------------
+# In natural logarithms of odds, chosen on seeds 1 to 8 of benchmarks/incidents.py.
+
+SAME_NIGHT = 2.0
+"""A case fails first on the night on which the incident began."""
+NOT_SEEN = 1.0
+"""It does so later, and was not seen since before the incident began."""
+LATER = (1.0, 0.5)
+"""It was still fine on one night of the incident, on two: it is hardly beyond its tolerance."""
+TOO_LATE = -2.0
+"""It was fine on more of them, or too many cases begin to fail tonight for all to be late."""
+FEW, FEW_SHARE = 2, 0.3
+"""Cases that may be late together, also as a share of the incident's."""
+SAME_SIGN = 4.0
+"""A changed kernel, a fault or a slow-down over nights is the same."""
+SAME_KIND = 1.0
+"""It is of the same kind: another kernel of a GEMM, another message of an exception."""
+OTHER_SIGN = -5.0
+"""Both are known, and not even of one kind."""
+SAME_CHANGE = 4.0
+"""The environment changed in the same way before both."""
+OTHER_CHANGE = -3.0
+"""It changed in another way, or before one of them alone."""
+OTHER_HARDWARE = -1.0
+RETURN = (7, 4.0)
+"""A case that was in the incident and was fine for so few nights, and what that is worth."""
+RETURN_AFTER_END = (2, 2.0)
+"""The same where all its cases were fine."""
+STEP = math.log1p(0.02)
+"""A case that fails already and becomes slower by so much has a second cause."""
+STEP_SHARE = 0.25
+"""Of its slow-down so far: a step is not less."""
+UNSEEN = 30
+"""Nights without a case's failure and without a good one, after which it is left out."""
+
+
+@dataclass
+class _Spell:
+    """A case's part in an incident."""
+
+    place: Place
+    run_id: str
+    since: str
+    last: Failure
+    seen: int
+    """Number of the last night on which it failed."""
+    until: str | None = None
+    until_night: int = 0
+
+    @property
+    def name(self) -> str:
+        """The id that an incident has which this began."""
+        return _id(self.place, self.run_id)
+
+
+@dataclass(eq=False)
+class _Growing:
+    """An incident, as far as the nights until now tell."""
+
+    id: str
+    night: int
+    """Number of its first night."""
+    since: str
+    run_id: str
+    last_ok: str | None
+    around: AroundChange
+    spells: dict[Place, _Spell] = field(default_factory=dict)
+    signs: Counter[str] = field(default_factory=Counter)
+    kinds: Counter[str] = field(default_factory=Counter)
+    ended: str | None = None
+    turned: int = 0
+    """Number of the night that opened it, brought it back or ended it last."""
+    seen: set[int] = field(default_factory=set)
+
+    @property
+    def keys(self) -> set[str]:
+        return {key for _case, key in self.spells}
+
+    def failing(self) -> list[_Spell]:
+        return [spell for spell in self.spells.values() if spell.until is None]
+
+
+@dataclass
+class _Failing:
+    """A case that fails, as long as it does."""
+
+    level: float
+    """Logarithm of its ratio, in the mean of the nights since it changed last."""
+    seen: int
+    """Number of the last night on which it failed."""
+    run: RunSeen
+    """Of that night."""
+    nights: int = 1
+    parts: dict[_Growing, float] = field(default_factory=dict)
+    """The incidents that it is in, with what each adds to the level: 0 of an error."""
+
+
+@dataclass(frozen=True)
+class _Onset:
+    """A case that begins to fail, or fails for one more cause."""
+
+    failure: Failure
+    run: RunSeen
+    night: int
+    after: int
+    """The number of the night after which it must have begun, where the case failed before."""
+    good: tuple[int, RunSeen] | None
+    """The last night on which it was fine, with its run."""
+    around: AroundChange | None
+    """None where no good night is known."""
+    step: float = 0.0
+    """By how much a case that failed already became slower, of logarithms."""
+    again: bool = False
+    """Whether it failed already, for another cause."""
+
+
+def incidents(
+    runs: Iterable[RunSeen],
+    between: Between,
+    acknowledged: Mapping[str, Acknowledged] | None = None,
+) -> list[Incident]:
+    """Return all incidents of a history, as they stand on its last night; oldest first.
+
+    ``acknowledged`` has by id who knows of one.  An id of any of its cases stands for it.
+    """
+    history = IncidentHistory(between)
+    for night in nights_of(runs):
+        history.take(night)
+    return history.told(acknowledged or {})
+
+
+def nights_of(runs: Iterable[RunSeen]) -> Iterator[list[RunSeen]]:
+    """Put runs into nights, from the first one on: a later run never regroups earlier ones."""
+    night: list[RunSeen] = []
+    for run in sorted(runs, key=lambda run: (run.time, run.run_id)):
+        if night and when(run.time) - when(night[0].time) > NIGHT:
+            yield night
+            night = []
+        night.append(run)
+    if night:
+        yield night
+
+
+class IncidentHistory:
+    """What the nights until now say."""
+
+    def __init__(self, between: Between) -> None:
+        """Begin with no night; ``between`` tells what changed in the environment."""
+        self._known: list[_Growing] = []
+        self.night = -1
+        """Number of the last night."""
+        self._between = between
+        self._good: dict[Place, list[tuple[int, RunSeen]]] = {}
+        """By case, the nights on which it was fine."""
+        self._failing: dict[Place, _Failing] = {}
+        self._begin_tonight = 0
+        """How many cases begin to fail on the last night."""
+        self._open: list[_Growing] = []
+        """Those that go on, and those that ended a short while ago."""
+
+    def take(self, night: Sequence[RunSeen]) -> None:
+        """Take in the next night."""
+        self.night += 1
+        failing: dict[Place, tuple[Failure, RunSeen]] = {}
+        fine: dict[Place, RunSeen] = {}
+        for run in night:  # of a case the later run counts
+            for place in run.fine:
+                failing.pop(place, None)
+                fine[place] = run
+            for failure in run.failures:
+                fine.pop(failure.place, None)
+                failing[failure.place] = failure, run
+        for place, run in fine.items():
+            self._mend(place, night[0].time)
+            self._good.setdefault(place, []).append((self.night, run))
+        drops: dict[Place, float] = {}
+        onsets = [
+            onset
+            for failure, run in failing.values()
+            if (onset := self._follow(failure, run, drops)) is not None
+        ]
+        for place in self._lessen(drops, night[0].time):
+            failure, run = failing[place]
+            good = self._good.get(place, [None])[-1]
+            onsets.append(_Onset(failure, run, self.night, -1, good, None))
+        for place, (failure, _run) in failing.items():
+            for incident, size in self._failing[place].parts.items():
+                if bool(size) == failure.is_slower:
+                    self._note(incident, failure)
+        self._sort_in(onsets)
+        self._end(night[0].time)
+
+    def told(self, acknowledged: Mapping[str, Acknowledged]) -> list[Incident]:
+        """Return all incidents until now as they stand, oldest first."""
+        return [_told(one, self.night, acknowledged) for one in self._known]
+
+    def _mend(self, place: Place, time: str) -> None:
+        known = self._failing.pop(place, None)
+        for incident in known.parts if known else ():
+            _close(incident.spells[place], time, self.night)
+
+    def _follow(self, failure: Failure, run: RunSeen, drops: dict[Place, float]) -> _Onset | None:
+        """Follow a case that fails; return where something new begins with it.
+
+        By how much it became faster, where it did, goes into ``drops``.
+        """
+        good = self._good.get(failure.place)
+        last = good[-1] if good else None
+        known = self._failing.get(failure.place)
+        if known is None:
+            around = None if last is None else self._between(last[1].environment, run.environment)
+            if failure.changes is not None:
+                around = AroundChange(failure.changes)
+            self._failing[failure.place] = _Failing(_level(failure), self.night, run)
+            return _Onset(failure, run, self.night, self.night, last, around)
+        seen, before = known.seen, known.run
+        known.seen, known.run = self.night, run
+        around = self._between(before.environment, run.environment)
+        if not failure.is_slower:
+            # What made it slower is not to be seen as long as it ends in an error.
+            new = _Onset(failure, run, self.night, seen, last, around, again=True)
+            return new if all(known.parts.values()) else None
+        for incident in [one for one, size in known.parts.items() if not size]:
+            _close(incident.spells[failure.place], run.time, self.night)
+            del known.parts[incident]
+        if not known.parts:
+            known.level, known.nights = _level(failure), 1
+            return _Onset(failure, run, self.night, -1, last, None)
+        rise = _level(failure) - known.level
+        if abs(rise) < max(STEP, STEP_SHARE * known.level):
+            known.nights += 1
+            known.level += rise / known.nights
+            return None
+        known.level, known.nights = known.level + rise, 1
+        if rise < 0:
+            drops[failure.place] = -rise
+            return None
+        return _Onset(failure, run, self.night, seen, last, around, rise, again=True)
+
+    def _lessen(self, drops: Mapping[Place, float], time: str) -> list[Place]:
+        """Take cases out of the incident whose end most likely made them faster.
+
+        Returns those that were in no other: what remains has another cause, which it had before.
+        """
+        misfits: dict[_Growing, list[float]] = {}
+        for place, drop in drops.items():
+            for incident, size in self._failing[place].parts.items():
+                misfits.setdefault(incident, []).append(abs(size - drop))
+        ends = {one: _mended(one, self.night, drops) for one in misfits}
+        alone = []
+        for place in drops:
+            parts = self._failing[place].parts
+            if not parts:
+                continue
+            one = max(parts, key=lambda one: (ends[one] > 1 / 2, -statistics.median(misfits[one])))
+            if len(parts) > 1 or ends[one] > 1 / 2:
+                _close(one.spells[place], time, self.night)
+                del parts[one]
+                alone += [] if parts else [place]
+        return alone
+
+    def _note(self, incident: _Growing, failure: Failure) -> None:
+        spell = incident.spells[failure.place]
+        spell.last, spell.seen = failure, self.night
+        incident.seen.add(self.night)
+
+    def _sort_in(self, onsets: Sequence[_Onset]) -> None:
+        """Put each onset into the incident that it most likely is of, or begin one with it."""
+        self._begin_tonight = len(onsets)
+        common = Counter(sign for onset in onsets for sign in onset.failure.signs)
+
+        def first(onset: _Onset) -> tuple[bool, bool, int, int, Place]:
+            # Who was fine a short while ago knows best what changed since then.
+            most = max((common[sign] for sign in onset.failure.signs), default=0)
+            unseen = 0 if onset.good is None else self.night - onset.good[0]
+            return onset.again, onset.good is None, unseen, -most, onset.failure.place
+
+        for onset in sorted(onsets, key=first):
+            own = self._failing[onset.failure.place].parts
+            others = (one for one in self._open if one not in own)
+            weighed = [(self._evidence(onset, one), len(one.failing()), one) for one in others]
+            evidence, _, best = max(weighed, key=lambda each: each[:2], default=(0.0, 0, None))
+            if best is None or evidence <= 0:
+                best = self._begun(onset)
+            self._join(best, onset)
+
+    def _begun(self, onset: _Onset) -> _Growing:
+        run = onset.run
+        incident = _Growing(
+            _id(onset.failure.place, run.run_id),
+            self.night,
+            onset.failure.began or run.time,
+            run.run_id,
+            onset.good[1].run_id if onset.good else None,
+            onset.around or AroundChange(),
+            turned=self.night,
+        )
+        self._known.append(incident)
+        self._open.append(incident)
+        return incident
+
+    def _join(self, incident: _Growing, onset: _Onset) -> None:
+        failure, place = onset.failure, onset.failure.place
+        if incident.ended is not None:
+            incident.ended, incident.turned = None, self.night
+        known = self._failing[place]
+        known.parts[incident] = (onset.step or known.level) if failure.is_slower else 0.0
+        if (old := incident.spells.get(place)) is not None:
+            old.until = None
+        else:
+            run = onset.run
+            began = failure.began or run.time
+            incident.spells[place] = _Spell(place, run.run_id, began, failure, self.night)
+        if not onset.step:  # else the signs may be of what it failed for already
+            incident.signs.update(failure.signs)
+            incident.kinds.update(failure.kinds)
+        self._note(incident, failure)
+
+    def _evidence(self, onset: _Onset, incident: _Growing) -> float:
+        """Return the logarithm of the odds that an onset is of an incident."""
+        key = onset.failure.key
+        return (
+            self._by_time(onset, incident)
+            + self._by_signs(onset, incident)
+            + self._by_change(onset, incident)
+            + (0.0 if key in incident.keys else OTHER_HARDWARE)
+        )
+
+    def _by_time(self, onset: _Onset, incident: _Growing) -> float:
+        """Return what the nights say, of the logarithm of the odds."""
+        place = onset.failure.place
+        spell = incident.spells.get(place)
+        if spell is not None and spell.until is not None:
+            nights, worth = RETURN if incident.ended is None else RETURN_AFTER_END
+            return worth if self.night - spell.until_night <= nights else TOO_LATE
+        late = self._late(onset, incident)
+        if not late:
+            return SAME_NIGHT if incident.night == self.night else NOT_SEEN
+        is_crowd = self._begin_tonight > max(FEW, FEW_SHARE * len(incident.spells))
+        return TOO_LATE if late > len(LATER) or is_crowd else LATER[late - 1]
+
+    def _late(self, onset: _Onset, incident: _Growing) -> int:
+        """Return on how many nights of an incident a case was still as before."""
+        if onset.again:
+            return self.night - incident.night if incident.night <= onset.after else 0
+        good = self._good.get(onset.failure.place, ())
+        return sum(night >= incident.night for night, _ in good)
+
+    def _by_signs(self, onset: _Onset, incident: _Growing) -> float:
+        """Return what kernels and faults say, of the logarithm of the odds."""
+        signs, kinds = onset.failure.signs, onset.failure.kinds
+        if onset.again:
+            own = self._failing[onset.failure.place].parts
+            signs = signs.difference(*(one.signs for one in own))
+            kinds = kinds.difference(*(one.kinds for one in own))
+        if signs & incident.signs.keys():
+            return SAME_SIGN
+        if not kinds or not incident.kinds:
+            return 0.0
+        return SAME_KIND if kinds & incident.kinds.keys() else OTHER_SIGN
+
+    def _by_change(self, onset: _Onset, incident: _Growing) -> float:
+        """Return what changes in the environment say, of the logarithm of the odds."""
+        if onset.around is None:
+            return 0.0
+        ours, theirs = set(onset.around.words), set(incident.around.words)
+        if self._late(onset, incident):  # if it is of the incident, it began before that change
+            return OTHER_CHANGE if ours - theirs else 0.0
+        if ours & theirs:
+            return SAME_CHANGE
+        # Who was not seen for longer saw more changes, which need not be the reason.
+        return OTHER_CHANGE if theirs else 0.0
+
+    def _end(self, time: str) -> None:
+        """End what does not fail any more, and forget what ended long ago."""
+        for incident in self._open:
+            failing = incident.failing()
+            others = len(incident.spells) - len(failing)
+            shared = [s for s in failing if len(self._failing[s.place].parts) > 1]
+            # Where all its own cases are fine, the rest fails for what it fails for besides.
+            over = shared if others and len(shared) == len(failing) else []
+            over += [spell for spell in failing if self.night - spell.seen > UNSEEN]
+            for spell in over:
+                _close(spell, time, self.night)
+                known = self._failing[spell.place]
+                known.parts.pop(incident, None)
+                if not known.parts:
+                    del self._failing[spell.place]
+            if incident.ended is None and not incident.failing():
+                incident.ended, incident.turned = time, self.night
+        self._open = [
+            one for one in self._open if one.ended is None or self.night - one.turned <= RETURN[0]
+        ]
+
+
+def _close(spell: _Spell, time: str, night: int) -> None:
+    spell.until, spell.until_night = time, night
+
+
+def _mended(incident: _Growing, night: int, drops: Collection[Place]) -> float:
+    """Return the share of an incident's cases, 0 to 1, that became fine or faster on a night."""
+    until_now = [s for s in incident.spells.values() if s.until is None or s.until_night == night]
+    better = sum(s.until is not None or s.place in drops for s in until_now)
+    return better / max(1, len(until_now))
+
+
+def _level(failure: Failure) -> float:
+    """Return the logarithm of a failure's ratio; 0 where it is not slower."""
+    return math.log(failure.ratio) if failure.ratio and failure.is_slower else 0.0
+
+
+def _id(place: Place, run_id: str) -> str:
+    case_id, key = place
+    return hashlib.sha256(f"{key} {case_id} {run_id}".encode()).hexdigest()[:ID_DIGITS]
+
+
+def _told(one: _Growing, night: int, acknowledged: Mapping[str, Acknowledged]) -> Incident:
+    """Return an incident as it stands."""
+    spells = sorted(one.spells.values(), key=lambda s: (-(s.last.ratio or 0.0), s.place))
+    names = frozenset(spell.name for spell in spells)
+    who = [acknowledged[name] for name in sorted({one.id, *names}) if name in acknowledged]
+    failing = [spell for spell in spells if spell.until is None]
+    is_news = one.turned == night
+    state = State.ONGOING
+    if one.ended is not None:
+        state = State.ENDED
+    elif who or (failing and all(spell.last.held for spell in failing)):
+        state = State.ACKNOWLEDGED
+    elif is_news:
+        state = State.NEW
+    gone = [spell for spell in spells if spell.until is not None]
+    common = [sign for sign, _ in one.signs.most_common()]
+    kernels = {k for spell in spells for k in spell.last.kernels}
+    faults = {spell.last.fault for spell in spells}
+    return Incident(
+        one.id,
+        one.since,
+        one.run_id,
+        state,
+        [_case(spell) for spell in failing or gone],
+        [_case(spell) for spell in gone if failing],
+        [_named(sign) for sign in common if sign in kernels],
+        [sign for sign in common if sign in faults],
+        list(one.around.words),
+        one.around.commits,
+        one.last_ok,
+        one.ended,
+        max(who, key=lambda each: each.date, default=None),
+        is_news,
+        len(one.seen),
+        names,
+    )
+
+
+def _named(sign: str) -> str:
+    """Return a kernel's sign as people read it; the role of one that nobody knows says nothing."""
+    return sign.replace(": ", " ", 1).removeprefix("other ")
+
+
+def _case(spell: _Spell) -> IncidentCase:
+    last = spell.last
+    return IncidentCase(
+        last.case_id,
+        last.key,
+        spell.since,
+        spell.until,
+        last.status,
+        last.metric,
+        last.ratio,
+        last.held,
+    )

@@ -1,0 +1,101 @@
+"""Commits as people read them: subject, author, and an address where the remote gives one."""
+
+import os
+import subprocess
+
+import pytest
+
+from bench_lib.environment.commits import Checkout, commit_address
+
+HASH = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.mark.parametrize(
+    ("remote", "address"),
+    [
+        ("https://github.com/owner/name.git", "https://github.com/owner/name/commit/"),
+        ("git@github.com:owner/name.git", "https://github.com/owner/name/commit/"),
+        ("ssh://git@git.example.org:2222/owner/name", "https://git.example.org/owner/name/commit/"),
+        ("https://git.example.org:8443/a/b/", "https://git.example.org:8443/a/b/commit/"),
+        ("https://user:secret@gitlab.com/a/b/c.git", "https://gitlab.com/a/b/c/-/commit/"),
+        ("git@bitbucket.org:a/b.git", "https://bitbucket.org/a/b/commits/"),
+        ("git://git.example.org/a.git", "https://git.example.org/a/commit/"),
+    ],
+)
+def test_a_remote_gives_a_commit_s_address(remote: str, address: str) -> None:
+    """Without the user, the password and ssh's port, which no browser needs."""
+    assert commit_address(remote, HASH) == address + HASH
+
+
+@pytest.mark.parametrize(
+    "remote",
+    [
+        *("", "/srv/git/name.git", "../name", "file:///srv/name.git", "C:\\git\\name"),
+        *("https://", "https://host:x/a", "javascript://host/a"),
+    ],
+)
+def test_a_folder_gives_none(remote: str) -> None:
+    """Nor does what no browser opens."""
+    assert commit_address(remote, HASH) == ""
+
+
+def test_an_address_holds_no_markup() -> None:
+    """A remote is anybody's text."""
+    address = commit_address('https://host/a"><script>', HASH)
+    assert address == f"https://host/a%22%3E%3Cscript%3E/commit/{HASH}"
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory):
+    """Return a repository of three commits, and their hashes, oldest first."""
+    folder = tmp_path_factory.mktemp("repository")
+    names = {
+        f"GIT_{who}_{what}": value
+        for who in ("AUTHOR", "COMMITTER")
+        for what, value in (("NAME", "A. Author"), ("EMAIL", "a@example.org"))
+    }
+    environ = {**os.environ, **names, "GIT_CONFIG_GLOBAL": os.devnull}
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(folder), *words]
+        return subprocess.run(
+            command, check=True, capture_output=True, text=True, env=environ
+        ).stdout
+
+    git("init", "-q")
+    git("remote", "add", "upstream", "git@github.com:owner/name.git")
+    for subject in ("first", "second: a | b", "third"):
+        git("commit", "-q", "--allow-empty", "-m", subject, "-m", "body")
+    return folder, git("log", "--reverse", "--format=%H").split()
+
+
+def test_the_commits_between_two_are_told(repository) -> None:
+    """The newest first; the older end is not among them."""
+    folder, hashes = repository
+    found = Checkout(folder).between(hashes[0][:12], hashes[2])
+    assert [each.subject for each in found] == ["third", "second: a | b"]
+    assert found[0].hash == hashes[2]
+    assert found[0].author == "A. Author"
+    assert found[0].address == f"https://github.com/owner/name/commit/{hashes[2]}"
+
+
+def test_one_commit_is_told_by_the_beginning_of_its_hash(repository) -> None:
+    """As a report has it."""
+    folder, hashes = repository
+    found = Checkout(folder).commit(hashes[1][:12])
+    assert found is not None
+    assert (found.hash, found.subject) == (hashes[1], "second: a | b")
+
+
+@pytest.mark.parametrize("name", ["f" * 40, "--all", "main", "", "HEAD"])
+def test_what_is_no_commit_of_the_repository_is_not_told(repository, name: str) -> None:
+    """A history may be another repository's, and is not trusted with git's options."""
+    folder, hashes = repository
+    assert Checkout(folder).commit(name) is None
+    assert Checkout(folder).between(name, hashes[2]) == []
+    assert Checkout(folder).between(hashes[0], name) == []
+
+
+def test_a_folder_without_a_repository_tells_nothing(tmp_path) -> None:
+    """As where only a history was downloaded."""
+    assert Checkout(tmp_path).between("a" * 40, "b" * 40) == []

@@ -1,0 +1,152 @@
+"""The guilty among exchanged parts: by answers that are right, and by pairs with noise."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+import numpy as np
+import pytest
+
+from bench_lib.verdict.statistics import culprits
+from bench_lib.verdict.statistics.culprits import Guilty, PartsQuestion
+
+PARTS = "abcdefghijkl"
+
+
+def asked(parts, answer):
+    """Return the guilty, and the sets that were asked about, by an oracle."""
+    search, sets = culprits.search(parts), []
+    try:
+        each = next(search)
+        while True:
+            sets.append(each)
+            each = search.send(answer(each))
+    except StopIteration as done:
+        return done.value, sets
+
+
+def found(parts, answer):
+    """Return the guilty parts alone."""
+    return [set(guilty.parts) for guilty in asked(parts, answer)[0]]
+
+
+@pytest.mark.parametrize("guilty", list(PARTS))
+def test_the_guilty_part_is_found_wherever_it_is(guilty):
+    """In so many questions as are said."""
+    those, sets = asked(PARTS, lambda each: guilty in each)
+    assert those == [Guilty((guilty,))]
+    assert len(sets) <= culprits.questions(len(PARTS))
+
+
+def test_several_are_found_one_after_the_other():
+    """Each by itself."""
+    assert found(PARTS, lambda each: bool(each & {"b", "k", "l"})) == [{"b"}, {"k"}, {"l"}]
+
+
+@pytest.mark.parametrize("pair", ["ab", "al", "fg"])
+def test_two_that_are_slow_only_together_are_one_answer(pair):
+    """Wherever the halves part them; a third one by itself is another."""
+    those = found(PARTS, lambda each: set(pair) <= each or "d" in each)
+    assert sorted(map(sorted, those)) == sorted([["d"], list(pair)])
+
+
+def test_nothing_is_guilty_where_all_together_are_not_slower():
+    """Then the cause is none of them."""
+    assert asked(PARTS, lambda _each: False) == ([], [frozenset(PARTS)])
+    assert asked([], lambda _each: True) == ([], [])
+    assert asked("a", lambda _each: None)[0] == []
+
+
+def test_what_cannot_be_asked_is_not_told_apart():
+    """And what can be, is."""
+    (guilty,), _ = asked("abcd", lambda each: None if len(each) == 1 else "a" in each)
+    assert guilty == Guilty(("a", "b"), told_apart=False)
+    (guilty,), _ = asked("ab", lambda each: None if each == {"b"} else True)
+    assert guilty == Guilty(("a",))
+
+
+# ---- one question -----------------------------------------------------------------------
+
+
+def question(*pairs, least=0.02, whole=0.05, sd=0.005):
+    """Return a question with pairs, where five earlier ones agreed so well."""
+    return PartsQuestion(least, whole, sd, 4.0, 0.01, list(pairs))
+
+
+def test_pairs_that_agree_answer_soon():
+    """Both ways; a single one never does."""
+    assert question(0.05).is_known is False
+    assert (question(0.05, 0.051).is_slower, question(0.05, 0.05, 0.051).is_known) == (True, True)
+    assert question(*[0.0] * 3).is_slower is False
+    assert question(*[-0.05] * 4).is_slower is False
+    assert question(*[0.0] * 8).is_known
+
+
+def test_pairs_that_do_not_agree_go_on_up_to_a_number():
+    """What they tell then is the answer, and is not known."""
+    pairs = [0.05, -0.04] * 16
+    assert not question(*pairs[:-1]).is_over
+    assert question(*pairs).is_over
+    assert not question(*pairs).is_known
+
+
+def test_the_ratio_is_that_of_the_pairs():
+    """As a geometric mean."""
+    assert question().ratio is None
+    assert question(math.log(1.1), math.log(0.9)).ratio == pytest.approx(math.sqrt(0.99))
+
+
+# ---- with noise -------------------------------------------------------------------------
+
+
+def searched(seed, effect, noise, parts=PARTS):
+    """Search with pairs of normal noise; return the guilty, and how many pairs it took."""
+    rng, pairs = np.random.default_rng(seed), 0
+    whole = effect(set(parts))
+    first = rng.normal(whole, noise, 5)
+
+    def answer(each):
+        nonlocal pairs
+        asking = PartsQuestion(
+            min(0.02, whole / 2),
+            whole,
+            statistics.stdev(first),
+            4.0,
+            culprits.error_of_one(len(parts)),
+        )
+        while not asking.is_over:
+            asking.pairs.append(rng.normal(effect(each), noise))
+        pairs += len(asking.pairs)
+        return asking.is_slower
+
+    return found(parts, answer), pairs
+
+
+@pytest.mark.parametrize(
+    ("effect", "noise", "right"),
+    [
+        (lambda each: 0.03 * ("h" in each), 0.01, [{"h"}]),
+        (lambda each: 0.2 * ("h" in each) - 0.01 * ("a" in each), 0.01, [{"h"}]),
+        (lambda each: 0.04 * ("b" in each) + 0.03 * ("k" in each), 0.01, [{"b"}, {"k"}]),
+        (lambda each: 0.04 * ({"b", "k"} <= set(each)), 0.005, [{"b", "k"}]),
+    ],
+    ids=["one", "one beside a faster one", "two", "two together"],
+)
+def test_a_search_is_wrong_as_rarely_as_it_says(effect, noise, right):
+    """In forty searches, at most 5% for each guilty part, and what chance adds to that."""
+    wrong = sum(searched(seed, effect, noise)[0] != right for seed in range(40))
+    allowed = culprits.ERROR * sum(map(len, right)) * 40
+    assert wrong <= allowed + 2 * math.sqrt(allowed)
+
+
+def test_equal_sets_are_called_slower_as_rarely_as_asked():
+    """However often somebody looks."""
+    rng = np.random.default_rng(0)
+    wrong = 0
+    for _ in range(400):
+        asking = PartsQuestion(0.02, 0.04, 0.01, 4.0, 0.05)
+        while not asking.is_over:
+            asking.pairs.append(rng.normal(0, 0.01))
+        wrong += asking.is_slower and asking.is_known
+    assert wrong <= 0.05 * 400

@@ -1,0 +1,434 @@
+"""Other people's benchmarks: what their files tell, which are refused, and a verdict of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from command import Printed, ran
+
+from bench_lib.model import UserError
+from bench_lib.storage import foreign
+from bench_lib.storage.foreign.figures import FormatError
+from bench_lib.storage.samples import Samples
+from bench_lib.verdict.metrics.metric import Metric
+
+RECORDED = Path(__file__).with_name("recorded") / "foreign"
+"""In the forms that the programs' sources write, with figures of ours."""
+RECORDINGS = {
+    "vllm-serve.json": "vllm",
+    "vllm-serve-2024.json": "vllm",
+    "vllm-latency.json": "vllm",
+    "vllm-throughput.json": "vllm",
+    "sglang-serving.jsonl": "sglang",
+    "sglang-one-batch.jsonl": "sglang",
+    "sglang-one-batch-server.jsonl": "sglang",
+    "pytest-benchmark.json": "pytest-benchmark",
+    "rccl-tests.txt": "rccl-tests",
+    "rccl-tests-2024.txt": "rccl-tests",
+    "hipblaslt-bench.txt": "hipblaslt-bench",
+    "hipblaslt-bench-2023.txt": "hipblaslt-bench",
+}
+
+
+def figures(name: str, data: bytes | None = None):
+    """Return what a recording tells, or other bytes of its format."""
+    content = (RECORDED / name).read_bytes() if data is None else data
+    return list(foreign.FORMATS[RECORDINGS[name]].figures(content))
+
+
+def told(name: str) -> dict[tuple[str, str], float]:
+    """Return a recording's values by case and metric."""
+    return {(figure.case, figure.metric.name): figure.value for figure in figures(name)}
+
+
+# ---- what files tell ---------------------------------------------------------------------
+
+
+def test_every_recording_has_a_reader_and_every_format_a_recording():
+    """A format nobody recorded would be read by guess."""
+    assert {path.name for path in RECORDED.iterdir()} == set(RECORDINGS)
+    assert set(RECORDINGS.values()) == set(foreign.FORMATS)
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        (
+            "vllm-serve.json",
+            {
+                ("Tiny-8B-serve-n200-c8", "first_token"): 0.081,
+                ("Tiny-8B-serve-n200-c8", "between_tokens"): 0.0089,
+                ("Tiny-8B-serve-n200-c8", "per_token"): 0.0091,
+                ("Tiny-8B-serve-n200-c8", "output_rate"): 832.5,
+            },
+        ),
+        ("vllm-latency.json", {("latency", "latency"): 1.201}),
+        ("vllm-throughput.json", {("throughput-n500", "token_rate"): 12800.0}),
+        (
+            "sglang-serving.jsonl",
+            {
+                ("sglang-serve-random-i1024-o128-c16", "first_token"): 0.152,
+                ("sglang-serve-random-i1024-o128-c16", "between_tokens"): 0.0137,
+                ("sglang-serve-random-i1024-o128-c16", "per_token"): 0.014,
+                ("sglang-serve-random-i1024-o128-c16", "output_rate"): 1024.0,
+            },
+        ),
+        (
+            "sglang-one-batch.jsonl",
+            {
+                ("one-batch-b1-i1024-o64", "first_token"): 0.0312,
+                ("one-batch-b1-i1024-o64", "between_tokens"): 0.0071,
+                ("one-batch-b1-i1024-o64", "latency"): 0.4791,
+                ("one-batch-b16-i1024-o1", "first_token"): 0.462,
+                ("one-batch-b16-i1024-o1", "latency"): 0.462,
+            },
+        ),
+        (
+            "sglang-one-batch-server.jsonl",
+            {
+                ("one-batch-server-b16-i1024-o64", "first_token"): 0.495,
+                ("one-batch-server-b16-i1024-o64", "output_rate"): 1920.0,
+                ("one-batch-server-b16-i1024-o64", "latency"): 1.02,
+            },
+        ),
+        ("pytest-benchmark.json", {("tests/test_speed.py::test_sort", "latency"): 0.001}),
+        (
+            "rccl-tests.txt",
+            {
+                ("all_reduce-x2-1024B-float-sum-out-of-place", "latency"): 21.4e-6,
+                ("all_reduce-x2-1024B-float-sum-in-place", "latency"): 21.9e-6,
+                ("all_reduce-x2-1048576B-float-sum-out-of-place", "latency"): 48.2e-6,
+                ("all_reduce-x2-1048576B-float-sum-in-place", "latency"): 47.7e-6,
+            },
+        ),
+        ("rccl-tests-2024.txt", {("collective-4096B-half-root0-in-place", "latency"): 30.1e-6}),
+        (
+            "hipblaslt-bench.txt",
+            {
+                ("TN-4096x4096x4096-bf16_r-f32_r-rotating_buffer=512-use_gpu_timer=1", "latency"): (
+                    233.25e-6
+                ),
+                (
+                    (
+                        "TN-16x4096x4096-bf16_r-bf16_r-f32_r-f32_r-f32_r-activation_type=gelu-"
+                        "use_gpu_timer=1"
+                    ),
+                    "latency",
+                ): 11e-6,
+            },
+        ),
+        (
+            "hipblaslt-bench-2023.txt",
+            {("NN-896x896x896-fp16_r-f32_r-batch_count=4", "latency"): 25e-6},
+        ),
+    ],
+)
+def test_a_file_tells_its_cases_and_metrics(name, values):
+    """In seconds and items a second, whatever unit the program writes."""
+    assert told(name) == pytest.approx(values)
+
+
+def test_failed_requests_and_wrong_elements_are_no_measurement():
+    """The others had less to do, and a wrong answer may be a quick one."""
+    assert {each.problem for each in figures("vllm-serve.json")} == {""}
+    assert {each.problem for each in figures("vllm-serve-2024.json")} == {
+        "2 of 100 requests failed"
+    }
+    problems = [each.problem for each in figures("rccl-tests.txt")]
+    assert problems == ["", "", "", "line 13: 3 wrong elements"]
+    served = json.loads((RECORDED / "sglang-serving.jsonl").read_bytes())
+    data = json.dumps({**served, "errors": ["", "timeout"]}).encode()
+    found = figures("sglang-serving.jsonl", data)
+    assert {each.problem for each in found} == {"1 of 2 requests failed"}
+
+
+def test_the_load_is_part_of_the_case():
+    """Other requests are another case; where a model lies is not."""
+    assert {case for case, _ in told("vllm-serve-2024.json")} == {"Tiny-8B-serve-n100-r4.0"}
+
+
+def test_an_answer_of_one_token_has_no_time_between_tokens():
+    """The programs write 0 there."""
+    served = json.loads((RECORDED / "vllm-serve.json").read_bytes())
+    served |= {"total_output_tokens": 200, "median_itl_ms": 0.0, "median_tpot_ms": 0.0}
+    found = figures("vllm-serve.json", json.dumps(served).encode())
+    assert [each.metric.name for each in found] == ["first_token", "output_rate"]
+
+
+# ---- what is refused ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "own"), list(RECORDINGS.items()))
+@pytest.mark.parametrize("asked", list(foreign.FORMATS))
+def test_a_file_of_another_program_is_refused_with_its_format(name, own, asked):
+    """In one sentence, whichever was asked for."""
+    if asked == own:
+        return
+    (problem,) = read(asked, RECORDED / name).problems
+    assert problem.startswith(f"{RECORDED / name}: ")
+    assert problem.endswith(f"; read it with --format {own}")
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "words"),
+    [
+        ("vllm-serve.json", '"median_itl_ms"', '"itl"', "`median_itl_ms`; run it with"),
+        ("vllm-serve.json", '"completed": 200', '"completed": "all"', "`$.completed`; run it with"),
+        ("vllm-latency.json", '"latencies"', '"times"', "`latencies`; run it with"),
+        ("sglang-one-batch.jsonl", '"input_len": 1024, "output_len": 1,', "", "line 2: "),
+        ("pytest-benchmark.json", '"median": 0.001', '"mode": 0.001', "write it with"),
+        ("rccl-tests.txt", "in-place", "twice", "print it with rccl-tests"),
+        ("rccl-tests.txt", "21.40", "-", "'-' is no number"),
+        ("hipblaslt-bench.txt", ",233.25", "", "run it again"),
+    ],
+)
+def test_a_file_of_another_version_is_refused_with_what_it_lacks(name, old, new, words):
+    """And with what to do about it."""
+    text = (RECORDED / name).read_text()
+    assert old in text
+    with pytest.raises(FormatError) as refused:
+        figures(name, text.replace(old, new).encode())
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("form", list(foreign.FORMATS))
+@pytest.mark.parametrize("text", ["", "rubbish", "[]", "{", "null", "[" * 5000, "\x00", "{}\n{}"])
+def test_rubbish_is_refused_in_one_sentence(tmp_path, form, text):
+    """By every reader, with what it would have liked."""
+    path = tmp_path / "x"
+    path.write_text(text)
+    samples = read(form, path)
+    assert samples.cases == {}
+    (problem,) = samples.problems
+    assert problem.startswith(f"{path}: ")
+    assert problem.endswith(f"; name a file of {foreign.FORMATS[form].program}")
+    assert "\n" not in problem
+
+
+def test_a_table_that_ends_within_a_row_is_refused():
+    """Its last time may be half a number."""
+    whole = (RECORDED / "rccl-tests.txt").read_text()
+    row = whole.index("     1048576 ")
+    with pytest.raises(FormatError, match=r"^line 13: it is cut off; run the test again"):
+        figures("rccl-tests.txt", whole[: row + 70].encode())
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path, monkeypatch):
+    """It says which option makes it smaller."""
+    monkeypatch.setattr(foreign, "MOST_BYTES", 100)
+    (problem,) = read("vllm", RECORDED / "vllm-serve.json").problems
+    assert problem.endswith("write it without each request's details")
+
+
+def test_a_session_without_benchmarks_is_no_measurement():
+    """It would always pass."""
+    session = {"version": "5.2.3", "benchmarks": []}
+    path = RECORDED / "pytest-benchmark.json"
+    with pytest.raises(FormatError, match="holds no figures"):
+        foreign._figures(foreign.FORMATS["pytest-benchmark"], json.dumps(session).encode())
+    assert read("pytest-benchmark", path).problems == []
+
+
+# ---- files of two sides ------------------------------------------------------------------
+
+
+def read(form: str, *candidate: Path, baseline: tuple[Path, ...] = ()) -> Samples:
+    """Read files of two sides."""
+    return foreign.read(foreign.FORMATS[form], {"baseline": baseline, "candidate": candidate})
+
+
+def served(path: Path, **fields) -> Path:
+    """Write a result of ``vllm bench serve`` with other fields."""
+    known = json.loads((RECORDED / "vllm-serve.json").read_bytes())
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({**known, **fields}))
+    return path
+
+
+def test_each_file_is_a_process_of_its_side(tmp_path):
+    """By its name; a rate is kept as it is."""
+    a, b = (served(tmp_path / f"{n}.json", date=n) for n in "ab")
+    samples = read("vllm", b, baseline=(a,))
+    assert (samples.problems, samples.notes) == ([], [])
+    assert [(c.case, c.metric.name) for c in samples.cases.values()] == [
+        ("Tiny-8B-serve-n200-c8", name)
+        for name in ("first_token", "between_tokens", "per_token", "output_rate")
+    ]
+    for case in samples.cases.values():
+        assert isinstance(case.metric, Metric)
+        assert (list(case.baseline), list(case.candidate)) == ([str(a)], [str(b)])
+        assert case.baseline[str(a)].place == str(a)
+
+
+def test_a_process_that_is_told_twice_is_refused(tmp_path):
+    """Two runs of a client against one server are one process."""
+    line = (RECORDED / "sglang-serving.jsonl").read_text()
+    path = tmp_path / "both.jsonl"
+    path.write_text(line * 2)
+    problems = {p for case in read("sglang", path).cases.values() for p in case.problems}
+    assert problems == {
+        f"{path}: it tells of this case twice; give every start of the program its file"
+    }
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, "Infinity", "NaN"])
+def test_a_figure_that_is_no_measurement_is_a_problem_of_its_metric(tmp_path, value):
+    """The other metrics are judged."""
+    path = served(tmp_path / "a.json", median_ttft_ms=float(value))
+    cases = read("vllm", path).cases
+    assert [key for key, case in cases.items() if case.problems] == [
+        "Tiny-8B-serve-n200-c8: time to the first token"
+    ]
+
+
+def test_other_inputs_are_not_compared_and_other_answers_are_noted(tmp_path):
+    """A build that answers with other tokens may end sooner; another prompt is another case."""
+    a = served(tmp_path / "a.json")
+    b = served(tmp_path / "b.json", total_output_tokens=50000)
+    c = served(tmp_path / "c.json", total_input_tokens=102400)
+    samples = read("vllm", b, baseline=(a,))
+    assert {p for case in samples.cases.values() for p in case.problems} == set()
+    (note,) = samples.notes
+    assert note.startswith(f"{a}: 51200 output tokens, where {b} has 50000; ")
+    samples = read("vllm", c, baseline=(a,))
+    problems = {p for case in samples.cases.values() for p in case.problems}
+    assert [p.partition(";")[0] for p in problems] == [
+        f"{a}: 204800 input tokens, where {c} has 102400"
+    ]
+
+
+def test_a_copied_file_is_noted(tmp_path):
+    """It is no process of its own."""
+    a, b = (served(tmp_path / f"{n}.json") for n in "ab")
+    assert read("vllm", b, baseline=(a,)).notes == [f"{b}: the same as {a}; was it copied?"]
+
+
+def test_a_folder_stands_for_its_files(tmp_path):
+    """By name; hidden files and folders are left out."""
+    for name in ("2.json", "10.json", ".hidden"):
+        (tmp_path / name).touch()
+    (tmp_path / "below").mkdir()
+    assert foreign.files_in([str(tmp_path), "x"]) == [
+        *(tmp_path / name for name in ("10.json", "2.json")),
+        Path("x"),
+    ]
+    with pytest.raises(UserError, match="holds no files; name a folder"):
+        foreign.files_in([str(tmp_path / "below")])
+
+
+# ---- the command -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def judge(tmp_path, monkeypatch, capsys):
+    """Return a function that judges files, in a folder with nothing else in it."""
+    monkeypatch.chdir(tmp_path)
+    return lambda *words: ran(["judge", *words], monkeypatch, capsys, Printed)
+
+
+def sides(tokens: float = 1.0, first: float = 1.0) -> None:
+    """Write five starts of each side, whose times between tokens and first tokens changed so."""
+    for n in range(5):
+        jitter = 1 + 0.0005 * (n - 2)
+        for side, more, sooner in (("a", 1.0, 1.0), ("b", tokens, first)):
+            values: Mapping[str, float] = {
+                "median_itl_ms": 8.9 * jitter * more,
+                "median_tpot_ms": 9.1 * jitter * more,
+                "output_throughput": 830 / jitter / more,
+                "median_ttft_ms": 81 * jitter * sooner,
+            }
+            served(Path(side, f"{n}.json"), date=f"{side}{n}", **values)
+
+
+def test_two_builds_of_an_engine_get_a_verdict_of_each_metric(judge):
+    """A rate that falls is slower, as a time that rises is."""
+    sides(tokens=1.03, first=0.9)
+    answer = judge("--format", "vllm", "--baseline", "a", "b", "--json")
+    assert (answer.status, answer.err) == (1, "")
+    found = {each["metric"]: each for each in answer.json["verdicts"]}
+    assert {each["case_id"] for each in found.values()} == {"Tiny-8B-serve-n200-c8"}
+    assert {name: each["status"] for name, each in found.items()} == {
+        "first_token": "IMPROVED",
+        "between_tokens": "REGRESSED",
+        "per_token": "REGRESSED",
+        "output_rate": "REGRESSED",
+    }
+    assert found["output_rate"]["ratio"] == pytest.approx(1.03)
+    assert found["first_token"]["ratio"] == pytest.approx(0.9)
+
+
+def test_what_changed_is_named_by_case_and_metric(judge):
+    """In the table and beneath it."""
+    sides(tokens=1.03)
+    answer = judge("--format", "vllm", "--baseline", "a", "b")
+    assert answer.lines[1].startswith("Tiny-8B-serve-n200-c8: time between tokens  ")
+    assert any(
+        line.startswith("Tiny-8B-serve-n200-c8: time between tokens: REGRESSED: 3.0% slower ")
+        for line in answer.lines
+    )
+    assert answer.lines[-1] == "4 verdicts: 3 REGRESSED, 1 OK"
+
+
+def test_equal_builds_are_fine(judge):
+    """Exit status 0, and nothing is said besides."""
+    sides()
+    answer = judge("--format", "vllm", "--baseline", "a", "b")
+    assert (answer.status, answer.err) == (0, "")
+
+
+def test_figures_that_are_all_equal_are_judged(judge):
+    """A table with few digits makes them so."""
+    for side, time in (("a", "21.40"), ("b", "24.40")):
+        Path(side).mkdir()
+        text = (RECORDED / "rccl-tests.txt").read_text().replace("       3\n", "       0\n")
+        for n in range(5):
+            Path(side, f"{n}.txt").write_text(f"# {side}{n}\n{text.replace('21.40', time)}")
+    answer = judge("--format", "rccl-tests", "--baseline", "a", "b", "--json")
+    found = {each["case_id"]: each["status"] for each in answer.json["verdicts"]}
+    assert answer.status == 1
+    assert {case for case, status in found.items() if status != "OK"} == {
+        "all_reduce-x2-1024B-float-sum-out-of-place"
+    }
+
+
+def test_a_refused_file_is_named_and_the_others_are_judged(judge):
+    """Exit status 2: less was judged than was given."""
+    sides()
+    Path("b", "5.json").write_text("{}")
+    answer = judge("--format", "vllm", "--baseline", "a", "b")
+    assert answer.status == 2
+    assert answer.lines[-1] == "4 verdicts: 4 OK"
+    assert answer.err.startswith("b/5.json: it is no result of vLLM's benchmarks (")
+
+
+def test_one_file_a_side_is_too_few(judge):
+    """It says which file is alone."""
+    sides()
+    answer = judge("--format", "vllm", "--baseline", "a/0.json", "b/0.json", "--json")
+    assert answer.status == 2
+    assert {each["status"] for each in answer.json["verdicts"]} == {"NO_BASELINE"}
+    assert {each["reason"].partition(" cannot")[0] for each in answer.json["verdicts"]} == {
+        "one baseline process, in a/0.json,"
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("--format", "vlm", "b"), "--format: 'vlm' is none of vllm, sglang, pytest-benchmark"),
+        (("--format", "vllm", "b"), "--baseline: with --format name the files to hold against"),
+        (("--baseline", "a", "b"), "--baseline: it needs --format"),
+        (("a", "b"), "FILE: it is one without --format"),
+        (("--format", "vllm", "--baseline", "none", "b"), "cannot read none: No such file"),
+    ],
+)
+def test_what_is_missing_is_said(judge, words, error):
+    """In one line, with exit status 2."""
+    Path("b").write_text("{}")
+    answer = judge(*words)
+    assert (answer.status, answer.out) == (2, "")
+    assert f"bench-lib: error: {error}" in answer.err

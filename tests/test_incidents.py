@@ -1,0 +1,428 @@
+"""Incidents: failures with one cause are one thing, from its first night to its end."""
+
+import datetime as dt
+import json
+from dataclasses import replace
+
+import builders
+import nights
+import pytest
+from command import ran
+from documents import document_in
+from scripts import script
+
+from bench_lib.model import Acknowledged, Quarantine, SlowDown, Status
+from bench_lib.report import notify
+from bench_lib.report.markdown import as_markdown
+from bench_lib.report.night import gather
+from bench_lib.storage import baselines
+from bench_lib.storage.archive import Archive, compaction
+from bench_lib.storage.history import Writer
+from bench_lib.storage.incidents import incidents_of
+from bench_lib.verdict.incidents import (
+    AroundChange,
+    Failure,
+    RunSeen,
+    State,
+    incidents,
+)
+
+TILES = "GEMM: MT128x128 → MT64x64"
+UPGRADE = "torch 2.9.0 -> 2.10.0"
+
+
+def slower(case="gemm-a", by=0.08, kernels=(TILES,), key="mi300x", **fields):
+    """Return a case that is slower."""
+    return Failure(case, key, Status.REGRESSED, "latency", 1 + by, tuple(kernels), **fields)
+
+
+def run(day, failures=(), fine=(), environment="old", run_id=""):
+    """Return a run of a day of January, in which these cases failed and these were fine."""
+    places = [(case, "mi300x") if isinstance(case, str) else case for case in fine]
+    id_ = run_id or f"{day:08x}"
+    return RunSeen(id_, f"2026-01-{day:02d}T02:00:00Z", environment, list(failures), places)
+
+
+def told(runs, changes=(), acknowledged=None):
+    """Return the incidents of runs; ``changes`` are those from the old environment to the new."""
+    around = AroundChange(tuple(changes), ("c0c0c0c0", "c1c1c1c1"))
+
+    def between(before, after):
+        return around if (before, after) == ("old", "new") else AroundChange()
+
+    return incidents(runs, between, acknowledged)
+
+
+# ---- what is one thing --------------------------------------------------------------------
+
+
+def test_cases_that_fail_from_the_same_night_are_one_incident():
+    """Also where nobody knows their kernels."""
+    first = run(1, fine=["a", "b", "c"])
+    (one,) = told([first, run(2, [slower("a", kernels=()), slower("b", kernels=())], ["c"])])
+    assert [case.case_id for case in one.cases] == ["a", "b"]
+    assert (one.since[:10], one.last_ok, one.state) == ("2026-01-02", first.run_id, State.NEW)
+
+
+def test_a_change_in_the_environment_joins_kernels_of_all_kinds():
+    """One upgrade is one cause, whatever it does where."""
+    after = [slower("a"), slower("b", kernels=["pooling: p → q"])]
+    seen = [run(1, fine=["a", "b"]), run(2, after, environment="new")]
+    (one,) = told(seen, [UPGRADE])
+    assert one.changes == [UPGRADE]
+    assert one.cause.endswith(f"after {UPGRADE}")
+    assert len(told(seen)) == 2
+
+
+def test_the_same_changed_kernel_joins_a_case_weeks_later():
+    """A new case, or one that nobody had measured."""
+    days = [run(day, [slower("a")], ["b"]) for day in range(2, 20)]
+    late = run(20, [slower("a"), slower("b")])
+    (one,) = told([run(1, fine=["a", "b"]), *days, late])
+    assert {case.case_id for case in one.cases} == {"a", "b"}
+    other = run(20, [slower("a"), slower("b", kernels=["pooling: p → q"])])
+    assert len(told([run(1, fine=["a", "b"]), *days, other])) == 2
+
+
+def test_a_case_that_becomes_slower_once_more_has_a_second_cause():
+    """It is in both incidents, and leaves the one whose cases are fine again."""
+    pool = ["pooling: p → q"]
+    seen = [
+        run(1, fine=["a", "b"]),
+        *(run(day, [slower("a")], ["b"]) for day in (2, 3, 4)),
+        *(
+            run(day, [slower("a", 0.15, [TILES, *pool]), slower("b", 0.07, pool)])
+            for day in (5, 6, 7)
+        ),
+    ]
+    old, new = told(seen)
+    assert [[c.case_id for c in one.cases] for one in (old, new)] == [["a"], ["a", "b"]]
+    old, new = told([*seen, run(8, [slower("a")], ["b"])])
+    assert [case.case_id for case in old.cases] == ["a"]
+    assert new.state is State.ENDED
+
+
+def test_an_error_hides_what_made_a_case_slower():
+    """When it runs again it is in the same incident as before."""
+    broken = Failure("a", "mi300x", Status.ERROR, "run", fault="out of memory in build: # GiB")
+    seen = [run(1, fine=["a"]), run(2, [slower("a")]), run(3, [broken]), run(4, [slower("a")])]
+    slow, error = told(seen)
+    assert (slow.state, error.state) == (State.ONGOING, State.ENDED)
+    assert error.faults == ["out of memory in build: # GiB"]
+
+
+# ---- over the nights ----------------------------------------------------------------------
+
+
+def test_an_incident_keeps_its_id_while_cases_join_and_leave():
+    """Also when the case that began it is fine again."""
+    seen = [
+        run(1, fine=["a", "b", "c"]),
+        run(2, [slower("a"), slower("b")], ["c"]),
+        run(3, [slower("b"), slower("c")], ["a"]),
+        run(4, [slower("c")], ["a", "b"]),
+    ]
+    ids = [told(seen[:count])[-1].id for count in (2, 3, 4)]
+    assert len(set(ids)) == 1
+    (one,) = told(seen)
+    assert [case.case_id for case in one.over] == ["a", "b"]
+    assert one.nights == 3
+
+
+def test_an_incident_is_news_when_it_opens_and_when_it_ends_and_never_between():
+    """A night without a word on its cases changes nothing."""
+    seen = [run(1, fine=["a"]), run(2, [slower()]), run(3, [slower()]), run(4), run(5, [slower()])]
+    seen[0] = run(1, fine=["gemm-a"])
+    seen += [run(6, fine=["gemm-a"]), run(7, fine=["gemm-a"])]
+    news = [[one.is_news for one in told(seen[: n + 1])] for n in range(len(seen))]
+    assert news == [[], [True], [False], [False], [False], [True], [False]]
+    (one,) = told(seen)
+    assert (one.state, one.ended[:10]) == (State.ENDED, "2026-01-06")
+
+
+def test_what_fails_again_after_a_good_night_is_the_same_incident():
+    """After some weeks it is another one."""
+    seen = [run(1, fine=["gemm-a"]), run(2, [slower()]), run(3, fine=["gemm-a"])]
+    (back,) = told([*seen, run(4, [slower()])])
+    assert (back.state, back.is_news, back.since[:10]) == (State.NEW, True, "2026-01-02")
+    good = [run(day, fine=["gemm-a"]) for day in range(4, 25)]
+    assert [one.is_open for one in told([*seen, *good, run(25, [slower()])])] == [False, True]
+
+
+def test_a_case_that_is_measured_no_more_is_left_out_after_a_month():
+    """Or its incident would go on for ever."""
+    rest = [
+        replace(run(1), run_id=f"{n}", time=f"2026-0{2 + n // 28}-{1 + n % 28:02d}")
+        for n in range(33)
+    ]
+    (one,) = told([run(1, fine=["gemm-a"]), run(2, [slower()]), *rest])
+    assert one.state is State.ENDED
+
+
+def test_runs_in_any_order_make_the_same_incidents():
+    """A history that was pulled from another machine may come later."""
+    seen = [run(1, fine=["a", "b"]), run(2, [slower("a")]), run(3, [slower("a"), slower("b")])]
+    assert told(seen) == told(seen[::-1])
+
+
+def test_an_acknowledgement_by_the_id_of_any_case_holds():
+    """An older run that is pulled later may give the incident another id."""
+    seen = [run(2, [slower("a")]), run(3, [slower("a"), slower("b")])]
+    (before,) = told(seen)
+    earlier = run(1, [slower("a")])
+    known = {before.id: Acknowledged("known upstream", "2026-01-03T09:00:00Z", "somebody")}
+    (after,) = told([earlier, *seen])
+    assert after.id != before.id
+    (same,) = told(seen, acknowledged=known)
+    assert (same.state, same.acknowledged.reason) == (State.ACKNOWLEDGED, "known upstream")
+
+
+def test_an_incident_whose_cases_are_all_in_quarantine_is_acknowledged():
+    """The quarantine's reason says so."""
+    held = slower(held="waits for the vendor")
+    assert told([run(1, [held])])[0].state is State.ACKNOWLEDGED
+    assert told([run(1, [held, slower("b")])])[0].state is State.NEW
+
+
+def test_a_made_year_is_told_apart():
+    """Of a small one all but few failures are where they belong, and none is opened twice."""
+    year = script("benchmarks/incidents.py")
+    found = year.score(year.made(30, nights=60, incidents=6))
+    assert found.share >= 0.95
+    assert found.twice == []
+    assert found.merged == 0
+
+
+def test_the_score_of_a_made_year_sees_what_is_wrong(monkeypatch):
+    """It must be able to fail: here everything is one incident."""
+    year = script("benchmarks/incidents.py")
+    monkeypatch.setattr("bench_lib.verdict.incidents.IncidentHistory._evidence", lambda *_: 1.0)
+    assert year.score(year.made(30, nights=60, incidents=6)).share < 0.8
+
+
+# ---- in words -----------------------------------------------------------------------------
+
+
+def test_a_title_says_how_many_why_since_when_and_by_how_much():
+    """The commit stands for the cause where nothing else changed."""
+    seen = [run(1, fine=["a", "b"]), run(2, [slower("a"), slower("b", 0.05)], environment="new")]
+    (one,) = told(seen, [UPGRADE])
+    assert one.title == (
+        f"2 cases: GEMM MT128x128 → MT64x64 after {UPGRADE}, since 2026-01-02, up to 8.0% slower"
+    )
+    (one,) = told(seen)
+    assert "after commit c0c0c0c0 -> c1c1c1c1" in one.title
+
+
+# ---- of a history -------------------------------------------------------------------------
+
+CASES = [nights.make_case(name) for name in ("one", "two", "three")]
+
+
+def write(folder, ago, failing=(), blamed=(), minutes=0, **fields):
+    """Write a night in which some of three cases are REGRESSED, the others OK."""
+    records = []
+    for case in CASES:
+        entry = (nights.regressed if case.id in failing else nights.make_entry)(case=case)
+        records.append(replace(entry.record, blamed=list(blamed) if case.id in failing else []))
+    return builders.write_run(folder, records, now=nights.stamp(ago, minutes=minutes), **fields)
+
+
+@pytest.fixture
+def history(tmp_path):
+    """Write a good night, and two on which two of three cases are slower."""
+    folder = tmp_path / "history"
+    write(folder, 2)
+    for ago in (1, 0):
+        write(folder, ago, [CASES[0].id, CASES[1].id], [TILES], environment=nights.AFTER)
+    return folder
+
+
+def of(folder, **fields):
+    """Return the incidents of a history."""
+    with Archive(folder, now=nights.stamp(-1)) as archive:
+        return incidents_of(archive, folder.parent / "baselines", **fields)
+
+
+def test_a_history_tells_its_incidents(history):
+    """With kernels, the environment and the last good run."""
+    (one,) = of(history)
+    assert {case.case_id for case in one.cases} == {CASES[0].id, CASES[1].id}
+    assert one.kernels == ["GEMM MT128x128 → MT64x64"]
+    assert any(words.startswith("torch ") for words in one.changes)
+    assert one.state is State.ONGOING
+    assert [each.is_news for each in of(history, until=nights.stamp(1))] == [True]
+
+
+def test_compacted_months_tell_the_same(tmp_path):
+    """Parquet keeps every line."""
+    folder = tmp_path / "history"
+    write(folder, 42)
+    write(folder, 41, [CASES[0].id], [TILES])
+    before = of(folder)
+    written = dt.datetime.now(dt.timezone.utc) + dt.timedelta(days=40)
+    compaction.compact(folder, keep=0, now=written)
+    assert not list(folder.glob("*.jsonl"))
+    assert of(folder) == before != []
+
+
+def test_a_line_that_cannot_be_read_is_set_aside(history):
+    """The other nights tell what they know."""
+    torn = sorted(history.glob("*.jsonl"))[1]
+    lines = torn.read_bytes().splitlines(keepends=True)
+    bad = [
+        line.replace(b'"ratio":', b'"ratio":"x",') if b'"verdict"' in line else line
+        for line in lines
+    ]
+    torn.write_bytes(b"".join(bad))
+    (one,) = of(history)
+    assert one.since == nights.stamp(0)
+
+
+def test_a_slow_down_over_nights_is_an_incident(tmp_path):
+    """Since its first night, though a later one tells it."""
+    folder = tmp_path / "history"
+    for ago in range(5, -1, -1):
+        path = write(folder, ago, end=False)
+        if ago == 0:
+            with path.open("ab") as file:
+                found = SlowDown(
+                    nights.stamp(4),
+                    "0" * 8,
+                    [CASES[0].id, CASES[2].id],
+                    "precision fp16",
+                    1.006,
+                    (1.004, 1.008),
+                    5,
+                    builders.run_id(path),
+                )
+                writer = Writer(tmp_path / "other", "mi300x", run_id=builders.run_id(path))
+                writer.slow_down(found)
+                writer.close()
+                file.write(writer.path.read_bytes())
+    (one,) = of(folder)
+    assert (one.since, one.state, len(one.cases)) == (nights.stamp(4), State.NEW, 2)
+
+
+def test_a_quarantine_holds_an_incident(tmp_path):
+    """Up to its last day."""
+    folder = tmp_path / "history"
+    entry = nights.regressed(case=CASES[0])
+    held = Quarantine("waits", nights.stamp()[:10], nights.stamp(3))
+    for ago in (1, 0, -1):
+        record = replace(entry.record, quarantine=held)
+        builders.write_run(folder, [record], now=nights.stamp(ago))
+        (one,) = of(folder) if ago < 1 else [None]
+        assert ago == 1 or (one.state is State.ACKNOWLEDGED) == (ago == 0)
+
+
+# ---- in reports ---------------------------------------------------------------------------
+
+
+def night_of(history):
+    """Return the newest night of a history."""
+    with Archive(history, now=nights.stamp(-1)) as archive:
+        return gather(archive, history.parent / "baselines"), notify.before_of(
+            archive, gather(archive, history.parent / "baselines")
+        )
+
+
+def test_a_night_has_the_incidents_of_its_failures(history):
+    """By its place each failing case finds its own."""
+    night, _ = night_of(history)
+    (one,) = night.incidents
+    assert [night.incidents_of(entry.place) for entry in night.failed] == [[one], [one]]
+    assert night.incidents_of((CASES[2].id, "mi300x")) == []
+    assert one.id in as_markdown(night)
+
+
+def test_a_message_comes_when_an_incident_opens_or_ends_alone(tmp_path):
+    """Not when a case joins or leaves it."""
+    folder = tmp_path / "history"
+    posted = []
+    for ago, failing in ((4, 0), (3, 1), (2, 2), (1, 1), (0, 0)):
+        write(folder, ago, [case.id for case in CASES[:failing]], [TILES])
+        posted.append(bool(notify.news_of(*night_of(folder))))
+    assert posted == [False, True, False, False, True]
+    (told,) = notify.plain(*_with_news(folder))["incidents"]
+    assert (told["state"], told["news"]) == ("ended", True)
+
+
+def _with_news(folder):
+    night, before = night_of(folder)
+    return night, notify.news_of(night, before)
+
+
+# ---- the command line ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def cli(tmp_path, history, monkeypatch, capsys):
+    """Run the program in the folder of a history; returns its exit status and what it printed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("bench_lib.storage.history.utc_now", lambda: nights.stamp(minutes=360))
+
+    def run_it(*words):
+        return ran(["incident", *words], monkeypatch, capsys)
+
+    return run_it
+
+
+def test_an_incident_is_listed_shown_and_acknowledged(cli, history, tmp_path):
+    """The baseline file says who knows of it, and reports do."""
+    status, out, err = cli("list", "--json")
+    (one,) = document_in(out)["incidents"]
+    assert (status, err, one["state"]) == (0, "", "ongoing")
+    status, out, err = cli("ack", one["incident"][:5], "--reason", "upstream knows", "--json")
+    done = document_in(out)
+    assert (status, err, done["path"]) == (0, "", "baselines/mi300x.json")
+    kept = json.loads((tmp_path / "baselines/mi300x.json").read_text())
+    assert kept["acknowledged"][one["incident"]]["reason"] == "upstream knows"
+    status, out, _ = cli("show", one["incident"], "--json")
+    shown = document_in(out)
+    assert (shown["state"], shown["acknowledged"]["reason"]) == ("acknowledged", "upstream knows")
+    assert [case["status"] for case in shown["cases"]] == ["REGRESSED"] * 2
+    night, before = night_of(history)
+    assert night.incidents[0].line.endswith("upstream knows")
+    assert not notify.news_of(night, before)
+
+
+def test_an_incident_is_shown_in_some_lines(cli):
+    """What it is, what changed, its cases, and what to do."""
+    (one,) = document_in(cli("list", "--json")[1])["incidents"]
+    status, out, _ = cli("show", one["incident"])
+    assert status == 0
+    assert out.startswith(f"incident {one['incident']}, ongoing: 2 cases: GEMM MT128x128 → MT64x64")
+    assert f"next: bench-lib incident ack {one['incident']} --reason WHY" in out
+
+
+def test_what_ended_or_is_unknown_cannot_be_acknowledged(cli, history):
+    """Status 2, and what there is."""
+    write(history, 0, minutes=30)
+    (one,) = document_in(cli("list", "--ended", "--json")[1])["incidents"]
+    status, _, err = cli("ack", one["incident"], "--reason", "late")
+    assert (status, "ended" in err) == (2, True)
+    assert cli("list")[1] == "no incident goes on\n"
+    assert cli("ack", "ffff", "--reason", "x")[0] == 2
+
+
+def test_an_acknowledgement_needs_a_reason_and_survives_others(tmp_path):
+    """As all of a baseline file does."""
+    folder = tmp_path / "baselines"
+    known = Acknowledged("known", "2026-01-02T00:00:00Z", "somebody")
+    baselines.acknowledge(baselines.load(folder, "mi300x"), "0a0a0a0a", known)
+    baselines.acknowledge(baselines.load(folder, "mi300x"), "0b0b0b0b", known)
+    builders.accept(folder, builders.make_hardware(), CASES[0].id)
+    kept = baselines.load(folder, builders.make_hardware().key).acknowledged
+    assert set(kept) == {"0a0a0a0a", "0b0b0b0b"}
+    with pytest.raises(baselines.BaselineError, match="reason is empty"):
+        baselines.acknowledge(
+            baselines.load(folder, "mi300x"), "0c0c0c0c", replace(known, reason=" ")
+        )
+
+
+def test_a_baseline_file_that_cannot_be_read_acknowledges_nothing(history):
+    """Incidents are told all the same."""
+    (history.parent / "baselines").mkdir()
+    (history.parent / "baselines/mi300x.json").write_text("<<<<<<<")
+    assert [one.state for one in of(history)] == [State.ONGOING]
