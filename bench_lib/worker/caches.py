@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
 import os
-import re
-import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import torch
-
-from bench_lib.model import UserError
-
-INDUCTOR = "TORCHINDUCTOR_CACHE_DIR"
 FOLDERS = {
-    INDUCTOR: "inductor",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
     "TRITON_CACHE_DIR": "triton",
     "MIOPEN_USER_DB_PATH": "miopen",
     "MIOPEN_CUSTOM_CACHE_DIR": "miopen-kernels",
@@ -31,32 +23,6 @@ The driver's own cache is not among them: it is opened with the device."""
 TUNING = {"MIOPEN_FIND_ENFORCE": "3", "MIOPEN_FIND_MODE": "1"}
 """Search for every convolution that is not in the database yet, among all solvers
 (MIOpen's documentation, "Find and immediate mode")."""
-
-
-def make_inductor_folder() -> None:
-    """Make the folder where torch.compile keeps code before another user can.
-
-    Raises UserError where somebody else has made it, or may write to it.
-    """
-    if os.environ.get(INDUCTOR):
-        return
-    try:
-        user = re.sub(r'[\\/:*?"<>|]', "_", getpass.getuser())
-    except (KeyError, OSError):  # a container's user without a name
-        user = f"uid_{os.getuid()}"
-    folder = Path(tempfile.gettempdir(), f"torchinductor_{user}")
-    with contextlib.suppress(OSError):  # who writes there will say why it cannot be
-        folder.mkdir(mode=0o700)
-    try:
-        found = folder.lstat()
-    except OSError:
-        return
-    is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-    if not is_ours or found.st_mode & stat.S_IWOTH:
-        raise UserError(
-            f"torch.compile would run code from {folder}, where another user may put it; remove "
-            f"it, or name a folder of your own with {INDUCTOR}"
-        )
 
 
 @contextlib.contextmanager
@@ -77,6 +43,8 @@ def searching() -> contextlib.AbstractContextManager[None]:
 
 def save(path: Path) -> bool:
     """Write what the compiler has made in this process, as torch carries it; False if nothing."""
+    import torch
+
     found = torch.compiler.save_cache_artifacts()
     if found is not None:
         path.write_bytes(found[0])
@@ -85,6 +53,8 @@ def save(path: Path) -> bool:
 
 def load(path: Path) -> None:
     """Have the compiler find what ``save`` wrote; raises ValueError if torch cannot read it."""
+    import torch
+
     if torch.compiler.load_cache_artifacts(path.read_bytes()) is None:
         raise ValueError(f"torch cannot read the artefacts that it saved in {path}")
 
