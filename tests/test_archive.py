@@ -267,8 +267,8 @@ def test_nights_without_a_value_are_no_points(tmp_path, opened):
         write_run(tmp_path, [failed], now=night(day))
     with opened() as found:
         assert found.series(CASE_ID, "mi300x") == []
-        assert [run.counts for run in found.runs()] == [{"ERROR": 1}] * 4
-        assert found.problems == []
+        assert [run.counts for run in found.runs()] == [*[{"ERROR": 1}] * 3, {}]
+        assert any("times are not all above zero" in problem for problem in found.problems)
 
 
 def test_a_run_that_is_not_judged_has_values_without_a_verdict(tmp_path, opened):
@@ -521,7 +521,21 @@ def test_times_that_are_no_numbers_make_no_value(tmp_path, opened, times):
         assert f"{path.name}: line 2 cannot be read" in found.problems[0]
 
 
-@pytest.mark.parametrize("number", [2**31, 2**62, 2**63, 2**70, -(2**70), 2**130])
+@pytest.mark.parametrize("number", [2**70, -(2**70), 2**130])
+def test_a_count_that_nothing_has_is_set_aside(tmp_path, opened, number):
+    """With its measurement; other runs are as they were."""
+    path = write_run(tmp_path, [record()], now=night(1))
+    rewrite(path, exit_status=number, peak_memory_bytes=number, items_per_step=abs(number))
+    write_run(tmp_path, [record()], now=night(2))
+    with opened() as found:
+        odd, usual = found.runs()
+        assert (odd.exit_status, usual.exit_status) == (None, 0)
+        (point,) = found.series(CASE_ID, "mi300x")
+        assert point.run_id == usual.run_id
+        assert any("is above 9e+18" in problem for problem in found.problems)
+
+
+@pytest.mark.parametrize("number", [2**31, 2**62, 2**63])
 def test_numbers_too_large_for_a_table_cost_nothing_else(tmp_path, opened, number):
     """The run counts without them; other runs are as they were."""
     path = write_run(tmp_path, [record()], now=night(1))
@@ -544,7 +558,7 @@ def test_figures_beyond_every_clock_make_no_value(tmp_path, opened, items):
     path = write_run(tmp_path, [record()], now=night(1))
     rewrite(path, times=[1.5e308, 1.7e308, 1.6e308], items_per_step=items)
     with opened() as found:
-        assert [run.cases for run in found.runs()] == [1]
+        assert [run.cases for run in found.runs()] == [int(items == 1)]
         assert found.series(CASE_ID, "mi300x") == []
 
 
@@ -816,8 +830,10 @@ def test_a_query_that_cannot_be_read_or_fails_says_where(tmp_path):
             found.query("SELEC 1")
         with pytest.raises(HistoryError, match=r"the query cannot be read: .*surrogates"):
             found.query("SELECT '\udcff'")
-        with pytest.raises(HistoryError, match=r"the query failed: .*nothing"):
+        with pytest.raises(HistoryError, match="unknown table 'nothing'; there is points, runs"):
             found.query("SELECT * FROM nothing")
+        with pytest.raises(HistoryError, match=r"the query failed: .*nothing"):
+            found.query("SELECT nothing(1)")
 
 
 def test_a_query_does_not_see_variables_of_python(tmp_path):

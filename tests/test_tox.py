@@ -73,9 +73,13 @@ def test_the_python_that_runs_tox_comes_before_those_on_path(machine: Machine) -
 def test_the_python_that_runs_a_process_is_told_as_it_was_called() -> None:
     """A link of a virtual environment, not what it leads to; nothing of another program."""
     for program, told in ((sys.executable, sys.executable), ("cat", None)):
-        words = [program, "-c", "input()"] if told else [program]
-        with subprocess.Popen(words, stdin=subprocess.PIPE) as process:
+        words = [program, "-c", "print(input(), flush=True); input()"] if told else [program]
+        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
             assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(b"begun\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == b"begun\n"
             try:
                 assert WITH_TORCH["started_by"](process.pid) == told
             finally:

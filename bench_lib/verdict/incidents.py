@@ -251,6 +251,8 @@ SAME_SIGN = 4.0
 """A changed kernel, a fault or a slow-down over nights is the same."""
 SAME_KIND = 1.0
 """It is of the same kind: another kernel of a GEMM, another message of an exception."""
+FAULT_BESIDE = -3.0
+"""One ended in an error, and the other was measured: only the same change makes them one."""
 OTHER_SIGN = -5.0
 """Both are known, and not even of one kind."""
 SAME_CHANGE = 4.0
@@ -311,6 +313,10 @@ class _Growing:
     @property
     def keys(self) -> set[str]:
         return {key for _case, key in self.spells}
+
+    @property
+    def is_fault(self) -> bool:
+        return any(spell.last.fault for spell in self.spells.values())
 
     def failing(self) -> list[_Spell]:
         return [spell for spell in self.spells.values() if spell.until is None]
@@ -592,7 +598,7 @@ class IncidentHistory:
         if signs & incident.signs.keys():
             return SAME_SIGN
         if not kinds or not incident.kinds:
-            return 0.0
+            return 0.0 if bool(onset.failure.fault) == incident.is_fault else FAULT_BESIDE
         return SAME_KIND if kinds & incident.kinds.keys() else OTHER_SIGN
 
     def _by_change(self, onset: _Onset, incident: _Growing) -> float:
