@@ -106,9 +106,10 @@ def wrong(scene: Scene, kind: Kind, files: set[Path]) -> Iterator[str]:
         spoilt += len(bad)
         if run.exit_status == 0 and bad:
             yield f"{path.name} says 0, and {bad[0].case.id} is ERROR"
-        # What pytest calls 2 is 130 of any program.
-        if run.exit_status is not None and not {run.exit_status % 128, run.exit_status} & ended:
-            yield f"{path.name} says {run.exit_status}"
+        said = run.exit_status
+        # What pytest calls 2 is 130 of any program, and -2 of one that the signal itself ended.
+        if said is not None and not {said % 128, said, 128 - said} & ended:
+            yield f"{path.name} says {said}"
     if spoilt > kind.spoils:
         yield f"{spoilt} cases are ERROR"
     # Ctrl-C before pytest is there is Python's own affair.
@@ -239,6 +240,8 @@ def main() -> int:
     random.Random(options.seed).shuffle(kinds)
     until_s = time.monotonic() + 60 * options.minutes
     outcomes: list[Outcome] = []
+    if options.keep:
+        options.keep.mkdir(parents=True, exist_ok=True)
     numbers = range(options.first, options.first + options.faults)
     with protections(options.protected):
         for at in range(0, len(numbers), A_FOLDER):
