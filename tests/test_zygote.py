@@ -281,3 +281,25 @@ def test_workers_that_are_killed_while_they_start_are_started_again(tmp_path, pr
     (tmp_path / once).touch()
     assert processes.open(0).device == GPU
     assert not (tmp_path / once).exists()
+
+
+def test_ctrl_c_while_the_program_is_started_leaves_nothing_open(tmp_path, monkeypatch):
+    """The port on which workers would have called back, and the folder of their output."""
+    opened = []
+    create = module.socket.create_server
+
+    def noted(*where):
+        opened.append(create(*where))
+        return opened[-1]
+
+    def interrupted(*_words, **_about):
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr(module.socket, "create_server", noted)
+    monkeypatch.setattr(module.subprocess, "Popen", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Zygote()
+    assert [each.fileno() for each in opened] == [-1]
+    assert list(tmp_path.iterdir()) == []

@@ -267,7 +267,7 @@ class Zygote:
         self._accepted: list[Connection] = []
         try:
             self._process = self._started(python, environment or {}, command_prefix, folder)
-        except LaunchError:
+        except BaseException:  # Ctrl-C, too
             self._listener.close()
             self._directory.cleanup()
             raise
