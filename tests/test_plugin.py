@@ -1563,8 +1563,13 @@ def _table(lines):
     return lines[start : start + 2]
 
 
-def test_a_reason_stands_once(suite, pytester):
-    """In pytest's section of failures, and where there is none, below the table."""
+@pytest.mark.parametrize("ci", ["", "true"])
+def test_a_reason_stands_once(suite, pytester, monkeypatch, ci):
+    """In pytest's section of failures, and where there is none, below the table.
+
+    On CI pytest has whole messages in its summary.
+    """
+    monkeypatch.setenv("CI", ci)
     run = suite("{'alpha': [[0.0105] * 20], 'beta': [Fault('died', 'SIGABRT', 'measure', 'HSA')]}")
     accept(pytester, "alpha", TEN_MS)
     for arguments, lead in (((), "REGRESSED alpha: latency"), (("--tb=no",), "alpha: REGRESSED")):

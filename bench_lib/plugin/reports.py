@@ -15,7 +15,7 @@ from _pytest._io import TerminalWriter
 
 from bench_lib import formats
 from bench_lib.engine.outcome import Outcome
-from bench_lib.model import Case, Fault, Quarantine, Record
+from bench_lib.model import Case, Fault, Quarantine, Record, Status
 from bench_lib.plugin.properties import Property
 from bench_lib.report import console
 from bench_lib.verdict import judge
@@ -113,6 +113,16 @@ def unmeasured(waiting: Held, words: str) -> pytest.TestReport:
     final.outcome = "failed"
     final.longrepr = VerdictRepr(words, words.splitlines()[0], final.location)
     return final
+
+
+def shorten(report: pytest.TestReport, fault: Fault) -> None:
+    """Have a report of a call without measurement name its fault in one line of the summary.
+
+    On CI pytest would repeat there all that its section of failures says.
+    """
+    summary = f"{fault.kind} in {fault.phase}"
+    report.longrepr = VerdictRepr(report.longreprtext, summary, report.location)
+    report.perf_status = Status.ERROR.value  # type: ignore[attr-defined]  # reports take what plugins add
 
 
 def skipped(waiting: Held, reason: str, *, xfail: bool = False) -> pytest.TestReport:

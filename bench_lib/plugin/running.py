@@ -16,7 +16,7 @@ from bench_lib.engine.devicelock import DeviceBusyError
 from bench_lib.engine.outcome import Outcome
 from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.signals import ended_by
-from bench_lib.model import Case, MachineWarning
+from bench_lib.model import Case, Fault, MachineWarning
 from bench_lib.plugin import allure, benchmarks, devices, measures, summary, timeouts
 from bench_lib.plugin.conclusion import conclude
 from bench_lib.plugin.devices import ASSIGNMENT
@@ -28,6 +28,7 @@ from bench_lib.plugin.reports import (
     attach,
     detach,
     fault_in_words,
+    shorten,
     waits,
     xfail_reason,
 )
@@ -219,6 +220,7 @@ class _Recorder:
 
     def __init__(self, session: PerfSession) -> None:
         self._session = session
+        self._faults: dict[str, Fault] = {}
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -227,8 +229,14 @@ class _Recorder:
             report.user_properties += self._session.unjudged.pop(report.nodeid, [])
         if report.when not in ("setup", "call", "teardown"):  # a worker of xdist crashed in it
             self._session.progress.finish(report.nodeid)
-        if self._session.is_worker or (test := detach(self._session.config, report)) is None:
+        if self._session.is_worker:
             return
+        if (test := detach(self._session.config, report)) is None:
+            if report.failed and report.when == "call" and report.nodeid in self._faults:
+                shorten(report, self._faults[report.nodeid])
+            return
+        for fault in (each.fault for each in test.outcomes if each.fault):
+            self._faults[report.nodeid] = fault
         try:
             self._session.note(report.nodeid, test)
         except (HistoryError, BaselineError) as error:
