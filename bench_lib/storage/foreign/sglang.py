@@ -45,7 +45,7 @@ class SglangServed(Serving, kw_only=True):
         return self.measured(case + self.load, failed=lost, of=len(self.errors))
 
 
-class OneBatch(documents.ForeignDocument):
+class OneBatch(msgspec.Struct):
     """What ``sglang.bench_one_batch`` writes: a batch without a server, in seconds."""
 
     telltale: ClassVar[str] = "prefill_latency"
@@ -69,7 +69,7 @@ class OneBatch(documents.ForeignDocument):
         yield Reported(case, self.total_latency, LEADING)
 
 
-class OneBatchServed(documents.ForeignDocument):
+class OneBatchServed(msgspec.Struct):
     """What ``sglang.bench_one_batch_server`` writes: a batch sent to a server, in seconds."""
 
     telltale: ClassVar[str] = "latency"
