@@ -23,6 +23,7 @@ from bench_lib.cli.output import (
     print_json,
     say,
 )
+from bench_lib.cli.sides import read
 from bench_lib.model import UserError
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ def bisect(
     """
     share = share_of(error, "--error", most=MOST_ERROR)
     from bench_lib import backends
+    from bench_lib.engine import settings
     from bench_lib.storage.history import latest
 
     device = backends.detect()[0]
@@ -117,14 +119,14 @@ def bisect(
         asked.id,
         good,
         bad,
-        build=_words(build, "--build"),
+        build=read(settings.prefix, build, "--build"),
         package=package,
         wheels=wheels,
-        options=_words(pip, "--pip"),
+        options=read(settings.prefix, pip, "--pip"),
         images=tuple(image or ()),
-        prefix=_words(prefix, "--prefix"),
+        prefix=read(settings.prefix, prefix, "--prefix"),
         python=python,
-        environment=dict(_variable(each) for each in env or []),
+        environment=dict(read(settings.variable, each, "--env") for each in env or []),
     )
     with _candidates(ends, keep=keep) as (candidates, line), leaving_when_told():
         hunt, expected = _prepared(
@@ -163,24 +165,6 @@ def _case(case_id: str, matrix: Path, runs: Sequence[Run]) -> Case:
     near = difflib.get_close_matches(case_id, known, n=3, cutoff=0.3)
     some = f"; there is {', '.join(near)}" if near else "; name --matrix FILE or --history DIR"
     raise UserError(f"no case {case_id!r} in {matrix} or the history{some}")
-
-
-def _words(text: str, option: str) -> tuple[str, ...]:
-    from bench_lib.engine import settings
-
-    try:
-        return settings.prefix(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from error
-
-
-def _variable(text: str) -> tuple[str, str]:
-    from bench_lib.engine import settings
-
-    try:
-        return settings.variable(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--env") from error
 
 
 def _ends(runs: Sequence[Run], case_id: str, good: str, bad: str | None, **how: object) -> Ends:

@@ -26,8 +26,16 @@ from bench_lib.cli.output import (
     say,
     writing,
 )
-from bench_lib.cli.sides import cases_of_tier, cells, chosen, read
-from bench_lib.model import TIERS, UserError
+from bench_lib.cli.sides import (
+    Expression,
+    Pairs,
+    TierName,
+    cases_of_tier,
+    cells,
+    chosen,
+    read,
+)
+from bench_lib.model import UserError
 
 if TYPE_CHECKING:
     from bench_lib.engine.pairing import PairRow
@@ -65,16 +73,10 @@ def upgrade(
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="Environment variable of both; may be repeated."),
     ] = None,
-    expression: Annotated[
-        str, typer.Option("-k", metavar="EXPR", help="Only cases whose ids match, as in pytest.")
-    ] = "",
+    expression: Expression = "",
     matrix: Matrix = DEFAULT_MATRIX,
-    tier: Annotated[
-        str | None, typer.Option(help="Tier of the matrix (default: gate on a GPU, else smoke).")
-    ] = None,
-    pairs: Annotated[
-        int, typer.Option(min=2, help="Pairs of fresh contexts that every case is measured in.")
-    ] = PAIRS,
+    tier: TierName = None,
+    pairs: Pairs = PAIRS,
     culprits: Annotated[
         bool,
         typer.Option(
@@ -95,8 +97,6 @@ def upgrade(
     each guilty package.  Accepts nothing.  Exit status 1 where a case regressed or has no
     measurement, 2 where most could not be judged.
     """
-    if tier is not None and tier not in TIERS:
-        raise typer.BadParameter(f"{tier!r} is none of {', '.join(TIERS)}", param_hint="--tier")
     sides = _sides(old, new, prefix, python, env or [])
 
     from bench_lib import backends
