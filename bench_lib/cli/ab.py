@@ -23,7 +23,7 @@ from bench_lib.cli.output import (
 )
 from bench_lib.cli.sides import (
     Expression,
-    Pairs,
+    LeastPairs,
     TierName,
     cases_of_tier,
     cells,
@@ -70,7 +70,7 @@ def ab(
     expression: Expression = "",
     matrix: Matrix = DEFAULT_MATRIX,
     tier: TierName = None,
-    pairs: Pairs = PAIRS,
+    pairs: LeastPairs = PAIRS,
     most_pairs: Annotated[
         int | None,
         typer.Option(help=f"Most pairs of a case that looks different (default: {MOST_PAIRS})."),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 LAST_OK = "last-ok"
 MOST_RUNS = 120
 """Runs that are looked through for the case's noise and its nights."""
-MOST_ERROR = 0.2
+ERROR, MOST_ERROR = "3%", 0.2
 SHOWN = 5
 """Kernels that are printed, those that changed most."""
 
@@ -84,7 +84,7 @@ def bisect(
     ] = None,
     error: Annotated[
         str, typer.Option(metavar="SHARE", help="Chance, at most, of a wrong answer.")
-    ] = "3%",
+    ] = ERROR,
     most_pairs: Annotated[
         int | None,
         typer.Option(min=2, help="Most pairs (default: 4 times the expected)."),
@@ -134,6 +134,7 @@ def bisect(
             device,
             line,
             candidates=candidates,
+            how=_how(ends),
             runs=runs,
             error=share,
             history=history,
@@ -141,7 +142,7 @@ def bisect(
         )
         ending, kernels = _searched(hunt, expected.slow_down, most_pairs)
         again = f"bench-lib bisect {shlex.quote(asked.id)}"
-        options = _options(ends, matrix, history)
+        options = _options(ends, error, matrix, history)
         status = _tell(hunt, expected, ending, kernels, again=again, options=options, json=json)
     raise typer.Exit(status)
 
@@ -233,6 +234,7 @@ def _prepared(
     line: Sequence[Candidate],
     *,
     candidates: Candidates,
+    how: Sequence[str],
     runs: Sequence[Run],
     error: float,
     history: Path,
@@ -248,7 +250,7 @@ def _prepared(
     last, tolerance = len(line) - 1, case.limits.tolerance
     ratio, noise = study.last_ratio(runs, case.id), study.pair_noise(runs, case.id)
     names = [each.name for each in line]
-    points = Points(history, [case.id, device.key, str(error), *names], fresh=fresh)
+    points = Points(history, [case.id, device.key, str(error), *names, *how], fresh=fresh)
     hunt = study.Bisecting(
         case,
         device,
@@ -437,10 +439,19 @@ def _command(again: str, good: Candidate, bad: Candidate, options: str) -> str:
     return f"{again} --good {ends[0]} --bad {ends[1]}{options}"
 
 
-def _options(ends: Ends, matrix: Path, history: Path) -> str:
-    """Return the options that name the kind of the candidates, as a shell reads them."""
-    words: list[str] = []
-    for option, value in (
+def _options(ends: Ends, error: str, matrix: Path, history: Path) -> str:
+    """Return the options of the same search between other ends, as a shell reads them."""
+    others = (("--error", error), ("--matrix", matrix), ("--history", history))
+    usual = (ERROR, DEFAULT_MATRIX, DEFAULT_HISTORY)
+    words = _how(ends)
+    for (option, value), default in zip(others, usual, strict=True):
+        words += [] if value == default else [option, str(value)]
+    return f" {shlex.join(words)}" if words else ""
+
+
+def _how(ends: Ends) -> list[str]:
+    """Return the options that say how candidates are made: others may make other speeds."""
+    options: Iterable[tuple[str, object]] = (
         ("--build", shlex.join(ends.build)),
         ("--wheels", ends.wheels),
         ("--pip", shlex.join(ends.options)),
@@ -448,9 +459,5 @@ def _options(ends: Ends, matrix: Path, history: Path) -> str:
         ("--prefix", shlex.join(ends.prefix)),
         ("--python", ends.python),
         *(("--env", f"{name}={text}") for name, text in ends.environment.items()),
-        ("--matrix", matrix if matrix != DEFAULT_MATRIX else None),
-        ("--history", history if history != DEFAULT_HISTORY else None),
-    ):
-        if value:
-            words += [option, str(value)]
-    return f" {shlex.join(words)}" if words else ""
+    )
+    return [word for option, value in options if value for word in (option, str(value))]

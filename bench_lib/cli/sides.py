@@ -32,7 +32,7 @@ TierName = Annotated[
         callback=_known_tier, help="Tier of the matrix (default: gate on a GPU, else smoke)."
     ),
 ]
-Pairs = Annotated[
+LeastPairs = Annotated[
     int, typer.Option(min=2, help="Pairs of fresh contexts that every case is measured in.")
 ]
 

@@ -28,7 +28,7 @@ from bench_lib.cli.output import (
 )
 from bench_lib.cli.sides import (
     Expression,
-    Pairs,
+    LeastPairs,
     TierName,
     cases_of_tier,
     cells,
@@ -76,7 +76,7 @@ def upgrade(
     expression: Expression = "",
     matrix: Matrix = DEFAULT_MATRIX,
     tier: TierName = None,
-    pairs: Pairs = PAIRS,
+    pairs: LeastPairs = PAIRS,
     culprits: Annotated[
         bool,
         typer.Option(
