@@ -80,7 +80,7 @@ def ab(
 ) -> None:
     """Measure two environments in turns on one device, and say whether B is slower than A.
 
-    Without options both are this one, which shows how far equal things differ here.  Exit
+    Without options both are this environment, which shows how far equal sides differ here.  Exit
     status 1 where a case regressed or has no measurement.
     """
     sides = {

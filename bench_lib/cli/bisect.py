@@ -49,15 +49,17 @@ def bisect(
         str,
         typer.Option(
             metavar="A",
-            help=f"The good end: a commit, a version, an image; or {LAST_OK}, of the history.",
+            help=f"The good end: a commit, a version or an image; {LAST_OK} asks the history.",
         ),
     ],
     bad: Annotated[
         str | None,
-        typer.Option(metavar="B", help=f"The bad end (with {LAST_OK}: the first failing night)."),
+        typer.Option(
+            metavar="B", help=f"The bad end (default with {LAST_OK}: the first failing night)."
+        ),
     ] = None,
     build: Annotated[
-        str, typer.Option(metavar="COMMAND", help="Builds a commit, in its worktree.")
+        str, typer.Option(metavar="COMMAND", help="Command that builds a commit, in its worktree.")
     ] = "",
     package: Annotated[
         str | None, typer.Option(metavar="NAME", help="Package whose versions the ends are.")
@@ -70,7 +72,7 @@ def bisect(
     ] = "",
     image: Annotated[
         list[str] | None,
-        typer.Option(metavar="IMAGE", help="An image between the ends, in their order; repeat."),
+        typer.Option(metavar="IMAGE", help="An image between the ends; repeat it in their order."),
     ] = None,
     prefix: Annotated[
         str, typer.Option(metavar="WORDS", help="Words that run an image: 'docker run --rm'.")
@@ -83,11 +85,11 @@ def bisect(
         typer.Option(metavar="KEY=VALUE", help="Environment variable of all; may be repeated."),
     ] = None,
     error: Annotated[
-        str, typer.Option(metavar="SHARE", help="Chance, at most, of a wrong answer.")
+        str, typer.Option(metavar="SHARE", help="Largest chance of a wrong answer.")
     ] = ERROR,
     most_pairs: Annotated[
         int | None,
-        typer.Option(min=2, help="Most pairs (default: 4 times the expected)."),
+        typer.Option(min=2, help="Largest number of pairs (default: 4 times the expected)."),
     ] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Forget what an earlier call of this measured.")
@@ -102,9 +104,9 @@ def bisect(
 ) -> None:
     """Find the commit, the version or the image that made a case slower.
 
-    Each candidate is measured in turns with the good end.  Says first how long that takes; an
-    interrupted search goes on with the same command.  Exit status 1 where the bad end is not
-    slower, 2 where the pairs did not suffice.
+    Each candidate is measured in turns with the good end.  The first lines say how long that
+    takes.  The same command continues an interrupted search.  Exit status 1 where the bad end is
+    not slower, 2 where the pairs did not suffice.
     """
     share = share_of(error, "--error", most=MOST_ERROR)
     from bench_lib import backends

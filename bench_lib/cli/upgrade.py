@@ -58,12 +58,12 @@ def upgrade(
     old: Annotated[
         str, typer.Argument(help="Interpreter that runs today, a list of wheels, or an image.")
     ],
-    new: Annotated[str, typer.Argument(help="The one to come, in the same form.")],
+    new: Annotated[str, typer.Argument(help="The new one, in the same form.")],
     prefix: Annotated[
         str,
         typer.Option(
             metavar="WORDS",
-            help="OLD and NEW are images, and this runs one: 'docker run --rm {image}'.",
+            help="Words that run an image, for OLD and NEW: 'docker run --rm {image}'.",
         ),
     ] = "",
     python: Annotated[
@@ -81,11 +81,12 @@ def upgrade(
         bool,
         typer.Option(
             "--culprits/--no-culprits",
-            help="Exchange packages in OLD until those are named that make a case slower.",
+            help="Find the packages that make a case slower, by exchanging them in OLD.",
         ),
     ] = True,
     output: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder for what is written: changes and issues.")
+        Path,
+        typer.Option(metavar="DIR", help="Folder for the change of the baselines and the issues."),
     ] = FOLDER,
     history: HistoryDir = DEFAULT_HISTORY,
     baselines: BaselinesDir = DEFAULT_BASELINES,
