@@ -287,6 +287,8 @@ def _written(issues: Mapping[tuple[str, ...], UpstreamIssue], output: Path) -> l
     written = []
     for packages, issue in issues.items():
         path = output / f"issue-{'-'.join(packages[:3])}.md"
+        if path in written:  # of more packages, which differ in others than the first
+            path = path.with_stem(f"{path.stem}-{len(written) + 1}")
         with writing(path):
             path.write_text(as_issue(issue), encoding="utf-8")
         written.append(path)
