@@ -284,7 +284,7 @@ def _written(issues: Mapping[tuple[str, ...], UpstreamIssue], output: Path) -> l
     """Write each issue to a file of its own."""
     from bench_lib.report.upstream import as_issue
 
-    written = []
+    written: list[Path] = []
     for packages, issue in issues.items():
         path = output / f"issue-{'-'.join(packages[:3])}.md"
         if path in written:  # of more packages, which differ in others than the first
