@@ -284,6 +284,16 @@ def test_kernels_that_cannot_be_looked_into_are_no_reason_to_fail(bed):
 # ---- what the history tells ---------------------------------------------------------------
 
 
+def test_a_candidate_that_is_not_built_again_for_its_kernels_is_no_reason_to_fail(bed):
+    """An earlier call measured it, and the answer stands."""
+    bed.bisecting().run(0.03)
+    bed.made.unbuildable = {11}
+    hunt = bed.bisecting()
+    assert hunt.run(0.03) is BisectEnding.FOUND
+    assert hunt.search.found is not None
+    assert "c11 does not build" in str(hunt.kernels(hunt.search.found))
+
+
 def run_of(status: Status, times: Sequence[float] = (0.01,), **fields: Any) -> Run:
     """Return a run of one case, whose environment has these fields."""
     environment = make_environment(**fields)

@@ -334,9 +334,9 @@ class Bisecting:
         """Look into the case before the change and after it; returns why not, if so."""
         tables = []
         for at in (found.before, found.after):
-            settings = Settings(sides={"": self.side(at)}, judged=False, say=self._say)
             self._say(f"looking into the kernels of {self.named(at)}")
             try:
+                settings = Settings(sides={"": self.side(at)}, judged=False, say=self._say)
                 with opened(self.device, settings) as engine:
                     ((_, table),) = profiles.look_into(engine.held, [self.case], self._say)
             except (LaunchError, DeviceBusyError) as error:
