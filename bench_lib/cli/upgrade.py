@@ -117,7 +117,13 @@ def upgrade(
     )
     with leaving_when_told(), contextlib.closing(steps):
         status = _go(
-            steps, history=history, baselines=baselines, output=output, named=culprits, json=json
+            steps,
+            history=history,
+            baselines=baselines,
+            output=output,
+            chosen_by=_chosen_by(matrix, tier),
+            named=culprits,
+            json=json,
         )
     raise typer.Exit(status)
 
@@ -138,12 +144,19 @@ def _sides(old: str, new: str, prefix: str, python: str, env: Sequence[str]) -> 
     return images.make(Candidate(old)), images.make(Candidate(new))
 
 
+def _chosen_by(matrix: Path, tier: str | None) -> list[str]:
+    """Return the options that name where the cases are from, as far as they are not the usual."""
+    words = [] if matrix == DEFAULT_MATRIX else ["--matrix", str(matrix)]
+    return words if tier is None else [*words, "--tier", tier]
+
+
 def _go(
     steps: Upgrade,
     *,
     history: Path,
     baselines: Path,
     output: Path,
+    chosen_by: Sequence[str],
     named: bool,
     json: bool,
 ) -> int:
@@ -168,7 +181,9 @@ def _go(
     found = steps.culprits(compared.rows) if named else CulpritsFound()
     minimal = {**_minimal(steps.cases, found), **steps.minimal(compared.rows)}
     proposal = _proposal(compared, history, baselines, output)
-    issues = _written(_issues(steps, compared, kernels, found, minimal), output)
+    issues = _written(
+        _issues(steps, compared, kernels, found, minimal, chosen_by=chosen_by), output
+    )
     advice = list(_next_steps(compared, history, proposal, issues))
     if json:
         from bench_lib.cli.documents import UpgradeDocument
@@ -269,13 +284,15 @@ def _issues(
     kernels: Mapping[str, str],
     found: CulpritsFound,
     minimal: Mapping[str, str],
+    *,
+    chosen_by: Sequence[str],
 ) -> dict[tuple[str, ...], UpstreamIssue]:
     """Return an issue for each culprit by its packages; all its cases are in it."""
     groups: dict[tuple[str, ...], list[Culprit]] = {}
     for culprit in found.culprits:
         groups.setdefault(tuple(culprit.packages), []).append(culprit)
     return {
-        packages: _issue(steps, compared, kernels, those, minimal)
+        packages: _issue(steps, compared, kernels, those, minimal, chosen_by=chosen_by)
         for packages, those in groups.items()
     }
 
@@ -301,6 +318,8 @@ def _issue(
     kernels: Mapping[str, str],
     culprits: Sequence[Culprit],
     minimal: Mapping[str, str],
+    *,
+    chosen_by: Sequence[str],
 ) -> UpstreamIssue:
     from bench_lib.report.upstream import SlowedCase, UpstreamIssue
 
@@ -322,7 +341,8 @@ def _issue(
         )
     ids = " or ".join(case.case_id for case in cases)
     a, b = steps.sides.values()
-    shown = f"bench-lib ab --python-a {_quoted(a)} --python-b {_quoted(b)} -k {shlex.quote(ids)}"
+    words = ["bench-lib", "ab", "--python-a", a.python, "--python-b", b.python]
+    shown = shlex.join([*words, *chosen_by, "-k", ids])
     return UpstreamIssue(
         culprits[0].changes,
         all(culprit.told_apart for culprit in culprits),
@@ -333,10 +353,6 @@ def _issue(
         [shown],
         _error(),
     )
-
-
-def _quoted(side: Side) -> str:
-    return shlex.quote(side.python)
 
 
 def _minimal(cases: Sequence[Case], found: CulpritsFound) -> dict[str, str]:
