@@ -345,6 +345,15 @@ def test_a_history_without_such_nights_says_which_is_missing(statuses, words):
         study.failing_since([run_of(status) for status in statuses], CASE_ID)
 
 
+def test_a_case_that_failed_in_its_memory_is_not_searched_by_its_time():
+    """Whoever wants that names both ends."""
+    failed = run_of(Status.REGRESSED, commit="c")
+    verdict = make_verdict(status=Status.REGRESSED, metric="memory", ratio=1.2)
+    failed.records = {CASE_ID: replace(failed.records[CASE_ID], verdicts=[verdict])}
+    with pytest.raises(BisectError, match="failed in memory, and a search compares times"):
+        study.failing_since([failed, run_of(Status.OK, commit="b")], CASE_ID)
+
+
 def test_the_noise_of_a_pair_is_that_of_two_processes_within_a_run():
     """What runs differ by is in no pair."""
     runs = [

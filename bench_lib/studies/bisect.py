@@ -123,7 +123,8 @@ class FailingSince:
 def failing_since(runs: Iterable[Run], case_id: str) -> FailingSince:
     """Return what a case's last OK night and its first failing one were measured in.
 
-    ``runs`` are the newest first.  Raises BisectError where there are no such nights.
+    ``runs`` are the newest first.  Raises BisectError where there are no such nights, and where
+    the case failed in something else than its time.
     """
     failing = None
     for run in runs:
@@ -134,6 +135,10 @@ def failing_since(runs: Iterable[Run], case_id: str) -> FailingSince:
         if environment is None:
             continue
         if record.status is Status.REGRESSED:
+            failed = [v.metric for v in record.verdicts if v.status is Status.REGRESSED]
+            if metrics.LEADING.name not in failed:
+                why = f"failed in {' and '.join(failed)}, and a search compares times"
+                raise BisectError(f"{case_id} {why}; name both ends to search by time all the same")
             failing = environment
         elif record.status in (Status.OK, Status.IMPROVED) and failing is not None:
             return FailingSince(environment, failing)
