@@ -26,6 +26,7 @@ def make(machine: Present) -> None:
         _node(nodes / str(device["node"]), device)
         if not device["partition"]:
             _card(root, device)
+        _display(root, device)
     (root / "sys/class/kfd/kfd/proc").mkdir()
     (root / "sys/module/amdgpu").mkdir(parents=True)
     if machine.driver is not None:
@@ -106,19 +107,21 @@ def _card(root: Path, device: Device) -> None:
     for name, value in about.items():
         if value is not None:
             _write(pci / name, value)
-    _display(root, pci, device)
 
 
-def _display(root: Path, pci: Path, device: Device) -> None:
-    """List the card where AMD's own library looks for it: as a display, with a node to render."""
-    card, render = f"card{device['smi']}", f"renderD{128 + device['smi']}"
-    listed = root / "sys/class/drm"
+def _display(root: Path, device: Device) -> None:
+    """List a device where AMD's own library looks for it: as a display, with a node to render.
+
+    Parts of a card but the first are no devices of PCI.
+    """
+    listed, number = root / "sys/class/drm", device["smi"]
     listed.mkdir(parents=True, exist_ok=True)
-    for name in (card, render):
-        folder = pci / "drm" / name
+    own = root / f"sys/devices/platform/amdgpu_xcp_{number}"
+    for name in (f"card{number}", f"renderD{128 + number}"):
+        folder = (own if device["partition"] else _pci(root, device)) / "drm" / name
         folder.mkdir(parents=True)
         (folder / "device").symlink_to("../..")
-        (listed / name).symlink_to(f"../../bus/pci/devices/{pci.name}/drm/{name}")
+        (listed / name).symlink_to(os.path.relpath(folder, listed))
 
 
 def _cap_uw(device: Device) -> str | None:
@@ -154,6 +157,7 @@ def _sensors(machine: Present, pci: Path, device: Device) -> None:
         "temperature_mem": heat - 9,
         "average_socket_power" if is_mi200 else "curr_socket_power": round(power),
         "average_gfx_activity": load,
+        "average_umc_activity": load // 7,
         "current_gfxclk": clocks[0] if is_mi200 else clocks,
         "current_uclk": device["memory_clock_mhz"],
         "num_partition": len(machine.parts(device)),
@@ -166,10 +170,9 @@ def _sensors(machine: Present, pci: Path, device: Device) -> None:
 
 def _levels(now_hz: int, most_mhz: int) -> str:
     """List the levels of a clock as the kernel does, with a star where it stands."""
-    levels = sorted({132, now_hz // 10**6, most_mhz})
-    stars = ("*" if level == now_hz // 10**6 else "" for level in levels)
-    lines = (f"{n}: {level}Mhz {star}" for n, (level, star) in enumerate(zip(levels, stars)))
-    return "\n".join(lines)
+    now_mhz = now_hz // 10**6
+    levels = enumerate(sorted({132, now_mhz, most_mhz}))
+    return "\n".join(f"{n}: {mhz}Mhz {'*' * (mhz == now_mhz)}" for n, mhz in levels)
 
 
 def _counted(machine: Present, device: Device, ticks: int) -> dict[str, int]:
