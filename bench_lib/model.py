@@ -46,13 +46,16 @@ PRECISIONS = (
     "int8",
     "int8-weights",
     "fp8",
+    "fp8-rows",
     "fp8-weights",
 )
 """``int8`` and ``fp8`` compute linear layers so; ``-weights`` keeps their weights so, and computes
-in bf16.
+in bf16.  ``fp8`` has one scale for each tensor, ``fp8-rows`` one for each row.
 ``tf32-conv`` is what torch calls FP32 on NVIDIA unless told otherwise: TF32 in convolutions.
 ``fp16-bn32`` keeps batch norms in FP32, as scripts that halve a network by hand do."""
-QUANTIZED = ("int8", "int8-weights", "fp8", "fp8-weights")
+QUANTIZED_PRODUCTS = ("int8", "fp8", "fp8-rows")
+"""Precisions in which linear layers compute with one byte."""
+QUANTIZED = (*QUANTIZED_PRODUCTS, "int8-weights", "fp8-weights")
 """Precisions for inference, in which the rest of a network is bf16."""
 COMPILE_MODES = (
     "eager",
@@ -449,7 +452,7 @@ class Measurement:
     """What the eager twin's operations read and write in all; fused ones leave some of it out."""
     reduced_flops_share: float | None = None
     """Share of the FLOPs, 0 to 1, in the arithmetic that names a mixed precision: TF32 of
-    ``tf32-conv``, INT8 of ``int8``, FP8 of ``fp8``; None for all others."""
+    ``tf32-conv``, INT8 of ``int8``, FP8 of ``fp8`` and ``fp8-rows``; None for all others."""
     numerics: Numerics | None = None
     per_rank: list[RankSample] = field(default_factory=list)
     probe: dict[str, float] = field(default_factory=dict)

@@ -305,6 +305,31 @@ def test_fp8_products_without_the_device_for_them_are_a_skip(monkeypatch):
         quantizing.quantize(torch.nn.Sequential(torch.nn.Linear(8, 8)), "fp8")
 
 
+def test_fp8_has_a_scale_for_each_tensor_or_for_each_row(monkeypatch):
+    """A CPU has no such products; torchao is asked for its configuration alone."""
+    asked = []
+    monkeypatch.setattr("torchao.quantization.quantize_", lambda _part, how: asked.append(how))
+    for precision in ("fp8", "fp8-rows"):
+        (warning,) = quantizing.quantize(torch.nn.Sequential(torch.nn.Linear(8, 8)), precision)
+        assert warning == "FP8 in 1 linear layer with 100% of the weights; the rest is bf16"
+    granularities = [[type(each).__name__ for each in how.granularity] for how in asked]
+    assert granularities == [["PerTensor", "PerTensor"], ["PerRow", "PerRow"]]
+
+
+@TORCHAO
+@pytest.mark.parametrize(("precision", "tunes"), [("int8", False), ("int8-weights", True)])
+def test_the_compiler_searches_as_in_bf16_or_one_setting_after_the_other(precision, tunes):
+    """Torchao asks for all combinations, which take minutes to compile."""
+    from torch._inductor import config
+
+    with config.patch(
+        coordinate_descent_tuning=False, coordinate_descent_check_all_directions=False
+    ):
+        quantizing.quantize(torch.nn.Sequential(torch.nn.Linear(8, 8)), precision)
+        assert config.coordinate_descent_tuning is tunes
+        assert not config.coordinate_descent_check_all_directions
+
+
 def test_a_cache_that_does_not_fit_is_a_skip_with_both_figures(monkeypatch):
     """Keys and values are counted with the weights."""
     monkeypatch.setattr("bench_lib.worker.device.memory_bytes", lambda _device: 2**20)

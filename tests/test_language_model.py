@@ -162,6 +162,16 @@ def test_an_id_says_what_is_not_as_usual():
             "compile_mode graph records one device's step, and ranks is 2",
         ),
         (
+            {
+                "ranks": 2,
+                "parallel": "tp",
+                "network": "llama-tiny",
+                "length": 64,
+                "strong": True,
+            },
+            "strong divides a batch among ranks, and with tp all ranks compute one; leave it out",
+        ),
+        (
             {"batch_size": 3, "ranks": 2, "strong": True},
             "batch_size 3 cannot be divided among 2 ranks evenly",
         ),

@@ -385,7 +385,7 @@ def test_an_option_that_is_set_is_in_the_id_and_one_that_is_not_is_nowhere(tmp_p
 NETWORKS = "inception_v3, resnet101, resnet18, resnet50, vit_b_16"
 PRECISIONS = (
     "fp32, tf32, tf32-conv, fp16, fp16-bn32, bf16, amp-fp16, amp-bf16, int8, int8-weights, fp8, "
-    "fp8-weights"
+    "fp8-rows, fp8-weights"
 )
 WHOLE = "it has to be a whole number of 1 or more"
 NOT_BELOW_ZERO = "it has to be a whole number of 0 or more"

@@ -63,6 +63,8 @@ def _clash(chosen: Mapping[str, Any]) -> str | None:
         return (
             f"compile_mode {chosen['compile_mode']} records graphs, which fsdp2 cannot be part of"
         )
+    if chosen["strong"] and chosen["parallel"] == "tp":
+        return "strong divides a batch among ranks, and with tp all ranks compute one; leave it out"
     if task in GENERATION and precision.startswith("amp-"):
         return f"precision {precision} casts at each operation, and the task is {task}; use bf16"
     if task == "train" and precision in (*QUANTIZED, "fp16"):

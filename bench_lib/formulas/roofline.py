@@ -20,7 +20,12 @@ COMPUTES_IN = {
     "fp8-weights": "bf16",
 }
 """Arithmetic of most of the work, where a precision is not itself one that hardware has."""
-MIXED = {"tf32-conv": ("tf32", "fp32"), "int8": ("int8", "bf16"), "fp8": ("fp8", "bf16")}
+MIXED = {
+    "tf32-conv": ("tf32", "fp32"),
+    "int8": ("int8", "bf16"),
+    "fp8": ("fp8", "bf16"),
+    "fp8-rows": ("fp8", "bf16"),
+}
 """Precisions whose name holds for a part of the work that depends on the network, and what the
 rest is computed in: convolutions in TF32, linear layers in INT8 or FP8."""
 MOSTLY = 0.9

@@ -25,7 +25,7 @@ from bench_lib.formulas.transformer import (
     Size,
     indivisible,
 )
-from bench_lib.model import GENERATION, QUANTIZED, TASKS
+from bench_lib.model import GENERATION, QUANTIZED, QUANTIZED_PRODUCTS, TASKS
 from bench_lib.worker.device import AUTOCAST, require_memory
 from bench_lib.worker.workload import Setting, Workload
 from bench_lib.worker.workloads.dividing import Whole, division
@@ -286,7 +286,7 @@ class _Tokens(AnsweringNetwork):
 
     def reduced_flops_share(self) -> float | None:
         """As ``Workload.reduced_flops_share``: what the blocks' linear layers compute."""
-        if self.spec.precision not in ("int8", "fp8"):
+        if self.spec.precision not in QUANTIZED_PRODUCTS:
             return None
         return 2.0 * self.items * self.linear / self.flops()
 

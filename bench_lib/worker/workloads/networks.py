@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from bench_lib.model import COMPILE_MODES, MEMORY_FORMATS, PRECISIONS, QUANTIZED, TASKS
+from bench_lib.model import (
+    COMPILE_MODES,
+    MEMORY_FORMATS,
+    PRECISIONS,
+    QUANTIZED,
+    QUANTIZED_PRODUCTS,
+    TASKS,
+)
 from bench_lib.worker.device import layout_of
 from bench_lib.worker.workload import Setting, Workload
 from bench_lib.worker.workloads.compilation import merged, plain_mode
@@ -164,7 +171,7 @@ class _Images(AnsweringNetwork):
 
     def reduced_flops_share(self) -> float | None:
         spec = self.spec
-        if spec.precision in ("int8", "fp8"):
+        if spec.precision in QUANTIZED_PRODUCTS:
             return linear_share(spec.network, spec.side)
         amount = self.counted() if spec.precision == "tf32-conv" else None
         return None if amount is None else amount.share_of(CONVOLUTIONS)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
+from bench_lib.model import QUANTIZED_PRODUCTS
 from bench_lib.worker.workload import UnsupportedError
 
 
@@ -75,6 +76,7 @@ def quantize(model: nn.Module, precision: str, part: nn.Module | None = None) ->
             Int8DynamicActivationInt8WeightConfig,
             Int8WeightOnlyConfig,
             PerRow,
+            PerTensor,
             quantize_,
         )
     except ModuleNotFoundError as error:
@@ -91,19 +93,36 @@ def quantize(model: nn.Module, precision: str, part: nn.Module | None = None) ->
         )
     weights = sum(p.numel() for p in model.parameters() if p.ndim > 1)
     share = sum(m.weight.numel() for m in linear) / weights
+    products = Float8DynamicActivationFloat8WeightConfig
     config = {
         "int8": Int8DynamicActivationInt8WeightConfig,
         "int8-weights": Int8WeightOnlyConfig,
-        "fp8": partial(Float8DynamicActivationFloat8WeightConfig, granularity=PerRow()),
+        "fp8": partial(products, granularity=PerTensor()),
+        "fp8-rows": partial(products, granularity=PerRow()),
         "fp8-weights": Float8WeightOnlyConfig,
     }[precision]
     try:
         quantize_(part, config())
     except (AssertionError, NotImplementedError) as error:  # so torchao refuses a device
         raise UnsupportedError(f"torchao has no {precision} here: {error}") from error
+    _limit_tuning(weights_only=precision not in QUANTIZED_PRODUCTS)
     layers = "1 linear layer" if len(linear) == 1 else f"{len(linear)} linear layers"
-    kept = precision.removesuffix("-weights").upper()
+    kept = precision.partition("-")[0].upper()
     return [f"{kept} in {layers} with {share:.0%} of the weights; the rest is bf16"]
+
+
+def _limit_tuning(*, weights_only: bool) -> None:
+    """Restrict the compiler's search for launch configurations, which torchao has just widened.
+
+    torchao makes inductor time every combination of neighbours of every kernel's configuration.
+    That takes minutes for a large network.  Where only weights have a byte, inductor generates the
+    products, so it still tunes one setting after the other.  Otherwise libraries have the products,
+    and kernels are compiled as in bf16.
+    """
+    from torch._inductor import config as inductor
+
+    inductor.coordinate_descent_tuning = weights_only
+    inductor.coordinate_descent_check_all_directions = False
 
 
 def linear_layers(model: nn.Module) -> list[nn.Linear]:
