@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from torch.nn import functional
 
 from bench_lib.cases.axes import case_of
 from bench_lib.cases.language import language_axes
-from bench_lib.cases.matrix import read_matrix
+from bench_lib.cases.matrix import read_matrix, tables
 from bench_lib.formulas.transformer import GPT2, SIZES, Size
 from bench_lib.model import UserError
 from bench_lib.worker import device
@@ -383,3 +385,21 @@ def test_no_gpu_arithmetic_on_a_cpu():
     """TF32 least of all."""
     with pytest.raises(UnsupportedError, match="TF32 exists on GPUs only"):
         build(precision="tf32")
+
+
+def test_language_models_of_smoke_and_gate_compile_nothing():
+    """Compiling one takes longer than measuring all of them, and the gate has three minutes."""
+    matrix = Path(module.__file__).parents[3] / "perf_tests" / "matrix.toml"
+    names = dict.fromkeys(re.findall(r'"([a-z]\w+)"', matrix.read_text()), 224)
+    tiers = read_matrix(matrix, tables(names))
+    asked = [c.params for c in tiers["gate"] + tiers["smoke"] if c.workload == "language_model"]
+    assert {each["compile_mode"] for each in asked} == {"eager", "graph"}
+    kinds = {(each["network"], each["task"], each["precision"]) for each in asked}
+    assert kinds >= {
+        ("llama-tiny", "prefill", "fp32"),
+        ("llama-tiny", "decode", "fp32"),
+        ("llama-3.1-8b", "prefill", "bf16"),
+        ("llama-3.1-8b", "decode", "bf16"),
+        ("llama-3.1-8b", "decode", "fp8"),
+        ("deepseek-moe-16b", "decode", "bf16"),
+    }
