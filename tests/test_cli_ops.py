@@ -216,6 +216,23 @@ def test_a_host_bound_operator_is_told_by_the_device(run, seen):
     assert any(line.startswith("host-bound: issuing a call takes longer") for line in answer.lines)
 
 
+def test_backends_stand_side_by_side_with_how_much_faster_they_are(run, seen):
+    """Than the first one that was measured; a skipped one is no yardstick."""
+    seen(item="op", items_per_step=1, flops_per_step=1e9, least_bytes_per_step=2**20)
+    case = "op-sdpa-b1h2s8d4-fp32-fwd-{}"
+    script = {
+        case.format("cudnn"): ["no cuDNN"],
+        case.format("math"): [[4e-4] * 20],
+        case.format("flex"): [[1e-4] * 20],
+    }
+    words = ("--op", "sdpa", "--input1-dim", "1-2-8-4", "--backend", "cudnn,math,flex")
+    answer = run(*words, script=script)
+    assert answer.measured == [case.format(each) for each in ("cudnn", "math", "flex")]
+    head, *rows = answer.table
+    at = head.index("speed-up")
+    assert [row[at] for row in rows if row[0].endswith(("math", "flex"))] == ["1.00x", "4.00x"]
+
+
 def test_what_a_cache_holds_is_faster_than_memory_and_said(run, seen):
     """Above the ceiling."""
     seen(item="op", items_per_step=1, flops_per_step=2**26, least_bytes_per_step=12 * 2**26)
@@ -375,6 +392,8 @@ def test_profiles_are_in_the_json(run, profiled):
         ("--op add --layout NT", "layout is 'NT'; add has none"),
         ("--op add --backward", "direction is 'bwd'; add has none"),
         ("--op add --causal", "causal is True; add has none"),
+        ("--op sdpa --backend flash,fa4", "--backend: unknown backend 'fa4'; did you mean flash"),
+        ("--op add --backend flash", "backend is 'flash'; add has none"),
         ("--op conv2d --stride 0", "stride is 0; it has to be a whole number"),
         ("--op-type binry", "--op-type: unknown op type 'binry'"),
         ("--op exp --op-type binary", "--op-type binary: exp is unary"),

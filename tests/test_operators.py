@@ -285,8 +285,8 @@ def test_of_fp8_any_number_of_rows_is_taken() -> None:
         ({"op": "rope", "shape": "1-2-3-5", "direction": "fwd"}, "turn pairs, and the width is 5"),
         ({"op": "softmax", "shape": "4", "direction": "fwd", "backend": "math"}, "has none"),
         (
-            {"op": "sdpa", "shape": "b1h1s8d8", "direction": "fwd", "backend": "ck"},
-            "backend is 'ck'; there is flash, efficient, math, cudnn",
+            {"op": "sdpa", "shape": "b1h1s8d8", "direction": "fwd", "backend": "fa4"},
+            "backend is 'fa4'; there is flash, efficient, math, cudnn, flex, aotriton, ck, aiter",
         ),
         (
             {"op": "gemm", "shape": "4-4-4", "layout": "NN", "scaling": "rowwise"},

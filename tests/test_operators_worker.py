@@ -112,6 +112,53 @@ def test_attention_is_whose_the_case_says(op: str) -> None:
         built(tiny(op, backend="cudnn")).step()
 
 
+@pytest.mark.parametrize(
+    ("op", "causal"), [("sdpa", True), ("sdpa", False), ("sdpa_decode", False)]
+)
+@pytest.mark.filterwarnings("ignore")  # torch's words about flex attention that is not compiled
+def test_flex_attention_answers_as_the_others(
+    op: str, causal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is compiled; here it is taken as it is, because compiling takes seconds."""
+    compiled: list[str] = []
+
+    def as_it_is(function: Callable[..., Any], **_: Any) -> Callable[..., Any]:
+        compiled.append(function.__name__)
+        return function
+
+    monkeypatch.setattr(torch, "compile", as_it_is)
+    shape = "b2h4s16d16" if op == "sdpa_decode" else "b2h2s16d16"
+    workload = built(tiny(op, shape=shape, backend="flex", **({"causal": True} if causal else {})))
+    assert workload.compiled
+    assert set(compiled) == {"flex_attention"}
+    numerics = workload.numerics()
+    assert numerics is not None
+    assert numerics.cosine == pytest.approx(1)
+
+
+def test_a_library_of_rocm_is_preferred_or_a_skip(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch says which it has; flash attention is then computed by that one."""
+    with pytest.raises(UnsupportedError, match="ck is attention for ROCm, and this torch is not"):
+        built(tiny("sdpa", backend="ck"))
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    preferred: list[str] = []
+
+    def prefer(library: str) -> None:
+        if library == "aiter":
+            raise RuntimeError("Unknown input value. Choose from: default, aotriton, ck.")
+        preferred.append(library)
+
+    monkeypatch.setattr(torch.backends.cuda, "preferred_rocm_fa_library", prefer)
+    numerics = built(tiny("sdpa", backend="ck", precision="bf16")).numerics()
+    assert preferred == ["ck"]
+    assert numerics is not None
+    with pytest.raises(UnsupportedError, match="has no attention by aiter: Unknown input value"):
+        built(tiny("sdpa", backend="aiter"))
+    monkeypatch.delattr(torch.backends.cuda, "preferred_rocm_fa_library")
+    with pytest.raises(UnsupportedError, match="cannot choose attention by ck"):
+        built(tiny("sdpa", backend="ck"))
+
+
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
 def test_a_products_layout_is_how_its_matrices_lie(
     layout: str, monkeypatch: pytest.MonkeyPatch

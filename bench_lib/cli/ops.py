@@ -67,7 +67,8 @@ def ops(
         str | None, typer.Option(help="NN, NT, TN, TT of gemm; nchw, nhwc of images.")
     ] = None,
     backend: Annotated[
-        str | None, typer.Option(help="Whose attention: flash, efficient, math or cudnn.")
+        str | None,
+        typer.Option(help="Whose attention; several side by side: flash,cudnn,flex."),
     ] = None,
     scaling: Annotated[
         str | None, typer.Option(help="Of FP8's operands: rowwise (default: one factor each).")
@@ -88,12 +89,11 @@ def ops(
 ) -> None:
     """Measure operators: time of a call, GB/s, TFLOP/s, share of the hardware's ceiling."""
     from bench_lib.cases.operators import operator_case
-    from bench_lib.studies.operators import operator_row, operator_table
+    from bench_lib.studies.operators import operator_row, operator_table, side_by_side
 
     asked = {"shape": input1_dim, "shape2": input2_dim, "precision": dtype, "layout": layout}
     manner: dict[str, Param] = {
         "direction": "bwd" if backward else "",
-        "backend": backend or "",
         "scaling": scaling or "",
         "causal": causal,
         "pinned": pinned,
@@ -123,7 +123,8 @@ def ops(
         _refuse_beside("--run-model-ops", {**given, **with_dims})
         values = _of_models(dtype, inplace=inplace)
     else:
-        values = [_one("add" if op is None else op, op_type, asked, manner, inplace=inplace)]
+        one = _one("add" if op is None else op, op_type, asked, manner, inplace=inplace)
+        values = [{**one, "backend": each} for each in _backends(backend)] or [one]
     if (run_predefined or run_model_ops) and not rotate:
         values = [{**each, "rotate": False} for each in values]
     base = Case("", "", sampling=Sampling(iterations=num_iters, max_iterations=num_iters))
@@ -135,7 +136,7 @@ def ops(
 
     session.say_apart(HEADLINE.format(dtype))
     figures = session.figures_of_all(cases, each=each)
-    rows = [operator_row(seen, session.device) for seen in figures]
+    rows = side_by_side([operator_row(seen, session.device) for seen in figures])
     profiles = _profiles(figures, cases, session.device) if enable_profiling else {}
     for case_id, text in profiles.items():
         session.say_apart(f"\n{case_id}\n{text}")
@@ -147,6 +148,14 @@ def _refuse_empty(flags: Mapping[str, str | None]) -> None:
     for flag, value in flags.items():
         if value == "":
             raise UserError(f"{flag} is empty; leave it out for the default")
+
+
+def _backends(text: str | None) -> list[str]:
+    """Return the backends in a list; raises UserError."""
+    from bench_lib.formulas.operation import BACKENDS
+    from bench_lib.studies.asked import names_in
+
+    return [] if text is None else names_in(text, "--backend", "backend", BACKENDS)
 
 
 def _refuse_beside(which: str, given: Mapping[str, bool]) -> None:

@@ -33,9 +33,11 @@ ITEM_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
 SCALINGS = ("rowwise",)
 """Of FP8 operands, where it is not one factor each: a factor for each row of the first, and each
 column of the second."""
-BACKENDS = ("flash", "efficient", "math", "cudnn")
-"""Whose attention, as ``torch.nn.attention.SDPBackend`` has them; on ROCm ``flash`` and
-``efficient`` are AOTriton's, or CK's."""
+ROCM_BACKENDS = ("aotriton", "ck", "aiter")
+"""Libraries of flash attention between which a torch for ROCm may choose."""
+BACKENDS = ("flash", "efficient", "math", "cudnn", "flex", *ROCM_BACKENDS)
+"""Whose attention: the first four as ``torch.nn.attention.SDPBackend`` has them, ``flex`` torch's
+compiled flex attention.  On ROCm ``flash`` is AOTriton's unless CK's is preferred."""
 INDEX_BYTES = 8
 MOST_DIMS = 8
 MOST_ELEMENTS = 2**40

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench_lib.formulas.operation import TRANSFERS, Operation
 from bench_lib.formulas.roofline import COMPUTE_BOUND, HOST_BOUND, MEMORY_BOUND
-from bench_lib.model import Hardware
+from bench_lib.model import Hardware, Param
 from bench_lib.studies.figures import (
     GB,
     TERA,
@@ -17,6 +17,7 @@ from bench_lib.studies.figures import (
     percent,
     seconds_cell,
     table_of,
+    times,
 )
 
 
@@ -39,6 +40,13 @@ class OperatorRow:
     share_of_ceiling: float | None = None
     """Above 1 caches spared some of the traffic."""
     bound: str | None = None
+    speed_up: float | None = None
+    """Of a backend, over the first one of the same operator; None where there is one alone."""
+
+    @property
+    def working_s(self) -> float | None:
+        """A call's time while the device works."""
+        return self.device_call_s or self.call_s
 
 
 def operator_row(seen: Figures, hardware: Hardware) -> OperatorRow:
@@ -73,11 +81,31 @@ def operator_row(seen: Figures, hardware: Hardware) -> OperatorRow:
     )
 
 
+def side_by_side(rows: Sequence[OperatorRow]) -> list[OperatorRow]:
+    """Return the rows with how much faster each backend is than the first of its operator."""
+    groups: dict[tuple[tuple[str, Param], ...], list[OperatorRow]] = {}
+    for row in rows:
+        groups.setdefault(_but_backend(row), []).append(row)
+    return [_beside(row, groups[_but_backend(row)]) for row in rows]
+
+
+def _but_backend(row: OperatorRow) -> tuple[tuple[str, Param], ...]:
+    return tuple(sorted((k, v) for k, v in row.figures.params.items() if k != "backend"))
+
+
+def _beside(row: OperatorRow, group: Sequence[OperatorRow]) -> OperatorRow:
+    first = next((each.working_s for each in group if each.working_s), None)
+    if len(group) == 1 or first is None or not row.working_s:
+        return row
+    return replace(row, speed_up=first / row.working_s)
+
+
 COLUMNS = (
     ("operator", lambda row: row.figures.case_id),
     "status",
     ("call", lambda row: seconds_cell(row.call_s)),
     ("device", lambda row: seconds_cell(row.device_call_s)),
+    ("speed-up", lambda row: times(row.speed_up)),
     ("TFLOP/s", lambda row: number(row.tflop_per_s)),
     ("GB/s", lambda row: number(row.gb_per_s)),
     ("share", lambda row: percent(row.share_of_ceiling, ".1%")),

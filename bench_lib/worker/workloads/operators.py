@@ -19,9 +19,16 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from bench_lib.formulas.operation import TRANSFERS, Operation
+from bench_lib.formulas.operation import ROCM_BACKENDS, TRANSFERS, Operation
 from bench_lib.model import Numerics
-from bench_lib.worker.device import STORED, USABLE, layout_of, memory_bytes, set_precision
+from bench_lib.worker.device import (
+    STORED,
+    USABLE,
+    layout_of,
+    memory_bytes,
+    require_compile,
+    set_precision,
+)
 from bench_lib.worker.workload import Setting, UnsupportedError, Workload
 from bench_lib.worker.workloads.references import cosine
 
@@ -45,6 +52,7 @@ SDP_BACKENDS = {
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
     "math": SDPBackend.MATH,
     "cudnn": SDPBackend.CUDNN_ATTENTION,
+    **dict.fromkeys(ROCM_BACKENDS, SDPBackend.FLASH_ATTENTION),
 }
 CALM = 1e-4
 """Scale of what is added in place again and again, so that fp16 does not overflow."""
@@ -74,6 +82,7 @@ def operator(setting: Setting, **params: Any) -> Workload:
         step=_step(calls, per_step),
         items_per_step=per_step,
         item="op",
+        compiled=operation.backend == "flex",
         least_bytes_per_step=moved,
         flops_per_step=lambda: per_step * amounts.flops,
         traffic_bytes_per_step=lambda: float(moved),
@@ -122,6 +131,29 @@ def _require(operation: Operation, device: torch.device, total: int, host: int) 
         raise UnsupportedError("a CPU has no memory apart from the host's")
     if operation.precision == "fp8":
         fp8_dtype(device)
+    if operation.backend == "flex":
+        require_compile("default", device)
+    if operation.backend in ROCM_BACKENDS:
+        _prefer(operation.backend)
+
+
+def _prefer(library: str) -> None:
+    """Have flash attention computed by one of ROCm's libraries in this process.
+
+    Raises UnsupportedError where this torch has no such library, or no choice.
+    """
+    if torch.version.hip is None:
+        raise UnsupportedError(f"{library} is attention for ROCm, and this torch is not")
+    prefer = getattr(torch.backends.cuda, "preferred_rocm_fa_library", None)
+    if prefer is None:
+        raise UnsupportedError(f"torch {torch.__version__} cannot choose attention by {library}")
+    try:
+        prefer(library)
+    except RuntimeError as error:
+        words = str(error).partition("\n")[0]
+        raise UnsupportedError(
+            f"torch {torch.__version__} has no attention by {library}: {words}"
+        ) from error
 
 
 def fp8_dtype(device: torch.device) -> torch.dtype:
@@ -420,17 +452,13 @@ def _fp8_product(o: Operation, device: torch.device) -> Callable[..., Tensor]:
 def _sdpa(o: Operation, fresh: _Fresh) -> _Function:
     tensors = (fresh.normal(o.sizes), fresh.normal(o.sizes), fresh.normal(o.sizes))
 
-    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        with _attending(o.backend):
-            return functional.scaled_dot_product_attention(q, k, v, is_causal=o.causal)
-
     def exact(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         length = o.sizes[2]
         earlier = torch.ones(length, length, dtype=torch.bool, device=q.device).tril()
         mask = earlier if o.causal else None
         return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
-    return _Function(tensors, attention, ends=(0, 1, 2), exact=exact)
+    return _Function(tensors, _attention_of(o, fresh.device), ends=(0, 1, 2), exact=exact)
 
 
 def _sdpa_decode(o: Operation, fresh: _Fresh) -> _Function:
@@ -441,18 +469,49 @@ def _sdpa_decode(o: Operation, fresh: _Fresh) -> _Function:
     def exact(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return functional.scaled_dot_product_attention(q, k, v, enable_gqa=heads != o.number)
 
-    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        with _attending(o.backend):
-            return exact(q, k, v)
-
+    attention = _attention_of(o, fresh.device, shares_keys=heads != o.number)
     return _Function((query, keys, values), attention, ends=(0, 1, 2), exact=exact)
 
 
-def _attending(backend: str) -> contextlib.AbstractContextManager[Any]:
-    """Have attention computed by one of ``BACKENDS``, or as torch chooses."""
-    if not backend:
-        return contextlib.nullcontext()
-    return sdpa_kernel(SDP_BACKENDS[backend])
+def _attention_of(
+    o: Operation, device: torch.device, *, shares_keys: bool = False
+) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """Return attention by one of ``BACKENDS``, or as torch chooses."""
+    if o.backend == "flex":
+        return _flex_attention(o.sizes[2] if o.causal else 0, device, shares_keys=shares_keys)
+
+    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        chosen = sdpa_kernel(SDP_BACKENDS[o.backend]) if o.backend else contextlib.nullcontext()
+        with chosen:
+            return functional.scaled_dot_product_attention(
+                q, k, v, is_causal=o.causal, enable_gqa=shares_keys
+            )
+
+    return attention
+
+
+def _flex_attention(
+    causal_length: int, device: torch.device, *, shares_keys: bool
+) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """Return compiled flex attention, causal over so many tokens, or over all where it is 0."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    mask = None
+    if causal_length:
+        mask = create_block_mask(
+            _is_earlier, None, None, causal_length, causal_length, device=str(device)
+        )
+    compute = torch.compile(flex_attention, dynamic=False)
+
+    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return compute(q, k, v, block_mask=mask, enable_gqa=shares_keys)
+
+    return attention
+
+
+def _is_earlier(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    """Whether a query may attend to a key."""
+    return query >= key
 
 
 def _grouped_gemm(o: Operation, fresh: _Fresh) -> OperatorCall:
