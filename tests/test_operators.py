@@ -219,6 +219,19 @@ def test_a_call_touches_no_more_than_it_moves_or_holds() -> None:
     assert (all_.shared_bytes, all_.sharers) == (160, 1)
 
 
+def test_factors_of_blocks_are_read_too() -> None:
+    """Four bytes for 128 numbers, or for 128 by 128; one byte for 32."""
+    first, second, result = 128 * 512, 512 * 256, 2 * 128 * 256
+
+    def moved(**values: str) -> int:
+        return Operation("gemm", "128-256-512", layout="NT", **values).amounts.moved_bytes  # type: ignore[arg-type]
+
+    blocks = 4 * (first // 128 + second // 128**2)
+    assert moved(precision="fp8", scaling="blockwise") == first + second + result + blocks
+    assert moved(precision="mxfp8") == (first + second) * 33 // 32 + result
+    assert moved(precision="mxfp4") == (first + second) * 17 // 32 + result
+
+
 def test_of_fp8_any_number_of_rows_is_taken() -> None:
     """One token has one row."""
     tokens = {"op": "gemm", "layout": "NT", "precision": "fp8"}
@@ -240,9 +253,24 @@ def test_of_fp8_any_number_of_rows_is_taken() -> None:
         ({"op": "exp", "shape": "4", "layout": "NT"}, "layout is 'NT'; exp has none"),
         ({"op": "exp", "shape": "4", "stride": 2}, "stride is 2; exp has none"),
         ({"op": "exp", "shape": "4", "pinned": True}, "pinned is True; exp has none"),
-        ({"op": "exp", "shape": "4", "precision": "fp61"}, "there is fp32, tf32, fp16, bf16, fp8"),
+        ({"op": "exp", "shape": "4", "precision": "fp61"}, "there is fp32, tf32, fp16, bf16, fp8, mxfp8, mxfp4"),
         ({"op": "exp", "shape": "4", "precision": "tf32"}, "only gemm and conv2d take TF32"),
         ({"op": "add", "shape": "4", "precision": "fp8"}, "only gemm has FP8"),
+        ({"op": "add", "shape": "4", "precision": "mxfp4"}, "only gemm has MXFP4"),
+        (
+            {"op": "gemm", "shape": "64-128-128", "layout": "NT", "precision": "mxfp8"},
+            "M, N and K of MXFP8 are multiples of 128",
+        ),
+        (
+            {
+                "op": "gemm",
+                "shape": "1-128-256",
+                "layout": "NT",
+                "precision": "fp8",
+                "scaling": "blockwise",
+            },
+            "N of FP8 in blocks is a multiple of 128, and K of 512",
+        ),
         ({"op": "gemm", "shape": "4-4-4"}, "gemm needs layout: NN or NT or TN or TT"),
         ({"op": "gemm", "shape": "4-4", "layout": "NN"}, "it has to be M-N-K"),
         (
@@ -508,6 +536,7 @@ def test_what_is_given_is_kept_beside_what_is_usual() -> None:
     assert (values["memory_format"], values["rotate"]) == ("nhwc", False)
     assert (values["direction"], values["shape2"]) == ("fwd", "256-256-3-3")
     assert with_usual("gemm", precision="fp8")["layout"] == "NT"
+    assert with_usual("gemm", precision="mxfp4")["layout"] == "NT"
 
 
 @pytest.mark.parametrize(

@@ -431,6 +431,73 @@ def test_where_there_is_no_fp8_its_cases_are_skipped(monkeypatch, gpu, hip, prop
         built(case)
 
 
+SCALED = {
+    "blockwise": {"precision": "fp8", "scaling": "blockwise"},
+    "mxfp8": {"precision": "mxfp8"},
+    "mxfp4": {"precision": "mxfp4"},
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "device", "why"),
+    [
+        ("blockwise", (None, {"major": 10, "minor": 0}), "in blocks for compute capability 9.0"),
+        ("blockwise", ("7.0", {"gcnArchName": "gfx942"}), "in blocks for compute capability 9.0"),
+        ("mxfp8", (None, {"major": 9, "minor": 0}), "MXFP8 needs .* compute capability 10.0 or"),
+        ("mxfp8", ("7.0", {"gcnArchName": "gfx942:xnack-"}), "gfx942 has no MXFP8 .* MI350"),
+        ("mxfp4", (None, {"major": 10, "minor": 0}), "MXFP4 products for MI350"),
+    ],
+)
+def test_scaled_products_that_the_device_lacks_are_skipped(
+    monkeypatch, gpu, kind, device, why
+) -> None:
+    """With what has them."""
+    hip, properties = device
+    monkeypatch.setattr(torch.version, "hip", hip)
+    case = operator_case(op="gemm", shape="128-128-512", layout="NT", **SCALED[kind])
+    with pytest.raises(UnsupportedError, match=why):
+        build(case, gpu(**properties))
+    with pytest.raises(UnsupportedError, match="products need a GPU"):
+        built(case)
+
+
+@pytest.mark.parametrize("kind", SCALED)
+def test_a_scaled_product_is_held_against_what_its_bits_mean(monkeypatch, kind) -> None:
+    """A CPU has none of them: torch's product is played here, with a table of its own."""
+    dtype = torch.float4_e2m1fn_x2 if kind == "mxfp4" else torch.float8_e4m3fn
+    monkeypatch.setattr(module, "scaled_dtype", lambda *_: dtype)
+    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+    positive = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
+    numbers = torch.tensor(positive + [-each for each in positive])
+
+    def plain(matrix: torch.Tensor) -> torch.Tensor:
+        if kind != "mxfp4":
+            return matrix.float()
+        found = torch.empty(len(matrix), 2 * matrix.shape[1])
+        bits = matrix.view(torch.uint8).int()
+        found[:, ::2], found[:, 1::2] = numbers[bits % 16], numbers[bits // 16]
+        return found
+
+    def product(a, b, first, second, *, out_dtype, use_fast_accum) -> torch.Tensor:
+        assert not use_fast_accum
+        seen.append((first, second))
+        return (plain(a) @ plain(b.t()).t()).to(out_dtype)
+
+    monkeypatch.setattr(torch, "_scaled_mm", product)
+    case = operator_case(op="gemm", shape="128-256-512", layout="NT", **SCALED[kind])
+    numerics = built(case).numerics()
+    assert numerics is not None
+    assert numerics.cosine == pytest.approx(1, abs=1e-4)
+    first, second = seen[0]
+    if kind == "blockwise":
+        assert (first.shape, first.stride()) == ((128, 4), (1, 128))
+        assert (second.shape, second.stride()) == ((4, 2), (1, 4))
+    else:
+        assert (first.numel(), second.numel()) == (128 * 16, 256 * 16)
+        assert first.dtype == second.dtype == torch.float8_e8m0fnu
+    assert (first.float() == 1).all()
+
+
 @pytest.mark.parametrize(("op", "products"), [("gemm", True), ("conv2d", False)])
 def test_of_operators_only_gemm_is_products_alone(
     monkeypatch: pytest.MonkeyPatch, op: str, products: bool

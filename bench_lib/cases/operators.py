@@ -27,6 +27,7 @@ from bench_lib.formulas.operation import (
     OPERATOR_PRECISIONS,
     OPERATORS,
     REDUCTIONS,
+    SCALED_PRECISIONS,
     SCALINGS,
     UNARY,
     Operation,
@@ -101,7 +102,7 @@ def with_usual(op: str, **given: Param | None) -> dict[str, Param]:
     elif asks(op, "shape2") and family_of(op) != "binary":
         values.setdefault("shape2", shape2)
     usual = {"layout": "NN", "memory_format": "nchw", "direction": "fwd"}
-    if values.get("precision") == "fp8":
+    if values.get("precision") in SCALED_PRECISIONS:
         usual["layout"] = "NT"
     return {
         "op": op,

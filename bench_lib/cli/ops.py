@@ -31,7 +31,9 @@ def ops(
         str | None,
         typer.Option(help="add, add_, relu, sum, gemm, sdpa, conv2d, copy_h2d ... (default: add)."),
     ] = None,
-    dtype: Annotated[str, typer.Option(help="fp32, tf32, fp16, bf16; fp8 of gemm.")] = "fp32",
+    dtype: Annotated[
+        str, typer.Option(help="fp32, tf32, fp16, bf16; fp8, mxfp8, mxfp4 of gemm.")
+    ] = "fp32",
     device: Annotated[
         str | None, typer.Option(help="cuda, cuda:N or cpu (default: the first GPU, or the CPU).")
     ] = None,
@@ -71,7 +73,8 @@ def ops(
         typer.Option(help="Whose attention; several side by side: flash,cudnn,flex."),
     ] = None,
     scaling: Annotated[
-        str | None, typer.Option(help="Of FP8's operands: rowwise (default: one factor each).")
+        str | None,
+        typer.Option(help="Of FP8's operands: rowwise, blockwise (default: one factor each)."),
     ] = None,
     backward: Annotated[bool, typer.Option("--backward", help="The backward pass.")] = False,
     causal: Annotated[bool, typer.Option("--causal", help="Causal attention.")] = False,

@@ -28,11 +28,19 @@ DIFFERENTIABLE = (
 LAYOUTS = ("NN", "NT", "TN", "TT")
 """Of a product's two matrices: as they are, or stored transposed; rows lie together."""
 DIRECTIONS = ("fwd", "bwd")
-OPERATOR_PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
-ITEM_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
-SCALINGS = ("rowwise",)
+MX_PRECISIONS = ("mxfp8", "mxfp4")
+"""Blocks of 32 numbers share a factor, a power of two (OCP Microscaling Formats 1.0, section 5)."""
+SCALED_PRECISIONS = ("fp8", *MX_PRECISIONS)
+OPERATOR_PRECISIONS = ("fp32", "tf32", "fp16", "bf16", *SCALED_PRECISIONS)
+ITEM_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, **dict.fromkeys(SCALED_PRECISIONS, 1)}
+"""Of an element as torch has it; one of ``mxfp4`` is two numbers."""
+SCALINGS = ("rowwise", "blockwise")
 """Of FP8 operands, where it is not one factor each: a factor for each row of the first, and each
-column of the second."""
+column of the second; or for each 128 numbers of a row, and each block of 128 by 128."""
+BLOCK, MX_BLOCK = 128, 32
+"""Numbers that share a factor."""
+BLOCK_MULTIPLE = 512
+"""Of what K is a multiple where FP8 has factors of blocks: cuBLAS keeps them in fours."""
 ROCM_BACKENDS = ("aotriton", "ck", "aiter")
 """Libraries of flash attention between which a torch for ROCm may choose."""
 BACKENDS = ("flash", "efficient", "math", "cudnn", "flex", *ROCM_BACKENDS)
@@ -187,8 +195,9 @@ class Operation:
                 raise self._wrong(name, "letters are for sdpa; write sizes with dashes between")
         if self.precision == "tf32" and self.family not in ("gemm", "conv2d"):
             raise self._wrong("precision", "of these operators only gemm and conv2d take TF32")
-        if self.precision == "fp8" and self.family != "gemm":
-            raise self._wrong("precision", "of these operators only gemm has FP8")
+        if self.precision in SCALED_PRECISIONS and self.family != "gemm":
+            name = self.precision.upper()
+            raise self._wrong("precision", f"of these operators only gemm has {name}")
         if self.scaling and self.precision != "fp8":
             raise self._wrong("scaling", f"it is of FP8, and precision is {self.precision}")
         if self.family == "grouped_gemm" and self.precision not in ("fp32", "bf16"):
@@ -306,9 +315,17 @@ def _reduction_output(o: Operation) -> tuple[int, ...]:
 
 def _gemm_output(o: Operation) -> tuple[int, ...]:
     m, n, k = o.dims(3, "M-N-K, as in 8192-8192-8192")
-    if o.precision == "fp8":
+    if o.precision in SCALED_PRECISIONS:
+        name = o.precision.upper()
         if o.layout != "NT":
-            raise UserError(f"layout is {o.layout!r}; torch's FP8 product takes NT")
+            raise UserError(f"layout is {o.layout!r}; torch's {name} product takes NT")
+        if o.precision in MX_PRECISIONS and any(size % BLOCK for size in o.sizes):
+            raise UserError(f"shape {o.shape!r}: M, N and K of {name} are multiples of {BLOCK}")
+        if o.scaling == "blockwise" and (n % BLOCK or k % BLOCK_MULTIPLE):
+            raise UserError(
+                f"shape {o.shape!r}: N of FP8 in blocks is a multiple of {BLOCK}, and K of "
+                f"{BLOCK_MULTIPLE}"
+            )
         if any(size % FP8_MULTIPLE for size in (n, k)):
             raise UserError(f"shape {o.shape!r}: N and K of FP8 are multiples of {FP8_MULTIPLE}")
     if max(m * k, k * n) > MOST_ELEMENTS:
@@ -461,8 +478,14 @@ def _distinct(rows: int, drawn: int) -> int:
 
 def _gemm(o: Operation) -> Amounts:
     m, n, k = o.sizes
-    result_bytes = 2 if o.precision == "fp8" else o.item_bytes
-    size = (m * k + k * n) * o.item_bytes + m * n * result_bytes
+    result_bytes = 2 if o.precision in SCALED_PRECISIONS else o.item_bytes
+    numbers = m * k + k * n
+    operands = numbers * o.item_bytes // (2 if o.precision == "mxfp4" else 1)
+    if o.precision in MX_PRECISIONS:
+        operands += numbers // MX_BLOCK
+    if o.scaling == "blockwise":
+        operands += 4 * (m * k // BLOCK + k * n // BLOCK**2)
+    size = operands + m * n * result_bytes
     return Amounts(2.0 * m * n * k, size, size)
 
 

@@ -18,6 +18,8 @@ COMPUTES_IN = {
     "fp16-bn32": "fp16",
     "int8-weights": "bf16",
     "fp8-weights": "bf16",
+    "mxfp8": "fp8",
+    "mxfp4": "fp4",
 }
 """Arithmetic of most of the work, where a precision is not itself one that hardware has."""
 MIXED = {

@@ -19,7 +19,15 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from bench_lib.formulas.operation import ROCM_BACKENDS, TRANSFERS, Operation
+from bench_lib.formulas.operation import (
+    BLOCK,
+    MX_BLOCK,
+    MX_PRECISIONS,
+    ROCM_BACKENDS,
+    SCALED_PRECISIONS,
+    TRANSFERS,
+    Operation,
+)
 from bench_lib.model import Numerics
 from bench_lib.worker.device import (
     STORED,
@@ -54,6 +62,9 @@ SDP_BACKENDS = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,
     **dict.fromkeys(ROCM_BACKENDS, SDPBackend.FLASH_ATTENTION),
 }
+E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+"""Numbers of four bits without their sign, in the order of their bits (OCP Microscaling Formats
+1.0, section 5.3.3)."""
 CALM = 1e-4
 """Scale of what is added in place again and again, so that fp16 does not overflow."""
 
@@ -110,7 +121,7 @@ def sets_that_fit(operation: Operation, wanted: int, total: int, host: int) -> i
 
 def _while_drawn(operation: Operation) -> int:
     """Return what the largest operand needs besides itself while it is made."""
-    if operation.precision != "fp8":
+    if operation.precision not in ("fp8", "mxfp8"):
         return 0
     m, n, k = operation.sizes
     return torch.bfloat16.itemsize * k * max(m, n)
@@ -129,8 +140,8 @@ def _require(operation: Operation, device: torch.device, total: int, host: int) 
             )
     if device.type != "cuda" and operation.op in TRANSFERS:
         raise UnsupportedError("a CPU has no memory apart from the host's")
-    if operation.precision == "fp8":
-        fp8_dtype(device)
+    if operation.precision in SCALED_PRECISIONS:
+        scaled_dtype(operation, device)
     if operation.backend == "flex":
         require_compile("default", device)
     if operation.backend in ROCM_BACKENDS:
@@ -174,6 +185,40 @@ def fp8_dtype(device: torch.device) -> torch.dtype:
     if (properties.major, properties.minor) < (8, 9):
         raise UnsupportedError("FP8 needs an NVIDIA GPU of compute capability 8.9 or later")
     return torch.float8_e4m3fn
+
+
+def scaled_dtype(operation: Operation, device: torch.device) -> torch.dtype:
+    """Return what a product of scaled numbers takes; raises UnsupportedError where there is none.
+
+    Which devices have which, torch says where it checks the arguments of ``_scaled_mm``.
+    """
+    name = operation.precision.upper()
+    if operation.precision == "fp8":
+        dtype = fp8_dtype(device)
+        if operation.scaling == "blockwise" and not _is_hopper(device):
+            raise UnsupportedError(
+                "torch has FP8 products in blocks for compute capability 9.0 alone"
+            )
+        return dtype
+    if device.type != "cuda":
+        raise UnsupportedError(f"{name} products need a GPU")
+    if not hasattr(torch, "float4_e2m1fn_x2"):
+        raise UnsupportedError(f"torch {torch.__version__} has no {name}")
+    properties: Any = torch.cuda.get_device_properties(device)
+    if torch.version.hip is not None:
+        arch = str(getattr(properties, "gcnArchName", "")).partition(":")[0]
+        if arch != "gfx950":
+            raise UnsupportedError(f"{arch} has no {name} products; MI350 (gfx950) has")
+    elif operation.precision == "mxfp4":
+        raise UnsupportedError("torch has MXFP4 products for MI350 (gfx950) alone")
+    elif properties.major < 10:
+        raise UnsupportedError("MXFP8 needs an NVIDIA GPU of compute capability 10.0 or later")
+    return torch.float4_e2m1fn_x2 if operation.precision == "mxfp4" else torch.float8_e4m3fn
+
+
+def _is_hopper(device: torch.device) -> bool:
+    properties: Any = torch.cuda.get_device_properties(device)
+    return torch.version.hip is None and properties.major == 9
 
 
 # ---- steps ----------------------------------------------------------------------------------
@@ -244,9 +289,11 @@ class _Fresh:
     def __init__(self, operation: Operation, device: torch.device, rank: int) -> None:
         self.device = device
         self.dtype = STORED.get(operation.precision, torch.float32)
-        if operation.precision == "fp8":
-            self.dtype = fp8_dtype(device)
+        if operation.precision in SCALED_PRECISIONS:
+            self.dtype = scaled_dtype(operation, device)
         self.wide = _wider(self.dtype)
+        self.packs = operation.precision == "mxfp4"
+        """Whether an element is two numbers."""
         self._generator = torch.Generator(device).manual_seed(SEED + rank)
         self._tables: Iterator[Tensor] | None = None
 
@@ -256,10 +303,17 @@ class _Fresh:
         dtype: torch.dtype | None = None,
         layout: torch.memory_format = torch.contiguous_format,
     ) -> Tensor:
-        """Return normal numbers; only those of FP8 need more memory while they are drawn."""
+        """Return normal numbers; only those of FP8 need more memory while they are drawn.
+
+        Two numbers of four bits are a byte, and any byte is drawn as often.
+        """
         dtype = dtype or self.dtype
-        drawn = torch.bfloat16 if dtype.itemsize == 1 else dtype
-        numbers = torch.empty(sizes, dtype=drawn, device=self.device, memory_format=layout)
+        if self.packs and dtype == self.dtype:
+            pairs = (*sizes[:-1], sizes[-1] // 2)
+            drawn = torch.empty(pairs, dtype=torch.uint8, device=self.device)
+            return drawn.random_(generator=self._generator).view(dtype)
+        wider = torch.bfloat16 if dtype.itemsize == 1 else dtype
+        numbers = torch.empty(sizes, dtype=wider, device=self.device, memory_format=layout)
         return numbers.normal_(generator=self._generator).to(dtype)
 
     def table(self, operation: Operation) -> Tensor:
@@ -275,6 +329,15 @@ class _Fresh:
 
     def matrix(self, rows: int, columns: int, *, transposed: bool) -> Tensor:
         return self.normal((columns, rows)).t() if transposed else self.normal((rows, columns))
+
+    def widened(self, matrix: Tensor) -> Tensor:
+        """Return a matrix, rows by columns, in the wide precision; of packed pairs both."""
+        if not self.packs:
+            return matrix.to(self.wide)
+        pairs = matrix.view(torch.uint8)
+        bits = torch.stack((pairs & 15, pairs >> 4), dim=-1).flatten(-2).long()
+        sizes = torch.tensor(E2M1, dtype=self.wide, device=self.device)
+        return torch.cat((sizes, -sizes))[bits]
 
     def signs(self, count: int) -> Tensor:
         """Return a vector of length 1 of equal numbers with random signs, in the wide precision."""
@@ -414,10 +477,11 @@ def _gemm(o: Operation, fresh: _Fresh) -> OperatorCall:
     m, n, k = o.sizes
     a = fresh.matrix(m, k, transposed=o.layout[0] == "T")
     b = fresh.matrix(k, n, transposed=o.layout[1] == "T")
-    compute = _fp8_product(o, fresh.device) if o.precision == "fp8" else torch.mm
+    is_scaled = o.precision in SCALED_PRECISIONS
+    compute = _scaled_product(o, fresh.device) if is_scaled else torch.mm
 
     def answers() -> Pairs:
-        answer, wide_a, wide_b = compute(a, b), a.to(fresh.wide), b.to(fresh.wide)
+        answer, wide_a, wide_b = compute(a, b), fresh.widened(a), fresh.widened(b.t()).t()
         rows, columns = _edges(m, fresh.device), _edges(n, fresh.device)
         signs = fresh.signs(n)
         return [
@@ -436,17 +500,35 @@ def _edges(size: int, device: torch.device) -> Tensor:
     return all_ if size <= EDGES else torch.cat((all_[: EDGES // 2], all_[-EDGES // 2 :]))
 
 
-def _fp8_product(o: Operation, device: torch.device) -> Callable[..., Tensor]:
-    m, n, _ = o.sizes
-    shapes = ((m, 1), (1, n)) if o.scaling else ((), ())
-    first, second = (torch.ones(shape, device=device) for shape in shapes)
+def _scaled_product(o: Operation, device: torch.device) -> Callable[..., Tensor]:
+    first, second = _factors(o, device)
+    fast = o.precision == "fp8" and o.scaling != "blockwise"
 
     def product(a: Tensor, b: Tensor) -> Tensor:
         return torch._scaled_mm(  # noqa: SLF001 - the one product of FP8 that torch has
-            a, b, first, second, out_dtype=torch.bfloat16, use_fast_accum=True
+            a, b, first, second, out_dtype=torch.bfloat16, use_fast_accum=fast
         )
 
     return product
+
+
+def _factors(o: Operation, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return factors of both operands, all of them one, as ``_scaled_mm`` wants them to lie.
+
+    Sizes of ``MX_PRECISIONS`` are such that no layout of the factors pads them.
+    """
+    m, n, k = o.sizes
+    if o.precision in MX_PRECISIONS:
+        blocks = k // MX_BLOCK
+        sides = [torch.full((rows * blocks,), 127, dtype=torch.uint8) for rows in (m, n)]
+        first, second = (each.view(torch.float8_e8m0fnu).to(device) for each in sides)
+        return first, second
+    if o.scaling == "blockwise":
+        rows = torch.ones((k // BLOCK, m), device=device).t()
+        return rows, torch.ones((n // BLOCK, k // BLOCK), device=device).t()
+    shapes = ((m, 1), (1, n)) if o.scaling else ((), ())
+    first, second = (torch.ones(shape, device=device) for shape in shapes)
+    return first, second
 
 
 def _sdpa(o: Operation, fresh: _Fresh) -> _Function:
