@@ -253,7 +253,10 @@ def test_of_fp8_any_number_of_rows_is_taken() -> None:
         ({"op": "exp", "shape": "4", "layout": "NT"}, "layout is 'NT'; exp has none"),
         ({"op": "exp", "shape": "4", "stride": 2}, "stride is 2; exp has none"),
         ({"op": "exp", "shape": "4", "pinned": True}, "pinned is True; exp has none"),
-        ({"op": "exp", "shape": "4", "precision": "fp61"}, "there is fp32, tf32, fp16, bf16, fp8, mxfp8, mxfp4"),
+        (
+            {"op": "exp", "shape": "4", "precision": "fp61"},
+            "there is fp32, tf32, fp16, bf16, fp8, mxfp8, mxfp4",
+        ),
         ({"op": "exp", "shape": "4", "precision": "tf32"}, "only gemm and conv2d take TF32"),
         ({"op": "add", "shape": "4", "precision": "fp8"}, "only gemm has FP8"),
         ({"op": "add", "shape": "4", "precision": "mxfp4"}, "only gemm has MXFP4"),
