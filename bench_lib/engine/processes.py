@@ -258,7 +258,7 @@ class Companion:
 def disturbance(measurement: Measurement) -> str | None:
     """Say why a measurement needs a second look; None if it does not.
 
-    A host stalls for seconds at a time, so one more look is often enough. A lasting disturbance
+    A host stalls for seconds at a time, so one more look is often enough.  A lasting disturbance
     shows again, and the second look is then taken as it is.
     """
     if measurement.host_bound:

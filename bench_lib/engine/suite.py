@@ -171,7 +171,7 @@ class Suite:
     def to_look_into(self, which: str) -> list[Record]:
         """Return the records whose kernels are to be profiled, by the setting ``kernels``.
 
-        These are the records that got slower or faster, to explain them. So are those that may
+        These are the records that got slower or faster, to explain them.  So are those that may
         become a baseline, which somebody will compare with later.
         """
         if which == "none":

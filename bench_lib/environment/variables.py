@@ -1,7 +1,7 @@
 """Environment variables that may change speed, recorded so that a history can be shown to anybody.
 
-A value is kept as it is if its variable holds nothing private.  For any other a keyed hash is kept,
-which still shows a change.  The key never leaves the user's cache folder.
+A value is kept as it is only if its variable surely holds nothing private.  For any other a keyed
+hash is kept, which still shows a change.  The key never leaves the user's cache folder.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ print(json.dumps({
 
 
 class Installed(msgspec.Struct, frozen=True):
-    """The modules and packages that an interpreter finds."""
+    """The torch and the packages that an interpreter finds."""
 
     python: list[str]
     """Its version and where it is installed; libraries that pip does not know lie there."""

@@ -100,7 +100,7 @@ def _rank(options: MicroOptions, place: RankPlace) -> int:
 
 
 def _say(output: Output, mark: str, text: str) -> None:
-    """Print a line. Others than ROCm's tool's lines for each rank get a mark."""
+    """Print a line, with a mark unless it is one that ROCm's tool prints for each rank."""
     output.say(text, mark="" if text.startswith(THEIRS) else mark)
 
 

@@ -52,7 +52,7 @@ class RankError(UserError):
 
 @dataclass
 class RankSeen:
-    """A rank's results."""
+    """The results of one rank."""
 
     place: RankPlace
     case: Case
@@ -64,7 +64,7 @@ class RankSeen:
     """Every rank's."""
     captured: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
-    """Cases that could not be profiled, and why."""
+    """Failed profiles, with the reason."""
 
     @property
     def classes(self) -> int:

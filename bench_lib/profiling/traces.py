@@ -107,7 +107,7 @@ class LaunchCalls:
     host_s: float
     """In those calls."""
     delay_s: float
-    """Median seconds from the end of a call to the begin of its kernel."""
+    """Median seconds from the end of a call to the start of its kernel."""
     least_delay_s: float
     """On a device with nothing else to do."""
     queued: float
@@ -209,7 +209,7 @@ class LaunchedOperation:
     types: list[str]
     """By argument, as torch spells them."""
     concrete: list[str]
-    """Arguments that are no tensors, as text."""
+    """By argument, values that are no tensors, as text."""
     total_s: float
     """Seconds a step on the device; without one, of the host in the operation itself."""
 

@@ -146,7 +146,7 @@ def submission_of(history: Path, job: str) -> Submission:
 
 
 def keep(history: Path, submission: Submission) -> Path:
-    """Write down a submission; raises SlurmError with the job's name if there is one already."""
+    """Write down a submission; raises SlurmError, naming the job, which is submitted already."""
     path = history / FOLDER / f"{submission.name}.json"
     try:
         path.write_bytes(msgspec.json.format(msgspec.json.encode(submission), indent=2) + b"\n")

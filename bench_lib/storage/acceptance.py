@@ -337,7 +337,7 @@ def _typical(baseline: Baseline, other: Baseline, limits: Limits) -> dict[str, f
     """Return the geometric mean of each metric that all processes of both sides have.
 
     Metrics that the host decides are left out if the device always waited for it and its own time
-    is known. The host is too unsteady for a mean.
+    is known.  The host is too unsteady for a mean.
     """
     processes = (*baseline.processes, *other.processes)
     waited = all(p.host_bound for p in processes) and _is_alike(metrics.DEVICE, processes)

@@ -63,7 +63,7 @@ class SampledProcess:
 
     @property
     def place(self) -> str:
-        """The source of the process: ``line 3``, or a file."""
+        """Its place in the input: ``line 3``, or a file."""
         return self.file or f"line {self.line}"
 
 

@@ -53,7 +53,7 @@ def compare(engine: Engine, cases: Sequence[Case]) -> str | None:
 
     All cases are measured in the first pairs, then those whose answer more pairs could change.
     Returns why that ended before its time, if it did; the measurements until then are judged all
-    the same. Raises HistoryError, and LaunchError where a side cannot be started to begin with.
+    the same.  Raises HistoryError, and LaunchError where a side cannot be started to begin with.
     """
     engine.measure_together(cases, 0)
     stopped = None

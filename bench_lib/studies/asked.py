@@ -43,7 +43,7 @@ class Template:
 def least_s(cases: Sequence[Case], times: int = 1) -> float:
     """Return about how long cases take, each so often in one fresh process.
 
-    That is the least: it suits cases whose steps are short, none compiled.
+    That is a lower bound: it takes steps for short and none for compiled.
     """
     each = (case.sampling.warmup_s + case.sampling.measure_s + 1.0 for case in cases)
     return OPENING_S + times * sum(each)

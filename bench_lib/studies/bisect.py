@@ -66,7 +66,7 @@ class Expected:
     takes_s: float
     """Besides making the candidates."""
     slow_down: float
-    """The slow-down that this is for, a fraction."""
+    """The slow-down that the search assumes, a fraction."""
     noise: float
     """With pairs that differ by this standard deviation, a fraction."""
 

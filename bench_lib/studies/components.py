@@ -279,7 +279,7 @@ class _Case:
         return None if comparison is None else comparison.detectable
 
     def cost(self, component: str) -> float | None:
-        """Return a component's share of ``visible``; for a device, on an unknown one."""
+        """Return what a component adds to ``visible``, a share; for a device, on a new one."""
         is_device = component == DEVICE
         if is_device and "" in {origin.device for origin in self.origins}:
             return None

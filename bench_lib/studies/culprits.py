@@ -179,8 +179,8 @@ class CulpritSearch:
     def _tie(self, packages: Part, why: str) -> bool:
         """Tie packages to others that they need, or that need them; False if none are left.
 
-        A package built for another comes first, because it breaks. A required version is often more
-        than the package needs.
+        A package built for another comes first, because it breaks.  A required version is often
+        more than the package needs.
         """
         for need in (_built_for, _asked_for):
             beyond = {

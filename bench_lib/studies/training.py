@@ -134,8 +134,8 @@ def _sources(rows: Sequence[TrainingRow | RanksRow]) -> list[str]:
 def step_lines(record: Record) -> list[str]:
     """Return the script's line for every step of the last measurement.
 
-    Batches that arrive together share their time. With many steps, a line is an epoch's and has its
-    last step.
+    Batches that arrive together share their time.  With many steps, a line is an epoch's and has
+    its last step.
     """
     accepted = [a.measurement for a in record.attempts if a.accepted and a.measurement]
     if not accepted or (learnt := accepted[-1].training) is None:
@@ -184,7 +184,7 @@ class RanksRow:
 def epochs_s(case: Case, short: Figures, epochs: int) -> float | None:
     """Return the seconds that whole epochs take at the rate of one rank; None if unknown.
 
-    That is a lower bound: as long as N ranks do N times as much.
+    That is a lower bound: N ranks do at most N times as much.
     """
     if not short.items_per_s:
         return None

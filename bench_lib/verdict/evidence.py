@@ -22,7 +22,7 @@ BETWEEN_HOST_STATES = 0.10
 one idle H200 machine took 3 to 6% less three minutes later, with 2% between processes."""
 PINNED, ROLLING = "pinned", "rolling"
 REFERENCE = "reference"
-"""The comparison's name if processes were measured in turns with the accepted ones."""
+"""``Verdict.against`` if processes were measured in turns with the accepted ones."""
 
 
 @dataclass(frozen=True)

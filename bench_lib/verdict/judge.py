@@ -418,7 +418,7 @@ def improved(verdicts: Sequence[Verdict]) -> set[str]:
 def stored_limits(processes: Sequence[ProcessSummary], limits: Limits) -> Limits:
     """Return the limits to keep with an accepted baseline.
 
-    Stability may grow to four times the accepted value. It is never called below 5%, nor allowed
+    Stability may grow to four times the accepted value.  It is never called below 5%, nor allowed
     above the case's own limit.
     """
     seen = max(p.values.get("stability", 0.0) for p in processes)

@@ -35,8 +35,8 @@ from bench_lib.verdict.statistics.comparison import (
 from bench_lib.verdict.statistics.rises import NightSpread, Rise
 
 NIGHT = dt.timedelta(hours=20)
-"""A run that began at most this long before the newest belongs to the same night. It is less than a
-day, because a night may begin a minute earlier than the one before."""
+"""A run that began at most this long before the newest belongs to the same night.  It is less than
+a day, because a night may begin a minute earlier than the one before."""
 DOUBT, DOUBT_SHARED = 0.01, 0.005
 """False slow-downs a night, at most: of cases by themselves, and of traits that cases share."""
 LEAST = math.log1p(0.003)
@@ -73,7 +73,7 @@ class CaseNights:
     """The last is tonight's."""
     traits: Collection[str] = ()
     told_since: str = ""
-    """The first night of the last slow-down that was reported already; empty without one."""
+    """When the last slow-down that was reported began; empty without one."""
 
 
 def when(time: str) -> dt.datetime:
@@ -306,7 +306,7 @@ class _Calendar:
     began: Sequence[str]
     """When the first run of each night began: UTC, ISO 8601."""
     runs: Sequence[str]
-    """The id of each run."""
+    """The id of that run."""
 
     @property
     def tonight(self) -> int:

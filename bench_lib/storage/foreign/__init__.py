@@ -1,4 +1,4 @@
-"""Files of other people's benchmarks: each is one process, on the side that its reader receives.
+"""Files of other people's benchmarks: each is one process, on the side that its reader gets.
 
 A format is one class in one file (``figures.Format``).  A file of another program or version is a
 problem of the samples, in one sentence with its name and the remedy.

@@ -71,7 +71,7 @@ class Explained:
 
 @dataclass(frozen=True)
 class Origin:
-    """The place and time of a process; each field is empty if unknown."""
+    """The run and the device of a process; each is empty if unknown."""
 
     run: str = ""
     device: str = ""

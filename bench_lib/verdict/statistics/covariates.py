@@ -123,7 +123,7 @@ class _Fit:
     processes: list[tuple[int, str]]
     """By group, so that a candidate and a baseline process of one name are two."""
     bounds: list[tuple[int, int]]
-    """Begin and end of each group."""
+    """Start and end of each group."""
     y: NDArray[Any]
     """Deviations from the group's mean, as are those of the probe."""
     z: NDArray[Any]

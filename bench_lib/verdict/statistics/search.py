@@ -196,7 +196,7 @@ class Bisection:
 
     @property
     def between(self) -> tuple[int, int]:
-        """The two candidates between which the slow-down began, with the stated error."""
+        """After and up to which candidate the slow-down began, with the stated error."""
         return self._belief.between(self.error)
 
     @property
@@ -363,7 +363,7 @@ class _Belief:
 
 BY_HALF, BY_ENDS = 9.3, 9.5
 """Pairs that halving the candidates takes, and telling the ends apart, if a slow-down is as large
-as the noise. They are from simulated searches (``benchmarks/bisections.py``), as is the next."""
+as the noise.  They are from simulated searches (``benchmarks/bisections.py``), as is the next."""
 AGAIN = 0.3
 """More steps where the noise is as large as the slow-down or larger."""
 
