@@ -30,7 +30,7 @@ class Reported:
     inputs: Mapping[str, float] = field(default_factory=dict)
     """Values that processes have to share for a comparison to mean anything, by name."""
     outputs: Mapping[str, float] = field(default_factory=dict)
-    """Counts of what was done, by name; a note says so if processes differ in them."""
+    """How many tokens and the like, by name; a note says so if processes differ in them."""
 
 
 class Format(Protocol):
