@@ -108,7 +108,7 @@ class Straggler:
 
     @property
     def in_words(self) -> str:
-        """Which, and how much."""
+        """The rank, and how much."""
         return f"rank {self.rank} takes {self.slower:.1%} longer than the others"
 
 
