@@ -20,14 +20,14 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 MOST_WORDS_A_SENTENCE = 13.0
 """On average over README.md and docs/*.md."""
-MOST_WORDS = 47_000
+MOST_WORDS = 40_000
 """In docs/*.md, code and tables among them."""
 LEFT = {"verdict": 22}
 """By room, docstrings' sentences that still begin as none should: numbers that only fall.
 
 A room that is not here has none."""
 
-BEGINNINGS = re.compile(r"(?:What|Of|Where|Which|Whose|None (?:where|of))\b")
+BEGINNINGS = re.compile(r"(?:What|Of|Where|Which|Whose|None\s+(?:where|of))\b")
 ENDED = re.compile(r"(?<=[.!?:;])\s+|\n\s*\n")
 
 

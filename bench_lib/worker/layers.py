@@ -247,8 +247,8 @@ def _si(value: float) -> str:
 def _deepspeed() -> Any:
     """Import the profiler's module; its messages meanwhile go to standard error.
 
-    So do its logger's later ones, which keeps the stream that it found.  The environment stays as
-    it is: torch would count GPUs another way, here and in every process started later.
+    So do its logger's later ones, since it keeps the stream that it found.  The environment stays
+    as it is: torch would count GPUs another way, here and in every process started later.
     """
     before = dict(os.environ)
     try:

@@ -533,7 +533,7 @@ def _own_times(portions: Mapping[str, list[float]], waits: Collection[str]) -> l
 
 
 def _storable(numerics: Numerics | None) -> Numerics | None:
-    """JSON has no NaN: other values are left out, and ``finite`` says so."""
+    """JSON has no NaN: values that are not finite are left out, and ``finite`` says so."""
     if numerics is None:
         return None
     unsayable: dict[str, Any] = {

@@ -223,7 +223,7 @@ class InferenceStep:
         return closeness(answer[: len(reference)], reference, finite=finite)
 
     def _reference(self) -> Tensor | None:
-        """Return the twin's answer to as much of the input as memory holds; None if there is none."""
+        """Return the twin's answer to as much of the input as memory holds; None without any."""
         n = self.built.compared
         with plain_fp32(), torch.no_grad():
             try:

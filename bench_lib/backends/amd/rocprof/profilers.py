@@ -40,12 +40,12 @@ PACKAGES = {
 """The package of each, by the names of ROCm's packages for Ubuntu and RHEL."""
 FIRST_WITH_V3 = (6, 2)
 FIRST_WITH_PMC = (6, 3)
-"""Releases of rocprofv3: before it, a file names the counters."""
+"""Release of rocprofv3: before it, a file names the counters."""
 FIRST_WITH_BLOCKS = (7, 0)
-"""Releases of rocprof-compute: before it, ``-b`` took parts of the hardware and not of the
+"""Release of rocprof-compute: before it, ``-b`` took parts of the hardware and not of the
 report."""
 FIRST_WITH_OUTPUT_DIRECTORY = (7, 12)
-"""Releases of rocprof-compute: 7.14 took ``--path`` away."""
+"""Release of rocprof-compute: 7.14 took ``--path`` away."""
 SPEED_OF_LIGHT = "2"
 """The part of rocprof-compute's report with all that bench-lib reads."""
 VERSION_TIMEOUT_S = 5.0
