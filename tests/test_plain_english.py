@@ -20,7 +20,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 MOST_WORDS_A_SENTENCE = 13.0
 """On average over README.md and docs/*.md."""
-MOST_WORDS = 37_000
+MOST_WORDS = 34_000
 """In docs/*.md, code and tables among them."""
 LEFT = {"verdict": 22}
 """By room, docstrings' sentences that still begin as none should: numbers that only fall.
