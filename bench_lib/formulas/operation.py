@@ -44,8 +44,8 @@ BLOCK_MULTIPLE = 512
 ROCM_BACKENDS = ("aotriton", "ck", "aiter")
 """Libraries of flash attention between which a torch for ROCm may choose."""
 BACKENDS = ("flash", "efficient", "math", "cudnn", "flex", *ROCM_BACKENDS)
-"""Sources of attention: the first four as ``torch.nn.attention.SDPBackend`` has them, ``flex`` torch's
-compiled flex attention.  On ROCm ``flash`` is AOTriton's unless CK's is preferred."""
+"""Sources of attention: the first four as ``torch.nn.attention.SDPBackend`` has them, ``flex`` is
+torch's compiled flex attention.  On ROCm ``flash`` is AOTriton's unless CK's is preferred."""
 INDEX_BYTES = 8
 MOST_DIMS = 8
 MOST_ELEMENTS = 2**40
