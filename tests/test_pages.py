@@ -61,7 +61,14 @@ class _Reader(html.parser.HTMLParser):
 
     @property
     def data(self):
-        return json.loads(zlib.decompress(base64.b64decode(self.scripts[0], validate=True)))
+        return self._unpacked(0)
+
+    @property
+    def more(self):
+        return self._unpacked(2)
+
+    def _unpacked(self, at: int):
+        return json.loads(zlib.decompress(base64.b64decode(self.scripts[at], validate=True)))
 
 
 def _page(night: Night) -> _Reader:
@@ -684,6 +691,14 @@ def test_what_was_left_out_is_shown() -> None:
     assert "line 7 is torn" in text
     assert "did not finish" in text
     assert "Not this night: mi210" in text
+
+
+def test_rows_come_before_the_script_and_histories_after_it() -> None:
+    """The table answers as soon as the first are there."""
+    page = _page(nights.make_night())
+    assert list(page.data) == ["rows"]
+    assert "tabulated" in page.scripts[1]
+    assert len(page.more["series"]) == len(page.more["details"]) == len(page.data["rows"])
 
 
 def test_ten_thousand_cases_are_one_page() -> None:
