@@ -269,7 +269,9 @@
   // --- addresses --------------------------------------------------------------------------
 
   const address = (at) => `case/${data.rows[at].hardware}/${data.rows[at].case}`.replace(/\s/g, "_");
-  const places = new Map(data.rows.map((_, at) => [address(at), at]));
+  /** Return a function that makes something when it is first asked for it. */
+  const once = (make) => { let made; return () => (made ??= make()); };
+  const places = once(() => new Map(data.rows.map((_, at) => [address(at), at])));
   const asked = () => {
     try {
       return decodeURIComponent(location.hash.slice(1));
@@ -281,9 +283,9 @@
   function visit() {
     const name = asked(), found = document.getElementById(name);
     if (name.startsWith("incident/") && found) for (const one of $$("details", found)) one.open = true;
-    if (!places.has(name) || !table) return;
+    if (!name || !table || !places().has(name)) return;
     if (found && !found.closest("#table")) return;
-    table.reveal(places.get(name));
+    table.reveal(places().get(name));
   }
 
   // --- every case as a cell -----------------------------------------------------------------
@@ -292,10 +294,11 @@
   /** Name every cell, for the pointer and for screen readers. */
   async function named() {
     for (const cell of cells) {
-      const at = places.get(decodeURIComponent(cell.getAttribute("href").slice(1)));
+      const at = places().get(decodeURIComponent(cell.getAttribute("href").slice(1)));
       if (at === undefined) continue;
       const { case: id, hardware, status, held: isHeld, cells: shown } = data.rows[at];
       const told = `${id}, ${hardware}: ${words(status)}${isHeld ? ", in quarantine" : ""}${shown.change ? `, ${shown.change}` : ""}`;
+      cell.tabIndex = cell === cells[0] ? 0 : -1;
       cell.title = told;
       cell.setAttribute("aria-label", told);
       await rest();
@@ -303,7 +306,6 @@
   }
   if (cells.length) {
     // One stop of the Tab key; arrows go from cell to cell.
-    cells.forEach((cell, at) => { cell.tabIndex = at ? -1 : 0; });
     const STEPS = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: 1, ArrowUp: -1, Home: -Infinity, End: Infinity };
     $(".strip").addEventListener("keydown", (event) => {
       const at = cells.indexOf(event.target);
@@ -336,7 +338,7 @@
     const body = $("#table tbody"), told = $("#told"), pages = $("#pages");
     const columns = $$("#table thead [data-column]");
     const choices = $$("select", form);
-    const texts = data.rows.map((row) => `${row.case} ${row.hardware} ${row.status} ${words(row.status)}`.toLowerCase());
+    const texts = once(() => data.rows.map((row) => `${row.case} ${row.hardware} ${row.status} ${words(row.status)}`.toLowerCase()));
     const state = { page: 0, sort: null, down: false };
 
     function matching() {
@@ -344,7 +346,7 @@
       const chosen = choices.filter((choice) => choice.value);
       const found = [];
       data.rows.forEach((row, at) => {
-        if (chosen.every((choice) => row[choice.name] === choice.value) && asked.every((word) => texts[at].includes(word))) found.push(at);
+        if (chosen.every((choice) => row[choice.name] === choice.value) && asked.every((word) => texts()[at].includes(word))) found.push(at);
       });
       if (state.sort) found.sort(order);
       return found;
@@ -566,9 +568,8 @@
   if (document.readyState === "loading") await new Promise((go) => { document.addEventListener("DOMContentLoaded", go); });
   if (held) Object.assign(data, await unpacked(document.getElementById("more")));
   for (const act of waiting) act();
-  for (const one of $$(".failure, .comparison, .cases")) {
+  for (const one of $$(".failure, .comparison")) {
     drawn(one);
-    one.dataset.drawn = "yes";
     await rest();
   }
   await named();
