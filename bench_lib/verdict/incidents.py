@@ -244,7 +244,7 @@ NOT_SEEN = 1.0
 LATER = (1.0, 0.5)
 """It was still fine on one night of the incident, on two: it is hardly beyond its tolerance."""
 TOO_LATE = -2.0
-"""It was fine on more of them, or too many begin to fail tonight, as it may be, for all to be late."""
+"""It was fine on more of them, or too many like it begin to fail tonight for all to be late."""
 FEW, FEW_SHARE = 2, 0.3
 """Cases that may be late together, also as a share of the incident's."""
 SAME_SIGN = 4.0
@@ -580,8 +580,9 @@ class IncidentHistory:
             return SAME_NIGHT if incident.night == self.night else NOT_SEEN
         if late > len(LATER):
             return TOO_LATE
-        # What another kernel made slower begins tonight for a reason of its own.
-        alike = sum(self._by_signs(other, incident) >= 0 for other in self._tonight)
+        # Of those that begin tonight, others less like the incident need not be late for it.
+        like = self._by_signs(onset, incident)
+        alike = sum(self._by_signs(other, incident) >= like for other in self._tonight)
         is_crowd = alike > max(FEW, FEW_SHARE * len(incident.spells))
         return TOO_LATE if is_crowd else LATER[late - 1]
 
