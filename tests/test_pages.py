@@ -15,7 +15,7 @@ import pytest
 
 from bench_lib.environment.commits import Checkout, Commit
 from bench_lib.formulas.roofline import Reached
-from bench_lib.model import Acknowledged, Hardware, Quarantine, Status, Verdict
+from bench_lib.model import Accepted, Acknowledged, Hardware, Quarantine, Status, Verdict
 from bench_lib.profiling import kernels
 from bench_lib.report import console
 from bench_lib.report import html as pages
@@ -427,6 +427,18 @@ def test_older_acceptances_are_told_by_the_nights_that_failed(tmp_path) -> None:
         [dates[0], ""],
         [nights.stamp(20), "after the upgrade"],
         [dates[2], ""],
+    ]
+
+
+def test_all_older_acceptances_are_drawn() -> None:
+    """Those that the baseline has, with their reasons; a failing night knows only when."""
+    earlier = [Accepted("0b0b0b0b", "first values", "2026-06-01T00:00:00Z")]
+    baseline = replace(nights.make_baseline(), earlier=earlier)
+    entry = replace(nights.make_entry(), baseline=baseline, acceptances=["2026-07-01T00:00:00Z"])
+    assert Series({}).of(entry)["a"] == [
+        [baseline.accepted.date, baseline.accepted.reason],
+        ["2026-07-01T00:00:00Z", ""],
+        ["2026-06-01T00:00:00Z", "first values"],
     ]
 
 
