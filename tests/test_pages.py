@@ -22,7 +22,7 @@ from bench_lib.report import html as pages
 from bench_lib.report.findings import commands
 from bench_lib.report.night import Night, gather
 from bench_lib.report.plots import Series, band, comparisons, placed
-from bench_lib.report.strip import SIGNS, severity, strip
+from bench_lib.report.strip import DENSE, SIGNS, severity, strip
 from bench_lib.storage import baselines
 from bench_lib.storage.archive import Archive
 from bench_lib.storage.history import HistoryError
@@ -813,6 +813,15 @@ def test_every_case_is_a_cell() -> None:
         ("n30", 2),
         ("39 others", 78),
     ]
+
+
+def test_of_many_cells_those_that_are_ok_are_named_and_empty() -> None:
+    """Thousands of dots take a browser longer than all the rest of the page."""
+    held = [nights.make_entry(status=status) for status in (Status.OK, Status.NOISY)]
+    few, many = (pages.page(nights.make_night(held * count)) for count in (2, DENSE // 2 + 1))
+    cell = re.compile(r'<a href="#case/[^"]*"([^>]*)>(.?)</a>')
+    assert set(cell.findall(few)) == {("", SIGNS[Status.OK]), (' class="s-noisy"', "≈")}
+    assert set(cell.findall(many)) == {(' aria-label="OK"', ""), (' class="s-noisy"', "≈")}
 
 
 def test_signs_differ() -> None:
