@@ -5,7 +5,7 @@
 Simulates years of nights of one case, of many kinds, without and with one step, and asks the
 project's own rule and others for the steps: once at the end of the year, and night by night as
 they come in.  Rules that know nothing of devices are given the values less their device's
-median.  Prints the tables of docs/statistics.md.  Apache Otava's and MongoDB's are asked where
+median.  Prints the tables of docs/error-rates.md.  Apache Otava's and MongoDB's are asked where
 they can be imported.  ``--real`` adds years drawn from the processes of real timings, in the
 form that error_rates.py takes.
 """
@@ -432,7 +432,7 @@ def middle(values: Iterable[int | None], part: float) -> str:
 
 
 def tables(scores: Sequence[Score]) -> None:
-    """Print what docs/statistics.md shows."""
+    """Print what docs/error-rates.md shows."""
     sizes = [size for size in SIZES if any(s.size == size for s in scores)]
     percent = [f"{100 * size:g}%" for size in sizes]
     print("| rule | false a year | played nightly |", " | ".join(percent), "| ms |")

@@ -185,6 +185,12 @@ def draws_of(draw: random.Random, weights: Mapping[str, float], count: int) -> l
     return draw.choices(list(weights), list(weights.values()), k=max(0, count))
 
 
+def module_path(*folders: Path) -> str:
+    """Return a PYTHONPATH of folders before those that are there: packages may come by it."""
+    there = os.environ.get("PYTHONPATH")
+    return os.pathsep.join([*map(str, folders), *([there] if there else [])])
+
+
 class Soak:
     """One folder with a suite of planned cases, and the sessions that measure it."""
 
@@ -329,7 +335,7 @@ class Soak:
             "TMPDIR": str(self.temporary),
             "BENCH_LIB_LOCKS": str(self.locks),
             "PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent)]),
+            "PYTHONPATH": module_path(HERE, HERE.parent),
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
             "BENCH_LIB_PRELOAD": "no",
         }

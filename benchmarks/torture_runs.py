@@ -166,7 +166,7 @@ class RealPlace(Place):
         kept = super().environment()
         for name in ("SOAK_DEVICES", "SOAK_STATE"):
             del kept[name]
-        kept["PYTHONPATH"] = os.pathsep.join([str(self.folder), str(soak.HERE.parent)])
+        kept["PYTHONPATH"] = soak.module_path(self.folder, soak.HERE.parent)
         if self._device == "cpu":
             kept |= {"CUDA_VISIBLE_DEVICES": "-1", "HIP_VISIBLE_DEVICES": "-1"}
         # Torch makes this folder, and keeps it.

@@ -284,6 +284,16 @@ def test_kernels_that_cannot_be_looked_into_are_no_reason_to_fail(bed):
 # ---- what the history tells ---------------------------------------------------------------
 
 
+def test_a_candidate_that_is_not_built_again_for_its_kernels_is_no_reason_to_fail(bed):
+    """An earlier call measured it, and the answer stands."""
+    bed.bisecting().run(0.03)
+    bed.made.unbuildable = {11}
+    hunt = bed.bisecting()
+    assert hunt.run(0.03) is BisectEnding.FOUND
+    assert hunt.search.found is not None
+    assert "c11 does not build" in str(hunt.kernels(hunt.search.found))
+
+
 def run_of(status: Status, times: Sequence[float] = (0.01,), **fields: Any) -> Run:
     """Return a run of one case, whose environment has these fields."""
     environment = make_environment(**fields)
@@ -335,6 +345,15 @@ def test_a_history_without_such_nights_says_which_is_missing(statuses, words):
         study.failing_since([run_of(status) for status in statuses], CASE_ID)
 
 
+def test_a_case_that_failed_in_its_memory_is_not_searched_by_its_time():
+    """Whoever wants that names both ends."""
+    failed = run_of(Status.REGRESSED, commit="c")
+    verdict = make_verdict(status=Status.REGRESSED, metric="memory", ratio=1.2)
+    failed.records = {CASE_ID: replace(failed.records[CASE_ID], verdicts=[verdict])}
+    with pytest.raises(BisectError, match="failed in memory, and a search compares times"):
+        study.failing_since([failed, run_of(Status.OK, commit="b")], CASE_ID)
+
+
 def test_the_noise_of_a_pair_is_that_of_two_processes_within_a_run():
     """What runs differ by is in no pair."""
     runs = [
@@ -370,6 +389,16 @@ def test_the_size_of_a_slow_down_is_that_of_the_last_failure():
     """As far as the history has one."""
     assert study.last_ratio([run_of(Status.OK), run_of(Status.REGRESSED)], CASE_ID) == 1.04
     assert study.last_ratio([run_of(Status.OK)], CASE_ID) is None
+
+
+@pytest.mark.parametrize("about", [{"metric": "memory"}, {"against": "a"}])
+def test_a_failure_of_something_else_tells_no_size(about):
+    """Memory is not searched for, and the other side of a comparison is no earlier night."""
+    other = run_of(Status.REGRESSED)
+    verdicts = [make_verdict(status=Status.REGRESSED, ratio=1.5, **about)]
+    other.records = {CASE_ID: replace(other.records[CASE_ID], verdicts=verdicts)}
+    assert study.last_ratio([other], CASE_ID) is None
+    assert study.last_ratio([other, run_of(Status.REGRESSED)], CASE_ID) == 1.04
 
 
 # ---- the command --------------------------------------------------------------------------
@@ -478,6 +507,23 @@ def test_too_few_pairs_are_no_answer(command):
     status, _, err = command("x", *ENDS)
     assert status == 0
     assert "goes on from 4 pairs of an earlier call; --fresh forgets" in err
+
+
+def test_what_it_advises_is_the_same_search(command):
+    """Pasted, it goes on, at the same error."""
+    _, out, _ = command("x", *ENDS, "--error", "1%", "--most-pairs", "4")
+    advised = out.splitlines()[-1].removeprefix("next: bench-lib bisect ").split()
+    _, _, err = command(*advised)
+    assert "goes on from 4 pairs of an earlier call" in err
+    assert "wrong at most once in 100" in err
+
+
+@pytest.mark.parametrize("other", [("--env", "X=2"), ("--build", "make all"), ("--python", "py")])
+def test_pairs_of_candidates_made_otherwise_are_another_search(command, other):
+    """Other variables or another build may be another speed."""
+    command("x", *ENDS, "--most-pairs", "4")
+    _, _, err = command("x", *ENDS, *other, "--most-pairs", "4")
+    assert "goes on from" not in err
 
 
 def test_of_two_changes_the_second_call_is_at_hand(command, bed):

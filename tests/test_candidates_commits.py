@@ -246,6 +246,16 @@ def test_an_interrupted_search_finds_what_is_built(repository, tmp_path):
     assert not list((tmp_path / "cache").rglob("*.built"))
 
 
+def test_other_variables_of_a_build_build_anew(repository):
+    """They may name the GPUs that it is for."""
+    candidate = Candidate(repository.commit("1"))
+    script = "import os; open('built', 'w').write(os.environ['FOR'])"
+    made = [Commits([sys.executable, "-c", script], environment={"FOR": f}) for f in "ab"]
+    assert [(each.make(candidate).folder / "built").read_text() for each in made] == ["a", "b"]
+    for each in made:
+        each.close()
+
+
 def test_two_searches_do_not_share_worktrees(repository):
     """One would remove them while the other measures."""
     name = repository.commit("1")

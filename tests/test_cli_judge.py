@@ -500,7 +500,7 @@ def test_a_file_has_to_be_named(judge):
     answer = judge.command()
     assert (answer.status, answer.out) == (2, "")
     assert answer.err.splitlines()[-1] == (
-        "bench-lib: error: missing argument 'FILE...'; see bench-lib judge --help"
+        "bench-lib: error: missing argument 'FILE'; see bench-lib judge --help"
     )
 
 

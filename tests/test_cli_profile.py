@@ -448,6 +448,48 @@ def test_a_timeline_comes_from_the_run_of_the_kernels(profile, worker, rocm) -> 
     assert answer.lines[3].startswith(CONV)
 
 
+@pytest.mark.parametrize("release", ["6.3.0", "7.13.0", "7.14.0", "10.0.0"])
+def test_rocprof_sys_leaves_a_trace_and_no_table(profile, worker, rocm, release) -> None:
+    """With the options of each release."""
+    rocm("rocprof-sys-run", release)
+    orders = worker(told=TOLD, steps_in_all=9)
+    answer = profile(CASE, "--tool", "rocprof-sys")
+    assert answer.status == 0, answer.err
+    assert len(orders) == 1
+    (trace,) = Path(f"profiles/{CASE}").rglob("*.proto")
+    assert any(line.startswith("timeline") and trace.name in line for line in answer.lines)
+    assert not Path(f"profiles/{CASE}/kernels.json").exists()
+    assert not any("kernels.json" in line for line in answer.lines)
+
+
+def test_rocprof_sys_that_leaves_nothing_is_status_1(profile, worker, rocm) -> None:
+    """It is all that was asked for."""
+    rocm("rocprof-sys-run", "7.1.0")
+    worker(steps_in_all=9)
+    answer = profile(CASE, "--tool", "rocprof-sys")
+    assert answer.status == 1
+    assert "rocprof-sys left no timeline in " in answer.err
+
+
+@pytest.mark.parametrize(
+    ("words", "device", "refused"),
+    [
+        ([], make_hardware(vendor="nvidia", key="h100"), "h100 is no GPU that rocprof-sys sees"),
+        ([], make_hardware(vendor="cpu", key="cpu"), "there is none here"),
+        (["--counters"], DEVICE, "--counters: rocprof-sys reads none; rocprofv3 does"),
+    ],
+)
+def test_rocprof_sys_is_refused_before_a_worker_starts(  # noqa: PLR0917 - fixtures
+    profile, worker, rocm, words, device, refused
+) -> None:
+    """In one sentence."""
+    rocm("rocprof-sys-run", "7.1.0")
+    orders = worker(told=TOLD, steps_in_all=9)
+    answer = profile(CASE, "--tool", "rocprof-sys", *words, device=device)
+    assert (answer.status, orders) == (1, [])
+    assert refused in answer.err
+
+
 @pytest.mark.parametrize(
     ("tool", "device", "refused"),
     [
@@ -471,15 +513,20 @@ def test_a_timeline_that_cannot_be_had_is_refused_before_a_worker_starts(  # noq
     assert refused[1] in answer.err
 
 
-def test_a_profiler_that_is_not_installed_is_status_1_with_what_to_install(
-    profile, monkeypatch, tmp_path
+@pytest.mark.parametrize(
+    ("tool", "package"),
+    [("rocprofv3", "rocprofiler-sdk"), ("rocprof-sys", "rocprofiler-systems")],
+)
+def test_a_profiler_that_is_not_installed_is_status_1_with_what_to_install(  # noqa: PLR0917 - fixtures
+    profile, worker, monkeypatch, tmp_path, tool, package
 ) -> None:
-    """On any machine."""
+    """On any machine, and before a worker starts."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("ROCM_PATH", str(tmp_path))
-    answer = profile(CASE, "--tool", "rocprofv3")
-    assert answer.status == 1
-    assert "install ROCm's package rocprofiler-sdk" in answer.err
+    orders = worker(told=TOLD, steps_in_all=9)
+    answer = profile(CASE, "--tool", tool)
+    assert (answer.status, orders) == (1, [])
+    assert f"install ROCm's package {package}" in answer.err
 
 
 def test_for_any_other_profiler_the_command_is_printed(profile, tmp_path) -> None:

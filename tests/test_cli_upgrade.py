@@ -213,6 +213,7 @@ def test_the_guilty_package_is_named_for_each_slower_case(upgrade, machine):
     (issue,) = answer["issues"]
     text = Path(issue).read_text()
     assert text.startswith("# hipblaslt 1.0 -> 2.0: 6.0% slower on AMD Instinct MI300X\n")
+    assert f"bench-lib ab --python-a {OLD} --python-b {NEW} -k" in text
     assert command in text
     assert f"`{INFER}`" in text
     assert INFER in Path(answer["proposal"]).read_text()
@@ -231,6 +232,13 @@ def test_text_names_the_culprit_and_the_next_step(upgrade):
     assert any(line.split()[:1] == [INFER] and "hipblaslt 1.0 -> 2.0" in line for line in lines)
     assert f"issue for upstream: {Path('upgrade/issue-hipblaslt.md')}" in lines
     assert lines[-1].startswith("next: bench-lib baseline accept --run ")
+
+
+def test_the_command_of_an_issue_names_the_tier_that_its_cases_are_of(upgrade):
+    """Without it the usual tier would be asked for them."""
+    _, out, _ = upgrade("--tier", "gate", "--json")
+    (issue,) = document_in(out)["issues"]
+    assert f" --python-b {NEW} --tier gate -k" in Path(issue).read_text()
 
 
 def test_an_operator_of_a_network_is_found_by_its_profile_and_proved(upgrade, machine):

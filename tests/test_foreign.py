@@ -264,6 +264,14 @@ def test_each_file_is_a_process_of_its_side(tmp_path):
         assert case.baseline[str(a)].place == str(a)
 
 
+def test_a_file_of_both_sides_is_refused():
+    """Nothing would be compared."""
+    path = RECORDED / "vllm-latency.json"
+    assert read("vllm", path, baseline=(path,)).cases["latency"].problems == [
+        f"{path}: it is named on both sides; name other files for one of them"
+    ]
+
+
 def test_a_process_that_is_told_twice_is_refused(tmp_path):
     """Two runs of a client against one server are one process."""
     line = (RECORDED / "sglang-serving.jsonl").read_text()

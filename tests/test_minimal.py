@@ -47,7 +47,15 @@ CONVOLUTION = operation(
                 [[2, 4, 16, 8]] * 3,
                 concrete=["", "", "", "0.", "True", "", ""],
             ),
-            "op-sdpa-b2h4s16d8-fp16-causal-fwd",
+            "op-sdpa-b2h4s16d8-fp16-causal-fwd-flash",
+        ),
+        (
+            operation(
+                "aten::_scaled_dot_product_flash_attention_for_cpu",
+                [[2, 4, 16, 8]] * 3,
+                concrete=["", "", "", "0.", "False", "", ""],
+            ),
+            "op-sdpa-b2h4s16d8-fp16-fwd",
         ),
         (operation("aten::relu", [[64, 32]]), "op-relu-64x32-fp16"),
         (operation("aten::add", [[64, 32], [32], []]), "op-add-64x32-32-fp16"),

@@ -29,6 +29,9 @@ from builders import (
     make_environment,
     make_hardware,
     make_processes,
+    make_record,
+    make_verdict,
+    write_run,
 )
 from pytest_benchmark.stats import Metadata
 from scripted import KERNELS
@@ -249,6 +252,24 @@ def test_a_regression_fails_its_own_test_once_with_the_reason(suite, pytester):
     assert properties_of(by_name["test_step[beta]"])["perf_status"] == "OK"
     incident = properties_of(by_name["test_step[alpha]"])["perf_incident"]
     assert f"perf_incident[{incident}]" in (pytester.path / "junit.xml").read_text()
+
+
+def test_an_incident_of_other_hardware_is_none_of_this_run(suite, pytester):
+    """Cases have the same ids there, and the history may be shared."""
+    record = make_record(
+        case=make_case(id="beta"),
+        attempts=[make_attempt(case_id="beta", hardware_key="mi300x")],
+        status=Status.REGRESSED,
+        verdicts=[make_verdict(status=Status.REGRESSED, ratio=1.05)],
+    )
+    write_run(pytester.path / "history", [record])
+    run = suite("{'alpha': [[0.0105] * 20]}")
+    accept(pytester, "alpha", TEN_MS)
+    accept(pytester, "beta", TEN_MS)
+    run("--junitxml=junit.xml").assert_outcomes(passed=1, failed=1)
+    cases = ET.parse(pytester.path / "junit.xml").iter("testcase")
+    told = {case.get("name"): "perf_incident" in properties_of(case) for case in cases}
+    assert told == {"test_step[alpha]": True, "test_step[beta]": False}
 
 
 def test_a_regression_is_looked_into_once_and_names_its_kernels(suite, pytester):

@@ -551,6 +551,31 @@ def test_the_package_s_figures_are_in_our_units(
     assert capfd.readouterr() == ("", "")
 
 
+def test_the_package_is_asked_for_its_table_alone_where_that_has_all(
+    tmp_path: Path, install: Callable[[Any], None]
+) -> None:
+    """Every other call reads the table anew; a virtual function refuses clocks as well."""
+    refused = OSError("not supported")
+    counters = ("prochot", "ppt", "socket_thm", "vr_thm", "hbm_thm")
+    table_of_all = {
+        "temperature_hotspot": 63,
+        "average_gfx_activity": 97,
+        "current_socket_power": 641,
+        "current_gfxclks": [1306, 1262, *["N/A"] * 6],
+        "current_uclk": 1300,
+        "accumulation_counter": 5000,
+        **{f"{name}_residency_acc": 0 for name in counters},
+    }
+    others = dict.fromkeys(("clock_info", "power_info", "gpu_activity", "temp_metric"), refused)
+    smi = FakeAmdSmi(gpu_metrics_info=table_of_all, **others)
+    install(smi)
+    source = package.source(AMD, tmp_path)
+    smi.asked.clear()
+    found = source.look(with_pids=False)
+    assert [found[name] for name in FIGURES] == [1262, 1300, 641, 63, 0.97]
+    assert smi.asked == ["gpu_metrics_info"]
+
+
 def test_an_older_package_has_other_names(tmp_path: Path, install: Callable[[Any], None]) -> None:
     """ROCm 6.0 on an MI200: no present power, the junction by that name, a word of flags."""
     smi = FakeAmdSmi(

@@ -446,6 +446,11 @@ def test_the_options_are_ones_that_pytest_has(checkout, tmp_path):
 @pytest.mark.parametrize(
     ("where", "called"),
     [
+        (("amd-library", "tests", "Install"), ["apt-get", "update"]),
+        (
+            ("amd-library", "tests", "Test"),
+            ["pytest", "-n", "2", "tests/test_amds_own_library.py"],
+        ),
         (("docs", "build", "Install"), ["python3", "-m", "pip", "install"]),
         (("guest", "plugins", "Install"), ["python3", "-m", "pip", "install"]),
         (("guest", "plugins", "Try"), ["python3", "benchmarks/guest.py"]),
@@ -465,7 +470,7 @@ def test_the_options_are_ones_that_pytest_has(checkout, tmp_path):
 )
 def test_the_plain_steps_call_what_they_are_to_call(checkout, tmp_path, where, called):
     """Before and beside measuring."""
-    for program in ("python3", "sphinx-build", "bench-lib", "tox"):
+    for program in ("apt-get", "bench-lib", "pytest", "python3", "sphinx-build", "tox"):
         notes(tmp_path, program)
     assert run(checkout, where).status == 0
     assert calls(tmp_path)[0][: len(called)] == called

@@ -92,6 +92,11 @@ class Profiler(Protocol):
         """Whether it can leave a trace for Perfetto, too."""
         return False
 
+    @property
+    def leaves_only_timelines(self) -> bool:
+        """Whether traces are all that it leaves: no table of kernels, no counters."""
+        return False
+
     def command(
         self,
         app: Sequence[str],

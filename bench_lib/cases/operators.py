@@ -170,6 +170,8 @@ def command_of(case: Case) -> str:
     words += ["--dtype", operation.precision]
     if layout := operation.layout or operation.memory_format:
         words += ["--layout", layout]
+    words += ["--backend", operation.backend] if operation.backend else []
+    words += ["--scaling", operation.scaling] if operation.scaling else []
     words += ["--stride", str(operation.stride)] if operation.stride != 1 else []
     switches = {
         "--backward": operation.is_backward,

@@ -21,8 +21,16 @@ from bench_lib.cli.output import (
     print_table,
     say,
 )
-from bench_lib.cli.sides import cases_of_tier, cells, chosen, read
-from bench_lib.model import TIERS, Status
+from bench_lib.cli.sides import (
+    Expression,
+    LeastPairs,
+    TierName,
+    cases_of_tier,
+    cells,
+    chosen,
+    read,
+)
+from bench_lib.model import Status
 
 if TYPE_CHECKING:
     from bench_lib.engine.engine import Engine
@@ -59,16 +67,10 @@ def ab(
     env_b: Annotated[list[str] | None, _env("B")] = None,
     prefix_a: Annotated[str | None, _prefix("A")] = None,
     prefix_b: Annotated[str | None, _prefix("B")] = None,
-    expression: Annotated[
-        str, typer.Option("-k", metavar="EXPR", help="Only cases whose ids match, as in pytest.")
-    ] = "",
+    expression: Expression = "",
     matrix: Matrix = DEFAULT_MATRIX,
-    tier: Annotated[
-        str | None, typer.Option(help="Tier of the matrix (default: gate on a GPU, else smoke).")
-    ] = None,
-    pairs: Annotated[
-        int, typer.Option(min=2, help="Pairs of fresh contexts that every case is measured in.")
-    ] = PAIRS,
+    tier: TierName = None,
+    pairs: LeastPairs = PAIRS,
     most_pairs: Annotated[
         int | None,
         typer.Option(help=f"Most pairs of a case that looks different (default: {MOST_PAIRS})."),
@@ -78,7 +80,7 @@ def ab(
 ) -> None:
     """Measure two environments in turns on one device, and say whether B is slower than A.
 
-    Without options both are this one, which shows how far equal things differ here.  Exit
+    Without options both are this environment, which shows how far equal sides differ here.  Exit
     status 1 where a case regressed or has no measurement.
     """
     sides = {
@@ -89,8 +91,6 @@ def ab(
     if most < pairs:
         why = f"{most} is less than --pairs {pairs}; a case has at least those"
         raise typer.BadParameter(why, param_hint="--most-pairs")
-    if tier is not None and tier not in TIERS:
-        raise typer.BadParameter(f"{tier!r} is none of {', '.join(TIERS)}", param_hint="--tier")
 
     from bench_lib import backends
 

@@ -55,7 +55,7 @@ Runs = Annotated[
     list[str], typer.Option(metavar="RUN", help="A run's id or its start, latest, or a file.")
 ]
 Cases = Annotated[str, typer.Option(metavar="GLOB", help="Only cases like this.")]
-Reason = Annotated[str, typer.Option(help="Why these are the values to hold.")]
+Reason = Annotated[str, typer.Option(help="Why these values are right.")]
 Force = Annotated[
     bool, typer.Option("--force", help="Take noisy, doubtful or slower values too; say why.")
 ]
@@ -108,7 +108,7 @@ def show(
     case: Cases = "*",
     json: Json = False,
 ) -> None:
-    """Show the accepted values of a hardware key, and what was published where there are none."""
+    """Show the accepted values of a hardware key, or published ones where there are none."""
     from bench_lib.backends import detect
     from bench_lib.storage import baselines as files
     from bench_lib.storage.history import utc_today
@@ -222,7 +222,7 @@ def accept(
     json: Json = False,
     markdown: Markdown = False,
 ) -> None:
-    """Make a run's values, or several runs' together, the ones to hold against."""
+    """Accept the values of a run, or of several runs together, as the baseline."""
     one_form(json=json, markdown=markdown)
     from bench_lib.cli.proposals import BaselineAccept, Proposal
 
@@ -246,7 +246,7 @@ def record(
         list[str] | None,
         typer.Argument(
             metavar="MORE",
-            help="More for pytest, as -- -n auto; paths first, as -- tests/perf -n auto.",
+            help="Arguments of pytest after --: -n auto, or paths first: tests/perf -n auto.",
         ),
     ] = None,
     *,
@@ -255,12 +255,11 @@ def record(
     baselines: BaselinesDir = DEFAULT_BASELINES,
     force: Force = False,
 ) -> None:
-    """Measure perf_tests in five processes a case, and accept that very run.
+    """Measure perf_tests in five processes a case, and accept that run.
 
-    Where MORE begins with paths, these are measured instead of perf_tests.
-    A case of which fewer processes were measured is refused, as is what accept refuses.  Ends
-    with 1 where nothing could be accepted, or where a test failed; the others are accepted all
-    the same.
+    Paths at the beginning of MORE replace perf_tests.  A case with fewer processes is refused, and
+    so is what accept refuses; all others are accepted.  Exit status 1 where nothing was accepted,
+    or a test failed.
     """
     from bench_lib.cli.proposals import Proposal
     from bench_lib.storage import history as runs
@@ -325,10 +324,9 @@ def quarantine(
     history: HistoryPlace = str(DEFAULT_HISTORY),
     json: Json = False,
 ) -> None:
-    """Report a case without failing, up to and including a day; then it fails again.
+    """Keep a failing case from failing the run, up to and including a day.
 
-    An id that is in no baseline of this hardware, nor in the matrix, nor in a run of the history
-    is refused.
+    An id is refused that no baseline of this hardware, no matrix and no run of the history has.
     """
     from bench_lib.backends import detect
     from bench_lib.cli.proposals import who

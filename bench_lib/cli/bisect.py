@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,6 +23,7 @@ from bench_lib.cli.output import (
     print_json,
     say,
 )
+from bench_lib.cli.sides import read
 from bench_lib.model import UserError
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 LAST_OK = "last-ok"
 MOST_RUNS = 120
 """Runs that are looked through for the case's noise and its nights."""
-MOST_ERROR = 0.2
+ERROR, MOST_ERROR = "3%", 0.2
 SHOWN = 5
 """Kernels that are printed, those that changed most."""
 
@@ -48,15 +49,17 @@ def bisect(
         str,
         typer.Option(
             metavar="A",
-            help=f"The good end: a commit, a version, an image; or {LAST_OK}, of the history.",
+            help=f"The good end: a commit, a version or an image; {LAST_OK} asks the history.",
         ),
     ],
     bad: Annotated[
         str | None,
-        typer.Option(metavar="B", help=f"The bad end (with {LAST_OK}: the first failing night)."),
+        typer.Option(
+            metavar="B", help=f"The bad end (default with {LAST_OK}: the first failing night)."
+        ),
     ] = None,
     build: Annotated[
-        str, typer.Option(metavar="COMMAND", help="Builds a commit, in its worktree.")
+        str, typer.Option(metavar="COMMAND", help="Command that builds a commit, in its worktree.")
     ] = "",
     package: Annotated[
         str | None, typer.Option(metavar="NAME", help="Package whose versions the ends are.")
@@ -69,7 +72,7 @@ def bisect(
     ] = "",
     image: Annotated[
         list[str] | None,
-        typer.Option(metavar="IMAGE", help="An image between the ends, in their order; repeat."),
+        typer.Option(metavar="IMAGE", help="An image between the ends; repeat it in their order."),
     ] = None,
     prefix: Annotated[
         str, typer.Option(metavar="WORDS", help="Words that run an image: 'docker run --rm'.")
@@ -82,11 +85,11 @@ def bisect(
         typer.Option(metavar="KEY=VALUE", help="Environment variable of all; may be repeated."),
     ] = None,
     error: Annotated[
-        str, typer.Option(metavar="SHARE", help="Chance, at most, of a wrong answer.")
-    ] = "3%",
+        str, typer.Option(metavar="SHARE", help="Largest chance of a wrong answer.")
+    ] = ERROR,
     most_pairs: Annotated[
         int | None,
-        typer.Option(min=2, help="Most pairs (default: 4 times the expected)."),
+        typer.Option(min=2, help="Largest number of pairs (default: 4 times the expected)."),
     ] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Forget what an earlier call of this measured.")
@@ -101,12 +104,13 @@ def bisect(
 ) -> None:
     """Find the commit, the version or the image that made a case slower.
 
-    Each candidate is measured in turns with the good end.  Says first how long that takes; an
-    interrupted search goes on with the same command.  Exit status 1 where the bad end is not
-    slower, 2 where the pairs did not suffice.
+    Each candidate is measured in turns with the good end.  The first lines say how long that
+    takes.  The same command continues an interrupted search.  Exit status 1 where the bad end is
+    not slower, 2 where the pairs did not suffice.
     """
     share = share_of(error, "--error", most=MOST_ERROR)
     from bench_lib import backends
+    from bench_lib.engine import settings
     from bench_lib.storage.history import latest
 
     device = backends.detect()[0]
@@ -117,14 +121,14 @@ def bisect(
         asked.id,
         good,
         bad,
-        build=_words(build, "--build"),
+        build=read(settings.prefix, build, "--build"),
         package=package,
         wheels=wheels,
-        options=_words(pip, "--pip"),
+        options=read(settings.prefix, pip, "--pip"),
         images=tuple(image or ()),
-        prefix=_words(prefix, "--prefix"),
+        prefix=read(settings.prefix, prefix, "--prefix"),
         python=python,
-        environment=dict(_variable(each) for each in env or []),
+        environment=dict(read(settings.variable, each, "--env") for each in env or []),
     )
     with _candidates(ends, keep=keep) as (candidates, line), leaving_when_told():
         hunt, expected = _prepared(
@@ -132,6 +136,7 @@ def bisect(
             device,
             line,
             candidates=candidates,
+            how=_how(ends),
             runs=runs,
             error=share,
             history=history,
@@ -139,7 +144,7 @@ def bisect(
         )
         ending, kernels = _searched(hunt, expected.slow_down, most_pairs)
         again = f"bench-lib bisect {shlex.quote(asked.id)}"
-        options = _options(ends, matrix, history)
+        options = _options(ends, error, matrix, history)
         status = _tell(hunt, expected, ending, kernels, again=again, options=options, json=json)
     raise typer.Exit(status)
 
@@ -163,24 +168,6 @@ def _case(case_id: str, matrix: Path, runs: Sequence[Run]) -> Case:
     near = difflib.get_close_matches(case_id, known, n=3, cutoff=0.3)
     some = f"; there is {', '.join(near)}" if near else "; name --matrix FILE or --history DIR"
     raise UserError(f"no case {case_id!r} in {matrix} or the history{some}")
-
-
-def _words(text: str, option: str) -> tuple[str, ...]:
-    from bench_lib.engine import settings
-
-    try:
-        return settings.prefix(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from error
-
-
-def _variable(text: str) -> tuple[str, str]:
-    from bench_lib.engine import settings
-
-    try:
-        return settings.variable(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--env") from error
 
 
 def _ends(runs: Sequence[Run], case_id: str, good: str, bad: str | None, **how: object) -> Ends:
@@ -249,6 +236,7 @@ def _prepared(
     line: Sequence[Candidate],
     *,
     candidates: Candidates,
+    how: Sequence[str],
     runs: Sequence[Run],
     error: float,
     history: Path,
@@ -264,7 +252,7 @@ def _prepared(
     last, tolerance = len(line) - 1, case.limits.tolerance
     ratio, noise = study.last_ratio(runs, case.id), study.pair_noise(runs, case.id)
     names = [each.name for each in line]
-    points = Points(history, [case.id, device.key, str(error), *names], fresh=fresh)
+    points = Points(history, [case.id, device.key, str(error), *names, *how], fresh=fresh)
     hunt = study.Bisecting(
         case,
         device,
@@ -453,10 +441,19 @@ def _command(again: str, good: Candidate, bad: Candidate, options: str) -> str:
     return f"{again} --good {ends[0]} --bad {ends[1]}{options}"
 
 
-def _options(ends: Ends, matrix: Path, history: Path) -> str:
-    """Return the options that name the kind of the candidates, as a shell reads them."""
-    words: list[str] = []
-    for option, value in (
+def _options(ends: Ends, error: str, matrix: Path, history: Path) -> str:
+    """Return the options of the same search between other ends, as a shell reads them."""
+    others = (("--error", error), ("--matrix", matrix), ("--history", history))
+    usual = (ERROR, DEFAULT_MATRIX, DEFAULT_HISTORY)
+    words = _how(ends)
+    for (option, value), default in zip(others, usual, strict=True):
+        words += [] if value == default else [option, str(value)]
+    return f" {shlex.join(words)}" if words else ""
+
+
+def _how(ends: Ends) -> list[str]:
+    """Return the options that say how candidates are made: others may make other speeds."""
+    options: Iterable[tuple[str, object]] = (
         ("--build", shlex.join(ends.build)),
         ("--wheels", ends.wheels),
         ("--pip", shlex.join(ends.options)),
@@ -464,9 +461,5 @@ def _options(ends: Ends, matrix: Path, history: Path) -> str:
         ("--prefix", shlex.join(ends.prefix)),
         ("--python", ends.python),
         *(("--env", f"{name}={text}") for name, text in ends.environment.items()),
-        ("--matrix", matrix if matrix != DEFAULT_MATRIX else None),
-        ("--history", history if history != DEFAULT_HISTORY else None),
-    ):
-        if value:
-            words += [option, str(value)]
-    return f" {shlex.join(words)}" if words else ""
+    )
+    return [word for option, value in options if value for word in (option, str(value))]

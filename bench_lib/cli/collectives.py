@@ -36,10 +36,10 @@ def collectives(
     most: Annotated[str, typer.Option("--maxbytes", "-e", help="Last size.")] = "128M",
     factor: Annotated[
         int | None,
-        typer.Option("--stepfactor", "-f", help="Each size times so much (default: 2)."),
+        typer.Option("--stepfactor", "-f", help="Factor from one size to the next (default: 2)."),
     ] = None,
     step: Annotated[
-        str | None, typer.Option("--stepbytes", "-i", help="Each size and so much.")
+        str | None, typer.Option("--stepbytes", "-i", help="Bytes from one size to the next.")
     ] = None,
     dtype: Annotated[
         str, typer.Option("--datatype", "-d", help="float, half, bfloat16, int32, uint8 ...")

@@ -49,7 +49,7 @@ def compare(
     *,
     metric: Annotated[
         str,
-        typer.Option(help="Such as latency, memory or energy; a wrong one is answered with all."),
+        typer.Option(help="Metric, such as latency, memory or energy; a wrong name lists all."),
     ] = "latency",
     case: Annotated[str, typer.Option(metavar="GLOB", help="Only cases like this.")] = "*",
     fail_on: Annotated[
@@ -69,10 +69,10 @@ def compare(
 
     Each is a run (its id, the start of that, or latest), a run's file, a folder (its newest run),
     a file of baselines, baseline (that of the other side's hardware), or a hardware key (its
-    newest run, else its baselines).  Baselines are A in either order.
+    newest run, else its baselines).  A baseline is always A.
 
     Exit status 0 where anything was compared, 1 where nothing was, or by --fail-on; 2 where
-    --fail-on could not tell of a single case.
+    --fail-on could judge no case.
     """
     from bench_lib.report.versus import rows, sides
     from bench_lib.verdict.metrics import registered

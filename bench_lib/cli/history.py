@@ -168,7 +168,7 @@ def show(
     run: RunName,
     *,
     phases: Annotated[
-        bool, typer.Option("--phases", help="Show what the time was spent on instead.")
+        bool, typer.Option("--phases", help="Show instead what the time was spent on.")
     ] = False,
     history: HistoryPlace = HERE,
     json: Json = False,
@@ -327,9 +327,9 @@ def export(
 
 @app.command()
 def compact(*, history: HistoryDir = DEFAULT_HISTORY, json: Json = False) -> None:
-    """Move runs into Parquet, a file a month, from which they are read in no time.
+    """Move runs into Parquet, a file a month, which is faster to read.
 
-    Of each hardware the newest runs stay as files as well, for the nights are judged by them.
+    The newest runs of each hardware also stay as files, because nights are judged by them.
     Nothing is lost: bench-lib history restore gives back any file, byte for byte.
     """
     from bench_lib.engine.past import MOST_RUNS
@@ -357,14 +357,14 @@ def compact(*, history: HistoryDir = DEFAULT_HISTORY, json: Json = False) -> Non
 def fsck(
     *,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Mend it; what was there is kept in lost+found.")
+        bool, typer.Option("--repair", help="Mend it, and keep the damaged files in lost+found.")
     ] = False,
     history: HistoryDir = DEFAULT_HISTORY,
     json: Json = False,
 ) -> None:
-    """List what of a history cannot be read, by file, line and reason, and mend it.
+    """List what cannot be read in a history, by file, line and reason, and mend it.
 
-    The exit status is 1 where something stays that cannot be read.
+    Exit status 1 where something remains that cannot be read.
     """
     from bench_lib.storage.archive.fsck import check
 
@@ -392,7 +392,7 @@ def restore(
     *,
     history: HistoryDir = DEFAULT_HISTORY,
 ) -> None:
-    """Write the file of a run that was compacted, as it was."""
+    """Restore the file of a run that was compacted, byte for byte."""
     from bench_lib.storage.archive.compaction import restore as bring_back
 
     print(bring_back(history, run))
@@ -408,7 +408,7 @@ def import_files(
     ] = None,
     history: HistoryDir = DEFAULT_HISTORY,
 ) -> None:
-    """Make runs of pytest-benchmark's JSON, or of the CSV of ROCm's micro benchmark.
+    """Import runs from pytest-benchmark's JSON, or from the CSV of ROCm's micro benchmark.
 
     Each file becomes a run, which says where it is from.
     """
@@ -424,7 +424,7 @@ def import_files(
 
 @app.command()
 def push(
-    address: Annotated[str, typer.Argument(help="Where runs are kept for all: s3://BUCKET/RUNS.")],
+    address: Annotated[str, typer.Argument(help="Address of the shared runs: s3://BUCKET/RUNS.")],
     *,
     history: HistoryDir = DEFAULT_HISTORY,
 ) -> None:
@@ -451,16 +451,16 @@ def _unread(history: Path) -> list[str]:
 
 @app.command()
 def pull(
-    address: Annotated[str, typer.Argument(help="Where runs are kept for all: s3://BUCKET/RUNS.")],
+    address: Annotated[str, typer.Argument(help="Address of the shared runs: s3://BUCKET/RUNS.")],
     *,
     everything: Annotated[
-        bool, typer.Option("--all", help="All runs, and not the newest 60 of each hardware.")
+        bool, typer.Option("--all", help="All runs instead of the newest 60 of each hardware.")
     ] = False,
     history: HistoryDir = DEFAULT_HISTORY,
 ) -> None:
     """Fetch the newest runs of each hardware that are not here yet.
 
-    They are as many as the rolling baseline reads, for a machine that begins with an empty disk.
+    They are as many as the rolling baseline reads, for a machine that starts with an empty disk.
     """
     from bench_lib.engine.past import MOST_RUNS
     from bench_lib.storage.archive.pushing import pull as fetch

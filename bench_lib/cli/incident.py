@@ -66,7 +66,7 @@ def list_incidents(
     ended: Annotated[bool, typer.Option("--ended", help="Also list those that are over.")] = False,
     json: Json = False,
 ) -> None:
-    """List the incidents that go on, oldest first."""
+    """List open incidents, oldest first."""
     found = [one for one in _known(history, baselines) if ended or one.is_open]
     if json:
         print_json(IncidentList(incidents=[told(one) for one in found]))
@@ -85,7 +85,7 @@ def show(
     baselines: BaselinesDir = DEFAULT_BASELINES,
     json: Json = False,
 ) -> None:
-    """Show an incident: its cases, its cause as far as it is known, and who knows of it."""
+    """Show an incident: its cases, its cause if it is known, and who acknowledged it."""
     one = _chosen(incident, _known(history, baselines))
     if json:
         print_json(filled(IncidentShow, one, **parts_of(one)))
@@ -131,10 +131,10 @@ def ack(
     baselines: BaselinesDir = DEFAULT_BASELINES,
     json: Json = False,
 ) -> None:
-    """Acknowledge an incident, so that reports say who knows of it, and why.
+    """Acknowledge an incident: reports then say who knows of it, and why.
 
-    Its cases fail all the same.  The baseline file of its first case's hardware keeps this, to be
-    committed and reviewed as an acceptance is.
+    Its cases still fail.  The baseline file of its first case's hardware holds the
+    acknowledgement; commit and review it like an acceptance.
     """
     from bench_lib.cli.proposals import who
     from bench_lib.storage import baselines as files

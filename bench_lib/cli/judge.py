@@ -60,7 +60,7 @@ def judge(
     files: Annotated[
         list[str],
         typer.Argument(
-            metavar="FILE...",
+            metavar="FILE",
             help="A file of timings, - is standard input; with --format the candidate's files, or "
             "folders of them.",
         ),

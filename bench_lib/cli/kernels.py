@@ -118,7 +118,8 @@ def tell(look: CaseProfile, top: int, *, json: bool) -> None:
             print(f"trace: {seen.trace} (open in ui.perfetto.dev)")
     for what, path in look.files.items():
         print(f"{what}: {path}")
-    print(f"kernels: {look.folder / 'kernels.json'} (compare with --diff)")
+    if look.seen:
+        print(f"kernels: {look.folder / 'kernels.json'} (compare with --diff)")
 
 
 def _title(look: CaseProfile, seen: ProfiledWork) -> str:

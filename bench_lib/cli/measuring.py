@@ -42,7 +42,7 @@ class Keeping:
         Path | None,
         typer.Option(
             metavar="FILE",
-            help=f"Where --judge takes limits of cases from (default: {DEFAULT_MATRIX}, if there).",
+            help=f"Matrix with the limits for --judge (default: {DEFAULT_MATRIX}, if there).",
         ),
     ] = None
     judge: Annotated[

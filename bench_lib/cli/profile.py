@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from bench_lib.model import Case
 
 TORCH, RANGES = "torch", "ranges"
-TOOLS = (TORCH, "rocm", "rocprofv3", "rocprofv2", "rocprof", "rocprof-compute", RANGES)
+ROCM_S = ("rocm", "rocprofv3", "rocprofv2", "rocprof", "rocprof-compute", "rocprof-sys")
+TOOLS = (TORCH, *ROCM_S, RANGES)
 DEFAULT_OUTPUT = Path("profiles")
 LOCK_WAIT_S = 600.0
 STEPS = 5

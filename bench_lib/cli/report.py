@@ -125,7 +125,7 @@ def report(
         typer.Option(
             metavar="URL",
             envvar="BENCH_LIB_NOTIFY",
-            help="Post the news there, where something changed.",
+            help="Post the news to this address, if something changed.",
         ),
     ] = None,
     notify_as: Annotated[
@@ -150,19 +150,19 @@ def report(
     ] = None,
     on_change: Annotated[
         bool,
-        typer.Option("--on-change", help="Make no new comment where nothing changed."),
+        typer.Option("--on-change", help="Make no new comment if nothing changed."),
     ] = False,
     run: Annotated[
         list[str] | None,
-        typer.Option(metavar="RUN", help="Report on this run; may be given again."),
+        typer.Option(metavar="RUN", help="Report on this run; may be repeated."),
     ] = None,
     days: Annotated[int, typer.Option(min=1, help="Days of history that are shown.")] = 90,
     json: Json = False,
 ) -> None:
     """Report on the newest night: what failed, since when, and why.
 
-    A night is all runs that began in the 20 hours before the newest one did.  Ends with 0 also
-    where cases failed: the run that measured them has told so.
+    A night is the newest run and those of the 20 hours before it.  The exit status is 0 even where
+    cases failed: the run that measured them has reported that.
     """
     from bench_lib.report import notify as news
     from bench_lib.report.night import gather

@@ -65,7 +65,10 @@ def selfcheck(
         ),
     ] = None,
     candidates: Annotated[
-        int, typer.Option(min=2, help="Of these, held against five others at a time.")
+        int,
+        typer.Option(
+            min=2, help="Processes of these that are judged against five others at a time."
+        ),
     ] = 4,
     tolerance: Annotated[
         str, typer.Option(metavar="SHARE", help="Slow-down that matters: 1% or 0.01.")
@@ -85,7 +88,9 @@ def selfcheck(
     history: HistoryDir = DEFAULT_HISTORY,
     output: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write the times; without --contexts for judge."),
+        typer.Option(
+            metavar="FILE", help="Write the times; without --contexts, as judge reads them."
+        ),
     ] = None,
     json: Json = False,
 ) -> None:

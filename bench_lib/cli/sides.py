@@ -4,15 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+
+from bench_lib.model import TIERS
 
 if TYPE_CHECKING:
     from bench_lib.engine.pairing import PairRow
     from bench_lib.model import Case, Hardware
 
 T = TypeVar("T")
+
+
+def _known_tier(name: str | None) -> str | None:
+    if name is None or name in TIERS:
+        return name
+    raise typer.BadParameter(f"{name!r} is none of {', '.join(TIERS)}")
+
+
+Expression = Annotated[
+    str, typer.Option("-k", metavar="EXPR", help="Only cases whose ids match, as in pytest.")
+]
+TierName = Annotated[
+    str | None,
+    typer.Option(
+        callback=_known_tier, help="Tier of the matrix (default: gate on a GPU, else smoke)."
+    ),
+]
+LeastPairs = Annotated[
+    int, typer.Option(min=2, help="Pairs of fresh contexts that every case is measured in.")
+]
 
 
 def read(how: Callable[[str], T], text: str, option: str) -> T:

@@ -84,17 +84,17 @@ def submit(
     *,
     slurm: Annotated[bool, typer.Option("--slurm", help="Submit to Slurm, by sbatch.")] = False,
     collect: Annotated[
-        str | None, typer.Option(metavar="JOB", help="Say what became of a job; fetch its runs.")
+        str | None, typer.Option(metavar="JOB", help="Report on a job, and fetch its runs.")
     ] = None,
     wanted: Wanted,
     wait: Annotated[bool, typer.Option("--wait", help="Wait to the end, and collect.")] = False,
     history: HistoryDir = DEFAULT_HISTORY,
     json: Json = False,
 ) -> None:
-    """Submit the suite to a cluster, or say what became of a job.
+    """Submit the suite to a cluster, or report on a job.
 
     Exit status 0 where everything was submitted or passed, 1 where a task failed, a case
-    regressed or not all is over, 2 where the question was wrong.
+    regressed or the job still runs, 2 where the question was wrong.
     """
     folder = history.absolute()
     if collect is not None:

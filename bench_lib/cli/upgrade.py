@@ -26,8 +26,16 @@ from bench_lib.cli.output import (
     say,
     writing,
 )
-from bench_lib.cli.sides import cases_of_tier, cells, chosen, read
-from bench_lib.model import TIERS, UserError
+from bench_lib.cli.sides import (
+    Expression,
+    LeastPairs,
+    TierName,
+    cases_of_tier,
+    cells,
+    chosen,
+    read,
+)
+from bench_lib.model import UserError
 
 if TYPE_CHECKING:
     from bench_lib.engine.pairing import PairRow
@@ -50,12 +58,12 @@ def upgrade(
     old: Annotated[
         str, typer.Argument(help="Interpreter that runs today, a list of wheels, or an image.")
     ],
-    new: Annotated[str, typer.Argument(help="The one to come, in the same form.")],
+    new: Annotated[str, typer.Argument(help="The new one, in the same form.")],
     prefix: Annotated[
         str,
         typer.Option(
             metavar="WORDS",
-            help="OLD and NEW are images, and this runs one: 'docker run --rm {image}'.",
+            help="Words that run an image, for OLD and NEW: 'docker run --rm {image}'.",
         ),
     ] = "",
     python: Annotated[
@@ -65,25 +73,20 @@ def upgrade(
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="Environment variable of both; may be repeated."),
     ] = None,
-    expression: Annotated[
-        str, typer.Option("-k", metavar="EXPR", help="Only cases whose ids match, as in pytest.")
-    ] = "",
+    expression: Expression = "",
     matrix: Matrix = DEFAULT_MATRIX,
-    tier: Annotated[
-        str | None, typer.Option(help="Tier of the matrix (default: gate on a GPU, else smoke).")
-    ] = None,
-    pairs: Annotated[
-        int, typer.Option(min=2, help="Pairs of fresh contexts that every case is measured in.")
-    ] = PAIRS,
+    tier: TierName = None,
+    pairs: LeastPairs = PAIRS,
     culprits: Annotated[
         bool,
         typer.Option(
             "--culprits/--no-culprits",
-            help="Exchange packages in OLD until those are named that make a case slower.",
+            help="Find the packages that make a case slower, by exchanging them in OLD.",
         ),
     ] = True,
     output: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder for what is written: changes and issues.")
+        Path,
+        typer.Option(metavar="DIR", help="Folder for the change of the baselines and the issues."),
     ] = FOLDER,
     history: HistoryDir = DEFAULT_HISTORY,
     baselines: BaselinesDir = DEFAULT_BASELINES,
@@ -95,8 +98,6 @@ def upgrade(
     each guilty package.  Accepts nothing.  Exit status 1 where a case regressed or has no
     measurement, 2 where most could not be judged.
     """
-    if tier is not None and tier not in TIERS:
-        raise typer.BadParameter(f"{tier!r} is none of {', '.join(TIERS)}", param_hint="--tier")
     sides = _sides(old, new, prefix, python, env or [])
 
     from bench_lib import backends
@@ -116,7 +117,13 @@ def upgrade(
     )
     with leaving_when_told(), contextlib.closing(steps):
         status = _go(
-            steps, history=history, baselines=baselines, output=output, named=culprits, json=json
+            steps,
+            history=history,
+            baselines=baselines,
+            output=output,
+            chosen_by=_chosen_by(matrix, tier),
+            named=culprits,
+            json=json,
         )
     raise typer.Exit(status)
 
@@ -137,12 +144,19 @@ def _sides(old: str, new: str, prefix: str, python: str, env: Sequence[str]) -> 
     return images.make(Candidate(old)), images.make(Candidate(new))
 
 
+def _chosen_by(matrix: Path, tier: str | None) -> list[str]:
+    """Return the options that name where the cases are from, as far as they are not the usual."""
+    words = [] if matrix == DEFAULT_MATRIX else ["--matrix", str(matrix)]
+    return words if tier is None else [*words, "--tier", tier]
+
+
 def _go(
     steps: Upgrade,
     *,
     history: Path,
     baselines: Path,
     output: Path,
+    chosen_by: Sequence[str],
     named: bool,
     json: bool,
 ) -> int:
@@ -167,7 +181,9 @@ def _go(
     found = steps.culprits(compared.rows) if named else CulpritsFound()
     minimal = {**_minimal(steps.cases, found), **steps.minimal(compared.rows)}
     proposal = _proposal(compared, history, baselines, output)
-    issues = _written(_issues(steps, compared, kernels, found, minimal), output)
+    issues = _written(
+        _issues(steps, compared, kernels, found, minimal, chosen_by=chosen_by), output
+    )
     advice = list(_next_steps(compared, history, proposal, issues))
     if json:
         from bench_lib.cli.documents import UpgradeDocument
@@ -268,13 +284,15 @@ def _issues(
     kernels: Mapping[str, str],
     found: CulpritsFound,
     minimal: Mapping[str, str],
+    *,
+    chosen_by: Sequence[str],
 ) -> dict[tuple[str, ...], UpstreamIssue]:
     """Return an issue for each culprit by its packages; all its cases are in it."""
     groups: dict[tuple[str, ...], list[Culprit]] = {}
     for culprit in found.culprits:
         groups.setdefault(tuple(culprit.packages), []).append(culprit)
     return {
-        packages: _issue(steps, compared, kernels, those, minimal)
+        packages: _issue(steps, compared, kernels, those, minimal, chosen_by=chosen_by)
         for packages, those in groups.items()
     }
 
@@ -283,9 +301,11 @@ def _written(issues: Mapping[tuple[str, ...], UpstreamIssue], output: Path) -> l
     """Write each issue to a file of its own."""
     from bench_lib.report.upstream import as_issue
 
-    written = []
+    written: list[Path] = []
     for packages, issue in issues.items():
         path = output / f"issue-{'-'.join(packages[:3])}.md"
+        if path in written:  # of more packages, which differ in others than the first
+            path = path.with_stem(f"{path.stem}-{len(written) + 1}")
         with writing(path):
             path.write_text(as_issue(issue), encoding="utf-8")
         written.append(path)
@@ -298,6 +318,8 @@ def _issue(
     kernels: Mapping[str, str],
     culprits: Sequence[Culprit],
     minimal: Mapping[str, str],
+    *,
+    chosen_by: Sequence[str],
 ) -> UpstreamIssue:
     from bench_lib.report.upstream import SlowedCase, UpstreamIssue
 
@@ -319,7 +341,8 @@ def _issue(
         )
     ids = " or ".join(case.case_id for case in cases)
     a, b = steps.sides.values()
-    shown = f"bench-lib ab --python-a {_quoted(a)} --python-b {_quoted(b)} -k {shlex.quote(ids)}"
+    words = ["bench-lib", "ab", "--python-a", a.python, "--python-b", b.python]
+    shown = shlex.join([*words, *chosen_by, "-k", ids])
     return UpstreamIssue(
         culprits[0].changes,
         all(culprit.told_apart for culprit in culprits),
@@ -330,10 +353,6 @@ def _issue(
         [shown],
         _error(),
     )
-
-
-def _quoted(side: Side) -> str:
-    return shlex.quote(side.python)
 
 
 def _minimal(cases: Sequence[Case], found: CulpritsFound) -> dict[str, str]:

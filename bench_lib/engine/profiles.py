@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bench_lib import backends
-from bench_lib.backends.profiler import Counters, KernelCounters, ProfiledProcess
+from bench_lib.backends.profiler import Counters, KernelCounters, ProfiledProcess, Profiler, Results
 from bench_lib.backends.tool import ToolError
 from bench_lib.engine.device import HeldDevice
 from bench_lib.environment import fingerprint
@@ -199,20 +199,22 @@ def with_vendors(
         raise UnprofiledError(f"no backend here has a profiler {tool!r}")
     try:
         profiler = found.require(tool)
-        if timeline and not profiler.leaves_timelines:
-            raise UnprofiledError(f"--timeline: {profiler.tool} leaves none; rocprofv3 does")
-        if timeline and backends.of(device).profilers() is None:
-            raise UnprofiledError(f"--timeline: {device.key} is no GPU that {profiler.tool} sees")
+        is_trace = _is_trace_alone(profiler)
+        timeline = timeline or is_trace
+        _refuse_what_it_lacks(profiler, device, counted=counted, timeline=timeline)
         fresh = folder / f"{profiler.tool}-{utc_now().replace(':', '').replace('-', '')}"
-        results = run("kernels", fresh)
-        left = profiler.results(fresh, MEASURED)
+        results = run("timeline" if is_trace else "kernels", fresh)
+        left = Results([]) if is_trace else profiler.results(fresh, MEASURED)
         problems = [*(p for result in results for p in result.problems), *left.problems]
         alone = len(left.processes) == 1
         seen = [
             _of_process(each, results[0], profiler.tool, "" if alone else f"process {each.label}")
             for each in left.processes
         ]
-        if not seen:
+        left_over = profiler.timelines(fresh) if timeline else []
+        if timeline and not left_over:
+            problems.append(f"{profiler.tool} left no timeline in {fresh}")
+        if not seen and not (is_trace and left_over):
             raise UnprofiledError("; ".join(problems))
     except (ToolError, OSError) as error:
         raise UnprofiledError(str(error)) from error
@@ -223,10 +225,7 @@ def with_vendors(
         except (ToolError, OSError, CaseFault) as error:  # the kernels are there all the same
             problems.append(f"no counters: {error}")
     files = {f"what {profiler.tool} wrote": fresh}
-    if timeline:
-        left_over = profiler.timelines(fresh)
-        problems += [] if left_over else [f"{profiler.tool} left no timeline"]
-        files |= {f"timeline {n or ''}".rstrip(): path for n, path in enumerate(left_over)}
+    files |= {f"timeline {n or ''}".rstrip(): path for n, path in enumerate(left_over)}
     look = CaseProfile(
         case,
         device,
@@ -240,6 +239,25 @@ def with_vendors(
         problems=problems + counts.problems,
     )
     return _kept(look)
+
+
+def _is_trace_alone(profiler: Profiler) -> bool:
+    """Whether a profiler leaves traces and nothing else; those of other packages may not say."""
+    return getattr(profiler, "leaves_only_timelines", False)
+
+
+def _refuse_what_it_lacks(
+    profiler: Profiler, device: Hardware, *, counted: bool, timeline: bool
+) -> None:
+    """Raise UnprofiledError where a profiler cannot do what is asked of it on a device."""
+    is_trace = _is_trace_alone(profiler)
+    if counted and is_trace:
+        raise UnprofiledError(f"--counters: {profiler.tool} reads none; rocprofv3 does")
+    if timeline and not profiler.leaves_timelines:
+        raise UnprofiledError(f"--timeline: {profiler.tool} leaves none; rocprofv3 does")
+    if timeline and backends.of(device).profilers() is None:
+        asked = f"--tool {profiler.tool}" if is_trace else "--timeline"
+        raise UnprofiledError(f"{asked}: {device.key} is no GPU that {profiler.tool} sees")
 
 
 def _of_process(process: ProfiledProcess, result: Profiled, tool: str, label: str) -> ProfiledWork:

@@ -47,10 +47,10 @@ print(json.dumps({
 
 
 _FILES = """
-import importlib.metadata, json, os, sys
+import importlib.metadata, json, os, re, sys
 wanted, found = set(json.loads(sys.argv[1])), {}
 for each in importlib.metadata.distributions():
-    name = each.name.lower().replace("_", "-").replace(".", "-")
+    name = re.sub(r"[-_.]+", "-", each.name or "").lower()
     if name in wanted and name not in found:
         root = os.path.realpath(str(each.locate_file("")))
         found[name] = {

@@ -113,8 +113,12 @@ class PerfSession(Selection):
         except (HistoryError, OSError) as error:
             self.say(f"incidents are not known: {error}")
             return []
-        cases = suite.records.keys()
-        return [one for one in known if one.is_open and any(c.case_id in cases for c in one.cases)]
+        records = suite.records.values()
+        return [
+            one
+            for one in known
+            if one.is_open and any(properties.is_in(one, record) for record in records)
+        ]
 
     @cached_property
     def past(self) -> dict[str, float]:

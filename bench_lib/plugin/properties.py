@@ -25,9 +25,15 @@ def of_test(
     for number, record in enumerate(records):
         of = f"[{record.case.id}]" if number else ""
         found += [(f"{name}{of}", value) for name, value in of_case(record, run_id)]
-        own = [one.id for one in known if any(c.case_id == record.case.id for c in one.cases)]
+        own = [one.id for one in known if is_in(one, record)]
         found += [(f"perf_incident{of}", ", ".join(own))] if own else []
     return found
+
+
+def is_in(incident: Incident, record: Record) -> bool:
+    """Whether a case failed in an incident on the hardware that it was measured on here."""
+    keys = {attempt.hardware_key for attempt in record.attempts}
+    return any(one.case_id == record.case.id and one.key in keys for one in incident.cases)
 
 
 def of_case(record: Record, run_id: str) -> list[Property]:

@@ -123,7 +123,8 @@ class FailingSince:
 def failing_since(runs: Iterable[Run], case_id: str) -> FailingSince:
     """Return what a case's last OK night and its first failing one were measured in.
 
-    ``runs`` are the newest first.  Raises BisectError where there are no such nights.
+    ``runs`` are the newest first.  Raises BisectError where there are no such nights, and where
+    the case failed in something else than its time.
     """
     failing = None
     for run in runs:
@@ -134,6 +135,10 @@ def failing_since(runs: Iterable[Run], case_id: str) -> FailingSince:
         if environment is None:
             continue
         if record.status is Status.REGRESSED:
+            failed = [v.metric for v in record.verdicts if v.status is Status.REGRESSED]
+            if metrics.LEADING.name not in failed:
+                why = f"failed in {' and '.join(failed)}, and a search compares times"
+                raise BisectError(f"{case_id} {why}; name both ends to search by time all the same")
             failing = environment
         elif record.status in (Status.OK, Status.IMPROVED) and failing is not None:
             return FailingSince(environment, failing)
@@ -144,11 +149,16 @@ def failing_since(runs: Iterable[Run], case_id: str) -> FailingSince:
 
 
 def last_ratio(runs: Iterable[Run], case_id: str) -> float | None:
-    """Return how much slower a case was when it last failed, as a ratio; None where it did not."""
+    """Return how much slower a case was when it last failed, as a ratio; None where it did not.
+
+    What it failed of besides its time tells nothing of the search, nor does a comparison of two
+    sides.
+    """
     for run in runs:
         record = run.records.get(case_id)
         for verdict in record.verdicts if record is not None else ():
-            if verdict.status is Status.REGRESSED and (verdict.ratio or 0.0) > 1:
+            is_time = verdict.metric == metrics.LEADING.name and verdict.against != "a"
+            if is_time and verdict.status is Status.REGRESSED and (verdict.ratio or 0.0) > 1:
                 return verdict.ratio
     return None
 
@@ -329,9 +339,9 @@ class Bisecting:
         """Look into the case before the change and after it; returns why not, if so."""
         tables = []
         for at in (found.before, found.after):
-            settings = Settings(sides={"": self.side(at)}, judged=False, say=self._say)
             self._say(f"looking into the kernels of {self.named(at)}")
             try:
+                settings = Settings(sides={"": self.side(at)}, judged=False, say=self._say)
                 with opened(self.device, settings) as engine:
                     ((_, table),) = profiles.look_into(engine.held, [self.case], self._say)
             except (LaunchError, DeviceBusyError) as error:

@@ -30,11 +30,11 @@ _CONVOLUTIONS = {
 }
 """Where padding, stride, dilation and groups are."""
 _ATTENTIONS = {
-    "aten::_scaled_dot_product_flash_attention": 4,
-    "aten::_scaled_dot_product_flash_attention_for_cpu": 4,
-    "aten::_scaled_dot_product_efficient_attention": 6,
+    "aten::_scaled_dot_product_flash_attention": (4, "flash"),
+    "aten::_scaled_dot_product_flash_attention_for_cpu": (4, ""),
+    "aten::_scaled_dot_product_efficient_attention": (6, "efficient"),
 }
-"""Where it says that the attention is causal."""
+"""The argument that says whether the attention is causal, and the backend that it names."""
 
 
 def suspects(before: Iterable[LaunchedOperation], after: Iterable[LaunchedOperation]) -> list[Case]:
@@ -69,7 +69,7 @@ def _values(launched: LaunchedOperation) -> dict[str, Any] | None:
     elif name in _CONVOLUTIONS:
         values = _convolution(launched, _CONVOLUTIONS[name])
     elif name in _ATTENTIONS:
-        values = _attention(launched, _ATTENTIONS[name])
+        values = _attention(launched, *_ATTENTIONS[name])
     elif (op := name.removeprefix("aten::")) in (*UNARY, *BINARY):
         values = {"op": op, "shape": _spelt(dims[0])}
         if op in BINARY and dims[1] != dims[0]:
@@ -111,7 +111,7 @@ def _convolution(launched: LaunchedOperation, where: Sequence[int]) -> dict[str,
     }
 
 
-def _attention(launched: LaunchedOperation, causal: int) -> dict[str, Param] | None:
+def _attention(launched: LaunchedOperation, causal: int, backend: str) -> dict[str, Param] | None:
     queries, keys = launched.dims[:2]
     if queries != keys:
         return None
@@ -119,6 +119,7 @@ def _attention(launched: LaunchedOperation, causal: int) -> dict[str, Param] | N
         "op": "sdpa",
         "shape": "b{}h{}s{}d{}".format(*queries),
         "causal": launched.concrete[causal] == "True",
+        **({"backend": backend} if backend else {}),
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from array import array
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
 
@@ -103,19 +103,34 @@ class Clock:
     def take_turn(self) -> None:
         """Work for a moment and wait for the end of it; a CPU is left to the one that measures."""
 
+
+@runtime_checkable
+class AsynchronousClock(Protocol):
+    """What device time is had from: a clock of a device that works while the host goes on."""
+
+    def now(self) -> float:
+        """Seconds on the machine's monotonic clock."""
+
+    def synchronize(self) -> None:
+        """Wait until the device has done all that was issued."""
+
+    def marks(self, n: int) -> Marks:
+        """Allocate n points beforehand, so that placing them allocates nothing."""
+
+    def release(self) -> None:
+        """Give back what caches hold, so that the next case starts as the first did."""
+
     def recorded(self, step: Callable[[], object]) -> AbstractContextManager[Callable[[], None]]:
         """Record a step's work once, and lend what makes the device do it again.
 
-        Raises whatever keeps the step from being recorded; asynchronous clocks only.
+        Raises whatever keeps the step from being recorded.
         """
-        raise NotImplementedError
 
     def busy_time(self, step: Callable[[], object], n: int) -> float:
         """Seconds of work that the device has in one step, from ``n`` profiled ones.
 
-        Raises whatever keeps them from being profiled; asynchronous clocks only.
+        Raises whatever keeps them from being profiled.
         """
-        raise NotImplementedError
 
 
 _TRIED_SPINS = 1_000_000

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bench_lib.worker.clock import Clock
+    from bench_lib.worker.clock import AsynchronousClock
 
 AHEAD = 5
 """Replays before the first that is timed, so that a stall of the host goes unnoticed."""
@@ -36,7 +36,7 @@ class DeviceTime:
     warnings: list[str] = field(default_factory=list)
 
 
-def device_time(clock: Clock, step: Callable[[], object]) -> DeviceTime:
+def device_time(clock: AsynchronousClock, step: Callable[[], object]) -> DeviceTime:
     """Return the device time of one step; what goes wrong is a warning and nothing more.
 
     Takes some further steps, and leaves no memory behind besides what a step leaves.
@@ -47,7 +47,7 @@ def device_time(clock: Clock, step: Callable[[], object]) -> DeviceTime:
         clock.release()
 
 
-def _device_time(clock: Clock, step: Callable[[], object]) -> DeviceTime:
+def _device_time(clock: AsynchronousClock, step: Callable[[], object]) -> DeviceTime:
     try:
         return DeviceTime(_replayed(clock, step), "graph")
     except Exception as error:  # noqa: BLE001 - the case goes on without a graph
@@ -59,7 +59,7 @@ def _device_time(clock: Clock, step: Callable[[], object]) -> DeviceTime:
     return DeviceTime(seconds, "kernels", [f"device time is the sum of the kernels; {no_graph}"])
 
 
-def _replayed(clock: Clock, step: Callable[[], object]) -> float:
+def _replayed(clock: AsynchronousClock, step: Callable[[], object]) -> float:
     """Median time from the end of one replay to the end of the next, in seconds."""
     with clock.recorded(step) as replay:
         marks = clock.marks(REPLAYS + 1)

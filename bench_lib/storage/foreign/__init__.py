@@ -131,14 +131,18 @@ def _key(figure: Reported) -> str:
 def _add(samples: Samples, role: str, name: str, figure: Reported) -> None:
     key = _key(figure)
     case = samples.cases.setdefault(key, CaseSamples(printable(figure.case), metric=figure.metric))
-    side = case.baseline if role == "baseline" else case.candidate
+    side, other = case.baseline, case.candidate
+    if role == "candidate":
+        side, other = other, side
     if figure.problem:
         case.problems.append(f"{name}: {figure.problem}")
     elif not (math.isfinite(figure.value) and figure.value > 0):
         case.problems.append(
             f"{name}: {figure.metric.label} is {figure.value:g}; it has to be finite and above zero"
         )
-    elif name in case.baseline or name in case.candidate:
+    elif name in other:
+        case.problems.append(f"{name}: it is named on both sides; name other files for one of them")
+    elif name in side:
         case.problems.append(
             f"{name}: it tells of this case twice; give every start of the program its file"
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Protocol, TypeVar
 
 import msgspec
 
@@ -14,8 +14,8 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 """A whole number that a float holds as well."""
 
 
-class ForeignDocument(msgspec.Struct):
-    """One kind of document of a program: the fields that are read of it, others are ignored."""
+class ForeignDocument(Protocol):
+    """One kind of document of a program: a Struct of the fields that are read of it."""
 
     telltale: ClassVar[str]
     """A field that no other kind of document has."""
@@ -26,7 +26,6 @@ class ForeignDocument(msgspec.Struct):
 
     def figures(self) -> Iterator[Reported]:
         """Yield what it tells."""
-        raise NotImplementedError
 
 
 Kind = TypeVar("Kind", bound=ForeignDocument)

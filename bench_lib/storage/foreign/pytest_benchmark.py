@@ -29,7 +29,7 @@ class BenchmarkedTest(msgspec.Struct):
     stats: Stats
 
 
-class BenchmarkSession(documents.ForeignDocument):
+class BenchmarkSession(msgspec.Struct):
     """One session of pytest."""
 
     telltale: ClassVar[str] = "benchmarks"

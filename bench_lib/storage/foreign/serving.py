@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from bench_lib.storage.foreign.documents import Count, ForeignDocument
+import msgspec
+
+from bench_lib.storage.foreign.documents import Count
 from bench_lib.storage.foreign.figures import Reported
 from bench_lib.verdict.metrics.served import BETWEEN_TOKENS, FIRST_TOKEN, OUTPUT_RATE, PER_TOKEN
 
 
-class Serving(ForeignDocument, kw_only=True):
+class Serving(msgspec.Struct, kw_only=True):
     """What both write of all requests together: rates a second, times in ms."""
 
     completed: Count

@@ -45,16 +45,24 @@ class SglangServed(Serving, kw_only=True):
         return self.measured(case + self.load, failed=lost, of=len(self.errors))
 
 
-class OneBatch(documents.ForeignDocument):
+class _Batch(msgspec.Struct):
+    batch_size: documents.Count
+    input_len: documents.Count
+    output_len: documents.Count
+
+    @property
+    def shape(self) -> str:
+        """What was asked for, as the end of a case's id."""
+        return f"b{self.batch_size}-i{self.input_len}-o{self.output_len}"
+
+
+class OneBatch(_Batch, kw_only=True):
     """What ``sglang.bench_one_batch`` writes: a batch without a server, in seconds."""
 
     telltale: ClassVar[str] = "prefill_latency"
     written_by: ClassVar[str] = "sglang.bench_one_batch"
     remedy: ClassVar[str] = NEWER
 
-    batch_size: documents.Count
-    input_len: documents.Count
-    output_len: documents.Count
     prefill_latency: float
     total_latency: float
     median_decode_latency: float | None = None
@@ -62,23 +70,20 @@ class OneBatch(documents.ForeignDocument):
 
     def figures(self) -> Iterator[Reported]:
         """Yield prefill, a step of decode, and the whole."""
-        case = f"one-batch-b{self.batch_size}-i{self.input_len}-o{self.output_len}"
+        case = f"one-batch-{self.shape}"
         yield Reported(case, self.prefill_latency, FIRST_TOKEN)
         if self.median_decode_latency is not None:
             yield Reported(case, self.median_decode_latency, BETWEEN_TOKENS)
         yield Reported(case, self.total_latency, LEADING)
 
 
-class OneBatchServed(documents.ForeignDocument):
+class OneBatchServed(_Batch, kw_only=True):
     """What ``sglang.bench_one_batch_server`` writes: a batch sent to a server, in seconds."""
 
     telltale: ClassVar[str] = "latency"
     written_by: ClassVar[str] = "sglang.bench_one_batch_server"
     remedy: ClassVar[str] = NEWER
 
-    batch_size: documents.Count
-    input_len: documents.Count
-    output_len: documents.Count
     latency: float
     output_throughput: float
     last_ttft: float | None = None
@@ -86,7 +91,7 @@ class OneBatchServed(documents.ForeignDocument):
 
     def figures(self) -> Iterator[Reported]:
         """Yield the whole, the last request's first token, and the rate of tokens."""
-        case = f"one-batch-server-b{self.batch_size}-i{self.input_len}-o{self.output_len}"
+        case = f"one-batch-server-{self.shape}"
         if self.last_ttft is not None:
             yield Reported(case, self.last_ttft, FIRST_TOKEN)
         yield Reported(case, self.output_throughput, OUTPUT_RATE)

@@ -11,6 +11,8 @@ import statistics
 from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
+import msgspec
+
 from bench_lib.storage.foreign import documents
 from bench_lib.storage.foreign.figures import Reported
 from bench_lib.storage.foreign.serving import Serving
@@ -38,7 +40,7 @@ class VllmServed(Serving, kw_only=True):
         return self.measured(case, failed=lost, of=self.num_prompts)
 
 
-class Latency(documents.ForeignDocument):
+class Latency(msgspec.Struct):
     """What ``vllm bench latency`` writes, in seconds: neither the model nor the shape."""
 
     telltale: ClassVar[str] = "avg_latency"
@@ -52,7 +54,7 @@ class Latency(documents.ForeignDocument):
         yield Reported("latency", statistics.median(self.latencies) if self.latencies else 0.0)
 
 
-class Throughput(documents.ForeignDocument):
+class Throughput(msgspec.Struct):
     """What ``vllm bench throughput`` writes: tokens a second."""
 
     telltale: ClassVar[str] = "requests_per_second"

@@ -58,7 +58,9 @@ class Commits:
         self._python = python
         self._variables = dict(environment or {})
         self._checkout = Checkout(self._top)
-        key = hashlib.sha256("\0".join([top, *self._command]).encode()).hexdigest()[:16]
+        told = [f"{name}={value}" for name, value in sorted(self._variables.items())]
+        words = [top, *self._command, *(["", *told] if self._command and told else [])]
+        key = hashlib.sha256("\0".join(words).encode()).hexdigest()[:16]
         self._folder = cache_folder() / "worktrees" / key
         self._lock = FileLock(f"{self._folder}.lock")
 
@@ -78,6 +80,8 @@ class Commits:
             remedy = f"; they part at {base[:12]}, which may be the good one" if base else ""
             raise CandidateError(why + remedy)
         line = self._checkout.line(first.hash, last.hash)
+        if not line:
+            raise CandidateError(f"git does not list the commits from {good} to {bad}; try again")
         before = git(self._top, "rev-parse", "--verify", "--quiet", f"{line[0].hash}^1")
         if before != first.hash:
             why = f"{good} came to the branch of {bad} by a merge, and is not in its own line"

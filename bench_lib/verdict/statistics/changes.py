@@ -4,7 +4,7 @@ Advice and no verdict: a step is told from noise by the nights around it, so it 
 nights late.  Where steps may be is told by the optimal partition by squares (the dynamic programme
 of Jackson et al. 2005).  Whether one is there is asked of a linear model of the history, in which
 devices differ by constants, levels may drift, and neighbouring nights resemble each other.  How
-often that errs is in docs/statistics.md, measured by benchmarks/change_points.py.
+often that errs is in docs/error-rates.md, measured by benchmarks/change_points.py.
 """
 
 from __future__ import annotations

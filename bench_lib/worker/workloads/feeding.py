@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -43,7 +44,7 @@ class Shape:
 
 
 @dataclass
-class Feed:
+class Feed(ABC):
     """Where batches come from; as it stands, the host has nothing to do for them.
 
     ``split`` is a data set's images for training.  ``seed`` decides their order, and ``workers``
@@ -62,23 +63,24 @@ class Feed:
     warnings: list[str] = field(default_factory=list, init=False)
     fed_by_host: ClassVar[bool] = False
 
+    @abstractmethod
     def __post_init__(self) -> None:
         """Prepare what batches are made of."""
 
-    def fetch(self) -> None:
+    def fetch(self) -> None:  # noqa: B027 - one batch needs no work
         """Have the host do its part of the next batch."""
 
+    @abstractmethod
     def batch(self) -> tuple[Tensor, Tensor]:
         """Return images (n, channels, side, side) and targets (n,) on the device.
 
         Does nothing that a graph cannot record.
         """
-        raise NotImplementedError
 
-    def rewind(self) -> None:
+    def rewind(self) -> None:  # noqa: B027 - one batch has no epochs
         """Start again with the first epoch."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - only a loader starts something
         """End what was started."""
 
     def _taken(self, images: Tensor) -> Tensor:

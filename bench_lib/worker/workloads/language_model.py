@@ -34,7 +34,7 @@ from bench_lib.worker.workloads.generation import DecodingStep, Generating, Prom
 from bench_lib.worker.workloads.gpt2 import LanguageModel
 from bench_lib.worker.workloads.llama import Llama
 from bench_lib.worker.workloads.networks import SEED
-from bench_lib.worker.workloads.steps import BuiltNetwork, InferenceStep, Spec, TrainingStep
+from bench_lib.worker.workloads.steps import AnsweringNetwork, InferenceStep, Spec, TrainingStep
 from bench_lib.worker.workloads.weights import linear_layers, quantize, stored_bytes
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def language_model(setting: Setting, **params: Any) -> Workload:
     )
 
 
-class _Tokens(BuiltNetwork):
+class _Tokens(AnsweringNetwork):
     spec: _Spec
     item = "token"
 

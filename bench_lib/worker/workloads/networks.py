@@ -19,7 +19,7 @@ from bench_lib.worker.workloads.flops import APART, Amount, count, counted
 from bench_lib.worker.workloads.registry import create, create_weightless, networks
 from bench_lib.worker.workloads.steps import (
     HEADS,
-    BuiltNetwork,
+    AnsweringNetwork,
     InferenceStep,
     Spec,
     TrainingStep,
@@ -93,7 +93,7 @@ def network(setting: Setting, **params: Any) -> Workload:
     return InferenceStep(built).workload()
 
 
-class _Images(BuiltNetwork):
+class _Images(AnsweringNetwork):
     spec: _Spec
 
     def __init__(self, spec: _Spec, setting: Setting) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -90,7 +91,7 @@ class Spec:
         return AUTOCAST.get(self.precision, self.dtype).itemsize
 
 
-class BuiltNetwork:
+class BuiltNetwork(ABC):
     """A network with its input, as a kind of network builds it on one rank."""
 
     model: nn.Module
@@ -120,9 +121,9 @@ class BuiltNetwork:
         """Of how many of the batch an answer is compared, at most."""
         self.warnings: list[str] = []
 
+    @abstractmethod
     def twin(self) -> nn.Module:
         """Build the network in FP32, with the weights that it began with."""
-        raise NotImplementedError
 
     def beginning(self, n: int) -> Tensor:
         """Return the first ``n`` of the input as the twin takes it, (n, ...)."""
@@ -133,13 +134,9 @@ class BuiltNetwork:
         """Return the loss, a scalar, of a network's answer to what it is given, (n, ...)."""
         return loss_of(network(given), targets)
 
-    def loss_of(self, answer: Tensor) -> Tensor:
-        """Return the loss, a scalar, of an answer in inference, (n, ...)."""
-        raise NotImplementedError
-
+    @abstractmethod
     def optimizer(self) -> torch.optim.Optimizer:
         """Return what trains the model."""
-        raise NotImplementedError
 
     def averaged(self) -> nn.Module:
         """Return what is trained: the model, with several ranks averaging its gradients."""
@@ -153,9 +150,9 @@ class BuiltNetwork:
         """Return what forward passes run in."""
         return autocast(self.spec.precision, self.device)
 
+    @abstractmethod
     def counted(self) -> Amount | None:
         """Count an eager step without its optimizer; None where torch cannot."""
-        raise NotImplementedError
 
     def flops(self) -> float | None:
         """Return the FLOPs of a step on this rank."""
@@ -179,10 +176,18 @@ class BuiltNetwork:
         return self.model, self.input
 
 
+class AnsweringNetwork(BuiltNetwork):
+    """One that inference asks as well."""
+
+    @abstractmethod
+    def loss_of(self, answer: Tensor) -> Tensor:
+        """Return the loss, a scalar, of an answer, (n, ...)."""
+
+
 class InferenceStep:
     """Forward passes of a network."""
 
-    def __init__(self, built: BuiltNetwork) -> None:
+    def __init__(self, built: AnsweringNetwork) -> None:
         """Prepare the first step; nothing runs yet."""
         self.built = built
         self.run = built.compiled(built.model)

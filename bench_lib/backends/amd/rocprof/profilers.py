@@ -2,10 +2,13 @@
 
 ``rocprofv3`` comes with ROCm 6.2 and later; before it there were ``rocprofv2``, which stayed
 a beta, and ``rocprof``.  ``rocprof-compute`` runs an application many times, for counters of
-all parts of the device.  What each takes is written in: source/bin/rocprofv3.py of
+all parts of the device, and ``rocprof-sys`` (ROCm 6.3 and later) leaves one trace of host and
+device.  What each takes is written in: source/bin/rocprofv3.py of
 ROCm/rocprofiler-sdk at rocm-6.2.0 and 8ab1ed78 and of ROCm/rocm-systems at 1b1610fc2b2a;
 bin/rocprofv2 and bin/rpl_run.sh of ROCm/rocprofiler at 7fa81399; src/argparser.py of
-projects/rocprofiler-compute in ROCm/rocm-systems.
+projects/rocprofiler-compute in ROCm/rocm-systems; source/lib/core/argparse.cpp of
+projects/rocprofiler-systems there, at 1b1610fc2b2a, and how-to/understanding-rocprof-sys-output of
+its documentation for ROCm 7.14 and 10.0.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from bench_lib.backends.profiler import Counters, Results, Run
 from bench_lib.backends.tool import ToolError, ask
 from bench_lib.model import Hardware, Kernel
 
-TOOLS = ("rocprofv3", "rocprofv2", "rocprof", "rocprof-compute")
+TOOLS = ("rocprofv3", "rocprofv2", "rocprof", "rocprof-compute", "rocprof-sys")
 TRACERS = TOOLS[:3]
 """The newest first."""
 NEWEST = "rocm"
@@ -36,6 +39,7 @@ PACKAGES = {
     "rocprofv2": "rocprofiler",
     "rocprof": "rocprofiler",
     "rocprof-compute": "rocprofiler-compute",
+    "rocprof-sys": "rocprofiler-systems",
 }
 """What each comes with, by the names of ROCm's packages for Ubuntu and RHEL."""
 FIRST_WITH_V3 = (6, 2)
@@ -45,6 +49,8 @@ FIRST_WITH_BLOCKS = (7, 0)
 """Of rocprof-compute: before it, ``-b`` took parts of the hardware and not of the report."""
 FIRST_WITH_OUTPUT_DIRECTORY = (7, 12)
 """Of rocprof-compute: 7.14 took ``--path`` away."""
+FIRST_WITH_OUTPUT_FORMAT = (7, 14)
+"""Of rocprof-sys: before it a trace for Perfetto was asked for by ``--trace``."""
 SPEED_OF_LIGHT = "2"
 """The part of rocprof-compute's report with all that bench-lib reads."""
 VERSION_TIMEOUT_S = 5.0
@@ -81,11 +87,17 @@ class RocmProfiler:
     @property
     def leaves_timelines(self) -> bool:
         """Whether it can leave a trace for Perfetto, too."""
-        return self.tool == "rocprofv3"
+        return self.tool in ("rocprofv3", "rocprof-sys")
+
+    @property
+    def leaves_only_timelines(self) -> bool:
+        """Whether traces are all that it leaves."""
+        return self.tool == "rocprof-sys"
 
     def timelines(self, folder: Path) -> list[Path]:
         """Return the traces for Perfetto that a run left, one a process."""
-        return sorted(folder.rglob("*.pftrace"))
+        kinds = (".pftrace", ".proto")  # rocprof-sys names its own the second way
+        return sorted(path for path in folder.rglob("*") if path.suffix in kinds)
 
     def command(
         self,
@@ -107,6 +119,11 @@ class RocmProfiler:
             if self._since(FIRST_WITH_OUTPUT_DIRECTORY):
                 where = ["--output-directory", str(folder / NAME)]
             return [self.path, "profile", *where, *blocks, "--no-roof", "--", *app]
+        if self.tool == "rocprof-sys":
+            as_trace = ["--trace"]
+            if self._since(FIRST_WITH_OUTPUT_FORMAT):
+                as_trace = ["--output-format", "proto"]
+            return [self.path, *as_trace, "--output", str(folder), "--", *app]
         if self.tool == "rocprofv3":
             # Ranks would write over each other's files without the process in the name; what
             # it writes by itself is CSV before ROCm 7.0 and a database since.
@@ -219,11 +236,12 @@ class RocmProfiler:
 def find(environ: Mapping[str, str] = os.environ, tool: str | None = None) -> RocmProfiler | None:
     """Choose the newest profiler that the installed ROCm supports, or see whether one is there.
 
-    Looks on PATH and in ROCM_PATH's folder of programs.  None without any; rocprof-compute is
-    taken only where it is asked for.
+    Looks on PATH and in ROCM_PATH's folder of programs.  None without any; rocprof-compute
+    and rocprof-sys are taken only where they are asked for.
     """
     for each in TRACERS if tool is None else (tool,):
-        path = shutil.which(each, path=_programs(environ))
+        program = "rocprof-sys-run" if each == "rocprof-sys" else each
+        path = shutil.which(program, path=_programs(environ))
         if path is None:
             continue
         version = _rocm_of(path, environ)
@@ -243,7 +261,8 @@ def require(name: str = NEWEST, environ: Mapping[str, str] = os.environ) -> Rocm
     wanted = tool or TRACERS[0]
     what = tool or f"none of {', '.join(TRACERS)}"
     missing = "is not installed, or not" if tool else "is"
-    since = ", which is in ROCm 6.2 and later" if wanted == "rocprofv3" else ""
+    first = {"rocprofv3": "6.2", "rocprof-sys": "6.3"}.get(wanted)
+    since = f", which is in ROCm {first} and later" if first else ""
     raise ToolError(
         f"{what} {missing} on PATH or in ROCM_PATH/bin; install ROCm's package "
         f"{PACKAGES[wanted]}{since}"

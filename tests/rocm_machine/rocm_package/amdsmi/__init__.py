@@ -6,6 +6,14 @@ from enum import IntEnum
 from rocm_machine.present import Present, here
 
 _machines: list[Present] = []
+_NAMES = {
+    "prochot": "prochot",
+    "ppt": "ppt",
+    "socket_thermal": "socket_thm",
+    "vr_thermal": "vr_thm",
+    "hbm_thermal": "hbm_thm",
+}
+"""Of the counters, in the table of metrics."""
 
 
 class AmdSmiException(Exception):
@@ -64,7 +72,15 @@ def amdsmi_get_temp_metric(gpu, kind, _metric):
 def amdsmi_get_power_info(gpu):
     _card_only(gpu)
     power = 0 if gpu["is_secondary"] else round(_machines[0].power_w(gpu))
-    return {"socket_power": power, "current_socket_power": power, "average_socket_power": "N/A"}
+    return {"socket_power": power, **_power(gpu)}
+
+
+def _power(gpu):
+    """Name what a card draws: MI200 tells a mean, later ones the present."""
+    power = 0 if gpu["is_secondary"] else round(_machines[0].power_w(gpu))
+    has_mean = gpu["arch"].startswith("gfx90")
+    names = ("average_socket_power", "current_socket_power")
+    return dict(zip(names, (power, "N/A") if has_mean else ("N/A", power), strict=True))
 
 
 def amdsmi_get_gpu_activity(gpu):
@@ -78,28 +94,35 @@ def amdsmi_get_gpu_metrics_info(gpu):
     _card_only(gpu)
     machine = _machines[0]
     load = max(machine.activity(part) for part in machine.parts(gpu))
-    power = 0 if gpu["is_secondary"] else round(machine.power_w(gpu))
     clocks = [round(clock) for clock in machine.clocks_mhz(gpu)]
     told = {
         "temperature_edge": "N/A",
         "temperature_hotspot": machine.heat_c(gpu),
         "average_gfx_activity": load,
-        "average_socket_power": "N/A",
-        "current_socket_power": power,
+        **_power(gpu),
         "current_gfxclk": clocks[0],
         "current_uclk": gpu["memory_clock_mhz"],
     }
     if gpu["arch"].startswith("gfx90"):
         flags = bool(machine.flags(gpu))
-        return {**told, "throttle_status": flags, "indep_throttle_status": flags}
+        return {
+            **told,
+            "accumulation_counter": "N/A",
+            **{f"{name}_residency_acc": "N/A" for name in _NAMES.values()},
+            "current_gfxclks": [clocks[0], *["N/A"] * 7],
+            "throttle_status": "N/A",
+            "indep_throttle_status": flags,
+            "xcp_stats.gfx_busy_inst": [["N/A"] * 8] * 8,
+        }
     now = machine.ticks
     counters = machine.counters(gpu, now)
-    names = {"socket_thermal": "socket_thm", "vr_thermal": "vr_thm", "hbm_thermal": "hbm_thm"}
     return {
         **told,
+        "throttle_status": "N/A",
+        "indep_throttle_status": "N/A",
         "accumulation_counter": now,
         "current_gfxclks": [*clocks, *["N/A"] * (8 - len(clocks))],
-        **{f"{names.get(name, name)}_residency_acc": n for name, n in counters.items()},
+        **{f"{_NAMES[name]}_residency_acc": n for name, n in counters.items()},
         "xcp_stats.gfx_busy_inst": [
             [machine.activity(part)] * part["dies"] + ["N/A"] * (8 - part["dies"])
             for part in machine.parts(gpu)

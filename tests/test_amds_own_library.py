@@ -1,0 +1,240 @@
+"""AMD's own library, Python package and command line on made-up machines, beside our decoding.
+
+They need ROCm's ``amdsmi`` (``share/amd_smi``, ``lib``, ``bin/amd-smi``) and a C compiler, and no
+GPU: the machine's ``/sys`` and ``/dev`` are in a box.  ``/opt/rocm`` is taken, or the folders that
+BENCH_LIB_TEST_ROCM names, one a release.  Without any they are skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rocm_machine import box
+from rocm_machine.machine import HERE, Machine, mi250x, mi300x, mi350x
+from test_kernel_in_a_box import MACHINES, at_work
+
+NAMED = os.environ.get("BENCH_LIB_TEST_ROCM")
+FOLDERS = [
+    Path(folder)
+    for folder in (NAMED or "/opt/rocm").split(os.pathsep)
+    if NAMED or Path(folder, "share/amd_smi/amdsmi").is_dir()
+]
+pytestmark = pytest.mark.skipif(
+    not FOLDERS, reason="AMD's library is neither in /opt/rocm nor in BENCH_LIB_TEST_ROCM"
+)
+FIRST_WITH_8 = (25, 3)
+"""Version of the library that first knows revision 1.8 of the table: ROCm 6.4's."""
+SENSORS = ("clock_mhz", "dies_mhz", "memory_clock_mhz", "power_w", "temperature_c", "utilization")
+
+LOOK = """
+import json, sys
+from pathlib import Path
+from bench_lib import backends
+from bench_lib.backends.amd import files, package
+from bench_lib.backends.amd.tools import amd_smi
+from rocm_machine import kernel
+from rocm_machine.present import Present
+
+root, here, words = Path("/"), Present(Path(sys.argv[1])), sys.argv[2:]
+with package.quiet():
+    smi = package.load(root)
+    version = smi.amdsmi_init() or smi.amdsmi_get_lib_version()
+told = {"version": [version.get("year", version["major"]), version["minor"]]}
+found = [each for each in backends.detect() if each.vendor == "amd"]
+ways = {"files": files, "package": package, "amd-smi": amd_smi}
+for device in dict.fromkeys((found[0].bdf, found[-1].bdf)):
+    hardware = next(each for each in found if each.bdf == device)
+    for name, way in ways.items():
+        if name in words:
+            kernel.write(here)
+            source = way.source(hardware, root)
+            looks = []
+            for _ in range(2):
+                looks.append(source.look(with_pids=False))
+                kernel.write(here)
+            told.setdefault(name, []).append(looks)
+print(json.dumps(told))
+"""
+
+SHAPES = """
+import json, sys
+from pathlib import Path
+from bench_lib.backends.amd import package
+
+smi = package.load(Path("/"))
+smi.amdsmi_init()
+gpu = smi.amdsmi_get_processor_handles()[0]
+now, heats, clocks = smi.AmdSmiTemperatureMetric, smi.AmdSmiTemperatureType, smi.AmdSmiClkType
+asked = {
+    "gpu_device_bdf": [], "power_info": [], "gpu_activity": [], "gpu_metrics_info": [],
+    "gpu_process_list": [], "clock_info": [clocks.GFX], "temp_metric": [heats.HOTSPOT, now.CURRENT],
+}
+def shape(value):
+    if isinstance(value, dict):
+        return {name: shape(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [shape(value[0])] if value else []
+    return value if value == "N/A" else type(value).__name__
+told = {name: shape(getattr(smi, f"amdsmi_get_{name}")(gpu, *more)) for name, more in asked.items()}
+raised = []
+try:
+    smi.amdsmi_get_temp_metric(gpu, heats.EDGE, now.CURRENT)
+except smi.AmdSmiLibraryException as error:
+    raised = [each.__name__ for each in type(error).__mro__][:2]
+print(json.dumps({"told": told, "raised": raised}))
+"""
+
+CHECK = """
+import json, os
+from dataclasses import asdict
+from bench_lib import backends
+
+found = [each for each in backends.detect() if each.vendor == "amd"]
+checks = backends.of(found[0]).tool_checks(found, os.environ)
+print(json.dumps([asdict(each) for each in checks]))
+"""
+
+
+@pytest.fixture(scope="module")
+def libdrm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build what stands in for libdrm."""
+    folder = tmp_path_factory.mktemp("libdrm")
+    compiler = shutil.which("cc")
+    assert compiler, "a C compiler is needed: install gcc"
+    for name in ("libdrm.so.2", "libdrm_amdgpu.so.1"):
+        words = [compiler, "-shared", "-fPIC", str(HERE / "libdrm.c"), "-o", str(folder / name)]
+        subprocess.run([*words, f"-Wl,-soname,{name}"], check=True)
+    return folder
+
+
+@pytest.fixture(params=FOLDERS, ids=lambda folder: folder.name)
+def rocm(request: pytest.FixtureRequest) -> Path:
+    """Return the folder of one of AMD's releases."""
+    assert isinstance(request.param, Path)
+    return request.param
+
+
+Ask = Callable[..., Any]
+
+
+@pytest.fixture
+def ask(tmp_path: Path, rocm: Path, libdrm: Path) -> Ask:
+    """Run a script on a machine in a box, with AMD's release as its ROCm."""
+    reason = box.why_not()
+    if reason is not None and not os.environ.get("CI"):
+        pytest.skip(reason)
+
+    def run(machine: Machine, script: str, *words: str, stands_in: bool = False) -> Any:
+        site = at_work(machine.lay_out(tmp_path / f"machine-{len(list(tmp_path.iterdir()))}"))
+        own = site.folder / "root/opt/rocm" if stands_in else rocm
+        environ = site.environ(ROCM_PATH=str(own), LD_LIBRARY_PATH=str(libdrm))
+        del environ["BENCH_LIB_ROOT"]  # /sys is the machine's
+        environ["PATH"] = os.pathsep.join([str(own / "bin"), environ["PATH"]])
+        environ["PYTHONPATH"] = os.pathsep.join(
+            [str(Path(__file__).parents[1]), str(site.folder / "lib")]
+        )
+        command = [sys.executable, "-c", script, str(site.folder), *words]
+        answer = box.run(site.folder / "root", command, environ)
+        assert answer.returncode == 0, answer.stderr
+        return json.loads(answer.stdout.splitlines()[-1])
+
+    return run
+
+
+def told(look: dict[str, Any]) -> dict[str, Any]:
+    """Return what sensors tell, and which counters there are; their moments differ."""
+    sensors = {name: look.get(name) for name in SENSORS}
+    return {**sensors, "counters": sorted(look.get("counters", ()))}
+
+
+def growth(looks: list[dict[str, Any]]) -> dict[str, bool]:
+    """Tell which counters grew between two looks."""
+    before, after = (look.get("counters", {}) for look in looks)
+    return {name: after[name] > before[name] for name in before}
+
+
+def knows(version: list[int], revision: int) -> bool:
+    """Whether a library of that version is known to read a revision of the table.
+
+    None of those that this was tried with reads 1.9; a later one may.
+    """
+    return revision < 8 or (revision == 8 and tuple(version) >= FIRST_WITH_8)
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_the_package_tells_what_the_files_tell(ask: Ask, name: str) -> None:
+    """All of it where the library knows the machine's table, and never anything else."""
+    make, _, _ = MACHINES[name]
+    machine = make(has_kernel=True, tools=())
+    seen = ask(machine, LOOK, "files", "package")
+    for ours, theirs in zip(seen["files"], seen["package"], strict=True):
+        expected, got = told(ours[0]), told(theirs[0])
+        if not knows(seen["version"], machine.cards[0].revision):
+            expected = {name: expected[name] if got[name] else got[name] for name in expected}
+        assert got == expected
+
+
+@pytest.mark.parametrize("revision", [4, 5, 6, 7, 8, 9])
+def test_every_table_is_decoded_as_the_library_does(ask: Ask, revision: int) -> None:
+    """Offsets and units of ours, held against AMD's."""
+    machine = mi300x(card={"revision": revision, "quirks": ("slow die",)}, has_kernel=True)
+    seen = ask(machine, LOOK, "files", "package")
+    (ours,), (theirs,) = seen["files"], seen["package"]
+    assert told(ours[0])["clock_mhz"] == 1260
+    if knows(seen["version"], revision):
+        assert told(theirs[0]) == told(ours[0])
+    else:
+        assert told(theirs[0])["clock_mhz"] in (None, 1260)
+
+
+@pytest.mark.parametrize("make", [mi300x, mi250x])
+def test_throttling_is_the_same_by_the_package(ask: Ask, make: Callable[..., Machine]) -> None:
+    """Counters grow in the same places; a word of flags is a bool, which names no reason."""
+    machine = make(card={"held_back": {"socket_thermal": 0.5}}, has_kernel=True, tools=())
+    seen = ask(machine, LOOK, "files", "package")
+    ours, theirs = seen["files"][0], seen["package"][0]
+    assert growth(theirs) == growth(ours)
+    if make is mi300x:
+        assert growth(theirs)["thermal"]
+    else:
+        assert (ours[-1]["throttle"], theirs[-1]["throttle"]) == (["thermal"], ["throttled"])
+
+
+@pytest.mark.parametrize("name", ["mi250x", "mi300x", "mi300x-cpx-nps4"])
+def test_the_command_line_tells_what_the_files_tell(ask: Ask, name: str) -> None:
+    """Of whole cards, and of the first and last part of one."""
+    make, _, _ = MACHINES[name]
+    seen = ask(make(has_kernel=True, tools=()), LOOK, "files", "amd-smi")
+    for ours, theirs in zip(seen["files"], seen["amd-smi"], strict=True):
+        assert told(theirs[0]) == told(ours[0])
+
+
+@pytest.mark.parametrize("make", [mi250x, mi300x, mi350x])
+def test_the_command_line_contradicts_no_device(ask: Ask, make: Callable[..., Machine]) -> None:
+    """Nor is it found wrong where it refuses with status 0."""
+    (check,) = ask(make(has_kernel=True, tools=()), CHECK)
+    assert check["ok"], check["detail"]
+
+
+@pytest.mark.parametrize("make", [mi250x, mi300x])
+def test_the_stand_in_s_types_are_the_real_package_s(
+    ask: Ask, make: Callable[..., Machine]
+) -> None:
+    """Every key and type that it tells; ``socket_power`` came with ROCm 7."""
+    machine = make(has_kernel=True, has_package=True, tools=())
+    real, made = ask(machine, SHAPES), ask(machine, SHAPES, stands_in=True)
+    made["told"]["power_info"].pop("socket_power")
+    for name, about in made["told"].items():
+        theirs = real["told"][name]
+        if isinstance(about, dict):
+            theirs = {key: theirs.get(key, "missing") for key in about}
+        assert theirs == about, name
+    assert real["raised"] == ["AmdSmiLibraryException", "AmdSmiException"]
