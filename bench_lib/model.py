@@ -1,4 +1,4 @@
-"""The words of the project as types: what is measured, on what, and what was concluded.
+"""The words of the project as types: what is measured, on which hardware, and the verdict.
 
 Standard library only: the worker runs under any interpreter that has torch, and the
 pytest process must not need torch to read these.  Every quantity carries its unit in
@@ -28,7 +28,7 @@ def unknown(kind: str, value: object, known: Sequence[str]) -> str:
 
 
 class MachineWarning(RuntimeWarning):
-    """Something of this machine cannot be known or watched; never more than a word about it."""
+    """Something of this machine cannot be read or watched; it is never more than a warning."""
 
 
 SCHEMA = 1
@@ -98,9 +98,9 @@ class Sampling:
     measure_s: float = 0.25
     """Iterations are added until this much time is expected to be filled."""
     enough: float | None = None
-    """Long steps end where the median's standard error is this fraction of it; 0 measures all of
-    ``iterations``, and so does a number of them that was asked for.  None takes half of what
-    processes of the case's family differ by."""
+    """Long steps end once the median's standard error is this fraction of it.  0 measures all of
+    ``iterations``, and so does a number of them that the user asked for.  None takes half of the
+    spread between processes of the case's family."""
     checks: bool = True
     """Whether the answer is held against FP32 eager's afterwards, and the FLOPs are counted."""
 
@@ -117,10 +117,10 @@ class Bursts:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What watching a device after rests found out."""
+    """The result of watching a device after rests."""
 
     bursts: Bursts | None
-    """None where it never slows down, or slows down at once."""
+    """None if it never slows down, or slows down at once."""
     spread: float
     """How much two looks at its full clock differed at most, as a fraction."""
 
@@ -146,7 +146,7 @@ class Limits:
     tail: float | None = None
     """99th percentile of latency; judged only where set, and then 100 iterations are needed."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """What is tolerated of any other metric, by its name; one that is named here is judged."""
+    """The tolerance of any other metric, by its name; a metric that is named here is judged."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ class Case:
 
 
 def problem_of(case: object) -> str | None:
-    """Say why something cannot be measured and remembered as a case; None where it can."""
+    """Say why something cannot be measured and stored as a case; None if it can."""
     if not isinstance(case, Case):
         return f"{case!r} is no Case; make one with bench_lib.model.Case(id, workload, params)"
     if not is_case_id(case.id):
@@ -208,7 +208,7 @@ def is_case_id(value: object) -> bool:
 
 
 def is_param(value: object) -> bool:
-    """Whether a value can be told to a worker and written down."""
+    """Whether a worker can receive the value and a file can hold it."""
     if isinstance(value, int) and not isinstance(value, bool):
         return abs(value) < 2**63
     return isinstance(value, (str, bool)) or (isinstance(value, float) and math.isfinite(value))
@@ -236,7 +236,8 @@ class Hardware:
     memory_partition: str | None = None
     power_cap_w: float | None = None
     clock_policy: str | None = None
-    """What holds the clocks: AMD's performance level, or application clocks; None unknown."""
+    """The setting that holds the clocks: AMD's performance level, or application clocks; None if
+    unknown."""
     peak_tflops: dict[str, float] = field(default_factory=dict)
     """Dense peak per precision; a precision that is not known is not there."""
     peak_gb_per_s: float | None = None
@@ -244,10 +245,10 @@ class Hardware:
 
 @dataclass(frozen=True)
 class Device:
-    """What a fresh context says of the device it opened."""
+    """A device as a fresh context reports it."""
 
     type: str
-    """What torch calls it: ``cuda`` (HIP too), ``cpu``."""
+    """Torch's name for it: ``cuda`` (HIP too), ``cpu``."""
     name: str
     arch: str | None = None
     compute_units: int | None = None
@@ -280,12 +281,12 @@ class Environment:
     firmware: str | None = None
     """Versions of the GPUs' video BIOS, each once."""
     governor: str | None = None
-    """What sets the CPU's clocks, such as ``performance``."""
+    """The CPU's clock governor, such as ``performance``."""
     numa_balancing: bool | None = None
     huge_pages: str | None = None
     """When the kernel makes transparent huge pages: ``always``, ``madvise`` or ``never``."""
     kernel_options: dict[str, str] | None = None
-    """Those of the kernel's command line that may change speed; None where it is not known."""
+    """Options of the kernel's command line that may change speed; None if unknown."""
     libraries: dict[str, str] = field(default_factory=dict)
     """Versions of ROCm's libraries as installed beside it; a torch wheel brings its own."""
     variables: dict[str, str] = field(default_factory=dict)
@@ -316,7 +317,7 @@ class Numerics:
 
 @dataclass(frozen=True)
 class RankSample:
-    """What one rank of several saw; the measurement itself holds the slowest step of each."""
+    """The times of one rank of several; the measurement itself holds the slowest step of each."""
 
     rank: int
     local_rank: int
@@ -330,10 +331,10 @@ class RankSample:
 
 @dataclass(frozen=True)
 class Training:
-    """What training came to while it was measured; figures of several ranks are their means."""
+    """Results of a training while it was measured; figures of several ranks are their means."""
 
     data: str
-    """What it learnt from: ``generated``, or the data set's files."""
+    """The training data: ``generated``, or the data set's files."""
     samples: int
     """In an epoch, of all ranks together."""
     steps_per_epoch: int
@@ -349,12 +350,12 @@ class Training:
 
 MOST_STEPS_TOLD = 1000
 IN_BURSTS = "bursts"
-"""The state of what was measured below the power cap."""
+"""The state of values that were measured below the power cap."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What one compiled kernel runs with."""
+    """The configuration of one compiled kernel."""
 
     source: str
     """Hash of the kernel's sizes and its source without its name, as torch's own lookup has it."""
@@ -366,16 +367,16 @@ class Choice:
 
 @dataclass(frozen=True)
 class Draw:
-    """What a compiler's autotuner chose for a case; with other caches it may choose otherwise."""
+    """A compiler's autotuner's choices for a case; with other caches it may choose otherwise."""
 
     kernels: dict[str, Choice]
     """By the kernel's name, sorted."""
     unknown: str = ""
-    """Why the choices cannot be told; then there are no kernels."""
+    """Why the choices are unknown; then there are no kernels."""
 
     @property
     def by_source(self) -> dict[str, Choice]:
-        """The choices by what is chosen for; a kernel may have another name in another graph."""
+        """The choices by their kernel's source; a kernel may have another name in another graph."""
         return {choice.source: choice for choice in self.kernels.values()}
 
     def chooses_as(self, other: Draw) -> bool:
@@ -384,17 +385,18 @@ class Draw:
 
     @property
     def table(self) -> dict[str, dict[str, int | str]]:
-        """What makes a compiler choose the same, by source."""
+        """The configurations that make a compiler choose the same, by source."""
         return {c.source: c.config for c in self.kernels.values() if not c.template}
 
 
 NUMERICS, COUNTS = "numerics", "counts"
-"""What need not be found out again of a case: its answer beside FP32's, its ``StepCounts``."""
+"""Results that need not be computed again for a case: its answer beside FP32's, and its
+``StepCounts``."""
 
 
 @dataclass(frozen=True)
 class StepCounts:
-    """What a step of a case comes to by arithmetic alone; fields as in ``Measurement``."""
+    """Figures of a case's step that follow from arithmetic alone; fields as in ``Measurement``."""
 
     flops_per_step: float | None = None
     traffic_bytes_per_step: float | None = None
@@ -403,50 +405,51 @@ class StepCounts:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What one device context saw of one case."""
+    """The results of one device context for one case."""
 
     case_id: str
     context_id: str
     device_uuid: str | None
     iteration_s: list[float]
-    """Device time of every measured step, in order; of a power-bound case those of its bursts."""
+    """Device time of every measured step, in order; for a power-bound case, those of its bursts."""
     window_s: tuple[float, float]
     """Begin and end of the sustained stretch on the machine's monotonic clock."""
     wall_s: float
-    """The same stretch from outside, synchronised at both ends; of bursts, their steps' sum."""
+    """The same stretch from outside, synchronised at both ends; for bursts, their steps' sum."""
     warmup_s: float
     warmup_iterations: int
     steady: bool
     first_step_s: float
     enqueue_s: float | None
-    """Host time to issue one step on an idle device; None where the host is the device."""
+    """Host time to issue one step on an idle device; None if the host is the device."""
     host_bound: bool
     items_per_step: int
     item: str
-    """What is counted: ``img``, ``token``, ``step``."""
+    """The unit of the items: ``img``, ``token``, ``step``."""
     device_s: float | None = None
-    """Median device time of a step without the host in its way; of host-bound cases only."""
+    """Median device time of a step without the host in its way; for host-bound cases only."""
     device_source: str | None = None
-    """Where ``device_s`` is from: a replayed ``graph``, or a profiled pass's sum of ``kernels``."""
+    """The source of ``device_s``: a replayed ``graph``, or a profiled pass's sum of ``kernels``."""
     sustained_s: float | None = None
-    """Median device time of a step under the power cap; of power-bound cases only."""
+    """Median device time of a step under the power cap; for power-bound cases only."""
     burst_window_s: tuple[float, float] | None = None
-    """Begin and end of the bursts, as ``window_s``; of power-bound cases only."""
+    """Begin and end of the bursts, as ``window_s``; for power-bound cases only."""
     compile_s: float | None = None
     """First call of the compiled step less a steady step; None for eager."""
     compile_cache: str | None = None
     """``cold``, ``warm`` or ``mixed`` as the compiler's own cache counters tell; else None."""
     draw: Draw | None = None
-    """What the compiler chose; None for eager."""
+    """The compiler's choices; None for eager."""
     peak_memory_bytes: int | None = None
-    """Most memory the allocator held during the measured stretch, less what was there before."""
+    """Most memory the allocator held during the measured stretch, less what it held before."""
     parameters: int | None = None
     flops_per_step: float | None = None
     """Two per multiply-accumulate; as torch.utils.flop_counter counts an eager twin."""
     least_bytes_per_step: int | None = None
     """Traffic no implementation can avoid: each weight and input read, each output written."""
     traffic_bytes_per_step: float | None = None
-    """What the eager twin's operations read and write in all; fused ones leave some of it out."""
+    """Bytes that the eager twin's operations read and write in all; fused operations skip some of
+    them."""
     reduced_flops_share: float | None = None
     """Share of the FLOPs, 0 to 1, in the arithmetic that names a mixed precision: TF32 of
     ``tf32-conv``, INT8 of ``int8``, FP8 of ``fp8``; None for all others."""
@@ -460,7 +463,8 @@ class Measurement:
     """Median time of each part of a step when each is waited for, in their order: ``load``,
     ``forward``, ``backward``, ``optimizer``."""
     own_s: list[float] = field(default_factory=list)
-    """Of several ranks: as in ``RankSample``, of this one; empty where every part may wait."""
+    """With several ranks, this rank's own times as in ``RankSample``; empty if every part may
+    wait."""
     training: Training | None = None
     peak_host_bytes: int | None = None
     """Most memory that the process and those that it started held, since the case began; pages
@@ -470,15 +474,15 @@ class Measurement:
     operations_s: dict[str, float] = field(default_factory=dict)
     """The costliest operations' own time in a profiled step: the device's, or else the CPU's."""
     phases_s: dict[str, float] = field(default_factory=dict)
-    """What the worker spent its time on; empty where the attempt says it."""
+    """Seconds of the worker by phase; empty if the attempt has them."""
     warnings: list[str] = field(default_factory=list)
     arithmetic: dict[str, float] = field(default_factory=dict)
     """Errors against FP64, as fractions, of a product (``gemm``) and a convolution (``conv``) in
-    the case's precision; of the first case of a precision in a run only."""
+    the case's precision; only the first case of a precision in a run has them."""
 
     @property
     def counts(self) -> StepCounts:
-        """What its step comes to by arithmetic alone."""
+        """The step's figures that follow from arithmetic alone."""
         traffic, share = self.traffic_bytes_per_step, self.reduced_flops_share
         return StepCounts(self.flops_per_step, traffic, share)
 
@@ -490,7 +494,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Kernel:
-    """What one kernel does in a step, or a copy or fill of memory: how often, how long."""
+    """One kernel in a step, or a copy or fill of memory: how often it runs, and how long."""
 
     name: str
     calls: float
@@ -512,7 +516,7 @@ class KernelTable:
     """The device's work in one step, by kernel."""
 
     source: str
-    """Which profiler: ``torch.profiler``, ``rocprofv3``."""
+    """The profiler: ``torch.profiler``, ``rocprofv3``."""
     steps: int
     """From how many the means are."""
     kernels: list[Kernel]
@@ -535,14 +539,14 @@ class Fault:
 
 @dataclass(frozen=True)
 class Telemetry:
-    """What a process beside the worker saw of the device during the measured stretch."""
+    """Readings of the device during the measured stretch, by a process beside the worker."""
 
     source: str
     samples: int
     utilization: float | None = None
     """Mean, 0 to 1."""
     clock_mhz: float | None = None
-    """Median compute clock; of several dies, that of the slowest."""
+    """Median compute clock; with several dies, that of the slowest."""
     clock_min_mhz: float | None = None
     clock_max_mhz: float | None = None
     memory_clock_mhz: float | None = None
@@ -556,15 +560,15 @@ class Telemetry:
     throttle: list[str] = field(default_factory=list)
     """Why the device was held back, at any time."""
     throttled: dict[str, float] = field(default_factory=dict)
-    """For which share of the stretch, 0 to 1, by reason; what is not known is not there."""
+    """Share of the stretch, 0 to 1, by reason; unknown reasons are left out."""
     counters: dict[str, float] = field(default_factory=dict)
     """By how much the device's own counters of these reasons grew, in the source's units."""
     foreign_processes: list[int] = field(default_factory=list)
     """Processes that had the device open and are not ours."""
     idle_processes: list[int] = field(default_factory=list)
-    """Those of them that are known to have run nothing on it meanwhile."""
+    """Those of them that surely ran nothing on it meanwhile."""
     foreign_names: dict[str, str] = field(default_factory=dict)
-    """What they are, by pid, where it is known: ``python3, 512 MiB``."""
+    """Their descriptions by pid, if known: ``python3, 512 MiB``."""
     dies_mhz: dict[str, float] = field(default_factory=dict)
     """Median compute clock of each die, by its name, where the device has several."""
 
@@ -575,7 +579,7 @@ class Attempt:
 
     case_id: str
     process: int
-    """Which of the run's fresh contexts, from 0."""
+    """Number of the run's fresh context, from 0."""
     time: str
     """UTC, ISO 8601."""
     hardware_key: str
@@ -586,7 +590,7 @@ class Attempt:
     fault: Fault | None = None
     skipped: str | None = None
     telemetry: Telemetry | None = None
-    """Of several ranks, that of the first one's device."""
+    """With several ranks, that of the first one's device."""
     accepted: bool = False
     discarded: str | None = None
     invalid: bool = False
@@ -597,10 +601,11 @@ class Attempt:
     """Whether the compiler was made to choose as in the baseline; then it is not accepted."""
     took_s: float = 0.0
     telemetry_of_ranks: dict[str, Telemetry] = field(default_factory=dict)
-    """Of the other ranks' devices, by rank and device: ``rank 3 on GPU 3 at 0000:c3:00.0``."""
+    """Telemetry of the other ranks' devices, by rank and device: ``rank 3 on GPU 3 at
+    0000:c3:00.0``."""
     phases_s: dict[str, float] = field(default_factory=dict)
-    """What it was spent on, in its order: ``fork``, ``build``, ``compile`` and so on.  What no
-    phase has is ``other``, and ``waiting`` is time before it, for a device to recover."""
+    """Seconds by phase, in order: ``fork``, ``build``, ``compile`` and so on.  The rest is
+    ``other``; ``waiting`` is time before the attempt, for a device to recover."""
 
 
 class Status(str, enum.Enum):
@@ -639,14 +644,14 @@ class Verdict:
     detectable_effect: float | None = None
     """Smallest slow-down this comparison would have called nine times in ten, as a fraction."""
     against: str = "pinned"
-    """Which baseline: ``pinned`` (accepted by somebody), ``rolling`` (the nights fine by that),
+    """The baseline: ``pinned`` (accepted by somebody), ``rolling`` (the nights fine by that),
     ``reference`` (the accepted environment, measured in turns tonight), ``a`` (the other side of
-    ``ab``) or ``published`` (a figure beside which a case is shown)."""
+    ``ab``) or ``published`` (a figure shown beside a case)."""
 
 
 @dataclass(frozen=True)
 class SlowDown:
-    """A slow-down that several nights show together; each is told once as new."""
+    """A slow-down that several nights show together; each is reported once as new."""
 
     since: str
     """When the first slower night began: UTC, ISO 8601."""
@@ -655,19 +660,19 @@ class SlowDown:
     cases: list[str]
     """Their ids, those that slowed down most first."""
     shared: str
-    """What the cases have in common, as ``precision fp16``; empty where they slowed one by one."""
+    """The trait that the cases share, as ``precision fp16``; empty if they slowed one by one."""
     ratio: float
     """New level over old one, in the mean of the cases."""
     interval: tuple[float, float]
-    """Of the ratio, 95%."""
+    """95% confidence interval of the ratio."""
     nights: int
     """How many nights of the new level showed it."""
     told_by: str
     """The run that told it first."""
     beside: list[str] = field(default_factory=list)
-    """Cases that share that and became REGRESSED since then: their cause is known already."""
+    """Cases that share that and became REGRESSED since then; their cause is known already."""
     changes: list[str] = field(default_factory=list)
-    """What changed in the environment with the first slower night, in words."""
+    """Changes in the environment with the first slower night, in words."""
 
 
 @dataclass(frozen=True)
@@ -675,7 +680,7 @@ class ProcessSummary:
     """One process of a case: enough to judge by, small enough to review."""
 
     values: dict[str, float]
-    """By the name of each metric that is known of it, in the metric's unit."""
+    """Every known value by its metric's name, in the metric's unit."""
     n: int
     """Measured iterations."""
     environment: str
@@ -687,13 +692,13 @@ class ProcessSummary:
     host_bound: bool = False
     clock_mhz: float | None = None
     clock_source: str | None = None
-    """What told the clock and the power; different sources may mean different clocks."""
+    """The source of the clock and the power; different sources may mean different clocks."""
     power_w: float | None = None
     probe: dict[str, float] = field(default_factory=dict)
     """As in ``Measurement``: names end with the unit."""
     worker: str = ""
     """Names the device context; cases that share one share its luck.  Begins with the run's id and
-    a slash, where the run is known."""
+    a slash, if the run is known."""
     draw: Draw | None = None
     """As in ``Measurement``."""
 
@@ -722,12 +727,12 @@ class Accepted:
     date: str
     by: str | None = None
     in_spite_of: str | None = None
-    """What spoke against it, where it was accepted all the same."""
+    """Objections against it, if it was accepted in spite of them."""
 
 
 @dataclass(frozen=True)
 class Quarantine:
-    """A case that is known to fail, reported without failing up to and including a day."""
+    """A known failure of a case, reported without failing up to and including a day."""
 
     reason: str
     until: str
@@ -748,7 +753,7 @@ class Acknowledged:
 
 @dataclass(frozen=True)
 class Published:
-    """What somebody published of a case on this hardware: shown beside it, never judged by."""
+    """A published figure for a case on this hardware; shown beside it, never judged by."""
 
     rate: float
     """Items a second of all ranks together; the middle where a range was published."""
@@ -772,11 +777,12 @@ class Baseline:
     limits: Limits = field(default_factory=Limits)
     provenance: str = "measured"
     conditions: dict[str, Any] = field(default_factory=dict)
-    """What has to be equal for a comparison to mean anything: power cap, partition, ranks."""
+    """Conditions that have to be equal for a comparison to mean anything: power cap, partition,
+    ranks."""
     published: Published | None = None
     """The figure, where the provenance is ``published``; then there are no processes."""
     kernels: KernelTable | None = None
-    """What the device did in a step, where it was looked into."""
+    """The device's kernels in a step, if it was profiled."""
     began: dict[str, float] = field(default_factory=dict)
     """By metric, in its unit, the value from which slow-downs that were accepted one after the
     other add up."""
@@ -794,11 +800,11 @@ class Record:
     status: Status | None = None
     verdicts: list[Verdict] = field(default_factory=list)
     changes: list[str] = field(default_factory=list)
-    """What is different in the environment since the baseline, in words."""
+    """Changes in the environment since the baseline, in words."""
     quarantine: Quarantine | None = None
     baseline_accepted: str | None = None
-    """The date of the acceptance that it was judged by; None where nothing was accepted."""
+    """The date of the acceptance that it was judged by; None if nothing was accepted."""
     kernels: KernelTable | None = None
-    """What the device did in a step, where it was looked into."""
+    """The device's kernels in a step, if it was profiled."""
     blamed: list[str] = field(default_factory=list)
     """The kernels that made it slower, as ``profiling.kernels.blamed`` has them."""

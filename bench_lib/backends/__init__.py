@@ -1,12 +1,11 @@
-"""Which devices this machine offers, whose they are, and how a worker is given one.
+"""The devices of this machine, their vendors, and how a worker gets one.
 
 A vendor is one backend (`backend.Backend`), and nobody else compares a vendor's name.  AMD,
 NVIDIA and the CPU are here; an installed package adds another by an entry point of the group
 ``bench_lib.backends`` (docs/adding-a-backend.md).
 
-Nothing here imports torch or opens a device.  What cannot be read is None or a warning that
-names the cause, never an exception: a machine with a broken driver can still be measured as
-a CPU.
+Nothing here imports torch or opens a device.  An unreadable value is None or a warning that names
+the cause, never an exception: a machine with a broken driver can still be measured as a CPU.
 """
 
 from __future__ import annotations
@@ -106,9 +105,9 @@ def detect(
 ) -> list[Hardware]:
     """List the GPUs as torch would number them in this environment, each vendor's from 0.
 
-    Without any, a list of one: the CPU.  `root` is where ``/sys``, ``/proc`` and ``/dev``
-    are looked for.  `ask_tools` says whether vendors' tools on PATH are asked where the
-    kernel has no list of GPUs; by default they are if `root` is this machine's own.
+    Without any, a list of one: the CPU. `root` is the folder of ``/sys``, ``/proc`` and ``/dev``.
+    `ask_tools` says whether vendors' tools on PATH are asked if the kernel has no list of GPUs; by
+    default they are if `root` is this machine's own.
     """
     asking = root == ROOT if ask_tools is None else ask_tools
     gpus: list[Hardware] = []
@@ -150,10 +149,10 @@ def visibility(device: Hardware, environ: Mapping[str, str] = os.environ) -> dic
 
 
 def confirm(device: Hardware, seen: Device) -> list[str]:
-    """Say where the machine and a context disagree about the device; empty if nowhere.
+    """Say in which facts the machine and a context disagree about the device; empty if none.
 
-    What either does not know is not compared, nor are names: they are empty in some images
-    and shared by different GPUs in others.  Of a CPU only that it is one is checked.
+    A fact unknown to either is not compared, nor are names: they are empty in some images and
+    shared by different GPUs in others.  A CPU is only checked to be one.
     """
     backend = of(device)
     if seen.type != backend.torch_type:
@@ -183,7 +182,7 @@ def confirm(device: Hardware, seen: Device) -> list[str]:
 
 
 def _uuid_digits(uuid: str | None) -> str | None:
-    """Reduce a uuid to digits by which two spellings are equal; None where it has none."""
+    """Reduce a uuid to digits by which two spellings are equal; None if it has none."""
     digits = re.sub(r"^(gpu|mig)-|-", "", (uuid or "").strip().lower())
     return digits if re.fullmatch(r"[0-9a-f]+", digits) and digits.strip("0") else None
 

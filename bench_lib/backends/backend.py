@@ -1,4 +1,4 @@
-"""What bench-lib asks about a vendor's devices, and the answers that most of them share."""
+"""The questions of bench-lib about a vendor's devices, and the answers that most of them share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Software:
-    """What a vendor has installed on this machine; what is not known is None or empty."""
+    """A vendor's software on this machine; unknown parts are None or empty."""
 
     driver: str | None = None
     """The kernel's driver and its version, as ``amdgpu 6.10.5``."""
@@ -40,10 +40,10 @@ class Build:
 
 
 class Backend(Protocol):
-    """One vendor's devices.  A subclass gives what is abstract, and whatever else differs.
+    """One vendor's devices.  A subclass gives the abstract parts, and any others that differ.
 
-    The answers here fit a GPU of a vendor that needs nothing of its own.  Nothing may raise
-    because a driver is missing or broken: what cannot be read is None, or empty.
+    The answers here fit a GPU of a vendor that needs nothing of its own.  Nothing may raise because
+    a driver is missing or broken: an unreadable value is None, or empty.
     """
 
     name: str
@@ -54,15 +54,15 @@ class Backend(Protocol):
     """Variables that hide all of its devices from a worker."""
     is_gpu: bool = True
     torch_type: str = "cuda"
-    """What torch calls its devices."""
+    """Torch's name for its devices."""
     units: str = "compute units"
-    """What `Hardware.compute_units` counts, in words."""
+    """The unit of `Hardware.compute_units`, in words."""
     clock: str = "clock"
-    """Which clock telemetry tells, in words."""
+    """The clock in telemetry, in words."""
     telemetry_remedy: str = ""
-    """What to do where a device cannot be watched."""
+    """The remedy if a device cannot be watched."""
     unknown: Mapping[str, str] = {"driver": "unknown"}
-    """What ``bench-lib env`` shows for a field of Environment that could not be read."""
+    """The text of ``bench-lib env`` for a field of Environment that could not be read."""
     caches_named: Sequence[str] = ()
     """The caches that only its devices use."""
     tuned_cache: str = ""
@@ -76,8 +76,8 @@ class Backend(Protocol):
     def detect(self, root: Path, environ: Mapping[str, str], *, ask_tools: bool) -> list[Hardware]:
         """List the devices that torch would show in this environment, numbered from 0.
 
-        `root` is where ``/sys``, ``/proc`` and ``/dev`` are looked for.  `ask_tools` says
-        whether programs on PATH may be asked, since `root` is this machine's own.
+        `root` is the folder of ``/sys``, ``/proc`` and ``/dev``.  `ask_tools` says whether programs
+        on PATH may be asked, since `root` is this machine's own.
         """
 
     @abstractmethod
@@ -107,9 +107,9 @@ class Backend(Protocol):
 
     @abstractmethod
     def telemetry(self, device: Hardware, root: Path, ancestor: int) -> Source:
-        """Choose how to watch a device; raises with the cause where there is no way.
+        """Choose how to watch a device; raises with the cause if there is no way.
 
-        What descends from the process `ancestor` is not asked whether it is busy.
+        Descendants of the process `ancestor` are not asked whether they are busy.
         """
 
     def conditions(self, environment: Environment, *, cold: bool) -> dict[str, Any]:
@@ -142,7 +142,7 @@ class Backend(Protocol):
         return {}
 
     def part_of_card(self, device: Hardware) -> str | None:
-        """Say which part of a card a device is; None where it is the whole, or not known."""
+        """Name a device's part of a card; None if it is the whole, or unknown."""
         return ", ".join(filter(None, (device.compute_partition, device.memory_partition))) or None
 
     # --- what bench-lib env asks -----------------------------------------------------------
@@ -174,7 +174,7 @@ class Backend(Protocol):
         versions: Mapping[str, str],
         software: Software,
     ) -> Build | None:
-        """Return which build torch is, by ``torch/version.py``; None where not for this vendor."""
+        """Return torch's build, by ``torch/version.py``; None if it is not for this vendor."""
         return None
 
     def torch_index(self, software: Software) -> str:

@@ -102,27 +102,27 @@ class CpuModel(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
 
 
 class Catalogue(Struct, frozen=True):
-    """What one ``peaks.toml`` knows."""
+    """The contents of one ``peaks.toml``."""
 
     gpus: tuple[Model, ...]
     cpus: tuple[CpuModel, ...]
 
     def cpu(self, model_name: str) -> CpuModel | None:
-        """Find the CPU that the kernel calls `model_name`; None where it is not here."""
+        """Find the CPU that the kernel calls `model_name`; None if it is not here."""
         return next((row for row in self.cpus if re.fullmatch(row.model_name, model_name)), None)
 
 
 def identify(device: Hardware, models: Sequence[Model], *, by_arch: bool = False) -> Hardware:
     """Give `device` its key, name and peaks, from the `models` of its vendor.
 
-    `by_arch` says that without a PCI id a model is known by its architecture and size.
+    `by_arch` says that without a PCI id the architecture and the size identify a model.
 
-    A partition of a card gets its own key, ``mi300x-cpx-nps4``, and its share of the
-    peaks; none where its units are not those of its mode, and no bandwidth where the mode of
-    the memory is not known.  A device that is no partition and has not the compute units of
-    its model (a virtual machine's share, say) is keyed by them: ``mi300x-38cu``.  A device
-    that is not in the catalogue has no peaks and is keyed by its ids, ``amd-gfx942-74ff``,
-    or without a PCI id by its size, ``amd-gfx942-304cu-192gb``.
+    A partition of a card gets its own key, ``mi300x-cpx-nps4``, and its share of the peaks; none if
+    its units are not those of its mode, and no bandwidth if the mode of the memory is unknown.  A
+    device that is no partition and has not the compute units of its model (a virtual machine's
+    share, say) is keyed by them: ``mi300x-38cu``.  A device that is not in the catalogue has no
+    peaks and is keyed by its ids, ``amd-gfx942-74ff``, or without a PCI id by its size,
+    ``amd-gfx942-304cu-192gb``.
     """
     model = _model(device, models, by_arch=by_arch)
     suffix = _modes(device)
@@ -175,7 +175,7 @@ def _name(device: Hardware, model: Model) -> str:
 
 
 def _domains(device: Hardware) -> int | None:
-    """Return into how many parts the memory is divided; None where a partition does not tell."""
+    """Return the number of parts of the memory; None if a partition does not say."""
     whole = device.compute_partition in (None, "SPX")
     match = re.fullmatch(r"NPS([1-9]\d*)", device.memory_partition or ("NPS1" if whole else ""))
     return int(match[1]) if match else None
@@ -188,7 +188,7 @@ def _partitions(device: Hardware, model: Model) -> int | None:
 
 
 def _share(device: Hardware, model: Model) -> float | None:
-    """Return which part of `model` a device is; None where that is unknown or contradicted."""
+    """Return a device's part of `model`; None if that is unknown or contradicted."""
     parts = _partitions(device, model)
     if not parts:
         return None
@@ -199,7 +199,7 @@ def _share(device: Hardware, model: Model) -> float | None:
 
 
 def _model(device: Hardware, models: Sequence[Model], *, by_arch: bool) -> Model | None:
-    """Find the row of `device`: by PCI id, or where none can be read by what else is known.
+    """Find the row of `device`: by PCI id, or if none can be read by other facts.
 
     An id that is in no row is another product, however alike: an H200 NVL has all of an
     H200's figures but its speed.
@@ -253,7 +253,7 @@ def _arch(device: Hardware) -> str | None:
 
 
 def pci_id(written: str | None) -> str | None:
-    """Return a PCI device id as the rows write it, of ``0x74A1`` too; None where it is none."""
+    """Return a PCI device id as the rows write it, of ``0x74A1`` too; None if it is none."""
     match = re.fullmatch(r"(?:0x)?0*([0-9a-f]{4})", (written or "").lower())
     return match[1] if match and match[1] != "0000" else None
 

@@ -13,10 +13,10 @@ class Check:
 
     name: str
     ok: bool | None
-    """None where it could not be found out or does not apply."""
+    """None if unknown or not applicable."""
     detail: str
     remedy: str = ""
-    """What to do; empty unless `ok` is False."""
+    """The remedy; empty unless `ok` is False."""
     fatal: bool = False
     """Whether the suite cannot run here, where `ok` is False; else its results are worse."""
 

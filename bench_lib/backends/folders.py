@@ -27,7 +27,7 @@ def place(environ: Mapping[str, str], variable: str, otherwise: str) -> Path:
 
 
 def state_of(cache: str) -> str:
-    """Return ``cold`` or ``warm`` of what a cache's description says, now or in its first version.
+    """Return ``cold`` or ``warm`` by a cache's description, in this or its first version.
 
     That version said ``none``, ``41 entries`` or ``2 files, 0123456789ab``.
     """
@@ -35,7 +35,7 @@ def state_of(cache: str) -> str:
 
 
 def describe_folder(folder: Path) -> str | None:
-    """Count a folder's files and hash their names and sizes; None where there are none."""
+    """Count a folder's files and hash their names and sizes; None if there are none."""
     found = list(walk(folder))
     return f"{_counted(len(found), 'file')}, {_digest(_listed(found))}" if found else None
 

@@ -1,4 +1,4 @@
-"""What a look at a device is, and how often each way of looking may be used."""
+"""The type of a look at a device, and how often each way of looking may be used."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ BY_NATURE = frozenset(
         "throttled",
     }
 )
-"""Reasons that hold in healthy runs too, or may (the last is one without a name); what they
-cost shows in the clock.  Any other reason spoils the measurement in which it lasts."""
+"""Reasons that hold in healthy runs too, or may (the last is one without a name); the clock shows
+their cost.  Any other reason spoils the measurement in which it lasts."""
 
 
 class Look(Protocol):
     """One look at the device: the fields of a sample, as JSON will carry them.
 
     ``clock_mhz``, ``memory_clock_mhz``, ``power_w``, ``temperature_c`` (the hottest spot),
-    ``utilization`` and ``steal`` (both 0 to 1); ``throttle``, the reasons in force;
-    ``counters``, a number by reason that only grows, and ``ticks``, the same counters'
-    clock; ``pids``, ``names`` by pid, and ``busy``, those that have run something since the
-    last look for processes.  What is not known is None or not there.
+    ``utilization`` and ``steal`` (both 0 to 1); ``throttle``, the reasons in force; ``counters``, a
+    number by reason that only grows, and ``ticks``, the same counters' clock; ``pids``, ``names``
+    by pid, and ``busy``, those that have run something since the last look for processes.  Unknown
+    values are None or left out.
     """
 
     def __call__(self, *, with_pids: bool) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Processes that have a device open: what they are, and which descend from ours."""
+"""Processes that have a device open: their names, and our descendants among them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a vendor's profilers are asked, and how they answer: kernels and hardware counters."""
+"""The interface of a vendor's profilers, and their answers: kernels and hardware counters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench_lib.model import Hardware, Kernel, KernelCall
 
 @dataclass(frozen=True)
 class ProfiledProcess:
-    """What one process had the device do, inside the ranges that count."""
+    """The device's work for one process, inside the ranges that count."""
 
     label: str
     """Its id; empty if unknown."""
@@ -26,11 +26,11 @@ class ProfiledProcess:
 
 @dataclass(frozen=True)
 class Results:
-    """What an application's processes had their devices do."""
+    """The devices' work for an application's processes."""
 
     processes: list[ProfiledProcess]
     problems: list[str] = field(default_factory=list)
-    """What is missing and why, in sentences."""
+    """Missing parts and the reason, in sentences."""
 
 
 @dataclass(frozen=True)
@@ -44,33 +44,33 @@ class CounterMetric:
     unit: str
     """``%``, ``GB/s``, ``conflicts an access``."""
     share: float | None
-    """Of the highest possible value, 0 to 1; None if that is unknown."""
+    """Share of the highest possible value, 0 to 1; None if that is unknown."""
     reading: str
-    """What it means."""
+    """Its meaning."""
 
 
 @dataclass(frozen=True)
 class KernelCounters:
-    """What counters tell of all calls of one kernel."""
+    """Metrics from the counters of all calls of one kernel."""
 
     name: str
     """Empty for the application as a whole."""
     calls: int
     total_s: float | None
-    """Of one pass; None where the profiler does not tell when kernels ran."""
+    """Seconds of one pass; None if the profiler does not record when kernels ran."""
     metrics: list[CounterMetric]
 
 
 @dataclass(frozen=True)
 class Counters:
-    """Kernels, the longest first, and sentences on what is missing."""
+    """Kernels, the longest first, and sentences on missing parts."""
 
     kernels: list[KernelCounters]
     problems: list[str] = field(default_factory=list)
 
 
 Run = Callable[[str, Path, Sequence[str]], object]
-"""Runs the application once: what this run is for, its folder, and the counters to collect."""
+"""Runs the application once: the purpose of this run, its folder, and the counters to collect."""
 
 
 class Profiler(Protocol):
@@ -128,14 +128,14 @@ class Profilers(Protocol):
 
     @property
     def names(self) -> Sequence[str]:
-        """What ``bench-lib profile --tool`` takes: first the word for the newest, then each."""
+        """The values of ``bench-lib profile --tool``: first the word for the newest, then each."""
 
     @property
     def source(self) -> str:
-        """What a table of kernels says of its source, where only a file of theirs is at hand."""
+        """The source in a table of kernels, if only a file of theirs is at hand."""
 
     def require(self, name: str) -> Profiler:
         """Return the profiler of one of the `names`; ToolError with what to install."""
 
     def read(self, path: Path) -> tuple[list[Kernel], list[str]]:
-        """Read the kernels in a CSV or database, and what is wrong with it; raises ToolError."""
+        """Read the kernels in a CSV or database, and its problems; raises ToolError."""

@@ -10,8 +10,8 @@ from pathlib import Path
 from bench_lib.model import MachineWarning
 
 ROOT = Path(os.environ.get("BENCH_LIB_ROOT") or "/")
-"""Where ``/sys``, ``/proc`` and ``/dev`` are, if not at the top: in a container, perhaps, that
-has the host's mounted elsewhere."""
+"""The folder of ``/sys``, ``/proc`` and ``/dev``, if not the top: in a container, perhaps, that has
+the host's mounted elsewhere."""
 
 
 def content(path: Path) -> bytes:
@@ -23,7 +23,7 @@ def content(path: Path) -> bytes:
 
 
 def text(path: Path) -> str | None:
-    """Read a file without surrounding space; None where unreadable or empty."""
+    """Read a file without surrounding space; None if unreadable or empty."""
     return content(path).decode("utf-8", "replace").strip() or None
 
 
@@ -34,7 +34,7 @@ def number(path: Path) -> int | None:
 
 
 def present(path: Path) -> Path | None:
-    """Return the path of a file that is there; None where it is not."""
+    """Return the path of a file that is there; None if it is not."""
     return path if path.is_file() else None
 
 

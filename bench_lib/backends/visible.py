@@ -1,4 +1,4 @@
-"""Reading the variables that hide devices and renumber them: what every vendor's share."""
+"""Reading the variables that hide devices and renumber them: the common part of every vendor's."""
 
 from __future__ import annotations
 

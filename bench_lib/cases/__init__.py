@@ -1,1 +1,1 @@
-"""Cases: what is measured, from the tables of a matrix."""
+"""Cases: the measured units, from the tables of a matrix."""

@@ -1,4 +1,4 @@
-"""What the parameters of a workload may be, and what they make of a case's id."""
+"""The values that a workload's parameters may have, and their part in a case's id."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ class MatrixError(UserError):
 
 @dataclass(frozen=True)
 class Axis:
-    """One parameter of a workload: what it may be, and how it shows in the case's id."""
+    """One parameter of a workload: its values, and how it shows in the case's id."""
 
     name: str
     check: Callable[[Any], str | None]
-    """Says what is wrong with a value, or returns None."""
+    """Says why a value is wrong, or returns None."""
     default: Param | None = None
     """Taken where a table does not name the axis; without one it has to."""
     in_id: Callable[[Any], str] = str
     """The value's part of the id; empty leaves it out."""
     told: bool = True
-    """Whether the workload is told its default too; one that came later is not, so that what
-    was recorded before it stays the same case."""
+    """Whether the workload receives its default too; a later parameter's is not passed, so that
+    earlier records stay the same case."""
     canonical: Callable[[Any], Any] = lambda value: value
     """Returns the one spelling of values that mean the same."""
 
@@ -74,7 +74,7 @@ def optional(
 
 
 def switch(name: str, word: str, *, default: bool = False) -> Axis:
-    """Return an axis of true or false, of which an id says the word for what is not the default."""
+    """Return an axis of true or false; an id has its word if the value is not the default."""
     return quiet(name, truth(name), default, lambda _value: word)
 
 
@@ -208,8 +208,8 @@ def _options_in_id(value: str) -> str:
 def case_of(workload: WorkloadAxes, values: Mapping[str, Any], base: Case | None = None) -> Case:
     """Return the case that has these values, and the defaults of the axes they leave out.
 
-    The axes of ``LAUNCH`` are every workload's; ``base`` has what is no axis: tier, sampling,
-    limits, time limit.  Raises UserError, naming the value.
+    The axes of ``LAUNCH`` are every workload's; ``base`` has the settings that are no axis: tier,
+    sampling, limits, time limit.  Raises UserError, naming the value.
     """
     base = base or Case(id="", workload="")
     axes = (*workload.axes, *LAUNCH)

@@ -12,7 +12,7 @@ from bench_lib.model import Case, Param, UserError
 
 WORKLOAD = "collective"
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
-"""What nccl-tests takes behind a number, which is powers of 1024."""
+"""Suffixes of numbers in nccl-tests, which are powers of 1024."""
 MOST_SIZES = 1000
 
 

@@ -32,17 +32,17 @@ from bench_lib.model import ID_RULE, is_case_id
 FOLDER = Path(__file__).parents[1] / "worker" / "workloads"
 TYPES = 'int, float, bool, str or Literal["one", "another"]'
 SETTINGS = ("sampling", "limits", "time_limit_s")
-"""What any table says besides its axes."""
+"""Keys of any table besides its axes."""
 TAKEN = {*SETTINGS, "exclude", *(axis.name for axis in LAUNCH)}
 _SHORT = {"batch_size": "b"}
-"""What stands for a parameter's name in an id, where all workloads have the same word for it."""
+"""Short forms of parameters' names in an id, if all workloads have the same word for it."""
 
 
 def declared_axes(but: Collection[str] = (), folder: Path = FOLDER) -> dict[str, WorkloadAxes]:
     """Return the axes of each workload that a signature declares, by the module's name.
 
-    A function with ``**params`` says nothing of them and has no table; what is named in ``but``
-    is passed over.  Raises MatrixError.
+    A function with ``**params`` declares none of them and has no table; those named in ``but`` are
+    passed over.  Raises MatrixError.
     """
     found = {}
     for path in sorted(folder.glob("[!.]*.py")):  # an editor's lock is a link to nowhere
@@ -116,7 +116,7 @@ def _check(
 
 
 def _constant(node: ast.expr) -> Any:
-    """Return a value that is spelt out; None where it is no such value."""
+    """Return a literal value; None if it is none."""
     try:
         return ast.literal_eval(node)
     except (ValueError, TypeError):

@@ -53,11 +53,11 @@ MOST_CASES = 100_000
 FACTORY = "factory"
 """The table of steps that somebody's own function builds."""
 DECLARED = "workloads"
-"""What ``perf_cases`` calls all tables that signatures declare."""
+"""The name of ``perf_cases`` for all tables that signatures declare."""
 RENAMED = "renamed_from"
 """The table of ids that cases had before."""
 _SETTINGS = ("extends", RENAMED, *SETTINGS)
-"""What a tier says besides its tables."""
+"""Keys of a tier besides its tables."""
 
 
 def tables(sizes: Mapping[str, int]) -> dict[str, WorkloadAxes]:

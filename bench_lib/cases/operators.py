@@ -53,11 +53,11 @@ _SHAPES: dict[str, tuple[str, str]] = {
     "embedding": ("50000-1024", "32-512"),
     "sparse": ("1000000-128", "100000"),
 }
-"""Shapes of families where none were asked for and the tool has none."""
+"""Shapes of families for which none were given and the tool has none."""
 
 
 def operator_axes() -> WorkloadAxes:
-    """Return the axes of ``ops``; what concerns an operator is checked with all of them."""
+    """Return the axes of ``ops``; values that concern an operator are checked with all of them."""
     shape = refused(sizes_in)
     return WorkloadAxes(
         "operator",
@@ -89,7 +89,7 @@ def operator_case(base: Case | None = None, **values: Param) -> Case:
 
 
 def with_usual(op: str, **given: Param | None) -> dict[str, Param]:
-    """Return a case's values where what was not given (empty, None) is as usual.
+    """Return a case's values, with the usual ones for those not given (empty, None).
 
     Raises UserError for an op that does not exist.
     """

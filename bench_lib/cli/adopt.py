@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from bench_lib.model import Record
 
 FOLDER = Path("perf_tests")
-"""Where pytest's plugin and ``baseline record`` look without being told."""
+"""The folder that pytest's plugin and ``baseline record`` search by default."""
 STEPS, MATRIX, TEST = "adopted.py", "matrix.toml", "test_factories.py"
 TIER = "smoke"
-"""Of a machine without a GPU; in a new matrix the gate's tier has the same cases."""
+"""The tier for a machine without a GPU; in a new matrix the gate's tier has the same cases."""
 NEW_MATRIX = f'[gate]\nextends = "{TIER}"\n'
 LIMIT_S = 600.0
 HEADER = '"""Steps that bench-lib measures, written by ``bench-lib adopt``; yours to change."""\n'
@@ -42,16 +42,16 @@ def test_factory(case, perf):
 
 @dataclass(frozen=True)
 class Adoption:
-    """What is written for an object."""
+    """The files to write for an object."""
 
     target: str
     name: str
-    """Of the factory."""
+    """Name of the factory."""
     case_id: str
     batch: int | None
-    """None of a test, whose batch is its own affair."""
+    """None for a test, whose batch is its own affair."""
     found: Mapping[str, Any]
-    """What the worker said of it."""
+    """The worker's answer on it."""
 
     @property
     def factory(self) -> str:
@@ -181,7 +181,7 @@ def _environ() -> dict[str, str]:
 
 
 def _write(adoption: Adoption, folder: Path) -> list[Path]:
-    """Write what is missing, behind what is there; raises UserError where it is there already."""
+    """Write missing parts, behind the existing ones; raises UserError if it is there already."""
     if folder.is_absolute() or not all(part.isidentifier() for part in folder.parts):
         raise UserError(f"--output {folder}: it has to be a path from here that can be imported")
     steps, matrix, test = (folder / name for name in (STEPS, MATRIX, TEST))

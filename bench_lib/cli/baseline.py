@@ -78,9 +78,9 @@ class BaselineShow(Document):
     device: Hardware | None
     """As the last run that was accepted saw it."""
     cases: dict[str, Baseline]
-    """By case id: what was measured and accepted."""
+    """By case id: measured and accepted values."""
     published: dict[str, Published]
-    """By case id: what somebody published, where nothing is accepted."""
+    """By case id: published figures, if nothing is accepted."""
     quarantine: dict[str, Excused]
     """By case id."""
 

@@ -171,7 +171,7 @@ def _case(case_id: str, matrix: Path, runs: Sequence[Run]) -> Case:
 
 
 def _ends(runs: Sequence[Run], case_id: str, good: str, bad: str | None, **how: object) -> Ends:
-    """Return the ends, those of the history where they are asked for; raises UserError."""
+    """Return the ends, those of the history if requested; raises UserError."""
     from bench_lib.studies.candidates.kinds import Ends
 
     if good == LAST_OK:
@@ -213,7 +213,7 @@ def _recorded(environment: Environment, package: str | None) -> str | None:
 
 @contextmanager
 def _candidates(ends: Ends, *, keep: bool) -> Iterator[tuple[Candidates, Sequence[Candidate]]]:
-    """Have the candidates for as long as this lasts; an interrupted search keeps what is made."""
+    """Have the candidates for as long as this lasts; an interrupted search keeps them."""
     from bench_lib.studies.candidates import CandidateError
     from bench_lib.studies.candidates.kinds import of
 
@@ -284,7 +284,7 @@ def _prepared(
 def _searched(
     hunt: Bisecting, slow_down: float, most_pairs: int | None
 ) -> tuple[BisectEnding, KernelsChanged | str | None]:
-    """Search, and look into the kernels before and after what is found."""
+    """Search, and profile the kernels before and after the culprit."""
     from bench_lib.formats import many
 
     try:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 RANKS_ON_A_CPU = 2
 WARMUP_S, WARMUP_MAX_S, MEASURE_S = 0.3, 1.5, 0.15
-"""Of each of a hundred sizes; what was measured before has warmed the GPU."""
+"""Seconds for each of a hundred sizes; earlier measurements have warmed the GPU."""
 MOST_RANKS = 1024
 
 
@@ -108,7 +108,7 @@ def _ops(words: str) -> list[str]:
 
 
 def _asked(least: str, most: str, factor: int | None, step: str | None) -> list[int]:
-    """Return the sizes that were asked for; raises UserError."""
+    """Return the requested sizes; raises UserError."""
     from bench_lib.cases.collectives import sizes
 
     if factor is not None and step is not None:
@@ -119,7 +119,7 @@ def _asked(least: str, most: str, factor: int | None, step: str | None) -> list[
 
 
 def _sizes(op: str, asked: Sequence[int], dtype: str, ranks: int) -> list[int]:
-    """Return the sizes of an operation as nccl-tests rounds them, each once; says what it did."""
+    """Return the sizes of an operation as nccl-tests rounds them, each once; reports changes."""
     from bench_lib.formulas.collective import SPLIT, rounded
 
     found = [rounded(op, size, dtype, ranks) for size in asked]

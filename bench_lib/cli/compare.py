@@ -36,7 +36,7 @@ MARKER = "<!-- bench-lib: compare -->"
 SHOWN = 10
 """Cases that are named on one line; with --json all of them."""
 SINGLED_OUT = 3
-"""Cases that a remark names; of more it says how many they are."""
+"""Most cases that a remark names; it counts the rest."""
 What = Annotated[
     str,
     typer.Argument(help="A run's id or its start, latest, baseline, a file, a folder, or a key."),
@@ -212,7 +212,7 @@ def _amount(value: float | None, unit: str) -> str:
 
 
 def _beside(figures: SideFigures, unit: str) -> str:
-    """Return B's value with its change; of what one side does not tell, nothing."""
+    """Return B's value with its change; nothing if one side has none."""
     if figures.ratio is None:
         return ""
     return f"{_amount(figures.b, unit)} ({signed_percent(figures.ratio - 1)})"
@@ -259,7 +259,7 @@ def _around(found: Alignment) -> Iterator[str]:
 
 
 def _remarks(rows: Sequence[ComparedRow]) -> Iterator[str]:
-    """Say what is to be known of rows; what many share, once."""
+    """Return the remarks on rows; those that many share, once."""
     cases: dict[str, list[str]] = {}
     for row in rows:
         for remark in row.remarks:

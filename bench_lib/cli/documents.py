@@ -1,4 +1,4 @@
-"""What ``--json`` prints, where its type names what a command imports when it runs.
+"""The documents of ``--json`` whose types name modules that a command imports when it runs.
 
 The types of all other documents stand with the commands that print them; docs/json.md lists both.
 """
@@ -35,16 +35,16 @@ from bench_lib.verdict.statistics.search import SlowerBy
 
 @dataclass(frozen=True, kw_only=True)
 class UpgradeDocument(Document):
-    """What ``bench-lib upgrade`` found; A is the old side, B the new one."""
+    """The findings of ``bench-lib upgrade``; A is the old side, B the new one."""
 
     command: Literal["upgrade"] = "upgrade"
     device: Hardware
     pairs: int
     most_pairs: int
     unfit: list[str]
-    """What spoils measurements on this machine, in words."""
+    """Conditions that spoil measurements on this machine, in words."""
     itself: list[PairRow]
-    """The old side against itself: what differs there is noise."""
+    """The old side against itself: a difference there is noise."""
     cases: list[PairRow]
     environments: dict[str, Environment]
     """By side."""
@@ -61,7 +61,7 @@ class UpgradeDocument(Document):
     culprits: list[Culprit]
     tied: list[Tied]
     answers: list[ExchangeAnswer]
-    """What was measured with packages exchanged."""
+    """Measurements with packages exchanged."""
     unexplained: dict[str, str]
     """By slower case, why no culprit is named."""
     error: float
@@ -73,7 +73,7 @@ class UpgradeDocument(Document):
     issues: list[str]
     """Files, each an issue for the makers of a package."""
     next: list[str]
-    """What to do now, in words."""
+    """The next steps, in words."""
 
 
 # ---- two environments, two sides --------------------------------------------------------
@@ -99,12 +99,12 @@ class Ab(Document):
     stopped: str | None
     """Why not everything was measured."""
     next: list[str]
-    """What to do now, in words."""
+    """The next steps, in words."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bisect(Document):
-    """Which change made a case slower."""
+    """The change that made a case slower."""
 
     command: Literal["bisect"] = "bisect"
     case_id: str
@@ -123,7 +123,7 @@ class Bisect(Document):
     belief: float | None
     """Share of the belief that the change has, 0 to 1."""
     change_size: SlowerBy | None
-    """What the change makes."""
+    """The effect of the change."""
     whole_size: SlowerBy
     """The bad end beside the good one."""
     steps: list[BisectStep]
@@ -137,7 +137,7 @@ class Bisect(Document):
     again: str | None
     """The command that shows the change again."""
     next: list[str]
-    """What to do now, in words."""
+    """The next steps, in words."""
 
 
 @dataclass(frozen=True)
@@ -145,14 +145,14 @@ class ComparedSide:
     """One of the two sides."""
 
     name: str
-    """As it was asked for."""
+    """The name in the request."""
     title: str
-    """What it is, in words."""
+    """Its description in words."""
     hardware_key: str
     run: str | None
     """Id of the run; null of baselines."""
     problems: list[str]
-    """What of it could not be read, in words."""
+    """Unreadable parts, in words."""
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,7 @@ class Compare(Document):
     hardware: list[str]
     """Differences from A to B, in words."""
     for_a_verdict: list[str]
-    """What a verdict would need, in words."""
+    """Requirements for a verdict, in words."""
 
 
 # ---- planted delays ---------------------------------------------------------------------
@@ -278,7 +278,7 @@ class ContextCase:
 
     case_id: str
     change: float | None
-    """Of its time by choosing contexts, a share."""
+    """Change of its time by choosing contexts, a share."""
     kinds: dict[str, ContextSpread]
     """By kind of context."""
 
@@ -297,7 +297,7 @@ class SelfcheckContexts(Document):
 
 @dataclass(frozen=True, kw_only=True)
 class SelfcheckComponents(Document):
-    """What makes times differ on this kind of hardware, as the history tells."""
+    """Causes of different times on this kind of hardware, from the history."""
 
     command: Literal["selfcheck --components"] = "selfcheck --components"
     hardware_key: str
@@ -314,7 +314,7 @@ class SubmittedTask:
     task: str
     """Its id, Slurm's."""
     part: str
-    """Which part of the suite, in words."""
+    """The part of the suite, in words."""
     log: str
     """Its file."""
 
@@ -332,7 +332,7 @@ class Submit(Document):
 
 @dataclass(frozen=True, kw_only=True)
 class SubmitDryRun(Document):
-    """What would be submitted."""
+    """The job that would be submitted."""
 
     command: Literal["submit --dry-run"] = "submit --dry-run"
     script: str
@@ -342,7 +342,7 @@ class SubmitDryRun(Document):
 
 @dataclass(frozen=True, kw_only=True)
 class SubmitCollect(Document):
-    """What became of a job."""
+    """The outcome of a job."""
 
     command: Literal["submit --collect"] = "submit --collect"
     job: str
@@ -364,7 +364,7 @@ class JudgedCase:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured(Document):
-    """What was measured, and what became of it."""
+    """Measurements, with their verdicts and their file."""
 
     hardware_key: str
     judged: list[JudgedCase] | None
@@ -400,7 +400,7 @@ class Compile(Measured):
 
 @dataclass(frozen=True, kw_only=True)
 class Depth(Measured):
-    """What compiling gives by depth of network."""
+    """The gain from compiling by depth of network."""
 
     command: Literal["exercise depth"] = "exercise depth"
     rows: list[DepthRow]

@@ -34,7 +34,7 @@ def run(program: Any) -> NoReturn:
 
 
 def complain(words: str) -> None:
-    """Say what is wrong, in the shape that every command has."""
+    """Report an error, in the shape that every command has."""
     print(f"bench-lib: error: {words}", file=sys.stderr, flush=True)
 
 
@@ -86,7 +86,7 @@ def _status(program: Any) -> int:
 
 @contextlib.contextmanager
 def answering(status: int) -> Iterator[None]:
-    """Print an answer whose exit status is known: it stays so where the reader had enough."""
+    """Print an answer whose exit status is known: it stays so if the reader had enough."""
     try:
         yield
     except BrokenPipeError:
@@ -95,7 +95,7 @@ def answering(status: int) -> Iterator[None]:
 
 
 def in_words(error: Exception) -> str | None:
-    """Return what went wrong and what to do; None of what nobody in front of it can mend."""
+    """Return the error and the remedy; None for an error that nobody in front of it can mend."""
     from bench_lib.model import UserError
 
     if isinstance(error, UserError):
@@ -138,7 +138,7 @@ def _misused(error: Any) -> int:
 
 
 def usage_in_words(message: str, command: str, words: Sequence[str] = ()) -> str:
-    """Return typer's message about the words of a command line in our shape: what; what to do."""
+    """Return typer's message about a command line in our shape: the fault; the remedy."""
     message = " ".join(message.split()).removesuffix(".")
     if message.startswith("Invalid value for "):
         hint, _, why = message.removeprefix("Invalid value for ").partition(": ")
@@ -170,7 +170,7 @@ def _with_value(why: str, hint: str, words: Sequence[str]) -> str:
 
 
 def _flushed(status: int) -> int:
-    """Write what was printed out; where that fails, the status says so."""
+    """Write the printed text out; if that fails, the status says so."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:  # the reader had enough, which is nobody's mistake

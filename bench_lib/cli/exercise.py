@@ -296,9 +296,9 @@ class Session(Measuring):
         return self.case(compile_mode=mode, **plain, **values)
 
     def measured(self, cases: Sequence[Case]) -> list[Figures]:
-        """Measure cases, judge them where that was asked for, and return their figures.
+        """Measure cases, judge them if requested, and return their figures.
 
-        Raises UserError where there are options for compiling and nothing compiles.
+        Raises UserError if there are options for compiling and nothing compiles.
         """
         if self._options and not any(case.params.get("compile_options") for case in cases):
             raise UserError(

@@ -154,7 +154,7 @@ def _cell(value: object) -> object:
 
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""What a formula begins with: CSV has no quotation marks that would keep it a text."""
+"""The first characters of a formula: CSV has no quotation marks that would keep it a text."""
 
 
 def plain(value: object) -> object:

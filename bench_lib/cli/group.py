@@ -1,4 +1,4 @@
-"""The tree of commands, of which a branch is imported when somebody asks for it."""
+"""The tree of commands, whose branches are imported when somebody asks for them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ PYTEST = {
     "  --perf-reference PYTHON": "Measure suspicious cases in turns with this environment.",
     "  --help": "Show all --perf options.",
 }
-"""What pytest does for the suite, as the help shows it."""
+"""Pytest's commands for the suite, as the help shows them."""
 
 SHARING = ("collectives", "scaling", "train")
 """Commands whose cases have several ranks: those of one launch share the work."""
@@ -80,11 +80,11 @@ def _load(name: str) -> Any:
 
 
 def _as_a_rank(name: str, words: list[str], context: Any) -> None:
-    """Take part where a launcher started this command several times: the first rank is it.
+    """Take part if a launcher started this command several times: the first rank is it.
 
-    The others of ``SHARING`` measure what it orders until it ends.  A command that cannot share
-    leaves: the first rank says so, by a UserError, and the others end without a fault of their
-    own, for which a launcher would end the first before it speaks.
+    The others of ``SHARING`` measure as it orders until it ends.  A command that cannot share
+    leaves: the first rank says so, by a UserError, and the others end without a fault of their own,
+    for which a launcher would end the first before it speaks.
     """
     import os
 

@@ -46,7 +46,7 @@ app = branch("history")
 RunName = Annotated[str, typer.Argument(help="A run's id or its start, latest, or a file.")]
 HERE = str(DEFAULT_HISTORY)
 MOST_ROWS = 10_000
-"""That a query shows, unless it is asked for more."""
+"""Rows that a query shows by default."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class HistoryList(Document):
     command: Literal["history list"] = "history list"
     runs: list[Listed]
     problems: list[str]
-    """What cannot be read, in words."""
+    """Unreadable parts, in words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,9 +71,9 @@ class HistoryShow(RunAbout, Document):
     devices: list[Hardware]
     records: list[Record]
     slow_downs: list[SlowDown]
-    """What several nights together showed by then."""
+    """Slow-downs that several nights together showed by then."""
     problems: list[str]
-    """What of it cannot be read, in words."""
+    """Unreadable parts of it, in words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +85,7 @@ class HistoryQuery(Document):
     rows: list[list[Any]]
     """Values in the order of the columns."""
     problems: list[str]
-    """What of the history cannot be read, in words."""
+    """Unreadable parts of the history, in words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,7 @@ class HistorySchema(Document):
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryCompact(Document):
-    """What became of the runs of a folder."""
+    """The result of compacting a folder's runs."""
 
     command: Literal["history compact"] = "history compact"
     written: int
@@ -113,19 +113,19 @@ class HistoryCompact(Document):
 
 @dataclass(frozen=True, kw_only=True)
 class DamagedFile:
-    """What cannot be read of one file."""
+    """Unreadable parts of one file."""
 
     file: str
     problems: list[str]
     mended: str
-    """What was done about it; empty if nothing was."""
+    """The mending that was done; empty if none was."""
     remedy: str
     """Why nothing was done about it, and what a person can do."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryFsck(Document):
-    """What of a folder's history cannot be read."""
+    """Unreadable parts of a folder's history."""
 
     command: Literal["history fsck"] = "history fsck"
     damaged: list[DamagedFile]

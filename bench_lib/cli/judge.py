@@ -52,7 +52,7 @@ class Judge(Document):
     command: Literal["judge"] = "judge"
     verdicts: list[JudgedTimings]
     problems: list[str]
-    """What of the file cannot be judged, in words."""
+    """Parts of the file that cannot be judged, in words."""
     notes: list[str]
 
 
@@ -174,7 +174,7 @@ def _beside_draws(verdict: Verdict, case: CaseSamples) -> Verdict:
 
 
 def _unfit(case: CaseSamples, tolerance: float) -> Verdict | None:
-    """Say why a case cannot be judged; None where it can."""
+    """Say why a case cannot be judged; None if it can."""
     status = Status.ERROR
     if case.problems:
         others = len(case.problems) - 1

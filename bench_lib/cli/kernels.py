@@ -22,7 +22,7 @@ from bench_lib.profiling.traces import HOST_SOURCE
 LEAST_NAME = 24
 """Characters of a kernel's name that are shown however narrow the terminal."""
 WIDTH = 100
-"""Of a table where the output is no terminal."""
+"""Width of a table if the output is no terminal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,14 +35,14 @@ class ProfileDocument(Document):
     environment: Environment
     tool: str
     folder: str
-    """Where everything is kept."""
+    """The folder of all files."""
     peak_memory_bytes: int | None
     ranks: list[ProfiledWork]
     counters: list[KernelCounters]
     files: dict[str, str]
-    """By what it is."""
+    """By their description."""
     problems: list[str]
-    """What is missing, in words."""
+    """Missing parts, in words."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class ProfileSide:
     """One of two profiles."""
 
     source: str
-    """As it was asked for."""
+    """The name in the request."""
     case_id: str | None
     hardware_key: str | None
     tool: str
@@ -71,23 +71,23 @@ class KernelChange:
     before: Kernel | None
     after: Kernel | None
     before_kernels: list[Kernel]
-    """What ``before`` is the sum of; empty where that is one kernel."""
+    """The kernels whose sum is ``before``; empty if that is one kernel."""
     after_kernels: list[Kernel]
     delta_s: float
     share: float | None
-    """Of all that went the same way."""
+    """Share of all changes in the same direction."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileDiff(Document):
-    """What changed from one profile to another."""
+    """The changes from one profile to another."""
 
     command: Literal["profile --diff"] = "profile --diff"
     before: ProfileSide
     after: ProfileSide
     delta_s: float
     reason: str
-    """What explains it, in words."""
+    """The explanation in words."""
     remarks: list[str]
     changes: list[KernelChange]
     """The largest first."""

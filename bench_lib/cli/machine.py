@@ -1,4 +1,4 @@
-"""What ``bench-lib env`` finds on a machine, and the page that shows it."""
+"""The findings of ``bench-lib env`` on a machine, and the page that shows them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ FIGURES = (
     "pids",
     "names",
 )
-"""What of a look is shown; clocks in MHz, power in W, heat in °C, shares from 0 to 1."""
+"""The figures of a look to show; clocks in MHz, power in W, heat in °C, shares from 0 to 1."""
 Rows = Iterable[tuple[str, str | None]]
 
 
@@ -73,7 +73,7 @@ class DeviceLook:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine(Document):
-    """What is here, and whether the suite can run."""
+    """This machine, and whether the suite can run."""
 
     command: Literal["env"] = "env"
     devices: list[Hardware]
@@ -91,7 +91,7 @@ class Machine(Document):
 
 
 class Examination:
-    """This machine, looked at in two steps: what is known at once, and what a worker says."""
+    """This machine, looked at in two steps: the facts known at once, and a worker's."""
 
     def __init__(self, baselines: Path) -> None:
         """Look at the devices while a worker imports torch; ``baselines`` is their folder."""
@@ -113,7 +113,7 @@ class Examination:
         self.baselines = {d.key: _reference(baselines, d.key) for d in self.devices}
 
     def finish(self, say: Callable[[str], None]) -> Machine:
-        """Return all that is here; ``say`` is told of the worker where it has to be waited for."""
+        """Return the whole; ``say`` gets a word on the worker if it has to be waited for."""
         devices, seen = self.devices, self.telemetry
         environment = fingerprint.collect()
         checks = [*readiness.checks(devices=devices), *_telemetry_checks(devices, seen)]
@@ -264,7 +264,7 @@ def _titled(sections: Iterable[tuple[str, Iterable[str]]]) -> list[str]:
 
 
 def _rows(pairs: Rows, indent: int = 2) -> list[str]:
-    """Align names and values; what is not known is left out, long values are wrapped."""
+    """Align names and values; unknown values are left out, long ones are wrapped."""
     known = [(name, value) for name, value in pairs if value]
     column = indent + 2 + max((len(name) for name, _ in known), default=0)
     return [
@@ -426,7 +426,7 @@ def _options(options: dict[str, str] | None) -> list[str]:
 
 
 def _caches(environment: Environment, here: Sequence[Backend]) -> Rows:
-    """Leave out those that only a vendor uses of which there is nothing here."""
+    """Leave out the caches of vendors that are not here."""
     absent = {name for each in backends.every() if each not in here for name in each.caches_named}
     return [(name, state) for name, state in environment.caches.items() if name not in absent]
 

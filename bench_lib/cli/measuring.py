@@ -1,4 +1,4 @@
-"""What commands that measure share: their options, the measuring, and how they end."""
+"""The common part of commands that measure: their options, the measuring, and how they end."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Keeping:
 
 @dataclass(frozen=True)
 class Written:
-    """Where the run of one device is kept."""
+    """The file of one device's run."""
 
     hardware_key: str
     history: str | None
@@ -112,9 +112,9 @@ class Measuring:
         short: Case | None = None,
         foretell: Callable[[Figures], Sequence[str]] = lambda _figures: (),
     ) -> list[Figures]:
-        """Measure cases, judge them where that was asked for, and return their figures.
+        """Measure cases, judge them if requested, and return their figures.
 
-        Before them ``short`` is measured, and what ``foretell`` makes of it is said.
+        Before them ``short`` is measured, and ``foretell`` predicts from it.
 
         ``words`` follow the expected duration.  Unless JSON is printed, ``each`` gets every
         record as soon as it is measured.  With ``together`` the ranks of all cases start once.

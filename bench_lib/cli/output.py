@@ -43,12 +43,12 @@ Told = TypeVar("Told")
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """What a command prints with ``--json``."""
+    """The output of a command with ``--json``."""
 
     schema: Literal[1] = 1
     """Another number where a field is gone or means something else; one more field is none."""
     command: str
-    """Which command printed it."""
+    """The command that printed it."""
 
 
 def filled(kind: Callable[..., Told], source: object, /, **own: Any) -> Told:
@@ -137,7 +137,7 @@ def _width() -> int:
 def print_tables(headings: Sequence[str], rows: Sequence[Sequence[str]], *, keys: int = 1) -> None:
     """Print every column: below each other, in tables that each begin with the first ``keys``.
 
-    Where the output is no terminal they are one table.
+    If the output is no terminal they are one table.
     """
     from bench_lib.report.console import tables
 
@@ -161,7 +161,7 @@ def as_markdown(text: str) -> str:
 
 
 def one_form(**forms: bool) -> None:
-    """Raise UserError where several forms of one answer are asked for."""
+    """Raise UserError if several forms of one answer are requested."""
     if sum(forms.values()) > 1:
         raise UserError(
             f"{' and '.join(f'--{each}' for each in forms)} exclude each other; name one"

@@ -164,7 +164,7 @@ def _find(case_id: str, matrix: Path, folder: Path) -> Case:
 
 
 def _kept(case_id: str, folder: Path) -> Case | None:
-    """Return the case as the newest run of a folder has it; None where there is none."""
+    """Return the case as the newest run of a folder has it; None if there is none."""
     from bench_lib.storage import history
 
     try:
@@ -263,7 +263,7 @@ def _timed_since(began: float) -> Callable[[str], None]:
 
 @contextlib.contextmanager
 def _ended_with_a_status() -> Iterator[None]:
-    """Leave with 1 where the case cannot be profiled here, and with 130 on Ctrl-C.
+    """Leave with 1 if the case cannot be profiled here, and with 130 on Ctrl-C.
 
     SIGTERM ends what is under way as Ctrl-C does.
     """

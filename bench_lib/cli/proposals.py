@@ -1,4 +1,4 @@
-"""What accepting runs would change of the baselines: put together, written, and told."""
+"""The changes of the baselines by accepting runs: computed, written, and printed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Told = TypeVar("Told")
 
 @dataclass(frozen=True, kw_only=True)
 class Proposed(BaselineChange):
-    """What accepting a run would change of one case, or has changed."""
+    """The change of one case by accepting a run, proposed or done."""
 
     ratio: float | None
     """New over old; above 1 is slower."""
@@ -38,24 +38,24 @@ class Proposed(BaselineChange):
 
 @dataclass(frozen=True, kw_only=True)
 class ProposalDocument(Document):
-    """What accepting a run would change, or has changed."""
+    """The changes by accepting a run, proposed or done."""
 
     hardware_key: str
     changes: list[Proposed]
     environment: list[str]
-    """What besides the values is not as it was, in words."""
+    """Changes besides the values, in words."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BaselineDiff(ProposalDocument):
-    """What accepting a run would change."""
+    """The changes that accepting a run would make."""
 
     command: Literal["baseline diff"] = "baseline diff"
 
 
 @dataclass(frozen=True, kw_only=True)
 class BaselineAccept(ProposalDocument):
-    """What was accepted."""
+    """The accepted changes."""
 
     command: Literal["baseline accept"] = "baseline accept"
     path: str
@@ -67,7 +67,7 @@ class BaselineAccept(ProposalDocument):
 
 
 class Proposal:
-    """What accepting runs would change of a file of baselines, and what was accepted of it."""
+    """The changes of a file of baselines by accepting runs, and those that were accepted."""
 
     def __init__(
         self, names: Sequence[str], history: Path, folder: Path, case: str, reason: str
@@ -101,7 +101,7 @@ class Proposal:
             environments=self.environments,
         )
         self.taken: dict[str, BaselineChange] = {}
-        """What was accepted, by case."""
+        """The accepted changes, by case."""
         if not self.changes:
             raise UserError(f"no case of {', '.join(names)} is like {case!r}")
 
@@ -124,7 +124,7 @@ class Proposal:
 
     @property
     def around(self) -> list[str]:
-        """What besides the values is not as it was: software, caches, settings; each once."""
+        """Changes besides the values: software, caches, settings; each once."""
         known = {**self.file.environments, **self.environments}
         lines: dict[str, None] = {}
         pairs: dict[tuple[str, str], None] = {}
@@ -153,7 +153,7 @@ class Proposal:
         return kind(hardware_key=self.file.key, changes=changes, environment=self.around, **more)
 
     def print_changes(self, *, markdown: bool = False) -> None:
-        """Print a row a case, then what is to be said of some, then what changed around them."""
+        """Print a row a case, then remarks on some, then the changes around them."""
         remarks = [_remark(change) for change in self.changes]
         figures = [_figures(change) for change in self.changes]
         if markdown:
@@ -201,7 +201,7 @@ class Proposal:
 
 
 def who() -> str | None:
-    """Return who is accepting; None where the machine knows no name."""
+    """Return who is accepting; None if the machine has no name for them."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):  # a container may know no name for its user
@@ -218,7 +218,7 @@ def _with_all_processes(change: BaselineChange, needed: int) -> BaselineChange:
 
 
 def _remark(change: BaselineChange) -> tuple[str, str]:
-    """Say in a word or two what becomes of the new values, and then why."""
+    """Say in a word or two whether the new values are taken, and then why."""
     if change.new is None:
         return "nothing", change.why_not or ""
     notes = ["new"] if change.old is None or change.old.published else []
@@ -240,7 +240,7 @@ def _figures(change: BaselineChange) -> tuple[str, ...]:
 
 
 def _ratio(change: BaselineChange) -> tuple[float | None, tuple[float, float] | None]:
-    """Return new over old and its 95% interval, each None where it is not known."""
+    """Return new over old and its 95% interval, each None if unknown."""
     if change.new is None or change.old is None or not change.old.processes:
         return None, None
     new, old = logs(change.new), logs(change.old)

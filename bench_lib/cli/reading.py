@@ -31,7 +31,7 @@ def cases_of(matrix: Path) -> dict[str, Case]:
 
 @dataclass(frozen=True, kw_only=True)
 class RunAbout:
-    """What every document says of a run."""
+    """The fields on a run in every document."""
 
     run: str
     """Its id."""
@@ -96,7 +96,7 @@ def run(name: str, place: str | Path) -> Run:
 
 
 def _file_of(name: str, folder: Path) -> Path | None:
-    """Return the file of a run; None where only an archive may know it.  Raises HistoryError."""
+    """Return the file of a run; None if only an archive may have it.  Raises HistoryError."""
     from bench_lib.storage import history
 
     if not folder.is_dir() and not name.endswith(".jsonl"):
@@ -129,10 +129,11 @@ class ToldIncidentCase:
     until: str | None
     """When the first night began on which it was fine again, UTC; null while it fails."""
     status: Status | None
-    """Of its last verdict that failed; null of a slow-down that only several nights show."""
+    """Status of its last verdict that failed; null for a slow-down that only several nights
+    show."""
     metric: str
     ratio: float | None
-    """Of that verdict."""
+    """Ratio of that verdict."""
     held: str
     """The reason of the quarantine that takes its consequences; empty without one."""
 
@@ -159,18 +160,18 @@ class ToldIncident:
     nights: int
     """On how many nights it was seen."""
     cause: str
-    """As far as it is known, in words."""
+    """As far as known, in words."""
     kernels: list[str]
-    """What changed in the steps, most cases first."""
+    """Changes in the steps' kernels, most cases first."""
     faults: list[str]
-    """Of cases that ended in an error, most cases first; numbers in them are ``#``."""
+    """Errors of the cases that ended in one, most cases first; numbers in them are ``#``."""
     changes: list[str]
-    """What changed in the environment with its first night, in words."""
+    """Changes in the environment with its first night, in words."""
     commits: tuple[str, str] | None
     """The project's own commit before it and with it."""
     acknowledged: Acknowledged | None
     cases: list[ToldIncidentCase]
-    """Those that fail, the worst first; of one that has ended, those that failed."""
+    """Those that fail, the worst first; if it has ended, those that failed."""
     over: list[ToldIncidentCase]
     """Those that were in it and are fine again, while others fail."""
     commands: list[str]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from bench_lib.report.pull_request import PullRequest
 
 MOST_LINES = 20
-"""Of what was left out; the page and --json have all."""
+"""Most lines on parts that were left out; the page and --json have all."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class ChangePoint:
     interval: tuple[float, float]
     """95% interval of the ratio."""
     environment: list[str]
-    """What changed in the environment there, in words."""
+    """Changes in the environment there, in words."""
 
 
 @dataclass(frozen=True)
@@ -68,18 +68,18 @@ class NightEntry:
     items_per_s: float | None
     verdicts: list[Verdict]
     changes: list[str]
-    """What is different in the environment since the baseline, in words."""
+    """Changes in the environment since the baseline, in words."""
     change_points: list[ChangePoint]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToldSlowDown:
-    """What only several nights together show, as a run of this night tells it."""
+    """A slow-down that only several nights together show, as a run of this night reports it."""
 
     hardware_key: str
     run: str
     new: bool
-    """Whether it is told for the first time, and nothing REGRESSED explains it."""
+    """Whether it is reported for the first time, and nothing REGRESSED explains it."""
     slow_down: SlowDown
 
 
@@ -101,11 +101,11 @@ class Report(Document):
     slow_downs: list[ToldSlowDown]
     """New ones first."""
     incidents: list[ToldIncident]
-    """What failures have one cause: new ones first, then ongoing, acknowledged, just ended ones."""
+    """Failures by cause: new ones first, then ongoing, acknowledged, just ended ones."""
     missing: list[str]
     """Hardware keys of the days before that no run of this night is of, and their last runs."""
     left_out: list[str]
-    """What could not be read or shown, in words."""
+    """Parts that could not be read or shown, in words."""
 
 
 def report(
@@ -228,7 +228,7 @@ def _pull_request(address: str) -> PullRequest:
 
 
 def _comment(night: Night, pull: PullRequest, link: str, *, on_change: bool) -> None:
-    """Comment; what goes wrong is one line, and fails nothing."""
+    """Comment; an error is one line, and fails nothing."""
     from bench_lib.report import pull_request
     from bench_lib.report.markdown import as_markdown
     from bench_lib.report.webhook import UndeliverableError

@@ -76,12 +76,12 @@ class ScalingOptions:
 
     @property
     def values(self) -> dict[str, Param]:
-        """What networks and mnist have in common."""
+        """The common options of networks and mnist."""
         return {"precision": self.precision or "fp32", "compile_mode": self.mode or "eager"}
 
     @property
     def kinds(self) -> list[str]:
-        """What was asked for; nothing where the command's own way is meant."""
+        """The requested kinds; nothing for the command's own way."""
         from bench_lib.studies.scaling import STRONG, WEAK
 
         chosen = {STRONG: self.strong or self.both, WEAK: self.weak or self.both}
@@ -325,9 +325,9 @@ class _Study(Measuring):
                 engine.measure_together(cases, PLANNED + nth)
 
     def conclude(self, what: str) -> NoReturn:
-        """Print what came of it, draw it where that was asked for, and leave.
+        """Print the result, draw it if requested, and leave.
 
-        Raises UserError where nothing was measured on any device.
+        Raises UserError if nothing was measured on any device.
         """
         from bench_lib.studies import scaling as exercise
 

@@ -90,7 +90,7 @@ def _known_and_kept(folder: Path, key: str, network: str) -> tuple[list[str], li
 
 
 def _read(paths: Iterable[Path]) -> Iterator[Run]:
-    """Read runs; what cannot be read of them is said, and passed over."""
+    """Read runs; unreadable parts are reported, and passed over."""
     from bench_lib.storage import history as runs
 
     for path in paths:
@@ -105,7 +105,7 @@ def _read(paths: Iterable[Path]) -> Iterator[Run]:
 
 
 def _why_blank(tasks: Collection[Param], sheet: Sheet, history: Path) -> str:
-    """Say what is missing; raises UserError for a network that there is not."""
+    """Name the missing parts; raises UserError for an unknown network."""
     from bench_lib.launch.catalogue import network_sizes
 
     where = f"on {sheet.key} in {history}"

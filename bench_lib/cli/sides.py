@@ -1,4 +1,4 @@
-"""What commands share that compare two sides: their options, their cases, the row of one."""
+"""Shared by commands that compare two sides: their options, their cases, the row of one."""
 
 from __future__ import annotations
 

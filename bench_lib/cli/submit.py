@@ -130,7 +130,7 @@ def _refuse_beside_collect(options: Mapping[str, object]) -> None:
 
 
 def _request(wanted: Wanted, given: Sequence[str]) -> JobRequest:
-    """Return what is asked for; raises UserError, naming the option and its value."""
+    """Return the request; raises UserError, naming the option and its value."""
     from bench_lib.slurm import asked
 
     directory = Path.cwd()
@@ -171,7 +171,7 @@ def _refuse_unknown(option: str, value: str | None, known: Sequence[str]) -> Non
 
 
 def _gpus_of(partition: str | None) -> int:
-    """Return how many GPUs the partition has; raises UserError where none is known."""
+    """Return how many GPUs the partition has; raises UserError if none is known."""
     from bench_lib.slurm import tools
 
     chosen = tools.meant(tools.partitions(), partition)

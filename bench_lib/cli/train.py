@@ -28,13 +28,13 @@ NETWORKS = {"resnet": "resnet50", "swinv2": "swin_v2_t", "vit": "vit_b_16"}
 """The CIFAR-100 script's names; ours are taken too."""
 PRECISIONS = {"float32": "fp32", "automixed": "amp-fp16", "bfloat16": "bf16"}
 EPOCHS = {"inception_v3": 5}
-"""Of the CIFAR-10 table where a command is not told; others 10."""
+"""Epochs of the CIFAR-10 table by default; others 10."""
 COLUMNS = [1, 2, 4, 8, 16]
 """Numbers of GPUs of the CIFAR-10 table."""
 DOWNLOAD_LIMIT_S = 3600.0
 FED = ("loader", "device")
 THEIR_DATA = Path("data")
-"""Where the CIFAR-100 script downloads to."""
+"""The folder to which the CIFAR-100 script downloads."""
 PROFILED, KERNELS = 3, 10
 """Steps that the CIFAR-100 script profiles, and rows of its table."""
 SHORT_STEPS = 5
@@ -66,7 +66,7 @@ class Manner:
 
 @dataclass(frozen=True)
 class TrainingSource:
-    """Where images and random numbers are from."""
+    """The source of images and random numbers."""
 
     seed: Annotated[int, typer.Option(help="Of weights, data and order.")] = 1337
     data: Annotated[
@@ -85,7 +85,7 @@ class TrainingSource:
 
     @property
     def variables(self) -> dict[str, str]:
-        """What tells workers where the data set is."""
+        """The variables with which workers find the data set."""
         return {} if self.data is None else {"BENCH_LIB_DATA": str(self.data.absolute())}
 
 
@@ -173,9 +173,9 @@ def cifar100(
 
 
 def _profile(case: Case, session: Measuring, source: TrainingSource, *, json: bool) -> None:
-    """Look into some steps more, and print the kernels unless JSON is printed.
+    """Profile some steps more, and print the kernels unless JSON is printed.
 
-    What cannot be profiled costs no figure; the reason is said.
+    A failed profile costs no figure; the reason is said.
     """
     from bench_lib.cli.kernels import tell
     from bench_lib.cli.profile import DEFAULT_OUTPUT, TORCH, look
@@ -307,9 +307,9 @@ def _session(name: str, dataset: str, source: TrainingSource, keeping: Keeping) 
 
 
 def _ready(dataset: str, folder: Path, *, download: bool) -> None:
-    """Have a worker check the data set's files, and fetch them first where that was asked for.
+    """Have a worker check the data set's files, and fetch them first if requested.
 
-    Raises UserError where they cannot be used, LaunchError where nobody can look.
+    Raises UserError if they cannot be used, LaunchError if nobody can look.
     """
     import os
     import subprocess

@@ -261,7 +261,7 @@ def _unfit(device: Hardware) -> list[str]:
 
 
 def _proposal(compared: OldAndNew, history: Path, baselines: Path, output: Path) -> Path | None:
-    """Write what accepting the new side's run would change; None where that is nothing."""
+    """Write the changes that accepting the new side's run would make; None if there are none."""
     from bench_lib.cli.proposals import Proposal
 
     text = io.StringIO()
@@ -443,7 +443,7 @@ def _next_steps(
     proposal: Path | None,
     issues: Sequence[Path],
 ) -> Iterator[str]:
-    """Say what was written and what to do now."""
+    """Name the written files and the next steps."""
     for name, run in compared.runs.items():
         side = "old" if name == "A" else "new"
         yield f"history of {side}: {compared.history[name]} (run {run})"

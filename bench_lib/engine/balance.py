@@ -1,6 +1,6 @@
-"""Which of several devices measures which case: where it was last, unless one would wait for long.
+"""Divides cases among several devices: each on its last one, unless that means a long wait.
 
-A case that changes its device brings what devices differ by into its series, so that few do.
+A case that changes its device adds the difference between devices to its series, so that few do.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 SLACK = 0.08
 """The longest queue may be longer than the mean by this share, before cases change devices."""
 LEAST_KNOWN = 0.5
-"""Of fewer cases nobody knows enough of what they take to move any."""
+"""If fewer cases have known times, none is moved."""
 
 
 def balanced(

@@ -16,7 +16,7 @@ MOST_FUTILE = 3
 """After so many waits in a row that did not help, the run goes on without."""
 LEAST_S = 3.0
 UNSEEN_S = 10.0
-"""What a device that looks calm gets whose temperature is not known."""
+"""The wait for a device that looks calm but whose temperature is unknown."""
 LOOK_S = 1.0
 LOOK_BACK_S = 5.0
 """Commands look once in some seconds."""
@@ -51,7 +51,7 @@ class Cooling:
         self._futile = 0
 
     def note(self, *, helped: bool) -> None:
-        """Take in whether what was measured after a wait was any better."""
+        """Take in whether the measurement after a wait was any better."""
         self._futile = 0 if helped else self._futile + 1
 
     def wait(self, cause: str) -> bool:

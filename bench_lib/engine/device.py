@@ -135,8 +135,8 @@ class HeldDevice:
     def measure(self, case: Case) -> Outcome:
         """Measure a case in every process; a fault or a skip ends the case early.
 
-        What the hardware spoils in one process may come out well in the next.  Raises
-        LaunchError where workers cannot be started at all.
+        If the hardware spoils one process, the next may still come out well.  Raises LaunchError if
+        workers cannot be started at all.
         """
         self.watch()
         tuned = self._tune(case) if self._settings.tune else ""
@@ -162,11 +162,11 @@ class HeldDevice:
     ) -> Iterator[Outcome]:
         """Measure cases in one fresh process of each side, the run's ``process``-th from 0.
 
-        Of cases whose ids are ``known`` the numerics are, and only times are measured.  Cases
+        For cases whose ids are ``known`` the numerics exist, and only times are measured.  Cases
         whose ids are ``in_turns`` are measured in one of the reference as well.  With the
         compiler's choices of ``replays``, by case, a case has a process of its own.  Sides take
-        turns, and which is first alternates from case to case and from process to process.
-        Raises LaunchError where workers cannot be started at all.
+        turns, and which is first alternates from case to case and from process to process.  Raises
+        LaunchError if workers cannot be started at all.
         """
         names = list(sides or self._settings.sides)
         try:
@@ -337,9 +337,9 @@ class HeldDevice:
     ) -> list[Attempt]:
         """Measure a case in a process.
 
-        Once more where something disturbed the first look, once more where it was below its
-        floor, and once more where it was the hardware, after giving that some time.  What the
-        hardware spoils again stays discarded, and what is below its floor again is a fault.
+        Once more if something disturbed the first look, once more if it was below its floor, and
+        once more, after a while, if the hardware spoilt it.  If the hardware spoils it again, it
+        stays discarded; if it is below its floor again, it is a fault.
         """
         attempts: list[Attempt] = []
         disturbed = waited = sank = False
@@ -455,7 +455,7 @@ class HeldDevice:
         )
 
     def _seen_during(self, measurement: Measurement) -> Telemetry | None:
-        """Return what was seen of the sustained stretch, with the clock of the bursts if any.
+        """Return the telemetry of the sustained stretch, with the clock of the bursts if any.
 
         A look that falls between bursts may see an idle clock, so the highest counts, unless
         sustained work ran at a higher one.
@@ -470,7 +470,7 @@ class HeldDevice:
         return seen if bursts is None else _disturbed_in_either(seen, bursts)
 
     def _seen_of_ranks(self, measurement: Measurement) -> dict[str, Telemetry]:
-        """Return what was seen of the other ranks' devices on this host."""
+        """Return the telemetry of the other ranks' devices on this host."""
         if not measurement.per_rank:
             return {}
         local = [each.local_rank for each in measurement.per_rank]
@@ -502,9 +502,9 @@ class HeldDevice:
 
     @functools.cached_property
     def _full_clock(self) -> Bursts | None:
-        """How long the device works at full clock; found out once a device and driver.
+        """How long the device works at full clock; measured once a device and driver.
 
-        What was disturbed serves this run, and is not kept.
+        A disturbed result serves this run, and is not kept.
         """
         driver = self._before(self._first).driver
         with contextlib.suppress(KeyError):
@@ -561,7 +561,7 @@ class HeldDevice:
         return found
 
     def _looked_at(self) -> list[list[TelemetrySample]] | None:
-        """Return the looks at the device at rest, at work and at rest; None where there are none.
+        """Return the looks at the device at rest, at work and at rest; None if there are none.
 
         It has just measured, so that it first comes to rest.
         """
@@ -584,7 +584,7 @@ class HeldDevice:
         return [watcher.samples(begin, end) for begin, end in spans]
 
     def _spoilt_by(self, case: Case, attempt: Attempt) -> str | None:
-        """Say what the hardware did to a measurement; None where there is none."""
+        """Say how the hardware disturbed a measurement; None if there is none."""
         if attempt.measurement is None:
             return None
         samples = attempt.measurement.iteration_s or [0.0]
@@ -604,9 +604,9 @@ class HeldDevice:
         return "; ".join(filter(None, causes)) or None
 
     def _below_floor(self, case: Case, attempt: Attempt) -> str | None:
-        """Say how far below its floor of physics a measurement is; None where it is not.
+        """Say how far below its floor of physics a measurement is; None if it is not.
 
-        Floors are those of GPUs; how much of a CPU's peak is healthy nobody has measured.
+        Floors are those of GPUs; nobody has measured how much of a CPU's peak is healthy.
         """
         if attempt.measurement is None or case.launch.ranks > 1:
             return None
@@ -639,7 +639,7 @@ class HeldDevice:
         return seen and trust.without(seen, self._set_aside.get(seen.source, ()))
 
     def _own(self, *besides: int) -> list[int]:
-        """Return our processes; nothing where nobody can be told from us."""
+        """Return our processes; nothing if they cannot be told from others."""
         # A container counts its processes in its own way.
         if any(self._all_sides[name].command_prefix for name in self._started):
             return []
@@ -655,7 +655,7 @@ class HeldDevice:
 
     @property
     def _started(self) -> list[str]:
-        """The sides that measure: all but a reference of which no process has been needed."""
+        """The sides that measure: all but a reference that has needed no process yet."""
         return [*self._settings.sides, *(n for n in self._sides if self._sides[n].pids)]
 
     def _before(self, side: str) -> Environment:
@@ -665,9 +665,9 @@ class HeldDevice:
         return self._found[side]
 
     def _described(self, side: Side) -> Environment:
-        """Describe a side but for what its worker says; inside a container little is known.
+        """Describe a side without its worker's answers; inside a container little is known.
 
-        What was set for it is recorded, but for our own variables, which tell workers files.
+        Variables that were set for it are recorded, but not our own, which tell workers files.
         """
         told = [name for name in side.environment if not name.startswith("BENCH_LIB_")]
         if side.command_prefix:
@@ -783,7 +783,7 @@ class HeldDevice:
 
 
 def _disturbed_in_either(sustained: Telemetry, bursts: Telemetry) -> Telemetry:
-    """Add what disturbed the bursts to what was seen of the sustained stretch."""
+    """Add disturbances of the bursts to the telemetry of the sustained stretch."""
     foreign = {*sustained.foreign_processes, *bursts.foreign_processes}
     both = (sustained, bursts)
     busy = {pid for s in both for pid in s.foreign_processes if pid not in s.idle_processes}
@@ -799,7 +799,7 @@ def _disturbed_in_either(sustained: Telemetry, bursts: Telemetry) -> Telemetry:
 
 
 def in_turn(names: Sequence[str], turn: int) -> Sequence[str]:
-    """Return sides in the order of a turn: which is first alternates."""
+    """Return sides in the order of a turn: the first one alternates."""
     return names if turn % 2 == 0 else names[::-1]
 
 

@@ -1,7 +1,7 @@
 """One device, one holder: two runs at once would each make the other's timings wrong.
 
 The kernel locks the device's own file in sysfs, which every user of this host can open and nobody
-can replace.  Who holds it is asked of the kernel too.
+can replace.  The kernel also names the holder.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class DeviceLock:
         self._file: int | None = None
 
     def acquire(self, wait_s: float, on_wait: Callable[[str], None]) -> None:
-        """Take the lock, waiting up to ``wait_s`` seconds; ``on_wait`` is told for whom.
+        """Take the lock, waiting up to ``wait_s`` seconds; ``on_wait`` gets the holder.
 
-        Raises DeviceBusyError, also where the lock's file cannot be opened.
+        Raises DeviceBusyError, also if the lock's file cannot be opened.
         """
         try:
             file = self._open()
@@ -69,7 +69,7 @@ class DeviceLock:
         self._file = file
 
     def _open(self) -> int:
-        """Open what is there, which has to be a file and not a link; nothing is written to it."""
+        """Open the existing file, which must not be a link; nothing is written to it."""
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         if self._is_own:
             return os.open(self._path, flags)

@@ -36,7 +36,7 @@ from bench_lib.verdict.nights import in_words, is_alarm
 
 
 class Engine:
-    """One run: what is measured on this host, one side or two, and what comes of it."""
+    """One run: its measurements on this host, of one side or two, and its result."""
 
     def __init__(self, device: Hardware, settings: Settings) -> None:
         """Open nothing yet; ``device`` is the one that cases are measured on first."""
@@ -101,7 +101,7 @@ class Engine:
 
     @property
     def suite(self) -> Suite:
-        """The records that are judged: of two sides, B's."""
+        """The records that are judged: those of B if there are two sides."""
         return list(self.suites.values())[-1]
 
     @property
@@ -131,9 +131,9 @@ class Engine:
             stack.callback(self.release)
 
     def _compact(self) -> None:
-        """Compact the history where a run has ended and an earlier month is closed.
+        """Compact the history if a run has ended and an earlier month is closed.
 
-        Whatever is in the way of that is said, and is no fault of the run.
+        An obstacle is reported, and is no fault of the run.
         """
         folder, has_ended = self.settings.history, self._has_ended
         self._has_ended = False
@@ -190,7 +190,7 @@ class Engine:
         self._measure_in(process, {self.held: cases}, confirms=False)
 
     def note(self, outcome: Outcome, nodeid: str | None = None) -> Record:
-        """Write down what was measured, by default as the command's; raises HistoryError."""
+        """Write down attempts, by default as the command's; raises HistoryError."""
         if outcome.side == REFERENCE and self.reference is not None:
             return self.reference.note(outcome)
         suite, case_id = self.suites[outcome.side], outcome.case.id
@@ -204,7 +204,7 @@ class Engine:
 
     @property
     def environments(self) -> dict[str, Environment]:
-        """What each side is measured in."""
+        """Each side's environment."""
         return self.held.environments
 
     @property
@@ -281,7 +281,7 @@ class Engine:
     ) -> list[str]:
         """Return the ids of cases to measure in turns with the reference, started where they are.
 
-        Where it turns out to tell nothing, the cases are judged without it.
+        If the reference turns out to be unusable, the cases are judged without it.
         """
         if self.reference is None:
             return []
@@ -295,9 +295,9 @@ class Engine:
         return [record.case.id for record in chosen(self.suite.to_take_in_turns())]
 
     def _to_replay(self, records: Iterable[Record]) -> dict[str, Draw]:
-        """Return by case the baseline's choices of the compiler, where the case drew otherwise.
+        """Return by case the baseline's choices of the compiler, if the case drew otherwise.
 
-        Of two sides neither is a baseline.
+        With two sides neither is a baseline.
         """
         if self._is_paired:
             return {}
@@ -314,9 +314,9 @@ class Engine:
         return [record for record in records if record.attempts[-1].process == process - 1]
 
     def _with_sound_numerics(self, records: Iterable[Record]) -> Collection[str]:
-        """Return the ids of cases whose numerics a fresh process need not look at again.
+        """Return the ids of cases whose numerics a fresh process need not check again.
 
-        Of two sides each has its own.
+        With two sides each has its own.
         """
         if self._is_paired:
             return ()
@@ -463,11 +463,10 @@ class Engine:
         self._has_ended = True
 
     def conclude(self, *, needs_figures: bool = False) -> bool:
-        """Look again, profile and judge where that was asked for, and end the run.
+        """Look again, profile and judge as asked, and end the run.
 
-        Returns whether all passes.  With ``needs_figures`` a run in which nothing could be
-        measured does not pass.  Raises LaunchError, DeviceBusyError, HistoryError and
-        BaselineError.
+        Returns whether all passes.  With ``needs_figures`` a run that could measure nothing does
+        not pass.  Raises LaunchError, DeviceBusyError, HistoryError and BaselineError.
         """
         suite = self.suite
         if not suite.records:

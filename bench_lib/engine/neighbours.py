@@ -30,7 +30,7 @@ class Neighbours:
     def seen(
         self, begin_s: float, end_s: float, *, ranks: Mapping[int, str], own: Collection[int]
     ) -> dict[str, Telemetry]:
-        """Tell what was seen of each device, by rank and device in words.
+        """Return the telemetry of each device, by rank and device in words.
 
         ``ranks`` are the names of those that ran, by the index of their device; ``own`` are the
         processes that belong there.

@@ -1,4 +1,4 @@
-"""What became of a case: its attempts."""
+"""The outcome of a case: its attempts."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from bench_lib.model import Attempt, Case, Environment, Fault, Hardware
 
 @dataclass(frozen=True)
 class Outcome:
-    """Attempts at one case, and what they were made in."""
+    """Attempts at one case, and their environment."""
 
     case: Case
     attempts: list[Attempt]
     environment: Environment
     hardware: Hardware
     tuned: str = ""
-    """What became of MIOpen's database before the case was measured, where it was to be filled."""
+    """The result of filling MIOpen's database before the case, if that was asked for."""
     side: str = ""
 
     @property
@@ -31,5 +31,5 @@ class Outcome:
 
     @property
     def spoilt(self) -> str | None:
-        """What the hardware did to the last attempt, if that is why it was discarded."""
+        """How the hardware disturbed the last attempt, if that is why it was discarded."""
         return self.attempts[-1].discarded if self.attempts[-1].invalid else None

@@ -1,4 +1,4 @@
-"""How long cases may take: what they, or their like, took in the last runs."""
+"""How long cases may take: their times, or those of similar cases, in the last runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import msgspec
 from bench_lib.storage import history
 
 RUNS = 3
-"""Of how many runs that measured a case the middle is taken, the newest."""
+"""The estimate is the median of so many runs, the newest that measured the case."""
 MOST_RUNS = 12
 """How many are looked through for them: some may be of one case alone."""
 MOST_BYTES = 64 * 2**20
@@ -30,7 +30,7 @@ def name_of(nodeid: str) -> str:
 
 @dataclass(frozen=True)
 class Pace:
-    """What is known of how long cases take."""
+    """Estimates of how long cases take."""
 
     past: Mapping[str, float]
     """Seconds in one process, by case id and by node id."""

@@ -1,4 +1,4 @@
-"""What measurements in pairs say: A's and B's of the same case, one right after the other."""
+"""Verdicts of measurements in pairs: A's and B's of the same case, one right after the other."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class PairRow:
     case_id: str
     status: Status
     judged_by: str
-    """Empty for the iterations' time; else what is compared instead, or to be known of it."""
+    """Empty for the iterations' time; else the time that is compared instead, or a remark."""
     a_s: float | None
-    """Geometric mean of the pairs' medians, in seconds; None where the case is not judged."""
+    """Geometric mean of the pairs' medians, in seconds; None if the case is not judged."""
     b_s: float | None
     pairs: list[tuple[float, float]]
     """A's and B's median of each pair, in seconds."""
@@ -45,7 +45,7 @@ class PairRow:
 
 
 def differences(environments: Mapping[str, Environment]) -> list[str]:
-    """Say what is known to differ between the environments, from A to B."""
+    """Name the known differences between the environments, from A to B."""
     a, b = (environments[name] for name in NAMES)
     if not (a.caches and b.caches):  # one side is in a container, and its own not known
         a, b = replace(a, caches={}), replace(b, caches={})
@@ -146,7 +146,7 @@ def _incomparable(
 def mixed_conditions(
     case: Case, device: Hardware, environments: Mapping[str, Environment]
 ) -> list[str]:
-    """Say which conditions differ between the sides; what is not known is not compared."""
+    """Name the conditions that differ between the sides; unknown ones are not compared."""
     first, second = environments
     a, b = (acceptance.conditions_of(case, device, each) for each in environments.values())
     return [
@@ -185,7 +185,7 @@ def _pairs(sides: Mapping[str, Record]) -> list[_Pair]:
 def _timed(
     cases: Mapping[str, Sequence[_Pair]], about: Mapping[str, Case], planned: int
 ) -> Iterator[PairRow]:
-    """Judge what was measured on both sides, by the clock that fits each case."""
+    """Judge the times of both sides, by the clock that fits each case."""
     limits = {case_id: about[case_id].limits for case_id in cases}
     clocks = {case_id: _clock(pairs) for case_id, pairs in cases.items()}
     logs = {
@@ -214,7 +214,7 @@ def _timed(
 
 
 class _Clock(NamedTuple):
-    """Which of a process's times is compared, and what is to be said of it."""
+    """The time of a process that is compared, and a remark on it."""
 
     metric: Metric
     in_brief: str = ""
@@ -245,7 +245,7 @@ def _clock(pairs: Sequence[_Pair]) -> _Clock:
 
 
 def _besides_time(pairs: Sequence[_Pair], limits: Limits) -> list[Verdict]:
-    """Hold what is no time of B against A's, as against a baseline's."""
+    """Compare the metrics of B that are no times with A's, as with a baseline's."""
     old, new = [pair.a for pair in pairs], [pair.b for pair in pairs]
     found = judge.beside_time(new, old, limits)
     return [replace(v, against="a", reason=v.reason.replace("the baseline", "A")) for v in found]

@@ -1,4 +1,4 @@
-"""What earlier runs say of a suite, read once: its rolling baseline, and its nights together."""
+"""Earlier runs of a suite, read once: its rolling baseline, and its nights together."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ MOST_RUNS = 3 * NIGHTS
 
 @dataclass
 class Past:
-    """What earlier runs say of the cases of one hardware key."""
+    """Earlier runs of the cases of one hardware key."""
 
     rolling: dict[str, list[ProcessSummary]] = field(default_factory=dict)
     """By case, the processes of the last accepted nights, newest first."""
     runs: dict[str, list[CaseRun]] = field(default_factory=dict)
     """By case, the runs since its acceptance, newest first."""
     told: dict[str, SlowDown] = field(default_factory=dict)
-    """By case, the last slow-down that was told since its acceptance."""
+    """By case, the last slow-down that was reported since its acceptance."""
     redrawn: Counter[str] = field(default_factory=Counter)
     """By case, how many of the last runs were REDRAWN one after the other."""
     environments: dict[str, Environment] = field(default_factory=dict)
-    """What those runs measured in, by reference."""
+    """The environments of those runs, by reference."""
 
 
 def read(runs: Iterable[history.Run], pinned: Mapping[str, Baseline]) -> Past:
@@ -85,12 +85,12 @@ def _take_in(
 ) -> None:
     """Take a night that was fine in the end into the rolling baseline, if it has room.
 
-    It counts with all it measured, though a second look cleared it.  Without the first look the
-    nights would seem to agree better than they do, and the next odd one would alarm.
+    It counts with all its measurements, even if a second look cleared it.  Without the first look
+    the nights would seem to agree better than they do, and the next odd one would alarm.
 
-    A metric that improved beyond its nights begins anew with that night.  Kept together, the
-    nights before and after would seem to differ by chance, and a loss of what was gained would
-    never be beyond it.
+    A metric that improved beyond its nights begins anew with that night.  Kept together, the nights
+    before and after would seem to differ by chance, and a later loss of the gain would never be
+    beyond it.
     """
     if len(known) < NIGHTS and metrics.LEADING.name not in gone:
         known.append([_without(process, gone) for process in processes])
@@ -117,8 +117,8 @@ def slow_downs(
 ) -> list[SlowDown]:
     """Return the slow-downs that tonight's judged records and the nights before show together.
 
-    Those that are new come first, then those that were told before and last.  A case in
-    quarantine takes no part.
+    The new ones come first, then those that were reported before and last.  A case in quarantine
+    takes no part.
     """
     cases = {}
     for record in records:
@@ -168,7 +168,7 @@ def _nights_of(
 def _changes(
     case: CaseNights, found: SlowDown, environments: Mapping[str, Environment]
 ) -> list[str]:
-    """Say what changed in the environment with the first slower night, as far as it is known."""
+    """Name the changes in the environment with the first slower night, as far as known."""
     before = [run for run in case.runs if run.time < found.since]
     first = [run for run in case.runs if run.run_id == found.run]
     if not before or not first:

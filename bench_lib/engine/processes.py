@@ -28,7 +28,7 @@ from bench_lib.model import (
 from bench_lib.verdict.metrics import iterations
 
 FORK = "fork"
-"""Starting workers, which import torch, and opening a process; of most cases it is open."""
+"""Starting workers, which import torch, and opening a process; for most cases it is open."""
 
 
 def start_watching(device: Hardware) -> Sampler:
@@ -63,9 +63,9 @@ class Processes:
     ) -> None:
         """Nothing starts before it is needed.
 
-        ``described`` is the environment but for what only a worker knows; ``give_way`` has
-        another process use the device.  Where the device cannot be opened any more, that is the
-        fault of up to ``most_lost`` cases in a row, and then the run's.
+        ``described`` is the environment without the facts that only a worker has; ``give_way`` has
+        another process use the device.  If the device can no longer be opened, that is the fault of
+        up to ``most_lost`` cases in a row, and then the run's.
         """
         self.device = device
         self._start = start
@@ -93,11 +93,11 @@ class Processes:
         """Measure a case in a process, which opens the device unless it has it open.
 
         With ``bursts`` a power-bound case is measured in them, unless it has several ranks.  With
-        ``replay`` it has a process of its own, in which the compiler chooses as it did there.
-        What is ``known`` of it, NUMERICS or COUNTS, is not found out again.
+        ``replay`` it has a process of its own, in which the compiler chooses as it did there.  Its
+        ``known`` results, NUMERICS or COUNTS, are not computed again.
 
-        After a fault the process is gone.  Raises CaseSkipped or CaseFault, and LaunchError
-        where workers cannot be started at all.
+        After a fault the process is gone.  Raises CaseSkipped or CaseFault, and LaunchError if
+        workers cannot be started at all.
         """
         try:
             return self._measured(case, number, bursts, replay, known)
@@ -243,7 +243,7 @@ class Companion:
         self._process: WorkerProcess | None = None
 
     def run(self) -> None:
-        """Use the device; where that fails, the case is measured as it is."""
+        """Use the device; if that fails, the case is measured as it is."""
         with contextlib.suppress(LaunchError):
             process, self._process = self._process or self._fork(), None
             process.take_turn()
@@ -256,10 +256,10 @@ class Companion:
 
 
 def disturbance(measurement: Measurement) -> str | None:
-    """Say what makes a measurement worth a second look; None where nothing does.
+    """Say why a measurement needs a second look; None if it does not.
 
-    A stalling host is seen for seconds at a time, so once more is often enough; what is so
-    by nature is so again, and is then taken as it is.
+    A host stalls for seconds at a time, so one more look is often enough.  A lasting disturbance
+    shows again, and the second look is then taken as it is.
     """
     if measurement.host_bound:
         return "the device waited for the host"

@@ -1,4 +1,4 @@
-"""Looking into a case on this machine: by torch's profiler, or a vendor's around the worker.
+"""Profiling a case on this machine: by torch's profiler, or a vendor's around the worker.
 
 Whatever a profiler writes stays in the case's folder, beside ``kernels.json`` (``profiles``).
 """
@@ -29,12 +29,12 @@ LATE = "time limit"
 
 
 class UnprofiledError(UserError):
-    """The case could not be looked into here; says why, and what is left all the same."""
+    """The case could not be profiled here; says why, and what is left all the same."""
 
 
 @dataclass(frozen=True)
 class ProfiledWork:
-    """What one rank, or one process, had its device do."""
+    """The device's work for one rank, or one process."""
 
     label: str
     """``rank 1``; empty of one alone."""
@@ -60,9 +60,9 @@ class CaseProfile:
     """The most that a rank's allocator held in the profiled steps."""
     counters: list[KernelCounters] = field(default_factory=list)
     files: dict[str, Path] = field(default_factory=dict)
-    """What else lies there, by what it is."""
+    """Other files there, by their description."""
     problems: list[str] = field(default_factory=list)
-    """What is missing, and why."""
+    """Missing parts, with the reason."""
 
 
 Say = Callable[[str], None]
@@ -115,11 +115,11 @@ def with_torch(
 def look_into(
     held: HeldDevice, cases: Iterable[Case], say: Say = lambda _line: None
 ) -> Iterator[tuple[Case, KernelTable | str]]:
-    """Look into cases that a device has measured: the kernels of each, or why there are none.
+    """Profile cases that a device has measured: the kernels of each, or why there are none.
 
-    Of several ranks they are the first one's.  What fails in the context that the cases share is
-    tried once more in another, unless it took all its time.  Raises LaunchError where workers
-    cannot be started at all, DeviceBusyError where somebody keeps a device of several ranks.
+    With several ranks they are the first one's.  If it fails in the context that the cases share,
+    another tries once more, unless it took all its time.  Raises LaunchError if workers cannot be
+    started at all, DeviceBusyError if somebody keeps a device of several ranks.
     """
     cases = list(cases)
     again = []
@@ -172,12 +172,11 @@ def with_vendors(
     environment: Mapping[str, str] | None = None,
     say: Say = lambda _line: None,
 ) -> CaseProfile:
-    """Look into a case by a vendor's profiler; `tool` is one of its `Profilers.names`.
+    """Profile a case by a vendor's profiler; `tool` is one of its `Profilers.names`.
 
-    ``counted`` asks for counters of the hardware too, which takes more runs, and ``timeline`` for
-    a trace for Perfetto, from the run of the kernels.  Raises as
-    ``run_profile`` does, and UnprofiledError where there is no such profiler or what it left
-    makes no sense.
+    ``counted`` asks for counters of the hardware too, which takes more runs, and ``timeline`` for a
+    trace for Perfetto, from the run of the kernels.  Raises as ``run_profile`` does, and
+    UnprofiledError if there is no such profiler or its output makes no sense.
     """
 
     def run(what: str, into: Path, counters: Sequence[str] = ()) -> list[Profiled]:

@@ -1,4 +1,4 @@
-"""The accepted environment: its own run, and what is known of it where a case is judged."""
+"""The accepted environment: its own run, and its evidence when a case is judged."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from bench_lib.verdict.evidence import Turns
 
 @dataclass
 class ReferenceRun:
-    """What is measured in turns with a run's suspicious cases.
+    """The environment measured in turns with a run's suspicious cases.
 
-    It is started only where a case looks different, and only then has a run in the history.
+    It starts only if a case looks different, and only then has a run in the history.
     """
 
     side: Side
     own: Side
-    """What the run itself is measured in."""
+    """The run's own environment."""
     pairs: int
     """How many a suspicious case gets, and twice as many until their interval is narrow."""
     writer: Callable[[str], history.Writer]
@@ -36,14 +36,14 @@ class ReferenceRun:
     candidate_run: str
     """The id of the run that it is measured for."""
     problem: str = ""
-    """Why nothing can be measured in it; empty while nothing is known against it."""
+    """Why it cannot be measured; empty without a known problem."""
     records: dict[str, Record] = field(default_factory=dict)
     _found: dict[str, tuple[Environment, Environment]] = field(default_factory=dict)
     """By device, the reference and our own side as its workers tell."""
     _writer: history.Writer | None = None
 
     def __post_init__(self) -> None:
-        """Look at what can be known without a device.
+        """Check everything that needs no device.
 
         A list of wheels is installed now, while nobody waits for the device.
         """
@@ -78,9 +78,9 @@ class ReferenceRun:
     # ---- what was measured ----------------------------------------------------------------
 
     def note(self, outcome: Outcome) -> Record:
-        """Take in what was measured, and write it down; raises HistoryError.
+        """Take in attempts, and write them down; raises HistoryError.
 
-        In the history no attempt is accepted: it is of other software than the run's.
+        In the history no attempt is accepted: its software is not the run's.
         """
         case = outcome.case
         record = self.records.setdefault(case.id, Record(case, nodeid_of(REFERENCE, case.id)))
@@ -112,9 +112,9 @@ class ReferenceRun:
     def turns(
         self, record: Record, device: Hardware, place: str, accepted: Environment | None
     ) -> Turns:
-        """Return what is known of a case in turns.
+        """Return a case's results in turns.
 
-        ``accepted`` is what its baseline was measured in; None if unknown.
+        ``accepted`` is the environment of its baseline; None if unknown.
         """
         without = self.problem or self._unfit(record.case, device, place, accepted)
         theirs = self.records.get(record.case.id)
@@ -170,7 +170,7 @@ def _missing(theirs: Record) -> str:
 
 
 def _problem_of(side: Side, own: Side) -> str:
-    """Say what is wrong with a reference, as far as can be told without a worker."""
+    """Name the problem of a reference, as far as no worker is needed."""
     if not side.command_prefix and (problem := _misnamed(side)):
         return problem
     comparable = side.command_prefix or side.environment != own.environment
@@ -211,7 +211,7 @@ def _misnamed(side: Side) -> str:
 
 
 def _interpreter(side: Side) -> tuple[str, str] | None:
-    """Return the folder of an interpreter, and what the interpreter is; None where there is none.
+    """Return the folder of an interpreter, and what the interpreter is; None if there is none.
 
     Interpreters of virtual environments are links to one file.
     """

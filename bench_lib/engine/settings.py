@@ -1,4 +1,4 @@
-"""What a command, or pytest, may choose of how it measures.  Nothing else differs between them."""
+"""Settings of measuring, for commands and for pytest.  Nothing else differs between them."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Side:
     """One environment to measure in: how its workers are started."""
 
     python: str = sys.executable
-    """An interpreter, or a list of wheels of which an environment is made."""
+    """An interpreter, or a list of wheels to make an environment of."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """On top of our own."""
     command_prefix: tuple[str, ...] = ()
     """Words that run the words after them elsewhere on this machine: ``docker run …``."""
     folder: Path | None = None
-    """Where its workers start, which find modules there first; None is our own folder."""
+    """The folder where its workers start and find modules first; None is our own folder."""
 
     def __str__(self) -> str:
         """Return its command, with the variables that are set for it."""
@@ -66,9 +66,9 @@ class Settings:
     command: str = ""
     """Stands in the history where the name of a test does otherwise."""
     judged: bool = True
-    """Hold what is measured against the baseline; of two sides, B's against A's."""
+    """Compare results with the baseline; with two sides, B's with A's."""
     processes: int = 1
-    """Processes that every case is measured in; of two sides, pairs of them."""
+    """Processes for every case; with two sides, pairs of them."""
     planned: int = PLANNED
     """Processes, at most, of a case that looks different."""
     replays: int = PLANNED - 1
@@ -89,18 +89,18 @@ class Settings:
     tune: bool = False
     """Have MIOpen search for a case's kernels before the case is measured."""
     kernels: str = "auto"
-    """Whose kernels are profiled in the end: ``all``, ``none``, or ``auto`` for cases that changed
-    and cases without a baseline."""
+    """The cases whose kernels are profiled in the end: ``all``, ``none``, or ``auto`` for cases
+    that changed and cases without a baseline."""
     over_nights: str = "fail"
-    """What a slow-down does that several nights show together: ``fail`` the first night, ``tell``
-    it, or ``off``."""
+    """The effect of a slow-down that several nights show together: ``fail`` the first night,
+    ``tell`` it, or ``off``."""
     devices: Sequence[Hardware] | None = None
     """The devices of this host; None has them detected when ranks need them."""
     sides: Mapping[str, Side] = field(default_factory=lambda: {"": Side()})
-    """What to measure in: one side, or two by their names."""
+    """The environments to measure in: one side, or two by their names."""
     reference: Side | None = None
-    """The accepted environment.  Where there is one side, what looks different in it is measured
-    again in turns with this."""
+    """The accepted environment.  With one side, a case that looks different is measured again in
+    turns with this."""
     say: Callable[[str], None] = lambda _line: None
     progress: Progress = field(default_factory=Unseen)
 

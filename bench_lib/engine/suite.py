@@ -38,7 +38,7 @@ STALE = 5
 """Runs in a row in which a case was REDRAWN; then somebody should accept its draw."""
 
 SLOWER = (Status.REGRESSED, Status.REDRAWN)
-"""Of these the kernels say why."""
+"""Kernels explain these statuses."""
 LOOKED_INTO = (*SLOWER, Status.IMPROVED, Status.NO_BASELINE)
 
 
@@ -73,31 +73,31 @@ class Suite:
     ) -> None:
         """Open the history; raises HistoryError.
 
-        ``planned`` is how many processes a suspicious case is given in all; with ``any_clock``
-        nothing is excused by a lower clock.  ``reference`` is what is measured in turns with
-        such cases.
+        ``planned`` is how many processes a suspicious case is given in all; with ``any_clock`` a
+        lower clock excuses nothing.  ``reference`` is measured in turns with such cases.
         """
         self._reference = reference
         self._evidenced: dict[str, Evidence] = {}
-        """What the last verdicts were made of."""
+        """The evidence of the last verdicts."""
         self._known = known
         self._past: dict[str, past.Past] = {}
-        """What earlier runs say, by hardware key."""
+        """Earlier runs, by hardware key."""
         self.stale: list[str] = []
         """The cases whose draw has been another one for long."""
         self.left_out: list[str] = []
-        """What cannot be read of earlier nights, by file."""
+        """Unreadable parts of earlier nights, by file."""
         self.renamed: list[str] = []
-        """Which devices had another uuid in the run before, in words."""
+        """Devices that had another uuid in the run before, in words."""
         self._planned = planned
         self._any_clock = any_clock
         self._began: dict[str, Environment] = {}
-        """By case, what it was first measured in: a run fills the caches that are a condition."""
+        """By case, its first environment of this run: a run fills the caches that are a
+        condition."""
         self.writer = history.Writer(history_folder, device.key, run_id=run_id)
         self.device = device
         self.records: dict[str, Record] = {}
         self.slow_downs: list[SlowDown] = []
-        """What this night and those before it show together, once they were asked."""
+        """Slow-downs that this night and those before it show together, once computed."""
         self._outcomes: dict[str, Outcome] = {}
         self._environments: dict[str, Environment] = {}
         self._blind: dict[str, str] = {}
@@ -122,8 +122,8 @@ class Suite:
     def suspicious(self) -> list[Record]:
         """Return the records whose answer fresh processes could change.
 
-        Those for which the compiler chose otherwise than in the baseline are among them.  Where
-        it is the efficiency of several ranks, one rank's are too.
+        Those whose compiler chose otherwise than in the baseline are among them.  If it is the
+        efficiency of several ranks, one rank's are too.
         """
         chosen: dict[str, Record] = {}
         judged = {record.case.id: record for record in self._judged()}
@@ -138,7 +138,7 @@ class Suite:
         return [record for case_id, record in judged.items() if case_id in chosen]
 
     def to_take_in_turns(self) -> list[Record]:
-        """Return the records of which pairs with the reference would tell more."""
+        """Return the records for which pairs with the reference would help."""
         return [] if self._reference is None else list(filter(self._wants_turns, self._judged()))
 
     def _wants_turns(self, record: Record) -> bool:
@@ -170,10 +170,10 @@ class Suite:
         ]
 
     def to_look_into(self, which: str) -> list[Record]:
-        """Return the records whose kernels are to be known, by the setting ``kernels``.
+        """Return the records whose kernels are to be profiled, by the setting ``kernels``.
 
-        Those that got slower, or faster, and why is the question; and those that may become a
-        baseline, by which somebody will ask later.
+        These are the records that got slower or faster, to explain them.  So are those that may
+        become a baseline, which somebody will compare with later.
         """
         if which == "none":
             return []
@@ -241,7 +241,7 @@ class Suite:
         return self._known.of(self._outcomes[record.case.id].hardware.key).of(record.case)
 
     def _difference(self, record: Record) -> kernels.Diff | None:
-        """Return how a case's kernels differ from its baseline's; None where one is not known."""
+        """Return how a case's kernels differ from its baseline's; None if one is unknown."""
         baseline = self._baseline(record)
         if record.kernels is None or baseline is None or baseline.kernels is None:
             return None
@@ -310,7 +310,7 @@ class Suite:
         )
 
     def _turns(self, record: Record, outcome: Outcome) -> Turns | None:
-        """Return what was measured in turns with the accepted environment, where one is named."""
+        """Return the case's measurements in turns with the accepted environment, if any."""
         if self._reference is None:
             return None
         hardware = outcome.hardware
@@ -318,7 +318,7 @@ class Suite:
         return self._reference.turns(record, hardware, place(hardware), accepted)
 
     def _evidence_alone(self, record: Record) -> Evidence | None:
-        """Return what is known of one rank of the same, measured in this run; None if nothing."""
+        """Return the evidence on its twin with one rank, measured in this run; None if nothing."""
         one = self._alone(record)
         if one is None or _unmeasured(one) is not None:
             return None
@@ -467,7 +467,7 @@ def _under_its_former_id(verdict: Verdict, baseline: Baseline) -> Verdict:
 
 
 def _changes(file: BaselineFile, case: Case, environment: Environment) -> list[str]:
-    """Name what changed since the baseline; the software is what is judged, so it is said."""
+    """Name what changed since the baseline; that includes the software, which is judged."""
     old = _accepted_in(file, case)
     return [] if old is None else fingerprint.difference(old, environment)
 

@@ -36,7 +36,7 @@ def found(environ: Mapping[str, str] = os.environ, cwd: Path | None = None) -> d
 
 
 def same(old: str, new: str) -> bool:
-    """Whether two states of a cache are alike: counts and what was hashed otherwise are not."""
+    """Whether two states of a cache are alike: counts and differently hashed states are not."""
     if state_of(old) != state_of(new):
         return False
     hashes = [re.fullmatch(r"warm, .*, ([0-9a-f]{12})", cache) for cache in (old, new)]

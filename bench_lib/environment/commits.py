@@ -11,9 +11,10 @@ from urllib.parse import quote, urlsplit
 
 GIT_TIMEOUT_S = 5.0
 MOST = 20
-"""Commits that are told of a range."""
+"""Most commits that are listed of a range."""
 _PLACES = {"bitbucket": "commits", "googlesource": "+", "gitlab": "-/commit"}
-"""Where hosts show a commit, by a word of their names; all others do at ``commit``."""
+"""The path of a commit on a host's pages, by a word of the host's name; all others use
+``commit``."""
 _SHORT_FORM = re.compile(r"(?:[^@/:]+@)?(?P<host>[^/:@\\]{2,}):(?P<path>(?!//).+)")
 """``git@host:owner/name.git``; a single letter before the colon is a drive."""
 _HASH = re.compile(r"[0-9a-f]{7,64}")
@@ -31,7 +32,7 @@ class Commit:
     date: str
     """When it was committed, ISO 8601 with its zone."""
     address: str
-    """Where it can be read on the web; empty where git's remote gives no such place."""
+    """Its address on the web; empty if git's remote has none."""
 
 
 def commit_address(remote: str, commit: str) -> str:
@@ -76,7 +77,7 @@ class Checkout:
         return self._told[old, new]
 
     def commit(self, name: str) -> Commit | None:
-        """Return one commit by its hash, or the beginning of it; None where it is not here."""
+        """Return one commit by its hash, or the beginning of it; None if it is not here."""
         if not _HASH.fullmatch(name):
             return None
         if ("", name) not in self._told:
@@ -107,7 +108,7 @@ class Checkout:
 
 
 def git(folder: Path, *arguments: str) -> str | None:
-    """Return what git answers in a folder, without writing to it; None where it fails."""
+    """Return git's answer in a folder, without writing to it; None if it fails."""
     try:
         answer = subprocess.run(
             ["git", "-C", str(folder), *arguments],  # noqa: S607 - whichever git the user has

@@ -41,9 +41,9 @@ def collect(
 ) -> Environment:
     """Describe this machine's environment, all but the versions that only a worker knows.
 
-    Variables named in `told` were set on purpose and are recorded whatever they are called.
-    `cwd` (the current directory unless given) is where git is asked for the commit.  What
-    cannot be read is None or left out.
+    Variables named in `told` were set on purpose and are recorded whatever they are called.  `cwd`
+    (the current directory unless given) is the folder whose commit git reports.  An unreadable
+    value is None or left out.
     """
     cwd = Path.cwd() if cwd is None else cwd
     commit, dirty = _checkout(cwd)
@@ -72,7 +72,7 @@ def collect(
 
 
 def with_versions(environment: Environment, versions: Mapping[str, str | None]) -> Environment:
-    """`environment` with the versions a worker greeted with; None leaves what is there.
+    """`environment` with the versions a worker greeted with; None leaves a version as it is.
 
     ValueError for a name that is not one of python, torch, torchvision, cuda, hip, cudnn,
     triton and torchao.
@@ -119,7 +119,7 @@ def beneath(environment: Environment) -> Environment:
 def difference(a: Environment, b: Environment) -> list[str]:
     """Say what changed from `a` to `b`, one sentence each: ``torch 2.11.0 -> 2.12.0``.
 
-    What either does not know is no difference, nor is how full a cache is that was warm.
+    A value unknown to either is no difference, nor is how full a warm cache is.
     """
     words = []
     for item in fields(Environment):

@@ -18,7 +18,7 @@ from bench_lib.environment.fingerprint import governor, numa_balancing
 from bench_lib.model import Hardware
 
 DISK_NEEDED_BYTES = 5 * 2**30
-"""What compilers' caches, traces and checkpoints of a nightly run may fill."""
+"""Space for compilers' caches, traces and checkpoints of a nightly run."""
 
 
 def checks(
@@ -26,11 +26,10 @@ def checks(
     environ: Mapping[str, str] = os.environ,
     devices: Sequence[Hardware] = (),
 ) -> list[Check]:
-    """Look for what keeps a machine from measuring, or from measuring well.
+    """Look for obstacles to measuring, or to measuring well.
 
-    `devices` is what `bench_lib.backends.detect` found here.  Which vendor's checks apply
-    is decided by the kernel's drivers as well, so that a GPU which is there and cannot be
-    used is said so.
+    `devices` is what `bench_lib.backends.detect` found here.  The kernel's drivers also decide
+    whose vendor's checks apply, so that a GPU which is there and cannot be used is reported.
     """
     gpus = [device for device in devices if backends.is_gpu(device)]
     here = backends.used_by(gpus) or [each for each in backends.every() if each.is_present(root)]

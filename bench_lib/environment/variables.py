@@ -1,6 +1,6 @@
 """Environment variables that may change speed, recorded so that a history can be shown to anybody.
 
-A value is kept as it is where its variable is known to hold nothing private.  Of any other a keyed
+A value is kept as it is only if its variable surely holds nothing private.  For any other a keyed
 hash is kept, which still shows a change.  The key never leaves the user's cache folder.
 """
 
@@ -79,15 +79,15 @@ _HARMLESS = frozenset(
 _SWITCH = re.compile(r"-?\d{0,3}|true|false|yes|no|on|off", re.IGNORECASE)
 """Values that no variable can hide anything in."""
 _ADDRESS = re.compile(r"://|@")
-"""What may stand in front of a password or of a webhook's path, whatever the variable is for."""
+"""Characters before a password or a webhook's path, whatever the variable is for."""
 _SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|AUTH|COOKIE|KEYS?(_ID)?$")
 """Names of variables that change no speed, and more often than any other."""
 _HIDDEN = re.compile(r"hidden ([0-9a-f]{4})-[0-9a-f]{12}")
-"""What stands for a value: a name of the key, and the hash."""
+"""The text in place of a value: a name of the key, and the hash."""
 
 
 def recorded(environ: Mapping[str, str], told: Collection[str] = ()) -> dict[str, str]:
-    """Return by name what is recorded of the variables that may change speed.
+    """Return the recorded values of the variables that may change speed, by name.
 
     Those in `told` were set on purpose.  They are recorded whatever they are called.
     """

@@ -1,1 +1,1 @@
-"""What work comes to by formula: FLOPs, bytes, sizes, bandwidths, ceilings."""
+"""Figures of work by formula: FLOPs, bytes, sizes, bandwidths, ceilings."""

@@ -1,4 +1,4 @@
-"""Which arithmetic a device answered with, told by how far its answers lie from FP64's.
+"""Recognises a device's arithmetic by how far its answers lie from FP64's.
 
 The relative error of a product of matrices with full mantissas has a size of its own for each
 arithmetic.  The sizes are of emulated products, whose operands are rounded and whose sums are not.
@@ -45,9 +45,9 @@ def proof(case: Case) -> tuple[str, ...] | None:
 
 
 def operations(workload: str, params: Mapping[str, object]) -> Sequence[str]:
-    """Return which of OPERATIONS a case's time rests on.
+    """Return those of OPERATIONS on which a case's time rests.
 
-    None of a workload of one's own, whose parameters may mean anything.
+    None for a workload of one's own, whose parameters may mean anything.
     """
     if workload == "operator":
         op = str(params.get("op", ""))
@@ -58,7 +58,7 @@ def operations(workload: str, params: Mapping[str, object]) -> Sequence[str]:
 
 
 def why_no_tf32_on_amd(arch: str, environ: Mapping[str, str], *, products: bool) -> str | None:
-    """Say why work on an AMD GPU has no TF32, and what to do; None where it has.
+    """Say why work on an AMD GPU has no TF32, and the remedy; None if it has.
 
     Its time may rest on ``products`` of matrices alone.  Torch's switch does not reach MIOpen's
     convolutions (pytorch PR 190711).
@@ -80,7 +80,7 @@ def answered(error: float) -> str:
 
 
 def coarser(precision: str, errors: Mapping[str, float]) -> str | None:
-    """Say which coarser arithmetic answered in place of a precision's; None where none did.
+    """Name the coarser arithmetic that answered in place of a precision's; None if none did.
 
     ``errors`` are those of some of OPERATIONS, as fractions.
     """
@@ -120,5 +120,5 @@ def _wanted(precision: str, operation: str) -> str:
 
 
 def _place(arithmetic: str) -> int:
-    """Return the place in ERRORS, the finest first; beyond all for what is not there."""
+    """Return the place in ERRORS, the finest first; beyond all if it is not there."""
     return list(ERRORS).index(arithmetic) if arithmetic in ERRORS else len(ERRORS)

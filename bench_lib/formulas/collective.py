@@ -1,8 +1,7 @@
-"""One collective call: whether it can be meant, and what counts, time and bytes make of it.
+"""One collective call: whether it is valid, and its counts, time and bytes.
 
-Sizes are counted as nccl-tests counts them (doc/PERFORMANCE.md and each test's
-GetCollByteCount): of the larger of what a rank gives and what it gets.  Standard library only,
-because the matrix and the worker both ask.
+Sizes count the larger of a rank's input and its output, as nccl-tests does (doc/PERFORMANCE.md and
+each test's GetCollByteCount).  Standard library only, because the matrix and the worker both ask.
 """
 
 from __future__ import annotations
@@ -42,11 +41,12 @@ class Collective:
 
     op: str
     size: int
-    """Bytes: of one rank's buffer; of SPLIT operations of all ranks' parts together."""
+    """Bytes: those of one rank's buffer; for SPLIT operations those of all ranks' parts
+    together."""
     dtype: str
     ranks: int
     in_place: bool = False
-    """Of operations in EITHER; the others have one form only."""
+    """For operations in EITHER; the others have one form only."""
 
     def __post_init__(self) -> None:
         """Raise UserError where it cannot be meant."""

@@ -1,4 +1,4 @@
-"""A floor of physics: what an operator reaches at least of its device's peaks when it is healthy.
+"""A floor of physics: the least share of its device's peaks that a healthy operator reaches.
 
 A new device has no baseline to be slower than, and a clock that is stuck or the wrong library makes
 a product of matrices a hundred times as slow.  A floor is about a third of the slowest healthy
@@ -45,7 +45,7 @@ CAUSES = "a clock that is stuck, a wrong library, the power supply, NUMA or a pa
 
 
 def problem(case: Case, measurement: Measurement, device: Hardware) -> str | None:
-    """Say how far below its floor an operator ran; None where it did not, or has none.
+    """Say how far below its floor an operator ran; None if it did not, or has none.
 
     A device whose peaks are unknown has none, and a step that waited for its host neither.
     """

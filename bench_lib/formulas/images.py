@@ -1,4 +1,4 @@
-"""Small images to learn from: which data sets there are, and what training on them may be asked.
+"""Small images to learn from: the data sets, and the options of training on them.
 
 Standard library only, because the matrix and the worker both ask.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class DataSet:
-    """What is known of a data set beforehand."""
+    """The known properties of a data set."""
 
     classes: int
     side: int
@@ -28,7 +28,7 @@ DATASETS = {
 }
 SOURCES = ("generated", "files")
 INPUT_ALONE = "none"
-"""Stands for no network at all: what is measured is the input pipeline."""
+"""Stands for no network at all: only the input pipeline is measured."""
 COLOUR_NETWORKS = ("resnet50", "swin_v2_t", "vit_b_16", "inception_v3")
 NETWORKS = (*COLOUR_NETWORKS, "cnn", INPUT_ALONE)
 FEEDS = ("fixed", "device", "loader")
@@ -44,5 +44,5 @@ SEED = 1337
 
 
 def own_side(dataset: str, network: str) -> int:
-    """Return the pixels of a side where nothing else is asked: the data's, or Inception's 299."""
+    """Return the pixels of a side by default: the data's, or Inception's 299."""
     return 299 if network == "inception_v3" else DATASETS[dataset].side

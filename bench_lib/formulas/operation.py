@@ -1,4 +1,4 @@
-"""One call of an operator: whether it can be meant, what it computes, moves and needs.
+"""One call of an operator: whether it is valid, and what it computes, moves and needs.
 
 All by formula, before anything is allocated; standard library only, because the matrix and the
 worker both ask.  Sizes are bytes; a multiply-accumulate is two FLOPs.
@@ -24,24 +24,24 @@ DIFFERENTIABLE = (
     *("sdpa", "conv2d", "batch_norm", "softmax", "embedding"),
     *("rms_norm", "silu_mul", "rope"),
 )
-"""Operators of which the forward and the backward pass are cases of their own."""
+"""Operators whose forward and backward passes are cases of their own."""
 LAYOUTS = ("NN", "NT", "TN", "TT")
-"""Of a product's two matrices: as they are, or stored transposed; rows lie together."""
+"""Layouts of a product's two matrices: as they are, or stored transposed; rows lie together."""
 DIRECTIONS = ("fwd", "bwd")
 OPERATOR_PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
 ITEM_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
 SCALINGS = ("rowwise",)
-"""Of FP8 operands, where it is not one factor each: a factor for each row of the first, and each
-column of the second."""
+"""Scalings of FP8 operands, if it is not one factor each: a factor for each row of the first, and
+each column of the second."""
 BACKENDS = ("flash", "efficient", "math", "cudnn")
-"""Whose attention, as ``torch.nn.attention.SDPBackend`` has them; on ROCm ``flash`` and
+"""Sources of attention, as ``torch.nn.attention.SDPBackend`` has them; on ROCm ``flash`` and
 ``efficient`` are AOTriton's, or CK's."""
 INDEX_BYTES = 8
 MOST_DIMS = 8
 MOST_ELEMENTS = 2**40
 """No tensor has more; a larger one is a slip of the keyboard."""
 FP8_MULTIPLE = 16
-"""Of what torch._scaled_mm takes N and K only; M is any."""
+"""The step of N and K in torch._scaled_mm; M is any."""
 GROUPED_MULTIPLE = 8
 """Rows of a grouped product begin at multiples of 16 bytes."""
 _NUMBERS = {
@@ -65,9 +65,9 @@ _FAMILIES = {
 OPERATORS = tuple(_FAMILIES)
 
 _OPTIONS = {"backend": BACKENDS, "scaling": SCALINGS}
-"""What torch chooses, or does without, where it is not named."""
+"""Options with a default in torch, used if none is named."""
 _WORDS = {"layout": LAYOUTS, "memory_format": MEMORY_FORMATS, "direction": DIRECTIONS}
-"""What has no usual value: where it concerns an operator it has to be named."""
+"""Options without a usual value: if one concerns an operator it has to be named."""
 
 
 def family_of(op: str) -> str:
@@ -118,7 +118,7 @@ def _short(text: str) -> str:
 
 
 def broadcast(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return the shape of two tensors together by torch's rule; None where they do not fit."""
+    """Return the shape of two tensors together by torch's rule; None if they do not fit."""
     pairs = itertools.zip_longest(reversed(one), reversed(other), fillvalue=1)
     sizes = [max(a, b) if 1 in (a, b) or a == b else 0 for a, b in pairs]
     return tuple(reversed(sizes)) if all(sizes) else None
@@ -126,7 +126,7 @@ def broadcast(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...] |
 
 @dataclass(frozen=True)
 class Amounts:
-    """What one call computes, moves and keeps in the device's memory."""
+    """FLOPs, traffic and memory of one call."""
 
     flops: float
     moved_bytes: int
@@ -134,25 +134,27 @@ class Amounts:
     held_bytes: int
     """Operands and results that are there at the same time."""
     shared_bytes: int = 0
-    """Of these, a table of which a call touches some rows: calls on other rows may share it."""
+    """Bytes among these of a table whose rows a call touches in part: calls on other rows may share
+    it."""
     sharers: int = 1
     """How many calls may share it, and touch rows for the most part of their own."""
 
     @property
     def distinct_bytes(self) -> int:
-        """What one call touches: in place it reads and writes the same, of a table some rows."""
+        """Bytes that one call touches: in place once for both, of a table some rows."""
         return min(self.moved_bytes, self.held_bytes)
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One operator on tensors of given shapes; raises UserError where that cannot be meant.
+    """One operator on tensors of given shapes; raises UserError if that is invalid.
 
-    ``shape`` is that of the first tensor, of gemm M-N-K, of sdpa ``b8h16s2048d64`` (batch, heads,
-    length, width), of conv2d N-C-H-W.  ``shape2`` is that of the second one (left out where it is
-    the first's), of conv2d's weight (padded by half of it), of embedding's indices.  It is a number
-    of some: of sparse_add the rows that are added, of grouped_gemm the experts, of topk how many of
-    a row are taken, of sdpa_decode (one query, ``length`` keys) the heads of keys and values.
+    ``shape`` is that of the first tensor, for gemm M-N-K, for sdpa ``b8h16s2048d64`` (batch, heads,
+    length, width), for conv2d N-C-H-W.  ``shape2`` is that of the second one (left out if it is the
+    first's), for conv2d the weight's (padded by half of it), for embedding the indices'.  It is a
+    number for some: for sparse_add the rows that are added, for grouped_gemm the experts, for topk
+    the elements taken of a row, for sdpa_decode (one query, ``length`` keys) the heads of keys and
+    values.
     """
 
     op: str
@@ -218,7 +220,7 @@ class Operation:
 
     @property
     def is_backward(self) -> bool:
-        """Whether the gradients are what is computed."""
+        """Whether it computes the gradients."""
         return self.direction == "bwd"
 
     @property
@@ -228,7 +230,7 @@ class Operation:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """The first tensor's in elements; of gemm M, N and K."""
+        """The first tensor's in elements; for gemm M, N and K."""
         return sizes_in(self.shape) if "gemm" in self.family else _elements_in(self.shape)
 
     @cached_property
@@ -238,7 +240,7 @@ class Operation:
 
     @cached_property
     def number(self) -> int:
-        """What ``shape2`` is where it is a number; raises UserError."""
+        """``shape2`` as a number; raises UserError."""
         if not self.shape2 or len(self.sizes2) != 1:
             what = _NUMBERS[self.family]
             raise UserError(f"shape2 of {self.op} is {self.shape2!r}; it has to be {what}")
@@ -246,12 +248,12 @@ class Operation:
 
     @cached_property
     def groups(self) -> int:
-        """Of a convolution: how many times its weight's channels make the input's."""
+        """Groups of a convolution: how many times its weight's channels make the input's."""
         return self.sizes[1] // self.sizes2[1]
 
     @cached_property
     def padding(self) -> tuple[int, int]:
-        """Of a convolution: half the kernel, so that odd kernels keep the image's size."""
+        """Padding of a convolution: half the kernel, so that odd kernels keep the image's size."""
         return (self.sizes2[2] // 2, self.sizes2[3] // 2)
 
     @cached_property
@@ -261,7 +263,7 @@ class Operation:
 
     @cached_property
     def amounts(self) -> Amounts:
-        """What one call computes, moves and keeps; raises UserError for too large a result."""
+        """FLOPs, traffic and memory of one call; raises UserError for too large a result."""
         output = math.prod(self.output)
         if output > MOST_ELEMENTS:
             raise UserError(f"{self.op} {self.shape}: the result has {output} elements")
@@ -415,8 +417,8 @@ for its derivative, and three products."""
 ROPE = {"fwd": 3, "bwd": 3}
 """FLOPs for each element: two products and a sum, both ways."""
 ATTENTION = {"fwd": 4, "bwd": 10}
-"""FLOPs for each batch, head, query, key and width: two products, and five backward, of which
-one computes the scores anew (Dao, FlashAttention-2, arXiv 2307.08691, section 4.1)."""
+"""FLOPs for each batch, head, query, key and width: two products, and five backward, one of which
+computes the scores anew (Dao, FlashAttention-2, arXiv 2307.08691, section 4.1)."""
 
 
 def _binary(o: Operation) -> Amounts:
@@ -545,7 +547,7 @@ def _copy(o: Operation) -> Amounts:
 
 @dataclass(frozen=True)
 class _Family:
-    """What operators have in common that are built and counted alike."""
+    """The common part of operators that are built and counted alike."""
 
     amounts: Callable[[Operation], Amounts]
     output: Callable[[Operation], tuple[int, ...]] = lambda o: o.sizes

@@ -1,4 +1,4 @@
-"""Where a measurement stands under the ceilings of its hardware: the roofline model.
+"""A measurement's place under the ceilings of its hardware: the roofline model.
 
 A step that computes ``I`` FLOPs for each byte it moves reaches at most
 ``min(peak FLOP/s, I × peak bytes/s)``; both are the same at the ridge (Williams, Waterman and
@@ -31,10 +31,10 @@ HOST_BOUND, COMPUTE_BOUND, MEMORY_BOUND = "host-bound", "compute-bound", "memory
 
 @dataclass(frozen=True)
 class Roofline:
-    """One device's part of a step beside its peaks; what is not known is None.
+    """One device's part of a step beside its peaks; unknown figures are None.
 
-    Least traffic is what no implementation can avoid; eager traffic is what operations move
-    that are done one by one.  A compiled step moves something between the two.
+    Least traffic is the traffic that no implementation can avoid; eager traffic is that of
+    operations done one by one.  A compiled step moves something between the two.
     """
 
     precision: str
@@ -42,7 +42,7 @@ class Roofline:
     compiled: bool
     """Whether operations were fused, so that the eager traffic was never moved."""
     step_s: float
-    """The median step; of a host-bound one the device's own time, where that is known."""
+    """The median step; for a host-bound one the device's own time, if known."""
     peak_flops_per_s: float | None
     """Dense, for this hardware and precision and no other."""
     peak_bytes_per_s: float | None
@@ -50,26 +50,26 @@ class Roofline:
     """FLOPs for each byte from which on computing is the lower ceiling."""
     flops_per_s: float | None
     flops_share: float | None
-    """Of the peak."""
+    """Share of the peak."""
     least_bytes_per_s: float | None
     least_share: float | None
-    """Of the peak bandwidth, by the least traffic: at least this was reached."""
+    """Share of the peak bandwidth, by the least traffic: at least this was reached."""
     traffic_bytes_per_s: float | None
-    """None of a compiled step."""
+    """None for a compiled step."""
     traffic_share: float | None
-    """Of the peak bandwidth, by the eager traffic; above 1 some of it was spared."""
+    """Share of the peak bandwidth, by the eager traffic; above 1 some of it was spared."""
     intensity: float | None
-    """FLOPs for each byte of eager traffic; of a compiled step there are as many or more."""
+    """FLOPs for each byte of eager traffic; a compiled step has as many or more."""
     highest_intensity: float | None
     """FLOPs for each byte of least traffic."""
     bound: str | None
-    """``host-bound``, ``compute-bound`` or ``memory-bound``; None where that cannot be told."""
+    """``host-bound``, ``compute-bound`` or ``memory-bound``; None if unknown."""
     sentence: str
-    """Which ceiling it is and how near, or why there is no answer."""
+    """The ceiling and how near it is, or why there is no answer."""
 
     @property
     def bandwidth(self) -> Bandwidth | None:
-        """What the memory did, as far as that is known."""
+        """The memory's bandwidth, if known."""
         if self.traffic_bytes_per_s is not None and (self.traffic_share or 0.0) <= 1:
             return Bandwidth(self.traffic_bytes_per_s, self.traffic_share, at_least=False)
         if self.least_bytes_per_s is not None and (self.least_share or 0.0) <= 1:
@@ -78,9 +78,9 @@ class Roofline:
 
     @property
     def reached(self) -> Reached | None:
-        """How close the step comes to what the device can do; None where that is not known.
+        """How close the step comes to the device's limits; None if unknown.
 
-        The ceiling that binds is the one of which more was reached.
+        The ceiling with the larger share reached is the one that binds.
         """
         memory = self.bandwidth
         shares = [
@@ -96,7 +96,7 @@ class Reached:
     """The part of a ceiling that a step reaches."""
 
     share: float
-    """Of the peak."""
+    """Share of the peak."""
     of: str
     """``compute`` or ``memory``."""
     at_least: bool
@@ -108,7 +108,7 @@ class Bandwidth:
 
     bytes_per_s: float
     share: float | None
-    """Of the peak."""
+    """Share of the peak."""
     at_least: bool
     """Whether it is by the least traffic, because nobody knows how much was spared."""
 
@@ -118,9 +118,9 @@ def place(
 ) -> Roofline:
     """Place a measurement under the roofline of its hardware.
 
-    ``precision`` and ``compile_mode`` are the case's; a step that was compiled is taken for
-    fused unless the mode is ``graph``.  Of several ranks it is one device's share, since each
-    of them has the peaks to itself.
+    ``precision`` and ``compile_mode`` are the case's; a compiled step counts as fused unless the
+    mode is ``graph``.  With several ranks it is one device's share, since each of them has the
+    peaks to itself.
     """
     arithmetic = _arithmetic(precision, measurement.reduced_flops_share)
     compiled = measurement.compile_s is not None and compile_mode != "graph"
@@ -186,7 +186,7 @@ def _host(measurement: Measurement, at: Roofline) -> tuple[str, str] | None:
 def _unknown(
     measurement: Measurement, at: Roofline, hardware: Hardware, arithmetic: str | None
 ) -> tuple[None, str] | None:
-    """Say which figure is missing, or cannot be; None where all are there."""
+    """Say which figure is missing, or cannot be; None if all are there."""
     words = None
     if arithmetic is None:
         words = _parts(at.precision, measurement.reduced_flops_share)
@@ -230,7 +230,7 @@ def _device(at: Roofline) -> tuple[str | None, str]:
 
 
 def _arithmetic(precision: str, share: float | None) -> str | None:
-    """Return what nearly all FLOPs are computed in; None where that is no single arithmetic."""
+    """Return the arithmetic of nearly all FLOPs; None if that is no single arithmetic."""
     if precision not in MIXED:
         return COMPUTES_IN.get(precision, precision)
     reduced, rest = MIXED[precision]

@@ -1,4 +1,4 @@
-"""Sizes of language models by name, and what they come to by formula.
+"""Sizes of language models by name, and their figures by formula.
 
 There are two kinds.  A ``Size`` is GPT-2's transformer: tokens' and positions' embeddings, blocks
 that norm before they attend and before they compute (four widths, GELU), a last norm, and a head
@@ -18,7 +18,7 @@ VOCABULARY = 50304
 """GPT-2's 50257 tokens, rounded up to a multiple of 64 as is usual for matrix units."""
 
 DEVIATION = 0.02
-"""Standard deviation of fresh weights; of those that write into the residual stream it is smaller
+"""Standard deviation of fresh weights; for those that write into the residual stream it is smaller
 by sqrt(2 layers) (Radford et al. 2019, section 2.3)."""
 
 PARALLEL = ("ddp", "fsdp2", "tp")
@@ -241,7 +241,7 @@ SIZES: dict[str, Size | LlamaSize] = {**GPT2, **LLAMA}
 
 
 def indivisible(network: str, parallel: str, ranks: int, task: str, precision: str) -> str | None:
-    """Return why ranks cannot divide a network so; None where they can, or divide nothing."""
+    """Return why ranks cannot divide a network so; None if they can, or divide nothing."""
     size = SIZES[network]
     if ranks == 1 or parallel == "ddp":
         return None

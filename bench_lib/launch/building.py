@@ -22,10 +22,10 @@ def build(
     environment: Mapping[str, str] | None = None,
     limit_s: float = LIMIT_S,
 ) -> str:
-    """Run a program in a folder, and return what it printed.
+    """Run a program in a folder, and return its output.
 
-    Raises LaunchError where it cannot be started, fails, or takes longer than the limit in
-    seconds.  The error begins with ``what`` and names the cause, the remedy and the last output.
+    Raises LaunchError if it cannot be started, fails, or takes longer than the limit in seconds.
+    The error begins with ``what`` and names the cause, the remedy and the last output.
     """
     try:
         done = subprocess.run(

@@ -1,7 +1,7 @@
-"""Which networks the worker has, torchvision's and ours, asked once per installation.
+"""The worker's networks, torchvision's and ours, read once per installation.
 
-The pytest process must not import torchvision, so a worker is asked, and its answer kept
-under the user's cache folder for as long as the versions stay the same.
+The pytest process must not import torchvision, so a worker lists them, and the list stays in the
+user's cache folder for as long as the versions stay the same.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ print(json.dumps(found))
 class _Files(msgspec.Struct, frozen=True):
     root: str
     files: list[str] | None
-    """Below the root; None where nobody noted them."""
+    """Below the root; None if nobody noted them."""
 
 
 class _Places(msgspec.Struct, frozen=True):
@@ -82,7 +82,7 @@ class Exchanged:
 
     python: str
     folder: Path
-    """What to remove when nobody needs it."""
+    """The folder to remove when nobody needs it."""
     changed: Mapping[str, tuple[str, str]]
     """By package, the version there and here; empty where there is none."""
 
@@ -98,7 +98,7 @@ def exchanged(
 
     All other packages stay as they are, unless they cannot be used with the new ones: then they
     change along.  ``options`` are those of ``pip install``; ``imports`` have to be importable in
-    the end.  What was made once is not made again.  Raises LaunchError.
+    the end.  An environment that exists is not made again.  Raises LaunchError.
     """
     before = inquiry.ask(python, {}, needs_torch=False)
     what = f"no environment with {', '.join(requirements)}"
@@ -115,9 +115,9 @@ def transplanted(
 ) -> Exchanged:
     """Return an environment like the old one, with the files that these packages have in the new.
 
-    Whether they fit is not asked of their metadata but tried: ``imports`` have to be importable
-    in the end.  A package that the new one lacks is removed.  What was made once is not made
-    again.  Raises LaunchError, also where the two are of different Pythons.
+    Their metadata do not decide whether they fit: ``imports`` have to be importable in the end.  A
+    package that the new one lacks is removed.  An environment that exists is not made again.
+    Raises LaunchError, also if the two are of different Pythons.
     """
     before, other = (inquiry.ask(each, {}, needs_torch=False) for each in (old, new))
     what = f"no environment with the new {', '.join(packages)}"
@@ -238,7 +238,7 @@ def differing(old: Installed, new: Installed) -> dict[str, tuple[str, str]]:
 
 
 def unmet(found: Installed) -> dict[str, list[str]]:
-    """Return by package what it needs and does not find, or not in a version that it can use."""
+    """Return by package its requirements that are missing, or there in an unsuitable version."""
     present = versions(found)
     python = found.python[0].split()[0]
     here = {"python_full_version": python, "python_version": ".".join(python.split(".")[:2])}

@@ -1,4 +1,4 @@
-"""What can come instead of a measurement."""
+"""Faults and skips instead of a measurement."""
 
 from __future__ import annotations
 

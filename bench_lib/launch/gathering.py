@@ -1,8 +1,8 @@
 """One launch of several ranks, ``mpirun -np 2 bench-lib ...``, as one command that measures.
 
-The first rank is the command.  The others wait in a folder for what it orders, so that each
-measures where the launcher put it: on its own GPU, cores and host.  The program of this module
-hands one order to all of them, and ends when they have.
+The first rank is the command.  The others wait in a folder for its orders, so that each measures
+where the launcher put it: on its own GPU, cores and host.  The program of this module hands one
+order to all of them, and ends when they have.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ class Waiting:
 
 @dataclass(frozen=True)
 class RankOrder:
-    """What some ranks are to run."""
+    """A program for some ranks."""
 
     words: list[str]
     ranks: int
     environ: dict[str, str]
-    """What is different from each rank's own variables."""
+    """Differences from each rank's own variables."""
     output: str
-    """The file that takes what they print."""
+    """The file that takes their output."""
 
 
 @contextlib.contextmanager
@@ -102,7 +102,7 @@ def gathered(place: Placement) -> Iterator[None]:
 
 
 def _forget(place: Placement) -> None:
-    """Have what is started from here be no rank of this launch, but of an order."""
+    """Have programs started from here be no rank of this launch, but of an order."""
     kept = launchers.without_ranks(os.environ)
     if place.launcher == Torchrun.name:  # it listens there itself, so that no rank can
         kept = {name: value for name, value in kept.items() if name not in MEETING}

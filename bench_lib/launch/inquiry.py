@@ -1,4 +1,4 @@
-"""What an interpreter has installed: asked in a tenth of a second, without torch or a device."""
+"""An interpreter's installed packages: read in a tenth of a second, without torch or a device."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ print(json.dumps({
 
 
 class Installed(msgspec.Struct, frozen=True):
-    """What an interpreter finds."""
+    """The torch and the packages that an interpreter finds."""
 
     python: list[str]
     """Its version and where it is installed; libraries that pip does not know lie there."""
@@ -36,7 +36,7 @@ class Installed(msgspec.Struct, frozen=True):
     installed: list[str]
     """Every package with its version, sorted."""
     requires: dict[str, list[str]]
-    """By package, what it needs, as its metadata have it."""
+    """Each package's requirements, as in its metadata."""
 
 
 def ask(
@@ -46,9 +46,9 @@ def ask(
     *,
     needs_torch: bool = True,
 ) -> Installed:
-    """Ask an interpreter what it has, started as a worker's would be.
+    """Ask an interpreter for its packages, started as a worker's would be.
 
-    Raises LaunchError where it cannot be started, does not answer, or has no torch and needs it.
+    Raises LaunchError if it cannot be started, does not answer, or has no torch and needs it.
     """
     command = [python, "-c", _SCRIPT]
     if command_prefix:

@@ -32,7 +32,7 @@ MEASURED = "bench-lib measured"
 
 @dataclass(frozen=True)
 class Profiled:
-    """What one rank left in the folder: its ``result.json``."""
+    """One rank's results in the folder: its ``result.json``."""
 
     rank: int = 0
     steps: int = 1
@@ -51,13 +51,13 @@ class Profiled:
     tables: dict[str, str] = field(default_factory=dict)
     stacks: dict[str, str] = field(default_factory=dict)
     memory: list[tuple[str, int, int]] = field(default_factory=list)
-    """What operations of torch left allocated in one step: name, bytes, calls."""
+    """Memory that operations of torch left allocated in one step: name, bytes, calls."""
     problems: list[str] = field(default_factory=list)
     skipped: str | None = None
     fault: dict[str, Any] | None = None
     ended_s: float = 0.0
     done: bool = False
-    """Whether the worker came to its end; what is around it may fail still."""
+    """Whether the worker came to its end; the program around it may fail still."""
 
 
 @dataclass(frozen=True)
@@ -81,11 +81,11 @@ def run_profile(
     environment: Mapping[str, str] | None = None,
     say: Callable[[str], None] = lambda _line: None,
 ) -> list[Profiled]:
-    """Profile a case and leave what came of it in ``folder``; returns its ranks' results.
+    """Profile a case and leave the results in ``folder``; returns its ranks' results.
 
-    ``around`` makes the command line of a profiler of the worker's own.  ``say`` is told how far
-    it is.  Raises CaseSkipped, CaseFault, or LaunchError where nothing can be started or written;
-    no process is left behind, and what was written before a fault stays.
+    ``around`` makes the command line of a profiler of the worker's own.  ``say`` receives its
+    progress.  Raises CaseSkipped, CaseFault, or LaunchError if nothing can be started or written.
+    No process is left behind, and files written before a fault stay.
     """
     command = order(case, folder, asked)
     _clear(folder, asked)
@@ -136,7 +136,7 @@ def _clear(folder: Path, asked: ProfileRequest) -> None:
 
 
 _PHASE = re.compile(r"^phase(?:_rank0)?: (.+)$", re.MULTILINE)
-"""Of several ranks the first one's."""
+"""With several ranks the first one's."""
 
 
 def _follow(

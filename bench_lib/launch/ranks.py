@@ -54,7 +54,7 @@ Not every launcher ends them, and in a collective they wait on.
 TELLING_S = 0.5
 """For ranks to write where they stand."""
 FOLDER_VARIABLE = "BENCH_LIB_RANKS"
-"""Tells what was started for one case from everything else on this host."""
+"""Tells the processes of one case from everything else on this host."""
 
 
 Answer: TypeAlias = "Measurement | CaseSkipped | CaseFault"
@@ -132,10 +132,10 @@ def run(
     *,
     cwd: str | None = None,
 ) -> tuple[int | None, bool]:
-    """Run a program that may start ranks; return its exit status and what `wait` says.
+    """Run a program that may start ranks; return its exit status and the answer of `wait`.
 
-    All that it starts is marked with `folder`, and has ended when this returns.  What it prints
-    goes to `log`.  Raises LaunchError where it cannot be started.
+    All processes that it starts are marked with `folder`, and have ended when this returns.  Their
+    output goes to `log`.  Raises LaunchError if it cannot be started.
     """
     variables = without_ranks(environ)
     variables["PYTHONPATH"] = import_path(folder, variables)
@@ -217,7 +217,7 @@ def folder_for(command: LaunchCommand, environ: Mapping[str, str]) -> Iterator[P
 
 @dataclass(frozen=True)
 class RankFiles:
-    """What one rank left in the folder."""
+    """One rank's files in the folder."""
 
     rank: int
     outcome: dict[str, Any] | None = None
@@ -227,7 +227,8 @@ class RankFiles:
     phases: tuple[str, ...] = ()
     """How far it got; empty where it never began."""
     stood: str | None = None
-    """The frame that it was in when it was told to end: ``all_reduce (distributed_c10d.py:9)``."""
+    """The frame that it was in when it received the signal to end: ``all_reduce
+    (distributed_c10d.py:9)``."""
     waited: bool = False
     """Whether that was for other ranks, or for the device."""
     stack: str = ""
@@ -236,17 +237,17 @@ class RankFiles:
 
     @property
     def phase(self) -> str:
-        """Where it was last."""
+        """Its last phase."""
         return self.phases[-1] if self.phases else "not started"
 
     @property
     def died(self) -> bool:
-        """Whether it ended without a word and without being told to."""
+        """Whether it ended without a word and without a signal from us."""
         return self.outcome is None and bool(self.phases) and not self.stack
 
     @property
     def last_output(self) -> str:
-        """What it said last, and where it stood where it was told to end."""
+        """Its last output, and its last frame if it received the signal to end."""
         return "\n".join(part for part in (self.output, self.stack) if part)
 
 
@@ -307,7 +308,7 @@ class LaunchEnd:
     code: int | None
     in_time: bool
     log: Path
-    """What the launcher itself said."""
+    """The launcher's own output."""
 
     @property
     def output(self) -> str:
@@ -359,7 +360,7 @@ _OTHERS = re.compile(
     r"DistNetworkError|DistBackendError|[Cc]onnection (closed|reset|refused)|Broken pipe"
     r"|remote process|[Ss]ocket (closed|Timeout)|NCCL|gloo"
 )
-"""What a rank says when another one has gone."""
+"""Messages of a rank when another one has gone."""
 
 
 def _is_about_others(fault: Mapping[str, Any]) -> bool:
@@ -439,7 +440,7 @@ _LISTED = 8
 
 
 def _listed(parts: Sequence[str]) -> str:
-    """Join what is said of ranks; of hundreds some are enough."""
+    """Join the messages of ranks; for hundreds some are enough."""
     more = len(parts) - _LISTED
     return ", ".join(parts[:_LISTED]) + (f" and {more} more" if more > 0 else "")
 
@@ -500,7 +501,7 @@ Number = TypeVar("Number", int, float)
 
 
 def _sum(values: Sequence[Number | None]) -> Number | None:
-    """Return the sum of what all ranks know; None where one does not."""
+    """Return the sum over all ranks; None if one of them has no value."""
     known = [value for value in values if value is not None]
     return sum(known[1:], known[0]) if len(known) == len(values) else None
 

@@ -15,9 +15,9 @@ BY_SIGNAL = 128
 
 @contextlib.contextmanager
 def ended_by(leave: Callable[[int], NoReturn]) -> Iterator[None]:
-    """Have ``leave`` raise where this process is told to end; it is given the status.
+    """Have ``leave`` raise when this process gets a signal to end; it is given the status.
 
-    What ignores a signal (nohup), or handles it already, goes on doing so.
+    A signal that is ignored (nohup), or handled already, stays so.
     """
 
     def told(number: int, _frame: object) -> NoReturn:

@@ -1,4 +1,4 @@
-"""What this process starts ends with it, of whatever depth, and however this process ends.
+"""Child processes end with this one, at any depth, and however it ends.
 
 Run as a program of its own: asks the kernel to end it with its starter, and becomes the words
 after it.
@@ -18,7 +18,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def leashed(words: Sequence[str]) -> list[str]:
-    """Return the words that run a command which is told to end when this process has."""
+    """Return the words that run a command which ends when this process has."""
     return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *words]
 
 

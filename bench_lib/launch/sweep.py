@@ -1,4 +1,4 @@
-"""Cases of several ranks that are asked for one by one, and measured in as few launches as go."""
+"""Cases of several ranks, requested one by one and measured in as few launches as possible."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from bench_lib.model import Case, Measurement
 
 
 class Sweep:
-    """Measures cases when they are asked for, together with those that will be asked for.
+    """Measures cases when they are requested, together with those that will be.
 
-    Stands in for ``run_ranks``.  A case that is asked for once more is measured again with all
-    that will need that too, as ``again`` tells of what the first look found.
+    Stands in for ``run_ranks``.  A case that is requested once more is measured again with all that
+    will need that too, as ``again`` concludes from the first look.
     """
 
     def __init__(
@@ -23,7 +23,7 @@ class Sweep:
         again: Callable[[Measurement], bool] = lambda _measurement: False,
         measure: Callable[[Sequence[Case]], Sequence[Answer]] = measure_together,
     ) -> None:
-        """Nothing is measured before the first case is asked for."""
+        """Nothing is measured before the first request."""
         self._cases = {case.id: case for case in cases}
         self._again = again
         self._measure = measure

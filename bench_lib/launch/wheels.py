@@ -20,7 +20,7 @@ def is_list(python: str) -> bool:
 
 
 def interpreter(python: str) -> str:
-    """Return an interpreter; of a list of wheels that of an environment which is made of it.
+    """Return an interpreter; for a list of wheels that of an environment made of it.
 
     A list that was installed once is not installed again.  Raises LaunchError.
     """
@@ -51,7 +51,7 @@ def _python(folder: Path) -> Path:
 
 
 def _make(wheels: Path, folder: Path) -> None:
-    """Make an environment, in place of what was left half done; raises LaunchError and OSError."""
+    """Make an environment, in place of a half-finished one; raises LaunchError and OSError."""
     shutil.rmtree(folder, ignore_errors=True)
     python, uv = str(_python(folder)), shutil.which("uv")
     what = f"no environment from {wheels}"

@@ -25,8 +25,8 @@ PRELOAD_VARIABLE = "BENCH_LIB_PRELOAD"
 CONTEXTS = ("chosen", "any")
 """Its values; the first is what happens without it, the second takes contexts as they come."""
 TOKEN_FILE = "token"  # noqa: S105 - the name of a file, not a secret
-"""In the folder of the logs, for its owner alone: a container is told variables on its
-command line, which everybody on the machine can read."""
+"""In the folder of the logs, for its owner alone: a container gets variables on its command line,
+which everybody on the machine can read."""
 
 
 class ClosedError(ConnectionError):

@@ -60,7 +60,7 @@ GREETING_LIMIT_S = 10.0
 TURN_LIMIT_S = 30.0
 CALIBRATION_LIMIT_S = 60.0
 DRAWS = 8
-"""Contexts that are drawn at most; of two kinds all are of the wrong one once in 256."""
+"""Contexts that are drawn at most; if there are two kinds, all are of the wrong one once in 256."""
 MOST_FUTILE = 2
 """After so many rounds in a row without one of the cheap kind, contexts are taken as they come."""
 SAME_KIND = 0.045
@@ -84,13 +84,13 @@ class WorkerProcess:
         self.name = name
         self.pid = pid
         self.device = msgspec.convert(greeting["device"], Device)
-        """What the context says of the device that it opened."""
+        """The context's description of the device that it opened."""
         self.cudnn: str | None = greeting.get("cudnn")
         self.threads: int | None = greeting.get("threads")
         self.libraries: dict[str, str] = greeting.get("libraries") or {}
         """Versions of the GPU's libraries that it has loaded, by name."""
         self.excess: float | None = greeting.get("excess")
-        """How much more launches cost than they could; None where nobody asks."""
+        """How much more launches cost than they could; None if it was not requested."""
         self.give_way: Callable[[], None] = _nothing
         """Called when a case asks that another context of the device runs for a moment."""
         self._zygote = zygote
@@ -99,7 +99,7 @@ class WorkerProcess:
 
     @property
     def is_dear(self) -> bool:
-        """Whether launches are known to cost more here than they could."""
+        """Whether launches surely cost more here than they could."""
         return self.excess is not None and self.excess > SAME_KIND
 
     def measure(
@@ -112,10 +112,10 @@ class WorkerProcess:
     ) -> Measurement:
         """Measure one case, in bursts if it is power-bound and ``bursts`` are given.
 
-        The first case of a precision proves the device's arithmetic afterwards.  What is
-        ``known`` of the case, NUMERICS or COUNTS, is not found out again.
+        The first case of a precision proves the device's arithmetic afterwards.  The ``known``
+        results of the case, NUMERICS or COUNTS, are not computed again.
 
-        With ``replay`` the compiler finds empty caches and chooses as it did there; nothing may
+        With ``replay`` the compiler finds empty caches and repeats the choices there; nothing may
         have been measured in this process before.  ``artifacts`` that ``pack`` returned are loaded
         as a part of the first step.  Raises CaseSkipped with the reason, or CaseFault after which
         this context is gone.
@@ -245,10 +245,10 @@ class Zygote:
     ) -> None:
         """Start a zygote under ``python`` with ``environment`` on top of our own, in ``folder``.
 
-        ``command_prefix`` are words that start it elsewhere on this machine, in a container
-        that shares our network and our folder for temporary files.  What such a command does
-        not hand on, our own environment, does not reach the zygote.  Raises LaunchError where
-        the interpreter is missing, has no torch, or does not answer.
+        ``command_prefix`` are words that start it elsewhere on this machine, in a container that
+        shares our network and our folder for temporary files.  The zygote gets only those of our
+        variables that such a command hands on.  Raises LaunchError if the interpreter is missing,
+        has no torch, or does not answer.
         """
         wanted = {**os.environ, **(environment or {})}.get(CONTEXTS_VARIABLE, CONTEXTS[0])
         if wanted not in CONTEXTS:
@@ -373,7 +373,7 @@ class Zygote:
         raise self._error(f"a worker could not open its device: {why}\n{output}", code)
 
     def exit_code(self, pid: int, wait_s: float = 5.0) -> int | None:
-        """Return how a context ended (negative: by that signal); None where not known."""
+        """Return how a context ended (negative: by that signal); None if unknown."""
         deadline = time.monotonic() + wait_s
         assert self._connection is not None
         with contextlib.suppress(TimeoutError, ClosedError, ProtocolError):
@@ -468,7 +468,7 @@ class Zygote:
     def _error(self, words: str, code: int | None) -> LaunchError:
         """Return why workers did not start, which a second time may not happen to the killed.
 
-        ``code`` is how one ended; None where its zygote, which would tell, may be gone too.
+        ``code`` is the exit code of one; None if its zygote, which would know, may be gone too.
         """
         if code is None:
             with contextlib.suppress(subprocess.TimeoutExpired):

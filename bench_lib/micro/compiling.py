@@ -1,4 +1,4 @@
-"""``--compileContext``: what scripts say there, as a compile mode and options of a case."""
+"""``--compileContext``: its words, as a compile mode and options of a case."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Compiling:
     mode: str = "eager"
     options: str = ""
     remarks: list[str] = field(default_factory=list)
-    """What was taken differently from how it was written."""
+    """Settings that are used differently from how they were written."""
     spelt: dict[str, str] = field(default_factory=dict, compare=False)
     """How options were written, by Inductor's names."""
 
@@ -59,7 +59,7 @@ class Compiling:
 
 
 def read_context(text: str) -> Compiling:
-    """Read the dictionary of ``--compileContext``; raises UserError, naming what is wrong.
+    """Read the dictionary of ``--compileContext``; raises UserError, naming the fault.
 
     Nothing in it is run: it has to be a literal.  ``'True'`` is True and ``'False'`` is False,
     whichever way they are written.
@@ -106,7 +106,7 @@ def read_context(text: str) -> Compiling:
 
 
 def _twice(tree: ast.AST) -> str | None:
-    """Return a key that some dictionary has twice, the first of which Python forgets."""
+    """Return a key that some dictionary has twice, because Python forgets the first."""
     for node in ast.walk(tree):
         keys = node.keys if isinstance(node, ast.Dict) else []
         values = [ast.literal_eval(key) for key in keys if key is not None]

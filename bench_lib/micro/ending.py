@@ -1,4 +1,4 @@
-"""What the first rank does for all: lends a companion, then prints, keeps, writes and judges."""
+"""The first rank's work for all: it lends a companion, then prints, keeps, writes and judges."""
 
 from __future__ import annotations
 
@@ -89,9 +89,9 @@ def _remove_if_empty(folder: Path) -> None:
 
 @dataclass
 class Ending:
-    """What the first rank does for all ranks once they are measured.
+    """The first rank's work for all ranks once they are measured.
 
-    Each step is done whatever becomes of the others, so that no measurement is lost.
+    Each step is done even if others fail, so that no measurement is lost.
     """
 
     options: MicroOptions
@@ -101,7 +101,7 @@ class Ending:
     companion: Companion | None
     say: Callable[[str], None]
     trouble: list[str] = field(default_factory=list)
-    """What went wrong."""
+    """Errors, in words."""
     began_s: float = field(default_factory=time.monotonic)
 
     def conclude(self, seen: RankSeen) -> bool:

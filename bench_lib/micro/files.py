@@ -20,9 +20,9 @@ PART = ".part"
 
 
 def check_file(file: Path) -> None:
-    """Have it found out before measuring that a file cannot be written; raises UserError.
+    """Check before measuring that a file can be written; raises UserError.
 
-    What is no regular file, such as a pipe, is not tried: opening it may wait for a reader.
+    Anything but a regular file, such as a pipe, is not tried: opening it may wait for a reader.
     """
     try:
         str(file).encode()
@@ -67,9 +67,9 @@ def write_json(file: Path, result: Mapping[str, Any]) -> None:
 
 
 def append_row(file: Path, row: Mapping[str, Any]) -> str | None:
-    """Append a row to a CSV, below a header where the file is new; raises UserError.
+    """Append a row to a CSV, below a header if the file is new; raises UserError.
 
-    Returns what is odd about the file.
+    Returns any oddity of the file.
     """
     text = io.StringIO(newline="")
     rows = csv.writer(text)

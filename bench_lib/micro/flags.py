@@ -23,7 +23,7 @@ APEX_LEVELS = {
     2: ("amp-fp16", "O2, FP16 with master weights in FP32, is torch.amp's autocast most nearly"),
     3: ("fp16", "O3 is pure FP16, which is --fp16 1 with batch norms in FP16 too"),
 }
-"""What each of apex.amp's levels is measured as, and why; level 0 is off."""
+"""The precision for each of apex.amp's levels, and why; level 0 is off."""
 AMP = "AMP: PyTorch Native Automatic Mixed Precision"
 SHORTEST = {
     "--amp": "--am",
@@ -41,11 +41,11 @@ DEPENDENT = {
 }
 """Flags that do nothing without another, by that other."""
 OVERRULED = ("--rank", "--world-size", "--dist-url")
-"""What a launcher knows better, as ROCm's tool has it."""
+"""Flags that a launcher's variables override, as in ROCm's tool."""
 _FLAG = re.compile(r"--?[A-Za-z]")
 BASELINES = Path("baselines")
 URL = re.compile(r"tcp://[^/\s]+:[0-9]{1,5}(\?.*)?|(file|env)://\S*")
-"""Where ranks can meet, as torch has it."""
+"""Addresses where ranks can meet, as in torch."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class MicroOptions:
     again: bool = True
     """Whether a disturbed measurement is made once more."""
     remarks: list[str] = field(default_factory=list)
-    """What is done differently from what was asked, to be said before anything is measured."""
+    """Departures from the request, to be printed before anything is measured."""
 
     @property
     def kept(self) -> bool:
@@ -98,7 +98,7 @@ class MicroOptions:
 
     @property
     def dtype(self) -> str:
-        """What the summary calls the precision."""
+        """The summary's name for the precision."""
         if self.fp16 or (self.amp_opt_level == 3 and not self.amp):
             return "FP16"
         return AMP if self.amp or self.amp_opt_level else "FP32"
@@ -131,7 +131,7 @@ class MicroOptions:
 
 class _Parser(argparse.ArgumentParser):
     words: Sequence[str] = ()
-    """What is parsed."""
+    """The words to parse."""
 
     def error(self, message: str) -> NoReturn:
         message = cut(message, 300)
@@ -140,7 +140,7 @@ class _Parser(argparse.ArgumentParser):
         raise UserError(f"{message}; bench-lib micro --help lists the flags")
 
     def _unknown(self) -> str:
-        """Name the first flag that there is not, with the nearest; empty where all are known."""
+        """Name the first unknown flag, with the nearest; empty if all are known."""
         known = list(self._option_string_actions)
         for word in self.words:
             flag = word.partition("=")[0]

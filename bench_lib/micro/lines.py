@@ -1,4 +1,4 @@
-"""What micro prints and writes: ROCm's tool's lines and keys, and what its guide promises."""
+"""Micro's output: the lines and keys of ROCm's tool and of its guide."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RULE = "=" * 40
 LOSS_WITHIN = 0.25
 """How far a first loss may be from the logarithm of the number of classes, as a fraction.
 
-Of two images, torchvision's networks with fresh weights are within 14% of it."""
+For two images, torchvision's networks with fresh weights are within 14% of it."""
 DOES = {
     "training": "training (forward, loss, backward and an SGD step; the guide says inference, and "
     "its commands train: --mode inference runs the forward pass alone)",
@@ -130,9 +130,9 @@ def performance(
     auxiliary: float = 0.0,
     roofline: Roofline | None,
 ) -> list[str]:
-    """Return what the guide promises below the summary; of several ranks the slowest's steps.
+    """Return the guide's lines below the summary; with several ranks the slowest's steps.
 
-    ``auxiliary`` is what auxiliary heads add to the main one's loss, as a fraction.
+    ``auxiliary`` is the share that auxiliary heads add to the main one's loss, as a fraction.
     """
     batch, rate, samples = measurement.items_per_step, rate_of(measurement), measurement.iteration_s
     ranks = max(1, len(measurement.per_rank))

@@ -1,4 +1,4 @@
-"""What micro says: values cut to one line, and a stream that may end before we do."""
+"""Micro's output: values cut to one line, and a stream that may end before we do."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def first_line(error: BaseException, most: int = 300) -> str:
 
 
 class Output:
-    """A stream that may be closed, or full, before all is said."""
+    """A stream that may be closed, or full, before everything is written."""
 
     def __init__(self, stream: TextIO | None) -> None:
         """Write to ``stream``; None, as Python has it for one that was closed, takes nothing."""
@@ -74,13 +74,13 @@ class Output:
         self.write(f"{mark}{text}\n" if text else "\n")
 
     def _silence(self, stream: TextIO) -> None:
-        """Let what is in the stream's buffer go nowhere too, or its end would fail again."""
+        """Drop the stream's buffer too, or its end would fail again."""
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
         os.close(nowhere)
 
 
 def complain(words: object, who: str = "") -> None:
-    """Say on stderr what is wrong, and which rank says so where there are several."""
+    """Print an error on stderr, with the rank if there are several."""
     where = f"{who}: " if who else ""
     Output(sys.stderr).write(f"bench-lib micro: error: {where}{cut(str(words), 1000)}\n")

@@ -1,4 +1,4 @@
-"""Which rank a process is, on which device, and how it meets the others."""
+"""A process's rank and device, and how it meets the others."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def _spawned(index: int, options: MicroOptions, places: Sequence[RankPlace]) -> 
 
 
 def _rank(options: MicroOptions, place: RankPlace) -> int:
-    """Be a rank; where it fails, the others may wait for it, in a collective or at the door."""
+    """Be a rank; if it fails, the others may wait for it, in a collective or at the door."""
     with importing_torch():
         from bench_lib.micro.session import NotMeasuredError, RankError
 
@@ -100,7 +100,7 @@ def _rank(options: MicroOptions, place: RankPlace) -> int:
 
 
 def _say(output: Output, mark: str, text: str) -> None:
-    """Print a line; what ROCm's tool prints of each rank stays as it is, and others get a mark."""
+    """Print a line, with a mark unless it is one that ROCm's tool prints for each rank."""
     output.say(text, mark="" if text.startswith(THEIRS) else mark)
 
 

@@ -47,12 +47,12 @@ class NotMeasuredError(Exception):
 
 
 class RankError(UserError):
-    """What may be wrong on this rank alone, and is for it to say."""
+    """An error that may be this rank's alone, so that it has to report it."""
 
 
 @dataclass
 class RankSeen:
-    """What a rank saw."""
+    """The results of one rank."""
 
     place: RankPlace
     case: Case
@@ -64,16 +64,16 @@ class RankSeen:
     """Every rank's."""
     captured: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
-    """What could not be profiled, and why."""
+    """Failed profiles, with the reason."""
 
     @property
     def classes(self) -> int:
-        """What the network tells apart."""
+        """The number of the network's classes."""
         return networks()[str(self.case.params["network"])].outputs
 
     @property
     def auxiliary(self) -> float:
-        """What auxiliary heads add to the main one's loss, as a fraction."""
+        """The share that auxiliary heads add to the main one's loss, as a fraction."""
         if self.case.params["task"] == "infer":
             return 0.0
         return AUXILIARY.get(str(self.case.params["network"]), 0.0)
@@ -373,7 +373,7 @@ class Passes:
         self.operations_s: dict[str, float] = {}
 
     def run(self, case: Case, setting: Setting) -> None:
-        """Build the case and run them; what goes wrong is a line, and nothing is lost for it."""
+        """Build the case and run them; an error is a line, and nothing is lost for it."""
         options = self._options
         passes = [self._autograd] if options.autograd_profiler else []
         passes += [self._kineto] if options.kineto else []

@@ -1,4 +1,4 @@
-"""What micro sees of each step: its loss, and of the first ones how long they took."""
+"""Micro's values of each step: its loss, and the time of the first ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench_lib.worker.workload import Workload
 SHOWN = 5
 """Warm-up iterations that are printed, as the workshop's guide has them."""
 PHASES = ("first step", "warm-up", "measure")
-"""Whose iterations are printed."""
+"""The phases whose iterations are printed."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Measured samples in pytest-benchmark: its files, its comparison, its table where it is asked for.
+"""Measured samples in pytest-benchmark: its files, its comparison, its table if asked for.
 
 When everything is judged, the process that has all records gives pytest-benchmark's session one
 benchmark for each measured case, under pytest-xdist too.
@@ -33,7 +33,7 @@ TABLE = tuple(
 
 
 TIMER = "bench_lib, in a worker process"
-"""What pytest-benchmark's files say of where the times come from."""
+"""The source of the times in pytest-benchmark's files."""
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -1,4 +1,4 @@
-"""The end of a session: what waited is measured, everything is judged, each test reported."""
+"""The end of a session: waiting cases are measured, everything is judged, each test reported."""
 
 from __future__ import annotations
 

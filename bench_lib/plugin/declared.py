@@ -1,4 +1,4 @@
-"""Which options and ini settings pytest has of us, and whether a run asks for measuring.
+"""Our options and ini settings of pytest, and whether a run asks for measuring.
 
 Every pytest run of the environment imports this module: it needs pytest and the standard library
 alone.

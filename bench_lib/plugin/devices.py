@@ -1,4 +1,4 @@
-"""Each case on its device: of xdist's workers, one a device, and of ``--perf-share``.
+"""Each case on its device: one for each of xdist's workers, and the parts of ``--perf-share``.
 
 ``--perf-share K/N`` takes one of N parts of the cases, for jobs that have one device each.
 """
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from bench_lib.model import Hardware
 
 DEVICE = "perf_device"
-"""Key in a worker's input: which of the visible devices is its own."""
+"""Key in a worker's input: the worker's own one of the visible devices."""
 _OTHERS = pytest.StashKey[int]()
 """How many tests are in other shares."""
 
 
 def refuse_too_many(config: pytest.Config, devices: Sequence[Hardware]) -> None:
-    """Raise UsageError where more workers were asked for than there are devices."""
+    """Raise UsageError if more workers were asked for than there are devices."""
     workers = len(getattr(config.option, "tx", None) or [])
     if workers <= len(devices):
         return
@@ -42,7 +42,7 @@ def refuse_too_many(config: pytest.Config, devices: Sequence[Hardware]) -> None:
 
 
 class Assignment:
-    """Which device belongs to which xdist worker; by the controller, since names change."""
+    """The device of each xdist worker; by the controller, since names change."""
 
     def __init__(self, count: int) -> None:
         """Hand out devices 0 to ``count`` - 1."""
@@ -84,7 +84,7 @@ def scheduling(
     from xdist.scheduler.each import EachScheduling  # noqa: PLC0415 - xdist is not always there
 
     class DeviceScheduling(EachScheduling):  # type: ignore[misc]  # xdist has no types
-        """Every worker collects everything and is told to run only its device's tests."""
+        """Every worker collects everything and runs only its device's tests."""
 
         def schedule(self) -> None:
             assert self.collection_is_completed

@@ -87,7 +87,7 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def collect(collector: pytest.Collector, mark: pytest.Mark) -> list[Any] | None:
-    """Return None where pytest is to make tests of a function, and [] where it has no case."""
+    """Return None if pytest is to make tests of a function, and [] if it has no case."""
     try:
         found = _cases(collector.config, mark)
     except (MatrixError, LaunchError) as error:

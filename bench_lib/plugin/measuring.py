@@ -1,4 +1,4 @@
-"""What one process of a pytest session knows, and its measuring."""
+"""The state of one process of a pytest session, and its measuring."""
 
 from __future__ import annotations
 
@@ -33,30 +33,30 @@ from bench_lib.verdict.incidents import Incident
 
 @dataclass
 class PerfSession(Selection):
-    """What one process of a pytest session knows."""
+    """The state of one process of a pytest session."""
 
     pending: list[WaitingTest] = field(default_factory=list)
     deferred: list[WaitingTest] = field(default_factory=list)
     """Tests that wait, and have cases left to measure."""
     judged: list[Record] = field(default_factory=list)
     incidents: list[Incident] = field(default_factory=list)
-    """What failures of this run have one cause; known when it is judged."""
+    """Failures of this run grouped by cause; known when it is judged."""
     seen: dict[str, Case] = field(default_factory=dict)
     """The cases measured in this process, by id: one id is one case."""
     unjudged: dict[str, list[Property]] = field(default_factory=dict)
-    """What JUnit's XML is to say of tests whose outcome waits for no verdict, by node id."""
+    """Properties for JUnit's XML of tests whose outcome waits for no verdict, by node id."""
     progress: RunProgress = field(default_factory=RunProgress)
     held_failures: int = 0
     """How many of this process's tests failed in a teardown whose report is held back."""
     shows_benchmarks: bool = True
-    """Whether the user lets pytest-benchmark show what was measured."""
+    """Whether the user lets pytest-benchmark show the measurements."""
     interrupted: bool = False
     told_to_end: int | None = None
     """The exit status of a signal that ended the session."""
     _plan: Mapping[str, int] | None = None
 
     def refusal(self, case: Case) -> str | None:
-        """Say why a test must not measure this case; None where it may."""
+        """Say why a test must not measure this case; None if it may."""
         if (problem := problem_of(case)) is not None:
             return problem
         if self.seen.setdefault(case.id, case) != case:
@@ -71,7 +71,7 @@ class PerfSession(Selection):
 
     @cached_property
     def engine(self) -> Engine:
-        """What measures, writes down and judges in this process."""
+        """The engine that measures, writes down and judges in this process."""
         settings = self.options.settings
         own = replace(settings, bursts=True, devices=self.devices, say=self.say, progress=self)
         return Engine(self.device(), own)
@@ -122,7 +122,7 @@ class PerfSession(Selection):
 
     @cached_property
     def past(self) -> dict[str, float]:
-        """What cases took in the last runs of this hardware, in seconds."""
+        """Times of cases in the last runs of this hardware, in seconds."""
         own = self.engine.suite.writer.path
         return pace.past(self.options.history, self.device().key, but=own)
 
@@ -148,7 +148,7 @@ class PerfSession(Selection):
         return self.is_worker and case.launch.ranks > 1
 
     def note(self, nodeid: str, test: MeasuredTest) -> None:
-        """Take in what a test measured and what it left, in the process that judges."""
+        """Take in a test's measurements and remaining cases, in the process that judges."""
         self.engine.open()
         for outcome in test.outcomes:
             self.engine.note(outcome, nodeid)
@@ -225,9 +225,9 @@ class PerfSession(Selection):
 
     @property
     def judged_nothing(self) -> bool:
-        """Whether most of what was to be judged could not be: such a gate is not green.
+        """Whether most of the cases to be judged could not be: such a gate is not green.
 
-        Nothing is to be judged of a case without a baseline, nor of one in quarantine.
+        A case without a baseline need not be judged, nor one in quarantine.
         """
         judged = [r for r in self.judged if r.status is not Status.SKIPPED and self._is_held(r)]
         unheld = [r for r in judged if r.status in (Status.INVALID, Status.INCOMPARABLE)]

@@ -1,4 +1,4 @@
-"""What the user asked of this run, read once from pytest's options into one frozen object."""
+"""The user's options of this run, read once from pytest's options into one frozen object."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PluginOptions:
     asked_for: bool
     """Whether an option, or a path under the ini setting ``perf_paths``, asks for measuring."""
     settings: Settings
-    """What the engine is told; the session adds its devices."""
+    """The engine's settings; the session adds its devices."""
 
 
 def read_options(config: pytest.Config) -> PluginOptions:

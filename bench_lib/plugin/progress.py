@@ -1,9 +1,9 @@
-"""How far a run is: which case, how many of how many, about how long still.
+"""The progress of a run: the case, its number of how many, about how long still.
 
 A terminal shows it in one line below what pytest writes; a log gets a line now and then.  It is
-written between cases and never while one is measured in this process: no thread refreshes it,
-so that it costs the measurement nothing.  The time of day at which a phase may end stays true
-without.  Whatever goes wrong with showing it ends the showing and nothing else.
+written between cases and never while one is measured in this process: no thread refreshes it, so
+that it costs the measurement nothing.  The time of day at which a phase may end stays true without.
+A failure to show it ends the showing and nothing else.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class RunState:
     now: Sequence[str]
     """The cases that are measured now, one a device."""
     left_s: float | None
-    """None where nothing tells."""
+    """None if unknown."""
 
 
 class RunProgress:
-    """Keeps count of a phase: what is to be done, on how many devices, how long it takes."""
+    """Keeps count of a phase: its tasks, on how many devices, how long it takes."""
 
     def __init__(
         self, display: Display | None = None, *, clock: Callable[[], float] = time.monotonic
@@ -103,7 +103,7 @@ class RunProgress:
         )
 
     def _left_s(self, lanes: Sequence[_Lane]) -> float | None:
-        """Return what the longest lane needs; of what nothing is known as much as the others."""
+        """Return the seconds that the longest lane needs; unknown times count like the others."""
         mean = sum(self._taken) / len(self._taken) if self._taken else None
         longest = 0.0
         for lane in lanes:
@@ -119,10 +119,10 @@ class RunProgress:
 
 @dataclass
 class _Lane:
-    """What one device has still to do, in turn."""
+    """The remaining tasks of one device, in turn."""
 
     left: dict[str, float | None]
-    """Seconds that each may take, where that is known."""
+    """Seconds that each may take, if known."""
     since: float
 
 

@@ -1,4 +1,4 @@
-"""What JUnit's XML says of a case beside its outcome: docs/terminal.md lists the names."""
+"""A case's properties in JUnit's XML beside its outcome: docs/terminal.md lists the names."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def is_in(incident: Incident, record: Record) -> bool:
 
 
 def of_case(record: Record, run_id: str) -> list[Property]:
-    """Return what is known of a case; a property that is not known is not there."""
+    """Return a case's properties; unknown ones are left out."""
     found: dict[str, str | float | None] = {
         "perf_status": console.standing(record),
         "perf_case": record.case.id,
@@ -77,7 +77,7 @@ def of_incidents(config: pytest.Config, incidents: Iterable[Incident]) -> None:
 def of_suite(
     config: pytest.Config, records: Iterable[Record], run_id: str, torch: Iterable[str]
 ) -> None:
-    """Have JUnit's XML, where one is written, say of the suite what it measured with."""
+    """Have JUnit's XML, if one is written, name the suite's environment."""
     xml = config.stash.get(xml_key, None)
     if xml is None:
         return

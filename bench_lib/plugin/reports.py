@@ -22,7 +22,7 @@ from bench_lib.verdict import judge
 from bench_lib.verdict.severity import FAILING
 
 OF_XDIST = ("node", "item_index", "worker_id", "testrun_uid")
-"""What pytest-xdist adds to a report that comes from a worker."""
+"""Attributes that pytest-xdist adds to a report that comes from a worker."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Held:
 
 @dataclass(frozen=True)
 class MeasuredTest:
-    """What a test measured and left to measure; ``held`` is None if its outcome is known."""
+    """A test's measurements and remaining cases; ``held`` is None if its outcome is known."""
 
     outcomes: list[Outcome]
     deferred: list[Case]
@@ -58,7 +58,7 @@ class WaitingTest:
 
 
 _FURTHER = re.compile(r"; | \(| than ")
-"""Where a reason goes into detail, which the line of the summary leaves to what stands above."""
+"""The place where a reason goes into detail, which the summary's line leaves to the text above."""
 
 
 class VerdictRepr(TerminalRepr):

@@ -104,7 +104,7 @@ def perf(request: pytest.FixtureRequest) -> Perf:
 def pytest_report_collectionfinish(
     config: pytest.Config, items: Sequence[pytest.Item]
 ) -> str | list[str]:
-    """Say on what is measured, and of which tier; or where to see what there is."""
+    """Name the device that is measured, and the tier; or where to see what there is."""
     session = config.stash[SESSION]
     terminal: Any = config.pluginmanager.get_plugin("terminalreporter")
     return summary.before(session, list(filter(measures, items)), terminal.stats)
@@ -188,7 +188,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def _without_held(item: pytest.Item, reports: list[pytest.TestReport]) -> list[pytest.TestReport]:
-    """Return a test's reports without those held back; the setup's carries what was measured."""
+    """Return a test's reports without those held back; the setup's carries the measurements."""
     outcomes = item.stash.get(OUTCOMES, [])
     deferred = item.stash.get(DEFERRED, [])
     if not outcomes and not deferred:

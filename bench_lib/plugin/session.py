@@ -1,4 +1,4 @@
-"""What a pytest session is to measure: its options, its devices, its cases."""
+"""The selection of a pytest session: its options, its devices, its cases."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bench_lib.plugin.options import PluginOptions
 
 @dataclass
 class Selection:
-    """What one process of a pytest session is to measure."""
+    """The devices and cases that one process of a pytest session measures."""
 
     config: pytest.Config
     options: PluginOptions
@@ -39,7 +39,7 @@ class Selection:
 
     @cached_property
     def workloads(self) -> dict[str, WorkloadAxes]:
-        """What a table of the matrix can be about."""
+        """The workloads that a table of the matrix can name."""
         return matrix.tables(network_sizes())
 
     @cached_property

@@ -1,4 +1,4 @@
-"""A run in the terminal: on what it measures; its verdicts, and what to do next."""
+"""A run in the terminal: the device; its verdicts, and what to do next."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from bench_lib.verdict.statistics.comparison import LEAST_PROCESSES
 def before(
     session: PerfSession, items: Sequence[pytest.Item], stats: Mapping[str, Sequence[object]]
 ) -> list[str]:
-    """Return what to say of the tests that measure, once it is known which they are."""
+    """Return the lines on the tests that measure, once these are collected."""
     config = session.config
     if config.option.collectonly or config.get_verbosity() <= SILENT or stats.get("error"):
         return []
@@ -58,7 +58,7 @@ def _has_reruns(item: pytest.Item) -> bool:
 
 
 def write(terminal: Any, session: PerfSession) -> None:
-    """Write a session's verdicts to pytest's terminal reporter; nothing where there are none."""
+    """Write a session's verdicts to pytest's terminal reporter; nothing if there are none."""
     if session.suite is None:
         return
     records = session.judged or list(session.suite.records.values())

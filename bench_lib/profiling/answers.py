@@ -1,7 +1,7 @@
 """The workshop guide's questions about a profiled step, answered in words.
 
-Of a trace: those of its exercise 3 (5.4 and 5.5: the top operations, convolutions, CPU against
-device time, memory).  Of any profiler's kernels: those of 9.5, and what 9.8 asks of a timeline.
+From a trace: those of its exercise 3 (5.4 and 5.5: the top operations, convolutions, CPU against
+device time, memory).  From any profiler's kernels: those of 9.5, and of 9.8 on a timeline.
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ from bench_lib.profiling.traces import GAP_S, Busy, LaunchCalls, Trace, busy_of
 
 TOP = 5
 MOSTLY, HALF = 0.7, 0.5
-"""Of the device's time: convolutions above the first are the bottleneck, below the second the
-other operations matter too (guide, 5.5)."""
+"""Shares of the device's time: convolutions above the first are the bottleneck, below the second
+the other operations matter too (guide, 5.5)."""
 LOW, HIGH = 1.2, 2.0
 """CPU over device time: good below the first, high above the second (guide, 5.5)."""
 MANY_COPIES, FEW_COPIES = 0.10, 0.05
-"""Of the device's time: copies above the first are a bottleneck, below the second efficient."""
+"""Shares of the device's time: copies above the first are a bottleneck, below the second
+efficient."""
 MUCH_IDLE = 0.05
-"""Of the stretch.  The guide names no figure."""
+"""Share of the stretch.  The guide names no figure."""
 ALIKE = 1.2
 """The longest step over the shortest.  The guide names no figure."""
 SPREAD = 0.2
-"""Of a kernel's calls, their standard deviation over their mean: more is varied.  The guide
+"""Bound of the standard deviation of a kernel's calls over their mean: more is varied.  The guide
 names no figure; a kernel with one shape stays well below."""
 FEWEST_CALLS = 5
-"""Of a kernel, before their spread says anything."""
+"""Fewest calls of a kernel for a meaningful spread."""
 FED = 1.0
 """Launches that wait on the device when one more comes: less, and it waits for the host."""
 SLOWED = 1.1
@@ -55,12 +56,12 @@ class Answer:
     words: str
     """The answer, with figures, as a sentence."""
     reading: str = ""
-    """What it means; empty where it means nothing in particular."""
+    """The meaning of the answer; empty if it means nothing in particular."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What the profiler made of a step."""
+    """The profiler's effect on a step."""
 
     plain_s: float
     """A step without it."""
@@ -77,10 +78,10 @@ def of_trace(
     memory: Sequence[tuple[str, int, int]] = (),
     cost: Cost | None = None,
 ) -> list[Answer]:
-    """Answer what a trace can tell of a step; times are of one step.
+    """Answer the questions about a step from a trace; times are of one step.
 
-    ``memory`` is what operations left allocated in one step: name, bytes and calls.  Where the
-    ``cost`` of the profiler is high, what the host did is told and not read.
+    ``memory`` is the memory that operations left allocated in one step: name, bytes and calls.  If
+    the ``cost`` of the profiler is high, the host's times are reported and not read.
     """
     high = cost if cost is not None and cost.is_high else None
     found = [
@@ -104,9 +105,9 @@ def of_trace(
 def of_kernels(
     kernels: Sequence[Kernel], steps: int = 1, calls: Iterable[KernelCall] = ()
 ) -> list[Answer]:
-    """Answer what kernels of one device, of ``steps`` together, tell of one step.
+    """Answer the questions about a step from the kernels of one device, of ``steps`` together.
 
-    ``calls`` are single ones; without them nothing is told of gaps and spread.
+    ``calls`` are single ones; without them there are no gaps and no spread.
     """
     ordered = sorted(calls, key=lambda call: call.begin_s)
     busy = busy_of(ordered)

@@ -21,32 +21,32 @@ from bench_lib.profiling.names import (
 )
 
 WORTH = 0.1
-"""Of the whole change: a part that is smaller is not named in a sentence."""
+"""Share of the whole change: a part that is smaller is not named in a sentence."""
 MOST = 3
 """Causes that a sentence names."""
 ONE = 0.8
-"""Of a role's change: a kernel that is so much of it is named alone."""
+"""Share of a role's change: a kernel that is so much of it is named alone."""
 OFFSET = 1.2
-"""Where what is named comes to more than so many times the change, what went the other way is
-named too."""
+"""If the named parts come to more than so many times the change, the opposite ones are named
+too."""
 NEGLIGIBLE = 0.1
-"""Of what a step takes more: kernels that explain less of it are not named."""
+"""Share of a step's extra time: kernels that explain less of it are not named."""
 ALIKE = 0.8
-"""Where so much of the kernels' time changed by about the same factor, no kernel is the cause."""
+"""If so much of the kernels' time changed by about the same factor, no kernel is the cause."""
 LEAST_ALIKE = 8
 """Kernels that have to be there for that."""
 NOISE = 0.015
-"""What single kernels differ by from one profile to the next."""
+"""The usual difference of single kernels from one profile to the next."""
 AS_OFTEN = 0.02
 """Calls that differ by less, as a fraction, are equally many."""
 MOST_KERNELS = 200
-"""That a table names."""
+"""Most kernels that a table names."""
 ENOUGH = 0.999
-"""Of the time in all kernels that a table names one by one."""
+"""The share of the time in the kernels that a table names one by one."""
 OTHERS = "others"
-"""What a sentence calls kernels together of which nobody knows what they do."""
+"""A sentence's word for kernels of unknown purpose."""
 KERNELS, OPERATIONS = "kernels", "operations"
-"""What a table is of: where the host is the device, of torch's operations."""
+"""The content of a table: torch's operations if the host is the device."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ class KernelDifference:
 
     role: str
     before: Kernel | None
-    """None of what is new."""
+    """None for a new kernel."""
     after: Kernel | None
-    """None of what is gone."""
+    """None for a kernel that is gone."""
     before_kernels: tuple[Kernel, ...] = ()
-    """What ``before`` is the sum of, the longest first; empty where that is one kernel."""
+    """The kernels whose sum is ``before``, the longest first; empty if that is one kernel."""
     after_kernels: tuple[Kernel, ...] = ()
 
     @property
@@ -80,7 +80,7 @@ class KernelDifference:
 
     @property
     def name(self) -> str:
-        """What it is called in short: the new name after the old where they differ."""
+        """Its short name: the new name after the old if they differ."""
         return " → ".join(self.names) + self.more
 
     @property
@@ -110,11 +110,11 @@ class Diff:
 
     @property
     def delta_s(self) -> float:
-        """What all kernels together take more."""
+        """Extra time of all kernels together."""
         return self.after_s - self.before_s
 
     def share(self, change: KernelDifference) -> float | None:
-        """Return a change's part of all that went the same way; None where nothing changed."""
+        """Return a change's part of all changes in the same direction; None if nothing changed."""
         same = sum(c.delta_s for c in self.changes if c.delta_s * change.delta_s > 0)
         return change.delta_s / same if same else None
 
@@ -137,10 +137,9 @@ def unseen(reason: str) -> str | None:
 def diff(before: KernelTable, after: KernelTable) -> Diff:
     """Match the kernels of two profiles and return what changed.
 
-    By name where a family has the same names on both sides, else the family as a whole: tiles
-    move calls from one name to another, and compilers number anew.  Then by what they are
-    called and do, and what is left by its work.  What one side knows only as a sum, the
-    other's short kernels are compared with.
+    By name if a family has the same names on both sides, else the family as a whole: tiles move
+    calls from one name to another, and compilers number anew.  Then by their names and purposes,
+    and the rest by its work.  A sum on one side is compared with the other side's short kernels.
     """
     old, new = _by_name(before.kernels), _by_name(after.kernels)
     changes = _families(old, new)
@@ -252,7 +251,7 @@ def _total(kernel: Kernel | None) -> float:
 
 @dataclass(frozen=True)
 class Cause:
-    """What all kernels of one role changed together."""
+    """The change of all kernels of one role together."""
 
     role: str
     changes: list[KernelDifference]
@@ -314,10 +313,10 @@ def _cause(name: str, changes: list[KernelDifference]) -> Cause:
 
 
 def reason(found: Diff, step_delta_s: float | None = None) -> str:
-    """Say in a sentence what made a step slower, or faster.
+    """Explain in a sentence why a step is slower, or faster.
 
-    ``step_delta_s`` is what the whole step takes more, in seconds; where kernels explain less
-    than half of it, that is said.
+    ``step_delta_s`` is the extra time of the whole step, in seconds; if kernels explain less than
+    half of it, the sentence says so.
     """
     if step_delta_s is not None and found.delta_s < step_delta_s / 2:
         rest = seconds(step_delta_s - max(0.0, found.delta_s))
@@ -343,9 +342,9 @@ def reason(found: Diff, step_delta_s: float | None = None) -> str:
 
 
 def blamed(found: Diff) -> list[str]:
-    """Return what made a step slower, the most first, in words by which cases can be compared.
+    """Return the causes of a slower step, the largest first, in words that cases have in common.
 
-    Each is a role, and after a colon the kernel: ``GEMM: MT128x128 → MT64x64``.  Where all kernels
+    Each is a role, and after a colon the kernel: ``GEMM: MT128x128 → MT64x64``.  If all kernels
     changed alike, or there are no kernels to blame, it is one word without a colon.
     """
     if found.delta_s <= NEGLIGIBLE * NOISE * found.before_s:
@@ -357,7 +356,7 @@ def blamed(found: Diff) -> list[str]:
 
 
 def _alike(found: Diff) -> str | None:
-    """Say that nearly all kernels changed alike; None where they did not."""
+    """Say that nearly all kernels changed alike; None if they did not."""
     pairs = [
         (c.before, c.after)
         for c in found.changes
@@ -395,8 +394,8 @@ def table(
 def tidy(found: KernelTable) -> KernelTable:
     """Return a table with readable names, a line for each, the longest first.
 
-    Of more than ``MOST_KERNELS`` the rest is one line, and so is what is left when
-    ``ENOUGH`` of the time is in the table.
+    Kernels beyond ``MOST_KERNELS`` are one line, and so is the rest once ``ENOUGH`` of the time is
+    in the table.
     """
     named = _by_name(replace(kernel, name=readable(kernel.name)) for kernel in found.kernels)
     ordered = sorted(named.values(), key=lambda kernel: (-kernel.total_s, kernel.name))

@@ -15,7 +15,7 @@ import cxxfilt
 LONGEST_NAME = 64
 """Characters of a short name."""
 REST = "(all others)"
-"""What stands for the kernels that a table does not name."""
+"""The name for all kernels that a table does not name."""
 OTHER = "other"
 ELEMENTWISE = "elementwise"
 NAMELESS = ("Kernel", "Kernel2", "device_kernel", "kernel")
@@ -58,7 +58,7 @@ _ROLES: tuple[tuple[str, str], ...] = (
 )
 _ROLE_PATTERNS = tuple((role, re.compile(text, re.IGNORECASE)) for role, text in _ROLES)
 _MOVES = (("copy", "copy_kernel_cuda"), ("fill", "FillFunctor"))
-"""What torch's elementwise kernels are templates of where they compute nothing."""
+"""Template parameters of torch's elementwise kernels that compute nothing."""
 _PRODUCTS = {"conv", "conv bwd-data", "conv bwd-weights", "GEMM"}
 _ALIKE_BY_WORK = _PRODUCTS | {
     "attention",
@@ -69,7 +69,7 @@ _ALIKE_BY_WORK = _PRODUCTS | {
     "optimizer",
     "collective",
 }
-"""What one kernel may do as well as another, so that one can take another's place."""
+"""Roles whose kernels can take each other's place."""
 
 
 def readable(name: str) -> str:
@@ -84,10 +84,9 @@ def readable(name: str) -> str:
 
 
 def role(name: str) -> str:
-    """Return what a kernel does: ``conv bwd-weights``, ``GEMM``, ``copy``; ``other`` if unknown.
+    """Return a kernel's role: ``conv bwd-weights``, ``GEMM``, ``copy``; ``other`` if unknown.
 
-    Its own name decides, and what it is a template of where that tells nothing, or only that
-    it goes through elements.
+    Its own name decides; if that is too general, its template's parameters.
     """
     plain, inside = _body(name)
     does = _role(plain)
@@ -122,10 +121,10 @@ def _split(text: str, separator: str = ",") -> list[str]:
 
 
 def _body(name: str) -> tuple[str, list[str]]:
-    """Return a kernel's own name, and the parameters of the template that it is.
+    """Return a kernel's own name, and its template's parameters.
 
-    Without return type, namespaces and arguments; where the name only says that it is a
-    kernel, that of its first parameter.
+    Without return type, namespaces and arguments; if the name only says that it is a kernel, that
+    of its first parameter.
     """
     name = re.sub(r"\(anonymous namespace\)", "anonymous", readable(name))
     if memory := re.match(r"Mem(?:cpy|set)[ \w]*", name):
@@ -154,7 +153,7 @@ _DOES = re.compile(
     r"|\b(?!Reduce)(\w+)Ops?<"
     r"|\b(\w+?)_functor\b"
 )
-"""What an elementwise kernel or a reduction is of, among its parameters."""
+"""The operation of an elementwise kernel or a reduction, among its parameters."""
 _VAGUE = {"gpu_kernel_impl_nocast", "gpu_kernel_impl", "gpu_kernel", "launch"}
 _DTYPES = (
     ("bf16", r"BFloat16|bfloat16|hip_bfloat16"),
@@ -169,7 +168,7 @@ _LONG = (
     (r"(\w+?xmma_\w+?)_[a-z]+_tilesize(\d+x\d+x\d+)", r"\1_\2"),
     (r"(\w+?xmma_\w+?)_tilesize(\d+x\d+x\d+)", r"\1_\2"),
 )
-"""Names with dozens of parameters in them, and what is enough of each."""
+"""Names with dozens of parameters in them, and a sufficient part of each."""
 
 
 def short(name: str) -> str:
@@ -231,7 +230,7 @@ def _kinds(part: str) -> str:
 
 
 def called(name: str) -> str:
-    """Return a kernel's own name and what it is a template of, whatever its types."""
+    """Return a kernel's own name and its template, whatever its types."""
     plain, inside = _body(name)
     return "" if name == REST else f"{re.sub(r'_?[0-9]+$', '', plain)} {_does(inside)}"
 

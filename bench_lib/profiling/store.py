@@ -1,7 +1,7 @@
 """Profiles as files: a case's kernels in one step, kept, found again and compared.
 
-``kernels.json`` lies in the folder of each profile.  Whatever else names kernels and their times
-can be compared with it: a trace, a CSV of ROCm's profilers, a baseline.
+``kernels.json`` lies in the folder of each profile.  It can be compared with any other file that
+names kernels and their times: a trace, a CSV of ROCm's profilers, a baseline.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FILE = "kernels.json"
 LIMIT_S = 300.0
 """A trace of a gigabyte takes about 20 s."""
 BASELINE = "baseline"
-"""Names the kernels that a case's baseline has, where a file or folder is asked for."""
+"""Names the kernels of a case's baseline, in place of a file or folder."""
 
 
 class ProfileError(UserError):
@@ -60,7 +60,7 @@ class ProfileComparison:
     diff: Diff
     reason: str
     remarks: list[str] = field(default_factory=list)
-    """What keeps the two from being comparable, or explains why they differ."""
+    """Obstacles to comparing the two, or explanations of their difference."""
 
 
 def keep(profile: Profile, path: Path) -> None:
@@ -76,8 +76,8 @@ def keep(profile: Profile, path: Path) -> None:
 def load(source: str, steps: int = 1) -> tuple[Profile, list[str]]:
     """Read a profile: a folder, ``kernels.json``, a trace, or a CSV of ROCm's profilers.
 
-    ``steps`` are those of a CSV, which does not tell.  Beside the profile it tells in sentences
-    what is wrong with it.  Raises ProfileError or TraceError.
+    ``steps`` are those of a CSV, which lacks them.  It also returns sentences about any flaws.
+    Raises ProfileError or TraceError.
     """
     path = Path(source)
     if path.is_dir():
@@ -97,7 +97,7 @@ def load(source: str, steps: int = 1) -> tuple[Profile, list[str]]:
 
 
 class Reading(msgspec.Struct):
-    """What the process that reads a foreign file prints."""
+    """The output of the process that reads a foreign file."""
 
     profile: Profile | None = None
     problems: list[str] = []

@@ -1,8 +1,8 @@
-"""Chrome traces of torch's profiler: what the device did, when it waited, and for what.
+"""Chrome traces of torch's profiler: the device's work, its waits, and their reasons.
 
-A trace is read whole, but only the fields of it that are asked about are kept: of 500 MB about
-1 GiB.  ROCm names its calls ``hip…``, puts them into the category ``cuda_runtime``, and counts
-devices from another number than zero; nothing here depends on either.
+A trace is read whole, but only the necessary fields are kept: for 500 MB about 1 GiB.  ROCm names
+its calls ``hip…``, puts them into the category ``cuda_runtime``, and counts devices from another
+number than zero; nothing here depends on either.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bench_lib.profiling.names import is_convolution
 
 PIECE_BYTES = 2**24
 MOST_BYTES = 4 * 2**30
-"""Of JSON: larger traces hold more steps than anybody looks at."""
+"""Most bytes of JSON: larger traces hold more steps than anybody looks at."""
 GAP_S = 10e-6
 """From here on a pause between kernels is worth a look (workshop guide, 9.8)."""
 LEAST_S = 10e-9
@@ -41,15 +41,15 @@ _KINDS = {
     "user_annotation": "range",
     "gpu_user_annotation": "device range",
 }
-"""What events are, by their category."""
+"""The kinds of events, by their category."""
 _RANGES = (re.compile(r"iteration \d+"), re.compile(r"ProfilerStep#\d+"))
-"""What a step is called, ours before torch's own."""
+"""The names of steps, ours before torch's own."""
 _WAITS = re.compile(r"Synchronize|hipMemcpyWithStream")
 """Calls in which the host waits for the device."""
 
 
 class TraceError(UserError):
-    """A trace cannot be read or does not tell what was asked; says why and what to do."""
+    """A trace cannot be read or lacks the answer; says why and what to do."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Busy:
     long_pauses: int
     """How many of them lasted more than ``GAP_S``."""
     longest: tuple[KernelCall, KernelCall] | None
-    """What ended before the longest pause and what came after; None without a pause."""
+    """The calls before and after the longest pause; None without a pause."""
 
     @property
     def idle_s(self) -> float:
@@ -73,7 +73,7 @@ class Busy:
 
     @property
     def idle_share(self) -> float:
-        """Of the whole stretch, 0 to 1."""
+        """Idle share of the whole stretch, 0 to 1."""
         return self.idle_s / self.window_s if self.window_s else 0.0
 
 
@@ -107,7 +107,7 @@ class LaunchCalls:
     host_s: float
     """In those calls."""
     delay_s: float
-    """Median from the end of a call to the begin of what it launched."""
+    """Median seconds from the end of a call to the start of its kernel."""
     least_delay_s: float
     """On a device with nothing else to do."""
     queued: float
@@ -117,26 +117,26 @@ class LaunchCalls:
 
 @dataclass(frozen=True)
 class Trace:
-    """What a trace tells; times are of all steps together."""
+    """The contents of a trace; times are of all steps together."""
 
     steps: int
     """How many it holds; 1 where it names none."""
     kernels: list[Kernel]
     """With copies and fills; empty where the trace has no device events."""
     operations: list[Kernel]
-    """Torch's operations by the time of what they launched, the longest first; without a device
-    by the host's time in each itself."""
+    """Torch's operations by the time of their kernels, the longest first; without a device by the
+    host's time in each itself."""
     convolutions_s: float = 0.0
-    """Of the operations' time that of convolutions."""
+    """The convolutions' part of the operations' time."""
     host_s: float = 0.0
     """In which the host worked on the steps and did not wait for the device."""
     busy: Busy | None = None
-    """Of the device that did most."""
+    """The busiest device's."""
     launches: LaunchCalls | None = None
     step_s: list[float] = field(default_factory=list)
     """Each step's time, on the device if the trace tells it and else on the host."""
     calls: list[KernelCall] = field(default_factory=list, repr=False)
-    """What the device did that did most, in order."""
+    """The busiest device's kernels and copies, in order."""
 
     @property
     def device_s(self) -> float:
@@ -145,7 +145,7 @@ class Trace:
 
     @property
     def host_ratio(self) -> float | None:
-        """CPU time over device time; None where there is no device."""
+        """CPU time over device time; None if there is no device."""
         return self.host_s / self.busy.busy_s if self.busy and self.busy.busy_s else None
 
     def table(self) -> KernelTable:
@@ -209,7 +209,7 @@ class LaunchedOperation:
     types: list[str]
     """By argument, as torch spells them."""
     concrete: list[str]
-    """By argument what is no tensor, as text."""
+    """By argument, values that are no tensors, as text."""
     total_s: float
     """Seconds a step on the device; without one, of the host in the operation itself."""
 
@@ -253,7 +253,7 @@ def _listed(value: object) -> list[Any]:
 
 
 class _About(msgspec.Struct, frozen=True, gc=False):
-    """What a trace's event says of itself, as far as anybody asks."""
+    """The needed fields of a trace's event."""
 
     correlation: int | None = None
     external: int | None = msgspec.field(name="External id", default=None)
@@ -327,11 +327,11 @@ def _bytes(path: Path) -> bytearray:
 
 
 _Names = dict[int | None, str]
-"""Operations by the id that what they launched carries."""
+"""Operations by the id that their launches carry."""
 
 
 def _sorted_out(path: Path) -> defaultdict[str, list[_Event]]:
-    """Return a trace's events by what they are; times in microseconds, as there."""
+    """Return a trace's events by kind; times in microseconds, as there."""
     found: defaultdict[str, list[_Event]] = defaultdict(list)
     for event in _events(path):
         if event.ph == "X" and event.cat in _KINDS:
@@ -456,7 +456,7 @@ def _busiest(events: Sequence[_Event], names: _Names) -> list[KernelCall]:
 
 
 def _launches(events: Iterable[_Event], calls: Iterable[_Event]) -> LaunchCalls | None:
-    """Match kernels with the calls that launched them; of a graph the first kernel counts."""
+    """Match kernels with the calls that launched them; for a graph the first kernel counts."""
     by_correlation = {e.args.correlation: e for e in calls if e.args.correlation}
     started: dict[int, _Event] = {}
     done: dict[int, float] = {}

@@ -1,4 +1,4 @@
-"""Records as text: what a terminal shows at the end of a run, in at most 100 columns."""
+"""Records as text: the terminal's text at the end of a run, in at most 100 columns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bench_lib.verdict.severity import rank
 
 WIDTH = 100
 NAMED = 3
-"""Cases that a line names; of more it says how many they are."""
+"""Most cases that a line names; it counts the rest."""
 ESSENTIAL = 4
 """Columns of a table that are kept however narrow the terminal."""
 _FIGURES = ("", "+", "-", *"0123456789")
@@ -39,7 +39,7 @@ def summary_rows(records: Iterable[Record]) -> list[tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class CaseFigures:
-    """What a run's accepted measurements of a case say, the middle of its processes."""
+    """Figures of a run's accepted measurements of a case, the middle of its processes."""
 
     median_s: float
     rate: float
@@ -51,7 +51,7 @@ class CaseFigures:
 
 
 def figures(record: Record) -> CaseFigures | None:
-    """Return a case's figures; None where nothing was accepted."""
+    """Return a case's figures; None if nothing was accepted."""
     measurements = [a.measurement for a in record.attempts if a.accepted and a.measurement]
     if not measurements:
         return None
@@ -135,7 +135,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], width: int = W
 def tables(
     headings: Sequence[str], rows: Sequence[Sequence[str]], width: int = WIDTH, *, keys: int = 1
 ) -> list[list[str]]:
-    """Align columns as ``table`` does, but keep all: what is too wide becomes several tables.
+    """Align columns as ``table`` does, but keep all: tables that are too wide become several.
 
     Each begins with the first ``keys`` columns, which tell the rows apart.  One of these and
     another column may be wider than ``width`` still.
@@ -289,11 +289,11 @@ def rate_of(measurement: Measurement) -> float:
 def shares_of_peak(
     measurement: Measurement, hardware: Hardware, precision: str
 ) -> dict[str, float]:
-    """Share of the hardware's peaks that the median step reached; empty where not known.
+    """Share of the hardware's peaks that the median step reached; empty if unknown.
 
-    ``flops`` is of the dense peak of what the precision computes in, ``bandwidth`` of the
-    memory's, from the least traffic that the step needs: at least that was reached.  Of a
-    host-bound step both are what the device reaches while it works, where its own time is known.
+    ``flops`` is the share of the dense peak of the precision's arithmetic, ``bandwidth`` of the
+    memory's, from the least traffic that the step needs: at least that was reached.  For a
+    host-bound step both are what the device reaches while it works, if its own time is known.
     """
     at = roofline.place(measurement, hardware, precision)
     shares = {"flops": at.flops_share, "bandwidth": at.least_share}

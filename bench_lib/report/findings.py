@@ -1,4 +1,4 @@
-"""What every form of a report says of a night: since when a case fails, and what there is to do."""
+"""The findings in every form of a report of a night: since when a case fails, and the remedies."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class Onset:
     moved: Moved | None
     """The change point that it began with."""
     last_good: Point | None
-    """The last earlier night that was OK; None where there is a change point."""
+    """The last earlier night that was OK; None if there is a change point."""
     changes: list[str]
-    """What changed in the environment at the change point, else since the last OK night.
+    """Changes in the environment at the change point, else since the last OK night.
 
     Changes of the project's own code come last.
     """
@@ -126,7 +126,7 @@ def device(night: Night, entry: NightCase) -> str:
 
 
 def commands(entry: NightCase) -> list[tuple[str, str]]:
-    """Return what may be done about a case: what it does, and the command line."""
+    """Return the commands that may help with a case: their effect, and the command line."""
     case_id, key, status = entry.record.case.id, entry.hardware.key, entry.status
     told = []
     if entry.record.nodeid:

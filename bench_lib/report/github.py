@@ -28,7 +28,7 @@ _UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2
 """Characters that show as nothing, or turn the ones after them round."""
 _ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _NOTHING = "&#8203;"
-"""A space without width: what follows no longer makes a name, a number or an address."""
+"""A space without width: the text after it no longer makes a name, a number or an address."""
 _PLAIN_IN_HTML = frozenset("\\`*_[]|~")
 _SPECIAL = {
     "&": "&amp;",
@@ -46,7 +46,7 @@ _FIRST = re.compile(r"^(\d{1,9})([.)])(?=\s|$)|^([-+#=])(?=[-+#=\s]|$)")
 
 
 def limit_of(path: Path | None) -> int:
-    """Return how many bytes a file may have: a step's summary more than what is for a comment."""
+    """Return how many bytes a file may have: a step's summary more than a comment's."""
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     return STEP_SUMMARY if path is not None and summary and path == Path(summary) else COMMENT
 
@@ -118,9 +118,9 @@ class MarkdownSection:
     """Markdown already, as all that follows."""
     rows: Sequence[str]
     what: str
-    """What the rows are, for the words on those left out: ``cases``."""
+    """The rows' name, for the words on those left out: ``cases``."""
     head: list[str] = field(default_factory=list)
-    """Lines before the rows: what begins a table."""
+    """Lines before the rows: the beginning of a table."""
     folded: bool = False
 
     def of(self, rows: Sequence[str]) -> str:
@@ -134,8 +134,8 @@ class MarkdownSection:
 def fitted(opening: Sequence[str], sections: Sequence[MarkdownSection], limit: int) -> str:
     """Return paragraphs and then sections in at most ``limit`` bytes of UTF-8.
 
-    What does not fit is left out by whole rows, the last sections first, and said so.
-    ValueError where the limit is below ``LEAST``.
+    Whatever does not fit is left out by whole rows, the last sections first, and the text says so.
+    ValueError if the limit is below ``LEAST``.
     """
     if limit < LEAST:
         raise ValueError(f"a limit of {limit} bytes is too small for anything; at least {LEAST}")

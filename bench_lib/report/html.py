@@ -36,13 +36,13 @@ from bench_lib.verdict import metrics
 from bench_lib.verdict.incidents import Incident
 
 MOST_FAILURES = 30
-"""That are shown at length; the table has all."""
+"""Most failures shown at length; the table has all."""
 WAITS = 1.5
-"""Times the median that a step takes by the wall clock where a word is said about it."""
+"""A step that takes so many times the median by the wall clock gets a remark."""
 MOST_FIRST = 100
 """Rows of the table that are there without scripts."""
 MOST_INCIDENTS = 3
-"""That stand above the strip; the others are folded below them."""
+"""Most incidents above the strip; the others are folded below them."""
 MOST_KERNELS = 8
 MOST_OUTPUT = 8000
 """Last characters that are shown of what a worker said."""
@@ -151,7 +151,7 @@ def _policy(script: str) -> str:
 
 
 def _embedded(data: Any) -> str:
-    """Return data as JSON, compressed and then in letters of which none is markup."""
+    """Return data as JSON, compressed and then in letters that contain no markup."""
     return base64.b64encode(zlib.compress(msgspec.json.encode(data), 9)).decode()
 
 
@@ -228,7 +228,7 @@ def _value(value: float | None, verdict: Verdict) -> str:
 
 
 def _row(entry: NightCase) -> dict[str, Any]:
-    """Return an entry's line in the table: what it is filtered by, cells, what sorts them."""
+    """Return an entry's line in the table: its filters, cells, sort keys."""
     case, figures, verdict = entry.record.case, entry.figures, _timing(entry)
     (shown,) = console.summary_rows([entry.record])
     cells = dict(zip(console.HEADINGS, shown, strict=True))
@@ -304,7 +304,7 @@ def _filters(rows: Iterable[dict[str, Any]]) -> list[tuple[str, str, list[str]]]
 
 
 def _detail(entry: NightCase) -> dict[str, Any]:
-    """Return what a row opens into; what there is none of is not there."""
+    """Return the details below a row; missing parts are left out."""
     fault = entry.fault
     told = {
         "run": entry.run_id,
@@ -362,7 +362,7 @@ def _on_moved(moved: Moved) -> str:
 
 
 def _failure(night: Night, entry: NightCase, at: int, checkout: Checkout) -> dict[str, Any]:
-    """Return what is shown of an entry that failed."""
+    """Return the HTML of an entry that failed."""
     verdict = _timing(entry)
     return {
         "at": at,
@@ -419,7 +419,7 @@ def _commits(changes: Iterable[str], checkout: Checkout) -> list[Commit]:
 
 
 def _incident(night: Night, incident: Incident, checkout: Checkout) -> dict[str, Any]:
-    """Return what is shown of an incident that goes on."""
+    """Return the HTML of an incident that goes on."""
     entries = {entry.place: entry for entry in night.entries}
     return {
         "incident": incident,
@@ -494,7 +494,7 @@ def _why_no_kernels(entry: NightCase) -> str:
 
 
 def _hardware(night: Night, checkout: Checkout) -> Sequence[tuple[str, list[str]]]:
-    """Return by hardware key what it is and what it was measured with."""
+    """Return each hardware key's device and environment."""
     by_key: dict[str, list[str]] = {}
     for entry in night.entries:
         key, environment = entry.hardware.key, entry.environment

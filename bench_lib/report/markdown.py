@@ -1,4 +1,4 @@
-"""A night for a pull request's comment and for a step's summary: what failed, then the rest."""
+"""A night for a pull request's comment and for a step's summary: the failures, then the rest."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WORTH = 0.05
 MOST_BARS, LEAST_BARS = 40, 3
 """Runs that a line of bars shows, and how few make none."""
 LEAST_RANGE = 0.02
-"""Of a logarithm of times that the tallest bar stands for: noise below 2% stays low."""
+"""The least logarithm of times that the tallest bar stands for: noise below 2% stays low."""
 MOST_CAUSE = 120
 """Characters of a part of the cause."""
 MOST_REASON = 300
@@ -46,10 +46,10 @@ MOST_WORDS = 2_000
 def as_markdown(night: Night, *, limit: int = github.COMMENT, link: str = "") -> str:
     """Return a night as GitHub's Markdown in at most ``limit`` bytes.
 
-    Five lines are to be seen, and the rest is folded: the sentence, what changed most, its past,
-    its cause, and the ``link`` to the whole report.  Whatever files say stays text.  What does not
-    fit is left out by whole rows, the last sections first, and said so.  ValueError where the
-    limit leaves no room for a sentence.
+    Five lines are to be seen, and the rest is folded: the sentence, the largest change, its past,
+    its cause, and the ``link`` to the whole report.  Whatever files say stays text.  Whatever does
+    not fit is left out by whole rows, the last sections first, and the text says so.  ValueError if
+    the limit leaves no room for a sentence.
     """
     failed = night.failed
     others = [entry for entry in night.entries if not entry.failing]
@@ -151,7 +151,7 @@ def _past(entry: NightCase) -> str:
 
 
 def _cause(night: Night, entry: NightCase) -> str:
-    """Name what is slower on the device, what changed with it, and since when, where known.
+    """Name the slower kernels, the changes with them, and since when, if known.
 
     A cause of several cases is the incident's.
     """
@@ -299,7 +299,7 @@ def _environment(entries: Iterable[NightCase]) -> Iterator[str]:
 
 
 def _remarks(entries: Iterable[NightCase]) -> Iterator[str]:
-    """Return a line for each thing to be known of cases that do not fail."""
+    """Return a line for each remark on cases that do not fail."""
     for line in console.explanations(entry.record for entry in entries):
         if not line.startswith("since the baseline: "):
             yield f"- {shortened(line, MOST_REASON)}"

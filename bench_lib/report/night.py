@@ -1,4 +1,4 @@
-"""What a page is about: a night's cases, each with its baseline, its past and its change points."""
+"""The data of a page: a night's cases, each with its baseline, its past and its change points."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from bench_lib.verdict.statistics.changes import Step
 
 DAYS = 90
-"""Of history that a page shows."""
+"""Days of history that a page shows."""
 LATE = dt.timedelta(hours=36)
-"""Where nights are nightly, none that begins after the newest for so long has been missed."""
+"""For nightly runs, a night is missed if none begins for so long after the newest."""
 MOST_NAMED = 10
 """Cases that a sentence names."""
 Place = tuple[str, str]
@@ -60,7 +60,7 @@ WORDS = {
     Status.SKIPPED: "skipped",
     None: "not judged",
 }
-"""What a sentence calls those that do not fail."""
+"""A sentence's words for those that do not fail."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Moved:
     run_id: str
     time: str
     environment: list[str]
-    """What changed in the environment there, in words."""
+    """Changes in the environment there, in words."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class NightCase:
     run_id: str
     baseline: Baseline | None = None
     environment: Environment | None = None
-    """What it was measured in last."""
+    """Its last environment."""
     points: list[Point] = field(default_factory=list)
     """This and past nights, oldest first."""
     moved: list[Moved] = field(default_factory=list)
@@ -92,12 +92,12 @@ class NightCase:
 
     @property
     def place(self) -> Place:
-        """What tells it from the night's other entries."""
+        """The key that tells it from the night's other entries."""
         return self.record.case.id, self.hardware.key
 
     @property
     def status(self) -> Status | None:
-        """How the case stands; None where it was not judged."""
+        """The case's status; None if it was not judged."""
         return self.record.status
 
     @property
@@ -112,7 +112,7 @@ class NightCase:
 
     @property
     def verdict(self) -> Verdict | None:
-        """The verdict that decides; None where there is none."""
+        """The verdict that decides; None if there is none."""
         return leading(self.record.verdicts) if self.record.verdicts else None
 
     @property
@@ -122,12 +122,12 @@ class NightCase:
 
     @cached_property
     def accepted(self) -> list[Measurement]:
-        """What was measured and counts."""
+        """The accepted measurements."""
         return [a.measurement for a in self.record.attempts if a.accepted and a.measurement]
 
     @cached_property
     def figures(self) -> CaseFigures | None:
-        """What the accepted measurements say; None where there are none."""
+        """Figures of the accepted measurements; None if there are none."""
         return console.figures(self.record)
 
     @property
@@ -152,7 +152,7 @@ class NightCase:
 
     @cached_property
     def kernels(self) -> Diff | None:
-        """The kernels' difference from the baseline's; None where either is not known."""
+        """The kernels' difference from the baseline's; None if either is unknown."""
         before = self.baseline.kernels if self.baseline else None
         after = self.record.kernels
         return kernels.diff(before, after) if before and after else None
@@ -164,7 +164,7 @@ class NightSlowDown:
 
     found: SlowDown
     key: str
-    """Of the hardware."""
+    """Key of the hardware."""
     run_id: str
 
     @property
@@ -180,28 +180,29 @@ class NightSlowDown:
 
 @dataclass(frozen=True)
 class Night:
-    """The runs that a report is about: of every hardware the newest, or those that were named."""
+    """The runs of a report: the newest of every hardware, or the named ones."""
 
     runs: list[RunLine]
     entries: list[NightCase]
     """Failing first, the gravest before, then as measured."""
     left_out: list[str] = field(default_factory=list)
-    """What could not be read or shown, and what is to be known of it."""
+    """Parts that could not be read or shown, and remarks."""
     missing: list[str] = field(default_factory=list)
     """Hardware keys of the days before that no run of this night is of, and their last runs."""
     absent: list[str] = field(default_factory=list)
     """Devices that measured in the run before and did not this night, beside others that did."""
     slow_downs: list[NightSlowDown] = field(default_factory=list)
-    """What only several nights together show; those told for the first time first."""
+    """Slow-downs that only several nights together show; those reported for the first time
+    first."""
     environments: dict[str, Environment] = field(default_factory=dict)
-    """What the points were measured in, by reference."""
+    """The points' environments, by reference."""
     incidents: list[Incident] = field(default_factory=list)
-    """What failures have one cause: new ones first, then ongoing, acknowledged, just ended ones.
+    """Failures by cause: new ones first, then ongoing, acknowledged, just ended ones.
 
     Each failing entry is in one at least (``incidents_of``).
     """
     asked: str = ""
-    """When the newest night was asked for, UTC; empty where these very runs were."""
+    """When somebody asked for the newest night, UTC; empty if the runs were named."""
 
     @property
     def started(self) -> str:
@@ -215,7 +216,7 @@ class Night:
 
     @property
     def ended(self) -> str | None:
-        """When the last run ended, UTC; None where one did not."""
+        """When the last run ended, UTC; None if one did not."""
         ends = [run.ended for run in self.runs]
         return max(filter(None, ends)) if ends and all(ends) else None
 
@@ -259,7 +260,7 @@ class Night:
 
     @property
     def failed(self) -> list[NightCase]:
-        """What makes the night fail."""
+        """The entries that make the night fail."""
         return [entry for entry in self.entries if entry.failing]
 
     def incidents_of(self, place: Place) -> list[Incident]:
@@ -272,7 +273,7 @@ class Night:
 
     @property
     def changed(self) -> bool:
-        """Whether something is not as it was before: worse, better, or not to be told."""
+        """Whether something changed: worse, better, or unknown."""
         found = {entry.status for entry in self.entries}
         gone = self.unfinished or self.red or not found.intersection(GOOD)
         return bool(self.failed or self.slowed or gone or Status.IMPROVED in found)
@@ -286,7 +287,7 @@ class Night:
 
     @cached_property
     def spent(self) -> str:
-        """What its time was spent on, in one sentence; empty if unknown."""
+        """The night's time by phase, in one sentence; empty if unknown."""
         return spent.sentence(entry.record for entry in self.entries)
 
     @property
@@ -310,8 +311,8 @@ def gather(
     """Gather a night: the newest runs of the history, or those named in ``runs``.
 
     A newest night that is old when it is ``asked`` for (UTC, ISO 8601) says so.  Points go back
-    ``days`` days.  What cannot be read is named in ``left_out``.  Raises HistoryError where a
-    run that was named is not there.
+    ``days`` days.  Unreadable parts are named in ``left_out``.  Raises HistoryError if a named run
+    is not there.
     """
     known = archive.runs()
     named = {line.run_id: line for line in map(archive.find, runs)}
@@ -348,7 +349,7 @@ def newest(known: Iterable[RunLine]) -> list[RunLine]:
 
 
 def _measured(night: Night, archive: Archive, folder: Path) -> dict[Place, NightCase]:
-    """Return what the night's runs measured; of a case and a key the later run counts."""
+    """Return the measurements of the night's runs; for a case and a key the later run counts."""
     found: dict[Place, NightCase] = {}
     accepted: dict[str, Mapping[str, Baseline]] = {}
     for line in night.runs:
@@ -450,9 +451,9 @@ def _acceptances(
     archive: Archive,
     renamed: Mapping[Place, Place],
 ) -> dict[Place, set[str]]:
-    """Return of each case when the values were accepted that this night and others judged by.
+    """Return when the values were accepted that this night and others judged each case by.
 
-    Of past nights only those tell on which the case failed: values are accepted after them.
+    Past nights count only if the case failed in them: values are accepted after them.
     """
     found = {
         place: set(filter(None, [entry.record.baseline_accepted]))
@@ -500,7 +501,7 @@ def _moved(environments: Mapping[str, Environment], points: Sequence[Point]) -> 
 
 
 def differences(environments: Mapping[str, Environment], before: Point, after: Point) -> list[str]:
-    """Say what changed in the environment from one point to another; nothing where unknown."""
+    """Name the changes in the environment from one point to another; nothing if unknown."""
     if before.environment == after.environment:
         return []
     old, new = environments.get(before.environment), environments.get(after.environment)

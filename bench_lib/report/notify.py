@@ -1,6 +1,6 @@
 """A night's news to a chat or a service: only when something changed, and never in the way.
 
-A webhook's address is a secret: nothing that is said or raised here holds it.
+A webhook's address is a secret: no message and no error here holds it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ HOSTS = {
     "flow.microsoft.com": TEAMS,
     "webhook.office.com": TEAMS,
 }
-"""Whose shape an address takes; a host under one of these counts as it does."""
+"""Services by host, which decide a message's shape; a host under one of these counts as it does."""
 SCHEMA = 1
 """Version of the plain shape; docs/reports.md has it."""
 MOST_FAILURES = 200
@@ -53,14 +53,14 @@ SLACK_BLOCKS, SLACK_ALL = 50, 12_000
 """Blocks of a message (docs.slack.dev, Blocks; each holds 3,000 characters), and characters of
 all: beyond about 13,200 Slack answers ``msg_blocks_too_long`` (slackapi/bolt-js#2509)."""
 TEAMS_BYTES = 13_000
-"""Microsoft's limit is about 28 KB (learn.microsoft.com, Connectors, Microsoft Teams); of bots'
+"""Microsoft's limit is about 28 KB (learn.microsoft.com, Connectors, Microsoft Teams); for bots'
 messages it counts UTF-16, in which ours take twice as much."""
 
 MOST_RUNS = 8
-"""That the command names by which the report is made."""
+"""Most runs in the command that makes the report."""
 TO_REPORT = "Open the report"
 Message = dict[str, Any]
-"""What is posted, before it is JSON."""
+"""The posted message, before it is JSON."""
 _LINK = re.compile(r"https?://[A-Za-z0-9._~:/?#@!$&'()*+,;=%-]+")
 
 
@@ -69,7 +69,7 @@ class Before:
     """How things stood before this night."""
 
     failing: frozenset[Place] = frozenset()
-    """What failed in the last run before of each hardware of this night."""
+    """Failures in the last run before, on each hardware of this night."""
     keys: frozenset[str] = frozenset()
     """The hardware that the night before measured."""
     red: frozenset[str] = frozenset()
@@ -78,7 +78,7 @@ class Before:
 
 @dataclass(frozen=True)
 class News:
-    """What changed since the night before."""
+    """Changes since the night before."""
 
     new: list[NightCase] = field(default_factory=list)
     """Failing, and not in the last run before on the same hardware."""
@@ -87,7 +87,7 @@ class News:
     still: list[NightCase] = field(default_factory=list)
     """Failing, as before: no reason to post."""
     over: dict[Place, str] = field(default_factory=dict)
-    """What failed then and does not any more, and how it stands now."""
+    """Cases that failed then and no longer do, and their status now."""
     unfinished: list[RunLine] = field(default_factory=list)
     """Runs of this night that did not come to their end."""
     missing: list[str] = field(default_factory=list)
@@ -96,11 +96,11 @@ class News:
     red: list[RunLine] = field(default_factory=list)
     """Runs that failed with no case that did, unlike the last before on the same hardware."""
     slowed: list[NightSlowDown] = field(default_factory=list)
-    """What only several nights together show, told for the first time."""
+    """Slow-downs that only several nights together show, reported for the first time."""
     incidents: list[Incident] = field(default_factory=list)
     """Those that this night opened, brought back or ended."""
     link: str = ""
-    """Where the report is; empty where nobody said."""
+    """Address of the report; empty if unknown."""
     late: bool = False
     """Whether a night must have been missed: then the last one's news are no news."""
 
@@ -122,12 +122,12 @@ def notify(
 ) -> bool:
     """Post a night's news, if there are any; return whether they were delivered.
 
-    It is news where a case fails that did not fail ``before``, or fails no more; where a run did
-    not come to its end; and where hardware of the night before was not measured.
+    It is news if a case fails that did not fail ``before``, or fails no more; if a run did not come
+    to its end; and if hardware of the night before was not measured.
 
     ``link`` is where people find the report; it is left out if it is no address of the web.
-    ``shape`` is one of SHAPES, else by the address's host.  Whatever goes wrong is one line to
-    ``say``, which never holds the address; nothing is raised.
+    ``shape`` is one of SHAPES, else by the address's host.  An error is one line to ``say``, which
+    never holds the address; nothing is raised.
     """
     try:
         news = replace(news_of(night, before), link=sound(link))
@@ -174,7 +174,7 @@ def before_of(archive: Archive, night: Night) -> Before:
 
 
 def _failing(archive: Archive, runs: Iterable[RunLine]) -> set[Place]:
-    """Return what failed in some runs; of a case the later run counts."""
+    """Return the failures of some runs; for a case the later run counts."""
     standing: dict[Place, bool] = {}
     for line in runs:
         try:

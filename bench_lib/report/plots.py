@@ -1,4 +1,4 @@
-"""What a page draws: the history of each case, and one axis of the night's cases against another.
+"""The plots of a page: the history of each case, and one axis of the night's cases against another.
 
 A history is small arrays of numbers that a browser draws when asked.  A comparison is a figure's
 data and the same as a table, for readers who see no figure.
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 AnyKey = TypeVar("AnyKey", bound=Hashable)
 DIGITS = 5
-"""Of each figure in a plot: more than any eye sees."""
+"""Digits of each figure in a plot: more than any eye sees."""
 MOST_ROWS = 24
-"""Of a figure; the largest differences are shown and the rest is counted."""
+"""Most rows of a figure; the largest differences are shown and the rest is counted."""
 MOST_LINES = 8
 MOST_TABLE = 200
 """Rows of the roofline's table; the figure has all."""
@@ -54,12 +54,12 @@ class Series:
         self._differences: dict[tuple[str, str], tuple[str, ...]] = {}
 
     def of(self, entry: NightCase) -> dict[str, Any]:
-        """Return one entry's history; what there is none of is not there.
+        """Return one entry's history; missing parts are left out.
 
         ``y`` is the first point in microseconds and ``d`` how far each is from it in
-        ten-thousandths, ``w`` says whose run each is of, ``s`` which nights were not OK, ``e``
-        where the environment changed, ``m`` the change points, ``b`` the baseline, ``a`` what
-        was accepted when, and the reason where it is known.
+        ten-thousandths, ``w`` the run of each, ``s`` the nights that were not OK, ``e`` where the
+        environment changed, ``m`` the change points, ``b`` the baseline, ``a`` the acceptances with
+        their times, and the reason if known.
         """
         points = [point for point in entry.points if math.isfinite(point.log_median)]
         walk = tuple(_place(self._runs, (point.run_id, point.time)) for point in points)
@@ -100,7 +100,7 @@ class Series:
         return self._differences[pair]
 
     def shared(self) -> dict[str, Any]:
-        """Return what the histories refer to; to be asked for when all of them are written."""
+        """Return the parts that histories refer to; call it when all of them are written."""
         return {
             "runs": list(self._runs),
             "walks": list(self._walks),
@@ -144,14 +144,14 @@ def band(entry: NightCase) -> list[float] | None:
 
 @dataclass(frozen=True)
 class Chart:
-    """One figure: what it shows, its marks, and the same as a table."""
+    """One figure: its subject, its marks, and the same as a table."""
 
     kind: str
     """``dots`` (rows with a mark for each series), ``lines`` or ``roofline``."""
     title: str
     note: str
     group: str
-    """Which of several figures of one title: a hardware key; empty where there is one."""
+    """The figure's key among several of one title: a hardware key; empty if there is one."""
     figure: dict[str, Any]
     headings: list[str]
     rows: list[list[str]]
@@ -161,14 +161,14 @@ class Chart:
 
 @dataclass(frozen=True)
 class _Shown:
-    """An entry that was measured, and what it is compared by."""
+    """An entry that was measured, and its axes."""
 
     entry: NightCase
     rate: float
     axes: dict[str, Any] = field(default_factory=dict)
 
     def but(self, *axes: str) -> tuple[Hashable, ...]:
-        """Return everything but some axes: what is equal there is compared."""
+        """Return everything but some axes: entries with equal rests are compared."""
         return tuple((name, value) for name, value in self.axes.items() if name not in axes)
 
     def label(self, *axes: str) -> str:
@@ -378,7 +378,7 @@ def _lines(
 
 
 def placed(entry: NightCase) -> roofline.Roofline | None:
-    """Place a case under the ceilings of its hardware; None where nothing was measured."""
+    """Place a case under the ceilings of its hardware; None if nothing was measured."""
     if not entry.accepted:
         return None
     params = entry.record.case.params
@@ -387,7 +387,7 @@ def placed(entry: NightCase) -> roofline.Roofline | None:
 
 
 def _roofline(shown: Sequence[_Shown], group: str) -> Chart | None:
-    """Place what was measured under its hardware's ceilings."""
+    """Place a measurement under its hardware's ceilings."""
     places = []
     for one in shown:
         at = placed(one.entry)

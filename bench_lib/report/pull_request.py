@@ -21,7 +21,7 @@ A_PAGE = 100
 """Comments that GitHub lists at once, the most that it does."""
 MOST_PAGES = 50
 MOST_BYTES = 32 * 2**20
-"""Of a page: a comment has up to 64 KiB, and JSON escapes some of it."""
+"""Most bytes of a page of answers: a comment has up to 64 KiB, and JSON escapes some of it."""
 _ADDRESS = re.compile(
     r"(?P<server>https?://[^/]+)/(?P<repository>[\w.-]+/[\w.-]+)/pull/(?P<number>\d+)"
 )
@@ -29,7 +29,7 @@ _REFUSED = (
     *(http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN),
     http.HTTPStatus.NOT_FOUND,
 )
-"""What GitHub answers where a token may not do it."""
+"""GitHub's answers if a token lacks the right."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +73,11 @@ def pull_request(address: str, variables: Mapping[str, str]) -> PullRequest:
 def comment(
     pull: PullRequest, body: str, *, on_change: bool = False, clock: WaitingClock = CLOCK
 ) -> str:
-    """Make the comment, or bring the one up to date that was made before; say which.
+    """Make the comment, or bring the one up to date that was made before; return which.
 
-    With ``on_change`` a report of which nothing changed makes no new comment.  An old one is
-    brought up to date all the same, since it may say that something fails.  Raises
-    UndeliverableError, which never holds the token.
+    With ``on_change`` a report without changes makes no new comment.  An old one is brought up to
+    date all the same, since it may say that something fails.  Raises UndeliverableError, which
+    never holds the token.
     """
     api = _Api(pull, clock)
     try:
@@ -106,7 +106,7 @@ class _User:
 class _Comment:
     id: int
     user: _User | None
-    """None of somebody who is gone."""
+    """None if the user is gone."""
     body: str | None = None
 
 
@@ -126,7 +126,7 @@ class _Api:
         ask(method, url, document, headers=self._headers, clock=self.clock)
 
     def read(self, url: str, kind: type[Answer]) -> Answer:
-        """Return what is there; raises UndeliverableError."""
+        """Return the content; raises UndeliverableError."""
         answer = ask("GET", url, headers=self._headers, most=MOST_BYTES, clock=self.clock)
         try:
             return msgspec.json.decode(answer, type=kind)
@@ -142,7 +142,7 @@ class _Api:
         }
 
     def own(self) -> int | None:
-        """Return the id of the comment that this program made before; None where there is none.
+        """Return the id of the comment that this program made before; None if there is none.
 
         Anybody may write a comment that begins as ours do, so its author counts.
         """
@@ -159,7 +159,7 @@ class _Api:
         return None
 
     def _login(self) -> str | None:
-        """Return whose the token is; None of an app's, which GitHub does not tell."""
+        """Return the token's owner; None for an app's, which GitHub does not name."""
         try:
             return self.read(self.pull.user, _User).login
         except UndeliverableError as error:

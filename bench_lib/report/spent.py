@@ -1,4 +1,4 @@
-"""What a run's time was spent on, by the phases that its attempts recorded."""
+"""A run's time by the phases that its attempts recorded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench_lib.model import Attempt, Record
 HEADINGS = ("phase", "seconds", "share", "first looks", "again")
 CASE_HEADINGS = ("case", "attempts", "seconds", "most of it")
 MOST_PHASES = 5
-"""That a sentence names; a case's row names three."""
+"""Most phases in a sentence; a case's row names three."""
 
 
 @dataclass

@@ -24,9 +24,9 @@ SIGNS = {
     Status.SKIPPED: "/",
     None: "…",
 }
-"""What a cell shows, so that it can be read without its colour."""
+"""The sign of a cell, so that it can be read without its colour."""
 MOST_ROWS = 10
-"""That are named; the cells of all others share the last row."""
+"""Most rows with a name; the cells of all others share the last row."""
 MOST_ACROSS = 105
 """Cells of a row that stand beside each other."""
 DENSE = 400
@@ -54,7 +54,7 @@ class Strip:
     precisions: list[tuple[str, int]]
     """Each with its number of columns."""
     modes: list[str]
-    """Of each column."""
+    """Modes of each column."""
     across: list[int]
     """Cells that stand beside each other in each column."""
     rows: list[StripRow]

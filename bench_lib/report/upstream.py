@@ -1,4 +1,4 @@
-"""The text of an issue for the makers of a package: what got slower with it, and how to see it."""
+"""The text of an issue for the makers of a package: the slow-down, and how to reproduce it."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ class SlowedCase:
     alone: float | None
     """With nothing but the culprit exchanged, as a ratio."""
     kernels: str
-    """What the kernels do more, in words."""
+    """The kernels' extra work, in words."""
 
 
 @dataclass(frozen=True)
 class UpstreamIssue:
-    """What one culprit does."""
+    """The effect of one culprit."""
 
     changes: Sequence[str]
-    """What was exchanged: ``torch 2.9.0 -> 2.10.0``."""
+    """The exchanged packages: ``torch 2.9.0 -> 2.10.0``."""
     told_apart: bool
-    """Whether each of them is known to be needed."""
+    """Whether each of them is surely needed."""
     cases: Sequence[SlowedCase]
     minimal: str
-    """The command of an operator that shows it; empty where none is known."""
+    """The command of an operator that shows it; empty if none is known."""
     device: Hardware
     around: Sequence[str]
-    """What else differs between the environments, or is known of them."""
+    """Other differences between the environments, and remarks on them."""
     commands: Sequence[str] = field(default_factory=tuple)
-    """What shows it again."""
+    """Commands that reproduce it."""
     error: float = 0.05
     """Chance that the culprit is a wrong one, as a share."""
 

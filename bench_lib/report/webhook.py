@@ -29,14 +29,14 @@ LEAST_SECRET = 4
 """Characters from which on a part of an address is one that an answer may not repeat."""
 _TOO_MANY = 429
 _PLAIN = re.compile(r"[A-Za-z0-9 _.-]{1,60}")
-"""What is repeated of an answer: a word such as Slack's ``no_service``, and no echo."""
+"""The part of an answer that is repeated: a word such as Slack's ``no_service``, and no echo."""
 
 
 class UndeliverableError(Exception):
     """The document was not taken; says why, without the address."""
 
     status: int | None = None
-    """Of the answer that refused it; None where there was none."""
+    """Status of the answer that refused it; None if there was none."""
 
 
 class _RetryableError(UndeliverableError):
@@ -48,7 +48,7 @@ class _RetryableError(UndeliverableError):
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """What follows a redirect would tell the secret to somebody else."""
+    """Refuses redirects, because following one would tell the secret to somebody else."""
 
     def redirect_request(self, *_args: Any, **_kwargs: Any) -> None:
         return None
@@ -56,7 +56,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 @dataclass(frozen=True)
 class WaitingClock:
-    """What waiting is told by."""
+    """The clock for waiting."""
 
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep

@@ -1,4 +1,4 @@
-"""What a job's script calls: ``check`` what was got, ``run`` the suite and note what it used."""
+"""Commands of a job's script: ``check`` its resources, ``run`` the suite and note its use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job is to run and to get: read from what a user typed, written as a script for sbatch."""
+"""A job's request: read from a user's words, written as a script for sbatch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench_lib.model import TIERS, UserError
 ARRAYS = ("tiers", "gpus")
 LAUNCHERS = ("torchrun", "srun")
 MOST = 100_000
-"""Of nodes, cores and GPUs: more is a slip of the keyboard."""
+"""Most nodes, cores and GPUs: more is a slip of the keyboard."""
 
 # No more digits than anything can have that is counted.
 _TIME = re.compile(r"(?:\d{1,9}-)?\d{1,9}(?::\d{1,9})?(?::\d{1,9}(?:\.\d{1,9})?)?")
@@ -26,15 +26,15 @@ JOB_NAME = "bench-lib"
 
 @dataclass(frozen=True)
 class Resources:
-    """What a job, or each task of an array, is to get; None is left to the cluster."""
+    """The resources of a job, or of each task of an array; None is left to the cluster."""
 
     nodes: int = 1
     cpus: int | None = None
-    """Of each node, as Slurm counts them: hardware threads where it is set up so."""
+    """CPUs of each node, as Slurm counts them: hardware threads if it is set up so."""
     gpus: int | None = None
-    """Of each node."""
+    """GPUs of each node."""
     memory_bytes: int | None = None
-    """Of each node."""
+    """Memory of each node."""
     time_s: int | None = None
 
 
@@ -69,7 +69,7 @@ class JobRequest:
     pytest: tuple[str, ...] = ()
     """Arguments after ``pytest``."""
     directory: Path = field(default_factory=Path.cwd)
-    """Where the suite is run."""
+    """The folder where the suite runs."""
 
     def tasks(self) -> list[Task]:
         """Return the job's tasks in order."""
@@ -85,7 +85,7 @@ class JobRequest:
 
 
 def duration(text: str) -> float | None:
-    """Return the seconds of a time as Slurm writes it; None where it is none.
+    """Return the seconds of a time as Slurm writes it; None if it is none.
 
     ``90`` is minutes, ``02:03.5`` minutes and seconds, ``1-12`` days and hours.
     """
@@ -98,7 +98,7 @@ def duration(text: str) -> float | None:
 
 
 def size(text: str, unit: str = " ") -> int | None:
-    """Return the bytes of ``114136K``, ``1.5G`` or a number of ``unit``; None where it is none."""
+    """Return the bytes of ``114136K``, ``1.5G`` or a number of ``unit``; None if it is none."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         return None
@@ -106,7 +106,7 @@ def size(text: str, unit: str = " ") -> int | None:
 
 
 def number(text: str | None) -> int | None:
-    """Return a whole number of 0 or more; None where there is none."""
+    """Return a whole number of 0 or more; None if there is none."""
     return int(text) if text is not None and text.isdecimal() and len(text) <= 18 else None
 
 
@@ -191,7 +191,7 @@ INSTEAD = {
     "--perf-tier": "--tier",
     "--perf-share": "--array gpus",
 }
-"""Options of pytest that the job's own script gives, and what they are called here."""
+"""Options of pytest that the job's own script gives, and their names here."""
 _WITH_VALUE = (
     *("-c", "-k", "-m", "-n", "-o", "-p", "-r", "-W", "--basetemp", "--confcutdir", "--deselect"),
     *("--ignore", "--junit-xml", "--junitxml", "--log-file", "--override-ini", "--rootdir"),
@@ -229,15 +229,15 @@ def log_of(folder: Path, task: int | str) -> Path:
 
 
 def folder_of(folder: Path, task: int | str) -> Path:
-    """Return where a task keeps its history, what it got and what it used."""
+    """Return the folder of a task's history, resources and use of them."""
     return folder / f"task-{task}"
 
 
 def sbatch_script(request: JobRequest, folder: Path, command: Sequence[str]) -> str:
-    """Return the script of a job whose tasks keep what they have in ``folder``.
+    """Return the script of a job whose tasks keep their files in ``folder``.
 
-    ``command`` is what was typed, for the reader.  Raises UserError where a word has a
-    character that would end its line.
+    ``command`` is the command line, for the reader.  Raises UserError if a word has a character
+    that would end its line.
     """
     everything = [*command, *request.container, request.python, *request.pytest]
     for word in [*everything, str(folder), str(request.directory)]:
@@ -351,7 +351,7 @@ def _asked(wanted: Resources) -> str:
 
 
 def _typed(wanted: Resources) -> dict[str, object]:
-    """Return what is asked for as ``resources`` reads it."""
+    """Return the request in the form that ``resources`` reads."""
     return {
         "nodes": wanted.nodes,
         "cpus": wanted.cpus,

@@ -1,4 +1,4 @@
-"""What became of a submitted job: every task in words, its history in the one folder."""
+"""The outcome of a submitted job: every task in words, its history in the one folder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from bench_lib.slurm.tools import JobState, SlurmError
 from bench_lib.storage import history as runs
 
 FOLDER = "slurm"
-"""Within the history's folder: scripts, what was submitted, and the tasks' own folders."""
+"""Within the history's folder: scripts, submissions, and the tasks' own folders."""
 ALIVE = (
     "PENDING",
     "CONFIGURING",
@@ -39,7 +39,7 @@ ALIVE = (
     "REQUEUE_HOLD",
 )
 GONE = "GONE"
-"""Of a task that Slurm has forgotten and that left no word."""
+"""State of a task that Slurm has forgotten and that left no word."""
 NEVER = (
     "AccountNotAllowed",
     "BadConstraints",
@@ -53,7 +53,7 @@ NEVER = (
 )
 """Reasons for which a job waits until somebody changes it or the cluster."""
 NO_LOG = 53
-"""What Slurm gives as the signal of a job whose output it cannot open."""
+"""The signal that Slurm reports for a job whose output it cannot open."""
 FIRST_POLL_S, POLL_S = 0.5, 20.0
 _PYTEST = {
     1: "cases failed, or regressed",
@@ -70,7 +70,7 @@ class Submission:
 
     job: str
     name: str
-    """Of its script and its folder, without a suffix: ``<UTC time>_<id>``."""
+    """Name of its script and its folder, without a suffix: ``<UTC time>_<id>``."""
     submitted: str
     command: list[str]
     resources: Resources
@@ -85,7 +85,7 @@ class Submission:
 
 @dataclass(frozen=True)
 class TaskOutcome:
-    """What became of one task."""
+    """The outcome of one task."""
 
     task: Task
     job_id: str
@@ -96,7 +96,7 @@ class TaskOutcome:
     reason: str = ""
     """Slurm's, for waiting or failing."""
     last_output: str = ""
-    """Of a task that failed."""
+    """The end of a failed task's output."""
     exit_status: int | None = None
     runs: list[str] = field(default_factory=list)
     """Ids of the runs in the history's folder."""
@@ -124,7 +124,7 @@ class TaskOutcome:
 
 
 def submission_of(history: Path, job: str) -> Submission:
-    """Return what was submitted as this job; raises SlurmError where it was not from here."""
+    """Return the submission of this job; raises SlurmError if it was not from here."""
     if not job.isdecimal():
         raise SlurmError(
             f"{job!r} is no job's number; sbatch prints it, and squeue --me lists them"
@@ -146,7 +146,7 @@ def submission_of(history: Path, job: str) -> Submission:
 
 
 def keep(history: Path, submission: Submission) -> Path:
-    """Write down what was submitted; raises SlurmError, naming the job, which is there."""
+    """Write down a submission; raises SlurmError, naming the job, which is submitted already."""
     path = history / FOLDER / f"{submission.name}.json"
     try:
         path.write_bytes(msgspec.json.format(msgspec.json.encode(submission), indent=2) + b"\n")
@@ -165,9 +165,9 @@ def wait(
     say: Callable[[str], None] = print,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[TaskOutcome]:
-    """Wait until every task is over, or waits for what never comes; return what became of them.
+    """Wait until every task is over, or waits for what never comes; return their outcomes.
 
-    Says what changes.  Raises SlurmError where Slurm cannot be asked.
+    Prints every change.  Raises SlurmError if Slurm cannot be reached.
     """
     told: dict[int, str] = {}
     pause_s = FIRST_POLL_S
@@ -184,9 +184,9 @@ def wait(
 
 
 def collect(submission: Submission, history: Path) -> list[TaskOutcome]:
-    """Bring the histories of all tasks that are over into the folder, and say what became of each.
+    """Bring the histories of all finished tasks into the folder, and report each one's outcome.
 
-    May be done again: what is there already stays as it is.
+    May be done again: existing files stay as they are.
     """
     return [
         _with_history(each, submission, history) if each.is_over else each

@@ -1,4 +1,4 @@
-"""Inside a job: what it got against what was asked for, the suite, and what that used."""
+"""Inside a job: its resources beside the request, the suite, and the suite's use of them."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from bench_lib.slurm.asked import Resources, clock, number
 SAMPLE_S = 5.0
 """Between two looks at the memory of the suite's processes."""
 SLACK = 0.99
-"""Limits are rounded to pages: what is less than this share of what was asked for is less."""
+"""Limits are rounded to pages: only less than this share of the request is too little."""
 USED_FILE = "used.jsonl"
 
 
 @dataclass(frozen=True)
 class Got:
-    """What one node gave to a job; None where nothing there tells."""
+    """One node's resources for a job; None if unknown."""
 
     node: str
     nodes: int | None = None
@@ -44,14 +44,14 @@ class Got:
     gpus: list[str] = field(default_factory=list)
     """Those that can be used, in the order torch counts them."""
     variables: dict[str, str] = field(default_factory=dict)
-    """Of the variables that choose GPUs, those that are set."""
+    """The variables that choose GPUs, if set."""
     lacks: list[str] = field(default_factory=list)
-    """What is less than was asked for, in words."""
+    """Resources below the request, in words."""
 
 
 @dataclass(frozen=True)
 class Used:
-    """What one run of the suite took on its node, with the processes that it started."""
+    """The use of its node by one run of the suite, with the processes that it started."""
 
     exit_status: int
     wall_s: float
@@ -94,7 +94,7 @@ def look(
 
 
 def check(asked: Resources, folder: Path) -> int:
-    """Write down and print what this node gave; returns 1 where it is less than was asked for."""
+    """Write down and print this node's resources; returns 1 if they are less than the request."""
     got = look(asked)
     _write(folder / f"got-{got.node}.json", got, "wb")
     for line in shown(asked, got):
@@ -103,7 +103,7 @@ def check(asked: Resources, folder: Path) -> int:
 
 
 def shown(asked: Resources, got: Got) -> Iterator[str]:
-    """Yield what was asked for beside what was got, for the job's log."""
+    """Yield the request beside the resources, for the job's log."""
     limit = "" if asked.time_s is None else f", {clock(asked.time_s)} at most"
     yield f"bench-lib: job {_job(os.environ)} on {got.node}{limit}"
     rows = (
@@ -124,9 +124,9 @@ def shown(asked: Resources, got: Got) -> Iterator[str]:
 
 
 def run(asked: Resources, folder: Path, words: Sequence[str]) -> int:
-    """Run this interpreter with ``words``, note what it used, and return its exit status.
+    """Run this interpreter with ``words``, note its use of resources, and return its exit status.
 
-    A SIGTERM is handed on, and what was used until then is noted all the same.
+    A SIGTERM is handed on, and the use until then is noted all the same.
     """
     started, told = time.monotonic(), []
     process = subprocess.Popen([sys.executable, *words], stdin=subprocess.DEVNULL)
@@ -160,9 +160,9 @@ def run(asked: Resources, folder: Path, words: Sequence[str]) -> int:
 def in_words(
     used: Used, asked: Resources, cpus: int | None = None, limit_s: float | None = None
 ) -> str:
-    """Say what was used against what was asked for.
+    """Describe the use beside the request.
 
-    ``cpus``, of all nodes, and the time limit are what was granted, if known.
+    ``cpus``, of all nodes, and the time limit are the granted ones, if known.
     """
     parts = []
     if used.peak_bytes is not None:
@@ -182,7 +182,7 @@ def in_words(
 
 
 def together(runs: Sequence[Used]) -> Used | None:
-    """Return what a job's runs used, one after another; None where there was none."""
+    """Return the use by a job's runs, one after another; None if there was none."""
     if not runs:
         return None
     peaks = [each.peak_bytes for each in runs if each.peak_bytes is not None]
@@ -309,7 +309,7 @@ def _lacks(asked: Resources, got: Got) -> Iterator[str]:
 
 
 def _memory(environ: Mapping[str, str], root: Path) -> Iterator[int | None]:
-    """Yield each limit of this node's memory that is known, in bytes."""
+    """Yield each known limit of this node's memory, in bytes."""
     node_mb = number(environ.get("SLURM_MEM_PER_NODE"))
     core_mb = number(environ.get("SLURM_MEM_PER_CPU"))
     cores = number(environ.get("SLURM_CPUS_ON_NODE"))

@@ -32,7 +32,7 @@ class SlurmError(UserError):
 
 @dataclass(frozen=True)
 class JobState:
-    """What Slurm says of one job or one task of an array."""
+    """Slurm's record of one job or one task of an array."""
 
     job_id: str
     """As Slurm writes it: ``12``, or ``12_1`` for a task."""
@@ -46,7 +46,7 @@ class JobState:
     signal: int | None = None
     wall_s: float | None = None
     limit_s: float | None = None
-    """None where there is no limit, or it is not known."""
+    """None if there is no limit, or it is unknown."""
     nodes: str = ""
     cpus: int | None = None
     """Cores that it was given, on all nodes."""
@@ -56,7 +56,7 @@ class JobState:
 
 @dataclass(frozen=True)
 class NodeKind:
-    """What sinfo says of one kind of node of a partition."""
+    """Sinfo's record of one kind of node of a partition."""
 
     name: str
     is_default: bool
@@ -64,7 +64,7 @@ class NodeKind:
     cpus: int
     memory_bytes: int
     gpus: int
-    """Of each node, as are cores and memory."""
+    """Number on each node, as are cores and memory."""
     limit_s: float | None = None
 
 
@@ -144,10 +144,10 @@ def submit(script: Path, request: JobRequest, options: Sequence[str] = ()) -> st
 
 
 def states(job: str) -> list[JobState]:
-    """Return what Slurm knows of a job's tasks, those that wait as well; none where it forgot.
+    """Return Slurm's states of a job's tasks, those that wait as well; none if it forgot.
 
-    The controller's word is the newest, accounting adds what it alone knows.  Raises SlurmError
-    where Slurm cannot be asked.
+    The controller's word is the newest, accounting adds what it alone knows.  Raises SlurmError if
+    Slurm cannot be reached.
     """
     found = {each.task: each for each in _accounted(job)}
     try:
@@ -212,7 +212,7 @@ def read_sacct(text: str) -> Iterator[JobState]:
 
 
 def _tasks(job: str, wanted: str, code: str, **known: Any) -> Iterator[JobState]:
-    """Yield the state of each task that a line tells of; of a job that is no array, its own."""
+    """Yield the state of each task in a line; for a job that is no array, its own."""
     status, _, signal = code.partition(":")
     for task in _numbers(wanted) if wanted else [None]:
         yield JobState(
@@ -307,7 +307,7 @@ def _require(command: str) -> None:
 
 
 def _numbers(text: str) -> list[int]:
-    """Read ``1-3,7%2``; what is too long is cut, as sacct cuts a list with dots."""
+    """Read ``1-3,7%2``; a list that is too long is cut, as sacct cuts it with dots."""
     found: list[int] = []
     for part in text.partition("%")[0].split(","):
         if match := re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?(?::(\d{1,9}))?", part):

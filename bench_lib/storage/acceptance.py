@@ -1,4 +1,4 @@
-"""What becomes the reference: a run's values, their conditions, and what speaks against them."""
+"""Accepts a run as the reference: its values, their conditions, and the objections to them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def processes_of(record: Record, run_id: str | None = None) -> list[ProcessSumma
 def replays_of(record: Record, run_id: str | None = None) -> list[ProcessSummary]:
     """Return the summary of every process in which the compiler chose as in the baseline.
 
-    The hardware spoilt none of them; of a process that was measured twice the last look counts.
+    The hardware spoilt none of them; for a process that was measured twice the last look counts.
     """
     last = {a.process: a for a in record.attempts if a.replays and not a.invalid}
     measured = ((attempt, attempt.measurement) for attempt in last.values())
@@ -93,11 +93,11 @@ CONDITIONS = ("compute_partition", "memory_partition", "power_cap_w", "clock_pol
 def conditions_of(
     case: Case, hardware: Hardware, environment: Environment | None = None
 ) -> dict[str, Any]:
-    """Return what has to be equal for a comparison: conditions, never the software judged.
+    """Return the conditions that have to be equal for a comparison: never the software judged.
 
-    Each is a row of the table in docs/baselines.md.  Of the environment there is what the
-    device's backend names, and whether the caches that choose kernels were filled; how full
-    they are changes with every case that is added.
+    Each is a row of the table in docs/baselines.md.  The environment contributes the conditions
+    that the device's backend names, and whether the caches that choose kernels were filled; how
+    full they are changes with every case that is added.
     """
     variables = {} if environment is None else environment.variables
     launcher = variables.get(launchers.VARIABLE, launchers.DEFAULT)
@@ -118,10 +118,10 @@ def conditions_of(
 
 
 def level_of(baseline: Baseline | None, case: Case, hardware: Hardware) -> validity.Level | None:
-    """Return what the clock was when a case's baseline was recorded.
+    """Return the clock when a case's baseline was recorded.
 
-    None where that is not known, and where other conditions differ: then a lower clock is no
-    surprise, and the case INCOMPARABLE.
+    None if unknown, and if other conditions differ: then a lower clock is no surprise, and the case
+    INCOMPARABLE.
     """
     if baseline is None or not baseline.processes:
         return None
@@ -135,13 +135,13 @@ def level_of(baseline: Baseline | None, case: Case, hardware: Hardware) -> valid
 
 
 def mixed_conditions(devices: Iterable[Hardware]) -> list[str]:
-    """Say which conditions differ between devices; what is not known is not compared."""
+    """Name the conditions that differ between devices; unknown ones are not compared."""
     settings = ({name: getattr(device, name) for name in CONDITIONS} for device in devices)
     return _mixed(_known_values(settings))
 
 
 def _known_values(settings: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Collect the different values that each setting is known to have had."""
+    """Collect the different known values of each setting."""
     found: dict[str, list[Any]] = {}
     for each in settings:
         for name, value in each.items():
@@ -252,7 +252,7 @@ def _is_sound(record: Record) -> bool:
 
 
 def unsteady(record: Record) -> str | None:
-    """Return why a record's iterations spread too far to be accepted; None where they do not."""
+    """Return why a record's iterations spread too far to be accepted; None if they do not."""
     return next(iter(_unsteady(processes_of(record), record.case)), None)
 
 
@@ -324,7 +324,7 @@ class _Change:
     began: float
     """Those, in the metric's unit."""
     tolerance: float
-    """With what is allowed on top of the case's own."""
+    """With the allowance on top of the case's own."""
 
 
 def _changes(
@@ -346,10 +346,10 @@ def _changes(
 
 
 def _typical(baseline: Baseline, other: Baseline, limits: Limits) -> dict[str, float]:
-    """Return the geometric mean of each metric that all processes of both sides know alike.
+    """Return the geometric mean of each metric that all processes of both sides have.
 
-    What the host decides is left out where the device always waited for it and its own time is
-    known: the host's is too unsteady to be told by its mean.
+    Metrics that the host decides are left out if the device always waited for it and its own time
+    is known.  The host is too unsteady for a mean.
     """
     processes = (*baseline.processes, *other.processes)
     waited = all(p.host_bound for p in processes) and _is_alike(metrics.DEVICE, processes)
@@ -376,9 +376,9 @@ def _is_of_most(metric: Metric) -> bool:
 
 
 def taken(changes: Iterable[BaselineChange], *, force: bool = False) -> list[BaselineChange]:
-    """Return the changes that are to be written: those that nothing speaks against.
+    """Return the changes that are to be written: those without an objection.
 
-    With ``force`` the others too, each noting what it was accepted in spite of.
+    ``force`` adds the others, each with a note of its objection.
     """
     chosen = []
     for change in changes:
@@ -402,7 +402,7 @@ def _why_nothing(record: Record) -> str:
 
 
 def _why_not(attempt: Attempt) -> str:
-    """Say why an attempt has no measurement; nothing where it has one."""
+    """Say why an attempt has no measurement; nothing if it has one."""
     if attempt.skipped is not None:
         return f"skipped: {attempt.skipped}"
     if attempt.fault is None:

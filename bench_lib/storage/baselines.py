@@ -1,9 +1,9 @@
-"""The values to hold against: ``baselines/<hardware key>.json``, one file a key.
+"""The values to compare with: ``baselines/<hardware key>.json``, one file a key.
 
-Written only by accepting runs and by putting cases into quarantine, and laid out so that a
-pull request shows what changed: sorted keys, one short line per process.  Fields this
-version does not know survive.  What somebody published of a case stands in its place until
-a run is accepted, and is shown, never judged by.
+Written only by accepting runs and by putting cases into quarantine, and laid out so that a pull
+request shows what changed: sorted keys, one short line per process.  Fields this version does not
+know survive.  A published figure stands in the place of a case until a run is accepted, and is
+shown, never judged by.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class BaselineFile:
     acknowledged: dict[str, Acknowledged] = field(default_factory=dict)
     """By id, the incidents that somebody knows of; their first case is of this hardware."""
     raw: dict[str, Any] = field(default_factory=dict)
-    """The document as read, so that what is not understood is written back."""
+    """The document as read, so that unknown fields are written back."""
 
     @property
     def measured(self) -> dict[str, Baseline]:
@@ -76,7 +76,7 @@ class BaselineFile:
 
 
 MEASURED, PUBLISHED = "measured", "published"
-"""Where a baseline is from."""
+"""The source of a baseline."""
 
 
 def path_of(folder: Path, key: str) -> Path:
@@ -233,7 +233,7 @@ _FORMERLY: dict[str, tuple[str, Callable[[float], float]]] = {
     "loss_error": ("loss", float),
     "grad_norm_error": ("gradients", float),
 }
-"""What schema 1 called the values of metrics, and how they are read."""
+"""The names of metrics' values in schema 1, and how they are read."""
 _FORMER_STATES = {"device_source": "device", "compile_cache": "compile_time"}
 
 
@@ -280,7 +280,7 @@ def _draws_apart(case: Mapping[str, Any]) -> dict[str, Any]:
 
 
 NOBODY = Accepted(run_id="", reason="", date="")
-"""Who accepted what was published."""
+"""The acceptor of published figures."""
 
 
 def _problems(baseline: Baseline) -> Iterator[str]:
@@ -363,20 +363,20 @@ def in_force(quarantine: Quarantine, today: dt.date) -> bool:
 MOST = 1e21
 """No iteration takes so many seconds, nor the fraction of one."""
 SCHEMA = 2
-"""Of baseline files; docs/architecture.md says what each one changed."""
+"""Schema of baseline files; docs/architecture.md lists the changes."""
 
 
 @dataclass(frozen=True)
 class BaselineChange:
-    """What accepting does to one case."""
+    """The change of one case by accepting."""
 
     case_id: str
     old: Baseline | None
     new: Baseline | None
-    """None where the run has nothing that could be accepted, forced or not."""
+    """None if the run has nothing that could be accepted, forced or not."""
     why_not: str | None = None
     against: str | None = None
-    """What speaks against accepting the new values; they are taken only in spite of it."""
+    """The objection to accepting the new values; they are taken only in spite of it."""
 
 
 def write(
@@ -414,9 +414,8 @@ def set_quarantine(
 ) -> Path:
     """Put a case into quarantine, in the file whole or not at all; returns its path.
 
-    A file that does not exist yet begins with ``hardware``, where that is known.  Raises
-    BaselineError where the id, the reason or the last day cannot be right, and where the
-    file cannot be written.
+    A file that does not exist yet begins with ``hardware``, if known.  Raises BaselineError if the
+    id, the reason or the last day cannot be right, and if the file cannot be written.
     """
     if not is_case_id(case_id):
         raise BaselineError(f"{case_id!r} is no case's id, which is {ID_RULE}")

@@ -1,4 +1,4 @@
-"""What was once found out about each device of this machine, in the user's cache folder.
+"""Facts measured once about each device of this machine, in the user's cache folder.
 
 One small JSON file a device and driver.  A file that is missing or damaged costs a few seconds.
 """
@@ -18,7 +18,7 @@ from bench_lib.launch.cache import cache_folder
 from bench_lib.model import Bursts, Hardware
 
 SCHEMA = 2
-"""Of what is found out, and how; a file of another is not read."""
+"""Schema of these facts; a file with another is not read."""
 
 
 class _Found(msgspec.Struct, omit_defaults=True):
@@ -31,9 +31,9 @@ class _Found(msgspec.Struct, omit_defaults=True):
 
 
 def bursts_of(device: Hardware, driver: str | None) -> Bursts | None:
-    """Return how long a device works at full clock; None where it never slows down.
+    """Return how long a device works at full clock; None if it never slows down.
 
-    Raises KeyError where that was not found out yet.
+    Raises KeyError if that was not measured yet.
     """
     found = _read(device, driver).bursts
     if isinstance(found, msgspec.UnsetType):
@@ -42,7 +42,7 @@ def bursts_of(device: Hardware, driver: str | None) -> Bursts | None:
 
 
 def keep_bursts(device: Hardware, driver: str | None, bursts: Bursts | None) -> None:
-    """Keep what was found out; where it cannot be kept, it is found out again next time."""
+    """Keep the result; if that fails, it is measured again next time."""
     _keep(device, driver, bursts=bursts)
 
 
@@ -65,7 +65,7 @@ def keep_set_aside(
 
 
 def _read(device: Hardware, driver: str | None) -> _Found:
-    """Read what is known of a device; raises KeyError where that is nothing."""
+    """Read the facts of a device; raises KeyError if there are none."""
     try:
         found = msgspec.json.decode(_path(device, driver).read_bytes(), type=_Found)
     except (OSError, msgspec.MsgspecError, UnicodeError) as error:
@@ -76,7 +76,7 @@ def _read(device: Hardware, driver: str | None) -> _Found:
 
 
 def _keep(device: Hardware, driver: str | None, **what: Any) -> None:
-    """Write what was found out beside what is known."""
+    """Write new facts beside the known ones."""
     try:
         known = _read(device, driver)
     except KeyError:

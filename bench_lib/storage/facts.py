@@ -1,4 +1,4 @@
-"""What is known of a case by its software alone, in the user's cache folder: FLOPs and bytes.
+"""Facts of a case that depend on its software alone, in the user's cache folder: FLOPs and bytes.
 
 One small JSON file a case and software.  A file that is missing or damaged costs a count.
 """
@@ -18,7 +18,7 @@ from bench_lib.launch.cache import cache_folder
 from bench_lib.model import Case, Environment, StepCounts
 
 COUNTING = ("formulas", "worker/workloads")
-"""Folders of this package whose code counts; what other code counted is not read."""
+"""Folders of this package whose code counts; counts by other code are not read."""
 
 
 class _Kept(msgspec.Struct):
@@ -27,7 +27,7 @@ class _Kept(msgspec.Struct):
 
 
 def counts_of(case: Case, environment: Environment) -> StepCounts | None:
-    """Return what a case's step comes to in some software; None where it has to be counted."""
+    """Return the counts of a case's step in some software; None if they are missing."""
     about = _about(case, environment)
     if about is None:
         return None
@@ -39,7 +39,7 @@ def counts_of(case: Case, environment: Environment) -> StepCounts | None:
 
 
 def keep_counts(case: Case, environment: Environment, counts: StepCounts) -> None:
-    """Keep what was counted; where it cannot be kept, it is counted again next time."""
+    """Keep the counts; if that fails, they are counted again next time."""
     about = _about(case, environment)
     if about is None or counts.flops_per_step is None:
         return
@@ -52,10 +52,10 @@ def keep_counts(case: Case, environment: Environment, counts: StepCounts) -> Non
 
 
 def _about(case: Case, environment: Environment) -> dict[str, Any] | None:
-    """Return all that the counts depend on; None where it is not all known.
+    """Return everything that the counts depend on; None if some of it is unknown.
 
-    A workload of somebody else's may change while its name and ours stay, and a step of several
-    ranks is of each rank.
+    A workload of somebody else's may change while its name and ours stay, and each rank has a step
+    of its own.
     """
     if ":" in case.workload or case.launch.ranks > 1 or environment.torch is None:
         return None

@@ -1,4 +1,4 @@
-"""What every run leaves behind: JSON Lines, one file a run, each line whole when written.
+"""The history file of a run: JSON Lines, one file a run, each line whole when written.
 
 A run that is killed loses at most the case in flight.  Readers fold the lines into
 records, tolerate a torn last line and say so, and see a run without ``end`` as unfinished.
@@ -198,16 +198,16 @@ class Run:
     ended: str | None = None
     exit_status: int | None = None
     caches: dict[str, str] = field(default_factory=dict)
-    """How full they were at its end; the environments have what it found."""
+    """The state of the caches at its end; the environments have that at its beginning."""
     environments: dict[str, Environment] = field(default_factory=dict)
     hardware: list[Hardware] = field(default_factory=list)
     records: dict[str, Record] = field(default_factory=dict)
     tuned: dict[str, str] = field(default_factory=dict)
     """By case, what became of MIOpen's database, where it was filled first."""
     slow_downs: list[SlowDown] = field(default_factory=list)
-    """What several nights showed together, as of this run."""
+    """Slow-downs that several nights showed together, as of this run."""
     problems: list[str] = field(default_factory=list)
-    """What could not be read, by line number."""
+    """Unreadable lines, by line number."""
 
     @property
     def finished(self) -> bool:
@@ -221,7 +221,7 @@ class Run:
 
 
 NAME = re.compile(r"(?P<time>\d{8}T\d{6}Z)_(?P<key>[^/\n]+)_(?P<run>[0-9a-f]{8})\.jsonl")
-"""What the file of a run is called."""
+"""The name of a run's file."""
 
 
 def began(path: Path) -> str:
@@ -263,10 +263,10 @@ def unfold(path: Path, data: bytes) -> Run:
 
 
 def lines(path: Path, data: bytes) -> Iterator[FileLine]:
-    """Yield each line of a file with what it says, decoded one at a time.
+    """Yield each line of a file with its decoded content, one at a time.
 
-    Whoever keeps little of a line need not hold the whole file's attempts, which takes longer
-    than decoding them.  Raises HistoryError of a line of a newer schema.
+    A reader that keeps little of a line need not hold the whole file's attempts, which takes longer
+    than decoding them.  Raises HistoryError for a line of a newer schema.
     """
     *found, torn = data.split(b"\n")
     tried: set[str] = set()
@@ -292,7 +292,7 @@ def lines(path: Path, data: bytes) -> Iterator[FileLine]:
 
 
 class Line(msgspec.Struct, kw_only=True):
-    """What every line has."""
+    """The fields of every line."""
 
     kind: str
     run: str
@@ -308,7 +308,7 @@ class LaterLine(Line, kw_only=True):
 
 
 class EnvironmentLine(Line, kw_only=True):
-    """Where the attempts that name ``ref`` were made; before them."""
+    """The environment of the attempts that name ``ref``; before them."""
 
     ref: str
     environment: Environment
@@ -324,14 +324,14 @@ class AttemptLine(Line, kw_only=True):
 
 
 class TunedLine(Line, kw_only=True):
-    """What tuning did to MIOpen's database before a case was measured."""
+    """The effect of tuning on MIOpen's database before a case was measured."""
 
     case_id: str
     database: str
 
 
 class KernelsLine(Line, kw_only=True):
-    """What a look into a case's step found."""
+    """The kernels of a case's step by a profile."""
 
     case_id: str
     kernels: KernelTable
@@ -345,10 +345,10 @@ class VerdictLine(Line, kw_only=True):
     verdicts: list[Verdict]
     nodeid: str | None = None
     changes: list[str] = []
-    """What is different in the environment since the baseline, in words."""
+    """Changes in the environment since the baseline, in words."""
     quarantine: Quarantine | None = None
     baseline_accepted: str | None = None
-    """When what it was judged by was accepted."""
+    """When the baseline that it was judged by was accepted."""
     blamed: list[str] = []
     """The kernels that made it slower: ``GEMM: MT128x128 → MT64x64``."""
 
@@ -376,7 +376,7 @@ class FileLine:
     number: int
     raw: bytes
     line: Line | None = None
-    """None of a blank line, and of one with a problem."""
+    """None for a blank line, and for one with a problem."""
     problem: str | None = None
     """Why the line was left out."""
 
@@ -402,7 +402,8 @@ _known: dict[str | None, msgspec.json.Decoder[Any]] = {
 _OURS = re.compile(
     b'\\{"schema":%d,"kind":"(%s)",' % (SCHEMA, "|".join(filter(None, _known)).encode())
 )
-"""How a line begins that this version wrote: no need to look into it for what it is."""
+"""The beginning of a line that this version wrote: it names the line's kind, so that nothing else
+need be read."""
 
 
 class _NewerSchemaError(Exception):
@@ -479,7 +480,7 @@ def _check_measurement(seen: Measurement) -> None:
 
 
 def _check(line: Line, tried: set[str]) -> None:
-    """Raise ValueError of a line that cannot follow what was tried before it."""
+    """Raise ValueError for a line that cannot follow the attempts before it."""
     match line:
         case AttemptLine():
             if (seen := line.attempt.measurement) is not None:

@@ -1,7 +1,7 @@
-"""The incidents of a history: what its runs say of the cases that ever fail, and who knows of it.
+"""The incidents of a history: the cases that ever fail in its runs, and who acknowledged them.
 
-Nothing is kept of an incident but that somebody acknowledged it, in the baseline file of its first
-case's hardware.  All else follows from the runs, wherever they were pulled from.
+Only the acknowledgement of an incident is stored, in the baseline file of its first case's
+hardware.  All else follows from the runs, wherever they were pulled from.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ MOST_FAULT = 120
 def incidents_of(archive: Archive, folder: Path, *, until: str = "") -> list[Incident]:
     """Return the incidents of a history, as its last night has them; oldest first.
 
-    ``folder`` is that of the baseline files, one of which that cannot be read acknowledges
-    nothing.  Runs that began after ``until`` (UTC, ISO 8601) are left out.
+    ``folder`` is that of the baseline files; one that cannot be read acknowledges nothing.  Runs
+    that began after ``until`` (UTC, ISO 8601) are left out.
     """
     runs = seen(archive, until=until)
     known = archive.environments({run.environment for run in runs})

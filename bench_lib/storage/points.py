@@ -38,7 +38,7 @@ class KeptPair(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Points:
-    """The points of one search, by what was asked."""
+    """The points of one search, by their question."""
 
     def __init__(self, history: Path, asked: Sequence[str], *, fresh: bool = False) -> None:
         """Read what an earlier call kept of the same question; ``fresh`` forgets that.

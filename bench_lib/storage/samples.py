@@ -3,17 +3,16 @@
 A line is ``{"case": text, "role": "baseline" or "candidate", "process": number or text,
 "iteration_s": [seconds, ...]}``.  It may have
 
-- ``"run"`` and ``"device"``, number or text: which run the process is of, and where it ran;
-- ``"draw"``, number or text: what the compiler chose for it;
-- ``"family"``, text: which cases vary alike from run to run and from device to device;
+- ``"run"`` and ``"device"``, number or text: the run of the process, and its device;
+- ``"draw"``, number or text: the compiler's choices for it;
+- ``"family"``, text: the cases that vary alike from run to run and from device to device;
 - ``"probe": {name: number}``, costs that the case has no part in (``covariates``);
-- ``"slow": share``, where a delay was planted.  Each such share is judged as a case of its own
-  against the clean baseline processes.  What was planted in a baseline process is read but not
-  judged.
+- ``"slow": share``, if a delay was planted.  Each such share is judged as a case of its own
+  against the clean baseline processes.  A delay in a baseline process is read but not judged.
 
-A case says each of the first four on all of its lines or on none, and a file its runs.  Whatever is
-wrong with a line is named with its number and keeps its case from being judged; nothing is left
-out in silence.
+A case has each of the first four on all of its lines or on none, and a file its runs.  A faulty
+line is reported with its number and keeps its case from being judged; nothing is left out in
+silence.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ from bench_lib.verdict.metrics import LEADING, Metric
 from bench_lib.verdict.metrics.iterations import spread
 
 ABOUT = ("run", "device", "draw", "family")
-"""What a line may say of its process, in a word."""
+"""Fields that a line may have on its process, in a word."""
 FIELDS = frozenset({"case", "role", "process", "iteration_s", "probe", "slow", *ABOUT})
 ROLES = ("baseline", "candidate")
 LARGEST = sys.float_info.max
 NO_PROBE: Mapping[str, float] = {}
-"""Of most lines, so that they share it."""
+"""The probes of most lines, so that they share it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +53,17 @@ class SampledProcess:
     probe: Mapping[str, float] = field(default_factory=dict)
     """Costs that the case has no part in, by name; each in a unit of its own."""
     run: str = ""
-    """Which run it is of; this and the following are empty where the line does not say."""
+    """The run of the process; this and the following are empty if the line lacks them."""
     device: str = ""
     draw: str = ""
-    """What the compiler chose, by a name that only equal choices share."""
+    """The compiler's choices, by a name that only equal choices share."""
     family: str = ""
     file: str = ""
     """The file that it is all of; empty where it is a line."""
 
     @property
     def place(self) -> str:
-        """Where it is told: ``line 3``, or a file."""
+        """Its place in the input: ``line 3``, or a file."""
         return self.file or f"line {self.line}"
 
 
@@ -86,7 +85,7 @@ class CaseSamples:
 
     @property
     def family(self) -> str:
-        """Which cases vary as this one does; empty where no line says."""
+        """The name of the cases that vary alike; empty if no line has one."""
         return next((process.family for process in self.processes), "")
 
     @property
@@ -210,9 +209,9 @@ def _hold_against_clean(planted: CaseSamples, clean: CaseSamples | None) -> None
 
 
 def _note_what_some_lines_lack(cases: Sequence[CaseSamples]) -> None:
-    """Refuse cases that say something of some processes and not of others.
+    """Refuse cases that have a field for some processes and not for others.
 
-    What a run adds to an error has to be known of all cases, so a file says it of all or of none.
+    The error that a run adds has to be known for all cases, so a file has it for all or for none.
     """
     runs = [process.line for case in cases for process in case.processes if process.run]
     for case in cases:

@@ -1,6 +1,6 @@
-"""Studies: cases that the engine measures together, and what they come to side by side.
+"""Studies: cases that the engine measures together, and their figures side by side.
 
-``asked`` reads what a person wants and makes its cases.  ``figures`` has one case in figures, and
-the one table of all studies.  Each other module makes figures into rows, and rows into a table and
+``asked`` reads a person's wishes and makes the cases.  ``figures`` has one case in figures, and the
+one table of all studies.  Each other module makes figures into rows, and rows into a table and
 sentences, without a device; ``ab``, ``selfcheck`` and ``contexts`` measure in their own order.
 """

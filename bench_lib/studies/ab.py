@@ -1,8 +1,8 @@
 """Two environments on one device in turns, judged by their ratio within each pair.
 
-A pair is a fresh process of A and one of B, open side by side, and every case is measured in
-both, one right after the other.  What drifts meanwhile (clocks, temperature, other programs)
-meets both alike and cancels in the ratio.
+A pair is a fresh process of A and one of B, open side by side, and every case is measured in both,
+one right after the other.  A drift (of clocks, temperature, other programs) meets both alike and
+cancels in the ratio.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def compare(engine: Engine, cases: Sequence[Case]) -> str | None:
     """Measure cases in pairs, judge them, and end both runs.
 
     All cases are measured in the first pairs, then those whose answer more pairs could change.
-    Returns why that ended before its time, if it did; what was measured is judged all the same.
-    Raises HistoryError, and LaunchError where a side cannot be started to begin with.
+    Returns why that ended before its time, if it did; the measurements until then are judged all
+    the same.  Raises HistoryError, and LaunchError where a side cannot be started to begin with.
     """
     engine.measure_together(cases, 0)
     stopped = None

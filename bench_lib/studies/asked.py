@@ -1,4 +1,4 @@
-"""What is asked of a study: lists as people type them, and the cases that these make."""
+"""The request for a study: lists as people type them, and the cases that these make."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from bench_lib.model import Case, Param, Sampling, UserError
 
 TIME_LIMIT_S = 300.0
 TUNING_LIMIT_S = 1200.0
-"""Of what tries many kernels before it takes one."""
+"""Time limit of a case that tries many kernels before it takes one."""
 OPENING_S = 3.0
 """Rough time to open a device in a fresh process, its first kernels included."""
 
 
 @dataclass(frozen=True)
 class Template:
-    """What the cases of an exercise have in common."""
+    """The common part of an exercise's cases."""
 
     sizes: Mapping[str, int]
-    """Of images in pixels, by network."""
+    """Image sizes in pixels, by network."""
     values: Mapping[str, Param]
     sampling: Sampling = field(default_factory=Sampling)
     time_limit_s: float | None = None
@@ -43,7 +43,7 @@ class Template:
 def least_s(cases: Sequence[Case], times: int = 1) -> float:
     """Return about how long cases take, each so often in one fresh process.
 
-    That is the least: for those whose steps are short, none compiled.
+    That is a lower bound: it takes steps for short and none for compiled.
     """
     each = (case.sampling.warmup_s + case.sampling.measure_s + 1.0 for case in cases)
     return OPENING_S + times * sum(each)

@@ -31,13 +31,13 @@ ENOUGH = 0.95
 
 @dataclass(frozen=True)
 class Best:
-    """Where a sweep is at its best."""
+    """The best points of a sweep."""
 
     efficient: Figures
     """The smallest batch that reaches ENOUGH of the best throughput."""
     fastest: Figures
     densest: Figures | None
-    """Most items a second for each GB; None where memory is not known."""
+    """Most items a second for each GB; None if memory is unknown."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def sweep_rows(figures: Sequence[Figures]) -> list[SweepRow]:
 
 
 def best_of(figures: Sequence[Figures]) -> Best | None:
-    """Return the best points of a sweep; None where nothing was measured."""
+    """Return the best points of a sweep; None if nothing was measured."""
     known = [f for f in figures if f.items_per_s is not None]
     if not known:
         return None
@@ -150,14 +150,14 @@ class Search:
         at_most: int | None = None,
         resolution: float = 0.01,
     ) -> None:
-        """Stop where the answer is known to ``resolution``, a share of it; 0 is to the image."""
+        """Stop once the answer is known to ``resolution``, a share of it; 0 is to the image."""
         self._at_most = min(at_most or LARGEST, LARGEST)
         self._start = min(start, self._at_most)
         self._capacity = capacity
         self._resolution = resolution
         self._fitted: dict[int, int | None] = {}
         self.too_large: int | None = None
-        """The smallest batch that is known not to fit."""
+        """The smallest batch that surely does not fit."""
         self.tries: list[Try] = []
         self.stopped = ""
         """Why it ended before memory did; empty where memory ended it."""
@@ -184,7 +184,7 @@ class Search:
 
     @property
     def next_batch(self) -> int | None:
-        """The batch to try; None where the search is over."""
+        """The batch to try; None if the search is over."""
         low, high = self.largest, self.too_large
         if low is None:
             return self._start if high is None else high // 2 or None
@@ -313,7 +313,7 @@ class LargestRow:
     precision: str
     largest: int | None
     ratio: float | None
-    """Over the first precision's; None where one of them was not ended by memory."""
+    """Ratio to the first precision's; None if one of them was not ended by memory."""
     tries: list[Try]
     stopped: str
     figures: Figures | None
@@ -346,7 +346,7 @@ def largest_rows(found: Mapping[str, Search], figures: Mapping[str, Figures]) ->
 
 
 def largest_table(rows: Sequence[LargestRow], capacity: int | None) -> Table:
-    """Return the table of largest batches; why a search ended early is said below it.
+    """Return the table of largest batches; a search that ended early has its reason below it.
 
     ``capacity`` is the device's memory in bytes.
     """

@@ -1,8 +1,8 @@
-"""Which change made a case slower: each candidate in turns with the good end, by belief.
+"""Finds the change that made a case slower: each candidate in turns with the good end, by belief.
 
 A step is a comparison as ``ab`` makes it, of the good end (A) and one candidate (B), on one device.
-It ends as soon as ``verdict.statistics.search`` knows enough of it, and what is measured next
-follows from all pairs so far.
+It ends as soon as ``verdict.statistics.search`` has enough pairs, and all pairs so far choose the
+next candidate.
 """
 
 from __future__ import annotations
@@ -59,21 +59,21 @@ class BisectEnding(str, Enum):
 
 @dataclass(frozen=True)
 class Expected:
-    """What a search was expected to take."""
+    """The expected cost of a search."""
 
     steps: int
     pairs: int
     takes_s: float
     """Besides making the candidates."""
     slow_down: float
-    """Of this size, a fraction."""
+    """The slow-down that the search assumes, a fraction."""
     noise: float
     """With pairs that differ by this standard deviation, a fraction."""
 
 
 @dataclass
 class BisectStep:
-    """What was measured of one candidate, in all."""
+    """All measurements of one candidate."""
 
     candidate: str
     pairs: list[tuple[float, float]] = field(default_factory=list)
@@ -93,7 +93,7 @@ class KernelsChanged:
 
 
 def pair_noise(runs: Iterable[Run], case_id: str) -> PairNoise | None:
-    """Return what earlier runs tell of a pair's noise; None where none has two processes."""
+    """Return a pair's noise in earlier runs; None if none has two processes."""
     squares = degrees = 0.0
     for run in runs:
         record = run.records.get(case_id)
@@ -115,9 +115,9 @@ class FailingSince:
     """The nights between which a case got slower."""
 
     ok: Environment
-    """Of the last night in which it was OK."""
+    """Environment of the last night in which it was OK."""
     failing: Environment
-    """Of the first one after it in which it was REGRESSED."""
+    """Environment of the first night after it in which it was REGRESSED."""
 
 
 def failing_since(runs: Iterable[Run], case_id: str) -> FailingSince:
@@ -149,10 +149,9 @@ def failing_since(runs: Iterable[Run], case_id: str) -> FailingSince:
 
 
 def last_ratio(runs: Iterable[Run], case_id: str) -> float | None:
-    """Return how much slower a case was when it last failed, as a ratio; None where it did not.
+    """Return how much slower a case was when it last failed, as a ratio; None if it did not.
 
-    What it failed of besides its time tells nothing of the search, nor does a comparison of two
-    sides.
+    Failures other than its time do not count for the search, nor does a comparison of two sides.
     """
     for run in runs:
         record = run.records.get(case_id)
@@ -164,7 +163,7 @@ def last_ratio(runs: Iterable[Run], case_id: str) -> float | None:
 
 
 class Bisecting:
-    """One search: which candidate is measured, what is kept, and how it ended."""
+    """One search: the candidates measured, the results kept, and how it ended."""
 
     def __init__(
         self,
@@ -201,10 +200,10 @@ class Bisecting:
         return Expected(plan.steps, plan.pairs, takes_s, slow_down, noise.sd)
 
     def run(self, slow_down: float, most_pairs: int | None = None) -> BisectEnding:
-        """Search to the end, in so many pairs or a multiple of those that are to be expected.
+        """Search to the end, in so many pairs or a multiple of the expected number.
 
-        ``slow_down`` is what the ends may differ by, a fraction.  Raises BisectError where an end
-        cannot be measured, and as the engine does.  What was measured until then is kept.
+        ``slow_down`` is the expected difference of the ends, a fraction.  Raises BisectError if an
+        end cannot be measured, and as the engine does.  All measurements until then are kept.
         """
         self.side(0)
         self._most_pairs = most_pairs or MORE_PAIRS * self.expected(slow_down).pairs
@@ -222,7 +221,7 @@ class Bisecting:
         return BisectEnding.NONE if self.search.shows_none else BisectEnding.FOUND
 
     def _most_by_now(self) -> int:
-        """Return the most pairs by what the first step showed, and say what is expected now."""
+        """Return the most pairs by the first step's result, and report the new expectation."""
         ratio = self.search.whole.ratio
         if len(self.steps) > 1 or ratio <= 1 or self.search.next() is None:
             return 0

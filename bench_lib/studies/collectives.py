@@ -28,10 +28,10 @@ HEADER = (
 
 @dataclass(frozen=True)
 class CollectiveRow:
-    """One size of one operation, in one of its forms; what is not known is None."""
+    """One size of one operation, in one of its forms; unknown figures are None."""
 
     figures: Figures
-    """Of a step, which is several calls."""
+    """Figures of a step, which is several calls."""
     op: str
     size_bytes: int
     """As nccl-tests counts it."""
@@ -46,7 +46,7 @@ class CollectiveRow:
     algorithm_gb_per_s: float | None = None
     bus_gb_per_s: float | None = None
     wrong: int | None = None
-    """Elements, of all ranks, that were not what they have to be."""
+    """Wrong elements, of all ranks."""
 
 
 def collective_row(seen: Figures, ranks: int) -> CollectiveRow:
@@ -125,7 +125,7 @@ def footer(rows: Iterable[CollectiveRow]) -> list[str]:
 
 @dataclass(frozen=True)
 class Reach:
-    """What a sweep of one operation in one form comes to."""
+    """The result of a sweep of one operation in one form."""
 
     least: CollectiveRow
     """The smallest size, whose time is latency."""
@@ -136,7 +136,7 @@ class Reach:
 
 
 def reach(rows: Iterable[CollectiveRow]) -> Reach | None:
-    """Return what the measured rows of one operation in one form come to; None of none."""
+    """Return the result of the measured rows of one operation in one form; None without rows."""
     measured = sorted((row for row in rows if row.bus_gb_per_s), key=lambda row: row.size_bytes)
     if not measured:
         return None

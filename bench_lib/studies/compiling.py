@@ -1,4 +1,4 @@
-"""What compiling costs and what it gives: by mode and precision, and by the depth of a network."""
+"""The cost of compiling and its gain: by mode and precision, and by the depth of a network."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class CompileRow:
     speed_up: float | None = None
     """Against the eager step of the first precision."""
     pays_off: bool | None = None
-    """Whether its step is shorter than the eager one of the same precision; None where there
-    is nothing to compare, or no more between them than chance may bring."""
+    """Whether its step is shorter than the eager one of the same precision; None without an eager
+    step, or if chance may explain the difference."""
     is_alike: bool = False
     """Whether there is no more between them than that."""
     pays_after_steps: int | None = None
@@ -72,7 +72,7 @@ def _chance(*figures: Figures) -> float:
 
 
 def break_even(compile_s: float, eager_s: float, compiled_s: float) -> int | None:
-    """Return after how many steps compiling has paid for itself; None where it never does.
+    """Return the number of steps after which compiling has paid for itself; None if it never does.
 
     Times are in seconds, those of a step as medians.
     """
@@ -136,7 +136,7 @@ def gains(pairs: Sequence[tuple[Figures, Figures]]) -> list[DepthRow]:
 def conclusion(rows: Sequence[DepthRow]) -> str | None:
     """Say in a sentence whether networks further down the list gain more here.
 
-    None where iterations spread too far for the gains to be held against each other.
+    None if iterations spread too far to compare the gains.
     """
     if doubts(_figures_of(rows)):
         return None

@@ -1,4 +1,4 @@
-"""What makes times differ on one kind of hardware, and what that costs, as the history tells.
+"""Causes of different times on one kind of hardware, and their cost, from the history.
 
 A process, a night, a device and a compiler's draw each make the same software slower or faster
 (docs/statistics.md).  A verdict learns how much from the same runs.  Nothing is measured here.
@@ -45,18 +45,18 @@ NO_UUID = "devices have no uuid here, so one cannot be told from another"
 
 @dataclass(frozen=True)
 class ComponentFound:
-    """What one component makes the cases of a family differ by."""
+    """The spread that one component adds to the cases of a family."""
 
     component: str
     """``process``, ``night``, ``device`` or ``draw``."""
     differs_by: float | None
     """Standard deviation in the median case, a share; None if unknown."""
     costs: float | None
-    """What ``visible`` would be less without it in the median case, a share; None if unknown."""
+    """The reduction of ``visible`` without it in the median case, a share; None if unknown."""
     known_from: int
     """Repeats in a run, successive runs on a device, devices, or draws that followed another."""
     remark: str
-    """What is too little known, and what would help; empty where enough is known."""
+    """Too scarce data, and a remedy; empty if there is enough."""
 
 
 @dataclass(frozen=True)
@@ -80,14 +80,14 @@ class FamilyFound:
 
 @dataclass
 class _Seen:
-    """What the history has of one case, oldest first."""
+    """The history of one case, oldest first."""
 
     family: str
     limits: float
     """Its tolerance, a share."""
     runs: list[list[ProcessSummary]] = field(default_factory=list)
     eras: list[str | None] = field(default_factory=list)
-    """Which baseline was accepted when each run was judged."""
+    """The baseline that was accepted when each run was judged."""
     started: list[str] = field(default_factory=list)
 
 
@@ -144,7 +144,7 @@ def _family_of(record: Record, processes: Sequence[ProcessSummary]) -> str:
 
 
 def _alike(case: _Seen) -> _Seen:
-    """Leave out what was not measured as the newest run was: in bursts, or sustained."""
+    """Leave out runs in another state than the newest: in bursts, or sustained."""
     (state, *_) = LEADING.states(case.runs[-1])
     kept = [[p for p in run if LEADING.values_in([p], state)] for run in case.runs]
     told = [at for at, run in enumerate(kept) if run]
@@ -180,7 +180,7 @@ def _logarithms(processes: Sequence[ProcessSummary]) -> dict[str, float]:
 
 
 def _draw(processes: Sequence[ProcessSummary]) -> Draw | None:
-    """Return what the compiler chose for a run; None where it is unknown, or several things."""
+    """Return the compiler's choices for a run; None if they are unknown, or several."""
     draws = [known_draw(process) for process in processes]
     first = draws[0]
     if first is None or any(draw is None or not draw.chooses_as(first) for draw in draws):
@@ -243,17 +243,17 @@ def _family(
 
 @dataclass(frozen=True)
 class _Case:
-    """One case with what is estimated of it."""
+    """One case with its estimates."""
 
     seen: _Seen
     contrast: Contrast
     known: Components
     suite: int
-    """How many cases are asked about together."""
+    """Number of cases that are judged together."""
 
     @property
     def origins(self) -> list[Origin]:
-        """Where it was measured."""
+        """Each process's place."""
         return [origin for era in self.contrast.history for origin in era]
 
     @property
@@ -279,7 +279,7 @@ class _Case:
         return None if comparison is None else comparison.detectable
 
     def cost(self, component: str) -> float | None:
-        """Return what a component adds to ``visible``, a share; of a device on an unknown one."""
+        """Return what a component adds to ``visible``, a share; for a device, on a new one."""
         is_device = component == DEVICE
         if is_device and "" in {origin.device for origin in self.origins}:
             return None
@@ -294,7 +294,7 @@ def _median(values: Iterable[float | None]) -> float | None:
 
 
 def _sd(estimate: Estimate | None) -> float | None:
-    """Return a standard deviation of logarithms, if it is known."""
+    """Return a standard deviation of logarithms, if known."""
     return None if estimate is None else estimate.sd
 
 
@@ -324,7 +324,7 @@ def _about_devices(uuids: set[str]) -> str:
 
 
 def _draws(cases: Sequence[_Case]) -> ComponentFound:
-    """Return how far the draws of a compiler are apart: what redrawn runs differ by beyond nights.
+    """Return the spread between draws of a compiler: the difference of redrawn runs beyond nights.
 
     It costs nothing in ``visible``: another draw is measured with the baseline's choices.
     """

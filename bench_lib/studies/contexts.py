@@ -53,7 +53,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class ContextsFound:
-    """What fresh contexts of this machine differ by."""
+    """The spread between fresh contexts of this machine."""
 
     spreads: Mapping[str, Mapping[str, Spread]]
     """By case and kind of context, those that are taken as they come first."""
@@ -92,7 +92,7 @@ class ContextsFound:
 
     @property
     def conclusion(self) -> str:
-        """What it comes to, in plain words."""
+        """The result in plain words."""
         words = f"contexts differ by {self.between(ANY):.2%}"
         if CHOSEN in self.kinds:
             words += f" as they come and by {self.between(CHOSEN):.2%} where they are chosen"

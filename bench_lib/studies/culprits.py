@@ -1,4 +1,4 @@
-"""Which packages of a new environment make a case slower: exchanged in the old one, in turns."""
+"""Finds a new environment's packages that make a case slower, by exchanging them in turns."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from bench_lib.verdict.statistics.culprits import Guilty, PartsQuestion
 Part = frozenset[str]
 """Packages that are exchanged together: most often one."""
 GUESSED_SD, GUESSED_DEGREES = 0.01, 1.0
-"""Of a pair's logarithm, where too few pairs tell."""
+"""Noise of a pair's logarithm, if there are too few pairs."""
 
 
 @dataclass(frozen=True)
 class ExchangeAnswer:
-    """What exchanging some packages made of a case."""
+    """The effect of exchanging some packages on a case."""
 
     case_id: str
     packages: list[str]
     ratio: float | None
-    """With them over without; None where it could not be measured."""
+    """With them over without; None if it could not be measured."""
     pairs: int
     slower: bool | None
-    """None where it could not be measured."""
+    """None if it could not be measured."""
     known: bool
     """Whether the pairs sufficed for the stated error."""
 
@@ -48,13 +48,13 @@ class Culprit:
     case_id: str
     packages: list[str]
     changes: list[str]
-    """What is exchanged, in words: ``torch 2.9.0 -> 2.10.0``."""
+    """The exchanges in words: ``torch 2.9.0 -> 2.10.0``."""
     ratio: float | None
-    """What exchanging them alone makes of the case's time; None where that was not measured."""
+    """The case's ratio with them exchanged alone; None if that was not measured."""
     alone: dict[str, float]
-    """What each by itself makes, as far as it was measured; as ratios."""
+    """The ratio of each by itself, if it was measured."""
     told_apart: bool
-    """Whether each of them is known to be needed."""
+    """Whether each of them is surely needed."""
     known: bool
     """Whether the pairs sufficed for the stated error."""
 
@@ -69,7 +69,7 @@ class Tied:
 
 @dataclass
 class CulpritsFound:
-    """What the search came to."""
+    """The result of the search."""
 
     culprits: list[Culprit] = field(default_factory=list)
     tied: list[Tied] = field(default_factory=list)
@@ -177,10 +177,10 @@ class CulpritSearch:
         return True
 
     def _tie(self, packages: Part, why: str) -> bool:
-        """Tie packages to others that they need, or that need them; False where none are left.
+        """Tie packages to others that they need, or that need them; False if none are left.
 
-        What was built for a package comes first, for it breaks; a version that a package asks
-        for is often more than it needs.
+        A package built for another comes first, because it breaks.  A required version is often
+        more than the package needs.
         """
         for need in (_built_for, _asked_for):
             beyond = {
@@ -242,7 +242,7 @@ def slower_in_time(rows: Iterable[PairRow]) -> list[PairRow]:
 
 
 def question_of(row: PairRow, case: Case, parts: int) -> PartsQuestion:
-    """Return the question that is asked of each set of parts, by what all of them made."""
+    """Return the question about each set of parts, given the effect of all of them."""
     logs = [math.log(b / a) for a, b in row.pairs]
     whole = statistics.fmean(logs)
     sd, degrees = GUESSED_SD, GUESSED_DEGREES
@@ -281,7 +281,7 @@ def _built_for(name: str, old: Installed, new: Installed) -> set[str]:
 
 
 def _asked_for(name: str, old: Installed, new: Installed) -> set[str]:
-    """Return the packages of which the new ``name`` asks for another version than the old one."""
+    """Return the packages that the new ``name`` requires in another version than the old one."""
     words = exchanging.unmet(_with(name, old, new)).get(name, ())
     found = {str(canonicalize_name(Requirement(each).name)) for each in words}
     return found | _built_for(name, old, new)

@@ -30,7 +30,7 @@ AS_MEASURED = (
 
 @dataclass(frozen=True)
 class Figures:
-    """What the middle process of a case measured; what is not known is None."""
+    """The figures of a case's middle process; unknown ones are None."""
 
     case_id: str
     params: dict[str, Param]
@@ -48,7 +48,7 @@ class Figures:
     iterations: int | None = None
     memory_bytes: int | None = None
     items_per_s_per_gb: float | None = None
-    """Of 10^9 bytes."""
+    """For each 10^9 bytes."""
     first_step_s: float | None = None
     warmup_s: float | None = None
     warmup_iterations: int | None = None
@@ -57,30 +57,30 @@ class Figures:
     parameters: int | None = None
     flops_per_step: float | None = None
     tflop_per_s: float | None = None
-    """While the device works: of a host-bound step by ``device_s``, where that is known."""
+    """While the device works: for a host-bound step by ``device_s``, if known."""
     device_s: float | None = None
     """The device's own time of a host-bound step, which its speed and bandwidth are by."""
     share_of_peak: float | None = None
-    """Of the hardware's dense peak for what this precision computes in."""
+    """Share of the hardware's dense peak in the precision that the case computes in."""
     gb_per_s: float | None = None
     """Memory bandwidth, by the traffic of operations that are done one by one."""
     share_of_bandwidth: float | None = None
-    """Of the hardware's peak."""
+    """Share of the hardware's peak."""
     bandwidth_at_least: bool = False
     """Whether both are by the least traffic, because compiling or caches spared the rest."""
     flops_per_byte: float | None = None
-    """By the traffic of operations that are done one by one; None of a compiled step."""
+    """By the traffic of operations that are done one by one; None for a compiled step."""
     least_flops_per_byte: float | None = None
-    """What it is at least, compiled or not."""
+    """Lower bound, compiled or not."""
     most_flops_per_byte: float | None = None
     """By the least traffic."""
     bound: str | None = None
-    """``compute-bound``, ``memory-bound`` or ``host-bound``; None where that cannot be told."""
+    """``compute-bound``, ``memory-bound`` or ``host-bound``; None if unknown."""
     bound_by: str | None = None
-    """Which ceiling that is and how near, in a sentence."""
+    """The ceiling and how near it is, in a sentence."""
     finite: bool | None = None
     max_abs_diff: float | None = None
-    """Of an output's elements, in their own unit."""
+    """Largest difference of the output's elements, in their own unit."""
     cosine: float | None = None
     loss_error: float | None = None
     """Relative to FP32 eager's, as is ``grad_norm_error``."""
@@ -88,7 +88,7 @@ class Figures:
     operations_s: dict[str, float] = field(default_factory=dict)
     ranks: int = 1
     wall_s: float | None = None
-    """Of the measured stretch."""
+    """Seconds of the measured stretch."""
     portions_s: dict[str, float] = field(default_factory=dict)
     """Median time of each part of a step, by name, in their order."""
     training: Training | None = None
@@ -97,7 +97,7 @@ class Figures:
     cpus: float | None = None
     """How many CPUs were busy on average, of all ranks together."""
     notes: list[str] = field(default_factory=list)
-    """Warnings of what was measured, and why other looks were discarded."""
+    """Warnings of the measurement, and why other looks were discarded."""
 
     @property
     def is_measured(self) -> bool:
@@ -197,7 +197,7 @@ def _notes(record: Record) -> list[str]:
 
 
 def ratio(seen: Figures, reference: Figures | None) -> float | None:
-    """Return a throughput over another one; None where one of them is not known."""
+    """Return the ratio of two throughputs; None if one of them is unknown."""
     if reference is None or not seen.items_per_s or not reference.items_per_s:
         return None
     return seen.items_per_s / reference.items_per_s
@@ -278,7 +278,7 @@ CELLS: dict[str, Callable[[Figures], str]] = {
     "loss error": lambda seen: percent(seen.loss_error, ".2%"),
     "grad error": lambda seen: percent(seen.grad_norm_error, ".2%"),
 }
-"""What a case's figures put into a column, by its heading; empty where it is not known."""
+"""A column's cell of a case's figures, by its heading; empty if unknown."""
 
 
 # ---- tables -------------------------------------------------------------------------------
@@ -296,7 +296,7 @@ class Table:
     trouble: list[str]
     """Why rows have no figures; judged cases have verdicts that say so."""
     lines: list[str]
-    """What the table comes to."""
+    """The conclusions from the table."""
     keys: int = 1
     """Columns from the first on that tell the rows apart."""
 

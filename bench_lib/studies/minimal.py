@@ -1,8 +1,8 @@
 """The smallest operator that shows a slow-down: candidates from two profiles of a case.
 
-A profile with shapes says which operation of torch launched what, with the sizes, strides and types
-of its tensors.  What takes longer and can be said as a case of ``ops`` is a candidate.  Only
-measuring it on both sides tells whether it is slower by itself.
+A profile with shapes names the operation of torch behind each kernel, with the sizes, strides and
+types of its tensors.  A slower operation that a case of ``ops`` can express is a candidate.  Only
+measuring it on both sides shows whether it is slower by itself.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from bench_lib.profiling.traces import LaunchedOperation
 MOST = 3
 """Operators of a case that are measured."""
 LEAST_SHARE = 0.1
-"""Of what the operations take more; less explains nothing."""
+"""Least share of the operations' extra time; less explains nothing."""
 _PRECISIONS = {"float": "fp32", "c10::Half": "fp16", "c10::BFloat16": "bf16"}
 _GEMMS = {"aten::mm": 0, "aten::addmm": 1}
-"""Where the first of the two matrices is among the arguments."""
+"""Index of the first of the two matrices among the arguments."""
 _CONVOLUTIONS = {
     "aten::cudnn_convolution": (2, 3, 4, 5),
     "aten::miopen_convolution": (3, 4, 5, 6),
     "aten::mkldnn_convolution": (3, 4, 5, 6),
 }
-"""Where padding, stride, dilation and groups are."""
+"""Indices of padding, stride, dilation and groups."""
 _ATTENTIONS = {
     "aten::_scaled_dot_product_flash_attention": (4, "flash"),
     "aten::_scaled_dot_product_flash_attention_for_cpu": (4, ""),
     "aten::_scaled_dot_product_efficient_attention": (6, "efficient"),
 }
-"""The argument that says whether the attention is causal, and the backend that it names."""
+"""Index of the argument that makes the attention causal, and the operation's backend."""
 
 
 def suspects(before: Iterable[LaunchedOperation], after: Iterable[LaunchedOperation]) -> list[Case]:
@@ -53,7 +53,7 @@ def suspects(before: Iterable[LaunchedOperation], after: Iterable[LaunchedOperat
 
 
 def operator_of(launched: LaunchedOperation) -> Case | None:
-    """Return the case of ``ops`` that does the same; None where there is none."""
+    """Return the equivalent case of ``ops``; None if there is none."""
     try:
         values = _values(launched)
         return None if values is None else operator_case(None, **with_usual(**values))

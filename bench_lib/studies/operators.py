@@ -1,4 +1,4 @@
-"""Operators side by side: time of a call, what it moves and computes, how near a ceiling."""
+"""Operators side by side: time of a call, its traffic and operations, how near a ceiling."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from bench_lib.studies.figures import (
 
 @dataclass(frozen=True)
 class OperatorRow:
-    """One operator; what is not known is None."""
+    """One operator; unknown figures are None."""
 
     figures: Figures
-    """Of a step, which is ``calls`` calls."""
+    """Figures of a step, which is ``calls`` calls."""
     calls: int | None = None
     call_s: float | None = None
     """Median, issuing it included where the device waits for that."""
@@ -35,7 +35,7 @@ class OperatorRow:
     """By the traffic that no implementation can avoid, while the device works."""
     tflop_per_s: float | None = None
     ceiling: str = ""
-    """``TFLOP/s`` or ``GB/s``: which of the hardware's peaks is nearer."""
+    """``TFLOP/s`` or ``GB/s``: the nearer of the hardware's peaks."""
     share_of_ceiling: float | None = None
     """Above 1 caches spared some of the traffic."""
     bound: str | None = None

@@ -15,7 +15,7 @@ HOUR_S = 3600.0
 
 @dataclass(frozen=True)
 class PrecisionRow:
-    """One precision, against the first one; what cannot be compared is None."""
+    """One precision beside the first one; figures that cannot be compared are None."""
 
     precision: str
     figures: Figures
@@ -23,7 +23,7 @@ class PrecisionRow:
     memory_saved: float | None = None
     """As a share of the first's."""
     cost_per_million: float | None = None
-    """Of a million items, in the currency of the price an hour."""
+    """Cost of a million items, in the currency of the price an hour."""
 
 
 def default_precisions(device: Hardware, task: str) -> list[str]:

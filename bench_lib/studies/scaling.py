@@ -1,4 +1,4 @@
-"""What more threads, processes and GPUs bring: curves, laws, forecasts, and what to ask for."""
+"""The gain from more threads, processes and GPUs: curves, laws, forecasts, requests."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ THREADS, PROCESSES, GPUS, RANKS = "threads", "processes", "gpus", "ranks"
 OVER = (THREADS, PROCESSES, GPUS)
 WEAK, STRONG = "weak", "strong"
 ENOUGH = 0.7
-"""More workers are asked for only where each still does this share of one's work; our choice."""
+"""More workers are requested only if each still does this share of one's work; our choice."""
 MEMORY_MARGIN, TIME_MARGIN = 1.2, 1.5
-"""What a job asks for on top of what was seen; our choice, since going over ends the job."""
+"""A job's request over the measured need; our choice, since going over ends the job."""
 NEGLIGIBLE = 0.1
 """Less of a CPU than this is no thread to ask for."""
 
@@ -41,13 +41,13 @@ NEGLIGIBLE = 0.1
 
 @dataclass(frozen=True)
 class Subject:
-    """What is scaled: one worker's case, and what makes those of more."""
+    """The work to scale: one worker's case, and the rule for those of more."""
 
     case: Callable[[Mapping[str, Param]], Case]
     """Returns the case with these values in place of its own, or raises UserError."""
     network: str = ""
     batch_size: int | None = None
-    """Of one worker."""
+    """Batch size of one worker."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,11 @@ class Workers:
     """``strong``: the work of one is divided; ``weak``: each worker has as much."""
     network: str = ""
     batch_size: int | None = None
-    """Of one worker alone."""
+    """Batch size of one worker alone."""
 
     @property
     def curve(self) -> tuple[str, str, str, int | None]:
-        """What the points of one curve have in common."""
+        """The common part of one curve's points."""
         return self.over, self.scaling, self.network, self.batch_size
 
 
@@ -129,7 +129,7 @@ def cases_of(points: Sequence[ScalingPoint]) -> list[Case]:
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingRow(Workers):
-    """So many workers beside one; what is not known is None."""
+    """So many workers beside one; unknown figures are None."""
 
     figures: Figures
     speed_up: Share | None = None
@@ -198,7 +198,7 @@ def _accepted(record: Record) -> list[Measurement]:
 
 @dataclass(frozen=True)
 class Next:
-    """What the law foretells of twice as many workers."""
+    """The law's prediction for twice as many workers."""
 
     workers: int
     speed_up: float
@@ -220,7 +220,7 @@ class FittedLaw:
 
     @property
     def sentence(self) -> str:
-        """What the law is, and what it expects of twice as many workers."""
+        """The law in words, with its prediction for twice as many workers."""
         if self.law is None or self.next is None:
             return f"{self.curve}: {self.why}"
         law, (low, high), (least, most) = self.law, self.law.interval, self.next.interval
@@ -390,13 +390,13 @@ class Forecast:
     predicted: float
     measured: float
     error: float
-    """The prediction less what was measured, as a share of that."""
+    """The prediction less the measured value, as a share of that."""
 
 
 def forecasts(short: Figures, long: Figures) -> list[Forecast]:
-    """Return what a run of a few steps said of a long one; what either does not know is not there.
+    """Return a short run's predictions of a long one; values that either lacks are left out.
 
-    Memory and CPUs are taken to stay as they were; the time is that of a step as often.
+    Memory and CPUs are assumed to stay as they were; the time is that of a step as often.
     """
     steps = long.iterations or 0
     pairs = [
@@ -443,7 +443,7 @@ class Worth:
 
 
 def worth(rows: Sequence[ScalingRow]) -> Worth | None:
-    """Return what one GPU brings beside the best of the CPU; None where either is not known."""
+    """Return one GPU's gain over the best of the CPU; None if either is unknown."""
     cpu = best_of(rows, (THREADS, PROCESSES))
     gpu = best_of([row for row in rows if row.workers == 1], (GPUS,))
     if cpu is None or gpu is None:
@@ -460,13 +460,13 @@ def worth(rows: Sequence[ScalingRow]) -> Worth | None:
 
 @dataclass(frozen=True)
 class SchedulerRequest:
-    """What a job of this work should ask a scheduler for."""
+    """A job's request to a scheduler for this work."""
 
     case_id: str
     tasks: int
     cpus_per_task: int
     memory_bytes: int
-    """Of the host, all tasks together; with a margin, in whole GiB."""
+    """Memory of the host, all tasks together; with a margin, in whole GiB."""
     time_s: int
     """With a margin, in whole minutes."""
     gpus: int
@@ -475,7 +475,7 @@ class SchedulerRequest:
 
 
 def request_of(row: ScalingRow) -> SchedulerRequest | None:
-    """Return what a job that does a row's work should ask for; None where too little is known."""
+    """Return the request of a job that does a row's work; None with too little data."""
     seen = row.figures
     if seen.host_memory_bytes is None or seen.wall_s is None:
         return None

@@ -1,9 +1,9 @@
-"""Does the verdict hold on this machine?  Known delays are planted, and looked for.
+"""Does the verdict hold on this machine?  Known delays are planted and searched for.
 
-Every fresh process measures the same case clean and with each delay inside its step.  Then
-the judge is asked, for every way to split the processes into a baseline and candidates,
-what it would have said.  The splits of a few processes are not independent; what they show
-is how the rule answers on values that this machine really gives.
+Every fresh process measures the same case clean and with each delay inside its step.  Then the
+judge answers for every way to split the processes into a baseline and candidates.  The splits of a
+few processes are not independent; they show how the rule answers on values that this machine really
+gives.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SEED = 1337
 FOUND = 0.9
 """An effect is visible where it is found in this share of the splits."""
 CPU_UNITS, GPU_UNITS = 100, 200_000
-"""Of the shortest delay that is measured to learn how long one lasts."""
+"""Units of the shortest delay, which is measured to learn how long one lasts."""
 
 
 class SelfcheckError(UserError):
@@ -46,11 +46,11 @@ class ProcessSample:
     probe: Mapping[str, float]
     """Costs that the case has no part in, by name, which ends with the unit; see Measurement."""
     took_s: float
-    """From the order to the answer; of a process's first case, opening the device as well."""
+    """Seconds from the order to the answer; a process's first case includes opening the device."""
 
     @cached_property
     def log_median(self) -> float:
-        """What is judged: ln of the median iteration in seconds."""
+        """The judged value: ln of the median iteration in seconds."""
         return math.log(statistics.median(self.iteration_s))
 
     @property
@@ -65,7 +65,7 @@ class ProcessSample:
 
 
 def sample_of(outcome: Outcome) -> ProcessSample:
-    """Return what was measured; raises SelfcheckError where nothing was."""
+    """Return the measured sample; raises SelfcheckError if there is none."""
     if outcome.fault is not None:
         fault = outcome.fault
         raise SelfcheckError(f"{outcome.case.id}: {fault.kind} in {fault.phase}: {fault.message}")
@@ -89,7 +89,7 @@ def probe_ranges(samples: Iterable[ProcessSample]) -> dict[str, tuple[float, flo
 
 @dataclass(frozen=True)
 class Effect:
-    """What became of one planted slow-down."""
+    """The result for one planted slow-down."""
 
     planted: float
     """Share of a step."""
@@ -105,7 +105,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class Selfcheck:
-    """What was found, what was called slow and was not, and how little is visible here."""
+    """The slow-downs found, the false alarms, and the smallest slow-down that is visible here."""
 
     case: Case
     tolerance: float
@@ -124,7 +124,7 @@ class Selfcheck:
     measuring_s: float
     """Median time that a case took in a context that was open."""
     opening_s: float
-    """What the first case of a context took longer: opening the device."""
+    """Extra time of a context's first case: opening the device."""
 
     @property
     def probes(self) -> dict[str, tuple[float, float]]:
@@ -138,7 +138,7 @@ class Selfcheck:
 
     @property
     def visible(self) -> float | None:
-        """Smallest planted share of a step from which on all were found; None where none was."""
+        """Smallest planted share of a step from which on all were found; None if none was."""
         smallest = None
         for effect in sorted(self.effects, key=lambda e: -e.planted):
             if effect.planted == 0 or effect.found < FOUND:

@@ -1,6 +1,6 @@
-"""The workshop guide's results sheet, filled from the history; what is not there stays blank.
+"""The workshop guide's results sheet, filled from the history; missing values stay blank.
 
-The guide's section 2.5 begins it, and each of its seven exercises says what to record.
+The guide's section 2.5 begins it, and each of its seven exercises lists the values to record.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from bench_lib.studies.figures import (
 )
 
 LARGEST = "largest-batch"
-"""The exercise that the largest batches are known by, in the history.
+"""The exercise of the largest batches in the history.
 
-What ended early, or knows its answer to no better than 1%, is there under another name.
+A search that ended early, or whose answer is no better than 1%, has another name there.
 """
 ALSO_CALLED = {"fp32": ("fp32", "tf32-conv"), "fp16": ("fp16", "fp16-bn32")}
-"""What ``bench-lib micro`` measures where it is asked for FP32 or FP16; the first is ours too."""
+"""The precisions that ``bench-lib micro`` measures for FP32 or FP16; the first is ours too."""
 MICRO_SIZE = 224
 """Pixels of micro's images, also of networks whose own size is another."""
 DEPTHS = ("resnet18", "resnet50", "resnet152")
@@ -44,7 +44,7 @@ MOST_RUNS = 200
 DEFAULT_HISTORY = Path("history")
 
 Cell = str | None
-"""What is written into a place of the sheet; None leaves it blank."""
+"""The text for a place of the sheet; None leaves it blank."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class KeptCase:
 
     @property
     def environment(self) -> Environment | None:
-        """What that attempt was measured with."""
+        """The environment of that attempt."""
         return self.run.environments.get(self.attempt.environment)
 
     @property
@@ -115,7 +115,7 @@ class SheetSection:
 
     @property
     def fill(self) -> list[str]:
-        """The commands that fill what is blank, each once."""
+        """The commands that fill the blanks, each once."""
         return list(dict.fromkeys(b.fill for b in self.blocks if b.fill and b.is_blank))
 
 
@@ -177,10 +177,10 @@ def _key(params: Mapping[str, Param], ranks: int) -> _CaseKey:
 
 
 class _Kind(NamedTuple):
-    """What a section is of, so that what it compares can be compared."""
+    """The traits of a section's cases, so that they can be compared."""
 
     single: str
-    """What stands for FP32."""
+    """The precision that stands for FP32."""
     pixels: int
     """Size of the images; 0 is the network's own."""
 
@@ -193,7 +193,7 @@ _KINDS = [_Kind(single, pixels) for pixels in (0, MICRO_SIZE) for single in ALSO
 
 @dataclass(frozen=True)
 class _Shelf:
-    """Finds the newest of each case of one kind, and remembers what was taken."""
+    """Finds the newest of each case of one kind, and remembers which it took."""
 
     searches: Sequence[KeptCase]
     """The largest batches that were searched for, newest first."""
@@ -251,7 +251,7 @@ class _Shelf:
 
     @property
     def remark(self) -> str:
-        """What is measured otherwise than the exercises do; empty where nothing is."""
+        """Differences from the exercises' measurements; empty if there are none."""
         usual, half = ALSO_CALLED["fp16"]
         precisions = {kept.record.case.params["precision"] for kept in self.taken.values()}
         words = [f"FP32 is {self.kind.single}"] if self.kind.single != "fp32" else []
@@ -281,7 +281,7 @@ class _Shelf:
         return f"bench-lib exercise {exercise} {words}{size}{task}{kept}"
 
     def of_network(self, exercise: str, words: str) -> str:
-        """Return a command of ours that is told the network."""
+        """Return a command of ours with the network's name."""
         return self.command(exercise, f"{shlex.quote(self.network)} {words}")
 
     def _called(self, precision: str) -> Sequence[str]:
@@ -310,9 +310,9 @@ _NOTHING = Figures("", {}, "missing")
 def _fullest(
     make: Callable[[_Shelf], SheetSection], shelf: _Shelf
 ) -> tuple[SheetSection, list[KeptCase]]:
-    """Return a section of the kind that most was measured of, and that.
+    """Return the section of the kind with the most measurements, and these.
 
-    What exercises measure comes first among equals.
+    The exercises' own kind comes first among equals.
     """
     shelves = [replace(shelf, kind=kind, taken={}) for kind in _KINDS]
     made = [(make(each), each) for each in shelves]
@@ -541,9 +541,9 @@ def _kernels() -> SheetSection:
 
 
 def _of(seen: Figures, heading: str) -> Cell:
-    """Return what stands below a heading of the studies' tables.
+    """Return the text below a heading of the studies' tables.
 
-    A measurement that lacks it has a dash; what was not measured stays blank.
+    A measurement that lacks it has a dash; a case that was not measured stays blank.
     """
     return (CELLS[heading](seen) or "-") if seen.is_measured else None
 

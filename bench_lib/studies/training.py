@@ -33,9 +33,9 @@ TOGETHER, STEP_ALONE, INPUT = "both together", "device step alone", "input alone
 
 
 def three_cases(values: Mapping[str, Param], together: Case, alone: Case) -> dict[str, Case]:
-    """Return a training's case, and those of its device's step and its input alone, by what.
+    """Return a training's case, and those of its device's step and its input alone, by their kind.
 
-    ``together`` and ``alone`` have what is no axis.  Raises UserError.
+    ``together`` and ``alone`` have the settings that are no axis.  Raises UserError.
     """
     fixed = {**values, "feed": "fixed"}
     fed = {**values, "network": INPUT_ALONE}
@@ -58,7 +58,7 @@ def three_cases(values: Mapping[str, Param], together: Case, alone: Case) -> dic
 
 @dataclass(frozen=True)
 class TrainingRow:
-    """One of the three figures; what is not known is None."""
+    """One of the three figures; unknown ones are None."""
 
     what: str
     figures: Figures
@@ -132,10 +132,10 @@ def _sources(rows: Sequence[TrainingRow | RanksRow]) -> list[str]:
 
 
 def step_lines(record: Record) -> list[str]:
-    """Return the script's line for every step of what was measured last.
+    """Return the script's line for every step of the last measurement.
 
-    Where several batches come together they share their time; where the steps are many, a line is
-    an epoch's and has its last step.
+    Batches that arrive together share their time.  With many steps, a line is an epoch's and has
+    its last step.
     """
     accepted = [a.measurement for a in record.attempts if a.accepted and a.measurement]
     if not accepted or (learnt := accepted[-1].training) is None:
@@ -164,7 +164,7 @@ def step_lines(record: Record) -> list[str]:
 
 @dataclass(frozen=True)
 class RanksRow:
-    """Whole epochs on so many ranks; what is not known is None."""
+    """Whole epochs on so many ranks; unknown figures are None."""
 
     ranks: int
     figures: Figures
@@ -172,10 +172,10 @@ class RanksRow:
     epoch_s: float | None = None
     images_per_s: float | None = None
     training_accuracy: float | None = None
-    """Of the last epoch."""
+    """Accuracy of the last epoch."""
     test_accuracy: float | None = None
     memory_bytes: int | None = None
-    """Of the rank that needed most."""
+    """Memory of the rank that needed most."""
     speed_up: float | None = None
     """By images a second, over the row of one rank."""
     efficiency: float | None = None
@@ -184,7 +184,7 @@ class RanksRow:
 def epochs_s(case: Case, short: Figures, epochs: int) -> float | None:
     """Return the seconds that whole epochs take at the rate of one rank; None if unknown.
 
-    That is the least: as long as N ranks do N times as much.
+    That is a lower bound: N ranks do at most N times as much.
     """
     if not short.items_per_s:
         return None
@@ -193,7 +193,7 @@ def epochs_s(case: Case, short: Figures, epochs: int) -> float | None:
 
 
 def what_fits(cases: Sequence[Case], short: Figures, epochs: int) -> dict[str, str]:
-    """Return what would fit into a case's time limit, by case; nothing where it fits as it is."""
+    """Return options with which a case fits its limit, by case; nothing if it fits as it is."""
     found = {}
     for case in cases:
         taken_s = epochs_s(case, short, epochs)
@@ -238,7 +238,7 @@ def with_what_fits(seen: Sequence[Figures], fits: Mapping[str, str]) -> list[Fig
 
 
 def ranks_rows(cases: Sequence[Case], seen: Sequence[Figures], epochs: int) -> list[RanksRow]:
-    """Return a row for each case of the table; what was not measured knows no ranks itself."""
+    """Return a row for each case of the table; a case that was not measured has no ranks itself."""
     pairs = list(zip((case.launch.ranks for case in cases), seen, strict=True))
     alone = next((one for ranks, one in pairs if ranks == 1 and one.is_measured), None)
     rows = []
@@ -264,7 +264,7 @@ def ranks_rows(cases: Sequence[Case], seen: Sequence[Figures], epochs: int) -> l
 
 
 def last_epoch(learnt: Training, epochs: int) -> float | None:
-    """Return the training accuracy of the last of some epochs, 0 to 1; None where none is known."""
+    """Return the training accuracy of the last of some epochs, 0 to 1; None if unknown."""
     by_step = epochs * learnt.steps_per_epoch <= MOST_STEPS_TOLD
     last = learnt.accuracies[-learnt.steps_per_epoch :] if by_step else learnt.accuracies[-1:]
     return statistics.fmean(last) if last else None

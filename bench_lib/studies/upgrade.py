@@ -35,7 +35,7 @@ from bench_lib.verdict.statistics import culprits
 from bench_lib.verdict.statistics.culprits import PartsQuestion
 
 IMPORTS = ("torch", "torchvision")
-"""What workers import."""
+"""Modules that workers import."""
 CACHES = {
     "MIOPEN_USER_DB_PATH": "miopen",
     "MIOPEN_CUSTOM_CACHE_DIR": "kernels",
@@ -46,7 +46,7 @@ CACHES = {
 MOST_SPOILT = 10
 """Pairs of a question that the hardware may spoil."""
 USUAL_PAIRS = 4
-"""Of a question, in the median, where pairs differ by half of the slow-down."""
+"""Median number of pairs for a question, if pairs differ by half of the slow-down."""
 TRACED_STEPS = 3
 MAKING_S = 30.0
 """About what copying an environment and importing its torch takes."""
@@ -126,7 +126,7 @@ class Upgrade:
                 engine.measure_together(self.cases, 0)
 
     def itself(self) -> list[PairRow]:
-        """Compare the old side with itself in its first case: what differs there is noise."""
+        """Compare the old side with itself in its first case: a difference there is noise."""
         old = self.sides["A"]
         with tempfile.TemporaryDirectory(prefix="bench-lib-") as nowhere:
             settings = self._settings(

@@ -1,8 +1,8 @@
-"""Whether another time is the compiler's draw: its choices are compared kernel by kernel.
+"""Whether a changed time comes from the compiler's draw: its choices are compared kernel by kernel.
 
-Where they differ from the baseline's, the case is measured with the baseline's own choices, and
-judged by that.  A time that is other with its own choices alone is a redraw.  A draw is held
-against its own alone, and one that is not known excuses nothing.
+If they differ from the baseline's, the case is measured with the baseline's own choices and judged
+by that.  If only its own choices change the time, it is a redraw.  A draw is compared with the same
+draw alone; an unknown draw excuses nothing.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from bench_lib.verdict.metrics import LEADING, of
 from bench_lib.verdict.statistics.comparison import AGREEING
 
 SLOWER = (Status.REGRESSED, Status.SUSPECT)
-"""Of these a reason says how the compiler's choices compare."""
+"""Reasons for these statuses say how the compiler's choices compare."""
 MOST_NAMED = 3
 """Kernels that a reason names."""
 
 
 def differences(old: Draw, new: Draw) -> list[str]:
-    """Name the kernels of which another configuration was chosen, and what is other."""
+    """Name the kernels whose configuration differs, and what differs."""
     chosen = old.by_source
     words = []
     for name, choice in new.kernels.items():
@@ -39,14 +39,14 @@ def differences(old: Draw, new: Draw) -> list[str]:
 def to_replay(evidence: Evidence) -> Draw | None:
     """Return the choices to measure a case with, slower or not: a faster draw may hide a loss.
 
-    None where it chose as the baseline did, and where the baseline's choices are not known or
-    cannot be made again.
+    None if it chose as the baseline did, or if the baseline's choices are unknown or cannot be made
+    again.
     """
     return _accepted(evidence) if _obstacle(evidence) is None else None
 
 
 def as_replayed(evidence: Evidence) -> Evidence | None:
-    """Return what is known of a case with the baseline's own choices; None where nothing is."""
+    """Return the case's evidence with the baseline's own choices; None if there is none."""
     wanted, baseline = _accepted(evidence), evidence.baseline
     if wanted is None or baseline is None:
         return None
@@ -107,7 +107,7 @@ def _has_moved(verdict: Verdict) -> bool:
 
 
 def remarked(evidence: Evidence, verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Say of what is slower how the compiler's choices compare, or why that is not known."""
+    """Add to slower verdicts how the compiler's choices compare, or why that is unknown."""
     words = _remark(evidence)
     return [
         replace(verdict, reason=f"{verdict.reason}; {words}")
@@ -123,9 +123,9 @@ def decide(verdict: Verdict) -> bool:
 
 
 def _accepted(evidence: Evidence) -> Draw | None:
-    """Return the draw that most of the baseline's processes had; None of one that was had once.
+    """Return the draw that most of the baseline's processes had; None if no draw was had twice.
 
-    A process that nothing like it stands beside tells nothing of chance.
+    A process without another like it shows nothing of chance.
     """
     baseline: Baseline | None = evidence.baseline
     processes = [] if baseline is None else baseline.processes
@@ -144,7 +144,7 @@ def _remark(evidence: Evidence) -> str:
 
 
 def _obstacle(evidence: Evidence) -> str | None:
-    """Say why the baseline's choices are not to be measured; None where they are."""
+    """Say why the baseline's choices cannot be measured; None if they can."""
     drawn, wanted = _drawn(evidence.candidate), _accepted(evidence)
     if drawn is None:
         reasons = [p.draw.unknown for p in evidence.candidate if p.draw and p.draw.unknown]
@@ -169,7 +169,7 @@ def _obstacle(evidence: Evidence) -> str | None:
 
 
 def _drawn(candidate: Sequence[ProcessSummary]) -> Draw | None:
-    """Return what all processes of the case drew; None where that is not known, or not one."""
+    """Return the draw that all processes of the case had; None if it is unknown or they differ."""
     draws = [known_draw(process) for process in candidate]
     first = draws[0]
     if first is None or any(draw is None or not draw.chooses_as(first) for draw in draws):

@@ -1,7 +1,7 @@
-"""What is known of a case when its suite is judged, and whether it can be judged at all.
+"""The evidence on a case when its suite is judged, and whether it can be judged at all.
 
-Like is held against like: a device against itself where enough is known of it, several ranks
-against one rank of the same run.  No files, no clocks, no torch.
+Like is compared with like: a device with itself if there is enough data on it, several ranks with
+one rank of the same run.  No files, no clocks, no torch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BETWEEN_HOST_STATES = 0.10
 one idle H200 machine took 3 to 6% less three minutes later, with 2% between processes."""
 PINNED, ROLLING = "pinned", "rolling"
 REFERENCE = "reference"
-"""What a verdict is against where processes were measured in turns with the accepted ones."""
+"""``Verdict.against`` if processes were measured in turns with the accepted ones."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Turns:
     """Measurements in turns with the accepted environment: on one device, in the same minutes."""
 
     reference: str
-    """That environment, in words."""
+    """The accepted environment, in words."""
     pairs: Sequence[tuple[ProcessSummary, ProcessSummary]] = ()
     """A process of the candidate and one of the reference."""
     planned: int = 1
@@ -43,7 +43,7 @@ class Turns:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that is known of one case when its suite is judged."""
+    """All evidence on one case when its suite is judged."""
 
     candidate: Sequence[ProcessSummary]
     baseline: Baseline | None
@@ -51,7 +51,7 @@ class Evidence:
     rolling: Sequence[ProcessSummary] = ()
     """Processes of the nights that were fine by the baseline; see docs/baselines.md."""
     conditions: Mapping[str, Any] = field(default_factory=dict)
-    """Compared with the baseline's; what is unknown on either side is not."""
+    """Compared with the baseline's; an unknown value on either side is skipped."""
     planned: int = 1
     """How many candidate processes the case gets where it looks suspicious."""
     tried: int = 0
@@ -59,12 +59,12 @@ class Evidence:
     any_clock: bool = False
     """Whether nothing is to be excused by a lower clock."""
     family: str = ""
-    """Which cases vary alike from run to run and from device to device."""
+    """The name of the cases that vary alike from run to run and from device to device."""
     ranks: int = 1
     alone: Evidence | None = None
-    """The same with one rank, measured in the same run; None where it was not."""
+    """The same with one rank, measured in the same run; None if it was not measured."""
     turns: Turns | None = None
-    """None where no accepted environment was named."""
+    """None if no accepted environment was named."""
     replays: Sequence[ProcessSummary] = ()
     """Processes in which the compiler was made to choose as in the baseline."""
     unreplayed: str = ""
@@ -158,7 +158,7 @@ class Evidence:
 
 
 def known_draw(process: ProcessSummary) -> Draw | None:
-    """Return what the compiler chose for a process; None where it chose nothing, or unseen."""
+    """Return the compiler's choices for a process; None if it chose nothing, or unseen."""
     return process.draw if process.draw is not None and process.draw.kernels else None
 
 
@@ -184,7 +184,7 @@ def _device(process: ProcessSummary) -> str | None:
 
 
 def differing(conditions: Mapping[str, Any], stored: Mapping[str, Any]) -> list[str]:
-    """Say which conditions are not a baseline's; what is unknown on either side is not compared."""
+    """Name the conditions that differ from a baseline's; unknown values are skipped."""
     return [
         f"{name} {conditions[name]}, not {stored[name]}"
         for name in sorted(conditions.keys() & stored.keys())

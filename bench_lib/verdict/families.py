@@ -1,7 +1,7 @@
-"""Which cases vary alike from device to device and from run to run, and which may slow down alike.
+"""Cases that vary alike from device to device and from run to run, or may slow down alike.
 
 Devices of a model differ by their clocks, memories and layout of units.  A replayed graph hardly
-feels it; a memory-bound operator does.  The families are few, so that many cases tell of each.
+feels it; a memory-bound operator does.  The families are few, so that each has many cases.
 
 A change of software reaches the cases that share something: a kernel, a precision, a network.
 """
@@ -12,7 +12,7 @@ from bench_lib.model import Case, KernelTable
 
 GRAPHS, NETWORKS, OPERATORS = "graphs", "networks", "operators"
 IN_GRAPHS = ("graph", "reduce-overhead", "max-autotune")
-"""Compile modes whose steps are replayed; with what is folded or fused beforehand, too."""
+"""Compile modes whose steps are replayed; folded and fused ones, too."""
 
 
 def family_of(case: Case) -> str:
@@ -27,7 +27,8 @@ def family_of(case: Case) -> str:
 PROCESSES = {GRAPHS: 0.0004, NETWORKS: 0.0006, OPERATORS: 0.0006}
 """Standard deviation between processes in chosen streams, seen on an H200 (docs/statistics.md)."""
 SHARE = 1 / 2
-"""Of it, the error of a process's median that adds 12% to what processes differ by."""
+"""The error of a process's median that adds 12% to the spread between processes, as a share of
+it."""
 
 
 def enough(case: Case) -> float:

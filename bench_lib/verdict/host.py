@@ -1,4 +1,4 @@
-"""What the host did during a step for which its device waited: issued it, ran Python, or waited."""
+"""The host during a step for which its device waited: it issued it, ran Python, or waited."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """From process values to verdicts: numbers in, judgement out; no files, no clocks, no torch.
 
-A suite is judged as a whole.  Every metric goes one way: against the accepted baseline and the
-rolling one, by its rule (``rules``), and what looks different is measured again in fresh processes
-before it is REGRESSED.  What is known of a case is ``evidence``'s.
+A suite is judged as a whole.  Every metric goes one way: it is compared with the accepted baseline
+and the rolling one, by its rule (``rules``), and what looks different is measured again in fresh
+processes before it is REGRESSED.  ``evidence`` gathers the data on a case.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def _told(verdict: Verdict, metric: Metric) -> Verdict:
 
 
 def _question(case_id: str, metric: Metric, evidence: Evidence, against: str) -> Question | None:
-    """Return what is asked of a metric that is judged by chance; None where a side lacks it."""
+    """Return the question about a metric that is judged by chance; None if a side lacks it."""
     compared = metric.sides or _by_process
     sides = compared(metric, evidence, against)
     if sides is None:
@@ -230,7 +230,7 @@ def _by_process(metric: Metric, evidence: Evidence, against: str) -> Sides | Non
 
 
 def _unknown(metric: Metric, evidence: Evidence) -> Verdict | None:
-    """Say why a metric that the case asks for could not be compared; None where nobody asks."""
+    """Say why a metric that the case asks for could not be compared; None if nobody asks."""
     processes = (*evidence.candidate, *evidence.references()[PINNED])
     if any(p.n < metric.iterations for p in processes):
         reason = f"{metric.label}: needs {metric.iterations} iterations in every process"
@@ -342,7 +342,7 @@ def judge_pairs(
 
 
 def _answered(family: Sequence[Question]) -> list[tuple[str, Verdict]]:
-    """Answer a family together: each question's case, and the verdict with what it is against."""
+    """Answer a family together: each question's case, and the verdict with its baseline."""
     return [
         (question.case_id, replace(verdict, against=question.against))
         for question, verdict in zip(family, chance.answers(family), strict=True)
@@ -350,7 +350,7 @@ def _answered(family: Sequence[Question]) -> list[tuple[str, Verdict]]:
 
 
 def compare(candidate: Sequence[float], baseline: Sequence[float]) -> Comparison | None:
-    """Compare two sets of log medians by themselves; None where they tell nothing of chance."""
+    """Compare two sets of log medians by themselves; None if they show nothing of chance."""
     if len(baseline) < AGREEING or not candidate:
         return None
     new, old = ({str(i): value for i, value in enumerate(side)} for side in (candidate, baseline))
@@ -375,7 +375,7 @@ def leading(verdicts: Sequence[Verdict]) -> Verdict:
 def is_suspicious(verdicts: Sequence[Verdict]) -> bool:
     """Whether fresh processes could change the answer: it moved, and is not confirmed.
 
-    Where the reference answered, only its answer counts.
+    If the reference answered, only its answer counts.
     """
     decided = {v.metric for v in verdicts if turns.is_answer(v)}
     return any(_can_change(v) for v in verdicts if turns.is_answer(v) or v.metric not in decided)
@@ -418,8 +418,8 @@ def improved(verdicts: Sequence[Verdict]) -> set[str]:
 def stored_limits(processes: Sequence[ProcessSummary], limits: Limits) -> Limits:
     """Return the limits to keep with an accepted baseline.
 
-    Stability may grow to four times what was accepted, but is never called below 5% nor
-    allowed above the case's own limit.
+    Stability may grow to four times the accepted value.  It is never called below 5%, nor allowed
+    above the case's own limit.
     """
     seen = max(p.values.get("stability", 0.0) for p in processes)
     return replace(limits, spread=min(limits.spread, max(TRUST, 4 * seen)))
@@ -449,9 +449,9 @@ def _beside_its_time(verdict: Verdict, time: Verdict) -> Verdict:
 
 
 def _efficient_enough(evidence: Evidence, verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Hold efficiency against the case's own limit, which needs no baseline.
+    """Compare efficiency with the case's own limit, which needs no baseline.
 
-    Without a limit it is said all the same, unless it was held against the baseline.
+    Without a limit it is reported anyway, unless it was compared with the baseline.
     """
     told = any(of(verdict.metric) is EFFICIENCY for verdict in verdicts)
     if evidence.alone is None or (told and evidence.limits.efficiency is None):
@@ -463,7 +463,7 @@ def _efficient_enough(evidence: Evidence, verdicts: Sequence[Verdict]) -> list[V
 def _less_the_clock(verdicts: Sequence[Verdict], evidence: Evidence) -> list[Verdict]:
     """Take back what the clock explains: a gap that vanishes in time × clock is the clock's.
 
-    Where the device waited for the host its clock explains nothing.
+    If the device waited for the host, its clock explains nothing.
     """
     if evidence.any_clock:
         return list(verdicts)
@@ -488,8 +488,8 @@ def _in_cycles(
 ) -> Verdict:
     """Judge a timing's gap again in cycles of the device's clock.
 
-    Of an efficiency the clock of ``one`` rank's launch counts against that: what both lost is
-    not in their ratio.
+    For an efficiency, the clock of ``one`` rank's launch counts against that: what both lost is not
+    in their ratio.
     """
     if clocks is None or verdict.ratio is None:
         return verdict

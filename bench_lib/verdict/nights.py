@@ -1,8 +1,9 @@
 """Slow-downs that several nights show together and none by itself: numbers in, findings out.
 
 Every case is a series of nights since its acceptance.  So is every trait that cases share, by the
-mean of its cases.  A level that rose and stayed is told when its evidence is worth the number of
-questions asked (``rises``).  What was told already, and what is REGRESSED, begins a new level.
+mean of its cases.  A level that rose and stayed is reported when its evidence is worth the number
+of questions asked (``rises``).  A reported slow-down begins a new level, and so does a REGRESSED
+case.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ from bench_lib.verdict.statistics.comparison import (
 from bench_lib.verdict.statistics.rises import NightSpread, Rise
 
 NIGHT = dt.timedelta(hours=20)
-"""What began so long before the newest run belongs to the same night; less than a day, because a
-night that begins a minute earlier than the one before is a night of its own."""
+"""A run that began at most this long before the newest belongs to the same night.  It is less than
+a day, because a night may begin a minute earlier than the one before."""
 DOUBT, DOUBT_SHARED = 0.01, 0.005
-"""False slow-downs a night, at most: of cases by themselves, and of what cases share."""
+"""False slow-downs a night, at most: of cases by themselves, and of traits that cases share."""
 LEAST = math.log1p(0.003)
 """A case that slowed down by less is not worth a word, of logarithms."""
 LEAST_SHARED = math.log1p(0.0015)
@@ -49,12 +50,12 @@ SEVERAL = 4
 ODD_PROCESS = 0.01
 """A process is no farther from the others of its night, of logarithms, than this."""
 COMPARED = frozenset({Status.OK, Status.IMPROVED, Status.SUSPECT, Status.NOISY, Status.REGRESSED})
-"""Statuses of nights that tell something: what was measured was the software, and comparable."""
+"""Statuses of nights that count: they measured the software, and comparably."""
 
 
 @dataclass(frozen=True)
 class CaseRun:
-    """What one run measured of a case."""
+    """One run's values of a case."""
 
     run_id: str
     time: str
@@ -72,7 +73,7 @@ class CaseNights:
     """The last is tonight's."""
     traits: Collection[str] = ()
     told_since: str = ""
-    """When the last slow-down began that was told already; empty without one."""
+    """When the last slow-down that was reported began; empty without one."""
 
 
 def when(time: str) -> dt.datetime:
@@ -87,9 +88,9 @@ def when(time: str) -> dt.datetime:
 def times(
     processes: Sequence[ProcessSummary], like: Sequence[ProcessSummary]
 ) -> dict[str, tuple[str, float]]:
-    """Return by process its device and its time, a logarithm, where it is comparable with others.
+    """Return by process its device and its time, a logarithm, if it is comparable with others.
 
-    Of a host-bound case it is the device's own time.  Processes of another draw of the compiler,
+    For a host-bound case it is the device's own time.  Processes of another draw of the compiler,
     or of another state, are left out.
     """
     if (draw := next(filter(None, map(known_draw, like)), None)) is not None:
@@ -122,14 +123,14 @@ class _Level:
     members: Sequence[str] = ()
     """The cases that it is of."""
     others: NightSpread = rises.NOTHING_KNOWN
-    """What the nights of other cases differ by."""
+    """The spread between nights of other cases."""
 
     @cached_property
     def spread(self) -> NightSpread:
-        """What else is known of how far nights are apart: by other cases, and by processes.
+        """Other evidence on the spread between nights: from other cases, and from processes.
 
         Nights differ by at least what the processes of a night do.  Nights of one process each may
-        seem alike by chance, where processes are of two kinds.
+        seem alike by chance if processes are of two kinds.
         """
         several = [list(night.values()) for night in self.off.values() if len(night) > 1]
         degrees = sum(map(len, several)) - len(several)
@@ -154,7 +155,7 @@ class _Level:
 
     @cached_property
     def changes(self) -> tuple[Rise, Rise] | None:
-        """Where the level most likely rose, and fell; None of too few nights."""
+        """The nights at which the level most likely rose, and fell; None with too few nights."""
         if len(self.nights) < rises.LEAST_LENGTH:
             return None
         return rises.rise_and_fall(self.history, self.devices, self.spread)
@@ -164,14 +165,14 @@ class _Level:
         return _if_worth(self.changes and self.changes[0], price, least)
 
     def since(self, first: int) -> _Level:
-        """Return what is left from the night of that number on."""
+        """Return the level from the night of that number on."""
         at = next((i for i, night in enumerate(self.nights) if night >= first), len(self.nights))
         return replace(
             self, nights=self.nights[at:], values=self.values[at:], devices=self.devices[at:]
         )
 
     def since_last_fall(self, price: float, least: float) -> _Level:
-        """Return what is left since the level fell last: what is gained may be lost again."""
+        """Return the level since it fell last: a gain may be lost again."""
         fall = _if_worth(self.changes and self.changes[1], price, least)
         if fall is None:
             return self
@@ -204,10 +205,10 @@ class _Found:
 
 @dataclass
 class OverNights:
-    """What the nights together say of a suite."""
+    """The findings of all nights together on a suite."""
 
     new: list[SlowDown] = field(default_factory=list)
-    """None of them told before."""
+    """Slow-downs that no earlier run reported."""
     fell: dict[str, str] = field(default_factory=dict)
     """By case, since when it has been faster again: UTC, ISO 8601."""
 
@@ -305,7 +306,7 @@ class _Calendar:
     began: Sequence[str]
     """When the first run of each night began: UTC, ISO 8601."""
     runs: Sequence[str]
-    """That run's id."""
+    """The id of that run."""
 
     @property
     def tonight(self) -> int:
@@ -332,7 +333,7 @@ class _Calendar:
 
 
 def _level(case: CaseNights, calendar: _Calendar) -> _Level:
-    """Return the nights of a case since it was told to be slower last."""
+    """Return the nights of a case since it was last reported slower."""
     tonight = case.runs[-1].processes
     nights: dict[int, dict[str, dict[str, float]]] = {}
     first = 0
@@ -355,9 +356,9 @@ def _level(case: CaseNights, calendar: _Calendar) -> _Level:
 
 
 def _knowing_each_other(levels: Sequence[_Level]) -> list[_Level]:
-    """Have each case know what the nights of the others differ by, as far as cases are alike.
+    """Give each case the spread between nights of the others, as far as cases are alike.
 
-    What cases have in common counts once, not once a case.
+    A movement that cases share counts once, not once a case.
     """
     apart = [level.history.level for level in levels]
     own = [(max(rises.LEAST_SD**2, float(x.var(ddof=1))), len(x) - 1.0) for x in apart]
@@ -413,10 +414,10 @@ def _shared(levels: Mapping[str, _Level], cases: Mapping[str, CaseNights]) -> li
 
 
 def _best(found: Iterable[_Found]) -> list[_Found]:
-    """Return what is large enough, without what shares cases with a better explanation.
+    """Return the slow-downs that are large enough, unless a better explanation covers their cases.
 
-    The widest trait whose cases moved alike is best, then the surest.  Creep of all cases is not to
-    be told as that of some, which happen to have passed the bound.
+    The widest trait whose cases moved alike is best, then the surest.  A creep of all cases must
+    not be reported as that of the few that happen to have passed the bound.
     """
     taken: set[str] = set()
     kept = []
@@ -465,7 +466,7 @@ def _mean(levels: Sequence[_Level]) -> _Level:
 
 
 def _weighed(values: Sequence[tuple[float, float]], least: float) -> float | None:
-    """Return the mean of weighed logarithms; None where their weights are less than that."""
+    """Return the mean of weighed logarithms; None if their weights are less than that."""
     total = math.fsum(weight for weight, _ in values)
     if total < least:
         return None

@@ -21,15 +21,15 @@ SEVERITY = (
 )
 """The worst first."""
 FAILING = (Status.REGRESSED, Status.ERROR)
-"""What makes a run fail."""
+"""Statuses that make a run fail."""
 PASSING = (Status.OK, Status.IMPROVED, Status.REDRAWN, Status.SKIPPED)
-"""What passes even where everything else fails."""
+"""Statuses that pass even if everything else fails."""
 NOT_COMPARED = (Status.NO_BASELINE, Status.INCOMPARABLE)
-"""Of these nothing was held against anything."""
+"""Statuses of cases that were not compared with anything."""
 
 
 def rank(status: Status | None) -> int:
-    """Return a status's place among all, the worst 0; what is not judged comes last."""
+    """Return a status's place among all, the worst 0; a status that is not judged comes last."""
     return len(SEVERITY) if status is None else SEVERITY.index(status)
 
 

@@ -1,7 +1,7 @@
-"""What measurements in turns with the accepted environment say, and what they decide.
+"""Measurements in turns with the accepted environment, and their part in the verdict.
 
-Both sides of a pair share the device, the night and its clock, so these cancel.  They share what
-belongs to the machine as well, such as its driver.
+Both sides of a pair share the device, the night and its clock, so these cancel.  They also share
+the machine's parts, such as its driver.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from bench_lib.verdict.rules.chance import Question
 from bench_lib.verdict.statistics.comparison import is_narrow, paired
 
 _DECIDED = (Status.REGRESSED, Status.SUSPECT, Status.NOISY, Status.IMPROVED, Status.INVALID)
-"""What a baseline's verdict may be for the reference's answer to take its place."""
+"""Statuses of a baseline's verdict that the reference's answer may replace."""
 TIMES = (LEADING, DEVICE)
-"""What further pairs are worth their time for."""
+"""Metrics that are worth the time of further pairs."""
 _DRAWN = "the compiler chose its kernels on each side by itself, which turns do not cancel"
 
 
@@ -41,7 +41,7 @@ def _is_asked(metric: Metric) -> bool:
 
 
 def question(case_id: str, metric: Metric, evidence: Evidence) -> Question | None:
-    """Return what is asked of the pairs; None where there is none in which both sides have it."""
+    """Return the question about the pairs; None if no pair has it on both sides."""
     turns = evidence.turns
     if turns is None or turns.without or not _is_asked(metric):
         return None
@@ -133,9 +133,9 @@ def _is_hidden(verdict: Verdict, own: float, evidence: Evidence) -> bool:
 def decided(
     verdicts: Sequence[Verdict], answers: Sequence[Verdict], evidence: Evidence
 ) -> list[Verdict]:
-    """Return all verdicts of a case; where the reference answered, its answer decides.
+    """Return all verdicts of a case; if the reference answered, its answer decides.
 
-    It stands before those that it takes the place of.
+    It stands before those that it replaces.
     """
     turns = evidence.turns
     if turns is None:

@@ -1,4 +1,4 @@
-"""What a case says that cannot be judged: without a baseline, or under other conditions."""
+"""The verdict of a case that cannot be judged: without a baseline, or under other conditions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench_lib.verdict.metrics.iterations import TRUST
 
 
 def unjudged(evidence: Evidence) -> Verdict | None:
-    """Return why a case cannot be held against anything; None where it can."""
+    """Return why a case cannot be compared with anything; None if it can."""
     if not evidence.is_unjudged:
         return None
     candidate, baseline = evidence.candidate, evidence.baseline

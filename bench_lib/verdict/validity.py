@@ -1,12 +1,12 @@
-"""Whether a measurement tells of the software, or of what happened to the device.
+"""Whether a measurement shows the software, or a disturbance of the device.
 
-Three things make one worthless: the device was shared, it was held back, or its clock was
-lower than when the baseline was recorded and explains what got slower.  What a power cap does
-shows in the clock alone: heavy steps are at the cap in every run.
+Three things make one worthless: the device was shared, it was held back, or its clock was lower
+than in the baseline and explains the slow-down.  A power cap shows in the clock alone: heavy steps
+are at the cap in every run.
 
-Unchanged software needs no more cycles at a lower clock, and fewer where memory sets the pace.
-So time × clock is a lower bound of what the software did, and what is beyond the tolerance in
-cycles is not the clock's, however low that is.
+Unchanged software needs no more cycles at a lower clock, and fewer where memory sets the pace.  So
+time × clock is a lower bound of the software's cost: a gap beyond the tolerance in cycles is not
+the clock's, however low that is.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ more."""
 
 @dataclass(frozen=True)
 class Level:
-    """What a case and the clock of its device were when the baseline was recorded."""
+    """A case's level and its device's clock when the baseline was recorded."""
 
     usual_mhz: float
     """Median of the baseline's processes; 0 if unknown."""
@@ -49,11 +49,11 @@ class Level:
     log_median: float
     """Mean of the baseline's processes."""
     tolerance: float
-    """What the case may be slower by, as a fraction."""
+    """The fraction by which the case may be slower."""
     power_w: float | None = None
     """Median of the baseline's processes, where known."""
     source: str | None = None
-    """Whose clock it is; different sources may mean different clocks."""
+    """The source of the clock; different sources may mean different clocks."""
     in_bursts: bool = False
     """Whether the case was measured in bursts, below the power cap."""
 
@@ -91,10 +91,10 @@ def blame(
     expected: Level | None = None,
     log_median: float | None = None,
 ) -> str | None:
-    """Say what the hardware did to a measurement; None where nothing is known against it.
+    """Say how the hardware disturbed a measurement; None without evidence of that.
 
-    ``log_median`` is of the measured times; None where the device waited for its host, whose
-    clock then is its own business.
+    ``log_median`` is of the measured times; None if the device waited for its host, so that its
+    clock does not matter.
     """
     if seen is None:
         return None
@@ -107,9 +107,9 @@ def blame(
 def blame_ranks(
     first: Telemetry | None, others: Mapping[str, Telemetry], device: Hardware
 ) -> str | None:
-    """Say what the hardware did to any rank but the first, and to which; None where nothing.
+    """Say how the hardware disturbed any rank but the first, and which one; None if it did not.
 
-    ``others`` are what was seen of their devices, which are like ``device``, by their names.
+    ``others`` are the readings of their devices, which are like ``device``, by their names.
     """
     causes = [f"{name}: {cause}" for name, seen in others.items() if (cause := blame(seen, device))]
     every = {"the first rank": first, **others} if first is not None else others
@@ -126,12 +126,12 @@ def blame_ranks(
 
 
 def _is_busy(seen: Telemetry) -> bool:
-    """Whether a device had work for most of the time, as far as that is known."""
+    """Whether a device had work for most of the time, if known."""
     return seen.utilization is None or seen.utilization >= BUSY
 
 
 def others_on_cpu(seen: Telemetry | None) -> str | None:
-    """Say how busy a CPU is on which nothing of ours runs; None where it is not, or not known."""
+    """Say how busy a CPU is with processes that are not ours; None if it is not, or unknown."""
     if seen is None or seen.utilization is None or seen.utilization <= CROWDED:
         return None
     return f"just after, other programs kept the CPU {seen.utilization:.0%} busy"
@@ -164,7 +164,7 @@ def _plural(noun: str, n: int) -> str:
 
 
 def held_back(seen: Telemetry) -> str | None:
-    """Say what held a device back that does not in healthy runs; None where nothing did."""
+    """Name what held a device back and does not in healthy runs; None if nothing did."""
     reasons = [name for name in seen.throttle if name not in BY_NATURE]
     # A reason whose share is not known was seen, and that is all.
     lasting = [name for name in reasons if seen.throttled.get(name, 1.0) > MOST_HELD_BACK]
@@ -242,9 +242,9 @@ class Clocks:
 def clocks(
     candidate: Sequence[ProcessSummary], baseline: Sequence[ProcessSummary]
 ) -> Clocks | None:
-    """Compare the clocks that processes saw; None where either side knows none.
+    """Compare the clocks that processes saw; None if they cannot be compared.
 
-    Nor where they are from different sources, which may mean different clocks.
+    Either side may have none, or their sources differ, which may mean different clocks.
     """
     new, old = (
         [math.log(p.clock_mhz) for p in side if p.clock_mhz] for side in (candidate, baseline)

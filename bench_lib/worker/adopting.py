@@ -1,4 +1,4 @@
-"""What somebody's object needs to be measured: a network, a Hugging Face config, or a test.
+"""Finds the facts needed to measure somebody's object: a network, a Hugging Face config, or a test.
 
 ``python -m bench_lib.worker.adopting MODULE:OBJECT`` imports the object, draws inputs for it, tries
 them on a CPU, and prints what ``bench-lib adopt`` writes from as JSON.
@@ -27,11 +27,11 @@ SIDES = (224, 32, 28, 64)
 LENGTH = 128
 """Elements of a sequence."""
 MOST_WORDS = 300
-"""Characters of an error that are told."""
+"""Most characters of an error to report."""
 
 
 class UnknownError(ValueError):
-    """What cannot be known from the object, and which option says it."""
+    """Facts that the object does not show, and the option for each."""
 
 
 @dataclass(frozen=True)
@@ -52,15 +52,15 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Adopted:
-    """What an object is, and how a step of it is made."""
+    """An object's kind, and how to make a step of it."""
 
     kind: str
     """``network``, ``config`` or ``test``."""
     arguments: dict[str, Any] = field(default_factory=dict)
-    """Of the constructor, or of the test."""
+    """Arguments of the constructor, or of the test."""
     inputs: list[Drawn] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
-    """What was guessed, or could not be known."""
+    """Guessed facts, and unknown ones."""
 
 
 # --- what it is ----------------------------------------------------------------------------
@@ -114,7 +114,7 @@ def _built(network: type[nn.Module], arguments: Mapping[str, Any]) -> nn.Module:
 
 
 def _drawn(network: nn.Module, told: list[Drawn]) -> tuple[list[Drawn], list[str]]:
-    """Return inputs that a network takes, and what was guessed of them."""
+    """Return inputs that a network takes, and the guesses about them."""
     names = _needed(network.forward)
     known = {each.name: each for each in told}
     missing = [name for name in names if name not in known]
@@ -298,7 +298,7 @@ def _input(text: str) -> Drawn:
 
 
 def main(words: list[str]) -> int:
-    """Print what an object is as JSON; what cannot be known goes to stderr, with status 1."""
+    """Print an object's kind as JSON; unknown facts go to stderr, with status 1."""
     asked = argparse.ArgumentParser()
     asked.add_argument("target")
     asked.add_argument("--arg", action="append", default=[])

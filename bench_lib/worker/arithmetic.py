@@ -25,7 +25,7 @@ SCALE = 2.0**20
 
 
 class Sizes(NamedTuple):
-    """Of square matrices, and of a convolution."""
+    """Sizes of square matrices, and of a convolution."""
 
     matrix: int
     images: int
@@ -50,7 +50,7 @@ def prove(precision: str, device: torch.device, operations: Sequence[str]) -> di
 
     torch's switches stay as the case left them, since it is they that may be wrong.  Operations
     that are finer than TF32 on a GPU are done once more in a large size, and that error counts.
-    Raises WrongArithmeticError where the errors are those of another arithmetic.
+    Raises WrongArithmeticError if the errors are those of another arithmetic.
     """
     if precision not in arithmetic.LABELS:
         return {}

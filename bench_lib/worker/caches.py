@@ -37,7 +37,7 @@ def emptied() -> Iterator[None]:
 
 
 def searching() -> contextlib.AbstractContextManager[None]:
-    """Have MIOpen search for what it does not know yet; what the user says of it stands."""
+    """Have MIOpen search for unknown kernels; the user's own setting stands."""
     return told({name: value for name, value in TUNING.items() if name not in os.environ})
 
 

@@ -106,7 +106,7 @@ class Clock:
 
 @runtime_checkable
 class AsynchronousClock(Protocol):
-    """What device time is had from: a clock of a device that works while the host goes on."""
+    """The source of device times: a clock of a device that works while the host goes on."""
 
     def now(self) -> float:
         """Seconds on the machine's monotonic clock."""

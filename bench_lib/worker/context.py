@@ -100,7 +100,7 @@ PROFILED, PROFILED_ON_CPU = 5, 2
 PROFILED_S = 1.0
 """Steps under the profiler: so many, unless they take longer than this in all.
 
-On a CPU every operation is told, and a step of some networks has 60,000 of them."""
+On a CPU every operation is recorded, and a step of some networks has 60,000 of them."""
 WARMUP_S = 0.3
 """Before them; GPU clocks take about that long to ramp."""
 
@@ -226,7 +226,7 @@ OUT_OF_MEMORY = (
     "miopenStatusAllocFailed",
     "Memory not available to allocate buffer",
 )
-"""What the CPU's allocator, the GPU runtimes outside torch's allocator, BLAS and MIOpen say."""
+"""Messages of the CPU's allocator, the GPU runtimes outside torch's allocator, BLAS and MIOpen."""
 
 
 def kind_of(error: BaseException) -> str:
@@ -252,7 +252,7 @@ def _found_no_room(error: BaseException | None) -> bool:
 
 
 def in_words(error: BaseException) -> str:
-    """Return the exception's type and the first lines of what it says; ours speaks for itself."""
+    """Return the exception's type and the first lines of its message; ours speaks for itself."""
     text = str(error).strip()
     if isinstance(error, WrongArithmeticError):
         return text

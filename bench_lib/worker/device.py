@@ -181,7 +181,8 @@ STORED = {
     "bf16": torch.bfloat16,
     **dict.fromkeys(QUANTIZED, torch.bfloat16),
 }
-"""What weights and images are kept in; linear layers that are quantized keep theirs in a byte."""
+"""The precision of stored weights and images; linear layers that are quantized keep theirs in a
+byte."""
 
 
 def set_precision(precision: str, device: torch.device, *, products: bool = False) -> None:
@@ -210,7 +211,7 @@ def autocast(precision: str, device: torch.device) -> contextlib.AbstractContext
 
 
 def gradient_scaler(precision: str, device: torch.device) -> torch.amp.GradScaler | None:
-    """Return what keeps a precision's gradients above zero; None where they need no help."""
+    """Return the scaler that keeps a precision's gradients above zero; None if they need none."""
     if precision != "amp-fp16":
         return None
     # From the usual 65536 the first steps overflow and are skipped.
@@ -261,7 +262,7 @@ def require_compile(mode: str, device: torch.device) -> None:
 
 
 def forget_compiled() -> None:
-    """Drop what torch.compile remembers; nothing where it was never used."""
+    """Drop everything that torch.compile remembers; nothing if it was never used."""
     if "torch._dynamo" in sys.modules:
         import torch._dynamo
 

@@ -1,8 +1,8 @@
 """Device time of a step with the host out of the way, for cases in which the device waits.
 
-A graph of the step is replayed, faster than the device can do it.  Where the step cannot be
-recorded, what the device did in a few profiled steps is summed up, which leaves out the
-pauses between kernels: the two are different figures, and each says which it is.
+A graph of the step is replayed, faster than the device can do it.  If the step cannot be recorded,
+the kernels of a few profiled steps are summed up, without the pauses between them: the two are
+different figures, and each names its source.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ One of them is the last itself, which is issued at a stroke."""
 
 @dataclass(frozen=True)
 class DeviceTime:
-    """What the device needs for one step."""
+    """The device's time for one step."""
 
     seconds: float | None = None
     source: str | None = None
-    """``graph`` or ``kernels``; None where neither could be had."""
+    """``graph`` or ``kernels``; None if neither was possible."""
     warnings: list[str] = field(default_factory=list)
 
 
 def device_time(clock: AsynchronousClock, step: Callable[[], object]) -> DeviceTime:
-    """Return the device time of one step; what goes wrong is a warning and nothing more.
+    """Return the device time of one step; an error is a warning and nothing more.
 
     Takes some further steps, and leaves no memory behind besides what a step leaves.
     """

@@ -1,10 +1,10 @@
-"""What the compiler's autotuner chose for a case, and how to have it choose the same again.
+"""The choices of the compiler's autotuner for a case, and how to repeat them.
 
 Inductor times some configurations of each Triton kernel and keeps the fastest.  Close calls fall
-one way in one empty cache and the other way in the next.  What a kernel runs with stands in its
-autotuner, in memory, whichever cache it came from.
+one way in one empty cache and the other way in the next.  The autotuner holds a kernel's
+configuration in memory, whichever cache it came from.
 
-``torch._inductor`` is private: what is not as in torch 2.11 to 2.15 makes a draw unknown.
+``torch._inductor`` is private: any difference from torch 2.11 to 2.15 makes a draw unknown.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ def _key(sizes: str, source: str) -> str:
 def replayed(table: Mapping[str, Mapping[str, int | str]]) -> Iterator[None]:
     """Have the compiler find empty caches, and choose as a draw's table says.
 
-    Works in a process in which nothing was compiled yet.  Raises UnsupportedError where this
-    torch cannot be told what to choose.
+    Works in a process in which nothing was compiled yet.  Raises UnsupportedError if this torch
+    cannot be told what to choose.
     """
     from torch._inductor import config
 

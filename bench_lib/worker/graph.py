@@ -20,15 +20,14 @@ _broken: list[torch.cuda.CUDAGraph] = []
 def recorded(
     step: Callable[[], object], side: torch.cuda.Stream | None = None
 ) -> Iterator[Callable[[], None]]:
-    """Record one step on the current device and lend what replays it on the current stream.
+    """Record one step on the current device and lend its replay on the current stream.
 
-    ``side`` is the stream it is recorded on, a new one unless autograd's nodes that outlive a
-    step, which DDP keeps, were made on another.
-    A replay does to the step's tensors what the step does: weights are trained on.  What the
-    recorded step left behind (gradients, a loss) lies in the graph's memory, and stays there
-    until an ordinary step replaces it.  Afterwards the graph is gone.  Where the step cannot
-    be recorded, the reason is raised, and the device, its allocator and its random numbers
-    can be used as before.
+    ``side`` is the stream it is recorded on, a new one unless autograd's nodes that outlive a step,
+    which DDP keeps, were made on another.  A replay does to the step's tensors what the step does:
+    weights are trained on.  The recorded step's results (gradients, a loss) lie in the graph's
+    memory, and stay there until an ordinary step replaces them.  Afterwards the graph is gone.  If
+    the step cannot be recorded, the reason is raised, and the device, its allocator and its random
+    numbers can be used as before.
     """
     graph = torch.cuda.CUDAGraph()
     side = side or torch.cuda.Stream()
@@ -68,7 +67,7 @@ def _record(
 
 
 def _stop_allocating_to(pool: Any) -> None:
-    """Tell the caching allocator that a recording is over; nothing where it knows."""
+    """Tell the caching allocator that a recording is over; nothing if that is done."""
     device = torch.cuda.current_device()
     end: Callable[[int, Any], None] | None = getattr(
         torch._C,  # noqa: SLF001 - no public name

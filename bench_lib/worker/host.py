@@ -28,13 +28,13 @@ def family(proc: Path = PROC, first: int | None = None) -> list[int]:
 
 
 def forget_peak(proc: Path = PROC) -> None:
-    """Have the kernel count the most memory of this process anew; nothing where it cannot."""
+    """Have the kernel count the most memory of this process anew; nothing if it cannot."""
     with contextlib.suppress(OSError):
         (proc / "self/clear_refs").write_text("5")
 
 
 def peak_bytes(proc: Path = PROC, first: int | None = None) -> int | None:
-    """Return the most memory that the family's processes held, summed; None where not known."""
+    """Return the most memory that the family's processes held, summed; None if unknown."""
     peaks = [_peak(proc / str(pid)) for pid in family(proc, first)]
     known = [peak for peak in peaks if peak is not None]
     return sum(known) if known else None
@@ -43,10 +43,10 @@ def peak_bytes(proc: Path = PROC, first: int | None = None) -> int | None:
 def cpu_s(
     proc: Path = PROC, first: int | None = None, *, of: Sequence[int] | None = None
 ) -> float | None:
-    """Return the CPU time that the family has used; None where not known.
+    """Return the CPU time that the family has used; None if unknown.
 
-    ``of`` names its members where they are known: to find them takes a look at every process of
-    the machine.  What has ended is left out, so a difference of two readings is of those that
+    ``of`` names its members if they are known: to find them takes a look at every process of the
+    machine.  Processes that ended are left out, so a difference of two readings is of those that
     live on.
     """
     found = [_stat(proc / str(pid)) for pid in (family(proc, first) if of is None else of)]

@@ -1,4 +1,4 @@
-"""Where torch.compile keeps its code; imports no torch, which would run it."""
+"""The folder of torch.compile's code; imports no torch, which would run it."""
 
 from __future__ import annotations
 

@@ -30,14 +30,14 @@ all are compared."""
 
 @dataclass(frozen=True)
 class LaunchCosts:
-    """What launches cost in a context."""
+    """The cost of launches in a context."""
 
     probe: dict[str, float] = field(default_factory=dict)
     """``launch_us``: on the device, in the default stream, in microseconds; ``launch_ratio``:
     that over the cheapest stream's, which software that makes every launch dearer leaves as
     it is."""
     excess: float | None = None
-    """How much more than in the cheapest stream, as a fraction; None where nobody asks."""
+    """How much more than in the cheapest stream, as a fraction; None if not requested."""
     warnings: list[str] = field(default_factory=list)
 
 

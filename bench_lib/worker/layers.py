@@ -66,7 +66,7 @@ class Layer:
     forward_s: float
     """With a wait for the device before and after it."""
     output_bytes: int
-    """What it returned, in all its calls."""
+    """Bytes that it returned, in all its calls."""
 
 
 @dataclass(frozen=True)
@@ -95,13 +95,14 @@ class LayerProfile:
     backward_s: float | None
     """The backward pass alone, without the optimizer; None in inference."""
     layered_s: float
-    """The forward pass with a wait after each layer, of which the layers' times are parts."""
+    """Seconds of the forward pass with a wait after each layer; the layers' times are parts of
+    it."""
     activation_bytes: int
     """In training, what the forward pass keeps for the backward one: each storage once, weights
     and input left out, autocast's copies of the weights included.  In inference, the most that
     was alive at once of what operations returned; what they need while they work is not seen."""
     flops_by_torch: float | None
-    """FLOPs of the forward pass's products, by torch's counter; None where it cannot follow."""
+    """FLOPs of the forward pass's products, by torch's counter; None if it cannot follow."""
     flops_by_operation: Mapping[str, float]
     """The same by aten operation."""
     layers: tuple[Layer, ...]
@@ -109,7 +110,7 @@ class LayerProfile:
     kinds: tuple[Kind, ...]
     """The slowest first."""
     text: str = field(repr=False)
-    """What DeepSpeed prints."""
+    """DeepSpeed's output."""
 
     @property
     def disagreement(self) -> str | None:
@@ -177,7 +178,7 @@ def profile(
 
 
 def print_profile(profile: LayerProfile, stream: TextIO | None = None) -> None:
-    """Print DeepSpeed's own text, and below it what it does not measure."""
+    """Print DeepSpeed's own text, and below it the figures that it lacks."""
     stream = stream or sys.stdout
     title = "DeepSpeed FLOPS Profiler Output:"
     lines = ["=" * 40, title, "=" * 40, profile.text.rstrip("\n"), *_totals(profile)]
@@ -244,10 +245,10 @@ def _si(value: float) -> str:
 
 
 def _deepspeed() -> Any:
-    """Import the profiler's module; what it says of itself meanwhile goes to standard error.
+    """Import the profiler's module; its messages meanwhile go to standard error.
 
-    So does what its logger says later, which keeps the stream that it found.  The environment
-    stays as it is: torch would count GPUs another way, here and in every process started later.
+    So do its logger's later ones, since it keeps the stream that it found.  The environment stays
+    as it is: torch would count GPUs another way, here and in every process started later.
     """
     before = dict(os.environ)
     try:
@@ -266,7 +267,7 @@ def _deepspeed() -> Any:
 
 @dataclass(frozen=True)
 class _Engine:
-    """What the profiler asks of the engine that DeepSpeed would train with.
+    """The attributes that the profiler needs of DeepSpeed's training engine.
 
     Without one it prints neither ranks nor batch, and no parameters of the whole model.
     """
@@ -409,7 +410,7 @@ class _Step:
         return forward_s, timed(self.clock, self.loss(*outputs).backward, 1) if training else None
 
     def flops_by_torch(self) -> Mapping[str, float] | None:
-        """Count the forward pass without data; None where that cannot be done."""
+        """Count the forward pass without data; None if that is impossible."""
         state = [*self.network.named_parameters(), *self.network.named_buffers()]
         try:
             weightless = {name: torch.empty_like(value, device="meta") for name, value in state}

@@ -53,7 +53,7 @@ BLOCK_S = 0.1
 EARLY, EARLY_BLOCK_S = 0.005, 0.05
 """Blocks of half the length that agree so well end warming up before its least time."""
 BATCH_S = 2.0
-"""Between batches of so many seconds a caller may show what was measured."""
+"""Between batches of so many seconds a caller may show the steps so far."""
 LEAST_WARMUP_STEPS = 3
 """CUDA graphs are recorded on the second and third call of a compiled step."""
 
@@ -101,7 +101,7 @@ class Steadiness:
 
     @property
     def warnings(self) -> list[str]:
-        """What is to be known of a warm-up that ended without being steady."""
+        """Warnings about a warm-up that ended without being steady."""
         if self.is_steady:
             return []
         differ = f"the last blocks differ by more than {STEADY:.0%}"
@@ -157,7 +157,7 @@ def _alone(value: float) -> float:
 
 @dataclass(frozen=True)
 class MeasuringContext:
-    """What a process lends to every case it measures."""
+    """Objects that a process lends to every case it measures."""
 
     setting: Setting
     clock: Clock
@@ -169,7 +169,7 @@ class MeasuringContext:
     replay: Mapping[str, Mapping[str, int | str]] | None = None
     """Have the compiler choose so, by the kernel's source, from empty caches."""
     known: Collection[str] = ()
-    """What need not be found out again: NUMERICS, COUNTS."""
+    """Results that need not be computed again: NUMERICS, COUNTS."""
     artifacts: Path | None = None
     """Torch's portable artefacts, which are loaded as a part of the first step."""
     host_us: Callable[[], list[float]] = host_us
@@ -178,11 +178,11 @@ class MeasuringContext:
     agree: Callable[[float], float] = _alone
     """Makes ranks take the same decision: returns the largest of all ranks' values."""
     cache_state: Callable[[], str | None] = compile_cache_state
-    """What the compiler's caches did since ``forget``."""
+    """The state of the compiler's caches since ``forget``."""
     give_way: Callable[[], None] = lambda: None
     """Lets another context of the device run for a moment; see docs/architecture.md."""
     prepare: Callable[[Workload], Workload] = lambda workload: workload
-    """Lets a caller look into the steps; what it puts around them is measured too."""
+    """Lets a caller look into the steps; its own additions are measured too."""
     brief: bool = False
     """Warm up by one step where it is eager on a CPU: nothing is recorded, and nobody gives way."""
     shown: Callable[[list[float]], None] | None = None
@@ -234,8 +234,8 @@ def on_threads(count: int) -> Iterator[None]:
 def cleaned(context: MeasuringContext) -> Iterator[None]:
     """Find and leave nothing of a case: no compiled code, no tensors, no cached memory.
 
-    What is there before a case stays to the end, and no collection looks at it again: once
-    torch has compiled, that took 0.2 s each time.
+    Objects from before a case stay to the end, and no collection looks at them again: once torch
+    has compiled, that took 0.2 s each time.
     """
     _clean(context)
     gc.freeze()
@@ -380,7 +380,7 @@ def _warmed_up(
 def _checked(
     sampling: Sampling, context: MeasuringContext, workload: Workload
 ) -> tuple[Numerics | None, StepCounts]:
-    """Hold the answer against FP32 eager's, and count; whatever is known already is left out."""
+    """Compare the answer with FP32 eager's, and count; known results are left out."""
     numerics, counts = None, StepCounts()
     if sampling.checks and NUMERICS not in context.known:
         context.phase("numerics")
@@ -533,7 +533,7 @@ def _own_times(portions: Mapping[str, list[float]], waits: Collection[str]) -> l
 
 
 def _storable(numerics: Numerics | None) -> Numerics | None:
-    """JSON has no NaN: what is not finite is left out, and ``finite`` says so."""
+    """JSON has no NaN: values that are not finite are left out, and ``finite`` says so."""
     if numerics is None:
         return None
     unsayable: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""What a case's time was spent on: a stopwatch for each phase of measuring it."""
+"""A case's time by phase: a stopwatch for each phase of measuring it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Phases:
         self._name, self._since_s = name, now_s
 
     def clean_up(self) -> None:
-        """Enter the last phase, of which nobody is told: what fails there failed before."""
+        """Enter the last phase, which is not reported: a failure there happened before."""
         self._turn_to(CLEAN_UP)
 
     def part(self, of: str, name: str, seconds: float) -> None:

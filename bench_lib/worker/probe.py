@@ -1,6 +1,6 @@
 """Costs that no case has a part in: a tiny kernel's on the device, some plain Python's on the host.
 
-Where processes of the same software differ, these may tell why; ``covariates`` finds out.
+If processes of the same software differ, these may explain it; ``covariates`` finds out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PIECES = 1500
 
 
 class LaunchCost:
-    """What the device needs for each of a chain of tiny kernels.
+    """The device's time for each of a chain of tiny kernels.
 
     They are queued behind one that holds the device until the last is issued, so that it
     works at its own pace and not at the host's.
@@ -62,7 +62,7 @@ class LaunchCost:
 def host_us() -> list[float]:
     """Microseconds that a fixed piece of plain Python takes, some times over.
 
-    No torch in it: what makes torch's launch path slower must not explain itself away.
+    No torch in it: a cause that makes torch's launch path slower must not explain itself away.
     """
     was_collecting = gc.isenabled()
     gc.disable()

@@ -42,7 +42,7 @@ EXTERNAL = (
 
 @dataclass(frozen=True)
 class StepWork:
-    """What was done in so many steps, before anything was averaged."""
+    """The work of so many steps, before any average."""
 
     kernels: list[tuple[str, int, float]] = field(default_factory=list)
     """Name, calls, and seconds in all; the longest first."""
@@ -132,7 +132,7 @@ def union_s(spans: Iterable[tuple[float, float]]) -> float:
 
 @dataclass(frozen=True)
 class Capture:
-    """What one profiled pass showed."""
+    """The results of one profiled pass."""
 
     steps: int
     tables: dict[str, str] = field(default_factory=dict)
@@ -143,7 +143,7 @@ class Capture:
 
 
 def external_profiler(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Return the variable by which a profiler outside shows itself; None where there is none.
+    """Return the variable by which a profiler outside shows itself; None if there is none.
 
     Two profilers cannot both listen to a GPU's runtime.
     """
@@ -153,10 +153,9 @@ def external_profiler(environ: Mapping[str, str] = os.environ) -> str | None:
 def traced(step: Callable[[], object], iterations: int, name: Callable[[int], str]) -> Capture:
     """Run so many steps as ROCm's tool schedules its profiler, and write a Chrome trace.
 
-    ``name`` gives the trace's file from the number of steps until it was ready.  Of fewer
-    iterations than the schedule has, the last ones are kept; two is the least, because what
-    the profiler takes to start would be in the only one.  Raises OSError where the trace
-    cannot be written.
+    ``name`` gives the trace's file from the number of steps until it was ready.  With fewer
+    iterations than the schedule has, the last ones are kept; two is the least, because the
+    profiler's start would be in the only one.  Raises OSError if the trace cannot be written.
     """
     iterations = max(iterations, 2)
     active = max(1, min(ACTIVE, iterations - WAIT - WARMUP))

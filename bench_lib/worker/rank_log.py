@@ -1,7 +1,7 @@
-"""What a rank leaves of itself in the ranks' folder, from before torch is imported.
+"""A rank's files in the ranks' folder, from before torch is imported.
 
-``rank-N.log`` is its output, ``rank-N.pid`` its number, ``rank-N.phases`` how far it got,
-``rank-N.stack`` where it stood when somebody told it to end.  Standard library only.
+``rank-N.log`` is its output, ``rank-N.pid`` its number, ``rank-N.phases`` its phases so far,
+``rank-N.stack`` its stack when somebody ended it.  Standard library only.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class RankLog:
     """One rank's files, and its output turned into one of them."""
 
     def __init__(self, folder: Path, rank: int) -> None:
-        """Take over the process's output; raises OSError where the folder is not there.
+        """Take over the process's output; raises OSError if the folder is not there.
 
-        A rank that dies by itself leaves its stack in the log, where it could; one that is told
-        to end, by its launcher, leaves it in a file of its own, so that they can be told apart.
+        A rank that dies by itself leaves its stack in the log, if it can.  One that its launcher
+        ends leaves it in a file of its own, so that they can be told apart.
         """
         self.phase = "start"
         stem = str(folder / f"rank-{rank}")

@@ -1,4 +1,4 @@
-"""What a launcher starts: every rank measures a case, or one after another, and leaves."""
+"""A launcher's program: every rank measures a case, or one after another, and leaves."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _wait_for_all(folder: Path, ranks: int) -> None:
 
 
 def leave_at_once(status: int) -> NoReturn:
-    """End this process with what it has written, and without taking anything down."""
+    """End this process after writing its output, and without taking anything down."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
@@ -132,7 +132,7 @@ def prepared(
 
 
 def about_rank(setting: Setting, seen: Device) -> dict[str, Any]:
-    """Return what is said of a rank beside its measurement."""
+    """Return a rank's facts beside its measurement."""
     return {
         "rank": setting.rank,
         "local_rank": setting.local_rank,
@@ -266,7 +266,7 @@ class RankGroup:
         return outcomes
 
     def leave(self) -> None:
-        """Leave the others; what is written already is not lost where that fails."""
+        """Leave the others; files already written are not lost if that fails."""
         if self._host is not None:
             with contextlib.suppress(Exception):
                 dist.destroy_process_group()

@@ -21,9 +21,9 @@ STALL = 0.01
 
 
 def is_enough(times: Sequence[float], error: float) -> bool:
-    """Whether the median of some times in seconds is known to an error, a fraction of it.
+    """Whether the median of some times in seconds has at most an error, a fraction of it.
 
-    A stall among few iterations, or halves that lie apart, say that the spread is not known yet.
+    A stall among few iterations, or halves that lie apart, show that the spread is still unknown.
     """
     n, half = len(times), len(times) // 2
     if n < LEAST:

@@ -41,23 +41,23 @@ STEPS = 5
 ROWS = 30
 """Operations in each table."""
 MOST_PLAIN_S = 1.0
-"""Of steps without a profiler, to know what it costs; one runs in any case."""
+"""Most seconds of steps without a profiler, to know its cost; one runs in any case."""
 MEASURED = "bench-lib measured"
-"""The range around the steps that count, for profilers outside; what is before is warming up."""
+"""The range around the steps that count, for profilers outside; earlier steps warm up."""
 WARMUP_S, MOST_WARMUP_S = 0.5, 2.0
 PART = ".part"
 
 
 @dataclass(frozen=True)
 class Order:
-    """What is to be profiled, and how."""
+    """The case to profile, and how."""
 
     case: Case
     out: Path
     steps: int = STEPS
     stacks: bool = False
     ranges: bool = False
-    """Have no profiler here, but tell one outside what is what."""
+    """Have no profiler here, but mark the ranges for one outside."""
     shapes: bool = False
     """Note the sizes of tensors in the trace, which costs the host time."""
 
@@ -143,7 +143,7 @@ class TraceFiles:
 
     @contextlib.contextmanager
     def trying(self, what: str) -> Iterator[None]:
-        """Turn a failure to keep something into a problem; what is kept stays."""
+        """Turn a failure to keep something into a problem; files already kept stay."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - one file less is no reason to lose the others

@@ -1,4 +1,4 @@
-"""What a workload is: a step, where it runs, and what is known of it without running it."""
+"""The type of a workload: a step, its device, and its figures without running it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class UnsupportedError(Exception):
 
 
 def require_known(what: str, value: str, known: Collection[str]) -> None:
-    """Raise ValueError, which names all that is known, for a value that is not among it."""
+    """Raise ValueError, which names all known values, for one that is not among them."""
     if value not in known:
         raise ValueError(f"{what} is {value!r}; there is {', '.join(known)}")
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Where a workload runs."""
+    """The setting in which a workload runs."""
 
     device: torch.device
     rank: int = 0
@@ -40,7 +40,7 @@ def _nothing() -> None:
 
 @dataclass
 class Workload:
-    """A step and what is known of it without running it."""
+    """A step and its figures without running it."""
 
     step: Callable[[], object]
     """Does one iteration; issues work to the device and does not wait for it."""
@@ -52,7 +52,7 @@ class Workload:
     flops_per_step: Callable[[], float | None] = _nothing
     """Called after measuring; FLOPs of one step on this rank."""
     traffic_bytes_per_step: Callable[[], float | None] = _nothing
-    """Called after measuring; what the operations of one step read and write on this rank."""
+    """Called after measuring; bytes that the operations of one step read and write on this rank."""
     reduced_flops_share: Callable[[], float | None] = _nothing
     """Called after measuring; as ``Measurement.reduced_flops_share``."""
     first_step_done: Callable[[], None] = _nothing
@@ -68,7 +68,7 @@ class Workload:
     fed_by_host: bool = False
     """Whether the host makes every step's input, and the device is there to wait for it."""
     training: Callable[[], Training | None] = _nothing
-    """Called after measuring; what was learnt in the measured stretch."""
+    """Called after measuring; the training's results in the measured stretch."""
     close: Callable[[], None] = _nothing
     """Called in the end, whatever happened; ends what the workload has started."""
     numerics: Callable[[], Numerics | None] = _nothing

@@ -1,7 +1,7 @@
 """AMD GPUs as the kernel lists them: the KFD topology joined with PCI, both in sysfs.
 
-Where there is no topology (a sandbox without the host's sysfs, WSL) ROCm's tools can be
-asked instead; where there is one it is the authority, and they are not.
+If there is no topology (a sandbox without the host's sysfs, WSL), ROCm's tools can be asked
+instead; if there is one, it is the authority, and they are not.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _told_by_tools(environ: Mapping[str, str]) -> list[Hardware]:
 
 
 def _device(root: Path, node: Path) -> Hardware | None:
-    """Describe one KFD node; None where it is a CPU or not granted to this container.
+    """Describe one KFD node; None if it is a CPU or not granted to this container.
 
     The kernel refuses to read a node whose device is not granted, and the runtime passes
     over it in the same way (amdkfd/kfd_topology.c).

@@ -1,4 +1,4 @@
-"""What AMD has on this machine: amdgpu, ROCm, its libraries, and MIOpen's caches.
+"""AMD's software on this machine: amdgpu, ROCm, its libraries, and MIOpen's caches.
 
 MIOpen's databases choose kernels; the kernels that it compiled only make first steps quick.
 """

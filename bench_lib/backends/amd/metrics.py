@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 Table = Mapping[str, list[int | None]]
-"""What a table tells, by the names of its fields; None for what the firmware does not know."""
+"""A table's values, by the names of its fields; None if the firmware does not know it."""
 
 _RESIDENCIES = (
     "prochot_residency_acc",
@@ -69,7 +69,7 @@ _ATTRIBUTES = {
     33: "current_gfxclk",
     37: "current_uclk",
 }
-"""Of revision 1.9, by their ids (``enum amdgpu_metrics_attr_id``)."""
+"""Attributes of revision 1.9, by their ids (``enum amdgpu_metrics_attr_id``)."""
 _TYPES = "BbHhIiQq"
 
 
@@ -122,6 +122,6 @@ def _values(content: bytes, at: int, form: str) -> list[int | None]:
 
 
 def one(table: Table, *names: str) -> int | None:
-    """Return the first figure that is told of the fields named, in the table's unit."""
+    """Return the first known figure of the fields named, in the table's unit."""
     found: Any = (value for name in names for value in table.get(name, ())[:1])
     return next((value for value in found if value is not None), None)

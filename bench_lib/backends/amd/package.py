@@ -20,7 +20,7 @@ _RESIDENCIES = tuple(
     f"{what}_residency_acc" for what in ("prochot", "ppt", "socket_thm", "vr_thm", "hbm_thm")
 )
 _VIOLATIONS = ("prochot_thrm", "ppt_pwr", "socket_thrm", "vr_thrm", "hbm_thrm")
-"""What two of the package's answers call `REASONS`."""
+"""The names of `REASONS` in two of the package's answers."""
 _HEATS = ("temperature_hotspot", "temperature_edge")
 """In the table of metrics."""
 
@@ -91,7 +91,7 @@ def quiet() -> Iterator[None]:
 
 
 class _Gpu:
-    """The package's answers in our words; what it refuses is not known."""
+    """The package's answers in our words; a refused figure is unknown."""
 
     def __init__(self, smi: Any) -> None:
         self._smi = smi
@@ -142,7 +142,7 @@ class _Gpu:
         }
 
     def processes(self, handle: object) -> dict[str, Any]:
-        """List the processes with memory on the device; nothing where that is refused."""
+        """List the processes with memory on the device; nothing if that is refused."""
         listed = self.ask("gpu_process_list", handle)
         return sensors.processes(self._using(handle, listed)) if isinstance(listed, list) else {}
 
@@ -173,7 +173,7 @@ class _Gpu:
         """Read the counters of MI300 and later, or the flags of MI200.
 
         The table of metrics has the counters at once; ``violation_status`` waits 100 ms for
-        percentages (amd_smi.cc), so it is asked rarely, and only where the table lacks them.
+        percentages (amd_smi.cc), so it is asked rarely, and only if the table lacks them.
         """
         counting = sensors.counted(metrics, _RESIDENCIES, "accumulation_counter")
         return counting or (self._violations(handle) if rarely else {}) or self._flags(metrics)
@@ -196,7 +196,7 @@ class _Gpu:
     def _flags(self, metrics: dict[str, Any]) -> dict[str, Any]:
         """Read MI200's word of flags.
 
-        The package makes a bool of it (ROCm 6.3), and of it no reason can be told any more.
+        The package makes a bool of it (ROCm 6.3), which shows no reason any more.
         """
         flags = metrics.get("indep_throttle_status")
         if not isinstance(flags, bool) and (word := told(flags)) is not None:

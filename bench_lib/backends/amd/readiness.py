@@ -22,7 +22,7 @@ from bench_lib.model import Hardware
 
 
 def checks(root: Path, environ: Mapping[str, str]) -> list[Check]:
-    """Ask for the driver, what it opens, who else is there, and ROCm's profiler."""
+    """Check the driver, the files that it opens, other users, and ROCm's profiler."""
     return [
         _kfd(root),
         _groups(root),

@@ -1,4 +1,4 @@
-"""What all ways of looking at an AMD GPU share: places, partitions, reasons, processes."""
+"""The common part of all ways of looking at an AMD GPU: places, partitions, reasons, processes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from bench_lib.backends.processes import PROC, described
 from bench_lib.model import Hardware
 
 REASONS = ("prochot", "power cap", "thermal", "thermal, regulator", "thermal, memory")
-"""What the firmware of MI300 and later counts, in the order of the ``gpu_metrics`` table."""
+"""Counters of the firmware of MI300 and later, in the order of the ``gpu_metrics`` table."""
 
 MOST_DIES = 8
-"""Of a card; its table of metrics has room for the clocks of so many (kgd_pp_interface.h)."""
+"""Most dies of a card; its table of metrics has room for the clocks of so many
+(kgd_pp_interface.h)."""
 
 _KINDS = ("power cap", "current limit", "thermal")
 _HOTSPOT = 1 << 36
@@ -41,7 +42,7 @@ def told(value: object, unit: str = "") -> float | None:
 
 
 def first(values: Iterable[object], unit: str) -> float | None:
-    """Return the first of the values that is told, in a unit."""
+    """Return the first known value, in a unit."""
     return next((found for value in values if (found := told(value, unit)) is not None), None)
 
 
@@ -150,7 +151,7 @@ def paced(dies: Sequence[float | None], part: Partition | None) -> dict[str, Any
 
 
 def partition(device: Hardware) -> Partition | None:
-    """Return which part of its card a device is; None where it is the whole."""
+    """Return a device's part of its card; None if it is the whole."""
     mode = device.compute_partition
     function = int((device.bdf or "").rpartition(".")[2] or "0", 16)
     is_whole = mode == "SPX" or (mode is None and function == 0)
@@ -163,7 +164,7 @@ def merged(own: Mapping[str, Any], card: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def mean_busy(values: object) -> float | None:
-    """Return the mean of percentages, 0 to 1, of those that are told."""
+    """Return the mean of the known percentages, 0 to 1."""
     found = [told(value, "%") for value in values] if isinstance(values, list) else []
     busy = [value for value in found if value is not None]
     return statistics.fmean(busy) / 100 if busy else None

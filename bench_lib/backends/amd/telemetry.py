@@ -1,4 +1,4 @@
-"""Which way of watching an AMD GPU works here."""
+"""Chooses the way of watching an AMD GPU that works here."""
 
 from __future__ import annotations
 

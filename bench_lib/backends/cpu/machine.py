@@ -1,4 +1,4 @@
-"""The CPU as a device: what it is, and how it is watched in the kernel's files."""
+"""The CPU as a device: its properties, and how it is watched in the kernel's files."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _usable() -> list[int]:
 
 
 def _peaks(name: str, cores: set[tuple[int, str]]) -> tuple[dict[str, float], float | None]:
-    """Compute TFLOPS by precision, and GB/s, of `cores`; nothing where they are not the model's."""
+    """Compute TFLOPS by precision, and GB/s, of `cores`; nothing if they are not the model's."""
     model = catalogue.read(PEAKS).cpu(name)
     sockets = {socket for socket, _ in cores}
     if model is None or not cores or len(cores) > model.cores * len(sockets):
@@ -128,7 +128,7 @@ def _ticks(root: Path, names: set[str]) -> tuple[int, int, int]:
 
 
 def _throttle_counts(folders: list[Path]) -> int | None:
-    """Count how often cores and their packages were too hot; None where nothing counts it."""
+    """Count how often cores and their packages were too hot; None if nothing counts it."""
     cores = [number(folder / "thermal_throttle/core_throttle_count") for folder in folders]
     packages = [number(folder / "thermal_throttle/package_throttle_count") for folder in folders]
     told = [count for count in cores if count is not None]

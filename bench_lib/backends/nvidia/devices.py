@@ -62,7 +62,7 @@ def ask_here() -> dict[str, Any]:
         return {"error": f"NVML: {error}"}
 
     def ask(function: str, *arguments: object) -> Any:
-        """Get a figure, or None where this GPU, driver or pynvml has no such figure."""
+        """Get a figure, or None if this GPU, driver or pynvml has no such figure."""
         try:
             answer = getattr(nvml, function)(*arguments)
         except (nvml.NVMLError, AttributeError):
@@ -126,7 +126,7 @@ def _device(entry: Mapping[str, Any]) -> Hardware:
 
 
 def _clock_policy(clock_mhz: int | None, default_mhz: int | None) -> str | None:
-    """Say which application clocks are set; what NVML locks otherwise it does not tell."""
+    """Name the application clocks that are set; NVML does not report other locks."""
     if not clock_mhz or not default_mhz:
         return None
     return "default" if clock_mhz == default_mhz else f"sm {clock_mhz} MHz"

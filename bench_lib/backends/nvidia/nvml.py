@@ -29,7 +29,7 @@ POLICIES = {
     "NVML_PERF_POLICY_LOW_UTILIZATION": LOW_UTILIZATION,
     "NVML_PERF_POLICY_RELIABILITY": "reliability",
 }
-"""What NVML counts the time of; a driver may refuse each."""
+"""The reasons whose time NVML counts; a driver may refuse each."""
 
 NOT_FOUND = 6
 """NVML_ERROR_NOT_FOUND (nvml.h): no process has run anything."""

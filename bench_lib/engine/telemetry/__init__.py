@@ -73,7 +73,7 @@ def _environ() -> dict[str, str]:
 
 
 class Sampler:
-    """The process beside one device, and what it saw; a context manager."""
+    """The process beside one device, and its readings; a context manager."""
 
     def __init__(self, device: Hardware, command: Sequence[str] | None = None) -> None:
         """Watch `device`; `command` stands in for this module's own process."""
@@ -129,15 +129,15 @@ class Sampler:
 
     @property
     def source(self) -> str | None:
-        """Which source tells of the device: ``nvml``, ``amdsmi``, …; None before the first."""
+        """The source of the readings: ``nvml``, ``amdsmi``, …; None before the first."""
         with self._lock:
             return self._samples[-1].source if self._samples else None
 
     def window(self, begin_s: float, end_s: float, own: Collection[int] = ()) -> Telemetry | None:
-        """Tell what was seen from `begin_s` to `end_s` on the monotonic clock; never waits.
+        """Return the telemetry from `begin_s` to `end_s` on the monotonic clock; never waits.
 
-        `own` are the pids that belong there.  None where nothing was seen; the first time
-        that is because sampling does not work, a warning names the cause.
+        `own` are the pids that belong there.  None without readings; the first time that sampling
+        does not work, a warning names the cause.
         """
         with self._lock:
             samples, fault, trouble = list(self._samples), self._fault, self._trouble

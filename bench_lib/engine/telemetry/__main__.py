@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _once(looks: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return one look; where it needs one before, as for a CPU's load, also what that saw."""
+    """Return one look; also the one before, if it needs one, as for a CPU's load."""
     first = next(looks)
     if first.get("utilization") is not None:
         return [first]

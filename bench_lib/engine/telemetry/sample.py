@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class TelemetrySample:
-    """What one look at the device saw; None and empty where it cannot be seen."""
+    """One reading of the device; None and empty if unavailable."""
 
     t: float
     """Seconds on the machine's monotonic clock."""
@@ -23,11 +23,11 @@ class TelemetrySample:
     throttle: tuple[str, ...] = ()
     """Why the device was held back just then."""
     pids: tuple[int, ...] | None = None
-    """Processes that had it open; None where this look was not for them."""
+    """Processes that had it open; None if this look was not for them."""
     kin: tuple[int, ...] = ()
     """Those of them that descend from the process that watches."""
     busy: tuple[int, ...] | None = None
-    """Those that have run something since the last look for processes; None where not known."""
+    """Those that have run something since the last look for processes; None if unknown."""
     names: Mapping[int, str] = field(default_factory=dict)
     memory_clock_mhz: float | None = None
     steal: float | None = None
@@ -35,7 +35,7 @@ class TelemetrySample:
     counters: Mapping[str, float] = field(default_factory=dict)
     """How long or how often it was held back so far, by reason, in the source's units."""
     ticks: float | None = None
-    """The counters' own clock in the same unit; None where they count events."""
+    """The counters' own clock in the same unit; None if they count events."""
     due: float | None = None
     """When the next sample is there, unless something is wrong; in seconds, as ``t``."""
     trouble: str | None = None
@@ -100,7 +100,7 @@ def _pids(values: object) -> tuple[int, ...]:
 
 
 def share(value: object) -> float | None:
-    """Take a share, of which firmware sometimes tells more than all; one below 0 is none."""
+    """Take a share, which some firmware reports above 1; one below 0 is none."""
     share = _figure(value)
     return None if share is None or share < 0 else min(share, 1.0)
 

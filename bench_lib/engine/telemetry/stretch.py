@@ -1,4 +1,4 @@
-"""What the samples of one measured stretch tell together."""
+"""Summarises the samples of one measured stretch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench_lib.engine.telemetry.sample import TelemetrySample
 from bench_lib.model import Telemetry
 
 EDGE_S = 0.6
-"""So far outside a stretch a count may be; libraries are asked every 0.5 s (`looks`)."""
+"""A count may be so far outside a stretch; libraries are asked every 0.5 s (`looks`)."""
 FRESH_S = 2.0
 """So long before a stretch a look for processes still tells who is on the device."""
 OUTSIDE = "a process outside this container"
@@ -21,11 +21,11 @@ OUTSIDE = "a process outside this container"
 def summarise(
     samples: Iterable[TelemetrySample], begin: float, end: float, own: Collection[int] = ()
 ) -> Telemetry | None:
-    """Summarise the samples from `begin` to `end`, in seconds; None where there are none.
+    """Summarise the samples from `begin` to `end`, in seconds; None if there are none.
 
-    `own` are the processes that belong there.  Only counters and processes are looked for
-    outside the stretch as well, shortly before it and after.  A reason's share is what its
-    counter says; of a flag, how long it held at least, so that one look of many is none.
+    `own` are the processes that belong there.  Only counters and processes are looked for outside
+    the stretch as well, shortly before it and after.  A counter gives its reason's share.  A flag
+    gives the least time that it held, so that one look of many is none.
     """
     samples, own = list(samples), set(own)
     inside = [sample for sample in samples if begin <= sample.t <= end]
@@ -74,9 +74,9 @@ def _dies(samples: Sequence[TelemetrySample]) -> dict[str, float]:
 def _growth(
     samples: Sequence[TelemetrySample], begin: float, end: float
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Return by how much counters grew, and for which share of the time where that is known.
+    """Return by how much counters grew, and for which share of the time if that is known.
 
-    A counter that went back was reset, and tells nothing; nor do any where their clock did.
+    A counter that went back was reset, and is left out; all are if their clock did.
     """
     counting = [s for s in samples if s.counters]
     # What grew between counts further apart may have grown long before or after.
@@ -101,13 +101,13 @@ def _growth(
 def _foreign(
     samples: Sequence[TelemetrySample], begin: float, end: float, own: Collection[int]
 ) -> tuple[list[int], dict[str, str]]:
-    """Find the processes on the device that are not ours, and what they are.
+    """Find the processes on the device that are not ours, with their names.
 
-    Where the list holds any of ours, all others are foreign.  Where it does not, it counts
-    in another pid namespace (a container's host), where equal numbers are other processes;
-    then only their number tells, where it is greater than that of ours in each of the looks,
-    and they are called 0, as the kernel calls what is outside.  Silent where unsure: with
-    `own` unknown, or a context of ours that has only just ended still listed.
+    If the list holds any of ours, all others are foreign.  If it does not, it counts in another pid
+    namespace (a container's host), so that equal numbers are other processes; then they count only
+    if every look has more of them than of ours, and they are called 0, as the kernel calls
+    processes outside.  Nothing if unsure: with `own` unknown, or a context of ours that has only
+    just ended still listed.
     """
     looks = [s for s in samples if s.pids is not None and s.t <= end]
     before = [s for s in looks if begin - FRESH_S <= s.t < begin][-1:]

@@ -1,7 +1,7 @@
-"""Which of a device's sensors may be believed: they are watched at rest, at work, and at rest.
+"""Finds a device's sensors that lie: they are watched at rest, at work, and at rest.
 
 A driver may repeat a clock in place of a counter, or leave a flag set for good.  Such a reason
-would make every measurement INVALID, so that it is set aside by name, with a sentence.
+would make every measurement INVALID, so it is set aside by name, with a sentence.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def sort_out(
     work: Sequence[TelemetrySample],
     after: Sequence[TelemetrySample],
 ) -> dict[str, str] | None:
-    """Return the reasons that lie, with a sentence each; None where the device did not rest.
+    """Return the reasons that lie, with a sentence each; None if the device did not rest.
 
-    ``before`` and ``after`` were seen at rest, ``work`` under a product of matrices.
+    ``before`` and ``after`` are readings at rest, ``work`` under a product of matrices.
     """
     if min(len(before), len(after)) < LEAST_LOOKS or not all(map(_rests, (*before, *after))):
         return None

@@ -162,7 +162,7 @@ def name_of(text: str | None, environ: Mapping[str, str] = os.environ) -> str:
 
 
 def ranks_waiting(environ: Mapping[str, str] = os.environ) -> int | None:
-    """Return how many ranks this command's launch has; None where it was started alone."""
+    """Return how many ranks this command's launch has; None if it was started alone."""
     return GATHERED.waiting(environ.get(VARIABLE, ""))
 
 
@@ -196,7 +196,7 @@ def read(text: str) -> tuple[Launcher, tuple[str, ...]]:
 def too_many(command: LaunchCommand, gpus: int | None) -> str | None:
     """Say why hosts with so many GPUs each, or with a CPU alone, cannot run the ranks.
 
-    None where they can.  Of several hosts only the launcher knows what they have.
+    None if they can.  With several hosts only the launcher knows their GPUs.
     """
     if command.hosts is None:
         return None

@@ -52,12 +52,12 @@ class Gathered(Launcher):
         return words[1]
 
     def exit_code(self, rank: int, pid: str, said: str) -> int | None:  # noqa: ARG002 - no pid
-        """Read what was said of the rank that failed."""
+        """Read the exit code of the rank that failed."""
         found = re.search(rf"rank {rank} ended with (-?\d+)", said)
         return int(found[1]) if found else None
 
     def waiting(self, text: str) -> int | None:
-        """Return how many ranks wait, from what BENCH_LIB_LAUNCHER says; None where none do."""
+        """Return how many ranks wait, by BENCH_LIB_LAUNCHER; None if none do."""
         name, *words = shlex.split(text) or [""]
         return int(words[2]) if name == self.name and len(words) == 3 else None
 

@@ -48,9 +48,9 @@ class LaunchCommand:
     """Before ``-m bench_lib.worker``, the interpreter among them."""
     ranks: int
     hosts: int | None = 1
-    """None where only the launcher knows."""
+    """None if only the launcher knows."""
     folder: str | None = None
-    """Where it starts; None is our own folder."""
+    """The folder where it starts; None is our own folder."""
 
 
 @dataclass(frozen=True)
@@ -64,19 +64,19 @@ class Placement:
     ranks: int = 1
     """The world size."""
     local_ranks: int | None = 1
-    """Those of this host; None where the launcher does not tell."""
+    """Those of this host; None if the launcher does not say."""
     launcher: str | None = None
     """The launcher's name; None for a process that no launcher started."""
 
     @property
     def is_on_one_host(self) -> bool:
-        """Whether all ranks are known to be on this host."""
+        """Whether all ranks are surely on this host."""
         return self.local_ranks == self.ranks
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """Where the ranks of a launch find each other: rank 0 listens there."""
+    """The meeting point of a launch's ranks: rank 0 listens there."""
 
     host: str
     port: int
@@ -116,7 +116,7 @@ class Launcher(ABC):
     install: ClassVar[str] = "install it"
     """How to get its program."""
     variables: ClassVar[tuple[RankVariables, ...]]
-    """Of each of its implementations."""
+    """The variables of each of its implementations."""
     own: ClassVar[str] = ""
     """A pattern of variables that must not reach the ranks of another launch."""
     job: ClassVar[tuple[str, ...]] = ()
@@ -213,10 +213,10 @@ class Launcher(ABC):
     # --- where ranks meet ------------------------------------------------------------------
 
     def meeting_point(self, place: Placement, environ: Mapping[str, str]) -> Meeting:
-        """Return where the ranks meet: where they are told, or where all of them can find out.
+        """Return where the ranks meet: the point that was set, or one that all of them can find.
 
         On one host by its own address, else on the first of the hosts; the port is made from the
-        job's number.  Raises UserError where that is unknown.
+        job's number.  Raises UserError if that is unknown.
         """
         if (told := told_meeting(environ)) is not None:
             return told
@@ -248,9 +248,9 @@ def number(environ: Mapping[str, str], name: str) -> int:
 
 
 def told_meeting(environ: Mapping[str, str]) -> Meeting | None:
-    """Return the meeting point in MASTER_ADDR and MASTER_PORT; None where neither is set.
+    """Return the meeting point in MASTER_ADDR and MASTER_PORT; None if neither is set.
 
-    Raises UserError where one is missing, or the port is none.
+    Raises UserError if one is missing, or the port is none.
     """
     host, port = environ.get("MASTER_ADDR"), environ.get("MASTER_PORT")
     if not host and not port:

@@ -1,4 +1,4 @@
-"""mpirun: where MPI is how a cluster starts programs; Open MPI's and MPICH's."""
+"""mpirun: on clusters that start programs by MPI; Open MPI's and MPICH's."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ _SIGNALS = {
     **{signal.strsignal(number): number for number in signal.valid_signals()},
     "Out Of Memory": signal.SIGKILL,
 }
-"""What srun calls signals: as the C library does, and one more."""
+"""The names that srun gives to signals: as the C library does, and one more."""
 
 
 def step(words: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]:

@@ -30,19 +30,19 @@ SLOWER, FASTER = "slower", "faster"
 
 
 def _log(metric: Metric, process: ProcessSummary) -> float | None:
-    """Return the logarithm of a process's value; None where it has none above 0."""
+    """Return the logarithm of a process's value; None if it has none above 0."""
     value = process.values.get(metric.name)
     return math.log(value) if value is not None and value > 0 else None
 
 
 @dataclass(frozen=True)
 class SideFigures:
-    """One metric of both sides in its unit, as geometric means; None where a side does not tell."""
+    """One metric of both sides in its unit, as geometric means; None if a side has none."""
 
     a: float | None
     b: float | None
     ratio: float | None
-    """Above 1 is worse; None where both are not known."""
+    """Above 1 is worse; None unless both are known."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class ComparedRow:
     processes: tuple[int, int]
     """How many of A and of B tell the metric."""
     interval: tuple[float, float] | None = None
-    """95% interval of the ratio, of this case by itself; None where nothing tells of chance."""
+    """95% interval of the ratio, of this case by itself; None without evidence of chance."""
     detectable: float | None = None
     """Smallest slow-down that as many processes would show nine times in ten, as a fraction."""
     beyond_chance: str | None = None
@@ -87,9 +87,9 @@ class Alignment:
     unmeasured: dict[str, str]
     """By case, why a side that tried has no values."""
     renamed: list[tuple[str, str]]
-    """Of A and of B, with equal parameters: perhaps one case under two names."""
+    """Cases of A and of B, with equal parameters: perhaps one case under two names."""
     environment: list[str]
-    """What changed from A to B, in words."""
+    """Changes from A to B, in words."""
     hardware: list[str]
     """In what the devices differ."""
 
@@ -100,7 +100,7 @@ class Alignment:
 
     @property
     def told(self) -> list[ComparedRow]:
-        """The rows of which chance is known."""
+        """The rows with known chance."""
         return [row for row in self.rows if row.interval is not None]
 
     @property
@@ -120,7 +120,7 @@ class Alignment:
 
     @property
     def overall(self) -> float | None:
-        """Geometric mean of the ratios; None where there is none."""
+        """Geometric mean of the ratios; None if there is none."""
         ratios = [row.ratio for row in self.rows if row.ratio is not None]
         return math.exp(statistics.fmean(map(math.log, ratios))) if ratios else None
 
@@ -198,10 +198,10 @@ _Processes = Sequence[ProcessSummary]
 
 
 def _alike(before: Baseline, after: Baseline, metric: Metric) -> tuple[_Processes, _Processes]:
-    """Return the processes of both sides that tell a metric in the same way.
+    """Return the processes of both sides that measure a metric in the same way.
 
-    Of several ways the one that most processes share; of devices those that both sides know, where
-    they have two processes on them, or all that there are.
+    With several ways, it is the one that most processes share; with several devices, those that
+    both sides know, if they have two processes on them, or all that there are.
     """
     old, new = (
         [p for p in side.processes if _log(metric, p) is not None] for side in (before, after)
@@ -381,14 +381,14 @@ _HARDWARE = (
 
 
 def hardware_difference(a: Sequence[Hardware], b: Sequence[Hardware]) -> list[str]:
-    """Return in what devices differ, a line each; what either side does not know is left out."""
+    """Return the differences between devices, a line each; unknown facts are left out."""
     old, new = _traits(a), _traits(b)
     both = (name for name in old if name in new)
     return [f"{name} {old[name]} -> {new[name]}" for name in both if old[name] != new[name]]
 
 
 def _traits(devices: Sequence[Hardware]) -> dict[str, str]:
-    """Return what is known of some devices, by its name in words."""
+    """Return known facts of some devices, by their name in words."""
     found = {}
     for words, name, unit in _HARDWARE:
         values = (getattr(device, name) for device in devices)

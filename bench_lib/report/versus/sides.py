@@ -1,4 +1,4 @@
-"""What A and B may be: a run, a baseline file, or a hardware key that has either."""
+"""The kinds of A and B: a run, a baseline file, or a hardware key that has either."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class SideError(UserError):
 
 @dataclass(frozen=True)
 class SideValues:
-    """One of the two: what it knows of each case, in the form that a baseline has."""
+    """One of the two: its values of each case, in the form that a baseline has."""
 
     name: str
-    """As it was asked for."""
+    """The name in the request."""
     title: str
-    """What it is, in words."""
+    """Its description in words."""
     key: str
     baselines: dict[str, Baseline]
-    """By case; of a run, those that accepting it would make."""
+    """By case; for a run, those that accepting it would make."""
     nothing: dict[str, str] = field(default_factory=dict)
     """By case, why it was tried and has no values."""
     failed: frozenset[str] = frozenset()
@@ -46,12 +46,12 @@ class SideValues:
     environments: dict[str, Environment] = field(default_factory=dict)
     hardware: list[Hardware] = field(default_factory=list)
     run_id: str | None = None
-    """None of baselines."""
+    """None for baselines."""
     problems: list[str] = field(default_factory=list)
-    """What of it could not be read."""
+    """Unreadable parts."""
     cases: Callable[[], Mapping[str, Case]] = dict
-    """The cases with their parameters, where these are known; asked for only when needed, since
-    those of a baseline are in the run that was accepted."""
+    """The cases with their parameters, if these are known; asked for only when needed, since those
+    of a baseline are in the run that was accepted."""
 
     @property
     def ids(self) -> list[str]:
@@ -103,7 +103,7 @@ class _Runs:
             return sorted({run.key for run in archive.runs()})
 
     def newest(self, key: str) -> Run | None:
-        """Return the newest run of a hardware key; None where there is none."""
+        """Return the newest run of a hardware key; None if there is none."""
         if self._folder is None:
             return self._archived(lambda run: run.key == key)
         files = history.keys(self._folder).get(key, [])
@@ -142,7 +142,7 @@ def _is_address(name: str) -> bool:
 
 @dataclass(frozen=True)
 class _Finder:
-    """Where names are looked up."""
+    """The places where names are looked up."""
 
     runs: _Runs
     baseline_folder: Path
@@ -172,7 +172,7 @@ class _Finder:
             raise SideError(f"{error}; {self._known()}") from error
 
     def baseline_of(self, other: SideValues) -> SideValues:
-        """Return what is accepted on the other side's hardware."""
+        """Return the accepted values on the other side's hardware."""
         return self._of_baselines(BASELINE, baselines.load(self.baseline_folder, other.key))
 
     def _of_file(self, name: str, path: Path) -> SideValues:
@@ -256,7 +256,7 @@ def _value(run: Run, record: Record) -> tuple[Baseline | None, str | None]:
 
 
 def of_baselines(name: str, file: BaselineFile, find_run: Callable[[str], Run]) -> SideValues:
-    """Return what is accepted of a hardware key as a side; ``find_run`` finds a run by its id."""
+    """Return a hardware key's accepted values as a side; ``find_run`` finds a run by its id."""
     dates = sorted(baseline.accepted.date[:10] for baseline in file.measured.values())
     return SideValues(
         name,

@@ -1,7 +1,7 @@
 """The history at size: every run of a place as tables, from JSON Lines and Parquet alike.
 
-A run counts once, however often it is there; what is left out is told.  docs/history.md says
-how the files lie, and what the tables hold.
+A run counts once, however often it is there.  Files that are left out are reported.
+docs/history.md describes the files and the tables.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class Point:
     item: str
     peak_memory_bytes: int | None
     status: Status | None
-    """Of the case's verdict; None where it was not judged."""
+    """Status of the case's verdict; None if it was not judged."""
     environment: str
-    """Reference; ``Archive.environments`` has what it stands for."""
+    """Reference; ``Archive.environments`` has the environment itself."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class RunLine:
     started: str
     """As its file's name says: UTC, ISO 8601."""
     ended: str | None
-    """None of a run that was interrupted, or goes on."""
+    """None if the run was interrupted, or goes on."""
     exit_status: int | None
     cases: int
     counts: dict[str, int]
@@ -82,13 +82,13 @@ class RunLine:
     path: str
     """The file that it is read from; several runs share one that was compacted."""
     file: str
-    """What the run's own file is called, wherever it is."""
+    """The name of the run's own file, wherever it is."""
     compacted: bool
     """Whether its own file is not there any more."""
     bytes: int
     """Size of its own file."""
     modified_ns: int | None
-    """When its own file was last written to, since 1970; None where the place does not tell."""
+    """When its own file was last written to, since 1970; None if the place does not say."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class QueryAnswer:
     columns: list[str]
     rows: list[tuple[Any, ...]]
     is_cut: bool = False
-    """Whether there are more rows than were asked for."""
+    """Whether there are more rows than the query asked for."""
 
 
 @dataclass(frozen=True)
@@ -113,14 +113,14 @@ class Archive:
     """The runs of a folder, or of an address such as ``s3://bucket/runs``; a context manager."""
 
     def __init__(self, place: str | Path, *, now: str | None = None) -> None:
-        """Look at what is there.  Raises HistoryError where the place cannot be read."""
+        """List the files.  Raises HistoryError if the place cannot be read."""
         self.place = HistoryPlace(place)
         self.problems: list[str] = []
-        """What was left out, and what is odd and was kept, by file."""
+        """Parts that were left out, and odd ones that were kept, by file."""
         self._now = now or history.utc_now()
         self._has_views = False
         self._address: dict[str, str] = {}
-        """Of compacted months, by where DuckDB reads them."""
+        """Addresses of compacted months, as DuckDB reads them."""
         self._damaged: dict[str, str] = {}
         """Compacted months that cannot be read, by name, with the reason."""
         self._scratch = tempfile.TemporaryDirectory(prefix="bench-lib-")
@@ -157,14 +157,14 @@ class Archive:
         return history.chosen(run, [(r.run_id, r) for r in self._runs], self.place.address)
 
     def run(self, run: str) -> history.Run:
-        """Return all that is known of a run, named as for ``find``, compacted or not.
+        """Return the whole run, named as for ``find``, compacted or not.
 
-        Raises HistoryError where there is none, or more than one, or it cannot be read.
+        Raises HistoryError if there is none, or more than one, or it cannot be read.
         """
         return next(self.read([self.find(run)]))
 
     def read(self, lines: Iterable[RunLine]) -> Iterator[history.Run]:
-        """Yield all that is known of runs, in their order; raises HistoryError.
+        """Yield whole runs, in their order; raises HistoryError.
 
         Those of one month that follow each other come much faster than each by itself.
         """
@@ -196,7 +196,7 @@ class Archive:
         return found
 
     def case(self, case_id: str) -> Case | None:
-        """Return a case as the newest run that tried it has it; None where none did.
+        """Return a case as the newest run that tried it has it; None if none did.
 
         Raises HistoryError.
         """
@@ -223,7 +223,7 @@ class Archive:
             yield case_id, key, list(own)
 
     def environments(self, refs: Iterable[str]) -> dict[str, Environment]:
-        """Return by reference the environments that are known of those asked for."""
+        """Return those environments that are known, by reference."""
         query = (
             "SELECT environment, min(raw) FROM known WHERE kind = 'environment' "
             "AND list_contains(?, environment) GROUP BY environment"
@@ -357,7 +357,7 @@ class Archive:
             raise self._unreadable(error) from error
 
     def _past_damage(self, work: Callable[[], T]) -> T:
-        """Do some work; where compacted months turn out to be damaged, again without them."""
+        """Do some work; if compacted months turn out to be damaged, again without them."""
         try:
             return work()
         except (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException):
@@ -503,7 +503,7 @@ class Archive:
         return found
 
     def _rows_of(self, entry: StoredFile, path: Path) -> list[LineRow]:
-        """Read a run's file; what cannot be read of it is told."""
+        """Read a run's file; unreadable parts are reported."""
         try:
             data = path.read_bytes()
             return split(Path(entry.address), data, entry.modified_ns, whole=False)
@@ -516,7 +516,7 @@ class Archive:
         return []
 
     def _count_once(self, copies: Sequence[_Copy]) -> list[_Copy]:
-        """Return what counts: of a run the longest copy, and nothing from clocks that are ahead."""
+        """Return the files that count: a run's longest copy, none from clocks ahead."""
         kept: dict[str, _Copy] = {}
         latest = _later(self._now, AHEAD)
         for copy in sorted(copies, key=lambda copy: copy.rank):
@@ -552,7 +552,7 @@ class _Copy:
 
     line: RunLine
     place: str | None
-    """The Parquet file; None of a run's own file."""
+    """The Parquet file; None for a run's own file."""
 
     @property
     def rank(self) -> tuple[int, bool, str, str]:
@@ -561,7 +561,7 @@ class _Copy:
 
     @property
     def order(self) -> tuple[str, int, str]:
-        """Of two runs of one second the one that was written to last is the later."""
+        """Orders two runs of one second by their last write."""
         return self.line.started, self.line.modified_ns or 0, self.line.file
 
     def is_of(self, entry: StoredFile) -> bool:

@@ -27,7 +27,7 @@ _SCRATCH = ".compact-"
 
 @dataclass
 class Compaction:
-    """What became of a folder's runs."""
+    """The result of compacting a folder's runs."""
 
     written: int = 0
     """Runs that are in Parquet and were not before."""
@@ -35,15 +35,15 @@ class Compaction:
     """Files that are only in Parquet now."""
     bytes_removed: int = 0
     left: list[str] = field(default_factory=list)
-    """Files that were left as they are for what is odd about them, with the reason."""
+    """Odd files that were left as they are, with the reason."""
 
 
 def compact(folder: Path, *, keep: int, now: dt.datetime | None = None) -> Compaction:
     """Bring a folder's runs into Parquet, and remove files that are in it byte for byte.
 
-    Of each hardware key the newest ``keep`` files stay as well, and those of runs that do not
-    count, which ``restore`` could not name; runs that are not finished, and were written to in
-    the last day, stay alone and are none of the ``keep``.  Raises HistoryError.
+    The newest ``keep`` files of each hardware key stay as well, and those of runs that do not
+    count, which ``restore`` could not name.  Runs that are not finished, and were written to in the
+    last day, stay alone and are none of the ``keep``.  Raises HistoryError.
     """
     if not folder.is_dir():
         raise HistoryError(f"{folder} is not a folder; name one with --history DIR")
@@ -136,7 +136,7 @@ def _left_where_damaged(archive: Path, scratch: Path, done: Compaction) -> Itera
 
 
 def _tell_of_months(folder: Path, problems: Sequence[str], done: Compaction) -> None:
-    """Add what is odd about compacted months, unless they are among what was left already."""
+    """Report odd compacted months, unless they are among the files that were left already."""
     for month in sorted(f"{path.name}: " for path in folder.glob("*.parquet")):
         if not any(reason.startswith(month) for reason in done.left):
             done.left += [problem for problem in problems if problem.startswith(month)]
@@ -153,7 +153,7 @@ def _months(folder: Path) -> dict[str, list[Path]]:
 def _goes_on(ended: str | None, modified_ns: int | None, still_ns: int) -> bool:
     """Whether somebody may be writing to a run's file.
 
-    Such a run is judged by the nights before it, of which none may be missing for its sake.
+    The nights before such a run judge it, so none may be missing for its sake.
     """
     return ended is None and (modified_ns or 0) > still_ns
 
@@ -161,7 +161,7 @@ def _goes_on(ended: str | None, modified_ns: int | None, still_ns: int) -> bool:
 def _bring_in(
     archive: Path, files: Sequence[Path], still_ns: int, scratch: Path, done: Compaction
 ) -> None:
-    """Put what is new of a month into its Parquet file, which is replaced whole."""
+    """Put the new files of a month into its Parquet file, which is replaced whole."""
     known = _known(archive, scratch)
     changed = [path for path in files if known.get(path.name) != _size_and_time(path)]
     if not changed:
@@ -209,7 +209,7 @@ def _known(archive: Path, scratch: Path) -> dict[str, tuple[int, int]]:
 def _rows(path: Path, before: bytes, still_ns: int) -> list[LineRow]:
     """Return the lines of a file; none while somebody may be writing to it.
 
-    ``before`` is what is compacted of it.  Raises HistoryError where it does not begin so, or
+    ``before`` is its compacted part.  Raises HistoryError if the file does not begin with that, or
     cannot be read.
     """
     try:
@@ -229,7 +229,7 @@ def _rows(path: Path, before: bytes, still_ns: int) -> list[LineRow]:
 
 
 def _replace(database: duckdb.DuckDBPyConnection, archive: Path, part: Path) -> None:
-    """Write what is staged and what an archive held already, and put it in the archive's place."""
+    """Write the staged rows and those of the archive, and replace the archive."""
     columns = ", ".join(COLUMNS)
     old = ""
     if archive.exists():
@@ -253,7 +253,7 @@ def _replace(database: duckdb.DuckDBPyConnection, archive: Path, part: Path) -> 
 
 
 def _digests(lines: str) -> str:
-    """Return how SQL tells by file how many lines there are, and what is in them."""
+    """Return the SQL that computes each file's number of lines and their digest."""
     every = ", ".join(COLUMNS)
     return f"SELECT file, count(*), bit_xor(hash({every})) FROM ({lines}) GROUP BY file"
 

@@ -1,7 +1,7 @@
-"""What of a folder's history cannot be read, by file, row and reason; and mending it.
+"""Unreadable parts of a folder's history, by file, row and reason; and mending them.
 
-Mending moves a file into ``lost+found`` and writes what can be read of it in its place, so that
-nothing is lost, whatever it was.
+Mending moves a file into ``lost+found`` and writes its readable part in its place, so that nothing
+is lost.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ LOST_AND_FOUND = "lost+found"
 
 @dataclass
 class Damage:
-    """What cannot be read of one file."""
+    """The unreadable parts of one file."""
 
     file: str
     problems: list[str] = field(default_factory=list)
     mended: str = ""
-    """What was done about it; empty if nothing was."""
+    """The mending that was done; empty if none was."""
     remedy: str = ""
     """Why nothing is done about it, and what a person can do."""
 

@@ -1,7 +1,7 @@
-"""Other tools' results as runs of the history, which say where they are from.
+"""Other tools' results as runs of the history, which name their source.
 
-Nothing is made up: what a file does not say is None, or 0 where a measurement has to have it,
-and a warning says so.
+Nothing is made up: a value that a file lacks is None, or 0 if a measurement has to have it, and a
+warning says so.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ROCM_COLUMNS = (
     "Throughput [img/sec]",
     "Time per mini-batch",
 )
-"""Of the CSV that ROCm's micro benchmark appends to, and ``bench-lib micro`` after it."""
+"""Columns of the CSV that ROCm's micro benchmark appends to, and ``bench-lib micro`` after it."""
 FROM = "imported from"
 """Among an environment's variables: the file, and what wrote it."""
 UNKNOWN = "unknown"
@@ -59,7 +59,7 @@ class Imported:
 
 
 _Result = tuple[Case, str, Measurement]
-"""One case of another tool's file, with what it is called there."""
+"""One case of another tool's file, with its name there."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def _hardware(file: Path, found: _File, key: str | None) -> Hardware:
 def _measured(
     case: Case, samples: list[float], items: int, item: str, warnings: Sequence[str]
 ) -> Measurement:
-    """Return a measurement of these times in seconds; what the file does not say is None or 0."""
+    """Return a measurement of these times in seconds; values that the file lacks are None or 0."""
     return Measurement(
         case_id=case.id,
         context_id="imported",

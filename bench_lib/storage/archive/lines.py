@@ -1,4 +1,4 @@
-"""A run's file line by line: what is kept of each, so that series are found without reading it.
+"""A run's file line by line: the fields kept of each, so that series are found without reading it.
 
 The ``raw`` pieces of a file's rows, joined by line ends, are the file again, byte for byte.
 """
@@ -31,7 +31,7 @@ Short = int
 
 @dataclass
 class LineRow:
-    """One line; the first also has what is known of the run, some what is known of a case."""
+    """One line; the first also has the run's fields, some have a case's."""
 
     file: str
     line: Short | None = None
@@ -74,7 +74,7 @@ _KINDS = {
     "Short": "INTEGER",
 }
 COLUMNS = {item.name: _KINDS[str(item.type).partition(" ")[0]] for item in fields(LineRow)}
-"""Of the table of lines, with DuckDB's types."""
+"""Columns of the table of lines, with DuckDB's types."""
 
 
 def _named(name: str) -> LineRow:
@@ -92,7 +92,7 @@ def _named(name: str) -> LineRow:
 
 
 def too_large(size: int | None) -> str | None:
-    """Say that a file of so many bytes is not read; None where it is."""
+    """Say that a file of so many bytes is not read; None if it is."""
     if size is None or size <= LARGEST:
         return None
     return f"of {size / 1e6:.0f} MB; no more than {LARGEST / 1e6:.0f} MB are read"
@@ -155,7 +155,7 @@ def _fill(row: LineRow, line: history.Line) -> None:
 
 
 class _Seen(NamedTuple):
-    """What one accepted attempt came to."""
+    """The values of one accepted attempt."""
 
     time: str
     process: int
@@ -174,14 +174,14 @@ class _Value:
 
     seen: list[_Seen] = field(default_factory=list)
     row: LineRow | None = None
-    """Of the first accepted attempt."""
+    """The row of the first accepted attempt."""
     can_be_said: bool = True
     """Whether all figures are such as a clock can say."""
 
 
 @dataclass
 class _Found:
-    """What the lines of a run come to together."""
+    """The values of all lines of a run."""
 
     run_id: str = ""
     ended: str | None = None
@@ -271,7 +271,7 @@ def _fill_value(row: LineRow, seen: Sequence[_Seen]) -> None:
 
 
 def _middle(values: Sequence[float]) -> float | None:
-    """Return the median, in the values' unit; None of nothing.  Most have one value."""
+    """Return the median, in the values' unit; None without any.  Most have one value."""
     if len(values) > 1:
         return statistics.median(values)
     return values[0] if values else None

@@ -17,9 +17,9 @@ MARK = "bench_lib_lines"
 """Key in a Parquet file's metadata, whose value is the version of the table of lines."""
 VERSION = 1
 UNREADABLE = "cannot be read: "
-"""What a reason begins with where a file is damaged, and not of another kind or version."""
+"""The beginning of a reason if a file is damaged, and not of another kind or version."""
 ROWS_IN_GROUP = 8192
-"""Of a Parquet file: a series of a month is a few hundred, next to each other."""
+"""Rows in a group of a Parquet file: a series of a month is a few hundred, next to each other."""
 AT_ONCE = 64
 """Most files that are in memory together,"""
 BYTES_AT_ONCE = 64 * 2**20
@@ -42,7 +42,7 @@ _SOUND = {
     "spread": "log_median IS NULL OR isfinite(spread)",
     **{name: f"log_median IS NULL OR {name} IS NOT NULL" for name in _NEEDED_BY_VALUES},
 }
-"""By column, what is true of every row that was written by compacting."""
+"""By column, a condition that every compacted row fulfils."""
 
 
 def parquet(addresses: Iterable[str], *, numbered: bool = False) -> str:
@@ -71,10 +71,10 @@ def found(
     entries: Iterable[StoredFile],
     scratch: Path,
 ) -> Iterator[tuple[StoredFile, str, str | None]]:
-    """Yield the Parquet files of a place: where DuckDB reads each, and why it cannot be read.
+    """Yield the Parquet files of a place: the address for DuckDB, and why it cannot be read.
 
-    The reason is None of a month that this version reads.  Raises HistoryError, and duckdb.Error
-    where a store cannot be read.
+    The reason is None for a month that this version reads.  Raises HistoryError, and duckdb.Error
+    if a store cannot be read.
     """
     own = [entry for entry in entries if entry.name.endswith(".parquet") and entry.name[0] != "."]
     at = place.in_parts(own, scratch)
@@ -83,9 +83,9 @@ def found(
 
 
 def problem_of(database: duckdb.DuckDBPyConnection, address: str) -> str | None:
-    """Say why a Parquet file is none that this version reads; None where it is one.
+    """Say why this version cannot read a Parquet file; None if it can.
 
-    Raises duckdb.Error where a store cannot be read.
+    Raises duckdb.Error if a store cannot be read.
     """
     at = quoted(literal(address))
     query = f"SELECT value FROM parquet_kv_metadata({at}) WHERE key = {quoted(MARK)}"
@@ -114,9 +114,9 @@ def problem_of(database: duckdb.DuckDBPyConnection, address: str) -> str | None:
 def unsound(
     database: duckdb.DuckDBPyConnection, addresses: Sequence[str]
 ) -> dict[tuple[str, str | None], str]:
-    """Return by place and run's file what is wrong with the rows of runs that do not decode.
+    """Return the problem with the rows of runs that do not decode, by place and run's file.
 
-    Raises duckdb.Error where a file cannot be read.
+    Raises duckdb.Error if a file cannot be read.
     """
     if not addresses:
         return {}
@@ -162,7 +162,7 @@ def files(database: duckdb.DuckDBPyConnection, address: str) -> dict[str, tuple[
 
 
 def damage(address: str, scratch: Path, file_system: Any = None) -> str | None:
-    """Read all of a month; return what is wrong where that cannot be done."""
+    """Read all of a month; return the problem if that fails."""
     with contextlib.closing(connect(scratch, files=file_system)) as database:
         try:
             database.execute(

@@ -1,4 +1,4 @@
-"""Where runs are kept: a folder, or an address that fsspec knows."""
+"""Places of runs: a folder, or an address that fsspec knows."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class StoredFile:
 
     name: str
     address: str
-    """As DuckDB is told."""
+    """The address for DuckDB."""
     bytes: int | None
-    """None where the place does not say without being asked for each."""
+    """None if the place would have to be asked for each."""
     modified_ns: int | None
-    """None where the place has times of its own, which copying does not keep."""
+    """None if the place has times of its own, which copying does not keep."""
 
 
 class HistoryPlace:
@@ -39,7 +39,7 @@ class HistoryPlace:
         self.folder: Path | None = None
         """The folder, where it is one of this machine."""
         self.file_system: Any = None
-        """What DuckDB reads the place by; None for a folder."""
+        """The file system that DuckDB reads the place by; None for a folder."""
         protocol, found, _ = text.partition("://")
         if not found:
             self.folder = Path(address)

@@ -21,10 +21,10 @@ from bench_lib.storage.history import HistoryError
 
 @dataclass
 class Pushed:
-    """What became of a folder's runs."""
+    """The result of pushing a folder's runs."""
 
     files: list[str] = field(default_factory=list)
-    """Names of what was uploaded."""
+    """Names of the uploaded files."""
     there: int = 0
     """Runs that were there before."""
     going_on: list[str] = field(default_factory=list)
@@ -33,10 +33,10 @@ class Pushed:
 
 @dataclass
 class Pulled:
-    """What became of the runs at an address."""
+    """The result of pulling the runs at an address."""
 
     files: list[Path] = field(default_factory=list)
-    """What was written."""
+    """The files that were written."""
     here: int = 0
     """Runs that were here before."""
     left: list[str] = field(default_factory=list)
@@ -44,10 +44,10 @@ class Pulled:
 
 
 def push(folder: Path, address: str, *, now: dt.datetime | None = None) -> Pushed:
-    """Upload the runs that are not at an address yet; nothing that is there gets lost.
+    """Upload the runs that are not at an address yet; nothing at the address gets lost.
 
-    A compacted month goes whole where all that the address has of it is in it, and run by run
-    otherwise.  Raises HistoryError.
+    A compacted month goes whole if it holds everything that the address has of it, otherwise run by
+    run.  Raises HistoryError.
     """
     place, done = HistoryPlace(address), Pushed()
     if place.address.startswith("http"):
@@ -80,10 +80,10 @@ def push(folder: Path, address: str, *, now: dt.datetime | None = None) -> Pushe
 
 
 def pull(folder: Path, address: str, *, most: int | None, now: dt.datetime | None = None) -> Pulled:
-    """Write the files of runs that an address has and a folder has not, nor has compacted.
+    """Write the files of runs that an address has and a folder lacks, compacted or not.
 
-    Of each hardware key the newest ``most``, or all for None.  Raises HistoryError; what was
-    written until then is whole.
+    It takes the newest ``most`` of each hardware key, or all for None.  Raises HistoryError; files
+    written until then are whole.
     """
     place, ours, done = HistoryPlace(address), HistoryPlace(folder), Pulled()
     if ours.folder is None:
@@ -160,7 +160,7 @@ class _Contents:
                     self.held[entry.name] = {name: size for name, (size, _) in sizes.items()}
 
     def files(self) -> dict[str, int]:
-        """Return what is there of each run's file: of several the longest."""
+        """Return the address's copy of each run's file: the longest of several."""
         found: dict[str, int] = {}
         single = {e.name: e.bytes or 0 for e in self.entries.values() if e.name.endswith("jsonl")}
         for files in (single, *self.held.values()):
@@ -169,7 +169,7 @@ class _Contents:
         return found
 
     def read(self, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-        """Yield runs' files that are there, each with its bytes: of several copies the longest.
+        """Yield the address's run files, each with its bytes: the longest of several copies.
 
         Raises HistoryError and duckdb.Error.
         """

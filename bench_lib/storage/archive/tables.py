@@ -1,4 +1,4 @@
-"""What DuckDB is told: how to open, what to call things in SQL, and the table of lines."""
+"""DuckDB's settings: how to open it, names of things in SQL, and the table of lines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 from bench_lib.storage.archive.lines import COLUMNS, LineRow
 
 MEMORY = "1GB"
-"""What DuckDB may use; beyond that it works on disk."""
+"""DuckDB's memory limit; beyond that it works on disk."""
 
 
 def connect(

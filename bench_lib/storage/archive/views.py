@@ -107,7 +107,7 @@ VIEWS: dict[str, dict[str, str]] = {
         "body": "JSON: the line",
     },
 }
-"""Columns of each view, with what they hold."""
+"""Columns of each view, with their meaning."""
 
 _STARTED = "try_cast(started AS TIMESTAMP) AS started"
 _ATTEMPT = """{
@@ -180,7 +180,7 @@ WHERE json_type(body) = 'OBJECT'
 def create_known(
     database: duckdb.DuckDBPyConnection, compacted: Sequence[str], aside: Sequence[tuple[str, str]]
 ) -> None:
-    """Make the view of all lines that count: compacted ones, and what is known of fresh files.
+    """Make the view of all lines that count: compacted ones, and the rows of fresh files.
 
     ``aside`` are places and files in them that do not count.
     """

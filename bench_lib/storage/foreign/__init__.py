@@ -1,7 +1,7 @@
-"""Files of other people's benchmarks: each is one process, on the side that its reader is told.
+"""Files of other people's benchmarks: each is one process, on the side that its reader gets.
 
 A format is one class in one file (``figures.Format``).  A file of another program or version is a
-problem of the samples, in one sentence that names it and says what to do.
+problem of the samples, in one sentence with its name and the remedy.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ALIKE = 1.01
 
 
 def files_in(names: Sequence[str]) -> list[Path]:
-    """Return the files of these names; of a folder those that are in it, by name.
+    """Return the files of these names; for a folder its files, by name.
 
     Raises UserError for a folder without files and one that cannot be read.
     """
@@ -84,7 +84,7 @@ def read(form: Format, sides: Mapping[str, Sequence[Path]]) -> Samples:
 
 
 def _content(path: Path) -> bytes | None:
-    """Return a file's bytes; None where it holds too many."""
+    """Return a file's bytes; None if it holds too many."""
     try:
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)

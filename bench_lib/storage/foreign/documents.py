@@ -22,10 +22,10 @@ class ForeignDocument(Protocol):
     written_by: ClassVar[str]
     """The command."""
     remedy: ClassVar[str]
-    """What to do about a document of another version."""
+    """The remedy for a document of another version."""
 
     def figures(self) -> Iterator[Reported]:
-        """Yield what it tells."""
+        """Yield its figures."""
 
 
 Kind = TypeVar("Kind", bound=ForeignDocument)
@@ -68,7 +68,7 @@ def documents(data: bytes, program: str) -> list[tuple[str, Any]]:
 
 
 def typed(found: Any, kind: type[Kind], where: str = "") -> Kind:
-    """Return a document as what it should be; raises FormatError where it is of another version."""
+    """Return a document as its type; raises FormatError if it is of another version."""
     try:
         return msgspec.convert(found, kind, strict=True)
     except (ValueError, RecursionError, OverflowError) as error:  # half a letter is no text

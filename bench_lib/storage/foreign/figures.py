@@ -1,4 +1,4 @@
-"""What a reader of foreign files has to be, and what it returns."""
+"""The interface of a reader of foreign files, and its result."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Reported:
     problem: str = ""
     """Why it must not be judged; empty where it may."""
     inputs: Mapping[str, float] = field(default_factory=dict)
-    """What processes have to share for a comparison to mean anything, by name."""
+    """Values that processes have to share for a comparison to mean anything, by name."""
     outputs: Mapping[str, float] = field(default_factory=dict)
-    """What they may share or not, and a note says so where they do not."""
+    """How many tokens and the like, by name; a note says so if processes differ in them."""
 
 
 class Format(Protocol):

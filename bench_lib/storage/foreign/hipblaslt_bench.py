@@ -68,7 +68,7 @@ def _rows(lines: Sequence[str]) -> Iterator[tuple[Reported, bool]]:
 
 
 def _case(cells: Mapping[str, str]) -> str:
-    """Return ``TN-4096x4096x4096-bf16_r-f32_r``, and what is not usual."""
+    """Return ``TN-4096x4096x4096-bf16_r-f32_r``, and anything unusual."""
     types = [cells[f"{which}_type"] for which in "abcd" if f"{which}_type" in cells]
     types = types[:1] if len(set(types)) == 1 else types
     words = [f"{cells['transA']}{cells['transB']}", f"{cells['m']}x{cells['n']}x{cells['k']}"]

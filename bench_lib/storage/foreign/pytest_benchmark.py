@@ -1,4 +1,4 @@
-"""What pytest-benchmark writes with ``--benchmark-json`` or ``--benchmark-autosave``.
+"""The output of pytest-benchmark with ``--benchmark-json`` or ``--benchmark-autosave``.
 
 Fields: ``src/pytest_benchmark/plugin.py`` and ``stats.py`` of ionelmc/pytest-benchmark at
 47d66c88b84b.  Times are in seconds.

@@ -18,7 +18,7 @@ RANK = re.compile(r"#\s+Rank\s+\d+\s")
 PLACES = re.compile(r"out-of-place|in-place")
 TIMES = ("time", "cputime")
 RIGHT = ("0", "N/A")
-"""Of wrong elements; N/A where nothing was checked."""
+"""Values of the column of wrong elements if all are right; N/A if nothing was checked."""
 
 
 class RcclTests:

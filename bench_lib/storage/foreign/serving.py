@@ -13,7 +13,7 @@ from bench_lib.verdict.metrics.served import BETWEEN_TOKENS, FIRST_TOKEN, OUTPUT
 
 
 class Serving(msgspec.Struct, kw_only=True):
-    """What both write of all requests together: rates a second, times in ms."""
+    """Figures that both write for all requests together: rates a second, times in ms."""
 
     completed: Count
     total_input_tokens: Count

@@ -1,4 +1,4 @@
-"""What SGLang's benchmarks append to JSON Lines.
+"""The output of SGLang's benchmarks, which they append to JSON Lines.
 
 Fields: ``python/sglang/benchmark/serving.py`` at 00f9ec472ffe, ``one_batch_server.py`` at
 0184a62e5804, and of earlier versions ``python/sglang/bench_serving.py`` at 0033168f0f58,
@@ -23,7 +23,7 @@ NEWER = "write it with SGLang 0.4 or later"
 
 
 class SglangServed(Serving, kw_only=True):
-    """What ``sglang.bench_serving`` writes: how many requests were answered, not how many came."""
+    """The output of ``sglang.bench_serving``: it counts requests answered, not received."""
 
     telltale: ClassVar[str] = "dataset_name"
     written_by: ClassVar[str] = "sglang.bench_serving"
@@ -52,12 +52,12 @@ class _Batch(msgspec.Struct):
 
     @property
     def shape(self) -> str:
-        """What was asked for, as the end of a case's id."""
+        """The request, as the end of a case's id."""
         return f"b{self.batch_size}-i{self.input_len}-o{self.output_len}"
 
 
 class OneBatch(_Batch, kw_only=True):
-    """What ``sglang.bench_one_batch`` writes: a batch without a server, in seconds."""
+    """The output of ``sglang.bench_one_batch``: a batch without a server, in seconds."""
 
     telltale: ClassVar[str] = "prefill_latency"
     written_by: ClassVar[str] = "sglang.bench_one_batch"
@@ -66,7 +66,7 @@ class OneBatch(_Batch, kw_only=True):
     prefill_latency: float
     total_latency: float
     median_decode_latency: float | None = None
-    """Not written where one token was asked for."""
+    """Missing if one token was asked for."""
 
     def figures(self) -> Iterator[Reported]:
         """Yield prefill, a step of decode, and the whole."""
@@ -78,7 +78,7 @@ class OneBatch(_Batch, kw_only=True):
 
 
 class OneBatchServed(_Batch, kw_only=True):
-    """What ``sglang.bench_one_batch_server`` writes: a batch sent to a server, in seconds."""
+    """The output of ``sglang.bench_one_batch_server``: a batch sent to a server, in seconds."""
 
     telltale: ClassVar[str] = "latency"
     written_by: ClassVar[str] = "sglang.bench_one_batch_server"

@@ -1,4 +1,4 @@
-"""What vLLM's benchmarks write as JSON.
+"""The JSON output of vLLM's benchmarks.
 
 Fields: ``vllm/benchmarks/serve.py`` at 009e6d4a1cd6, ``latency.py`` at 00cae0753b8d and
 ``throughput.py`` at 020283147c84, and ``benchmarks/benchmark_serving.py`` of earlier versions at
@@ -20,7 +20,7 @@ from bench_lib.verdict.metrics.served import TOKEN_RATE
 
 
 class VllmServed(Serving, kw_only=True):
-    """What ``vllm bench serve`` writes, and ``benchmark_serving.py`` did."""
+    """The output of ``vllm bench serve``, and formerly of ``benchmark_serving.py``."""
 
     telltale: ClassVar[str] = "tokenizer_id"
     written_by: ClassVar[str] = "vllm bench serve"
@@ -41,7 +41,7 @@ class VllmServed(Serving, kw_only=True):
 
 
 class Latency(msgspec.Struct):
-    """What ``vllm bench latency`` writes, in seconds: neither the model nor the shape."""
+    """The output of ``vllm bench latency``, in seconds: neither the model nor the shape."""
 
     telltale: ClassVar[str] = "avg_latency"
     written_by: ClassVar[str] = "vllm bench latency"
@@ -55,7 +55,7 @@ class Latency(msgspec.Struct):
 
 
 class Throughput(msgspec.Struct):
-    """What ``vllm bench throughput`` writes: tokens a second."""
+    """The output of ``vllm bench throughput``: tokens a second."""
 
     telltale: ClassVar[str] = "requests_per_second"
     written_by: ClassVar[str] = "vllm bench throughput"

@@ -21,7 +21,7 @@ class Candidate:
     date: str = ""
     """When it was made, as ISO 8601 in UTC; empty where that is not known."""
     address: str = ""
-    """Where it can be read on the web; empty where nothing says so."""
+    """Its address on the web; empty if unknown."""
 
 
 class Candidates(Protocol):
@@ -40,7 +40,7 @@ class Candidates(Protocol):
         """
 
     def close(self) -> None:
-        """Remove what was made for this search alone."""
+        """Remove everything that was made for this search alone."""
 
 
 class CandidateError(Exception):

@@ -22,7 +22,7 @@ from bench_lib.studies.candidates import Candidate, CandidateError
 BUILD_LIMIT_S = 4 * 3600.0
 """A torch from source, on few cores."""
 OWN_PYTHON = Path(".venv", "bin", "python")
-"""Where a build leaves an environment of its own, as uv, pdm, hatch and poetry do."""
+"""The interpreter of a build's own environment, as uv, pdm, hatch and poetry make it."""
 
 
 class Commits:
@@ -180,7 +180,7 @@ class Commits:
         )
 
     def _import_path(self, tree: Path, *, has_own: bool) -> dict[str, str]:
-        """Return PYTHONPATH, with what is in the repository taken from the worktree."""
+        """Return PYTHONPATH, with the repository's folders replaced by the worktree's."""
         path = [] if has_own else [tree / "src", tree]
         already = self._variables.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
         for entry in filter(None, already.split(os.pathsep)):

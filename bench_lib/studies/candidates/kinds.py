@@ -1,4 +1,4 @@
-"""Which kind of candidates a command line names: commits, versions of a package, or images."""
+"""The kinds of candidates on a command line: commits, versions of a package, or images."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from bench_lib.studies.candidates.packages import Packages
 
 @dataclass(frozen=True)
 class Ends:
-    """What a command line says of the two ends, and of what makes the candidates run."""
+    """The two ends on a command line, and how to make the candidates run."""
 
     good: str
     bad: str
     package: str | None = None
-    """Whose versions the ends are; ``torch==2.9.0`` says it, too."""
+    """The package of the ends' versions; ``torch==2.9.0`` says it, too."""
     wheels: Path | None = None
     """A folder that has the package's versions."""
     options: Sequence[str] = ()
-    """Of ``pip install``."""
+    """Options of ``pip install``."""
     images: Sequence[str] = ()
     """In their order; tags are of the good end's image."""
     prefix: Sequence[str] = ()

@@ -35,10 +35,10 @@ class Packages:
         """Make nothing yet.
 
         ``python`` is the interpreter of the environment in which the package is exchanged, or a
-        list of wheels.  Versions are those of the registry that pip is set to, or of a
-        ``folder`` of wheels; what else they need comes from the registry.  ``options`` are those
-        of ``pip install``, such as ``--index-url``.  A version is skipped in whose environment
-        one of ``imports`` cannot be imported.
+        list of wheels.  Versions are those of pip's registry, or of a ``folder`` of wheels; their
+        dependencies come from the registry.  ``options`` are those of ``pip install``, such as
+        ``--index-url``.  A version is skipped if one of ``imports`` cannot be imported in its
+        environment.
         """
         self._package = canonicalize_name(package)
         self._python = python

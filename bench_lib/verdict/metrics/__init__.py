@@ -19,7 +19,7 @@ __all__ = ["DEVICE", "LEADING", "Metric", "beside", "find", "of", "registered"]
 
 GROUP = "bench_lib.metrics"
 LEADING = LATENCY
-"""What a case that cannot be judged is told by, and what stands first in every table."""
+"""The metric that reports a case that cannot be judged, and the first in every table."""
 
 
 @functools.cache
@@ -54,7 +54,7 @@ def of(name: str) -> Metric:
 
 
 def find(name: str) -> Metric | None:
-    """Return the metric that a verdict's name means; None where there is none."""
+    """Return the metric that a verdict's name means; None if there is no such metric."""
     told = (metric for metric in registered().values() if metric.told_as == name)
     return registered().get(name) or next(told, None)
 

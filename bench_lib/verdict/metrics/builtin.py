@@ -24,7 +24,7 @@ LATENCY = Metric(
     better="faster",
     digits=7,
 )
-"""It leads: what cannot be judged at all is told as its verdict."""
+"""It leads: its verdict reports a case that cannot be judged at all."""
 
 
 DEVICE = Metric(
@@ -51,7 +51,7 @@ def _throughput(seen: Measurement, _telemetry: Telemetry | None) -> float | None
 
 
 def _energy(seen: Measurement, telemetry: Telemetry | None) -> float | None:
-    """Return joules an item, by the mean power of the device; of a die, that of its whole card."""
+    """Return joules an item, by the mean power of the device; for a die, that of its whole card."""
     if telemetry is None or telemetry.power_w is None or not seen.items_per_step:
         return None
     return telemetry.power_w * _under_load(seen) / seen.items_per_step

@@ -13,7 +13,7 @@ from bench_lib.verdict.statistics.comparison import LEAST_PROCESSES, Origin
 
 
 def alone(case: Case, cases: Iterable[Case]) -> Case | None:
-    """Return one rank of the same among some cases; None where it is not there, or the case."""
+    """Return the case's twin with one rank among some cases; None if either is missing."""
     if case.launch.ranks == 1:
         return None
     launch = replace(case.launch, ranks=1, strong=False)
@@ -62,9 +62,9 @@ def _run(process: ProcessSummary) -> str:
 
 
 def _sides(_metric: Metric, evidence: Evidence, against: str) -> Sides | None:
-    """Compare efficiencies: what one rank's change does not explain.
+    """Compare efficiencies: the change beyond that of one rank.
 
-    None where one rank was not measured, or cannot be held against its baseline.
+    None if one rank was not measured, or cannot be compared with its baseline.
     """
     one = evidence.alone
     if one is None or one.is_unjudged or against not in one.references():
@@ -117,9 +117,9 @@ EFFICIENCY = Metric(
 
 
 def enough(values: Sequence[float], ranks: int, limit: float | None) -> list[Verdict]:
-    """Hold efficiencies, each a share, against the least share that a case allows, if it sets one.
+    """Compare efficiencies, each a share, with the least share that a case allows, if it sets one.
 
-    Nothing where no efficiency is known.  One launch decides nothing, nor does one of two.
+    Nothing if no efficiency is known.  One launch decides nothing, nor does one of two.
     """
     if not values:
         return []

@@ -1,4 +1,4 @@
-"""What the iterations of one process say, apart from their median."""
+"""Figures of one process's iterations besides their median."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a metric is: how it is read, which rule judges it, and what may explain it.
+"""The type of a metric: how it is read, which rule judges it, and what may explain it.
 
 A metric is declared once (``builtin``, or another package's entry point) and then judged, stored,
 compared, exported and shown like every other.
@@ -29,7 +29,7 @@ class Rule(enum.Enum):
 
 
 class Counts(enum.Enum):
-    """Which of several processes a threshold is held against."""
+    """The processes, of several, that a threshold is compared with."""
 
     MOST = "most"
     """The median is shown; three in four have to be beyond the bound."""
@@ -41,7 +41,7 @@ class Counts(enum.Enum):
 
 @dataclass(frozen=True)
 class Sides:
-    """One metric's values by process, in its unit, and what else is known of them."""
+    """One metric's values by process, in its unit, with their circumstances."""
 
     candidate: Mapping[str, float]
     baseline: Mapping[str, float]
@@ -52,9 +52,9 @@ class Sides:
     baseline_probes: Mapping[str, Mapping[str, float]] | None = None
     candidate_origins: Mapping[str, Origin] = field(default_factory=dict)
     baseline_origins: Mapping[str, Origin] = field(default_factory=dict)
-    """Where each process ran."""
+    """Each process's place."""
     history: Sequence[Mapping[Origin, Mapping[str, float]]] = ()
-    """What the accepted runs measured and what the nights did, each in the order of time."""
+    """Values of the accepted runs and of the nights, each in the order of time."""
 
 
 @dataclass(frozen=True)
@@ -74,24 +74,24 @@ class Metric:
     tolerance: float | None = None
     """Fraction that is tolerated where a case's limits do not say; None: judged only on request."""
     limit: str = ""
-    """Which of a case's limits is its tolerance; its own name where this is empty."""
+    """The name of the case's limit that is its tolerance; its own name if this is empty."""
     allowance: float | Callable[[Sequence[ProcessSummary]], float] = 0.0
-    """What a threshold allows the candidate's processes on top, in ``unit``."""
+    """Addition to a threshold for the candidate's processes, in ``unit``."""
     floor: float = 0.0
     """A threshold is never below this, in ``unit``."""
     bound: Callable[[Evidence], float] | None = None
-    """Where a threshold does not depend on the baseline's values: the bound, in ``unit``."""
+    """For a threshold that does not depend on the baseline's values: the bound, in ``unit``."""
     doubted_from: float = math.inf
-    """Beyond this a value is told to be doubtful though it is within its bound, in ``unit``."""
+    """Beyond this a value is reported as doubtful though it is within its bound, in ``unit``."""
     counts: Counts = Counts.MOST
     state: Callable[[Measurement], str | None] | None = None
-    """Under what it was measured, such as ``cold``; only values of one state are compared."""
+    """The state it was measured in, such as ``cold``; only values of one state are compared."""
     preferred: tuple[str, ...] = ()
-    """Which state is compared first where both sides have several."""
+    """The states to compare first if both sides have several."""
     iterations: int = 1
     """A process with fewer iterations does not know it well enough."""
     assumed: float | None = None
-    """What a baseline without a value is taken to have had, in ``unit``."""
+    """The value of a baseline without one, in ``unit``."""
     first_look: bool = False
     """Read from a process's first look at the case: later ones find caches filled."""
     cold_only: bool = False
@@ -112,12 +112,12 @@ class Metric:
     better: str = "less"
     """How a change is put into words: ``slower``, ``less efficient``."""
     sides: Callable[[Metric, Evidence, str], Sides | None] | None = None
-    """Compare something other than each process's value; None where there is nothing."""
+    """Compare something other than each process's value; None if there is nothing."""
     digits: int = 4
     """Significant digits that are kept in a baseline."""
 
     def tolerance_in(self, limits: Limits) -> float | None:
-        """Return the fraction that a case tolerates; None where it does not ask."""
+        """Return the fraction that a case tolerates; None if it does not ask."""
         if self.name in limits.metrics:
             return limits.metrics[self.name]
         limit = self.limit or self.name
@@ -130,7 +130,7 @@ class Metric:
         return not self.limit and self.name not in _LIMITS and self.rule is not Rule.EXACT
 
     def can_be(self, value: float) -> bool:
-        """Whether it is a number from 0 on; above 0 if chance is told by its logarithm."""
+        """Whether it is a number from 0 on; above 0 if chance is judged by its logarithm."""
         return math.isfinite(value) and (value > 0 or (value == 0 and self.rule is not Rule.CHANCE))
 
     def values(self, processes: Sequence[ProcessSummary]) -> dict[str, float]:
@@ -154,7 +154,7 @@ class Metric:
     def common_state(self, *sides: Sequence[ProcessSummary]) -> str | None:
         """Return the state in which all sides have values, the preferred one of several.
 
-        None where values have no states; raises ValueError where none is common.
+        None if values have no states; raises ValueError if no state is common.
         """
         if self.state is None:
             return None

@@ -1,7 +1,7 @@
-"""What more workers bring: rates, two laws of speed-up, and ranks that lag behind.
+"""The gain from more workers: rates, two laws of speed-up, and ranks that lag behind.
 
-Amdahl (1967): of a fixed work the share s cannot be divided, T(n) = T(1) (s + (1 - s) / n).
-Gustafson (1988): of a work that grows with the workers, R(n) = R(1) (s + (1 - s) n).
+Amdahl (1967): the share s of a fixed work cannot be divided, T(n) = T(1) (s + (1 - s) / n).
+Gustafson (1988): a work grows with the workers, R(n) = R(1) (s + (1 - s) n).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bench_lib.model import RankSample
 from bench_lib.verdict.statistics.comparison import holm
 
 LEAST_POINTS = 3
-"""A law has two unknowns, and what is left over tells how well it holds."""
+"""A law has two unknowns, and any further point shows how well it holds."""
 CONFIDENCE = 0.95
 BLOCKS = 10
 """Steps follow each other too closely to be chance one by one; means of so many blocks are."""
@@ -33,17 +33,17 @@ LEAST_ERROR = 1e-9
 
 @dataclass(frozen=True)
 class Rate:
-    """A throughput as a logarithm, and how well it is known."""
+    """A throughput as a logarithm, and its uncertainty."""
 
     log: float
     error: float | None = None
-    """Standard error; None where nothing tells."""
+    """Standard error; None if unknown."""
     degrees: float = 0.0
 
 
 @dataclass(frozen=True)
 class Share:
-    """A ratio and its 95% interval, where chance is known."""
+    """A ratio and its 95% interval, if chance is known."""
 
     value: float
     interval: tuple[float, float] | None = None
@@ -108,15 +108,15 @@ class Straggler:
 
     @property
     def in_words(self) -> str:
-        """Which, and how much."""
+        """The rank, and how much."""
         return f"rank {self.rank} takes {self.slower:.1%} longer than the others"
 
 
 def lagging(launches: Iterable[Sequence[RankSample]]) -> list[Straggler]:
     """Name the ranks that are behind in a case's launches taken together.
 
-    What disturbs one launch alone is no property of a rank.  A rank's own time is compared where
-    all have one, and the time of its whole steps otherwise.
+    A disturbance in one launch alone is no property of a rank.  A rank's own time is compared if
+    all have one, otherwise the time of its whole steps.
     """
     known = list(launches)
     have_own = all(sample.own_s for samples in known for sample in samples)
@@ -171,7 +171,7 @@ def _p_not_lagging(blocks: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class Law:
-    """A law fitted to what was measured."""
+    """A law fitted to measured values."""
 
     name: str
     """``Amdahl`` or ``Gustafson``."""
@@ -182,7 +182,7 @@ class Law:
     points: int
     remark: str = ""
     one: float = 1.0
-    """What one worker's value is by the fit, in the unit of the values."""
+    """One worker's value by the fit, in the unit of the values."""
 
     def speed_up(self, n: float) -> float:
         """Return the speed-up that the law gives ``n`` workers."""
@@ -208,7 +208,7 @@ def _speed_up(law: str, serial: float, n: float) -> float:
 def amdahl(times: Mapping[int, float]) -> Law | str:
     """Fit Amdahl's law to the time of the same work by number of workers, or say why not.
 
-    Times are in any one unit.  Raises ValueError for what is no time or no number of workers.
+    Times are in any one unit.  Raises ValueError for an invalid time or number of workers.
     """
     return _fit(AMDAHL, times, lambda n: 1 / n)
 
@@ -216,8 +216,7 @@ def amdahl(times: Mapping[int, float]) -> Law | str:
 def gustafson(rates: Mapping[int, float]) -> Law | str:
     """Fit Gustafson's law to the throughput of work that grows with the workers, or say why not.
 
-    Rates are in any one unit.  Raises ValueError for what is no throughput or no number of
-    workers.
+    Rates are in any one unit.  Raises ValueError for an invalid throughput or number of workers.
     """
     return _fit(GUSTAFSON, rates, lambda n: n)
 

@@ -27,11 +27,11 @@ OUTPUT_RATE = Metric(
     worse="slower",
     better="faster",
 )
-"""Of all requests together."""
+"""All requests together."""
 TOKEN_RATE = Metric(
     *("token_rate", "tokens a second", "1/s", _not_ours),
     more_is_better=True,
     worse="slower",
     better="faster",
 )
-"""Of all requests together, prompts and answers."""
+"""All requests together, prompts and answers."""

@@ -1,4 +1,4 @@
-"""One process of a case in a few figures: what is judged is what is accepted and shown."""
+"""One process of a case in a few figures: the values that are judged, accepted and shown."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def summarise(
     cold: bool = False,
     worker: str = "",
 ) -> ProcessSummary:
-    """Condense one process's measurement, and what was seen of its device meanwhile.
+    """Condense one process's measurement and the readings of its device meanwhile.
 
-    ``first_look`` is the process's first measurement of the case, where this is a later one;
-    ``cold`` says that the case began with empty caches.  Raises ValueError where there is no
-    iteration, or one whose time is not above zero.
+    ``first_look`` is the process's first measurement of the case, if this is a later one.  ``cold``
+    says that the case began with empty caches.  Raises ValueError without an iteration, or if one's
+    time is not above zero.
     """
     samples = measurement.iteration_s
     if not samples or not all(math.isfinite(s) and s > 0 for s in samples):

@@ -30,9 +30,9 @@ from bench_lib.verdict.statistics.comparison import (
 BLIND = 10
 """A comparison that could not have seen so many times the tolerance is NOISY."""
 BLIND_ALPHA = 0.001
-"""What it takes there to be called slower all the same."""
+"""The error probability below which such a case is called slower anyway."""
 MOVED_TOGETHER = 0.5
-"""Where this share of a suite's cases moved the same way, the cause lies under all of them."""
+"""If this share of a suite's cases moved the same way, the cause lies under all of them."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,10 @@ class Question:
     metric: Metric
     against: str
     contrast: Contrast
-    """Of logarithms; of a metric of which more is better, negated, so that more is worse."""
+    """In logarithms; negated for a metric whose larger values are better, so that more is worse."""
     tolerance: float
     allowance: float = 0.0
-    """The fraction that is tolerated on top, for what else is known to differ."""
+    """The fraction that is tolerated on top, for other known differences."""
     remarks: str = ""
 
 
@@ -130,7 +130,7 @@ def _verdict(
 
 
 def _as_measured(judged: Contrast, measured: Contrast) -> Contrast:
-    """Return what was measured of the processes that were judged."""
+    """Return the measured values of the processes that were judged."""
     if judged.baseline is None or measured.baseline is None:
         return measured
     return Contrast(
@@ -239,7 +239,7 @@ def _hunch(question: Question) -> Verdict:
 
 
 def _valued(verdict: Verdict, metric: Metric, contrast: Contrast) -> Verdict:
-    """Add what was compared, in the metric's unit; pairs have no value of their own."""
+    """Add the compared values, in the metric's unit; pairs have no value of their own."""
     if contrast.baseline is None:
         return verdict
     sign = -1 if metric.more_is_better else 1

@@ -1,7 +1,6 @@
-"""Metrics that need no theory of chance: bounds far wider than what processes differ by.
+"""Metrics that need no theory of chance: bounds far wider than their spread.
 
-Fresh processes are asked all the same: three, or as many as are planned, before anything is
-REGRESSED.
+Fresh processes measure anyway: three, or as many as are planned, before anything is REGRESSED.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from bench_lib.verdict.evidence import PINNED, Evidence
 from bench_lib.verdict.metrics.metric import Counts, Metric, Rule
 
 CONFIRMED = 3
-"""So many processes have to be asked, where that many are planned."""
+"""So many processes have to measure, if that many are planned."""
 
 
 def verdicts(metric: Metric, evidence: Evidence, against: str) -> list[Verdict]:
-    """Hold a metric against one baseline, by its rule; nothing where a side does not know it."""
+    """Compare a metric with one baseline, by its rule; nothing if a side does not have it."""
     if metric.rule is Rule.EXACT:
         return _exact(metric, evidence, against)
     sides = (evidence.candidate, evidence.references()[against])
@@ -127,10 +126,10 @@ def _exact(metric: Metric, evidence: Evidence, against: str) -> list[Verdict]:
 
 
 def _is_confirmed(metric: Metric, evidence: Evidence, known: int) -> bool:
-    """Whether enough processes were asked, or all that are planned.
+    """Whether enough processes measured it, or all that are planned.
 
-    What only the first process of a run can tell, because it leaves the caches filled, counts as
-    confirmed once the others were asked; and so does what the hardware spoilt in the others.
+    A value that only a run's first process has, because it leaves the caches filled, counts as
+    confirmed once the others measured.  So does one that the hardware spoilt in the others.
     """
     asked = known if metric.state is None else len(evidence.candidate)
     return max(asked, evidence.tried) >= min(CONFIRMED, evidence.planned)

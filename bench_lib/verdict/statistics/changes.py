@@ -1,10 +1,10 @@
-"""Steps in a case's history: since which night it has been slower or faster, found afterwards.
+"""Steps in a case's history: the night since which it has been slower or faster, found afterwards.
 
-Advice and no verdict: a step is told from noise by the nights around it, so it is known some
-nights late.  Where steps may be is told by the optimal partition by squares (the dynamic programme
-of Jackson et al. 2005).  Whether one is there is asked of a linear model of the history, in which
-devices differ by constants, levels may drift, and neighbouring nights resemble each other.  How
-often that errs is in docs/error-rates.md, measured by benchmarks/change_points.py.
+Advice and no verdict: the nights around a step tell it from noise, so it shows some nights late.
+The optimal partition by squares finds where steps may be (the dynamic programme of Jackson et al.
+2005).  A linear model of the history then tests each, in which devices differ by constants, levels
+may drift, and neighbouring nights resemble each other.  docs/error-rates.md has its error rates,
+measured by benchmarks/change_points.py.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ WEEK = 7
 ENOUGH = 20
 """Weeks' means tell a spread from so many weeks on; in fewer a step is too much of it."""
 CENTRAL = 0.8
-"""Spreads are told by this share of the differences; steps and odd nights are in the rest."""
+"""Spreads are estimated from this share of the differences; steps and odd nights are in the
+rest."""
 NORMAL_CENTRAL = 1.2815515655446004
 """So many standard deviations hold that share of a normal distribution."""
 HUBER = 1.5
@@ -60,22 +61,22 @@ Blocks = NDArray[np.intp]
 
 @dataclass(frozen=True)
 class Step:
-    """Where the level of a history changed."""
+    """A change of a history's level."""
 
     index: int
-    """Of the first night of the new level, in the list given."""
+    """Index of the first night of the new level, in the list given."""
     before: int
-    """Of the last night of the old level."""
+    """Index of the last night of the old level."""
     ratio: float
     """New level over old, of times: above 1 is slower."""
     interval: tuple[float, float]
-    """Of the ratio; 95%, of this step by itself."""
+    """95% confidence interval of the ratio, of this step by itself."""
     p: float
     """Probability of so large a step on any night of the history by chance."""
 
 
 class NightValue(Protocol):
-    """What is needed of a night; ``archive.Point`` has it."""
+    """The fields that a night needs; ``archive.Point`` has it."""
 
     @property
     def log_median(self) -> float:
@@ -84,7 +85,7 @@ class NightValue(Protocol):
 
     @property
     def device_uuid(self) -> str | None:
-        """Where it was measured, as far as known."""
+        """The device, if known."""
         ...
 
     @property
@@ -124,9 +125,9 @@ def steps(
 ) -> list[Step]:
     """Return the steps in the logarithms of a case's nightly times, oldest first.
 
-    ``groups`` names each night's device.  Nights may be missing.  What says nothing of the
-    software, INVALID nights above all, the caller leaves out, as ``moves`` does.  A step is of
-    the fraction ``least`` or more, with three nights or more before it and after it.  Raises
+    ``groups`` names each night's device.  Nights may be missing.  The caller leaves out nights that
+    say nothing of the software, INVALID ones above all, as ``moves`` does.  A step is of the
+    fraction ``least`` or more, with three nights or more before it and after it.  Raises
     ``ValueError`` for values that are no numbers, and for more or fewer groups than values.
     """
     values = np.asarray(log_values, dtype=np.float64)
@@ -166,7 +167,7 @@ class History:
     offsets: Floats
     """Logarithms (devices,), as the differences of neighbouring nights have them."""
     variance: float
-    """Of a night that differs by chance, of logarithms."""
+    """The variance of a night that differs by chance, of logarithms."""
 
     @classmethod
     def of(cls, values: Floats, groups: Sequence[str]) -> History:
@@ -326,8 +327,8 @@ def _drawn_in(level: Floats) -> Floats:
 def _offsets(values: Floats, devices: Floats) -> Floats:
     """Return devices' constants from the differences of neighbouring nights.
 
-    Drift is in none of these, and a step in one, which counts less the larger it is (Huber
-    1964).  What is beyond what devices differ by is left to be a step.
+    These hold no drift, and a step in only one of them, which counts less the larger it is (Huber
+    1964).  A difference beyond the devices' constants is left to be a step.
     """
     offsets = np.zeros(devices.shape[1])
     if not len(offsets):

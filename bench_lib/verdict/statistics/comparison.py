@@ -37,7 +37,7 @@ MOST_LOG = 700.0
 DISTURBED = 1e-6
 """A process so much slower than the others of its side that chance would make one in so many."""
 USUAL = 2.0
-"""What nights and devices differ by is usual up to so many standard deviations."""
+"""Differences between nights and devices are usual up to so many standard deviations."""
 NARROW = 0.15
 """A 95% interval of so many tolerances to either side finds what is 1.3 times the tolerance."""
 SLACK = 1 / 8
@@ -48,11 +48,11 @@ MOST_DISTURBED = 5
 
 @dataclass(frozen=True)
 class Explained:
-    """What a probe tells of a case's processes."""
+    """The part of a case's spread that a probe explains."""
 
     probe: str
     share: float
-    """Of what processes differ by (squared), each predicted from the others."""
+    """Share of the squared spread between processes, each predicted from the others."""
     here: float
     """The candidate's geometric mean, in the probe's unit."""
     low: float
@@ -60,7 +60,7 @@ class Explained:
     high: float
     """The most of them, in the probe's unit."""
     leverage: float = 0.0
-    """What the slope's uncertainty adds to the estimate's variance, in spreads squared."""
+    """The slope's uncertainty in the estimate's variance, in spreads squared."""
 
     @property
     def is_used(self) -> bool:
@@ -71,7 +71,7 @@ class Explained:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a process ran; each is empty where that is unknown."""
+    """The run and the device of a process; each is empty if unknown."""
 
     run: str = ""
     device: str = ""
@@ -82,12 +82,12 @@ UNKNOWN = Origin()
 
 @dataclass(frozen=True)
 class Part:
-    """What one component other than the process adds to an estimate's error."""
+    """The error that one component other than the process adds to an estimate."""
 
     component: str
     """``night`` or ``device``."""
     variance: float
-    """Of the estimate, a logarithm."""
+    """Variance of the estimate, a logarithm."""
     degrees: float
 
 
@@ -97,7 +97,7 @@ class Contrast:
 
     candidate: Mapping[str, float]
     baseline: Mapping[str, float] | None
-    """None where the candidate's values are differences already, of pairs."""
+    """None if the candidate's values are differences of pairs already."""
     planned: int = 1
     """How many candidate processes the case is given where it looks suspicious."""
     candidate_probes: Probes = field(default_factory=dict)
@@ -107,13 +107,13 @@ class Contrast:
     trimmed: bool = False
     """Whether disturbed processes were set aside, which happens once."""
     candidate_origins: Mapping[str, Origin] = field(default_factory=dict)
-    """Where each process ran, here and of the baseline."""
+    """The origin of each process, here and in the baseline."""
     baseline_origins: Mapping[str, Origin] = field(default_factory=dict)
     history: Sequence[Mapping[Origin, Mapping[str, float]]] = ()
-    """What accepted runs and then nights measured of the case, held against or not, by process;
+    """Values of accepted runs and then nights of the case, by process, whether compared or not;
     each in the order of time."""
     family: str = ""
-    """Which cases vary alike from run to run and from device to device."""
+    """The name of the cases that vary alike from run to run and from device to device."""
     alike: Sequence[Mapping[str, float]] = ()
     """Further groups whose logarithms differ by as much as chance makes pairs differ."""
     most: int = 0
@@ -222,7 +222,7 @@ def paired(
     processes: Sequence[Mapping[str, float]] = (),
     most: int = 0,
 ) -> Contrast:
-    """Contrast logarithms (candidate, baseline) of what was measured next to each other.
+    """Contrast logarithms (candidate, baseline) of neighbouring measurements.
 
     Each group of ``processes`` holds logarithms of one run on one device.  A pair differs by
     chance as two of them do.
@@ -238,7 +238,7 @@ def paired(
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a contrast says, given its suite."""
+    """The result of a contrast, given its suite."""
 
     contrast: Contrast
     """Without the processes that were set aside."""
@@ -250,9 +250,9 @@ class Comparison:
     cases: int
     """How many questions the suite asks."""
     parts: Sequence[Part] = ()
-    """What the two sides do not share besides the process."""
+    """Components besides the process that the two sides do not share."""
     p_slower: float = 1.0
-    """Of being slower by no more than the tolerance; adjusted for the suite (Holm)."""
+    """Probability of being slower by no more than the tolerance; adjusted for the suite (Holm)."""
     p_faster: float = 1.0
 
     @property
@@ -262,7 +262,7 @@ class Comparison:
 
     @property
     def standard_error(self) -> float:
-        """Of the logarithm of the ratio."""
+        """Standard error of the logarithm of the ratio."""
         return self.error()[0]
 
     def error(self, processes: int | None = None) -> tuple[float, float]:
@@ -280,7 +280,7 @@ class Comparison:
 
     @property
     def unshared(self) -> float:
-        """What nights and devices alone make the estimate err by, of the logarithm."""
+        """The estimate's error from nights and devices alone, of the logarithm."""
         return math.sqrt(math.fsum(part.variance for part in self.parts))
 
     @property
@@ -335,7 +335,7 @@ class Comparison:
 def is_narrow(half: float, tolerance: float) -> bool:
     """Whether an interval, by half of its logarithm, is as narrow as more processes make it.
 
-    That is no matter of where it lies, so that going on until then calls nothing slower.
+    It does not depend on the interval's place, so that going on until then calls nothing slower.
     """
     return half <= NARROW * tolerance
 
@@ -425,11 +425,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def _without_slowest(contrast: Contrast) -> tuple[float, int]:
-    """Return a case's variance and degrees of freedom as its ordinary processes tell.
+    """Return the variance and degrees of freedom of a case's ordinary processes.
 
-    Of a side of five or more the slowest fifth is left out, which may be disturbed, and what that
-    takes away is given back, as it would be for ordinary processes.  A smaller side counts only
-    where there is no other: it cannot be told which of its processes is disturbed.
+    A side of five or more loses its slowest fifth, which may be disturbed; the variance is
+    corrected for that as for ordinary processes.  A smaller side counts only if there is no other:
+    nobody can tell which of its processes is disturbed.
     """
     squares, degrees = 0.0, 0
     large = [group for group in contrast.groups if len(group) >= MOST_DISTURBED]
@@ -449,8 +449,8 @@ def _without_slowest(contrast: Contrast) -> tuple[float, int]:
 def _undisturbed(contrast: Contrast, variance: float, weight: float) -> Contrast:
     """Set aside processes that something slowed down, where the others are ordinary.
 
-    What is ordinary is told by the case's own processes and by the suite's, whose cases may
-    differ much in their spread.
+    The case's own processes define ordinary, and so do the suite's, whose cases may differ much in
+    their spread.
     """
     if contrast.baseline is None or contrast.trimmed:
         return contrast
@@ -478,7 +478,7 @@ def _ordinary(group: Mapping[str, float], reach: float) -> Mapping[str, float]:
 
 @dataclass(frozen=True)
 class _Known:
-    """A contrast without its disturbed processes, and what is known of its spread."""
+    """A contrast without its disturbed processes, and the estimate of its spread."""
 
     contrast: Contrast
     sd: float
@@ -508,8 +508,8 @@ def _with_spreads(contrasts: Sequence[Contrast]) -> list[_Known]:
 def effective_degrees(own: float, weight: float, share: float) -> float:
     """Return the degrees of freedom of a variance of which a share is the process's.
 
-    What cases have in common is known from one case's processes alone, however many cases
-    they ran; the rest from these and the prior (after Satterthwaite, 1946).
+    One case's processes alone determine the error that cases share, however many cases they ran.
+    These and the prior determine the rest (after Satterthwaite, 1946).
     """
     return 1 / (share**2 / max(1, own) + (1 - share**2) / (weight + own))
 
@@ -527,8 +527,8 @@ def fit_prior(variances: Sequence[tuple[float, float]]) -> tuple[float, float] |
     """Fit a scaled inverse chi-squared distribution to (variance, degrees of freedom) of cases.
 
     Returns its scale and its weight in degrees of freedom, by the moments of the variances'
-    logarithms (Smyth 2004, section 6.2), the outermost drawn in beforehand.  None where
-    there are too few cases.
+    logarithms (Smyth 2004, section 6.2), the outermost drawn in beforehand.  None if there are too
+    few cases.
     """
     variances = [(variance, degrees) for variance, degrees in variances if degrees > 0]
     if len(variances) < LEAST_CASES:

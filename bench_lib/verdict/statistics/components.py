@@ -1,8 +1,8 @@
-"""What an estimate's error is made of besides the process: the night and the device.
+"""The components of an estimate's error besides the process: the night and the device.
 
-A process, a run and a device each add a variance of their own.  An error holds those that its two
-sides do not share: a run never shares its night with the baseline, and shares its device where the
-baseline knows it.  The variances come from what earlier runs measured, each case's drawn towards
+A process, a run and a device each add a variance of their own.  An error holds the components that
+its two sides do not share: a run never shares its night with the baseline, and shares its device if
+the baseline has it.  The variances come from what earlier runs measured, each case's drawn towards
 its suite's, and from tonight: unchanged software that differs by more than its processes explain,
 in case after case, tells how far nights are apart.
 """
@@ -38,21 +38,22 @@ LEAST_LEVELS = LEAST_PROCESSES
 LEAST_SUITE = 10
 """Fewer cases tell nothing of how far apart two nights are."""
 MOST_COMMON = 0.01
-"""A night or a device may move a whole suite by this standard deviation, while few are known."""
+"""A night or a device may move a whole suite by this standard deviation, while data on them is
+scarce."""
 FAR = 3.0
-"""What differs by more than so many times that is no night's work, and tells nothing of it."""
+"""A difference of more than so many times that is no night's work, and does not count."""
 DOUBTED = 0.05
-"""What processes alone would make so often is not put down to the night."""
+"""If processes alone would cause a difference this often, it is not blamed on the night."""
 BY_CHANCE = 1.645 * 1.166
 """The median size of n normal values is by this over the root of n above its usual so often."""
 UNLIKE = 0.5
-"""Where nights are known, tonight is unlike them if errors are too small by this share."""
+"""Tonight is unlike other nights if errors are too small by this share."""
 GUESSED_NIGHT = 0.0015
 """Standard deviation from run to run, where neither history nor suite tells."""
 EXCESS_DEGREES = 8.0
-"""Cases move in families, so one night's spread over a suite is known no better than so."""
+"""Cases move in families, so a suite gives one night's spread no more degrees of freedom."""
 OF_DIFFERENCES = 2 / 3
-"""What a difference of successive runs tells of their variance, in degrees of freedom."""
+"""Degrees of freedom that a difference of successive runs adds to their variance."""
 GUESS_WEIGHT = 4.0
 """A guess of how far devices are apart counts like so many devices."""
 GUESS_DEGREES = 20.0
@@ -128,7 +129,7 @@ def _believable(part: Part, comparison: Comparison, runs: int) -> Part:
 
 @dataclass(frozen=True)
 class Estimate:
-    """How much a component makes logarithms vary, and how well that is known."""
+    """The variance of logarithms by one component, and its uncertainty."""
 
     variance: float
     degrees: float
@@ -141,14 +142,14 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Components:
-    """What earlier runs say of a case."""
+    """The components of a case in earlier runs."""
 
     process: Estimate | None
-    """None where no run had two processes."""
+    """None if no run had two processes."""
     night: Estimate | None
-    """None where no device had two runs."""
+    """None if no device had two runs."""
     device: Estimate
-    """A guess where fewer than two devices are known."""
+    """A guess with fewer than two devices."""
     runs: int
     devices: int
 
@@ -168,7 +169,7 @@ def foreseen(
     """Return what a run such as the candidate's could tell, with a suite of so many cases.
 
     It is on a device that the baseline knows, or on one never seen.  The component ``without``
-    counts as nothing.  None where no process or no earlier run is known.
+    counts as nothing.  None without a process or an earlier run.
     """
     if known.process is None or not contrast.baseline:
         return None
@@ -237,7 +238,7 @@ def _run_means(contrast: Contrast) -> list[dict[str, _Run]]:
 
 @dataclass(frozen=True)
 class _Residuals:
-    """What differs by one component alone: by group and name, with its sum of squares."""
+    """Differences by one component alone: by group and name, with its sum of squares."""
 
     by_group: Mapping[Hashable, Mapping[str, float]]
     divisor: int
@@ -278,8 +279,8 @@ def _by_run(contrast: Contrast) -> _Residuals:
 def _night_by_night(eras: Sequence[Mapping[str, _Run]]) -> _Residuals:
     """Return the differences of successive runs on one device, over the square root of two.
 
-    Creep hardly shows in them, and a change that lasts shows once.  What was accepted long ago
-    is no neighbour of the nights, unless these are few.
+    Creep hardly shows in them, and a change that lasts shows once.  Acceptances of long ago are no
+    neighbours of the nights, unless these are few.
     """
     few = sum(map(len, eras)) < LEAST_LEVELS
     chains: dict[Hashable, dict[str, _Run]] = {}
@@ -368,15 +369,15 @@ def _drawn(cases: Sequence[_Residuals]) -> list[Estimate | None]:
 
 @dataclass(frozen=True)
 class _Tonight:
-    """What a suite's differences show that neither processes nor earlier runs explain."""
+    """Differences of a suite that neither processes nor earlier runs explain."""
 
     component: str
     excess: float = 0.0
     """Variance from case to case, for each unit of load."""
     common: float = 0.0
-    """What moved the whole suite, squared, where too little is known to call it software."""
+    """The squared movement of the whole suite, if too little is known to call it software."""
     guess: float = 0.0
-    """What nights differ by where nothing tells, for each unit of load."""
+    """The guessed spread between nights without data, for each unit of load."""
 
 
 def _with_tonight(comparisons: list[Comparison], known: Sequence[Components]) -> list[Comparison]:

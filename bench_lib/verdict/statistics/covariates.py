@@ -1,9 +1,9 @@
-"""What recorded probes tell of the spread between processes, where they tell anything.
+"""The part of the spread between processes that recorded probes explain, if any.
 
-A probe is a cost that no case has a part in (a tiny kernel's, some plain Python's), so where
-more of it goes with more time, that is the process and not the software.  Nothing is assumed
-of the hardware: a probe counts where it predicts processes that it has not seen better than
-their mean does, over the suite and beyond chance, and only in the cases where it does.
+A probe is a cost that no case has a part in (a tiny kernel's, some plain Python's).  So if more of
+it goes with more time, the process is slower and not the software.  Nothing is assumed of the
+hardware: a probe counts where it predicts processes that it has not seen better than their mean
+does, over the suite and beyond chance, and only in the cases where it does.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Probes = Mapping[str, Mapping[str, float]]
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """Processes of one case that only chance tells apart: log times, and what they probed."""
+    """Processes of one case that only chance tells apart: log times, and their probes."""
 
     values: Mapping[str, float]
     probes: Probes
@@ -53,11 +53,11 @@ class Slope:
     gain: float
     """Share of the squared error of prediction that it saves, each process left out in turn."""
     squares: float
-    """Of the probe's deviations from its groups' means; the slope's certainty."""
+    """Squared deviations of the probe from its groups' means; the slope's certainty."""
 
 
 def slopes(suite: Sequence[Sequence[ProcessGroup]]) -> list[Slope | None]:
-    """Return for each case what explains its spread; None where nothing does."""
+    """Return the slope that explains each case's spread; None if nothing does."""
     names = sorted({name for groups in suite for name in _shared_probes(groups)} - SHOWN)
     best: list[Slope | None] = [None] * len(suite)
     for name in names:
@@ -76,8 +76,7 @@ def slopes(suite: Sequence[Sequence[ProcessGroup]]) -> list[Slope | None]:
 def gains(groups: Sequence[ProcessGroup]) -> dict[str, float]:
     """Return the share of the squared error of prediction that each probe that varies saves.
 
-    Of one case by itself, whether it is beyond chance or not; empty where there are too few
-    processes to tell.
+    Each case stands by itself, significant or not; empty if there are too few processes.
     """
     fits = {name: _Fit.of(groups, name) for name in sorted(_shared_probes(groups))}
     return {name: fit.gain for name, fit in fits.items() if fit is not None}
@@ -124,7 +123,7 @@ class _Fit:
     processes: list[tuple[int, str]]
     """By group, so that a candidate and a baseline process of one name are two."""
     bounds: list[tuple[int, int]]
-    """Where each group begins and ends."""
+    """Start and end of each group."""
     y: NDArray[Any]
     """Deviations from the group's mean, as are those of the probe."""
     z: NDArray[Any]
@@ -133,7 +132,7 @@ class _Fit:
 
     @classmethod
     def of(cls, groups: Sequence[ProcessGroup], name: str) -> _Fit | None:
-        """Fit a case, or None where it has too few processes or the probe does not vary."""
+        """Fit a case, or None if it has too few processes or the probe does not vary."""
         import numpy as np  # noqa: PLC0415
 
         if name not in _shared_probes(groups):

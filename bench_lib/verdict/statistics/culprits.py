@@ -1,15 +1,15 @@
-"""Which of many exchanged parts made it slower, by pairs with the old whole: a group test.
+"""The culprits among many exchanged parts, by pairs with the old whole: a group test.
 
 A question is whether a set of parts, exchanged together, is slower than none of them.  Its pairs
 are logarithms of ratios, measured in turns.  Two hypotheses are weighed by the ratio of their
 marginal likelihoods: no slow-down, and one of ``least`` or more, each spread over sizes, with the
 noise integrated out by a scaled inverse chi-squared prior.  By Ville's inequality such a ratio
-passes 1/error at most that often where it should not, however often somebody looks.
+passes 1/error wrongly at most that often, however often somebody looks.
 
-The parts are halved.  Where neither half is slower, it takes parts of both, and each half is
-searched with what matters of the other in place (Junker, QuickXplain, AAAI 2004; Zeller and
-Hildebrandt, Simplifying and isolating failure-inducing input, 2002).  What is found is put aside,
-and the rest is asked once more.
+The parts are halved.  If neither half is slower, it takes parts of both, and each half is searched
+with the guilty parts of the other in place (Junker, QuickXplain, AAAI 2004; Zeller and Hildebrandt,
+Simplifying and isolating failure-inducing input, 2002).  The culprits are put aside, and the rest
+is tested once more.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from scipy.special import logsumexp
 ERROR = 0.05
 """Chance, at most, that one guilty part is a wrong one."""
 LEAST_PAIRS, MOST_PAIRS = 2, 32
-"""Of one question; another program may have disturbed a single pair."""
+"""Bounds of one question; another program may have disturbed a single pair."""
 LEAST_SD = 0.0005
 """Pairs never agree better than this, as processes do not."""
 Part = TypeVar("Part")
@@ -33,16 +33,16 @@ Part = TypeVar("Part")
 
 @dataclass
 class PartsQuestion:
-    """Whether what was exchanged is slower, as far as its pairs tell."""
+    """Whether the exchanged parts are slower, as far as their pairs show."""
 
     least: float
     """The smallest slow-down that counts, as a logarithm."""
     whole: float
-    """What all parts together make, as a logarithm."""
+    """The effect of all parts together, as a logarithm."""
     sd: float
     """Standard deviation of a pair's logarithm, as earlier pairs tell."""
     degrees: float
-    """How well that is known, in degrees of freedom."""
+    """Its certainty, in degrees of freedom."""
     error: float = ERROR
     """Probability, at most, of a wrong answer."""
     pairs: list[float] = field(default_factory=list)
@@ -80,7 +80,7 @@ class PartsQuestion:
 
     @property
     def is_slower(self) -> bool:
-        """What the pairs tell, as far as they do."""
+        """The pairs' answer, if they give one."""
         return self.odds_log > 0
 
     @property
@@ -91,16 +91,16 @@ class PartsQuestion:
 
 @dataclass(frozen=True)
 class Guilty(Generic[Part]):
-    """Parts of which none can be left out."""
+    """Parts that are all needed."""
 
     parts: tuple[Part, ...]
     told_apart: bool = True
-    """Whether each is known to be needed; some sets cannot be asked about."""
+    """Whether each is surely needed; some sets cannot be asked about."""
 
 
 Asking = Generator[frozenset[Part], "bool | None", "list[Guilty[Part]]"]
-"""Yields a set of parts, is sent whether it is slower (None where nobody can tell), and returns
-the guilty ones."""
+"""Yields a set of parts, is sent whether it is slower (None if nobody can tell), and returns the
+guilty ones."""
 
 
 def search(parts: Sequence[Part]) -> Asking[Part]:
@@ -116,7 +116,7 @@ def search(parts: Sequence[Part]) -> Asking[Part]:
 def _least(
     beside: frozenset[Part], parts: Sequence[Part]
 ) -> Generator[frozenset[Part], bool | None, Guilty[Part]]:
-    """Find the fewest parts that are slower together with what is beside them; all of them are."""
+    """Find the fewest parts that are slower together with ``beside``; all of them are."""
     if len(parts) == 1:
         return Guilty(tuple(parts))
     halves = parts[: len(parts) // 2], parts[len(parts) // 2 :]

@@ -1,15 +1,16 @@
 """Whether a level rose and stayed, by evidence that grows night by night.
 
-One night tells little of a slow-down that is smaller than what nights differ by.  Several nights
-tell more, and one may look every night.  A Shiryaev-Roberts statistic adds up a Bayes factor for
-every night on which the level may have risen: how much better a rise there explains the nights than
-one level does.  The factors depend neither on the level nor on how far nights are apart (Jeffreys's
-priors of both, a half-normal prior of the rise), so they need no spread from elsewhere.  Under one
-level the sum is n in the mean after n nights, whenever one looks (Shiryaev 1963; Roberts 1966;
-Pérez-Ortiz et al., E-statistics, group invariance and anytime-valid testing, 2024).
+One night shows little of a slow-down that is smaller than the spread between nights.  Several
+nights show more, and one may look every night.  A Shiryaev-Roberts statistic adds up a Bayes factor
+for every night on which the level may have risen: how much better a rise there explains the nights
+than one level does.  The factors depend neither on the level nor on how far nights are apart
+(Jeffreys's priors of both, a half-normal prior of the rise), so they need no spread from elsewhere.
+Under one level the sum is n in the mean after n nights, whenever one looks (Shiryaev 1963; Roberts
+1966; Pérez-Ortiz et al., E-statistics, group invariance and anytime-valid testing, 2024).
 
-Odd nights and devices are told from levels as ``changes`` does.  That module finds every step of a
-long history afterwards, as advice; this one says the night itself whether the level is higher now.
+``changes`` separates odd nights and devices from levels in the same way.  That module finds every
+step of a long history afterwards, as advice; this one reports the same night whether the level is
+higher now.
 """
 
 from __future__ import annotations
@@ -23,23 +24,23 @@ import numpy as np
 from bench_lib.verdict.statistics.changes import LEAST_NIGHTS, Floats, History
 
 PRIOR_RISE = 3.0
-"""A rise is about so many standard deviations of a night, before anything is known."""
+"""A rise is about so many standard deviations of a night, before there is data."""
 DEVICES = 0.01
 """Standard deviation between devices of one model, at most: a rise is to be none of theirs."""
 LEAST_SD = 0.0003
 """Nights never agree better, of logarithms."""
 LEAST_LENGTH = 2 * LEAST_NIGHTS
-"""With fewer nights nothing is told."""
+"""Fewer nights give no result."""
 LEAST = 1e-300
 """Probabilities below this are taken for it."""
 
 
 @dataclass(frozen=True)
 class NightSpread:
-    """What is known beforehand of how far nights are apart; nothing with no degrees of freedom."""
+    """Prior knowledge of the spread between nights; none if it has no degrees of freedom."""
 
     variance: float = 0.0
-    """Of logarithms."""
+    """Variance of logarithms."""
     degrees: float = 0.0
 
 
@@ -48,10 +49,10 @@ NOTHING_KNOWN = NightSpread()
 
 @dataclass(frozen=True)
 class Rise:
-    """Where a level most likely rose."""
+    """The most likely rise of a level."""
 
     index: int
-    """Of the first night of the higher level."""
+    """Index of the first night of the higher level."""
     evidence: float
     """Logarithm of the statistic: over that of n for n nights of one level."""
     size: float
@@ -66,8 +67,8 @@ def rise_and_fall(
 ) -> tuple[Rise, Rise] | None:
     """Return where a level most likely rose and where it fell, the fall's size above zero too.
 
-    ``devices`` name where each night was.  None of fewer nights than ``LEAST_LENGTH``.  Fewer than
-    three nights of a new level are odd nights, and no evidence.
+    ``devices`` name where each night was.  None with fewer nights than ``LEAST_LENGTH``.  Fewer
+    than three nights of a new level are odd nights, and no evidence.
     """
     nights = len(history.values)
     if nights < LEAST_LENGTH:

@@ -1,4 +1,4 @@
-"""Which of ordered changes made it slower, by pairs with the good end: a Bayesian search.
+"""The culprit among ordered changes, by pairs with the good end: a Bayesian search.
 
 Between a good end and a bad one lie candidates in their order.  A pair is the logarithm of a
 candidate's time over the good end's, measured in turns.  The belief is over all places at which
@@ -30,7 +30,7 @@ SIZES = (2.0, 4.0, 8.0, 16.0)
 SHARED = 0.1
 """Chance, before anything is measured, that two changes make what the ends differ by."""
 BETWEEN = (-1.0, -0.5, 0.25, 0.5, 0.75, 1.5, 2.0)
-"""What is slower between two changes, in units of what the ends differ by."""
+"""The size of a slow-down between two changes, in units of the difference of the ends."""
 NONE = 0.5
 """Chance, before anything is measured, that the ends do not differ."""
 ELSEWHERE = 8.0
@@ -52,7 +52,7 @@ class PairNoise:
     sd: float = GUESSED
     """Standard deviation of a pair's logarithm."""
     degrees: float = GUESSED_DEGREES
-    """How well that is known, in degrees of freedom."""
+    """Its certainty, in degrees of freedom."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Found:
     belief: float
     """Share of the belief, 0 to 1."""
     size: SlowerBy
-    """What this change makes."""
+    """The effect of this change."""
     whole: SlowerBy
     """The bad end beside the good one."""
     other: tuple[int, int] | None
@@ -83,14 +83,14 @@ class Found:
 
 
 class Plan(NamedTuple):
-    """What a search is expected to take."""
+    """The expected cost of a search."""
 
     steps: int
     pairs: int
 
 
 class _Sums(NamedTuple):
-    """What is kept of a candidate's pairs."""
+    """The sums kept of a candidate's pairs."""
 
     pairs: int = 0
     total: float = 0.0
@@ -98,7 +98,7 @@ class _Sums(NamedTuple):
 
 
 class Bisection:
-    """Which candidate to measure next, and what is known: 0 is the good end, ``last`` the bad."""
+    """Choose the candidate to measure next; 0 is the good end, ``last`` the bad one."""
 
     def __init__(
         self,
@@ -145,9 +145,9 @@ class Bisection:
     # ---- what to do -----------------------------------------------------------------------
 
     def next(self) -> int | None:
-        """Return the candidate to measure the next pair of; None where the search is over.
+        """Return the candidate to measure the next pair of; None if the search is over.
 
-        It stays the same until its step knows enough.
+        It stays the same until its step has enough data.
         """
         if self._at is not None and self._sums.get(self._at, _Sums()).pairs < AGREEING:
             return self._at
@@ -196,7 +196,7 @@ class Bisection:
 
     @property
     def between(self) -> tuple[int, int]:
-        """Where the slow-down began, with the stated error: after one candidate, up to another."""
+        """After and up to which candidate the slow-down began, with the stated error."""
         return self._belief.between(self.error)
 
     @property
@@ -362,8 +362,8 @@ class _Belief:
 
 
 BY_HALF, BY_ENDS = 9.3, 9.5
-"""Pairs that halving the candidates takes, and telling the ends apart, where a slow-down is as
-large as the noise; of simulated searches (``benchmarks/bisections.py``), as is the next."""
+"""Pairs that halving the candidates takes, and telling the ends apart, if a slow-down is as large
+as the noise.  They are from simulated searches (``benchmarks/bisections.py``), as is the next."""
 AGAIN = 0.3
 """More steps where the noise is as large as the slow-down or larger."""
 

@@ -1,4 +1,4 @@
-"""What can be measured: code that builds a step.
+"""The workloads: code that builds a step.
 
 A workload is named in the case: as a module here that has a function of its own name, by one of
 the names in ``NAMED``, or as ``package.module:factory``.  The function is called as

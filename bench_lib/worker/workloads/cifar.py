@@ -103,12 +103,12 @@ def _swin_v2_t(classes: int) -> nn.Module:
 
 @dataclass(frozen=True)
 class Transforms:
-    """What is done to the images of a data set, on the device and one by one on the CPU."""
+    """The transforms of a data set's images, on the device and one by one on the CPU."""
 
     augment: Augmentation
-    """Of a batch to learn from."""
+    """Transforms of a batch to learn from."""
     plain: Augmentation
-    """Of a batch to be tested on."""
+    """Transforms of a batch to be tested on."""
     of_samples: Callable[[int], Any]
     """Returns torchvision's transforms of one image, of which each result has such a side."""
 
@@ -200,9 +200,9 @@ def random_boxes(n: int, height: int, width: int, device: torch.device) -> Tenso
 def cropped(images: Tensor, boxes: Tensor, flips: Tensor, side: int) -> Tensor:
     """Return each image's box, of the flipped image where it is to be, resized to ``side``.
 
-    From (n, channels, height, width), boxes (n, 4) as of ``random_boxes`` and flips (n,) to
-    (n, channels, side, side).  Bilinear without antialiasing; what would lie beyond the box's
-    edge is the edge.
+    From (n, channels, height, width), boxes (n, 4) as of ``random_boxes`` and flips (n,) to (n,
+    channels, side, side).  Bilinear without antialiasing; points beyond the box's edge take the
+    edge's value.
     """
     height, width = images.shape[-2:]
     tops, lefts, heights, widths = boxes.unbind(1)

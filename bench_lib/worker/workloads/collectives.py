@@ -40,7 +40,7 @@ CHECKED = 2**22
 LARGEST_SUM = 120
 """Sums of all ranks' elements are below this, so that every dtype has them exactly."""
 UNTOUCHED = 121
-"""What is in the result before it is checked; no right element is."""
+"""The value in the result before it is checked; no right element is."""
 
 _CALLS: dict[str, Callable[[Tensor, Tensor], object]] = {
     "all_reduce": lambda _given, got: dist.all_reduce(got),
@@ -54,8 +54,8 @@ _CALLS: dict[str, Callable[[Tensor, Tensor], object]] = {
 def collective(setting: Setting, **params: Any) -> Workload:
     """Build a step of calls; ``params`` are op, bytes, dtype, in_place and graph.
 
-    Raises UserError for what cannot be meant, and UnsupportedError for what the device has not
-    the memory for; what its backend cannot do is told by the first step.
+    Raises UserError for an invalid call, and UnsupportedError if the device lacks the memory; the
+    first step shows what its backend cannot do.
     """
     call = Collective(
         op=params["op"],
@@ -121,12 +121,13 @@ def _tell(error: RuntimeError) -> None:
 
 
 class Buffers:
-    """What one rank gives and gets, and how its answer is checked."""
+    """One rank's input and output, and how its answer is checked."""
 
     def __init__(self, collective: Collective, setting: Setting) -> None:
         """Allocate and fill them.
 
-        What is summed in place again and again is zero, because nothing else would stay finite.
+        Buffers that are summed in place again and again are zero, because nothing else would stay
+        finite.
         """
         self._collective = collective
         self._rank = setting.rank
@@ -144,8 +145,8 @@ class Buffers:
     def check(self) -> Numerics:
         """Do one call with known numbers and compare.
 
-        The elements of all ranks are told as a size, those that are right beside all that
-        there are, and a single wrong one makes the answer unusable.
+        The elements of all ranks are reported as a size, the right ones beside all, and a single
+        wrong one makes the answer unusable.
         """
         self._got.fill_(UNTOUCHED)
         self._give()
@@ -184,7 +185,7 @@ class Buffers:
         return torch.zeros(elements, dtype=self._dtype, device=self._device)
 
     def _give(self) -> None:
-        """Fill what this rank gives; of a broadcast that is the root's alone."""
+        """Fill this rank's input; for a broadcast only the root has one."""
         if self._collective.op == "broadcast" and self._rank:
             return
         for begin in range(0, len(self._given), CHECKED):

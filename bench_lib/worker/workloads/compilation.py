@@ -1,4 +1,4 @@
-"""Compile modes: what a mode and its options make of a network and of a step.
+"""Compile modes: their effect, with options, on a network and on a step.
 
 A folded mode merges batch norms into the convolutions before them.  A fused one also takes the one
 kernel that cuDNN or MIOpen has for a convolution, the addition of a shortcut and a ReLU.
@@ -32,7 +32,7 @@ _RELUS = (functional.relu, functional.relu_, torch.relu, torch.relu_)
 
 
 def plain_mode(mode: str) -> str:
-    """Return what is left of a compile mode without what is merged first."""
+    """Return the rest of a compile mode without the merging beforehand."""
     return mode.removesuffix(FOLDED).removesuffix(FUSED)
 
 
@@ -172,9 +172,9 @@ class Fused:
     """A library's convolutions with a ReLU, and with an addition before it."""
 
     relu: Callable[..., Tensor]
-    """Of input, weight, bias, stride, padding, dilation and groups."""
+    """Takes input, weight, bias, stride, padding, dilation and groups."""
     add_relu: Callable[..., Tensor]
-    """Of input, weight, what is added, its factor, bias and the rest as above."""
+    """Takes input, weight, the addend, its factor, bias and the rest as above."""
 
 
 def fused_by(device: torch.device) -> Fused:
@@ -262,7 +262,7 @@ def _is_convolution(node: fx.Node, modules: Mapping[Any, nn.Module]) -> bool:
 
 
 def _summands(node: fx.Node) -> list[tuple[fx.Node, fx.Node]]:
-    """Return what a sum adds, each with the other; nothing where it is no sum of two tensors."""
+    """Return a sum's addends, each with the other; nothing if it is no sum of two tensors."""
     added = node.op == "call_function" and node.target in _ADDITIONS
     if not added or len(node.users) > 1 or len(node.args) != 2 or node.kwargs:
         return []

@@ -1,7 +1,7 @@
 """Images to learn from: CIFAR-100, CIFAR-10 and MNIST, from their files or generated.
 
-What is generated has the shapes, types and sizes of the real set and can be learnt: each class is
-a smooth pattern, and each image that pattern under noise.
+Generated sets have the shapes, types and sizes of the real set and can be learnt: each class is a
+smooth pattern, and each image that pattern under noise.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ COARSE = 4
 
 
 class DataError(ValueError):
-    """The files of a data set are not what they should be; names the folder and the file."""
+    """The files of a data set are wrong; names the folder and the file."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """Images and what they show."""
+    """Images and their labels."""
 
     images: NDArray[np.uint8]
     """(images, height, width, channels)."""
@@ -135,7 +135,7 @@ def _split(read: Any) -> Split:
 
 
 def _mnist(folder: Path) -> tuple[Split, Split]:
-    """Read the compressed files: of those that torchvision unpacks it checks no sums."""
+    """Read the compressed files: torchvision checks no sums of those that it unpacks."""
     contents = []
     for file, md5 in _torchvision("mnist").resources:
         path = Path("MNIST", "raw", file)
@@ -174,9 +174,9 @@ def _torchvision(name: str) -> Any:
 
 
 def download(name: str, folder: Path) -> None:
-    """Fetch what is not in the folder yet, by torchvision.
+    """Fetch missing files into the folder, by torchvision.
 
-    Raises DataError where that fails, with what to do on a machine without a network.
+    Raises DataError if that fails, with the remedy for a machine without a network.
     """
     kind = _torchvision(name)
     try:

@@ -28,7 +28,7 @@ class Division(Protocol):
         """Keep this rank's part of a block that has just been built."""
 
     def rest(self, network: Any) -> None:
-        """Keep this rank's part of what is outside the blocks."""
+        """Keep this rank's part of everything outside the blocks."""
 
 
 class Whole:

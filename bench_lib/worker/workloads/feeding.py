@@ -1,7 +1,7 @@
 """How training gets its batches: one that stays, a data set on the device, or torch's DataLoader.
 
-A feed has two halves.  What the host does for a batch (``fetch``) can be in no graph; what the
-device does (``batch``) can, and gives images and targets as the network takes them.
+A feed has two halves.  The host's work for a batch (``fetch``) can be in no graph.  The device's
+work (``batch``) can, and gives images and targets as the network takes them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WORKERS_A_CPU = 4
 
 @dataclass(frozen=True)
 class Shape:
-    """What a network takes."""
+    """The shape of a network's input."""
 
     batch_size: int
     """Images a step of this rank."""
@@ -45,7 +45,7 @@ class Shape:
 
 @dataclass
 class Feed(ABC):
-    """Where batches come from; as it stands, the host has nothing to do for them.
+    """The source of batches; as it stands, the host has nothing to do for them.
 
     ``split`` is a data set's images for training.  ``seed`` decides their order, and ``workers``
     is how many processes a loader has.
@@ -81,7 +81,7 @@ class Feed(ABC):
         """Start again with the first epoch."""
 
     def close(self) -> None:  # noqa: B027 - only a loader starts something
-        """End what was started."""
+        """End the processes that were started."""
 
     def _taken(self, images: Tensor) -> Tensor:
         """Return images as the network takes them: in its type and memory format."""
@@ -91,10 +91,10 @@ class Feed(ABC):
 def feed_of(
     kind: str, data: Data, transforms: Transforms, shape: Shape, setting: Setting, **more: Any
 ) -> Feed:
-    """Return a feed of ``fixed``, ``device`` or ``loader``; a loader is told its ``workers``.
+    """Return a feed of ``fixed``, ``device`` or ``loader``; a loader gets its ``workers``.
 
-    ``seed`` decides the order of the images.  Raises ValueError where an epoch has not one step,
-    and UnsupportedError for more workers than this machine has use for.
+    ``seed`` decides the order of the images.  Raises ValueError if an epoch has not one step, and
+    UnsupportedError for more workers than this machine has use for.
     """
     require_known("feed", kind, _KINDS)
     if kind != "fixed" and len(data.train) < shape.batch_size * setting.ranks:
@@ -237,7 +237,7 @@ class Loader(Feed):
         self._targets.copy_(batch[1], non_blocking=True)
 
     def batch(self) -> tuple[Tensor, Tensor]:
-        """Return what was sent: images (n, channels, side, side) and targets (n,)."""
+        """Return the batch that was sent: images (n, channels, side, side) and targets (n,)."""
         return self._taken(self._images), self._targets
 
     def rewind(self) -> None:

@@ -1,4 +1,4 @@
-"""What a step's operations compute and move, counted without data and without running them."""
+"""FLOPs and bytes of a step's operations, counted without data and without running them."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
 APART = "apart"
-"""Stands for the operation where ``count`` was asked to tell those on some weights apart."""
+"""Stands for the operation if ``count`` was asked to tell those on some weights apart."""
 
 
 @dataclass(frozen=True)
 class Amount:
-    """What some operations compute and move; each operand and result counts once."""
+    """FLOPs and bytes of some operations; each operand and result counts once."""
 
     flops: Mapping[str, float]
     """By operation, as aten names it without its overload; two per multiply-accumulate."""
     elements: float
     """How many floating-point numbers are read and written."""
     other_bytes: float
-    """What is no floating-point number, such as a pooling's indices, and has its own size."""
+    """Bytes of values that are no floating-point numbers, such as a pooling's indices, and have
+    their own size."""
 
     @property
     def all_flops(self) -> float:
@@ -40,7 +41,7 @@ class Amount:
         return math.fsum(self.flops.values())
 
     def share_of(self, operations: Iterable[str]) -> float | None:
-        """Return what share of the FLOPs some operations do; None where there are none."""
+        """Return the share of the FLOPs in some operations; None if there are none."""
         theirs = math.fsum(self.flops.get(name, 0.0) for name in operations)
         return theirs / self.all_flops if self.all_flops else None
 
@@ -57,7 +58,7 @@ class Amount:
 def counted(step_of: Callable[..., Callable[[], object]], *about: Hashable) -> Amount | None:
     """Count a step that ``step_of(*about)`` builds on the meta device, once in a process.
 
-    None where torch's counter cannot follow it.
+    None if torch's counter cannot follow it.
     """
     with contextlib.suppress(RuntimeError):
         return count(step_of(*about))
@@ -95,11 +96,11 @@ _OVERWRITES = frozenset(
     {"bernoulli_", "copy_", "fill_", "full_like", "new_full", "new_ones", "new_zeros"}
     | {"normal_", "ones_like", "rand_like", "randn_like", "uniform_", "zero_", "zeros_like"}
 )
-"""Operations that need the shape of their first operand and not what is in it."""
+"""Operations that need the shape of their first operand and not its content."""
 
 
 class _Counting(TorchDispatchMode):
-    """Sums up what operations compute, by torch's formulas, and what they read and write.
+    """Sums up FLOPs by torch's formulas, and bytes read and written.
 
     ``FlopCounterMode`` itself attributes operations to layers as well, which takes half as
     long again in training.
@@ -136,7 +137,7 @@ class _Counting(TorchDispatchMode):
 
 
 def _moved(func: Any, operands: list[Tensor], results: list[Tensor]) -> list[Tensor]:
-    """Return what an operation reads, each tensor once, and what it writes."""
+    """Return an operation's inputs, each tensor once, and its outputs."""
     name: str = func.overloadpacket.__name__
     if name.startswith(("empty", "new_empty")) or torch.Tag.inplace_view in func.tags:
         return []
@@ -173,9 +174,9 @@ def tensors_in(tree: Any) -> Iterator[Tensor]:
 class _Attention(torch.autograd.Function):
     """Fused attention, forward and backward, as the one operation that it is on a GPU.
 
-    Without data torch takes it apart and writes the matrix of all scores, which a fused
-    kernel never does.  The backward pass is two forward passes' worth: what a kernel
-    computes a second time, because it was not kept, is no work of the network.
+    Without data torch takes it apart and writes the matrix of all scores, which a fused kernel
+    never does.  The backward pass is two forward passes' worth: work that a kernel does a second
+    time, because it was not kept, is no work of the network.
     """
 
     @staticmethod

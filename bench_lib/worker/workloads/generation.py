@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bench_lib.worker.workloads.llama import Llama
 
 AGREEING = 16
-"""Tokens on which FP32 is asked to agree."""
+"""Tokens on which FP32 has to agree."""
 
 
 class Prompted(nn.Module):
@@ -41,7 +41,7 @@ class Generating(nn.Module):
     first: Tensor
     """The first of each sequence, (batch, 1)."""
     position: Tensor
-    """Where the newest stand, (1,)."""
+    """Position of the newest tokens, (1,)."""
 
     def __init__(self, network: Llama, prompts: Tensor) -> None:
         """Begin behind the prompts, (batch, length)."""
@@ -72,7 +72,7 @@ class Generating(nn.Module):
 class DecodingStep(InferenceStep):
     """One token more for each sequence of a ``Generating`` model.
 
-    What is built has ``network(dtype)``: the network with the weights it began with.
+    The built object has ``network(dtype)``: the network with the weights it began with.
     """
 
     built: Any

@@ -44,9 +44,10 @@ LEARNING_RATE = 1e-10
 """AdamW moves every weight by about this much, whatever its gradient: less than the last bit of
 most, so that every step finds the weights of the one before."""
 STATES = 4
-"""What training keeps of each weight: itself, its gradient, AdamW's two moments."""
+"""Values that training keeps for each weight: itself, its gradient, AdamW's two moments."""
 ADAMW_ELEMENTS = 7
-"""What AdamW moves for each weight: reads it, its gradient and moments, writes all but one."""
+"""Elements that AdamW moves for each weight: reads it, its gradient and moments, writes all but
+one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +65,7 @@ class _Spec(Spec):
     }
 
     def __post_init__(self) -> None:
-        """Refuse what is not known, and sequences that are too long."""
+        """Refuse unknown values, and sequences that are too long."""
         super().__post_init__()
         if self.room > self.size.context:
             raise ValueError(
@@ -192,7 +193,7 @@ class _Tokens(AnsweringNetwork):
     def read_bytes(self, network: nn.Module, tokens: int) -> int:
         """Return the bytes of the weights that a pass over so many tokens has to read.
 
-        Of experts it is as many as the tokens need by chance, and of embeddings theirs.
+        For experts it is as many as the tokens need by chance, and for embeddings theirs.
         """
         size = self.spec.size
         if isinstance(size, Size):
@@ -285,7 +286,7 @@ class _Tokens(AnsweringNetwork):
         return 3 * forward if spec.task == "train" else forward
 
     def reduced_flops_share(self) -> float | None:
-        """As ``Workload.reduced_flops_share``: what the blocks' linear layers compute."""
+        """As ``Workload.reduced_flops_share``: the share of the blocks' linear layers."""
         if self.spec.precision not in ("int8", "fp8"):
             return None
         return 2.0 * self.items * self.linear / self.flops()

@@ -2,8 +2,8 @@
 
 Each block attends with fewer heads of keys and values than of queries (Ainslie et al. 2023), turns
 queries and keys by their positions (Su et al. 2021), and computes SwiGLU (Shazeer 2020), dense or
-in experts.  What belongs to one head of keys and values lies together in a weight, so that ranks
-can divide it by rows.
+in experts.  The rows of one head of keys and values lie together in a weight, so that ranks can
+divide it by rows.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Cache(nn.Module):
         self.register_buffer("values", torch.zeros_like(like), persistent=False)
 
     def put(self, positions: Tensor, key: Tensor, value: Tensor) -> None:
-        """Keep what was computed for some positions, (length,)."""
+        """Keep the keys and values of some positions, (length,)."""
         self.keys.index_copy_(2, positions, key)
         self.values.index_copy_(2, positions, value)
 
@@ -82,12 +82,12 @@ def attend_one(query: Tensor, cache: Cache, bias: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Where:
-    """Where the tokens of a pass stand in their sequences."""
+    """The tokens' places in their sequences."""
 
     angles: Tensor
     """(2, length, 1, head_width), in the network's dtype."""
     positions: Tensor | None = None
-    """(length,); None of sequences that are not kept."""
+    """(length,); None for sequences that are not kept."""
     bias: Tensor | None = None
     """(room,), of one token that attends to the cache; minus infinity behind it."""
 
@@ -153,7 +153,7 @@ def gated(both: Tensor) -> Tensor:
 
 
 class MixtureOfExperts(nn.Module):
-    """Experts of which each token goes to some, and perhaps one that all go to."""
+    """Experts, of which each token goes to some, and perhaps one that all go to."""
 
     def __init__(self, width: int, experts: Experts, depth: int) -> None:
         """Take fresh weights."""
@@ -227,8 +227,8 @@ class Llama(nn.Module):
     ) -> None:
         """Take fresh weights for sequences of up to ``length``, block by block in ``dtype``.
 
-        So a network is built where its weights in FP32 would not fit.  A division takes each block
-        as soon as it is there, so that a network is built of which a rank holds a part.
+        So a network is built even if its weights in FP32 would not fit.  A division takes each
+        block as soon as it is there, so that a network is built of which a rank holds a part.
         """
         super().__init__()
         self.tokens = nn.Embedding(size.vocabulary, size.width)

@@ -45,10 +45,10 @@ faster on gradients that are nearly zero."""
 MOMENTUM = 0.9
 CALIBRATION_BATCH = 4
 AUXILIARY = {"googlenet": 2 * HEADS[2], "inception_v3": HEADS[1]}
-"""What the losses of auxiliary heads add to the main one's, each by its paper's weight."""
+"""The share that auxiliary heads' losses add to the main one's, each by its paper's weight."""
 CONVOLUTIONS = ("convolution", "convolution_backward")
 SGD_ELEMENTS = 8
-"""What SGD with momentum moves for each weight.
+"""Elements that SGD with momentum moves for each weight.
 
 Unfused it is three operations: momentum times a number, gradient added to it, both added to
 the weight.  Fused under a gradient scaler it is two: gradients are checked in place, then weight,
@@ -74,7 +74,7 @@ class _Spec(Spec):
 
     @property
     def side(self) -> int:
-        """Height and width of an image in pixels: the network's own where none is asked for."""
+        """Height and width of an image in pixels: the network's own unless given."""
         info = networks().get(self.network)
         return self.image_size or (info.image_size if info else 0)
 
@@ -188,9 +188,9 @@ def weightless_step(name: str, side: int, batch: int, task: str) -> Callable[[],
 
 @cache
 def linear_share(name: str, side: int) -> float | None:
-    """Return what share of inference's FLOPs linear layers do that can be quantized.
+    """Return the share of inference's FLOPs in linear layers that can be quantized.
 
-    None where torch's counter cannot follow the network.
+    None if torch's counter cannot follow the network.
     """
     with contextlib.suppress(RuntimeError), torch.no_grad():
         model = create_weightless(name, side).eval()

@@ -1,9 +1,9 @@
 """Single operators: products, attention, convolutions, elementwise work, copies.
 
 A call's operands come from one of several sets in turn, so many that a cache does not hold them
-all, and results are kept until their set's turn comes again, so that they are written to memory
-of their own too.  Where a GPU may be done with a call before it is issued, one step is a call on
-every set: replayed as a graph it still goes through all of them.
+all, and results are kept until their set's turn comes again, so that they are written to memory of
+their own too.  If a GPU may be done with a call before it is issued, one step is a call on every
+set: replayed as a graph it still goes through all of them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SDP_BACKENDS = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,
 }
 CALM = 1e-4
-"""Scale of what is added in place again and again, so that fp16 does not overflow."""
+"""Scale of the addend that is added in place again and again, so that fp16 does not overflow."""
 
 
 def operator(setting: Setting, **params: Any) -> Workload:
@@ -82,7 +82,7 @@ def operator(setting: Setting, **params: Any) -> Workload:
 
 
 def sets_wanted(operation: Operation, device: torch.device) -> int:
-    """Return of how many sets what is touched is beyond a cache; MOST_SETS at most."""
+    """Return the number of sets whose touched bytes exceed a cache; MOST_SETS at most."""
     enough = BEYOND * CACHE_BYTES[device.type]
     return min(MOST_SETS, math.ceil(enough / operation.amounts.distinct_bytes))
 
@@ -257,12 +257,12 @@ class _Fresh:
 
 @dataclass
 class _Function:
-    """What a call computes from its inputs, forward or its gradients."""
+    """The result of a call from its inputs, forward or its gradients."""
 
     inputs: tuple[Tensor, ...]
     compute: Callable[..., Tensor]
     layout: torch.memory_format = torch.contiguous_format
-    """Of the result, and so of its gradient."""
+    """Layout of the result, and so of its gradient."""
     ends: tuple[int, ...] = ()
     """Inputs of which the first and the last of the batch are enough, one after the other, with
     the results' and gradients' there; none takes all."""
@@ -606,10 +606,10 @@ def _numerics(call: OperatorCall, operation: Operation, total: int) -> Numerics 
 
 
 def _compared(pairs: Pairs, *, is_backward: bool) -> Numerics:
-    """Return how far results are from their references, of several the one that is farthest.
+    """Return how far results are from their references, the farthest of several.
 
-    A cosine is blind to scale, and of a single number it is 1 or -1: so the norms, or the
-    numbers themselves, are told as a training step's losses or norms of gradients are.
+    A cosine is blind to scale, and for a single number it is 1 or -1: so the norms, or the numbers
+    themselves, are compared as a training step's losses or norms of gradients are.
     """
     seen = [_distance(answer, reference) for answer, reference in pairs]
     cosines = [one.cosine for one in seen if one.cosine is not None]
@@ -650,7 +650,7 @@ def _distance(answer: Tensor, reference: Tensor) -> Numerics:
 
 
 def _apart(seen: Numerics) -> float:
-    """Return how far the sizes are apart, of what is expected; NaN is the farthest."""
+    """Return how far the sizes are apart, as a share of the expected one; NaN is the farthest."""
     size, expected = seen.loss or 0.0, seen.reference_loss or 0.0
     apart = abs(size - expected)
     relative = apart / abs(expected) if expected else apart

@@ -44,7 +44,7 @@ def delay(setting: Setting, *, delay_units: int) -> Workload:
 
 
 def _require_units(delay_units: object, *, least: int) -> None:
-    """Raise ValueError for what is no number of units."""
+    """Raise ValueError for an invalid number of units."""
     if not isinstance(delay_units, int) or isinstance(delay_units, bool) or delay_units < least:
         nothing = " (0 adds nothing)" if least == 0 else ""
         raise ValueError(
@@ -53,7 +53,7 @@ def _require_units(delay_units: object, *, least: int) -> None:
 
 
 def _delay(device: torch.device, units: int) -> Callable[[], None]:
-    """Return what keeps the device busy for a time that grows linearly with ``units``.
+    """Return a function that keeps the device busy for a time that grows linearly with ``units``.
 
     A unit is a cycle of a GPU's clock.  On a CPU it is one pass over a small tensor, each
     of which needs the one before, so that none can be left out.

@@ -1,4 +1,4 @@
-"""Which networks there are, torchvision's and ours, their sizes, and how each is constructed."""
+"""The networks, torchvision's and ours, their sizes, and how each is constructed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Steps of networks: what inference and training of every kind of network have in common.
+"""Steps of networks: the common part of inference and training of every kind of network.
 
-A kind of network says in a ``BuiltNetwork`` what it is and what its loss is.  ``InferenceStep`` and
-``TrainingStep`` run it, and hold it against FP32 eager.
+A kind of network describes itself and its loss in a ``BuiltNetwork``.  ``InferenceStep`` and
+``TrainingStep`` run it, and compare it with FP32 eager.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from bench_lib.worker.workloads.flops import Amount
 
 HEADS = {1: 0.4, 2: 0.3}
-"""What each auxiliary head's loss counts, by how many there are: as Inception v3's and GoogLeNet's
+"""Weight of each auxiliary head's loss, by how many there are: as Inception v3's and GoogLeNet's
 papers have it."""
 
 
@@ -73,16 +73,16 @@ class Spec:
     compile_mode: str = "eager"
     compile_options: str = ""
     known: ClassVar[Mapping[str, Collection[str]]] = {}
-    """What each parameter may be, where that is a list."""
+    """The values that a parameter may have, if that is a list."""
 
     def __post_init__(self) -> None:
-        """Refuse what is not known."""
+        """Refuse unknown values."""
         for name, values in self.known.items():
             require_known(name, getattr(self, name), values)
 
     @property
     def dtype(self) -> torch.dtype:
-        """What weights are kept in."""
+        """The type of stored weights."""
         return STORED.get(self.precision, torch.float32)
 
     @property
@@ -105,7 +105,7 @@ class BuiltNetwork(ABC):
     """In a step."""
     item = "img"
     least_bytes: int
-    """What a step has to read and write in any case."""
+    """Bytes that a step has to read and write in any case."""
     update_elements = 0.0
     """Numbers that the optimizer moves for each weight in a step."""
 
@@ -118,7 +118,7 @@ class BuiltNetwork(ABC):
         self.device = setting.device
         self.scaler = gradient_scaler(spec.precision, setting.device)
         self.compared = spec.batch_size
-        """Of how many of the batch an answer is compared, at most."""
+        """Most samples of the batch whose answers are compared."""
         self.warnings: list[str] = []
 
     @abstractmethod
@@ -131,7 +131,7 @@ class BuiltNetwork(ABC):
         return given.float().contiguous() if given.is_floating_point() else given
 
     def loss_by(self, network: nn.Module, given: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss, a scalar, of a network's answer to what it is given, (n, ...)."""
+        """Return the loss, a scalar, of a network's answer to its input, (n, ...)."""
         return loss_of(network(given), targets)
 
     @abstractmethod
@@ -139,7 +139,7 @@ class BuiltNetwork(ABC):
         """Return what trains the model."""
 
     def averaged(self) -> nn.Module:
-        """Return what is trained: the model, with several ranks averaging its gradients."""
+        """Return the module to train: the model, with several ranks averaging its gradients."""
         return averaged(self.model, self.setting)
 
     def compiled(self, model: nn.Module) -> nn.Module:
@@ -152,7 +152,7 @@ class BuiltNetwork(ABC):
 
     @abstractmethod
     def counted(self) -> Amount | None:
-        """Count an eager step without its optimizer; None where torch cannot."""
+        """Count an eager step without its optimizer; None if torch cannot."""
 
     def flops(self) -> float | None:
         """Return the FLOPs of a step on this rank."""
@@ -201,7 +201,7 @@ class InferenceStep:
             return self.run(self.built.input)
 
     def workload(self) -> Workload:
-        """Return the step and what is known of it."""
+        """Return the step and its figures."""
         return _workload(
             self.built,
             step=self.step,
@@ -223,7 +223,7 @@ class InferenceStep:
         return closeness(answer[: len(reference)], reference, finite=finite)
 
     def _reference(self) -> Tensor | None:
-        """Return the twin's answer to as much of the input as the memory holds; None of nothing."""
+        """Return the twin's answer to as much of the input as memory holds; None without any."""
         n = self.built.compared
         with plain_fp32(), torch.no_grad():
             try:
@@ -255,10 +255,10 @@ class TrainingStep:
         self.gathered = 0
         """Steps whose gradients are added up and not used yet."""
         self.loss: Tensor | None = None
-        """Of the last step."""
+        """Loss of the last step."""
         self.first_loss = math.nan
         self.first_norm: float | None = None
-        """Of all gradients of the first step; None where ranks average them."""
+        """Norm of all gradients of the first step; None if ranks average them."""
 
     def record(self) -> Recorded:
         """Return the step that becomes a graph."""
@@ -305,7 +305,7 @@ class TrainingStep:
             self.first_norm = gradients_norm(self.built.model)
 
     def workload(self, **about: Any) -> Workload:
-        """Return the step and what is known of it, ``about`` besides the usual."""
+        """Return the step and its figures, ``about`` besides the usual."""
         return _workload(
             self.built,
             step=about.pop("step", self.recorded or self.step),
@@ -339,7 +339,7 @@ class TrainingStep:
         )
 
     def _reference(self) -> tuple[float | None, float | None]:
-        """First loss and gradient norm of FP32 eager; None where the memory is too small."""
+        """First loss and gradient norm of FP32 eager; None if the memory is too small."""
         built = self.built
         given, targets = built.beginning(built.spec.batch_size), built.targets
         with plain_fp32():

@@ -1,8 +1,8 @@
 """Training an image network for real: fed with new images each step, and learning from them.
 
 Three things are kept apart: the device's step alone (``fixed``), the input pipeline alone (network
-``none``), and both together (``device``, ``loader``).  Where a network learns, losses and
-accuracies stay on the device until the measured stretch is over.
+``none``), and both together (``device``, ``loader``).  If a network learns, losses and accuracies
+stay on the device until the measured stretch is over.
 """
 
 from __future__ import annotations
@@ -83,12 +83,12 @@ class _Spec(Spec):
 
     @property
     def about(self) -> DataSet:
-        """What is known of the data set beforehand."""
+        """The known properties of the data set."""
         return DATASETS[self.dataset]
 
     @property
     def shape(self) -> Shape:
-        """What the network takes."""
+        """The shape of the network's input."""
         return Shape(
             self.batch_size,
             self.image_size or own_side(self.dataset, self.network),
@@ -281,7 +281,7 @@ class Trainer(TrainingStep):
         self.built.input, self.built.targets = self.feed.batch()
 
     def compute_loss(self) -> Tensor:
-        """Return the loss, a scalar, and write down what was learnt."""
+        """Return the loss, a scalar, and write down the progress of learning."""
         output = self.run(self.built.input)
         loss = loss_of(output, self.built.targets)
         if self.built.learns:
@@ -291,7 +291,7 @@ class Trainer(TrainingStep):
     # ---- before and after the measured stretch --------------------------------------------
 
     def rewind(self) -> None:
-        """Forget what was learnt: weights, statistics, optimizer, scale, order, random numbers.
+        """Forget the training: weights, statistics, optimizer, scale, order, random numbers.
 
         Everything stays where it is in memory, because a graph refers to it.
         """
@@ -309,7 +309,7 @@ class Trainer(TrainingStep):
         torch.manual_seed(self.spec.seed + self.built.setting.rank)
 
     def told(self) -> Training | None:
-        """Return what was learnt since ``rewind``; None where one batch is all there is."""
+        """Return the training's results since ``rewind``; None if one batch is all there is."""
         if not self.built.learns:
             return None
         losses, accuracies = self.learnt.told(self.feed.steps_per_epoch)
@@ -364,7 +364,7 @@ class Trainer(TrainingStep):
             self.recorded.release()
 
     def workload(self, **about: Any) -> Workload:
-        """Return the step and what is known of it."""
+        """Return the step and its figures."""
         portions: dict[str, Callable[[], object]] = {
             "load": self.load,
             "forward": self.forward,

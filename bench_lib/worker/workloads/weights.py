@@ -119,7 +119,7 @@ def linear_layers(model: nn.Module) -> list[nn.Linear]:
 def stored_bytes(weight: Tensor) -> int:
     """Return the bytes that a weight of any shape takes on this rank.
 
-    A quantized one has parts, and its shape's dtype; of a divided one a part is here.
+    A quantized one has parts, and its shape's dtype; this rank has a part of a divided one.
     """
     flatten = getattr(weight, "__tensor_flatten__", None)
     if flatten is None:

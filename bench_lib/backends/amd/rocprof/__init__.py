@@ -1,1 +1,1 @@
-"""ROCm's profilers: how each is called, and what it leaves of kernels and counters."""
+"""ROCm's profilers: how each is called, and its output of kernels and counters."""

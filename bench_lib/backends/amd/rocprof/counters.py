@@ -27,9 +27,9 @@ LOW_OCCUPANCY = 0.3
 LOW_L2_HITS = 0.7
 """These three from the micro benchmark guide, exercise 7, 9.9."""
 BANKS = 32
-"""Of LDS: as many conflicts an access can have at most (rocprof-compute's peak)."""
+"""Banks of LDS: as many conflicts an access can have at most (rocprof-compute's peak)."""
 WAVES = 32
-"""That a compute unit of these architectures holds (rocprofiler's OccupancyPercent)."""
+"""Waves that a compute unit of these architectures holds (rocprofiler's OccupancyPercent)."""
 
 ARCHITECTURES = ("gfx90a", "gfx942", "gfx950")
 PERCENT, PER_CU = "OccupancyPercent", "MeanOccupancyPerCU"
@@ -224,7 +224,7 @@ def _occupancy(percent: float) -> CounterMetric:
 def _bandwidth(
     read: float | None, written: float | None, share: float | None
 ) -> Iterator[CounterMetric]:
-    """Tell the traffic in GB/s, and which share of the peak it is if that is known."""
+    """Return the traffic in GB/s, and its share of the peak if known."""
     known = [rate for rate in (read, written) if rate is not None]
     if not known:
         return
@@ -300,7 +300,7 @@ def parse(text: str) -> Counters:
 
 
 def _metric_rows(text: str) -> Iterator[dict[str, str]]:
-    """Yield rows of tables with metrics, by their columns; what goes on a line below is left."""
+    """Yield rows of tables with metrics, by their columns; text on a line below is left."""
     header: list[str] = []
     for line in text.splitlines():
         if not line.lstrip().startswith("│"):
@@ -315,7 +315,7 @@ def _metric_rows(text: str) -> Iterator[dict[str, str]]:
 
 
 def _figure(row: Mapping[str, str], *names: str) -> float | None:
-    """Return a figure by the first of the columns that there is; None of an empty cell."""
+    """Return a figure by the first of the columns that there is; None for an empty cell."""
     cell = next((row[name] for name in names if name in row), "")
     try:
         return tables.number(cell)

@@ -1,14 +1,13 @@
-"""ROCm's profilers: which one is here, how it is started, what it says of kernels.
+"""ROCm's profilers: the one that is here, how it is started, and its report on kernels.
 
-``rocprofv3`` comes with ROCm 6.2 and later; before it there were ``rocprofv2``, which stayed
-a beta, and ``rocprof``.  ``rocprof-compute`` runs an application many times, for counters of
-all parts of the device, and ``rocprof-sys`` (ROCm 6.3 and later) leaves one trace of host and
-device.  What each takes is written in: source/bin/rocprofv3.py of
-ROCm/rocprofiler-sdk at rocm-6.2.0 and 8ab1ed78 and of ROCm/rocm-systems at 1b1610fc2b2a;
-bin/rocprofv2 and bin/rpl_run.sh of ROCm/rocprofiler at 7fa81399; src/argparser.py of
-projects/rocprofiler-compute in ROCm/rocm-systems; source/lib/core/argparse.cpp of
-projects/rocprofiler-systems there, at 1b1610fc2b2a, and how-to/understanding-rocprof-sys-output of
-its documentation for ROCm 7.14 and 10.0.
+``rocprofv3`` comes with ROCm 6.2 and later; before it there were ``rocprofv2``, which stayed a
+beta, and ``rocprof``.  ``rocprof-compute`` runs an application many times, for counters of all
+parts of the device.  ``rocprof-sys`` (ROCm 6.3 and later) leaves one trace of host and device.
+Their options are in: source/bin/rocprofv3.py of ROCm/rocprofiler-sdk at rocm-6.2.0 and 8ab1ed78 and
+of ROCm/rocm-systems at 1b1610fc2b2a; bin/rocprofv2 and bin/rpl_run.sh of ROCm/rocprofiler at
+7fa81399; src/argparser.py of projects/rocprofiler-compute in ROCm/rocm-systems;
+source/lib/core/argparse.cpp of projects/rocprofiler-systems there, at 1b1610fc2b2a, and
+how-to/understanding-rocprof-sys-output of its documentation for ROCm 7.14 and 10.0.
 """
 
 from __future__ import annotations
@@ -41,21 +40,22 @@ PACKAGES = {
     "rocprof-compute": "rocprofiler-compute",
     "rocprof-sys": "rocprofiler-systems",
 }
-"""What each comes with, by the names of ROCm's packages for Ubuntu and RHEL."""
+"""The package of each, by the names of ROCm's packages for Ubuntu and RHEL."""
 FIRST_WITH_V3 = (6, 2)
 FIRST_WITH_PMC = (6, 3)
-"""Of rocprofv3: before it, counters are told in a file."""
+"""Release of rocprofv3: before it, a file names the counters."""
 FIRST_WITH_BLOCKS = (7, 0)
-"""Of rocprof-compute: before it, ``-b`` took parts of the hardware and not of the report."""
+"""Release of rocprof-compute: before it, ``-b`` took parts of the hardware and not of the
+report."""
 FIRST_WITH_OUTPUT_DIRECTORY = (7, 12)
-"""Of rocprof-compute: 7.14 took ``--path`` away."""
+"""Release of rocprof-compute: 7.14 took ``--path`` away."""
 FIRST_WITH_OUTPUT_FORMAT = (7, 14)
-"""Of rocprof-sys: before it a trace for Perfetto was asked for by ``--trace``."""
+"""Release of rocprof-sys: before it, ``--trace`` asked for a trace for Perfetto."""
 SPEED_OF_LIGHT = "2"
 """The part of rocprof-compute's report with all that bench-lib reads."""
 VERSION_TIMEOUT_S = 5.0
 ANALYSIS_TIMEOUT_S = 300.0
-"""rocprof-compute takes minutes to import what it prints with."""
+"""rocprof-compute takes minutes to import its printing libraries."""
 _V3_FILE = re.compile(rf"{NAME}_(?:(\d+)_)?(.+)")
 _V3_KINDS = {
     "kernel_trace.csv": "kernels",
@@ -77,7 +77,7 @@ class RocmProfiler:
     """One of TOOLS."""
     path: str
     rocm: tuple[int, ...] | None = None
-    """The release that it belongs to; None where that is not known, and taken for a new one."""
+    """The release that it belongs to; None if unknown, and taken for a new one."""
 
     @property
     def always_counts(self) -> bool:
@@ -107,11 +107,11 @@ class RocmProfiler:
         counters: Sequence[str] = (),
         timeline: bool = False,
     ) -> list[str]:
-        """Return the words that run ``app`` and leave what its kernels did in ``folder``.
+        """Return the words that run ``app`` and leave its kernels' records in ``folder``.
 
-        With ``counters``, which have to fit in one pass (``counters.passes``), these are
-        collected and no traces; rocprof-compute collects what it wants in any case.  Needs
-        ``prepare`` before it runs.
+        With ``counters``, which have to fit in one pass (``counters.passes``), these are collected
+        and no traces; rocprof-compute collects its own choice in any case.  Needs ``prepare``
+        before it runs.
         """
         if self.tool == "rocprof-compute":
             blocks = ["-b", SPEED_OF_LIGHT] if self._since(FIRST_WITH_BLOCKS) else []
@@ -236,8 +236,8 @@ class RocmProfiler:
 def find(environ: Mapping[str, str] = os.environ, tool: str | None = None) -> RocmProfiler | None:
     """Choose the newest profiler that the installed ROCm supports, or see whether one is there.
 
-    Looks on PATH and in ROCM_PATH's folder of programs.  None without any; rocprof-compute
-    and rocprof-sys are taken only where they are asked for.
+    Looks on PATH and in ROCM_PATH's folder of programs.  None without any; rocprof-compute and
+    rocprof-sys are taken only on request.
     """
     for each in TRACERS if tool is None else (tool,):
         program = "rocprof-sys-run" if each == "rocprof-sys" else each
@@ -293,7 +293,7 @@ def read(path: Path) -> tuple[list[Kernel], list[str]]:
 
 
 class ROCmProfilers:
-    """What ``Backend.profilers`` returns."""
+    """The result of ``Backend.profilers``."""
 
     names = (NEWEST, *TOOLS)
     source = "rocprof"

@@ -1,4 +1,4 @@
-"""What ROCm's profilers left of an application: its kernels and copies, process by process.
+"""The output of ROCm's profilers for an application: its kernels and copies, process by process.
 
 Columns are those that rocprofiler-sdk, projects/rocprofiler-sdk/source/lib/output/
 generateCSV.cpp in ROCm/rocm-systems at 1b1610fc2b2a, rocprofv2, plugin/file/file.cpp in
@@ -21,7 +21,7 @@ from bench_lib.backends.profiler import ProfiledProcess, Results
 from bench_lib.model import Kernel, KernelCall
 
 MOST_CALLS = 1_000_000
-"""Of a process whose begin and end are kept one by one; the totals have all calls."""
+"""Most calls of a process whose begin and end are kept one by one; the totals have all calls."""
 
 KERNEL = ("Kernel_Name", "KernelName")
 BEGIN = ("Start_Timestamp", "BeginNs")
@@ -43,7 +43,7 @@ class Files:
 
     label: str = ""
     kernels: list[Path] = field(default_factory=list)
-    """Traces, a call a row; what counts where there are any."""
+    """Traces, a call a row; they count if there are any."""
     statistics: list[Path] = field(default_factory=list)
     copies: list[Path] = field(default_factory=list)
     markers: list[Path] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Files:
 
     @property
     def traced(self) -> bool:
-        """Whether single calls are told."""
+        """Whether there are single calls."""
         return bool(self.kernels or self.databases)
 
 

@@ -28,9 +28,9 @@ Span = tuple[str, int, int]
 """Name, begin and end in nanoseconds."""
 
 DATABASE = b"SQLite format 3\0"
-"""What a database of rocprofv3 begins with."""
+"""The first bytes of a database of rocprofv3."""
 LARGEST = 1e30
-"""Of anything that a profiler counts."""
+"""Bound of anything that a profiler counts."""
 LONGEST_NUMBER = 30
 
 KERNELS = """
@@ -58,10 +58,10 @@ def rows(
 ) -> Iterator[T]:
     """Yield what ``take`` makes of each row's cells, those of ``columns`` in that order.
 
-    A column is known by the names that it has in one version or another; an empty one among
-    them says that it may be missing, and is an empty cell then.  A last row that was torn when
-    the profiler was ended is left out, and told in ``problems``.  Raises ToolError where the
-    file cannot be read, a column is missing, or ``take`` raises ValueError for any other row.
+    A column is known by the names that it has in one version or another; an empty one among them
+    says that it may be missing, and is an empty cell then.  A last row that was torn when the
+    profiler was ended is left out, and reported in ``problems``.  Raises ToolError if the file
+    cannot be read, a column is missing, or ``take`` raises ValueError for any other row.
     """
     if is_database(path):
         raise ToolError(f"{path.name} is a database and no CSV; {_remedy(path)}")

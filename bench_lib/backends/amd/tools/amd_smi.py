@@ -130,7 +130,7 @@ def _bytes(value: object) -> int | None:
 # --- watching ----------------------------------------------------------------------------
 
 _COUNTED = ("prochot", "ppt", "socket_thermal", "vr_thermal", "hbm_thermal")
-"""What ``amd-smi metric`` calls `REASONS`."""
+"""The names of `REASONS` in ``amd-smi metric``."""
 
 
 def source(device: Hardware, _root: Path) -> Source:

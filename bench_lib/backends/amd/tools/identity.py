@@ -1,7 +1,7 @@
-"""Which AMD GPUs there are, by the tools that ROCm installs: where the kernel does not tell.
+"""The AMD GPUs by the tools that ROCm installs: used if the kernel does not list them.
 
-The first tool that lists GPUs is believed.  Others are asked only for what it leaves open,
-and where they contradict it, that is said and changes nothing.
+The first tool that lists GPUs is believed.  Others are asked only for the facts that it leaves
+open, and if they contradict it, that is reported and changes nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WORDS = {
     "compute_partition": "compute partition",
     "memory_partition": "memory partition",
 }
-"""What a GPU's key may rest on."""
+"""The facts on which a GPU's key may rest."""
 _MODES = ("compute_partition", "memory_partition")
 """Known only of GPUs that can be divided."""
 _FIGURES = (*_WORDS, "bdf", "uuid", "power_cap_w")
@@ -51,26 +51,26 @@ _ROCM_SMI = (
 )
 
 _hanging: dict[str, str] = {}
-"""Executables that had to be ended, with what was said then."""
+"""Executables that had to be ended, with the message."""
 
 Ask = Callable[..., str]
 
 
 @dataclass(frozen=True)
 class ToolAnswer:
-    """What one tool says, or several together."""
+    """The answer of one tool, or of several together."""
 
     tool: str
     gpus: list[Hardware] = field(default_factory=list)
-    """Without key and name, in HIP's order, none hidden; what is not told is None."""
+    """Without key and name, in HIP's order, none hidden; unknown facts are None."""
     remarks: list[str] = field(default_factory=list)
     """Why a tool that is installed said less than it could, and where two disagree."""
 
 
 def identities(environ: Mapping[str, str]) -> ToolAnswer:
-    """Ask amd-smi, then rocminfo and rocm-smi for what is still open that a key may need.
+    """Ask amd-smi, then rocminfo and rocm-smi for missing facts that a key may need.
 
-    Nothing is said and nothing started where none of them is on PATH.
+    Nothing is said and nothing started if none of them is on PATH.
     """
     believed, gpus, remarks = ToolAnswer(""), list[Hardware](), list[str]()
     for told in answers(environ):
@@ -86,9 +86,9 @@ def identities(environ: Mapping[str, str]) -> ToolAnswer:
 
 
 def differences(one: Hardware, other: Hardware) -> list[tuple[str, str, str]]:
-    """Say in which figures that a key rests on two descriptions differ, with both values.
+    """Name the figures of a key in which two descriptions differ, with both values.
 
-    What either does not know is not compared.
+    A figure unknown to either is not compared.
     """
     found = []
     for name, word in _WORDS.items():
@@ -212,7 +212,7 @@ def _rocm_smi(ask: Ask, _remarks: list[str]) -> list[Hardware]:
 
 
 def _open(gpus: Sequence[Hardware], environ: Mapping[str, str]) -> bool:
-    """Whether a key may need what is not known yet, or a variable names GPUs by uuid."""
+    """Whether a key may need a missing fact, or a variable names GPUs by uuid."""
     by_uuid = any("GPU-" in environ.get(name, "").upper() for name in _HIDING)
     needed = [name for name in _WORDS if name not in _MODES] + ["uuid"] * by_uuid
     return _modes_open(gpus) or any(getattr(gpu, name) is None for gpu in gpus for name in needed)

@@ -21,8 +21,8 @@ _ISA = re.compile(r"amdgcn-amd-amdhsa--(gfx[0-9a-f]+)")
 def identities(text: str) -> list[Hardware]:
     """Describe the GPUs among the agents, in HIP's order, which is that of their nodes.
 
-    Without PCI addresses: of these rocminfo does not print the domain.  Under WSL it does
-    not print uuids either.  Raises ToolError where there is no agent at all.
+    Without PCI addresses: rocminfo does not print their domain.  Under WSL it does not print uuids
+    either.  Raises ToolError if there is no agent at all.
     """
     agents = _AGENT.split(text)[1:]
     if not agents:

@@ -1,6 +1,6 @@
 """Figures and ids as ROCm's tools write them, in our units and in the kernel's spelling.
 
-A figure has its unit inside, beside it or nowhere.  What says nothing, as ``N/A``, is None.
+A figure has its unit inside, beside it or nowhere.  An empty answer, as ``N/A``, is None.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ def bdf(value: object, partition: int | None = None) -> str | None:
 def arch(value: object) -> str | None:
     """Return an architecture's name without its feature flags.
 
-    Where its minor version is 0, the management libraries of ROCm 6 put it together from
-    decimal parts (rsmi_get_gfx_target_version): their ``gfx9010`` is gfx90a.
+    If its minor version is 0, the management libraries of ROCm 6 put it together from decimal parts
+    (rsmi_get_gfx_target_version): their ``gfx9010`` is gfx90a.
     """
     name = (words(value) or "").lower().partition(":")[0]
     decimal = re.fullmatch(r"gfx(9|1\d)0(\d\d)", name)

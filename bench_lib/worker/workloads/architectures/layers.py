@@ -1,4 +1,4 @@
-"""What networks written from their papers have in common."""
+"""The common layers of networks written from their papers."""
 
 from __future__ import annotations
 
