@@ -1180,6 +1180,21 @@ def test_creep_of_a_file_without_its_beginning_counts_from_what_is_accepted_ther
     assert change.new.began["latency"] == 1.0
 
 
+def test_a_baseline_keeps_the_acceptances_before_it():
+    """The last ten, in their order; a renamed case those of its former id."""
+    before = [
+        Accepted(f"{n:08x}", f"reason {n}", f"2025-01-{n:02}T00:00:00Z") for n in range(1, 11)
+    ]
+    current = held_against(0.0, earlier=before)
+    (old,) = current.baselines.values()
+    (change,) = proposed(make_record(attempts=[lasting(1.0)]), current=current)
+    assert change.new.earlier == [*before[1:], old.accepted]
+    renamed = make_case(id="another", renamed_from=old.case_id)
+    (change,) = proposed(make_record(case=renamed, attempts=[lasting(1.0)]), current=current)
+    assert (change.case_id, change.new.case_id) == ("another", "another")
+    assert change.new.earlier == [*before[1:], old.accepted]
+
+
 def test_in_bursts_and_under_the_power_cap_are_two_kinds_of_time():
     """Neither is slower than the other."""
     sustained = {"sustained_s": 1.1, "burst_window_s": (0.0, 1.0)}

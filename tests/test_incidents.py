@@ -84,6 +84,19 @@ def test_the_same_changed_kernel_joins_a_case_weeks_later():
     assert len(told([run(1, fine=["a", "b"]), *days, other])) == 2
 
 
+def test_a_case_is_late_though_others_begin_for_another_reason():
+    """What an upgrade does to other kernels says nothing of one that was hardly seen before."""
+    pool = [slower(case, kernels=["pooling: p → q"]) for case in ("c", "d", "e")]
+    seen = [
+        run(1, fine=["a", "b", "c", "d", "e"]),
+        run(2, [slower("a")], ["b", "c", "d", "e"]),
+        run(3, [slower("a"), slower("b"), *pool], environment="new"),
+    ]
+    old, new = told(seen, [UPGRADE])
+    cases = [sorted(case.case_id for case in one.cases) for one in (old, new)]
+    assert cases == [["a", "b"], ["c", "d", "e"]]
+
+
 def test_a_case_that_becomes_slower_once_more_has_a_second_cause():
     """It is in both incidents, and leaves the one whose cases are fine again."""
     pool = ["pooling: p → q"]

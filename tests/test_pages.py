@@ -15,14 +15,14 @@ import pytest
 
 from bench_lib.environment.commits import Checkout, Commit
 from bench_lib.formulas.roofline import Reached
-from bench_lib.model import Acknowledged, Hardware, Quarantine, Status, Verdict
+from bench_lib.model import Accepted, Acknowledged, Hardware, Quarantine, Status, Verdict
 from bench_lib.profiling import kernels
 from bench_lib.report import console
 from bench_lib.report import html as pages
 from bench_lib.report.findings import commands
 from bench_lib.report.night import Night, gather
 from bench_lib.report.plots import Series, band, comparisons, placed
-from bench_lib.report.strip import SIGNS, severity, strip
+from bench_lib.report.strip import DENSE, SIGNS, severity, strip
 from bench_lib.storage import baselines
 from bench_lib.storage.archive import Archive
 from bench_lib.storage.history import HistoryError
@@ -61,7 +61,14 @@ class _Reader(html.parser.HTMLParser):
 
     @property
     def data(self):
-        return json.loads(zlib.decompress(base64.b64decode(self.scripts[0], validate=True)))
+        return self._unpacked(0)
+
+    @property
+    def more(self):
+        return self._unpacked(2)
+
+    def _unpacked(self, at: int):
+        return json.loads(zlib.decompress(base64.b64decode(self.scripts[at], validate=True)))
 
 
 def _page(night: Night) -> _Reader:
@@ -423,6 +430,18 @@ def test_older_acceptances_are_told_by_the_nights_that_failed(tmp_path) -> None:
     ]
 
 
+def test_all_older_acceptances_are_drawn() -> None:
+    """Those that the baseline has, with their reasons; a failing night knows only when."""
+    earlier = [Accepted("0b0b0b0b", "first values", "2026-06-01T00:00:00Z")]
+    baseline = replace(nights.make_baseline(), earlier=earlier)
+    entry = replace(nights.make_entry(), baseline=baseline, acceptances=["2026-07-01T00:00:00Z"])
+    assert Series({}).of(entry)["a"] == [
+        [baseline.accepted.date, baseline.accepted.reason],
+        ["2026-07-01T00:00:00Z", ""],
+        ["2026-06-01T00:00:00Z", "first values"],
+    ]
+
+
 def test_hardware_that_was_never_seen_is_named(tmp_path) -> None:
     """Its cases have nothing to be held against."""
     _run(tmp_path, nights.make_entry(), ago=1)
@@ -686,6 +705,14 @@ def test_what_was_left_out_is_shown() -> None:
     assert "Not this night: mi210" in text
 
 
+def test_rows_come_before_the_script_and_histories_after_it() -> None:
+    """The table answers as soon as the first are there."""
+    page = _page(nights.make_night())
+    assert list(page.data) == ["rows"]
+    assert "tabulated" in page.scripts[1]
+    assert len(page.more["series"]) == len(page.more["details"]) == len(page.data["rows"])
+
+
 def test_ten_thousand_cases_are_one_page() -> None:
     """The first hundred rows are text, the rest is data."""
     entry = nights.make_entry(points=nights.make_points(2))
@@ -786,6 +813,15 @@ def test_every_case_is_a_cell() -> None:
         ("n30", 2),
         ("39 others", 78),
     ]
+
+
+def test_of_many_cells_those_that_are_ok_are_named_and_empty() -> None:
+    """Thousands of dots take a browser longer than all the rest of the page."""
+    held = [nights.make_entry(status=status) for status in (Status.OK, Status.NOISY)]
+    few, many = (pages.page(nights.make_night(held * count)) for count in (2, DENSE // 2 + 1))
+    cell = re.compile(r'<a href="#case/[^"]*"([^>]*)>(.?)</a>')
+    assert set(cell.findall(few)) == {("", SIGNS[Status.OK]), (' class="s-noisy"', "≈")}
+    assert set(cell.findall(many)) == {(' aria-label="OK"', ""), (' class="s-noisy"', "≈")}
 
 
 def test_signs_differ() -> None:

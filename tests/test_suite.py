@@ -410,6 +410,23 @@ def test_a_night_says_which_acceptance_it_was_judged_by(tmp_path, suite, outcome
     assert (told["a"].baseline_accepted, told["b"].baseline_accepted) == (kept, None)
 
 
+def test_a_renamed_case_is_held_against_the_baseline_of_its_former_id(tmp_path, bench, suite):
+    """The verdict says so; a baseline of its own goes before."""
+    accept(tmp_path, "old")
+    bench.script["new"] = [[0.01] * 20]
+    run = suite()
+    run.note(bench.measure(make_case(id="new", renamed_from="old")), None)
+    (record,) = run.judge()
+    assert record.status is Status.OK
+    assert record.baseline_accepted is not None
+    assert record.verdicts[0].reason.endswith("; the baseline is of old, as the case was called")
+    accept(tmp_path, "new")
+    again = suite()
+    again.note(bench.measure(make_case(id="new", renamed_from="old")), None)
+    (record,) = again.judge()
+    assert "as the case was called" not in record.verdicts[0].reason
+
+
 def test_the_last_twenty_nights_count(tmp_path):
     """Older ones are the pinned baseline's to remember."""
     runs = runs_of(tmp_path, [night(day) for day in range(1, 26)])

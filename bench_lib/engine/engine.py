@@ -159,8 +159,7 @@ class Engine:
         def expected(case: Case) -> validity.Level | None:
             if self._is_paired or self.settings.any_clock or not self.settings.judged:
                 return None
-            accepted = self.baselines.of(device.key).measured.get(case.id)
-            return acceptance.level_of(accepted, case, device)
+            return acceptance.level_of(self.baselines.of(device.key).of(case), case, device)
 
         return HeldDevice(device, self.settings, expected=expected)
 

@@ -122,7 +122,7 @@ def slow_downs(
     """
     cases = {}
     for record in records:
-        baseline = file.baselines.get(record.case.id)
+        baseline = file.of(record.case)
         if record.status in COMPARED and baseline is not None and not _is_held(record):
             cases[record.case.id] = _nights_of(record, baseline, past, writer)
     found = over_nights(cases, writer.run_id)

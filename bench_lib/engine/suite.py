@@ -14,6 +14,7 @@ from bench_lib.engine.reference import ReferenceRun, place
 from bench_lib.environment import fingerprint
 from bench_lib.model import (
     Baseline,
+    Case,
     Draw,
     Environment,
     Hardware,
@@ -237,8 +238,7 @@ class Suite:
         return replace(record, verdicts=verdicts)
 
     def _baseline(self, record: Record) -> Baseline | None:
-        case_id = record.case.id
-        return self._known.of(self._outcomes[case_id].hardware.key).baselines.get(case_id)
+        return self._known.of(self._outcomes[record.case.id].hardware.key).of(record.case)
 
     def _difference(self, record: Record) -> kernels.Diff | None:
         """Return how a case's kernels differ from its baseline's; None if one is unknown."""
@@ -274,13 +274,15 @@ class Suite:
         for case_id, record in self.records.items():
             found = verdicts.get(case_id) or [_unmeasured(record) or _nothing()]
             file = self._known.of(self._outcomes[case_id].hardware.key)
-            baseline = file.baselines.get(case_id)
+            baseline = file.of(record.case)
+            if baseline is not None and baseline.case_id == record.case.renamed_from:
+                found = [_under_its_former_id(verdict, baseline) for verdict in found]
             judged.append(
                 replace(
                     record,
                     status=judge.overall(found),
                     verdicts=found,
-                    changes=_changes(file, case_id, self._outcomes[case_id].environment),
+                    changes=_changes(file, record.case, self._outcomes[case_id].environment),
                     quarantine=file.quarantines.get(case_id),
                     baseline_accepted=_accepted(baseline),
                 )
@@ -289,7 +291,7 @@ class Suite:
 
     def _evidence(self, record: Record, outcome: Outcome) -> Evidence:
         case, key = record.case, outcome.hardware.key
-        baseline = self._known.of(key).baselines.get(case.id)
+        baseline = self._known.of(key).of(case)
         return Evidence(
             acceptance.processes_of(record, self.writer.run_id),
             baseline,
@@ -311,8 +313,8 @@ class Suite:
         """Return the case's measurements in turns with the accepted environment, if any."""
         if self._reference is None:
             return None
-        hardware, case_id = outcome.hardware, record.case.id
-        accepted = _accepted_in(self._known.of(hardware.key), case_id)
+        hardware = outcome.hardware
+        accepted = _accepted_in(self._known.of(hardware.key), record.case)
         return self._reference.turns(record, hardware, place(hardware), accepted)
 
     def _evidence_alone(self, record: Record) -> Evidence | None:
@@ -456,15 +458,23 @@ def _nothing() -> Verdict:
     return Verdict(Status.ERROR, "run", "nothing measured")
 
 
-def _changes(file: BaselineFile, case_id: str, environment: Environment) -> list[str]:
+def _under_its_former_id(verdict: Verdict, baseline: Baseline) -> Verdict:
+    """Say of a verdict on a renamed case whose baseline it used."""
+    if verdict.baseline is None or verdict.against != "pinned":
+        return verdict
+    words = f"the baseline is of {baseline.case_id}, as the case was called"
+    return replace(verdict, reason=f"{verdict.reason}; {words}")
+
+
+def _changes(file: BaselineFile, case: Case, environment: Environment) -> list[str]:
     """Name what changed since the baseline; that includes the software, which is judged."""
-    old = _accepted_in(file, case_id)
+    old = _accepted_in(file, case)
     return [] if old is None else fingerprint.difference(old, environment)
 
 
-def _accepted_in(file: BaselineFile, case_id: str) -> Environment | None:
+def _accepted_in(file: BaselineFile, case: Case) -> Environment | None:
     """Return what a case's baseline was measured in; None if unknown."""
-    baseline = file.baselines.get(case_id)
+    baseline = file.of(case)
     if baseline is None or not baseline.processes:
         return None
     return file.environments.get(baseline.processes[-1].environment)

@@ -238,7 +238,7 @@ class PerfSession(Selection):
         if held is not None and baselines.in_force(held, console.day_of(record)):
             return False
         key = self.engine.suite.hardware_of(record).key
-        baseline = self.engine.baselines.of(key).baselines.get(record.case.id)
+        baseline = self.engine.baselines.of(key).of(record.case)
         return baseline is not None and baseline.provenance == baselines.MEASURED
 
 

@@ -380,7 +380,9 @@ def _measured(night: Night, archive: Archive, folder: Path) -> dict[Place, Night
             if key not in accepted:
                 accepted[key] = _accepted(night, folder, key)
             found.pop(entry.place, None)
-            found[entry.place] = replace(entry, baseline=accepted[key].get(record.case.id))
+            held, case = accepted[key], record.case
+            baseline = held.get(case.id) or held.get(case.renamed_from)
+            found[entry.place] = replace(entry, baseline=baseline)
     return found
 
 

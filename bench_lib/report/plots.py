@@ -112,6 +112,7 @@ def _acceptances(entry: NightCase) -> list[list[str]]:
     """Return when values of a case were accepted, the newest first, and why if that is known."""
     now = entry.baseline.accepted if entry.baseline else None
     dates = {now.date: now.reason} if now and now.date else {}
+    dates |= {one.date: one.reason for one in (entry.baseline.earlier if entry.baseline else ())}
     dates |= {date: "" for date in entry.acceptances if date not in dates}
     return [[date, dates[date]] for date in sorted(dates, reverse=True)]
 

@@ -123,7 +123,7 @@ def level_of(baseline: Baseline | None, case: Case, hardware: Hardware) -> valid
     None if unknown, and if other conditions differ: then a lower clock is no surprise, and the case
     INCOMPARABLE.
     """
-    if baseline is None:
+    if baseline is None or not baseline.processes:
         return None
     known = {**conditions_of(case, hardware), "launcher": None}  # which the environment tells
     if judge.differing(known, baseline.conditions):
@@ -162,6 +162,10 @@ DOUBTFUL = (Status.REGRESSED, Status.INVALID, Status.SUSPECT, Status.NOISY)
 """Statuses of values that should not become the reference, the worst first."""
 
 
+MOST_EARLIER = 10
+"""Earlier acceptances that a baseline keeps."""
+
+
 def propose(
     current: BaselineFile,
     runs: Mapping[str, Iterable[Record]],
@@ -183,7 +187,7 @@ def propose(
             if fnmatch.fnmatchcase(record.case.id, only):
                 by_case.setdefault(record.case.id, []).append((run_id, record))
     return [
-        _change(current.baselines.get(case_id), group, hardware, accepted, environments or {})
+        _change(current.of(group[-1][1].case), group, hardware, accepted, environments or {})
         for case_id, group in sorted(by_case.items())
     ]
 
@@ -214,6 +218,7 @@ def _change(
         "measured",
         {name: known[0] for name, known in conditions.items() if len(known) == 1},
         kernels=_kernels(old, [record for _, record in sound]),
+        earlier=_earlier(old),
     )
     new = replace(new, began=_began(new, old, case.limits))
     against = [
@@ -223,6 +228,13 @@ def _change(
         *(f"measured under {words}" for words in _mixed(conditions)),
     ]
     return BaselineChange(case.id, old, new, against="; ".join(against) or None)
+
+
+def _earlier(old: Baseline | None) -> list[Accepted]:
+    """Return who accepted what was held against until now, and before."""
+    if old is None or not old.processes:
+        return []
+    return [*old.earlier, old.accepted][-MOST_EARLIER:]
 
 
 def _kernels(old: Baseline | None, records: list[Record]) -> KernelTable | None:

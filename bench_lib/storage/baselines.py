@@ -28,6 +28,7 @@ from bench_lib.model import (
     Accepted,
     Acknowledged,
     Baseline,
+    Case,
     Environment,
     Hardware,
     ProcessSummary,
@@ -68,6 +69,10 @@ class BaselineFile:
     def published(self) -> dict[str, Published]:
         """The figures of cases that nobody has accepted a run of on this hardware."""
         return {k: v.published for k, v in self.baselines.items() if v.published is not None}
+
+    def of(self, case: Case) -> Baseline | None:
+        """Return a case's baseline, else the one under the id that it had before."""
+        return self.baselines.get(case.id) or self.baselines.get(case.renamed_from)
 
 
 MEASURED, PUBLISHED = "measured", "published"

@@ -244,7 +244,7 @@ NOT_SEEN = 1.0
 LATER = (1.0, 0.5)
 """It was still fine on one night of the incident, on two: it is hardly beyond its tolerance."""
 TOO_LATE = -2.0
-"""It was fine on more of them, or too many cases begin to fail tonight for all to be late."""
+"""It was fine on more of them, or too many like it begin to fail tonight for all to be late."""
 FEW, FEW_SHARE = 2, 0.3
 """Cases that may be late together, also as a share of the incident's."""
 SAME_SIGN = 4.0
@@ -395,8 +395,8 @@ class IncidentHistory:
         self._good: dict[Place, list[tuple[int, RunSeen]]] = {}
         """By case, the nights on which it was fine."""
         self._failing: dict[Place, _Failing] = {}
-        self._begin_tonight = 0
-        """How many cases begin to fail on the last night."""
+        self._tonight: Sequence[_Onset] = ()
+        """Where cases begin to fail on the last night."""
         self._open: list[_Growing] = []
         """Those that go on, and those that ended a short while ago."""
 
@@ -508,7 +508,7 @@ class IncidentHistory:
 
     def _sort_in(self, onsets: Sequence[_Onset]) -> None:
         """Put each onset into the incident that it most likely is of, or begin one with it."""
-        self._begin_tonight = len(onsets)
+        self._tonight = onsets
         common = Counter(sign for onset in onsets for sign in onset.failure.signs)
 
         def first(onset: _Onset) -> tuple[bool, bool, int, int, Place]:
@@ -578,8 +578,13 @@ class IncidentHistory:
         late = self._late(onset, incident)
         if not late:
             return SAME_NIGHT if incident.night == self.night else NOT_SEEN
-        is_crowd = self._begin_tonight > max(FEW, FEW_SHARE * len(incident.spells))
-        return TOO_LATE if late > len(LATER) or is_crowd else LATER[late - 1]
+        if late > len(LATER):
+            return TOO_LATE
+        # Of those that begin tonight, others less like the incident need not be late for it.
+        like = self._by_signs(onset, incident)
+        alike = sum(self._by_signs(other, incident) >= like for other in self._tonight)
+        is_crowd = alike > max(FEW, FEW_SHARE * len(incident.spells))
+        return TOO_LATE if is_crowd else LATER[late - 1]
 
     def _late(self, onset: _Onset, incident: _Growing) -> int:
         """Return on how many nights of an incident a case was still as before."""

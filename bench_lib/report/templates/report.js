@@ -76,8 +76,19 @@
       element("dd", {}, element("code", {}, line), element("button", { type: "button", class: "control quiet copy", "aria-label": `${COPY}: ${what}` }, COPY)))));
   }
 
+  // The table's rows first: with them the page answers.  Histories, details and comparisons follow.
   const held = document.getElementById("data");
-  const data = held ? await unpacked(held) : { rows: [], series: [], details: [], comparisons: [] };
+  const data = held ? await unpacked(held) : { rows: [] };
+  const waiting = [];
+  /** Do something as soon as all of the data is there. */
+  const whenWhole = (act) => { if (data.series) act(); else waiting.push(act); };
+  let rested = performance.now();
+  /** Let the browser answer somebody, where work has kept it for long. */
+  async function rest() {
+    if (performance.now() - rested < 30) return;
+    await new Promise((go) => { setTimeout(go); });
+    rested = performance.now();
+  }
 
   // --- charts -----------------------------------------------------------------------------
 
@@ -207,8 +218,14 @@
     },
   };
 
-  const room = (plot) => (isPrinting ? PAPER : plot.clientWidth || plot.closest(".comparison, section, main").clientWidth);
+  /** Return a chart's width by the box around it: a browser knows that of one that it skips. */
+  function room(plot) {
+    if (isPrinting) return PAPER;
+    const box = plot.closest(".failure, .comparison, .detail > td"), style = getComputedStyle(box);
+    return box.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
+  }
   function draw(plot, width) {
+    plot.dataset.width = width;
     if (plot.dataset.series !== undefined) {
       const series = data.series[plot.dataset.series];
       if (!series.d) return;
@@ -224,13 +241,13 @@
   }
   const watcher = new ResizeObserver((seen) => {
     for (const { target, contentRect } of seen) {
-      const before = Number(target.dataset.width ?? 0);
-      target.dataset.width = contentRect.width;
-      if (!isPrinting && before && contentRect.width && before !== contentRect.width) draw(target, contentRect.width);
+      const { width } = contentRect;
+      if (!isPrinting && width && Math.abs(width - target.dataset.width) >= 1) draw(target, width);
     }
   });
   /** Draw every chart, whether somebody looks or not: what captures a page does not scroll. */
   function drawn(within) {
+    if (!data.series) return;
     const plots = $$(".plot", within);
     const widths = plots.map(room); // all of them first: each one after a drawing lays the page out
     plots.forEach((plot, at) => {
@@ -252,7 +269,9 @@
   // --- addresses --------------------------------------------------------------------------
 
   const address = (at) => `case/${data.rows[at].hardware}/${data.rows[at].case}`.replace(/\s/g, "_");
-  const places = new Map(data.rows.map((_, at) => [address(at), at]));
+  /** Return a function that makes something when it is first asked for it. */
+  const once = (make) => { let made; return () => (made ??= make()); };
+  const places = once(() => new Map(data.rows.map((_, at) => [address(at), at])));
   const asked = () => {
     try {
       return decodeURIComponent(location.hash.slice(1));
@@ -264,22 +283,26 @@
   function visit() {
     const name = asked(), found = document.getElementById(name);
     if (name.startsWith("incident/") && found) for (const one of $$("details", found)) one.open = true;
-    if (!places.has(name) || !table) return;
+    if (!name || !table || !places().has(name)) return;
     if (found && !found.closest("#table")) return;
-    table.reveal(places.get(name));
+    table.reveal(places().get(name));
   }
 
   // --- every case as a cell -----------------------------------------------------------------
 
   const cells = $$(".strip a");
-  for (const cell of cells) {
-    const at = places.get(decodeURIComponent(cell.hash.slice(1)));
-    if (at === undefined) continue;
-    const { case: id, hardware, status, held: isHeld, cells: shown } = data.rows[at];
-    const told = `${id}, ${hardware}: ${words(status)}${isHeld ? ", in quarantine" : ""}${shown.change ? `, ${shown.change}` : ""}`;
-    cell.title = told;
-    cell.setAttribute("aria-label", told);
-    cell.tabIndex = cell === cells[0] ? 0 : -1;
+  /** Name every cell, for the pointer and for screen readers. */
+  async function named() {
+    for (const cell of cells) {
+      const at = places().get(decodeURIComponent(cell.getAttribute("href").slice(1)));
+      if (at === undefined) continue;
+      const { case: id, hardware, status, held: isHeld, cells: shown } = data.rows[at];
+      const told = `${id}, ${hardware}: ${words(status)}${isHeld ? ", in quarantine" : ""}${shown.change ? `, ${shown.change}` : ""}`;
+      cell.tabIndex = cell === cells[0] ? 0 : -1;
+      cell.title = told;
+      cell.setAttribute("aria-label", told);
+      await rest();
+    }
   }
   if (cells.length) {
     // One stop of the Tab key; arrows go from cell to cell.
@@ -315,7 +338,7 @@
     const body = $("#table tbody"), told = $("#told"), pages = $("#pages");
     const columns = $$("#table thead [data-column]");
     const choices = $$("select", form);
-    const texts = data.rows.map((row) => `${row.case} ${row.hardware} ${row.status} ${words(row.status)}`.toLowerCase());
+    const texts = once(() => data.rows.map((row) => `${row.case} ${row.hardware} ${row.status} ${words(row.status)}`.toLowerCase()));
     const state = { page: 0, sort: null, down: false };
 
     function matching() {
@@ -323,7 +346,7 @@
       const chosen = choices.filter((choice) => choice.value);
       const found = [];
       data.rows.forEach((row, at) => {
-        if (chosen.every((choice) => row[choice.name] === choice.value) && asked.every((word) => texts[at].includes(word))) found.push(at);
+        if (chosen.every((choice) => row[choice.name] === choice.value) && asked.every((word) => texts()[at].includes(word))) found.push(at);
       });
       if (state.sort) found.sort(order);
       return found;
@@ -367,19 +390,23 @@
         if (name === "change" && it.status === "IMPROVED") cell.classList.add("faster");
         made.append(cell);
       }
-      made.append(element("td", { class: "wide spark" }, ...spark(data.series[at], it.status)));
+      const line = element("td", { class: "wide spark" });
+      whenWhole(() => line.append(...spark(data.series[at], it.status)));
+      made.append(line);
       opener.addEventListener("click", () => toggle(made, opener, at));
       return made;
     }
     function toggle(made, opener, at) {
       const isOpen = opener.getAttribute("aria-expanded") === "true";
       opener.setAttribute("aria-expanded", String(!isOpen));
-      if (isOpen) made.nextElementSibling.remove();
-      else {
+      const isShown = () => Boolean(made.nextElementSibling?.matches(".detail"));
+      if (isOpen && isShown()) made.nextElementSibling.remove();
+      if (!isOpen) whenWhole(() => {
+        if (opener.getAttribute("aria-expanded") !== "true" || isShown()) return;
         const detail = element("tr", { class: "detail" }, element("td", { colspan: columns.length + 1 }, ...details(at)));
         made.after(detail);
         drawn(detail);
-      }
+      });
     }
     /** Show a case's row, opened, whatever is filtered. */
     function reveal(at) {
@@ -537,7 +564,14 @@
 
   const form = $("#filters");
   const table = form && tabulated();
-  drawn(document);
   visit();
+  if (document.readyState === "loading") await new Promise((go) => { document.addEventListener("DOMContentLoaded", go); });
+  if (held) Object.assign(data, await unpacked(document.getElementById("more")));
+  for (const act of waiting) act();
+  for (const one of $$(".failure, .comparison")) {
+    drawn(one);
+    await rest();
+  }
+  await named();
   root.dataset.ready = "yes";
 })();
