@@ -41,7 +41,7 @@ class OperatorRow:
     """Above 1 caches spared some of the traffic."""
     bound: str | None = None
     speed_up: float | None = None
-    """Of a backend, over the first one of the same operator; None where there is one alone."""
+    """A backend's, over the operator's first backend; None if it is measured with one alone."""
 
     @property
     def working_s(self) -> float | None:

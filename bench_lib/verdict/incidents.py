@@ -43,13 +43,13 @@ class IncidentCase:
 
     case_id: str
     key: str
-    """Of the hardware."""
+    """The hardware's key."""
     since: str
     """When the first night began on which it failed: UTC, ISO 8601."""
     until: str | None = None
     """When the first night began on which it was fine again; None while it fails."""
     status: Status | None = None
-    """Of its last verdict that failed; None of a slow-down that only several nights show."""
+    """The last status that failed; None for a slow-down that only several nights show."""
     metric: str = ""
     ratio: float | None = None
     """The last one that failed: this night's over the baseline's, above 1 is worse."""
@@ -73,11 +73,11 @@ class Incident:
     over: list[IncidentCase] = field(default_factory=list)
     """Those that were in it and are fine again, while others fail."""
     kernels: list[str] = field(default_factory=list)
-    """What changed in the steps, most cases first: ``GEMM MT128x128 → MT64x64``."""
+    """Changes in the steps, most cases first: ``GEMM MT128x128 → MT64x64``."""
     faults: list[str] = field(default_factory=list)
-    """Of cases that ended in an error, most cases first: ``out of memory in build: …``."""
+    """Errors that cases ended in, most cases first: ``out of memory in build: …``."""
     changes: list[str] = field(default_factory=list)
-    """What changed in the environment with its first night, in words, without own commits."""
+    """Changes in the environment with its first night, in words, without own commits."""
     commits: tuple[str, str] | None = None
     """The project's own commit on the last good night and on the first bad one."""
     last_ok: str | None = None
@@ -100,7 +100,7 @@ class Incident:
 
     @property
     def worst(self) -> float | None:
-        """The largest ratio of its cases; None where none has one."""
+        """The largest ratio of its cases; None if no case has one."""
         return max((c.ratio for c in self.cases if c.ratio is not None), default=None)
 
     @property
@@ -166,21 +166,21 @@ class Failure:
     case_id: str
     key: str
     status: Status | None = None
-    """None of a slow-down that only several nights show."""
+    """None for a slow-down that only several nights show."""
     metric: str = ""
     ratio: float | None = None
     kernels: tuple[str, ...] = ()
-    """What changed in its step, as ``profiling.kernels.blamed`` has it."""
+    """The changes in its step, as ``profiling.kernels.blamed`` names them."""
     fault: str = ""
     """Why it has no measurement."""
     shared: str = ""
-    """Of a slow-down over nights, what names it among all: its cases are one thing."""
+    """The name of a slow-down over nights: its cases are one thing."""
     held: str = ""
     """The reason of a quarantine that held on that day."""
     began: str = ""
-    """Of a slow-down over nights, when its first night began: UTC, ISO 8601."""
+    """When the first night of a slow-down over nights began: UTC, ISO 8601."""
     changes: tuple[str, ...] | None = None
-    """What changed in the environment with that night; None where the runs around tell."""
+    """Changes in the environment with that night; None if the runs around it have them."""
 
     @property
     def is_slower(self) -> bool:
@@ -190,12 +190,12 @@ class Failure:
 
     @property
     def place(self) -> Place:
-        """What tells it from the night's other failures."""
+        """The case and its hardware, which name it among the night's failures."""
         return self.case_id, self.key
 
     @property
     def signs(self) -> frozenset[str]:
-        """What it can be told by from failures with another cause; nothing where unknown."""
+        """Signs that failures with another cause lack; empty if unknown."""
         named = (sign for sign in (*self.kernels, self.fault, self.shared) if ": " in sign)
         return frozenset(named)
 
@@ -210,7 +210,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class RunSeen:
-    """What one run says of the cases that ever fail."""
+    """One run's results of the cases that ever fail."""
 
     run_id: str
     time: str
@@ -224,7 +224,7 @@ class RunSeen:
 
 @dataclass(frozen=True)
 class AroundChange:
-    """What changed around the cases from one environment to another."""
+    """The changes around the cases from one environment to another."""
 
     words: tuple[str, ...] = ()
     """Without the project's own commit and without caches, which differ from night to night."""
@@ -232,7 +232,7 @@ class AroundChange:
 
 
 Between = Callable[[str, str], AroundChange]
-"""What changed from an environment to another, by their references."""
+"""Changes from an environment to another, by their references."""
 
 # --- the evidence --------------------------------------------------------------------------
 # In natural logarithms of odds, chosen on seeds 1 to 8 of benchmarks/incidents.py.
@@ -267,7 +267,7 @@ RETURN_AFTER_END = (2, 2.0)
 STEP = math.log1p(0.02)
 """A case that fails already and becomes slower by so much has a second cause."""
 STEP_SHARE = 0.25
-"""Of its slow-down so far: a step is not less."""
+"""Share of its slow-down so far: a step is not less."""
 UNSEEN = 30
 """Nights without a case's failure and without a good one, after which it is left out."""
 
@@ -331,7 +331,7 @@ class _Failing:
     seen: int
     """Number of the last night on which it failed."""
     run: RunSeen
-    """Of that night."""
+    """The run of that night."""
     nights: int = 1
     parts: dict[_Growing, float] = field(default_factory=dict)
     """The incidents that it is in, with what each adds to the level: 0 of an error."""
@@ -349,7 +349,7 @@ class _Onset:
     good: tuple[int, RunSeen] | None
     """The last night on which it was fine, with its run."""
     around: AroundChange | None
-    """None where no good night is known."""
+    """None if no good night is known."""
     step: float = 0.0
     """By how much a case that failed already became slower, of logarithms."""
     again: bool = False
@@ -384,7 +384,7 @@ def nights_of(runs: Iterable[RunSeen]) -> Iterator[list[RunSeen]]:
 
 
 class IncidentHistory:
-    """What the nights until now say."""
+    """The incidents, from night to night."""
 
     def __init__(self, between: Between) -> None:
         """Begin with no night; ``between`` tells what changed in the environment."""
@@ -396,7 +396,7 @@ class IncidentHistory:
         """By case, the nights on which it was fine."""
         self._failing: dict[Place, _Failing] = {}
         self._tonight: Sequence[_Onset] = ()
-        """Where cases begin to fail on the last night."""
+        """The cases that begin to fail on the last night."""
         self._open: list[_Growing] = []
         """Those that go on, and those that ended a short while ago."""
 

@@ -190,7 +190,7 @@ def fp8_dtype(device: torch.device) -> torch.dtype:
 def scaled_dtype(operation: Operation, device: torch.device) -> torch.dtype:
     """Return what a product of scaled numbers takes; raises UnsupportedError where there is none.
 
-    Which devices have which, torch says where it checks the arguments of ``_scaled_mm``.
+    Source of what each device has: the checks of ``_scaled_mm``'s arguments in torch.
     """
     name = operation.precision.upper()
     if operation.precision == "fp8":

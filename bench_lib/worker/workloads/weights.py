@@ -115,7 +115,7 @@ def _limit_tuning(*, weights_only: bool) -> None:
     """Restrict the compiler's search for launch configurations, which torchao has just widened.
 
     torchao makes inductor time every combination of neighbours of every kernel's configuration.
-    That takes minutes for a large network.  Where only weights have a byte, inductor generates the
+    That takes minutes for a large network.  If only weights have a byte, inductor generates the
     products, so it still tunes one setting after the other.  Otherwise libraries have the products,
     and kernels are compiled as in bf16.
     """
