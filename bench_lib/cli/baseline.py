@@ -47,6 +47,7 @@ from bench_lib.model import (
 )
 
 if TYPE_CHECKING:
+    from bench_lib.cli.proposals import Proposal
     from bench_lib.storage.baselines import BaselineFile
 
 app = branch("baseline")
@@ -237,6 +238,8 @@ def accept(
     else:
         found.print_changes(markdown=markdown)
         found.print_taken()
+        if found.taken and not markdown:
+            _print_next(found)
     raise typer.Exit(0 if found.taken else 1)
 
 
@@ -289,8 +292,12 @@ def record(
     found.print_changes()
     found.print_taken()
     if found.taken:
-        print(f"next: commit {found.file.path}")
+        _print_next(found)
     raise typer.Exit(0 if found.taken and status == 0 else 1)
+
+
+def _print_next(found: Proposal) -> None:
+    print(f"next: commit {found.file.path}")
 
 
 def _pytest(words: Sequence[str]) -> int:
