@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import os
 import shlex
 import signal
 import statistics
@@ -302,11 +303,14 @@ def _print_next(found: Proposal) -> None:
 
 def _pytest(words: Sequence[str]) -> int:
     """Run pytest in front and return its status; an interrupt is pytest's to answer."""
+    from bench_lib.storage.acceptance import RECORDING
+
     print(shlex.join(["pytest", *words]), flush=True)
     interrupts = []
     handler = signal.signal(signal.SIGINT, lambda *_: interrupts.append(1))
     try:
-        status = subprocess.call([sys.executable, "-m", "pytest", *words])
+        command = [sys.executable, "-m", "pytest", *words]
+        status = subprocess.call(command, env={**os.environ, RECORDING: "1"})
         return INTERRUPTED if interrupts and status not in (0, 1) else status
     finally:
         signal.signal(signal.SIGINT, handler)
