@@ -156,7 +156,9 @@ def test_inputs_are_drawn_from_layers_signature_and_config(own):
     assert seen("Config").inputs == [adopting.Drawn("input_ids", (16,), 50)]
     assert seen("test_sorting").arguments == {"rows": 3, "turned": True}
     assert seen("test_sorting", "rows=3", "turned=True").unknown == []
-    assert seen("Small").unknown == ["the size of image: 1x28x28 runs (--input NAME=SHAPE)"]
+    assert seen("Small").unknown == [
+        "the size of image: 1x28x28 works, give yours by --input NAME=SHAPE"
+    ]
 
 
 @pytest.mark.parametrize(

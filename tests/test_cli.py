@@ -406,6 +406,7 @@ def test_accepting_a_run_makes_its_values_the_ones_to_hold_against(cli, history,
         f"{CASE_ID}    -  500 ms  new",
         "",
         "2 of 2 cases accepted into baselines/mi300x.json",
+        "next: commit baselines/mi300x.json",
     ]
     file = baselines.load(tmp_path / "baselines", "mi300x")
     assert sorted(file.baselines) == ["b", CASE_ID]
@@ -418,7 +419,7 @@ def test_accepting_fewer_than_five_processes_says_what_they_are_worth(cli, histo
     """They are taken, because some cases cannot be had more often."""
     answer = accept(cli, write_run(history, [measured(0.5, processes=4)]))
     assert answer.status == 0
-    assert answer.lines[-1] == (
+    assert answer.lines[-2] == (
         "some have fewer than five processes (4), which can hardly tell the spread between "
         "processes: pytest perf_tests --perf-processes 5"
     )
@@ -472,6 +473,7 @@ def test_faults_and_skips_are_listed_with_the_reason_and_the_rest_accepted(cli, 
         "skipped: skipped: tf32 needs a GPU",
         "",
         "1 of 3 cases accepted into baselines/mi300x.json",
+        "next: commit baselines/mi300x.json",
     ]
 
 
@@ -509,6 +511,7 @@ def test_what_speaks_against_accepting_is_said_and_the_rest_accepted(cli, histor
             "2 refused: measure again, or accept with --force and a --reason that explains what "
             "speaks against"
         ),
+        "next: commit baselines/mi300x.json",
     ]
     stored = baselines.load(tmp_path / "baselines", "mi300x").baselines
     assert [stored[name].accepted.run_id == run_id(path) for name in "abc"] == [True, False, False]
@@ -544,6 +547,7 @@ def test_what_is_forced_says_in_spite_of_what_then_and_ever_after(cli, history, 
         f"{CASE_ID}: {words}",
         "",
         "2 of 3 cases accepted into baselines/mi300x.json",
+        "next: commit baselines/mi300x.json",
     ]
     stored = baselines.load(tmp_path / "baselines", "mi300x").baselines
     assert stored[CASE_ID].accepted.in_spite_of == words

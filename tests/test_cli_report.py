@@ -52,6 +52,16 @@ def test_a_page_and_markdown_are_written(cli, night, tmp_path) -> None:
     assert "written: out/report.html" in out
 
 
+def test_after_the_page_comes_the_search_for_the_change(cli, night, tmp_path) -> None:
+    """From a good night to the first bad one; without a good night there is nothing to search."""
+    assert "bisect" not in cli("--html", "report.html")[1]
+    good = [nights.make_entry(nights.make_case(compile_mode="max-autotune")).record]
+    builders.write_run(tmp_path / "history", good, now="20261118T020000Z")
+    lines = cli("--html", "report.html")[1].splitlines()
+    name = "resnet50-b64-fp16-max-autotune-infer"
+    assert lines[-1] == f"next: bench-lib bisect {name} --good last-ok"
+
+
 def test_markdown_can_go_to_the_standard_output(cli, night) -> None:
     """And nothing else does."""
     status, out, _ = cli("--markdown", "-")

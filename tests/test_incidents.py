@@ -227,6 +227,22 @@ def test_a_title_says_how_many_why_since_when_and_by_how_much():
     assert "after commit c0c0c0c0 -> c1c1c1c1" in one.title
 
 
+def test_an_incident_names_the_kernel_that_its_case_names_first():
+    """Of several that are as common; in every process the same."""
+    kernels = [f"GEMM: tile{number} → other{number}" for number in range(8, 0, -1)]
+    (one,) = told([run(1, fine=["a"]), run(2, [slower("a", kernels=kernels)])])
+    assert one.kernels == [kernel.replace(": ", " ") for kernel in kernels]
+
+
+def test_the_change_behind_an_incident_can_be_looked_for_from_a_good_night():
+    """Without one, or where it is over, there are no ends to begin at."""
+    nights_ = [run(1, fine=["a b"]), run(2, [slower("a b")])]
+    find = "bench-lib bisect 'a b' --good last-ok"
+    assert find in told(nights_)[0].commands
+    assert find not in told(nights_[1:])[0].commands
+    assert find not in told([*nights_, run(3, fine=["a b"])])[0].commands
+
+
 # ---- of a history -------------------------------------------------------------------------
 
 CASES = [nights.make_case(name) for name in ("one", "two", "three")]

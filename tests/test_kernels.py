@@ -307,6 +307,16 @@ def test_on_a_cpu_operations_are_spoken_of():
     assert reason(found, 10e-3).startswith("7 ms of the 10 ms more lie outside torch's operations")
 
 
+def test_an_operation_is_not_blamed_for_what_it_hardly_explains():
+    """A step may wait for something else, while an operation takes some microseconds more."""
+    before, after = (
+        KernelTable("torch.profiler, CPU", 2, [Kernel("aten::copy_", 2, s)]) for s in (1e-4, 2e-4)
+    )
+    found = diff(before, after)
+    assert blamed(found) == blamed(found, 0.5e-3) == ["copy: copy_"]
+    assert blamed(found, 2e-3) == ["outside the operations"]
+
+
 def test_twice_the_calls_are_not_blamed_on_the_device():
     """A step that runs twice."""
     names = [f"kernel_{letter}" for letter in "abcdefghij"]

@@ -176,7 +176,7 @@ def test_hardware_that_is_missing_is_said_once(tmp_path) -> None:
     _run(tmp_path, nights.make_entry())
     night = _gather(tmp_path)
     assert [words.partition(",")[0] for words in night.missing] == ["mi250x"]
-    assert night.left_out == ["mi300x: never seen before this night"]
+    assert night.left_out == ["mi300x: no earlier night in this history"]
 
 
 def test_a_quarantined_failure_does_not_fail_the_night() -> None:
@@ -447,7 +447,7 @@ def test_hardware_that_was_never_seen_is_named(tmp_path) -> None:
     _run(tmp_path, nights.make_entry(), ago=1)
     _run(tmp_path, nights.make_entry(hardware=nights.MI250X))
     night = _gather(tmp_path)
-    assert "mi250x: never seen before this night" in night.left_out
+    assert "mi250x: no earlier night in this history" in night.left_out
     (missing,) = night.missing
     assert missing.startswith("mi300x, last by run")
 

@@ -46,6 +46,7 @@ from bench_lib.plugin import (
 )
 from bench_lib.plugin.devices import Assignment, device_of
 from bench_lib.storage import baselines, history
+from bench_lib.storage.acceptance import RECORDING
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
@@ -599,6 +600,9 @@ def test_five_processes_make_a_baseline_that_can_be_accepted(suite, pytester, mo
     run = suite()
     result = run("--perf-processes", "5")
     result.stdout.fnmatch_lines(["next: bench-lib baseline accept --run *"])
+    monkeypatch.setenv(RECORDING, "1")  # as `baseline record` does, which accepts the run itself
+    run("--perf-processes", "5").stdout.no_fnmatch_line("next: *")
+    monkeypatch.delenv(RECORDING)
     command = [sys.executable, "-m", "bench_lib.cli", "baseline", "accept", "--run", "latest"]
     done = subprocess.run(
         [*command, "--reason", "first"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import os
 import shlex
 import signal
 import statistics
@@ -47,6 +48,7 @@ from bench_lib.model import (
 )
 
 if TYPE_CHECKING:
+    from bench_lib.cli.proposals import Proposal
     from bench_lib.storage.baselines import BaselineFile
 
 app = branch("baseline")
@@ -237,6 +239,8 @@ def accept(
     else:
         found.print_changes(markdown=markdown)
         found.print_taken()
+        if found.taken and not markdown:
+            _print_next(found)
     raise typer.Exit(0 if found.taken else 1)
 
 
@@ -289,17 +293,24 @@ def record(
     found.print_changes()
     found.print_taken()
     if found.taken:
-        print(f"next: commit {found.file.path}")
+        _print_next(found)
     raise typer.Exit(0 if found.taken and status == 0 else 1)
+
+
+def _print_next(found: Proposal) -> None:
+    print(f"next: commit {found.file.path}")
 
 
 def _pytest(words: Sequence[str]) -> int:
     """Run pytest in front and return its status; an interrupt is pytest's to answer."""
+    from bench_lib.storage.acceptance import RECORDING
+
     print(shlex.join(["pytest", *words]), flush=True)
     interrupts = []
     handler = signal.signal(signal.SIGINT, lambda *_: interrupts.append(1))
     try:
-        status = subprocess.call([sys.executable, "-m", "pytest", *words])
+        command = [sys.executable, "-m", "pytest", *words]
+        status = subprocess.call(command, env={**os.environ, RECORDING: "1"})
         return INTERRUPTED if interrupts and status not in (0, 1) else status
     finally:
         signal.signal(signal.SIGINT, handler)

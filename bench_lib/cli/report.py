@@ -258,7 +258,7 @@ def _write(path: Path, text: str) -> None:
 
 def _print(night: Night, written: list[Path]) -> None:
     from bench_lib.report import console
-    from bench_lib.report.findings import hints, in_words
+    from bench_lib.report.findings import FIND, commands, hints, in_words
 
     print_line(night.sentence)
     for incident in night.incidents:
@@ -290,6 +290,8 @@ def _print(night: Night, written: list[Path]) -> None:
         print(f"written: {path}")
     if night.failed and not written:
         print("next: bench-lib report --html report.html")
+    elif datable := [e for e in night.failed if e.status is Status.REGRESSED and e.last_good]:
+        print(f"next: {dict(commands(datable[0]))[FIND]}")
 
 
 def _entry(entry: NightCase) -> NightEntry:

@@ -210,8 +210,9 @@ class Suite:
         if not slower:
             return record
         found = self._difference(record)
-        blamed = kernels.blamed(found) if found is not None else []
-        causes = [self._cause(record, slower[0], found), *_lagging(record)]
+        more_s = _more_s(slower[0])
+        blamed = kernels.blamed(found, more_s) if found is not None else []
+        causes = [self._cause(record, more_s, found), *_lagging(record)]
         words = "; ".join(filter(None, causes))
         if not words:
             return record
@@ -247,15 +248,14 @@ class Suite:
             return None
         return kernels.diff(baseline.kernels, record.kernels)
 
-    def _cause(self, record: Record, verdict: Verdict, found: kernels.Diff | None) -> str | None:
+    def _cause(
+        self, record: Record, more_s: float | None, found: kernels.Diff | None
+    ) -> str | None:
         if (problem := self._blind.get(record.case.id)) is not None:
             return kernels.not_seen(problem)
         if found is None:
             unknown = record.kernels is not None and self._baseline(record) is not None
             return "its baseline was accepted without kernels to compare with" if unknown else None
-        more_s = None
-        if verdict.unit == "s" and verdict.value is not None and verdict.baseline is not None:
-            more_s = verdict.value - verdict.baseline
         return kernels.reason(found, more_s)
 
     def _judged(self) -> list[Record]:
@@ -446,6 +446,13 @@ def _unmeasured(record: Record) -> Verdict | None:
         return Verdict(Status.INVALID, "run", spoilt[-1])
     reason = next((a.discarded for a in record.attempts if a.discarded), "nothing measured")
     return Verdict(Status.ERROR, "run", reason)
+
+
+def _more_s(verdict: Verdict) -> float | None:
+    """Return what a step takes more than the baseline's, in seconds; None where it is no time."""
+    if verdict.unit != "s" or verdict.value is None or verdict.baseline is None:
+        return None
+    return verdict.value - verdict.baseline
 
 
 def _lagging(record: Record) -> list[str]:

@@ -341,13 +341,15 @@ def reason(found: Diff, step_delta_s: float | None = None) -> str:
     return words
 
 
-def blamed(found: Diff) -> list[str]:
+def blamed(found: Diff, step_delta_s: float | None = None) -> list[str]:
     """Return the causes of a slower step, the largest first, in words that cases have in common.
+
+    ``step_delta_s`` is as for ``reason``.
 
     Each is a role, and after a colon the kernel: ``GEMM: MT128x128 → MT64x64``.  If all kernels
     changed alike, or there are no kernels to blame, it is one word without a colon.
     """
-    if found.delta_s <= NEGLIGIBLE * NOISE * found.before_s:
+    if found.delta_s <= NEGLIGIBLE * max(NOISE * found.before_s, step_delta_s or 0.0):
         return [f"outside the {found.what}"]
     if _alike(found) is not None:
         return [f"all {found.what} alike"]

@@ -125,6 +125,10 @@ def device(night: Night, entry: NightCase) -> str:
 # --- commands ----------------------------------------------------------------------------------
 
 
+FIND = "Find the change"
+"""What the command does that names the commit, the version or the image."""
+
+
 def commands(entry: NightCase) -> list[tuple[str, str]]:
     """Return the commands that may help with a case: their effect, and the command line."""
     case_id, key, status = entry.record.case.id, entry.hardware.key, entry.status
@@ -139,7 +143,7 @@ def commands(entry: NightCase) -> list[tuple[str, str]]:
         words = ["bench-lib", "baseline", "quarantine", case_id, "--hardware", key]
         told.append(("Quarantine", [*words, "--until", "DATE", "--reason", "WHY"]))
     if status is Status.REGRESSED:
-        told.append(("Find the change", ["bench-lib", "bisect", case_id, "--good", "last-ok"]))
+        told.append((FIND, ["bench-lib", "bisect", case_id, "--good", "last-ok"]))
     return [(what, shlex.join(words)) for what, words in told]
 
 

@@ -28,7 +28,7 @@ from bench_lib.formats import amount, many, printable, seconds, signed_percent
 from bench_lib.model import Case, Status, Verdict
 from bench_lib.profiling import kernels
 from bench_lib.report import console
-from bench_lib.report.findings import commands, device, hints, onset
+from bench_lib.report.findings import FIND, commands, device, hints, onset
 from bench_lib.report.night import Moved, Night, NightCase
 from bench_lib.report.plots import Series, comparisons, placed
 from bench_lib.report.strip import SIGNS, severity, strip
@@ -438,7 +438,7 @@ def _incident(night: Night, incident: Incident, checkout: Checkout) -> dict[str,
 _PURPOSES = {
     "incident show": "Show",
     "incident ack": "Acknowledge",
-    "bisect": "Find the change",
+    "bisect": FIND,
 }
 
 

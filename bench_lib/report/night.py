@@ -475,7 +475,7 @@ def _before(night: Night, known: Iterable[RunLine], since: str) -> dict[str, str
     earlier = {r.key: r for r in known if r.run_id not in ours and r.started < night.started}
     keys = dict.fromkeys(run.key for run in night.runs)
     night.left_out.extend(
-        f"{key}: never seen before this night" for key in keys if key not in earlier
+        f"{key}: no earlier night in this history" for key in keys if key not in earlier
     )
     night.missing.extend(
         f"{key}, last by run {run.run_id} of {run.started[:10]}"

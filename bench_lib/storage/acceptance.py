@@ -31,6 +31,9 @@ from bench_lib.verdict.metrics import summary
 from bench_lib.verdict.metrics.metric import Counts, Metric, Rule
 from bench_lib.verdict.statistics.comparison import AGREEING
 
+RECORDING = "BENCH_LIB_RECORDING"
+"""Variable of a run that ``bench-lib baseline record`` started and will accept itself."""
+
 
 def processes_of(record: Record, run_id: str | None = None) -> list[ProcessSummary]:
     """Return the summary of every process of a record, by its first accepted attempt.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import math
+import shlex
 import statistics
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -148,6 +149,9 @@ class Incident:
     def commands(self) -> list[str]:
         """Command lines that help: to show it, to find the change, to acknowledge it."""
         found = [f"bench-lib incident show {self.id}"]
+        slower = [case.case_id for case in self.cases if case.status is Status.REGRESSED]
+        if self.is_open and self.last_ok and slower:
+            found.append(f"bench-lib bisect {shlex.quote(slower[0])} --good last-ok")
         if self.is_open and self.state is not State.ACKNOWLEDGED:
             found.append(f"bench-lib incident ack {self.id} --reason WHY")
         return found
@@ -676,8 +680,10 @@ def _told(one: _Growing, night: int, acknowledged: Mapping[str, Acknowledged]) -
     elif is_news:
         state = State.NEW
     gone = [spell for spell in spells if spell.until is not None]
-    common = [sign for sign, _ in one.signs.most_common()]
-    kernels = {k for spell in spells for k in spell.last.kernels}
+    named = [k for spell in spells for k in spell.last.kernels]
+    kernels = dict(reversed([(kernel, place) for place, kernel in enumerate(named)]))
+    # Equally common signs stand as the cases name them, so that every command tells the same.
+    common = sorted(one.signs, key=lambda s: (-one.signs[s], kernels.get(s, len(named)), s))
     faults = {spell.last.fault for spell in spells}
     return Incident(
         one.id,

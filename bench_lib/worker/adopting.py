@@ -130,7 +130,9 @@ def _drawn(network: nn.Module, told: list[Drawn]) -> tuple[list[Drawn], list[str
             why = str(error)
             continue
         size = "x".join(map(str, shape))
-        return inputs, [f"the size of {', '.join(missing)}: {size} runs (--input NAME=SHAPE)"]
+        return inputs, [
+            f"the size of {', '.join(missing)}: {size} works, give yours by --input NAME=SHAPE"
+        ]
     words = " ".join(f"--input {name}=SHAPE" for name in missing)
     raise UnknownError(f"no input could be drawn for {', '.join(missing)} ({why}); give {words}")
 
