@@ -449,7 +449,7 @@ def _unmeasured(record: Record) -> Verdict | None:
 
 
 def _more_s(verdict: Verdict) -> float | None:
-    """Return what a step takes more than the baseline's, in seconds; None where it is no time."""
+    """Return by how many seconds a step is slower than the baseline's; None if it has no time."""
     if verdict.unit != "s" or verdict.value is None or verdict.baseline is None:
         return None
     return verdict.value - verdict.baseline

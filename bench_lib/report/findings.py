@@ -126,7 +126,7 @@ def device(night: Night, entry: NightCase) -> str:
 
 
 FIND = "Find the change"
-"""What the command does that names the commit, the version or the image."""
+"""Label of the command that names the commit, the version or the image."""
 
 
 def commands(entry: NightCase) -> list[tuple[str, str]]:
