@@ -11,10 +11,13 @@ import sys
 import time
 from contextlib import closing
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 import bench_lib
+from bench_lib.backends import tool
+from bench_lib.launch.signals import ended_by
 from bench_lib.profiling import store
 from bench_lib.profiling.store import ProfileError
 
@@ -131,6 +134,26 @@ def test_sigterm_ends_a_command_that_reads_and_what_it_started(tmp_path):
         assert command.wait(timeout=30) == 143
     assert readers
     assert not _readers(tmp_path)
+
+
+def test_a_signal_that_comes_while_a_tool_is_started_leaves_no_tool(monkeypatch):
+    """It is let through as soon as somebody knows the tool."""
+    started = []
+
+    class Struck(subprocess.Popen):
+        def __init__(self, *args: object, **options: object) -> None:
+            super().__init__(*args, **options)
+            started.append(self)
+            signal.raise_signal(signal.SIGTERM)
+
+    def leave(status: int) -> NoReturn:
+        raise SystemExit(status)
+
+    monkeypatch.setattr(subprocess, "Popen", Struck)
+    with ended_by(leave), pytest.raises(SystemExit) as ended:
+        tool.ask(["sleep", "60"])
+    assert ended.value.code == 143
+    assert [process.returncode for process in started] == [-signal.SIGKILL]
 
 
 def _readers(folder: Path) -> list[str]:

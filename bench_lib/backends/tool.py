@@ -15,6 +15,7 @@ from typing import Any
 TIMEOUT_S = 10.0
 """Longest wait for an answer; healthy ones take up to 2 s on a machine of eight GPUs."""
 
+_RAISING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _running: set[subprocess.Popen[str]] = set()
 _starting = threading.Lock()
 """Held while a tool is started, so that each is among those that run or does not run."""
@@ -43,20 +44,24 @@ def ask(
     found = shutil.which(words[0], path=environ.get("PATH"))
     if found is None:
         raise ToolError(f"{words[0]} is not installed, or not on PATH")
+    child = None
     try:
-        child = _start([found, *words[1:]], environ)
-    except OSError as error:
-        raise ToolError(f"{words[0]} cannot be run: {error.strerror}") from error
-    try:
+        with _signals_held_back():
+            child = _start([found, *words[1:]], environ)
         out, err = child.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
+        assert child is not None
         _abandon(child)
         raise ToolHangError(f"{' '.join(words)} did not answer in {timeout_s:g} s") from None
-    except BaseException:  # an interrupt, which does not reach a session of its own
-        _abandon(child)
+    except BaseException as error:  # an interrupt, which does not reach a session of its own
+        if child is not None:
+            _abandon(child)
+        elif isinstance(error, OSError):
+            raise ToolError(f"{words[0]} cannot be run: {error.strerror}") from error
         raise
     finally:
-        _running.discard(child)
+        if child is not None:
+            _running.discard(child)
     if child.returncode != 0:
         said = (err or out).strip().splitlines() or ["nothing"]
         raise ToolError(f"{' '.join(words)} ended with status {child.returncode}: {said[-1][:200]}")
@@ -79,6 +84,26 @@ def none_running() -> Iterator[None]:
     finally:
         if held:
             _starting.release()
+
+
+@contextmanager
+def _signals_held_back() -> Iterator[None]:
+    """Have signals wait that would raise: a tool that nobody knows yet would outlive us."""
+    if threading.current_thread() is not threading.main_thread():  # there they raise
+        yield
+        return
+    came: list[int] = []
+    handlers = {number: signal.getsignal(number) for number in _RAISING}
+    ours = {number: handler for number, handler in handlers.items() if callable(handler)}
+    for number in ours:
+        signal.signal(number, lambda number, _frame: came.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in ours.items():
+            signal.signal(number, handler)
+        for each in came:
+            signal.raise_signal(each)
 
 
 def _start(words: Sequence[str], environ: Mapping[str, str]) -> subprocess.Popen[str]:
