@@ -11,7 +11,7 @@ from bench_lib.cases.axes import case_of
 from bench_lib.cases.language import language_axes
 from bench_lib.formulas.transformer import GENERATED, LLAMA, SIZES, Experts, LlamaSize
 from bench_lib.worker.workload import Setting, UnsupportedError, Workload
-from bench_lib.worker.workloads import flops, llama
+from bench_lib.worker.workloads import flops, llama, steps
 from bench_lib.worker.workloads import weights as quantizing
 from bench_lib.worker.workloads.generation import AGREEING, Generating
 from bench_lib.worker.workloads.language_model import language_model, weightless_step
@@ -317,17 +317,28 @@ def test_fp8_has_a_scale_for_each_tensor_or_for_each_row(monkeypatch):
 
 
 @TORCHAO
-@pytest.mark.parametrize(("precision", "tunes"), [("int8", False), ("int8-weights", True)])
-def test_the_compiler_searches_as_in_bf16_or_one_setting_after_the_other(precision, tunes):
-    """Torchao asks for all combinations, which take minutes to compile."""
+@pytest.mark.parametrize(
+    ("precision", "own", "options"),
+    [
+        ("bf16", "", ""),
+        ("int8", "", "force_fuse_int_mm_with_mul"),
+        ("int8-weights", "", "coordinate_descent_tuning"),
+        ("int8-weights", "freezing", "coordinate_descent_tuning,freezing"),
+        ("int8-weights", "backend=eager", "backend=eager"),
+    ],
+)
+def test_a_precision_has_options_of_the_compiler_and_no_other_case_has_them(
+    monkeypatch, precision, own, options
+):
+    """Torchao would set them, and slower ones, for all that this process compiles afterwards."""
     from torch._inductor import config
 
-    with config.patch(
-        coordinate_descent_tuning=False, coordinate_descent_check_all_directions=False
-    ):
-        quantizing.quantize(torch.nn.Sequential(torch.nn.Linear(8, 8)), precision)
-        assert config.coordinate_descent_tuning is tunes
-        assert not config.coordinate_descent_check_all_directions
+    asked = []
+    monkeypatch.setattr(steps, "compiled", lambda model, *how: asked.append(how) or model)
+    before = config.shallow_copy_dict()
+    build(task="decode", precision=precision, compile_mode="default", compile_options=own)
+    assert asked == [("default", options)]
+    assert config.shallow_copy_dict() == before
 
 
 def test_a_cache_that_does_not_fit_is_a_skip_with_both_figures(monkeypatch):

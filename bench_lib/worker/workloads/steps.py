@@ -30,6 +30,7 @@ from bench_lib.worker.device import (
 from bench_lib.worker.workload import Setting, Workload, require_known
 from bench_lib.worker.workloads.compilation import Recorded, averaged, compiled, records_graphs
 from bench_lib.worker.workloads.references import closeness, gradients_norm, plain_fp32
+from bench_lib.worker.workloads.weights import COMPILE_OPTIONS
 
 if TYPE_CHECKING:
     from bench_lib.worker.workloads.flops import Amount
@@ -143,8 +144,10 @@ class BuiltNetwork(ABC):
         return averaged(self.model, self.setting)
 
     def compiled(self, model: nn.Module) -> nn.Module:
-        """Return what runs the model in the case's mode."""
-        return compiled(model, self.spec.compile_mode, self.spec.compile_options)
+        """Return what runs the model in the case's mode, with its and its precision's options."""
+        own = self.spec.compile_options
+        usual = "" if "backend=" in own else COMPILE_OPTIONS.get(self.spec.precision, "")
+        return compiled(model, self.spec.compile_mode, ",".join(filter(None, (usual, own))))
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         """Return what forward passes run in."""

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
-from bench_lib.model import QUANTIZED_PRODUCTS
 from bench_lib.worker.workload import UnsupportedError
 
 
@@ -62,6 +61,18 @@ def stored(model: nn.Module, precision: str, dtype: torch.dtype) -> nn.Module:
     return model
 
 
+COMPILE_OPTIONS = {
+    "int8": "force_fuse_int_mm_with_mul",
+    "int8-weights": "coordinate_descent_tuning",
+    "fp8-weights": "coordinate_descent_tuning",
+}
+"""Options of the compiler by precision, some of those that torchao recommends.
+
+It would tune all settings of each kernel's launch together, which takes minutes for a large
+network.  With weights alone in a byte, the compiler generates the products and tunes one setting
+after the other.  Libraries compute the products of the other precisions."""
+
+
 def quantize(model: nn.Module, precision: str, part: nn.Module | None = None) -> list[str]:
     """Have torchao quantize linear layers as one of ``QUANTIZED`` says, inputs as they come.
 
@@ -102,27 +113,13 @@ def quantize(model: nn.Module, precision: str, part: nn.Module | None = None) ->
         "fp8-weights": Float8WeightOnlyConfig,
     }[precision]
     try:
-        quantize_(part, config())
+        # Else it sets options of the compiler for all cases that follow in this process.
+        quantize_(part, config(set_inductor_config=False))
     except (AssertionError, NotImplementedError) as error:  # so torchao refuses a device
         raise UnsupportedError(f"torchao has no {precision} here: {error}") from error
-    _limit_tuning(weights_only=precision not in QUANTIZED_PRODUCTS)
     layers = "1 linear layer" if len(linear) == 1 else f"{len(linear)} linear layers"
     kept = precision.partition("-")[0].upper()
     return [f"{kept} in {layers} with {share:.0%} of the weights; the rest is bf16"]
-
-
-def _limit_tuning(*, weights_only: bool) -> None:
-    """Restrict the compiler's search for launch configurations, which torchao has just widened.
-
-    torchao makes inductor time every combination of neighbours of every kernel's configuration.
-    That takes minutes for a large network.  If only weights have a byte, inductor generates the
-    products, so it still tunes one setting after the other.  Otherwise libraries have the products,
-    and kernels are compiled as in bf16.
-    """
-    from torch._inductor import config as inductor
-
-    inductor.coordinate_descent_tuning = weights_only
-    inductor.coordinate_descent_check_all_directions = False
 
 
 def linear_layers(model: nn.Module) -> list[nn.Linear]:
