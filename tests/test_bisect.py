@@ -41,6 +41,7 @@ from bench_lib.storage.points import Points
 from bench_lib.studies import bisect as study
 from bench_lib.studies.bisect import BisectEnding, BisectError, Bisecting
 from bench_lib.studies.candidates import Candidate, CandidateError
+from bench_lib.verdict import metrics
 from bench_lib.verdict.statistics.search import Bisection, PairNoise
 
 DEVICE = gpus(1)[0]
@@ -343,6 +344,16 @@ def test_a_history_without_such_nights_says_which_is_missing(statuses, words):
     """And to name the ends."""
     with pytest.raises(BisectError, match=words):
         study.failing_since([run_of(status) for status in statuses], CASE_ID)
+
+
+def test_a_host_bound_case_fails_in_its_device_time_and_is_searched():
+    """Its pairs compare that time, and its last ratio is of it."""
+    failed = run_of(Status.REGRESSED, commit="c")
+    verdict = make_verdict(status=Status.REGRESSED, metric=metrics.DEVICE.name, ratio=1.03)
+    failed.records = {CASE_ID: replace(failed.records[CASE_ID], verdicts=[verdict])}
+    nights = study.failing_since([failed, run_of(Status.OK, commit="b")], CASE_ID)
+    assert (nights.ok.commit, nights.failing.commit) == ("b", "c")
+    assert study.last_ratio([failed], CASE_ID) == 1.03
 
 
 def test_a_case_that_failed_in_its_memory_is_not_searched_by_its_time():

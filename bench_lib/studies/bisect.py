@@ -120,6 +120,10 @@ class FailingSince:
     """Environment of the first night after it in which it was REGRESSED."""
 
 
+_TIMES = frozenset((metrics.LEADING.name, metrics.DEVICE.name))
+"""Metrics whose slow-down a search finds again; the second one is a host-bound case's."""
+
+
 def failing_since(runs: Iterable[Run], case_id: str) -> FailingSince:
     """Return what a case's last OK night and its first failing one were measured in.
 
@@ -136,7 +140,7 @@ def failing_since(runs: Iterable[Run], case_id: str) -> FailingSince:
             continue
         if record.status is Status.REGRESSED:
             failed = [v.metric for v in record.verdicts if v.status is Status.REGRESSED]
-            if metrics.LEADING.name not in failed:
+            if _TIMES.isdisjoint(failed):
                 why = f"failed in {' and '.join(failed)}, and a search compares times"
                 raise BisectError(f"{case_id} {why}; name both ends to search by time all the same")
             failing = environment
@@ -156,7 +160,7 @@ def last_ratio(runs: Iterable[Run], case_id: str) -> float | None:
     for run in runs:
         record = run.records.get(case_id)
         for verdict in record.verdicts if record is not None else ():
-            is_time = verdict.metric == metrics.LEADING.name and verdict.against != "a"
+            is_time = verdict.metric in _TIMES and verdict.against != "a"
             if is_time and verdict.status is Status.REGRESSED and (verdict.ratio or 0.0) > 1:
                 return verdict.ratio
     return None
