@@ -28,7 +28,7 @@ TUNING = {"MIOPEN_FIND_ENFORCE": "3", "MIOPEN_FIND_MODE": "1"}
 """Search for every convolution that is not in the database yet, among all solvers
 (MIOpen's documentation, "Find and immediate mode")."""
 MOST_APART = 16
-"""Of the folders apart so many stay, those used last."""
+"""So many of the folders apart stay, those used last."""
 IN_USE_S = 86_400.0
 """A folder that was used later than this ago may still be in use."""
 
