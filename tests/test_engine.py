@@ -437,7 +437,7 @@ def test_what_was_counted_once_is_filled_in(workers, tmp_path):
     ],
 )
 def test_sound_numerics_are_not_computed_by_the_next_run_of_the_same_software(
-    opened, tmp_path, monkeypatch, answer, drawn, triton, is_known
+    opened, tmp_path, monkeypatch, *, answer, drawn, triton, is_known
 ):
     """They are filled in, and judged as if they had been.
 
