@@ -65,20 +65,32 @@ def test_the_right_arithmetic_is_never_refused(precision: str) -> None:
         (
             "fp32",
             {"gemm": 2.9e-4},
-            "the device answered tf32 in fp32: the error of a matrix product",
+            "the case asks for fp32, and the device computed in tf32: the error of a matrix",
         ),
         (
             "fp32",
             {"gemm": 3e-7, "conv": 2.9e-4},
-            "the device answered tf32 in fp32: the error of a convolution",
+            "the case asks for fp32, and the device computed in tf32: the error of a convolution",
         ),
-        ("fp32", {"gemm": 4e-6}, "the device answered three bf16 in fp32"),
-        ("fp16", {"gemm": 2.4e-3}, "the device answered bf16 in fp16"),
-        ("bf16", {"gemm": 3.7e-2}, "the device answered fp8 in bf16"),
-        ("tf32", {"gemm": 3e-7}, "the device answered fp32 in tf32"),
-        ("tf32-conv", {"gemm": 3e-7, "conv": 3e-7}, "the device answered fp32 in tf32-conv"),
-        ("tf32", {"gemm": math.inf}, "the device answered a shorter range in tf32"),
-        ("tf32", {"gemm": math.nan}, "the device answered a shorter range in tf32"),
+        ("fp32", {"gemm": 4e-6}, "the case asks for fp32, and the device computed in three bf16"),
+        ("fp16", {"gemm": 2.4e-3}, "the case asks for fp16, and the device computed in bf16"),
+        ("bf16", {"gemm": 3.7e-2}, "the case asks for bf16, and the device computed in fp8"),
+        ("tf32", {"gemm": 3e-7}, "the case asks for tf32, and the device computed in fp32"),
+        (
+            "tf32-conv",
+            {"gemm": 3e-7, "conv": 3e-7},
+            "the case asks for tf32-conv, and the device computed in fp32",
+        ),
+        (
+            "tf32",
+            {"gemm": math.inf},
+            "the case asks for tf32, and the device computed in a shorter range",
+        ),
+        (
+            "tf32",
+            {"gemm": math.nan},
+            "the case asks for tf32, and the device computed in a shorter range",
+        ),
     ],
 )
 def test_another_arithmetic_is_refused_by_name(
@@ -104,14 +116,14 @@ def test_tf32_that_is_cut_off_is_still_tf32_and_bf16_is_not(precision: str, oper
     assert refusal(precision, {operation: 7.7e-4}) is None
     said = refusal(precision, {operation: 2.4e-3})
     assert said is not None
-    assert said.startswith(f"the device answered bf16 in {precision}")
+    assert said.startswith(f"the case asks for {precision}, and the device computed in bf16")
 
 
 def test_fp8_is_no_bf16_in_a_convolution_either() -> None:
     """Winograd's room is FP32's alone."""
     said = refusal("bf16", {"conv": 3.7e-2})
     assert said is not None
-    assert said.startswith("the device answered fp8 in bf16")
+    assert said.startswith("the case asks for bf16, and the device computed in fp8")
 
 
 @pytest.mark.parametrize(
@@ -195,7 +207,9 @@ def test_a_wrong_switch_is_caught_by_what_it_does(
 ) -> None:
     """Of the two that have as many bits, FP16 is told from TF32 by its range."""
     in_place_of_fp32(to)
-    with pytest.raises(WrongArithmeticError, match=f"the device answered {found} in fp32"):
+    with pytest.raises(
+        WrongArithmeticError, match=f"the case asks for fp32, and the device computed in {found}"
+    ):
         prove("fp32", CPU, [operation])
 
 
@@ -203,7 +217,9 @@ def test_tf32_that_is_fp32_is_refused_and_tf32_is_not(
     in_place_of_fp32: Callable[..., None],
 ) -> None:
     """On AMD convolutions do not take torch's switch, and products need HIPBLASLT_ALLOW_TF32."""
-    with pytest.raises(WrongArithmeticError, match="the device answered fp32 in tf32"):
+    with pytest.raises(
+        WrongArithmeticError, match="the case asks for tf32, and the device computed in fp32"
+    ):
         prove("tf32", CPU, ["gemm"])
     in_place_of_fp32(rounded(11))
     assert set(prove("tf32", CPU, BOTH)) == {*BOTH}
@@ -255,7 +271,9 @@ def test_what_is_fp32_in_a_large_size_too_is_refused(
 ) -> None:
     """By the error of little work."""
     assert large.matrix
-    with pytest.raises(WrongArithmeticError, match="the device answered fp32 in tf32"):
+    with pytest.raises(
+        WrongArithmeticError, match="the case asks for tf32, and the device computed in fp32"
+    ):
         prove("tf32", CPU, [operation])
 
 
@@ -265,7 +283,9 @@ def test_what_is_coarser_in_a_large_size_is_refused(
 ) -> None:
     """A second look is no way around the first one's rule."""
     in_place_of_fp32(only_large(large, rounded(8)))
-    with pytest.raises(WrongArithmeticError, match="the device answered bf16 in tf32"):
+    with pytest.raises(
+        WrongArithmeticError, match="the case asks for tf32, and the device computed in bf16"
+    ):
         prove("tf32", CPU, [operation])
 
 
@@ -275,7 +295,9 @@ def test_what_is_coarser_is_refused_at_once(
     """Nothing large is computed, even if another operation is finer; here that would fail."""
     monkeypatch.setitem(arithmetic.LARGE, "cpu", arithmetic.Sizes(-1, -1, -1, -1))
     in_place_of_fp32(lambda operand: rounded(8)(operand) if operand.ndim == 4 else operand)
-    with pytest.raises(WrongArithmeticError, match="the device answered bf16 in tf32"):
+    with pytest.raises(
+        WrongArithmeticError, match="the case asks for tf32, and the device computed in bf16"
+    ):
         prove("tf32", CPU, BOTH)
 
 
@@ -370,7 +392,9 @@ def test_a_refused_arithmetic_is_a_fault_of_its_own_kind(
     """With one sentence."""
     fault = proving(monkeypatch, "tf32")["fault"]
     assert fault["kind"] == "arithmetic"
-    assert fault["message"].startswith("the device answered fp32 in tf32: the error of a matrix")
+    assert fault["message"].startswith(
+        "the case asks for tf32, and the device computed in fp32: the error of a matrix"
+    )
     capfd.readouterr()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,6 +52,45 @@ def test_cold_caches_are_empty_folders_of_their_own_and_gone_afterwards(monkeypa
     assert not folder.exists()
     assert os.environ["TRITON_CACHE_DIR"] == "/kept"
     assert "MIOPEN_USER_DB_PATH" not in os.environ
+
+
+def test_caches_apart_stay_where_they_were_and_the_oldest_of_many_go(monkeypatch, tmp_path):
+    """Those used within a day stay, as a run may have them open."""
+    monkeypatch.setattr(caches, "MOST_APART", 2)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    days_s = 86_400
+    for name, age in (("old", 9), ("older", 10), ("used", 3), ("new", 0.5)):
+        with caches.apart(name):
+            there = Path(os.environ["TRITON_CACHE_DIR"])
+            there.mkdir()
+        then_s = time.time() - age * days_s
+        os.utime(there.parent, (then_s, then_s))
+    with caches.apart("used"):
+        assert Path(os.environ["TRITON_CACHE_DIR"]).is_dir()
+    assert {path.name for path in there.parent.parent.iterdir()} == {"used", "new"}
+
+
+def test_caches_apart_are_empty_ones_where_nothing_can_be_kept(monkeypatch, tmp_path):
+    """A file stands where the folder would be."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    (tmp_path / "file").touch()
+    with caches.apart("a"):
+        folder = Path(os.environ["TRITON_CACHE_DIR"]).parent
+        assert folder.is_dir()
+    assert not folder.exists()
+
+
+def test_nothing_is_forgotten_and_no_compiler_imported_where_nothing_was_compiled(monkeypatch):
+    """Torch's reset imports Inductor, which takes seconds."""
+    forget_compiled()
+    reset: list[str] = []
+    monkeypatch.setattr("torch._dynamo.reset", lambda: reset.append("reset"))
+    forget_compiled()
+    assert reset == []
+    torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+    forget_compiled()
+    forget_compiled()
+    assert reset == ["reset"]
 
 
 @pytest.fixture

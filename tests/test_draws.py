@@ -9,6 +9,7 @@ import json
 import math
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -40,6 +41,7 @@ from bench_lib.engine.devicelock import DeviceLock
 from bench_lib.engine.outcome import Outcome
 from bench_lib.engine.settings import Settings
 from bench_lib.engine.suite import STALE, Baselines, Suite, fails
+from bench_lib.launch.cache import cache_folder
 from bench_lib.model import (
     Attempt,
     Baseline,
@@ -196,20 +198,43 @@ def test_a_process_that_compiled_nothing_has_no_graphs(monkeypatch):
     assert draws.CODE not in sys.modules
 
 
-def test_a_replay_has_caches_of_its_own_and_torch_s_table(monkeypatch):
+@pytest.fixture
+def user_s_cache(monkeypatch, tmp_path):
+    """Have the user's cache folder be an empty one."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return cache_folder()
+
+
+def folders_of(table: Mapping[str, Mapping[str, int | str]]) -> list[Path]:
+    """Return where Inductor and Triton keep what they make while a table is replayed."""
+    with draws.replayed(table):
+        return [Path(os.environ[f"{x}_CACHE_DIR"]) for x in ("TORCHINDUCTOR", "TRITON")]
+
+
+def test_a_replay_has_caches_of_its_own_and_torch_s_table(monkeypatch, user_s_cache):
     """The user's caches are neither read nor filled, and all is as before afterwards."""
     from torch._inductor import config
 
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/kept")
     monkeypatch.setenv("TRITON_CACHE_DIR", "/kept too")
     with draws.replayed(ACCEPTED.table):
-        folders = [Path(os.environ[f"{x}_CACHE_DIR"]) for x in ("TORCHINDUCTOR", "TRITON")]
-        assert len(set(folders)) == 2
         assert config.autotune_lookup_table == {"a" * 64: BIG, "b" * 64: BIG, "c" * 64: BIG}
-    assert not any(folder.parent.exists() for folder in folders)
+    inductor, triton = folders_of(ACCEPTED.table)
+    assert inductor != triton
+    assert user_s_cache in inductor.parents
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "/kept"
     assert os.environ["TRITON_CACHE_DIR"] == "/kept too"
     assert config.autotune_lookup_table == {}
+
+
+@pytest.mark.usefixtures("user_s_cache")
+def test_the_same_choices_are_compiled_once_and_others_by_themselves(monkeypatch):
+    """Another night's replay finds what the first made; another torch compiles anew."""
+    first = folders_of(ACCEPTED.table)
+    assert folders_of(ACCEPTED.table) == first
+    assert not set(folders_of(OTHER.table)) & set(first)
+    monkeypatch.setattr("torch.__version__", "9.9")
+    assert not set(folders_of(ACCEPTED.table)) & set(first)
 
 
 def test_a_torch_that_cannot_be_told_is_a_skip(monkeypatch):

@@ -19,7 +19,7 @@ from bench_lib.engine.cooling import Cooling
 from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceLock
 from bench_lib.engine.settings import PLANNED, Settings, nodeid_of
-from bench_lib.model import Launch, Limits, Numerics, Status
+from bench_lib.model import Draw, Launch, Limits, Numerics, Status
 from bench_lib.storage import history
 from bench_lib.studies.figures import figures_of
 from bench_lib.verdict import families, judge
@@ -45,10 +45,10 @@ def opened(tmp_path, monkeypatch):
     return make
 
 
-def accept(folder, *case_ids, **fields):
+def accept(folder, *case_ids, cosine=None, **fields):
     """Accept baselines of ten milliseconds, of a clock that is known."""
-    clock = {"clock_mhz": 2100.0, "clock_source": "sysfs"}
-    builders.accept(folder, DEVICE, *case_ids, process=clock, **fields)
+    process = {"clock_mhz": 2100.0, "clock_source": "sysfs", "cosine": cosine}
+    builders.accept(folder, DEVICE, *case_ids, process=process, **fields)
 
 
 def test_a_command_writes_down_what_it_measures_and_by_which_command(opened, tmp_path):
@@ -425,6 +425,50 @@ def test_what_was_counted_once_is_filled_in(workers, tmp_path):
     first, second = (attempt.measurement for attempt in attempts)
     assert second.counts == first.counts
     assert first.flops_per_step is not None
+
+
+@pytest.mark.parametrize(
+    ("answer", "drawn", "triton", "is_known"),
+    [
+        pytest.param(0.9999, None, "3.6", True, id="nothing changed"),
+        pytest.param(0.5, None, "3.6", False, id="the answer is wrong"),
+        pytest.param(0.9999, Draw({}, "no kernel"), "3.6", False, id="compiled"),
+        pytest.param(0.9999, None, "3.7", False, id="other software"),
+    ],
+)
+def test_sound_numerics_are_not_computed_by_the_next_run_of_the_same_software(
+    opened, tmp_path, monkeypatch, *, answer, drawn, triton, is_known
+):
+    """They are filled in, and judged as if they had been.
+
+    A run's first case finds out what the software is, so it is checked in each.
+    """
+    runs: list[Contexts] = []
+    versions = iter(("3.6", triton))
+
+    class Workers(Contexts):
+        def __init__(self, *about):
+            super().__init__(*about)
+            self.versions["triton"] = next(versions)
+            runs.append(self)
+
+    def measured(**fields):
+        is_asked = "numerics" not in runs[-1].known[-1]
+        numerics = Numerics(finite=True, cosine=answer) if is_asked else None
+        return make_measurement(**{**fields, "numerics": numerics, "draw": drawn})
+
+    monkeypatch.setattr("scripted.Contexts", Workers)
+    monkeypatch.setattr("scripted.make_measurement", measured)
+    accept(tmp_path / "baselines", CASE.id, cosine=0.9999)
+    told = []
+    for _ in range(2):
+        with opened({}, judged=True) as run:
+            run.measure(make_case(id="the first"))
+            run.measure(CASE)
+            run.conclude()
+            told.append([v for v in run.suite.records[CASE.id].verdicts if v.metric == "numerics"])
+    assert ["numerics" in workers.known[1] for workers in runs] == [False, is_known]
+    assert told[0] == told[1] != []
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from builders import make_case, make_environment
 
-from bench_lib.model import Launch, StepCounts
+from bench_lib.model import Launch, Numerics, StepCounts
 from bench_lib.storage import facts
 
 COUNTS = StepCounts(8e9, 1e8, 0.5)
+SOUND = Numerics(finite=True, cosine=0.9999)
 HERE = make_environment()
 
 
@@ -39,7 +40,7 @@ def test_it_is_counted_again_for(case, environment):
 def test_it_is_counted_again_where_the_code_that_counts_changed(monkeypatch):
     """Or formulas that were mended would never be used."""
     facts.keep_counts(make_case(), HERE, COUNTS)
-    monkeypatch.setattr(facts, "_code", lambda: "mended")
+    monkeypatch.setattr(facts, "_code", lambda *folders: "mended")
     assert facts.counts_of(make_case(), HERE) is None
 
 
@@ -53,3 +54,32 @@ def test_a_damaged_file_and_a_folder_that_cannot_be_written_cost_a_count(monkeyp
     monkeypatch.setattr(facts, "folder", lambda: tmp_path / "file" / "below")
     facts.keep_counts(make_case(), HERE, COUNTS)
     assert facts.counts_of(make_case(), HERE) is None
+
+
+def test_numerics_are_known_on_the_device_that_computed_them():
+    """Another device may compute otherwise, and a baseline's counts are no device's."""
+    facts.keep_numerics(make_case(), HERE, "GPU-1", SOUND)
+    other_host = make_environment(host="b", caches={"inductor": "cold"}, commit="1234567")
+    assert facts.numerics_of(make_case(), other_host, "GPU-1") == SOUND
+    assert facts.numerics_of(make_case(), HERE, "GPU-2") is None
+    assert facts.counts_of(make_case(), HERE) is None
+
+
+@pytest.mark.parametrize(
+    "software",
+    [
+        {"cudnn": "9.9"},
+        {"libraries": {"MIOpen": "3.6"}},
+        {"variables": {"NVIDIA_TF32_OVERRIDE": "0"}},
+    ],
+)
+def test_numerics_are_computed_again_by_other_software(software):
+    """Whatever may choose another kernel."""
+    facts.keep_numerics(make_case(), HERE, "GPU-1", SOUND)
+    assert facts.numerics_of(make_case(), make_environment(**software), "GPU-1") is None
+
+
+def test_a_device_without_a_name_has_no_numerics():
+    """It may be another one tomorrow."""
+    facts.keep_numerics(make_case(), HERE, None, SOUND)
+    assert facts.numerics_of(make_case(), HERE, None) is None

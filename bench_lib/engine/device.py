@@ -399,14 +399,21 @@ class HeldDevice:
         attempt = replace(self._blank(case, process), replays=replay is not None)
         try:
             bursts = self._bursts_for(case)
-            counts = facts.counts_of(case, self._sides[side].environment())
-            known = known if counts is None else {*known, COUNTS}
+            environment = self._sides[side].environment()
+            counts = facts.counts_of(case, environment)
+            numerics = facts.numerics_of(case, environment, self.device.uuid)
+            if NUMERICS in known or not case.sampling.checks:
+                numerics = None
+            found = {COUNTS: counts, NUMERICS: numerics}
+            known = {*known, *(name for name, fact in found.items() if fact is not None)}
             measurement = self._sides[side].measure(case, process, bursts, replay, known)
             if counts is not None:
                 measurement = replace(measurement, **vars(counts))
             elif case.sampling.checks:
                 environment = self._sides[side].environment()
                 facts.keep_counts(case, environment, measurement.counts)
+            if numerics is not None:
+                measurement = replace(measurement, numerics=numerics)
             self._in_bursts.setdefault(case.id, measurement.state == IN_BURSTS)
             return self._with_measurement(attempt, measurement, begin)
         except CaseSkipped as reason:

@@ -28,8 +28,8 @@ from bench_lib.engine.suite import Baselines, Suite, fails
 from bench_lib.environment import caches
 from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.signals import BY_SIGNAL
-from bench_lib.model import Case, Draw, Environment, Hardware, Record, SlowDown
-from bench_lib.storage import acceptance, history
+from bench_lib.model import Case, Draw, Environment, Hardware, Numerics, Record, SlowDown
+from bench_lib.storage import acceptance, facts, history
 from bench_lib.storage.history import HistoryError, utc_today
 from bench_lib.verdict import families, judge, validity
 from bench_lib.verdict.nights import in_words, is_alarm
@@ -49,6 +49,8 @@ class Engine:
         """The accepted environment, where one is named."""
         self._held: HeldDevice | None = None
         self._has_ended = False
+        self._checked: dict[str, tuple[Outcome, Numerics]] = {}
+        """By case, the first numerics of a step that was not compiled."""
 
     # ---- opening and closing --------------------------------------------------------------
 
@@ -200,6 +202,8 @@ class Engine:
         elif nodeid is None and self.settings.command:
             nodeid = nodeid_of(self.settings.command, case_id)
         suite.note(outcome, nodeid)
+        if suite is self.suite and (numerics := _numerics_of(outcome)) is not None:
+            self._checked.setdefault(case_id, (outcome, numerics))
         return suite.records[case_id]
 
     @property
@@ -321,6 +325,14 @@ class Engine:
         if self._is_paired:
             return ()
         return {r.case.id for r in records if judge.has_sound_numerics(r.verdicts)}
+
+    def _keep_numerics(self) -> None:
+        """Keep sound numerics, which the next run of the same software need not compute."""
+        for case_id in self._with_sound_numerics(self.suite.records.values()):
+            if case_id in self._checked:
+                outcome, numerics = self._checked[case_id]
+                uuid = outcome.hardware.uuid
+                facts.keep_numerics(outcome.case, outcome.environment, uuid, numerics)
 
     def _measure_in(
         self,
@@ -454,6 +466,7 @@ class Engine:
         """Write the runs' last lines, unless nothing was measured; raises HistoryError."""
         if not self.suite.records:
             return
+        self._keep_numerics()
         if self.reference is not None:
             self.reference.end()  # the last run to end is the latest
         filled = None if self._is_paired else caches.found()
@@ -484,6 +497,15 @@ class Engine:
         passes &= not needs_figures or any(a.accepted and a.measurement for a in attempts)
         self.end(0 if passes else 1)
         return passes
+
+
+def _numerics_of(outcome: Outcome) -> Numerics | None:
+    """Return the numerics of a measurement that counts.
+
+    None if the step was compiled, since the compiler may choose otherwise next time.
+    """
+    seen = (a.measurement for a in outcome.attempts if a.accepted and a.measurement is not None)
+    return next((m.numerics for m in seen if m.numerics is not None and m.draw is None), None)
 
 
 @contextlib.contextmanager

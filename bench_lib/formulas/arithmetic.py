@@ -109,8 +109,8 @@ def finer(precision: str, errors: Mapping[str, float]) -> dict[str, str]:
 def _refused(precision: str, operation: str, error: float) -> str:
     wanted = _wanted(precision, operation)
     return (
-        f"the device answered {answered(error)} in {precision}: the error of "
-        f"{OPERATIONS[operation]} against FP64 is {error:.1e}, and that of {wanted} "
+        f"the case asks for {precision}, and the device computed in {answered(error)}: "
+        f"the error of {OPERATIONS[operation]} against FP64 is {error:.1e}, and that of {wanted} "
         f"would be {ERRORS[wanted]:.1e}"
     )
 

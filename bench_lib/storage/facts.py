@@ -1,6 +1,7 @@
-"""Facts of a case that depend on its software alone, in the user's cache folder: FLOPs and bytes.
+"""Facts of a case that stay as they are while its software does, in the user's cache folder.
 
-One small JSON file a case and software.  A file that is missing or damaged costs a count.
+FLOPs and bytes depend on the software alone.  Numerics are a device's: one that computes otherwise
+is found.  One small JSON file each.  If it is missing or damaged, the fact is found out again.
 """
 
 from __future__ import annotations
@@ -9,50 +10,89 @@ import contextlib
 import functools
 import hashlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from bench_lib.launch.cache import cache_folder
-from bench_lib.model import Case, Environment, StepCounts
+from bench_lib.model import Case, Environment, Numerics, StepCounts
 
 COUNTING = ("formulas", "worker/workloads")
 """Folders of this package whose code counts; counts by other code are not read."""
+CHECKING = ("formulas", "worker")
+"""Folders whose code computes numerics."""
+BESIDE_NUMERICS = ("python", "host", "cpu_count", "commit", "dirty", "governor", "caches")
+"""Parts of the environment that numerics do not depend on."""
+
+Fact = TypeVar("Fact", StepCounts, Numerics)
 
 
 class _Kept(msgspec.Struct):
     of: dict[str, Any]
-    counts: StepCounts
+    fact: msgspec.Raw
 
 
 def counts_of(case: Case, environment: Environment) -> StepCounts | None:
     """Return the counts of a case's step in some software; None if they are missing."""
-    about = _about(case, environment)
-    if about is None:
-        return None
-    try:
-        kept = msgspec.json.decode(_path(about).read_bytes(), type=_Kept)
-    except (OSError, msgspec.MsgspecError, UnicodeError):
-        return None
-    return kept.counts if kept.of == about else None
+    return _read(_about(case, environment, COUNTING), StepCounts)
 
 
 def keep_counts(case: Case, environment: Environment, counts: StepCounts) -> None:
     """Keep the counts; if that fails, they are counted again next time."""
-    about = _about(case, environment)
-    if about is None or counts.flops_per_step is None:
+    if counts.flops_per_step is not None:
+        _write(_about(case, environment, COUNTING), counts)
+
+
+def numerics_of(case: Case, environment: Environment, device_uuid: str | None) -> Numerics | None:
+    """Return the sound numerics of a case on a device; None if they are missing."""
+    return _read(_about_numerics(case, environment, device_uuid), Numerics)
+
+
+def keep_numerics(
+    case: Case, environment: Environment, device_uuid: str | None, numerics: Numerics
+) -> None:
+    """Keep sound numerics; if that fails, they are computed again next time."""
+    _write(_about_numerics(case, environment, device_uuid), numerics)
+
+
+def _read(about: dict[str, Any] | None, kind: type[Fact]) -> Fact | None:
+    if about is None:
+        return None
+    try:
+        kept = msgspec.json.decode(_path(about).read_bytes(), type=_Kept)
+        return msgspec.json.decode(kept.fact, type=kind) if kept.of == about else None
+    except (OSError, msgspec.MsgspecError, UnicodeError):
+        return None
+
+
+def _write(about: dict[str, Any] | None, fact: StepCounts | Numerics) -> None:
+    if about is None:
         return
     path = _path(about)
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_suffix(f".{os.getpid()}")
-        beside.write_bytes(msgspec.json.encode(_Kept(about, counts)))
+        beside.write_bytes(msgspec.json.encode({"of": about, "fact": fact}))
         beside.replace(path)
 
 
-def _about(case: Case, environment: Environment) -> dict[str, Any] | None:
-    """Return everything that the counts depend on; None if some of it is unknown.
+def _about_numerics(
+    case: Case, environment: Environment, device_uuid: str | None
+) -> dict[str, Any] | None:
+    """Return everything that numerics depend on; None if a device or torch is unknown."""
+    about = _about(case, environment, CHECKING)
+    if about is None or device_uuid is None:
+        return None
+    software = msgspec.to_builtins(environment)
+    for name in BESIDE_NUMERICS:
+        del software[name]
+    return {**about, "device": device_uuid, "software": software}
+
+
+def _about(case: Case, environment: Environment, code: Sequence[str]) -> dict[str, Any] | None:
+    """Return everything that counts depend on; None if some of it is unknown.
 
     A workload of somebody else's may change while its name and ours stay, and each rank has a step
     of its own.
@@ -64,16 +104,16 @@ def _about(case: Case, environment: Environment) -> dict[str, Any] | None:
         "params": dict(sorted(case.params.items())),
         "torch": environment.torch,
         "torchvision": environment.torchvision,
-        "counted by": _code(),
+        "code": _code(*code),
     }
 
 
 @functools.cache
-def _code() -> str:
-    """Return a hash of the code that counts."""
+def _code(*folders: str) -> str:
+    """Return a hash of the code in folders of this package."""
     package = Path(__file__).resolve().parents[1]
     found = hashlib.sha256()
-    for path in sorted(p for folder in COUNTING for p in (package / folder).rglob("*.py")):
+    for path in sorted(p for folder in folders for p in (package / folder).rglob("*.py")):
         found.update(path.read_bytes())
     return found.hexdigest()[:16]
 

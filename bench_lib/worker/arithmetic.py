@@ -42,7 +42,7 @@ ROWS, IMAGES = 512, 8
 
 
 class WrongArithmeticError(RuntimeError):
-    """The device answered with another arithmetic than the case is labelled with."""
+    """The device computed in another arithmetic than the case asks for."""
 
 
 def prove(precision: str, device: torch.device, operations: Sequence[str]) -> dict[str, float]:

@@ -1,12 +1,16 @@
-"""Caches of compilers and of MIOpen: empty ones, and MIOpen's database filled."""
+"""Caches of compilers and of MIOpen: empty ones, ones apart, and MIOpen's database filled."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+from bench_lib.launch.cache import cache_folder
 
 FOLDERS = {
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
@@ -23,6 +27,10 @@ The driver's own cache is not among them: it is opened with the device."""
 TUNING = {"MIOPEN_FIND_ENFORCE": "3", "MIOPEN_FIND_MODE": "1"}
 """Search for every convolution that is not in the database yet, among all solvers
 (MIOpen's documentation, "Find and immediate mode")."""
+MOST_APART = 16
+"""So many of the folders apart stay, those used last."""
+IN_USE_S = 86_400.0
+"""A folder that was used later than this ago may still be in use."""
 
 
 @contextlib.contextmanager
@@ -31,9 +39,36 @@ def emptied() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         prefix = "bench-lib-cold-"
         kept = tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
-        folder = Path(stack.enter_context(kept))
-        stack.enter_context(told({name: str(folder / part) for name, part in FOLDERS.items()}))
+        stack.enter_context(_in(Path(stack.enter_context(kept))))
         yield
+
+
+def apart(name: str) -> contextlib.AbstractContextManager[None]:
+    """Have compilers and MIOpen use caches of that name in the user's cache folder, and no others.
+
+    They are empty the first time, and whenever that folder cannot be written.  No process may have
+    looked for its caches yet.
+    """
+    folder = cache_folder() / "apart"
+    try:
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        os.utime(folder / name)
+        _remove_oldest(folder)
+    except OSError:
+        return emptied()
+    return _in(folder / name)
+
+
+def _remove_oldest(folder: Path) -> None:
+    used_s = {path: path.stat().st_mtime for path in folder.iterdir()}
+    oldest_first = sorted(used_s, key=used_s.__getitem__)
+    for path in oldest_first[:-MOST_APART]:
+        if used_s[path] < time.time() - IN_USE_S:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _in(folder: Path) -> contextlib.AbstractContextManager[None]:
+    return told({name: str(folder / part) for name, part in FOLDERS.items()})
 
 
 def searching() -> contextlib.AbstractContextManager[None]:

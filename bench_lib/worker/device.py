@@ -262,12 +262,16 @@ def require_compile(mode: str, device: torch.device) -> None:
 
 
 def forget_compiled() -> None:
-    """Drop everything that torch.compile remembers; nothing if it was never used."""
-    if "torch._dynamo" in sys.modules:
+    """Drop everything that torch.compile remembers; nothing if it was never used.
+
+    Dynamo counts each frame that it sees.  Resetting it for nothing would import the compiler.
+    """
+    utils = sys.modules.get("torch._dynamo.utils")
+    if utils is not None and utils.counters:
         import torch._dynamo
 
         torch._dynamo.reset()  # noqa: SLF001 - torch.compiler.reset() leaves the counters
-        torch._dynamo.utils.counters.clear()  # noqa: SLF001 - as above
+        utils.counters.clear()
 
 
 def compile_cache_state() -> str | None:

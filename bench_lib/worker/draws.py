@@ -10,6 +10,8 @@ configuration in memory, whichever cache it came from.
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -97,15 +99,18 @@ def _key(sizes: str, source: str) -> str:
 
 @contextlib.contextmanager
 def replayed(table: Mapping[str, Mapping[str, int | str]]) -> Iterator[None]:
-    """Have the compiler find empty caches, and choose as a draw's table says.
+    """Have the compiler choose as a draw's table says, in caches that only this table fills.
 
     Works in a process in which nothing was compiled yet.  Raises UnsupportedError if this torch
     cannot be told what to choose.
     """
+    import torch
     from torch._inductor import config
 
     if not hasattr(config, "autotune_lookup_table"):
         raise UnsupportedError("this torch's compiler cannot be told what to choose")
     told = {source: dict(chosen) for source, chosen in table.items()}
-    with caches.emptied(), config.patch(autotune_lookup_table=told):
+    known = json.dumps([torch.__version__, told], sort_keys=True)
+    name = hashlib.sha256(known.encode()).hexdigest()[:16]
+    with caches.apart(name), config.patch(autotune_lookup_table=told):
         yield
