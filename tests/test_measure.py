@@ -8,6 +8,7 @@ import gc
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from scripted import Marks
 from bench_lib.model import Case, Draw, Launch, Measurement, Numerics, Sampling, Training
 from bench_lib.worker import host
 from bench_lib.worker.clock import Clock, clock_of
+from bench_lib.worker.clock import Marks as HostMarks
 from bench_lib.worker.launches import LaunchCosts
 from bench_lib.worker.measure import (
     LEAST_WARMUP_STEPS,
@@ -102,7 +104,11 @@ class Machine:
     def synchronize(self) -> None:
         """Let the host catch up with the device."""
         self.log.append("synchronize")
-        self._now = max(self._now, self._busy_until)
+        self.catch_up(self._busy_until)
+
+    def catch_up(self, with_s: float) -> None:
+        """Let the host wait until a time of the device."""
+        self._now = max(self._now, with_s)
 
     def marks(self, n: int) -> Marks:
         """Return marks on the device's time."""
@@ -648,6 +654,9 @@ def test_a_replay_lasts_from_the_build_to_the_end(monkeypatch) -> None:
 # --- warm-up -------------------------------------------------------------------------------
 
 
+MAY_END: dict[str, Any] = {"iterations": 20, "max_iterations": 200, "enough": 0.001}
+
+
 def warmed(work_s: Iterable[float], **sampling: Any) -> Measurement:
     """Measure a machine whose first step is like its second and whose issuing is free."""
     work_s = list(work_s)
@@ -678,11 +687,41 @@ def test_warming_up_does_not_end_early_while_a_clock_ramps() -> None:
 
 
 def test_long_steps_end_where_their_median_is_known_well_enough() -> None:
-    """Six of twenty; and all twenty where their spread has not settled."""
-    sampling = {"iterations": 20, "max_iterations": 200, "enough": 0.001}
-    assert len(warmed([1 / 4], **sampling).iteration_s) == 6
+    """Seven of twenty; and all twenty where their spread has not settled."""
+    assert len(warmed([1 / 4], **MAY_END).iteration_s) == 7
     stalls = [1 / 4] * (FIRST + WARM + AGAIN + 3) + [1 / 2] + [1 / 4]
-    assert len(warmed(stalls, **sampling).iteration_s) == 20
+    assert len(warmed(stalls, **MAY_END).iteration_s) == 20
+
+
+def test_no_look_leaves_the_device_idle() -> None:
+    """Or the next iteration would wait for its launch, which only the first has to."""
+    work_s = [1 / 4] * (BEFORE + 3) + [1 / 2] + [1 / 4]
+    machine = Machine(work_s=work_s)
+    measured = machine.measure(dataclasses.replace(AT_ONCE, **MAY_END))
+    assert machine.log.count("look after 6") == 1
+    assert measured.iteration_s == [1 / 64 + 1 / 4, 1 / 4, 1 / 4, 1 / 2, *[1 / 4] * 16]
+    assert measured.wall_s == sum(measured.iteration_s)
+
+
+def test_a_device_that_is_left_work_at_the_last_look_is_not_host_bound() -> None:
+    """It has one step left, and a host that cannot keep up leaves it none."""
+    sampling = dataclasses.replace(AT_ONCE, **MAY_END)
+    assert not Machine(work_s=[1 / 4], issue_s=[1 / 8]).measure(sampling).host_bound
+    assert Machine(work_s=[1 / 4], issue_s=[15 / 64]).measure(sampling).host_bound
+
+
+def test_a_look_on_a_cpu_is_in_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There the host that looks is the one that works."""
+    now = iter([10.0, 11.0, 12.0, 62.0, 63.0])
+    clock = SimpleNamespace(perf_counter=lambda: next(now))
+    monkeypatch.setattr("bench_lib.worker.clock.time", clock)
+    marks = HostMarks(3)
+    marks.mark(0)
+    marks.mark(1)
+    assert marks.look(1, lambda times: times == [1.0])
+    marks.mark(2)
+    assert marks.intervals() == [1.0, 2.0]
+    assert marks.away_s == 50.0
 
 
 @pytest.mark.parametrize(

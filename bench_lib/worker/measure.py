@@ -139,16 +139,16 @@ def iterations_for(sampling: Sampling, step_s: float) -> int:
     return max(sampling.iterations, min(sampling.max_iterations, wanted))
 
 
-def blocks_for(sampling: Sampling, workload: Workload, n: int) -> list[int]:
-    """Return how many iterations to measure before each look at whether they are enough.
+def looks_for(sampling: Sampling, workload: Workload, n: int) -> list[int]:
+    """Return after how many iterations to look whether they are enough.
 
     Steps that are many in the time asked for take little of it; of a number that was asked for
     none is left out; and what feeds a step would work ahead while we look.
     """
     is_fixed = sampling.iterations >= sampling.max_iterations or workload.steps is not None
     if is_fixed or not sampling.enough or workload.fed_by_host or n > sampling.iterations:
-        return [n]
-    return list(stopping.blocks(n))
+        return []
+    return stopping.looks(n)
 
 
 def _alone(value: float) -> float:
@@ -276,10 +276,10 @@ def _measured(
     warnings += steady.warnings
 
     n = workload.steps or iterations_for(sampling, steady.blocks[-1])
-    sizes = blocks_for(sampling, workload, n)
+    most = n
     if context.shown is not None:
-        sizes = _sizes(n, max(1, int(BATCH_S / max(steady.blocks[-1], 1e-9))))
-    parts = [clock.marks(size + 1) for size in sizes]
+        most = max(1, int(BATCH_S / max(steady.blocks[-1], 1e-9)))
+    parts = [clock.marks(size + 1) for size in _sizes(n, most)]
     context.phase("measure")
     python_us = context.host_us()
 
@@ -287,7 +287,8 @@ def _measured(
         is_enough = stopping.is_enough(times, sampling.enough or 0.0)
         return context.agree(0.0 if is_enough else 1.0) == 0.0
 
-    seen = _stretch(clock, parts, workload, ends, context.shown)
+    looks = [] if context.shown is not None else looks_for(sampling, workload, n)
+    seen = _stretch(clock, parts, workload, _Looks(frozenset(looks), ends), context.shown)
     intervals = seen.iteration_s
     peak = clock.peak_bytes()
     host_peak = host.peak_bytes()
@@ -437,8 +438,7 @@ class _Stretch:
     begin_s: float
     end_s: float
     backlog_s: float
-    """How long the device still worked after all of the first part was issued: the longest part,
-    but where somebody is shown them, and then they are long."""
+    """How long the device still worked after all of the first part was issued."""
     wall_s: float
     """Without the pauses between its parts."""
     cpu_s: float | None
@@ -446,17 +446,24 @@ class _Stretch:
     iteration_s: list[float]
 
 
+@dataclass(frozen=True)
+class _Looks:
+    """When to look at the iterations so far, and whether they are enough."""
+
+    after: frozenset[int]
+    ends: Callable[[list[float]], bool]
+
+
 def _stretch(
     clock: Clock,
     parts: Sequence[Marks],
     workload: Workload,
-    ends: Callable[[list[float]], bool],
+    looks: _Looks,
     shown: Callable[[list[float]], None] | None,
 ) -> _Stretch:
     """Run the measured stretch from a fresh start, the collector held off.
 
-    Each part's times are ``shown``, if somebody wants to see them.  If not, the stretch is over
-    after a part where ``ends`` says so of the times up to then.
+    Each part's times are ``shown``, if somebody wants to see them.
     """
     family = host.family()
     with uncollected():
@@ -464,33 +471,48 @@ def _stretch(
         workload.rewind()
         clock.reset_peak()
         cpu_before = host.cpu_s(of=family)
-        loops, times = list[tuple[float, float, float]](), list[float]()
+        loops = list[_Loop]()
         for marks in parts:
-            loops.append(_loop(clock, marks, workload.step))
-            times += (new := marks.intervals())
+            loops.append(_loop(clock, marks, workload.step, looks))
             if shown is not None:
-                shown(new)
-            elif marks is not parts[-1] and ends(times):
-                break
+                shown(loops[-1].iteration_s)
         cpu_s = _grown(cpu_before, host.cpu_s())
-    begin_s, issued_s, done_s = loops[0]
-    wall_s = math.fsum(end - begin for begin, _, end in loops)
-    return _Stretch(begin_s, loops[-1][2], done_s - issued_s, wall_s, cpu_s, times)
+    return _Stretch(
+        begin_s=loops[0].begin_s,
+        end_s=loops[-1].done_s,
+        backlog_s=loops[0].done_s - loops[0].issued_s,
+        wall_s=math.fsum(each.done_s - each.begin_s - each.away_s for each in loops),
+        cpu_s=cpu_s,
+        iteration_s=[time_s for each in loops for time_s in each.iteration_s],
+    )
 
 
-def _loop(clock: Clock, marks: Marks, step: Callable[[], object]) -> tuple[float, float, float]:
-    """Do steps and marks, nothing else; returns when it began, all was issued, and was done."""
-    mark = marks.mark
-    positions = range(1, len(marks))
+@dataclass(frozen=True)
+class _Loop:
+    """When steps began, all were issued, and were done; and the seconds of each."""
+
+    begin_s: float
+    issued_s: float
+    done_s: float
+    away_s: float
+    iteration_s: list[float]
+
+
+def _loop(clock: Clock, marks: Marks, step: Callable[[], object], looks: _Looks) -> _Loop:
+    """Do steps and marks, nothing else but looks, until one of them ends it."""
+    mark, after, ahead = marks.mark, looks.after, stopping.AHEAD
+    positions, i = range(1, len(marks)), 0
     clock.synchronize()
     begin_s = clock.now()
     mark(0)
     for i in positions:
         step()
         mark(i)
+        if i - ahead in after and marks.look(i - ahead, looks.ends):
+            break
     issued_s = clock.now()
     clock.synchronize()
-    return begin_s, issued_s, clock.now()
+    return _Loop(begin_s, issued_s, clock.now(), marks.away_s, marks.intervals(i))
 
 
 def _enqueue_time(clock: Clock, step: Callable[[], object]) -> float:
