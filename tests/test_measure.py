@@ -21,6 +21,7 @@ from bench_lib.worker.clock import Clock, clock_of
 from bench_lib.worker.clock import Marks as HostMarks
 from bench_lib.worker.launches import LaunchCosts
 from bench_lib.worker.measure import (
+    FEWEST_ISSUES,
     LEAST_WARMUP_STEPS,
     MeasuringContext,
     Steadiness,
@@ -41,7 +42,7 @@ AT_ONCE = Sampling(
 """No more warm-up than the least number of steps, and two measured iterations."""
 
 FIRST, WARM, AGAIN, MEASURED = 1, LEAST_WARMUP_STEPS, 1, AT_ONCE.iterations
-"""Steps of each phase under ``AT_ONCE``; five more are issued to time the issuing."""
+"""Steps of each phase under ``AT_ONCE``; three more are issued to time the issuing."""
 
 BEFORE = FIRST + WARM + AGAIN
 
@@ -244,7 +245,7 @@ def test_a_case_is_measured_in_the_order_that_gives_each_figure_its_meaning() ->
         *("allocate 3 marks", "phase measure", "reset peak"),
         *("synchronize", "mark 0", "step", "mark 1", "step", "mark 2", "synchronize"),
         *("read marks", "read peak"),
-        *("synchronize", "step") * 5,
+        *("synchronize", "step") * FEWEST_ISSUES,
         "synchronize",
         *("phase numerics", "numerics", "phase FLOPs", "flops"),
         *("forget", "release"),
@@ -313,7 +314,7 @@ def test_what_was_measured_is_shown_while_nothing_is_timed() -> None:
 
 
 def test_a_host_that_is_its_own_device_is_not_asked_how_long_issuing_takes() -> None:
-    """The five extra steps would tell nothing."""
+    """The extra steps would tell nothing."""
     machine = Machine(asynchronous=False)
     measured = machine.measure()
     assert machine.steps == BEFORE + MEASURED
@@ -495,7 +496,7 @@ def test_a_factory_may_return_just_a_step() -> None:
     machine = Machine()
     case = Case("scripted", f"{__name__}:stepped", {}, sampling=AT_ONCE)
     measured = measure(case, machine.context())
-    assert machine.steps == BEFORE + MEASURED + 5
+    assert machine.steps == BEFORE + MEASURED + FEWEST_ISSUES
     assert measured.iteration_s == [1 / 4 + 1 / 64, 1 / 4]
     assert (measured.items_per_step, measured.item) == (1, "step")
     assert (measured.numerics, measured.flops_per_step, measured.compile_s) == (None, None, None)
@@ -894,10 +895,20 @@ def test_a_full_queue_is_not_taken_for_a_slow_host(queue_s: float, enqueue_s: fl
     assert (measured.enqueue_s, measured.host_bound) == (enqueue_s, False)
 
 
-def test_issuing_is_timed_by_the_median_of_five() -> None:
+def test_issuing_is_timed_by_the_median_of_five_short_steps() -> None:
     """One interruption does not make a case host-bound."""
-    before = [1 / 64] * (BEFORE + LONGER.iterations)
-    measured = Machine(issue_s=[*before, 1 / 64, 4.0, 1 / 32, 1 / 32, 1 / 64]).measure(LONGER)
+    before = FIRST + 6 + 6 + LONGER.iterations  # warm-up in blocks of six
+    issues = [*[1 / 1024] * before, 1 / 1024, 4.0, 1 / 512, 1 / 512, 1 / 1024]
+    machine = Machine(work_s=[1 / 64], issue_s=issues)
+    measured = machine.measure(LONGER)
+    assert (measured.enqueue_s, measured.host_bound) == (1 / 512, False)
+
+
+def test_issuing_is_timed_by_the_median_of_three_long_steps() -> None:
+    """Each has to be waited for."""
+    machine = Machine(issue_s=[*[1 / 64] * (BEFORE + LONGER.iterations), 4.0, 1 / 32, 1 / 64])
+    measured = machine.measure(LONGER)
+    assert machine.steps == BEFORE + LONGER.iterations + 3
     assert (measured.enqueue_s, measured.host_bound) == (1 / 32, False)
 
 
@@ -1030,7 +1041,7 @@ def test_the_collector_rests_during_the_measured_steps_and_only_then() -> None:
     assert machine.collecting == [
         *[True] * BEFORE,
         *[False] * MEASURED,
-        *[True] * 5,
+        *[True] * FEWEST_ISSUES,
     ]
     assert gc.isenabled()
 

@@ -54,6 +54,8 @@ EARLY, EARLY_BLOCK_S = 0.005, 0.05
 """Blocks of half the length that agree so well end warming up before its least time."""
 BATCH_S = 2.0
 """Between batches of so many seconds a caller may show the steps so far."""
+ISSUES, ISSUES_S, FEWEST_ISSUES = 5, 0.1, 3
+"""Steps whose issue is timed one by one, unless they take longer than this in all: then fewer."""
 LEAST_WARMUP_STEPS = 3
 """CUDA graphs are recorded on the second and third call of a compiled step."""
 
@@ -295,8 +297,8 @@ def _measured(
     python_us += context.host_us()
     training = workload.training()
     issues = clock.asynchronous and not workload.fed_by_host
-    enqueue_s = _enqueue_time(clock, workload.step) if issues else None
     step_s = statistics.median(intervals)
+    enqueue_s = _enqueue_time(clock, workload.step, step_s) if issues else None
     host_bound = enqueue_s is not None and (
         enqueue_s >= HOST_BOUND * step_s or seen.backlog_s < BACKLOG * step_s
     )
@@ -515,10 +517,10 @@ def _loop(clock: Clock, marks: Marks, step: Callable[[], object], looks: _Looks)
     return _Loop(begin_s, issued_s, clock.now(), marks.away_s, marks.intervals(i))
 
 
-def _enqueue_time(clock: Clock, step: Callable[[], object]) -> float:
-    """Median host time to issue a step when nothing is queued before it."""
+def _enqueue_time(clock: Clock, step: Callable[[], object], step_s: float) -> float:
+    """Return the median of the host's seconds to issue a step to an idle device."""
     times = []
-    for _ in range(5):
+    for _ in range(ISSUES if ISSUES * step_s <= ISSUES_S else FEWEST_ISSUES):
         clock.synchronize()
         begin = clock.now()
         step()
