@@ -122,6 +122,8 @@ class Machine:
     spikes: float = 0.02
     spike: float = 0.05
     drift: float = 0.001
+    waits: float = 0.0
+    """How much later the first iteration is, which waits for its launch."""
     throttled: float = 0.02
     """Share of the processes of a case that are slower by something in ``throttle``."""
     throttle: tuple[float, float] = (0.02, 0.05)
@@ -147,6 +149,7 @@ class Machine:
         drift = rng.normal(0, self.drift, (n, CASES, 1)) * ramp
         inside = self._inside(rng, (n, CASES, iterations))
         times = np.asarray(process[:, :, None] + drift + inside)
+        times[..., 0] += self.waits
         launches = np.take(LAUNCH_RATIO, kinds) * np.exp(aside.normal(0, 0.001, n))
         hosts = HOST_US * np.exp(aside.normal(0, 0.02, n))
         return Workers(
@@ -180,7 +183,7 @@ PLAIN = Machine()
 NEAR = Machine(within=0.0015, correlation=0.0, drift=0.0002)
 """Iterations of device-bound cases on an H200: medians of 20 repeat within 0.04%."""
 TOLD = replace(NEAR, explained=0.9)
-LONG = Machine(between=0.0006, within=0.0004, correlation=0.0, drift=0.0001)
+LONG = Machine(between=0.0006, within=0.0004, correlation=0.0, drift=0.0001, waits=0.015)
 """Training of 90 ms a step, say, in chosen streams; iterations may end after a few."""
 STEADY = replace(NEAR, between=0.0004, slow=0.01)
 """Processes in chosen streams: with what iterations add, medians differ by 0.06%."""
@@ -195,27 +198,25 @@ def medians(workers: Workers) -> np.ndarray:
     found = np.asarray(np.median(times, axis=-1))
     if not STOPPING:
         return found
-    seconds, going, done = np.exp(times), np.ones(found.shape, dtype=bool), 0
-    for block in stopping.blocks(ITERATIONS):
-        done += block
-        if done < ITERATIONS:
-            stops = going & _enough(seconds[..., :done], STOPPING[-1])
-            found[stops] = np.median(times[..., :done], axis=-1)[stops]
-            MEASURED[done] += int(stops.sum())
-            going &= ~stops
+    seconds, going = np.exp(times), np.ones(found.shape, dtype=bool)
+    for n in stopping.looks(ITERATIONS):
+        done = n + stopping.AHEAD
+        stops = going & _enough(seconds[..., :n], STOPPING[-1])
+        found[stops] = np.median(times[..., :done], axis=-1)[stops]
+        MEASURED[done] += int(stops.sum())
+        going &= ~stops
     MEASURED[ITERATIONS] += int(going.sum())
     return found
 
 
 def _enough(times: np.ndarray, error: float) -> np.ndarray:
     """Return where ``stopping.is_enough`` says so; the first few are asked, to be sure of it."""
-    n, half = times.shape[-1], times.shape[-1] // 2
-    middle, ordered = np.median(times, axis=-1), np.sort(times, axis=-1)
-    parts = np.median(times[..., :half], axis=-1), np.median(times[..., half:], axis=-1)
-    spread = np.std(ordered[..., :-1], axis=-1, ddof=1) * (1 + stopping.WITHOUT_SLOWEST / n)
-    found = stopping.OF_MEDIAN * spread / math.sqrt(n) <= error * middle
+    n, half, under_way = times.shape[-1], times.shape[-1] // 2, times[..., 1:]
+    middle, spread = np.median(under_way, axis=-1), np.std(under_way, axis=-1, ddof=1)
+    parts = np.median(under_way[..., :half], axis=-1), np.median(under_way[..., half:], axis=-1)
+    found = stopping.OF_MEDIAN * spread / math.sqrt(n - 1) <= error * middle
     found &= np.abs(parts[0] - parts[1]) <= 2 * error * middle
-    found &= ordered[..., -1] <= (1 + stopping.STALL) * middle
+    found &= np.max(under_way, axis=-1) <= (1 + stopping.STALL) * middle
     asked = times.reshape(-1, n)[:5].tolist()
     assert [stopping.is_enough(each, error) for each in asked] == found.reshape(-1)[:5].tolist()
     return np.asarray(found)

@@ -38,6 +38,7 @@ from bench_lib.micro import compiling
 from bench_lib.model import Attempt, Case, UserError
 from bench_lib.profiling import answers, store, traces
 from bench_lib.report import console
+from bench_lib.report.tables import table
 from bench_lib.slurm import asked, tools
 from bench_lib.storage import acceptance, baselines, foreign, history, samples
 from bench_lib.storage.archive import Archive, imports, months, tables
@@ -156,7 +157,7 @@ def read_history(path: Path) -> None:
     split(path, data, 0)
     run = history.unfold(path, data)
     records = list(run.records.values())
-    console.table(console.HEADINGS, console.summary_rows(records), 100)
+    table(console.HEADINGS, console.summary_rows(records), 100)
     for record in records:
         _details(record, run.hardware)
         acceptance.processes_of(record)

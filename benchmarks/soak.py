@@ -36,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench_lib.engine.device import MOST_LOST
 from bench_lib.model import Accepted, Baseline, Device, Environment, Hardware, ProcessSummary
-from bench_lib.report.console import table
+from bench_lib.report.tables import table
 from bench_lib.storage import baselines, history
 
 HERE = Path(__file__).resolve().parent

@@ -31,7 +31,7 @@ from pathlib import Path
 from bench_lib.engine import balance
 from bench_lib.model import Record
 from bench_lib.plugin.devices import device_of
-from bench_lib.report import console, spent
+from bench_lib.report import spent, tables
 from bench_lib.storage import history
 
 HERE = Path(__file__).resolve().parent
@@ -111,15 +111,15 @@ def show(run: history.Run) -> None:
     """Print what a run was spent on, and how long several devices would take."""
     records = list(run.records.values())
     found = spent.spent(records)
-    print("\n".join(console.table(spent.HEADINGS, spent.rows(found))), end="\n\n")
-    print("\n".join(console.table(spent.CASE_HEADINGS, spent.case_rows(records))), end="\n\n")
+    print("\n".join(tables.table(spent.HEADINGS, spent.rows(found))), end="\n\n")
+    print("\n".join(tables.table(spent.CASE_HEADINGS, spent.case_rows(records))), end="\n\n")
     rows = [
         (str(devices), f"{hashed:.1f}", f"{even:.1f}", f"{alone / even:.2f}")
         for devices in DEVICES
         for alone, hashed, even in (on_devices(records, devices),)
     ]
     headings = ("devices", "by hash, s", "balanced, s", "times as fast")
-    print("\n".join(console.table(headings, rows)))
+    print("\n".join(tables.table(headings, rows)))
 
 
 def on_devices(records: Sequence[Record], devices: int) -> tuple[float, float, float]:

@@ -45,7 +45,7 @@ from torture_faults import ALL, JUDGED, OTHER, PASSED, Kind
 from torture_runs import Outcome, Place, RealPlace, Scene
 
 from bench_lib.model import Status
-from bench_lib.report.console import table
+from bench_lib.report.tables import table
 from bench_lib.storage import history
 
 A_FOLDER = 25

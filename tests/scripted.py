@@ -7,6 +7,7 @@ repeats.  ``ID replayed`` answers where the compiler is made to choose as in the
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -233,6 +234,8 @@ def held_class(
 class Marks:
     """Marks on the time of a machine that follows a script and keeps a log."""
 
+    away_s = 0.0
+
     def __init__(self, machine: Any, n: int) -> None:
         """Hold n marks."""
         self._machine = machine
@@ -247,8 +250,15 @@ class Marks:
         self._machine.log.append(f"mark {i}")
         self._times[i] = self._machine.device_now()
 
-    def intervals(self) -> list[float]:
-        """Seconds between the marks."""
+    def intervals(self, n: int | None = None) -> list[float]:
+        """Seconds between the first marks, or all."""
         self._machine.log.append("read marks")
-        assert not any(map(math.isnan, self._times)), "events that were never recorded have no time"
-        return [b - a for a, b in zip(self._times, self._times[1:], strict=False)]
+        times = self._times[: None if n is None else n + 1]
+        assert not any(map(math.isnan, times)), "events that were never recorded have no time"
+        return [b - a for a, b in itertools.pairwise(times)]
+
+    def look(self, n: int, ends: Callable[[list[float]], bool]) -> bool:
+        """Have the host wait for the n-th mark, and the device go on."""
+        self._machine.log.append(f"look after {n}")
+        self._machine.catch_up(self._times[n])
+        return ends(self.intervals(n))

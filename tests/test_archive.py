@@ -36,7 +36,7 @@ from bench_lib.storage.archive.compaction import compact
 from bench_lib.storage.archive.places import HistoryPlace
 from bench_lib.storage.archive.views import VIEWS
 from bench_lib.storage.history import HistoryError, read, reference
-from bench_lib.verdict.metrics.iterations import spread
+from bench_lib.verdict.statistics.iterations import spread
 
 NOW = "2026-03-01T00:00:00Z"
 

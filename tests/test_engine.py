@@ -406,6 +406,23 @@ def test_a_fresh_process_of_a_second_look_only_measures(workers, tmp_path):
     assert ["numerics" in known for known in workers.known] == [True, False]
 
 
+def test_numerics_are_checked_in_the_first_of_the_planned_processes(workers, tmp_path):
+    """The others only measure."""
+    with contextlib.closing(held(DEVICE, workers, tmp_path, processes=3)) as device:
+        device.measure(CASE)
+    assert ["numerics" in known for known in workers.known] == [False, True, True]
+
+
+def test_numerics_that_are_not_finite_are_checked_in_every_process(monkeypatch, tmp_path):
+    """What is wrong is not taken from one process."""
+    wrong = functools.partial(make_measurement, numerics=Numerics(finite=False))
+    monkeypatch.setattr("scripted.make_measurement", wrong)
+    workers = Contexts({}, DEVICE)
+    with contextlib.closing(held(DEVICE, workers, tmp_path, processes=3)) as device:
+        device.measure(CASE)
+    assert ["numerics" in known for known in workers.known] == [False, False, False]
+
+
 def test_a_case_that_is_measured_once_more_in_its_process_keeps_its_numerics(workers, tmp_path):
     """The same weights and input have the same answer."""
     uneven = [0.01, 0.02] * 10

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import time
+
 import pytest
 from builders import make_case, make_environment
 
@@ -83,3 +86,13 @@ def test_a_device_without_a_name_has_no_numerics():
     """It may be another one tomorrow."""
     facts.keep_numerics(make_case(), HERE, None, SOUND)
     assert facts.numerics_of(make_case(), HERE, None) is None
+
+
+def test_numerics_are_computed_again_after_a_week():
+    """The device may have begun to compute wrongly."""
+    facts.keep_numerics(make_case(), HERE, "GPU-1", SOUND)
+    (path,) = facts.folder().iterdir()
+    for days, known in ((6.9, SOUND), (7.1, None)):
+        then_s = time.time() - days * 86_400
+        os.utime(path, (then_s, then_s))
+        assert facts.numerics_of(make_case(), HERE, "GPU-1") == known

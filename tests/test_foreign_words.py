@@ -26,7 +26,7 @@ from command import Printed, ran
 from bench_lib.cli.output import ShownStream, shown
 from bench_lib.formats import printable
 from bench_lib.model import Accepted, Status
-from bench_lib.report.console import table
+from bench_lib.report.tables import table
 
 TITLE, CLEAR, C1, TURNED = "\x1b]0;mine\x07", "\x1b[2J\x1b[H", "\x9b31m", "\u202egnp.exe"
 HOSTILE = f"{TITLE}{CLEAR}{C1}{TURNED}\r\x08=cmd|'/C calc'!A0"

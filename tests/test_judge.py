@@ -42,12 +42,12 @@ from bench_lib.verdict.judge import (
     stored_limits,
 )
 from bench_lib.verdict.metrics import find
-from bench_lib.verdict.metrics.iterations import spread
 from bench_lib.verdict.metrics.metric import named
 from bench_lib.verdict.metrics.summary import summarise
 from bench_lib.verdict.severity import SEVERITY, rank
 from bench_lib.verdict.statistics.comparison import Contrast
 from bench_lib.verdict.statistics.components import GUESSED_NIGHT, guessed_device
+from bench_lib.verdict.statistics.iterations import spread
 
 MIB = 2**20
 CASE = "case"

@@ -8,6 +8,7 @@ import gc
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,8 +18,10 @@ from scripted import Marks
 from bench_lib.model import Case, Draw, Launch, Measurement, Numerics, Sampling, Training
 from bench_lib.worker import host
 from bench_lib.worker.clock import Clock, clock_of
+from bench_lib.worker.clock import Marks as HostMarks
 from bench_lib.worker.launches import LaunchCosts
 from bench_lib.worker.measure import (
+    FEWEST_ISSUES,
     LEAST_WARMUP_STEPS,
     MeasuringContext,
     Steadiness,
@@ -39,7 +42,7 @@ AT_ONCE = Sampling(
 """No more warm-up than the least number of steps, and two measured iterations."""
 
 FIRST, WARM, AGAIN, MEASURED = 1, LEAST_WARMUP_STEPS, 1, AT_ONCE.iterations
-"""Steps of each phase under ``AT_ONCE``; five more are issued to time the issuing."""
+"""Steps of each phase under ``AT_ONCE``; three more are issued to time the issuing."""
 
 BEFORE = FIRST + WARM + AGAIN
 
@@ -102,7 +105,11 @@ class Machine:
     def synchronize(self) -> None:
         """Let the host catch up with the device."""
         self.log.append("synchronize")
-        self._now = max(self._now, self._busy_until)
+        self.catch_up(self._busy_until)
+
+    def catch_up(self, with_s: float) -> None:
+        """Let the host wait until a time of the device."""
+        self._now = max(self._now, with_s)
 
     def marks(self, n: int) -> Marks:
         """Return marks on the device's time."""
@@ -238,7 +245,7 @@ def test_a_case_is_measured_in_the_order_that_gives_each_figure_its_meaning() ->
         *("allocate 3 marks", "phase measure", "reset peak"),
         *("synchronize", "mark 0", "step", "mark 1", "step", "mark 2", "synchronize"),
         *("read marks", "read peak"),
-        *("synchronize", "step") * 5,
+        *("synchronize", "step") * FEWEST_ISSUES,
         "synchronize",
         *("phase numerics", "numerics", "phase FLOPs", "flops"),
         *("forget", "release"),
@@ -307,7 +314,7 @@ def test_what_was_measured_is_shown_while_nothing_is_timed() -> None:
 
 
 def test_a_host_that_is_its_own_device_is_not_asked_how_long_issuing_takes() -> None:
-    """The five extra steps would tell nothing."""
+    """The extra steps would tell nothing."""
     machine = Machine(asynchronous=False)
     measured = machine.measure()
     assert machine.steps == BEFORE + MEASURED
@@ -489,7 +496,7 @@ def test_a_factory_may_return_just_a_step() -> None:
     machine = Machine()
     case = Case("scripted", f"{__name__}:stepped", {}, sampling=AT_ONCE)
     measured = measure(case, machine.context())
-    assert machine.steps == BEFORE + MEASURED + 5
+    assert machine.steps == BEFORE + MEASURED + FEWEST_ISSUES
     assert measured.iteration_s == [1 / 4 + 1 / 64, 1 / 4]
     assert (measured.items_per_step, measured.item) == (1, "step")
     assert (measured.numerics, measured.flops_per_step, measured.compile_s) == (None, None, None)
@@ -648,6 +655,9 @@ def test_a_replay_lasts_from_the_build_to_the_end(monkeypatch) -> None:
 # --- warm-up -------------------------------------------------------------------------------
 
 
+MAY_END: dict[str, Any] = {"iterations": 20, "max_iterations": 200, "enough": 0.001}
+
+
 def warmed(work_s: Iterable[float], **sampling: Any) -> Measurement:
     """Measure a machine whose first step is like its second and whose issuing is free."""
     work_s = list(work_s)
@@ -678,11 +688,41 @@ def test_warming_up_does_not_end_early_while_a_clock_ramps() -> None:
 
 
 def test_long_steps_end_where_their_median_is_known_well_enough() -> None:
-    """Six of twenty; and all twenty where their spread has not settled."""
-    sampling = {"iterations": 20, "max_iterations": 200, "enough": 0.001}
-    assert len(warmed([1 / 4], **sampling).iteration_s) == 6
+    """Seven of twenty; and all twenty where their spread has not settled."""
+    assert len(warmed([1 / 4], **MAY_END).iteration_s) == 7
     stalls = [1 / 4] * (FIRST + WARM + AGAIN + 3) + [1 / 2] + [1 / 4]
-    assert len(warmed(stalls, **sampling).iteration_s) == 20
+    assert len(warmed(stalls, **MAY_END).iteration_s) == 20
+
+
+def test_no_look_leaves_the_device_idle() -> None:
+    """Or the next iteration would wait for its launch, which only the first has to."""
+    work_s = [1 / 4] * (BEFORE + 3) + [1 / 2] + [1 / 4]
+    machine = Machine(work_s=work_s)
+    measured = machine.measure(dataclasses.replace(AT_ONCE, **MAY_END))
+    assert machine.log.count("look after 6") == 1
+    assert measured.iteration_s == [1 / 64 + 1 / 4, 1 / 4, 1 / 4, 1 / 2, *[1 / 4] * 16]
+    assert measured.wall_s == sum(measured.iteration_s)
+
+
+def test_a_device_that_is_left_work_at_the_last_look_is_not_host_bound() -> None:
+    """It has one step left, and a host that cannot keep up leaves it none."""
+    sampling = dataclasses.replace(AT_ONCE, **MAY_END)
+    assert not Machine(work_s=[1 / 4], issue_s=[1 / 8]).measure(sampling).host_bound
+    assert Machine(work_s=[1 / 4], issue_s=[15 / 64]).measure(sampling).host_bound
+
+
+def test_a_look_on_a_cpu_is_in_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There the host that looks is the one that works."""
+    now = iter([10.0, 11.0, 12.0, 62.0, 63.0])
+    clock = SimpleNamespace(perf_counter=lambda: next(now))
+    monkeypatch.setattr("bench_lib.worker.clock.time", clock)
+    marks = HostMarks(3)
+    marks.mark(0)
+    marks.mark(1)
+    assert marks.look(1, lambda times: times == [1.0])
+    marks.mark(2)
+    assert marks.intervals() == [1.0, 2.0]
+    assert marks.away_s == 50.0
 
 
 @pytest.mark.parametrize(
@@ -855,10 +895,20 @@ def test_a_full_queue_is_not_taken_for_a_slow_host(queue_s: float, enqueue_s: fl
     assert (measured.enqueue_s, measured.host_bound) == (enqueue_s, False)
 
 
-def test_issuing_is_timed_by_the_median_of_five() -> None:
+def test_issuing_is_timed_by_the_median_of_five_short_steps() -> None:
     """One interruption does not make a case host-bound."""
-    before = [1 / 64] * (BEFORE + LONGER.iterations)
-    measured = Machine(issue_s=[*before, 1 / 64, 4.0, 1 / 32, 1 / 32, 1 / 64]).measure(LONGER)
+    before = FIRST + 6 + 6 + LONGER.iterations  # warm-up in blocks of six
+    issues = [*[1 / 1024] * before, 1 / 1024, 4.0, 1 / 512, 1 / 512, 1 / 1024]
+    machine = Machine(work_s=[1 / 64], issue_s=issues)
+    measured = machine.measure(LONGER)
+    assert (measured.enqueue_s, measured.host_bound) == (1 / 512, False)
+
+
+def test_issuing_is_timed_by_the_median_of_three_long_steps() -> None:
+    """Each has to be waited for."""
+    machine = Machine(issue_s=[*[1 / 64] * (BEFORE + LONGER.iterations), 4.0, 1 / 32, 1 / 64])
+    measured = machine.measure(LONGER)
+    assert machine.steps == BEFORE + LONGER.iterations + 3
     assert (measured.enqueue_s, measured.host_bound) == (1 / 32, False)
 
 
@@ -991,7 +1041,7 @@ def test_the_collector_rests_during_the_measured_steps_and_only_then() -> None:
     assert machine.collecting == [
         *[True] * BEFORE,
         *[False] * MEASURED,
-        *[True] * 5,
+        *[True] * FEWEST_ISSUES,
     ]
     assert gc.isenabled()
 

@@ -30,9 +30,9 @@ from bench_lib.plugin.options import CONFIRM
 from bench_lib.verdict import judge, metrics
 from bench_lib.verdict.judge import Evidence
 from bench_lib.verdict.metrics import LEADING, registered
-from bench_lib.verdict.metrics.iterations import percentile, spread
 from bench_lib.verdict.metrics.metric import Metric, Rule
 from bench_lib.verdict.metrics.summary import summarise
+from bench_lib.verdict.statistics.iterations import percentile, spread
 
 # ---- the iterations of one process ------------------------------------------------------
 

@@ -20,7 +20,6 @@ from bench_lib.formats import percent, printable, quantity, seconds, signed_perc
 from bench_lib.model import Status
 from bench_lib.report.console import (
     HEADINGS,
-    WIDTH,
     CaseFigures,
     counted,
     explanations,
@@ -29,9 +28,8 @@ from bench_lib.report.console import (
     rate_of,
     shares_of_peak,
     summary_rows,
-    table,
-    tables,
 )
+from bench_lib.report.tables import WIDTH, table, tables
 
 MIB = 2**20
 

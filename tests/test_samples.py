@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench_lib.storage.samples import Samples, read
-from bench_lib.verdict.metrics.iterations import spread
+from bench_lib.verdict.statistics.iterations import spread
 
 TIMES = [1.0, 2.0, 4.0]
 LARGEST, SMALLEST = 1.7976931348623157e308, 5e-324

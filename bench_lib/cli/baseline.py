@@ -111,14 +111,13 @@ def show(
     json: Json = False,
 ) -> None:
     """Show the accepted values of a hardware key, or published ones where there are none."""
-    from bench_lib.backends import detect
     from bench_lib.storage import baselines as files
     from bench_lib.storage.history import utc_today
 
     def like(by_case: Mapping[str, Kind]) -> dict[str, Kind]:
         return {id_: by_case[id_] for id_ in sorted(by_case) if fnmatch.fnmatchcase(id_, case)}
 
-    file = files.load(baselines, hardware or detect()[0].key)
+    file = files.load(baselines, hardware or _this_machine())
     chosen, published, excused = like(file.measured), like(file.published), like(file.quarantines)
     over = {k for k, v in excused.items() if not files.in_force(v, utc_today())}
     if json:
@@ -151,6 +150,12 @@ def show(
     raise typer.Exit(0 if chosen or published or excused else 1)
 
 
+def _this_machine() -> str:
+    from bench_lib.backends import detect
+
+    return detect()[0].key
+
+
 def _keys_with_baselines(folder: Path, but: str) -> list[str]:
     """List the hardware keys that something was accepted for; a broken file is not asked."""
     from bench_lib.storage import baselines as files
@@ -163,13 +168,11 @@ def _keys_with_baselines(folder: Path, but: str) -> list[str]:
 
 
 def _print_accepted(chosen: Mapping[str, Baseline]) -> None:
-    from bench_lib.cli.proposals import logs, median
-
     rows = []
     for id_, each in chosen.items():
-        spread = f"{statistics.stdev(logs(each)):.2%}" if len(each.processes) > 1 else "-"
+        spread = f"{statistics.stdev(reading.logs(each)):.2%}" if len(each.processes) > 1 else "-"
         when, why = each.accepted.date[:10], each.accepted.reason
-        rows.append((id_, median(each), str(len(each.processes)), spread, when, why))
+        rows.append((id_, reading.median(each), str(len(each.processes)), spread, when, why))
     print_table(("case", "median", "processes", "between", "accepted", "reason"), rows)
     for id_, each in chosen.items():
         if each.accepted.in_spite_of is not None:

@@ -86,15 +86,15 @@ def _as_a_rank(name: str, words: list[str], context: Any) -> None:
     leaves: the first rank says so, by a UserError, and the others end without a fault of their own,
     for which a launcher would end the first before it speaks.
     """
+    asked = [name, *words]
+    alone = next((each for each in ALONE if asked[: len(each.split())] == each.split()), None)
+    if name not in SHARING and alone is None:
+        return
     import os
 
     from bench_lib.launch.launchers import VARIABLE, who_am_i
     from bench_lib.model import UserError
 
-    asked = [name, *words]
-    alone = next((each for each in ALONE if asked[: len(each.split())] == each.split()), None)
-    if name not in SHARING and alone is None:
-        return
     place = who_am_i(os.environ)
     if place.ranks == 1:
         return

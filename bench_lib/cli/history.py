@@ -175,7 +175,6 @@ def show(
 ) -> None:
     """Show one run: every case with its verdicts and the reasons for them."""
     from bench_lib.report import console
-    from bench_lib.verdict import nights
 
     found = reading.run(run, history)
     if json:
@@ -209,8 +208,11 @@ def show(
     for record in records:
         for line in _details(record, found.hardware):
             print(line)
-    for slow_down in found.slow_downs:
-        print(nights.in_words(slow_down, found.run_id))
+    if found.slow_downs:
+        from bench_lib.verdict import nights  # with numpy, which few runs need
+
+        for slow_down in found.slow_downs:
+            print(nights.in_words(slow_down, found.run_id))
     for problem in found.problems:
         print(f"! {problem}")
 

@@ -117,7 +117,7 @@ def duration(seconds: float) -> str:
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print aligned columns, as wide as they need where the output is not a terminal."""
-    from bench_lib.report.console import table
+    from bench_lib.report.tables import table
 
     for line in table(headings, rows, _width()):
         print(line)
@@ -125,7 +125,7 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 def print_line(line: str) -> None:
     """Print a line, broken between words where a terminal would break it anywhere."""
-    from bench_lib.report.console import wrapped
+    from bench_lib.report.tables import wrapped
 
     print("\n".join(wrapped(line, _width()) if sys.stdout.isatty() else [line]))
 
@@ -139,7 +139,7 @@ def print_tables(headings: Sequence[str], rows: Sequence[Sequence[str]], *, keys
 
     If the output is no terminal they are one table.
     """
-    from bench_lib.report.console import tables
+    from bench_lib.report.tables import tables
 
     for number, lines in enumerate(tables(headings, rows, _width(), keys=keys)):
         print("\n" * (number > 0) + "\n".join(lines))

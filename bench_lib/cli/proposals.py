@@ -13,8 +13,7 @@ from typing import Any, Literal, TypeVar
 from bench_lib.cli import reading
 from bench_lib.cli.output import Document, as_markdown, filled, markdown_table, print_table
 from bench_lib.environment.fingerprint import difference
-from bench_lib.formats import seconds
-from bench_lib.model import Accepted, Baseline, UserError
+from bench_lib.model import Accepted, UserError
 from bench_lib.storage import acceptance
 from bench_lib.storage import baselines as files
 from bench_lib.storage import history as runs
@@ -232,8 +231,8 @@ def _figures(change: BaselineChange) -> tuple[str, ...]:
     ratio, interval = _ratio(change)
     return (
         change.case_id,
-        "published" if change.old and change.old.published else median(change.old),
-        median(change.new),
+        "published" if change.old and change.old.published else reading.median(change.old),
+        reading.median(change.new),
         "" if ratio is None else f"{ratio:.4f}",
         "" if interval is None else f"{interval[0]:.4f} to {interval[1]:.4f}",
     )
@@ -243,19 +242,7 @@ def _ratio(change: BaselineChange) -> tuple[float | None, tuple[float, float] | 
     """Return new over old and its 95% interval, each None if unknown."""
     if change.new is None or change.old is None or not change.old.processes:
         return None, None
-    new, old = logs(change.new), logs(change.old)
+    new, old = reading.logs(change.new), reading.logs(change.old)
     comparison = compare(new, old)
     ratio = math.exp(statistics.fmean(new) - statistics.fmean(old))
     return ratio, comparison.interval() if comparison else None
-
-
-def logs(baseline: Baseline) -> list[float]:
-    """Return the natural logarithms of the processes' medians in seconds."""
-    return [process.log_median for process in baseline.processes]
-
-
-def median(baseline: Baseline | None) -> str:
-    """Return the geometric mean of the processes' medians with its unit."""
-    if baseline is None or not baseline.processes:
-        return "-"
-    return seconds(math.exp(statistics.fmean(logs(baseline))))

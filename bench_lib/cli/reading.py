@@ -1,18 +1,21 @@
-"""Runs of the history, its incidents and cases of the matrix, as commands read them."""
+"""Runs, incidents, accepted values and cases of the matrix, as commands read them."""
 
 from __future__ import annotations
 
 import difflib
+import math
+import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from bench_lib.cli.output import DEFAULT_MATRIX, filled
+from bench_lib.formats import seconds
 from bench_lib.model import Acknowledged, Status
 
 if TYPE_CHECKING:
-    from bench_lib.model import Case
+    from bench_lib.model import Baseline, Case
     from bench_lib.storage.archive import RunLine
     from bench_lib.storage.history import Run
     from bench_lib.verdict.incidents import Incident, IncidentCase
@@ -113,6 +116,21 @@ def listed(run: RunLine) -> Listed:
     """Return a run in a line, as ``--json`` prints it."""
     finished = run.ended is not None
     return filled(Listed, run, run=run.run_id, hardware_key=run.key, finished=finished)
+
+
+# ---- accepted values --------------------------------------------------------------------
+
+
+def logs(baseline: Baseline) -> list[float]:
+    """Return the natural logarithms of the processes' medians in seconds."""
+    return [process.log_median for process in baseline.processes]
+
+
+def median(baseline: Baseline | None) -> str:
+    """Return the geometric mean of the processes' medians with its unit."""
+    if baseline is None or not baseline.processes:
+        return "-"
+    return seconds(math.exp(statistics.fmean(logs(baseline))))
 
 
 # ---- incidents --------------------------------------------------------------------------

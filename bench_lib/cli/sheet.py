@@ -137,7 +137,7 @@ def _lines(sheet: Sheet, *, markdown: bool) -> Iterator[str]:
 
 
 def _block(block: SheetBlock, *, markdown: bool) -> Iterator[str]:
-    from bench_lib.report.console import table
+    from bench_lib.report.tables import table
 
     yield from _labelled(block.lines, markdown=markdown)
     if block.rows:

@@ -313,12 +313,15 @@ class HeldDevice:
         *,
         known: Collection[str] = (),
     ) -> Outcome:
+        """Measure a case in processes; numerics that one of them found finite are known after."""
         attempts: list[Attempt] = []
         with _named(side), self.holding(case):
             for process in processes:
-                attempts += self._attempts(case, process, side, replay, known)
-                if attempts[-1].measurement is None:
+                attempts += (found := self._attempts(case, process, side, replay, known))
+                if found[-1].measurement is None:
                     break
+                if any(map(_is_checked, found)):
+                    known = {*known, NUMERICS}
         return self._outcome(case, attempts, side)
 
     def _outcome(self, case: Case, attempts: Sequence[Attempt], side: str) -> Outcome:
@@ -803,6 +806,13 @@ def _disturbed_in_either(sustained: Telemetry, bursts: Telemetry) -> Telemetry:
         throttle=list(dict.fromkeys([*sustained.throttle, *bursts.throttle])),
         throttled={name: max(s for n, s in shares if n == name) for name, _ in shares},
     )
+
+
+def _is_checked(attempt: Attempt) -> bool:
+    """Whether an attempt counts, and its answer was held against FP32's and is finite."""
+    seen = attempt.measurement
+    checked = seen is not None and seen.numerics is not None and seen.numerics.finite
+    return checked and attempt.accepted
 
 
 def in_turn(names: Sequence[str], turn: int) -> Sequence[str]:

@@ -25,7 +25,7 @@ from bench_lib.model import (
     Hardware,
     Measurement,
 )
-from bench_lib.verdict.metrics import iterations
+from bench_lib.verdict.statistics import iterations
 
 FORK = "fork"
 """Starting workers, which import torch, and opening a process; for most cases it is open."""

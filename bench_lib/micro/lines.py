@@ -13,7 +13,7 @@ from bench_lib.micro.places import RankPlace
 from bench_lib.micro.steps import PrintedIteration
 from bench_lib.model import Measurement
 from bench_lib.report.console import rate_of
-from bench_lib.verdict.metrics import iterations
+from bench_lib.verdict.statistics import iterations
 
 RULE = "=" * 40
 LOSS_WITHIN = 0.25

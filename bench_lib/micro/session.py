@@ -24,7 +24,7 @@ from bench_lib.micro.output import first_line, listed, nearest, shown
 from bench_lib.micro.places import RankPlace, batch_of
 from bench_lib.micro.steps import PrintedIteration, Watched
 from bench_lib.model import Case, Device, Measurement, Sampling, UserError
-from bench_lib.verdict.metrics import iterations
+from bench_lib.verdict.statistics import iterations
 from bench_lib.worker import layers, profiling
 from bench_lib.worker.clock import clock_of
 from bench_lib.worker.context import kind_of

@@ -1,7 +1,8 @@
 """Facts of a case that stay as they are while its software does, in the user's cache folder.
 
-FLOPs and bytes depend on the software alone.  Numerics are a device's: one that computes otherwise
-is found.  One small JSON file each.  If it is missing or damaged, the fact is found out again.
+FLOPs and bytes depend on the software alone.  Numerics are a device's, and are computed again every
+week, so that a device that begins to compute wrongly is found.  One small JSON file each.  If it is
+missing or damaged, the fact is found out again.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import contextlib
 import functools
 import hashlib
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,6 +27,9 @@ CHECKING = ("formulas", "worker")
 """Folders whose code computes numerics."""
 BESIDE_NUMERICS = ("python", "host", "cpu_count", "commit", "dirty", "governor", "caches")
 """Parts of the environment that numerics do not depend on."""
+
+NUMERICS_HOLD_S = 7 * 86_400.0
+"""Older numerics are computed again."""
 
 Fact = TypeVar("Fact", StepCounts, Numerics)
 
@@ -46,8 +51,9 @@ def keep_counts(case: Case, environment: Environment, counts: StepCounts) -> Non
 
 
 def numerics_of(case: Case, environment: Environment, device_uuid: str | None) -> Numerics | None:
-    """Return the sound numerics of a case on a device; None if they are missing."""
-    return _read(_about_numerics(case, environment, device_uuid), Numerics)
+    """Return the sound numerics of a case on a device; None if they are missing or old."""
+    about = _about_numerics(case, environment, device_uuid)
+    return _read(about, Numerics, since_s=time.time() - NUMERICS_HOLD_S)
 
 
 def keep_numerics(
@@ -57,10 +63,12 @@ def keep_numerics(
     _write(_about_numerics(case, environment, device_uuid), numerics)
 
 
-def _read(about: dict[str, Any] | None, kind: type[Fact]) -> Fact | None:
+def _read(about: dict[str, Any] | None, kind: type[Fact], since_s: float = 0.0) -> Fact | None:
     if about is None:
         return None
     try:
+        if _path(about).stat().st_mtime < since_s:
+            return None
         kept = msgspec.json.decode(_path(about).read_bytes(), type=_Kept)
         return msgspec.json.decode(kept.fact, type=kind) if kept.of == about else None
     except (OSError, msgspec.MsgspecError, UnicodeError):

@@ -28,7 +28,7 @@ from typing import Any
 import msgspec
 
 from bench_lib.verdict.metrics import LEADING, Metric
-from bench_lib.verdict.metrics.iterations import spread
+from bench_lib.verdict.statistics.iterations import spread
 
 ABOUT = ("run", "device", "draw", "family")
 """Fields that a line may have on its process, in a word."""

@@ -13,7 +13,7 @@ from bench_lib.model import Attempt, Hardware, Measurement, Param, Record, Train
 from bench_lib.report import console
 from bench_lib.verdict.metrics import summary
 from bench_lib.verdict.metrics.builtin import relative
-from bench_lib.verdict.metrics.iterations import TRUST
+from bench_lib.verdict.statistics.iterations import TRUST
 
 MEASURED = "measured"
 GB = GIGA = 1e9

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from bench_lib.formats import amount, seconds, signed_percent
 from bench_lib.model import Case, Measurement, Param, Record, UserError
-from bench_lib.report.console import table
+from bench_lib.report.tables import table
 from bench_lib.storage import acceptance
 from bench_lib.studies.asked import OPENING_S
 from bench_lib.studies.figures import (

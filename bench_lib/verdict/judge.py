@@ -37,13 +37,13 @@ from bench_lib.verdict.evidence import (
 from bench_lib.verdict.metrics import LEADING, find, of, registered
 from bench_lib.verdict.metrics.builtin import METRICS
 from bench_lib.verdict.metrics.efficiency import EFFICIENCY, efficiencies, enough
-from bench_lib.verdict.metrics.iterations import TRUST
 from bench_lib.verdict.metrics.metric import Metric, Rule, Sides, by_origin, named, origins
 from bench_lib.verdict.rules import chance, threshold
 from bench_lib.verdict.rules.chance import Question
 from bench_lib.verdict.severity import NOT_COMPARED, worst
 from bench_lib.verdict.statistics.comparison import AGREEING, Comparison, Contrast, paired
 from bench_lib.verdict.statistics.comparison import compare as compare_suite
+from bench_lib.verdict.statistics.iterations import TRUST
 from bench_lib.verdict.unjudged import unjudged
 
 __all__ = [

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from bench_lib.model import ProcessSummary, Published, Status, Verdict
 from bench_lib.verdict.evidence import PINNED, Evidence
 from bench_lib.verdict.metrics import LEADING
-from bench_lib.verdict.metrics.iterations import TRUST
+from bench_lib.verdict.statistics.iterations import TRUST
 
 
 def unjudged(evidence: Evidence) -> Verdict | None:

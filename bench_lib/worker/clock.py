@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from array import array
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 class Marks:
     """Points in the device's own order of work; a CPU's are times on the host."""
 
+    away_s = 0.0
+    """How long nothing was issued because somebody looked, in all."""
+
     def __init__(self, n: int) -> None:
         """Allocate ``n`` points."""
         self._times = array("d", bytes(8 * n))
@@ -28,12 +32,25 @@ class Marks:
 
     def mark(self, i: int) -> None:
         """Place the i-th point after all work issued so far."""
-        self._times[i] = time.perf_counter()
+        self._times[i] = time.perf_counter() - self.away_s
 
-    def intervals(self) -> list[float]:
-        """Seconds from each point to the next; only after the device has passed the last."""
-        pairs = zip(self._times, self._times[1:], strict=False)
-        return [round(b - a, 10) for a, b in pairs]
+    def intervals(self, n: int | None = None) -> list[float]:
+        """Return the seconds of the first ``n`` intervals, or of all, in order.
+
+        The device has to have passed the last of their points.
+        """
+        times = self._times[: None if n is None else n + 1]
+        return [round(b - a, 10) for a, b in itertools.pairwise(times)]
+
+    def look(self, n: int, ends: Callable[[list[float]], bool]) -> bool:
+        """Return what ``ends`` says of the first ``n`` intervals; the look itself is in none.
+
+        A device goes on with what was issued after them.
+        """
+        begin_s = time.perf_counter()
+        answer = ends(self.intervals(n))
+        self.away_s += time.perf_counter() - begin_s
+        return answer
 
 
 class _EventMarks(Marks):
@@ -46,9 +63,13 @@ class _EventMarks(Marks):
     def mark(self, i: int) -> None:
         self._events[i].record()
 
-    def intervals(self) -> list[float]:
-        pairs = zip(self._events, self._events[1:], strict=False)
-        return [round(a.elapsed_time(b) / 1e3, 10) for a, b in pairs]
+    def intervals(self, n: int | None = None) -> list[float]:
+        events = self._events[: None if n is None else n + 1]
+        return [round(a.elapsed_time(b) / 1e3, 10) for a, b in itertools.pairwise(events)]
+
+    def look(self, n: int, ends: Callable[[list[float]], bool]) -> bool:
+        self._events[n].synchronize()
+        return ends(self.intervals(n))
 
 
 class Clock:

@@ -54,6 +54,8 @@ EARLY, EARLY_BLOCK_S = 0.005, 0.05
 """Blocks of half the length that agree so well end warming up before its least time."""
 BATCH_S = 2.0
 """Between batches of so many seconds a caller may show the steps so far."""
+ISSUES, ISSUES_S, FEWEST_ISSUES = 5, 0.1, 3
+"""Steps whose issue is timed one by one, unless they take longer than this in all: then fewer."""
 LEAST_WARMUP_STEPS = 3
 """CUDA graphs are recorded on the second and third call of a compiled step."""
 
@@ -139,16 +141,16 @@ def iterations_for(sampling: Sampling, step_s: float) -> int:
     return max(sampling.iterations, min(sampling.max_iterations, wanted))
 
 
-def blocks_for(sampling: Sampling, workload: Workload, n: int) -> list[int]:
-    """Return how many iterations to measure before each look at whether they are enough.
+def looks_for(sampling: Sampling, workload: Workload, n: int) -> list[int]:
+    """Return after how many iterations to look whether they are enough.
 
     Steps that are many in the time asked for take little of it; of a number that was asked for
     none is left out; and what feeds a step would work ahead while we look.
     """
     is_fixed = sampling.iterations >= sampling.max_iterations or workload.steps is not None
     if is_fixed or not sampling.enough or workload.fed_by_host or n > sampling.iterations:
-        return [n]
-    return list(stopping.blocks(n))
+        return []
+    return stopping.looks(n)
 
 
 def _alone(value: float) -> float:
@@ -276,10 +278,10 @@ def _measured(
     warnings += steady.warnings
 
     n = workload.steps or iterations_for(sampling, steady.blocks[-1])
-    sizes = blocks_for(sampling, workload, n)
+    most = n
     if context.shown is not None:
-        sizes = _sizes(n, max(1, int(BATCH_S / max(steady.blocks[-1], 1e-9))))
-    parts = [clock.marks(size + 1) for size in sizes]
+        most = max(1, int(BATCH_S / max(steady.blocks[-1], 1e-9)))
+    parts = [clock.marks(size + 1) for size in _sizes(n, most)]
     context.phase("measure")
     python_us = context.host_us()
 
@@ -287,15 +289,16 @@ def _measured(
         is_enough = stopping.is_enough(times, sampling.enough or 0.0)
         return context.agree(0.0 if is_enough else 1.0) == 0.0
 
-    seen = _stretch(clock, parts, workload, ends, context.shown)
+    looks = [] if context.shown is not None else looks_for(sampling, workload, n)
+    seen = _stretch(clock, parts, workload, _Looks(frozenset(looks), ends), context.shown)
     intervals = seen.iteration_s
     peak = clock.peak_bytes()
     host_peak = host.peak_bytes()
     python_us += context.host_us()
     training = workload.training()
     issues = clock.asynchronous and not workload.fed_by_host
-    enqueue_s = _enqueue_time(clock, workload.step) if issues else None
     step_s = statistics.median(intervals)
+    enqueue_s = _enqueue_time(clock, workload.step, step_s) if issues else None
     host_bound = enqueue_s is not None and (
         enqueue_s >= HOST_BOUND * step_s or seen.backlog_s < BACKLOG * step_s
     )
@@ -437,8 +440,7 @@ class _Stretch:
     begin_s: float
     end_s: float
     backlog_s: float
-    """How long the device still worked after all of the first part was issued: the longest part,
-    but where somebody is shown them, and then they are long."""
+    """How long the device still worked after all of the first part was issued."""
     wall_s: float
     """Without the pauses between its parts."""
     cpu_s: float | None
@@ -446,17 +448,24 @@ class _Stretch:
     iteration_s: list[float]
 
 
+@dataclass(frozen=True)
+class _Looks:
+    """When to look at the iterations so far, and whether they are enough."""
+
+    after: frozenset[int]
+    ends: Callable[[list[float]], bool]
+
+
 def _stretch(
     clock: Clock,
     parts: Sequence[Marks],
     workload: Workload,
-    ends: Callable[[list[float]], bool],
+    looks: _Looks,
     shown: Callable[[list[float]], None] | None,
 ) -> _Stretch:
     """Run the measured stretch from a fresh start, the collector held off.
 
-    Each part's times are ``shown``, if somebody wants to see them.  If not, the stretch is over
-    after a part where ``ends`` says so of the times up to then.
+    Each part's times are ``shown``, if somebody wants to see them.
     """
     family = host.family()
     with uncollected():
@@ -464,39 +473,54 @@ def _stretch(
         workload.rewind()
         clock.reset_peak()
         cpu_before = host.cpu_s(of=family)
-        loops, times = list[tuple[float, float, float]](), list[float]()
+        loops = list[_Loop]()
         for marks in parts:
-            loops.append(_loop(clock, marks, workload.step))
-            times += (new := marks.intervals())
+            loops.append(_loop(clock, marks, workload.step, looks))
             if shown is not None:
-                shown(new)
-            elif marks is not parts[-1] and ends(times):
-                break
+                shown(loops[-1].iteration_s)
         cpu_s = _grown(cpu_before, host.cpu_s())
-    begin_s, issued_s, done_s = loops[0]
-    wall_s = math.fsum(end - begin for begin, _, end in loops)
-    return _Stretch(begin_s, loops[-1][2], done_s - issued_s, wall_s, cpu_s, times)
+    return _Stretch(
+        begin_s=loops[0].begin_s,
+        end_s=loops[-1].done_s,
+        backlog_s=loops[0].done_s - loops[0].issued_s,
+        wall_s=math.fsum(each.done_s - each.begin_s - each.away_s for each in loops),
+        cpu_s=cpu_s,
+        iteration_s=[time_s for each in loops for time_s in each.iteration_s],
+    )
 
 
-def _loop(clock: Clock, marks: Marks, step: Callable[[], object]) -> tuple[float, float, float]:
-    """Do steps and marks, nothing else; returns when it began, all was issued, and was done."""
-    mark = marks.mark
-    positions = range(1, len(marks))
+@dataclass(frozen=True)
+class _Loop:
+    """When steps began, all were issued, and were done; and the seconds of each."""
+
+    begin_s: float
+    issued_s: float
+    done_s: float
+    away_s: float
+    iteration_s: list[float]
+
+
+def _loop(clock: Clock, marks: Marks, step: Callable[[], object], looks: _Looks) -> _Loop:
+    """Do steps and marks, nothing else but looks, until one of them ends it."""
+    mark, after, ahead = marks.mark, looks.after, stopping.AHEAD
+    positions, i = range(1, len(marks)), 0
     clock.synchronize()
     begin_s = clock.now()
     mark(0)
     for i in positions:
         step()
         mark(i)
+        if i - ahead in after and marks.look(i - ahead, looks.ends):
+            break
     issued_s = clock.now()
     clock.synchronize()
-    return begin_s, issued_s, clock.now()
+    return _Loop(begin_s, issued_s, clock.now(), marks.away_s, marks.intervals(i))
 
 
-def _enqueue_time(clock: Clock, step: Callable[[], object]) -> float:
-    """Median host time to issue a step when nothing is queued before it."""
+def _enqueue_time(clock: Clock, step: Callable[[], object], step_s: float) -> float:
+    """Return the median of the host's seconds to issue a step to an idle device."""
     times = []
-    for _ in range(5):
+    for _ in range(ISSUES if ISSUES * step_s <= ISSUES_S else FEWEST_ISSUES):
         clock.synchronize()
         begin = clock.now()
         step()

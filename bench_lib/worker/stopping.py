@@ -2,47 +2,49 @@
 
 Processes of unchanged software differ, and a verdict is about their medians.  An error of the
 median that is half of that adds 12% to it, and 1% to what nights differ by (docs/statistics.md).
+
+An idle device makes the next iteration wait for its launch, 1 to 2% of a training step, so it is
+never left idle for a look.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 LEAST = 6
 """Fewer iterations than these are never enough."""
+AHEAD = 1
+"""Iterations that the device still has to do while the host looks at those before them."""
 OF_MEDIAN = 1.2533
 """A median's standard error, in those of a mean, where times are normal."""
-WITHOUT_SLOWEST = 1.7
-"""By this over their number are times farther apart than they seem without the slowest one."""
 STALL = 0.01
-"""The slowest may be later by this: the first waits for its launch.  More is a stall."""
+"""An iteration that is later than the median by this has met a stall."""
 
 
 def is_enough(times: Sequence[float], error: float) -> bool:
     """Whether the median of some times in seconds has at most an error, a fraction of it.
 
-    A stall among few iterations, or halves that lie apart, show that the spread is still unknown.
+    The first says nothing, because it waited for its launch.  A stall among few iterations, or
+    halves that lie apart, show that the spread is still unknown.
     """
-    n, half = len(times), len(times) // 2
-    if n < LEAST:
+    if len(times) < LEAST:
         return False
-    middle, ordered = statistics.median(times), sorted(times)
-    spread = statistics.stdev(ordered[:-1]) * (1 + WITHOUT_SLOWEST / n)
-    drift = abs(statistics.median(times[:half]) - statistics.median(times[half:]))
+    under_way, half = times[1:], len(times) // 2
+    middle = statistics.median(under_way)
+    drift = abs(statistics.median(under_way[:half]) - statistics.median(under_way[half:]))
     return (
-        OF_MEDIAN * spread / math.sqrt(n) <= error * middle
+        OF_MEDIAN * statistics.stdev(under_way) / math.sqrt(len(under_way)) <= error * middle
         and drift <= 2 * error * middle
-        and ordered[-1] <= (1 + STALL) * middle
+        and max(under_way) <= (1 + STALL) * middle
     )
 
 
-def blocks(most: int) -> Iterator[int]:
-    """Yield how many iterations to measure before looking, and how many more each time."""
-    done = min(LEAST, most)
-    yield done
-    while done < most:
-        more = min(max(2, done // 3), most - done)
-        done += more
-        yield more
+def looks(most: int) -> list[int]:
+    """Return after how many of at most so many iterations to look."""
+    found, done = list[int](), LEAST
+    while done + AHEAD < most:
+        found.append(done)
+        done += max(2, done // 3)
+    return found

@@ -18,8 +18,8 @@ import msgspec
 
 from bench_lib.model import Attempt, Measurement, Status
 from bench_lib.storage import history
-from bench_lib.verdict.metrics.iterations import spread
 from bench_lib.verdict.severity import FAILING
+from bench_lib.verdict.statistics.iterations import spread
 
 LARGEST = 128 * 2**20
 """Bytes; a larger file of a run, of tens of thousands of cases, is too much for memory."""

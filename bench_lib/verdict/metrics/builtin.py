@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from bench_lib.model import Measurement, Numerics, Telemetry
 from bench_lib.verdict.metrics.efficiency import EFFICIENCY
-from bench_lib.verdict.metrics.iterations import TRUST, percentile, spread
 from bench_lib.verdict.metrics.metric import Counts, Metric, Rule
+from bench_lib.verdict.statistics.iterations import TRUST, percentile, spread
 
 LATENCY = Metric(
     "latency",
