@@ -323,7 +323,13 @@ def test_of_fp8_any_number_of_rows_is_taken() -> None:
             "backend is 'cublas'; there is flash, ",
         ),
         (
-            dict(op="gemm", shape="8-16-16", layout="NT", precision="fp8", backend="ck"),
+            {
+                "op": "gemm",
+                "shape": "8-16-16",
+                "layout": "NT",
+                "precision": "fp8",
+                "backend": "ck",
+            },
             "backend is 'ck'; torch has one library for products of FP8",
         ),
         ({"op": "grouped_gemm", "shape": "8-8-8", "shape2": "3"}, "3 experts do not share 8"),
