@@ -404,6 +404,8 @@ class DeepSpeed:
         self.divided: list[tuple[str, torch.dtype]] = []
         self.config: dict[str, Any] = {}
         self.zero, self.ops = self, SimpleNamespace(__compatible_ops__={})
+        self.DeepSpeedBF16Config = SimpleNamespace(model_fields=zero.BF16["bf16"])
+        self.__version__ = "0.15.0"
 
     def Init(self, module: torch.nn.Module, config_dict_or_path: dict[str, Any]) -> None:  # noqa: N802 - DeepSpeed's name
         """Note a part that stage 3 divides, and take torch's linear layer as DeepSpeed does."""
@@ -479,6 +481,17 @@ def test_deepspeed_keeps_fp32_for_the_optimizer_under_amp_alone(deepspeed, preci
     ).step()
     assert deepspeed.config["bf16"] == told
     assert {dtype for _, dtype in deepspeed.divided} == {torch.bfloat16}
+
+
+def test_a_deepspeed_that_always_keeps_fp32_is_a_skip_in_pure_bf16(deepspeed):
+    """And does what it can under the precision that says so."""
+    deepspeed.DeepSpeedBF16Config.model_fields = ("enabled",)
+    with pytest.raises(UnsupportedError, match="keeps FP32 weights beside bf16's"):
+        zero.Zero(1, "bf16", "eager", TWO)
+    del deepspeed.DeepSpeedBF16Config
+    with pytest.raises(UnsupportedError, match="precision amp-bf16 is that"):
+        zero.Zero(1, "bf16", "eager", TWO)
+    assert zero.Zero(1, "amp-bf16", "eager", TWO).whole == 2
 
 
 def test_deepspeed_takes_the_device_of_the_rank_and_gloo_on_a_cpu(deepspeed):

@@ -77,6 +77,11 @@ class Zero:
                 f"zero{stage} needs DeepSpeed, which cannot be imported ({error}); "
                 "pip install deepspeed"
             ) from error
+        if precision == "bf16" and not self._keeps_bf16_alone():
+            raise UnsupportedError(
+                f"DeepSpeed {self._deepspeed.__version__} keeps FP32 weights beside bf16's; "
+                "precision amp-bf16 is that"
+            )
         self.whole = 3 - stage
         self._stage, self._mode, self._setting = stage, compile_mode, setting
         self._dtype = torch.bfloat16 if precision in BF16 else torch.float32
@@ -89,6 +94,14 @@ class Zero:
             "bf16": BF16.get(precision, {"enabled": False}),
         }
         self._tell_device()
+
+    def _keeps_bf16_alone(self) -> bool:
+        """Whether this DeepSpeed can leave FP32 weights out."""
+        try:
+            known = deepspeed_module("deepspeed.runtime.precision_config").DeepSpeedBF16Config
+        except (ImportError, AttributeError):
+            return False
+        return set(BF16["bf16"]) <= set(known.model_fields)
 
     def _tell_device(self) -> None:
         """Name the device: DeepSpeed takes the launcher's number of a rank for the device's."""
