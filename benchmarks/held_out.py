@@ -5,10 +5,16 @@ Each command uses all visible GPUs at once, one run a GPU.  Each run has empty c
     python benchmarks/held_out.py record --out DIR   # a baseline of the gate, from these devices
     python benchmarks/held_out.py clean --out DIR    # the gate held against it
     python benchmarks/held_out.py planted --out DIR  # a compiled network, and time planted in it
+    python benchmarks/held_out.py decode --out DIR   # a language model, and a kernel planted in it
 
 ``clean`` belongs on other machines than ``record``; DIR travels.  ``planted`` accepts one run of
 ResNet-50.  Then it runs the network in one empty cache after the other, in turn as it is and with
 3% planted.  What follows ``--`` goes to pytest.
+
+``decode`` accepts three processes of Llama 3.1's 8B that decodes one sequence.  Then it puts an
+elementwise kernel into the step's graph, as long as ``--share`` of the step (1%), and judges.  The
+last line has the verdict.  The exit status is 0 if the case is slower and the kernel is named.
+``decode --share 1 -- --perf-tier smoke`` does so with a small model on a CPU.
 
 Prints a JSON object for each run: how many cases have which status, and by case the status, the
 ratio and the smallest slow-down that would have been found.  The runs and what pytest printed stay
@@ -22,6 +28,7 @@ import collections
 import itertools
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -37,8 +44,13 @@ from bench_lib.model import Hardware
 
 HERE = Path(__file__).resolve().parent
 MATRIX = HERE / "held_out.toml"
+DECODE = HERE / "held_out_decode.toml"
 UNITS = "HELD_OUT_UNITS"
 """Names the variable that tells the planted network how many units of delay its step has."""
+SECONDS = "HELD_OUT_SECONDS"
+"""Names the variable that tells the decoding network how long its planted kernel takes."""
+KERNEL = re.compile(r"\bsin_?\b")
+"""A word of the planted kernel's name, which no other kernel of the network has."""
 PLANTED = 0.03
 CYCLE_S = 1 / 1.98e9
 """Of an H200's clock, in seconds; the ratio that a run found says how much it was."""
@@ -105,6 +117,7 @@ def told(run: Run, out: Path) -> dict[str, Any]:
             "status": record["status"],
             "processes": len(record["attempts"]),
             **{name: verdict.get(name) for name in ("ratio", "detectable_effect", "reason")},
+            "blamed": record["blamed"],
         }
     visible = [c["detectable_effect"] for c in cases.values() if c["detectable_effect"]]
     return {
@@ -173,6 +186,36 @@ def planted(devices: Sequence[Hardware], out: Path, options: Sequence[str]) -> N
             at_once([run(word, some)], out)
 
 
+def decode(devices: Sequence[Hardware], out: Path, options: Sequence[str], share: float) -> bool:
+    """Plant a kernel in a decoding step; return whether the case is slower and names it."""
+    device, begin = devices[0], time.monotonic()
+    asked = ("--perf-matrix", str(DECODE), "--perf-kernels", "auto", *options)
+    first = Run(name("accepted", device), device, ("--perf-processes", "3", *asked))
+    at_once([first], out)
+    accept([first], out)
+    seconds = step_s(first, out)
+    planted = Run(name("planted", device), device, asked, {SECONDS: str(share * seconds)})
+    (answer,) = at_once([planted], out)
+    ((case, found),) = answer["cases"].items()
+    said = verdict_on(found)
+    about = {"case": case, "step_s": seconds, "planted": share, "s": time.monotonic() - begin}
+    print(json.dumps({**about, **said}))
+    return bool(said["is_found"] and said["is_named"])
+
+
+def verdict_on(found: dict[str, Any]) -> dict[str, Any]:
+    """Say whether a planted kernel was found, how much slower the case was, and who is named."""
+    kernels: list[str] = found["blamed"]
+    return {
+        "is_found": found["status"] == "REGRESSED",
+        "is_named": any(map(KERNEL.search, kernels)),
+        "status": found["status"],
+        "per_cent": None if found["ratio"] is None else round(100 * (found["ratio"] - 1), 3),
+        "kernels": kernels,
+        "reason": found["reason"],
+    }
+
+
 def step_s(run: Run, out: Path) -> float:
     """Seconds that the first case of a run took, in the median."""
     history = str(run.history(out))
@@ -185,14 +228,18 @@ def main() -> None:
     """Run one command."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     commands = {"record": record, "clean": clean, "planted": planted}
-    parser.add_argument("command", choices=sorted(commands))
+    parser.add_argument("command", choices=sorted([*commands, "decode"]))
     parser.add_argument("--out", type=Path, required=True, help="folder for runs and baselines")
+    parser.add_argument("--share", type=float, default=0.01, help="of a step, for decode")
     split = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     arguments, options = parser.parse_args(sys.argv[1:split]), sys.argv[split + 1 :]
     devices = backends.detect()
     if not devices:
         raise SystemExit("no device was found")
-    commands[arguments.command](devices, arguments.out.resolve(), options)
+    out = arguments.out.resolve()
+    if arguments.command == "decode":
+        raise SystemExit(0 if decode(devices, out, options, arguments.share) else 1)
+    commands[arguments.command](devices, out, options)
 
 
 if __name__ == "__main__":

@@ -111,6 +111,8 @@ def test_a_step_of_several_calls_is_told_by_the_call(run, seen):
         {"op": "gemm", "shape": "64-32-16", "layout": "TN", "rotate": False},
         {"op": "sdpa", "shape": "b2h4s16d8", "backend": "math", "causal": True, "direction": "bwd"},
         {"op": "sdpa_decode", "backend": "flash"},
+        {"op": "sdpa_paged", "shape": "b1h4s8d8", "shape2": "2-4"},
+        {"op": "gemm", "layout": "NT", "backend": "hipblaslt"},
         {"op": "conv2d", "memory_format": "nhwc", "stride": 2},
         {"op": "copy_h2d", "pinned": True},
         {"op": "add", "shape": "8-8", "shape2": "8"},

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 import re
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +21,7 @@ from bench_lib.formulas.transformer import GPT2, SIZES, Size
 from bench_lib.model import UserError
 from bench_lib.worker import device
 from bench_lib.worker.workload import Setting, UnsupportedError, Workload
-from bench_lib.worker.workloads import flops, steps
+from bench_lib.worker.workloads import flops, steps, zero
 from bench_lib.worker.workloads import language_model as module
 from bench_lib.worker.workloads.gpt2 import LanguageModel
 from bench_lib.worker.workloads.language_model import language_model, weightless_step
@@ -157,6 +160,18 @@ def test_an_id_says_what_is_not_as_usual():
         (
             {"network": "deepseek-moe-16b", "length": 4096, "task": "decode"},
             "length is 4096, 64 tokens behind it, and deepseek-moe-16b has 4096 positions",
+        ),
+        (
+            {"ranks": 2, "parallel": "zero2", "task": "infer"},
+            "zero2 is for training, and the task is infer",
+        ),
+        (
+            {"compile_mode": "max-autotune", "parallel": "zero1"},
+            "compile_mode max-autotune records graphs, which zero1 cannot",
+        ),
+        (
+            {"compile_mode": "default", "parallel": "zero3"},
+            "compile_mode is default, and zero3 gathers weights layer by layer; use fsdp2",
         ),
         ({"parallel": "fsdp"}, "unknown parallel 'fsdp'; did you mean fsdp2"),
         (
@@ -342,11 +357,176 @@ def test_what_is_compiled_is_the_whole_model(monkeypatch, task):
     assert not build(task=task).compiled
 
 
-def test_one_rank_has_nobody_to_divide_its_weights_with():
+@pytest.mark.parametrize("parallel", ["fsdp2", "zero3"])
+def test_one_rank_has_nobody_to_divide_its_weights_with(parallel):
     """It trains as it would anyway, so that several can be held against it."""
-    workload = build(parallel="fsdp2")
+    workload = build(parallel=parallel)
     workload.step()
     assert workload.layers() is not None
+
+
+# ---- DeepSpeed; with real ranks: test_ranks ----------------------------------------------
+
+
+class Engine(torch.nn.Module):
+    """What DeepSpeed's engine does on one rank."""
+
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Take a network and what updates it."""
+        super().__init__()
+        self.model, self.optimizer, self.did = model, optimizer, []
+
+    def forward(self, *given: torch.Tensor) -> torch.Tensor:
+        """Return the network's answer."""
+        self.did.append("forward")
+        return self.model(*given)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Compute gradients."""
+        self.did.append("backward")
+        loss.backward()
+
+    def step(self) -> None:
+        """Update."""
+        self.did.append("step")
+        self.optimizer.step()
+
+    def destroy(self) -> None:
+        """Say so."""
+        self.did.append("destroy")
+
+
+class DeepSpeed:
+    """Stands in for the package; keeps what it is asked for."""
+
+    def __init__(self) -> None:
+        """Nothing is divided yet."""
+        self.divided: list[tuple[str, torch.dtype]] = []
+        self.config: dict[str, Any] = {}
+        self.zero, self.ops = self, SimpleNamespace(__compatible_ops__={})
+        self.DeepSpeedBF16Config = SimpleNamespace(model_fields=zero.BF16["bf16"])
+        self.__version__ = "0.15.0"
+
+    def Init(self, module: torch.nn.Module, config_dict_or_path: dict[str, Any]) -> None:  # noqa: N802 - DeepSpeed's name
+        """Note a part that stage 3 divides, and take torch's linear layer as DeepSpeed does."""
+        stage = config_dict_or_path["zero_optimization"]["stage"]
+        assert stage == 3
+        self.divided.append((type(module).__name__, next(module.parameters()).dtype))
+        functional.linear = self.other_linear
+
+    linear = staticmethod(functional.linear)
+
+    def other_linear(self, *given: torch.Tensor) -> torch.Tensor:
+        """Compute what the one in its place would."""
+        return self.linear(*given)
+
+    def initialize(self, config: dict[str, Any], **given: Any) -> tuple[Engine, None]:
+        """Return the engine and one of the rest."""
+        self.config = config
+        assert given.pop("dist_init_required") is False
+        self.engine = Engine(**given)
+        return self.engine, None
+
+
+@pytest.fixture
+def deepspeed(monkeypatch) -> DeepSpeed:
+    """Put the stand-in in DeepSpeed's place."""
+    package = DeepSpeed()
+    monkeypatch.setattr(zero, "deepspeed_module", lambda _name: package)
+    monkeypatch.setenv("LOCAL_RANK", "7")
+    monkeypatch.setattr(functional, "linear", functional.linear)  # puts it back in any case
+    return package
+
+
+TWO = Setting(torch.device("cpu"), rank=1, local_rank=1, ranks=2)
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_deepspeeds_engine_does_the_step_with_the_stage_asked_for(deepspeed, stage):
+    """Stage 3 takes every block as soon as it is built, and what is left at the end."""
+    workload = language_model(
+        TWO, network="lm-tiny", batch_size=1, length=8, precision="fp32", parallel=f"zero{stage}"
+    )
+    workload.step()
+    assert deepspeed.engine.did == ["forward", "backward", "step"]
+    assert deepspeed.config["zero_optimization"] == {"stage": stage}
+    assert not deepspeed.config["bf16"]["enabled"]
+    names = [name for name, _ in deepspeed.divided]
+    assert names == (["TransformerBlock"] * 2 + ["LanguageModel"] if stage == 3 else [])
+    workload.first_step_done()
+    numerics = workload.numerics()
+    assert deepspeed.engine.did[-1] == "destroy"
+    assert functional.linear is deepspeed.linear
+    assert numerics.loss == pytest.approx(numerics.reference_loss)
+
+
+@pytest.mark.parametrize(
+    ("precision", "told"),
+    [
+        ("amp-bf16", {"enabled": True}),
+        (
+            "bf16",
+            {
+                "enabled": True,
+                "bf16_master_weights_and_grads": True,
+                "bf16_optimizer_states": True,
+            },
+        ),
+    ],
+)
+def test_deepspeed_keeps_fp32_for_the_optimizer_under_amp_alone(deepspeed, precision, told):
+    """The network computes in bf16 either way, and torch casts nothing."""
+    language_model(
+        TWO, network="lm-tiny", batch_size=1, length=8, precision=precision, parallel="zero3"
+    ).step()
+    assert deepspeed.config["bf16"] == told
+    assert {dtype for _, dtype in deepspeed.divided} == {torch.bfloat16}
+
+
+def test_a_deepspeed_that_always_keeps_fp32_is_a_skip_in_pure_bf16(deepspeed):
+    """And does what it can under the precision that says so."""
+    deepspeed.DeepSpeedBF16Config.model_fields = ("enabled",)
+    with pytest.raises(UnsupportedError, match="keeps FP32 weights beside bf16's"):
+        zero.Zero(1, "bf16", "eager", TWO)
+    del deepspeed.DeepSpeedBF16Config
+    with pytest.raises(UnsupportedError, match="precision amp-bf16 is that"):
+        zero.Zero(1, "bf16", "eager", TWO)
+    assert zero.Zero(1, "amp-bf16", "eager", TWO).whole == 2
+
+
+def test_deepspeed_takes_the_device_of_the_rank_and_gloo_on_a_cpu(deepspeed):
+    """A launcher may show each rank its own GPU alone, and number ranks all the same."""
+    zero.Zero(1, "fp32", "eager", TWO)
+    assert os.environ["LOCAL_RANK"] == "1"
+    assert deepspeed.ops.__compatible_ops__ == {"deepspeed_shm_comm": False}
+    deepspeed.ops.__compatible_ops__.clear()
+    zero.Zero(1, "fp32", "eager", replace(TWO, device=torch.device("cuda", 0)))
+    assert os.environ["LOCAL_RANK"] == "0"
+    assert deepspeed.ops.__compatible_ops__ == {}
+
+
+def test_without_deepspeed_zero_is_a_skip_that_says_what_to_install(monkeypatch):
+    """Whatever its import raises."""
+
+    def refuse(_name: str) -> None:
+        raise ImportError("no module")
+
+    monkeypatch.setattr(zero, "deepspeed_module", refuse)
+    with pytest.raises(UnsupportedError) as raised:
+        language_model(TWO, network="lm-tiny", batch_size=1, length=8, parallel="zero2")
+    assert str(raised.value) == (
+        "zero2 needs DeepSpeed, which cannot be imported (no module); pip install deepspeed"
+    )
+
+
+@pytest.mark.parametrize(("stage", "gib"), [(1, "4.0"), (2, "3.3"), (3, "2.6")])
+def test_a_stage_says_how_much_of_training_each_rank_keeps(deepspeed, monkeypatch, stage, gib):
+    """Two, one or none of the four numbers for each weight whole, and half of the others."""
+    monkeypatch.setattr(device, "memory_bytes", lambda _device: 2 * 2**30)
+    with pytest.raises(UnsupportedError, match=f"keeps of them need {gib} GiB on each rank"):
+        language_model(
+            TWO, network="lm-350m", batch_size=1, precision="fp32", parallel=f"zero{stage}"
+        )
 
 
 @pytest.mark.parametrize(

@@ -155,6 +155,12 @@ def test_shapes_broadcast_as_in_torch() -> None:
             4 * (2 * 2 * 2 * 8 * 4 + 2 * 2 * 4 * 4),
             4 * (2 * 2 * 2 * 8 * 4 + 2 * 2 * 4 * 4),
         ),
+        (  # three pages of three tokens a sequence, one slot empty; gathered they are held twice
+            {"op": "sdpa_paged", "shape": "b2h4s8d4", "shape2": "2-3"},
+            4 * 2 * 4 * 8 * 4,
+            4 * (2 * 2 * 2 * 8 * 4 + 2 * 2 * 4 * 4) + 8 * 6,
+            4 * (2 * 2 * 2 * 2 * 9 * 4 + 2 * 2 * 4 * 4) + 8 * 6,
+        ),
         ({"op": "copy_h2d", "shape": "4-4"}, 0, 64, 64),
         ({"op": "copy_d2d", "shape": "4-4"}, 0, 128, 128),
         ({"op": "sparse_add_", "shape": "9-4", "shape2": "2"}, 8, 48 + 2 * 32, 48 + 144),
@@ -306,6 +312,26 @@ def test_of_fp8_any_number_of_rows_is_taken() -> None:
         ({"op": "softmax", "shape": "4", "direction": "back"}, "there is fwd, bwd"),
         ({"op": "sdpa_decode", "shape": "b1h4s8d8"}, "the number of heads of keys and values"),
         ({"op": "sdpa_decode", "shape": "b1h4s8d8", "shape2": "3"}, "3 heads of keys do not"),
+        ({"op": "sdpa_paged", "shape": "b1h4s8d8", "shape2": "2"}, "the tokens of a page, as in 8"),
+        ({"op": "sdpa_paged", "shape": "b1h4s8d8", "shape2": "3-16"}, "3 heads of keys do not"),
+        (
+            {"op": "gemm", "shape": "8-8-8", "layout": "NT", "backend": "flash"},
+            "backend is 'flash'; there is cublas, cublaslt, hipblas, hipblaslt, ck",
+        ),
+        (
+            {"op": "sdpa_paged", "shape": "b1h4s8d8", "shape2": "2-16", "backend": "cublas"},
+            "backend is 'cublas'; there is flash, ",
+        ),
+        (
+            {
+                "op": "gemm",
+                "shape": "8-16-16",
+                "layout": "NT",
+                "precision": "fp8",
+                "backend": "ck",
+            },
+            "backend is 'ck'; torch has one library for products of FP8",
+        ),
         ({"op": "grouped_gemm", "shape": "8-8-8", "shape2": "3"}, "3 experts do not share 8"),
         ({"op": "grouped_gemm", "shape": "8-9-8", "shape2": "2"}, "are multiples of 8"),
         (

@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -31,6 +31,7 @@ TINY: dict[str, tuple[str, str]] = {
     "grouped_gemm": ("12-8-16", "3"),
     "sdpa": ("b2h2s8d4", ""),
     "sdpa_decode": ("b2h4s8d4", "2"),
+    "sdpa_paged": ("b2h4s8d4", "2-3"),
     "rope": ("2-3-4-8", ""),
     "topk": ("6-8", "3"),
     "conv2d": ("2-4-6-6", "8-4-3-3"),
@@ -102,7 +103,7 @@ def test_a_shorter_precision_is_held_against_fp32(op: str) -> None:
     assert 0.999 < numerics.cosine < 1
 
 
-@pytest.mark.parametrize("op", ["sdpa", "sdpa_decode"])
+@pytest.mark.parametrize("op", ["sdpa", "sdpa_decode", "sdpa_paged"])
 def test_attention_is_whose_the_case_says(op: str) -> None:
     """And a skip where torch has none of that kind for the device."""
     numerics = built(tiny(op, backend="math")).numerics()
@@ -113,7 +114,8 @@ def test_attention_is_whose_the_case_says(op: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("op", "causal"), [("sdpa", True), ("sdpa", False), ("sdpa_decode", False)]
+    ("op", "causal"),
+    [("sdpa", True), ("sdpa", False), ("sdpa_decode", False), ("sdpa_paged", False)],
 )
 @pytest.mark.filterwarnings("ignore")  # torch's words about flex attention that is not compiled
 def test_flex_attention_answers_as_the_others(
@@ -127,7 +129,7 @@ def test_flex_attention_answers_as_the_others(
         return function
 
     monkeypatch.setattr(torch, "compile", as_it_is)
-    shape = "b2h4s16d16" if op == "sdpa_decode" else "b2h2s16d16"
+    shape = "b2h2s16d16" if op == "sdpa" else "b2h4s16d16"
     workload = built(tiny(op, shape=shape, backend="flex", **({"causal": True} if causal else {})))
     assert workload.compiled
     assert set(compiled) == {"flex_attention"}
@@ -157,6 +159,102 @@ def test_a_library_of_rocm_is_preferred_or_a_skip(monkeypatch: pytest.MonkeyPatc
     monkeypatch.delattr(torch.backends.cuda, "preferred_rocm_fa_library")
     with pytest.raises(UnsupportedError, match="cannot choose attention by ck"):
         built(tiny("sdpa", backend="ck"))
+
+
+def test_a_paged_cache_is_read_in_the_order_of_its_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last page of a sequence may be part empty, and counts as far as it is filled."""
+    seen: list[torch.Tensor] = []
+    pages: list[torch.Tensor] = []
+    normal, order = module._Fresh.normal, module._Fresh.order
+
+    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **_: Any) -> torch.Tensor:
+        seen.append(k)
+        return v[:, :, :1].expand_as(q)
+
+    def kept(self: Any, sizes: tuple[int, ...], **given: Any) -> torch.Tensor:
+        pages.append(normal(self, sizes, **given))
+        return pages[-1]
+
+    def backwards(self: Any, count: int) -> torch.Tensor:
+        assert sorted(order(self, count).tolist()) == list(range(count))
+        return torch.arange(count).flip(0)
+
+    monkeypatch.setattr(module._Fresh, "normal", kept)
+    monkeypatch.setattr(module._Fresh, "order", backwards)
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", attention)
+    built(tiny("sdpa_paged", shape="b2h2s8d4", shape2="2-3", rotate=False)).step()
+    _, keys, _ = pages
+    assert keys.shape == (6, 3, 2, 4)  # three pages of three tokens for each of two sequences
+    first = torch.cat([keys[5], keys[4], keys[3]])[:8]
+    assert torch.equal(seen[0][0], first.transpose(0, 1))
+
+
+class Library:
+    """Stands in for ``torch.backends.cuda.preferred_blas_library``."""
+
+    known: ClassVar = {"hipblas": "Cublas", "hipblaslt": "Cublaslt", "ck": "Ck"}
+
+    def __init__(self, *, has_ck: bool = True) -> None:
+        """Begin with what a torch for MI300 takes by itself."""
+        self.now, self.has_ck = "Cublaslt", has_ck
+
+    def __call__(self, library: Any = None) -> SimpleNamespace:
+        """Set it if named, and return the one in force."""
+        if isinstance(library, str):
+            if library not in self.known:
+                raise RuntimeError("Unknown input value. Choose from: cublas, ck.")
+            self.now = self.known[library]
+        elif library is not None:
+            self.now = library.name
+        return SimpleNamespace(
+            name="Cublaslt" if self.now == "Ck" and not self.has_ck else self.now
+        )
+
+
+def test_a_product_is_computed_by_the_library_named_and_no_other_call_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What torch took before is in force again after each."""
+    library = Library()
+    during: list[str] = []
+    monkeypatch.setattr(torch.backends.cuda, "preferred_blas_library", library)
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+
+    def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        during.append(library.now)
+        return a @ b
+
+    monkeypatch.setattr(torch, "mm", product)
+    for name in ("hipblas", "hipblaslt", "ck"):
+        compute = module._product_by(name, torch.device("cuda"))
+        assert library.now == "Cublaslt"
+        assert compute(torch.ones(2, 3), torch.ones(3, 2)).sum() == 12
+        assert library.now == "Cublaslt"
+    assert during == ["Cublas", "Cublaslt", "Ck"]
+    assert module._product_by("", torch.device("cuda")) is product
+
+
+def test_a_library_of_products_that_torch_lacks_is_a_skip(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each with its reason: the device, the build, another one in its place, the version."""
+    gpu = torch.device("cuda")
+    with pytest.raises(UnsupportedError, match="cublas is a GPU's library of products"):
+        built(tiny("gemm", backend="cublas"))
+    with pytest.raises(UnsupportedError, match="ck is ROCm's library of products, and this torch"):
+        module._product_by("ck", gpu)
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    with pytest.raises(UnsupportedError, match="cublaslt is NVIDIA's library of products"):
+        module._product_by("cublaslt", gpu)
+    library = Library(has_ck=False)
+    monkeypatch.setattr(torch.backends.cuda, "preferred_blas_library", library)
+    with pytest.raises(UnsupportedError, match="takes cublaslt on this device where ck is pref"):
+        module._product_by("ck", gpu)
+    assert library.now == "Cublaslt"
+    monkeypatch.setattr(library, "known", {}, raising=False)
+    with pytest.raises(UnsupportedError, match="has no products by ck: Unknown input value"):
+        module._product_by("ck", gpu)
+    monkeypatch.delattr(torch.backends.cuda, "preferred_blas_library")
+    with pytest.raises(UnsupportedError, match="cannot choose products by ck"):
+        module._product_by("ck", gpu)
 
 
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])

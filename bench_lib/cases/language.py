@@ -14,7 +14,14 @@ from bench_lib.cases.axes import (
     positive,
     quiet,
 )
-from bench_lib.formulas.transformer import GENERATED, PARALLEL, SIZES, Size, indivisible
+from bench_lib.formulas.transformer import (
+    GENERATED,
+    PARALLEL,
+    SIZES,
+    ZERO,
+    Size,
+    indivisible,
+)
 from bench_lib.model import GENERATION, QUANTIZED, TASKS
 
 WORKLOAD = "language_model"
@@ -50,6 +57,7 @@ def language_axes() -> WorkloadAxes:
 def _clash(chosen: Mapping[str, Any]) -> str | None:
     network, length, ranks, task = (chosen[n] for n in ("network", "length", "ranks", "task"))
     mode, precision, size = chosen["compile_mode"], chosen["precision"], SIZES[network]
+    parallel = chosen["parallel"]
     if task in GENERATION and isinstance(size, Size):
         return f"{network} keeps no keys and values, and the task is {task}; use a Llama"
     if length + (GENERATED if task == "decode" else 0) > size.context:
@@ -57,13 +65,13 @@ def _clash(chosen: Mapping[str, Any]) -> str | None:
         return f"length is {length}{behind}, and {network} has {size.context} positions"
     if mode == "graph" and ranks > 1:
         return f"compile_mode graph records one device's step, and ranks is {ranks}"
-    if why := indivisible(network, chosen["parallel"], ranks, task, precision):
+    if why := indivisible(network, parallel, ranks, task, precision):
         return why
-    if chosen["parallel"] == "fsdp2" and chosen["compile_mode"] in RECORDING:
-        return (
-            f"compile_mode {chosen['compile_mode']} records graphs, which fsdp2 cannot be part of"
-        )
-    if chosen["strong"] and chosen["parallel"] == "tp":
+    if parallel in ("fsdp2", *ZERO) and mode in RECORDING:
+        return f"compile_mode {mode} records graphs, which {parallel} cannot be part of"
+    if parallel == "zero3" and mode != "eager":
+        return f"compile_mode is {mode}, and zero3 gathers weights layer by layer; use fsdp2"
+    if chosen["strong"] and parallel == "tp":
         return "strong divides a batch among ranks, and with tp all ranks compute one; leave it out"
     if task in GENERATION and precision.startswith("amp-"):
         return f"precision {precision} casts at each operation, and the task is {task}; use bf16"

@@ -20,7 +20,7 @@ from bench_lib.cases.axes import (
     switch,
 )
 from bench_lib.formulas.operation import (
-    BACKENDS,
+    ALL_BACKENDS,
     BINARY,
     DIRECTIONS,
     LAYOUTS,
@@ -45,6 +45,7 @@ _SHAPES: dict[str, tuple[str, str]] = {
     "grouped_gemm": ("8192-2816-2048", "64"),
     "sdpa": ("b8h16s2048d64", ""),
     "sdpa_decode": ("b64h32s1024d128", "8"),
+    "sdpa_paged": ("b64h32s1024d128", "8-16"),
     "rms_norm": ("8192-4096", ""),
     "rope": ("8-2048-32-128", ""),
     "silu_mul": ("8192-14336", ""),
@@ -73,7 +74,7 @@ def operator_axes() -> WorkloadAxes:
             switch("causal", "causal"),
             switch("pinned", "pinned"),
             optional("direction", one_of("direction", DIRECTIONS)),
-            optional("backend", one_of("backend", BACKENDS)),
+            optional("backend", one_of("backend", ALL_BACKENDS)),
             optional("scaling", one_of("scaling", SCALINGS)),
             switch("rotate", "cached", default=True),
         ),
@@ -213,7 +214,7 @@ def _spelt(values: Mapping[str, Param]) -> dict[str, Param]:
         if values.get(name):
             sizes = sizes_in(values[name])
             spelt[name] = _plain(str(values[name]))
-            if values.get("op") in ("sdpa", "sdpa_decode") and len(sizes) == 4:
+            if str(values.get("op")).startswith("sdpa") and name == "shape" and len(sizes) == 4:
                 pairs = zip("bhsd", sizes, strict=True)
                 spelt[name] = "".join(f"{letter}{size}" for letter, size in pairs)
     is_binary = values.get("op") in OPERATORS and family_of(str(values["op"])) == "binary"

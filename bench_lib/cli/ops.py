@@ -70,7 +70,7 @@ def ops(
     ] = None,
     backend: Annotated[
         str | None,
-        typer.Option(help="Whose attention; several side by side: flash,cudnn,flex."),
+        typer.Option(help="Whose attention or product; several: flash,cudnn,flex; hipblaslt,ck."),
     ] = None,
     scaling: Annotated[
         str | None,
@@ -155,10 +155,10 @@ def _refuse_empty(flags: Mapping[str, str | None]) -> None:
 
 def _backends(text: str | None) -> list[str]:
     """Return the backends in a list; raises UserError."""
-    from bench_lib.formulas.operation import BACKENDS
+    from bench_lib.formulas.operation import ALL_BACKENDS
     from bench_lib.studies.asked import names_in
 
-    return [] if text is None else names_in(text, "--backend", "backend", BACKENDS)
+    return [] if text is None else names_in(text, "--backend", "backend", ALL_BACKENDS)
 
 
 def _refuse_beside(which: str, given: Mapping[str, bool]) -> None:

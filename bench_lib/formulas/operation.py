@@ -46,6 +46,10 @@ ROCM_BACKENDS = ("aotriton", "ck", "aiter")
 BACKENDS = ("flash", "efficient", "math", "cudnn", "flex", *ROCM_BACKENDS)
 """Sources of attention: the first four as ``torch.nn.attention.SDPBackend`` has them, ``flex`` is
 torch's compiled flex attention.  On ROCm ``flash`` is AOTriton's unless CK's is preferred."""
+ROCM_PRODUCTS = ("hipblas", "hipblaslt", "ck")
+PRODUCTS = ("cublas", "cublaslt", *ROCM_PRODUCTS)
+"""Libraries of products of matrices, as ``torch.backends.cuda.preferred_blas_library`` names them:
+two of NVIDIA's, three of ROCm's."""
 INDEX_BYTES = 8
 MOST_DIMS = 8
 MOST_ELEMENTS = 2**40
@@ -58,6 +62,7 @@ _NUMBERS = {
     "sparse": "how many rows are added",
     "grouped_gemm": "the number of experts",
     "sdpa_decode": "the number of heads of keys and values",
+    "sdpa_paged": "the heads of keys and values, and the tokens of a page, as in 8-16",
     "topk": "how many of a row are taken",
 }
 
@@ -70,11 +75,15 @@ _FAMILIES = {
     **dict.fromkeys(("sparse_add", "sparse_add_"), "sparse"),
     **dict.fromkeys(TRANSFERS, "transfer"),
     "copy_d2d": "copy",
-    **{name: name for name in ("gemm", "grouped_gemm", "sdpa_decode", "topk", *DIFFERENTIABLE)},
+    **{
+        name: name
+        for name in ("gemm", "grouped_gemm", "sdpa_decode", "sdpa_paged", "topk", *DIFFERENTIABLE)
+    },
 }
 OPERATORS = tuple(_FAMILIES)
 
-_OPTIONS = {"backend": BACKENDS, "scaling": SCALINGS}
+ALL_BACKENDS = tuple(dict.fromkeys((*BACKENDS, *PRODUCTS)))
+_OPTIONS = {"backend": ALL_BACKENDS, "scaling": SCALINGS}
 """Options with a default in torch, used if none is named."""
 _WORDS = {"layout": LAYOUTS, "memory_format": MEMORY_FORMATS, "direction": DIRECTIONS}
 """Options without a usual value: if one concerns an operator it has to be named."""
@@ -164,7 +173,8 @@ class Operation:
     first's), for conv2d the weight's (padded by half of it), for embedding the indices'.  It is a
     number for some: for sparse_add the rows that are added, for grouped_gemm the experts, for topk
     the elements taken of a row, for sdpa_decode (one query, ``length`` keys) the heads of keys and
-    values.
+    values.  For sdpa_paged, whose keys and values lie in pages, it is these heads and a page's
+    tokens.
     """
 
     op: str
@@ -184,8 +194,9 @@ class Operation:
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
         for name, allowed in {"precision": OPERATOR_PRECISIONS, **_OPTIONS, **_WORDS}.items():
-            if getattr(self, name) not in (*allowed, _USUAL.get(name)):
-                raise self._wrong(name, f"there is {', '.join(allowed)}")
+            known = self._backends() if name == "backend" and asks(self.op, name) else allowed
+            if getattr(self, name) not in (*known, _USUAL.get(name)):
+                raise self._wrong(name, f"there is {', '.join(known)}")
         for name, usual in _USUAL.items():
             given = getattr(self, name) != usual
             if given and not asks(self.op, name):
@@ -200,6 +211,9 @@ class Operation:
         if self.precision in SCALED_PRECISIONS and self.family != "gemm":
             name = self.precision.upper()
             raise self._wrong("precision", f"of these operators only gemm has {name}")
+        if self.backend and self.precision in SCALED_PRECISIONS:
+            name = self.precision.upper()
+            raise self._wrong("backend", f"torch has one library for products of {name}")
         if self.scaling and self.precision != "fp8":
             raise self._wrong("scaling", f"it is of FP8, and precision is {self.precision}")
         if self.family == "grouped_gemm" and self.precision not in ("fp32", "bf16"):
@@ -209,6 +223,9 @@ class Operation:
     def _wrong(self, name: str, why: str) -> UserError:
         return UserError(f"{name} is {getattr(self, name)!r}; {why}")
 
+    def _backends(self) -> tuple[str, ...]:
+        return BACKENDS if self.is_attention else PRODUCTS
+
     @property
     def family(self) -> str:
         """Operators that are built and counted alike."""
@@ -217,7 +234,7 @@ class Operation:
     @property
     def is_attention(self) -> bool:
         """Whether its shape has batch, heads, length and width."""
-        return self.family in ("sdpa", "sdpa_decode")
+        return self.family in ("sdpa", "sdpa_decode", "sdpa_paged")
 
     @property
     def is_in_place(self) -> bool:
@@ -252,10 +269,19 @@ class Operation:
     @cached_property
     def number(self) -> int:
         """``shape2`` as a number; raises UserError."""
-        if not self.shape2 or len(self.sizes2) != 1:
+        return self._numbers(1)[0]
+
+    @cached_property
+    def pages(self) -> tuple[int, int]:
+        """Heads of keys and values, and tokens of a page, of a paged cache; raises UserError."""
+        heads, page = self._numbers(2)
+        return heads, page
+
+    def _numbers(self, count: int) -> tuple[int, ...]:
+        if not self.shape2 or len(self.sizes2) != count:
             what = _NUMBERS[self.family]
             raise UserError(f"shape2 of {self.op} is {self.shape2!r}; it has to be {what}")
-        return self.sizes2[0]
+        return self.sizes2
 
     @cached_property
     def groups(self) -> int:
@@ -346,8 +372,9 @@ def _sdpa_output(o: Operation) -> tuple[int, ...]:
 
 def _sdpa_decode_output(o: Operation) -> tuple[int, ...]:
     batch, heads, _, width = _sdpa_output(o)
-    if heads % o.number:
-        raise UserError(f"sdpa_decode: {o.number} heads of keys do not divide {heads} of queries")
+    kept = o.pages[0] if o.family == "sdpa_paged" else o.number
+    if heads % kept:
+        raise UserError(f"{o.op}: {kept} heads of keys do not divide {heads} of queries")
     return (batch, heads, 1, width)
 
 
@@ -508,6 +535,21 @@ def _sdpa_decode(o: Operation) -> Amounts:
     return Amounts(ATTENTION["fwd"] * batch * heads * length * width, size, size)
 
 
+def _sdpa_paged(o: Operation) -> Amounts:
+    """Count what has to move of the pages; gathered, they are held a second time."""
+    batch, heads, length, width = o.sizes
+    kept, page = o.pages
+    blocks = batch * -(-length // page)
+    table = blocks * INDEX_BYTES
+    asked = 2 * batch * heads * width * o.item_bytes
+    row = 2 * kept * width * o.item_bytes
+    return Amounts(
+        ATTENTION["fwd"] * batch * heads * length * width,
+        batch * length * row + table + asked,
+        2 * blocks * page * row + table + asked,
+    )
+
+
 def _grouped_gemm(o: Operation) -> Amounts:
     m, n, k = o.sizes
     size = (m * k + o.number * k * n + m * n) * o.item_bytes
@@ -586,10 +628,11 @@ _RULES = {
     "unary": _Family(_unary),
     "reduction": _Family(_reduction, _reduction_output),
     "sparse": _Family(_sparse, _sparse_output, ("shape2",)),
-    "gemm": _Family(_gemm, _gemm_output, ("layout", "scaling")),
+    "gemm": _Family(_gemm, _gemm_output, ("layout", "scaling", "backend")),
     "grouped_gemm": _Family(_grouped_gemm, _grouped_gemm_output, ("shape2",)),
     "sdpa": _Family(_sdpa, _sdpa_output, ("direction", "causal", "backend")),
     "sdpa_decode": _Family(_sdpa_decode, _sdpa_decode_output, ("shape2", "backend")),
+    "sdpa_paged": _Family(_sdpa_paged, _sdpa_decode_output, ("shape2", "backend")),
     "conv2d": _Family(_conv2d, _conv2d_output, ("shape2", "memory_format", "direction", "stride")),
     "batch_norm": _Family(
         _pointwise(BATCH_NORM), _batch_norm_output, ("memory_format", "direction")

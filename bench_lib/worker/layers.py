@@ -8,11 +8,8 @@ without data, for torch's count.  The network is given back as it was.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import io
-import os
 import sys
-import warnings
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -30,6 +27,7 @@ from bench_lib.worker.clock import clock_of
 from bench_lib.worker.measure import timed
 from bench_lib.worker.workloads.flops import count, tensors_in
 from bench_lib.worker.workloads.steps import loss_of, main_output
+from bench_lib.worker.workloads.zero import deepspeed_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -245,24 +243,13 @@ def _si(value: float) -> str:
 
 
 def _deepspeed() -> Any:
-    """Import the profiler's module; its messages meanwhile go to standard error.
-
-    So do its logger's later ones, since it keeps the stream that it found.  The environment stays
-    as it is: torch would count GPUs another way, here and in every process started later.
-    """
-    before = dict(os.environ)
+    """Import the profiler's module."""
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(sys.stderr):
-            warnings.simplefilter("ignore")
-            return importlib.import_module("deepspeed.profiling.flops_profiler.profiler")
+        return deepspeed_module("deepspeed.profiling.flops_profiler.profiler")
     except Exception as error:  # looking for compilers, its import has errors of its own
         raise NoProfilerError(
             f"DeepSpeed's profiler cannot be imported ({error}); pip install deepspeed"
         ) from error
-    finally:
-        for name in os.environ.keys() - before.keys():
-            del os.environ[name]
-        os.environ.update(before)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Ranks that keep one network together: each has a part of every block.
 
-With FSDP2 a rank gathers each block when its turn comes, and has a batch of its own.  With tensor
-parallelism it computes with its part, and all ranks compute one batch.
+With FSDP2, and with DeepSpeed as ``zero`` has it, each rank has a batch of its own and gathers what
+it needs of others.  With tensor parallelism it computes with its part, and all ranks compute one
+batch.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import nn
 
+from bench_lib.formulas.transformer import ZERO
 from bench_lib.worker.device import AUTOCAST
 from bench_lib.worker.workloads.compilation import arguments_of
+from bench_lib.worker.workloads.zero import Zero
 
 if TYPE_CHECKING:
     from bench_lib.worker.workload import Setting
@@ -23,6 +26,8 @@ class Division(Protocol):
 
     sharing: int
     """Ranks that compute one batch together."""
+    whole: int
+    """Numbers that training keeps of each weight, and this rank of all weights."""
 
     def block(self, block: nn.Module) -> None:
         """Keep this rank's part of a block that has just been built."""
@@ -34,7 +39,7 @@ class Division(Protocol):
 class Whole:
     """Every rank has all weights."""
 
-    sharing = 1
+    sharing, whole = 1, 0
 
     def block(self, block: nn.Module) -> None:
         """Leave it as it is."""
@@ -50,7 +55,7 @@ class FullyShard:
     FP32.
     """
 
-    sharing = 1
+    sharing, whole = 1, 0
 
     def __init__(self, precision: str, compile_mode: str, setting: Setting) -> None:
         """Have all ranks meet."""
@@ -86,6 +91,7 @@ class TensorParallel:
 
     def __init__(self, setting: Setting) -> None:
         """Have all ranks meet."""
+        self.whole = 0
         self._mesh, self.sharing = _mesh(setting), setting.ranks
 
     def block(self, block: nn.Module) -> None:
@@ -129,4 +135,6 @@ def division(parallel: str, precision: str, compile_mode: str, setting: Setting)
         return Whole()
     if parallel == "tp":
         return TensorParallel(setting)
+    if parallel in ZERO:
+        return Zero(ZERO[parallel], precision, compile_mode, setting)
     return FullyShard(precision, compile_mode, setting)

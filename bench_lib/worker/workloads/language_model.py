@@ -36,6 +36,7 @@ from bench_lib.worker.workloads.llama import Llama
 from bench_lib.worker.workloads.networks import SEED
 from bench_lib.worker.workloads.steps import AnsweringNetwork, InferenceStep, Spec, TrainingStep
 from bench_lib.worker.workloads.weights import linear_layers, quantize, stored_bytes
+from bench_lib.worker.workloads.zero import Zero, ZeroStep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -105,7 +106,7 @@ def language_model(setting: Setting, **params: Any) -> Workload:
     if spec.task != "train":
         step = DecodingStep if spec.task == "decode" else InferenceStep
         return step(built).workload()
-    training = TrainingStep(built)
+    training = (ZeroStep if isinstance(built.division, Zero) else TrainingStep)(built)
     parts: dict[str, Callable[[], object]] = {
         "forward": training.forward,
         "backward": training.backward,
@@ -136,7 +137,9 @@ class _Tokens(AnsweringNetwork):
         weights = self.parameters * spec.dtype.itemsize
         part = weights // (setting.ranks if self.divided else 1)
         if trains:
-            require_memory("the weights and what training keeps of them", STATES * part, setting)
+            whole = self.division.whole
+            needed = whole * weights + (STATES - whole) * part
+            require_memory("the weights and what training keeps of them", needed, setting)
         else:
             kept = self.kept_bytes(spec.room) // sharing
             require_memory("the weights, and keys and values,", part + kept, setting)
@@ -174,7 +177,7 @@ class _Tokens(AnsweringNetwork):
 
     @property
     def gathers(self) -> bool:
-        """Whether blocks are gathered when their turn comes."""
+        """Whether the division itself compiles, and casts, what ranks gather."""
         return self.divided and self.division.sharing == 1
 
     @property
@@ -258,7 +261,7 @@ class _Tokens(AnsweringNetwork):
         return model if self.gathers else super().compiled(model)
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
-        # FSDP2 itself gathers weights in the shorter precision.
+        # FSDP2 itself gathers weights in the shorter precision, and DeepSpeed keeps them so.
         return contextlib.nullcontext() if self.gathers else super().autocast()
 
     def layers(self) -> tuple[nn.Module, Tensor] | None:

@@ -24,6 +24,7 @@ from bench_lib.formulas.operation import (
     MX_BLOCK,
     MX_PRECISIONS,
     ROCM_BACKENDS,
+    ROCM_PRODUCTS,
     SCALED_PRECISIONS,
     TRANSFERS,
     Operation,
@@ -144,7 +145,7 @@ def _require(operation: Operation, device: torch.device, total: int, host: int) 
         scaled_dtype(operation, device)
     if operation.backend == "flex":
         require_compile("default", device)
-    if operation.backend in ROCM_BACKENDS:
+    if operation.is_attention and operation.backend in ROCM_BACKENDS:
         _prefer(operation.backend)
 
 
@@ -343,6 +344,10 @@ class _Fresh:
         """Return a vector of length 1 of equal numbers with random signs, in the wide precision."""
         return (2 * self.whole(2, (count,)) - 1).to(self.wide) / math.sqrt(count)
 
+    def order(self, count: int) -> Tensor:
+        """Return all numbers below ``count`` in random order."""
+        return torch.randperm(count, device=self.device, generator=self._generator)
+
     def whole(self, below: int, sizes: tuple[int, ...]) -> Tensor:
         return torch.randint(below, sizes, device=self.device, generator=self._generator)
 
@@ -477,8 +482,9 @@ def _gemm(o: Operation, fresh: _Fresh) -> OperatorCall:
     m, n, k = o.sizes
     a = fresh.matrix(m, k, transposed=o.layout[0] == "T")
     b = fresh.matrix(k, n, transposed=o.layout[1] == "T")
-    is_scaled = o.precision in SCALED_PRECISIONS
-    compute = _scaled_product(o, fresh.device) if is_scaled else torch.mm
+    compute = _product_by(o.backend, fresh.device)
+    if o.precision in SCALED_PRECISIONS:
+        compute = _scaled_product(o, fresh.device)
 
     def answers() -> Pairs:
         answer, wide_a, wide_b = compute(a, b), fresh.widened(a), fresh.widened(b.t()).t()
@@ -492,6 +498,46 @@ def _gemm(o: Operation, fresh: _Fresh) -> OperatorCall:
         ]
 
     return OperatorCall(lambda: compute(a, b), answers)
+
+
+def _product_by(library: str, device: torch.device) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return the product of two matrices by one of ``PRODUCTS``, or as torch chooses.
+
+    The choice holds for a call alone, so that no other case of this process has it.  Raises
+    UnsupportedError where this torch or this device has no such library.
+    """
+    if not library:
+        return torch.mm
+    if device.type != "cuda":
+        raise UnsupportedError(f"{library} is a GPU's library of products")
+    if (library in ROCM_PRODUCTS) != (torch.version.hip is not None):
+        whose = "ROCm's" if library in ROCM_PRODUCTS else "NVIDIA's"
+        raise UnsupportedError(f"{library} is {whose} library of products, and this torch is not")
+    prefer = getattr(torch.backends.cuda, "preferred_blas_library", None)
+    if prefer is None:
+        raise UnsupportedError(f"torch {torch.__version__} cannot choose products by {library}")
+    usual = prefer()
+    try:
+        chosen = prefer(library)
+    except RuntimeError as error:
+        words = str(error).partition("\n")[0]
+        raise UnsupportedError(
+            f"torch {torch.__version__} has no products by {library}: {words}"
+        ) from error
+    finally:
+        prefer(usual)
+    own = chosen.name.lower()
+    if own != library.replace("hip", "cu"):
+        raise UnsupportedError(f"torch takes {own} on this device where {library} is preferred")
+
+    def product(a: Tensor, b: Tensor) -> Tensor:
+        prefer(chosen)
+        try:
+            return torch.mm(a, b)
+        finally:
+            prefer(usual)
+
+    return product
 
 
 def _edges(size: int, device: torch.device) -> Tensor:
@@ -553,6 +599,31 @@ def _sdpa_decode(o: Operation, fresh: _Fresh) -> _Function:
 
     attention = _attention_of(o, fresh.device, shares_keys=heads != o.number)
     return _Function((query, keys, values), attention, ends=(0, 1, 2), exact=exact)
+
+
+def _sdpa_paged(o: Operation, fresh: _Fresh) -> _Function:
+    """Lay keys and values in pages in any order, (pages, tokens, heads, width), as vLLM does."""
+    batch, heads, length, width = o.sizes
+    kept, page = o.pages
+    each = -(-length // page)
+    table = fresh.order(batch * each).view(batch, each)
+    query = fresh.normal((batch, heads, 1, width))
+    keys, values = (fresh.normal((batch * each, page, kept, width)) for _ in range(2))
+    shares_keys = heads != kept
+    by_backend = _attention_of(o, fresh.device, shares_keys=shares_keys)
+
+    def gathered(pages: Tensor) -> Tensor:
+        return pages[table].flatten(1, 2)[:, :length].transpose(1, 2)
+
+    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return by_backend(q, gathered(k), gathered(v))
+
+    def exact(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return functional.scaled_dot_product_attention(
+            q, gathered(k), gathered(v), enable_gqa=shares_keys
+        )
+
+    return _Function((query, keys, values), attention, exact=exact)
 
 
 def _attention_of(
@@ -707,6 +778,7 @@ _FAMILIES: dict[str, Callable[[Operation, _Fresh], OperatorCall | _Function]] = 
     "grouped_gemm": _grouped_gemm,
     "sdpa": _sdpa,
     "sdpa_decode": _sdpa_decode,
+    "sdpa_paged": _sdpa_paged,
     "conv2d": _conv2d,
     "batch_norm": _batch_norm,
     "softmax": _softmax,
