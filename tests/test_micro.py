@@ -973,7 +973,7 @@ def test_a_place_that_does_not_exist_is_refused_by_its_number() -> None:
 
 @pytest.mark.parametrize("words", [(), ("--history", "kept")])
 def test_a_measurement_that_is_kept_gives_way_and_forgets_as_the_suites_do(
-    monkeypatch: pytest.MonkeyPatch, words: Sequence[str]
+    monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
     """Or it would be of another state than its baseline.  Others do not start a second process."""
     lent: list[MeasuringContext] = []
