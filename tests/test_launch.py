@@ -13,6 +13,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib.metadata import version
@@ -208,6 +209,23 @@ def test_another_context_has_its_turn_before_each_measured_stretch(
         context.measure(case("well"))
     assert turns == [companion.pid] * 2
     companion.close()
+
+
+def test_waiting_for_another_context_takes_nothing_of_a_case_s_time(
+    context: WorkerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On an H200 a companion that had stopped made the next case an ERROR."""
+    late_s = [0.0]
+    told = SimpleNamespace(**vars(time))
+    told.monotonic = lambda: time.monotonic() + late_s[0]
+    monkeypatch.setattr(module, "time", told)
+
+    def give_way() -> None:
+        late_s[0] += 2 * LONG_S
+
+    context.give_way = give_way
+    assert context.measure(case("well")).context_id == context.name
+    assert late_s == [2 * LONG_S]
 
 
 def test_a_companion_that_does_not_answer_is_ended(
