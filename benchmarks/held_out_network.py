@@ -58,9 +58,14 @@ def decode(setting: Setting, *, compile_mode: str, **params: Any) -> Workload:
 
 
 def sines(device: torch.device, seconds: float) -> Callable[[], torch.Tensor]:
-    """Return an elementwise kernel, of a kind that no network here has, of so many seconds."""
-    tried = torch.ones(TRIED[device.type], device=device)
-    numbers = torch.ones(max(1, round(len(tried) * seconds / kernel_s(tried))), device=device)
+    """Return an elementwise kernel, of a kind that no network here has, of so many seconds.
+
+    Its size is found in two steps, because a kernel's beginning takes time, too.
+    """
+    numbers = torch.ones(TRIED[device.type], device=device)
+    for _ in range(2):
+        size = round(len(numbers) * seconds / kernel_s(numbers))
+        numbers = torch.ones(max(1, size), device=device)
     return numbers.sin_
 
 

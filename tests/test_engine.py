@@ -19,7 +19,7 @@ from bench_lib.engine.cooling import Cooling
 from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceLock
 from bench_lib.engine.settings import PLANNED, Settings, nodeid_of
-from bench_lib.model import Draw, Launch, Limits, Numerics, Status
+from bench_lib.model import Launch, Limits, Numerics, Status
 from bench_lib.storage import history
 from bench_lib.studies.figures import figures_of
 from bench_lib.verdict import families, judge
@@ -445,16 +445,17 @@ def test_what_was_counted_once_is_filled_in(workers, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("answer", "drawn", "triton", "is_known"),
+    ("answer", "mode", "triton", "is_known"),
     [
-        pytest.param(0.9999, None, "3.6", True, id="nothing changed"),
-        pytest.param(0.5, None, "3.6", False, id="the answer is wrong"),
-        pytest.param(0.9999, Draw({}, "no kernel"), "3.6", False, id="compiled"),
-        pytest.param(0.9999, None, "3.7", False, id="other software"),
+        pytest.param(0.9999, "eager", "3.6", True, id="nothing changed"),
+        pytest.param(0.9999, "graph", "3.6", True, id="a graph"),
+        pytest.param(0.5, "eager", "3.6", False, id="the answer is wrong"),
+        pytest.param(0.9999, "default", "3.6", False, id="compiled"),
+        pytest.param(0.9999, "eager", "3.7", False, id="other software"),
     ],
 )
 def test_sound_numerics_are_not_computed_by_the_next_run_of_the_same_software(
-    opened, tmp_path, monkeypatch, *, answer, drawn, triton, is_known
+    opened, tmp_path, monkeypatch, *, answer, mode, triton, is_known
 ):
     """They are filled in, and judged as if they had been.
 
@@ -472,7 +473,7 @@ def test_sound_numerics_are_not_computed_by_the_next_run_of_the_same_software(
     def measured(**fields):
         is_asked = "numerics" not in runs[-1].known[-1]
         numerics = Numerics(finite=True, cosine=answer) if is_asked else None
-        return make_measurement(**{**fields, "numerics": numerics, "draw": drawn})
+        return make_measurement(**{**fields, "numerics": numerics})
 
     monkeypatch.setattr("scripted.Contexts", Workers)
     monkeypatch.setattr("scripted.make_measurement", measured)
@@ -481,7 +482,7 @@ def test_sound_numerics_are_not_computed_by_the_next_run_of_the_same_software(
     for _ in range(2):
         with opened({}, judged=True) as run:
             run.measure(make_case(id="the first"))
-            run.measure(CASE)
+            run.measure(replace(CASE, params={**CASE.params, "compile_mode": mode}))
             run.conclude()
             told.append([v for v in run.suite.records[CASE.id].verdicts if v.metric == "numerics"])
     assert ["numerics" in workers.known[1] for workers in runs] == [False, is_known]

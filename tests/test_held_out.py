@@ -57,11 +57,13 @@ def test_the_planted_kernel_is_one_more_at_the_end_and_as_long_as_asked(
 ) -> None:
     """Everything else is done as before, and the answers stay what they were."""
     monkeypatch.delenv("HELD_OUT_SECONDS", raising=False)
-    monkeypatch.setattr(network, "kernel_s", lambda numbers: len(numbers) * 1e-9)
+    monkeypatch.setattr(network, "kernel_s", lambda numbers: len(numbers) * 1e-9 + 1e-7)
     before = seen_in(network.decode(CPU, compile_mode="eager", **TINY))
     monkeypatch.setenv("HELD_OUT_SECONDS", "2e-6")
     workload = network.decode(CPU, compile_mode="eager", **TINY)
-    assert seen_in(workload) == [*before, ("sin_", 2000)]
+    *others, (name, size) = seen_in(workload)
+    assert (others, name) == (before, "sin_")
+    assert size == pytest.approx(1900, rel=0.01)  # what begins takes 0.1 us
     assert "sin_" not in {name for name, _ in before}
     numerics = workload.numerics()
     assert numerics.agreement == 1

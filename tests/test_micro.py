@@ -971,10 +971,11 @@ def test_a_place_that_does_not_exist_is_refused_by_its_number() -> None:
 # ---- what the measurement is lent -------------------------------------------------------------
 
 
-def test_the_measurement_gives_way_and_forgets_as_the_suites_do(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("words", [(), ("--history", "kept")])
+def test_a_measurement_that_is_kept_gives_way_and_forgets_as_the_suites_do(
+    monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
-    """Or it would be of another state than its baseline."""
+    """Or it would be of another state than its baseline.  Others do not start a second process."""
     lent: list[MeasuringContext] = []
 
     def measure(_case: Case, context: MeasuringContext) -> None:
@@ -987,11 +988,11 @@ def test_the_measurement_gives_way_and_forgets_as_the_suites_do(
     other = Companion(fork)
     monkeypatch.setattr(session, "measure", measure)
     monkeypatch.setattr(ending, "companion", lambda *_arguments: contextlib.nullcontext(other))
-    assert measured_though() == 1
+    assert measured_though(*words) == 1
     [context] = lent
     assert context.forget is device.forget_compiled
     assert context.cache_state is device.compile_cache_state
-    assert context.give_way == other.run
+    assert (context.give_way == other.run) is bool(words)
 
 
 def test_truth_values_of_inductor_are_known_from_torch(run: Run) -> None:

@@ -50,7 +50,7 @@ class Engine:
         self._held: HeldDevice | None = None
         self._has_ended = False
         self._checked: dict[str, tuple[Outcome, Numerics]] = {}
-        """By case, the first numerics of a step that was not compiled."""
+        """By case, its first numerics, unless the step was compiled."""
 
     # ---- opening and closing --------------------------------------------------------------
 
@@ -504,8 +504,10 @@ def _numerics_of(outcome: Outcome) -> Numerics | None:
 
     None if the step was compiled, since the compiler may choose otherwise next time.
     """
+    if outcome.case.params.get("compile_mode", "eager") not in ("eager", "graph"):
+        return None
     seen = (a.measurement for a in outcome.attempts if a.accepted and a.measurement is not None)
-    return next((m.numerics for m in seen if m.numerics is not None and m.draw is None), None)
+    return next((m.numerics for m in seen if m.numerics is not None), None)
 
 
 @contextlib.contextmanager

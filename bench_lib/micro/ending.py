@@ -39,8 +39,8 @@ from bench_lib.worker.profiling import external_profiler
 def companion(device: Hardware, ranks: int) -> Iterator[Companion | None]:
     """Lend the process that uses a GPU before the measured stretch, as in the suite.
 
-    It imports torch while we do.  Without it a case would not be in the state of its baseline
-    (docs/architecture.md).  None for several ranks, a CPU, and a process that is profiled.
+    It imports torch while we do.  Without it a run that is kept would not be in the state of its
+    baseline (docs/architecture.md).  None for several ranks, a CPU, and a process that is profiled.
     """
     if not backends.is_gpu(device) or ranks > 1 or external_profiler() is not None:
         yield None

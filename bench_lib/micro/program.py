@@ -121,7 +121,8 @@ def _measured(options: MicroOptions, place: RankPlace) -> int:
             # A device that torch cannot open is the session's to name.
             found = backends.detect()
             device = found[min(place.device_index, len(found) - 1)]
-            other = stack.enter_context(companion(device, place.ranks))
+            if options.kept:
+                other = stack.enter_context(companion(device, place.ranks))
             engine = stack.enter_context(keeping(options, place, device, say))
             ending = Ending(options, device, engine, other, output.say, trouble)
         seen = run(options, place, say, other.run if other else lambda: None)

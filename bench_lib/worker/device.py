@@ -267,7 +267,7 @@ def forget_compiled() -> None:
     Dynamo counts each frame that it sees.  Resetting it for nothing would import the compiler.
     """
     utils = sys.modules.get("torch._dynamo.utils")
-    if utils is not None and utils.counters:
+    if utils is not None and utils.counters.get("frames"):
         import torch._dynamo
 
         torch._dynamo.reset()  # noqa: SLF001 - torch.compiler.reset() leaves the counters

@@ -10,10 +10,10 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
-from bench_lib.worker.workload import Setting, UnsupportedError
+from bench_lib.worker.workload import Setting, UnsupportedError, Workload
 from bench_lib.worker.workloads.compilation import arguments_of
 from bench_lib.worker.workloads.steps import TrainingStep
 
@@ -85,7 +85,8 @@ class Zero:
         self.whole = 3 - stage
         self._stage, self._mode, self._setting = stage, compile_mode, setting
         self._dtype = torch.bfloat16 if precision in BF16 else torch.float32
-        self._linear = functional.linear
+        self.linear = functional.linear
+        """The linear layer that DeepSpeed computes with."""
         self._config = {
             "train_micro_batch_size_per_gpu": 1,
             "steps_per_print": NEVER,
@@ -115,7 +116,7 @@ class Zero:
         """Keep this rank's part of a block in stage 3; otherwise the block."""
         block.to(self._dtype)
         if self._stage == 3:
-            with quietly():
+            with self._putting_back(), quietly():
                 self._deepspeed.zero.Init(module=block, config_dict_or_path=self._config)
 
     def rest(self, network: Any) -> None:
@@ -126,16 +127,21 @@ class Zero:
 
     def engine(self, network: nn.Module, optimizer: torch.optim.Optimizer) -> Any:
         """Return DeepSpeed's engine around a network and its optimizer; all ranks meet."""
-        with quietly():
+        with self._putting_back(), quietly():
             engine, *_ = self._deepspeed.initialize(
                 model=network, optimizer=optimizer, config=self._config, dist_init_required=False
             )
         return engine
 
-    def release(self, engine: Any) -> None:
-        """Take the engine's hooks away, and the linear layer's that stage 3 put into torch."""
-        engine.destroy()
-        functional.linear = self._linear
+    @contextlib.contextmanager
+    def _putting_back(self) -> Iterator[None]:
+        """Put torch's linear layer back, and note the one that stage 3 had in its place."""
+        before = functional.linear
+        try:
+            yield
+        finally:
+            if functional.linear is not before:
+                self.linear, functional.linear = functional.linear, before
 
 
 class ZeroStep(TrainingStep):
@@ -150,6 +156,15 @@ class ZeroStep(TrainingStep):
         """Put the engine around the network."""
         super().__init__(built)
         self.run: Any = built.division.engine(self.run, self.optimizer)
+        self._engine: Any = self.run
+
+    def compute_loss(self) -> Tensor:
+        """Return the loss, a scalar, of the step's input."""
+        before, functional.linear = functional.linear, self.built.division.linear
+        try:
+            return super().compute_loss()
+        finally:
+            functional.linear = before
 
     def backward(self) -> None:
         """Do the second part."""
@@ -161,7 +176,17 @@ class ZeroStep(TrainingStep):
         """Do the last part."""
         self.run.step()
 
+    def workload(self, **about: Any) -> Workload:
+        """Return the step and its figures, ``about`` besides the usual."""
+        return super().workload(close=self.close, **about)
+
     def release(self) -> None:
         """Give back what only a step needs."""
-        self.built.division.release(self.run)
+        self.close()
         super().release()
+
+    def close(self) -> None:
+        """Have DeepSpeed forget the network; numerics may have done so before."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.destroy()
