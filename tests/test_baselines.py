@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import functools
 import itertools
 import json
 import math
@@ -1453,6 +1454,7 @@ def test_the_baselines_that_come_with_the_project_are_read(path):
     assert others <= nameable(others)
 
 
+@functools.cache
 def named_by_the_matrix():
     """Return the ids of all cases that the project's matrix names."""
     path = COMING.parent / "perf_tests" / "matrix.toml"
