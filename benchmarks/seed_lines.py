@@ -102,7 +102,7 @@ def main() -> None:
             else:
                 words = [*text.split(), "--output-dir", ".", "--output-file", "x"]
                 wanted = shapes(
-                    printed(launcher, [*theirs(options.folder, folder), *words], folder)
+                    printed(launcher, [*theirs(options.folder, folder, "cpu"), *words], folder)
                 )
                 their_keys = keys(folder)
                 ours = [sys.executable, "-m", "bench_lib.micro", *words]

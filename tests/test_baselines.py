@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import functools
 import itertools
 import json
 import math
@@ -1453,6 +1454,7 @@ def test_the_baselines_that_come_with_the_project_are_read(path):
     assert others <= nameable(others)
 
 
+@functools.cache
 def named_by_the_matrix():
     """Return the ids of all cases that the project's matrix names."""
     path = COMING.parent / "perf_tests" / "matrix.toml"
@@ -1497,6 +1499,7 @@ def test_hardware_that_nobody_recorded_has_published_figures_or_what_was_recorde
     [
         ("mi250x", "resnet50-b32-fp32-eager-train", 500, 450, 550),
         ("mi300x", "resnet50-b32-fp32-eager-train", 700, 600, 800),
+        ("mi300x", "cifar100-resnet50-b256-amp-fp16-eager-loader-w4", 12500, 12000, 13000),
         ("mi325x", "resnet50-b32-fp32-eager-train", 516.1, None, None),
         ("mi325x", "resnet50-b32-fp16-eager-train", 1032.3, None, None),
         ("mi325x", "resnet50-b64-fp32-default-train", 1103.4, None, None),
@@ -1518,6 +1521,18 @@ def test_a_published_figure_is_what_its_source_says(key, case_id, rate, low, hig
         pytest.skip("recorded since")
     figure = file.published[case_id]
     assert (figure.rate, figure.low, figure.high, figure.item) == (rate, low, high, "img")
+
+
+@pytest.mark.parametrize("key", ["mi250x", "mi300a", "mi300x", "mi325x"])
+def test_every_published_figure_is_of_a_case_that_the_matrix_measures(key):
+    """Else nothing would ever stand beside it; the one that has no file names its cases."""
+    named = named_by_the_matrix()
+    assert set(load(COMING, key).published) <= named
+    text = (COMING / "README.md").read_text()
+    ((*sizes, ranks),) = re.findall(
+        r"`all_reduce` of (\w+) and (\w+) at (\d) ranks \(nightly\)", text
+    )
+    assert {f"all_reduce-{size}-float-x{ranks}" for size in sizes} <= named
 
 
 # ---- kernels ------------------------------------------------------------------------------

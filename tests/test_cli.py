@@ -642,6 +642,15 @@ def test_a_pattern_that_no_case_is_like_is_refused(cli, history):
     )
 
 
+def test_a_run_whose_lines_cannot_be_read_says_so_when_it_is_accepted(cli, history):
+    """No time of a case is zero."""
+    path = write_run(history, [measured(0.0)])
+    answer = accept(cli, path)
+    assert (answer.status, answer.out) == (2, "")
+    assert answer.err.startswith(f"bench-lib: error: no case of {run_id(path)} is like '*'; ")
+    assert "line 2 cannot be read: a measurement whose times are not all above zero" in answer.err
+
+
 def test_a_run_without_hardware_is_refused(cli, history):
     """A file that was torn in its first line tells nothing of where it was made."""
     path = write_run(history, now="2026-01-02T03:04:05Z")

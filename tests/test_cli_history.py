@@ -199,6 +199,7 @@ def test_a_query_says_on_stderr_what_was_left_out(cli, compacted, tmp_path):
         (["SELECT * FROM run"], "unknown table 'run'; did you mean runs?"),
         (["SELECT * FROM nights"], "unknown table 'nights'; did you mean points?"),
         (["SELECT * FROM x"], "unknown table 'x'; there is points, runs, attempts"),
+        (["SELECT * FROM results"], "unknown table 'results'; did you mean runs?"),
         ([], "name a query, such as 'SELECT * FROM runs', or --schema"),
         (["SELECT 1", "--json", "--csv"], "--json and --csv exclude each other; name one"),
         (["SELECT 1", "--history", "ftp://x"], "ftp://x: runs are kept in folders, or under "),

@@ -477,6 +477,14 @@ def test_the_environment_is_the_workers_own_words(bench):
     assert outcome.attempts[0].environment == history.reference(outcome.environment)
 
 
+def test_a_variable_that_was_set_for_a_side_is_in_its_environment(bench):
+    """It is the change under test, so its name is recorded though nobody knows the variable."""
+    told = {"MINE": "1", "BENCH_LIB_DATA": "folder"}
+    outcome = bench(sides={"": Side(environment=told)}).measure(make_case(id="a"))
+    assert "MINE" in outcome.environment.variables
+    assert "BENCH_LIB_DATA" not in outcome.environment.variables
+
+
 def test_a_device_in_use_is_waited_for_and_then_refused_by_name(bench):
     """Two runs on one device would each make the other's timings wrong."""
     bench()

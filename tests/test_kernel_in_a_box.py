@@ -6,11 +6,12 @@ a machine's own ``/sys`` and ``/dev``, in a mount namespace.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,18 @@ def test_every_table_tells_the_same_of_every_device(
     assert bool(seen.get("counters")) is (revision >= 6)
 
 
+@contextlib.contextmanager
+def installed(site: Site) -> Iterator[None]:
+    """Have a machine's own ``amdsmi`` be the one that is imported."""
+    own = sys.path[:]
+    sys.path[:0] = [str(site.folder / "lib")]
+    try:
+        yield
+    finally:
+        sys.path[:] = own
+        sys.modules.pop("amdsmi", None)
+
+
 @pytest.mark.parametrize("name", MACHINES)
 def test_the_package_and_the_files_tell_the_same(tmp_path: Path, name: str) -> None:
     """They read one table; only the counters' moments differ."""
@@ -139,9 +152,7 @@ def test_the_package_and_the_files_tell_the_same(tmp_path: Path, name: str) -> N
     site, devices = laid_out(tmp_path, make(has_kernel=True, has_package=True))
     root = site.folder / "root"
     at_work(site)
-    own = sys.path[:]
-    sys.path[:0] = [str(site.folder / "lib")]
-    try:
+    with installed(site):
         for device in (devices[0], devices[-1]):
             seen = [way.source(device, root).look(with_pids=False) for way in (files, package)]
             for each in seen:
@@ -149,9 +160,6 @@ def test_the_package_and_the_files_tell_the_same(tmp_path: Path, name: str) -> N
                 each["counters"] = sorted(each.get("counters", ()))
                 each.setdefault("throttle", [])
             assert seen[0] == seen[1]
-    finally:
-        sys.path[:] = own
-        sys.modules.pop("amdsmi", None)
 
 
 # --- what each gets wrong ----------------------------------------------------------------
@@ -188,6 +196,19 @@ def test_thermal_throttling_is_seen_on_every_device(
     """By counters, or by flags, which hold in every look."""
     site, devices = laid_out(tmp_path, make(card=card, has_kernel=True))
     cause = blame(watched(at_work(site), devices[0]), devices[0])
+    assert cause is not None
+    assert cause.startswith("throttled: thermal for ")
+
+
+def test_thermal_throttling_is_seen_where_the_package_has_lost_the_flags(tmp_path: Path) -> None:
+    """ROCm 6.3's package makes a bool of an MI200's word, and the kernel's file has all of it."""
+    card = {"held_back": {"socket_thermal": 0.5}}
+    site, devices = laid_out(tmp_path, mi250x(card=card, has_kernel=True, has_package=True))
+    at_work(site)
+    with installed(site):
+        told = package.source(devices[0], site.folder / "root").look(with_pids=False)
+        assert told["throttle"] == ["throttled"]
+        cause = blame(watched(site, devices[0]), devices[0])
     assert cause is not None
     assert cause.startswith("throttled: thermal for ")
 

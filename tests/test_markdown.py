@@ -281,6 +281,16 @@ def test_a_cause_of_several_cases_is_the_incidents():
     assert cause == f"Cause: {title} (incident `0a1b2c3d`)\\"
 
 
+def test_what_rounds_to_no_change_has_no_sign():
+    """``-0.0%`` is no figure; one of ranks' efficiency may fail by so little."""
+    entry = nights.regressed()
+    (verdict, *_) = entry.record.verdicts
+    verdict = replace(verdict, ratio=0.9999, interval=(0.9996, 1.0004))
+    entry = replace(entry, record=replace(entry.record, verdicts=[verdict]))
+    _, change, *_ = above(as_markdown(nights.make_night([entry])))
+    assert "**0.0%** (0.0% to 0.0%)" in change
+
+
 def test_what_got_faster_is_shown_where_nothing_failed():
     """By how much; nobody asks for its cause."""
     _, change, _past, link = above(as_markdown(nights.make_night([nights.improved()]), link=LINK))

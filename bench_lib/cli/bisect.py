@@ -432,8 +432,10 @@ def _print_change(change: Candidate) -> None:
 
 
 def _size(size: SlowerBy) -> str:
-    low, high = (f"{bound - 1:.2%}" for bound in size.interval)
-    return f"{size.ratio - 1:.2%} ({low} to {high})"
+    from bench_lib.formats import percent
+
+    low, high = (percent(bound - 1, 2) for bound in size.interval)
+    return f"{percent(size.ratio - 1, 2)} ({low} to {high})"
 
 
 def _command(again: str, good: Candidate, bad: Candidate, options: str) -> str:

@@ -102,7 +102,8 @@ class Proposal:
         self.taken: dict[str, BaselineChange] = {}
         """The accepted changes, by case."""
         if not self.changes:
-            raise UserError(f"no case of {', '.join(names)} is like {case!r}")
+            unread = [f"; {problem}" for run in self.runs for problem in run.problems[:1]]
+            raise UserError(f"no case of {', '.join(names)} is like {case!r}{''.join(unread)}")
 
     def accept(self, *, force: bool, processes: int = 0) -> None:
         """Write the changes that may be written.

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from bench_lib.formats import amount, many, sparkline
+from bench_lib.formats import amount, many, signed_percent, sparkline
 from bench_lib.model import Status, Verdict
 from bench_lib.profiling import kernels
 from bench_lib.report import console, github, notify
@@ -133,10 +133,10 @@ def _by_how_much(verdict: Verdict) -> str:
     assert verdict.ratio is not None
     before, after = (amount(each, verdict.unit) for each in (verdict.baseline, verdict.value))
     name = "" if verdict.metric == "latency" else f"{verdict.metric.replace('_', ' ')} "
-    words = f"{name}{before} → {after}, **{verdict.ratio - 1:+.1%}**"
+    words = f"{name}{before} → {after}, **{signed_percent(verdict.ratio - 1)}**"
     if verdict.interval is not None:
-        low, high = verdict.interval
-        words += f" ({low - 1:+.1%} to {high - 1:+.1%})"
+        low, high = (signed_percent(bound - 1) for bound in verdict.interval)
+        words += f" ({low} to {high})"
     return text(words).replace("\\*\\*", "**")
 
 
