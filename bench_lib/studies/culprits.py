@@ -307,6 +307,11 @@ def _in_words(answer: ExchangeAnswer) -> str:
     return f"{words}{sure}: {ratio} in {answer.pairs} pairs"
 
 
+def changes(old: Installed, new: Installed) -> list[str]:
+    """Return in words the packages that differ: ``torch 2.9.0 -> 2.10.0``."""
+    return [_change(name, *of) for name, of in exchanging.differing(old, new).items()]
+
+
 def _change(name: str, before: str, after: str) -> str:
     return f"{name} {before or 'not there'} -> {after or 'not there'}"
 

@@ -27,6 +27,7 @@ from bench_lib.studies import ab
 from bench_lib.studies.culprits import (
     CulpritSearch,
     CulpritsFound,
+    changes,
     pairs_of,
     slower_in_time,
 )
@@ -118,6 +119,15 @@ class Upgrade:
             "culprit": 2 * question,
         }
 
+    def packages(self) -> list[str] | None:
+        """Return the packages that differ, in words; None if they are not known, as in images."""
+        if any(side.command_prefix for side in self.sides.values()):
+            return None
+        try:
+            return changes(*(self._installed(side) for side in self.sides.values()))
+        except LaunchError:  # measuring says why
+            return None
+
     def warm(self, sides: Mapping[str, Side] | None = None) -> None:
         """Measure every case once on each side, and discard it; raises LaunchError."""
         with tempfile.TemporaryDirectory(prefix="bench-lib-") as nowhere:
@@ -147,7 +157,8 @@ class Upgrade:
             return OldAndNew(
                 engine.rows(),
                 dict(engine.environments),
-                pairing.differences(engine.environments),
+                # The caches' folders are of our choice.
+                [w for w in pairing.differences(engine.environments) if w.split()[0] not in CACHES],
                 {name: suite.writer.run_id for name, suite in engine.suites.items()},
                 {name: suite.writer.path for name, suite in engine.suites.items()},
                 stopped,
