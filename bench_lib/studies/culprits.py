@@ -248,7 +248,8 @@ def question_of(row: PairRow, case: Case, parts: int) -> PartsQuestion:
     sd, degrees = GUESSED_SD, GUESSED_DEGREES
     if len(logs) > 2:
         sd, degrees = statistics.stdev(logs), float(len(logs) - 1)
-    tolerance = math.log1p(case.limits.tolerance)
+    # Smaller parts of a large slow-down are looked for only where pairs tell them from noise.
+    tolerance = max(math.log1p(case.limits.tolerance), min(sd, whole / 4))
     least = min(tolerance, whole / 2)
     return PartsQuestion(least, whole, sd, degrees, culprits.error_of_one(parts))
 
