@@ -157,8 +157,7 @@ class Upgrade:
             return OldAndNew(
                 engine.rows(),
                 dict(engine.environments),
-                # The caches' folders are of our choice.
-                [w for w in pairing.differences(engine.environments) if w.split()[0] not in CACHES],
+                pairing.differences(engine.environments),
                 {name: suite.writer.run_id for name, suite in engine.suites.items()},
                 {name: suite.writer.path for name, suite in engine.suites.items()},
                 stopped,
