@@ -431,12 +431,12 @@ def _print_causes(
             print(f"{row.case_id}: {kernels[row.case_id]}")
     if found.culprits:
         print()
-        rows = []
+        lines = []
         for culprit in found.culprits:
             alone = "" if culprit.ratio is None else f"{culprit.ratio:.4f}"
             surely = f"once in {1 / _error():.0f}" if culprit.known else "unknown"
-            rows.append((culprit.case_id, "; ".join(culprit.changes), alone, surely))
-        print_table(HEADINGS, rows)
+            lines.append((culprit.case_id, "; ".join(culprit.changes), alone, surely))
+        print_table(HEADINGS, lines)
     for culprit in found.culprits:
         if not culprit.told_apart:
             print(f"{culprit.case_id}: which of these packages does it could not be told apart")
