@@ -409,7 +409,8 @@ def _print_compared(
         effect = row.verdicts[0].detectable_effect
         seen = f", {effect:.1%} is visible" if effect is not None else ""
         print(f"old against itself: {row.case_id} {row.status.value}{seen}")
-    for line in compared.differences or ["no difference is known"]:
+    unknown = [] if packages else ["no difference is known"]
+    for line in compared.differences or unknown:
         print(f"environment, old -> new: {line}")
     if packages:
         print(f"packages, old -> new: {', '.join(packages)}")
