@@ -133,6 +133,13 @@ def test_a_folder_of_no_repository_is_refused(tmp_path):
         Commits(repository=tmp_path)
 
 
+def test_a_repository_that_git_says_nothing_of_is_not_called_none(tmp_path):
+    """As where it belongs to somebody else, or its disk takes too long."""
+    (tmp_path / ".git").mkdir()
+    with pytest.raises(CandidateError, match=r"git gives no answer in .*; see git status there"):
+        Commits(repository=tmp_path)
+
+
 # ---- worktrees --------------------------------------------------------------------------
 
 

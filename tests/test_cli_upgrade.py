@@ -231,14 +231,24 @@ def test_text_names_the_culprit_and_the_next_step(upgrade):
     assert lines[1].split()[1] == "REGRESSED"
     assert any(line.split()[:1] == [INFER] and "hipblaslt 1.0 -> 2.0" in line for line in lines)
     assert f"issue for upstream: {Path('upgrade/issue-hipblaslt.md')}" in lines
-    assert lines[-1].startswith("next: bench-lib baseline accept --run ")
+    assert lines[-1].startswith("next: no case is fit to be accepted; ")
 
 
-def test_the_command_of_an_issue_names_the_tier_that_its_cases_are_of(upgrade):
-    """Without it the usual tier would be asked for them."""
-    _, out, _ = upgrade("--tier", "gate", "--json")
+def test_the_command_of_an_issue_measures_the_same_again(upgrade):
+    """With the variables of both sides, and cases of the same tier."""
+    _, out, _ = upgrade("--tier", "gate", "--env", "X=a b", "--json")
     (issue,) = document_in(out)["issues"]
-    assert f" --python-b {NEW} --tier gate -k" in Path(issue).read_text()
+    again = f" --python-b {NEW} --env-a 'X=a b' --env-b 'X=a b' --tier gate -k"
+    assert again in Path(issue).read_text()
+
+
+def test_the_packages_that_differ_are_told_before_and_after(upgrade):
+    """The folders of the caches, which differ by our choice, are not."""
+    _, out, err = upgrade("-k", "gemm")
+    first = "hipblaslt 1.0 -> 2.0, miopen 1.0 -> 2.0, numpy 1.0 -> 2.0"
+    assert f"4 packages differ: {first} and 1 more" in err.splitlines()
+    assert f"packages, old -> new: {first}, torch 1.0 -> 2.0" in out.splitlines()
+    assert "TRITON_CACHE_DIR" not in out
 
 
 def test_an_operator_of_a_network_is_found_by_its_profile_and_proved(upgrade, machine):
@@ -269,6 +279,7 @@ def test_an_upgrade_without_a_slow_down_names_nobody(upgrade, machine):
     answer = document_in(out)
     assert (status, answer["culprits"], machine.made, answer["issues"]) == (0, [], [], [])
     assert answer["proposal"] is not None
+    assert answer["next"][-1].startswith("next: bench-lib baseline accept --run ")
 
 
 def test_culprits_are_left_out_where_nobody_asks(upgrade, machine):
@@ -283,6 +294,19 @@ def test_a_cause_that_no_package_explains_is_said(upgrade, machine):
     machine.refuses = True
     _, out, _ = upgrade()
     assert f"{INFER}: no culprit: it could not be measured with all packages exchanged: " in out
+
+
+def test_the_comparison_is_told_before_the_search(upgrade, machine, monkeypatch):
+    """Who interrupts a long search keeps it."""
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(machine, "transplanted", interrupted)
+    monkeypatch.setattr(exchanging, "transplanted", interrupted)
+    status, out, _ = upgrade("-k", "gemm")
+    assert status == 130
+    assert any(line.startswith(f"{GEMM}  REGRESSED") for line in out.splitlines())
 
 
 def test_images_are_compared_and_their_packages_left_alone(upgrade, machine):

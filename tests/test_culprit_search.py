@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import random
+from dataclasses import replace
 
 import pytest
 from builders import make_case
@@ -166,3 +168,21 @@ def test_only_what_is_slower_in_time_is_searched():
     fine = Verdict(Status.OK, "step_time_s", "")
     other = PairRow("m", Status.REGRESSED, "", 0.01, 0.01, [(0.01, 0.01)], [fine, memory])
     assert culprits.slower_in_time([row("x", 1.05), other]) == [row("x", 1.05)]
+
+
+def test_a_large_slow_down_needs_few_pairs_though_they_differ_much():
+    """A package that adds 1% cannot be told from such noise, nor is it why the case takes twice."""
+    draw = random.Random(5)
+    noisy = [(0.01, 0.01 * math.exp(math.log(4) + draw.gauss(0, 0.3))) for _ in range(6)]
+    question = culprits.question_of(replace(row("a", 4.0), pairs=noisy), make_case(id="a"), 4)
+    while not question.is_over:
+        question.pairs.append(draw.gauss(0, 0.3))
+    assert question.is_known
+    assert not question.is_slower
+    assert len(question.pairs) < 16
+
+
+def test_a_small_slow_down_is_asked_about_down_to_the_tolerance():
+    """Where pairs agree, the smallest guilty package counts."""
+    case = make_case(id="a", limits=Limits(tolerance=0.01))
+    assert culprits.question_of(row("a", 1.5), case, 4).least == pytest.approx(math.log(1.01))

@@ -593,6 +593,13 @@ def test_differences_are_said_in_words() -> None:
     ]
 
 
+def test_another_folder_of_a_cache_is_no_difference() -> None:
+    """Its content may be one; ``bench-lib upgrade`` gives each side folders of its own."""
+    a = replace(ENVIRONMENT, variables={"TRITON_CACHE_DIR": "/a", "MIOPEN_FIND_MODE": "1"})
+    b = replace(a, variables={"MIOPEN_USER_DB_PATH": "/b", "MIOPEN_FIND_MODE": "2"})
+    assert difference(a, b) == ["MIOPEN_FIND_MODE 1 -> 2"]
+
+
 def test_what_one_side_does_not_know_is_no_difference() -> None:
     """Older fingerprints hold less, and a container hides some."""
     known = replace(

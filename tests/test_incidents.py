@@ -248,10 +248,10 @@ def test_the_change_behind_an_incident_can_be_looked_for_from_a_good_night():
 CASES = [nights.make_case(name) for name in ("one", "two", "three")]
 
 
-def write(folder, ago, failing=(), blamed=(), minutes=0, **fields):
+def write(folder, ago, failing=(), blamed=(), *, minutes=0, cases=CASES, **fields):
     """Write a night in which some of three cases are REGRESSED, the others OK."""
     records = []
-    for case in CASES:
+    for case in cases:
         entry = (nights.regressed if case.id in failing else nights.make_entry)(case=case)
         records.append(replace(entry.record, blamed=list(blamed) if case.id in failing else []))
     return builders.write_run(folder, records, now=nights.stamp(ago, minutes=minutes), **fields)
@@ -269,7 +269,7 @@ def history(tmp_path):
 
 def of(folder, **fields):
     """Return the incidents of a history."""
-    with Archive(folder, now=nights.stamp(-1)) as archive:
+    with Archive(folder, now=nights.stamp(-4)) as archive:
         return incidents_of(archive, folder.parent / "baselines", **fields)
 
 
@@ -306,6 +306,41 @@ def test_a_line_that_cannot_be_read_is_set_aside(history):
     torn.write_bytes(b"".join(bad))
     (one,) = of(history)
     assert one.since == nights.stamp(0)
+
+
+def renamed(id_, former):
+    """Return one of the cases under another id."""
+    case = next(case for case in CASES if case.id == former)
+    return replace(case, id=id_, renamed_from=former)
+
+
+def test_an_incident_goes_on_under_the_new_id_of_its_case(history):
+    """It keeps its own id and its first night; the case ends it under its new name."""
+    (before,) = of(history)
+    cases = [renamed("new", CASES[0].id), *CASES[1:]]
+    write(history, -1, ["new", CASES[1].id], [TILES], environment=nights.AFTER, cases=cases)
+    (one,) = of(history)
+    assert (one.id, one.since, one.nights) == (before.id, before.since, 3)
+    assert {case.case_id for case in one.cases} == {"new", CASES[1].id}
+    assert of(history, until=nights.stamp(0)) == [before]
+    write(history, -2, environment=nights.AFTER, cases=cases)
+    (one,) = of(history)
+    assert (one.id, one.state) == (before.id, State.ENDED)
+
+
+def test_a_case_may_be_renamed_twice_and_back(history):
+    """Its first id is that of the incident all the time; the last one is shown."""
+    (before,) = of(history)
+    first, failing = CASES[0].id, CASES[1].id
+    second = renamed("second", first)
+    for ago, case in ((-1, second), (-2, replace(second, id="third", renamed_from="second"))):
+        cases = [case, *CASES[1:]]
+        write(history, ago, [case.id, failing], [TILES], environment=nights.AFTER, cases=cases)
+        (one,) = of(history)
+        assert one.id == before.id
+        assert {c.case_id for c in one.cases} == {case.id, failing}
+    write(history, -3, [first, failing], [TILES], environment=nights.AFTER)
+    assert first in {c.case_id for one in of(history) for c in one.cases}
 
 
 def test_a_slow_down_over_nights_is_an_incident(tmp_path):

@@ -313,8 +313,9 @@ def test_an_operation_is_not_blamed_for_what_it_hardly_explains():
         KernelTable("torch.profiler, CPU", 2, [Kernel("aten::copy_", 2, s)]) for s in (1e-4, 2e-4)
     )
     found = diff(before, after)
-    assert blamed(found) == blamed(found, 0.5e-3) == ["copy: copy_"]
-    assert blamed(found, 2e-3) == ["outside the operations"]
+    assert blamed(found) == blamed(found, 0.19e-3) == ["copy: copy_"]
+    for most_is_elsewhere_s in (0.21e-3, 0.5e-3, 2e-3):
+        assert blamed(found, most_is_elsewhere_s) == ["outside the operations"]
 
 
 def test_twice_the_calls_are_not_blamed_on_the_device():

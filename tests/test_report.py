@@ -189,7 +189,7 @@ def test_what_a_reader_should_know_is_a_line_each():
 
 
 def test_what_was_measured_once_more_warns_of_what_is_taken():
-    """Twice the same in other figures is no news; where nothing is taken, all is told."""
+    """Twice the same in other figures is one line; where nothing is taken, all is told."""
 
     def warned(*accepted):
         attempts = [
@@ -199,8 +199,27 @@ def test_what_was_measured_once_more_warns_of_what_is_taken():
         return explanations([make_record(attempts=attempts)])
 
     assert warned(False, True) == [f"{CASE_ID}: warning: look 2"]
-    assert warned(True, True) == [f"{CASE_ID}: warning: look {n}" for n in (1, 2)]
-    assert warned(False, False) == [f"{CASE_ID}: warning: look {n}" for n in (1, 2)]
+    assert warned(True, True) == [f"{CASE_ID}: warning: look 1 to 2"]
+    assert warned(False, False) == [f"{CASE_ID}: warning: look 1 to 2"]
+
+
+def test_warnings_that_differ_in_figures_alone_are_one_line():
+    """With the first cases' ids and the range of each figure."""
+
+    def warned(case_id, *warnings):
+        measurement = make_measurement(warnings=list(warnings))
+        attempts = [make_attempt(measurement=measurement)]
+        return make_record(case=make_case(id=case_id), attempts=attempts)
+
+    records = [
+        warned("a", "not steady after 10.5 s: by 2%"),
+        warned("b", "not steady after 9 s: by 2%", "the answer holds NaN"),
+        *(warned(case_id, "not steady after 9.5 s: by 2%") for case_id in "cde"),
+    ]
+    assert explanations(records) == [
+        "a, b, c and 2 more: warning: not steady after 9 to 10.5 s: by 2%",
+        "b: warning: the answer holds NaN",
+    ]
 
 
 def test_every_verdict_is_explained_where_asked_for():

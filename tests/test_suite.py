@@ -17,6 +17,7 @@ from builders import (
     make_process,
     make_record,
     make_verdict,
+    run_id,
     write_run,
 )
 from scripted import Contexts, gpus, held
@@ -34,6 +35,7 @@ from bench_lib.model import (
     Limits,
     Quarantine,
     RankSample,
+    SlowDown,
     Status,
 )
 from bench_lib.storage import acceptance, baselines, history
@@ -280,6 +282,25 @@ def test_a_quarantine_is_in_the_record_and_in_the_history(tmp_path, suite, outco
     assert history.read(run.writer.path).records["a"].quarantine == held
 
 
+def test_a_quarantine_follows_a_renamed_case(tmp_path, suite, bench):
+    """It names the id to lift it under; one of the new id goes before."""
+    folder, held = tmp_path / "baselines", Quarantine("slow", "2026-12-31", "2026-11-01T00:00:00Z")
+    bench.script["new"] = [[0.01] * 20]
+    case = make_case(id="new", renamed_from="old")
+
+    def reason():
+        run = suite()
+        run.note(bench.measure(case), None)
+        (record,) = run.judge()
+        return record.quarantine.reason
+
+    baselines.set_quarantine(baselines.load(folder, DEVICE.key), "old", held, DEVICE)
+    assert reason() == "slow (lift it as old)"
+    own = replace(held, reason="own")
+    baselines.set_quarantine(baselines.load(folder, DEVICE.key), "new", own, DEVICE)
+    assert reason() == "own"
+
+
 @pytest.mark.parametrize(
     ("until", "fails_then"),
     [("2026-11-22", False), ("2026-11-21", False), ("2026-11-20", True)],
@@ -425,6 +446,42 @@ def test_a_renamed_case_is_held_against_the_baseline_of_its_former_id(tmp_path, 
     again.note(bench.measure(make_case(id="new", renamed_from="old")), None)
     (record,) = again.judge()
     assert "as the case was called" not in record.verdicts[0].reason
+
+
+def test_a_renamed_case_keeps_its_nights(tmp_path, suite, bench):
+    """Nights under both ids are one series, judged by the baseline of the former id."""
+    accept(tmp_path, "old")
+    pinned = baselines.load(tmp_path / "baselines", DEVICE.key).baselines["old"].accepted.date
+    new = make_case(id="new", renamed_from="old")
+    for day in range(1, 13):
+        record, when = night(day, seconds=0.01 * (1 + (day % 3 - 1) / 2000))
+        case = new if day > 6 else make_case(id="old")
+        write_run(
+            tmp_path / "history",
+            [replace(record, case=case, baseline_accepted=pinned)],
+            now=when,
+        )
+    bench.script["new"] = [[0.01] * 20]
+    run = suite()
+    run.note(bench.measure(new), None)
+    (record,) = run.judge()
+    (seen,) = [v for v in record.verdicts if (v.metric, v.against) == ("latency", "rolling")]
+    assert "12 processes of accepted nights" in seen.reason
+
+
+def test_a_slow_down_of_a_renamed_case_is_told_of_its_new_id(tmp_path):
+    """It was reported under the former one."""
+    record, when = night(1)
+    path = write_run(tmp_path, [record], now=when, end=False)
+    found = SlowDown(when, "0" * 8, ["a"], "fp16", 1.006, (1.004, 1.008), 5, run_id(path))
+    with path.open("ab") as file:
+        writer = history.Writer(tmp_path / "other", DEVICE.key, run_id=run_id(path))
+        writer.slow_down(found)
+        writer.close()
+        file.write(writer.path.read_bytes())
+    runs = list(history.latest(tmp_path, DEVICE.key, 100))
+    seen = past.read(runs, {"b": make_baseline(case_id="a")}, {"a": "b"})
+    assert (list(seen.rolling), seen.told["b"].cases) == (["b"], ["a"])
 
 
 def test_the_last_twenty_nights_count(tmp_path):

@@ -50,6 +50,8 @@ class UpgradeDocument(Document):
     """By side."""
     differences: list[str]
     """From old to new, in words."""
+    packages: list[str] | None
+    """Those that differ, in words; null where they are not known, as inside images."""
     runs: dict[str, str]
     """By side the id of its run."""
     history: dict[str, str]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import shlex
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -121,7 +122,7 @@ def upgrade(
             history=history,
             baselines=baselines,
             output=output,
-            chosen_by=_chosen_by(matrix, tier),
+            again=_again(matrix, tier, env or []),
             named=culprits,
             json=json,
         )
@@ -144,9 +145,10 @@ def _sides(old: str, new: str, prefix: str, python: str, env: Sequence[str]) -> 
     return images.make(Candidate(old)), images.make(Candidate(new))
 
 
-def _chosen_by(matrix: Path, tier: str | None) -> list[str]:
-    """Return the options that name where the cases are from, as far as they are not the usual."""
-    words = [] if matrix == DEFAULT_MATRIX else ["--matrix", str(matrix)]
+def _again(matrix: Path, tier: str | None, env: Sequence[str]) -> list[str]:
+    """Return options of ``ab`` for the same cases and variables, without those of the default."""
+    words = [word for text in env for word in ("--env-a", text, "--env-b", text)]
+    words += [] if matrix == DEFAULT_MATRIX else ["--matrix", str(matrix)]
     return words if tier is None else [*words, "--tier", tier]
 
 
@@ -156,7 +158,7 @@ def _go(
     history: Path,
     baselines: Path,
     output: Path,
-    chosen_by: Sequence[str],
+    again: Sequence[str],
     named: bool,
     json: bool,
 ) -> int:
@@ -166,7 +168,8 @@ def _go(
 
     with writing(output):
         output.mkdir(parents=True, exist_ok=True)
-    _say_plan(steps, history, named=named)
+    packages = steps.packages()
+    _say_plan(steps, history, packages, named=named)
     unfit = _unfit(steps.device)
     for line in unfit:
         say(f"before: {line}")
@@ -177,13 +180,13 @@ def _go(
     itself = steps.itself()
     say("old against new")
     compared = steps.compare()
+    if not json:  # now: the search for the guilty packages may take long, and be interrupted
+        _print_compared(itself, compared, packages)
     kernels = steps.kernels(compared.rows)
     found = steps.culprits(compared.rows) if named else CulpritsFound()
     minimal = {**_minimal(steps.cases, found), **steps.minimal(compared.rows)}
     proposal = _proposal(compared, history, baselines, output)
-    issues = _written(
-        _issues(steps, compared, kernels, found, minimal, chosen_by=chosen_by), output
-    )
+    issues = _written(_issues(steps, compared, kernels, found, minimal, again=again), output)
     advice = list(_next_steps(compared, history, proposal, issues))
     if json:
         from bench_lib.cli.documents import UpgradeDocument
@@ -198,6 +201,7 @@ def _go(
                 cases=compared.rows,
                 environments=dict(compared.environments),
                 differences=compared.differences,
+                packages=packages,
                 runs=dict(compared.runs),
                 history={name: str(path) for name, path in compared.history.items()},
                 stopped=compared.stopped,
@@ -214,7 +218,7 @@ def _go(
             )
         )
     else:
-        _print(itself, compared, kernels, found)
+        _print_causes(compared.rows, kernels, found)
         print("\n".join(advice))
     if pairing.fails(compared.rows) or compared.stopped:
         return 1
@@ -224,15 +228,21 @@ def _go(
 # ---- before -------------------------------------------------------------------------------
 
 
-def _say_plan(steps: Upgrade, history: Path, *, named: bool) -> None:
-    """Say the steps and about how long they take."""
+def _say_plan(
+    steps: Upgrade, history: Path, packages: Sequence[str] | None, *, named: bool
+) -> None:
+    """Say which packages differ, the steps, and about how long they take."""
     from bench_lib.engine import pace
     from bench_lib.formats import many
+    from bench_lib.report import console
 
     known = pace.Pace(pace.past(history, steps.device.key))
     takes = {step: duration(time) for step, time in steps.expected_s(known).items()}
     for name, side in zip(("old", "new"), steps.sides.values(), strict=True):
         say(f"{name}: {shlex.join((*side.command_prefix, side.python))}")
+    if packages is not None:
+        which = f": {console.named(packages)}" if packages else ""
+        say(f"{many(len(packages), 'package')} differ{'s' * (len(packages) == 1)}{which}")
     say(f"{many(len(steps.cases), 'case')} on {steps.device.key}:")
     if steps.needs_warming:
         say(f"  1. warm the caches of both sides, about {takes['warm']}")
@@ -285,14 +295,14 @@ def _issues(
     found: CulpritsFound,
     minimal: Mapping[str, str],
     *,
-    chosen_by: Sequence[str],
+    again: Sequence[str],
 ) -> dict[tuple[str, ...], UpstreamIssue]:
     """Return an issue for each culprit by its packages; all its cases are in it."""
     groups: dict[tuple[str, ...], list[Culprit]] = {}
     for culprit in found.culprits:
         groups.setdefault(tuple(culprit.packages), []).append(culprit)
     return {
-        packages: _issue(steps, compared, kernels, those, minimal, chosen_by=chosen_by)
+        packages: _issue(steps, compared, kernels, those, minimal, again=again)
         for packages, those in groups.items()
     }
 
@@ -319,7 +329,7 @@ def _issue(
     culprits: Sequence[Culprit],
     minimal: Mapping[str, str],
     *,
-    chosen_by: Sequence[str],
+    again: Sequence[str],
 ) -> UpstreamIssue:
     from bench_lib.report.upstream import SlowedCase, UpstreamIssue
 
@@ -342,7 +352,7 @@ def _issue(
     ids = " or ".join(case.case_id for case in cases)
     a, b = steps.sides.values()
     words = ["bench-lib", "ab", "--python-a", a.python, "--python-b", b.python]
-    shown = shlex.join([*words, *chosen_by, "-k", ids])
+    shown = shlex.join([*words, *again, "-k", ids])
     return UpstreamIssue(
         culprits[0].changes,
         all(culprit.told_apart for culprit in culprits),
@@ -385,11 +395,8 @@ def _error() -> float:
 # ---- what is told -------------------------------------------------------------------------
 
 
-def _print(
-    itself: Sequence[PairRow],
-    compared: OldAndNew,
-    kernels: Mapping[str, str],
-    found: CulpritsFound,
+def _print_compared(
+    itself: Sequence[PairRow], compared: OldAndNew, packages: Sequence[str] | None
 ) -> None:
     from bench_lib.formats import shortened
     from bench_lib.model import Status
@@ -402,29 +409,35 @@ def _print(
         effect = row.verdicts[0].detectable_effect
         seen = f", {effect:.1%} is visible" if effect is not None else ""
         print(f"old against itself: {row.case_id} {row.status.value}{seen}")
-    for line in compared.differences or ["no difference is known"]:
+    unknown = [] if packages else ["no difference is known"]
+    for line in compared.differences or unknown:
         print(f"environment, old -> new: {line}")
+    if packages:
+        print(f"packages, old -> new: {', '.join(packages)}")
     for row in rows:
         for verdict in row.verdicts:
             if verdict.status is not Status.OK:
                 words = f"{row.case_id}: {verdict.status.value} {verdict.metric}: "
                 print(words + shortened(verdict.reason))
-        if row.case_id in kernels:
-            print(f"{row.case_id}: {kernels[row.case_id]}")
     if compared.stopped:
         print(f"stopped: {shortened(compared.stopped)}")
-    _print_culprits(found)
+    sys.stdout.flush()
 
 
-def _print_culprits(found: CulpritsFound) -> None:
+def _print_causes(
+    rows: Sequence[PairRow], kernels: Mapping[str, str], found: CulpritsFound
+) -> None:
+    for row in rows:
+        if row.case_id in kernels:
+            print(f"{row.case_id}: {kernels[row.case_id]}")
     if found.culprits:
         print()
-        rows = []
+        lines = []
         for culprit in found.culprits:
             alone = "" if culprit.ratio is None else f"{culprit.ratio:.4f}"
             surely = f"once in {1 / _error():.0f}" if culprit.known else "unknown"
-            rows.append((culprit.case_id, "; ".join(culprit.changes), alone, surely))
-        print_table(HEADINGS, rows)
+            lines.append((culprit.case_id, "; ".join(culprit.changes), alone, surely))
+        print_table(HEADINGS, lines)
     for culprit in found.culprits:
         if not culprit.told_apart:
             print(f"{culprit.case_id}: which of these packages does it could not be told apart")
@@ -444,6 +457,8 @@ def _next_steps(
     issues: Sequence[Path],
 ) -> Iterator[str]:
     """Name the written files and the next steps."""
+    from bench_lib.model import Status
+
     for name, run in compared.runs.items():
         side = "old" if name == "A" else "new"
         yield f"history of {side}: {compared.history[name]} (run {run})"
@@ -454,4 +469,7 @@ def _next_steps(
         return
     where = "" if history == DEFAULT_HISTORY else f" --history {shlex.quote(str(history))}"
     yield f"change of the baselines: {proposal}"
+    if not any(row.status in (Status.OK, Status.IMPROVED) for row in compared.rows):
+        yield "next: no case is fit to be accepted; find out why, or measure with more --pairs"
+        return
     yield f"next: bench-lib baseline accept --run {compared.runs['B']}{where} --reason '...'"

@@ -38,20 +38,27 @@ class Past:
     """The environments of those runs, by reference."""
 
 
-def read(runs: Iterable[history.Run], pinned: Mapping[str, Baseline]) -> Past:
+def read(
+    runs: Iterable[history.Run],
+    pinned: Mapping[str, Baseline],
+    renamed: Mapping[str, str] | None = None,
+) -> Past:
     """Return what runs, the newest first, say of the cases that are accepted today.
+
+    ``renamed`` has by former id the one of today, which alone is in the result.
 
     A night counts for a case if it was judged by the acceptance that is pinned today.  After a
     roll-back the nights under the newer acceptance were fine by values that are gone.
     """
-    past = Past()
+    past, today = Past(), renamed or {}
     nights: dict[str, list[Sequence[ProcessSummary]]] = {}
     begun: dict[str, set[str]] = {}
     settled: set[str] = set()
     for run in runs:
         past.environments |= run.environments
         of_today: set[str] = set()
-        for case_id, record in run.records.items():
+        for id_then, record in run.records.items():
+            case_id = today.get(id_then, id_then)
             known, gone = nights.setdefault(case_id, []), begun.setdefault(case_id, set())
             baseline = pinned.get(case_id)
             is_redrawn = record.status is Status.REDRAWN
@@ -71,7 +78,7 @@ def read(runs: Iterable[history.Run], pinned: Mapping[str, Baseline]) -> Past:
                 if record.status in (Status.OK, Status.IMPROVED):
                     _take_in(known, gone, processes, record)
         for slow_down in run.slow_downs:
-            for case_id in of_today.intersection(slow_down.cases):
+            for case_id in of_today.intersection(today.get(id_, id_) for id_ in slow_down.cases):
                 past.told.setdefault(case_id, slow_down)
     past.rolling = {id_: [p for night in known for p in night] for id_, known in nights.items()}
     return past

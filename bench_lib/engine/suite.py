@@ -283,7 +283,7 @@ class Suite:
                     status=judge.overall(found),
                     verdicts=found,
                     changes=_changes(file, record.case, self._outcomes[case_id].environment),
-                    quarantine=file.quarantines.get(case_id),
+                    quarantine=file.quarantine_of(record.case),
                     baseline_accepted=_accepted(baseline),
                 )
             )
@@ -339,7 +339,15 @@ class Suite:
 
     def _earlier(self, key: str) -> past.Past:
         if key not in self._past:
-            self._past[key] = past.read(self._runs(key), self._known.of(key).baselines)
+            file = self._known.of(key)
+            cases = [
+                record.case
+                for case_id, record in self.records.items()
+                if self._outcomes[case_id].hardware.key == key
+            ]
+            pinned = {case.id: found for case in cases if (found := file.of(case)) is not None}
+            renamed = {case.renamed_from: case.id for case in cases if case.renamed_from}
+            self._past[key] = past.read(self._runs(key), file.baselines | pinned, renamed)
         return self._past[key]
 
     def _runs(self, key: str) -> Iterator[history.Run]:

@@ -107,8 +107,8 @@ class Checkout:
         return self._remote
 
 
-def git(folder: Path, *arguments: str) -> str | None:
-    """Return git's answer in a folder, without writing to it; None if it fails."""
+def git(folder: Path, *arguments: str, limit_s: float = GIT_TIMEOUT_S) -> str | None:
+    """Return git's answer in a folder, without writing to it; None if it fails or takes longer."""
     try:
         answer = subprocess.run(
             ["git", "-C", str(folder), *arguments],  # noqa: S607 - whichever git the user has
@@ -119,7 +119,7 @@ def git(folder: Path, *arguments: str) -> str | None:
             # Asking for the status must not write to the checkout.
             env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
             stdin=subprocess.DEVNULL,
-            timeout=GIT_TIMEOUT_S,
+            timeout=limit_s,
         )
     except (OSError, subprocess.SubprocessError):
         return None

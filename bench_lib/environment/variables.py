@@ -100,9 +100,18 @@ def recorded(environ: Mapping[str, str], told: Collection[str] = ()) -> dict[str
     }
 
 
+CACHE_FOLDERS = (
+    *("AMD_COMGR_CACHE_DIR", "MIOPEN_CUSTOM_CACHE_DIR", "MIOPEN_USER_DB_PATH"),
+    *("PYTORCH_KERNEL_CACHE_PATH", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"),
+)
+"""Variables that say where a cache is; the record of the caches says what is in it."""
+
+
 def is_same(name: str, old: str | None, new: str | None) -> bool:
-    """Whether two records are of one value, or nobody can tell; None stands for unset."""
+    """Whether two records mean the same, or nobody can tell; None stands for unset."""
     if old == new:
+        return True
+    if name in CACHE_FOLDERS and not any(_HIDDEN.fullmatch(one) for one in (old, new) if one):
         return True
     if old is None or new is None:
         return False

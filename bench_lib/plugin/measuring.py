@@ -185,7 +185,7 @@ class PerfSession(Selection):
 
     def quarantine(self, case: Case) -> Quarantine | None:
         """Return the quarantine that holds for a case today, if one does."""
-        found = self.engine.baselines.of(self.device().key).quarantines.get(case.id)
+        found = self.engine.baselines.of(self.device().key).quarantine_of(case)
         return found if found and baselines.in_force(found, utc_today()) else None
 
     def release(self) -> None:

@@ -30,7 +30,7 @@ OFFSET = 1.2
 """If the named parts come to more than so many times the change, the opposite ones are named
 too."""
 NEGLIGIBLE = 0.1
-"""Share of a step's extra time: kernels that explain less of it are not named."""
+"""Share of a step's extra time, or of the noise: kernels that changed by less are not named."""
 ALIKE = 0.8
 """If so much of the kernels' time changed by about the same factor, no kernel is the cause."""
 LEAST_ALIKE = 8
@@ -318,7 +318,7 @@ def reason(found: Diff, step_delta_s: float | None = None) -> str:
     ``step_delta_s`` is the extra time of the whole step, in seconds; if kernels explain less than
     half of it, the sentence says so.
     """
-    if step_delta_s is not None and found.delta_s < step_delta_s / 2:
+    if step_delta_s is not None and _explains_little(found, step_delta_s):
         rest = seconds(step_delta_s - max(0.0, found.delta_s))
         where = "outside torch's operations"
         if found.what == KERNELS:
@@ -347,14 +347,20 @@ def blamed(found: Diff, step_delta_s: float | None = None) -> list[str]:
     ``step_delta_s`` is as for ``reason``.
 
     Each is a role, and after a colon the kernel: ``GEMM: MT128x128 → MT64x64``.  If all kernels
-    changed alike, or there are no kernels to blame, it is one word without a colon.
+    changed alike, or they explain less than half, it is one word without a colon.
     """
-    if found.delta_s <= NEGLIGIBLE * max(NOISE * found.before_s, step_delta_s or 0.0):
+    is_noise = found.delta_s <= NEGLIGIBLE * NOISE * found.before_s
+    if is_noise or (step_delta_s is not None and _explains_little(found, step_delta_s)):
         return [f"outside the {found.what}"]
     if _alike(found) is not None:
         return [f"all {found.what} alike"]
     worth = [c for c in found.changes if c.delta_s >= WORTH * found.delta_s]
     return [f"{change.role}: {change.name}" for change in worth[:MOST]]
+
+
+def _explains_little(found: Diff, step_delta_s: float) -> bool:
+    """Whether most of a step's extra time, in seconds, lies elsewhere."""
+    return found.delta_s < step_delta_s / 2
 
 
 def _alike(found: Diff) -> str | None:

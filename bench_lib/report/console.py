@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -138,10 +139,32 @@ def explanations(records: Iterable[Record], *, every: bool = False, above: str =
                 why, again, _ = (attempt.discarded or "").partition("; measured again")
                 what = "measured again" if again else "discarded"
                 lines.append(f"{record.case.id}: {what}: {why}")
-        for attempt in [a for a in record.attempts if a.accepted] or record.attempts:
-            warnings = attempt.measurement.warnings if attempt.measurement else []
-            lines += [f"{record.case.id}: warning: {text}" for text in warnings]
+    lines += _on_warnings(records)
     return list(dict.fromkeys(map(printable, lines)))
+
+
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
+
+def _on_warnings(records: Iterable[Record]) -> list[str]:
+    """Return a line for all warnings that differ in numbers alone, with the cases they are of."""
+    alike: dict[str, list[tuple[str, str]]] = {}
+    for record in records:
+        for attempt in [a for a in record.attempts if a.accepted] or record.attempts:
+            for text in attempt.measurement.warnings if attempt.measurement else []:
+                alike.setdefault(_NUMBER.sub("#", text), []).append((record.case.id, text))
+    return [
+        f"{named(list(dict.fromkeys(ids)))}: warning: {_ranging(texts)}"
+        for ids, texts in (zip(*group, strict=True) for group in alike.values())
+    ]
+
+
+def _ranging(texts: Sequence[str]) -> str:
+    """Return texts that differ in numbers alone as one, with the range of each number."""
+    places = zip(*(_NUMBER.findall(text) for text in texts), strict=True)
+    spans = [dict.fromkeys(sorted(numbers, key=float)) for numbers in places]
+    words = iter([" to ".join(list(span)[:: max(1, len(span) - 1)]) for span in spans])
+    return _NUMBER.sub(lambda _found: next(words), texts[0])
 
 
 _UNJUDGED = (Status.NO_BASELINE, Status.SKIPPED, None)

@@ -16,7 +16,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,13 @@ class BaselineFile:
     def of(self, case: Case) -> Baseline | None:
         """Return a case's baseline, else the one under the id that it had before."""
         return self.baselines.get(case.id) or self.baselines.get(case.renamed_from)
+
+    def quarantine_of(self, case: Case) -> Quarantine | None:
+        """Return a case's quarantine, else the one under the id that it had before."""
+        own, former = (self.quarantines.get(id_) for id_ in (case.id, case.renamed_from))
+        if own is not None or former is None:
+            return own
+        return replace(former, reason=f"{former.reason} (lift it as {case.renamed_from})")
 
 
 MEASURED, PUBLISHED = "measured", "published"

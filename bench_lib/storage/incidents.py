@@ -7,6 +7,7 @@ hardware.  All else follows from the runs, wherever they were pulled from.
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import functools
 import re
 from collections.abc import Iterator, Mapping
@@ -19,7 +20,15 @@ from bench_lib.model import Acknowledged, Environment, Quarantine, Status
 from bench_lib.storage import baselines, history
 from bench_lib.storage.archive import Archive
 from bench_lib.verdict import metrics
-from bench_lib.verdict.incidents import AroundChange, Failure, Incident, Place, RunSeen
+from bench_lib.verdict.incidents import (
+    UNSEEN,
+    AroundChange,
+    Failure,
+    Incident,
+    IncidentCase,
+    Place,
+    RunSeen,
+)
 from bench_lib.verdict.incidents import incidents as clustered
 from bench_lib.verdict.judge import leading
 from bench_lib.verdict.nights import when
@@ -32,12 +41,41 @@ def incidents_of(archive: Archive, folder: Path, *, until: str = "") -> list[Inc
     """Return the incidents of a history, as its last night has them; oldest first.
 
     ``folder`` is that of the baseline files; one that cannot be read acknowledges nothing.  Runs
-    that began after ``until`` (UTC, ISO 8601) are left out.
+    that began after ``until`` (UTC, ISO 8601) are left out.  A case that was renamed goes on in
+    its incidents, which keep their ids, under the id of today.
     """
-    runs = seen(archive, until=until)
+    before = _former_ids(archive, until)
+    runs = seen(archive, until=until, first={id_: _first(id_, before) for id_ in before})
     known = archive.environments({run.environment for run in runs})
     keys = {failure.key for run in runs for failure in run.failures}
-    return clustered(runs, functools.partial(_between, known, {}), acknowledged(folder, keys))
+    found = clustered(runs, functools.partial(_between, known, {}), acknowledged(folder, keys))
+    today = {_first(id_, before): id_ for id_ in before.keys() - set(before.values())}
+    return [
+        replace(one, cases=_called(today, one.cases), over=_called(today, one.over))
+        for one in found
+    ]
+
+
+def _called(today: Mapping[str, str], cases: list[IncidentCase]) -> list[IncidentCase]:
+    return [replace(case, case_id=today.get(case.case_id, case.case_id)) for case in cases]
+
+
+def _former_ids(archive: Archive, until: str) -> dict[str, str]:
+    """Return by id the one that it replaced, of the cases of the last nights."""
+    runs = [run for run in archive.runs() if not until or run.started <= until]
+    if not runs or not any(True for _ in archive.failures()):
+        return {}
+    since = when(runs[-1].started) - dt.timedelta(days=UNSEEN)
+    return archive.former_ids(run for run in runs if when(run.started) >= since)
+
+
+def _first(case_id: str, before: Mapping[str, str]) -> str:
+    """Return the first id of a case, by the one that each id replaced."""
+    seen = {case_id}
+    while (former := before.get(case_id)) is not None and former not in seen:
+        seen.add(former)
+        case_id = former
+    return case_id
 
 
 def acknowledged(folder: Path, keys: set[str]) -> dict[str, Acknowledged]:
@@ -49,16 +87,23 @@ def acknowledged(folder: Path, keys: set[str]) -> dict[str, Acknowledged]:
     return found
 
 
-def seen(archive: Archive, *, until: str = "") -> list[RunSeen]:
-    """Return what each run says of the cases that fail in any; oldest first."""
+def seen(
+    archive: Archive, *, until: str = "", first: Mapping[str, str] | None = None
+) -> list[RunSeen]:
+    """Return what each run says of the cases that fail in any; oldest first.
+
+    ``first`` has by id the one that a renamed case is called by.
+    """
+    first = first or {}
     lines = list(archive.failures())
     cases = {case for _, line in lines for case in _cases_of(line)}
+    cases |= {id_ for pair in first.items() if cases.intersection(pair) for id_ in pair}
     key_of: dict[tuple[str, str], str] = {}
     fine: dict[str, set[Place]] = {}
     for run_id, case_id, key, status in archive.standings(cases):
         key_of[run_id, case_id] = key
         if status in (Status.OK, Status.IMPROVED):
-            fine.setdefault(run_id, set()).add((case_id, key))
+            fine.setdefault(run_id, set()).add((first.get(case_id, case_id), key))
     failures: dict[str, dict[Place, Failure]] = {}
     runs = [run for run in archive.runs() if not until or run.started <= until]
     keys = {run.run_id: run.key for run in runs}
@@ -66,8 +111,9 @@ def seen(archive: Archive, *, until: str = "") -> list[RunSeen]:
     for run_id, line in lines:
         for failure in _failures(line, started[run_id]) if run_id in keys else ():
             key = key_of.get((run_id, failure.case_id), keys[run_id])
-            place = failure.case_id, key
-            failures.setdefault(run_id, {}).setdefault(place, replace(failure, key=key))
+            case_id = first.get(failure.case_id, failure.case_id)
+            known = failures.setdefault(run_id, {})
+            known.setdefault((case_id, key), replace(failure, case_id=case_id, key=key))
     environment = archive.environments_of(run.run_id for run in runs)
     return [
         RunSeen(

@@ -248,7 +248,8 @@ def question_of(row: PairRow, case: Case, parts: int) -> PartsQuestion:
     sd, degrees = GUESSED_SD, GUESSED_DEGREES
     if len(logs) > 2:
         sd, degrees = statistics.stdev(logs), float(len(logs) - 1)
-    tolerance = math.log1p(case.limits.tolerance)
+    # Smaller parts of a large slow-down are looked for only where pairs tell them from noise.
+    tolerance = max(math.log1p(case.limits.tolerance), min(sd, whole / 4))
     least = min(tolerance, whole / 2)
     return PartsQuestion(least, whole, sd, degrees, culprits.error_of_one(parts))
 
@@ -305,6 +306,11 @@ def _in_words(answer: ExchangeAnswer) -> str:
     ratio = f"{answer.ratio:.4f} times" if answer.ratio else "unknown"
     sure = "" if answer.known else ", not known for sure"
     return f"{words}{sure}: {ratio} in {answer.pairs} pairs"
+
+
+def changes(old: Installed, new: Installed) -> list[str]:
+    """Return in words the packages that differ: ``torch 2.9.0 -> 2.10.0``."""
+    return [_change(name, *of) for name, of in exchanging.differing(old, new).items()]
 
 
 def _change(name: str, before: str, after: str) -> str:

@@ -27,6 +27,7 @@ from bench_lib.studies import ab
 from bench_lib.studies.culprits import (
     CulpritSearch,
     CulpritsFound,
+    changes,
     pairs_of,
     slower_in_time,
 )
@@ -117,6 +118,15 @@ class Upgrade:
             "compare": ab.expected_s(self.cases, self.pairs, known),
             "culprit": 2 * question,
         }
+
+    def packages(self) -> list[str] | None:
+        """Return the packages that differ, in words; None if they are not known, as in images."""
+        if any(side.command_prefix for side in self.sides.values()):
+            return None
+        try:
+            return changes(*(self._installed(side) for side in self.sides.values()))
+        except LaunchError:  # measuring says why
+            return None
 
     def warm(self, sides: Mapping[str, Side] | None = None) -> None:
         """Measure every case once on each side, and discard it; raises LaunchError."""

@@ -258,6 +258,32 @@ class Archive:
         for run, case_id, key, status in self._ask(query, [sorted(set(cases))]):
             yield run, case_id, key, _STATUS.get(status)
 
+    def former_ids(self, runs: Iterable[RunLine]) -> dict[str, str]:
+        """Return by case the id that it had before, as the newest of some runs has the case.
+
+        A case that was tried again under its former id after that is left out.  Raises
+        HistoryError.
+        """
+        by_id = {run.run_id: run for run in runs}
+        query = (
+            "SELECT case_id, max(started), arg_max(run, started) FROM known "
+            "WHERE case_id IS NOT NULL AND list_contains(?, run) GROUP BY case_id"
+        )
+        newest = {case_id: row for case_id, *row in self._ask(query, [sorted(by_id)])}
+        wanted = {run_id: by_id[run_id] for _, run_id in newest.values()}
+        cases = {
+            (run.run_id, case_id): record.case
+            for run in self.read(wanted.values())
+            for case_id, record in run.records.items()
+        }
+        found: dict[str, str] = {}
+        for case_id, (started, run_id) in newest.items():
+            case = cases.get((run_id, case_id))
+            former = case.renamed_from if case else ""
+            if former and newest.get(former, [""])[0] < started:
+                found[case_id] = former
+        return found
+
     def environments_of(self, runs: Iterable[str]) -> dict[str, str]:
         """Return by run the reference of the environment that it began in."""
         query = (

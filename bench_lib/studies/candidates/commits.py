@@ -21,6 +21,8 @@ from bench_lib.studies.candidates import Candidate, CandidateError
 
 BUILD_LIMIT_S = 4 * 3600.0
 """A torch from source, on few cores."""
+GIT_LIMIT_S = 60.0
+"""Whether a commit is another's ancestor takes git seconds in a long history."""
 OWN_PYTHON = Path(".venv", "bin", "python")
 """The interpreter of a build's own environment, as uv, pdm, hatch and poetry make it."""
 
@@ -49,8 +51,10 @@ class Commits:
         repository, our own unless given.  Raises CandidateError where there is none.
         """
         self._here = (repository or Path.cwd()).resolve()
-        top = git(self._here, "rev-parse", "--show-toplevel")
+        top = _git(self._here, "rev-parse", "--show-toplevel")
         if not top:
+            if any((folder / ".git").exists() for folder in (self._here, *self._here.parents)):
+                raise CandidateError(f"git gives no answer in {self._here}; see git status there")
             why = f"{self._here} is in no git repository"
             raise CandidateError(f"{why}; go to the one whose commits --good and --bad name")
         self._top = Path(top)
@@ -72,17 +76,17 @@ class Commits:
         first, last = self._named(good, "--good"), self._named(bad, "--bad")
         if first.hash == last.hash:
             raise CandidateError(f"{good} and {bad} are the same commit, {first.hash[:12]}")
-        if git(self._top, "merge-base", "--is-ancestor", first.hash, last.hash) is None:
+        if _git(self._top, "merge-base", "--is-ancestor", first.hash, last.hash) is None:
             why = f"{good} is not among the commits that {bad} is built on"
-            if git(self._top, "merge-base", "--is-ancestor", last.hash, first.hash) is not None:
+            if _git(self._top, "merge-base", "--is-ancestor", last.hash, first.hash) is not None:
                 raise CandidateError(f"{why}, but the other way round; exchange --good and --bad")
-            base = git(self._top, "merge-base", first.hash, last.hash)
+            base = _git(self._top, "merge-base", first.hash, last.hash)
             remedy = f"; they part at {base[:12]}, which may be the good one" if base else ""
             raise CandidateError(why + remedy)
         line = self._checkout.line(first.hash, last.hash)
         if not line:
             raise CandidateError(f"git does not list the commits from {good} to {bad}; try again")
-        before = git(self._top, "rev-parse", "--verify", "--quiet", f"{line[0].hash}^1")
+        before = _git(self._top, "rev-parse", "--verify", "--quiet", f"{line[0].hash}^1")
         if before != first.hash:
             why = f"{good} came to the branch of {bad} by a merge, and is not in its own line"
             raise CandidateError(f"{why}; name {(before or '')[:12]}, on which both are built")
@@ -161,9 +165,9 @@ class Commits:
     def _remove(self, tree: Path) -> None:
         tree.with_suffix(".built").unlink(missing_ok=True)
         if tree.exists():
-            git(self._top, "worktree", "remove", "--force", "--force", str(tree))
+            _git(self._top, "worktree", "remove", "--force", "--force", str(tree))
             shutil.rmtree(tree, ignore_errors=True)
-        git(self._top, "worktree", "prune")
+        _git(self._top, "worktree", "prune")
 
     def _side(self, candidate: Candidate, tree: Path) -> Side:
         own = self._python or str(OWN_PYTHON)
@@ -194,12 +198,16 @@ class Commits:
         """Return the commit that a user names; raises CandidateError."""
         found = None
         if not name.startswith("-"):
-            hash_ = git(self._top, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+            hash_ = _git(self._top, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
             found = self._checkout.commit(hash_) if hash_ else None
         if found is None:
             why = f"{option}: {self._top} has no commit {name!r}"
             raise CandidateError(f"{why}; name a hash, a tag or a branch that git log shows")
         return found
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    return git(folder, *arguments, limit_s=GIT_LIMIT_S)
 
 
 def _candidate(commit: Commit) -> Candidate:
