@@ -70,9 +70,9 @@ COMPILE_OPTIONS = {
 """Options of the compiler by precision, those that torchao recommends where they matter.
 
 With weights alone in a byte, the compiler generates the products, and tunes the settings of each
-kernel's launch together.  On H200s an 8B network compiled for 186 s and decoded in 3.48 ms; with one
-setting tuned after the other it compiled for 69 s and decoded in 4.02 ms.  Libraries compute the
-products of other precisions."""
+kernel's launch together.  On H200s an 8B network compiled for 186 s and decoded in 3.48 ms.  With
+one setting tuned after the other it compiled for 69 s and decoded in 4.02 ms.  Libraries compute
+the products of other precisions."""
 
 
 def quantize(model: nn.Module, precision: str, part: nn.Module | None = None) -> list[str]:
