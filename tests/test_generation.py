@@ -316,14 +316,17 @@ def test_fp8_has_a_scale_for_each_tensor_or_for_each_row(monkeypatch):
     assert granularities == [["PerTensor", "PerTensor"], ["PerRow", "PerRow"]]
 
 
+TUNED = "coordinate_descent_tuning,coordinate_descent_check_all_directions"
+
+
 @TORCHAO
 @pytest.mark.parametrize(
     ("precision", "own", "options"),
     [
         ("bf16", "", ""),
         ("int8", "", "force_fuse_int_mm_with_mul"),
-        ("int8-weights", "", "coordinate_descent_tuning"),
-        ("int8-weights", "freezing", "coordinate_descent_tuning,freezing"),
+        ("int8-weights", "", TUNED),
+        ("int8-weights", "freezing", f"{TUNED},freezing"),
         ("int8-weights", "backend=eager", "backend=eager"),
     ],
 )

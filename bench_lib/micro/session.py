@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import importlib.util
 import io
 import os
@@ -175,6 +176,7 @@ def run(
         outcomes = group.gathered(outcome)
     group.leave()
     clock.release()  # others may be measured on this device while this process is there
+    gc.unfreeze()  # or extensions call what Python never frees a leak, on stderr
     return RankSeen(
         place=place,
         case=case,
