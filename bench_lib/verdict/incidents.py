@@ -264,10 +264,13 @@ SAME_CHANGE = 4.0
 OTHER_CHANGE = -3.0
 """It changed in another way, or before one of them alone."""
 OTHER_HARDWARE = -1.0
+"""None of its cases is on this hardware, and no change in the environment is common to both."""
 RETURN = (7, 4.0)
 """A case that was in the incident and was fine for so few nights, and what that is worth."""
 RETURN_AFTER_END = (2, 2.0)
 """The same where all its cases were fine."""
+MANY, MARGINAL = 4, 0.25
+"""Of so many cases, the share that is hardly slower: noise hides one like it for any time."""
 STEP = math.log1p(0.02)
 """A case that fails already and becomes slower by so much has a second cause."""
 STEP_SHARE = 0.25
@@ -564,12 +567,13 @@ class IncidentHistory:
 
     def _evidence(self, onset: _Onset, incident: _Growing) -> float:
         """Return the logarithm of the odds that an onset is of an incident."""
-        key = onset.failure.key
+        change = self._by_change(onset, incident)
+        is_reached = onset.failure.key in incident.keys or change == SAME_CHANGE
         return (
             self._by_time(onset, incident)
             + self._by_signs(onset, incident)
-            + self._by_change(onset, incident)
-            + (0.0 if key in incident.keys else OTHER_HARDWARE)
+            + change
+            + (0.0 if is_reached else OTHER_HARDWARE)
         )
 
     def _by_time(self, onset: _Onset, incident: _Growing) -> float:
@@ -582,13 +586,20 @@ class IncidentHistory:
         late = self._late(onset, incident)
         if not late:
             return SAME_NIGHT if incident.night == self.night else NOT_SEEN
-        if late > len(LATER):
+        if late > len(LATER) and not self._is_marginal(onset.failure, incident):
             return TOO_LATE
         # Of those that begin tonight, others less like the incident need not be late for it.
         like = self._by_signs(onset, incident)
         alike = sum(self._by_signs(other, incident) >= like for other in self._tonight)
         is_crowd = alike > max(FEW, FEW_SHARE * len(incident.spells))
-        return TOO_LATE if is_crowd else LATER[late - 1]
+        return TOO_LATE if is_crowd else LATER[min(late, len(LATER)) - 1]
+
+    def _is_marginal(self, failure: Failure, incident: _Growing) -> bool:
+        """Whether a case is slower by less than most of an incident's were, so it hardly shows."""
+        levels = sorted(_level(s.last) for s in incident.spells.values() if s.last.is_slower)
+        if len(levels) < MANY or not failure.is_slower:
+            return False
+        return _level(failure) <= levels[int(MARGINAL * len(levels))]
 
     def _late(self, onset: _Onset, incident: _Growing) -> int:
         """Return on how many nights of an incident a case was still as before."""
