@@ -245,8 +245,8 @@ SAME_NIGHT = 2.0
 """A case fails first on the night on which the incident began."""
 NOT_SEEN = 1.0
 """It does so later, and was not seen since before the incident began."""
-LATER = (1.0, 0.5)
-"""It was still fine on one night of the incident, on two: it is hardly beyond its tolerance."""
+LATER = (1.0, 0.5, 0.0)
+"""It was still fine on one night of the incident, two, three: it is hardly beyond its tolerance."""
 TOO_LATE = -2.0
 """It was fine on more of them, or too many like it begin to fail tonight for all to be late."""
 FEW, FEW_SHARE = 2, 0.3
@@ -269,8 +269,6 @@ RETURN = (7, 4.0)
 """A case that was in the incident and was fine for so few nights, and what that is worth."""
 RETURN_AFTER_END = (2, 2.0)
 """The same where all its cases were fine."""
-MANY, MARGINAL = 4, 0.25
-"""Of so many cases, the share that is hardly slower: noise hides one like it for any time."""
 STEP = math.log1p(0.02)
 """A case that fails already and becomes slower by so much has a second cause."""
 STEP_SHARE = 0.25
@@ -586,20 +584,13 @@ class IncidentHistory:
         late = self._late(onset, incident)
         if not late:
             return SAME_NIGHT if incident.night == self.night else NOT_SEEN
-        if late > len(LATER) and not self._is_marginal(onset.failure, incident):
+        if late > len(LATER):
             return TOO_LATE
         # Of those that begin tonight, others less like the incident need not be late for it.
         like = self._by_signs(onset, incident)
         alike = sum(self._by_signs(other, incident) >= like for other in self._tonight)
         is_crowd = alike > max(FEW, FEW_SHARE * len(incident.spells))
-        return TOO_LATE if is_crowd else LATER[min(late, len(LATER)) - 1]
-
-    def _is_marginal(self, failure: Failure, incident: _Growing) -> bool:
-        """Whether a case is slower by less than most of an incident's were, so it hardly shows."""
-        levels = sorted(_level(s.last) for s in incident.spells.values() if s.last.is_slower)
-        if len(levels) < MANY or not failure.is_slower:
-            return False
-        return _level(failure) <= levels[int(MARGINAL * len(levels))]
+        return TOO_LATE if is_crowd else LATER[late - 1]
 
     def _late(self, onset: _Onset, incident: _Growing) -> int:
         """Return on how many nights of an incident a case was still as before."""
