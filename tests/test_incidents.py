@@ -84,6 +84,36 @@ def test_the_same_changed_kernel_joins_a_case_weeks_later():
     assert len(told([run(1, fine=["a", "b"]), *days, other])) == 2
 
 
+def test_a_change_of_the_environment_is_one_thing_on_all_hardware():
+    """Whatever kernels it exchanged; without a common change they are two."""
+    other = slower("conv-b", kernels=("conv: A → B",), key="mi325x")
+    good, bad = [("conv-b", "mi325x")], [slower("gemm-a"), slower("gemm-b")]
+    runs = [
+        run(1, fine=["gemm-a", "gemm-b", *good]),
+        run(2, bad, environment="new", run_id="one"),
+        run(2, [other], environment="new", run_id="two"),
+    ]
+    (one,) = told(runs, [UPGRADE])
+    assert {(case.case_id, case.key) for case in one.cases} == {
+        ("gemm-a", "mi300x"),
+        ("gemm-b", "mi300x"),
+        ("conv-b", "mi325x"),
+    }
+    assert len(told(runs)) == 2
+
+
+def test_a_case_that_was_fine_for_three_nights_joins_what_is_alike():
+    """One that is hardly beyond its tolerance; after four nights it is another thing."""
+    alike = slower("gemm-c", by=0.021, kernels=("GEMM: MT128 → MT32",))
+    for late, count in ((3, 1), (4, 2)):
+        held = [
+            run(2 + day, [slower("gemm-a"), slower("gemm-b")], ["gemm-c"]) for day in range(late)
+        ]
+        last = run(2 + late, [slower("gemm-a"), slower("gemm-b"), alike])
+        found = told([run(1, fine=["gemm-a", "gemm-b", "gemm-c"]), *held, last])
+        assert len(found) == count
+
+
 def test_a_case_is_late_though_others_begin_for_another_reason():
     """What an upgrade does to other kernels says nothing of one that was hardly seen before."""
     pool = [slower(case, kernels=["pooling: p → q"]) for case in ("c", "d", "e")]
