@@ -102,6 +102,27 @@ def test_a_change_of_the_environment_is_one_thing_on_all_hardware():
     assert len(told(runs)) == 2
 
 
+def test_a_change_that_did_something_else_does_not_keep_a_late_case_away():
+    """Seen again only after the upgrade, it is slower as the cases before the upgrade are."""
+    pool = [slower(case, kernels=["pooling: p → q"]) for case in ("c", "d")]
+    rows = slower("b", kernels=("GEMM: MT128 → MT32",))
+    seen = [
+        run(1, fine=["a", "b", "c", "d"]),
+        run(2, [slower("a")], ["b", "c", "d"]),
+        run(3, [slower("a"), *pool], environment="new"),
+        run(4, [slower("a"), *pool, rows], environment="new"),
+    ]
+    old, new = told(seen, [UPGRADE])
+    cases = [sorted(case.case_id for case in one.cases) for one in (old, new)]
+    assert cases == [["a", "b"], ["c", "d"]]
+    alike = [replace(each, kernels=("GEMM: MT64 → MT32",)) for each in pool]
+    seen[2:] = [
+        replace(one, failures=[slower("a"), *alike, *([rows] if one is seen[3] else [])])
+        for one in seen[2:]
+    ]
+    assert [c.case_id for c in told(seen, [UPGRADE])[0].cases] == ["a"]
+
+
 def test_a_case_that_was_fine_for_three_nights_joins_what_is_alike():
     """One that is hardly beyond its tolerance; after four nights it is another thing."""
     alike = slower("gemm-c", by=0.021, kernels=("GEMM: MT128 → MT32",))

@@ -618,11 +618,17 @@ class IncidentHistory:
             return 0.0
         ours, theirs = set(onset.around.words), set(incident.around.words)
         if self._late(onset, incident):  # if it is of the incident, it began before that change
-            return OTHER_CHANGE if ours - theirs else 0.0
+            other = ours - theirs
+            return OTHER_CHANGE if other and not self._does_else(other, onset) else 0.0
         if ours & theirs:
             return SAME_CHANGE
         # Who was not seen for longer saw more changes, which need not be the reason.
         return OTHER_CHANGE if theirs else 0.0
+
+    def _does_else(self, words: set[str], onset: _Onset) -> bool:
+        """Whether these changes began incidents already, all of them with other signs."""
+        begun = [one for one in self._open if set(one.around.words) & words]
+        return bool(begun) and all(self._by_signs(onset, one) == OTHER_SIGN for one in begun)
 
     def _end(self, time: str) -> None:
         """End what does not fail any more, and forget what ended long ago."""
