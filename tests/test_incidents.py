@@ -123,18 +123,6 @@ def test_a_change_that_did_something_else_does_not_keep_a_late_case_away():
     assert [c.case_id for c in told(seen, [UPGRADE])[0].cases] == ["a"]
 
 
-def test_a_case_that_was_fine_for_three_nights_joins_what_is_alike():
-    """One that is hardly beyond its tolerance; after four nights it is another thing."""
-    alike = slower("gemm-c", by=0.021, kernels=("GEMM: MT128 → MT32",))
-    for late, count in ((3, 1), (4, 2)):
-        held = [
-            run(2 + day, [slower("gemm-a"), slower("gemm-b")], ["gemm-c"]) for day in range(late)
-        ]
-        last = run(2 + late, [slower("gemm-a"), slower("gemm-b"), alike])
-        found = told([run(1, fine=["gemm-a", "gemm-b", "gemm-c"]), *held, last])
-        assert len(found) == count
-
-
 def test_a_case_is_late_though_others_begin_for_another_reason():
     """What an upgrade does to other kernels says nothing of one that was hardly seen before."""
     pool = [slower(case, kernels=["pooling: p → q"]) for case in ("c", "d", "e")]

@@ -245,8 +245,8 @@ SAME_NIGHT = 2.0
 """A case fails first on the night on which the incident began."""
 NOT_SEEN = 1.0
 """It does so later, and was not seen since before the incident began."""
-LATER = (1.0, 0.5, 0.0)
-"""It was still fine on one night of the incident, two, three: it is hardly beyond its tolerance."""
+LATER = (1.0, 0.5)
+"""It was still fine on one night of the incident, on two: it is hardly beyond its tolerance."""
 TOO_LATE = -2.0
 """It was fine on more of them, or too many like it begin to fail tonight for all to be late."""
 FEW, FEW_SHARE = 2, 0.3
