@@ -1,5 +1,6 @@
 """The page in a real browser: headless Chromium, from a file, as somebody opens an artifact."""
 
+import itertools
 import os
 import shutil
 from dataclasses import replace
@@ -7,6 +8,7 @@ from dataclasses import replace
 import nights
 import pytest
 
+from bench_lib.model import COMPILE_MODES, PRECISIONS
 from bench_lib.report import html as pages
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install it")
@@ -24,6 +26,16 @@ QUIET = [
 ]
 CONTRAST = 4.5
 """WCAG 2.2, success criterion 1.4.3, for text of any size here."""
+
+EARLY = """
+new MutationObserver((_seen, watcher) => {
+  const found = document.querySelector("%s:enabled");
+  if (!found) return;
+  watcher.disconnect();
+  found.click();
+}).observe(document, { subtree: true, childList: true, attributes: true });
+"""
+"""Presses a button as soon as it can be pressed."""
 
 PALE = """
 (least) => {
@@ -92,6 +104,8 @@ def files(tmp_path_factory):
         "one": nights.year_night(),
         "example": nights.example_night(),
         "many": _many(),
+        "wide": _wide(4),
+        "wider": _wide(8),
     }
     for name, night in made.items():
         (folder / f"{name}.html").write_text(pages.page(night), encoding="utf-8")
@@ -115,17 +129,28 @@ def _many():
     return nights.make_night(entries)
 
 
+def _wide(modes):
+    names = "a-long-name", "another-long-name"
+    if modes == 4:
+        cases = itertools.product(names, PRECISIONS[:9], COMPILE_MODES[:4])
+    else:
+        cases = itertools.product(names[:1], PRECISIONS, COMPILE_MODES[:modes])
+    return nights.make_night([nights.regressed(nights.make_case(n, 64, *c)) for n, *c in cases])
+
+
 @pytest.fixture
 def open_page(browser, files):
     """Open a page; whatever it complains of fails the test, and so does a request."""
     contexts, complaints = [], []
 
     def opened(name, **options):
-        at = options.pop("at", "")
+        at, early = options.pop("at", ""), options.pop("early", None)
         context = browser.new_context(**{"viewport": {"width": 1200, "height": 900}, **options})
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(30_000)
+        if early:
+            page.add_init_script(EARLY % early)
         page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
         address = f"{(files / name).as_uri()}.html{at}"
@@ -246,6 +271,29 @@ def test_the_first_screen_answers(open_page, name: str, size: tuple[int, int]) -
             assert box is not None, wanted
             assert box["y"] + box["height"] <= size[1], wanted
             assert box["x"] + box["width"] <= size[0], wanted
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize("name", ["wide", "wider"])
+def test_the_strip_is_no_wider_than_the_screen(open_page, name: str, width: int) -> None:
+    """With 36 columns that all failed, and with a column a precision."""
+    page = open_page(name, viewport={"width": width, "height": 900})
+    assert page.locator(".strip a").count() == {"wide": 72, "wider": 104}[name]
+    room = page.locator(".strip-room")
+    assert room.evaluate("it => it.scrollWidth <= it.clientWidth")
+    right = page.locator(".strip a").last.bounding_box()
+    assert right["x"] + right["width"] <= width
+
+
+def test_a_row_that_was_asked_for_early_opens_with_the_data(open_page) -> None:
+    """Without scripts nothing opens."""
+    page = open_page("night", java_script_enabled=False)
+    openers = page.locator("#table .open")
+    assert openers.count() == page.locator("#table .open:disabled").count() == 9
+    page = open_page("night", early="#table .open")
+    opened = page.locator("#table .open[aria-expanded=true]")
+    assert opened.count() == page.locator(".detail").count() == 1
+    assert page.locator("#table tbody tr").nth(1).get_attribute("class") == "detail"
 
 
 @pytest.mark.parametrize("has_scripts", [True, False])
@@ -382,7 +430,7 @@ def test_a_name_that_is_a_script_stays_text(open_page) -> None:
     assert name in _cases(page)
     assert page.locator("a:not([href^='#'])").count() == 0
     assert page.locator("svg a").count() == 0
-    assert page.evaluate("document.querySelectorAll('script').length") == 3  # ours, two of data
+    assert page.evaluate("document.querySelectorAll('script').length") == 2  # ours, and the data
 
 
 @pytest.mark.parametrize("name", ["empty", "one"])

@@ -33,6 +33,9 @@ def row(case_id: str, ratio: float) -> PairRow:
 class Machine:
     """Measures a case as slow as its exchanged packages make it."""
 
+    noise = 0.001
+    """By which pairs differ, as logarithms."""
+
     def __init__(self, effects, refuses=lambda _packages: "", fails=lambda _packages: False):
         """Have effects by case, each a function of the exchanged packages."""
         self.effects, self.refuses, self.fails = effects, refuses, fails
@@ -50,7 +53,7 @@ class Machine:
             answers[case.id] = not self.fails(set(packages))
             asking = questions[case.id]
             while answers[case.id] and not asking.is_over:
-                noise = (len(asking.pairs) % 3 - 1) / 1000
+                noise = (len(asking.pairs) % 3 - 1) * self.noise
                 asking.pairs.append(math.log(self.effects[case.id](set(packages))) + noise)
         return answers
 
@@ -160,6 +163,29 @@ def test_a_cause_outside_the_packages_is_said():
     assert "no Python fits" in found.unexplained["x"]
     found = search(Machine({}), "x", new=OLD)
     assert "no package differs" in found.unexplained["x"]
+
+
+def test_pairs_that_do_not_suffice_name_nobody():
+    """Neither what they lean to, nor a cause outside the packages."""
+    machine = Machine({"x": slow_with("torch", by=1.03)})
+    machine.noise = 0.1
+    found = search(machine, "x")
+    assert found.culprits == []
+    assert "32 pairs" in found.unexplained["x"]
+    assert "outside" not in found.unexplained["x"]
+
+
+def test_half_that_stays_unknown_is_not_searched_further():
+    """One of its packages is guilty, and which one is not said."""
+
+    class Unsteady(Machine):
+        def __call__(self, packages, cases, questions):
+            self.noise = 0.001 if len(packages) > 3 else 0.1
+            return super().__call__(packages, cases, questions)
+
+    (culprit,) = search(Unsteady({"x": slow_with("torch")}), "x").culprits
+    assert (sorted(culprit.packages), culprit.told_apart) == (sorted(NAMES), False)
+    assert culprit.known
 
 
 def test_only_what_is_slower_in_time_is_searched():

@@ -118,7 +118,7 @@ def searched(seed, effect, noise, parts=PARTS):
         while not asking.is_over:
             asking.pairs.append(rng.normal(effect(each), noise))
         pairs += len(asking.pairs)
-        return asking.is_slower
+        return asking.is_slower if asking.is_known else None
 
     return found(parts, answer), pairs
 

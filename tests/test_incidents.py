@@ -84,6 +84,45 @@ def test_the_same_changed_kernel_joins_a_case_weeks_later():
     assert len(told([run(1, fine=["a", "b"]), *days, other])) == 2
 
 
+def test_a_change_of_the_environment_is_one_thing_on_all_hardware():
+    """Whatever kernels it exchanged; without a common change they are two."""
+    other = slower("conv-b", kernels=("conv: A → B",), key="mi325x")
+    good, bad = [("conv-b", "mi325x")], [slower("gemm-a"), slower("gemm-b")]
+    runs = [
+        run(1, fine=["gemm-a", "gemm-b", *good]),
+        run(2, bad, environment="new", run_id="one"),
+        run(2, [other], environment="new", run_id="two"),
+    ]
+    (one,) = told(runs, [UPGRADE])
+    assert {(case.case_id, case.key) for case in one.cases} == {
+        ("gemm-a", "mi300x"),
+        ("gemm-b", "mi300x"),
+        ("conv-b", "mi325x"),
+    }
+    assert len(told(runs)) == 2
+
+
+def test_a_change_that_did_something_else_does_not_keep_a_late_case_away():
+    """Seen again only after the upgrade, it is slower as the cases before the upgrade are."""
+    pool = [slower(case, kernels=["pooling: p → q"]) for case in ("c", "d")]
+    rows = slower("b", kernels=("GEMM: MT128 → MT32",))
+    seen = [
+        run(1, fine=["a", "b", "c", "d"]),
+        run(2, [slower("a")], ["b", "c", "d"]),
+        run(3, [slower("a"), *pool], environment="new"),
+        run(4, [slower("a"), *pool, rows], environment="new"),
+    ]
+    old, new = told(seen, [UPGRADE])
+    cases = [sorted(case.case_id for case in one.cases) for one in (old, new)]
+    assert cases == [["a", "b"], ["c", "d"]]
+    alike = [replace(each, kernels=("GEMM: MT64 → MT32",)) for each in pool]
+    seen[2:] = [
+        replace(one, failures=[slower("a"), *alike, *([rows] if one is seen[3] else [])])
+        for one in seen[2:]
+    ]
+    assert [c.case_id for c in told(seen, [UPGRADE])[0].cases] == ["a"]
+
+
 def test_a_case_is_late_though_others_begin_for_another_reason():
     """What an upgrade does to other kernels says nothing of one that was hardly seen before."""
     pool = [slower(case, kernels=["pooling: p → q"]) for case in ("c", "d", "e")]

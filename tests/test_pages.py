@@ -2,6 +2,7 @@
 
 import base64
 import html.parser
+import itertools
 import json
 import math
 import re
@@ -15,7 +16,16 @@ import pytest
 
 from bench_lib.environment.commits import Checkout, Commit
 from bench_lib.formulas.roofline import Reached
-from bench_lib.model import Accepted, Acknowledged, Hardware, Quarantine, Status, Verdict
+from bench_lib.model import (
+    COMPILE_MODES,
+    PRECISIONS,
+    Accepted,
+    Acknowledged,
+    Hardware,
+    Quarantine,
+    Status,
+    Verdict,
+)
 from bench_lib.profiling import kernels
 from bench_lib.report import console
 from bench_lib.report import html as pages
@@ -61,14 +71,7 @@ class _Reader(html.parser.HTMLParser):
 
     @property
     def data(self):
-        return self._unpacked(0)
-
-    @property
-    def more(self):
-        return self._unpacked(2)
-
-    def _unpacked(self, at: int):
-        return json.loads(zlib.decompress(base64.b64decode(self.scripts[at], validate=True)))
+        return json.loads(zlib.decompress(base64.b64decode(self.scripts[0], validate=True)))
 
 
 def _page(night: Night) -> _Reader:
@@ -705,12 +708,15 @@ def test_what_was_left_out_is_shown() -> None:
     assert "Not this night: mi210" in text
 
 
-def test_rows_come_before_the_script_and_histories_after_it() -> None:
-    """The table answers as soon as the first are there."""
+def test_rows_are_buttons_before_the_data_is_unpacked() -> None:
+    """Somebody may open one at once; without scripts they are disabled."""
     page = _page(nights.make_night())
-    assert list(page.data) == ["rows"]
-    assert "tabulated" in page.scripts[1]
-    assert len(page.more["series"]) == len(page.more["details"]) == len(page.data["rows"])
+    openers = [each for tag, each in page.tags if tag == "button" and each.get("class") == "open"]
+    rows = [each["data-at"] for tag, each in page.tags if tag == "tr" and "data-at" in each]
+    assert rows == [str(at) for at in range(len(openers))]
+    assert all("disabled" in each for each in openers)
+    assert len(page.scripts) == 2
+    assert len(page.data["series"]) == len(page.data["details"]) == len(openers)
 
 
 def test_ten_thousand_cases_are_one_page() -> None:
@@ -813,6 +819,22 @@ def test_every_case_is_a_cell() -> None:
         ("n30", 2),
         ("39 others", 78),
     ]
+
+
+def test_many_columns_are_small_and_too_many_are_one_a_precision() -> None:
+    """A strip is no wider than a screen."""
+
+    def made(modes: int, precisions: int):
+        cases = itertools.product(PRECISIONS[:precisions], COMPILE_MODES[:modes])
+        return strip([nights.make_entry(nights.make_case("n", 64, *each)) for each in cases])
+
+    assert not made(4, 3).is_dense
+    assert made(5, 3).is_dense
+    assert made(4, 9).modes == list(COMPILE_MODES[:4]) * 9
+    wide = made(4, 10)
+    assert wide.precisions == [(each, 1) for each in PRECISIONS[:10]]
+    assert set(wide.modes) == {""}
+    assert [len(cells) for cells in wide.rows[0].cells] == wide.across == [4] * 10
 
 
 def test_of_many_cells_those_that_are_ok_are_named_and_empty() -> None:

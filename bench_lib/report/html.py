@@ -75,7 +75,8 @@ def page(night: Night, checkout: Checkout | None = None) -> str:
     entries = sorted(night.entries, key=severity)
     rows = [_row(entry) for entry in entries]
     found = comparisons(entries)
-    more = {
+    data = {
+        "rows": rows,
         "series": [series.of(entry) for entry in entries],
         "details": [_detail(entry) for entry in entries],
         "comparisons": [{"kind": one.kind, **one.figure} for one in found],
@@ -110,8 +111,7 @@ def page(night: Night, checkout: Checkout | None = None) -> str:
             hardware=_hardware(night, checkout),
             version=__version__,
             styles=Markup(_packaged("report.css")),  # noqa: S704 - ours
-            data=_embedded({"rows": rows}),
-            more=_embedded(more),
+            data=_embedded(data),
             code=Markup(code),  # noqa: S704 - ours
             policy=_policy(code),
         )

@@ -30,7 +30,9 @@ MOST_ROWS = 10
 MOST_ACROSS = 105
 """Cells of a row that stand beside each other."""
 DENSE = 400
-"""Cases from which on cells are small."""
+"""Cases beyond which cells are small."""
+MOST_LARGE, MOST_COLUMNS = 12, 36
+"""Columns beyond which cells are small, and beyond which modes share their precision's column."""
 FINE = (*GOOD, Status.SKIPPED)
 Column = tuple[str, str]
 """A precision and a compile mode; empty where a case has none."""
@@ -70,7 +72,11 @@ def severity(entry: NightCase) -> tuple[bool, int]:
 
 def strip(entries: Sequence[NightCase]) -> Strip:
     """Return the strip of a night's entries; named rows are those with the worst cells."""
-    columns = sorted({_column(entry) for entry in entries}, key=_place)
+    of = {entry.place: _column(entry) for entry in entries}
+    is_dense = len(entries) > DENSE or len(set(of.values())) > MOST_LARGE
+    if len(set(of.values())) > MOST_COLUMNS:
+        of = {place: (precision, "") for place, (precision, _) in of.items()}
+    columns = sorted(set(of.values()), key=_place)
     keys = {entry.hardware.key for entry in entries}
     by_row: dict[tuple[str, str], list[NightCase]] = {}
     for entry in sorted(entries, key=severity):
@@ -86,7 +92,7 @@ def strip(entries: Sequence[NightCase]) -> Strip:
         others = [((many(len(named) - kept, what), ""), rest)]
         named = named[:kept]
     rows = [
-        StripRow(name, key, [[e for e in held if _column(e) == column] for column in columns])
+        StripRow(name, key, [[e for e in held if of[e.place] == column] for column in columns])
         for (name, key), held in [*named, *others]
     ]
     precisions = list(dict.fromkeys(precision for precision, _ in columns))
@@ -99,7 +105,7 @@ def strip(entries: Sequence[NightCase]) -> Strip:
         ],
         rows,
         {at for at, (first, _) in enumerate(columns) if at == 0 or columns[at - 1][0] != first},
-        len(entries) > DENSE,
+        is_dense,
     )
 
 

@@ -132,7 +132,7 @@ class CulpritSearch:
             for case in those:
                 answer = self._answers[case.id, packages]
                 try:
-                    asked[case.id] = searches[case.id].send(answer.slower)
+                    asked[case.id] = searches[case.id].send(answer.slower if answer.known else None)
                 except StopIteration as done:
                     del asked[case.id]
                     self._conclude(case.id, done.value, found)
@@ -208,12 +208,17 @@ class CulpritSearch:
         if not guilty:
             packages = frozenset(self.differing)
             everything = self._answers[case_id, packages]
-            found.unexplained[case_id] = (
-                f"it could not be measured with all packages exchanged: {self._refused[packages]}"
-                if everything.slower is None
-                else "with all packages exchanged it is not slower: the cause lies outside them, "
-                "in Python, variables, or libraries of the system"
-            )
+            exchanged = "with all packages exchanged"
+            if everything.slower is None:
+                why = f"it could not be measured {exchanged}: {self._refused[packages]}"
+            elif not everything.known:
+                why = f"{everything.pairs} pairs {exchanged} do not show whether it is slower"
+            else:
+                why = (
+                    f"{exchanged} it is not slower: the cause lies outside them, "
+                    "in Python, variables, or libraries of the system"
+                )
+            found.unexplained[case_id] = why
         for each in guilty:
             packages = frozenset().union(*each.parts)
             singles = {

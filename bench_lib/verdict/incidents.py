@@ -264,6 +264,7 @@ SAME_CHANGE = 4.0
 OTHER_CHANGE = -3.0
 """It changed in another way, or before one of them alone."""
 OTHER_HARDWARE = -1.0
+"""None of its cases is on this hardware, and no change in the environment is common to both."""
 RETURN = (7, 4.0)
 """A case that was in the incident and was fine for so few nights, and what that is worth."""
 RETURN_AFTER_END = (2, 2.0)
@@ -564,12 +565,13 @@ class IncidentHistory:
 
     def _evidence(self, onset: _Onset, incident: _Growing) -> float:
         """Return the logarithm of the odds that an onset is of an incident."""
-        key = onset.failure.key
+        change = self._by_change(onset, incident)
+        is_reached = onset.failure.key in incident.keys or change == SAME_CHANGE
         return (
             self._by_time(onset, incident)
             + self._by_signs(onset, incident)
-            + self._by_change(onset, incident)
-            + (0.0 if key in incident.keys else OTHER_HARDWARE)
+            + change
+            + (0.0 if is_reached else OTHER_HARDWARE)
         )
 
     def _by_time(self, onset: _Onset, incident: _Growing) -> float:
@@ -616,11 +618,17 @@ class IncidentHistory:
             return 0.0
         ours, theirs = set(onset.around.words), set(incident.around.words)
         if self._late(onset, incident):  # if it is of the incident, it began before that change
-            return OTHER_CHANGE if ours - theirs else 0.0
+            other = ours - theirs
+            return OTHER_CHANGE if other and not self._does_else(other, onset) else 0.0
         if ours & theirs:
             return SAME_CHANGE
         # Who was not seen for longer saw more changes, which need not be the reason.
         return OTHER_CHANGE if theirs else 0.0
+
+    def _does_else(self, words: set[str], onset: _Onset) -> bool:
+        """Whether these changes began incidents already, all of them with other signs."""
+        begun = [one for one in self._open if set(one.around.words) & words]
+        return bool(begun) and all(self._by_signs(onset, one) == OTHER_SIGN for one in begun)
 
     def _end(self, time: str) -> None:
         """End what does not fail any more, and forget what ended long ago."""

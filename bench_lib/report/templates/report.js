@@ -21,10 +21,12 @@
 
   /** Return the page's data, which is JSON, compressed. */
   async function unpacked(held) {
-    const letters = atob(held.textContent), bytes = new Uint8Array(letters.length);
-    for (let at = 0; at < letters.length; at++) bytes[at] = letters.charCodeAt(at);
-    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-    return JSON.parse(await new Response(stream).text());
+    const letters = held.textContent; // browsers before 2025 have no fromBase64
+    const bytes = Uint8Array.fromBase64?.(letters) ?? Uint8Array.from(atob(letters), (one) => one.charCodeAt(0));
+    const packed = new DecompressionStream("deflate"), writer = packed.writable.getWriter();
+    writer.write(bytes);
+    writer.close();
+    return new Response(packed.readable).json();
   }
 
   // --- themes -----------------------------------------------------------------------------
@@ -76,12 +78,9 @@
       element("dd", {}, element("code", {}, line), element("button", { type: "button", class: "control quiet copy", "aria-label": `${COPY}: ${what}` }, COPY)))));
   }
 
-  // The table's rows first: with them the page answers.  Histories, details and comparisons follow.
   const held = document.getElementById("data");
-  const data = held ? await unpacked(held) : { rows: [] };
-  const waiting = [];
-  /** Do something as soon as all of the data is there. */
-  const whenWhole = (act) => { if (data.series) act(); else waiting.push(act); };
+  const arriving = held ? unpacked(held) : Promise.resolve({ rows: [] });
+  let data = null;
   let rested = performance.now();
   /** Let the browser answer somebody, where work has kept it for long. */
   async function rest() {
@@ -247,7 +246,7 @@
   });
   /** Draw every chart, whether somebody looks or not: what captures a page does not scroll. */
   function drawn(within) {
-    if (!data.series) return;
+    if (!data) return;
     const plots = $$(".plot", within);
     const widths = plots.map(room); // all of them first: each one after a drawing lays the page out
     plots.forEach((plot, at) => {
@@ -333,9 +332,31 @@
 
   // --- the table --------------------------------------------------------------------------
 
+  const form = $("#filters"), body = $("#table tbody");
+  let table = null;
+  if (body) {
+    // The first rows are there already: they open at once, and say more as soon as the data is there.
+    for (const opener of $$(".open", body)) opener.disabled = false;
+    body.addEventListener("click", (event) => {
+      const opener = event.target.closest(".open");
+      if (opener) toggle(opener);
+    });
+  }
+  async function toggle(opener) {
+    const isOpen = opener.getAttribute("aria-expanded") === "true", made = opener.closest("tr");
+    opener.setAttribute("aria-expanded", String(!isOpen));
+    await arriving;
+    const shown = made.nextElementSibling?.matches(".detail") ? made.nextElementSibling : null;
+    if (isOpen) shown?.remove();
+    else if (!shown && opener.getAttribute("aria-expanded") === "true") {
+      const detail = element("tr", { class: "detail" }, element("td", { colspan: made.children.length }, ...details(made.dataset.at)));
+      made.after(detail);
+      drawn(detail);
+    }
+  }
 
   function tabulated() {
-    const body = $("#table tbody"), told = $("#told"), pages = $("#pages");
+    const told = $("#told"), pages = $("#pages");
     const columns = $$("#table thead [data-column]");
     const choices = $$("select", form);
     const texts = once(() => data.rows.map((row) => `${row.case} ${row.hardware} ${row.status} ${words(row.status)}`.toLowerCase()));
@@ -364,7 +385,8 @@
       const count = Math.max(1, Math.ceil(found.length / size));
       state.page = all ? 0 : Math.min(state.page, count - 1);
       const shown = found.slice(state.page * size, (state.page + 1) * size);
-      body.replaceChildren(...shown.map(row));
+      const there = $$("[data-at]", body).map((one) => Number(one.dataset.at));
+      if (String(there) !== String(shown)) body.replaceChildren(...shown.map(row));
       const range = count > 1 ? `, ${counted(state.page * size + 1)}–${counted(state.page * size + shown.length)} shown` : "";
       told.textContent = found.length === data.rows.length
         ? `${counted(found.length)} ${found.length === 1 ? "case" : "cases"}${range}`
@@ -379,7 +401,7 @@
       const opener = element("button", { type: "button", class: "open", "aria-expanded": "false" }, element("span", {}, it.case));
       const name = address(at);
       const isElsewhere = document.getElementById(name)?.tagName === "ARTICLE";
-      const made = element("tr", { id: isElsewhere ? null : name }, element("th", { scope: "row", class: "mono" }, opener));
+      const made = element("tr", { id: isElsewhere ? null : name, "data-at": at }, element("th", { scope: "row", class: "mono" }, opener));
       for (const column of columns.slice(1)) {
         const name = column.dataset.column;
         const cell = element("td", { class: column.className || null });
@@ -390,23 +412,8 @@
         if (name === "change" && it.status === "IMPROVED") cell.classList.add("faster");
         made.append(cell);
       }
-      const line = element("td", { class: "wide spark" });
-      whenWhole(() => line.append(...spark(data.series[at], it.status)));
-      made.append(line);
-      opener.addEventListener("click", () => toggle(made, opener, at));
+      made.append(element("td", { class: "wide spark" }, ...spark(at)));
       return made;
-    }
-    function toggle(made, opener, at) {
-      const isOpen = opener.getAttribute("aria-expanded") === "true";
-      opener.setAttribute("aria-expanded", String(!isOpen));
-      const isShown = () => Boolean(made.nextElementSibling?.matches(".detail"));
-      if (isOpen && isShown()) made.nextElementSibling.remove();
-      if (!isOpen) whenWhole(() => {
-        if (opener.getAttribute("aria-expanded") !== "true" || isShown()) return;
-        const detail = element("tr", { class: "detail" }, element("td", { colspan: columns.length + 1 }, ...details(at)));
-        made.after(detail);
-        drawn(detail);
-      });
     }
     /** Show a case's row, opened, whatever is filtered. */
     function reveal(at) {
@@ -417,8 +424,8 @@
       }
       state.page = Math.floor(place / PAGE);
       show();
-      const opener = $(".open", body.children[place % PAGE]);
-      opener.click();
+      const opener = $(`[data-at="${at}"] .open`, body);
+      if (opener.getAttribute("aria-expanded") === "false") opener.click();
       opener.scrollIntoView({ block: "start" });
       opener.focus({ preventScroll: true });
     }
@@ -471,6 +478,7 @@
         choose();
       });
     }
+    for (const one of $$("[data-at]", body)) one.lastElementChild.append(...spark(one.dataset.at));
     form.hidden = false;
     form.addEventListener("input", choose);
     form.addEventListener("submit", (event) => event.preventDefault());
@@ -495,20 +503,21 @@
     return element("span", { class: `badge s-${words(status).replaceAll(" ", "-")}`.replace("no-baseline", "no_baseline") }, isHeld ? `(${words(status)})` : words(status));
   }
 
-  function spark(series, status) {
+  function spark(at) {
+    const series = data.series[at], { status } = data.rows[at];
     const y = values(series);
     if (y.length < 2) return [];
     const all = series.b ? [...y, series.b[0], series.b[2]] : y;
     const low = Math.min(...all), span = Math.max(...all) - low || 1;
-    const at = (value) => 20 - 18 * (value - low) / span;
+    const high = (value) => 20 - 18 * (value - low) / span;
     const make = (name, attributes) => {
       const made = document.createElementNS("http://www.w3.org/2000/svg", name);
       for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
       return made;
     };
     const svg = make("svg", { viewBox: "0 0 112 22", preserveAspectRatio: "none", "aria-hidden": "true" });
-    if (series.b) svg.append(make("rect", { x: 0, width: 112, y: at(series.b[2]), height: Math.max(1, at(series.b[0]) - at(series.b[2])) }));
-    const points = y.map((value, i) => `${(i * 108 / (y.length - 1)).toFixed(1)} ${at(value).toFixed(1)}`);
+    if (series.b) svg.append(make("rect", { x: 0, width: 112, y: high(series.b[2]), height: Math.max(1, high(series.b[0]) - high(series.b[2])) }));
+    const points = y.map((value, i) => `${(i * 108 / (y.length - 1)).toFixed(1)} ${high(value).toFixed(1)}`);
     svg.append(make("path", { d: `M${points.join("L")}` }));
     const [cx, cy] = points.at(-1).split(" ");
     svg.append(make("circle", { cx, cy, r: 2.2, class: status === "REGRESSED" ? "bad" : "" }));
@@ -562,12 +571,9 @@
   addEventListener("beforeprint", beforePrint);
   addEventListener("afterprint", afterPrint);
 
-  const form = $("#filters");
-  const table = form && tabulated();
+  data = await arriving;
+  table = form && tabulated();
   visit();
-  if (document.readyState === "loading") await new Promise((go) => { document.addEventListener("DOMContentLoaded", go); });
-  if (held) Object.assign(data, await unpacked(document.getElementById("more")));
-  for (const act of waiting) act();
   for (const one of $$(".failure, .comparison")) {
     drawn(one);
     await rest();

@@ -6,6 +6,8 @@ marginal likelihoods: no slow-down, and one of ``least`` or more, each spread ov
 noise integrated out by a scaled inverse chi-squared prior.  By Ville's inequality such a ratio
 passes 1/error wrongly at most that often, however often somebody looks.
 
+Only an answer with such a ratio counts; without one nobody can tell.
+
 The parts are halved.  If neither half is slower, it takes parts of both, and each half is searched
 with the guilty parts of the other in place (Junker, QuickXplain, AAAI 2004; Zeller and Hildebrandt,
 Simplifying and isolating failure-inducing input, 2002).  The culprits are put aside, and the rest
@@ -95,7 +97,7 @@ class Guilty(Generic[Part]):
 
     parts: tuple[Part, ...]
     told_apart: bool = True
-    """Whether each is surely needed; some sets cannot be asked about."""
+    """Whether each is surely needed; some sets have no answer."""
 
 
 Asking = Generator[frozenset[Part], "bool | None", "list[Guilty[Part]]"]
