@@ -152,6 +152,21 @@ def test_a_value_of_zero_that_somebody_wrote_into_a_baseline_is_not_compared():
     assert [v.metric for v in found if v.metric == "energy"] == []
 
 
+def test_a_case_may_limit_by_name_what_no_field_of_its_limits_does():
+    """Not what processes of the same software agree on, and not what a field limits already."""
+    found = metrics.limited_by_name()
+    assert found == {
+        "sustained": 0.15,
+        "first_step": 0.1,
+        "cosine": 9.0,
+        "loss": 9.0,
+        "gradients": 9.0,
+        "energy": None,
+        "enqueue": None,
+        "cpu": None,
+    }
+
+
 # ---- energy, which is judged by chance where a case asks --------------------------------
 
 
