@@ -332,6 +332,24 @@ def test_nights_under_other_caches_are_passed_over():
     assert threshold.verdicts(registered()["compile_time"], evidence, ROLLING) == []
 
 
+@pytest.mark.parametrize(
+    ("common", "state"),
+    [
+        (["cold", "warm", "mixed"], "cold"),
+        (["mixed", "warm"], "warm"),
+        (["lukewarm", "mixed"], "mixed"),
+        (["lukewarm", None], None),
+    ],
+)
+def test_of_several_common_states_the_preferred_one_is_compared(common, state):
+    """Then an unknown one, and then any that has no place in the order."""
+    metric = registered()["compile_time"]
+    here, there = ([compiled(1.0, cache) for cache in side] for side in (common, common[::-1]))
+    assert metric.common_state(here, there) == state
+    with pytest.raises(ValueError, match=r"^compile_time$"):
+        metric.common_state(here, [compiled(1.0, "another")])
+
+
 def test_compile_time_whose_caches_neither_side_knows_is_compared():
     """Two unknown states are what older compilers give."""
     found = verdict("compile_time", [compiled(3.0, None)], [compiled(2.0, None)])

@@ -135,11 +135,11 @@ def stragglers(times: Mapping[int, Sequence[float]]) -> list[Straggler]:
     each other in every step take equally long, whoever is waited for: none is named then, and
     of such a workload times are needed that hold no waiting.
     """
-    length = min(map(len, times.values()), default=0)
     if len(times) < 2 or not all(
         math.isfinite(t) and t > 0 for samples in times.values() for t in samples
     ):
         return []
+    length = min(map(len, times.values()))
     logs = {rank: [math.log(t) for t in samples[:length]] for rank, samples in times.items()}
     behind = {rank: _blocks(_less_the_others(rank, logs)) for rank in logs}
     if any(len(blocks) < LEAST_POINTS for blocks in behind.values()):
