@@ -155,7 +155,15 @@ def test_more_than_ideal_is_a_fraction_of_nothing_with_a_word(fit, curve):
     law = fit(better)
     assert law.serial == 0.0
     assert law.interval[0] == 0.0
-    assert "more than ideal" in law.remark
+    words = "more than ideal, as caches or chance can make it; the least a share can be is 0"
+    assert law.remark == words
+    # So steep that by its line one worker alone would do less than nothing.
+    steep = {2: 1.0, 4: 10.0, 8: 30.0}
+    law = gustafson(steep)
+    assert (law.serial, law.remark) == (0.0, words)
+    law = amdahl(steep)
+    words = "more workers were slower than one; the most a share can be is 1"
+    assert (law.serial, law.remark) == (1.0, words)
 
 
 @pytest.mark.parametrize(

@@ -258,7 +258,7 @@ def _unbounded(points: Sequence[tuple[float, float]]) -> float:
     constant, slope = x * yy - y * xy, y * xx - x * xy  # of a common factor
     together = constant + slope
     # A line that is nothing at one worker tells of no share; only a rising one is so steep.
-    return constant / together if together > 0 else math.inf if slope < 0 else -math.inf
+    return constant / together if together > 0 else math.copysign(math.inf, -slope)
 
 
 def _squares(points: Sequence[tuple[float, float]], serial: float) -> float:
