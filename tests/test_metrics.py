@@ -78,6 +78,7 @@ def test_the_spread_leaves_out_the_slowest_twentieth():
 def test_the_spread_of_few_iterations_leaves_out_none():
     """The coefficient of variation of 1 and 3: a standard deviation of root 2 over 2."""
     assert spread([3.0, 1.0]) == pytest.approx(math.sqrt(2) / 2, rel=1e-12)
+    assert spread([0.03, 0.01]) == pytest.approx(math.sqrt(2) / 2, rel=1e-12)
     assert spread([3.0]) == 0.0
 
 
@@ -195,8 +196,11 @@ def only(monkeypatch, *declared: Metric) -> None:
 def test_a_metric_that_raises_costs_itself_and_no_night(monkeypatch):
     """It is anybody's; the measurement is kept without it, and the metric is named."""
     only(monkeypatch, Metric("broken", "broken", "s", lambda _seen, _: 1 / 0))
-    with pytest.warns(MachineWarning, match=r"^broken of resnet18-b4-fp32-eager-infer is left out"):
-        assert list(values_of(make_measurement())) == ["latency"]
+    words = r"^broken of resnet18-b4-fp32-eager-infer is left out"
+    with pytest.warns(MachineWarning, match=words) as caught:
+        found = summarise(make_measurement(), environment="e", time="t")
+    assert list(found.values) == ["latency"]
+    assert caught[0].filename == __file__
 
 
 @pytest.mark.parametrize(
@@ -634,6 +638,28 @@ class Brings:
     def load(self) -> object:
         """Return that."""
         return self.brought
+
+
+class Broken(Brings):
+    """One that cannot be loaded."""
+
+    value = "theirs:NOTHING"
+
+    def load(self) -> object:
+        """Fail as an import does."""
+        raise ImportError(self.brought)
+
+
+def test_what_cannot_be_loaded_costs_no_other_package_its_metrics(monkeypatch):
+    """The warning names it, and who asked."""
+    mine = Metric("mine", "mine", "s", lambda *_: 1.0)
+    points = [Broken("not there"), Brings([mine])]
+    monkeypatch.setattr(metrics, "entry_points", lambda group: points)
+    metrics.registered.cache_clear()
+    with pytest.warns(MachineWarning, match=r"^no metrics from theirs:NOTHING: not there$") as seen:
+        assert list(metrics.registered())[-1] == "mine"
+    assert seen[0].filename == __file__
+    metrics.registered.cache_clear()
 
 
 @pytest.mark.parametrize(
