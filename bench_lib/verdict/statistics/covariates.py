@@ -104,8 +104,6 @@ def _counts(fits: Sequence[_Fit], chance: float) -> bool:
     import numpy as np  # noqa: PLC0415 - most sessions judge nothing
 
     found = sum(fit.evidence for fit in fits)
-    if found <= 0:
-        return False
     random = np.random.default_rng(SEED)
     keys = {process: random.random(SHUFFLES) for fit in fits for process in fit.processes}
     shuffled = np.zeros(SHUFFLES)
@@ -175,7 +173,7 @@ class _Fit:
         import numpy as np  # noqa: PLC0415
 
         by_key = np.stack([keys[process] for process in self.processes], axis=1)
-        parts = [self.z[a:b][np.argsort(by_key[:, a:b], axis=1)] for a, b in self.bounds]
+        parts = [self.z[a:b][np.argsort(by_key[:, a:b])] for a, b in self.bounds]
         return self._evidence(np.concatenate(parts, axis=1))
 
     def _evidence(self, z: NDArray[Any]) -> NDArray[Any]:
@@ -187,7 +185,7 @@ class _Fit:
         import numpy as np  # noqa: PLC0415
 
         slope = z @ self.y / self.squares
-        without = float((((self.y) / (1 - self.left_out)) ** 2).sum())
+        without = float(((self.y / (1 - self.left_out)) ** 2).sum())
         leverage = self.left_out + z**2 / self.squares
         alone = leverage > ALONE
         line = (self.y - slope[:, None] * z) / (1 - np.where(alone, 0.0, leverage))
