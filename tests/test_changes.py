@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from scipy.stats import norm, t
 from scripts import script
 
 from bench_lib.model import Status
-from bench_lib.verdict.statistics.changes import LEAST_NIGHTS, Step, moves, partition, steps
+from bench_lib.verdict.statistics.changes import (
+    LEAST_NIGHTS,
+    History,
+    Step,
+    moves,
+    partition,
+    steps,
+)
 
 YEAR = 365
 
@@ -71,6 +80,59 @@ def test_without_noise_the_ratio_is_exact():
     (step,) = steps([0.0] * 12 + [math.log(1.02)] * 12)
     assert step.index == 12
     assert step.ratio == pytest.approx(1.02, rel=1e-9)
+
+
+def figures(values, ends):
+    """Return ratio, interval and p of the steps at some nights, on one device."""
+    n, bounds = len(values), [0, *ends, len(values)]
+    levels = [values[a:b] for a, b in itertools.pairwise(bounds)]
+    rest = [level - level.mean() for level in levels]
+    squares = [float((each**2).sum()) for each in rest]
+    own = n - len(levels)
+    pooled = sum(squares) / own
+    together = sum(float((each[1:] * each[:-1]).sum()) for each in rest) / sum(squares)
+    correlation = together + (1 + 3 * together) * len(levels) / n
+    alike = (1 + correlation) / (1 - correlation)
+    apart = np.sort(np.abs(np.diff(values)))
+    of_neighbours = (apart[int(0.8 * (n - 1))] / norm.ppf(0.9)) ** 2 / 2
+    found = []
+    for (old, a), (new, b) in itertools.pairwise(zip(levels, squares, strict=True)):
+        spread = max(pooled, (pooled + a) / len(old), (pooled + b) / len(new))
+        error = math.sqrt(max(of_neighbours, alike * spread) * (1 / len(old) + 1 / len(new)))
+        change = new.mean() - old.mean()
+        chance = 2 * n * t.sf(abs(change) / error, own / alike)
+        reach = t.ppf(0.975, own / alike) * error
+        interval = math.exp(change - reach), math.exp(change + reach)
+        found.append((math.exp(change), interval, chance))
+    return correlation, found
+
+
+@pytest.mark.parametrize("noisiest", [0, 1, 2])
+def test_the_figures_of_a_step_are_those_of_its_own_levels(noisiest):
+    """By Student's t, whichever of three levels is the noisiest, on nights that are alike."""
+    rng = np.random.default_rng(3)
+    levels = []
+    for i, level in enumerate((0.0, 0.02, 0.005)):
+        drawn = rng.uniform(-0.002, 0.002, 25)
+        drawn[1:] = (drawn[1:] + drawn[:-1]) * (0.9 if i == noisiest else 0.5)
+        levels.append(level + drawn)
+    values = np.concatenate(levels)
+    drawn_in = History.of(values, [""] * len(values)).values
+    correlation, expected = figures(drawn_in, [25, 50])
+    assert 0.05 < correlation < 0.9
+    found = steps(values)
+    assert nights_of(found) == [25, 50]
+    for step, (ratio, interval, chance) in zip(found, expected, strict=True):
+        assert step.ratio == pytest.approx(ratio, rel=1e-9)
+        assert step.interval == pytest.approx(interval, rel=1e-9)
+        assert step.p == pytest.approx(max(chance, 2 / math.comb(50, 25)), rel=1e-6)
+
+
+def test_fourteen_nights_may_show_a_step_and_twelve_may_not():
+    """Two kinds of nights may by their order alone look like two levels."""
+    (step,) = steps([0.0] * 7 + [0.1] * 7)
+    assert step.p == 2 / math.comb(14, 7)
+    assert steps([0.0] * 6 + [0.1] * 6) == []
 
 
 def test_slower_and_mended_again_is_two_steps():
@@ -361,6 +423,18 @@ def test_devices_that_are_not_known_are_one():
     values = stepped(noise(18), 200, 1.02)
     nights = [Night(value, None, None, i) for i, value in enumerate(values)]
     assert [night.number for night, _ in moves(nights)] == [200]
+
+
+def test_moves_are_the_steps_of_devices_that_differ():
+    """As small as is asked."""
+    values = stepped(noise(18), 200, 1.02)
+    names, apart = devices(18, 2)
+    both = zip(values + apart, names, strict=True)
+    nights = [Night(value, name, Status.OK) for value, name in both]
+    ((_, step),) = moves(nights)
+    assert [step] == steps(values + apart, groups=names)
+    assert [step] != steps(values + apart)
+    assert moves(nights, least=0.05) == []
 
 
 def test_no_nights_have_no_moves():

@@ -130,7 +130,7 @@ def steps(
     fraction ``least`` or more, with three nights or more before it and after it.  Raises
     ``ValueError`` for values that are no numbers, and for more or fewer groups than values.
     """
-    values = np.asarray(log_values, dtype=np.float64)
+    values: Floats = np.asarray(log_values)
     names = [""] * len(values) if groups is None else groups
     if len(names) != len(values):
         raise ValueError(f"{len(values)} values, but {len(names)} groups")
