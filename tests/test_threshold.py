@@ -512,6 +512,8 @@ def test_what_processes_agree_on_is_worse_by_any_difference(value, status, words
     assert (found.status, found.reason, found.value, found.baseline) == (status, words, value, 1.0)
     assert (found.tolerance, found.against, found.unit) == (0.0, PINNED, "1")
     assert hit(errors, 1.0, 1.0) == []
+    rolling = Evidence(hits(value), make_baseline(processes=hits(1.0)), rolling=hits(*[1.0] * 5))
+    assert threshold.verdicts(errors, rolling, ROLLING)[0].against == ROLLING
     mixed = Evidence(hits(0.0, 3.0, 0.0), make_baseline(processes=hits(0.0, 1.0)), planned=3)
     (found,) = threshold.verdicts(errors, mixed, PINNED)
     assert (found.status, found.value, found.baseline) == (Status.REGRESSED, 3.0, 1.0)
