@@ -181,6 +181,14 @@ def test_pairs_never_agree_better_than_processes_do():
     assert question(*pairs, sd=0.001).odds_log < least
 
 
+def test_two_pairs_may_be_known_and_one_may_be_the_answer():
+    """Any odds above one are for a slow-down; a hundred to one, of two pairs, are enough."""
+    assert question(0.05, 0.05).is_known
+    assert 0 < question(0.012).odds_log < 1
+    assert question(0.012).is_slower
+    assert not question(0.01).is_slower
+
+
 def test_no_pair_says_nothing():
     """Both hypotheses are as likely then."""
     assert question().odds_log == pytest.approx(0.0, abs=1e-12)
