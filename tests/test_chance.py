@@ -187,6 +187,8 @@ def test_what_was_set_aside_is_not_in_the_value():
     """Value, baseline, ratio and interval are of the same processes."""
     (found, *_) = answers([question([0.0, 0.0], [0.0, 0.0, 0.0, 0.0, 0.5]), *quiet(9)])
     assert (found.baseline, found.value, found.ratio) == (1.0, 1.0, 1.0)
+    (found, *_) = answers([question([0.0, 0.0, 0.0, 0.0, 0.5], [0.0] * 5), *quiet(9)])
+    assert (found.baseline, found.value, found.ratio) == (1.0, 1.0, 1.0)
 
 
 @pytest.mark.parametrize("sign", [1, -1])

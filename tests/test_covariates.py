@@ -477,6 +477,9 @@ def test_of_two_probes_that_save_the_same_the_first_is_named():
     ]
     (found,) = slopes([two])
     assert found.probe == "a"
+    logs = [[math.log(p["launch_ratio"]) for p in g.probes.values()] for g in groups]
+    squares = sum((len(each) - 1) * statistics.variance(each) for each in logs)
+    assert found.squares == pytest.approx(squares)
 
 
 def test_a_worse_probe_does_not_replace_a_better_one_nor_hide_the_next():

@@ -64,6 +64,8 @@ def test_what_cannot_be_asked_is_not_told_apart():
     assert guilty == Guilty(("a", "b"), told_apart=False)
     (guilty,), _ = asked("ab", lambda each: None if each == {"b"} else True)
     assert guilty == Guilty(("a",))
+    (guilty,), _ = asked("ab", lambda each: None if each == {"a"} else len(each) == 2)
+    assert guilty == Guilty(("a", "b"), told_apart=False)
 
 
 # ---- one question -----------------------------------------------------------------------
