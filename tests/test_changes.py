@@ -91,7 +91,7 @@ def figures(values, ends):
     own = n - len(levels)
     pooled = sum(squares) / own
     together = sum(float((each[1:] * each[:-1]).sum()) for each in rest) / sum(squares)
-    correlation = together + (1 + 3 * together) * len(levels) / n
+    correlation = min(0.9, together + (1 + 3 * together) * len(levels) / n)
     alike = (1 + correlation) / (1 - correlation)
     apart = np.sort(np.abs(np.diff(values)))
     of_neighbours = (apart[int(0.8 * (n - 1))] / norm.ppf(0.9)) ** 2 / 2
@@ -100,8 +100,9 @@ def figures(values, ends):
         spread = max(pooled, (pooled + a) / len(old), (pooled + b) / len(new))
         error = math.sqrt(max(of_neighbours, alike * spread) * (1 / len(old) + 1 / len(new)))
         change = new.mean() - old.mean()
-        chance = 2 * n * t.sf(abs(change) / error, own / alike)
-        reach = t.ppf(0.975, own / alike) * error
+        degrees = max(1.0, own / alike)
+        chance = 2 * n * t.sf(abs(change) / error, degrees)
+        reach = t.ppf(0.975, degrees) * error
         interval = math.exp(change - reach), math.exp(change + reach)
         found.append((math.exp(change), interval, chance))
     return correlation, found
@@ -126,6 +127,27 @@ def test_the_figures_of_a_step_are_those_of_its_own_levels(noisiest):
         assert step.ratio == pytest.approx(ratio, rel=1e-9)
         assert step.interval == pytest.approx(interval, rel=1e-9)
         assert step.p == pytest.approx(max(chance, 2 / math.comb(50, 25)), rel=1e-6)
+
+
+def test_nights_that_hardly_say_more_than_one_leave_one_degree_of_freedom():
+    """Each like the one before it."""
+    values = np.concatenate([np.linspace(0, 0.001, 12), np.linspace(0.0005, 0.0015, 12)])
+    history = History.of(values, [""] * 24)
+    (step,) = history.tested([12])
+    correlation, ((ratio, interval, chance),) = figures(history.values, [12])
+    assert correlation == 0.9
+    assert step.ratio == pytest.approx(ratio, rel=1e-9)
+    assert step.interval == pytest.approx(interval, rel=1e-9)
+    assert chance > 1
+    assert step.p == 1.0
+
+
+def test_a_candidate_is_worth_two_logarithms_of_the_nights():
+    """In the square of what nights differ by; not each of them is a step."""
+    history = History.of(stepped(noise(5, nights=60), 30, 1.0025), [""] * 60)
+    price = math.log(60) * history.variance
+    assert history.candidates() == partition(history.level, 2 * price) == [30, 56]
+    assert partition(history.level, 3 * price) == [30]
 
 
 def test_fourteen_nights_may_show_a_step_and_twelve_may_not():

@@ -199,7 +199,7 @@ class History:
         fit, inverse = self._least_squares(block)
         residual = self.values - fit[block] - self.devices @ fit[len(sizes) :]
         squares = np.bincount(block, residual**2)
-        own = max(1, nights - len(fit))
+        own = nights - len(fit)
         pooled = squares.sum() / own
         # Few nights know their spread badly, but it may have changed with the level.
         spreads = (pooled + squares) / sizes
@@ -228,7 +228,7 @@ class History:
         Returns them, and their covariance in units of a night's variance.  A level that one
         device alone has seen is as uncertain as devices are apart.
         """
-        levels = int(block[-1]) + 1
+        levels = int(block.max()) + 1
         design = np.hstack([np.eye(levels)[block], self.devices])
         squared = design.T @ design
         prior = np.arange(levels, len(squared))
@@ -295,7 +295,7 @@ def _alike(residual: Floats, block: Blocks) -> float:
         return 1.0
     together = float((residual[1:] * residual[:-1])[block[1:] == block[:-1]].sum()) / squares
     # A block's mean takes away what its nights share (Marriott & Pope 1954).
-    taken = (1 + 3 * together) * (int(block[-1]) + 1) / len(residual)
+    taken = (1 + 3 * together) * (int(block.max()) + 1) / len(residual)
     correlation = min(MOST_CORRELATED, max(0.0, together + taken))
     return (1 + correlation) / (1 - correlation)
 
