@@ -22,6 +22,7 @@ from bench_lib.verdict.statistics.rises import (
 ONE = ["a"] * 12
 TURNS = ["b", "a"] * 6
 NEW = ["a"] * 8 + ["c"] * 4
+THREE = ["b", "a", "c"] * 4
 
 
 def nights(seed: int, sd: float = 0.002, rise: float = 0.006, at: int = 7, count: int = 12):
@@ -68,7 +69,9 @@ def expected(history: History, devices, sign: float, spread: NightSpread):
     return most + 1, -math.inf if is_odd else evidence, *found[most][1:], degrees
 
 
-@pytest.mark.parametrize("devices", [ONE, TURNS, NEW], ids=["one", "in turns", "a new one"])
+@pytest.mark.parametrize(
+    "devices", [ONE, TURNS, NEW, THREE], ids=["one", "in turns", "a new one", "three"]
+)
 @pytest.mark.parametrize("spread", [NightSpread(), NightSpread(2e-6, 5.0)], ids=["own", "others'"])
 @pytest.mark.parametrize("at", [2, 7])
 def test_a_rise_and_a_fall_are_weighed_as_by_generalized_least_squares(devices, spread, at):
