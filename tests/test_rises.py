@@ -86,6 +86,17 @@ def test_a_rise_and_a_fall_are_weighed_as_by_generalized_least_squares(devices, 
         )
 
 
+def test_nights_that_agree_too_well_know_devices_no_better():
+    """Their spread is taken for the least there is."""
+    history = history_of(nights(1, sd=1e-5), TURNS)
+    assert history.variance < LEAST_SD**2
+    risen, _ = rise_and_fall(history, TURNS)
+    _, evidence, size, error, _ = expected(history, TURNS, 1.0, NightSpread())
+    assert (risen.evidence, risen.size, risen.error) == pytest.approx(
+        (evidence, size, error), rel=1e-6
+    )
+
+
 def test_the_first_night_of_the_higher_level_is_named():
     """It is the seventh of twelve, counted from none."""
     risen, fallen = rise_and_fall(history_of(nights(2, sd=0.0005), ONE), ONE)
