@@ -652,12 +652,12 @@ class Broken(Brings):
 
 def test_what_cannot_be_loaded_costs_no_other_package_its_metrics(monkeypatch):
     """The warning names it, and who asked."""
-    mine = Metric("mine", "mine", "s", lambda *_: 1.0)
-    points = [Broken("not there"), Brings([mine])]
-    monkeypatch.setattr(metrics, "entry_points", lambda group: points)
+    mine, other = (Metric(name, name, "s", lambda *_: 1.0) for name in ("mine", "other"))
+    points = {"bench_lib.metrics": [Broken("not there"), Brings([mine]), Brings(other)]}
+    monkeypatch.setattr(metrics, "entry_points", lambda group: points[group])
     metrics.registered.cache_clear()
     with pytest.warns(MachineWarning, match=r"^no metrics from theirs:NOTHING: not there$") as seen:
-        assert list(metrics.registered())[-1] == "mine"
+        assert list(metrics.registered())[-2:] == ["mine", "other"]
     assert seen[0].filename == __file__
     metrics.registered.cache_clear()
 
@@ -682,7 +682,9 @@ def test_a_verdict_of_a_metric_that_is_not_installed_is_shown_by_its_name():
     """A history is read on a machine without the package that brought it."""
     unknown = metrics.of("host_draught")
     assert (unknown.name, unknown.label, unknown.unit) == ("host_draught", "host draught", "1")
+    assert unknown.of(make_measurement(), None) is None
     assert metrics.find("host_draught") is None
+    assert metrics.find("energy") is metrics.of("energy") is registered()["energy"]
     assert metrics.find("numerics").told_as == "numerics"
 
 
