@@ -113,7 +113,7 @@ def test_the_figures_of_a_step_are_those_of_its_own_levels(noisiest):
     """By Student's t, whichever of three levels is the noisiest, on nights that are alike."""
     rng = np.random.default_rng(3)
     levels = []
-    for i, level in enumerate((0.0, 0.02, 0.005)):
+    for i, level in enumerate((0.0, 0.005, 0.0)):
         drawn = rng.uniform(-0.002, 0.002, 25)
         drawn[1:] = (drawn[1:] + drawn[:-1]) * (0.9 if i == noisiest else 0.5)
         levels.append(level + drawn)
@@ -126,7 +126,8 @@ def test_the_figures_of_a_step_are_those_of_its_own_levels(noisiest):
     for step, (ratio, interval, chance) in zip(found, expected, strict=True):
         assert step.ratio == pytest.approx(ratio, rel=1e-9)
         assert step.interval == pytest.approx(interval, rel=1e-9)
-        assert step.p == pytest.approx(max(chance, 2 / math.comb(50, 25)), rel=1e-6)
+        assert chance > 2 / math.comb(50, 25)
+        assert step.p == pytest.approx(chance, rel=1e-6)
 
 
 def test_nights_that_hardly_say_more_than_one_leave_one_degree_of_freedom():
@@ -148,6 +149,46 @@ def test_a_candidate_is_worth_two_logarithms_of_the_nights():
     price = math.log(60) * history.variance
     assert history.candidates() == partition(history.level, 2 * price) == [30, 56]
     assert partition(history.level, 3 * price) == [30]
+
+
+def robust(differences) -> float:
+    """Return the standard deviation by which four in five of them are as small as they are."""
+    ordered = sorted(abs(each) for each in differences)
+    return ordered[int(0.8 * len(ordered))] / norm.ppf(0.9)
+
+
+def test_an_odd_night_is_drawn_in_to_where_one_of_those_around_it_may_be():
+    """Up or down: to 3.5 standard deviations from the median of the five around it."""
+    values = noise(7, nights=40) - math.log(0.007)
+    values[[10, 25]] += 0.05, -0.05
+    level = values - np.median(values)
+    middles = [np.median(level[min(max(i - 2, 0), 35) :][:5]) for i in range(40)]
+    reach = 3.5 * robust(level - middles)
+    expected = [min(m + reach, max(m - reach, x)) for m, x in zip(middles, level, strict=True)]
+    found = History.of(values, [""] * 40)
+    assert list(found.values) == pytest.approx(expected, abs=1e-12)
+    assert found.variance == pytest.approx(robust(np.diff(expected)) ** 2 / 2, rel=1e-9)
+
+
+@pytest.mark.parametrize(("nights", "by_weeks"), [(139, False), (140, True)])
+def test_from_twenty_weeks_on_weeks_tell_how_far_nights_are_apart(nights, by_weeks):
+    """Where they differ by more than their nights would make them."""
+    values = np.cumsum(noise(8, nights=nights) - math.log(0.007))
+    history = History.of(values, [""] * nights)
+    nightly = robust(np.diff(history.values)) ** 2 / 2
+    means = np.array([history.values[i : i + 7].mean() for i in range(nights - 6)])
+    weekly = 7 * robust(means[7:] - means[:-7]) ** 2 / 2
+    assert weekly > 2 * nightly
+    assert history.variance == pytest.approx(weekly if by_weeks else nightly, rel=1e-9)
+
+
+@pytest.mark.parametrize(("apart", "each"), [(0.006, 0.003), (0.06, 0.01)])
+def test_devices_differ_by_constants_of_a_hundredth_at_most(apart, each):
+    """As neighbouring nights on two of them tell; what is beyond is left to be a step."""
+    values = noise(9, nights=60, sd=0.0002)
+    values[::2] += apart
+    found = History.of(values, ["a", "b"] * 30)
+    assert list(found.offsets) == pytest.approx([each, -each], rel=0.02)
 
 
 def test_fourteen_nights_may_show_a_step_and_twelve_may_not():
