@@ -13,7 +13,9 @@ from scripts import script
 
 from bench_lib.model import Status
 from bench_lib.verdict.statistics.changes import (
+    DEVICES,
     LEAST_NIGHTS,
+    LEAST_SD,
     History,
     Step,
     moves,
@@ -191,10 +193,49 @@ def test_devices_differ_by_constants_of_a_hundredth_at_most(apart, each):
     assert list(found.offsets) == pytest.approx([each, -each], rel=0.02)
 
 
+def test_devices_constants_are_those_of_hubers_weights():
+    """Four rounds of them, drawn towards zero as far as nights differ."""
+    values = noise(9, nights=60, sd=0.002) + 0.006 * (np.arange(60) % 2)
+    change, sign = np.diff(values), np.diff(np.arange(60) % 2)
+    offset = 0.0
+    for _ in range(4):
+        rest = change - 2 * sign * offset
+        spread = robust(rest)
+        weights = 1.5 * spread / np.maximum(np.abs(rest), 1.5 * spread)
+        prior = (spread / DEVICES) ** 2
+        offset = (weights * sign * change).sum() / (2 * weights.sum() + prior)
+    found = History.of(values, ["a", "b"] * 30)
+    assert list(found.offsets) == pytest.approx([-offset, offset], rel=1e-6)
+
+
+def test_a_device_of_three_nights_has_a_constant_of_its_own():
+    """Those of a night or two share one."""
+    names = ["a"] * 5 + ["b"] * 3 + ["c"] * 2 + ["d"]
+    assert History.of(noise(1, nights=11), names).devices.sum(axis=0).tolist() == [5, 3, 3]
+
+
+def test_a_long_level_is_told_by_the_block_beside_the_step():
+    """Of thirty nights at most, so that a drift is no step."""
+    values = np.concatenate([np.linspace(0, 0.04, 40), np.linspace(0.1, 0.2, 40)])
+    (step,) = History(values, np.zeros((80, 0)), np.zeros(0), 1e-8).tested([40])
+    size = values[40:60].mean() - values[20:40].mean()
+    assert math.log(step.ratio) == pytest.approx(size, rel=1e-9)
+
+
+def test_no_level_of_a_partition_is_shorter_than_three_nights():
+    """However little a step costs."""
+    assert partition(np.array([0.0, 0, 0, 1, 1]), 1e-9) == []
+    assert partition(np.array([0.0, 0, 0, 1, 1, 1]), 1e-9) == [3]
+
+
 def test_fourteen_nights_may_show_a_step_and_twelve_may_not():
     """Two kinds of nights may by their order alone look like two levels."""
-    (step,) = steps([0.0] * 7 + [0.1] * 7)
+    (step,) = steps([-0.125] * 7 + [0.125] * 7)
     assert step.p == 2 / math.comb(14, 7)
+    reach = t.ppf(0.975, 12) * math.sqrt(LEAST_SD**2 / 2 * 2 / 7)
+    assert step.interval == pytest.approx(
+        (math.exp(0.25 - reach), math.exp(0.25 + reach)), rel=1e-9
+    )
     assert steps([0.0] * 6 + [0.1] * 6) == []
 
 

@@ -245,14 +245,13 @@ def partition(values: Floats, price: float) -> list[int]:
     """
     nights = len(values)
     sums = np.concatenate([[0.0], np.cumsum(values)])
-    lengths = np.arange(nights, 0, -1)
     least = np.full(nights + 1, np.inf)  # by end, of the nights before it
     least[0] = 0.0
     begin = np.zeros(nights + 1, dtype=np.intp)  # of its last level
     for end in range(LEAST_NIGHTS, nights + 1):
         begins = end - LEAST_NIGHTS + 1
         # But for the sum of all squares, which every partition has.
-        own = (sums[end] - sums[:begins]) ** 2 / lengths[nights - end :][:begins]
+        own = (sums[end] - sums[:begins]) ** 2 / np.arange(end, end - begins, -1)
         costs = least[:begins] - own + price
         begin[end] = np.argmin(costs)
         least[end] = costs[begin[end]]
@@ -282,7 +281,7 @@ def _blocks(bounds: Sequence[int]) -> Blocks:
     """Cut what lies between bounds into equal blocks of ``BLOCK`` nights at most."""
     blocks: list[int] = []
     for start, end in pairwise(bounds):
-        first = blocks[-1] + 1 if blocks else 0
+        first = max(blocks, default=-1) + 1
         count = math.ceil((end - start) / BLOCK)
         blocks += [first + i * count // (end - start) for i in range(end - start)]
     return np.array(blocks)
