@@ -229,7 +229,8 @@ def become(mutant: Mutant, source: str) -> None:
     begin, end = mutant.span
     text = source[:begin] + mutant.text + source[end:]
     code = compile(text, str(ROOT / mutant.module), "exec", dont_inherit=True)
-    owner: Any = sys.modules[mutant.module.removesuffix(".py").replace("/", ".")]
+    name = mutant.module.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    owner: Any = sys.modules[name]
     for name in mutant.function.split("."):
         code = [c for c in code.co_consts if isinstance(c, CodeType) and c.co_name == name][-1]
         owner = vars(owner)[name]

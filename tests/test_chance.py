@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 from bench_lib.model import Status, Verdict
 from bench_lib.verdict.metrics import LEADING, find
 from bench_lib.verdict.rules.chance import BLIND, BLIND_ALPHA, Question, answers
-from bench_lib.verdict.statistics.comparison import ALPHA, Contrast, compare, paired
+from bench_lib.verdict.statistics.comparison import ALPHA, Contrast, Origin, compare, paired
 
 # Half a thousandth apart: a change of a quarter of a percent beyond the tolerance shows.
 STEADY = (-0.001, -0.0005, 0.0, 0.0005, 0.001)
 # So far apart that two processes here and three there see nothing below a tenth.
 RESTLESS = (-0.05, 0.0, 0.05)
 BOUND = math.log(1.01)
+LIMIT = math.log1p(0.01)
+"""A change of just the tolerance, to the last digit."""
 
 
 def question(candidate, baseline=STEADY, **fields) -> Question:
@@ -185,6 +187,48 @@ def test_what_was_set_aside_is_not_in_the_value():
     """Value, baseline, ratio and interval are of the same processes."""
     (found, *_) = answers([question([0.0, 0.0], [0.0, 0.0, 0.0, 0.0, 0.5]), *quiet(9)])
     assert (found.baseline, found.value, found.ratio) == (1.0, 1.0, 1.0)
+    (found, *_) = answers([question([0.0, 0.0, 0.0, 0.0, 0.5], [0.0] * 5), *quiet(9)])
+    assert (found.baseline, found.value, found.ratio) == (1.0, 1.0, 1.0)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_change_of_just_the_tolerance_is_none(sign):
+    """To the last digit: of the case, and of what is left without its slowest process."""
+    same = answer([sign * LIMIT] * 2, [0.0] * 5)
+    assert same.status is Status.OK
+    assert "agree" not in same.reason
+    alone = answer([sign * LIMIT], [0.0])
+    assert alone.status is Status.OK
+    (found, *_) = answers([question([sign * 0.03, sign * LIMIT]), *quiet(5, sd=0.003)])
+    assert found.status is (Status.SUSPECT if sign > 0 else Status.OK)
+    assert "; 1 of 2 fresh processes agree" in found.reason
+
+
+def test_two_pairs_are_enough_to_tell_chance():
+    """They have a spread, if hardly known; with those of other runs one pair has it."""
+    (found,) = answers([pairs(0.5, 0.5)])
+    assert found.interval is not None
+    values = {"0": (0.05, 0.0)}
+    one = paired(values, 6, [{"a": 0.0, "b": 0.0005}] * 5)
+    (found,) = answers([Question("case", LEADING, "reference", one, 0.01)])
+    assert found.status is Status.SUSPECT
+    assert found.reason.startswith("5.1% slower than the reference in 1 pair (95% interval +")
+    assert found.reason.endswith(
+        "; one pair so far; beyond the tolerance of 1.0%, but one pair decides nothing"
+    )
+
+
+def test_a_baseline_of_one_process_on_another_device_is_allowed_what_devices_differ_by():
+    """Two standard deviations of a network on each of the two."""
+    asked = question([0.02], (0.0,))
+    here = {name: Origin("now", "a") for name in asked.contrast.candidate}
+    there = {name: Origin("then", "b") for name in asked.contrast.baseline}
+    asked = replace(
+        asked, contrast=replace(asked.contrast, candidate_origins=here, baseline_origins=there)
+    )
+    (found,) = answers([asked])
+    assert found.status is Status.OK
+    assert found.tolerance == pytest.approx(0.01 + 2 * math.sqrt(2) * 0.005)
 
 
 # ---- words ------------------------------------------------------------------------------
@@ -300,6 +344,8 @@ def test_pairs_are_told_as_pairs():
 
 def test_a_huge_difference_is_told_in_a_few_digits():
     """Not in three hundred."""
+    assert answer([math.log(10.9)]).reason.startswith("990.0% slower")
+    assert answer([math.log(11.6)]).reason.startswith("1.06e+03% slower")
     found = answer([math.log(1e9)])
     assert found.reason.startswith("1e+11% slower than 5 baseline processes (95% interval +9.9")
 
@@ -314,6 +360,7 @@ def test_a_baseline_of_one_process_gives_suspicion_and_no_alarm(processes):
     assert found.status is Status.SUSPECT
     assert (found.interval, found.detectable_effect) == (None, None)
     assert (found.ratio, found.value, found.baseline) == (pytest.approx(2.0), pytest.approx(2), 1.0)
+    assert (found.unit, found.tolerance) == ("s", 0.01)
     assert found.reason == (
         "100.0% slower than 1 baseline process; one alone cannot tell software from chance: "
         "accept a baseline of five"

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from scipy.stats import norm, t
 from scripts import script
 
 from bench_lib.model import Status
-from bench_lib.verdict.statistics.changes import LEAST_NIGHTS, Step, moves, partition, steps
+from bench_lib.verdict.statistics.changes import (
+    DEVICES,
+    LEAST_NIGHTS,
+    LEAST_SD,
+    History,
+    Step,
+    moves,
+    partition,
+    steps,
+)
 
 YEAR = 365
 
@@ -71,6 +82,161 @@ def test_without_noise_the_ratio_is_exact():
     (step,) = steps([0.0] * 12 + [math.log(1.02)] * 12)
     assert step.index == 12
     assert step.ratio == pytest.approx(1.02, rel=1e-9)
+
+
+def figures(values, ends):
+    """Return ratio, interval and p of the steps at some nights, on one device."""
+    n, bounds = len(values), [0, *ends, len(values)]
+    levels = [values[a:b] for a, b in itertools.pairwise(bounds)]
+    rest = [level - level.mean() for level in levels]
+    squares = [float((each**2).sum()) for each in rest]
+    own = n - len(levels)
+    pooled = sum(squares) / own
+    together = sum(float((each[1:] * each[:-1]).sum()) for each in rest) / sum(squares)
+    correlation = min(0.9, together + (1 + 3 * together) * len(levels) / n)
+    alike = (1 + correlation) / (1 - correlation)
+    apart = np.sort(np.abs(np.diff(values)))
+    of_neighbours = (apart[int(0.8 * (n - 1))] / norm.ppf(0.9)) ** 2 / 2
+    found = []
+    for (old, a), (new, b) in itertools.pairwise(zip(levels, squares, strict=True)):
+        spread = max(pooled, (pooled + a) / len(old), (pooled + b) / len(new))
+        error = math.sqrt(max(of_neighbours, alike * spread) * (1 / len(old) + 1 / len(new)))
+        change = new.mean() - old.mean()
+        degrees = max(1.0, own / alike)
+        chance = 2 * n * t.sf(abs(change) / error, degrees)
+        reach = t.ppf(0.975, degrees) * error
+        interval = math.exp(change - reach), math.exp(change + reach)
+        found.append((math.exp(change), interval, chance))
+    return correlation, found
+
+
+@pytest.mark.parametrize("noisiest", [0, 1, 2])
+def test_the_figures_of_a_step_are_those_of_its_own_levels(noisiest):
+    """By Student's t, whichever of three levels is the noisiest, on nights that are alike."""
+    rng = np.random.default_rng(3)
+    levels = []
+    for i, level in enumerate((0.0, 0.005, 0.0)):
+        drawn = rng.uniform(-0.002, 0.002, 25)
+        drawn[1:] = (drawn[1:] + drawn[:-1]) * (0.9 if i == noisiest else 0.5)
+        levels.append(level + drawn)
+    values = np.concatenate(levels)
+    drawn_in = History.of(values, [""] * len(values)).values
+    correlation, expected = figures(drawn_in, [25, 50])
+    assert 0.05 < correlation < 0.9
+    found = steps(values)
+    assert nights_of(found) == [25, 50]
+    for step, (ratio, interval, chance) in zip(found, expected, strict=True):
+        assert step.ratio == pytest.approx(ratio, rel=1e-9)
+        assert step.interval == pytest.approx(interval, rel=1e-9)
+        assert chance > 2 / math.comb(50, 25)
+        assert step.p == pytest.approx(chance, rel=1e-6)
+
+
+def test_nights_that_hardly_say_more_than_one_leave_one_degree_of_freedom():
+    """Each like the one before it."""
+    values = np.concatenate([np.linspace(0, 0.001, 12), np.linspace(0.0005, 0.0015, 12)])
+    history = History.of(values, [""] * 24)
+    (step,) = history.tested([12])
+    correlation, ((ratio, interval, chance),) = figures(history.values, [12])
+    assert correlation == 0.9
+    assert step.ratio == pytest.approx(ratio, rel=1e-9)
+    assert step.interval == pytest.approx(interval, rel=1e-9)
+    assert chance > 1
+    assert step.p == 1.0
+
+
+def test_a_candidate_is_worth_two_logarithms_of_the_nights():
+    """In the square of what nights differ by; not each of them is a step."""
+    history = History.of(stepped(noise(5, nights=60), 30, 1.0025), [""] * 60)
+    price = math.log(60) * history.variance
+    assert history.candidates() == partition(history.level, 2 * price) == [30, 56]
+    assert partition(history.level, 3 * price) == [30]
+
+
+def robust(differences) -> float:
+    """Return the standard deviation by which four in five of them are as small as they are."""
+    ordered = sorted(abs(each) for each in differences)
+    return ordered[int(0.8 * len(ordered))] / norm.ppf(0.9)
+
+
+def test_an_odd_night_is_drawn_in_to_where_one_of_those_around_it_may_be():
+    """Up or down: to 3.5 standard deviations from the median of the five around it."""
+    values = noise(7, nights=40) - math.log(0.007)
+    values[[10, 25]] += 0.05, -0.05
+    level = values - np.median(values)
+    middles = [np.median(level[min(max(i - 2, 0), 35) :][:5]) for i in range(40)]
+    reach = 3.5 * robust(level - middles)
+    expected = [min(m + reach, max(m - reach, x)) for m, x in zip(middles, level, strict=True)]
+    found = History.of(values, [""] * 40)
+    assert list(found.values) == pytest.approx(expected, abs=1e-12)
+    assert found.variance == pytest.approx(robust(np.diff(expected)) ** 2 / 2, rel=1e-9)
+
+
+@pytest.mark.parametrize(("nights", "by_weeks"), [(139, False), (140, True)])
+def test_from_twenty_weeks_on_weeks_tell_how_far_nights_are_apart(nights, by_weeks):
+    """Where they differ by more than their nights would make them."""
+    values = np.cumsum(noise(8, nights=nights) - math.log(0.007))
+    history = History.of(values, [""] * nights)
+    nightly = robust(np.diff(history.values)) ** 2 / 2
+    means = np.array([history.values[i : i + 7].mean() for i in range(nights - 6)])
+    weekly = 7 * robust(means[7:] - means[:-7]) ** 2 / 2
+    assert weekly > 2 * nightly
+    assert history.variance == pytest.approx(weekly if by_weeks else nightly, rel=1e-9)
+
+
+@pytest.mark.parametrize(("apart", "each"), [(0.006, 0.003), (0.06, 0.01)])
+def test_devices_differ_by_constants_of_a_hundredth_at_most(apart, each):
+    """As neighbouring nights on two of them tell; what is beyond is left to be a step."""
+    values = noise(9, nights=60, sd=0.0002)
+    values[::2] += apart
+    found = History.of(values, ["a", "b"] * 30)
+    assert list(found.offsets) == pytest.approx([each, -each], rel=0.02)
+
+
+def test_devices_constants_are_those_of_hubers_weights():
+    """Four rounds of them, drawn towards zero as far as nights differ."""
+    values = noise(9, nights=60, sd=0.002) + 0.006 * (np.arange(60) % 2)
+    change, sign = np.diff(values), np.diff(np.arange(60) % 2)
+    offset = 0.0
+    for _ in range(4):
+        rest = change - 2 * sign * offset
+        spread = robust(rest)
+        weights = 1.5 * spread / np.maximum(np.abs(rest), 1.5 * spread)
+        prior = (spread / DEVICES) ** 2
+        offset = (weights * sign * change).sum() / (2 * weights.sum() + prior)
+    found = History.of(values, ["a", "b"] * 30)
+    assert list(found.offsets) == pytest.approx([-offset, offset], rel=1e-6)
+
+
+def test_a_device_of_three_nights_has_a_constant_of_its_own():
+    """Those of a night or two share one."""
+    names = ["a"] * 5 + ["b"] * 3 + ["c"] * 2 + ["d"]
+    assert History.of(noise(1, nights=11), names).devices.sum(axis=0).tolist() == [5, 3, 3]
+
+
+def test_a_long_level_is_told_by_the_block_beside_the_step():
+    """Of thirty nights at most, so that a drift is no step."""
+    values = np.concatenate([np.linspace(0, 0.04, 40), np.linspace(0.1, 0.2, 40)])
+    (step,) = History(values, np.zeros((80, 0)), np.zeros(0), 1e-8).tested([40])
+    size = values[40:60].mean() - values[20:40].mean()
+    assert math.log(step.ratio) == pytest.approx(size, rel=1e-9)
+
+
+def test_no_level_of_a_partition_is_shorter_than_three_nights():
+    """However little a step costs."""
+    assert partition(np.array([0.0, 0, 0, 1, 1]), 1e-9) == []
+    assert partition(np.array([0.0, 0, 0, 1, 1, 1]), 1e-9) == [3]
+
+
+def test_fourteen_nights_may_show_a_step_and_twelve_may_not():
+    """Two kinds of nights may by their order alone look like two levels."""
+    (step,) = steps([-0.125] * 7 + [0.125] * 7)
+    assert step.p == 2 / math.comb(14, 7)
+    reach = t.ppf(0.975, 12) * math.sqrt(LEAST_SD**2 / 2 * 2 / 7)
+    assert step.interval == pytest.approx(
+        (math.exp(0.25 - reach), math.exp(0.25 + reach)), rel=1e-9
+    )
+    assert steps([0.0] * 6 + [0.1] * 6) == []
 
 
 def test_slower_and_mended_again_is_two_steps():
@@ -268,7 +434,9 @@ def test_few_or_equal_values_have_no_steps(values):
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
 def test_values_that_are_no_numbers_are_refused(wrong):
     """Leaving them out is the caller's, who knows which nights they are."""
-    with pytest.raises(ValueError, match="no number"):
+    with pytest.raises(
+        ValueError, match=r"^a value that is no number: leave out nights that have no time$"
+    ):
         steps([0.1, wrong, 0.1])
 
 
@@ -361,6 +529,18 @@ def test_devices_that_are_not_known_are_one():
     values = stepped(noise(18), 200, 1.02)
     nights = [Night(value, None, None, i) for i, value in enumerate(values)]
     assert [night.number for night, _ in moves(nights)] == [200]
+
+
+def test_moves_are_the_steps_of_devices_that_differ():
+    """As small as is asked."""
+    values = stepped(noise(18), 200, 1.02)
+    names, apart = devices(18, 2)
+    both = zip(values + apart, names, strict=True)
+    nights = [Night(value, name, Status.OK) for value, name in both]
+    ((_, step),) = moves(nights)
+    assert [step] == steps(values + apart, groups=names)
+    assert [step] != steps(values + apart)
+    assert moves(nights, least=0.05) == []
 
 
 def test_no_nights_have_no_moves():

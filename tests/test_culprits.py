@@ -64,6 +64,8 @@ def test_what_cannot_be_asked_is_not_told_apart():
     assert guilty == Guilty(("a", "b"), told_apart=False)
     (guilty,), _ = asked("ab", lambda each: None if each == {"b"} else True)
     assert guilty == Guilty(("a",))
+    (guilty,), _ = asked("ab", lambda each: None if each == {"a"} else len(each) == 2)
+    assert guilty == Guilty(("a", "b"), told_apart=False)
 
 
 # ---- one question -----------------------------------------------------------------------
@@ -150,3 +152,70 @@ def test_equal_sets_are_called_slower_as_rarely_as_asked():
             asking.pairs.append(rng.normal(0, 0.01))
         wrong += asking.is_slower and asking.is_known
     assert wrong <= 0.05 * 400
+
+
+# ---- to the digit -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("whole", "sizes"),
+    [(0.01, [0.02]), (0.02, [0.02]), (0.05, [0.02, 0.04, 0.08]), (0.08, [0.02, 0.04, 0.08])],
+)
+def test_the_odds_are_of_slow_downs_from_the_least_to_the_whole(whole, sizes):
+    """Against none and against gains of the same sizes; the noise is known by four degrees."""
+    pairs = [0.031, 0.024, 0.035]
+
+    def likelihood(size):
+        squares = 4.0 * 0.005**2 + sum((pair - size) ** 2 for pair in pairs)
+        return squares ** -((4 + len(pairs)) / 2)
+
+    slower = statistics.fmean(likelihood(size) for size in sizes)
+    faster = statistics.fmean(likelihood(-size) for size in sizes)
+    expected = math.log(slower / (likelihood(0.0) / 2 + faster / 2))
+    assert question(*pairs, whole=whole).odds_log == pytest.approx(expected, rel=1e-9)
+
+
+def test_pairs_never_agree_better_than_processes_do():
+    """Whatever earlier ones seem to say."""
+    pairs = [0.05, 0.05]
+    lucky, least = (question(*pairs, sd=sd).odds_log for sd in (1e-6, culprits.LEAST_SD))
+    assert lucky == least
+    assert question(*pairs, sd=0.001).odds_log < least
+
+
+def test_two_pairs_may_be_known_and_one_may_be_the_answer():
+    """Any odds above one are for a slow-down; a hundred to one, of two pairs, are enough."""
+    assert question(0.05, 0.05).is_known
+    assert 0 < question(0.012).odds_log < 1
+    assert question(0.012).is_slower
+    assert not question(0.01).is_slower
+
+
+def test_no_pair_says_nothing():
+    """Both hypotheses are as likely then."""
+    assert question().odds_log == pytest.approx(0.0, abs=1e-12)
+    assert question().is_slower is (question().odds_log > 0)
+
+
+@pytest.mark.parametrize(
+    ("parts", "asked_for"), [(0, 2), (1, 2), (2, 4), (3, 6), (4, 6), (5, 8), (12, 10)]
+)
+def test_one_guilty_part_takes_two_questions_for_each_halving(parts, asked_for):
+    """And two for the whole; the error is shared among them."""
+    assert culprits.questions(parts) == asked_for
+    assert culprits.error_of_one(parts) == culprits.ERROR / asked_for
+
+
+def test_parts_that_cannot_be_told_apart_are_not_called_so_in_a_pair():
+    """The whole pair is as sure as its least sure part."""
+
+    def answer(each):
+        if len(each & set("ab")) == 1 and "c" in each:
+            return None
+        return set("abc") <= each
+
+    ((guilty,), _) = asked("abcd", answer)
+    assert (set(guilty.parts), guilty.told_apart) == (set("abc"), False)
+    swapped = str.maketrans("abcd", "cdab")
+    ((guilty,), _) = asked("abcd", lambda each: answer({part.translate(swapped) for part in each}))
+    assert (set(guilty.parts), guilty.told_apart) == (set("cda"), False)

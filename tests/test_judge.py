@@ -432,6 +432,12 @@ def test_without_a_baseline_the_reason_says_what_will_matter_once_there_is_one()
     )
 
 
+def test_a_spread_that_nobody_recorded_is_no_shortcoming():
+    """Nor is one of just what is trusted."""
+    unknown = judge({CASE: Evidence([make_process(spread=None)], None)})[CASE]
+    assert unknown[0].reason == "1.000 s; nothing accepted yet to hold it against"
+
+
 def test_a_shortcoming_is_the_middle_processs_or_any_answers():
     """One that was disturbed is no instability; one that is not finite is wrong."""
     candidate = [

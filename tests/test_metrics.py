@@ -25,12 +25,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from processes import ON_THE_CPU
 
-from bench_lib.model import Limits, MachineWarning, ProcessSummary, Status, UserError, Verdict
+from bench_lib.model import (
+    Choice,
+    Draw,
+    Limits,
+    MachineWarning,
+    Numerics,
+    ProcessSummary,
+    Status,
+    UserError,
+    Verdict,
+)
 from bench_lib.plugin.options import CONFIRM
 from bench_lib.verdict import judge, metrics
 from bench_lib.verdict.judge import Evidence
 from bench_lib.verdict.metrics import LEADING, registered
-from bench_lib.verdict.metrics.metric import Metric, Rule
+from bench_lib.verdict.metrics.metric import Counts, Metric, Rule
 from bench_lib.verdict.metrics.summary import summarise
 from bench_lib.verdict.statistics.iterations import percentile, spread
 
@@ -68,6 +78,7 @@ def test_the_spread_leaves_out_the_slowest_twentieth():
 def test_the_spread_of_few_iterations_leaves_out_none():
     """The coefficient of variation of 1 and 3: a standard deviation of root 2 over 2."""
     assert spread([3.0, 1.0]) == pytest.approx(math.sqrt(2) / 2, rel=1e-12)
+    assert spread([0.03, 0.01]) == pytest.approx(math.sqrt(2) / 2, rel=1e-12)
     assert spread([3.0]) == 0.0
 
 
@@ -97,6 +108,70 @@ def test_energy_is_power_by_time_over_items_and_unknown_without_power():
     assert "energy" not in values_of(make_measurement(items_per_step=0), seen)
 
 
+def test_throughput_is_by_the_wall_clock_and_unknown_without_one():
+    """Twenty iterations of four images."""
+    assert values_of(make_measurement(wall_s=0.5))["throughput"] == 160.0
+    assert "throughput" not in values_of(make_measurement(wall_s=0.0))
+
+
+def test_the_hosts_cpu_time_is_that_of_a_step():
+    """Two CPU seconds in five seconds of work, at steps of 1/128 s or as long as under the cap."""
+    fields = {"cpu_s": 2.0, "window_s": (100.0, 105.0)}
+    assert values_of(make_measurement(**fields))["cpu"] == 0.4 / 128
+    capped = make_measurement(**fields, sustained_s=0.5)
+    assert values_of(capped)["cpu"] == pytest.approx(0.2)
+    assert "cpu" not in values_of(make_measurement(cpu_s=2.0, window_s=(100.0, 100.0)))
+    assert "cpu" not in values_of(make_measurement(cpu_s=None))
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ({"cosine": 0.75}, {"cosine": 0.25}),
+        ({"cosine": 1.0 + 1e-7}, {"cosine": 0.0}),
+        ({"loss": 3.0, "reference_loss": -2.0}, {"loss": 2.5}),
+        ({"loss": 3.0}, {}),
+        ({"reference_loss": 3.0}, {}),
+        ({"grad_norm": 1.0, "reference_grad_norm": 4.0}, {"gradients": 0.75}),
+        ({"grad_norm": 1.0, "reference_grad_norm": 0.0}, {}),
+        ({"finite": False, "cosine": 0.5, "loss": 1.0, "reference_loss": 2.0}, {}),
+    ],
+)
+def test_an_answer_is_told_by_its_distances_from_fp32(fields, found):
+    """Of a finite one alone, and each where both sides of it are known."""
+    numerics = Numerics(**{"finite": True, **fields})
+    values = values_of(make_measurement(numerics=numerics))
+    assert {n: x for n, x in values.items() if n in ("cosine", "loss", "gradients")} == found
+
+
+def test_distances_from_fp32_are_numerics_and_may_grow_tenfold():
+    """Each above a floor of rounding of its own; three digits of it are kept."""
+    found = [metrics.find(name) for name in ("cosine", "loss", "gradients")]
+    assert [(m.name, m.floor) for m in found] == [
+        ("cosine", 1e-5),
+        ("loss", 0.01),
+        ("gradients", 0.05),
+    ]
+    assert {(m.tolerance, m.told_as, m.digits, m.unit, m.counts) for m in found} == {
+        (9.0, "numerics", 3, "1", Counts.WORST)
+    }
+
+
+def test_a_summary_reads_from_the_first_look_what_later_ones_find_filled():
+    """The caches; the rest is of the look that counts, and so are worker and draw."""
+    first = make_measurement(compile_s=60.0, compile_cache="cold", first_step_s=70.0)
+    draw = Draw({"kernel": Choice("source", {"XBLOCK": 1})})
+    again = make_measurement(compile_s=1.0, first_step_s=2.0, iteration_s=[0.5] * 4, draw=draw)
+    about = {"environment": "e", "time": "t", "worker": "run/0", "cold": True}
+    found = summarise(again, **about, first_look=first)
+    assert (found.values["compile_time"], found.values["latency"]) == (60.0, 0.5)
+    assert (found.values["first_step"], found.states["compile_time"]) == (70.0, "cold")
+    assert (found.worker, found.draw) == ("run/0", draw)
+    found = summarise(again, **about)
+    assert (found.values["compile_time"], found.values["first_step"]) == (1.0, 2.0)
+    assert "first_step" not in summarise(again, environment="e", time="t").values
+
+
 @pytest.mark.parametrize("enqueue_s", [None, 0.0, -1.0, math.inf, math.nan])
 def test_a_value_that_chance_cannot_be_told_of_is_not_kept(enqueue_s):
     """Unknown, or without a logarithm."""
@@ -121,8 +196,11 @@ def only(monkeypatch, *declared: Metric) -> None:
 def test_a_metric_that_raises_costs_itself_and_no_night(monkeypatch):
     """It is anybody's; the measurement is kept without it, and the metric is named."""
     only(monkeypatch, Metric("broken", "broken", "s", lambda _seen, _: 1 / 0))
-    with pytest.warns(MachineWarning, match=r"^broken of resnet18-b4-fp32-eager-infer is left out"):
-        assert list(values_of(make_measurement())) == ["latency"]
+    words = r"^broken of resnet18-b4-fp32-eager-infer is left out"
+    with pytest.warns(MachineWarning, match=words) as caught:
+        found = summarise(make_measurement(), environment="e", time="t")
+    assert list(found.values) == ["latency"]
+    assert caught[0].filename == __file__
 
 
 @pytest.mark.parametrize(
@@ -150,6 +228,21 @@ def test_a_value_of_zero_that_somebody_wrote_into_a_baseline_is_not_compared():
     limits = Limits(metrics={"energy": 0.02})
     found = judged([energetic(1.0)] * 3, [energetic(0.0)] * 5, limits)
     assert [v.metric for v in found if v.metric == "energy"] == []
+
+
+def test_a_case_may_limit_by_name_what_no_field_of_its_limits_does():
+    """Not what processes of the same software agree on, and not what a field limits already."""
+    found = metrics.limited_by_name()
+    assert found == {
+        "sustained": 0.15,
+        "first_step": 0.1,
+        "cosine": 9.0,
+        "loss": 9.0,
+        "gradients": 9.0,
+        "energy": None,
+        "enqueue": None,
+        "cpu": None,
+    }
 
 
 # ---- energy, which is judged by chance where a case asks --------------------------------
@@ -547,6 +640,28 @@ class Brings:
         return self.brought
 
 
+class Broken(Brings):
+    """One that cannot be loaded."""
+
+    value = "theirs:NOTHING"
+
+    def load(self) -> object:
+        """Fail as an import does."""
+        raise ImportError(self.brought)
+
+
+def test_what_cannot_be_loaded_costs_no_other_package_its_metrics(monkeypatch):
+    """The warning names it, and who asked."""
+    mine, other = (Metric(name, name, "s", lambda *_: 1.0) for name in ("mine", "other"))
+    points = {"bench_lib.metrics": [Broken("not there"), Brings([mine]), Brings(other)]}
+    monkeypatch.setattr(metrics, "entry_points", lambda group: points[group])
+    metrics.registered.cache_clear()
+    with pytest.warns(MachineWarning, match=r"^no metrics from theirs:NOTHING: not there$") as seen:
+        assert list(metrics.registered())[-2:] == ["mine", "other"]
+    assert seen[0].filename == __file__
+    metrics.registered.cache_clear()
+
+
 @pytest.mark.parametrize(
     ("brought", "remedy"),
     [
@@ -567,7 +682,9 @@ def test_a_verdict_of_a_metric_that_is_not_installed_is_shown_by_its_name():
     """A history is read on a machine without the package that brought it."""
     unknown = metrics.of("host_draught")
     assert (unknown.name, unknown.label, unknown.unit) == ("host_draught", "host draught", "1")
+    assert unknown.of(make_measurement(), None) is None
     assert metrics.find("host_draught") is None
+    assert metrics.find("energy") is metrics.of("energy") is registered()["energy"]
     assert metrics.find("numerics").told_as == "numerics"
 
 

@@ -85,13 +85,14 @@ def test_a_changed_function_is_tried_again():
     assert before.body != after.body
 
 
-def test_a_process_becomes_a_mutant(monkeypatch):
-    """Wherever the function is known already, and behind a decorator."""
+@pytest.mark.parametrize("path", ["box.py", "box/__init__.py"])
+def test_a_process_becomes_a_mutant(monkeypatch, path):
+    """Wherever the function is known already, and behind a decorator; also of a package itself."""
     box = SimpleNamespace()
     code = compile(SOURCE, "box.py", "exec")
     exec(code, vars(box))
     monkeypatch.setitem(sys.modules, "box", box)
-    known, made = box.clamp, mutants.mutants_of("box.py", SOURCE)
+    known, made = box.clamp, mutants.mutants_of(path, SOURCE)
     mutants.become(made[0], SOURCE)
     assert (known(2.0), known(3.0)) == (2.0, 2.0)
     mutants.become(made[1], SOURCE)

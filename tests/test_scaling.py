@@ -5,15 +5,19 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import statistics
+from dataclasses import replace
 
 import pytest
-from builders import make_case, make_process
+from builders import make_baseline, make_case, make_process
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.special import stdtrit
 
 from bench_lib.cases.axes import case_of, network_axes
-from bench_lib.model import Launch, RankSample
-from bench_lib.verdict.metrics.efficiency import alone, efficiencies
+from bench_lib.model import Launch, RankSample, Status
+from bench_lib.verdict.evidence import Evidence
+from bench_lib.verdict.metrics.efficiency import EFFICIENCY, alone, efficiencies, enough
 from bench_lib.verdict.metrics.scaling import (
     LAGGING,
     Law,
@@ -27,6 +31,7 @@ from bench_lib.verdict.metrics.scaling import (
     ratio,
     stragglers,
 )
+from bench_lib.verdict.statistics.comparison import Origin
 
 POWERS = (1, 2, 4, 8, 16)
 
@@ -84,6 +89,28 @@ def test_the_interval_holds_the_truth_nineteen_times_in_twenty(fit, curve):
     assert 0.95 - 0.033 <= held / 400 <= 0.95 + 0.033
 
 
+def off(values: dict[int, float], serial: float) -> float:
+    """Return the squared relative errors of Amdahl's law with the time that suits a share best."""
+    shapes = [(serial + (1 - serial) / n) / value for n, value in values.items()]
+    one = sum(shapes) / sum(shape**2 for shape in shapes)
+    return sum((one * shape - 1) ** 2 for shape in shapes)
+
+
+def test_the_interval_ends_where_students_t_does_not_allow_more_errors():
+    """Five points less two unknowns leave three degrees of freedom."""
+    measured = disturbed(times(0.2), 0.02, 1)
+    law = amdahl(measured)
+    most = off(measured, law.serial) * (1 + stdtrit(3, 0.975) ** 2 / 3)
+    assert [off(measured, edge) for edge in law.interval] == pytest.approx([most] * 2, rel=1e-6)
+
+
+def test_an_exact_curve_is_known_to_nine_digits():
+    """Nobody measures better."""
+    low, high = amdahl(times(0.25)).interval
+    assert 1e-10 < high - 0.25 < 1e-8
+    assert 1e-10 < 0.25 - low < 1e-8
+
+
 def test_more_noise_is_a_wider_interval():
     """Three points of a steady machine tell more than five of a restless one."""
     quiet = amdahl(disturbed(times(0.1), 0.001, 1)).interval
@@ -128,7 +155,15 @@ def test_more_than_ideal_is_a_fraction_of_nothing_with_a_word(fit, curve):
     law = fit(better)
     assert law.serial == 0.0
     assert law.interval[0] == 0.0
-    assert "more than ideal" in law.remark
+    words = "more than ideal, as caches or chance can make it; the least a share can be is 0"
+    assert law.remark == words
+    # So steep that by its line one worker alone would do less than nothing.
+    steep = {2: 1.0, 4: 10.0, 8: 30.0}
+    law = gustafson(steep)
+    assert (law.serial, law.remark) == (0.0, words)
+    law = amdahl(steep)
+    words = "more workers were slower than one; the most a share can be is 1"
+    assert (law.serial, law.remark) == (1.0, words)
 
 
 @pytest.mark.parametrize(
@@ -208,6 +243,22 @@ def test_a_ratio_with_a_side_that_is_not_known_has_no_interval():
     assert ratio(Rate(0.0, 0.0, 3), Rate(0.0, 0.0, 3)).interval == (1.0, 1.0)
 
 
+def test_two_processes_or_two_blocks_tell_chance():
+    """A step of no time has no logarithm, and is left out."""
+    assert rate_of_processes([0.0, 0.2]) == Rate(0.1, pytest.approx(0.1), 1)
+    steady = [1.0, 1.0, math.e, math.e]
+    assert rate_of_steps(0.0, steady) == Rate(0.0, pytest.approx(0.5), 1)
+    assert rate_of_steps(0.0, [0.0, *steady]) == rate_of_steps(0.0, steady)
+
+
+def test_welchs_degrees_are_of_both_sides_errors():
+    """With 3 and 5 degrees they are 7.07 here."""
+    found = ratio(Rate(0.0, 0.1, 3), Rate(0.0, 0.2, 5))
+    degrees = 0.05**2 / (0.1**4 / 3 + 0.2**4 / 5)
+    half = stdtrit(degrees, 0.975) * math.sqrt(0.05)
+    assert found.interval == pytest.approx((math.exp(-half), math.exp(half)), rel=1e-9)
+
+
 # ---- efficiency ---------------------------------------------------------------------------
 
 
@@ -262,6 +313,71 @@ def test_processes_without_a_name_or_a_rate_do_no_harm():
     assert list(found.values()) == pytest.approx([1.0, 1.0], abs=1e-12)
     assert efficiencies([make_process()], [rate_process(1.0)], 2) == {}
     assert efficiencies([rate_process(1.0)], [make_process()], 2) == {}
+
+
+def test_a_process_without_a_rate_costs_the_others_nothing():
+    """Neither of the ranks nor of one; a name that is taken is not given twice."""
+    several = [make_process(worker="r/0"), *(rate_process(200, f"r/{i}") for i in (1, 2, 3))]
+    one = [make_process(worker="r/a"), rate_process(100, "r/b"), rate_process(50, "r/b")]
+    assert efficiencies(several, one, 2) == pytest.approx({"r/b": 1.0, "#1": 2.0})
+    both = [rate_process(100, "r/b"), rate_process(100)]
+    found = efficiencies([rate_process(200, "r/1"), rate_process(400)], both, 2)
+    assert found == pytest.approx({"r/b": 1.0, "#1": 2.0})
+
+
+def test_ranks_are_held_against_what_one_does_under_sustained_work():
+    """In bursts it takes 8 ms and does 100 a second; under the power cap it takes 10 ms."""
+    one = rate_process(100, "r/a")
+    one = replace(one, values={**one.values, "latency": 0.008, "sustained": 0.01})
+    assert efficiencies([rate_process(320, "r/1")], [one], 4) == pytest.approx({"r/a": 1.0})
+
+
+def test_efficiencies_of_earlier_runs_are_known_by_the_one_ranks_run_and_device():
+    """Those of runs that nobody named are not."""
+    baseline = make_baseline(processes=[rate_process(180, "then/1")])
+    single = make_baseline(processes=[rate_process(100, "then/a")])
+    nights = [rate_process(190, "night/1"), rate_process(190)]
+    ones = [rate_process(100, "night/a"), rate_process(100)]
+    one = Evidence([rate_process(100, "now/a"), rate_process(100)], single, rolling=ones)
+    ranks = [rate_process(200, "now/1"), rate_process(200)]
+    several = Evidence(ranks, baseline, rolling=nights, ranks=2, alone=one)
+    sides = EFFICIENCY.sides(EFFICIENCY, several, "pinned")
+    assert sides.candidate == pytest.approx({"now/a": 1.0, "#1": 1.0})
+    assert sides.candidate_origins == {"now/a": Origin("now", "0123"), "#1": Origin()}
+    assert sides.baseline_origins == {"then/a": Origin("then", "0123")}
+    assert sides.history == [
+        {Origin("then", "0123"): {"then/a": pytest.approx(0.9)}},
+        {Origin("night", "0123"): {"night/a": pytest.approx(0.95)}},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "limit", "status"),
+    [
+        ([0.8], None, Status.OK),
+        ([0.8], 0.9, Status.SUSPECT),
+        ([0.9], 0.9, Status.OK),
+        ([0.8, 0.85], 0.9, Status.REGRESSED),
+        ([0.7, 0.9], 0.9, Status.SUSPECT),
+        ([0.7, 0.8, 0.95], 0.9, Status.REGRESSED),
+        ([0.8, 0.95, 0.95], 0.9, Status.OK),
+    ],
+)
+def test_more_than_half_of_several_launches_have_to_be_below_the_least_allowed(
+    values, limit, status
+):
+    """One launch decides nothing, nor does one of two."""
+    (found,) = enough(values, 4, limit)
+    assert (found.status, found.metric, found.tolerance) == (status, "efficiency", limit)
+    middle = statistics.median(values)
+    assert found.value == middle
+    words = f"4 ranks reach {middle:.1%} of 4 times one rank's throughput"
+    assert found.reason == words + ("" if limit is None else "; the least allowed is 90.0%")
+
+
+def test_no_launch_is_nothing_to_tell_of():
+    """Whatever is allowed."""
+    assert enough([], 4, 0.9) == []
 
 
 # ---- ranks that lag behind ----------------------------------------------------------------
@@ -357,6 +473,25 @@ def test_what_disturbs_one_launch_of_several_names_nobody():
     assert lagging([calm, calm, disturbed]) == []
     (found,) = lagging([disturbed] * 3)
     assert found.slower == pytest.approx(0.2)
+
+
+def test_whole_steps_are_compared_where_a_launch_lacks_the_ranks_own_time():
+    """Own times of one launch and whole steps of another are not mixed."""
+    waiting = [RankSample(r, r, None, [1.0] * 20, None, own_s=[1.0] * 20) for r in (0, 1)]
+    alone = [RankSample(r, r, None, [1 + r / 5] * 20, None) for r in (0, 1)]
+    (found,) = lagging([alone])
+    assert (found.rank, found.slower) == (1, pytest.approx(0.2))
+    assert lagging([waiting]) == []
+    assert [one.rank for one in lagging([alone, *[alone] * 3, waiting])] == [1]
+
+
+@pytest.mark.parametrize(("errors", "named"), [(3.2, []), (3.3, [1])])
+def test_a_rank_is_named_where_chance_makes_one_of_a_hundred_lag_so(errors, named):
+    """By Student's t of nine degrees, 3.25 standard errors: a half of it for each of two ranks."""
+    error = 0.01 / 3  # of ten blocks that are 0.01 off their mean to either side
+    level = math.log1p(LAGGING) + errors * error
+    behind = [math.exp(level + 0.01 * (-1) ** i) for i in range(10) for _ in range(2)]
+    assert [one.rank for one in stragglers({0: [1.0] * 20, 1: behind})] == named
 
 
 def test_without_a_launch_or_with_one_rank_nobody_lags():

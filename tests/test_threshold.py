@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench_lib.model import Limits, ProcessSummary, Status, Verdict
-from bench_lib.verdict.evidence import PINNED, Evidence
+from bench_lib.verdict.evidence import PINNED, ROLLING, Evidence
 from bench_lib.verdict.metrics import registered
 from bench_lib.verdict.metrics.metric import Metric, Rule
 from bench_lib.verdict.rules import threshold
@@ -55,8 +55,15 @@ def test_one_process_of_several_planned_is_only_suspected(planned):
     """It is measured again in fresh processes; where none is to come, it decides."""
     found = verdict("memory", peaks(100 * MIB), peaks(10 * MIB), planned=planned)
     assert (found.status, found.value, found.baseline) == (Status.SUSPECT, 100 * MIB, 10 * MIB)
+    assert found.reason == (
+        "peak device memory 100.0 MiB (10.0 MiB in the baseline); 14.1 MiB allowed; "
+        "not confirmed by fresh processes"
+    )
     alone = verdict("memory", peaks(100 * MIB), peaks(10 * MIB), planned=1)
     assert alone.status is Status.REGRESSED
+    assert alone.reason.endswith("; 14.1 MiB allowed")
+    unread = verdict("memory", peaks(100 * MIB, None, None), peaks(10 * MIB), planned=6)
+    assert unread.status is Status.SUSPECT
 
 
 @pytest.mark.parametrize(
@@ -242,6 +249,13 @@ def test_processes_that_do_not_know_their_memory_are_passed_over():
     assert (found.value, found.baseline) == (2.0 * MIB, 1.0 * MIB)
 
 
+def test_memory_of_just_what_is_allowed_agrees_with_nobody():
+    """Three in four have to need more than that."""
+    for least, status in ((408 * MIB, Status.SUSPECT), (408 * MIB + 1, Status.REGRESSED)):
+        here = peaks(400 * MIB, least, 500 * MIB, 500 * MIB)
+        assert verdict("memory", here, peaks(400 * MIB)).status is status
+
+
 @PROPERTY
 @given(values=st.lists(st.integers(0, 2**40), min_size=1, max_size=6))
 def test_the_memory_of_a_run_against_itself_is_unchanged(values):
@@ -307,7 +321,33 @@ def test_compile_time_under_other_caches_is_incomparable():
     found = verdict("compile_time", new, [compiled(60.0, "cold")])
     assert (found.status, found.metric) == (Status.INCOMPARABLE, "compile_time")
     assert (found.value, found.baseline, found.unit) == (2.0, None, "s")
+    assert found.against == PINNED
     assert "unknown or warm" in found.reason
+
+
+def test_nights_under_other_caches_are_passed_over():
+    """The accepted baseline says why it is not compared, once."""
+    baseline = make_baseline(processes=[compiled(60.0, "cold")])
+    evidence = Evidence([compiled(3.0, "cold")], baseline, rolling=[compiled(1.0, "warm")] * 5)
+    assert threshold.verdicts(registered()["compile_time"], evidence, ROLLING) == []
+
+
+@pytest.mark.parametrize(
+    ("common", "state"),
+    [
+        (["cold", "warm", "mixed"], "cold"),
+        (["mixed", "warm"], "warm"),
+        (["lukewarm", "mixed"], "mixed"),
+        (["lukewarm", None], None),
+    ],
+)
+def test_of_several_common_states_the_preferred_one_is_compared(common, state):
+    """Then an unknown one, and then any that has no place in the order."""
+    metric = registered()["compile_time"]
+    here, there = ([compiled(1.0, cache) for cache in side] for side in (common, common[::-1]))
+    assert metric.common_state(here, there) == state
+    with pytest.raises(ValueError, match=r"^compile_time$"):
+        metric.common_state(here, [compiled(1.0, "another")])
 
 
 def test_compile_time_whose_caches_neither_side_knows_is_compared():
@@ -432,6 +472,51 @@ def test_a_threshold_may_want_more(values, status):
     evidence = Evidence(hits(*values), make_baseline(processes=hits(100.0, 101.0)), planned=3)
     (found,) = threshold.verdicts(HITS, evidence, PINNED)
     assert (found.status, found.value, found.baseline) == (status, values[0], 100.5)
+    assert found.ratio == pytest.approx(100.5 / values[0])
+
+
+def hit(metric: Metric, value: float, before: float) -> list[Verdict]:
+    """Return what a metric of hits says of three processes beside as many."""
+    evidence = Evidence(hits(*[value] * 3), make_baseline(processes=hits(*[before] * 3)), planned=3)
+    return threshold.verdicts(metric, evidence, PINNED)
+
+
+@pytest.mark.parametrize(("value", "status"), [(4.0, Status.REGRESSED), (5.0, Status.OK)])
+def test_a_bound_may_be_the_least_that_is_wanted(value, status):
+    """Whatever the baseline's values are."""
+    (found,) = hit(replace(HITS, bound=lambda _evidence: 5.0), value, 100.0)
+    assert (found.status, found.tolerance) == (status, 5.0)
+
+
+def test_a_metric_without_a_tolerance_tolerates_nothing():
+    """But what it allows on top, which may depend on the processes."""
+    few = replace(HITS, tolerance=None, more_is_better=False)
+    assert [hit(few, value, 1.0)[0].status for value in (1.0, 1.5)] == [
+        Status.OK,
+        Status.REGRESSED,
+    ]
+    counted = replace(few, allowance=lambda processes: float(len(processes)))
+    assert [hit(counted, value, 1.0)[0].status for value in (4.0, 4.5)] == [
+        Status.OK,
+        Status.REGRESSED,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "status", "words"), [(2.0, Status.REGRESSED, "more"), (0.0, Status.IMPROVED, "less")]
+)
+def test_what_processes_agree_on_is_worse_by_any_difference(value, status, words):
+    """Errors: the most of a side counts, and an equal number says nothing."""
+    errors = replace(HITS, rule=Rule.EXACT, more_is_better=False)
+    (found,) = hit(errors, value, 1.0)
+    assert (found.status, found.reason, found.value, found.baseline) == (status, words, value, 1.0)
+    assert (found.tolerance, found.against, found.unit) == (0.0, PINNED, "1")
+    assert hit(errors, 1.0, 1.0) == []
+    rolling = Evidence(hits(value), make_baseline(processes=hits(1.0)), rolling=hits(*[1.0] * 5))
+    assert threshold.verdicts(errors, rolling, ROLLING)[0].against == ROLLING
+    mixed = Evidence(hits(0.0, 3.0, 0.0), make_baseline(processes=hits(0.0, 1.0)), planned=3)
+    (found,) = threshold.verdicts(errors, mixed, PINNED)
+    assert (found.status, found.value, found.baseline) == (Status.REGRESSED, 3.0, 1.0)
 
 
 def test_one_process_decides_where_the_hardware_spoilt_the_others():

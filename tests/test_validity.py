@@ -9,7 +9,16 @@ from builders import make_hardware, make_process, make_telemetry
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench_lib.verdict.validity import Level, blame, clocks, level, others_on_cpu
+from bench_lib.verdict.validity import (
+    Clocks,
+    Level,
+    blame,
+    blame_ranks,
+    clocks,
+    held_back,
+    level,
+    others_on_cpu,
+)
 
 AMD = make_hardware()
 NVIDIA = make_hardware(vendor="nvidia", key="h200", power_cap_w=400.0)
@@ -32,6 +41,8 @@ def at(*clocks_mhz, **fields):
         ([41], {}, "shared with process 41"),
         ([41], {"41": "python3, 512 MiB"}, "shared with process 41 (python3, 512 MiB)"),
         ([41, 42], {"42": "rvs"}, "shared with processes 41, 42 (rvs)"),
+        ([1, 2, 3], {}, "shared with processes 1, 2, 3"),
+        ([1, 2, 3, 4], {}, "shared with processes 1, 2, 3 and 1 more"),
         ([1, 2, 3, 4, 5], {}, "shared with processes 1, 2, 3 and 2 more"),
         ([0], {"0": "outside"}, "shared with 1 process outside this container"),
         ([0, 0], {}, "shared with 2 processes outside this container"),
@@ -70,11 +81,17 @@ def test_who_keeps_a_cpu_busy_on_which_nothing_of_ours_runs_are_others(seen, wor
     assert others_on_cpu(seen) == words
 
 
-@pytest.mark.parametrize(("steal", "expected"), [(0.05, None), (0.12, "12%"), (None, None)])
-def test_cpus_that_a_hypervisor_lent_to_others_were_shared(steal, expected):
+@pytest.mark.parametrize(
+    ("steal", "cause"),
+    [
+        (0.05, None),
+        (0.12, "the hypervisor gave 12% of the CPUs' time to others"),
+        (None, None),
+    ],
+)
+def test_cpus_that_a_hypervisor_lent_to_others_were_shared(steal, cause):
     """A few percent are what virtual machines live with."""
-    cause = blame(make_telemetry(steal=steal), CPU)
-    assert cause is None if expected is None else expected in cause
+    assert blame(make_telemetry(steal=steal), CPU) == cause
 
 
 def test_stolen_cpu_time_does_not_spoil_what_a_gpu_does():
@@ -101,8 +118,17 @@ def test_a_reason_of_unknown_share_counts():
 
 def test_a_moment_in_a_long_stretch_does_not_count():
     """A twentieth of the time, at a clock a tenth lower, is half a percent."""
-    seen = make_telemetry(throttle=["thermal"], throttled={"thermal": 0.049})
+    seen = make_telemetry(throttle=["thermal"], throttled={"thermal": 0.05})
     assert blame(seen, AMD) is None
+
+
+def test_all_that_lasted_is_named_and_nothing_else():
+    """Shares that are known beside those that are not; what is by nature is left out."""
+    reasons = ["power cap", "thermal", "prochot", "voltage"]
+    shares = {"power cap": 1.0, "thermal": 0.5, "voltage": 0.01}
+    seen = make_telemetry(throttle=reasons, throttled=shares, temperature_c=None)
+    assert held_back(seen) == "throttled: thermal for 50% of the time, prochot"
+    assert held_back(make_telemetry()) is None
 
 
 @pytest.mark.parametrize(
@@ -134,16 +160,18 @@ def test_the_slowest_die_is_named_where_the_others_are_faster():
     assert cause.startswith(
         "GFX clock 1410 MHz (XCD 5, others up to 1980 MHz) against 1980 MHz in the baseline"
     )
-    alike = make_telemetry(clock_mhz=1410.0, dies_mhz={"XCD 0": 1410.0, "XCD 1": 1430.0})
+    alike = make_telemetry(clock_mhz=1000.0, dies_mhz={"XCD 0": 1000.0, "XCD 1": 1020.0})
     assert "XCD" not in blame(alike, AMD, USUAL, SLOW)
 
 
 def test_what_is_not_known_of_power_is_left_out():
     """Not every device tells."""
     seen = make_telemetry(clock_mhz=1410.0, power_w=None)
-    assert blame(seen, CPU, Level(1980.0, 1940.0, -4.0, 0.01), SLOW) == (
-        "CPU clock 1410 MHz against 1980 MHz in the baseline"
-    )
+    usual = Level(1980.0, 1940.0, -4.0, 0.01)
+    words = "CPU clock 1410 MHz against 1980 MHz in the baseline"
+    assert blame(seen, CPU, usual, SLOW) == words
+    seen = make_telemetry(clock_mhz=1410.0, power_w=398.0)
+    assert blame(seen, CPU, usual, SLOW) == f"{words}; power 398 W"
 
 
 @pytest.mark.parametrize("clock", [1940.0, 1980.0, 2100.0, None])
@@ -155,6 +183,8 @@ def test_a_clock_at_the_baselines_level_or_unknown_is_fine(clock):
 @pytest.mark.parametrize(
     ("clock", "slower", "is_blamed"),
     [
+        (1940.0, 0.02, False),  # as low as is usual
+        (1939.0, 0.02, True),
         (1900.0, 0.0, False),  # nothing got slower
         (1900.0, 0.009, False),  # nor by what is tolerated
         (1900.0, 0.042, True),  # all of it the clock's
@@ -171,6 +201,13 @@ def test_a_low_clock_is_blamed_for_what_it_explains(clock, slower, is_blamed):
     """Twice as slow at a clock 4% lower is software, and must not pass as hardware."""
     cause = blame(make_telemetry(clock_mhz=clock), AMD, USUAL, -4.0 + math.log1p(slower))
     assert (cause is not None) is is_blamed
+
+
+def test_what_is_just_tolerated_is_no_slow_down():
+    """To the last digit."""
+    seen, usual = make_telemetry(clock_mhz=950.0), Level(1000.0, 990.0, 0.0, 0.01)
+    assert blame(seen, AMD, usual, math.log1p(0.01)) is None
+    assert blame(seen, AMD, usual, math.log1p(0.011)) is not None
 
 
 def test_clocks_of_different_sources_are_not_held_against_each_other():
@@ -207,6 +244,37 @@ def test_a_level_leaves_two_percent_below_a_steady_clock():
     assert level(processes, 0.01) == Level(1980.0, pytest.approx(1940.4), -3.0, 0.01, 500.0, "nvml")
 
 
+def test_a_level_is_of_the_newest_source_that_knew_a_clock():
+    """Others may mean another clock; their times count, and whether any was in bursts."""
+    old = at(1000.0, 1000.0, clock_source="nvml", power_w=100.0)
+    new = at(2000.0, 2010.0, 2020.0, clock_source="dcgm", power_w=500.0)
+    burst = make_process(log_median=5.0, states={"latency": "bursts"}, clock_source="nvml")
+    found = level([*old, *new, burst], 0.01, 0.1)
+    assert (found.usual_mhz, found.power_w, found.source) == (2010.0, 500.0, "dcgm")
+    assert found.least_mhz == pytest.approx(2000.0 - 0.02 * 2010.0 - 0.1 * 2010.0)
+    assert found.log_median == pytest.approx(5 / 6)
+    assert (found.tolerance, found.in_bursts) == (pytest.approx(0.11), True)
+    assert not level(old, 0.01).in_bursts
+
+
+@pytest.mark.parametrize("clocks_mhz", [(10.0,), (10.0, 10.0)])
+def test_a_steady_clock_swings_by_nothing(clocks_mhz):
+    """One process tells of no swing; the steps of clocks are left all the same."""
+    assert level(at(*clocks_mhz), 0.01).least_mhz == pytest.approx(9.8)
+
+
+def test_two_processes_tell_how_far_a_clock_swings():
+    """Three standard deviations, of 100 / root 2 each."""
+    assert level(at(1900.0, 2000.0), 0.01).least_mhz == pytest.approx(1900 - 300 / math.sqrt(2))
+
+
+def test_powers_that_nobody_read_are_left_out_of_a_level():
+    """One that is known is enough."""
+    known = at(2000.0, power_w=500.0)
+    assert level([*at(2000.0), *known], 0.01).power_w == 500.0
+    assert level(at(2000.0), 0.01).power_w is None
+
+
 def test_a_level_of_other_devices_leaves_more():
     """Devices of one model differ."""
     found = level(at(2000.0, 2000.0), 0.01, 0.02)
@@ -226,6 +294,54 @@ def test_a_baseline_that_knows_no_clock_blames_none():
     assert blame(make_telemetry(clock_mhz=300.0), make_hardware(), unknown, 1.0) is None
     assert level([], 0.01) is None
     assert level(at(None, 2000.0), 0.01).usual_mhz == 2000.0
+
+
+# ---- several ranks ----------------------------------------------------------------------
+
+
+def test_a_rank_is_named_with_what_disturbed_its_device():
+    """The first rank's own is told elsewhere."""
+    others = {
+        "rank 1": make_telemetry(),
+        "rank 2": make_telemetry(throttle=["thermal"], temperature_c=None),
+        "rank 3": make_telemetry(foreign_processes=[7]),
+    }
+    first = make_telemetry(foreign_processes=[8])
+    assert blame_ranks(first, others, AMD) == (
+        "rank 2: throttled: thermal; rank 3: shared with process 7"
+    )
+    assert blame_ranks(first, {"rank 1": make_telemetry()}, AMD) is None
+
+
+@pytest.mark.parametrize(
+    ("first", "others", "slow"),
+    [
+        (2000.0, (2000.0, 1799.0), "rank 2: GFX clock 1799 MHz, the ranks' median is 2000 MHz"),
+        (2000.0, (2000.0, 1800.0), None),
+        (500.0, (2000.0, 2000.0), "the first rank: GFX clock 500 MHz, the ranks' median is 2000"),
+        (500.0, (2000.0,), "the first rank: GFX clock 500 MHz, the ranks' median is 1250 MHz"),
+        (None, (2000.0, 1000.0), "rank 2: GFX clock 1000 MHz, the ranks' median is 1500 MHz"),
+        (None, (2000.0,), None),
+        (None, (), None),
+        (2000.0, (2000.0, 0.0), None),
+    ],
+)
+def test_a_rank_whose_clock_is_far_below_the_others_is_named(first, others, slow):
+    """A tenth below their median is another state of the hardware."""
+    seen = None if first is None else make_telemetry(clock_mhz=first)
+    named = {f"rank {i}": make_telemetry(clock_mhz=mhz) for i, mhz in enumerate(others, 1)}
+    cause = blame_ranks(seen, named, AMD)
+    assert cause is None if slow is None else cause.startswith(slow)
+
+
+@pytest.mark.parametrize(
+    ("utilization", "is_named"), [(0.49, False), (0.5, True), (1.0, True), (None, True)]
+)
+def test_a_rank_that_waits_lowers_its_clock_by_itself(utilization, is_named):
+    """Half of the time at work is enough to keep it up."""
+    slow = make_telemetry(clock_mhz=500.0, utilization=utilization)
+    cause = blame_ranks(make_telemetry(), {"a": make_telemetry(), "b": slow}, AMD)
+    assert (cause is not None) is is_named
 
 
 # ---- time x clock -----------------------------------------------------------------------
@@ -256,6 +372,41 @@ def test_clocks_that_one_side_does_not_know_are_not_compared():
     assert clocks(at(None), at(1980.0)) is None
     assert clocks(at(1980.0), at(None)) is None
     assert clocks(at(1980.0, power_w=1.0), at(1500.0)).power_w is None
+
+
+def test_the_clocks_of_both_sides_are_geometric_means():
+    """And their powers medians, of the processes that know them."""
+    new = [*at(1000.0, 4000.0, power_w=100.0), *at(2000.0, power_w=300.0), *at(None)]
+    old = [*at(3000.0, power_w=200.0), *at(3000.0)]
+    assert clocks(new, old) == Clocks(
+        pytest.approx(2000.0),
+        pytest.approx(3000.0),
+        0.0,
+        (100.0, 200.0),
+    )
+    assert clocks(at(2000.0), at(3000.0)).in_words == "2000 MHz against 3000 MHz in the baseline"
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "swing"),
+    [((0.05,), (-0.01, 0.01), (1 + 1 / 2)), ((0.04, 0.06), (0.0,), (1 / 2 + 1))],
+)
+def test_two_standard_errors_of_the_clocks_themselves_are_chance(new, old, swing):
+    """By the side that swings more; one process alone tells nothing of it."""
+    sd = 0.01 * math.sqrt(2)
+    reach = 2 * sd * math.sqrt(swing)
+    for factor, is_equal in ((0.99, True), (1.01, False)):
+        here = [2000 * math.exp(x - 0.05 + factor * reach) for x in new]
+        found = clocks(at(*here), at(*[2000 * math.exp(x) for x in old]))
+        assert (found.change == 0.0) is is_equal
+
+
+@pytest.mark.parametrize(("apart", "is_equal"), [(0.0049, True), (0.0051, False)])
+def test_a_step_of_half_a_percent_is_equal(apart, is_equal):
+    """However little the clocks swing."""
+    here = at(2000.0 * math.exp(-apart), 2000.0 * math.exp(-apart))
+    assert (clocks(here, at(2000.0, 2000.0)).change == 0.0) is is_equal
+    assert (clocks(at(2000.0), here).change == 0.0) is is_equal
 
 
 @given(st.lists(st.floats(500, 2500), min_size=1), st.lists(st.floats(500, 2500), min_size=1))

@@ -85,7 +85,7 @@ class Evidence:
         if drawn is None:
             return self.rolling
         other = [p for p in self.rolling if known_draw(p) is None]
-        return [*other, *drawn_alike(self.rolling, drawn)] if self.rolling else self.rolling
+        return [*other, *drawn_alike(self.rolling, drawn)]
 
     @property
     def most_spread(self) -> float:

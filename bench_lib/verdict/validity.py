@@ -70,7 +70,7 @@ def level(
     known = [p for p in processes if p.clock_mhz]
     source = known[-1].clock_source if known else None
     known = [p for p in known if p.clock_source == source]
-    clocks = [p.clock_mhz or 0.0 for p in known] or [0.0]
+    clocks = [p.clock_mhz for p in known if p.clock_mhz] or [0.0]
     usual = statistics.median(clocks)
     swing = CLOCK_SDS * statistics.stdev(clocks) if len(clocks) > 1 else 0.0
     powers = [p.power_w for p in known if p.power_w]
@@ -115,7 +115,7 @@ def blame_ranks(
     every = {"the first rank": first, **others} if first is not None else others
     busy = {name: seen for name, seen in every.items() if _is_busy(seen)}
     clocks = {name: seen.clock_mhz for name, seen in busy.items() if seen.clock_mhz}
-    usual = statistics.median(clocks.values()) if len(clocks) > 1 else 0.0
+    usual = statistics.median(clocks.values()) if clocks else math.nan
     of = backends.of(device).clock
     causes += [
         f"{name}: {of} {mhz:.0f} MHz, the ranks' median is {usual:.0f} MHz"
@@ -167,7 +167,7 @@ def held_back(seen: Telemetry) -> str | None:
     """Name what held a device back and does not in healthy runs; None if nothing did."""
     reasons = [name for name in seen.throttle if name not in BY_NATURE]
     # A reason whose share is not known was seen, and that is all.
-    lasting = [name for name in reasons if seen.throttled.get(name, 1.0) > MOST_HELD_BACK]
+    lasting = [name for name in reasons if seen.throttled.get(name, math.inf) > MOST_HELD_BACK]
     if not lasting:
         return None
     words = ", ".join(

@@ -40,7 +40,7 @@ def _others() -> Iterator[Metric]:
         try:
             loaded = point.load()
         except Exception as error:  # noqa: BLE001 - anybody's package, which may fail in any way
-            warnings.warn(f"no metrics from {point.value}: {error}", MachineWarning, stacklevel=2)
+            warnings.warn(f"no metrics from {point.value}: {error}", MachineWarning, stacklevel=3)
             continue
         for metric in [loaded] if isinstance(loaded, Metric) else loaded:
             if not isinstance(metric, Metric):

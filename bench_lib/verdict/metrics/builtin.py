@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from dataclasses import replace
 
 from bench_lib.model import Measurement, Numerics, Telemetry
 from bench_lib.verdict.metrics.efficiency import EFFICIENCY
@@ -77,23 +77,38 @@ def relative(value: float | None, reference: float | None) -> float | None:
     return abs(value - reference) / abs(reference)
 
 
-def _numerics(
-    name: str, label: str, floor: float, of: Callable[[Numerics], float | None]
-) -> Metric:
-    """Return a distance from FP32, which may grow tenfold above a floor of rounding."""
+def _answer(seen: Measurement) -> Numerics | None:
+    """Return what is known of an answer that is finite."""
+    return seen.numerics if seen.numerics is not None and seen.numerics.finite else None
 
-    def distance(seen: Measurement, _telemetry: Telemetry | None) -> float | None:
-        answer = seen.numerics
-        return of(answer) if answer is not None and answer.finite else None
 
-    return Metric(
-        *(name, label, "1", distance, Rule.THRESHOLD),
-        tolerance=9.0,
-        floor=floor,
-        counts=Counts.WORST,
-        told_as="numerics",
-        digits=3,
-    )
+def _cosine(seen: Measurement, _telemetry: Telemetry | None) -> float | None:
+    """Return how far the answer's direction is from FP32's: 0 to 2, without a unit."""
+    answer = _answer(seen)
+    return None if answer is None or answer.cosine is None else max(0.0, 1 - answer.cosine)
+
+
+def _loss(seen: Measurement, _telemetry: Telemetry | None) -> float | None:
+    """Return how far the loss is from FP32's, as a share of it."""
+    answer = _answer(seen)
+    return None if answer is None else relative(answer.loss, answer.reference_loss)
+
+
+def _gradients(seen: Measurement, _telemetry: Telemetry | None) -> float | None:
+    """Return how far the gradients' norm is from FP32's, as a share of it."""
+    answer = _answer(seen)
+    return None if answer is None else relative(answer.grad_norm, answer.reference_grad_norm)
+
+
+COSINE = Metric(
+    *("cosine", "1 - cosine to FP32", "1", _cosine, Rule.THRESHOLD),
+    tolerance=9.0,
+    floor=1e-5,
+    counts=Counts.WORST,
+    told_as="numerics",
+    digits=3,
+)
+"""A distance from FP32, which may grow tenfold above a floor of rounding."""
 
 
 METRICS = (
@@ -184,17 +199,10 @@ METRICS = (
         worse="the answer holds infinities or NaN; the baseline's did not",
         better="the answer is finite; the baseline's was not",
     ),
-    _numerics(
-        *("cosine", "1 - cosine to FP32", 1e-5),
-        lambda answer: None if answer.cosine is None else max(0.0, 1 - answer.cosine),
-    ),
-    _numerics(
-        *("loss", "loss or size off FP32's", 0.01),
-        lambda answer: relative(answer.loss, answer.reference_loss),
-    ),
-    _numerics(
-        *("gradients", "gradients' norm off FP32's", 0.05),
-        lambda answer: relative(answer.grad_norm, answer.reference_grad_norm),
+    COSINE,
+    replace(COSINE, name="loss", label="loss or size off FP32's", of=_loss, floor=0.01),
+    replace(
+        COSINE, name="gradients", label="gradients' norm off FP32's", of=_gradients, floor=0.05
     ),
     Metric(
         # Judged only on request: a neighbour on the same card draws power too.

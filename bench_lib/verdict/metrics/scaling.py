@@ -135,11 +135,11 @@ def stragglers(times: Mapping[int, Sequence[float]]) -> list[Straggler]:
     each other in every step take equally long, whoever is waited for: none is named then, and
     of such a workload times are needed that hold no waiting.
     """
-    length = min(map(len, times.values()), default=0)
     if len(times) < 2 or not all(
         math.isfinite(t) and t > 0 for samples in times.values() for t in samples
     ):
         return []
+    length = min(map(len, times.values()))
     logs = {rank: [math.log(t) for t in samples[:length]] for rank, samples in times.items()}
     behind = {rank: _blocks(_less_the_others(rank, logs)) for rank in logs}
     if any(len(blocks) < LEAST_POINTS for blocks in behind.values()):
@@ -258,7 +258,7 @@ def _unbounded(points: Sequence[tuple[float, float]]) -> float:
     constant, slope = x * yy - y * xy, y * xx - x * xy  # of a common factor
     together = constant + slope
     # A line that is nothing at one worker tells of no share; only a rising one is so steep.
-    return constant / together if together > 0 else math.inf if slope < 0 else -math.inf
+    return constant / together if together > 0 else math.copysign(math.inf, -slope)
 
 
 def _squares(points: Sequence[tuple[float, float]], serial: float) -> float:

@@ -131,11 +131,10 @@ def _verdict(
 
 def _as_measured(judged: Contrast, measured: Contrast) -> Contrast:
     """Return the measured values of the processes that were judged."""
-    if judged.baseline is None or measured.baseline is None:
-        return measured
-    return Contrast(
-        {name: measured.candidate[name] for name in judged.candidate},
-        {name: measured.baseline[name] for name in judged.baseline},
+    return replace(
+        measured,
+        candidate={name: measured.candidate[name] for name in judged.candidate},
+        baseline=measured.baseline and {n: measured.baseline[n] for n in judged.baseline or ()},
     )
 
 

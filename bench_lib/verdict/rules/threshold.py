@@ -28,19 +28,17 @@ def verdicts(metric: Metric, evidence: Evidence, against: str) -> list[Verdict]:
     try:
         state = metric.common_state(*sides)
     except ValueError:
-        return [_unlike(metric, evidence, against)] if against == PINNED else []
+        return [_unlike(metric, evidence)] if against == PINNED else []
     if not all(metric.values_in(side, state) for side in sides):
         return []
     return [_held(metric, evidence, against, state)]
 
 
-def _unlike(metric: Metric, evidence: Evidence, against: str) -> Verdict:
+def _unlike(metric: Metric, evidence: Evidence) -> Verdict:
     found = sorted(state or "unknown" for state in metric.states(evidence.candidate))
     reason = f"not compared: caches were {' or '.join(found)} here and otherwise in the baseline"
     value = min(metric.values(evidence.candidate).values())
-    return Verdict(
-        Status.INCOMPARABLE, metric.name, reason, value=value, unit=metric.unit, against=against
-    )
+    return Verdict(Status.INCOMPARABLE, metric.name, reason, value=value, unit=metric.unit)
 
 
 @dataclass(frozen=True)

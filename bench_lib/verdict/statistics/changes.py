@@ -130,7 +130,7 @@ def steps(
     fraction ``least`` or more, with three nights or more before it and after it.  Raises
     ``ValueError`` for values that are no numbers, and for more or fewer groups than values.
     """
-    values = np.asarray(log_values, dtype=np.float64)
+    values: Floats = np.asarray(log_values)
     names = [""] * len(values) if groups is None else groups
     if len(names) != len(values):
         raise ValueError(f"{len(values)} values, but {len(names)} groups")
@@ -199,7 +199,7 @@ class History:
         fit, inverse = self._least_squares(block)
         residual = self.values - fit[block] - self.devices @ fit[len(sizes) :]
         squares = np.bincount(block, residual**2)
-        own = max(1, nights - len(fit))
+        own = nights - len(fit)
         pooled = squares.sum() / own
         # Few nights know their spread badly, but it may have changed with the level.
         spreads = (pooled + squares) / sizes
@@ -228,7 +228,7 @@ class History:
         Returns them, and their covariance in units of a night's variance.  A level that one
         device alone has seen is as uncertain as devices are apart.
         """
-        levels = int(block[-1]) + 1
+        levels = int(block.max()) + 1
         design = np.hstack([np.eye(levels)[block], self.devices])
         squared = design.T @ design
         prior = np.arange(levels, len(squared))
@@ -245,14 +245,13 @@ def partition(values: Floats, price: float) -> list[int]:
     """
     nights = len(values)
     sums = np.concatenate([[0.0], np.cumsum(values)])
-    lengths = np.arange(nights, 0, -1)
     least = np.full(nights + 1, np.inf)  # by end, of the nights before it
     least[0] = 0.0
     begin = np.zeros(nights + 1, dtype=np.intp)  # of its last level
     for end in range(LEAST_NIGHTS, nights + 1):
         begins = end - LEAST_NIGHTS + 1
         # But for the sum of all squares, which every partition has.
-        own = (sums[end] - sums[:begins]) ** 2 / lengths[nights - end :][:begins]
+        own = (sums[end] - sums[:begins]) ** 2 / np.arange(end, end - begins, -1)
         costs = least[:begins] - own + price
         begin[end] = np.argmin(costs)
         least[end] = costs[begin[end]]
@@ -282,7 +281,7 @@ def _blocks(bounds: Sequence[int]) -> Blocks:
     """Cut what lies between bounds into equal blocks of ``BLOCK`` nights at most."""
     blocks: list[int] = []
     for start, end in pairwise(bounds):
-        first = blocks[-1] + 1 if blocks else 0
+        first = max(blocks, default=-1) + 1
         count = math.ceil((end - start) / BLOCK)
         blocks += [first + i * count // (end - start) for i in range(end - start)]
     return np.array(blocks)
@@ -295,7 +294,7 @@ def _alike(residual: Floats, block: Blocks) -> float:
         return 1.0
     together = float((residual[1:] * residual[:-1])[block[1:] == block[:-1]].sum()) / squares
     # A block's mean takes away what its nights share (Marriott & Pope 1954).
-    taken = (1 + 3 * together) * (int(block[-1]) + 1) / len(residual)
+    taken = (1 + 3 * together) * (int(block.max()) + 1) / len(residual)
     correlation = min(MOST_CORRELATED, max(0.0, together + taken))
     return (1 + correlation) / (1 - correlation)
 

@@ -60,15 +60,14 @@ def slopes(suite: Sequence[Sequence[ProcessGroup]]) -> list[Slope | None]:
     """Return the slope that explains each case's spread; None if nothing does."""
     names = sorted({name for groups in suite for name in _shared_probes(groups)} - SHOWN)
     best: list[Slope | None] = [None] * len(suite)
+    gained = [LEAST_GAIN] * len(suite)
     for name in names:
         fits = [_Fit.of(groups, name) for groups in suite]
         if not _counts([fit for fit in fits if fit is not None], CHANCE / len(names)):
             continue
         for i, fit in enumerate(fits):
-            if fit is None or fit.gain < LEAST_GAIN:
-                continue
-            known = best[i]
-            if known is None or fit.gain > known.gain:
+            if fit is not None and fit.gain > gained[i]:
+                gained[i] = fit.gain
                 best[i] = Slope(name, fit.slope, fit.gain, fit.squares)
     return best
 
@@ -104,8 +103,6 @@ def _counts(fits: Sequence[_Fit], chance: float) -> bool:
     import numpy as np  # noqa: PLC0415 - most sessions judge nothing
 
     found = sum(fit.evidence for fit in fits)
-    if found <= 0:
-        return False
     random = np.random.default_rng(SEED)
     keys = {process: random.random(SHUFFLES) for fit in fits for process in fit.processes}
     shuffled = np.zeros(SHUFFLES)
@@ -175,7 +172,7 @@ class _Fit:
         import numpy as np  # noqa: PLC0415
 
         by_key = np.stack([keys[process] for process in self.processes], axis=1)
-        parts = [self.z[a:b][np.argsort(by_key[:, a:b], axis=1)] for a, b in self.bounds]
+        parts = [self.z[a:b][np.argsort(by_key[:, a:b])] for a, b in self.bounds]
         return self._evidence(np.concatenate(parts, axis=1))
 
     def _evidence(self, z: NDArray[Any]) -> NDArray[Any]:
@@ -186,11 +183,11 @@ class _Fit:
         """
         import numpy as np  # noqa: PLC0415
 
-        slope = z @ self.y / self.squares
-        without = float((((self.y) / (1 - self.left_out)) ** 2).sum())
+        slope = np.maximum(0.0, z @ self.y / self.squares)
+        without = float(((self.y / (1 - self.left_out)) ** 2).sum())
         leverage = self.left_out + z**2 / self.squares
-        alone = leverage > ALONE
-        line = (self.y - slope[:, None] * z) / (1 - np.where(alone, 0.0, leverage))
-        rest = np.where(alone, self.y / (1 - self.left_out), line)
+        line = (self.y - slope[:, None] * z) / (1 - np.minimum(leverage, ALONE))
+        rest = np.where(leverage > ALONE, self.y / (1 - self.left_out), line)
         within = np.maximum((rest**2).sum(axis=1), 1e-12 * without)
-        return np.where(slope > 0, np.maximum(0.0, np.log(without / within)), 0.0)
+        found: NDArray[Any] = np.maximum(0.0, np.log(without / within))
+        return found

@@ -53,7 +53,7 @@ class PartsQuestion:
     @property
     def odds_log(self) -> float:
         """The logarithm of how much likelier the pairs are where it is slower."""
-        sizes = self.least * 2.0 ** np.arange(max(1, 1 + math.ceil(self._doublings)))
+        sizes = self.least * 2.0 ** np.arange(1 + math.ceil(self._doublings))
         slower = logsumexp([self._likelihood_log(size) for size in sizes]) - math.log(len(sizes))
         faster = [self._likelihood_log(-size) for size in sizes]
         same = self._likelihood_log(0.0) + math.log(0.5)

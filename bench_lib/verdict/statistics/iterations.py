@@ -27,5 +27,4 @@ def spread(samples: Sequence[float]) -> float:
 
 def percentile(samples: Sequence[float], fraction: float) -> float:
     """Return the smallest sample, in its unit, that at least ``fraction`` of them do not exceed."""
-    ordered = sorted(samples)
-    return ordered[min(len(ordered) - 1, math.ceil(fraction * len(ordered)) - 1)]
+    return sorted(samples)[math.ceil(fraction * len(samples)) - 1]

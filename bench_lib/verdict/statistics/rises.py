@@ -100,8 +100,8 @@ def _leaves(history: History, devices: Sequence[str]) -> Floats:
     Devices' constants are drawn towards zero, so that a new device is as uncertain as it is.
     """
     nights, known = len(history.values), sorted(set(devices))
-    where = np.array([[device == each for each in known] for device in devices], dtype=np.float64)
-    design = np.hstack([np.ones((nights, 1)), where if len(known) > 1 else where[:, :0]])
+    where = np.array([[device == each for each in known] for device in devices])
+    design = np.column_stack([np.ones(nights), where])
     squared = design.T @ design
     constants = np.arange(1, len(squared))
     squared[constants, constants] += max(history.variance, LEAST_SD**2) / DEVICES**2

@@ -1,0 +1,188 @@
+"""The evidence on a case: which processes are compared, and when nothing can be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from builders import make_baseline, make_process, make_processes
+
+from bench_lib.model import Choice, Draw, Limits, ProcessSummary
+from bench_lib.verdict.evidence import (
+    PINNED,
+    ROLLING,
+    Evidence,
+    differing,
+    known_draw,
+    mostly_waited,
+    origin_of,
+)
+from bench_lib.verdict.statistics.comparison import Origin
+
+
+def on(*devices: str | None, **fields) -> list[ProcessSummary]:
+    """Return a process on each device."""
+    return [make_process(device_uuid=device, **fields) for device in devices]
+
+
+def drew(number: int) -> Draw:
+    """Return one of a compiler's choices for a kernel."""
+    return Draw({"kernel": Choice("source", {"XBLOCK": number})})
+
+
+def evidence(candidate, baseline=(), rolling=(), **fields) -> Evidence:
+    """Return the evidence on a case, with a baseline of these processes."""
+    return Evidence(candidate, make_baseline(processes=list(baseline)), rolling=rolling, **fields)
+
+
+# ---- what there is to hold against --------------------------------------------------------
+
+
+def test_nothing_is_held_against_nothing():
+    """Nights alone are no baseline: nobody accepted them."""
+    assert Evidence(on("a"), None, rolling=on(*"aaaaa")).references() == {}
+
+
+@pytest.mark.parametrize(("nights", "known"), [(4, {PINNED}), (5, {PINNED, ROLLING})])
+def test_five_processes_of_accepted_nights_are_a_reference(nights, known):
+    """Fewer hardly know their own spread."""
+    assert evidence(on("a"), on("a"), on("a") * nights).references().keys() == known
+
+
+def test_nights_of_the_candidates_draw_and_of_none_known_are_held_against():
+    """In the order of the unknown, then the alike; a candidate without a draw asks for no draw."""
+    here, there, unknown = (make_process(draw=draw) for draw in (drew(1), drew(2), None))
+    unseen = make_process(draw=Draw({}, "no cache files"))
+    nights = [here, there, unknown, unseen] * 3
+    found = evidence([unseen, here], [here], nights).references()[ROLLING]
+    assert found == [unknown, unseen] * 3 + [here] * 3
+    assert evidence([unseen], [here], nights).references()[ROLLING] == nights
+    assert evidence([here], [here], [there] * 9).references().keys() == {PINNED}
+
+
+def test_a_draw_without_kernels_is_unknown():
+    """It says why nobody saw the choices."""
+    assert known_draw(make_process(draw=Draw({}, "another backend"))) is None
+    assert known_draw(make_process()) is None
+    assert known_draw(make_process(draw=drew(1))) == drew(1)
+
+
+def test_only_measured_values_that_somebody_accepted_are_a_baseline():
+    """A published figure and an empty list are none."""
+    known = evidence(on("a"), on("a"))
+    assert (known.has_baseline, known.is_unjudged) == (True, False)
+    published = replace(known, baseline=make_baseline(provenance="published"))
+    for other in (published, evidence(on("a")), Evidence(on("a"), None)):
+        assert (other.has_baseline, other.is_unjudged) == (False, True)
+
+
+def test_other_conditions_leave_a_case_unjudged():
+    """They are named in order; without a baseline there are none."""
+    here, there = {"b": 1, "a": 2, "c": None, "d": 1}, {"b": 2, "a": 3, "c": 1, "e": 1}
+    known = replace(
+        evidence(on("a"), conditions=here),
+        baseline=make_baseline(processes=on("a"), conditions=there),
+    )
+    assert known.unlike == ["a 2, not 3", "b 1, not 2"]
+    assert (known.has_baseline, known.is_unjudged) == (True, True)
+    assert Evidence(on("a"), None, conditions=here).unlike == []
+    assert differing({"a": 1}, {"a": None}) == []
+    assert differing({"a": 1}, {"a": 1}) == []
+
+
+@pytest.mark.parametrize(("own", "stored", "most"), [(0.1, 0.2, 0.1), (0.2, 0.1, 0.1)])
+def test_the_tighter_limit_of_the_spread_holds(own, stored, most):
+    """The case's own is all there is without a baseline."""
+    baseline = make_baseline(limits=Limits(spread=stored))
+    assert Evidence(on("a"), baseline, Limits(spread=own)).most_spread == most
+    assert Evidence(on("a"), None, Limits(spread=own)).most_spread == own
+
+
+# ---- the host ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("waited", "mostly"), [((), False), ((0, 1), False), ((0, 1, 1), True), ((0, 0, 1), False)]
+)
+def test_a_device_waited_for_its_host_where_it_did_so_in_most_processes(waited, mostly):
+    """Half of them are not most."""
+    assert mostly_waited([make_process(host_bound=bool(each)) for each in waited]) is mostly
+
+
+@pytest.mark.parametrize(("here", "there"), [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_both_sides_have_to_have_waited(here, there):
+    """A case that waits only now is another matter."""
+    sides = [[make_process(host_bound=bool(each))] for each in (here, there)]
+    found = evidence(*sides)
+    assert (found.waits(), found.waits_as_before) == (bool(here), bool(here and there))
+
+
+def test_clocks_are_compared_with_each_reference_that_knows_them():
+    """Not where the device waited for its host, which lowers them by itself."""
+    slow, fast = ([make_process(clock_mhz=mhz)] for mhz in (1000.0, 2000.0))
+    unknown = [make_process()]
+    found = evidence(slow, fast, slow * 5).clocks()
+    assert [(against, each.baseline_mhz) for against, each in found.items()] == [
+        (PINNED, pytest.approx(2000.0)),
+        (ROLLING, pytest.approx(1000.0)),
+    ]
+    assert evidence(slow, unknown, fast * 5).clocks().keys() == {ROLLING}
+    waiting = [make_process(clock_mhz=1000.0, host_bound=True)]
+    assert evidence(waiting, fast).clocks() == {}
+
+
+# ---- devices ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "like"),
+    [
+        ("a", "aab", "aa"),
+        ("a", "abb", "abb"),  # one of its own is hardly a measure
+        ("ab", "abcc", "ab"),
+        ("ab", "aacc", "aacc"),  # the second device is unknown there
+        ([None], [None, None, "a"], [None, None, "a"]),
+        (["a", None], "aab", "aa"),
+    ],
+)
+def test_a_devices_own_processes_are_compared_with_where_there_are_two(here, there, like):
+    """Otherwise all of them are."""
+    found = evidence(on(*here), on(*there)).like(PINNED)
+    assert [process.device_uuid for process in found] == list(like)
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "is_new"),
+    [
+        ("a", "aab", False),
+        ("a", "abb", True),
+        ("a", "a", False),
+        ("a", ["a", None], False),
+        ("a", "bb", True),
+        ("ab", "aab", False),
+        ("ab", "abc", False),
+        ("ac", "aa", True),
+        ("ac", "a", True),
+        ([None], "bb", False),
+        ("a", [None, None], False),
+        ([None], [None], False),
+    ],
+)
+def test_a_device_is_new_where_others_were_measured_and_it_hardly_was(here, there, is_new):
+    """A device that nobody named is not another one."""
+    assert evidence(on(*here), on(*there)).is_new_device(PINNED) is is_new
+
+
+def test_the_prefix_of_a_uuid_makes_no_other_device():
+    """NVML writes it and torch does not."""
+    assert origin_of(make_process(worker="run/0", device_uuid="GPU-a")) == Origin("run", "a")
+    assert origin_of(make_process(device_uuid=None)) == Origin("", "")
+    assert evidence(on("GPU-a"), on("a", "a", "b")).like(PINNED) == on("a", "a")
+
+
+def test_earlier_runs_come_in_the_order_of_time():
+    """The nights are known with the newest first."""
+    nights = make_processes([1.0, 2.0, 3.0])
+    found = evidence(on("a"), on("b", "c"), nights).earlier()
+    assert found == [on("b", "c"), nights[::-1]]
+    assert Evidence(on("a"), None, rolling=nights).earlier() == [[], nights[::-1]]

@@ -1,0 +1,140 @@
+"""Whether a level rose, held against the same statistic by generalized least squares."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.special import logsumexp
+from scipy.stats import t
+
+from bench_lib.verdict.statistics.changes import History
+from bench_lib.verdict.statistics.rises import (
+    DEVICES,
+    LEAST_LENGTH,
+    LEAST_SD,
+    PRIOR_RISE,
+    NightSpread,
+    rise_and_fall,
+)
+
+ONE = ["a"] * 12
+TURNS = ["b", "a"] * 6
+NEW = ["a"] * 8 + ["c"] * 4
+THREE = ["b", "a", "c"] * 4
+
+
+def nights(seed: int, sd: float = 0.002, rise: float = 0.006, at: int = 7, count: int = 12):
+    """Return nights of one level and a higher one."""
+    values = np.random.default_rng(seed).normal(0.0, sd, count)
+    values[at:] += rise
+    return values
+
+
+def history_of(values, devices) -> History:
+    """Return a history with its odd nights drawn in."""
+    return History.of(np.asarray(values), devices)
+
+
+def expected(history: History, devices, sign: float, spread: NightSpread):
+    """Return index, evidence, size, error and degrees of the likeliest rise."""
+    values, count = sign * history.values, len(history.values)
+    known = sorted(set(devices)) if len(set(devices)) > 1 else []
+    where = np.array([[device == each for each in known] for device in devices], dtype=float)
+    prior = DEVICES**2 / max(history.variance, LEAST_SD**2)
+    precision = np.linalg.inv(np.eye(count) + prior * where @ where.T)
+    degrees = spread.degrees + count - 2
+
+    def fitted(design):
+        constants = np.linalg.solve(design.T @ precision @ design, design.T @ precision @ values)
+        rest = values - design @ constants
+        return constants, rest @ precision @ rest
+
+    level = np.ones((count, 1))
+    found = []
+    for night in range(1, count):
+        design = np.hstack([level, (np.arange(count) >= night)[:, None]])
+        (_, size), squares = fitted(design)
+        own = np.linalg.inv(design.T @ precision @ design)[1, 1]
+        squares += count * LEAST_SD**2 + spread.degrees * spread.variance
+        error = math.sqrt(squares / degrees * own)
+        wider = math.sqrt(1 + PRIOR_RISE**2 / own)
+        factor = t.logpdf(size / error, degrees, scale=wider) - t.logpdf(size / error, degrees)
+        factor += math.log(2 * t.cdf(size / error * math.sqrt(1 - wider**-2), degrees))
+        found.append((factor, size, error))
+    most = max(range(count - 1), key=lambda i: found[i][0])
+    evidence = logsumexp([factor for factor, *_ in found[: count - 3]])
+    is_odd = most >= count - 3
+    return most + 1, -math.inf if is_odd else evidence, *found[most][1:], degrees
+
+
+@pytest.mark.parametrize(
+    "devices", [ONE, TURNS, NEW, THREE], ids=["one", "in turns", "a new one", "three"]
+)
+@pytest.mark.parametrize("spread", [NightSpread(), NightSpread(2e-6, 5.0)], ids=["own", "others'"])
+@pytest.mark.parametrize("at", [2, 7])
+def test_a_rise_and_a_fall_are_weighed_as_by_generalized_least_squares(devices, spread, at):
+    """Devices differ by constants that are drawn towards zero; any level, any spread."""
+    history = history_of(nights(1, at=at) + [0.01 * (each == "b") for each in devices], devices)
+    found = rise_and_fall(history, devices, spread)
+    for sign, each in zip((1.0, -1.0), found, strict=True):
+        index, *figures = expected(history, devices, sign, spread)
+        assert each.index == index
+        assert (each.evidence, each.size, each.error, each.degrees) == pytest.approx(
+            tuple(figures), rel=1e-7
+        )
+
+
+def test_nights_that_agree_too_well_know_devices_no_better():
+    """Their spread is taken for the least there is."""
+    history = history_of(nights(1, sd=1e-5), TURNS)
+    assert history.variance < LEAST_SD**2
+    risen, _ = rise_and_fall(history, TURNS)
+    _, evidence, size, error, _ = expected(history, TURNS, 1.0, NightSpread())
+    assert (risen.evidence, risen.size, risen.error) == pytest.approx(
+        (evidence, size, error), rel=1e-6
+    )
+
+
+def test_the_first_night_of_the_higher_level_is_named():
+    """It is the seventh of twelve, counted from none."""
+    risen, fallen = rise_and_fall(history_of(nights(2, sd=0.0005), ONE), ONE)
+    assert (risen.index, risen.degrees) == (7, 10)
+    assert risen.evidence > math.log(1000)
+    assert fallen.evidence < 0
+
+
+@pytest.mark.parametrize(("later", "is_told"), [(2, False), (3, True)])
+def test_two_nights_at_the_end_are_odd_nights(later, is_told):
+    """However high they are."""
+    values = nights(3, sd=0.0005, rise=0.02, at=12 - later)
+    whole = History(values, np.zeros((12, 0)), np.zeros(0), 2.5e-7)
+    risen, _ = rise_and_fall(whole, ONE)
+    assert risen.index == 12 - later
+    assert math.isfinite(risen.evidence) is is_told
+
+
+def test_six_nights_are_the_fewest():
+    """Three of each level."""
+    values = nights(4, at=3, count=LEAST_LENGTH)
+    assert rise_and_fall(history_of(values, ["a"] * 6), ["a"] * 6) is not None
+    assert rise_and_fall(history_of(values[1:], ["a"] * 5), ["a"] * 5) is None
+
+
+def test_equal_nights_have_an_error_of_what_nights_never_agree_better_than():
+    """So that nothing divides by zero."""
+    risen, _ = rise_and_fall(history_of([0.0] * 6, ["a"] * 6), ["a"] * 6)
+    assert risen.size == 0.0
+    least = math.sqrt(6 * LEAST_SD**2 / 4)
+    assert risen.error == pytest.approx(least * math.sqrt(1 / risen.index + 1 / (6 - risen.index)))
+
+
+def test_a_fall_that_is_beyond_all_doubt_is_no_rise():
+    """Its probability is too small for a float, and is taken for the least one."""
+    values = nights(5, sd=0.0001, rise=-0.5, count=200, at=100)
+    whole = History(values, np.zeros((200, 0)), np.zeros(0), 1e-8)
+    risen, fallen = rise_and_fall(whole, ["a"] * 200, NightSpread(1e-8, 1e4))
+    assert fallen.evidence > 700
+    assert fallen.size == pytest.approx(0.5, abs=1e-3)
+    assert risen.size < 0.01
