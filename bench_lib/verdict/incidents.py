@@ -264,7 +264,7 @@ SAME_CHANGE = 4.0
 OTHER_CHANGE = -3.0
 """It changed in another way, or before one of them alone."""
 OTHER_HARDWARE = -1.0
-"""None of its cases is on this hardware, and no change in the environment is common to both."""
+"""All its cases are on other hardware, and no change in the environment is common to both."""
 RETURN = (7, 4.0)
 """A case that was in the incident and was fine for so few nights, and what that is worth."""
 RETURN_AFTER_END = (2, 2.0)
