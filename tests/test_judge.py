@@ -599,6 +599,14 @@ def test_a_state_that_only_one_side_has_is_not_compared():
         assert "in bursts" not in found.reason
 
 
+def test_bursts_are_compared_where_the_baseline_has_both():
+    """Whatever else it has."""
+    old = of([*make_processes([0.5] * 2), *in_bursts(*STEADY)])
+    found = verdict("latency", in_bursts(0.0), old)
+    assert found.ratio == pytest.approx(1.0)
+    assert "in bursts" in found.reason
+
+
 def test_bursts_say_so_after_what_they_show():
     """Below the power cap, they tell of the software at full clock."""
     found = verdict("latency", in_bursts(0.0), of(in_bursts(*STEADY)))

@@ -219,8 +219,9 @@ def test_a_metric_that_cannot_be_judged_is_skipped_alone(monkeypatch, broken):
     process = make_process()
     processes = [replace(process, values={**process.values, "theirs": 1.0})] * 5
     with pytest.warns(MachineWarning, match=r"^theirs of .* is not judged: ZeroDivisionError"):
-        found = judged(processes, processes, Limits())
-    latency, theirs = found
+        found = judged(processes, processes, Limits(), rolling=processes)
+    latency, _, theirs, since = found
+    assert since == replace(theirs, reason=since.reason, against="rolling")
     assert (latency.metric, latency.status) == ("latency", Status.OK)
     assert theirs.reason.startswith("theirs of case is not judged: ZeroDivisionError: ")
     expected = Verdict(Status.SKIPPED, "theirs", theirs.reason, unit="s", against="pinned")
