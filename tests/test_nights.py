@@ -15,7 +15,12 @@ from bench_lib.model import Case, Choice, Draw, Kernel, KernelTable, ProcessSumm
 from bench_lib.verdict import nights
 from bench_lib.verdict.families import EVERY_CASE, traits_of
 from bench_lib.verdict.nights import CaseNights, CaseRun, is_alarm, over_nights, times, when
-from bench_lib.verdict.statistics.comparison import fit_prior, t_quantile
+from bench_lib.verdict.statistics.comparison import (
+    effective_degrees,
+    fit_prior,
+    in_common,
+    t_quantile,
+)
 from bench_lib.verdict.statistics.rises import NightSpread, Rise
 
 TONIGHT = "tonight"
@@ -632,6 +637,7 @@ def test_a_finding_is_told_with_all_that_is_known_of_it():
         "a": level(0.0, 0.0, 0.0, 0.002, 0.002, 0.002, members=["a"]),
         "c": level(0.0, 0.0, 0.0, 0.002, 0.002, 0.002, members=["c"]),
         "new": level(0.0, 0.0, 0.0, first=3, members=["new"]),
+        "late": level(0.0, *[0.0005] * 5, first=2, members=["late"]),
     }
     shared = [
         nights._Found(replace(levels["b"], members=list(levels)), Rise(3, 9.0, 0.01, 0.001, 8.0)),
@@ -649,7 +655,7 @@ def test_a_finding_is_told_with_all_that_is_known_of_it():
     assert found == SlowDown(
         since=DAYS[3],
         run="d",
-        cases=["a", "c", "b"],
+        cases=["a", "c", "b", "late"],
         shared="",
         ratio=pytest.approx(math.exp(0.02)),
         interval=(pytest.approx(math.exp(0.02 - half)), pytest.approx(math.exp(0.02 + half))),
@@ -657,6 +663,156 @@ def test_a_finding_is_told_with_all_that_is_known_of_it():
         told_by="tonight",
         beside=["case 1", "case 2"],
     )
+
+
+def test_only_the_first_run_that_tells_of_a_slow_down_alarms():
+    """And nobody is alarmed of what something REGRESSED explains."""
+    assert is_alarm(TOLD, "tonight")
+    assert not is_alarm(TOLD, "later")
+    assert not is_alarm(replace(TOLD, beside=["a"]), "tonight")
+    assert not is_alarm(replace(TOLD, beside=["a"]), "later")
+
+
+def steps(*sizes: tuple[int, float], seed: int = 0, **fields) -> nights._Level:
+    """Return a level that changes by so much at each of some nights, of twenty."""
+    rng = random.Random(seed)
+    values = [
+        rng.gauss(0, 0.0002) + sum(size for at, size in sizes if night >= at) for night in range(20)
+    ]
+    return level(*values, **fields)
+
+
+def test_six_nights_are_enough_to_change_on_the_fourth():
+    """Three before and three since."""
+    found = level(0.0, 0.0, 0.0, 0.1, 0.1, 0.1).changes
+    assert found is not None
+    assert (found[0].index, found[0].size) == (3, pytest.approx(0.1))
+    assert level(0.0, 0.0, 0.1, 0.1, 0.1).changes is None
+
+
+def test_nights_that_are_far_apart_elsewhere_make_a_change_less_sure():
+    """Processes and other cases tell of that."""
+    quiet, restless = (
+        steps((10, 0.01), others=NightSpread(sd**2, 50.0)).risen(0.0, 0.0) for sd in (0.0002, 0.01)
+    )
+    assert quiet is not None
+    assert restless is not None
+    assert quiet.evidence > restless.evidence + 3
+
+
+def test_a_level_since_its_last_fall_is_what_a_loss_is_held_against():
+    """If the fall is worth its price, and large; the one before does not matter any more."""
+    found = steps((5, -0.02), (11, -0.03))
+    assert list(found.since_last_fall(5.0, 0.003).nights) == list(range(11, 20))
+    assert found.since_last_fall(5.0, 0.5) is found
+    assert found.since_last_fall(500.0, 0.003) is found
+    again = steps((5, -0.02), (11, -0.001))
+    assert list(again.since_last_fall(5.0, 0.003).nights) == list(range(5, 20))
+    fall = again.since(5).since_last_fall(0.0, 0.0005).nights
+    assert fall[0] == 11
+
+
+def shared_by(*rises: float, traits=("all", "p"), others: int = 0, fall: float = 0.0):
+    """Return what cases with these rises show together, and some steady ones before them."""
+    levels = {f"steady {n}": steps(seed=n, members=[f"steady {n}"]) for n in range(others)}
+    cases = {name: CaseNights([], ["steady"]) for name in levels}
+    for n, rise in enumerate(rises):
+        name = f"case {n}"
+        levels[name] = steps((6, -fall), (14, rise), seed=50 + n, members=[name])
+        cases[name] = CaseNights([], traits)
+    return nights._shared(levels, cases)
+
+
+def test_five_cases_with_a_trait_are_many():
+    """Told by the first of the traits that they share, whatever others do; four are few."""
+    (found,) = shared_by(*[0.01] * 5, others=5)
+    assert (found.shared, found.alike, found.width, found.first) == ("all", True, 5, 14)
+    assert found.level.members == [f"case {n}" for n in range(5)]
+    assert found.rise.size == pytest.approx(0.01, abs=0.001)
+    assert shared_by(*[0.01] * 4, others=5) == []
+
+
+def test_what_cases_gained_together_is_no_slow_down():
+    """The level since then is what they are held against."""
+    assert shared_by(*[0.0] * 5, fall=0.02) == []
+
+
+@pytest.mark.parametrize(
+    ("rises", "alike"),
+    [
+        ([0.0] * 5 + [0.02] * 3, None),
+        ([0.006] * 5 + [0.028] * 3, None),
+        ([0.0] * 3 + [0.02] * 5, False),
+        ([0.006] * 3 + [0.0193] * 5, False),
+        ([0.0] * 2 + [0.02] * 6, True),
+        ([0.01] * 8, True),
+    ],
+    ids=["three", "little", "five", "three little", "six", "all"],
+)
+def test_cases_slowed_down_together_where_half_did_and_alike_where_three_in_four_did(rises, alike):
+    """By half of their mean at least."""
+    assert [found.alike for found in shared_by(*rises)] == ([] if alike is None else [alike])
+
+
+@pytest.mark.parametrize(("less", "is_worth"), [(0.1, True), (-0.1, False)])
+def test_what_is_shared_is_worth_a_question_for_each_group(monkeypatch, less, is_worth):
+    """One group asks one, and a case by itself one more."""
+    monkeypatch.setattr(nights, "DOUBT_SHARED", 0.5)
+    (found,) = shared_by(*[0.003] * 5)
+    evidence = found.rise.evidence
+    monkeypatch.setattr(nights, "DOUBT_SHARED", math.exp(less - evidence))
+    assert bool(shared_by(*[0.003] * 5)) is is_worth
+
+
+def one_case(nights_: int = 20, *changes: tuple[int, float]) -> Suite:
+    """Return a suite of one case that hardly differs from night to night."""
+    suite = Suite(cases=1, nights=nights_, sd=0.0004)
+    for since, share in changes:
+        suite.slow(suite.ids, since, share)
+    return suite
+
+
+@pytest.mark.parametrize(("less", "is_worth"), [(0.1, True), (-0.1, False)])
+def test_a_slow_down_is_worth_a_question_for_each_case(monkeypatch, less, is_worth):
+    """One case asks one."""
+    suite = one_case(20, (14, 0.005))
+    run = suite.runs["case-00"]
+    own = nights._level(CaseNights(run), nights._Calendar.of(run))
+    risen = own.risen(0.0, 0.0)
+    assert risen is not None
+    monkeypatch.setattr(nights, "DOUBT", math.exp(less - risen.evidence))
+    found = suite.asked()
+    assert found.fell == {}
+    assert [one.told_by for one in found.new] == [TONIGHT] * is_worth
+
+
+def test_a_gain_is_told_with_its_night_and_a_loss_with_its_own():
+    """Of one case, by itself."""
+    found = one_case(30, (10, -0.02), (22, 0.02)).asked()
+    assert found.fell == {"case-00": date(10)}
+    assert [one.since for one in found.new] == [date(22)]
+
+
+def test_six_nights_show_what_is_plain():
+    """The accepted run and two nights, and three that are slower."""
+    assert [one.since for one in one_case(5, (2, 0.5)).asked().new] == [date(2)]
+
+
+def test_what_cases_share_lessens_what_they_tell_each_other():
+    """By the degrees of freedom of what they do not share."""
+    rng = random.Random(2)
+    common = [rng.gauss(0, 0.001) for _ in range(9)]
+    suite = [level(*(x + rng.gauss(0, 0.001) for x in common)) for _ in range(12)]
+    apart = [one.history.level for one in suite]
+    own = [(float(x.var(ddof=1)), len(x) - 1.0) for x in apart]
+    prior = fit_prior(own)
+    assert prior is not None
+    moved = [{"": {str(n): float(v) for n, v in enumerate(x - x.mean())}} for x in apart]
+    share = in_common(moved, [math.sqrt(variance) for variance, _ in own])
+    assert 0.2 < share < 0.8
+    for found, (_, degrees) in zip(nights._knowing_each_other(suite), own, strict=True):
+        more = effective_degrees(degrees, prior[1], share) - degrees
+        assert found.others.degrees == pytest.approx(max(0.0, more))
 
 
 TOLD = SlowDown("2026-01-04T00:00:00Z", "d", list("abcde"), "", 1.0123, (1.01, 1.02), 1, "tonight")
