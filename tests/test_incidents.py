@@ -681,3 +681,28 @@ def test_runs_within_twenty_hours_of_a_nights_first_are_of_it():
         ["0", "1"],
         ["2"],
     ]
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_of_a_case_the_later_run_of_a_night_counts(fails):
+    """Whether it was fine before, or failed."""
+    good = run(2, fine=["a"], run_id="two" if not fails else "one")
+    bad = run(2, [slower("a")], run_id="two" if fails else "one")
+    runs = [run(1, fine=["a"]), *sorted((good, bad), key=lambda one: one.run_id)]
+    assert [one.state for one in told(runs)] == [State.NEW] * fails
+    later = [run(3, [slower("a")]), run(4, fine=["a"])]
+    (one,) = told([*runs, *later])
+    assert (one.state, one.nights) == (State.ENDED, 1 + fails)
+    assert one.last_ok == (f"{1:08x}" if fails else "two")
+
+
+def test_a_case_knows_when_it_began_and_what_changed_before():
+    """A slow-down over nights says so itself; runs tell of the others."""
+    began = slower("a", began="2026-01-01T20:00:00Z", changes=("driver 1 -> 2",))
+    (one,) = told([run(1, fine=["a"]), run(2, [began], environment="new")], [UPGRADE])
+    (case,) = one.cases
+    assert (one.since, case.since) == ("2026-01-01T20:00:00Z",) * 2
+    assert (one.changes, one.commits) == (["driver 1 -> 2"], None)
+    (one,) = told([run(1, fine=["a"]), run(2, [slower("a")], environment="new")], [UPGRADE])
+    assert (one.since, one.cases[0].since) == ("2026-01-02T02:00:00Z",) * 2
+    assert (one.changes, one.commits) == ([UPGRADE], ("c0c0c0c0", "c1c1c1c1"))
