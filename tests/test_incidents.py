@@ -706,3 +706,21 @@ def test_a_case_knows_when_it_began_and_what_changed_before():
     (one,) = told([run(1, fine=["a"]), run(2, [slower("a")], environment="new")], [UPGRADE])
     assert (one.since, one.cases[0].since) == ("2026-01-02T02:00:00Z",) * 2
     assert (one.changes, one.commits) == ([UPGRADE], ("c0c0c0c0", "c1c1c1c1"))
+
+
+@pytest.mark.parametrize(
+    ("ratios", "incidents_"),
+    [
+        ((1.08, 1.095, 1.0997), 1),
+        ((1.08, 1.095, 1.0654), 1),
+        ((1.08, 1.095, 1.115), 2),
+        ((1.08, 1.08, 1.08, 1.12), 2),
+    ],
+    ids=["a little more", "a little less", "a step", "a step from a level"],
+)
+def test_a_step_is_one_from_the_mean_of_the_nights_before(ratios, incidents_):
+    """A quarter of the slow-down so far is none."""
+    days = [run(2 + n, [slower("a", by=ratio - 1)]) for n, ratio in enumerate(ratios)]
+    found = told([run(1, fine=["a"]), *days])
+    assert len(found) == incidents_
+    assert found[0].nights == len(ratios)
