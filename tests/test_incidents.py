@@ -556,6 +556,7 @@ COMMITS = ("0123456789abcdef", "fedcba9876543210")
     [
         ({}, ""),
         ({"kernels": ["K", "L"], "faults": ["F"]}, "K"),
+        ({"changes": ["torch", "ROCm"]}, "after torch and 1 more"),
         ({"faults": ["F", "G"], "commits": COMMITS}, "F after commit 0123456789ab -> fedcba987654"),
         ({"changes": ["torch"], "commits": COMMITS}, "after torch"),
         ({"kernels": ["K"], "changes": ["torch", "ROCm", "driver"]}, "K after torch and 2 more"),
