@@ -52,6 +52,7 @@ else:
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 KILLED, SURVIVED, UNREACHED, TOO_SLOW = "killed", "survived", "no test", "too slow"
+DIED = "not tried, since pytest itself failed"
 DEAD = (KILLED, TOO_SLOW)
 """A mutant that never ends is noticed as well."""
 STILLBORN = "not compiled"
@@ -476,9 +477,9 @@ class Run:
         begin = time.monotonic()
 
         def end_one() -> None:
-            pid, _ = os.waitpid(-1, 0)
+            pid, ending = os.waitpid(-1, 0)
             mutant, answer = running.pop(pid)
-            status, by = answer() or (TOO_SLOW, None)
+            status, by = answer() or (TOO_SLOW if _was_stopped(ending) else DIED, None)
             if by is not None:
                 killers.setdefault(mutant.function, Counter())[by] += 1
             self.results.note(mutant, status, by)
@@ -524,6 +525,11 @@ def _try(mutant: Mutant, source: str, tests: Tests, names: Sequence[str]) -> tup
         return STILLBORN, None
     killer = tests.killer(names)
     return (SURVIVED if killer is None else KILLED), killer
+
+
+def _was_stopped(ending: int) -> bool:
+    """Whether a fork was stopped by a limit; otherwise an exception ended it."""
+    return os.WIFSIGNALED(ending) and os.WTERMSIG(ending) in (signal.SIGPROF, signal.SIGALRM)
 
 
 def _share(statuses: Counter[str]) -> str:
@@ -581,7 +587,7 @@ def main() -> int:
 def _told(run: Run, plan: Mapping[str, Any], path: Path | None) -> int:
     """Print the figures, and what they lack; returns the exit status."""
     reasons = {(s["module"], s["function"], s["change"]): s["reason"] for s in plan["survivor"]}
-    alive = (SURVIVED, UNREACHED)
+    alive = (SURVIVED, UNREACHED, DIED)
     left = [m for made in run.mutants.values() for m in made if run.results.of(m) in alive]
     unexplained = [mutant for mutant in left if mutant.key not in reasons]
     here = {mutant.key for mutant in left}

@@ -22,9 +22,12 @@ from bench_lib.storage.incidents import incidents_of
 from bench_lib.verdict.incidents import (
     AroundChange,
     Failure,
+    Incident,
+    IncidentCase,
     RunSeen,
     State,
     incidents,
+    nights_of,
 )
 
 TILES = "GEMM: MT128x128 → MT64x64"
@@ -529,3 +532,196 @@ def test_a_baseline_file_that_cannot_be_read_acknowledges_nothing(history):
     (history.parent / "baselines").mkdir()
     (history.parent / "baselines/mi300x.json").write_text("<<<<<<<")
     assert [one.state for one in of(history)] == [State.ONGOING]
+
+
+# ---- in words -----------------------------------------------------------------------------
+
+SINCE = "2026-01-02T02:00:00Z"
+
+
+def incident(*ratios, state=State.NEW, **fields):
+    """Return an incident with a case for each ratio."""
+    cases = [
+        IncidentCase(f"case {n}", "mi300x", SINCE, status=Status.REGRESSED, ratio=ratio)
+        for n, ratio in enumerate(ratios)
+    ]
+    return Incident("0123abcd", SINCE, "r", state, **{"cases": cases, **fields})
+
+
+COMMITS = ("0123456789abcdef", "fedcba9876543210")
+
+
+@pytest.mark.parametrize(
+    ("fields", "cause"),
+    [
+        ({}, ""),
+        ({"kernels": ["K", "L"], "faults": ["F"]}, "K"),
+        ({"changes": ["torch", "ROCm"]}, "after torch and 1 more"),
+        ({"faults": ["F", "G"], "commits": COMMITS}, "F after commit 0123456789ab -> fedcba987654"),
+        ({"changes": ["torch"], "commits": COMMITS}, "after torch"),
+        ({"kernels": ["K"], "changes": ["torch", "ROCm", "driver"]}, "K after torch and 2 more"),
+    ],
+)
+def test_a_cause_is_the_sign_and_the_change_before_it(fields, cause):
+    """A kernel rather than a fault, and a change around the case rather than a commit."""
+    assert incident(1.1, **fields).cause == cause
+
+
+@pytest.mark.parametrize(
+    ("told", "title"),
+    [
+        (incident(1.1), "case 0, since 2026-01-02, 10.0% slower"),
+        (incident(1.0), "case 0, since 2026-01-02"),
+        (incident(None, kernels=["K"]), "case 0: K, since 2026-01-02"),
+        (incident(1.1, None, 1.3), "3 cases, since 2026-01-02, up to 30.0% slower"),
+        (
+            incident(1.1, state=State.ENDED, ended="2026-01-05T02:00:00Z"),
+            "case 0, since 2026-01-02, 10.0% slower, ended 2026-01-05",
+        ),
+        (incident(None, state=State.ENDED), "case 0, since 2026-01-02, ended "),
+    ],
+)
+def test_a_title_is_exact(told, title):
+    """How many, the cause, since when, by how much, and its end."""
+    assert told.title == title.strip()
+
+
+def test_a_title_and_a_reason_are_no_longer_than_a_line():
+    """However long the cause."""
+    known = Acknowledged("x" * 500, "2026-01-03", "me")
+    told = incident(1.1, kernels=["x" * 500], state=State.ACKNOWLEDGED, acknowledged=known)
+    assert len(told.title) == 240
+    assert len(told.line) == len("incident 0123abcd (acknowledged): ; ") + 2 * 240
+
+
+@pytest.mark.parametrize(
+    ("told", "says_more"),
+    [
+        (incident(1.1), False),
+        (incident(1.1, 1.1), True),
+        (incident(1.1, state=State.ONGOING), True),
+    ],
+)
+def test_one_case_that_began_to_fail_tonight_says_nothing_more(told, says_more):
+    """Its verdict says it."""
+    assert told.says_more is says_more
+
+
+def test_a_line_says_who_knows_of_what_goes_on():
+    """And not of what has ended."""
+    known = Acknowledged("a known bug", "2026-01-03", "me")
+    usual = {"acknowledged": known}
+    title = "case 0, since 2026-01-02, 10.0% slower"
+    assert incident(1.1).line == f"incident 0123abcd (new): {title}"
+    told = incident(1.1, state=State.ACKNOWLEDGED, **usual).line
+    assert told == f"incident 0123abcd (acknowledged): {title}; a known bug"
+    assert "known" not in incident(1.1, state=State.ENDED, **usual).line
+
+
+SHOW = "bench-lib incident show 0123abcd"
+BISECT = "bench-lib bisect 'case 0' --good last-ok"
+ACK = "bench-lib incident ack 0123abcd --reason WHY"
+
+
+@pytest.mark.parametrize(
+    ("told", "commands"),
+    [
+        (incident(1.1, 1.2, last_ok="r"), [SHOW, BISECT, ACK]),
+        (incident(1.1), [SHOW, ACK]),
+        (incident(last_ok="r"), [SHOW, ACK]),
+        (incident(1.1, last_ok="r", state=State.ACKNOWLEDGED), [SHOW, BISECT]),
+        (incident(1.1, last_ok="r", state=State.ENDED), [SHOW]),
+    ],
+    ids=["slower", "never good", "no case", "acknowledged", "ended"],
+)
+def test_commands_are_those_that_help(told, commands):
+    """Neither a search without a good night, nor a word of what is known or over."""
+    assert told.commands == commands
+
+
+def test_an_incident_is_kept_with_the_hardware_that_failed_first():
+    """By its name where two did on one night, whether it fails still or not."""
+    first, second, third = (
+        IncidentCase("a", key, since)
+        for key, since in (("mi325x", "2026-01-03"), ("mi300x", "2026-01-03"), ("z", "2026-01-02"))
+    )
+    assert incident(cases=[first, second]).key == "mi300x"
+    assert incident(cases=[first, second], over=[third]).key == "z"
+
+
+@pytest.mark.parametrize(
+    ("failure", "is_slower"),
+    [
+        (Failure("a", "k", Status.REGRESSED, ratio=1.1), True),
+        (Failure("a", "k", None, ratio=1.1), True),
+        (Failure("a", "k", Status.ERROR, ratio=1.1), False),
+        (Failure("a", "k", Status.REGRESSED), False),
+        (Failure("a", "k", Status.REGRESSED, ratio=1.0), False),
+    ],
+)
+def test_a_failure_is_slower_if_it_was_measured_to_be(failure, is_slower):
+    """Neither an error, nor a failure without a ratio or of an equal one."""
+    assert failure.is_slower is is_slower
+
+
+def test_a_failures_signs_name_something_and_its_kinds_are_what_stands_before():
+    """Without names, a kernel or a fault is of a kind alone."""
+    failure = Failure(
+        "a", "k", kernels=("GEMM: A: B", "copy"), fault="out of memory: in: build", shared="all: 3"
+    )
+    assert failure.signs == {"GEMM: A: B", "out of memory: in: build", "all: 3"}
+    assert failure.kinds == {"GEMM", "copy", "out of memory"}
+    assert Failure("a", "k").kinds == set()
+
+
+def test_runs_within_twenty_hours_of_a_nights_first_are_of_it():
+    """Just as much is within them."""
+    times = ["2026-01-01T00:00:00Z", "2026-01-01T20:00:00Z", "2026-01-01T20:00:01Z"]
+    runs = [RunSeen(str(n), time, "", [], []) for n, time in enumerate(times)]
+    assert [[one.run_id for one in night] for night in nights_of(reversed(runs))] == [
+        ["0", "1"],
+        ["2"],
+    ]
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_of_a_case_the_later_run_of_a_night_counts(fails):
+    """Whether it was fine before, or failed."""
+    good = run(2, fine=["a"], run_id="two" if not fails else "one")
+    bad = run(2, [slower("a")], run_id="two" if fails else "one")
+    runs = [run(1, fine=["a"]), *sorted((good, bad), key=lambda one: one.run_id)]
+    assert [one.state for one in told(runs)] == [State.NEW] * fails
+    later = [run(3, [slower("a")]), run(4, fine=["a"])]
+    (one,) = told([*runs, *later])
+    assert (one.state, one.nights) == (State.ENDED, 1 + fails)
+    assert one.last_ok == (f"{1:08x}" if fails else "two")
+
+
+def test_a_case_knows_when_it_began_and_what_changed_before():
+    """A slow-down over nights says so itself; runs tell of the others."""
+    began = slower("a", began="2026-01-01T20:00:00Z", changes=("driver 1 -> 2",))
+    (one,) = told([run(1, fine=["a"]), run(2, [began], environment="new")], [UPGRADE])
+    (case,) = one.cases
+    assert (one.since, case.since) == ("2026-01-01T20:00:00Z",) * 2
+    assert (one.changes, one.commits) == (["driver 1 -> 2"], None)
+    (one,) = told([run(1, fine=["a"]), run(2, [slower("a")], environment="new")], [UPGRADE])
+    assert (one.since, one.cases[0].since) == ("2026-01-02T02:00:00Z",) * 2
+    assert (one.changes, one.commits) == ([UPGRADE], ("c0c0c0c0", "c1c1c1c1"))
+
+
+@pytest.mark.parametrize(
+    ("ratios", "incidents_"),
+    [
+        ((1.08, 1.095, 1.0997), 1),
+        ((1.08, 1.095, 1.0654), 1),
+        ((1.08, 1.095, 1.115), 2),
+        ((1.08, 1.08, 1.08, 1.12), 2),
+    ],
+    ids=["a little more", "a little less", "a step", "a step from a level"],
+)
+def test_a_step_is_one_from_the_mean_of_the_nights_before(ratios, incidents_):
+    """A quarter of the slow-down so far is none."""
+    days = [run(2 + n, [slower("a", by=ratio - 1)]) for n, ratio in enumerate(ratios)]
+    found = told([run(1, fine=["a"]), *days])
+    assert len(found) == incidents_
+    assert found[0].nights == len(ratios)

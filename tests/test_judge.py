@@ -30,9 +30,12 @@ from bench_lib.model import (
     Verdict,
 )
 from bench_lib.verdict import host
+from bench_lib.verdict.evidence import Turns
 from bench_lib.verdict.judge import (
     Evidence,
+    beside_time,
     compare,
+    improved,
     is_suspicious,
     judge,
     judge_pairs,
@@ -40,6 +43,7 @@ from bench_lib.verdict.judge import (
     leading,
     overall,
     stored_limits,
+    wants_turns,
 )
 from bench_lib.verdict.metrics import find
 from bench_lib.verdict.metrics.metric import named
@@ -507,7 +511,221 @@ def test_conditions_that_are_unknown_or_equal_are_compared(here, there):
     assert overall(verdicts) is Status.OK
 
 
+# ---- bursts and sustained work ----------------------------------------------------------
+
+
+def in_bursts(*values: float, sustained: float | None = 1.25) -> list[ProcessSummary]:
+    """Return processes measured in bursts, with what sustained work takes beside them."""
+    more = {} if sustained is None else {"sustained": sustained}
+    return [
+        replace(p, values=p.values | more, states={"latency": IN_BURSTS})
+        for p in make_processes(values)
+    ]
+
+
+OTHERWISE = "measured {} here and {} in the baseline; accept a run anew"
+CAPPED = "under the power cap"
+
+
+@pytest.mark.parametrize(("processes", "status"), [(1, Status.SUSPECT), (2, Status.REGRESSED)])
+def test_what_is_slower_than_the_baseline_was_under_the_power_cap_is_slower(processes, status):
+    """Though the baseline was measured in bursts; processes without a sustained time do not tell.
+
+    The candidate takes as long as 1.1 times 2.2 seconds, in the geometric mean.
+    """
+    old = of([*in_bursts(0.0, 0.0, sustained=2.0), *in_bursts(0.0, sustained=None)])
+    logs = [math.log(2.42)] if processes == 1 else [math.log(2.2), math.log(2.662)]
+    limits = Limits(metrics={"sustained": 0.2})
+    (found,) = (v for v in verdicts_on(make_processes(logs), old, limits) if v.metric == "latency")
+    assert found == Verdict(
+        status,
+        "latency",
+        "21.0% slower than the baseline under the power cap",
+        value=pytest.approx(2.42),
+        unit="s",
+        ratio=pytest.approx(1.21),
+        tolerance=0.2,
+    )
+
+
+@pytest.mark.parametrize(
+    ("candidate", "old", "words"),
+    [
+        (make_processes([0.22] * 2), in_bursts(0.0, 0.0), OTHERWISE.format(CAPPED, "in bursts")),
+        (make_processes([9.0] * 2), in_bursts(0.0, sustained=None), CAPPED),
+        (in_bursts(9.0, 9.0), make_processes([0.0] * 2), OTHERWISE.format("in bursts", CAPPED)),
+        (
+            in_bursts(9.0, 9.0),
+            [replace(p, states={}) for p in in_bursts(0.0, 0.0)],
+            OTHERWISE.format("in bursts", CAPPED),
+        ),
+    ],
+    ids=["as fast", "not known", "bursts here", "bursts here, both known"],
+)
+def test_bursts_and_sustained_work_are_not_compared(candidate, old, words):
+    """Nothing tells whether the software is slower."""
+    (found,) = (v for v in verdicts_on(candidate, of(old)) if v.metric == "latency")
+    assert (found.status, found.unit) == (Status.INCOMPARABLE, "s")
+    assert words in found.reason
+
+
+@pytest.mark.parametrize(("tolerance", "status"), [(0.0, Status.REGRESSED), (0.5, Status.OK)])
+def test_sustained_work_is_held_to_the_cases_own_tolerance(tolerance, status):
+    """Nothing at all, or a half."""
+    limits = Limits(metrics={"sustained": tolerance})
+    found = verdicts_on(make_processes([math.log(1.3)] * 2), of(in_bursts(0.0, 0.0)), limits)
+    assert (found[0].status is Status.REGRESSED) is (status is Status.REGRESSED)
+
+
+def test_that_bursts_cannot_be_compared_is_said_once():
+    """Not of the nights since, too; and nothing is said where the time itself is lacking."""
+    old = of(make_processes([0.0] * 5))
+    verdicts = verdicts_on(in_bursts(0.0), old, rolling=make_processes(STEADY))
+    assert [v.against for v in verdicts if v.metric == "latency"] == ["pinned"]
+    nothing = of([replace(p, values={**p.values, "latency": 0.0}) for p in old.processes])
+    verdicts = verdicts_on(make_processes([0.0]), nothing)
+    assert "latency" not in {v.metric for v in verdicts}
+
+
+def test_a_state_that_only_one_side_has_is_not_compared():
+    """Processes of sustained work on both sides are, and their bursts are not."""
+    mixed = [*in_bursts(0.5, 0.5), *make_processes([0.0, 0.0])]
+    for new, old in (
+        (mixed, make_processes(STEADY)),
+        (make_processes([0.0]), [*in_bursts(0.5, 0.5), *make_processes(STEADY)]),
+    ):
+        found = verdict("latency", new, of(old))
+        assert found.ratio == pytest.approx(1.0)
+        assert "in bursts" not in found.reason
+
+
+def test_bursts_are_compared_where_the_baseline_has_both():
+    """Whatever else it has."""
+    old = of([*make_processes([0.5] * 2), *in_bursts(*STEADY)])
+    found = verdict("latency", in_bursts(0.0), old)
+    assert found.ratio == pytest.approx(1.0)
+    assert "in bursts" in found.reason
+
+
+def test_bursts_say_so_after_what_they_show():
+    """Below the power cap, they tell of the software at full clock."""
+    found = verdict("latency", in_bursts(0.0), of(in_bursts(*STEADY)))
+    assert found.reason.endswith("; in bursts, below the power cap")
+
+
+# ---- without chance ---------------------------------------------------------------------
+
+
+def test_what_needs_no_theory_of_chance_is_held_against_other_processes():
+    """Memory, compile time and numerics; not the stability that a case limits by itself."""
+    usual = {"compile_s": 1.0, "cosine": 1.0, "log_throughput": 0.0}
+    old = make_processes([0.0] * 5, peak_memory_bytes=10 * MIB, **usual)
+    new = make_processes([0.5] * 2, peak_memory_bytes=100 * MIB, spread=0.5, **usual)
+    assert [(v.metric, v.against, v.status) for v in beside_time(new, old, Limits())] == [
+        ("memory", "pinned", Status.REGRESSED),
+        ("compile_time", "pinned", Status.OK),
+        ("numerics", "pinned", Status.OK),
+    ]
+    assert beside_time(new, old, Limits(memory=20.0))[0].status is Status.OK
+
+
+# ---- turns with a reference -------------------------------------------------------------
+
+
+def turns_of(pairs: int = 1, **fields) -> Turns:
+    """Return so many pairs of six."""
+    pair = (make_process(), make_process())
+    return Turns("old", [pair] * pairs, **{"planned": 6, **fields})
+
+
+@pytest.mark.parametrize(
+    ("found", "fields", "expected"),
+    [
+        ({"status": Status.SUSPECT, "ratio": 1.02}, {}, True),
+        ({"status": Status.SUSPECT, "ratio": 1.02}, {"baseline": None}, False),
+        ({"status": Status.SUSPECT, "ratio": 1.02}, {"turns": None}, False),
+        ({"status": Status.SUSPECT, "ratio": 1.02}, {"turns": turns_of(without="gone")}, False),
+        ({"status": Status.SUSPECT, "ratio": 1.02}, {"turns": turns_of(6)}, False),
+        ({"status": Status.SUSPECT, "ratio": None, "metric": "memory"}, {}, False),
+        ({"status": Status.OK, "ratio": 1.0}, {}, False),
+        ({"status": Status.OK, "ratio": 1.015}, {}, True),
+    ],
+    ids=[
+        "suspicious",
+        "nothing to judge by",
+        "no reference",
+        "reference gone",
+        "enough",
+        "another metric",
+        "as before",
+        "open",
+    ],
+)
+def test_pairs_are_measured_where_they_could_change_the_answer(found, fields, expected):
+    """Of what moved, or may have moved within what nights and devices differ by."""
+    usual = {"baseline": make_baseline(), "turns": turns_of()}
+    evidence = Evidence(make_processes([0.0]), **{**usual, **fields})
+    verdicts = [make_verdict(**{"metric": "latency", "tolerance": 0.03, **found})]
+    assert wants_turns(verdicts, evidence) is expected
+
+
+def test_what_is_better_than_the_nights_before_begins_anew():
+    """Not what is better than the pinned baseline, nor what is as it was."""
+    rolling = {"against": "rolling"}
+    verdicts = [
+        make_verdict(metric="latency", status=Status.IMPROVED, against="pinned"),
+        make_verdict(metric="memory", status=Status.OK, **rolling),
+        make_verdict(metric="throughput", status=Status.IMPROVED, **rolling),
+    ]
+    assert improved(verdicts) == {"throughput"}
+
+
 # ---- pinned and rolling -----------------------------------------------------------------
+
+
+def test_each_baseline_is_a_family_of_questions():
+    """The nights since do not make what the pinned one shows less certain."""
+    alone = verdict("latency", make_processes([0.0] * 2), make_baseline(STEADY))
+    both = verdicts_on(
+        make_processes([0.0] * 2), make_baseline(STEADY), rolling=make_processes(STEADY)
+    )
+    assert alone.detectable_effect == both[0].detectable_effect == both[1].detectable_effect
+
+
+def test_a_metric_that_one_case_does_not_ask_for_is_judged_in_the_next():
+    """In whatever order they come."""
+    old = of([tailed(1.0)] * 5)
+    suite = {
+        name: Evidence([tailed(4.0)] * 2, old, Limits(tail=tail))
+        for name, tail in (("a", None), ("b", 0.2))
+    }
+    assert ["tail" in {v.metric for v in each} for each in judge(suite).values()] == [False, True]
+
+
+def test_no_tolerance_at_all_is_a_tolerance():
+    """A case may ask for as much."""
+    found = verdict("latency", make_processes([0.0] * 2), make_baseline(STEADY), Limits(0.0))
+    assert found.tolerance == 0.0
+
+
+def test_what_earlier_runs_measured_tells_of_the_night():
+    """Nights that differ by two percent hide one percent, also of a rate and of bursts."""
+    nights = [
+        make_process(
+            log_median=0.02 * (n % 2), log_throughput=-0.02 * (n % 2), worker=f"night-{n}/1"
+        )
+        for n in range(8)
+    ]
+    old = of([make_process(log_median=x, log_throughput=-x, worker=f"old/{x}") for x in STEADY])
+    now = [make_process(log_throughput=0.0, worker=f"now/{i}") for i in range(2)]
+    for metric, least in (("latency", 0.06), ("throughput", 0.1)):
+        (pinned, _) = (v for v in verdicts_on(now, old, rolling=nights) if v.metric == metric)
+        (alone,) = (v for v in verdicts_on(now, old) if v.metric == metric)
+        assert pinned.detectable_effect > least > alone.detectable_effect
+    suites = [[replace(p, states={"latency": IN_BURSTS}) for p in e] for e in (now, nights)]
+    bursts = of([replace(p, states={"latency": IN_BURSTS}) for p in old.processes])
+    pinned = verdicts_on(suites[0], bursts, rolling=suites[1])[0]
+    assert pinned.detectable_effect > 0.06
 
 
 def test_a_case_is_held_against_its_baseline_and_the_nights_since():
@@ -767,6 +985,15 @@ def test_a_clock_that_is_equal_or_higher_excuses_nothing():
         assert verdict("latency", clocked(0.0417, clock), old).status is Status.REGRESSED
 
 
+def test_a_regression_close_to_chance_stays_one_at_an_equal_clock():
+    """The interval reaches within the tolerance, and no clock makes it doubtful."""
+    old = of(make_processes(STEADY, clock_mhz=2000.0))
+    found = verdict("latency", clocked(0.0112, 2000.0), old)
+    assert found.interval is not None
+    assert found.interval[0] < 1.01
+    assert found.status is Status.REGRESSED
+
+
 def test_one_suspect_process_at_a_lower_clock_is_the_clocks_as_well():
     """And is looked at again, since the clock may be back by then."""
     old = of(make_processes(STEADY, clock_mhz=2000.0))
@@ -951,6 +1178,11 @@ def test_the_stored_limit_is_four_times_what_was_accepted_within_reason(seen, ow
     )
 
 
+def test_a_stability_that_nobody_recorded_leaves_the_least_limit_that_is_stored():
+    """It counts as nothing."""
+    assert stored_limits([make_process(spread=None)], Limits(spread=0.3)).spread == 0.05
+
+
 @pytest.mark.parametrize(
     ("metric", "new", "old"),
     [
@@ -1073,6 +1305,9 @@ def test_every_way_that_the_device_was_timed_is_named_once_in_order():
     verdicts = verdicts_on(mixed, of(bound(*STEADY, source="kernels")))
     (device,) = (v for v in verdicts if v.metric == "device")
     assert "(graph here, kernels in the baseline)" in device.reason
+    several = [*bound(0.0, source="trace"), *bound(0.0, source="graph")]
+    found = verdict("device", several, of(bound(*STEADY, source="kernels")))
+    assert "(graph and trace here, kernels in the baseline)" in found.reason
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -1153,11 +1388,20 @@ def test_a_slower_host_says_what_it_spent(waited_before):
     now = host_of(bound(*[0.3] * 6, device=-1.0), host_us=300.0, enqueue=1.25, cpu=1.0)
     found = verdict("latency", now, of(host_of(old, **before)))
     assert found.status is Status.REGRESSED
-    assert (
+    assert found.reason.startswith("35.0% slower than 5 baseline processes (95% ")
+    assert ("; " if waited_before else f"{WAITED}: ") + (
         "issuing a step takes 1.25 s (250 ms in the baseline), plain Python takes 1.50 times as "
         "long, the process uses a CPU for 1 s of a step and waits 349.9 ms, the device alone "
         "needs 367.9 ms"
     ) in found.reason
+
+
+def test_a_slower_host_of_which_nothing_is_known_says_nothing():
+    """Only that the device waits for it."""
+    now = bound(*[0.3] * 6, device=None, source=None)
+    found = verdict("latency", now, of(bound(*STEADY)))
+    assert found.status is Status.REGRESSED
+    assert found.reason.endswith(f"fresh processes agree{WAITS}")
 
 
 def test_a_host_that_works_for_all_of_a_step_waits_for_nothing():
@@ -1807,7 +2051,7 @@ def test_planned_launches_tell_what_loss_of_efficiency_can_be_found():
 
 def test_ranks_that_waited_for_their_host_only_now_are_less_efficient_by_that():
     """As any other time of theirs: beyond what hosts vary by it is the software's."""
-    ranks = of_ranks(300.0, 100.0)
+    ranks = of_ranks(315.0, 100.0)
     waiting = [replace(p, host_bound=True) for p in ranks.candidate]
     (found,) = efficiencies(replace(ranks, candidate=waiting))
     assert found.status is Status.REGRESSED

@@ -40,7 +40,7 @@ from bench_lib.plugin.options import CONFIRM
 from bench_lib.verdict import judge, metrics
 from bench_lib.verdict.judge import Evidence
 from bench_lib.verdict.metrics import LEADING, registered
-from bench_lib.verdict.metrics.metric import Counts, Metric, Rule
+from bench_lib.verdict.metrics.metric import Counts, Metric, Rule, Sides
 from bench_lib.verdict.metrics.summary import summarise
 from bench_lib.verdict.statistics.iterations import percentile, spread
 
@@ -219,8 +219,33 @@ def test_a_metric_that_cannot_be_judged_is_skipped_alone(monkeypatch, broken):
     process = make_process()
     processes = [replace(process, values={**process.values, "theirs": 1.0})] * 5
     with pytest.warns(MachineWarning, match=r"^theirs of .* is not judged: ZeroDivisionError"):
-        found = judged(processes, processes, Limits())
-    assert {v.metric: v.status for v in found} == {"latency": Status.OK, "theirs": Status.SKIPPED}
+        found = judged(processes, processes, Limits(), rolling=processes)
+    latency, _, theirs, since = found
+    assert since == replace(theirs, reason=since.reason, against="rolling")
+    assert (latency.metric, latency.status) == ("latency", Status.OK)
+    assert theirs.reason.startswith("theirs of case is not judged: ZeroDivisionError: ")
+    expected = Verdict(Status.SKIPPED, "theirs", theirs.reason, unit="s", against="pinned")
+    assert theirs == expected
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "ratio"),
+    [
+        ({"a": 0.0, "b": 2.0}, {"c": 1.0, "d": 0.0}, 2.0),
+        ({"a": 0.0}, {"c": 1.0}, None),
+        ({"a": 1.0}, {"c": 0.0}, None),
+    ],
+)
+def test_what_takes_no_time_is_not_compared_by_chance(monkeypatch, here, there, ratio):
+    """Another package's metric may say so; it has no logarithm."""
+    compared = Sides(here, there | ({"e": 1.0} if ratio else {}))
+    declared = Metric(
+        "theirs", "theirs", "s", lambda *_: None, tolerance=0.1, sides=lambda *_: compared
+    )
+    only(monkeypatch, declared)
+    found = judged([make_process()], [make_process()] * 5, Limits())
+    told = [v.ratio for v in found if v.metric == "theirs"]
+    assert told == ([pytest.approx(ratio)] if ratio else [])
 
 
 def test_a_value_of_zero_that_somebody_wrote_into_a_baseline_is_not_compared():

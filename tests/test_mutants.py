@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -156,6 +158,7 @@ CHANGE = "value > most -> value >= most"
         ("survived", [CHANGE], 50.0, 0, "box.py: 2 of 3 killed, 66.7% (1 survived)"),
         ("survived", [], 50.0, 1, f"no reason: box.py: clamp: {CHANGE}"),
         ("no test", [], 50.0, 1, f"no reason: box.py: clamp: {CHANGE}"),
+        (mutants.DIED, [], 50.0, 1, f"no reason: box.py: clamp: {CHANGE}"),
         ("killed", [CHANGE], 50.0, 1, f"no survivor any more: box.py: clamp: {CHANGE}"),
         ("survived", [CHANGE], 98.0, 1, "fewer than 98.0%: box.py"),
         ("not compiled", [], 100.0, 0, "box.py: 2 of 2 killed, 100.0% (1 not compiled)"),
@@ -168,6 +171,20 @@ def test_the_status_says_whether_somebody_has_to_look(  # noqa: PLR0917 - a tabl
     assert told(tmp_path, status, *reasons, least=least) == expected
     assert words in capsys.readouterr().out
     assert "percent" in json.loads((tmp_path / "figures.json").read_text())["box.py"]
+
+
+@pytest.mark.parametrize(("ending", "is_slow"), [("limit", True), ("exception", False)])
+def test_a_mutant_that_a_limit_ended_is_told_from_one_that_pytest_failed_on(ending, is_slow):
+    """Only the first one shows that tests notice it."""
+
+    def work():
+        if ending == "exception":
+            raise RuntimeError("of pytest's own")
+        os.kill(os.getpid(), signal.SIGPROF)
+
+    pid, answer = mutants.forked(work, 10.0)
+    assert answer() is None
+    assert mutants._was_stopped(os.waitpid(pid, 0)[1]) is is_slow
 
 
 def test_the_plan_names_what_is_there():

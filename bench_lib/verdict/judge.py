@@ -153,7 +153,7 @@ def _answers(
 
 
 def _told(verdict: Verdict, metric: Metric) -> Verdict:
-    return replace(verdict, metric=metric.told_as or metric.name)
+    return replace(verdict, metric=metric.told_as) if metric.told_as else verdict
 
 
 def _question(case_id: str, metric: Metric, evidence: Evidence, against: str) -> Question | None:
@@ -208,8 +208,6 @@ def _by_process(metric: Metric, evidence: Evidence, against: str) -> Sides | Non
     except ValueError:
         return None
     new_values, old_values = (metric.values_in(side, state) for side in (candidate, old))
-    if not new_values or not old_values:
-        return None
     remark = ""
     if evidence.is_new_device(against):
         remark = "; the baseline hardly knows this device"
@@ -257,10 +255,9 @@ def _otherwise_measured(evidence: Evidence) -> Verdict | None:
     if {p.in_bursts for p in candidate} & {p.in_bursts for p in pinned}:
         return None
     here = candidate[0].in_bursts
-    sustained = find("sustained")
     before = [p.values["sustained"] for p in pinned if "sustained" in p.values]
-    allowed = None if sustained is None else sustained.tolerance_in(evidence.limits)
-    if not here and before and allowed is not None:
+    allowed = of("sustained").tolerance_in(evidence.limits) or 0.0
+    if not here and before:
         now = statistics.geometric_mean(p.values[LEADING.name] for p in candidate)
         ratio = now / statistics.geometric_mean(before)
         if ratio > 1 + allowed:
@@ -279,6 +276,9 @@ def _otherwise_measured(evidence: Evidence) -> Verdict | None:
     return Verdict(Status.INCOMPARABLE, LEADING.name, words, unit=LEADING.unit)
 
 
+_NOBODYS = Baseline("", [], Accepted(run_id="", reason="", date=""))
+
+
 def beside_time(
     candidate: Sequence[ProcessSummary], old: Sequence[ProcessSummary], limits: Limits
 ) -> list[Verdict]:
@@ -286,8 +286,7 @@ def beside_time(
 
     How steady each side is, its own limit says.
     """
-    nobody = Accepted(run_id="", reason="", date="")
-    evidence = Evidence(candidate, Baseline("", list(old), nobody), limits)
+    evidence = Evidence(candidate, replace(_NOBODYS, processes=list(old)), limits)
     return [
         _told(verdict, metric)
         for metric in registered().values()

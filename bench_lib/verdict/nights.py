@@ -81,7 +81,7 @@ def when(time: str) -> dt.datetime:
     try:
         found = dt.datetime.fromisoformat(time.replace("Z", "+00:00"))
     except ValueError:
-        found = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+        return dt.datetime.fromtimestamp(0, dt.timezone.utc)
     return found if found.tzinfo else found.replace(tzinfo=dt.timezone.utc)
 
 
@@ -227,7 +227,7 @@ def over_nights(cases: Mapping[str, CaseNights], run_id: str) -> OverNights:
     for case_id, case in cases.items():
         own = _level(case, calendar)
         level = own.since_last_fall(price, LEAST)
-        if level is not own and level.nights:
+        if level is not own:
             found.fell[case_id] = calendar.began[level.nights[0]]
         if len(level.nights) >= rises.LEAST_LENGTH and level.nights[-1] == calendar.tonight:
             levels[case_id] = replace(level, members=[case_id])

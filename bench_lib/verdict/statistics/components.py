@@ -123,7 +123,7 @@ def _believable(part: Part, comparison: Comparison, runs: int) -> Part:
     allowed = t_quantile(part.degrees, level) ** 2 * variance
     bound = max(most, variance)
     if allowed <= t_quantile(MOST_DEGREES, level) ** 2 * bound:
-        return replace(part, variance=variance)
+        return part
     return Part(NIGHT, bound, MOST_DEGREES)
 
 
@@ -182,13 +182,13 @@ def foreseen(
 
 
 def _parts(contrast: Contrast, known: Components) -> list[Part]:
-    parts = []
-    load = contrast.load(run_of)
-    if load > 0 and known.night is not None:
-        parts.append(Part(NIGHT, load * known.night.variance, known.night.degrees))
-    load = contrast.load(device_of)
-    if load > 0:
-        parts.append(Part(DEVICE, load * known.device.variance, known.device.degrees))
+    levels = [(DEVICE, device_of, known.device)]
+    if known.night is not None:
+        levels.insert(0, (NIGHT, run_of, known.night))
+    parts = [
+        Part(name, contrast.load(level) * each.variance, each.degrees)
+        for name, level, each in levels
+    ]
     return [part for part in parts if part.variance > 0]
 
 
@@ -293,7 +293,6 @@ def _night_by_night(eras: Sequence[Mapping[str, _Run]]) -> _Residuals:
             for before, (name, run) in zip(chain.values(), [*chain.items()][1:], strict=False)
         }
         for device, chain in chains.items()
-        if len(chain) > 1
     }
     pairs = sum(map(len, residuals.values()))
     return _Residuals(residuals, pairs, pairs * OF_DIFFERENCES)
@@ -402,7 +401,7 @@ def _with_tonight(comparisons: list[Comparison], known: Sequence[Components]) ->
     elif len(told) < LEAST_SUITE and max(case.runs for case in known) < LEAST_LEVELS:
         tonight = replace(tonight, guess=GUESSED_NIGHT**2)
     return [
-        replace(c, parts=[*c.parts, *_surplus(tonight, c.contrast, load)]) if load > 0 else c
+        replace(c, parts=[*c.parts, *_surplus(tonight, c.contrast, load)])
         for c, load in zip(comparisons, loads, strict=True)
     ]
 
@@ -414,11 +413,7 @@ def _surplus(tonight: _Tonight, contrast: Contrast, load: float) -> list[Part]:
         most = load * guessed_device(contrast.family) ** 2
         parts = [Part(DEVICE, min(most, max(excess, common)), GUESS_DEGREES)]
     else:
-        most = load * MOST_COMMON**2
-        parts = [
-            Part(NIGHT, min(most, excess), EXCESS_DEGREES),
-            Part(NIGHT, min(most, common), GUESS_DEGREES),
-        ]
+        parts = [Part(NIGHT, excess, EXCESS_DEGREES), Part(NIGHT, common, GUESS_DEGREES)]
     parts.append(Part(NIGHT, tonight.guess * contrast.load(run_of), GUESS_DEGREES))
     return [part for part in parts if part.variance > 0]
 
