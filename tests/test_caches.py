@@ -91,6 +91,10 @@ def test_nothing_is_forgotten_and_no_compiler_imported_where_nothing_was_compile
     forget_compiled()
     forget_compiled()
     assert reset == ["reset"]
+    torch.compile(lambda x: x + 2, backend="eager", fullgraph=True)(torch.ones(2))
+    forget_compiled()
+    forget_compiled()
+    assert reset == ["reset", "reset"]
 
 
 @pytest.fixture

@@ -107,7 +107,7 @@ def test_the_ratio_is_that_of_the_pairs():
 
 
 def searched(seed, effect, noise, parts=PARTS):
-    """Search as the command asks, in normal noise; return the guilty, and how many pairs it took."""
+    """Search as the command asks, in normal noise; return the guilty, and the number of pairs."""
     rng, pairs = np.random.default_rng(seed), 0
     first = np.exp(rng.normal(effect(set(parts)), noise, 5))
     row = PairRow("case", Status.REGRESSED, "", 1.0, 1.0, [(1.0, b) for b in first], [])
