@@ -22,6 +22,7 @@ from bench_lib.worker.clock import Marks as HostMarks
 from bench_lib.worker.launches import LaunchCosts
 from bench_lib.worker.measure import (
     FEWEST_ISSUES,
+    ISSUES,
     LEAST_WARMUP_STEPS,
     MeasuringContext,
     Steadiness,
@@ -857,6 +858,16 @@ def test_ranks_decide_by_the_value_that_they_agreed_on() -> None:
     together = slowest.measure(sampling, agree=lambda value: max(value, 1 / 2))
     assert (together.warmup_iterations, together.warmup_s) == (3, 1.5)
     assert len(together.iteration_s) == 2
+
+
+def test_ranks_issue_equally_many_steps_one_by_one() -> None:
+    """Where one has short steps by its own clock and another long ones, or one waits for ever."""
+    steps = []
+    for slowest_s in (1 / 64, 1 / 2):
+        machine = Machine(work_s=[1 / 64], issue_s=[0.0])
+        machine.measure(AT_ONCE, agree=lambda value, least=slowest_s: max(value, least))
+        steps.append(machine.log[machine.log.index("read peak") :].count("step"))
+    assert steps == [ISSUES, FEWEST_ISSUES]
 
 
 # --- host-bound ----------------------------------------------------------------------------

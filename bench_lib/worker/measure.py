@@ -298,7 +298,7 @@ def _measured(
     training = workload.training()
     issues = clock.asynchronous and not workload.fed_by_host
     step_s = statistics.median(intervals)
-    enqueue_s = _enqueue_time(clock, workload.step, step_s) if issues else None
+    enqueue_s = _enqueue_time(clock, workload.step, context.agree(step_s)) if issues else None
     host_bound = enqueue_s is not None and (
         enqueue_s >= HOST_BOUND * step_s or seen.backlog_s < BACKLOG * step_s
     )
