@@ -881,6 +881,19 @@ def test_a_device_with_work_in_its_queue_is_not_host_bound() -> None:
     assert (measured.enqueue_s, measured.host_bound) == (1 / 8, False)
 
 
+def test_a_rank_that_waits_for_a_slower_one_at_a_look_is_not_host_bound() -> None:
+    """Its device has done all of its work by the time that all agree to end."""
+    machine = Machine(work_s=[1 / 4], issue_s=[1 / 64])
+    sampling = dataclasses.replace(AT_ONCE, iterations=20, max_iterations=200, enough=0.5)
+
+    def agree(value: float) -> float:
+        machine.catch_up(machine.device_now() + 1 / 8)
+        return value
+
+    measured = machine.measure(sampling, agree=agree)
+    assert (len(measured.iteration_s), measured.host_bound) == (7, False)
+
+
 def test_a_step_that_takes_as_long_to_issue_as_to_do_is_host_bound() -> None:
     """Nine tenths of the step are enough."""
     measured = Machine(work_s=[1 / 4], issue_s=[15 / 64]).measure(LONGER)
