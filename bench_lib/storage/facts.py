@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from bench_lib.environment.variables import CACHE_FOLDERS
 from bench_lib.launch.cache import cache_folder
 from bench_lib.model import Case, Environment, Numerics, StepCounts
 
@@ -108,6 +109,8 @@ def _about_numerics(
     software = msgspec.to_builtins(environment)
     for name in BESIDE_NUMERICS:
         del software[name]
+    for name in CACHE_FOLDERS:
+        software["variables"].pop(name, None)
     return {**about, "device": device_uuid, "software": software}
 
 
