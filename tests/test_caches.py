@@ -80,6 +80,16 @@ def test_caches_apart_are_empty_ones_where_nothing_can_be_kept(monkeypatch, tmp_
     assert not folder.exists()
 
 
+def test_caches_apart_are_there_while_somebody_removes_others(monkeypatch, tmp_path):
+    """What is gone by the time that its age is asked for keeps nothing from being used."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with caches.apart("a"):
+        kept = Path(os.environ["TRITON_CACHE_DIR"]).parent
+    (kept.parent / "gone").symlink_to(tmp_path / "nowhere")
+    with caches.apart("a"):
+        assert Path(os.environ["TRITON_CACHE_DIR"]).parent == kept
+
+
 def test_nothing_is_forgotten_and_no_compiler_imported_where_nothing_was_compiled(monkeypatch):
     """Torch's reset imports Inductor, which takes seconds."""
     forget_compiled()
@@ -91,6 +101,10 @@ def test_nothing_is_forgotten_and_no_compiler_imported_where_nothing_was_compile
     forget_compiled()
     forget_compiled()
     assert reset == ["reset"]
+    torch.compile(lambda x: x + 2, backend="eager", fullgraph=True)(torch.ones(2))
+    forget_compiled()
+    forget_compiled()
+    assert reset == ["reset", "reset"]
 
 
 @pytest.fixture

@@ -7,7 +7,11 @@ import statistics
 
 import numpy as np
 import pytest
+from builders import make_case
 
+from bench_lib.engine.pairing import PairRow
+from bench_lib.model import Status
+from bench_lib.studies.culprits import question_of
 from bench_lib.verdict.statistics import culprits
 from bench_lib.verdict.statistics.culprits import Guilty, PartsQuestion
 
@@ -103,20 +107,14 @@ def test_the_ratio_is_that_of_the_pairs():
 
 
 def searched(seed, effect, noise, parts=PARTS):
-    """Search with pairs of normal noise; return the guilty, and how many pairs it took."""
+    """Search as the command asks, in normal noise; return the guilty, and the number of pairs."""
     rng, pairs = np.random.default_rng(seed), 0
-    whole = effect(set(parts))
-    first = rng.normal(whole, noise, 5)
+    first = np.exp(rng.normal(effect(set(parts)), noise, 5))
+    row = PairRow("case", Status.REGRESSED, "", 1.0, 1.0, [(1.0, b) for b in first], [])
 
     def answer(each):
         nonlocal pairs
-        asking = PartsQuestion(
-            min(0.02, whole / 2),
-            whole,
-            statistics.stdev(first),
-            4.0,
-            culprits.error_of_one(len(parts)),
-        )
+        asking = question_of(row, make_case(), len(parts))
         while not asking.is_over:
             asking.pairs.append(rng.normal(effect(each), noise))
         pairs += len(asking.pairs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 import time
 from dataclasses import replace
 
@@ -18,9 +19,9 @@ from bench_lib.engine import engine
 from bench_lib.engine.cooling import Cooling
 from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceLock
-from bench_lib.engine.settings import PLANNED, Settings, nodeid_of
+from bench_lib.engine.settings import PLANNED, Settings, Side, nodeid_of
 from bench_lib.model import Launch, Limits, Numerics, Status
-from bench_lib.storage import history
+from bench_lib.storage import facts, history
 from bench_lib.studies.figures import figures_of
 from bench_lib.verdict import families, judge
 
@@ -487,6 +488,90 @@ def test_sound_numerics_are_not_computed_by_the_next_run_of_the_same_software(
             told.append([v for v in run.suite.records[CASE.id].verdicts if v.metric == "numerics"])
     assert ["numerics" in workers.known[1] for workers in runs] == [False, is_known]
     assert told[0] == told[1] != []
+
+
+@pytest.mark.usefixtures("workers")
+def test_numerics_of_last_week_are_not_kept_for_another_one(opened, tmp_path):
+    """A run that takes them from there does not make them young again."""
+    accept(tmp_path / "baselines", CASE.id, cosine=0.9999)
+
+    def run_once():
+        with opened({}, judged=True) as run:
+            run.measure(make_case(id="the first", params={"network": "vgg16"}))
+            run.measure(CASE)
+            run.conclude()
+        (kept,) = (path for path in facts.folder().iterdir() if b"cosine" in path.read_bytes())
+        return kept
+
+    then_s = time.time() - 6 * 86_400
+    os.utime(run_once(), (then_s, then_s))
+    assert run_once().stat().st_mtime == pytest.approx(then_s, abs=1)
+
+
+def _keep_sound(device):
+    """Keep sound numerics of the case, in the environment of its device's first process."""
+    found = device.measure(CASE)
+    facts.keep_numerics(CASE, found.environment, DEVICE.uuid, Numerics(finite=True, cosine=1.0))
+
+
+def test_a_second_look_takes_no_numerics_from_an_earlier_run(workers, tmp_path):
+    """It is there to compute them again."""
+    with contextlib.closing(held(DEVICE, workers, tmp_path)) as device:
+        _keep_sound(device)
+        list(device.measure_again([CASE], 1))
+    assert ["numerics" in known for known in workers.known] == [False, False]
+
+
+def test_what_is_not_finite_now_was_no_better_in_an_earlier_run(monkeypatch, tmp_path):
+    """The other planned processes compute it, too."""
+    wrong = functools.partial(make_measurement, numerics=Numerics(finite=False))
+    monkeypatch.setattr("scripted.make_measurement", wrong)
+    workers = Contexts({}, DEVICE)
+    with contextlib.closing(held(DEVICE, workers, tmp_path)) as device:
+        _keep_sound(device)
+    with contextlib.closing(held(DEVICE, workers, tmp_path, processes=3)) as device:
+        device.measure(CASE)
+    assert ["numerics" in known for known in workers.known[1:]] == [False, False, False]
+
+
+def test_an_earlier_run_s_numerics_are_forgotten_where_they_are_wrong_now(
+    opened, tmp_path, monkeypatch
+):
+    """Or the next night, which takes them from there, would be fine."""
+    accept(tmp_path / "baselines", CASE.id, cosine=0.9999)
+    for answer, count in ((0.9999, 1), (0.5, 0)):
+        numerics = Numerics(finite=True, cosine=answer)
+        measured = functools.partial(make_measurement, numerics=numerics)
+        monkeypatch.setattr("scripted.make_measurement", measured)
+        with opened({}, judged=True) as run:
+            run.measure(CASE)
+            run.conclude()
+        assert len([p for p in facts.folder().iterdir() if b"cosine" in p.read_bytes()]) == count
+
+
+def test_numerics_of_what_was_compiled_are_not_kept_whatever_it_is_called(
+    opened, tmp_path, monkeypatch
+):
+    """Flex attention is compiled, and its case has no mode."""
+    accept(tmp_path / "baselines", CASE.id, cosine=0.9999)
+    measured = functools.partial(
+        make_measurement, numerics=Numerics(finite=True, cosine=0.9999), compile_s=3.0
+    )
+    monkeypatch.setattr("scripted.make_measurement", measured)
+    with opened({}, judged=True) as run:
+        run.measure(CASE)
+        run.conclude()
+    assert not [path for path in facts.folder().glob("*") if b"cosine" in path.read_bytes()]
+
+
+def test_both_sides_of_a_comparison_compute_their_numerics(workers, tmp_path):
+    """They differ in what an environment may not tell of."""
+    with contextlib.closing(held(DEVICE, workers, tmp_path)) as device:
+        _keep_sound(device)
+    sides = {"A": Side(), "B": Side()}
+    with contextlib.closing(held(DEVICE, workers, tmp_path, sides=sides)) as device:
+        list(device.measure_again([CASE], 0))
+    assert ["numerics" in known for known in workers.known] == [False, False, False]
 
 
 @pytest.mark.parametrize(

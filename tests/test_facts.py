@@ -82,6 +82,13 @@ def test_numerics_are_computed_again_by_other_software(software):
     assert facts.numerics_of(make_case(), make_environment(**software), "GPU-1") is None
 
 
+def test_numerics_are_known_wherever_the_compiler_keeps_its_caches():
+    """A scheduler may give each job a folder of its own."""
+    facts.keep_numerics(make_case(), HERE, "GPU-1", SOUND)
+    elsewhere = make_environment(variables={**HERE.variables, "TRITON_CACHE_DIR": "/jobs/7"})
+    assert facts.numerics_of(make_case(), elsewhere, "GPU-1") == SOUND
+
+
 def test_a_device_without_a_name_has_no_numerics():
     """It may be another one tomorrow."""
     facts.keep_numerics(make_case(), HERE, None, SOUND)

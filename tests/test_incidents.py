@@ -385,6 +385,30 @@ def test_a_case_may_be_renamed_twice_and_back(history):
     assert first in {c.case_id for one in of(history) for c in one.cases}
 
 
+def test_an_incident_under_a_middle_id_ends_under_the_last_one(history):
+    """A case may be renamed before it fails, and again before it is fine."""
+    alone = CASES[-1]
+    second, third = renamed("second", alone.id), replace(alone, id="third", renamed_from="second")
+    write(history, -1, environment=nights.AFTER, cases=[*CASES[:-1], second])
+    for ago in (-2, -3):
+        cases = [*CASES[:-1], second]
+        write(history, ago, ["second"], ["other"], environment=nights.AFTER, cases=cases)
+    for ago in (-4, -5):
+        write(history, ago, environment=nights.AFTER, cases=[*CASES[:-1], third])
+    states = {c.case_id: one.state for one in of(history) for c in (*one.cases, *one.over)}
+    assert states["third"] == State.ENDED
+
+
+@pytest.mark.parametrize("failing", ["one", "two"])
+def test_a_case_that_became_two_goes_on_in_neither(history, failing):
+    """Nobody can tell which of them its incident is of, so none is named for the other."""
+    cases = [*(renamed(id_, CASES[0].id) for id_ in ("one", "two")), *CASES[1:]]
+    for ago in (-1, -2):
+        write(history, ago, [failing], [TILES], environment=nights.AFTER, cases=cases)
+    named = {case.case_id for one in of(history) for case in (*one.cases, *one.over)}
+    assert named & {"one", "two"} == {failing}
+
+
 def test_a_slow_down_over_nights_is_an_incident(tmp_path):
     """Since its first night, though a later one tells it."""
     folder = tmp_path / "history"

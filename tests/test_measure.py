@@ -22,6 +22,7 @@ from bench_lib.worker.clock import Marks as HostMarks
 from bench_lib.worker.launches import LaunchCosts
 from bench_lib.worker.measure import (
     FEWEST_ISSUES,
+    ISSUES,
     LEAST_WARMUP_STEPS,
     MeasuringContext,
     Steadiness,
@@ -859,6 +860,16 @@ def test_ranks_decide_by_the_value_that_they_agreed_on() -> None:
     assert len(together.iteration_s) == 2
 
 
+def test_ranks_issue_equally_many_steps_one_by_one() -> None:
+    """Where one has short steps by its own clock and another long ones, or one waits for ever."""
+    steps = []
+    for slowest_s in (1 / 64, 1 / 2):
+        machine = Machine(work_s=[1 / 64], issue_s=[0.0])
+        machine.measure(AT_ONCE, agree=lambda value, least=slowest_s: max(value, least))
+        steps.append(machine.log[machine.log.index("read peak") :].count("step"))
+    assert steps == [ISSUES, FEWEST_ISSUES]
+
+
 # --- host-bound ----------------------------------------------------------------------------
 
 LONGER = dataclasses.replace(AT_ONCE, iterations=8, max_iterations=8)
@@ -868,6 +879,19 @@ def test_a_device_with_work_in_its_queue_is_not_host_bound() -> None:
     """Issuing takes half a step, so that work piles up."""
     measured = Machine(work_s=[1 / 4], issue_s=[1 / 8]).measure(LONGER)
     assert (measured.enqueue_s, measured.host_bound) == (1 / 8, False)
+
+
+def test_a_rank_that_waits_for_a_slower_one_at_a_look_is_not_host_bound() -> None:
+    """Its device has done all of its work by the time that all agree to end."""
+    machine = Machine(work_s=[1 / 4], issue_s=[1 / 64])
+    sampling = dataclasses.replace(AT_ONCE, iterations=20, max_iterations=200, enough=0.5)
+
+    def agree(value: float) -> float:
+        machine.catch_up(machine.device_now() + 1 / 8)
+        return value
+
+    measured = machine.measure(sampling, agree=agree)
+    assert (len(measured.iteration_s), measured.host_bound) == (7, False)
 
 
 def test_a_step_that_takes_as_long_to_issue_as_to_do_is_host_bound() -> None:

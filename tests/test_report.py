@@ -222,6 +222,16 @@ def test_warnings_that_differ_in_figures_alone_are_one_line():
     ]
 
 
+def test_a_warning_with_a_sign_for_numbers_is_another_than_one_with_a_number():
+    """Each is told as it is."""
+    measurement = make_measurement(warnings=["rank # is late", "rank 5 is late"])
+    record = make_record(attempts=[make_attempt(measurement=measurement)])
+    assert explanations([record]) == [
+        f"{CASE_ID}: warning: rank # is late",
+        f"{CASE_ID}: warning: rank 5 is late",
+    ]
+
+
 def test_every_verdict_is_explained_where_asked_for():
     """Also those that are in order."""
     record = make_record(verdicts=[make_verdict(reason="as before")])

@@ -469,6 +469,23 @@ def test_a_renamed_case_keeps_its_nights(tmp_path, suite, bench):
     assert "12 processes of accepted nights" in seen.reason
 
 
+def test_a_case_that_is_still_measured_keeps_its_nights_from_one_that_was_called_so(
+    tmp_path, suite, bench
+):
+    """Another tier may have the former id still."""
+    accept(tmp_path, "a")
+    for day in range(1, 13):
+        record, when = night(day, seconds=0.01 * (1 + (day % 3 - 1) / 2000))
+        write_run(tmp_path / "history", [record], now=when)
+    run = suite()
+    for case in (make_case(id="a"), make_case(id="new", renamed_from="a")):
+        bench.script[case.id] = [[0.01] * 20]
+        run.note(bench.measure(case), None)
+    old = run.judge()[0]
+    (seen,) = [v for v in old.verdicts if (v.metric, v.against) == ("latency", "rolling")]
+    assert "12 processes of accepted nights" in seen.reason
+
+
 def test_a_slow_down_of_a_renamed_case_is_told_of_its_new_id(tmp_path):
     """It was reported under the former one."""
     record, when = night(1)

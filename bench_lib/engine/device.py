@@ -404,9 +404,9 @@ class HeldDevice:
             bursts = self._bursts_for(case)
             environment = self._sides[side].environment()
             counts = facts.counts_of(case, environment)
-            numerics = facts.numerics_of(case, environment, self.device.uuid)
-            if NUMERICS in known or not case.sampling.checks:
-                numerics = None
+            numerics = None
+            if NUMERICS not in known and self._may_be_kept(case, process):
+                numerics = facts.numerics_of(case, environment, self.device.uuid)
             found = {COUNTS: counts, NUMERICS: numerics}
             known = {*known, *(name for name, fact in found.items() if fact is not None)}
             measurement = self._sides[side].measure(case, process, bursts, replay, known)
@@ -433,6 +433,13 @@ class HeldDevice:
         took_s = round(time.monotonic() - begin, 3)
         phase = attempt.fault.phase if attempt.fault is not None else "other"
         return replace(attempt, took_s=took_s, phases_s={phase: took_s})
+
+    def _may_be_kept(self, case: Case, process: int) -> bool:
+        """Whether numerics may be an earlier run's: not where they are looked at once more.
+
+        Two sides are compared by what they compute now.
+        """
+        return case.sampling.checks and process == 0 and len(self._settings.sides) == 1
 
     def _blank(self, case: Case, process: int) -> Attempt:
         return Attempt(

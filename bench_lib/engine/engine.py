@@ -28,7 +28,16 @@ from bench_lib.engine.suite import Baselines, Suite, fails
 from bench_lib.environment import caches
 from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.signals import BY_SIGNAL
-from bench_lib.model import Case, Draw, Environment, Hardware, Numerics, Record, SlowDown
+from bench_lib.model import (
+    NUMERICS,
+    Case,
+    Draw,
+    Environment,
+    Hardware,
+    Numerics,
+    Record,
+    SlowDown,
+)
 from bench_lib.storage import acceptance, facts, history
 from bench_lib.storage.history import HistoryError, utc_today
 from bench_lib.verdict import families, judge, validity
@@ -327,12 +336,19 @@ class Engine:
         return {r.case.id for r in records if judge.has_sound_numerics(r.verdicts)}
 
     def _keep_numerics(self) -> None:
-        """Keep sound numerics, which the next run of the same software need not compute."""
-        for case_id in self._with_sound_numerics(self.suite.records.values()):
-            if case_id in self._checked:
-                outcome, numerics = self._checked[case_id]
-                uuid = outcome.hardware.uuid
-                facts.keep_numerics(outcome.case, outcome.environment, uuid, numerics)
+        """Keep sound numerics, which the next run of the same software need not compute.
+
+        Where a verdict doubts them, what an earlier run kept is forgotten.
+        """
+        if self._is_paired:
+            return
+        for case_id, (outcome, numerics) in self._checked.items():
+            about = outcome.case, outcome.environment, outcome.hardware.uuid
+            verdicts = self.suite.records[case_id].verdicts
+            if judge.has_sound_numerics(verdicts):
+                facts.keep_numerics(*about, numerics)
+            elif any(verdict.metric == NUMERICS for verdict in verdicts):
+                facts.forget_numerics(*about)
 
     def _measure_in(
         self,
@@ -504,9 +520,12 @@ def _numerics_of(outcome: Outcome) -> Numerics | None:
 
     None if the step was compiled, since the compiler may choose otherwise next time.
     """
-    if outcome.case.params.get("compile_mode", "eager") not in ("eager", "graph"):
+    mode = outcome.case.params.get("compile_mode", "eager")
+    seen = [a.measurement for a in outcome.attempts if a.accepted and a.measurement is not None]
+    # An operator may be compiled without such a mode.
+    is_compiled = mode != "graph" and any(m.compile_s is not None for m in seen)
+    if is_compiled or mode not in ("eager", "graph"):
         return None
-    seen = (a.measurement for a in outcome.attempts if a.accepted and a.measurement is not None)
     return next((m.numerics for m in seen if m.numerics is not None), None)
 
 

@@ -346,7 +346,8 @@ class Suite:
                 if self._outcomes[case_id].hardware.key == key
             ]
             pinned = {case.id: found for case in cases if (found := file.of(case)) is not None}
-            renamed = {case.renamed_from: case.id for case in cases if case.renamed_from}
+            formers = {case.renamed_from: case.id for case in cases if case.renamed_from}
+            renamed = {id_: new for id_, new in formers.items() if id_ not in self.records}
             self._past[key] = past.read(self._runs(key), file.baselines | pinned, renamed)
         return self._past[key]
 

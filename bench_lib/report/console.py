@@ -148,11 +148,11 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 def _on_warnings(records: Iterable[Record]) -> list[str]:
     """Return a line for all warnings that differ in numbers alone, with the cases they are of."""
-    alike: dict[str, list[tuple[str, str]]] = {}
+    alike: dict[tuple[str, ...], list[tuple[str, str]]] = {}
     for record in records:
         for attempt in [a for a in record.attempts if a.accepted] or record.attempts:
             for text in attempt.measurement.warnings if attempt.measurement else []:
-                alike.setdefault(_NUMBER.sub("#", text), []).append((record.case.id, text))
+                alike.setdefault(tuple(_NUMBER.split(text)), []).append((record.case.id, text))
     return [
         f"{named(list(dict.fromkeys(ids)))}: warning: {_ranging(texts)}"
         for ids, texts in (zip(*group, strict=True) for group in alike.values())

@@ -422,7 +422,7 @@ def _look_back(
         (entry.record.case.renamed_from, key): place
         for place, entry in entries.items()
         for key in [entry.hardware.key]
-        if entry.record.case.renamed_from
+        if entry.record.case.renamed_from and (entry.record.case.renamed_from, key) not in entries
     }
     for case_id, key, points in archive.all_series(since=since):
         past = [point for point in points if point.time <= night.newest_start]

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from bench_lib.environment.variables import CACHE_FOLDERS
 from bench_lib.launch.cache import cache_folder
 from bench_lib.model import Case, Environment, Numerics, StepCounts
 
@@ -59,8 +60,20 @@ def numerics_of(case: Case, environment: Environment, device_uuid: str | None) -
 def keep_numerics(
     case: Case, environment: Environment, device_uuid: str | None, numerics: Numerics
 ) -> None:
-    """Keep sound numerics; if that fails, they are computed again next time."""
-    _write(_about_numerics(case, environment, device_uuid), numerics)
+    """Keep sound numerics; if that fails, they are computed again next time.
+
+    The same ones do not become younger, because they may have been taken from here.
+    """
+    if numerics_of(case, environment, device_uuid) != numerics:
+        _write(_about_numerics(case, environment, device_uuid), numerics)
+
+
+def forget_numerics(case: Case, environment: Environment, device_uuid: str | None) -> None:
+    """Have the numerics of a case computed again next time."""
+    about = _about_numerics(case, environment, device_uuid)
+    if about is not None:
+        with contextlib.suppress(OSError):
+            _path(about).unlink(missing_ok=True)
 
 
 def _read(about: dict[str, Any] | None, kind: type[Fact], since_s: float = 0.0) -> Fact | None:
@@ -96,6 +109,8 @@ def _about_numerics(
     software = msgspec.to_builtins(environment)
     for name in BESIDE_NUMERICS:
         del software[name]
+    for name in CACHE_FOLDERS:
+        software["variables"].pop(name, None)
     return {**about, "device": device_uuid, "software": software}
 
 

@@ -97,7 +97,8 @@ def seen(
     first = first or {}
     lines = list(archive.failures())
     cases = {case for _, line in lines for case in _cases_of(line)}
-    cases |= {id_ for pair in first.items() if cases.intersection(pair) for id_ in pair}
+    cases |= {first.get(id_, id_) for id_ in cases}
+    cases |= {id_ for id_, called in first.items() if called in cases}
     key_of: dict[tuple[str, str], str] = {}
     fine: dict[str, set[Place]] = {}
     for run_id, case_id, key, status in archive.standings(cases):

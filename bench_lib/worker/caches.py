@@ -53,9 +53,10 @@ def apart(name: str) -> contextlib.AbstractContextManager[None]:
     try:
         (folder / name).mkdir(parents=True, exist_ok=True)
         os.utime(folder / name)
-        _remove_oldest(folder)
     except OSError:
         return emptied()
+    with contextlib.suppress(OSError):  # another process may be removing them
+        _remove_oldest(folder)
     return _in(folder / name)
 
 

@@ -264,10 +264,11 @@ def require_compile(mode: str, device: torch.device) -> None:
 def forget_compiled() -> None:
     """Drop everything that torch.compile remembers; nothing if it was never used.
 
-    Dynamo counts each frame that it sees.  Resetting it for nothing would import the compiler.
+    Dynamo counts what it does, but no frames of whole graphs.  Resetting it for nothing would
+    import the compiler.
     """
     utils = sys.modules.get("torch._dynamo.utils")
-    if utils is not None and utils.counters.get("frames"):
+    if utils is not None and any(utils.counters.values()):
         import torch._dynamo
 
         torch._dynamo.reset()  # noqa: SLF001 - torch.compiler.reset() leaves the counters

@@ -298,7 +298,7 @@ def _measured(
     training = workload.training()
     issues = clock.asynchronous and not workload.fed_by_host
     step_s = statistics.median(intervals)
-    enqueue_s = _enqueue_time(clock, workload.step, step_s) if issues else None
+    enqueue_s = _enqueue_time(clock, workload.step, context.agree(step_s)) if issues else None
     host_bound = enqueue_s is not None and (
         enqueue_s >= HOST_BOUND * step_s or seen.backlog_s < BACKLOG * step_s
     )
@@ -510,9 +510,12 @@ def _loop(clock: Clock, marks: Marks, step: Callable[[], object], looks: _Looks)
     for i in positions:
         step()
         mark(i)
-        if i - ahead in after and marks.look(i - ahead, looks.ends):
-            break
-    issued_s = clock.now()
+        if i - ahead in after:
+            issued_s = clock.now()  # ranks wait for each other in a look, and devices do not
+            if marks.look(i - ahead, looks.ends):
+                break
+    else:
+        issued_s = clock.now()
     clock.synchronize()
     return _Loop(begin_s, issued_s, clock.now(), marks.away_s, marks.intervals(i))
 

@@ -10,6 +10,7 @@ import contextlib
 import datetime as dt
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -261,8 +262,8 @@ class Archive:
     def former_ids(self, runs: Iterable[RunLine]) -> dict[str, str]:
         """Return by case the id that it had before, as the newest of some runs has the case.
 
-        A case that was tried again under its former id after that is left out.  Raises
-        HistoryError.
+        A case that was tried again under its former id after that is left out, and so are several
+        that had the same one.  Raises HistoryError.
         """
         by_id = {run.run_id: run for run in runs}
         query = (
@@ -282,7 +283,8 @@ class Archive:
             former = case.renamed_from if case else ""
             if former and newest.get(former, [""])[0] < started:
                 found[case_id] = former
-        return found
+        claims = Counter(found.values())
+        return {case_id: former for case_id, former in found.items() if claims[former] == 1}
 
     def environments_of(self, runs: Iterable[str]) -> dict[str, str]:
         """Return by run the reference of the environment that it began in."""
