@@ -338,7 +338,7 @@ class Engine:
     def _keep_numerics(self) -> None:
         """Keep sound numerics, which the next run of the same software need not compute.
 
-        Where a verdict doubts them, what an earlier run kept is forgotten.
+        If a verdict doubts them, those of an earlier run are forgotten.
         """
         if self._is_paired:
             return
