@@ -146,9 +146,12 @@ def by_rank(setting: Setting, *, pids: str, others: str, last: str) -> Step:
 
     ``others`` and ``last`` are ``meet``, ``raise``, ``hang``, ``die``, ``leave``, ``abort``,
     ``starve``, or ``meet once``, which is ``hang`` from the second step on.  A file in ``pids``
-    says when a rank has begun with it.
+    says when a rank has begun with it.  No rank goes on before all have left their process number:
+    a launcher may end a late one before it does.
     """
     Path(pids, f"rank-{setting.rank}").write_text(str(os.getpid()))
+    while not all(Path(pids, f"rank-{rank}").exists() for rank in range(setting.ranks)):
+        time.sleep(0.01)
     value = torch.ones(1)
     met = 0
 
