@@ -29,7 +29,7 @@ from scripts import script
 
 import bench_lib.cli
 from bench_lib.cli.output import Document
-from bench_lib.model import Kernel, KernelTable, Quarantine, SlowDown, Status
+from bench_lib.model import Baseline, Kernel, KernelTable, Quarantine, SlowDown, Status
 from bench_lib.profiling.store import Profile, keep
 from bench_lib.storage import baselines
 from bench_lib.storage.baselines import BaselineChange
@@ -185,6 +185,13 @@ def test_the_baselines_that_come_along_are_written_as_their_schema_says(path, tm
     document = json.loads(written.read_text())
     assert len(document["cases"]) == len(file.baselines)
     validator("baselines-file").validate(document)
+
+
+def test_a_case_of_a_baseline_file_may_have_all_that_a_baseline_has():
+    """Its id is the key, and each draw stands there once."""
+    of_a_file = {field.name for field in dataclasses.fields(WRITER.StoredCase)}
+    of_a_baseline = {field.name for field in dataclasses.fields(Baseline)}
+    assert of_a_file == of_a_baseline - {"case_id"} | {"draws"}
 
 
 def test_a_kept_profile_is_as_its_schema_says(tmp_path):
