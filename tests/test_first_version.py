@@ -1,7 +1,7 @@
 """Files that version 0.1.0 wrote are read: a run, a month in Parquet, baselines with a quarantine.
 
-0.1.0 wrote ``recorded/0.1.0/`` on a CPU: two runs of somebody's repository, of which the first was
-accepted.  Host, kernel, folders, dates and ids of runs were changed afterwards, before the runs were
+0.1.0 wrote ``recorded/0.1.0/`` on a CPU: two runs of a repository, of which the first was accepted.
+Host, kernel, folders, dates and ids of runs were changed afterwards, before the runs were
 compacted.  The month has both runs; the second is there again as a file of the next day.
 """
 
