@@ -240,8 +240,10 @@ def test_a_device_that_differs_by_more_than_was_guessed_costs_more():
     ],
 )
 def test_a_cases_family_follows_from_what_it_runs(workload, params, family):
-    """Graphs feel a device least."""
-    assert family_of(Case("case", workload, params)) == family
+    """Graphs feel a device least, and work at the power cap most."""
+    case = Case("case", workload, params)
+    assert family_of(case) == family
+    assert family_of(case, in_bursts=True) == "power-bound"
 
 
 # --- one case's components, by hand --------------------------------------------------------
@@ -356,7 +358,14 @@ def test_a_device_costs_the_guess_until_two_are_known():
 
 
 @pytest.mark.parametrize(
-    ("family", "sd"), [("graphs", 0.002), ("networks", 0.005), ("operators", 0.006), ("new", 0.005)]
+    ("family", "sd"),
+    [
+        ("graphs", 0.003),
+        ("networks", 0.005),
+        ("operators", 0.006),
+        ("power-bound", 0.009),
+        ("new", 0.005),
+    ],
 )
 def test_the_guess_of_a_device_is_its_familys(family, sd):
     """An unknown family is taken for networks."""

@@ -28,6 +28,7 @@ from bench_lib.engine.outcome import Outcome
 from bench_lib.engine.past import NIGHTS
 from bench_lib.engine.suite import Baselines, Suite, fails
 from bench_lib.model import (
+    IN_BURSTS,
     Fault,
     Kernel,
     KernelTable,
@@ -41,6 +42,7 @@ from bench_lib.model import (
 from bench_lib.storage import acceptance, baselines, history
 from bench_lib.verdict import judge
 from bench_lib.verdict.evidence import Evidence
+from bench_lib.verdict.statistics.components import guessed_device
 
 DEVICE = gpus(1)[0]
 EARLY, LATER = "2026-01-01T02:00:00Z", "2026-01-02T02:00:00Z"
@@ -334,6 +336,37 @@ def test_each_status_does_to_the_exit_status_what_the_table_says(status, by_defa
     record = make_record(status=status)
     assert fails(record, strict=False, today=TODAY) is by_default
     assert fails(record, strict=True, today=TODAY) is when_strict
+
+
+@pytest.mark.parametrize(("in_bursts", "family"), [(True, "power-bound"), (False, "networks")])
+def test_a_case_in_bursts_costs_a_new_device_what_power_bound_cases_differ_by(
+    tmp_path, suite, in_bursts, family
+):
+    """The verdict sees less there, and says so."""
+    file = baselines.load(tmp_path / "baselines", DEVICE.key)
+    old = [
+        replace(
+            make_process(log_median=x, worker=f"0a0a0a0a/{i}", device_uuid="GPU-old"),
+            states={"latency": IN_BURSTS} if in_bursts else {},
+        )
+        for i, x in enumerate(TEN_MS)
+    ]
+    new = make_baseline(case_id="a", processes=old)
+    change = baselines.BaselineChange("a", None, new)
+    baselines.write(file, [change], DEVICE, {"e0e0e0e0": make_environment()})
+    measured = make_measurement(
+        case_id="a",
+        iteration_s=[0.01] * 20,
+        device_uuid=DEVICE.uuid,
+        sustained_s=0.011 if in_bursts else None,
+    )
+    attempt = make_attempt(case_id="a", measurement=measured, device_uuid=DEVICE.uuid)
+    run = suite(planned=6)
+    run.note(Outcome(make_case(id="a"), [attempt], make_environment(), DEVICE), None)
+    (latency,) = (v for v in run.judge()[0].verdicts if v.metric == "latency")
+    # The one device of each side differs from the other's by its own deviation.
+    usual = 2 * math.sqrt(2) * guessed_device(family)
+    assert latency.tolerance == pytest.approx(math.expm1(math.log(1.01) + usual), rel=0.06)
 
 
 # --- the rolling baseline ------------------------------------------------------------------

@@ -292,8 +292,9 @@ class Suite:
     def _evidence(self, record: Record, outcome: Outcome) -> Evidence:
         case, key = record.case, outcome.hardware.key
         baseline = self._known.of(key).of(case)
+        processes = acceptance.processes_of(record, self.writer.run_id)
         return Evidence(
-            acceptance.processes_of(record, self.writer.run_id),
+            processes,
             baseline,
             case.limits,
             self._earlier(key).rolling.get(case.id, []) if _accepted(baseline) else [],
@@ -301,7 +302,7 @@ class Suite:
             self._planned,
             len({attempt.process for attempt in record.attempts if not attempt.replays}),
             self._any_clock,
-            families.family_of(case),
+            families.family_of(case, in_bursts=any(p.in_bursts for p in processes)),
             case.launch.ranks,
             self._evidence_alone(record),
             self._turns(record, outcome),

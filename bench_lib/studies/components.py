@@ -20,7 +20,7 @@ from bench_lib.storage import acceptance
 from bench_lib.storage.history import Run
 from bench_lib.verdict import nights
 from bench_lib.verdict.evidence import drawn_alike, known_draw, mostly_waited
-from bench_lib.verdict.families import GRAPHS, NETWORKS, OPERATORS, family_of
+from bench_lib.verdict.families import GRAPHS, NETWORKS, OPERATORS, POWER_BOUND, family_of
 from bench_lib.verdict.metrics import LEADING
 from bench_lib.verdict.metrics.metric import by_origin, origins
 from bench_lib.verdict.statistics import components
@@ -35,7 +35,7 @@ from bench_lib.verdict.statistics.components import (
 )
 
 DRAW = "draw"
-COLLECTIVES, HOST_BOUND, POWER_BOUND = "several ranks", "host-bound", "power-bound"
+COLLECTIVES, HOST_BOUND = "several ranks", "host-bound"
 FAMILIES = (NETWORKS, GRAPHS, OPERATORS, POWER_BOUND, HOST_BOUND, COLLECTIVES)
 """In the order in which they are shown."""
 _FIT = (Status.OK, Status.IMPROVED, Status.NO_BASELINE)
@@ -140,7 +140,7 @@ def _family_of(record: Record, processes: Sequence[ProcessSummary]) -> str:
         return COLLECTIVES
     if mostly_waited(processes):
         return HOST_BOUND
-    return POWER_BOUND if processes[0].in_bursts else family_of(record.case)
+    return family_of(record.case, in_bursts=processes[0].in_bursts)
 
 
 def _alike(case: _Seen) -> _Seen:

@@ -1,7 +1,8 @@
 """Cases that vary alike from device to device and from run to run, or may slow down alike.
 
 Devices of a model differ by their clocks, memories and layout of units.  A replayed graph hardly
-feels it; a memory-bound operator does.  The families are few, so that each has many cases.
+feels it; a memory-bound operator does, and work at the power cap most.  The families are few, so
+that each has many cases.
 
 A change of software reaches the cases that share something: a kernel, a precision, a network.
 """
@@ -11,12 +12,15 @@ from __future__ import annotations
 from bench_lib.model import Case, KernelTable
 
 GRAPHS, NETWORKS, OPERATORS = "graphs", "networks", "operators"
+POWER_BOUND = "power-bound"
 IN_GRAPHS = ("graph", "reduce-overhead", "max-autotune")
 """Compile modes whose steps are replayed; folded and fused ones, too."""
 
 
-def family_of(case: Case) -> str:
-    """Return the name of a case's family."""
+def family_of(case: Case, *, in_bursts: bool = False) -> str:
+    """Return the name of a case's family; one that is measured in bursts is power-bound."""
+    if in_bursts:
+        return POWER_BOUND
     if case.workload == "operator":
         return OPERATORS
     mode = str(case.params.get("compile_mode"))

@@ -57,7 +57,7 @@ OF_DIFFERENCES = 2 / 3
 GUESS_WEIGHT = 4.0
 """A guess of how far devices are apart counts like so many devices."""
 GUESS_DEGREES = 20.0
-GUESSED_DEVICE = {"graphs": 0.002, "networks": 0.005, "operators": 0.006}
+GUESSED_DEVICE = {"graphs": 0.003, "networks": 0.005, "operators": 0.006, "power-bound": 0.009}
 """Standard deviation of devices by family of cases, seen between H200s (docs/statistics.md)."""
 MIDDLE = 0.6744897501960817
 """Half of normal values are nearer to their mean than so many standard deviations."""
