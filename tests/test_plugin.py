@@ -1014,7 +1014,9 @@ def test_four_devices_come_to_the_verdicts_of_one(suite, pytester):
     """Each case once, on a device of its own; that of four ranks when all are free."""
     names = [f"case-{i}" for i in range(8)]
     matrix = "".join(f'[[gate.factory]]\nid = "{n}"\ntarget = "steps:step"\n' for n in names)
-    script = "{'case-3': [[0.0105] * 20], 'case-6': ['no'], 'case-7': [Fault('died', 'x', 'build')]}"
+    script = (
+        "{'case-3': [[0.0105] * 20], 'case-6': ['no'], 'case-7': [Fault('died', 'x', 'build')]}"
+    )
     run = suite(script, devices="gpus(4)", matrix=matrix)
     with_ranks(pytester, '{"four-0": [0.0105] * 20}', ranks=(4,), name="four")
     for name, ranks in (*((name, 1) for name in names), ("four-0", 4)):

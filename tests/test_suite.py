@@ -894,9 +894,7 @@ def test_cases_of_many_ranks_are_accepted_and_judged_by_the_next_run(
         run = suite(planned=6)
         for process in range(6):
             launched(run, 1, 0.01 + process * 1e-5, process=process)
-            launched(
-                run, ranks, seconds + process * 1e-5, process=process, slow_rank=slow_rank
-            )
+            launched(run, ranks, seconds + process * 1e-5, process=process, slow_rank=slow_rank)
         return run
 
     first = measured(0.0102)
@@ -905,7 +903,9 @@ def test_cases_of_many_ranks_are_accepted_and_judged_by_the_next_run(
     )
     file = baselines.load(tmp_path / "baselines", DEVICE.key)
     runs = {first.writer.run_id: list(first.records.values())}
-    changes = acceptance.propose(file, runs, DEVICE, Accepted(first.writer.run_id, "first", "2026-01-01"))
+    changes = acceptance.propose(
+        file, runs, DEVICE, Accepted(first.writer.run_id, "first", "2026-01-01")
+    )
     baselines.write(file, acceptance.taken(changes), DEVICE, {"e0e0e0e0": make_environment()})
     (several,) = [c.new for c in changes if c.case_id == case_id]
     assert (several.conditions["ranks"], len(several.processes)) == (ranks, 6)

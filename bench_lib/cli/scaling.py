@@ -71,6 +71,9 @@ class ScalingOptions:
         int,
         typer.Option(min=1, max=MOST_PROCESSES, help="Fresh processes that measure each point."),
     ] = 1
+    losses: Annotated[
+        bool, typer.Option("--losses", help="Profile each point; say what ranks lose by.")
+    ] = False
     plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw the curves.")] = None
     time_limit: Annotated[float | None, typer.Option(help="Seconds for a case.")] = None
 
@@ -295,7 +298,8 @@ class _Study(Measuring):
         from bench_lib.backends import detect
 
         self.devices = detect()
-        super().__init__("scaling", self.devices[0], keeping)
+        kernels = "all" if asked.losses else "auto"
+        super().__init__("scaling", self.devices[0], keeping, kernels=kernels)
         self._asked = asked
         self._points: list[ScalingPoint] = []
         self._short: Figures | None = None
