@@ -490,6 +490,11 @@ def test_what_ranks_lose_by_is_told_of_each_point(run):
     looked.clear()
     run(*words, **told)
     assert looked == []
+    blind = run(*words, "--losses", script=script, devices=gpus(8))
+    assert blind.said(f"{NET}-x8: ") == f"{NET}-x8: no kernels were seen"
+    refused = run(*words, "--losses")
+    assert (refused.status, refused.measured) == (2, [])
+    assert "--losses needs GPUs" in refused.err
 
 
 # ---- repeats, judging, drawing ------------------------------------------------------------

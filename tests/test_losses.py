@@ -13,7 +13,7 @@ from bench_lib.studies.losses import (
     HOST,
     KERNELS,
     STRAGGLER,
-    Step,
+    RankStep,
     in_words,
     losses,
 )
@@ -22,7 +22,7 @@ CONV = Kernel("sm90_xmma_fprop_implicit_gemm_f16", 50, 0.008)
 RELU = Kernel("vectorized_elementwise_kernel<4, threshold>", 49, 0.001)
 REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 DIVIDE = "vectorized_elementwise_kernel<4, MulFunctor<float>>"
-ALONE = Step(0.010, KernelTable("torch.profiler", 5, [CONV, RELU], 0.009))
+ALONE = RankStep(0.010, KernelTable("torch.profiler", 5, [CONV, RELU], 0.009))
 
 
 def ranks(count: int, *, exposed=0.0, hidden=0.0, waited=0.0, divided=0.0, slower=0.0, idle=0.0):
@@ -35,7 +35,7 @@ def ranks(count: int, *, exposed=0.0, hidden=0.0, waited=0.0, divided=0.0, slowe
     ]
     more = exposed + waited + divided + slower
     own = [[0.009 + (waited if rank == count - 1 else 0.0)] * 6 for rank in range(count)]
-    return Step(
+    return RankStep(
         ALONE.seconds + more + idle,
         KernelTable("torch.profiler", 5, kernels, 0.009 + more),
         [RankSample(rank, rank, None, [0.01], None, own_s=own[rank]) for rank in range(count)],
@@ -77,7 +77,9 @@ def test_ranks_that_share_the_work_of_one_are_held_against_their_part_of_it():
     """Four, each with a quarter of the kernels: nothing is lost but what was planted."""
     quarter = [replace(each, total_s=each.total_s / 4) for each in (CONV, RELU)]
     table = KernelTable("torch.profiler", 5, [*quarter, Kernel(REDUCE, 4, 0.0005)], 0.00275)
-    found = {loss.part: loss.longer_s for loss in losses(ALONE, Step(0.003, table), divided_by=4)}
+    found = {
+        loss.part: loss.longer_s for loss in losses(ALONE, RankStep(0.003, table), divided_by=4)
+    }
     assert found == pytest.approx(
         {COLLECTIVES: 0.0005, STRAGGLER: 0.0, GRADIENTS: 0.0, KERNELS: 0.0, HOST: 0.0}
     )

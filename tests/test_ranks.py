@@ -720,8 +720,8 @@ def test_of_many_ranks_the_one_that_the_others_wait_for_stands_out(
     fault = fault_of(launcher(script + hanging), time_limit_s=0.1, ranks=ranks)
     others = {4: "0, 1, 3", 8: "0-5, 7"}[ranks]
     assert fault.message == (
-        f"not done within its time limit of 0.1 s; all ranks in 'build', and others waited for rank "
-        f"{late}; they stood: rank {late} in step (steps.py:7), ranks {others} in all_reduce "
+        "not done within its time limit of 0.1 s; all ranks in 'build', and others waited for "
+        f"rank {late}; they stood: rank {late} in step (steps.py:7), ranks {others} in all_reduce "
         "(distributed_c10d.py:7)"
     )
 

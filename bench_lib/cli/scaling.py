@@ -295,9 +295,11 @@ class _Study(Measuring):
     """Points on one or two devices, measured and then told together."""
 
     def __init__(self, asked: ScalingOptions, keeping: Keeping) -> None:
-        from bench_lib.backends import detect
+        from bench_lib.backends import detect, is_gpu
 
         self.devices = detect()
+        if asked.losses and not is_gpu(self.devices[0]):
+            raise UserError("--losses needs GPUs: it goes by their kernels")
         kernels = "all" if asked.losses else "auto"
         super().__init__("scaling", self.devices[0], keeping, kernels=kernels)
         self._asked = asked
@@ -349,6 +351,10 @@ class _Study(Measuring):
         if what == MNIST:
             told, more = self._about_the_job(rows)
             sections += told
+        if self._asked.losses:
+            sections.append(
+                [f"{row.figures.case_id}: no kernels were seen" for row in exercise.unseen(rows)]
+            )
         lines = [line for section in sections if section for line in (*section, "")]
         if self._asked.plot is not None and curves:
             self._draw(curves, self._asked.plot, what)

@@ -439,7 +439,7 @@ def _dead(died: Sequence[RankFiles], ranks: Sequence[RankFiles], ending: LaunchE
 def _by_place(ranks: Sequence[RankFiles], place_of: Callable[[RankFiles], str | None]) -> str:
     """List each place with the ranks that were there, the one of fewest ranks first.
 
-    Of many ranks often all but one wait in the same place, and that one matters.
+    Often all ranks but one wait in the same place, and that one matters.
     """
     places: dict[str, list[int]] = {}
     for each in ranks:

@@ -28,12 +28,12 @@ class Loss:
     longer_s: float
     """Seconds by which it is longer than one rank's; below zero if shorter."""
     share: float
-    """Of the efficiency: those seconds over the step's."""
+    """Those seconds over the step's: the lost efficiency."""
 
 
 @dataclass(frozen=True)
-class Step:
-    """One step of a case."""
+class RankStep:
+    """One step of a case, as rank 0 and the ranks' own times tell it."""
 
     seconds: float
     """Median."""
@@ -42,12 +42,12 @@ class Step:
     per_rank: Sequence[RankSample] = ()
 
 
-def losses(one: Step, several: Step, *, divided_by: int = 1) -> list[Loss]:
+def losses(one: RankStep, several: RankStep, *, divided_by: int = 1) -> list[Loss]:
     """Return what each part costs; the sum is the whole difference between the two steps.
 
     ``divided_by`` is the number of ranks that share the work of one.  Without kernels of both
-    nothing is known.  Where ranks have no times of their own, waiting for a straggler counts as
-    ``collectives``; where rank 0 is the straggler, its own parts are longer instead.
+    nothing is known.  Waiting for a straggler counts as ``collectives`` if ranks have no times of
+    their own.  If rank 0 is the straggler, its own parts are longer instead.
     """
     before, after = one.kernels, several.kernels
     if before is None or after is None or before.busy_s is None or after.busy_s is None:

@@ -22,7 +22,7 @@ from bench_lib.studies.figures import (
     table_of,
     times,
 )
-from bench_lib.studies.losses import Loss, Step, losses
+from bench_lib.studies.losses import Loss, RankStep, losses
 from bench_lib.studies.losses import in_words as in_parts
 from bench_lib.verdict.metrics import scaling
 from bench_lib.verdict.metrics.scaling import Law, Rate, Share, Straggler
@@ -194,16 +194,22 @@ def _losses(
     return losses(one, several, divided_by=point.workers if point.scaling == STRONG else 1)
 
 
+def unseen(rows: Sequence[ScalingRow]) -> list[ScalingRow]:
+    """Return the measured rows of several ranks whose losses are unknown."""
+    several = [row for row in rows if row.workers > 1 and row.over != THREADS]
+    return [row for row in several if row.figures.is_measured and not row.losses]
+
+
 def _step(
     point: ScalingPoint | None, by_case: Mapping[str, Record], figures: Mapping[str, Figures]
-) -> Step | None:
+) -> RankStep | None:
     """Return a point's step, if it was measured."""
     if point is None or point.case is None or (record := by_case.get(point.case.id)) is None:
         return None
     seen, accepted = figures[point.case.id], _accepted(record)
     if seen.step_s is None or not accepted:
         return None
-    return Step(seen.step_s, record.kernels, accepted[-1].per_rank)
+    return RankStep(seen.step_s, record.kernels, accepted[-1].per_rank)
 
 
 def _rate(point: ScalingPoint, by_case: Mapping[str, Record]) -> tuple[Rate | None, int]:
