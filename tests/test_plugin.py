@@ -1824,7 +1824,7 @@ def allure_has_a_second_result_of_a_test_whose_verdict_is_not_what_its_call_said
 def test_allure_has_a_skip_that_was_decided_after_the_workers_ended(suite, pytester):
     """With its reason."""
     run = suite(devices="gpus(2)", matrix=SEVERAL)
-    with_ranks(pytester, '{"two-0": CaseSkipped("no such arithmetic")}', count=1)
+    with_ranks(pytester, '{"two-0": CaseSkipped("no such arithmetic")}', ranks=(2,))
     run("-n", "2", *UNSEEN, "--alluredir=allure", "-k", "two")
     paths = pytester.path.joinpath("allure").glob("*-result.json")
     results = sorted((json.loads(path.read_text()) for path in paths), key=lambda r: r["start"])
