@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 
 import pytest
-
 from builders import make_attempt, make_case, make_record
 from scripts import script
 
