@@ -25,10 +25,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from bench_lib.engine import balance
+from bench_lib.engine.processes import FORK
 from bench_lib.model import Record
 from bench_lib.plugin.devices import device_of
 from bench_lib.report import spent, tables
@@ -125,28 +126,43 @@ def show(run: history.Run) -> None:
 def on_devices(records: Sequence[Record], devices: int) -> tuple[float, float, float]:
     """Return the seconds that a run's attempts take on one device, and on several.
 
-    Those are by hash alone, and balanced.  Cases of one rank are shared out; those of several take
-    all devices, one after the other.  Starting workers costs each device what it cost one.
+    Those are by hash alone, and balanced.  Each device starts workers and measures its cases of one
+    rank.  When all are done, second looks follow process by process, each on its case's device;
+    with several devices pytest-xdist's workers have ended then, so that workers start once more.
+    Cases of several ranks take all devices, one after the other.
     """
-    takes: dict[str, float] = {}
-    starts_s = shared_s = 0.0
+    first: dict[str, float] = {}
+    again: dict[int, list[tuple[str, float]]] = {}
+    start_s = shared_s = 0.0
     for record in records:
-        phases = [attempt.phases_s for attempt in record.attempts]
-        forks_s = sum(each.get("fork", 0.0) for each in phases)
-        seconds = sum(sum(each.values()) for each in phases) - forks_s
-        starts_s += forks_s
-        if record.case.launch.ranks > 1:
-            shared_s += seconds
-        else:
-            takes[record.case.id] = seconds
-    beside_s = starts_s + shared_s
+        for attempt in record.attempts:
+            taken = sum(attempt.phases_s.values())
+            if record.case.launch.ranks > 1:
+                shared_s += taken
+            elif attempt.confirms:
+                again.setdefault(attempt.process, []).append((record.case.id, taken))
+            else:
+                fork_s = attempt.phases_s.get(FORK, 0.0)
+                start_s += fork_s
+                first[record.case.id] = first.get(record.case.id, 0.0) + taken - fork_s
 
-    def longest(places: Mapping[str, int]) -> float:
-        return max(sum(takes[n] for n in queue) for queue in balance.queues(places, devices))
+    def whole(places: Mapping[str, int], count: int) -> float:
+        """Return the seconds of a run with its cases in these places."""
+        starts = 2 if again and count > 1 else 1
+        rounds = [first.items(), *(again[process] for process in sorted(again))]
+        return shared_s + starts * start_s + sum(_longest(tried, places) for tried in rounds)
 
-    homes = {name: device_of(f"[{name}]", devices) for name in takes}
-    even = longest(balance.balanced(homes, devices, takes.get))
-    return beside_s + sum(takes.values()), beside_s + longest(homes), beside_s + even
+    homes = {name: device_of(f"[{name}]", devices) for name in first}
+    even = balance.balanced(homes, devices, first.get)
+    return whole(dict.fromkeys(first, 0), 1), whole(homes, devices), whole(even, devices)
+
+
+def _longest(tried: Iterable[tuple[str, float]], places: Mapping[str, int]) -> float:
+    """Return the seconds of the device that is at it longest."""
+    loads: dict[int, float] = {}
+    for name, taken in tried:
+        loads[places[name]] = loads.get(places[name], 0.0) + taken
+    return max(loads.values(), default=0.0)
 
 
 def main() -> None:

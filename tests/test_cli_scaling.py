@@ -21,7 +21,7 @@ from command import Printed, ran
 from scripted import gpus, held_class
 
 from bench_lib.launch.faults import CaseFault
-from bench_lib.model import Fault, RankSample, Training
+from bench_lib.model import Fault, Kernel, KernelTable, RankSample, Training
 from bench_lib.storage import baselines, history
 from bench_lib.studies.plot import draw
 
@@ -69,7 +69,7 @@ def run(tmp_path, monkeypatch, capsys):
     """Return a function that runs the command in an empty folder, on workers with a script."""
     monkeypatch.chdir(tmp_path)
 
-    def run(*words, script=None, devices=(CPU,), per_rank=None) -> Answer:
+    def run(*words, script=None, devices=(CPU,), per_rank=None, looked_into=None) -> Answer:
         """Answer with steps of 10 ms and 4 images a rank, unless the script has others."""
         script = {**(script or {})}
 
@@ -96,7 +96,8 @@ def run(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr("bench_lib.launch.catalogue.network_sizes", lambda: SIZES)
         monkeypatch.setattr("bench_lib.engine.device.run_ranks", run_ranks)
         # Kernels of several ranks are looked into by real ones.
-        monkeypatch.setattr("bench_lib.engine.profiles.look_into", lambda _held, _cases: [])
+        look_into = looked_into or (lambda _held, _cases: [])
+        monkeypatch.setattr("bench_lib.engine.profiles.look_into", look_into)
         monkeypatch.setattr("bench_lib.engine.engine.HeldDevice", hold)
         return ran(["scaling", *words], monkeypatch, capsys, Answer)
 
@@ -460,6 +461,40 @@ def test_a_rank_that_lags_is_named(run):
         devices=GPUS,
     )
     assert answer.said(f"{NET}-x4: ") == f"{NET}-x4: rank 2 takes 10.0% longer than the others"
+
+
+def test_what_ranks_lose_by_is_told_of_each_point(run):
+    """From the kernels of each, which nobody else has looked into."""
+    conv, looked = Kernel("conv_fprop", 50, 0.009), []
+
+    def look_into(_held, cases):
+        looked.extend(case.id for case in cases)
+        for case in cases:
+            more = [Kernel("ncclDevKernel_AllReduce", 4, 0.0003)] * (case.launch.ranks > 1)
+            busy_s = 0.009 + 0.0003 * len(more)
+            yield case, KernelTable("torch.profiler", 5, [conv, *more], busy_s)
+
+    words = ("network", "--network", "resnet50", "--ranks", "1,2,4,8")
+    script = {f"{NET}-x{n}": steps(0.0103) for n in (2, 4, 8)}
+    told = {"script": script, "devices": gpus(8), "looked_into": look_into}
+    answer = run(*words, "--losses", **told)
+    assert looked == [NET, *script]
+    for case_id in script:
+        assert answer.said(f"{case_id}: ").startswith(
+            f"{case_id}: by median steps 97.1% of one rank's speed: collectives -2.9%, "
+        )
+    rows = run(*words, "--losses", "--json", **told).json["rows"]
+    assert [[loss["part"] for loss in row["losses"]][:1] for row in rows] == [
+        *([], ["collectives"], ["collectives"], ["collectives"])
+    ]
+    looked.clear()
+    run(*words, **told)
+    assert looked == []
+    blind = run(*words, "--losses", script=script, devices=gpus(8))
+    assert blind.said(f"{NET}-x8: ") == f"{NET}-x8: no kernels were seen"
+    refused = run(*words, "--losses")
+    assert (refused.status, refused.measured) == (2, [])
+    assert "--losses needs GPUs" in refused.err
 
 
 # ---- repeats, judging, drawing ------------------------------------------------------------

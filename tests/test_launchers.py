@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from collections.abc import Callable
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from bench_lib import backends
+from bench_lib.environment import variables
 from bench_lib.launch import launchers
 from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.launchers import LaunchCommand, command_for, too_many, without_ranks
@@ -137,6 +140,30 @@ def test_open_mpis_ranks_may_use_all_cores_and_be_more_than_they(installed: Inst
         *("mpirun", "-np", "4", "--bind-to", "none", "--map-by", "slot:OVERSUBSCRIBE"),
         *("-x", "NCCL_DEBUG", "-x", "PATH", "-x", "PYTHONPATH", "/py"),
     ]
+
+
+MULTICAST_IS_OFF = {
+    "NCCL_NVLS_ENABLE": "0",
+    "NVSHMEM_DISABLE_NVLS": "1",
+    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+}
+
+
+def test_open_mpi_takes_every_variable_along_that_is_recorded(installed: Installer) -> None:
+    """Or ranks of other hosts would run in another environment than the one that is written."""
+    known = {f"{family}X" for family in variables._FAMILIES} | variables._KNOWN
+    environ = {**dict.fromkeys({*known, *backends.variables()}, "1"), **MULTICAST_IS_OFF}
+    told = set(variables.recorded(environ))
+    assert MULTICAST_IS_OFF.keys() <= told
+    made = command_for(4, "mpirun", environ={**environ, **installed(mpirun=OPEN_MPI)})
+    taken = {after for word, after in itertools.pairwise(made.words) if word == "-x"}
+    assert told - taken == set()
+
+
+def test_a_launch_of_its_own_drops_where_a_rank_is_and_nothing_else() -> None:
+    """A suite may run in a rank of another launch."""
+    ranks = {"RANK": "3", "LOCAL_RANK": "3", "OMPI_COMM_WORLD_RANK": "3", "PMI_RANK": "3"}
+    assert without_ranks({**MULTICAST_IS_OFF, **ranks}) == MULTICAST_IS_OFF
 
 
 def test_open_mpi_is_told_of_root_only_where_it_is_root(

@@ -969,7 +969,9 @@ import duckdb  # noqa: F401 - as scipy below
 import pytest
 from bench_lib.model import Case, Launch
 
-CASES = [Case(f"two-{i}", "steps:step", launch=Launch(ranks=2)) for i in range({count})]
+CASES = [
+    Case(f"{name}-{i}", "steps:step", launch=Launch(ranks=ranks)) for i, ranks in enumerate({ranks})
+]
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 def test_two(case, perf):
@@ -980,10 +982,10 @@ def test_two(case, perf):
 UNSEEN = ("--perf-kernels", "none")
 
 
-def with_ranks(pytester, answers="{}", *, count=2):
-    """Add cases of two ranks that follow a script, where all their devices are held."""
+def with_ranks(pytester, answers="{}", *, ranks=(2, 2), name="two"):
+    """Add cases of several ranks that follow a script, where all their devices are held."""
     pytester.path.joinpath("perf_tests", "test_two.py").write_text(
-        TWO.replace("{count}", f"{count}")
+        TWO.replace("{ranks}", f"{ranks}").replace("{name}", name)
     )
     with pytester.path.joinpath("conftest.py").open("a") as file:
         file.write(RANKS.replace("{answers}", answers))
@@ -1008,6 +1010,34 @@ def test_under_xdist_cases_of_several_ranks_wait_until_all_devices_are_free(suit
     assert list(suite_of.iter("failure")) == []
 
 
+def test_four_devices_come_to_the_verdicts_of_one(suite, pytester):
+    """Each case once, on a device of its own; that of four ranks when all are free."""
+    names = [f"case-{i}" for i in range(8)]
+    matrix = "".join(f'[[gate.factory]]\nid = "{n}"\ntarget = "steps:step"\n' for n in names)
+    script = (
+        "{'case-3': [[0.0105] * 20], 'case-6': ['no'], 'case-7': [Fault('died', 'x', 'build')]}"
+    )
+    run = suite(script, devices="gpus(4)", matrix=matrix)
+    with_ranks(pytester, '{"four-0": [0.0105] * 20}', ranks=(4,), name="four")
+    for name, ranks in (*((name, 1) for name in names), ("four-0", 4)):
+        accept(pytester, name, TEN_MS, key="mi300x", ranks=ranks)
+    counts = {"passed": 5, "skipped": 1, "failed": 3}
+    run("-n", "4", *UNSEEN).assert_outcomes(**counts)
+    run(*UNSEEN, "--perf-history", "alone").assert_outcomes(**counts)
+    (spread,) = runs_in(pytester)
+    (alone,) = map(history.read, history.files(pytester.path / "alone"))
+    told = [{name: r.status for name, r in kept.records.items()} for kept in (spread, alone)]
+    assert told[0] == told[1]
+    assert [n for n, status in told[0].items() if status is Status.REGRESSED] == [
+        *("case-3", "four-0")
+    ]
+    for name in names:
+        homes = {attempt.device_uuid for attempt in spread.records[name].attempts}
+        assert homes == {f"GPU-{device_of(f'x[{name}]', 4) + 1:016x}"}
+        looks = [len(kept.records[name].attempts) for kept in (spread, alone)]
+        assert looks[0] == looks[1]
+
+
 def test_what_becomes_of_a_case_that_waited_is_what_would_have_become_of_it(suite, pytester):
     """Skipped, broken, broken in quarantine, slower: each once and under its own name.
 
@@ -1019,7 +1049,7 @@ def test_what_becomes_of_a_case_that_waited_is_what_would_have_become_of_it(suit
         '{"two-0": CaseSkipped("no such arithmetic"), "two-1": CaseFault(Fault("died", '
         '"rank 1 was ended by SIGKILL", "first step", "the last words")), '
         '"two-2": CaseFault(Fault("died", "gone", "build")), "two-3": [0.0105] * 20}',
-        count=4,
+        ranks=(2, 2, 2, 2),
     )
     quarantine(pytester, "two-2", "2099-01-01", key="mi300x")
     for name, ranks in (("case-0", 1), ("two-3", 2)):
@@ -1794,7 +1824,7 @@ def allure_has_a_second_result_of_a_test_whose_verdict_is_not_what_its_call_said
 def test_allure_has_a_skip_that_was_decided_after_the_workers_ended(suite, pytester):
     """With its reason."""
     run = suite(devices="gpus(2)", matrix=SEVERAL)
-    with_ranks(pytester, '{"two-0": CaseSkipped("no such arithmetic")}', count=1)
+    with_ranks(pytester, '{"two-0": CaseSkipped("no such arithmetic")}', ranks=(2,))
     run("-n", "2", *UNSEEN, "--alluredir=allure", "-k", "two")
     paths = pytester.path.joinpath("allure").glob("*-result.json")
     results = sorted((json.loads(path.read_text()) for path in paths), key=lambda r: r["start"])

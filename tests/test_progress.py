@@ -137,6 +137,15 @@ def test_tries_of_one_process_count_together_and_second_looks_not_at_all(tmp_pat
     assert pace.past(tmp_path, "mi300x") == {"a": 4.0, "b": 0.5, "a.py::test_x": 4.5}
 
 
+def test_where_cases_go_is_not_told_by_who_started_the_workers(tmp_path):
+    """Each device starts them, and a case that has to open a process of its own does no more."""
+    phases_s = {"fork": 12.0, "measure": 1.5}
+    lines_of(tmp_path, [("a", {"took_s": 13.5, "phases_s": phases_s}), ("b", {"took_s": 2.0})])
+    assert pace.past(tmp_path, "mi300x")["a"] == 13.5
+    known = {"a": 1.5, "b": 2.0, "a.py::test_x": 3.5}
+    assert pace.past(tmp_path, "mi300x", starts=False) == known
+
+
 def test_what_cannot_be_read_says_nothing(tmp_path):
     """Torn lines, lines of something else, files that are none: it is only a guess."""
     path = lines_of(tmp_path, [("a", {"took_s": 2.0})])

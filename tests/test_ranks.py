@@ -435,10 +435,11 @@ def failed(rank: int, message: str, ended_s: float) -> dict[str, Any]:
     return {"rank": rank, "fault": fault, "ended_s": ended_s, "phase": "warm-up"}
 
 
-def fault_of(words: LaunchCommand, *, time_limit_s: float = LONG_S) -> Fault:
+def fault_of(words: LaunchCommand, *, time_limit_s: float = LONG_S, ranks: int = 2) -> Fault:
     """Run a stand-in for a launcher that must fail."""
+    case = replace(two_ranks("any", time_limit_s=time_limit_s), launch=Launch(ranks))
     with pytest.raises(CaseFault) as raised:
-        run_ranks(two_ranks("any", time_limit_s=time_limit_s), command=words)
+        run_ranks(case, command=replace(words, ranks=ranks))
     return raised.value.fault
 
 
@@ -683,7 +684,7 @@ def test_at_the_time_limit_the_rank_that_stayed_behind_is_named(
     [
         ((WAITING, WORKING), "all ranks in 'build', and others waited for rank 1; they"),
         ((WAITING, WAITING), "all ranks in 'build', where each waits for the others or its dev"),
-        ((WORKING, WORKING), "all ranks in 'build'; they stood: rank 0 in step (steps.py:7), r"),
+        ((WORKING, WORKING), "all ranks in 'build'; they stood: ranks 0, 1 in step (steps.p"),
         (("", ""), "all ranks in 'build'"),
     ],
 )
@@ -706,6 +707,41 @@ def test_a_rank_that_does_not_answer_at_the_time_limit_is_named(
         "not done within its time limit of 0.1 s; rank 1 in 'first step' did not say where it "
         "stood: it had ended, or hangs in the driver; they stood: rank 0 in all_reduce ("
     )
+
+
+@pytest.mark.parametrize("ranks", [4, 8])
+def test_of_many_ranks_the_one_that_the_others_wait_for_stands_out(
+    launcher: Callable[[str], LaunchCommand], hanging: str, ranks: int
+) -> None:
+    """The places of all, each once, and that of the one first."""
+    late = ranks - 2
+    stacks = [WORKING if rank == late else WAITING for rank in range(ranks)]
+    script = "".join(leaving(rank, "build", stack=stack) for rank, stack in enumerate(stacks))
+    fault = fault_of(launcher(script + hanging), time_limit_s=0.1, ranks=ranks)
+    others = {4: "0, 1, 3", 8: "0-5, 7"}[ranks]
+    assert fault.message == (
+        "not done within its time limit of 0.1 s; all ranks in 'build', and others waited for "
+        f"rank {late}; they stood: rank {late} in step (steps.py:7), ranks {others} in all_reduce "
+        "(distributed_c10d.py:7)"
+    )
+
+
+@pytest.mark.parametrize("ranks", [4, 8])
+def test_of_many_ranks_the_one_that_was_killed_is_named(
+    launcher: Callable[[str], LaunchCommand], ranks: int
+) -> None:
+    """And none that lost it, or was asked to end."""
+    gone = ranks - 2
+    lost = failed(0, "RuntimeError: Connection closed by peer [127.0.0.1]:4711", 1000.5)
+    table = f"  rank      : {gone} (local_rank: {gone})\n  exitcode  : -9 (pid: 7)"
+    script = "".join(
+        leaving(rank, "build", "first step", stack="" if rank == gone else WAITING)
+        for rank in range(ranks)
+    )
+    fault = fault_of(launcher(f"{script}{writing(lost)}echo '{table}'; exit 1"), ranks=ranks)
+    assert (fault.kind, fault.phase) == ("died", "first step")
+    assert fault.message.startswith(f"rank {gone} was ended by SIGKILL (")
+    assert not re.search(f"rank (?!{gone})", fault.message)
 
 
 def test_what_ranks_started_is_ended_in_whatever_session_it_is(

@@ -389,13 +389,14 @@ def steps(median_s: float, seed: int, spread: float = 0.01, n: int = 40) -> list
     return [median_s * math.exp(chance.gauss(0, spread)) for _ in range(n)]
 
 
-def test_a_rank_that_takes_longer_is_named_with_how_much():
-    """Of four, whose steps spread by one percent."""
-    ranks = {rank: steps(0.01 * (1.06 if rank == 2 else 1.0), rank) for rank in range(4)}
-    (found,) = stragglers(ranks)
-    assert found.rank == 2
+@pytest.mark.parametrize(("ranks", "slow"), [(4, 2), (8, 0), (8, 5)])
+def test_a_rank_that_takes_longer_is_named_with_how_much(ranks, slow):
+    """And no other, though the steps of all spread by one percent."""
+    times = {rank: steps(0.01 * (1.06 if rank == slow else 1.0), rank) for rank in range(ranks)}
+    (found,) = stragglers(times)
+    assert found.rank == slow
     assert found.slower == pytest.approx(0.06, abs=0.01)
-    assert found.in_words.startswith("rank 2 takes ")
+    assert found.in_words.startswith(f"rank {slow} takes ")
 
 
 def test_of_two_ranks_the_slower_is_the_one_behind():

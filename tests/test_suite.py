@@ -29,6 +29,7 @@ from bench_lib.engine.past import NIGHTS
 from bench_lib.engine.suite import Baselines, Suite, fails
 from bench_lib.model import (
     IN_BURSTS,
+    Accepted,
     Fault,
     Kernel,
     KernelTable,
@@ -796,7 +797,7 @@ def launched(bench, suite):
                     rank,
                     rank,
                     None,
-                    [seconds * (slow_rank if rank else 1.0)] * 20,
+                    [seconds * (slow_rank if rank == ranks - 1 else 1.0)] * 20,
                     None,
                     own_s=[own[rank]] * 6 if own else [],
                 )
@@ -913,6 +914,39 @@ def test_ranks_that_wait_for_each_other_are_told_apart_by_their_own_time(tmp_pat
         assert record.status is Status.REGRESSED
         assert sum("rank 1 takes 25.0% longer" in v.reason for v in record.verdicts) == named
         assert any("rank 1" in v.reason for v in record.verdicts) == bool(named)
+
+
+@pytest.mark.parametrize("ranks", [4, 8])
+def test_cases_of_many_ranks_are_accepted_and_judged_by_the_next_run(
+    tmp_path, suite, launched, ranks
+):
+    """The same is OK; a straggler is slower, less efficient, and named."""
+    case_id = f"net-x{ranks}"
+
+    def measured(seconds: float, slow_rank: float = 1.0) -> Suite:
+        run = suite(planned=6)
+        for process in range(6):
+            launched(run, 1, 0.01 + process * 1e-5, process=process)
+            launched(run, ranks, seconds + process * 1e-5, process=process, slow_rank=slow_rank)
+        return run
+
+    first = measured(0.0102)
+    assert {r.case.id: r.status for r in first.judge()} == dict.fromkeys(
+        ("net", case_id), Status.NO_BASELINE
+    )
+    file = baselines.load(tmp_path / "baselines", DEVICE.key)
+    runs = {first.writer.run_id: list(first.records.values())}
+    changes = acceptance.propose(
+        file, runs, DEVICE, Accepted(first.writer.run_id, "first", "2026-01-01")
+    )
+    baselines.write(file, acceptance.taken(changes), DEVICE, {"e0e0e0e0": make_environment()})
+    (several,) = [c.new for c in changes if c.case_id == case_id]
+    assert (several.conditions["ranks"], len(several.processes)) == (ranks, 6)
+    assert [record.status for record in measured(0.0102).judge()] == [Status.OK] * 2
+    one, slower = measured(0.0112, slow_rank=1.1).judge()
+    assert (one.status, slower.status) == (Status.OK, Status.REGRESSED)
+    assert {v.status for v in efficiency_of(slower)} == {Status.REGRESSED}
+    assert any(f"rank {ranks - 1} takes 10.0% longer" in v.reason for v in slower.verdicts)
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,9 @@ class ScalingOptions:
         int,
         typer.Option(min=1, max=MOST_PROCESSES, help="Fresh processes that measure each point."),
     ] = 1
+    losses: Annotated[
+        bool, typer.Option("--losses", help="Profile each point; say what ranks lose by.")
+    ] = False
     plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw the curves.")] = None
     time_limit: Annotated[float | None, typer.Option(help="Seconds for a case.")] = None
 
@@ -292,10 +295,13 @@ class _Study(Measuring):
     """Points on one or two devices, measured and then told together."""
 
     def __init__(self, asked: ScalingOptions, keeping: Keeping) -> None:
-        from bench_lib.backends import detect
+        from bench_lib.backends import detect, is_gpu
 
         self.devices = detect()
-        super().__init__("scaling", self.devices[0], keeping)
+        if asked.losses and not is_gpu(self.devices[0]):
+            raise UserError("--losses needs GPUs: it goes by their kernels")
+        kernels = "all" if asked.losses else "auto"
+        super().__init__("scaling", self.devices[0], keeping, kernels=kernels)
         self._asked = asked
         self._points: list[ScalingPoint] = []
         self._short: Figures | None = None
@@ -345,6 +351,10 @@ class _Study(Measuring):
         if what == MNIST:
             told, more = self._about_the_job(rows)
             sections += told
+        if self._asked.losses:
+            sections.append(
+                [f"{row.figures.case_id}: no kernels were seen" for row in exercise.unseen(rows)]
+            )
         lines = [line for section in sections if section for line in (*section, "")]
         if self._asked.plot is not None and curves:
             self._draw(curves, self._asked.plot, what)

@@ -503,7 +503,9 @@ class Engine:
         passes = True
         if self.settings.judged:
             self.look_again()
+        if self.settings.judged or self.settings.kernels == "all":
             self.profile()
+        if self.settings.judged:
             today = utc_today()
             passes = not any(fails(record, strict=False, today=today) for record in self.judge())
             for found in suite.slow_downs:

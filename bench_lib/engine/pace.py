@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import statistics
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import IO
 
 import msgspec
 
+from bench_lib.engine.processes import FORK
 from bench_lib.storage import history
 
 RUNS = 3
@@ -64,10 +65,13 @@ class Pace:
         return found
 
 
-def past(folder: Path, key: str, *, but: Path | None = None) -> dict[str, float]:
+def past(
+    folder: Path, key: str, *, but: Path | None = None, starts: bool = True
+) -> dict[str, float]:
     """Return by case id and by node id what one process of it took, in seconds.
 
     The run whose file is ``but`` does not count.  Files and lines that cannot be read say nothing.
+    Without ``starts`` the time to start workers, which a run's first case has, does not count.
     """
     found: dict[str, list[float]] = {}
     try:
@@ -77,7 +81,7 @@ def past(folder: Path, key: str, *, but: Path | None = None) -> dict[str, float]
     left = MOST_BYTES
     for path in reversed(paths[-MOST_RUNS:]):
         with contextlib.suppress(OSError), path.open("rb") as file:
-            for name, seconds in _taken(_tries(file, left)).items():
+            for name, seconds in _taken(_tries(file, left), starts=starts).items():
                 found.setdefault(name, []).append(seconds)
             left -= file.tell()
         if left <= 0:
@@ -121,6 +125,7 @@ class _Try:
     took_s: float = 0.0
     confirms: bool = False
     device_uuid: str | None = None
+    phases_s: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -158,13 +163,14 @@ def _tries(file: IO[bytes], most_bytes: int) -> Iterator[_Tried]:
             yield _Tried(line.case, line.attempt, line.nodeid)
 
 
-def _taken(tries: Iterable[_Tried]) -> dict[str, float]:
+def _taken(tries: Iterable[_Tried], *, starts: bool) -> dict[str, float]:
     seconds: dict[str, float] = {}
     processes: dict[str, set[int]] = {}
     tests: dict[str, str] = {}
     for tried in tries:
         case_id = tried.case.id
-        seconds[case_id] = seconds.get(case_id, 0.0) + tried.attempt.took_s
+        start_s = 0.0 if starts else tried.attempt.phases_s.get(FORK, 0.0)
+        seconds[case_id] = seconds.get(case_id, 0.0) + max(0.0, tried.attempt.took_s - start_s)
         processes.setdefault(case_id, set()).add(tried.attempt.process)
         if tried.nodeid is not None:
             tests[case_id] = tried.nodeid

@@ -26,8 +26,10 @@ _FAMILIES = (
     "TRITON_",
     "AMDGCN_",  # how Triton's kernels reach memory (triton/knobs.py)
     "TORCH_NCCL_",
+    "TORCH_SYMM_MEM_",  # whether symmetric memory uses NVLink's multicast
     "TORCH_ROCM_",  # which library does attention (ATen/Context.h)
     "NCCL_",
+    "NVSHMEM_",
     "RCCL_",
     "HIPBLASLT_",
     "ROCBLAS_",

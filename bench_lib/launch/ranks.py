@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import re
@@ -384,24 +385,27 @@ def _late(case: Case, ranks: Sequence[RankFiles], ending: LaunchEnd) -> Fault:
     words = f"not done within its time limit of {case.time_limit_s:g} s; "
     if mute:
         culprits = mute
-        words += f"{_listed([f'{_rank(each.rank)} in {each.phase!r}' for each in mute])} did not "
-        words += "say where it stood: it had ended, or hangs in the driver"
+        words += f"{_by_place(mute, _in_phase)} did not say where it stood: it had ended, or hangs "
+        words += "in the driver"
     elif behind:
         culprits = behind
-        words += _listed([f"{_rank(each.rank)} in {each.phase!r}" for each in behind])
-        words += f", when others had come to {furthest.phase!r}"
+        words += f"{_by_place(behind, _in_phase)}, when others had come to {furthest.phase!r}"
     elif busy and len(busy) < len(ranks):
         culprits = busy
         words += f"all ranks in {furthest.phase!r}, and others waited for "
-        words += _listed([_rank(each.rank) for each in busy])
+        words += _ranks([each.rank for each in busy])
     else:
         culprits = list(ranks)
         words += f"all ranks in {furthest.phase!r}"
         words += "" if busy else ", where each waits for the others or its device"
-    if stood := [f"{_rank(each.rank)} in {each.stood}" for each in ranks if each.stood]:
-        words += f"; they stood: {_listed(stood)}"
+    if stood := _by_place(ranks, lambda each: each.stood):
+        words += f"; they stood: {stood}"
     shown = culprits[0]
     return Fault("time limit", words, shown.phase, shown.last_output or ending.output)
+
+
+def _in_phase(each: RankFiles) -> str:
+    return repr(each.phase)
 
 
 def _dead(died: Sequence[RankFiles], ranks: Sequence[RankFiles], ending: LaunchEnd) -> Fault:
@@ -430,6 +434,28 @@ def _dead(died: Sequence[RankFiles], ranks: Sequence[RankFiles], ending: LaunchE
     shown = ended[0] if ended else ranks[missing[0]]
     phase = shown.phase if ended else "ranks"
     return Fault("died", words, phase, ending.output or shown.last_output)
+
+
+def _by_place(ranks: Sequence[RankFiles], place_of: Callable[[RankFiles], str | None]) -> str:
+    """List each place with the ranks that were there, the one of fewest ranks first.
+
+    Often all ranks but one wait in the same place, and that one matters.
+    """
+    places: dict[str, list[int]] = {}
+    for each in ranks:
+        if place := place_of(each):
+            places.setdefault(place, []).append(each.rank)
+    rarest = sorted(places.items(), key=lambda found: len(found[1]))
+    return _listed([f"{_ranks(there)} in {place}" for place, there in rarest])
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    """Return ranks in words: ``rank 3``, ``ranks 0-2, 4``."""
+    found: list[str] = []
+    for _, run in itertools.groupby(enumerate(ranks), lambda pair: pair[1] - pair[0]):
+        there = [rank for _, rank in run]
+        found += [f"{there[0]}-{there[-1]}"] if len(there) > 2 else map(str, there)
+    return f"rank{'s' * (len(ranks) > 1)} {_listed(found)}"
 
 
 def _rank(rank: int) -> str:

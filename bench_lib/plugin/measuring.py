@@ -139,7 +139,8 @@ class PerfSession(Selection):
             for nodeid in nodeids:
                 uuid = last.get(nodeid) or last.get(pace.name_of(nodeid))
                 homes[nodeid] = index.get(uuid or "", devices.device_of(nodeid, workers))
-            past = pace.past(self.options.history, key, but=own)
+            # Each device starts workers, whichever case was the first of an earlier run.
+            past = pace.past(self.options.history, key, but=own, starts=False)
             self._plan = balance.balanced(homes, workers, Pace(past).of)
         return self._plan
 

@@ -22,6 +22,8 @@ from bench_lib.studies.figures import (
     table_of,
     times,
 )
+from bench_lib.studies.losses import Loss, RankStep, losses
+from bench_lib.studies.losses import in_words as in_parts
 from bench_lib.verdict.metrics import scaling
 from bench_lib.verdict.metrics.scaling import Law, Rate, Share, Straggler
 
@@ -139,6 +141,8 @@ class ScalingRow(Workers):
     processes: int = 0
     """How many the figures are from; an interval of one is of its steps alone."""
     stragglers: list[Straggler] = field(default_factory=list)
+    losses: list[Loss] = field(default_factory=list)
+    """By part of a step, if the kernels of rank 0 are known."""
 
 
 def rows_of(
@@ -146,7 +150,7 @@ def rows_of(
 ) -> list[ScalingRow]:
     """Return a row for each point, beside the point of one worker of the same curve."""
     by_case = {record.case.id: record for record in records}
-    ones = {p.curve: _rate(p, by_case)[0] for p in points if p.workers == 1}
+    ones = {p.curve: p for p in points if p.workers == 1}
     return [_row(p, by_case, figures, ones.get(p.curve)) for p in points]
 
 
@@ -154,13 +158,14 @@ def _row(
     point: ScalingPoint,
     by_case: Mapping[str, Record],
     figures: Mapping[str, Figures],
-    one: Rate | None,
+    alone: ScalingPoint | None,
 ) -> ScalingRow:
     about = (point.over, point.workers, point.scaling, point.network, point.batch_size)
     if point.case is None:
         name = f"{point.workers} {in_words(point.over)}, {point.scaling}"
         return ScalingRow(*about, figures=Figures(name, {}, "not measured", point.problem))
     rate, processes = _rate(point, by_case)
+    one = _rate(alone, by_case)[0] if alone else None
     speed_up = scaling.ratio(rate, one) if rate and one else None
     if speed_up is not None and point.workers == 1:
         speed_up = Share(1.0)
@@ -171,7 +176,40 @@ def _row(
         efficiency=speed_up and speed_up.over(point.workers),
         processes=processes,
         stragglers=scaling.lagging(seen.per_rank for seen in _accepted(by_case[point.case.id])),
+        losses=_losses(point, alone, by_case, figures),
     )
+
+
+def _losses(
+    point: ScalingPoint,
+    alone: ScalingPoint | None,
+    by_case: Mapping[str, Record],
+    figures: Mapping[str, Figures],
+) -> list[Loss]:
+    """Return the losses of ranks beside one; nothing for threads."""
+    steps = [_step(each, by_case, figures) for each in (alone, point)]
+    if point.workers == 1 or point.over == THREADS or None in steps:
+        return []
+    one, several = (step for step in steps if step is not None)
+    return losses(one, several, divided_by=point.workers if point.scaling == STRONG else 1)
+
+
+def unseen(rows: Sequence[ScalingRow]) -> list[ScalingRow]:
+    """Return the measured rows of several ranks whose losses are unknown."""
+    several = [row for row in rows if row.workers > 1 and row.over != THREADS]
+    return [row for row in several if row.figures.is_measured and not row.losses]
+
+
+def _step(
+    point: ScalingPoint | None, by_case: Mapping[str, Record], figures: Mapping[str, Figures]
+) -> RankStep | None:
+    """Return a point's step, if it was measured."""
+    if point is None or point.case is None or (record := by_case.get(point.case.id)) is None:
+        return None
+    seen, accepted = figures[point.case.id], _accepted(record)
+    if seen.step_s is None or not accepted:
+        return None
+    return RankStep(seen.step_s, record.kernels, accepted[-1].per_rank)
 
 
 def _rate(point: ScalingPoint, by_case: Mapping[str, Record]) -> tuple[Rate | None, int]:
@@ -304,6 +342,7 @@ def scaling_table(rows: Sequence[ScalingRow]) -> Table:
         ("device memory", lambda row: mib(row.figures.memory_bytes)),
     )
     lines = [f"{row.figures.case_id}: {lags.in_words}" for row in rows for lags in row.stragglers]
+    lines += [f"{row.figures.case_id}: {in_parts(row.losses)}" for row in rows if row.losses]
     if any(row.processes == 1 and row.efficiency and row.efficiency.interval for row in rows):
         lines.append(
             "intervals are of the steps of one process each; processes differ besides, which "

@@ -31,8 +31,10 @@ _HOSTS = ("--host", "-host", "-H", "--hostfile", "-hostfile", "-machinefile", "-
 _HYDRA_HOSTS = ("-hosts", "--hosts", "-host", "-f", "-hostfile", "-machinefile")
 _BINDING = ("--bind-to", "-bind-to", "--map-by", "-map-by")
 TOLD = re.compile(
-    r"(BENCH_LIB|CUDA|GLOO|GPU|HIP|HSA|LD|MASTER|MIOPEN|NCCL|NVIDIA|OMP|PYTHON|PYTORCH|RCCL|ROCM?"
-    r"|ROCR|TORCH|TORCHINDUCTOR|TRITON)_\w+|PATH|PYTHONPATH|VIRTUAL_ENV"
+    r"(AMD|AMDGCN|ATEN|BENCH_LIB|CUBLAS|CUDA|DEBUG_CLR|DISABLE_ADDMM|FLASH_ATTENTION|GLOO|GOMP|GPU"
+    r"|HIP|HIPBLASLT|HSA|KMP|LD|MALLOC|MASTER|MIOPEN|MKL|NCCL|NVIDIA|NVSHMEM|OMP|ONEDNN|OPENBLAS"
+    r"|PYTHON|PYTORCH|RCCL|ROCBLAS|ROCM?|ROCR|TENSILE|TORCH|TORCHDYNAMO|TORCHINDUCTOR|TRITON)_\w+"
+    r"|PATH|PYTHONPATH|VIRTUAL_ENV"
 )
 """Variables that ranks of other hosts need: Open MPI takes only those along that are named."""
 
