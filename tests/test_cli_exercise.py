@@ -479,6 +479,16 @@ def test_modes_and_precisions_are_in_one_table(exercise):
     assert "compiling with cold caches adds 1 to 3 minutes a case" in answer.err
 
 
+def test_compile_modes_are_printed_as_json(exercise):
+    """A row for each mode, eager first."""
+    words = ("compile", "resnet50", "--modes", "default", "--precisions", "fp32", "--json")
+    found = exercise(*words, script={"resnet50-b64-fp32-eager-infer": steps(0.02)}).json
+    assert [(row["mode"], row["speed_up"]) for row in found["rows"]] == [
+        ("eager", 1.0),
+        ("default", 2.0),
+    ]
+
+
 def test_the_guides_modes_are_compared_by_default(exercise):
     """In FP32 and FP16, with the time that tuning takes."""
     answer = exercise("compile", "resnet50")

@@ -181,6 +181,26 @@ def test_hardware_without_a_baseline_is_told_how_it_gets_one() -> None:
     assert hints(nights.make_night([enough])) == [accepted]
 
 
+@pytest.mark.parametrize(
+    ("nodeids", "words"),
+    [
+        (["perf_tests/test_x.py::test_y[a]", None], ""),
+        (["tests/perf/test_x.py::test_y[a/b]"], " -- tests/perf"),
+        (["test_x.py::test_y", "my tests/test_x.py::test_z"], " -- . 'my tests'"),
+    ],
+)
+def test_tests_in_other_folders_are_named_where_a_baseline_is_to_be_recorded(
+    nodeids: list[str | None], words: str
+) -> None:
+    """The command searches perf_tests alone, which somebody else's repository need not have."""
+    entries = [
+        replace(nights.no_baseline(), record=replace(nights.no_baseline().record, nodeid=nodeid))
+        for nodeid in nodeids
+    ]
+    (told,) = hints(nights.make_night(entries))
+    assert told.endswith(f"bench-lib baseline record --reason 'first baseline'{words}")
+
+
 def test_values_that_accept_would_refuse_are_not_to_be_accepted() -> None:
     """Measure again instead; cases of several runs are one hint."""
     new = nights.no_baseline()

@@ -5,8 +5,10 @@ What each command prints is held against them by the tests of that command (test
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import json
+import lzma
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +31,7 @@ from scripts import script
 
 import bench_lib.cli
 from bench_lib.cli.output import Document
-from bench_lib.model import Kernel, KernelTable, Quarantine, SlowDown, Status
+from bench_lib.model import Baseline, Kernel, KernelTable, Quarantine, SlowDown, Status
 from bench_lib.profiling.store import Profile, keep
 from bench_lib.storage import baselines
 from bench_lib.storage.baselines import BaselineChange
@@ -143,6 +145,61 @@ def test_another_field_another_type_and_a_missing_one_are_seen():
     validator("history-list", strict=False).validate(one_more)  # which is what is promised
 
 
+JSON_TYPES = {"array", "boolean", "integer", "null", "number", "object", "string"}
+SINCE_0_1_0 = {
+    ("history-line", ".exit_status", "null"),  # of a run that was stopped before it knew
+    ("scaling", ".laws[].next.interval", "no null"),
+}
+"""What a field may hold, or no longer holds, that it did in version 0.1.0."""
+
+
+def fields_below(schema, about, path="", above=()):
+    """Yield the path of each field with the types that its values may have."""
+    name = about.get("$ref", "").rpartition("/")[2]
+    if name in above:
+        return
+    if name:
+        about, above = schema["$defs"][name], (*above, name)
+    if path and about.get("type") in JSON_TYPES:
+        yield path, about["type"]
+    below = [(path, each) for key in ("anyOf", "oneOf") for each in about.get(key, ())]
+    below += [(f"{path}.{key}", each) for key, each in about.get("properties", {}).items()]
+    below += [(f"{path}[]", each) for each in about.get("prefixItems", ())]
+    for key, mark in (("items", "[]"), ("additionalProperties", "{}")):
+        if isinstance(about.get(key), dict):
+            below.append((path + mark, about[key]))
+    for further, each in below:
+        yield from fields_below(schema, each, further, above)
+
+
+def test_a_document_has_all_that_0_1_0_printed_or_another_number():
+    """``recorded/0.1.0/documents.json.xz`` has its fields and their types, by document."""
+    recorded = ROOT / "tests" / "recorded" / "0.1.0" / "documents.json.xz"
+    then = json.loads(lzma.decompress(recorded.read_bytes()))
+    assert then.keys() <= {name.removesuffix(".json") for name in SCHEMAS}
+    renumbered, changed = set(), set()
+    for document, about in then.items():
+        schema = SCHEMAS[f"{document}.json"]
+        if about["schema"] != number_of(schema):
+            renumbered.add(document)
+            continue
+        types = collections.defaultdict(set)
+        for path, kind in fields_below(schema, schema):
+            types[path].add(kind)
+        for path, kinds in about["fields"].items():
+            changed |= {(document, path, kind) for kind in types[path] - set(kinds)}
+            changed |= {(document, path, f"no {kind}") for kind in set(kinds) - types[path]}
+    assert renumbered == {"baseline-accept", "baseline-diff", "baseline-show", "baselines-file"}
+    assert changed == SINCE_0_1_0
+
+
+def number_of(schema):
+    """Return the number that a document or a file has, or 0."""
+    head = schema.get("oneOf", [schema])[0]["$ref"].rpartition("/")[2]
+    number = schema["$defs"][head]["properties"].get("schema", {})
+    return number.get("const") or number.get("enum", [0])[0]
+
+
 # ---- files ------------------------------------------------------------------------------
 
 
@@ -185,6 +242,13 @@ def test_the_baselines_that_come_along_are_written_as_their_schema_says(path, tm
     document = json.loads(written.read_text())
     assert len(document["cases"]) == len(file.baselines)
     validator("baselines-file").validate(document)
+
+
+def test_a_case_of_a_baseline_file_may_have_all_that_a_baseline_has():
+    """Its id is the key, and each draw stands there once."""
+    of_a_file = {field.name for field in dataclasses.fields(WRITER.StoredCase)}
+    of_a_baseline = {field.name for field in dataclasses.fields(Baseline)}
+    assert of_a_file == of_a_baseline - {"case_id"} | {"draws"}
 
 
 def test_a_kept_profile_is_as_its_schema_says(tmp_path):

@@ -486,6 +486,37 @@ def test_every_push_gets_the_whole_check(checkout):
         assert run(checkout, ("check", "check", "Check")).status == status
 
 
+@pytest.mark.parametrize(
+    ("about", "runs"),
+    [
+        pytest.param({"github.event_name": "push"}, True, id="a push"),
+        pytest.param({"github.event_name": "pull_request"}, True, id="a fork's"),
+        pytest.param({"github.event_name": "pull_request"} | OWN, False, id="pushed before"),
+    ],
+)
+def test_every_push_is_checked_once(about, runs):
+    """To any branch, and a fork's by its pull request."""
+    found = workflow("check")
+    assert found["on"]["push"] == {"branches": ["**"]}
+    assert "pull_request" in found["on"]
+    assert holds(found["jobs"]["check"]["if"], pull_request() | about) is runs
+
+
+def test_what_is_published_was_checked_and_built():
+    """By the workflow of every push."""
+    jobs = workflow("release")["jobs"]
+    assert jobs["check"]["uses"] == "./.github/workflows/check.yml"
+    assert "workflow_call" in workflow("check")["on"]
+    assert set(jobs["publish"]["needs"]) == {"check", "build"}
+
+
+def test_the_check_runs_on_the_oldest_and_the_newest_python_that_the_package_names():
+    """Whoever declares a Python tries it."""
+    pythons = re.findall(r'Python :: (3\.\d+)"', (ROOT / "pyproject.toml").read_text())
+    tried = workflow("check")["jobs"]["check"]["strategy"]["matrix"]["python"]
+    assert tried == [pythons[0], pythons[-1]]
+
+
 @pytest.mark.parametrize(("built", "status"), [("1.2.3", 0), ("1.2.4", 1)])
 def test_a_tag_is_built_if_it_is_the_version(checkout, tmp_path, built, status):
     """Of another nothing is published."""

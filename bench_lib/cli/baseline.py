@@ -75,6 +75,7 @@ class Excused(Quarantine):
 class BaselineShow(Document):
     """The accepted values of one hardware key."""
 
+    schema: Literal[2] = 2  # type: ignore[assignment] # a process had a field for each metric in 1
     command: Literal["baseline show"] = "baseline show"
     hardware_key: str
     device: Hardware | None

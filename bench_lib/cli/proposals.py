@@ -39,6 +39,7 @@ class Proposed(BaselineChange):
 class ProposalDocument(Document):
     """The changes by accepting a run, proposed or done."""
 
+    schema: Literal[2] = 2  # type: ignore[assignment] # a process had a field for each metric in 1
     hardware_key: str
     changes: list[Proposed]
     environment: list[str]

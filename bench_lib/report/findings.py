@@ -6,6 +6,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from bench_lib import backends
@@ -221,9 +222,17 @@ def _on_new(entries: Iterable[NightCase]) -> Iterator[str]:
     few = any(len({m.process for m in e.record.attempts}) < LEAST_PROCESSES for e in held)
     records = few or all(acceptance.unsteady(entry.record) for entry in held)
     by_step = Counter("record" if records else f"accept --run {e.run_id}" for e in held)
+    where = _elsewhere(held) if records else ""
     for step, count in by_step.items():
         words = f"{many(count, 'case')} without a baseline"
-        yield f"{words}: bench-lib baseline {step} --reason 'first baseline'"
+        yield f"{words}: bench-lib baseline {step} --reason 'first baseline'{where}"
+
+
+def _elsewhere(entries: Iterable[NightCase]) -> str:
+    """Return what ``baseline record`` needs to find tests in other folders than perf_tests."""
+    files = [e.record.nodeid.partition("::")[0] for e in entries if e.record.nodeid]
+    folders = sorted({str(PurePath(file).parent) for file in files})
+    return "" if folders in ([], ["perf_tests"]) else f" -- {shlex.join(folders)}"
 
 
 def _on_torn(night: Night) -> Iterator[str]:

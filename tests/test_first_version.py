@@ -1,0 +1,130 @@
+"""Files that version 0.1.0 wrote are read: a run, a month in Parquet, baselines with a quarantine.
+
+0.1.0 wrote ``recorded/0.1.0/`` on a CPU: two runs of a repository, of which the first was accepted.
+Host, kernel, folders, dates and ids of runs were changed afterwards, before the runs were
+compacted.  The month has both runs; the second is there again as a file of the next day.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from command import Printed, ran
+from documents import validator
+
+from bench_lib.storage import history
+
+RECORDED = Path(__file__).parent / "recorded" / "0.1.0"
+FIRST, SECOND, AGAIN = "27e616ad", "e3667391", "d3667391"
+JUDGED = {"nap-4": "NOISY", "nap-16": "REGRESSED", "product": "NOISY", "nap-wrong": "ERROR"}
+
+
+@pytest.fixture
+def cli(tmp_path, monkeypatch, capsys):
+    """Return a function that runs ``bench-lib`` beside a copy of these files."""
+    shutil.copytree(RECORDED, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> Printed:
+        return ran(words, monkeypatch, capsys)
+
+    return run
+
+
+def test_its_runs_are_listed_whether_in_parquet_or_not(cli):
+    """With the statuses that it gave them."""
+    counts = {"ERROR": 1, "NOISY": 2, "REGRESSED": 1}
+    listed = cli("history", "list", "--json").json
+    assert listed["problems"] == []
+    assert {each["run"]: each["counts"] for each in listed["runs"]} == {
+        FIRST: {"ERROR": 1, "NO_BASELINE": 3},
+        SECOND: counts,
+        AGAIN: counts,
+    }
+
+
+@pytest.mark.parametrize("run", [SECOND, AGAIN])
+def test_a_run_of_its_is_shown_with_its_verdicts_quarantine_and_kernels(cli, run):
+    """From Parquet as from lines."""
+    shown = cli("history", "show", run, "--json").json
+    records = {each["case"]["id"]: each for each in shown["records"]}
+    assert {case_id: each["status"] for case_id, each in records.items()} == JUDGED
+    assert records["nap-4"]["quarantine"]["reason"] == "flaky host"
+    assert records["nap-wrong"]["verdicts"][0]["reason"].startswith("exception in first step")
+    (latency,) = (v for v in records["nap-16"]["verdicts"] if v["metric"] == "latency")
+    assert latency["ratio"] == pytest.approx(4.115, abs=1e-3)
+    assert records["product"]["kernels"]["kernels"][0]["name"] == "aten::mm"
+
+
+def test_its_runs_answer_a_query(cli):
+    """Each has one row for an attempt."""
+    query = "SELECT run, count(*) AS n FROM attempts GROUP BY run"
+    rows = cli("history", "query", query, "--json").json["rows"]
+    assert {tuple(each) for each in rows} == {(FIRST, 13), (SECOND, 7), (AGAIN, 7)}
+
+
+def test_a_month_of_its_gives_back_the_file_byte_for_byte(cli, tmp_path):
+    """The day of the copy and its id are all that differ."""
+    assert cli("history", "restore", SECOND).status == 0
+    (restored,) = (tmp_path / "history").glob(f"*_{SECOND}.jsonl")
+    (other,) = (tmp_path / "history").glob(f"*_{AGAIN}.jsonl")
+    then = other.read_bytes().replace(AGAIN.encode(), SECOND.encode())
+    assert restored.read_bytes() == then.replace(b"2025-03-04", b"2025-03-03")
+
+
+def test_its_baselines_and_its_quarantine_hold(cli):
+    """With the figures that it kept as logarithms."""
+    shown = cli("baseline", "show", "--json").json
+    assert set(shown["cases"]) == set(JUDGED) - {"nap-wrong"}
+    assert shown["quarantine"]["nap-4"]["until"] == "2099-12-31"
+    first, _ = shown["cases"]["nap-16"]["processes"]
+    assert first["values"]["latency"] == pytest.approx(0.016193, abs=1e-6)
+    assert first["values"]["stability"] == 0.22737
+    assert shown["cases"]["nap-16"]["accepted"]["run_id"] == FIRST
+
+
+def test_a_run_of_its_is_compared_with_its_baselines(cli):
+    """Slower as it said."""
+    compared = cli("compare", "baseline", AGAIN, "--json").json
+    ratios = {each["case_id"]: each["ratio"] for each in compared["cases"]}
+    assert ratios["nap-16"] == pytest.approx(4.115, abs=1e-3)
+
+
+def test_a_report_shows_its_runs(cli):
+    """Whose statuses it gave."""
+    entries = cli("report", "--json").json["entries"]
+    assert {each["case_id"]: each["status"] for each in entries} == JUDGED
+
+
+def test_accepting_a_run_of_its_writes_its_baselines_as_they_are_written_now(cli, tmp_path):
+    """The acceptance before stays, and what is in quarantine."""
+    (path,) = (tmp_path / "baselines").iterdir()
+    assert json.loads(path.read_text())["schema"] == 1
+    accepted = cli("baseline", "accept", "--run", AGAIN, "--reason", "new host", "--force")
+    assert accepted.status == 0
+    document = json.loads(path.read_text())
+    validator("baselines-file").validate(document)
+    assert document["schema"] == 2
+    assert [each["run_id"] for each in document["cases"]["nap-16"]["earlier"]] == [FIRST]
+    assert document["quarantine"]["nap-4"]["reason"] == "flaky host"
+
+
+def test_its_history_is_compacted_with_its_month(cli, tmp_path):
+    """Nothing of it is damaged."""
+    assert cli("history", "fsck", "--json").json["damaged"] == []
+    assert cli("history", "compact").status == 0
+    (lines,) = (tmp_path / "history").glob("*.jsonl")
+    lines.unlink()
+    runs = cli("history", "list", "--json").json["runs"]
+    assert [each["run"] for each in runs] == [FIRST, SECOND, AGAIN]
+
+
+def test_its_lines_are_as_the_schema_says():
+    """So that whoever reads by the schema reads old files, too."""
+    (path,) = (RECORDED / "history").glob("*.jsonl")
+    for line in path.read_text().splitlines():
+        validator("history-line", strict=False).validate(json.loads(line))
+    assert history.read(path).finished
