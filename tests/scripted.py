@@ -105,6 +105,8 @@ class Context:
         replay: Draw | None = None,
         known: Collection[str] = (),
         artifacts: Path | None = None,
+        *,
+        keeps: bool = True,
     ) -> Measurement:
         """Give the script's next answer for this case, or its next one with such choices."""
         if self.contexts.asks_to_give_way:
@@ -112,6 +114,7 @@ class Context:
         self.contexts.known.append(set(known))
         key = case.id if replay is None else f"{case.id} replayed"
         loads = "" if artifacts is None else f" with {artifacts.name}"
+        loads += "" if keeps else ", not kept"
         self.contexts.log.append(f"{self.name} {key}{loads}")
         answers = self.contexts.script.get(key) or [[0.01] * 20]
         answer = answers.pop(0) if len(answers) > 1 else answers[0]

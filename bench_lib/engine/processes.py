@@ -60,6 +60,7 @@ class Processes:
         measure_ranks: Callable[[Case], Measurement],
         give_way: Callable[[], None],
         most_lost: int,
+        say: Callable[[str], None],
     ) -> None:
         """Nothing starts before it is needed.
 
@@ -79,6 +80,9 @@ class Processes:
         self._artifacts: dict[str, Path] = {}
         self._measured_by: list[int] = []
         self._most_lost = most_lost
+        self._say = say
+        self._keeps_replays = True
+        """Whether code that is compiled for replays stays; not once the disk was full."""
         self._lost = 0
         """Cases in a row for which the device could not be opened any more."""
 
@@ -125,7 +129,16 @@ class Processes:
         process = self.open(number)
         opening_s = time.monotonic() - begin
         self._measured_by = [process.pid]
-        measurement = process.measure(case, bursts, replay, known, artifacts)
+        keeps = self._keeps_replays
+        try:
+            measurement = process.measure(case, bursts, replay, known, artifacts, keeps=keeps)
+        except CaseFault as error:
+            if error.fault.kind != "no room" or replay is None or not keeps:
+                raise
+            self._keeps_replays = False
+            why = error.fault.message.partition("\n")[0]
+            self._say(f"this run keeps no code that replays compile: {why}; free some space there")
+            return self._measured(case, number, bursts, replay, known)
         phases_s = {FORK: round(opening_s, 4), **measurement.phases_s}
         measurement = replace(measurement, phases_s=phases_s)
         if process.is_dear:

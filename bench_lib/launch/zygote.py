@@ -109,6 +109,8 @@ class WorkerProcess:
         replay: Draw | None = None,
         known: Collection[str] = (),
         artifacts: Path | None = None,
+        *,
+        keeps: bool = True,
     ) -> Measurement:
         """Measure one case, in bursts if it is power-bound and ``bursts`` are given.
 
@@ -116,15 +118,16 @@ class WorkerProcess:
         results of the case, NUMERICS or COUNTS, are not computed again.
 
         With ``replay`` the compiler finds empty caches and repeats the choices there; nothing may
-        have been measured in this process before.  ``artifacts`` that ``pack`` returned are loaded
-        as a part of the first step.  Raises CaseSkipped with the reason, or CaseFault after which
-        this context is gone.
+        have been measured in this process before.  What it compiles stays in the user's cache
+        folder, unless ``keeps`` is false.  ``artifacts`` that ``pack`` returned are loaded as a
+        part of the first step.  Raises CaseSkipped with the reason, or CaseFault after which this
+        context is gone.
         """
         beside: dict[str, Any] = {}
         if bursts is not None:
             beside["bursts"] = dataclasses.asdict(bursts)
         if replay is not None:
-            beside["replay"] = replay.table
+            beside |= {"replay": replay.table, "keeps": keeps}
         if artifacts is not None:
             beside["artifacts"] = str(artifacts)
         proof = arithmetic.proof(case)
