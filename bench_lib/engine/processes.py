@@ -14,6 +14,7 @@ from bench_lib.engine.settings import Side
 from bench_lib.engine.telemetry import Sampler
 from bench_lib.environment import fingerprint
 from bench_lib.launch import wheels
+from bench_lib.launch.cache import cache_folder
 from bench_lib.launch.faults import CaseFault, LaunchError, WorkerKilledError
 from bench_lib.launch.zygote import WorkerProcess, Zygote
 from bench_lib.model import (
@@ -137,7 +138,10 @@ class Processes:
                 raise
             self._keeps_replays = False
             why = error.fault.message.partition("\n")[0]
-            self._say(f"this run keeps no code that replays compile: {why}; free some space there")
+            self._say(
+                "no room to keep the code that replays compile, so this run compiles it each time: "
+                f"{why}; free some space in {cache_folder()}"
+            )
             return self._measured(case, number, bursts, replay, known)
         phases_s = {FORK: round(opening_s, 4), **measurement.phases_s}
         measurement = replace(measurement, phases_s=phases_s)
