@@ -57,9 +57,10 @@ def write(path: Path, fact: Any) -> None:
 
 def _make_room(folder: Path) -> None:
     """Remove files that are too old, and the oldest until there is room for one more."""
-    used_s = {path: path.stat().st_mtime for path in folder.iterdir()}
+    with os.scandir(folder) as entries:
+        used_s = {entry.path: entry.stat().st_mtime for entry in entries}
     newest_first = sorted(used_s, key=used_s.__getitem__, reverse=True)
     too_old_s = time.time() - UNUSED_S
     for number, path in enumerate(newest_first, start=1):
         if number >= MOST_FILES or used_s[path] < too_old_s:
-            path.unlink(missing_ok=True)
+            Path(path).unlink(missing_ok=True)
