@@ -68,15 +68,15 @@ def unanswered(rows: Sequence[PairRow]) -> str:
 
     A case that fails is an answer, however many others could not be judged.
     """
-    asked = [row.status for row in rows if row.status is not Status.SKIPPED]
-    unjudged = [status for status in asked if status in UNJUDGED]
+    found = [row.status for row in rows]
+    asked = [status for status in found if status is not Status.SKIPPED]
+    unjudged = [status for status in found if status in UNJUDGED]
     if fails(rows) or (asked and 2 * len(unjudged) <= len(asked)):
         return ""
-    blind = unjudged or [row.status for row in rows]
-    counts = Counter(sorted(blind, key=rank))
+    counts = Counter(sorted(unjudged or found, key=rank))
     words = ", ".join(f"{count} {status.value}" for status, count in counts.items())
     return (
-        f"no answer: {len(blind)} of {many(len(rows), 'case')} could not be judged ({words}); the "
+        f"no answer: {counts.total()} of {many(len(rows), 'case')} could not be judged ({words}); the "
         "reasons are above, and more --pairs see smaller changes"
     )
 
