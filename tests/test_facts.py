@@ -9,8 +9,9 @@ import pytest
 from builders import make_case, make_environment
 from fulldisk import no_file_beyond
 
+from bench_lib.launch import kept
 from bench_lib.model import Launch, Numerics, StepCounts
-from bench_lib.storage import facts, kept
+from bench_lib.storage import facts
 
 COUNTS = StepCounts(8e9, 1e8, 0.5)
 SOUND = Numerics(finite=True, cosine=0.9999)

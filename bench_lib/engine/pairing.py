@@ -76,8 +76,8 @@ def unanswered(rows: Sequence[PairRow]) -> str:
     counts = Counter(sorted(unjudged or found, key=rank))
     words = ", ".join(f"{count} {status.value}" for status, count in counts.items())
     return (
-        f"no answer: {counts.total()} of {many(len(rows), 'case')} could not be judged ({words}); the "
-        "reasons are above, and more --pairs see smaller changes"
+        f"no answer: {counts.total()} of {many(len(rows), 'case')} could not be judged ({words}); "
+        "the reasons are above, and more --pairs see smaller changes"
     )
 
 

@@ -117,10 +117,10 @@ class WorkerProcess:
         The first case of a precision proves the device's arithmetic afterwards.  The ``known``
         results of the case, NUMERICS or COUNTS, are not computed again.
 
-        With ``replay`` the compiler finds empty caches and repeats the choices there, and ``keeps`` them
-        for the next replay; nothing may have been measured in this process before.  ``artifacts``
-        that ``pack`` returned are loaded as a part of the first step.  Raises CaseSkipped with the
-        reason, or CaseFault after which this context is gone.
+        With ``replay`` the compiler finds empty caches and repeats the choices there; nothing may
+        have been measured in this process before.  It ``keeps`` them for the next replay.
+        ``artifacts`` that ``pack`` returned are loaded as a part of the first step.  Raises
+        CaseSkipped with the reason, or CaseFault after which this context is gone.
         """
         beside: dict[str, Any] = {}
         if bursts is not None:

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import msgspec.structs
 
+from bench_lib.launch import kept
 from bench_lib.launch.cache import cache_folder
 from bench_lib.model import Bursts, Hardware
-from bench_lib.storage import kept
 
 SCHEMA = 2
 """Schema of these facts; a file with another is not read."""

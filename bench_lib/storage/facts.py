@@ -17,9 +17,9 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from bench_lib.environment.variables import CACHE_FOLDERS
+from bench_lib.launch import kept
 from bench_lib.launch.cache import cache_folder
 from bench_lib.model import Case, Environment, Numerics, StepCounts
-from bench_lib.storage import kept
 
 COUNTING = ("formulas", "worker/workloads")
 """Folders of this package whose code counts; counts by other code are not read."""
