@@ -71,7 +71,7 @@ def apart(name: str) -> Iterator[None]:
 def _used(cache: Path) -> Iterator[None]:
     """Make a cache where it is not there, and keep others from removing it; raises OSError."""
     cache.mkdir(parents=True, exist_ok=True)
-    with (cache / LOCK).open("a") as lock:
+    with (cache / LOCK).open("a+") as lock:  # NFS wants both ways open
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         if not os.path.samestat(os.fstat(lock.fileno()), (cache / LOCK).stat()):
             raise BlockingIOError("it was removed before we had the lock")
@@ -100,7 +100,7 @@ def _size_bytes(folder: Path) -> int:
 def _removed(cache: Path) -> bool:
     """Remove a cache and return True; False if a process uses it, or it is gone."""
     try:
-        with (cache / LOCK).open("a") as lock:
+        with (cache / LOCK).open("a+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Whoever looks for it now makes a new one.
             gone = cache.rename(f"{cache}.{os.getpid()}")
