@@ -68,7 +68,7 @@ class Scripted(Contexts):
 class Detailed(Context):
     """A context whose measurements have the fields that its side's ``about`` names."""
 
-    def measure(self, case, *_, **__) -> Measurement:
+    def measure(self, case, *_) -> Measurement:
         """Give the script's next answer for this case."""
         return replace(super().measure(case), **self.contexts.about.get(case.id, {}))
 

@@ -199,7 +199,7 @@ class Calibrated(Context):
             raise answer
         return Calibration(answer, self.contexts.spread)
 
-    def measure(self, case, bursts=None, *_, **__):
+    def measure(self, case, bursts=None, *_):
         """Be power-bound where that is asked."""
         self.contexts.asked.append(bursts)
         measured = super().measure(case)

@@ -43,7 +43,7 @@ PACKAGES = ("hipblaslt", "miopen", "numpy", "torch")
 class Worker(Context):
     """A context of an environment; its packages make cases slower."""
 
-    def measure(self, case, *_, **__):
+    def measure(self, case, *_):
         """Take no time."""
         machine = self.contexts.machine
         new = machine.new_in(self.contexts.python)

@@ -46,7 +46,7 @@ def environment(rocm: str, variables: Mapping[str, str] | None = None) -> Enviro
 class Worker(Context):
     """A context of one version of ROCm."""
 
-    def measure(self, case: Case, *_: object, **__: object) -> Measurement:
+    def measure(self, case: Case, *_: object) -> Measurement:
         """Take no time."""
         assert isinstance(self.contexts, Workers)
         return measured(case, self.contexts.rocm, self.contexts.forks)

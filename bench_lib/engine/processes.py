@@ -130,11 +130,10 @@ class Processes:
         process = self.open(number)
         opening_s = time.monotonic() - begin
         self._measured_by = [process.pid]
-        keeps = self._keeps_replays
         try:
-            measurement = process.measure(case, bursts, replay, known, artifacts, keeps=keeps)
+            measurement = process.measure(case, bursts, replay, known, artifacts)
         except CaseFault as error:
-            if error.fault.kind != "no room" or replay is None or not keeps:
+            if error.fault.kind != "no room" or replay is None or not self._keeps_replays:
                 raise
             self._keeps_replays = False
             why = error.fault.message.partition("\n")[0]
@@ -187,6 +186,7 @@ class Processes:
             )
         if backends.is_gpu(self.device):
             process.give_way = self._give_way
+        process.keeps_replays = self._keeps_replays
         if self._environment is None:
             described = fingerprint.with_versions(self.environment(), {"cudnn": process.cudnn})
             # What it has loaded may not be what ROCM_PATH holds.

@@ -93,6 +93,8 @@ class WorkerProcess:
         """How much more launches cost than they could; None if it was not requested."""
         self.give_way: Callable[[], None] = _nothing
         """Called when a case asks that another context of the device runs for a moment."""
+        self.keeps_replays = True
+        """Whether the code that a replay compiles stays in the user's cache folder."""
         self._zygote = zygote
         self._connection = connection
         self._log = zygote.logs / f"{name}.log"
@@ -109,8 +111,6 @@ class WorkerProcess:
         replay: Draw | None = None,
         known: Collection[str] = (),
         artifacts: Path | None = None,
-        *,
-        keeps: bool = True,
     ) -> Measurement:
         """Measure one case, in bursts if it is power-bound and ``bursts`` are given.
 
@@ -118,15 +118,15 @@ class WorkerProcess:
         results of the case, NUMERICS or COUNTS, are not computed again.
 
         With ``replay`` the compiler finds empty caches and repeats the choices there; nothing may
-        have been measured in this process before.  It ``keeps`` them for the next replay.
-        ``artifacts`` that ``pack`` returned are loaded as a part of the first step.  Raises
-        CaseSkipped with the reason, or CaseFault after which this context is gone.
+        have been measured in this process before.  ``artifacts`` that ``pack`` returned are loaded
+        as a part of the first step.  Raises CaseSkipped with the reason, or CaseFault after which
+        this context is gone.
         """
         beside: dict[str, Any] = {}
         if bursts is not None:
             beside["bursts"] = dataclasses.asdict(bursts)
         if replay is not None:
-            beside |= {"replay": replay.table, "keeps": keeps}
+            beside |= {"replay": replay.table, "keeps": self.keeps_replays}
         if artifacts is not None:
             beside["artifacts"] = str(artifacts)
         proof = arithmetic.proof(case)
