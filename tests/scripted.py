@@ -96,6 +96,7 @@ class Context:
         self.pid = 1000 + contexts.forks
         self.is_dear = contexts.are_dear
         self.give_way: Callable[[], None] = lambda: None
+        self.keeps_replays = True
         self.device = device_of(contexts.device)
 
     def measure(
@@ -112,6 +113,7 @@ class Context:
         self.contexts.known.append(set(known))
         key = case.id if replay is None else f"{case.id} replayed"
         loads = "" if artifacts is None else f" with {artifacts.name}"
+        loads += "" if self.keeps_replays else ", not kept"
         self.contexts.log.append(f"{self.name} {key}{loads}")
         answers = self.contexts.script.get(key) or [[0.01] * 20]
         answer = answers.pop(0) if len(answers) > 1 else answers[0]

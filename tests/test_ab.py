@@ -646,6 +646,29 @@ def test_equal_sides_are_an_a_a_check_with_nothing_to_accept(scripted):
     )
 
 
+@pytest.mark.parametrize(
+    ("scripts", "expected", "words"),
+    [
+        ((), 0, ""),
+        (("noisy", "skipped"), 0, ""),
+        (("noisy", "noisy"), 2, "no answer: 2 of 3 cases could not be judged (2 NOISY); "),
+        (("skipped",) * 3, 2, "no answer: 3 of 3 cases could not be judged (3 SKIPPED); "),
+        (("noisy", "noisy", "slow"), 1, ""),
+    ],
+)
+def test_a_comparison_of_which_most_cases_say_nothing_has_no_answer(
+    scripted, bed, scripts, expected, words
+):
+    """A status of its own; a case that is slower is an answer."""
+    noisy = [[s] * 20 for s in (0.010, 0.019, 0.006, 0.013, 0.008, 0.022)]
+    answers = {"noisy": noisy, "skipped": ["no such device"], "slow": [SLOW]}
+    ids = ("big-fp16", "big-fp32", "small-fp32")
+    bed.b.script = {id_: list(answers[name]) for id_, name in zip(ids, scripts, strict=False)}
+    status, out, _, _ = scripted("--pairs", "5")
+    assert status == expected
+    assert out.splitlines()[-1].startswith(words or "next: ")
+
+
 def test_another_history_is_part_of_the_next_step(scripted):
     """So that it can be pasted."""
     _, out, _, _ = scripted("--history", "my runs", "--env-b", "X=1", "--pairs", "5")
@@ -719,9 +742,9 @@ def test_this_interpreter_against_itself_in_a_container(cli, tmp_path, monkeypat
         *("--env-b", f"PYTHONPATH={HERE}", "--env-b", "OMP_NUM_THREADS=1"),
         *("--env-b", "BENCH_LIB_PRELOAD=torch"),
     )
-    assert status in (0, 1), err
     answer = document_in(out)
     (row,) = answer["cases"]
+    assert status == {"REGRESSED": 1, "NOISY": 2}.get(row["status"], 0), err
     assert len(row["pairs"]) == 2
     assert row["verdicts"][0]["metric"] == "latency"
     environments = answer["environments"]

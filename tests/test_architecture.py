@@ -6,6 +6,7 @@ import ast
 import os
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -125,6 +126,15 @@ def test_the_contracts_between_layers_are_kept() -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 broken" in done.stdout
+
+
+def test_no_module_imports_one_that_imports_it() -> None:
+    """Nor by a longer way; imports inside functions, and for type checkers alone, count too."""
+    grimp = pytest.importorskip("grimp")
+    graph = grimp.build_graph("bench_lib", cache_dir=None)
+    importing = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
+    assert "bench_lib.cli.documents" in importing["bench_lib.cli.measuring"]  # inside a function
+    TopologicalSorter(importing).prepare()  # raises CycleError, which names the modules
 
 
 def test_no_launchers_name_is_compared_but_in_its_own_file() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
@@ -31,6 +32,7 @@ from bench_lib.verdict.evidence import Evidence
 from bench_lib.verdict.judge import judge
 from bench_lib.worker import caches, profiling
 from bench_lib.worker.clock import Clock
+from bench_lib.worker.context import kind_of
 from bench_lib.worker.device import compile_cache_state, forget_compiled
 from bench_lib.worker.inductor import make_inductor_folder
 from bench_lib.worker.workload import Setting, Workload
@@ -54,20 +56,84 @@ def test_cold_caches_are_empty_folders_of_their_own_and_gone_afterwards(monkeypa
     assert "MIOPEN_USER_DB_PATH" not in os.environ
 
 
-def test_caches_apart_stay_where_they_were_and_the_oldest_of_many_go(monkeypatch, tmp_path):
-    """Those used within a day stay, as a run may have them open."""
-    monkeypatch.setattr(caches, "MOST_APART", 2)
+@pytest.fixture
+def fill(monkeypatch, tmp_path):
+    """Return a function that fills caches apart, of which 1000 bytes stay."""
+    monkeypatch.setattr(caches, "MOST_APART_BYTES", 1000)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    days_s = 86_400
-    for name, age in (("old", 9), ("older", 10), ("used", 3), ("new", 0.5)):
+
+    def fill(name, size, days=0):
         with caches.apart(name):
-            there = Path(os.environ["TRITON_CACHE_DIR"])
-            there.mkdir()
-        then_s = time.time() - age * days_s
-        os.utime(there.parent, (then_s, then_s))
-    with caches.apart("used"):
-        assert Path(os.environ["TRITON_CACHE_DIR"]).is_dir()
-    assert {path.name for path in there.parent.parent.iterdir()} == {"used", "new"}
+            kernels = Path(os.environ["TRITON_CACHE_DIR"])
+            kernels.mkdir()
+            (kernels / "kernel").write_bytes(bytes(size))
+            then_s = time.time() - days * 86_400
+            os.utime(kernels.parent, (then_s, then_s))
+        return kernels.parent
+
+    return fill
+
+
+def test_caches_apart_stay_where_they_were_and_the_oldest_go_by_their_bytes(fill):
+    """Those that were used last stay, however many they are."""
+    kept = [fill(name, 200, days) for name, days in (("a", 9), ("b", 8), ("c", 7), ("d", 6))]
+    with caches.apart("a"):
+        assert Path(os.environ["TRITON_CACHE_DIR"], "kernel").stat().st_size == 200
+    assert set(kept[0].parent.iterdir()) == set(kept)
+    new = fill("e", 500)
+    assert set(new.parent.iterdir()) == {kept[0], kept[3], new}
+
+
+def test_caches_that_a_process_uses_stay_however_old_they_are(fill):
+    """The next oldest go instead; and they themselves once they are free."""
+    folder = fill("oldest", 500, days=9).parent
+    with caches.apart("oldest"):
+        then_s = time.time() - 9 * 86_400
+        os.utime(folder / "oldest", (then_s, then_s))
+        fill("older", 500, days=8)
+        fill("new", 500)
+        assert {path.name for path in folder.iterdir()} == {"oldest", "new"}
+        fill("newer", 1000)
+        assert {path.name for path in folder.iterdir()} == {"oldest"}
+    fill("last", 600)
+    assert {path.name for path in folder.iterdir()} == {"last"}
+
+
+def test_caches_that_are_more_than_all_may_be_are_gone_once_nobody_uses_them(fill):
+    """Also where the case that filled them failed."""
+
+    def fails():
+        with caches.apart("b"):
+            fill("b", 1001)
+            raise ValueError
+
+    with pytest.raises(ValueError, match=r"^$"):
+        fails()
+    assert list(fill("a", 1001).parent.iterdir()) == []
+
+
+def test_caches_that_are_removed_before_they_are_locked_are_empty_ones_elsewhere(fill, monkeypatch):
+    """What is filled there would be lost, or somebody else's."""
+    kept = fill("a", 10)
+    monkeypatch.setattr(caches.fcntl, "flock", lambda *_: kept.rename(kept.with_name("gone")))
+    with caches.apart("a"):
+        assert kept.parent not in Path(os.environ["TRITON_CACHE_DIR"]).parents
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_told_by_caches_apart(fill, monkeypatch, code):
+    """The same replay would meet it again when it compiles."""
+    fill("a", 10)
+
+    def full(_file, _operation):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(caches.fcntl, "flock", full)
+    with pytest.raises(OSError, match=os.strerror(code)) as raised:
+        caches.apart("a").__enter__()
+    assert kind_of(raised.value) == "no room"
+    compiling = RuntimeError(f"InductorError: OSError: [Errno {code}] {os.strerror(code)}")
+    assert kind_of(compiling) == "no room"
 
 
 def test_caches_apart_are_empty_ones_where_nothing_can_be_kept(monkeypatch, tmp_path):

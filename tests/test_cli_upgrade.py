@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -280,6 +281,19 @@ def test_an_upgrade_without_a_slow_down_names_nobody(upgrade, machine):
     assert (status, answer["culprits"], machine.made, answer["issues"]) == (0, [], [], [])
     assert answer["proposal"] is not None
     assert answer["next"][-1].startswith("next: bench-lib baseline accept --run ")
+
+
+def test_an_upgrade_of_which_pairs_say_nothing_has_no_answer(upgrade, machine, monkeypatch):
+    """A status of its own, or a script would roll the new side out."""
+    noise = itertools.cycle([1.0, 1.9, 0.6, 1.3, 0.8, 2.2, 1.1])
+    monkeypatch.setattr(machine, "factor", lambda *_: next(noise))
+    status, out, _ = upgrade("--json")
+    answer = document_in(out)
+    assert [row["status"] for row in answer["cases"]] == ["NOISY"] * 2
+    assert (status, machine.made) == (2, [])
+    assert answer["next"][-1].startswith("no answer: 2 of 2 cases could not be judged (2 NOISY); ")
+    status, out, _ = upgrade()
+    assert (status, out.splitlines()[-1][:9]) == (2, "no answer")
 
 
 def test_culprits_are_left_out_where_nobody_asks(upgrade, machine):

@@ -73,12 +73,12 @@ class Scripted:
         self.busy_until_s = max(self.host_s, self.busy_until_s) + replay_s
         self.replays += 1
 
-    def busy_time(self, step: Callable[[], object], n: int) -> float:
-        """Have been seen working for 1/32 s a step."""
+    def profiled(self, n: int) -> profiling.StepWork:
+        """Have been seen working for 1/32 s a step, in two kernels."""
         self.log.append(f"profile {n}")
         if self.no_profile is not None:
             raise self.no_profile
-        return 1 / 32
+        return profiling.StepWork([("a", n, n / 64), ("b", 2 * n, n / 64)], steps=n)
 
     def marks(self, n: int) -> Marks:
         """Return marks on the device's time."""
@@ -109,6 +109,12 @@ class Scripted:
         raise NotImplementedError
 
     take_turn = reset_peak
+
+
+@pytest.fixture
+def _scripted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the profiler see what the scripted clock says."""
+    monkeypatch.setattr(profiling, "kernels", lambda _step, clock, n: clock.profiled(n))
 
 
 class Marks:
@@ -154,6 +160,7 @@ def test_an_ordinary_step_follows_the_last_replay_before_memory_is_given_back() 
     assert clock.log[-4:] == ["drop graph", "step", "synchronize", "release"]
 
 
+@pytest.mark.usefixtures("_scripted")
 def test_replays_that_the_host_cannot_issue_in_time_are_not_the_devices_time() -> None:
     """The kernels are summed up instead."""
     clock = Scripted(launch_s=1 / 8, replays_s=[1 / 16])
@@ -163,6 +170,7 @@ def test_replays_that_the_host_cannot_issue_in_time_are_not_the_devices_time() -
     assert found.warnings == [f"{KERNELS}RuntimeError: {reason}"]
 
 
+@pytest.mark.usefixtures("_scripted")
 @pytest.mark.parametrize(("launch_s", "source"), [(31 / 256, "graph"), (1 / 8, "kernels")])
 def test_replays_need_to_be_issued_just_faster_than_they_are_done(
     launch_s: float, source: str
@@ -172,6 +180,7 @@ def test_replays_need_to_be_issued_just_faster_than_they_are_done(
     assert device_time(clock, clock.step).source == source
 
 
+@pytest.mark.usefixtures("_scripted")
 def test_a_step_that_cannot_be_recorded_is_profiled() -> None:
     """With the first line of what was in the way."""
     clock = Scripted()
@@ -182,6 +191,7 @@ def test_a_step_that_cannot_be_recorded_is_profiled() -> None:
     assert clock.log == [f"profile {PROFILED}", "release"]
 
 
+@pytest.mark.usefixtures("_scripted")
 def test_a_replay_that_fails_is_no_more_than_a_warning() -> None:
     """The graph is dropped before anything else is tried."""
     clock = Scripted()
@@ -192,6 +202,7 @@ def test_a_replay_that_fails_is_no_more_than_a_warning() -> None:
     assert clock.log[-3:] == ["drop graph", f"profile {PROFILED}", "release"]
 
 
+@pytest.mark.usefixtures("_scripted")
 def test_where_neither_works_both_reasons_are_told() -> None:
     """In one sentence, and memory is given back all the same."""
     clock = Scripted()
@@ -203,6 +214,7 @@ def test_where_neither_works_both_reasons_are_told() -> None:
     assert clock.log[-1] == "release"
 
 
+@pytest.mark.usefixtures("_scripted")
 def test_the_reason_is_what_went_wrong_first() -> None:
     """The end of a spoiled recording raises once more, and says less."""
     clock = Scripted()
@@ -588,8 +600,9 @@ def test_the_kernels_sum_counts_what_ran_on_the_device_once(profiler: Profiler) 
         call,
     ]
     steps: list[int] = []
-    assert GpuClock(GPU).busy_time(lambda: steps.append(1), 4) == pytest.approx(2e-6)
-    assert len(steps) == 4
+    found = device_time(GpuClock(GPU), lambda: steps.append(1))
+    assert found.seconds == pytest.approx(8e-6 / PROFILED)
+    assert (found.source, len(steps)) == ("kernels", PROFILED)
     assert profiler.activities == [ProfilerActivity.CUDA]
 
 
@@ -597,7 +610,7 @@ def test_a_profiler_that_sees_nothing_is_not_believed(profiler: Profiler) -> Non
     """It may not be allowed to look."""
     profiler.seen = [event("cudaLaunchKernel", 1000, DeviceType.CPU)]
     with pytest.raises(UnsupportedError, match="the profiler saw no work on the device"):
-        GpuClock(GPU).busy_time(lambda: None, 4)
+        profiling.kernels(lambda: None, GpuClock(GPU), 4)
 
 
 @pytest.mark.parametrize(
@@ -623,7 +636,7 @@ def test_the_profiler_is_asked_to_leave_where_it_can_and_nobody_said_otherwise(
     monkeypatch.setattr(torch.version, "cuda", cuda_version)
     if set_before is not None:
         monkeypatch.setenv("TEARDOWN_CUPTI", set_before)
-    GpuClock(GPU).busy_time(lambda: None, 1)
+    profiling.kernels(lambda: None, GpuClock(GPU), 1)
     assert os.environ.get("TEARDOWN_CUPTI") == after
 
 

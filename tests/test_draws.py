@@ -9,6 +9,7 @@ import json
 import math
 import os
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -42,11 +43,13 @@ from bench_lib.engine.outcome import Outcome
 from bench_lib.engine.settings import Settings
 from bench_lib.engine.suite import STALE, Baselines, Suite, fails
 from bench_lib.launch.cache import cache_folder
+from bench_lib.launch.faults import LaunchError
 from bench_lib.model import (
     Attempt,
     Baseline,
     Choice,
     Draw,
+    Fault,
     ProcessSummary,
     Record,
     Status,
@@ -225,6 +228,15 @@ def test_a_replay_has_caches_of_its_own_and_torch_s_table(monkeypatch, user_s_ca
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "/kept"
     assert os.environ["TRITON_CACHE_DIR"] == "/kept too"
     assert config.autotune_lookup_table == {}
+
+
+def test_a_replay_that_keeps_nothing_has_caches_for_as_long_as_it_lasts(user_s_cache):
+    """In the folder for temporary files."""
+    with draws.replayed(ACCEPTED.table, keeps=False):
+        folder = Path(os.environ["TRITON_CACHE_DIR"]).parent
+        assert folder.is_dir()
+    assert not folder.exists()
+    assert not user_s_cache.exists()
 
 
 @pytest.mark.usefixtures("user_s_cache")
@@ -589,6 +601,38 @@ def test_a_replay_has_a_process_of_its_own(tmp_path):
         "end context-2",
         "fork context-3",
     ]
+
+
+def test_a_replay_whose_caches_find_no_room_is_repeated_in_caches_that_nobody_keeps(tmp_path):
+    """So are the ones after it, which would meet the same; one sentence says so."""
+    full = Fault("no room", "OSError: [Errno 122] Disk quota exceeded: '/home/a/.cache/x'\n...", "")
+    workers = Contexts({"a replayed": [full, [0.01] * 20]}, DEVICE)
+    said = []
+    device = held(DEVICE, workers, tmp_path, say=said.append)
+    cases = [make_case(id="a"), make_case(id="b")]
+    replays = dict.fromkeys(("a", "b"), ACCEPTED)
+    outcomes = list(device.measure_again(cases, 1, replays=replays))
+    device.close()
+    assert [each.attempts[0].discarded for each in outcomes] == [REPLAYED] * 2
+    assert [line for line in workers.log if " replayed" in line] == [
+        "context-1 a replayed",
+        "context-2 a replayed, not kept",
+        "context-3 b replayed, not kept",
+    ]
+    (sentence,) = said
+    remedy = f"free some space in {cache_folder()}"
+    assert sentence.endswith(f"Disk quota exceeded: '/home/a/.cache/x'; {remedy}")
+
+
+def test_a_replay_that_finds_no_room_for_temporary_files_ends_the_run(tmp_path, monkeypatch):
+    """As any other case: without them nothing can be measured."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    full = Fault("no room", f"OSError: [Errno 28] No space left on device: '{tmp_path}/a'", "")
+    workers = Contexts({"a replayed": [full]}, DEVICE)
+    device = held(DEVICE, workers, tmp_path)
+    with pytest.raises(LaunchError, match=f"cannot write temporary files to {tmp_path}"):
+        list(device.measure_again([make_case(id="a")], 1, replays={"a": ACCEPTED}))
+    device.close()
 
 
 def in_turns(here: float, there: float, **fields: Any) -> Evidence:

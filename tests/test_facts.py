@@ -7,7 +7,9 @@ import time
 
 import pytest
 from builders import make_case, make_environment
+from fulldisk import no_file_beyond
 
+from bench_lib.launch import kept
 from bench_lib.model import Launch, Numerics, StepCounts
 from bench_lib.storage import facts
 
@@ -47,16 +49,81 @@ def test_it_is_counted_again_where_the_code_that_counts_changed(monkeypatch):
     assert facts.counts_of(make_case(), HERE) is None
 
 
-def test_a_damaged_file_and_a_folder_that_cannot_be_written_cost_a_count(monkeypatch, tmp_path):
-    """And nothing else."""
+@pytest.mark.parametrize("text", [b"{", b"\xff", b'{"of": {}, "fact": {"flops_per_step": "8"}}'])
+def test_a_damaged_file_is_set_aside_and_costs_a_count(text):
+    """Somebody may want to know how that came about."""
     facts.keep_counts(make_case(), HERE, COUNTS)
     (path,) = facts.folder().iterdir()
-    path.write_bytes(b"{")
+    path.write_bytes(text)
     assert facts.counts_of(make_case(), HERE) is None
+    (aside,) = facts.folder().iterdir()
+    assert (aside.name, aside.read_bytes()) == (f"{path.stem}.damaged", text)
+    facts.keep_counts(make_case(), HERE, COUNTS)
+    assert facts.counts_of(make_case(), HERE) == COUNTS
+    assert aside.exists()
+
+
+def test_a_folder_that_cannot_be_written_costs_a_count(monkeypatch, tmp_path):
+    """And nothing else."""
     (tmp_path / "file").touch()
     monkeypatch.setattr(facts, "folder", lambda: tmp_path / "file" / "below")
     facts.keep_counts(make_case(), HERE, COUNTS)
     assert facts.counts_of(make_case(), HERE) is None
+
+
+def test_a_full_disk_leaves_what_is_known_and_no_half_a_file():
+    """Neither the run nor the fact of another case is lost."""
+    facts.keep_counts(make_case(), HERE, COUNTS)
+    with no_file_beyond(10):
+        facts.keep_counts(make_case(), HERE, StepCounts(1.0))
+        facts.keep_numerics(make_case(), HERE, "GPU-1", SOUND)
+    assert facts.counts_of(make_case(), HERE) == COUNTS
+    assert facts.numerics_of(make_case(), HERE, "GPU-1") is None
+    assert len(list(facts.folder().iterdir())) == 1
+
+
+def networks():
+    """Return which networks' counts are known, of six."""
+    names = [f"net{i}" for i in range(6)]
+    known = [n for n in names if facts.counts_of(make_case(params={"network": n}), HERE)]
+    return "".join(name[-1] for name in known)
+
+
+@pytest.fixture
+def counted():
+    """Return a function that keeps a network's counts, last used so many days ago."""
+
+    def counted(number, days):
+        before = set(facts.folder().glob("*"))
+        facts.keep_counts(make_case(params={"network": f"net{number}"}), HERE, COUNTS)
+        (path,) = set(facts.folder().iterdir()) - before
+        then_s = time.time() - days * 86_400
+        os.utime(path, (then_s, then_s))
+
+    return counted
+
+
+def test_facts_that_nobody_used_for_a_season_go_when_another_is_kept(counted):
+    """Their software is gone; one that is used every night stays for ever."""
+    counted(0, 91)
+    assert networks() == "0"
+    for number, days in ((1, 89), (2, 91), (3, 0)):
+        counted(number, days)
+    assert networks() == "013"
+
+
+def test_facts_are_so_many_and_those_used_last_stay(counted, monkeypatch):
+    """Damaged ones are counted, too."""
+    monkeypatch.setattr(kept, "MOST_FILES", 3)
+    for number, days in enumerate((3, 5, 4)):
+        counted(number, days)
+    assert networks() == "012"
+    for path in facts.folder().iterdir():
+        os.utime(path, (time.time() - 60, time.time() - 60))
+    facts.counts_of(make_case(params={"network": "net1"}), HERE)
+    (facts.folder() / "x.damaged").touch()
+    counted(3, 0)
+    assert networks() == "13"
 
 
 def test_numerics_are_known_on_the_device_that_computed_them():
@@ -95,11 +162,10 @@ def test_a_device_without_a_name_has_no_numerics():
     assert facts.numerics_of(make_case(), HERE, None) is None
 
 
-def test_numerics_are_computed_again_after_a_week():
-    """The device may have begun to compute wrongly."""
+def test_numerics_are_computed_again_after_a_week(monkeypatch):
+    """The device may have begun to compute wrongly; reading them makes them no younger."""
     facts.keep_numerics(make_case(), HERE, "GPU-1", SOUND)
-    (path,) = facts.folder().iterdir()
-    for days, known in ((6.9, SOUND), (7.1, None)):
-        then_s = time.time() - days * 86_400
-        os.utime(path, (then_s, then_s))
+    now_s = time.time()
+    for days, known in ((6.9, SOUND), (6.95, SOUND), (7.1, None)):
+        monkeypatch.setattr(time, "time", lambda days=days: now_s + days * 86_400)
         assert facts.numerics_of(make_case(), HERE, "GPU-1") == known

@@ -30,6 +30,7 @@ from bench_lib.worker.measure import (
     measure,
 )
 from bench_lib.worker.phases import Phases
+from bench_lib.worker.profiling import StepWork
 from bench_lib.worker.workloads import NAMED, Setting, Workload, build
 
 AT_ONCE = Sampling(
@@ -154,14 +155,14 @@ class Machine:
         yield replay
         self.log.append("drop graph")
 
-    def busy_time(self, step: Callable[[], object], n: int) -> float:
+    def profiled(self, step: Callable[[], object], n: int) -> StepWork:
         """Have been seen working for 1/32 s a step."""
         self.log.append("profile")
         if self.no_profile is not None:
             raise self.no_profile
         for _ in range(n):
             step()
-        return 1 / 32
+        return StepWork([("a", n, n / 32)], steps=n)
 
     def device_now(self) -> float:
         """When the device will have done all that was issued."""
@@ -986,6 +987,15 @@ def test_ranks_have_no_device_time() -> None:
     assert "phase device time" not in machine.log
 
 
+@pytest.fixture
+def _profiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the profiler see what the machine says."""
+    monkeypatch.setattr(
+        "bench_lib.worker.profiling.kernels", lambda step, clock, n: clock.profiled(step, n)
+    )
+
+
+@pytest.mark.usefixtures("_profiler")
 def test_what_cannot_be_replayed_is_profiled_with_a_warning() -> None:
     """The sum of the kernels is another figure than the time of a replay."""
     machine = host_bound()
@@ -997,6 +1007,7 @@ def test_what_cannot_be_replayed_is_profiled_with_a_warning() -> None:
     assert warning.endswith("RuntimeError: the step waits")
 
 
+@pytest.mark.usefixtures("_profiler")
 def test_a_case_whose_device_time_cannot_be_had_is_measured_all_the_same() -> None:
     """Numerics and all."""
     machine = host_bound()

@@ -270,6 +270,7 @@ def processes(tmp_path, state):
         measure_ranks=make_measurement,
         give_way=list,
         most_lost=0,
+        say=print,
     )
     with contextlib.closing(made):
         yield made

@@ -81,7 +81,7 @@ def ab(
     """Measure two environments in turns on one device, and say whether B is slower than A.
 
     Without options both are this environment, which shows how far equal sides differ here.  Exit
-    status 1 where a case regressed or has no measurement.
+    status 1 where a case regressed or has no measurement, 2 where most could not be judged.
     """
     sides = {
         "A": _side("a", python_a, env_a, prefix_a),
@@ -156,6 +156,7 @@ def _compare(
         rows, environments = engine.rows(), engine.environments
     differences = pairing.differences(environments)
     advice = _next_steps(rows, engine, folder)
+    advice += [unanswered] if (unanswered := pairing.unanswered(rows)) else []
     runs = {name: suite.writer for name, suite in engine.suites.items()}
     if json:
         from bench_lib.cli.documents import Ab
@@ -184,7 +185,7 @@ def _compare(
             print(line)
     if pairing.fails(rows) or stopped:
         raise typer.Exit(1)
-    raise typer.Exit(2 if pairing.judged_nothing(rows) else 0)
+    raise typer.Exit(2 if unanswered else 0)
 
 
 def _in_brief(side: Side, environment: Environment) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from bench_lib.cli.measuring import Written
 from bench_lib.cli.output import Document
 from bench_lib.engine.pairing import PairRow
 from bench_lib.model import Environment, Hardware, Status, Verdict
@@ -456,6 +455,15 @@ class Cifar10Table(Measured):
 
     command: Literal["train cifar10-table"] = "train cifar10-table"
     rows: list[RanksRow]
+
+
+@dataclass(frozen=True)
+class Written:
+    """The file of one device's run."""
+
+    hardware_key: str
+    history: str | None
+    """Its file; null where nothing was measured."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,6 +27,7 @@ from bench_lib.cli.reading import cases_of
 from bench_lib.formats import many
 
 if TYPE_CHECKING:
+    from bench_lib.cli.documents import Written
     from bench_lib.engine.engine import Engine
     from bench_lib.model import Case, Hardware, Limits, Record
     from bench_lib.studies.figures import Figures, Table
@@ -65,15 +66,6 @@ class Keeping:
 
         cases = cases_in(self.matrix) if self.matrix else cases_of(DEFAULT_MATRIX)
         return {case_id: case.limits for case_id, case in cases.items()}
-
-
-@dataclass(frozen=True)
-class Written:
-    """The file of one device's run."""
-
-    hardware_key: str
-    history: str | None
-    """Its file; null where nothing was measured."""
 
 
 class Measuring:
@@ -140,6 +132,7 @@ class Measuring:
     @contextlib.contextmanager
     def engine(self) -> Iterator[Engine]:
         """Open the engine; at the end judge what it recorded, and keep its figures."""
+        from bench_lib.cli.documents import Written
         from bench_lib.engine.engine import opened
         from bench_lib.engine.settings import Settings, Side
         from bench_lib.studies.figures import figures_of

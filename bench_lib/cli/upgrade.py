@@ -188,6 +188,7 @@ def _go(
     proposal = _proposal(compared, history, baselines, output)
     issues = _written(_issues(steps, compared, kernels, found, minimal, again=again), output)
     advice = list(_next_steps(compared, history, proposal, issues))
+    advice += [unanswered] if (unanswered := pairing.unanswered(compared.rows)) else []
     if json:
         from bench_lib.cli.documents import UpgradeDocument
 
@@ -222,7 +223,7 @@ def _go(
         print("\n".join(advice))
     if pairing.fails(compared.rows) or compared.stopped:
         return 1
-    return 2 if pairing.judged_nothing(compared.rows) else 0
+    return 2 if unanswered else 0
 
 
 # ---- before -------------------------------------------------------------------------------

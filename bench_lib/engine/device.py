@@ -118,6 +118,7 @@ class HeldDevice:
                 described=functools.partial(self._before, name),
                 measure_ranks=functools.partial(self._measure_ranks, side),
                 give_way=self._let_companion_run,
+                say=settings.say,
                 # Of two sides, a pair is nothing without its other half.
                 most_lost=MOST_LOST if name != REFERENCE and len(settings.sides) == 1 else 1,
             )

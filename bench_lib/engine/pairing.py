@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from bench_lib.environment import fingerprint
+from bench_lib.formats import many
 from bench_lib.model import (
     Case,
     Environment,
@@ -22,7 +24,7 @@ from bench_lib.model import (
 from bench_lib.storage import acceptance
 from bench_lib.verdict import judge, metrics
 from bench_lib.verdict.metrics import Metric
-from bench_lib.verdict.severity import FAILING
+from bench_lib.verdict.severity import FAILING, rank
 
 NAMES = ("A", "B")
 """The two sides; B is the one in question."""
@@ -57,11 +59,26 @@ def fails(rows: Iterable[PairRow]) -> bool:
     return any(row.status in FAILING for row in rows)
 
 
-def judged_nothing(rows: Sequence[PairRow]) -> bool:
-    """Whether most of the cases could not be judged: that is no answer."""
-    asked = [row for row in rows if row.status is not Status.SKIPPED]
-    unheld = [row for row in asked if row.status in (Status.INVALID, Status.INCOMPARABLE)]
-    return 2 * len(unheld) > len(asked)
+UNJUDGED = (Status.INVALID, Status.INCOMPARABLE, Status.NOISY)
+"""Statuses of cases that may be slower or not."""
+
+
+def unanswered(rows: Sequence[PairRow]) -> str:
+    """Return a sentence that most of the cases could not be judged; empty if that is not so.
+
+    A case that fails is an answer, however many others could not be judged.
+    """
+    found = [row.status for row in rows]
+    asked = [status for status in found if status is not Status.SKIPPED]
+    unjudged = [status for status in found if status in UNJUDGED]
+    if fails(rows) or (asked and 2 * len(unjudged) <= len(asked)):
+        return ""
+    counts = Counter(sorted(unjudged or found, key=rank))
+    words = ", ".join(f"{count} {status.value}" for status, count in counts.items())
+    return (
+        f"no answer: {counts.total()} of {many(len(rows), 'case')} could not be judged ({words}); "
+        "the reasons are above, and more --pairs see smaller changes"
+    )
 
 
 def judged(

@@ -14,6 +14,7 @@ from bench_lib.engine.settings import Side
 from bench_lib.engine.telemetry import Sampler
 from bench_lib.environment import fingerprint
 from bench_lib.launch import wheels
+from bench_lib.launch.cache import cache_folder
 from bench_lib.launch.faults import CaseFault, LaunchError, WorkerKilledError
 from bench_lib.launch.zygote import WorkerProcess, Zygote
 from bench_lib.model import (
@@ -60,6 +61,7 @@ class Processes:
         measure_ranks: Callable[[Case], Measurement],
         give_way: Callable[[], None],
         most_lost: int,
+        say: Callable[[str], None],
     ) -> None:
         """Nothing starts before it is needed.
 
@@ -79,6 +81,9 @@ class Processes:
         self._artifacts: dict[str, Path] = {}
         self._measured_by: list[int] = []
         self._most_lost = most_lost
+        self._say = say
+        self._keeps_replays = True
+        """Whether code that is compiled for replays stays; not once the disk was full."""
         self._lost = 0
         """Cases in a row for which the device could not be opened any more."""
 
@@ -125,7 +130,18 @@ class Processes:
         process = self.open(number)
         opening_s = time.monotonic() - begin
         self._measured_by = [process.pid]
-        measurement = process.measure(case, bursts, replay, known, artifacts)
+        try:
+            measurement = process.measure(case, bursts, replay, known, artifacts)
+        except CaseFault as error:
+            if error.fault.kind != "no room" or replay is None or not self._keeps_replays:
+                raise
+            self._keeps_replays = False
+            why = error.fault.message.partition("\n")[0]
+            self._say(
+                "no room to keep the code that replays compile, so this run compiles it each time: "
+                f"{why}; free some space in {cache_folder()}"
+            )
+            return self._measured(case, number, bursts, replay, known)
         phases_s = {FORK: round(opening_s, 4), **measurement.phases_s}
         measurement = replace(measurement, phases_s=phases_s)
         if process.is_dear:
@@ -170,6 +186,7 @@ class Processes:
             )
         if backends.is_gpu(self.device):
             process.give_way = self._give_way
+        process.keeps_replays = self._keeps_replays
         if self._environment is None:
             described = fingerprint.with_versions(self.environment(), {"cudnn": process.cudnn})
             # What it has loaded may not be what ROCM_PATH holds.

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import tempfile
 from pathlib import Path
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+"""A disk is full, or a user's share of it."""
 
 
 def cache_folder() -> Path:

@@ -6,16 +6,16 @@ user's cache folder for as long as the versions stay the same.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import json
 import os
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
+import msgspec
+
+from bench_lib.launch import kept
 from bench_lib.launch.cache import cache_folder
 from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.temporary import temporary_folder
@@ -25,26 +25,25 @@ LIMIT_S = 300.0
 WORKLOADS = Path(__file__).parents[1] / "worker" / "workloads"
 
 
+class _Network(msgspec.Struct):
+    image_size: int
+
+
+class _Catalogue(msgspec.Struct):
+    networks: dict[str, _Network]
+
+
 def network_sizes(cache: Path | None = None) -> dict[str, int]:
     """Return the input size in pixels of every network, by name.
 
     Raises LaunchError where torch or torchvision is missing or cannot be imported.
     """
-    folder = cache or cache_folder()
-    stored = folder / f"networks-{_installation()}.json"
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-        return _sizes(json.loads(stored.read_text()))
-    catalogue = _ask()
-    with contextlib.suppress(OSError):  # a read-only home costs some seconds a run, no more
-        folder.mkdir(parents=True, exist_ok=True)
-        partial = stored.with_suffix(f".{os.getpid()}")
-        partial.write_text(json.dumps(catalogue, sort_keys=True))
-        partial.replace(stored)
-    return _sizes(catalogue)
-
-
-def _sizes(catalogue: dict[str, Any]) -> dict[str, int]:
-    return {name: int(about["image_size"]) for name, about in catalogue["networks"].items()}
+    stored = (cache or cache_folder() / "networks") / f"{_installation()}.json"
+    catalogue = kept.read(stored, _Catalogue)
+    if catalogue is None:
+        catalogue = _ask()
+        kept.write(stored, catalogue)
+    return {name: about.image_size for name, about in catalogue.networks.items()}
 
 
 def _installation() -> str:
@@ -61,7 +60,7 @@ def _installation() -> str:
     return said.hexdigest()[:16]
 
 
-def _ask() -> dict[str, Any]:
+def _ask() -> _Catalogue:
     command = [sys.executable, "-m", "bench_lib.worker", "describe"]
     try:
         with temporary_folder() as folder:
@@ -69,11 +68,10 @@ def _ask() -> dict[str, Any]:
             done = subprocess.run(
                 command, env=variables, capture_output=True, text=True, timeout=LIMIT_S, check=False
             )
-        catalogue: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {}
+        if done.returncode != 0:
+            raise LaunchError(f"the worker cannot list its networks:\n{done.stderr[-2000:]}")
+        return msgspec.json.decode(done.stdout, type=_Catalogue)
     except subprocess.TimeoutExpired as error:
         raise LaunchError(f"torchvision was not imported within {LIMIT_S:g} s") from error
-    except ValueError as error:
+    except msgspec.DecodeError as error:
         raise LaunchError(f"unexpected output of the worker: {done.stdout[:200]!r}") from error
-    if "networks" not in catalogue:
-        raise LaunchError(f"the worker cannot list its networks:\n{done.stderr[-2000:]}")
-    return catalogue

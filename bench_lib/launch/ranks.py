@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
 
+from bench_lib.launch.cache import NO_ROOM
 from bench_lib.launch.faults import (
     CaseFault,
     CaseSkipped,
@@ -36,7 +37,7 @@ from bench_lib.launch.launchers import (
     without_ranks,
 )
 from bench_lib.launch.started import leashed, signal_all
-from bench_lib.launch.temporary import NO_ROOM, cannot_write, temporary_folder
+from bench_lib.launch.temporary import cannot_write, temporary_folder
 from bench_lib.launch.zygote import import_path
 from bench_lib.model import Case, Fault, Measurement, Numerics, RankSample, Training
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -12,8 +11,6 @@ from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.launchers import SHARED_VARIABLE
 from bench_lib.model import Fault
 
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-"""A disk is full, or a user's share of it."""
 LEAST_FREE_BYTES = 2**20
 """A folder with less is full, where an error does not name its file."""
 

@@ -93,6 +93,8 @@ class WorkerProcess:
         """How much more launches cost than they could; None if it was not requested."""
         self.give_way: Callable[[], None] = _nothing
         """Called when a case asks that another context of the device runs for a moment."""
+        self.keeps_replays = True
+        """Whether the code that a replay compiles stays in the user's cache folder."""
         self._zygote = zygote
         self._connection = connection
         self._log = zygote.logs / f"{name}.log"
@@ -124,7 +126,7 @@ class WorkerProcess:
         if bursts is not None:
             beside["bursts"] = dataclasses.asdict(bursts)
         if replay is not None:
-            beside["replay"] = replay.table
+            beside |= {"replay": replay.table, "keeps": self.keeps_replays}
         if artifacts is not None:
             beside["artifacts"] = str(artifacts)
         proof = arithmetic.proof(case)

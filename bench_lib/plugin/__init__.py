@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from _pytest.compat import safe_getattr
 
-from bench_lib.plugin.declared import GROUP, OURS, add_options, asked_for
+from bench_lib.plugin.declared import GROUP, OURS, add_options, asked_for, measures
 
 if TYPE_CHECKING:
     from bench_lib.plugin.running import Perf
@@ -98,19 +98,6 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Load the rest with the first test that measures."""
     if measures(item):
         load(item.config)
-
-
-def measures(item: pytest.Item) -> bool:
-    """Whether a test uses our fixture, and not another fixture or a parameter called ``perf``."""
-    info: Any = getattr(item, "_fixtureinfo", None)
-    if info is None or "perf" not in info.names_closure:
-        return False
-    for definition in reversed(info.name2fixturedefs.get("perf", ())):
-        if definition.func.__module__ == __name__:
-            return True
-        if "perf" not in definition.argnames:  # it replaces ours, and does not build on it
-            return False
-    return False
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Our options and ini settings of pytest, and whether a run asks for measuring.
+"""Our options and ini settings of pytest, and whether a run or a test asks for measuring.
 
 Every pytest run of the environment imports this module: it needs pytest and the standard library
 alone.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -142,6 +143,19 @@ def asked_for(config: pytest.Config) -> bool:
     """Whether an option, or a path under the ini setting ``perf_paths``, asks for measuring."""
     given = (value for name, value in vars(config.option).items() if name.startswith("perf_"))
     return any(value not in (None, False) for value in given) or _names_perf_path(config)
+
+
+def measures(item: pytest.Item) -> bool:
+    """Whether a test uses our fixture, and not another fixture or a parameter called ``perf``."""
+    info: Any = getattr(item, "_fixtureinfo", None)
+    if info is None or "perf" not in info.names_closure:
+        return False
+    for definition in reversed(info.name2fixturedefs.get("perf", ())):
+        if definition.func.__module__ == __package__:
+            return True
+        if "perf" not in definition.argnames:  # it replaces ours, and does not build on it
+            return False
+    return False
 
 
 def _names_perf_path(config: pytest.Config) -> bool:

@@ -15,7 +15,8 @@ from bench_lib.cases.axes import MatrixError
 from bench_lib.cases.matrix import cases_of
 from bench_lib.launch.faults import LaunchError
 from bench_lib.model import GENERATION, TASKS, TIERS, Case
-from bench_lib.plugin import devices, measures
+from bench_lib.plugin import devices
+from bench_lib.plugin.declared import measures
 from bench_lib.plugin.devices import ASSIGNMENT
 from bench_lib.plugin.options import PluginOptions, read_options
 from bench_lib.plugin.session import SELECTION, Selection

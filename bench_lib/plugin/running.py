@@ -17,8 +17,9 @@ from bench_lib.engine.outcome import Outcome
 from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.signals import ended_by
 from bench_lib.model import Case, Fault, MachineWarning
-from bench_lib.plugin import allure, benchmarks, devices, measures, summary, timeouts
+from bench_lib.plugin import allure, benchmarks, devices, summary, timeouts
 from bench_lib.plugin.conclusion import conclude
+from bench_lib.plugin.declared import measures
 from bench_lib.plugin.devices import ASSIGNMENT
 from bench_lib.plugin.measuring import SESSION, PerfSession
 from bench_lib.plugin.options import PluginOptions

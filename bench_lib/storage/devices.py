@@ -1,19 +1,16 @@
-"""Facts measured once about each device of this machine, in the user's cache folder.
-
-One small JSON file a device and driver.  A file that is missing or damaged costs a few seconds.
-"""
+"""Facts measured once about each device of this machine: a file a device and driver."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import msgspec.structs
 
+from bench_lib.launch import kept
 from bench_lib.launch.cache import cache_folder
 from bench_lib.model import Bursts, Hardware
 
@@ -66,11 +63,8 @@ def keep_set_aside(
 
 def _read(device: Hardware, driver: str | None) -> _Found:
     """Read the facts of a device; raises KeyError if there are none."""
-    try:
-        found = msgspec.json.decode(_path(device, driver).read_bytes(), type=_Found)
-    except (OSError, msgspec.MsgspecError, UnicodeError) as error:
-        raise KeyError(device.uuid) from error
-    if found.schema != SCHEMA:
+    found = kept.read(_path(device, driver), _Found)
+    if found is None or found.schema != SCHEMA:
         raise KeyError(device.uuid)
     return found
 
@@ -81,12 +75,7 @@ def _keep(device: Hardware, driver: str | None, **what: Any) -> None:
         known = _read(device, driver)
     except KeyError:
         known = _Found(SCHEMA, _name(device), driver)
-    path, text = _path(device, driver), msgspec.json.encode(msgspec.structs.replace(known, **what))
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_suffix(f".{os.getpid()}")
-        beside.write_bytes(text)
-        beside.replace(path)
+    kept.write(_path(device, driver), msgspec.structs.replace(known, **what))
 
 
 def _path(device: Hardware, driver: str | None) -> Path:

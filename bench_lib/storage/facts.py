@@ -1,8 +1,7 @@
 """Facts of a case that stay as they are while its software does, in the user's cache folder.
 
 FLOPs and bytes depend on the software alone.  Numerics are a device's, and are computed again every
-week, so that a device that begins to compute wrongly is found.  One small JSON file each.  If it is
-missing or damaged, the fact is found out again.
+week, so that a device that begins to compute wrongly is found.  One file each.
 """
 
 from __future__ import annotations
@@ -10,15 +9,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from bench_lib.environment.variables import CACHE_FOLDERS
+from bench_lib.launch import kept
 from bench_lib.launch.cache import cache_folder
 from bench_lib.model import Case, Environment, Numerics, StepCounts
 
@@ -35,14 +34,16 @@ NUMERICS_HOLD_S = 7 * 86_400.0
 Fact = TypeVar("Fact", StepCounts, Numerics)
 
 
-class _Kept(msgspec.Struct):
+class _Kept(msgspec.Struct, Generic[Fact]):
     of: dict[str, Any]
-    fact: msgspec.Raw
+    fact: Fact
+    found_s: float = 0.0
+    """When it was found, in seconds since 1970."""
 
 
 def counts_of(case: Case, environment: Environment) -> StepCounts | None:
     """Return the counts of a case's step in some software; None if they are missing."""
-    return _read(_about(case, environment, COUNTING), StepCounts)
+    return _read(_about(case, environment, COUNTING), _Kept[StepCounts])
 
 
 def keep_counts(case: Case, environment: Environment, counts: StepCounts) -> None:
@@ -54,7 +55,7 @@ def keep_counts(case: Case, environment: Environment, counts: StepCounts) -> Non
 def numerics_of(case: Case, environment: Environment, device_uuid: str | None) -> Numerics | None:
     """Return the sound numerics of a case on a device; None if they are missing or old."""
     about = _about_numerics(case, environment, device_uuid)
-    return _read(about, Numerics, since_s=time.time() - NUMERICS_HOLD_S)
+    return _read(about, _Kept[Numerics], since_s=time.time() - NUMERICS_HOLD_S)
 
 
 def keep_numerics(
@@ -76,27 +77,18 @@ def forget_numerics(case: Case, environment: Environment, device_uuid: str | Non
             _path(about).unlink(missing_ok=True)
 
 
-def _read(about: dict[str, Any] | None, kind: type[Fact], since_s: float = 0.0) -> Fact | None:
-    if about is None:
+def _read(
+    about: dict[str, Any] | None, kind: type[_Kept[Fact]], since_s: float = 0.0
+) -> Fact | None:
+    found = None if about is None else kept.read(_path(about), kind)
+    if found is None or found.of != about or found.found_s < since_s:
         return None
-    try:
-        if _path(about).stat().st_mtime < since_s:
-            return None
-        kept = msgspec.json.decode(_path(about).read_bytes(), type=_Kept)
-        return msgspec.json.decode(kept.fact, type=kind) if kept.of == about else None
-    except (OSError, msgspec.MsgspecError, UnicodeError):
-        return None
+    return found.fact
 
 
 def _write(about: dict[str, Any] | None, fact: StepCounts | Numerics) -> None:
-    if about is None:
-        return
-    path = _path(about)
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_suffix(f".{os.getpid()}")
-        beside.write_bytes(msgspec.json.encode({"of": about, "fact": fact}))
-        beside.replace(path)
+    if about is not None:
+        kept.write(_path(about), _Kept(about, fact, time.time()))
 
 
 def _about_numerics(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from bench_lib.launch.cache import cache_folder
+from bench_lib.launch.cache import NO_ROOM, cache_folder
 
 FOLDERS = {
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
@@ -27,10 +27,10 @@ The driver's own cache is not among them: it is opened with the device."""
 TUNING = {"MIOPEN_FIND_ENFORCE": "3", "MIOPEN_FIND_MODE": "1"}
 """Search for every convolution that is not in the database yet, among all solvers
 (MIOpen's documentation, "Find and immediate mode")."""
-MOST_APART = 16
-"""So many of the folders apart stay, those used last."""
-IN_USE_S = 86_400.0
-"""A folder that was used later than this ago may still be in use."""
+MOST_APART_BYTES = 2**30
+"""So much of the caches apart stays, those used last."""
+LOCK = "lock"
+"""The file in each cache apart that a process holds while it uses that, or removes it."""
 
 
 @contextlib.contextmanager
@@ -43,29 +43,71 @@ def emptied() -> Iterator[None]:
         yield
 
 
-def apart(name: str) -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def apart(name: str) -> Iterator[None]:
     """Have compilers and MIOpen use caches of that name in the user's cache folder, and no others.
 
     They are empty the first time, and whenever that folder cannot be written.  No process may have
-    looked for its caches yet.
+    looked for its caches yet.  Raises OSError if the disk, or the user's share of it, is full.
     """
     folder = cache_folder() / "apart"
     try:
-        (folder / name).mkdir(parents=True, exist_ok=True)
-        os.utime(folder / name)
-    except OSError:
-        return emptied()
-    with contextlib.suppress(OSError):  # another process may be removing them
-        _remove_oldest(folder)
-    return _in(folder / name)
+        with contextlib.ExitStack() as stack:
+            own = _in(folder / name)
+            try:
+                stack.enter_context(_used(folder / name))
+            except OSError as error:
+                if error.errno in NO_ROOM:
+                    raise
+                own = emptied()
+            stack.enter_context(own)
+            yield
+    finally:
+        with contextlib.suppress(OSError):  # another process may be removing them
+            _remove_oldest(folder)
+
+
+@contextlib.contextmanager
+def _used(cache: Path) -> Iterator[None]:
+    """Make a cache where it is not there, and keep others from removing it; raises OSError."""
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / LOCK).open("a+") as lock:  # NFS wants both ways open
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        if not os.path.samestat(os.fstat(lock.fileno()), (cache / LOCK).stat()):
+            raise BlockingIOError("it was removed before we had the lock")
+        os.utime(cache)
+        yield
 
 
 def _remove_oldest(folder: Path) -> None:
-    used_s = {path: path.stat().st_mtime for path in folder.iterdir()}
-    oldest_first = sorted(used_s, key=used_s.__getitem__)
-    for path in oldest_first[:-MOST_APART]:
-        if used_s[path] < time.time() - IN_USE_S:
-            shutil.rmtree(path, ignore_errors=True)
+    """Remove caches that no process uses until all are within their bytes, the oldest first."""
+    sizes = {path: _size_bytes(path) for path in folder.iterdir()}
+    too_many = sum(sizes.values()) - MOST_APART_BYTES
+    for cache in sorted(sizes, key=lambda path: path.lstat().st_mtime):
+        if too_many > 0 and _removed(cache):
+            too_many -= sizes[cache]
+
+
+def _size_bytes(folder: Path) -> int:
+    total = 0
+    for path, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):  # a compiler renames its files
+                total += Path(path, name).lstat().st_size
+    return total
+
+
+def _removed(cache: Path) -> bool:
+    """Remove a cache and return True; False if a process uses it, or it is gone."""
+    try:
+        with (cache / LOCK).open("a+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Whoever looks for it now makes a new one.
+            gone = cache.rename(f"{cache}.{os.getpid()}")
+    except OSError:
+        return False
+    shutil.rmtree(gone, ignore_errors=True)
+    return True
 
 
 def _in(folder: Path) -> contextlib.AbstractContextManager[None]:

@@ -129,6 +129,8 @@ class Clock:
 class AsynchronousClock(Protocol):
     """The source of device times: a clock of a device that works while the host goes on."""
 
+    asynchronous: bool
+
     def now(self) -> float:
         """Seconds on the machine's monotonic clock."""
 
@@ -145,12 +147,6 @@ class AsynchronousClock(Protocol):
         """Record a step's work once, and lend what makes the device do it again.
 
         Raises whatever keeps the step from being recorded.
-        """
-
-    def busy_time(self, step: Callable[[], object], n: int) -> float:
-        """Seconds of work that the device has in one step, from ``n`` profiled ones.
-
-        Raises whatever keeps them from being profiled.
         """
 
 
@@ -231,16 +227,6 @@ class GpuClock(Clock):
     def recorded(self, step: Callable[[], object]) -> AbstractContextManager[Callable[[], None]]:
         """Record the step in a graph."""
         return recorded(step)
-
-    def busy_time(self, step: Callable[[], object], n: int) -> float:
-        """Sum up what torch's profiler saw on the device: kernels, copies and fills.
-
-        In seconds for each of ``n`` steps.  The pauses between them are not in the sum, and what
-        ran at the same time is twice.  Raises UnsupportedError where nothing was seen.
-        """
-        from bench_lib.worker.profiling import kernels
-
-        return sum(total_s for _, _, total_s in kernels(step, self, n).kernels) / n
 
 
 def clock_of(device: torch.device) -> Clock:

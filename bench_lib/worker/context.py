@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import faulthandler
 import json
 import os
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from bench_lib.formulas.arithmetic import operations as operations_of
+from bench_lib.launch.cache import NO_ROOM
 from bench_lib.launch.wire import ClosedError, connect, decode_case
 from bench_lib.model import Bursts, Case, Kernel, KernelTable
 from bench_lib.worker import caches, profiling
@@ -87,6 +87,7 @@ def serve_cases(name: str) -> int:
                     context,
                     bursts=bursts,
                     replay=order.get("replay"),
+                    keeps=order.get("keeps", True),
                     known=order.get("known", ()),
                     artifacts=Path(order["artifacts"]) if order.get("artifacts") else None,
                 )
@@ -243,9 +244,9 @@ def kind_of(error: BaseException) -> str:
 def _found_no_room(error: BaseException | None) -> bool:
     """Whether a disk was full, also where a compiler has wrapped that into an error of its own."""
     while error is not None:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
             return True
-        if os.strerror(errno.ENOSPC) in str(error):
+        if any(os.strerror(code) in str(error) for code in NO_ROOM):
             return True
         error = error.__cause__ or error.__context__
     return False

@@ -98,11 +98,11 @@ def _key(sizes: str, source: str) -> str:
 
 
 @contextlib.contextmanager
-def replayed(table: Mapping[str, Mapping[str, int | str]]) -> Iterator[None]:
+def replayed(table: Mapping[str, Mapping[str, int | str]], *, keeps: bool = True) -> Iterator[None]:
     """Have the compiler choose as a draw's table says, in caches that only this table fills.
 
-    Works in a process in which nothing was compiled yet.  Raises UnsupportedError if this torch
-    cannot be told what to choose.
+    They stay for the next time, unless ``keeps`` is false.  Works in a process in which nothing was
+    compiled yet.  Raises UnsupportedError if this torch cannot be told what to choose.
     """
     import torch
     from torch._inductor import config
@@ -112,5 +112,6 @@ def replayed(table: Mapping[str, Mapping[str, int | str]]) -> Iterator[None]:
     told = {source: dict(chosen) for source, chosen in table.items()}
     known = json.dumps([torch.__version__, told], sort_keys=True)
     name = hashlib.sha256(known.encode()).hexdigest()[:16]
-    with caches.apart(name), config.patch(autotune_lookup_table=told):
+    own = caches.apart(name) if keeps else caches.emptied()
+    with own, config.patch(autotune_lookup_table=told):
         yield

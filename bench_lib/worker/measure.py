@@ -170,6 +170,8 @@ class MeasuringContext:
     """Measure power-bound cases in such bursts; None measures all under sustained work."""
     replay: Mapping[str, Mapping[str, int | str]] | None = None
     """Have the compiler choose so, by the kernel's source, from empty caches."""
+    keeps: bool = True
+    """Whether the caches of a replay stay for the next one."""
     known: Collection[str] = ()
     """Results that need not be computed again: NUMERICS, COUNTS."""
     artifacts: Path | None = None
@@ -217,7 +219,7 @@ def _first_step(workload: Workload, artifacts: Path | None) -> None:
 
 def _caches(case: Case, context: MeasuringContext) -> contextlib.AbstractContextManager[None]:
     if context.replay is not None:
-        return draws.replayed(context.replay)
+        return draws.replayed(context.replay, keeps=context.keeps)
     return caches.emptied() if case.launch.cold else contextlib.nullcontext()
 
 
