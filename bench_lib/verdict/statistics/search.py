@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_ndtr
+from scipy.special import log_ndtr, softmax
 
 ERROR = 0.03
 """Chance, at most, that the answer is wrong."""
@@ -273,12 +273,10 @@ class _Belief:
         variances = left / (2 * half) / precise
         log = np.log(chances / len(scales))[:, None] + 0.5 * np.log(inverse / precise)
         log += -half * np.log(left / spread) + math.log(2) + log_ndtr(means / np.sqrt(variances))
-        top = max(float(log.max()), math.log(NONE))
-        by_scale = np.exp(log - top)
-        weights = by_scale.sum(axis=1)
-        self._weights = weights / (weights.sum() + math.exp(math.log(NONE) - top))
+        belief = softmax(np.append(log, math.log(NONE)))[:-1].reshape(log.shape)
+        self._weights = belief.sum(axis=1)
         """By hypothesis, the belief in it; the rest is that there is no slow-down."""
-        shares = by_scale / np.maximum(weights, np.finfo(float).tiny)[:, None]
+        shares = belief / np.maximum(self._weights, np.finfo(float).tiny)[:, None]
         self._means = (shares * means).sum(axis=1)
         """By hypothesis what the ends differ by, a logarithm; below, its variance."""
         second = (shares * (variances + means**2)).sum(axis=1)
