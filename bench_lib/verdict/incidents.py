@@ -92,7 +92,7 @@ class Incident:
     nights: int = 1
     """On how many nights it was seen."""
     names: frozenset[str] = frozenset()
-    """All ids that stand for it: one a case, as if the case had begun it."""
+    """All ids that stand for it: one of each failure, as if that had begun it."""
 
     @property
     def is_open(self) -> bool:
@@ -287,18 +287,14 @@ class _Spell:
     """A case's part in an incident."""
 
     place: Place
-    run_id: str
     since: str
     last: Failure
     seen: int
     """Number of the last night on which it failed."""
+    names: set[str] = field(default_factory=set)
+    """The ids that an incident has which a night of it began."""
     until: str | None = None
     until_night: int = 0
-
-    @property
-    def name(self) -> str:
-        """The id that an incident has which this began."""
-        return _id(self.place, self.run_id)
 
 
 @dataclass(eq=False)
@@ -370,7 +366,7 @@ def incidents(
 ) -> list[Incident]:
     """Return all incidents of a history, as they stand on its last night; oldest first.
 
-    ``acknowledged`` has by id who knows of one.  An id of any of its cases stands for it.
+    ``acknowledged`` has by id who knows of one.  The id of any of its failures stands for it.
     """
     history = IncidentHistory(between)
     for night in nights_of(runs):
@@ -431,10 +427,10 @@ class IncidentHistory:
         for place in self._lessen(drops, night[0].time):
             failure, run = failing[place]
             onsets.append(_Onset(failure, run, self._last_good(place)))
-        for place, (failure, _run) in failing.items():
+        for place, (failure, run) in failing.items():
             for incident, size in self._failing[place].parts.items():
                 if bool(size) == failure.is_slower:
-                    self._note(incident, failure)
+                    self._note(incident, failure, run)
         self._sort_in(onsets)
         self._end(night[0].time)
 
@@ -508,21 +504,19 @@ class IncidentHistory:
                 alone += [] if parts else [place]
         return alone
 
-    def _note(self, incident: _Growing, failure: Failure) -> None:
+    def _note(self, incident: _Growing, failure: Failure, run: RunSeen) -> None:
         spell = incident.spells[failure.place]
         spell.last, spell.seen = failure, self.night
+        spell.names.add(_id(failure.place, run.run_id))
         incident.seen.add(self.night)
 
     def _sort_in(self, onsets: Sequence[_Onset]) -> None:
         """Put each onset into the incident that it most likely is of, or begin one with it."""
         self._tonight = onsets
-        common = Counter(sign for onset in onsets for sign in onset.failure.signs)
 
-        def first(onset: _Onset) -> tuple[bool, bool, int, int, Place]:
-            # Who was fine a short while ago knows best what changed since then.
-            most = max((common[sign] for sign in onset.failure.signs), default=0)
-            unseen = 0 if onset.good is None else self.night - onset.good[0]
-            return onset.after is not None, onset.good is None, unseen, -most, onset.failure.place
+        def first(onset: _Onset) -> tuple[bool, Place]:
+            # Who failed already may fail for what others begin to fail for.
+            return onset.after is not None, onset.failure.place
 
         for onset in sorted(onsets, key=first):
             own = self._failing[onset.failure.place].parts
@@ -556,13 +550,12 @@ class IncidentHistory:
         if (old := incident.spells.get(place)) is not None:
             old.until = None
         else:
-            run = onset.run
-            began = failure.began or run.time
-            incident.spells[place] = _Spell(place, run.run_id, began, failure, self.night)
+            began = failure.began or onset.run.time
+            incident.spells[place] = _Spell(place, began, failure, self.night)
         if not onset.step:  # else the signs may be of what it failed for already
             incident.signs.update(failure.signs)
             incident.kinds.update(failure.kinds)
-        self._note(incident, failure)
+        self._note(incident, failure, onset.run)
 
     def _evidence(self, onset: _Onset, incident: _Growing) -> float:
         """Return the logarithm of the odds that an onset is of an incident."""
@@ -671,8 +664,8 @@ def _id(place: Place, run_id: str) -> str:
 def _told(one: _Growing, night: int, acknowledged: Mapping[str, Acknowledged]) -> Incident:
     """Return an incident as it stands."""
     spells = sorted(one.spells.values(), key=lambda s: (-(s.last.ratio or 0.0), s.place))
-    names = frozenset(spell.name for spell in spells)
-    who = [acknowledged[name] for name in sorted({one.id, *names}) if name in acknowledged]
+    names = frozenset[str]().union(*(spell.names for spell in spells))
+    who = [known for name, known in sorted(acknowledged.items()) if name in names]
     failing = [spell for spell in spells if spell.until is None]
     is_news = one.turned == night
     state = State.ONGOING
