@@ -513,10 +513,13 @@ class IncidentHistory:
     def _sort_in(self, onsets: Sequence[_Onset]) -> None:
         """Put each onset into the incident that it most likely is of, or begin one with it."""
         self._tonight = onsets
+        common = Counter(sign for onset in onsets for sign in onset.failure.signs)
 
-        def first(onset: _Onset) -> tuple[bool, Place]:
-            # Who failed already may fail for what others begin to fail for.
-            return onset.after is not None, onset.failure.place
+        def first(onset: _Onset) -> tuple[bool, bool, int, int, Place]:
+            # Who was fine a short while ago knows best what changed since then.
+            most = max((common[sign] for sign in onset.failure.signs), default=0)
+            unseen = 0 if onset.good is None else self.night - onset.good[0]
+            return onset.after is not None, onset.good is None, unseen, -most, onset.failure.place
 
         for onset in sorted(onsets, key=first):
             own = self._failing[onset.failure.place].parts
