@@ -914,6 +914,16 @@ def test_an_error_of_a_slow_case_is_of_what_changed_with_it():
     assert groups(told([*before, after])) == [["a"], ["b"], ["a"]]
 
 
+def test_an_error_of_a_slow_case_is_late_to_errors_of_the_same_kind():
+    """They began while it still ran."""
+    died = broken("b", "died: x")
+    days = [run(day, [slower("a"), died]) for day in (2, 3, 4, 5)]
+    seen = [run(1, fine=["a", "b"]), *days, run(6, [broken("a", "died: y"), died])]
+    assert groups(told(seen)) == [["a"], ["b"], ["a"]]
+    seen = [*seen[:-1], run(6, [broken("a", "died: x"), died])]
+    assert groups(told(seen)) == [["a"], ["a", "b"]]
+
+
 def test_a_case_that_runs_again_may_be_slow_for_a_reason_of_its_own():
     """The error ends; the nights after it show steps from the new level."""
     seen = [run(1, fine=["a"]), run(2, [broken("a")]), run(3, [slower("a", 0.13)])]
