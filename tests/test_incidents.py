@@ -1132,3 +1132,20 @@ def test_the_sign_that_most_cases_share_begins_the_incident():
     failures = [slower("a", kernels=[CONV]), bare("b"), slower("c"), slower("d")]
     found = told([run(1, fine=["a", "b", "c", "d"]), run(2, failures)])
     assert groups(found) == [["b", "c", "d"], ["a"]]
+
+
+def test_a_sign_begins_an_incident_rather_than_none():
+    """Whatever the cases are called."""
+    (one,) = told([run(2, [bare("a"), slower("b")])])
+    (alone,) = told([run(2, [slower("b")])])
+    assert one.id == alone.id
+
+
+def test_of_two_incidents_that_are_as_likely_a_case_joins_the_first():
+    """And of the larger one, if they differ."""
+    rows = {"a": [POOL], "b": [CONV], "c": [CONV]}
+    for count, joined in ((2, ["a", "d"]), (3, ["b", "c", "d"])):
+        cases = list(rows)[:count]
+        failures = [slower(case, kernels=rows[case]) for case in cases]
+        seen = [run(1, fine=[*cases, "d"]), run(2, failures, ["d"]), run(3, [*failures, bare("d")])]
+        assert joined in groups(told(seen))
