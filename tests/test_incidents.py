@@ -814,12 +814,13 @@ def test_on_other_hardware_a_sign_is_enough_and_weeks_are_not():
     assert groups(told([*seen, run(3, [slower("a"), there])])) == [["a", "b"]]
 
 
-def test_a_machine_that_did_not_change_has_no_part_in_the_change():
+@pytest.mark.parametrize("kernels", [[], ["GEMM: e → f"]], ids=["unknown", "of one kind"])
+def test_a_machine_that_did_not_change_has_no_part_in_the_change(kernels):
     """Of two with the same hardware, on one night."""
     seen = [
         run(1, fine=["a", "b"]),
-        run(2, [bare("a")], environment="new", run_id="one"),
-        run(2, [bare("b")], environment="old", run_id="two"),
+        run(2, [slower("a")], environment="new", run_id="one"),
+        run(2, [slower("b", kernels=kernels)], environment="old", run_id="two"),
     ]
     assert groups(told(seen, [UPGRADE])) == [["a"], ["b"]]
     assert groups(told(seen)) == [["a", "b"]]
