@@ -1005,9 +1005,10 @@ def test_a_step_is_late_by_the_nights_since_the_incident_began(began, last, step
 
 def test_where_the_own_cases_of_an_incident_are_fine_it_is_over_for_the_others_too():
     """Though what is left of it does not show."""
-    seen = two(0.08, 0.03)
-    old, new = told([*seen, run(7, [slower("a", 0.1124, [TILES])], ["b"])])
+    seen = [*two(0.08, 0.03), run(7, [slower("a", 0.1124, [TILES])], ["b"])]
+    old, new = told(seen)
     assert (old.state, new.state) == (State.ONGOING, State.ENDED)
+    assert len(told([*seen, run(8, [slower("a", 0.16, [TILES])])])) == 3
     old, new = told([*two(0.08, 0.03, beside=()), run(7, [slower("a", 0.1124)])])
     assert (old.state, new.state) == (State.ONGOING, State.ONGOING)
 
