@@ -1008,8 +1008,8 @@ def test_where_the_own_cases_of_an_incident_are_fine_it_is_over_for_the_others_t
     seen = [*two(0.08, 0.03), run(7, [slower("a", 0.1124, [TILES])], ["b"])]
     old, new = told(seen)
     assert (old.state, new.state) == (State.ONGOING, State.ENDED)
-    old, new = told([*seen, run(8, [slower("a", 0.16, [TILES])])])
-    assert (old.state, new.state) == (State.ONGOING, State.NEW)
+    old, new = told([*seen, run(8, [bare("a", 0.16)])])
+    assert (old.state, new.state) == (State.ONGOING, State.ENDED)
     old, new = told([*two(0.08, 0.03, beside=()), run(7, [slower("a", 0.1124)])])
     assert (old.state, new.state) == (State.ONGOING, State.ONGOING)
 

@@ -515,11 +515,11 @@ class IncidentHistory:
         self._tonight = onsets
         common = Counter(sign for onset in onsets for sign in onset.failure.signs)
 
-        def first(onset: _Onset) -> tuple[bool, bool, int, int, Place]:
+        def first(onset: _Onset) -> tuple[bool, float, int, Place]:
             # Who was fine a short while ago knows best what changed since then.
             most = max((common[sign] for sign in onset.failure.signs), default=0)
-            unseen = 0 if onset.good is None else self.night - onset.good[0]
-            return onset.after is not None, onset.good is None, unseen, -most, onset.failure.place
+            unseen = math.inf if onset.good is None else self.night - onset.good[0]
+            return onset.after is not None, unseen, -most, onset.failure.place
 
         for onset in sorted(onsets, key=first):
             own = self._failing[onset.failure.place].parts
