@@ -220,18 +220,6 @@ def test_runs_in_any_order_make_the_same_incidents():
     assert told(seen) == told(seen[::-1])
 
 
-def test_an_acknowledgement_by_the_id_of_any_case_holds():
-    """An older run that is pulled later may give the incident another id."""
-    seen = [run(2, [slower("a")]), run(3, [slower("a"), slower("b")])]
-    (before,) = told(seen)
-    earlier = run(1, [slower("a")])
-    known = {before.id: Acknowledged("known upstream", "2026-01-03T09:00:00Z", "somebody")}
-    (after,) = told([earlier, *seen])
-    assert after.id != before.id
-    (same,) = told(seen, acknowledged=known)
-    assert (same.state, same.acknowledged.reason) == (State.ACKNOWLEDGED, "known upstream")
-
-
 def test_an_incident_whose_cases_are_all_in_quarantine_is_acknowledged():
     """The quarantine's reason says so."""
     held = slower(held="waits for the vendor")
@@ -749,3 +737,418 @@ def test_a_step_is_one_from_the_mean_of_the_nights_before(ratios, incidents_):
     found = told([run(1, fine=["a"]), *days])
     assert len(found) == incidents_
     assert found[0].nights == len(ratios)
+
+
+# ---- the evidence, at its edges -----------------------------------------------------------
+
+
+def bare(case, by=0.08, **fields):
+    """Return a case that is slower, by kernels that nobody knows."""
+    return slower(case, by, kernels=(), **fields)
+
+
+def broken(case, fault="out of memory: # GiB"):
+    """Return a case that ended in an error."""
+    return Failure(case, "mi300x", Status.ERROR, "run", fault=fault)
+
+
+def groups(found):
+    """Return the cases of each incident, those that are fine again in it, too."""
+    return [sorted(case.case_id for case in (*one.cases, *one.over)) for one in found]
+
+
+POOL, CONV = "pooling: p → q", "conv: c → d"
+
+
+@pytest.mark.parametrize(("good", "joins"), [(1, True), (2, True), (3, False)])
+def test_a_case_without_signs_joins_up_to_two_nights_late(good, joins):
+    """Later, it has a cause of its own."""
+    days = [run(2 + n, [bare("a")], ["b"]) for n in range(good)]
+    seen = [run(1, fine=["a", "b"]), *days, run(9, [bare("a"), bare("b")])]
+    assert groups(told(seen)) == ([["a", "b"]] if joins else [["a"], ["b"]])
+
+
+def test_a_case_is_rather_late_by_one_night_than_by_two():
+    """Of two incidents it joins the later one."""
+    seen = [
+        run(1, fine=["a", "b", "c"]),
+        run(2, [slower("a", kernels=[POOL])], ["b", "c"]),
+        run(3, [slower("a", kernels=[POOL]), slower("b", kernels=[CONV])], ["c"]),
+        run(4, [slower("a", kernels=[POOL]), slower("b", kernels=[CONV]), bare("c")]),
+    ]
+    assert groups(told(seen)) == [["a"], ["b", "c"]]
+
+
+@pytest.mark.parametrize(
+    ("first", "late", "joins"), [(1, 2, True), (1, 3, False), (10, 3, True), (10, 4, False)]
+)
+def test_only_few_cases_are_late_together(first, late, joins):
+    """Two, or three tenths of the incident."""
+    one = [f"a{n}" for n in range(first)]
+    other = [f"b{n}" for n in range(late)]
+    seen = [
+        run(1, fine=[*one, *other]),
+        run(2, [bare(case) for case in one], other),
+        run(3, [bare(case) for case in (*one, *other)]),
+    ]
+    assert groups(told(seen)) == ([sorted(one + other)] if joins else [one, other])
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_what_shows_later_on_other_hardware_needs_a_sign_to_be_the_same(is_known):
+    """Whether it was ever fine before; on the same night it needs none."""
+    there = bare("b", key="mi325x")
+    good = [("b", "mi325x")] if is_known else []
+    seen = [run(1, fine=["a", *good]), run(2, [bare("a")])]
+    assert groups(told([*seen, run(3, [bare("a"), there])])) == [["a"], ["b"]]
+    assert groups(told([seen[0], run(2, [bare("a"), there])])) == [["a", "b"]]
+    late = [seen[0], run(2, [bare("a")], [("b", "mi325x")]), run(3, [bare("a"), there])]
+    assert groups(told(late)) == [["a"], ["b"]]
+
+
+def test_on_other_hardware_a_sign_is_enough_and_weeks_are_not():
+    """A kernel that changed on both is one cause."""
+    there = slower("b", key="mi325x")
+    good = [("b", "mi325x")]
+    seen = [run(1, fine=["a", *good]), run(2, [slower("a")], good)]
+    assert groups(told([*seen, run(3, [slower("a"), there])])) == [["a", "b"]]
+
+
+@pytest.mark.parametrize("kernels", [[], ["GEMM: e → f"]], ids=["unknown", "of one kind"])
+def test_a_machine_that_did_not_change_has_no_part_in_the_change(kernels):
+    """Of two with the same hardware, on one night."""
+    seen = [
+        run(1, fine=["a", "b"]),
+        run(2, [slower("a")], environment="new", run_id="one"),
+        run(2, [slower("b", kernels=kernels)], environment="old", run_id="two"),
+    ]
+    assert groups(told(seen, [UPGRADE])) == [["a"], ["b"]]
+    assert groups(told(seen)) == [["a", "b"]]
+
+
+@pytest.mark.parametrize(
+    "failures", [[bare("a"), broken("b")], [broken("a"), bare("b")]], ids=["slower first", "last"]
+)
+def test_an_error_and_a_slow_down_of_one_night_are_two(failures):
+    """Unless one change in the environment is behind both."""
+    good = [run(1, fine=["b"]), run(2, fine=["a"])]
+    seen = [*good, run(3, failures, environment="new")]
+    assert groups(told(seen)) == [["a"], ["b"]]
+    assert groups(told(seen, [UPGRADE])) == [["a", "b"]]
+
+
+def test_errors_that_are_alike_are_one():
+    """A fault of the same kind joins, another does not."""
+    seen = [run(1, fine=["a", "b", "c"])]
+    last = run(2, [broken("a"), broken("b", "out of memory: in run"), broken("c", "died: #")])
+    assert groups(told([*seen, last])) == [["a", "b"], ["c"]]
+
+
+# ---- a case that fails and returns --------------------------------------------------------
+
+
+@pytest.mark.parametrize(("nights_", "same"), [(7, True), (8, False)])
+def test_a_case_returns_to_what_goes_on_within_a_week(nights_, same):
+    """Seven nights after it was fine."""
+    days = [run(3 + n, [bare("a")], ["b"]) for n in range(nights_)]
+    seen = [
+        run(1, fine=["a", "b"]),
+        run(2, [bare("a"), bare("b")]),
+        *days,
+        run(20, [bare("a"), bare("b")]),
+    ]
+    found = told(seen)
+    assert len(found) == (1 if same else 2)
+    (since,) = {case.since for one in found for case in one.cases if case.case_id == "b"}
+    assert since[:10] == ("2026-01-02" if same else "2026-01-20")
+    assert all(case.until is None for one in found for case in one.cases)
+
+
+@pytest.mark.parametrize(("good", "same"), [(2, True), (3, False)])
+def test_what_has_ended_comes_back_within_two_nights(good, same):
+    """Later, and without a sign, it is another one."""
+    days = [run(3 + n, fine=["a"]) for n in range(good)]
+    found = told([run(1, fine=["a"]), run(2, [bare("a")]), *days, run(9, [bare("a")])])
+    assert [one.is_open for one in found] == ([True] if same else [False, True])
+
+
+@pytest.mark.parametrize(("nights_", "same"), [(8, True), (9, False)])
+def test_a_sign_of_what_ended_is_known_for_a_week(nights_, same):
+    """Then it begins something new."""
+    days = [run(3 + n, fine=["a"]) for n in range(nights_)]
+    found = told([run(1, fine=["a"]), run(2, [slower("a")]), *days, run(20, [slower("b")])])
+    assert len(found) == (1 if same else 2)
+
+
+@pytest.mark.parametrize(("unseen", "state"), [(30, State.ONGOING), (31, State.ENDED)])
+def test_a_case_is_left_out_after_thirty_nights_without_a_word(unseen, state):
+    """When it fails again on the next night it is in the same incident."""
+    start = dt.date(2026, 2, 1)
+    rest = [
+        replace(run(1), run_id=f"{n}", time=f"{start + dt.timedelta(days=n)}T02:00:00Z")
+        for n in range(32)
+    ]
+    seen = [run(1, fine=["a"]), run(2, [bare("a")])]
+    (one,) = told([*seen, *rest[:unseen]])
+    assert one.state is state
+    (one,) = told([*seen, *rest[:unseen], replace(rest[31], failures=[bare("a")])])
+    assert one.is_open
+    assert one.cases[0].since[:10] == "2026-01-02"
+
+
+def test_an_error_that_stays_is_one_incident_beside_the_slow_down_that_it_hides():
+    """It ends when the case runs again, and comes back if the case breaks again."""
+    seen = [run(1, fine=["a"]), run(2, [slower("a")]), *(run(n, [broken("a")]) for n in (3, 4))]
+    slow, error = told(seen)
+    assert (slow.state, error.state) == (State.ONGOING, State.ONGOING)
+    assert (slow.nights, error.nights) == (1, 2)
+    assert (error.since[:10], error.last_ok) == ("2026-01-03", "00000001")
+    slow, error = told([*seen, run(5, [slower("a")]), run(6, [broken("a")])])
+    assert [one.is_open for one in (slow, error)] == [True, True]
+
+
+def test_an_error_of_a_slow_case_is_of_what_changed_with_it():
+    """As other cases' errors are, and not of what began long before."""
+    before = [run(1, fine=["a", "b"]), run(2, [slower("a")], ["b"])]
+    after = run(3, [broken("a", "died: x"), broken("b", "exception: y")], environment="new")
+    assert groups(told([*before, after], [UPGRADE])) == [["a"], ["a", "b"]]
+    assert groups(told([*before, after])) == [["a"], ["b"], ["a"]]
+
+
+def test_an_error_of_a_slow_case_is_late_to_errors_of_the_same_kind():
+    """They began while it still ran."""
+    died = broken("b", "died: x")
+    days = [run(day, [slower("a"), died]) for day in (2, 3, 4, 5)]
+    seen = [run(1, fine=["a", "b"]), *days, run(6, [broken("a", "died: y"), died])]
+    assert groups(told(seen)) == [["a"], ["b"], ["a"]]
+    seen = [*seen[:-1], run(6, [broken("a", "died: x"), died])]
+    assert groups(told(seen)) == [["a"], ["a", "b"]]
+
+
+def test_a_case_that_runs_again_may_be_slow_for_a_reason_of_its_own():
+    """The error ends; the nights after it show steps from the new level."""
+    seen = [run(1, fine=["a"]), run(2, [broken("a")]), run(3, [slower("a", 0.13)])]
+    error, slow = told(seen)
+    assert (error.state, slow.state) == (State.ENDED, State.NEW)
+    assert (slow.last_ok, slow.run, slow.since[:10]) == ("00000001", "00000003", "2026-01-03")
+    assert len(told([*seen, run(4, [slower("a", 0.15)]), run(5, [slower("a", 0.176)])])) == 2
+    assert len(told([*seen, run(4, [slower("a", 0.15)]), run(5, [slower("a", 0.18)])])) == 3
+    back = told([*seen, run(4, [broken("a")])])
+    assert [one.is_open for one in back] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("ratios", "incidents_"),
+    [
+        ((1.08, 1.095, 1.109), 1),
+        ((1.08, 1.13, 1.15, 1.176), 2),
+        ((1.08, 1.13, 1.15, 1.18), 3),
+    ],
+)
+def test_the_level_is_the_mean_of_the_nights_since_it_changed(ratios, incidents_):
+    """Each of them counts as much."""
+    days = [run(2 + n, [bare("a", ratio - 1)]) for n, ratio in enumerate(ratios)]
+    assert len(told([run(1, fine=["a"]), *days])) == incidents_
+
+
+# ---- a case in two incidents --------------------------------------------------------------
+
+
+def two(first=0.08, second=0.05, *, beside=("b",), with_first=()):
+    """Return nights on which a case becomes slower, and slower again with some others."""
+    others = [*beside, *with_first]
+    early = [slower("a", first), *(slower(case, first) for case in with_first)]
+    both = (1 + first) * (1 + second) - 1
+    late = [
+        slower("a", both, [TILES, POOL]),
+        *(slower(case, first) for case in with_first),
+        *(slower(case, second, [POOL]) for case in beside),
+    ]
+    return [
+        run(1, fine=["a", *others]),
+        *(run(day, early, beside) for day in (2, 3, 4)),
+        *(run(day, late) for day in (5, 6)),
+    ]
+
+
+def test_a_step_with_what_others_begin_with_is_of_their_incident():
+    """Without others it begins one of its own."""
+    assert groups(told(two())) == [["a"], ["a", "b"]]
+    old, new = told(two(beside=()))
+    assert (groups([old, new]), new.last_ok) == ([["a"], ["a"]], "00000001")
+
+
+def test_a_step_by_another_kind_of_kernel_is_not_of_what_begins_tonight():
+    """Both are known, and differ."""
+    seen = two()
+    odd = slower("a", 0.134, [TILES, "conv: c → d"])
+    seen[-2:] = [run(day, [odd, slower("b", 0.05, [POOL])]) for day in (5, 6)]
+    assert groups(told(seen)) == [["a"], ["b"], ["a"]]
+
+
+@pytest.mark.parametrize(
+    ("began", "last", "step", "joins"),
+    [(2, 5, 6, False), (3, 2, 6, True), (2, 2, 3, True), (4, 4, 7, False)],
+    ids=["long ago", "while it was not seen", "last night", "on the last night before"],
+)
+def test_a_step_is_late_by_the_nights_since_the_incident_began(began, last, step, joins):
+    """If the case was seen at its old level meanwhile."""
+    days = []
+    for day in range(2, step + 1):
+        failures = [slower("b", kernels=[CONV])] * (day >= began)
+        if day == step or day <= last:
+            failures.append(slower("a", 0.08 if day < step else 0.15, [POOL]))
+        days.append(run(day, failures, ["b"] * (day < began)))
+    found = told([run(1, fine=["a", "b"]), *days])
+    assert sorted(groups(found)) == ([["a"], ["a", "b"]] if joins else [["a"], ["a"], ["b"]])
+
+
+def test_where_the_own_cases_of_an_incident_are_fine_it_is_over_for_the_others_too():
+    """Though what is left of it does not show."""
+    seen = [*two(0.08, 0.03), run(7, [slower("a", 0.1124, [TILES])], ["b"])]
+    old, new = told(seen)
+    assert (old.state, new.state) == (State.ONGOING, State.ENDED)
+    old, new = told([*seen, run(8, [bare("a", 0.16)])])
+    assert (old.state, new.state) == (State.ONGOING, State.ENDED)
+    old, new = told([*two(0.08, 0.03, beside=()), run(7, [slower("a", 0.1124)])])
+    assert (old.state, new.state) == (State.ONGOING, State.ONGOING)
+
+
+@pytest.mark.parametrize(("left", "over"), [(0.16, 0), (0.06, 1)])
+def test_a_case_that_becomes_faster_leaves_the_incident_that_made_it_as_much_slower(left, over):
+    """Others are as slow as before in both."""
+    seen = two(0.06, 0.16, beside=("b", "c"), with_first=("d", "e"))
+    last = [slower(case, 0.06) for case in ("d", "e")]
+    last += [slower(case, 0.16, [POOL]) for case in ("b", "c")]
+    found = told([*seen, run(7, [slower("a", left), *last])])
+    assert [[case.case_id for case in one.over] for one in found] == [
+        ["a"] * (over == 0),
+        ["a"] * (over == 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fine", "number"), [(1, 1), (2, 1), (3, 2)], ids=["a third", "half", "more"]
+)
+def test_a_case_that_becomes_faster_as_most_of_its_incident_leaves_it(fine, number):
+    """What is left has another cause then."""
+    cases = ["a", "b", "c", "d"]
+    good = cases[1:fine]
+    seen = [run(1, fine=cases), run(2, [slower(case, 0.2) for case in cases])]
+    rest = [slower(case, 0.2) for case in cases[fine:]]
+    found = told([*seen, run(3, [slower("a", 0.08, [POOL]), *rest], good)])
+    assert len(found) == number
+    if number == 2:
+        assert (found[1].cases[0].case_id, found[1].last_ok) == ("a", "00000001")
+        assert (found[1].since[:10], found[1].run) == ("2026-01-03", "00000003")
+
+
+def test_cases_that_were_fine_before_tonight_do_not_say_that_an_incident_ends():
+    """Nor do they say that it goes on."""
+    cases = ["a", "b", "c", "d"]
+    seen = [
+        run(1, fine=cases),
+        run(2, [slower(case, 0.2) for case in cases]),
+        run(3, [slower("a", 0.2), slower("b", 0.2)], ["c", "d"]),
+    ]
+    rest = slower("a", 0.08, [POOL])
+    assert len(told([*seen, run(4, [rest, slower("b", 0.2)])])) == 1
+    assert len(told([*seen, run(4, [rest, slower("b", 0.08)])])) == 2
+    assert len(told([*seen, run(4, [rest], ["b"])])) == 2
+
+
+# ---- as they are told ---------------------------------------------------------------------
+
+
+def test_a_pulled_older_run_changes_the_id_and_the_old_one_still_works():
+    """Whichever case it holds, the same one or another."""
+    seen = [run(2, [slower("a")]), run(3, [slower("a"), slower("b")])]
+    (before,) = told(seen)
+    known = {before.id: Acknowledged("known upstream", "2026-01-03T09:00:00Z", "somebody")}
+    for case in ("a", "z"):
+        (after,) = told([run(1, [slower(case)]), *seen], acknowledged=known)
+        assert after.id != before.id
+        assert before.id in after.names
+        assert (after.state, after.acknowledged.reason) == (State.ACKNOWLEDGED, "known upstream")
+    (alone,) = told([run(3, [slower("b")])])
+    assert alone.id in before.names
+
+
+def test_of_two_acknowledgements_the_later_one_is_told():
+    """Whatever their ids."""
+    (one,) = told([run(2, [slower("a"), slower("b")])])
+    first, second = sorted(one.names)
+    for ids in ((first, second), (second, first)):
+        known = {
+            id_: Acknowledged(reason, date, "me")
+            for id_, reason, date in zip(
+                ids, ("old", "new"), ("2026-01-03", "2026-01-05"), strict=True
+            )
+        }
+        (told_,) = told([run(2, [slower("a"), slower("b")])], acknowledged=known)
+        assert told_.acknowledged.reason == "new"
+
+
+def test_an_incident_has_all_of_its_cases_the_worst_first():
+    """With what they failed in last, and when they were fine again."""
+    held = bare("b", 0.2, held="waits")
+    seen = [
+        run(1, fine=["a", "b", "c", "d"]),
+        run(2, [replace(bare("a"), ratio=None), held, bare("c"), replace(bare("d"), ratio=0.9)]),
+        run(3, [replace(bare("a"), ratio=None), held, replace(bare("d"), ratio=0.9)], ["c"]),
+    ]
+    (one,) = told(seen)
+    second, third = "2026-01-02T02:00:00Z", "2026-01-03T02:00:00Z"
+    usual = {"metric": "latency", "status": Status.REGRESSED}
+    assert one.run == "00000002"
+    assert one.over == [IncidentCase("c", "mi300x", second, third, ratio=1.08, **usual)]
+    assert [case.case_id for case in one.cases] == ["b", "d", "a"]
+    assert one.cases[0] == IncidentCase("b", "mi300x", second, ratio=1.2, held="waits", **usual)
+
+
+def test_kernels_are_told_by_how_many_cases_have_them():
+    """As people read them."""
+    rows = {"a": ["GEMM: x: y → z"], "b": ["other: u → v", "GEMM: x: y → z"], "c": ["other: u → v"]}
+    rows["d"] = ["other: u → v"]
+    failures = [slower(case, kernels=kernels) for case, kernels in rows.items()]
+    (one,) = told([run(1, fine=list(rows)), run(2, failures)])
+    assert one.kernels == ["u → v", "GEMM x: y → z"]
+
+
+# ---- the order of a night -----------------------------------------------------------------
+
+
+def test_who_was_fine_last_night_begins_the_incident():
+    """Who was seen longer ago, or never, joins it."""
+    seen = [
+        run(1, fine=["a"]),
+        run(2, fine=["b", "c"]),
+        run(3, [bare("a"), bare("b"), bare("c"), bare("0")]),
+    ]
+    (one,) = told(seen)
+    (alone,) = told([run(3, [bare("b")])])
+    assert (one.id, one.last_ok) == (alone.id, "00000002")
+
+
+def test_the_sign_that_most_cases_share_begins_the_incident():
+    """And a case without a sign joins it last."""
+    failures = [slower("a", kernels=[CONV]), bare("b"), slower("c"), slower("d")]
+    found = told([run(1, fine=["a", "b", "c", "d"]), run(2, failures)])
+    assert groups(found) == [["b", "c", "d"], ["a"]]
+
+
+def test_a_sign_begins_an_incident_rather_than_none():
+    """Whatever the cases are called."""
+    (one,) = told([run(2, [bare("a"), slower("b")])])
+    (alone,) = told([run(2, [slower("b")])])
+    assert one.id == alone.id
+
+
+def test_of_two_incidents_that_are_as_likely_a_case_joins_the_first():
+    """And of the larger one, if they differ."""
+    rows = {"a": [POOL], "b": [CONV], "c": [CONV]}
+    for count, joined in ((2, ["a", "d"]), (3, ["b", "c", "d"])):
+        cases = list(rows)[:count]
+        failures = [slower(case, kernels=rows[case]) for case in cases]
+        seen = [run(1, fine=[*cases, "d"]), run(2, failures, ["d"]), run(3, [*failures, bare("d")])]
+        assert joined in groups(told(seen))

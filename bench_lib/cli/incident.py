@@ -160,8 +160,8 @@ def _known(history: str, baselines: Path) -> list[Incident]:
 
 
 def _chosen(name: str, known: list[Incident]) -> Incident:
-    """Return the incident that a name, or its start, stands for; raises UserError."""
-    found = [one for one in known if any(each.startswith(name) for each in (one.id, *one.names))]
+    """Return the incident of an id, or of an id's start, or of an older id; raises UserError."""
+    found = [one for one in known if one.id.startswith(name) or name in one.names]
     if len(found) == 1 and name:
         return found[0]
     what = "is the start of several incidents" if found else "is no incident here"

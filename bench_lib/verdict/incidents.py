@@ -92,7 +92,7 @@ class Incident:
     nights: int = 1
     """On how many nights it was seen."""
     names: frozenset[str] = frozenset()
-    """All ids that stand for it: one a case, as if the case had begun it."""
+    """All ids that stand for it: one of each failure, as if that had begun it."""
 
     @property
     def is_open(self) -> bool:
@@ -187,10 +187,15 @@ class Failure:
     """Changes in the environment with that night; None if the runs around it have them."""
 
     @property
+    def level(self) -> float:
+        """By how much it is slower, a logarithm; 0 if it is not, or was not measured."""
+        is_measured = self.status is not Status.ERROR
+        return math.log(max(1.0, self.ratio or 1.0)) if is_measured else 0.0
+
+    @property
     def is_slower(self) -> bool:
         """Whether it was measured, and is worse by a ratio."""
-        is_measured = self.status is not Status.ERROR
-        return is_measured and self.ratio is not None and self.ratio > 1
+        return self.level > 0
 
     @property
     def place(self) -> Place:
@@ -282,18 +287,14 @@ class _Spell:
     """A case's part in an incident."""
 
     place: Place
-    run_id: str
     since: str
     last: Failure
     seen: int
     """Number of the last night on which it failed."""
+    names: set[str] = field(default_factory=set)
+    """The ids that an incident has which a night of it began."""
     until: str | None = None
     until_night: int = 0
-
-    @property
-    def name(self) -> str:
-        """The id that an incident has which this began."""
-        return _id(self.place, self.run_id)
 
 
 @dataclass(eq=False)
@@ -348,17 +349,14 @@ class _Onset:
 
     failure: Failure
     run: RunSeen
-    night: int
-    after: int
-    """The number of the night after which it must have begun, where the case failed before."""
     good: tuple[int, RunSeen] | None
     """The last night on which it was fine, with its run."""
-    around: AroundChange | None
+    around: AroundChange | None = None
     """None if no good night is known."""
+    after: int | None = None
+    """The last night before it, if the case failed already, for another cause."""
     step: float = 0.0
     """By how much a case that failed already became slower, of logarithms."""
-    again: bool = False
-    """Whether it failed already, for another cause."""
 
 
 def incidents(
@@ -368,7 +366,7 @@ def incidents(
 ) -> list[Incident]:
     """Return all incidents of a history, as they stand on its last night; oldest first.
 
-    ``acknowledged`` has by id who knows of one.  An id of any of its cases stands for it.
+    ``acknowledged`` has by id who knows of one.  The id of any of its failures stands for it.
     """
     history = IncidentHistory(between)
     for night in nights_of(runs):
@@ -400,7 +398,7 @@ class IncidentHistory:
         self._good: dict[Place, list[tuple[int, RunSeen]]] = {}
         """By case, the nights on which it was fine."""
         self._failing: dict[Place, _Failing] = {}
-        self._tonight: Sequence[_Onset] = ()
+        self._tonight: Sequence[_Onset]
         """The cases that begin to fail on the last night."""
         self._open: list[_Growing] = []
         """Those that go on, and those that ended a short while ago."""
@@ -428,12 +426,11 @@ class IncidentHistory:
         ]
         for place in self._lessen(drops, night[0].time):
             failure, run = failing[place]
-            good = self._good.get(place, [None])[-1]
-            onsets.append(_Onset(failure, run, self.night, -1, good, None))
-        for place, (failure, _run) in failing.items():
+            onsets.append(_Onset(failure, run, self._last_good(place)))
+        for place, (failure, run) in failing.items():
             for incident, size in self._failing[place].parts.items():
                 if bool(size) == failure.is_slower:
-                    self._note(incident, failure)
+                    self._note(incident, failure, run)
         self._sort_in(onsets)
         self._end(night[0].time)
 
@@ -451,29 +448,28 @@ class IncidentHistory:
 
         By how much it became faster, where it did, goes into ``drops``.
         """
-        good = self._good.get(failure.place)
-        last = good[-1] if good else None
+        last = self._last_good(failure.place)
         known = self._failing.get(failure.place)
         if known is None:
             around = None if last is None else self._between(last[1].environment, run.environment)
             if failure.changes is not None:
                 around = AroundChange(failure.changes)
-            self._failing[failure.place] = _Failing(_level(failure), self.night, run)
-            return _Onset(failure, run, self.night, self.night, last, around)
+            self._failing[failure.place] = _Failing(failure.level, self.night, run)
+            return _Onset(failure, run, last, around)
         seen, before = known.seen, known.run
         known.seen, known.run = self.night, run
         around = self._between(before.environment, run.environment)
         if not failure.is_slower:
             # What made it slower is not to be seen as long as it ends in an error.
-            new = _Onset(failure, run, self.night, seen, last, around, again=True)
-            return new if all(known.parts.values()) else None
+            is_new = all(known.parts.values())
+            return _Onset(failure, run, last, around, seen) if is_new else None
         for incident in [one for one, size in known.parts.items() if not size]:
             _close(incident.spells[failure.place], run.time, self.night)
             del known.parts[incident]
         if not known.parts:
-            known.level, known.nights = _level(failure), 1
-            return _Onset(failure, run, self.night, -1, last, None)
-        rise = _level(failure) - known.level
+            known.level, known.nights = failure.level, 1
+            return _Onset(failure, run, last)
+        rise = failure.level - known.level
         if abs(rise) < max(STEP, STEP_SHARE * known.level):
             known.nights += 1
             known.level += rise / known.nights
@@ -482,7 +478,11 @@ class IncidentHistory:
         if rise < 0:
             drops[failure.place] = -rise
             return None
-        return _Onset(failure, run, self.night, seen, last, around, rise, again=True)
+        return _Onset(failure, run, last, around, seen, rise)
+
+    def _last_good(self, place: Place) -> tuple[int, RunSeen] | None:
+        good = self._good.get(place)
+        return good[-1] if good else None
 
     def _lessen(self, drops: Mapping[Place, float], time: str) -> list[Place]:
         """Take cases out of the incident whose end most likely made them faster.
@@ -493,22 +493,21 @@ class IncidentHistory:
         for place, drop in drops.items():
             for incident, size in self._failing[place].parts.items():
                 misfits.setdefault(incident, []).append(abs(size - drop))
-        ends = {one: _mended(one, self.night, drops) for one in misfits}
+        ends = {one for one in misfits if _mended(one, self.night, drops) > 1 / 2}
         alone = []
         for place in drops:
             parts = self._failing[place].parts
-            if not parts:
-                continue
-            one = max(parts, key=lambda one: (ends[one] > 1 / 2, -statistics.median(misfits[one])))
-            if len(parts) > 1 or ends[one] > 1 / 2:
+            one = max(parts, key=lambda one: (one in ends, -statistics.median(misfits[one])))
+            if len(parts) > 1 or one in ends:
                 _close(one.spells[place], time, self.night)
                 del parts[one]
                 alone += [] if parts else [place]
         return alone
 
-    def _note(self, incident: _Growing, failure: Failure) -> None:
+    def _note(self, incident: _Growing, failure: Failure, run: RunSeen) -> None:
         spell = incident.spells[failure.place]
         spell.last, spell.seen = failure, self.night
+        spell.names.add(_id(failure.place, run.run_id))
         incident.seen.add(self.night)
 
     def _sort_in(self, onsets: Sequence[_Onset]) -> None:
@@ -516,19 +515,18 @@ class IncidentHistory:
         self._tonight = onsets
         common = Counter(sign for onset in onsets for sign in onset.failure.signs)
 
-        def first(onset: _Onset) -> tuple[bool, bool, int, int, Place]:
+        def first(onset: _Onset) -> tuple[bool, float, int, Place]:
             # Who was fine a short while ago knows best what changed since then.
             most = max((common[sign] for sign in onset.failure.signs), default=0)
-            unseen = 0 if onset.good is None else self.night - onset.good[0]
-            return onset.again, onset.good is None, unseen, -most, onset.failure.place
+            unseen = math.inf if onset.good is None else self.night - onset.good[0]
+            return onset.after is not None, unseen, -most, onset.failure.place
 
         for onset in sorted(onsets, key=first):
             own = self._failing[onset.failure.place].parts
             others = (one for one in self._open if one not in own)
             weighed = [(self._evidence(onset, one), len(one.failing()), one) for one in others]
-            evidence, _, best = max(weighed, key=lambda each: each[:2], default=(0.0, 0, None))
-            if best is None or evidence <= 0:
-                best = self._begun(onset)
+            likely = [each for each in weighed if each[0] > 0]
+            best = max(likely, key=lambda each: each[:2])[-1] if likely else self._begun(onset)
             self._join(best, onset)
 
     def _begun(self, onset: _Onset) -> _Growing:
@@ -555,13 +553,12 @@ class IncidentHistory:
         if (old := incident.spells.get(place)) is not None:
             old.until = None
         else:
-            run = onset.run
-            began = failure.began or run.time
-            incident.spells[place] = _Spell(place, run.run_id, began, failure, self.night)
+            began = failure.began or onset.run.time
+            incident.spells[place] = _Spell(place, began, failure, self.night)
         if not onset.step:  # else the signs may be of what it failed for already
             incident.signs.update(failure.signs)
             incident.kinds.update(failure.kinds)
-        self._note(incident, failure)
+        self._note(incident, failure, onset.run)
 
     def _evidence(self, onset: _Onset, incident: _Growing) -> float:
         """Return the logarithm of the odds that an onset is of an incident."""
@@ -594,7 +591,7 @@ class IncidentHistory:
 
     def _late(self, onset: _Onset, incident: _Growing) -> int:
         """Return on how many nights of an incident a case was still as before."""
-        if onset.again:
+        if onset.after is not None:
             return self.night - incident.night if incident.night <= onset.after else 0
         good = self._good.get(onset.failure.place, ())
         return sum(night >= incident.night for night, _ in good)
@@ -602,7 +599,7 @@ class IncidentHistory:
     def _by_signs(self, onset: _Onset, incident: _Growing) -> float:
         """Return what kernels and faults say, of the logarithm of the odds."""
         signs, kinds = onset.failure.signs, onset.failure.kinds
-        if onset.again:
+        if onset.after is not None:
             own = self._failing[onset.failure.place].parts
             signs = signs.difference(*(one.signs for one in own))
             kinds = kinds.difference(*(one.kinds for one in own))
@@ -634,17 +631,16 @@ class IncidentHistory:
         """End what does not fail any more, and forget what ended long ago."""
         for incident in self._open:
             failing = incident.failing()
-            others = len(incident.spells) - len(failing)
-            shared = [s for s in failing if len(self._failing[s.place].parts) > 1]
+            others = len(incident.spells) > len(failing)
             # Where all its own cases are fine, the rest fails for what it fails for besides.
-            over = shared if others and len(shared) == len(failing) else []
-            over += [spell for spell in failing if self.night - spell.seen > UNSEEN]
-            for spell in over:
-                _close(spell, time, self.night)
-                known = self._failing[spell.place]
-                known.parts.pop(incident, None)
-                if not known.parts:
-                    del self._failing[spell.place]
+            is_over = others and all(len(self._failing[s.place].parts) > 1 for s in failing)
+            for spell in failing:
+                if is_over or self.night - spell.seen > UNSEEN:
+                    _close(spell, time, self.night)
+                    parts = self._failing[spell.place].parts
+                    del parts[incident]
+                    if not parts:
+                        del self._failing[spell.place]
             if incident.ended is None and not incident.failing():
                 incident.ended, incident.turned = time, self.night
         self._open = [
@@ -660,12 +656,7 @@ def _mended(incident: _Growing, night: int, drops: Collection[Place]) -> float:
     """Return the share of an incident's cases, 0 to 1, that became fine or faster on a night."""
     until_now = [s for s in incident.spells.values() if s.until is None or s.until_night == night]
     better = sum(s.until is not None or s.place in drops for s in until_now)
-    return better / max(1, len(until_now))
-
-
-def _level(failure: Failure) -> float:
-    """Return the logarithm of a failure's ratio; 0 where it is not slower."""
-    return math.log(failure.ratio) if failure.ratio and failure.is_slower else 0.0
+    return better / len(until_now)
 
 
 def _id(place: Place, run_id: str) -> str:
@@ -676,8 +667,8 @@ def _id(place: Place, run_id: str) -> str:
 def _told(one: _Growing, night: int, acknowledged: Mapping[str, Acknowledged]) -> Incident:
     """Return an incident as it stands."""
     spells = sorted(one.spells.values(), key=lambda s: (-(s.last.ratio or 0.0), s.place))
-    names = frozenset(spell.name for spell in spells)
-    who = [acknowledged[name] for name in sorted({one.id, *names}) if name in acknowledged]
+    names = frozenset[str]().union(*(spell.names for spell in spells))
+    who = [known for name, known in sorted(acknowledged.items()) if name in names]
     failing = [spell for spell in spells if spell.until is None]
     is_news = one.turned == night
     state = State.ONGOING

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_ndtr
+from scipy.special import log_ndtr, softmax
 
 ERROR = 0.03
 """Chance, at most, that the answer is wrong."""
@@ -118,7 +118,6 @@ class Bisection:
         self._can = list(range(1, last + 1))
         """The candidates that can be measured."""
         self._at: int | None = last
-        self._level = error
         self._known: _Belief | None = None
 
     # ---- what was measured ----------------------------------------------------------------
@@ -159,11 +158,9 @@ class Bisection:
             here = self._can.index(self._at)
             is_first = len(self._sums) <= 1  # a slow-down that does not show has no culprit
             leaves = not is_first and tells[most] > ELSEWHERE * tells[here]
-            if divided[here] > self._level and not leaves:
+            if divided[here] > self.error and not leaves:
                 return self._at
-        self._at, self._level = self._can[most], self.error
-        while self._level >= divided[most] > 0:  # each side is known so far, all of them are not
-            self._level /= 2
+        self._at = self._can[most]
         return self._at
 
     @property
@@ -264,7 +261,7 @@ class _Belief:
         prior: tuple[float, float],
         scales: Sequence[float],
     ) -> None:
-        n, total, squares = (np.array(each, dtype=float) for each in zip(*sums, strict=True))
+        n, total, squares = map(np.array, zip(*sums, strict=True))
         half, spread = (prior[0] + n.sum()) / 2, prior[1] + squares.sum()
         inverse = 1 / np.array(scales)
         precise = (self._levels**2 @ n)[:, None] + inverse
@@ -273,12 +270,10 @@ class _Belief:
         variances = left / (2 * half) / precise
         log = np.log(chances / len(scales))[:, None] + 0.5 * np.log(inverse / precise)
         log += -half * np.log(left / spread) + math.log(2) + log_ndtr(means / np.sqrt(variances))
-        top = max(float(log.max()), math.log(NONE))
-        by_scale = np.exp(log - top)
-        weights = by_scale.sum(axis=1)
-        self._weights = weights / (weights.sum() + math.exp(math.log(NONE) - top))
+        belief = softmax(np.append(log, math.log(NONE)))[:-1].reshape(log.shape)
+        self._weights = belief.sum(axis=1)
         """By hypothesis, the belief in it; the rest is that there is no slow-down."""
-        shares = by_scale / np.maximum(weights, np.finfo(float).tiny)[:, None]
+        shares = belief / np.maximum(self._weights, np.finfo(float).tiny)[:, None]
         self._means = (shares * means).sum(axis=1)
         """By hypothesis what the ends differ by, a logarithm; below, its variance."""
         second = (shares * (variances + means**2)).sum(axis=1)
@@ -288,7 +283,8 @@ class _Belief:
         """Return by candidate how divided the belief is on whether it is slower, 0 to 0.5."""
         cumulated = np.concatenate([[0.0], np.cumsum(self._by_place())])
         slower = np.interp(np.arange(self.edges[-1] + 1), self.edges, cumulated)
-        return np.asarray(np.minimum(slower, 1 - slower), dtype=float)
+        divided: NDArray[np.float64] = np.minimum(slower, 1 - slower)
+        return divided
 
     def between(self, error: float) -> tuple[int, int]:
         """Return the edges between which it began, but for the error, half of it to each side."""
@@ -300,8 +296,7 @@ class _Belief:
 
     def _by_place(self) -> NDArray[np.float64]:
         """Return by place the belief that the slow-down began in it."""
-        shares = np.bincount(self._began, self._weights, minlength=len(self.edges) - 1)
-        return np.asarray(shares, dtype=float)
+        return _added_up(self._began, self._weights)
 
     def tells(self) -> NDArray[np.float64]:
         """Return by candidate how much its next pair tells of where the slow-down began.
@@ -326,11 +321,9 @@ class _Belief:
 
     def claims(self) -> NDArray[np.float64]:
         """Return by place the belief that a change in it made things slower."""
-        places = len(self.edges) - 1
         first = np.where(self._between > 0, self._weights, 0.0)
-        second = np.where(self._of_two & (self._between < 1), self._weights, 0.0)
-        both = np.bincount(self._first, first, places) + np.bincount(self._second, second, places)
-        return np.asarray(both, dtype=float)
+        second = np.where(self._between < 1, self._weights, 0.0)
+        return _added_up(self._first, first) + _added_up(self._second, second)
 
     def wholes(self) -> NDArray[np.float64]:
         """Return the whole of each hypothesis, in units of what the ends differ by."""
@@ -359,6 +352,11 @@ class _Belief:
         where = np.where(self._first == place, self._second, self._first)
         most = int(np.argmax(np.bincount(where, weights)))
         return self.edges[most], self.edges[most + 1]
+
+
+def _added_up(places: NDArray[np.intp], weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return by place the sum of its weights."""
+    return np.asarray(np.bincount(places, weights), dtype=float)
 
 
 BY_HALF, BY_ENDS = 9.3, 9.5
