@@ -32,11 +32,11 @@ from bench_lib.cli.sides import (
     read,
     run_of,
 )
-from bench_lib.model import Status
+from bench_lib.formats import many
+from bench_lib.model import Case, Environment, Hardware, Status
 
 if TYPE_CHECKING:
     from bench_lib.engine.settings import Side
-    from bench_lib.model import Case, Environment, Hardware
     from bench_lib.studies.ab import Compared
 
 PAIRS, MOST_PAIRS = 3, 6
@@ -126,7 +126,6 @@ def _compare(
     """Compare, print, and leave with the exit status that follows."""
     from bench_lib.engine import pace, pairing
     from bench_lib.engine.engine import opened
-    from bench_lib.formats import many
     from bench_lib.studies import ab as comparing
 
     settings = comparing.settings(sides, pairs, most_pairs, history=folder, say=say)

@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TextIO
 
-from bench_lib.model import UserError
+from bench_lib.model import Measurement, Record, UserError
 
 if TYPE_CHECKING:
-    from bench_lib.model import Measurement, Record
     from bench_lib.storage.archive import Archive, QueryStream
     from bench_lib.storage.history import Run
 

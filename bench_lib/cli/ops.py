@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bench_lib.cases.axes import LARGEST
+from bench_lib.cases.operators import (
+    PREDEFINED,
+    label,
+    model_operators,
+    operator_case,
+    resolved,
+    with_usual,
+)
 from bench_lib.cli.measuring import Keeping, Measuring
 from bench_lib.cli.options import grouped
 from bench_lib.cli.output import say
+from bench_lib.formulas.operation import ALL_BACKENDS, OPERATORS, asks
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 from bench_lib.model import Case, Hardware, Param, Record, Sampling, UserError
+from bench_lib.studies.asked import names_in
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from bench_lib.studies.figures import Figures
 
 HEADLINE = "========= Milliseconds per iteration for PyTorch operators with {} dtype ========="
@@ -91,7 +103,6 @@ def ops(
     keeping: Keeping,
 ) -> None:
     """Measure operators: time of a call, GB/s, TFLOP/s, share of the hardware's ceiling."""
-    from bench_lib.cases.operators import operator_case
     from bench_lib.studies.operators import operator_row, operator_table, side_by_side
 
     asked = {"shape": input1_dim, "shape2": input2_dim, "precision": dtype, "layout": layout}
@@ -155,9 +166,6 @@ def _refuse_empty(flags: Mapping[str, str | None]) -> None:
 
 def _backends(text: str | None) -> list[str]:
     """Return the backends in a list; raises UserError."""
-    from bench_lib.formulas.operation import ALL_BACKENDS
-    from bench_lib.studies.asked import names_in
-
     return [] if text is None else names_in(text, "--backend", "backend", ALL_BACKENDS)
 
 
@@ -169,9 +177,6 @@ def _refuse_beside(which: str, given: Mapping[str, bool]) -> None:
 
 def _predefined(asked: dict[str, str | None], *, inplace: bool) -> list[dict[str, Param]]:
     """Return the values of TorchTensorOpsBench's list; reductions have no in-place form."""
-    from bench_lib.cases.operators import PREDEFINED, with_usual
-    from bench_lib.formulas.operation import OPERATORS, asks
-
     names = [f"{op}_" if inplace and f"{op}_" in OPERATORS else op for op in PREDEFINED]
     return [
         with_usual(op, **{k: v for k, v in asked.items() if k != "shape2" or asks(op, "shape2")})
@@ -180,8 +185,6 @@ def _predefined(asked: dict[str, str | None], *, inplace: bool) -> list[dict[str
 
 
 def _of_models(dtype: str, *, inplace: bool) -> list[dict[str, Param]]:
-    from bench_lib.cases.operators import model_operators
-
     if inplace:
         raise UserError("--inplace: --run-model-ops says itself which operators are in place")
     return [{**values, "precision": dtype} for values in model_operators()]
@@ -195,9 +198,6 @@ def _one(
     *,
     inplace: bool,
 ) -> dict[str, Param]:
-    from bench_lib.cases.operators import resolved, with_usual
-    from bench_lib.formulas.operation import asks
-
     name = resolved(op, op_type, inplace=inplace)
     given: dict[str, Param | None] = {**manner, **asked}
     if not asks(name, "shape2"):  # which the tool takes and does not need
@@ -212,8 +212,6 @@ def _one(
 
 def _device(name: str | None) -> Hardware:
     """Return the device that ``cuda``, ``cuda:1`` or ``cpu`` means here; raises UserError."""
-    import re
-
     from bench_lib import backends
 
     devices = backends.detect()
@@ -235,7 +233,6 @@ def _device(name: str | None) -> Hardware:
 
 def _line(record: Record, device: Hardware, *, append_dtype: bool) -> str:
     """Return the tool's line of one operator."""
-    from bench_lib.cases.operators import label
     from bench_lib.studies.figures import figures_of
 
     seen = figures_of(record, device)
@@ -249,9 +246,6 @@ def _profiles(
     figures: Sequence[Figures], cases: Sequence[Case], device: Hardware
 ) -> dict[str, str]:
     """Return the profiler's table of each case that was measured, by id; a process for each."""
-    import tempfile
-    from pathlib import Path
-
     from bench_lib.backends import visibility
     from bench_lib.launch.profiled import ProfileRequest, run_profile
 

@@ -26,6 +26,8 @@ from bench_lib.cli.output import (
 from bench_lib.cli.reading import Listed, ToldIncident, listed
 from bench_lib.cli.reading import told as told_incident
 from bench_lib.model import SlowDown, Status, UserError, Verdict
+from bench_lib.report.github import limit_of
+from bench_lib.report.webhook import UndeliverableError
 
 if TYPE_CHECKING:
     from bench_lib.report.night import Night, NightCase
@@ -231,7 +233,6 @@ def _comment(night: Night, pull: PullRequest, link: str, *, on_change: bool) -> 
     """Comment; an error is one line, and fails nothing."""
     from bench_lib.report import pull_request
     from bench_lib.report.markdown import as_markdown
-    from bench_lib.report.webhook import UndeliverableError
 
     try:
         say(pull_request.comment(pull, as_markdown(night, link=link), on_change=on_change))
@@ -240,7 +241,6 @@ def _comment(night: Night, pull: PullRequest, link: str, *, on_change: bool) -> 
 
 
 def _write_markdown(night: Night, path: Path | None, link: str) -> None:
-    from bench_lib.report.github import limit_of
     from bench_lib.report.markdown import as_markdown
 
     text = as_markdown(night, limit=limit_of(path), link=link)

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from bench_lib.cli.output import DEFAULT_HISTORY, print_table
-from bench_lib.model import TIERS, Status
+from bench_lib.formats import seconds, shortened
+from bench_lib.model import TIERS, Case, Hardware, Status
+from bench_lib.verdict.severity import rank
 
 if TYPE_CHECKING:
     from bench_lib.engine.pairing import PairRow
-    from bench_lib.model import Case, Hardware
     from bench_lib.studies.ab import Compared
 
 T = TypeVar("T")
@@ -98,9 +99,6 @@ def print_compared(
 
     ``names`` are the sides'.  They may ``differ`` in something that environments do not hold.
     """
-    from bench_lib.formats import shortened
-    from bench_lib.verdict.severity import rank
-
     rows = sorted(found.rows, key=lambda row: rank(row.status))
     headings = ("case", "status", *names, "ratio", "95% interval", "visible", "judged by")
     print_table(headings, [_cells(row) for row in rows])
@@ -136,8 +134,6 @@ def run_of(found: Compared, folder: Path) -> str:
 
 
 def _cells(row: PairRow) -> tuple[str, ...]:
-    from bench_lib.formats import seconds
-
     timing = row.verdicts[0]
     effect = timing.detectable_effect
     return (

@@ -17,10 +17,11 @@ from bench_lib.cli.options import grouped
 from bench_lib.cli.output import DEFAULT_HISTORY, HistoryDir, Json, print_json, print_table, say
 from bench_lib.formats import many, printable
 from bench_lib.model import UserError
+from bench_lib.slurm import asked, tools
+from bench_lib.slurm.asked import JobRequest, Task, log_of, sbatch_script
 
 if TYPE_CHECKING:
     from bench_lib.cli.documents import Submit
-    from bench_lib.slurm.asked import JobRequest, Task
     from bench_lib.slurm.collecting import Submission, TaskOutcome
     from bench_lib.slurm.job import Got
 
@@ -131,8 +132,6 @@ def _refuse_beside_collect(options: Mapping[str, object]) -> None:
 
 def _request(wanted: Wanted, given: Sequence[str]) -> JobRequest:
     """Return the request; raises UserError, naming the option and its value."""
-    from bench_lib.slurm import asked
-
     directory = Path.cwd()
     launcher = wanted.launcher or asked.LAUNCHERS[0]
     _refuse_unknown("--launcher", launcher, asked.LAUNCHERS)
@@ -172,8 +171,6 @@ def _refuse_unknown(option: str, value: str | None, known: Sequence[str]) -> Non
 
 def _gpus_of(partition: str | None) -> int:
     """Return how many GPUs the partition has; raises UserError if none is known."""
-    from bench_lib.slurm import tools
-
     chosen = tools.meant(tools.partitions(), partition)
     gpus = sum(each.nodes * each.gpus for each in chosen)
     if not gpus:
@@ -186,7 +183,6 @@ def _gpus_of(partition: str | None) -> int:
 
 
 def _show(request: JobRequest, history: Path, name: str, *, json: bool) -> None:
-    from bench_lib.slurm.asked import sbatch_script
     from bench_lib.slurm.collecting import FOLDER
 
     script = sbatch_script(request, history / FOLDER / name, _command())
@@ -238,7 +234,6 @@ def _command() -> list[str]:
 
 def _as_submitted(submission: Submission, history: Path) -> Submit:
     from bench_lib.cli.documents import Submit, SubmittedTask
-    from bench_lib.slurm.asked import log_of
     from bench_lib.slurm.collecting import FOLDER
 
     folder = history / FOLDER / submission.name

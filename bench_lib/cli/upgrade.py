@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bench_lib.cases.operators import command_of
 from bench_lib.cli.ending import leaving_when_told
 from bench_lib.cli.output import (
     DEFAULT_BASELINES,
@@ -39,13 +40,13 @@ from bench_lib.cli.sides import (
     read,
     run_of,
 )
-from bench_lib.model import Status, UserError
+from bench_lib.formats import many
+from bench_lib.model import Case, Hardware, Status, UserError
+from bench_lib.report.upstream import SlowedCase, UpstreamIssue, as_issue
 
 if TYPE_CHECKING:
     from bench_lib.engine.pairing import PairRow
     from bench_lib.engine.settings import Side
-    from bench_lib.model import Case, Hardware
-    from bench_lib.report.upstream import UpstreamIssue
     from bench_lib.studies.ab import Compared
     from bench_lib.studies.culprits import Culprit, CulpritsFound
     from bench_lib.studies.upgrade import Upgrade
@@ -227,7 +228,6 @@ def _say_plan(
 ) -> None:
     """Say which packages differ, the steps, and about how long they take."""
     from bench_lib.engine import pace
-    from bench_lib.formats import many
     from bench_lib.report import console
 
     known = pace.Pace(pace.past(history, steps.device.key))
@@ -303,8 +303,6 @@ def _issues(
 
 def _written(issues: Mapping[tuple[str, ...], UpstreamIssue], output: Path) -> list[Path]:
     """Write each issue to a file of its own."""
-    from bench_lib.report.upstream import as_issue
-
     written: list[Path] = []
     for packages, issue in issues.items():
         path = output / f"issue-{'-'.join(packages[:3])}.md"
@@ -325,8 +323,6 @@ def _issue(
     *,
     again: Sequence[str],
 ) -> UpstreamIssue:
-    from bench_lib.report.upstream import SlowedCase, UpstreamIssue
-
     rows = {row.case_id: row for row in compared.rows}
     cases = []
     for culprit in culprits:
@@ -364,8 +360,6 @@ def _minimal(cases: Sequence[Case], found: CulpritsFound) -> dict[str, str]:
 
     Such operators are among the cases that were measured; without one a case is left out.
     """
-    from bench_lib.cases.operators import command_of
-
     operators = {case.id: case for case in cases if command_of(case)}
     by_packages: dict[tuple[str, ...], str] = {}
     for culprit in found.culprits:
