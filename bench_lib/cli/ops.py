@@ -20,7 +20,7 @@ from bench_lib.cases.operators import (
     with_usual,
 )
 from bench_lib.cli.measuring import Keeping, Measuring
-from bench_lib.cli.options import grouped
+from bench_lib.cli.options import given, grouped
 from bench_lib.cli.output import say
 from bench_lib.formulas.operation import ALL_BACKENDS, OPERATORS, asks
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
@@ -32,12 +32,18 @@ if TYPE_CHECKING:
 
 HEADLINE = "========= Milliseconds per iteration for PyTorch operators with {} dtype ========="
 LINE = "{:45} : {:.2f} ms/it"
+OF_ONE = (
+    *("op", "op_type", "layout", "backend", "scaling", "backward", "causal", "pinned"),
+    "stride",
+)
+"""Parameters of one operator, which a list of operators has no use for."""
 MOST_ITERATIONS = 10**6
 """Each has a mark that is made beforehand, so that a slip of the keyboard takes no memory."""
 
 
 @grouped
 def ops(
+    words: typer.Context,
     *,
     op: Annotated[
         str | None,
@@ -114,27 +120,15 @@ def ops(
         "stride": stride,
         "rotate": rotate,
     }
-    given = {
-        "--op": op is not None,
-        "--op-type": op_type is not None,
-        "--layout": layout is not None,
-        "--backend": backend is not None,
-        "--scaling": scaling is not None,
-        "--backward": backward,
-        "--causal": causal,
-        "--pinned": pinned,
-        "--stride": stride != 1,
-    }
     dims = {"--input1-dim": input1_dim, "--input2-dim": input2_dim}
     _refuse_empty({**dims, "--dtype": dtype, "--layout": layout})
     if run_predefined and run_model_ops:
         raise UserError("--run-predefined and --run-model-ops are two lists; choose one")
     if run_predefined:
-        _refuse_beside("--run-predefined", given)
+        _refuse_beside("--run-predefined", given(words, OF_ONE))
         values = _predefined(asked, inplace=inplace)
     elif run_model_ops:
-        with_dims = {flag: value is not None for flag, value in dims.items()}
-        _refuse_beside("--run-model-ops", {**given, **with_dims})
+        _refuse_beside("--run-model-ops", given(words, (*OF_ONE, "input1_dim", "input2_dim")))
         values = _of_models(dtype, inplace=inplace)
     else:
         one = _one("add" if op is None else op, op_type, asked, manner, inplace=inplace)
@@ -169,9 +163,9 @@ def _backends(text: str | None) -> list[str]:
     return [] if text is None else names_in(text, "--backend", "backend", ALL_BACKENDS)
 
 
-def _refuse_beside(which: str, given: Mapping[str, bool]) -> None:
+def _refuse_beside(which: str, flags: Sequence[str]) -> None:
     """Raise UserError where a flag is given that a list of operators has no use for."""
-    if flags := [flag for flag, is_given in given.items() if is_given]:
+    if flags:
         raise UserError(f"{', '.join(flags)}: {which} says itself what it measures; leave it out")
 
 
@@ -199,15 +193,15 @@ def _one(
     inplace: bool,
 ) -> dict[str, Param]:
     name = resolved(op, op_type, inplace=inplace)
-    given: dict[str, Param | None] = {**manner, **asked}
+    values: dict[str, Param | None] = {**manner, **asked}
     if not asks(name, "shape2"):  # which the tool takes and does not need
-        given.pop("shape2")
-    layout = given.pop("layout")
+        values.pop("shape2")
+    layout = values.pop("layout")
     if isinstance(layout, str):
         is_of_images = layout.lower() in ("nchw", "nhwc")
         field = "memory_format" if is_of_images else "layout"
-        given[field] = layout.lower() if is_of_images else layout.upper()
-    return with_usual(name, **given)
+        values[field] = layout.lower() if is_of_images else layout.upper()
+    return with_usual(name, **values)
 
 
 def _device(name: str | None) -> Hardware:

@@ -167,6 +167,7 @@ def report(
     cases failed: the run that measured them has reported that.
     """
     from bench_lib.report import notify as news
+    from bench_lib.report import pull_request
     from bench_lib.report.night import gather
     from bench_lib.storage.archive import Archive
     from bench_lib.storage.history import utc_now
@@ -176,7 +177,7 @@ def report(
         raise typer.BadParameter(why, param_hint="--notify-as")
     if on_change and comment is None:
         raise UserError("--on-change is about a comment; name a pull request with --comment")
-    pull = _pull_request(comment) if comment is not None else None
+    pull = None if comment is None else pull_request.pull_request(comment, os.environ)
     where = link if link is not None else _run_of_actions()
     with Archive(history) as archive:
         _see_that_it_exists(archive.place.folder)
@@ -221,12 +222,6 @@ def _run_of_actions() -> str:
     parts = [os.environ.get(f"GITHUB_{name}", "") for name in ("SERVER_URL", "REPOSITORY")]
     run_id = os.environ.get("GITHUB_RUN_ID", "")
     return "/".join([*parts, "actions/runs", run_id]) if all([*parts, run_id]) else ""
-
-
-def _pull_request(address: str) -> PullRequest:
-    from bench_lib.report.pull_request import pull_request
-
-    return pull_request(address, os.environ)
 
 
 def _comment(night: Night, pull: PullRequest, link: str, *, on_change: bool) -> None:

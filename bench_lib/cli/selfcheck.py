@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench_lib.cli.options import share_of
+from bench_lib.cli.options import given, share_of
 from bench_lib.cli.output import (
     DEFAULT_HISTORY,
     DEFAULT_MATRIX,
@@ -158,11 +158,8 @@ def selfcheck(
 
 def _refuse(words: typer.Context, names: Iterable[str], why: str) -> None:
     """Raise UserError where one of some options was given."""
-    for name in names:
-        source = words.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            option = "CASE" if name == "case" else f"--{name}"
-            raise UserError(f"{option} {why}; leave one out")
+    for option in given(words, names):
+        raise UserError(f"{option} {why}; leave one out")
 
 
 # ---- delays -----------------------------------------------------------------------------

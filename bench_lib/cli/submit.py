@@ -6,14 +6,14 @@ import datetime as dt
 import secrets
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bench_lib.cli.options import grouped
+from bench_lib.cli.options import given, grouped
 from bench_lib.cli.output import DEFAULT_HISTORY, HistoryDir, Json, print_json, print_table, say
 from bench_lib.formats import many, printable
 from bench_lib.model import UserError
@@ -76,6 +76,7 @@ class Wanted:
 
 @grouped
 def submit(
+    words: typer.Context,
     pytest_arguments: Annotated[
         list[str] | None,
         typer.Argument(
@@ -99,9 +100,9 @@ def submit(
     """
     folder = history.absolute()
     if collect is not None:
-        _refuse_beside_collect(
-            {"slurm": slurm, **vars(wanted), "pytest_arguments": pytest_arguments}
-        )
+        if flags := given(words, ("slurm", *vars(wanted), "pytest_arguments")):
+            why = "--collect asks about a job that was submitted; leave it out"
+            raise UserError(f"{', '.join(flags)}: {why}")
         from bench_lib.slurm.collecting import submission_of
 
         _collect(submission_of(folder, collect), folder, wait=wait, json=json)
@@ -123,14 +124,7 @@ def submit(
         _say_submitted(submission, folder)
 
 
-def _refuse_beside_collect(options: Mapping[str, object]) -> None:
-    given = [name for name, value in options.items() if value is not None and value is not False]
-    if given:
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise UserError(f"{flags}: --collect asks about a job that was submitted; leave it out")
-
-
-def _request(wanted: Wanted, given: Sequence[str]) -> JobRequest:
+def _request(wanted: Wanted, arguments: Sequence[str]) -> JobRequest:
     """Return the request; raises UserError, naming the option and its value."""
     directory = Path.cwd()
     launcher = wanted.launcher or asked.LAUNCHERS[0]
@@ -159,7 +153,7 @@ def _request(wanted: Wanted, given: Sequence[str]) -> JobRequest:
         launcher=launcher,
         container=container,
         python=wanted.python or ("python3" if container else sys.executable),
-        pytest=asked.pytest_arguments(tuple(given), directory, DEFAULT_TESTS),
+        pytest=asked.pytest_arguments(tuple(arguments), directory, DEFAULT_TESTS),
         directory=directory,
     )
 

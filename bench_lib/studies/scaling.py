@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bench_lib.formats import amount, seconds, signed_percent
-from bench_lib.model import Case, Measurement, Param, Record, UserError
+from bench_lib.model import Case, Param, Record, UserError
 from bench_lib.report.tables import table
 from bench_lib.storage import acceptance
 from bench_lib.studies.asked import OPENING_S
@@ -170,7 +170,7 @@ def _row(
         speed_up=speed_up,
         efficiency=speed_up and speed_up.over(point.workers),
         processes=processes,
-        stragglers=scaling.lagging(seen.per_rank for seen in _accepted(by_case[point.case.id])),
+        stragglers=scaling.lagging(seen.per_rank for seen in by_case[point.case.id].measurements),
     )
 
 
@@ -185,12 +185,8 @@ def _rate(point: ScalingPoint, by_case: Mapping[str, Record]) -> tuple[Rate | No
         return None, 0
     known = [math.log(rate) for rate in rates if rate is not None]
     if len(known) == 1:
-        return scaling.rate_of_steps(known[0], _accepted(record)[0].iteration_s), 1
+        return scaling.rate_of_steps(known[0], record.measurements[0].iteration_s), 1
     return (scaling.rate_of_processes(known) if known else None), len(known)
-
-
-def _accepted(record: Record) -> list[Measurement]:
-    return [a.measurement for a in record.attempts if a.accepted and a.measurement]
 
 
 # ---- curves and their laws ----------------------------------------------------------------
