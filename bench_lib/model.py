@@ -811,3 +811,8 @@ class Record:
     """The device's kernels in a step, if it was profiled."""
     blamed: list[str] = field(default_factory=list)
     """The kernels that made it slower, as ``profiling.kernels.blamed`` has them."""
+
+    @property
+    def measurements(self) -> list[Measurement]:
+        """The accepted measurements, in order."""
+        return [a.measurement for a in self.attempts if a.accepted and a.measurement]

@@ -133,7 +133,7 @@ class Bed:
         cases = [make_case(id=id_, **fields) for id_ in ids]
         with self.opened(pairs=pairs, most=most) as engine:
             self.suites = engine.suites
-            self.stopped = ab.compare(engine, cases)
+            self.stopped = ab.compare(engine, cases).stopped
             self.environments = engine.environments
             return {row.case_id: row for row in engine.rows()}
 

@@ -17,8 +17,8 @@ from bench_lib.cli.output import (
     Json,
     Matrix,
     duration,
+    filled,
     print_json,
-    print_table,
     say,
 )
 from bench_lib.cli.sides import (
@@ -26,22 +26,23 @@ from bench_lib.cli.sides import (
     LeastPairs,
     TierName,
     cases_of_tier,
-    cells,
     chosen,
+    exit_status,
+    no_answer,
+    print_compared,
     read,
+    run_of,
 )
-from bench_lib.model import Status
+from bench_lib.formats import many
+from bench_lib.model import Case, Environment, Hardware, Status
 
 if TYPE_CHECKING:
-    from bench_lib.engine.engine import Engine
-    from bench_lib.engine.pairing import PairRow
     from bench_lib.engine.settings import Side
-    from bench_lib.model import Case, Environment, Hardware
+    from bench_lib.studies.ab import Compared
 
 PAIRS, MOST_PAIRS = 3, 6
 BASELINE_PAIRS = 5
 """Fewer processes than this make a baseline whose own spread is hardly known."""
-HEADINGS = ("case", "status", "A", "B", "ratio", "95% interval", "visible", "judged by")
 
 
 def _python(side: str) -> Any:
@@ -126,19 +127,9 @@ def _compare(
     """Compare, print, and leave with the exit status that follows."""
     from bench_lib.engine import pace, pairing
     from bench_lib.engine.engine import opened
-    from bench_lib.engine.settings import Settings
-    from bench_lib.formats import many, shortened
     from bench_lib.studies import ab as comparing
 
-    settings = Settings(
-        bursts=True,
-        history=folder,
-        processes=pairs,
-        planned=most_pairs,
-        sides=sides,
-        say=say,
-        progress=comparing.PairLines(pairs, most_pairs, say),
-    )
+    settings = comparing.settings(sides, pairs, most_pairs, history=folder, say=say)
     known = pace.Pace(pace.past(folder, device.key))
     least, longest = (comparing.expected_s(cases, n, known) for n in (pairs, most_pairs))
     say(
@@ -152,40 +143,23 @@ def _compare(
             say(f"{name}: {_in_brief(sides[name], environment)}")
         if differing := pairing.mixed_conditions(cases[0], device, engine.environments):
             say(f"everything will be INCOMPARABLE: {'; '.join(differing)}")
-        stopped = comparing.compare(engine, cases)
-        rows, environments = engine.rows(), engine.environments
-    differences = pairing.differences(environments)
-    advice = _next_steps(rows, engine, folder)
-    advice += [unanswered] if (unanswered := pairing.unanswered(rows)) else []
-    runs = {name: suite.writer for name, suite in engine.suites.items()}
+        found = comparing.compare(engine, cases)
+    advice = [*_next_steps(found, sides, folder), *no_answer(found)]
     if json:
         from bench_lib.cli.documents import Ab
 
-        print_json(
-            Ab(
-                device=device,
-                pairs=pairs,
-                most_pairs=most_pairs,
-                cases=rows,
-                environments=environments,
-                differences=differences,
-                runs={name: run.run_id for name, run in runs.items()},
-                history={name: str(run.path) for name, run in runs.items()},
-                stopped=stopped,
-                next=advice,
-            )
-        )
+        about = {"device": device, "pairs": pairs, "most_pairs": most_pairs}
+        print_json(filled(Ab, found, cases=found.rows, next=advice, **about))
     else:
-        _print(rows, differences, sides)
-        if stopped:
-            print(f"stopped: {shortened(stopped)}")
-        for name, run in runs.items():
-            print(f"history of {name}: {run.path}")
+        unknown = "what its prefix sets, its caches and ROCm: not known"
+        prefixed = [name for name, side in sides.items() if side.command_prefix]
+        beside = [f"environment of {name}: {unknown}" for name in prefixed]
+        print_compared(found, ("A", "B"), beside)
+        for name, path in found.history.items():
+            print(f"history of {name}: {path}")
         for line in advice:
             print(line)
-    if pairing.fails(rows) or stopped:
-        raise typer.Exit(1)
-    raise typer.Exit(2 if unanswered else 0)
+    raise typer.Exit(exit_status(found))
 
 
 def _in_brief(side: Side, environment: Environment) -> str:
@@ -196,45 +170,23 @@ def _in_brief(side: Side, environment: Environment) -> str:
     return ", ".join(words)
 
 
-def _print(rows: Sequence[PairRow], differences: Sequence[str], sides: Mapping[str, Side]) -> None:
-    from bench_lib.formats import shortened
-    from bench_lib.verdict.severity import rank
-
-    rows = sorted(rows, key=lambda row: rank(row.status))
-    print_table(HEADINGS, [cells(row) for row in rows])
-    print()
-    for line in differences or ["no difference is known"]:
-        print(f"environment, A -> B: {line}")
-    for name, side in sides.items():
-        if side.command_prefix:
-            print(f"environment of {name}: what its prefix sets, its caches and ROCm: not known")
-    for row in rows:
-        for verdict in row.verdicts:
-            timing = verdict is row.verdicts[0]
-            if verdict.status is not Status.OK or (timing and row.judged_by):
-                words = f"{row.case_id}: {verdict.status.value} {verdict.metric}: "
-                print(words + shortened(verdict.reason))
-
-
-def _next_steps(rows: Sequence[PairRow], engine: Engine, folder: Path) -> list[str]:
+def _next_steps(found: Compared, sides: Mapping[str, Side], folder: Path) -> list[str]:
     """Return what to do now: the change of the baseline that B's run proposes."""
     from bench_lib.storage.acceptance import DOUBTFUL
 
-    measured = [len(row.pairs) for row in rows if row.pairs]
+    measured = [len(row.pairs) for row in found.rows if row.pairs]
     if not measured:
         return ["next: nothing was compared, so there is nothing to accept"]
-    sides = engine.settings.sides
     if sides["A"] == sides["B"]:
         return ["next: nothing to accept; both sides are the same, and what differs is noise"]
-    where = "" if folder == DEFAULT_HISTORY else f" --history {shlex.quote(str(folder))}"
-    run = f"--run {engine.suite.writer.run_id}{where}"
+    run = run_of(found, folder)
     steps = [
         f"next: bench-lib baseline diff {run} --markdown",
         f"      bench-lib baseline accept {run} --reason '...'",
     ]
-    if doubtful := sum(row.status in (Status.ERROR, *DOUBTFUL) for row in rows):
+    if doubtful := sum(row.status in (Status.ERROR, *DOUBTFUL) for row in found.rows):
         steps.append(
-            f"{doubtful} of {len(rows)} cases are in doubt: accept leaves them out, or takes "
+            f"{doubtful} of {len(found.rows)} cases are in doubt: accept leaves them out, or takes "
             "them with --force and the reason; bench-lib baseline quarantine excuses one"
         )
     if min(measured) < BASELINE_PAIRS:

@@ -10,15 +10,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from bench_lib.cli.output import DEFAULT_HISTORY, say
-from bench_lib.model import UserError
-
-if TYPE_CHECKING:
-    from bench_lib.model import Record
+from bench_lib.model import Record, UserError
 
 FOLDER = Path("perf_tests")
 """The folder that pytest's plugin and ``baseline record`` search by default."""

@@ -46,6 +46,7 @@ from bench_lib.model import (
     UserError,
     is_case_id,
 )
+from bench_lib.verdict.statistics.comparison import LEAST_PROCESSES
 
 if TYPE_CHECKING:
     from bench_lib.cli.proposals import Proposal
@@ -271,7 +272,6 @@ def record(
     """
     from bench_lib.cli.proposals import Proposal
     from bench_lib.storage import history as runs
-    from bench_lib.verdict.statistics.comparison import LEAST_PROCESSES
 
     _require(reason)
     before = set(runs.files(history))

@@ -24,10 +24,11 @@ from bench_lib.cli.output import (
     say,
 )
 from bench_lib.cli.sides import read
-from bench_lib.model import UserError
+from bench_lib.formats import many, percent, seconds, shortened
+from bench_lib.model import Case, Environment, Hardware, UserError
+from bench_lib.profiling.kernels import diff
 
 if TYPE_CHECKING:
-    from bench_lib.model import Case, Environment, Hardware
     from bench_lib.storage.history import Run
     from bench_lib.studies.bisect import BisectEnding, Bisecting, Expected, KernelsChanged
     from bench_lib.studies.candidates import Candidate, Candidates
@@ -244,7 +245,6 @@ def _prepared(
 ) -> tuple[Bisecting, Expected]:
     """Say what the search will take, and return it with that."""
     from bench_lib.engine import pace
-    from bench_lib.formats import many
     from bench_lib.storage.points import Points
     from bench_lib.studies import bisect as study
     from bench_lib.verdict.statistics.search import Bisection
@@ -285,8 +285,6 @@ def _searched(
     hunt: Bisecting, slow_down: float, most_pairs: int | None
 ) -> tuple[BisectEnding, KernelsChanged | str | None]:
     """Search, and profile the kernels before and after the culprit."""
-    from bench_lib.formats import many
-
     try:
         ending = hunt.run(slow_down, most_pairs)
         found = hunt.search.found
@@ -379,7 +377,6 @@ def _print_document(
 def _print(
     hunt: Bisecting, ending: BisectEnding, found: Found | None, kernels: KernelsChanged | str | None
 ) -> None:
-    from bench_lib.formats import many, seconds, shortened
     from bench_lib.studies.bisect import BisectEnding
 
     search, line = hunt.search, hunt.line
@@ -413,8 +410,6 @@ def _print(
 
 def _print_kernels(kernels: KernelsChanged | str) -> None:
     from bench_lib.cli.kernels import print_changes
-    from bench_lib.formats import shortened
-    from bench_lib.profiling.kernels import diff
 
     if isinstance(kernels, str):
         print(f"kernels are not known: {shortened(kernels)}")
@@ -432,8 +427,6 @@ def _print_change(change: Candidate) -> None:
 
 
 def _size(size: SlowerBy) -> str:
-    from bench_lib.formats import percent
-
     low, high = (percent(bound - 1, 2) for bound in size.interval)
     return f"{percent(size.ratio - 1, 2)} ({low} to {high})"
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bench_lib.cases.axes import one_of
+from bench_lib.cases.collectives import bytes_in, collective_case
 from bench_lib.cli.measuring import Keeping, Measuring
 from bench_lib.cli.options import grouped
 from bench_lib.cli.output import say
+from bench_lib.formulas.collective import EITHER, OPS, SPLIT, rounded
 from bench_lib.launch.launchers import ranks_waiting
 from bench_lib.model import Case, Hardware, Record, Sampling, UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from bench_lib.studies.collectives import CollectiveRow
 
 RANKS_ON_A_CPU = 2
@@ -98,8 +99,6 @@ def _ranks(asked: int | None, devices: Sequence[Hardware]) -> int:
 
 
 def _ops(words: str) -> list[str]:
-    from bench_lib.formulas.collective import OPS
-
     ops = [word.strip() for word in words.split(",")]
     for word in ops:
         if problem := one_of("op", OPS)(word):
@@ -120,8 +119,6 @@ def _asked(least: str, most: str, factor: int | None, step: str | None) -> list[
 
 def _sizes(op: str, asked: Sequence[int], dtype: str, ranks: int) -> list[int]:
     """Return the sizes of an operation as nccl-tests rounds them, each once; reports changes."""
-    from bench_lib.formulas.collective import SPLIT, rounded
-
     found = [rounded(op, size, dtype, ranks) for size in asked]
     kept = list(dict.fromkeys(size for size in found if size))
     if not kept:
@@ -134,8 +131,6 @@ def _sizes(op: str, asked: Sequence[int], dtype: str, ranks: int) -> list[int]:
 
 
 def _bytes(flag: str, words: str) -> int:
-    from bench_lib.cases.collectives import bytes_in
-
     try:
         return bytes_in(int(words) if words.isdecimal() else words)
     except UserError as error:
@@ -145,9 +140,6 @@ def _bytes(flag: str, words: str) -> int:
 def _cases(
     op: str, sizes: Sequence[int], dtype: str, ranks: int, *, both: bool, graph: bool
 ) -> list[Case]:
-    from bench_lib.cases.collectives import collective_case
-    from bench_lib.formulas.collective import EITHER
-
     if op == "all_to_all" and not both:
         raise UserError("--in-place: torch's all_to_all has no such form")
     forms = [False] if op not in EITHER else [False, True] if both else [True]

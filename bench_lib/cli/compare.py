@@ -24,6 +24,8 @@ from bench_lib.cli.output import (
     say,
 )
 from bench_lib.formats import amount, many, signed_percent
+from bench_lib.report import github
+from bench_lib.report.github import MarkdownSection
 
 if TYPE_CHECKING:
     from bench_lib.cli.documents import Compare, ComparedCase, ComparedSide
@@ -286,9 +288,6 @@ def _problems(found: Alignment) -> list[str]:
 
 def as_markdown(found: Alignment) -> str:
     """Return a comparison as GitHub's Markdown, within what a comment may hold."""
-    from bench_lib.report import github
-    from bench_lib.report.github import MarkdownSection
-
     moved = [row for row in found.rows if row.beyond_chance]
     others = [row for row in found.rows if not row.beyond_chance]
     heading, metric = github.table(_headings()), found.metric
@@ -319,12 +318,8 @@ def as_markdown(found: Alignment) -> str:
 
 
 def _list(lines: Sequence[str]) -> list[str]:
-    from bench_lib.report import github
-
     return [f"- {github.text(line)}" for line in lines]
 
 
 def _lines(rows: Sequence[ComparedRow], metric: Metric) -> list[str]:
-    from bench_lib.report import github
-
     return [github.row([*map(github.text, _cells(row, metric))]) for row in rows]

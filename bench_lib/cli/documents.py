@@ -6,6 +6,7 @@ The types of all other documents stand with the commands that print them; docs/j
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from bench_lib.cli.output import Document
@@ -29,34 +30,49 @@ from bench_lib.studies.sheet import SheetSection
 from bench_lib.studies.training import RanksRow, TrainingRow
 from bench_lib.verdict.statistics.search import SlowerBy
 
-# ---- an upgrade ---------------------------------------------------------------------------
+# ---- two environments, two sides --------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
-class UpgradeDocument(Document):
-    """The findings of ``bench-lib upgrade``; A is the old side, B the new one."""
+class ComparedSides(Document):
+    """Two environments on one device in turns."""
 
-    command: Literal["upgrade"] = "upgrade"
     device: Hardware
     pairs: int
     most_pairs: int
+    cases: list[PairRow]
+    environments: dict[str, Environment]
+    """By side: ``A`` and ``B``."""
+    differences: list[str]
+    """Between the environments, in words."""
+    runs: dict[str, str]
+    """By side, the run's id."""
+    history: dict[str, Path]
+    """By side, the run's file."""
+    stopped: str | None
+    """Why it ended before its time; null if it did not."""
+    next: list[str]
+    """The next steps, in words."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ab(ComparedSides):
+    """Two environments on one device in turns."""
+
+    command: Literal["ab"] = "ab"
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpgradeDocument(ComparedSides):
+    """The findings of ``bench-lib upgrade``; A is the old side, B the new one."""
+
+    command: Literal["upgrade"] = "upgrade"
     unfit: list[str]
     """Conditions that spoil measurements on this machine, in words."""
     itself: list[PairRow]
     """The old side against itself: a difference there is noise."""
-    cases: list[PairRow]
-    environments: dict[str, Environment]
-    """By side."""
-    differences: list[str]
-    """From old to new, in words."""
     packages: list[str] | None
     """Those that differ, in words; null where they are not known, as inside images."""
-    runs: dict[str, str]
-    """By side the id of its run."""
-    history: dict[str, str]
-    """By side the file of its run."""
-    stopped: str | None
-    """Why it ended before its time; null if it did not."""
     kernels: dict[str, str]
     """By slower case, what its kernels do more, in words."""
     culprits: list[Culprit]
@@ -69,38 +85,10 @@ class UpgradeDocument(Document):
     """Chance, at most, that a culprit is a wrong one, 0 to 1."""
     minimal: dict[str, str]
     """By slower case, the command of an operator that shows it."""
-    proposal: str | None
+    proposal: Path | None
     """The file with what accepting the new side would change; null where that is nothing."""
-    issues: list[str]
+    issues: list[Path]
     """Files, each an issue for the makers of a package."""
-    next: list[str]
-    """The next steps, in words."""
-
-
-# ---- two environments, two sides --------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ab(Document):
-    """Two environments on one device in turns."""
-
-    command: Literal["ab"] = "ab"
-    device: Hardware
-    pairs: int
-    most_pairs: int
-    cases: list[PairRow]
-    environments: dict[str, Environment]
-    """By side: ``A`` and ``B``."""
-    differences: list[str]
-    """Between the environments, in words."""
-    runs: dict[str, str]
-    """By side, the run's id."""
-    history: dict[str, str]
-    """By side, the run's file."""
-    stopped: str | None
-    """Why not everything was measured."""
-    next: list[str]
-    """The next steps, in words."""
 
 
 @dataclass(frozen=True, kw_only=True)

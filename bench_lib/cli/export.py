@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TextIO
 
-from bench_lib.model import UserError
+from bench_lib.model import Measurement, Record, UserError
 
 if TYPE_CHECKING:
-    from bench_lib.model import Measurement, Record
     from bench_lib.storage.archive import Archive, QueryStream
     from bench_lib.storage.history import Run
 
@@ -37,7 +36,7 @@ def as_pytest_benchmark(run: Run) -> str:
         machine["gpu"] = {"key": device.key, "name": device.name, "uuid": device.uuid}
     benchmarks = []
     for record in run.records.values():
-        measured = [a.measurement for a in record.attempts if a.accepted and a.measurement]
+        measured = record.measurements
         if measured:
             benchmarks.append(_benchmark(record, measured[0]))
     document = {
@@ -65,7 +64,7 @@ def as_github_action_benchmark(run: Run) -> str:
     device = run.hardware[0].key if run.hardware else "an unknown device"
     entries = []
     for record in run.records.values():
-        measured = [a.measurement for a in record.attempts if a.accepted and a.measurement]
+        measured = record.measurements
         medians = [1e3 * statistics.median(each.iteration_s) for each in measured]
         if medians:
             status = record.status.value if record.status else "not judged"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from bench_lib import formats
 from bench_lib.cli import reading
 from bench_lib.cli.export import (
     as_github_action_benchmark,
@@ -35,10 +36,10 @@ from bench_lib.cli.output import (
 )
 from bench_lib.cli.reading import Listed, RunAbout
 from bench_lib.formats import many, printable
-from bench_lib.model import Environment, Hardware, Record, SlowDown, UserError
+from bench_lib.model import Environment, Hardware, Measurement, Record, SlowDown, UserError
+from bench_lib.report import spent
 
 if TYPE_CHECKING:
-    from bench_lib.model import Measurement
     from bench_lib.storage.archive.fsck import Damage
     from bench_lib.storage.history import Run
 
@@ -476,8 +477,6 @@ def pull(
 
 def _print_phases(run: Run) -> None:
     """Print what a run's time was spent on: by phase, by case, and beside its attempts."""
-    from bench_lib.report import spent
-
     records = list(run.records.values())
     found = spent.spent(records)
     if not found.attempts:
@@ -562,7 +561,6 @@ def _details(record: Record, devices: Sequence[Hardware]) -> list[str]:
 
 
 def _measured(measurement: Measurement, record: Record, device: Hardware | None) -> str:
-    from bench_lib import formats
     from bench_lib.report import console
 
     step_s = statistics.median(measurement.iteration_s)

@@ -17,12 +17,12 @@ from bench_lib.cli.options import share_of
 from bench_lib.cli.output import Document, Json, filled, print_json, print_table
 from bench_lib.formats import many, shortened, signed_percent
 from bench_lib.model import Status, UserError, Verdict
+from bench_lib.verdict.severity import rank
+from bench_lib.verdict.statistics.comparison import Contrast, Origin
 
 if TYPE_CHECKING:
     from bench_lib.storage.samples import CaseSamples, SampledProcess, Samples
     from bench_lib.verdict.metrics import Metric
-    from bench_lib.verdict.statistics.comparison import Contrast
-
 SHOWN = 20
 """Problems, and notes, that are printed; with --json all of them."""
 
@@ -201,8 +201,6 @@ def _first(processes: Mapping[str, SampledProcess]) -> SampledProcess:
 
 
 def _contrast(case: CaseSamples) -> Contrast:
-    from bench_lib.verdict.statistics.comparison import Contrast, Origin
-
     sides = (case.candidate, case.baseline)
     origins = [{name: Origin(p.run, p.device) for name, p in side.items()} for side in sides]
     before: dict[Origin, dict[str, float]] = {}
@@ -249,8 +247,6 @@ def _print_json(samples: Samples, verdicts: Mapping[str, Verdict]) -> None:
 
 def _print(source: str, samples: Samples, verdicts: Mapping[str, Verdict]) -> None:
     """Print verdicts; ``source`` is the only file, or empty where problems name their own."""
-    from bench_lib.verdict.severity import rank
-
     ordered = sorted(verdicts.items(), key=lambda item: rank(item[1].status))
     rows = [(_printable(name), *_cells(verdict)) for name, verdict in ordered]
     print_table(("case", "status", "change", "95% interval", "visible"), rows)

@@ -25,11 +25,12 @@ from bench_lib.cli.output import (
 )
 from bench_lib.cli.reading import cases_of
 from bench_lib.formats import many
+from bench_lib.model import Case, Hardware, Limits, Record
+from bench_lib.studies.asked import least_s
 
 if TYPE_CHECKING:
     from bench_lib.cli.documents import Written
     from bench_lib.engine.engine import Engine
-    from bench_lib.model import Case, Hardware, Limits, Record
     from bench_lib.studies.figures import Figures, Table
 
 
@@ -160,7 +161,6 @@ class Measuring:
 
     def foretold(self, engine: Engine, short: Case) -> Figures:
         """Measure some steps in a process of their own, which the history does not keep."""
-        from bench_lib.model import Record
         from bench_lib.studies.figures import figures_of
 
         say(f"some steps of {short.id}, to foretell what it takes")
@@ -169,8 +169,6 @@ class Measuring:
 
     def announce(self, cases: Sequence[Case], words: str = "") -> None:
         """Say what is measured and about how long it takes, with ``words`` added to that."""
-        from bench_lib.studies.asked import least_s
-
         limit = max(case.time_limit_s for case in cases)
         count, least = many(len(cases), "case"), duration(least_s(cases))
         on = f"{count} on {self.device.key}: {least} or more{words}"

@@ -2,30 +2,48 @@
 
 from __future__ import annotations
 
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bench_lib.cases.axes import LARGEST
+from bench_lib.cases.operators import (
+    PREDEFINED,
+    label,
+    model_operators,
+    operator_case,
+    resolved,
+    with_usual,
+)
 from bench_lib.cli.measuring import Keeping, Measuring
-from bench_lib.cli.options import grouped
+from bench_lib.cli.options import given, grouped
 from bench_lib.cli.output import say
+from bench_lib.formulas.operation import ALL_BACKENDS, OPERATORS, asks
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 from bench_lib.model import Case, Hardware, Param, Record, Sampling, UserError
+from bench_lib.studies.asked import names_in
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from bench_lib.studies.figures import Figures
 
 HEADLINE = "========= Milliseconds per iteration for PyTorch operators with {} dtype ========="
 LINE = "{:45} : {:.2f} ms/it"
+OF_ONE = (
+    *("op", "op_type", "layout", "backend", "scaling", "backward", "causal", "pinned"),
+    "stride",
+)
+"""Parameters of one operator, which a list of operators has no use for."""
 MOST_ITERATIONS = 10**6
 """Each has a mark that is made beforehand, so that a slip of the keyboard takes no memory."""
 
 
 @grouped
 def ops(
+    words: typer.Context,
     *,
     op: Annotated[
         str | None,
@@ -91,7 +109,6 @@ def ops(
     keeping: Keeping,
 ) -> None:
     """Measure operators: time of a call, GB/s, TFLOP/s, share of the hardware's ceiling."""
-    from bench_lib.cases.operators import operator_case
     from bench_lib.studies.operators import operator_row, operator_table, side_by_side
 
     asked = {"shape": input1_dim, "shape2": input2_dim, "precision": dtype, "layout": layout}
@@ -103,27 +120,15 @@ def ops(
         "stride": stride,
         "rotate": rotate,
     }
-    given = {
-        "--op": op is not None,
-        "--op-type": op_type is not None,
-        "--layout": layout is not None,
-        "--backend": backend is not None,
-        "--scaling": scaling is not None,
-        "--backward": backward,
-        "--causal": causal,
-        "--pinned": pinned,
-        "--stride": stride != 1,
-    }
     dims = {"--input1-dim": input1_dim, "--input2-dim": input2_dim}
     _refuse_empty({**dims, "--dtype": dtype, "--layout": layout})
     if run_predefined and run_model_ops:
         raise UserError("--run-predefined and --run-model-ops are two lists; choose one")
     if run_predefined:
-        _refuse_beside("--run-predefined", given)
+        _refuse_beside("--run-predefined", given(words, OF_ONE))
         values = _predefined(asked, inplace=inplace)
     elif run_model_ops:
-        with_dims = {flag: value is not None for flag, value in dims.items()}
-        _refuse_beside("--run-model-ops", {**given, **with_dims})
+        _refuse_beside("--run-model-ops", given(words, (*OF_ONE, "input1_dim", "input2_dim")))
         values = _of_models(dtype, inplace=inplace)
     else:
         one = _one("add" if op is None else op, op_type, asked, manner, inplace=inplace)
@@ -155,23 +160,17 @@ def _refuse_empty(flags: Mapping[str, str | None]) -> None:
 
 def _backends(text: str | None) -> list[str]:
     """Return the backends in a list; raises UserError."""
-    from bench_lib.formulas.operation import ALL_BACKENDS
-    from bench_lib.studies.asked import names_in
-
     return [] if text is None else names_in(text, "--backend", "backend", ALL_BACKENDS)
 
 
-def _refuse_beside(which: str, given: Mapping[str, bool]) -> None:
+def _refuse_beside(which: str, flags: Sequence[str]) -> None:
     """Raise UserError where a flag is given that a list of operators has no use for."""
-    if flags := [flag for flag, is_given in given.items() if is_given]:
+    if flags:
         raise UserError(f"{', '.join(flags)}: {which} says itself what it measures; leave it out")
 
 
 def _predefined(asked: dict[str, str | None], *, inplace: bool) -> list[dict[str, Param]]:
     """Return the values of TorchTensorOpsBench's list; reductions have no in-place form."""
-    from bench_lib.cases.operators import PREDEFINED, with_usual
-    from bench_lib.formulas.operation import OPERATORS, asks
-
     names = [f"{op}_" if inplace and f"{op}_" in OPERATORS else op for op in PREDEFINED]
     return [
         with_usual(op, **{k: v for k, v in asked.items() if k != "shape2" or asks(op, "shape2")})
@@ -180,8 +179,6 @@ def _predefined(asked: dict[str, str | None], *, inplace: bool) -> list[dict[str
 
 
 def _of_models(dtype: str, *, inplace: bool) -> list[dict[str, Param]]:
-    from bench_lib.cases.operators import model_operators
-
     if inplace:
         raise UserError("--inplace: --run-model-ops says itself which operators are in place")
     return [{**values, "precision": dtype} for values in model_operators()]
@@ -195,25 +192,20 @@ def _one(
     *,
     inplace: bool,
 ) -> dict[str, Param]:
-    from bench_lib.cases.operators import resolved, with_usual
-    from bench_lib.formulas.operation import asks
-
     name = resolved(op, op_type, inplace=inplace)
-    given: dict[str, Param | None] = {**manner, **asked}
+    values: dict[str, Param | None] = {**manner, **asked}
     if not asks(name, "shape2"):  # which the tool takes and does not need
-        given.pop("shape2")
-    layout = given.pop("layout")
+        values.pop("shape2")
+    layout = values.pop("layout")
     if isinstance(layout, str):
         is_of_images = layout.lower() in ("nchw", "nhwc")
         field = "memory_format" if is_of_images else "layout"
-        given[field] = layout.lower() if is_of_images else layout.upper()
-    return with_usual(name, **given)
+        values[field] = layout.lower() if is_of_images else layout.upper()
+    return with_usual(name, **values)
 
 
 def _device(name: str | None) -> Hardware:
     """Return the device that ``cuda``, ``cuda:1`` or ``cpu`` means here; raises UserError."""
-    import re
-
     from bench_lib import backends
 
     devices = backends.detect()
@@ -235,7 +227,6 @@ def _device(name: str | None) -> Hardware:
 
 def _line(record: Record, device: Hardware, *, append_dtype: bool) -> str:
     """Return the tool's line of one operator."""
-    from bench_lib.cases.operators import label
     from bench_lib.studies.figures import figures_of
 
     seen = figures_of(record, device)
@@ -249,9 +240,6 @@ def _profiles(
     figures: Sequence[Figures], cases: Sequence[Case], device: Hardware
 ) -> dict[str, str]:
     """Return the profiler's table of each case that was measured, by id; a process for each."""
-    import tempfile
-    from pathlib import Path
-
     from bench_lib.backends import visibility
     from bench_lib.launch.profiled import ProfileRequest, run_profile
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from typing import Any, get_type_hints
 
 import typer
 
+TYPED = "COMMANDLINE"
+"""The source of a value that somebody typed, as click calls it."""
 MOST = 0.5
 """A tolerance above this is a slip of the pen."""
 
@@ -35,6 +37,17 @@ def share_of(text: str, option: str, *, most: float = MOST, zero: bool = False) 
     elif not percent and most < value <= 100 * most:
         why = f"{words}; did you mean {text}%?"
     raise typer.BadParameter(why, param_hint=option)
+
+
+def given(context: typer.Context, names: Iterable[str]) -> list[str]:
+    """Return which of these parameters stand on the command line, as people write them."""
+    known: dict[str, Any] = {each.name or "": each for each in context.command.params}
+    sources = {name: context.get_parameter_source(name) for name in names}
+    there = [known[name] for name, source in sources.items() if source and source.name == TYPED]
+    return [
+        each.metavar or each.name.upper() if each.param_type_name == "argument" else each.opts[0]
+        for each in there
+    ]
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:

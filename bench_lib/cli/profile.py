@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,14 +25,10 @@ from bench_lib.cli.output import (
 from bench_lib.cli.reading import cases_of, is_compacted, meant
 from bench_lib.formats import printable
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
-from bench_lib.model import UserError
+from bench_lib.model import Case, UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from bench_lib.engine.profiles import CaseProfile
-    from bench_lib.model import Case
-
 TORCH, RANGES = "torch", "ranges"
 ROCM_S = ("rocm", "rocprofv3", "rocprofv2", "rocprof", "rocprof-compute", "rocprof-sys")
 TOOLS = (TORCH, *ROCM_S, RANGES)
@@ -245,8 +242,6 @@ def look(
 
 def _hand_over(case: Case, folder: Path, steps: int) -> None:
     """Print what to put behind any other profiler's command line."""
-    import shlex
-
     from bench_lib.launch.profiled import MEASURED, ProfileRequest, order
 
     words = shlex.join(order(case, folder, ProfileRequest(steps, ranges=True)))

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Literal
 
 from bench_lib.cli.output import DEFAULT_MATRIX, filled
 from bench_lib.formats import seconds
-from bench_lib.model import Acknowledged, Status
+from bench_lib.model import Acknowledged, Baseline, Case, Status
 
 if TYPE_CHECKING:
-    from bench_lib.model import Baseline, Case
     from bench_lib.storage.archive import RunLine
     from bench_lib.storage.history import Run
     from bench_lib.verdict.incidents import Incident, IncidentCase

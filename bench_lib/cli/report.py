@@ -26,6 +26,8 @@ from bench_lib.cli.output import (
 from bench_lib.cli.reading import Listed, ToldIncident, listed
 from bench_lib.cli.reading import told as told_incident
 from bench_lib.model import SlowDown, Status, UserError, Verdict
+from bench_lib.report.github import limit_of
+from bench_lib.report.webhook import UndeliverableError
 
 if TYPE_CHECKING:
     from bench_lib.report.night import Night, NightCase
@@ -165,6 +167,7 @@ def report(
     cases failed: the run that measured them has reported that.
     """
     from bench_lib.report import notify as news
+    from bench_lib.report import pull_request
     from bench_lib.report.night import gather
     from bench_lib.storage.archive import Archive
     from bench_lib.storage.history import utc_now
@@ -174,7 +177,7 @@ def report(
         raise typer.BadParameter(why, param_hint="--notify-as")
     if on_change and comment is None:
         raise UserError("--on-change is about a comment; name a pull request with --comment")
-    pull = _pull_request(comment) if comment is not None else None
+    pull = None if comment is None else pull_request.pull_request(comment, os.environ)
     where = link if link is not None else _run_of_actions()
     with Archive(history) as archive:
         _see_that_it_exists(archive.place.folder)
@@ -221,17 +224,10 @@ def _run_of_actions() -> str:
     return "/".join([*parts, "actions/runs", run_id]) if all([*parts, run_id]) else ""
 
 
-def _pull_request(address: str) -> PullRequest:
-    from bench_lib.report.pull_request import pull_request
-
-    return pull_request(address, os.environ)
-
-
 def _comment(night: Night, pull: PullRequest, link: str, *, on_change: bool) -> None:
     """Comment; an error is one line, and fails nothing."""
     from bench_lib.report import pull_request
     from bench_lib.report.markdown import as_markdown
-    from bench_lib.report.webhook import UndeliverableError
 
     try:
         say(pull_request.comment(pull, as_markdown(night, link=link), on_change=on_change))
@@ -240,7 +236,6 @@ def _comment(night: Night, pull: PullRequest, link: str, *, on_change: bool) -> 
 
 
 def _write_markdown(night: Night, path: Path | None, link: str) -> None:
-    from bench_lib.report.github import limit_of
     from bench_lib.report.markdown import as_markdown
 
     text = as_markdown(night, limit=limit_of(path), link=link)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from bench_lib.cases.axes import LARGEST, case_of
+from bench_lib.cases.training import training_case
 from bench_lib.cli.measuring import Keeping, Measuring
 from bench_lib.cli.options import grouped
 from bench_lib.cli.output import DEFAULT_MATRIX, say
@@ -19,8 +21,6 @@ from bench_lib.model import TASKS, Case, Hardware, Param, Sampling, UserError
 from bench_lib.studies.asked import Template, above_zero, names_in, numbers_in
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from bench_lib.studies.figures import Figures
     from bench_lib.studies.scaling import Curve, Forecast, ScalingPoint, ScalingRow, Subject
 
@@ -238,7 +238,6 @@ def _measure_over_ranks(study: _Study, subjects: Sequence[Subject], asked: Scali
 def _measure_mnist(study: _Study, asked: ScalingOptions) -> None:
     """Measure a small network on MNIST, from one thread to all GPUs."""
     from bench_lib import backends
-    from bench_lib.cases.training import training_case
     from bench_lib.studies.scaling import (
         GPUS,
         OVER,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json as plain
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench_lib.cli.options import share_of
+from bench_lib.cli.options import given, share_of
 from bench_lib.cli.output import (
     DEFAULT_HISTORY,
     DEFAULT_MATRIX,
@@ -25,10 +26,11 @@ from bench_lib.cli.output import (
 )
 from bench_lib.cli.reading import near
 from bench_lib.formats import signed_percent
-from bench_lib.model import UserError
+from bench_lib.launch.wire import CONTEXTS_VARIABLE
+from bench_lib.model import Case, Hardware, UserError
+from bench_lib.studies.asked import least_s
 
 if TYPE_CHECKING:
-    from bench_lib.model import Case, Hardware
     from bench_lib.studies.components import FamilyFound
     from bench_lib.studies.contexts import ContextsFound, Spread
     from bench_lib.studies.selfcheck import Selfcheck
@@ -103,7 +105,6 @@ def selfcheck(
     from bench_lib.engine.engine import opened
     from bench_lib.engine.settings import Settings
     from bench_lib.studies import selfcheck as check
-    from bench_lib.studies.asked import least_s
     from bench_lib.studies.contexts import as_lines
 
     one_form(contexts=contexts, components=components)
@@ -157,11 +158,8 @@ def selfcheck(
 
 def _refuse(words: typer.Context, names: Iterable[str], why: str) -> None:
     """Raise UserError where one of some options was given."""
-    for name in names:
-        source = words.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            option = "CASE" if name == "case" else f"--{name}"
-            raise UserError(f"{option} {why}; leave one out")
+    for option in given(words, names):
+        raise UserError(f"{option} {why}; leave one out")
 
 
 # ---- delays -----------------------------------------------------------------------------
@@ -199,8 +197,6 @@ def _shares(text: str) -> list[float]:
 
 
 def _keep(path: Path | None, lines: Iterable[Mapping[str, object]]) -> None:
-    import json as plain
-
     if path is not None:
         with writing(path):
             path.write_text("".join(f"{plain.dumps(line)}\n" for line in lines))
@@ -280,9 +276,7 @@ def _compared(device: Hardware, cases: Sequence[Case], number: int) -> ContextsF
     from bench_lib import backends
     from bench_lib.engine.engine import opened
     from bench_lib.engine.settings import Settings, Side
-    from bench_lib.launch.wire import CONTEXTS_VARIABLE
     from bench_lib.studies import contexts
-    from bench_lib.studies.asked import least_s
 
     kinds = [contexts.ANY]
     if backends.is_gpu(device):

@@ -23,10 +23,10 @@ from bench_lib.cli.output import (
     say,
 )
 from bench_lib.cli.reading import is_compacted
-from bench_lib.model import TASKS, UserError
+from bench_lib.model import TASKS, Param, UserError
+from bench_lib.report.tables import table
 
 if TYPE_CHECKING:
-    from bench_lib.model import Param
     from bench_lib.storage.history import Run
     from bench_lib.studies.sheet import Cell, KeptCase, Sheet, SheetBlock
 
@@ -137,8 +137,6 @@ def _lines(sheet: Sheet, *, markdown: bool) -> Iterator[str]:
 
 
 def _block(block: SheetBlock, *, markdown: bool) -> Iterator[str]:
-    from bench_lib.report.tables import table
-
     yield from _labelled(block.lines, markdown=markdown)
     if block.rows:
         yield from [""] if block.lines else []

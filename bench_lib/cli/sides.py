@@ -1,18 +1,22 @@
-"""Shared by commands that compare two sides: their options, their cases, the row of one."""
+"""Shared by commands that compare two sides: their options, their cases, and how they end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import shlex
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from bench_lib.model import TIERS
+from bench_lib.cli.output import DEFAULT_HISTORY, print_table
+from bench_lib.formats import seconds, shortened
+from bench_lib.model import TIERS, Case, Hardware, Status
+from bench_lib.verdict.severity import rank
 
 if TYPE_CHECKING:
     from bench_lib.engine.pairing import PairRow
-    from bench_lib.model import Case, Hardware
+    from bench_lib.studies.ab import Compared
 
 T = TypeVar("T")
 
@@ -88,10 +92,55 @@ def _matcher(case_id: str) -> Callable[..., bool]:
     return matches
 
 
-def cells(row: PairRow) -> tuple[str, ...]:
-    """Return the cells of HEADINGS."""
-    from bench_lib.formats import seconds
+def print_compared(
+    found: Compared, names: tuple[str, str], beside: Iterable[str], *, differ: bool = False
+) -> None:
+    """Print the rows, the worst first, ``beside`` them what else there is to know, and reasons.
 
+    ``names`` are the sides'.  They may ``differ`` in something that environments do not hold.
+    """
+    rows = sorted(found.rows, key=lambda row: rank(row.status))
+    headings = ("case", "status", *names, "ratio", "95% interval", "visible", "judged by")
+    print_table(headings, [_cells(row) for row in rows])
+    print()
+    unknown = [] if differ else ["no difference is known"]
+    for line in found.differences or unknown:
+        print(f"environment, {' -> '.join(names)}: {line}")
+    for line in beside:
+        print(line)
+    for row in rows:
+        for verdict in row.verdicts:
+            timing = verdict is row.verdicts[0]
+            if verdict.status is not Status.OK or (timing and row.judged_by):
+                words = f"{row.case_id}: {verdict.status.value} {verdict.metric}: "
+                print(words + shortened(verdict.reason))
+    if found.stopped:
+        print(f"stopped: {shortened(found.stopped)}")
+
+
+def no_answer(found: Compared) -> list[str]:
+    """Return the line that says why most of the cases were not judged, if they were not."""
+    from bench_lib.engine import pairing
+
+    return [line] if (line := pairing.unanswered(found.rows)) else []
+
+
+def exit_status(found: Compared) -> int:
+    """Return 1 where B is worse or the comparison ended early, 2 where most was not judged."""
+    from bench_lib.engine import pairing
+
+    if pairing.fails(found.rows) or found.stopped:
+        return 1
+    return 2 if no_answer(found) else 0
+
+
+def run_of(found: Compared, folder: Path) -> str:
+    """Return the options that name B's run, as a shell reads them."""
+    where = "" if folder == DEFAULT_HISTORY else f" --history {shlex.quote(str(folder))}"
+    return f"--run {found.runs['B']}{where}"
+
+
+def _cells(row: PairRow) -> tuple[str, ...]:
     timing = row.verdicts[0]
     effect = timing.detectable_effect
     return (

@@ -6,21 +6,22 @@ import datetime as dt
 import secrets
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bench_lib.cli.options import grouped
+from bench_lib.cli.options import given, grouped
 from bench_lib.cli.output import DEFAULT_HISTORY, HistoryDir, Json, print_json, print_table, say
 from bench_lib.formats import many, printable
 from bench_lib.model import UserError
+from bench_lib.slurm import asked, tools
+from bench_lib.slurm.asked import JobRequest, Task, log_of, sbatch_script
 
 if TYPE_CHECKING:
     from bench_lib.cli.documents import Submit
-    from bench_lib.slurm.asked import JobRequest, Task
     from bench_lib.slurm.collecting import Submission, TaskOutcome
     from bench_lib.slurm.job import Got
 
@@ -75,6 +76,7 @@ class Wanted:
 
 @grouped
 def submit(
+    words: typer.Context,
     pytest_arguments: Annotated[
         list[str] | None,
         typer.Argument(
@@ -98,9 +100,9 @@ def submit(
     """
     folder = history.absolute()
     if collect is not None:
-        _refuse_beside_collect(
-            {"slurm": slurm, **vars(wanted), "pytest_arguments": pytest_arguments}
-        )
+        if flags := given(words, ("slurm", *vars(wanted), "pytest_arguments")):
+            why = "--collect asks about a job that was submitted; leave it out"
+            raise UserError(f"{', '.join(flags)}: {why}")
         from bench_lib.slurm.collecting import submission_of
 
         _collect(submission_of(folder, collect), folder, wait=wait, json=json)
@@ -122,17 +124,8 @@ def submit(
         _say_submitted(submission, folder)
 
 
-def _refuse_beside_collect(options: Mapping[str, object]) -> None:
-    given = [name for name, value in options.items() if value is not None and value is not False]
-    if given:
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise UserError(f"{flags}: --collect asks about a job that was submitted; leave it out")
-
-
-def _request(wanted: Wanted, given: Sequence[str]) -> JobRequest:
+def _request(wanted: Wanted, arguments: Sequence[str]) -> JobRequest:
     """Return the request; raises UserError, naming the option and its value."""
-    from bench_lib.slurm import asked
-
     directory = Path.cwd()
     launcher = wanted.launcher or asked.LAUNCHERS[0]
     _refuse_unknown("--launcher", launcher, asked.LAUNCHERS)
@@ -160,7 +153,7 @@ def _request(wanted: Wanted, given: Sequence[str]) -> JobRequest:
         launcher=launcher,
         container=container,
         python=wanted.python or ("python3" if container else sys.executable),
-        pytest=asked.pytest_arguments(tuple(given), directory, DEFAULT_TESTS),
+        pytest=asked.pytest_arguments(tuple(arguments), directory, DEFAULT_TESTS),
         directory=directory,
     )
 
@@ -172,8 +165,6 @@ def _refuse_unknown(option: str, value: str | None, known: Sequence[str]) -> Non
 
 def _gpus_of(partition: str | None) -> int:
     """Return how many GPUs the partition has; raises UserError if none is known."""
-    from bench_lib.slurm import tools
-
     chosen = tools.meant(tools.partitions(), partition)
     gpus = sum(each.nodes * each.gpus for each in chosen)
     if not gpus:
@@ -186,7 +177,6 @@ def _gpus_of(partition: str | None) -> int:
 
 
 def _show(request: JobRequest, history: Path, name: str, *, json: bool) -> None:
-    from bench_lib.slurm.asked import sbatch_script
     from bench_lib.slurm.collecting import FOLDER
 
     script = sbatch_script(request, history / FOLDER / name, _command())
@@ -238,7 +228,6 @@ def _command() -> list[str]:
 
 def _as_submitted(submission: Submission, history: Path) -> Submit:
     from bench_lib.cli.documents import Submit, SubmittedTask
-    from bench_lib.slurm.asked import log_of
     from bench_lib.slurm.collecting import FOLDER
 
     folder = history / FOLDER / submission.name

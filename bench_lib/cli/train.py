@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,17 +13,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench_lib.cases.axes import LARGEST, one_of
+from bench_lib.cases.training import training_case
 from bench_lib.cli.group import branch
 from bench_lib.cli.measuring import Keeping, Measuring
 from bench_lib.cli.options import grouped
 from bench_lib.cli.output import say
-from bench_lib.launch.faults import LaunchError
+from bench_lib.formulas.images import DATASETS
+from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 from bench_lib.launch.launchers import ranks_waiting
-from bench_lib.model import MEMORY_FORMATS, Case, Sampling, UserError
+from bench_lib.model import MEMORY_FORMATS, Case, Param, Record, Sampling, UserError
 from bench_lib.studies.asked import above_zero, numbers_in
 
 if TYPE_CHECKING:
-    from bench_lib.model import Param, Record
     from bench_lib.studies.figures import Figures
 
 app = branch("train")
@@ -128,7 +133,6 @@ def cifar100(
     keeping: Keeping,
 ) -> None:
     """Train on CIFAR-100: a line a step, then input, device's step and both side by side."""
-    from bench_lib.formulas.images import DATASETS
     from bench_lib.studies import training
 
     if download_only:
@@ -180,7 +184,6 @@ def _profile(case: Case, session: Measuring, source: TrainingSource, *, json: bo
     from bench_lib.cli.kernels import tell
     from bench_lib.cli.profile import DEFAULT_OUTPUT, TORCH, look
     from bench_lib.engine.profiles import UnprofiledError
-    from bench_lib.launch.faults import CaseFault, CaseSkipped
 
     session.say_apart()
     try:
@@ -227,7 +230,6 @@ def cifar10_table(
     keeping: Keeping,
 ) -> None:
     """Train whole epochs of CIFAR-10 on 1, 2, 4 ... GPUs: times, accuracies, memory, speed-up."""
-    from bench_lib.cases.training import training_case
     from bench_lib.studies import training
 
     if steps is not None and epochs is not None:
@@ -311,11 +313,6 @@ def _ready(dataset: str, folder: Path, *, download: bool) -> None:
 
     Raises UserError if they cannot be used, LaunchError if nobody can look.
     """
-    import os
-    import subprocess
-    import sys
-    import tempfile
-
     from bench_lib.launch.zygote import import_path
 
     command = [sys.executable, "-m", "bench_lib.worker.workloads.datasets", dataset]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bench_lib.cases.operators import command_of
 from bench_lib.cli.ending import leaving_when_told
 from bench_lib.cli.output import (
     DEFAULT_BASELINES,
@@ -22,6 +23,7 @@ from bench_lib.cli.output import (
     Json,
     Matrix,
     duration,
+    filled,
     print_json,
     print_table,
     say,
@@ -32,26 +34,29 @@ from bench_lib.cli.sides import (
     LeastPairs,
     TierName,
     cases_of_tier,
-    cells,
     chosen,
+    exit_status,
+    no_answer,
+    print_compared,
     read,
+    run_of,
 )
-from bench_lib.model import UserError
+from bench_lib.formats import many
+from bench_lib.model import Case, Hardware, Status, UserError
+from bench_lib.report.upstream import SlowedCase, UpstreamIssue, as_issue
 
 if TYPE_CHECKING:
     from bench_lib.engine.pairing import PairRow
     from bench_lib.engine.settings import Side
-    from bench_lib.model import Case, Hardware
-    from bench_lib.report.upstream import UpstreamIssue
+    from bench_lib.studies.ab import Compared
     from bench_lib.studies.culprits import Culprit, CulpritsFound
-    from bench_lib.studies.upgrade import OldAndNew, Upgrade
+    from bench_lib.studies.upgrade import Upgrade
 
 PAIRS, MOST_PAIRS = 5, 6
 """Fewer processes than five make a baseline whose own spread is hardly known."""
 FOLDER = Path("upgrade")
 PROPOSAL = "baselines.md"
 HEADINGS = ("case", "culprit", "alone", "wrong at most")
-_COLUMNS = ("case", "status", "old", "new", "ratio", "95% interval", "visible", "judged by")
 
 
 def upgrade(
@@ -163,7 +168,6 @@ def _go(
     json: bool,
 ) -> int:
     """Go through all steps, tell, and return the exit status."""
-    from bench_lib.engine import pairing
     from bench_lib.studies.culprits import CulpritsFound
 
     with writing(output):
@@ -187,43 +191,34 @@ def _go(
     minimal = {**_minimal(steps.cases, found), **steps.minimal(compared.rows)}
     proposal = _proposal(compared, history, baselines, output)
     issues = _written(_issues(steps, compared, kernels, found, minimal, again=again), output)
-    advice = list(_next_steps(compared, history, proposal, issues))
-    advice += [unanswered] if (unanswered := pairing.unanswered(compared.rows)) else []
+    advice = [*_next_steps(compared, history, proposal, issues), *no_answer(compared)]
     if json:
         from bench_lib.cli.documents import UpgradeDocument
 
         print_json(
-            UpgradeDocument(
+            filled(
+                UpgradeDocument,
+                compared,
+                **vars(found),
                 device=steps.device,
                 pairs=steps.pairs,
                 most_pairs=steps.most_pairs,
                 unfit=unfit,
                 itself=itself,
                 cases=compared.rows,
-                environments=dict(compared.environments),
-                differences=compared.differences,
                 packages=packages,
-                runs=dict(compared.runs),
-                history={name: str(path) for name, path in compared.history.items()},
-                stopped=compared.stopped,
                 kernels=kernels,
-                culprits=found.culprits,
-                tied=found.tied,
-                answers=found.answers,
-                unexplained=found.unexplained,
                 error=_error(),
                 minimal=minimal,
-                proposal=None if proposal is None else str(proposal),
-                issues=[str(path) for path in issues],
+                proposal=proposal,
+                issues=issues,
                 next=advice,
             )
         )
     else:
         _print_causes(compared.rows, kernels, found)
         print("\n".join(advice))
-    if pairing.fails(compared.rows) or compared.stopped:
-        return 1
-    return 2 if unanswered else 0
+    return exit_status(compared)
 
 
 # ---- before -------------------------------------------------------------------------------
@@ -234,7 +229,6 @@ def _say_plan(
 ) -> None:
     """Say which packages differ, the steps, and about how long they take."""
     from bench_lib.engine import pace
-    from bench_lib.formats import many
     from bench_lib.report import console
 
     known = pace.Pace(pace.past(history, steps.device.key))
@@ -271,7 +265,7 @@ def _unfit(device: Hardware) -> list[str]:
 # ---- what is written -----------------------------------------------------------------------
 
 
-def _proposal(compared: OldAndNew, history: Path, baselines: Path, output: Path) -> Path | None:
+def _proposal(compared: Compared, history: Path, baselines: Path, output: Path) -> Path | None:
     """Write the changes that accepting the new side's run would make; None if there are none."""
     from bench_lib.cli.proposals import Proposal
 
@@ -291,7 +285,7 @@ def _proposal(compared: OldAndNew, history: Path, baselines: Path, output: Path)
 
 def _issues(
     steps: Upgrade,
-    compared: OldAndNew,
+    compared: Compared,
     kernels: Mapping[str, str],
     found: CulpritsFound,
     minimal: Mapping[str, str],
@@ -310,8 +304,6 @@ def _issues(
 
 def _written(issues: Mapping[tuple[str, ...], UpstreamIssue], output: Path) -> list[Path]:
     """Write each issue to a file of its own."""
-    from bench_lib.report.upstream import as_issue
-
     written: list[Path] = []
     for packages, issue in issues.items():
         path = output / f"issue-{'-'.join(packages[:3])}.md"
@@ -325,15 +317,13 @@ def _written(issues: Mapping[tuple[str, ...], UpstreamIssue], output: Path) -> l
 
 def _issue(
     steps: Upgrade,
-    compared: OldAndNew,
+    compared: Compared,
     kernels: Mapping[str, str],
     culprits: Sequence[Culprit],
     minimal: Mapping[str, str],
     *,
     again: Sequence[str],
 ) -> UpstreamIssue:
-    from bench_lib.report.upstream import SlowedCase, UpstreamIssue
-
     rows = {row.case_id: row for row in compared.rows}
     cases = []
     for culprit in culprits:
@@ -371,8 +361,6 @@ def _minimal(cases: Sequence[Case], found: CulpritsFound) -> dict[str, str]:
 
     Such operators are among the cases that were measured; without one a case is left out.
     """
-    from bench_lib.cases.operators import command_of
-
     operators = {case.id: case for case in cases if command_of(case)}
     by_packages: dict[tuple[str, ...], str] = {}
     for culprit in found.culprits:
@@ -397,31 +385,14 @@ def _error() -> float:
 
 
 def _print_compared(
-    itself: Sequence[PairRow], compared: OldAndNew, packages: Sequence[str] | None
+    itself: Sequence[PairRow], compared: Compared, packages: Sequence[str] | None
 ) -> None:
-    from bench_lib.formats import shortened
-    from bench_lib.model import Status
-    from bench_lib.verdict.severity import rank
-
-    rows = sorted(compared.rows, key=lambda row: rank(row.status))
-    print_table(_COLUMNS, [cells(row) for row in rows])
-    print()
+    beside = [f"packages, old -> new: {', '.join(packages)}"] if packages else []
     for row in itself:
         effect = row.verdicts[0].detectable_effect
         seen = f", {effect:.1%} is visible" if effect is not None else ""
-        print(f"old against itself: {row.case_id} {row.status.value}{seen}")
-    unknown = [] if packages else ["no difference is known"]
-    for line in compared.differences or unknown:
-        print(f"environment, old -> new: {line}")
-    if packages:
-        print(f"packages, old -> new: {', '.join(packages)}")
-    for row in rows:
-        for verdict in row.verdicts:
-            if verdict.status is not Status.OK:
-                words = f"{row.case_id}: {verdict.status.value} {verdict.metric}: "
-                print(words + shortened(verdict.reason))
-    if compared.stopped:
-        print(f"stopped: {shortened(compared.stopped)}")
+        beside.append(f"old against itself: {row.case_id} {row.status.value}{seen}")
+    print_compared(compared, ("old", "new"), beside, differ=bool(packages))
     sys.stdout.flush()
 
 
@@ -452,14 +423,12 @@ def _print_causes(
 
 
 def _next_steps(
-    compared: OldAndNew,
+    compared: Compared,
     history: Path,
     proposal: Path | None,
     issues: Sequence[Path],
 ) -> Iterator[str]:
     """Name the written files and the next steps."""
-    from bench_lib.model import Status
-
     for name, run in compared.runs.items():
         side = "old" if name == "A" else "new"
         yield f"history of {side}: {compared.history[name]} (run {run})"
@@ -468,9 +437,8 @@ def _next_steps(
     if proposal is None:
         yield "next: nothing was compared, so there is nothing to accept"
         return
-    where = "" if history == DEFAULT_HISTORY else f" --history {shlex.quote(str(history))}"
     yield f"change of the baselines: {proposal}"
     if not any(row.status in (Status.OK, Status.IMPROVED) for row in compared.rows):
         yield "next: no case is fit to be accepted; find out why, or measure with more --pairs"
         return
-    yield f"next: bench-lib baseline accept --run {compared.runs['B']}{where} --reason '...'"
+    yield f"next: bench-lib baseline accept {run_of(compared, history)} --reason '...'"

@@ -48,7 +48,7 @@ class CaseFigures:
 
 def figures(record: Record) -> CaseFigures | None:
     """Return a case's figures; None if nothing was accepted."""
-    measurements = [a.measurement for a in record.attempts if a.accepted and a.measurement]
+    measurements = record.measurements
     if not measurements:
         return None
     peaks = [m.peak_memory_bytes for m in measurements if m.peak_memory_bytes is not None]

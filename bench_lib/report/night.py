@@ -123,7 +123,7 @@ class NightCase:
     @cached_property
     def accepted(self) -> list[Measurement]:
         """The accepted measurements."""
-        return [a.measurement for a in self.record.attempts if a.accepted and a.measurement]
+        return self.record.measurements
 
     @cached_property
     def figures(self) -> CaseFigures | None:

@@ -8,14 +8,18 @@ cancels in the ratio.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
+from bench_lib.engine import pairing
 from bench_lib.engine.engine import Engine
 from bench_lib.engine.outcome import Outcome
 from bench_lib.engine.pace import Pace
-from bench_lib.engine.pairing import NAMES
+from bench_lib.engine.pairing import NAMES, PairRow
+from bench_lib.engine.settings import Settings, Side
 from bench_lib.launch.faults import LaunchError
-from bench_lib.model import Attempt, Case, Status
+from bench_lib.model import Attempt, Case, Environment, Status
 from bench_lib.verdict.severity import FAILING
 
 STARTING_S = 10.0
@@ -48,12 +52,48 @@ class PairLines:
         self._say(f"pair {pair + 1} of {most}  {self._done}/{self._total}  {name}  {seen}")
 
 
-def compare(engine: Engine, cases: Sequence[Case]) -> str | None:
+@dataclass(frozen=True)
+class Compared:
+    """Two sides beside each other, by the sides' names."""
+
+    rows: list[PairRow]
+    environments: dict[str, Environment]
+    differences: list[str]
+    """Between the environments, in words."""
+    runs: dict[str, str]
+    """The id of each side's run."""
+    history: dict[str, Path]
+    """The file of each side's run."""
+    stopped: str | None
+    """Why it ended before its time; None if it did not."""
+
+
+def settings(
+    sides: Mapping[str, Side],
+    pairs: int,
+    most_pairs: int,
+    *,
+    history: Path,
+    say: Callable[[str], None],
+) -> Settings:
+    """Return what the engine needs to compare two sides."""
+    return Settings(
+        bursts=True,
+        history=history,
+        processes=pairs,
+        planned=most_pairs,
+        sides=dict(sides),
+        say=say,
+        progress=PairLines(pairs, most_pairs, say),
+    )
+
+
+def compare(engine: Engine, cases: Sequence[Case]) -> Compared:
     """Measure cases in pairs, judge them, and end both runs.
 
     All cases are measured in the first pairs, then those whose answer more pairs could change.
-    Returns why that ended before its time, if it did; the measurements until then are judged all
-    the same.  Raises HistoryError, and LaunchError where a side cannot be started to begin with.
+    If that ends before its time, the measurements until then are judged all the same.  Raises
+    HistoryError, and LaunchError where a side cannot be started to begin with.
     """
     engine.measure_together(cases, 0)
     stopped = None
@@ -68,7 +108,14 @@ def compare(engine: Engine, cases: Sequence[Case]) -> str | None:
     records = engine.judge()
     if stopped is None:
         engine.end(int(any(record.status in FAILING for record in records)))
-    return stopped
+    return Compared(
+        engine.rows(),
+        dict(engine.environments),
+        pairing.differences(engine.environments),
+        {name: suite.writer.run_id for name, suite in engine.suites.items()},
+        {name: suite.writer.path for name, suite in engine.suites.items()},
+        stopped,
+    )
 
 
 def expected_s(cases: Iterable[Case], pairs: int, known: Pace) -> float:

@@ -108,7 +108,7 @@ class Figures:
 def figures_of(record: Record, hardware: Hardware | None = None) -> Figures:
     """Return a record's figures; with ``hardware`` where they stand under its ceilings."""
     case = record.case
-    accepted = [a.measurement for a in record.attempts if a.accepted and a.measurement]
+    accepted = record.measurements
     if not accepted:
         return Figures(case.id, case.params, *trouble(record.attempts), ranks=case.launch.ranks)
     ordered = sorted(accepted, key=lambda m: statistics.median(m.iteration_s or [0.0]))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bench_lib.formats import amount, seconds, signed_percent
-from bench_lib.model import Case, Measurement, Param, Record, UserError
+from bench_lib.model import Case, Param, Record, UserError
 from bench_lib.report.tables import table
 from bench_lib.storage import acceptance
 from bench_lib.studies.asked import OPENING_S
@@ -175,7 +175,7 @@ def _row(
         speed_up=speed_up,
         efficiency=speed_up and speed_up.over(point.workers),
         processes=processes,
-        stragglers=scaling.lagging(seen.per_rank for seen in _accepted(by_case[point.case.id])),
+        stragglers=scaling.lagging(seen.per_rank for seen in by_case[point.case.id].measurements),
         losses=_losses(point, alone, by_case, figures),
     )
 
@@ -206,7 +206,7 @@ def _step(
     """Return a point's step, if it was measured."""
     if point is None or point.case is None or (record := by_case.get(point.case.id)) is None:
         return None
-    seen, accepted = figures[point.case.id], _accepted(record)
+    seen, accepted = figures[point.case.id], record.measurements
     if seen.step_s is None or not accepted:
         return None
     return RankStep(seen.step_s, record.kernels, accepted[-1].per_rank)
@@ -223,12 +223,8 @@ def _rate(point: ScalingPoint, by_case: Mapping[str, Record]) -> tuple[Rate | No
         return None, 0
     known = [math.log(rate) for rate in rates if rate is not None]
     if len(known) == 1:
-        return scaling.rate_of_steps(known[0], _accepted(record)[0].iteration_s), 1
+        return scaling.rate_of_steps(known[0], record.measurements[0].iteration_s), 1
     return (scaling.rate_of_processes(known) if known else None), len(known)
-
-
-def _accepted(record: Record) -> list[Measurement]:
-    return [a.measurement for a in record.attempts if a.accepted and a.measurement]
 
 
 # ---- curves and their laws ----------------------------------------------------------------

@@ -137,7 +137,7 @@ def step_lines(record: Record) -> list[str]:
     Batches that arrive together share their time.  With many steps, a line is an epoch's and has
     its last step.
     """
-    accepted = [a.measurement for a in record.attempts if a.accepted and a.measurement]
+    accepted = record.measurements
     if not accepted or (learnt := accepted[-1].training) is None:
         return []
     seen, per_epoch = accepted[-1], learnt.steps_per_epoch

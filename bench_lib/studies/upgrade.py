@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from bench_lib import backends
 from bench_lib.cases.operators import command_of
-from bench_lib.engine import pairing, profiles
+from bench_lib.engine import profiles
 from bench_lib.engine.devicelock import DeviceBusyError
 from bench_lib.engine.engine import opened
 from bench_lib.engine.pace import Pace
@@ -20,10 +20,11 @@ from bench_lib.launch.exchanging import Exchanged
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 from bench_lib.launch.profiled import ProfileRequest, run_profile
 from bench_lib.launch.temporary import temporary_folder
-from bench_lib.model import Case, Environment, Hardware, KernelTable, Status
+from bench_lib.model import Case, Hardware, KernelTable, Status
 from bench_lib.profiling import kernels
 from bench_lib.profiling.traces import TraceError, launched
 from bench_lib.studies import ab
+from bench_lib.studies.ab import Compared
 from bench_lib.studies.culprits import (
     CulpritSearch,
     CulpritsFound,
@@ -53,21 +54,6 @@ MAKING_S = 30.0
 """About what copying an environment and importing its torch takes."""
 _OVER = (Status.ERROR, Status.SKIPPED, Status.INCOMPARABLE)
 """More pairs tell nothing."""
-
-
-@dataclass(frozen=True)
-class OldAndNew:
-    """The comparison of the two."""
-
-    rows: list[PairRow]
-    environments: Mapping[str, Environment]
-    differences: list[str]
-    runs: Mapping[str, str]
-    """By side the id of its run."""
-    history: Mapping[str, Path]
-    """By side its file."""
-    stopped: str | None
-    """Why it ended before its time; None if it did not."""
 
 
 class Upgrade:
@@ -138,30 +124,16 @@ class Upgrade:
     def itself(self) -> list[PairRow]:
         """Compare the old side with itself in its first case: a difference there is noise."""
         old = self.sides["A"]
-        with tempfile.TemporaryDirectory(prefix="bench-lib-") as nowhere:
-            settings = self._settings(
-                {"A": old, "B": replace(old)}, self.pairs, self.pairs, Path(nowhere)
-            )
-            with opened(self.device, settings) as engine:
-                ab.compare(engine, self.cases[:1])
-                return engine.rows()
+        return self._compared({"A": old, "B": replace(old)}, self.cases[:1], self.pairs)
 
     # ---- old and new ----------------------------------------------------------------------
 
-    def compare(self) -> OldAndNew:
+    def compare(self) -> Compared:
         """Measure both sides in turns and judge the new one; raises as ``ab.compare`` does."""
         settings = self._settings(self.sides, self.pairs, self.most_pairs, self._history)
         with opened(self.device, settings) as engine:
             engine.held.open(0)
-            stopped = ab.compare(engine, self.cases)
-            return OldAndNew(
-                engine.rows(),
-                dict(engine.environments),
-                pairing.differences(engine.environments),
-                {name: suite.writer.run_id for name, suite in engine.suites.items()},
-                {name: suite.writer.path for name, suite in engine.suites.items()},
-                stopped,
-            )
+            return ab.compare(engine, self.cases)
 
     def kernels(self, rows: Sequence[PairRow]) -> dict[str, str]:
         """Say of each case that got slower what its kernels do more, or why nobody knows."""
@@ -199,7 +171,7 @@ class Upgrade:
             return own
         self._say(f"measuring {len(operators)} operators that take longer, on both sides")
         try:
-            found = self._compared(operators)
+            found = self._compared(self.sides, operators, self.most_pairs)
         except (LaunchError, DeviceBusyError) as error:
             self._say(f"operators not measured: {error}")
             return own
@@ -239,13 +211,14 @@ class Upgrade:
             raise TraceError("the profiler wrote no trace")
         return folder / result.trace
 
-    def _compared(self, cases: Sequence[Case]) -> list[PairRow]:
-        """Compare both sides in cases that no run is kept of; raises LaunchError."""
+    def _compared(
+        self, sides: Mapping[str, Side], cases: Sequence[Case], most_pairs: int
+    ) -> list[PairRow]:
+        """Compare two sides in cases that no run is kept of; raises LaunchError."""
         with tempfile.TemporaryDirectory(prefix="bench-lib-") as nowhere:
-            settings = self._settings(self.sides, self.pairs, self.most_pairs, Path(nowhere))
+            settings = self._settings(sides, self.pairs, most_pairs, Path(nowhere))
             with opened(self.device, settings) as engine:
-                ab.compare(engine, cases)
-                return engine.rows()
+                return ab.compare(engine, cases).rows
 
     # ---- culprits -------------------------------------------------------------------------
 
@@ -327,15 +300,7 @@ class Upgrade:
     def _settings(
         self, sides: Mapping[str, Side], pairs: int, most_pairs: int, history: Path
     ) -> Settings:
-        return Settings(
-            bursts=True,
-            history=history,
-            processes=pairs,
-            planned=most_pairs,
-            sides=dict(sides),
-            say=self._say,
-            progress=ab.PairLines(pairs, most_pairs, self._say),
-        )
+        return ab.settings(sides, pairs, most_pairs, history=history, say=self._say)
 
     def _with_caches(self, side: Side, name: str) -> Side:
         """Give a side folders of its own for the caches that choose kernels.
