@@ -13,9 +13,10 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -38,9 +39,6 @@ from bench_lib.launch.started import leashed, signal_all
 from bench_lib.launch.temporary import NO_ROOM, cannot_write, temporary_folder
 from bench_lib.launch.zygote import import_path
 from bench_lib.model import Case, Fault, Measurement, Numerics, RankSample, Training
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 GRACE_S = 10.0
 """Launchers end their ranks when asked to; after this they are ended themselves."""

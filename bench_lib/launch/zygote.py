@@ -13,8 +13,9 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -49,9 +50,6 @@ from bench_lib.model import (
     KernelTable,
     Measurement,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
 
 START_LIMIT_S = 300.0
 """torch on a cold network file system takes minutes to import."""

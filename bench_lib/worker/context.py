@@ -11,8 +11,9 @@ import os
 import resource
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -27,9 +28,6 @@ from bench_lib.worker.device import cudnn_version, libraries, open_device
 from bench_lib.worker.launches import compare_streams
 from bench_lib.worker.measure import LEAST_WARMUP_STEPS, MeasuringContext, cleaned, measure
 from bench_lib.worker.workloads import Setting, UnsupportedError, build
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def serve_cases(name: str) -> int:

@@ -11,9 +11,10 @@ import contextlib
 import gc
 import math
 import statistics
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -29,18 +30,13 @@ from bench_lib.model import (
 )
 from bench_lib.worker import caches, draws, host, stopping
 from bench_lib.worker.bursts import InBursts, in_bursts
-from bench_lib.worker.clock import AsynchronousClock
+from bench_lib.worker.clock import AsynchronousClock, Clock, Marks
 from bench_lib.worker.device import compile_cache_state, forget_compiled
 from bench_lib.worker.device_time import DeviceTime, device_time
 from bench_lib.worker.launches import LaunchCosts
 from bench_lib.worker.phases import BURSTS, COMPILE, FIRST_STEP, REST, Phases
 from bench_lib.worker.probe import host_us, median_us
 from bench_lib.worker.workloads import Setting, Workload, build
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-
-    from bench_lib.worker.clock import Clock, Marks
 
 HOST_BOUND = 0.9
 """Issuing a step takes this share of it or more: the device waits for Python."""

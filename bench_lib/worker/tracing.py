@@ -10,18 +10,18 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from bench_lib.launch.launchers import Placement, device_index, who_am_i
 from bench_lib.launch.wire import decode_case
-from bench_lib.model import UserError
-from bench_lib.worker.clock import clock_of
+from bench_lib.model import Case, UserError
+from bench_lib.worker.clock import Clock, clock_of
 from bench_lib.worker.context import in_words, kind_of
 from bench_lib.worker.device import open_device
 from bench_lib.worker.measure import Steadiness, timed
@@ -30,12 +30,6 @@ from bench_lib.worker.rank_log import write_whole
 from bench_lib.worker.ranks import RankGroup, about_rank, joined, leave_at_once, met
 from bench_lib.worker.workloads import Setting, UnsupportedError, Workload, build
 from bench_lib.worker.zygote import die_with_parent
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from bench_lib.model import Case
-    from bench_lib.worker.clock import Clock
 
 STEPS = 5
 ROWS = 30

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +26,7 @@ from bench_lib.formulas.images import (
     DataSet,
     own_side,
 )
-from bench_lib.model import MEMORY_FORMATS, MOST_STEPS_TOLD, Training
+from bench_lib.model import MEMORY_FORMATS, MOST_STEPS_TOLD, Numerics, Training
 from bench_lib.worker.caches import told
 from bench_lib.worker.device import layout_of, require_compile, set_precision
 from bench_lib.worker.workload import Setting, Workload
@@ -35,11 +36,6 @@ from bench_lib.worker.workloads.feeding import Feed, Shape, feed_of, on_device
 from bench_lib.worker.workloads.flops import Amount, counted
 from bench_lib.worker.workloads.steps import BuiltNetwork, Spec, TrainingStep, loss_of, main_output
 from bench_lib.worker.workloads.weights import settle, stored, stored_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-
-    from bench_lib.model import Numerics
 
 OPTIMIZERS = {"cifar100": "adam", "cifar10": "sgd", "mnist": "adadelta"}
 """Adam with its defaults, as in amd/HPCTrainingExamples' CIFAR-100 script; SGD with momentum; the
