@@ -216,10 +216,7 @@ class Suite:
         words = "; ".join(filter(None, causes))
         if not words:
             return record
-        verdicts = [
-            replace(v, reason=f"{v.reason}; {words}") if v is slower[0] else v
-            for v in record.verdicts
-        ]
+        verdicts = [_with(v, words) if v is slower[0] else v for v in record.verdicts]
         return replace(record, verdicts=verdicts, blamed=blamed)
 
     def _aged(self, record: Record) -> Record:
@@ -232,10 +229,7 @@ class Suite:
             return record
         self.stale.append(record.case.id)
         words = f"REDRAWN in {runs} runs in a row; accept one to make this draw the baseline's"
-        verdicts = [
-            replace(v, reason=f"{v.reason}; {words}") if v.status is Status.REDRAWN else v
-            for v in record.verdicts
-        ]
+        verdicts = [_with(v, words) if v.status is Status.REDRAWN else v for v in record.verdicts]
         return replace(record, verdicts=verdicts)
 
     def _baseline(self, record: Record) -> Baseline | None:
@@ -478,7 +472,11 @@ def _under_its_former_id(verdict: Verdict, baseline: Baseline) -> Verdict:
     """Say of a verdict on a renamed case whose baseline it used."""
     if verdict.baseline is None or verdict.against != "pinned":
         return verdict
-    words = f"the baseline is of {baseline.case_id}, as the case was called"
+    return _with(verdict, f"the baseline is of {baseline.case_id}, as the case was called")
+
+
+def _with(verdict: Verdict, words: str) -> Verdict:
+    """Add words to a verdict's reason."""
     return replace(verdict, reason=f"{verdict.reason}; {words}")
 
 

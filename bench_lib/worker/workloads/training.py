@@ -20,13 +20,12 @@ from bench_lib.formulas.images import (
     DATASETS,
     FEEDS,
     INPUT_ALONE,
-    MODES,
     PRECISIONS,
     SEED,
     DataSet,
     own_side,
 )
-from bench_lib.model import MEMORY_FORMATS, MOST_STEPS_TOLD, Numerics, Training
+from bench_lib.model import MEMORY_FORMATS, MOST_STEPS_TOLD, PLAIN_MODES, Numerics, Training
 from bench_lib.worker.caches import told
 from bench_lib.worker.device import layout_of, require_compile, set_precision
 from bench_lib.worker.workload import Setting, Workload
@@ -73,7 +72,7 @@ class _Spec(Spec):
         "dataset": DATASETS,
         "precision": PRECISIONS,
         "memory_format": MEMORY_FORMATS,
-        "compile_mode": MODES,
+        "compile_mode": PLAIN_MODES,
         "feed": FEEDS,
     }
 
