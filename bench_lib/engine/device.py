@@ -23,7 +23,6 @@ from bench_lib.engine.processes import (
     Companion,
     Processes,
     disturbance,
-    start_watching,
     start_workers,
 )
 from bench_lib.engine.settings import REFERENCE, Settings, Side
@@ -82,7 +81,7 @@ class HeldDevice:
         *,
         expected: Callable[[Case], validity.Level | None] = lambda _case: None,
         start: Callable[[Side, Hardware], Zygote] = start_workers,
-        watch: Callable[[Hardware], Sampler] = start_watching,
+        watch: Callable[[Hardware], Sampler] = Sampler,
         lock_of: Callable[[Hardware], DeviceLock] = DeviceLock,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -111,21 +110,21 @@ class HeldDevice:
         self._cooling = Cooling(
             device, self._seen_between, cool_s=settings.cool_s, say=settings.say
         )
+        # One and the same for all sides, so that all find the device as the same program left it.
+        self._companion = Companion(self._fork)
         self._sides = {
             name: Processes(
                 device,
                 functools.partial(start, side, device),
                 described=functools.partial(self._before, name),
                 measure_ranks=functools.partial(self._measure_ranks, side),
-                give_way=self._let_companion_run,
+                give_way=self._companion.run,
                 # Of two sides, a pair is nothing without its other half.
                 most_lost=MOST_LOST if name != REFERENCE and len(settings.sides) == 1 else 1,
             )
             for name, side in self._all_sides.items()
         }
         self._reference_is_gone = False
-        # One and the same for all sides, so that all find the device as the same program left it.
-        self._companion = Companion(next(iter(self._sides.values())).fork)
         self._lock_of = lock_of
         self._lock = lock_of(device)
         self._lock.acquire(settings.lock_wait_s, settings.say)
@@ -234,7 +233,7 @@ class HeldDevice:
         process: WorkerProcess | None = None
         try:
             for case in cases:
-                process = process or self._sides[self._first].fork()
+                process = process or self._fork()
                 try:
                     yield case, process.profile(case)
                 except CaseSkipped as reason:
@@ -303,6 +302,9 @@ class HeldDevice:
     @property
     def _first(self) -> str:
         return next(iter(self._sides))
+
+    def _fork(self) -> WorkerProcess:
+        return self._sides[self._first].fork()
 
     def _measured(
         self,
@@ -547,7 +549,7 @@ class HeldDevice:
 
         Raises LaunchError.
         """
-        process = self._sides[self._first].fork()
+        process = self._fork()
         try:
             return process.calibrate(), process.pid
         finally:
@@ -646,9 +648,6 @@ class HeldDevice:
         causes = filter(None, (validity.blame(during, self.device), others))
         return replace(fault, message="; ".join((fault.message, *causes)))
 
-    def _let_companion_run(self) -> None:
-        self._companion.run()
-
     def _seen_between(self, begin_s: float, end_s: float, *besides: int) -> Telemetry | None:
         if self._watcher is None:
             return None
@@ -703,7 +702,7 @@ class HeldDevice:
         """Have MIOpen search, in a process that ends with it; say what became of its database."""
         cache = backends.of(self.device).tuned_cache
         before, begin = caches.found().get(cache, "unknown"), time.monotonic()
-        process = self._sides[self._first].fork()
+        process = self._fork()
         words = ""
         try:
             process.tune(replace(case, time_limit_s=max(case.time_limit_s, TUNING_LIMIT_S)))

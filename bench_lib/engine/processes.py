@@ -6,12 +6,11 @@ import contextlib
 import secrets
 import time
 from collections.abc import Callable, Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench_lib import backends
 from bench_lib.engine.settings import Side
-from bench_lib.engine.telemetry import Sampler
 from bench_lib.environment import fingerprint
 from bench_lib.launch import wheels
 from bench_lib.launch.faults import CaseFault, LaunchError, WorkerKilledError
@@ -31,13 +30,6 @@ FORK = "fork"
 """Starting workers, which import torch, and opening a process; for most cases it is open."""
 
 
-def start_watching(device: Hardware) -> Sampler:
-    """Start telemetry of a device in a process of its own."""
-    sampler = Sampler(device)
-    sampler.start()
-    return sampler
-
-
 def start_workers(side: Side, device: Hardware) -> Zygote:
     """Start the workers of a side on a device; raises LaunchError."""
     return Zygote(
@@ -48,37 +40,29 @@ def start_workers(side: Side, device: Hardware) -> Zygote:
     )
 
 
+@dataclass
 class Processes:
     """The worker processes of one side on one device, by number."""
 
-    def __init__(
-        self,
-        device: Hardware,
-        start: Callable[[], Zygote],
-        *,
-        described: Callable[[], Environment],
-        measure_ranks: Callable[[Case], Measurement],
-        give_way: Callable[[], None],
-        most_lost: int,
-    ) -> None:
-        """Nothing starts before it is needed.
+    device: Hardware
+    start: Callable[[], Zygote]
+    described: Callable[[], Environment]
+    """The environment without the facts that only a worker has."""
+    measure_ranks: Callable[[Case], Measurement]
+    give_way: Callable[[], None]
+    """Has another process use the device."""
+    most_lost: int
+    """If the device can no longer be opened, that is the fault of up to so many cases in a row, and
+    then the run's."""
 
-        ``described`` is the environment without the facts that only a worker has; ``give_way`` has
-        another process use the device.  If the device can no longer be opened, that is the fault of
-        up to ``most_lost`` cases in a row, and then the run's.
-        """
-        self.device = device
-        self._start = start
-        self._described = described
-        self._measure_ranks = measure_ranks
-        self._give_way = give_way
+    def __post_init__(self) -> None:
+        """Nothing starts before it is needed."""
         self._workers: Zygote | None = None
         self._name = ""
         self._open: dict[int, WorkerProcess] = {}
         self._environment: Environment | None = None
         self._artifacts: dict[str, Path] = {}
         self._measured_by: list[int] = []
-        self._most_lost = most_lost
         self._lost = 0
         """Cases in a row for which the device could not be opened any more."""
 
@@ -114,7 +98,7 @@ class Processes:
         known: Collection[str],
     ) -> Measurement:
         if case.launch.ranks > 1:
-            measurement = self._measure_ranks(case)
+            measurement = self.measure_ranks(case)
             self._measured_by = [r.pid for r in measurement.per_rank if r.pid is not None]
             return replace(measurement, context_id=f"ranks-{secrets.token_hex(4)}")
         is_cold = case.launch.cold or replay is not None
@@ -151,7 +135,7 @@ class Processes:
         if self._environment is not None:
             return self._environment
         versions = self._workers.versions if self._workers else {}
-        return fingerprint.with_versions(self._described(), versions)
+        return fingerprint.with_versions(self.described(), versions)
 
     def open(self, number: int) -> WorkerProcess:
         """Return a process, opened where it is not there.
@@ -169,7 +153,7 @@ class Processes:
                 f"{'; '.join(differences)}. Check the *_VISIBLE_DEVICES variables"
             )
         if backends.is_gpu(self.device):
-            process.give_way = self._give_way
+            process.give_way = self.give_way
         if self._environment is None:
             described = fingerprint.with_versions(self.environment(), {"cudnn": process.cudnn})
             # What it has loaded may not be what ROCM_PATH holds.
@@ -193,7 +177,7 @@ class Processes:
                 if tried == 1 and (are_old or isinstance(error, WorkerKilledError)):
                     continue
                 self._lost += 1
-                if self._environment is None or self._lost > self._most_lost:
+                if self._environment is None or self._lost > self.most_lost:
                     raise
                 # A device that opened before and does not now is this case's fault; the next
                 # case tries again from the beginning.
@@ -207,7 +191,7 @@ class Processes:
 
     def _zygote(self) -> Zygote:
         if self._workers is None:
-            self._workers = self._start()
+            self._workers = self.start()
             self._name = secrets.token_hex(4)
         return self._workers
 

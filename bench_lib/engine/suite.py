@@ -40,6 +40,7 @@ STALE = 5
 SLOWER = (Status.REGRESSED, Status.REDRAWN)
 """Kernels explain these statuses."""
 LOOKED_INTO = (*SLOWER, Status.IMPROVED, Status.NO_BASELINE)
+_NOTHING = Verdict(Status.ERROR, "run", "nothing measured")
 
 
 class Baselines:
@@ -266,7 +267,7 @@ class Suite:
         verdicts = judge.judge(suite) | unfit
         judged = []
         for case_id, record in self.records.items():
-            found = verdicts.get(case_id) or [_unmeasured(record) or _nothing()]
+            found = verdicts.get(case_id) or [_unmeasured(record) or _NOTHING]
             file = self._known.of(self._outcomes[case_id].hardware.key)
             baseline = file.of(record.case)
             if baseline is not None and baseline.case_id == record.case.renamed_from:
@@ -462,10 +463,6 @@ def _lagging(record: Record) -> list[str]:
     """Name the ranks that were behind in the launches that count."""
     launches = [a.measurement.per_rank for a in record.attempts if a.accepted and a.measurement]
     return [straggler.in_words for straggler in scaling.lagging(launches)]
-
-
-def _nothing() -> Verdict:
-    return Verdict(Status.ERROR, "run", "nothing measured")
 
 
 def _under_its_former_id(verdict: Verdict, baseline: Baseline) -> Verdict:

@@ -65,10 +65,6 @@ SAME_KIND = 0.045
 """Launch costs that differ by less are of one kind: 0 to 0.034 and 0.058 to 0.12 on an H200."""
 
 
-def _nothing() -> None:
-    return None
-
-
 Answer = TypeVar("Answer", Measurement, KernelTable, bool)
 
 
@@ -89,7 +85,7 @@ class WorkerProcess:
         """Versions of the GPU's libraries that it has loaded, by name."""
         self.excess: float | None = greeting.get("excess")
         """How much more launches cost than they could; None if it was not requested."""
-        self.give_way: Callable[[], None] = _nothing
+        self.give_way: Callable[[], None] = lambda: None
         """Called when a case asks that another context of the device runs for a moment."""
         self._zygote = zygote
         self._connection = connection
@@ -118,18 +114,14 @@ class WorkerProcess:
         as a part of the first step.  Raises CaseSkipped with the reason, or CaseFault after which
         this context is gone.
         """
-        beside: dict[str, Any] = {}
-        if bursts is not None:
-            beside["bursts"] = dataclasses.asdict(bursts)
-        if replay is not None:
-            beside["replay"] = replay.table
-        if artifacts is not None:
-            beside["artifacts"] = str(artifacts)
         proof = arithmetic.proof(case)
-        if proof is not None and proof not in self._zygote.proved:
-            beside["prove"] = True
-        if known:
-            beside["known"] = sorted(known)
+        beside = {
+            "bursts": None if bursts is None else dataclasses.asdict(bursts),
+            "replay": None if replay is None else replay.table,
+            "artifacts": None if artifacts is None else str(artifacts),
+            "prove": proof is not None and proof not in self._zygote.proved,
+            "known": sorted(known),
+        }
         found = self._answer("measure", case, "measurement", Measurement, beside)
         self._zygote.proved.update([] if proof is None else [proof])
         return found

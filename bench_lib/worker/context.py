@@ -70,26 +70,19 @@ def serve_cases(name: str) -> int:
             if "take_turn" in order:
                 context.clock.take_turn()
                 connection.send({"turn_taken": True})
-            elif "pack" in order:
-                ordered = dataclasses.replace(context, artifacts=Path(order["artifacts"]))
-                connection.send(answer(order["pack"], ordered, packed))
-            elif "tune" in order:
-                connection.send(answer(order["tune"], context, tuned))
-            elif "profile" in order:
-                connection.send(answer(order["profile"], context, kernels_of))
             elif "calibrate" in order:
                 connection.send(calibrated(context))
             else:
-                bursts = Bursts(**order["bursts"]) if order.get("bursts") else None
+                (name,) = LOOKS.keys() & order.keys()
                 ordered = dataclasses.replace(
                     context,
-                    bursts=bursts,
+                    bursts=Bursts(**order["bursts"]) if order.get("bursts") else None,
                     replay=order.get("replay"),
                     known=order.get("known", ()),
                     artifacts=Path(order["artifacts"]) if order.get("artifacts") else None,
                 )
-                look = proved if order.get("prove") else measured
-                connection.send(answer(order["measure"], ordered, look))
+                look = proved if order.get("prove") else LOOKS[name]
+                connection.send(answer(order[name], ordered, look))
     except ClosedError:
         return 0
 
@@ -176,6 +169,10 @@ def kernels_of(case: Case, context: MeasuringContext) -> dict[str, Any]:
     return {"kernels": dataclasses.asdict(KernelTable(seen.source, n, kernels, busy_s))}
 
 
+LOOKS = {"measure": measured, "profile": kernels_of, "tune": tuned, "pack": packed}
+"""By order, what is done with its case."""
+
+
 def _profiled(step: Callable[[], object], context: MeasuringContext) -> profiling.StepWork:
     clock = context.clock
     context.phase("first step")
@@ -231,9 +228,8 @@ def kind_of(error: BaseException) -> str:
     """Sort an exception into the kinds of fault that a reader acts on differently."""
     if isinstance(error, WrongArithmeticError):
         return "arithmetic"
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        return "out of memory"
-    if isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY):
+    is_told = isinstance(error, RuntimeError) and any(w in str(error) for w in OUT_OF_MEMORY)
+    if is_told or isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return "out of memory"
     return "no room" if _found_no_room(error) else "exception"
 

@@ -149,10 +149,6 @@ def looks_for(sampling: Sampling, workload: Workload, n: int) -> list[int]:
     return stopping.looks(n)
 
 
-def _alone(value: float) -> float:
-    return value
-
-
 @dataclass(frozen=True)
 class MeasuringContext:
     """Objects that a process lends to every case it measures."""
@@ -173,7 +169,7 @@ class MeasuringContext:
     host_us: Callable[[], list[float]] = host_us
     phase: Callable[[str], None] = lambda _name: None
     """Told where in the case we are, for the error message of a hang."""
-    agree: Callable[[float], float] = _alone
+    agree: Callable[[float], float] = lambda value: value
     """Makes ranks take the same decision: returns the largest of all ranks' values."""
     cache_state: Callable[[], str | None] = compile_cache_state
     """The state of the compiler's caches since ``forget``."""
@@ -277,7 +273,8 @@ def _measured(
     most = n
     if context.shown is not None:
         most = max(1, int(BATCH_S / max(steady.blocks[-1], 1e-9)))
-    parts = [clock.marks(size + 1) for size in _sizes(n, most)]
+    sizes = [min(most, n - done) for done in range(0, n, most)]
+    parts = [clock.marks(size + 1) for size in sizes]
     context.phase("measure")
     python_us = context.host_us()
 
@@ -422,11 +419,6 @@ def uncollected() -> Iterator[None]:
         yield
     finally:
         gc.enable()
-
-
-def _sizes(n: int, most: int) -> list[int]:
-    """Return the sizes of parts of ``n`` iterations, each of ``most`` but for the last."""
-    return [min(most, n - done) for done in range(0, n, most)]
 
 
 @dataclass(frozen=True)

@@ -95,9 +95,8 @@ def _order(arguments: list[str]) -> Order:
     parser.add_argument("case", type=Path, metavar="CASE.json")
     parser.add_argument("out", type=Path, metavar="OUT")
     parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--stacks", action="store_true")
-    parser.add_argument("--ranges", action="store_true")
-    parser.add_argument("--shapes", action="store_true")
+    for choice in ("--stacks", "--ranges", "--shapes"):
+        parser.add_argument(choice, action="store_true")
     words = parser.parse_args(arguments)
     if words.steps < 1:
         parser.error(f"--steps {words.steps}: at least 1")
