@@ -587,20 +587,20 @@ class HeldDevice:
         watcher = self._watcher
         if watcher is None or not watcher.samples(time.monotonic() - ASIDE_S, time.monotonic()):
             return None
-        self._sleep(SETTLED_S)
-        times = [time.monotonic()]
-        try:
+
+        def rest() -> tuple[float, float]:
+            self._sleep(SETTLED_S)
+            begin = time.monotonic()
             self._sleep(ASIDE_S)
-            times.append(time.monotonic())
+            return begin, time.monotonic()
+
+        before = rest()
+        try:
             self._calibrated()
-            times.append(time.monotonic())
         except LaunchError:
             return None
-        self._sleep(SETTLED_S)
-        rested = time.monotonic()
-        self._sleep(ASIDE_S)
-        spans = (times[:2], times[1:], (rested, time.monotonic()))
-        return [watcher.samples(begin, end) for begin, end in spans]
+        work = before[1], time.monotonic()
+        return [watcher.samples(*span) for span in (before, work, rest())]
 
     def _spoilt_by(self, case: Case, attempt: Attempt) -> str | None:
         """Say how the hardware disturbed a measurement; None if there is none."""
