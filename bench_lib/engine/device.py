@@ -35,7 +35,7 @@ from bench_lib.launch.launchers import LaunchCommand
 from bench_lib.launch.ranks import Answer, measure_together, run_ranks
 from bench_lib.launch.sweep import Sweep
 from bench_lib.launch.temporary import cannot_write, is_full
-from bench_lib.launch.zygote import WorkerProcess, Zygote
+from bench_lib.launch.zygote import PLAIN, MeasureRequest, WorkerProcess, Zygote
 from bench_lib.model import (
     COUNTS,
     IN_BURSTS,
@@ -180,13 +180,10 @@ class HeldDevice:
                     if name == REFERENCE and self._reference_is_gone:
                         continue
                     only_times = case.id in known or name == REFERENCE
-                    outcome = self._measured(
-                        case,
-                        (process,),
-                        name,
-                        replays.get(case.id),
-                        known={NUMERICS} if only_times else (),
+                    asked = MeasureRequest(
+                        replay=replays.get(case.id), known={NUMERICS} if only_times else ()
                     )
+                    outcome = self._measured(case, (process,), name, asked)
                     attempts = [replace(each, confirms=confirms) for each in outcome.attempts]
                     yield replace(outcome, attempts=attempts)
         finally:
@@ -307,23 +304,17 @@ class HeldDevice:
         return self._sides[self._first].fork()
 
     def _measured(
-        self,
-        case: Case,
-        processes: Iterable[int],
-        side: str,
-        replay: Draw | None = None,
-        *,
-        known: Collection[str] = (),
+        self, case: Case, processes: Iterable[int], side: str, asked: MeasureRequest = PLAIN
     ) -> Outcome:
         """Measure a case in processes; numerics that one of them found finite are known after."""
         attempts: list[Attempt] = []
         with _named(side), self.holding(case):
             for process in processes:
-                attempts += (found := self._attempts(case, process, side, replay, known))
+                attempts += (found := self._attempts(case, process, side, asked))
                 if found[-1].measurement is None:
                     break
                 if any(map(_is_checked, found)):
-                    known = {*known, NUMERICS}
+                    asked = _without_numerics(asked)
         return self._outcome(case, attempts, side)
 
     def _outcome(self, case: Case, attempts: Sequence[Attempt], side: str) -> Outcome:
@@ -333,12 +324,7 @@ class HeldDevice:
         return Outcome(case, named, environment, self.device, side=side)
 
     def _attempts(
-        self,
-        case: Case,
-        process: int,
-        side: str,
-        replay: Draw | None = None,
-        known: Collection[str] = (),
+        self, case: Case, process: int, side: str, asked: MeasureRequest
     ) -> list[Attempt]:
         """Measure a case in a process.
 
@@ -351,13 +337,13 @@ class HeldDevice:
         waited_s = 0.0
         numerics: Numerics | None = None
         while True:
-            attempt = self._attempt(case, process, side, replay, known)
+            attempt = self._attempt(case, process, side, asked)
             if attempt.measurement is not None and numerics is not None:
                 found = replace(attempt.measurement, numerics=numerics)
                 attempt = replace(attempt, measurement=found)
             elif attempt.measurement is not None:
                 numerics = attempt.measurement.numerics
-                known = {*known, *([NUMERICS] if numerics is not None else [])}
+                asked = asked if numerics is None else _without_numerics(asked)
             if waited_s:
                 phases_s = {"waiting": round(waited_s, 4), **attempt.phases_s}
                 attempt, waited_s = replace(attempt, phases_s=phases_s), 0.0
@@ -384,34 +370,30 @@ class HeldDevice:
                 attempt = replace(
                     attempt, accepted=False, discarded=words, invalid=cause is not None
                 )
-            elif replay is not None and attempt.accepted:
+            elif asked.replay is not None and attempt.accepted:
                 attempt = replace(attempt, accepted=False, discarded=REPLAYED)
             attempts.append(attempt)
             if not again:
                 return attempts
 
     def _attempt(
-        self,
-        case: Case,
-        process: int,
-        side: str,
-        replay: Draw | None = None,
-        known: Collection[str] = (),
+        self, case: Case, process: int, side: str, asked: MeasureRequest = PLAIN
     ) -> Attempt:
         self.watch()
         self._neighbours.watch(d for d in self._used_by(case) if d.index != self.device.index)
         begin = time.monotonic()
-        attempt = replace(self._blank(case, process), replays=replay is not None)
+        attempt = replace(self._blank(case, process), replays=asked.replay is not None)
         try:
             bursts = self._bursts_for(case)
             environment = self._sides[side].environment()
             counts = facts.counts_of(case, environment)
             numerics = None
-            if NUMERICS not in known and self._may_be_kept(case, process):
+            if NUMERICS not in asked.known and self._may_be_kept(case, process):
                 numerics = facts.numerics_of(case, environment, self.device.uuid)
             found = {COUNTS: counts, NUMERICS: numerics}
-            known = {*known, *(name for name, fact in found.items() if fact is not None)}
-            measurement = self._sides[side].measure(case, process, bursts, replay, known)
+            known = {*asked.known, *(name for name, fact in found.items() if fact is not None)}
+            asked = replace(asked, bursts=bursts, known=known)
+            measurement = self._sides[side].measure(case, process, asked)
             if counts is not None:
                 measurement = replace(measurement, **vars(counts))
             elif case.sampling.checks:
@@ -812,6 +794,10 @@ def _disturbed_in_either(sustained: Telemetry, bursts: Telemetry) -> Telemetry:
         throttle=list(dict.fromkeys([*sustained.throttle, *bursts.throttle])),
         throttled={name: max(s for n, s in shares if n == name) for name, _ in shares},
     )
+
+
+def _without_numerics(asked: MeasureRequest) -> MeasureRequest:
+    return replace(asked, known={*asked.known, NUMERICS})
 
 
 def _is_checked(attempt: Attempt) -> bool:

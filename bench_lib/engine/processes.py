@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,11 +14,9 @@ from bench_lib.engine.settings import Side
 from bench_lib.environment import fingerprint
 from bench_lib.launch import wheels
 from bench_lib.launch.faults import CaseFault, LaunchError, WorkerKilledError
-from bench_lib.launch.zygote import WorkerProcess, Zygote
+from bench_lib.launch.zygote import PLAIN, MeasureRequest, WorkerProcess, Zygote
 from bench_lib.model import (
-    Bursts,
     Case,
-    Draw,
     Environment,
     Fault,
     Hardware,
@@ -66,50 +64,34 @@ class Processes:
         self._lost = 0
         """Cases in a row for which the device could not be opened any more."""
 
-    def measure(
-        self,
-        case: Case,
-        number: int,
-        bursts: Bursts | None = None,
-        replay: Draw | None = None,
-        known: Collection[str] = (),
-    ) -> Measurement:
+    def measure(self, case: Case, number: int, asked: MeasureRequest = PLAIN) -> Measurement:
         """Measure a case in a process, which opens the device unless it has it open.
 
-        With ``bursts`` a power-bound case is measured in them, unless it has several ranks.  With
-        ``replay`` it has a process of its own, in which the compiler chooses as it did there.  Its
-        ``known`` results, NUMERICS or COUNTS, are not computed again.
-
-        After a fault the process is gone.  Raises CaseSkipped or CaseFault, and LaunchError if
-        workers cannot be started at all.
+        What is asked holds for one rank.  A replay has a process of its own.  After a fault the
+        process is gone.  Raises CaseSkipped or CaseFault, and LaunchError if workers cannot be
+        started at all.
         """
         try:
-            return self._measured(case, number, bursts, replay, known)
+            return self._measured(case, number, asked)
         except CaseFault:
             self.drop(number)
             raise
 
-    def _measured(
-        self,
-        case: Case,
-        number: int,
-        bursts: Bursts | None,
-        replay: Draw | None,
-        known: Collection[str],
-    ) -> Measurement:
+    def _measured(self, case: Case, number: int, asked: MeasureRequest) -> Measurement:
         if case.launch.ranks > 1:
             measurement = self.measure_ranks(case)
             self._measured_by = [r.pid for r in measurement.per_rank if r.pid is not None]
             return replace(measurement, context_id=f"ranks-{secrets.token_hex(4)}")
-        is_cold = case.launch.cold or replay is not None
+        is_cold = case.launch.cold or asked.replay is not None
         if is_cold:
             self.drop(number)  # what ran in it has libraries loaded and kernels found
-        artifacts = self._packed(case, number) if case.launch.artifacts else None
+        if case.launch.artifacts:
+            asked = replace(asked, artifacts=self._packed(case, number))
         begin = time.monotonic()
         process = self.open(number)
         opening_s = time.monotonic() - begin
         self._measured_by = [process.pid]
-        measurement = process.measure(case, bursts, replay, known, artifacts)
+        measurement = process.measure(case, asked)
         phases_s = {FORK: round(opening_s, 4), **measurement.phases_s}
         measurement = replace(measurement, phases_s=phases_s)
         if process.is_dear:

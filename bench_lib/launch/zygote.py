@@ -68,6 +68,24 @@ SAME_KIND = 0.045
 Answer = TypeVar("Answer", Measurement, KernelTable, bool)
 
 
+@dataclasses.dataclass(frozen=True)
+class MeasureRequest:
+    """How a case is to be measured in a process."""
+
+    bursts: Bursts | None = None
+    """If it is power-bound, in these."""
+    replay: Draw | None = None
+    """The compiler finds empty caches and repeats these choices; nothing may have been measured in
+    the process before."""
+    known: Collection[str] = ()
+    """Results that are not computed again: NUMERICS or COUNTS."""
+    artifacts: Path | None = None
+    """The file that ``pack`` returned is loaded as a part of the first step."""
+
+
+PLAIN = MeasureRequest()
+
+
 class WorkerProcess:
     """One fresh device context; measures case after case until closed or at fault."""
 
@@ -96,32 +114,20 @@ class WorkerProcess:
         """Whether launches surely cost more here than they could."""
         return self.excess is not None and self.excess > SAME_KIND
 
-    def measure(
-        self,
-        case: Case,
-        bursts: Bursts | None = None,
-        replay: Draw | None = None,
-        known: Collection[str] = (),
-        artifacts: Path | None = None,
-    ) -> Measurement:
-        """Measure one case, in bursts if it is power-bound and ``bursts`` are given.
+    def measure(self, case: Case, asked: MeasureRequest = PLAIN) -> Measurement:
+        """Measure one case; the first one of a precision proves the device's arithmetic afterwards.
 
-        The first case of a precision proves the device's arithmetic afterwards.  The ``known``
-        results of the case, NUMERICS or COUNTS, are not computed again.
-
-        With ``replay`` the compiler finds empty caches and repeats the choices there; nothing may
-        have been measured in this process before.  ``artifacts`` that ``pack`` returned are loaded
-        as a part of the first step.  Raises CaseSkipped with the reason, or CaseFault after which
-        this context is gone.
+        Raises CaseSkipped with the reason, or CaseFault after which this context is gone.
         """
         proof = arithmetic.proof(case)
         beside = {
-            "bursts": None if bursts is None else dataclasses.asdict(bursts),
-            "replay": None if replay is None else replay.table,
-            "artifacts": None if artifacts is None else str(artifacts),
+            "bursts": asked.bursts and dataclasses.asdict(asked.bursts),
+            "replay": asked.replay and asked.replay.table,
+            "artifacts": asked.artifacts and str(asked.artifacts),
             "prove": proof is not None and proof not in self._zygote.proved,
-            "known": sorted(known),
+            "known": sorted(asked.known),
         }
+        beside = {name: value for name, value in beside.items() if value not in (None, False, [])}
         found = self._answer("measure", case, "measurement", Measurement, beside)
         self._zygote.proved.update([] if proof is None else [proof])
         return found
