@@ -17,6 +17,7 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -106,10 +107,9 @@ def exchanged(
     before = inquiry.ask(python, {}, needs_torch=False)
     what = f"no environment with {', '.join(requirements)}"
     words = [*before.python, *before.installed, "", *requirements, "", *options]
-
-    def install(own: Path) -> None:
-        _install(own, requirements, options, what, before)
-
+    install = partial(
+        _install, requirements=requirements, options=options, what=what, before=before
+    )
     return _made(python, words, install, what, imports)
 
 
@@ -129,10 +129,7 @@ def transplanted(
         why = f"the old environment is of Python {versions_of[0]}, the new of {versions_of[1]}"
         raise LaunchError(f"{what}: {why}; make both of one Python")
     words = [_place(new), *before.installed, "", *other.installed, "", *sorted(packages)]
-
-    def exchange(own: Path) -> None:
-        _transplant(own, new, packages, what)
-
+    exchange = partial(_transplant, new=new, packages=packages, what=what)
     return _made(old, words, exchange, what, imports)
 
 
