@@ -9,11 +9,10 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 
 from bench_lib import formats
 from bench_lib.engine import pairing, profiles
-from bench_lib.engine.device import HeldDevice
+from bench_lib.engine.device import NO_REPLAYS, HeldDevice
 from bench_lib.engine.devicelock import DeviceBusyError
 from bench_lib.engine.outcome import Outcome
 from bench_lib.engine.past import MOST_RUNS
@@ -199,8 +198,7 @@ class Engine:
         Raises LaunchError and HistoryError.
         """
         self.settings.progress.begin("measuring", [[case.id for case in cases]])
-        look = partial(HeldDevice.measure_again, process=process, confirms=False)
-        self._measure_in({self.held: cases}, look)
+        self._measure_in(process, {self.held: cases}, confirms=False)
 
     def note(self, outcome: Outcome, nodeid: str | None = None) -> Record:
         """Write down attempts, by default as the command's; raises HistoryError."""
@@ -279,14 +277,14 @@ class Engine:
                 queues.setdefault(on(record), []).append(record.case)
             lanes = [[case.id for case in cases] for cases in queues.values()]
             self.settings.progress.begin(LOOKING_AGAIN, lanes)
-            look = partial(
-                HeldDevice.measure_again,
-                process=process,
+            self._measure_in(
+                process,
+                queues,
+                confirms=True,
                 in_turns=in_turns,
                 replays=replays,
                 known=self._with_sound_numerics(records),
             )
-            self._measure_in(queues, look)
 
     def _to_take_in_turns(
         self,
@@ -354,16 +352,29 @@ class Engine:
 
     def _measure_in(
         self,
+        process: int,
         queues: Mapping[HeldDevice, Sequence[Case]],
-        look: Callable[[HeldDevice, Sequence[Case]], Iterator[Outcome]],
+        *,
+        confirms: bool,
+        in_turns: Collection[str] = (),
+        replays: Mapping[str, Draw] = NO_REPLAYS,
+        known: Collection[str] = (),
     ) -> None:
-        """Measure each device's queue by ``look``, the devices at the same time."""
+        """Measure each device's queue in a fresh process, the devices at the same time."""
         outcomes: queue.SimpleQueue[Outcome | None] = queue.SimpleQueue()
         stopping = threading.Event()
 
         def work(held: HeldDevice) -> None:
             try:
-                for outcome in look(held, queues[held]):
+                again = held.measure_again(
+                    queues[held],
+                    process,
+                    confirms=confirms,
+                    in_turns=in_turns,
+                    replays=replays,
+                    known=known,
+                )
+                for outcome in again:
                     outcomes.put(outcome)
                     if stopping.is_set():
                         return
