@@ -27,7 +27,7 @@ from bench_lib.launch.launchers import GATHERED, SHARED_VARIABLE, VARIABLE, Plac
 from bench_lib.launch.launchers.mpirun import TOLD
 from bench_lib.launch.launchers.torchrun import Torchrun
 from bench_lib.launch.started import leashed
-from bench_lib.launch.temporary import write_whole
+from bench_lib.launch.wire import write_whole
 from bench_lib.model import UserError
 
 MEETING_S = 300.0

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import shutil
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.launchers import SHARED_VARIABLE
@@ -38,13 +36,6 @@ def temporary_files() -> Iterator[None]:
         yield
     except OSError as error:
         raise cannot_write(error) from error
-
-
-def write_whole(file: Path, told: object) -> None:
-    """Write a file of JSON that appears whole or not at all; raises ValueError for NaN."""
-    partial = file.with_suffix(".part")
-    partial.write_text(json.dumps(told, allow_nan=False))
-    partial.replace(file)
 
 
 def cannot_write(error: OSError | Fault, shared: str | None = None) -> LaunchError:

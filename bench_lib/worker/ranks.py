@@ -22,7 +22,7 @@ import torch.distributed as dist
 
 from bench_lib.launch.launchers import Meeting, Placement, device_index, meeting_point
 from bench_lib.launch.launchers.launcher import LOCALHOST, told_meeting
-from bench_lib.launch.temporary import write_whole
+from bench_lib.launch.wire import write_whole
 from bench_lib.model import Device, UserError
 from bench_lib.worker.clock import clock_of
 from bench_lib.worker.context import answer, fault_of

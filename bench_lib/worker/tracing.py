@@ -19,8 +19,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from bench_lib.launch.launchers import Placement, device_index, who_am_i
-from bench_lib.launch.temporary import write_whole
-from bench_lib.launch.wire import decode_case
+from bench_lib.launch.wire import decode_case, write_whole
 from bench_lib.model import Case, UserError
 from bench_lib.worker.clock import Clock, clock_of
 from bench_lib.worker.context import in_words, kind_of
