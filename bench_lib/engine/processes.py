@@ -67,7 +67,7 @@ class Processes:
     def measure(self, case: Case, number: int, asked: MeasureRequest = PLAIN) -> Measurement:
         """Measure a case in a process, which opens the device unless it has it open.
 
-        What is asked holds for one rank.  A replay has a process of its own.  After a fault the
+        The request holds for one rank.  A replay has a process of its own.  After a fault the
         process is gone.  Raises CaseSkipped or CaseFault, and LaunchError if workers cannot be
         started at all.
         """

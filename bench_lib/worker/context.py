@@ -170,7 +170,7 @@ def kernels_of(case: Case, context: MeasuringContext) -> dict[str, Any]:
 
 
 LOOKS = {"measure": measured, "profile": kernels_of, "tune": tuned, "pack": packed}
-"""By order, what is done with its case."""
+"""By order, the look at its case."""
 
 
 def _profiled(step: Callable[[], object], context: MeasuringContext) -> profiling.StepWork:
