@@ -57,13 +57,16 @@ QUANTIZED_PRODUCTS = ("int8", "fp8", "fp8-rows")
 """Precisions in which linear layers compute with one byte."""
 QUANTIZED = (*QUANTIZED_PRODUCTS, "int8-weights", "fp8-weights")
 """Precisions for inference, in which the rest of a network is bf16."""
-COMPILE_MODES = (
+PLAIN_MODES = (
     "eager",
     "graph",
     "default",
     "reduce-overhead",
     "max-autotune",
     "max-autotune-no-cudagraphs",
+)
+COMPILE_MODES = (
+    *PLAIN_MODES,
     "default-folded",
     "reduce-overhead-folded",
     "max-autotune-folded",

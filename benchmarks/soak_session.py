@@ -41,9 +41,7 @@ ROOM = 300
 
 
 def _watch(device: Hardware) -> Sampler:
-    sampler = Sampler(device, [str(BIN / "worker"), "telemetry", str(device.index)])
-    sampler.start()
-    return sampler
+    return Sampler(device, [str(BIN / "worker"), "telemetry", str(device.index)])
 
 
 def _start(side: Side, device: Hardware) -> Zygote:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,8 @@ from bench_lib.engine.devicelock import DeviceLock
 from bench_lib.engine.settings import Settings
 from bench_lib.engine.telemetry import TelemetrySample
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
+from bench_lib.launch.zygote import PLAIN, MeasureRequest
 from bench_lib.model import (
-    Bursts,
     Calibration,
     Case,
     Draw,
@@ -96,24 +96,16 @@ class Context:
         self.pid = 1000 + contexts.forks
         self.is_dear = contexts.are_dear
         self.give_way: Callable[[], None] = lambda: None
-        self.keeps_replays = True
         self.device = device_of(contexts.device)
 
-    def measure(
-        self,
-        case: Case,
-        _bursts: Bursts | None = None,
-        replay: Draw | None = None,
-        known: Collection[str] = (),
-        artifacts: Path | None = None,
-    ) -> Measurement:
+    def measure(self, case: Case, asked: MeasureRequest = PLAIN) -> Measurement:
         """Give the script's next answer for this case, or its next one with such choices."""
         if self.contexts.asks_to_give_way:
             self.give_way()
-        self.contexts.known.append(set(known))
-        key = case.id if replay is None else f"{case.id} replayed"
-        loads = "" if artifacts is None else f" with {artifacts.name}"
-        loads += "" if self.keeps_replays else ", not kept"
+        self.contexts.known.append(set(asked.known))
+        key = case.id if asked.replay is None else f"{case.id} replayed"
+        loads = "" if asked.artifacts is None else f" with {asked.artifacts.name}"
+        loads += "" if asked.keeps else ", not kept"
         self.contexts.log.append(f"{self.name} {key}{loads}")
         answers = self.contexts.script.get(key) or [[0.01] * 20]
         answer = answers.pop(0) if len(answers) > 1 else answers[0]
@@ -126,7 +118,7 @@ class Context:
             context_id=self.name,
             iteration_s=answer,
             device_uuid=self.contexts.device.uuid,
-            draw=self.contexts.drawn.get(key, replay),
+            draw=self.contexts.drawn.get(key, asked.replay),
         )
 
     def calibrate(self) -> Calibration:

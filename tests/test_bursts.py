@@ -22,6 +22,7 @@ from builders import (
 from scripted import Context, Contexts, Marks, Watch, held
 
 from bench_lib.launch.faults import LaunchError
+from bench_lib.launch.zygote import PLAIN
 from bench_lib.model import IN_BURSTS, Bursts, Calibration, Launch, Status
 from bench_lib.storage import devices
 from bench_lib.verdict import judge, validity
@@ -199,8 +200,9 @@ class Calibrated(Context):
             raise answer
         return Calibration(answer, self.contexts.spread)
 
-    def measure(self, case, bursts=None, *_):
+    def measure(self, case, asked=PLAIN):
         """Be power-bound where that is asked."""
+        bursts = asked.bursts
         self.contexts.asked.append(bursts)
         measured = super().measure(case)
         if bursts is None or not (bursts.always or case.id in self.contexts.power_bound):

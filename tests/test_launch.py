@@ -53,7 +53,14 @@ from bench_lib.launch.wire import (
     ClosedError,
     Connection,
 )
-from bench_lib.launch.zygote import DRAWS, MOST_FUTILE, SAME_KIND, WorkerProcess, Zygote
+from bench_lib.launch.zygote import (
+    DRAWS,
+    MOST_FUTILE,
+    SAME_KIND,
+    MeasureRequest,
+    WorkerProcess,
+    Zygote,
+)
 from bench_lib.model import Case, Choice, Draw, Fault, Numerics, Param, Sampling
 from bench_lib.worker import device as worker_device
 from bench_lib.worker import zygote as worker
@@ -164,7 +171,9 @@ def test_a_replay_reaches_the_compiler_of_its_case_and_of_no_other(context: Work
     kept = os.environ.get("TRITON_CACHE_DIR", "")
     chosen = {"XBLOCK": 512, "num_warps": 8}
     draw = Draw({"triton_poi_fused_0": Choice("a" * 64, chosen)})
-    context.measure(case("choosing", table={"a" * 64: chosen}, kept=kept), None, draw)
+    context.measure(
+        case("choosing", table={"a" * 64: chosen}, kept=kept), MeasureRequest(replay=draw)
+    )
     context.measure(case("told", variable="TRITON_CACHE_DIR", value=kept or None))
 
 

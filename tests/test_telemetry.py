@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -560,7 +561,7 @@ def quiet_window(sampler: Sampler, begin: float, end: float) -> Telemetry | None
 def test_the_cpu_is_watched_by_a_process_of_its_own() -> None:
     """The real one, on whatever this machine is."""
     begin = time.monotonic()
-    with Sampler(CPU) as sampler:
+    with contextlib.closing(Sampler(CPU)) as sampler:
         assert sampler.source is None
         eventually(lambda: sampler.window(begin, time.monotonic()))
         found = sampler.window(begin, time.monotonic())
@@ -572,7 +573,8 @@ def test_the_cpu_is_watched_by_a_process_of_its_own() -> None:
 
 def test_a_device_that_cannot_be_watched_is_a_warning_with_the_cause() -> None:
     """No such GPU here, or none at all: NVML's own words."""
-    with Sampler(Hardware(vendor="nvidia", name="", key="h200", uuid="GPU-none")) as sampler:
+    absent = Hardware(vendor="nvidia", name="", key="h200", uuid="GPU-none")
+    with contextlib.closing(Sampler(absent)) as sampler:
         eventually(lambda: sampler._fault)
         with pytest.warns(RuntimeWarning, match="the device is not watched: NVML"):
             assert sampler.window(0, time.monotonic()) is None
@@ -593,7 +595,6 @@ def test_a_sampler_that_fails_is_one_warning_and_no_telemetry(
     """And a second window is silent."""
     sampler = Sampler(CPU, stand_in(script))
     ended.append(sampler)
-    sampler.start()
     eventually(lambda: sampler._fault)
     with pytest.warns(RuntimeWarning, match=cause):
         assert sampler.window(0, time.monotonic()) is None
@@ -602,7 +603,7 @@ def test_a_sampler_that_fails_is_one_warning_and_no_telemetry(
 
 def test_a_sampler_that_cannot_start_is_one_warning_and_no_telemetry(tmp_path: Path) -> None:
     """Its caller is not told otherwise."""
-    with Sampler(CPU, [str(tmp_path / "nowhere")]) as sampler:
+    with contextlib.closing(Sampler(CPU, [str(tmp_path / "nowhere")])) as sampler:
         with pytest.warns(RuntimeWarning, match="nowhere"):
             assert sampler.window(0, 1) is None
         sampler.close()
@@ -612,7 +613,6 @@ def test_a_sampler_that_is_only_starting_is_not_warned_of(ended: list[Sampler]) 
     """A window before the first sample is empty, and nothing is wrong yet."""
     sampler = Sampler(CPU, stand_in("import time; time.sleep(600)"))
     ended.append(sampler)
-    sampler.start()
     assert sampler.window(0, time.monotonic()) is None
 
 
@@ -621,7 +621,6 @@ def test_a_sampler_that_hangs_is_warned_of_and_keeps_what_it_saw(ended: list[Sam
     script = 'print(\'{"t": 5.0, "power_w": 80}\', flush=True); import time; time.sleep(600)'
     sampler = Sampler(CPU, stand_in(script))
     ended.append(sampler)
-    sampler.start()
     eventually(lambda: quiet_window(sampler, 4.0, 6.0))
     with pytest.warns(RuntimeWarning, match="no sample since 5"):
         assert sampler.window(100.0, 101.0) is None
@@ -635,7 +634,6 @@ def test_a_slow_source_is_not_taken_for_one_that_hangs(ended: list[Sampler]) -> 
     script = 'print(\'{"t": 5.0, "due": 90.0}\', flush=True); import sys; sys.stdin.read()'
     sampler = Sampler(CPU, stand_in(script))
     ended.append(sampler)
-    sampler.start()
     eventually(lambda: sampler._samples)
     assert sampler.window(80.0, 91.0) is None
     with pytest.warns(RuntimeWarning, match="no sample since 90"):
@@ -651,7 +649,6 @@ def test_a_device_that_vanishes_is_one_warning_with_its_cause(ended: list[Sample
     script = "".join(f"print({json.dumps(json.dumps(line))})\n" for line in lines)
     sampler = Sampler(CPU, stand_in(f"{script}import sys; sys.stdout.flush(); sys.stdin.read()"))
     ended.append(sampler)
-    sampler.start()
     eventually(lambda: len(sampler._samples) == 2)
     with pytest.warns(RuntimeWarning, match="not watched: nvml: the GPU is lost"):
         before = sampler.window(4.0, 5.5)
@@ -665,7 +662,6 @@ def test_garbage_between_samples_does_not_matter(ended: list[Sampler]) -> None:
     script = "print('banner'); print('{\"t\": 5.0}'); print('{\"t\": 5.1}', flush=True)"
     sampler = Sampler(CPU, stand_in(f"{script}; import time; time.sleep(600)"))
     ended.append(sampler)
-    sampler.start()
     eventually(lambda: len(sampler._samples) == 2)
     found = sampler.window(5.0, 5.1)
     assert found is not None
@@ -681,7 +677,6 @@ print('{"t": 1.0}', flush=True)
 time.sleep(600)
 """
     sampler = Sampler(CPU, stand_in(script))
-    sampler.start()
     process = sampler._process
     assert process is not None
     eventually(lambda: sampler._samples)

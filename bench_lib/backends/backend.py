@@ -6,15 +6,13 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from bench_lib.backends.checks import Check
+from bench_lib.backends.looks import Source
+from bench_lib.backends.profiler import Profilers
 from bench_lib.backends.sysfs import present
 from bench_lib.model import Device, Environment, Hardware, UserError
-
-if TYPE_CHECKING:
-    from bench_lib.backends.checks import Check
-    from bench_lib.backends.looks import Source
-    from bench_lib.backends.profiler import Profilers
 
 
 @dataclass(frozen=True)

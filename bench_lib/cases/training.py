@@ -21,14 +21,13 @@ from bench_lib.formulas.images import (
     DATASETS,
     FEEDS,
     INPUT_ALONE,
-    MODES,
     NETWORKS,
     PRECISIONS,
     SEED,
     SOURCES,
     own_side,
 )
-from bench_lib.model import Case, Param
+from bench_lib.model import PLAIN_MODES, Case, Param
 
 WORKERS = 4
 """A loader's processes where a command is not told."""
@@ -46,7 +45,7 @@ def training_axes() -> WorkloadAxes:
             choice("precision", PRECISIONS, "fp32"),
             MEMORY_FORMAT,
             quiet("image_size", count("image_size"), 0, "{}px".format),
-            choice("compile_mode", MODES, "eager"),
+            choice("compile_mode", PLAIN_MODES, "eager"),
             choice("feed", FEEDS),
             optional("workers", count("workers"), "w{}".format),
             quiet("epochs", count("epochs"), 0, "e{}".format),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from bench_lib.model import Hardware, Telemetry
 from bench_lib.verdict import validity
@@ -24,31 +25,22 @@ STILL_C = 1.0
 """A device whose temperature falls by less than this from look to look has cooled."""
 
 
+@dataclass
 class Cooling:
     """Waits for one device, each time and in all no longer than agreed."""
 
-    def __init__(
-        self,
-        device: Hardware,
-        look: Callable[[float, float], Telemetry | None],
-        *,
-        cool_s: float = COOL_S,
-        say: Callable[[str], None] = lambda _line: None,
-        now: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        """Wait up to ``cool_s`` seconds each time.
+    device: Hardware
+    look: Callable[[float, float], Telemetry | None]
+    """Tells what telemetry saw between two times of the monotonic clock."""
+    cool_s: float = COOL_S
+    """Longest wait each time."""
+    say: Callable[[str], None] = lambda _line: None
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
 
-        ``look`` tells what telemetry saw between two times of the monotonic clock.
-        """
-        self._device = device
-        self._look = look
-        self._cool_s = cool_s
-        self._left_s = WAITS * cool_s
-        self._say = say
-        self._now = now
-        self._sleep = sleep
-        self._futile = 0
+    def __post_init__(self) -> None:
+        """Have waited for nothing yet."""
+        self._left_s, self._futile = WAITS * self.cool_s, 0
 
     def note(self, *, helped: bool) -> None:
         """Take in whether the measurement after a wait was any better."""
@@ -56,17 +48,17 @@ class Cooling:
 
     def wait(self, cause: str) -> bool:
         """Wait until nothing is seen any more; False where that is not worth it any more."""
-        most = min(self._cool_s, self._left_s)
+        most = min(self.cool_s, self._left_s)
         if most <= 0 or self._futile >= MOST_FUTILE:
             return False
-        self._say(f"{cause}; waiting up to {most:.0f} s, then measuring again")
-        begin = self._now()
+        self.say(f"{cause}; waiting up to {most:.0f} s, then measuring again")
+        begin = self.now()
         heat: float | None = None
-        while (passed := self._now() - begin) < most:
-            self._sleep(min(LOOK_S, most - passed))
-            now = self._now()
-            new = self._look(now - LOOK_S, now)
-            seen = new or self._look(max(begin, now - LOOK_BACK_S), now)
+        while (passed := self.now() - begin) < most:
+            self.sleep(min(LOOK_S, most - passed))
+            now = self.now()
+            new = self.look(now - LOOK_S, now)
+            seen = new or self.look(max(begin, now - LOOK_BACK_S), now)
             before, latest = heat, new.temperature_c if new else None
             heat = before if latest is None else latest
             if not self._is_calm(seen):
@@ -78,11 +70,11 @@ class Cooling:
                 rested = still and now - begin >= LEAST_S
             if rested:
                 break
-        self._left_s -= self._now() - begin
+        self._left_s -= self.now() - begin
         return True
 
     def _is_calm(self, seen: Telemetry | None) -> bool:
-        if seen is None or validity.blame(seen, self._device) is not None:
+        if seen is None or validity.blame(seen, self.device) is not None:
             return False
         told = (seen.clock_mhz, seen.power_w, seen.temperature_c, seen.utilization)
         return any(figure is not None for figure in told)

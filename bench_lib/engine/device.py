@@ -23,7 +23,6 @@ from bench_lib.engine.processes import (
     Companion,
     Processes,
     disturbance,
-    start_watching,
     start_workers,
 )
 from bench_lib.engine.settings import REFERENCE, Settings, Side
@@ -36,7 +35,7 @@ from bench_lib.launch.launchers import LaunchCommand
 from bench_lib.launch.ranks import Answer, measure_together, run_ranks
 from bench_lib.launch.sweep import Sweep
 from bench_lib.launch.temporary import cannot_write, is_full
-from bench_lib.launch.zygote import WorkerProcess, Zygote
+from bench_lib.launch.zygote import PLAIN, MeasureRequest, WorkerProcess, Zygote
 from bench_lib.model import (
     COUNTS,
     IN_BURSTS,
@@ -82,7 +81,7 @@ class HeldDevice:
         *,
         expected: Callable[[Case], validity.Level | None] = lambda _case: None,
         start: Callable[[Side, Hardware], Zygote] = start_workers,
-        watch: Callable[[Hardware], Sampler] = start_watching,
+        watch: Callable[[Hardware], Sampler] = Sampler,
         lock_of: Callable[[Hardware], DeviceLock] = DeviceLock,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -111,13 +110,15 @@ class HeldDevice:
         self._cooling = Cooling(
             device, self._seen_between, cool_s=settings.cool_s, say=settings.say
         )
+        # One and the same for all sides, so that all find the device as the same program left it.
+        self._companion = Companion(self._fork)
         self._sides = {
             name: Processes(
                 device,
                 functools.partial(start, side, device),
                 described=functools.partial(self._before, name),
                 measure_ranks=functools.partial(self._measure_ranks, side),
-                give_way=self._let_companion_run,
+                give_way=self._companion.run,
                 say=settings.say,
                 # Of two sides, a pair is nothing without its other half.
                 most_lost=MOST_LOST if name != REFERENCE and len(settings.sides) == 1 else 1,
@@ -125,8 +126,6 @@ class HeldDevice:
             for name, side in self._all_sides.items()
         }
         self._reference_is_gone = False
-        # One and the same for all sides, so that all find the device as the same program left it.
-        self._companion = Companion(next(iter(self._sides.values())).fork)
         self._lock_of = lock_of
         self._lock = lock_of(device)
         self._lock.acquire(settings.lock_wait_s, settings.say)
@@ -182,13 +181,10 @@ class HeldDevice:
                     if name == REFERENCE and self._reference_is_gone:
                         continue
                     only_times = case.id in known or name == REFERENCE
-                    outcome = self._measured(
-                        case,
-                        (process,),
-                        name,
-                        replays.get(case.id),
-                        known={NUMERICS} if only_times else (),
+                    asked = MeasureRequest(
+                        replay=replays.get(case.id), known={NUMERICS} if only_times else ()
                     )
+                    outcome = self._measured(case, (process,), name, asked)
                     attempts = [replace(each, confirms=confirms) for each in outcome.attempts]
                     yield replace(outcome, attempts=attempts)
         finally:
@@ -235,7 +231,7 @@ class HeldDevice:
         process: WorkerProcess | None = None
         try:
             for case in cases:
-                process = process or self._sides[self._first].fork()
+                process = process or self._fork()
                 try:
                     yield case, process.profile(case)
                 except CaseSkipped as reason:
@@ -305,24 +301,21 @@ class HeldDevice:
     def _first(self) -> str:
         return next(iter(self._sides))
 
+    def _fork(self) -> WorkerProcess:
+        return self._sides[self._first].fork()
+
     def _measured(
-        self,
-        case: Case,
-        processes: Iterable[int],
-        side: str,
-        replay: Draw | None = None,
-        *,
-        known: Collection[str] = (),
+        self, case: Case, processes: Iterable[int], side: str, asked: MeasureRequest = PLAIN
     ) -> Outcome:
         """Measure a case in processes; numerics that one of them found finite are known after."""
         attempts: list[Attempt] = []
         with _named(side), self.holding(case):
             for process in processes:
-                attempts += (found := self._attempts(case, process, side, replay, known))
+                attempts += (found := self._attempts(case, process, side, asked))
                 if found[-1].measurement is None:
                     break
                 if any(map(_is_checked, found)):
-                    known = {*known, NUMERICS}
+                    asked = _without_numerics(asked)
         return self._outcome(case, attempts, side)
 
     def _outcome(self, case: Case, attempts: Sequence[Attempt], side: str) -> Outcome:
@@ -332,12 +325,7 @@ class HeldDevice:
         return Outcome(case, named, environment, self.device, side=side)
 
     def _attempts(
-        self,
-        case: Case,
-        process: int,
-        side: str,
-        replay: Draw | None = None,
-        known: Collection[str] = (),
+        self, case: Case, process: int, side: str, asked: MeasureRequest
     ) -> list[Attempt]:
         """Measure a case in a process.
 
@@ -350,13 +338,13 @@ class HeldDevice:
         waited_s = 0.0
         numerics: Numerics | None = None
         while True:
-            attempt = self._attempt(case, process, side, replay, known)
+            attempt = self._attempt(case, process, side, asked)
             if attempt.measurement is not None and numerics is not None:
                 found = replace(attempt.measurement, numerics=numerics)
                 attempt = replace(attempt, measurement=found)
             elif attempt.measurement is not None:
                 numerics = attempt.measurement.numerics
-                known = {*known, *([NUMERICS] if numerics is not None else [])}
+                asked = asked if numerics is None else _without_numerics(asked)
             if waited_s:
                 phases_s = {"waiting": round(waited_s, 4), **attempt.phases_s}
                 attempt, waited_s = replace(attempt, phases_s=phases_s), 0.0
@@ -383,34 +371,30 @@ class HeldDevice:
                 attempt = replace(
                     attempt, accepted=False, discarded=words, invalid=cause is not None
                 )
-            elif replay is not None and attempt.accepted:
+            elif asked.replay is not None and attempt.accepted:
                 attempt = replace(attempt, accepted=False, discarded=REPLAYED)
             attempts.append(attempt)
             if not again:
                 return attempts
 
     def _attempt(
-        self,
-        case: Case,
-        process: int,
-        side: str,
-        replay: Draw | None = None,
-        known: Collection[str] = (),
+        self, case: Case, process: int, side: str, asked: MeasureRequest = PLAIN
     ) -> Attempt:
         self.watch()
         self._neighbours.watch(d for d in self._used_by(case) if d.index != self.device.index)
         begin = time.monotonic()
-        attempt = replace(self._blank(case, process), replays=replay is not None)
+        attempt = replace(self._blank(case, process), replays=asked.replay is not None)
         try:
             bursts = self._bursts_for(case)
             environment = self._sides[side].environment()
             counts = facts.counts_of(case, environment)
             numerics = None
-            if NUMERICS not in known and self._may_be_kept(case, process):
+            if NUMERICS not in asked.known and self._may_be_kept(case, process):
                 numerics = facts.numerics_of(case, environment, self.device.uuid)
             found = {COUNTS: counts, NUMERICS: numerics}
-            known = {*known, *(name for name, fact in found.items() if fact is not None)}
-            measurement = self._sides[side].measure(case, process, bursts, replay, known)
+            known = {*asked.known, *(name for name, fact in found.items() if fact is not None)}
+            asked = replace(asked, bursts=bursts, known=known)
+            measurement = self._sides[side].measure(case, process, asked)
             if counts is not None:
                 measurement = replace(measurement, **vars(counts))
             elif case.sampling.checks:
@@ -548,7 +532,7 @@ class HeldDevice:
 
         Raises LaunchError.
         """
-        process = self._sides[self._first].fork()
+        process = self._fork()
         try:
             return process.calibrate(), process.pid
         finally:
@@ -586,20 +570,20 @@ class HeldDevice:
         watcher = self._watcher
         if watcher is None or not watcher.samples(time.monotonic() - ASIDE_S, time.monotonic()):
             return None
-        self._sleep(SETTLED_S)
-        times = [time.monotonic()]
-        try:
+
+        def rest() -> tuple[float, float]:
+            self._sleep(SETTLED_S)
+            begin = time.monotonic()
             self._sleep(ASIDE_S)
-            times.append(time.monotonic())
+            return begin, time.monotonic()
+
+        before = rest()
+        try:
             self._calibrated()
-            times.append(time.monotonic())
         except LaunchError:
             return None
-        self._sleep(SETTLED_S)
-        rested = time.monotonic()
-        self._sleep(ASIDE_S)
-        spans = (times[:2], times[1:], (rested, time.monotonic()))
-        return [watcher.samples(begin, end) for begin, end in spans]
+        work = before[1], time.monotonic()
+        return [watcher.samples(*span) for span in (before, work, rest())]
 
     def _spoilt_by(self, case: Case, attempt: Attempt) -> str | None:
         """Say how the hardware disturbed a measurement; None if there is none."""
@@ -646,9 +630,6 @@ class HeldDevice:
         others = validity.others_on_cpu(self._seen_between(now - ASIDE_S, now))
         causes = filter(None, (validity.blame(during, self.device), others))
         return replace(fault, message="; ".join((fault.message, *causes)))
-
-    def _let_companion_run(self) -> None:
-        self._companion.run()
 
     def _seen_between(self, begin_s: float, end_s: float, *besides: int) -> Telemetry | None:
         if self._watcher is None:
@@ -704,7 +685,7 @@ class HeldDevice:
         """Have MIOpen search, in a process that ends with it; say what became of its database."""
         cache = backends.of(self.device).tuned_cache
         before, begin = caches.found().get(cache, "unknown"), time.monotonic()
-        process = self._sides[self._first].fork()
+        process = self._fork()
         words = ""
         try:
             process.tune(replace(case, time_limit_s=max(case.time_limit_s, TUNING_LIMIT_S)))
@@ -814,6 +795,10 @@ def _disturbed_in_either(sustained: Telemetry, bursts: Telemetry) -> Telemetry:
         throttle=list(dict.fromkeys([*sustained.throttle, *bursts.throttle])),
         throttled={name: max(s for n, s in shares if n == name) for name, _ in shares},
     )
+
+
+def _without_numerics(asked: MeasureRequest) -> MeasureRequest:
+    return replace(asked, known={*asked.known, NUMERICS})
 
 
 def _is_checked(attempt: Attempt) -> bool:

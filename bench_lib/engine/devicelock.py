@@ -44,7 +44,8 @@ class DeviceLock:
         named = folder or os.environ.get(VARIABLE)
         own = None if named else backends.of(device).own_file(device, root)
         self._is_own = own is not None
-        self._path = own or Path(named or _users_folder(device), f"{_name(device)}.lock")
+        name = re.sub(r"[^A-Za-z0-9-]+", "-", backends.of(device).lock_name(device))
+        self._path = own or Path(named or _users_folder(device), f"{name}.lock")
         self._device = device
         self._file: int | None = None
 
@@ -132,10 +133,6 @@ def _owner(path: Path) -> str:
         return f" of {pwd.getpwuid(path.lstat().st_uid).pw_name}"
     except (OSError, KeyError):
         return ""
-
-
-def _name(device: Hardware) -> str:
-    return re.sub(r"[^A-Za-z0-9-]+", "-", backends.of(device).lock_name(device))
 
 
 def _users_folder(device: Hardware) -> Path:

@@ -74,18 +74,9 @@ def past(
     Without ``starts`` the time to start workers, which a run's first case has, does not count.
     """
     found: dict[str, list[float]] = {}
-    try:
-        paths = [path for path in history.keys(folder).get(key, []) if path != but]
-    except OSError:  # somebody is tidying up there
-        return {}
-    left = MOST_BYTES
-    for path in reversed(paths[-MOST_RUNS:]):
-        with contextlib.suppress(OSError), path.open("rb") as file:
-            for name, seconds in _taken(_tries(file, left), starts=starts).items():
-                found.setdefault(name, []).append(seconds)
-            left -= file.tell()
-        if left <= 0:
-            break
+    for tries in _runs(folder, key, but):
+        for name, seconds in _taken(tries, starts=starts).items():
+            found.setdefault(name, []).append(seconds)
     return {name: statistics.median(seconds[:RUNS]) for name, seconds in found.items()}
 
 
@@ -95,23 +86,29 @@ def last_devices(folder: Path, key: str, *, but: Path | None = None) -> dict[str
     The run whose file is ``but`` does not count.  Files and lines that cannot be read say nothing.
     """
     found: dict[str, str] = {}
-    left = MOST_BYTES
+    for tries in _runs(folder, key, but):
+        of_run: dict[str, str] = {}
+        for tried in tries:
+            if tried.attempt.device_uuid is not None:
+                names = (tried.case.id, *([tried.nodeid] if tried.nodeid else []))
+                of_run |= dict.fromkeys(names, tried.attempt.device_uuid)
+        found = {**of_run, **found}
+    return found
+
+
+def _runs(folder: Path, key: str, but: Path | None) -> Iterator[list[_Tried]]:
+    """Yield the first looks of each run, the newest run first."""
     try:
         paths = [path for path in history.keys(folder).get(key, []) if path != but]
-    except OSError:
-        return {}
+    except OSError:  # somebody is tidying up there
+        return
+    left = MOST_BYTES
     for path in reversed(paths[-MOST_RUNS:]):
-        of_run: dict[str, str] = {}
         with contextlib.suppress(OSError), path.open("rb") as file:
-            for tried in _tries(file, left):
-                if tried.attempt.device_uuid is not None:
-                    names = (tried.case.id, *([tried.nodeid] if tried.nodeid else []))
-                    of_run |= dict.fromkeys(names, tried.attempt.device_uuid)
+            yield list(_tries(file, left))
             left -= file.tell()
-        found = {**of_run, **found}
         if left <= 0:
-            break
-    return found
+            return
 
 
 @dataclass(frozen=True)

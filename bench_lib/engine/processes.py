@@ -5,22 +5,19 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Collection
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench_lib import backends
 from bench_lib.engine.settings import Side
-from bench_lib.engine.telemetry import Sampler
 from bench_lib.environment import fingerprint
 from bench_lib.launch import wheels
 from bench_lib.launch.cache import cache_folder
 from bench_lib.launch.faults import CaseFault, LaunchError, WorkerKilledError
-from bench_lib.launch.zygote import WorkerProcess, Zygote
+from bench_lib.launch.zygote import PLAIN, MeasureRequest, WorkerProcess, Zygote
 from bench_lib.model import (
-    Bursts,
     Case,
-    Draw,
     Environment,
     Fault,
     Hardware,
@@ -30,13 +27,6 @@ from bench_lib.verdict.statistics import iterations
 
 FORK = "fork"
 """Starting workers, which import torch, and opening a process; for most cases it is open."""
-
-
-def start_watching(device: Hardware) -> Sampler:
-    """Start telemetry of a device in a process of its own."""
-    sampler = Sampler(device)
-    sampler.start()
-    return sampler
 
 
 def start_workers(side: Side, device: Hardware) -> Zygote:
@@ -49,99 +39,74 @@ def start_workers(side: Side, device: Hardware) -> Zygote:
     )
 
 
+@dataclass
 class Processes:
     """The worker processes of one side on one device, by number."""
 
-    def __init__(
-        self,
-        device: Hardware,
-        start: Callable[[], Zygote],
-        *,
-        described: Callable[[], Environment],
-        measure_ranks: Callable[[Case], Measurement],
-        give_way: Callable[[], None],
-        most_lost: int,
-        say: Callable[[str], None],
-    ) -> None:
-        """Nothing starts before it is needed.
+    device: Hardware
+    start: Callable[[], Zygote]
+    described: Callable[[], Environment]
+    """The environment without the facts that only a worker has."""
+    measure_ranks: Callable[[Case], Measurement]
+    give_way: Callable[[], None]
+    """Has another process use the device."""
+    most_lost: int
+    """If the device can no longer be opened, that is the fault of up to so many cases in a row, and
+    then the run's."""
+    say: Callable[[str], None]
 
-        ``described`` is the environment without the facts that only a worker has; ``give_way`` has
-        another process use the device.  If the device can no longer be opened, that is the fault of
-        up to ``most_lost`` cases in a row, and then the run's.
-        """
-        self.device = device
-        self._start = start
-        self._described = described
-        self._measure_ranks = measure_ranks
-        self._give_way = give_way
+    def __post_init__(self) -> None:
+        """Nothing starts before it is needed."""
         self._workers: Zygote | None = None
         self._name = ""
         self._open: dict[int, WorkerProcess] = {}
         self._environment: Environment | None = None
         self._artifacts: dict[str, Path] = {}
         self._measured_by: list[int] = []
-        self._most_lost = most_lost
-        self._say = say
         self._keeps_replays = True
         """Whether code that is compiled for replays stays; not once the disk was full."""
         self._lost = 0
         """Cases in a row for which the device could not be opened any more."""
 
-    def measure(
-        self,
-        case: Case,
-        number: int,
-        bursts: Bursts | None = None,
-        replay: Draw | None = None,
-        known: Collection[str] = (),
-    ) -> Measurement:
+    def measure(self, case: Case, number: int, asked: MeasureRequest = PLAIN) -> Measurement:
         """Measure a case in a process, which opens the device unless it has it open.
 
-        With ``bursts`` a power-bound case is measured in them, unless it has several ranks.  With
-        ``replay`` it has a process of its own, in which the compiler chooses as it did there.  Its
-        ``known`` results, NUMERICS or COUNTS, are not computed again.
-
-        After a fault the process is gone.  Raises CaseSkipped or CaseFault, and LaunchError if
-        workers cannot be started at all.
+        The request holds for one rank.  A replay has a process of its own.  After a fault the
+        process is gone.  Raises CaseSkipped or CaseFault, and LaunchError if workers cannot be
+        started at all.
         """
         try:
-            return self._measured(case, number, bursts, replay, known)
+            return self._measured(case, number, asked)
         except CaseFault:
             self.drop(number)
             raise
 
-    def _measured(
-        self,
-        case: Case,
-        number: int,
-        bursts: Bursts | None,
-        replay: Draw | None,
-        known: Collection[str],
-    ) -> Measurement:
+    def _measured(self, case: Case, number: int, asked: MeasureRequest) -> Measurement:
         if case.launch.ranks > 1:
-            measurement = self._measure_ranks(case)
+            measurement = self.measure_ranks(case)
             self._measured_by = [r.pid for r in measurement.per_rank if r.pid is not None]
             return replace(measurement, context_id=f"ranks-{secrets.token_hex(4)}")
-        is_cold = case.launch.cold or replay is not None
+        is_cold = case.launch.cold or asked.replay is not None
         if is_cold:
             self.drop(number)  # what ran in it has libraries loaded and kernels found
-        artifacts = self._packed(case, number) if case.launch.artifacts else None
+        if case.launch.artifacts:
+            asked = replace(asked, artifacts=self._packed(case, number))
         begin = time.monotonic()
         process = self.open(number)
         opening_s = time.monotonic() - begin
         self._measured_by = [process.pid]
         try:
-            measurement = process.measure(case, bursts, replay, known, artifacts)
+            measurement = process.measure(case, replace(asked, keeps=self._keeps_replays))
         except CaseFault as error:
-            if error.fault.kind != "no room" or replay is None or not self._keeps_replays:
+            if error.fault.kind != "no room" or asked.replay is None or not self._keeps_replays:
                 raise
             self._keeps_replays = False
             why = error.fault.message.partition("\n")[0]
-            self._say(
+            self.say(
                 "no room to keep the code that replays compile, so this run compiles it each time: "
                 f"{why}; free some space in {cache_folder()}"
             )
-            return self._measured(case, number, bursts, replay, known)
+            return self._measured(case, number, asked)
         phases_s = {FORK: round(opening_s, 4), **measurement.phases_s}
         measurement = replace(measurement, phases_s=phases_s)
         if process.is_dear:
@@ -167,7 +132,7 @@ class Processes:
         if self._environment is not None:
             return self._environment
         versions = self._workers.versions if self._workers else {}
-        return fingerprint.with_versions(self._described(), versions)
+        return fingerprint.with_versions(self.described(), versions)
 
     def open(self, number: int) -> WorkerProcess:
         """Return a process, opened where it is not there.
@@ -185,8 +150,7 @@ class Processes:
                 f"{'; '.join(differences)}. Check the *_VISIBLE_DEVICES variables"
             )
         if backends.is_gpu(self.device):
-            process.give_way = self._give_way
-        process.keeps_replays = self._keeps_replays
+            process.give_way = self.give_way
         if self._environment is None:
             described = fingerprint.with_versions(self.environment(), {"cudnn": process.cudnn})
             # What it has loaded may not be what ROCM_PATH holds.
@@ -210,7 +174,7 @@ class Processes:
                 if tried == 1 and (are_old or isinstance(error, WorkerKilledError)):
                     continue
                 self._lost += 1
-                if self._environment is None or self._lost > self._most_lost:
+                if self._environment is None or self._lost > self.most_lost:
                     raise
                 # A device that opened before and does not now is this case's fault; the next
                 # case tries again from the beginning.
@@ -224,7 +188,7 @@ class Processes:
 
     def _zygote(self) -> Zygote:
         if self._workers is None:
-            self._workers = self._start()
+            self._workers = self.start()
             self._name = secrets.token_hex(4)
         return self._workers
 

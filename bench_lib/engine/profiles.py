@@ -98,18 +98,8 @@ def with_torch(
         raise UnprofiledError(f"{'; '.join(problems)}; what was written lies in {folder}")
     files = {f"table by {title}": folder / name for title, name in results[0].tables.items()}
     files |= {f"stacks by {title} time": folder / n for title, n in results[0].stacks.items()}
-    look = CaseProfile(
-        case,
-        device,
-        _environment(results[0]),
-        traces.SOURCE,
-        folder,
-        seen,
-        _most(results),
-        files=files,
-        problems=problems,
-    )
-    return _kept(look)
+    look = CaseProfile(case, device, _environment(results[0]), traces.SOURCE, folder, seen)
+    return _kept(replace(look, files=files, problems=problems), results)
 
 
 def look_into(
@@ -225,19 +215,9 @@ def with_vendors(
             problems.append(f"no counters: {error}")
     files = {f"what {profiler.tool} wrote": fresh}
     files |= {f"timeline {n or ''}".rstrip(): path for n, path in enumerate(left_over)}
-    look = CaseProfile(
-        case,
-        device,
-        _environment(results[0]),
-        profiler.tool,
-        folder,
-        seen,
-        _most(results),
-        counters=counts.kernels,
-        files=files,
-        problems=problems + counts.problems,
-    )
-    return _kept(look)
+    problems += counts.problems
+    look = CaseProfile(case, device, _environment(results[0]), profiler.tool, folder, seen)
+    return _kept(replace(look, counters=counts.kernels, files=files, problems=problems), results)
 
 
 def _is_trace_alone(profiler: Profiler) -> bool:
@@ -273,13 +253,11 @@ def _environment(result: Profiled) -> Environment:
     )
 
 
-def _most(results: Sequence[Profiled]) -> int | None:
-    known = [r.peak_memory_bytes for r in results if r.peak_memory_bytes is not None]
-    return max(known, default=None)
+def _kept(look: CaseProfile, results: Sequence[Profiled]) -> CaseProfile:
+    """Write the first rank's kernels to ``kernels.json``, and the others' beside it.
 
-
-def _kept(look: CaseProfile) -> CaseProfile:
-    """Write the first rank's kernels to ``kernels.json``, and the others' beside it."""
+    Returns the look with the most memory that a rank had.
+    """
     now = utc_now()
     for number, seen in enumerate(look.seen):
         suffix = f"_rank{number}" if number else ""
@@ -292,4 +270,5 @@ def _kept(look: CaseProfile) -> CaseProfile:
             plain_step_s=seen.plain_step_s,
         )
         store.keep(about, look.folder / f"kernels{suffix}.json")
-    return look
+    known = [r.peak_memory_bytes for r in results if r.peak_memory_bytes is not None]
+    return replace(look, peak_memory_bytes=max(known, default=None))

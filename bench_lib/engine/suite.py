@@ -40,6 +40,7 @@ STALE = 5
 SLOWER = (Status.REGRESSED, Status.REDRAWN)
 """Kernels explain these statuses."""
 LOOKED_INTO = (*SLOWER, Status.IMPROVED, Status.NO_BASELINE)
+_NOTHING = Verdict(Status.ERROR, "run", "nothing measured")
 
 
 class Baselines:
@@ -216,10 +217,7 @@ class Suite:
         words = "; ".join(filter(None, causes))
         if not words:
             return record
-        verdicts = [
-            replace(v, reason=f"{v.reason}; {words}") if v is slower[0] else v
-            for v in record.verdicts
-        ]
+        verdicts = [_with(v, words) if v is slower[0] else v for v in record.verdicts]
         return replace(record, verdicts=verdicts, blamed=blamed)
 
     def _aged(self, record: Record) -> Record:
@@ -232,10 +230,7 @@ class Suite:
             return record
         self.stale.append(record.case.id)
         words = f"REDRAWN in {runs} runs in a row; accept one to make this draw the baseline's"
-        verdicts = [
-            replace(v, reason=f"{v.reason}; {words}") if v.status is Status.REDRAWN else v
-            for v in record.verdicts
-        ]
+        verdicts = [_with(v, words) if v.status is Status.REDRAWN else v for v in record.verdicts]
         return replace(record, verdicts=verdicts)
 
     def _baseline(self, record: Record) -> Baseline | None:
@@ -272,7 +267,7 @@ class Suite:
         verdicts = judge.judge(suite) | unfit
         judged = []
         for case_id, record in self.records.items():
-            found = verdicts.get(case_id) or [_unmeasured(record) or _nothing()]
+            found = verdicts.get(case_id) or [_unmeasured(record) or _NOTHING]
             file = self._known.of(self._outcomes[case_id].hardware.key)
             baseline = file.of(record.case)
             if baseline is not None and baseline.case_id == record.case.renamed_from:
@@ -471,15 +466,15 @@ def _lagging(record: Record) -> list[str]:
     return [straggler.in_words for straggler in scaling.lagging(launches)]
 
 
-def _nothing() -> Verdict:
-    return Verdict(Status.ERROR, "run", "nothing measured")
-
-
 def _under_its_former_id(verdict: Verdict, baseline: Baseline) -> Verdict:
     """Say of a verdict on a renamed case whose baseline it used."""
     if verdict.baseline is None or verdict.against != "pinned":
         return verdict
-    words = f"the baseline is of {baseline.case_id}, as the case was called"
+    return _with(verdict, f"the baseline is of {baseline.case_id}, as the case was called")
+
+
+def _with(verdict: Verdict, words: str) -> Verdict:
+    """Add words to a verdict's reason."""
     return replace(verdict, reason=f"{verdict.reason}; {words}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import subprocess
@@ -62,8 +63,7 @@ class Checkout:
     def __init__(self, folder: Path) -> None:
         """Ask nothing yet."""
         self._folder = folder
-        self._remote: str | None = None
-        self._told: dict[tuple[str, str], list[Commit]] = {}
+        self._log = functools.cache(self._asked)
 
     def between(self, old: str, new: str) -> list[Commit]:
         """Return the commits that ``new`` has and ``old`` has not, the newest first, up to MOST.
@@ -72,39 +72,34 @@ class Checkout:
         """
         if not (_HASH.fullmatch(old) and _HASH.fullmatch(new)):
             return []
-        if (old, new) not in self._told:
-            self._told[old, new] = self._log(f"{old}..{new}", f"--max-count={MOST}")
-        return self._told[old, new]
+        return self._log(f"{old}..{new}", f"--max-count={MOST}")
 
     def commit(self, name: str) -> Commit | None:
         """Return one commit by its hash, or the beginning of it; None if it is not here."""
         if not _HASH.fullmatch(name):
             return None
-        if ("", name) not in self._told:
-            self._told["", name] = self._log(name, "--max-count=1")
-        return next(iter(self._told["", name]), None)
+        return next(iter(self._log(name, "--max-count=1")), None)
 
     def line(self, old: str, new: str) -> list[Commit]:
         """Return what came to the branch of ``new`` after ``old``, the oldest first.
 
         A merge is one commit; those that it brought are left out.
         """
-        return self._log(f"{old}..{new}", "--first-parent", "--reverse")
+        return self._asked(f"{old}..{new}", "--first-parent", "--reverse")
 
-    def _log(self, *words: str) -> list[Commit]:
+    def _asked(self, *words: str) -> list[Commit]:
         answer = git(self._folder, "log", "--no-show-signature", f"--format={_FORM}", *words, "--")
         lines = (line.split("\0") for line in (answer or "").split("\n"))
         return [
-            Commit(hash_, subject, author, date, commit_address(self._origin(), hash_))
+            Commit(hash_, subject, author, date, commit_address(self._origin, hash_))
             for hash_, subject, author, date in (line for line in lines if len(line) == 4)
         ]
 
+    @functools.cached_property
     def _origin(self) -> str:
-        if self._remote is None:
-            names = (git(self._folder, "remote") or "").split()
-            name = "origin" if "origin" in names else next(iter(names), "")
-            self._remote = (git(self._folder, "remote", "get-url", name) or "") if name else ""
-        return self._remote
+        names = (git(self._folder, "remote") or "").split()
+        name = "origin" if "origin" in names else next(iter(names), "")
+        return (git(self._folder, "remote", "get-url", name) or "") if name else ""
 
 
 def git(folder: Path, *arguments: str, limit_s: float = GIT_TIMEOUT_S) -> str | None:

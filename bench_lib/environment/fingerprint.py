@@ -47,7 +47,6 @@ def collect(
     """
     cwd = Path.cwd() if cwd is None else cwd
     commit, dirty = _checkout(cwd)
-    affinity = getattr(os, "sched_getaffinity", None)
     installed = [backend.software(root, environ) for backend in backends.every()]
     firmware = frozenset[str]().union(*(each.firmware for each in installed))
     return Environment(
@@ -57,7 +56,7 @@ def collect(
         rocm=next((each.rocm for each in installed if each.rocm), None),
         kernel=platform.release(),
         cpu=_cpu_model(root),
-        cpu_count=len(affinity(0)) if affinity else os.cpu_count(),
+        cpu_count=len(os.sched_getaffinity(0)),
         commit=commit,
         dirty=dirty,
         firmware=", ".join(sorted(firmware)) or None,

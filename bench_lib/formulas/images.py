@@ -36,10 +36,6 @@ FEEDS = ("fixed", "device", "loader")
 whole data set on the device, shuffled and augmented there; ``loader``: torch's DataLoader."""
 PRECISIONS = ("fp32", "tf32", "tf32-conv", "bf16", "amp-fp16", "amp-bf16")
 """Without ``fp16``: Adam's smallest numbers are zero in it."""
-MODES = (
-    *("eager", "graph", "default", "reduce-overhead", "max-autotune"),
-    "max-autotune-no-cudagraphs",
-)
 SEED = 1337
 
 

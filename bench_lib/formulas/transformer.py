@@ -11,6 +11,7 @@ Imports no torch, because the matrix and the worker both ask.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from bench_lib.model import GENERATION, QUANTIZED
 
@@ -166,41 +167,14 @@ GPT2 = {
 """GPT-2's smallest and its medium (Radford et al. 2019, table 2), and GPT-3's XL with 16 heads
 of 128 (Brown et al. 2020, table 2.1)."""
 
+_llama3 = partial(LlamaSize, kv_heads=8, vocabulary=128256, context=131072, theta=500000.0)
 LLAMA = {
     "llama-tiny": LlamaSize(
         layers=2, width=128, heads=8, kv_heads=2, hidden=256, vocabulary=1024, context=512
     ),
-    "llama-3.2-1b": LlamaSize(
-        layers=16,
-        width=2048,
-        heads=32,
-        kv_heads=8,
-        hidden=8192,
-        vocabulary=128256,
-        context=131072,
-        theta=500000.0,
-        tied=True,
-    ),
-    "llama-3.1-8b": LlamaSize(
-        layers=32,
-        width=4096,
-        heads=32,
-        kv_heads=8,
-        hidden=14336,
-        vocabulary=128256,
-        context=131072,
-        theta=500000.0,
-    ),
-    "llama-3.1-70b": LlamaSize(
-        layers=80,
-        width=8192,
-        heads=64,
-        kv_heads=8,
-        hidden=28672,
-        vocabulary=128256,
-        context=131072,
-        theta=500000.0,
-    ),
+    "llama-3.2-1b": _llama3(layers=16, width=2048, heads=32, hidden=8192, tied=True),
+    "llama-3.1-8b": _llama3(layers=32, width=4096, heads=32, hidden=14336),
+    "llama-3.1-70b": _llama3(layers=80, width=8192, heads=64, hidden=28672),
     "moe-tiny": LlamaSize(
         layers=3,
         width=128,

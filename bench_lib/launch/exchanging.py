@@ -17,7 +17,9 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 from filelock import FileLock
@@ -45,7 +47,6 @@ print(json.dumps({
 }))
 """
 
-
 _FILES = """
 import importlib.metadata, json, os, re, sys
 wanted, found = set(json.loads(sys.argv[1])), {}
@@ -61,6 +62,9 @@ for each in importlib.metadata.distributions():
         }
 print(json.dumps(found))
 """
+
+
+_Told = TypeVar("_Told")
 
 
 class _Files(msgspec.Struct, frozen=True):
@@ -103,10 +107,9 @@ def exchanged(
     before = inquiry.ask(python, {}, needs_torch=False)
     what = f"no environment with {', '.join(requirements)}"
     words = [*before.python, *before.installed, "", *requirements, "", *options]
-
-    def install(own: Path) -> None:
-        _install(own, requirements, options, what, before)
-
+    install = partial(
+        _install, requirements=requirements, options=options, what=what, before=before
+    )
     return _made(python, words, install, what, imports)
 
 
@@ -126,10 +129,7 @@ def transplanted(
         why = f"the old environment is of Python {versions_of[0]}, the new of {versions_of[1]}"
         raise LaunchError(f"{what}: {why}; make both of one Python")
     words = [_place(new), *before.installed, "", *other.installed, "", *sorted(packages)]
-
-    def exchange(own: Path) -> None:
-        _transplant(own, new, packages, what)
-
+    exchange = partial(_transplant, new=new, packages=packages, what=what)
     return _made(old, words, exchange, what, imports)
 
 
@@ -202,9 +202,14 @@ def _unlink(path: Path, top: Path) -> None:
 def _files(python: str, packages: Sequence[str], what: str) -> dict[str, _Files]:
     """Return by package where its files are; raises LaunchError."""
     names = msgspec.json.encode([canonicalize_name(name) for name in packages]).decode()
-    answer = build([python, "-c", _FILES, names], what).splitlines()
+    return _answer(dict[str, _Files], python, what, _FILES, names)
+
+
+def _answer(kind: type[_Told], python: str, what: str, *script: str) -> _Told:
+    """Return what an interpreter prints for a script; raises LaunchError."""
+    lines = build([python, "-c", *script], what).splitlines()
     try:
-        return msgspec.json.decode(answer[-1], type=dict[str, _Files])
+        return msgspec.json.decode(lines[-1], type=kind)
     except (IndexError, msgspec.DecodeError) as error:
         raise LaunchError(f"{what}: {python} does not answer as a Python does") from error
 
@@ -269,11 +274,7 @@ def pip(python: str) -> list[str]:
 
 def _copy(python: str, folder: Path, what: str) -> None:
     """Make an environment with the same packages; raises LaunchError and OSError."""
-    answer = build([python, "-c", _PLACES], what).splitlines()
-    try:
-        found = msgspec.json.decode(answer[-1], type=_Places)
-    except (IndexError, msgspec.DecodeError) as error:
-        raise LaunchError(f"{what}: {python} does not answer as a Python does") from error
+    found = _answer(_Places, python, what, _PLACES)
     system = ["--system-site-packages"] if found.system else []
     build([python, "-m", "venv", "--without-pip", *system, str(folder)], what)
     (own,) = folder.glob("lib/python*/site-packages")

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from bench_lib.model import UserError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from bench_lib.model import Fault
+from bench_lib.model import Fault, UserError
 
 LAST_LINES = 40
 """A crash tells its kind above the stack, which is 20 lines deep in a step."""

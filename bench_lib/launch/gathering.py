@@ -21,13 +21,13 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from bench_lib.launch import launchers
 from bench_lib.launch.launchers import GATHERED, SHARED_VARIABLE, VARIABLE, Placement
 from bench_lib.launch.launchers.mpirun import TOLD
 from bench_lib.launch.launchers.torchrun import Torchrun
 from bench_lib.launch.started import leashed
+from bench_lib.launch.wire import write_whole
 from bench_lib.model import UserError
 
 MEETING_S = 300.0
@@ -86,7 +86,7 @@ def gathered(place: Placement) -> Iterator[None]:
     cpus = os.sched_getaffinity(0)
     try:
         folder.mkdir(mode=0o700)
-        _write(folder / FIRST, asdict(_waiting(place)))
+        write_whole(folder / FIRST, asdict(_waiting(place)))
         ranks = _met(folder, place)
         here = [each for each in ranks if each.host == ranks[0].host]
         with contextlib.suppress(OSError):  # a cluster may not let us have the others' cores
@@ -119,7 +119,7 @@ def serve(place: Placement) -> None:
         if time.monotonic() > deadline:
             return  # the first rank says so
         time.sleep(LOOK_S)
-    _write(folder / f"rank-{place.rank}.json", asdict(_waiting(place)))
+    write_whole(folder / f"rank-{place.rank}.json", asdict(_waiting(place)))
     _forget(place)
     while _is_open(folder):
         for file in set(folder.glob("order-*.json")) - done:
@@ -141,7 +141,7 @@ def _obey(file: Path, place: Placement) -> None:
         time.sleep(LOOK_S)
     _end(process)
     with contextlib.suppress(OSError):
-        _write(_ended(file, place.rank), process.returncode)
+        write_whole(_ended(file, place.rank), process.returncode)
 
 
 def _started(order: RankOrder, ranks: Sequence[Waiting], rank: int) -> subprocess.Popen[bytes]:
@@ -188,7 +188,7 @@ def main(folder: Path, ranks: int, words: list[str]) -> int:
     file = folder / f"order-{time.time_ns()}.json"
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     try:
-        _write(file, asdict(order))
+        write_whole(file, asdict(order))
         process = _started(order, waiting, 0)
         while True:
             codes = {0: process.poll(), **_codes(file, ranks)}
@@ -272,13 +272,6 @@ def _file(folder: Path, rank: int) -> Path:
 
 def _read(folder: Path, ranks: int) -> list[Waiting]:
     return [Waiting(**json.loads(_file(folder, rank).read_text())) for rank in range(ranks)]
-
-
-def _write(file: Path, told: Any) -> None:
-    """Write a file of JSON that appears whole or not at all."""
-    partial = file.with_suffix(".part")
-    partial.write_text(json.dumps(told))
-    partial.replace(file)
 
 
 if __name__ == "__main__":

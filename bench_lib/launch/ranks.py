@@ -14,9 +14,10 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -39,10 +40,7 @@ from bench_lib.launch.launchers import (
 from bench_lib.launch.started import leashed, signal_all
 from bench_lib.launch.temporary import cannot_write, temporary_folder
 from bench_lib.launch.zygote import import_path
-from bench_lib.model import Case, Fault, Measurement, Numerics, RankSample, Training
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+from bench_lib.model import Case, Fault, Measurement, RankSample, Training
 
 GRACE_S = 10.0
 """Launchers end their ranks when asked to; after this they are ended themselves."""
@@ -496,6 +494,9 @@ def fold(outcomes: Sequence[Mapping[str, Any]]) -> Measurement:
     caches = {part.compile_cache for part in parts}
     enqueues = [part.enqueue_s for part in parts if part.enqueue_s is not None]
     numerics = [part.numerics for part in parts if part.numerics is not None]
+    worst = min(
+        numerics, key=lambda n: (n.finite, 1.0 if n.cosine is None else n.cosine), default=None
+    )
     probed = set.intersection(*(set(part.probe) for part in parts))
     timed = [name for name in parts[0].portions_s if all(name in p.portions_s for p in parts)]
     return dataclasses.replace(
@@ -512,7 +513,7 @@ def fold(outcomes: Sequence[Mapping[str, Any]]) -> Measurement:
         traffic_bytes_per_step=_sum([part.traffic_bytes_per_step for part in parts]),
         peak_memory_bytes=max(peaks, default=None),
         host_bound=any(part.host_bound for part in parts),
-        numerics=min(numerics, key=_soundness, default=None),
+        numerics=worst,
         per_rank=samples,
         own_s=[],
         portions_s={name: max(p.portions_s[name] for p in parts) for name in timed},
@@ -548,10 +549,6 @@ def _training(parts: Sequence[Training | None]) -> Training | None:
         test_accuracy=statistics.fmean(tested) if tested else None,
         test_samples=_sum([part.test_samples for part in known]),
     )
-
-
-def _soundness(numerics: Numerics) -> tuple[bool, float]:
-    return numerics.finite, 1.0 if numerics.cosine is None else numerics.cosine
 
 
 def end_all(process: subprocess.Popen[bytes], folder: Path) -> None:

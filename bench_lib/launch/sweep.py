@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from bench_lib.launch.ranks import Answer, measure_together
 from bench_lib.model import Case, Measurement
 
 
+@dataclass
 class Sweep:
     """Measures cases when they are requested, together with those that will be.
 
@@ -16,17 +18,13 @@ class Sweep:
     will need that too, as ``again`` concludes from the first look.
     """
 
-    def __init__(
-        self,
-        cases: Sequence[Case],
-        *,
-        again: Callable[[Measurement], bool] = lambda _measurement: False,
-        measure: Callable[[Sequence[Case]], Sequence[Answer]] = measure_together,
-    ) -> None:
+    cases: Sequence[Case]
+    again: Callable[[Measurement], bool] = lambda _measurement: False
+    measure: Callable[[Sequence[Case]], Sequence[Answer]] = measure_together
+
+    def __post_init__(self) -> None:
         """Nothing is measured before the first request."""
-        self._cases = {case.id: case for case in cases}
-        self._again = again
-        self._measure = measure
+        self._cases = {case.id: case for case in self.cases}
         self._ready: defaultdict[str, list[Answer]] = defaultdict(list)
         self._looked: set[str] = set()
         """Cases that were measured or skipped, or had a fault."""
@@ -35,7 +33,7 @@ class Sweep:
         """Measure a case; raises CaseSkipped, CaseFault and LaunchError."""
         if not self._ready[case.id]:
             batch = [case, *self._beside(case)]
-            for one, answer in zip(batch, self._measure(batch), strict=False):
+            for one, answer in zip(batch, self.measure(batch), strict=False):
                 self._ready[one.id].append(answer)
                 self._looked.add(one.id)
         answer = self._ready[case.id].pop(0)
@@ -56,4 +54,4 @@ class Sweep:
 
     def _needs_another(self, case: Case) -> bool:
         ready = self._ready[case.id]
-        return len(ready) == 1 and isinstance(ready[0], Measurement) and self._again(ready[0])
+        return len(ready) == 1 and isinstance(ready[0], Measurement) and self.again(ready[0])

@@ -1,4 +1,4 @@
-"""One JSON object a line over a socket: how the runner and its workers speak.
+"""JSON, an object a line over a socket or a file: how the runner and its workers speak.
 
 Standard library only, because the worker's side runs under any interpreter with torch.
 JSON and not pickle, because a socket is something that a stranger can reach.
@@ -108,6 +108,13 @@ def connect(**hello: Any) -> Connection:
     connection = Connection(socket.create_connection((host, int(port)), timeout=30))
     connection.send({"token": token, **hello})
     return connection
+
+
+def write_whole(file: Path, told: object) -> None:
+    """Write a file of JSON that appears whole or not at all; raises ValueError for NaN."""
+    partial = file.with_suffix(".part")
+    partial.write_text(json.dumps(told, allow_nan=False))
+    partial.replace(file)
 
 
 def decode_case(fields: dict[str, Any]) -> Case:

@@ -13,8 +13,9 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -50,9 +51,6 @@ from bench_lib.model import (
     Measurement,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-
 START_LIMIT_S = 300.0
 """torch on a cold network file system takes minutes to import."""
 OPEN_LIMIT_S = 120.0
@@ -67,11 +65,27 @@ SAME_KIND = 0.045
 """Launch costs that differ by less are of one kind: 0 to 0.034 and 0.058 to 0.12 on an H200."""
 
 
-def _nothing() -> None:
-    return None
-
-
 Answer = TypeVar("Answer", Measurement, KernelTable, bool)
+
+
+@dataclasses.dataclass(frozen=True)
+class MeasureRequest:
+    """How a case is to be measured in a process."""
+
+    bursts: Bursts | None = None
+    """If it is power-bound, in these."""
+    replay: Draw | None = None
+    """The compiler finds empty caches and repeats these choices; nothing may have been measured in
+    the process before."""
+    keeps: bool = True
+    """Whether the code that a replay compiles stays in the user's cache folder."""
+    known: Collection[str] = ()
+    """Results that are not computed again: NUMERICS or COUNTS."""
+    artifacts: Path | None = None
+    """The file that ``pack`` returned is loaded as a part of the first step."""
+
+
+PLAIN = MeasureRequest()
 
 
 class WorkerProcess:
@@ -91,10 +105,8 @@ class WorkerProcess:
         """Versions of the GPU's libraries that it has loaded, by name."""
         self.excess: float | None = greeting.get("excess")
         """How much more launches cost than they could; None if it was not requested."""
-        self.give_way: Callable[[], None] = _nothing
+        self.give_way: Callable[[], None] = lambda: None
         """Called when a case asks that another context of the device runs for a moment."""
-        self.keeps_replays = True
-        """Whether the code that a replay compiles stays in the user's cache folder."""
         self._zygote = zygote
         self._connection = connection
         self._log = zygote.logs / f"{name}.log"
@@ -104,36 +116,21 @@ class WorkerProcess:
         """Whether launches surely cost more here than they could."""
         return self.excess is not None and self.excess > SAME_KIND
 
-    def measure(
-        self,
-        case: Case,
-        bursts: Bursts | None = None,
-        replay: Draw | None = None,
-        known: Collection[str] = (),
-        artifacts: Path | None = None,
-    ) -> Measurement:
-        """Measure one case, in bursts if it is power-bound and ``bursts`` are given.
+    def measure(self, case: Case, asked: MeasureRequest = PLAIN) -> Measurement:
+        """Measure one case; the first one of a precision proves the device's arithmetic afterwards.
 
-        The first case of a precision proves the device's arithmetic afterwards.  The ``known``
-        results of the case, NUMERICS or COUNTS, are not computed again.
-
-        With ``replay`` the compiler finds empty caches and repeats the choices there; nothing may
-        have been measured in this process before.  ``artifacts`` that ``pack`` returned are loaded
-        as a part of the first step.  Raises CaseSkipped with the reason, or CaseFault after which
-        this context is gone.
+        Raises CaseSkipped with the reason, or CaseFault after which this context is gone.
         """
-        beside: dict[str, Any] = {}
-        if bursts is not None:
-            beside["bursts"] = dataclasses.asdict(bursts)
-        if replay is not None:
-            beside |= {"replay": replay.table, "keeps": self.keeps_replays}
-        if artifacts is not None:
-            beside["artifacts"] = str(artifacts)
         proof = arithmetic.proof(case)
-        if proof is not None and proof not in self._zygote.proved:
-            beside["prove"] = True
-        if known:
-            beside["known"] = sorted(known)
+        beside = {
+            "bursts": asked.bursts and dataclasses.asdict(asked.bursts),
+            "replay": asked.replay and asked.replay.table,
+            "discards": asked.replay is not None and not asked.keeps,
+            "artifacts": asked.artifacts and str(asked.artifacts),
+            "prove": proof is not None and proof not in self._zygote.proved,
+            "known": sorted(asked.known),
+        }
+        beside = {name: value for name, value in beside.items() if value not in (None, False, [])}
         found = self._answer("measure", case, "measurement", Measurement, beside)
         self._zygote.proved.update([] if proof is None else [proof])
         return found

@@ -142,10 +142,11 @@ def diff(before: KernelTable, after: KernelTable) -> Diff:
     and the rest by its work.  A sum on one side is compared with the other side's short kernels.
     """
     old, new = _by_name(before.kernels), _by_name(after.kernels)
-    changes = _families(old, new)
-    changes += _matched(old, new, called)
-    changes += _matched(old, new, work)
-    changes += _matched(old, new, product)
+    changes = list[KernelDifference]()
+    for one, other in _matched(old, new, lambda name: "" if name == REST else family(name)):
+        changes += _of_family(one, other)
+    for key in (called, work, product):
+        changes += [_change(*pair) for pair in _matched(old, new, key)]
     changes += _rests(old, new)
     changes += [KernelDifference(role(kernel.name), kernel, None) for kernel in old.values()]
     changes += [KernelDifference(role(kernel.name), None, kernel) for kernel in new.values()]
@@ -158,21 +159,12 @@ def diff(before: KernelTable, after: KernelTable) -> Diff:
     )
 
 
-def _families(old: dict[str, Kernel], new: dict[str, Kernel]) -> list[KernelDifference]:
-    """Take the families that are on both sides out of them."""
-    groups = [_grouped(side, family) for side in (old, new)]
-    changes = []
-    for name in [group for group in groups[0] if group != REST and group in groups[1]]:
-        before, after = (
-            [side.pop(n) for n in group[name]]
-            for side, group in zip((old, new), groups, strict=True)
-        )
-        if _is_told_apart(before, after):
-            later = {kernel.name: kernel for kernel in after}
-            changes += [KernelDifference(role(k.name), k, later[k.name]) for k in before]
-        else:
-            changes.append(_change(before, after))
-    return changes
+def _of_family(before: Sequence[Kernel], after: Sequence[Kernel]) -> list[KernelDifference]:
+    """Compare a family name by name, or as a whole where its names do not mean the same."""
+    if not _is_told_apart(before, after):
+        return [_change(before, after)]
+    later = {kernel.name: kernel for kernel in after}
+    return [KernelDifference(role(k.name), k, later[k.name]) for k in before]
 
 
 def _is_told_apart(before: Sequence[Kernel], after: Sequence[Kernel]) -> bool:
@@ -198,12 +190,13 @@ def _several(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
 
 def _matched(
     old: dict[str, Kernel], new: dict[str, Kernel], key: Callable[[str], str]
-) -> list[KernelDifference]:
-    """Take kernels of equal keys out of both sides; several of one key are one kernel."""
+) -> list[tuple[list[Kernel], list[Kernel]]]:
+    """Take kernels of equal keys out of both sides; those with an empty key stay."""
     groups = [_grouped(side, key) for side in (old, new)]
     return [
-        _change([old.pop(n) for n in groups[0][name]], [new.pop(n) for n in groups[1][name]])
-        for name in [group for group in groups[0] if group and group in groups[1]]
+        ([old.pop(n) for n in groups[0][name]], [new.pop(n) for n in groups[1][name]])
+        for name in groups[0]
+        if name and name in groups[1]
     ]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import gzip
+import math
 import re
 import statistics
 import zlib
@@ -408,33 +409,17 @@ def _steps(ranges: Sequence[_Event]) -> list[_Event]:
 
 
 def _host_s(spans: Iterable[_Event], calls: Iterable[_Event]) -> float:
-    working = _merged((event.ts, event.end) for event in spans)
-    waiting = _merged((event.ts, event.end) for event in calls if _WAITS.search(event.name))
-    whole = sum(end - begin for begin, end in working)
-    return max(0.0, whole - _common(working, waiting)) / 1e6
+    waiting = [event for event in calls if _WAITS.search(event.name)]
+    return (_covered([*spans, *waiting]) - _covered(waiting)) / 1e6
 
 
-def _merged(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return stretches without overlap that cover what the spans cover, in order."""
-    merged: list[tuple[float, float]] = []
-    for begin, end in sorted(spans):
-        if merged and begin <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((begin, end))
-    return merged
-
-
-def _common(a: Sequence[tuple[float, float]], b: Sequence[tuple[float, float]]) -> float:
-    """Return how long both last, of spans as ``_merged`` returns them."""
-    total, i, j = 0.0, 0, 0
-    while i < len(a) and j < len(b):
-        total += max(0.0, min(a[i][1], b[j][1]) - max(a[i][0], b[j][0]))
-        if a[i][1] < b[j][1]:
-            i += 1
-        else:
-            j += 1
-    return total
+def _covered(events: Iterable[_Event]) -> float:
+    """Return for how many microseconds at least one of the events lasts."""
+    covered, until = 0.0, -math.inf
+    for event in sorted(events, key=lambda event: event.ts):
+        covered += max(0.0, event.end - max(event.ts, until))
+        until = max(until, event.end)
+    return covered
 
 
 def _busiest(events: Sequence[_Event], names: _Names) -> list[KernelCall]:

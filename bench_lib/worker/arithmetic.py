@@ -6,18 +6,15 @@ after the first measured window of a precision, so that they disturb nothing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from bench_lib.formulas import arithmetic
 from bench_lib.worker.device import AUTOCAST, STORED
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch import Tensor
 
 SEED = 20_240
 SCALE = 2.0**20

@@ -9,17 +9,13 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
 from bench_lib.model import Bursts, Calibration
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from bench_lib.worker.clock import Clock
+from bench_lib.worker.clock import Clock
 
 BURSTS, WARM = 8, 2
 """So many bursts; the first ones still feel the heat of the sustained work before them."""

@@ -10,8 +10,9 @@ import os
 import resource
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -27,9 +28,6 @@ from bench_lib.worker.device import cudnn_version, libraries, open_device
 from bench_lib.worker.launches import compare_streams
 from bench_lib.worker.measure import LEAST_WARMUP_STEPS, MeasuringContext, cleaned, measure
 from bench_lib.worker.workloads import Setting, UnsupportedError, build
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def serve_cases(name: str) -> int:
@@ -72,27 +70,20 @@ def serve_cases(name: str) -> int:
             if "take_turn" in order:
                 context.clock.take_turn()
                 connection.send({"turn_taken": True})
-            elif "pack" in order:
-                ordered = dataclasses.replace(context, artifacts=Path(order["artifacts"]))
-                connection.send(answer(order["pack"], ordered, packed))
-            elif "tune" in order:
-                connection.send(answer(order["tune"], context, tuned))
-            elif "profile" in order:
-                connection.send(answer(order["profile"], context, kernels_of))
             elif "calibrate" in order:
                 connection.send(calibrated(context))
             else:
-                bursts = Bursts(**order["bursts"]) if order.get("bursts") else None
+                (name,) = LOOKS.keys() & order.keys()
                 ordered = dataclasses.replace(
                     context,
-                    bursts=bursts,
+                    bursts=Bursts(**order["bursts"]) if order.get("bursts") else None,
                     replay=order.get("replay"),
-                    keeps=order.get("keeps", True),
+                    keeps=not order.get("discards"),
                     known=order.get("known", ()),
                     artifacts=Path(order["artifacts"]) if order.get("artifacts") else None,
                 )
-                look = proved if order.get("prove") else measured
-                connection.send(answer(order["measure"], ordered, look))
+                look = proved if order.get("prove") else LOOKS[name]
+                connection.send(answer(order[name], ordered, look))
     except ClosedError:
         return 0
 
@@ -179,6 +170,10 @@ def kernels_of(case: Case, context: MeasuringContext) -> dict[str, Any]:
     return {"kernels": dataclasses.asdict(KernelTable(seen.source, n, kernels, busy_s))}
 
 
+LOOKS = {"measure": measured, "profile": kernels_of, "tune": tuned, "pack": packed}
+"""By order, the look at its case."""
+
+
 def _profiled(step: Callable[[], object], context: MeasuringContext) -> profiling.StepWork:
     clock = context.clock
     context.phase("first step")
@@ -234,9 +229,8 @@ def kind_of(error: BaseException) -> str:
     """Sort an exception into the kinds of fault that a reader acts on differently."""
     if isinstance(error, WrongArithmeticError):
         return "arithmetic"
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        return "out of memory"
-    if isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY):
+    is_told = isinstance(error, RuntimeError) and any(w in str(error) for w in OUT_OF_MEMORY)
+    if is_told or isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return "out of memory"
     return "no room" if _found_no_room(error) else "exception"
 

@@ -8,15 +8,11 @@ different figures, and each names its source.
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from bench_lib.worker import profiling
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from bench_lib.worker.clock import AsynchronousClock
+from bench_lib.worker.clock import AsynchronousClock
 
 AHEAD = 5
 """Replays before the first that is timed, so that a stall of the host goes unnoticed."""

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 PROC = Path("/proc")
 _STARTED_BY, _USER, _SYSTEM = 1, 11, 12

@@ -11,8 +11,10 @@ import contextlib
 import io
 import sys
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, TextIO
 
 import torch
 from torch import Tensor, nn
@@ -23,18 +25,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.hooks import RemovableHandle
 
 from bench_lib.model import UserError
-from bench_lib.worker.clock import clock_of
+from bench_lib.worker.clock import Clock, clock_of
 from bench_lib.worker.measure import timed
 from bench_lib.worker.workloads.flops import count, tensors_in
 from bench_lib.worker.workloads.steps import loss_of, main_output
 from bench_lib.worker.workloads.zero import deepspeed_module
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from contextlib import AbstractContextManager
-    from typing import TextIO
-
-    from bench_lib.worker.clock import Clock
 
 DISAGREEMENT = 0.02
 """Two counts of the same products that are further apart are worth a word."""

@@ -11,9 +11,10 @@ import contextlib
 import gc
 import math
 import statistics
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -29,18 +30,13 @@ from bench_lib.model import (
 )
 from bench_lib.worker import caches, draws, host, stopping
 from bench_lib.worker.bursts import InBursts, in_bursts
-from bench_lib.worker.clock import AsynchronousClock
+from bench_lib.worker.clock import AsynchronousClock, Clock, Marks
 from bench_lib.worker.device import compile_cache_state, forget_compiled
 from bench_lib.worker.device_time import DeviceTime, device_time
 from bench_lib.worker.launches import LaunchCosts
 from bench_lib.worker.phases import BURSTS, COMPILE, FIRST_STEP, REST, Phases
 from bench_lib.worker.probe import host_us, median_us
 from bench_lib.worker.workloads import Setting, Workload, build
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-
-    from bench_lib.worker.clock import Clock, Marks
 
 HOST_BOUND = 0.9
 """Issuing a step takes this share of it or more: the device waits for Python."""
@@ -153,10 +149,6 @@ def looks_for(sampling: Sampling, workload: Workload, n: int) -> list[int]:
     return stopping.looks(n)
 
 
-def _alone(value: float) -> float:
-    return value
-
-
 @dataclass(frozen=True)
 class MeasuringContext:
     """Objects that a process lends to every case it measures."""
@@ -179,7 +171,7 @@ class MeasuringContext:
     host_us: Callable[[], list[float]] = host_us
     phase: Callable[[str], None] = lambda _name: None
     """Told where in the case we are, for the error message of a hang."""
-    agree: Callable[[float], float] = _alone
+    agree: Callable[[float], float] = lambda value: value
     """Makes ranks take the same decision: returns the largest of all ranks' values."""
     cache_state: Callable[[], str | None] = compile_cache_state
     """The state of the compiler's caches since ``forget``."""
@@ -283,7 +275,8 @@ def _measured(
     most = n
     if context.shown is not None:
         most = max(1, int(BATCH_S / max(steady.blocks[-1], 1e-9)))
-    parts = [clock.marks(size + 1) for size in _sizes(n, most)]
+    sizes = [min(most, n - done) for done in range(0, n, most)]
+    parts = [clock.marks(size + 1) for size in sizes]
     context.phase("measure")
     python_us = context.host_us()
 
@@ -428,11 +421,6 @@ def uncollected() -> Iterator[None]:
         yield
     finally:
         gc.enable()
-
-
-def _sizes(n: int, most: int) -> list[int]:
-    """Return the sizes of parts of ``n`` iterations, each of ``most`` but for the last."""
-    return [min(most, n - done) for done in range(0, n, most)]
 
 
 @dataclass(frozen=True)

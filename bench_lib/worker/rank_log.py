@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import faulthandler
-import json
 import os
 import resource
 import signal
@@ -43,10 +42,3 @@ class RankLog:
         """Say where in the case we are."""
         self.phase = phase
         self._phases.write(f"{phase}\n")
-
-
-def write_whole(file: Path, told: object) -> None:
-    """Write a file of JSON that appears whole or not at all; raises ValueError for NaN."""
-    partial = file.with_suffix(".part")
-    partial.write_text(json.dumps(told, allow_nan=False))
-    partial.replace(file)

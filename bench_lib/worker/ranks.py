@@ -11,9 +11,10 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 import torch
@@ -21,20 +22,16 @@ import torch.distributed as dist
 
 from bench_lib.launch.launchers import Meeting, Placement, device_index, meeting_point
 from bench_lib.launch.launchers.launcher import LOCALHOST, told_meeting
+from bench_lib.launch.wire import write_whole
 from bench_lib.model import Device, UserError
 from bench_lib.worker.clock import clock_of
 from bench_lib.worker.context import answer, fault_of
 from bench_lib.worker.device import cudnn_version, open_device, versions
 from bench_lib.worker.launches import compare_streams
 from bench_lib.worker.measure import MeasuringContext
-from bench_lib.worker.rank_log import write_whole
+from bench_lib.worker.rank_log import RankLog
 from bench_lib.worker.workloads import Setting
 from bench_lib.worker.zygote import die_with_parent
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from bench_lib.worker.rank_log import RankLog
 
 MEETING_S = 300.0
 """Nodes of a cluster may start minutes apart; the case's own time limit is often shorter."""

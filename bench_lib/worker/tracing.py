@@ -10,32 +10,25 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from bench_lib.launch.launchers import Placement, device_index, who_am_i
-from bench_lib.launch.wire import decode_case
-from bench_lib.model import UserError
-from bench_lib.worker.clock import clock_of
+from bench_lib.launch.wire import decode_case, write_whole
+from bench_lib.model import Case, UserError
+from bench_lib.worker.clock import Clock, clock_of
 from bench_lib.worker.context import in_words, kind_of
 from bench_lib.worker.device import open_device
 from bench_lib.worker.measure import Steadiness, timed
 from bench_lib.worker.profiling import external_profiler
-from bench_lib.worker.rank_log import write_whole
 from bench_lib.worker.ranks import RankGroup, about_rank, joined, leave_at_once, met
 from bench_lib.worker.workloads import Setting, UnsupportedError, Workload, build
 from bench_lib.worker.zygote import die_with_parent
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from bench_lib.model import Case
-    from bench_lib.worker.clock import Clock
 
 STEPS = 5
 ROWS = 30
@@ -101,9 +94,8 @@ def _order(arguments: list[str]) -> Order:
     parser.add_argument("case", type=Path, metavar="CASE.json")
     parser.add_argument("out", type=Path, metavar="OUT")
     parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--stacks", action="store_true")
-    parser.add_argument("--ranges", action="store_true")
-    parser.add_argument("--shapes", action="store_true")
+    for choice in ("--stacks", "--ranges", "--shapes"):
+        parser.add_argument(choice, action="store_true")
     words = parser.parse_args(arguments)
     if words.steps < 1:
         parser.error(f"--steps {words.steps}: at least 1")

@@ -6,18 +6,16 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench_lib.backends.amd import files, kfd, machine, visible
 from bench_lib.backends.backend import Backend, Build, Software
+from bench_lib.backends.checks import Check
+from bench_lib.backends.looks import Source
+from bench_lib.backends.profiler import Profilers
 from bench_lib.backends.sysfs import ROOT, present
 from bench_lib.formulas.arithmetic import why_no_tf32_on_amd
 from bench_lib.model import Device, Environment, Hardware
-
-if TYPE_CHECKING:
-    from bench_lib.backends.checks import Check
-    from bench_lib.backends.looks import Source
-    from bench_lib.backends.profiler import Profilers
 
 
 class AMD(Backend):

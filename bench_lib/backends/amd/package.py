@@ -11,16 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from bench_lib.backends.amd import sensors
+from bench_lib.backends.amd.metrics import COUNTERS
 from bench_lib.backends.amd.sensors import REASONS, Partition, mean_busy, paced, told
 from bench_lib.backends.amd.tools.written import words
 from bench_lib.backends.looks import NothingToldError, Source
 from bench_lib.model import Hardware
 
-_RESIDENCIES = tuple(
-    f"{what}_residency_acc" for what in ("prochot", "ppt", "socket_thm", "vr_thm", "hbm_thm")
-)
 _VIOLATIONS = ("prochot_thrm", "ppt_pwr", "socket_thrm", "vr_thrm", "hbm_thrm")
-"""The names of `REASONS` in two of the package's answers."""
+"""The names of `REASONS` in an answer of the package."""
 _HEATS = ("temperature_hotspot", "temperature_edge")
 """In the table of metrics."""
 
@@ -175,7 +173,7 @@ class _Gpu:
         The table of metrics has the counters at once; ``violation_status`` waits 100 ms for
         percentages (amd_smi.cc), so it is asked rarely, and only if the table lacks them.
         """
-        counting = sensors.counted(metrics, _RESIDENCIES, "accumulation_counter")
+        counting = sensors.counted(metrics, COUNTERS[1:], COUNTERS[0])
         return counting or (self._violations(handle) if rarely else {}) or self._flags(metrics)
 
     def _violations(self, handle: object) -> dict[str, Any]:

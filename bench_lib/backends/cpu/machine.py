@@ -31,7 +31,7 @@ def device(root: Path) -> Hardware:
     model = re.search(r"^model name\s*:\s*(\S.*)$", cpuinfo, re.MULTILINE)
     name = model[1].strip() if model else platform.machine() or "unknown"
     memory = re.search(r"^MemTotal:\s*(\d+) kB", text(root / "proc/meminfo") or "", re.MULTILINE)
-    usable = _usable()
+    usable = sorted(os.sched_getaffinity(0))
     virtual = re.search(r"^flags\s*:.*\bhypervisor\b", cpuinfo, re.MULTILINE)
     tflops, gb_per_s = ({}, None) if virtual else _peaks(name, _cores(root, usable))
     return Hardware(
@@ -44,11 +44,6 @@ def device(root: Path) -> Hardware:
         peak_tflops=tflops,
         peak_gb_per_s=gb_per_s,
     )
-
-
-def _usable() -> list[int]:
-    affinity = getattr(os, "sched_getaffinity", None)  # Linux has it
-    return sorted(affinity(0)) if affinity else list(range(os.cpu_count() or 1))
 
 
 def _peaks(name: str, cores: set[tuple[int, str]]) -> tuple[dict[str, float], float | None]:
@@ -89,7 +84,7 @@ def _slug(name: str) -> str:
 
 def source(root: Path) -> Source:
     """Look how busy the CPUs were since last, how fast they are, and whether they got hot."""
-    usable = _usable()
+    usable = sorted(os.sched_getaffinity(0))
     folders = [root / f"sys/devices/system/cpu/cpu{n}" for n in usable[:FEW]]
     names = {f"cpu{n}" for n in usable}
     last: tuple[int, ...] = (0, 0, 0)

@@ -5,16 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bench_lib.backends.backend import Backend, Build, Software
 from bench_lib.backends.checks import Check, good, stops, unknown
+from bench_lib.backends.looks import Source
 from bench_lib.backends.nvidia import devices as listed
 from bench_lib.backends.sysfs import text
 from bench_lib.model import Hardware
-
-if TYPE_CHECKING:
-    from bench_lib.backends.looks import Source
 
 
 class NVIDIA(Backend):

@@ -22,7 +22,6 @@ import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TextIO
 
 from bench_lib.backends.looks import PERIOD_S
@@ -73,11 +72,13 @@ def _environ() -> dict[str, str]:
 
 
 class Sampler:
-    """The process beside one device, and its readings; a context manager."""
+    """The process beside one device, and its readings."""
 
     def __init__(self, device: Hardware, command: Sequence[str] | None = None) -> None:
-        """Watch `device`; `command` stands in for this module's own process."""
-        self._command = command or _command(device)
+        """Watch `device`; `command` stands in for this module's own process.
+
+        A process that cannot be started is only never heard of.
+        """
         self._samples: collections.deque[TelemetrySample] = collections.deque(
             maxlen=int(KEPT_S / PERIOD_S)
         )
@@ -89,26 +90,9 @@ class Sampler:
         self._due_s = math.inf
         """When the next sample is to be there."""
         self._warned = False
-
-    def __enter__(self) -> Sampler:  # noqa: PYI034 - typing.Self is newer than Python 3.10
-        """Start the process."""
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """End the process."""
-        self.close()
-
-    def start(self) -> None:
-        """Start the process; one that cannot be started is only never heard of."""
         try:
             self._process = subprocess.Popen(
-                self._command,
+                command or _command(device),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

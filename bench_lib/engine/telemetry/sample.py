@@ -44,6 +44,9 @@ class TelemetrySample:
     """The clock of each die by its name, where there are several; the slowest is ``clock_mhz``."""
 
 
+_FIGURES = ("clock_mhz", "power_w", "temperature_c", "memory_clock_mhz", "steal", "ticks", "due")
+
+
 def parse(line: str) -> TelemetrySample:
     """Read one line of the process; ValueError with the cause where it is no sample."""
     try:
@@ -56,15 +59,12 @@ def parse(line: str) -> TelemetrySample:
     if "error" in values:
         raise ValueError(str(values["error"]))
     reasons, pids, kin, busy = (values.get(name) for name in ("throttle", "pids", "kin", "busy"))
-    names, counters, trouble = (values.get(name) for name in ("names", "counters", "trouble"))
-    counted, dies = _figures(counters), _figures(values.get("dies_mhz"))
+    names, trouble = values.get("names"), values.get("trouble")
     return TelemetrySample(
         t=t,
         source=str(values.get("source", "")),
-        clock_mhz=_figure(values.get("clock_mhz")),
-        dies_mhz=dies,
-        power_w=_figure(values.get("power_w")),
-        temperature_c=_figure(values.get("temperature_c")),
+        **{name: _figure(values.get(name)) for name in _FIGURES},
+        dies_mhz=_figures(values.get("dies_mhz")),
         utilization=share(values.get("utilization")),
         throttle=tuple(
             reason
@@ -79,11 +79,7 @@ def parse(line: str) -> TelemetrySample:
             for pid, name in (names if isinstance(names, dict) else {}).items()
             if pid.isdecimal()
         },
-        memory_clock_mhz=_figure(values.get("memory_clock_mhz")),
-        steal=_figure(values.get("steal")),
-        counters=counted,
-        ticks=_figure(values.get("ticks")),
-        due=_figure(values.get("due")),
+        counters=_figures(values.get("counters")),
         trouble=None if trouble is None else str(trouble),
     )
 

@@ -103,10 +103,6 @@ class RankVariables:
         """The three without which a place is unknown."""
         return self.rank, self.local_rank, self.ranks
 
-    def are_in(self, environ: Mapping[str, str]) -> bool:
-        """Whether all of them are set."""
-        return all(name in environ for name in self.needed)
-
 
 class Launcher(ABC):
     """One way to start ranks; a subclass is all that bench-lib knows of it."""
@@ -157,7 +153,7 @@ class Launcher(ABC):
     def is_whole_in(self, environ: Mapping[str, str]) -> bool:
         """Whether this launcher started the process, and all needed variables are set."""
         found = self.variables_in(environ)
-        return found is not None and found.are_in(environ)
+        return found is not None and all(name in environ for name in found.needed)
 
     def who_am_i(self, environ: Mapping[str, str]) -> Placement:
         """Return the place of a process that this launcher started.

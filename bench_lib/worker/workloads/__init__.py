@@ -8,15 +8,12 @@ the names in ``NAMED``, or as ``package.module:factory``.  The function is calle
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from bench_lib.model import Case
 from bench_lib.worker.workload import Setting, UnsupportedError, Workload
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from bench_lib.model import Case
 
 __all__ = ["Setting", "UnsupportedError", "Workload", "build"]
 

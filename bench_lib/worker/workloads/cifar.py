@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,12 +23,9 @@ from torchvision.models.swin_transformer import (
 )
 from torchvision.transforms import v2
 
-from bench_lib.formulas.images import NETWORKS
+from bench_lib.formulas.images import NETWORKS, DataSet
 from bench_lib.worker.workload import require_known
 from bench_lib.worker.workloads import registry
-
-if TYPE_CHECKING:
-    from bench_lib.formulas.images import DataSet
 
 AREA = (0.85, 1.0)
 ASPECT = (3 / 4, 4 / 3)

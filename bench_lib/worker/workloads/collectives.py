@@ -7,7 +7,8 @@ graph.  The answer is checked afterwards, element by element, against what it ha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -18,9 +19,6 @@ from bench_lib.model import Numerics
 from bench_lib.worker.device import require_memory
 from bench_lib.worker.workload import Setting, UnsupportedError, Workload
 from bench_lib.worker.workloads.compilation import Recorded
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 DTYPES = {
     "int8": torch.int8,

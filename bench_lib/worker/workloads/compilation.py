@@ -9,8 +9,9 @@ from __future__ import annotations
 import ast
 import contextlib
 import operator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, fx, nn
@@ -20,9 +21,6 @@ from torch.nn import functional
 from bench_lib.worker.graph import recorded
 from bench_lib.worker.workload import Setting, UnsupportedError
 from bench_lib.worker.workloads.weights import batch_norms
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 ARGUMENTS = ("fullgraph", "dynamic", "backend")
 """Options that are torch.compile's own arguments; all others are its compiler's."""

@@ -12,17 +12,15 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.nn import functional
 
 from bench_lib.formulas.images import DATASETS, SOURCES, DataSet
 from bench_lib.worker.workload import UnsupportedError, require_known
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 FOLDER_VARIABLE = "BENCH_LIB_DATA"
 """Names the folder that data sets are in, as torchvision lays them out."""

@@ -7,18 +7,16 @@ batch.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 
 from bench_lib.formulas.transformer import ZERO
 from bench_lib.worker.device import AUTOCAST
+from bench_lib.worker.workload import Setting
 from bench_lib.worker.workloads.compilation import arguments_of
 from bench_lib.worker.workloads.zero import Zero
-
-if TYPE_CHECKING:
-    from bench_lib.worker.workload import Setting
 
 
 class Division(Protocol):

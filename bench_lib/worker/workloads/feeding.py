@@ -10,8 +10,9 @@ import contextlib
 import os
 import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,12 +20,8 @@ from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.distributed import DistributedSampler
 
 from bench_lib.worker.workload import Setting, UnsupportedError, require_known
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from bench_lib.worker.workloads.cifar import Transforms
-    from bench_lib.worker.workloads.datasets import Data, Split
+from bench_lib.worker.workloads.cifar import Transforms
+from bench_lib.worker.workloads.datasets import Data, Split
 
 PREFETCHED = 2
 """Batches that a worker makes ahead, torch's default."""

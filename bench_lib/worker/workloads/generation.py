@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from bench_lib.formulas.transformer import GENERATED
 from bench_lib.model import Numerics
+from bench_lib.worker.workloads.llama import Llama
 from bench_lib.worker.workloads.references import closeness, plain_fp32
 from bench_lib.worker.workloads.steps import InferenceStep
-
-if TYPE_CHECKING:
-    from bench_lib.worker.workloads.llama import Llama
 
 AGREEING = 16
 """Tokens on which FP32 has to agree."""

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench_lib.formulas.transformer import DEVIATION
-
-if TYPE_CHECKING:
-    from bench_lib.formulas.transformer import Size
-    from bench_lib.worker.workloads.dividing import Division
+from bench_lib.formulas.transformer import DEVIATION, Size
+from bench_lib.worker.workloads.dividing import Division
 
 
 class TransformerBlock(nn.Module):

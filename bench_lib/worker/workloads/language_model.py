@@ -10,8 +10,9 @@ With DDP each rank has all weights and gradients are averaged; ``dividing`` has 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -37,9 +38,6 @@ from bench_lib.worker.workloads.networks import SEED
 from bench_lib.worker.workloads.steps import AnsweringNetwork, InferenceStep, Spec, TrainingStep
 from bench_lib.worker.workloads.weights import linear_layers, quantize, stored_bytes
 from bench_lib.worker.workloads.zero import Zero, ZeroStep
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
 
 LEARNING_RATE = 1e-10
 """AdamW moves every weight by about this much, whatever its gradient: less than the last bit of

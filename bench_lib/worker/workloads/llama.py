@@ -10,18 +10,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench_lib.formulas.transformer import DEVIATION
+from bench_lib.formulas.transformer import DEVIATION, Experts, LlamaSize
 from bench_lib.worker.workload import UnsupportedError
-
-if TYPE_CHECKING:
-    from bench_lib.formulas.transformer import Experts, LlamaSize
-    from bench_lib.worker.workloads.dividing import Division
+from bench_lib.worker.workloads.dividing import Division
 
 EPSILON = 1e-5
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -39,9 +40,6 @@ from bench_lib.worker.workloads.weights import (
     stored,
     stored_bytes,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
 
 SEED = 1337
 LEARNING_RATE = 1e-8

@@ -11,8 +11,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,9 +41,6 @@ from bench_lib.worker.device import (
 )
 from bench_lib.worker.workload import Setting, UnsupportedError, Workload
 from bench_lib.worker.workloads.references import cosine
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 SEED = 1337
 CACHE_BYTES = {"cuda": 256 * 2**20, "cpu": 64 * 2**20}

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from bench_lib.worker.workload import Setting, Workload
 from bench_lib.worker.workloads.networks import network
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ELEMENTS = 1024
 """Numbers in the tensor that a CPU works on: one unit is some microseconds, on one thread."""

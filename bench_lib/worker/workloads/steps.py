@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -29,11 +29,9 @@ from bench_lib.worker.device import (
 )
 from bench_lib.worker.workload import Setting, Workload, require_known
 from bench_lib.worker.workloads.compilation import Recorded, averaged, compiled, records_graphs
+from bench_lib.worker.workloads.flops import Amount
 from bench_lib.worker.workloads.references import closeness, gradients_norm, plain_fp32
 from bench_lib.worker.workloads.weights import COMPILE_OPTIONS
-
-if TYPE_CHECKING:
-    from bench_lib.worker.workloads.flops import Amount
 
 HEADS = {1: 0.4, 2: 0.3}
 """Weight of each auxiliary head's loss, by how many there are: as Inception v3's and GoogLeNet's

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -19,13 +20,12 @@ from bench_lib.formulas.images import (
     DATASETS,
     FEEDS,
     INPUT_ALONE,
-    MODES,
     PRECISIONS,
     SEED,
     DataSet,
     own_side,
 )
-from bench_lib.model import MEMORY_FORMATS, MOST_STEPS_TOLD, Training
+from bench_lib.model import MEMORY_FORMATS, MOST_STEPS_TOLD, PLAIN_MODES, Numerics, Training
 from bench_lib.worker.caches import told
 from bench_lib.worker.device import layout_of, require_compile, set_precision
 from bench_lib.worker.workload import Setting, Workload
@@ -35,11 +35,6 @@ from bench_lib.worker.workloads.feeding import Feed, Shape, feed_of, on_device
 from bench_lib.worker.workloads.flops import Amount, counted
 from bench_lib.worker.workloads.steps import BuiltNetwork, Spec, TrainingStep, loss_of, main_output
 from bench_lib.worker.workloads.weights import settle, stored, stored_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-
-    from bench_lib.model import Numerics
 
 OPTIMIZERS = {"cifar100": "adam", "cifar10": "sgd", "mnist": "adadelta"}
 """Adam with its defaults, as in amd/HPCTrainingExamples' CIFAR-100 script; SGD with momentum; the
@@ -77,7 +72,7 @@ class _Spec(Spec):
         "dataset": DATASETS,
         "precision": PRECISIONS,
         "memory_format": MEMORY_FORMATS,
-        "compile_mode": MODES,
+        "compile_mode": PLAIN_MODES,
         "feed": FEEDS,
     }
 

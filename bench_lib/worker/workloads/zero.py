@@ -7,7 +7,8 @@ import importlib
 import os
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +17,6 @@ from torch.nn import functional
 from bench_lib.worker.workload import Setting, UnsupportedError, Workload
 from bench_lib.worker.workloads.compilation import arguments_of
 from bench_lib.worker.workloads.steps import TrainingStep
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 BF16 = {
     "amp-bf16": {"enabled": True},

@@ -114,7 +114,7 @@ def _identity(static: dict[str, Any], listed: dict[str, Any], current: dict[str,
     )
 
 
-def _first(read: Callable[[object], T | None], *values: object) -> T | None:
+def _first(read: Callable[[Any], T | None], *values: Any) -> T | None:
     """Return the first of the values that says something to ``read``."""
     return next((said for said in map(read, values) if said is not None), None)
 
@@ -182,18 +182,13 @@ def _reading(entry: dict[str, Any], part: Partition | None) -> dict[str, Any]:
     counters = [f"{name}_accumulated" for name in (*_COUNTED, "gfx_clk_below_host_limit")]
     return {
         **pace,
-        "memory_clock_mhz": _memory_clock(clocks),
+        "memory_clock_mhz": _first(_speed, *(section(clocks, n) for n in ("mem_0", "mem"))),
         "power_w": sensors.watts(power),
         "temperature_c": sensors.first(map(heat.get, ("hotspot", "junction", "edge")), "C"),
         "utilization": load,
         **sensors.counted(throttle, counters, "accumulation_counter"),
         "throttle": held,
     }
-
-
-def _memory_clock(clocks: dict[str, Any]) -> float | None:
-    named = (section(clocks, name) for name in ("mem_0", "mem"))
-    return next((mhz for mhz in map(_speed, named) if mhz is not None), None)
 
 
 def _speed(clock: dict[str, Any]) -> float | None:
