@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import secrets
+import signal
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -17,6 +18,9 @@ MOST_WORKERS = 16
 
 # Here, before any test imports torch, and for every process that a test starts.
 os.environ["OMP_NUM_THREADS"] = "1"  # two threads that wait for each other take ten times as long
+# A run in the background, or under nohup, inherits that these are ignored; here they end things.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 os.environ["PYTHONDONTWRITEBYTECODE"] = ""  # or each process would compile the same modules again
 
 

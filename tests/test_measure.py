@@ -641,7 +641,8 @@ def test_a_replay_lasts_from_the_build_to_the_end(monkeypatch) -> None:
     machine = Machine(compiled=True)
 
     @contextlib.contextmanager
-    def replayed(table):
+    def replayed(table, *, keeps):
+        assert keeps
         machine.log.append(f"choose {table}")
         yield
         machine.log.append("choose freely")

@@ -1471,7 +1471,7 @@ def test_a_terminal_shows_how_far_a_run_is_and_nothing_of_it_stays(suite, pytest
     run = suite("{'alpha': [[0.0105] * 20]}")
     accept(pytester, "alpha", TEN_MS)
     accept(pytester, "beta", TEN_MS)
-    with_past(pytester, 120.0)
+    with_past(pytester, 110.0)
     status, shown = in_terminal(pytester)
     assert status == pytest.ExitCode.TESTS_FAILED
     below = lines_below(shown)
