@@ -668,7 +668,7 @@ def _id(place: Place, run_id: str) -> str:
 def _told(
     one: _Growing, night: int, acknowledged: Mapping[str, Acknowledged], ids: Collection[str]
 ) -> Incident:
-    """Return an incident as it stands; of the ``ids`` of all, one is among its names: its own."""
+    """Return an incident as it stands; its names have no other incident's id, of all ``ids``."""
     spells = sorted(one.spells.values(), key=lambda s: (-(s.last.ratio or 0.0), s.place))
     failures = (name for spell in spells for name in spell.names)
     names = frozenset(name for name in failures if name == one.id or name not in ids)
