@@ -41,7 +41,7 @@ class RankStep:
     """Those of rank 0."""
     per_rank: Sequence[RankSample] = ()
     items: int = 1
-    """Of all ranks."""
+    """Those of all ranks."""
 
 
 def losses(one: RankStep, several: RankStep, *, divided_by: float = 1.0) -> list[Loss]:
