@@ -120,6 +120,23 @@ def test_caches_that_are_removed_before_they_are_locked_are_empty_ones_elsewhere
         assert kept.parent not in Path(os.environ["TRITON_CACHE_DIR"]).parents
 
 
+def test_of_two_that_remove_caches_the_second_leaves_those_made_since(fill, monkeypatch, tmp_path):
+    """It waited for the lock of the caches that the first one removed."""
+    old = fill("a", 1000, days=9)
+    flock = caches.fcntl.flock
+
+    def removed_before(lock, how):
+        if how & caches.fcntl.LOCK_EX and lock.name == str(old / caches.LOCK):
+            old.rename(tmp_path / "gone")
+            old.mkdir()
+            (old / caches.LOCK).touch()
+        flock(lock, how)
+
+    monkeypatch.setattr(caches.fcntl, "flock", removed_before)
+    fill("b", 1000)
+    assert (old / caches.LOCK).exists()
+
+
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_disk_is_told_by_caches_apart(fill, monkeypatch, code):
     """The same replay would meet it again when it compiles."""

@@ -78,7 +78,8 @@ def run(tmp_path, monkeypatch, capsys):
             answer = (script.get(case.id) or [[0.01] * 20])[0]
             if isinstance(answer, Fault):
                 raise CaseFault(answer)
-            ranks, share = case.launch.ranks, 1 if case.launch.strong else case.launch.ranks
+            ranks, shares = case.launch.ranks, case.params.get("parallel") == "tp"
+            share = 1 if case.launch.strong or shares else ranks
             slower = per_rank or [1.0] * ranks
             return make_measurement(
                 case_id=case.id,
@@ -495,6 +496,44 @@ def test_what_ranks_lose_by_is_told_of_each_point(run):
     refused = run(*words, "--losses")
     assert (refused.status, refused.measured) == (2, [])
     assert "--losses needs GPUs" in refused.err
+
+
+def test_ranks_that_compute_one_batch_together_lose_by_what_their_share_takes_longer(run, tmp_path):
+    """With tensor parallelism each has its share of one rank's kernels."""
+    (tmp_path / "m.toml").write_text(
+        '[[gate.language_models]]\nnetwork = "llama-tiny"\nlength = 64\nbatch_size = 4\n'
+        'parallel = "tp"\nranks = 2\n'
+    )
+
+    def look_into(_held, cases):
+        for case in cases:
+            n = case.launch.ranks
+            found = [Kernel("gemm", 50, 0.008 / n)]
+            found += [Kernel("ncclDevKernel_AllReduce", 4, 0.0005)] * (n > 1)
+            busy_s = sum(kernel.total_s for kernel in found)
+            yield case, KernelTable("torch.profiler", 5, found, busy_s)
+
+    case_id = "llama-tiny-b4-64t-bf16-eager-tp-train-x2"
+    words = (case_id, "--matrix", "m.toml", "--ranks", "2", "--losses")
+    answer = run(*words, script={case_id: steps(0.0055)}, devices=GPUS, looked_into=look_into)
+    assert answer.said(f"{case_id}: ").startswith(
+        f"{case_id}: by median steps 90.9% of one rank's speed: collectives -9.1%, "
+    )
+
+
+def test_losses_are_those_of_gpus(run):
+    """A CPU's operations are looked into by nobody."""
+    looked = []
+
+    def look_into(_held, cases):
+        looked.extend(case.id for case in cases)
+        return []
+
+    words = ("mnist", "--over", "threads,processes,gpus", "--at-most", "2", "--losses")
+    answer = run(*words, devices=GPUS, looked_into=look_into)
+    assert looked == [STEM, f"{STEM}-x2-strong"]
+    blind = [line for line in answer.lines if line.endswith(": no kernels were seen")]
+    assert blind == [f"{STEM}-x2-strong: no kernels were seen"]
 
 
 # ---- repeats, judging, drawing ------------------------------------------------------------

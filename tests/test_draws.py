@@ -628,11 +628,15 @@ def test_a_replay_that_finds_no_room_for_temporary_files_ends_the_run(tmp_path, 
     """As any other case: without them nothing can be measured."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     full = Fault("no room", f"OSError: [Errno 28] No space left on device: '{tmp_path}/a'", "")
-    workers = Contexts({"a replayed": [full]}, DEVICE)
-    device = held(DEVICE, workers, tmp_path)
+    workers, said = Contexts({"a replayed": [full]}, DEVICE), []
+    device = held(DEVICE, workers, tmp_path, say=said.append)
     with pytest.raises(LaunchError, match=f"cannot write temporary files to {tmp_path}"):
         list(device.measure_again([make_case(id="a")], 1, replays={"a": ACCEPTED}))
     device.close()
+    assert ([line for line in workers.log if " replayed" in line], said) == (
+        ["context-1 a replayed"],
+        [],
+    )
 
 
 def in_turns(here: float, there: float, **fields: Any) -> Evidence:

@@ -112,6 +112,16 @@ def test_facts_that_nobody_used_for_a_season_go_when_another_is_kept(counted):
     assert networks() == "013"
 
 
+def test_what_cannot_be_removed_keeps_no_fact_from_being_kept(counted):
+    """And none of those beside it from going."""
+    counted(0, 91)
+    stays = facts.folder() / "somebody's"
+    stays.mkdir()
+    os.utime(stays, (time.time() - 92 * 86_400,) * 2)
+    counted(1, 0)
+    assert (networks(), stays.exists()) == ("1", True)
+
+
 def test_facts_are_so_many_and_those_used_last_stay(counted, monkeypatch):
     """Damaged ones are counted, too."""
     monkeypatch.setattr(kept, "MOST_FILES", 3)

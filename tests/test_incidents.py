@@ -1074,6 +1074,19 @@ def test_a_pulled_older_run_changes_the_id_and_the_old_one_still_works():
     assert alone.id in before.names
 
 
+def test_a_second_incident_of_a_case_has_its_id_alone():
+    """The case fails for the first one that night, too, and nobody knows of the second one yet."""
+    cases = [slower("a", 0.2), slower("b", 0.2)]
+    seen = [run(1, fine=["a", "b"]), run(2, cases), run(3, cases)]
+    more = run(4, [slower("a", 0.4, [POOL]), slower("b", 0.2)])
+    first, second = told([*seen, more])
+    assert second.id not in first.names
+    for one, other in ((first, second), (second, first)):
+        known = {one.id: Acknowledged("known upstream", "2026-01-04T09:00:00Z", "somebody")}
+        found = {each.id: each for each in told([*seen, more], acknowledged=known)}
+        assert (found[one.id].state, found[other.id].acknowledged) == (State.ACKNOWLEDGED, None)
+
+
 def test_of_two_acknowledgements_the_later_one_is_told():
     """Whatever their ids."""
     (one,) = told([run(2, [slower("a"), slower("b")])])

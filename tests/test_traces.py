@@ -233,6 +233,19 @@ def test_without_steps_the_hosts_time_is_that_of_operations_and_calls(tmp_path) 
     assert read(write(tmp_path, events)).host_s == us(70)
 
 
+@pytest.mark.parametrize("begin", [1, 11])
+def test_a_host_that_only_waits_works_for_no_time(tmp_path, begin) -> None:
+    """Two waits and one operation overlap; sums of other parts of them differ in the last bit."""
+    ts = begin / 10
+    events = [
+        operation("a", ts, 2.3),
+        wait(ts, 0.7),
+        wait(ts + 0.35, 3.55),
+        kernel("k", ts, 1, 1),
+    ]
+    assert 0 <= read(write(tmp_path, events)).host_s < 1e-15
+
+
 def test_launches_are_calls_that_kernels_came_from(tmp_path) -> None:
     """The delay is from the end of the call; the depth is what was not done when it began."""
     found = read(write(tmp_path, TWO_STEPS)).launches

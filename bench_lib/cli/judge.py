@@ -23,6 +23,7 @@ from bench_lib.verdict.statistics.comparison import Contrast, Origin
 if TYPE_CHECKING:
     from bench_lib.storage.samples import CaseSamples, SampledProcess, Samples
     from bench_lib.verdict.metrics import Metric
+
 SHOWN = 20
 """Problems, and notes, that are printed; with --json all of them."""
 

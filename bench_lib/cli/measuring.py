@@ -78,16 +78,15 @@ class Measuring:
         device: Hardware,
         keeping: Keeping,
         variables: Mapping[str, str] | None = None,
-        *,
-        kernels: str = "auto",
     ) -> None:
         """Take where to measure and to keep; nothing starts before it is needed.
 
-        Workers have ``variables`` in their environment.  With ``all`` of ``kernels`` every case is
-        profiled, otherwise those that are judged and changed.
+        Workers have ``variables`` in their environment.
         """
         self.device = device
         """The device of the next measurements."""
+        self.kernels = "auto"
+        """The cases there that are profiled: ``all``, or those that are judged and changed."""
         self.figures: dict[str, Figures] = {}
         """By case, from the processes that are judged."""
         self.records: list[Record] = []
@@ -96,7 +95,6 @@ class Measuring:
         self._name = name
         self._keeping = keeping
         self._variables = variables or {}
-        self._kernels = kernels
         self._passes = True
 
     def figures_of_all(
@@ -147,7 +145,7 @@ class Measuring:
             limits=keeping.limits() if keeping.judge else {},
             sides={"": Side(environment=self._variables)},
             reference=Side(keeping.reference, self._variables) if keeping.reference else None,
-            kernels=self._kernels,
+            kernels=self.kernels,
             say=say,
         )
         with leaving_when_told(), opened(self.device, settings) as engine:

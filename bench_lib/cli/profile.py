@@ -29,6 +29,7 @@ from bench_lib.model import Case, UserError
 
 if TYPE_CHECKING:
     from bench_lib.engine.profiles import CaseProfile
+
 TORCH, RANGES = "torch", "ranges"
 ROCM_S = ("rocm", "rocprofv3", "rocprofv2", "rocprof", "rocprof-compute", "rocprof-sys")
 TOOLS = (TORCH, *ROCM_S, RANGES)

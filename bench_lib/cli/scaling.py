@@ -299,8 +299,7 @@ class _Study(Measuring):
         self.devices = detect()
         if asked.losses and not is_gpu(self.devices[0]):
             raise UserError("--losses needs GPUs: it goes by their kernels")
-        kernels = "all" if asked.losses else "auto"
-        super().__init__("scaling", self.devices[0], keeping, kernels=kernels)
+        super().__init__("scaling", self.devices[0], keeping)
         self._asked = asked
         self._points: list[ScalingPoint] = []
         self._short: Figures | None = None
@@ -309,6 +308,7 @@ class _Study(Measuring):
         self, device: Hardware, points: Sequence[ScalingPoint], short: Case | None = None
     ) -> None:
         """Measure points on a device, before them ``short`` in a process of its own."""
+        from bench_lib.backends import is_gpu
         from bench_lib.engine.settings import PLANNED
         from bench_lib.studies.scaling import cases_of
 
@@ -316,6 +316,7 @@ class _Study(Measuring):
         if not (cases := cases_of(points)):
             return
         self.device = device
+        self.kernels = "all" if self._asked.losses and is_gpu(device) else "auto"
         processes = self._asked.processes
         with self.engine() as engine:
             self.announce(cases, f", {processes} times" if processes > 1 else "")

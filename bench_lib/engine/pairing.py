@@ -75,10 +75,9 @@ def unanswered(rows: Sequence[PairRow]) -> str:
         return ""
     counts = Counter(sorted(unjudged or found, key=rank))
     words = ", ".join(f"{count} {status.value}" for status, count in counts.items())
-    return (
-        f"no answer: {counts.total()} of {many(len(rows), 'case')} could not be judged ({words}); "
-        "the reasons are above, and more --pairs see smaller changes"
-    )
+    remedy = "more --pairs see smaller changes" if Status.NOISY in counts else "see their reasons"
+    unheld = f"{counts.total()} of {many(len(rows), 'case')}"
+    return f"no answer: {unheld} could not be judged ({words}); {remedy}"
 
 
 def judged(

@@ -15,6 +15,7 @@ from bench_lib.environment import fingerprint
 from bench_lib.launch import wheels
 from bench_lib.launch.cache import cache_folder
 from bench_lib.launch.faults import CaseFault, LaunchError, WorkerKilledError
+from bench_lib.launch.temporary import is_full
 from bench_lib.launch.zygote import PLAIN, MeasureRequest, WorkerProcess, Zygote
 from bench_lib.model import (
     Case,
@@ -98,7 +99,8 @@ class Processes:
         try:
             measurement = process.measure(case, replace(asked, keeps=self._keeps_replays))
         except CaseFault as error:
-            if error.fault.kind != "no room" or asked.replay is None or not self._keeps_replays:
+            keeps = self._keeps_replays and asked.replay is not None
+            if not keeps or error.fault.kind != "no room" or is_full(error.fault):
                 raise
             self._keeps_replays = False
             why = error.fault.message.partition("\n")[0]

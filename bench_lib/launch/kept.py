@@ -46,7 +46,7 @@ def write(path: Path, fact: Any) -> None:
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):  # another process removes them, too
+        with contextlib.suppress(OSError):  # another process removes them, too
             _make_room(path.parent)
         try:
             beside.write_bytes(text)
@@ -63,4 +63,5 @@ def _make_room(folder: Path) -> None:
     too_old_s = time.time() - UNUSED_S
     for number, path in enumerate(newest_first, start=1):
         if number >= MOST_FILES or used_s[path] < too_old_s:
-            Path(path).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # somebody else's, or a folder
+                Path(path).unlink()

@@ -410,7 +410,7 @@ def _steps(ranges: Sequence[_Event]) -> list[_Event]:
 
 def _host_s(spans: Iterable[_Event], calls: Iterable[_Event]) -> float:
     waiting = [event for event in calls if _WAITS.search(event.name)]
-    return (_covered([*spans, *waiting]) - _covered(waiting)) / 1e6
+    return max(0.0, _covered([*spans, *waiting]) - _covered(waiting)) / 1e6
 
 
 def _covered(events: Iterable[_Event]) -> float:

@@ -40,9 +40,11 @@ class RankStep:
     kernels: KernelTable | None
     """Those of rank 0."""
     per_rank: Sequence[RankSample] = ()
+    items: int = 1
+    """Those of all ranks."""
 
 
-def losses(one: RankStep, several: RankStep, *, divided_by: int = 1) -> list[Loss]:
+def losses(one: RankStep, several: RankStep, *, divided_by: float = 1.0) -> list[Loss]:
     """Return what each part costs; the sum is the whole difference between the two steps.
 
     ``divided_by`` is the number of ranks that share the work of one.  Without kernels of both

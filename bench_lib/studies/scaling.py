@@ -186,17 +186,18 @@ def _losses(
     by_case: Mapping[str, Record],
     figures: Mapping[str, Figures],
 ) -> list[Loss]:
-    """Return the losses of ranks beside one; nothing for threads."""
+    """Return the losses of GPUs beside one; on CPUs no kernels tell them."""
     steps = [_step(each, by_case, figures) for each in (alone, point)]
-    if point.workers == 1 or point.over == THREADS or None in steps:
+    if point.workers == 1 or point.over != GPUS or None in steps:
         return []
     one, several = (step for step in steps if step is not None)
-    return losses(one, several, divided_by=point.workers if point.scaling == STRONG else 1)
+    # With strong scaling or tensor parallelism ranks share the items of one.
+    return losses(one, several, divided_by=point.workers * one.items / several.items)
 
 
 def unseen(rows: Sequence[ScalingRow]) -> list[ScalingRow]:
-    """Return the measured rows of several ranks whose losses are unknown."""
-    several = [row for row in rows if row.workers > 1 and row.over != THREADS]
+    """Return the measured rows of several GPUs whose losses are unknown."""
+    several = [row for row in rows if row.workers > 1 and row.over == GPUS]
     return [row for row in several if row.figures.is_measured and not row.losses]
 
 
@@ -209,7 +210,7 @@ def _step(
     seen, accepted = figures[point.case.id], record.measurements
     if seen.step_s is None or not accepted:
         return None
-    return RankStep(seen.step_s, record.kernels, accepted[-1].per_rank)
+    return RankStep(seen.step_s, record.kernels, accepted[-1].per_rank, seen.items_per_step or 1)
 
 
 def _rate(point: ScalingPoint, by_case: Mapping[str, Record]) -> tuple[Rate | None, int]:

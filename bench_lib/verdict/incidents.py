@@ -436,7 +436,8 @@ class IncidentHistory:
 
     def told(self, acknowledged: Mapping[str, Acknowledged]) -> list[Incident]:
         """Return all incidents until now as they stand, oldest first."""
-        return [_told(one, self.night, acknowledged) for one in self._known]
+        ids = {one.id for one in self._known}
+        return [_told(one, self.night, acknowledged, ids) for one in self._known]
 
     def _mend(self, place: Place, time: str) -> None:
         known = self._failing.pop(place, None)
@@ -664,10 +665,13 @@ def _id(place: Place, run_id: str) -> str:
     return hashlib.sha256(f"{key} {case_id} {run_id}".encode()).hexdigest()[:ID_DIGITS]
 
 
-def _told(one: _Growing, night: int, acknowledged: Mapping[str, Acknowledged]) -> Incident:
-    """Return an incident as it stands."""
+def _told(
+    one: _Growing, night: int, acknowledged: Mapping[str, Acknowledged], ids: Collection[str]
+) -> Incident:
+    """Return an incident as it stands; its names have no other incident's id, of all ``ids``."""
     spells = sorted(one.spells.values(), key=lambda s: (-(s.last.ratio or 0.0), s.place))
-    names = frozenset[str]().union(*(spell.names for spell in spells))
+    failures = (name for spell in spells for name in spell.names)
+    names = frozenset(name for name in failures if name == one.id or name not in ids)
     who = [known for name, known in sorted(acknowledged.items()) if name in names]
     failing = [spell for spell in spells if spell.until is None]
     is_news = one.turned == night

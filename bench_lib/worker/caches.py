@@ -71,11 +71,18 @@ def apart(name: str) -> Iterator[None]:
 def _used(cache: Path) -> Iterator[None]:
     """Make a cache where it is not there, and keep others from removing it; raises OSError."""
     cache.mkdir(parents=True, exist_ok=True)
+    with _locked(cache, fcntl.LOCK_SH):
+        os.utime(cache)
+        yield
+
+
+@contextlib.contextmanager
+def _locked(cache: Path, how: int) -> Iterator[None]:
+    """Hold a cache's lock; raises OSError if another process does, or has removed the cache."""
     with (cache / LOCK).open("a+") as lock:  # NFS wants both ways open
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(lock, how | fcntl.LOCK_NB)
         if not os.path.samestat(os.fstat(lock.fileno()), (cache / LOCK).stat()):
             raise BlockingIOError("it was removed before we had the lock")
-        os.utime(cache)
         yield
 
 
@@ -100,8 +107,7 @@ def _size_bytes(folder: Path) -> int:
 def _removed(cache: Path) -> bool:
     """Remove a cache and return True; False if a process uses it, or it is gone."""
     try:
-        with (cache / LOCK).open("a+") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with _locked(cache, fcntl.LOCK_EX):
             # Whoever looks for it now makes a new one.
             gone = cache.rename(f"{cache}.{os.getpid()}")
     except OSError:
