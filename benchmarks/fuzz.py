@@ -69,7 +69,7 @@ TOKENS = (
 
 def spoilt(draw: Draw, tree: Tree) -> Tree:
     """Return a document with one node of it changed."""
-    places = list(_places(tree))
+    places = _places(tree, []) if isinstance(tree, (dict, list)) else []
     if not places:
         return deepcopy(draw.choice(ODD))
     parent, at = draw.choice(places)
@@ -88,16 +88,14 @@ def spoilt(draw: Draw, tree: Tree) -> Tree:
     return tree
 
 
-def _places(tree: Tree) -> Iterator[tuple[Any, Any]]:
-    """Yield every node below the first, by what holds it and where."""
-    items: Any = ()
-    if isinstance(tree, dict):
-        items = list(tree.items())
-    elif isinstance(tree, list):
-        items = list(enumerate(tree))
+def _places(tree: Tree, found: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """Return ``found`` with every node below the first, by what holds it and where."""
+    items: Any = tree.items() if isinstance(tree, dict) else enumerate(tree)
     for at, value in items:
-        yield tree, at
-        yield from _places(value)
+        found.append((tree, at))
+        if isinstance(value, (dict, list)):
+            _places(value, found)
+    return found
 
 
 def torn(draw: Draw, data: bytes) -> bytes:

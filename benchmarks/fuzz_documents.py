@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import gzip
 import json
 import random
@@ -14,6 +15,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
@@ -32,6 +34,8 @@ from bench_lib.backends.amd import metrics
 from bench_lib.backends.amd.rocprof import counters
 from bench_lib.backends.amd.tools import amd_smi, rocm_smi, rocminfo
 from bench_lib.cases import matrix
+from bench_lib.cases.axes import WorkloadAxes
+from bench_lib.cases.declared import declared_axes
 from bench_lib.cli.history import _details
 from bench_lib.engine.telemetry import sample
 from bench_lib.micro import compiling
@@ -223,9 +227,15 @@ def as_toml(tree: Tree) -> bytes:
     return "".join(lines).encode()
 
 
+@functools.cache
+def _axes_but(workloads: frozenset[str]) -> dict[str, WorkloadAxes]:
+    return declared_axes(workloads)
+
+
 def read_matrix(path: Path) -> None:
-    """Read a matrix's cases."""
-    matrix.cases_in(path)
+    """Read a matrix's cases; the program's own workloads, which are no input, are read once."""
+    with mock.patch.object(matrix, "declared_axes", lambda but: _axes_but(frozenset(but))):
+        matrix.cases_in(path)
 
 
 def some_samples(draw: Draw) -> Tree:
@@ -310,7 +320,7 @@ def read_looks(path: Path) -> None:
 def a_metrics_file(draw: Draw) -> Tree:
     """Draw the kernel's ``gpu_metrics``, whose head is size and revision."""
     revision, size = draw.choice(((3, 120), (4, 288), (5, 360), (6, 1664), (8, 3872), (9, 200)))
-    return [[size & 255, size >> 8, 1, revision], [draw.randrange(256) for _ in range(size - 4)]]
+    return [[size & 255, size >> 8, 1, revision], list(draw.randbytes(size - 4))]
 
 
 def read_metrics(path: Path) -> None:

@@ -58,7 +58,7 @@ import bench_lib.backends
 import bench_lib.plugin.session as session
 from bench_lib.engine import engine
 from bench_lib.model import Fault
-from scripted import gpus, held_class
+from scripted import gpus, held_class, nobody_shares
 
 SCRIPT = {script!r}
 SCRIPT["fault"] = [Fault("died", "SIGABRT", "measure", "HSA_STATUS_ERROR")]
@@ -66,6 +66,7 @@ DEVICES = gpus(2)
 bench_lib.backends.detect = lambda *_: DEVICES
 session.network_sizes = lambda: {{"resnet18": 224}}
 engine.HeldDevice = held_class(SCRIPT, Path(__file__).parent / "locks")
+engine.processes.share = nobody_shares
 """
 TEST = """
 import pytest

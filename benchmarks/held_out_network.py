@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from bench_lib.worker.graph import AGAIN
 from bench_lib.worker.workload import Setting, Workload
 from bench_lib.worker.workloads.compilation import Recorded
 from bench_lib.worker.workloads.language_model import language_model
@@ -47,14 +48,16 @@ def decode(setting: Setting, *, compile_mode: str, **params: Any) -> Workload:
 
     if compile_mode == "eager":
         return replace(inner, step=step)
-    graph = Recorded(step)
+    graph = Recorded(step, again=AGAIN)
 
     def numerics() -> Numerics | None:
         graph.release()
         assert inner.numerics is not None
         return inner.numerics()
 
-    return replace(inner, step=graph, numerics=numerics, compiled=True)
+    return replace(
+        inner, step=graph, first_step_done=graph.choose, numerics=numerics, compiled=True
+    )
 
 
 def sines(device: torch.device, seconds: float) -> Callable[[], torch.Tensor]:

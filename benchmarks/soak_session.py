@@ -17,6 +17,7 @@ import threading
 import tracemalloc
 import warnings
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from soak import devices
@@ -27,6 +28,7 @@ from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.settings import Side
 from bench_lib.engine.telemetry import Sampler
 from bench_lib.launch import ranks
+from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.zygote import Zygote
 from bench_lib.model import Hardware, MachineWarning
 from bench_lib.plugin import session
@@ -49,6 +51,11 @@ def _start(side: Side, device: Hardware) -> Zygote:
     return Zygote(python=str(BIN / "worker"), environment=told)
 
 
+def _share_none(*_: object) -> NoReturn:
+    """Have each worker of xdist start its own: the stand-in serves one runner."""
+    raise LaunchError("not shared")
+
+
 def _detect(*_: object) -> list[Hardware]:
     """Find the stand-ins, also when vendors' tools say what they like."""
     if "SOAK_TOOLS" in os.environ:
@@ -65,6 +72,7 @@ def _stand_in() -> None:
     bench_lib.backends.detect = _detect
     session.network_sizes = dict
     engine.HeldDevice = functools.partial(HeldDevice, start=_start, watch=_watch)
+    engine.processes.share = _share_none
     Zygote.exit_code.__defaults__ = (0.2,)
     ranks.LINGER_S, ranks.TELLING_S = 0.2, 0.1
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell ignores it

@@ -2,7 +2,7 @@
 
     python benchmarks/suite_time.py [--cases 24]
     python benchmarks/suite_time.py --gate [--runs 3] [--cold] [-- PYTEST OPTIONS]
-    python benchmarks/suite_time.py --of RUN [--history DIR]
+    python benchmarks/suite_time.py --of RUN [--history DIR] [--ahead SECONDS]
 
 Runs ``pytest perf_tests`` on suite_time.toml, then one_case.py once per case, then the suite
 again, and prints wall times and their ratio; the aim is at most a third.  One script runs
@@ -12,7 +12,8 @@ scripts' time is scaled up to 24, and the output says so.
 With ``--gate`` it runs the gate of ``perf_tests`` so often instead, the first time from empty
 caches with ``--cold``, and prints for each run how long it took, what that was spent on by phase
 and by case, and how long one to eight devices would take with the cases balanced.  With ``--of`` it
-prints the same of a run that a history has.
+prints the same of a run that a history has.  ``--ahead`` is how much of an import passes while
+pytest-xdist starts.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def gate(runs: int, options: Sequence[str], *, cold: bool) -> None:
             sys.stdout.flush()
 
 
-def show(run: history.Run) -> None:
+def show(run: history.Run, ahead_s: float = 0.0) -> None:
     """Print what a run was spent on, and how long several devices would take."""
     records = list(run.records.values())
     found = spent.spent(records)
@@ -117,44 +118,52 @@ def show(run: history.Run) -> None:
     rows = [
         (str(devices), f"{hashed:.1f}", f"{even:.1f}", f"{alone / even:.2f}")
         for devices in DEVICES
-        for alone, hashed, even in (on_devices(records, devices),)
+        for alone, hashed, even in (on_devices(records, devices, ahead_s),)
     ]
     headings = ("devices", "by hash, s", "balanced, s", "times as fast")
     print("\n".join(tables.table(headings, rows)))
 
 
-def on_devices(records: Sequence[Record], devices: int) -> tuple[float, float, float]:
+def on_devices(
+    records: Sequence[Record], devices: int, ahead_s: float = 0.0
+) -> tuple[float, float, float]:
     """Return the seconds that a run's attempts take on one device, and on several.
 
     Those are by hash alone, and balanced.  Each device starts workers and measures its cases of one
-    rank.  When all are done, second looks follow process by process, each on its case's device;
-    with several devices pytest-xdist's workers have ended then, so that workers start once more.
-    Cases of several ranks take all devices, one after the other.
+    rank; a case that the compiler drew anew is replayed at once.  When all are done, the other
+    second looks follow process by process, each on its case's device.  Cases of several ranks take
+    all devices, one after the other.  Several devices' workers have been starting for ``ahead_s``
+    when the first case begins.
     """
     first: dict[str, float] = {}
     again: dict[int, list[tuple[str, float]]] = {}
     start_s = shared_s = 0.0
     for record in records:
+        replay = next((attempt for attempt in record.attempts if attempt.confirms), None)
         for attempt in record.attempts:
             taken = sum(attempt.phases_s.values())
             if record.case.launch.ranks > 1:
                 shared_s += taken
-            elif attempt.confirms:
+            elif attempt.confirms and not (attempt is replay and attempt.replays):
                 again.setdefault(attempt.process, []).append((record.case.id, taken))
             else:
-                fork_s = attempt.phases_s.get(FORK, 0.0)
+                fork_s = 0.0 if attempt.confirms else attempt.phases_s.get(FORK, 0.0)
                 start_s += fork_s
                 first[record.case.id] = first.get(record.case.id, 0.0) + taken - fork_s
 
-    def whole(places: Mapping[str, int], count: int) -> float:
+    def whole(places: Mapping[str, int], begun_s: float = 0.0) -> float:
         """Return the seconds of a run with its cases in these places."""
-        starts = 2 if again and count > 1 else 1
         rounds = [first.items(), *(again[process] for process in sorted(again))]
-        return shared_s + starts * start_s + sum(_longest(tried, places) for tried in rounds)
+        return (
+            shared_s
+            + max(0.0, start_s - begun_s)
+            + sum(_longest(tried, places) for tried in rounds)
+        )
 
     homes = {name: device_of(f"[{name}]", devices) for name in first}
     even = balance.balanced(homes, devices, first.get)
-    return whole(dict.fromkeys(first, 0), 1), whole(homes, devices), whole(even, devices)
+    begun_s = ahead_s if devices > 1 else 0.0
+    return whole(dict.fromkeys(first, 0)), whole(homes, begun_s), whole(even, begun_s)
 
 
 def _longest(tried: Iterable[tuple[str, float]], places: Mapping[str, int]) -> float:
@@ -176,10 +185,11 @@ def main() -> None:
     parser.add_argument("--cold", action="store_true", help="begin --gate with empty caches")
     parser.add_argument("--of", metavar="RUN", help="say it of a run that is there")
     parser.add_argument("--history", type=Path, default=Path("history"))
+    parser.add_argument("--ahead", type=float, default=0.0, metavar="SECONDS")
     parser.add_argument("options", nargs="*", help="pytest's, of --gate")
     arguments = parser.parse_args()
     if arguments.of:
-        show(history.read(history.find(arguments.history, arguments.of)))
+        show(history.read(history.find(arguments.history, arguments.of)), arguments.ahead)
         return
     if arguments.gate:
         gate(arguments.runs, arguments.options, cold=arguments.cold)

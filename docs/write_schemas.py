@@ -13,7 +13,7 @@ import inspect
 import json
 import pkgutil
 import re
-import textwrap
+import sys
 import types
 import typing
 from collections.abc import Iterator
@@ -258,9 +258,15 @@ def _docstrings(about: type) -> dict[str, str]:
     return found
 
 
+@functools.cache
+def _classes(module: str) -> dict[str, ast.ClassDef]:
+    """Return what a module declares as classes, by name."""
+    source = inspect.getsource(sys.modules[module])
+    return {node.name: node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)}
+
+
 def _below_fields(about: type) -> Iterator[tuple[str, str]]:
-    (declared,) = ast.parse(textwrap.dedent(inspect.getsource(about))).body
-    assert isinstance(declared, ast.ClassDef)
+    declared = _classes(about.__module__)[about.__qualname__]
     for field, below in zip(declared.body, declared.body[1:], strict=False):
         match field, below:
             case (

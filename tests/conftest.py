@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
-import secrets
 import signal
 import tempfile
 from collections.abc import Generator, Iterator
@@ -15,6 +15,8 @@ import pytest
 HERE = Path(__file__).parent
 MOST_WORKERS = 16
 """More than these wait for the longest file, and each holds a torch of its own."""
+DEAR_PLUGINS = ("hypothesispytest", "allure_pytest", "html", "metadata", "pytest_jsonreport")
+"""What is installed and takes longer to import than most runs that a test starts last."""
 
 # Here, before any test imports torch, and for every process that a test starts.
 os.environ["OMP_NUM_THREADS"] = "1"  # two threads that wait for each other take ten times as long
@@ -42,6 +44,8 @@ def pytest_collection() -> Generator[None, object, object]:
     """Have the garbage collector skip what is imported, as a zygote does.
 
     Every measured case collects garbage three times. With torch's objects that takes 0.2 s each.
+    The interpreter takes everything down as it always does, but pytest, which collects twice at
+    its end, does not go through all that was imported.
     """
     gc.disable()
     try:
@@ -49,11 +53,7 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
-
-
-def pytest_sessionfinish() -> None:
-    """Let the interpreter take everything down as it always does."""
-    gc.unfreeze()
+        atexit.register(gc.unfreeze)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -61,21 +61,32 @@ def _as_if_alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Have no test notice that a worker runs it.
 
     It has folders of its own for temporary files and for the locks of devices; and no
-    plugin of a run that it starts takes that run for a part of ours.
+    plugin of a run that it starts takes that run for a part of ours.  Such a run leaves out
+    plugins that it is not about.
     """
     with pytest.MonkeyPatch.context() as patch:
         for name in ("WORKER", "WORKER_COUNT", "TESTRUNUID"):
             patch.delenv(f"PYTEST_XDIST_{name}", raising=False)
         patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("tmp", numbered=False)))
         patch.setenv("BENCH_LIB_LOCKS", str(tmp_path_factory.mktemp("locks", numbered=False)))
+        patch.setenv("PYTEST_ADDOPTS", " ".join(f"-p no:{name}" for name in DEAR_PLUGINS))
         patch.setattr(tempfile, "tempdir", None)
         yield
 
 
-@pytest.fixture(autouse=True)
+TESTS_SO_FAR: list[str] = []
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Note which test runs; a fixture of each would take four times as long."""
+    TESTS_SO_FAR.append(item.name)
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _nothing_was_counted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep what scripted workers count of a case from other tests, and from this machine's runs."""
+    base = tmp_path_factory.getbasetemp()
     with pytest.MonkeyPatch.context() as patch:
-        facts = tmp_path_factory.getbasetemp() / f"facts-{secrets.token_hex(8)}"
-        patch.setattr("bench_lib.storage.facts.folder", lambda: facts)
+        folder = "bench_lib.storage.facts.folder"
+        patch.setattr(folder, lambda: base / f"facts-{len(TESTS_SO_FAR)}")
         yield

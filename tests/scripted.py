@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from builders import device_of, make_hardware, make_measurement
 
@@ -205,6 +205,11 @@ def held(device: Hardware, workers: Contexts, locks: Path, **options: Any) -> He
         "lock_of": lambda each: DeviceLock(each, locks),
     }
     return HeldDevice(device, Settings(**options), **{**defaults, **own})
+
+
+def nobody_shares(*_: object) -> NoReturn:
+    """Start no workers for another process, in the place of ``engine.processes.share``."""
+    raise LaunchError("scripted")
 
 
 def held_class(

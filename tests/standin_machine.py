@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from builders import make_environment, make_measurement
-from scripted import Context, Contexts, Watch, gpus
+from scripted import Context, Contexts, Watch, gpus, nobody_shares
 
 from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceLock
@@ -94,6 +94,7 @@ def seams(folder: Path) -> dict[str, Any]:
         "bench_lib.launch.catalogue.network_sizes": _sizes,
         "bench_lib.plugin.session.network_sizes": _sizes,
         "bench_lib.engine.engine.HeldDevice": hold,
+        "bench_lib.engine.processes.share": nobody_shares,
         "bench_lib.engine.device.run_ranks": lambda case, **_: measured(case),
         "bench_lib.engine.device.measure_together": lambda cases, **_: [
             measured(each) for each in cases

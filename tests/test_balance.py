@@ -62,24 +62,37 @@ def test_a_gate_is_balanced_on_any_number_of_devices(devices, seed):
     assert most <= (1 + 2 * SLACK) * sum(takes.values()) / devices
 
 
-def record(name, *attempts, ranks=1):
+def record(name, *attempts, ranks=1, replays=False):
     """Return a case's record, whose attempts have these phases in seconds."""
     tried = [
-        make_attempt(case_id=name, process=n, confirms=n > 0, phases_s=phases_s)
+        make_attempt(
+            case_id=name, process=n, confirms=n > 0, replays=replays and n > 0, phases_s=phases_s
+        )
         for n, phases_s in enumerate(attempts)
     ]
     return make_record(case=make_case(id=name, launch=Launch(ranks=ranks)), attempts=tried)
 
 
+CALM = [
+    record("a", {"fork": 10.0, "measure": 8.0}),
+    *(record(name, {"measure": 8.0}) for name in "bcd"),
+]
+
+
 def test_what_several_devices_would_take_is_simulated_from_a_recorded_run():
-    """All start workers, and once more for a second look, which waits for the last; so do ranks."""
-    calm = [
-        record("a", {"fork": 10.0, "measure": 8.0}),
-        *(record(name, {"measure": 8.0}) for name in "bcd"),
-    ]
-    alone, _, even = suite_time.on_devices(calm, 2)
+    """All start workers; a second look waits for the last device; so do ranks."""
+    alone, _, even = suite_time.on_devices(CALM, 2)
     assert (alone, even) == (42.0, 26.0)
+    assert suite_time.on_devices(CALM, 2, ahead_s=3.0)[2] == 23.0
+    assert suite_time.on_devices(CALM, 1, ahead_s=3.0)[2] == 42.0
     again = record("e", {"measure": 8.0}, {"fork": 1.0, "measure": 3.0}, {"measure": 2.0})
     ranks = record("f", {"measure": 5.0}, ranks=2)
-    alone, _, even = suite_time.on_devices([*calm, again, ranks], 4)
-    assert (alone, even) == (61.0, 10.0 + 16.0 + 10.0 + 4.0 + 2.0 + 5.0)
+    alone, _, even = suite_time.on_devices([*CALM, again, ranks], 4)
+    assert (alone, even) == (61.0, 10.0 + 16.0 + 4.0 + 2.0 + 5.0)
+
+
+def test_a_replay_waits_for_no_other_device():
+    """The first one of a case; whether there is another depends on all cases."""
+    again = record("e", {"measure": 2.0}, {"measure": 6.0}, {"measure": 3.0}, replays=True)
+    alone, _, even = suite_time.on_devices([*CALM, again], 5)
+    assert (alone, even) == (53.0, 10.0 + 8.0 + 3.0)

@@ -505,3 +505,20 @@ def test_slow_steps_are_looked_into_less_often(monkeypatch, step_s, asynchronous
         make_case(), module.MeasuringContext(Setting(torch.device("cpu")), clock, "c")
     )
     assert asked == [steps]
+
+
+def test_the_step_that_is_profiled_is_the_one_that_is_measured(monkeypatch):
+    """A workload that settles on something after its first step does so here, too."""
+    from bench_lib.worker import context as module
+
+    log = []
+    workload = Workload(
+        lambda: log.append("step"), first_step_done=lambda: log.append("first step done")
+    )
+    monkeypatch.setattr(module, "WARMUP_S", 0.0)
+    monkeypatch.setattr(module, "build", lambda *_: workload)
+    monkeypatch.setattr(module.profiling, "kernels", lambda *_: profiling.StepWork(steps=1))
+    context = module.MeasuringContext(Setting(torch.device("cpu")), Clock(), "c")
+    module.kernels_of(make_case(), context)
+    assert log[:3] == ["step", "first step done", "step"]
+    assert log.count("first step done") == 1

@@ -11,8 +11,17 @@ from hypothesis import strategies as st
 
 from bench_lib.model import Status, Verdict
 from bench_lib.verdict.metrics import LEADING, find
+from bench_lib.verdict.rules import chance
 from bench_lib.verdict.rules.chance import BLIND, BLIND_ALPHA, Question, answers
-from bench_lib.verdict.statistics.comparison import ALPHA, Contrast, Origin, compare, paired
+from bench_lib.verdict.statistics.comparison import (
+    ALPHA,
+    Comparison,
+    Contrast,
+    Origin,
+    Part,
+    compare,
+    paired,
+)
 
 # Half a thousandth apart: a change of a quarter of a percent beyond the tolerance shows.
 STEADY = (-0.001, -0.0005, 0.0, 0.0005, 0.001)
@@ -292,6 +301,15 @@ def test_a_noisy_reason_says_what_could_have_been_seen():
         f"; processes differ so much (4.1%) that nothing below {effect:.1%} could be seen; with "
     )
     assert words in found.reason
+
+
+def test_a_case_that_devices_make_noisy_blames_no_process():
+    """Processes that agree are nothing to look into."""
+    alike = Contrast({"here": 0.0}, {"there": 0.0, "too": 0.0})
+    apart = Comparison(alike, 0, 0.001, 5.0, 0.01, 1, [Part("device", 0.03**2, 5.0)])
+    words = f"devices differ so much (3.0%) that nothing below {apart.detectable:.1%} could be seen"
+    assert chance._limit(apart, Status.NOISY) == f"; {words}"
+    assert chance._limit(apart, Status.OK) == "; what devices differ by (3.0%) limits this"
 
 
 def test_a_baseline_of_few_processes_says_that_its_spread_is_a_guess():

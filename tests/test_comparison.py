@@ -20,6 +20,7 @@ from bench_lib.verdict.statistics.comparison import (
     Comparison,
     Contrast,
     Explained,
+    Origin,
     Part,
     compare,
     fit_prior,
@@ -187,6 +188,58 @@ def test_without_its_only_process_a_candidate_is_what_it_was():
 def test_the_variance_of_two_processes_has_one_degree():
     """The candidate alone adds none."""
     assert contrast([0.5], [0.0, 0.25]).variance == 0.03125
+
+
+def on_devices(*baseline: tuple[str, float]) -> Contrast:
+    """Return one candidate process beside accepted ones, each with its device."""
+    return Contrast(
+        {"now": 0.0},
+        {str(n): x for n, (_, x) in enumerate(baseline)},
+        baseline_origins={str(n): Origin("a", device) for n, (device, _) in enumerate(baseline)},
+    )
+
+
+def test_what_devices_differ_by_is_no_spread_between_processes():
+    """Those of one device tell the spread; a device with one process tells nothing of it."""
+    apart = on_devices(("x", 0.0), ("y", 0.7), ("x", 0.25), ("z", 0.9), ("x", 0.5))
+    assert (apart.variance, apart.degrees) == (0.0625, 2)
+    twice = on_devices(("x", 0.0), ("y", 1.0), ("x", 0.5), ("y", 1.5))
+    assert (twice.variance, twice.degrees) == (0.125, 2)
+    assert apart.size() == math.sqrt(1 + 1 / 5)
+
+
+@pytest.mark.parametrize("devices", ["xxyz", "xx", ["x", "x", "x", "x", ""]])
+def test_devices_that_tell_too_little_are_taken_together(devices):
+    """So is all where nobody knows a device."""
+    together = on_devices(*((device, n / 4) for n, device in enumerate(devices)))
+    assert together.accepted == [together.baseline]
+    assert together.degrees == len(devices) - 1
+
+
+def test_a_slow_device_is_not_set_aside_as_disturbed():
+    """One slow process among others of its device is."""
+    fast = [("x", x) for x in WIDER]
+    slow = on_devices(*fast, ("y", 0.05))
+    assert comparison._undisturbed(slow, *SUITE) is slow
+    rest = comparison._undisturbed(on_devices(*fast[:4], ("y", 0.05), ("x", 0.05)), *SUITE)
+    assert list(rest.baseline) == ["0", "1", "2", "3", "4"]
+
+
+def test_a_disturbed_process_is_set_aside_where_each_device_has_few():
+    """By the other devices' processes; in its suite it is no reason to expect such a spread."""
+    step = SUITE[0] ** 0.5
+    of_three = [
+        (device, apart + n * step) for apart, device in enumerate("xyz") for n in (-1, 0, 1)
+    ]
+    clean = on_devices(*of_three)
+    disturbed = on_devices(*of_three[:2], ("x", 0.2), *of_three[3:])
+    assert comparison._undisturbed(clean, *SUITE) is clean
+    rest = comparison._undisturbed(disturbed, *SUITE)
+    assert [*disturbed.baseline.keys() - rest.baseline.keys()] == ["2"]
+    assert rest.variance == pytest.approx(step**2, rel=0.2)
+    kept, degrees = comparison._without_slowest(disturbed)
+    assert math.sqrt(kept) < 2 * step
+    assert degrees == 5
 
 
 def test_processes_of_one_run_tell_how_pairs_differ():
@@ -513,6 +566,22 @@ def test_cases_that_deviate_against_each_other_share_nothing():
     """A share is no correlation; it is not negative."""
     suite = [contrast([0.0], BASELINE), contrast([0.0], [-value for value in BASELINE])]
     assert shared(suite, [0.001, 0.001]) == 0.0
+
+
+@pytest.mark.parametrize("others", ["yyyxxx", "yyy"])
+def test_a_process_that_cases_share_is_found_whatever_other_devices_they_met(others):
+    """In the order of its case, a device is the first of one and the second of another."""
+    luck = {"x": (-0.002, 0.0, 0.002), "y": (0.001, 0.003, -0.004)}
+
+    def met(devices: str) -> Contrast:
+        found = [(f"{d}{devices[:n].count(d)}", d) for n, d in enumerate(devices)]
+        return Contrast(
+            {"now": 0.0},
+            {name: luck[d][int(name[1:])] for name, d in found},
+            baseline_origins={name: Origin("a", d) for name, d in found},
+        )
+
+    assert shared([met("xxxyyy"), met(others)], [SD, SD]) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.9])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 
 from bench_lib.model import COMPILE_MODES
+from bench_lib.worker.graph import Recording
 from bench_lib.worker.workload import UnsupportedError
 from bench_lib.worker.workloads import compilation
 from bench_lib.worker.workloads.compilation import (
@@ -100,19 +102,23 @@ class Device:
     def __init__(self, monkeypatch: Any, *, refuses: bool = False) -> None:
         """Take the place of the real recording."""
         self.log: list[str] = []
+        self.sides: list[Any] = []
+        self.again: list[int] = []
+        self.own: Any = object()
         self.refuses = refuses
         monkeypatch.setattr(compilation, "recorded", self.recorded)
 
     @contextlib.contextmanager
-    def recorded(self, step: Any, side: Any) -> Any:
+    def recorded(self, step: Any, side: Any, *, again: int) -> Any:
         """Do the step once, and lend its replay."""
-        self.side = side
+        self.sides.append(side)
+        self.again.append(again)
         if self.refuses:
             raise RuntimeError("operation not permitted when stream is capturing")
         self.log.append("record")
-        step()
+        graph = SimpleNamespace(replay=lambda: self.log.append("replay"))
         try:
-            yield lambda: self.log.append("replay")
+            yield Recording(graph, step(), side or self.own)  # type: ignore[arg-type]
         finally:
             self.log.append("gone")
 
@@ -135,9 +141,46 @@ def test_a_step_may_name_the_stream_that_it_is_recorded_on(monkeypatch: Any) -> 
     """Any will do where nothing is said."""
     device, side = Device(monkeypatch), object()
     Recorded(device.step, side=side)()
-    assert device.side is side
     Recorded(device.step)()
-    assert device.side is None
+    assert device.sides == [side, None]
+
+
+def test_a_first_step_is_recorded_once_and_chosen_among_several_only_then(monkeypatch: Any) -> None:
+    """The time of a first step is a user's, and is judged."""
+    device = Device(monkeypatch)
+    recorded = Recorded(device.step, again=3)
+    recorded.choose()
+    assert device.log == []
+    recorded()
+    recorded.choose()
+    assert device.log[-4:] == ["replay", "gone", "record", "step"]
+    answer = len(device.log)
+    assert recorded() == answer
+    assert device.again == [0, 3]
+    assert device.sides == [None, device.own]  # a further stream would need memory of its own
+    recorded.release()
+    assert device.log.count("record") == device.log.count("gone") == 2
+
+
+def test_without_further_recordings_nothing_is_chosen(monkeypatch: Any) -> None:
+    """Training is recorded once: each recording would train."""
+    device = Device(monkeypatch)
+    recorded = Recorded(device.step)
+    recorded()
+    recorded.choose()
+    assert device.again == [0]
+
+
+def test_a_device_that_fails_while_recordings_are_timed_is_no_reason_to_skip(
+    monkeypatch: Any,
+) -> None:
+    """A skipped case would leave the broken process to the next case."""
+    device = Device(monkeypatch)
+    recorded = Recorded(device.step, again=3)
+    recorded()
+    device.refuses = True
+    with pytest.raises(RuntimeError, match="not permitted"):
+        recorded.choose()
 
 
 def test_a_released_graph_is_gone_and_may_be_recorded_anew(monkeypatch: Any) -> None:

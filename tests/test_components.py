@@ -680,6 +680,7 @@ def spread_of(sd: float, night: float, candidates: int, origins: Sequence[Origin
 
 
 A, B, C = (Origin(run, "x") for run in "abc")
+D = Origin("d", "y")
 
 
 @pytest.mark.parametrize(
@@ -690,10 +691,11 @@ A, B, C = (Origin(run, "x") for run in "abc")
         ([A, B], 1, 1.0),
         ([A], 1, 0.0),
         ([A, A, A], 2, 0.0),
+        ([A, B, A, D], 2, 1 / 3),
     ],
 )
 def test_the_nights_in_a_baselines_spread_are_taken_off(origins, candidates, share):
-    """Each run beyond the first is one of the degrees of freedom."""
+    """Each run of a device beyond its first is one of the degrees of freedom."""
     found = spread_of(0.01, 0.006, candidates, origins)
     assert found == pytest.approx(math.sqrt(0.01**2 - share * 0.006**2))
 

@@ -63,14 +63,17 @@ def test_workers_are_told_which_device_is_theirs_and_what_was_asked_for(monkeypa
     """One does not replace the other."""
     started = []
     monkeypatch.setattr(processes, "Zygote", lambda **words: started.append(words))
+    monkeypatch.delenv("BENCH_LIB_PRELOAD", raising=False)
     processes.start_workers(side, DEVICE)
     own = {"HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "0"}
+    own["BENCH_LIB_PRELOAD"] = "compiler"
     assert started == [
         {
             "python": side.python,
             "environment": {**own, **told},
             "command_prefix": side.command_prefix,
             "folder": side.folder,
+            "is_shared": False,
         }
     ]
 

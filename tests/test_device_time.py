@@ -7,8 +7,10 @@ torch on stand-ins that have the names, arguments and manners of torch.cuda.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -22,8 +24,10 @@ from bench_lib.worker import graph as graph_module
 from bench_lib.worker import profiling
 from bench_lib.worker.clock import GpuClock
 from bench_lib.worker.device_time import AHEAD, PROFILED, REPLAYS, device_time
-from bench_lib.worker.graph import WARMUP, recorded
-from bench_lib.worker.workload import UnsupportedError
+from bench_lib.worker.graph import AGAIN, WARMUP, recorded
+from bench_lib.worker.workload import Setting, UnsupportedError
+from bench_lib.worker.workloads import steps
+from bench_lib.worker.workloads.networks import network
 
 # --- which figure is taken -----------------------------------------------------------------
 
@@ -258,6 +262,11 @@ class Cuda:
         self.given_up = False
         self.allocating_to: list[tuple[int, int]] = []
         self.pools: list[tuple[int, int]] = []
+        self.held_bytes: list[int | None] = []
+        """What recordings hold, one after the other, and then the last; None if nobody tells."""
+        self.replays_ms: list[float] = []
+        self.ms = 0.0
+        self.graphs: list[Graph] = []
         self.reset_fails = False
 
     def work(self) -> None:
@@ -286,7 +295,27 @@ class Cuda:
 
     def graph_pool_handle(self) -> tuple[int, int]:
         """Return a new name of a pool."""
-        return (0, 7)
+        return (0, 7 + len(self.graphs))
+
+    def new_graph(self) -> Graph:
+        """Return an empty one."""
+        self.graphs.append(Graph(self, len(self.graphs)))
+        return self.graphs[-1]
+
+    def memory_snapshot(self) -> list[dict[str, Any]]:
+        """Return what the allocator has; of a graph that is gone until its cache is emptied."""
+        sizes = {"total_size": 1 << 30, "allocated_size": 1 << 30}
+        found: list[dict[str, Any]] = [{"segment_pool_id": (0, 0), **sizes}]
+        for graph, held in zip(self.graphs, self.held_bytes, strict=False):
+            if graph.recorded and held is not None:
+                sizes = {"total_size": held, "allocated_size": 0}
+                found.append({"segment_pool_id": graph.pool(), **sizes})
+        return found
+
+    def empty_cache(self) -> None:
+        """Give back what no recorded graph holds."""
+        for graph in self.graphs:
+            graph.recorded = graph.recorded and graph.ended
 
     def end_allocating(self, device: int, pool: tuple[int, int]) -> None:
         """Take the pool off the list, and refuse one that is not there."""
@@ -322,7 +351,7 @@ class Cuda:
         self.allocating_to.append(pool)
         self.pools.append(pool)
         self.generator.recording = True
-        graph.pool = pool
+        graph.own = pool
         try:
             yield
         finally:
@@ -332,7 +361,7 @@ class Cuda:
                 raise RuntimeError("operation failed due to a previous error during capture")
             self.allocating_to.remove(pool)
             self.generator.recording = False
-            graph.ended = True
+            graph.ended = graph.recorded = True
             self.current = before
             self.log.append("end recording")
 
@@ -372,25 +401,52 @@ class Generator:
 class Graph:
     """A recorded graph."""
 
-    def __init__(self, cuda: Cuda) -> None:
+    def __init__(self, cuda: Cuda, number: int) -> None:
         """Be empty."""
         self.cuda = cuda
+        self.number = number
         self.nodes = 0
-        self.ended = False
-        self.pool: tuple[int, int] | None = None
+        self.ended = self.recorded = False
+        self.own: tuple[int, int] | None = None
+
+    def pool(self) -> tuple[int, int]:
+        """Name the pool of its memory."""
+        assert self.own is not None
+        return self.own
 
     def replay(self) -> None:
         """Do on the current stream what was recorded."""
         assert self.ended
+        if self.cuda.replays_ms:
+            self.cuda.ms += self.cuda.replays_ms[self.number]
         self.cuda.log.append(f"replay {self.nodes} on {self.cuda.current.name}")
 
     def reset(self) -> None:
         """Give the memory back."""
         self.cuda.log.append("reset")
         if self.ended:
-            assert self.pool is not None
-            self.cuda.release_pool(0, self.pool)
+            self.cuda.release_pool(0, self.pool())
             self.ended = False
+
+
+class Event:
+    """A point in time on the device."""
+
+    def __init__(self, cuda: Cuda) -> None:
+        """Lie nowhere yet."""
+        self.cuda = cuda
+        self.ms = math.nan
+
+    def record(self) -> None:
+        """Lie behind what was issued."""
+        self.ms = self.cuda.ms
+
+    def synchronize(self) -> None:
+        """Wait."""
+
+    def elapsed_time(self, end: Event) -> float:
+        """Milliseconds from here to there."""
+        return end.ms - self.ms
 
 
 @pytest.fixture
@@ -399,10 +455,11 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
     cuda = Cuda()
     for name in (
         *("synchronize", "current_stream", "current_device", "graph_pool_handle"),
-        *("stream", "graph", "default_generators"),
+        *("stream", "graph", "default_generators", "memory_snapshot", "empty_cache"),
     ):
         monkeypatch.setattr(torch.cuda, name, getattr(cuda, name))
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: Graph(cuda))
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", cuda.new_graph)
+    monkeypatch.setattr(torch.cuda, "Event", lambda **_: Event(cuda))
     monkeypatch.setattr(torch.cuda, "Stream", lambda: Stream(cuda, "side"))
     monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", cuda.end_allocating, raising=False)
     monkeypatch.setattr(torch._C, "_cuda_releasePool", cuda.release_pool, raising=False)
@@ -446,6 +503,147 @@ def test_a_graph_is_gone_afterwards_with_its_memory(cuda: Cuda) -> None:
         raise ValueError("later")
     assert (cuda.pools, cuda.allocating_to) == ([], [])
     assert cuda.log[-2:] == ["synchronize", "reset"]
+
+
+def replayed(log: Sequence[str]) -> list[str]:
+    """Return what a log says about replays."""
+    return [line for line in log if line.startswith("replay")]
+
+
+def test_the_fastest_of_several_recordings_is_lent_and_the_others_are_gone(cuda: Cuda) -> None:
+    """Each has memory of its own while all are there, or all would be alike."""
+    cuda.held_bytes, cuda.replays_ms = [1 << 20], [6.03, 6.02, 5.98, 6.04]
+
+    def step() -> int:
+        cuda.work()
+        return len(cuda.pools)
+
+    with recorded(step, again=3) as replay:
+        before = cuda.ms
+        replay()
+        assert cuda.ms - before == pytest.approx(5.98)
+        assert replay.answer == 3  # the third recording's, and two pools lay beside it
+        assert [graph.ended for graph in cuda.graphs] == [False, False, True, False]
+        assert cuda.pools == [cuda.graphs[2].pool()]
+    assert cuda.log.count("work on side") == WARMUP + 4
+    assert not cuda.pools
+
+
+class Answer:
+    """An answer that lies in a graph's memory."""
+
+
+def test_what_a_step_holds_at_most_does_not_depend_on_how_often_it_is_recorded(
+    cuda: Cuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A graph that is gone holds its memory until the cache is emptied, and until no answer is."""
+    cuda.held_bytes, cuda.replays_ms = [1 << 20] * 4, [6.0, 5.9, 6.0, 6.0]
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _device: 1 << 30)
+    answers: list[weakref.ref[Answer]] = []
+    alive: list[int] = []
+
+    def step() -> Answer:
+        cuda.work()
+        answer = Answer()
+        if cuda.recording is not None:
+            answers.append(weakref.ref(answer))
+        return answer
+
+    def emptied() -> None:
+        alive.append(sum(answer() is not None for answer in answers))
+        cuda.empty_cache()
+
+    monkeypatch.setattr(torch.cuda, "empty_cache", emptied)
+    clock = GpuClock(GPU)
+    with recorded(step, again=3) as replay:
+        assert replay.answer is answers[1]()
+        assert clock.peak_bytes() == (1 << 30) + (1 << 20)
+    assert alive == [1]
+
+
+def test_a_recording_that_is_slow_for_a_moment_is_not_taken_for_slow(cuda: Cuda) -> None:
+    """Each is replayed in more than one round, and the first replay of a round is not timed."""
+    cuda.held_bytes, cuda.replays_ms = [1 << 20], [6.0, 6.01]
+    stall = {4: 0.5}  # in the first round of the first recording
+    replay = Graph.replay
+
+    def stalling(graph: Graph) -> None:
+        cuda.ms += stall.pop(len(replayed(cuda.log)), 0.0)
+        replay(graph)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Graph, "replay", stalling)
+        with recorded(cuda.work, again=1) as found:
+            assert found.graph is cuda.graphs[0]
+    assert not stall
+
+
+@pytest.mark.parametrize(
+    "held",
+    [None, 0, (64 << 20) + 1, RuntimeError("not meaningful")],
+    ids=["not told", "nothing", "more than a cache", "another allocator"],
+)
+def test_a_step_that_holds_much_or_nobody_knows_what_is_recorded_once(
+    held: int | RuntimeError | None, cuda: Cuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its memory would be needed several times over, and it streams anyway."""
+
+    def refused() -> None:
+        assert isinstance(held, RuntimeError)
+        raise held
+
+    if isinstance(held, RuntimeError):
+        monkeypatch.setattr(torch.cuda, "memory_snapshot", refused)
+    else:
+        cuda.held_bytes = [held]
+    with recorded(cuda.work, again=7):
+        assert len(cuda.graphs) == 1
+        assert not replayed(cuda.log)
+
+
+def test_where_memory_runs_short_the_recordings_before_are_enough(cuda: Cuda) -> None:
+    """A step that was recorded once can be measured."""
+    cuda.held_bytes, cuda.replays_ms = [1 << 20], [6.0, 5.9, 5.8]
+
+    def step() -> None:
+        cuda.work()
+        if cuda.recording is not None and len(cuda.graphs) == 3:
+            raise torch.OutOfMemoryError("out of memory")
+
+    with recorded(step, again=7) as replay:
+        assert replay.graph is cuda.graphs[1]
+        assert cuda.pools == [cuda.graphs[1].pool()]
+    assert not cuda.pools
+
+
+def test_a_step_of_one_rank_is_recorded_again_and_of_several_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ranks replay as often as each other, whatever each has recorded."""
+    asked: list[int] = []
+
+    class Noted:
+        """Notes how often it is to record."""
+
+        def __init__(self, _step: Any, *, again: int) -> None:
+            asked.append(again)
+
+        def choose(self) -> None:
+            """Note that the first step is done."""
+            asked.append(-1)
+
+    monkeypatch.setattr(steps, "Recorded", Noted)
+    monkeypatch.setattr(steps, "require_compile", lambda *_: None)  # a CPU has no graphs
+    for ranks in (1, 2):
+        built = network(
+            Setting(torch.device("cpu"), ranks=ranks),
+            network="resnet18",
+            batch_size=1,
+            image_size=32,
+            compile_mode="graph",
+        )
+        built.first_step_done()
+    assert asked == [AGAIN, -1, 0, -1]
 
 
 def waiting(cuda: Cuda) -> Callable[[], None]:

@@ -91,7 +91,7 @@ def test_what_would_end_a_cell_or_begin_a_tag_is_escaped(reference):
 
 def test_every_variable_that_the_program_reads_is_on_its_page():
     """But for those by which it talks to processes of its own."""
-    own = {"BENCH_LIB_ADDRESS", "BENCH_LIB_LOGS", "BENCH_LIB_RANKS", "BENCH_LIB_GATHERED_"}
+    own = {f"BENCH_LIB_{name}" for name in ("ADDRESS", "LOGS", "RANKS", "STARTER", "GATHERED_")}
     own |= {f"BENCH_LIB_GATHERED_{name}" for name in ("RANK", "LOCAL_RANK", "SIZE", "LOCAL_SIZE")}
     source = "".join(path.read_text() for path in (ROOT / "bench_lib").rglob("*.py"))
     named = set(
@@ -194,7 +194,7 @@ sys.path.insert(0, {tests!r})
 import bench_lib.plugin.session as session
 from bench_lib.engine import engine
 from pathlib import Path
-from scripted import held_class
+from scripted import held_class, nobody_shares
 import scripted
 
 scripted.KERNELS = "the profiler saw no operation"
@@ -206,6 +206,7 @@ load = 0.021 if "0.021" in (HERE / "steps.py").read_text() else 0.020
 script = {{"load": [[load] * 20], "solve": [[0.050] * 20]}}
 session.network_sizes = dict
 engine.HeldDevice = held_class(script, HERE / "history" / "locks")
+engine.processes.share = nobody_shares
 """
 """Workers that take exactly as long as the tour's steps wait."""
 
@@ -262,7 +263,6 @@ def test_the_tour_shows_what_its_commands_print(tmp_path):
         "GIT_AUTHOR_EMAIL": "some@body",
         "GIT_COMMITTER_NAME": "somebody",
         "GIT_COMMITTER_EMAIL": "some@body",
-        "PYTEST_ADDOPTS": "-p no:hypothesispytest",
         "CUDA_VISIBLE_DEVICES": "",
         "ROCR_VISIBLE_DEVICES": "",
     }
@@ -306,7 +306,7 @@ def own_repository(tmp_path):
         "GIT_COMMITTER_NAME": "somebody",
         "GIT_COMMITTER_EMAIL": "some@body",
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "PYTEST_ADDOPTS": "-p no:hypothesispytest -p no:cacheprovider",
+        "PYTEST_ADDOPTS": f"{os.environ['PYTEST_ADDOPTS']} -p no:cacheprovider",
         "TMPDIR": str(tmp_path),
     }
     return tmp_path, environment

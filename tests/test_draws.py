@@ -802,9 +802,12 @@ TEN, SLOWER = [0.01] * 20, [0.0103] * 20
 REPLAYED_CASE = f"{CASE.id} replayed"
 
 
-@pytest.fixture
-def judged(tmp_path, monkeypatch):
-    """Return what runs a suite of one case by a script, and gives its record and the log."""
+@pytest.fixture(params=[True, False], ids=["at once", "last"])
+def judged(request, tmp_path, monkeypatch):
+    """Return what runs a suite of one case by a script, and gives its record and the log.
+
+    As pytest does, which has a case replayed at once, and as commands do.
+    """
 
     def run(script, *, drawn=OTHER, replay=None, **options: Any) -> tuple[Record, list[str]]:
         accept(tmp_path / "baselines", DEVICE, CASE.id, process={"draw": ACCEPTED})
@@ -821,7 +824,10 @@ def judged(tmp_path, monkeypatch):
         settings = Settings(**folders, command="ops", **options)
         settings = replace(settings, say=run.said.append)
         with engine.opened(DEVICE, settings) as opened:
-            opened.measure(CASE)
+            outcome = opened.attempt(CASE)
+            opened.note(outcome)
+            if request.param and (replayed := opened.replay(outcome)) is not None:
+                opened.note(replayed)
             opened.conclude()
             record = opened.suite.records[CASE.id]
         measured = [line.partition(" ")[2] for line in workers.log if f" {CASE.id}" in line]
@@ -953,6 +959,15 @@ def test_a_replay_that_fails_is_tried_once_and_excuses_nothing(judged, answer, r
     assert record.status is Status.REGRESSED
     assert measured[:6] == [CASE.id, REPLAYED_CASE, *[CASE.id] * 4]
     assert f"the baseline's choices could not be replayed: {why}" in record.verdicts[0].reason
+
+
+@pytest.mark.parametrize("ending", [make_fault(), "no table"], ids=["fault", "skip"])
+def test_a_case_that_a_later_process_cannot_measure_is_not_replayed(judged, ending):
+    """No replay would change its verdict."""
+    script = {CASE.id: [SLOWER, ending], REPLAYED_CASE: [TEN]}
+    record, measured = judged(script, processes=2)
+    assert record.status is (Status.SKIPPED if ending == "no table" else Status.ERROR)
+    assert measured == [CASE.id] * 2
 
 
 def test_a_draw_that_is_as_fast_is_replayed_once(judged):

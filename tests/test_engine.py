@@ -12,7 +12,7 @@ import builders
 import pytest
 from builders import make_case, make_fault, make_measurement, make_telemetry, the_run
 from filelock import FileLock
-from scripted import Contexts, Watch, gpus, held, held_class
+from scripted import Contexts, Watch, gpus, held, held_class, nobody_shares
 
 from bench_lib.engine import engine
 from bench_lib.engine.cooling import Cooling
@@ -338,6 +338,99 @@ def test_cases_are_looked_at_again_where_they_were_measured(tmp_path, monkeypatc
     assert again == ["context-1 b", "context-1 c", "end context-1", "close"]
     assert [len(records[id_].attempts) for id_ in "abc"] == [2, 2, 2]
     assert not workers[0].alive | workers[1].alive
+
+
+# ---- workers that start before they are needed --------------------------------------------
+
+
+def starting(monkeypatch, folder):
+    """Have engines hold devices with workers whose starts are noted, on either device."""
+    log = []
+
+    def start(_side, device):
+        log.append(f"start {device.index}")
+        return Contexts({}, device)
+
+    hold = functools.partial(
+        HeldDevice,
+        start=start,
+        watch=lambda _device: Watch(),
+        lock_of=functools.partial(DeviceLock, folder=folder / "locks"),
+    )
+    monkeypatch.setattr(engine, "HeldDevice", hold)
+    return log
+
+
+class Shared(Contexts):
+    """Scripted workers that another process of this run has used."""
+
+
+def sharing(monkeypatch):
+    """Have engines share scripted workers; returns them by device, as they start."""
+    shared = {}
+
+    def share(_side, device):
+        shared[device.index] = Shared({}, device)
+        return shared[device.index], ("folder", device.index, "digest")
+
+    monkeypatch.setattr(engine.processes, "share", share)
+    monkeypatch.setattr(engine.processes, "would_start", lambda _told: True)
+    return shared
+
+
+def test_workers_that_have_started_measure_where_they_are_needed(tmp_path, monkeypatch):
+    """Those that nobody needs end with the run."""
+    log, shared = starting(monkeypatch, tmp_path), sharing(monkeypatch)
+    devices = gpus(2)
+    with contextlib.closing(engine.Engine(devices[0], Settings())) as run:
+        told = [run.share(device) for device in devices]
+        assert told == [("folder", 0, "digest"), ("folder", 1, "digest")]
+        assert run.share(devices[1]) == told[1]
+        assert run.attempt(CASE).fault is None
+        assert shared[0].log[-1] == f"context-1 {CASE.id}"
+    assert log == []
+    assert [workers.log[-1] for workers in shared.values()] == ["close", "close"]
+    assert shared[1].log == ["close"]
+
+
+def test_workers_that_would_start_otherwise_now_are_ended(tmp_path, monkeypatch):
+    """And others start, for example under a variable that a fixture has set."""
+    log, shared = starting(monkeypatch, tmp_path), sharing(monkeypatch)
+    with contextlib.closing(engine.Engine(DEVICE, Settings())) as run:
+        run.share(DEVICE)
+        monkeypatch.setattr(engine.processes, "would_start", lambda told: told[-1] == "another")
+        assert run.attempt(CASE).fault is None
+        assert shared[0].log == ["close"]
+    assert log == ["start 0"]
+
+
+def test_workers_that_cannot_be_shared_start_where_they_are_needed(tmp_path, monkeypatch):
+    """What is wrong is told there."""
+    log = starting(monkeypatch, tmp_path)
+    monkeypatch.setattr(engine.processes, "share", nobody_shares)
+    with contextlib.closing(engine.Engine(DEVICE, Settings())) as run:
+        assert run.share(DEVICE) is None
+        assert run.attempt(CASE).fault is None
+    assert log == ["start 0"]
+
+
+@pytest.mark.parametrize("are_there", [True, False])
+def test_who_is_told_of_shared_workers_joins_them(tmp_path, monkeypatch, are_there):
+    """Or starts others if they are gone."""
+    log = starting(monkeypatch, tmp_path)
+    workers, told = Shared({}, DEVICE), ("folder", 7, "digest")
+    asked = []
+
+    def joined(about):
+        asked.append(about)
+        return workers if are_there else None
+
+    monkeypatch.setattr(engine.processes, "joined", joined)
+    with contextlib.closing(engine.Engine(DEVICE, Settings(), told)) as run:
+        assert run.attempt(CASE).fault is None
+    assert asked == [told]
+    assert log == ([] if are_there else ["start 0"])
+    assert (f"context-1 {CASE.id}" in workers.log) is are_there
 
 
 # ---- a month is closed --------------------------------------------------------------------

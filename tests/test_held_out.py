@@ -81,8 +81,11 @@ def test_in_a_graph_lie_the_step_and_the_kernel_and_memory_is_given_back_first(
     did: list[str] = []
 
     class Graph:
-        def __init__(self, step: Any) -> None:
+        def __init__(self, step: Any, *, again: int) -> None:
             self.step = step
+
+        def choose(self) -> None:
+            did.append("choose")
 
         def __call__(self) -> Any:
             did.append("replay")
@@ -97,8 +100,9 @@ def test_in_a_graph_lie_the_step_and_the_kernel_and_memory_is_given_back_first(
     workload = network.decode(CPU, compile_mode="graph", **TINY)
     assert workload.compiled
     assert seen_in(workload)[-1][0] == "sin_"
+    workload.first_step_done()
     assert workload.numerics().finite
-    assert did == ["replay", "release"]
+    assert did == ["replay", "choose", "release"]
 
 
 @pytest.mark.parametrize(

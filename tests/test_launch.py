@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import errno
 import gc
 import json
@@ -42,11 +43,13 @@ from bench_lib.launch.faults import (
     CaseFault,
     CaseSkipped,
     LaunchError,
+    WorkerKilledError,
     how_it_ended,
     last_output,
 )
 from bench_lib.launch.temporary import is_full
 from bench_lib.launch.wire import (
+    ADDRESS_VARIABLE,
     CONTEXTS_VARIABLE,
     LOGS_VARIABLE,
     PRELOAD_VARIABLE,
@@ -626,6 +629,7 @@ def forking(
         forked.append(Drawn(excess, 1 + len(forked)))
         return forked[-1]
 
+    monkeypatch.setattr(Zygote, "wait", lambda _zygote: None)
     monkeypatch.setattr(Zygote, "_forked", fork)
     monkeypatch.setattr(Zygote, "exit_code", lambda _zygote, pid: forked[pid - 1].wait())
     zygote = object.__new__(Zygote)
@@ -811,13 +815,17 @@ def test_a_context_is_born_with_the_compiler_where_a_child_opens_a_gpu(tmp_path:
 def test_a_zygote_whose_children_are_spoilt_by_the_compiler_starts_over_without(
     tmp_path: Path,
 ) -> None:
-    """Under the same number, so that the runner need not know."""
+    """Under the same number, so that the runner need not know; a shared one, when it has one."""
     environment = trial_says(tmp_path, f"2 if {COMPILER!r} in sys.modules else zygote.GPU")
-    with Zygote(environment=environment) as zygote:
+    environment[PRELOAD_VARIABLE] = "compiler"
+    with (
+        contextlib.closing(Zygote(environment=environment, is_shared=True)) as own,
+        Zygote(joins=own.joint) as zygote,
+    ):
         assert inherited(zygote.context()) == (
             f"no compiler, {PRELOAD_VARIABLE}=no, {NVML_CHECK}=None"
         )
-    assert all_gone(zygote._process.pid)
+    assert all_gone(own.joint[1])
 
 
 def test_what_is_imported_with_torch_is_neither_collected_nor_looked_at_again(
@@ -843,6 +851,7 @@ def test_what_is_imported_with_torch_is_neither_collected_nor_looked_at_again(
         ("", ["torchvision", "compiler", "connect"]),
         ("no", ["torchvision", "connect"]),
         ("torch", ["connect"]),
+        ("compiler", ["torchvision", "compiler, told", "trial", "connect"]),
     ],
 )
 def test_a_zygote_can_be_kept_from_trying_the_compiler_and_from_importing_torchvision(
@@ -856,6 +865,9 @@ def test_a_zygote_can_be_kept_from_trying_the_compiler_and_from_importing_torchv
         raise ConnectionRefusedError
 
     monkeypatch.setattr(worker, "connect", connect)
+    monkeypatch.setattr(worker, "_load_compiler", lambda: seen.append("compiler, told"))
+    monkeypatch.setattr(worker, "_start_over_if_spoilt", lambda: seen.append("trial"))
+    monkeypatch.setenv(ADDRESS_VARIABLE, "127.0.0.1:1")
     if told is None:
         monkeypatch.delenv(PRELOAD_VARIABLE, raising=False)
     else:
@@ -887,6 +899,7 @@ def test_a_zygote_that_reaches_no_runner_leaves_its_log_to_one_that_lives(
     logs.mkdir()
     told = iter(parents)
     monkeypatch.setenv(LOGS_VARIABLE, str(logs))
+    monkeypatch.setenv(ADDRESS_VARIABLE, "127.0.0.1:1")
     monkeypatch.setenv(PRELOAD_VARIABLE, "no")
     monkeypatch.setitem(sys.modules, "torchvision", ModuleType("torchvision"))
     monkeypatch.setattr(worker, "connect", connect)
@@ -907,6 +920,7 @@ def test_a_zygote_whose_runner_is_gone_before_the_greeting_removes_the_folder(
     logs = tmp_path / "logs"
     logs.mkdir()
     monkeypatch.setenv(LOGS_VARIABLE, str(logs))
+    monkeypatch.setenv(ADDRESS_VARIABLE, "127.0.0.1:1")
     monkeypatch.setenv(PRELOAD_VARIABLE, "no")
     monkeypatch.setitem(sys.modules, "torchvision", ModuleType("torchvision"))
     monkeypatch.setattr(worker, "connect", lambda: SimpleNamespace(send=send))
@@ -1062,35 +1076,153 @@ def test_what_a_child_opens_is_a_number_and_no_child_is_left(
     assert ("ZeroDivisionError" in said) is (code == 2)
 
 
-RUNNER = """
+# --- one runner after another --------------------------------------------------------------
+
+
+JOINING = """
 import sys
 from bench_lib.launch.zygote import Zygote
 from bench_lib.model import Case
-zygote = Zygote()
-context = zygote.context()
-print(zygote._process.pid, context.pid, flush=True)
-context.measure(Case("x", "faulty:starting_others", {"pids": sys.argv[1], "then": "hang"}))
+context = Zygote(joins=(sys.argv[1], int(sys.argv[2]))).context()
+context.measure(Case("x", "faulty:starting_others", {"pids": sys.argv[3], "then": "hang"}))
 """
 
 
-def test_nobody_outlives_a_runner_that_is_killed(tmp_path: Path) -> None:
-    """In the middle of a case that hangs and has started programs; no file remains either."""
-    pids = tmp_path / "pids"
-    path = os.pathsep.join([str(HERE), *sys.path])
-    runner = subprocess.Popen(
-        [sys.executable, "-c", RUNNER, str(pids)],
-        env={**os.environ, **BRIEF, "PYTHONPATH": path, "TMPDIR": str(tmp_path)},
+def test_shared_workers_serve_one_process_after_another(tmp_path: Path) -> None:
+    """Each has contexts of its own, which end with it; the zygote imports once.
+
+    So do those of one that is killed in the middle of a case that hangs and has started programs.
+    """
+    with contextlib.closing(Zygote(environment=BRIEF, is_shared=True)) as own:
+        pids = []
+        for _ in range(2):
+            with Zygote(joins=own.joint) as joined:
+                context = joined.context()
+                pids.append(context.pid)
+                assert len(context.measure(case("well")).iteration_s) == 2
+            assert all_gone(pids[-1])
+            assert own._process is not None
+            assert own._process.poll() is None
+        words = [*map(str, own.joint), str(tmp_path / "pids")]
+        path = {"PYTHONPATH": os.pathsep.join(sys.path)}
+        with subprocess.Popen(
+            [sys.executable, "-c", JOINING, *words], env={**os.environ, **BRIEF, **path}
+        ) as killed:
+            started = pids_in(tmp_path / "pids")
+            killed.kill()
+        assert all_gone(*started)
+        last = own.context()
+        assert len(last.measure(case("well")).iteration_s) == 2
+        assert {last.name.rpartition("-")[2], *own.versions} > {"1", "torch"}
+        names = {path.name for path in own.logs.glob("context-*.log")}
+        assert len(names) == 4
+    assert all_gone(own.joint[1], *pids, last.pid)
+    assert not own.logs.exists()
+    with pytest.raises(LaunchError, match="the shared workers are gone"):
+        Zygote(joins=own.joint)
+
+
+def test_shared_workers_that_are_killed_are_gone_for_those_who_joined() -> None:
+    """Who may start workers of their own then."""
+    with contextlib.closing(Zygote(environment=BRIEF, is_shared=True)) as own:
+        joined = Zygote(joins=own.joint)
+        os.kill(own.joint[1], signal.SIGKILL)
+        with pytest.raises(WorkerKilledError, match="the shared workers are gone"):
+            joined.wait()
+
+
+@pytest.mark.parametrize("preload", ["compiler", "no"])
+def test_no_child_opens_a_device_before_a_shared_zygote_has_a_runner(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, preload: str
+) -> None:
+    """Another run may measure there; whether children are spoilt is asked once, and then."""
+    log: list[str] = []
+    runners = iter(["a", "b"])
+
+    def comes(announced: Path, starter: int) -> bool:
+        log.append(f"{starter} waits")
+        found = next(runners, None)
+        announced.write_text(found or "")
+        return found is not None
+
+    monkeypatch.setenv(ADDRESS_VARIABLE, "")
+    monkeypatch.setenv("BENCH_LIB_STARTER", "7")
+    monkeypatch.setenv(PRELOAD_VARIABLE, preload)
+    monkeypatch.setenv(LOGS_VARIABLE, str(tmp_path))
+    monkeypatch.setitem(sys.modules, "torchvision", ModuleType("torchvision"))
+    monkeypatch.setattr(worker, "_load_compiler", lambda: log.append("compiler"))
+    monkeypatch.setattr(worker, "_start_over_if_spoilt", lambda: log.append("trial"))
+    monkeypatch.setattr(worker, "_comes", comes)
+    monkeypatch.setattr(worker, "_serve_runner", lambda: log.append(os.environ[ADDRESS_VARIABLE]))
+    assert worker.serve() == 0
+    if preload == "compiler":
+        assert log == ["compiler", "7 waits", "trial", "a", "7 waits", "b", "7 waits"]
+    else:
+        assert log == ["7 waits", "a", "7 waits", "b", "7 waits"]
+    assert not tmp_path.exists()
+
+
+def test_a_runner_that_comes_while_a_killed_one_s_address_is_read_is_served(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It would wait for five minutes otherwise."""
+    announced = tmp_path / "runner"
+    served: list[str] = []
+    announced.write_text("killed")
+    read = Path.read_text
+
+    def reading(path: Path, **how: Any) -> str:
+        text = read(path, **how)
+        if text == "killed":
+            announced.write_text("next")
+        return text
+
+    monkeypatch.setenv(ADDRESS_VARIABLE, "")
+    monkeypatch.setenv("BENCH_LIB_STARTER", "7")
+    monkeypatch.setenv(PRELOAD_VARIABLE, "no")
+    monkeypatch.setenv(LOGS_VARIABLE, str(tmp_path))
+    monkeypatch.setitem(sys.modules, "torchvision", ModuleType("torchvision"))
+    monkeypatch.setattr(Path, "read_text", reading)
+    monkeypatch.setattr(worker, "_comes", lambda announced, _starter: announced.exists())
+    monkeypatch.setattr(
+        worker, "_serve_runner", lambda: served.append(os.environ[ADDRESS_VARIABLE])
+    )
+    assert worker.serve() == 0
+    assert served == ["killed", "next"]
+
+
+def test_a_shared_zygote_waits_for_runners_until_its_starter_has_ended(tmp_path: Path) -> None:
+    """Whose number another process may have had when it began."""
+    announced = tmp_path / "runner"
+    assert not worker._comes(announced, starter=0)
+    announced.touch()
+    assert worker._comes(announced, starter=os.getppid())
+    assert not worker._comes(announced, starter=0)
+
+
+SHARING = """
+import time
+from bench_lib.launch.zygote import Zygote
+print(Zygote(is_shared=True).joint[1], flush=True)
+time.sleep(3600)
+"""
+
+
+def test_shared_workers_do_not_outlive_a_starter_that_is_killed(tmp_path: Path) -> None:
+    """They may be importing, and nobody has joined them."""
+    starter = subprocess.Popen(
+        [sys.executable, "-c", SHARING],
+        env={**os.environ, **BRIEF, "PYTHONPATH": os.pathsep.join(sys.path)}
+        | {"TMPDIR": str(tmp_path)},
         stdout=subprocess.PIPE,
         text=True,
     )
-    with runner:
-        assert runner.stdout is not None
-        zygote, context = map(int, runner.stdout.readline().split())
-        own, *others = pids_in(pids)
-        assert own == context
-        assert not any(is_gone(pid) for pid in (zygote, context, *others))
-        runner.kill()
-    assert all_gone(zygote, context, *others)
+    with starter:
+        assert starter.stdout is not None
+        zygote = int(starter.stdout.readline())
+        assert not is_gone(zygote)
+        starter.kill()
+    assert all_gone(zygote)
     assert list(tmp_path.glob("bench-lib-*")) == []
 
 
@@ -1105,7 +1237,7 @@ def interpreter(folder: Path, script: str) -> str:
 def refusal(**arguments: Any) -> str:
     """Start a zygote that cannot start, and return the error's words."""
     with pytest.raises(LaunchError) as raised:
-        Zygote(**arguments)
+        Zygote(**arguments).wait()
     return str(raised.value)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 from builders import make_hardware
 
@@ -16,21 +14,22 @@ CPU = make_hardware(vendor="cpu", key="cpu")
 
 
 class Zygote:
-    """A zygote's stand-in, which may be slow to start, or unable to."""
+    """A zygote's stand-in, which may be unable to start, or to fork."""
 
     def __init__(self, *, environment):
-        """Wait until a test lets it go on."""
+        """Start, unless there is some trouble."""
+        if Zygote.trouble == "start":
+            raise LaunchError("no folder for temporary files")
         Zygote.made.append(self)
         self.environment = environment
         self.closed = False
         self.turns = 0
-        assert Zygote.goes_on.wait(10)
-        if Zygote.trouble is not None:
-            raise Zygote.trouble
 
     def context(self, *, draws):
         """Be a context too, taken as it comes."""
         assert draws == 1
+        if Zygote.trouble == "fork":
+            raise LaunchError("no torch there")
         return self
 
     pid = 4000
@@ -46,16 +45,8 @@ class Zygote:
 
 @pytest.fixture(autouse=True)
 def _stand_in(monkeypatch):
-    Zygote.made, Zygote.goes_on, Zygote.trouble = [], threading.Event(), None
-    Zygote.goes_on.set()
+    Zygote.made, Zygote.trouble = [], None
     monkeypatch.setattr(ending, "Zygote", Zygote)
-
-
-def test_it_is_started_while_something_else_is_done():
-    """It imports torch, and so does whoever wants it."""
-    Zygote.goes_on.clear()
-    with companion(GPU, 1):
-        Zygote.goes_on.set()
 
 
 def test_it_gets_the_device_and_is_ours():
@@ -73,21 +64,23 @@ def test_it_gets_the_device_and_is_ours():
     assert zygote.closed
 
 
-def test_one_that_cannot_start_costs_nothing():
+@pytest.mark.parametrize("trouble", ["start", "fork"])
+def test_one_that_cannot_start_costs_nothing(trouble):
     """Everything is measured as it is then."""
-    Zygote.trouble = LaunchError("no torch there")
+    Zygote.trouble = trouble
     with companion(GPU, 1) as other:
-        other.run()
-        assert other.pids == []
+        assert (other is None) is (trouble == "start")
+        if other is not None:
+            other.run()
+            assert other.pids == []
+    assert all(zygote.closed for zygote in Zygote.made)
 
 
 def test_what_fails_meanwhile_leaves_nobody():
-    """It is waited for and ended, however slow it is to start."""
-    Zygote.goes_on.clear()
+    """It is ended, though it may be importing still."""
 
     def fail():
         with companion(GPU, 1):
-            Zygote.goes_on.set()
             raise ValueError("planted")
 
     with pytest.raises(ValueError, match="planted"):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
 import sys
 import types
 from collections.abc import Iterator
@@ -15,6 +13,7 @@ import pytest
 import torch
 from quickly import one_thread
 from torch import nn
+from torch._inductor import config as inductor
 from torchvision import models
 from torchvision.models import segmentation
 
@@ -692,23 +691,10 @@ def test_the_layers_of_a_step_are_the_network_and_its_input() -> None:
 
 def test_compiling_for_a_cpu_without_a_compiler_is_skipped() -> None:
     """The compiler is looked for when the case is built, not when its first step fails."""
-    program = (
-        "from bench_lib.worker.device import require_compile\n"
-        "from bench_lib.worker.workloads import UnsupportedError\n"
-        "import torch\n"
-        "try:\n"
-        "    require_compile('default', torch.device('cpu'))\n"
-        "except UnsupportedError as reason:\n"
-        "    print(reason)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "CXX": "/nowhere/g++"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout == "torch.compile needs a C++ compiler on a CPU; install g++\n"
+    missing = inductor.patch({"cpp.cxx": (None, "/nowhere/g++")})  # as torch takes it from CXX
+    with missing, pytest.raises(UnsupportedError) as refused:
+        require_compile("default", CPU)
+    assert str(refused.value) == "torch.compile needs a C++ compiler on a CPU; install g++"
 
 
 @pytest.mark.parametrize(

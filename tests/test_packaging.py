@@ -42,7 +42,7 @@ def run(words: list[str | Path], folder: Path, ends: tuple[int, ...] = (0,), **m
     environment |= {
         "CUDA_VISIBLE_DEVICES": "",
         "HIP_VISIBLE_DEVICES": "-1",
-        "PYTEST_ADDOPTS": "-p no:hypothesispytest -p no:cacheprovider",
+        "PYTEST_ADDOPTS": f"{os.environ['PYTEST_ADDOPTS']} -p no:cacheprovider",
         "TMPDIR": str(folder),
         **more,
     }

@@ -79,13 +79,14 @@ from bench_lib.engine import engine
 from pathlib import Path
 from bench_lib.model import Fault
 from builders import make_hardware, make_telemetry
-from scripted import held_class, gpus
+from scripted import gpus, held_class, nobody_shares
 
 CPU = make_hardware(vendor="cpu", key="cpu-test-2c", uuid=None, compute_units=2)
 DEVICES = {devices}
 bench_lib.backends.detect = lambda *_: DEVICES
 session.network_sizes = lambda: {{"resnet18": 224, "resnet50": 224}}
 engine.HeldDevice = held_class({script}, Path(__file__).parent / "locks"{seen})
+engine.processes.share = nobody_shares
 """
 
 TEST_FILE = """
@@ -112,6 +113,7 @@ def _few_plugins(monkeypatch):
 def _all_plugins(monkeypatch, _few_plugins):
     """Have a run load whatever is installed, all the same."""
     monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD")
+    monkeypatch.delenv("PYTEST_ADDOPTS")
 
 
 @contextlib.contextmanager
@@ -119,6 +121,7 @@ def as_it_was():
     """Take back what a checkout's conftest changes of our modules and of their stand-ins."""
     changed = (
         *(bench_lib.backends, session, measuring.PerfSession, engine, engine.Engine, device),
+        engine.processes,
         *(history.Writer, device.HeldDevice, scripted.Watch, scripted.Context),
     )
     before = [dict(vars(each)) for each in changed]
@@ -135,7 +138,8 @@ def as_it_was():
 def suite(pytester):
     """Lay out a checkout of scripted cases; returns what runs pytest on it.
 
-    In this process, which spares the imports, unless it is told to run ``apart``, or with xdist.
+    In this process, which spares the imports, unless it is told to run ``apart``; xdist's workers
+    have processes of their own.
     """
 
     def make(script="{}", devices="[CPU]", matrix=MATRIX, seen=()):
@@ -151,16 +155,17 @@ def suite(pytester):
         text = CONFTEST.format(tests=str(TESTS), devices=devices, script=script, seen=watched)
         pytester.makeconftest(text)
 
-        def run(*arguments, apart=None):
+        def run(*arguments, apart=False):
             load = (*LOAD, "perf_tests")
-            if apart or (apart is None and "-n" in arguments):
+            if apart:
                 return pytester.runpytest_subprocess(*load, *arguments, timeout=60)
             with as_it_was():
                 return pytester.runpytest_inprocess(*load, *arguments)
 
         return run
 
-    return make
+    with as_it_was():
+        yield make
 
 
 def runs_in(pytester) -> list[history.Run]:
@@ -933,6 +938,108 @@ def test_xdist_sends_a_case_where_it_was_last(suite, pytester):
         assert after.records[case_id].attempts[0].device_uuid == record.attempts[0].device_uuid
 
 
+NOTED = """
+def note(*words):
+    with open(Path(__file__).parent / "noted", "a") as file:
+        print(*words, file=file)
+"""
+JOINED = """
+import scripted
+class Shared(scripted.Contexts):
+    def close(self):
+        note("closed", self.device.index)
+
+def share(_side, device):
+    return Shared({}, device), (str(device.index), 1, engine.processes._inherited())
+
+def joined(told):
+    starts_alike = engine.processes.would_start(told)
+    note("joined", os.environ["PYTEST_XDIST_WORKER"], *told[:2], starts_alike)
+
+import os
+engine.processes.share, engine.processes.joined = share, joined
+"""
+
+
+def noted(pytester):
+    """Return the lines that a checkout's conftest noted."""
+    file = pytester.path / "noted"
+    return file.read_text().splitlines() if file.exists() else []
+
+
+REPLAYED = """
+from dataclasses import replace
+def replay(_run, outcome):
+    again = {"process": 1, "confirms": True, "replays": True, "accepted": False}
+    attempts = [replace(a, **again, discarded="replayed") for a in outcome.attempts]
+    return replace(outcome, attempts=attempts) if outcome.fault is None else None
+engine.Engine.replay = replay
+"""
+
+
+@EVERYWHERE
+def test_a_case_that_is_replayed_at_once_is_one_test(suite, pytester, how):
+    """Its replay comes with its test's report, and is no second case."""
+    run = suite("{'alpha': [[0.0105] * 20]}", devices="gpus(2)")
+    with pytester.path.joinpath("conftest.py").open("a") as file:
+        file.write(REPLAYED)
+    accept(pytester, "alpha", TEN_MS, key="mi300x")
+    result = run(*how, *UNSEEN, "--perf-tier", "smoke", "--junitxml", "junit.xml")
+    result.assert_outcomes(passed=1, failed=1)
+    (kept,) = runs_in(pytester)
+    looks = [(a.process, a.replays) for a in kept.records["alpha"].attempts]
+    assert looks == [(0, False), (1, True), *((n, False) for n in range(2, 6))]
+    _, tests = junit(pytester)
+    assert tests["test_step[alpha]"]["perf_status"] == "REGRESSED"
+
+
+FAULTY_REPLAY = """
+from bench_lib.model import Fault
+def replay(_run, outcome):
+    fault = Fault("died", "SIGABRT", "first step", "")
+    attempts = [replace(a, replays=True, measurement=None, fault=fault) for a in outcome.attempts]
+    return replace(outcome, attempts=attempts)
+"""
+
+
+def test_a_failure_of_the_tests_own_is_not_put_down_to_a_replay_that_failed(suite, pytester):
+    """The summary and JUnit's XML say what the test said."""
+    run = suite(matrix='[[smoke.factory]]\nid = "alpha"\ntarget = "steps:step"\n')
+    with pytester.path.joinpath("conftest.py").open("a") as file:
+        file.write(REPLAYED.replace("engine.Engine", FAULTY_REPLAY + "engine.Engine"))
+    (test,) = pytester.path.joinpath("perf_tests").glob("test_*.py")
+    test.write_text(f"{TEST_FILE}    assert case.id == 'beta'\n")
+    result = run("--junitxml", "junit.xml")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["FAILED *alpha* - AssertionError: *"])
+    _, tests = junit(pytester)
+    assert tests["test_step[alpha]"]["perf_status"] == "not judged"
+
+
+def test_xdists_controller_shares_workers_that_end_with_it(suite, pytester):
+    """Each worker is told of those of its device, and would start the same.
+
+    A device without a case needs none.
+    """
+    matrix = "".join(
+        f'[[gate.factory]]\nid = "case-{i}"\ntarget = "steps:step"\n' for i in range(6)
+    )
+    run = suite(devices="gpus(2)", matrix=matrix)
+    with pytester.path.joinpath("conftest.py").open("a") as file:
+        file.write(NOTED + JOINED)
+    run("-n", "2").assert_outcomes(passed=6)
+    of_both = ["joined gw0 0 1 True", "joined gw1 1 1 True", "closed 0", "closed 1"]
+    assert sorted(noted(pytester)) == sorted(of_both)
+    pytester.path.joinpath("noted").unlink()
+    run("-n", "2", "-k", "case-0", *UNSEEN).assert_outcomes(passed=1)
+    own = device_of("x[case-0]", 2)
+    assert noted(pytester) == [
+        f"closed {1 - own}",
+        f"joined gw{own} {own} 1 True",
+        f"closed {own}",
+    ]
+
+
 RANKS = """
 import os, threading
 import bench_lib.engine.device
@@ -1114,7 +1221,7 @@ def test_xdist_is_left_alone_where_nothing_is_measured(suite, pytester):
     """Somebody's unit tests may use as many workers as they like."""
     suite()
     pytester.makepyfile(test_unit="def test_one(): pass\ndef test_two(): pass")
-    result = pytester.runpytest_subprocess(*LOAD, "test_unit.py", "-n", "2")
+    result = pytester.runpytest_inprocess(*LOAD, "test_unit.py", "-n", "2")
     result.assert_outcomes(passed=2)
     assert not pytester.path.joinpath("history").exists()
 
@@ -1330,7 +1437,7 @@ def test_xdist_without_perf_paths_says_what_to_set(suite, pytester):
         "from bench_lib.model import Case\n"
         "def test_own(perf):\n    perf.measure(Case('own', 'steps:step'))\n"
     )
-    result = pytester.runpytest_subprocess(*LOAD, "elsewhere", "-n", "2")
+    result = pytester.runpytest_inprocess(*LOAD, "elsewhere", "-n", "2")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*ini setting perf_paths*"])
 
@@ -1937,7 +2044,7 @@ def test_somebody_elses_folder_perf_tests_may_use_xdist(pytester):
     pytester.mkdir("perf_tests").joinpath("test_theirs.py").write_text(
         "import pytest\n@pytest.mark.parametrize('n', range(4))\ndef test_theirs(n): pass\n"
     )
-    result = pytester.runpytest_subprocess(*LOAD, "perf_tests", "-n", "2", timeout=60)
+    result = pytester.runpytest_inprocess(*LOAD, "perf_tests", "-n", "2")
     result.assert_outcomes(passed=4)
 
 

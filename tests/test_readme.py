@@ -96,7 +96,7 @@ class Checkout:
 
     def run(self, line: str) -> subprocess.CompletedProcess[str]:
         """Run a command in a process of its own, with any pytest session on the four GPUs."""
-        addopts = "-p standin_machine -p no:hypothesispytest -p no:cacheprovider"
+        addopts = f"{os.environ['PYTEST_ADDOPTS']} -p standin_machine -p no:cacheprovider"
         own = {"BENCH_LIB_STANDIN": str(self.folder), "PYTEST_ADDOPTS": addopts}
         return subprocess.run(
             shlex.split(line),
@@ -210,8 +210,7 @@ def run(checkout, monkeypatch, request, capfd):
             monkeypatch.chdir(checkout.folder)  # and back from a folder of its own
             for test in (checkout.folder / "perf_tests").glob("test_*.py"):
                 monkeypatch.delitem(sys.modules, test.stem, raising=False)  # of the same name here
-            load = ("-p", "no:hypothesispytest", "-p", "no:cacheprovider")
-            return int(pytester.runpytest_inprocess(*load, *words).ret)
+            return int(pytester.runpytest_inprocess("-p", "no:cacheprovider", *words).ret)
         assert program_name == "bench-lib", f"who runs {line}?"
         monkeypatch.setattr("sys.argv", ["bench-lib", *words])
         monkeypatch.setattr("os.execv", _micro)  # or there would be no test after it

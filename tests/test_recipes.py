@@ -62,7 +62,7 @@ def run(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_network_and_a_workload_are_measured(checkout: Path) -> None:
     """A file each, and a row of the matrix."""
-    done = run(checkout, "-m", "pytest", "perf_tests", "-p", "no:hypothesispytest", "-v", "-rA")
+    done = run(checkout, "-m", "pytest", "perf_tests", "-v", "-rA")
     assert done.returncode == 0, done.stdout + done.stderr
     measured = re.findall(r"^(\S+) +NO_BASELINE ", done.stdout, re.MULTILINE)
     assert measured == ["tinynet-b2-fp32-eager-infer", "scan-rows64-bf16", "scan-rows128-bf16"]

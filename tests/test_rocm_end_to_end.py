@@ -241,105 +241,106 @@ def same_gpu(device: Hardware, described: Mapping[str, Any]) -> None:
     assert device.uuid == f"GPU-{described['hip_uuid']}"
 
 
-# --- five MI325X, ROCm's Python package; something is wrong with three of them -----------
+# --- four MI325X, ROCm's Python package; something is wrong with three of them -----------
 
-FIVE = [size_for(device, 5) for device in range(5)]
-VIRTUAL, NAMELESS, SHARED, HOT, LOW = 0, 3, 1, 2, 4
+FOUR = [size_for(device, 4) for device in range(4)]
+VIRTUAL, SHARED, HOT, LOW = range(4)
+NAMELESS = HOT
 """Without a name, under a useless one, with a stranger, too hot, with too low a clock."""
 
 
 @pytest.fixture(scope="module")
-def five_mi325x(lay: Lay) -> Ran:
-    """Five cards, each with a case; one is a virtual function without a name."""
-    machine = mi325x(5, has_package=True)
+def four_mi325x(lay: Lay) -> Ran:
+    """Four cards, each with a case; one is a virtual function without a name."""
+    machine = mi325x(4, has_package=True)
     cards, on = list(machine.cards), [device["card"] for device in machine.devices]
     cards[on[VIRTUAL]] = replace(cards[on[VIRTUAL]], pci_id="74b9", name="")
     cards[on[NAMELESS]] = replace(cards[on[NAMELESS]], name="AMD Radeon Graphics")
     cards[on[HOT]] = replace(cards[on[HOT]], held_back={"socket_thermal": 0.25})
     cards[on[LOW]] = replace(cards[on[LOW]], clock_mhz=1410, cap_w=700)
-    made = lay(replace(machine, cards=cards), (FIVE, SHORT))
-    made.accept("mi325x", FIVE[LOW], CONVOLUTIONS * 4e-3, clock_mhz=2070.0, power_w=790.0)
+    made = lay(replace(machine, cards=cards), (FOUR, SHORT))
+    made.accept("mi325x", FOUR[LOW], CONVOLUTIONS * 4e-3, clock_mhz=2070.0, power_w=790.0)
     with stranger(made, hip=SHARED):
-        done = made.pytest("-n", "5", *AS_IT_IS)
+        done = made.pytest("-n", "4", *AS_IT_IS)
     return Ran(made, done)
 
 
-def test_five_mi325x_are_five_devices_in_the_order_of_their_nodes(five_mi325x: Ran) -> None:
+def test_four_mi325x_are_four_devices_in_the_order_of_their_nodes(four_mi325x: Ran) -> None:
     """Which is HIP's, and not that of ``amd-smi``."""
-    described = five_mi325x.site.machine.devices
-    assert [device["smi"] for device in described] != list(range(5))
-    assert [d.key for d in five_mi325x.devices] == ["mi325x"] * 5, five_mi325x.done.stdout
-    for device, about in zip(five_mi325x.devices, described, strict=True):
+    described = four_mi325x.site.machine.devices
+    assert [device["smi"] for device in described] != list(range(4))
+    assert [d.key for d in four_mi325x.devices] == ["mi325x"] * 4, four_mi325x.done.stdout
+    for device, about in zip(four_mi325x.devices, described, strict=True):
         same_gpu(device, about)
 
 
-def test_a_name_is_no_key(five_mi325x: Ran) -> None:
+def test_a_name_is_no_key(four_mi325x: Ran) -> None:
     """A virtual function has its card's key, and so has what no list of names knew."""
-    virtual, nameless = (five_mi325x.devices[n] for n in (VIRTUAL, NAMELESS))
+    virtual, nameless = (four_mi325x.devices[n] for n in (VIRTUAL, NAMELESS))
     assert (virtual.key, virtual.pci_device_id) == ("mi325x", "74b9")
     assert [device.name for device in (virtual, nameless)] == ["AMD Instinct MI325X"] * 2
 
 
-def test_each_worker_is_pinned_to_a_device_of_its_own(five_mi325x: Ran) -> None:
+def test_each_worker_is_pinned_to_a_device_of_its_own(four_mi325x: Ran) -> None:
     """As torch saw it: a variable for each device, and no process on two."""
-    opened = five_mi325x.site.opened
+    opened = four_mi325x.site.opened
     pins = {(one["hip"], one["variables"]["HIP_VISIBLE_DEVICES"]) for one in opened}
-    assert pins == {(n, str(n)) for n in range(5)}
+    assert pins == {(n, str(n)) for n in range(4)}
     assert len({one["pid"] for one in opened}) == len(opened)
 
 
-@pytest.mark.parametrize("index", range(5))
-def test_each_case_ran_on_the_device_that_its_name_gives_it(five_mi325x: Ran, index: int) -> None:
+@pytest.mark.parametrize("index", range(4))
+def test_each_case_ran_on_the_device_that_its_name_gives_it(four_mi325x: Ran, index: int) -> None:
     """No two cards have the same clock, so the time of a step tells which one made it."""
-    about = five_mi325x.site.machine.devices[index]
-    card = five_mi325x.site.machine.cards[about["card"]]
-    attempt = five_mi325x.first(FIVE[index])
+    about = four_mi325x.site.machine.devices[index]
+    card = four_mi325x.site.machine.cards[about["card"]]
+    attempt = four_mi325x.first(FOUR[index])
     assert attempt.device_uuid == f"GPU-{about['hip_uuid']}"
     assert attempt.measurement is not None
     measured = attempt.measurement
     time_s = measured.device_s or sorted(measured.iteration_s)[SHORT // 2]
-    assert time_s == pytest.approx(step_s(five_mi325x.site, card), rel=5e-3)
+    assert time_s == pytest.approx(step_s(four_mi325x.site, card), rel=5e-3)
 
 
-def test_each_worker_is_watched_on_its_own_card(five_mi325x: Ran) -> None:
+def test_each_worker_is_watched_on_its_own_card(four_mi325x: Ran) -> None:
     """As the clock shows; nobody's neighbour is taken for a stranger."""
-    for index, size in enumerate(FIVE):
-        seen = five_mi325x.first(size).telemetry
-        about = five_mi325x.site.machine.devices[index]
+    for index, size in enumerate(FOUR):
+        seen = four_mi325x.first(size).telemetry
+        about = four_mi325x.site.machine.devices[index]
         assert seen is not None
         assert (seen.source, seen.clock_mhz) == ("amdsmi", about["clock_mhz"])
         assert (seen.power_w, bool(seen.foreign_processes)) == (800.0, index == SHARED)
 
 
-def test_a_shared_device_makes_its_case_invalid_with_who_it_was(five_mi325x: Ran) -> None:
+def test_a_shared_device_makes_its_case_invalid_with_who_it_was(four_mi325x: Ran) -> None:
     """By pid and name, with the memory that it held."""
-    assert five_mi325x.status(FIVE[SHARED]) is Status.INVALID, five_mi325x.done.stdout
-    words = in_words(five_mi325x.checkout)
-    assert five_mi325x.first(FIVE[SHARED]).discarded == words
-    assert words in five_mi325x.done.stdout
+    assert four_mi325x.status(FOUR[SHARED]) is Status.INVALID, four_mi325x.done.stdout
+    words = in_words(four_mi325x.checkout)
+    assert four_mi325x.first(FOUR[SHARED]).discarded == words
+    assert words in four_mi325x.done.stdout
 
 
-def test_counters_of_throttling_that_grow_make_a_case_invalid(five_mi325x: Ran) -> None:
+def test_counters_of_throttling_that_grow_make_a_case_invalid(four_mi325x: Ran) -> None:
     """With the reason and the share of the time."""
-    assert five_mi325x.status(FIVE[HOT]) is Status.INVALID, five_mi325x.done.stdout
-    words = five_mi325x.first(FIVE[HOT]).discarded
+    assert four_mi325x.status(FOUR[HOT]) is Status.INVALID, four_mi325x.done.stdout
+    words = four_mi325x.first(FOUR[HOT]).discarded
     assert words == "throttled: thermal for 25% of the time, at 61 °C"
 
 
-def test_a_clock_below_the_baseline_s_makes_a_case_invalid(five_mi325x: Ran) -> None:
+def test_a_clock_below_the_baseline_s_makes_a_case_invalid(four_mi325x: Ran) -> None:
     """With both clocks, both powers and the cap."""
-    assert five_mi325x.status(FIVE[LOW]) is Status.INVALID, five_mi325x.done.stdout
-    assert five_mi325x.first(FIVE[LOW]).discarded == (
+    assert four_mi325x.status(FOUR[LOW]) is Status.INVALID, four_mi325x.done.stdout
+    assert four_mi325x.first(FOUR[LOW]).discarded == (
         "GFX clock 1410 MHz against 2070 MHz in the baseline; power 800 W against 790 W; "
         "power cap 700 W"
     )
 
 
-def test_a_run_of_which_nothing_could_be_judged_is_not_green(five_mi325x: Ran) -> None:
+def test_a_run_of_which_nothing_could_be_judged_is_not_green(four_mi325x: Ran) -> None:
     """INVALID is nobody's regression and nobody's pass."""
-    assert five_mi325x.done.returncode == pytest.ExitCode.TESTS_FAILED
-    others = [size for n, size in enumerate(FIVE) if n not in (SHARED, HOT, LOW)]
-    assert {five_mi325x.status(size) for size in others} == {Status.NO_BASELINE}
+    assert four_mi325x.done.returncode == pytest.ExitCode.TESTS_FAILED
+    others = [size for n, size in enumerate(FOUR) if n not in (SHARED, HOT, LOW)]
+    assert {four_mi325x.status(size) for size in others} == {Status.NO_BASELINE}
 
 
 # --- one MI300X, ROCm 7.1, commands alone ------------------------------------------------

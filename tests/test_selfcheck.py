@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 import re
@@ -86,9 +87,19 @@ def checked(machine=None, **options):
     return check(machine or Machine(), CASE, on_gpu=True, **options)
 
 
+@functools.cache
+def steady():
+    """Return what is found on a steady machine, which takes five seconds."""
+    return checked()
+
+
+FEWEST = {"processes": 9}
+"""A tenth of the splits, for what is no matter of how many there are."""
+
+
 def test_planted_delays_are_found_and_nothing_clean_is_called_slower():
     """On a machine as steady as an H200: all of the 2%, none of the 0%."""
-    found = checked()
+    found = steady()
     by_planted = {effect.planted: effect for effect in found.effects}
     assert by_planted[0.0].regressed == found.false == 0
     assert by_planted[0.02].found == 1
@@ -101,13 +112,14 @@ def test_planted_delays_are_found_and_nothing_clean_is_called_slower():
 def test_the_delay_is_calibrated_to_the_case():
     """Five percent of a step of 7 ms are 350 us, whatever a unit lasts."""
     for unit_s in (1e-9, 5e-8):
-        found = checked(Machine(unit_s=unit_s))
+        found = checked(Machine(unit_s=unit_s), **FEWEST)
         measured = {effect.planted: effect.measured for effect in found.effects}
         assert measured == pytest.approx({0: 0, 0.01: 0.01, 0.02: 0.02, 0.05: 0.05}, abs=0.001)
 
 
-def test_every_process_measures_every_effect_and_no_effect_is_always_first():
+def test_every_process_measures_every_effect_and_no_effect_is_always_first(monkeypatch):
     """An effect of the order must not look like an effect of the delay."""
+    monkeypatch.setattr(selfcheck, "MOST_SPLITS", 1)  # nothing of how they are judged is looked at
     machine = Machine()
     checked(machine, processes=12)
     calibration, *orders = machine.orders
@@ -120,14 +132,13 @@ def test_every_process_measures_every_effect_and_no_effect_is_always_first():
 
 def test_every_split_into_baseline_and_candidates_is_judged():
     """Ten processes: 252 baselines of five, five ways to choose four of the others."""
-    found = checked()
-    assert {effect.splits for effect in found.effects} == {1260}
-    assert {effect.splits for effect in checked(processes=14).effects} == {1500}
+    assert {effect.splits for effect in steady().effects} == {1260}
+    assert {effect.splits for effect in checked(processes=14, effects=(0.05,)).effects} == {1500}
 
 
 def test_a_machine_that_is_too_noisy_is_called_blind_and_not_fine():
     """Not to see anything is an answer too, and it is not that all is well."""
-    found = checked(Machine(luck=0.08))
+    found = checked(Machine(luck=0.08), **FEWEST)
     assert found.visible is None
     assert not found.holds
     assert found.detectable > 0.05
@@ -141,7 +152,7 @@ def test_delays_that_come_out_otherwise_are_no_answer():
             self.unit_s = UNIT_S if process == 0 else 4 * UNIT_S
             return super().measure_again(cases, process, sides=sides)
 
-    found = checked(Busy())
+    found = checked(Busy(), **FEWEST)
     assert not found.is_as_planned
     assert not found.holds
 
@@ -188,7 +199,7 @@ def test_one_candidate_is_refused_before_anything_is_measured():
 
 def test_the_kept_samples_are_what_the_judge_reads():
     """Somebody else's tool, or another rule, can be tried on the same times."""
-    lines = [json.dumps(line).encode() for line in as_samples(checked())]
+    lines = [json.dumps(line).encode() for line in as_samples(steady())]
     found = samples.read(lines)
     assert (found.problems, found.notes) == ([], [])
     cases = {

@@ -1134,7 +1134,7 @@ def test_shares_are_parts_of_the_whole(pytester):
     )
 
     def tests_of(share, *words):
-        plugins = ("-p", "no:hypothesispytest", "-p", "bench_lib.plugin")
+        plugins = ("-p", "bench_lib.plugin")
         done = pytester.runpytest_inprocess(*plugins, "-v", "--perf-share", share, *words)
         return done.ret, {line for line in done.outlines if "PASSED" in line}
 

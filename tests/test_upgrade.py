@@ -195,7 +195,9 @@ def story(tmp_path_factory) -> Administrator:
         for name, value in {
             "PATH": os.pathsep.join(where),
             "PYTHONPATH": os.pathsep.join((str(TESTS), str(ROOT))),
-            "PYTEST_ADDOPTS": "-p upgraded_machine -p no:hypothesispytest -p no:cacheprovider",
+            "PYTEST_ADDOPTS": (
+                f"{os.environ['PYTEST_ADDOPTS']} -p upgraded_machine -p no:cacheprovider"
+            ),
             "BENCH_LIB_UPGRADED": str(folder),
             "HOME": str(folder),
             "GIT_CONFIG_GLOBAL": os.devnull,

@@ -16,7 +16,9 @@ import pytest
 from builders import make_environment, make_hardware, make_measurement
 from processes import all_gone, wait_until
 
+from bench_lib.engine import processes as module_of_processes
 from bench_lib.engine.processes import Processes
+from bench_lib.engine.settings import Side
 from bench_lib.launch import zygote as module
 from bench_lib.launch.faults import CaseFault, LaunchError, WorkerKilledError
 from bench_lib.launch.started import leashed, signal_all
@@ -245,7 +247,19 @@ def test_workers_that_are_killed_while_they_start_say_so(tmp_path):
     program.write_text("#!/bin/sh\nkill -9 $$\n")
     program.chmod(0o755)
     with pytest.raises(WorkerKilledError, match="SIGKILL"):
-        Zygote(python=str(program))
+        Zygote(python=str(program)).wait()
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_workers_that_did_not_start_do_not_start_for_who_asks_again(tmp_path, is_shared):
+    """``micro`` asks before each measured stretch, and measures without them."""
+    program = tmp_path / "worker"
+    program.write_text("#!/bin/sh\nexit 1\n")
+    program.chmod(0o755)
+    zygote = Zygote(python=str(program), is_shared=is_shared)
+    for _ in range(2):
+        with pytest.raises(LaunchError):
+            zygote.context(draws=1)
 
 
 @pytest.fixture
@@ -274,6 +288,92 @@ def processes(tmp_path, state):
     )
     with contextlib.closing(made):
         yield made
+
+
+def test_workers_that_are_there_are_those_that_fork(processes):
+    """They are waited for when a process is needed."""
+    there = processes.start()
+    processes.use(there)
+    assert (there.versions, processes.pids) == ({}, [])
+    assert processes.open(0).device == GPU
+    assert there.versions
+    processes.close()
+    assert all_gone(there.joint[1])
+    assert not there.logs.exists()
+
+
+@pytest.mark.parametrize("once", ["once", "state/killed-0.next"])
+def test_workers_that_were_there_and_are_gone_are_started_anew(tmp_path, processes, once):
+    """Killed while they imported, or by whoever used them before."""
+    (tmp_path / once).touch()
+    there = processes.start()
+    processes.use(there)
+    assert processes.open(0).device == GPU
+    assert processes.environment().torch
+    assert not there.logs.exists()
+
+
+def test_workers_that_nobody_needed_leave_nothing_behind(processes):
+    """Neither a process nor a folder, though they may be importing still."""
+    there = processes.start()
+    processes.use(there)
+    processes.close()
+    assert all_gone(there.joint[1])
+    assert not there.logs.exists()
+
+
+@pytest.mark.parametrize("change", [None, "variable", "folder", "interpreter", "CPUs", "host"])
+def test_shared_workers_are_joined_by_who_would_start_the_same(monkeypatch, tmp_path, change):
+    """A fixture may have set a variable since then; pytest's own name the test that runs.
+
+    xdist may be told to start a worker under another interpreter or elsewhere, and a worker may
+    bind itself to the CPUs beside its device.
+    """
+    made = []
+
+    class Started:
+        joint = ("folder", 7)
+
+        def __init__(self, **about):
+            made.append(about)
+
+    monkeypatch.setattr(module_of_processes, "Zygote", Started)
+    _, told = module_of_processes.share(Side(), make_hardware())
+    assert made.pop()["is_shared"]
+    for name, value in {"PYTEST_XDIST_WORKER": "gw0", "COLUMNS": "81", "LINES": "25"}.items():
+        monkeypatch.setenv(name, value)
+    if change == "variable":
+        monkeypatch.setenv("MIOPEN_FIND_MODE", "1")
+    elif change == "folder":
+        monkeypatch.chdir(tmp_path)
+    elif change == "interpreter":
+        monkeypatch.setattr(sys, "executable", "/opt/python")
+    elif change == "CPUs":
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {1000})
+    elif change == "host":
+        monkeypatch.setattr(os, "uname", lambda: types.SimpleNamespace(nodename="elsewhere"))
+    assert (module_of_processes.joined(told) is None) is (change is not None)
+    assert made == ([] if change else [{"joins": ("folder", 7)}])
+
+
+def test_workers_that_are_gone_are_not_joined(tmp_path):
+    """Their folder went with them."""
+    told = (str(tmp_path), 1, module_of_processes._inherited())
+    assert module_of_processes.joined(told) is None
+
+
+@pytest.mark.parametrize("own", [None, "", "no"])
+def test_workers_are_told_of_a_gpu_so_that_they_need_not_ask(monkeypatch, own):
+    """Unless the user has chosen what is imported; to ask is to open the device."""
+    made = []
+    monkeypatch.setattr(module_of_processes, "Zygote", lambda **about: made.append(about))
+    monkeypatch.delenv("BENCH_LIB_PRELOAD", raising=False)
+    if own is not None:
+        monkeypatch.setenv("BENCH_LIB_PRELOAD", own)
+    for device in (make_hardware(), make_hardware(vendor="cpu", key="cpu")):
+        module_of_processes.start_workers(Side(), device)
+    told = [about["environment"].get("BENCH_LIB_PRELOAD") for about in made]
+    assert told == [None if own else "compiler", None]
 
 
 @pytest.mark.parametrize("once", ["once", "state/killed-0.next", "state/orphaned-0.next"])

@@ -87,8 +87,8 @@ class HeldDevice:
     ) -> None:
         """Take the device until ``close``; raises DeviceBusyError where somebody else keeps it.
 
-        Workers start with the first case.  ``expected`` is what the clock was when a case's
-        baseline was recorded.
+        Workers start with the first case, unless they are there already (``use``).  ``expected`` is
+        what the clock was when a case's baseline was recorded.
         """
         self.device = device
         self._settings = settings
@@ -279,6 +279,10 @@ class HeldDevice:
         """By side, the software that measures there; the worker's own words where it spoke."""
         return {name: self._sides[name].environment() for name in self._settings.sides}
 
+    def use(self, workers: Zygote) -> None:
+        """Have the first side use workers that have started."""
+        self._sides[self._first].use(workers)
+
     def watch(self) -> None:
         """Start telemetry, and see what the environment is before a run fills its caches."""
         if self._watcher is None:
@@ -314,7 +318,7 @@ class HeldDevice:
                 attempts += (found := self._attempts(case, process, side, asked))
                 if found[-1].measurement is None:
                     break
-                if any(map(_is_checked, found)):
+                if any(map(is_checked, found)):
                     asked = _without_numerics(asked)
         return self._outcome(case, attempts, side)
 
@@ -801,7 +805,7 @@ def _without_numerics(asked: MeasureRequest) -> MeasureRequest:
     return replace(asked, known={*asked.known, NUMERICS})
 
 
-def _is_checked(attempt: Attempt) -> bool:
+def is_checked(attempt: Attempt) -> bool:
     """Whether an attempt counts, and its answer was held against FP32's and is finite."""
     seen = attempt.measurement
     checked = seen is not None and seen.numerics is not None and seen.numerics.finite

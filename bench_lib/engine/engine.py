@@ -11,11 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from bench_lib import formats
-from bench_lib.engine import pairing, profiles
-from bench_lib.engine.device import NO_REPLAYS, HeldDevice
+from bench_lib.engine import pairing, processes, profiles
+from bench_lib.engine.device import NO_REPLAYS, HeldDevice, is_checked
 from bench_lib.engine.devicelock import DeviceBusyError
 from bench_lib.engine.outcome import Outcome
 from bench_lib.engine.past import MOST_RUNS
+from bench_lib.engine.processes import Told
 from bench_lib.engine.reference import ReferenceRun, place
 from bench_lib.engine.settings import (
     LOOKING_AGAIN,
@@ -24,10 +25,11 @@ from bench_lib.engine.settings import (
     Side,
     nodeid_of,
 )
-from bench_lib.engine.suite import Baselines, Suite, fails
+from bench_lib.engine.suite import Baselines, Suite, fails, redrawn
 from bench_lib.environment import caches
 from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.signals import BY_SIGNAL
+from bench_lib.launch.zygote import Zygote
 from bench_lib.model import (
     NUMERICS,
     Case,
@@ -47,9 +49,13 @@ from bench_lib.verdict.nights import in_words, is_alarm
 class Engine:
     """One run: its measurements on this host, of one side or two, and its result."""
 
-    def __init__(self, device: Hardware, settings: Settings) -> None:
-        """Open nothing yet; ``device`` is the one that cases are measured on first."""
+    def __init__(self, device: Hardware, settings: Settings, joins: Told | None = None) -> None:
+        """Open nothing yet; ``device`` is the one that cases are measured on first.
+
+        There it ``joins`` the workers that another process of this run shares, if any.
+        """
         self.device = device
+        self._joins = joins
         self.settings = settings
         self.baselines = Baselines(settings.baselines)
         self.suites: dict[str, Suite] = {}
@@ -57,6 +63,8 @@ class Engine:
         self.reference: ReferenceRun | None = None
         """The accepted environment, where one is named."""
         self._held: HeldDevice | None = None
+        self._shared: dict[str, tuple[Zygote, Told]] = {}
+        """By device, workers that have started for who holds it."""
         self._has_ended = False
         self._checked: dict[str, tuple[Outcome, Numerics]] = {}
         """By case, its first numerics, unless the step was compiled."""
@@ -122,6 +130,34 @@ class Engine:
             self._held = self._hold(self.device)
         return self._held
 
+    def share(self, device: Hardware) -> Told | None:
+        """Start workers for who holds the device next: another process of this run, or this one.
+
+        They import what they need and open no device before.  Returns all that another process has
+        to be told to join them; None if they do not start, which who holds the device finds out.
+        """
+        at = place(device)
+        if at not in self._shared:
+            (side,) = self.settings.sides.values()
+            with contextlib.suppress(LaunchError):
+                self._shared[at] = processes.share(side, device)
+        return self._shared[at][1] if at in self._shared else None
+
+    def _started(self, device: Hardware) -> Zygote | None:
+        """Return workers that have started for a device, unless others would start now."""
+        if place(device) not in self._shared:
+            return None if self._joins is None else processes.joined(self._joins)
+        if not processes.would_start(self._shared[place(device)][1]):
+            self.unshare(device)
+            return None
+        return self._shared.pop(place(device))[0]
+
+    def unshare(self, device: Hardware) -> None:
+        """End the workers of a device that has nothing to measure, if they are there."""
+        zygote, _ = self._shared.pop(place(device), (None, None))
+        if zygote is not None:
+            zygote.close()
+
     def release(self) -> None:
         """End the workers, and let go of the device."""
         held, self._held = self._held, None
@@ -140,6 +176,9 @@ class Engine:
             if self.reference is not None:
                 stack.callback(self.reference.close)
             stack.callback(self.release)
+            for zygote, _ in self._shared.values():
+                stack.callback(zygote.close)
+            self._shared = {}
 
     def _compact(self) -> None:
         """Compact the history if a run has ended and an earlier month is closed.
@@ -172,7 +211,10 @@ class Engine:
                 return None
             return acceptance.level_of(self.baselines.of(device.key).of(case), case, device)
 
-        return HeldDevice(device, self.settings, expected=expected)
+        held = HeldDevice(device, self.settings, expected=expected)
+        if (started := self._started(device)) is not None:
+            held.use(started)
+        return held
 
     @property
     def _is_paired(self) -> bool:
@@ -191,6 +233,28 @@ class Engine:
         if sampling.enough is None:
             sampling = replace(sampling, enough=families.enough(case))
         return self.held.measure(replace(case, limits=limits, sampling=sampling))
+
+    def replay(self, outcome: Outcome) -> Outcome | None:
+        """Measure a case at once as its baseline was compiled, if its compiler chose otherwise.
+
+        Its verdict needs that whatever the suite shows, and no device waits for the others before.
+        Returns None if it does not, or if no process can be started for it now.
+        """
+        case, settings = outcome.case, self.settings
+        looks_again = settings.judged and settings.planned > 1 and settings.replays > 0
+        if self._is_paired or not looks_again or outcome.fault or outcome.skipped:
+            return None
+        draw = redrawn(outcome, self.baselines.of(outcome.hardware.key).of(case))
+        if draw is None:
+            return None
+        known = {case.id} if any(map(is_checked, outcome.attempts)) else ()
+        replays = {case.id: draw}
+        with contextlib.suppress(LaunchError):
+            (replayed,) = self.held.measure_again(
+                [case], settings.processes, replays=replays, known=known
+            )
+            return replayed
+        return None
 
     def measure_together(self, cases: Sequence[Case], process: int) -> None:
         """Measure cases in one fresh process of each side, and write them down.
@@ -257,13 +321,21 @@ class Engine:
         most = most if planned > 1 else planned
         most_in_turns = self.settings.processes + (self.reference.most if self.reference else 0)
         for process in range(self.settings.processes, max(most, most_in_turns)):
-            in_turns = self._to_take_in_turns(process, of_these, on)
-            records = of_these(self._in_doubt(process))
+
+            def without(records: Iterable[Record], process: int = process) -> list[Record]:
+                """Return those of these that were not replayed at once, in this process."""
+                return [r for r in of_these(records) if r.attempts[-1].process < process]
+
+            in_turns = self._to_take_in_turns(process, without, on)
+            doubtful = self._in_doubt(process)
+            records = without(doubtful)
             replays = self._to_replay(records) if process < most else {}
             # Both sides of a pair draw for themselves.
             in_turns = [case_id for case_id in in_turns if case_id not in replays]
             if process >= planned:
                 records = [r for r in records if r.case.id in replays or r.case.id in in_turns]
+            if not records and process == self.settings.processes and of_these(doubtful):
+                continue
             if not records:
                 return
             words = f"looking again at {len(records)} of {len(self.suite.records)} cases, "

@@ -71,7 +71,8 @@ def past(
     """Return by case id and by node id what one process of it took, in seconds.
 
     The run whose file is ``but`` does not count.  Files and lines that cannot be read say nothing.
-    Without ``starts`` the time to start workers, which a run's first case has, does not count.
+    Without ``starts`` the time to start workers, which a run's first case has, does not count.  A
+    case's first replay counts, because it follows at once.
     """
     found: dict[str, list[float]] = {}
     for tries in _runs(folder, key, but):
@@ -97,7 +98,7 @@ def last_devices(folder: Path, key: str, *, but: Path | None = None) -> dict[str
 
 
 def _runs(folder: Path, key: str, but: Path | None) -> Iterator[list[_Tried]]:
-    """Yield the first looks of each run, the newest run first."""
+    """Yield the first looks and replays of each run, the newest run first."""
     try:
         paths = [path for path in history.keys(folder).get(key, []) if path != but]
     except OSError:  # somebody is tidying up there
@@ -121,13 +122,14 @@ class _Try:
     process: int = 0
     took_s: float = 0.0
     confirms: bool = False
+    replays: bool = False
     device_uuid: str | None = None
     phases_s: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class _Tried:
-    """A first look at a case, and the test that asked for it."""
+    """A first look at a case, or a replay, and the test that asked for it."""
 
     case: _Named
     attempt: _Try
@@ -148,7 +150,7 @@ _DECODER = msgspec.json.Decoder(_Line)
 
 
 def _tries(file: IO[bytes], most_bytes: int) -> Iterator[_Tried]:
-    """Yield the first looks in a run's file."""
+    """Yield the first looks and the replays in a run's file."""
     for text in file:
         if file.tell() > most_bytes:
             return
@@ -156,22 +158,31 @@ def _tries(file: IO[bytes], most_bytes: int) -> Iterator[_Tried]:
             line = _DECODER.decode(text)
         except (ValueError, RecursionError):
             continue
-        if line.case is not None and line.attempt is not None and not line.attempt.confirms:
+        if line.case is None or line.attempt is None:
+            continue
+        if line.attempt.replays or not line.attempt.confirms:
             yield _Tried(line.case, line.attempt, line.nodeid)
 
 
 def _taken(tries: Iterable[_Tried], *, starts: bool) -> dict[str, float]:
     seconds: dict[str, float] = {}
     processes: dict[str, set[int]] = {}
+    replayed: dict[str, float] = {}
     tests: dict[str, str] = {}
     for tried in tries:
         case_id = tried.case.id
+        if tried.attempt.replays:
+            replayed.setdefault(case_id, tried.attempt.took_s)
+            continue
         start_s = 0.0 if starts else tried.attempt.phases_s.get(FORK, 0.0)
         seconds[case_id] = seconds.get(case_id, 0.0) + max(0.0, tried.attempt.took_s - start_s)
         processes.setdefault(case_id, set()).add(tried.attempt.process)
         if tried.nodeid is not None:
             tests[case_id] = tried.nodeid
-    taken = {case_id: total / len(processes[case_id]) for case_id, total in seconds.items()}
+    taken = {
+        case_id: total / len(processes[case_id]) + replayed.get(case_id, 0.0)
+        for case_id, total in seconds.items()
+    }
     for case_id, nodeid in tests.items():
         taken[nodeid] = taken.get(nodeid, 0.0) + taken[case_id]
     return taken

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import os
 import secrets
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -16,6 +19,7 @@ from bench_lib.launch import wheels
 from bench_lib.launch.cache import cache_folder
 from bench_lib.launch.faults import CaseFault, LaunchError, WorkerKilledError
 from bench_lib.launch.temporary import is_full
+from bench_lib.launch.wire import PRELOAD_VARIABLE
 from bench_lib.launch.zygote import PLAIN, MeasureRequest, WorkerProcess, Zygote
 from bench_lib.model import (
     Case,
@@ -30,14 +34,59 @@ FORK = "fork"
 """Starting workers, which import torch, and opening a process; for most cases it is open."""
 
 
-def start_workers(side: Side, device: Hardware) -> Zygote:
-    """Start the workers of a side on a device; raises LaunchError."""
+def start_workers(side: Side, device: Hardware, *, is_shared: bool = False) -> Zygote:
+    """Start the workers of a side on a device; raises LaunchError.
+
+    Shared ones serve the processes that join them, one after the other.
+    """
+    is_known = backends.is_gpu(device) and os.environ.get(PRELOAD_VARIABLE) not in ("no", "torch")
+    known = {PRELOAD_VARIABLE: "compiler"} if is_known else {}
     return Zygote(
         python=wheels.interpreter(side.python),
-        environment={**backends.visibility(device), **side.environment},
+        environment={**known, **backends.visibility(device), **side.environment},
         command_prefix=side.command_prefix,
         folder=side.folder,
+        is_shared=is_shared,
     )
+
+
+Told = tuple[str, int, str]
+"""All that another process has to be told to join workers."""
+
+
+def share(side: Side, device: Hardware) -> tuple[Zygote, Told]:
+    """Start workers that other processes may join; until somebody forks they open no device.
+
+    Raises LaunchError.
+    """
+    zygote = start_workers(side, device, is_shared=True)
+    return zygote, (*zygote.joint, _inherited())
+
+
+def joined(told: Told) -> Zygote | None:
+    """Join workers; None if they are gone, or if others would start now."""
+    if would_start(told):
+        with contextlib.suppress(LaunchError):
+            return Zygote(joins=told[:2])
+    return None
+
+
+def would_start(told: Told) -> bool:
+    """Whether workers that start now would inherit what those inherited."""
+    return told[-1] == _inherited()
+
+
+def _inherited() -> str:
+    """Return a hash of our variables, folder, CPUs, interpreter and host.
+
+    The names of pytest's test and worker do not count, nor does a terminal's size: pytest imports
+    readline, which tells it all children.
+    """
+    own = {name for name in os.environ if name.startswith("PYTEST_")} | {"COLUMNS", "LINES"}
+    variables = sorted((name, value) for name, value in os.environ.items() if name not in own)
+    place = os.uname().nodename, sys.executable, sorted(os.sched_getaffinity(0))
+    inherited = variables, os.path.realpath(os.curdir), *place
+    return hashlib.sha256(repr(inherited).encode()).hexdigest()
 
 
 @dataclass
@@ -188,10 +237,14 @@ class Processes:
         """Return a process that is not to measure anything; raises LaunchError."""
         return self._zygote().context(draws=1)
 
+    def use(self, workers: Zygote) -> None:
+        """Fork from workers that have started."""
+        self._workers, self._name = workers, secrets.token_hex(4)
+
     def _zygote(self) -> Zygote:
         if self._workers is None:
-            self._workers = self.start()
-            self._name = secrets.token_hex(4)
+            self.use(self.start())
+        assert self._workers is not None
         return self._workers
 
     @property

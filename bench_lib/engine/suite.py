@@ -149,11 +149,9 @@ class Suite:
     def to_replay(self, record: Record) -> Draw | None:
         """Return the compiler's choices to measure a judged record with; None for its own.
 
-        A replay is repeated while its time is in doubt.  A case that begins with cold caches draws
-        in each process, and ranks draw each for itself.
+        A replay is repeated while its time is in doubt.
         """
-        launch = record.case.launch
-        if launch.cold or launch.ranks > 1 or record.status is Status.ERROR:
+        if not _can_replay(record.case) or record.status is Status.ERROR:
             return None
         if _unmeasured(record) is not None:
             return None
@@ -490,6 +488,28 @@ def _accepted_in(file: BaselineFile, case: Case) -> Environment | None:
     if baseline is None or not baseline.processes:
         return None
     return file.environments.get(baseline.processes[-1].environment)
+
+
+def redrawn(outcome: Outcome, baseline: Baseline | None) -> Draw | None:
+    """Return the baseline's choices of the compiler if a measured case's were others.
+
+    None if it chose as then, or if those cannot be made again.
+    """
+    case = outcome.case
+    processes = acceptance.processes_of(Record(case, attempts=outcome.attempts))
+    if not processes or not _can_replay(case):
+        return None
+    conditions = acceptance.conditions_of(case, outcome.hardware, outcome.environment)
+    evidence = Evidence(processes, baseline, conditions=conditions)
+    return None if evidence.is_unjudged else draws.to_replay(evidence)
+
+
+def _can_replay(case: Case) -> bool:
+    """Whether a case may have choices of the compiler to make again.
+
+    With cold caches it draws in each process, and of several ranks each draws for itself.
+    """
+    return not case.launch.cold and case.launch.ranks == 1
 
 
 def fails(record: Record, *, strict: bool, today: dt.date) -> bool:

@@ -21,7 +21,12 @@ ADDRESS_VARIABLE = "BENCH_LIB_ADDRESS"
 LOGS_VARIABLE = "BENCH_LIB_LOGS"
 CONTEXTS_VARIABLE = "BENCH_LIB_CONTEXTS"
 PRELOAD_VARIABLE = "BENCH_LIB_PRELOAD"
-"""``no`` keeps a zygote from importing the compiler, ``torch`` from importing torchvision too."""
+"""``no`` keeps a zygote from importing the compiler, ``torch`` from importing torchvision too;
+``compiler`` spares it the question whether there is a GPU."""
+STARTER_VARIABLE = "BENCH_LIB_STARTER"
+"""Process id of who started a zygote that serves several runners, one after the other."""
+RUNNER_FILE = "runner"
+"""In the folder of its logs, the address of the next one."""
 CONTEXTS = ("chosen", "any")
 """Its values; the first is what happens without it, the second takes contexts as they come."""
 TOKEN_FILE = "token"  # noqa: S105 - the name of a file, not a secret

@@ -35,6 +35,8 @@ from bench_lib.launch.wire import (
     CONTEXTS,
     CONTEXTS_VARIABLE,
     LOGS_VARIABLE,
+    RUNNER_FILE,
+    STARTER_VARIABLE,
     TOKEN_FILE,
     ClosedError,
     Connection,
@@ -65,6 +67,7 @@ SAME_KIND = 0.045
 """Launch costs that differ by less are of one kind: 0 to 0.034 and 0.058 to 0.12 on an H200."""
 
 
+Joint = tuple[str, int]
 Answer = TypeVar("Answer", Measurement, KernelTable, bool)
 
 
@@ -233,7 +236,8 @@ class WorkerProcess:
 class Zygote:
     """A process with torch imported and no device opened, which forks contexts.
 
-    Use as a context manager, or call ``close``; closing leaves no process behind.
+    Use as a context manager, or call ``close``; closing leaves no process behind.  It imports while
+    its starter does something else: the first context waits for it.
     """
 
     def __init__(
@@ -243,42 +247,87 @@ class Zygote:
         environment: Mapping[str, str] | None = None,
         command_prefix: Sequence[str] = (),
         folder: Path | None = None,
+        is_shared: bool = False,
+        joins: Joint | None = None,
     ) -> None:
         """Start a zygote under ``python`` with ``environment`` on top of our own, in ``folder``.
 
         ``command_prefix`` are words that start it elsewhere on this machine, in a container that
         shares our network and our folder for temporary files.  The zygote gets only those of our
-        variables that such a command hands on.  Raises LaunchError if the interpreter is missing,
-        has no torch, or does not answer.
+        variables that such a command hands on.  A shared one serves one runner after another: other
+        processes that join it by its ``joint``, and its starter.  Raises LaunchError if the
+        interpreter is missing, or the one to join is gone.
         """
         wanted = {**os.environ, **(environment or {})}.get(CONTEXTS_VARIABLE, CONTEXTS[0])
         if wanted not in CONTEXTS:
             raise LaunchError(f"{CONTEXTS_VARIABLE}={wanted!r}: {' or '.join(CONTEXTS)}")
-        self._directory = temporary_folder()
-        self.logs = Path(self._directory.name)
+        self._directory = temporary_folder() if joins is None else None
+        self._is_shared = is_shared or joins is not None
+        self._process: subprocess.Popen[bytes] | None = None
+        """None if another process started it."""
+        self._token = secrets.token_hex(16)
+        if self._directory is not None:
+            self.logs, self._pid = Path(self._directory.name), 0
+        elif joins is not None:
+            self.logs, self._pid = Path(joins[0]), joins[1]
+            try:
+                self._token = (self.logs / TOKEN_FILE).read_text(encoding="ascii")
+            except OSError as error:
+                raise LaunchError(f"the shared workers are gone: {error}") from error
         self.proved: set[tuple[str, ...]] = set()
         """The arithmetic that this device and environment have proved, as ``proof`` has it."""
-        self._token = secrets.token_hex(16)
+        self.versions: dict[str, str | None] = {}
+        """Versions of torch, torchvision, CUDA, HIP and triton as the worker has them."""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._pids: dict[str, int] = {}
         self._exits: dict[int, int] = {}
         self._contexts = 0
+        # Those of one runner after another write to one folder.
+        self._prefix = f"context-{secrets.token_hex(2)}-" if self._is_shared else "context-"
         self._futile = 0
         self._connection: Connection | None = None
         self._accepted: list[Connection] = []
+        if self._directory is None:
+            return
         try:
             self._process = self._started(python, environment or {}, command_prefix, folder)
+            self._pid = self._process.pid
         except BaseException:  # Ctrl-C, too
             self._listener.close()
             self._directory.cleanup()
             raise
+
+    @property
+    def joint(self) -> Joint:
+        """The folder and the process id by which others join a shared one."""
+        return str(self.logs), self._pid
+
+    @property
+    def _address(self) -> str:
+        return f"127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def wait(self) -> None:
+        """Wait until it can fork; raises LaunchError if it has no torch or does not answer."""
+        if self._connection is not None:
+            return
+        if self._listener.fileno() < 0:  # it did not start for who asked before
+            raise LaunchError("the workers have ended")
         try:
+            if self._is_shared:
+                self._announce()
             self._connection, hello = self._accept("zygote", START_LIMIT_S)
         except (LaunchError, KeyboardInterrupt):
             self.close()
             raise
-        self.versions: dict[str, str | None] = hello["versions"]
-        """Versions of torch, torchvision, CUDA, HIP and triton as the worker has them."""
+        self.versions = hello["versions"]
+
+    def _announce(self) -> None:
+        """Tell a shared zygote that it may serve us."""
+        self._raise_if_gone()
+        written = self.logs / f"{RUNNER_FILE}.part"
+        with temporary_files():
+            written.write_text(self._address, encoding="ascii")
+            written.replace(self.logs / RUNNER_FILE)
 
     def _started(
         self,
@@ -296,7 +345,11 @@ class Zygote:
         command = [python, "-m", "bench_lib.worker", "serve"]
         variables = {
             **environment,
-            ADDRESS_VARIABLE: f"127.0.0.1:{self._listener.getsockname()[1]}",
+            **(
+                {STARTER_VARIABLE: str(os.getpid())}
+                if self._is_shared
+                else {ADDRESS_VARIABLE: self._address}
+            ),
             LOGS_VARIABLE: str(self.logs),
             "PYTHONUNBUFFERED": "1",
         }
@@ -331,8 +384,10 @@ class Zygote:
         """Fork a context and wait until it has opened its device.
 
         One in which launches cost more than they could is ended and another drawn, up to so
-        many in all.  Raises LaunchError where the device cannot be opened.
+        many in all.  Raises LaunchError where the workers do not start or the device cannot be
+        opened.
         """
+        self.wait()
         if draws == 1 or self._futile >= MOST_FUTILE:
             return self._forked()
         context = self._forked()
@@ -351,7 +406,7 @@ class Zygote:
 
     def _forked(self) -> WorkerProcess:
         self._contexts += 1
-        name = f"context-{self._contexts}"
+        name = f"{self._prefix}{self._contexts}"
         with contextlib.suppress(OSError):  # a zygote that has ended took its folder along
             # Ours to read also where the context, in a container, is another user's.
             (self.logs / f"{name}.log").touch(mode=0o600)
@@ -388,23 +443,33 @@ class Zygote:
             self._order({"order": "end", "pid": pid})
 
     def close(self) -> None:
-        """End the zygote and all its contexts."""
+        """End the zygote and all its contexts; of another process's zygote our contexts alone."""
         for connection in self._accepted:
             connection.close()
         self._listener.close()
+        process = self._process
+        if process is None:
+            if self._connection is None:  # nobody else has announced himself then
+                (self.logs / RUNNER_FILE).unlink(missing_ok=True)
+            signal_all(LOGS_VARIABLE, self.logs, signal.SIGKILL, but=self._pid)
+            return
         try:
-            self._process.wait(timeout=5 if self._connection is not None else 0)
+            # Who serves one after another waits for the next.
+            hangs_up = self._connection is not None and not self._is_shared
+            process.wait(timeout=5 if hangs_up else 0)
         except subprocess.TimeoutExpired:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
         finally:  # also where somebody presses Ctrl-C once more
             # What contexts started outlives a zygote that was killed, and may be in other groups.
             signal_all(LOGS_VARIABLE, self.logs, signal.SIGKILL)
-            self._directory.cleanup()
+            if self._directory is not None:
+                self._directory.cleanup()
 
     def __enter__(self) -> Zygote:  # noqa: PYI034 - typing has no Self before Python 3.11
-        """Return itself."""
+        """Return itself, ready to fork."""
+        self.wait()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -433,8 +498,7 @@ class Zygote:
             try:
                 accepted, _ = self._listener.accept()
             except TimeoutError:
-                if (code := self._process.poll()) is not None:
-                    raise self._error(self._obituary(how_it_ended(code)), code) from None
+                self._raise_if_gone()
                 self._raise_if_ended(who)
                 continue
             connection = Connection(accepted)
@@ -451,6 +515,14 @@ class Zygote:
                     return connection, connection.receive(max(0.0, deadline - time.monotonic()))
             connection.close()
         raise LaunchError(self._obituary(f"no worker answered within {limit_s:g} s"))
+
+    def _raise_if_gone(self) -> None:
+        """Raise LaunchError where the zygote has ended."""
+        if self._process is not None:
+            if (code := self._process.poll()) is not None:
+                raise self._error(self._obituary(how_it_ended(code)), code)
+        elif _has_ended(self._pid):
+            raise self._error(self._obituary("the shared workers are gone"), None)
 
     def _raise_if_ended(self, name: str) -> None:
         """Raise LaunchError where a context has ended that has not called back."""
@@ -471,6 +543,8 @@ class Zygote:
 
         ``code`` is the exit code of one; None if its zygote, which would know, may be gone too.
         """
+        if self._process is None:  # ours would start anew
+            return WorkerKilledError(words)
         if code is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 code = self._process.wait(timeout=1)
@@ -485,6 +559,15 @@ class Zygote:
                     "install torch and torchvision there"
                 )
         return f"{what}; its last output:\n{output}" if output else what
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether a process is gone, or one that nobody has waited for."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return True
+    return state in "ZX"
 
 
 def import_path(folder: Path, variables: Mapping[str, str], *, copied: bool = False) -> str:

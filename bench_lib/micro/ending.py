@@ -7,7 +7,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,19 +39,20 @@ def companion(device: Hardware, ranks: int) -> Iterator[Companion | None]:
     """Lend the process that uses a GPU before the measured stretch, as in the suite.
 
     It imports torch while we do.  Without it a run that is kept would not be in the state of its
-    baseline (docs/architecture.md).  None for several ranks, a CPU, and a process that is profiled.
+    baseline (docs/architecture.md).  None for several ranks, a CPU, and a process that is profiled,
+    and if it cannot be started.
     """
     if not backends.is_gpu(device) or ranks > 1 or external_profiler() is not None:
         yield None
         return
     variables = {**backends.visibility(device), PRELOAD_VARIABLE: "torch"}
-    with ThreadPoolExecutor(1) as starter:
-        started = starter.submit(Zygote, environment=variables)
-        try:
-            yield Companion(lambda: started.result().context(draws=1))
-        finally:
-            with contextlib.suppress(LaunchError):
-                started.result().close()
+    try:
+        zygote = Zygote(environment=variables)
+    except LaunchError:
+        yield None
+        return
+    with contextlib.closing(zygote):
+        yield Companion(lambda: zygote.context(draws=1))
 
 
 @contextlib.contextmanager

@@ -75,9 +75,10 @@ class _Stopper:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tell a starting xdist worker which device is its own."""
+    """Tell a starting xdist worker its device, and how to join the processes that measure there."""
     if (assignment := node.config.stash.get(ASSIGNMENT, None)) is not None:
-        node.workerinput[devices.DEVICE] = assignment.take(node.gateway.id)
+        node.workerinput[devices.DEVICE] = index = assignment.take(node.gateway.id)
+        node.workerinput[devices.WORKERS] = node.config.stash[SELECTION].share(index)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -15,12 +15,13 @@ from bench_lib.engine import balance, pace
 from bench_lib.engine.engine import Engine
 from bench_lib.engine.outcome import Outcome
 from bench_lib.engine.pace import Pace
+from bench_lib.engine.processes import Told
 from bench_lib.engine.settings import LOOKING_AGAIN
 from bench_lib.engine.suite import Suite, fails
 from bench_lib.launch.signals import BY_SIGNAL
 from bench_lib.model import Case, Quarantine, Record, SlowDown, Status, Verdict, problem_of
 from bench_lib.plugin import devices, properties
-from bench_lib.plugin.devices import DEVICE
+from bench_lib.plugin.devices import DEVICE, WORKERS
 from bench_lib.plugin.progress import MEASURING, RunProgress, display
 from bench_lib.plugin.properties import Property
 from bench_lib.plugin.reports import MeasuredTest, WaitingTest
@@ -74,7 +75,17 @@ class PerfSession(Selection):
         """The engine that measures, writes down and judges in this process."""
         settings = self.options.settings
         own = replace(settings, bursts=True, devices=self.devices, say=self.say, progress=self)
-        return Engine(self.device(), own)
+        told = self.config.workerinput.get(WORKERS) if self.is_worker else None  # type: ignore[attr-defined]  # xdist's
+        return Engine(self.device(), own, told)
+
+    def share(self, index: int) -> Told | None:
+        """Start the processes that measure on a device; return how another process joins them.
+
+        They import what they need while pytest and xdist prepare the run.
+        """
+        option = self.config.option
+        measures = not (option.setupplan or option.setuponly)
+        return self.engine.share(self.devices[index]) if measures else None
 
     @property
     def suite(self) -> Suite | None:
@@ -142,6 +153,8 @@ class PerfSession(Selection):
             # Each device starts workers, whichever case was the first of an earlier run.
             past = pace.past(self.options.history, key, but=own, starts=False)
             self._plan = balance.balanced(homes, workers, Pace(past).of)
+            for idle in set(range(workers)) - set(self._plan.values()):
+                self.engine.unshare(self.devices[idle])
         return self._plan
 
     def defers(self, case: Case) -> bool:
@@ -153,7 +166,8 @@ class PerfSession(Selection):
         self.engine.open()
         for outcome in test.outcomes:
             self.engine.note(outcome, nodeid)
-        case_ids = [case.id for case in (*(o.case for o in test.outcomes), *test.deferred)]
+        cases = (*(outcome.case for outcome in test.outcomes), *test.deferred)
+        case_ids = list(dict.fromkeys(case.id for case in cases))  # one may be replayed
         if test.held is None:
             self.unjudged[nodeid] = self.properties_of(case_ids)
         else:
@@ -168,8 +182,11 @@ class PerfSession(Selection):
         return properties.of_test(records, self.engine.suite.writer.run_id, self.incidents)
 
     def _as_it_stands(self, record: Record) -> Record:
-        """Return a record with the verdict that its last attempt has without any judging."""
-        last = record.attempts[-1]
+        """Return a record with the verdict that its last attempt has without any judging.
+
+        A replay has none.
+        """
+        last = [attempt for attempt in record.attempts if not attempt.replays][-1]
         if record.status is not None or last.measurement is not None:
             return record
         status = Status.SKIPPED if last.fault is None else Status.ERROR

@@ -81,13 +81,16 @@ class Perf:
         try:
             with timeouts.held_off(self._request.node):
                 outcome = self._session.engine.attempt(limited)
+                outcomes = self._request.node.stash.setdefault(OUTCOMES, [])
+                outcomes.append(outcome)
+                if (replayed := self._session.engine.replay(outcome)) is not None:
+                    outcomes.append(replayed)
         except (LaunchError, DeviceBusyError) as error:
             words = self._session.failed = formats.printable(str(error))
             if self._session.is_worker:  # which must not exit: xdist would not say why
                 self._request.session.shouldstop = words
                 pytest.fail(words, pytrace=False)
             pytest.exit(words, returncode=pytest.ExitCode.USAGE_ERROR)
-        self._request.node.stash.setdefault(OUTCOMES, []).append(outcome)
         if outcome.skipped is not None:
             pytest.skip(formats.printable(outcome.skipped))
         if (fault := outcome.fault) is not None:
@@ -236,8 +239,9 @@ class _Recorder:
             if report.failed and report.when == "call" and report.nodeid in self._faults:
                 shorten(report, self._faults[report.nodeid])
             return
-        for fault in (each.fault for each in test.outcomes if each.fault):
-            self._faults[report.nodeid] = fault
+        for outcome in test.outcomes:
+            if outcome.fault and not outcome.replays:  # a replay's is for the verdict to tell
+                self._faults[report.nodeid] = outcome.fault
         try:
             self._session.note(report.nodeid, test)
         except (HistoryError, BaselineError) as error:

@@ -27,7 +27,7 @@ from bench_lib.worker.clock import clock_of
 from bench_lib.worker.device import cudnn_version, libraries, open_device
 from bench_lib.worker.launches import compare_streams
 from bench_lib.worker.measure import LEAST_WARMUP_STEPS, MeasuringContext, cleaned, measure
-from bench_lib.worker.workloads import Setting, UnsupportedError, build
+from bench_lib.worker.workloads import Setting, UnsupportedError, Workload, build
 
 
 def serve_cases(name: str) -> int:
@@ -163,7 +163,7 @@ def kernels_of(case: Case, context: MeasuringContext) -> dict[str, Any]:
     with cleaned(context):
         context.phase("build")
         with contextlib.closing(build(case, context.setting)) as workload:
-            seen = _profiled(workload.step, context)
+            seen = _profiled(workload, context)
     n = seen.steps
     kernels = [Kernel(name, calls / n, total_s / n) for name, calls, total_s in seen.kernels]
     busy_s = None if seen.busy_s is None else seen.busy_s / n
@@ -174,11 +174,12 @@ LOOKS = {"measure": measured, "profile": kernels_of, "tune": tuned, "pack": pack
 """By order, the look at its case."""
 
 
-def _profiled(step: Callable[[], object], context: MeasuringContext) -> profiling.StepWork:
-    clock = context.clock
+def _profiled(workload: Workload, context: MeasuringContext) -> profiling.StepWork:
+    clock, step = context.clock, workload.step
     context.phase("first step")
     step()
     clock.synchronize()
+    workload.first_step_done()
     context.phase("warm-up")
     begin, steps = clock.now(), 0
     while steps < LEAST_WARMUP_STEPS or clock.now() - begin < WARMUP_S:

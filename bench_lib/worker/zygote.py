@@ -22,8 +22,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from bench_lib.launch.wire import (
+    ADDRESS_VARIABLE,
     LOGS_VARIABLE,
     PRELOAD_VARIABLE,
+    RUNNER_FILE,
+    STARTER_VARIABLE,
     ClosedError,
     Connection,
     connect,
@@ -33,6 +36,7 @@ from bench_lib.worker.inductor import make_inductor_folder
 
 PR_SET_PDEATHSIG = 1
 TRIAL_S = 60.0
+LOOK_FOR_RUNNER_S = 0.05
 GPU = 0
 
 
@@ -56,22 +60,59 @@ def importing_torch() -> Iterator[None]:
 
 
 def serve() -> int:
-    """Connect to the runner and fork contexts for it until it hangs up."""
+    """Connect to the runner and fork contexts for it until it hangs up.
+
+    A shared one serves one runner after another, until its starter has ended.  Before the first of
+    them nobody may hold the device, so no child opens it.
+    """
     parent = os.getppid()
     preload = os.environ.get(PRELOAD_VARIABLE)
+    starter = os.environ.get(STARTER_VARIABLE)
     with importing_torch():
         import torch  # noqa: F401 - the import is what a fork saves
 
         if preload != "torch":
             import torchvision  # noqa: F401
-        if preload not in ("no", "torch"):
+        if preload == "compiler":
+            _load_compiler()
+        elif preload not in ("no", "torch"):
             _import_compiler()
+    if starter is None:
+        if preload == "compiler":
+            _start_over_if_spoilt()
+        return 1 if not _serve_runner() and os.getppid() == parent else _without_runner()
+    announced = Path(os.environ[LOGS_VARIABLE], RUNNER_FILE)
+    while _comes(announced, int(starter)):
+        if preload == "compiler":
+            _start_over_if_spoilt()
+            preload = None
+        with contextlib.suppress(FileNotFoundError):  # who has announced himself may have ended
+            # Taken at once: after a runner that was killed, the next may announce itself by now.
+            taken = announced.replace(announced.with_suffix(".taken"))
+            os.environ[ADDRESS_VARIABLE] = taken.read_text(encoding="ascii")
+            _serve_runner()
+    return _without_runner()
+
+
+def _comes(announced: Path, starter: int) -> bool:
+    """Wait until a runner has announced itself; False if who started us has ended."""
+    while os.getppid() == starter:
+        if announced.exists():
+            return True
+        time.sleep(LOOK_FOR_RUNNER_S)
+    return False
+
+
+def _serve_runner() -> bool:
+    """Serve a runner until it hangs up; False, with the reason printed, if none is to be reached.
+
+    A runner that is alive, and not to be reached from a container, reads the log there.
+    """
     try:
         connection = connect()
     except OSError:
         traceback.print_exc()
-        # A runner that is alive, and not to be reached from a container, reads the log there.
-        return 1 if os.getppid() == parent else _without_runner()
+        return False
     from bench_lib.worker import context, measure  # noqa: F401
     from bench_lib.worker.device import versions
 
@@ -98,7 +139,10 @@ def serve() -> int:
     finally:
         for pid in children:
             _end(pid)
-    return _without_runner()
+        signal.set_wakeup_fd(-1)
+        os.close(wake)
+        os.close(alarm)
+    return True
 
 
 def _without_runner() -> int:
@@ -113,8 +157,12 @@ def _import_compiler() -> None:
     On the way torch asks whether there is a GPU, which spoils the children unless the vendor's
     management library answers.  If they can no longer open one, this process starts over without.
     """
-    if _what_a_child_opens() != GPU:
-        return
+    if _what_a_child_opens() == GPU:
+        _load_compiler()
+        _start_over_if_spoilt()
+
+
+def _load_compiler() -> None:
     with told({"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}):
         try:
             import torch._inductor.compile_fx  # noqa: F401
@@ -126,6 +174,10 @@ def _import_compiler() -> None:
             triton_key()
         except Exception:  # noqa: BLE001 - of any torch's insides; without them it is only slower
             traceback.print_exc()
+
+
+def _start_over_if_spoilt() -> None:
+    """Become a zygote without the compiler if children cannot open a GPU with it."""
     if _what_a_child_opens() != GPU:
         os.environ[PRELOAD_VARIABLE] = "no"
         os.execv(sys.executable, [sys.executable, "-m", "bench_lib.worker", "serve"])  # noqa: S606 - no shell wanted

@@ -153,10 +153,7 @@ def _reason(question: Question, comparison: Comparison, status: Status) -> str:
     if status is Status.SUSPECT:
         words += f"; beyond the tolerance of {_tolerance(comparison):.1%}, "
         words += "but not beyond chance" if n >= AGREEING else f"but one {one} decides nothing"
-    if status is Status.NOISY:
-        words += f"; processes differ so much ({_percent(comparison.sd)}) that nothing below "
-        words += f"{_percent(comparison.detectable)} could be seen"
-    words += _costliest(comparison) + _explanation(contrast.explained)
+    words += _limit(comparison, status) + _explanation(contrast.explained)
     if comparison.set_aside:
         words += f"; {comparison.set_aside} disturbed process{_es(comparison.set_aside)} set aside"
     baseline = question.contrast.baseline
@@ -172,12 +169,16 @@ def _tolerance(comparison: Comparison) -> float:
     return math.expm1(comparison.bound)
 
 
-def _costliest(comparison: Comparison) -> str:
-    """Name the component that limits what can be seen, where it is not the process."""
+def _limit(comparison: Comparison, status: Status) -> str:
+    """Name the component that limits what can be seen, where it is not the process, or too much."""
     part = comparison.costliest
-    if part is None:
-        return ""
-    return f"; what {part.component}s differ by ({_percent(math.sqrt(part.variance))}) limits this"
+    who, sd = "processes", comparison.sd
+    if part is not None:
+        who, sd = f"{part.component}s", math.sqrt(part.variance)
+    if status is Status.NOISY:
+        unseen = f"that nothing below {_percent(comparison.detectable)} could be seen"
+        return f"; {who} differ so much ({_percent(sd)}) {unseen}"
+    return "" if part is None else f"; what {who} differ by ({_percent(sd)}) limits this"
 
 
 def _explanation(explained: Explained | None) -> str:

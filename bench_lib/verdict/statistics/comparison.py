@@ -141,7 +141,22 @@ class Contrast:
     @property
     def groups(self) -> list[Mapping[str, float]]:
         """Logarithms that differ by chance alone, by process."""
-        return [self.candidate, *([] if self.baseline is None else [self.baseline]), *self.alike]
+        return [self.candidate, *self.accepted, *self.alike]
+
+    @cached_property
+    def accepted(self) -> list[Mapping[str, float]]:
+        """The baseline's logarithms by process, those of one device together.
+
+        All are together if a device is unknown, or devices have too few each to tell the spread.
+        """
+        if self.baseline is None:
+            return []
+        found: dict[str, dict[str, float]] = {}
+        for name, value in self.baseline.items():
+            device = self.baseline_origins.get(name, UNKNOWN).device
+            found.setdefault(device, {})[name] = value
+        is_known = "" not in found and len(self.baseline) - len(found) >= AGREEING
+        return [*found.values()] if is_known else [self.baseline]
 
     @cached_property
     def degrees(self) -> int:
@@ -432,8 +447,11 @@ def _without_slowest(contrast: Contrast) -> tuple[float, int]:
     nobody can tell which of its processes is disturbed.
     """
     squares, degrees = 0.0, 0
-    large = [group for group in contrast.groups if len(group) >= MOST_DISTURBED]
-    for group in large or contrast.groups:
+    sides = [(contrast.candidate, 1), *((group, 1) for group in contrast.alike)]
+    if contrast.baseline is not None:
+        sides.insert(1, (_apart(contrast), len(contrast.accepted)))
+    large = [side for side in sides if len(side[0]) >= MOST_DISTURBED]
+    for group, means in large or sides:
         values, kept = sorted(group.values()), 1.0
         if slowest := len(values) // MOST_DISTURBED:
             scores = normal_scores(len(values))
@@ -441,9 +459,22 @@ def _without_slowest(contrast: Contrast) -> tuple[float, int]:
             del values[-slowest:]
         mean = statistics.fmean(values)
         squares += math.fsum((value - mean) ** 2 for value in values) / kept
-        degrees += len(values) - 1
+        degrees += max(0, len(values) - means)
     degrees = max(0, degrees - contrast.slopes)
     return max(LEAST_SD**2, squares / max(1, degrees)), degrees
+
+
+def _apart(contrast: Contrast) -> dict[str, float]:
+    """Return how far accepted values are from the median of their device, which none disturbs.
+
+    Together they show which of them is disturbed, where a device has too few.
+    """
+    return {
+        name: value - middle
+        for group in contrast.accepted
+        for middle in [statistics.median(group.values())]
+        for name, value in group.items()
+    }
 
 
 def _undisturbed(contrast: Contrast, variance: float, weight: float) -> Contrast:
@@ -460,11 +491,12 @@ def _undisturbed(contrast: Contrast, variance: float, weight: float) -> Contrast
         t_quantile(weight + degrees, 1 - DISTURBED) * math.sqrt(drawn),
         t_quantile(weight, 1 - DISTURBED) * math.sqrt(variance),
     )
+    ordinary = _ordinary(_apart(contrast), reach)
     rest = replace(
         contrast,
         trimmed=True,
         candidate=_ordinary(contrast.candidate, reach),
-        baseline=_ordinary(contrast.baseline, reach),
+        baseline={name: x for name, x in contrast.baseline.items() if name in ordinary},
     )
     unchanged = rest.groups == contrast.groups
     return contrast if unchanged or is_wild(*_without_slowest(rest), variance, weight) else rest
@@ -597,18 +629,23 @@ def shared(contrasts: Sequence[Contrast], sds: Sequence[float]) -> float:
     return in_common(
         [
             {
-                side: _deviations(group)
-                for side, group in enumerate(contrast.groups)
-                if len(group) > 1
+                side: {name: x for group in groups for name, x in _deviations(group).items()}
+                # Cases may have met the devices in another order, or on one of them alone.
+                for side, groups in enumerate([[c.candidate], c.accepted, *([g] for g in c.alike)])
             }
-            for contrast in contrasts
+            for c in contrasts
         ],
         sds,
     )
 
 
 def _deviations(group: Mapping[str, float]) -> dict[str, float]:
-    """Return how far values are from their mean, as large as if they had made it no nearer."""
+    """Return how far values are from their mean, as large as if they had made it no nearer.
+
+    One value alone says nothing of that.
+    """
+    if len(group) < 2:
+        return {}
     mean, less = statistics.fmean(group.values()), math.sqrt(1 - 1 / len(group))
     return {name: (value - mean) / less for name, value in group.items()}
 

@@ -58,7 +58,7 @@ GUESS_WEIGHT = 4.0
 """A guess of how far devices are apart counts like so many devices."""
 GUESS_DEGREES = 20.0
 GUESSED_DEVICE = {"graphs": 0.003, "networks": 0.005, "operators": 0.006, "power-bound": 0.009}
-"""Standard deviation of devices by family of cases; seven H200s differed by 0.3, 0.6, 0.5 and 1.2%.
+"""Standard deviation of devices by family of cases; ten H200s differed by 0.3, 0.6, 0.6 and 1.2%.
 If tonight differs by more than is guessed here, as much variance again is allowed."""
 MIDDLE = 0.6744897501960817
 """Half of normal values are nearer to their mean than so many standard deviations."""
@@ -105,8 +105,12 @@ def _of_processes(comparison: Comparison, known: Components) -> float:
     contrast = comparison.contrast
     if known.night is None or contrast.baseline is None:
         return comparison.sd
-    runs = {contrast.baseline_origins.get(name, UNKNOWN).run for name in contrast.baseline}
-    share = (len(runs) - 1) / max(1, sum(map(len, contrast.groups)) - len(contrast.groups))
+    runs = [
+        {contrast.baseline_origins.get(name, UNKNOWN).run for name in group}
+        for group in contrast.accepted
+    ]
+    more = sum(map(len, runs)) - len(runs)
+    share = more / max(1, sum(map(len, contrast.groups)) - len(contrast.groups))
     least = min(comparison.sd, LEAST_SD)
     return math.sqrt(max(least**2, comparison.sd**2 - share * known.night.variance))
 

@@ -18,7 +18,7 @@ from torch import Tensor, fx, nn
 from torch.fx.experimental.optimization import fuse
 from torch.nn import functional
 
-from bench_lib.worker.graph import recorded
+from bench_lib.worker.graph import Recording, recorded
 from bench_lib.worker.workload import Setting, UnsupportedError
 from bench_lib.worker.workloads.weights import batch_norms
 
@@ -122,44 +122,57 @@ class Recorded:
         step: Callable[[], object],
         after_first: Callable[[], None] = lambda: None,
         side: torch.cuda.Stream | None = None,
+        *,
+        again: int = 0,
     ) -> None:
         """Call ``after_first`` when the first step has been issued, before it is recorded.
 
-        ``side`` is the stream to record on, as ``graph.recorded`` has it.
+        ``side`` and ``again`` are as ``graph.recorded`` has them; see ``choose``.
         """
         self._step = step
         self._after_first = after_first
         self._side = side
-        self._recording: contextlib.AbstractContextManager[Callable[[], None]] | None = None
-        self._replay: Callable[[], None] = lambda: None
-        self._answer: object = None
+        self._again = again
+        self._lent: contextlib.AbstractContextManager[Recording] | None = None
+        self._recording: Recording | None = None
 
     def __call__(self) -> object:
         """Do one step; returns what the step returned when it was recorded, at the same place."""
         if self._recording is None:
             self._step()
             self._after_first()
-            self._record()
-        self._replay()
-        return self._answer
+            self._recording = self._record()
+        self._recording()
+        return self._recording.answer
+
+    def choose(self) -> None:
+        """Record the step anew, and ``again`` times more, and keep the fastest recording.
+
+        To be called after the first step, so that its time, which is judged, has one recording in
+        it.  An error here is raised as it is: the step can be recorded.
+        """
+        if self._recording is not None and self._again:
+            side = self._recording.side
+            self.release()
+            self._recording = self._enter(side, self._again)
 
     def release(self) -> None:
         """Give the graph's memory back, with the last answer; the next step records anew."""
-        recording, self._recording = self._recording, None
-        self._replay, self._answer = lambda: None, None
-        if recording is not None:
-            recording.__exit__(None, None, None)
+        lent, self._lent, self._recording = self._lent, None, None
+        if lent is not None:
+            lent.__exit__(None, None, None)
 
-    def _record(self) -> None:
-        def step() -> None:
-            self._answer = self._step()
-
-        self._recording = recorded(step, self._side)
+    def _record(self) -> Recording:
         try:
-            self._replay = self._recording.__enter__()
+            return self._enter(self._side)
         except RuntimeError as error:
-            self._recording = None
             raise UnsupportedError(f"the step cannot be recorded in a graph: {error}") from error
+
+    def _enter(self, side: torch.cuda.Stream | None, again: int = 0) -> Recording:
+        lent = recorded(self._step, side, again=again)
+        recording = lent.__enter__()
+        self._lent = lent
+        return recording
 
 
 # ---- merging --------------------------------------------------------------------------------

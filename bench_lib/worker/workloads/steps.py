@@ -27,6 +27,7 @@ from bench_lib.worker.device import (
     set_precision,
     update,
 )
+from bench_lib.worker.graph import AGAIN
 from bench_lib.worker.workload import Setting, Workload, require_known
 from bench_lib.worker.workloads.compilation import Recorded, averaged, compiled, records_graphs
 from bench_lib.worker.workloads.flops import Amount
@@ -193,7 +194,9 @@ class InferenceStep:
         self.built = built
         self.run = built.compiled(built.model)
         is_graph = built.spec.compile_mode == "graph"
-        self.recorded = Recorded(self.answer) if is_graph else None
+        # Ranks replay together, and one may have to record less often than another.
+        again = AGAIN if built.setting.ranks == 1 else 0
+        self.recorded = Recorded(self.answer, again=again) if is_graph else None
         self.step = self.recorded or self.answer
 
     def answer(self) -> Any:
@@ -203,11 +206,13 @@ class InferenceStep:
 
     def workload(self) -> Workload:
         """Return the step and its figures."""
+        choice = {} if self.recorded is None else {"first_step_done": self.recorded.choose}
         return _workload(
             self.built,
             step=self.step,
             numerics=self.numerics,
             loss=lambda: self.built.loss_of(main_output(self.step())),
+            **choice,
         )
 
     def numerics(self) -> Numerics:
