@@ -245,14 +245,18 @@ def test_the_wheel_judges_a_repository_of_somebody_elses(installed, tmp_path):
     empty = run([programs / "bench-lib", "history", "list"], tmp_path, ends=(1,), **path)
     assert "no runs in history" in empty
     words = [programs / "python", "-m", "pytest", "--perf-kernels", "none", "--perf-cool", "0"]
-    first = run(words, tmp_path, **path)
-    assert "4 passed" in first
+    for _ in range(3):
+        assert "4 passed" in run(words, tmp_path, **path)
+        *_, newest = sorted(history.files(tmp_path / "history"))
+        before = history.read(newest).records
+        if Status.INVALID not in {each.status for each in before.values()}:
+            break  # otherwise a hypervisor took the CPUs away, and one measures again
     accept = ["baseline", "accept", "--run", "latest", "--reason", "first", "--force"]
     run([programs / "bench-lib", *accept], tmp_path, **path)
     run(words, tmp_path, ends=(0, 1), **path)
     ids = {"nap-20", "nap-40", "nap-of-the-matrix"}
-    runs = sorted(history.files(tmp_path / "history"))
-    before, after = (history.read(file).records for file in runs)
+    *earlier, last = sorted(history.files(tmp_path / "history"))
+    after = history.read(last).records
     assert set(before) == set(after) == ids
     assert {each.status for each in before.values()} == {Status.NO_BASELINE}
     assert all(each.baseline_accepted for each in after.values())
@@ -261,7 +265,7 @@ def test_the_wheel_judges_a_repository_of_somebody_elses(installed, tmp_path):
         Status.OK, Status.IMPROVED, Status.NOISY, Status.SUSPECT, Status.REGRESSED, Status.INVALID,
     }  # fmt: skip
     listed = run([programs / "bench-lib", "history", "list", "--json"], tmp_path, **path)
-    assert len(json.loads(listed)["runs"]) == 2
+    assert len(json.loads(listed)["runs"]) == len(earlier) + 1
 
 
 # ---- what it needs ------------------------------------------------------------------------
