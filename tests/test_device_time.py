@@ -601,6 +601,15 @@ def test_a_step_that_holds_much_or_nobody_knows_what_is_recorded_once(
         assert not replayed(cuda.log)
 
 
+def test_a_long_step_is_recorded_once(cuda: Cuda) -> None:
+    """Replaying eight of it would take seconds."""
+    for ms, count in ((20.0, 8), (20.1, 1)):
+        cuda.graphs.clear()
+        cuda.held_bytes, cuda.replays_ms = [1 << 20], [ms] * 8
+        with recorded(cuda.work, again=7):
+            assert len(cuda.graphs) == count
+
+
 def test_where_memory_runs_short_the_recordings_before_are_enough(cuda: Cuda) -> None:
     """A step that was recorded once can be measured."""
     cuda.held_bytes, cuda.replays_ms = [1 << 20], [6.0, 5.9, 5.8]

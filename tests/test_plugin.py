@@ -918,6 +918,13 @@ def test_xdist_pins_each_worker_to_a_device_and_loses_no_record(suite, pytester)
     assert {found["perf_run"] for found in [skipped, *tests.values()]} == {kept.run_id}
 
 
+def test_xdist_measures_without_the_parts_of_pytest_that_a_user_leaves_out(suite):
+    """Those that only plan a run are asked whether they do."""
+    run = suite(devices="gpus(2)")
+    left_out = ("-p", "no:setuponly", "-p", "no:setupplan")
+    run("-n", "2", *left_out).assert_outcomes(passed=1)
+
+
 def test_xdist_sends_a_case_where_it_was_last(suite, pytester):
     """Not where its id's hash would: from device to device its time differs."""
     matrix = "".join(

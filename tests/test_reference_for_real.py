@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import sysconfig
 import tempfile
 import venv
@@ -105,9 +106,10 @@ def reason(night: Night, name: str, against: str) -> str:
 
 
 def test_what_is_slower_than_in_the_accepted_environment_is_regressed(night):
-    """By pairs of real processes."""
+    """By pairs of real processes, and by more of them if something disturbs one."""
     assert night.records["planted"].status is Status.REGRESSED
-    assert " slower than the reference in 2 pairs" in reason(night, "planted", "reference")
+    found = reason(night, "planted", "reference")
+    assert re.search(r" slower than the reference in [2-6] pairs", found), found
 
 
 def test_what_is_as_slow_in_the_accepted_environment_passes(night):
