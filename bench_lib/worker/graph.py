@@ -116,7 +116,7 @@ def _taken_ms(recording: Recording, times: int) -> float:
         recording()
     end.record()
     end.synchronize()
-    return begin.elapsed_time(end)
+    return float(begin.elapsed_time(end))
 
 
 def _record(
