@@ -6,6 +6,7 @@ Each command uses all visible GPUs at once, one run a GPU.  Each run has empty c
     python benchmarks/held_out.py clean --out DIR    # the gate held against it
     python benchmarks/held_out.py planted --out DIR  # a compiled network, and time planted in it
     python benchmarks/held_out.py decode --out DIR   # a language model, and a kernel planted in it
+    python benchmarks/held_out.py reference --out DIR  # the gate in turns with the same software
 
 ``clean`` belongs on other machines than ``record``; DIR travels.  ``planted`` accepts one run of
 ResNet-50.  Then it runs the network in one empty cache after the other, in turn as it is and with
@@ -15,6 +16,11 @@ ResNet-50.  Then it runs the network in one empty cache after the other, in turn
 elementwise kernel into the step's graph, as long as ``--share`` of the step (1%), and judges.  The
 last line has the verdict.  The exit status is 0 if the case is slower and the kernel is named.
 ``decode --share 1 -- --perf-tier smoke`` does so with a small model on a CPU.
+
+``reference`` judges by the baselines of ``--baselines``, made faster by ``--share`` (10%), so that
+each case is measured in turns with a reference.  That is this environment itself, so no case is
+slower than it.  The last line says how many cases were ``paired`` with it, and of how many 1.3% is
+visible (``sharp``).
 
 Prints a JSON object for each run: how many cases have which status, and by case the status, the
 ratio and the smallest slow-down that would have been found.  The runs and what pytest printed stay
@@ -35,12 +41,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from bench_lib import backends
-from bench_lib.model import Hardware
+from bench_lib.model import Hardware, ProcessSummary
+from bench_lib.storage import baselines
+from bench_lib.verdict.evidence import REFERENCE
 
 HERE = Path(__file__).resolve().parent
 MATRIX = HERE / "held_out.toml"
@@ -55,6 +63,8 @@ PLANTED = 0.03
 CYCLE_S = 1 / 1.98e9
 """Of an H200's clock, in seconds; the ratio that a run found says how much it was."""
 TIMES = ("latency", "device_time")
+SHARP = 0.013
+"""In nine of ten cases a reference in turns is to make this visible."""
 
 
 @dataclass(frozen=True)
@@ -105,14 +115,15 @@ def bench_lib(*words: str) -> bytes:
     return done.stdout
 
 
-def told(run: Run, out: Path) -> dict[str, Any]:
-    """Say in short what a run found."""
+def told(run: Run, out: Path, against: str | None = None) -> dict[str, Any]:
+    """Say in short what a run found, by verdicts against one thing if that is named."""
     history = str(run.history(out))
     shown = json.loads(bench_lib("history", "show", "latest", "--json", "--history", history))
     cases = {}
     for record in shown["records"]:
         times = (v for v in record["verdicts"] if v["metric"] in TIMES and v["ratio"])
-        verdict: dict[str, Any] = next(times, {})
+        asked = (v for v in times if against in (None, v["against"]))
+        verdict: dict[str, Any] = next(asked, {})
         cases[record["case"]["id"]] = {
             "status": record["status"],
             "processes": len(record["attempts"]),
@@ -125,7 +136,9 @@ def told(run: Run, out: Path) -> dict[str, Any]:
         "device": run.device.uuid,
         "counts": collections.Counter(c["status"] for c in cases.values()),
         "processes": sum(c["processes"] for c in cases.values()) / max(1, len(cases)),
-        "visible": statistics.quantiles(visible, n=10) if len(visible) > 1 else visible,
+        "visible": statistics.quantiles(visible, n=10, method="inclusive")
+        if len(visible) > 1
+        else visible,
         "cases": cases,
     }
 
@@ -203,6 +216,45 @@ def decode(devices: Sequence[Hardware], out: Path, options: Sequence[str], share
     return bool(said["is_found"] and said["is_named"])
 
 
+def reference(
+    devices: Sequence[Hardware], out: Path, options: Sequence[str], share: float, known: Path
+) -> None:
+    """Judge a device's cases in turns with software that is the same."""
+    device, begin = devices[0], time.monotonic()
+    faster(known, device.key, out / "baselines", share)
+    # A variable that nothing reads makes it another environment, which pairs can be made with.
+    another = ("-o", "perf_reference_env=HELD_OUT=reference")
+    options = ("--perf-reference", sys.executable, *another, *options)
+    run = Run(name("reference", device), device, options)
+    at_once([run], out)
+    answer = told(run, out, REFERENCE)
+    visible = [case["detectable_effect"] for case in answer["cases"].values()]
+    paired = [each for each in visible if each is not None]
+    about = {"cases": len(visible), "paired": len(paired), "s": time.monotonic() - begin}
+    sharp = sum(each <= SHARP for each in paired)
+    print(json.dumps({**answer, **about, "sharp": sharp}))
+
+
+def faster(known: Path, key: str, to: Path, share: float) -> None:
+    """Write a device's baselines anew with times that are shorter."""
+    found = baselines.load(known, key)
+    if found.hardware is None or not found.measured:
+        raise SystemExit(f"no baselines of {key} in {known}")
+
+    def shortened(process: ProcessSummary) -> ProcessSummary:
+        times = {m: v * (1 - share) for m, v in process.values.items() if m in TIMES}
+        return replace(process, values={**process.values, **times})
+
+    changes = [
+        baselines.BaselineChange(
+            case, None, replace(old, processes=[shortened(p) for p in old.processes])
+        )
+        for case, old in found.measured.items()
+    ]
+    to.mkdir(parents=True, exist_ok=True)
+    baselines.write(baselines.load(to, key), changes, found.hardware, found.environments)
+
+
 def verdict_on(found: dict[str, Any]) -> dict[str, Any]:
     """Say whether a planted kernel was found, how much slower the case was, and who is named."""
     kernels: list[str] = found["blamed"]
@@ -228,9 +280,10 @@ def main() -> None:
     """Run one command."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     commands = {"record": record, "clean": clean, "planted": planted}
-    parser.add_argument("command", choices=sorted([*commands, "decode"]))
+    parser.add_argument("command", choices=sorted([*commands, "decode", "reference"]))
     parser.add_argument("--out", type=Path, required=True, help="folder for runs and baselines")
-    parser.add_argument("--share", type=float, default=0.01, help="of a step, for decode")
+    parser.add_argument("--share", type=float, help="of a step, for decode and reference")
+    parser.add_argument("--baselines", type=Path, default=HERE.parent / "baselines")
     split = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     arguments, options = parser.parse_args(sys.argv[1:split]), sys.argv[split + 1 :]
     devices = backends.detect()
@@ -238,7 +291,10 @@ def main() -> None:
         raise SystemExit("no device was found")
     out = arguments.out.resolve()
     if arguments.command == "decode":
-        raise SystemExit(0 if decode(devices, out, options, arguments.share) else 1)
+        raise SystemExit(0 if decode(devices, out, options, arguments.share or 0.01) else 1)
+    if arguments.command == "reference":
+        reference(devices, out, options, arguments.share or 0.1, arguments.baselines)
+        return
     commands[arguments.command](devices, out, options)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import builders
 import pytest
 import torch
 from quickly import one_thread
@@ -15,6 +17,7 @@ from scripts import script
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench_lib.cases.matrix import read_matrix, tables
+from bench_lib.storage import baselines
 from bench_lib.worker.workload import Setting, Workload
 
 held_out = script("benchmarks/held_out.py")
@@ -152,6 +155,39 @@ def test_one_per_cent_of_the_accepted_step_is_planted_and_judged(
         assert run.options[run.options.index("--perf-kernels") + 1] == "auto"
     last = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (last["case"], last["planted"], last["per_cent"]) == ("the case", 0.01, 1.0)
+
+
+def test_what_is_judged_by_a_reference_has_a_baseline_that_is_faster(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only in its times; pairs are of one environment that bears two names."""
+    device = builders.make_hardware(uuid="GPU-1")
+    builders.accept(tmp_path / "known", device, "alpha", "beta")
+    runs: list[Any] = []
+    visible = {"alpha": 0.013, "beta": 0.014, "gamma": None}
+    found = {name: {"detectable_effect": each} for name, each in visible.items()}
+
+    def told(_run: Any, _out: Path, against: str) -> dict[str, Any]:
+        return {"against": against, "cases": found}
+
+    monkeypatch.setattr(held_out, "at_once", lambda some, _out: runs.extend(some))
+    monkeypatch.setattr(held_out, "told", told)
+    held_out.reference([device], tmp_path / "out", ["-k", "alpha"], 0.1, tmp_path / "known")
+    before, after = (
+        baselines.load(tmp_path / folder, device.key).measured
+        for folder in ("known", "out/baselines")
+    )
+    assert before.keys() == after.keys() == {"alpha", "beta"}
+    for old, new in zip(before["alpha"].processes, after["alpha"].processes, strict=True):
+        assert new.values["latency"] == pytest.approx(0.9 * old.values["latency"])
+        assert {**new.values, "latency": 0} == {**old.values, "latency": 0}
+    (run,) = runs
+    assert run.options[:2] == ("--perf-reference", sys.executable)
+    assert run.options[-2:] == ("-k", "alpha")
+    last = json.loads(capsys.readouterr().out)
+    assert (last["against"], last["cases"], last["paired"], last["sharp"]) == ("reference", 3, 2, 1)
+    with pytest.raises(SystemExit, match="no baselines of"):
+        held_out.faster(tmp_path, device.key, tmp_path / "none", 0.1)
 
 
 def test_the_planted_cases_can_be_read_and_the_gates_is_a_graph() -> None:
