@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench_lib.cli.options import share_of
+from bench_lib.cli.options import known, share_of
 from bench_lib.cli.output import (
     DEFAULT_BASELINES,
     DEFAULT_HISTORY,
@@ -80,10 +80,8 @@ def compare(
     from bench_lib.verdict.metrics import registered
 
     one_form(json=json, markdown=markdown)
-    known = registered()
-    if metric not in known:
-        why = f"{metric!r} is none of {', '.join(known)}"
-        raise typer.BadParameter(why, param_hint="--metric")
+    metrics = registered()
+    chosen = metrics[known(metric, metrics, "--metric")]
     threshold = 0.0 if fail_on is None else share_of(fail_on, "--fail-on", most=1.0, zero=True)
     side_a, side_b = sides.find(a, b, folder=history, baseline_folder=baselines)
     if side_a.name != a and not (json or markdown):
@@ -91,7 +89,7 @@ def compare(
     found = rows.align(
         side_a,
         side_b,
-        metric=known[metric],
+        metric=chosen,
         threshold=threshold,
         like=case,
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench_lib.cli.options import given, share_of
+from bench_lib.cli.options import refuse, share_of
 from bench_lib.cli.output import (
     DEFAULT_HISTORY,
     DEFAULT_MATRIX,
@@ -109,12 +109,12 @@ def selfcheck(
 
     one_form(contexts=contexts, components=components)
     if components:
-        _refuse(words, _MEASURING_ONLY, "is about measuring, and --components measures nothing")
+        refuse(words, _MEASURING_ONLY, "--components measures nothing")
         _show_components(history, backends.detect()[0].key, as_json=json)
         return
-    _refuse(words, ("history",), "is what --components reads, and this measures")
+    refuse(words, ("history",), "only --components reads one")
     if contexts:
-        _refuse(words, _DELAYS_ONLY, "is about planted delays, and --contexts plants none")
+        refuse(words, _DELAYS_ONLY, "--contexts plants no delays")
     share = share_of(tolerance, "--tolerance")
     if output is not None and output.is_dir():
         raise UserError(f"--output {output} is a folder; name a file in it")
@@ -154,12 +154,6 @@ def selfcheck(
     _keep(output, check.as_samples(found))
     (_print_json if json else _print)(found, device.key)
     raise typer.Exit(0 if found.holds else 1)
-
-
-def _refuse(words: typer.Context, names: Iterable[str], why: str) -> None:
-    """Raise UserError where one of some options was given."""
-    for option in given(words, names):
-        raise UserError(f"{option} {why}; leave one out")
 
 
 # ---- delays -----------------------------------------------------------------------------

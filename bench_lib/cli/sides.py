@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from bench_lib.cli.options import known
 from bench_lib.cli.output import DEFAULT_HISTORY, print_table
 from bench_lib.formats import seconds, shortened
 from bench_lib.model import TIERS, Case, Hardware, Status
@@ -22,9 +23,7 @@ T = TypeVar("T")
 
 
 def _known_tier(name: str | None) -> str | None:
-    if name is None or name in TIERS:
-        return name
-    raise typer.BadParameter(f"{name!r} is none of {', '.join(TIERS)}")
+    return name if name is None else known(name, TIERS, "--tier")
 
 
 Expression = Annotated[
