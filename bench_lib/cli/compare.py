@@ -23,7 +23,7 @@ from bench_lib.cli.output import (
     print_table,
     say,
 )
-from bench_lib.formats import amount, many, signed_percent
+from bench_lib.formats import amount, many, signed_percent, some
 from bench_lib.report import github
 from bench_lib.report.github import MarkdownSection
 
@@ -237,18 +237,13 @@ def _in_one_line(found: Alignment) -> str:
 
 def _cases_apart(found: Alignment) -> Iterator[str]:
     if found.new:
-        yield f"only in B: {_some(found.new)}"
+        yield f"only in B: {some(found.new, SHOWN)}"
     if found.gone:
-        yield f"only in A: {_some(found.gone)}"
+        yield f"only in A: {some(found.gone, SHOWN)}"
     for old, new in found.renamed:
         yield f"perhaps renamed: {old} -> {new}, whose parameters are equal"
     for case_id, why in found.unmeasured.items():
         yield f"{case_id}: not measured: {why}"
-
-
-def _some(ids: Sequence[str]) -> str:
-    more = f" and {len(ids) - SHOWN} more" if len(ids) > SHOWN else ""
-    return f"{', '.join(ids[:SHOWN])}{more}"
 
 
 def _around(found: Alignment) -> Iterator[str]:

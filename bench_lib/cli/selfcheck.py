@@ -25,7 +25,7 @@ from bench_lib.cli.output import (
     writing,
 )
 from bench_lib.cli.reading import near
-from bench_lib.formats import signed_percent
+from bench_lib.formats import many, signed_percent
 from bench_lib.launch.wire import CONTEXTS_VARIABLE
 from bench_lib.model import Case, Hardware, UserError
 from bench_lib.studies.asked import least_s
@@ -373,11 +373,11 @@ def _print_components(families: Sequence[FamilyFound], key: str) -> None:
     print_table(("family", "component", "differs by", "costs", "known from", "remark"), rows)
     print()
     for family in families:
-        place = _counted(family.devices, "device") if family.devices else "devices without a uuid"
+        place = many(family.devices, "device") if family.devices else "devices without a uuid"
         print(
-            f"{family.family}: {_counted(family.cases, 'case')}, "
-            f"{_counted(family.processes, 'process')}, {_counted(family.runs, 'run')} in "
-            f"{_counted(family.nights, 'night')} on {place}; "
+            f"{family.family}: {many(family.cases, 'case')}, "
+            f"{many(family.processes, 'process')}, {many(family.runs, 'run')} in "
+            f"{many(family.nights, 'night')} on {place}; "
             f"visible {_share(family.visible)}, "
             f"on a device never seen {_share(family.visible_on_new_device)}"
         )
@@ -390,11 +390,6 @@ def _print_components(families: Sequence[FamilyFound], key: str) -> None:
 
 def _share(share: float | None, sign: str = "") -> str:
     return "?" if share is None else f"{share:{sign}.2%}"
-
-
-def _counted(number: int, noun: str) -> str:
-    plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
-    return f"{number} {noun if number == 1 else plural}"
 
 
 def _print_components_json(families: Sequence[FamilyFound], key: str) -> None:

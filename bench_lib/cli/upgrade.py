@@ -41,7 +41,7 @@ from bench_lib.cli.sides import (
     read,
     run_of,
 )
-from bench_lib.formats import many
+from bench_lib.formats import many, some
 from bench_lib.model import Case, Hardware, Status, UserError
 from bench_lib.report.upstream import SlowedCase, UpstreamIssue, as_issue
 
@@ -229,14 +229,14 @@ def _say_plan(
 ) -> None:
     """Say which packages differ, the steps, and about how long they take."""
     from bench_lib.engine import pace
-    from bench_lib.report import console
+    from bench_lib.report.console import NAMED
 
     known = pace.Pace(pace.past(history, steps.device.key))
     takes = {step: duration(time) for step, time in steps.expected_s(known).items()}
     for name, side in zip(("old", "new"), steps.sides.values(), strict=True):
         say(f"{name}: {shlex.join((*side.command_prefix, side.python))}")
     if packages is not None:
-        which = f": {console.named(packages)}" if packages else ""
+        which = f": {some(packages, NAMED)}" if packages else ""
         say(f"{many(len(packages), 'package')} differ{'s' * (len(packages) == 1)}{which}")
     say(f"{many(len(steps.cases), 'case')} on {steps.device.key}:")
     if steps.needs_warming:

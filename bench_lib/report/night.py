@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench_lib.environment.fingerprint import difference
-from bench_lib.formats import many
+from bench_lib.formats import many, some
 from bench_lib.model import (
     Baseline,
     Environment,
@@ -514,9 +514,7 @@ def _on_gone(points: Sequence[Point]) -> list[str]:
     for point in points:
         by_key.setdefault(point.key, []).append(point.case_id)
     return [
-        f"{key}: not measured this night, but in the run before: "
-        f"{', '.join(sorted(cases)[:MOST_NAMED])}"
-        + (f" and {len(cases) - MOST_NAMED} more" if len(cases) > MOST_NAMED else "")
+        f"{key}: not measured this night, but in the run before: {some(sorted(cases), MOST_NAMED)}"
         for key, cases in sorted(by_key.items())
     ]
 

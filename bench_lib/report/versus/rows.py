@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from bench_lib.environment import fingerprint
+from bench_lib.formats import many
 from bench_lib.model import Baseline, Case, Hardware, ProcessSummary, Status
 from bench_lib.profiling import kernels
 from bench_lib.report.versus.sides import SideValues
@@ -304,7 +305,7 @@ def _incomparable(before: Baseline, after: Baseline, metric: Metric) -> str:
 
 def _about(comparison: Comparison) -> Iterator[str]:
     if n := comparison.set_aside:
-        yield f"{n} disturbed process{'' if n == 1 else 'es'} set aside"
+        yield f"{many(n, 'disturbed process')} set aside"
     known = comparison.contrast.explained
     if known is not None and known.is_used:
         yield f"{known.probe} explains {known.share:.0%} of what processes differ by; taken off"
