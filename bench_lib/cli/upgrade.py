@@ -43,7 +43,6 @@ from bench_lib.cli.sides import (
 )
 from bench_lib.formats import many, some
 from bench_lib.model import Case, Hardware, Status, UserError
-from bench_lib.report.upstream import SlowedCase, UpstreamIssue, as_issue
 
 if TYPE_CHECKING:
     from bench_lib.engine.pairing import PairRow
@@ -190,10 +189,13 @@ def _go(
     found = steps.culprits(compared.rows) if named else CulpritsFound()
     minimal = {**_minimal(steps.cases, found), **steps.minimal(compared.rows)}
     proposal = _proposal(compared, history, baselines, output)
-    issues = _written(_issues(steps, compared, kernels, found, minimal, again=again), output)
+    issues = _write_issues(
+        steps, compared, found.culprits, output, kernels=kernels, minimal=minimal, again=again
+    )
     advice = [*_next_steps(compared, history, proposal, issues), *no_answer(compared)]
     if json:
         from bench_lib.cli.documents import UpgradeDocument
+        from bench_lib.verdict.statistics.culprits import ERROR
 
         print_json(
             filled(
@@ -208,7 +210,7 @@ def _go(
                 cases=compared.rows,
                 packages=packages,
                 kernels=kernels,
-                error=_error(),
+                error=ERROR,
                 minimal=minimal,
                 proposal=proposal,
                 issues=issues,
@@ -283,77 +285,42 @@ def _proposal(compared: Compared, history: Path, baselines: Path, output: Path) 
     return path
 
 
-def _issues(
+def _write_issues(
     steps: Upgrade,
     compared: Compared,
-    kernels: Mapping[str, str],
-    found: CulpritsFound,
-    minimal: Mapping[str, str],
+    culprits: Sequence[Culprit],
+    output: Path,
     *,
+    kernels: Mapping[str, str],
+    minimal: Mapping[str, str],
     again: Sequence[str],
-) -> dict[tuple[str, ...], UpstreamIssue]:
-    """Return an issue for each culprit by its packages; all its cases are in it."""
+) -> list[Path]:
+    """Write an issue for each set of guilty packages, with all its cases, to a file of its own."""
+    from bench_lib.studies.upstream import issue_lines
+
     groups: dict[tuple[str, ...], list[Culprit]] = {}
-    for culprit in found.culprits:
+    for culprit in culprits:
         groups.setdefault(tuple(culprit.packages), []).append(culprit)
-    return {
-        packages: _issue(steps, compared, kernels, those, minimal, again=again)
-        for packages, those in groups.items()
-    }
-
-
-def _written(issues: Mapping[tuple[str, ...], UpstreamIssue], output: Path) -> list[Path]:
-    """Write each issue to a file of its own."""
+    a, b = steps.sides.values()
+    words = ["bench-lib", "ab", "--python-a", a.python, "--python-b", b.python, *again, "-k"]
     written: list[Path] = []
-    for packages, issue in issues.items():
+    for packages, those in groups.items():
         path = output / f"issue-{'-'.join(packages[:3])}.md"
         if path in written:  # of more packages, which differ in others than the first
             path = path.with_stem(f"{path.stem}-{len(written) + 1}")
+        ids = " or ".join(each.case_id for each in those)
+        lines = issue_lines(
+            those,
+            compared,
+            kernels=kernels,
+            minimal=minimal,
+            device=steps.device,
+            command=shlex.join([*words, ids]),
+        )
         with writing(path):
-            path.write_text(as_issue(issue), encoding="utf-8")
+            path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         written.append(path)
     return written
-
-
-def _issue(
-    steps: Upgrade,
-    compared: Compared,
-    kernels: Mapping[str, str],
-    culprits: Sequence[Culprit],
-    minimal: Mapping[str, str],
-    *,
-    again: Sequence[str],
-) -> UpstreamIssue:
-    rows = {row.case_id: row for row in compared.rows}
-    cases = []
-    for culprit in culprits:
-        row = rows[culprit.case_id]
-        timing = row.verdicts[0]
-        cases.append(
-            SlowedCase(
-                row.case_id,
-                row.a_s,
-                row.b_s,
-                timing.ratio,
-                timing.interval,
-                culprit.ratio,
-                kernels.get(row.case_id, ""),
-            )
-        )
-    ids = " or ".join(case.case_id for case in cases)
-    a, b = steps.sides.values()
-    words = ["bench-lib", "ab", "--python-a", a.python, "--python-b", b.python]
-    shown = shlex.join([*words, *again, "-k", ids])
-    return UpstreamIssue(
-        culprits[0].changes,
-        all(culprit.told_apart for culprit in culprits),
-        cases,
-        next((minimal[c.case_id] for c in cases if minimal.get(c.case_id)), ""),
-        steps.device,
-        compared.differences,
-        [shown],
-        _error(),
-    )
 
 
 def _minimal(cases: Sequence[Case], found: CulpritsFound) -> dict[str, str]:
@@ -374,13 +341,6 @@ def _minimal(cases: Sequence[Case], found: CulpritsFound) -> dict[str, str]:
     }
 
 
-def _error() -> float:
-    """Return the chance that a culprit is a wrong one, as a share."""
-    from bench_lib.verdict.statistics.culprits import ERROR
-
-    return ERROR
-
-
 # ---- what is told -------------------------------------------------------------------------
 
 
@@ -399,6 +359,8 @@ def _print_compared(
 def _print_causes(
     rows: Sequence[PairRow], kernels: Mapping[str, str], found: CulpritsFound
 ) -> None:
+    from bench_lib.verdict.statistics.culprits import ERROR
+
     for row in rows:
         if row.case_id in kernels:
             print(f"{row.case_id}: {kernels[row.case_id]}")
@@ -407,7 +369,7 @@ def _print_causes(
         lines = []
         for culprit in found.culprits:
             alone = "" if culprit.ratio is None else f"{culprit.ratio:.4f}"
-            surely = f"once in {1 / _error():.0f}" if culprit.known else "unknown"
+            surely = f"once in {1 / ERROR:.0f}" if culprit.known else "unknown"
             lines.append((culprit.case_id, "; ".join(culprit.changes), alone, surely))
         print_table(HEADINGS, lines)
     for culprit in found.culprits:
