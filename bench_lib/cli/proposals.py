@@ -18,6 +18,7 @@ from bench_lib.storage import acceptance
 from bench_lib.storage import baselines as files
 from bench_lib.storage import history as runs
 from bench_lib.storage.baselines import BaselineChange
+from bench_lib.storage.runs import Runs
 from bench_lib.verdict.judge import compare
 from bench_lib.verdict.statistics.comparison import LEAST_PROCESSES
 
@@ -73,7 +74,7 @@ class Proposal:
         self, names: Sequence[str], history: Path, folder: Path, case: str, reason: str
     ) -> None:
         """Read the runs and propose, changing nothing; raises UserError."""
-        self.runs = [reading.run(name, history) for name in names]
+        self.runs = [Runs(history).find(name) for name in names]
         if len({run.run_id for run in self.runs}) < len(self.runs):
             raise UserError("two --run name the same run; its processes would count twice")
         keys = {run.key for run in self.runs}
