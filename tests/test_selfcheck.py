@@ -84,7 +84,8 @@ class Sides:
 
 def checked(machine=None, **options):
     """Check a machine with a GPU's delays."""
-    return check(machine or Machine(), CASE, on_gpu=True, **options)
+    usual = {"effects": (0.01, 0.02, 0.05), "processes": 10, "candidates": 4, "tolerance": 0.01}
+    return check(machine or Machine(), CASE, on_gpu=True, **{**usual, **options})
 
 
 @functools.cache

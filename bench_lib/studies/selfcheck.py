@@ -22,10 +22,6 @@ from bench_lib.model import Case, Status, UserError
 from bench_lib.verdict import judge
 from bench_lib.verdict.statistics.comparison import AGREEING, LEAST_PROCESSES, Contrast
 
-EFFECTS = (0.0, 0.01, 0.02, 0.05)
-"""Planted slow-downs, as shares of a clean step."""
-PROCESSES = 10
-CANDIDATES = 4
 MOST_SPLITS = 1500
 SEED = 1337
 FOUND = 0.9
@@ -163,10 +159,10 @@ def check(
     case: Case,
     *,
     on_gpu: bool,
-    effects: Sequence[float] = EFFECTS,
-    processes: int = PROCESSES,
-    candidates: int = CANDIDATES,
-    tolerance: float = 0.01,
+    effects: Sequence[float],
+    processes: int,
+    candidates: int,
+    tolerance: float,
     say: Callable[[str], None] = lambda _line: None,
 ) -> Selfcheck:
     """Plant delays in a ``network`` case, measure in fresh processes, and judge every split.
