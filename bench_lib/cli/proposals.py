@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 
 from bench_lib.cli import reading
 from bench_lib.cli.output import Document, as_markdown, filled, markdown_table, print_table
-from bench_lib.environment.fingerprint import difference
+from bench_lib.environment.fingerprint import differences
 from bench_lib.model import Accepted, UserError
 from bench_lib.storage import acceptance
 from bench_lib.storage import baselines as files
@@ -129,7 +129,7 @@ class Proposal:
         """Changes besides the values: software, caches, settings; each once."""
         known = {**self.file.environments, **self.environments}
         lines: dict[str, None] = {}
-        pairs: dict[tuple[str, str], None] = {}
+        pairs: list[tuple[str, str]] = []
         for change in self.changes:
             if change.old is None or change.new is None:
                 continue
@@ -138,11 +138,8 @@ class Proposal:
                 if before[name] != after[name]:
                     lines[f"{name} {before[name]} -> {after[name]}"] = None
             for new in change.new.processes:
-                pairs |= {(old.environment, new.environment): None for old in change.old.processes}
-        for pair in pairs:
-            if all(name in known for name in pair):
-                lines |= dict.fromkeys(difference(*(known[name] for name in pair)))
-        return list(lines)
+                pairs += [(old.environment, new.environment) for old in change.old.processes]
+        return list(lines | dict.fromkeys(differences(known, pairs)))
 
     # ---- as it is told --------------------------------------------------------------------
 

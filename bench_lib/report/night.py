@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench_lib.environment.fingerprint import difference
+from bench_lib.environment.fingerprint import differences
 from bench_lib.formats import many, some
 from bench_lib.model import (
     Baseline,
@@ -494,18 +494,10 @@ def _moved(environments: Mapping[str, Environment], points: Sequence[Point]) -> 
             step,
             point.run_id,
             point.time,
-            differences(environments, points[step.before], point),
+            differences(environments, [(points[step.before].environment, point.environment)]),
         )
         for point, step in moves(points)
     ]
-
-
-def differences(environments: Mapping[str, Environment], before: Point, after: Point) -> list[str]:
-    """Name the changes in the environment from one point to another; nothing if unknown."""
-    if before.environment == after.environment:
-        return []
-    old, new = environments.get(before.environment), environments.get(after.environment)
-    return difference(old, new) if old and new else []
 
 
 def _on_gone(points: Sequence[Point]) -> list[str]:

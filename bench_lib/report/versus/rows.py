@@ -352,18 +352,13 @@ def _parameters(case: Case) -> tuple[object, ...]:
 
 def _environment(ids: Iterable[str], a: SideValues, b: SideValues) -> list[str]:
     """Say what changed between the environments that the compared values come from."""
-    pairs = {
-        (old.environment, new.environment): None
+    pairs = (
+        (old.environment, new.environment)
         for id_ in ids
         for old in a.baselines[id_].processes
         for new in b.baselines[id_].processes
-    }
-    lines: dict[str, None] = {}
-    for old, new in pairs:
-        if old in a.environments and new in b.environments:
-            words = fingerprint.difference(a.environments[old], b.environments[new])
-            lines |= dict.fromkeys(words)
-    return list(lines)
+    )
+    return fingerprint.differences({**a.environments, **b.environments}, pairs)
 
 
 _HARDWARE = (
