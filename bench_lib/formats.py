@@ -71,8 +71,9 @@ def _without_zeros_sign(words: str) -> str:
 
 
 def many(number: int, what: str) -> str:
-    """Return ``1 core``, ``2 cores``."""
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+    """Return ``1 core``, ``2 cores``, ``2 processes``."""
+    ending = "" if number == 1 else "es" if what.endswith("s") else "s"
+    return f"{number} {what}{ending}"
 
 
 _ESCAPES = re.compile(
@@ -94,6 +95,12 @@ def printable(text: str) -> str:
     Escape sequences are left out, and other steering characters become U+FFFD.
     """
     return STEERING.sub("\ufffd", _ESCAPES.sub("", text.replace("\r\n", "\n")))
+
+
+def some(names: Sequence[str], most: int) -> str:
+    """Return names in a row, ``most`` of them, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def on_one_line(text: str, most: int) -> str:

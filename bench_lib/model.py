@@ -542,6 +542,11 @@ class Fault:
     phase: str
     last_output: str = ""
 
+    @property
+    def in_words(self) -> str:
+        """Kind, phase and message; that may have several lines."""
+        return f"{self.kind} in {self.phase}: {self.message}"
+
 
 @dataclass(frozen=True)
 class Telemetry:

@@ -16,6 +16,7 @@ from bench_lib.cases.matrix import cases_in
 from bench_lib.cli import adopt
 from bench_lib.model import Status
 from bench_lib.plugin.summary import _too_unsteady
+from bench_lib.storage.runs import Runs
 from bench_lib.worker import adopting
 from bench_lib.worker.workload import Setting
 from bench_lib.worker.workloads import build
@@ -208,7 +209,7 @@ def test_a_step_that_accept_would_refuse_is_said_to_with_what_to_do(own, run, mo
     measured = make_measurement(case_id="net-b8", iteration_s=SHAKEN)
     attempts = [make_attempt(measurement=measured)]
     record = make_record(case=make_case(id="net-b8"), attempts=attempts)
-    monkeypatch.setattr(adopt, "_newest", lambda _case_id: record)
+    monkeypatch.setattr(Runs, "record", lambda _runs, _case_id: record)
     answer = run("mine:Net")
     words = "measure on a quiet machine, --batch-size 64, or accept it with --force and say why"
     assert (

@@ -115,11 +115,11 @@ def test_a_case_is_as_the_newest_run_that_tried_it_has_it(tmp_path, opened):
         write_run(tmp_path, [make_record(case=case, attempts=[attempt])], now=night(day))
     write_run(tmp_path, others[1:], now=night(4), hardware=make_hardware(key="mi325x"))
     with opened() as found:
-        case = found.case("it's")
-        assert case is not None
-        assert case.params["batch_size"] == 9
-        assert found.case("b") == others[1].case
-        assert found.case("its") is None
+        newest = found.record("it's")
+        assert newest is not None
+        assert newest.case.params["batch_size"] == 9
+        assert found.record("b").case == others[1].case
+        assert found.record("its") is None
 
 
 def test_a_case_is_looked_for_further_back_where_a_line_cannot_be_read(tmp_path, opened):
@@ -130,7 +130,7 @@ def test_a_case_is_looked_for_further_back_where_a_line_cannot_be_read(tmp_path,
     text = json.dumps({**line, "case": {"id": CASE_ID}, "attempt": {"hardware_key": "mi300x"}})
     path.write_text(f"{path.read_text()}{text}\n")
     with opened() as found:
-        assert found.case(CASE_ID) == record().case
+        assert found.record(CASE_ID).case == record().case
         (problem,) = found.problems
         assert problem.startswith(f"{path.name}: line 5 cannot be read: ")
 

@@ -455,6 +455,13 @@ def test_a_side_may_be_under_an_address(compare):
     assert "is no run's file in memory://there" in compare("memory://there/x.jsonl", "latest").err
 
 
+def test_a_history_that_is_a_file_is_said_to_be_no_folder(compare):
+    """As every command says it."""
+    Path("runs").touch()
+    answer = compare("a", "b", "--history", "runs")
+    assert (answer.status, "runs is not a folder; name one" in answer.err) == (2, True)
+
+
 def test_a_compacted_history_is_compared_as_it_was_before(compare):
     """The run's own file is gone; its lines are not."""
     from bench_lib.storage.archive.compaction import compact

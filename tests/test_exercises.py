@@ -983,7 +983,7 @@ def test_a_bound_is_said_with_what_was_found():
 
 def search_of(largest, **known):
     """Return a search that came to this."""
-    search = Search(resolution=0)
+    search = Search(start=32, resolution=0)
     if largest is not None:
         search.fitted(largest, None)
     for name, value in known.items():

@@ -16,7 +16,7 @@ from builders import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench_lib.formats import percent, printable, quantity, seconds, signed_percent
+from bench_lib.formats import many, percent, printable, quantity, seconds, signed_percent, some
 from bench_lib.model import Status
 from bench_lib.report.console import (
     HEADINGS,
@@ -342,6 +342,18 @@ def test_a_time_has_four_digits_and_its_unit(value, expected):
 def test_a_quantity_has_four_digits_and_no_exponent(value, expected):
     """Rates from one image a second to billions of tokens."""
     assert quantity(value) == expected
+
+
+def test_a_row_of_many_names_is_cut_and_the_rest_is_counted():
+    """Of few names all are there."""
+    assert some(["a", "b", "c"], 3) == "a, b, c"
+    assert some(["a", "b", "c", "d", "e"], 3) == "a, b, c and 2 more"
+
+
+def test_the_plural_of_a_word_in_s_has_an_e():
+    """One of them is no plural."""
+    told = [many(number, what) for number in (0, 1, 2) for what in ("case", "process")]
+    assert told == ["0 cases", "0 processes", "1 case", "1 process", "2 cases", "2 processes"]
 
 
 def test_a_narrow_table_drops_its_last_columns_before_it_shortens_the_first():

@@ -84,7 +84,8 @@ class Sides:
 
 def checked(machine=None, **options):
     """Check a machine with a GPU's delays."""
-    return check(machine or Machine(), CASE, on_gpu=True, **options)
+    usual = {"effects": (0.01, 0.02, 0.05), "processes": 10, "candidates": 4, "tolerance": 0.01}
+    return check(machine or Machine(), CASE, on_gpu=True, **{**usual, **options})
 
 
 @functools.cache
@@ -279,9 +280,9 @@ def test_more_splits_than_can_be_judged_are_drawn_without_listing_them():
         (["--output", "/"], "--output / is a folder; name a file in it"),
         (["--contexts", "--output", "."], "--output . is a folder; name a file in it"),
         (["--matrix", "nope.toml"], "nope.toml"),
-        (["--contexts", "--effects", "1"], "--effects is about planted delays, and --contexts"),
-        (["--contexts", "--candidates", "4"], "--candidates is about planted delays"),
-        (["--contexts", "--tolerance", "1.0"], "--tolerance is about planted delays"),
+        (["--contexts", "--effects", "1"], "--effects: --contexts plants no delays; leave it out"),
+        (["--contexts", "--candidates", "4"], "--candidates: --contexts plants no delays"),
+        (["--contexts", "--tolerance", "1.0"], "--tolerance: --contexts plants no delays"),
         (["--contexts", "nope"], "has no case 'nope'"),
         (["resnet18-b4-fp32-96px-eager-infre"], "has no case 'resnet18-b4-fp32-96px-eager-infre'"),
     ],

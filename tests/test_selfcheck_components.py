@@ -258,8 +258,8 @@ def test_a_folder_without_runs_of_this_machine_is_named(command):
     ("words", "message"),
     [
         (["--contexts"], "--contexts and --components exclude each other"),
-        (["--effects", "1"], "--effects is about measuring, and --components measures nothing"),
-        (["resnet50"], "CASE is about measuring"),
+        (["--effects", "1"], "--effects: --components measures nothing; leave it out"),
+        (["resnet50"], "CASE: --components measures nothing"),
     ],
 )
 def test_what_does_not_go_with_components_is_refused(command, words, message):

@@ -972,9 +972,9 @@ def cli(tmp_path, monkeypatch, capsys):
     ("words", "said"),
     [
         ((), "name what to submit to: --slurm; or --collect JOB what was submitted"),
-        (("--slurm", "--array", "nodes"), "--array 'nodes' is none of tiers, gpus"),
+        (("--slurm", "--array", "nodes"), "--array: 'nodes' is none of tiers, gpus"),
         (("--slurm", "--array", "tiers"), "--array tiers makes a task of each tier; name them: "),
-        (("--slurm", "--launcher", "mpirun"), "--launcher 'mpirun' is none of torchrun, srun"),
+        (("--slurm", "--launcher", "mpirun"), "--launcher: 'mpirun' is none of torchrun, srun"),
         (("--slurm", "--cpus", "0"), "--cpus is 0; it has to be from 1 to 100000"),
         (("--slurm", "--container", "run 'x"), '--container "run \'x" cannot be split into word'),
         (("--slurm", "--array", "gpus", "--nodes", "2"), "--nodes 2: each task of --array gpus"),

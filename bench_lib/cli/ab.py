@@ -10,23 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bench_lib.cli.options import grouped
 from bench_lib.cli.output import (
     DEFAULT_HISTORY,
-    DEFAULT_MATRIX,
     HistoryDir,
     Json,
-    Matrix,
     duration,
     filled,
     print_json,
     say,
 )
 from bench_lib.cli.sides import (
-    Expression,
+    ChosenCases,
     LeastPairs,
-    TierName,
-    cases_of_tier,
-    chosen,
     exit_status,
     no_answer,
     print_compared,
@@ -60,6 +56,7 @@ def _prefix(side: str) -> Any:
     return typer.Option(f"--prefix-{side.lower()}", metavar="WORDS", help=words)
 
 
+@grouped
 def ab(
     *,
     python_a: Annotated[str | None, _python("A")] = None,
@@ -68,9 +65,7 @@ def ab(
     env_b: Annotated[list[str] | None, _env("B")] = None,
     prefix_a: Annotated[str | None, _prefix("A")] = None,
     prefix_b: Annotated[str | None, _prefix("B")] = None,
-    expression: Expression = "",
-    matrix: Matrix = DEFAULT_MATRIX,
-    tier: TierName = None,
+    chosen: ChosenCases,
     pairs: LeastPairs = PAIRS,
     most_pairs: Annotated[
         int | None,
@@ -96,7 +91,7 @@ def ab(
     from bench_lib import backends
 
     device = backends.detect()[0]
-    cases = chosen(cases_of_tier(matrix, tier, device), expression)
+    cases = chosen.of(device)
     _compare(device, sides, cases, pairs=pairs, most_pairs=most, folder=history, json=json)
 
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from bench_lib.cli.output import DEFAULT_HISTORY, say
-from bench_lib.model import Record, UserError
+from bench_lib.model import UserError
 
 FOLDER = Path("perf_tests")
 """The folder that pytest's plugin and ``baseline record`` search by default."""
@@ -208,24 +208,15 @@ def _measured(adoption: Adoption, folder: Path) -> int:
 def _doubts(adoption: Adoption) -> list[str]:
     """Say what the first ``baseline accept`` would refuse, and what to do before it."""
     from bench_lib.storage import acceptance
+    from bench_lib.storage.runs import Runs
 
-    record = _newest(adoption.case_id)
+    record = Runs(DEFAULT_HISTORY).record(adoption.case_id)
     why = None if record is None else acceptance.unsteady(record)
     if why is None:
         return []
     longer = "" if adoption.batch is None else f", --batch-size {8 * adoption.batch}"
     remedy = f"measure on a quiet machine{longer}, or accept it with --force and say why"
     return [f"baseline accept would refuse it: {why}; {remedy}"]
-
-
-def _newest(case_id: str) -> Record | None:
-    from bench_lib.storage import history
-
-    for path in reversed(history.files(DEFAULT_HISTORY)):
-        records = history.read(path).records
-        if case_id in records:
-            return records[case_id]
-    return None
 
 
 def _not_known(adoption: Adoption) -> list[str]:

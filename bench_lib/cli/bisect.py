@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,6 +23,7 @@ from bench_lib.cli.output import (
     print_json,
     say,
 )
+from bench_lib.cli.reading import case_of
 from bench_lib.cli.sides import read
 from bench_lib.formats import many, percent, seconds, shortened
 from bench_lib.model import Case, Environment, Hardware, UserError
@@ -113,15 +114,14 @@ def bisect(
     from bench_lib import backends
     from bench_lib.engine import settings
     from bench_lib.storage.history import latest
+    from bench_lib.studies.candidates.kinds import Ends
 
     device = backends.detect()[0]
     runs = list(latest(history, device.key, MOST_RUNS))
-    asked = _case(case, matrix, runs)
-    ends = _ends(
-        runs,
-        asked.id,
+    asked = case_of(case, matrix, history)
+    named = Ends(
         good,
-        bad,
+        bad or "",
         build=read(settings.prefix, build, "--build"),
         package=package,
         wheels=wheels,
@@ -131,6 +131,7 @@ def bisect(
         python=python,
         environment=dict(read(settings.variable, each, "--env") for each in env or []),
     )
+    ends = _ends(named, runs, asked.id)
     with _candidates(ends, keep=keep) as (candidates, line), leaving_when_told():
         hunt, expected = _prepared(
             asked,
@@ -153,52 +154,30 @@ def bisect(
 # ---- what is asked ------------------------------------------------------------------------
 
 
-def _case(case_id: str, matrix: Path, runs: Sequence[Run]) -> Case:
-    """Return a case of the matrix, or of the history; raises UserError and MatrixError."""
-    from bench_lib.cases.matrix import read_matrix, tables
-    from bench_lib.launch.catalogue import network_sizes
-
-    known: dict[str, Case] = {}
-    for run in reversed(runs):
-        known |= {id_: record.case for id_, record in run.records.items()}
-    if matrix.is_file():
-        for cases in read_matrix(matrix, tables(network_sizes())).values():
-            known |= {case.id: case for case in cases}
-    if case_id in known:
-        return known[case_id]
-    near = difflib.get_close_matches(case_id, known, n=3, cutoff=0.3)
-    some = f"; there is {', '.join(near)}" if near else "; name --matrix FILE or --history DIR"
-    raise UserError(f"no case {case_id!r} in {matrix} or the history{some}")
-
-
-def _ends(runs: Sequence[Run], case_id: str, good: str, bad: str | None, **how: object) -> Ends:
+def _ends(ends: Ends, runs: Sequence[Run], case_id: str) -> Ends:
     """Return the ends, those of the history if requested; raises UserError."""
-    from bench_lib.studies.candidates.kinds import Ends
-
-    if good == LAST_OK:
-        package, images = how["package"], how["images"] or how["prefix"]
-        if images:
-            raise UserError(f"the history does not know images; name --good instead of {LAST_OK}")
-        good, bad = _of_nights(runs, case_id, bad, package if isinstance(package, str) else None)
-        say(f"from {good}, of the last night in which {case_id} was OK, to {bad}")
-    elif bad is None:
-        why = f"it is needed, unless --good is {LAST_OK}"
-        raise typer.BadParameter(why, param_hint="--bad")
-    return Ends(good=good, bad=bad, **how)  # type: ignore[arg-type]  # fields by their names
+    if ends.good != LAST_OK:
+        if not ends.bad:
+            why = f"it is needed, unless --good is {LAST_OK}"
+            raise typer.BadParameter(why, param_hint="--bad")
+        return ends
+    if ends.images or ends.prefix:
+        raise UserError(f"the history does not know images; name --good instead of {LAST_OK}")
+    good, bad = _of_nights(runs, case_id, ends.bad, ends.package)
+    say(f"from {good}, of the last night in which {case_id} was OK, to {bad}")
+    return replace(ends, good=good, bad=bad)
 
 
-def _of_nights(
-    runs: Sequence[Run], case_id: str, bad: str | None, package: str | None
-) -> tuple[str, str]:
+def _of_nights(runs: Sequence[Run], case_id: str, bad: str, package: str | None) -> tuple[str, str]:
     from bench_lib.environment import fingerprint
     from bench_lib.studies.bisect import failing_since
 
     nights = failing_since(runs, case_id)
     what = f"version of {package}" if package else "commit"
     good, first = (_recorded(each, package) for each in (nights.ok, nights.failing))
-    if good is None or (first is None and bad is None):
+    if good is None or not (first or bad):
         raise UserError(f"the history has no {what} of these nights; name both ends")
-    if good == first and bad is None:
+    if good == first and not bad:
         changed = "; ".join(fingerprint.difference(nights.ok, nights.failing)) or "nothing known"
         why = f"both nights have the same {what}, {good}; what changed is {changed}"
         raise UserError(f"{why}; name --package NAME, or both ends")
@@ -215,15 +194,10 @@ def _recorded(environment: Environment, package: str | None) -> str | None:
 @contextmanager
 def _candidates(ends: Ends, *, keep: bool) -> Iterator[tuple[Candidates, Sequence[Candidate]]]:
     """Have the candidates for as long as this lasts; an interrupted search keeps them."""
-    from bench_lib.studies.candidates import CandidateError
     from bench_lib.studies.candidates.kinds import of
 
-    try:
-        candidates = of(ends)
-        line = candidates.between(ends.good, ends.bad)
-    except CandidateError as error:
-        raise UserError(str(error)) from error
-    yield candidates, line
+    candidates = of(ends)
+    yield candidates, candidates.between(ends.good, ends.bad)
     if not keep:
         candidates.close()
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench_lib.cli.options import share_of
+from bench_lib.cli.options import known, share_of
 from bench_lib.cli.output import (
     DEFAULT_BASELINES,
     DEFAULT_HISTORY,
@@ -23,7 +23,7 @@ from bench_lib.cli.output import (
     print_table,
     say,
 )
-from bench_lib.formats import amount, many, signed_percent
+from bench_lib.formats import amount, many, signed_percent, some
 from bench_lib.report import github
 from bench_lib.report.github import MarkdownSection
 
@@ -80,10 +80,8 @@ def compare(
     from bench_lib.verdict.metrics import registered
 
     one_form(json=json, markdown=markdown)
-    known = registered()
-    if metric not in known:
-        why = f"{metric!r} is none of {', '.join(known)}"
-        raise typer.BadParameter(why, param_hint="--metric")
+    metrics = registered()
+    chosen = metrics[known(metric, metrics, "--metric")]
     threshold = 0.0 if fail_on is None else share_of(fail_on, "--fail-on", most=1.0, zero=True)
     side_a, side_b = sides.find(a, b, folder=history, baseline_folder=baselines)
     if side_a.name != a and not (json or markdown):
@@ -91,7 +89,7 @@ def compare(
     found = rows.align(
         side_a,
         side_b,
-        metric=known[metric],
+        metric=chosen,
         threshold=threshold,
         like=case,
     )
@@ -239,18 +237,13 @@ def _in_one_line(found: Alignment) -> str:
 
 def _cases_apart(found: Alignment) -> Iterator[str]:
     if found.new:
-        yield f"only in B: {_some(found.new)}"
+        yield f"only in B: {some(found.new, SHOWN)}"
     if found.gone:
-        yield f"only in A: {_some(found.gone)}"
+        yield f"only in A: {some(found.gone, SHOWN)}"
     for old, new in found.renamed:
         yield f"perhaps renamed: {old} -> {new}, whose parameters are equal"
     for case_id, why in found.unmeasured.items():
         yield f"{case_id}: not measured: {why}"
-
-
-def _some(ids: Sequence[str]) -> str:
-    more = f" and {len(ids) - SHOWN} more" if len(ids) > SHOWN else ""
-    return f"{', '.join(ids[:SHOWN])}{more}"
 
 
 def _around(found: Alignment) -> Iterator[str]:

@@ -176,8 +176,9 @@ def show(
 ) -> None:
     """Show one run: every case with its verdicts and the reasons for them."""
     from bench_lib.report import console
+    from bench_lib.storage.runs import Runs
 
-    found = reading.run(run, history)
+    found = Runs(history).find(run)
     if json:
         from bench_lib.storage.archive.lines import counts
 
@@ -302,10 +303,12 @@ def export(
             "--parquet"
         )
     if pytest_benchmark or github_action_benchmark:
+        from bench_lib.storage.runs import Runs
+
         if run is None:
             raise UserError("name the run to export: its id, or latest")
         form = as_pytest_benchmark if pytest_benchmark else as_github_action_benchmark
-        text = form(reading.run(run, history))
+        text = form(Runs(history).find(run))
         if output is None:
             print(text, end="")
             return

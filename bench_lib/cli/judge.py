@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from bench_lib.cli.ending import answering
-from bench_lib.cli.options import share_of
+from bench_lib.cli.options import known, share_of
 from bench_lib.cli.output import Document, Json, filled, print_json, print_table
 from bench_lib.formats import many, shortened, signed_percent
 from bench_lib.model import Status, UserError, Verdict
@@ -140,15 +140,13 @@ def _source(files: Sequence[str]) -> str:
 def _read_foreign(name: str, baseline: Sequence[str], candidate: Sequence[str]) -> Samples:
     from bench_lib.storage import foreign
 
-    if name not in foreign.FORMATS:
-        known = ", ".join(foreign.FORMATS)
-        raise typer.BadParameter(f"{name!r} is none of {known}", param_hint="--format")
+    form = foreign.FORMATS[known(name, foreign.FORMATS, "--format")]
     if not baseline:
         raise typer.BadParameter(
             "with --format name the files to hold against", param_hint="--baseline"
         )
     sides = {"baseline": foreign.files_in(baseline), "candidate": foreign.files_in(candidate)}
-    return foreign.read(foreign.FORMATS[name], sides)
+    return foreign.read(form, sides)
 
 
 def _verdicts(samples: Samples, tolerance: float) -> dict[str, Verdict]:

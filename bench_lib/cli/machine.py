@@ -345,7 +345,7 @@ def _on_reference(reference: Reference) -> str:
         return reference.problem
     if not reference.exists:
         return f"{reference.path} is not there yet; bench-lib baseline record makes it"
-    cases = f"{reference.measured} {'case' if reference.measured == 1 else 'cases'}"
+    cases = many(reference.measured, "case")
     figures = f"{reference.published} published" if reference.published else None
     return f"{reference.path}: {_joined([cases, figures])}"
 

@@ -104,20 +104,24 @@ class Measuring:
         each: Callable[[Record], None] = lambda _record: None,
         *,
         together: bool = False,
+        processes: int = 1,
         short: Case | None = None,
         foretell: Callable[[Figures], Sequence[str]] = lambda _figures: (),
     ) -> list[Figures]:
         """Measure cases, judge them if requested, and return their figures.
 
-        Before them ``short`` is measured, and ``foretell`` predicts from it.
+        Before them ``short`` is measured, and ``foretell`` predicts from it.  After them all are
+        measured again until each was in so many fresh ``processes``.
 
         ``words`` follow the expected duration.  Unless JSON is printed, ``each`` gets every
         record as soon as it is measured.  With ``together`` the ranks of all cases start once.
         """
+        from bench_lib.engine.settings import PLANNED
+
         with self.engine() as engine:
-            self.announce(cases, words)
+            self._announce(cases, words)
             if short is not None:
-                for line in foretell(self.foretold(engine, short)):
+                for line in foretell(self._foretold(engine, short)):
                     say(line)
             if together:
                 engine.held.expect(cases)
@@ -126,6 +130,10 @@ class Measuring:
                 record = engine.measure(case)
                 if not self._keeping.json:
                     each(record)
+            for nth in range(1, processes):
+                say(f"all again, in fresh process {nth + 1} of {processes}")
+                # Its number is none of those that suspicious cases are given.
+                engine.measure_together(cases, PLANNED + nth)
         return [self.figures[case.id] for case in cases]
 
     @contextlib.contextmanager
@@ -157,7 +165,7 @@ class Measuring:
         self.records += found
         self.figures |= {record.case.id: figures_of(record, self.device) for record in found}
 
-    def foretold(self, engine: Engine, short: Case) -> Figures:
+    def _foretold(self, engine: Engine, short: Case) -> Figures:
         """Measure some steps in a process of their own, which the history does not keep."""
         from bench_lib.studies.figures import figures_of
 
@@ -165,7 +173,7 @@ class Measuring:
         (outcome,) = engine.held.measure_again([short], -1)
         return figures_of(Record(short, attempts=outcome.attempts), self.device)
 
-    def announce(self, cases: Sequence[Case], words: str = "") -> None:
+    def _announce(self, cases: Sequence[Case], words: str) -> None:
         """Say what is measured and about how long it takes, with ``words`` added to that."""
         limit = max(case.time_limit_s for case in cases)
         count, least = many(len(cases), "case"), duration(least_s(cases))

@@ -20,7 +20,7 @@ from bench_lib.cases.operators import (
     with_usual,
 )
 from bench_lib.cli.measuring import Keeping, Measuring
-from bench_lib.cli.options import given, grouped
+from bench_lib.cli.options import grouped, refuse
 from bench_lib.cli.output import say
 from bench_lib.formulas.operation import ALL_BACKENDS, OPERATORS, asks
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
@@ -125,10 +125,11 @@ def ops(
     if run_predefined and run_model_ops:
         raise UserError("--run-predefined and --run-model-ops are two lists; choose one")
     if run_predefined:
-        _refuse_beside("--run-predefined", given(words, OF_ONE))
+        refuse(words, OF_ONE, "--run-predefined says itself what it measures")
         values = _predefined(asked, inplace=inplace)
     elif run_model_ops:
-        _refuse_beside("--run-model-ops", given(words, (*OF_ONE, "input1_dim", "input2_dim")))
+        of_sizes = (*OF_ONE, "input1_dim", "input2_dim")
+        refuse(words, of_sizes, "--run-model-ops says itself what it measures")
         values = _of_models(dtype, inplace=inplace)
     else:
         one = _one("add" if op is None else op, op_type, asked, manner, inplace=inplace)
@@ -161,12 +162,6 @@ def _refuse_empty(flags: Mapping[str, str | None]) -> None:
 def _backends(text: str | None) -> list[str]:
     """Return the backends in a list; raises UserError."""
     return [] if text is None else names_in(text, "--backend", "backend", ALL_BACKENDS)
-
-
-def _refuse_beside(which: str, flags: Sequence[str]) -> None:
-    """Raise UserError where a flag is given that a list of operators has no use for."""
-    if flags:
-        raise UserError(f"{', '.join(flags)}: {which} says itself what it measures; leave it out")
 
 
 def _predefined(asked: dict[str, str | None], *, inplace: bool) -> list[dict[str, Param]]:

@@ -11,6 +11,8 @@ from typing import Any, get_type_hints
 
 import typer
 
+from bench_lib.model import UserError
+
 TYPED = "COMMANDLINE"
 """The source of a value that somebody typed, as click calls it."""
 MOST = 0.5
@@ -48,6 +50,19 @@ def given(context: typer.Context, names: Iterable[str]) -> list[str]:
         each.metavar or each.name.upper() if each.param_type_name == "argument" else each.opts[0]
         for each in there
     ]
+
+
+def refuse(context: typer.Context, names: Iterable[str], why: str) -> None:
+    """Raise UserError where one of these parameters stands on the command line."""
+    if flags := given(context, names):
+        raise UserError(f"{', '.join(flags)}: {why}; leave it out")
+
+
+def known(value: str, names: Iterable[str], option: str) -> str:
+    """Return a value that is one of some names; raises typer.BadParameter for any other."""
+    if value in (there := list(names)):
+        return value
+    raise typer.BadParameter(f"{value!r} is none of {', '.join(there)}", param_hint=option)
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:

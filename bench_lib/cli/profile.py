@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench_lib.cli.ending import complain, leaving_when_told
+from bench_lib.cli.options import refuse
 from bench_lib.cli.output import (
     DEFAULT_BASELINES,
     DEFAULT_HISTORY,
@@ -22,7 +23,7 @@ from bench_lib.cli.output import (
     Matrix,
     say,
 )
-from bench_lib.cli.reading import cases_of, is_compacted, meant
+from bench_lib.cli.reading import case_of
 from bench_lib.formats import printable
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 from bench_lib.model import Case, UserError
@@ -36,11 +37,13 @@ TOOLS = (TORCH, *ROCM_S, RANGES)
 DEFAULT_OUTPUT = Path("profiles")
 LOCK_WAIT_S = 600.0
 STEPS = 5
+_MEASURING_ONLY = ("output", "stacks", "counters", "timeline", "tool")
 NSYS = "--env-var=NSYS_NVTX_PROFILER_REGISTER_ONLY=0 --capture-range=nvtx"
 """Without the variable nsys sees only ranges with registered names, which torch's are not."""
 
 
 def profile(
+    words: typer.Context,
     case: Annotated[
         str | None, typer.Argument(help="Id of a case in the matrix or in the history.")
     ] = None,
@@ -86,13 +89,7 @@ def profile(
         raise UserError(f"--steps {steps}: at least 1")
     with _ended_with_a_status():
         if diff is not None:
-            _refuse_with_diff(
-                output=output,
-                stacks=stacks,
-                counters=counters,
-                timeline=timeline,
-                tool=tool != TORCH,
-            )
+            refuse(words, _MEASURING_ONLY, "--diff measures nothing")
             from bench_lib.backends import detect
             from bench_lib.cli.kernels import tell_changes
             from bench_lib.profiling import store
@@ -106,7 +103,7 @@ def profile(
         if case is None:
             raise UserError("which case? bench-lib profile CASE, or --diff A B")
         _check(tool, stacks=stacks, counters=counters, timeline=timeline)
-        found = _find(case, matrix, history)
+        found = case_of(case, matrix, history)
         folder = output or DEFAULT_OUTPUT / found.id
         if tool == RANGES:
             _hand_over(found, folder, steps or STEPS)
@@ -140,47 +137,6 @@ def _check(tool: str, *, stacks: bool, counters: bool, timeline: bool) -> None:
         raise UserError("--counters: of the hardware, which --tool rocm reads on AMD GPUs")
     if timeline and tool in (TORCH, RANGES):
         raise UserError("--timeline: --tool rocm leaves one; torch's Chrome trace is one already")
-
-
-def _refuse_with_diff(**given: object) -> None:
-    if wrong := [name for name, value in given.items() if value]:
-        raise UserError(f"--diff measures nothing; leave out --{', --'.join(wrong)}")
-
-
-# ---- which case ---------------------------------------------------------------------------------
-
-
-def _find(case_id: str, matrix: Path, folder: Path) -> Case:
-    """Return the case of that id, from the matrix or else the newest run that has it."""
-    known = cases_of(matrix)
-    if case_id in known:
-        return known[case_id]
-    if (kept := _kept(case_id, folder)) is not None:
-        return kept
-    hint = meant(case_id, known) or "name another with --matrix FILE"
-    raise UserError(f"no case {case_id!r} in {matrix}, nor in a run in {folder}; {hint}")
-
-
-def _kept(case_id: str, folder: Path) -> Case | None:
-    """Return the case as the newest run of a folder has it; None if there is none."""
-    from bench_lib.storage import history
-
-    try:
-        wanted = case_id.encode()
-    except UnicodeEncodeError:  # bytes that are no text, and so in no line of JSON
-        return None
-    if is_compacted(folder):
-        from bench_lib.storage.archive import Archive
-
-        with Archive(folder) as archive:
-            return archive.case(case_id)
-    for path in reversed(history.files(folder)):
-        with contextlib.suppress(history.HistoryError, OSError):
-            if wanted in path.read_bytes():
-                records = history.read(path).records
-                if case_id in records:
-                    return records[case_id].case
-    return None
 
 
 # ---- looking into it ----------------------------------------------------------------------------

@@ -12,12 +12,13 @@ from typing import Any, Literal, TypeVar
 
 from bench_lib.cli import reading
 from bench_lib.cli.output import Document, as_markdown, filled, markdown_table, print_table
-from bench_lib.environment.fingerprint import difference
+from bench_lib.environment.fingerprint import differences
 from bench_lib.model import Accepted, UserError
 from bench_lib.storage import acceptance
 from bench_lib.storage import baselines as files
 from bench_lib.storage import history as runs
 from bench_lib.storage.baselines import BaselineChange
+from bench_lib.storage.runs import Runs
 from bench_lib.verdict.judge import compare
 from bench_lib.verdict.statistics.comparison import LEAST_PROCESSES
 
@@ -73,7 +74,7 @@ class Proposal:
         self, names: Sequence[str], history: Path, folder: Path, case: str, reason: str
     ) -> None:
         """Read the runs and propose, changing nothing; raises UserError."""
-        self.runs = [reading.run(name, history) for name in names]
+        self.runs = [Runs(history).find(name) for name in names]
         if len({run.run_id for run in self.runs}) < len(self.runs):
             raise UserError("two --run name the same run; its processes would count twice")
         keys = {run.key for run in self.runs}
@@ -128,7 +129,7 @@ class Proposal:
         """Changes besides the values: software, caches, settings; each once."""
         known = {**self.file.environments, **self.environments}
         lines: dict[str, None] = {}
-        pairs: dict[tuple[str, str], None] = {}
+        pairs: list[tuple[str, str]] = []
         for change in self.changes:
             if change.old is None or change.new is None:
                 continue
@@ -137,11 +138,8 @@ class Proposal:
                 if before[name] != after[name]:
                     lines[f"{name} {before[name]} -> {after[name]}"] = None
             for new in change.new.processes:
-                pairs |= {(old.environment, new.environment): None for old in change.old.processes}
-        for pair in pairs:
-            if all(name in known for name in pair):
-                lines |= dict.fromkeys(difference(*(known[name] for name in pair)))
-        return list(lines)
+                pairs += [(old.environment, new.environment) for old in change.old.processes]
+        return list(lines | dict.fromkeys(differences(known, pairs)))
 
     # ---- as it is told --------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Runs, incidents, accepted values and cases of the matrix, as commands read them."""
+"""Runs, incidents, accepted values and cases of the matrix, as commands tell of them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Literal
 
 from bench_lib.cli.output import DEFAULT_MATRIX, filled
 from bench_lib.formats import seconds
-from bench_lib.model import Acknowledged, Baseline, Case, Status
+from bench_lib.model import Acknowledged, Baseline, Case, Status, UserError
 
 if TYPE_CHECKING:
     from bench_lib.storage.archive import RunLine
-    from bench_lib.storage.history import Run
     from bench_lib.verdict.incidents import Incident, IncidentCase
 
 
@@ -29,6 +28,22 @@ def cases_of(matrix: Path) -> dict[str, Case]:
     from bench_lib.cases.matrix import cases_in
 
     return {} if matrix == DEFAULT_MATRIX and not matrix.is_file() else cases_in(matrix)
+
+
+def case_of(case_id: str, matrix: Path, history: Path) -> Case:
+    """Return a case of the matrix, or else as the newest run that tried it has it.
+
+    Raises UserError where neither has it, and MatrixError.
+    """
+    from bench_lib.storage.runs import Runs
+
+    known = cases_of(matrix)
+    if case_id in known:
+        return known[case_id]
+    if (tried := Runs(history).record(case_id)) is not None:
+        return tried.case
+    hint = meant(case_id, known) or "name another with --matrix FILE"
+    raise UserError(f"no case {case_id!r} in {matrix}, nor in a run in {history}; {hint}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,47 +83,6 @@ def meant(case_id: str, known: Iterable[str]) -> str:
     """Ask whether an id like this one was meant; empty where none is like it."""
     found = near(case_id, known)
     return f"did you mean {' or '.join(found)}?" if found else ""
-
-
-def is_compacted(folder: Path) -> bool:
-    """Whether runs of a folder may be in Parquet, where only an archive sees them.
-
-    Most folders have none, and are read without DuckDB, whose import alone takes a while.
-    """
-    return any(folder.glob("*.parquet"))
-
-
-def run(name: str, place: str | Path) -> Run:
-    """Read a run of a folder or an address, from its own file where that is there.
-
-    It is named as for ``Archive.find``, or by its file.  Raises HistoryError.
-    """
-    from bench_lib.storage import history
-
-    path = _file_of(name, Path(place))
-    # Of an older run that was restored, the file may be the newest that there is.
-    if path is not None and not (name == "latest" and is_compacted(Path(place))):
-        return history.read(path)
-    from bench_lib.storage.archive import Archive
-
-    with Archive(place) as archive:
-        if path is None or archive.find(name).compacted:
-            return archive.run(name)
-    return history.read(path)
-
-
-def _file_of(name: str, folder: Path) -> Path | None:
-    """Return the file of a run; None if only an archive may have it.  Raises HistoryError."""
-    from bench_lib.storage import history
-
-    if not folder.is_dir() and not name.endswith(".jsonl"):
-        return None
-    try:
-        return history.find(folder, name)
-    except history.HistoryError:
-        if not is_compacted(folder):
-            raise
-        return None
 
 
 def listed(run: RunLine) -> Listed:

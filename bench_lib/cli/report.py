@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from bench_lib.cli.options import known
 from bench_lib.cli.output import (
     DEFAULT_BASELINES,
     DEFAULT_HISTORY,
@@ -172,9 +173,8 @@ def report(
     from bench_lib.storage.archive import Archive
     from bench_lib.storage.history import utc_now
 
-    if notify_as not in (None, *news.SHAPES):
-        why = f"{notify_as!r} is none of {', '.join(news.SHAPES)}"
-        raise typer.BadParameter(why, param_hint="--notify-as")
+    if notify_as is not None:
+        known(notify_as, news.SHAPES, "--notify-as")
     if on_change and comment is None:
         raise UserError("--on-change is about a comment; name a pull request with --comment")
     pull = None if comment is None else pull_request.pull_request(comment, os.environ)
@@ -196,8 +196,8 @@ def report(
             ToldSlowDown(hardware_key=one.key, run=one.run_id, new=one.is_new, slow_down=one.found)
             for one in night.slow_downs
         ]
-        known = [told_incident(one) for one in night.incidents]
-        parts = {"entries": [*entries], "slow_downs": told, "incidents": known}
+        incidents = [told_incident(one) for one in night.incidents]
+        parts = {"entries": [*entries], "slow_downs": told, "incidents": incidents}
         print_json(filled(Report, night, runs=[*runs], **parts))
     elif not to_stdout:
         _print(night, [path for path in (html, markdown) if path is not None])

@@ -309,7 +309,6 @@ class _Study(Measuring):
     ) -> None:
         """Measure points on a device, before them ``short`` in a process of its own."""
         from bench_lib.backends import is_gpu
-        from bench_lib.engine.settings import PLANNED
         from bench_lib.studies.scaling import cases_of
 
         self._points += points
@@ -318,17 +317,13 @@ class _Study(Measuring):
         self.device = device
         self.kernels = "all" if self._asked.losses and is_gpu(device) else "auto"
         processes = self._asked.processes
-        with self.engine() as engine:
-            self.announce(cases, f", {processes} times" if processes > 1 else "")
-            if short is not None:
-                self._short = self.foretold(engine, short)
-            for number, case in enumerate(cases, 1):
-                say(f"[{number}/{len(cases)}] {case.id}")
-                engine.measure(case)
-            for nth in range(1, processes):
-                say(f"all again, in fresh process {nth + 1} of {processes}")
-                # Its number is none of those that suspicious cases are given.
-                engine.measure_together(cases, PLANNED + nth)
+        words = f", {processes} times" if processes > 1 else ""
+        self.figures_of_all(cases, words, processes=processes, short=short, foretell=self._keep)
+
+    def _keep(self, short: Figures) -> list[str]:
+        """Keep a short run's figures: what they foretell is told beside what came of it."""
+        self._short = short
+        return []
 
     def conclude(self, what: str) -> NoReturn:
         """Print the result, draw it if requested, and leave.

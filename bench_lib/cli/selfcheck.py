@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench_lib.cli.options import given, share_of
+from bench_lib.cli.options import refuse, share_of
 from bench_lib.cli.output import (
     DEFAULT_HISTORY,
     DEFAULT_MATRIX,
@@ -25,7 +25,7 @@ from bench_lib.cli.output import (
     writing,
 )
 from bench_lib.cli.reading import near
-from bench_lib.formats import signed_percent
+from bench_lib.formats import many, signed_percent
 from bench_lib.launch.wire import CONTEXTS_VARIABLE
 from bench_lib.model import Case, Hardware, UserError
 from bench_lib.studies.asked import least_s
@@ -109,12 +109,12 @@ def selfcheck(
 
     one_form(contexts=contexts, components=components)
     if components:
-        _refuse(words, _MEASURING_ONLY, "is about measuring, and --components measures nothing")
+        refuse(words, _MEASURING_ONLY, "--components measures nothing")
         _show_components(history, backends.detect()[0].key, as_json=json)
         return
-    _refuse(words, ("history",), "is what --components reads, and this measures")
+    refuse(words, ("history",), "only --components reads one")
     if contexts:
-        _refuse(words, _DELAYS_ONLY, "is about planted delays, and --contexts plants none")
+        refuse(words, _DELAYS_ONLY, "--contexts plants no delays")
     share = share_of(tolerance, "--tolerance")
     if output is not None and output.is_dir():
         raise UserError(f"--output {output} is a folder; name a file in it")
@@ -154,12 +154,6 @@ def selfcheck(
     _keep(output, check.as_samples(found))
     (_print_json if json else _print)(found, device.key)
     raise typer.Exit(0 if found.holds else 1)
-
-
-def _refuse(words: typer.Context, names: Iterable[str], why: str) -> None:
-    """Raise UserError where one of some options was given."""
-    for option in given(words, names):
-        raise UserError(f"{option} {why}; leave one out")
 
 
 # ---- delays -----------------------------------------------------------------------------
@@ -379,11 +373,11 @@ def _print_components(families: Sequence[FamilyFound], key: str) -> None:
     print_table(("family", "component", "differs by", "costs", "known from", "remark"), rows)
     print()
     for family in families:
-        place = _counted(family.devices, "device") if family.devices else "devices without a uuid"
+        place = many(family.devices, "device") if family.devices else "devices without a uuid"
         print(
-            f"{family.family}: {_counted(family.cases, 'case')}, "
-            f"{_counted(family.processes, 'process')}, {_counted(family.runs, 'run')} in "
-            f"{_counted(family.nights, 'night')} on {place}; "
+            f"{family.family}: {many(family.cases, 'case')}, "
+            f"{many(family.processes, 'process')}, {many(family.runs, 'run')} in "
+            f"{many(family.nights, 'night')} on {place}; "
             f"visible {_share(family.visible)}, "
             f"on a device never seen {_share(family.visible_on_new_device)}"
         )
@@ -396,11 +390,6 @@ def _print_components(families: Sequence[FamilyFound], key: str) -> None:
 
 def _share(share: float | None, sign: str = "") -> str:
     return "?" if share is None else f"{share:{sign}.2%}"
-
-
-def _counted(number: int, noun: str) -> str:
-    plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
-    return f"{number} {noun if number == 1 else plural}"
 
 
 def _print_components_json(families: Sequence[FamilyFound], key: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,13 +22,11 @@ from bench_lib.cli.output import (
     print_json,
     say,
 )
-from bench_lib.cli.reading import is_compacted
 from bench_lib.model import TASKS, Param, UserError
 from bench_lib.report.tables import table
 
 if TYPE_CHECKING:
-    from bench_lib.storage.history import Run
-    from bench_lib.studies.sheet import Cell, KeptCase, Sheet, SheetBlock
+    from bench_lib.studies.sheet import Cell, Sheet, SheetBlock
 
 BLANK = "__________"
 WIDE, THIN = "=" * 80, "-" * 80
@@ -45,18 +43,18 @@ def sheet(
 ) -> None:
     """Fill the guide's results sheet from the history."""
     from bench_lib.backends import detect
+    from bench_lib.storage.runs import Runs
     from bench_lib.studies import sheet as exercise
 
     one_form(markdown=markdown, json=json)
     if problem := one_of("task", TASKS)(task):
         raise UserError(problem)
-    if history.exists() and not history.is_dir():
-        raise UserError(f"{history} is not a folder; name one with --history DIR")
-    key = hardware or detect()[0].key
-    known, kept = _known_and_kept(history, key, network)
-    if hardware is not None and key not in known:
+    runs, key = Runs(history), hardware or detect()[0].key
+    if hardware is not None and key not in (known := runs.keys()):
         there = f"there is {', '.join(known)}" if known else "there are no runs at all"
         raise UserError(f"no runs on {key} in {history}; {there}")
+    newest = runs.latest(key, exercise.MOST_RUNS, lambda words: say(f"! {words}"))
+    kept = exercise.kept_in(newest, network)
     found = exercise.fill(kept, key, network, task, history)
     if found.is_blank:
         say(f"{_why_blank(exercise.tasks_of(kept, network), found, history)}; the sheet is blank")
@@ -67,41 +65,6 @@ def sheet(
         return
     for line in _lines(found, markdown=markdown):
         print(line)
-
-
-def _known_and_kept(folder: Path, key: str, network: str) -> tuple[list[str], list[KeptCase]]:
-    """Return the hardware keys that there are runs of, and what the newest of one have."""
-    from bench_lib.storage import history
-    from bench_lib.studies.sheet import MOST_RUNS, kept_in
-
-    files = history.keys(folder)
-    if not is_compacted(folder):
-        newest = reversed(files.get(key, [])[-MOST_RUNS:])
-        return list(files), kept_in(_read(newest), network)
-    from bench_lib.storage.archive import Archive
-
-    with Archive(folder) as archive:
-        for problem in archive.problems:
-            say(f"! {problem}")
-        runs = archive.runs()
-        own = [run for run in runs if run.key == key][-MOST_RUNS:]
-        known = sorted({*files, *(run.key for run in runs)})
-        return known, kept_in(archive.read(reversed(own)), network)
-
-
-def _read(paths: Iterable[Path]) -> Iterator[Run]:
-    """Read runs; unreadable parts are reported, and passed over."""
-    from bench_lib.storage import history as runs
-
-    for path in paths:
-        try:
-            run = runs.read(path)
-        except runs.HistoryError as error:
-            say(f"! {error}")
-            continue
-        for problem in run.problems:
-            say(f"! {path.name}: {problem}")
-        yield run
 
 
 def _why_blank(tasks: Collection[Param], sheet: Sheet, history: Path) -> str:

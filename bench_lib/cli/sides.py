@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from bench_lib.cli.output import DEFAULT_HISTORY, print_table
+from bench_lib.cli.options import known
+from bench_lib.cli.output import DEFAULT_HISTORY, DEFAULT_MATRIX, Matrix, print_table
 from bench_lib.formats import seconds, shortened
 from bench_lib.model import TIERS, Case, Hardware, Status
 from bench_lib.verdict.severity import rank
@@ -22,20 +24,9 @@ T = TypeVar("T")
 
 
 def _known_tier(name: str | None) -> str | None:
-    if name is None or name in TIERS:
-        return name
-    raise typer.BadParameter(f"{name!r} is none of {', '.join(TIERS)}")
+    return name if name is None else known(name, TIERS, "--tier")
 
 
-Expression = Annotated[
-    str, typer.Option("-k", metavar="EXPR", help="Only cases whose ids match, as in pytest.")
-]
-TierName = Annotated[
-    str | None,
-    typer.Option(
-        callback=_known_tier, help="Tier of the matrix (default: gate on a GPU, else smoke)."
-    ),
-]
 LeastPairs = Annotated[
     int, typer.Option(min=2, help="Pairs of fresh contexts that every case is measured in.")
 ]
@@ -49,22 +40,37 @@ def read(how: Callable[[str], T], text: str, option: str) -> T:
         raise typer.BadParameter(str(error), param_hint=option) from error
 
 
-def cases_of_tier(matrix: Path, tier: str | None, device: Hardware) -> list[Case]:
-    """Return the cases of a tier; raises MatrixError."""
-    from bench_lib import backends
-    from bench_lib.cases.matrix import read_matrix, tables
-    from bench_lib.launch.catalogue import network_sizes
+@dataclass(frozen=True, kw_only=True)
+class ChosenCases:
+    """The options that choose cases of a matrix."""
 
-    if not matrix.is_file():
-        raise typer.BadParameter(f"{matrix} is not a file", param_hint="--matrix")
-    chosen = tier or ("gate" if backends.is_gpu(device) else "smoke")
-    cases = read_matrix(matrix, tables(network_sizes()))[chosen]
-    if not cases:
-        raise typer.BadParameter(f"{matrix} has no case in {chosen}", param_hint="--tier")
-    return cases
+    expression: Annotated[
+        str, typer.Option("-k", metavar="EXPR", help="Only cases whose ids match, as in pytest.")
+    ] = ""
+    matrix: Matrix = DEFAULT_MATRIX
+    tier: Annotated[
+        str | None,
+        typer.Option(
+            callback=_known_tier, help="Tier of the matrix (default: gate on a GPU, else smoke)."
+        ),
+    ] = None
+
+    def of(self, device: Hardware) -> list[Case]:
+        """Return the cases to measure on a device; raises MatrixError."""
+        from bench_lib import backends
+        from bench_lib.cases.matrix import read_matrix, tables
+        from bench_lib.launch.catalogue import network_sizes
+
+        if not self.matrix.is_file():
+            raise typer.BadParameter(f"{self.matrix} is not a file", param_hint="--matrix")
+        tier = self.tier or ("gate" if backends.is_gpu(device) else "smoke")
+        cases = read_matrix(self.matrix, tables(network_sizes()))[tier]
+        if not cases:
+            raise typer.BadParameter(f"{self.matrix} has no case in {tier}", param_hint="--tier")
+        return _matching(cases, self.expression)
 
 
-def chosen(cases: Sequence[Case], expression: str) -> list[Case]:
+def _matching(cases: Sequence[Case], expression: str) -> list[Case]:
     """Return the cases whose ids an expression matches, read as pytest reads its own -k."""
     import pytest
     from _pytest.mark import _parse_expression

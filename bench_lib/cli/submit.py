@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bench_lib.cli.options import given, grouped
+from bench_lib.cli.options import grouped, known, refuse
 from bench_lib.cli.output import DEFAULT_HISTORY, HistoryDir, Json, print_json, print_table, say
 from bench_lib.formats import many, printable
 from bench_lib.model import UserError
@@ -100,9 +100,8 @@ def submit(
     """
     folder = history.absolute()
     if collect is not None:
-        if flags := given(words, ("slurm", *vars(wanted), "pytest_arguments")):
-            why = "--collect asks about a job that was submitted; leave it out"
-            raise UserError(f"{', '.join(flags)}: {why}")
+        of_a_new_one = ("slurm", *vars(wanted), "pytest_arguments")
+        refuse(words, of_a_new_one, "--collect asks about a job that was submitted")
         from bench_lib.slurm.collecting import submission_of
 
         _collect(submission_of(folder, collect), folder, wait=wait, json=json)
@@ -127,9 +126,9 @@ def submit(
 def _request(wanted: Wanted, arguments: Sequence[str]) -> JobRequest:
     """Return the request; raises UserError, naming the option and its value."""
     directory = Path.cwd()
-    launcher = wanted.launcher or asked.LAUNCHERS[0]
-    _refuse_unknown("--launcher", launcher, asked.LAUNCHERS)
-    _refuse_unknown("--array", wanted.array, asked.ARRAYS)
+    launcher = known(wanted.launcher or asked.LAUNCHERS[0], asked.LAUNCHERS, "--launcher")
+    if wanted.array is not None:
+        known(wanted.array, asked.ARRAYS, "--array")
     tiers = asked.named_tiers(wanted.tier)
     if wanted.array == "tiers" and not tiers:
         raise UserError("--array tiers makes a task of each tier; name them: --tier gate,nightly")
@@ -156,11 +155,6 @@ def _request(wanted: Wanted, arguments: Sequence[str]) -> JobRequest:
         pytest=asked.pytest_arguments(tuple(arguments), directory, DEFAULT_TESTS),
         directory=directory,
     )
-
-
-def _refuse_unknown(option: str, value: str | None, known: Sequence[str]) -> None:
-    if value is not None and value not in known:
-        raise UserError(f"{option} {value!r} is none of {', '.join(known)}")
 
 
 def _gpus_of(partition: str | None) -> int:

@@ -7,6 +7,7 @@ import io
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,7 @@ import typer
 
 from bench_lib.cases.operators import command_of
 from bench_lib.cli.ending import leaving_when_told
+from bench_lib.cli.options import grouped
 from bench_lib.cli.output import (
     DEFAULT_BASELINES,
     DEFAULT_HISTORY,
@@ -21,7 +23,6 @@ from bench_lib.cli.output import (
     BaselinesDir,
     HistoryDir,
     Json,
-    Matrix,
     duration,
     filled,
     print_json,
@@ -30,20 +31,16 @@ from bench_lib.cli.output import (
     writing,
 )
 from bench_lib.cli.sides import (
-    Expression,
+    ChosenCases,
     LeastPairs,
-    TierName,
-    cases_of_tier,
-    chosen,
     exit_status,
     no_answer,
     print_compared,
     read,
     run_of,
 )
-from bench_lib.formats import many
+from bench_lib.formats import many, some
 from bench_lib.model import Case, Hardware, Status, UserError
-from bench_lib.report.upstream import SlowedCase, UpstreamIssue, as_issue
 
 if TYPE_CHECKING:
     from bench_lib.engine.pairing import PairRow
@@ -59,44 +56,58 @@ PROPOSAL = "baselines.md"
 HEADINGS = ("case", "culprit", "alone", "wrong at most")
 
 
-def upgrade(
-    *,
-    old: Annotated[
-        str, typer.Argument(help="Interpreter that runs today, a list of wheels, or an image.")
-    ],
-    new: Annotated[str, typer.Argument(help="The new one, in the same form.")],
+@dataclass(frozen=True, kw_only=True)
+class UpgradeOptions:
+    """The options of an upgrade."""
+
     prefix: Annotated[
         str,
         typer.Option(
             metavar="WORDS",
             help="Words that run an image, for OLD and NEW: 'docker run --rm {image}'.",
         ),
-    ] = "",
-    python: Annotated[
-        str, typer.Option(metavar="PYTHON", help="Interpreter in the images.")
-    ] = "python3",
+    ] = ""
+    python: Annotated[str, typer.Option(metavar="PYTHON", help="Interpreter in the images.")] = (
+        "python3"
+    )
     env: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="Environment variable of both; may be repeated."),
-    ] = None,
-    expression: Expression = "",
-    matrix: Matrix = DEFAULT_MATRIX,
-    tier: TierName = None,
-    pairs: LeastPairs = PAIRS,
+    ] = None
+    chosen: ChosenCases
+    pairs: LeastPairs = PAIRS
     culprits: Annotated[
         bool,
         typer.Option(
             "--culprits/--no-culprits",
             help="Find the packages that make a case slower, by exchanging them in OLD.",
         ),
-    ] = True,
+    ] = True
     output: Annotated[
         Path,
         typer.Option(metavar="DIR", help="Folder for the change of the baselines and the issues."),
-    ] = FOLDER,
-    history: HistoryDir = DEFAULT_HISTORY,
-    baselines: BaselinesDir = DEFAULT_BASELINES,
-    json: Json = False,
+    ] = FOLDER
+    history: HistoryDir = DEFAULT_HISTORY
+    baselines: BaselinesDir = DEFAULT_BASELINES
+    json: Json = False
+
+    @property
+    def again(self) -> list[str]:
+        """Options of ``ab`` for the same cases and variables, without those of the default."""
+        words = [word for text in self.env or [] for word in ("--env-a", text, "--env-b", text)]
+        matrix, tier = self.chosen.matrix, self.chosen.tier
+        words += [] if matrix == DEFAULT_MATRIX else ["--matrix", str(matrix)]
+        return words if tier is None else [*words, "--tier", tier]
+
+
+@grouped
+def upgrade(
+    *,
+    old: Annotated[
+        str, typer.Argument(help="Interpreter that runs today, a list of wheels, or an image.")
+    ],
+    new: Annotated[str, typer.Argument(help="The new one, in the same form.")],
+    asked: UpgradeOptions,
 ) -> None:
     """Judge an upgrade: warm both sides, measure them in turns, and name the guilty packages.
 
@@ -104,37 +115,28 @@ def upgrade(
     each guilty package.  Accepts nothing.  Exit status 1 where a case regressed or has no
     measurement, 2 where most could not be judged.
     """
-    sides = _sides(old, new, prefix, python, env or [])
+    sides = _sides(old, new, asked)
 
     from bench_lib import backends
     from bench_lib.studies.upgrade import Upgrade
 
     device = backends.detect()[0]
-    cases = chosen(cases_of_tier(matrix, tier, device), expression)
     steps = Upgrade(
         device,
         *sides,
-        cases,
-        pairs=pairs,
-        most_pairs=max(pairs, MOST_PAIRS),
-        history=history,
-        folder=output,
+        asked.chosen.of(device),
+        pairs=asked.pairs,
+        most_pairs=max(asked.pairs, MOST_PAIRS),
+        history=asked.history,
+        folder=asked.output,
         say=say,
     )
     with leaving_when_told(), contextlib.closing(steps):
-        status = _go(
-            steps,
-            history=history,
-            baselines=baselines,
-            output=output,
-            again=_again(matrix, tier, env or []),
-            named=culprits,
-            json=json,
-        )
+        status = _go(steps, asked)
     raise typer.Exit(status)
 
 
-def _sides(old: str, new: str, prefix: str, python: str, env: Sequence[str]) -> tuple[Side, Side]:
+def _sides(old: str, new: str, asked: UpgradeOptions) -> tuple[Side, Side]:
     """Return both sides; an image's is asked whether it has a torch."""
     from bench_lib.engine import settings
     from bench_lib.studies.candidates import Candidate
@@ -142,38 +144,22 @@ def _sides(old: str, new: str, prefix: str, python: str, env: Sequence[str]) -> 
 
     if old == new:
         raise UserError(f"OLD and NEW are both {old}; name two environments")
-    variables = dict(read(settings.variable, text, "--env") for text in env)
-    words = read(settings.prefix, prefix, "--prefix")
+    variables = dict(read(settings.variable, text, "--env") for text in asked.env or [])
+    words = read(settings.prefix, asked.prefix, "--prefix")
     if not words:
         return settings.Side(old, variables), settings.Side(new, variables)
-    images = Images((), words, python=python, environment=variables)
+    images = Images((), words, python=asked.python, environment=variables)
     return images.make(Candidate(old)), images.make(Candidate(new))
 
 
-def _again(matrix: Path, tier: str | None, env: Sequence[str]) -> list[str]:
-    """Return options of ``ab`` for the same cases and variables, without those of the default."""
-    words = [word for text in env for word in ("--env-a", text, "--env-b", text)]
-    words += [] if matrix == DEFAULT_MATRIX else ["--matrix", str(matrix)]
-    return words if tier is None else [*words, "--tier", tier]
-
-
-def _go(
-    steps: Upgrade,
-    *,
-    history: Path,
-    baselines: Path,
-    output: Path,
-    again: Sequence[str],
-    named: bool,
-    json: bool,
-) -> int:
+def _go(steps: Upgrade, asked: UpgradeOptions) -> int:
     """Go through all steps, tell, and return the exit status."""
     from bench_lib.studies.culprits import CulpritsFound
 
-    with writing(output):
-        output.mkdir(parents=True, exist_ok=True)
+    with writing(asked.output):
+        asked.output.mkdir(parents=True, exist_ok=True)
     packages = steps.packages()
-    _say_plan(steps, history, packages, named=named)
+    _say_plan(steps, packages, asked)
     unfit = _unfit(steps.device)
     for line in unfit:
         say(f"before: {line}")
@@ -184,16 +170,17 @@ def _go(
     itself = steps.itself()
     say("old against new")
     compared = steps.compare()
-    if not json:  # now: the search for the guilty packages may take long, and be interrupted
+    if not asked.json:  # now: the search for the guilty packages may take long, and be interrupted
         _print_compared(itself, compared, packages)
     kernels = steps.kernels(compared.rows)
-    found = steps.culprits(compared.rows) if named else CulpritsFound()
+    found = steps.culprits(compared.rows) if asked.culprits else CulpritsFound()
     minimal = {**_minimal(steps.cases, found), **steps.minimal(compared.rows)}
-    proposal = _proposal(compared, history, baselines, output)
-    issues = _written(_issues(steps, compared, kernels, found, minimal, again=again), output)
-    advice = [*_next_steps(compared, history, proposal, issues), *no_answer(compared)]
-    if json:
+    proposal = _proposal(compared, asked)
+    issues = _write_issues(steps, compared, found.culprits, asked, kernels=kernels, minimal=minimal)
+    advice = [*_next_steps(compared, asked.history, proposal, issues), *no_answer(compared)]
+    if asked.json:
         from bench_lib.cli.documents import UpgradeDocument
+        from bench_lib.verdict.statistics.culprits import ERROR
 
         print_json(
             filled(
@@ -208,7 +195,7 @@ def _go(
                 cases=compared.rows,
                 packages=packages,
                 kernels=kernels,
-                error=_error(),
+                error=ERROR,
                 minimal=minimal,
                 proposal=proposal,
                 issues=issues,
@@ -224,26 +211,24 @@ def _go(
 # ---- before -------------------------------------------------------------------------------
 
 
-def _say_plan(
-    steps: Upgrade, history: Path, packages: Sequence[str] | None, *, named: bool
-) -> None:
+def _say_plan(steps: Upgrade, packages: Sequence[str] | None, asked: UpgradeOptions) -> None:
     """Say which packages differ, the steps, and about how long they take."""
     from bench_lib.engine import pace
-    from bench_lib.report import console
+    from bench_lib.report.console import NAMED
 
-    known = pace.Pace(pace.past(history, steps.device.key))
+    known = pace.Pace(pace.past(asked.history, steps.device.key))
     takes = {step: duration(time) for step, time in steps.expected_s(known).items()}
     for name, side in zip(("old", "new"), steps.sides.values(), strict=True):
         say(f"{name}: {shlex.join((*side.command_prefix, side.python))}")
     if packages is not None:
-        which = f": {console.named(packages)}" if packages else ""
+        which = f": {some(packages, NAMED)}" if packages else ""
         say(f"{many(len(packages), 'package')} differ{'s' * (len(packages) == 1)}{which}")
     say(f"{many(len(steps.cases), 'case')} on {steps.device.key}:")
     if steps.needs_warming:
         say(f"  1. warm the caches of both sides, about {takes['warm']}")
     say(f"  2. the old side against itself in one case, about {takes['itself']}")
     say(f"  3. old against new in {steps.pairs} pairs, about {takes['compare']}")
-    if named:
+    if asked.culprits:
         say(
             "  4. the kernels and the guilty packages of what got slower, about "
             f"{takes['culprit']} for each that is guilty"
@@ -265,95 +250,59 @@ def _unfit(device: Hardware) -> list[str]:
 # ---- what is written -----------------------------------------------------------------------
 
 
-def _proposal(compared: Compared, history: Path, baselines: Path, output: Path) -> Path | None:
+def _proposal(compared: Compared, asked: UpgradeOptions) -> Path | None:
     """Write the changes that accepting the new side's run would make; None if there are none."""
     from bench_lib.cli.proposals import Proposal
 
     text = io.StringIO()
     try:
-        found = Proposal([compared.runs["B"]], history, baselines, "*", "upgrade")
+        found = Proposal([compared.runs["B"]], asked.history, asked.baselines, "*", "upgrade")
         with contextlib.redirect_stdout(text):
             found.print_changes(markdown=True)
     except UserError as error:
         say(f"no change of the baselines: {error}")
         return None
-    path = output / PROPOSAL
+    path = asked.output / PROPOSAL
     with writing(path):
         path.write_text(text.getvalue(), encoding="utf-8")
     return path
 
 
-def _issues(
+def _write_issues(
     steps: Upgrade,
     compared: Compared,
-    kernels: Mapping[str, str],
-    found: CulpritsFound,
-    minimal: Mapping[str, str],
+    culprits: Sequence[Culprit],
+    asked: UpgradeOptions,
     *,
-    again: Sequence[str],
-) -> dict[tuple[str, ...], UpstreamIssue]:
-    """Return an issue for each culprit by its packages; all its cases are in it."""
+    kernels: Mapping[str, str],
+    minimal: Mapping[str, str],
+) -> list[Path]:
+    """Write an issue for each set of guilty packages, with all its cases, to a file of its own."""
+    from bench_lib.studies.upstream import issue_lines
+
     groups: dict[tuple[str, ...], list[Culprit]] = {}
-    for culprit in found.culprits:
+    for culprit in culprits:
         groups.setdefault(tuple(culprit.packages), []).append(culprit)
-    return {
-        packages: _issue(steps, compared, kernels, those, minimal, again=again)
-        for packages, those in groups.items()
-    }
-
-
-def _written(issues: Mapping[tuple[str, ...], UpstreamIssue], output: Path) -> list[Path]:
-    """Write each issue to a file of its own."""
+    a, b = steps.sides.values()
+    words = ["bench-lib", "ab", "--python-a", a.python, "--python-b", b.python, *asked.again, "-k"]
     written: list[Path] = []
-    for packages, issue in issues.items():
-        path = output / f"issue-{'-'.join(packages[:3])}.md"
+    for packages, those in groups.items():
+        path = asked.output / f"issue-{'-'.join(packages[:3])}.md"
         if path in written:  # of more packages, which differ in others than the first
             path = path.with_stem(f"{path.stem}-{len(written) + 1}")
+        ids = " or ".join(each.case_id for each in those)
+        lines = issue_lines(
+            those,
+            compared,
+            kernels=kernels,
+            minimal=minimal,
+            device=steps.device,
+            command=shlex.join([*words, ids]),
+        )
         with writing(path):
-            path.write_text(as_issue(issue), encoding="utf-8")
+            path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         written.append(path)
     return written
-
-
-def _issue(
-    steps: Upgrade,
-    compared: Compared,
-    kernels: Mapping[str, str],
-    culprits: Sequence[Culprit],
-    minimal: Mapping[str, str],
-    *,
-    again: Sequence[str],
-) -> UpstreamIssue:
-    rows = {row.case_id: row for row in compared.rows}
-    cases = []
-    for culprit in culprits:
-        row = rows[culprit.case_id]
-        timing = row.verdicts[0]
-        cases.append(
-            SlowedCase(
-                row.case_id,
-                row.a_s,
-                row.b_s,
-                timing.ratio,
-                timing.interval,
-                culprit.ratio,
-                kernels.get(row.case_id, ""),
-            )
-        )
-    ids = " or ".join(case.case_id for case in cases)
-    a, b = steps.sides.values()
-    words = ["bench-lib", "ab", "--python-a", a.python, "--python-b", b.python]
-    shown = shlex.join([*words, *again, "-k", ids])
-    return UpstreamIssue(
-        culprits[0].changes,
-        all(culprit.told_apart for culprit in culprits),
-        cases,
-        next((minimal[c.case_id] for c in cases if minimal.get(c.case_id)), ""),
-        steps.device,
-        compared.differences,
-        [shown],
-        _error(),
-    )
 
 
 def _minimal(cases: Sequence[Case], found: CulpritsFound) -> dict[str, str]:
@@ -374,13 +323,6 @@ def _minimal(cases: Sequence[Case], found: CulpritsFound) -> dict[str, str]:
     }
 
 
-def _error() -> float:
-    """Return the chance that a culprit is a wrong one, as a share."""
-    from bench_lib.verdict.statistics.culprits import ERROR
-
-    return ERROR
-
-
 # ---- what is told -------------------------------------------------------------------------
 
 
@@ -399,6 +341,8 @@ def _print_compared(
 def _print_causes(
     rows: Sequence[PairRow], kernels: Mapping[str, str], found: CulpritsFound
 ) -> None:
+    from bench_lib.verdict.statistics.culprits import ERROR
+
     for row in rows:
         if row.case_id in kernels:
             print(f"{row.case_id}: {kernels[row.case_id]}")
@@ -407,7 +351,7 @@ def _print_causes(
         lines = []
         for culprit in found.culprits:
             alone = "" if culprit.ratio is None else f"{culprit.ratio:.4f}"
-            surely = f"once in {1 / _error():.0f}" if culprit.known else "unknown"
+            surely = f"once in {1 / ERROR:.0f}" if culprit.known else "unknown"
             lines.append((culprit.case_id, "; ".join(culprit.changes), alone, surely))
         print_table(HEADINGS, lines)
     for culprit in found.culprits:

@@ -120,7 +120,7 @@ def _unmeasured(sides: Mapping[str, Record]) -> Verdict | None:
     for name, record in sides.items():
         for attempt in record.attempts:
             if (fault := attempt.fault) is not None:
-                faults[name] = f"{fault.kind} in {fault.phase}: {fault.message}"
+                faults[name] = fault.in_words
             elif attempt.skipped is not None:
                 skips[name] = attempt.skipped
     if faults:

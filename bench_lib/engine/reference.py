@@ -163,7 +163,7 @@ def _missing(theirs: Record) -> str:
     """Say why the reference has no measurement of a case; empty where it has one."""
     for attempt in theirs.attempts:
         if (fault := attempt.fault) is not None:
-            return f"the reference fails: {fault.kind} in {fault.phase}: {fault.message}"
+            return f"the reference fails: {fault.in_words}"
         if attempt.skipped is not None:
             return f"the reference skips it: {attempt.skipped}"
     return ""

@@ -6,7 +6,7 @@ import os
 import platform
 import re
 import socket
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -138,6 +138,18 @@ def difference(a: Environment, b: Environment) -> list[str]:
             short = 12 if item.name == "commit" else None
             words.append(f"{name} {str(old)[:short]} -> {str(new)[:short]}")
     return words
+
+
+def differences(known: Mapping[str, Environment], pairs: Iterable[tuple[str, str]]) -> list[str]:
+    """Say what changed from the first to the second of some pairs, each change once.
+
+    The pairs are of references; one that is not ``known`` tells nothing.
+    """
+    words: dict[str, None] = {}
+    for a, b in dict.fromkeys(pairs):
+        if a in known and b in known:
+            words |= dict.fromkeys(difference(known[a], known[b]))
+    return list(words)
 
 
 def _changes(field: str, old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:

@@ -21,6 +21,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
+from bench_lib.formats import some
 from bench_lib.launch.cache import NO_ROOM
 from bench_lib.launch.faults import (
     CaseFault,
@@ -416,7 +417,7 @@ def _dead(died: Sequence[RankFiles], ranks: Sequence[RankFiles], ending: LaunchE
         named = [each for each in died if codes[each.rank] is not None] or died
         shown = named[0]
         how = [how_it_ended(codes[each.rank], _rank(each.rank)) for each in named]
-        words = f"{_listed(how)}, in {shown.phase!r}"
+        words = f"{some(how, _LISTED)}, in {shown.phase!r}"
         return Fault("died", words, shown.phase, shown.output or ending.output)
     words = how_it_ended(ending.code, ending.command.launcher)
     missing = [each.rank for each in ranks if each.outcome is None]
@@ -445,7 +446,7 @@ def _by_place(ranks: Sequence[RankFiles], place_of: Callable[[RankFiles], str | 
         if place := place_of(each):
             places.setdefault(place, []).append(each.rank)
     rarest = sorted(places.items(), key=lambda found: len(found[1]))
-    return _listed([f"{_ranks(there)} in {place}" for place, there in rarest])
+    return some([f"{_ranks(there)} in {place}" for place, there in rarest], _LISTED)
 
 
 def _ranks(ranks: Sequence[int]) -> str:
@@ -454,7 +455,7 @@ def _ranks(ranks: Sequence[int]) -> str:
     for _, run in itertools.groupby(enumerate(ranks), lambda pair: pair[1] - pair[0]):
         there = [rank for _, rank in run]
         found += [f"{there[0]}-{there[-1]}"] if len(there) > 2 else map(str, there)
-    return f"rank{'s' * (len(ranks) > 1)} {_listed(found)}"
+    return f"rank{'s' * (len(ranks) > 1)} {some(found, _LISTED)}"
 
 
 def _rank(rank: int) -> str:
@@ -462,12 +463,7 @@ def _rank(rank: int) -> str:
 
 
 _LISTED = 8
-
-
-def _listed(parts: Sequence[str]) -> str:
-    """Join the messages of ranks; for hundreds some are enough."""
-    more = len(parts) - _LISTED
-    return ", ".join(parts[:_LISTED]) + (f" and {more} more" if more > 0 else "")
+"""Messages of ranks in a line; for hundreds some are enough."""
 
 
 def fold(outcomes: Sequence[Mapping[str, Any]]) -> Measurement:

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from bench_lib.formats import printable, quantity, seconds, shortened, signed_percent
+from bench_lib.formats import printable, quantity, seconds, shortened, signed_percent, some
 from bench_lib.formulas import roofline
 from bench_lib.model import Hardware, Measurement, Record, Status, Verdict
 from bench_lib.storage.baselines import in_force
@@ -154,7 +154,7 @@ def _on_warnings(records: Iterable[Record]) -> list[str]:
             for text in attempt.measurement.warnings if attempt.measurement else []:
                 alike.setdefault(tuple(_NUMBER.split(text)), []).append((record.case.id, text))
     return [
-        f"{named(list(dict.fromkeys(ids)))}: warning: {_ranging(texts)}"
+        f"{some(list(dict.fromkeys(ids)), NAMED)}: warning: {_ranging(texts)}"
         for ids, texts in (zip(*group, strict=True) for group in alike.values())
     ]
 
@@ -177,13 +177,7 @@ def _on_skips(records: Iterable[Record]) -> list[str]:
         if record.status is Status.SKIPPED and record.verdicts:
             reason = shortened(judge.leading(record.verdicts).reason)
             skipped.setdefault(reason, []).append(record.case.id)
-    return [f"{named(ids)}: SKIPPED: {reason}" for reason, ids in skipped.items()]
-
-
-def named(ids: Sequence[str]) -> str:
-    """Return the ids of cases, the first NAMED of many."""
-    more = f" and {len(ids) - NAMED} more" if len(ids) > NAMED else ""
-    return f"{', '.join(ids[:NAMED])}{more}"
+    return [f"{some(ids, NAMED)}: SKIPPED: {reason}" for reason, ids in skipped.items()]
 
 
 def _on_quarantine(record: Record) -> list[str]:
@@ -201,7 +195,7 @@ def counted(counts: Mapping[str, int], failed: Sequence[str]) -> str:
     words = ", ".join(f"{n} {name}" for name, n in sorted(counts.items()))
     if not failed:
         return words or "not judged"
-    return f"{words}; failed: {named(failed)}"
+    return f"{words}; failed: {some(failed, NAMED)}"
 
 
 def in_words(record: Record, *, brief: bool = False) -> str:

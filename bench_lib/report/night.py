@@ -10,8 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench_lib.environment.fingerprint import difference
-from bench_lib.formats import many
+from bench_lib.environment.fingerprint import differences
+from bench_lib.formats import many, some
 from bench_lib.model import (
     Baseline,
     Environment,
@@ -494,18 +494,10 @@ def _moved(environments: Mapping[str, Environment], points: Sequence[Point]) -> 
             step,
             point.run_id,
             point.time,
-            differences(environments, points[step.before], point),
+            differences(environments, [(points[step.before].environment, point.environment)]),
         )
         for point, step in moves(points)
     ]
-
-
-def differences(environments: Mapping[str, Environment], before: Point, after: Point) -> list[str]:
-    """Name the changes in the environment from one point to another; nothing if unknown."""
-    if before.environment == after.environment:
-        return []
-    old, new = environments.get(before.environment), environments.get(after.environment)
-    return difference(old, new) if old and new else []
 
 
 def _on_gone(points: Sequence[Point]) -> list[str]:
@@ -514,9 +506,7 @@ def _on_gone(points: Sequence[Point]) -> list[str]:
     for point in points:
         by_key.setdefault(point.key, []).append(point.case_id)
     return [
-        f"{key}: not measured this night, but in the run before: "
-        f"{', '.join(sorted(cases)[:MOST_NAMED])}"
-        + (f" and {len(cases) - MOST_NAMED} more" if len(cases) > MOST_NAMED else "")
+        f"{key}: not measured this night, but in the run before: {some(sorted(cases), MOST_NAMED)}"
         for key, cases in sorted(by_key.items())
     ]
 

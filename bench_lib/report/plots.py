@@ -14,11 +14,12 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from bench_lib.environment.fingerprint import differences
 from bench_lib.formats import quantity
 from bench_lib.formulas import roofline
 from bench_lib.model import COMPILE_MODES, PRECISIONS, Environment
 from bench_lib.report.findings import OWN
-from bench_lib.report.night import NightCase, differences
+from bench_lib.report.night import NightCase
 from bench_lib.verdict import metrics
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ class Series:
     def _said(self, before: Point, after: Point) -> tuple[str, ...]:
         pair = before.environment, after.environment
         if pair not in self._differences:
-            words = differences(self._environments, before, after)
+            words = differences(self._environments, [pair])
             others = [word for word in words if not word.startswith(OWN)]
             self._differences[pair] = tuple(words) if others else ()
         return self._differences[pair]

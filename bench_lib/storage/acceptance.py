@@ -410,8 +410,7 @@ def _why_not(attempt: Attempt) -> str:
         return f"skipped: {attempt.skipped}"
     if attempt.fault is None:
         return ""
-    message = attempt.fault.message.partition("\n")[0]
-    return f"{attempt.fault.kind} in {attempt.fault.phase}: {message}"
+    return attempt.fault.in_words.partition("\n")[0]
 
 
 def _rounded(process: ProcessSummary) -> ProcessSummary:

@@ -108,7 +108,6 @@ def _best_in_words(best: Best | None, figures: Sequence[Figures]) -> list[str]:
 
 # ---- the largest that fits --------------------------------------------------------------
 
-FIRST = 32
 FARTHEST = 16
 """A line through small batches is not trusted beyond so many times the largest of them."""
 WHOLE_FROM = 64
@@ -145,7 +144,7 @@ class Search:
     def __init__(
         self,
         *,
-        start: int = FIRST,
+        start: int,
         capacity: int | None = None,
         at_most: int | None = None,
         resolution: float = 0.01,

@@ -13,6 +13,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from bench_lib.engine.pairing import PairRow
+from bench_lib.formats import some
 from bench_lib.launch import exchanging
 from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.inquiry import Installed
@@ -24,6 +25,8 @@ Part = frozenset[str]
 """Packages that are exchanged together: most often one."""
 GUESSED_SD, GUESSED_DEGREES = 0.01, 1.0
 """Noise of a pair's logarithm, if there are too few pairs."""
+MOST_NAMED = 4
+"""Packages that a line names; it counts the rest."""
 
 
 @dataclass(frozen=True)
@@ -323,7 +326,4 @@ def _change(name: str, before: str, after: str) -> str:
 
 
 def _named(packages: Collection[str]) -> str:
-    """Name packages, of many only some."""
-    names = sorted(packages)
-    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-    return ", ".join(names[:4]) + more
+    return some(sorted(packages), MOST_NAMED)

@@ -22,10 +22,6 @@ from bench_lib.model import Case, Status, UserError
 from bench_lib.verdict import judge
 from bench_lib.verdict.statistics.comparison import AGREEING, LEAST_PROCESSES, Contrast
 
-EFFECTS = (0.0, 0.01, 0.02, 0.05)
-"""Planted slow-downs, as shares of a clean step."""
-PROCESSES = 10
-CANDIDATES = 4
 MOST_SPLITS = 1500
 SEED = 1337
 FOUND = 0.9
@@ -67,8 +63,7 @@ class ProcessSample:
 def sample_of(outcome: Outcome) -> ProcessSample:
     """Return the measured sample; raises SelfcheckError if there is none."""
     if outcome.fault is not None:
-        fault = outcome.fault
-        raise SelfcheckError(f"{outcome.case.id}: {fault.kind} in {fault.phase}: {fault.message}")
+        raise SelfcheckError(f"{outcome.case.id}: {outcome.fault.in_words}")
     if outcome.skipped is not None:
         raise SelfcheckError(f"{outcome.case.id}: {outcome.skipped}; choose another case")
     if outcome.spoilt is not None:
@@ -163,10 +158,10 @@ def check(
     case: Case,
     *,
     on_gpu: bool,
-    effects: Sequence[float] = EFFECTS,
-    processes: int = PROCESSES,
-    candidates: int = CANDIDATES,
-    tolerance: float = 0.01,
+    effects: Sequence[float],
+    processes: int,
+    candidates: int,
+    tolerance: float,
     say: Callable[[str], None] = lambda _line: None,
 ) -> Selfcheck:
     """Plant delays in a ``network`` case, measure in fresh processes, and judge every split.

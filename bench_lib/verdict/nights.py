@@ -17,7 +17,7 @@ from functools import cached_property
 
 import numpy as np
 
-from bench_lib.formats import many, percent, shortened
+from bench_lib.formats import many, percent, shortened, some
 from bench_lib.model import ProcessSummary, SlowDown, Status
 from bench_lib.verdict.evidence import drawn_alike, known_draw, mostly_waited, origin_of
 from bench_lib.verdict.families import EVERY_CASE
@@ -494,16 +494,11 @@ def in_words(found: SlowDown, run_id: str) -> str:
     low, high = (percent(bound - 1, 2) for bound in found.interval)
     words = f"SLOWER since {found.since[:10]}: {cases_of(found)} by {found.ratio - 1:.2%} "
     words += f"({low} to {high}), as {many(found.nights, 'night')} show together: "
-    words += _named(found.cases)
+    words += some(found.cases, MOST_NAMED)
     if found.changes:
         words += f"; with {'; '.join(found.changes)}"
     if found.beside:
-        words += f"; REGRESSED since then: {_named(found.beside)}"
+        words += f"; REGRESSED since then: {some(found.beside, MOST_NAMED)}"
     if found.told_by != run_id:
         words += f"; told first by run {found.told_by}"
     return shortened(words, MOST_WORDS)
-
-
-def _named(cases: Sequence[str]) -> str:
-    more = f" and {len(cases) - MOST_NAMED} more" if len(cases) > MOST_NAMED else ""
-    return ", ".join(cases[:MOST_NAMED]) + more

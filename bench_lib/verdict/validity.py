@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from bench_lib import backends
 from bench_lib.backends.looks import BY_NATURE
+from bench_lib.formats import some
 from bench_lib.model import Hardware, ProcessSummary, Telemetry
 
 CLOCK_SLACK = 0.02
@@ -146,8 +147,7 @@ def _shared(seen: Telemetry, device: Hardware) -> str | None:
         outside = len(foreign) - len(named)
         if outside:
             return f"shared with {outside} {_plural('process', outside)} outside this container"
-        others = f" and {len(named) - 3} more" if len(named) > 3 else ""
-        return f"shared with {_plural('process', len(named))} {', '.join(named[:3])}{others}"
+        return f"shared with {_plural('process', len(named))} {some(named, 3)}"
     on_cpu = not backends.is_gpu(device)
     if on_cpu and seen.steal is not None and seen.steal > MOST_STOLEN:
         return f"the hypervisor gave {seen.steal:.0%} of the CPUs' time to others"

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from bench_lib.environment import fingerprint
+from bench_lib.formats import many
 from bench_lib.model import Baseline, Case, Hardware, ProcessSummary, Status
 from bench_lib.profiling import kernels
 from bench_lib.report.versus.sides import SideValues
@@ -304,7 +305,7 @@ def _incomparable(before: Baseline, after: Baseline, metric: Metric) -> str:
 
 def _about(comparison: Comparison) -> Iterator[str]:
     if n := comparison.set_aside:
-        yield f"{n} disturbed process{'' if n == 1 else 'es'} set aside"
+        yield f"{many(n, 'disturbed process')} set aside"
     known = comparison.contrast.explained
     if known is not None and known.is_used:
         yield f"{known.probe} explains {known.share:.0%} of what processes differ by; taken off"
@@ -351,18 +352,13 @@ def _parameters(case: Case) -> tuple[object, ...]:
 
 def _environment(ids: Iterable[str], a: SideValues, b: SideValues) -> list[str]:
     """Say what changed between the environments that the compared values come from."""
-    pairs = {
-        (old.environment, new.environment): None
+    pairs = (
+        (old.environment, new.environment)
         for id_ in ids
         for old in a.baselines[id_].processes
         for new in b.baselines[id_].processes
-    }
-    lines: dict[str, None] = {}
-    for old, new in pairs:
-        if old in a.environments and new in b.environments:
-            words = fingerprint.difference(a.environments[old], b.environments[new])
-            lines |= dict.fromkeys(words)
-    return list(lines)
+    )
+    return fingerprint.differences({**a.environments, **b.environments}, pairs)
 
 
 _HARDWARE = (

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bench_lib.model import Accepted, Baseline, Case, Environment, Hardware, Record, UserError
 from bench_lib.storage import acceptance, baselines, history
 from bench_lib.storage.baselines import BaselineFile
 from bench_lib.storage.history import Run
-
-if TYPE_CHECKING:
-    from bench_lib.storage.archive import Archive, RunLine
+from bench_lib.storage.runs import Runs, is_address
 
 SHOWN = 60
 """Characters of a name that cannot be one."""
@@ -73,7 +69,7 @@ def find(
         raise SideError(
             "both sides are the baseline of the other; name a run, a file or a hardware key"
         )
-    finder = _Finder(_Runs(folder), baseline_folder)
+    finder = _Finder(Runs(folder), baseline_folder)
     names = [name for name in dict.fromkeys((a, b)) if name != BASELINE]
     found = {name: finder.side(name) for name in names}
     if BASELINE in (a, b):
@@ -83,73 +79,16 @@ def find(
     return (side_b, side_a) if is_turned else (side_a, side_b)
 
 
-class _Runs:
-    """The runs of one place.
-
-    Files of a folder are told apart by their names; only what was compacted, or is elsewhere, has
-    to be opened as an archive.
-    """
-
-    def __init__(self, place: str | Path) -> None:
-        self.place = place
-        folder = Path(place)
-        self._folder = None if _is_address(str(place)) or any(folder.glob("*.parquet")) else folder
-
-    def keys(self) -> list[str]:
-        """Return the hardware keys that there are runs of."""
-        if self._folder is not None:
-            return list(history.keys(self._folder))
-        with _archive(self.place) as archive:
-            return sorted({run.key for run in archive.runs()})
-
-    def newest(self, key: str) -> Run | None:
-        """Return the newest run of a hardware key; None if there is none."""
-        if self._folder is None:
-            return self._archived(lambda run: run.key == key)
-        files = history.keys(self._folder).get(key, [])
-        return history.read(files[-1]) if files else None
-
-    def find(self, name: str) -> Run:
-        """Return a run: ``latest``, its id or the start of one; raises HistoryError."""
-        if self._folder is not None:
-            return history.read(history.find(self._folder, name))
-        with _archive(self.place) as archive:
-            return archive.run(name)
-
-    def in_file(self, name: str) -> Run:
-        """Return the run of a file of this place; raises SideError and HistoryError."""
-        found = self._archived(lambda run: run.file == name)
-        if found is None:
-            raise SideError(f"{name} is no run's file in {self.place}")
-        return found
-
-    def _archived(self, is_meant: Callable[[RunLine], bool]) -> Run | None:
-        with _archive(self.place) as archive:
-            ids = [run.run_id for run in archive.runs() if is_meant(run)]
-            return archive.run(ids[-1]) if ids else None
-
-
-def _archive(place: str | Path) -> Archive:
-    from bench_lib.storage.archive import Archive  # noqa: PLC0415 - most places need no DuckDB
-
-    return Archive(place)
-
-
-def _is_address(name: str) -> bool:
-    """Whether a name is an address; a path has swallowed one of its slashes."""
-    return re.match(r"[a-z0-9]{2,}:/", name) is not None
-
-
 @dataclass(frozen=True)
 class _Finder:
     """The places where names are looked up."""
 
-    runs: _Runs
+    runs: Runs
     baseline_folder: Path
 
     def side(self, name: str) -> SideValues:
         """Return the side of a name."""
-        if _is_address(name):
+        if is_address(name):
             return of_run(name, _at(name))
         path = Path(name)
         try:
@@ -157,7 +96,7 @@ class _Finder:
         except OSError as error:  # no file may have such a name
             raise SideError(f"{name[:SHOWN]!r} cannot be looked for: {error.strerror}") from error
         if is_folder:
-            return of_run(name, _Runs(path).find("latest"))
+            return of_run(name, Runs(path).find("latest"))
         if is_file:
             return self._of_file(name, path)
         if name == "latest":
@@ -197,10 +136,12 @@ class _Finder:
 
 def _at(address: str) -> Run:
     """Return the run of a file's address, else the newest under it."""
-    if address.endswith(".jsonl"):
-        place, _, name = address.rpartition("/")
-        return _Runs(place).in_file(name)
-    return _Runs(address).find("latest")
+    place, _, name = address.rpartition("/")
+    if not name.endswith(".jsonl"):
+        return Runs(address).find("latest")
+    if (named := history.NAME.fullmatch(name)) is None:
+        raise SideError(f"{name} is no run's file in {place}")
+    return Runs(place).find(named["run"])
 
 
 def of_run(name: str, run: Run) -> SideValues:

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import duckdb
 import msgspec
 
-from bench_lib.model import Case, Environment, Status, unknown
+from bench_lib.model import Environment, Record, Status, unknown
 from bench_lib.storage import history
 from bench_lib.storage.archive import months, tables, views
 from bench_lib.storage.archive.lines import LineRow, split, too_large
@@ -196,7 +196,7 @@ class Archive:
             raise HistoryError(f"{min(missing)} is not whole in {month}")
         return found
 
-    def case(self, case_id: str) -> Case | None:
+    def record(self, case_id: str) -> Record | None:
         """Return a case as the newest run that tried it has it; None if none did.
 
         Raises HistoryError.
@@ -208,7 +208,7 @@ class Archive:
             if line.run_id in ids:
                 record = self.run(line.run_id).records.get(case_id)
                 if record is not None:
-                    return record.case
+                    return record
         return None
 
     def series(self, case_id: str, key: str, *, since: str | None = None) -> list[Point]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bench_lib.engine.settings import Side
+from bench_lib.model import UserError
 
 
 @dataclass(frozen=True)
@@ -43,5 +44,5 @@ class Candidates(Protocol):
         """Remove everything that was made for this search alone."""
 
 
-class CandidateError(Exception):
+class CandidateError(UserError):
     """The ends of a search name nothing, or nothing lies between them."""
