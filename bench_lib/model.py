@@ -542,6 +542,11 @@ class Fault:
     phase: str
     last_output: str = ""
 
+    @property
+    def in_words(self) -> str:
+        """Its kind, phase and message."""
+        return f"{self.kind} in {self.phase}: {self.message}"
+
 
 @dataclass(frozen=True)
 class Telemetry:

@@ -238,7 +238,7 @@ class HeldDevice:
                     yield case, str(reason)
                 except CaseFault as error:
                     process = None
-                    yield case, f"{error.fault.kind} in {error.fault.phase}: {error.fault.message}"
+                    yield case, str(error)
         finally:
             if process is not None:
                 process.close()

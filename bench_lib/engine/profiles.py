@@ -133,9 +133,7 @@ def _of_ranks(case: Case, device: Hardware, say: Say) -> KernelTable | str:
             return (
                 with_torch(case, device, Path(folder), ProfileRequest(5), say=say).seen[0].kernels
             )
-        except CaseFault as error:
-            return f"{error.fault.kind} in {error.fault.phase}: {error.fault.message}"
-        except (CaseSkipped, UserError) as error:
+        except (CaseFault, CaseSkipped, UserError) as error:
             return str(error)
 
 

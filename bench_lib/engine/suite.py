@@ -437,9 +437,7 @@ def _unmeasured(record: Record) -> Verdict | None:
         if attempt.replays:
             continue
         if attempt.fault is not None:
-            fault = attempt.fault
-            reason = f"{fault.kind} in {fault.phase}: {fault.message}"
-            return Verdict(Status.ERROR, "run", reason)
+            return Verdict(Status.ERROR, "run", attempt.fault.in_words)
         if attempt.skipped is not None:
             return Verdict(Status.SKIPPED, "run", attempt.skipped)
     if any(a.accepted and a.measurement is not None for a in record.attempts):

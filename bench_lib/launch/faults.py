@@ -28,7 +28,7 @@ class CaseFault(Exception):  # noqa: N818 - an outcome, not an error
 
     def __init__(self, fault: Fault) -> None:
         """Carry the fault."""
-        super().__init__(f"{fault.kind} in {fault.phase}: {fault.message}")
+        super().__init__(fault.in_words)
         self.fault = fault
 
 

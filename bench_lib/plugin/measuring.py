@@ -192,7 +192,7 @@ class PerfSession(Selection):
         status = Status.SKIPPED if last.fault is None else Status.ERROR
         reason = last.skipped or ""
         if last.fault is not None:
-            reason = f"{last.fault.kind} in {last.fault.phase}: {last.fault.message}"
+            reason = last.fault.in_words
         verdicts = [Verdict(status, "run", reason)]
         held = self.quarantine(record.case)
         return replace(record, status=status, verdicts=verdicts, quarantine=held)

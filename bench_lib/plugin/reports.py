@@ -153,7 +153,7 @@ def publish(
 
 def fault_in_words(case: Case, fault: Fault) -> str:
     """Return what a test says of a case that has no measurement."""
-    words = f"ERROR {case.id}: {fault.kind} in {fault.phase}: {fault.message}"
+    words = f"ERROR {case.id}: {fault.in_words}"
     if fault.last_output:
         words += f"\n\nlast output of the worker:\n{fault.last_output}"
     return formats.printable(words)

@@ -132,7 +132,7 @@ def trouble(attempts: Sequence[Attempt]) -> tuple[str, str]:
     for attempt in reversed(attempts):
         if attempt.fault is not None:
             fault = attempt.fault
-            return "ERROR", shortened(f"{fault.kind} in {fault.phase}: {fault.message}")
+            return "ERROR", shortened(fault.in_words)
         if attempt.skipped is not None:
             return "skipped", shortened(attempt.skipped)
         if attempt.discarded is not None:

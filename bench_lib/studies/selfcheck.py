@@ -68,7 +68,7 @@ def sample_of(outcome: Outcome) -> ProcessSample:
     """Return the measured sample; raises SelfcheckError if there is none."""
     if outcome.fault is not None:
         fault = outcome.fault
-        raise SelfcheckError(f"{outcome.case.id}: {fault.kind} in {fault.phase}: {fault.message}")
+        raise SelfcheckError(f"{outcome.case.id}: {fault.in_words}")
     if outcome.skipped is not None:
         raise SelfcheckError(f"{outcome.case.id}: {outcome.skipped}; choose another case")
     if outcome.spoilt is not None:
