@@ -95,7 +95,6 @@ class Suite:
         """By case, its first environment of this run: a run fills the caches that are a
         condition."""
         self.writer = history.Writer(history_folder, device.key, run_id=run_id)
-        self.device = device
         self.records: dict[str, Record] = {}
         self.slow_downs: list[SlowDown] = []
         """Slow-downs that this night and those before it show together, once computed."""
