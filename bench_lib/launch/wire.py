@@ -11,6 +11,7 @@ import json
 import os
 import socket
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,20 @@ CONTEXTS = ("chosen", "any")
 TOKEN_FILE = "token"  # noqa: S105 - the name of a file, not a secret
 """In the folder of the logs, for its owner alone: a container gets variables on its command line,
 which everybody on the machine can read."""
+MEASURED = "bench-lib measured"
+"""The range around the steps that count, for profilers outside; earlier steps warm up."""
+
+
+@dataclass(frozen=True)
+class ProfileRequest:
+    """How a case is to be looked into."""
+
+    steps: int = 5
+    stacks: bool = False
+    ranges: bool = False
+    """Have no profiler in the process, but ranges for the one around it."""
+    shapes: bool = False
+    """Note the sizes of tensors in the trace, which costs the host time."""
 
 
 class ClosedError(ConnectionError):
