@@ -14,7 +14,7 @@ import importlib.util
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -79,13 +79,11 @@ class _Places(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Exchanged:
-    """An environment, and how it differs from the one it was made of."""
+    """An environment that was made of another."""
 
     python: str
     folder: Path
     """The folder to remove when nobody needs it."""
-    changed: Mapping[str, tuple[str, str]]
-    """By package, the version there and here; empty where there is none."""
 
 
 def exchanged(
@@ -152,8 +150,7 @@ def _made(
             build([str(own), "-c", f"import {each}"], f"{what}: {each} is not importable")
 
     own = made_once("\0".join([_place(python), *key]).encode(), what, make)
-    before, after = (inquiry.ask(each, {}, needs_torch=False) for each in (python, str(own)))
-    return Exchanged(str(own), own.parents[1], differing(before, after))
+    return Exchanged(str(own), own.parents[1])
 
 
 def _transplant(python: Path, new: str, packages: Sequence[str], what: str) -> None:
