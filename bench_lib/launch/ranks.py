@@ -127,7 +127,7 @@ def run(
     environ: Mapping[str, str],
     wait: Callable[[subprocess.Popen[bytes]], bool],
     *,
-    cwd: str | None = None,
+    cwd: Path | None = None,
 ) -> tuple[int | None, bool]:
     """Run a program that may start ranks; return its exit status and the answer of `wait`.
 
