@@ -19,7 +19,7 @@ from rocm_profilers.installation import install
 from tracefiles import copy, iteration, kernel, launch, on_rocm, operation, write
 
 from bench_lib.engine.devicelock import DeviceLock
-from bench_lib.launch import profiled
+from bench_lib.launch import profiled, wire
 from bench_lib.model import Attempt, Case, Kernel, KernelTable
 from bench_lib.profiling import store
 from bench_lib.profiling.store import Profile
@@ -76,7 +76,7 @@ def worker(tmp_path, monkeypatch):
     laid_out.mkdir()
     monkeypatch.setenv("STANDIN", str(laid_out))
     standin = Path(__file__).with_name("standin_worker.py")
-    orders: list[tuple[Case, profiled.ProfileRequest]] = []
+    orders: list[tuple[Case, wire.ProfileRequest]] = []
 
     def order(case, folder, asked, _python="") -> list[str]:
         folder.mkdir(parents=True, exist_ok=True)
@@ -162,8 +162,8 @@ def test_options_reach_the_worker(profile, traced) -> None:
     profile(CASE)
     profile(CASE, "--steps", "3", "--stacks")
     assert [asked for _, asked in traced] == [
-        profiled.ProfileRequest(5),
-        profiled.ProfileRequest(3, stacks=True),
+        wire.ProfileRequest(5),
+        wire.ProfileRequest(3, stacks=True),
     ]
 
 
@@ -359,7 +359,7 @@ TOLD = {
         [GEMM, NS + 1_600_000, NS + 1_700_000],
     ],
     "copies": [["HOST_TO_DEVICE", NS + 1_350_000, NS + 1_370_000, 4096]],
-    "ranges": [[profiled.MEASURED, NS + 990_000, NS + 2_000_000]],
+    "ranges": [[wire.MEASURED, NS + 990_000, NS + 2_000_000]],
 }
 
 
@@ -380,7 +380,7 @@ def test_rocprofv3_sees_the_steps_that_count(profile, worker, rocm) -> None:
     orders = worker(told=TOLD, steps_in_all=9)
     answer = profile(CASE, "--tool", "rocm", "--steps", "2")
     assert answer.status == 0, answer.err
-    assert orders[0][1] == profiled.ProfileRequest(2, ranges=True)
+    assert orders[0][1] == wire.ProfileRequest(2, ranges=True)
     assert answer.lines[0].endswith("kernels of one step, the mean of 2 by rocprofv3")
     assert [line.split()[:2] for line in answer.lines[3:6]] == [
         ["miopenSp3AsmConv_v30_3_1_gfx94x", "57.7%"],

@@ -101,7 +101,7 @@ class Machine:
         if self.refuses:
             raise LaunchError("no file list\nmore")
         self.made.append(list(packages))
-        return Exchanged("mixed/" + "+".join(packages), self.folder / "mixed", {})
+        return Exchanged("mixed/" + "+".join(packages), self.folder / "mixed")
 
     def remove(self, _made):
         """Count."""

@@ -23,7 +23,8 @@ from torch.profiler import ProfilerActivity
 from bench_lib.engine import profiles
 from bench_lib.launch import profiled as module
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
-from bench_lib.launch.profiled import MEASURED, ProfileRequest, run_profile
+from bench_lib.launch.profiled import run_profile
+from bench_lib.launch.wire import MEASURED, ProfileRequest
 from bench_lib.model import Case, Fault, Kernel, KernelTable, Launch
 from bench_lib.profiling.traces import read
 from bench_lib.worker import __main__ as worker

@@ -23,7 +23,7 @@ from rocm_profilers.installation import install
 from tracefiles import iteration, kernel, launch, on_rocm, write
 
 from bench_lib.cli import main
-from bench_lib.launch import profiled
+from bench_lib.launch import wire
 from bench_lib.micro import program
 from bench_lib.model import Kernel, KernelTable
 from bench_lib.profiling import store
@@ -175,7 +175,7 @@ def _lay_out_a_profiling_worker(folder: Path) -> None:
     told = {
         "kernels": [["gemm.kd", 5_001_000, 5_301_000]],
         "copies": [],
-        "ranges": [[profiled.MEASURED, 5_000_000, 6_000_000]],
+        "ranges": [[wire.MEASURED, 5_000_000, 6_000_000]],
     }
     for name, value in (("result.json", result), ("told.json", told)):
         (folder / name).write_text(json.dumps(value))

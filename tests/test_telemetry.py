@@ -562,10 +562,8 @@ def test_the_cpu_is_watched_by_a_process_of_its_own() -> None:
     """The real one, on whatever this machine is."""
     begin = time.monotonic()
     with contextlib.closing(Sampler(CPU)) as sampler:
-        assert sampler.source is None
         eventually(lambda: sampler.window(begin, time.monotonic()))
         found = sampler.window(begin, time.monotonic())
-        assert sampler.source == "proc"
     assert found is not None
     assert found.source == "proc"
     assert found.foreign_processes == []

@@ -10,6 +10,7 @@ import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 TIMEOUT_S = 10.0
@@ -66,6 +67,13 @@ def ask(
         said = (err or out).strip().splitlines() or ["nothing"]
         raise ToolError(f"{' '.join(words)} ended with status {child.returncode}: {said[-1][:200]}")
     return out
+
+
+def finding_us() -> dict[str, str]:
+    """Return this process's variables, by which a Python that we start finds this package too."""
+    here = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
+    return {**os.environ, "PYTHONPATH": path}
 
 
 @contextmanager

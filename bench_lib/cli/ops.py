@@ -236,7 +236,8 @@ def _profiles(
 ) -> dict[str, str]:
     """Return the profiler's table of each case that was measured, by id; a process for each."""
     from bench_lib.backends import visibility
-    from bench_lib.launch.profiled import ProfileRequest, run_profile
+    from bench_lib.launch.profiled import run_profile
+    from bench_lib.launch.wire import ProfileRequest
 
     tables = {}
     for case in (case for case, seen in zip(cases, figures, strict=True) if seen.is_measured):

@@ -161,7 +161,7 @@ def look(
     from bench_lib.backends import detect, is_gpu, visibility
     from bench_lib.engine import profiles
     from bench_lib.engine.devicelock import DeviceLock
-    from bench_lib.launch.profiled import ProfileRequest
+    from bench_lib.launch.wire import ProfileRequest
 
     device = detect()[0]
     if tool != TORCH and not is_gpu(device):
@@ -199,7 +199,8 @@ def look(
 
 def _hand_over(case: Case, folder: Path, steps: int) -> None:
     """Print what to put behind any other profiler's command line."""
-    from bench_lib.launch.profiled import MEASURED, ProfileRequest, order
+    from bench_lib.launch.profiled import order
+    from bench_lib.launch.wire import MEASURED, ProfileRequest
 
     words = shlex.join(order(case, folder, ProfileRequest(steps, ranges=True)))
     print(words)

@@ -31,7 +31,6 @@ from bench_lib.environment import caches, fingerprint
 from bench_lib.formulas import floor
 from bench_lib.launch import launchers, wheels
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
-from bench_lib.launch.launchers import LaunchCommand
 from bench_lib.launch.ranks import Answer, measure_together, run_ranks
 from bench_lib.launch.sweep import Sweep
 from bench_lib.launch.temporary import cannot_write, is_full
@@ -754,16 +753,6 @@ class HeldDevice:
         """How many GPUs ranks may have; None on a CPU."""
         return len(self._all_devices) if backends.is_gpu(self.device) else None
 
-    def _command_for(self, case: Case, side: Side) -> LaunchCommand:
-        command = launchers.command_for(
-            case.launch.ranks,
-            self._settings.launcher,
-            python=wheels.interpreter(side.python),
-            environ={**os.environ, **side.environment},
-            gpus=self._gpus,
-        )
-        return replace(command, folder=None if side.folder is None else str(side.folder))
-
     def _measure_ranks(self, side: Side, case: Case) -> Measurement:
         if self._sweep is not None and side is not self._settings.reference:
             return self._sweep(case)
@@ -777,12 +766,21 @@ class HeldDevice:
         """Return how a case's ranks are started; raises CaseSkipped where they cannot be."""
         if side.command_prefix:
             raise CaseSkipped("cases of several ranks are not started behind a command prefix")
-        command = self._command_for(case, side)
+        command = launchers.command_for(
+            case.launch.ranks,
+            self._settings.launcher,
+            python=wheels.interpreter(side.python),
+            environ={**os.environ, **side.environment},
+            gpus=self._gpus,
+        )
         if (problem := launchers.too_many(command, self._gpus)) is not None:
             raise CaseSkipped(problem)
         # Beside GPUs the ranks of a CPU's case would open these.
         hidden = backends.visibility(self.device) if self._gpus is None else {}
-        return {"command": command, "environment": {**hidden, **side.environment}}
+        return {
+            "command": replace(command, folder=side.folder),
+            "environment": {**hidden, **side.environment},
+        }
 
 
 def _disturbed_in_either(sustained: Telemetry, bursts: Telemetry) -> Telemetry:

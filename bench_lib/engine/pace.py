@@ -129,24 +129,14 @@ class _Try:
 
 @dataclass(frozen=True)
 class _Tried:
-    """A first look at a case, or a replay, and the test that asked for it."""
+    """The little that is wanted of an attempt's line; no other line has both case and attempt."""
 
     case: _Named
     attempt: _Try
-    nodeid: str | None
-
-
-@dataclass(frozen=True)
-class _Line:
-    """The little that is wanted of a line; whatever else it holds is passed over unread."""
-
-    kind: str
     nodeid: str | None = None
-    case: _Named | None = None
-    attempt: _Try | None = None
 
 
-_DECODER = msgspec.json.Decoder(_Line)
+_DECODER = msgspec.json.Decoder(_Tried)
 
 
 def _tries(file: IO[bytes], most_bytes: int) -> Iterator[_Tried]:
@@ -155,13 +145,11 @@ def _tries(file: IO[bytes], most_bytes: int) -> Iterator[_Tried]:
         if file.tell() > most_bytes:
             return
         try:
-            line = _DECODER.decode(text)
+            tried = _DECODER.decode(text)
         except (ValueError, RecursionError):
             continue
-        if line.case is None or line.attempt is None:
-            continue
-        if line.attempt.replays or not line.attempt.confirms:
-            yield _Tried(line.case, line.attempt, line.nodeid)
+        if tried.attempt.replays or not tried.attempt.confirms:
+            yield tried
 
 
 def _taken(tries: Iterable[_Tried], *, starts: bool) -> dict[str, float]:

@@ -119,8 +119,8 @@ def _unmeasured(sides: Mapping[str, Record]) -> Verdict | None:
     faults, skips = {}, {}
     for name, record in sides.items():
         for attempt in record.attempts:
-            if (fault := attempt.fault) is not None:
-                faults[name] = fault.in_words
+            if attempt.fault is not None:
+                faults[name] = attempt.fault.in_words
             elif attempt.skipped is not None:
                 skips[name] = attempt.skipped
     if faults:

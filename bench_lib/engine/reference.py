@@ -162,8 +162,8 @@ class ReferenceRun:
 def _missing(theirs: Record) -> str:
     """Say why the reference has no measurement of a case; empty where it has one."""
     for attempt in theirs.attempts:
-        if (fault := attempt.fault) is not None:
-            return f"the reference fails: {fault.in_words}"
+        if attempt.fault is not None:
+            return f"the reference fails: {attempt.fault.in_words}"
         if attempt.skipped is not None:
             return f"the reference skips it: {attempt.skipped}"
     return ""

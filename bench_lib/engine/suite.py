@@ -95,7 +95,6 @@ class Suite:
         """By case, its first environment of this run: a run fills the caches that are a
         condition."""
         self.writer = history.Writer(history_folder, device.key, run_id=run_id)
-        self.device = device
         self.records: dict[str, Record] = {}
         self.slow_downs: list[SlowDown] = []
         """Slow-downs that this night and those before it show together, once computed."""
@@ -222,8 +221,7 @@ class Suite:
         """Say of a case that is REDRAWN run after run that its baseline is of another draw."""
         if record.status is not Status.REDRAWN:
             return record
-        key = self._outcomes[record.case.id].hardware.key
-        runs = 1 + self._earlier(key).redrawn[record.case.id]
+        runs = 1 + self._earlier(self.hardware_of(record).key).redrawn[record.case.id]
         if runs < STALE:
             return record
         self.stale.append(record.case.id)
@@ -232,7 +230,7 @@ class Suite:
         return replace(record, verdicts=verdicts)
 
     def _baseline(self, record: Record) -> Baseline | None:
-        return self._known.of(self._outcomes[record.case.id].hardware.key).of(record.case)
+        return self._known.of(self.hardware_of(record).key).of(record.case)
 
     def _difference(self, record: Record) -> kernels.Diff | None:
         """Return how a case's kernels differ from its baseline's; None if one is unknown."""
@@ -322,23 +320,18 @@ class Suite:
             return None
 
     def _alone(self, record: Record) -> Record | None:
-        key = self._outcomes[record.case.id].hardware.key
-        here = (
-            other.case
-            for case_id, other in self.records.items()
-            if self._outcomes[case_id].hardware.key == key
-        )
-        one = alone(record.case, here)
+        one = alone(record.case, self._cases_on(self.hardware_of(record).key))
         return None if one is None else self.records[one.id]
+
+    def _cases_on(self, key: str) -> list[Case]:
+        """Return the cases that were measured on hardware of a key."""
+        records = self.records.values()
+        return [record.case for record in records if self.hardware_of(record).key == key]
 
     def _earlier(self, key: str) -> past.Past:
         if key not in self._past:
             file = self._known.of(key)
-            cases = [
-                record.case
-                for case_id, record in self.records.items()
-                if self._outcomes[case_id].hardware.key == key
-            ]
+            cases = self._cases_on(key)
             pinned = {case.id: found for case in cases if (found := file.of(case)) is not None}
             formers = {case.renamed_from: case.id for case in cases if case.renamed_from}
             renamed = {id_: new for id_, new in formers.items() if id_ not in self.records}

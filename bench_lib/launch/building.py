@@ -1,12 +1,20 @@
-"""A program that makes something for workers, run to its end: an installer, git, a build."""
+"""A program that makes something for workers, run to its end: an installer, git, a build.
+
+An environment is made once, and kept.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from filelock import FileLock
+
+from bench_lib.launch.cache import cache_folder
 from bench_lib.launch.faults import LaunchError, last_lines
 
 LIMIT_S = 3600.0
@@ -50,6 +58,25 @@ def build(
         words = "; ".join(filter(None, (f"{what}: {_gist(output)}", remedy)))
         raise LaunchError(f"{words}\n{output}")
     return done.stdout
+
+
+def made_once(key: bytes, what: str, make: Callable[[Path], None]) -> Path:
+    """Return the interpreter of an environment in the user's cache folder, made unless it is there.
+
+    ``make`` makes it in a folder that is not there yet.  Raises LaunchError, which begins with
+    ``what``.
+    """
+    folder = cache_folder() / "environments" / hashlib.sha256(key).hexdigest()[:16]
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{folder}.lock"):
+            if not (folder / "made").exists():
+                shutil.rmtree(folder, ignore_errors=True)  # half-finished
+                make(folder)
+                (folder / "made").touch()
+    except OSError as error:
+        raise LaunchError(f"{what}: {error.strerror or error}") from error
+    return folder / "bin" / "python"
 
 
 def _gist(output: str) -> str:

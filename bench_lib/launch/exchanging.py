@@ -10,25 +10,22 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import hashlib
 import importlib.util
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
-from filelock import FileLock
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from bench_lib.launch import inquiry
-from bench_lib.launch.building import build
-from bench_lib.launch.cache import cache_folder
+from bench_lib.launch.building import build, made_once
 from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.inquiry import Installed
 
@@ -82,13 +79,11 @@ class _Places(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Exchanged:
-    """An environment, and how it differs from the one it was made of."""
+    """An environment that was made of another."""
 
     python: str
     folder: Path
     """The folder to remove when nobody needs it."""
-    changed: Mapping[str, tuple[str, str]]
-    """By package, the version there and here; empty where there is none."""
 
 
 def exchanged(
@@ -146,23 +141,16 @@ def _made(
     imports: Sequence[str],
 ) -> Exchanged:
     """Copy an environment and change the copy, unless that was done before; raises LaunchError."""
-    name = hashlib.sha256("\0".join([_place(python), *key]).encode()).hexdigest()[:16]
-    folder = cache_folder() / "environments" / name
-    own = folder / "bin" / "python"
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{folder}.lock"):
-            if not (folder / "made").exists():
-                shutil.rmtree(folder, ignore_errors=True)
-                _copy(python, folder, what)
-                change(own)
-                for each in imports:
-                    build([str(own), "-c", f"import {each}"], f"{what}: {each} is not importable")
-                (folder / "made").touch()
-    except OSError as error:
-        raise LaunchError(f"{what}: {error.strerror or error}") from error
-    before, after = (inquiry.ask(each, {}, needs_torch=False) for each in (python, str(own)))
-    return Exchanged(str(own), folder, differing(before, after))
+
+    def make(folder: Path) -> None:
+        own = folder / "bin" / "python"
+        _copy(python, folder, what)
+        change(own)
+        for each in imports:
+            build([str(own), "-c", f"import {each}"], f"{what}: {each} is not importable")
+
+    own = made_once("\0".join([_place(python), *key]).encode(), what, make)
+    return Exchanged(str(own), own.parents[1])
 
 
 def _transplant(python: Path, new: str, packages: Sequence[str], what: str) -> None:

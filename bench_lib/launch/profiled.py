@@ -21,13 +21,12 @@ from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError, how_it_
 from bench_lib.launch.launchers import command_for
 from bench_lib.launch.ranks import ends_within, run
 from bench_lib.launch.temporary import temporary_folder
+from bench_lib.launch.wire import ProfileRequest
 from bench_lib.model import Case, Fault
 
 LOOK_S = 0.1
 """How often the process's output is looked at."""
 LOG = "output.log"
-MEASURED = "bench-lib measured"
-"""The range around the steps that count, as the worker marks them for profilers outside."""
 
 
 @dataclass(frozen=True)
@@ -58,18 +57,6 @@ class Profiled:
     ended_s: float = 0.0
     done: bool = False
     """Whether the worker came to its end; the program around it may fail still."""
-
-
-@dataclass(frozen=True)
-class ProfileRequest:
-    """How a case is to be looked into."""
-
-    steps: int = 5
-    stacks: bool = False
-    ranges: bool = False
-    """Have no profiler in the process, but ranges for the one around it."""
-    shapes: bool = False
-    """Note the sizes of tensors in the trace."""
 
 
 def run_profile(

@@ -12,7 +12,6 @@ import shutil
 import signal
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -66,7 +65,6 @@ def run_ranks(
     *,
     command: LaunchCommand | None = None,
     environment: Mapping[str, str] | None = None,
-    python: str = sys.executable,
 ) -> Measurement:
     """Measure a case of several ranks.
 
@@ -74,7 +72,7 @@ def run_ranks(
     host where nothing does.  Raises CaseSkipped, CaseFault, which names the rank and has its last
     output, or LaunchError where there is no such launcher; no process is left behind.
     """
-    (answer,) = measure_together([case], command=command, environment=environment, python=python)
+    (answer,) = measure_together([case], command=command, environment=environment)
     if isinstance(answer, Measurement):
         return answer
     raise answer
@@ -85,7 +83,6 @@ def measure_together(
     *,
     command: LaunchCommand | None = None,
     environment: Mapping[str, str] | None = None,
-    python: str = sys.executable,
 ) -> list[Answer]:
     """Measure cases of equally many ranks in one launch, in their order.
 
@@ -94,7 +91,7 @@ def measure_together(
     LaunchError where there is no such launcher; no process is left behind.
     """
     outside = {**os.environ, **(environment or {})}
-    command = command or command_for(cases[0].launch.ranks, python=python, environ=outside)
+    command = command or command_for(cases[0].launch.ranks, environ=outside)
     with folder_for(command, outside) as folder:
         file = folder / "cases.json"
         file.write_text(json.dumps([dataclasses.asdict(case) for case in cases]))
@@ -131,7 +128,7 @@ def run(
     environ: Mapping[str, str],
     wait: Callable[[subprocess.Popen[bytes]], bool],
     *,
-    cwd: str | None = None,
+    cwd: Path | None = None,
 ) -> tuple[int | None, bool]:
     """Run a program that may start ranks; return its exit status and the answer of `wait`.
 

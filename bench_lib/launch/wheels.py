@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 
-from filelock import FileLock
-
-from bench_lib.launch.building import build
-from bench_lib.launch.cache import cache_folder
+from bench_lib.launch.building import build, made_once
 from bench_lib.launch.faults import LaunchError
 
 
@@ -27,34 +24,17 @@ def interpreter(python: str) -> str:
     if not is_list(python):
         return python
     wheels = Path(python)
-    try:
-        folder = _folder(wheels)
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{folder}.lock"):
-            if not (folder / "made").exists():
-                _make(wheels, folder)
-                (folder / "made").touch()
-    except OSError as error:
-        raise LaunchError(f"no environment from {wheels}: {error.strerror or error}") from error
-    return str(_python(folder))
-
-
-def _folder(wheels: Path) -> Path:
-    """Return where the environment of a list belongs; raises OSError."""
-    key = hashlib.sha256(wheels.read_bytes())
-    key.update(sys.version.encode())
-    return cache_folder() / "environments" / key.hexdigest()[:16]
-
-
-def _python(folder: Path) -> Path:
-    return folder / "bin" / "python"
-
-
-def _make(wheels: Path, folder: Path) -> None:
-    """Make an environment, in place of a half-finished one; raises LaunchError and OSError."""
-    shutil.rmtree(folder, ignore_errors=True)
-    python, uv = str(_python(folder)), shutil.which("uv")
     what = f"no environment from {wheels}"
+    try:
+        key = wheels.read_bytes() + sys.version.encode()
+    except OSError as error:
+        raise LaunchError(f"{what}: {error.strerror or error}") from error
+    return str(made_once(key, what, partial(_make, wheels, what)))
+
+
+def _make(wheels: Path, what: str, folder: Path) -> None:
+    """Make an environment; raises LaunchError and OSError."""
+    python, uv = str(folder / "bin" / "python"), shutil.which("uv")
     remedy = f"see that pip install --requirement {wheels} works"
     if uv is None:
         build([sys.executable, "-m", "venv", str(folder)], what, remedy=remedy)

@@ -11,6 +11,7 @@ import json
 import os
 import socket
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ MAX_LINE = 64 * 1024 * 1024
 ADDRESS_VARIABLE = "BENCH_LIB_ADDRESS"
 LOGS_VARIABLE = "BENCH_LIB_LOGS"
 CONTEXTS_VARIABLE = "BENCH_LIB_CONTEXTS"
+CONTEXTS = ("chosen", "any")
+"""Its values; the first is what happens without it, the second takes contexts as they come."""
 PRELOAD_VARIABLE = "BENCH_LIB_PRELOAD"
 """``no`` keeps a zygote from importing the compiler, ``torch`` from importing torchvision too;
 ``compiler`` spares it the question whether there is a GPU."""
@@ -27,11 +30,23 @@ STARTER_VARIABLE = "BENCH_LIB_STARTER"
 """Process id of who started a zygote that serves several runners, one after the other."""
 RUNNER_FILE = "runner"
 """In the folder of its logs, the address of the next one."""
-CONTEXTS = ("chosen", "any")
-"""Its values; the first is what happens without it, the second takes contexts as they come."""
 TOKEN_FILE = "token"  # noqa: S105 - the name of a file, not a secret
 """In the folder of the logs, for its owner alone: a container gets variables on its command line,
 which everybody on the machine can read."""
+MEASURED = "bench-lib measured"
+"""The range around the steps that count, for profilers outside; earlier steps warm up."""
+
+
+@dataclass(frozen=True)
+class ProfileRequest:
+    """How a case is to be looked into."""
+
+    steps: int = 5
+    stacks: bool = False
+    ranges: bool = False
+    """Have no profiler in the process, but ranges for the one around it."""
+    shapes: bool = False
+    """Note the sizes of tensors in the trace, which costs the host time."""
 
 
 class ClosedError(ConnectionError):

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import gc
 import importlib.util
-import io
 import os
 import typing
 from collections.abc import Callable, Iterator
@@ -444,11 +443,9 @@ class Passes:
             profile_step=options.flops_prof_step,
             ranks=self._place.ranks,
         )
-        text = io.StringIO()
-        layers.print_profile(profile, text)
         if options.compiling.mode != "eager":
             self.lines.append("NOTE: the layers are those of the network before it was compiled")
-        self.lines += ["", text.getvalue()]
+        self.lines += ["", layers.in_words(profile)]
 
 
 def _say(say: Callable[[str], None], texts: list[str]) -> None:

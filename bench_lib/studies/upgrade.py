@@ -18,8 +18,9 @@ from bench_lib.engine.settings import Settings, Side
 from bench_lib.launch import exchanging, inquiry, wheels
 from bench_lib.launch.exchanging import Exchanged
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
-from bench_lib.launch.profiled import ProfileRequest, run_profile
+from bench_lib.launch.profiled import run_profile
 from bench_lib.launch.temporary import temporary_folder
+from bench_lib.launch.wire import ProfileRequest
 from bench_lib.model import Case, Hardware, KernelTable, Status
 from bench_lib.profiling import kernels
 from bench_lib.profiling.traces import TraceError, launched

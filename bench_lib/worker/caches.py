@@ -36,10 +36,11 @@ LOCK = "lock"
 @contextlib.contextmanager
 def emptied() -> Iterator[None]:
     """Have compilers and MIOpen find nothing, in a process in which none has looked yet."""
-    with contextlib.ExitStack() as stack:
-        prefix = "bench-lib-cold-"
-        kept = tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
-        stack.enter_context(_in(Path(stack.enter_context(kept))))
+    prefix = "bench-lib-cold-"
+    with (
+        tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as kept,
+        _in(Path(kept)),
+    ):
         yield
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import time
 from array import array
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 import torch
 
 from bench_lib.worker.graph import recorded
+from bench_lib.worker.workload import UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -124,30 +125,15 @@ class Clock:
     def take_turn(self) -> None:
         """Work for a moment and wait for the end of it; a CPU is left to the one that measures."""
 
-
-@runtime_checkable
-class AsynchronousClock(Protocol):
-    """The source of device times: a clock of a device that works while the host goes on."""
-
-    asynchronous: bool
-
-    def now(self) -> float:
-        """Seconds on the machine's monotonic clock."""
-
-    def synchronize(self) -> None:
-        """Wait until the device has done all that was issued."""
-
-    def marks(self, n: int) -> Marks:
-        """Allocate n points beforehand, so that placing them allocates nothing."""
-
-    def release(self) -> None:
-        """Give back what caches hold, so that the next case starts as the first did."""
-
-    def recorded(self, step: Callable[[], object]) -> AbstractContextManager[Callable[[], None]]:
+    def recorded(
+        self,
+        step: Callable[[], object],  # noqa: ARG002 - for others
+    ) -> AbstractContextManager[Callable[[], None]]:
         """Record a step's work once, and lend what makes the device do it again.
 
-        Raises whatever keeps the step from being recorded.
+        Raises whatever keeps the step from being recorded, on a CPU UnsupportedError.
         """
+        raise UnsupportedError("a CPU has no graphs")
 
 
 _TRIED_SPINS = 1_000_000

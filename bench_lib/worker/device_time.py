@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from bench_lib.worker import profiling
-from bench_lib.worker.clock import AsynchronousClock
+from bench_lib.worker.clock import Clock
 
 AHEAD = 5
 """Replays before the first that is timed, so that a stall of the host goes unnoticed."""
@@ -34,7 +34,7 @@ class DeviceTime:
     warnings: list[str] = field(default_factory=list)
 
 
-def device_time(clock: AsynchronousClock, step: Callable[[], object]) -> DeviceTime:
+def device_time(clock: Clock, step: Callable[[], object]) -> DeviceTime:
     """Return the device time of one step; an error is a warning and nothing more.
 
     Takes some further steps, and leaves no memory behind besides what a step leaves.
@@ -45,7 +45,7 @@ def device_time(clock: AsynchronousClock, step: Callable[[], object]) -> DeviceT
         clock.release()
 
 
-def _device_time(clock: AsynchronousClock, step: Callable[[], object]) -> DeviceTime:
+def _device_time(clock: Clock, step: Callable[[], object]) -> DeviceTime:
     try:
         return DeviceTime(_replayed(clock, step), "graph")
     except Exception as error:  # noqa: BLE001 - the case goes on without a graph
@@ -59,7 +59,7 @@ def _device_time(clock: AsynchronousClock, step: Callable[[], object]) -> Device
     return DeviceTime(seconds, "kernels", [f"device time is the sum of the kernels; {no_graph}"])
 
 
-def _replayed(clock: AsynchronousClock, step: Callable[[], object]) -> float:
+def _replayed(clock: Clock, step: Callable[[], object]) -> float:
     """Median time from the end of one replay to the end of the next, in seconds."""
     with clock.recorded(step) as replay:
         marks = clock.marks(REPLAYS + 1)

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -42,27 +42,6 @@ class NoProfilerError(UserError):
 
 
 @dataclass(frozen=True)
-class Layer:
-    """One layer with all that is in it, in the forward pass."""
-
-    depth: int
-    """0 is the network itself."""
-    name: str
-    """As the network calls it, ``layer1.0.conv1``; empty for the network itself."""
-    kind: str
-    """Its class."""
-    parameters: int
-    macs: int
-    """Multiply-accumulates."""
-    flops: int
-    """Those of its products, and estimates for activations, norms and poolings."""
-    forward_s: float
-    """With a wait for the device before and after it."""
-    output_bytes: int
-    """Bytes that it returned, in all its calls."""
-
-
-@dataclass(frozen=True)
 class Kind:
     """All layers of one class, each without the layers in it, so that kinds add up."""
 
@@ -75,10 +54,9 @@ class Kind:
 
 @dataclass(frozen=True)
 class LayerProfile:
-    """One step of a network: totals, layers, and whether another count agrees."""
+    """One step of a network: totals, kinds of layers, and whether another count agrees."""
 
     training: bool
-    parameters: int
     macs: int
     """Multiply-accumulates of the forward pass, by DeepSpeed."""
     flops: int
@@ -98,8 +76,6 @@ class LayerProfile:
     """FLOPs of the forward pass's products, by torch's counter; None if it cannot follow."""
     flops_by_operation: Mapping[str, float]
     """The same by aten operation."""
-    layers: tuple[Layer, ...]
-    """As the network lists them, itself first."""
     kinds: tuple[Kind, ...]
     """The slowest first."""
     text: str = field(repr=False)
@@ -144,38 +120,36 @@ def profile(
     profiling = _deepspeed()
     step = _Step(network, batch, autocast, clock_of(batch.device))
     with _as_it_was(network, batch.device), torch.set_grad_enabled(training):
-        output_bytes, activation_bytes = step.memory(training=training)
+        activation_bytes = step.activation_bytes(training=training)
         forward_s, backward_s = step.timed(training=training)
         with _profiled(profiling, network, _Engine(ranks, len(batch))) as profiler:
             step.forward()
             text = _printed(profiler, profile_step)
-            layers = tuple(_layers(profiling, network, output_bytes))
+            macs = int(profiling.get_module_macs(network))
+            flops = int(profiling.get_module_flops(network))
+            layered_s = float(profiling.get_module_duration(network))
             kinds = _kinds(profiling, network)
-        flops = step.flops_by_torch()
-    whole = layers[0]
+        by_torch = step.flops_by_torch()
     return LayerProfile(
         training=training,
-        parameters=whole.parameters,
-        macs=whole.macs,
-        flops=whole.flops,
+        macs=macs,
+        flops=flops,
         forward_s=forward_s,
         backward_s=backward_s,
-        layered_s=whole.forward_s,
+        layered_s=layered_s,
         activation_bytes=activation_bytes,
-        flops_by_torch=None if flops is None else sum(flops.values()),
-        flops_by_operation=flops or {},
-        layers=layers,
+        flops_by_torch=None if by_torch is None else sum(by_torch.values()),
+        flops_by_operation=by_torch or {},
         kinds=kinds,
         text=text,
     )
 
 
-def print_profile(profile: LayerProfile, stream: TextIO | None = None) -> None:
-    """Print DeepSpeed's own text, and below it the figures that it lacks."""
-    stream = stream or sys.stdout
+def in_words(profile: LayerProfile) -> str:
+    """Return DeepSpeed's own text, and below it the figures that it lacks."""
     title = "DeepSpeed FLOPS Profiler Output:"
     lines = ["=" * 40, title, "=" * 40, profile.text.rstrip("\n"), *_totals(profile)]
-    stream.write("\n".join([*lines, *_tables(profile)]) + "\n")
+    return "\n".join([*lines, *_tables(profile)]) + "\n"
 
 
 def _totals(profile: LayerProfile) -> Iterator[str]:
@@ -309,23 +283,6 @@ def _printed(profiler: Any, step: int) -> str:
     return text.getvalue()
 
 
-def _layers(
-    profiling: Any, network: nn.Module, output_bytes: Mapping[nn.Module, int]
-) -> Iterator[Layer]:
-    module: Any
-    for name, module in network.named_modules():
-        yield Layer(
-            depth=name.count(".") + 1 if name else 0,
-            name=name,
-            kind=type(module).__name__,
-            parameters=int(module.__params__ + module.__expert_params__),
-            macs=int(profiling.get_module_macs(module)),
-            flops=int(profiling.get_module_flops(module)),
-            forward_s=float(profiling.get_module_duration(module)),
-            output_bytes=output_bytes.get(module, 0),
-        )
-
-
 def _kinds(profiling: Any, network: nn.Module) -> tuple[Kind, ...]:
     by_class: dict[str, list[Any]] = defaultdict(list)
     for module in network.modules():
@@ -371,19 +328,10 @@ class _Step:
         with self.autocast():
             return loss_of(output, target)
 
-    def memory(self, *, training: bool) -> tuple[dict[nn.Module, int], int]:
-        """Run once; returns what each layer gave back, and the activation memory, in bytes."""
-        outputs: dict[nn.Module, int] = defaultdict(int)
-
-        def note(layer: nn.Module, _inputs: Any, output: Any) -> None:
-            outputs[layer] += sum(tensor.nbytes for tensor in tensors_in(output))
-
-        measure = _kept if training else _most_alive
-        with contextlib.ExitStack() as hooks:
-            for layer in self.network.modules():
-                hooks.callback(layer.register_forward_hook(note).remove)
-            state = [*self.network.parameters(), *self.network.buffers(), self.batch]
-            return outputs, measure(self.forward, state)
+    def activation_bytes(self, *, training: bool) -> int:
+        """Run once; returns the activation memory."""
+        state = [*self.network.parameters(), *self.network.buffers(), self.batch]
+        return (_kept if training else _most_alive)(self.forward, state)
 
     def timed(self, *, training: bool) -> tuple[float, float | None]:
         """Seconds of the forward pass and, in training, of the backward pass."""

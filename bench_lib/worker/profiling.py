@@ -20,7 +20,7 @@ from bench_lib.worker.workload import UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from bench_lib.worker.clock import AsynchronousClock, Clock
+    from bench_lib.worker.clock import Clock
 
 
 WAIT, WARMUP, ACTIVE = 1, 2, 5
@@ -52,7 +52,7 @@ class StepWork:
     source: str = "torch.profiler"
 
 
-def kernels(step: Callable[[], object], clock: Clock | AsynchronousClock, steps: int) -> StepWork:
+def kernels(step: Callable[[], object], clock: Clock, steps: int) -> StepWork:
     """Profile so many steps of a warm case and return its kernels, copies and fills.
 
     Only the device is listened to, which costs little; on a CPU it is torch's operations, each

@@ -58,7 +58,7 @@ def once(cases: Path, out: Path, place: Placement, log: RankLog) -> int:
     about: dict[str, Any] = {}
     failed: dict[str, Any] = {}
     try:
-        context, group, about = prepared(json.dumps(orders[0]), out, place, log.enter)
+        context, group, about = prepared(orders[0], out, place, log.enter)
     except (RuntimeError, OSError, UserError) as error:
         traceback.print_exc()
         failed = {"fault": fault_of(error)}
@@ -97,14 +97,14 @@ def leave_at_once(status: int) -> NoReturn:
 
 
 def prepared(
-    case: str, out: Path, place: Placement, enter: Callable[[str], None]
+    order: dict[str, Any], out: Path, place: Placement, enter: Callable[[str], None]
 ) -> tuple[MeasuringContext, RankGroup, dict[str, Any]]:
     """Open the device and join the others; returns what a case is measured with, and about us.
 
     Raises MeetingError where the ranks cannot meet or are not alike, RuntimeError where the
     device does not open.
     """
-    if (asked := json.loads(case)["launch"]["ranks"]) != place.ranks:
+    if (asked := order["launch"]["ranks"]) != place.ranks:
         raise MeetingError(f"the case is of {asked} ranks, and {place.ranks} were started")
     enter("open the device")
     device, seen = open_device(device_index(place, os.environ))
@@ -112,7 +112,7 @@ def prepared(
     enter("meet the other ranks")
     store = met(place, out)
     if store is not None:
-        compare(store, place.rank, facts_of(case, place.ranks))
+        compare(store, place.rank, facts_of(json.dumps(order), place.ranks))
         refuse_shared_gpu(store, place.rank, seen)
     group = joined(device, place.ranks, rank=place.rank, store=store)
     setting = Setting(device, rank=place.rank, local_rank=place.local_rank, ranks=place.ranks)

@@ -19,7 +19,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from bench_lib.launch.launchers import Placement, device_index, who_am_i
-from bench_lib.launch.wire import decode_case, write_whole
+from bench_lib.launch.wire import MEASURED, ProfileRequest, decode_case, write_whole
 from bench_lib.model import Case, UserError
 from bench_lib.worker.clock import Clock, clock_of
 from bench_lib.worker.context import in_words, kind_of
@@ -30,29 +30,20 @@ from bench_lib.worker.ranks import RankGroup, about_rank, joined, leave_at_once,
 from bench_lib.worker.workloads import Setting, UnsupportedError, Workload, build
 from bench_lib.worker.zygote import die_with_parent
 
-STEPS = 5
 ROWS = 30
 """Operations in each table."""
 MOST_PLAIN_S = 1.0
 """Most seconds of steps without a profiler, to know its cost; one runs in any case."""
-MEASURED = "bench-lib measured"
-"""The range around the steps that count, for profilers outside; earlier steps warm up."""
 WARMUP_S, MOST_WARMUP_S = 0.5, 2.0
 PART = ".part"
 
 
-@dataclass(frozen=True)
-class Order:
-    """The case to profile, and how."""
+@dataclass(frozen=True, kw_only=True)
+class Order(ProfileRequest):
+    """The case to profile, the folder for what comes of it, and how."""
 
     case: Case
     out: Path
-    steps: int = STEPS
-    stacks: bool = False
-    ranges: bool = False
-    """Have no profiler here, but mark the ranges for one outside."""
-    shapes: bool = False
-    """Note the sizes of tensors in the trace, which costs the host time."""
 
 
 def main(arguments: list[str]) -> int:
@@ -93,7 +84,7 @@ def _order(arguments: list[str]) -> Order:
     parser = argparse.ArgumentParser(prog="python -m bench_lib.worker profile")
     parser.add_argument("case", type=Path, metavar="CASE.json")
     parser.add_argument("out", type=Path, metavar="OUT")
-    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--steps", type=int, default=Order.steps)
     for choice in ("--stacks", "--ranges", "--shapes"):
         parser.add_argument(choice, action="store_true")
     words = parser.parse_args(arguments)
@@ -103,7 +94,7 @@ def _order(arguments: list[str]) -> Order:
         case = decode_case(json.loads(words.case.read_text()))
     except (OSError, ValueError, TypeError, KeyError) as error:
         parser.error(f"{words.case} is no case: {error}")
-    return Order(case, words.out, words.steps, words.stacks, words.ranges, words.shapes)
+    return Order(words.steps, words.stacks, words.ranges, words.shapes, case=case, out=words.out)
 
 
 class TraceFiles:

@@ -6,7 +6,6 @@ NVML is asked in a child because it can hang in the driver.
 from __future__ import annotations
 
 import importlib
-import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -134,14 +133,9 @@ def _clock_policy(clock_mhz: int | None, default_mhz: int | None) -> str | None:
 
 def _ask(timeout_s: float) -> list[Any]:
     """Ask in a child; ToolError with the cause where it learnt nothing."""
-    here = str(Path(__file__).resolve().parents[3])
-    path = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
+    words = [sys.executable, "-m", "bench_lib.backends.nvidia"]
     try:
-        said = tool.ask(
-            [sys.executable, "-m", "bench_lib.backends.nvidia"],
-            timeout_s=timeout_s,
-            environ={**os.environ, "PYTHONPATH": path},
-        )
+        said = tool.ask(words, timeout_s=timeout_s, environ=tool.finding_us())
     except ToolHangError:
         raise ToolHangError(f"NVML did not answer in {timeout_s:g} s") from None
     answer = tool.parse(said, "the process that asks NVML")

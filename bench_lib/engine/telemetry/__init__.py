@@ -21,11 +21,10 @@ import time
 import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, TextIO
 
 from bench_lib.backends.looks import PERIOD_S
-from bench_lib.backends.tool import ToolError, ask
+from bench_lib.backends.tool import ToolError, ask, finding_us
 from bench_lib.backends.tool import parse as parse_answer
 from bench_lib.engine.telemetry.sample import TelemetrySample, parse, share
 from bench_lib.engine.telemetry.stretch import summarise
@@ -52,7 +51,7 @@ def look_once(
     """
     words = [*(command or _command(device)), "once"]
     try:
-        said = ask(words, timeout_s=timeout_s, environ=_environ())
+        said = ask(words, timeout_s=timeout_s, environ=finding_us())
         values = parse_answer(said, "the look at the device")
     except ToolError as error:
         return None, str(error).replace(" ".join(words), "the look at the device")
@@ -63,12 +62,6 @@ def look_once(
 
 def _command(device: Hardware) -> tuple[str, ...]:
     return sys.executable, "-m", "bench_lib.engine.telemetry", json.dumps(asdict(device))
-
-
-def _environ() -> dict[str, str]:
-    here = str(Path(__file__).resolve().parents[3])
-    path = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
-    return {**os.environ, "PYTHONPATH": path}
 
 
 class Sampler:
@@ -98,7 +91,7 @@ class Sampler:
                 stderr=subprocess.STDOUT,
                 encoding="utf-8",
                 errors="replace",
-                env=_environ(),
+                env=finding_us(),
                 start_new_session=True,
             )
         except OSError as error:
@@ -110,12 +103,6 @@ class Sampler:
             target=self._read, args=(self._process.stdout,), name="telemetry", daemon=True
         )
         self._reader.start()
-
-    @property
-    def source(self) -> str | None:
-        """The source of the readings: ``nvml``, ``amdsmi``, …; None before the first."""
-        with self._lock:
-            return self._samples[-1].source if self._samples else None
 
     def window(self, begin_s: float, end_s: float, own: Collection[int] = ()) -> Telemetry | None:
         """Return the telemetry from `begin_s` to `end_s` on the monotonic clock; never waits.

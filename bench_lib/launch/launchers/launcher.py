@@ -11,6 +11,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 from bench_lib.launch.faults import LaunchError
@@ -49,7 +50,7 @@ class LaunchCommand:
     ranks: int
     hosts: int | None = 1
     """None if only the launcher knows."""
-    folder: str | None = None
+    folder: Path | None = None
     """The folder where it starts; None is our own folder."""
 
 

@@ -133,7 +133,7 @@ class Recorded:
         self._after_first = after_first
         self._side = side
         self._again = again
-        self._lent: contextlib.AbstractContextManager[Recording] | None = None
+        self._lent = contextlib.ExitStack()
         self._recording: Recording | None = None
 
     def __call__(self) -> object:
@@ -158,9 +158,8 @@ class Recorded:
 
     def release(self) -> None:
         """Give the graph's memory back, with the last answer; the next step records anew."""
-        lent, self._lent, self._recording = self._lent, None, None
-        if lent is not None:
-            lent.__exit__(None, None, None)
+        self._recording = None
+        self._lent.close()
 
     def _record(self) -> Recording:
         try:
@@ -169,10 +168,7 @@ class Recorded:
             raise UnsupportedError(f"the step cannot be recorded in a graph: {error}") from error
 
     def _enter(self, side: torch.cuda.Stream | None, again: int = 0) -> Recording:
-        lent = recorded(self._step, side, again=again)
-        recording = lent.__enter__()
-        self._lent = lent
-        return recording
+        return self._lent.enter_context(recorded(self._step, side, again=again))
 
 
 # ---- merging --------------------------------------------------------------------------------

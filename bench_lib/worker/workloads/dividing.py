@@ -7,24 +7,22 @@ batch.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
 
-from bench_lib.formulas.transformer import ZERO
 from bench_lib.worker.device import AUTOCAST
 from bench_lib.worker.workload import Setting
 from bench_lib.worker.workloads.compilation import arguments_of
-from bench_lib.worker.workloads.zero import Zero
 
 
-class Division(Protocol):
-    """How a network is divided, so that no rank ever holds all of it."""
+class Division:
+    """How a network is divided, so that no rank ever holds all of it; as it stands not at all."""
 
-    sharing: int
+    sharing: int = 1
     """Ranks that compute one batch together."""
-    whole: int
+    whole: int = 0
     """Numbers that training keeps of each weight, and this rank of all weights."""
 
     def block(self, block: nn.Module) -> None:
@@ -34,26 +32,16 @@ class Division(Protocol):
         """Keep this rank's part of everything outside the blocks."""
 
 
-class Whole:
-    """Every rank has all weights."""
-
-    sharing, whole = 1, 0
-
-    def block(self, block: nn.Module) -> None:
-        """Leave it as it is."""
-
-    def rest(self, network: Any) -> None:
-        """Leave it as it is."""
+WHOLE = Division()
+"""Every rank has all weights."""
 
 
-class FullyShard:
+class FullyShard(Division):
     """FSDP2.  Blocks are compiled one by one, before they are divided.
 
     Under ``amp-bf16`` weights are kept in FP32, gathered in bf16, and gradients are averaged in
     FP32.
     """
-
-    sharing, whole = 1, 0
 
     def __init__(self, precision: str, compile_mode: str, setting: Setting) -> None:
         """Have all ranks meet."""
@@ -80,7 +68,7 @@ class FullyShard:
         fully_shard(part, mesh=self._mesh, mp_policy=self._policy)
 
 
-class TensorParallel:
+class TensorParallel(Division):
     """Attention by heads, and SwiGLU by rows, as Shoeybi et al. 2019 divide them.
 
     A block's ranks meet twice in a pass.  The head is divided by tokens of the vocabulary unless it
@@ -89,7 +77,6 @@ class TensorParallel:
 
     def __init__(self, setting: Setting) -> None:
         """Have all ranks meet."""
-        self.whole = 0
         self._mesh, self.sharing = _mesh(setting), setting.ranks
 
     def block(self, block: nn.Module) -> None:
@@ -125,14 +112,3 @@ def _mesh(setting: Setting) -> Any:
     from torch.distributed.device_mesh import init_device_mesh
 
     return init_device_mesh(setting.device.type, (setting.ranks,))
-
-
-def division(parallel: str, precision: str, compile_mode: str, setting: Setting) -> Division:
-    """Return how the ranks divide a network; one rank has nobody to share it with."""
-    if setting.ranks == 1 or parallel == "ddp":
-        return Whole()
-    if parallel == "tp":
-        return TensorParallel(setting)
-    if parallel in ZERO:
-        return Zero(ZERO[parallel], precision, compile_mode, setting)
-    return FullyShard(precision, compile_mode, setting)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bench_lib.formulas.transformer import DEVIATION, Size
-from bench_lib.worker.workloads.dividing import Division
+from bench_lib.worker.workloads.dividing import WHOLE, Division
 
 
 class TransformerBlock(nn.Module):
@@ -56,7 +56,7 @@ class LanguageModel(nn.Module):
         self,
         size: Size,
         dtype: torch.dtype = torch.float32,
-        division: Division | None = None,
+        division: Division = WHOLE,
     ) -> None:
         """Take fresh weights; a division takes each block, then the rest."""
         super().__init__()
@@ -67,10 +67,9 @@ class LanguageModel(nn.Module):
         for embedding in (self.tokens, self.positions):
             nn.init.normal_(embedding.weight, std=DEVIATION)
         self.to(dtype)
-        if division is not None:
-            for block in self.blocks:
-                division.block(block)
-            division.rest(self)
+        for block in self.blocks:
+            division.block(block)
+        division.rest(self)
 
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
         """Return logits (batch, length, vocabulary), or the mean loss where targets are given.

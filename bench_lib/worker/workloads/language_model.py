@@ -22,6 +22,7 @@ from bench_lib.formulas.transformer import (
     GENERATED,
     PARALLEL,
     SIZES,
+    ZERO,
     LlamaSize,
     Size,
     indivisible,
@@ -29,7 +30,7 @@ from bench_lib.formulas.transformer import (
 from bench_lib.model import GENERATION, QUANTIZED, QUANTIZED_PRODUCTS, TASKS
 from bench_lib.worker.device import AUTOCAST, require_memory
 from bench_lib.worker.workload import Setting, Workload
-from bench_lib.worker.workloads.dividing import Whole, division
+from bench_lib.worker.workloads.dividing import WHOLE, Division, FullyShard, TensorParallel
 from bench_lib.worker.workloads.flops import Amount, counted
 from bench_lib.worker.workloads.generation import DecodingStep, Generating, Prompted
 from bench_lib.worker.workloads.gpt2 import LanguageModel
@@ -117,6 +118,17 @@ def language_model(setting: Setting, **params: Any) -> Workload:
     )
 
 
+def division(parallel: str, precision: str, compile_mode: str, setting: Setting) -> Division:
+    """Return how the ranks divide a network; one rank has nobody to share it with."""
+    if setting.ranks == 1 or parallel == "ddp":
+        return WHOLE
+    if parallel == "tp":
+        return TensorParallel(setting)
+    if parallel in ZERO:
+        return Zero(ZERO[parallel], precision, compile_mode, setting)
+    return FullyShard(precision, compile_mode, setting)
+
+
 class _Tokens(AnsweringNetwork):
     spec: _Spec
     item = "token"
@@ -129,7 +141,7 @@ class _Tokens(AnsweringNetwork):
         ):
             raise ValueError(why)
         self.division = division(spec.parallel, spec.precision, spec.compile_mode, setting)
-        self.divided = not isinstance(self.division, Whole)
+        self.divided = self.division is not WHOLE
         sharing = self.division.sharing
         self.parameters = spec.size.parameters
         weights = self.parameters * spec.dtype.itemsize
@@ -211,7 +223,7 @@ class _Tokens(AnsweringNetwork):
     def network(self, dtype: torch.dtype, *, divided: bool = False) -> Any:
         """Return the network with the weights it begins with, or this rank's part; uncompiled."""
         spec = self.spec
-        kept = self.division if divided else None
+        kept = self.division if divided else WHOLE
         torch.manual_seed(SEED)
         with self.device:
             if isinstance(spec.size, LlamaSize):

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from bench_lib.formulas.transformer import DEVIATION, Experts, LlamaSize
 from bench_lib.worker.workload import UnsupportedError
-from bench_lib.worker.workloads.dividing import Division
+from bench_lib.worker.workloads.dividing import WHOLE, Division
 
 EPSILON = 1e-5
 
@@ -220,7 +220,7 @@ class Llama(nn.Module):
         size: LlamaSize,
         length: int,
         dtype: torch.dtype = torch.float32,
-        division: Division | None = None,
+        division: Division = WHOLE,
     ) -> None:
         """Take fresh weights for sequences of up to ``length``, block by block in ``dtype``.
 
@@ -234,8 +234,7 @@ class Llama(nn.Module):
         self.blocks = nn.ModuleList()
         for layer in range(size.layers):
             self.blocks.append(LlamaBlock(size, layer).to(dtype))
-            if division is not None:
-                division.block(self.blocks[-1])
+            division.block(self.blocks[-1])
         self.norm = nn.RMSNorm(size.width, eps=EPSILON).to(dtype)
         self.head = linear(size.width, size.vocabulary).to(dtype)
         if size.tied:
@@ -245,8 +244,7 @@ class Llama(nn.Module):
         self.kv_heads, self.head_width = size.kv_heads, size.head_width
         self.room = 0
         """Tokens of a sequence that the caches can hold."""
-        if division is not None:
-            division.rest(self)
+        division.rest(self)
 
     def forward(
         self, tokens: Tensor, targets: Tensor | None = None, answered: int | None = None

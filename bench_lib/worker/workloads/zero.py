@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from bench_lib.worker.workload import Setting, UnsupportedError, Workload
 from bench_lib.worker.workloads.compilation import arguments_of
+from bench_lib.worker.workloads.dividing import Division
 from bench_lib.worker.workloads.steps import TrainingStep
 
 BF16 = {
@@ -58,13 +59,11 @@ def deepspeed_module(name: str) -> Any:
         os.environ.update(before)
 
 
-class Zero:
+class Zero(Division):
     """ZeRO: ranks divide moments, from stage 2 gradients, from stage 3 weights too.
 
     Under ``amp-bf16`` the weights are bf16, and ranks divide FP32 ones that the optimizer updates.
     """
-
-    sharing = 1
 
     def __init__(self, stage: int, precision: str, compile_mode: str, setting: Setting) -> None:
         """Import DeepSpeed; raises UnsupportedError without it."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bench_lib.backends import tool
+from bench_lib.backends.amd import visible
 from bench_lib.backends.amd.tools import amd_smi, rocm_smi, rocminfo
 from bench_lib.backends.catalogue import MEMORY_TOLERANCE
 from bench_lib.backends.tool import ToolError, ToolHangError
@@ -36,13 +37,7 @@ _APU = "74a0"
 _INDIVISIBLE = ("gfx90", "gfx10", "gfx11", "gfx120")
 """How architectures begin that have no partition modes."""
 
-_HIDING = (
-    "ROCR_VISIBLE_DEVICES",
-    "HIP_VISIBLE_DEVICES",
-    "CUDA_VISIBLE_DEVICES",
-    "GPU_DEVICE_ORDINAL",
-    "HSA_OVERRIDE_GFX_VERSION",
-)
+_HIDING = (*visible.VARIABLES, "GPU_DEVICE_ORDINAL", "HSA_OVERRIDE_GFX_VERSION")
 """Variables under which the runtime, and so rocminfo, hides, renumbers or renames GPUs."""
 
 _ROCM_SMI = (
