@@ -248,6 +248,13 @@ def test_processes_of_one_run_tell_how_pairs_differ():
     assert group == {"x": 0.0, "y": math.sqrt(2)}
 
 
+def test_each_run_of_pairs_costs_a_degree_for_its_mean():
+    """Five pairs and two runs of five processes, each without its slowest."""
+    runs = [{f"{run} {n}": float(n) for n in range(5)} for run in range(2)]
+    pairs = paired({str(n): (float(n), 0.0) for n in range(5)}, processes=runs)
+    assert comparison._without_slowest(pairs)[1] == 3 * (4 - 1)
+
+
 def with_parts(*variances: float) -> Comparison:
     """Return what four pairs say whose process has a variance of 4, with other components."""
     pairs = Contrast(named([0.0] * 4), None)
@@ -879,3 +886,11 @@ def test_what_pairs_would_find_counts_those_that_follow_until_the_interval_is_na
     five, ten = (compare([paired(pairs, 5, most=most)], [0.01])[0].detectable for most in (0, 10))
     assert (ten < five) == gains
     assert ten <= five
+
+
+def test_what_pairs_would_find_counts_no_more_than_the_interval_needs():
+    """Here seven: five leave it too wide, and of ten that may be measured three are not."""
+    pairs = {str(n): (0.00125 * (-1) ** n, 0.0) for n in range(5)}
+    (up_to_ten,) = compare([paired(pairs, 5, most=10)], [0.01])
+    (seven,) = compare([paired(pairs, 7)], [0.01])
+    assert up_to_ten.detectable == seven.detectable

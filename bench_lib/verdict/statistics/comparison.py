@@ -449,7 +449,7 @@ def _without_slowest(contrast: Contrast) -> tuple[float, int]:
     squares, degrees = 0.0, 0
     sides = [(contrast.candidate, 1), *((group, 1) for group in contrast.alike)]
     if contrast.baseline is not None:
-        sides.insert(1, (_apart(contrast), len(contrast.accepted)))
+        sides.append((_apart(contrast), len(contrast.accepted)))
     large = [side for side in sides if len(side[0]) >= MOST_DISTURBED]
     for group, means in large or sides:
         values, kept = sorted(group.values()), 1.0
