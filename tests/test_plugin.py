@@ -724,6 +724,20 @@ def test_a_bad_baseline_file_stops_the_run_before_it_measures(suite, pytester, t
     assert runs_in(pytester) == []
 
 
+def test_a_package_of_what_is_no_metric_stops_the_run_before_it_measures(
+    suite, pytester, monkeypatch
+):
+    """Its name is in the error; a night would otherwise end without verdicts."""
+    monkeypatch.syspath_prepend(pytester.path)
+    about = pytester.mkdir("mine-1.0.dist-info")
+    about.joinpath("METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    about.joinpath("entry_points.txt").write_text("[bench_lib.metrics]\nmine = json:dumps\n")
+    result = suite()(apart=True)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: json:dumps names <function *, which is no Metric; mend *"])
+    assert runs_in(pytester) == []
+
+
 def test_a_history_that_cannot_be_written_stops_the_run_before_it_measures(suite, pytester):
     """A file stands where the folder should be."""
     run = suite()
