@@ -192,7 +192,7 @@ class Case:
 def problem_of(case: object) -> str | None:
     """Say why something cannot be measured and stored as a case; None if it can."""
     if not isinstance(case, Case):
-        return f"{case!r} is no Case; make one with bench_lib.model.Case(id, workload, params)"
+        return f"{case!r} is no Case; make one with bench_lib.Case(id, workload, params)"
     if not is_case_id(case.id):
         return f"the case's id is {case.id!r}; it has to be {ID_RULE}"
     params: object = case.params
@@ -201,7 +201,49 @@ def problem_of(case: object) -> str | None:
     for name, value in params.items():
         if not is_param(value):
             return f"params of {case.id}: {name} is {value!r}; it has to be {PARAM_RULE}"
-    return None
+    workload: object = case.workload
+    if not isinstance(workload, str):
+        return f"the workload of {case.id} is {workload!r}; it has to be text, package.module:name"
+    if not _is_amount(case.time_limit_s):
+        return f"time_limit_s of {case.id} is {case.time_limit_s!r}; it has to be a number"
+    for group, kind in (("launch", Launch), ("sampling", Sampling), ("limits", Limits)):
+        fields: object = getattr(case, group)
+        if not isinstance(fields, kind):
+            return f"{group} of {case.id} is {fields!r}; make one with bench_lib.{kind.__name__}()"
+        for name, usual in vars(kind()).items():
+            if (rule := _broken_rule(getattr(fields, name), usual)) is not None:
+                value = getattr(fields, name)
+                return f"{group} of {case.id}: {name} is {value!r}; it has to be {rule}"
+    problem = too_tolerant(case.limits)
+    return None if problem is None else f"limits of {case.id}: {problem}"
+
+
+def _broken_rule(value: object, usual: object) -> str | None:
+    """Return what a field has to be whose default is ``usual``; None if its value is that."""
+    if isinstance(usual, bool):
+        return None if isinstance(value, bool) else "True or False"
+    if isinstance(usual, dict):
+        fits = isinstance(value, dict) and all(map(_is_amount, value.values()))
+        return None if fits else "a dictionary of numbers of 0 or more"
+    if isinstance(usual, int):
+        least = min(usual, 1)
+        fits = isinstance(value, int) and _is_amount(value) and value >= least
+        return None if fits else f"a whole number of {least} or more"
+    fits = _is_amount(value) or (value is None and usual is None)
+    return None if fits else "a number of 0 or more"
+
+
+def _is_amount(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return 0 <= value < math.inf
+
+
+def too_tolerant(limits: Limits) -> str | None:
+    """Say that a tolerance stands for 100% or more; None if it does not."""
+    if limits.tolerance < 1:
+        return None
+    return f"tolerance is {limits.tolerance:g}, which is {limits.tolerance:.0%}; write 1% as 0.01"
 
 
 ID_RULE = "letters, digits, dots, dashes and underscores"

@@ -165,10 +165,10 @@ def test_inputs_are_drawn_from_layers_signature_and_config(own):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("mine", "'mine'; it has to be written as package.module:Object"),
+        ("mine", "bench-lib: error: mine: it has to be written as package.module:Object"),
         ("nowhere:Net", "No module named 'nowhere'"),
         ("mine:Nets", "there is no Nets in mine"),
-        ("mine:number", "mine:number is int; it has to be a class of torch.nn.Module"),
+        ("mine:number", "mine:number: it is of type int; it has to be a class of torch.nn.Module"),
         ("mine:Words", "Words needs words; give --arg words=VALUE"),
         ("mine:Odd", "no input could be drawn for a, b (no layer of it tells a shape); give --inp"),
         ("mine:Net --input image=3,4", "RuntimeError: "),

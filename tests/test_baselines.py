@@ -1021,6 +1021,13 @@ def test_values_that_are_noisy_are_not_taken_without_force():
     assert taken(changes) == []
 
 
+def test_a_spread_just_above_its_limit_is_not_told_as_the_limit():
+    """Ten per cent, of which ten are allowed, would be a riddle."""
+    measurement = make_measurement(iteration_s=[0.01, 0.01225] * 10)
+    (change,) = proposed(make_record(attempts=[make_attempt(measurement=measurement)]))
+    assert change.against == "iterations spread by 10.43%; the limit is 10%"
+
+
 @pytest.mark.parametrize("status", list(Status))
 def test_what_its_own_run_doubted_is_not_taken_without_force(status):
     """The reason is the verdict's that gave the case its status."""

@@ -140,7 +140,7 @@ def test_a_users_mistake_is_one_line_and_no_traceback():
     assert (done.returncode, done.stdout, done.stderr) == (
         2,
         "",
-        "bench-lib: error: no runs in /none; run pytest perf_tests, or name --history DIR\n",
+        "bench-lib: error: no runs in /none; measure with pytest, or name --history DIR\n",
     )
 
 
@@ -421,7 +421,7 @@ def test_accepting_fewer_than_five_processes_says_what_they_are_worth(cli, histo
     assert answer.status == 0
     assert answer.lines[-2] == (
         "some have fewer than five processes (4), which can hardly tell the spread between "
-        "processes: pytest perf_tests --perf-processes 5"
+        "processes: measure with pytest --perf-processes 5"
     )
 
 
@@ -1089,6 +1089,7 @@ def test_recording_by_force_takes_all_that_has_values(cli, history, tmp_path, fa
 @pytest.mark.parametrize("status", [2, 3, 4, 5, -15])
 def test_a_session_that_did_not_run_to_its_end_is_not_recorded(cli, tmp_path, fake_pytest, status):
     """Interrupted, no device, no such test: pytest has said why."""
+    (tmp_path / "perf_tests").mkdir()
     fake_pytest([measured(0.5, processes=5)], status=status)
     answer = record(cli)
     assert (answer.status, answer.err) == (
@@ -1096,6 +1097,17 @@ def test_a_session_that_did_not_run_to_its_end_is_not_recorded(cli, tmp_path, fa
         f"bench-lib: error: pytest ended with status {status}; nothing was accepted\n",
     )
     assert not (tmp_path / "baselines").exists()
+
+
+@pytest.mark.parametrize(("more", "told"), [((), True), (("tests/perf",), False)])
+def test_recording_where_no_perf_tests_lies_says_how_to_name_other_tests(
+    cli, fake_pytest, more, told
+):
+    """In another repository; not if tests were named."""
+    fake_pytest(status=4)
+    answer = record(cli, "--", *more)
+    remedy = "there is no perf_tests here: name your tests first, -- tests/perf"
+    assert (answer.status, remedy in answer.err) == (2, told)
 
 
 def test_a_run_of_somebody_else_meanwhile_is_not_accepted_by_mistake(
@@ -1454,7 +1466,7 @@ def test_a_folder_without_runs_says_how_to_make_one(cli):
     answer = cli("history", "list")
     assert (answer.status, answer.lines) == (
         1,
-        ["no runs in history; pytest perf_tests makes one"],
+        ["no runs in history; a pytest run that measures makes one"],
     )
     answer = cli("history", "list", "--json")
     assert (answer.status, answer.json["runs"], answer.json["problems"]) == (1, [], [])

@@ -800,7 +800,8 @@ def test_a_baseline_without_kernels_says_how_to_store_them(profile, tmp_path) ->
     a = kept(tmp_path, "a", (CONV, 0.003, 2))
     answer = profile("--diff", "baseline", a)
     assert answer.status == 2
-    assert "was accepted without its kernels" in answer.err
+    assert "was accepted without its kernels; record it again" in answer.err
+    assert f"bench-lib baseline record --reason WHY -- -k {CASE}" in answer.err
     b = kept(tmp_path, "b", (CONV, 0.003, 2), case=make_case(id="other"))
     assert "other has no baseline" in profile("--diff", "baseline", b).err
 

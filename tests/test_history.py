@@ -634,7 +634,7 @@ def test_a_folder_without_runs_says_how_to_make_one(tmp_path):
     with pytest.raises(HistoryError) as caught:
         find(tmp_path / "none", "latest")
     assert str(caught.value) == (
-        f"no runs in {tmp_path / 'none'}; run pytest perf_tests, or name --history DIR"
+        f"no runs in {tmp_path / 'none'}; measure with pytest, or name --history DIR"
     )
 
 

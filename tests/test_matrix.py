@@ -521,11 +521,15 @@ TABLE = "gate.networks, table 1"
         ),
         (
             "limits = {tolerance = -0.01}",
-            f"{TABLE}, limits: tolerance is -0.01; it has to be a number above 0",
+            f"{TABLE}, limits: tolerance is -0.01; it has to be a number above 0, 0.01 for 1%",
         ),
         (
             "limits = {tolerance = nan}",
-            f"{TABLE}, limits: tolerance is nan; it has to be a number above 0",
+            f"{TABLE}, limits: tolerance is nan; it has to be a number above 0, 0.01 for 1%",
+        ),
+        (
+            "limits = {tolerance = 3}",
+            f"{TABLE}, limits: tolerance is 3, which is 300%; write 1% as 0.01",
         ),
         (
             "limits = {efficiency = 1.5}",

@@ -228,6 +228,10 @@ def stepped(machine: Machine) -> Callable[[], object]:
     return machine.step
 
 
+def stepless(_machine: Machine) -> None:
+    """Return nothing, as a factory does that lacks its last line."""
+
+
 # --- order ---------------------------------------------------------------------------------
 
 
@@ -510,12 +514,13 @@ def test_a_factory_may_return_just_a_step() -> None:
         ("nothing", LookupError, NO_WORKLOAD),
         ("no_such_module:step", ModuleNotFoundError, "no_such_module"),
         (f"{__name__}:no_such_factory", AttributeError, "no_such_factory"),
+        (f"{__name__}:stepless", TypeError, ":stepless returned an object of type NoneType"),
     ],
 )
-def test_a_workload_that_does_not_exist_is_named(
+def test_a_workload_that_does_not_exist_or_has_no_step_is_named(
     workload: str, error: type[Exception], words: str
 ) -> None:
-    """Whether it is the module or what should be in it."""
+    """Whether it is the module, what should be in it, or what that returns."""
     machine = Machine()
     with pytest.raises(error, match=words):
         measure(Case("x", workload, {}), machine.context())

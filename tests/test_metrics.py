@@ -691,7 +691,8 @@ def test_what_cannot_be_loaded_costs_no_other_package_its_metrics(monkeypatch):
     ("brought", "remedy"),
     [
         ([registered()["energy"], Metric("latency", "mine", "s", lambda *_: 1.0)], "rename"),
-        (["latency"], "is no Metric"),
+        (["latency"], "names 'latency', which is no Metric"),
+        (print, "names <built-in function print>, which is no Metric; mend its package"),
     ],
 )
 def test_a_name_that_is_taken_and_what_is_no_metric_are_refused(monkeypatch, brought, remedy):

@@ -724,6 +724,20 @@ def test_a_bad_baseline_file_stops_the_run_before_it_measures(suite, pytester, t
     assert runs_in(pytester) == []
 
 
+def test_a_package_of_what_is_no_metric_stops_the_run_before_it_measures(
+    suite, pytester, monkeypatch
+):
+    """Its name is in the error; a night would otherwise end without verdicts."""
+    monkeypatch.syspath_prepend(pytester.path)
+    about = pytester.mkdir("mine-1.0.dist-info")
+    about.joinpath("METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    about.joinpath("entry_points.txt").write_text("[bench_lib.metrics]\nmine = json:dumps\n")
+    result = suite()(apart=True)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: json:dumps names <function *, which is no Metric; mend *"])
+    assert runs_in(pytester) == []
+
+
 def test_a_history_that_cannot_be_written_stops_the_run_before_it_measures(suite, pytester):
     """A file stands where the folder should be."""
     run = suite()
@@ -1397,6 +1411,28 @@ def test_the_next_step_names_paths_that_are_not_the_usual_ones(suite):
         ("'foo'", "*'foo' is no Case*"),
         ("Case('x/../y', 'steps:step')", "*id is 'x/../y'; it has to be letters*"),
         ("Case('x', 'steps:step', {'n': None})", "*n is None; it has to be text*"),
+        ("Case('x', print)", "the workload of x is *; it has to be text, package.module:name"),
+        ("of(time_limit_s='5m')", "time_limit_s of x is '5m'; it has to be a number"),
+        ("of(limits={'tolerance': 0.1})", "limits of x is {*}; make one with bench_lib.Limits()"),
+        ("of(limits=Limits('1%'))", "*limits of x: tolerance is '1%'; it has to be a number of 0*"),
+        (
+            "of(limits=Limits(-1))",
+            "limits of x: tolerance is -1; it has to be a number of 0 or more",
+        ),
+        ("of(limits=Limits(3))", "limits of x: tolerance is 3, which is 300%; write 1% as 0.01"),
+        (
+            "of(limits=Limits(metrics={'a': '1'}))",
+            "*: metrics is *; it has to be a dictionary of *",
+        ),
+        (
+            "of(sampling=Sampling(iterations=0))",
+            "*iterations is 0; it has to be a whole number of 1*",
+        ),
+        ("of(sampling=Sampling(checks='no'))", "*checks is 'no'; it has to be True or False"),
+        (
+            "of(launch=Launch(threads=-1))",
+            "*threads is -1; it has to be a whole number of 0 or more",
+        ),
     ],
 )
 def test_a_case_of_ones_own_that_cannot_be_remembered_fails_its_test(
@@ -1405,7 +1441,9 @@ def test_a_case_of_ones_own_that_cannot_be_remembered_fails_its_test(
     """The others run, and nothing is lost."""
     run = suite()
     pytester.path.joinpath("perf_tests", "test_own.py").write_text(
-        f"from bench_lib.model import Case\ndef test_own(perf):\n    perf.measure({case})\n"
+        "import functools\nfrom bench_lib import Case, Launch, Limits, Sampling\n"
+        "of = functools.partial(Case, 'x', 'steps:step')\n"
+        f"def test_own(perf):\n    perf.measure({case})\n"
     )
     result = run()
     result.assert_outcomes(passed=2, failed=1)

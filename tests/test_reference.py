@@ -42,6 +42,7 @@ USUAL, SLOW = [0.010] * 20, [0.0103] * 20
 ACCEPTED, TONIGHTS = "2.9.0+rocm7.0", "2.10.0+rocm7.2"
 PLANNED = 4
 LOAD = ("-p", "bench_lib.plugin")
+NATIVE = pytest.mark.skipif(pytest.version_tuple < (9,), reason="pytest 9 reads this table first")
 
 
 @dataclass
@@ -572,6 +573,25 @@ def test_a_setting_of_the_reference_that_cannot_be_read_is_named(pytester, setti
     """Before anything is measured."""
     with pytest.raises(pytest.UsageError, match=words):
         read(pytester, f"perf_reference = python3\n{setting}\n")
+
+
+@pytest.mark.parametrize("name", ["perf_matrix", "perf_reference", "perf_reference_prefix"])
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ("tool.pytest.ini_options", r"^{} is \['a'\]; it has to be text$"),
+        pytest.param("tool.pytest", "'{}' expects a string", marks=NATIVE),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Passing a value that is not a string")
+def test_a_setting_that_is_a_list_in_place_of_text_is_named(pytester, name, table, words):
+    """As pyproject.toml may hold it; pytest passes it on, or says so itself."""
+    lines = {"perf_reference": '"python3"', name: '["a"]'}
+    settings = "".join(f"{key} = {value}\n" for key, value in lines.items())
+    pytester.makepyprojecttoml(f"[{table}]\n{settings}")
+    config = pytester.parseconfig(*LOAD)
+    with pytest.raises(pytest.UsageError, match=words.format(name)):
+        options.read_options(config)
 
 
 @pytest.mark.parametrize(

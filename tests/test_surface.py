@@ -193,7 +193,7 @@ def test_a_mistake_in_an_option_s_value_names_the_value(monkeypatch, capsys):
     said = "Invalid value for '--at-most': Input should be a valid integer, unable to parse"
     error = types.SimpleNamespace(format_message=lambda: said)
     monkeypatch.setattr("sys.argv", ["bench-lib", "scaling", "--at-most", "x"])
-    assert ending._misused(error) == ending.WRONG
+    assert ending._misused(error, None) == ending.WRONG
     assert "--at-most: 'x' should be a valid integer; " in capsys.readouterr().err
 
 
@@ -345,6 +345,17 @@ def test_a_command_that_there_is_not_is_named_with_those_like_it(run):
         "bench-lib: error: no such command 'lst'; did you mean 'list'?\n"
     )
     assert run("x")[2] == "bench-lib: error: no such command 'x'; see bench-lib --help\n"
+
+
+@pytest.mark.parametrize(
+    "words", ["judge x --tolerance", "baseline accept --reason", "report --html"]
+)
+def test_an_option_without_its_value_leads_to_the_help_of_its_command(run, words):
+    """Typer does not say whose option it is."""
+    command = words.partition(" x")[0].partition(" -")[0]
+    status, out, err = run(*words.split())
+    assert (status, out) == (2, "")
+    assert err.endswith(f"; see bench-lib {command} --help\n")
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ from bench_lib.model import (
     Sampling,
     is_case_id,
     is_param,
+    too_tolerant,
 )
 from bench_lib.verdict import metrics
 
@@ -306,7 +307,8 @@ class _Reader:
             whole = isinstance(allowed[key], int)
             if not _is_above_zero(value) or (whole and not isinstance(value, int)):
                 kind = "a whole number" if whole else "a number"
-                raise self.wrong(where, f"{key} is {value!r}; it has to be {kind} above 0")
+                rule = f"{kind} above 0" + (", 0.01 for 1%" if isinstance(defaults, Limits) else "")
+                raise self.wrong(where, f"{key} is {value!r}; it has to be {rule}")
         if values.get("spread", 0) > Limits().spread:
             raise self.wrong(where, f"spread is {values['spread']}; at most {Limits().spread}")
         if isinstance(defaults, Limits) and values.get("efficiency", 0) > 1:
@@ -317,6 +319,8 @@ class _Reader:
             values = {name: value for name, value in values.items() if name in own}
             values["metrics"] = {**asked_before, **asked}
         made = replace(defaults, **values)
+        if isinstance(made, Limits) and (problem := too_tolerant(made)):
+            raise self.wrong(where, problem)
         if isinstance(made, Sampling) and made.iterations > made.max_iterations:
             clash = f"iterations is {made.iterations}, above max_iterations {made.max_iterations}"
             raise self.wrong(where, clash)

@@ -282,7 +282,11 @@ def record(
     if status == INTERRUPTED:
         raise KeyboardInterrupt("nothing was accepted")
     if status not in (0, 1):
-        raise UserError(f"pytest ended with status {status}; nothing was accepted")
+        lacking = [path for path in paths if not Path(path).exists()]
+        remedy = "; there is no perf_tests here: name your tests first, -- tests/perf"
+        raise UserError(
+            f"pytest ended with status {status}; nothing was accepted{remedy if lacking else ''}"
+        )
     new = [str(path) for path in runs.files(history) if path not in before]
     if not new:
         raise UserError("pytest measured nothing; nothing was accepted")

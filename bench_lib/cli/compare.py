@@ -267,7 +267,7 @@ def _remarks(rows: Sequence[ComparedRow]) -> Iterator[str]:
 def _verdict_lines(found: Alignment) -> Iterator[str]:
     from bench_lib.report.versus.rows import for_a_verdict
 
-    needs = "; ".join(for_a_verdict(found)) or "pytest perf_tests"
+    needs = "; ".join(for_a_verdict(found)) or "measure with pytest"
     yield f"nothing was judged; for a verdict: {needs}"
 
 

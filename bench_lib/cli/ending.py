@@ -63,7 +63,7 @@ def _status(program: Any) -> int:
     except typer.Exit as end:
         return int(end.exit_code)
     except _ClickError as error:
-        return _misused(error)
+        return _misused(error, program)
     except KeyboardInterrupt as interrupt:
         what = "; ".join(["bench-lib: interrupted", *map(str, interrupt.args)])
         print(what, file=sys.stderr)
@@ -126,15 +126,26 @@ def _remedy(error: OSError) -> str:
     return f"; {remedy}" if remedy else ""
 
 
-def _misused(error: Any) -> int:
+def _misused(error: Any, program: Any) -> int:
     """Say what of the command line cannot be understood, and where to look."""
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
         return WRONG
     context = getattr(error, "ctx", None)
-    path = context.command_path if context is not None else "bench-lib"
+    path = _called(program, sys.argv[1:]) if context is None else context.command_path
     complain(usage_in_words(error.format_message(), path, sys.argv[1:]))
     return WRONG
+
+
+def _called(program: Any, words: Sequence[str]) -> str:
+    """Return the command that words call; an option without its value does not tell it."""
+    path, group = ["bench-lib"], program
+    for word in words:
+        group = group.get_command(None, word) if hasattr(group, "get_command") else None
+        if group is None:
+            break
+        path.append(word)
+    return " ".join(path)
 
 
 def usage_in_words(message: str, command: str, words: Sequence[str] = ()) -> str:

@@ -158,7 +158,7 @@ def list_runs(*, history: HistoryPlace = HERE, json: Json = False) -> None:
     if rows:
         print_table(("run", "started", "hardware", "cases", "verdicts", ""), rows)
     else:
-        print(f"no runs in {history}; pytest perf_tests makes one")
+        print(f"no runs in {history}; a pytest run that measures makes one")
     for problem in problems:
         print(f"! {problem}")
     raise typer.Exit(0 if rows else 1)

@@ -189,7 +189,7 @@ class Proposal:
         if fewest < LEAST_PROCESSES:
             print(
                 f"some have fewer than five processes ({fewest}), which can hardly tell the "
-                "spread between processes: pytest perf_tests --perf-processes 5"
+                "spread between processes: measure with pytest --perf-processes 5"
             )
         if any("cold" in each.conditions.values() for each in new):
             print(

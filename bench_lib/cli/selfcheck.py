@@ -352,7 +352,7 @@ def _show_components(folder: Path, key: str, *, as_json: bool) -> None:
         known = ", ".join(history.keys(folder)) or "none at all"
         raise UserError(
             f"{folder} has no run of {key} that was fine (it has: {known}); measure one with "
-            "pytest perf_tests, or name another folder with --history"
+            "pytest, or name another folder with --history"
         )
     (_print_components_json if as_json else _print_components)(families, key)
 

@@ -65,7 +65,7 @@ def read_options(config: pytest.Config) -> PluginOptions:
         reference=_reference(config),
     )
     return PluginOptions(
-        matrix=folder("perf_matrix", config.getini("perf_matrix")),
+        matrix=folder("perf_matrix", _setting(config, "perf_matrix")),
         history=history,
         tier=config.getoption("perf_tier"),
         strict=config.getoption("perf_strict"),
@@ -75,14 +75,25 @@ def read_options(config: pytest.Config) -> PluginOptions:
     )
 
 
+def _setting(config: pytest.Config, name: str) -> str:
+    """Return a setting that is one text; raises UsageError, as pyproject.toml may hold a list."""
+    try:
+        value = config.getini(name)
+    except TypeError as error:  # of pytest 10, and of 9 in the table tool.pytest
+        raise pytest.UsageError(str(error)) from error
+    if not isinstance(value, str):
+        raise pytest.UsageError(f"{name} is {value!r}; it has to be text")
+    return value
+
+
 def _reference(config: pytest.Config) -> Side | None:
     """Return the accepted environment, if one is named; raises UsageError."""
     given = config.getoption("perf_reference")
-    python = config.getini("perf_reference") if given is None else given
+    python = _setting(config, "perf_reference") if given is None else given
     if not python:
         return None
     try:
-        words = engine_settings.prefix(config.getini("perf_reference_prefix"))
+        words = engine_settings.prefix(_setting(config, "perf_reference_prefix"))
         variables = dict(map(engine_settings.variable, config.getini("perf_reference_env")))
     except ValueError as error:
         raise pytest.UsageError(f"perf_reference: {error}") from error

@@ -16,7 +16,7 @@ from bench_lib.engine.devicelock import DeviceBusyError
 from bench_lib.engine.outcome import Outcome
 from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.signals import ended_by
-from bench_lib.model import Case, Fault, MachineWarning
+from bench_lib.model import Case, Fault, MachineWarning, UserError
 from bench_lib.plugin import allure, benchmarks, devices, summary, timeouts
 from bench_lib.plugin.conclusion import conclude
 from bench_lib.plugin.declared import measures
@@ -35,6 +35,7 @@ from bench_lib.plugin.reports import (
 )
 from bench_lib.storage.baselines import BaselineError
 from bench_lib.storage.history import HistoryError
+from bench_lib.verdict import metrics
 
 OUTCOMES = pytest.StashKey[list[Outcome]]()
 DEFERRED = pytest.StashKey[list[Case]]()
@@ -116,7 +117,7 @@ def pytest_report_collectionfinish(
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
-    """Open history and baselines before anything is measured, and judge after everything."""
+    """Open all that judging needs before anything is measured, and judge after everything."""
     perf_session = session.config.stash[SESSION]
     collects_only = session.config.option.collectonly
     judges = not perf_session.is_worker and not collects_only
@@ -124,8 +125,10 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
     is_spread = ASSIGNMENT in session.config.stash
     if judges and (measuring or is_spread) and not session.testsfailed:
         try:
+            with _machine_warnings():
+                metrics.registered()
             perf_session.engine.open()
-        except (HistoryError, BaselineError) as error:
+        except UserError as error:
             raise pytest.UsageError(str(error)) from error
         if not is_spread:  # or xdist says what there is to do
             perf_session.show_progress([measuring])
@@ -144,15 +147,21 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
         finally:
             try:
                 if judges:
-                    with warnings.catch_warnings():
-                        # Where a suite makes errors of warnings, this one is none (see above).
-                        warnings.simplefilter("default", MachineWarning)
+                    with _machine_warnings():
                         conclude(perf_session)
             except (HistoryError, BaselineError) as error:
                 session.shouldstop = perf_session.failed = str(error)
             finally:
                 perf_session.progress.close()
                 perf_session.release()
+
+
+@contextlib.contextmanager
+def _machine_warnings() -> Generator[None]:
+    """Warn of the machine, also where a suite makes errors of warnings (see above)."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", MachineWarning)
+        yield
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)

@@ -209,18 +209,21 @@ def _pinned(folder: Path, case_id: str | None, key: str | None) -> Profile:
     pinned = file.measured.get(case_id)
     if pinned is None:
         raise ProfileError(
-            f"{case_id} has no baseline in {file.path}; run `pytest perf_tests -k {case_id}` and "
-            "`bench-lib baseline accept`"
+            f"{case_id} has no baseline in {file.path}; record one: {_record(case_id)}"
         )
     if pinned.kernels is None:
         raise ProfileError(
             f"the baseline of {case_id} in {file.path} was accepted without its kernels; record "
-            f"it again: `pytest perf_tests -k {case_id}`, then `bench-lib baseline accept`"
+            f"it again: {_record(case_id)}"
         )
     environment = None
     if pinned.processes:
         environment = file.environments.get(pinned.processes[-1].environment)
     return Profile(pinned.kernels, None, key, environment, pinned.accepted.date)
+
+
+def _record(case_id: str) -> str:
+    return f"bench-lib baseline record --reason WHY -- -k {case_id}"
 
 
 def _is_torchs(profile: Profile) -> bool:

@@ -261,9 +261,11 @@ def unsteady(record: Record) -> str | None:
 
 def _unsteady(processes: list[ProcessSummary], case: Case) -> list[str]:
     spread = statistics.median([p.values.get("stability", 0.0) for p in processes] or [0.0])
-    if spread <= case.limits.spread:
+    limit = case.limits.spread
+    if spread <= limit:
         return []
-    return [f"iterations spread by {spread:.0%}; the limit is {case.limits.spread:.0%}"]
+    shown = f"{spread:.0%}" if spread >= limit + 0.01 else f"{spread:.2%}"
+    return [f"iterations spread by {shown}; the limit is {limit:.0%}"]
 
 
 def _doubted(records: Iterable[Record]) -> list[str]:

@@ -603,7 +603,7 @@ def chosen(run: str, known: Sequence[tuple[str, T]], where: str | Path) -> T:
     HistoryError where there is none, or more than one.
     """
     if not known:
-        raise HistoryError(f"no runs in {where}; run pytest perf_tests, or name --history DIR")
+        raise HistoryError(f"no runs in {where}; measure with pytest, or name --history DIR")
     if run == "latest":
         return known[-1][1]
     found = [(id_, one) for id_, one in known if id_.startswith(run)]

@@ -112,10 +112,10 @@ class Incident:
     @property
     def cause(self) -> str:
         """The cause as far as it is known: ``GEMM A → B after torch 2.9 -> 2.10``; else empty."""
-        parts = [self.kernels[0] if self.kernels else self.faults[0] if self.faults else ""]
+        # One changed kernel changes others; of two errors one does not explain the other.
+        parts = [self.kernels[0] if self.kernels else _and_more(self.faults)]
         if self.changes:
-            more = f" and {len(self.changes) - 1} more" if len(self.changes) > 1 else ""
-            parts.append(f"after {self.changes[0]}{more}")
+            parts.append(f"after {_and_more(self.changes)}")
         elif self.commits:
             parts.append("after commit {} -> {}".format(*(c[:12] for c in self.commits)))
         return " ".join(filter(None, parts))
@@ -155,6 +155,12 @@ class Incident:
         if self.is_open and self.state is not State.ACKNOWLEDGED:
             found.append(f"bench-lib incident ack {self.id} --reason WHY")
         return found
+
+
+def _and_more(words: Sequence[str]) -> str:
+    """Return the first, with the number of the others; empty if there is none."""
+    more = f" and {len(words) - 1} more" if len(words) > 1 else ""
+    return f"{words[0]}{more}" if words else ""
 
 
 MOST_TITLE = 240

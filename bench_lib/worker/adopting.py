@@ -78,8 +78,8 @@ def adopted(target: str, arguments: Mapping[str, Any], inputs: Iterable[Drawn]) 
     if callable(found) and "benchmark" in inspect.signature(found).parameters:
         return _test(found, arguments)
     raise UnknownError(
-        f"{target} is {type(found).__name__}; it has to be a class of torch.nn.Module, a config of "
-        "transformers, or a test that takes pytest-benchmark's benchmark"
+        f"it is of type {type(found).__name__}; it has to be a class of torch.nn.Module, a config "
+        "of transformers, or a test that takes pytest-benchmark's benchmark"
     )
 
 
@@ -87,7 +87,7 @@ def imported(target: str) -> Any:
     """Return the object of ``package.module:object``; raises UnknownError or ImportError."""
     module, colon, name = target.partition(":")
     if not (module and colon and name):
-        raise UnknownError(f"{target!r}; it has to be written as package.module:Object")
+        raise UnknownError("it has to be written as package.module:Object")
     found = importlib.import_module(module)
     for part in name.split("."):
         if not hasattr(found, part):

@@ -399,7 +399,7 @@ def _traits(devices: Sequence[Hardware]) -> dict[str, str]:
 
 
 def for_a_verdict(found: Alignment) -> Iterator[str]:
-    """Say what ``pytest perf_tests`` would need to judge B by A; nothing is judged here."""
+    """Say what a run of pytest would need to judge B by A; nothing is judged here."""
     a, b = found.a, found.b
     if a.key != b.key:
         yield (
@@ -415,7 +415,7 @@ def for_a_verdict(found: Alignment) -> Iterator[str]:
     if few:
         yield (
             f"{len(few)} of {len(found.rows)} cases have one process on a side, and a verdict "
-            f"needs {AGREEING}: pytest perf_tests --perf-processes {LEAST_PROCESSES}"
+            f"needs {AGREEING}: measure with pytest --perf-processes {LEAST_PROCESSES}"
         )
     thin = sum(AGREEING <= row.processes[0] < LEAST_PROCESSES for row in found.rows)
     if thin:

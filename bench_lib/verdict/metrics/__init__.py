@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import entry_points
 
 from bench_lib.model import MachineWarning, UserError
@@ -42,9 +42,11 @@ def _others() -> Iterator[Metric]:
         except Exception as error:  # noqa: BLE001 - anybody's package, which may fail in any way
             warnings.warn(f"no metrics from {point.value}: {error}", MachineWarning, stacklevel=3)
             continue
-        for metric in [loaded] if isinstance(loaded, Metric) else loaded:
+        for metric in loaded if isinstance(loaded, Iterable) else [loaded]:
             if not isinstance(metric, Metric):
-                raise UserError(f"{point.value} names {metric!r}, which is no Metric")
+                raise UserError(
+                    f"{point.value} names {metric!r}, which is no Metric; mend its package"
+                )
             yield metric
 
 

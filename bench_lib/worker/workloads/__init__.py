@@ -29,11 +29,18 @@ NAMED = {
 def build(case: Case, setting: Setting) -> Workload:
     """Build the case's workload on the setting's device.
 
-    Raises UnsupportedError where device or torch cannot do it, and LookupError or
-    ImportError for a workload that does not exist.
+    Raises UnsupportedError where device or torch cannot do it, LookupError or ImportError for a
+    workload that does not exist, and TypeError where its factory returns no step.
     """
     built: Any = _factory(case.workload)(setting, **_params(case, setting))
-    return built if isinstance(built, Workload) else Workload(step=built)
+    if isinstance(built, Workload):
+        return built
+    if not callable(built):
+        raise TypeError(
+            f"{case.workload} returned an object of type {type(built).__name__}; it has to return "
+            "a function that does one step, or a Workload"
+        )
+    return Workload(step=built)
 
 
 def _params(case: Case, setting: Setting) -> dict[str, Any]:
