@@ -22,6 +22,7 @@ from bench_lib.model import (
     Accepted,
     Acknowledged,
     Hardware,
+    Launch,
     Quarantine,
     Status,
     Verdict,
@@ -907,12 +908,31 @@ def test_commands_are_there_to_copy() -> None:
     assert told(nights.error()) == ["Measure again", "Profile", "Quarantine"]
     assert told(nights.make_entry()) == ["Measure again", "Profile"]
     assert told(nights.improved()) == every[:3]
+    never_ok = replace(nights.regressed(), points=[])
+    assert told(never_ok) == every[:4]  # bisect would have no good end
     case_id = nights.regressed().record.case.id
     lines = dict(commands(nights.regressed()))
     assert lines["Find the change"] == f"bench-lib bisect {case_id} --good last-ok"
     assert (
         lines["Measure again"] == f"pytest 'perf_tests/test_networks.py::test_network[{case_id}]'"
     )
+    assert " --force --reason WHY" in lines["Accept these values"]  # it is refused without
+    assert "--force" not in dict(commands(nights.improved()))["Accept these values"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "options"),
+    [
+        ({"tier": "nightly"}, "--perf-tier nightly"),
+        ({"tier": "gate"}, ""),
+        ({"tier": "gate", "launch": Launch(cold=True)}, "--perf-cold"),
+    ],
+)
+def test_the_command_that_measures_again_finds_its_case(fields, options) -> None:
+    """Also one of another tier than pytest's own choice, or with cold caches."""
+    entry = nights.make_entry(case=nights.make_case(**fields))
+    command = dict(commands(entry))["Measure again"]
+    assert command.partition("]'")[2].strip() == options
 
 
 class _Repository(Checkout):

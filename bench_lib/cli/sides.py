@@ -51,13 +51,12 @@ def read(how: Callable[[str], T], text: str, option: str) -> T:
 
 def cases_of_tier(matrix: Path, tier: str | None, device: Hardware) -> list[Case]:
     """Return the cases of a tier; raises MatrixError."""
-    from bench_lib import backends
-    from bench_lib.cases.matrix import read_matrix, tables
+    from bench_lib.cases.matrix import read_matrix, tables, usual_tier
     from bench_lib.launch.catalogue import network_sizes
 
     if not matrix.is_file():
         raise typer.BadParameter(f"{matrix} is not a file", param_hint="--matrix")
-    chosen = tier or ("gate" if backends.is_gpu(device) else "smoke")
+    chosen = tier or usual_tier(device)
     cases = read_matrix(matrix, tables(network_sizes()))[chosen]
     if not cases:
         raise typer.BadParameter(f"{matrix} has no case in {chosen}", param_hint="--tier")

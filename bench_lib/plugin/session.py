@@ -63,7 +63,7 @@ class Selection:
     @property
     def tier(self) -> str:
         """The tier to run: the one asked for, or what fits the machine."""
-        return self.options.tier or ("gate" if backends.is_gpu(self.devices[0]) else "smoke")
+        return self.options.tier or matrix.usual_tier(self.devices[0])
 
     def device(self) -> Hardware:
         """Return the device of this process: under xdist the one the controller assigned."""
