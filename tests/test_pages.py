@@ -255,6 +255,44 @@ def test_the_newest_run_of_each_hardware_makes_the_night(tmp_path) -> None:
     ]
 
 
+def _held_against_a(entry):
+    """Return an entry as the candidate of ``ab``."""
+    verdicts = [replace(verdict, against="a") for verdict in entry.record.verdicts]
+    return replace(entry, record=replace(entry.record, verdicts=verdicts))
+
+
+def test_a_failure_stays_one_while_somebody_looks_into_it(tmp_path) -> None:
+    """Sides of ``ab``, and commands that judge nothing, say nothing of the baseline."""
+    _run(tmp_path, nights.make_entry(), ago=1)
+    failed = _run(tmp_path, nights.make_entry(status=Status.REGRESSED, ratio=1.08))
+    _run(tmp_path, nights.make_entry(status=None), minutes=60)
+    _run(tmp_path, _held_against_a(nights.make_entry()), minutes=60)
+    night = _gather(tmp_path)
+    (entry,) = night.entries
+    assert (entry.run_id, entry.status) == (failed.stem[-8:], Status.REGRESSED)
+    assert [point.status for point in entry.points] == [Status.OK, Status.REGRESSED]
+    (incident,) = night.incidents
+    assert incident.is_open
+
+
+def test_a_side_that_was_fine_is_no_good_night(tmp_path) -> None:
+    """Neither the last one that was OK, nor the end of an incident."""
+    _run(tmp_path, nights.make_entry(), ago=2)
+    _run(tmp_path, nights.make_entry(status=Status.REGRESSED, ratio=1.08), ago=1)
+    _run(tmp_path, _held_against_a(nights.make_entry()), ago=1, minutes=60)
+    _run(tmp_path, nights.make_entry(status=Status.REGRESSED, ratio=1.08))
+    (entry,) = _gather(tmp_path).entries
+    assert entry.last_good == entry.points[0]
+
+
+def test_of_two_sides_alone_the_candidate_is_shown(tmp_path) -> None:
+    """As after an upgrade, where nobody ran the suite."""
+    _run(tmp_path, nights.make_entry(status=None))
+    candidate = _run(tmp_path, _held_against_a(nights.make_entry()), minutes=1)
+    (entry,) = _gather(tmp_path).entries
+    assert (entry.run_id, entry.status) == (candidate.stem[-8:], Status.OK)
+
+
 def test_of_one_case_in_two_runs_of_a_night_the_later_counts(tmp_path) -> None:
     """As where a part of a suite was run again."""
     _run(tmp_path, nights.make_entry(median_s=0.25))
