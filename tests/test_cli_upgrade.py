@@ -341,7 +341,7 @@ def test_images_are_compared_and_their_packages_left_alone(upgrade, machine):
     [
         ((OLD, OLD), (), "OLD and NEW are both /old/bin/python; name two environments"),
         ((OLD, NEW), ("--tier", "none"), "'none' is none of"),
-        ((OLD, NEW), ("-k", "nobody"), "matches none of 2 cases"),
+        ((OLD, NEW), ("-k", "nobody"), f"matches none of 2 cases; there is {INFER}, {GEMM}"),
         ((OLD, NEW), ("--env", "X"), "'X' is not KEY=VALUE"),
     ],
 )

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from bench_lib.studies.ab import Compared
 
 T = TypeVar("T")
+SHOWN = 3
+"""Cases that are named where an expression matches none."""
 
 
 def _known_tier(name: str | None) -> str | None:
@@ -76,8 +78,8 @@ def chosen(cases: Sequence[Case], expression: str) -> list[Case]:
     except (pytest.UsageError, ValueError) as error:
         raise typer.BadParameter(str(error), param_hint="-k") from error
     if not chosen:
-        some = ", ".join(case.id for case in cases[:3])
-        why = f"{expression!r} matches none of {len(cases)} cases; there is {some}, ..."
+        some = ", ".join(case.id for case in cases[:SHOWN]) + ", ..." * (len(cases) > SHOWN)
+        why = f"{expression!r} matches none of {len(cases)} cases; there is {some}"
         raise typer.BadParameter(why, param_hint="-k")
     return chosen
 
