@@ -866,3 +866,8 @@ class Record:
     def measurements(self) -> list[Measurement]:
         """The accepted measurements, in order."""
         return [a.measurement for a in self.attempts if a.accepted and a.measurement]
+
+    @property
+    def is_of_sides(self) -> bool:
+        """Whether it was held against another side, as ``ab`` does: that is no night's verdict."""
+        return any(verdict.against == "a" for verdict in self.verdicts)

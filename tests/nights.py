@@ -95,6 +95,7 @@ def make_case(
                 "compile_mode": compile_mode,
                 "task": task,
             },
+            tier="gate",
             launch=Launch(ranks=ranks),
         ),
         **fields,

@@ -309,7 +309,9 @@ def test_a_case_that_devices_make_noisy_blames_no_process():
     apart = Comparison(alike, 0, 0.001, 5.0, 0.01, 1, [Part("device", 0.03**2, 5.0)])
     words = f"devices differ so much (3.0%) that nothing below {apart.detectable:.1%} could be seen"
     assert chance._limit(apart, Status.NOISY) == f"; {words}"
-    assert chance._limit(apart, Status.OK) == "; what devices differ by (3.0%) limits this"
+    assert (
+        chance._limit(apart, Status.OK) == "; what devices differ by (3.0%) limits what can be seen"
+    )
 
 
 def test_a_baseline_of_few_processes_says_that_its_spread_is_a_guess():

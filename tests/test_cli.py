@@ -839,7 +839,8 @@ def test_showing_without_a_key_is_of_this_machine(cli):
     """What pytest would judge by here."""
     key = backends.detect()[0].key
     answer = cli("baseline", "show")
-    assert (answer.status, answer.lines) == (1, [f"no baselines of {key} in baselines"])
+    remedy = "bench-lib baseline record --reason WHY makes some"
+    assert (answer.status, answer.lines) == (1, [f"no baselines of {key} in baselines; {remedy}"])
 
 
 # ---- what was published -----------------------------------------------------------------

@@ -341,7 +341,7 @@ def test_images_are_compared_and_their_packages_left_alone(upgrade, machine):
     [
         ((OLD, OLD), (), "OLD and NEW are both /old/bin/python; name two environments"),
         ((OLD, NEW), ("--tier", "none"), "'none' is none of"),
-        ((OLD, NEW), ("-k", "nobody"), "matches none of 2 cases"),
+        ((OLD, NEW), ("-k", "nobody"), f"matches none of 2 cases; there is {INFER}, {GEMM}"),
         ((OLD, NEW), ("--env", "X"), "'X' is not KEY=VALUE"),
     ],
 )
@@ -350,6 +350,30 @@ def test_a_wrong_question_is_one_line(upgrade, sides, words, why):
     status, out, err = upgrade(*words, sides=sides)
     assert (status, out) == (2, "")
     assert why in err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("side", "why"),
+    [
+        (0, "the old side, /old/bin/python: it has no torch; install torch and torchvision there"),
+        (1, "the new side, /new/bin/python: it has no torch; install torch and torchvision there"),
+    ],
+)
+def test_a_side_without_torch_is_told_before_anything_is_measured(
+    upgrade, machine, monkeypatch, side, why
+):
+    """The new side is started last, when the old one has been measured against itself."""
+
+    def ask(python, *_, needs_torch=True, **__):
+        if needs_torch and python == (OLD, NEW)[side]:
+            raise LaunchError("it has no torch; install torch and torchvision there")
+        return machine.ask(python)
+
+    monkeypatch.setattr("bench_lib.launch.inquiry.ask", ask)
+    status, out, err = upgrade()
+    assert (status, out) == (2, "")
+    assert err.splitlines() == [f"bench-lib: error: {why}"]
+    assert machine.started == []
 
 
 def test_packages_that_work_only_together_are_exchanged_together(upgrade, machine, monkeypatch):

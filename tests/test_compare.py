@@ -494,7 +494,10 @@ def test_an_unknown_side_names_what_there_is(compare):
     ("words", "said"),
     [
         (["baseline", "baseline"], "both sides are the baseline of the other"),
-        (["baseline", "latest"], "nothing is accepted in baselines/mi300x.json"),
+        (
+            ["baseline", "latest"],
+            "nothing is accepted in baselines/mi300x.json; bench-lib baseline",
+        ),
         (["notes.txt", "latest"], "neither a run's file (.jsonl) nor one of baselines (.json)"),
         (["latest", "latest", "--metric", "speed"], "'speed' is none of latency, device"),
         (["latest", "latest", "--fail-on", "much"], "'much' is no share; write it as 1%"),
@@ -567,7 +570,9 @@ def test_slower_alone_is_no_failure(compare):
 def test_fail_on_ends_with_one_where_a_case_is_slower_by_more(compare):
     """Beyond the share, and beyond chance."""
     a, b = run(record()), run(record(change=0.05), day=20)
-    assert compare(a, b, "--fail-on", "2%").status == 1
+    answer = compare(a, b, "--fail-on", "2%")
+    assert answer.status == 1
+    assert "1 slower and 0 faster by more than 2% beyond chance" in answer.out
     assert compare(a, b, "--fail-on", "0.02").status == 1
     assert compare(a, b, "--fail-on", "10%").status == 0
     assert compare(b, a, "--fail-on", "2%").status == 0

@@ -822,8 +822,8 @@ def test_another_device_than_the_baselines_is_allowed_for_and_remarked_on(here, 
 def test_a_new_device_is_named_where_it_costs_more_than_all_else():
     """So that somebody records a baseline there."""
     found = verdict("latency", on("GPU-9"), of(on("GPU-1")))
-    assert "; what devices differ by (0.7%) limits this" in found.reason
-    assert "limits this" not in verdict("latency", on("GPU-1"), of(on("GPU-1"))).reason
+    assert "; what devices differ by (0.7%) limits what can be seen" in found.reason
+    assert "limits what can be seen" not in verdict("latency", on("GPU-1"), of(on("GPU-1"))).reason
 
 
 def test_families_of_cases_differ_in_what_a_device_is_worth():

@@ -22,6 +22,7 @@ from bench_lib.model import (
     Accepted,
     Acknowledged,
     Hardware,
+    Launch,
     Quarantine,
     Status,
     Verdict,
@@ -252,6 +253,44 @@ def test_the_newest_run_of_each_hardware_makes_the_night(tmp_path) -> None:
         ("mi300x", 3),
         ("mi250x", 1),
     ]
+
+
+def _held_against_a(entry):
+    """Return an entry as the candidate of ``ab``."""
+    verdicts = [replace(verdict, against="a") for verdict in entry.record.verdicts]
+    return replace(entry, record=replace(entry.record, verdicts=verdicts))
+
+
+def test_a_failure_stays_one_while_somebody_looks_into_it(tmp_path) -> None:
+    """Sides of ``ab``, and commands that judge nothing, say nothing of the baseline."""
+    _run(tmp_path, nights.make_entry(), ago=1)
+    failed = _run(tmp_path, nights.make_entry(status=Status.REGRESSED, ratio=1.08))
+    _run(tmp_path, nights.make_entry(status=None), minutes=60)
+    _run(tmp_path, _held_against_a(nights.make_entry()), minutes=60)
+    night = _gather(tmp_path)
+    (entry,) = night.entries
+    assert (entry.run_id, entry.status) == (failed.stem[-8:], Status.REGRESSED)
+    assert [point.status for point in entry.points] == [Status.OK, Status.REGRESSED]
+    (incident,) = night.incidents
+    assert incident.is_open
+
+
+def test_a_side_that_was_fine_is_no_good_night(tmp_path) -> None:
+    """Neither the last one that was OK, nor the end of an incident."""
+    _run(tmp_path, nights.make_entry(), ago=2)
+    _run(tmp_path, nights.make_entry(status=Status.REGRESSED, ratio=1.08), ago=1)
+    _run(tmp_path, _held_against_a(nights.make_entry()), ago=1, minutes=60)
+    _run(tmp_path, nights.make_entry(status=Status.REGRESSED, ratio=1.08))
+    (entry,) = _gather(tmp_path).entries
+    assert entry.last_good == entry.points[0]
+
+
+def test_of_two_sides_alone_the_candidate_is_shown(tmp_path) -> None:
+    """As after an upgrade, where nobody ran the suite."""
+    _run(tmp_path, nights.make_entry(status=None))
+    candidate = _run(tmp_path, _held_against_a(nights.make_entry()), minutes=1)
+    (entry,) = _gather(tmp_path).entries
+    assert (entry.run_id, entry.status) == (candidate.stem[-8:], Status.OK)
 
 
 def test_of_one_case_in_two_runs_of_a_night_the_later_counts(tmp_path) -> None:
@@ -907,12 +946,31 @@ def test_commands_are_there_to_copy() -> None:
     assert told(nights.error()) == ["Measure again", "Profile", "Quarantine"]
     assert told(nights.make_entry()) == ["Measure again", "Profile"]
     assert told(nights.improved()) == every[:3]
+    never_ok = replace(nights.regressed(), points=[])
+    assert told(never_ok) == every[:4]  # bisect would have no good end
     case_id = nights.regressed().record.case.id
     lines = dict(commands(nights.regressed()))
     assert lines["Find the change"] == f"bench-lib bisect {case_id} --good last-ok"
     assert (
         lines["Measure again"] == f"pytest 'perf_tests/test_networks.py::test_network[{case_id}]'"
     )
+    assert " --force --reason WHY" in lines["Accept these values"]  # it is refused without
+    assert "--force" not in dict(commands(nights.improved()))["Accept these values"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "options"),
+    [
+        ({"tier": "nightly"}, "--perf-tier nightly"),
+        ({"tier": "gate"}, ""),
+        ({"tier": "gate", "launch": Launch(cold=True)}, "--perf-cold"),
+    ],
+)
+def test_the_command_that_measures_again_finds_its_case(fields, options) -> None:
+    """Also one of another tier than pytest's own choice, or with cold caches."""
+    entry = nights.make_entry(case=nights.make_case(**fields))
+    command = dict(commands(entry))["Measure again"]
+    assert command.partition("]'")[2].strip() == options
 
 
 class _Repository(Checkout):

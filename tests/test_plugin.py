@@ -16,6 +16,7 @@ import tempfile
 import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from types import SimpleNamespace
 
 import duckdb  # noqa: F401 - as scipy below
 import pytest
@@ -45,6 +46,7 @@ from bench_lib.plugin import (
     session,
 )
 from bench_lib.plugin.devices import Assignment, device_of
+from bench_lib.plugin.session import Selection
 from bench_lib.storage import baselines, history
 from bench_lib.storage.acceptance import RECORDING
 
@@ -368,6 +370,23 @@ def test_cold_cases_have_names_of_their_own(suite, pytester):
     assert [(id_, r.case.launch.cold) for id_, r in kept.records.items()] == [
         *[("alpha-cold", True), ("beta-cold", True)]
     ]
+
+
+def test_all_of_the_shipped_matrix_can_be_measured_with_cold_caches(monkeypatch):
+    """A case that it has with cold caches counts as it is there, and once."""
+    matrix = TESTS.parent / "perf_tests" / "matrix.toml"
+    sizes = dict.fromkeys(re.findall(r'"(\w+)"', matrix.read_text()), 224)
+    monkeypatch.setattr("bench_lib.plugin.session.network_sizes", lambda: sizes)
+    usual, cold = (
+        Selection(None, SimpleNamespace(matrix=matrix, cold=is_cold)).cases
+        for is_cold in (False, True)
+    )
+    declared = {case.id: case for case in usual["nightly"] if case.launch.cold}
+    assert declared
+    assert declared.items() <= {case.id: case for case in cold["nightly"]}.items()
+    for cases in cold.values():
+        assert all(case.launch.cold for case in cases)
+        assert len({case.id for case in cases}) == len(cases)
 
 
 def test_tuning_is_for_amd_and_said_so(suite):

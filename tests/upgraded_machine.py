@@ -18,6 +18,7 @@ from scripted import Context, Contexts, Watch, gpus
 from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceLock
 from bench_lib.engine.settings import Settings, Side
+from bench_lib.launch import inquiry
 from bench_lib.model import Case, Environment, Hardware, Measurement
 
 OLD, NEW = "6.4.3", "7.2.4"
@@ -92,6 +93,11 @@ def take_the_place_of(
             **options,
         )
 
+    def ask(python: str, *_: Any, **__: Any) -> inquiry.Installed:
+        rocm = NEW if "rocm7" in python else OLD
+        packages = [f"torch {environment(rocm).torch}"]
+        return inquiry.Installed(["3.11.7", "/usr"], torch=True, installed=packages, requires={})
+
     def sizes() -> dict[str, int]:
         return {"resnet50": 224}
 
@@ -106,6 +112,7 @@ def take_the_place_of(
         "bench_lib.launch.catalogue.network_sizes": sizes,
         "bench_lib.plugin.session.network_sizes": sizes,
         "bench_lib.engine.engine.HeldDevice": hold,
+        "bench_lib.launch.inquiry.ask": ask,
     }.items():
         replace(name, value)
 

@@ -17,6 +17,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from bench_lib import backends
 from bench_lib.cases.axes import (
     LARGEST,
     LAUNCH,
@@ -37,6 +38,7 @@ from bench_lib.model import (
     PARAM_RULE,
     TIERS,
     Case,
+    Hardware,
     Limits,
     Sampling,
     is_case_id,
@@ -81,6 +83,11 @@ def _declared(checked: Mapping[str, WorkloadAxes]) -> dict[str, WorkloadAxes]:
         where = f"bench_lib/worker/workloads/{name}.py"
         raise MatrixError(f"{where}: {name} is a word of the matrix already; give it another name")
     return found
+
+
+def usual_tier(device: Hardware) -> str:
+    """Return the tier that is measured on a device where nobody names one."""
+    return "gate" if backends.is_gpu(device) else "smoke"
 
 
 def read_matrix(path: Path, workloads: Mapping[str, WorkloadAxes]) -> dict[str, list[Case]]:

@@ -137,7 +137,8 @@ def show(
         if not chosen and not published:
             known = _keys_with_baselines(baselines, file.key)
             there = f"; there are baselines of {', '.join(known)}" if known else ""
-            print(f"no baselines of {file.key} in {baselines}{there}")
+            remedy = "" if hardware else "; bench-lib baseline record --reason WHY makes some"
+            print(f"no baselines of {file.key} in {baselines}{remedy}{there}")
         _print_accepted(chosen)
         if published:
             print("\n" * bool(chosen), end="")

@@ -225,7 +225,7 @@ def _in_one_line(found: Alignment) -> str:
     n = len(found.rows)
     words = many(n, "case")
     if found.told:
-        by = f" by more than {found.threshold:.3g}" if found.threshold else ""
+        by = f" by more than {100 * found.threshold:.3g}%" if found.threshold else ""
         words += f": {len(found.slower)} slower and {len(found.faster)} faster{by} beyond chance, "
         words += "all cases taken together; each interval is of one case by itself"
     else:
@@ -268,7 +268,7 @@ def _verdict_lines(found: Alignment) -> Iterator[str]:
     from bench_lib.report.versus.rows import for_a_verdict
 
     needs = "; ".join(for_a_verdict(found)) or "measure with pytest"
-    yield f"nothing was judged; for a verdict: {needs}"
+    yield f"a comparison is no verdict; for one: {needs}"
 
 
 def _problems(found: Alignment) -> list[str]:

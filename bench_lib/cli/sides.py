@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from bench_lib.studies.ab import Compared
 
 T = TypeVar("T")
+SHOWN = 3
+"""Cases that are named where an expression matches none."""
 
 
 def _known_tier(name: str | None) -> str | None:
@@ -57,13 +59,12 @@ class ChosenCases:
 
     def of(self, device: Hardware) -> list[Case]:
         """Return the cases to measure on a device; raises MatrixError."""
-        from bench_lib import backends
-        from bench_lib.cases.matrix import read_matrix, tables
+        from bench_lib.cases.matrix import read_matrix, tables, usual_tier
         from bench_lib.launch.catalogue import network_sizes
 
         if not self.matrix.is_file():
             raise typer.BadParameter(f"{self.matrix} is not a file", param_hint="--matrix")
-        tier = self.tier or ("gate" if backends.is_gpu(device) else "smoke")
+        tier = self.tier or usual_tier(device)
         cases = read_matrix(self.matrix, tables(network_sizes()))[tier]
         if not cases:
             raise typer.BadParameter(f"{self.matrix} has no case in {tier}", param_hint="--tier")
@@ -83,8 +84,8 @@ def _matching(cases: Sequence[Case], expression: str) -> list[Case]:
     except (pytest.UsageError, ValueError) as error:
         raise typer.BadParameter(str(error), param_hint="-k") from error
     if not chosen:
-        some = ", ".join(case.id for case in cases[:3])
-        why = f"{expression!r} matches none of {len(cases)} cases; there is {some}, ..."
+        some = ", ".join(case.id for case in cases[:SHOWN]) + ", ..." * (len(cases) > SHOWN)
+        why = f"{expression!r} matches none of {len(cases)} cases; there is {some}"
         raise typer.BadParameter(why, param_hint="-k")
     return chosen
 

@@ -69,7 +69,7 @@ def read(
             if not is_redrawn:
                 settled.add(case_id)
             past.redrawn[case_id] += is_redrawn and case_id not in settled
-            if record.status not in COMPARED or any(v.against == "a" for v in record.verdicts):
+            if record.status not in COMPARED or record.is_of_sides:
                 continue  # another environment's, where two sides were held against each other
             with contextlib.suppress(ValueError):  # a line that somebody else wrote
                 processes = acceptance.processes_of(record, run.run_id)

@@ -51,10 +51,12 @@ class Selection:
         return {tier: self._cold(cases) for tier, cases in tiers.items()}
 
     def _cold(self, cases: list[Case]) -> list[Case]:
-        """Return the cases with cold caches; one that is so already is the same as its twin."""
+        """Return the cases with cold caches; one that the matrix has so already counts."""
+        declared = {case.id: case for case in cases if case.launch.cold}
         chosen: dict[str, Case] = {}
-        for each in map(cold, cases):
-            if chosen.setdefault(each.id, each) != each:
+        for made in map(cold, cases):
+            each = chosen[made.id] = declared.get(made.id, made)
+            if (each.workload, each.params) != (made.workload, made.params):
                 raise MatrixError(
                     f"{self.options.matrix}: with --perf-cold two different cases are {each.id}"
                 )
@@ -63,7 +65,7 @@ class Selection:
     @property
     def tier(self) -> str:
         """The tier to run: the one asked for, or what fits the machine."""
-        return self.options.tier or ("gate" if backends.is_gpu(self.devices[0]) else "smoke")
+        return self.options.tier or matrix.usual_tier(self.devices[0])
 
     def device(self) -> Hardware:
         """Return the device of this process: under xdist the one the controller assigned."""

@@ -175,7 +175,9 @@ def read(path: Path, *, needs_device: bool = True) -> Trace:
             "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], on AMD too"
         )
     if not device and not host:
-        raise TraceError(f"{path} holds neither operations nor device events")
+        raise TraceError(
+            f"{path} holds neither operations nor device events, as of a step without torch"
+        )
     names: _Names = {e.args.external: e.name for e in host if e.args.external}
     steps = _steps(found["range"])
     calls = _busiest(device, names)

@@ -10,6 +10,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from bench_lib import backends
+from bench_lib.cases.matrix import usual_tier
 from bench_lib.environment.fingerprint import difference
 from bench_lib.formats import many, on_one_line, signed_percent
 from bench_lib.model import Status
@@ -134,18 +135,30 @@ def commands(entry: NightCase) -> list[tuple[str, str]]:
     """Return the commands that may help with a case: their effect, and the command line."""
     case_id, key, status = entry.record.case.id, entry.hardware.key, entry.status
     told = []
-    if entry.record.nodeid:
-        told.append(("Measure again", ["pytest", entry.record.nodeid]))
+    if words := measuring_again(entry):
+        told.append(("Measure again", words))
     told.append(("Profile", ["bench-lib", "profile", case_id]))
     if entry.accepted and status not in (None, Status.OK):
         words = ["bench-lib", "baseline", "accept", "--run", entry.run_id, "--case", case_id]
+        # Without the option a value that is worse would be refused.
+        words += ["--force"] if status is Status.REGRESSED else []
         told.append(("Accept these values", [*words, "--reason", "WHY"]))
     if entry.failing:
         words = ["bench-lib", "baseline", "quarantine", case_id, "--hardware", key]
         told.append(("Quarantine", [*words, "--until", "DATE", "--reason", "WHY"]))
-    if status is Status.REGRESSED:
+    if status is Status.REGRESSED and entry.last_good:
         told.append((FIND, ["bench-lib", "bisect", case_id, "--good", "last-ok"]))
     return [(what, shlex.join(words)) for what, words in told]
+
+
+def measuring_again(entry: NightCase) -> list[str]:
+    """Return the words that measure a case again; no words for one that is of no test."""
+    case, nodeid = entry.record.case, entry.record.nodeid
+    if not nodeid:
+        return []
+    # Without these options pytest finds no case of another tier, and none with cold caches.
+    tier = [] if case.tier == usual_tier(entry.hardware) else ["--perf-tier", case.tier]
+    return ["pytest", nodeid, *tier, *(["--perf-cold"] if case.launch.cold else [])]
 
 
 # --- what there is to do -----------------------------------------------------------------------

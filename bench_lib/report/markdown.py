@@ -12,7 +12,7 @@ from bench_lib.formats import amount, many, signed_percent, sparkline
 from bench_lib.model import Status, Verdict
 from bench_lib.profiling import kernels
 from bench_lib.report import console, github, notify
-from bench_lib.report.findings import device, hints, onset, own_last
+from bench_lib.report.findings import device, hints, measuring_again, onset, own_last
 from bench_lib.report.github import MarkdownSection, code, shortened, span, text
 from bench_lib.report.night import Moved, Night, NightCase
 from bench_lib.verdict import metrics
@@ -265,8 +265,8 @@ def _facts(night: Night, entry: NightCase) -> Iterator[str]:
             yield f"{entry.kernels.what}: {shortened(cause.words, MOST_REASON)}"
     if entry.record.changes:
         yield f"since the baseline: {shortened('; '.join(entry.record.changes), MOST_WORDS)}"
-    if entry.record.nodeid:
-        yield f"again: {span(shlex.join(['pytest', entry.record.nodeid])[:MOST_REASON])}"
+    if again := measuring_again(entry):
+        yield f"again: {span(shlex.join(again)[:MOST_REASON])}"
 
 
 def _moved(moved: Moved) -> str:

@@ -349,7 +349,10 @@ def newest(known: Iterable[RunLine]) -> list[RunLine]:
 
 
 def _measured(night: Night, archive: Archive, folder: Path) -> dict[Place, NightCase]:
-    """Return the measurements of the night's runs; for a case and a key the later run counts."""
+    """Return the measurements of the night's runs; for a case and a key the later run counts.
+
+    A run that did not judge a case by its baseline counts only where no other one did.
+    """
     found: dict[Place, NightCase] = {}
     accepted: dict[str, Mapping[str, Baseline]] = {}
     for line in night.runs:
@@ -379,11 +382,19 @@ def _measured(night: Night, archive: Archive, folder: Path) -> dict[Place, Night
             key = entry.hardware.key
             if key not in accepted:
                 accepted[key] = _accepted(night, folder, key)
+            earlier = found.get(entry.place)
+            if earlier is not None and _is_judged(earlier.record) and not _is_judged(record):
+                continue  # who looks into a failure with ``ab`` does not make it good
             found.pop(entry.place, None)
             held, case = accepted[key], record.case
             baseline = held.get(case.id) or held.get(case.renamed_from)
             found[entry.place] = replace(entry, baseline=baseline)
     return found
+
+
+def _is_judged(record: Record) -> bool:
+    """Whether a run judged a case by its baseline."""
+    return record.status is not None and not record.is_of_sides
 
 
 def _accepted(night: Night, folder: Path, key: str) -> Mapping[str, Baseline]:
@@ -437,6 +448,9 @@ def _look_back(
     night.environments.update(archive.environments(unknown))
     accepted = _acceptances(night, entries, archive, renamed)
     for place, points in series.items():
+        # What ran after the run that counts, such as ``ab``, is no night of the case.
+        own = [n for n, point in enumerate(points) if point.run_id == entries[place].run_id]
+        del points[own[-1] + 1 if own else len(points) :]
         moved = _moved(night.environments, points)
         entries[place] = replace(
             entries[place], points=points, moved=moved, acceptances=sorted(accepted[place])

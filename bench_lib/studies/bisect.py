@@ -133,7 +133,7 @@ def failing_since(runs: Iterable[Run], case_id: str) -> FailingSince:
     failing = None
     for run in runs:
         record = run.records.get(case_id)
-        if record is None or any(v.against == "a" for v in record.verdicts):
+        if record is None or record.is_of_sides:
             continue  # of two sides, none is a night
         environment = run.environments.get(record.attempts[-1].environment or "")
         if environment is None:

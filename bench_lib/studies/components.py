@@ -126,7 +126,7 @@ def _by_case(runs: Iterable[Run]) -> dict[str, _Seen]:
 
 def _fit(record: Record, run_id: str) -> list[ProcessSummary]:
     """Return the processes of a run that say how a case's time varies."""
-    if record.status not in _FIT or any(verdict.against == "a" for verdict in record.verdicts):
+    if record.status not in _FIT or record.is_of_sides:
         return []
     try:
         processes = acceptance.processes_of(record, run_id)

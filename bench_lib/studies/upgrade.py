@@ -107,13 +107,21 @@ class Upgrade:
         }
 
     def packages(self) -> list[str] | None:
-        """Return the packages that differ, in words; None if they are not known, as in images."""
+        """Return the packages that differ, in words; None if they are not known, as in images.
+
+        Raises LaunchError where a side cannot measure: the new one would else be tried last.
+        """
         if any(side.command_prefix for side in self.sides.values()):
             return None
+        return changes(*(self._fit(name, side) for name, side in self.sides.items()))
+
+    def _fit(self, name: str, side: Side) -> inquiry.Installed:
+        """Return the packages of a side that has torch; raises LaunchError for another."""
         try:
-            return changes(*(self._installed(side) for side in self.sides.values()))
-        except LaunchError:  # measuring says why
-            return None
+            return self._installed(side, needs_torch=True)
+        except LaunchError as error:
+            whose = "old" if name == "A" else "new"
+            raise LaunchError(f"the {whose} side, {side.python}: {error}") from error
 
     def warm(self, sides: Mapping[str, Side] | None = None) -> None:
         """Measure every case once on each side, and discard it; raises LaunchError."""
@@ -253,9 +261,9 @@ class Upgrade:
         if self._shared is not None:
             self._shared.cleanup()
 
-    def _installed(self, side: Side) -> inquiry.Installed:
+    def _installed(self, side: Side, *, needs_torch: bool = False) -> inquiry.Installed:
         python = wheels.interpreter(side.python)
-        return inquiry.ask(python, side.environment, needs_torch=False)
+        return inquiry.ask(python, side.environment, needs_torch=needs_torch)
 
     def _exchange(
         self,

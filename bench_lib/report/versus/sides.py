@@ -124,7 +124,10 @@ class _Finder:
     def _of_baselines(self, name: str, file: BaselineFile) -> SideValues:
         if not file.measured:
             published = " but published figures, which have no processes" if file.published else ""
-            raise SideError(f"nothing is accepted in {file.path}{published}; {self._known()}")
+            raise SideError(
+                f"nothing is accepted in {file.path}{published}; bench-lib baseline record "
+                f"accepts values of this machine; {self._known()}"
+            )
         return of_baselines(name, file, self.runs.find)
 
     def _known(self) -> str:

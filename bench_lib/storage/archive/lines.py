@@ -188,6 +188,8 @@ class _Found:
     exit_status: int | None = None
     statuses: dict[str, Status | None] = field(default_factory=dict)
     """By case that was tried."""
+    of_sides: set[str] = field(default_factory=set)
+    """Cases that were held against another side, as by ``ab``, and not against a baseline."""
     values: dict[tuple[str, str], _Value] = field(default_factory=dict)
     """By case and hardware key."""
 
@@ -201,6 +203,8 @@ class _Found:
                 return self._take_attempt(line.case.id, line.attempt)
             case history.VerdictLine():
                 self.statuses[line.case_id] = line.status
+                if any(verdict.against == "a" for verdict in line.verdicts):
+                    self.of_sides.add(line.case_id)
             case history.EndLine():
                 self.ended, self.exit_status = line.time, line.exit_status
             case history.EnvironmentLine():
@@ -237,7 +241,7 @@ class _Found:
         for (case_id, _), value in self.values.items():
             if value.row is None or not value.seen or not value.can_be_said:
                 continue
-            status = self.statuses[case_id]
+            status = None if case_id in self.of_sides else self.statuses[case_id]
             value.row.status = status.value if status else None
             _fill_value(value.row, value.seen)
 

@@ -24,7 +24,7 @@ VIEWS: dict[str, dict[str, str]] = {
         "rate": "items a second by the wall clock",
         "item": "what is counted: img, token, step",
         "peak_memory_bytes": "most memory that the allocator held",
-        "status": "the case's verdict; null where it was not judged",
+        "status": "the case's verdict by its baseline; null where it was not judged",
         "environment": "reference of the software, in environments",
     },
     "runs": {

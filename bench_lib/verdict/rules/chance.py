@@ -178,7 +178,9 @@ def _limit(comparison: Comparison, status: Status) -> str:
     if status is Status.NOISY:
         unseen = f"that nothing below {_percent(comparison.detectable)} could be seen"
         return f"; {who} differ so much ({_percent(sd)}) {unseen}"
-    return "" if part is None else f"; what {who} differ by ({_percent(sd)}) limits this"
+    return (
+        "" if part is None else f"; what {who} differ by ({_percent(sd)}) limits what can be seen"
+    )
 
 
 def _explanation(explained: Explained | None) -> str:
