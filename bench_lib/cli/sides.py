@@ -12,7 +12,7 @@ import typer
 
 from bench_lib.cli.options import known
 from bench_lib.cli.output import DEFAULT_HISTORY, DEFAULT_MATRIX, Matrix, print_table
-from bench_lib.formats import seconds, shortened
+from bench_lib.formats import seconds, shortened, some
 from bench_lib.model import TIERS, Case, Hardware, Status
 from bench_lib.verdict.severity import rank
 
@@ -84,8 +84,8 @@ def _matching(cases: Sequence[Case], expression: str) -> list[Case]:
     except (pytest.UsageError, ValueError) as error:
         raise typer.BadParameter(str(error), param_hint="-k") from error
     if not chosen:
-        some = ", ".join(case.id for case in cases[:SHOWN]) + ", ..." * (len(cases) > SHOWN)
-        why = f"{expression!r} matches none of {len(cases)} cases; there is {some}"
+        there = some([case.id for case in cases], SHOWN)
+        why = f"{expression!r} matches none of {len(cases)} cases; there is {there}"
         raise typer.BadParameter(why, param_hint="-k")
     return chosen
 
