@@ -323,7 +323,7 @@ def test_a_run_is_had_whole_wherever_it_is_kept(tmp_path, opened):
 
 def test_a_run_that_is_not_there_or_ambiguous_is_said(tmp_path):
     """With those that are."""
-    with Archive(tmp_path) as found, pytest.raises(HistoryError, match=r"^no runs in .*; run pyt"):
+    with Archive(tmp_path) as found, pytest.raises(HistoryError, match=r"^no runs in .*; measure"):
         found.find("latest")
     ids = [run_id(write_run(tmp_path, now=night(day))) for day in (1, 2)]
     with Archive(tmp_path, now=NOW) as found:

@@ -302,7 +302,7 @@ def test_resnet50_costs_4_09_gmacs_an_image_by_three_counts():
     assert 2 * profile.macs == per_image
     assert profile.flops_by_torch == per_image
     assert profile.disagreement is None
-    assert profile.parameters == 25_557_032
+    assert "25.56 M" in profile.text  # its weights
 
 
 def test_resnet50_moves_its_weights_once_and_its_activations_between_operations():
