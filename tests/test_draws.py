@@ -526,6 +526,8 @@ def test_a_replay_is_no_process_of_the_case():
     record = make_record(attempts=[own, replay])
     assert [p.draw for p in acceptance.processes_of(record)] == [OTHER]
     assert [p.draw for p in acceptance.replays_of(record)] == [ACCEPTED]
+    assert [p.worker for p in acceptance.replays_of(record, "0a0a0a0a")] == ["0a0a0a0a/context-1"]
+    assert acceptance.unreplayed(record) == ""
     spoilt = replace(replay, invalid=True)
     assert acceptance.replays_of(make_record(attempts=[own, spoilt])) == []
     failed = make_attempt(process=1, fault=make_fault(), replays=True)
