@@ -7,6 +7,7 @@ import datetime as dt
 import functools
 import itertools
 import json
+import locale
 import math
 import re
 from dataclasses import replace
@@ -45,6 +46,7 @@ from bench_lib.model import (
     PRECISIONS,
     TASKS,
     Accepted,
+    Acknowledged,
     Kernel,
     KernelTable,
     Launch,
@@ -68,6 +70,7 @@ from bench_lib.storage.baselines import (
     BaselineChange,
     BaselineError,
     BaselineFile,
+    acknowledge,
     in_force,
     is_day,
     layout,
@@ -134,6 +137,13 @@ def test_a_key_without_a_file_has_no_baselines(tmp_path):
         ("<<<<<<< HEAD\n{}", " is not JSON: Expecting value: line 1 column 1 (char 0); "),
         ('{"schema": 1, "key": "mi300x", "x": NaN}', " is not JSON: NaN is no number; "),
         ('{"x": -Infinity}', " is not JSON: -Infinity is no number; "),
+        (
+            r'{"schema": 1, "x": "\ud800"}',
+            (
+                r" is not JSON: 'utf-8' codec can't encode character '\ud800' in position 20: "
+                "surrogates not allowed; "
+            ),
+        ),
     ],
 )
 def test_a_file_that_is_no_json_is_refused_with_the_cure(tmp_path, text, expected):
@@ -178,6 +188,27 @@ def test_one_name_in_two_places_is_not_there_twice(tmp_path):
     assert refusal(tmp_path, twice).startswith(
         f" has {CASE_ID} twice, in lines {line} and {line + 1};"
     )
+
+
+@pytest.mark.parametrize("reason", [r"\u2192 \ud83d\ude00", "→ 😀"], ids=["ascii", "utf-8"])
+def test_any_letter_is_read_in_any_locale_whether_or_not_it_is_escaped(tmp_path, reason):
+    """Two escapes may be one letter; and files are UTF-8 whatever the machine prefers."""
+    about = f'{{"reason": "{reason}", "date": "2026-01-01", "until": "2026-02-01"}}'
+    save(tmp_path, f'{{"schema": 2, "key": "{KEY}", "quarantine": {{"x": {about}}}}}')
+    before = locale.setlocale(locale.LC_CTYPE)
+    locale.setlocale(locale.LC_CTYPE, "C")
+    try:
+        file = load(tmp_path, KEY)
+    finally:
+        locale.setlocale(locale.LC_CTYPE, before)
+    assert file.quarantines["x"].reason == "→ 😀"
+
+
+def test_what_a_refusal_quotes_is_cut_after_400_characters(tmp_path):
+    """A name may be a paragraph."""
+    name = "x" * 500
+    words = refusal(tmp_path, document(cases={name: []}))
+    assert words == f": case {'x' * (399 - len('case '))}…"
 
 
 def test_bytes_that_are_no_text_are_refused(tmp_path):
@@ -948,11 +979,13 @@ def formerly(**process):
         (measured({"values": {"latency": 0.0}}), "a process has the latency 0;"),
         (measured({"values": {"latency": -1.0}}), "a process has the latency -1;"),
         (measured({"values": {"latency": 1e21}}), "a process has the latency 1e+21;"),
+        (measured({"values": {"latency": 1e-21}}), "a process has the latency 1e-21;"),
         (measured({"values": {"latency": 1.0, "stability": -0.1}}), "a process has stability -0.1"),
         (measured({"n": 0}), "a process has n = 0;"),
         (formerly(log_median=1e6), "a process has the latency "),
         (formerly(log_median=-50.5), "a process has the latency 1.16985e-22;"),
         (formerly(spread=-0.1), "a process has stability -0.1;"),
+        (measured({}, began={"latency": 0}), "began at latency 0; it has to be a number above 0"),
         (measured({}, limits={"spread": -1}), "limits.spread is -1"),
         (measured({}, limits={"spread": 0}), "limits.spread is 0"),
         (measured({}, limits={"spread": 1.5}), "limits.spread is 1.5"),
@@ -1489,6 +1522,25 @@ def test_accepting_keeps_quarantines_and_what_others_wrote_into_them(tmp_path):
     assert json.loads(path.read_text())["quarantine"] == {CASE_ID: found[CASE_ID]}
 
 
+def test_acknowledging_an_incident_anew_keeps_what_others_wrote_to_it(tmp_path):
+    """Its own reason and day are the new ones."""
+    known = Acknowledged("a known bug", "2026-01-02T00:00:00Z", "somebody")
+    path = acknowledge(load(tmp_path, KEY), "0b0b0b0b", known)
+    raw = json.loads(path.read_text())
+    raw["acknowledged"]["0b0b0b0b"]["issue"] = 1234
+    path.write_text(layout(raw))
+    newer = Acknowledged("mended upstream", "2026-01-03T00:00:00Z")
+    acknowledge(load(tmp_path, KEY), "0b0b0b0b", newer)
+    acknowledge(load(tmp_path, KEY), "0a0a0a0a", known)
+    found = json.loads(path.read_text())["acknowledged"]
+    assert found.pop("0b0b0b0b") == {
+        "date": "2026-01-03T00:00:00Z",
+        "issue": 1234,
+        "reason": "mended upstream",
+    }
+    assert "issue" not in found["0a0a0a0a"]
+
+
 @pytest.mark.parametrize(
     ("case_id", "fields", "words"),
     [
@@ -1540,6 +1592,14 @@ def test_a_day_that_is_none_is_refused_with_its_case(tmp_path, name, value):
     about = {"reason": "flaky", "until": "2026-02-01", "date": "2026-01-01", name: value}
     assert refusal(tmp_path, document(quarantine={"slow": about})) == (
         f": quarantine of slow: {name} is {value!r}, which is no day such as 2026-12-31"
+    )
+
+
+def test_a_quarantine_that_ends_within_a_day_is_refused(tmp_path):
+    """It holds for whole days, whenever it began."""
+    about = {"reason": "flaky", "until": "2026-02-01T12:00:00Z", "date": "2026-01-01T12:00:00Z"}
+    assert refusal(tmp_path, document(quarantine={"slow": about})).startswith(
+        ": quarantine of slow: until is '2026-02-01T12:00:00Z', which is no day"
     )
 
 
