@@ -7,6 +7,7 @@ import datetime as dt
 import functools
 import itertools
 import json
+import locale
 import math
 import re
 from dataclasses import replace
@@ -16,6 +17,7 @@ import pytest
 from builders import (
     CASE_ID,
     ENVIRONMENT,
+    UUID,
     make_attempt,
     make_baseline,
     make_case,
@@ -37,13 +39,14 @@ from hypothesis import strategies as st
 
 import bench_lib
 from bench_lib.cases import matrix
-from bench_lib.cases.axes import case_of, network_axes
+from bench_lib.cases.axes import case_of, cold, network_axes
 from bench_lib.model import (
     COMPILE_MODES,
     MEMORY_FORMATS,
     PRECISIONS,
     TASKS,
     Accepted,
+    Acknowledged,
     Kernel,
     KernelTable,
     Launch,
@@ -61,11 +64,13 @@ from bench_lib.storage.acceptance import (
     processes_of,
     propose,
     taken,
+    unsteady,
 )
 from bench_lib.storage.baselines import (
     BaselineChange,
     BaselineError,
     BaselineFile,
+    acknowledge,
     in_force,
     is_day,
     layout,
@@ -74,6 +79,7 @@ from bench_lib.storage.baselines import (
     set_quarantine,
     write,
 )
+from bench_lib.verdict import metrics
 
 KEY = "mi300x"
 ACCEPTED = Accepted("0a0a0a0a", "first values", "2026-01-01T00:00:00Z", "somebody")
@@ -131,6 +137,13 @@ def test_a_key_without_a_file_has_no_baselines(tmp_path):
         ("<<<<<<< HEAD\n{}", " is not JSON: Expecting value: line 1 column 1 (char 0); "),
         ('{"schema": 1, "key": "mi300x", "x": NaN}', " is not JSON: NaN is no number; "),
         ('{"x": -Infinity}', " is not JSON: -Infinity is no number; "),
+        (
+            r'{"schema": 1, "x": "\ud800"}',
+            (
+                r" is not JSON: 'utf-8' codec can't encode character '\ud800' in position 20: "
+                "surrogates not allowed; "
+            ),
+        ),
     ],
 )
 def test_a_file_that_is_no_json_is_refused_with_the_cure(tmp_path, text, expected):
@@ -175,6 +188,27 @@ def test_one_name_in_two_places_is_not_there_twice(tmp_path):
     assert refusal(tmp_path, twice).startswith(
         f" has {CASE_ID} twice, in lines {line} and {line + 1};"
     )
+
+
+@pytest.mark.parametrize("reason", [r"\u2192 \ud83d\ude00", "→ 😀"], ids=["ascii", "utf-8"])
+def test_any_letter_is_read_in_any_locale_whether_or_not_it_is_escaped(tmp_path, reason):
+    """Two escapes may be one letter; and files are UTF-8 whatever the machine prefers."""
+    about = f'{{"reason": "{reason}", "date": "2026-01-01", "until": "2026-02-01"}}'
+    save(tmp_path, f'{{"schema": 2, "key": "{KEY}", "quarantine": {{"x": {about}}}}}')
+    before = locale.setlocale(locale.LC_CTYPE)
+    locale.setlocale(locale.LC_CTYPE, "C")
+    try:
+        file = load(tmp_path, KEY)
+    finally:
+        locale.setlocale(locale.LC_CTYPE, before)
+    assert file.quarantines["x"].reason == "→ 😀"
+
+
+def test_what_a_refusal_quotes_is_cut_after_400_characters(tmp_path):
+    """A name may be a paragraph."""
+    name = "x" * 500
+    words = refusal(tmp_path, document(cases={name: []}))
+    assert words == f": case {'x' * (399 - len('case '))}…"
 
 
 def test_bytes_that_are_no_text_are_refused(tmp_path):
@@ -595,7 +629,7 @@ def test_what_is_kept_is_rounded_to_what_can_be_judged_by():
         peak_memory_bytes=123,
         numerics=Numerics(finite=True, cosine=0.999987654, loss=1.0012345, reference_loss=1.0),
     )
-    telemetry = make_telemetry(clock_mhz=2099.6)
+    telemetry = make_telemetry(clock_mhz=2099.6, power_w=599.7)
     attempt = make_attempt(measurement=measurement, telemetry=telemetry)
     (change,) = proposed(make_record(attempts=[attempt]))
     assert change.new is not None
@@ -610,10 +644,10 @@ def test_what_is_kept_is_rounded_to_what_can_be_judged_by():
         "finite": 1.0,
         "cosine": 1.23e-05,
         "loss": 0.00123,
-        "energy": 50.0,
+        "energy": 49.98,
         "enqueue": 0.001,
     }
-    assert process.clock_mhz == 2100.0
+    assert (str(process.clock_mhz), str(process.power_w)) == ("2100.0", "600.0")
 
 
 def test_device_time_is_rounded_like_the_median():
@@ -757,6 +791,33 @@ def test_the_clock_of_a_baseline_is_known_whatever_started_its_ranks():
     ]
     assert found[0] is not None
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("uuids", "mhz", "tolerance"),
+    [
+        ([UUID, UUID, "GPU-other", "GPU-other", "GPU-other"], 2000.0, 0.01),
+        ([UUID, "GPU-other", "GPU-other", "GPU-other", "GPU-other"], 1500.0, 0.03),
+        (["GPU-other"] * 5, 1500.0, 0.03),
+        ([None] * 5, 1500.0, 0.03),
+    ],
+)
+def test_two_processes_on_the_same_device_say_more_than_all_of_others(uuids, mhz, tolerance):
+    """Devices of one kind differ by some per cent, which is allowed for where they are compared."""
+    processes = [
+        make_process(device_uuid=uuid, clock_mhz=2000.0 if uuid == UUID else 1500.0)
+        for uuid in uuids
+    ]
+    device = make_hardware(uuid=UUID if any(uuids) else None)
+    level = level_of(make_baseline(processes=processes), make_case(), device)
+    assert level is not None
+    assert (level.usual_mhz, level.tolerance) == (mhz, pytest.approx(tolerance))
+
+
+@pytest.mark.parametrize("baseline", [None, make_baseline(())], ids=["none", "a published figure"])
+def test_a_case_without_measured_values_has_no_clock_to_be_below(baseline):
+    """A figure that somebody published has no processes."""
+    assert level_of(baseline, make_case(), make_hardware()) is None
 
 
 @pytest.mark.parametrize(
@@ -918,11 +979,13 @@ def formerly(**process):
         (measured({"values": {"latency": 0.0}}), "a process has the latency 0;"),
         (measured({"values": {"latency": -1.0}}), "a process has the latency -1;"),
         (measured({"values": {"latency": 1e21}}), "a process has the latency 1e+21;"),
+        (measured({"values": {"latency": 1e-21}}), "a process has the latency 1e-21;"),
         (measured({"values": {"latency": 1.0, "stability": -0.1}}), "a process has stability -0.1"),
         (measured({"n": 0}), "a process has n = 0;"),
         (formerly(log_median=1e6), "a process has the latency "),
         (formerly(log_median=-50.5), "a process has the latency 1.16985e-22;"),
         (formerly(spread=-0.1), "a process has stability -0.1;"),
+        (measured({}, began={"latency": 0}), "began at latency 0; it has to be a number above 0"),
         (measured({}, limits={"spread": -1}), "limits.spread is -1"),
         (measured({}, limits={"spread": 0}), "limits.spread is 0"),
         (measured({}, limits={"spread": 1.5}), "limits.spread is 1.5"),
@@ -998,9 +1061,10 @@ def test_a_process_of_the_first_version_is_read_by_metric(tmp_path):
 @pytest.mark.parametrize("force", [False, True])
 def test_an_answer_that_is_not_finite_is_never_accepted(force):
     """Every later run would be judged by it, and no reason makes it right."""
-    attempt = lasting(1.0, numerics=Numerics(finite=False))
-    (change,) = changes = proposed(make_record(attempts=[attempt]))
-    assert (change.new, change.why_not) == (None, "the answer holds infinities or NaN")
+    attempt, current = lasting(1.0, numerics=Numerics(finite=False)), held_against(0.0)
+    changes = proposed(make_record(attempts=[attempt]), current=current)
+    why = "the answer holds infinities or NaN"
+    assert changes == [BaselineChange(CASE_ID, current.baselines[CASE_ID], None, why)]
     assert taken(changes, force=force) == []
 
 
@@ -1021,11 +1085,41 @@ def test_values_that_are_noisy_are_not_taken_without_force():
     assert taken(changes) == []
 
 
-def test_a_spread_just_above_its_limit_is_not_told_as_the_limit():
+@pytest.mark.parametrize(
+    ("slow", "told"), [(0.01225, "10.43%"), (0.012386, "11%")], ids=["too near", "a whole more"]
+)
+def test_a_spread_just_above_its_limit_is_not_told_as_the_limit(slow, told):
     """Ten per cent, of which ten are allowed, would be a riddle."""
-    measurement = make_measurement(iteration_s=[0.01, 0.01225] * 10)
+    measurement = make_measurement(iteration_s=[0.01, slow] * 10)
     (change,) = proposed(make_record(attempts=[make_attempt(measurement=measurement)]))
-    assert change.against == "iterations spread by 10.43%; the limit is 10%"
+    assert change.against == f"iterations spread by {told}; the limit is 10%"
+
+
+def test_a_spread_that_rounds_to_its_limit_is_within_it():
+    """Nobody can see the digits that are not kept."""
+    measurement = make_measurement(iteration_s=[0.01, 0.01225] * 10)
+    case = make_case(limits=Limits(spread=0.1043))
+    (change,) = proposed(make_record(case=case, attempts=[make_attempt(measurement=measurement)]))
+    assert change.new is not None
+    assert change.new.processes[0].values["stability"] == 0.1043
+    assert change.against is None
+
+
+@pytest.mark.parametrize(
+    ("attempt", "why"),
+    [
+        (lasting(1.0), None),
+        (make_attempt(fault=make_fault()), None),
+        (
+            make_attempt(measurement=make_measurement(iteration_s=[0.01, 0.05] * 10)),
+            "iterations spread by 71%; the limit is 10%",
+        ),
+    ],
+    ids=["steady", "without a measurement", "unsteady"],
+)
+def test_a_record_says_why_its_iterations_spread_too_far_to_be_accepted(attempt, why):
+    """Before anybody tries to; what was not measured spreads by nothing, however low the limit."""
+    assert unsteady(make_record(attempts=[attempt])) == why
 
 
 @pytest.mark.parametrize("status", list(Status))
@@ -1064,8 +1158,10 @@ def test_of_several_runs_the_worst_status_counts():
 def test_values_that_are_silently_slower_are_not_taken_without_force(status):
     """Creep: each night within its noise, and the baseline a little slower each time."""
     record = make_record(attempts=[lasting(1.0156, process=n) for n in range(3)], status=status)
-    (change,) = changes = proposed(record, current=held_against(0.0, 0.001, -0.001))
+    current = held_against(0.0, 0.001, -0.001)
+    (change,) = changes = proposed(record, current=current)
     assert change.against == "1.56% slower than accepted; the tolerance is 1.0%"
+    assert (change.case_id, change.old) == (CASE_ID, current.baselines[CASE_ID])
     assert taken(changes) == []
 
 
@@ -1079,6 +1175,33 @@ def test_the_cases_own_tolerance_says_what_slower_is():
     assert change.against is None
     (change,) = proposed(record, current=held_against(-0.01, 0.0))
     assert change.against == "2.06% slower than accepted; the tolerance is 2.0%"
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "began", "against"),
+    [
+        (1.0, 1.0, None),
+        (0.5, 2.0, "100.00% slower than accepted; the tolerance is 50.0%"),
+        (0.0, 2.0, "100.00% slower than accepted; the tolerance is 0.0%"),
+    ],
+)
+def test_what_is_slower_by_the_whole_tolerance_is_within_it(tolerance, began, against):
+    """A tolerance of nothing tolerates nothing; what is within it does not begin creep anew."""
+    case = make_case(limits=Limits(tolerance=tolerance))
+    record = make_record(case=case, attempts=[lasting(2.0)])
+    (change,) = proposed(record, current=held_against(0.0))
+    assert change.against == against
+    assert change.new.began["latency"] == began
+
+
+def test_creep_by_the_whole_tolerance_is_within_it():
+    """It may be less beside what was accepted last."""
+    case = make_case(limits=Limits(tolerance=1.0))
+    record = make_record(case=case, attempts=[lasting(2.0)])
+    current = held_against(math.log(1.5), began={"latency": 1.0})
+    (change,) = proposed(record, current=current)
+    assert change.against is None
+    assert change.new.began["latency"] == 1.0
 
 
 def test_a_case_without_a_measured_baseline_has_nothing_to_be_slower_than():
@@ -1134,6 +1257,49 @@ def test_memory_and_throughput_may_not_grow_worse_silently_either(now, against):
     current = BaselineFile(Path(__file__), KEY, {CASE_ID: first.new})
     (change,) = proposed(hungry(**now), current=current)
     assert change.against == against
+
+
+def test_a_step_that_is_slower_and_needs_more_memory_is_told_as_both():
+    """Its throughput is the same time once more, and is not."""
+    (first,) = proposed(make_record(attempts=[lasting(1.0, peak_memory_bytes=1000 * 2**20)]))
+    slow = make_record(attempts=[lasting(2.0, peak_memory_bytes=2000 * 2**20)])
+    current = BaselineFile(Path(__file__), KEY, {CASE_ID: first.new})
+    (change,) = proposed(slow, current=current)
+    assert change.against == (
+        "100.00% slower than accepted; the tolerance is 1.0%; "
+        "peak device memory 100.00% more than accepted; the tolerance is 1.4%"
+    )
+
+
+def test_only_what_most_processes_decide_can_creep():
+    """The least of times, the worst of errors and answers that are finite have rules of their own.
+
+    No memory at all has no share by which it could grow.
+    """
+    seen = {
+        "numerics": Numerics(finite=True, cosine=0.99, loss=1.1, reference_loss=1.0),
+        "compile_s": 12.0,
+        "sustained_s": 2.0,
+    }
+    for needed, names in ((0, set()), (2**30, {"memory"})):
+        attempt = lasting(1.0, peak_memory_bytes=needed, **seen)
+        record = make_record(attempts=[replace(attempt, telemetry=make_telemetry())])
+        (change,) = proposed(record)
+        assert change.new is not None
+        assert change.new.processes[0].values["memory"] == needed
+        assert change.new.began.keys() == {"latency", "throughput", "sustained", *names}
+
+
+def test_an_allowance_that_depends_on_the_processes_adds_nothing(monkeypatch):
+    """A metric of another package may have one, which is of a verdict's candidate."""
+    known = metrics.registered()
+    own = replace(known["energy"], allowance=lambda _processes: 1e9)
+    monkeypatch.setattr(metrics, "registered", lambda: {**known, "energy": own})
+    current = held_against(processes=[make_process(energy=100.0)])
+    attempt = replace(lasting(1.0), telemetry=make_telemetry())
+    case = make_case(limits=Limits(metrics={"energy": 0.01}))
+    (change,) = proposed(make_record(case=case, attempts=[attempt]), current=current)
+    assert change.against == "energy per item 50.00% more than accepted; the tolerance is 1.0%"
 
 
 def accepted_in_turn(*steps, force=False):
@@ -1230,6 +1396,25 @@ def test_the_device_time_of_a_host_bound_case_may_not_grow_silently_either(sourc
     """Where both were had in the same way: a graph and a sum of kernels differ by the gaps."""
     old = make_process(host_bound=True, log_device=math.log(0.5), device_source="graph")
     attempt = lasting(1.0, host_bound=True, device_s=0.55, device_source=source)
+    current = held_against(processes=[old, old])
+    (change,) = proposed(make_record(attempts=[attempt]), current=current)
+    assert change.against == against
+
+
+@pytest.mark.parametrize(
+    ("host_bound", "source", "against"),
+    [
+        (True, "graph", None),
+        (True, "kernels", "10.00% slower than accepted; the tolerance is 1.0%"),
+        (False, "graph", "10.00% slower than accepted; the tolerance is 1.0%"),
+    ],
+)
+def test_the_hosts_time_counts_unless_the_device_waited_and_its_own_time_is_known(
+    host_bound, source, against
+):
+    """The host is too unsteady for a mean, and better than nothing where nothing else is known."""
+    old = make_process(host_bound=host_bound, log_device=math.log(0.5), device_source="graph")
+    attempt = lasting(1.1, host_bound=host_bound, device_s=0.5, device_source=source)
     current = held_against(processes=[old, old])
     (change,) = proposed(make_record(attempts=[attempt]), current=current)
     assert change.against == against
@@ -1337,6 +1522,25 @@ def test_accepting_keeps_quarantines_and_what_others_wrote_into_them(tmp_path):
     assert json.loads(path.read_text())["quarantine"] == {CASE_ID: found[CASE_ID]}
 
 
+def test_acknowledging_an_incident_anew_keeps_what_others_wrote_to_it(tmp_path):
+    """Its own reason and day are the new ones."""
+    known = Acknowledged("a known bug", "2026-01-02T00:00:00Z", "somebody")
+    path = acknowledge(load(tmp_path, KEY), "0b0b0b0b", known)
+    raw = json.loads(path.read_text())
+    raw["acknowledged"]["0b0b0b0b"]["issue"] = 1234
+    path.write_text(layout(raw))
+    newer = Acknowledged("mended upstream", "2026-01-03T00:00:00Z")
+    acknowledge(load(tmp_path, KEY), "0b0b0b0b", newer)
+    acknowledge(load(tmp_path, KEY), "0a0a0a0a", known)
+    found = json.loads(path.read_text())["acknowledged"]
+    assert found.pop("0b0b0b0b") == {
+        "date": "2026-01-03T00:00:00Z",
+        "issue": 1234,
+        "reason": "mended upstream",
+    }
+    assert "issue" not in found["0a0a0a0a"]
+
+
 @pytest.mark.parametrize(
     ("case_id", "fields", "words"),
     [
@@ -1391,6 +1595,14 @@ def test_a_day_that_is_none_is_refused_with_its_case(tmp_path, name, value):
     )
 
 
+def test_a_quarantine_that_ends_within_a_day_is_refused(tmp_path):
+    """It holds for whole days, whenever it began."""
+    about = {"reason": "flaky", "until": "2026-02-01T12:00:00Z", "date": "2026-01-01T12:00:00Z"}
+    assert refusal(tmp_path, document(quarantine={"slow": about})).startswith(
+        ": quarantine of slow: until is '2026-02-01T12:00:00Z', which is no day"
+    )
+
+
 @pytest.mark.parametrize("text", ["2026-02-01", "2024-02-29"])
 def test_a_day_of_the_calendar_is_a_day(text):
     """In one spelling, so that days compare as texts do."""
@@ -1440,12 +1652,24 @@ def test_what_compiling_took_is_told_by_the_first_look_of_each_process():
         look(40.0, "cold", 0.5, accepted=False, discarded="x; measured again"),
         look(1.0, "warm", 0.25),
         make_attempt(process=1, fault=make_fault()),
+        look(30.0, "cold", 0.5, process=1, accepted=False, discarded="x; measured again"),
         look(2.0, "warm", 0.25, process=1),
     ]
     found = processes_of(make_record(attempts=attempts))
     times = [(p.values["compile_time"], p.states["compile_time"]) for p in found]
-    assert times == [(40.0, "cold"), (2.0, "warm")]
+    assert times == [(40.0, "cold"), (30.0, "cold")]
     assert [p.values["latency"] for p in found] == [0.25] * 2
+
+
+def test_the_first_look_tells_a_cold_case_s_first_step():
+    """It is kept of no other case, whose caches are as they may be."""
+    looks = [
+        make_attempt(measurement=make_measurement(first_step_s=s), accepted=s < 5) for s in (9.0, 1)
+    ]
+    warm = make_record(attempts=looks)
+    (process,) = processes_of(replace(warm, case=cold(warm.case)))
+    assert process.values["first_step"] == 9.0
+    assert ["first_step" in p.values for p in processes_of(warm)] == [False]
 
 
 COMING = Path(bench_lib.__file__).parents[1] / "baselines"

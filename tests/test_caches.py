@@ -6,18 +6,14 @@ import errno
 import os
 import stat
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from builders import (
-    make_attempt,
     make_baseline,
     make_case,
-    make_measurement,
     make_process,
-    make_record,
 )
 from scripted import Contexts, gpus, held
 
@@ -27,7 +23,6 @@ from bench_lib.engine.suite import Baselines, Suite
 from bench_lib.environment.caches import found
 from bench_lib.model import Fault, Launch, Limits, Status, UserError
 from bench_lib.storage import history
-from bench_lib.storage.acceptance import conditions_of, processes_of
 from bench_lib.verdict.evidence import Evidence
 from bench_lib.verdict.judge import judge
 from bench_lib.worker import caches, profiling
@@ -335,17 +330,6 @@ def test_artefacts_that_torch_cannot_read_are_refused(tmp_path):
         caches.load(path)
 
 
-def test_the_first_look_tells_a_cold_case_s_first_step():
-    """It is kept of no other case, whose caches are as they may be."""
-    looks = [
-        make_attempt(measurement=make_measurement(first_step_s=s), accepted=s < 5) for s in (9.0, 1)
-    ]
-    warm = make_record(attempts=looks)
-    (process,) = processes_of(replace(warm, case=cold(warm.case)))
-    assert process.values["first_step"] == 9.0
-    assert ["first_step" in p.values for p in processes_of(warm)] == [False]
-
-
 def first_step(candidate, baseline, **limits):
     """Return what the time to the first step says of processes beside those of a baseline."""
     evidence = Evidence(candidate, make_baseline(processes=baseline), Limits(**limits))
@@ -391,25 +375,6 @@ def test_what_compiles_nothing_is_judged_by_what_its_own_starts_differ_by(change
     new = [make_process(first_step_s=change * s) for s in (0.40, 0.41, 0.42)]
     (verdict,) = first_step(new, old)
     assert verdict.status is status
-
-
-def test_cold_caches_are_a_condition_and_the_users_own_are_none():
-    """A cold case finds what it finds, however full they are."""
-    environment = make_record_environment("warm, 3 entries, 0123456789ab")
-    assert conditions_of(cold(make_case()), DEVICE, environment)["caches"] == "cold"
-    loading = make_case(launch=Launch(cold=True, artifacts=True))
-    assert conditions_of(loading, DEVICE, environment)["caches"] == "artifacts"
-    assert "miopen_cache" not in conditions_of(cold(make_case()), DEVICE, environment)
-    assert conditions_of(make_case(), DEVICE, environment)["miopen_cache"] == "warm"
-    tuned = replace(environment, caches={**environment.caches, searched("miopen"): "x"})
-    assert conditions_of(make_case(), DEVICE, tuned)["miopen_cache"] == "tuned"
-
-
-def make_record_environment(miopen):
-    """Return an environment with such a database."""
-    from builders import make_environment
-
-    return make_environment(caches={"miopen": miopen})
 
 
 # --- tuning --------------------------------------------------------------------------------

@@ -526,6 +526,8 @@ def test_a_replay_is_no_process_of_the_case():
     record = make_record(attempts=[own, replay])
     assert [p.draw for p in acceptance.processes_of(record)] == [OTHER]
     assert [p.draw for p in acceptance.replays_of(record)] == [ACCEPTED]
+    assert [p.worker for p in acceptance.replays_of(record, "0a0a0a0a")] == ["0a0a0a0a/context-1"]
+    assert acceptance.unreplayed(record) == ""
     spoilt = replace(replay, invalid=True)
     assert acceptance.replays_of(make_record(attempts=[own, spoilt])) == []
     failed = make_attempt(process=1, fault=make_fault(), replays=True)
@@ -553,6 +555,8 @@ def test_a_baseline_file_has_each_draw_once_with_a_line_for_each_kernel(tmp_path
     assert [p.draw for p in known.baselines[CASE_ID].processes] == [p.draw for p in new.processes]
     lines = file.path.read_text().splitlines()
     assert sum('"kernel": "triton_poi_fused_1"' in line for line in lines) == 2
+    names = json.loads(file.path.read_text())["cases"][CASE_ID]["draws"]
+    assert [len(name) for name in names] == [8, 8]
     forgotten = make_baseline(processes=make_processes(TEN_MS))
     baselines.write(known, [BaselineChange(CASE_ID, new, forgotten)], make_hardware(), {})
     assert "triton" not in file.path.read_text()

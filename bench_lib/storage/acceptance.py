@@ -50,7 +50,7 @@ def processes_of(record: Record, run_id: str | None = None) -> list[ProcessSumma
             if attempt.accepted:
                 accepted.setdefault(attempt.process, (attempt, seen))
     return [
-        _summary(record, attempt, seen, first_looks[process], run_id)
+        _summary(record, attempt, seen, run_id, first_looks[process])
         for process, (attempt, seen) in accepted.items()
     ]
 
@@ -62,7 +62,7 @@ def replays_of(record: Record, run_id: str | None = None) -> list[ProcessSummary
     """
     last = {a.process: a for a in record.attempts if a.replays and not a.invalid}
     measured = ((attempt, attempt.measurement) for attempt in last.values())
-    return [_summary(record, a, seen, seen, run_id) for a, seen in measured if seen is not None]
+    return [_summary(record, a, seen, run_id) for a, seen in measured if seen is not None]
 
 
 def unreplayed(record: Record) -> str:
@@ -74,8 +74,8 @@ def _summary(
     record: Record,
     attempt: Attempt,
     seen: Measurement,
-    first_look: Measurement,
     run_id: str | None,
+    first_look: Measurement | None = None,
 ) -> ProcessSummary:
     prefix = "" if run_id is None else f"{run_id}/"
     return summary.summarise(
@@ -126,10 +126,8 @@ def level_of(baseline: Baseline | None, case: Case, hardware: Hardware) -> valid
     None if unknown, and if other conditions differ: then a lower clock is no surprise, and the case
     INCOMPARABLE.
     """
-    if baseline is None or not baseline.processes:
-        return None
     known = {**conditions_of(case, hardware), "launcher": None}  # which the environment tells
-    if judge.differing(known, baseline.conditions):
+    if baseline is None or judge.differing(known, baseline.conditions):
         return None
     own = [p for p in baseline.processes if p.device_uuid and p.device_uuid == hardware.uuid]
     if len(own) >= AGREEING:
@@ -260,7 +258,8 @@ def unsteady(record: Record) -> str | None:
 
 
 def _unsteady(processes: list[ProcessSummary], case: Case) -> list[str]:
-    spread = statistics.median([p.values.get("stability", 0.0) for p in processes] or [0.0])
+    known = metrics.of("stability").values(processes).values()
+    spread = statistics.median(known or [0.0])
     limit = case.limits.spread
     if spread <= limit:
         return []

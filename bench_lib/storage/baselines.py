@@ -154,7 +154,7 @@ def _parse(text: str) -> Any:
     def named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
-            raise _TwiceError(_first_twice(text))
+            raise _TwiceError(next(_twice(text)))
         return found
 
     document = json.loads(
@@ -168,8 +168,8 @@ def _parse(text: str) -> Any:
 _TOKEN = re.compile(r'(?P<text>"(?:[^"\\]|\\.)*")(?P<colon>\s*:)?|[{}]')
 
 
-def _first_twice(text: str) -> str:
-    """Say which name is the first to stand twice in an object, and in which lines."""
+def _twice(text: str) -> Iterator[str]:
+    """Say which names stand twice in an object, and in which lines, the first one first."""
     objects: list[dict[str, int]] = []
     for token in _TOKEN.finditer(text):
         if token[0] == "{":
@@ -180,9 +180,8 @@ def _first_twice(text: str) -> str:
             name, second = json.loads(token["text"]), token.start()
             first = objects[-1].setdefault(name, second)
             if first != second:
-                lines = [text.count("\n", 0, at) + 1 for at in (first, second)]
-                return f"{name} twice, in lines {lines[0]} and {lines[1]}"
-    raise AssertionError("every name stands once")
+                lines = [text[:at].count("\n") + 1 for at in (first, second)]
+                yield f"{name} twice, in lines {lines[0]} and {lines[1]}"
 
 
 def _refuse(constant: str) -> None:
@@ -275,7 +274,7 @@ def _draws_apart(case: Mapping[str, Any]) -> dict[str, Any]:
     """Return a case with each draw once, a row for each kernel; one that is unknown is left out."""
     draws: dict[str, Any] = {}
     processes = []
-    for process in case.get("processes", []):
+    for process in case["processes"]:
         others = {name: value for name, value in process.items() if name != "draw"}
         if kernels := process.get("draw", {}).get("kernels"):
             rows = [{"kernel": name, **choice} for name, choice in sorted(kernels.items())]
@@ -291,7 +290,7 @@ NOBODY = Accepted(run_id="", reason="", date="")
 
 
 def _problems(baseline: Baseline) -> Iterator[str]:
-    """Say what cannot be true of a baseline, the worst first."""
+    """Say what cannot be true of a baseline, the worst first; its numbers are finite."""
     published, processes = baseline.published, baseline.processes
     is_measured = baseline.provenance == MEASURED
     if baseline.provenance not in (MEASURED, PUBLISHED):
@@ -310,7 +309,7 @@ def _problems(baseline: Baseline) -> Iterator[str]:
         for problem in _problems_of_process(process):
             yield f"a process has {problem}"
     for name, value in baseline.began.items():
-        if not 0 < value < math.inf:
+        if value <= 0:
             yield f"began at {name} {value:g}; it has to be a number above 0"
     if not 0 < baseline.limits.spread <= 1:
         yield f"limits.spread is {baseline.limits.spread}"
@@ -321,11 +320,11 @@ def _problems_of_figure(published: Published) -> Iterator[str]:
     for name in ("source", "caveat", "item"):
         if not getattr(published, name).strip():
             yield f"published.{name} is empty"
-    if not 0 < rate < math.inf:
+    if rate <= 0:
         yield f"published.rate is {rate:g}; it has to be a number above 0"
     if (low is None) != (high is None):
         yield "published has one of low and high; a range has both"
-    elif low is not None and high is not None and not 0 < low <= rate <= high < math.inf:
+    elif low is not None and high is not None and not 0 < low <= rate <= high:
         yield f"published.rate is {rate:g}, and the range is {low:g} to {high:g}"
 
 
@@ -336,7 +335,7 @@ def _problems_of_process(process: ProcessSummary) -> Iterator[str]:
     if process.n < 1:
         yield f"n = {process.n}; it has to be a number of iterations"
     for name, value in process.values.items():
-        if not math.isfinite(value) or value < 0:
+        if value < 0:
             yield f"{name} {value:g}; it has to be a number from 0 on"
 
 
