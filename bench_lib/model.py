@@ -193,26 +193,34 @@ def problem_of(case: object) -> str | None:
     """Say why something cannot be measured and stored as a case; None if it can."""
     if not isinstance(case, Case):
         return f"{case!r} is no Case; make one with bench_lib.Case(id, workload, params)"
-    if not is_case_id(case.id):
+    if not (is_case_id(case.id) and _is_plain(case.id)):
         return f"the case's id is {case.id!r}; it has to be {ID_RULE}"
     params: object = case.params
     if not isinstance(params, dict):
         return f"params of {case.id} is {params!r}; it has to be a dictionary"
     for name, value in params.items():
+        if not _is_text(name):
+            return f"params of {case.id}: the name {name!r} has to be text"
         if not is_param(value):
-            return f"params of {case.id}: {name} is {value!r}; it has to be {PARAM_RULE}"
+            rule = PARAM_RULE + _foreign_kind(value)
+            return f"params of {case.id}: {name} is {value!r}; it has to be {rule}"
     workload: object = case.workload
-    if not isinstance(workload, str):
+    if not _is_text(workload):
         return f"the workload of {case.id} is {workload!r}; it has to be text, package.module:name"
+    for name, text in (("tier", case.tier), ("renamed_from", case.renamed_from)):
+        if not _is_text(text):
+            return f"{name} of {case.id} is {text!r}; it has to be text"
     if not _is_amount(case.time_limit_s):
-        return f"time_limit_s of {case.id} is {case.time_limit_s!r}; it has to be a number"
+        rule = "a number" + _foreign_kind(case.time_limit_s)
+        return f"time_limit_s of {case.id} is {case.time_limit_s!r}; it has to be {rule}"
     for group, kind in (("launch", Launch), ("sampling", Sampling), ("limits", Limits)):
         fields: object = getattr(case, group)
         if not isinstance(fields, kind):
             return f"{group} of {case.id} is {fields!r}; make one with bench_lib.{kind.__name__}()"
         for name, usual in vars(kind()).items():
-            if (rule := _broken_rule(getattr(fields, name), usual)) is not None:
-                value = getattr(fields, name)
+            value = getattr(fields, name)
+            if (broken := _broken_rule(value, usual)) is not None:
+                rule = broken + _foreign_kind(value)
                 return f"{group} of {case.id}: {name} is {value!r}; it has to be {rule}"
     problem = too_tolerant(case.limits)
     return None if problem is None else f"limits of {case.id}: {problem}"
@@ -223,7 +231,9 @@ def _broken_rule(value: object, usual: object) -> str | None:
     if isinstance(usual, bool):
         return None if isinstance(value, bool) else "True or False"
     if isinstance(usual, dict):
-        fits = isinstance(value, dict) and all(map(_is_amount, value.values()))
+        fits = isinstance(value, dict) and all(
+            _is_text(name) and _is_amount(number) for name, number in value.items()
+        )
         return None if fits else "a dictionary of numbers of 0 or more"
     if isinstance(usual, int):
         least = min(usual, 1)
@@ -234,9 +244,24 @@ def _broken_rule(value: object, usual: object) -> str | None:
 
 
 def _is_amount(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not _is_plain(value):
         return False
-    return 0 <= value < math.inf
+    return 0 <= value < (math.inf if isinstance(value, float) else 2**63)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and _is_plain(value)
+
+
+def _is_plain(value: object) -> bool:
+    """Whether files and processes can be given a value: not so numpy's, which is a float too."""
+    return type(value) in (str, bool, int, float) or isinstance(value, enum.Enum)
+
+
+def _foreign_kind(value: object) -> str:
+    """Name the type of a number or text that is not plain; numpy 1 does not show it."""
+    is_foreign = isinstance(value, (str, int, float)) and not _is_plain(value)
+    return f", and no {type(value).__name__}" if is_foreign else ""
 
 
 def too_tolerant(limits: Limits) -> str | None:
@@ -257,6 +282,8 @@ def is_case_id(value: object) -> bool:
 
 def is_param(value: object) -> bool:
     """Whether a worker can receive the value and a file can hold it."""
+    if not _is_plain(value):
+        return False
     if isinstance(value, int) and not isinstance(value, bool):
         return abs(value) < 2**63
     return isinstance(value, (str, bool)) or (isinstance(value, float) and math.isfinite(value))

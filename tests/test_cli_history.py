@@ -25,6 +25,7 @@ from command import Printed, ran
 
 from bench_lib.engine import past
 from bench_lib.model import Record, Status
+from bench_lib.storage import history
 from bench_lib.storage.archive import Archive
 from bench_lib.storage.archive.views import VIEWS
 from bench_lib.storage.history import read
@@ -117,6 +118,26 @@ def test_compacted_runs_are_listed_and_shown_as_others(cli, compacted):
     assert f"{CASE_ID}: OK" in shown.lines
     exported = cli("export", run_id(compacted[0]), "--pytest-benchmark").json
     assert [b["fullname"] for b in exported["benchmarks"]] == [CASE_ID]
+
+
+def test_the_start_of_an_id_names_no_run_where_a_compacted_one_begins_alike(
+    tmp_path, cli, monkeypatch
+):
+    """Who accepts values of a run means that one, wherever the other is kept."""
+    monkeypatch.setattr(past, "MOST_RUNS", 1)
+    ids = ["ab000001", "ab000002"]
+    monkeypatch.setattr(history, "new_id", iter(ids).__next__)
+    files = [write_run(tmp_path / "history", [record()], now=night(day)) for day in (1, 2)]
+    assert cli("compact").status == 0
+    assert [path.exists() for path in files] == [False, True]
+    answer = cli("show", "ab")
+    assert (answer.status, answer.out) == (2, "")
+    assert "'ab' is the start of several runs; in history there is ab000001, ab000002" in answer.err
+    assert [cli("show", each).lines[0].split()[:2] for each in (*ids, str(files[1]))] == [
+        ["run", "ab000001"],
+        ["run", "ab000002"],
+        ["run", "ab000002"],
+    ]
 
 
 def test_a_run_is_exported_for_a_dashboard_of_github_action_benchmark(cli, tmp_path):

@@ -1448,6 +1448,16 @@ def test_the_next_step_names_paths_that_are_not_the_usual_ones(suite):
             "*iterations is 0; it has to be a whole number of 1*",
         ),
         ("of(sampling=Sampling(checks='no'))", "*checks is 'no'; it has to be True or False"),
+        ("of({1: 2})", "params of x: the name 1 has to be text"),
+        ("of({'n': numpy.float64(2)})", "*n is *2*; it has to be text, * false, and no float64"),
+        ("of(renamed_from=None)", "renamed_from of x is None; it has to be text"),
+        ("of(tier=None)", "tier of x is None; it has to be text"),
+        ("of(limits=Limits(metrics={3: 0.1}))", "*: metrics is *; it has to be a dictionary of *"),
+        (
+            "of(limits=Limits(numpy.float64(0.02)))",
+            "*tolerance is *0.02*; it has to be a number of 0 or more, and no float64",
+        ),
+        ("of(limits=Limits(memory=10**400))", "*memory is 1000*; it has to be a number of 0 or*"),
         (
             "of(launch=Launch(threads=-1))",
             "*threads is -1; it has to be a whole number of 0 or more",
@@ -1460,7 +1470,7 @@ def test_a_case_of_ones_own_that_cannot_be_remembered_fails_its_test(
     """The others run, and nothing is lost."""
     run = suite()
     pytester.path.joinpath("perf_tests", "test_own.py").write_text(
-        "import functools\nfrom bench_lib import Case, Launch, Limits, Sampling\n"
+        "import functools, numpy\nfrom bench_lib import Case, Launch, Limits, Sampling\n"
         "of = functools.partial(Case, 'x', 'steps:step')\n"
         f"def test_own(perf):\n    perf.measure({case})\n"
     )

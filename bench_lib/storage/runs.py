@@ -43,15 +43,9 @@ class Runs:
 
         Raises HistoryError where there is none, or more than one.
         """
-        # Of an older run that was restored, the file may be the newest that there is.
-        if self._in_files or name != "latest":
-            try:
-                path = history.find(self._folder, name)
-            except HistoryError:
-                if self._in_files:
-                    raise
-            else:
-                return history.read(path)
+        path = self._file(name)
+        if path is not None:
+            return history.read(path)
         with self._archive() as archive:
             return archive.run(name)
 
@@ -99,6 +93,17 @@ class Runs:
                     records = history.read(path).records
                     if case_id in records:
                         return records[case_id]
+        return None
+
+    def _file(self, name: str) -> Path | None:
+        """Return the file of a run; None if only an archive tells.  Raises HistoryError."""
+        if self._in_files:
+            return history.find(self._folder, name)
+        # Of what was compacted another run may be the newest, or its id may begin alike.
+        with contextlib.suppress(HistoryError):
+            path = history.find(self._folder, name)
+            if name.endswith(".jsonl") or path.stem.endswith(f"_{name}"):
+                return path
         return None
 
     def _archive(self) -> Archive:
