@@ -68,7 +68,15 @@ def test_every_figure_is_summed_up_in_its_own_way() -> None:
             1.0, "x", 2000, 400, 50, 0.5, ("power cap",), memory_clock_mhz=900, steal=0.5
         ),
         TelemetrySample(
-            1.1, "x", 1000, 600, 70, 1.0, ("thermal", "power cap"), memory_clock_mhz=1300
+            1.1,
+            "x",
+            1000,
+            600,
+            70,
+            1.0,
+            ("thermal", "power cap"),
+            memory_clock_mhz=1300,
+            steal=0.125,
         ),
         TelemetrySample(1.2, "x", 2100, 500, 60, 0.75, memory_clock_mhz=1200, steal=0.25),
     ]
@@ -82,10 +90,23 @@ def test_every_figure_is_summed_up_in_its_own_way() -> None:
         memory_clock_mhz=1200,
         power_w=500,
         temperature_c=70,
-        steal=0.375,
+        steal=0.1875,
         throttle=["power cap", "thermal"],
         throttled={"power cap": pytest.approx(1 / 3), "thermal": 0.0},
     )
+
+
+@pytest.mark.parametrize(
+    ("looks", "stolen"),
+    [([0.1], None), ([0.1, 0.0, 0.0], 0.0), ([0.1, 0.3, 0.2, 0.2], pytest.approx(0.5 / 3))],
+    ids=["one look", "once", "lasting"],
+)
+def test_one_look_at_which_time_was_stolen_is_none(looks: list[float], stolen: float) -> None:
+    """A tick of ten is a tenth of a look, and what was stolen once disturbs one iteration."""
+    samples = [TelemetrySample(t=1 + n / 10, steal=share) for n, share in enumerate(looks)]
+    seen = summarise(samples, 1.0, 2.0)
+    assert seen is not None
+    assert seen.steal == stolen
 
 
 def test_figures_that_no_sample_has_are_none() -> None:

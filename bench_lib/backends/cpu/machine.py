@@ -6,7 +6,6 @@ import os
 import platform
 import re
 import statistics
-from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,6 @@ from bench_lib.model import Hardware
 PEAKS = Path(__file__).with_name("peaks.toml")
 FEW = 8
 """Every reading of a frequency interrupts that CPU; so many tell enough."""
-STOLEN_OVER = 100
-"""Ticks of each CPU, a second in all, over which its stolen time is shared out.  Between two looks
-it has a few ticks, and a single stolen one would be a tenth."""
 
 
 def device(root: Path) -> Hardware:
@@ -91,26 +87,20 @@ def source(root: Path) -> Source:
     usable = sorted(os.sched_getaffinity(0))
     folders = [root / f"sys/devices/system/cpu/cpu{n}" for n in usable[:FEW]]
     names = {f"cpu{n}" for n in usable}
-    looks: deque[tuple[int, int, int]] = deque([(0, 0, 0)])
+    last: tuple[int, ...] = (0, 0, 0)
 
     def look(*, with_pids: bool) -> dict[str, Any]:  # noqa: ARG001 - a CPU has all processes
-        now, last = _ticks(root, names), looks[-1]
-        total, idle = now[0] - last[0], now[1] - last[1]
-        known = last[0] > 0 and total > 0
-        looks.append(now)
-        while len(looks) > 2 and (
-            not looks[0][0] or now[0] - looks[1][0] >= STOLEN_OVER * len(names)
-        ):
-            looks.popleft()
-        passed, stolen = now[0] - looks[0][0], now[2] - looks[0][2]
-        lasting = looks[0][0] > 0 and passed >= STOLEN_OVER * len(names)
+        nonlocal last
+        now = _ticks(root, names)
+        total, idle, stolen = (after - before for after, before in zip(now, last, strict=True))
+        known, last = last[0] > 0 and total > 0, now
         khz = [
             clock for folder in folders if (clock := number(folder / "cpufreq/scaling_cur_freq"))
         ]
         counts = _throttle_counts(folders)
         return {
             "utilization": _share(total - idle, total) if known else None,
-            "steal": _share(stolen, passed) if lasting else None,
+            "steal": _share(stolen, total) if known else None,
             "clock_mhz": statistics.fmean(khz) / 1000 if khz else None,
             "counters": {} if counts is None else {"thermal": counts},
         }

@@ -52,7 +52,7 @@ def summarise(
         memory_clock_mhz=statistics.median(memory_clocks) if memory_clocks else None,
         power_w=_mean(s.power_w for s in inside),
         temperature_c=max(heats, default=None),
-        steal=_mean(s.steal for s in inside),
+        steal=_without_most([s.steal for s in inside if s.steal is not None]),
         throttle=reasons,
         throttled={r: share for r, share in {**seen, **shares}.items() if r in reasons},
         counters=grown,
@@ -135,6 +135,14 @@ def _idle(
     if not known or len(known) < len(near):
         return []
     return sorted(set(foreign) - {0}.union(*known))
+
+
+def _without_most(shares: Sequence[float]) -> float | None:
+    """Return the mean of all but the largest, and None if there are fewer than two.
+
+    Between two looks a CPU has a few ticks, so that one that was stolen may be a tenth of them.
+    """
+    return _mean(sorted(shares)[:-1])
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
