@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 import os
 import random
@@ -36,6 +37,7 @@ from bench_lib.launch import catalogue
 from bench_lib.launch.faults import LaunchError
 from bench_lib.model import Fault, Hardware, Kernel, KernelTable, Status
 from bench_lib.storage import history
+from bench_lib.storage.archive import compaction
 from bench_lib.storage.history import Run
 from bench_lib.storage.points import Points
 from bench_lib.studies import bisect as study
@@ -335,7 +337,7 @@ def test_the_nights_between_which_a_case_got_slower_are_read_from_the_history():
 @pytest.mark.parametrize(
     ("statuses", "words"),
     [
-        ([], "is in no run here"),
+        ([], "was judged in no run here"),
         ([Status.OK], "is OK in its newest run, 12345678"),
         ([Status.REGRESSED], "is OK in no run before it fails"),
     ],
@@ -588,6 +590,16 @@ def test_the_ends_come_from_the_history(command):
     assert (command.asked[-1].good, command.asked[-1].bad) == ("2.1.0", "2.2.0")
 
 
+def test_the_good_end_may_be_of_a_night_that_was_compacted(command):
+    """The newest night alone has a file of its own."""
+    write_nights(("c2", Status.OK), ("c14", Status.REGRESSED))
+    compaction.compact(Path("history"), keep=1, now=dt.datetime(2027, 1, 1, tzinfo=dt.timezone.utc))
+    assert len(list(Path("history").glob("*.jsonl"))) == 1
+    status, _, err = command("x", "--good", "last-ok")
+    assert status == 0
+    assert err.splitlines()[0] == "from c2, of the last night in which x was OK, to c14"
+
+
 def test_nights_of_one_commit_say_what_changed_instead(command):
     """Then its version is to be searched."""
     write_nights(("c2", Status.OK), ("c2", Status.REGRESSED))
@@ -606,7 +618,7 @@ def test_nights_of_one_commit_say_what_changed_instead(command):
         (("x", *ENDS, "--error", "50%"), ("--error", "at most 20%")),
         (("x", *ENDS, "--env", "X"), ("--env", "'X' is not KEY=VALUE")),
         (("x", *ENDS, "--build", "make 'x"), ("--build", "No closing quotation")),
-        (("x", "--good", "last-ok"), ("x is in no run here",)),
+        (("x", "--good", "last-ok"), ("x was judged in no run here",)),
         (("x", "--good", "last-ok", "--image", "a:1"), ("does not know images",)),
     ],
 )

@@ -113,11 +113,11 @@ def bisect(
     share = share_of(error, "--error", most=MOST_ERROR)
     from bench_lib import backends
     from bench_lib.engine import settings
-    from bench_lib.storage.history import latest
+    from bench_lib.storage.runs import Runs
     from bench_lib.studies.candidates.kinds import Ends
 
     device = backends.detect()[0]
-    runs = list(latest(history, device.key, MOST_RUNS))
+    runs = list(Runs(history).latest(device.key, MOST_RUNS, say))
     asked = case_of(case, matrix, history)
     named = Ends(
         good,

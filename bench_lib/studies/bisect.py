@@ -148,7 +148,7 @@ def failing_since(runs: Iterable[Run], case_id: str) -> FailingSince:
             return FailingSince(environment, failing)
         elif record.status in (Status.OK, Status.IMPROVED):
             raise BisectError(f"{case_id} is OK in its newest run, {run.run_id}; name both ends")
-    what = "is in no run here" if failing is None else "is OK in no run before it fails"
+    what = "was judged in no run here" if failing is None else "is OK in no run before it fails"
     raise BisectError(f"{case_id} {what}; name both ends, or another --history")
 
 
