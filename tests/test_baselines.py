@@ -374,6 +374,15 @@ def test_what_was_measured_has_processes_and_what_was_published_has_none(tmp_pat
     assert refusal(tmp_path, raw) == f": case {CASE_ID}: {problem}"
 
 
+def test_a_published_figure_is_written_as_it_is_read(tmp_path):
+    """It has no processes, whose draws would stand apart."""
+    figure = Published(987.0, "a page", "another torch")
+    there = replace(make_baseline([]), provenance="published", published=figure)
+    file = load(tmp_path, "mi300x")
+    write(file, [BaselineChange(there.case_id, None, there)], make_hardware(), {})
+    assert load(tmp_path, "mi300x").published == {there.case_id: figure}
+
+
 def test_accepted_values_leave_nothing_of_the_published_figure_in_their_place(tmp_path):
     """The others stay, word for word, and so does what is not ours."""
     cases = {name: {**published(), "owner": "the kernel team"} for name in (CASE_ID, "other")}

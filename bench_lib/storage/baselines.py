@@ -274,7 +274,7 @@ def _draws_apart(case: Mapping[str, Any]) -> dict[str, Any]:
     """Return a case with each draw once, a row for each kernel; one that is unknown is left out."""
     draws: dict[str, Any] = {}
     processes = []
-    for process in case["processes"]:
+    for process in case.get("processes", []):
         others = {name: value for name, value in process.items() if name != "draw"}
         if kernels := process.get("draw", {}).get("kernels"):
             rows = [{"kernel": name, **choice} for name, choice in sorted(kernels.items())]
