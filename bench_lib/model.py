@@ -636,7 +636,7 @@ class Telemetry:
     temperature_c: float | None = None
     """Highest."""
     steal: float | None = None
-    """Share of the CPUs' time that a hypervisor gave to others, 0 to 1."""
+    """Share of the CPUs' time that a hypervisor gave to others, 0 to 1; the worst look left out."""
     throttle: list[str] = field(default_factory=list)
     """Why the device was held back, at any time."""
     throttled: dict[str, float] = field(default_factory=dict)
