@@ -7,6 +7,7 @@ Each command uses all visible GPUs at once, one run a GPU.  Each run has empty c
     python benchmarks/held_out.py planted --out DIR  # a compiled network, and time planted in it
     python benchmarks/held_out.py decode --out DIR   # a language model, and a kernel planted in it
     python benchmarks/held_out.py reference --out DIR  # the gate in turns with the same software
+    python benchmarks/held_out.py turns --out DIR    # time planted in networks, found in turns
 
 ``clean`` belongs on other machines than ``record``; DIR travels.  ``planted`` accepts one run of
 ResNet-50.  Then it runs the network in one empty cache after the other, in turn as it is and with
@@ -21,6 +22,10 @@ last line has the verdict.  The exit status is 0 if the case is slower and the k
 each case is measured in turns with a reference.  That is this environment itself, so no case is
 slower than it.  The last line says how many cases were ``paired`` with it, and of how many 1.3% is
 visible (``sharp``).
+
+``turns`` accepts three processes of eager networks, and makes that baseline faster too.  Then it
+plants ``--share`` of each step (1.3%) and judges in turns with a reference without it.  The last
+line has the reference's verdicts.  The exit status is 0 if nine in ten of the cases are slower.
 
 Prints a JSON object for each run: how many cases have which status, and by case the status, the
 ratio and the smallest slow-down that would have been found.  The runs and what pytest printed stay
@@ -49,22 +54,26 @@ from bench_lib import backends
 from bench_lib.model import Hardware, ProcessSummary
 from bench_lib.storage import baselines
 from bench_lib.verdict.evidence import REFERENCE
+from bench_lib.verdict.statistics.comparison import POWER
 
 HERE = Path(__file__).resolve().parent
 MATRIX = HERE / "held_out.toml"
 DECODE = HERE / "held_out_decode.toml"
+TURNS = HERE / "held_out_turns.toml"
 UNITS = "HELD_OUT_UNITS"
-"""Names the variable that tells the planted network how many units of delay its step has."""
+"""Names the variable that tells planted networks how many units of delay their steps have."""
 SECONDS = "HELD_OUT_SECONDS"
 """Names the variable that tells the decoding network how long its planted kernel takes."""
 KERNEL = re.compile(r"\bsin_?\b")
 """A word of the planted kernel's name, which no other kernel of the network has."""
 PLANTED = 0.03
-CYCLE_S = 1 / 1.98e9
-"""Of an H200's clock, in seconds; the ratio that a run found says how much it was."""
+UNIT_S = {True: 1 / 1.98e9, False: 3e-6}
+"""A unit of delay on an H200, or on no GPU; the ratio that a run found says how much it was."""
 TIMES = ("latency", "device_time")
 SHARP = 0.013
 """In nine of ten cases a reference in turns is to make this visible."""
+FASTER = 0.1
+"""So much faster a baseline is made that every case is measured in turns."""
 
 
 @dataclass(frozen=True)
@@ -187,15 +196,15 @@ def planted(devices: Sequence[Hardware], out: Path, options: Sequence[str]) -> N
     device = devices[0]
     asked = ("--perf-matrix", str(MATRIX), *options)
 
-    def run(word: str, units: int, *more: str) -> Run:
-        return Run(name(word, device), device, (*asked, *more), {UNITS: str(units)})
+    def run(word: str, units: str, *more: str) -> Run:
+        return Run(name(word, device), device, (*asked, *more), {UNITS: units})
 
-    first = run("accepted", 0, "--perf-processes", "5")
+    first = run("accepted", "{}", "--perf-processes", "5")
     at_once([first], out)
     accept([first], out)
-    units = round(PLANTED * step_s(first, out) / CYCLE_S)
+    units = delays(first, out, PLANTED)
     for _ in range(5):
-        for word, some in (("as-it-is", 0), ("planted", units)):
+        for word, some in (("as-it-is", "{}"), ("planted", units)):
             at_once([run(word, some)], out)
 
 
@@ -206,7 +215,7 @@ def decode(devices: Sequence[Hardware], out: Path, options: Sequence[str], share
     first = Run(name("accepted", device), device, ("--perf-processes", "3", *asked))
     at_once([first], out)
     accept([first], out)
-    seconds = step_s(first, out)
+    (seconds,) = steps_s(first, out).values()
     planted = Run(name("planted", device), device, asked, {SECONDS: str(share * seconds)})
     (answer,) = at_once([planted], out)
     ((case, found),) = answer["cases"].items()
@@ -223,16 +232,37 @@ def reference(
     device, begin = devices[0], time.monotonic()
     faster(known, device.key, out / "baselines", share)
     # A variable that nothing reads makes it another environment, which pairs can be made with.
-    another = ("-o", "perf_reference_env=HELD_OUT=reference")
-    options = ("--perf-reference", sys.executable, *another, *options)
-    run = Run(name("reference", device), device, options)
-    at_once([run], out)
-    answer = told(run, out, REFERENCE)
+    answer = in_turns(Run(name("reference", device), device, options), "HELD_OUT=reference", out)
     visible = [case["detectable_effect"] for case in answer["cases"].values()]
     paired = [each for each in visible if each is not None]
-    about = {"cases": len(visible), "paired": len(paired), "s": time.monotonic() - begin}
+    about = {"asked": len(visible), "paired": len(paired), "s": time.monotonic() - begin}
     sharp = sum(each <= SHARP for each in paired)
     print(json.dumps({**answer, **about, "sharp": sharp}))
+
+
+def turns(devices: Sequence[Hardware], out: Path, options: Sequence[str], share: float) -> bool:
+    """Plant time in eager networks; return whether turns find it in nine of ten."""
+    device, begin = devices[0], time.monotonic()
+    asked = ("--perf-matrix", str(TURNS), *options)
+    first = Run(name("accepted", device), device, ("--perf-processes", "3", *asked))
+    at_once([first], out)
+    accept([first], out)
+    units = delays(first, out, share)
+    faster(out / "baselines", device.key, out / "baselines", FASTER)
+    run = Run(name("planted", device), device, asked, {UNITS: units})
+    answer = in_turns(run, f"{UNITS}={{}}", out)
+    found = sum(case["status"] == "REGRESSED" for case in answer["cases"].values())
+    asked_of, seconds = len(answer["cases"]), time.monotonic() - begin
+    print(json.dumps({**answer, "asked": asked_of, "found": found, "s": seconds}))
+    return found >= POWER * asked_of
+
+
+def in_turns(run: Run, variable: str, out: Path) -> dict[str, Any]:
+    """Make a run with this environment as its reference, but for a variable."""
+    options = ("--perf-reference", sys.executable, "-o", f"perf_reference_env={variable}")
+    run = replace(run, options=(*options, *run.options))
+    at_once([run], out)
+    return told(run, out, REFERENCE)
 
 
 def faster(known: Path, key: str, to: Path, share: float) -> None:
@@ -268,21 +298,28 @@ def verdict_on(found: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def step_s(run: Run, out: Path) -> float:
-    """Seconds that the first case of a run took, in the median."""
+def steps_s(run: Run, out: Path) -> dict[str, float]:
+    """Seconds that a run's networks took, in the median."""
     history = str(run.history(out))
     shown = json.loads(bench_lib("history", "show", "latest", "--json", "--history", history))
-    seconds: float = shown["records"][0]["verdicts"][0]["value"]
-    return seconds
+    return {
+        each["case"]["params"]["network"]: each["verdicts"][0]["value"] for each in shown["records"]
+    }
+
+
+def delays(run: Run, out: Path, share: float) -> str:
+    """Say as the planted networks read it how many units are a share of their steps."""
+    share /= UNIT_S[backends.of(run.device).is_gpu]
+    return json.dumps({network: round(share * s) for network, s in steps_s(run, out).items()})
 
 
 def main() -> None:
     """Run one command."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     commands = {"record": record, "clean": clean, "planted": planted}
-    parser.add_argument("command", choices=sorted([*commands, "decode", "reference"]))
+    parser.add_argument("command", choices=sorted([*commands, "decode", "reference", "turns"]))
     parser.add_argument("--out", type=Path, required=True, help="folder for runs and baselines")
-    parser.add_argument("--share", type=float, help="of a step, for decode and reference")
+    parser.add_argument("--share", type=float, help="of a step, where time is planted")
     parser.add_argument("--baselines", type=Path, default=HERE.parent / "baselines")
     split = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     arguments, options = parser.parse_args(sys.argv[1:split]), sys.argv[split + 1 :]
@@ -292,8 +329,10 @@ def main() -> None:
     out = arguments.out.resolve()
     if arguments.command == "decode":
         raise SystemExit(0 if decode(devices, out, options, arguments.share or 0.01) else 1)
+    if arguments.command == "turns":
+        raise SystemExit(0 if turns(devices, out, options, arguments.share or SHARP) else 1)
     if arguments.command == "reference":
-        reference(devices, out, options, arguments.share or 0.1, arguments.baselines)
+        reference(devices, out, options, arguments.share or FASTER, arguments.baselines)
         return
     commands[arguments.command](devices, out, options)
 

@@ -890,7 +890,7 @@ def test_what_pairs_would_find_counts_those_that_follow_until_the_interval_is_na
 
 def test_what_pairs_would_find_counts_no_more_than_the_interval_needs():
     """Here seven: five leave it too wide, and of ten that may be measured three are not."""
-    pairs = {str(n): (0.00125 * (-1) ** n, 0.0) for n in range(5)}
+    pairs = {str(n): (0.001 * (-1) ** n, 0.0) for n in range(5)}
     (up_to_ten,) = compare([paired(pairs, 5, most=10)], [0.01])
     (seven,) = compare([paired(pairs, 7)], [0.01])
     assert up_to_ten.detectable == seven.detectable

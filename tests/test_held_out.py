@@ -141,7 +141,7 @@ def test_one_per_cent_of_the_accepted_step_is_planted_and_judged(
 
     monkeypatch.setattr(held_out, "at_once", at_once)
     monkeypatch.setattr(held_out, "accept", lambda runs, _out: did.append(("accept", *runs)))
-    monkeypatch.setattr(held_out, "step_s", lambda _run, _out: 0.005)
+    monkeypatch.setattr(held_out, "steps_s", lambda _run, _out: {"llama": 0.005})
     device = Namespace(uuid=None)
     assert held_out.decode([device], tmp_path, ["--perf-tier", "smoke"], 0.01)
     first, accepted, planted = did
@@ -185,7 +185,7 @@ def test_what_is_judged_by_a_reference_has_a_baseline_that_is_faster(
     assert run.options[:2] == ("--perf-reference", sys.executable)
     assert run.options[-2:] == ("-k", "alpha")
     last = json.loads(capsys.readouterr().out)
-    assert (last["against"], last["cases"], last["paired"], last["sharp"]) == ("reference", 3, 2, 1)
+    assert (last["against"], last["asked"], last["paired"], last["sharp"]) == ("reference", 3, 2, 1)
     with pytest.raises(SystemExit, match="no baselines of"):
         held_out.faster(tmp_path, device.key, tmp_path / "none", 0.1)
 

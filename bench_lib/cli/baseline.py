@@ -55,7 +55,8 @@ if TYPE_CHECKING:
 app = branch("baseline")
 Kind = TypeVar("Kind")
 Runs = Annotated[
-    list[str], typer.Option(metavar="RUN", help="A run's id or its start, latest, or a file.")
+    list[str],
+    typer.Option("--run", metavar="RUN", help="A run's id or its start, latest, or a file."),
 ]
 Cases = Annotated[str, typer.Option(metavar="GLOB", help="Only cases like this.")]
 Reason = Annotated[str, typer.Option(help="Why these values are right.")]

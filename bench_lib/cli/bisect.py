@@ -74,13 +74,16 @@ def bisect(
     ] = "",
     image: Annotated[
         list[str] | None,
-        typer.Option(metavar="IMAGE", help="An image between the ends; repeat it in their order."),
+        typer.Option(
+            "--image", metavar="IMAGE", help="An image between the ends; repeat it in their order."
+        ),
     ] = None,
     prefix: Annotated[
         str, typer.Option(metavar="WORDS", help="Words that run an image: 'docker run --rm'.")
     ] = "",
     python: Annotated[
-        str | None, typer.Option(metavar="PYTHON", help="Interpreter of the candidates.")
+        str | None,
+        typer.Option("--python", metavar="PYTHON", help="Interpreter of the candidates."),
     ] = None,
     env: Annotated[
         list[str] | None,

@@ -157,7 +157,7 @@ def report(
     ] = False,
     run: Annotated[
         list[str] | None,
-        typer.Option(metavar="RUN", help="Report on this run; may be repeated."),
+        typer.Option("--run", metavar="RUN", help="Report on this run; may be repeated."),
     ] = None,
     days: Annotated[int, typer.Option(min=1, help="Days of history that are shown.")] = 90,
     json: Json = False,

@@ -53,7 +53,9 @@ class Wanted:
     ] = None
     time: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Limit: 2:00:00, 1-12 (default: the partition's)."),
+        typer.Option(
+            "--time", metavar="TIME", help="Limit: 2:00:00, 1-12 (default: the partition's)."
+        ),
     ] = None
     launcher: Annotated[
         str | None,

@@ -67,9 +67,9 @@ class UpgradeOptions:
             help="Words that run an image, for OLD and NEW: 'docker run --rm {image}'.",
         ),
     ] = ""
-    python: Annotated[str, typer.Option(metavar="PYTHON", help="Interpreter in the images.")] = (
-        "python3"
-    )
+    python: Annotated[
+        str, typer.Option("--python", metavar="PYTHON", help="Interpreter in the images.")
+    ] = "python3"
     env: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="Environment variable of both; may be repeated."),
