@@ -664,6 +664,31 @@ def test_replays_decide_where_turns_differ_by_draw():
     assert overall(verdicts) is Status.REDRAWN
 
 
+def test_pairs_of_replays_decide_whatever_the_pairs_of_draws_say():
+    """Faster draws tonight do not hide that the same kernels are slower."""
+    pairs = [
+        (replace(new, worker=f"r/{i}"), replace(old, worker=f"s/{i}"))
+        for i in range(5)
+        for new, old in zip(of_draw(ACCEPTED, SLOW), of_draw(ACCEPTED, FAST), strict=True)
+    ]
+    case = in_turns(FAST, SLOW)
+    case = replace(
+        case,
+        turns=replace(case.turns, replays=pairs),
+        replays=of_draw(ACCEPTED, *[SLOW] * 5),
+    )
+    verdicts = judge({CASE_ID: case})[CASE_ID]
+    (answer,) = (v for v in verdicts if v.against == REFERENCE and v.metric == "latency")
+    assert answer.status is Status.REGRESSED
+    assert answer.reason.startswith("with the compiler's choices of the baseline: 3.0% slower than")
+    assert overall(verdicts) is Status.REGRESSED
+    unlike = [(replace(new, draw=OTHER), old) for new, old in pairs]
+    case = replace(case, turns=replace(case.turns, replays=unlike))
+    verdicts = judge({CASE_ID: case})[CASE_ID]
+    (answer,) = (v for v in verdicts if v.against == REFERENCE and v.metric == "latency")
+    assert answer.status is Status.SKIPPED
+
+
 def test_turns_do_not_excuse_what_replays_find_slower():
     """A pair that drew alike on both sides agrees, and the software is slower all the same."""
     replayed = replace(in_turns(SLOW, SLOW), replays=of_draw(ACCEPTED, *[SLOW] * 5))

@@ -28,7 +28,16 @@ from bench_lib.engine.devicelock import DeviceLock
 from bench_lib.engine.settings import Settings, Side
 from bench_lib.launch import inquiry, wheels
 from bench_lib.launch.faults import LaunchError
-from bench_lib.model import Environment, Hardware, Limits, Record, Status, Verdict
+from bench_lib.model import (
+    Choice,
+    Draw,
+    Environment,
+    Hardware,
+    Limits,
+    Record,
+    Status,
+    Verdict,
+)
 from bench_lib.plugin import options
 from bench_lib.storage import history
 from bench_lib.verdict import judge, turns
@@ -97,14 +106,16 @@ class Bed:
         settings = Settings(
             history=self.folder / "history",
             baselines=self.folder / "baselines",
-            planned=PLANNED,
             kernels="none",
             say=self.said.append,
-            **{"reference": self.reference, **options},
+            **{"planned": PLANNED, "reference": self.reference, **options},
         )
         with engine.opened(DEVICE, settings) as self.engine:
             for case in cases:
-                self.engine.measure(case)
+                outcome = self.engine.attempt(case)
+                self.engine.note(outcome)
+                if (replayed := self.engine.replay(outcome)) is not None:
+                    self.engine.note(replayed)
             self.engine.conclude()
             return self.engine.suite.records
 
@@ -170,7 +181,7 @@ def test_what_is_slower_than_the_reference_tonight_is_regressed(bed):
     assert record.status is Status.REGRESSED
     answer = of(record, "reference")
     assert answer.status is Status.REGRESSED
-    assert answer.reason.startswith("3.0% slower than the reference in 3 pairs (95% interval +2.")
+    assert answer.reason.startswith("3.0% slower than the reference in 4 pairs (95% interval +2.")
     assert f"; measured in turns with {bed.reference} (torch {ACCEPTED})" in answer.reason
     assert (answer.value, answer.baseline) == (pytest.approx(0.0103), pytest.approx(0.010))
 
@@ -202,9 +213,15 @@ def test_sides_take_turns_at_being_first(bed):
     )
     bed.run(CASE)
     measured = [line.split("-")[0] for line in log if line.endswith(CASE.id)]
-    assert measured == ["here", "there", "here", "here", "there", "there", "here"]
+    assert measured == [
+        "here",
+        *["there", "here"],
+        *["here", "there"],
+        *["there", "here"],
+        *["here", "there"],
+    ]
     opened = [line for line in log if line.startswith("fork")]
-    assert opened == [f"fork context-{n}" for n in (1, 2, 1, 3, 2, 4, 3)]
+    assert opened == [f"fork context-{n}" for n in (1, 2, 1, 3, 2, 4, 3, 5, 4)]
 
 
 def named(contexts, name, **options):
@@ -224,7 +241,7 @@ def test_the_reference_has_a_run_of_its_own_which_counts_for_nothing(bed):
     assert reference.run_id < own.run_id
     record = reference.records[CASE.id]
     assert (reference.finished, record.status) == (True, None)
-    assert [attempt.process for attempt in record.attempts] == [1, 2, 3]
+    assert [attempt.process for attempt in record.attempts] == [1, 2, 3, 4]
     assert {(a.accepted, a.discarded) for a in record.attempts} == {
         (False, f"the reference of run {own.run_id}, measured in turns with it")
     }
@@ -294,6 +311,77 @@ def test_a_compiled_case_says_that_turns_do_not_cancel_draws(bed, monkeypatch):
     words = "the compiler chose its kernels on each side by itself, which turns do not cancel"
     assert words in of(records[CASE.id], "reference").reason
     assert words not in of(records[OTHER.id], "reference").reason
+
+
+# ---- where a compiler chooses ---------------------------------------------------------------
+
+
+ITS, OTHERWISE = (
+    Draw({"triton_poi_fused_0": Choice("a" * 64, {"XBLOCK": size})}) for size in (1024, 512)
+)
+
+
+def redrawn_here(bed, here, there):
+    """Have a compiler choose otherwise tonight; with the baseline's choices the sides take so."""
+    accept(bed, CASE.id, process={"draw": ITS})
+    bed.here.drawn = {CASE.id: OTHERWISE}
+    bed.here.script = {CASE.id: [SLOW], f"{CASE.id} replayed": [here]}
+    bed.there.script = {f"{CASE.id} replayed": [there]}
+
+
+def test_a_night_that_slows_replays_on_both_sides_is_not_the_softwares(bed):
+    """Replays are measured in turns, too; one pair says so."""
+    redrawn_here(bed, SLOW, SLOW)
+    record = bed.run(CASE)[CASE.id]
+    assert record.status is Status.OK
+    answer = record.verdicts[0]
+    assert answer == of(record, "reference")
+    words = "with the compiler's choices of the baseline: 0.0% faster than the reference in 1 pair"
+    assert answer.reason.startswith(words)
+    pinned = of(record, "pinned")
+    assert pinned.status is Status.SKIPPED
+    assert "the accepted environment is as slow tonight" in pinned.reason
+    assert [line for line in bed.there.log if CASE.id in line] == [f"context-2 {CASE.id} replayed"]
+
+
+def test_replays_that_are_slower_than_the_references_are_regressed(bed):
+    """Both sides' compilers chose alike, so that nothing is left to excuse it."""
+    redrawn_here(bed, SLOW, USUAL)
+    record = bed.run(CASE)[CASE.id]
+    answer = of(record, "reference")
+    assert (record.status, answer.status) == (Status.REGRESSED, Status.REGRESSED)
+    words = "with the compiler's choices of the baseline: 3.0% slower than the reference in 4 pairs"
+    assert answer.reason.startswith(words)
+    assert "chose its kernels on each side" not in answer.reason
+    first, *others = record.attempts
+    assert (first.replays, {attempt.replays for attempt in others}) == (False, {True})
+
+
+def test_replays_that_are_as_fast_as_the_baseline_ask_no_reference(bed):
+    """The draw alone made the case slower."""
+    redrawn_here(bed, USUAL, USUAL)
+    record = bed.run(CASE)[CASE.id]
+    assert (record.status, of(record, "reference")) == (Status.REDRAWN, None)
+    assert bed.there.log == []
+
+
+def test_a_reference_that_chooses_otherwise_all_the_same_excuses_nothing(bed):
+    """Its time is of other kernels."""
+    redrawn_here(bed, SLOW, SLOW)
+    bed.there.drawn = {f"{CASE.id} replayed": OTHERWISE}
+    record = bed.run(CASE)[CASE.id]
+    assert (record.status, of(record, "reference")) == (Status.REGRESSED, None)
+    reason = of(record, "pinned").reason
+    assert reason.startswith("with the compiler's choices of the baseline: 3.0% slower")
+
+
+def test_a_reference_that_cannot_replay_is_named(bed):
+    """Its fault says why there are no turns."""
+    redrawn_here(bed, SLOW, SLOW)
+    bed.there.script = {f"{CASE.id} replayed": [builders.make_fault()]}
+    record = bed.run(CASE)[CASE.id]
+    assert record.status is Status.REGRESSED
+    assert "; not measured in turns: the reference fails: " in of(record, "pinned").reason
 
 
 def test_pairs_that_the_hardware_spoils_tell_nothing(bed):
@@ -419,8 +507,8 @@ def uneven(bed, spread, step=0.0103):
 def test_a_case_that_is_slower_for_certain_gets_no_more_pairs_than_planned(bed):
     """Its interval is narrow."""
     slow_here(bed)
-    record = bed.run(CASE)[CASE.id]
-    assert "in 3 pairs" in of(record, "reference").reason
+    record = bed.run(CASE, planned=5)[CASE.id]
+    assert "in 4 pairs" in of(record, "reference").reason
 
 
 def test_pairs_that_differ_much_are_followed_by_more_until_their_interval_is_narrow(bed):

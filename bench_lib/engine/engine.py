@@ -329,9 +329,9 @@ class Engine:
             in_turns = self._to_take_in_turns(process, without, on)
             doubtful = self._in_doubt(process)
             records = without(doubtful)
-            replays = self._to_replay(records) if process < most else {}
-            # Both sides of a pair draw for themselves.
-            in_turns = [case_id for case_id in in_turns if case_id not in replays]
+            # Replays of both sides make pairs; those of one side alone end earlier.
+            again = [r for r in records if process < most or r.case.id in in_turns]
+            replays = self._to_replay(again)
             if process >= planned:
                 records = [r for r in records if r.case.id in replays or r.case.id in in_turns]
             if not records and process == self.settings.processes and of_these(doubtful):

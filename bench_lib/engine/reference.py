@@ -121,8 +121,12 @@ class ReferenceRun:
         if theirs is None:
             return Turns(self._in_words(place), (), self.pairs, without, self.most)
         without = without or _missing(theirs)
-        pairs = [] if without else [(new, old) for old, new in pairing.pairs_of(theirs, record)]
-        return Turns(self._in_words(place), pairs, self.pairs, without, self.most)
+        drawn, replayed = (
+            [(new, old) for old, new in pairing.pairs_of(theirs, record, replayed=each)]
+            for each in (False, True)
+        )
+        pairs, replays = ([], []) if without else (drawn, replayed)
+        return Turns(self._in_words(place), pairs, self.pairs, without, self.most, replays)
 
     def _in_words(self, place: str) -> str:
         """Name the reference with its versions that are not ours."""

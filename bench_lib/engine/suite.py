@@ -156,7 +156,8 @@ class Suite:
             return None
         times = [verdict for verdict in record.verdicts if draws.decide(verdict)]
         evidence = self._evidence(record, self._outcomes[record.case.id])
-        if evidence.is_unjudged or (evidence.replays and not judge.is_suspicious(times)):
+        is_settled = not judge.is_suspicious(times) and not self._wants_turns(record)
+        if evidence.is_unjudged or (evidence.replays and is_settled):
             return None
         return draws.to_replay(evidence)
 

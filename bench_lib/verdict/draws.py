@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bench_lib.model import Baseline, Draw, ProcessSummary, Status, Verdict
-from bench_lib.verdict.evidence import REFERENCE, Evidence, drawn_alike, known_draw
+from bench_lib.verdict.evidence import REFERENCE, Evidence, Turns, drawn_alike, known_draw
 from bench_lib.verdict.metrics import LEADING, of
 from bench_lib.verdict.statistics.comparison import AGREEING
 
@@ -58,25 +58,51 @@ def as_replayed(evidence: Evidence) -> Evidence | None:
         candidate=replays,
         baseline=replace(baseline, processes=drawn_alike(baseline.processes, wanted)),
         rolling=(),
-        turns=None,  # in which each side drew for itself
+        turns=_of_draw(evidence.turns, wanted),
         replays=(),
         planned=max(1, evidence.planned - 1),
     )
 
 
+def in_turns(evidence: Evidence) -> Turns | None:
+    """Return a case's pairs that count: replays, once it was replayed."""
+    again = as_replayed(evidence)
+    return evidence.turns if again is None else again.turns
+
+
+def _of_draw(turns: Turns | None, wanted: Draw) -> Turns | None:
+    """Take the pairs of replays for the pairs; in the others each side drew for itself."""
+    if turns is None:
+        return None
+    pairs = [pair for pair in turns.replays if len(drawn_alike(pair, wanted)) == len(pair)]
+    return replace(turns, pairs=pairs, replays=())
+
+
 def settled(
     evidence: Evidence, drawn: Sequence[Verdict], replayed: Sequence[Verdict]
 ) -> list[Verdict]:
-    """Judge what a draw can change by the baseline's own choices."""
-    answers: dict[str, Verdict] = {}
-    for verdict in replayed:
-        answers.setdefault(verdict.metric, verdict)
-    return [
-        _settled(evidence, verdict, answers[verdict.metric])
-        if decide(verdict) and verdict.metric in answers
-        else verdict
-        for verdict in drawn
-    ]
+    """Judge what a draw can change by the baseline's own choices.
+
+    What pairs of replays say stands before what it replaces.
+    """
+    answers = {v.metric: v for v in reversed(replayed) if v.against != REFERENCE}
+    pairs = {v.metric: _by_replays(v) for v in replayed if v.against == REFERENCE}
+    found: list[Verdict] = []
+    for verdict in drawn:
+        if not decide(verdict) or verdict.metric not in answers:
+            found.append(verdict)
+            continue
+        pair = pairs.get(verdict.metric)
+        if pair is not None and pair not in found:
+            found.append(pair)
+        if pair is None or verdict.against != REFERENCE:
+            found.append(_settled(evidence, verdict, answers[verdict.metric]))
+    return found
+
+
+def _by_replays(verdict: Verdict) -> Verdict:
+    words = f"with the compiler's choices of the baseline: {verdict.reason}"
+    return replace(verdict, reason=words)
 
 
 def _settled(evidence: Evidence, drawn: Verdict, replayed: Verdict) -> Verdict:
@@ -84,8 +110,7 @@ def _settled(evidence: Evidence, drawn: Verdict, replayed: Verdict) -> Verdict:
         words = f"{drawn.reason}; turns do not cancel what the compiler chose, so replays decide"
         return replace(drawn, status=Status.SKIPPED, reason=words)
     if _has_moved(replayed) or (_has_moved(drawn) and replayed.status is not Status.OK):
-        words = f"with the compiler's choices of the baseline: {replayed.reason}"
-        return replace(replayed, reason=words, against=drawn.against)
+        return replace(_by_replays(replayed), against=drawn.against)
     if not _has_moved(drawn):
         return drawn
     metric = of(drawn.metric)

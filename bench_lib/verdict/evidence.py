@@ -39,6 +39,8 @@ class Turns:
     """Why the case is judged without the reference; empty where it is not."""
     most: int = 0
     """How many pairs it gets at most, until their interval is narrow; ``planned`` if less."""
+    replays: Sequence[tuple[ProcessSummary, ProcessSummary]] = ()
+    """Pairs in which both compilers were made to choose as in the baseline."""
 
 
 @dataclass(frozen=True)

@@ -382,10 +382,11 @@ def is_suspicious(verdicts: Sequence[Verdict]) -> bool:
 
 def wants_turns(verdicts: Sequence[Verdict], evidence: Evidence) -> bool:
     """Whether pairs with the reference could change the answer."""
-    if evidence.is_unjudged or evidence.turns is None or evidence.turns.without:
+    pairs = draws.in_turns(evidence)
+    if evidence.is_unjudged or pairs is None or pairs.without:
         return False
     asked = [verdict for verdict in verdicts if turns.can_answer(verdict)]
-    if not turns.go_on(asked, evidence.turns):
+    if not turns.go_on(asked, pairs):
         return False
     return is_suspicious(asked) or turns.is_open(asked, evidence)
 

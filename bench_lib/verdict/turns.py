@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bench_lib.model import ProcessSummary, Status, Verdict
-from bench_lib.verdict.evidence import REFERENCE, Evidence, Turns
+from bench_lib.verdict.evidence import REFERENCE, Evidence, Turns, drawn_alike, known_draw
 from bench_lib.verdict.metrics import DEVICE, LEADING, find, of
 from bench_lib.verdict.metrics.metric import Metric, Rule, named
 from bench_lib.verdict.rules.chance import Question
@@ -118,7 +118,8 @@ def is_open(verdicts: Sequence[Verdict], evidence: Evidence) -> bool:
     metric = DEVICE if evidence.waits() else LEADING
     asked = [v for v in verdicts if of(v.metric) is metric and v.ratio is not None]
     own = 1 + (metric.tolerance_in(evidence.limits) or 0.0)
-    if any((verdict.ratio or 0.0) > own for verdict in asked):
+    # Replays have told what the compiler's choices cost.
+    if any((v.ratio or 0.0) > own for v in asked if v.status is not Status.REDRAWN):
         return True
     return bool(asked) and all(_is_hidden(verdict, own, evidence) for verdict in asked)
 
@@ -184,10 +185,18 @@ def _in_full(verdict: Verdict, turns: Turns) -> Verdict:
     values = _values(of(verdict.metric), turns).values()
     new, old = (statistics.geometric_mean(side) for side in zip(*values, strict=True))
     reason = verdict.reason
-    is_compiled = any("compile_time" in process.values for pair in turns.pairs for process in pair)
-    if is_compiled and verdict.status in (Status.REGRESSED, Status.SUSPECT):
+    is_drawn = not all(map(_are_chosen_alike, turns.pairs))
+    if is_drawn and verdict.status in (Status.REGRESSED, Status.SUSPECT):
         reason = f"{reason}; {_DRAWN}"
     return replace(verdict, reason=reason, value=new, baseline=old)
+
+
+def _are_chosen_alike(pair: tuple[ProcessSummary, ProcessSummary]) -> bool:
+    """Whether both sides' kernels were chosen alike; eager ones have nothing to choose."""
+    draw = known_draw(pair[0])
+    if draw is None:
+        return not any("compile_time" in process.values for process in pair)
+    return len(drawn_alike(pair, draw)) == len(pair)
 
 
 def _set_aside(verdict: Verdict, answer: Verdict | None) -> Verdict:
