@@ -83,7 +83,7 @@ def settled(
 ) -> list[Verdict]:
     """Judge what a draw can change by the baseline's own choices.
 
-    What pairs of replays say stands before what it replaces.
+    The answer of pairs of replays stands before what it replaces.
     """
     answers = {v.metric: v for v in reversed(replayed) if v.against != REFERENCE}
     pairs = {v.metric: _by_replays(v) for v in replayed if v.against == REFERENCE}
