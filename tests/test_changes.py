@@ -570,6 +570,7 @@ def test_the_search_finds_what_ruptures_finds(nights, steps):
 @pytest.fixture(scope="module")
 def benchmark_script():
     """Import the script, which is in no package."""
+    pytest.importorskip("ruptures")
     return script("benchmarks/change_points.py")
 
 

@@ -190,6 +190,60 @@ def test_what_is_judged_by_a_reference_has_a_baseline_that_is_faster(
         held_out.faster(tmp_path, device.key, tmp_path / "none", 0.1)
 
 
+@pytest.mark.parametrize(
+    ("answers", "is_enough"),
+    [
+        (["REGRESSED"] * 9 + ["SUSPECT"], True),
+        (["REGRESSED"] * 8 + ["SUSPECT", None], False),
+        ([], False),
+    ],
+)
+def test_turns_find_what_the_reference_calls_slower_and_not_what_the_baseline_does(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    answers: list[str | None],
+    is_enough: bool,
+) -> None:
+    """The baseline is faster by a tenth, so that it calls every case slower."""
+    device = builders.make_hardware()
+    runs: list[Any] = []
+    cases = {str(i): {"status": "REGRESSED", "answer": each} for i, each in enumerate(answers)}
+
+    def accept(_runs: Any, out: Path) -> None:
+        builders.accept(out / "baselines", device, "alpha")
+
+    monkeypatch.setattr(held_out, "at_once", lambda some, _out: runs.extend(some))
+    monkeypatch.setattr(held_out, "accept", accept)
+    monkeypatch.setattr(held_out, "steps_s", lambda _run, _out: {"resnet50": 0.01})
+    monkeypatch.setattr(held_out, "told", lambda _run, _out, against: {"cases": cases})
+    assert held_out.turns([device], tmp_path, ["-k", "alpha"], 0.013) == is_enough
+    accepted, planted = runs
+    assert accepted.environ == {}
+    # A unit is a cycle of 1.98 GHz.
+    assert json.loads(planted.environ["HELD_OUT_UNITS"]) == {"resnet50": round(0.00013 * 1.98e9)}
+    assert planted.options[:4] == (
+        *("--perf-reference", sys.executable),
+        *("-o", "perf_reference_env=HELD_OUT_UNITS={}"),
+    )
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (last["asked"], last["found"]) == (len(answers), answers.count("REGRESSED"))
+
+
+@pytest.mark.parametrize(("told", "units"), [(None, 0), ("{}", 0), ('{"resnet18": 3}', 3)])
+def test_a_network_is_delayed_by_the_units_that_are_told_for_it(
+    monkeypatch: pytest.MonkeyPatch, told: str | None, units: int
+) -> None:
+    """Those of other networks are not its own."""
+    monkeypatch.delenv("HELD_OUT_UNITS", raising=False)
+    if told is not None:
+        monkeypatch.setenv("HELD_OUT_UNITS", told)
+    found: list[Any] = []
+    monkeypatch.setattr(network, "planted", lambda _setting, **params: found.append(params))
+    network.delayed(CPU, network="resnet18", batch_size=1)
+    assert found == [{"delay_units": units, "network": "resnet18", "batch_size": 1}]
+
+
 def test_the_planted_cases_can_be_read_and_the_gates_is_a_graph() -> None:
     """The tolerance is below what is planted."""
     tiers = read_matrix(held_out.DECODE, tables({}))

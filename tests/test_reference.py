@@ -366,13 +366,112 @@ def test_replays_that_are_as_fast_as_the_baseline_ask_no_reference(bed):
 
 
 def test_a_reference_that_chooses_otherwise_all_the_same_excuses_nothing(bed):
-    """Its time is of other kernels."""
+    """Its time is of other kernels, and it is asked once."""
     redrawn_here(bed, SLOW, SLOW)
     bed.there.drawn = {f"{CASE.id} replayed": OTHERWISE}
     record = bed.run(CASE)[CASE.id]
     assert (record.status, of(record, "reference")) == (Status.REGRESSED, None)
     reason = of(record, "pinned").reason
     assert reason.startswith("with the compiler's choices of the baseline: 3.0% slower")
+    assert reason.endswith(
+        "; not measured in turns: the reference did not choose as in the baseline: "
+        "triton_poi_fused_0 XBLOCK 1024 -> 512"
+    )
+    assert len([line for line in bed.there.log if CASE.id in line]) == 1
+
+
+def test_a_case_that_chose_as_the_baseline_is_replayed_in_turns(bed):
+    """The reference's own compiler might have chosen slower kernels, which would excuse it."""
+    redrawn_here(bed, SLOW, USUAL)
+    bed.here.drawn = {CASE.id: ITS}
+    bed.there.drawn, bed.there.script[CASE.id] = {CASE.id: OTHERWISE}, [SLOW]
+    record = bed.run(CASE)[CASE.id]
+    assert (record.status, of(record, "reference").status) == (Status.REGRESSED,) * 2
+    assert {line.split()[-1] for line in bed.there.log if CASE.id in line} == {"replayed"}
+
+
+def test_a_replay_that_fails_ends_the_turns_of_a_case_that_chose_as_the_baseline(bed):
+    """Its own draws cannot be compared with the reference's."""
+    redrawn_here(bed, SLOW, USUAL)
+    bed.here.drawn = {CASE.id: ITS}
+    bed.here.script[f"{CASE.id} replayed"] = [builders.make_fault()]
+    record = bed.run(CASE)[CASE.id]
+    assert [attempt.replays for attempt in record.attempts].count(True) == 1
+
+
+def test_a_night_that_speeds_replays_up_on_both_sides_takes_one_pair(bed):
+    """The pair says that the software is as fast as it was."""
+    fast = [0.0097] * 20
+    redrawn_here(bed, fast, fast)
+    bed.here.script[CASE.id] = [fast]
+    record = bed.run(CASE)[CASE.id]
+    assert (record.status, of(record, "reference").status) == (Status.OK, Status.OK)
+    assert len([line for line in bed.there.log if CASE.id in line]) == 1
+
+
+def test_each_pair_of_replays_starts_one_process_of_each_side(bed):
+    """Replays share theirs with no other case."""
+    redrawn_here(bed, SLOW, USUAL)
+    bed.run(CASE)
+    replays = [line for line in bed.there.log if line.endswith("replayed")]
+    assert bed.there.forks == len(replays) + 1  # one says what the reference is
+
+
+def test_a_faster_draw_does_not_hide_that_its_kernels_are_slower(bed):
+    """Turns are asked by the replay's time, and not by the one as drawn."""
+    redrawn_here(bed, [0.010135] * 20, USUAL)
+    bed.here.script[CASE.id] = [[0.0099] * 20]
+    record = bed.run(CASE)[CASE.id]
+    assert (record.status, of(record, "reference").status) == (Status.REGRESSED,) * 2
+
+
+def test_a_device_that_no_baseline_knows_has_its_replays_measured_in_turns(bed):
+    """What it may be faster by could hide a loss."""
+    redrawn_here(bed, [0.0102] * 20, USUAL)
+    bed.here.script[CASE.id] = [[0.0099] * 20]
+    accept(bed, CASE.id, process={"draw": ITS, "device_uuid": "GPU-ffff"})
+    record = bed.run(CASE)[CASE.id]
+    assert (record.status, of(record, "reference").status) == (Status.REGRESSED,) * 2
+
+
+def test_a_slow_draw_on_a_slow_night_is_redrawn(bed):
+    """The reference excuses what both sides lose; the rest is the compiler's choice."""
+    redrawn_here(bed, SLOW, SLOW)
+    bed.here.script[CASE.id] = [[0.0106] * 20]
+    record = bed.run(CASE)[CASE.id]
+    assert (record.status, of(record, "reference").status) == (Status.REDRAWN, Status.OK)
+    assert of(record, "pinned").reason.startswith(
+        "drawn anew: 6.0% slower as the compiler chose now, 3.0% slower with its choices"
+    )
+
+
+@pytest.mark.parametrize("ends", [builders.make_fault(), "no memory"])
+@pytest.mark.parametrize("side", ["here", "there"])
+def test_a_replay_that_was_disturbed_and_then_ends_makes_no_pair(bed, ends, side):
+    """It was measured once, and then not."""
+    redrawn_here(bed, SLOW, SLOW)
+    disturbed = [0.0103] * 10 + [0.013] * 10
+    getattr(bed, side).script[f"{CASE.id} replayed"] = [disturbed, ends]
+    record = bed.run(CASE)[CASE.id]
+    assert record.status in (Status.REGRESSED, Status.SUSPECT)
+    assert "zip" not in "".join(verdict.reason for verdict in record.verdicts)
+
+
+def test_replays_that_end_are_followed_by_no_pairs_of_draws(bed):
+    """A draw is not what they were about."""
+    redrawn_here(bed, SLOW, USUAL)
+    bed.here.script[f"{CASE.id} replayed"] = [SLOW, SLOW, builders.make_fault()]
+    record = bed.run(CASE)[CASE.id]
+    assert [attempt.replays for attempt in record.attempts] == [False, True, True, True]
+    assert record.status is Status.REGRESSED
+
+
+def test_a_replay_that_the_hardware_spoils_makes_no_pair(bed):
+    """Neither does the other half of it."""
+    redrawn_here(bed, SLOW, SLOW)
+    bed.seen = [make_telemetry(), make_telemetry(), *[make_telemetry(foreign_processes=[41])] * 20]
+    record = bed.run(CASE)[CASE.id]
+    assert of(record, "reference") is None
 
 
 def test_a_reference_that_cannot_replay_is_named(bed):

@@ -169,9 +169,10 @@ class HeldDevice:
         """
         names = list(sides or self._settings.sides)
         try:
-            if len(names) > 1 or in_turns:
+            shared = set(in_turns) - replays.keys()
+            if len(names) > 1 or shared:
                 self.open(process)
-            if in_turns:
+            if shared:
                 self._open_reference(process)
             for case in cases:
                 position = self._positions.setdefault(case.id, len(self._positions))

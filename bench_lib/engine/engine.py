@@ -331,7 +331,7 @@ class Engine:
             records = without(doubtful)
             # Replays of both sides make pairs; those of one side alone end earlier.
             again = [r for r in records if process < most or r.case.id in in_turns]
-            replays = self._to_replay(again)
+            replays = self._to_replay(again, in_turns)
             if process >= planned:
                 records = [r for r in records if r.case.id in replays or r.case.id in in_turns]
             if not records and process == self.settings.processes and of_these(doubtful):
@@ -379,14 +379,17 @@ class Engine:
                 self.settings.say(f"judged without a reference: {problem}")
         return [record.case.id for record in chosen(self.suite.to_take_in_turns())]
 
-    def _to_replay(self, records: Iterable[Record]) -> dict[str, Draw]:
+    def _to_replay(self, records: Iterable[Record], in_turns: Collection[str]) -> dict[str, Draw]:
         """Return by case the baseline's choices of the compiler, if the case drew otherwise.
 
-        With two sides neither is a baseline.
+        In turns with a reference both sides get them.  With two sides neither is a baseline.
         """
         if self._is_paired:
             return {}
-        draws = {record.case.id: self.suite.to_replay(record) for record in records}
+        draws = {
+            record.case.id: self.suite.to_replay(record, in_turns=record.case.id in in_turns)
+            for record in records
+        }
         return {case_id: draw for case_id, draw in draws.items() if draw is not None}
 
     def _in_doubt(self, process: int) -> list[Record]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from bench_lib.environment import fingerprint
 from bench_lib.formats import many
 from bench_lib.model import (
-    Attempt,
     Case,
     Environment,
     Hardware,
@@ -128,7 +127,7 @@ def _unmeasured(sides: Mapping[str, Record]) -> Verdict | None:
         return Verdict(Status.ERROR, "run", _by_side("fault", faults), against="a")
     if skips:
         return Verdict(Status.SKIPPED, "run", _by_side("skipped", skips), against="a")
-    if not _measured_on_both([sides[name] for name in NAMES], _is_accepted):
+    if not _measured_on_both(*(sides[name] for name in NAMES)):
         spoilt = {
             name: attempt.discarded
             for name, record in sides.items()
@@ -173,28 +172,30 @@ def mixed_conditions(
     ]
 
 
-def _is_accepted(attempt: Attempt) -> bool:
-    return attempt.accepted
+def _measured_on_both(a: Record, b: Record) -> set[int]:
+    """Return the pairs in which both sides have an accepted measurement."""
+    return set.intersection(
+        *({each.process for each in record.attempts if each.accepted} for record in (a, b))
+    )
 
 
-def _is_replay(attempt: Attempt) -> bool:
-    return attempt.replays and not attempt.invalid and attempt.measurement is not None
+def pairs_of(a: Record, b: Record) -> list[tuple[ProcessSummary, ProcessSummary]]:
+    """Return the pairs that the hardware did not spoil on either side."""
+    return _paired(a, b, _measured_on_both(a, b), acceptance.processes_of)
 
 
-def _measured_on_both(sides: Iterable[Record], counts: Callable[[Attempt], bool]) -> set[int]:
-    """Return the pairs in which both sides have an attempt that counts."""
-    return set.intersection(*({t.process for t in r.attempts if counts(t)} for r in sides))
+def replays_of(a: Record, b: Record) -> list[tuple[ProcessSummary, ProcessSummary]]:
+    """Return the same of the pairs in which both compilers chose as in the baseline."""
+    whole = acceptance.replayed(a).keys() & acceptance.replayed(b).keys()
+    return _paired(a, b, whole, acceptance.replays_of)
 
 
-def pairs_of(
-    a: Record, b: Record, *, replayed: bool = False
+def _paired(
+    a: Record,
+    b: Record,
+    whole: Collection[int],
+    summaries: Callable[[Record], list[ProcessSummary]],
 ) -> list[tuple[ProcessSummary, ProcessSummary]]:
-    """Return the pairs that the hardware did not spoil on either side.
-
-    With ``replayed`` they are those in which both compilers chose as in the baseline.
-    """
-    whole = _measured_on_both((a, b), _is_replay if replayed else _is_accepted)
-    summaries = acceptance.replays_of if replayed else acceptance.processes_of
     old, new = (
         summaries(replace(record, attempts=[t for t in record.attempts if t.process in whole]))
         for record in (a, b)

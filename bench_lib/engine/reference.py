@@ -121,11 +121,12 @@ class ReferenceRun:
         if theirs is None:
             return Turns(self._in_words(place), (), self.pairs, without, self.most)
         without = without or _missing(theirs)
-        drawn, replayed = (
-            [(new, old) for old, new in pairing.pairs_of(theirs, record, replayed=each)]
-            for each in (False, True)
+        if without:
+            return Turns(self._in_words(place), (), self.pairs, without, self.most)
+        pairs, replays = (
+            [(new, old) for old, new in found(theirs, record)]
+            for found in (pairing.pairs_of, pairing.replays_of)
         )
-        pairs, replays = ([], []) if without else (drawn, replayed)
         return Turns(self._in_words(place), pairs, self.pairs, without, self.most, replays)
 
     def _in_words(self, place: str) -> str:

@@ -145,7 +145,7 @@ class Suite:
         evidence = self._evidenced.get(record.case.id)
         return evidence is not None and judge.wants_turns(record.verdicts, evidence)
 
-    def to_replay(self, record: Record) -> Draw | None:
+    def to_replay(self, record: Record, *, in_turns: bool = False) -> Draw | None:
         """Return the compiler's choices to measure a judged record with; None for its own.
 
         A replay is repeated while its time is in doubt.
@@ -159,7 +159,7 @@ class Suite:
         is_settled = not judge.is_suspicious(times) and not self._wants_turns(record)
         if evidence.is_unjudged or (evidence.replays and is_settled):
             return None
-        return draws.to_replay(evidence)
+        return draws.to_replay(evidence, in_turns=in_turns)
 
     def spoilt(self) -> list[Record]:
         """Return the records that the hardware left without anything to judge."""

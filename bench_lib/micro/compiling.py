@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -67,7 +68,9 @@ def read_context(text: str) -> Compiling:
     if len(text) > LONGEST:
         raise _wrong(text, f"it has {len(text)} characters, and has to be of {LONGEST} at most")
     try:
-        tree = ast.parse(text.strip() or "{}", mode="eval")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)  # of backslashes, which are its own
+            tree = ast.parse(text.strip() or "{}", mode="eval")
         context = ast.literal_eval(tree)
         twice = _twice(tree)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:

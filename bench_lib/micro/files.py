@@ -30,6 +30,8 @@ def check_file(file: Path) -> None:
             folder = cut(str(file.parent))
             why = f"there is no folder {folder}; make it first, or name another"
             raise UserError(f"{cut(str(file))} cannot be written: {why}")
+        with contextlib.suppress(FileNotFoundError):
+            file.stat()  # from Python 3.14 on, only this tells of a name that no file may have
         if file.is_file() or file.is_dir():
             file.open("a").close()
         elif not file.exists():

@@ -60,9 +60,17 @@ def replays_of(record: Record, run_id: str | None = None) -> list[ProcessSummary
 
     The hardware spoilt none of them; for a process that was measured twice the last look counts.
     """
+    return [
+        _summary(record, attempt, attempt.measurement, run_id)
+        for attempt in replayed(record).values()
+        if attempt.measurement is not None
+    ]
+
+
+def replayed(record: Record) -> dict[int, Attempt]:
+    """Return by process the attempts that ``replays_of`` sums up."""
     last = {a.process: a for a in record.attempts if a.replays and not a.invalid}
-    measured = ((attempt, attempt.measurement) for attempt in last.values())
-    return [_summary(record, a, seen, run_id) for a, seen in measured if seen is not None]
+    return {process: a for process, a in last.items() if a.measurement is not None}
 
 
 def unreplayed(record: Record) -> str:

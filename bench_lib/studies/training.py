@@ -199,6 +199,7 @@ def what_fits(cases: Sequence[Case], short: Figures, epochs: int) -> dict[str, s
         taken_s = epochs_s(case, short, epochs)
         if taken_s is None or taken_s <= case.time_limit_s:
             continue
+        taken_s = round(taken_s, 6)  # a rounding error is no epoch
         most = int(epochs * case.time_limit_s / taken_s)
         ways = [f"--epochs {most}"] if most else []
         ways += ["--steps 100", f"--time-limit {math.ceil(2 * taken_s)}"]

@@ -7,16 +7,19 @@ draw alone; an unknown draw excuses nothing.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
 from bench_lib.model import Baseline, Draw, ProcessSummary, Status, Verdict
-from bench_lib.verdict.evidence import REFERENCE, Evidence, Turns, drawn_alike, known_draw
+from bench_lib.verdict.evidence import PINNED, REFERENCE, Evidence, Turns, drawn_alike, known_draw
 from bench_lib.verdict.metrics import LEADING, of
+from bench_lib.verdict.metrics.metric import Metric
 from bench_lib.verdict.statistics.comparison import AGREEING
 
 SLOWER = (Status.REGRESSED, Status.SUSPECT)
 """Reasons for these statuses say how the compiler's choices compare."""
+_ALIKE = "the compiler chose as in the baseline"
 MOST_NAMED = 3
 """Kernels that a reason names."""
 
@@ -36,13 +39,16 @@ def differences(old: Draw, new: Draw) -> list[str]:
     return words
 
 
-def to_replay(evidence: Evidence) -> Draw | None:
+def to_replay(evidence: Evidence, *, in_turns: bool = False) -> Draw | None:
     """Return the choices to measure a case with, slower or not: a faster draw may hide a loss.
 
-    None if it chose as the baseline did, or if the baseline's choices are unknown or cannot be made
-    again.
+    None if the baseline's choices are unknown or cannot be made again.  None, too, if it chose as
+    the baseline did, but ``in_turns`` the reference might choose otherwise.
     """
-    return _accepted(evidence) if _obstacle(evidence) is None else None
+    obstacle = _obstacle(evidence)
+    if obstacle is None or (in_turns and obstacle == _ALIKE):
+        return _accepted(evidence)
+    return None
 
 
 def as_replayed(evidence: Evidence) -> Evidence | None:
@@ -64,18 +70,42 @@ def as_replayed(evidence: Evidence) -> Evidence | None:
     )
 
 
-def in_turns(evidence: Evidence) -> Turns | None:
-    """Return a case's pairs that count: replays, once it was replayed."""
-    again = as_replayed(evidence)
-    return evidence.turns if again is None else again.turns
+def by_replays(verdicts: Sequence[Verdict], replayed: Evidence) -> list[Verdict]:
+    """Return the verdicts that replays answer, each with the ratio of the replays."""
+    return [
+        replace(verdict, ratio=_ratio(of(verdict.metric), replayed) or verdict.ratio)
+        if verdict.against != REFERENCE
+        else verdict
+        for verdict in verdicts
+        if decide(verdict)
+    ]
+
+
+def _ratio(metric: Metric, evidence: Evidence) -> float | None:
+    """Return how much more the candidate has than the pinned baseline, by geometric means."""
+    sides = (evidence.candidate, evidence.references()[PINNED])
+    new, old = (list(metric.values(side).values()) for side in sides)
+    if not new or not old:
+        return None
+    return statistics.geometric_mean(new) / statistics.geometric_mean(old)
 
 
 def _of_draw(turns: Turns | None, wanted: Draw) -> Turns | None:
     """Take the pairs of replays for the pairs; in the others each side drew for itself."""
     if turns is None:
         return None
-    pairs = [pair for pair in turns.replays if len(drawn_alike(pair, wanted)) == len(pair)]
+    unfaithful = [old.draw for _, old in turns.replays if not drawn_alike([old], wanted)]
+    if unfaithful:
+        words = f"the reference did not choose as in the baseline: {_otherwise(wanted, unfaithful)}"
+        return replace(turns, pairs=(), replays=(), without=words)
+    pairs = [pair for pair in turns.replays if drawn_alike(pair[:1], wanted)]
     return replace(turns, pairs=pairs, replays=())
+
+
+def _otherwise(wanted: Draw, drawn: Sequence[Draw | None]) -> str:
+    """Name kernels for which the first of some draws has another configuration."""
+    words = [] if drawn[0] is None else differences(wanted, drawn[0])
+    return "; ".join(words[:MOST_NAMED]) or "other kernels"
 
 
 def settled(
@@ -109,9 +139,11 @@ def _settled(evidence: Evidence, drawn: Verdict, replayed: Verdict) -> Verdict:
     if drawn.against == REFERENCE:
         words = f"{drawn.reason}; turns do not cancel what the compiler chose, so replays decide"
         return replace(drawn, status=Status.SKIPPED, reason=words)
+    is_excused = replayed.status is Status.SKIPPED and _costs(drawn, replayed)
     if _has_moved(replayed) or (_has_moved(drawn) and replayed.status is not Status.OK):
-        return replace(_by_replays(replayed), against=drawn.against)
-    if not _has_moved(drawn):
+        if not is_excused:
+            return replace(_by_replays(replayed), against=drawn.against)
+    elif not _has_moved(drawn):
         return drawn
     metric = of(drawn.metric)
     here, there = (
@@ -121,6 +153,13 @@ def _settled(evidence: Evidence, drawn: Verdict, replayed: Verdict) -> Verdict:
     words = f"drawn anew:{here} as the compiler chose now,{there} with its choices of the baseline"
     words = "; ".join(filter(None, (words, _compared(evidence))))
     return replace(drawn, status=Status.REDRAWN, reason=words)
+
+
+def _costs(drawn: Verdict, replayed: Verdict) -> bool:
+    """Whether the compiler's own choices are slower than the baseline's by more than allowed."""
+    if drawn.ratio is None or replayed.ratio is None:
+        return False
+    return drawn.ratio > replayed.ratio * (1 + (drawn.tolerance or 0.0))
 
 
 def _has_moved(verdict: Verdict) -> bool:
@@ -177,7 +216,7 @@ def _obstacle(evidence: Evidence) -> str | None:
     if wanted is None:
         return "the compiler's draw is not known of the baseline; accept a run to keep it"
     if drawn.chooses_as(wanted):
-        return "the compiler chose as in the baseline"
+        return _replays_obstacle(evidence, wanted) or _ALIKE
     old, new = wanted.by_source, drawn.by_source
     unlike = len(new.keys() - old.keys()) or len(old.keys() - new.keys())
     if unlike:
@@ -185,10 +224,15 @@ def _obstacle(evidence: Evidence) -> str | None:
         return f"{words}choices cannot be replayed and another draw is not excluded"
     if any(old[source].template and old[source] != new[source] for source in old):
         return f"tiles of a template cannot be replayed; {_compared(evidence)}"
+    return _replays_obstacle(evidence, wanted)
+
+
+def _replays_obstacle(evidence: Evidence, wanted: Draw) -> str | None:
+    """Say why replays that were tried do not count; None if none failed."""
     if evidence.unreplayed:
         return f"the baseline's choices could not be replayed: {evidence.unreplayed}"
     if unfaithful := [p.draw for p in evidence.replays if p.draw and not p.draw.chooses_as(wanted)]:
-        words = "; ".join(differences(wanted, unfaithful[0])[:MOST_NAMED]) or "other kernels"
+        words = _otherwise(wanted, unfaithful)
         return f"the baseline's choices could not be replayed: {words}"
     return None
 

@@ -382,10 +382,15 @@ def is_suspicious(verdicts: Sequence[Verdict]) -> bool:
 
 def wants_turns(verdicts: Sequence[Verdict], evidence: Evidence) -> bool:
     """Whether pairs with the reference could change the answer."""
-    pairs = draws.in_turns(evidence)
+    replayed = draws.as_replayed(evidence)
+    pairs = evidence.turns if replayed is None else replayed.turns
     if evidence.is_unjudged or pairs is None or pairs.without:
         return False
     asked = [verdict for verdict in verdicts if turns.can_answer(verdict)]
+    if replayed is not None:
+        if draws.to_replay(evidence, in_turns=True) is None:
+            return False
+        asked = draws.by_replays(asked, replayed)
     if not turns.go_on(asked, pairs):
         return False
     return is_suspicious(asked) or turns.is_open(asked, evidence)

@@ -118,8 +118,7 @@ def is_open(verdicts: Sequence[Verdict], evidence: Evidence) -> bool:
     metric = DEVICE if evidence.waits() else LEADING
     asked = [v for v in verdicts if of(v.metric) is metric and v.ratio is not None]
     own = 1 + (metric.tolerance_in(evidence.limits) or 0.0)
-    # Replays have told what the compiler's choices cost.
-    if any((v.ratio or 0.0) > own for v in asked if v.status is not Status.REDRAWN):
+    if any((verdict.ratio or 0.0) > own for verdict in asked):
         return True
     return bool(asked) and all(_is_hidden(verdict, own, evidence) for verdict in asked)
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import faulthandler
 import json
 import os
-import resource
 import sys
 import traceback
 from collections.abc import Callable
@@ -27,6 +25,7 @@ from bench_lib.worker.clock import clock_of
 from bench_lib.worker.device import cudnn_version, libraries, open_device
 from bench_lib.worker.launches import compare_streams
 from bench_lib.worker.measure import LEAST_WARMUP_STEPS, MeasuringContext, cleaned, measure
+from bench_lib.worker.rank_log import leave_a_stack
 from bench_lib.worker.workloads import Setting, UnsupportedError, Workload, build
 
 
@@ -36,8 +35,7 @@ def serve_cases(name: str) -> int:
     Every answer is one message: ``measurement``, ``skipped`` or ``fault``.  After a fault
     the runner ends this process, since a context may be broken without saying so.
     """
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    faulthandler.enable()
+    leave_a_stack()
     connection = connect(hello="context", context=name, pid=os.getpid())
     device, seen = open_device()
     launches = compare_streams(device)

@@ -14,6 +14,18 @@ import sys
 from pathlib import Path
 
 
+def leave_a_stack() -> None:
+    """Have this process write its Python stack, and no core, if a signal ends it.
+
+    The stack of C, from Python 3.14 on, would push the signal out of the last lines.
+    """
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.version_info >= (3, 14):
+        faulthandler.enable(c_stack=False)
+    else:
+        faulthandler.enable()
+
+
 class RankLog:
     """One rank's files, and its output turned into one of them."""
 
@@ -34,8 +46,7 @@ class RankLog:
         os.dup2(log, 1)
         os.dup2(log, 2)
         os.close(log)
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        faulthandler.enable()
+        leave_a_stack()
         faulthandler.register(signal.SIGTERM, file=self._stack, chain=True)
 
     def enter(self, phase: str) -> None:

@@ -92,6 +92,8 @@ class _Finder:
             return of_run(name, _at(name))
         path = Path(name)
         try:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                path.stat()  # from Python 3.14 on, is_dir() is False for any error
             is_folder, is_file = path.is_dir(), path.is_file()
         except OSError as error:  # no file may have such a name
             raise SideError(f"{name[:SHOWN]!r} cannot be looked for: {error.strerror}") from error
