@@ -475,7 +475,7 @@ def test_how_long_a_table_takes_is_said_before_it_starts(run):
     answer = run(words, items_per_step=2, script={id_of(1): [late]})
     said = answer.err.splitlines()
     assert "10 epochs take 63 min or more in all" in said
-    fits = "what fits is --epochs 7 or --steps 100 or --time-limit 5001"
+    fits = "what fits is --epochs 8 or --steps 100 or --time-limit 5000"
     assert f"GPU (1): 42 min, above the limit of 2000 s; {fits}" in said
     assert said.index("GPU (2): 21 min") < said.index(f"[1/2] {id_of(1)}")
     (line,) = (line for line in answer.lines if line.startswith(f"{id_of(1)}: ERROR: time limit"))
