@@ -109,6 +109,8 @@ MARK = "SOAK_MARK"
 MOST_SESSIONS = 12
 GONE_S = 20.0
 """So long what a killed session left may take to notice."""
+CLOSED_S = 1.0
+"""A process that is gone has closed its files after so long."""
 MOST_BYTES_A_CASE = 20 * 1024
 """Records and reports are kept until the suite is judged; beyond that memory is flat."""
 
@@ -446,12 +448,16 @@ def left_behind(soak: Soak) -> Iterator[str]:
 
 
 def _is_held(path: Path) -> bool:
+    """Whether somebody keeps a lock; a process that ends closes its files last."""
+    deadline = time.monotonic() + CLOSED_S
     with path.open() as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return False
+            if time.monotonic() > deadline:
+                return True
+            time.sleep(0.01)
 
 
 def growth(soak: Soak) -> float:
