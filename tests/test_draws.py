@@ -45,6 +45,7 @@ from bench_lib.engine.suite import STALE, Baselines, Suite, fails
 from bench_lib.launch.cache import cache_folder
 from bench_lib.launch.faults import LaunchError
 from bench_lib.model import (
+    IN_BURSTS,
     Attempt,
     Baseline,
     Choice,
@@ -59,7 +60,7 @@ from bench_lib.storage import acceptance, baselines
 from bench_lib.storage.baselines import BaselineChange, BaselineError, BaselineFile
 from bench_lib.verdict import draws as compared
 from bench_lib.verdict.evidence import PINNED, REFERENCE, ROLLING, Evidence, Turns
-from bench_lib.verdict.judge import is_suspicious, judge, overall
+from bench_lib.verdict.judge import is_suspicious, judge, overall, wants_turns
 from bench_lib.worker import draws
 from bench_lib.worker.workload import UnsupportedError
 
@@ -690,6 +691,32 @@ def test_pairs_of_replays_decide_whatever_the_pairs_of_draws_say():
     verdicts = judge({CASE_ID: case})[CASE_ID]
     (answer,) = (v for v in verdicts if v.against == REFERENCE and v.metric == "latency")
     assert answer.status is Status.SKIPPED
+
+
+def in_bursts(processes: list[ProcessSummary], sustained_s: float) -> list[ProcessSummary]:
+    """Return processes that were measured in bursts, beside sustained work."""
+    return [
+        replace(p, values=p.values | {"sustained": sustained_s}, states={"latency": IN_BURSTS})
+        for p in processes
+    ]
+
+
+def test_a_time_that_replays_do_not_tell_asks_for_no_turns():
+    """Sustained work is slower as drawn; further draws confirm it, and pairs of replays cannot."""
+    baseline = accepted()
+    baseline = replace(baseline, processes=in_bursts(list(baseline.processes), 0.01))
+    replays = in_bursts(of_draw(ACCEPTED, FAST), 0.01)
+    case = replace(in_turns(FAST, FAST), replays=replays, baseline=baseline)
+    case = replace(
+        case,
+        candidate=in_bursts(list(case.candidate), 0.013),
+        turns=Turns("accepted", (), 6),
+    )
+    verdicts = judge({CASE_ID: case})[CASE_ID]
+    (sustained,) = (v for v in verdicts if v.metric == "sustained")
+    assert sustained.status is Status.SUSPECT
+    assert is_suspicious(verdicts)
+    assert not wants_turns(verdicts, case)
 
 
 def test_turns_do_not_excuse_what_replays_find_slower():

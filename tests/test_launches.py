@@ -279,7 +279,6 @@ def test_a_context_greets_with_its_excess_and_says_in_every_measurement_what_lau
     connection = SimpleNamespace(send=sent.append, receive=receive)
     monkeypatch.setattr(context, "connect", lambda **_hello: connection)
     monkeypatch.setattr(context, "leave_a_stack", lambda: None)
-    monkeypatch.setattr(context.resource, "setrlimit", lambda *_: None)
     devices = compares(monkeypatch, context)
     assert context.serve_cases("context-1") == 0
     measurements = [message["measurement"] for message in sent if "measurement" in message]
