@@ -54,6 +54,7 @@ from bench_lib import backends
 from bench_lib.model import Hardware, ProcessSummary
 from bench_lib.storage import baselines
 from bench_lib.verdict.evidence import REFERENCE
+from bench_lib.verdict.metrics import DEVICE, LEADING
 from bench_lib.verdict.statistics.comparison import POWER
 
 HERE = Path(__file__).resolve().parent
@@ -69,7 +70,7 @@ KERNEL = re.compile(r"\bsin_?\b")
 PLANTED = 0.03
 UNIT_S = {True: 1 / 1.98e9, False: 3e-6}
 """A unit of delay on an H200, or on no GPU; the ratio that a run found says how much it was."""
-TIMES = ("latency", "device_time")
+TIMES = (LEADING.name, DEVICE.name)
 SHARP = 0.013
 """In nine of ten cases a reference in turns is to make this visible."""
 FASTER = 0.1

@@ -693,6 +693,16 @@ def test_pairs_of_replays_decide_whatever_the_pairs_of_draws_say():
     assert answer.status is Status.SKIPPED
 
 
+def test_a_metric_that_a_side_lacks_keeps_its_ratio():
+    """Replays tell nothing of it; of latency they do."""
+    (new,) = make_processes([TEN_MS[1] + SLOW], draw=ACCEPTED, log_device=-5.0)
+    replayed = replace(evidence(), candidate=[new])
+    verdicts = [Verdict(Status.OK, name, "", ratio=1.5) for name in ("latency", "device")]
+    latency, device = compared.by_replays(verdicts, replayed)
+    assert latency.ratio == pytest.approx(math.exp(SLOW), rel=1e-3)
+    assert device.ratio == 1.5
+
+
 def in_bursts(processes: list[ProcessSummary], sustained_s: float) -> list[ProcessSummary]:
     """Return processes that were measured in bursts, beside sustained work."""
     return [

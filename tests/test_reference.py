@@ -365,17 +365,20 @@ def test_replays_that_are_as_fast_as_the_baseline_ask_no_reference(bed):
     assert bed.there.log == []
 
 
-def test_a_reference_that_chooses_otherwise_all_the_same_excuses_nothing(bed):
+@pytest.mark.parametrize(
+    ("drawn", "words"),
+    [(OTHERWISE, "triton_poi_fused_0 XBLOCK 1024 -> 512"), (None, "other kernels")],
+)
+def test_a_reference_that_chooses_otherwise_all_the_same_excuses_nothing(bed, drawn, words):
     """Its time is of other kernels, and it is asked once."""
     redrawn_here(bed, SLOW, SLOW)
-    bed.there.drawn = {f"{CASE.id} replayed": OTHERWISE}
+    bed.there.drawn = {f"{CASE.id} replayed": drawn}
     record = bed.run(CASE)[CASE.id]
     assert (record.status, of(record, "reference")) == (Status.REGRESSED, None)
     reason = of(record, "pinned").reason
     assert reason.startswith("with the compiler's choices of the baseline: 3.0% slower")
     assert reason.endswith(
-        "; not measured in turns: the reference did not choose as in the baseline: "
-        "triton_poi_fused_0 XBLOCK 1024 -> 512"
+        f"; not measured in turns: the reference did not choose as in the baseline: {words}"
     )
     assert len([line for line in bed.there.log if CASE.id in line]) == 1
 
@@ -443,6 +446,14 @@ def test_a_slow_draw_on_a_slow_night_is_redrawn(bed):
     assert of(record, "pinned").reason.startswith(
         "drawn anew: 6.0% slower as the compiler chose now, 3.0% slower with its choices"
     )
+
+
+def test_a_draw_within_the_tolerance_on_a_slow_night_is_not_redrawn(bed):
+    """It is as slow as any other."""
+    redrawn_here(bed, SLOW, SLOW)
+    bed.here.script[CASE.id] = [[0.01035] * 20]
+    record = bed.run(CASE)[CASE.id]
+    assert (record.status, of(record, "reference").status) == (Status.OK, Status.OK)
 
 
 @pytest.mark.parametrize("ends", [builders.make_fault(), "no memory"])
@@ -814,6 +825,16 @@ def test_what_only_looked_faster_needs_no_more_pairs():
     evidence = Evidence([make_process()], make_baseline(), turns=Turns("old", pairs, 6, ""))
     first, second = turns.decided([pinned], [answer], evidence)
     assert (first.status, second.status) == (Status.OK, Status.SKIPPED)
+
+
+@pytest.mark.parametrize(("pairs", "goes_on"), [(2, True), (4, False)])
+def test_turns_end_with_the_most_pairs_however_wide_the_interval(pairs, goes_on):
+    """The answer is what it is then."""
+    wide = Verdict(
+        Status.NOISY, "latency", "", interval=(0.9, 1.1), tolerance=0.01, against="reference"
+    )
+    pair = (builders.make_process(), builders.make_process())
+    assert turns.go_on([wide], Turns("accepted", [pair] * pairs, 2, most=4)) == goes_on
 
 
 def told(metric, *pairs, evidence=None, **fields):

@@ -94,17 +94,17 @@ def _of_draw(turns: Turns | None, wanted: Draw) -> Turns | None:
     """Take the pairs of replays for the pairs; in the others each side drew for itself."""
     if turns is None:
         return None
-    unfaithful = [old.draw for _, old in turns.replays if not drawn_alike([old], wanted)]
-    if unfaithful:
-        words = f"the reference did not choose as in the baseline: {_otherwise(wanted, unfaithful)}"
-        return replace(turns, pairs=(), replays=(), without=words)
+    for _, old in turns.replays:
+        if not drawn_alike([old], wanted):
+            words = f"the reference did not choose as in the baseline: {_otherwise(wanted, old)}"
+            return replace(turns, without=words)
     pairs = [pair for pair in turns.replays if drawn_alike(pair[:1], wanted)]
-    return replace(turns, pairs=pairs, replays=())
+    return replace(turns, pairs=pairs)
 
 
-def _otherwise(wanted: Draw, drawn: Sequence[Draw | None]) -> str:
-    """Name kernels for which the first of some draws has another configuration."""
-    words = [] if drawn[0] is None else differences(wanted, drawn[0])
+def _otherwise(wanted: Draw, process: ProcessSummary) -> str:
+    """Name kernels for which a process has another configuration."""
+    words = differences(wanted, process.draw) if process.draw else []
     return "; ".join(words[:MOST_NAMED]) or "other kernels"
 
 
@@ -231,9 +231,10 @@ def _replays_obstacle(evidence: Evidence, wanted: Draw) -> str | None:
     """Say why replays that were tried do not count; None if none failed."""
     if evidence.unreplayed:
         return f"the baseline's choices could not be replayed: {evidence.unreplayed}"
-    if unfaithful := [p.draw for p in evidence.replays if p.draw and not p.draw.chooses_as(wanted)]:
-        words = _otherwise(wanted, unfaithful)
-        return f"the baseline's choices could not be replayed: {words}"
+    for process in evidence.replays:
+        if process.draw and not process.draw.chooses_as(wanted):
+            words = _otherwise(wanted, process)
+            return f"the baseline's choices could not be replayed: {words}"
     return None
 
 

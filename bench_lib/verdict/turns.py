@@ -116,18 +116,18 @@ def is_open(verdicts: Sequence[Verdict], evidence: Evidence) -> bool:
     if any(verdict.against == REFERENCE for verdict in verdicts):
         return False
     metric = DEVICE if evidence.waits() else LEADING
-    asked = [v for v in verdicts if of(v.metric) is metric and v.ratio is not None]
+    asked = [(v, v.ratio) for v in verdicts if of(v.metric) is metric and v.ratio is not None]
     own = 1 + (metric.tolerance_in(evidence.limits) or 0.0)
-    if any((verdict.ratio or 0.0) > own for verdict in asked):
+    if any(ratio > own for _, ratio in asked):
         return True
-    return bool(asked) and all(_is_hidden(verdict, own, evidence) for verdict in asked)
+    return bool(asked) and all(_is_hidden(v, ratio, own, evidence) for v, ratio in asked)
 
 
-def _is_hidden(verdict: Verdict, own: float, evidence: Evidence) -> bool:
+def _is_hidden(verdict: Verdict, ratio: float, own: float, evidence: Evidence) -> bool:
     if verdict.against not in evidence.references() or not evidence.is_new_device(verdict.against):
         return False
     allowed = (1 + (verdict.tolerance or 0.0)) / own
-    return (verdict.ratio or 0.0) * allowed > own
+    return ratio * allowed > own
 
 
 def decided(
