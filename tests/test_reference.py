@@ -844,9 +844,15 @@ def told(metric, *pairs, evidence=None, **fields):
         for i, x in enumerate(zip(("new", "old"), pair, strict=True) for pair in pairs)
     ]
     known = evidence or Evidence([make_process()], make_baseline())
-    turns_ = Turns("old", made, 6, "")
+    turns_ = Turns("old", made, 6, "", most=9)
     name = {"log_throughput": "throughput", "log_median": "latency", "log_device": "device"}[metric]
     return turns.question("case", find(name), replace(known, turns=turns_))
+
+
+def test_what_is_visible_reckons_with_the_most_pairs():
+    """Of a case that goes on looking different."""
+    contrast = told("log_median", (0.0, 0.0)).contrast
+    assert (contrast.planned, contrast.most) == (6, 9)
 
 
 def test_less_throughput_than_the_reference_is_worse():
