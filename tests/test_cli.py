@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import datetime as dt
 import json
@@ -126,6 +127,34 @@ def test_python_m_is_the_same_program():
         check=True,
     )
     assert (done.stdout, done.stderr) == (f"bench-lib {bench_lib.__version__}\n", "")
+
+
+def test_an_option_whose_value_has_its_name_says_its_name_itself():
+    """Typer 0.27 takes an option's name from its value's, and writes it in capitals."""
+    found = 0
+    for path in sorted(Path(bench_lib.__file__).parent.glob("cli/*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        aliases = {
+            each.targets[0].id: each.value
+            for each in tree.body
+            if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name)
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.arg):
+                name, annotation = node.arg, node.annotation
+            elif isinstance(node, ast.AnnAssign):
+                name, annotation = ast.unparse(node.target), node.annotation
+            else:
+                continue
+            if isinstance(annotation, ast.Name):
+                annotation = aliases.get(annotation.id)
+            for call in ast.walk(annotation) if annotation is not None else ():
+                if isinstance(call, ast.Call) and ast.unparse(call.func) == "typer.Option":
+                    shown = [k.value for k in call.keywords if k.arg == "metavar"]
+                    if shown and ast.unparse(shown[0]).strip("'").lower() == name:
+                        assert call.args, f"{path.name}: {name}"
+                        found += 1
+    assert found
 
 
 def test_a_users_mistake_is_one_line_and_no_traceback():

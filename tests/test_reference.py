@@ -393,6 +393,15 @@ def test_a_case_that_chose_as_the_baseline_is_replayed_in_turns(bed):
     assert {line.split()[-1] for line in bed.there.log if CASE.id in line} == {"replayed"}
 
 
+def test_a_slow_process_of_a_case_that_chose_as_the_baseline_is_no_redraw(bed):
+    """Its kernels are the same, so that chance made it slow."""
+    redrawn_here(bed, USUAL, USUAL)
+    bed.here.drawn = {CASE.id: ITS}
+    record = bed.run(CASE)[CASE.id]
+    assert (record.status, of(record, "reference").status) == (Status.OK, Status.OK)
+    assert not any("drawn anew" in verdict.reason for verdict in record.verdicts)
+
+
 def test_a_replay_that_fails_ends_the_turns_of_a_case_that_chose_as_the_baseline(bed):
     """Its own draws cannot be compared with the reference's."""
     redrawn_here(bed, SLOW, USUAL)

@@ -116,7 +116,7 @@ def settled(
     The answer of pairs of replays stands before what it replaces.
     """
     answers = {v.metric: v for v in reversed(replayed) if v.against != REFERENCE}
-    pairs = {v.metric: _by_replays(v) for v in replayed if v.against == REFERENCE}
+    pairs = {v.metric: _with_its_choices(v) for v in replayed if v.against == REFERENCE}
     found: list[Verdict] = []
     for verdict in drawn:
         if not decide(verdict) or verdict.metric not in answers:
@@ -130,7 +130,7 @@ def settled(
     return found
 
 
-def _by_replays(verdict: Verdict) -> Verdict:
+def _with_its_choices(verdict: Verdict) -> Verdict:
     words = f"with the compiler's choices of the baseline: {verdict.reason}"
     return replace(verdict, reason=words)
 
@@ -139,10 +139,12 @@ def _settled(evidence: Evidence, drawn: Verdict, replayed: Verdict) -> Verdict:
     if drawn.against == REFERENCE:
         words = f"{drawn.reason}; turns do not cancel what the compiler chose, so replays decide"
         return replace(drawn, status=Status.SKIPPED, reason=words)
+    if _chose_alike(evidence):  # and was replayed for the reference's sake
+        return replace(_with_its_choices(replayed), against=drawn.against)
     is_excused = replayed.status is Status.SKIPPED and _costs(drawn, replayed)
     if _has_moved(replayed) or (_has_moved(drawn) and replayed.status is not Status.OK):
         if not is_excused:
-            return replace(_by_replays(replayed), against=drawn.against)
+            return replace(_with_its_choices(replayed), against=drawn.against)
     elif not _has_moved(drawn):
         return drawn
     metric = of(drawn.metric)
@@ -153,6 +155,12 @@ def _settled(evidence: Evidence, drawn: Verdict, replayed: Verdict) -> Verdict:
     words = f"drawn anew:{here} as the compiler chose now,{there} with its choices of the baseline"
     words = "; ".join(filter(None, (words, _compared(evidence))))
     return replace(drawn, status=Status.REDRAWN, reason=words)
+
+
+def _chose_alike(evidence: Evidence) -> bool:
+    """Whether the compiler chose by itself as in the baseline."""
+    drawn, wanted = _drawn(evidence.candidate), _accepted(evidence)
+    return drawn is not None and wanted is not None and drawn.chooses_as(wanted)
 
 
 def _costs(drawn: Verdict, replayed: Verdict) -> bool:
