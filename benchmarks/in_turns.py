@@ -32,7 +32,7 @@ CASES, PINNED, PLANNED, ROLLING = 100, 5, 6, 20
 EFFECTS = (0.01, 0.015, 0.02, 0.03, 0.05)
 PLANTED = 5
 PLANT_EVERY = 10
-MOST = 10
+MOST = 15
 """Pairs of a case whose interval is not narrow after five."""
 FINE = (Status.OK, Status.IMPROVED)
 """What makes the rolling baseline."""

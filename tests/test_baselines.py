@@ -877,6 +877,70 @@ def test_processes_that_found_different_caches_do_not_become_one_baseline():
     assert change.new.conditions["power_cap_w"] == 750.0
 
 
+# ---- added to what is accepted ------------------------------------------------------------
+
+
+def kept(*log_medians, run="0c0c0c0c", environments=None, **fields):
+    """Return a file in which the case has a baseline of processes of another run."""
+    processes = [make_process(log_median=x, worker=f"{run}/{i}") for i, x in enumerate(log_medians)]
+    accepted = replace(ACCEPTED, run_id=run)
+    known = {CASE_ID: make_baseline(processes=processes, accepted=accepted, **fields)}
+    return BaselineFile(Path(__file__), KEY, known, environments or {})
+
+
+def test_a_run_is_added_to_the_processes_of_other_runs():
+    """So a baseline gets to know another device, and says whose processes it has."""
+    current = kept(0.001, 0.002)
+    (change,) = proposed(make_record(attempts=[lasting(1.0)]), current=current, add=True)
+    assert change.against is None
+    assert [round(math.log(p.values["latency"]), 6) for p in change.new.processes] == [
+        *(0.001, 0.002),
+        0.0,
+    ]
+    assert change.new.accepted.run_id == "0c0c0c0c 0a0a0a0a"
+    assert change.new.earlier == [change.old.accepted]
+
+
+def test_a_run_that_is_added_twice_counts_once():
+    """What is accepted of it makes way."""
+    current = kept(0.001, 0.002, run=RUN)
+    (change,) = proposed(make_record(attempts=[lasting(1.0)]), current=current, add=True)
+    assert len(change.new.processes) == 1
+
+
+def test_a_run_is_added_to_nothing_where_nothing_is_accepted():
+    """Then it is the baseline."""
+    (change,) = proposed(make_record(attempts=[lasting(1.0)]), add=True)
+    assert (len(change.new.processes), change.old) == (1, None)
+
+
+def test_what_is_added_is_held_against_what_is_accepted_by_itself():
+    """Half of a baseline's processes that are 3% slower make it 1.5% slower, and are refused."""
+    record = make_record(attempts=[lasting(1.03), lasting(1.03, process=1)])
+    (change,) = proposed(record, current=kept(0.0, 0.0), add=True)
+    assert change.against == "3.00% slower than accepted; the tolerance is 1.0%"
+
+
+def test_a_run_with_other_software_is_not_added_without_force():
+    """A baseline of two versions of torch is the baseline of neither."""
+    environments = {"e0e0e0e0": make_environment(torch="2.9.0"), "f0f0f0f0": make_environment()}
+    attempt = replace(lasting(1.0), environment="f0f0f0f0")
+    current = kept(0.0, 0.001, environments=environments)
+    (change,) = proposed(make_record(attempts=[attempt]), current=current, add=True)
+    now = make_environment().torch
+    assert change.against == f"what stays had other software: torch 2.9.0 -> {now}"
+    (change,) = proposed(make_record(attempts=[attempt]), current=current)
+    assert change.against is None
+
+
+def test_a_run_under_another_power_cap_is_not_added_without_force():
+    """As those of two runs that are accepted together."""
+    current = kept(0.0, 0.001, conditions={"power_cap_w": 600.0})
+    (change,) = proposed(make_record(attempts=[lasting(1.0)]), current=current, add=True)
+    assert change.against == "measured under power_cap_w 750.0 and 600.0"
+    assert "power_cap_w" not in change.new.conditions
+
+
 def test_devices_under_different_conditions_are_named():
     """What one of them does not know is no difference."""
     devices = [

@@ -63,6 +63,9 @@ Reason = Annotated[str, typer.Option(help="Why these values are right.")]
 Force = Annotated[
     bool, typer.Option("--force", help="Take noisy, doubtful or slower values too; say why.")
 ]
+Add = Annotated[
+    bool, typer.Option("--add", help="Keep the accepted processes, of other devices perhaps.")
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,6 +208,7 @@ def diff(
     history: HistoryDir = DEFAULT_HISTORY,
     baselines: BaselinesDir = DEFAULT_BASELINES,
     case: Cases = "*",
+    add: Add = False,
     json: Json = False,
     markdown: Markdown = False,
 ) -> None:
@@ -212,7 +216,7 @@ def diff(
     one_form(json=json, markdown=markdown)
     from bench_lib.cli.proposals import BaselineDiff, Proposal
 
-    found = Proposal(run, history, baselines, case, "diff")
+    found = Proposal(run, history, baselines, case, "diff", add=add)
     if json:
         print_json(found.document(BaselineDiff))
     else:
@@ -227,6 +231,7 @@ def accept(
     history: HistoryDir = DEFAULT_HISTORY,
     baselines: BaselinesDir = DEFAULT_BASELINES,
     case: Cases = "*",
+    add: Add = False,
     force: Force = False,
     json: Json = False,
     markdown: Markdown = False,
@@ -236,7 +241,7 @@ def accept(
     from bench_lib.cli.proposals import BaselineAccept, Proposal
 
     _require(reason)
-    found = Proposal(run, history, baselines, case, reason)
+    found = Proposal(run, history, baselines, case, reason, add=add)
     found.accept(force=force)
     if json:
         path, accepted = str(found.file.path), len(found.taken)

@@ -71,7 +71,14 @@ class Proposal:
     """The changes of a file of baselines by accepting runs, and those that were accepted."""
 
     def __init__(
-        self, names: Sequence[str], history: Path, folder: Path, case: str, reason: str
+        self,
+        names: Sequence[str],
+        history: Path,
+        folder: Path,
+        case: str,
+        reason: str,
+        *,
+        add: bool = False,
     ) -> None:
         """Read the runs and propose, changing nothing; raises UserError."""
         self.runs = [Runs(history).find(name) for name in names]
@@ -100,6 +107,7 @@ class Proposal:
             Accepted(ids, reason.strip(), runs.utc_now(), who()),
             only=case,
             environments=self.environments,
+            add=add,
         )
         self.taken: dict[str, BaselineChange] = {}
         """The accepted changes, by case."""

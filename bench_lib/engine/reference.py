@@ -52,7 +52,7 @@ class ReferenceRun:
     @property
     def most(self) -> int:
         """Pairs of a case, at most."""
-        return 2 * self.pairs
+        return 3 * self.pairs
 
     # ---- starting -------------------------------------------------------------------------
 

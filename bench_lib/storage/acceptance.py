@@ -10,6 +10,7 @@ from typing import Any
 
 from bench_lib import backends
 from bench_lib.backends.folders import state_of
+from bench_lib.environment.fingerprint import difference, versions
 from bench_lib.launch import launchers
 from bench_lib.model import (
     Accepted,
@@ -183,20 +184,22 @@ def propose(
     *,
     only: str = "*",
     environments: Mapping[str, Environment] | None = None,
+    add: bool = False,
 ) -> list[BaselineChange]:
     """Say what accepting these runs would do, case by case, changing nothing.
 
     ``runs`` are records by the id of their run, ``environments`` are by the reference that
-    attempts have.  A record with a fault, or in ERROR, gives nothing, not even what its
-    earlier processes measured.
+    attempts have.  With ``add`` the accepted processes of other runs stay.  A record with a fault,
+    or in ERROR, gives nothing, not even what its earlier processes measured.
     """
+    known = {**current.environments, **(environments or {})}
     by_case: dict[str, list[tuple[str, Record]]] = {}
     for run_id, records in runs.items():
         for record in records:
             if fnmatch.fnmatchcase(record.case.id, only):
                 by_case.setdefault(record.case.id, []).append((run_id, record))
     return [
-        _change(current.of(group[-1][1].case), group, hardware, accepted, environments or {})
+        _change(current.of(group[-1][1].case), group, hardware, accepted, known, add=add)
         for case_id, group in sorted(by_case.items())
     ]
 
@@ -207,6 +210,8 @@ def _change(
     hardware: Hardware,
     accepted: Accepted,
     environments: Mapping[str, Environment],
+    *,
+    add: bool,
 ) -> BaselineChange:
     """Say what the records of one case, each with its run's id, make of its baseline."""
     case = group[-1][1].case
@@ -216,27 +221,63 @@ def _change(
         return BaselineChange(case.id, old, None, _why_nothing(group[-1][1]))
     if any(p.values.get("finite") == 0.0 for p in processes):
         return BaselineChange(case.id, old, None, "the answer holds infinities or NaN")
-    conditions = _known_values(
-        conditions_of(case, hardware, environments.get(p.environment)) for p in processes
-    )
+    conditions = [conditions_of(case, hardware, environments.get(p.environment)) for p in processes]
     new = Baseline(
         case.id,
         processes,
         accepted,
-        judge.stored_limits(processes, case.limits),
-        "measured",
-        {name: known[0] for name, known in conditions.items() if len(known) == 1},
         kernels=_kernels(old, [record for _, record in sound]),
         earlier=_earlier(old),
     )
-    new = replace(new, began=_began(new, old, case.limits))
     against = [
         *_unsteady(processes, case),
         *_doubted(record for _, record in sound),
         *_worse(new, old, case.limits),
-        *(f"measured under {words}" for words in _mixed(conditions)),
     ]
+    if add and old is not None and (kept := _of_other_runs(old, dict(group))):
+        against += _other_versions(kept, processes, environments)
+        new = replace(
+            new, processes=[*kept, *processes], accepted=_together(old.accepted, accepted)
+        )
+        conditions.append(dict(old.conditions))
+    known = _known_values(conditions)
+    against += (f"measured under {words}" for words in _mixed(known))
+    new = replace(
+        new,
+        limits=judge.stored_limits(new.processes, case.limits),
+        conditions={name: values[0] for name, values in known.items() if len(values) == 1},
+        began=_began(new, old, case.limits),
+    )
     return BaselineChange(case.id, old, new, against="; ".join(against) or None)
+
+
+def _of_other_runs(old: Baseline, runs: Mapping[str, Record]) -> list[ProcessSummary]:
+    return [p for p in old.processes if p.worker.partition("/")[0] not in runs]
+
+
+def _together(old: Accepted, new: Accepted) -> Accepted:
+    """Name the runs of both."""
+    runs = dict.fromkeys((*old.run_id.split(), *new.run_id.split()))
+    return replace(new, run_id=" ".join(runs))
+
+
+def _other_versions(
+    kept: Iterable[ProcessSummary],
+    added: Iterable[ProcessSummary],
+    environments: Mapping[str, Environment],
+) -> list[str]:
+    """Say where the processes to be added have other software than those that stay."""
+    before, after = (
+        [
+            environments[name]
+            for name in sorted({p.environment for p in side})
+            if name in environments
+        ]
+        for side in (kept, added)
+    )
+    found = (difference(versions(old), versions(new)) for old in before for new in after)
+    words = dict.fromkeys(word for each in found for word in each)
+    return [f"what stays had other software: {'; '.join(words)}"] if words else []
 
 
 def _earlier(old: Baseline | None) -> list[Accepted]:

@@ -126,9 +126,19 @@ def _verdicts(metric: Metric, suite: Mapping[str, Evidence]) -> list[tuple[str, 
                     found.append((case_id, _told(answer, metric)))
         if (question := turns.question(case_id, metric, evidence)) is not None:
             families.setdefault(REFERENCE, []).append(question)
-    for family in families.values():
-        found += _answered(family)
+    for against, family in families.items():
+        others = _spreads(metric, suite, family) if against == REFERENCE else []
+        found += _answered(family, others)
     return found
+
+
+def _spreads(
+    metric: Metric, suite: Mapping[str, Evidence], asked: Sequence[Question]
+) -> list[Contrast]:
+    """Return what the cases that no pair asks about know of the spread between processes."""
+    known = {question.case_id for question in asked}
+    rest = (each for case_id, each in suite.items() if case_id not in known)
+    return [spread for each in rest if (spread := turns.spread(metric, each)) is not None]
 
 
 def _answers(
@@ -340,11 +350,13 @@ def judge_pairs(
     )
 
 
-def _answered(family: Sequence[Question]) -> list[tuple[str, Verdict]]:
+def _answered(
+    family: Sequence[Question], others: Sequence[Contrast] = ()
+) -> list[tuple[str, Verdict]]:
     """Answer a family together: each question's case, and the verdict with its baseline."""
     return [
         (question.case_id, replace(verdict, against=question.against))
-        for question, verdict in zip(family, chance.answers(family), strict=True)
+        for question, verdict in zip(family, chance.answers(family, others), strict=True)
     ]
 
 

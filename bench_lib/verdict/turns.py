@@ -16,7 +16,7 @@ from bench_lib.verdict.evidence import REFERENCE, Evidence, Turns, drawn_alike, 
 from bench_lib.verdict.metrics import DEVICE, LEADING, find, of
 from bench_lib.verdict.metrics.metric import Metric, Rule, named
 from bench_lib.verdict.rules.chance import Question
-from bench_lib.verdict.statistics.comparison import is_narrow, paired
+from bench_lib.verdict.statistics.comparison import Contrast, is_narrow, paired
 
 _DECIDED = (Status.REGRESSED, Status.SUSPECT, Status.NOISY, Status.IMPROVED, Status.INVALID)
 """Statuses of a baseline's verdict that the reference's answer may replace."""
@@ -49,7 +49,7 @@ def question(case_id: str, metric: Metric, evidence: Evidence) -> Question | Non
     if not values:
         return None
     sign = -1.0 if metric.more_is_better else 1.0
-    names = named([new for new, _ in turns.pairs])
+    names = named(_news(turns))
     pairs = {
         name: (sign * math.log(values[position][0]), sign * math.log(values[position][1]))
         for position, name in enumerate(names)
@@ -59,15 +59,25 @@ def question(case_id: str, metric: Metric, evidence: Evidence) -> Question | Non
         case_id,
         metric,
         REFERENCE,
-        paired(pairs, turns.planned, _alike(metric, evidence, turns), turns.most),
+        paired(pairs, turns.planned, _alike(metric, evidence, _news(turns)), turns.most),
         metric.tolerance_in(evidence.limits) or 0.0,
         remarks=f"; measured in turns with {turns.reference}",
     )
 
 
+def spread(metric: Metric, evidence: Evidence) -> Contrast | None:
+    """Return how much a case that no pair asks about differs by chance; None if unknown."""
+    alike = _alike(metric, evidence, evidence.candidate) if _is_asked(metric) else []
+    return paired({}, processes=alike) if alike else None
+
+
+def _news(turns: Turns) -> list[ProcessSummary]:
+    return [new for new, _ in turns.pairs]
+
+
 def _values(metric: Metric, turns: Turns) -> dict[int, tuple[float, float]]:
     """Return by position the values of the pairs whose sides measured the metric alike."""
-    if metric.in_place_of_host and not any(new.host_bound for new, _ in turns.pairs):
+    if metric.in_place_of_host and not any(new.host_bound for new in _news(turns)):
         return {}
     found: dict[int, tuple[float, float]] = {}
     for position, pair in enumerate(turns.pairs):
@@ -77,13 +87,18 @@ def _values(metric: Metric, turns: Turns) -> dict[int, tuple[float, float]]:
     return found
 
 
-def _alike(metric: Metric, evidence: Evidence, turns: Turns) -> list[dict[str, float]]:
-    """Return the logarithms that processes of one earlier run had on one device, run by run."""
+def _alike(
+    metric: Metric, evidence: Evidence, here: Sequence[ProcessSummary]
+) -> list[dict[str, float]]:
+    """Return the logarithms that processes of one earlier run had on one device, run by run.
+
+    Their values are measured as those ``here``.
+    """
     runs: dict[tuple[str, str | None], list[ProcessSummary]] = {}
     for process in (p for side in evidence.references().values() for p in side):
         run = process.worker.rpartition("/")[0]
         runs.setdefault((run, process.device_uuid), []).append(process)
-    states = metric.states([new for new, _ in turns.pairs])
+    states = metric.states(here)
     groups = (
         {
             name: math.log(value)
@@ -109,18 +124,24 @@ def _is_narrow(verdict: Verdict) -> bool:
 
 
 def is_open(verdicts: Sequence[Verdict], evidence: Evidence) -> bool:
-    """Whether only what nights and devices differ by speaks for a case, and no pair tells.
+    """Whether pairs are still to exclude that a case is slower by more than its own tolerance.
 
-    It is slower by more than its own tolerance, or a device that no baseline knows could hide that.
+    Without pairs, only what nights and devices differ by speaks for it: it is slower by more, or a
+    device that no baseline knows could hide that.
     """
-    if any(verdict.against == REFERENCE for verdict in verdicts):
-        return False
+    answers = [verdict for verdict in verdicts if verdict.against == REFERENCE]
+    if answers:
+        return any(_could_be_slower(v) for v in answers if of(v.metric) in TIMES)
     metric = DEVICE if evidence.waits() else LEADING
     asked = [(v, v.ratio) for v in verdicts if of(v.metric) is metric and v.ratio is not None]
     own = 1 + (metric.tolerance_in(evidence.limits) or 0.0)
     if any(ratio > own for _, ratio in asked):
         return True
     return bool(asked) and all(_is_hidden(v, ratio, own, evidence) for v, ratio in asked)
+
+
+def _could_be_slower(answer: Verdict) -> bool:
+    return answer.interval is not None and answer.interval[1] > 1 + (answer.tolerance or 0.0)
 
 
 def _is_hidden(verdict: Verdict, ratio: float, own: float, evidence: Evidence) -> bool:

@@ -50,11 +50,15 @@ class Question:
     remarks: str = ""
 
 
-def answers(family: Sequence[Question]) -> list[Verdict]:
-    """Answer the questions of one family together."""
+def answers(family: Sequence[Question], others: Sequence[Contrast] = ()) -> list[Verdict]:
+    """Answer the questions of one family together.
+
+    ``others`` are of cases that nothing is asked about, which tell how much processes differ.
+    """
     tells = [_tells_chance(question.contrast) for question in family]
     asked = [q for q, telling in zip(family, tells, strict=True) if telling]
-    seen = measured([q.contrast for q in asked], [q.tolerance + q.allowance for q in asked])
+    tolerances = [q.tolerance + q.allowance for q in asked]
+    seen = measured([q.contrast for q in asked], tolerances, others)
     compared = tested(components.added(seen))
     statuses = [_status(q, comparison) for q, comparison in zip(asked, compared, strict=True)]
     moved = _moved_together(compared)

@@ -99,6 +99,7 @@ class Contrast:
     """One case's two sides as logarithms, each value under the name of its process."""
 
     candidate: Mapping[str, float]
+    """Empty if the case is not compared, and only shows how much its processes differ."""
     baseline: Mapping[str, float] | None
     """None if the candidate's values are differences of pairs already."""
     planned: int = 1
@@ -144,7 +145,7 @@ class Contrast:
     @property
     def groups(self) -> list[Mapping[str, float]]:
         """Logarithms that differ by chance alone, by process."""
-        return [self.candidate, *self.accepted, *self.alike]
+        return [group for group in (self.candidate, *self.accepted, *self.alike) if group]
 
     @cached_property
     def accepted(self) -> list[Mapping[str, float]]:
@@ -328,10 +329,10 @@ class Comparison:
         """Smallest slow-down that is found nine times in ten, as a fraction.
 
         It has to look slower at first, to be looked at again, and to be beyond chance with
-        as many processes as it is then given.
+        as many processes as it is then given.  Pairs with a reference go on before they look so.
         """
         first, degrees = self.error()
-        at_first = self.bound + t_quantile(degrees, POWER) * first
+        at_first = 0.0 if self.contrast.most else self.bound + t_quantile(degrees, POWER) * first
         last, degrees = self.error(self._processes)
         certain = t_quantile(degrees, 1 - ALPHA / self.cases) + t_quantile(degrees, POWER)
         return growth(max(at_first, math.log1p(self.tolerance) + certain * last)) - 1
@@ -371,9 +372,14 @@ def compare(contrasts: Sequence[Contrast], tolerances: Sequence[float]) -> list[
     return tested(measured(contrasts, tolerances))
 
 
-def measured(contrasts: Sequence[Contrast], tolerances: Sequence[float]) -> list[Comparison]:
-    """Say how far a suite's sides are apart, and how well its processes know that."""
-    plain = _with_spreads(contrasts)
+def measured(
+    contrasts: Sequence[Contrast], tolerances: Sequence[float], others: Sequence[Contrast] = ()
+) -> list[Comparison]:
+    """Say how far a suite's sides are apart, and how well its processes know that.
+
+    ``others`` are cases of the suite that are not compared, but tell of the spread.
+    """
+    plain = _with_spreads([*contrasts, *others])[: len(contrasts)]
     explained = _explained([known.contrast for known in plain])
     # What a probe explains is a population of its own, with less spread than the others.
     finer = iter(_with_spreads([contrast for contrast in explained if contrast.slopes]))
@@ -450,7 +456,7 @@ def _without_slowest(contrast: Contrast) -> tuple[float, int]:
     nobody can tell which of its processes is disturbed.
     """
     squares, degrees = 0.0, 0
-    sides = [(contrast.candidate, 1), *((group, 1) for group in contrast.alike)]
+    sides = [(group, 1) for group in (contrast.candidate, *contrast.alike) if group]
     if contrast.baseline is not None:
         sides.append((_apart(contrast), len(contrast.accepted)))
     large = [side for side in sides if len(side[0]) >= MOST_DISTURBED]
