@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import random
 import sys
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,7 @@ from builders import (
     make_telemetry,
 )
 from scripted import Contexts, Watch, gpus
+from scripts import script
 
 from bench_lib.engine import engine
 from bench_lib.engine.cooling import Cooling
@@ -882,11 +884,16 @@ def test_what_only_looked_faster_needs_no_more_pairs():
     assert (first.status, second.status) == (Status.OK, Status.SKIPPED)
 
 
-@pytest.mark.parametrize(("pairs", "goes_on"), [(2, True), (4, False)])
-def test_turns_end_with_the_most_pairs_however_wide_the_interval(pairs, goes_on):
-    """The answer is what it is then."""
+@pytest.mark.parametrize(
+    ("pairs", "half", "goes_on"),
+    [(1, 0.9, True), (2, 0.01414, True), (2, 0.01415, False), (4, 0.01, False)],
+    ids=["not as many as planned", "four would tell", "four would not", "the most"],
+)
+def test_turns_end_with_the_most_pairs_or_once_these_would_tell_nothing(pairs, half, goes_on):
+    """Four pairs have half the interval of one; with twice the tolerance they tell nothing."""
+    interval = (math.exp(-half), math.exp(half))
     wide = Verdict(
-        Status.NOISY, "latency", "", interval=(0.9, 1.1), tolerance=0.01, against="reference"
+        Status.NOISY, "latency", "", interval=interval, tolerance=0.01, against="reference"
     )
     pair = (builders.make_process(), builders.make_process())
     assert turns.go_on([wide], Turns("accepted", [pair] * pairs, 2, most=4)) == goes_on
@@ -1048,3 +1055,21 @@ def test_a_pair_that_is_only_suspect_overrules_nothing():
     evidence = Evidence([make_process()], make_baseline(), turns=Turns("old", pairs, 6, ""))
     found = turns.decided([pinned], [answer], evidence)
     assert pinned in found
+
+
+def test_a_run_is_judged_again_as_if_some_of_its_cases_looked_different(bed, capsys, monkeypatch):
+    """Asked about all, it says what the run said; asked about one, it may be surer of it."""
+    slow_here(bed, CASE, OTHER)
+    records = bed.run(CASE, OTHER, planned=6)
+    (bed.folder / "runs").mkdir()
+    (bed.folder / "history").rename(bed.folder / "runs" / "reference")
+    monkeypatch.setattr(sys, "argv", ["suspects.py", str(bed.folder)])
+    script("benchmarks/held_out.py")
+    suspects = script("benchmarks/suspects.py")
+    suite = suspects.suite_of(bed.folder)
+    said = {name: of(record, "reference").detectable_effect for name, record in records.items()}
+    assert suspects.visible(suite, list(suite)) == pytest.approx(said)
+    assert suspects.visible(suite, [CASE.id])[CASE.id] < said[CASE.id]
+    suspects.main()
+    (one, *_, both) = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert (one["at_once"], one["cases"], both["at_once"]) == (1, 2, 2)

@@ -18,6 +18,9 @@ from bench_lib.model import Case, Environment, Hardware, Record
 from bench_lib.storage import history
 from bench_lib.verdict.evidence import Turns
 
+MOST = 3
+"""A case that could still be slower gets so many times the planned pairs, at most."""
+
 
 @dataclass
 class ReferenceRun:
@@ -30,7 +33,7 @@ class ReferenceRun:
     own: Side
     """The run's own environment."""
     pairs: int
-    """How many a suspicious case gets, and twice as many until their interval is narrow."""
+    """How many a suspicious case gets; ``most`` until their interval is narrow."""
     writer: Callable[[str], history.Writer]
     """Opens the reference's run for a hardware key."""
     candidate_run: str
@@ -52,7 +55,7 @@ class ReferenceRun:
     @property
     def most(self) -> int:
         """Pairs of a case, at most."""
-        return 3 * self.pairs
+        return MOST * self.pairs
 
     # ---- starting -------------------------------------------------------------------------
 

@@ -38,7 +38,7 @@ def add_options(parser: pytest.Parser) -> None:
         default=None,
         metavar="N",
         help="measure a case that looks slower or faster again in up to N fresh processes, or in "
-        "up to 2 N in turns with a reference; with 0 no case is called slower after one process "
+        "up to 3 N in turns with a reference; with 0 no case is called slower after one process "
         "(default: 5)",
     )
     group.addoption(

@@ -16,7 +16,7 @@ from bench_lib.verdict.evidence import REFERENCE, Evidence, Turns, drawn_alike, 
 from bench_lib.verdict.metrics import DEVICE, LEADING, find, of
 from bench_lib.verdict.metrics.metric import Metric, Rule, named
 from bench_lib.verdict.rules.chance import Question
-from bench_lib.verdict.statistics.comparison import Contrast, is_narrow, paired
+from bench_lib.verdict.statistics.comparison import Contrast, can_tell, is_narrow, paired
 
 _DECIDED = (Status.REGRESSED, Status.SUSPECT, Status.NOISY, Status.IMPROVED, Status.INVALID)
 """Statuses of a baseline's verdict that the reference's answer may replace."""
@@ -114,13 +114,16 @@ def go_on(verdicts: Sequence[Verdict], turns: Turns) -> bool:
     """Whether further pairs are measured of a case that still looks different."""
     if len(turns.pairs) < turns.planned:
         return True
-    answers = [v for v in verdicts if v.against == REFERENCE and of(v.metric) in TIMES]
-    return len(turns.pairs) < turns.most and not all(map(_is_narrow, answers))
+    answers = (v for v in verdicts if v.against == REFERENCE and of(v.metric) in TIMES)
+    return len(turns.pairs) < turns.most and any(_becomes_narrow(v, turns) for v in answers)
 
 
-def _is_narrow(verdict: Verdict) -> bool:
-    low, high = verdict.interval or (1.0, math.inf)
-    return is_narrow(math.log(high / low) / 2, verdict.tolerance or 0.0)
+def _becomes_narrow(answer: Verdict, turns: Turns) -> bool:
+    """Whether further pairs are worth their time: all that are allowed would tell something."""
+    low, high = answer.interval or (1.0, math.inf)
+    half, tolerance = math.log(high / low) / 2, answer.tolerance or 0.0
+    in_the_end = half * math.sqrt(len(turns.pairs) / turns.most)
+    return not is_narrow(half, tolerance) and can_tell(in_the_end, tolerance)
 
 
 def is_open(verdicts: Sequence[Verdict], evidence: Evidence) -> bool:

@@ -341,9 +341,11 @@ class Comparison:
     def _processes(self) -> int:
         """How many candidate processes there will be if the case goes on looking different."""
         least = max(self.contrast.planned, len(self.contrast.candidate))
-        numbers = range(least, max(least, self.contrast.most) + 1)
-        narrow = (n for n in numbers if is_narrow(self._half(n), self.tolerance))
-        return next(narrow, numbers[-1])
+        most = max(least, self.contrast.most)
+        if not can_tell(self._half(most), self.tolerance):
+            return least
+        narrow = (n for n in range(least, most) if is_narrow(self._half(n), self.tolerance))
+        return next(narrow, most)
 
     def _half(self, processes: int) -> float:
         """Return half of what the 95% interval would be with so many processes, a logarithm."""
@@ -357,6 +359,11 @@ def is_narrow(half: float, tolerance: float) -> bool:
     It does not depend on the interval's place, so that going on until then calls nothing slower.
     """
     return half <= NARROW * tolerance
+
+
+def can_tell(half: float, tolerance: float) -> bool:
+    """Whether an interval, by half of its logarithm, tells slower by the tolerance from equal."""
+    return half <= tolerance
 
 
 def growth(logarithm: float) -> float:
