@@ -137,8 +137,7 @@ def _spreads(
 ) -> list[Contrast]:
     """Return what the cases that no pair asks about know of the spread between processes."""
     known = {question.case_id for question in asked}
-    rest = (each for case_id, each in suite.items() if case_id not in known)
-    return [spread for each in rest if (spread := turns.spread(metric, each)) is not None]
+    return [turns.spread(metric, each) for case_id, each in suite.items() if case_id not in known]
 
 
 def _answers(

@@ -65,10 +65,9 @@ def question(case_id: str, metric: Metric, evidence: Evidence) -> Question | Non
     )
 
 
-def spread(metric: Metric, evidence: Evidence) -> Contrast | None:
-    """Return how much a case that no pair asks about differs by chance; None if unknown."""
-    alike = _alike(metric, evidence, evidence.candidate) if _is_asked(metric) else []
-    return paired({}, processes=alike) if alike else None
+def spread(metric: Metric, evidence: Evidence) -> Contrast:
+    """Return a contrast without pairs, of how much a case's processes differ by chance."""
+    return paired({}, processes=_alike(metric, evidence, evidence.candidate))
 
 
 def _news(turns: Turns) -> list[ProcessSummary]:
