@@ -33,11 +33,11 @@ from bench_lib.verdict.evidence import REFERENCE, Evidence, Turns
 AT_ONCE = (1, 3, 6)
 
 
-def suite_of(folder: Path) -> dict[str, Evidence]:
-    """Return the evidence on each case of a run, with its pairs."""
-    runs = [history.read(file) for file in history.files(next((folder / "runs").iterdir()))]
+def suite_of(folder: Path, accepted: Path) -> dict[str, Evidence]:
+    """Return the evidence on each case of a run that was measured, with its pairs."""
+    runs = [history.read(file) for file in history.files(folder)]
     run, theirs = sorted(runs, key=lambda run: any(map(_is_of_reference, run.records.values())))
-    known = baselines.load(folder / "baselines", run.key)
+    known = baselines.load(accepted, run.key)
     found = {}
     for case_id, record in run.records.items():
         other = theirs.records.get(case_id)
@@ -47,6 +47,8 @@ def suite_of(folder: Path) -> dict[str, Evidence]:
             for of in (pairing.pairs_of, pairing.replays_of)
         )
         processes = acceptance.processes_of(record, run.run_id)
+        if not processes:
+            continue
         found[case_id] = Evidence(
             processes,
             known.of(record.case),
@@ -104,13 +106,17 @@ def main() -> None:
     parser.add_argument("folders", metavar="DIR", type=Path, nargs="+")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
-    suites = [suite_of(folder) for folder in arguments.folders]
+    suites = [
+        suite_of(run, folder / "baselines")
+        for folder in arguments.folders
+        for run in sorted((folder / "runs").iterdir())
+    ]
     for size in (*AT_ONCE, max(map(len, suites))):
-        seen: dict[str, float | None] = {}
+        seen: list[tuple[str, float | None]] = []
         for suite in suites:
             for group in groups(sorted(suite), size, arguments.seed):
-                seen |= visible(suite, group)
-        others = {k: v for k, v in sorted(seen.items()) if v is None or v > SHARP}
+                seen += visible(suite, group).items()
+        others = [(name, least) for name, least in sorted(seen) if least is None or least > SHARP]
         about = {"at_once": size, "cases": len(seen), "sharp": len(seen) - len(others)}
         print(json.dumps({**about, "others": others}), flush=True)
 

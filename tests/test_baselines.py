@@ -908,6 +908,36 @@ def test_a_run_that_is_added_twice_counts_once():
     assert len(change.new.processes) == 1
 
 
+def test_of_a_process_without_a_run_the_acceptance_names_it():
+    """Files of the first version have such processes."""
+    current = kept(0.001, 0.002)
+    old = current.baselines[CASE_ID]
+    unnamed = [replace(process, worker="") for process in old.processes]
+    again = replace(old, processes=unnamed, accepted=replace(old.accepted, run_id=RUN))
+    file = replace(current, baselines={CASE_ID: again})
+    (change,) = proposed(make_record(attempts=[lasting(1.0)]), current=file, add=True)
+    assert len(change.new.processes) == 1
+
+
+def test_a_run_that_gives_nothing_takes_nothing_of_what_is_accepted_of_it():
+    """Another run is added; what this one gave before stays."""
+    good = make_record(attempts=[lasting(1.0)])
+    failed = make_record(attempts=[make_attempt(fault=make_fault())], status=Status.ERROR)
+    runs = {"0c0c0c0c": [failed], RUN: [good]}
+    (change,) = propose(kept(0.0, 0.001), runs, make_hardware(), ACCEPTED, add=True)
+    assert len(change.new.processes) == 3
+
+
+def test_what_was_said_against_accepted_values_stays_with_them():
+    """Whoever adds a run takes nothing of that back."""
+    current = kept(0.001, 0.002)
+    old = current.baselines[CASE_ID]
+    forced = replace(old, accepted=replace(old.accepted, in_spite_of="NOISY"))
+    file = replace(current, baselines={CASE_ID: forced})
+    (change,) = proposed(make_record(attempts=[lasting(1.0)]), current=file, add=True)
+    assert change.new.accepted.in_spite_of == "NOISY"
+
+
 def test_a_run_is_added_to_nothing_where_nothing_is_accepted():
     """Then it is the baseline."""
     (change,) = proposed(make_record(attempts=[lasting(1.0)]), add=True)

@@ -474,6 +474,25 @@ def test_several_runs_are_accepted_together(cli, history, tmp_path):
     assert baseline.accepted.run_id == " ".join(map(run_id, paths))
 
 
+def test_a_run_is_added_to_what_is_accepted_and_told_by_itself(cli, history, tmp_path):
+    """The ratio is that of its processes, of which half the new baseline is made."""
+    first = write_run(history, [measured(0.5, processes=5)])
+    assert accept(cli, first).status == 0
+    second = write_run(history, [measured(0.502, processes=5)])
+    (proposed,) = cli("baseline", "diff", "--run", run_id(second), "--add", "--json").json[
+        "changes"
+    ]
+    assert (proposed["ratio"], len(proposed["new"]["processes"])) == (pytest.approx(1.004), 10)
+    answer = accept(cli, second, "--add", "--json")
+    assert answer.json["changes"][0]["ratio"] == pytest.approx(1.004)
+    assert answer.json["environment"] == []
+    baseline = baselines.load(tmp_path / "baselines", "mi300x").baselines[CASE_ID]
+    assert len(baseline.processes) == 10
+    assert baseline.accepted.run_id == f"{run_id(first)} {run_id(second)}"
+    assert accept(cli, second, "--add").status == 0
+    assert len(baselines.load(tmp_path / "baselines", "mi300x").baselines[CASE_ID].processes) == 10
+
+
 def test_only_the_cases_asked_for_are_accepted(cli, history, tmp_path):
     """The others keep what they had, which here is nothing."""
     path = write_run(history, [measured(0.5, "a-infer"), measured(0.5, "a-train")])

@@ -888,6 +888,27 @@ def test_what_pairs_would_find_counts_those_that_follow_until_the_interval_is_na
     assert ten <= five
 
 
+@pytest.mark.parametrize("most", [6, 15])
+def test_what_pairs_would_find_counts_none_that_would_tell_nothing(most):
+    """Fifteen pairs that differ by 10% tell nothing of 1%, so that five are measured."""
+    pairs = {str(n): (0.1 * (-1) ** n, 0.0) for n in range(5)}
+    (planned,) = compare([paired(pairs, 5, most=5)], [0.01])
+    (allowed,) = compare([paired(pairs, 5, most=most)], [0.01])
+    assert allowed.detectable == planned.detectable
+
+
+def test_one_pair_that_looks_fine_hides_nothing_where_others_follow():
+    """Fifteen pairs would find less than what the first shows nine times in ten."""
+    known = [{"a": 0.0, "b": 0.001, "c": -0.001}]
+    alone, followed = (
+        compare([paired({"pair": (0.0, 0.0)}, 15, known, most)], [0.01])[0] for most in (0, 15)
+    )
+    error, degrees = alone.error()
+    at_first = math.log1p(0.01) + comparison.t_quantile(degrees, 0.9) * error
+    assert math.log1p(alone.detectable) == pytest.approx(at_first)
+    assert followed.detectable < alone.detectable
+
+
 def test_what_pairs_would_find_counts_no_more_than_the_interval_needs():
     """Here seven: five leave it too wide, and of ten that may be measured three are not."""
     pairs = {str(n): (0.001 * (-1) ** n, 0.0) for n in range(5)}

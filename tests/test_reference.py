@@ -617,7 +617,47 @@ def test_what_only_nights_excuse_is_asked_of_the_reference():
     assert turns.is_open([slower], evidence)
     assert not turns.is_open([replace(slower, ratio=1.009)], evidence)
     assert not turns.is_open([replace(slower, ratio=0.985)], evidence)
-    assert not turns.is_open([slower, replace(slower, against="reference")], evidence)
+
+
+@pytest.mark.parametrize(
+    ("metric", "interval", "is_open"),
+    [
+        ("latency", (0.99, 1.0099), False),
+        ("latency", (0.99, 1.0101), True),
+        ("latency", (0.9, 1.1), False),
+        ("latency", None, True),
+        ("device", (0.99, 1.0101), False),
+    ],
+    ids=["excludes it", "does not", "all pairs would not", "one pair alone", "of another time"],
+)
+def test_pairs_go_on_while_they_do_not_exclude_a_slow_down_and_could(metric, interval, is_open):
+    """A case that looks fine gets no more than planned, and nothing of what no pairs tell."""
+    pairs = [(make_process(), make_process())]
+    evidence = Evidence([make_process()], make_baseline(), turns=Turns("old", pairs, 5, "", 15))
+    slower = Verdict(Status.OK, "latency", "1.5% slower", ratio=1.015, tolerance=0.02)
+    answer = Verdict(
+        *(Status.OK, metric, "fine"), tolerance=0.01, interval=interval, against="reference"
+    )
+    assert turns.is_open([slower, answer], evidence) is is_open
+    assert judge.wants_turns([answer], evidence) is is_open
+    full = replace(evidence, turns=Turns("old", pairs * 5, 5, "", 15))
+    assert not judge.wants_turns([answer], full)
+
+
+def test_of_a_case_that_waits_for_its_host_pairs_are_to_exclude_its_devices_time():
+    """The wall time is the host's, which may differ for ever."""
+    pairs = [(make_process(host_bound=True), make_process(host_bound=True))]
+    waiting = [make_process(host_bound=True, log_device=0.0)]
+    baseline = make_baseline(processes=[make_process(host_bound=True, log_device=0.0)] * 5)
+    evidence = Evidence(waiting, baseline, turns=Turns("old", pairs, 5, "", 15))
+    wide = Verdict(
+        Status.OK, "latency", "", tolerance=0.01, interval=(0.98, 1.02), against="reference"
+    )
+    narrow = replace(wide, metric="device", interval=(0.999, 1.001))
+    assert evidence.waits()
+    assert not turns.is_open([wide, narrow], evidence)
+    swapped = [replace(wide, interval=narrow.interval), replace(narrow, interval=wide.interval)]
+    assert turns.is_open(swapped, evidence)
 
 
 def uneven(bed, spread, step=0.0103):
@@ -1066,7 +1106,7 @@ def test_a_run_is_judged_again_as_if_some_of_its_cases_looked_different(bed, cap
     monkeypatch.setattr(sys, "argv", ["suspects.py", str(bed.folder)])
     script("benchmarks/held_out.py")
     suspects = script("benchmarks/suspects.py")
-    suite = suspects.suite_of(bed.folder)
+    suite = suspects.suite_of(bed.folder / "runs" / "reference", bed.folder / "baselines")
     said = {name: of(record, "reference").detectable_effect for name, record in records.items()}
     assert suspects.visible(suite, list(suite)) == pytest.approx(said)
     assert suspects.visible(suite, [CASE.id])[CASE.id] < said[CASE.id]

@@ -64,7 +64,7 @@ Force = Annotated[
     bool, typer.Option("--force", help="Take noisy, doubtful or slower values too; say why.")
 ]
 Add = Annotated[
-    bool, typer.Option("--add", help="Keep the accepted processes, of other devices perhaps.")
+    bool, typer.Option("--add", help="Keep what other runs gave, for example on other devices.")
 ]
 
 

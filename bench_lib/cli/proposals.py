@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 from bench_lib.cli import reading
 from bench_lib.cli.output import Document, as_markdown, filled, markdown_table, print_table
 from bench_lib.environment.fingerprint import differences
-from bench_lib.model import Accepted, UserError
+from bench_lib.model import Accepted, Baseline, ProcessSummary, UserError
 from bench_lib.storage import acceptance
 from bench_lib.storage import baselines as files
 from bench_lib.storage import history as runs
@@ -145,7 +145,7 @@ class Proposal:
             for name in sorted(before.keys() & after.keys()):
                 if before[name] != after[name]:
                     lines[f"{name} {before[name]} -> {after[name]}"] = None
-            for new in change.new.processes:
+            for new in _added(change.old, change.new):
                 pairs += [(old.environment, new.environment) for old in change.old.processes]
         return list(lines | dict.fromkeys(differences(known, pairs)))
 
@@ -246,11 +246,17 @@ def _figures(change: BaselineChange) -> tuple[str, ...]:
     )
 
 
+def _added(old: Baseline, new: Baseline) -> list[ProcessSummary]:
+    """Return the new processes; all, if the same were accepted before."""
+    return [process for process in new.processes if process not in old.processes] or new.processes
+
+
 def _ratio(change: BaselineChange) -> tuple[float | None, tuple[float, float] | None]:
     """Return new over old and its 95% interval, each None if unknown."""
     if change.new is None or change.old is None or not change.old.processes:
         return None, None
-    new, old = reading.logs(change.new), reading.logs(change.old)
+    added = replace(change.new, processes=_added(change.old, change.new))
+    new, old = reading.logs(added), reading.logs(change.old)
     comparison = compare(new, old)
     ratio = math.exp(statistics.fmean(new) - statistics.fmean(old))
     return ratio, comparison.interval() if comparison else None

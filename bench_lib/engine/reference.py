@@ -33,7 +33,7 @@ class ReferenceRun:
     own: Side
     """The run's own environment."""
     pairs: int
-    """How many a suspicious case gets; ``most`` until their interval is narrow."""
+    """How many a suspicious case gets; at most ``most`` until their interval is narrow."""
     writer: Callable[[str], history.Writer]
     """Opens the reference's run for a hardware key."""
     candidate_run: str

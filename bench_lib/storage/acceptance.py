@@ -234,7 +234,7 @@ def _change(
         *_doubted(record for _, record in sound),
         *_worse(new, old, case.limits),
     ]
-    if add and old is not None and (kept := _of_other_runs(old, dict(group))):
+    if add and old is not None and (kept := _of_other_runs(old, dict(sound))):
         against += _other_versions(kept, processes, environments)
         new = replace(
             new, processes=[*kept, *processes], accepted=_together(old.accepted, accepted)
@@ -252,13 +252,13 @@ def _change(
 
 
 def _of_other_runs(old: Baseline, runs: Mapping[str, Record]) -> list[ProcessSummary]:
-    return [p for p in old.processes if p.worker.partition("/")[0] not in runs]
+    return [p for p in old.processes if (p.run or old.accepted.run_id) not in runs]
 
 
 def _together(old: Accepted, new: Accepted) -> Accepted:
-    """Name the runs of both."""
+    """Name the runs of both, and what was said against the values that stay."""
     runs = dict.fromkeys((*old.run_id.split(), *new.run_id.split()))
-    return replace(new, run_id=" ".join(runs))
+    return replace(new, run_id=" ".join(runs), in_spite_of=old.in_spite_of)
 
 
 def _other_versions(

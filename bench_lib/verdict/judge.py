@@ -402,9 +402,9 @@ def wants_turns(verdicts: Sequence[Verdict], evidence: Evidence) -> bool:
         if draws.to_replay(evidence, in_turns=True) is None:
             return False
         asked = draws.by_replays(asked, replayed)
-    if not turns.go_on(asked, pairs):
-        return False
-    return is_suspicious(asked) or turns.is_open(asked, evidence)
+    if is_suspicious(asked):
+        return turns.go_on(asked, pairs)
+    return len(pairs.pairs) < pairs.planned and turns.is_open(asked, replayed or evidence)
 
 
 def _can_change(verdict: Verdict) -> bool:

@@ -110,19 +110,29 @@ def _alike(
 
 
 def go_on(verdicts: Sequence[Verdict], turns: Turns) -> bool:
-    """Whether further pairs are measured of a case that still looks different."""
+    """Whether further pairs are measured of a case that looks different."""
     if len(turns.pairs) < turns.planned:
         return True
     answers = (v for v in verdicts if v.against == REFERENCE and of(v.metric) in TIMES)
-    return len(turns.pairs) < turns.most and any(_becomes_narrow(v, turns) for v in answers)
+    return len(turns.pairs) < turns.most and any(_is_worth_more(v, turns) for v in answers)
 
 
-def _becomes_narrow(answer: Verdict, turns: Turns) -> bool:
-    """Whether further pairs are worth their time: all that are allowed would tell something."""
+def _is_worth_more(answer: Verdict, turns: Turns) -> bool:
+    """Whether further pairs would tell something that these do not."""
+    narrow = is_narrow(_half(answer), answer.tolerance or 0.0)
+    return not narrow and _would_tell(answer, turns)
+
+
+def _would_tell(answer: Verdict, turns: Turns) -> bool:
+    """Whether all pairs that are allowed would tell slower by the tolerance from equal."""
+    most = max(turns.planned, turns.most)
+    in_the_end = _half(answer) * math.sqrt(len(turns.pairs) / most)
+    return can_tell(in_the_end, answer.tolerance or 0.0)
+
+
+def _half(answer: Verdict) -> float:
     low, high = answer.interval or (1.0, math.inf)
-    half, tolerance = math.log(high / low) / 2, answer.tolerance or 0.0
-    in_the_end = half * math.sqrt(len(turns.pairs) / turns.most)
-    return not is_narrow(half, tolerance) and can_tell(in_the_end, tolerance)
+    return math.log(high / low) / 2
 
 
 def is_open(verdicts: Sequence[Verdict], evidence: Evidence) -> bool:
@@ -131,10 +141,10 @@ def is_open(verdicts: Sequence[Verdict], evidence: Evidence) -> bool:
     Without pairs, only what nights and devices differ by speaks for it: it is slower by more, or a
     device that no baseline knows could hide that.
     """
-    answers = [verdict for verdict in verdicts if verdict.against == REFERENCE]
-    if answers:
-        return any(_could_be_slower(v) for v in answers if of(v.metric) in TIMES)
     metric = DEVICE if evidence.waits() else LEADING
+    answers = [v for v in verdicts if v.against == REFERENCE]
+    if evidence.turns is not None and answers:
+        return any(_is_unsure(v, evidence.turns) for v in answers if of(v.metric) is metric)
     asked = [(v, v.ratio) for v in verdicts if of(v.metric) is metric and v.ratio is not None]
     own = 1 + (metric.tolerance_in(evidence.limits) or 0.0)
     if any(ratio > own for _, ratio in asked):
@@ -142,8 +152,12 @@ def is_open(verdicts: Sequence[Verdict], evidence: Evidence) -> bool:
     return bool(asked) and all(_is_hidden(v, ratio, own, evidence) for v, ratio in asked)
 
 
-def _could_be_slower(answer: Verdict) -> bool:
-    return answer.interval is not None and answer.interval[1] > 1 + (answer.tolerance or 0.0)
+def _is_unsure(answer: Verdict, turns: Turns) -> bool:
+    """Whether a case could be slower for all that its pairs know, and more would tell."""
+    if answer.interval is None:
+        return True  # of one pair, and nothing says how much pairs differ
+    tolerance = answer.tolerance or 0.0
+    return answer.interval[1] > 1 + tolerance and _would_tell(answer, turns)
 
 
 def _is_hidden(verdict: Verdict, ratio: float, own: float, evidence: Evidence) -> bool:

@@ -329,7 +329,7 @@ class Comparison:
         """Smallest slow-down that is found nine times in ten, as a fraction.
 
         It has to look slower at first, to be looked at again, and to be beyond chance with
-        as many processes as it is then given.  Pairs with a reference go on before they look so.
+        as many processes as it is then given.  Pairs with a reference go on until they exclude it.
         """
         first, degrees = self.error()
         at_first = 0.0 if self.contrast.most else self.bound + t_quantile(degrees, POWER) * first
