@@ -953,12 +953,14 @@ def test_what_is_added_is_held_against_what_is_accepted_by_itself():
 
 def test_a_run_with_other_software_is_not_added_without_force():
     """A baseline of two versions of torch is the baseline of neither."""
-    environments = {"e0e0e0e0": make_environment(torch="2.9.0"), "f0f0f0f0": make_environment()}
+    before = make_environment(torch="2.9.0", triton="3.0.0")
+    environments = {"e0e0e0e0": before, "f0f0f0f0": make_environment(triton="3.1.0")}
     attempt = replace(lasting(1.0), environment="f0f0f0f0")
     current = kept(0.0, 0.001, environments=environments)
     (change,) = proposed(make_record(attempts=[attempt]), current=current, add=True)
     now = make_environment().torch
-    assert change.against == f"what stays had other software: torch 2.9.0 -> {now}"
+    versions = f"torch 2.9.0 -> {now}; triton 3.0.0 -> 3.1.0"
+    assert change.against == f"what stays had other software: {versions}"
     (change,) = proposed(make_record(attempts=[attempt]), current=current)
     assert change.against is None
 
