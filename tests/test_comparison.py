@@ -897,6 +897,18 @@ def test_what_pairs_would_find_counts_none_that_would_tell_nothing(most):
     assert allowed.detectable == planned.detectable
 
 
+@pytest.mark.parametrize(("apart", "gains"), [(0.0001, False), (0.0033, True)])
+def test_after_one_pair_it_counts_those_that_are_planned_and_those_that_will_tell(apart, gains):
+    """Quiet ones are narrow after one, and get five; others tell by fifteen what one does not."""
+    known = [{"a": 0.0, "b": apart, "c": -apart}]
+    planned, allowed = (
+        compare([paired({"pair": (0.0, 0.0)}, 5, known, most)], [0.01])[0].detectable
+        for most in (5, 15)
+    )
+    assert (allowed < planned) == gains
+    assert allowed <= planned
+
+
 def test_one_pair_that_looks_fine_hides_nothing_where_others_follow():
     """Fifteen pairs would find less than what the first shows nine times in ten."""
     known = [{"a": 0.0, "b": 0.001, "c": -0.001}]
