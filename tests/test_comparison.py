@@ -900,7 +900,7 @@ def test_what_pairs_would_find_counts_none_that_would_tell_nothing(most):
 @pytest.mark.parametrize(("apart", "gains"), [(0.0001, False), (0.0033, True)])
 def test_after_one_pair_it_counts_those_that_are_planned_and_those_that_will_tell(apart, gains):
     """Quiet ones are narrow after one, and get five; others tell by fifteen what one does not."""
-    known = [{"a": 0.0, "b": apart, "c": -apart}]
+    known = [{str(n): apart * (-1) ** n for n in range(10)}]
     planned, allowed = (
         compare([paired({"pair": (0.0, 0.0)}, 5, known, most)], [0.01])[0].detectable
         for most in (5, 15)
