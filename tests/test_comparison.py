@@ -897,16 +897,14 @@ def test_what_pairs_would_find_counts_none_that_would_tell_nothing(most):
     assert allowed.detectable == planned.detectable
 
 
-@pytest.mark.parametrize(("apart", "gains"), [(0.0001, False), (0.0033, True)])
-def test_after_one_pair_it_counts_those_that_are_planned_and_those_that_will_tell(apart, gains):
+@pytest.mark.parametrize(("apart", "pairs"), [(0.0001, 5), (0.0033, 15)])
+def test_after_one_pair_it_counts_those_that_are_planned_and_those_that_will_tell(apart, pairs):
     """Quiet ones are narrow after one, and get five; others tell by fifteen what one does not."""
     known = [{str(n): apart * (-1) ** n for n in range(10)}]
-    planned, allowed = (
-        compare([paired({"pair": (0.0, 0.0)}, 5, known, most)], [0.01])[0].detectable
-        for most in (5, 15)
-    )
-    assert (allowed < planned) == gains
-    assert allowed <= planned
+    (found,) = compare([paired({"pair": (0.0, 0.0)}, 5, known, 15)], [0.01])
+    error, degrees = found.error(pairs)
+    certain = sum(comparison.t_quantile(degrees, p) for p in (1 - ALPHA, 0.9)) * error
+    assert math.log1p(found.detectable) == pytest.approx(math.log1p(0.01) + certain)
 
 
 def test_one_pair_that_looks_fine_hides_nothing_where_others_follow():
