@@ -8,7 +8,7 @@ judged as if no other case had any, in groups by lot, and at last those of all.
 
 Prints a JSON object for each number of cases: of how many what was asked is visible, and the
 figures of the others.  No device is needed.  Baselines and pairs are those of the runs, the rule
-is today's.
+is today's.  Nights before the run and conditions of measuring are left out.
 """
 
 from __future__ import annotations

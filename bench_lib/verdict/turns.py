@@ -95,8 +95,7 @@ def _alike(
     """
     runs: dict[tuple[str, str | None], list[ProcessSummary]] = {}
     for process in (p for side in evidence.references().values() for p in side):
-        run = process.worker.rpartition("/")[0]
-        runs.setdefault((run, process.device_uuid), []).append(process)
+        runs.setdefault((process.run, process.device_uuid), []).append(process)
     states = metric.states(here)
     groups = (
         {
