@@ -161,7 +161,6 @@ def bed(tmp_path, monkeypatch):
 
 
 def test_sides_alternate_from_case_to_case_and_from_pair_to_pair(bed):
-    """Whoever is always second would always find the device warmer."""
     bed.run("x", "y", pairs=2)
     assert bed.measured == [
         *("A1 x", "B1 x", "B1 y", "A1 y"),
@@ -170,14 +169,12 @@ def test_sides_alternate_from_case_to_case_and_from_pair_to_pair(bed):
 
 
 def test_every_pair_is_two_fresh_contexts_side_by_side(bed):
-    """More iterations in one process tell nothing of the next one."""
     bed.run("x", pairs=2)
     assert bed.log[:4] == ["open A1", "open B1", "A1 x", "B1 x"]
     assert bed.log[4:10] == ["end A1", "end B1", "open B2", "open A2", "B2 x", "A2 x"]
 
 
 def test_both_sides_give_way_to_one_and_the_same_companion(bed):
-    """What the device was last used for must be the same for both."""
     bed.a.asks_to_give_way = bed.b.asks_to_give_way = True
     bed.run("x", pairs=2)
     turns = [line for line in bed.log if line.endswith("takes its turn")]
@@ -186,14 +183,12 @@ def test_both_sides_give_way_to_one_and_the_same_companion(bed):
 
 
 def test_what_a_container_calls_its_processes_is_not_taken_for_ours(bed):
-    """It counts them in its own way, and a stranger would be found everywhere."""
     bed.sides["B"] = Side("python3", {}, ("docker", "run"))
     bed.run("x", pairs=2)
     assert bed.watch.own == [[]] * 4
 
 
 def test_the_device_is_taken_once_and_given_back(bed):
-    """Both sides are on it, and nobody else."""
     with bed.opened(), pytest.raises(DeviceBusyError, match="is in use by"), bed.opened():
         pass
     assert bed.watch.closed
@@ -202,14 +197,12 @@ def test_the_device_is_taken_once_and_given_back(bed):
 
 
 def test_a_side_that_opens_another_device_is_named(bed):
-    """A container may see another GPU, or none."""
     bed.b.device = replace(DEVICE, uuid="GPU-00000000000000ff")
     with pytest.raises(LaunchError, match=r"^B: the worker opened another device than mi300x"):
         bed.run("x")
 
 
 def test_ranks_are_not_started_behind_a_prefix(bed):
-    """The launcher would have to be there too; the case says so and the others go on."""
     for name in bed.sides:
         bed.sides[name] = Side("python3", {}, ("docker", "run"))
     row = bed.run("x", launch=Launch(ranks=2))["x"]
@@ -223,7 +216,6 @@ def test_ranks_are_not_started_behind_a_prefix(bed):
 
 
 def test_only_what_looks_different_gets_more_pairs(bed):
-    """All cases in the first pairs, and no case in more than the most."""
     bed.b.script["slow"] = [SLOW]
     rows = bed.run("same", "slow", pairs=2, most=4)
     assert len(rows["same"].pairs) == 2
@@ -237,7 +229,6 @@ def test_only_what_looks_different_gets_more_pairs(bed):
 
 
 def test_a_case_leaves_as_soon_as_it_does_not_look_different_any_more(bed):
-    """The rest of the pairs would be spent on nothing."""
     bed.b.script["x"] = [[0.0102] * 20, [0.0102] * 20, [0.0096] * 20, FAST]
     rows = bed.run("x", "y", pairs=2, most=6)
     assert len(rows["x"].pairs) == 3
@@ -245,7 +236,6 @@ def test_a_case_leaves_as_soon_as_it_does_not_look_different_any_more(bed):
 
 
 def test_attempts_say_their_pair_and_whether_they_confirm(bed):
-    """Rolling baselines leave confirmations out."""
     bed.b.script["x"] = [SLOW]
     bed.run("x", pairs=2, most=3)
     for side in "AB":
@@ -254,7 +244,6 @@ def test_attempts_say_their_pair_and_whether_they_confirm(bed):
 
 
 def test_an_equal_pair_of_sides_is_ok_everywhere(bed):
-    """An A/A check; a hundredth of the tolerance is no difference."""
     bed.b.script["x"] = [[0.010001] * 20]
     rows = bed.run("x", "y", "z")
     assert {row.status for row in rows.values()} == {Status.OK}
@@ -273,7 +262,6 @@ def test_an_equal_pair_of_sides_is_ok_everywhere(bed):
     ],
 )
 def test_a_fault_is_an_error_that_names_its_side_and_the_rest_goes_on(bed, faulty, words):
-    """In a fresh context, and without measuring that case again."""
     for side in faulty:
         getattr(bed, side).script["bad"] = [ABORT]
     rows = bed.run("bad", "good", pairs=2)
@@ -288,13 +276,11 @@ def test_a_fault_is_an_error_that_names_its_side_and_the_rest_goes_on(bed, fault
 
 
 def test_a_fault_in_a_later_pair_counts_as_well(bed):
-    """A case that aborts every second time has no business being OK."""
     bed.b.script["bad"] = [FAST, ABORT]
     assert bed.run("bad", pairs=2)["bad"].status is Status.ERROR
 
 
 def test_different_faults_are_told_apart(bed):
-    """Each with its side."""
     bed.a.script["bad"] = [replace(ABORT, kind="out of memory", message="tried 2 GiB")]
     bed.b.script["bad"] = [ABORT]
     assert bed.run("bad")["bad"].verdicts[0].reason == (
@@ -308,7 +294,6 @@ def test_different_faults_are_told_apart(bed):
     [("b", "skipped on B only: no TF32 here"), ("ab", "skipped on both sides: no TF32 here")],
 )
 def test_a_skip_on_either_side_skips_the_case(bed, skipping, words):
-    """Its reason is told, and no exit status hangs on it."""
     for side in skipping:
         getattr(bed, side).script["odd"] = ["no TF32 here"]
     rows = bed.run("odd", "x", pairs=2)
@@ -319,14 +304,12 @@ def test_a_skip_on_either_side_skips_the_case(bed, skipping, words):
 
 
 def test_a_side_that_never_starts_stops_the_comparison_by_name(bed):
-    """Every case would fail for the same reason."""
     bed.b.refuse_forks_from = 1
     with pytest.raises(LaunchError, match=r"^B: no device$"):
         bed.run("x")
 
 
 def test_a_device_that_vanishes_later_leaves_what_was_measured(bed):
-    """It is judged; the runs stay unfinished, and the reason is told."""
     bed.b.refuse_forks_from = 3
     rows = bed.run("x", pairs=4)
     assert bed.stopped == "B: no device"
@@ -341,7 +324,6 @@ BOUND = {"host_bound": True}
 
 
 def test_a_host_bound_case_is_compared_by_the_devices_own_time(bed):
-    """The wall shows Python's launch path, which is the same for a slower kernel."""
     bed.a.about["x"] = {**BOUND, "device_s": 0.004, "device_source": "graph"}
     bed.b.about["x"] = {**BOUND, "device_s": 0.005, "device_source": "graph"}
     row = bed.run("x", pairs=2)["x"]
@@ -355,7 +337,6 @@ def test_a_host_bound_case_is_compared_by_the_devices_own_time(bed):
 
 @pytest.mark.parametrize("other", [{"device_s": 0.004, "device_source": "kernels"}, {}])
 def test_device_times_of_different_kinds_are_not_compared(bed, other):
-    """A sum of kernels leaves the gaps out; the wall's time then says what it is."""
     bed.a.about["x"] = {**BOUND, "device_s": 0.002, "device_source": "graph"}
     bed.b.about["x"] = {**BOUND, **other}
     row = bed.run("x", pairs=2)["x"]
@@ -365,7 +346,6 @@ def test_device_times_of_different_kinds_are_not_compared(bed, other):
 
 
 def test_a_case_that_is_host_bound_on_one_side_is_compared_by_the_wall_and_says_so(bed):
-    """A launch path that became slower is found."""
     bed.b.about["x"] = BOUND
     bed.b.script["x"] = [SLOW]
     row = bed.run("x", pairs=2, most=2)["x"]
@@ -376,7 +356,6 @@ def test_a_case_that_is_host_bound_on_one_side_is_compared_by_the_wall_and_says_
 
 
 def test_memory_and_numerics_are_held_against_a_as_well(bed):
-    """An upgrade that is as fast and needs twice the memory is no good one."""
     bed.a.about["x"] = {"peak_memory_bytes": 100 * 2**20}
     bed.b.about["x"] = {"peak_memory_bytes": 200 * 2**20}
     row = bed.run("x", pairs=2)["x"]
@@ -391,7 +370,6 @@ def test_memory_and_numerics_are_held_against_a_as_well(bed):
 
 
 def test_cold_caches_on_one_side_make_everything_incomparable(bed, tmp_path):
-    """MIOpen chooses its kernels by what its database holds."""
     for name in ("cold", "warm"):
         (tmp_path / name).mkdir()
     (tmp_path / "warm" / "gfx942.ufdb.txt").write_text("a=1\n")
@@ -405,13 +383,11 @@ def test_cold_caches_on_one_side_make_everything_incomparable(bed, tmp_path):
 
 
 def test_a_tolerance_is_the_cases_own(bed):
-    """5% slower is within 10%."""
     bed.b.script["x"] = [SLOW]
     assert bed.run("x", pairs=2, limits=Limits(tolerance=0.1))["x"].status is Status.OK
 
 
 def test_differences_of_the_environments_are_named(bed):
-    """They are what is judged."""
     bed.b.versions = {"torch": "2.10.0", "python": "3.11.7"}
     bed.sides["B"] = Side(environment={"OMP_NUM_THREADS": "3"})
     bed.run("x", pairs=2)
@@ -422,7 +398,6 @@ def test_differences_of_the_environments_are_named(bed):
 
 
 def test_what_is_not_known_of_a_container_is_no_difference(bed):
-    """Its caches are not empty, nobody has looked; its torch has spoken for itself."""
     bed.b.versions = {"torch": "2.10.0", "python": "3.11.7"}
     bed.sides["B"] = Side("python3", {}, ("docker", "run"))
     bed.run("x", pairs=2)
@@ -434,7 +409,6 @@ def test_what_is_not_known_of_a_container_is_no_difference(bed):
 
 
 def test_each_side_is_a_run_of_its_own_and_bs_has_the_verdicts(bed):
-    """So that it can be accepted, and A's as well."""
     bed.b.script["slow"] = [SLOW]
     bed.b.script["bad"] = [ABORT]
     bed.run("same", "slow", "bad", pairs=2, most=2)
@@ -455,7 +429,6 @@ def test_each_side_is_a_run_of_its_own_and_bs_has_the_verdicts(bed):
 
 
 def test_the_expected_time_is_what_cases_took_before_or_a_guess():
-    """Twice for each pair, and something for the start."""
     known, unknown = make_case(id="x"), make_case(id="y", sampling=Sampling())
     took = Pace({"x": 5.0})
     assert ab.expected_s([known], 3, took) == ab.STARTING_S + 3 * 2 * 5.0
@@ -542,7 +515,6 @@ def scripted(cli, bed, monkeypatch):
     ],
 )
 def test_a_wrong_question_is_told_by_option_and_value(cli, words, names):
-    """Before anything starts, and with exit status 2."""
     status, out, err = cli(*words)
     assert (status, out) == (2, "")
     flat = " ".join(err.replace("│", " ").split())
@@ -552,7 +524,6 @@ def test_a_wrong_question_is_told_by_option_and_value(cli, words, names):
 
 
 def test_a_matrix_that_cannot_be_read_is_one_line(cli, matrix):
-    """It names the file, the table and the key."""
     matrix.write_text("[smoke]\nsurprise = 1\n")
     status, out, err = cli()
     assert (status, out) == (2, "")
@@ -560,7 +531,6 @@ def test_a_matrix_that_cannot_be_read_is_one_line(cli, matrix):
 
 
 def test_an_interpreter_that_is_not_there_is_one_line_that_names_its_side(cli, monkeypatch):
-    """And leaves no run behind."""
     monkeypatch.setattr(tempfile, "tempdir", str(Path.cwd()))
     status, out, err = cli("--python-a", "/nowhere/python", "--tier", "smoke")
     assert (status, out) == (2, "")
@@ -572,14 +542,12 @@ def test_an_interpreter_that_is_not_there_is_one_line_that_names_its_side(cli, m
 
 
 def test_cases_are_chosen_by_pytests_own_expressions(scripted):
-    """Parts of the id, whatever their case, with and, or and not."""
     status, out, _, _ = scripted("-k", "fp32 and not SMALL", "--json")
     assert status == 0
     assert [row["case_id"] for row in document_in(out)["cases"]] == ["big-fp32"]
 
 
 def test_the_time_told_is_what_the_last_runs_took(scripted):
-    """Of this hardware, from its history."""
     writer = history.Writer(Path("history"), DEVICE.key)
     writer.attempt(make_case(id="small-fp32"), None, make_attempt(took_s=5.0))
     writer.close()
@@ -588,7 +556,6 @@ def test_the_time_told_is_what_the_last_runs_took(scripted):
 
 
 def test_sides_are_started_as_the_options_say(scripted):
-    """Interpreter, variables, and the words of a container."""
     *_, started = scripted(
         *("--python-a", "/a/python", "--env-a", "X=1", "--env-a", "Y=a=b"),
         *("--python-b", "python3", "--prefix-b", "docker run --rm 'an image'"),
@@ -600,7 +567,6 @@ def test_sides_are_started_as_the_options_say(scripted):
 
 
 def test_the_table_says_what_is_slower_and_what_to_do_next(scripted, bed):
-    """Worst first, each remark on a line of its own, progress apart from the answer."""
     bed.b.script = {"small-fp32": [SLOW], "big-fp32": [ABORT]}
     bed.b.versions = {"torch": "2.10.0"}
     status, out, err, _ = scripted("--pairs", "2", "--most-pairs", "3", "--python-b", "/b/python")
@@ -632,13 +598,11 @@ def test_the_table_says_what_is_slower_and_what_to_do_next(scripted, bed):
 
 
 def test_a_side_behind_a_prefix_is_said_to_be_known_in_part(scripted):
-    """So that nobody takes the list of differences for the whole truth."""
     _, out, _, _ = scripted("--python-b", "python3", "--prefix-b", "docker run x")
     assert "environment of B: what its prefix sets, its caches and ROCm: not known" in out
 
 
 def test_equal_sides_are_an_a_a_check_with_nothing_to_accept(scripted):
-    """Two times the same; whatever differs is noise."""
     status, out, _, _ = scripted("-k", "fp16")
     assert status == 0
     assert out.splitlines()[-1] == (
@@ -659,7 +623,6 @@ def test_equal_sides_are_an_a_a_check_with_nothing_to_accept(scripted):
 def test_a_comparison_of_which_most_cases_say_nothing_has_no_answer(
     scripted, bed, scripts, expected, words
 ):
-    """A status of its own; a case that is slower is an answer."""
     noisy = [[s] * 20 for s in (0.010, 0.019, 0.006, 0.013, 0.008, 0.022)]
     answers = {"noisy": noisy, "skipped": ["no such device"], "slow": [SLOW]}
     ids = ("big-fp16", "big-fp32", "small-fp32")
@@ -670,14 +633,12 @@ def test_a_comparison_of_which_most_cases_say_nothing_has_no_answer(
 
 
 def test_another_history_is_part_of_the_next_step(scripted):
-    """So that it can be pasted."""
     _, out, _, _ = scripted("--history", "my runs", "--env-b", "X=1", "--pairs", "5")
     assert " --history 'my runs' --markdown" in out
     assert "hardly knows" not in out
 
 
 def test_json_holds_everything(scripted, bed):
-    """Rows with their pairs and verdicts, both environments, both runs."""
     bed.b.script["big-fp16"] = [SLOW]
     bed.sides["B"] = Side(environment={"X": "1"})
     status, out, _, _ = scripted("--json", "--pairs", "2", "--most-pairs", "2", "--env-b", "X=1")
@@ -694,7 +655,6 @@ def test_json_holds_everything(scripted, bed):
 
 
 def test_as_run_comes_before_bs_even_within_one_tick_of_the_clock(scripted, monkeypatch):
-    """Whoever takes the run before B's for A's is right, whatever ids were drawn."""
     ids = iter(["ffffffff", "00000000"])
     monkeypatch.setattr(history, "new_id", lambda: next(ids))
     monkeypatch.setattr(history, "utc_now", lambda: "2026-01-02T03:04:05Z")
@@ -706,7 +666,6 @@ def test_as_run_comes_before_bs_even_within_one_tick_of_the_clock(scripted, monk
 
 
 def test_a_side_that_cannot_start_leaves_no_run(scripted, bed):
-    """An empty file would be the latest run."""
     bed.b.refuse_forks_from = 1
     status, out, err, _ = scripted()
     assert (status, out) == (2, "")
@@ -715,7 +674,6 @@ def test_a_side_that_cannot_start_leaves_no_run(scripted, bed):
 
 
 def test_a_comparison_that_had_to_stop_is_no_success(scripted, bed):
-    """Its table holds what there is."""
     bed.b.refuse_forks_from = 3
     status, out, _, _ = scripted("-k", "fp16", "--pairs", "4")
     assert status == 1
@@ -726,7 +684,6 @@ def test_a_comparison_that_had_to_stop_is_no_success(scripted, bed):
 
 
 def test_this_interpreter_against_itself_in_a_container(cli, tmp_path, monkeypatch):
-    """Real workers on the CPU, those of B where none of our environment arrives."""
     from bench_lib import backends
 
     container = tmp_path / "container"

@@ -136,7 +136,6 @@ def seen(target, *words):
     ],
 )
 def test_what_is_written_builds_a_step_that_runs(own, run, words, case_id):
-    """By the matrix, the factory and the test that are in the repository now."""
     answer = run(f"mine:{words}")
     assert answer.status == 0, answer.err
     assert "gate" in (own / "perf_tests" / "matrix.toml").read_text()
@@ -150,7 +149,6 @@ def test_what_is_written_builds_a_step_that_runs(own, run, words, case_id):
 
 
 def test_inputs_are_drawn_from_layers_signature_and_config(own):
-    """An image of the size that runs, words of the table, as many as the config has."""
     assert seen("Net").inputs == [adopting.Drawn("image", (3, 224, 224))]
     assert seen("Small").inputs == [adopting.Drawn("image", (1, 28, 28))]
     assert seen("Words", "words=30").inputs == [adopting.Drawn("ids", (128,), 30)]
@@ -179,7 +177,6 @@ def test_inputs_are_drawn_from_layers_signature_and_config(own):
     ],
 )
 def test_what_cannot_be_known_is_one_line_that_says_what_to_give(own, run, words, expected):
-    """And nothing is written."""
     answer = run(words)
     assert answer.status == 2
     assert expected in answer.err
@@ -187,7 +184,6 @@ def test_what_cannot_be_known_is_one_line_that_says_what_to_give(own, run, words
 
 
 def test_a_second_object_goes_behind_the_first_and_nothing_is_written_over(own, run):
-    """What is there is somebody's by now."""
     (own / "perf_tests").mkdir()
     test = own / "perf_tests" / "test_factories.py"
     test.write_text("# mine\n")
@@ -205,7 +201,6 @@ SHAKEN = [1.0, 1.6] * 10
 
 
 def test_a_step_that_accept_would_refuse_is_said_to_with_what_to_do(own, run, monkeypatch):
-    """Before somebody records five processes of it."""
     measured = make_measurement(case_id="net-b8", iteration_s=SHAKEN)
     attempts = [make_attempt(measurement=measured)]
     record = make_record(case=make_case(id="net-b8"), attempts=attempts)
@@ -219,8 +214,6 @@ def test_a_step_that_accept_would_refuse_is_said_to_with_what_to_do(own, run, mo
 
 
 def test_a_run_does_not_recommend_an_accept_that_would_be_refused():
-    """The last line of a run with no baseline says what to do first."""
-
     def record(name, seconds):
         measured = make_measurement(case_id=name, iteration_s=seconds)
         attempts = [make_attempt(measurement=measured)]
@@ -234,6 +227,5 @@ def test_a_run_does_not_recommend_an_accept_that_would_be_refused():
 
 
 def test_the_worker_answers_in_json(own, capsys):
-    """One line, whatever the module prints while it is imported."""
     assert adopting.main(["mine:Net"]) == 0
     assert json.loads(capsys.readouterr().out)["kind"] == "network"

@@ -171,7 +171,6 @@ def knows(version: list[int], revision: int) -> bool:
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_the_package_tells_what_the_files_tell(ask: Ask, name: str) -> None:
-    """All of it where the library knows the machine's table, and never anything else."""
     make, _, _ = MACHINES[name]
     machine = make(has_kernel=True, tools=())
     seen = ask(machine, LOOK, "files", "package")
@@ -184,7 +183,6 @@ def test_the_package_tells_what_the_files_tell(ask: Ask, name: str) -> None:
 
 @pytest.mark.parametrize("revision", [4, 5, 6, 7, 8, 9])
 def test_every_table_is_decoded_as_the_library_does(ask: Ask, revision: int) -> None:
-    """Offsets and units of ours, held against AMD's."""
     machine = mi300x(card={"revision": revision, "quirks": ("slow die",)}, has_kernel=True)
     seen = ask(machine, LOOK, "files", "package")
     (ours,), (theirs,) = seen["files"], seen["package"]
@@ -197,7 +195,6 @@ def test_every_table_is_decoded_as_the_library_does(ask: Ask, revision: int) -> 
 
 @pytest.mark.parametrize("make", [mi300x, mi250x])
 def test_throttling_is_the_same_by_the_package(ask: Ask, make: Callable[..., Machine]) -> None:
-    """Counters grow in the same places; a word of flags is a bool, which names no reason."""
     machine = make(card={"held_back": {"socket_thermal": 0.5}}, has_kernel=True, tools=())
     seen = ask(machine, LOOK, "files", "package")
     ours, theirs = seen["files"][0], seen["package"][0]
@@ -210,7 +207,6 @@ def test_throttling_is_the_same_by_the_package(ask: Ask, make: Callable[..., Mac
 
 @pytest.mark.parametrize("name", ["mi250x", "mi300x", "mi300x-cpx-nps4"])
 def test_the_command_line_tells_what_the_files_tell(ask: Ask, name: str) -> None:
-    """Of whole cards, and of the first and last part of one."""
     make, _, _ = MACHINES[name]
     seen = ask(make(has_kernel=True, tools=()), LOOK, "files", "amd-smi")
     for ours, theirs in zip(seen["files"], seen["amd-smi"], strict=True):
@@ -219,7 +215,6 @@ def test_the_command_line_tells_what_the_files_tell(ask: Ask, name: str) -> None
 
 @pytest.mark.parametrize("make", [mi250x, mi300x, mi350x])
 def test_the_command_line_contradicts_no_device(ask: Ask, make: Callable[..., Machine]) -> None:
-    """Nor is it found wrong where it refuses with status 0."""
     (check,) = ask(make(has_kernel=True, tools=()), CHECK)
     assert check["ok"], check["detail"]
 
@@ -228,7 +223,6 @@ def test_the_command_line_contradicts_no_device(ask: Ask, make: Callable[..., Ma
 def test_the_stand_in_s_types_are_the_real_package_s(
     ask: Ask, make: Callable[..., Machine]
 ) -> None:
-    """Every key and type that it tells; ``socket_power`` came with ROCm 7."""
     machine = make(has_kernel=True, has_package=True, tools=())
     real, made = ask(machine, SHAPES), ask(machine, SHAPES, stands_in=True)
     made["told"]["power_info"].pop("socket_power")

@@ -38,7 +38,6 @@ def run(program: str) -> str:
     "module", ["plugin", "engine.device", "cli", "launch.zygote", "launch.wire"]
 )
 def test_nothing_above_the_worker_imports_torch(module: str) -> None:
-    """The pytest process would take seconds, and could open a device."""
     loaded = run(f"import sys, bench_lib.{module}\nprint(*sys.modules)").split()
     assert f"bench_lib.{module}" in loaded
     assert {name.partition(".")[0] for name in loaded} & {"torch", "torchvision"} == set()
@@ -46,7 +45,6 @@ def test_nothing_above_the_worker_imports_torch(module: str) -> None:
 
 
 def test_the_command_line_starts_without_what_only_some_commands_need() -> None:
-    """Help has to come at once."""
     loaded = run("import sys, bench_lib.cli\nprint(*sys.modules)").split()
     assert "typer" in loaded
     assert {"scipy", "pytest", "bench_lib.engine.device"} & set(loaded) == set()
@@ -90,7 +88,6 @@ print(*sorted(name for name in sys.modules if name.startswith("bench_lib")))
 
 
 def test_a_worker_needs_only_torch_and_torchvision() -> None:
-    """Any interpreter that has them can measure: importing, building, measuring, counting."""
     first, second, modules = run(ALONE).splitlines()
     assert (first, second) == ("measurement", "measurement")
     ours = {name for name in modules.split() if not name.startswith("bench_lib.worker")}
@@ -113,7 +110,6 @@ def test_a_worker_needs_only_torch_and_torchvision() -> None:
 
 
 def test_the_contracts_between_layers_are_kept() -> None:
-    """As pyproject.toml states them."""
     pytest.importorskip("importlinter")
     program = "from importlinter.cli import lint_imports_command as run; run()"
     done = subprocess.run(
@@ -129,7 +125,6 @@ def test_the_contracts_between_layers_are_kept() -> None:
 
 
 def test_no_module_imports_one_that_imports_it() -> None:
-    """Nor by a longer way; imports inside functions, and for type checkers alone, count too."""
     grimp = pytest.importorskip("grimp")
     graph = grimp.build_graph("bench_lib", cache_dir=None)
     importing = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
@@ -138,7 +133,6 @@ def test_no_module_imports_one_that_imports_it() -> None:
 
 
 def test_no_launchers_name_is_compared_but_in_its_own_file() -> None:
-    """A launcher is one class in one file; Slurm's jobs are written for two of them."""
     compared = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in (ROOT / "bench_lib").rglob("*.py")
@@ -152,14 +146,12 @@ def test_no_launchers_name_is_compared_but_in_its_own_file() -> None:
 
 
 def test_the_page_draws_the_layers_that_are_checked() -> None:
-    """A room that is moved moves in the drawing as well."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
     (flow,) = (each for each in contracts["contracts"] if each["name"] == "One-way flow")
     assert "\n".join(["```", *flow["layers"], ""]) in PAGE.read_text()
 
 
 def test_the_page_says_what_each_room_is_for() -> None:
-    """A newcomer looks there first."""
     rooms = {path.stem for path in (ROOT / "bench_lib").iterdir() if not path.name.startswith("_")}
     page = PAGE.read_text()
     assert [room for room in sorted(rooms - {"py"}) if f"`{room}/" not in page] == [

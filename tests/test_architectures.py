@@ -74,14 +74,11 @@ def images(size: int = 64) -> torch.Tensor:
     ],
 )
 def test_a_network_has_the_known_number_of_parameters(name: str, parameters: int) -> None:
-    """Any other layer, width, group or bias would change it."""
     network = create_weightless(name, networks()[name].image_size)
     assert sum(p.numel() for p in network.parameters()) == parameters
 
 
 def test_the_parameters_of_shufflenet_add_up_by_hand() -> None:
-    """Units of bottleneck width/4: pointwise, depthwise, pointwise, each with a batch norm."""
-
     def unit(inputs: int, width: int, outputs: int, first_groups: int = 3) -> int:
         inner = width // 4
         weights = inputs * inner // first_groups + 9 * inner + inner * outputs // 3
@@ -105,19 +102,15 @@ def multiply_adds(name: str) -> float:
 
 
 def test_shufflenet_costs_what_its_paper_says() -> None:
-    """137 M for three groups (table 1); other readings of "a quarter" in a unit give others."""
     assert round(multiply_adds("shufflenet") / 1e6) == 137
 
 
 def test_inception_without_its_head_costs_what_torchvision_says() -> None:
-    """Its metadata leave the head out, which does not run in inference."""
     published = models.Inception_V3_Weights.DEFAULT.meta["_ops"]
     assert multiply_adds("inception_v3_no_aux") / 1e9 == pytest.approx(published, abs=0.0006)
 
 
 def test_the_cost_of_xception_adds_up_by_hand() -> None:
-    """8.4 G, from the widths of the paper's figure 5 and the sizes that its strides give."""
-
     def separable(pixels: int, *widths: int) -> int:
         return sum(pixels**2 * (9 * i + i * o) for i, o in pairwise(widths))
 
@@ -147,7 +140,6 @@ def test_the_cost_of_xception_adds_up_by_hand() -> None:
 def test_what_leaves_each_part_has_the_papers_shape(
     name: str, layer: str, shape: tuple[int, ...]
 ) -> None:
-    """Channels, height and width at the network's own size."""
     size = networks()[name].image_size
     network = create_weightless(name, size).eval()
     seen: list[torch.Size] = []
@@ -172,7 +164,6 @@ def reach(residual: nn.Module, channels: int) -> torch.Tensor:
 
 
 def test_channels_are_dealt_to_the_groups_in_turn() -> None:
-    """(group, channel) becomes (channel, group), as in section 3.1 of the paper."""
     shuffles = [m for m in shufflenet().modules() if isinstance(m, nn.ChannelShuffle)]
     assert [shuffle.groups for shuffle in shuffles] == [1] + 15 * [3]
     numbers = torch.arange(6.0).reshape(1, 6, 1, 1)
@@ -181,7 +172,6 @@ def test_channels_are_dealt_to_the_groups_in_turn() -> None:
 
 
 def test_every_group_sees_every_other() -> None:
-    """Without the shuffle a third of the answer would depend on a third of the input."""
     torch.manual_seed(0)
     residual = _ShuffleUnit(36, 36, 3).residual.double().eval()
     first, *_ = residual.parameters()
@@ -194,7 +184,6 @@ def test_every_group_sees_every_other() -> None:
 
 
 def test_a_unit_that_widens_keeps_its_pooled_input() -> None:
-    """As the first channels of its answer, and the residual's after them."""
     unit = _ShuffleUnit(24, 240, 1).eval()
     image = torch.rand(1, 24, 8, 8)
     answer = unit(image)
@@ -204,7 +193,6 @@ def test_a_unit_that_widens_keeps_its_pooled_input() -> None:
 
 
 def test_a_unit_that_does_not_widen_adds_its_input() -> None:
-    """A residual of nothing leaves the input, which is never negative, as it was."""
     unit = _ShuffleUnit(240, 240, 3).eval()
     *_, scale, _ = unit.residual.parameters()
     nn.init.zeros_(scale)
@@ -213,7 +201,6 @@ def test_a_unit_that_does_not_widen_adds_its_input() -> None:
 
 
 def test_a_block_of_xception_adds_its_input_as_it_was() -> None:
-    """Negative numbers too, though the residual begins with a ReLU."""
     block = _SeparableBlock(8, 8, 8).eval()
     *_, scale, _ = block.residual.parameters()
     nn.init.zeros_(scale)
@@ -228,7 +215,6 @@ def test_a_block_of_xception_adds_its_input_as_it_was() -> None:
 def test_a_forward_pass_leaves_the_images_as_they_were(
     name: str, built: dict[str, nn.Module]
 ) -> None:
-    """Though most of its ReLUs work in place; and again is the same."""
     given = images()
     with torch.no_grad():
         first, second = built[name](given), built[name](given)
@@ -240,7 +226,6 @@ def test_a_forward_pass_leaves_the_images_as_they_were(
 @pytest.mark.parametrize("name", WRITTEN_HERE)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_a_training_step_has_a_finite_loss_and_gradients(name: str, dtype: torch.dtype) -> None:
-    """About ln 1000 from random weights, and a gradient for every weight."""
     torch.manual_seed(0)
     network = create(name, 32).to(dtype).train()
     answer = network(images(32).to(dtype))
@@ -254,7 +239,6 @@ def test_a_training_step_has_a_finite_loss_and_gradients(name: str, dtype: torch
 
 @pytest.mark.parametrize("name", WRITTEN_HERE)
 def test_channels_last_answers_the_same(name: str, built: dict[str, nn.Module]) -> None:
-    """In weights and images, but for the order of summation."""
     last = torch.channels_last
     with torch.no_grad():
         expected = built[name](images())
@@ -266,7 +250,6 @@ def test_channels_last_answers_the_same(name: str, built: dict[str, nn.Module]) 
 
 @pytest.mark.parametrize("name", WRITTEN_HERE)
 def test_a_network_is_one_graph_for_the_compiler(name: str, built: dict[str, nn.Module]) -> None:
-    """A break would be an error; and the graph answers as the network does."""
     torch.compiler.reset()
     compiled = torch.compile(built[name], backend="eager", fullgraph=True)
     with torch.no_grad():
@@ -277,7 +260,6 @@ def test_a_network_is_one_graph_for_the_compiler(name: str, built: dict[str, nn.
 
 
 def test_ours_come_after_torchvisions() -> None:
-    """And torchvision has none of the same name, which ours would hide."""
     theirs = [*models.list_models(module=models), *models.list_models(module=segmentation)]
     assert list(networks())[: len(theirs)] == theirs
     assert {name: networks()[name].image_size for name in OURS} == OURS
@@ -287,7 +269,6 @@ def test_ours_come_after_torchvisions() -> None:
 
 
 def test_inception_without_its_auxiliary_head_answers_alone_in_training() -> None:
-    """Where torchvision's catalogue has only the network that answers twice."""
     batch = torch.empty(2, 3, 299, 299, device="meta")
     alone = create_weightless("inception_v3_no_aux", 299).train()(batch)
     twice = create_weightless("inception_v3", 299).train()(batch)
@@ -296,7 +277,6 @@ def test_inception_without_its_auxiliary_head_answers_alone_in_training() -> Non
 
 
 def test_the_seeds_shufflenet_v2_is_torchvisions_1x() -> None:
-    """2,276,556 parameters, and a batch norm after the last convolution, which it leaves out."""
     network = create_weightless(ROCM_NAMES["shufflenet_v2"], 224)
     batch_norm = network.get_submodule("conv5.1")
     assert isinstance(batch_norm, nn.BatchNorm2d)
@@ -305,7 +285,6 @@ def test_the_seeds_shufflenet_v2_is_torchvisions_1x() -> None:
 
 
 def test_a_name_is_translated_only_where_it_has_to_be() -> None:
-    """Everything that ROCm's tool calls differently, and nothing else."""
     assert len(ROCM) == len(set(ROCM)) == 74
     not_ours = {name for name in ROCM if name not in networks()}
     assert set(ROCM_NAMES) == not_ours | {"inception_v3"}  # which means two networks
@@ -314,7 +293,6 @@ def test_a_name_is_translated_only_where_it_has_to_be() -> None:
 
 @pytest.mark.parametrize("name", ROCM)
 def test_every_network_of_the_seed_can_be_built_for_its_224_pixels(name: str) -> None:
-    """Whatever the network's own size; here without weights."""
     network = create_weightless(ROCM_NAMES.get(name, name), 224)
     assert sum(p.numel() for p in network.parameters()) > 1e6
 
@@ -331,7 +309,6 @@ def test_every_network_of_the_seed_can_be_built_for_its_224_pixels(name: str) ->
     ],
 )
 def test_networks_of_another_size_answer_to_224_pixels(name: str, shape: tuple[int, ...]) -> None:
-    """As ROCm's tool runs all but one of them."""
     network = create_weightless(ROCM_NAMES.get(name, name), 224).eval()
     with torch.no_grad():
         answer = main_output(network(torch.empty(2, 3, 224, 224, device="meta")))
@@ -339,6 +316,5 @@ def test_networks_of_another_size_answer_to_224_pixels(name: str, shape: tuple[i
 
 
 def test_a_name_of_the_seed_is_not_a_network_by_itself() -> None:
-    """It has to be translated first: the same network has one name in a history."""
     with pytest.raises(ValueError, match="has no network 'SqueezeNet'"):
         create("SqueezeNet", 224)

@@ -89,7 +89,6 @@ def opened(request, tmp_path):
 
 @pytest.mark.parametrize("at_once", [1, 2, 64])
 def test_runs_are_read_in_the_order_asked_for(tmp_path, monkeypatch, at_once):
-    """From several months and from files, as their own files tell them."""
     monkeypatch.setattr(months, "AT_ONCE", at_once)
     times = [night(1), night(2), night(3), "2026-02-01T02:00:00Z", "2026-02-02T02:00:00Z"]
     paths = [write_run(tmp_path, [record(0.5 * n)], now=t) for n, t in enumerate(times, 1)]
@@ -107,7 +106,6 @@ def test_runs_are_read_in_the_order_asked_for(tmp_path, monkeypatch, at_once):
 
 
 def test_a_case_is_as_the_newest_run_that_tried_it_has_it(tmp_path, opened):
-    """On whatever hardware, and also where nothing came of it."""
     tried = make_attempt(measurement=None, accepted=False, skipped="no")
     others = [record(case_id="it's"), record(case_id="b")]
     for day, batch, attempt in ((1, 8, make_attempt()), (3, 9, tried), (2, 10, make_attempt())):
@@ -123,7 +121,6 @@ def test_a_case_is_as_the_newest_run_that_tried_it_has_it(tmp_path, opened):
 
 
 def test_a_case_is_looked_for_further_back_where_a_line_cannot_be_read(tmp_path, opened):
-    """Which names the case, and lacks the rest."""
     write_run(tmp_path, [record()], now=night(1))
     path = write_run(tmp_path, [record(case_id="b")], now=night(2))
     line = {"schema": 1, "kind": "attempt", "run": run_id(path), "time": night(2)}
@@ -139,7 +136,6 @@ def test_a_case_is_looked_for_further_back_where_a_line_cannot_be_read(tmp_path,
 
 
 def test_a_series_is_the_nights_of_a_case_on_a_hardware_oldest_first(tmp_path, opened):
-    """Each with everything that a plot needs."""
     write_run(tmp_path, [record(0.25), record(2.0, "b")], now=night(2))
     first = write_run(tmp_path, [record(0.5)], now=night(1))
     other = make_hardware(key="mi325x", uuid="GPU-9")
@@ -168,7 +164,6 @@ def test_a_series_is_the_nights_of_a_case_on_a_hardware_oldest_first(tmp_path, o
 
 
 def test_series_begin_where_they_are_asked_to(tmp_path, opened):
-    """Since the start of a run, which counts."""
     for day in (1, 2, 3):
         write_run(tmp_path, [record()], now=night(day))
     with opened() as found:
@@ -182,7 +177,6 @@ def test_series_begin_where_they_are_asked_to(tmp_path, opened):
 
 
 def test_all_series_come_case_by_case_and_key_by_key(tmp_path, opened):
-    """In an order that does not change from run to run."""
     for day in (1, 2):
         write_run(tmp_path, [record(case_id="b"), record(case_id="a")], now=night(day))
     with opened() as found:
@@ -195,7 +189,6 @@ def test_all_series_come_case_by_case_and_key_by_key(tmp_path, opened):
 
 
 def test_a_nights_value_is_the_median_of_its_accepted_attempts(tmp_path, opened):
-    """With the median of what spreads, and the most memory; discarded ones do not count."""
     samples = [[0.5 + 0.001 * n for n in range(30)], [0.25] * 20, [1.0, 2.0, 3.0]]
     attempts = [
         make_attempt(
@@ -220,7 +213,6 @@ def test_a_nights_value_is_the_median_of_its_accepted_attempts(tmp_path, opened)
 
 
 def test_a_case_measured_on_several_devices_of_a_key_has_no_device_of_its_own(tmp_path, opened):
-    """One value all the same: a verdict is of the run."""
     attempts = [make_attempt(), make_attempt(process=1, device_uuid="GPU-2")]
     write_run(tmp_path, [record(attempts=attempts)], now=night(1))
     with opened() as found:
@@ -229,7 +221,6 @@ def test_a_case_measured_on_several_devices_of_a_key_has_no_device_of_its_own(tm
 
 
 def test_fourteen_devices_under_one_key_are_told_apart_by_their_ids(tmp_path, opened):
-    """Each night has a point of each, in the order of their runs."""
     for gpu in range(14):
         uuid = f"GPU-{gpu:02d}"
         write_run(
@@ -244,7 +235,6 @@ def test_fourteen_devices_under_one_key_are_told_apart_by_their_ids(tmp_path, op
 
 
 def test_a_run_that_measured_on_two_kinds_of_hardware_is_in_both_series(tmp_path, opened):
-    """Under the key of the attempt, not of the file."""
     attempts = [make_attempt(), make_attempt(process=1, hardware_key="mi325x")]
     write_run(tmp_path, [record(attempts=attempts)], now=night(1))
     with opened() as found:
@@ -255,7 +245,6 @@ def test_a_run_that_measured_on_two_kinds_of_hardware_is_in_both_series(tmp_path
 
 
 def test_nights_without_a_value_are_no_points(tmp_path, opened):
-    """Faults, skips, what the hardware spoilt, and times that are no times."""
     nothing = [
         make_attempt(fault=make_fault()),
         make_attempt(skipped="no data"),
@@ -272,7 +261,6 @@ def test_nights_without_a_value_are_no_points(tmp_path, opened):
 
 
 def test_a_run_that_is_not_judged_has_values_without_a_verdict(tmp_path, opened):
-    """It was interrupted, or nobody asked."""
     write_run(tmp_path, [record(status=None)], now=night(1), end=False)
     with Archive(tmp_path, now=NOW) as found:
         (point,) = found.series(CASE_ID, "mi300x")
@@ -281,7 +269,6 @@ def test_a_run_that_is_not_judged_has_values_without_a_verdict(tmp_path, opened)
 
 
 def test_environments_are_had_by_their_references(tmp_path, opened):
-    """Those that are known; others are not there."""
     new = make_environment(torch="2.10.0", variables={"A": "ß"})
     write_run(tmp_path, [record()], now=night(1))
     write_run(tmp_path, [record()], now=night(2), environment=new)
@@ -298,7 +285,6 @@ def test_environments_are_had_by_their_references(tmp_path, opened):
 
 
 def test_runs_say_how_they_ended_and_how_their_cases_stand(tmp_path, opened):
-    """Oldest first, by the time in the file's name."""
     records = [record(), record(case_id="b", status=Status.REGRESSED), record(case_id="c")]
     second = write_run(tmp_path, records, now=night(2))
     first = write_run(tmp_path, now=night(1))
@@ -312,7 +298,6 @@ def test_runs_say_how_they_ended_and_how_their_cases_stand(tmp_path, opened):
 
 
 def test_a_run_is_had_whole_wherever_it_is_kept(tmp_path, opened):
-    """As its own file tells it."""
     path = write_run(tmp_path, [record(), record(case_id="b")], now=night(1))
     run, data = read(path), path.read_bytes()
     with opened() as found:
@@ -322,7 +307,6 @@ def test_a_run_is_had_whole_wherever_it_is_kept(tmp_path, opened):
 
 
 def test_a_run_that_is_not_there_or_ambiguous_is_said(tmp_path):
-    """With those that are."""
     with Archive(tmp_path) as found, pytest.raises(HistoryError, match=r"^no runs in .*; measure"):
         found.find("latest")
     ids = [run_id(write_run(tmp_path, now=night(day))) for day in (1, 2)]
@@ -334,7 +318,6 @@ def test_a_run_that_is_not_there_or_ambiguous_is_said(tmp_path):
 
 
 def test_a_folder_that_is_not_there_is_a_history_of_nothing(tmp_path):
-    """And so is one without runs; a file is no folder."""
     for folder in (tmp_path / "none", tmp_path):
         with Archive(folder) as found:
             assert (found.runs(), found.problems, list(found.all_series())) == ([], [], [])
@@ -346,7 +329,6 @@ def test_a_folder_that_is_not_there_is_a_history_of_nothing(tmp_path):
 
 @pytest.mark.parametrize("name", ["with space", "it's", "[1]", "a*b?c", "ä"])
 def test_a_folder_may_be_called_anything(tmp_path, name):
-    """SQL and patterns have their own ideas of these."""
     folder = tmp_path / name
     write_run(folder, [record()], now=night(1))
     write_run(tmp_path / "a-b-c", [record()], now=night(2))
@@ -361,7 +343,6 @@ def test_a_folder_may_be_called_anything(tmp_path, name):
 
 
 def test_torn_and_foreign_lines_are_left_out_and_told(tmp_path, opened):
-    """By file and number; the rest counts."""
     path = write_run(tmp_path, [record(), record(case_id="b")], now=night(1))
     lines = path.read_bytes().splitlines()
     broken = lines[1].replace(b'"iteration_s":[0.5', b'"iteration_s":["x"')
@@ -378,7 +359,6 @@ def test_torn_and_foreign_lines_are_left_out_and_told(tmp_path, opened):
 
 
 def test_a_last_line_without_its_end_does_not_count_even_where_it_is_whole(tmp_path):
-    """Nobody knows what was to come."""
     path = write_run(tmp_path, [record()], now=night(1))
     path.write_bytes(path.read_bytes().rstrip(b"\n"))
     with Archive(tmp_path, now=NOW) as found:
@@ -389,7 +369,6 @@ def test_a_last_line_without_its_end_does_not_count_even_where_it_is_whole(tmp_p
 
 
 def test_a_run_of_a_newer_schema_is_left_out_and_told(tmp_path, opened):
-    """Half of it might be misread."""
     write_run(tmp_path, [record()], now=night(1))
     new = write_run(tmp_path, [record()], now=night(2))
     new.write_bytes(new.read_bytes().replace(b'"schema":1', b'"schema":7'))
@@ -402,7 +381,6 @@ def test_a_run_of_a_newer_schema_is_left_out_and_told(tmp_path, opened):
 
 
 def test_files_of_others_are_left_out_and_told(tmp_path):
-    """What is no history is nobody's business."""
     write_run(tmp_path, [record()], now=night(1))
     (tmp_path / "notes.txt").write_text("x")
     (tmp_path / "events.jsonl").write_text("{}\n")
@@ -420,7 +398,6 @@ def test_files_of_others_are_left_out_and_told(tmp_path):
 
 
 def test_a_compacted_file_of_a_newer_version_is_left_out_and_told(tmp_path, monkeypatch):
-    """As a newer schema is."""
     write_run(tmp_path, [record()], now=night(1))
     monkeypatch.setattr(months, "VERSION", 2)
     compact(tmp_path, keep=0)
@@ -436,7 +413,6 @@ def test_a_compacted_file_of_a_newer_version_is_left_out_and_told(tmp_path, monk
 
 
 def test_a_run_that_was_copied_counts_once_the_longest_copy_of_it(tmp_path, opened):
-    """And the copy is told."""
     whole = write_run(tmp_path, [record()], now=night(2))
     copy = tmp_path / whole.name.replace("20260102T", "20260101T")
     copy.write_bytes(b"".join(whole.read_bytes().splitlines(keepends=True)[:2]))
@@ -448,7 +424,6 @@ def test_a_run_that_was_copied_counts_once_the_longest_copy_of_it(tmp_path, open
 
 
 def test_a_compacted_file_that_was_copied_counts_once(tmp_path):
-    """And so do all of its runs."""
     for day in (1, 2):
         write_run(tmp_path, [record()], now=night(day))
     compact(tmp_path, keep=0)
@@ -463,7 +438,6 @@ def test_a_compacted_file_that_was_copied_counts_once(tmp_path):
 
 
 def test_a_run_that_is_yet_to_come_is_left_out_and_told(tmp_path, opened):
-    """It would be the newest for ever; clocks differ by less than a day."""
     late = write_run(tmp_path, [record()], now="2026-03-02T00:00:01Z")
     write_run(tmp_path, [record()], now="2026-03-01T23:00:00Z")
     with opened() as found:
@@ -475,7 +449,6 @@ def test_a_run_that_is_yet_to_come_is_left_out_and_told(tmp_path, opened):
 
 
 def test_a_run_that_ended_before_it_began_is_kept_and_told(tmp_path, opened):
-    """Somebody set the clock meanwhile; what was measured is no less true."""
     path = write_run(tmp_path, [record()], now=night(2))
     lines = [json.loads(line) for line in path.read_bytes().splitlines()]
     lines[-1]["time"] = night(1)
@@ -500,7 +473,6 @@ def test_a_run_that_ended_before_it_began_is_kept_and_told(tmp_path, opened):
     ],
 )
 def test_what_is_odd_in_a_line_is_what_reading_the_file_says(tmp_path, opened, kind, change, words):
-    """With the file before it."""
     path = write_run(tmp_path, [record()], now=night(1))
     lines = [json.loads(line) for line in path.read_bytes().splitlines()]
     changed = [line | change if line["kind"] == kind else line for line in lines]
@@ -513,7 +485,6 @@ def test_what_is_odd_in_a_line_is_what_reading_the_file_says(tmp_path, opened, k
 
 @pytest.mark.parametrize("times", [[0.5, None], [0.5, math.nan], [0.5, math.inf]])
 def test_times_that_are_no_numbers_make_no_value(tmp_path, opened, times):
-    """The line is left out and told."""
     path = write_run(tmp_path, [record()], now=night(1))
     rewrite(path, times=times)
     with opened() as found:
@@ -523,7 +494,6 @@ def test_times_that_are_no_numbers_make_no_value(tmp_path, opened, times):
 
 @pytest.mark.parametrize("number", [2**70, -(2**70), 2**130])
 def test_a_count_that_nothing_has_is_set_aside(tmp_path, opened, number):
-    """With its measurement; other runs are as they were."""
     path = write_run(tmp_path, [record()], now=night(1))
     rewrite(path, exit_status=number, peak_memory_bytes=number, items_per_step=abs(number))
     write_run(tmp_path, [record()], now=night(2))
@@ -537,7 +507,6 @@ def test_a_count_that_nothing_has_is_set_aside(tmp_path, opened, number):
 
 @pytest.mark.parametrize("number", [2**31, 2**62, 2**63])
 def test_numbers_too_large_for_a_table_cost_nothing_else(tmp_path, opened, number):
-    """The run counts without them; other runs are as they were."""
     path = write_run(tmp_path, [record()], now=night(1))
     rewrite(path, exit_status=number, peak_memory_bytes=number, items_per_step=abs(number))
     write_run(tmp_path, [record()], now=night(2))
@@ -554,7 +523,6 @@ def test_numbers_too_large_for_a_table_cost_nothing_else(tmp_path, opened, numbe
 
 @pytest.mark.parametrize("items", [10**400, 1])
 def test_figures_beyond_every_clock_make_no_value(tmp_path, opened, items):
-    """And no error."""
     path = write_run(tmp_path, [record()], now=night(1))
     rewrite(path, times=[1.5e308, 1.7e308, 1.6e308], items_per_step=items)
     with opened() as found:
@@ -563,7 +531,6 @@ def test_figures_beyond_every_clock_make_no_value(tmp_path, opened, items):
 
 
 def test_an_end_that_is_there_twice_is_the_later_one(tmp_path, opened):
-    """As when the file is read."""
     path = write_run(tmp_path, [record()], now=night(1))
     *_, end = path.read_bytes().splitlines(keepends=True)
     first = end.replace(b'"exit_status":0', b'"exit_status":3')
@@ -582,7 +549,6 @@ def test_an_end_that_is_there_twice_is_the_later_one(tmp_path, opened):
     ],
 )
 def test_names_of_no_day_or_no_text_are_left_out_and_told(tmp_path, opened, name):
-    """In words that a terminal takes; what else is there counts."""
     write_run(tmp_path, [record()], now=night(1))
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name)).touch()
     with opened() as found:
@@ -592,7 +558,6 @@ def test_names_of_no_day_or_no_text_are_left_out_and_told(tmp_path, opened, name
 
 
 def test_a_file_that_may_not_be_read_is_left_out_and_told(tmp_path, monkeypatch):
-    """The others count."""
     secret = write_run(tmp_path, [record()], now=night(1))
     write_run(tmp_path, [record()], now=night(2))
     usual = Path.open
@@ -614,7 +579,6 @@ def test_a_file_that_may_not_be_read_is_left_out_and_told(tmp_path, monkeypatch)
 
 
 def test_a_file_too_large_for_memory_is_left_out_and_told(tmp_path, monkeypatch):
-    """By its size alone, and not compacted either."""
     large = write_run(tmp_path, [record(), record(case_id="b")], now=night(1))
     write_run(tmp_path, [record()], now=night(2))
     size = large.stat().st_size
@@ -628,7 +592,6 @@ def test_a_file_too_large_for_memory_is_left_out_and_told(tmp_path, monkeypatch)
 
 
 def test_a_parquet_file_with_our_mark_and_other_columns_is_somebody_elses(tmp_path):
-    """Left out, told, and never written over."""
     write_run(tmp_path, [record()], now=night(1))
     foreign = tmp_path / "2026-01.parquet"
     duckdb.sql(f"COPY (SELECT 'x' AS bytes) TO '{foreign}' (KV_METADATA {{{months.MARK}: '1'}})")
@@ -643,7 +606,6 @@ def test_a_parquet_file_with_our_mark_and_other_columns_is_somebody_elses(tmp_pa
 
 
 def test_a_verdict_that_is_there_twice_is_the_later_one(tmp_path, opened):
-    """As when the file is read."""
     path = write_run(tmp_path, [record()], now=night(1), end=False)
     *_, verdict = path.read_bytes().splitlines(keepends=True)
     with path.open("ab") as file:
@@ -655,7 +617,6 @@ def test_a_verdict_that_is_there_twice_is_the_later_one(tmp_path, opened):
 
 @pytest.mark.parametrize("tear", [b"", b'{"schema":1,"ki'])
 def test_a_known_kind_with_a_field_of_a_later_version_is_read_without_it(tmp_path, opened, tear):
-    """Also where the field has the name of another kind's, and where the file is torn."""
     write_run(tmp_path, [record()], now=night(1))
     path = write_run(tmp_path, [record()], now=night(2))
     later = {"schema": 1, "kind": "tuned", "run": run_id(path), "time": night(2), "case_id": "x"}
@@ -669,7 +630,6 @@ def test_a_known_kind_with_a_field_of_a_later_version_is_read_without_it(tmp_pat
 
 
 def test_kinds_of_a_later_version_are_passed_over(tmp_path, opened):
-    """The schema says whether a line can be read."""
     path = write_run(tmp_path, [record()], now=night(1))
     with path.open("ab") as file:
         file.write(b'{"schema":1,"kind":"weather","run":"a","time":"t","case":"rain"}\n')
@@ -681,7 +641,6 @@ def test_kinds_of_a_later_version_are_passed_over(tmp_path, opened):
 def test_a_file_that_vanishes_into_parquet_while_it_is_looked_for_is_found_there(
     tmp_path, monkeypatch
 ):
-    """Somebody compacts at this moment."""
     write_run(tmp_path, [record()], now=night(1))
     local = HistoryPlace.local
 
@@ -697,7 +656,6 @@ def test_a_file_that_vanishes_into_parquet_while_it_is_looked_for_is_found_there
 
 
 def test_what_is_compacted_after_the_look_does_not_count_twice(tmp_path):
-    """Parquet has it now, and so has the memory of the file."""
     write_run(tmp_path, [record()], now=night(1))
     compact(tmp_path, keep=0)
     write_run(tmp_path, [record()], now=night(2))
@@ -710,7 +668,6 @@ def test_what_is_compacted_after_the_look_does_not_count_twice(tmp_path):
 
 
 def test_views_have_the_columns_that_are_told_of_them(tmp_path, opened):
-    """And in the same order."""
     write_run(tmp_path, [record()], now=night(1))
     with opened() as found:
         for view, columns in VIEWS.items():
@@ -720,7 +677,6 @@ def test_views_have_the_columns_that_are_told_of_them(tmp_path, opened):
 
 
 def test_views_hold_what_was_measured(tmp_path, opened):
-    """Out of the lines themselves."""
     bad = record(case_id="b", attempts=[make_attempt(fault=make_fault())], status=Status.ERROR)
     write_run(tmp_path, [record(0.25), bad], now=night(1))
     with opened() as found:
@@ -753,7 +709,6 @@ def test_views_hold_what_was_measured(tmp_path, opened):
 
 
 def test_lines_that_are_no_json_are_no_rows_of_lines(tmp_path, opened):
-    """Nor do they spoil the others."""
     path = write_run(tmp_path, [record()], now=night(1))
     with path.open("ab") as file:
         file.write(b"\xff\xfe\n[1]\n{")
@@ -773,7 +728,6 @@ def test_lines_that_are_no_json_are_no_rows_of_lines(tmp_path, opened):
     ],
 )
 def test_a_query_reads_nothing_but_the_history(tmp_path, sql):
-    """Whatever it names."""
     write_run(tmp_path, [record()], now=night(1))
     secret = tmp_path / "secret.csv"
     secret.write_text("a\nb\n")
@@ -800,7 +754,6 @@ def test_a_query_reads_nothing_but_the_history(tmp_path, sql):
     ],
 )
 def test_a_query_is_one_select(tmp_path, monkeypatch, sql):
-    """Nothing is written, and nothing set."""
     monkeypatch.chdir(tmp_path)
     with Archive(tmp_path) as found, pytest.raises(HistoryError, match="a query is one SELECT"):
         found.query(sql.format(folder=tmp_path))
@@ -808,7 +761,6 @@ def test_a_query_is_one_select(tmp_path, monkeypatch, sql):
 
 
 def test_a_query_without_end_is_ended_by_an_interrupt(tmp_path, request):
-    """And the archive answers the next."""
     endless = "SELECT count(*) FROM range(100000000) AS a, range(100000000) AS b"
     # What a background shell starts ignores it.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -824,7 +776,6 @@ def test_a_query_without_end_is_ended_by_an_interrupt(tmp_path, request):
 
 
 def test_a_query_that_cannot_be_read_or_fails_says_where(tmp_path):
-    """In the words of the database."""
     with Archive(tmp_path) as found:
         with pytest.raises(HistoryError, match=r"the query cannot be read: .*syntax error"):
             found.query("SELEC 1")
@@ -837,7 +788,6 @@ def test_a_query_that_cannot_be_read_or_fails_says_where(tmp_path):
 
 
 def test_a_query_does_not_see_variables_of_python(tmp_path):
-    """DuckDB would, unless told not to."""
     fresh_air = {"a": [1]}
     with Archive(tmp_path) as found, pytest.raises(HistoryError, match="fresh_air"):
         found.query("SELECT * FROM fresh_air")
@@ -845,7 +795,6 @@ def test_a_query_does_not_see_variables_of_python(tmp_path):
 
 
 def test_an_answer_can_be_parquet(tmp_path):
-    """With the types of the question, also where nothing is known."""
     write_run(tmp_path / "history", [record(0.25)], now=night(1))
     path = tmp_path / "points.parquet"
     with Archive(tmp_path / "history", now=NOW) as found:

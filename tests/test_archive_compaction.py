@@ -66,7 +66,6 @@ def days(folder: Path) -> list[str]:
 
 
 def test_a_month_is_one_file_and_the_newest_runs_stay(tmp_path):
-    """Of each hardware key, as nights are judged by files."""
     times = [night(1), night(2), night(1, 2), night(2, 2)]
     paths = [write_run(tmp_path, [record()], now=time) for time in times]
     other = write_run(tmp_path, now=night(1), hardware=make_hardware(key="cpu"))
@@ -82,7 +81,6 @@ def test_a_month_is_one_file_and_the_newest_runs_stay(tmp_path):
 
 
 def test_compacting_again_adds_what_is_new_and_removes_what_is_old(tmp_path):
-    """Night after night."""
     for day in (1, 2, 3):
         write_run(tmp_path, [record()], now=night(day))
         done = compact(tmp_path, keep=1)
@@ -95,7 +93,6 @@ def test_compacting_again_adds_what_is_new_and_removes_what_is_old(tmp_path):
 
 
 def test_a_run_that_goes_on_is_left_alone_until_a_day_after_its_last_word(tmp_path):
-    """It may still be written to; by then it was interrupted."""
     path = write_run(tmp_path, [record()], now=night(1), end=False)
     assert compact(tmp_path, keep=0).written == 0
     assert names(tmp_path) == [path.name]
@@ -105,7 +102,6 @@ def test_a_run_that_goes_on_is_left_alone_until_a_day_after_its_last_word(tmp_pa
 
 
 def test_a_file_that_is_written_to_meanwhile_is_left_for_the_next_time(tmp_path, monkeypatch):
-    """Between reading it and being done with it."""
     path = write_run(tmp_path, [record()], now=night(1))
     split = compaction.split
 
@@ -120,7 +116,6 @@ def test_a_file_that_is_written_to_meanwhile_is_left_for_the_next_time(tmp_path,
 
 
 def test_a_compacted_run_that_went_on_is_compacted_anew(tmp_path):
-    """It was kept, somebody's clock was wrong, and more was written."""
     path = write_run(tmp_path, [record()], now=night(1), end=False)
     compact(tmp_path, keep=1, now=LATER)
     with path.open("ab") as file:
@@ -135,7 +130,6 @@ def test_a_compacted_run_that_went_on_is_compacted_anew(tmp_path):
 
 
 def test_a_file_that_is_not_what_was_compacted_under_its_name_is_left(tmp_path):
-    """Neither replaces the other; the longer one counts."""
     path = write_run(tmp_path, [record(), record("b")], now=night(1))
     compact(tmp_path, keep=1)
     path.write_bytes(path.read_bytes()[:-300] + b"\n")
@@ -150,7 +144,6 @@ def test_a_file_that_is_not_what_was_compacted_under_its_name_is_left(tmp_path):
 
 
 def test_what_does_not_count_stays_a_file_for_it_could_not_be_restored(tmp_path):
-    """A run whose id another has, and one that is yet to come."""
     first, second = (write_run(tmp_path, [record()], now=night(day)) for day in (1, 2))
     taken = second.rename(tmp_path / f"20260102T020000Z_cpu_{run_id(first)}.jsonl")
     taken.write_bytes(taken.read_bytes().replace(run_id(second).encode(), run_id(first).encode()))
@@ -163,7 +156,6 @@ def test_what_does_not_count_stays_a_file_for_it_could_not_be_restored(tmp_path)
 
 
 def test_memory_holds_a_few_files_at_once(monkeypatch):
-    """Whatever their number, and one at least."""
     monkeypatch.setattr(months, "AT_ONCE", 3)
     monkeypatch.setattr(months, "BYTES_AT_ONCE", 10)
     sizes = {"a": 11, "b": 5, "c": 5, "d": 1, "e": 0, "f": 0, "g": 0}
@@ -172,7 +164,6 @@ def test_memory_holds_a_few_files_at_once(monkeypatch):
 
 
 def test_what_is_called_like_a_run_and_is_no_file_is_passed_over(tmp_path):
-    """A link to nowhere, a folder, a pipe: nothing waits for them, and the runs are compacted."""
     path = write_run(tmp_path, [record()], now=night(1))
     odd = [tmp_path / f"20260102T000000Z_mi300x_0000000{n}.jsonl" for n in range(3)]
     odd[0].symlink_to(tmp_path / "nowhere")
@@ -185,7 +176,6 @@ def test_what_is_called_like_a_run_and_is_no_file_is_passed_over(tmp_path):
 
 
 def test_a_linked_file_is_compacted_and_what_it_is_linked_to_stays(tmp_path):
-    """It may be somebody else's."""
     target = write_run(tmp_path / "theirs", [record()], now=night(1))
     link = tmp_path / "ours" / target.name
     link.parent.mkdir()
@@ -196,7 +186,6 @@ def test_a_linked_file_is_compacted_and_what_it_is_linked_to_stays(tmp_path):
 
 
 def test_what_cannot_be_read_by_this_version_is_left(tmp_path):
-    """A newer schema; and a month's file that is somebody else's."""
     newer = write_run(tmp_path, [record()], now=night(1))
     newer.write_bytes(newer.read_bytes().replace(b'"schema":1', b'"schema":2'))
     foreign = tmp_path / "2026-02.parquet"
@@ -211,7 +200,6 @@ def test_what_cannot_be_read_by_this_version_is_left(tmp_path):
 
 
 def test_the_rolling_baseline_reads_the_same_nights_after_compacting(tmp_path):
-    """The newest that it looks through are files still."""
     for day in range(1, 6):
         write_run(tmp_path, [record()], now=night(day))
     before = [run.run_id for run in history.latest(tmp_path, "mi300x", 3)]
@@ -220,7 +208,6 @@ def test_the_rolling_baseline_reads_the_same_nights_after_compacting(tmp_path):
 
 
 def test_a_run_that_goes_on_is_judged_by_the_nights_that_it_would_have_been(tmp_path):
-    """It is not one of them itself, whether it has written anything or not."""
     nights = [write_run(tmp_path, [record()], now=night(day)) for day in (1, 2, 3)]
     other = write_run(tmp_path, [record()], now=night(4), end=False)
     with contextlib.closing(history.Writer(tmp_path, "mi300x", now=night(5))) as own:
@@ -231,7 +218,6 @@ def test_a_run_that_goes_on_is_judged_by_the_nights_that_it_would_have_been(tmp_
 
 
 def test_one_that_was_killed_is_one_of_the_newest(tmp_path):
-    """Or the files of a machine that kills each run would all stay."""
     paths = [write_run(tmp_path, [record()], now=night(day), end=False) for day in (1, 2, 3)]
     assert compact(tmp_path, keep=2, now=LATER).removed == paths[:1]
 
@@ -243,7 +229,6 @@ def test_one_that_was_killed_is_one_of_the_newest(tmp_path):
     "change", ["UPDATE staged SET spread = 1.5", "DELETE FROM staged WHERE line = 1"]
 )
 def test_what_was_not_written_as_meant_replaces_and_removes_nothing(tmp_path, monkeypatch, change):
-    """It is read back first."""
     path = write_run(tmp_path, [record()], now=night(1))
     write = months.write
 
@@ -261,7 +246,6 @@ def test_what_was_not_written_as_meant_replaces_and_removes_nothing(tmp_path, mo
 
 
 def test_a_file_that_is_not_in_parquet_byte_for_byte_stays(tmp_path, monkeypatch):
-    """Whatever its size and time say."""
     path = write_run(tmp_path, [record()], now=night(1))
     compact(tmp_path, keep=1)
     about = path.stat()
@@ -273,7 +257,6 @@ def test_a_file_that_is_not_in_parquet_byte_for_byte_stays(tmp_path, monkeypatch
 
 @pytest.mark.parametrize("at", ["replaced", "removed"])
 def test_killed_half_way_everything_is_there_once_and_the_next_time_ends_it(tmp_path, at):
-    """Before the month's file is in its place, and between removing one file and the next."""
     for day in (1, 2, 3):
         write_run(tmp_path, [record()], now=night(day))
     step = {"replaced": "Path.replace", "removed": "Path.unlink"}[at]
@@ -306,7 +289,6 @@ compaction.compact(Path(sys.argv[1]), keep=0)
 
 
 def test_two_do_not_compact_the_same_folder(tmp_path):
-    """The second is told."""
     with (
         FileLock(tmp_path / ".compact.lock"),
         pytest.raises(HistoryError, match="is being compacted by somebody else"),
@@ -316,7 +298,6 @@ def test_two_do_not_compact_the_same_folder(tmp_path):
 
 @pytest.mark.parametrize("name", ["none", "file"])
 def test_what_is_no_folder_is_not_compacted(tmp_path, name):
-    """It is said, and nothing is made."""
     (tmp_path / "file").touch()
     with pytest.raises(HistoryError, match=f"{name} is not a folder; name one with --history DIR"):
         compact(tmp_path / name, keep=0)
@@ -327,7 +308,6 @@ def test_what_is_no_folder_is_not_compacted(tmp_path, name):
 
 
 def test_a_restored_file_is_the_one_that_was_there(tmp_path):
-    """With its time, and counted once; the next compaction takes it away again."""
     path = write_run(tmp_path, [record()], now=night(1))
     data, about = path.read_bytes(), path.stat()
     compact(tmp_path, keep=0)
@@ -340,7 +320,6 @@ def test_a_restored_file_is_the_one_that_was_there(tmp_path):
 
 
 def test_a_name_that_leads_elsewhere_is_not_written_to(tmp_path):
-    """Parquet from a shared place may be anybody's."""
     theirs, ours = tmp_path / "theirs", tmp_path / "ours"
     path = write_run(theirs, [record()], now=night(1))
     compact(theirs, keep=0)
@@ -359,7 +338,6 @@ def test_a_name_that_leads_elsewhere_is_not_written_to(tmp_path):
 
 
 def test_a_run_that_is_nowhere_is_not_restored(tmp_path):
-    """Nor is one from a store."""
     write_run(tmp_path, now=night(1))
     with pytest.raises(HistoryError, match="'xyz' is not a run here"):
         restore(tmp_path, "xyz")
@@ -392,7 +370,6 @@ PIECES = st.one_of(
 @settings(deadline=None, max_examples=12)
 @given(files=st.lists(st.lists(PIECES, max_size=8).map(b"".join), min_size=1, max_size=6))
 def test_whatever_was_in_a_file_comes_back_byte_for_byte(files):
-    """Torn, foreign, empty, of no encoding."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         written = {}

@@ -85,7 +85,6 @@ ODD = {
     [*((f"{name} = NULL", f"{name} is missing") for name in NULLS), *ODD.items()],
 )
 def test_a_run_with_a_row_that_does_not_decode_is_set_aside(tmp_path, runs, values, why):
-    """By month, row and reason; the other run of the month goes on, and so do all others."""
     change(
         tmp_path / "2026-01.parquet", f"UPDATE lines SET {values} WHERE run = '{run_id(runs[0])}'"
     )
@@ -110,7 +109,6 @@ def test_a_run_with_a_row_that_does_not_decode_is_set_aside(tmp_path, runs, valu
     ],
 )
 def test_a_value_that_no_run_can_have_sets_its_run_aside(tmp_path, runs, values):
-    """No case takes e^1e308 seconds."""
     change(
         tmp_path / "2026-01.parquet",
         f"UPDATE lines SET {values} WHERE run = '{run_id(runs[0])}' AND log_median IS NOT NULL",
@@ -123,7 +121,6 @@ def test_a_value_that_no_run_can_have_sets_its_run_aside(tmp_path, runs, values)
 
 @pytest.mark.parametrize("name", ["counts", "started", "run", "key", "raw"])
 def test_a_month_whose_column_is_of_another_kind_is_set_aside(tmp_path, runs, name):
-    """A list is no text."""
     change(
         tmp_path / "2026-01.parquet",
         f"CREATE OR REPLACE TABLE lines AS SELECT * REPLACE ([{name}] AS {name}) FROM lines",
@@ -138,7 +135,6 @@ def test_a_month_whose_column_is_of_another_kind_is_set_aside(tmp_path, runs, na
 
 
 def test_a_run_that_is_set_aside_is_read_from_its_own_file_and_mended_by_compacting(tmp_path, runs):
-    """What is whole in one place is not lost for what is not in the other."""
     restored = restore(tmp_path, run_id(runs[0]))
     data = restored.read_bytes()
     change(
@@ -154,7 +150,6 @@ def test_a_run_that_is_set_aside_is_read_from_its_own_file_and_mended_by_compact
 
 
 def test_a_run_that_is_set_aside_is_not_pulled(tmp_path, runs):
-    """The rest of its month is."""
     change(
         tmp_path / "2026-01.parquet",
         f"UPDATE lines SET file = NULL WHERE run = '{run_id(runs[0])}'",
@@ -176,7 +171,6 @@ def with_other_lines(data: bytes) -> bytes:
 
 @pytest.mark.parametrize("damage", [cut, with_other_lines])
 def test_a_month_that_cannot_be_read_is_set_aside(tmp_path, runs, damage: Callable[[bytes], bytes]):
-    """Wherever that is noticed; compacting leaves it and the files of its runs as they are."""
     month = tmp_path / "2026-01.parquet"
     new = write_run(tmp_path, [make_record()], now=night(3))
     month.write_bytes(damage(month.read_bytes()))
@@ -190,7 +184,6 @@ def test_a_month_that_cannot_be_read_is_set_aside(tmp_path, runs, damage: Callab
 
 
 def test_a_run_whose_lines_cannot_be_read_is_said_and_others_are_read(tmp_path, runs):
-    """The one that was asked for, by its file and its month."""
     month = tmp_path / "2026-01.parquet"
     month.write_bytes(with_other_lines(month.read_bytes()))
     with Archive(tmp_path, now=NOW) as found:
@@ -200,7 +193,6 @@ def test_a_run_whose_lines_cannot_be_read_is_said_and_others_are_read(tmp_path, 
 
 
 def test_whatever_bit_is_another_nothing_stops(tmp_path, runs):
-    """A run can be read, or is said not to be."""
     month = tmp_path / "2026-01.parquet"
     whole = month.read_bytes()
     draw = random.Random(20)

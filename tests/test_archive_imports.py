@@ -63,7 +63,6 @@ def csv_of(*rows: str) -> str:
 
 
 def test_a_file_of_pytest_benchmark_becomes_a_run_that_says_where_it_is_from(tmp_path):
-    """With the machine, the commit, and the times of every round."""
     file = write(tmp_path / "run.json", document(benchmark()))
     done = bring_in(file, tmp_path / "history", key="mi300x")
     run = read(done.path)
@@ -87,7 +86,6 @@ def test_a_file_of_pytest_benchmark_becomes_a_run_that_says_where_it_is_from(tmp
 
 
 def test_an_imported_run_is_in_the_series_of_its_hardware(tmp_path):
-    """As of the time when it was measured."""
     file = write(tmp_path / "run.json", document(benchmark()))
     bring_in(file, tmp_path / "history", key="mi300x")
     with Archive(tmp_path / "history", now=NOW) as found:
@@ -98,7 +96,6 @@ def test_an_imported_run_is_in_the_series_of_its_hardware(tmp_path):
 
 
 def test_where_rounds_were_not_saved_their_median_stands_for_them(tmp_path):
-    """And it is said that there were more."""
     file = write(tmp_path / "run.json", document(benchmark(data=None, rounds=41)))
     run = read(bring_in(file, tmp_path, key="cpu").path)
     measurement = run.records["test_sort-list-10"].attempts[0].measurement
@@ -109,7 +106,6 @@ def test_where_rounds_were_not_saved_their_median_stands_for_them(tmp_path):
 
 
 def test_benchmarks_of_one_name_are_told_apart_by_where_they_are(tmp_path):
-    """Their ids are of their full names."""
     one, two = benchmark("test_a"), benchmark("test_a")
     two["fullname"] = "tests/test_y.py::test_a"
     file = write(tmp_path / "run.json", document(one, two, benchmark("test_b")))
@@ -118,7 +114,6 @@ def test_benchmarks_of_one_name_are_told_apart_by_where_they_are(tmp_path):
 
 
 def test_a_benchmark_without_times_is_left_out_by_name(tmp_path):
-    """It failed; a file of nothing else is refused."""
     bad = benchmark("test_bad", median=None, data=None)
     file = write(tmp_path / "run.json", document(bad, benchmark()))
     assert bring_in(file, tmp_path, key="cpu").left_out == ["tests/test_x.py::test_bad"]
@@ -128,7 +123,6 @@ def test_a_benchmark_without_times_is_left_out_by_name(tmp_path):
 
 
 def test_what_was_exported_comes_back_under_its_own_key_and_ids(tmp_path):
-    """The file says which GPU it was."""
     exported = json.loads(as_pytest_benchmark(read(write_run(tmp_path / "a", [make_record()]))))
     done = bring_in(write(tmp_path / "run.json", exported), tmp_path / "b")
     run = read(done.path)
@@ -137,7 +131,6 @@ def test_what_was_exported_comes_back_under_its_own_key_and_ids(tmp_path):
 
 
 def test_a_file_is_imported_once(tmp_path):
-    """Its run's id is of what is in it; on another hardware it is another run."""
     file = write(tmp_path / "run.json", document(benchmark()))
     done = bring_in(file, tmp_path / "history", key="cpu")
     again = write(tmp_path / "copy.json", file.read_text())
@@ -149,7 +142,6 @@ def test_a_file_is_imported_once(tmp_path):
 
 
 def test_an_import_that_was_compacted_is_in_the_history_already(tmp_path):
-    """Wherever its lines are."""
     from bench_lib.storage.archive.compaction import compact
 
     file = write(tmp_path / "run.json", document(benchmark()))
@@ -163,7 +155,6 @@ def test_an_import_that_was_compacted_is_in_the_history_already(tmp_path):
 
 
 def test_a_csv_of_rocms_tool_becomes_a_run_of_its_lines(tmp_path):
-    """Of the time when it was last appended to; a line again is another process."""
     rows = [
         "resnet50,1,64,64,1280.0,0.05",
         "resnet50,1,64,64,1250.0,0.0512",
@@ -192,7 +183,6 @@ def test_a_csv_of_rocms_tool_becomes_a_run_of_its_lines(tmp_path):
 
 
 def test_a_csv_without_a_name_is_imported_as_unnamed(tmp_path):
-    """ROCm's tool names nothing unless it is told to."""
     file = write(tmp_path / "summary.csv", csv_of(",1,64,64,1280.0,0.05"))
     assert list(read(bring_in(file, tmp_path, key="cpu").path).records) == ["unnamed-b64-x1"]
 
@@ -223,7 +213,6 @@ def test_a_csv_without_a_name_is_imported_as_unnamed(tmp_path):
     ],
 )
 def test_a_file_that_is_neither_is_refused_and_leaves_no_run(tmp_path, text, words):
-    """With what is wrong about it."""
     file = write(tmp_path / "file", text)
     with pytest.raises(HistoryError, match=words):
         bring_in(file, tmp_path / "history", key="cpu")
@@ -231,7 +220,6 @@ def test_a_file_that_is_neither_is_refused_and_leaves_no_run(tmp_path, text, wor
 
 
 def test_a_file_that_is_no_text_or_not_there_is_refused(tmp_path):
-    """By its name."""
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(HistoryError, match="binary is no text"):
         bring_in(tmp_path / "binary", tmp_path, key="cpu")
@@ -240,7 +228,6 @@ def test_a_file_that_is_no_text_or_not_there_is_refused(tmp_path):
 
 
 def test_the_hardware_has_to_be_named_where_the_file_does_not_say(tmp_path):
-    """With a key that can name a file."""
     file = write(tmp_path / "run.json", document(benchmark()))
     with pytest.raises(HistoryError, match=r"on which hardware it was measured; .*--hardware"):
         bring_in(file, tmp_path)
@@ -259,5 +246,4 @@ def test_the_hardware_has_to_be_named_where_the_file_does_not_say(tmp_path):
     ],
 )
 def test_any_name_makes_a_case_id(name, case_id):
-    """Without what an id may not have."""
     assert as_case_id(name) == case_id

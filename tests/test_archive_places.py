@@ -68,7 +68,6 @@ def store(credentials):
 
 
 def test_runs_of_a_store_are_read_as_those_of_a_folder(tmp_path, store):
-    """Lines and Parquet, values and queries."""
     paths = [write_run(tmp_path, [record()], now=night(day)) for day in (1, 2)]
     compact(tmp_path, keep=0)
     paths.append(write_run(tmp_path, [record()], now=night(3)))
@@ -91,7 +90,6 @@ def test_runs_of_a_store_are_read_as_those_of_a_folder(tmp_path, store):
 
 
 def test_a_path_that_swallowed_a_slash_is_the_address_that_was_meant(tmp_path, store):
-    """As options that are paths do."""
     path = write_run(tmp_path, [record()], now=night(1))
     store.objects[f"runs/{path.name}"] = path.read_bytes()
     with Archive(Path(ADDRESS), now=NOW) as found:
@@ -100,7 +98,6 @@ def test_a_path_that_swallowed_a_slash_is_the_address_that_was_meant(tmp_path, s
 
 
 def test_what_a_store_has_compacted_is_not_fetched_line_by_line(tmp_path, store):
-    """The newest runs are there as files too."""
     path = write_run(tmp_path, [record()], now=night(1))
     compact(tmp_path, keep=1)
     push(tmp_path, ADDRESS)
@@ -112,7 +109,6 @@ def test_what_a_store_has_compacted_is_not_fetched_line_by_line(tmp_path, store)
 
 
 def test_a_web_server_is_read_too(tmp_path):
-    """One that lists its folders."""
     write_run(tmp_path, [record()], now=night(1))
     compact(tmp_path, keep=0)
     write_run(tmp_path, [record()], now=night(2))
@@ -139,13 +135,11 @@ def test_a_web_server_is_read_too(tmp_path):
 
 
 def test_an_empty_place_in_a_bucket_is_a_history_of_nothing(store):
-    """The first run is yet to be pushed."""
     with Archive(ADDRESS) as found:
         assert (found.runs(), found.problems) == ([], [])
 
 
 def test_a_bucket_that_is_not_there_is_said(store):
-    """In one line."""
     with pytest.raises(
         HistoryError, match=r"^cannot read s3://other/runs: there is no such bucket"
     ):
@@ -153,7 +147,6 @@ def test_a_bucket_that_is_not_there_is_said(store):
 
 
 def test_without_credentials_it_is_said_what_is_needed(store, monkeypatch):
-    """And by what names."""
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     with pytest.raises(HistoryError, match=r"^cannot read .*: there are no credentials .*AWS_ACC"):
@@ -161,7 +154,6 @@ def test_without_credentials_it_is_said_what_is_needed(store, monkeypatch):
 
 
 def test_credentials_that_are_refused_are_said(store, monkeypatch):
-    """With the store's words."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDSOMEBODY")
     with pytest.raises(HistoryError, match=r"^cannot read .*: it was refused \(Access Denied\)"):
         Archive(ADDRESS)
@@ -170,7 +162,6 @@ def test_credentials_that_are_refused_are_said(store, monkeypatch):
 
 
 def test_a_server_that_is_gone_is_said(credentials):
-    """At once."""
     with s3_server.running() as store:
         url = store.url
     credentials.setenv("AWS_ENDPOINT_URL", url)
@@ -183,13 +174,11 @@ def test_a_server_that_is_gone_is_said(credentials):
 
 @pytest.mark.parametrize("address", ["ftp://host/runs", "file:///tmp", "s4://bucket", "://x"])
 def test_kinds_of_addresses_that_are_not_known_are_refused(address):
-    """With those that are."""
     with pytest.raises(HistoryError, match="runs are kept in folders, or under s3://, gs://, http"):
         HistoryPlace(address)
 
 
 def test_a_kind_of_address_whose_package_is_not_here_names_it(monkeypatch):
-    """It is an extra."""
     import fsspec
 
     def missing(protocol, **_):
@@ -206,7 +195,6 @@ def test_a_kind_of_address_whose_package_is_not_here_names_it(monkeypatch):
 
 
 def test_pushing_uploads_what_is_not_there(tmp_path, store):
-    """Once; a run that grew is uploaded again."""
     first = write_run(tmp_path, [record()], now=night(1))
     assert push(tmp_path, ADDRESS).files == [first.name]
     assert store.objects == {f"runs/{first.name}": first.read_bytes()}
@@ -220,14 +208,12 @@ def test_pushing_uploads_what_is_not_there(tmp_path, store):
 
 
 def test_a_run_that_goes_on_is_pushed_when_it_is_done(tmp_path, store):
-    """Or was interrupted a day ago."""
     path = write_run(tmp_path, [record()], now=night(1), end=False)
     done = push(tmp_path, ADDRESS)
     assert (done.files, done.going_on, store.objects) == ([], [path.name], {})
 
 
 def test_a_compacted_month_goes_whole_where_nothing_of_it_is_there(tmp_path, store):
-    """And run by run beside somebody else's month."""
     paths = [write_run(tmp_path / "a", [record()], now=night(day)) for day in (1, 2)]
     compact(tmp_path / "a", keep=0)
     assert push(tmp_path / "a", ADDRESS).files == ["2026-01.parquet"]
@@ -247,7 +233,6 @@ def test_a_compacted_month_goes_whole_where_nothing_of_it_is_there(tmp_path, sto
 
 
 def test_somebody_elses_file_under_a_months_name_is_not_written_over(tmp_path, store):
-    """The runs go one by one."""
     path = write_run(tmp_path, [record()], now=night(1))
     compact(tmp_path, keep=0)
     store.objects["runs/2026-01.parquet"] = b"mine"
@@ -256,7 +241,6 @@ def test_somebody_elses_file_under_a_months_name_is_not_written_over(tmp_path, s
 
 
 def test_a_folder_may_be_pushed_to(tmp_path):
-    """A shared disk is a place like another."""
     path = write_run(tmp_path / "a", [record()], now=night(1))
     assert push(tmp_path / "a", str(tmp_path / "b")).files == [path.name]
     assert (tmp_path / "b" / path.name).read_bytes() == path.read_bytes()
@@ -264,7 +248,6 @@ def test_a_folder_may_be_pushed_to(tmp_path):
 
 
 def test_a_push_that_fails_half_way_is_ended_by_the_next(tmp_path, store):
-    """What went up is whole, and is not sent again."""
     paths = [write_run(tmp_path, [record()], now=night(day)) for day in (1, 2, 3)]
     store.refuse_from = 2
     with pytest.raises(HistoryError, match=rf"^cannot write to {ADDRESS}: "):
@@ -279,7 +262,6 @@ def test_a_push_that_fails_half_way_is_ended_by_the_next(tmp_path, store):
 
 
 def test_pulling_fetches_the_newest_of_each_hardware(tmp_path, store):
-    """Files and compacted months alike; then they are here, and a night is judged by them."""
     paths = [write_run(tmp_path / "a", [record()], now=night(day)) for day in (1, 2)]
     compact(tmp_path / "a", keep=0)
     data = [restore(tmp_path / "a", run).read_bytes() for run in map(run_id, paths)]
@@ -305,7 +287,6 @@ def test_pulling_fetches_the_newest_of_each_hardware(tmp_path, store):
 
 
 def test_only_files_that_are_wanted_are_fetched(tmp_path, store):
-    """A runner that begins every night with an empty disk does not fetch a year."""
     paths = [write_run(tmp_path / "a", [record()], now=night(day)) for day in (1, 2)]
     push(tmp_path / "a", ADDRESS)
     store.asked.clear()
@@ -315,7 +296,6 @@ def test_only_files_that_are_wanted_are_fetched(tmp_path, store):
 
 
 def test_what_is_compacted_here_is_not_fetched(tmp_path, store):
-    """Once is enough."""
     write_run(tmp_path, [record()], now=night(1))
     push(tmp_path, ADDRESS)
     compact(tmp_path, keep=0)
@@ -324,7 +304,6 @@ def test_what_is_compacted_here_is_not_fetched(tmp_path, store):
 
 
 def test_a_run_that_went_on_is_fetched_again_and_another_is_left(tmp_path, store):
-    """What is here is never lost."""
     path = write_run(tmp_path, [record()], now=night(1))
     data = path.read_bytes()
     store.objects[f"runs/{path.name}"] = data
@@ -343,7 +322,6 @@ def test_a_run_that_went_on_is_fetched_again_and_another_is_left(tmp_path, store
 
 
 def test_a_run_that_is_yet_to_come_is_not_fetched(tmp_path, store):
-    """It would be the newest for ever; nor is a file that is no run's."""
     path = write_run(tmp_path / "a", [record()], now="2999-01-01T00:00:00Z")
     store.objects[f"runs/{path.name}"] = path.read_bytes()
     store.objects["runs/notes.txt"] = store.objects["runs/2026-01.parquet"] = b"mine"
@@ -352,7 +330,6 @@ def test_a_run_that_is_yet_to_come_is_not_fetched(tmp_path, store):
 
 
 def test_a_pull_that_fails_half_way_is_ended_by_the_next(tmp_path, store):
-    """What was written is whole."""
     paths = [write_run(tmp_path / "a", [record()], now=night(day)) for day in (1, 2)]
     push(tmp_path / "a", ADDRESS)
     key = f"runs/{paths[0].name}"
@@ -366,7 +343,6 @@ def test_a_pull_that_fails_half_way_is_ended_by_the_next(tmp_path, store):
 
 
 def test_a_pull_says_what_a_push_says(tmp_path, store):
-    """Where there is nothing, no bucket, no folder."""
     assert pull(tmp_path, ADDRESS, most=1).files == []
     with pytest.raises(HistoryError, match=r"^cannot read s3://other: there is no such bucket"):
         pull(tmp_path, "s3://other", most=1)
@@ -380,6 +356,5 @@ def test_a_pull_says_what_a_push_says(tmp_path, store):
 
 
 def test_runs_are_pulled_from_a_folder_as_well(tmp_path):
-    """A shared disk is a place like another."""
     path = write_run(tmp_path / "a", [record()], now=night(1))
     assert pull(tmp_path / "b", str(tmp_path / "a"), most=1).files == [tmp_path / "b" / path.name]

@@ -43,7 +43,6 @@ def nights(cli) -> list[Path]:
 
 
 def test_what_accepting_a_compacted_run_would_change_is_what_it_would_have_before(cli, nights):
-    """Figure by figure, also of the newest."""
     for name in (run_id(nights[0]), run_id(nights[0])[:7], "latest"):
         before = cli("baseline", "diff", "--run", name)
         assert before.status == 0
@@ -55,7 +54,6 @@ def test_what_accepting_a_compacted_run_would_change_is_what_it_would_have_befor
 
 
 def test_the_latest_run_is_the_newest_though_an_older_one_was_restored(cli, nights):
-    """Its file is the only one then."""
     compact(Path("history"), keep=0)
     cli("history", "restore", run_id(nights[0]))
     assert history.files(Path("history")) == nights[:1]
@@ -63,7 +61,6 @@ def test_the_latest_run_is_the_newest_though_an_older_one_was_restored(cli, nigh
 
 
 def test_a_compacted_run_is_accepted_alone_and_with_one_that_is_not(cli, nights):
-    """Its processes are those of its file."""
     compact(Path("history"), keep=1)
     assert history.files(Path("history")) == nights[1:]
     ids = [run_id(path) for path in nights]
@@ -77,7 +74,6 @@ def test_a_compacted_run_is_accepted_alone_and_with_one_that_is_not(cli, nights)
 
 
 def test_a_run_that_is_nowhere_is_a_wrong_question_that_names_the_compacted_ones(cli, nights):
-    """They can be asked for."""
     compact(Path("history"), keep=1)
     answer = cli("baseline", "diff", "--run", "zzz")
     assert (answer.status, answer.out) == (2, "")
@@ -86,7 +82,6 @@ def test_a_run_that_is_nowhere_is_a_wrong_question_that_names_the_compacted_ones
 
 
 def test_the_latest_run_is_no_other_where_its_file_cannot_be_read(cli, nights):
-    """What is older is not taken for it without a word."""
     compact(Path("history"), keep=2)
     nights[1].write_text('{"schema": 99}\n')
     answer = cli("baseline", "accept", "--run", "latest", "--reason", "as it is")
@@ -96,7 +91,6 @@ def test_the_latest_run_is_no_other_where_its_file_cannot_be_read(cli, nights):
 
 @pytest.mark.parametrize("words", [("baseline", "diff", "--run"), ("history", "show")])
 def test_a_file_that_this_version_cannot_read_is_named_beside_compacted_ones(cli, nights, words):
-    """It is there, so nothing else is looked for."""
     nights[1].write_text('{"schema": 99}\n')
     compact(Path("history"), keep=0)
     answer = cli(*words, run_id(nights[1]))
@@ -105,7 +99,6 @@ def test_a_file_that_this_version_cannot_read_is_named_beside_compacted_ones(cli
 
 
 def test_every_command_goes_on_past_a_damaged_month_and_says_so(cli, nights):
-    """And past a line that cannot be read, in the newest night's file."""
     compact(Path("history"), keep=0)
     month = Path("history", "2026-01.parquet")
     damaged = month.read_bytes()[:-100]

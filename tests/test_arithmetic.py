@@ -41,7 +41,6 @@ BOTH = ["gemm", "conv"]
 
 @pytest.mark.parametrize("name", ERRORS)
 def test_each_arithmetic_is_known_by_its_error(name: str) -> None:
-    """Operands that are cut off, and not rounded, have 2.66 times the error."""
     assert {answered(ERRORS[name] * factor) for factor in (0.7, 1, 2.66)} == {name}
 
 
@@ -52,7 +51,6 @@ def refusal(precision: str, errors: dict[str, float]) -> str | None:
 
 @pytest.mark.parametrize("precision", LABELS)
 def test_the_right_arithmetic_is_never_refused(precision: str) -> None:
-    """By any factor up to two."""
     wanted = dict(zip(BOTH, LABELS[precision], strict=True))
     for factor in (0.6, 1.0, 1.7):
         errors = {name: ERRORS[it] * factor for name, it in wanted.items()}
@@ -96,14 +94,12 @@ def test_the_right_arithmetic_is_never_refused(precision: str) -> None:
 def test_another_arithmetic_is_refused_by_name(
     precision: str, errors: dict[str, float], said: str
 ) -> None:
-    """Coarser than the label, or finer where its speed is claimed."""
     problem = refusal(precision, errors)
     assert problem is not None
     assert problem.startswith(said)
 
 
 def test_winograd_has_a_bound_of_its_own() -> None:
-    """F(6,3) in FP32 is off by more than a product, and is not TF32."""
     assert refusal("fp32", {"gemm": 3e-7, "conv": 3.3e-6}) is None
     assert refusal("fp32", {"gemm": 3.3e-6}) is not None
     assert refusal("fp32", {"conv": 6e-6}) is not None
@@ -112,7 +108,6 @@ def test_winograd_has_a_bound_of_its_own() -> None:
 @pytest.mark.parametrize("operation", BOTH)
 @pytest.mark.parametrize("precision", ["tf32", "fp16", "amp-fp16"])
 def test_tf32_that_is_cut_off_is_still_tf32_and_bf16_is_not(precision: str, operation: str) -> None:
-    """A convolution has no room more, or BF16 would pass."""
     assert refusal(precision, {operation: 7.7e-4}) is None
     said = refusal(precision, {operation: 2.4e-3})
     assert said is not None
@@ -120,7 +115,6 @@ def test_tf32_that_is_cut_off_is_still_tf32_and_bf16_is_not(precision: str, oper
 
 
 def test_fp8_is_no_bf16_in_a_convolution_either() -> None:
-    """Winograd's room is FP32's alone."""
     said = refusal("bf16", {"conv": 3.7e-2})
     assert said is not None
     assert said.startswith("the case asks for bf16, and the device computed in fp8")
@@ -142,7 +136,6 @@ def test_fp8_is_no_bf16_in_a_convolution_either() -> None:
 def test_a_case_proves_what_its_time_rests_on(
     workload: str, params: dict[str, object], needed: tuple[str, ...] | None
 ) -> None:
-    """And nothing else."""
     case = make_case(workload=workload, params=params)
     assert proof(case) == needed
     assert list(operations(workload, params)) == [*(needed or ("",))[1:]] or needed is None
@@ -153,7 +146,6 @@ def test_a_case_proves_what_its_time_rests_on(
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "amp-bf16"])
 def test_this_cpu_answers_in_the_precision_that_it_is_asked_for(precision: str) -> None:
-    """With the errors of emulated arithmetic."""
     errors = prove(precision, CPU, BOTH)
     wanted = ERRORS["fp32" if precision == "fp32" else "bf16"]
     assert {name: error / wanted < 4 for name, error in errors.items()} == dict.fromkeys(BOTH, True)
@@ -205,7 +197,6 @@ def test_a_wrong_switch_is_caught_by_what_it_does(
     found: str,
     operation: str,
 ) -> None:
-    """Of the two that have as many bits, FP16 is told from TF32 by its range."""
     in_place_of_fp32(to)
     with pytest.raises(
         WrongArithmeticError, match=f"the case asks for fp32, and the device computed in {found}"
@@ -216,7 +207,6 @@ def test_a_wrong_switch_is_caught_by_what_it_does(
 def test_tf32_that_is_fp32_is_refused_and_tf32_is_not(
     in_place_of_fp32: Callable[..., None],
 ) -> None:
-    """On AMD convolutions do not take torch's switch, and products need HIPBLASLT_ALLOW_TF32."""
     with pytest.raises(
         WrongArithmeticError, match="the case asks for tf32, and the device computed in fp32"
     ):
@@ -226,8 +216,6 @@ def test_tf32_that_is_fp32_is_refused_and_tf32_is_not(
 
 
 def test_operands_of_tf32_may_be_cut_off(in_place_of_fp32: Callable[..., None]) -> None:
-    """As some units do; the error is then 2.7 times that of rounding, and not yet BF16's."""
-
     def cut_off(operand: torch.Tensor) -> torch.Tensor:
         mantissa, exponent = torch.frexp(operand.double())
         return torch.ldexp(torch.trunc(mantissa * 2**11) / 2**11, exponent).float()
@@ -259,7 +247,6 @@ def only_large(
 def test_little_work_may_take_an_fp32_kernel_where_tf32_is_allowed(
     in_place_of_fp32: Callable[..., None], large: arithmetic.Sizes
 ) -> None:
-    """What is allowed need not be taken; the error is then that of the large size."""
     in_place_of_fp32(only_large(large, rounded(11)))
     errors = prove("tf32", CPU, BOTH)
     assert {name: answered(error) for name, error in errors.items()} == dict.fromkeys(BOTH, "tf32")
@@ -269,7 +256,6 @@ def test_little_work_may_take_an_fp32_kernel_where_tf32_is_allowed(
 def test_what_is_fp32_in_a_large_size_too_is_refused(
     large: arithmetic.Sizes, operation: str
 ) -> None:
-    """By the error of little work."""
     assert large.matrix
     with pytest.raises(
         WrongArithmeticError, match="the case asks for tf32, and the device computed in fp32"
@@ -281,7 +267,6 @@ def test_what_is_fp32_in_a_large_size_too_is_refused(
 def test_what_is_coarser_in_a_large_size_is_refused(
     in_place_of_fp32: Callable[..., None], large: arithmetic.Sizes, operation: str
 ) -> None:
-    """A second look is no way around the first one's rule."""
     in_place_of_fp32(only_large(large, rounded(8)))
     with pytest.raises(
         WrongArithmeticError, match="the case asks for tf32, and the device computed in bf16"
@@ -292,7 +277,6 @@ def test_what_is_coarser_in_a_large_size_is_refused(
 def test_what_is_coarser_is_refused_at_once(
     in_place_of_fp32: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing large is computed, even if another operation is finer; here that would fail."""
     monkeypatch.setitem(arithmetic.LARGE, "cpu", arithmetic.Sizes(-1, -1, -1, -1))
     in_place_of_fp32(lambda operand: rounded(8)(operand) if operand.ndim == 4 else operand)
     with pytest.raises(
@@ -302,7 +286,6 @@ def test_what_is_coarser_is_refused_at_once(
 
 
 def test_a_proof_leaves_torch_as_it_was() -> None:
-    """Its switches, and its random numbers."""
     torch.manual_seed(7)
     drawn, precision = torch.rand(1), torch.get_float32_matmul_precision()
     torch.manual_seed(7)
@@ -334,7 +317,6 @@ def on_amd(monkeypatch: pytest.MonkeyPatch) -> Callable[..., torch.device]:
 def test_networks_in_tf32_are_skipped_on_amd_whatever_is_set(
     on_amd: Callable[..., torch.device], precision: str
 ) -> None:
-    """MIOpen does not hear torch's switch; and the studies, which ask the backend, agree."""
     device = on_amd(allowed="1")
     with pytest.raises(UnsupportedError, match=r"does not reach MIOpen.*use fp32"):
         set_precision(precision, device)
@@ -357,7 +339,6 @@ def test_products_in_tf32_are_skipped_on_amd_unless_they_are_allowed(
     about: dict[str, str],
     remedy: str | None,
 ) -> None:
-    """By the variable that hipBLASLt reads, on MI300."""
     device = on_amd(**about)
     if remedy is None:
         with one_thread():
@@ -381,7 +362,6 @@ def proving(monkeypatch: pytest.MonkeyPatch, precision: str) -> dict[str, Any]:
 
 
 def test_a_measurement_holds_the_errors_of_its_proof(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of what the case rests on."""
     message = proving(monkeypatch, "fp32")
     assert set(message["measurement"]["arithmetic"]) == {"gemm"}
 
@@ -389,7 +369,6 @@ def test_a_measurement_holds_the_errors_of_its_proof(monkeypatch: pytest.MonkeyP
 def test_a_refused_arithmetic_is_a_fault_of_its_own_kind(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """With one sentence."""
     fault = proving(monkeypatch, "tf32")["fault"]
     assert fault["kind"] == "arithmetic"
     assert fault["message"].startswith(
@@ -399,7 +378,6 @@ def test_a_refused_arithmetic_is_a_fault_of_its_own_kind(
 
 
 def test_the_libraries_are_those_that_the_process_has_loaded(tmp_path: Path) -> None:
-    """Wheels bring their own, some without a version in their names."""
     lib = tmp_path / "torch/lib"
     lib.mkdir(parents=True)
     (lib / "librocblas.so.4.3.60300").write_bytes(b"rocblas")

@@ -99,7 +99,6 @@ def is_name(node: ast.AST | None) -> bool:
     ],
 )
 def test_a_comparison_of_a_vendors_name_is_seen(asking: str) -> None:
-    """Otherwise the next test could not fail."""
     assert list(known_vendors(ast.parse(asking)))
 
 
@@ -107,12 +106,10 @@ def test_a_comparison_of_a_vendors_name_is_seen(asking: str) -> None:
     "asking", ['device.type == "cpu"', "from bench_lib.backends import detect", "import cpuinfo"]
 )
 def test_what_torch_calls_a_device_and_other_imports_are_no_vendors_names(asking: str) -> None:
-    """The worker has no backends; it asks torch."""
     assert not list(known_vendors(ast.parse(asking)))
 
 
 def test_nobody_but_a_backend_compares_a_vendors_name_or_imports_its_package() -> None:
-    """Not once: whatever differs by vendor is asked of its backend."""
     found = [
         f"{file.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}"
         for file in sorted(PACKAGE.rglob("*.py"))
@@ -164,7 +161,6 @@ def detected(machine: Path, **environ: str) -> list[Hardware]:
 
 
 def test_an_installed_backend_finds_its_devices(package: Path, machine: Path) -> None:
-    """In torch's order, with a key made of ids."""
     assert [(gpu.vendor, gpu.key, gpu.index, gpu.bdf) for gpu in detected(machine)] == [
         ("intel", "intel-0bd5", 0, "0000:03:00.0"),
         ("intel", "intel-0bd5", 1, "0000:1a:00.0"),
@@ -172,7 +168,6 @@ def test_an_installed_backend_finds_its_devices(package: Path, machine: Path) ->
 
 
 def test_its_variable_hides_devices_and_pins_a_worker(package: Path, machine: Path) -> None:
-    """The variable is read as it is written, and a worker of the CPU sees none."""
     (second,) = detected(machine, ZE_AFFINITY_MASK="1")
     assert (second.index, second.bdf) == (0, "0000:1a:00.0")
     pinned = backends.visibility(second, {"ZE_AFFINITY_MASK": "1"})
@@ -186,7 +181,6 @@ def test_its_variable_hides_devices_and_pins_a_worker(package: Path, machine: Pa
 def test_its_devices_are_watched_by_a_process_of_their_own(
     package: Path, machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That process finds the package too."""
     monkeypatch.setenv("BENCH_LIB_ROOT", str(machine))
     seen, cause = look_once(detected(machine)[1])
     assert cause is None
@@ -195,7 +189,6 @@ def test_its_devices_are_watched_by_a_process_of_their_own(
 
 
 def test_its_conditions_and_its_words_reach_verdicts(package: Path, machine: Path) -> None:
-    """What a baseline's values were measured under, and which clock was low."""
     gpu, case = detected(machine)[0], make_case()
     environment = make_environment(variables={"ZE_FLAT_DEVICE_HIERARCHY": "COMPOSITE"})
     assert conditions_of(case, gpu, environment)["tiles"] == "COMPOSITE"
@@ -209,7 +202,6 @@ def test_its_conditions_and_its_words_reach_verdicts(package: Path, machine: Pat
 def test_a_context_on_another_kind_of_device_is_not_taken_for_it(
     package: Path, machine: Path
 ) -> None:
-    """As torch without XPU would open the CPU."""
     gpu = detected(machine)[0]
     assert backends.confirm(gpu, Device(type="xpu", name="Intel Max 1550")) == []
     assert backends.confirm(gpu, Device(type="cpu", name="Xeon")) == [
@@ -228,14 +220,12 @@ def test_a_context_on_another_kind_of_device_is_not_taken_for_it(
 def test_a_backend_that_cannot_be_used_is_a_warning(
     package: Path, machine: Path, module: str, cause: str
 ) -> None:
-    """The rest of the machine is measured."""
     (package / "bench_xpu.py").write_text(module)
     with pytest.warns(MachineWarning, match=f"bench_xpu:XPU is not used: .*{re.escape(cause)}"):
         assert [device.vendor for device in detected(machine)] == ["cpu"]
 
 
 def test_a_backend_that_fails_to_look_is_a_warning(package: Path, machine: Path) -> None:
-    """It names the vendor and the cause."""
     module = package / "bench_xpu.py"
     module.write_text(module.read_text().replace("found = []", "raise OSError('no bus')"))
     with pytest.warns(MachineWarning, match="no GPU of intel is used: OSError: no bus"):
@@ -271,7 +261,6 @@ def profilers(package: Path, machine: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.usefixtures("profilers")
 def test_what_a_vendors_profilers_left_is_read(tmp_path: Path) -> None:
-    """Where no other vendor's make sense of it."""
     file = tmp_path / "kernels.csv"
     file.write_text("gemm,2.0\ncopy,1.0\n")
     found, problems = store.read_foreign(file, 1)
@@ -288,7 +277,6 @@ def test_what_a_vendors_profilers_left_is_read(tmp_path: Path) -> None:
     [("vtune", "vtune is not installed"), ("nvprof", "no backend here has a profiler 'nvprof'")],
 )
 def test_a_profiler_is_asked_of_whoever_has_its_name(tmp_path: Path, tool: str, words: str) -> None:
-    """Whatever device is here."""
     with pytest.raises(profiles.UnprofiledError, match=words):
         profiles.with_vendors(make_case(), make_hardware(), tmp_path, tool)
 
@@ -299,7 +287,6 @@ STRANGE = make_hardware(vendor="intel", key="intel-0bd5")
 
 
 def test_a_device_of_an_unknown_vendor_is_not_measured() -> None:
-    """One sentence names it, and the vendors that are known."""
     with pytest.raises(UnknownVendorError) as caught:
         backends.visibility(STRANGE)
     assert str(caught.value) == (
@@ -309,7 +296,6 @@ def test_a_device_of_an_unknown_vendor_is_not_measured() -> None:
 
 
 def test_a_device_of_an_unknown_vendor_is_not_watched_as_something_else() -> None:
-    """The CPU's figures would be taken for its own."""
     seen, cause = look_once(STRANGE)
     assert seen is None
     assert cause is not None
@@ -317,7 +303,6 @@ def test_a_device_of_an_unknown_vendor_is_not_watched_as_something_else() -> Non
 
 
 def test_what_was_recorded_on_an_unknown_vendor_is_shown_and_judged() -> None:
-    """A history file may come from a machine with a package that is not here."""
     assert backends.is_gpu(STRANGE)
     assert conditions_of(make_case(), STRANGE, make_environment())["ranks"] == 1
     assert validity.blame(make_telemetry(), STRANGE) is None
@@ -328,7 +313,6 @@ def test_what_was_recorded_on_an_unknown_vendor_is_shown_and_judged() -> None:
 
 
 def test_the_cpu_is_the_last_and_the_only_one_that_is_no_gpu() -> None:
-    """It is measured where no GPU can be."""
     assert [(each.name, each.is_gpu) for each in backends.every()] == [
         ("amd", True),
         ("nvidia", True),

@@ -20,21 +20,18 @@ def loads(found, takes, devices):
 
 
 def test_a_balanced_suite_stays_where_it_is():
-    """Whatever would be a little shorter."""
     homes = {"a": 0, "b": 0, "c": 1, "d": 1}
     takes = {"a": 1.0, "b": 1.05, "c": 1.0, "d": 1.0}
     assert balanced(homes, 2, takes.get) == homes
 
 
 def test_as_few_as_need_be_move_from_the_longest_queue():
-    """One that halves the difference."""
     homes = dict.fromkeys("abcd", 0) | {"e": 1}
     takes = {"a": 8.0, "b": 1.0, "c": 2.0, "d": 3.0, "e": 8.0}
     assert balanced(homes, 2, takes.get) == {**homes, "d": 1}
 
 
 def test_what_is_not_known_takes_as_long_as_most():
-    """And where little is known at all, nothing moves."""
     homes = dict.fromkeys("abcd", 0)
     assert loads(balanced(homes, 2, {"a": 2.0, "b": 2.0}.get), dict.fromkeys("abcd", 2.0), 2) == [
         4.0,
@@ -44,7 +41,6 @@ def test_what_is_not_known_takes_as_long_as_most():
 
 
 def test_one_case_longer_than_all_others_moves_them_away_from_it():
-    """It cannot be shared itself."""
     homes = dict.fromkeys("abc", 0)
     takes = {"a": 60.0, "b": 1.0, "c": 1.0}
     assert sorted(loads(balanced(homes, 2, takes.get), takes, 2)) == [2.0, 60.0]
@@ -53,7 +49,6 @@ def test_one_case_longer_than_all_others_moves_them_away_from_it():
 @pytest.mark.parametrize("devices", [2, 4, 8])
 @pytest.mark.parametrize("seed", range(5))
 def test_a_gate_is_balanced_on_any_number_of_devices(devices, seed):
-    """Thirty networks of 1 to 9 s and thirty operators of 1.3 to 1.8 s, wherever they were."""
     chance = random.Random(seed)
     takes = {f"network-{n}": chance.uniform(1.0, 8.6) for n in range(30)}
     takes |= {f"operator-{n}": chance.uniform(1.3, 1.8) for n in range(30)}
@@ -80,7 +75,6 @@ CALM = [
 
 
 def test_what_several_devices_would_take_is_simulated_from_a_recorded_run():
-    """All start workers; a second look waits for the last device; so do ranks."""
     alone, _, even = suite_time.on_devices(CALM, 2)
     assert (alone, even) == (42.0, 26.0)
     assert suite_time.on_devices(CALM, 2, ahead_s=3.0)[2] == 23.0
@@ -92,7 +86,6 @@ def test_what_several_devices_would_take_is_simulated_from_a_recorded_run():
 
 
 def test_a_replay_waits_for_no_other_device():
-    """The first one of a case; whether there is another depends on all cases."""
     again = record("e", {"measure": 2.0}, {"measure": 6.0}, {"measure": 3.0}, replays=True)
     alone, _, even = suite_time.on_devices([*CALM, again], 5)
     assert (alone, even) == (53.0, 10.0 + 8.0 + 3.0)

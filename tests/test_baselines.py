@@ -119,7 +119,6 @@ def accept(folder, baselines, hardware=None, environments=None):
 
 
 def test_a_key_without_a_file_has_no_baselines(tmp_path):
-    """A machine that was never accepted is no error; its cases are NO_BASELINE."""
     assert load(tmp_path, KEY) == BaselineFile(tmp_path / "mi300x.json", KEY)
 
 
@@ -147,19 +146,16 @@ def test_a_key_without_a_file_has_no_baselines(tmp_path):
     ],
 )
 def test_a_file_that_is_no_json_is_refused_with_the_cure(tmp_path, text, expected):
-    """A merge gone wrong is mended from version control, not by recording anew."""
     assert refusal(tmp_path, text) == expected + "restore it from version control"
 
 
 def test_a_file_nested_beyond_reason_is_refused_like_any_that_is_no_json(tmp_path):
-    """The parser's own limit is no traceback."""
     assert " is not JSON: " in refusal(tmp_path, "[" * 100_000)
 
 
 @pytest.mark.parametrize("other", ["fast", r"f\u0061st"], ids=["the same", "in other letters"])
 @pytest.mark.parametrize("section", ["cases", "quarantine"])
 def test_a_case_that_is_there_twice_is_refused_with_both_lines(tmp_path, section, other):
-    """As a merge that kept both sides leaves it; neither is taken in silence for the right one."""
     text = f"""\
 {{
   "key": "{KEY}",
@@ -174,7 +170,6 @@ def test_a_case_that_is_there_twice_is_refused_with_both_lines(tmp_path, section
 
 
 def test_one_name_in_two_places_is_not_there_twice(tmp_path):
-    """A case in quarantine has a baseline as well, and any text may look like a name."""
     accept(tmp_path, [make_baseline(), make_baseline(case_id="other")])
     odd = replace(QUARANTINE, reason=f'"}}{CASE_ID}": {{"{CASE_ID}": ')
     set_quarantine(load(tmp_path, KEY), CASE_ID, odd)
@@ -192,7 +187,6 @@ def test_one_name_in_two_places_is_not_there_twice(tmp_path):
 
 @pytest.mark.parametrize("reason", [r"\u2192 \ud83d\ude00", "→ 😀"], ids=["ascii", "utf-8"])
 def test_any_letter_is_read_in_any_locale_whether_or_not_it_is_escaped(tmp_path, reason):
-    """Two escapes may be one letter; and files are UTF-8 whatever the machine prefers."""
     about = f'{{"reason": "{reason}", "date": "2026-01-01", "until": "2026-02-01"}}'
     save(tmp_path, f'{{"schema": 2, "key": "{KEY}", "quarantine": {{"x": {about}}}}}')
     before = locale.setlocale(locale.LC_CTYPE)
@@ -205,14 +199,12 @@ def test_any_letter_is_read_in_any_locale_whether_or_not_it_is_escaped(tmp_path,
 
 
 def test_what_a_refusal_quotes_is_cut_after_400_characters(tmp_path):
-    """A name may be a paragraph."""
     name = "x" * 500
     words = refusal(tmp_path, document(cases={name: []}))
     assert words == f": case {'x' * (399 - len('case '))}…"
 
 
 def test_bytes_that_are_no_text_are_refused(tmp_path):
-    """A file in another encoding, or a binary one, is no JSON."""
     (tmp_path / "mi300x.json").write_bytes(b"\xff\xfe{}")
     with pytest.raises(BaselineError, match="is not JSON: 'utf-8' codec can't decode"):
         load(tmp_path, KEY)
@@ -220,12 +212,10 @@ def test_bytes_that_are_no_text_are_refused(tmp_path):
 
 @pytest.mark.parametrize("value", [[], 3, {}, {"schema": "1"}, {"schema": None, "key": KEY}])
 def test_json_that_is_no_baseline_file_is_refused(tmp_path, value):
-    """Somebody else's JSON in the folder is not taken for an empty file."""
     assert refusal(tmp_path, value) == " is not a baseline file: it has no schema number"
 
 
 def test_a_newer_schema_is_refused_rather_than_half_understood(tmp_path):
-    """What it means is only known to a newer bench-lib, which is what to get."""
     assert refusal(tmp_path, document(schema=3)) == (
         " has schema 3, newer than 2, the newest that this version of bench-lib reads; "
         "upgrade bench-lib"
@@ -234,7 +224,6 @@ def test_a_newer_schema_is_refused_rather_than_half_understood(tmp_path):
 
 @pytest.mark.parametrize("other", ["mi250x", None])
 def test_the_baselines_of_other_hardware_are_refused(tmp_path, other):
-    """A file that was copied to another key's name would judge one GPU by another."""
     assert refusal(tmp_path, document(key=other)) == (
         f" holds baselines of {other!r}, but this hardware is 'mi300x'; "
         "a baseline of other hardware cannot be judged by: record one here"
@@ -272,12 +261,10 @@ def test_the_baselines_of_other_hardware_are_refused(tmp_path, other):
     ],
 )
 def test_a_field_that_cannot_be_read_is_refused_with_its_case(tmp_path, fields, expected):
-    """A slip while editing by hand is found without a search."""
     assert refusal(tmp_path, document(**fields)) == expected
 
 
 def test_a_file_that_cannot_be_opened_is_refused(tmp_path):
-    """A folder of that name is the fault that a test can make as any user."""
     (tmp_path / "mi300x.json").mkdir()
     with pytest.raises(BaselineError) as caught:
         load(tmp_path, KEY)
@@ -295,7 +282,6 @@ def published(**fields):
 
 
 def test_a_published_figure_is_read_without_processes_and_kept_apart(tmp_path):
-    """Nobody accepted it, and nothing is judged by it."""
     save(tmp_path, document(cases={"x": published(low=900, high=1000, item="token")}))
     accept(tmp_path, [make_baseline()])
     file = load(tmp_path, KEY)
@@ -330,13 +316,11 @@ def test_a_published_figure_is_read_without_processes_and_kept_apart(tmp_path):
     ],
 )
 def test_a_published_figure_that_says_too_little_is_refused_with_its_case(tmp_path, case, problem):
-    """A figure without a source is a rumour."""
     assert refusal(tmp_path, document(cases={"x": case})) == f": case x: {problem}"
 
 
 @pytest.mark.parametrize("figures", [{"rate": 12345}, {"rate": 987, "low": 900, "high": 12345}])
 def test_a_figure_that_no_number_holds_is_refused(tmp_path, figures):
-    """JSON has no infinity, and still a way to write one."""
     text = json.dumps(document(cases={"x": published(**figures)})).replace("12345", "1e999")
     assert refusal(tmp_path, text) == (
         " is not JSON: 1e999 is no number; restore it from version control"
@@ -344,7 +328,6 @@ def test_a_figure_that_no_number_holds_is_refused(tmp_path, figures):
 
 
 def test_a_slow_rate_and_a_range_of_one_figure_are_figures(tmp_path):
-    """Half an image a second, and nobody saw another."""
     figures = {"rate": 0.5, "low": 0.5, "high": 0.5}
     save(tmp_path, document(cases={"x": published(**figures)}))
     found = load(tmp_path, KEY).published["x"]
@@ -367,7 +350,6 @@ def test_a_slow_rate_and_a_range_of_one_figure_are_figures(tmp_path):
     ],
 )
 def test_what_was_measured_has_processes_and_what_was_published_has_none(tmp_path, fields, problem):
-    """A file that says both was put together by hand."""
     path = accept(tmp_path, [make_baseline()])
     raw = json.loads(path.read_text())
     raw["cases"][CASE_ID] |= fields
@@ -375,7 +357,6 @@ def test_what_was_measured_has_processes_and_what_was_published_has_none(tmp_pat
 
 
 def test_a_published_figure_is_written_as_it_is_read(tmp_path):
-    """It has no processes, whose draws would stand apart."""
     figure = Published(987.0, "a page", "another torch")
     there = replace(make_baseline([]), provenance="published", published=figure)
     file = load(tmp_path, "mi300x")
@@ -384,7 +365,6 @@ def test_a_published_figure_is_written_as_it_is_read(tmp_path):
 
 
 def test_accepted_values_leave_nothing_of_the_published_figure_in_their_place(tmp_path):
-    """The others stay, word for word, and so does what is not ours."""
     cases = {name: {**published(), "owner": "the kernel team"} for name in (CASE_ID, "other")}
     save(tmp_path, document(cases=cases))
     path = accept(tmp_path, [make_baseline()])
@@ -397,7 +377,6 @@ def test_accepted_values_leave_nothing_of_the_published_figure_in_their_place(tm
 
 
 def test_a_quarantine_leaves_published_figures_as_they_are(tmp_path):
-    """The file is rewritten around them."""
     path = save(tmp_path, document(cases={"x": published()}))
     set_quarantine(load(tmp_path, KEY), "x", QUARANTINE)
     assert json.loads(path.read_text())["cases"] == {"x": published()}
@@ -407,7 +386,6 @@ def test_a_quarantine_leaves_published_figures_as_they_are(tmp_path):
 
 
 def test_what_was_accepted_is_read_back(tmp_path):
-    """Baselines, environments and hardware, as they were."""
     environment = make_environment()
     baseline = make_baseline((0.0, 0.001), conditions={"ranks": 1, "power_cap_w": 750.0})
     path = accept(tmp_path, [baseline], environments={ENVIRONMENT: environment})
@@ -419,14 +397,12 @@ def test_what_was_accepted_is_read_back(tmp_path):
 
 
 def test_a_device_without_a_uuid_is_accepted_and_read_back(tmp_path):
-    """A CPU has none, and what says nothing is not written."""
     baseline = make_baseline(processes=[make_process(device_uuid=None)])
     accept(tmp_path, [baseline])
     assert load(tmp_path, KEY).baselines == {CASE_ID: baseline}
 
 
 def test_the_file_shows_a_reviewer_what_changed(tmp_path):
-    """Sorted keys, a line for each process, and nothing that says nothing."""
     accept(
         tmp_path,
         [make_baseline((0.0, -math.log(2)))],
@@ -486,7 +462,6 @@ def test_the_file_shows_a_reviewer_what_changed(tmp_path):
 
 
 def test_writing_the_same_again_changes_no_byte(tmp_path):
-    """A pull request shows nothing where nothing changed."""
     path = accept(tmp_path, [make_baseline()])
     before = path.read_bytes()
     accept(tmp_path, [make_baseline()])
@@ -494,7 +469,6 @@ def test_writing_the_same_again_changes_no_byte(tmp_path):
 
 
 def test_fields_of_others_survive_a_rewrite(tmp_path):
-    """What a newer version wrote is not lost by accepting with this one."""
     accept(tmp_path, [make_baseline(), make_baseline(case_id="other")])
     path = tmp_path / "mi300x.json"
     raw = json.loads(path.read_text())
@@ -516,7 +490,6 @@ def test_fields_of_others_survive_a_rewrite(tmp_path):
 
 
 def test_a_field_of_ours_that_is_no_longer_known_does_not_survive(tmp_path):
-    """A power cap that the new values were not made under must not stay beside them."""
     accept(tmp_path, [make_baseline(conditions={"ranks": 1})])
     accept(
         tmp_path,
@@ -529,7 +502,6 @@ def test_a_field_of_ours_that_is_no_longer_known_does_not_survive(tmp_path):
 
 
 def test_environments_that_no_process_refers_to_are_dropped(tmp_path):
-    """The file does not grow with every acceptance."""
     accept(tmp_path, [make_baseline()], environments={ENVIRONMENT: make_environment()})
     newer = make_baseline(processes=[make_process(environment="f1f1f1f1")])
     unused = make_environment(host="never used")
@@ -538,14 +510,12 @@ def test_environments_that_no_process_refers_to_are_dropped(tmp_path):
 
 
 def test_what_cannot_be_accepted_leaves_the_old_values(tmp_path):
-    """A case that failed today keeps what it is held against."""
     accept(tmp_path, [make_baseline()])
     write(load(tmp_path, KEY), [BaselineChange(CASE_ID, None, None, "died")], make_hardware(), {})
     assert load(tmp_path, KEY).baselines == {CASE_ID: make_baseline()}
 
 
 def test_a_full_disk_leaves_the_old_file_whole_and_nothing_beside_it(tmp_path):
-    """The file size limit stands for the disk."""
     path = accept(tmp_path, [make_baseline()])
     before = path.read_bytes()
     file = load(tmp_path, KEY)
@@ -559,7 +529,6 @@ def test_a_full_disk_leaves_the_old_file_whole_and_nothing_beside_it(tmp_path):
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("where", ["a process", "the hardware"])
 def test_a_value_that_is_no_number_is_never_written(tmp_path, where, value):
-    """The old file stays whole, and nothing is left beside it."""
     path = accept(tmp_path, [make_baseline()])
     before = path.read_bytes()
     accepted = {
@@ -574,14 +543,12 @@ def test_a_value_that_is_no_number_is_never_written(tmp_path, where, value):
 
 
 def test_the_folder_of_baselines_is_made_with_those_it_lies_in(tmp_path):
-    """The first acceptance of a new repository."""
     folder = tmp_path / "perf" / "baselines"
     assert accept(folder, [make_baseline()]) == folder / "mi300x.json"
     assert list(load(folder, KEY).measured) == [CASE_ID]
 
 
 def test_a_folder_that_cannot_be_made_is_said(tmp_path):
-    """A file where the folder should be is the fault that a test can make as any user."""
     (tmp_path / "baselines").write_text("")
     file = BaselineFile(tmp_path / "baselines" / "mi300x.json", KEY)
     with pytest.raises(BaselineError) as caught:
@@ -618,7 +585,6 @@ def lasting(seconds, *, process=0, **fields):
 
 
 def test_every_accepted_process_of_every_run_becomes_one_of_the_baseline():
-    """Three runs of one process make a baseline of three."""
     records = [
         make_record(attempts=[make_attempt(measurement=make_measurement(iteration_s=[s] * 20))])
         for s in (1.0, 2.0, 4.0)
@@ -631,7 +597,6 @@ def test_every_accepted_process_of_every_run_becomes_one_of_the_baseline():
 
 
 def test_what_is_kept_is_rounded_to_what_can_be_judged_by():
-    """Seven digits of a time; a difference of less than that is no change in a review."""
     measurement = make_measurement(
         iteration_s=[1 / 3] * 10 + [0.3334] * 9 + [5.0],
         compile_s=12.3456,
@@ -660,7 +625,6 @@ def test_what_is_kept_is_rounded_to_what_can_be_judged_by():
 
 
 def test_device_time_is_rounded_like_the_median():
-    """Both are times, and both are judged by."""
     (change,) = proposed(make_record(attempts=[lasting(0.5, device_s=1 / 3)]))
     assert change.new is not None
     (process,) = change.new.processes
@@ -668,7 +632,6 @@ def test_device_time_is_rounded_like_the_median():
 
 
 def test_a_process_of_a_baseline_is_named_by_its_run_and_its_context():
-    """Context 0 of two nights is two contexts; within a night its cases share one."""
     nights = {
         run: [make_record(attempts=[lasting(1.0), lasting(1.0, process=1, context_id="context-1")])]
         for run in ("0a0a0a0a", "0b0b0b0b")
@@ -685,12 +648,10 @@ def test_a_process_of_a_baseline_is_named_by_its_run_and_its_context():
 
 
 def test_a_candidate_is_named_by_its_context_alone():
-    """It is judged within its run, whose id says nothing there."""
     assert [p.worker for p in processes_of(make_record())] == ["context-0"]
 
 
 def test_a_baseline_keeps_the_conditions_it_was_made_under_and_its_limits():
-    """What is not known is not kept, so that it is not compared."""
     case = make_case(limits=Limits(tolerance=0.02, spread=0.10), launch=Launch(ranks=2))
     (change,) = proposed(
         make_record(case=case), hardware=replace(make_hardware(), power_cap_w=None)
@@ -719,7 +680,6 @@ def test_a_baseline_keeps_the_conditions_it_was_made_under_and_its_limits():
     ],
 )
 def test_a_case_with_nothing_to_accept_says_why(attempt, why):
-    """Its old baseline stands beside the reason."""
     current = held_against(0.0)
     old = current.baselines[CASE_ID]
     assert proposed(make_record(attempts=[attempt]), current=current) == [
@@ -728,7 +688,6 @@ def test_a_case_with_nothing_to_accept_says_why(attempt, why):
 
 
 def test_a_record_with_a_fault_gives_nothing_not_even_what_came_before_it():
-    """A case that dies every other time is in ERROR and not a value to hold against."""
     record = make_record(attempts=[make_attempt(), make_attempt(fault=make_fault())])
     assert proposed(record) == [
         BaselineChange(
@@ -738,20 +697,17 @@ def test_a_record_with_a_fault_gives_nothing_not_even_what_came_before_it():
 
 
 def test_another_run_of_a_case_that_faulted_is_accepted():
-    """The fault was of that run."""
     (change,) = proposed(make_record(attempts=[make_attempt(fault=make_fault())]), make_record())
     assert change.new is not None
     assert len(change.new.processes) == 1
 
 
 def test_only_the_cases_asked_for_are_proposed_in_the_order_of_their_ids():
-    """The pattern is a shell's."""
     records = [make_record(case=make_case(id=name)) for name in ("b-train", "a-train", "a-infer")]
     assert [c.case_id for c in proposed(*records, only="*-train")] == ["a-train", "b-train"]
 
 
 def test_conditions_are_settings_and_never_the_software():
-    """A new driver is what is judged, not what forbids judging."""
     assert conditions_of(make_case(), make_hardware()) == {
         "ranks": 1,
         "launcher": "none",
@@ -767,7 +723,6 @@ def test_conditions_are_settings_and_never_the_software():
 
 
 def test_what_holds_the_clocks_is_a_condition():
-    """Locked clocks are slower and steadier, and no fault of the software."""
     locked = make_hardware(clock_policy="perf_determinism")
     assert conditions_of(make_case(), locked)["clock_policy"] == "perf_determinism"
     assert mixed_conditions([locked, make_hardware(), make_hardware(clock_policy="auto")]) == [
@@ -776,14 +731,12 @@ def test_what_holds_the_clocks_is_a_condition():
 
 
 def test_several_ranks_are_launched_by_torchrun():
-    """The launcher sets threads and affinities of its own."""
     conditions = conditions_of(make_case(launch=Launch(ranks=4)), make_hardware())
     assert (conditions["ranks"], conditions["launcher"]) == (4, "torchrun")
 
 
 @pytest.mark.parametrize(("ranks", "launcher"), [(1, "none"), (4, "mpirun")])
 def test_another_launcher_is_named_by_the_environment_that_it_was_used_in(ranks, launcher):
-    """A record says what started its ranks, long after."""
     case = make_case(launch=Launch(ranks=ranks))
     environment = make_environment(variables={"BENCH_LIB_LAUNCHER": "mpirun"})
     found = conditions_of(case, make_hardware(), environment)
@@ -791,7 +744,6 @@ def test_another_launcher_is_named_by_the_environment_that_it_was_used_in(ranks,
 
 
 def test_the_clock_of_a_baseline_is_known_whatever_started_its_ranks():
-    """Which launcher it is now is not asked for: other conditions say whether clocks compare."""
     case, device = make_case(launch=Launch(ranks=4)), make_hardware()
     processes = make_processes([-4.6] * 5, clock_mhz=2000.0)
     found = [
@@ -812,7 +764,6 @@ def test_the_clock_of_a_baseline_is_known_whatever_started_its_ranks():
     ],
 )
 def test_two_processes_on_the_same_device_say_more_than_all_of_others(uuids, mhz, tolerance):
-    """Devices of one kind differ by some per cent, which is allowed for where they are compared."""
     processes = [
         make_process(device_uuid=uuid, clock_mhz=2000.0 if uuid == UUID else 1500.0)
         for uuid in uuids
@@ -825,7 +776,6 @@ def test_two_processes_on_the_same_device_say_more_than_all_of_others(uuids, mhz
 
 @pytest.mark.parametrize("baseline", [None, make_baseline(())], ids=["none", "a published figure"])
 def test_a_case_without_measured_values_has_no_clock_to_be_below(baseline):
-    """A figure that somebody published has no processes."""
     assert level_of(baseline, make_case(), make_hardware()) is None
 
 
@@ -848,14 +798,12 @@ def test_a_case_without_measured_values_has_no_clock_to_be_below(baseline):
 def test_whether_the_caches_that_choose_kernels_were_filled_is_a_condition(
     vendor, caches, expected
 ):
-    """Not how full they are, and not on a device that does not use them."""
     device, environment = make_hardware(vendor=vendor), make_environment(caches=caches)
     conditions = conditions_of(make_case(), device, environment)
     assert {k: v for k, v in conditions.items() if k.endswith("_cache")} == expected
 
 
 def test_a_baseline_keeps_the_caches_that_its_processes_found():
-    """By the environment that their attempts refer to, where the caller knows it."""
     known = {ENVIRONMENT: make_environment(caches={"miopen": "none"})}
     (change,) = proposed(make_record(), environments=known)
     assert change.new is not None
@@ -866,7 +814,6 @@ def test_a_baseline_keeps_the_caches_that_its_processes_found():
 
 
 def test_processes_that_found_different_caches_do_not_become_one_baseline():
-    """The baseline could name only one of them; taken all the same, it names none."""
     caches = {"c0c0c0c0": "none", "d0d0d0d0": "3 entries"}
     known = {ref: make_environment(caches={"miopen": full}) for ref, full in caches.items()}
     attempts = [replace(lasting(1.0, process=n), environment=ref) for n, ref in enumerate(caches)]
@@ -889,7 +836,6 @@ def kept(*log_medians, run="0c0c0c0c", environments=None, **fields):
 
 
 def test_a_run_is_added_to_the_processes_of_other_runs():
-    """So a baseline gets to know another device, and says whose processes it has."""
     current = kept(0.001, 0.002)
     (change,) = proposed(make_record(attempts=[lasting(1.0)]), current=current, add=True)
     assert change.against is None
@@ -902,14 +848,12 @@ def test_a_run_is_added_to_the_processes_of_other_runs():
 
 
 def test_a_run_that_is_added_twice_counts_once():
-    """What is accepted of it makes way."""
     current = kept(0.001, 0.002, run=RUN)
     (change,) = proposed(make_record(attempts=[lasting(1.0)]), current=current, add=True)
     assert len(change.new.processes) == 1
 
 
 def test_of_a_process_without_a_run_the_acceptance_names_it():
-    """Files of the first version have such processes."""
     current = kept(0.001, 0.002)
     old = current.baselines[CASE_ID]
     unnamed = [replace(process, worker="") for process in old.processes]
@@ -920,7 +864,6 @@ def test_of_a_process_without_a_run_the_acceptance_names_it():
 
 
 def test_a_run_that_gives_nothing_takes_nothing_of_what_is_accepted_of_it():
-    """Another run is added; what this one gave before stays."""
     good = make_record(attempts=[lasting(1.0)])
     failed = make_record(attempts=[make_attempt(fault=make_fault())], status=Status.ERROR)
     runs = {"0c0c0c0c": [failed], RUN: [good]}
@@ -929,7 +872,6 @@ def test_a_run_that_gives_nothing_takes_nothing_of_what_is_accepted_of_it():
 
 
 def test_what_was_said_against_accepted_values_stays_with_them():
-    """Whoever adds a run takes nothing of that back."""
     current = kept(0.001, 0.002)
     old = current.baselines[CASE_ID]
     forced = replace(old, accepted=replace(old.accepted, in_spite_of="NOISY"))
@@ -939,20 +881,17 @@ def test_what_was_said_against_accepted_values_stays_with_them():
 
 
 def test_a_run_is_added_to_nothing_where_nothing_is_accepted():
-    """Then it is the baseline."""
     (change,) = proposed(make_record(attempts=[lasting(1.0)]), add=True)
     assert (len(change.new.processes), change.old) == (1, None)
 
 
 def test_what_is_added_is_held_against_what_is_accepted_by_itself():
-    """Half of a baseline's processes that are 3% slower make it 1.5% slower, and are refused."""
     record = make_record(attempts=[lasting(1.03), lasting(1.03, process=1)])
     (change,) = proposed(record, current=kept(0.0, 0.0), add=True)
     assert change.against == "3.00% slower than accepted; the tolerance is 1.0%"
 
 
 def test_a_run_with_other_software_is_not_added_without_force():
-    """A baseline of two versions of torch is the baseline of neither."""
     before = make_environment(torch="2.9.0", triton="3.0.0")
     environments = {"e0e0e0e0": before, "f0f0f0f0": make_environment(triton="3.1.0")}
     attempt = replace(lasting(1.0), environment="f0f0f0f0")
@@ -966,7 +905,6 @@ def test_a_run_with_other_software_is_not_added_without_force():
 
 
 def test_a_run_under_another_power_cap_is_not_added_without_force():
-    """As those of two runs that are accepted together."""
     current = kept(0.0, 0.001, conditions={"power_cap_w": 600.0})
     (change,) = proposed(make_record(attempts=[lasting(1.0)]), current=current, add=True)
     assert change.against == "measured under power_cap_w 750.0 and 600.0"
@@ -974,7 +912,6 @@ def test_a_run_under_another_power_cap_is_not_added_without_force():
 
 
 def test_devices_under_different_conditions_are_named():
-    """What one of them does not know is no difference."""
     devices = [
         make_hardware(),
         make_hardware(power_cap_w=500.0),
@@ -1031,7 +968,6 @@ BASELINES = st.builds(
 @PROPERTY
 @given(value=st.dictionaries(WORDS, JSON))
 def test_a_layout_is_the_same_document(value):
-    """However deep, whatever the names, and in the order of its keys."""
     text = layout(value)
     assert json.loads(text) == value
     assert layout(json.loads(text)) == text
@@ -1041,14 +977,12 @@ def test_a_layout_is_the_same_document(value):
 @PROPERTY
 @given(baselines=st.lists(BASELINES, max_size=3, unique_by=lambda b: b.case_id))
 def test_whatever_is_accepted_is_read_back_the_same(tmp_path_factory, baselines):
-    """No value that a process may have is lost or refused on the way."""
     folder = tmp_path_factory.mktemp("baselines")
     accept(folder, baselines)
     assert load(folder, KEY).baselines == {b.case_id: b for b in baselines}
 
 
 def test_what_holds_no_rows_is_one_line_below_the_third_level():
-    """A list of numbers is read along, and one of nothing needs no lines either."""
     text = layout(document(cases={"x": {"kernels": {"none": [], "share": [0.5, 0.25]}}}))
     assert '      "kernels": {"none": [], "share": [0.5, 0.25]}\n' in text
 
@@ -1056,7 +990,6 @@ def test_what_holds_no_rows_is_one_line_below_the_third_level():
 @PROPERTY
 @given(count=st.integers(1, 5))
 def test_a_process_is_one_line_of_the_file(count):
-    """Which is what makes a review of an acceptance possible."""
     lines = layout(
         document(cases={"x": {"processes": [{"n": 3, "time": "t"}] * count}})
     ).splitlines()
@@ -1097,7 +1030,6 @@ def formerly(**process):
     ],
 )
 def test_figures_that_no_process_can_have_are_refused_with_the_cases_name(tmp_path, case, message):
-    """They would be divided by, or make every later run a failure."""
     words = refusal(tmp_path, document(cases={"slow": case}))
     assert "case slow: " in words
     assert message in words
@@ -1116,13 +1048,11 @@ def test_figures_that_no_process_can_have_are_refused_with_the_cases_name(tmp_pa
     ],
 )
 def test_figures_at_the_edge_of_what_a_process_can_have_are_read(tmp_path, case):
-    """A single iteration has no spread; a limit of one is one that nothing reaches."""
     save(tmp_path, document(cases={"odd": case}))
     assert list(load(tmp_path, KEY).measured) == ["odd"]
 
 
 def test_a_process_of_the_first_version_is_read_by_metric(tmp_path):
-    """Logarithms become times and rates; what was unknown stays so, and energy was of a step."""
     old = formerly(
         log_median=math.log(0.25),
         log_throughput=math.log(16.0),
@@ -1165,7 +1095,6 @@ def test_a_process_of_the_first_version_is_read_by_metric(tmp_path):
 
 @pytest.mark.parametrize("force", [False, True])
 def test_an_answer_that_is_not_finite_is_never_accepted(force):
-    """Every later run would be judged by it, and no reason makes it right."""
     attempt, current = lasting(1.0, numerics=Numerics(finite=False)), held_against(0.0)
     changes = proposed(make_record(attempts=[attempt]), current=current)
     why = "the answer holds infinities or NaN"
@@ -1175,7 +1104,6 @@ def test_an_answer_that_is_not_finite_is_never_accepted(force):
 
 @pytest.mark.parametrize("force", [False, True])
 def test_a_case_in_error_is_never_accepted(force):
-    """Whatever it measured before, or beside, the error."""
     verdicts = [make_verdict(status=Status.ERROR, metric="run", reason="over its quarantine")]
     (change,) = changes = proposed(make_record(status=Status.ERROR, verdicts=verdicts))
     assert (change.new, change.why_not) == (None, "ERROR; over its quarantine")
@@ -1183,7 +1111,6 @@ def test_a_case_in_error_is_never_accepted(force):
 
 
 def test_values_that_are_noisy_are_not_taken_without_force():
-    """A limit of four times their spread would be no limit."""
     measurement = make_measurement(iteration_s=[0.01, 0.05] * 10)
     (change,) = changes = proposed(make_record(attempts=[make_attempt(measurement=measurement)]))
     assert change.against == "iterations spread by 71%; the limit is 10%"
@@ -1194,14 +1121,12 @@ def test_values_that_are_noisy_are_not_taken_without_force():
     ("slow", "told"), [(0.01225, "10.43%"), (0.012386, "11%")], ids=["too near", "a whole more"]
 )
 def test_a_spread_just_above_its_limit_is_not_told_as_the_limit(slow, told):
-    """Ten per cent, of which ten are allowed, would be a riddle."""
     measurement = make_measurement(iteration_s=[0.01, slow] * 10)
     (change,) = proposed(make_record(attempts=[make_attempt(measurement=measurement)]))
     assert change.against == f"iterations spread by {told}; the limit is 10%"
 
 
 def test_a_spread_that_rounds_to_its_limit_is_within_it():
-    """Nobody can see the digits that are not kept."""
     measurement = make_measurement(iteration_s=[0.01, 0.01225] * 10)
     case = make_case(limits=Limits(spread=0.1043))
     (change,) = proposed(make_record(case=case, attempts=[make_attempt(measurement=measurement)]))
@@ -1223,13 +1148,11 @@ def test_a_spread_that_rounds_to_its_limit_is_within_it():
     ids=["steady", "without a measurement", "unsteady"],
 )
 def test_a_record_says_why_its_iterations_spread_too_far_to_be_accepted(attempt, why):
-    """Before anybody tries to; what was not measured spreads by nothing, however low the limit."""
     assert unsteady(make_record(attempts=[attempt])) == why
 
 
 @pytest.mark.parametrize("status", list(Status))
 def test_what_its_own_run_doubted_is_not_taken_without_force(status):
-    """The reason is the verdict's that gave the case its status."""
     verdicts = [
         make_verdict(),
         make_verdict(status=status, metric="memory", reason="peak 9 MiB (1 MiB in the baseline)"),
@@ -1244,13 +1167,11 @@ def test_what_its_own_run_doubted_is_not_taken_without_force(status):
 
 
 def test_a_status_without_a_verdict_of_its_own_speaks_for_itself():
-    """An invalid run may have no figure to name."""
     (change,) = proposed(make_record(status=Status.INVALID, verdicts=[]))
     assert change.against == "INVALID"
 
 
 def test_of_several_runs_the_worst_status_counts():
-    """Two good nights do not make a third one good."""
     records = [
         make_record(status=status, verdicts=[make_verdict(status=status, reason=f"was {status}")])
         for status in (Status.OK, Status.SUSPECT, Status.REGRESSED, Status.IMPROVED)
@@ -1261,7 +1182,6 @@ def test_of_several_runs_the_worst_status_counts():
 
 @pytest.mark.parametrize("status", [Status.OK, Status.INCOMPARABLE])
 def test_values_that_are_silently_slower_are_not_taken_without_force(status):
-    """Creep: each night within its noise, and the baseline a little slower each time."""
     record = make_record(attempts=[lasting(1.0156, process=n) for n in range(3)], status=status)
     current = held_against(0.0, 0.001, -0.001)
     (change,) = changes = proposed(record, current=current)
@@ -1271,7 +1191,6 @@ def test_values_that_are_silently_slower_are_not_taken_without_force(status):
 
 
 def test_the_cases_own_tolerance_says_what_slower_is():
-    """And the means of the logarithms are what is compared."""
     record = make_record(
         case=make_case(limits=Limits(tolerance=0.02)),
         attempts=[lasting(1.0), lasting(1.03125, process=1)],
@@ -1291,7 +1210,6 @@ def test_the_cases_own_tolerance_says_what_slower_is():
     ],
 )
 def test_what_is_slower_by_the_whole_tolerance_is_within_it(tolerance, began, against):
-    """A tolerance of nothing tolerates nothing; what is within it does not begin creep anew."""
     case = make_case(limits=Limits(tolerance=tolerance))
     record = make_record(case=case, attempts=[lasting(2.0)])
     (change,) = proposed(record, current=held_against(0.0))
@@ -1300,7 +1218,6 @@ def test_what_is_slower_by_the_whole_tolerance_is_within_it(tolerance, began, ag
 
 
 def test_creep_by_the_whole_tolerance_is_within_it():
-    """It may be less beside what was accepted last."""
     case = make_case(limits=Limits(tolerance=1.0))
     record = make_record(case=case, attempts=[lasting(2.0)])
     current = held_against(math.log(1.5), began={"latency": 1.0})
@@ -1310,7 +1227,6 @@ def test_creep_by_the_whole_tolerance_is_within_it():
 
 
 def test_a_case_without_a_measured_baseline_has_nothing_to_be_slower_than():
-    """A published figure is nobody's promise."""
     attempt = lasting(100.0)
     (change,) = proposed(make_record(attempts=[attempt]))
     assert change.against is None
@@ -1320,7 +1236,6 @@ def test_a_case_without_a_measured_baseline_has_nothing_to_be_slower_than():
 
 
 def test_what_its_run_never_judged_is_not_taken_without_force():
-    """A run that was killed may have been about to call it slower; side A of ab never is judged."""
     records = [make_record(), unjudged()]
     (change,) = changes = proposed(*records)
     assert (
@@ -1357,7 +1272,6 @@ def hungry(mib, *, rate=4.0, **fields):
     ],
 )
 def test_memory_and_throughput_may_not_grow_worse_silently_either(now, against):
-    """A run may have had too few processes to call it."""
     (first,) = proposed(hungry(1000))
     current = BaselineFile(Path(__file__), KEY, {CASE_ID: first.new})
     (change,) = proposed(hungry(**now), current=current)
@@ -1365,7 +1279,6 @@ def test_memory_and_throughput_may_not_grow_worse_silently_either(now, against):
 
 
 def test_a_step_that_is_slower_and_needs_more_memory_is_told_as_both():
-    """Its throughput is the same time once more, and is not."""
     (first,) = proposed(make_record(attempts=[lasting(1.0, peak_memory_bytes=1000 * 2**20)]))
     slow = make_record(attempts=[lasting(2.0, peak_memory_bytes=2000 * 2**20)])
     current = BaselineFile(Path(__file__), KEY, {CASE_ID: first.new})
@@ -1377,10 +1290,6 @@ def test_a_step_that_is_slower_and_needs_more_memory_is_told_as_both():
 
 
 def test_only_what_most_processes_decide_can_creep():
-    """The least of times, the worst of errors and answers that are finite have rules of their own.
-
-    No memory at all has no share by which it could grow.
-    """
     seen = {
         "numerics": Numerics(finite=True, cosine=0.99, loss=1.1, reference_loss=1.0),
         "compile_s": 12.0,
@@ -1396,7 +1305,6 @@ def test_only_what_most_processes_decide_can_creep():
 
 
 def test_an_allowance_that_depends_on_the_processes_adds_nothing(monkeypatch):
-    """A metric of another package may have one, which is of a verdict's candidate."""
     known = metrics.registered()
     own = replace(known["energy"], allowance=lambda _processes: 1e9)
     monkeypatch.setattr(metrics, "registered", lambda: {**known, "energy": own})
@@ -1418,7 +1326,6 @@ def accepted_in_turn(*steps, force=False):
 
 
 def test_slow_downs_below_the_tolerance_add_up_over_what_was_accepted_before():
-    """Ten times 0.9% would be 9%."""
     baseline, told = accepted_in_turn(*(1.009**n for n in range(10)))
     assert told[:2] == [None, None]
     assert told[2] == (
@@ -1431,14 +1338,12 @@ def test_slow_downs_below_the_tolerance_add_up_over_what_was_accepted_before():
 
 
 def test_what_somebody_insists_on_is_where_creep_begins_anew():
-    """The reason that was given for it stands beside it."""
     baseline, told = accepted_in_turn(1.0, 1.009, 1.018, force=True)
     assert told[2] is not None
     assert baseline.began["latency"] == 1.018
 
 
 def test_creep_begins_anew_where_a_case_became_faster():
-    """What was gained must not be lost again in small steps."""
     baseline, told = accepted_in_turn(1.0, 0.9, 0.908, 0.916)
     assert told[:3] == [None, None, None]
     assert "than 900 ms, from which accepted values have crept" in told[3]
@@ -1446,21 +1351,18 @@ def test_creep_begins_anew_where_a_case_became_faster():
 
 
 def test_a_gain_below_the_tolerance_leaves_creep_where_it_began():
-    """Chance alone would lower the bar a little each time."""
     baseline, told = accepted_in_turn(1.0, 0.995, 1.004)
     assert told == [None] * 3
     assert baseline.began["latency"] == 1.0
 
 
 def test_creep_of_a_file_without_its_beginning_counts_from_what_is_accepted_there():
-    """Older versions did not keep it."""
     current = held_against(0.0, 0.0)
     (change,) = proposed(make_record(attempts=[lasting(1.005)]), current=current)
     assert change.new.began["latency"] == 1.0
 
 
 def test_a_baseline_keeps_the_acceptances_before_it():
-    """The last ten, in their order; a renamed case those of its former id."""
     before = [
         Accepted(f"{n:08x}", f"reason {n}", f"2025-01-{n:02}T00:00:00Z") for n in range(1, 11)
     ]
@@ -1475,7 +1377,6 @@ def test_a_baseline_keeps_the_acceptances_before_it():
 
 
 def test_in_bursts_and_under_the_power_cap_are_two_kinds_of_time():
-    """Neither is slower than the other."""
     sustained = {"sustained_s": 1.1, "burst_window_s": (0.0, 1.0)}
     (change,) = proposed(
         make_record(attempts=[lasting(1.05, **sustained)]), current=held_against(0.0)
@@ -1498,7 +1399,6 @@ def test_in_bursts_and_under_the_power_cap_are_two_kinds_of_time():
     ],
 )
 def test_the_device_time_of_a_host_bound_case_may_not_grow_silently_either(source, against):
-    """Where both were had in the same way: a graph and a sum of kernels differ by the gaps."""
     old = make_process(host_bound=True, log_device=math.log(0.5), device_source="graph")
     attempt = lasting(1.0, host_bound=True, device_s=0.55, device_source=source)
     current = held_against(processes=[old, old])
@@ -1517,7 +1417,6 @@ def test_the_device_time_of_a_host_bound_case_may_not_grow_silently_either(sourc
 def test_the_hosts_time_counts_unless_the_device_waited_and_its_own_time_is_known(
     host_bound, source, against
 ):
-    """The host is too unsteady for a mean, and better than nothing where nothing else is known."""
     old = make_process(host_bound=host_bound, log_device=math.log(0.5), device_source="graph")
     attempt = lasting(1.1, host_bound=host_bound, device_s=0.5, device_source=source)
     current = held_against(processes=[old, old])
@@ -1526,7 +1425,6 @@ def test_the_hosts_time_counts_unless_the_device_waited_and_its_own_time_is_know
 
 
 def test_all_that_speaks_against_is_said_at_once():
-    """So that nobody has to ask twice."""
     measurement = make_measurement(iteration_s=[2.0, 3.0] * 10)
     record = make_record(
         attempts=[make_attempt(measurement=measurement)],
@@ -1541,7 +1439,6 @@ def test_all_that_speaks_against_is_said_at_once():
 
 
 def test_what_is_forced_notes_what_it_was_accepted_in_spite_of(tmp_path):
-    """Half a year later the reason alone would not say what it had to explain."""
     slow, good, gone = (make_case(id=name) for name in ("slow", "good", "gone"))
     records = [
         make_record(case=slow, status=Status.SUSPECT, verdicts=[]),
@@ -1562,7 +1459,6 @@ def test_what_is_forced_notes_what_it_was_accepted_in_spite_of(tmp_path):
 
 
 def test_a_quarantine_is_read_back_and_read_by_people(tmp_path):
-    """The file need not exist yet: then it says whose it is, and nothing is accepted."""
     path = set_quarantine(load(tmp_path, KEY), "crashes", QUARANTINE, make_hardware())
     file = load(tmp_path, KEY)
     assert path == tmp_path / "mi300x.json"
@@ -1585,14 +1481,12 @@ def test_a_quarantine_is_read_back_and_read_by_people(tmp_path):
 
 
 def test_a_quarantine_of_hardware_that_is_elsewhere_needs_none_of_its_figures(tmp_path):
-    """Set on a laptop for the machine in the rack."""
     set_quarantine(load(tmp_path, KEY), CASE_ID, QUARANTINE)
     file = load(tmp_path, KEY)
     assert (file.hardware, file.quarantines) == (None, {CASE_ID: QUARANTINE})
 
 
 def test_a_quarantine_changes_nothing_else_in_the_file(tmp_path):
-    """Baselines, hardware, environments and what others wrote; lifted, not a byte is left."""
     path = accept(tmp_path, [make_baseline()])
     raw = json.loads(path.read_text())
     path.write_text(layout({**raw, "notes": "ours"}))
@@ -1606,7 +1500,6 @@ def test_a_quarantine_changes_nothing_else_in_the_file(tmp_path):
 
 
 def test_accepting_keeps_quarantines_and_what_others_wrote_into_them(tmp_path):
-    """A case that is mended is let out by somebody, not by a good night."""
     path = accept(tmp_path, [make_baseline()])
     set_quarantine(load(tmp_path, KEY), CASE_ID, QUARANTINE)
     raw = json.loads(path.read_text())
@@ -1628,7 +1521,6 @@ def test_accepting_keeps_quarantines_and_what_others_wrote_into_them(tmp_path):
 
 
 def test_acknowledging_an_incident_anew_keeps_what_others_wrote_to_it(tmp_path):
-    """Its own reason and day are the new ones."""
     known = Acknowledged("a known bug", "2026-01-02T00:00:00Z", "somebody")
     path = acknowledge(load(tmp_path, KEY), "0b0b0b0b", known)
     raw = json.loads(path.read_text())
@@ -1659,14 +1551,12 @@ def test_acknowledging_an_incident_anew_keeps_what_others_wrote_to_it(tmp_path):
     ],
 )
 def test_a_quarantine_that_cannot_be_right_is_refused(tmp_path, case_id, fields, words):
-    """With what would be; the file stays as it was."""
     with pytest.raises(BaselineError, match=f"^{re.escape(words)}"):
         set_quarantine(load(tmp_path, KEY), case_id, replace(QUARANTINE, **fields))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_quarantine_may_end_the_day_it_begins_and_be_dated_by_the_day(tmp_path):
-    """Until tonight; written by a hand that knows no time of day."""
     today = replace(QUARANTINE, until="2026-01-02")
     set_quarantine(load(tmp_path, KEY), "x", today)
     set_quarantine(load(tmp_path, KEY), "y", replace(today, date="2026-01-02"))
@@ -1678,7 +1568,6 @@ def test_a_quarantine_may_end_the_day_it_begins_and_be_dated_by_the_day(tmp_path
 
 
 def test_what_is_not_in_quarantine_cannot_be_let_out(tmp_path):
-    """A typing mistake must not look like a case that is judged again."""
     for case_id in ("vit_b_16", "resnet18"):
         set_quarantine(load(tmp_path, KEY), case_id, QUARANTINE)
     with pytest.raises(BaselineError) as caught:
@@ -1693,7 +1582,6 @@ def test_what_is_not_in_quarantine_cannot_be_let_out(tmp_path):
 @pytest.mark.parametrize("name", ["until", "date"])
 @pytest.mark.parametrize("value", ["", "soon", "2026-13-01", "2026-2-1", "1.2.2026", "2026-W05-7"])
 def test_a_day_that_is_none_is_refused_with_its_case(tmp_path, name, value):
-    """A quarantine that ends nobody knows when would never end."""
     about = {"reason": "flaky", "until": "2026-02-01", "date": "2026-01-01", name: value}
     assert refusal(tmp_path, document(quarantine={"slow": about})) == (
         f": quarantine of slow: {name} is {value!r}, which is no day such as 2026-12-31"
@@ -1701,7 +1589,6 @@ def test_a_day_that_is_none_is_refused_with_its_case(tmp_path, name, value):
 
 
 def test_a_quarantine_that_ends_within_a_day_is_refused(tmp_path):
-    """It holds for whole days, whenever it began."""
     about = {"reason": "flaky", "until": "2026-02-01T12:00:00Z", "date": "2026-01-01T12:00:00Z"}
     assert refusal(tmp_path, document(quarantine={"slow": about})).startswith(
         ": quarantine of slow: until is '2026-02-01T12:00:00Z', which is no day"
@@ -1710,14 +1597,12 @@ def test_a_quarantine_that_ends_within_a_day_is_refused(tmp_path):
 
 @pytest.mark.parametrize("text", ["2026-02-01", "2024-02-29"])
 def test_a_day_of_the_calendar_is_a_day(text):
-    """In one spelling, so that days compare as texts do."""
     assert is_day(text)
     assert not is_day(f"{text} ")
     assert not is_day(f"{text}T00:00:00Z")
 
 
 def test_a_quarantine_holds_up_to_and_including_its_last_day():
-    """From the next day on the case fails again."""
     last = dt.date(2026, 2, 1)
     assert in_force(QUARANTINE, last)
     assert in_force(QUARANTINE, last - dt.timedelta(days=1))
@@ -1725,7 +1610,6 @@ def test_a_quarantine_holds_up_to_and_including_its_last_day():
 
 
 def test_a_folder_that_may_not_be_written_is_said_and_left_as_it_was(tmp_path):
-    """A file of the kernel's stands for the folder: nobody may write there, not even root."""
     path = set_quarantine(load(tmp_path, KEY), CASE_ID, QUARANTINE)
     file = replace(load(tmp_path, KEY), path=Path("/sys/mi300x.json"))
     before = path.read_bytes()
@@ -1741,14 +1625,11 @@ def test_a_folder_that_may_not_be_written_is_said_and_left_as_it_was(tmp_path):
 
 
 def test_a_case_that_two_tests_measure_counts_as_one_process():
-    """Two looks from one context say nothing of the spread between contexts."""
     twice = [make_attempt(process=0), make_attempt(process=0), make_attempt(process=1)]
     assert len(processes_of(make_record(attempts=twice))) == 2
 
 
 def test_what_compiling_took_is_told_by_the_first_look_of_each_process():
-    """The second look found the caches that the first had filled; its times are what counts."""
-
     def look(compile_s, cache, step_s, **fields):
         seen = make_measurement(compile_s=compile_s, compile_cache=cache, iteration_s=[step_s] * 20)
         return make_attempt(measurement=seen, **fields)
@@ -1767,7 +1648,6 @@ def test_what_compiling_took_is_told_by_the_first_look_of_each_process():
 
 
 def test_the_first_look_tells_a_cold_case_s_first_step():
-    """It is kept of no other case, whose caches are as they may be."""
     looks = [
         make_attempt(measurement=make_measurement(first_step_s=s), accepted=s < 5) for s in (9.0, 1)
     ]
@@ -1782,7 +1662,6 @@ COMING = Path(bench_lib.__file__).parents[1] / "baselines"
 
 @pytest.mark.parametrize("path", sorted(COMING.glob("*.json")), ids=lambda path: path.stem)
 def test_the_baselines_that_come_with_the_project_are_read(path):
-    """Files of older versions stay readable, and their cases are ones a matrix can name."""
     file = load(COMING, path.stem)
     assert file.baselines
     assert layout(file.raw) == path.read_text()
@@ -1822,7 +1701,6 @@ def nameable(ids):
 
 @pytest.mark.parametrize("key", ["mi250x", "mi300a", "mi300x", "mi325x"])
 def test_hardware_that_nobody_recorded_has_published_figures_or_what_was_recorded_since(key):
-    """Each with an address where it can be read, and what keeps it from being a reference."""
     file = load(COMING, key)
     assert file.published or file.measured
     for figure in file.published.values():
@@ -1851,7 +1729,6 @@ def test_hardware_that_nobody_recorded_has_published_figures_or_what_was_recorde
     ],
 )
 def test_a_published_figure_is_what_its_source_says(key, case_id, rate, low, high):
-    """Until somebody records the case there."""
     file = load(COMING, key)
     if case_id in file.measured:
         pytest.skip("recorded since")
@@ -1861,7 +1738,6 @@ def test_a_published_figure_is_what_its_source_says(key, case_id, rate, low, hig
 
 @pytest.mark.parametrize("key", ["mi250x", "mi300a", "mi300x", "mi325x"])
 def test_every_published_figure_is_of_a_case_that_the_matrix_measures(key):
-    """Else nothing would ever stand beside it; the one that has no file names its cases."""
     named = named_by_the_matrix()
     assert set(load(COMING, key).published) <= named
     text = (COMING / "README.md").read_text()
@@ -1890,7 +1766,6 @@ def looked_into(**ms):
     ],
 )
 def test_kernels_of_a_baseline_are_those_of_its_values(old, new, status, kept):
-    """The old ones hold only where the case is as it was."""
     record = replace(make_record(status=status), kernels=new)
     current = held_against(-4.6, kernels=old) if old else None
     (change,) = proposed(record, current=current)
@@ -1899,7 +1774,6 @@ def test_kernels_of_a_baseline_are_those_of_its_values(old, new, status, kept):
 
 
 def test_kernels_are_written_a_line_for_each_and_read_back(tmp_path):
-    """A reviewer sees which came and went."""
     table = looked_into(gemm=2, relu=1)
     accept(tmp_path, [make_baseline(kernels=table)])
     text = (tmp_path / f"{KEY}.json").read_text()

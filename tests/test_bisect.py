@@ -163,7 +163,6 @@ def bed(tmp_path, monkeypatch):
 
 
 def test_the_change_is_found_by_pairs_with_the_good_end(bed):
-    """The bad end first, and each step is two runs in the history."""
     hunt = bed.bisecting()
     assert hunt.run(0.03) is BisectEnding.FOUND
     found = hunt.search.found
@@ -180,7 +179,6 @@ def test_the_change_is_found_by_pairs_with_the_good_end(bed):
 
 
 def test_a_commit_that_does_not_build_or_run_is_left_out_with_its_reason(bed):
-    """The answer names all that lie between two that were measured."""
     bed.made.unbuildable = {10}
     bed.faults = {9: BROKEN}
     bed.unstartable = {8}
@@ -196,7 +194,6 @@ def test_a_commit_that_does_not_build_or_run_is_left_out_with_its_reason(bed):
 
 
 def test_a_search_goes_on_where_an_interrupted_one_ended(bed):
-    """Pairs and what does not build are kept; a torn line is of the pair that was under way."""
     bed.made.unbuildable = {8}
     bed.interrupts_at = 8
     first = bed.bisecting()
@@ -218,14 +215,12 @@ def test_a_search_goes_on_where_an_interrupted_one_ended(bed):
 
 
 def test_forgetting_an_earlier_call_begins_anew(bed):
-    """Its file goes; the history keeps the runs."""
     bed.bisecting().run(0.03)
     assert Points(bed.folder, ["x"]).kept
     assert Points(bed.folder, ["x"], fresh=True).kept == []
 
 
 def test_ends_that_do_not_differ_end_the_search(bed):
-    """Nothing else is built."""
     bed.planted = {}
     hunt = bed.bisecting()
     assert hunt.run(0.03) is BisectEnding.NONE
@@ -233,7 +228,6 @@ def test_ends_that_do_not_differ_end_the_search(bed):
 
 
 def test_pairs_that_do_not_suffice_leave_the_search_undecided(bed):
-    """It says between which two it is believed to be."""
     hunt = bed.bisecting()
     assert hunt.run(0.03, 5) is BisectEnding.UNDECIDED
     low, high = hunt.search.between
@@ -244,7 +238,6 @@ def test_pairs_that_do_not_suffice_leave_the_search_undecided(bed):
 @pytest.mark.parametrize("at", [0, LAST])
 @pytest.mark.parametrize("kind", ["faults", "unstartable", "unbuildable"])
 def test_an_end_that_cannot_be_measured_ends_the_search_with_its_reason(bed, at, kind):
-    """No other candidate takes its place."""
     bed.faults = {at: BROKEN} if kind == "faults" else {}
     bed.unstartable = {at} if kind == "unstartable" else set()
     bed.made.unbuildable = {at} if kind == "unbuildable" else set()
@@ -255,7 +248,6 @@ def test_an_end_that_cannot_be_measured_ends_the_search_with_its_reason(bed, at,
 
 
 def test_pairs_that_the_hardware_spoils_do_not_go_on_for_ever(bed, monkeypatch):
-    """The reason is the hardware's."""
     spoilt = replace(
         make_attempt(), measurement=None, accepted=False, discarded="too hot", invalid=True
     )
@@ -265,7 +257,6 @@ def test_pairs_that_the_hardware_spoils_do_not_go_on_for_ever(bed, monkeypatch):
 
 
 def test_the_kernels_before_and_after_say_why(bed):
-    """Both are looked into in a process of their own."""
     hunt = bed.bisecting()
     hunt.run(0.03)
     changed = hunt.kernels(hunt.search.found)
@@ -277,7 +268,6 @@ def test_the_kernels_before_and_after_say_why(bed):
 
 
 def test_kernels_that_cannot_be_looked_into_are_no_reason_to_fail(bed):
-    """The answer stands without."""
     hunt = bed.bisecting()
     hunt.run(0.03)
     bed.unstartable = {10}
@@ -288,7 +278,6 @@ def test_kernels_that_cannot_be_looked_into_are_no_reason_to_fail(bed):
 
 
 def test_a_candidate_that_is_not_built_again_for_its_kernels_is_no_reason_to_fail(bed):
-    """An earlier call measured it, and the answer stands."""
     bed.bisecting().run(0.03)
     bed.made.unbuildable = {11}
     hunt = bed.bisecting()
@@ -316,7 +305,6 @@ def run_of(status: Status, times: Sequence[float] = (0.01,), **fields: Any) -> R
 
 
 def test_the_nights_between_which_a_case_got_slower_are_read_from_the_history():
-    """The last OK one, and the first failing one after it; comparisons of two sides are none."""
     compared = run_of(Status.OK, commit="e")
     verdicts = [make_verdict(against="a")]
     compared.records = {
@@ -343,13 +331,11 @@ def test_the_nights_between_which_a_case_got_slower_are_read_from_the_history():
     ],
 )
 def test_a_history_without_such_nights_says_which_is_missing(statuses, words):
-    """And to name the ends."""
     with pytest.raises(BisectError, match=words):
         study.failing_since([run_of(status) for status in statuses], CASE_ID)
 
 
 def test_a_host_bound_case_fails_in_its_device_time_and_is_searched():
-    """Its pairs compare that time, and its last ratio is of it."""
     failed = run_of(Status.REGRESSED, commit="c")
     verdict = make_verdict(status=Status.REGRESSED, metric=metrics.DEVICE.name, ratio=1.03)
     failed.records = {CASE_ID: replace(failed.records[CASE_ID], verdicts=[verdict])}
@@ -359,7 +345,6 @@ def test_a_host_bound_case_fails_in_its_device_time_and_is_searched():
 
 
 def test_a_case_that_failed_in_its_memory_is_not_searched_by_its_time():
-    """Whoever wants that names both ends."""
     failed = run_of(Status.REGRESSED, commit="c")
     verdict = make_verdict(status=Status.REGRESSED, metric="memory", ratio=1.2)
     failed.records = {CASE_ID: replace(failed.records[CASE_ID], verdicts=[verdict])}
@@ -368,7 +353,6 @@ def test_a_case_that_failed_in_its_memory_is_not_searched_by_its_time():
 
 
 def test_the_noise_of_a_pair_is_that_of_two_processes_within_a_run():
-    """What runs differ by is in no pair."""
     runs = [
         run_of(Status.OK, [0.0100, 0.0102]),
         run_of(Status.OK, [0.0200, 0.0204]),
@@ -382,7 +366,6 @@ def test_the_noise_of_a_pair_is_that_of_two_processes_within_a_run():
 
 
 def test_what_a_search_takes_follows_from_the_noise_and_the_size(bed):
-    """A search in twice the noise is said to take four times the pairs, and about the time."""
     plans = []
     for bed.sd in (0.04, 0.08):
         plans.append(bed.bisecting().expected(0.02))
@@ -392,21 +375,18 @@ def test_what_a_search_takes_follows_from_the_noise_and_the_size(bed):
 
 
 def test_after_the_first_step_the_search_says_anew_what_it_takes(bed):
-    """Noise that nobody knew is known by then, and so is how much slower it is."""
     bed.bisecting().run(0.01)
     (said,) = (line for line in bed.said if line.startswith("slower by "))
     assert said == "slower by 2.9%, pairs differ by 0.3%: about 5 steps and 10 pairs in all"
 
 
 def test_the_size_of_a_slow_down_is_that_of_the_last_failure():
-    """As far as the history has one."""
     assert study.last_ratio([run_of(Status.OK), run_of(Status.REGRESSED)], CASE_ID) == 1.04
     assert study.last_ratio([run_of(Status.OK)], CASE_ID) is None
 
 
 @pytest.mark.parametrize("about", [{"metric": "memory"}, {"against": "a"}])
 def test_a_failure_of_something_else_tells_no_size(about):
-    """Memory is not searched for, and the other side of a comparison is no earlier night."""
     other = run_of(Status.REGRESSED)
     verdicts = [make_verdict(status=Status.REGRESSED, ratio=1.5, **about)]
     other.records = {CASE_ID: replace(other.records[CASE_ID], verdicts=verdicts)}
@@ -461,7 +441,6 @@ ENDS = ("--good", "c0", "--bad", f"c{LAST}")
 
 
 def test_the_command_says_first_what_it_takes_and_last_what_it_was(command, bed):
-    """The change with its author and address, its size, the kernels, and how to see it again."""
     status, out, err = command("x", *ENDS, "--build", "make -j 'all of it'")
     assert status == 0
     said, lines = err.splitlines(), out.splitlines()
@@ -485,7 +464,6 @@ def test_the_command_says_first_what_it_takes_and_last_what_it_was(command, bed)
 
 
 def test_json_holds_the_answer_and_every_pair(command, bed):
-    """With what was expected, and what was left out."""
     bed.made.unbuildable = {10}
     status, out, _ = command("x", *ENDS, "--json", "--keep-candidates")
     answer = document_in(out)
@@ -503,7 +481,6 @@ def test_json_holds_the_answer_and_every_pair(command, bed):
 
 
 def test_ends_that_do_not_differ_are_a_no(command, bed):
-    """Exit status 1, and no culprit."""
     bed.planted = {}
     status, out, _ = command("x", *ENDS)
     assert status == 1
@@ -512,7 +489,6 @@ def test_ends_that_do_not_differ_are_a_no(command, bed):
 
 
 def test_too_few_pairs_are_no_answer(command):
-    """Exit status 2; it says what more would be, and the same search goes on."""
     status, out, _ = command("x", *ENDS, "--most-pairs", "4")
     assert status == 2
     assert out.startswith("undecided after 2 steps and 4 pairs: ")
@@ -523,7 +499,6 @@ def test_too_few_pairs_are_no_answer(command):
 
 
 def test_what_it_advises_is_the_same_search(command):
-    """Pasted, it goes on, at the same error."""
     _, out, _ = command("x", *ENDS, "--error", "1%", "--most-pairs", "4")
     advised = out.splitlines()[-1].removeprefix("next: bench-lib bisect ").split()
     _, _, err = command(*advised)
@@ -533,14 +508,12 @@ def test_what_it_advises_is_the_same_search(command):
 
 @pytest.mark.parametrize("other", [("--env", "X=2"), ("--build", "make all"), ("--python", "py")])
 def test_pairs_of_candidates_made_otherwise_are_another_search(command, other):
-    """Other variables or another build may be another speed."""
     command("x", *ENDS, "--most-pairs", "4")
     _, _, err = command("x", *ENDS, *other, "--most-pairs", "4")
     assert "goes on from" not in err
 
 
 def test_of_two_changes_the_second_call_is_at_hand(command, bed):
-    """Pasted, it finds the other one."""
     bed.planted = {5: 0.03, 12: 0.03}
     status, out, _ = command("x", *ENDS)
     assert status == 0
@@ -554,7 +527,6 @@ def test_of_two_changes_the_second_call_is_at_hand(command, bed):
 
 
 def test_an_interrupted_command_says_what_is_kept(command, bed):
-    """Exit status 130; what was made stays for the next call."""
     bed.interrupts_at = 4
     status, _, err = command("x", *ENDS)
     assert status == 130
@@ -579,7 +551,6 @@ def write_nights(*nights: tuple[str, Status]) -> None:
 
 
 def test_the_ends_come_from_the_history(command):
-    """Commits, and versions where a package is named; the size is told from it, too."""
     write_nights(("c0", Status.OK), ("c2", Status.OK), ("c14", Status.REGRESSED))
     status, _, err = command("x", "--good", "last-ok")
     assert status == 0
@@ -591,7 +562,6 @@ def test_the_ends_come_from_the_history(command):
 
 
 def test_the_good_end_may_be_of_a_night_that_was_compacted(command):
-    """The newest night alone has a file of its own."""
     write_nights(("c2", Status.OK), ("c14", Status.REGRESSED))
     compaction.compact(Path("history"), keep=1, now=dt.datetime(2027, 1, 1, tzinfo=dt.timezone.utc))
     assert len(list(Path("history").glob("*.jsonl"))) == 1
@@ -601,7 +571,6 @@ def test_the_good_end_may_be_of_a_night_that_was_compacted(command):
 
 
 def test_nights_of_one_commit_say_what_changed_instead(command):
-    """Then its version is to be searched."""
     write_nights(("c2", Status.OK), ("c2", Status.REGRESSED))
     status, out, err = command("x", "--good", "last-ok")
     assert (status, out) == (2, "")
@@ -623,7 +592,6 @@ def test_nights_of_one_commit_say_what_changed_instead(command):
     ],
 )
 def test_a_wrong_question_is_one_line_with_the_value_and_the_remedy(command, words, names):
-    """Before anything is made."""
     status, out, err = command(*words)
     assert (status, out) == (2, "")
     for name in names:
@@ -655,7 +623,6 @@ def git(*words: str) -> str:
 
 
 def test_a_commit_of_a_repository_is_found_by_real_workers(tmp_path, monkeypatch, capsys):
-    """A step of one's own on the CPU, whose second commit waits: each in a worktree."""
     from bench_lib import backends
 
     cpu = make_hardware(

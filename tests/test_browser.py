@@ -182,7 +182,6 @@ def _cases(page):
 
 
 def test_a_page_opens_with_every_history_drawn(open_page) -> None:
-    """Whether somebody looks or not: what captures a page does not scroll."""
     page = open_page("night")
     plot = page.locator("article .plot").last
     rounds = plot.locator(".dots.run path").get_attribute("d")
@@ -193,7 +192,6 @@ def test_a_page_opens_with_every_history_drawn(open_page) -> None:
 
 
 def test_every_comparison_is_drawn(open_page) -> None:
-    """And is a table besides; those that are not chosen are drawn for paper."""
     page = open_page("hardware")
     plots = page.locator(".compared .plot").all()
     assert len(plots) == 3
@@ -201,7 +199,6 @@ def test_every_comparison_is_drawn(open_page) -> None:
 
 
 def test_the_point_under_the_pointer_is_named(open_page) -> None:
-    """With its run, and how it stood."""
     page = open_page("night")
     page.locator("article .plot .dots.bad path").last.hover()
     told = page.locator("article .plot .told:visible").inner_text()
@@ -210,7 +207,6 @@ def test_the_point_under_the_pointer_is_named(open_page) -> None:
 
 
 def test_every_case_is_a_cell_that_is_named_and_leads_to_it(open_page) -> None:
-    """A failure's to its article, another one's to its row, which opens."""
     page = open_page("night")
     cells = page.locator(".strip a")
     assert cells.count() == 9
@@ -226,7 +222,6 @@ def test_every_case_is_a_cell_that_is_named_and_leads_to_it(open_page) -> None:
 
 
 def test_the_strip_is_one_stop_and_arrows_go_through_it(open_page) -> None:
-    """Thousands of cells would be thousands of stops."""
     page = open_page("many")
     assert page.locator(".strip a[tabindex='0']").count() == 1
     page.focus(".strip a[tabindex='0']")
@@ -241,7 +236,6 @@ def test_the_strip_is_one_stop_and_arrows_go_through_it(open_page) -> None:
 
 
 def test_a_case_s_address_opens_it_wherever_it_is(open_page) -> None:
-    """On the third page of the table, with scripts; an article needs none."""
     page = open_page("many", at="#case/mi300x/case-249")
     assert page.locator("#table .open[aria-expanded=true]").inner_text() == "case-249"
     assert page.locator(".detail .plot .dots.run path").get_attribute("d").count("M") == 3
@@ -251,7 +245,6 @@ def test_a_case_s_address_opens_it_wherever_it_is(open_page) -> None:
 
 
 def test_an_incident_s_address_unfolds_it(open_page) -> None:
-    """With its cases and its commands."""
     page = open_page("example", at="#incident/1c1d3e71")
     shown = page.locator(".incident:target")
     assert shown.locator("code").first.is_visible()
@@ -263,7 +256,6 @@ def test_an_incident_s_address_unfolds_it(open_page) -> None:
     ("name", "size"), [("example", (1440, 900)), ("example", (390, 844)), ("night", (390, 844))]
 )
 def test_the_first_screen_answers(open_page, name: str, size: tuple[int, int]) -> None:
-    """The sentence, since when and why, incidents, and every cell that is not fine."""
     page = open_page(name, viewport={"width": size[0], "height": size[1]})
     for wanted in ("h1", ".since", ".incident", ".strip a[class]:not(.s-improved)"):
         for each in page.locator(wanted).all():
@@ -276,7 +268,6 @@ def test_the_first_screen_answers(open_page, name: str, size: tuple[int, int]) -
 @pytest.mark.parametrize("width", [1440, 390])
 @pytest.mark.parametrize("name", ["wide", "wider"])
 def test_the_strip_is_no_wider_than_the_screen(open_page, name: str, width: int) -> None:
-    """With 36 columns that all failed, and with a column a precision."""
     page = open_page(name, viewport={"width": width, "height": 900})
     assert page.locator(".strip a").count() == {"wide": 72, "wider": 104}[name]
     room = page.locator(".strip-room")
@@ -286,7 +277,6 @@ def test_the_strip_is_no_wider_than_the_screen(open_page, name: str, width: int)
 
 
 def test_a_row_that_was_asked_for_early_opens_with_the_data(open_page) -> None:
-    """Without scripts nothing opens."""
     page = open_page("night", java_script_enabled=False)
     openers = page.locator("#table .open")
     assert openers.count() == page.locator("#table .open:disabled").count() == 9
@@ -298,7 +288,6 @@ def test_a_row_that_was_asked_for_early_opens_with_the_data(open_page) -> None:
 
 @pytest.mark.parametrize("has_scripts", [True, False])
 def test_nothing_stays_out_of_the_layout(open_page, has_scripts: bool) -> None:
-    """The first screen comes first; then copies, captures and readers without scripts get all."""
     page = open_page("example", java_script_enabled=has_scripts)
     skipped = page.locator(".failure, .comparison, .cases")
     assert skipped.count() > 2
@@ -308,7 +297,6 @@ def test_nothing_stays_out_of_the_layout(open_page, has_scripts: bool) -> None:
 
 
 def test_a_command_is_copied(open_page) -> None:
-    """Where the browser has a clipboard; else it is selected."""
     page = open_page("night", permissions=["clipboard-read", "clipboard-write"])
     page.locator("article").last.get_by_label("Copy: Find the change").click()
     page.get_by_text("Copied").wait_for()
@@ -318,7 +306,6 @@ def test_a_command_is_copied(open_page) -> None:
 
 
 def test_a_hardware_s_comparison_is_chosen(open_page) -> None:
-    """One figure at a time."""
     page = open_page("hardware")
     group = page.locator(".comparison").filter(has_text="Roofline")
     group.locator("select").select_option("mi250x")
@@ -329,7 +316,6 @@ def test_a_hardware_s_comparison_is_chosen(open_page) -> None:
 
 
 def test_words_are_searched_for_in_any_order(open_page) -> None:
-    """In the case, its hardware and its status."""
     page = open_page("night")
     page.fill("[name=q]", "fp16 REGRESSED max")
     assert _cases(page) == ["resnet50-b64-fp16-max-autotune-infer"]
@@ -339,7 +325,6 @@ def test_words_are_searched_for_in_any_order(open_page) -> None:
 
 
 def test_filters_narrow_and_are_cleared(open_page) -> None:
-    """Each works with the others."""
     page = open_page("night")
     page.select_option("[name=precision]", "bf16")
     assert len(_cases(page)) == 3
@@ -351,7 +336,6 @@ def test_filters_narrow_and_are_cleared(open_page) -> None:
 
 
 def test_a_count_leads_to_its_cases(open_page) -> None:
-    """And the address keeps what was chosen."""
     page = open_page("night")
     page.click(".counts .s-invalid")
     assert _cases(page) == ["densenet121-b64-fp16-eager-infer"]
@@ -359,7 +343,6 @@ def test_a_count_leads_to_its_cases(open_page) -> None:
 
 
 def test_an_address_brings_back_what_was_chosen(open_page) -> None:
-    """So it can be sent to somebody."""
     page = open_page("night", at="#q=b64&precision=bf16&sort=-median")
     assert page.input_value("[name=precision]") == "bf16"
     assert len(_cases(page)) == 2
@@ -367,7 +350,6 @@ def test_an_address_brings_back_what_was_chosen(open_page) -> None:
 
 
 def test_columns_sort_up_and_down_and_back(open_page) -> None:
-    """Numbers as numbers, names in their order; what is not known comes last."""
     page = open_page("many")
     first = _cases(page)[0]
     page.click("[data-column=median] button")
@@ -381,7 +363,6 @@ def test_columns_sort_up_and_down_and_back(open_page) -> None:
 
 
 def test_a_long_table_has_pages(open_page) -> None:
-    """A hundred cases each."""
     page = open_page("many")
     assert len(_cases(page)) == 100
     assert page.inner_text("#told") == "250 cases, 1\N{EN DASH}100 shown"
@@ -392,7 +373,6 @@ def test_a_long_table_has_pages(open_page) -> None:
 
 
 def test_a_row_opens_into_its_plot_and_its_verdicts(open_page) -> None:
-    """Drawn when it is opened, gone when it is closed."""
     page = open_page("one")
     opener = page.locator("#table .open").first
     opener.click()
@@ -403,7 +383,6 @@ def test_a_row_opens_into_its_plot_and_its_verdicts(open_page) -> None:
 
 
 def test_keys_are_enough(open_page) -> None:
-    """Headings sort, rows open and the theme changes without a mouse, and focus is seen."""
     page = open_page("night")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
@@ -421,7 +400,6 @@ def test_keys_are_enough(open_page) -> None:
 
 
 def test_a_name_that_is_a_script_stays_text(open_page) -> None:
-    """In headings, rows, details and plots."""
     page = open_page("nasty")
     page.on("dialog", lambda dialog: pytest.fail(f"it said {dialog.message}"))
     _open_all(page)
@@ -435,7 +413,6 @@ def test_a_name_that_is_a_script_stays_text(open_page) -> None:
 
 @pytest.mark.parametrize("name", ["empty", "one"])
 def test_little_to_show_is_a_page_too(open_page, name: str) -> None:
-    """No run at all, and one case."""
     page = open_page(name)
     assert page.locator("h1").is_visible()
 
@@ -444,7 +421,6 @@ def test_little_to_show_is_a_page_too(open_page, name: str) -> None:
     ("scheme", "width", "is_open"), [("light", 1440, False), ("dark", 390, True)]
 )
 def test_axe_finds_nothing_wrong(open_page, scheme: str, width: int, is_open: bool) -> None:
-    """Nor with every row open."""
     axe = pytest.importorskip(
         "axe_playwright_python.sync_playwright", reason="needs axe-playwright-python: pip install"
     )
@@ -463,7 +439,6 @@ def test_axe_finds_nothing_wrong(open_page, scheme: str, width: int, is_open: bo
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_no_text_is_pale(open_page, scheme: str) -> None:
-    """All text that is there, in plots too, with everything open."""
     page = open_page("night", color_scheme=scheme)
     _open_all(page)
     count, pale = page.evaluate(PALE, CONTRAST)
@@ -472,7 +447,6 @@ def test_no_text_is_pale(open_page, scheme: str) -> None:
 
 
 def test_the_button_changes_plots_too(open_page) -> None:
-    """They take the page's colours."""
     page = open_page("one")
     page.locator("#table .open").first.click()
     tick = page.locator(".detail text.tick").first
@@ -484,14 +458,12 @@ def test_the_button_changes_plots_too(open_page) -> None:
 
 
 def test_a_phone_does_not_scroll_sideways(open_page) -> None:
-    """At 360 pixels, with everything open and every plot drawn."""
     page = open_page("night", viewport={"width": 360, "height": 740}, has_touch=True)
     _open_all(page)
     assert page.evaluate("document.documentElement.scrollWidth") == 360
 
 
 def test_paper_has_failures_plots_and_every_row_but_no_controls(open_page) -> None:
-    """In light colours, whatever the screen shows."""
     page = open_page("many", color_scheme="dark")
     page.emulate_media(media="print")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
@@ -504,7 +476,6 @@ def test_paper_has_failures_plots_and_every_row_but_no_controls(open_page) -> No
 
 
 def test_printing_draws_what_was_not_looked_at(open_page) -> None:
-    """Failures' plots, as narrow as paper is."""
     page = open_page("night")
     assert len(page.pdf(format="A4")) > 20_000
     page.evaluate("dispatchEvent(new Event('beforeprint'))")

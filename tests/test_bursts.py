@@ -91,7 +91,6 @@ def in_bursts_of(device: Capped, found: Bursts, sustained_s: float = CAPPED_S, m
 
 
 def test_a_power_bound_case_is_measured_at_full_clock():
-    """Though under sustained work it takes twice as long; each burst follows a rest."""
     device = Capped(lasts_s=1.0)
     found = in_bursts_of(device, Bursts(8 * CAPPED_S, 0.25))
     assert set(found.iteration_s) == {FULL_S}
@@ -101,28 +100,24 @@ def test_a_power_bound_case_is_measured_at_full_clock():
 
 
 def test_a_case_that_is_no_faster_after_a_rest_is_not_power_bound():
-    """Three bursts tell."""
     device = Capped(lasts_s=0.0)
     assert in_bursts_of(device, Bursts(8 * CAPPED_S, 0.25)) is None
     assert len(device.rests) == bursts.WARM + 1
 
 
 def test_a_case_whose_baseline_is_of_bursts_is_measured_so_whatever_it_is():
-    """Software that became slower, or needs less power, must not change the question."""
     device = Capped(lasts_s=0.0)
     found = in_bursts_of(device, Bursts(8 * CAPPED_S, 0.25, always=True))
     assert set(found.iteration_s) == {CAPPED_S}
 
 
 def test_a_step_that_is_longer_than_a_burst_stays_as_it_is():
-    """It is sustained work by itself."""
     device = Capped(lasts_s=1.0)
     assert in_bursts_of(device, Bursts(CAPPED_S / 2, 0.25)) is None
     assert device.rests == []
 
 
 def test_no_more_steps_are_kept_than_the_case_may_have():
-    """Short steps would fill a burst with hundreds."""
     found = in_bursts_of(Capped(lasts_s=9.0), Bursts(4.0, 0.25), most=40)
     assert len(found.iteration_s) == 36
 
@@ -146,25 +141,21 @@ def multiplies(monkeypatch: pytest.MonkeyPatch) -> Callable[[Capped], Bursts | N
 
 
 def test_the_burst_ends_well_before_the_controller_acts(multiplies):
-    """A device that stays at full clock for 30 ms takes the usual 10 ms."""
     assert multiplies(Capped(lasts_s=0.030)) == Bursts(bursts.BURST_S, bursts.RESTS_S[0])
 
 
 def test_the_rest_is_as_long_as_the_device_needs(multiplies):
-    """The shortest of those tried."""
     found = multiplies(Capped(lasts_s=0.030, needs_rest_s=0.1))
     assert found == Bursts(bursts.BURST_S, 0.12)
 
 
 def test_looks_that_differ_say_by_how_much(multiplies):
-    """The fourth burst is one of the two that count after the first rest."""
     device = Capped(lasts_s=0.030)
     device.disturbed_in, device.spread = {4}, 0.125
     assert multiplies(device) == Bursts(bursts.BURST_S, bursts.RESTS_S[0])
 
 
 def test_a_quick_controller_gets_shorter_bursts(multiplies):
-    """Half of what the device stays at full clock for, after the longest rest."""
     found = multiplies(Capped(lasts_s=0.010))
     assert found.rest_s == bursts.RESTS_S[-1]
     assert found.burst_s == pytest.approx(0.005, abs=2 * FULL_S)
@@ -172,12 +163,10 @@ def test_a_quick_controller_gets_shorter_bursts(multiplies):
 
 @pytest.mark.parametrize("lasts_s", [0.0, 0.002], ids=["never slows", "slows at once"])
 def test_a_device_that_bursts_do_not_help_has_none(multiplies, lasts_s):
-    """It is measured under sustained work."""
     assert multiplies(Capped(lasts_s=lasts_s)) is None
 
 
 def test_the_time_at_full_clock_ends_where_several_steps_are_slow():
-    """One that something else disturbed does not end it."""
     series = [1.1, *[1.0] * 20, 1.5, *[1.0] * 20, *[1.2] * 20]
     full_s, lasts_s = at_full_clock(series)
     assert full_s == 1.0
@@ -243,7 +232,6 @@ def station(tmp_path, monkeypatch):
 
 
 def test_a_case_stays_as_its_first_process_found_it(station):
-    """One found in bursts is always measured so, one found otherwise never."""
     one = station.hold(processes=2)
     one.measure(make_case(id="gemm"))
     one.measure(make_case(id="add"))
@@ -253,7 +241,6 @@ def test_a_case_stays_as_its_first_process_found_it(station):
 
 @pytest.mark.parametrize("in_bursts", [True, False])
 def test_a_case_is_measured_as_its_baseline_was(station, in_bursts):
-    """Like is compared with like."""
     level = validity.Level(1980.0, 1940.0, -4.0, 0.01, in_bursts=in_bursts)
     station.hold(expected=lambda _case: level).measure(make_case(id="gemm"))
     assert station.asked == [Bursts(0.01, 0.06, always=True) if in_bursts else None]
@@ -268,7 +255,6 @@ def test_a_case_is_measured_as_its_baseline_was(station, in_bursts):
     ids=["not asked for", "a CPU"],
 )
 def test_a_case_that_has_no_bursts_asks_for_no_calibration(station, options, case, vendor):
-    """A study shows what a user gets, and a CPU has no such cap."""
     station.device = replace(station.device, vendor=vendor)
     station.hold(**options).measure(case)
     assert station.asked == [None]
@@ -276,7 +262,6 @@ def test_a_case_that_has_no_bursts_asks_for_no_calibration(station, options, cas
 
 
 def test_a_device_is_calibrated_once_and_remembered(station):
-    """By its uuid and driver."""
     for _ in range(2):
         one = station.hold()
         one.measure(make_case(id="a"))
@@ -286,7 +271,6 @@ def test_a_device_is_calibrated_once_and_remembered(station):
 
 
 def test_a_device_that_needs_no_bursts_is_remembered_too(station):
-    """It never slows down."""
     station.answer = None
     for _ in range(2):
         one = station.hold()
@@ -308,7 +292,6 @@ def test_a_device_that_needs_no_bursts_is_remembered_too(station):
 def test_a_disturbed_calibration_serves_its_run_and_is_not_kept(
     station, tmp_path, seen, spread, why
 ):
-    """The next run looks again, and keeps what an undisturbed device does."""
     station.spread = spread
     watch = Watch(make_telemetry(**seen), make_telemetry())
     one = station.hold(watch=lambda _: watch)
@@ -325,14 +308,12 @@ def test_a_disturbed_calibration_serves_its_run_and_is_not_kept(
 
 
 def test_the_process_that_calibrates_is_no_foreign_one(station):
-    """Telemetry is told that it is ours."""
     watch = Watch()
     station.hold(watch=lambda _: watch).measure(make_case(id="gemm"))
     assert 1000 + station.forks - 1 in watch.own[0]
 
 
 def test_a_device_that_cannot_be_calibrated_is_measured_as_it_is(station):
-    """It is said, and tried again in the next run."""
     station.answer = LaunchError("context could not be calibrated: out of memory")
     for _ in range(2):
         one = station.hold()
@@ -345,7 +326,6 @@ def test_a_device_that_cannot_be_calibrated_is_measured_as_it_is(station):
 
 @pytest.mark.parametrize("text", [b"", b"\xff", b"[]", b'{"schema": 0}', b'{"schema": 1}'])
 def test_a_damaged_note_on_a_device_is_as_none(station, text, tmp_path):
-    """It costs a few seconds."""
     devices.keep_bursts(station.device, "6.10", Bursts(0.01, 0.06))
     (path,) = (tmp_path / "cache/bench-lib/devices").iterdir()
     assert devices.bursts_of(station.device, "6.10") == Bursts(0.01, 0.06)
@@ -355,7 +335,6 @@ def test_a_damaged_note_on_a_device_is_as_none(station, text, tmp_path):
 
 
 def test_another_driver_or_power_cap_is_another_device(station):
-    """The controller may be another."""
     devices.keep_bursts(station.device, "6.10", None)
     assert devices.bursts_of(station.device, "6.10") is None
     for other in (
@@ -367,7 +346,6 @@ def test_another_driver_or_power_cap_is_another_device(station):
 
 
 def test_a_folder_that_cannot_be_written_costs_nothing_but_time(station, tmp_path, monkeypatch):
-    """Next time it is found out again."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file/in/the/way"))
     (tmp_path / "file").write_text("")
     devices.keep_bursts(station.device, "6.10", None)
@@ -384,7 +362,6 @@ def test_a_folder_that_cannot_be_written_costs_nothing_but_time(station, tmp_pat
     ids=["working", "only idle looks", "unknown"],
 )
 def test_the_clock_of_bursts_is_the_highest_that_was_seen(station, seen_mhz, expected_mhz):
-    """Between bursts it may be idle; one below that of sustained work is not known."""
     sustained = make_telemetry(clock_mhz=1500.0, power_w=690.0)
     watch = Watch(
         make_telemetry(),  # of calibrating
@@ -414,7 +391,6 @@ def judged(candidate, baseline):
 
 
 def test_what_a_process_measured_in_bursts_is_kept_with_the_sustained_time():
-    """Energy is that of sustained work, whose power is known."""
     seen = make_measurement(
         iteration_s=[1 / 128] * 20, sustained_s=1 / 64, burst_window_s=(1.0, 2.0)
     )
@@ -427,7 +403,6 @@ def test_what_a_process_measured_in_bursts_is_kept_with_the_sustained_time():
 
 
 def test_bursts_are_held_against_bursts_and_say_so():
-    """The sustained time is judged beside them, loosely."""
     found = judged([in_burst()] * 2, [in_burst(x) for x in (-0.001, 0.0, 0.001, 0.0, 0.0)])
     assert found["latency"].status is Status.OK
     assert "in bursts" in found["latency"].reason
@@ -435,7 +410,6 @@ def test_bursts_are_held_against_bursts_and_say_so():
 
 
 def test_bursts_are_never_held_against_sustained_work():
-    """A fifth faster is no gain of the software."""
     found = judged([in_burst(-0.2)] * 2, make_processes([0.0] * 5))
     assert found["latency"].status is Status.INCOMPARABLE
     assert "accept" in found["latency"].reason
@@ -443,27 +417,23 @@ def test_bursts_are_never_held_against_sustained_work():
 
 
 def test_a_process_of_sustained_work_among_bursts_is_left_out():
-    """Only like is compared."""
     mixed = [in_burst(), in_burst(), make_process(log_median=0.2)]
     found = judged(mixed, [in_burst()] * 5)
     assert found["latency"].ratio == pytest.approx(1.0)
 
 
 def test_the_level_of_a_baseline_knows_its_bursts():
-    """So that the next run measures as it did, also where no clock is known."""
     assert validity.level([in_burst()] * 5, 0.01).in_bursts
     assert not validity.level(make_processes([0.0] * 5), 0.01).in_bursts
 
 
 def test_ranks_are_measured_as_they_are(station, monkeypatch):
-    """They would rest at different times."""
     monkeypatch.setattr("bench_lib.engine.device.run_ranks", lambda case, **_: make_measurement())
     station.hold().measure(make_case(id="gemm", launch=Launch(ranks=2)))
     assert "calibrate" not in station.log
 
 
 def test_a_note_on_a_device_says_which(station, tmp_path):
-    """For whoever finds the file."""
     devices.keep_bursts(station.device, "6.10", Bursts(0.01, 0.06))
     (path,) = (tmp_path / "cache/bench-lib/devices").iterdir()
     assert json.loads(path.read_text())["device"] == station.device.uuid
@@ -473,7 +443,6 @@ def test_a_note_on_a_device_says_which(station, tmp_path):
 
 
 def test_sustained_work_is_not_blamed_for_the_clock_of_bursts(station):
-    """A baseline in bursts, and a device that has none now: the clocks mean different things."""
     station.answer = None
     level = validity.Level(1980.0, 1940.0, -9.0, 0.01, in_bursts=True)
     watch = Watch(make_telemetry(clock_mhz=1500.0))
@@ -483,7 +452,6 @@ def test_sustained_work_is_not_blamed_for_the_clock_of_bursts(station):
 
 
 def test_far_slower_than_the_baseline_under_the_cap_is_slower():
-    """Nobody has to know the bursts for that."""
     baseline = [in_burst()] * 5  # 1 s in bursts, 1.2 s under the cap
     slow = make_processes([math.log(1.5)] * 2)
     assert judged(slow, baseline)["latency"].status is Status.REGRESSED
@@ -493,7 +461,6 @@ def test_far_slower_than_the_baseline_under_the_cap_is_slower():
 
 
 def test_ranks_are_held_against_the_sustained_rate_of_one():
-    """They all work under the cap; a burst's rate would make them look less efficient."""
     alone = replace(in_burst(), worker="run/a", values=in_burst().values | {"throughput": 12.0})
     two = replace(make_process(), worker="run/b")
     two = replace(two, values=two.values | {"throughput": 20.0})
@@ -502,7 +469,6 @@ def test_ranks_are_held_against_the_sustained_rate_of_one():
 
 
 def test_who_shares_the_device_during_bursts_spoils_them(station):
-    """Though nobody did during sustained work."""
     hot = {"throttle": ["thermal"], "throttled": {"thermal": 0.5}}
     shared = make_telemetry(foreign_processes=[41], **hot)
     watch = Watch(make_telemetry(), make_telemetry(), shared)  # the first is of calibrating

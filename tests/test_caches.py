@@ -36,7 +36,6 @@ DEVICE = gpus(1)[0]
 
 
 def test_cold_caches_are_empty_folders_of_their_own_and_gone_afterwards(monkeypatch):
-    """Whatever the user's variables say; those are as before in the end."""
     monkeypatch.setenv("TRITON_CACHE_DIR", "/kept")
     monkeypatch.delenv("MIOPEN_USER_DB_PATH", raising=False)
     with caches.emptied():
@@ -70,7 +69,6 @@ def fill(monkeypatch, tmp_path):
 
 
 def test_caches_apart_stay_where_they_were_and_the_oldest_go_by_their_bytes(fill):
-    """Those that were used last stay, however many they are."""
     kept = [fill(name, 200, days) for name, days in (("a", 9), ("b", 8), ("c", 7), ("d", 6))]
     with caches.apart("a"):
         assert Path(os.environ["TRITON_CACHE_DIR"], "kernel").stat().st_size == 200
@@ -80,7 +78,6 @@ def test_caches_apart_stay_where_they_were_and_the_oldest_go_by_their_bytes(fill
 
 
 def test_caches_that_a_process_uses_stay_however_old_they_are(fill):
-    """The next oldest go instead; and they themselves once they are free."""
     folder = fill("oldest", 500, days=9).parent
     with caches.apart("oldest"):
         then_s = time.time() - 9 * 86_400
@@ -95,8 +92,6 @@ def test_caches_that_a_process_uses_stay_however_old_they_are(fill):
 
 
 def test_caches_that_are_more_than_all_may_be_are_gone_once_nobody_uses_them(fill):
-    """Also where the case that filled them failed."""
-
     def fails():
         with caches.apart("b"):
             fill("b", 1001)
@@ -108,7 +103,6 @@ def test_caches_that_are_more_than_all_may_be_are_gone_once_nobody_uses_them(fil
 
 
 def test_caches_that_are_removed_before_they_are_locked_are_empty_ones_elsewhere(fill, monkeypatch):
-    """What is filled there would be lost, or somebody else's."""
     kept = fill("a", 10)
     monkeypatch.setattr(caches.fcntl, "flock", lambda *_: kept.rename(kept.with_name("gone")))
     with caches.apart("a"):
@@ -116,7 +110,6 @@ def test_caches_that_are_removed_before_they_are_locked_are_empty_ones_elsewhere
 
 
 def test_of_two_that_remove_caches_the_second_leaves_those_made_since(fill, monkeypatch, tmp_path):
-    """It waited for the lock of the caches that the first one removed."""
     old = fill("a", 1000, days=9)
     flock = caches.fcntl.flock
 
@@ -134,7 +127,6 @@ def test_of_two_that_remove_caches_the_second_leaves_those_made_since(fill, monk
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_disk_is_told_by_caches_apart(fill, monkeypatch, code):
-    """The same replay would meet it again when it compiles."""
     fill("a", 10)
 
     def full(_file, _operation):
@@ -149,7 +141,6 @@ def test_a_full_disk_is_told_by_caches_apart(fill, monkeypatch, code):
 
 
 def test_caches_apart_are_empty_ones_where_nothing_can_be_kept(monkeypatch, tmp_path):
-    """A file stands where the folder would be."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     (tmp_path / "file").touch()
     with caches.apart("a"):
@@ -159,7 +150,6 @@ def test_caches_apart_are_empty_ones_where_nothing_can_be_kept(monkeypatch, tmp_
 
 
 def test_caches_apart_are_there_while_somebody_removes_others(monkeypatch, tmp_path):
-    """What is gone by the time that its age is asked for keeps nothing from being used."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with caches.apart("a"):
         kept = Path(os.environ["TRITON_CACHE_DIR"]).parent
@@ -169,7 +159,6 @@ def test_caches_apart_are_there_while_somebody_removes_others(monkeypatch, tmp_p
 
 
 def test_nothing_is_forgotten_and_no_compiler_imported_where_nothing_was_compiled(monkeypatch):
-    """Torch's reset imports Inductor, which takes seconds."""
     forget_compiled()
     reset: list[str] = []
     monkeypatch.setattr("torch._dynamo.reset", lambda: reset.append("reset"))
@@ -200,7 +189,6 @@ def inductors(tmp_path, monkeypatch):
 
 
 def test_the_folder_of_compiled_code_is_made_before_another_user_can(inductors):
-    """By its usual name, for us alone; and it is found again."""
     for _ in range(2):
         make_inductor_folder()
         assert stat.S_IMODE(inductors.stat().st_mode) == 0o700
@@ -208,7 +196,6 @@ def test_the_folder_of_compiled_code_is_made_before_another_user_can(inductors):
 
 @pytest.mark.parametrize("whose", ["a link", "open to all", "another user's"])
 def test_compiled_code_that_another_user_may_have_put_there_is_not_run(inductors, tmp_path, whose):
-    """The folder for temporary files is everybody's."""
     if whose == "a link":
         (tmp_path / "elsewhere").mkdir()
         inductors.symlink_to(tmp_path / "elsewhere")
@@ -225,14 +212,12 @@ def test_compiled_code_that_another_user_may_have_put_there_is_not_run(inductors
 
 
 def test_a_folder_of_compiled_code_that_the_user_names_is_theirs(inductors, monkeypatch):
-    """Whoever may write there."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/shared")
     make_inductor_folder()
     assert not inductors.exists()
 
 
 def test_searching_leaves_what_the_user_says_of_it(monkeypatch):
-    """Somebody may want every record made anew."""
     monkeypatch.setenv("MIOPEN_FIND_ENFORCE", "4")
     monkeypatch.delenv("MIOPEN_FIND_MODE", raising=False)
     with caches.searching():
@@ -241,7 +226,6 @@ def test_searching_leaves_what_the_user_says_of_it(monkeypatch):
 
 
 def test_inductor_compiles_into_the_cold_folder(monkeypatch):
-    """The one that torch asks for, not the one it was first told."""
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/nowhere")
@@ -250,7 +234,6 @@ def test_inductor_compiles_into_the_cold_folder(monkeypatch):
 
 
 def test_a_cold_case_is_another_case_by_name_once():
-    """Its baseline is its own."""
     case = make_case(id="a")
     assert (cold(case).id, cold(case).launch) == ("a-cold", Launch(cold=True))
     assert cold(cold(case)) == cold(case)
@@ -278,7 +261,6 @@ def bench(tmp_path, workers):
 
 
 def test_a_cold_case_has_a_context_to_itself(bench, workers):
-    """What ran before has libraries loaded; what runs after would find its caches gone."""
     one = bench()
     for case in (make_case(id="a"), cold(make_case(id="b")), make_case(id="c")):
         one.measure(case)
@@ -290,7 +272,6 @@ def test_a_cold_case_has_a_context_to_itself(bench, workers):
 def test_artefacts_are_made_by_a_process_of_their_own_once_and_loaded_by_the_next(
     bench, workers, tmp_path
 ):
-    """A process that compiled would find its libraries loaded."""
     workers.folder = tmp_path
     case = make_case(id="a", launch=Launch(cold=True, artifacts=True))
     one = bench()
@@ -304,7 +285,6 @@ def test_artefacts_are_made_by_a_process_of_their_own_once_and_loaded_by_the_nex
 
 
 def test_what_the_compiler_made_is_found_in_empty_caches_once_it_is_loaded(tmp_path):
-    """Torch says so itself; the caches are empty folders both times."""
     step = torch.compile(lambda x: x @ x)  # which needs no C++ compiler
     path = tmp_path / "a.artifacts"
     states = []
@@ -321,7 +301,6 @@ def test_what_the_compiler_made_is_found_in_empty_caches_once_it_is_loaded(tmp_p
 
 
 def test_artefacts_that_torch_cannot_read_are_refused(tmp_path):
-    """By the file."""
     path = tmp_path / "a.artifacts"
     path.write_bytes(b"rubbish")
     with pytest.raises(
@@ -351,7 +330,6 @@ COLD_S = (12.0, 12.4, 13.4, 11.5, 11.6)
     ],
 )
 def test_the_time_to_the_first_step_is_judged_by_chance(change, processes, status):
-    """As latency is: beyond 10% and beyond what starts differ by, in several processes."""
     old = [make_process(first_step_s=s, compile_s=s) for s in COLD_S]
     new = [make_process(first_step_s=change * s, compile_s=s) for s in COLD_S[-processes:]]
     (verdict,) = first_step(new, old)
@@ -361,7 +339,6 @@ def test_the_time_to_the_first_step_is_judged_by_chance(change, processes, statu
 
 
 def test_a_case_says_how_much_longer_its_first_step_may_take():
-    """By the metric's own name."""
     old = [make_process(first_step_s=s) for s in COLD_S]
     new = [make_process(first_step_s=1.5 * s) for s in COLD_S]
     (verdict,) = first_step(new, old, metrics={"first_step": 0.6})
@@ -370,7 +347,6 @@ def test_a_case_says_how_much_longer_its_first_step_may_take():
 
 @pytest.mark.parametrize(("change", "status"), [(1.05, Status.OK), (1.5, Status.REGRESSED)])
 def test_what_compiles_nothing_is_judged_by_what_its_own_starts_differ_by(change, status):
-    """Seconds that are allowed a compiler would hide everything."""
     old = [make_process(first_step_s=s) for s in (0.40, 0.41, 0.42, 0.40, 0.41)]
     new = [make_process(first_step_s=change * s) for s in (0.40, 0.41, 0.42)]
     (verdict,) = first_step(new, old)
@@ -383,7 +359,6 @@ def test_what_compiles_nothing_is_judged_by_what_its_own_starts_differ_by(change
 def test_a_case_is_tuned_in_a_context_of_its_own_before_it_is_measured(
     bench, workers, monkeypatch, tmp_path
 ):
-    """What became of the database is said, and kept."""
     states = iter(["cold", "warm, 41 entries, 0123456789ab"])
     found = lambda: {"miopen": next(states)}  # noqa: E731
     monkeypatch.setattr("bench_lib.environment.caches.found", found)
@@ -411,7 +386,6 @@ def test_a_case_is_tuned_in_a_context_of_its_own_before_it_is_measured(
     ],
 )
 def test_what_cannot_be_tuned_is_measured_all_the_same(bench, workers, trouble, words):
-    """With the reason beside it."""
     workers.tuning = {"a": trouble}
     said = []
     outcome = bench(tune=True, say=said.append).measure(make_case(id="a"))
@@ -422,13 +396,11 @@ def test_what_cannot_be_tuned_is_measured_all_the_same(bench, workers, trouble, 
 
 
 def test_nothing_is_tuned_unless_asked_for(bench):
-    """A search takes minutes."""
     assert bench().measure(make_case(id="a")).tuned == ""
 
 
 @pytest.mark.skipif(torch.version.hip is not None, reason="this torch is AMD's")
 def test_a_torch_for_others_has_nothing_to_tune():
-    """A skip, with the reason."""
     import dataclasses
 
     from bench_lib.worker.context import MeasuringContext, answer, tuned
@@ -446,7 +418,6 @@ def test_a_torch_for_others_has_nothing_to_tune():
     [(0.001, True, 5), (0.3, True, 3), (4.0, True, 1), (0.001, False, 2), (0.9, False, 1)],
 )
 def test_slow_steps_are_looked_into_less_often(monkeypatch, step_s, asynchronous, steps):
-    """A second under the profiler is enough, and on a CPU two steps."""
     from bench_lib.worker import context as module
 
     now, asked = [0.0], []
@@ -473,7 +444,6 @@ def test_slow_steps_are_looked_into_less_often(monkeypatch, step_s, asynchronous
 
 
 def test_the_step_that_is_profiled_is_the_one_that_is_measured(monkeypatch):
-    """A workload that settles on something after its first step does so here, too."""
     from bench_lib.worker import context as module
 
     log = []

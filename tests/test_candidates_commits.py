@@ -83,7 +83,6 @@ def says(side, *words: str) -> str:
 
 
 def test_commits_are_told_from_good_to_bad_with_what_people_ask_of_them(repository):
-    """Subject, author, date in UTC, and an address without the remote's password."""
     repository.git("remote", "add", "origin", "https://ada:secret@gitlab.com/team/steps.git")
     hashes = [repository.commit(f"Step {n}", n) for n in (1, 2, 3)]
     found = Commits().between("HEAD~2", "main")
@@ -93,7 +92,6 @@ def test_commits_are_told_from_good_to_bad_with_what_people_ask_of_them(reposito
 
 
 def test_a_merge_is_one_change(repository):
-    """What it brought is its own, and none of the branch's."""
     first = repository.commit("First")
     repository.git("switch", "--quiet", "--create", "side")
     repository.commit("Aside", aside="")
@@ -117,7 +115,6 @@ def test_a_merge_is_one_change(repository):
     ],
 )
 def test_ends_that_are_none_are_named(repository, good, bad, words):
-    """With what to name instead."""
     base = repository.commit("First")
     repository.git("switch", "--quiet", "--create", "other")
     repository.commit("Other")
@@ -128,13 +125,11 @@ def test_ends_that_are_none_are_named(repository, good, bad, words):
 
 
 def test_a_folder_of_no_repository_is_refused(tmp_path):
-    """With what to do."""
     with pytest.raises(CandidateError, match="is in no git repository; go to the one"):
         Commits(repository=tmp_path)
 
 
 def test_a_repository_that_git_says_nothing_of_is_not_called_none(tmp_path):
-    """As where it belongs to somebody else, or its disk takes too long."""
     (tmp_path / ".git").mkdir()
     with pytest.raises(CandidateError, match=r"git gives no answer in .*; see git status there"):
         Commits(repository=tmp_path)
@@ -144,7 +139,6 @@ def test_a_repository_that_git_says_nothing_of_is_not_called_none(tmp_path):
 
 
 def test_a_side_has_the_step_of_its_own_commit(repository, monkeypatch):
-    """In the folder that corresponds to ours, at the top, below src and on PYTHONPATH."""
     for n in (1, 2):
         repository.commit(
             f"{n}",
@@ -163,7 +157,6 @@ def test_a_side_has_the_step_of_its_own_commit(repository, monkeypatch):
 
 
 def test_what_is_not_committed_is_measured_nowhere(repository):
-    """Our own folder stays as it is."""
     repository.commit("1", step="v = 1")
     repository.commit("2", step="v = 2")
     (repository.folder / "step.py").write_text("v = 3")
@@ -175,7 +168,6 @@ def test_what_is_not_committed_is_measured_nowhere(repository):
 
 
 def test_a_build_is_run_in_the_worktree_without_a_shell(repository):
-    """With the side's variables; its words mean nothing to anybody else."""
     repository.commit("1")
     repository.commit("2")
     script = "import os, sys; open('built', 'w').write(sys.argv[1] + os.environ['KIND'])"
@@ -187,7 +179,6 @@ def test_a_build_is_run_in_the_worktree_without_a_shell(repository):
 
 
 def test_an_environment_that_the_build_makes_is_what_measures(repository):
-    """As ``uv sync`` leaves one; modules of the top are found by the folder alone."""
     repository.commit("1")
     repository.commit("2")
     command = [sys.executable, "-m", "venv", "--without-pip", ".venv"]
@@ -200,7 +191,6 @@ def test_an_environment_that_the_build_makes_is_what_measures(repository):
 
 
 def test_an_interpreter_that_the_build_leaves_elsewhere_is_named(repository):
-    """It is missed where the build leaves none."""
     repository.commit("1")
     repository.commit("2")
     commits = Commits(["true"], python="env/bin/python")
@@ -211,7 +201,6 @@ def test_an_interpreter_that_the_build_leaves_elsewhere_is_named(repository):
 
 
 def test_a_commit_that_does_not_build_is_named_and_leaves_nothing(repository):
-    """The next one may."""
     repository.commit("1", setup="raise SystemExit('error: no compiler')")
     good = repository.commit("2", setup="")
     commits = Commits([sys.executable, "setup.py"])
@@ -224,14 +213,12 @@ def test_a_commit_that_does_not_build_is_named_and_leaves_nothing(repository):
 
 
 def test_a_program_that_is_not_there_is_no_build(repository):
-    """And is named."""
     repository.commit("1")
     with pytest.raises(LaunchError, match="no-such-tool cannot be run: No such file"):
         Commits(["no-such-tool"]).make(Candidate(repository.git("rev-parse", "HEAD")))
 
 
 def test_an_interrupted_search_finds_what_is_built(repository, tmp_path):
-    """Without close, worktrees stay; another command builds anew."""
     repository.commit("1")
     repository.commit("2")
     count = tmp_path / "count"
@@ -254,7 +241,6 @@ def test_an_interrupted_search_finds_what_is_built(repository, tmp_path):
 
 
 def test_other_variables_of_a_build_build_anew(repository):
-    """They may name the GPUs that it is for."""
     candidate = Candidate(repository.commit("1"))
     script = "import os; open('built', 'w').write(os.environ['FOR'])"
     made = [Commits([sys.executable, "-c", script], environment={"FOR": f}) for f in "ab"]
@@ -264,7 +250,6 @@ def test_other_variables_of_a_build_build_anew(repository):
 
 
 def test_two_searches_do_not_share_worktrees(repository):
-    """One would remove them while the other measures."""
     name = repository.commit("1")
     first, second = Commits(), Commits()
     first.make(Candidate(name))
@@ -276,7 +261,6 @@ def test_two_searches_do_not_share_worktrees(repository):
 
 
 def test_a_hook_of_the_users_is_left_alone(repository):
-    """It would run in every worktree."""
     name = repository.commit("1")
     hook = repository.folder / ".git" / "hooks" / "post-checkout"
     hook.write_text("#!/bin/sh\ntouch hooked\n")

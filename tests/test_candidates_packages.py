@@ -97,37 +97,31 @@ def changed(*pythons):
 
 
 def test_what_needs_the_old_version_changes_along(base, second):
-    """Everything else stays, also what no registry has."""
     assert says(second.python, "engine", "painter", "stone") == ["2.0", "2.0", "1.0"]
     assert changed(base, second.python) == {"engine": ("1.0", "2.0"), "painter": ("1.0", "2.0")}
     assert subprocess.run([second.python, "-c", "import mine"], check=False).returncode == 0
 
 
 def test_the_environment_it_was_made_of_stays_as_it_is(base, second):
-    """Though both share their files."""
     assert says(base, "engine", "painter", "stone") == ["1.0", "1.0", "1.0"]
 
 
 def test_what_was_made_once_is_not_made_again(base, second, monkeypatch):
-    """Neither copied nor installed."""
     monkeypatch.setattr("bench_lib.launch.exchanging.build", None)
     assert exchanging.exchanged(base, ["engine==2.0"], imports=["engine"]) == second
 
 
 def test_what_cannot_be_imported_is_no_environment(base):
-    """It is tried again the next time."""
     with pytest.raises(LaunchError, match="engine is not importable: ImportError"):
         exchanging.exchanged(base, ["engine==3.0", "painter==3.0"], imports=["engine"])
 
 
 def test_what_nothing_fits_is_refused_by_the_installer(base):
-    """By its own words."""
     with pytest.raises(LaunchError, match="no environment with engine==9: ERROR: Could not"):
         exchanging.exchanged(base, ["engine==9"], imports=[])
 
 
 def test_what_is_removed_is_gone(base):
-    """With its lock."""
     made = exchanging.exchanged(base, ["stone==1.0"], imports=["stone"])
     exchanging.remove(made)
     assert not made.folder.exists()
@@ -150,7 +144,6 @@ def other(base, wheels, tmp_path_factory):
 
 
 def test_one_package_comes_from_another_environment_as_it_is_there(base, other):
-    """Though it says that it needs another engine: whether it runs is tried."""
     made = exchanging.transplanted(base, other, ["painter"], imports=["painter", "engine"])
     assert says(made.python, "engine", "painter", "stone") == ["1.0", "2.0", "1.0"]
     assert changed(base, made.python) == {"painter": ("1.0", "2.0")}
@@ -158,19 +151,16 @@ def test_one_package_comes_from_another_environment_as_it_is_there(base, other):
 
 
 def test_a_package_that_the_other_environment_lacks_is_removed(base, other):
-    """As it is after the upgrade."""
     made = exchanging.transplanted(base, other, ["stone"], imports=["mine"])
     assert changed(base, made.python) == {"stone": ("1.0", "")}
 
 
 def test_a_package_that_cannot_be_imported_there_is_refused(base, other):
-    """With the interpreter's own words."""
     with pytest.raises(LaunchError, match="with the new engine: engine is not importable: Import"):
         exchanging.transplanted(base, other, ["engine"], imports=["engine"])
 
 
 def test_environments_of_different_pythons_are_refused(base, other, monkeypatch):
-    """Their compiled modules fit only their own."""
     here = inquiry.Installed(["3.11.7", "/usr"], torch=False, installed=[], requires={})
     there = inquiry.Installed(["3.12.1", "/usr"], torch=False, installed=[], requires={})
     answers = {base: here, other: there}
@@ -180,7 +170,6 @@ def test_environments_of_different_pythons_are_refused(base, other, monkeypatch)
 
 
 def test_requirements_are_held_against_what_is_there():
-    """Markers and names are read as pip reads them."""
     found = inquiry.Installed(
         python=["3.11.7 (main)", "/usr"],
         torch=False,
@@ -197,7 +186,6 @@ def test_requirements_are_held_against_what_is_there():
 
 
 def test_versions_lie_between_the_ends_of_a_folder(wheels, base):
-    """Pre-releases only where an end is one."""
     packages = Packages("Engine", base, folder=wheels)
     found = packages.between("engine==1.0", "3.0")
     assert [each.name for each in found] == ["engine 1.0", "engine 2.0", "engine 3.0"]
@@ -216,13 +204,11 @@ def test_versions_lie_between_the_ends_of_a_folder(wheels, base):
     ],
 )
 def test_versions_that_are_none_are_named(wheels, base, good, bad, words):
-    """With what there is."""
     with pytest.raises(CandidateError, match=words):
         Packages("engine", base, folder=wheels).between(good, bad)
 
 
 def test_a_registry_is_asked_by_pip(base, monkeypatch):
-    """By the options that install."""
     asked = []
 
     def build(words, _what, **_told):
@@ -238,14 +224,12 @@ def test_a_registry_is_asked_by_pip(base, monkeypatch):
 
 
 def test_a_registry_that_lists_nothing_is_named(base, monkeypatch):
-    """With what to try."""
     monkeypatch.setattr("bench_lib.studies.candidates.packages.build", lambda *_, **__: "")
     with pytest.raises(LaunchError, match="see that pip index versions engine works"):
         Packages("engine", base).between("1.0", "2.0")
 
 
 def test_a_version_is_a_side_until_the_search_ends(wheels, base):
-    """With the variables of all; then its environment is removed."""
     variables = {"KIND": "fast"}
     packages = Packages(
         "stone", base, folder=wheels, environment=variables, imports=["stone", "engine"]
@@ -262,7 +246,6 @@ def test_a_version_is_a_side_until_the_search_ends(wheels, base):
 
 
 def test_images_lie_between_the_ends_in_the_order_given():
-    """Tags are the good end's image's, whatever port its registry has."""
     images = Images(["6.4", "7.0", "other:1"], ["docker", "run"])
     found = images.between("host:5000/rocm:6.3", "7.2")
     assert [each.name for each in found] == [
@@ -282,13 +265,11 @@ def test_images_lie_between_the_ends_in_the_order_given():
     ],
 )
 def test_images_without_an_order_are_refused(images, good, bad, words):
-    """By name."""
     with pytest.raises(CandidateError, match=words):
         Images(images, ["docker", "run"]).between(good, bad)
 
 
 def test_an_image_is_put_where_its_place_is(monkeypatch):
-    """Or last."""
     asked = []
     monkeypatch.setattr("bench_lib.launch.inquiry.ask", lambda *words: asked.append(words))
     image = Candidate("rocm:7")
@@ -314,7 +295,6 @@ def test_an_image_is_put_where_its_place_is(monkeypatch):
     ],
 )
 def test_a_command_line_names_a_kind(told, kind):
-    """By what it says besides the ends."""
     assert type(of(Ends(**{"good": "1", "bad": "2", **told}))) is kind
 
 
@@ -329,6 +309,5 @@ def test_a_command_line_names_a_kind(told, kind):
     ],
 )
 def test_a_command_line_of_several_kinds_is_refused(told, words):
-    """Or one that lacks what its kind needs."""
     with pytest.raises(CandidateError, match=words):
         of(Ends(**{"good": "1", "bad": "2", **told}))

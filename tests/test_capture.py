@@ -73,7 +73,6 @@ def ranges(trace: Path) -> list[str]:
 def test_a_trace_holds_the_iterations_of_rocms_tools_schedule(
     iterations: int, kept: list[int]
 ) -> None:
-    """One passed over, two to warm up, five kept; of fewer the last ones."""
     step = Step()
     captured = traced(step, iterations, named)
     assert captured.trace == Path(f"trace{kept[-1] + 1}.json")
@@ -83,7 +82,6 @@ def test_a_trace_holds_the_iterations_of_rocms_tools_schedule(
 
 @pytest.mark.parametrize("iterations", [0, 1])
 def test_a_single_iteration_has_another_before_it(iterations: int) -> None:
-    """What the profiler takes to start would be in it otherwise."""
     step = Step()
     captured = traced(step, iterations, named)
     assert captured.trace is not None
@@ -92,7 +90,6 @@ def test_a_single_iteration_has_another_before_it(iterations: int) -> None:
 
 
 def test_a_trace_has_the_operations_of_the_step() -> None:
-    """Inside the iteration's range."""
     captured = traced(Step(), 4, named)
     assert captured.trace is not None
     events = json.loads(captured.trace.read_text())["traceEvents"]
@@ -103,7 +100,6 @@ def test_a_trace_has_the_operations_of_the_step() -> None:
 
 
 def test_a_trace_comes_with_a_table() -> None:
-    """Of the kept iterations, the costliest operation first."""
     captured = traced(Step(), 8, named)
     (table,) = captured.tables.values()
     assert "aten::mm" in table
@@ -112,7 +108,6 @@ def test_a_trace_comes_with_a_table() -> None:
 
 
 def test_a_trace_that_is_there_is_replaced() -> None:
-    """As ROCm's tool does; and nothing half written is left."""
     Path("trace8.json").write_text("old")
     traced(Step(), 8, named)
     assert ranges(Path("trace8.json"))
@@ -121,14 +116,12 @@ def test_a_trace_that_is_there_is_replaced() -> None:
 
 @pytest.mark.parametrize("place", ["nowhere/trace.json", "folder"])
 def test_a_trace_that_cannot_be_written_is_an_error(place: str) -> None:
-    """Torch's profiler says so on standard error and goes on."""
     Path("folder").mkdir()
     with pytest.raises(OSError, match=place):
         traced(Step(), 2, lambda _steps: place)
 
 
 def test_an_error_of_the_step_arrives_as_it_is() -> None:
-    """And the profiler lets go, so that the next one can begin."""
     error = RuntimeError("broken")
 
     def broken() -> object:
@@ -144,7 +137,6 @@ def test_an_error_of_the_step_arrives_as_it_is() -> None:
 
 
 def test_the_tables_are_the_guides() -> None:
-    """On a CPU there is none of a GPU's time."""
     step = Step()
     captured = tabled(step, 3)
     assert list(captured.tables) == ["Top 10 operations by total CPU time", "Memory Profiling"]
@@ -155,7 +147,6 @@ def test_the_tables_are_the_guides() -> None:
 
 
 def test_a_table_has_so_many_rows() -> None:
-    """The guide's ten, though a step has more operations."""
     operations: list[Callable[[torch.Tensor], torch.Tensor]] = [
         *(torch.sin, torch.cos, torch.tan, torch.exp, torch.tanh, torch.abs, torch.neg),
         *(torch.floor, torch.ceil, torch.sign, torch.sigmoid, torch.erf, torch.sqrt),
@@ -167,7 +158,6 @@ def test_a_table_has_so_many_rows() -> None:
 
 
 def test_no_iteration_is_one() -> None:
-    """A table of nothing would tell nothing."""
     step = Step()
     assert (tabled(step, 0).steps, step.runs) == (1, 1)
 
@@ -176,8 +166,6 @@ def test_no_iteration_is_one() -> None:
 
 
 def test_operations_have_their_own_seconds_in_one_step() -> None:
-    """Longest first; what they call is not in them, and ranges are no operations."""
-
     class Row:
         def __init__(self, key: str, microseconds: float) -> None:
             self.key = key
@@ -197,7 +185,6 @@ def test_operations_have_their_own_seconds_in_one_step() -> None:
 
 @pytest.mark.parametrize("profiled", [lambda step: traced(step, 8, named), lambda s: tabled(s, 5)])
 def test_operations_of_a_real_step_are_sane(profiled: Any) -> None:
-    """Each takes some time, and none a second."""
     operations = profiled(Step()).operations_s
     assert {"aten::mm", "aten::relu"} <= set(operations)
     assert all(0 < seconds < 1 for seconds in operations.values())
@@ -211,7 +198,6 @@ def test_operations_of_a_real_step_are_sane(profiled: Any) -> None:
 def test_a_profiler_outside_shows_itself_in_the_environment(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a variable of its own."""
     assert external_profiler({name: "/opt/lib.so", "PATH": "/bin"}) == name
     monkeypatch.setenv(name, "/opt/lib.so")
     assert external_profiler() is not None
@@ -221,5 +207,4 @@ def test_a_profiler_outside_shows_itself_in_the_environment(
     "environ", [{}, {"PATH": "/bin"}, {"HSA_TOOLS_LIB": ""}, {"ROCP_METRICS": "metrics.xml"}]
 )
 def test_without_one_nobody_listens(environ: dict[str, str]) -> None:
-    """An empty variable is none."""
     assert external_profiler(environ) is None

@@ -32,14 +32,12 @@ def stored_in(cache: Path) -> Path:
 def test_a_worker_tells_the_input_size_of_every_network(
     asked: tuple[Path, dict[str, int]],
 ) -> None:
-    """Without anybody here importing torchvision."""
     _, sizes = asked
     assert len(sizes) >= 86
     assert (sizes["resnet50"], sizes["inception_v3"], sizes["fcn_resnet50"]) == (224, 299, 520)
 
 
 def test_a_stored_answer_is_used(asked: tuple[Path, dict[str, int]], tmp_path: Path) -> None:
-    """As one can see when it differs from what a worker would say."""
     cache, _ = asked
     stored = tmp_path / stored_in(cache).name
     stored.write_text(json.dumps({"networks": {"resnet50": {"image_size": 7}}}))
@@ -63,7 +61,6 @@ def quick(
 def test_a_stored_answer_that_cannot_be_read_is_asked_again(
     asked: tuple[Path, dict[str, int]], quick: Path, tmp_path: Path, content: str
 ) -> None:
-    """It is set aside."""
     cache = tmp_path / "cache"
     cache.mkdir()
     stored = cache / f"{catalogue._installation()}.json"
@@ -77,13 +74,11 @@ def test_a_stored_answer_that_cannot_be_read_is_asked_again(
 def test_a_cache_that_cannot_be_written_costs_time_only(
     asked: tuple[Path, dict[str, int]], tmp_path: Path
 ) -> None:
-    """Here a file stands where its folder should be."""
     (tmp_path / "file").write_text("")
     assert network_sizes(tmp_path / "file" / "cache") == asked[1]
 
 
 def test_other_versions_have_an_answer_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An upgrade may bring networks."""
     before = catalogue._installation()
     monkeypatch.setattr(catalogue, "version", lambda name: f"{name} of tomorrow")
     after = catalogue._installation()
@@ -93,7 +88,6 @@ def test_other_versions_have_an_answer_of_their_own(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_cache_lies_where_the_user_keeps_caches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the XDG convention."""
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
     assert cache_folder() == Path("/somewhere/bench-lib")
     monkeypatch.setenv("XDG_CACHE_HOME", "")
@@ -102,8 +96,6 @@ def test_the_cache_lies_where_the_user_keeps_caches(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_user_without_a_home_has_a_folder_for_now(monkeypatch):
-    """As in a container with any number for a user; a private one, and the same all the time."""
-
     def homeless() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
@@ -116,7 +108,6 @@ def test_a_user_without_a_home_has_a_folder_for_now(monkeypatch):
 def test_missing_torch_is_named_with_a_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before any worker is started."""
     packages = {os.path.realpath(path) for path in site.getsitepackages()}
     packages.add(os.path.realpath(site.getusersitepackages()))
     others = [path for path in sys.path if os.path.realpath(path) not in packages]
@@ -140,7 +131,6 @@ def test_missing_torch_is_named_with_a_remedy(
 def test_a_torchvision_that_cannot_be_imported_is_told_with_its_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, words: str
 ) -> None:
-    """As when it was built for another torch; nothing is stored."""
     (tmp_path / "torch.py").write_text("")
     (tmp_path / "torchvision.py").write_text(source)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -152,7 +142,6 @@ def test_a_torchvision_that_cannot_be_imported_is_told_with_its_words(
 
 
 def test_a_worker_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a file system that has gone."""
     (tmp_path / "torch.py").write_text("import time; time.sleep(3600)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(catalogue, "LIMIT_S", 0.5)

@@ -77,7 +77,6 @@ def quiet(cases: int, sd: float = 0.004) -> list[Question]:
     ],
 )
 def test_two_processes_are_judged_by_what_is_beyond_tolerance_and_chance(change, status):
-    """Three percent is called; a little over one percent is only suspected."""
     found = answer([change, change])
     assert found.status is status
     assert found.ratio == pytest.approx(math.exp(change), rel=1e-12)
@@ -89,12 +88,10 @@ def test_two_processes_are_judged_by_what_is_beyond_tolerance_and_chance(change,
     ("change", "status"), [(0.5, Status.SUSPECT), (0.0, Status.OK), (-0.5, Status.OK)]
 )
 def test_one_process_decides_nothing_however_far_off_it_is(change, status):
-    """It may be the process; fresh ones tell."""
     assert answer([change]).status is status
 
 
 def test_a_slow_down_that_hangs_on_one_process_is_not_called():
-    """Without the slowest, what is left has to be beyond the tolerance too."""
     questions = [question([0.03, 0.0095]), *quiet(5, sd=0.003)]
     (compared, *_) = compare([q.contrast for q in questions], [0.01] * 6)
     assert compared.p_slower < ALPHA
@@ -105,7 +102,6 @@ def test_a_slow_down_that_hangs_on_one_process_is_not_called():
 
 
 def test_an_improvement_that_hangs_on_one_process_is_not_called():
-    """The mirror image: without the fastest."""
     questions = [question([-0.03, -0.0095]), *quiet(5, sd=0.003)]
     (compared, *_) = compare([q.contrast for q in questions], [0.01] * 6)
     assert compared.p_faster < ALPHA
@@ -117,14 +113,12 @@ def test_an_improvement_that_hangs_on_one_process_is_not_called():
 
 @pytest.mark.parametrize("change", [0.0, 0.02, -0.02])
 def test_processes_that_differ_too_much_are_noisy_whatever_they_seem_to_say(change):
-    """Nobody is sent after a difference that the comparison could not have seen."""
     found = answer([change, change], RESTLESS)
     assert found.status is Status.NOISY
     assert found.detectable_effect > BLIND * 0.01
 
 
 def test_blind_is_who_sees_nothing_below_ten_times_the_tolerance():
-    """A little below and a little above, with nothing to be seen."""
     shape = (-1.0, -0.5, 0.0, 0.5, 1.0)
     (unit,) = compare([question([0.0, 0.0], shape).contrast], [0.01])
     reach = math.log1p(unit.detectable) - BOUND
@@ -136,13 +130,11 @@ def test_blind_is_who_sees_nothing_below_ten_times_the_tolerance():
 
 
 def test_a_slow_down_beyond_the_noise_is_called_even_where_the_noise_is_large():
-    """Blind is only who sees nothing."""
     assert answer([1.0, 1.0], RESTLESS).status is Status.REGRESSED
     assert answer([-1.0, -1.0], RESTLESS).status is Status.IMPROVED
 
 
 def test_between_blind_and_certain_there_is_suspicion():
-    """Where little can be seen, one in twenty is not enough; one in a thousand is."""
     found = question([0.2, 0.2], RESTLESS)
     (compared,) = compare([found.contrast], [0.01])
     assert BLIND_ALPHA < compared.p_slower < ALPHA
@@ -152,13 +144,11 @@ def test_between_blind_and_certain_there_is_suspicion():
 
 
 def test_the_tolerance_is_the_questions_own():
-    """The same three percent on a machine where five are usual."""
     found = answer([0.03, 0.03], tolerance=0.05)
     assert (found.status, found.tolerance) == (Status.OK, 0.05)
 
 
 def test_what_is_allowed_on_top_is_tolerated_and_blinds_nobody():
-    """It widens the bound, not what is meant by seeing nothing."""
     found = answer([0.05, 0.05], allowance=0.10)
     assert (found.status, found.tolerance) == (Status.OK, pytest.approx(0.11))
     assert answer([0.12, 0.12], allowance=0.10).status is Status.REGRESSED
@@ -175,7 +165,6 @@ def test_what_is_allowed_on_top_is_tolerated_and_blinds_nobody():
 
 
 def test_a_question_among_many_needs_a_stricter_answer():
-    """What is called alone may be chance where a hundred others were asked."""
     suspicious = question([0.015, 0.0152], [n * 0.0025 for n in (-2, -1, 0, 1, 2)])
     (alone,) = compare([suspicious.contrast], [0.01])
     assert alone.p_slower > ALPHA / 2
@@ -185,7 +174,6 @@ def test_a_question_among_many_needs_a_stricter_answer():
 
 
 def test_throughput_is_told_in_items_per_second():
-    """It is compared as a time, so that above one is worse; the figures are rates."""
     found = answer([math.log(1.25)] * 2, metric=find("throughput"), tolerance=0.05)
     assert found.status is Status.REGRESSED
     assert (found.value, found.baseline) == (pytest.approx(0.8), pytest.approx(1.0))
@@ -193,7 +181,6 @@ def test_throughput_is_told_in_items_per_second():
 
 
 def test_what_was_set_aside_is_not_in_the_value():
-    """Value, baseline, ratio and interval are of the same processes."""
     (found, *_) = answers([question([0.0, 0.0], [0.0, 0.0, 0.0, 0.0, 0.5]), *quiet(9)])
     assert (found.baseline, found.value, found.ratio) == (1.0, 1.0, 1.0)
     (found, *_) = answers([question([0.0, 0.0, 0.0, 0.0, 0.5], [0.0] * 5), *quiet(9)])
@@ -202,7 +189,6 @@ def test_what_was_set_aside_is_not_in_the_value():
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_change_of_just_the_tolerance_is_none(sign):
-    """To the last digit: of the case, and of what is left without its slowest process."""
     same = answer([sign * LIMIT] * 2, [0.0] * 5)
     assert same.status is Status.OK
     assert "agree" not in same.reason
@@ -214,7 +200,6 @@ def test_a_change_of_just_the_tolerance_is_none(sign):
 
 
 def test_two_pairs_are_enough_to_tell_chance():
-    """They have a spread, if hardly known; with those of other runs one pair has it."""
     (found,) = answers([pairs(0.5, 0.5)])
     assert found.interval is not None
     values = {"0": (0.05, 0.0)}
@@ -228,7 +213,6 @@ def test_two_pairs_are_enough_to_tell_chance():
 
 
 def test_a_baseline_of_one_process_on_another_device_is_allowed_what_devices_differ_by():
-    """Two standard deviations of a network on each of the two."""
     asked = question([0.02], (0.0,))
     here = {name: Origin("now", "a") for name in asked.contrast.candidate}
     there = {name: Origin("then", "b") for name in asked.contrast.baseline}
@@ -244,7 +228,6 @@ def test_a_baseline_of_one_process_on_another_device_is_allowed_what_devices_dif
 
 
 def test_a_reason_says_how_much_how_sure_against_what_and_who_agrees():
-    """The words that an engineer reads first."""
     found = answer([math.log(1.05)] * 2)
     assert found.status is Status.REGRESSED
     assert found.reason == (
@@ -254,14 +237,12 @@ def test_a_reason_says_how_much_how_sure_against_what_and_who_agrees():
 
 
 def test_a_case_within_its_tolerance_needs_few_words():
-    """Nobody has to agree on nothing."""
     assert answer([math.log(0.997)] * 2).reason == (
         "0.3% faster than 5 baseline processes (95% interval -0.5% to -0.1%)"
     )
 
 
 def test_a_suspect_reason_says_that_it_may_be_chance():
-    """It asks for more processes rather than for a bisection."""
     found = answer([0.0098, 0.0111])
     assert found.status is Status.SUSPECT
     assert found.reason.endswith(
@@ -270,7 +251,6 @@ def test_a_suspect_reason_says_that_it_may_be_chance():
 
 
 def test_a_reason_of_one_process_says_that_it_decides_nothing():
-    """However sure the interval looks."""
     found = answer([math.log(1.05)])
     assert found.status is Status.SUSPECT
     assert found.reason.endswith(
@@ -279,7 +259,6 @@ def test_a_reason_of_one_process_says_that_it_decides_nothing():
 
 
 def test_who_agrees_is_counted_from_the_baselines_mean():
-    """As the ratio is; value and baseline are the geometric means that it is of."""
     found = answer([1.0, 1.2, 1.22], (0.9, 0.95, 1.0, 1.05, 1.6))
     assert "; 2 of 3 fresh processes agree" in found.reason
     assert found.value == pytest.approx(math.exp(3.42 / 3), rel=1e-12)
@@ -287,13 +266,11 @@ def test_who_agrees_is_counted_from_the_baselines_mean():
 
 
 def test_an_improvement_counts_who_agrees_that_it_is_faster():
-    """One of four is not."""
     found = answer([-0.05, -0.05, -0.05, 0.0])
     assert "; 3 of 4 fresh processes agree" in found.reason
 
 
 def test_a_noisy_reason_says_what_could_have_been_seen():
-    """And how much the processes differ, which is what to look into."""
     found = answer([0.0, 0.0], RESTLESS)
     assert found.reason.startswith("0.0% faster than 3 baseline processes (95% interval -")
     effect = found.detectable_effect
@@ -304,7 +281,6 @@ def test_a_noisy_reason_says_what_could_have_been_seen():
 
 
 def test_a_case_that_devices_make_noisy_blames_no_process():
-    """Processes that agree are nothing to look into."""
     alike = Contrast({"here": 0.0}, {"there": 0.0, "too": 0.0})
     apart = Comparison(alike, 0, 0.001, 5.0, 0.01, 1, [Part("device", 0.03**2, 5.0)])
     words = f"devices differ so much (3.0%) that nothing below {apart.detectable:.1%} could be seen"
@@ -315,7 +291,6 @@ def test_a_case_that_devices_make_noisy_blames_no_process():
 
 
 def test_a_baseline_of_few_processes_says_that_its_spread_is_a_guess():
-    """It is judged all the same."""
     found = answer([math.log(1.05)] * 2, STEADY[:4])
     assert found.status is Status.REGRESSED
     assert found.reason.endswith("; with fewer than 5 baseline processes their spread is a guess")
@@ -334,26 +309,22 @@ def test_a_baseline_of_few_processes_says_that_its_spread_is_a_guess():
     ],
 )
 def test_what_was_set_aside_is_told(candidate, baseline, words):
-    """And the baseline is still one of five, whose spread is no guess."""
     (found, *_) = answers([question(candidate, baseline), *quiet(9)])
     assert found.reason.endswith(words)
     assert "than 5 baseline processes" in found.reason
 
 
 def test_a_rolling_baseline_is_named_as_such():
-    """What regressed against last week did not regress against the release."""
     found = answer([0.0, 0.0], against="rolling")
     assert found.reason.startswith("0.0% faster than 5 processes of accepted nights (")
 
 
 def test_remarks_stand_at_the_end():
-    """They explain, and do not change what was found."""
     assert answer([0.0, 0.0], remarks="; clocks equal").reason.endswith("); clocks equal")
     assert answer([0.0], (0.0,), remarks="; clocks equal").reason.endswith("five; clocks equal")
 
 
 def test_pairs_are_told_as_pairs():
-    """A value of its own has none of them."""
     (found,) = answers([pairs(0.05, 0.0505, 0.0495)])
     assert found.status is Status.REGRESSED
     assert found.reason == (
@@ -363,7 +334,6 @@ def test_pairs_are_told_as_pairs():
 
 
 def test_a_huge_difference_is_told_in_a_few_digits():
-    """Not in three hundred."""
     assert answer([math.log(10.9)]).reason.startswith("990.0% slower")
     assert answer([math.log(11.6)]).reason.startswith("1.06e+03% slower")
     found = answer([math.log(1e9)])
@@ -375,7 +345,6 @@ def test_a_huge_difference_is_told_in_a_few_digits():
 
 @pytest.mark.parametrize("processes", [1, 5])
 def test_a_baseline_of_one_process_gives_suspicion_and_no_alarm(processes):
-    """However many candidates agree, the one may have been a lucky process."""
     found = answer([math.log(2)] * processes, (0.0,))
     assert found.status is Status.SUSPECT
     assert (found.interval, found.detectable_effect) == (None, None)
@@ -389,12 +358,10 @@ def test_a_baseline_of_one_process_gives_suspicion_and_no_alarm(processes):
 
 @pytest.mark.parametrize("change", [-0.5, 0.0, 0.0099])
 def test_a_baseline_of_one_process_never_calls_an_improvement(change):
-    """The same ignorance in the other direction."""
     assert answer([change] * 4, (0.0,)).status is Status.OK
 
 
 def test_one_pair_gives_suspicion_and_no_alarm():
-    """Nobody accepts a baseline of pairs, so that is not advised."""
     (found,) = answers([pairs(math.log(1.5))])
     assert found.status is Status.SUSPECT
     assert found.reason == (
@@ -403,7 +370,6 @@ def test_one_pair_gives_suspicion_and_no_alarm():
 
 
 def test_cases_that_cannot_tell_chance_take_no_part_in_the_others_judgement():
-    """They come out in their places, and ask no question that others pay for."""
     sure, alone = question([0.03, 0.03]), question([0.03], (0.0,))
     found = answers([alone, sure, alone])
     assert [v.status for v in found] == [Status.SUSPECT, Status.REGRESSED, Status.SUSPECT]
@@ -415,7 +381,6 @@ def test_cases_that_cannot_tell_chance_take_no_part_in_the_others_judgement():
 
 @pytest.mark.parametrize(("change", "n"), [(0.03, 4), (-0.03, 4), (0.03, 3)])
 def test_most_of_a_suite_moving_one_way_is_remarked_on(change, n):
-    """A hundred regressions in one night are one cause."""
     moved = [question([change] * 2, case_id=f"moved {i} ") for i in range(n)]
     still = [question([0.0] * 2, case_id=f"still {i} ") for i in range(5 - n)]
     found = answers([*moved, *still])
@@ -424,7 +389,6 @@ def test_most_of_a_suite_moving_one_way_is_remarked_on(change, n):
 
 
 def test_four_cases_are_a_suite_that_can_move():
-    """Three of four are most of them."""
     changes = (0.03, 0.03, 0.03, 0.0)
     found = answers([question([x] * 2, case_id=f"case {i} ") for i, x in enumerate(changes)])
     assert ["3 of 4 cases moved this way" in v.reason for v in found] == [True] * 3 + [False]
@@ -441,13 +405,11 @@ def test_four_cases_are_a_suite_that_can_move():
     ids=["half", "both ways", "three cases", "within the tolerance"],
 )
 def test_half_a_suite_or_a_small_one_is_no_common_cause(changes):
-    """Nor is what does not exceed the tolerance."""
     found = answers([question([x] * 2, case_id=f"case {i} ") for i, x in enumerate(changes)])
     assert not any("moved this way" in verdict.reason for verdict in found)
 
 
 def test_no_question_has_no_answer():
-    """A suite may hold nothing that can be compared."""
     assert answers([]) == []
 
 
@@ -499,7 +461,6 @@ def alike(verdicts, others) -> bool:
 @PROPERTY
 @given(suite=SUITE, units=st.lists(st.integers(-8, 8), min_size=7, max_size=7))
 def test_judging_does_not_depend_on_the_unit_of_time(suite, units):
-    """Every case in a unit of its own: the same statuses, ratios, intervals and effects."""
     scaled = [
         ([v + unit for v in c], [v + unit for v in b])
         for (c, b), unit in zip(suite, units, strict=False)
@@ -510,8 +471,6 @@ def test_judging_does_not_depend_on_the_unit_of_time(suite, units):
 @PROPERTY
 @given(suite=SUITE, random=st.randoms(use_true_random=False))
 def test_judging_does_not_depend_on_the_order_of_cases_or_processes(suite, random):
-    """Which ran first says nothing; processes are known by their names."""
-
     def shuffled(side):
         items = list(side.items())
         random.shuffle(items)
@@ -530,7 +489,6 @@ def test_judging_does_not_depend_on_the_order_of_cases_or_processes(suite, rando
 @PROPERTY
 @given(suite=SUITE, steps=st.lists(st.integers(0, 200), min_size=1, max_size=4), data=st.data())
 def test_a_slower_candidate_is_never_judged_better(suite, steps, data):
-    """From IMPROVED over OK and SUSPECT to REGRESSED; and no other case is excused by it."""
     questions = asked(suite)
     which = data.draw(st.integers(0, len(suite) - 1))
     before = statuses(questions)
@@ -544,7 +502,6 @@ def test_a_slower_candidate_is_never_judged_better(suite, steps, data):
 @PROPERTY
 @given(suite=SUITE, step=st.integers(0, 400))
 def test_a_suite_that_got_slower_is_never_judged_better(suite, step):
-    """The same factor on every case."""
     questions = asked(suite)
     before = statuses(questions)
     after = statuses([slowed(q, step / 4096) for q in questions])
@@ -554,7 +511,6 @@ def test_a_suite_that_got_slower_is_never_judged_better(suite, step):
 @PROPERTY
 @given(values=st.lists(EXACT, min_size=1, max_size=7), new=st.integers(1, 6), old=st.integers(1, 6))
 def test_a_constant_case_is_ok_with_a_ratio_of_one(values, new, old):
-    """No spread anywhere, so nothing is noisy either, however few."""
     found = answers(asked([([value] * new, [value] * old) for value in values]))
     assert {(v.status, v.ratio) for v in found} == {(Status.OK, 1.0)}
 
@@ -562,7 +518,6 @@ def test_a_constant_case_is_ok_with_a_ratio_of_one(values, new, old):
 @PROPERTY
 @given(sides=st.lists(SIDE, min_size=1, max_size=7), common=st.booleans())
 def test_a_candidate_of_the_baselines_own_values_is_no_change(sides, common):
-    """Identical distributions, however odd, are OK, or too restless to tell."""
     found = answers(asked([(side, side) for side in sides], common=common))
     assert {v.ratio for v in found} == {1.0}
     assert {v.status for v in found} <= {Status.OK, Status.NOISY}
@@ -575,7 +530,6 @@ def test_a_candidate_of_the_baselines_own_values_is_no_change(sides, common):
     share=st.floats(-1, 1, exclude_min=True, exclude_max=True),
 )
 def test_a_change_within_the_tolerance_is_neither_called_nor_suspected(sides, share):
-    """However sure it is: it is not worth somebody's morning."""
     change = share * (BOUND - 1e-9)
     found = answers(asked([([v + change for v in side], side) for side in sides]))
     assert {v.status for v in found} <= {Status.OK, Status.NOISY}
@@ -584,7 +538,6 @@ def test_a_change_within_the_tolerance_is_neither_called_nor_suspected(sides, sh
 @PROPERTY
 @given(suite=st.lists(st.tuples(EXACT, SIDE), min_size=1, max_size=7))
 def test_one_process_is_never_regressed_nor_improved(suite):
-    """Whatever the suite, and however far off it is."""
     found = statuses(asked([([40 * value], side) for value, side in suite]))
     assert {Status.REGRESSED, Status.IMPROVED}.isdisjoint(found)
 
@@ -595,7 +548,6 @@ def test_one_process_is_never_regressed_nor_improved(suite):
     drift=st.lists(st.integers(-8, 8), min_size=6, max_size=6),
 )
 def test_what_moves_both_halves_of_a_pair_moves_no_verdict(differences, drift):
-    """Drift and clocks cancel, which is what pairs are for."""
     still = {str(i): (value, 0.0) for i, value in enumerate(differences)}
     moved = {name: (b + d, a + d) for (name, (b, a)), d in zip(still.items(), drift, strict=False)}
     asked = [Question("case", LEADING, "a", paired(p), 0.01) for p in (still, moved)]

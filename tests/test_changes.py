@@ -68,7 +68,6 @@ def nights_of(found):
 
 @pytest.mark.parametrize("ratio", [1.005, 1.02, 1.1, 0.995, 0.98, 0.9])
 def test_a_step_is_found_with_its_night_and_size(ratio):
-    """From half a percent to ten, slower and faster."""
     (step,) = steps(stepped(noise(1), 200, ratio))
     assert (step.index, step.before) == (200, 199)
     assert step.interval[0] < ratio < step.interval[1]
@@ -78,7 +77,6 @@ def test_a_step_is_found_with_its_night_and_size(ratio):
 
 
 def test_without_noise_the_ratio_is_exact():
-    """Nothing else moves it."""
     (step,) = steps([0.0] * 12 + [math.log(1.02)] * 12)
     assert step.index == 12
     assert step.ratio == pytest.approx(1.02, rel=1e-9)
@@ -112,7 +110,6 @@ def figures(values, ends):
 
 @pytest.mark.parametrize("noisiest", [0, 1, 2])
 def test_the_figures_of_a_step_are_those_of_its_own_levels(noisiest):
-    """By Student's t, whichever of three levels is the noisiest, on nights that are alike."""
     rng = np.random.default_rng(3)
     levels = []
     for i, level in enumerate((0.0, 0.005, 0.0)):
@@ -133,7 +130,6 @@ def test_the_figures_of_a_step_are_those_of_its_own_levels(noisiest):
 
 
 def test_nights_that_hardly_say_more_than_one_leave_one_degree_of_freedom():
-    """Each like the one before it."""
     values = np.concatenate([np.linspace(0, 0.001, 12), np.linspace(0.0005, 0.0015, 12)])
     history = History.of(values, [""] * 24)
     (step,) = history.tested([12])
@@ -146,7 +142,6 @@ def test_nights_that_hardly_say_more_than_one_leave_one_degree_of_freedom():
 
 
 def test_a_candidate_is_worth_two_logarithms_of_the_nights():
-    """In the square of what nights differ by; not each of them is a step."""
     history = History.of(stepped(noise(5, nights=60), 30, 1.0025), [""] * 60)
     price = math.log(60) * history.variance
     assert history.candidates() == partition(history.level, 2 * price) == [30, 56]
@@ -160,7 +155,6 @@ def robust(differences) -> float:
 
 
 def test_an_odd_night_is_drawn_in_to_where_one_of_those_around_it_may_be():
-    """Up or down: to 3.5 standard deviations from the median of the five around it."""
     values = noise(7, nights=40) - math.log(0.007)
     values[[10, 25]] += 0.05, -0.05
     level = values - np.median(values)
@@ -174,7 +168,6 @@ def test_an_odd_night_is_drawn_in_to_where_one_of_those_around_it_may_be():
 
 @pytest.mark.parametrize(("nights", "by_weeks"), [(139, False), (140, True)])
 def test_from_twenty_weeks_on_weeks_tell_how_far_nights_are_apart(nights, by_weeks):
-    """Where they differ by more than their nights would make them."""
     values = np.cumsum(noise(8, nights=nights) - math.log(0.007))
     history = History.of(values, [""] * nights)
     nightly = robust(np.diff(history.values)) ** 2 / 2
@@ -186,7 +179,6 @@ def test_from_twenty_weeks_on_weeks_tell_how_far_nights_are_apart(nights, by_wee
 
 @pytest.mark.parametrize(("apart", "each"), [(0.006, 0.003), (0.06, 0.01)])
 def test_devices_differ_by_constants_of_a_hundredth_at_most(apart, each):
-    """As neighbouring nights on two of them tell; what is beyond is left to be a step."""
     values = noise(9, nights=60, sd=0.0002)
     values[::2] += apart
     found = History.of(values, ["a", "b"] * 30)
@@ -194,7 +186,6 @@ def test_devices_differ_by_constants_of_a_hundredth_at_most(apart, each):
 
 
 def test_devices_constants_are_those_of_hubers_weights():
-    """Four rounds of them, drawn towards zero as far as nights differ."""
     values = noise(9, nights=60, sd=0.002) + 0.006 * (np.arange(60) % 2)
     change, sign = np.diff(values), np.diff(np.arange(60) % 2)
     offset = 0.0
@@ -209,13 +200,11 @@ def test_devices_constants_are_those_of_hubers_weights():
 
 
 def test_a_device_of_three_nights_has_a_constant_of_its_own():
-    """Those of a night or two share one."""
     names = ["a"] * 5 + ["b"] * 3 + ["c"] * 2 + ["d"]
     assert History.of(noise(1, nights=11), names).devices.sum(axis=0).tolist() == [5, 3, 3]
 
 
 def test_a_long_level_is_told_by_the_block_beside_the_step():
-    """Of thirty nights at most, so that a drift is no step."""
     values = np.concatenate([np.linspace(0, 0.04, 40), np.linspace(0.1, 0.2, 40)])
     (step,) = History(values, np.zeros((80, 0)), np.zeros(0), 1e-8).tested([40])
     size = values[40:60].mean() - values[20:40].mean()
@@ -223,13 +212,11 @@ def test_a_long_level_is_told_by_the_block_beside_the_step():
 
 
 def test_no_level_of_a_partition_is_shorter_than_three_nights():
-    """However little a step costs."""
     assert partition(np.array([0.0, 0, 0, 1, 1]), 1e-9) == []
     assert partition(np.array([0.0, 0, 0, 1, 1, 1]), 1e-9) == [3]
 
 
 def test_fourteen_nights_may_show_a_step_and_twelve_may_not():
-    """Two kinds of nights may by their order alone look like two levels."""
     (step,) = steps([-0.125] * 7 + [0.125] * 7)
     assert step.p == 2 / math.comb(14, 7)
     reach = t.ppf(0.975, 12) * math.sqrt(LEAST_SD**2 / 2 * 2 / 7)
@@ -240,7 +227,6 @@ def test_fourteen_nights_may_show_a_step_and_twelve_may_not():
 
 
 def test_slower_and_mended_again_is_two_steps():
-    """A regression that somebody saw."""
     values = stepped(stepped(noise(2), 150, 1.03), 158, 1 / 1.03)
     slower, mended = steps(values)
     assert (slower.index, mended.index) == (150, 158)
@@ -249,7 +235,6 @@ def test_slower_and_mended_again_is_two_steps():
 
 
 def test_several_steps_come_oldest_first():
-    """Each against the level before it."""
     values = stepped(stepped(stepped(noise(3), 60, 1.02), 180, 0.95), 300, 1.01)
     found = steps(values)
     assert nights_of(found) == [60, 180, 300]
@@ -257,7 +242,6 @@ def test_several_steps_come_oldest_first():
 
 
 def test_it_takes_three_nights_of_the_new_level():
-    """Two may be odd."""
     values = stepped(noise(4, nights=123), 120, 1.02)
     assert not steps(values[:121])
     assert not steps(values[:122])
@@ -265,20 +249,17 @@ def test_it_takes_three_nights_of_the_new_level():
 
 
 def test_steps_smaller_than_wanted_are_not_called():
-    """Half a percent is plain here, and may be of no interest."""
     values = stepped(noise(5), 200, 1.005)
     assert nights_of(steps(values)) == [200]
     assert not steps(values, least=0.01)
 
 
 def test_a_small_step_beside_a_large_one_does_not_hide_it():
-    """The one too small is passed over, and not both."""
     values = stepped(stepped(noise(6, sd=0.0002), 120, 1.002), 240, 1.02)
     assert nights_of(steps(values)) == [240]
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say():
-    """Ninety-five of a hundred, give or take what forty tell."""
     held = [
         step.interval[0] <= 1.02 <= step.interval[1]
         for seed in range(40)
@@ -294,7 +275,6 @@ def test_intervals_hold_the_truth_as_often_as_they_say():
 @pytest.mark.parametrize("night", [0, 1, 2, 30, 57, 58, 59])
 @pytest.mark.parametrize("size", [0.01, -0.01, 0.2, -0.2, 3.0])
 def test_a_single_odd_night_is_never_a_step(night, size):
-    """However odd, and on whichever night, the last one too."""
     for seed in range(5):
         values = noise(seed, 60)
         values[night] += size
@@ -303,7 +283,6 @@ def test_a_single_odd_night_is_never_a_step(night, size):
 
 @pytest.mark.parametrize("night", [1, 30, 57])
 def test_two_odd_nights_with_an_ordinary_one_between_are_no_step(night):
-    """Three nights, but no level."""
     for seed in range(5):
         values = noise(seed, 60)
         values[[night, night + 2]] += 0.2
@@ -312,7 +291,6 @@ def test_two_odd_nights_with_an_ordinary_one_between_are_no_step(night):
 
 @pytest.mark.parametrize("night", [0, 30, 58])
 def test_two_odd_nights_in_a_row_are_no_step(night):
-    """A weekend in which somebody else was on the machine."""
     values = noise(7, 60)
     values[night : night + 2] += 0.05
     assert not steps(values)
@@ -320,28 +298,23 @@ def test_two_odd_nights_in_a_row_are_no_step(night):
 
 @pytest.mark.parametrize("sd", [0.0005, 0.002, 0.005, 0.05])
 def test_plain_noise_has_no_steps(sd):
-    """Twenty years of each."""
     assert not [step for seed in range(20) for step in steps(noise(seed, sd=sd))]
 
 
 def test_two_kinds_of_processes_are_no_steps():
-    """A coin toss comes down the same way several times in a row."""
     assert not [step for seed in range(40) for step in steps(clusters(seed, apart=0.008))]
 
 
 def test_nights_that_resemble_each_other_are_no_steps():
-    """Five bad ones in a row tell less than five that were drawn apart."""
     assert not [step for seed in range(40) for step in steps(correlated(seed))]
 
 
 def test_heavy_tails_are_no_steps():
-    """Student's t with three degrees of freedom."""
     draw = np.random.default_rng(8)
     assert not [step for _ in range(20) for step in steps(0.002 * draw.standard_t(3, YEAR))]
 
 
 def test_a_drift_is_no_step_and_hides_none():
-    """Two percent in a year, in nights that agree within a thousandth."""
     drift = np.linspace(0, 0.02, YEAR)
     for seed in range(10):
         assert not steps(noise(seed) + drift)
@@ -350,7 +323,6 @@ def test_a_drift_is_no_step_and_hides_none():
 
 @pytest.mark.parametrize("draw", [clusters, correlated])
 def test_one_percent_is_found_in_noise_of_every_kind(draw):
-    """Within two nights, nineteen times in twenty or more."""
     hits = 0
     for seed in range(20):
         found = steps(stepped(draw(seed), 200, 1.01))
@@ -362,7 +334,6 @@ def test_one_percent_is_found_in_noise_of_every_kind(draw):
 
 
 def test_devices_that_differ_are_no_steps():
-    """Drawn each night, or each for weeks in turn."""
     for seed in range(10):
         names, added = devices(seed)
         assert not steps(noise(seed) + added, groups=names)
@@ -372,7 +343,6 @@ def test_devices_that_differ_are_no_steps():
 
 
 def test_a_step_is_found_beneath_devices_that_differ_by_more():
-    """Known by their names, they are no noise."""
     for seed in range(10):
         names, added = devices(seed)
         values = stepped(noise(seed), 200, 1.007) + added
@@ -380,13 +350,11 @@ def test_a_step_is_found_beneath_devices_that_differ_by_more():
 
 
 def test_without_the_devices_names_the_same_step_drowns():
-    """What the names are good for."""
     _, added = devices(1)
     assert not steps(stepped(noise(1), 200, 1.004) + added)
 
 
 def test_a_change_of_device_that_devices_explain_is_no_step():
-    """1.8% slower from the night on that the only device was another."""
     values = stepped(noise(9), 200, 1.018)
     names = ["GPU-0"] * 200 + ["GPU-1"] * 165
     assert nights_of(steps(values)) == [200]
@@ -394,7 +362,6 @@ def test_a_change_of_device_that_devices_explain_is_no_step():
 
 
 def test_a_change_of_device_that_devices_do_not_explain_is_a_step():
-    """Devices of one model do not differ by 8%; how much of it is theirs nobody knows."""
     names = ["GPU-0"] * 200 + ["GPU-1"] * 165
     (step,) = steps(stepped(noise(9), 200, 1.08), groups=names)
     assert step.index == 200
@@ -402,7 +369,6 @@ def test_a_change_of_device_that_devices_do_not_explain_is_a_step():
 
 
 def test_devices_may_have_any_names_in_any_order():
-    """A name is a name."""
     names, added = devices(3)
     values = stepped(noise(3), 120, 1.01) + added
     others = dict(zip(sorted(set(names)), "hcbagfed", strict=True))
@@ -413,7 +379,6 @@ def test_devices_may_have_any_names_in_any_order():
 
 
 def test_a_device_each_night_tells_as_much_as_none():
-    """No constant can be known of any."""
     values = stepped(noise(10), 200, 1.02)
     assert steps(values, groups=[f"GPU-{i}" for i in range(YEAR)]) == steps(values)
 
@@ -425,7 +390,6 @@ def test_a_device_each_night_tells_as_much_as_none():
     "values", [[], [0.1], [0.1, 0.2], [0.0, 0.0, 0.0, 1.0, 1.0], [0.1] * 6, [0.1] * 500]
 )
 def test_few_or_equal_values_have_no_steps(values):
-    """Nothing to tell, and no error."""
     assert steps(values) == []
     assert steps(values, groups=["GPU-0"] * len(values)) == []
     assert steps(values, groups=[str(i) for i in range(len(values))]) == []
@@ -433,7 +397,6 @@ def test_few_or_equal_values_have_no_steps(values):
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
 def test_values_that_are_no_numbers_are_refused(wrong):
-    """Leaving them out is the caller's, who knows which nights they are."""
     with pytest.raises(
         ValueError, match=r"^a value that is no number: leave out nights that have no time$"
     ):
@@ -441,20 +404,17 @@ def test_values_that_are_no_numbers_are_refused(wrong):
 
 
 def test_groups_have_to_be_as_many_as_values():
-    """One too few would shift them all."""
     with pytest.raises(ValueError, match="3 values, but 2 groups"):
         steps([0.1, 0.1, 0.1], groups=["a", "b"])
 
 
 def test_enormous_steps_are_steps():
-    """As far as a float holds them."""
     (step,) = steps(np.where(np.arange(40) < 20, -700.0, 700.0) + noise(11, 40))
     assert step.index == 20
     assert math.isfinite(step.ratio)
 
 
 def test_the_unit_of_time_is_of_no_consequence():
-    """Milliseconds or centuries."""
     values = stepped(clusters(12), 200, 1.01)
     found, again = steps(values), steps(values + 40.0)
     assert nights_of(found) == nights_of(again) == [200]
@@ -462,7 +422,6 @@ def test_the_unit_of_time_is_of_no_consequence():
 
 
 def test_the_same_history_gives_the_same_steps():
-    """Nothing is drawn."""
     names, added = devices(13)
     values = stepped(clusters(13), 200, 1.01) + added
     assert steps(values, groups=names) == steps(list(values), groups=tuple(names))
@@ -490,7 +449,6 @@ def series(values, **spoilt: tuple[range, Status]):
 
 
 def test_a_step_comes_with_its_night():
-    """And with where both are in the list given."""
     nights = series(stepped(noise(14), 200, 1.02))
     ((night, step),) = moves(nights)
     assert night is nights[200]
@@ -500,7 +458,6 @@ def test_a_step_comes_with_its_night():
 
 @pytest.mark.parametrize("status", [Status.INVALID, Status.ERROR, Status.SKIPPED])
 def test_nights_that_say_nothing_are_never_steps(status):
-    """Ten throttled nights are the hardware's; with another status they would be two steps."""
     values = noise(15)
     values[100:110] += 0.3
     assert not moves(series(values, spoilt=(range(100, 110), status)))
@@ -508,7 +465,6 @@ def test_nights_that_say_nothing_are_never_steps(status):
 
 
 def test_nights_left_out_shift_no_step():
-    """The night before it is the last that told something."""
     values = stepped(noise(16), 200, 1.02)
     values[[20, 40]] = math.nan, -math.inf
     nights = series(values, spoilt=(range(195, 200), Status.INVALID))
@@ -518,21 +474,18 @@ def test_nights_left_out_shift_no_step():
 
 @pytest.mark.parametrize("status", [Status.REGRESSED, Status.NOISY, Status.NO_BASELINE, None])
 def test_what_was_concluded_of_a_night_leaves_it_in(status):
-    """A night that was slower is what a step is made of."""
     values = stepped(noise(17), 200, 1.05)
     nights = series(values, slow=(range(200, YEAR), status))
     assert [night.number for night, _ in moves(nights)] == [200]
 
 
 def test_devices_that_are_not_known_are_one():
-    """Several devices of one run have no name of their own."""
     values = stepped(noise(18), 200, 1.02)
     nights = [Night(value, None, None, i) for i, value in enumerate(values)]
     assert [night.number for night, _ in moves(nights)] == [200]
 
 
 def test_moves_are_the_steps_of_devices_that_differ():
-    """As small as is asked."""
     values = stepped(noise(18), 200, 1.02)
     names, apart = devices(18, 2)
     both = zip(values + apart, names, strict=True)
@@ -544,7 +497,6 @@ def test_moves_are_the_steps_of_devices_that_differ():
 
 
 def test_no_nights_have_no_moves():
-    """A case never measured, and one never measured well."""
     assert moves([]) == []
     assert moves(series(noise(19), spoilt=(range(YEAR), Status.ERROR))) == []
     assert moves([Night(math.nan)] * 20) == []
@@ -556,7 +508,6 @@ def test_no_nights_have_no_moves():
 @pytest.mark.parametrize("nights", [6, 7, 20, 365])
 @pytest.mark.parametrize("steps", [0, 1, 3])
 def test_the_search_finds_what_ruptures_finds(nights, steps):
-    """Where there is no wheel of it, nothing is compared."""
     ruptures = pytest.importorskip("ruptures")
     random = np.random.default_rng([nights, steps])
     values = random.normal(0, 0.01, nights)
@@ -575,7 +526,6 @@ def benchmark_script():
 
 
 def test_the_same_seed_draws_the_same_year(benchmark_script):
-    """Figures in the documentation can be had again."""
     kind = "clusters, drift, odd nights, 8 devices"
     draw = benchmark_script.KINDS[kind]
     first, again, other = (
@@ -588,7 +538,6 @@ def test_the_same_seed_draws_the_same_year(benchmark_script):
 
 
 def test_a_rule_is_scored_by_what_it_calls(benchmark_script):
-    """One call on the step, one three nights early, one elsewhere, after four nights."""
     year = benchmark_script.Year(np.zeros(100))
     story = benchmark_script.History("flat", year, 0.02, 50)
 
@@ -600,7 +549,6 @@ def test_a_rule_is_scored_by_what_it_calls(benchmark_script):
 
 
 def test_calls_that_come_and_go_are_counted_once(benchmark_script):
-    """Of a clean year that was looked at each night."""
     story = benchmark_script.History("flat", benchmark_script.Year(np.zeros(60)), 0.0, None)
 
     def call(year):

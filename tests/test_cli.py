@@ -90,7 +90,6 @@ def accept(cli, path: Path, *words: str) -> Quiet:
 
 @pytest.mark.parametrize("words", [("--help",), ("baseline", "--help"), ("history", "--help")])
 def test_help_imports_nothing_heavy(words):
-    """Help is instant, and works where torch is broken."""
     code = (
         "import sys\nfrom bench_lib.cli import main\ntry:\n    main()\nexcept SystemExit as end:\n"
         "    status = end.code\nprint(sorted(sys.modules), file=sys.stderr)\nsys.exit(status)"
@@ -118,7 +117,6 @@ def test_help_imports_nothing_heavy(words):
 
 
 def test_python_m_is_the_same_program():
-    """For a checkout whose script is not on the path."""
     done = subprocess.run(
         [sys.executable, "-m", "bench_lib.cli", "--version"],
         env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
@@ -130,7 +128,6 @@ def test_python_m_is_the_same_program():
 
 
 def test_an_option_whose_value_has_its_name_says_its_name_itself():
-    """Typer 0.27 takes an option's name from its value's, and writes it in capitals."""
     found = 0
     for path in sorted(Path(bench_lib.__file__).parent.glob("cli/*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -158,7 +155,6 @@ def test_an_option_whose_value_has_its_name_says_its_name_itself():
 
 
 def test_a_users_mistake_is_one_line_and_no_traceback():
-    """From a process of its own, so that nothing is caught on the way."""
     done = subprocess.run(
         [sys.executable, "-m", "bench_lib.cli", "history", "show", "x", "--history", "/none"],
         env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
@@ -174,7 +170,6 @@ def test_a_users_mistake_is_one_line_and_no_traceback():
 
 
 def test_the_commands_are_these(cli):
-    """A name that people and pipelines type is not changed by accident."""
     names = {
         (): [
             *(
@@ -219,7 +214,6 @@ def test_the_commands_are_these(cli):
 
 
 def test_the_help_begins_with_what_pytest_does(cli):
-    """It measures and judges; bench-lib is for the rest."""
     text = cli("--help").out.partition("Measure and judge the suite:\n")[2]
     told = text.partition("\n\n")[0]
     options = {option for each in _options() for option in each.names()}
@@ -235,7 +229,6 @@ def _options():
 
 
 def test_no_command_shows_the_help(cli):
-    """And is a question put wrongly."""
     answer = cli()
     assert answer.status == 2
     assert "Performance regression testing for PyTorch on GPUs." in answer.out + answer.err
@@ -253,7 +246,6 @@ def test_no_command_shows_the_help(cli):
     ],
 )
 def test_what_a_command_needs_is_asked_for(cli, words, missing):
-    """By the name of the option."""
     answer = cli(*words)
     assert (answer.status, answer.out) == (2, "")
     assert answer.err.startswith("bench-lib: error: missing ")
@@ -265,7 +257,6 @@ def test_what_a_command_needs_is_asked_for(cli, words, missing):
 
 
 def test_env_describes_this_machine_and_says_whether_it_is_fit(cli):
-    """The device that the machine offers, the versions that a worker greets with, the checks."""
     answer = cli("env", "--json")
     found = answer.json
     assert [device["key"] for device in found["devices"]] == [d.key for d in backends.detect()]
@@ -303,7 +294,6 @@ def checked(answer: Quiet) -> dict[str, tuple[bool, bool]]:
 
 
 def test_env_shows_devices_at_once_and_says_what_it_waits_for(somewhere, monkeypatch, tmp_path):
-    """A worker that imports torch from a cold disk takes seconds."""
     said, told = [], threading.Event()
 
     def say(words):
@@ -324,7 +314,6 @@ def test_env_shows_devices_at_once_and_says_what_it_waits_for(somewhere, monkeyp
 
 
 def test_env_prints_a_page_and_passes_where_nothing_is_wrong(cli, somewhere):
-    """In this order, and the worker's versions are the ones shown."""
     answer = cli("env")
     assert (answer.status, answer.err) == (0, "")
     titles = [line for line in answer.lines if line and not line.startswith(" ")]
@@ -342,7 +331,6 @@ def test_env_prints_a_page_and_passes_where_nothing_is_wrong(cli, somewhere):
 
 
 def test_env_passes_with_warnings_and_fails_where_the_suite_cannot_run(cli, somewhere):
-    """Worse results are no reason to stop; a job that asks first stops at what is fatal."""
     warning = Check("CPU governor", ok=False, detail="powersave", remedy="set it")
     somewhere["checks"].append(warning)
     answer = cli("env")
@@ -354,7 +342,6 @@ def test_env_passes_with_warnings_and_fails_where_the_suite_cannot_run(cli, some
 
 
 def test_env_fails_where_no_worker_starts(cli, somewhere):
-    """Whatever else looks well; its own words are the detail."""
     somewhere["worker"] = ({}, "torch cannot be imported: no such library")
     answer = cli("env")
     assert answer.status == 1
@@ -362,7 +349,6 @@ def test_env_fails_where_no_worker_starts(cli, somewhere):
 
 
 def test_a_device_that_cannot_be_watched_is_a_warning(cli, somewhere):
-    """The suite runs without telemetry; the cause and a remedy are shown."""
     somewhere["devices"] = [make_hardware(), make_hardware(index=1)]
     somewhere["looks"][1] = (None, "amd-smi did not answer within 5 s")
     answer = cli("env", "--json")
@@ -377,7 +363,6 @@ def test_a_device_that_cannot_be_watched_is_a_warning(cli, somewhere):
 
 @pytest.mark.parametrize(("pids", "ok"), [([], True), ([4711, 12], False), (None, None)])
 def test_processes_on_an_nvidia_gpu_are_named_by_telemetry(cli, somewhere, pids, ok):
-    """Which has the only list of them; none is not the same as not known."""
     somewhere["devices"] = [make_hardware(vendor="nvidia", key="h200")]
     somewhere["looks"][0] = ({"source": "nvml", "pids": pids}, None)
     answer = cli("env", "--json")
@@ -389,7 +374,6 @@ def test_processes_on_an_nvidia_gpu_are_named_by_telemetry(cli, somewhere, pids,
 
 
 def test_tools_that_contradict_the_kernel_are_a_warning(cli, somewhere):
-    """Which of them is right is for a person to find out."""
     assert checked(cli("env", "--json"))["ROCm's tools"] == (True, False)
     somewhere["disagreements"] = ["device 0, mi300x: 304 units here, 38 by rocminfo"]
     answer = cli("env")
@@ -400,7 +384,6 @@ def test_tools_that_contradict_the_kernel_are_a_warning(cli, somewhere):
 
 
 def test_env_names_the_baselines_that_would_be_used(cli, somewhere, history, tmp_path):
-    """By hardware key, with the number of cases; one that cannot be read stops pytest."""
     accept(cli, write_run(history, [measured(0.5, "a"), measured(0.5, "b")]))
     assert "    baselines     baselines/mi300x.json: 2 cases" in cli("env").lines
     found = cli("env", "--baselines", "elsewhere", "--json").json["baselines"]["mi300x"]
@@ -412,7 +395,6 @@ def test_env_names_the_baselines_that_would_be_used(cli, somewhere, history, tmp
 
 
 def test_of_very_many_partitions_the_first_are_looked_at(cli, somewhere):
-    """Sixty-four programs at once would be a load of its own."""
     somewhere["devices"] = [make_hardware(index=n) for n in range(64)]
     somewhere["looks"] = dict.fromkeys(range(16), ({"source": "amdsmi"}, None))
     answer = cli("env")
@@ -425,7 +407,6 @@ def test_of_very_many_partitions_the_first_are_looked_at(cli, somewhere):
 
 
 def test_accepting_a_run_makes_its_values_the_ones_to_hold_against(cli, history, tmp_path):
-    """With who, when and why."""
     path = write_run(history, [measured(0.5, processes=5), measured(0.25, "b", processes=5)])
     answer = accept(cli, path)
     assert (answer.status, answer.err) == (0, "")
@@ -445,7 +426,6 @@ def test_accepting_a_run_makes_its_values_the_ones_to_hold_against(cli, history,
 
 
 def test_accepting_fewer_than_five_processes_says_what_they_are_worth(cli, history):
-    """They are taken, because some cases cannot be had more often."""
     answer = accept(cli, write_run(history, [measured(0.5, processes=4)]))
     assert answer.status == 0
     assert answer.lines[-2] == (
@@ -456,7 +436,6 @@ def test_accepting_fewer_than_five_processes_says_what_they_are_worth(cli, histo
 
 @pytest.mark.parametrize(("cache", "said"), [("cold", True), ("warm, 9 entries", False)])
 def test_accepting_what_was_measured_with_cold_caches_says_what_follows(cli, history, cache, said):
-    """On a new machine the first run fills MIOpen's database, and is comparable with no other."""
     environment = make_environment(caches={"miopen": cache})
     answer = accept(cli, write_run(history, [measured(0.5, processes=5)], environment=environment))
     assert answer.status == 0
@@ -464,7 +443,6 @@ def test_accepting_what_was_measured_with_cold_caches_says_what_follows(cli, his
 
 
 def test_several_runs_are_accepted_together(cli, history, tmp_path):
-    """Nights are processes too."""
     paths = [write_run(history, [measured(s, processes=3)]) for s in (0.5, 0.25)]
     words = [word for path in paths for word in ("--run", run_id(path))]
     answer = cli("baseline", "accept", *words, "--reason", "two nights", "--json")
@@ -475,7 +453,6 @@ def test_several_runs_are_accepted_together(cli, history, tmp_path):
 
 
 def test_a_run_is_added_to_what_is_accepted_and_told_by_itself(cli, history, tmp_path):
-    """The ratio is that of its processes, of which half the new baseline is made."""
     first = write_run(history, [measured(0.5, processes=5)])
     assert accept(cli, first).status == 0
     second = write_run(history, [measured(0.502, processes=5)])
@@ -494,14 +471,12 @@ def test_a_run_is_added_to_what_is_accepted_and_told_by_itself(cli, history, tmp
 
 
 def test_only_the_cases_asked_for_are_accepted(cli, history, tmp_path):
-    """The others keep what they had, which here is nothing."""
     path = write_run(history, [measured(0.5, "a-infer"), measured(0.5, "a-train")])
     assert accept(cli, path, "--case", "*-train").status == 0
     assert list(baselines.load(tmp_path / "baselines", "mi300x").baselines) == ["a-train"]
 
 
 def test_faults_and_skips_are_listed_with_the_reason_and_the_rest_accepted(cli, history):
-    """Nobody has to wonder which case is missing."""
     died = make_attempt(fault=make_fault(kind="died", phase="warm-up", message="SIGSEGV\nx"))
     records = [
         measured(0.5, "good", processes=5),
@@ -526,7 +501,6 @@ def test_faults_and_skips_are_listed_with_the_reason_and_the_rest_accepted(cli, 
 
 
 def test_a_run_with_nothing_to_accept_is_a_no_and_writes_nothing(cli, history, tmp_path):
-    """Exit status 1, so that a pipeline notices."""
     record = make_record(attempts=[make_attempt(fault=make_fault())])
     answer = accept(cli, write_run(history, [record]))
     assert answer.status == 1
@@ -541,7 +515,6 @@ def doubtful(seconds: float, case_id: str = CASE_ID):
 
 
 def test_what_speaks_against_accepting_is_said_and_the_rest_accepted(cli, history, tmp_path):
-    """Slower or doubtful values keep the old baseline; the exit status is that of the rest."""
     accept(cli, write_run(history, [measured(0.5, name, 5) for name in ("a", "b", "c")]))
     path = write_run(history, [measured(0.5, "a", 5), measured(0.625, "b", 5), doubtful(0.5, "c")])
     answer = accept(cli, path)
@@ -566,7 +539,6 @@ def test_what_speaks_against_accepting_is_said_and_the_rest_accepted(cli, histor
 
 
 def test_nothing_but_refusals_is_a_no(cli, history, tmp_path):
-    """Exit status 1, and the file is not even touched."""
     answer = accept(cli, write_run(history, [doubtful(0.5)]), "--json")
     assert answer.status == 1
     assert (answer.json["accepted"], answer.json["refused"]) == (0, [CASE_ID])
@@ -577,7 +549,6 @@ def test_nothing_but_refusals_is_a_no(cli, history, tmp_path):
 
 
 def test_what_is_forced_says_in_spite_of_what_then_and_ever_after(cli, history, tmp_path):
-    """In the answer, in the file and when the file is shown."""
     records = [
         doubtful(0.5),
         measured(0.5, "bad", attempts=[make_attempt(fault=make_fault())]),
@@ -605,7 +576,6 @@ def test_what_is_forced_says_in_spite_of_what_then_and_ever_after(cli, history, 
 
 
 def test_forcing_without_a_reason_is_refused(cli, history, tmp_path):
-    """It is then that the reason matters."""
     path = write_run(history, [doubtful(0.5)])
     answer = cli("baseline", "accept", "--run", run_id(path), "--force", "--reason", " ")
     assert (answer.status, answer.out) == (2, "")
@@ -615,7 +585,6 @@ def test_forcing_without_a_reason_is_refused(cli, history, tmp_path):
 def test_a_process_is_named_by_its_run_and_its_conditions_by_its_environment(
     cli, history, tmp_path
 ):
-    """Which only the command that reads the runs knows."""
     path = write_run(
         history, [measured(0.5)], environment=make_environment(caches={"miopen": "none"})
     )
@@ -627,7 +596,6 @@ def test_a_process_is_named_by_its_run_and_its_conditions_by_its_environment(
 
 @pytest.mark.parametrize("reason", ["", "  \n"])
 def test_a_reason_is_required(cli, history, tmp_path, reason):
-    """Half a year later it is the only thing that tells a fix from a shrug."""
     path = write_run(history, [measured(0.5)])
     answer = cli("baseline", "accept", "--run", run_id(path), "--reason", reason)
     assert (answer.status, answer.out) == (2, "")
@@ -636,7 +604,6 @@ def test_a_reason_is_required(cli, history, tmp_path, reason):
 
 
 def test_runs_of_different_hardware_are_not_accepted_together(cli, history):
-    """A baseline file is of one key."""
     one = write_run(history, [measured(0.5)])
     two = write_run(history, [measured(0.5)], hardware=make_hardware(key="h200"))
     answer = cli("baseline", "accept", "--run", run_id(one), "--run", run_id(two), "--reason", "x")
@@ -647,7 +614,6 @@ def test_runs_of_different_hardware_are_not_accepted_together(cli, history):
 
 
 def test_runs_under_different_conditions_are_not_accepted_together(cli, history):
-    """The baseline could name only one of the two power caps."""
     one = write_run(history, [measured(0.5)])
     two = write_run(history, [measured(0.5)], hardware=make_hardware(power_cap_w=500.0))
     answer = cli("baseline", "diff", "--run", run_id(one), "--run", run_id(two))
@@ -660,7 +626,6 @@ def test_runs_under_different_conditions_are_not_accepted_together(cli, history)
 
 @pytest.mark.parametrize("again", ["id", "start", "latest", "path", "copy"])
 def test_the_same_run_twice_is_refused(cli, history, tmp_path, again):
-    """However it is named: processes that count twice make a spread look small."""
     path = write_run(history, [measured(0.5)])
     copy = tmp_path / "copy" / path.name
     copy.parent.mkdir()
@@ -681,7 +646,6 @@ def test_the_same_run_twice_is_refused(cli, history, tmp_path, again):
 
 
 def test_a_pattern_that_no_case_is_like_is_refused(cli, history):
-    """A typing mistake must not look like a run without changes."""
     path = write_run(history, [measured(0.5)])
     answer = accept(cli, path, "--case", "resnet81*")
     assert (answer.status, answer.err) == (
@@ -691,7 +655,6 @@ def test_a_pattern_that_no_case_is_like_is_refused(cli, history):
 
 
 def test_a_run_whose_lines_cannot_be_read_says_so_when_it_is_accepted(cli, history):
-    """No time of a case is zero."""
     path = write_run(history, [measured(0.0)])
     answer = accept(cli, path)
     assert (answer.status, answer.out) == (2, "")
@@ -700,7 +663,6 @@ def test_a_run_whose_lines_cannot_be_read_says_so_when_it_is_accepted(cli, histo
 
 
 def test_a_run_without_hardware_is_refused(cli, history):
-    """A file that was torn in its first line tells nothing of where it was made."""
     path = write_run(history, now="2026-01-02T03:04:05Z")
     path.write_text("")
     answer = accept(cli, path)
@@ -711,7 +673,6 @@ def test_a_run_without_hardware_is_refused(cli, history):
 
 
 def test_a_baseline_file_that_is_broken_is_not_written_over(cli, history, tmp_path):
-    """What is in it may be months of acceptances."""
     path = write_run(history, [measured(0.5)])
     (tmp_path / "baselines").mkdir()
     (tmp_path / "baselines" / "mi300x.json").write_text("<<<<<<<")
@@ -728,7 +689,6 @@ def test_a_baseline_file_that_is_broken_is_not_written_over(cli, history, tmp_pa
 
 
 def test_a_diff_shows_old_new_ratio_and_interval_and_what_changed_around(cli, history, tmp_path):
-    """What an acceptance would do, without doing it."""
     accept(cli, write_run(history, [measured(0.5, processes=3)]))
     before = (tmp_path / "baselines" / "mi300x.json").read_bytes()
     path = write_run(
@@ -750,7 +710,6 @@ def test_a_diff_shows_old_new_ratio_and_interval_and_what_changed_around(cli, hi
 
 
 def test_a_diff_names_the_conditions_that_changed(cli, history):
-    """A reviewer should not have to compare power caps by eye; what was unknown is no change."""
     accept(cli, write_run(history, [measured(0.5, processes=3)]))
     path = write_run(
         history,
@@ -762,7 +721,6 @@ def test_a_diff_names_the_conditions_that_changed(cli, history):
 
 
 def test_a_diff_as_markdown_can_be_pasted_into_a_pull_request(cli, history):
-    """Pipes and tags of others' words do not end a cell or vanish; changes are a list."""
     accept(cli, write_run(history, [measured(0.5, "a", 3)]))
     died = make_attempt(fault=make_fault(kind="died", phase="warm-up", message="<a|b>\\ c"))
     path = write_run(
@@ -789,7 +747,6 @@ def test_a_diff_as_markdown_can_be_pasted_into_a_pull_request(cli, history):
 
 
 def test_accepting_as_markdown_ends_with_what_was_accepted(cli, history):
-    """The same words, below the table."""
     answer = accept(cli, write_run(history, [measured(0.5, "a", 5)]), "--markdown")
     assert answer.lines[2:] == [
         "| a | - | 500 ms |  |  | new |",
@@ -800,7 +757,6 @@ def test_accepting_as_markdown_ends_with_what_was_accepted(cli, history):
 
 @pytest.mark.parametrize("command", [("diff",), ("accept", "--reason", "x")])
 def test_one_answer_has_one_form(cli, history, command):
-    """JSON with a table below it is neither."""
     path = write_run(history, [measured(0.5)])
     answer = cli("baseline", *command, "--run", run_id(path), "--json", "--markdown")
     assert (answer.status, answer.out, answer.err) == (
@@ -811,7 +767,6 @@ def test_one_answer_has_one_form(cli, history, command):
 
 
 def test_a_diff_for_machines_holds_the_whole_of_both_sides(cli, history):
-    """Ratio and interval beside them; null where there is nothing to compare."""
     accept(cli, write_run(history, [measured(0.5, processes=2)]))
     faulted = measured(1.0, "bad", attempts=[make_attempt(fault=make_fault())])
     path = write_run(history, [measured(0.25, processes=2), faulted])
@@ -834,7 +789,6 @@ def test_a_diff_for_machines_holds_the_whole_of_both_sides(cli, history):
 
 
 def test_a_diff_against_one_process_has_a_ratio_and_no_interval(cli, history):
-    """Two numbers tell no more."""
     accept(cli, write_run(history, [measured(0.5)]))
     path = write_run(history, [measured(0.25)])
     answer = cli("baseline", "diff", "--run", run_id(path))
@@ -845,7 +799,6 @@ def test_a_diff_against_one_process_has_a_ratio_and_no_interval(cli, history):
 
 
 def test_showing_a_key_lists_what_is_accepted(cli, history):
-    """With the spread between processes, which says what a comparison can see."""
     records = [
         measured(0.5, "a", processes=3),
         make_record(
@@ -874,7 +827,6 @@ def test_showing_a_key_lists_what_is_accepted(cli, history):
 
 
 def test_showing_a_key_without_baselines_names_those_that_have(cli, history):
-    """A key that was mistyped is seen at once."""
     accept(cli, write_run(history, [measured(0.5)]))
     answer = cli("baseline", "show", "--hardware", "mi300a")
     assert (answer.status, answer.lines) == (
@@ -884,7 +836,6 @@ def test_showing_a_key_without_baselines_names_those_that_have(cli, history):
 
 
 def test_showing_without_a_key_is_of_this_machine(cli):
-    """What pytest would judge by here."""
     key = backends.detect()[0].key
     answer = cli("baseline", "show")
     remedy = "bench-lib baseline record --reason WHY makes some"
@@ -912,7 +863,6 @@ def publish(folder: Path, *case_ids: str) -> Path:
 
 
 def test_published_figures_are_shown_apart_from_what_was_accepted(cli, tmp_path):
-    """With their source and caveat; no count and no key takes them for a baseline."""
     publish(tmp_path / "baselines", CASE_ID, "b")
     (tmp_path / "baselines" / "broken.json").write_text("<<<<<<<")
     answer = cli("baseline", "show", "--hardware", "mi300x", "--case", "b")
@@ -934,7 +884,6 @@ def test_published_figures_are_shown_apart_from_what_was_accepted(cli, tmp_path)
 
 
 def test_the_first_accepted_run_replaces_the_published_figure_of_its_case(cli, history, tmp_path):
-    """From file to file: nothing of it is left, and the other cases' stay word for word."""
     path = publish(tmp_path / "baselines", CASE_ID, "b")
     before = json.loads(path.read_text())["cases"]
     run = write_run(history, [measured(0.5, processes=5)])
@@ -957,7 +906,6 @@ def test_the_first_accepted_run_replaces_the_published_figure_of_its_case(cli, h
 
 
 def test_a_run_that_fails_leaves_the_published_figure_where_it_is(cli, history, tmp_path):
-    """There is nothing to put in its place."""
     path = publish(tmp_path / "baselines", CASE_ID)
     before = path.read_bytes()
     died = make_attempt(fault=make_fault(kind="died", phase="warm-up", message="SIGSEGV"))
@@ -969,13 +917,11 @@ def test_a_run_that_fails_leaves_the_published_figure_where_it_is(cli, history, 
 
 @pytest.mark.usefixtures("today")
 def test_a_case_in_quarantine_that_has_a_published_figure_has_no_baseline(cli, tmp_path):
-    """Nor is its neighbour one that it could have been mistyped for."""
     publish(tmp_path / "baselines", CASE_ID, "resnet18-b8-fp32-eager-infer")
     assert quarantine(cli, CASE_ID).lines[1:] == ["it has no baseline there"]
 
 
 def test_a_run_beside_a_published_figure_shows_it_in_the_history(cli, history):
-    """As it was compared on that day, whatever the file says now."""
     verdict = make_verdict(
         status=Status.NO_BASELINE, ratio=None, against="published", reason="5 ms; published: 3"
     )
@@ -1014,7 +960,6 @@ def record(cli, *words: str) -> Quiet:
 
 
 def test_one_command_measures_and_accepts_that_very_run(cli, history, tmp_path, fake_pytest):
-    """In five processes, with what else was asked of pytest; older runs are left alone."""
     older = write_run(history, [measured(0.25, "older", 5)])
     publish(tmp_path / "baselines", CASE_ID)
     said = fake_pytest([measured(0.5, processes=5)])
@@ -1057,7 +1002,6 @@ def test_one_command_measures_and_accepts_that_very_run(cli, history, tmp_path, 
     ],
 )
 def test_paths_that_are_named_are_measured_instead(cli, fake_pytest, more, first):
-    """They come first; a word behind an option may be its value."""
     said = fake_pytest([measured(0.5, processes=5)])
     assert record(cli, "--", *more).status == 0
     assert said[0] == first
@@ -1065,7 +1009,6 @@ def test_paths_that_are_named_are_measured_instead(cli, fake_pytest, more, first
 
 
 def test_recording_is_into_and_from_the_folders_that_were_named(cli, tmp_path, fake_pytest):
-    """Pytest is told the same."""
     said = fake_pytest()
     answer = record(cli, "--history", "h", "--baselines", "b")
     assert said[5:] == ["--perf-history", "h", "--perf-baselines", "b"]
@@ -1078,7 +1021,6 @@ def test_recording_is_into_and_from_the_folders_that_were_named(cli, tmp_path, f
 def test_a_test_that_fails_while_recording_fails_the_recording_of_its_case_alone(
     cli, tmp_path, fake_pytest
 ):
-    """Exit status 1 says that something is missing, and the rest is not measured for nothing."""
     died = make_attempt(fault=make_fault(kind="died", phase="warm-up", message="SIGSEGV"))
     fake_pytest([measured(0.5, "a", 5), measured(0.5, "b", attempts=[died])], status=1)
     answer = record(cli)
@@ -1088,7 +1030,6 @@ def test_a_test_that_fails_while_recording_fails_the_recording_of_its_case_alone
 
 
 def test_recording_nothing_that_can_be_accepted_is_a_no(cli, tmp_path, fake_pytest):
-    """And there is nothing to commit."""
     fake_pytest([doubtful(0.5)])
     answer = record(cli)
     assert answer.status == 1
@@ -1097,7 +1038,6 @@ def test_recording_nothing_that_can_be_accepted_is_a_no(cli, tmp_path, fake_pyte
 
 
 def test_a_case_that_lost_processes_is_not_recorded(cli, tmp_path, fake_pytest):
-    """The hardware spoilt one of them; what four say is no reference to hold for months."""
     fake_pytest([measured(0.5, "a", 5), measured(0.5, "b", 4)])
     answer = record(cli)
     assert answer.status == 0
@@ -1119,7 +1059,6 @@ def test_a_case_that_lost_processes_is_not_recorded(cli, tmp_path, fake_pytest):
 
 
 def test_recording_by_force_takes_all_that_has_values(cli, history, tmp_path, fake_pytest):
-    """Clocks that are lower for good make everything slower; what spoke against it is kept."""
     accept(cli, write_run(history, [measured(0.5, "a", 5), measured(0.5, "b", 5)]))
     few = measured(0.625, "b", 4)
     fake_pytest([measured(0.625, "a", 5), few])
@@ -1137,7 +1076,6 @@ def test_recording_by_force_takes_all_that_has_values(cli, history, tmp_path, fa
 
 @pytest.mark.parametrize("status", [2, 3, 4, 5, -15])
 def test_a_session_that_did_not_run_to_its_end_is_not_recorded(cli, tmp_path, fake_pytest, status):
-    """Interrupted, no device, no such test: pytest has said why."""
     (tmp_path / "perf_tests").mkdir()
     fake_pytest([measured(0.5, processes=5)], status=status)
     answer = record(cli)
@@ -1152,7 +1090,6 @@ def test_a_session_that_did_not_run_to_its_end_is_not_recorded(cli, tmp_path, fa
 def test_recording_where_no_perf_tests_lies_says_how_to_name_other_tests(
     cli, fake_pytest, more, told
 ):
-    """In another repository; not if tests were named."""
     fake_pytest(status=4)
     answer = record(cli, "--", *more)
     remedy = "there is no perf_tests here: name your tests first, -- tests/perf"
@@ -1162,7 +1099,6 @@ def test_recording_where_no_perf_tests_lies_says_how_to_name_other_tests(
 def test_a_run_of_somebody_else_meanwhile_is_not_accepted_by_mistake(
     cli, history, tmp_path, fake_pytest
 ):
-    """Which of the two is meant is for the user to say."""
     fake_pytest([measured(0.5, processes=5)], [measured(0.25, processes=5)])
     answer = record(cli)
     assert answer.status == 2
@@ -1172,7 +1108,6 @@ def test_a_run_of_somebody_else_meanwhile_is_not_accepted_by_mistake(
 
 
 def test_recording_without_a_reason_is_refused_before_anything_is_measured(cli, fake_pytest):
-    """Not twenty minutes later."""
     said = fake_pytest([measured(0.5)])
     answer = cli("baseline", "record", "--reason", " ")
     assert (answer.status, said) == (2, [])
@@ -1203,7 +1138,6 @@ def test_interrupt():
     ("chosen", "status", "accepted"), [("measure", 0, True), ("measure or interrupt", 130, False)]
 )
 def test_recording_runs_pytest_in_front(tmp_path, chosen, status, accepted):
-    """Both processes get the terminal's Ctrl-C: pytest ends its session, and nothing is taken."""
     (tmp_path / "perf_tests").mkdir()
     paths = [str(CHECKOUT), str(Path(__file__).parent)]
     (tmp_path / "perf_tests" / "test_it.py").write_text(A_SESSION.format(paths=paths))
@@ -1251,7 +1185,6 @@ def quarantine(cli, case: str, *words: str, until: str = "2026-02-01") -> Quiet:
 
 @pytest.mark.usefixtures("today")
 def test_a_case_is_quarantined_with_a_day_a_reason_and_a_name(cli, history, tmp_path):
-    """And let out again by somebody."""
     accept(cli, write_run(history, [measured(0.5, processes=5)]))
     answer = quarantine(cli, CASE_ID)
     assert (answer.status, answer.err) == (0, "")
@@ -1290,7 +1223,6 @@ MISTYPED = "resnet81-b4-fp32-eager-infer"
 
 @pytest.mark.usefixtures("today")
 def test_a_mistyped_case_is_not_quarantined_and_cases_like_it_are_named(cli, history, tmp_path):
-    """Whichever place knows those, the closest first."""
     accept(cli, write_run(history, [measured(0.5, processes=5), measured(0.5, "b", 5)]))
     in_matrix(tmp_path / "perf_tests", "fp16")
     write_run(history, [measured(0.5, "resnet80-b4-fp32-eager-train")])
@@ -1311,7 +1243,6 @@ def test_a_mistyped_case_is_not_quarantined_and_cases_like_it_are_named(cli, his
 
 @pytest.mark.usefixtures("today")
 def test_a_case_without_a_baseline_is_quarantined_where_something_knows_it(cli, history, tmp_path):
-    """One that crashes never had a baseline: the matrix has it, or a run that tried it."""
     in_matrix(tmp_path / "perf_tests", "fp16")
     crashed = measured(0.5, "crashes", attempts=[make_attempt(case_id="crashes")])
     write_run(history, [crashed])
@@ -1332,7 +1263,6 @@ def test_a_case_without_a_baseline_is_quarantined_where_something_knows_it(cli, 
 
 @pytest.mark.usefixtures("today")
 def test_a_case_that_has_a_baseline_is_looked_for_nowhere_else(cli, history, tmp_path):
-    """A matrix or a history that cannot be read is no reason not to excuse it."""
     accept(cli, write_run(history, [measured(0.5, processes=5)]))
     shutil.rmtree(history)
     history.write_text("")
@@ -1347,7 +1277,6 @@ def test_a_case_that_has_a_baseline_is_looked_for_nowhere_else(cli, history, tmp
 def test_a_case_that_a_run_tried_is_quarantined_whatever_is_wrong_with_the_matrix(
     cli, history, tmp_path
 ):
-    """Only an id that nothing else knows hangs on it."""
     in_matrix(tmp_path / "perf_tests", "fp17")
     write_run(history, [measured(0.5, "crashes")])
     assert quarantine(cli, "crashes").status == 0
@@ -1356,7 +1285,6 @@ def test_a_case_that_a_run_tried_is_quarantined_whatever_is_wrong_with_the_matri
 
 @pytest.mark.usefixtures("today")
 def test_a_case_that_nothing_knows_yet_is_quarantined_where_that_is_meant(cli, history):
-    """And cases like it are named all the same."""
     accept(cli, write_run(history, [measured(0.5, processes=5), measured(0.5, "b", 5)]))
     answer = quarantine(cli, MISTYPED, "--unknown")
     assert (answer.status, answer.lines[1:]) == (
@@ -1381,7 +1309,6 @@ def test_a_case_that_nothing_knows_yet_is_quarantined_where_that_is_meant(cli, h
 
 @pytest.mark.usefixtures("today")
 def test_a_quarantine_without_a_key_is_of_this_machine(cli, tmp_path):
-    """Whose figures begin the file; those of another machine are not known here."""
     here = backends.detect()[0]
     words = ("baseline", "quarantine", "a", "--until", "2026-01-02", "--reason", "x", "--unknown")
     assert cli(*words).status == 0
@@ -1431,7 +1358,6 @@ def test_a_quarantine_without_a_key_is_of_this_machine(cli, tmp_path):
 )
 @pytest.mark.usefixtures("today")
 def test_a_quarantine_that_is_put_wrongly_is_refused(cli, tmp_path, words, error):
-    """With what is wrong, and nothing is written."""
     answer = cli("baseline", "quarantine", *words)
     assert (answer.status, answer.out) == (2, "")
     assert answer.err == f"bench-lib: error: {error}\n"
@@ -1440,7 +1366,6 @@ def test_a_quarantine_that_is_put_wrongly_is_refused(cli, tmp_path, words, error
 
 @pytest.mark.usefixtures("today")
 def test_a_quarantine_that_cannot_be_written_is_said(cli, tmp_path):
-    """By the path and the reason."""
     (tmp_path / "baselines").write_text("")
     answer = quarantine(cli, "a", "--unknown")
     assert (answer.status, answer.out) == (2, "")
@@ -1451,7 +1376,6 @@ def test_a_quarantine_that_cannot_be_written_is_said(cli, tmp_path):
 def test_quarantines_are_shown_with_their_last_day_and_whether_it_is_over(
     cli, history, tmp_path, monkeypatch
 ):
-    """Whether or not there are baselines."""
     quarantine(cli, "crashes", "--unknown", until="2026-01-02")
     quarantine(cli, "flaky", "--unknown")
     monkeypatch.setattr("bench_lib.storage.history.utc_today", lambda: dt.date(2026, 1, 3))
@@ -1476,7 +1400,6 @@ def test_quarantines_are_shown_with_their_last_day_and_whether_it_is_over(
 
 
 def test_runs_are_listed_with_how_they_ended(cli, history):
-    """Oldest first, counts by status, and what could not be read."""
     one = write_run(history, [measured(0.5), measured(0.5, "b")], now="2026-01-01T00:00:00Z")
     two = write_run(
         history,
@@ -1511,7 +1434,6 @@ def test_runs_are_listed_with_how_they_ended(cli, history):
 
 
 def test_a_folder_without_runs_says_how_to_make_one(cli):
-    """No table of nothing."""
     answer = cli("history", "list")
     assert (answer.status, answer.lines) == (
         1,
@@ -1522,7 +1444,6 @@ def test_a_folder_without_runs_says_how_to_make_one(cli):
 
 
 def test_a_run_is_shown_case_by_case(cli, history):
-    """Verdicts with their reasons, then what each process saw, then a fault's last output."""
     measurement = make_measurement(
         iteration_s=[0.5] * 20,
         compile_s=12.0,
@@ -1570,7 +1491,6 @@ def test_a_run_is_shown_case_by_case(cli, history):
 
 
 def test_showing_a_run_says_which_caches_it_filled(cli, history):
-    """Next night's compile times are shorter for it."""
     found = {"inductor": "cold", "miopen": "warm, 3 entries, 0123456789ab", "triton": "cold"}
     left = {**found, "inductor": "warm, 41 entries", "miopen": "warm, 4 entries, ab0123456789"}
     writer = Writer(history, "mi300x")
@@ -1585,7 +1505,6 @@ def test_showing_a_run_says_which_caches_it_filled(cli, history):
 
 
 def test_a_run_for_machines_holds_all_that_its_file_does(cli, history):
-    """Records, environments, hardware, and what could not be read."""
     path = write_run(history, [measured(0.5)], end=False)
     with path.open("ab") as file:
         file.write(b"torn")
@@ -1599,7 +1518,6 @@ def test_a_run_for_machines_holds_all_that_its_file_does(cli, history):
 
 
 def test_a_run_whose_hardware_was_lost_is_shown_all_the_same(cli, history):
-    """Without shares of peaks that nobody knows any more."""
     path = write_run(history, [measured(0.5)])
     _, rest = path.read_bytes().split(b"\n", 1)
     path.write_bytes(b"rubbish\n" + rest)
@@ -1610,7 +1528,6 @@ def test_a_run_whose_hardware_was_lost_is_shown_all_the_same(cli, history):
 
 
 def test_a_run_that_is_ambiguous_is_refused(cli, history):
-    """With the ids to choose from."""
     ids = [run_id(write_run(history, now=f"2026-01-0{n}T00:00:00Z")) for n in (1, 2)]
     answer = cli("history", "show", "")
     assert (answer.status, answer.out) == (2, "")
@@ -1623,7 +1540,6 @@ def test_a_run_that_is_ambiguous_is_refused(cli, history):
 
 
 def test_an_exported_run_is_compared_by_pytest_benchmark_itself(cli, history, tmp_path):
-    """By its own program, with our cases as its rows."""
     records = [
         measured(0.5, nodeid=f"perf_tests/test_networks.py::test_network[{CASE_ID}]"),
         measured(0.25, "b", nodeid="perf_tests/test_networks.py::test_network[b]"),
@@ -1646,7 +1562,6 @@ def test_an_exported_run_is_compared_by_pytest_benchmark_itself(cli, history, tm
 
 
 def test_an_export_carries_the_samples_the_machine_and_the_gpu(cli, history):
-    """The first accepted attempt of each case, as the live table shows it."""
     second = make_attempt(process=1, measurement=make_measurement(iteration_s=[0.25] * 3))
     first = make_attempt(measurement=make_measurement(iteration_s=[0.5, 1.0], wall_s=2.0))
     record = measured(1.0, attempts=[first, second])
@@ -1673,7 +1588,6 @@ def test_an_export_carries_the_samples_the_machine_and_the_gpu(cli, history):
 
 
 def test_an_export_needs_a_form(cli, history):
-    """None is the default."""
     write_run(history, [measured(0.5)])
     answer = cli("history", "export", "latest")
     assert (answer.status, answer.err) == (
@@ -1686,7 +1600,6 @@ def test_an_export_needs_a_form(cli, history):
 
 
 def test_an_export_that_cannot_be_written_is_said(cli, history):
-    """By the path and the reason."""
     write_run(history, [measured(0.5)])
     answer = cli("history", "export", "latest", "--pytest-benchmark", "-o", "none/run.json")
     assert (answer.status, answer.err) == (

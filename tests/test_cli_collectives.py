@@ -88,7 +88,6 @@ batches: list[int] = []
 
 
 def test_a_sweep_has_a_line_a_size_and_a_mean_at_its_end(run, tmp_path):
-    """One rank a GPU; every size is a case that is kept."""
     answer = run("--op", "all_reduce", "-b", "1M", "-e", "4M")
     assert answer.status == 0
     begin = answer.out.index("# Collective: all_reduce, ranks: 4")
@@ -109,7 +108,6 @@ def test_a_sweep_has_a_line_a_size_and_a_mean_at_its_end(run, tmp_path):
 
 
 def test_both_forms_are_measured_where_there_are_two(run):
-    """In one line; with --in-place one of them."""
     words = ("--op", "all_gather", "-b", "1K", "-e", "1K", "-d", "half")
     both = run(*words)
     assert both.measured == ["all_gather-1K-half-x4", "all_gather-1K-half-inplace-x4"]
@@ -121,7 +119,6 @@ def test_both_forms_are_measured_where_there_are_two(run):
 
 
 def test_operations_follow_each_other_with_a_header_each(run):
-    """In the order asked for, each once."""
     answer = run("--op", "broadcast,all_to_all,broadcast", "-b", "1K", "-e", "2K", "-g", "2")
     assert answer.out.count(HEADER[1]) == answer.out.count("# Avg bus bandwidth") == 2
     assert [row[3:5] for row in answer.rows] == [["none", "0"]] * 2 + [["none", "-1"]] * 2
@@ -131,7 +128,6 @@ def test_operations_follow_each_other_with_a_header_each(run):
 
 
 def test_without_flags_it_is_three_operations_from_8_bytes_to_128_mib(run):
-    """Sizes that leave a rank nothing are left out, with a word."""
     answer = run()
     sizes = [int(row[0]) for row in answer.rows]
     assert sizes[:25] == [8 * 2**i for i in range(25)]
@@ -141,32 +137,27 @@ def test_without_flags_it_is_three_operations_from_8_bytes_to_128_mib(run):
 
 
 def test_sizes_may_go_by_steps(run):
-    """As nccl-tests' -i."""
     answer = run("--op", "all_reduce", "-b", "4", "-e", "12", "-i", "4")
     assert [row[0] for row in answer.rows] == ["4", "8", "12"]
 
 
 def test_ranks_are_started_once(run):
-    """Whatever the operations and sizes."""
     run("--op", "all_reduce,all_gather", "-b", "1K", "-e", "4K")
     assert batches == [9]
 
 
 def test_calls_may_be_issued_one_by_one(run):
-    """A case of its own."""
     answer = run("--op", "all_reduce", "-b", "8", "-e", "8", "--no-graph")
     assert answer.measured == ["all_reduce-8-float-eager-x4"]
 
 
 def test_on_a_cpu_there_are_two_ranks(run):
-    """Or as many as asked for."""
     words = ("--op", "all_reduce", "-b", "8", "-e", "8")
     assert run(*words, devices=[CPU]).measured == ["all_reduce-8-float-x2"]
     assert run(*words, "--ranks", "3", devices=[CPU]).measured == ["all_reduce-8-float-x3"]
 
 
 def test_a_summary_tells_latency_and_bandwidth(run):
-    """Below the lines."""
     answer = run("--op", "all_reduce", "-b", "1M", "-e", "2M")
     heading = answer.out.index("collective ")
     line = answer.out[heading:].splitlines()[1]
@@ -176,7 +167,6 @@ def test_a_summary_tells_latency_and_bandwidth(run):
 
 
 def test_json_has_the_rows_and_nothing_else(run):
-    """Bytes, seconds, GB/s."""
     answer = run("--op", "all_reduce", "-b", "1M", "-e", "1M", "--json")
     told = document_in(answer.out)
     assert told["command"] == "collectives"
@@ -191,7 +181,6 @@ def test_json_has_the_rows_and_nothing_else(run):
 
 
 def test_wrong_elements_fail_the_command(run):
-    """And are counted where nccl-tests counts them."""
     answer = run(
         "--op", "all_reduce", "-b", "1K", "-e", "1K", script={"all_reduce-1K-float-x4": 3}
     )  # fmt: skip
@@ -202,7 +191,6 @@ def test_wrong_elements_fail_the_command(run):
 
 
 def test_a_fault_of_one_size_leaves_the_others(run):
-    """With its reason below."""
     script = {"all_reduce-1K-float-x4": make_fault(), "all_reduce-2K-float-x4": "gloo cannot"}
     answer = run("--op", "all_reduce", "-b", "1K", "-e", "4K", script=script)
     assert answer.status == 0
@@ -233,7 +221,6 @@ def test_a_fault_of_one_size_leaves_the_others(run):
     ],
 )  # fmt: skip
 def test_a_question_put_wrongly_is_one_line_and_measures_nothing(run, tmp_path, words, error):
-    """Exit status 2, before a device is taken or a file written."""
     answer = run(*words.split())
     assert answer.status == 2
     last = answer.err.splitlines()[-1]
@@ -243,7 +230,6 @@ def test_a_question_put_wrongly_is_one_line_and_measures_nothing(run, tmp_path, 
 
 
 def test_one_gpu_is_no_group(run):
-    """Said before anything starts."""
     answer = run(devices=gpus(1))
     assert answer.status == 2
     assert "a collective is of 2 GPUs or more, and there is 1 here" in answer.err
@@ -253,7 +239,6 @@ def test_one_gpu_is_no_group(run):
 
 
 def test_every_command_of_the_page_runs(run):
-    """As it is written there."""
     commands = re.findall(
         r"^bench-lib collectives(.*?)(?:  +#.*)?$", PAGE.read_text(), re.MULTILINE
     )
@@ -263,7 +248,6 @@ def test_every_command_of_the_page_runs(run):
 
 
 def test_the_page_names_every_flag(run):
-    """So that nobody has to read the code for them."""
     flags = set(re.findall(r"--[a-z0-9-]+", run("--help").out)) - {"--help"}
     text = PAGE.read_text()
     assert {flag for flag in flags if f"`{flag}`" not in text} == set()

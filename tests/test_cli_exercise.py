@@ -74,7 +74,6 @@ def accept(folder, *case_ids):
 
 
 def test_the_exercises_are_these(exercise):
-    """A name that people and scripts type is not changed by accident."""
     text = exercise("--help").out.partition("Commands:\n")[2]
     assert [line.split()[0] for line in text.splitlines()] == [
         "precision",
@@ -87,7 +86,6 @@ def test_the_exercises_are_these(exercise):
 
 
 def test_precisions_are_compared_in_one_table(exercise, tmp_path):
-    """What is measured is said meanwhile, with how long it may take, and is kept."""
     script = {EAGER: steps(0.02)}
     answer = exercise("precision", "resnet50", "--precisions", "fp32,fp16", script=script)
     assert answer.status == 0
@@ -103,14 +101,12 @@ def test_precisions_are_compared_in_one_table(exercise, tmp_path):
 
 
 def test_a_price_adds_what_a_million_images_cost(exercise):
-    """400 img/s take 2500 s for a million; at 36 an hour that is 25."""
     words = ("precision", "resnet50", "--precisions", "fp32", "--price-per-hour", "36")
     head, row = exercise(*words).table()
     assert (head[-1], row[-1]) == ("cost/million", "25")
 
 
 def test_the_options_of_all_exercises_reach_the_case(exercise, tmp_path):
-    """Batch, task, size, layout, mode, iterations and the time limit."""
     words = "--batch-size 8 --task train --image-size 64 --memory-format nhwc --iterations 7"
     words += " --mode default --time-limit 12.5 --precisions bf16 --history elsewhere"
     assert exercise("precision", "vit_b_16", *words.split()).status == 0
@@ -124,7 +120,6 @@ def test_the_options_of_all_exercises_reach_the_case(exercise, tmp_path):
 
 
 def test_a_case_that_fails_is_a_row_and_the_others_are_measured(exercise):
-    """Its reason stands below; nobody judges, so the exit status is 0."""
     script = {EAGER: [OOM], EAGER.replace("fp32", "bf16"): ["this GPU has no bf16 arithmetic"]}
     answer = exercise("precision", "resnet50", "--precisions", "fp32,bf16,fp16", script=script)
     assert answer.status == 0
@@ -140,7 +135,6 @@ def test_a_case_that_fails_is_a_row_and_the_others_are_measured(exercise):
 
 
 def test_where_nothing_could_be_measured_the_answer_is_no(exercise, tmp_path):
-    """The table is printed all the same, and the run says what the command said."""
     script = {EAGER: ["not here"]}
     answer = exercise("precision", "resnet50", "--precisions", "fp32", script=script)
     assert answer.status == 1
@@ -156,19 +150,16 @@ def test_where_nothing_could_be_measured_the_answer_is_no(exercise, tmp_path):
     ],
 )
 def test_without_a_list_the_device_chooses_the_precisions(exercise, device, expected):
-    """What it cannot do after all is a skip."""
     answer = exercise("precision", "resnet50", device=device)
     assert [row[0] for row in answer.table()[1:]] == expected.split()
 
 
 def test_what_the_network_has_as_its_own_size_is_no_other_case(exercise):
-    """224 pixels are what ResNet-50 is measured with anyhow."""
     words = ("precision", "resnet50", "--precisions", "fp32", "--image-size", "224")
     assert exercise(*words).measured == [EAGER]
 
 
 def test_options_for_compiling_are_those_of_what_compiles(exercise):
-    """Eager and graph stand beside it as they are."""
     words = ("compile", "resnet50", "--modes", "graph,default", "--precisions", "fp32")
     answer = exercise(*words, "--compile-options", "freezing")
     assert answer.measured == [
@@ -193,7 +184,6 @@ def test_options_for_compiling_are_those_of_what_compiles(exercise):
 )
 @pytest.mark.parametrize("width", [80, 100])
 def test_on_a_terminal_a_table_loses_no_column(exercise, monkeypatch, words, keys, width):
-    """What is too wide for it stands below, with what tells the rows apart."""
     seen = make_measurement(
         items_per_step=32,
         peak_memory_bytes=10**9,
@@ -224,7 +214,6 @@ def tables_of(text):
 
 
 def test_sigterm_leaves_as_ctrl_c_does(exercise, tmp_path, monkeypatch):
-    """No empty file stays where nothing was measured, and a run without an end where it was."""
     measure = Engine.measure
 
     def told(engine, case):
@@ -243,7 +232,6 @@ def test_sigterm_leaves_as_ctrl_c_does(exercise, tmp_path, monkeypatch):
 
 
 def test_as_json_an_exercise_has_rows_figures_and_where_it_is_kept(exercise, tmp_path):
-    """Plain numbers with their units in their names."""
     answer = exercise("precision", "resnet50", "--precisions", "fp32,fp16", "--json")
     found = answer.json
     assert list(found) == ["schema", "command", "hardware_key", "judged", "history", "rows"]
@@ -260,7 +248,6 @@ def test_as_json_an_exercise_has_rows_figures_and_where_it_is_kept(exercise, tmp
 
 
 def test_judged_cases_have_their_verdicts_below_the_table(exercise, tmp_path):
-    """One that is as before passes."""
     accept(tmp_path / "baselines", EAGER)
     answer = exercise("precision", "resnet50", "--precisions", "fp32", "--judge")
     assert answer.status == 0
@@ -271,7 +258,6 @@ def test_judged_cases_have_their_verdicts_below_the_table(exercise, tmp_path):
 
 
 def test_a_case_that_became_slower_is_looked_at_again_and_fails(exercise, tmp_path):
-    """With exit status 1, and a word while that lasts."""
     accept(tmp_path / "accepted", EAGER)
     words = ("precision", "resnet50", "--precisions", "fp32", "--judge", "--baselines", "accepted")
     answer = exercise(*words, script={EAGER: steps(0.02)})
@@ -282,7 +268,6 @@ def test_a_case_that_became_slower_is_looked_at_again_and_fails(exercise, tmp_pa
 
 
 def test_rows_are_of_what_the_verdict_was_made_of(exercise, tmp_path):
-    """A second look that cleared a case is in the table too."""
     accept(tmp_path / "baselines", EAGER)
     words = ("precision", "resnet50", "--precisions", "fp32", "--judge")
     answer = exercise(*words, script={EAGER: [*steps(0.02), *steps(0.01)]})
@@ -291,7 +276,6 @@ def test_rows_are_of_what_the_verdict_was_made_of(exercise, tmp_path):
 
 
 def test_what_a_judged_run_cannot_read_of_earlier_nights_is_said(exercise, tmp_path):
-    """By name, beside the answer; the run stands."""
     accept(tmp_path / "baselines", EAGER)
     words = ("precision", "resnet50", "--precisions", "fp32", "--judge")
     exercise(*words)
@@ -304,7 +288,6 @@ def test_what_a_judged_run_cannot_read_of_earlier_nights_is_said(exercise, tmp_p
 
 
 def test_a_fault_fails_where_cases_are_judged(exercise):
-    """Its verdict says why, and nothing says it twice."""
     words = ("precision", "resnet50", "--precisions", "fp32,fp16", "--judge")
     answer = exercise(*words, script={EAGER: [OOM]})
     assert answer.status == 1
@@ -312,7 +295,6 @@ def test_a_fault_fails_where_cases_are_judged(exercise):
 
 
 def test_verdicts_are_in_the_json(exercise, tmp_path):
-    """By case, with all metrics."""
     accept(tmp_path / "baselines", EAGER)
     words = ("precision", "resnet50", "--precisions", "fp32", "--judge", "--json")
     (verdict,) = exercise(*words).json["judged"]
@@ -321,7 +303,6 @@ def test_verdicts_are_in_the_json(exercise, tmp_path):
 
 
 def test_the_matrix_says_by_which_limits_its_cases_are_judged(exercise, tmp_path):
-    """A case that is no row of it has the usual ones."""
     accept(tmp_path / "baselines", EAGER)
     (tmp_path / "my.toml").write_text(
         "[gate.limits]\ntolerance = 0.3\nthroughput = 0.3\n"
@@ -346,7 +327,6 @@ def limited(**limits: int):
 
 
 def test_the_largest_batch_is_found_by_precision_and_then_measured(exercise, tmp_path):
-    """Only that one is kept; the ratio is what the guide asks for."""
     words = ("largest-batch", "resnet50", "--resolution", "0")
     answer = exercise(*words, script=limited(fp32=50, fp16=120))
     assert answer.status == 0
@@ -361,7 +341,6 @@ def test_the_largest_batch_is_found_by_precision_and_then_measured(exercise, tmp
 
 
 def test_a_search_without_an_end_is_bounded_and_says_so(exercise, tmp_path):
-    """And is not taken for the largest by the sheet."""
     words = ("largest-batch", "resnet50", "--precisions", "fp32", "--batch-size", "4")
     answer = exercise(*words, "--at-most", "9", device=CPU)
     assert answer.table()[1][:2] == ["fp32", "9 or more"]
@@ -371,7 +350,6 @@ def test_a_search_without_an_end_is_bounded_and_says_so(exercise, tmp_path):
 
 
 def test_on_a_cpu_a_search_has_to_be_bounded(exercise, tmp_path):
-    """It would swap; nothing is measured."""
     answer = exercise("largest-batch", "resnet50", device=CPU)
     assert (answer.status, answer.out) == (2, "")
     assert answer.err == (
@@ -383,7 +361,6 @@ def test_on_a_cpu_a_search_has_to_be_bounded(exercise, tmp_path):
 
 @pytest.mark.parametrize(("device", "capacity"), [(DEVICE, DEVICE.memory_bytes), (CPU, None)])
 def test_a_search_is_told_what_was_asked(exercise, monkeypatch, device, capacity):
-    """Percent are hundredths, and the device's memory is where it may end."""
     told = []
 
     class Told(batches.Search):
@@ -401,7 +378,6 @@ def test_a_search_is_told_what_was_asked(exercise, monkeypatch, device, capacity
     ("percent", "name"), [("1", "largest-batch"), ("2", "largest-batch-or-more")]
 )
 def test_a_coarse_search_is_not_for_the_sheet(exercise, tmp_path, percent, name):
-    """Which takes the largest batch to 1%."""
     words = ("largest-batch", "resnet50", "--precisions", "fp32", "--resolution", percent)
     assert exercise(*words, script=limited(fp32=50)).status == 0
     (record,) = the_run(tmp_path).records.values()
@@ -409,7 +385,6 @@ def test_a_coarse_search_is_not_for_the_sheet(exercise, tmp_path, percent, name)
 
 
 def test_a_largest_batch_below_the_accepted_one_fails(exercise, tmp_path):
-    """The one that has a baseline is tried, and is an error that names it; both are named."""
     accepted = "resnet50-b56-fp32-eager-infer"
     accept(tmp_path / "baselines", accepted, "resnet50-b96-fp16-eager-infer")
     words = ("largest-batch", "resnet50", "--precisions", "fp32")
@@ -428,7 +403,6 @@ def test_a_largest_batch_below_the_accepted_one_fails(exercise, tmp_path):
 
 
 def test_a_largest_batch_as_large_as_the_accepted_one_passes(exercise, tmp_path):
-    """And is held against its own baseline."""
     accept(tmp_path / "baselines", "resnet50-b50-fp32-eager-infer")
     words = ("largest-batch", "resnet50", "--precisions", "fp32", "--judge")
     answer = exercise(*words, script=limited(fp32=50))
@@ -437,7 +411,6 @@ def test_a_largest_batch_as_large_as_the_accepted_one_passes(exercise, tmp_path)
 
 
 def test_another_fault_ends_the_search_of_its_precision_only(exercise):
-    """With the reason, and the next precision is searched."""
     broken = {"resnet50-b64-fp32-eager-infer": [make_fault(kind="died", message="SIGABRT")]}
     script = {**limited(fp16=40), **broken}
     answer = exercise("largest-batch", "resnet50", "--resolution", "0", script=script)
@@ -449,7 +422,6 @@ def test_another_fault_ends_the_search_of_its_precision_only(exercise):
 
 
 def test_where_not_even_one_image_fits_there_is_no_largest_batch(exercise, tmp_path):
-    """Nothing was measured, which is a no, and leaves no run, nor says that it did."""
     script = {f"resnet50-b{n}-fp32-eager-infer": [OOM] for n in (32, 16, 8, 4, 2, 1)}
     answer = exercise("largest-batch", "resnet50", "--precisions", "fp32", script=script)
     assert answer.status == 1
@@ -465,7 +437,6 @@ def test_where_not_even_one_image_fits_there_is_no_largest_batch(exercise, tmp_p
 
 
 def test_modes_and_precisions_are_in_one_table(exercise):
-    """Eager is measured in any case, and first."""
     words = ("compile", "resnet50", "--modes", "default", "--precisions", "fp32,fp16")
     answer = exercise(*words, script={"resnet50-b64-fp32-eager-infer": steps(0.02)})
     assert answer.status == 0
@@ -480,7 +451,6 @@ def test_modes_and_precisions_are_in_one_table(exercise):
 
 
 def test_compile_modes_are_printed_as_json(exercise):
-    """A row for each mode, eager first."""
     words = ("compile", "resnet50", "--modes", "default", "--precisions", "fp32", "--json")
     found = exercise(*words, script={"resnet50-b64-fp32-eager-infer": steps(0.02)}).json
     assert [(row["mode"], row["speed_up"]) for row in found["rows"]] == [
@@ -490,7 +460,6 @@ def test_compile_modes_are_printed_as_json(exercise):
 
 
 def test_the_guides_modes_are_compared_by_default(exercise):
-    """In FP32 and FP16, with the time that tuning takes."""
     answer = exercise("compile", "resnet50")
     assert [row[:2] for row in answer.table()[1:]] == [
         [precision, mode] for precision in ("fp32", "fp16") for mode in MODES
@@ -499,7 +468,6 @@ def test_the_guides_modes_are_compared_by_default(exercise):
 
 
 def test_folded_weights_are_for_inference_only(exercise):
-    """Said before anything is measured."""
     words = ("compile", "resnet50", "--modes", "default-folded")
     assert exercise(*words).status == 0
     answer = exercise(*words, "--task", "train")
@@ -508,7 +476,6 @@ def test_folded_weights_are_for_inference_only(exercise):
 
 
 def test_what_depth_gains_is_said_below_the_table(exercise):
-    """Each network eager and compiled, in the order given."""
     script = {
         "resnet18-b64-fp32-eager-infer": steps(0.012),
         "resnet152-b64-fp32-eager-infer": steps(0.02),
@@ -524,7 +491,6 @@ def test_what_depth_gains_is_said_below_the_table(exercise):
 
 
 def test_five_depths_of_one_family_are_compared_by_default(exercise):
-    """The shallowest first."""
     answer = exercise("depth")
     assert [row[0] for row in answer.table()[1:]] == [
         *("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
@@ -532,7 +498,6 @@ def test_five_depths_of_one_family_are_compared_by_default(exercise):
 
 
 def test_a_sweep_names_the_best_batch(exercise):
-    """A batch that does not fit is an answer too."""
     script = {
         "resnet50-b8-fp16-eager-infer": steps(0.02),
         "resnet50-b128-fp16-eager-infer": [OOM],
@@ -557,7 +522,6 @@ def test_a_sweep_names_the_best_batch(exercise):
 
 
 def test_what_exercises_measured_fills_the_sheet(exercise):
-    """And the commands that are left fill the rest."""
     assert exercise("batch-sweep", "resnet50", "--batch-sizes", "8,32,128,256").status == 0
     words = ("precision", "resnet50", "--precisions", "fp32,fp16")
     assert exercise(*words, script={EAGER: steps(0.02)}).status == 0
@@ -576,7 +540,6 @@ def test_what_exercises_measured_fills_the_sheet(exercise):
 
 
 def test_a_blank_sheet_is_what_the_guide_starts_with(exercise):
-    """And a word on stderr."""
     answer = exercise("sheet")
     assert answer.status == 0
     assert answer.err == "nothing of resnet50 on mi300x in history; the sheet is blank\n"
@@ -593,7 +556,6 @@ def test_a_blank_sheet_is_what_the_guide_starts_with(exercise):
 
 
 def test_the_sheet_as_markdown_has_headings_lists_and_tables(exercise):
-    """Commands stand as code."""
     lines = exercise("sheet", "--markdown").lines
     assert lines[0] == "# Benchmark workshop results: resnet50, infer"
     assert "## Exercise 1: one GPU (resnet50, fp32, batch 32)" in lines
@@ -604,7 +566,6 @@ def test_the_sheet_as_markdown_has_headings_lists_and_tables(exercise):
 
 
 def test_the_sheet_as_json_has_blanks_as_null(exercise):
-    """With the command beside each."""
     found = exercise("sheet", "--json", "--task", "train").json
     assert (found["hardware_key"], found["network"], found["task"]) == (
         "mi300x",
@@ -617,7 +578,6 @@ def test_the_sheet_as_json_has_blanks_as_null(exercise):
 
 
 def test_a_sheet_of_other_hardware_is_filled_from_its_runs(exercise):
-    """By its key; one that has no runs is named with those that have."""
     assert exercise("batch-sweep", "resnet50", "--batch-sizes", "32").status == 0
     answer = exercise("sheet", "--hardware", "mi300x", device=CPU)
     assert "Throughput:               400 img/s" in answer.lines
@@ -630,14 +590,12 @@ def test_a_sheet_of_other_hardware_is_filled_from_its_runs(exercise):
 
 
 def test_two_forms_of_a_sheet_are_one_too_many(exercise):
-    """As of any other answer."""
     answer = exercise("sheet", "--json", "--markdown")
     assert (answer.status, answer.out) == (2, "")
     assert answer.err == "bench-lib: error: --markdown and --json exclude each other; name one\n"
 
 
 def test_a_history_that_is_a_file_is_no_history(exercise, tmp_path):
-    """Nor one that is not there, with a key that somebody named."""
     (tmp_path / "history").touch()
     assert "history is not a folder" in exercise("sheet").err
     answer = exercise("sheet", "--hardware", "mi300x", "--history", "none")
@@ -686,7 +644,6 @@ def test_a_history_that_is_a_file_is_no_history(exercise, tmp_path):
     ],
 )  # fmt: skip
 def test_a_question_put_wrongly_is_one_line_and_measures_nothing(exercise, tmp_path, words, error):
-    """Exit status 2, before a device is taken or a file written."""
     answer = exercise(*words.split())
     assert (answer.status, answer.out) == (2, "")
     assert answer.err.startswith(f"bench-lib: error: {error}")
@@ -695,7 +652,6 @@ def test_a_question_put_wrongly_is_one_line_and_measures_nothing(exercise, tmp_p
 
 
 def test_a_history_that_cannot_be_written_is_said_before_anything_is_measured(exercise, tmp_path):
-    """A file is in the way."""
     (tmp_path / "history").touch()
     answer = exercise("precision", "resnet50")
     assert (answer.status, answer.out) == (2, "")
@@ -704,7 +660,6 @@ def test_a_history_that_cannot_be_written_is_said_before_anything_is_measured(ex
 
 
 def test_a_baseline_file_that_is_broken_is_said_before_anything_is_measured(exercise, tmp_path):
-    """As in the suite."""
     (tmp_path / "baselines").mkdir()
     (tmp_path / "baselines" / "mi300x.json").write_text("{")
     answer = exercise("precision", "resnet50", "--judge")
@@ -717,7 +672,6 @@ def test_a_baseline_file_that_is_broken_is_said_before_anything_is_measured(exer
 )
 @given(text=st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=30))
 def test_no_list_of_batches_or_precisions_ends_in_a_traceback(exercise, text):
-    """It is a list, or a mistake in one line or two of typer's."""
     for option, command in (("--batch-sizes", "batch-sweep"), ("--precisions", "precision")):
         if text.strip() in PRECISIONS:
             continue
@@ -735,7 +689,6 @@ MATRIX = CHECKOUT / "perf_tests" / "matrix.toml"
 
 
 def test_every_command_of_the_page_runs(exercise):
-    """As it is written there."""
     commands = re.findall(r"`bench-lib exercise ([^`]+)`", PAGE.read_text())
     assert len(commands) == 7
     for command in commands:
@@ -745,7 +698,6 @@ def test_every_command_of_the_page_runs(exercise):
 
 
 def test_the_pages_rows_of_the_matrix_are_the_cases_that_exercises_measure(exercise, tmp_path):
-    """So that a night judges what a day measured, once the rows stand in the shipped matrix."""
     (block,) = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)
     (tmp_path / "both.toml").write_text(f"{MATRIX.read_text()}\n{block}")
     networks = re.findall(r'"([a-z][a-z0-9_]+)"', MATRIX.read_text())
@@ -783,7 +735,6 @@ def really(tmp_path, monkeypatch, capsys):
 
 
 def test_a_real_network_is_searched_and_measured_on_a_real_cpu(really):
-    """With small images, and no batch above three."""
     words = "--batch-size 2 --at-most 3 --image-size 32 --iterations 2 --json"
     found = really("largest-batch", "resnet18", *words.split())
     assert found.status == 0, found.err

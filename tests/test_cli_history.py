@@ -66,7 +66,6 @@ def record(case_id: str = CASE_ID) -> Record:
 
 
 def test_compacting_says_what_became_of_the_files(cli, compacted, tmp_path):
-    """And what was left, with the reason."""
     broken = tmp_path / "history" / "20260101T000000Z_mi300x_0a0a0a0a.jsonl"
     broken.write_text('{"schema": 9}\n')
     answer = cli("compact")
@@ -93,7 +92,6 @@ def test_compacting_says_what_became_of_the_files(cli, compacted, tmp_path):
 def test_a_measurement_without_times_is_left_out_and_the_rest_is_there(
     cli, tmp_path, words, fields, why
 ):
-    """Nothing can be said of it; ``show`` names its line."""
     nothing = [make_attempt(measurement=make_measurement(**fields))]
     empty = make_record(case=make_case(id="empty"), attempts=nothing)
     path = write_run(tmp_path / "history", [record(), empty], now=night(1))
@@ -105,7 +103,6 @@ def test_a_measurement_without_times_is_left_out_and_the_rest_is_there(
 
 
 def test_compacted_runs_are_listed_and_shown_as_others(cli, compacted):
-    """Nobody has to know where a run is kept."""
     listed = cli("list")
     assert [line.split()[:2] for line in listed.lines[1:]] == [
         [run_id(path), night(day)] for day, path in enumerate(compacted, 1)
@@ -123,7 +120,6 @@ def test_compacted_runs_are_listed_and_shown_as_others(cli, compacted):
 def test_the_start_of_an_id_names_no_run_where_a_compacted_one_begins_alike(
     tmp_path, cli, monkeypatch
 ):
-    """Who accepts values of a run means that one, wherever the other is kept."""
     monkeypatch.setattr(past, "MOST_RUNS", 1)
     ids = ["ab000001", "ab000002"]
     monkeypatch.setattr(history, "new_id", iter(ids).__next__)
@@ -141,7 +137,6 @@ def test_the_start_of_an_id_names_no_run_where_a_compacted_one_begins_alike(
 
 
 def test_a_run_is_exported_for_a_dashboard_of_github_action_benchmark(cli, tmp_path):
-    """customSmallerIsBetter: name, unit and value of each case, and how processes differ."""
     attempts = [
         make_attempt(measurement=make_measurement(iteration_s=[value] * 20), process=number)
         for number, value in enumerate([0.5, 0.25, 1.0])
@@ -155,7 +150,6 @@ def test_a_run_is_exported_for_a_dashboard_of_github_action_benchmark(cli, tmp_p
 
 
 def test_a_restored_run_is_a_file_again(cli, compacted):
-    """For whatever wants a file, such as accepting it."""
     answer = cli("restore", run_id(compacted[0]))
     assert (answer.status, answer.lines) == (0, [f"history/{compacted[0].name}"])
     assert read(compacted[0]).finished
@@ -165,7 +159,6 @@ def test_a_restored_run_is_a_file_again(cli, compacted):
 
 
 def test_compacting_what_is_not_there_is_a_mistake(cli):
-    """One line of it."""
     answer = cli("compact")
     assert (answer.status, answer.out) == (2, "")
     assert answer.err == (
@@ -179,7 +172,6 @@ SQL = "SELECT run, started, median_s, peak_memory_bytes FROM points ORDER BY sta
 
 
 def test_an_answer_is_a_table(cli, compacted):
-    """Short numbers, and no column of nothing."""
     answer = cli("query", SQL)
     assert (answer.status, answer.err) == (0, "")
     assert [line.split() for line in answer.lines] == [
@@ -190,7 +182,6 @@ def test_an_answer_is_a_table(cli, compacted):
 
 
 def test_an_answer_for_machines_is_json_or_csv(cli, compacted):
-    """With every digit, times in UTC, and structures as they are."""
     sql = "SELECT 1/3::DOUBLE AS third, TIMESTAMP '2026-01-02 03:04:05' AS t, NULL AS n, "
     sql += "{'a': [1.5::DECIMAL(3, 1)]} AS s, 'nan'::DOUBLE AS nan, '\\xff'::BLOB AS b, true AS y"
     found = cli("query", sql, "--json").json
@@ -204,7 +195,6 @@ def test_an_answer_for_machines_is_json_or_csv(cli, compacted):
 
 
 def test_a_query_says_on_stderr_what_was_left_out(cli, compacted, tmp_path):
-    """The answer stays an answer."""
     (tmp_path / "history" / "odd.jsonl").touch()
     answer = cli("query", "SELECT count(*) AS n FROM runs")
     assert (answer.status, answer.lines) == (0, ["n", "2"])
@@ -227,14 +217,12 @@ def test_a_query_says_on_stderr_what_was_left_out(cli, compacted, tmp_path):
     ],
 )
 def test_a_query_that_is_none_is_a_mistake(cli, words, said):
-    """With status 2."""
     answer = cli("query", *words)
     assert (answer.status, answer.out) == (2, "")
     assert answer.err.startswith(f"bench-lib: error: {said}")
 
 
 def test_the_schema_tells_every_column(cli):
-    """For people and machines."""
     lines = cli("query", "--schema").lines
     assert lines[0].split() == ["table", "column", "holds"]
     assert len(lines) == 1 + sum(len(columns) for columns in VIEWS.values())
@@ -242,7 +230,6 @@ def test_the_schema_tells_every_column(cli):
 
 
 def test_every_column_is_in_the_docs():
-    """A row of the page's table has a view and its columns; --schema says what each holds."""
     text = (Path(__file__).parents[1] / "docs" / "history.md").read_text()
     for view, columns in VIEWS.items():
         (row,) = [line for line in text.splitlines() if line.startswith(f"| `{view}` |")]
@@ -253,7 +240,6 @@ def test_every_column_is_in_the_docs():
 
 
 def test_all_runs_are_exported_as_csv_or_parquet(cli, compacted, tmp_path):
-    """A point a line; or one run's; or another table."""
     rows = list(csv.DictReader(io.StringIO(cli("export", "--csv").out)))
     assert list(rows[0]) == list(VIEWS["points"])
     assert [row["run"] for row in rows] == sorted(run_id(path) for path in compacted)
@@ -283,7 +269,6 @@ def test_all_runs_are_exported_as_csv_or_parquet(cli, compacted, tmp_path):
     ],
 )
 def test_an_export_that_cannot_be_is_a_mistake(cli, compacted, words, said):
-    """In one line, with status 2."""
     answer = cli("export", *words)
     assert (answer.status, answer.out) == (2, "")
     assert answer.err.startswith(f"bench-lib: error: {said}")
@@ -293,7 +278,6 @@ def test_an_export_that_cannot_be_is_a_mistake(cli, compacted, words, said):
 
 
 def test_other_tools_files_become_runs(cli, tmp_path):
-    """Which say what became of each."""
     document = {
         "datetime": "2026-01-02T03:04:05+00:00",
         "benchmarks": [
@@ -319,7 +303,6 @@ def test_other_tools_files_become_runs(cli, tmp_path):
 
 
 def test_pushing_names_the_files_that_it_left_out(cli, compacted, tmp_path):
-    """Whoever reads the shared place would miss them otherwise."""
     (tmp_path / "history" / "mi300x.parquet").write_text("not ours")
     last = cli("push", "shared").lines[-1]
     assert last.startswith("! ")
@@ -328,7 +311,6 @@ def test_pushing_names_the_files_that_it_left_out(cli, compacted, tmp_path):
 
 
 def test_runs_are_pushed_to_a_shared_place(cli, compacted):
-    """And told what was there."""
     answer = cli("push", "shared")
     assert (answer.status, answer.err) == (0, "")
     assert answer.lines == ["1 file uploaded; 0 runs were there"]
@@ -340,7 +322,6 @@ def test_runs_are_pushed_to_a_shared_place(cli, compacted):
 
 
 def test_the_newest_runs_are_pulled_from_a_shared_place(cli, compacted, tmp_path):
-    """As many as the rolling baseline reads, or all."""
     cli("push", "shared")
     answer = cli("pull", "shared", "--history", "fresh")
     assert (answer.status, answer.err) == (0, "")
@@ -361,7 +342,6 @@ def test_the_newest_runs_are_pulled_from_a_shared_place(cli, compacted, tmp_path
 
 
 def test_phases_say_what_a_run_was_spent_on(cli, tmp_path):
-    """By phase and by case, in place of the verdicts."""
     tried = make_attempt(phases_s={"measure": 3.0, "build": 1.0})
     write_run(tmp_path / "history", [make_record(attempts=[tried])])
     lines = [line.split() for line in cli("show", "latest", "--phases").lines]
@@ -370,7 +350,6 @@ def test_phases_say_what_a_run_was_spent_on(cli, tmp_path):
 
 
 def test_a_run_from_before_there_were_phases_says_so(cli, tmp_path):
-    """And is no mistake."""
     write_run(tmp_path / "history", [make_record()])
     answer = cli("show", "latest", "--phases")
     assert (answer.status, answer.lines[-1]) == (
@@ -383,7 +362,6 @@ def test_a_run_from_before_there_were_phases_says_so(cli, tmp_path):
 
 
 def test_a_long_answer_is_cut_where_it_is_kept_and_that_is_said(cli, compacted):
-    """A billion rows take as long as the first of them, and no memory."""
     words = ("query", "SELECT * FROM range(1000000000)")
     shown = cli(*words, "--limit", "3")
     assert [line.strip() for line in shown.lines[-3:]] == ["0", "1", "2"]
@@ -395,7 +373,6 @@ def test_a_long_answer_is_cut_where_it_is_kept_and_that_is_said(cli, compacted):
 
 
 def test_csv_is_printed_as_it_comes(tmp_path, compacted):
-    """So that it takes no memory either."""
     with Archive(tmp_path / "history") as archive:
         found = archive.stream("SELECT * FROM range(1000000000)")
         assert list(islice(found.rows, 5000))[-1] == (4999,)

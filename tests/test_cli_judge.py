@@ -83,7 +83,6 @@ def timings(case: str, change: float = 0.0, processes: int = 3) -> list[str]:
 
 
 def test_runs_devices_and_families_reach_the_judge(judge, monkeypatch):
-    """By process on both sides, and what each earlier run measured."""
     given = []
     monkeypatch.setattr(
         "bench_lib.verdict.judge.judge_samples",
@@ -105,8 +104,6 @@ def test_runs_devices_and_families_reach_the_judge(judge, monkeypatch):
 
 
 def test_what_a_new_draw_of_the_compiler_may_have_done_is_said(judge):
-    """Not of a case that changed in nothing."""
-
     def drawn(case: str, change: float) -> list[str]:
         lines = [json.loads(text) for text in timings(case, change)]
         return [json.dumps({**fields, "draw": fields["role"][0]}) for fields in lines]
@@ -118,7 +115,6 @@ def test_what_a_new_draw_of_the_compiler_may_have_done_is_said(judge):
 
 
 def test_a_run_on_some_lines_alone_is_refused_in_one_sentence(judge):
-    """No status but an error is given to its case."""
     lines = timings("m", 0.05)
     answer = judge([lines[0][:-1] + ', "run": "n1"}', *lines[1:]])
     assert answer.status == 2
@@ -131,7 +127,6 @@ def test_a_run_on_some_lines_alone_is_refused_in_one_sentence(judge):
 
 
 def test_one_case_gets_one_verdict(judge):
-    """The table, and how many cases stand how; nothing else where all is well."""
     answer = judge(timings("matmul"))
     assert (answer.status, answer.err) == (0, "")
     head, row, _, counts = answer.out.splitlines()
@@ -141,7 +136,6 @@ def test_one_case_gets_one_verdict(judge):
 
 
 def test_what_is_not_ok_comes_first_with_its_reason_beneath(judge):
-    """Whatever its place in the file."""
     answer = judge([*timings("good"), *timings("slow", 0.05), *timings("fast", -0.05)])
     assert (answer.status, answer.err) == (1, "")
     lines = answer.out.splitlines()
@@ -157,7 +151,6 @@ def test_what_is_not_ok_comes_first_with_its_reason_beneath(judge):
 
 
 def test_json_holds_verdicts_problems_and_notes_and_nothing_else(judge):
-    """In the order of the file; this is what other programs build on."""
     answer = judge([*timings("good"), *timings("slow", 0.05)], "--json")
     assert answer.status == 1
     assert list(answer.json) == ["schema", "command", "verdicts", "problems", "notes"]
@@ -184,7 +177,6 @@ def test_json_holds_verdicts_problems_and_notes_and_nothing_else(judge):
 
 
 def test_a_case_without_a_verdict_has_the_same_fields(judge):
-    """With null where there is no figure."""
     (verdict,) = judge(side("a", "baseline", STEADY), "--json").json["verdicts"]
     assert verdict == {
         "case_id": "a",
@@ -199,7 +191,6 @@ def test_a_case_without_a_verdict_has_the_same_fields(judge):
 
 
 def test_a_thousand_cases_are_judged_as_one_suite(judge):
-    """One of them slower."""
     lines = [text for n in range(999) for text in timings(f"case-{n}")]
     answer = judge([*lines, *timings("slow", 0.05)], "--json")
     statuses = answer.statuses
@@ -209,7 +200,6 @@ def test_a_thousand_cases_are_judged_as_one_suite(judge):
 
 
 def test_a_case_too_noisy_to_tell_is_not_a_failure(judge):
-    """It is said, with the reason, and exit status 0."""
     noisy = side("a", "baseline", (0.0, 0.3, -0.3, 0.2, -0.2)) + side("a", "candidate", (0.05, 0.1))
     answer = judge(noisy)
     assert (answer.status, answer.err) == (0, "")
@@ -218,14 +208,12 @@ def test_a_case_too_noisy_to_tell_is_not_a_failure(judge):
 
 
 def test_one_candidate_process_that_is_slower_is_suspect(judge):
-    """And no failure: one process decides nothing."""
     answer = judge(timings("a", 0.05, processes=1), "--json")
     assert (answer.status, answer.statuses) == (0, {"a": "SUSPECT"})
 
 
 @pytest.mark.parametrize("scale", [-600, 600])
 def test_absurd_times_are_judged_like_any_other(judge, scale):
-    """Whatever unit they are in."""
     baseline = side("a", "baseline", [scale + x for x in STEADY])
     answer = judge(baseline + side("a", "candidate", [scale, scale + 0.0003]), "--json")
     assert (answer.status, answer.statuses) == (0, {"a": "OK"})
@@ -240,7 +228,6 @@ def test_absurd_times_are_judged_like_any_other(judge, scale):
     ],
 )
 def test_no_difference_is_too_large_to_be_judged(judge, old, new):
-    """From 1e-300 s to 1e300 s and back."""
     answer = judge(side("a", "baseline", old) + side("a", "candidate", new))
     assert answer.status in (0, 1)
     assert "1 case: 1 " in answer.out
@@ -248,7 +235,6 @@ def test_no_difference_is_too_large_to_be_judged(judge, old, new):
 
 
 def test_a_wild_case_among_many_is_judged(judge):
-    """Two baseline processes that differ by a fifth, where the suite's differ by a thousandth."""
     lines = [text for n in range(999) for text in timings(f"case-{n}", processes=1)]
     wild = side("wild", "baseline", (0.0, 0.2)) + side("wild", "candidate", (0.0,))
     statuses = judge([*lines, *wild], "--json").statuses
@@ -278,7 +264,6 @@ CHEAP_AND_DEAR = (1.8, 2.0, 1.81, 1.99, 1.8, 2.01)
 
 
 def test_what_a_probe_explains_is_taken_off_and_said(judge):
-    """Two contexts in dear streams are 1% slower, and it is not the software."""
     costs = probed(CHEAP_AND_DEAR, "baseline") + probed((2.0, 1.99, 2.01), "candidate")
     lines = [line.replace("launch_us", "launch_ratio") for line in costs]
     (verdict,) = judge(lines, "--json", "--tolerance", "0.3%").json["verdicts"]
@@ -293,7 +278,6 @@ def test_what_a_probe_explains_is_taken_off_and_said(judge):
 
 
 def test_a_wrong_probe_keeps_its_case_from_being_judged(judge):
-    """It is named once, however many planted cases share the process."""
     lines = [*probed((0.0, *CHEAP_AND_DEAR), "baseline"), *probed((1.8, 1.8), "candidate")]
     planted = probed((1.82, 1.83), "candidate", slow=0.01)
     answer = judge([*lines, *planted], "--json")
@@ -303,7 +287,6 @@ def test_a_wrong_probe_keeps_its_case_from_being_judged(judge):
 
 
 def test_each_planted_delay_gets_a_verdict(judge):
-    """By its size, against the clean baseline processes."""
     lines = [*timings("a"), *(text for n in (2, 5) for text in planted("a", n / 100))]
     answer = judge(lines, "--json")
     assert (answer.status, answer.json["notes"], answer.json["problems"]) == (1, [], [])
@@ -326,13 +309,11 @@ def planted(case: str, slow: float) -> list[str]:
     [("1%", 0.01), ("0.01", 0.01), ("2.5%", 0.025), ("50%", 0.5), ("1e-3", 0.001)],
 )
 def test_a_tolerance_is_a_percentage_or_a_fraction(judge, text, share):
-    """As a verdict repeats it."""
     (verdict,) = judge(timings("a"), "--json", "--tolerance", text).json["verdicts"]
     assert verdict["tolerance"] == pytest.approx(share)
 
 
 def test_a_slow_down_within_the_tolerance_is_ok(judge):
-    """And one beyond it is not."""
     assert judge(timings("a", 0.03), "--tolerance", "5%").status == 0
     assert judge(timings("a", 0.03), "--tolerance", "2%").status == 1
 
@@ -353,7 +334,6 @@ def test_a_slow_down_within_the_tolerance_is_ok(judge):
     ],
 )
 def test_a_tolerance_that_cannot_be_meant_is_refused_in_words(judge, text, words):
-    """Before anything is read."""
     answer = judge.command("none.jsonl", f"--tolerance={text}")
     assert (answer.status, answer.out) == (2, "")
     assert answer.err.splitlines()[-1] == f"bench-lib: error: --tolerance: {words}"
@@ -401,7 +381,6 @@ def test_a_tolerance_that_cannot_be_meant_is_refused_in_words(judge, text, words
 def test_a_case_that_cannot_be_judged_is_named_with_its_line_and_the_others_are_judged(
     judge, lines, status, reason
 ):
-    """Exit status 2: a gate that judged less than it was given is not green."""
     answer = judge([*timings("good"), "", *lines], "--json")
     good, bad = answer.json["verdicts"]
     assert answer.status == 2
@@ -410,7 +389,6 @@ def test_a_case_that_cannot_be_judged_is_named_with_its_line_and_the_others_are_
 
 
 def test_a_regression_outweighs_what_could_not_be_judged(judge):
-    """Exit status 1: the answer is no, whatever the rest may hold."""
     answer = judge(["rubbish", *timings("slow", 0.05), *side("a", "candidate", STEADY)])
     assert answer.status == 1
     assert [text.split()[:2] for text in answer.out.splitlines()[1:3]] == [
@@ -420,7 +398,6 @@ def test_a_regression_outweighs_what_could_not_be_judged(judge):
 
 
 def test_lines_of_no_case_are_problems_on_stderr(judge):
-    """With the file's name, while all cases are judged; exit status 2."""
     answer = judge([*timings("a"), "[]", '{"case": "a", "role": "cand'])
     assert answer.status == 2
     assert answer.out.splitlines()[-1] == "1 case: 1 OK"
@@ -431,14 +408,12 @@ def test_lines_of_no_case_are_problems_on_stderr(judge):
 
 @pytest.mark.parametrize("lines", [[], ["", " "]])
 def test_a_file_without_samples_is_not_green(judge, lines):
-    """A pipeline that writes nothing would always pass."""
     answer = judge(lines)
     assert (answer.status, answer.out) == (2, "")
     assert answer.err == "samples.jsonl: no samples in it\n"
 
 
 def test_a_file_of_which_nothing_can_be_read_is_not_green(judge):
-    """As a table in another format."""
     answer = judge(["case,role,process,iteration_s", "a,baseline,0,1.0"], "--json")
     assert answer.status == 2
     assert answer.json["verdicts"] == []
@@ -446,14 +421,12 @@ def test_a_file_of_which_nothing_can_be_read_is_not_green(judge):
 
 
 def test_notes_are_said_and_fail_nothing(judge):
-    """On stderr, apart from the answer."""
     answer = judge([*timings("a"), line("a", "candidate", "x", [1.0, 1.001], gpu=0)])
     assert answer.status == 0
     assert answer.err == "samples.jsonl: note: line 9: unknown field 'gpu' ignored\n"
 
 
 def test_only_the_first_problems_and_notes_are_printed(judge):
-    """And how many there are; JSON has them all."""
     lines = [
         *timings("a"),
         *["rubbish"] * 25,
@@ -470,7 +443,6 @@ def test_only_the_first_problems_and_notes_are_printed(judge):
 
 
 def test_a_name_cannot_command_the_terminal(judge):
-    """Control characters are shown as what they are; JSON escapes them anyway."""
     lines = timings("a\n\x1b[31m", 0.05)
     answer = judge(lines)
     assert "\x1b" not in answer.out
@@ -486,7 +458,6 @@ def test_a_name_cannot_command_the_terminal(judge):
     ("name", "why"), [("none.jsonl", "No such file or directory"), (".", "Is a directory")]
 )
 def test_a_file_that_cannot_be_opened_is_one_line(judge, name, why, words):
-    """On stderr, with exit status 2."""
     answer = judge.command(name, *words)
     assert (answer.status, answer.out) == (2, "")
     assert answer.err == (
@@ -496,7 +467,6 @@ def test_a_file_that_cannot_be_opened_is_one_line(judge, name, why, words):
 
 
 def test_a_file_has_to_be_named(judge):
-    """Waiting for a keyboard would look like a hang."""
     answer = judge.command()
     assert (answer.status, answer.out) == (2, "")
     assert answer.err.splitlines()[-1] == (
@@ -505,7 +475,6 @@ def test_a_file_has_to_be_named(judge):
 
 
 def test_a_dash_is_standard_input():
-    """So that a program can be judged as it runs."""
     text = "\n".join([*timings("a"), "rubbish"])
     streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with started("-", "--json", **streams) as process:
@@ -518,7 +487,6 @@ def test_a_dash_is_standard_input():
 
 @pytest.mark.parametrize(("change", "status"), [(0.0, 0), (0.05, 1)])
 def test_a_reader_that_leaves_early_is_no_error(tmp_path, change, status):
-    """``bench-lib judge … | head`` ends without a word, and with the status of its verdicts."""
     path = tmp_path / "samples.jsonl"
     path.write_text("\n".join(timings("a", change)))
     with started(str(path), stdout=subprocess.PIPE) as process:
@@ -529,7 +497,6 @@ def test_a_reader_that_leaves_early_is_no_error(tmp_path, change, status):
 
 
 def test_an_answer_that_cannot_be_written_is_said(tmp_path):
-    """A full disk must not look like a green run."""
     path = tmp_path / "samples.jsonl"
     path.write_text("\n".join(timings("a")))
     with Path("/dev/full").open("wb") as full, started(str(path), stdout=full) as process:
@@ -543,7 +510,6 @@ def test_an_answer_that_cannot_be_written_is_said(tmp_path):
 
 @pytest.mark.parametrize("words", [(), ("--json",)])
 def test_a_terminal_that_is_not_utf_8_is_no_error(tmp_path, words):
-    """Names are escaped there; JSON is UTF-8 everywhere."""
     path = tmp_path / "samples.jsonl"
     path.write_text("\n".join(timings("é")))
     variables = {"PYTHONIOENCODING": "ascii"}

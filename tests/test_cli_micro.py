@@ -24,7 +24,6 @@ class BecameError(Exception):
     ],
 )
 def test_every_word_is_for_the_other_program(monkeypatch, words):
-    """Under this interpreter, in their order; none is taken for an option of this command."""
     became = []
 
     def become(file, given):

@@ -81,7 +81,6 @@ def seen(monkeypatch):
 
 
 def test_without_flags_it_is_an_addition_in_the_tools_lines(run, seen, tmp_path):
-    """The headline, then a line an operator; what is measured is kept."""
     seen(items_per_step=1, item="op")
     answer = run()
     assert answer.status == 0
@@ -98,7 +97,6 @@ def test_without_flags_it_is_an_addition_in_the_tools_lines(run, seen, tmp_path)
 
 
 def test_a_step_of_several_calls_is_told_by_the_call(run, seen):
-    """Ten milliseconds for four."""
     seen(items_per_step=4, item="op", flops_per_step=4e9)
     answer = run("--op", "exp", "--append-dtype")
     assert answer.told == ["exp(fp32)(64-1024-1024)                       : 2.50 ms/it"]
@@ -120,7 +118,6 @@ def test_a_step_of_several_calls_is_told_by_the_call(run, seen):
     ids=lambda values: values["op"],
 )
 def test_the_command_of_a_case_measures_that_case(run, values):
-    """What an issue for upstream shows is the operator that was measured."""
     case = operator_case(None, **with_usual(**values))
     program, command, *words = shlex.split(command_of(case))
     assert (program, command) == ("bench-lib", "ops")
@@ -128,7 +125,6 @@ def test_the_command_of_a_case_measures_that_case(run, values):
 
 
 def test_the_predefined_list_is_measured_in_order(run):
-    """18 operators; in place where there is such a form."""
     answer = run("--run-predefined", "--dtype", "bf16", "--input1-dim", "8-8")
     names = [line.partition("(")[0] for line in answer.told]
     expected = "add mul div sub eq exp relu tanh sqrt sum prod norm max mean std var argmax argmin"
@@ -140,14 +136,12 @@ def test_the_predefined_list_is_measured_in_order(run):
 
 
 def test_a_second_shape_is_for_binary_operators_of_the_list(run):
-    """The others have one operand."""
     answer = run("--run-predefined", "--input1-dim", "8-8", "--input2-dim", "8")
     assert answer.measured[0] == "op-add-8x8-8-fp32"
     assert answer.measured[5] == "op-exp-8x8-fp32"
 
 
 def test_the_model_list_has_its_own_shapes(run):
-    """Of BERT and DLRM, sparse included."""
     answer = run("--run-model-ops", "--dtype", "fp16")
     assert len(answer.told) == len(answer.measured) == 36
     assert answer.measured[0] == "op-add-32x128x1024-fp16"
@@ -156,14 +150,12 @@ def test_the_model_list_has_its_own_shapes(run):
 
 @pytest.mark.parametrize("which", ["--run-predefined", "--run-model-ops"])
 def test_a_list_is_measured_without_rotation_where_that_is_asked(run, which):
-    """All of it."""
     measured = run(which, "--no-rotate").measured
     assert len(measured) >= 18
     assert all(case_id.endswith("-cached") for case_id in measured)
 
 
 def test_an_operator_that_cannot_be_measured_says_so_in_its_line_and_below(run):
-    """And the others are measured."""
     need = "exp needs 9.0 GiB for its tensors, and the device has 8.0 GiB"
     script = {
         "op-exp-8x8-fp32": [need],
@@ -181,7 +173,6 @@ def test_an_operator_that_cannot_be_measured_says_so_in_its_line_and_below(run):
 
 
 def test_the_table_has_rates_and_the_nearer_ceiling(run, seen):
-    """805 MB in 0.3 ms are 2684 GB/s of 5300."""
     flops = 2**26
     seen(
         item="op",
@@ -198,7 +189,6 @@ def test_the_table_has_rates_and_the_nearer_ceiling(run, seen):
 
 
 def test_a_host_bound_operator_is_told_by_the_device(run, seen):
-    """The line has what a caller waits for; rates are while the device works."""
     seen(
         item="op",
         items_per_step=10,
@@ -219,7 +209,6 @@ def test_a_host_bound_operator_is_told_by_the_device(run, seen):
 
 
 def test_backends_stand_side_by_side_with_how_much_faster_they_are(run, seen):
-    """Than the first one that was measured; a skipped one is no yardstick."""
     seen(item="op", items_per_step=1, flops_per_step=1e9, least_bytes_per_step=2**20)
     case = "op-sdpa-b1h2s8d4-fp32-fwd-{}"
     script = {
@@ -240,7 +229,6 @@ def test_backends_stand_side_by_side_with_how_much_faster_they_are(run, seen):
 
 
 def test_what_a_cache_holds_is_faster_than_memory_and_said(run, seen):
-    """Above the ceiling."""
     seen(item="op", items_per_step=1, flops_per_step=2**26, least_bytes_per_step=12 * 2**26)
     answer = run("--no-rotate", script={f"{ADD}-cached": [[1e-4] * 20]})
     assert dict(zip(*answer.table, strict=True))["share"] == "151.9%"
@@ -249,7 +237,6 @@ def test_what_a_cache_holds_is_faster_than_memory_and_said(run, seen):
 
 
 def test_a_copy_over_the_link_has_no_ceiling_that_anybody_knows(run, seen):
-    """One inside the device has its memory's."""
     seen(item="op", items_per_step=1, flops_per_step=0.0, least_bytes_per_step=2**28)
     link = dict(zip(*run("--op", "copy_h2d", "--pinned").table, strict=True))
     assert link["GB/s"] == "26.84"
@@ -261,7 +248,6 @@ def test_a_copy_over_the_link_has_no_ceiling_that_anybody_knows(run, seen):
 
 
 def test_as_json_it_is_rows_and_where_they_are_kept(run, tmp_path):
-    """And nothing of the tool's lines."""
     found = document_in(run("--json", "--op", "gemm", "--layout", "nt").out)
     assert list(found) == [
         *("schema", "command", "hardware_key", "judged", "history", "rows", "profiles")
@@ -296,12 +282,10 @@ def test_as_json_it_is_rows_and_where_they_are_kept(run, tmp_path):
     ],
 )
 def test_flags_say_which_case_it_is(run, words, case_id):
-    """Each is in its id."""
     assert run(*words.split()).measured == [case_id]
 
 
 def test_iterations_and_folders_are_as_asked(run, tmp_path):
-    """The count of warm-up steps is taken, and steadiness decides."""
     run("--num-iters", "7", "--num-warmup-iters", "0", "--history", "there")
     (path,) = history.files(tmp_path / "there")
     (record,) = history.read(path).records.values()
@@ -309,7 +293,6 @@ def test_iterations_and_folders_are_as_asked(run, tmp_path):
 
 
 def test_a_device_is_chosen_as_in_torch(run):
-    """By number, counted from 0; or the CPU."""
     devices = gpus(2)
     assert "mi300x" in run("--device", "cuda:1", devices=devices).err
     assert "mi300x" in run("--device", "cuda", devices=devices).err
@@ -318,7 +301,6 @@ def test_a_device_is_chosen_as_in_torch(run):
 
 
 def test_cases_are_judged_as_the_suite_judges(run, tmp_path):
-    """What was ten milliseconds and is twenty fails."""
     accept(tmp_path / "baselines", DEVICE, ADD)
     assert run("--judge").status == 0
     answer = run("--judge", script={ADD: [[0.02] * 20]})
@@ -327,7 +309,6 @@ def test_cases_are_judged_as_the_suite_judges(run, tmp_path):
 
 
 def test_a_reference_is_what_the_judged_is_measured_in_turns_with(run, tmp_path):
-    """One that is not there is named beside the verdict."""
     accept(tmp_path / "baselines", DEVICE, ADD)
     answer = run("--judge", "--reference", "/nowhere/python", script={ADD: [[0.02] * 20]})
     assert answer.status == 1
@@ -359,7 +340,6 @@ def profiled(monkeypatch):
 
 
 def test_profiles_are_tables_between_the_lines_and_ours(run, profiled):
-    """Of every operator that was measured, on its device; one that fails loses no other."""
     words = ("--run-predefined", "--enable-profiling", "--input1-dim", "8-8")
     answer = run(*words, script={"op-sub-8x8-fp32": ["no"]})
     assert answer.status == 0
@@ -375,7 +355,6 @@ def test_profiles_are_tables_between_the_lines_and_ours(run, profiled):
 
 
 def test_profiles_are_in_the_json(run, profiled):
-    """By case."""
     found = document_in(run("--enable-profiling", "--json").out)
     assert found["profiles"] == {ADD: "table of add\n"}
 
@@ -433,7 +412,6 @@ def test_profiles_are_in_the_json(run, profiled):
     ],
 )  # fmt: skip
 def test_a_question_put_wrongly_is_one_line_and_measures_nothing(run, tmp_path, words, error):
-    """Exit status 2, before a device is taken or a file written."""
     answer = run(*words.split())
     assert answer.status == 2
     assert answer.err.startswith(f"bench-lib: error: {error}")
@@ -443,7 +421,6 @@ def test_a_question_put_wrongly_is_one_line_and_measures_nothing(run, tmp_path, 
 
 
 def test_without_a_gpu_cuda_is_refused(run):
-    """With what to do."""
     answer = run("--device", "cuda", devices=[CPU])
     assert answer.status == 2
     assert "no GPU was found here; --device cpu, or bench-lib env" in answer.err
@@ -454,7 +431,6 @@ def test_without_a_gpu_cuda_is_refused(run):
 )
 @given(text=st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20))
 def test_no_shape_ends_in_a_traceback(run, text):
-    """It is one, or a mistake in a line."""
     answer = run(f"--input1-dim={text}", "--op", "exp")
     assert answer.status in (0, 2)
     if answer.status == 2:
@@ -468,7 +444,6 @@ PAGE = Path(bench_lib.__file__).parents[1] / "docs" / "operators.md"
 
 
 def test_every_command_of_the_page_runs(run, profiled):
-    """As it is written there."""
     commands = re.findall(r"^bench-lib ops(.*?)(?:  +#.*)?$", PAGE.read_text(), re.MULTILINE)
     assert len(commands) >= 6
     for words in commands:
@@ -476,7 +451,6 @@ def test_every_command_of_the_page_runs(run, profiled):
 
 
 def test_the_page_names_every_operator_and_flag(run):
-    """So that nobody has to read the code for them."""
     from bench_lib.formulas.operation import OPERATORS
 
     text = PAGE.read_text()
@@ -490,7 +464,6 @@ def test_the_page_names_every_operator_and_flag(run):
 
 
 def test_a_product_is_measured_on_this_machine(tmp_path, monkeypatch, capsys):
-    """A worker is started, and numerics are there."""
     monkeypatch.chdir(tmp_path)
     for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
         monkeypatch.setenv(name, "-1")

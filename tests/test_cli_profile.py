@@ -116,7 +116,6 @@ def traced(worker):
 
 
 def test_a_case_of_the_matrix_is_profiled_and_told_in_words(profile, traced) -> None:
-    """Kernels of one step, the guide's questions, and where everything lies."""
     answer = profile(CASE)
     assert answer.status == 0
     assert answer.lines[:6] == [
@@ -145,7 +144,6 @@ def test_a_case_of_the_matrix_is_profiled_and_told_in_words(profile, traced) -> 
 
 
 def test_what_is_kept_can_be_read_again(profile, traced) -> None:
-    """With the case, the hardware, and the versions that the worker told."""
     profile(CASE, "--output", "kept")
     kept, _ = store.load("kept")
     assert kept.case is not None
@@ -158,7 +156,6 @@ def test_what_is_kept_can_be_read_again(profile, traced) -> None:
 
 
 def test_options_reach_the_worker(profile, traced) -> None:
-    """And are the guide's where nothing is said."""
     profile(CASE)
     profile(CASE, "--steps", "3", "--stacks")
     assert [asked for _, asked in traced] == [
@@ -168,7 +165,6 @@ def test_options_reach_the_worker(profile, traced) -> None:
 
 
 def test_json_has_everything(profile, traced) -> None:
-    """All kernels, all answers, all files."""
     document = profile(CASE, "--json", "--top", "1").json
     assert document["case"]["id"] == CASE
     assert (document["hardware_key"], document["tool"]) == ("mi300x", "torch.profiler")
@@ -185,13 +181,11 @@ def test_json_has_everything(profile, traced) -> None:
 
 
 def test_of_a_long_table_the_rest_is_one_line(profile, traced) -> None:
-    """So that nobody takes the shown part for the whole."""
     answer = profile(CASE, "--top", "1")
     assert "all others: 60 us (28.6%)" in answer.lines
 
 
 def test_a_narrow_terminal_has_all_columns(profile, traced, monkeypatch) -> None:
-    """Names are what is shortened."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "62")
     lines = profile(CASE).lines
@@ -205,7 +199,6 @@ def test_a_narrow_terminal_has_all_columns(profile, traced, monkeypatch) -> None
 def test_a_case_of_the_history_is_found_in_the_newest_run(
     profile, traced, tmp_path, compacted
 ) -> None:
-    """With the parameters that it had there, wherever the run is."""
     for batch, now in ((8, "2026-01-01T00:00:00Z"), (9, "2026-01-02T00:00:00Z")):
         writer = Writer(tmp_path / "history", "mi300x", now=now)
         params = {**make_case().params, "batch_size": batch}
@@ -222,7 +215,6 @@ def test_a_case_of_the_history_is_found_in_the_newest_run(
 
 @pytest.mark.parametrize("compacted", [False, True])
 def test_an_unknown_case_is_refused_with_what_is_near(profile, tmp_path, compacted) -> None:
-    """As a wrong question."""
     if compacted:
         Writer(tmp_path / "history", "mi300x", now="2026-01-01T00:00:00Z").end({}, 0)
         compact(tmp_path / "history", keep=0)
@@ -234,7 +226,6 @@ def test_an_unknown_case_is_refused_with_what_is_near(profile, tmp_path, compact
 
 @pytest.mark.parametrize("compacted", [False, True])
 def test_an_id_that_is_no_text_is_an_unknown_case(profile, tmp_path, compacted) -> None:
-    """A shell may hand over any bytes."""
     Writer(tmp_path / "history", "mi300x", now="2026-01-01T00:00:00Z").end({}, 0)
     if compacted:
         compact(tmp_path / "history", keep=0)
@@ -245,7 +236,6 @@ def test_an_id_that_is_no_text_is_an_unknown_case(profile, tmp_path, compacted) 
 def test_an_outside_profiler_without_a_gpu_is_refused_before_a_worker_starts(
     profile, worker, monkeypatch
 ) -> None:
-    """It would see nothing, minutes later."""
     cpu = make_hardware(vendor="cpu", key="cpu-2c", uuid=None, bdf=None, peak_tflops={})
     monkeypatch.setattr("bench_lib.engine.profiles.with_vendors", lambda *_a, **_k: 1 / 0)
     answer = profile(CASE, "--tool", "rocm", device=cpu)
@@ -269,7 +259,6 @@ def test_an_outside_profiler_without_a_gpu_is_refused_before_a_worker_starts(
     ],
 )
 def test_a_wrong_question_is_one_line_and_status_2(profile, words, word) -> None:
-    """Before anything runs."""
     answer = profile(*words, **({"matrix": "no.toml"} if "--matrix" in words else {}))
     assert answer.status == 2
     assert word in answer.err
@@ -280,7 +269,6 @@ def test_a_wrong_question_is_one_line_and_status_2(profile, words, word) -> None
 
 
 def test_a_skip_and_a_fault_are_status_1(profile, worker) -> None:
-    """With the reason, and the last of what the worker said."""
     worker(skipped="this GPU has no bf16 arithmetic")
     answer = profile(CASE)
     assert (answer.status, answer.out) == (1, "")
@@ -294,7 +282,6 @@ def test_a_skip_and_a_fault_are_status_1(profile, worker) -> None:
 
 
 def test_a_trace_without_device_events_is_status_1_and_stays(profile, worker, tmp_path) -> None:
-    """On a GPU, where the profiler may not be allowed to look."""
     write(worker.folder, [operation("aten::add", 0, 5)], "trace.json.gz")
     worker(trace="trace.json.gz")
     answer = profile(CASE)
@@ -304,7 +291,6 @@ def test_a_trace_without_device_events_is_status_1_and_stays(profile, worker, tm
 
 
 def test_on_a_cpu_its_operations_are_told_and_said_to_be_that(profile, worker) -> None:
-    """There is no device."""
     write(worker.folder, [iteration(0, 0, 9), operation("aten::add", 0, 5)], "trace.json.gz")
     worker(trace="trace.json.gz", steps=1)
     answer = profile(CASE, device=make_hardware(vendor="cpu", key="cpu-2c"))
@@ -323,15 +309,12 @@ def test_on_a_cpu_its_operations_are_told_and_said_to_be_that(profile, worker) -
 
 
 def test_a_file_that_is_missing_is_a_note(profile, worker) -> None:
-    """All else is told."""
     write(worker.folder, STEPS, "trace.json.gz")
     worker(trace="trace.json.gz", problems=["no table by memory: OSError: disk full"])
     assert "note: no table by memory: OSError: disk full" in profile(CASE).lines
 
 
 def test_ctrl_c_is_status_130(profile, monkeypatch) -> None:
-    """Without a traceback."""
-
     def interrupted(*_args, **_options):
         raise KeyboardInterrupt
 
@@ -342,7 +325,6 @@ def test_ctrl_c_is_status_130(profile, monkeypatch) -> None:
 
 
 def test_a_folder_that_cannot_be_written_is_status_1(profile, tmp_path) -> None:
-    """With the option that names another."""
     (tmp_path / "file").write_text("")
     answer = profile(CASE, "--output", "file")
     assert (answer.status, "--output DIR" in answer.err) == (1, True)
@@ -375,7 +357,6 @@ def rocm(tmp_path, monkeypatch):
 
 
 def test_rocprofv3_sees_the_steps_that_count(profile, worker, rocm) -> None:
-    """Warm-up is cut away; figures are of one step of two."""
     rocm("rocprofv3", "7.0.2")
     orders = worker(told=TOLD, steps_in_all=9)
     answer = profile(CASE, "--tool", "rocm", "--steps", "2")
@@ -394,7 +375,6 @@ def test_rocprofv3_sees_the_steps_that_count(profile, worker, rocm) -> None:
 
 
 def test_without_ranges_the_steps_that_warmed_up_are_divided_by_too(profile, worker, rocm) -> None:
-    """And that is said."""
     rocm("rocprof", "6.1.2")
     worker(told={**TOLD, "ranges": []}, steps_in_all=4)
     document = profile(CASE, "--tool", "rocprof", "--json").json
@@ -405,7 +385,6 @@ def test_without_ranges_the_steps_that_warmed_up_are_divided_by_too(profile, wor
 
 
 def test_counters_are_told_with_their_readings(profile, worker, rocm) -> None:
-    """From as many further runs as they need."""
     rocm("rocprofv3", "7.0.2")
     orders = worker(told=TOLD, steps_in_all=9, output="phase: build\n")
     answer = profile(CASE, "--tool", "rocprofv3", "--counters")
@@ -417,7 +396,6 @@ def test_counters_are_told_with_their_readings(profile, worker, rocm) -> None:
 
 
 def test_counters_that_cannot_be_had_cost_no_kernels(profile, worker, rocm) -> None:
-    """As on an architecture whose counters nobody told us."""
     rocm("rocprofv3", "7.0.2")
     worker(told=TOLD, steps_in_all=9)
     device = make_hardware(arch="gfx1100")
@@ -428,7 +406,6 @@ def test_counters_that_cannot_be_had_cost_no_kernels(profile, worker, rocm) -> N
 
 
 def test_rocprof_compute_tells_counters_of_the_application(profile, worker, rocm) -> None:
-    """By its own analysis."""
     rocm("rocprof-compute", "7.1.0")
     worker(told=TOLD, steps_in_all=9)
     answer = profile(CASE, "--tool", "rocprof-compute")
@@ -437,7 +414,6 @@ def test_rocprof_compute_tells_counters_of_the_application(profile, worker, rocm
 
 
 def test_a_timeline_comes_from_the_run_of_the_kernels(profile, worker, rocm) -> None:
-    """For Perfetto, beside the table of kernels."""
     rocm("rocprofv3", "7.0.2")
     orders = worker(told=TOLD, steps_in_all=9)
     answer = profile(CASE, "--tool", "rocm", "--timeline")
@@ -450,7 +426,6 @@ def test_a_timeline_comes_from_the_run_of_the_kernels(profile, worker, rocm) -> 
 
 @pytest.mark.parametrize("release", ["6.3.0", "7.13.0", "7.14.0", "10.0.0"])
 def test_rocprof_sys_leaves_a_trace_and_no_table(profile, worker, rocm, release) -> None:
-    """With the options of each release."""
     rocm("rocprof-sys-run", release)
     orders = worker(told=TOLD, steps_in_all=9)
     answer = profile(CASE, "--tool", "rocprof-sys")
@@ -463,7 +438,6 @@ def test_rocprof_sys_leaves_a_trace_and_no_table(profile, worker, rocm, release)
 
 
 def test_rocprof_sys_that_leaves_nothing_is_status_1(profile, worker, rocm) -> None:
-    """It is all that was asked for."""
     rocm("rocprof-sys-run", "7.1.0")
     worker(steps_in_all=9)
     answer = profile(CASE, "--tool", "rocprof-sys")
@@ -482,7 +456,6 @@ def test_rocprof_sys_that_leaves_nothing_is_status_1(profile, worker, rocm) -> N
 def test_rocprof_sys_is_refused_before_a_worker_starts(  # noqa: PLR0917 - fixtures
     profile, worker, rocm, words, device, refused
 ) -> None:
-    """In one sentence."""
     rocm("rocprof-sys-run", "7.1.0")
     orders = worker(told=TOLD, steps_in_all=9)
     answer = profile(CASE, "--tool", "rocprof-sys", *words, device=device)
@@ -505,7 +478,6 @@ def test_rocprof_sys_is_refused_before_a_worker_starts(  # noqa: PLR0917 - fixtu
 def test_a_timeline_that_cannot_be_had_is_refused_before_a_worker_starts(  # noqa: PLR0917 - fixtures
     profile, worker, rocm, tool, device, refused
 ) -> None:
-    """In one sentence."""
     rocm("rocprof" if tool == "rocprof" else "rocprofv3", "6.2.0")
     orders = worker(told=TOLD, steps_in_all=9)
     answer = profile(CASE, "--tool", tool, "--timeline", device=device)
@@ -520,7 +492,6 @@ def test_a_timeline_that_cannot_be_had_is_refused_before_a_worker_starts(  # noq
 def test_a_profiler_that_is_not_installed_is_status_1_with_what_to_install(  # noqa: PLR0917 - fixtures
     profile, worker, monkeypatch, tmp_path, tool, package
 ) -> None:
-    """On any machine, and before a worker starts."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("ROCM_PATH", str(tmp_path))
     orders = worker(told=TOLD, steps_in_all=9)
@@ -530,7 +501,6 @@ def test_a_profiler_that_is_not_installed_is_status_1_with_what_to_install(  # n
 
 
 def test_for_any_other_profiler_the_command_is_printed(profile, tmp_path) -> None:
-    """With the case beside it, and a trace of before left alone."""
     out = tmp_path / "profiles" / CASE
     out.mkdir(parents=True)
     (out / "trace.json.gz").write_text("kept")
@@ -549,7 +519,6 @@ def test_for_any_other_profiler_the_command_is_printed(profile, tmp_path) -> Non
 
 
 def test_each_rank_has_its_table_and_its_file(profile, worker, monkeypatch, tmp_path) -> None:
-    """Kept beside each other."""
     (tmp_path / "matrix.toml").write_text(MATRIX + "ranks = 2\n")
     for rank in (0, 1):
         name = f"trace_rank{rank}.json.gz"
@@ -578,7 +547,6 @@ def kept(folder: Path, name: str, *times: tuple[str, float, float], **about: Any
 
 
 def test_a_diff_names_what_is_slower_new_and_gone(profile, tmp_path) -> None:
-    """By how much, in a table, and then in a sentence."""
     a = kept(tmp_path, "a", (CONV, 0.001, 61), (GEMM, 0.002, 5), ("old_kernel", 0.0001, 1))
     b = kept(tmp_path, "b", (CONV, 0.004, 61), (GEMM, 0.0019, 5), ("new_copy_kernel", 0.0002, 9))
     answer = profile("--diff", a, b)
@@ -618,7 +586,6 @@ def test_a_diff_names_what_is_slower_new_and_gone(profile, tmp_path) -> None:
 
 
 def test_of_several_kernels_that_are_one_change_it_is_said_how_many(profile, tmp_path) -> None:
-    """JSON names them."""
     tiles = [f"Cijk_Ailk_Bljk_HHS_BH_MT{size}x64x32_x" for size in (128, 64, 32)]
     a = kept(tmp_path, "a", (tiles[0], 0.003, 2), (tiles[1], 0.001, 1))
     b = kept(tmp_path, "b", (tiles[2], 0.005, 3))
@@ -631,7 +598,6 @@ def test_of_several_kernels_that_are_one_change_it_is_said_how_many(profile, tmp
 
 
 def test_a_new_name_stands_on_a_line_of_its_own(profile, tmp_path) -> None:
-    """And all of it is 100 characters wide where nobody says how wide it may be."""
     old = "void cutlass::Kernel2<cutlass_80_tensorop_f16_s16816gemm_f16_256x128_32x3_nn_align2>(p)"
     new = "nvjet_sm90_hsh_320x128_64x3_4x2_h_bz_coopB_NNT_and_more_of_it_so_that_it_is_long"
     a = kept(tmp_path, "a", (old, 0.001, 6))
@@ -646,7 +612,6 @@ def test_a_new_name_stands_on_a_line_of_its_own(profile, tmp_path) -> None:
 
 
 def test_two_traces_of_cpus_are_compared_by_operations(profile, tmp_path) -> None:
-    """And not with kernels."""
     for name, duration in (("a", 5), ("b", 8)):
         write(tmp_path, [iteration(0, 0, 9), operation("aten::add", 0, duration)], f"{name}.json")
     lines = profile("--diff", "a.json", "b.json").lines
@@ -665,7 +630,6 @@ STATISTICS = '"Name","Calls","TotalDurationNs","AverageNs","Percentage"\n'
 
 
 def test_what_a_torn_csv_lacks_is_a_note(profile, tmp_path) -> None:
-    """A kernel that is not there looks gone."""
     whole, torn = tmp_path / "whole_kernel_stats.csv", tmp_path / "torn_kernel_stats.csv"
     whole.write_text(f'{STATISTICS}"{GEMM}",4,1000,250,62.5\n"{CONV}",2,600,300,37.5\n')
     torn.write_text(whole.read_text()[:-14])
@@ -675,7 +639,6 @@ def test_what_a_torn_csv_lacks_is_a_note(profile, tmp_path) -> None:
 
 
 def test_statistics_of_the_hosts_calls_are_no_kernels(profile, tmp_path) -> None:
-    """They have the same columns."""
     calls = tmp_path / "hip_api_stats.csv"
     rows = '"hipLaunchKernel",4,1000,250,60\n"hsa_queue_create",2,600,300,30\n"other",1,9,9,10\n'
     calls.write_text(STATISTICS + rows)
@@ -685,7 +648,6 @@ def test_statistics_of_the_hosts_calls_are_no_kernels(profile, tmp_path) -> None
 
 
 def test_a_diff_as_json_is_whole(profile, tmp_path) -> None:
-    """Every change, with the sentence."""
     a = kept(tmp_path, "a", (CONV, 0.001, 61))
     b = kept(tmp_path, "b", (CONV, 0.003, 61), ("copy_kernel", 0.001, 2))
     document = profile("--diff", a, b, "--json", "--top", "1").json
@@ -709,7 +671,6 @@ def test_a_diff_as_json_is_whole(profile, tmp_path) -> None:
 
 
 def test_traces_and_csvs_are_profiles_too(profile, tmp_path) -> None:
-    """Of a CSV somebody has to tell the steps."""
     trace = write(tmp_path, STEPS, "mine.json.gz")
     csv = tmp_path / "kernel_stats.csv"
     csv.write_text(
@@ -724,7 +685,6 @@ def test_traces_and_csvs_are_profiles_too(profile, tmp_path) -> None:
 
 
 def test_of_a_folder_with_several_profiles_it_is_said_which_was_read(profile, tmp_path) -> None:
-    """All cases' lie in one folder, and comparing another case than meant would mislead."""
     a = kept(tmp_path, "all/a", (CONV, 0.001, 61))
     kept(tmp_path, "all/b", (CONV, 0.002, 61))
     lines = profile("--diff", str(tmp_path / "all"), a).lines
@@ -733,7 +693,6 @@ def test_of_a_folder_with_several_profiles_it_is_said_which_was_read(profile, tm
 
 
 def test_what_else_is_different_is_a_note(profile, tmp_path) -> None:
-    """Cases, hardware and environment."""
     a = kept(tmp_path, "a", (CONV, 0.001, 1))
     b = kept(
         tmp_path,
@@ -752,7 +711,6 @@ def test_what_else_is_different_is_a_note(profile, tmp_path) -> None:
 
 
 def test_equal_profiles_have_no_table(profile, tmp_path) -> None:
-    """And a sentence that says so."""
     a = kept(tmp_path, "a", (CONV, 0.001, 1))
     assert profile("--diff", a, a).lines == [
         "all kernels: 1 ms → 1 ms a step, +0 ns",
@@ -782,7 +740,6 @@ def baseline(folder: Path, **kernels: KernelTable | None) -> None:
 
 
 def test_a_baselines_kernels_can_be_compared_with(profile, tmp_path) -> None:
-    """Of the case and the hardware that the other profile says."""
     baseline(tmp_path, **{CASE: TABLE})
     a = kept(tmp_path, "a", (CONV, 0.003, 2), (GEMM, 0.001, 1))
     answer = profile("--diff", "baseline", a)
@@ -795,7 +752,6 @@ def test_a_baselines_kernels_can_be_compared_with(profile, tmp_path) -> None:
 
 
 def test_a_baseline_without_kernels_says_how_to_store_them(profile, tmp_path) -> None:
-    """And so does a case that has none at all."""
     baseline(tmp_path, **{CASE: None})
     a = kept(tmp_path, "a", (CONV, 0.003, 2))
     answer = profile("--diff", "baseline", a)
@@ -831,7 +787,6 @@ def test_a_baseline_without_kernels_says_how_to_store_them(profile, tmp_path) ->
     ],
 )
 def test_a_file_that_is_no_profile_is_refused(profile, tmp_path, name, text, word) -> None:
-    """As a wrong question, in a line."""
     (tmp_path / name).write_text(text)
     good = kept(tmp_path, "good", (CONV, 0.001, 1))
     answer = profile("--diff", good, name)
@@ -841,7 +796,6 @@ def test_a_file_that_is_no_profile_is_refused(profile, tmp_path, name, text, wor
 
 
 def test_a_folder_with_nothing_to_compare_is_refused(profile, tmp_path) -> None:
-    """And one of traces alone is taken for its first."""
     (tmp_path / "empty").mkdir()
     good = kept(tmp_path, "good", (CONV, 0.001, 1))
     assert "holds no kernels.json" in profile("--diff", good, "empty").err
@@ -865,7 +819,6 @@ tables = st.builds(
 )
 @given(tables, tables)
 def test_whatever_two_profiles_hold_the_difference_is_told(profile, tmp_path, a, b) -> None:
-    """And adds up."""
     for name, table in (("a", a), ("b", b)):
         store.keep(Profile(table), tmp_path / f"kernels-{name}.json")
     sides = ("kernels-a.json", "kernels-b.json")

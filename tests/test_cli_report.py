@@ -31,7 +31,6 @@ def night(tmp_path):
 
 
 def test_the_night_is_told_in_a_few_lines(cli, night) -> None:
-    """The sentence, then what failed; a regression does not fail the report."""
     status, out, err = cli()
     assert (status, err) == (0, "")
     lines = out.splitlines()
@@ -44,7 +43,6 @@ def test_the_night_is_told_in_a_few_lines(cli, night) -> None:
 
 
 def test_a_page_and_markdown_are_written(cli, night, tmp_path) -> None:
-    """Wherever they are asked for."""
     status, out, _ = cli("--html", "out/report.html", "--markdown", "out/report.md")
     assert status == 0
     assert "1 of 2 cases" in (tmp_path / "out/report.html").read_text()
@@ -53,7 +51,6 @@ def test_a_page_and_markdown_are_written(cli, night, tmp_path) -> None:
 
 
 def test_after_the_page_comes_the_search_for_the_change(cli, night, tmp_path) -> None:
-    """From a good night to the first bad one; without a good night there is nothing to search."""
     assert "bisect" not in cli("--html", "report.html")[1]
     good = [nights.make_entry(nights.make_case(compile_mode="max-autotune")).record]
     builders.write_run(tmp_path / "history", good, now="20261118T020000Z")
@@ -63,7 +60,6 @@ def test_after_the_page_comes_the_search_for_the_change(cli, night, tmp_path) ->
 
 
 def test_markdown_can_go_to_the_standard_output(cli, night) -> None:
-    """And nothing else does."""
     status, out, _ = cli("--markdown", "-")
     assert status == 0
     assert out.startswith("<!-- bench-lib: report -->")
@@ -71,7 +67,6 @@ def test_markdown_can_go_to_the_standard_output(cli, night) -> None:
 
 
 def test_json_is_for_machines(cli, night) -> None:
-    """The whole night, entry by entry."""
     status, out, _ = cli("--json")
     told = document_in(out)
     assert status == 0
@@ -82,7 +77,6 @@ def test_json_is_for_machines(cli, night) -> None:
 
 
 def test_without_a_history_there_is_a_page_all_the_same(cli, tmp_path) -> None:
-    """A job that reports after a job that failed must not fail too."""
     status, out, _ = cli("--html", "report.html")
     assert status == 0
     assert out.startswith("Nothing was measured.")
@@ -90,7 +84,6 @@ def test_without_a_history_there_is_a_page_all_the_same(cli, tmp_path) -> None:
 
 
 def test_a_history_that_is_not_there_is_a_user_s_error(cli, tmp_path) -> None:
-    """A slip of the keyboard is no night without failures."""
     status, out, err = cli("--history", "nowhere", "--html", "report.html")
     assert (status, out) == (2, "")
     assert err == (
@@ -100,7 +93,6 @@ def test_a_history_that_is_not_there_is_a_user_s_error(cli, tmp_path) -> None:
 
 
 def test_what_was_left_out_is_printed(cli, night) -> None:
-    """With a mark before it."""
     with night.open("ab") as file:
         file.write(b'{"schema": 1, "ki')
     _, out, _ = cli()
@@ -108,7 +100,6 @@ def test_what_was_left_out_is_printed(cli, night) -> None:
 
 
 def test_a_run_that_is_not_there_is_a_user_s_error(cli, night) -> None:
-    """Exit status 2, one line."""
     status, out, err = cli("--run", "ffffffff")
     assert (status, out) == (2, "")
     assert err.startswith("bench-lib: error:")
@@ -116,7 +107,6 @@ def test_a_run_that_is_not_there_is_a_user_s_error(cli, night) -> None:
 
 @pytest.mark.parametrize("form", ["--markdown", "--html"])
 def test_a_page_that_cannot_be_written_is_a_user_s_error(cli, night, tmp_path, form) -> None:
-    """The place is named."""
     (tmp_path / "file").write_text("")
     status, _, err = cli(form, "file/report")
     assert status == 2
@@ -124,7 +114,6 @@ def test_a_page_that_cannot_be_written_is_a_user_s_error(cli, night, tmp_path, f
 
 
 def test_news_are_posted(cli, night) -> None:
-    """On loopback here; what is posted is test_notify's."""
     posted = []
 
     class Listener(BaseHTTPRequestHandler):
@@ -148,7 +137,6 @@ def test_news_are_posted(cli, night) -> None:
 
 
 def test_an_address_that_cannot_be_reached_fails_nothing(cli, night) -> None:
-    """The night is not lost for its announcement."""
     status, _, err = cli("--notify", "nowhere")
     assert status == 0
     assert "not delivered" in err

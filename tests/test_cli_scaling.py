@@ -140,7 +140,6 @@ def strong(over: str, serial: float, most: int = 8, one_s: float = 0.4) -> dict[
 
 
 def test_mnist_goes_over_threads_and_then_processes(run, tmp_path):
-    """Powers of two up to the cores; one thread of one process is in both, and measured once."""
     answer = run("mnist", script=strong("threads", 0.25) | strong("processes", 0.1))
     assert answer.status == 0
     threads = [f"{STEM}-t{n}" for n in (1, 2, 4, 8)]
@@ -161,7 +160,6 @@ def test_mnist_goes_over_threads_and_then_processes(run, tmp_path):
 
 
 def test_the_law_is_fitted_and_asked_for_twice_as_many(run):
-    """Exactly a quarter cannot be divided."""
     answer = run("mnist", "--over", "threads", script=strong("threads", 0.25))
     assert answer.said("threads strong: ") == (
         "threads strong: Amdahl: serial fraction 25.00% (95% interval 25.00% to 25.00%, "
@@ -170,7 +168,6 @@ def test_the_law_is_fitted_and_asked_for_twice_as_many(run):
 
 
 def test_both_ways_have_a_law_each(run):
-    """Weak scaling grows the batch with the threads."""
     script = strong("threads", 0.25)
     for n in (2, 4, 8):  # four images a step in the script, so a step of so long
         case_id = f"{STEM.replace('b64', f'b{64 * n}')}-t{n}"
@@ -186,7 +183,6 @@ def test_both_ways_have_a_law_each(run):
 
 
 def test_a_point_that_fails_does_not_spoil_the_fit(run):
-    """Three are left, and the fourth says why."""
     script = strong("threads", 0.25) | {f"{STEM}-t4": [make_fault()]}
     answer = run("mnist", "--over", "threads", script=script)
     assert answer.status == 0
@@ -201,14 +197,12 @@ def test_a_point_that_fails_does_not_spoil_the_fit(run):
 
 
 def test_two_points_make_no_law(run):
-    """And it says so."""
     answer = run("mnist", "--over", "threads", "--at-most", "2")
     why = "threads strong: Amdahl's law needs 3 points or more, and 2 could be measured"
     assert answer.said("threads strong: ") == why
 
 
 def test_more_workers_than_there_are_say_so_and_the_rest_is_measured(run):
-    """Threads on eight cores; a batch of 4 that 8 processes cannot divide; GPUs where none are."""
     answer = run(
         "mnist", "--at-most", "16", "--batch-size", "4", "--over", "processes,threads,gpus"
     )
@@ -225,7 +219,6 @@ def test_more_workers_than_there_are_say_so_and_the_rest_is_measured(run):
 
 
 def test_where_nothing_can_be_measured_nothing_is(run, tmp_path):
-    """An error, and no file."""
     answer = run("mnist", "--over", "gpus")
     assert answer.status == 2
     assert "nothing can be measured: 1 GPUs were asked for, and 0 can be used here" in answer.err
@@ -233,7 +226,6 @@ def test_where_nothing_can_be_measured_nothing_is(run, tmp_path):
 
 
 def test_the_serial_run_says_where_its_time_goes(run, seen):
-    """Of a step, in the order of its parts."""
     seen(portions_s={"load": 0.1, "forward": 0.1, "backward": 0.15, "optimizer": 0.05})
     answer = run("mnist", "--over", "threads", "--at-most", "1", script={f"{STEM}-t1": steps(0.4)})
     assert answer.said("serial time") == "serial time (1 thread, 1 process): 8 s for 1 epoch"
@@ -247,7 +239,6 @@ def test_the_serial_run_says_where_its_time_goes(run, seen):
 
 
 def test_a_short_run_foretells_the_long_one_and_is_held_against_it(run, seen, tmp_path):
-    """In a process of its own, and not kept: its case is another."""
     seen(peak_host_bytes=512 * 2**20, cpu_s=4.0)
     script = {SHORT: [[0.25] * 10], f"{STEM}-t1": steps(0.4)}
     answer = run("mnist", "--over", "threads", "--at-most", "1", "--json", script=script)
@@ -267,14 +258,12 @@ def test_a_short_run_foretells_the_long_one_and_is_held_against_it(run, seen, tm
 
 
 def test_a_short_run_that_fails_foretells_nothing(run):
-    """The study goes on."""
     answer = run("mnist", "--over", "threads", "--json", script={SHORT: [make_fault()]})
     assert answer.status == 0
     assert answer.json["forecasts"] == []
 
 
 def test_a_loaders_processes_are_asked_for_too(run, seen):
-    """One thread trains, and three processes are busy with its input."""
     seen(peak_host_bytes=2**30, cpu_s=8 * 3.6)
     answer = run(
         "mnist",
@@ -296,7 +285,6 @@ def test_a_loaders_processes_are_asked_for_too(run, seen):
 
 
 def test_a_job_asks_for_what_still_pays_off(run, seen):
-    """Four threads do 57% of what four would: two are asked for, with margins."""
     seen(peak_host_bytes=3 * 2**30, cpu_s=4.0, first_step_s=1.0, warmup_s=2.0)
     script = strong("threads", 0.25, one_s=20.0)
     answer = run("mnist", "--over", "threads", script=script)
@@ -308,7 +296,6 @@ def test_a_job_asks_for_what_still_pays_off(run, seen):
 
 
 def test_a_job_of_some_measured_steps_asks_for_a_whole_epoch(run, seen):
-    """4 images in 0.4 s: 60,000 take 6000 s, and half as much again with what comes before."""
     learnt = Training("generated", 60_000, 15_000, [2.0], [0.5])
     seen(peak_host_bytes=3 * 2**30, training=learnt, first_step_s=1.0, warmup_s=2.0)
     words = ("mnist", "--over", "threads", "--at-most", "1", "--epochs", "0", "--json")
@@ -320,7 +307,6 @@ def test_a_job_of_some_measured_steps_asks_for_a_whole_epoch(run, seen):
 
 
 def test_whether_the_gpu_is_worth_it_is_a_ratio(run, tmp_path):
-    """One GPU against the best of the CPU's; each device's cases are in its own history."""
     script = strong("threads", 1.0) | strong("processes", 0.0) | {STEM: steps(0.004)}
     answer = run("mnist", "--at-most", "2", script=script, devices=GPUS)
     assert answer.said("one GPU does ") == (
@@ -333,21 +319,18 @@ def test_whether_the_gpu_is_worth_it_is_a_ratio(run, tmp_path):
 
 
 def test_ranks_of_the_cpu_do_not_open_the_gpus_beside_it(run):
-    """Those of the GPUs have them all."""
     run("mnist", "--over", "processes,gpus", "--at-most", "2", devices=GPUS)
     assert run.environments[f"{STEM}-x2-strong-t1"]["HIP_VISIBLE_DEVICES"] == "-1"
     assert "HIP_VISIBLE_DEVICES" not in run.environments[f"{STEM}-x2-strong"]
 
 
 def test_a_gpu_that_is_slower_is_not_worth_it(run):
-    """A step of a second."""
     script = strong("threads", 0.0, most=1) | {STEM: steps(1.0)}
     answer = run("mnist", "--over", "threads,gpus", "--at-most", "1", script=script, devices=GPUS)
     assert answer.said("one GPU does ").endswith("it is not worth using")
 
 
 def test_ranks_beyond_the_gpus_are_skipped_with_the_launchers_reason(run):
-    """Of four."""
     answer = run("mnist", "--over", "gpus", "--at-most", "8", devices=GPUS)
     assert answer.status == 0
     assert answer.rows[-1]["status"] == "skipped"
@@ -358,7 +341,6 @@ def test_ranks_beyond_the_gpus_are_skipped_with_the_launchers_reason(run):
 
 
 def test_a_network_scales_weakly_over_all_gpus(run):
-    """Each has as much to do; training, because that is where ranks meet."""
     script = {f"{NET}-x2": steps(0.0105), f"{NET}-x4": steps(0.011)}
     answer = run("network", "--network", "resnet50", script=script, devices=GPUS)
     assert answer.measured == [NET, f"{NET}-x2", f"{NET}-x4"]
@@ -371,7 +353,6 @@ def test_a_network_scales_weakly_over_all_gpus(run):
 
 
 def test_ranks_are_as_asked_for_and_one_besides(run):
-    """Nothing can be said of several without one."""
     answer = run(
         "network",
         "--network",
@@ -388,7 +369,6 @@ def test_ranks_are_as_asked_for_and_one_besides(run):
 
 
 def test_on_a_cpu_ranks_are_processes_on_its_cores(run):
-    """Eight, and not nine."""
     answer = run("network", "--network", "resnet50", "--ranks", "8,9")
     assert answer.measured == [NET, f"{NET}-x8"]
     said = answer.said("9 ranks, weak: ")
@@ -396,7 +376,6 @@ def test_on_a_cpu_ranks_are_processes_on_its_cores(run):
 
 
 def test_a_grid_is_told_as_efficiency_by_size_and_batch(run, seen):
-    """Of the most ranks that each could be measured with."""
     seen(parameters=11_700_000)
     script = {
         "resnet18-b16-fp32-eager-train-x2": steps(0.0125),
@@ -425,7 +404,6 @@ def test_a_grid_is_told_as_efficiency_by_size_and_batch(run, seen):
 
 
 def test_a_case_of_the_matrix_is_scaled_whatever_its_ranks(run, tmp_path):
-    """Its sampling and limits are its own."""
     (tmp_path / "m.toml").write_text(
         '[[gate.networks]]\nnetwork = "resnet50"\nbatch_size = 8\nprecision = "bf16"\n'
         'task = "train"\nranks = 2\nsampling = { iterations = 7, max_iterations = 7 }\n'
@@ -437,7 +415,6 @@ def test_a_case_of_the_matrix_is_scaled_whatever_its_ranks(run, tmp_path):
 
 
 def test_a_case_that_is_not_in_the_matrix_is_refused_with_near_ones(run, tmp_path):
-    """And so is one that a function makes, which has no axes to turn."""
     (tmp_path / "m.toml").write_text(
         '[[gate.networks]]\nnetwork = "resnet50"\nbatch_size = 8\n'
         '[[gate.factory]]\nid = "mine"\ntarget = "my.own:step"\n'
@@ -451,7 +428,6 @@ def test_a_case_that_is_not_in_the_matrix_is_refused_with_near_ones(run, tmp_pat
 
 
 def test_a_rank_that_lags_is_named(run):
-    """Where its own steps are longer."""
     answer = run(
         "network",
         "--network",
@@ -465,7 +441,6 @@ def test_a_rank_that_lags_is_named(run):
 
 
 def test_what_ranks_lose_by_is_told_of_each_point(run):
-    """From the kernels of each, which nobody else has looked into."""
     conv, looked = Kernel("conv_fprop", 50, 0.009), []
 
     def look_into(_held, cases):
@@ -499,7 +474,6 @@ def test_what_ranks_lose_by_is_told_of_each_point(run):
 
 
 def test_ranks_that_compute_one_batch_together_lose_by_what_their_share_takes_longer(run, tmp_path):
-    """With tensor parallelism each has its share of one rank's kernels."""
     (tmp_path / "m.toml").write_text(
         '[[gate.language_models]]\nnetwork = "llama-tiny"\nlength = 64\nbatch_size = 4\n'
         'parallel = "tp"\nranks = 2\n'
@@ -522,7 +496,6 @@ def test_ranks_that_compute_one_batch_together_lose_by_what_their_share_takes_lo
 
 
 def test_losses_are_those_of_gpus(run):
-    """A CPU's operations are looked into by nobody."""
     looked = []
 
     def look_into(_held, cases):
@@ -540,7 +513,6 @@ def test_losses_are_those_of_gpus(run):
 
 
 def test_repeats_are_processes_of_their_own_and_tell_the_interval(run, tmp_path):
-    """Of three; their numbers are none that a second look would take."""
     shaken = [[0.0104] * 20, [0.0100] * 20, [0.0102] * 20]
     answer = run(
         "network",
@@ -566,14 +538,12 @@ def test_repeats_are_processes_of_their_own_and_tell_the_interval(run, tmp_path)
 
 
 def test_a_single_process_says_what_its_interval_is_of(run):
-    """And equal steps leave no doubt of their own."""
     answer = run("network", "--network", "resnet50", "--ranks", "2", devices=GPUS)
     assert answer.rows[1]["95% interval"] == "100.0% to 100.0%"
     assert answer.said("intervals are of the steps of one process each")
 
 
 def test_what_is_judged_fails_where_ranks_became_less_efficient(run, tmp_path):
-    """After a second look at both."""
     file = baselines.load(tmp_path / "baselines", "mi300x")
     changes = []
     for case_id, items in ((NET, 4), (f"{NET}-x2", 8)):
@@ -599,7 +569,6 @@ def test_what_is_judged_fails_where_ranks_became_less_efficient(run, tmp_path):
 
 
 def test_the_curves_are_drawn(run, tmp_path):
-    """A picture of both kinds."""
     script = strong("threads", 0.25) | strong("processes", 0.1)
     answer = run("mnist", "--both", "--plot", "curves.png", script=script)
     assert answer.status == 0
@@ -610,14 +579,12 @@ def test_the_curves_are_drawn(run, tmp_path):
 
 
 def test_one_point_is_drawn_too(run, tmp_path):
-    """An ideal line, and where one worker stands."""
     answer = run("mnist", "--over", "threads", "--at-most", "1", "--plot", "one.png")
     assert answer.status == 0
     assert (tmp_path / "one.png").stat().st_size > 5_000
 
 
 def test_every_number_of_workers_has_its_tick(run, tmp_path, monkeypatch):
-    """Three GPUs are no power of two."""
     shown = []
     draw_ticks = "matplotlib.axes.Axes.set_xticks"
     monkeypatch.setattr(draw_ticks, lambda _axes, places, _names: shown.append(places))
@@ -628,14 +595,12 @@ def test_every_number_of_workers_has_its_tick(run, tmp_path, monkeypatch):
 
 
 def test_no_curve_is_no_picture(tmp_path):
-    """Nothing is written."""
     with pytest.raises(ValueError, match="no curve to draw"):
         draw([], tmp_path / "none.png", "nothing")
     assert not list(tmp_path.iterdir())
 
 
 def test_a_picture_that_cannot_be_written_costs_no_table(run, tmp_path):
-    """A folder has its name."""
     (tmp_path / "taken.png").mkdir()
     answer = run("mnist", "--over", "threads", "--at-most", "1", "--plot", "taken.png")
     assert answer.status == 0
@@ -644,7 +609,6 @@ def test_a_picture_that_cannot_be_written_costs_no_table(run, tmp_path):
 
 
 def test_without_what_draws_it_says_so_before_anything_runs(run, monkeypatch):
-    """Matplotlib is an extra."""
     here = importlib.util.find_spec
     monkeypatch.setattr(
         "importlib.util.find_spec", lambda name: None if name == "matplotlib" else here(name)
@@ -656,7 +620,6 @@ def test_without_what_draws_it_says_so_before_anything_runs(run, monkeypatch):
 
 
 def test_a_machine_reads_the_same(run, tmp_path):
-    """Rows, laws, what twice as many would give."""
     answer = run("mnist", "--over", "threads", "--json", script=strong("threads", 0.25))
     told = answer.json
     assert told["command"] == "scaling"
@@ -675,7 +638,6 @@ def test_a_machine_reads_the_same(run, tmp_path):
 
 
 def test_json_has_the_same_keys_whatever_was_scaled(run):
-    """And a law that could not be fitted those of one that could."""
     few = run("network", "--network", "resnet50", "--ranks", "2", "--json", devices=GPUS).json
     many = run("mnist", "--over", "threads", "--json").json
     assert few.keys() == many.keys()
@@ -684,7 +646,6 @@ def test_json_has_the_same_keys_whatever_was_scaled(run):
 
 
 def test_each_device_says_where_its_run_is_kept(run, tmp_path):
-    """The CPU's, and the GPU's."""
     answer = run("mnist", "--over", "threads,gpus", "--at-most", "1", "--json", devices=GPUS)
     told = answer.json["written"]
     assert [each["hardware_key"] for each in told] == ["cpu-8c", "mi300x"]
@@ -725,7 +686,6 @@ def test_each_device_says_where_its_run_is_kept(run, tmp_path):
     ],
 )
 def test_what_cannot_be_meant_is_refused_before_anything_runs(run, tmp_path, words, problem):
-    """In one line that names it."""
     answer = run(*words)
     assert answer.status == 2
     assert problem in answer.err

@@ -85,7 +85,6 @@ def record_of(measurement, **fields):
 
 
 def test_a_line_a_step_and_three_figures_below(run, tmp_path):
-    """Both together first, as the script does; all three are kept."""
     answer = run("cifar100", items_per_step=1024, iteration_s=[1 / 8] * 5)
     assert answer.status == 0
     assert answer.measured == [TOGETHER, FIXED, INPUT]
@@ -102,7 +101,6 @@ def test_a_line_a_step_and_three_figures_below(run, tmp_path):
 
 
 def test_so_many_steps_are_rounds_of_the_loaders_processes(run, tmp_path):
-    """Twenty steps of four processes are five rounds; the others are measured as ever."""
     run("cifar100", items_per_step=1024)
     records = the_run(tmp_path).records
     sampling = records[TOGETHER].case.sampling
@@ -122,7 +120,6 @@ def test_so_many_steps_are_rounds_of_the_loaders_processes(run, tmp_path):
     ],
 )
 def test_steps_are_no_more_than_the_epochs_have(run, tmp_path, words, iterations):
-    """Of all ranks together."""
     run(f"cifar100 {words}", items_per_step=256)
     cases = [record.case for record in the_run(tmp_path).records.values()]
     (together,) = (
@@ -179,12 +176,10 @@ def test_steps_are_no_more_than_the_epochs_have(run, tmp_path, words, iterations
     ],
 )
 def test_the_three_differ_in_nothing_but_what_they_leave_out(run, words, expected):
-    """The script's names for models and precisions are taken, and ours."""
     assert run(f"cifar100 {words}", items_per_step=256).measured == expected
 
 
 def test_what_holds_the_training_back_is_said(run):
-    """Half of what the input gives alone, a quarter of what the device could."""
     answer = run(
         "cifar100",
         items_per_step=1024,
@@ -199,7 +194,6 @@ def test_what_holds_the_training_back_is_said(run):
 
 
 def test_as_json_there_are_rows_and_no_lines(run):
-    """For a machine to read."""
     told = document_in(run("cifar100 --json", items_per_step=1024).out)
     assert (told["command"], told["judged"]) == ("train cifar100", None)
     assert [row["what"] for row in told["rows"]] == [
@@ -211,7 +205,6 @@ def test_as_json_there_are_rows_and_no_lines(run):
 
 
 def test_a_case_that_is_skipped_says_why_and_the_others_go_on(run):
-    """One GPU, two asked for."""
     id_ = "cifar100-resnet50-b256-amp-fp16-eager-device-x2"
     answer = run("cifar100 --feed device --ranks 2", script={id_: ["2 ranks, and there is 1 GPU"]})
     assert f"{id_}: skipped: 2 ranks, and there is 1 GPU" in answer.lines
@@ -219,7 +212,6 @@ def test_a_case_that_is_skipped_says_why_and_the_others_go_on(run):
 
 
 def test_batches_that_come_together_share_their_time():
-    """Lines are by batch, times by round."""
     seen = make_measurement(items_per_step=512, iteration_s=[0.5, 0.25])
     learnt = replace(LEARNT, losses=[4.0, 3.0, 2.0, 1.0], accuracies=[0.0, 0.25, 0.5, 1.0])
     record = record_of(replace(seen, training=learnt))
@@ -232,7 +224,6 @@ def test_batches_that_come_together_share_their_time():
 
 
 def test_many_steps_are_a_line_an_epoch():
-    """With the epoch's last step, and the rate of each GPU of two."""
     seen = make_measurement(items_per_step=64, iteration_s=[0.5] * 4 + [0.25] * 2)
     learnt = replace(
         LEARNT, samples=256, steps_per_epoch=4, losses=[3.0, 2.0], accuracies=[0.25, 0.5]
@@ -246,7 +237,6 @@ def test_many_steps_are_a_line_an_epoch():
 
 
 def test_a_line_an_epoch_has_the_times_of_the_rounds_that_were_in_it():
-    """Eight batches in four rounds of two; an epoch of three ends in the middle of a round."""
     seen = make_measurement(items_per_step=128, iteration_s=[0.5, 0.5, 1.0, 0.25])
     learnt = replace(
         LEARNT,
@@ -280,7 +270,6 @@ def test_a_line_an_epoch_has_the_times_of_the_rounds_that_were_in_it():
     ],
 )
 def test_what_cannot_be_meant_is_one_line(run, tmp_path, words, expected):
-    """Before anything is measured."""
     answer = run(f"cifar100 {words}")
     assert answer.status == 2
     assert answer.err.startswith(f"bench-lib: error: {expected}")
@@ -288,7 +277,6 @@ def test_what_cannot_be_meant_is_one_line(run, tmp_path, words, expected):
 
 
 def test_the_scripts_own_options_are_taken(run, worker, tmp_path):
-    """A command line of train_cifar_100.py, as people have it in their shell history."""
     asked = worker(0)
     words = "-bs 64 --num-workers 2 --data-path sets --model vit -ms 6 --precision float32"
     answer = run(f"cifar100 {words}", items_per_step=128)
@@ -299,7 +287,6 @@ def test_the_scripts_own_options_are_taken(run, worker, tmp_path):
 
 @pytest.mark.parametrize(("words", "folder"), [("", "data"), (" -dp sets", "sets")])
 def test_a_download_alone_measures_nothing(run, worker, tmp_path, words, folder):
-    """Into the script's folder unless another is named."""
     asked = worker(0)
     answer = run(f"cifar100 --download-only{words}")
     assert (answer.status, answer.measured) == (0, [])
@@ -309,7 +296,6 @@ def test_a_download_alone_measures_nothing(run, worker, tmp_path, words, folder)
 
 
 def test_a_profile_comes_after_the_figures_and_costs_none(run, monkeypatch):
-    """Of the training as it is fed; where it fails the reason is said and the status stays."""
     asked = []
 
     def look(case, folder, tool, _say, **options):
@@ -332,7 +318,6 @@ def test_a_profile_comes_after_the_figures_and_costs_none(run, monkeypatch):
 
 @pytest.mark.parametrize(("words", "ranks"), [("", 4), (" --ranks 2", 2)])
 def test_the_ranks_of_a_launch_are_those_of_the_case(run, monkeypatch, words, ranks):
-    """Mpirun -np 4 means four, unless fewer are asked for."""
     monkeypatch.setattr(train, "ranks_waiting", lambda: 4)
     answer = run(f"cifar100{words}", items_per_step=1024)
     assert {id_.rpartition("-x")[2] for id_ in answer.measured} == {str(ranks)}
@@ -360,7 +345,6 @@ def worker(monkeypatch):
 
 
 def test_files_are_checked_first_and_workers_are_told_the_folder(run, worker, tmp_path):
-    """By its whole path, wherever they run; the case's name says that they are files."""
     asked = worker(0)
     answer = run("cifar100 --data sets --feed device", items_per_step=256)
     folder = str(tmp_path / "sets")
@@ -370,7 +354,6 @@ def test_files_are_checked_first_and_workers_are_told_the_folder(run, worker, tm
 
 
 def test_a_download_comes_before_anything_is_measured(run, worker, tmp_path):
-    """And is told its folder."""
     asked = worker(0)
     answer = run("cifar10-table --ranks 1 --data sets --download", items_per_step=32)
     assert asked == [
@@ -380,7 +363,6 @@ def test_a_download_comes_before_anything_is_measured(run, worker, tmp_path):
 
 
 def test_files_that_cannot_be_used_are_an_error_in_the_workers_words(run, worker, tmp_path):
-    """Nothing is measured."""
     worker(1, "some warning\nsets: cifar100 is corrupt, cifar-100-python/train has not the md5\n")
     answer = run("cifar100 --data sets")
     assert answer.status == 2
@@ -389,7 +371,6 @@ def test_files_that_cannot_be_used_are_an_error_in_the_workers_words(run, worker
 
 
 def test_a_worker_that_cannot_look_is_an_error_with_its_last_words(run, worker):
-    """No torch, say."""
     worker(
         1, "Traceback (most recent call last):\n  File\nModuleNotFoundError: No module 'torch'\n"
     )
@@ -400,7 +381,6 @@ def test_a_worker_that_cannot_look_is_an_error_with_its_last_words(run, worker):
 
 
 def test_a_folder_without_the_set_is_named_by_the_real_worker(run, tmp_path):
-    """With the first file that is missing."""
     answer = run("cifar100 --data sets")
     assert answer.status == 2
     words = f"{tmp_path / 'sets'}: cifar100 is not complete, cifar-100-python/train is missing"
@@ -408,7 +388,6 @@ def test_a_folder_without_the_set_is_named_by_the_real_worker(run, tmp_path):
 
 
 def test_generated_data_needs_no_variable(run):
-    """And no look at files."""
     run("cifar100", items_per_step=1024)
     assert run.told["variables"] == {}
 
@@ -422,7 +401,6 @@ def id_of(ranks: int) -> str:
 
 
 def test_the_table_has_a_column_for_each_number_of_gpus(run):
-    """What is beyond the GPUs at hand is empty, and the reason stands below."""
     learnt = replace(LEARNT, steps_per_epoch=1562, accuracies=[0.5, 0.75], test_accuracy=0.625)
     answer = run(
         "cifar10-table --ranks 1,2,4",
@@ -461,14 +439,12 @@ def test_the_table_has_a_column_for_each_number_of_gpus(run):
     ],
 )
 def test_a_network_has_its_own_number_of_epochs_unless_others_are_asked_for(run, words, first):
-    """Ten of ResNet-50, five of Inception; 1, 2, 4, 8 and 16 GPUs."""
     answer = run(f"cifar10-table {words}", items_per_step=32)
     assert answer.measured[0] == first
     assert [id_.rpartition("-x")[2] for id_ in answer.measured[1:]] == ["2", "4", "8", "16"]
 
 
 def test_how_long_a_table_takes_is_said_before_it_starts(run):
-    """At the rate of some steps, with what would fit into the limit where a row does not."""
     # Two images in 10 ms: 10 epochs of 50,000 take 2500 s.
     words = "cifar10-table --ranks 1,2 --time-limit 2000"
     late = Fault("time limit", "2000 s", "measure", "")
@@ -483,7 +459,6 @@ def test_how_long_a_table_takes_is_said_before_it_starts(run):
 
 
 def test_a_table_can_be_shortened_to_some_steps(run, tmp_path):
-    """Its times are those that whole epochs would take, and it says so."""
     answer = run("cifar10-table --ranks 1,2 --steps 7", items_per_step=64)
     id_ = "cifar10-resnet50-b32-fp32-eager-device"
     assert answer.measured == [id_, f"{id_}-x2"]
@@ -494,13 +469,11 @@ def test_a_table_can_be_shortened_to_some_steps(run, tmp_path):
 
 
 def test_without_a_column_of_one_gpu_there_is_no_speed_up(run):
-    """Nothing to hold the others against."""
     answer = run("cifar10-table --ranks 2", items_per_step=64)
     assert [line.strip() for line in answer.lines if line.startswith("Speed-up")] == ["Speed-up"]
 
 
 def test_as_json_the_table_has_a_row_for_each_number_of_gpus(run):
-    """For a machine to read."""
     told = document_in(run("cifar10-table --ranks 1,2 --json", items_per_step=32).out)
     assert told["command"] == "train cifar10-table"
     assert [row["ranks"] for row in told["rows"]] == [1, 2]
@@ -519,14 +492,12 @@ def test_as_json_the_table_has_a_row_for_each_number_of_gpus(run):
     ],
 )
 def test_a_table_that_cannot_be_made_is_one_line(run, words, expected):
-    """Before anything is measured."""
     answer = run(f"cifar10-table {words}")
     assert answer.status == 2
     assert answer.err.startswith(f"bench-lib: error: {expected}")
 
 
 def test_accuracy_is_the_last_epochs_whether_told_by_step_or_by_epoch():
-    """A thousand steps are told one by one."""
     by_step = replace(LEARNT, steps_per_epoch=2, accuracies=[0.0, 0.25, 0.5, 1.0])
     assert training.last_epoch(by_step, 2) == 0.75
     one_epoch = replace(LEARNT, steps_per_epoch=4, accuracies=[0.0, 0.5, 0.5, 1.0])
@@ -537,7 +508,6 @@ def test_accuracy_is_the_last_epochs_whether_told_by_step_or_by_epoch():
 
 
 def test_a_batch_of_a_rank_is_timed_whether_ranks_share_it_or_not():
-    """A step of 1/128 s is a batch on each rank."""
     for strong, images in ((False, 512), (True, 256)):
         case = Case("it", "training", {"batch_size": 256}, launch=Launch(ranks=2, strong=strong))
         record = record_of(make_measurement(items_per_step=images), case=case)
@@ -547,6 +517,5 @@ def test_a_batch_of_a_rank_is_timed_whether_ranks_share_it_or_not():
 
 
 def test_the_command_is_known_by_its_names():
-    """Both of them."""
     names = [command.name or command.callback.__name__ for command in train.app.registered_commands]
     assert names == ["cifar100", "cifar10-table"]

@@ -191,7 +191,6 @@ def upgrade(machine, monkeypatch, capsys):
 
 
 def test_the_guilty_package_is_named_for_each_slower_case(upgrade, machine):
-    """With an operator that shows it, an issue, and the change of the baselines."""
     status, out, err = upgrade("--json")
     answer = document_in(out)
     assert status == 1
@@ -225,7 +224,6 @@ def test_the_guilty_package_is_named_for_each_slower_case(upgrade, machine):
 
 
 def test_text_names_the_culprit_and_the_next_step(upgrade):
-    """Worst first; what was written is listed."""
     status, out, _ = upgrade()
     lines = out.splitlines()
     assert status == 1
@@ -236,7 +234,6 @@ def test_text_names_the_culprit_and_the_next_step(upgrade):
 
 
 def test_the_command_of_an_issue_measures_the_same_again(upgrade):
-    """With the variables of both sides, and cases of the same tier."""
     _, out, _ = upgrade("--tier", "gate", "--env", "X=a b", "--json")
     (issue,) = document_in(out)["issues"]
     again = f" --python-b {NEW} --env-a 'X=a b' --env-b 'X=a b' --tier gate -k"
@@ -244,7 +241,6 @@ def test_the_command_of_an_issue_measures_the_same_again(upgrade):
 
 
 def test_the_packages_that_differ_are_told_before_and_after(upgrade):
-    """The folders of the caches, which differ by our choice, are not."""
     _, out, err = upgrade("-k", "gemm")
     first = "hipblaslt 1.0 -> 2.0, miopen 1.0 -> 2.0, numpy 1.0 -> 2.0"
     assert f"4 packages differ: {first} and 1 more" in err.splitlines()
@@ -253,7 +249,6 @@ def test_the_packages_that_differ_are_told_before_and_after(upgrade):
 
 
 def test_an_operator_of_a_network_is_found_by_its_profile_and_proved(upgrade, machine):
-    """Though no case of the matrix is one."""
     _, out, _ = upgrade("-k", "resnet50", "--json")
     command = "bench-lib ops --op gemm --input1-dim 512-512-512 --dtype bf16 --layout NN"
     assert document_in(out)["minimal"] == {INFER: command}
@@ -265,7 +260,6 @@ def test_an_operator_of_a_network_is_found_by_its_profile_and_proved(upgrade, ma
 
 
 def test_each_side_has_warm_caches_of_its_own(upgrade, machine):
-    """Exchanged environments too."""
     upgrade()
     caches = {python: env["TRITON_CACHE_DIR"] for python, env in machine.started}
     assert machine.made
@@ -274,7 +268,6 @@ def test_each_side_has_warm_caches_of_its_own(upgrade, machine):
 
 
 def test_an_upgrade_without_a_slow_down_names_nobody(upgrade, machine):
-    """Nothing is exchanged, and the status is 0."""
     machine.slow = {}
     status, out, _ = upgrade("--json")
     answer = document_in(out)
@@ -284,7 +277,6 @@ def test_an_upgrade_without_a_slow_down_names_nobody(upgrade, machine):
 
 
 def test_an_upgrade_of_which_pairs_say_nothing_has_no_answer(upgrade, machine, monkeypatch):
-    """A status of its own, or a script would roll the new side out."""
     noise = itertools.cycle([1.0, 1.9, 0.6, 1.3, 0.8, 2.2, 1.1])
     monkeypatch.setattr(machine, "factor", lambda *_: next(noise))
     status, out, _ = upgrade("--json")
@@ -297,22 +289,18 @@ def test_an_upgrade_of_which_pairs_say_nothing_has_no_answer(upgrade, machine, m
 
 
 def test_culprits_are_left_out_where_nobody_asks(upgrade, machine):
-    """The comparison stands."""
     status, out, err = upgrade("--no-culprits", "--json")
     assert (status, document_in(out)["culprits"], machine.made) == (1, [], [])
     assert "  4. " not in err
 
 
 def test_a_cause_that_no_package_explains_is_said(upgrade, machine):
-    """As where none can be exchanged."""
     machine.refuses = True
     _, out, _ = upgrade()
     assert f"{INFER}: no culprit: it could not be measured with all packages exchanged: " in out
 
 
 def test_the_comparison_is_told_before_the_search(upgrade, machine, monkeypatch):
-    """Who interrupts a long search keeps it."""
-
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
@@ -324,7 +312,6 @@ def test_the_comparison_is_told_before_the_search(upgrade, machine, monkeypatch)
 
 
 def test_images_are_compared_and_their_packages_left_alone(upgrade, machine):
-    """The words of the prefix hold the image."""
     machine.slow = {}
     status, out, _ = upgrade(
         *("--prefix", "docker run {image}", "--json"), sides=("rocm:6", "rocm:7")
@@ -346,7 +333,6 @@ def test_images_are_compared_and_their_packages_left_alone(upgrade, machine):
     ],
 )
 def test_a_wrong_question_is_one_line(upgrade, sides, words, why):
-    """Before anything is measured."""
     status, out, err = upgrade(*words, sides=sides)
     assert (status, out) == (2, "")
     assert why in err.splitlines()[-1]
@@ -362,8 +348,6 @@ def test_a_wrong_question_is_one_line(upgrade, sides, words, why):
 def test_a_side_without_torch_is_told_before_anything_is_measured(
     upgrade, machine, monkeypatch, side, why
 ):
-    """The new side is started last, when the old one has been measured against itself."""
-
     def ask(python, *_, needs_torch=True, **__):
         if needs_torch and python == (OLD, NEW)[side]:
             raise LaunchError("it has no torch; install torch and torchvision there")
@@ -377,7 +361,6 @@ def test_a_side_without_torch_is_told_before_anything_is_measured(
 
 
 def test_packages_that_work_only_together_are_exchanged_together(upgrade, machine, monkeypatch):
-    """And that is said."""
     needs = {"torch": ["miopen==1.0"]}
     machine.slow = {INFER: "torch"}
 

@@ -62,7 +62,6 @@ def one(op: str = "all_reduce", size: int = 1024, **fields: Any) -> Collective:
     ],
 )
 def test_a_size_is_that_of_the_larger_buffer_and_a_count_that_of_a_part(op, count, given, got):
-    """As nccl-tests has it; 1024 bytes of float are 256 elements."""
     call = one(op)
     assert (call.count, call.given, call.got) == (count, given, got)
     assert max(given, got) * 4 == call.size
@@ -81,14 +80,12 @@ def test_a_size_is_that_of_the_larger_buffer_and_a_count_that_of_a_part(op, coun
     ],
 )
 def test_bus_bandwidth_is_algorithm_bandwidth_times_the_links_share(op, ranks, factor):
-    """The factors of nccl-tests' PERFORMANCE.md."""
     call = one(op, ranks=ranks)
     assert call.algorithm_bandwidth(2.0) == 512.0
     assert call.bus_bandwidth(2.0) == 512.0 * factor
 
 
 def test_a_form_is_a_choice_where_torch_has_both():
-    """The others have one, and the columns say which."""
     assert [op for op in OPS if one(op).is_in_place] == ["all_reduce", "broadcast"]
     assert one("all_gather", in_place=True).is_in_place
     for op, words in (("all_reduce", "no other form"), ("all_to_all", "a buffer of its own")):
@@ -97,7 +94,6 @@ def test_a_form_is_a_choice_where_torch_has_both():
 
 
 def test_memory_is_counted_before_anything_is_allocated():
-    """Bytes of both buffers, or of one."""
     assert one("all_gather").held_bytes == 1024 + 256
     assert one("all_gather", in_place=True).held_bytes == 1024
     assert one("all_to_all").held_bytes == 2048
@@ -116,7 +112,6 @@ def test_memory_is_counted_before_anything_is_allocated():
     ],
 )
 def test_sizes_are_rounded_as_nccl_tests_rounds_them(op, size, dtype, ranks, expected):
-    """Down to elements; where ranks have parts, to 16 bytes of each."""
     assert rounded(op, size, dtype, ranks) == expected
 
 
@@ -124,7 +119,6 @@ def test_sizes_are_rounded_as_nccl_tests_rounds_them(op, size, dtype, ranks, exp
 
 
 def test_an_id_says_what_is_not_as_usual():
-    """And sizes in the largest unit."""
     plain = collective_case(op="all_reduce", bytes="64M", ranks=8)
     assert plain.id == "all_reduce-64M-float-x8"
     assert plain.workload == "collective"
@@ -142,12 +136,10 @@ def test_an_id_says_what_is_not_as_usual():
     [("8", 8), ("64K", 65536), ("1.5k", 1536), ("2M", 2**21), ("1G", 2**30), (12, 12)],
 )
 def test_sizes_may_be_words(words, size):
-    """In powers of 1024."""
     assert bytes_in(words) == size
 
 
 def test_words_of_a_size_lead_back_to_it():
-    """Whatever it is."""
     for size in (1, 1023, 1024, 1536, 2**20, 3 * 2**29, 2**40):
         assert bytes_in(in_words(size)) == size
 
@@ -174,14 +166,12 @@ def test_words_of_a_size_lead_back_to_it():
     ],
 )
 def test_what_cannot_be_meant_is_a_line(values, words):
-    """Before anything starts."""
     with pytest.raises(UserError) as raised:
         collective_case(**{"op": "all_reduce", "bytes": 1024, "ranks": 2, **values})
     assert str(raised.value).startswith(words)
 
 
 def test_a_matrix_names_sizes_in_words(tmp_path):
-    """And is told where it is wrong."""
     matrix = tmp_path / "matrix.toml"
     workloads = {"collectives": collective_axes()}
     table = '[[gate.collectives]]\nop = "all_reduce"\nbytes = ["8", "1M"]\nranks = 2\n'
@@ -194,7 +184,6 @@ def test_a_matrix_names_sizes_in_words(tmp_path):
 
 
 def test_a_sweep_goes_by_factors_or_by_steps():
-    """Both ends included."""
     assert sizes(8, 128) == [8, 16, 32, 64, 128]
     assert sizes(8, 100, factor=4) == [8, 32]
     assert sizes(8, 32, step=8) == [8, 16, 24, 32]
@@ -210,13 +199,11 @@ def test_a_sweep_goes_by_factors_or_by_steps():
     ],
 )
 def test_a_sweep_that_has_no_end_or_no_begin_is_refused(arguments, words):
-    """Before it fills the memory."""
     with pytest.raises(UserError, match=words):
         sizes(**arguments)
 
 
 def test_every_axis_has_a_name_that_the_worker_takes():
-    """The parameters of a case are those of the workload."""
     names = [axis.name for axis in collective_axes().axes]
     assert names == ["op", "bytes", "dtype", "in_place", "graph"]
     assert all(isinstance(axis, Axis) for axis in collective_axes().axes)
@@ -236,7 +223,6 @@ def figures(size: int = 1024, **fields: Any) -> Figures:
 
 
 def test_the_columns_are_where_people_look_for_them():
-    """What nccl-tests 2.19 prints of the same figures, and its parsers split at blanks."""
     row = collective_row(figures(2**20), ranks=4)
     names = "# size count type redop root time algbw busbw #wrong time algbw busbw #wrong"
     units = "# (B) (elements) (us) (GB/s) (GB/s) (us) (GB/s) (GB/s)"
@@ -250,7 +236,6 @@ def test_the_columns_are_where_people_look_for_them():
 
 
 def test_both_forms_of_a_size_share_a_line():
-    """Out of place first."""
     params = {"op": "all_gather"}
     out = collective_row(figures(params=params), 4)
     inplace = collective_row(figures(params={**params, "in_place": True}, step_s=0.032), 4)
@@ -262,7 +247,6 @@ def test_both_forms_of_a_size_share_a_line():
 
 
 def test_a_broadcast_has_a_root_and_no_sum():
-    """As nccl-tests prints it."""
     row = collective_row(figures(params={"op": "broadcast"}), 4)
     assert (row.redop, row.root) == ("none", 0)
 
@@ -272,12 +256,10 @@ def test_a_broadcast_has_a_root_and_no_sum():
     [(0.016, "1000.00"), (1.6, "100000"), (160, "1.0e+07"), (0.16, "10000.0")],
 )
 def test_a_time_has_as_many_decimals_as_fit(step_s, cell):
-    """Seven places, in microseconds; 16 calls."""
     assert sweep_line([collective_row(figures(step_s=step_s), 4)]).split()[9] == cell
 
 
 def test_what_was_not_measured_has_no_figures():
-    """And the line says so."""
     row = collective_row(Figures("case", figures().params, "ERROR", "it died"), 4)
     assert (row.call_s, row.wrong) == (None, None)
     assert sweep_line([row]).split()[5:] == ["N/A"] * 8
@@ -287,12 +269,10 @@ def test_what_was_not_measured_has_no_figures():
 
 
 def test_an_answer_that_was_not_checked_has_no_count():
-    """Zero would say that it was."""
     assert collective_row(figures(finite=None, loss_error=None), 4).wrong is None
 
 
 def test_wrong_elements_are_counted_over_all_ranks():
-    """256 elements on each of 4."""
     row = collective_row(figures(finite=False, loss_error=3 / 1024), 4)
     assert row.wrong == 3
     assert footer([row])[0] == "# Out of bounds values : 3 FAILED"
@@ -300,7 +280,6 @@ def test_wrong_elements_are_counted_over_all_ranks():
 
 
 def test_the_footer_is_the_mean_of_all_that_was_measured():
-    """Both forms of every size."""
     rows = [collective_row(figures(size), 4) for size in (2**20, 2**22)]
     mean = (2**20 + 2**22) / 2 / 0.001 / 1e9 * 1.5
     lines = footer([*rows, collective_row(Figures("c", figures().params, "ERROR"), 4)])
@@ -321,7 +300,6 @@ def bandwidths(*values: float) -> list[CollectiveRow]:
 
 
 def test_a_sweep_comes_to_a_latency_a_bandwidth_and_where_half_of_it_is_reached():
-    """The smallest size's time, the best, and the first that has half."""
     rows = bandwidths(1, 40, 60, 100, 90)
     found = reach(reversed(rows))
     assert found is not None
@@ -351,7 +329,6 @@ FORMS = [(op, False) for op in OPS] + [("all_gather", True), ("reduce_scatter", 
 
 @pytest.mark.parametrize(("op", "in_place"), FORMS)
 def test_every_operation_of_every_dtype_is_right_when_it_is(group, op, in_place):
-    """On three ranks, of which each knows what it has to get."""
     ranks = group(3)
 
     def program(setting: Setting) -> list[Any]:
@@ -373,7 +350,6 @@ def test_every_operation_of_every_dtype_is_right_when_it_is(group, op, in_place)
 
 @pytest.mark.parametrize(("op", "in_place"), FORMS)
 def test_one_wrong_element_of_one_rank_is_found_by_all(group, op, in_place):
-    """A size that lacks it, and an answer that is not to be used."""
     ranks = group(3)
 
     def spoil(rank: int, result: torch.Tensor) -> None:
@@ -392,7 +368,6 @@ def test_one_wrong_element_of_one_rank_is_found_by_all(group, op, in_place):
 
 
 def test_parts_that_changed_places_are_found(group):
-    """No two ranks give the same."""
     ranks = group(2)
 
     def spoil(rank: int, result: torch.Tensor) -> None:
@@ -405,7 +380,6 @@ def test_parts_that_changed_places_are_found(group):
 
 
 def test_what_never_came_is_found(group):
-    """Nothing right was there before."""
     ranks = group(2)
     ranks.all_gather_into_tensor = lambda _output, _given: None
     for numerics in ranks.run(lambda s: collective(s, op="all_gather", bytes=960).numerics()):
@@ -414,7 +388,6 @@ def test_what_never_came_is_found(group):
 
 
 def test_nan_is_wrong(group):
-    """It is not equal to itself."""
     ranks = group(2)
     ranks.spoil = lambda _rank, result: result[:1].fill_(math.nan)
     for numerics in ranks.run(lambda s: collective(s, op="all_reduce", bytes=960).numerics()):
@@ -422,7 +395,6 @@ def test_nan_is_wrong(group):
 
 
 def test_sums_stay_finite_however_often_they_are_taken_in_place(group):
-    """Zeros are what is summed while it is timed."""
     ranks = group(2)
     seen: list[torch.Tensor] = []
 
@@ -436,7 +408,6 @@ def test_sums_stay_finite_however_often_they_are_taken_in_place(group):
 
 
 def test_large_answers_are_checked_in_stretches(group, monkeypatch):
-    """With the same numbers."""
     monkeypatch.setattr(module, "CHECKED", 7)
     ranks = group(2)
     for op in OPS:
@@ -448,7 +419,6 @@ def test_large_answers_are_checked_in_stretches(group, monkeypatch):
 
 
 def test_a_step_is_so_many_calls_that_the_device_is_timed():
-    """Fewer of large ones, one at least."""
     gpu = torch.device("cuda")
     assert [calls_in_a_step(size, gpu) for size in (8, 2**20, 2**24, 2**26, 2**30)] == [
         50, 50, 4, 1, 1,
@@ -457,7 +427,6 @@ def test_a_step_is_so_many_calls_that_the_device_is_timed():
 
 
 def test_a_call_is_all_ranks_together(group):
-    """What ranks do adds up, so one of them counts it."""
     ranks = group(2)
 
     def program(setting: Setting) -> tuple[int, str]:
@@ -478,7 +447,6 @@ def test_a_call_is_all_ranks_together(group):
     ],
 )
 def test_what_the_backend_cannot_do_is_a_skip(monkeypatch, error):
-    """With its own words."""
     stand_in = ThreadGroup(2)
 
     def refuse(_tensor: torch.Tensor) -> None:
@@ -492,7 +460,6 @@ def test_what_the_backend_cannot_do_is_a_skip(monkeypatch, error):
 
 
 def test_a_call_that_fails_is_no_skip(monkeypatch):
-    """Somebody has to hear of it."""
     stand_in = ThreadGroup(2)
 
     def fail(_tensor: torch.Tensor) -> None:
@@ -506,7 +473,6 @@ def test_a_call_that_fails_is_no_skip(monkeypatch):
 
 
 def test_what_does_not_fit_is_a_skip_with_both_figures(monkeypatch):
-    """On a CPU all ranks share the memory."""
     monkeypatch.setattr(device, "memory_bytes", lambda _device: 10 * 2**30)
     with pytest.raises(UnsupportedError) as raised:
         collective(Setting(CPU, ranks=4), op="all_to_all", bytes=2**31)
@@ -517,7 +483,6 @@ def test_what_does_not_fit_is_a_skip_with_both_figures(monkeypatch):
 
 
 def test_one_process_alone_is_no_group():
-    """Said in a line."""
     with pytest.raises(UserError, match="all_reduce is of 2 ranks or more, and ranks is 1"):
         collective(Setting(CPU), op="all_reduce", bytes=64)
 
@@ -559,7 +524,6 @@ SPREAD = [0.5, 0.5]
 
 
 def test_a_sweep_is_one_launch():
-    """Nothing starts before the first case is asked for."""
     launches = Launches()
     a, b, c = cases("a", "b", "c")
     sweep = Sweep([a, b, c], measure=launches)
@@ -569,7 +533,6 @@ def test_a_sweep_is_one_launch():
 
 
 def test_what_needs_a_second_look_gets_it_in_one_more_launch():
-    """The first that is asked for again brings the others along."""
     wild = {name: [make_measurement(case_id=name, iteration_s=SPREAD)] for name in ("a", "c")}
     launches = Launches(**wild)
     a, b, c = cases("a", "b", "c")
@@ -582,7 +545,6 @@ def test_what_needs_a_second_look_gets_it_in_one_more_launch():
 
 
 def test_a_fault_ends_the_launch_and_the_rest_gets_another():
-    """Its ranks are gone."""
     launches = Launches(b=[CaseFault(make_fault())])
     a, b, c = cases("a", "b", "c")
     sweep = Sweep([a, b, c], measure=launches)
@@ -594,7 +556,6 @@ def test_a_fault_ends_the_launch_and_the_rest_gets_another():
 
 
 def test_a_skip_is_raised_for_its_case_alone():
-    """The others go on."""
     launches = Launches(a=[CaseSkipped("no")])
     a, b = cases("a", "b")
     sweep = Sweep([a, b], measure=launches)
@@ -605,7 +566,6 @@ def test_a_skip_is_raised_for_its_case_alone():
 
 
 def test_ranks_of_different_number_are_different_launches():
-    """And a case that nobody announced is one by itself."""
     launches = Launches()
     (a,), (b,), (c,) = cases("a"), cases("b", ranks=4), cases("c")
     sweep = Sweep([a, b], measure=launches)
@@ -618,7 +578,6 @@ PAGE = Path(__file__).parents[1] / "docs" / "collectives.md"
 
 
 def test_the_page_names_every_operation_and_dtype():
-    """So that nobody has to read the code for them."""
     text = PAGE.read_text()
     for name in (*OPS, *ITEM_BYTES):
         assert f"`{name}`" in text, name

@@ -23,7 +23,6 @@ HASH = "0123456789abcdef0123456789abcdef01234567"
     ],
 )
 def test_a_remote_gives_a_commit_s_address(remote: str, address: str) -> None:
-    """Without the user, the password and ssh's port, which no browser needs."""
     assert commit_address(remote, HASH) == address + HASH
 
 
@@ -35,12 +34,10 @@ def test_a_remote_gives_a_commit_s_address(remote: str, address: str) -> None:
     ],
 )
 def test_a_folder_gives_none(remote: str) -> None:
-    """Nor does what no browser opens."""
     assert commit_address(remote, HASH) == ""
 
 
 def test_an_address_holds_no_markup() -> None:
-    """A remote is anybody's text."""
     address = commit_address('https://host/a"><script>', HASH)
     assert address == f"https://host/a%22%3E%3Cscript%3E/commit/{HASH}"
 
@@ -70,7 +67,6 @@ def repository(tmp_path_factory):
 
 
 def test_the_commits_between_two_are_told(repository) -> None:
-    """The newest first; the older end is not among them."""
     folder, hashes = repository
     found = Checkout(folder).between(hashes[0][:12], hashes[2])
     assert [each.subject for each in found] == ["third", "second: a | b"]
@@ -80,7 +76,6 @@ def test_the_commits_between_two_are_told(repository) -> None:
 
 
 def test_one_commit_is_told_by_the_beginning_of_its_hash(repository) -> None:
-    """As a report has it."""
     folder, hashes = repository
     found = Checkout(folder).commit(hashes[1][:12])
     assert found is not None
@@ -89,7 +84,6 @@ def test_one_commit_is_told_by_the_beginning_of_its_hash(repository) -> None:
 
 @pytest.mark.parametrize("name", ["f" * 40, "--all", "main", "", "HEAD"])
 def test_what_is_no_commit_of_the_repository_is_not_told(repository, name: str) -> None:
-    """A history may be another repository's, and is not trusted with git's options."""
     folder, hashes = repository
     assert Checkout(folder).commit(name) is None
     assert Checkout(folder).between(name, hashes[2]) == []
@@ -97,5 +91,4 @@ def test_what_is_no_commit_of_the_repository_is_not_told(repository, name: str) 
 
 
 def test_a_folder_without_a_repository_tells_nothing(tmp_path) -> None:
-    """As where only a history was downloaded."""
     assert Checkout(tmp_path).between("a" * 40, "b" * 40) == []

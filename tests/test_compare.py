@@ -107,7 +107,6 @@ def side(**by_case) -> SideValues:
 
 
 def test_two_runs_are_aligned_by_case_the_slowest_first(compare):
-    """With both values, the ratio, its interval, and which way beyond chance."""
     a = run(record("steady"), record("slow"), record("fast"))
     b = run(record("steady"), record("fast", -0.05), record("slow", 0.05), day=20)
     answer = compare(a, b)
@@ -124,7 +123,6 @@ def test_two_runs_are_aligned_by_case_the_slowest_first(compare):
 
 
 def test_the_same_run_twice_differs_in_nothing(compare):
-    """Ratio 1, and nobody is told of a change."""
     a = run(record("one"), record("two"))
     answer = compare(a, "latest", "--json")
     assert [row["ratio"] for row in answer.json["cases"]] == [1.0, 1.0]
@@ -133,7 +131,6 @@ def test_the_same_run_twice_differs_in_nothing(compare):
 
 
 def test_ratio_and_interval_are_those_of_the_suites_statistics():
-    """Nothing of its own: as the judge would have them."""
     old = [make_process(log_median=x, worker=f"a{n}") for n, x in enumerate(STEADY)]
     new = [make_process(log_median=0.02 + x, worker=f"b{n}") for n, x in enumerate(STEADY)]
     (row,) = align(side(x=old), side(x=new)).rows
@@ -147,7 +144,6 @@ def test_ratio_and_interval_are_those_of_the_suites_statistics():
 
 
 def test_one_process_on_each_side_tells_nothing_of_chance(compare):
-    """There is a ratio and no interval, and it is said what would tell."""
     a = run(record(processes=1))
     b = run(record(change=0.5, processes=1), day=20)
     answer = compare(a, b, "--json")
@@ -159,7 +155,6 @@ def test_one_process_on_each_side_tells_nothing_of_chance(compare):
 
 
 def test_one_process_beside_five_has_an_interval_and_decides_nothing(compare):
-    """The five tell the spread; one alone may be an odd one."""
     a = run(record())
     b = run(record(change=0.5, processes=1), day=20)
     (row,) = compare(a, b, "--json").json["cases"]
@@ -168,7 +163,6 @@ def test_one_process_beside_five_has_an_interval_and_decides_nothing(compare):
 
 
 def test_processes_of_a_device_that_both_sides_know_are_compared():
-    """Devices of a model differ; others' processes would be taken for the software's."""
     ours = [make_process(log_median=x) for x in (0.0, 0.001)]
     other = [make_process(log_median=0.5 + x, device_uuid="GPU-other") for x in (0.0, 0.001)]
     new = [make_process(log_median=x, device_uuid=UUID.removeprefix("GPU-")) for x in (0, 0.001)]
@@ -178,7 +172,6 @@ def test_processes_of_a_device_that_both_sides_know_are_compared():
 
 
 def test_one_process_on_a_device_in_common_is_not_taken_for_the_whole_side():
-    """Then both sides count as they are."""
     old = [make_process(log_median=n / 1000, device_uuid=uuid) for n, uuid in enumerate("aab")]
     new = [make_process(log_median=n / 1000, device_uuid=uuid) for n, uuid in enumerate("acc")]
     (row,) = align(side(x=old), side(x=new)).rows
@@ -186,7 +179,6 @@ def test_one_process_on_a_device_in_common_is_not_taken_for_the_whole_side():
 
 
 def test_other_devices_are_remarked_upon():
-    """Where there is no device in common."""
     here, there = (
         [make_process(log_median=x, device_uuid=uuid) for x in (0, 0.001)] for uuid in "ab"
     )
@@ -195,7 +187,6 @@ def test_other_devices_are_remarked_upon():
 
 
 def test_memory_and_compile_time_stand_beside_the_metric(compare):
-    """Each with its change."""
     a = run(record(peak_memory_bytes=2**30, compile_s=10.0, compile_cache="warm"))
     b = run(record(peak_memory_bytes=3 * 2**29, compile_s=20.0, compile_cache="warm"), day=20)
     (row,) = compare(a, b, "--json").json["cases"]
@@ -205,7 +196,6 @@ def test_memory_and_compile_time_stand_beside_the_metric(compare):
 
 
 def test_compile_times_with_other_caches_are_not_compared(compare):
-    """A cold compiler is no slower compiler."""
     a = run(record(compile_s=10.0, compile_cache="warm"))
     b = run(record(compile_s=90.0, compile_cache="cold"), day=20)
     answer = compare(a, b, "--metric", "compile_time", "--json")
@@ -227,8 +217,6 @@ def test_compile_times_with_other_caches_are_not_compared(compare):
     ],
 )
 def test_above_one_is_worse_for_every_metric(metric, values):
-    """Twice the time, and twice the items."""
-
     def doubled(name, value):
         if isinstance(value, str):
             return value
@@ -243,7 +231,6 @@ def test_above_one_is_worse_for_every_metric(metric, values):
 
 
 def test_a_metric_that_one_side_lacks_is_named():
-    """And makes no ratio."""
     old = [make_process(log_device=0.0, device_source="graph")] * 2
     (row,) = align(side(x=old), side(x=[make_process()] * 2), metric=find("device")).rows
     assert (row.ratio, row.interval) == (None, None)
@@ -251,7 +238,6 @@ def test_a_metric_that_one_side_lacks_is_named():
 
 
 def test_a_suite_is_asked_as_a_whole():
-    """Of a hundred cases that do not differ, hardly any is called slower by chance."""
     import random
 
     draw = random.Random(1)
@@ -275,7 +261,6 @@ def test_a_suite_is_asked_as_a_whole():
 
 
 def test_new_gone_and_failed_cases_are_told_apart(compare):
-    """What B tried in vain is not gone."""
     a = run(record("kept"), record("gone"), record("broken"))
     b = run(record("kept"), record("new"), failed("broken"), day=20)
     answer = compare(a, b, "--json")
@@ -289,7 +274,6 @@ def test_new_gone_and_failed_cases_are_told_apart(compare):
 
 
 def test_a_renamed_case_is_hinted_at_by_its_parameters(compare):
-    """It is not compared: who says that it is the same."""
     old = record("old-name")
     new = replace(record("new-name"), case=replace(old.case, id="new-name"))
     a, b = run(old, record("other")), run(new, day=20)
@@ -300,7 +284,6 @@ def test_a_renamed_case_is_hinted_at_by_its_parameters(compare):
 
 
 def test_a_renamed_case_of_a_baseline_is_found_by_the_run_that_was_accepted(compare):
-    """A baseline has no parameters of its own."""
     old = record("matmul")
     first = run(old)
     accept()
@@ -312,7 +295,6 @@ def test_a_renamed_case_of_a_baseline_is_found_by_the_run_that_was_accepted(comp
 
 
 def test_a_slow_down_is_a_slow_down_in_either_order(compare):
-    """A baseline is side A: what is new is held against what was accepted."""
     accept()
     run(record(change=0.05), day=20)
     there, back = (compare(*sides, "--json").json for sides in (NAMES, reversed(NAMES)))
@@ -323,7 +305,6 @@ def test_a_slow_down_is_a_slow_down_in_either_order(compare):
 
 
 def test_only_chosen_cases_count(compare):
-    """Nothing is said of the others."""
     a = run(record("one"), record("two"), record("three"))
     b = run(record("one"), record("two"), day=20)
     answer = compare(a, b, "--case", "t*", "--json")
@@ -335,7 +316,6 @@ def test_only_chosen_cases_count(compare):
 
 
 def test_environment_and_hardware_are_held_against_each_other(compare):
-    """In words, from A to B."""
     a = run(record())
     b = run(
         record(),
@@ -355,7 +335,6 @@ def test_environment_and_hardware_are_held_against_each_other(compare):
 
 
 def test_hardware_is_compared_with_hardware(compare):
-    """By the newest run of each key, and nobody is told to judge that."""
     run(record(change=0.5), day=18)
     run(record(), day=19)
     run(record(change=1.0), day=20, hardware=make_hardware(key="mi250x", name="MI250X"))
@@ -370,8 +349,6 @@ def test_hardware_is_compared_with_hardware(compare):
 
 
 def test_kernels_of_both_sides_say_where_a_change_is():
-    """Where both sides were looked into, and there is a change."""
-
     def looked_into(total_s, log):
         table = KernelTable("torch.profiler", 5, [Kernel("gemm_kernel", 10, total_s)])
         return SideValues(
@@ -392,7 +369,6 @@ def test_kernels_of_both_sides_say_where_a_change_is():
 
 
 def test_an_answer_that_is_further_off_is_remarked_upon(compare):
-    """Faster and wrong is not faster."""
     near, far = (Numerics(finite=True, cosine=cosine) for cosine in (1 - 1e-7, 0.9))
     a = run(record(numerics=near))
     b = run(record(numerics=far), day=20)
@@ -401,7 +377,6 @@ def test_an_answer_that_is_further_off_is_remarked_upon(compare):
 
 
 def test_a_host_bound_case_says_what_its_time_is(compare):
-    """And which metric is the device's own."""
     a = run(*(record(f"c{n}", host_bound=True) for n in range(5)))
     b = run(*(record(f"c{n}", host_bound=True) for n in range(5)), day=20)
     assert "5 cases: host-bound: the device waits for Python; --metric device" in compare(a, b).out
@@ -411,7 +386,6 @@ def test_a_host_bound_case_says_what_its_time_is(compare):
 
 
 def test_the_baseline_is_that_of_the_other_sides_hardware(compare):
-    """On either side; it is A, as what is older."""
     accept()
     run(record(change=0.1))
     (row,) = compare("baseline", "latest", "--json").json["cases"]
@@ -421,7 +395,6 @@ def test_the_baseline_is_that_of_the_other_sides_hardware(compare):
 
 
 def test_a_side_may_be_a_file_a_folder_or_the_start_of_an_id(compare):
-    """All of them the same run, or the same baselines."""
     accept()
     written = write_run(Path("elsewhere"), [record()], now="2026-11-19T02:00:00Z")
     a = run(record(change=0.1), day=20)
@@ -433,7 +406,6 @@ def test_a_side_may_be_a_file_a_folder_or_the_start_of_an_id(compare):
 
 
 def test_a_key_without_a_run_is_that_of_the_baselines(compare):
-    """So that what was accepted of two kinds of hardware can be compared anywhere."""
     accept()
     accept(1.0, key="mi250x")
     answer = compare("mi300x", "mi250x", "--json")
@@ -442,7 +414,6 @@ def test_a_key_without_a_run_is_that_of_the_baselines(compare):
 
 
 def test_a_side_may_be_under_an_address(compare):
-    """Its newest run, or a file there."""
     import fsspec
 
     path = write_run(Path("local"), [record()], now="2026-11-19T02:00:00Z")
@@ -456,14 +427,12 @@ def test_a_side_may_be_under_an_address(compare):
 
 
 def test_a_history_that_is_a_file_is_said_to_be_no_folder(compare):
-    """As every command says it."""
     Path("runs").touch()
     answer = compare("a", "b", "--history", "runs")
     assert (answer.status, "runs is not a folder; name one" in answer.err) == (2, True)
 
 
 def test_a_compacted_history_is_compared_as_it_was_before(compare):
-    """The run's own file is gone; its lines are not."""
     from bench_lib.storage.archive.compaction import compact
 
     a = run(record())
@@ -480,7 +449,6 @@ def test_a_compacted_history_is_compared_as_it_was_before(compare):
 
 
 def test_an_unknown_side_names_what_there_is(compare):
-    """Runs and hardware."""
     known = run(record())
     accept(key="mi250x")
     answer = compare("nonsense", "latest")
@@ -507,7 +475,6 @@ def test_an_unknown_side_names_what_there_is(compare):
     ],
 )
 def test_a_wrong_question_is_one_line_and_status_two(compare, words, said):
-    """What is wrong, with the value."""
     run(record())
     Path("notes.txt").write_text("hello")
     answer = compare(*words)
@@ -516,7 +483,6 @@ def test_a_wrong_question_is_one_line_and_status_two(compare, words, said):
 
 
 def test_published_figures_are_no_side(compare):
-    """They have no processes."""
     run(record())
     Path("baselines").mkdir()
     published = Published(1000.0, "somewhere", "another tool")
@@ -533,7 +499,6 @@ def test_published_figures_are_no_side(compare):
 
 
 def test_a_run_that_was_torn_or_measured_nothing_is_compared_as_far_as_it_goes(compare):
-    """And what could not be read is said."""
     a = run(record())
     path = write_run(Path("history"), [record()], now="2026-11-20T02:00:00Z", end=False)
     with path.open("a") as file:
@@ -548,7 +513,6 @@ def test_a_run_that_was_torn_or_measured_nothing_is_compared_as_far_as_it_goes(c
 
 
 def test_a_run_without_hardware_has_no_values(compare):
-    """Its conditions are not known; nothing is made up."""
     a = run(record())
     path = write_run(Path("history"), [record()], now="2026-11-20T02:00:00Z")
     lines = path.read_text().splitlines(keepends=True)
@@ -562,13 +526,11 @@ def test_a_run_without_hardware_has_no_values(compare):
 
 
 def test_slower_alone_is_no_failure(compare):
-    """Comparing is not judging."""
     a, b = run(record()), run(record(change=0.5), day=20)
     assert compare(a, b).status == 0
 
 
 def test_fail_on_ends_with_one_where_a_case_is_slower_by_more(compare):
-    """Beyond the share, and beyond chance."""
     a, b = run(record()), run(record(change=0.05), day=20)
     answer = compare(a, b, "--fail-on", "2%")
     assert answer.status == 1
@@ -579,14 +541,12 @@ def test_fail_on_ends_with_one_where_a_case_is_slower_by_more(compare):
 
 
 def test_fail_on_ends_with_one_where_b_failed_in_a_case(compare):
-    """And not where A had failed already."""
     a, b = run(record(), record("broken")), run(record(), failed("broken"), day=20)
     assert compare(a, b, "--fail-on", "2%").status == 1
     assert compare(b, a, "--fail-on", "2%").status == 0
 
 
 def test_a_case_that_b_skipped_or_whose_device_was_busy_is_no_failure(compare):
-    """Neither says anything of the software."""
     skipped = replace(record("two"), attempts=[make_attempt(case_id="two", skipped="one GPU")])
     attempt = make_attempt(case_id="three", discarded="the device was shared", invalid=True)
     spoilt = replace(record("three"), attempts=[attempt])
@@ -598,7 +558,6 @@ def test_a_case_that_b_skipped_or_whose_device_was_busy_is_no_failure(compare):
 
 
 def test_fail_on_that_could_tell_of_no_case_is_no_pass(compare):
-    """One process each decides nothing, so neither does the gate."""
     a, b = run(record(processes=1)), run(record(change=0.5, processes=1), day=20)
     answer = compare(a, b, "--fail-on", "2%")
     assert answer.status == 2
@@ -609,7 +568,6 @@ def test_fail_on_that_could_tell_of_no_case_is_no_pass(compare):
 
 
 def test_json_is_what_the_schema_says(compare):
-    """``json`` refuses a field that the schema lacks; the page names the schema."""
     a, b = run(record()), run(record(), day=20)
     document = compare(a, b, "--json").json
     assert (document["schema"], document["command"]) == (1, "compare")
@@ -617,7 +575,6 @@ def test_json_is_what_the_schema_says(compare):
 
 
 def test_markdown_has_what_moved_first_and_keeps_text_as_it_is(compare):
-    """The rest is collapsed; a word from a file does not become a tag."""
     nasty = make_environment(torch="<script>@everyone|`x`")
     a = run(record("steady"), record("slow"))
     b = run(record("steady"), record("slow", 0.05), day=20, environment=nasty)
@@ -634,7 +591,6 @@ def test_markdown_has_what_moved_first_and_keeps_text_as_it_is(compare):
 
 
 def test_a_metric_that_no_case_has_compares_nothing(compare):
-    """Rows of dashes are no comparison, and no word on processes is true of them."""
     old, new = run(record(), day=18), run(record())
     answer = compare(old, new, "--metric", "first_step")
     assert answer.status == 1
@@ -643,7 +599,6 @@ def test_a_metric_that_no_case_has_compares_nothing(compare):
 
 
 def test_a_name_that_no_file_may_have_is_a_wrong_question(compare):
-    """And no traceback."""
     old = run(record())
     answer = compare(old, "x" * 5000)
     assert answer.status == 2
@@ -651,7 +606,6 @@ def test_a_name_that_no_file_may_have_is_a_wrong_question(compare):
 
 
 def test_a_file_without_a_run_is_a_wrong_question(compare):
-    """It has no id, no hardware and no case."""
     old = run(record())
     Path("junk.jsonl").write_text("hello")
     answer = compare(old, "junk.jsonl")
@@ -660,6 +614,5 @@ def test_a_file_without_a_run_is_a_wrong_question(compare):
 
 
 def test_a_run_beside_itself_is_of_one_time(compare):
-    """So it is not told that runs of different times differ."""
     run_id = run(record())
     assert "runs of different times" not in compare(run_id, run_id).out

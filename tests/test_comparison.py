@@ -115,7 +115,6 @@ def renamed(suite: Sequence[Contrast], prefix: str) -> list[Contrast]:
 
 
 def test_a_case_alone_is_judged_by_students_test_with_pooled_variance():
-    """Beside scipy's own two-sample test on the same logarithms."""
     candidate = (0.019, 0.021, 0.0235)
     comparison = alone(candidate, BASELINE)
     reference = stats.ttest_ind(candidate, BASELINE)
@@ -126,7 +125,6 @@ def test_a_case_alone_is_judged_by_students_test_with_pooled_variance():
 
 
 def test_the_p_values_are_of_being_beyond_the_tolerance_on_either_side():
-    """Beside scipy's one-sided tests, one side moved by the tolerance."""
     candidate = (0.012, 0.014)
     comparison = alone(candidate, BASELINE)
     slower, faster = (
@@ -140,7 +138,6 @@ def test_the_p_values_are_of_being_beyond_the_tolerance_on_either_side():
 
 
 def test_pairs_are_judged_by_students_test_of_one_sample():
-    """Of the differences, whose spread is all there is of chance."""
     pairs = {"a": (1.031, 1.0), "b": (2.025, 2.0), "c": (3.018, 3.0)}
     (comparison,) = compare([paired(pairs)], [TOLERANCE])
     reference = stats.ttest_1samp([0.031, 0.025, 0.018], math.log(1.01), alternative="greater")
@@ -150,14 +147,12 @@ def test_pairs_are_judged_by_students_test_of_one_sample():
 
 
 def test_one_candidate_process_borrows_the_baselines_spread():
-    """It brings no degree of freedom of its own, and an error larger by its own chance."""
     comparison = alone((0.02,), (-0.002, 0.0, 0.002))
     assert comparison.degrees == 2
     assert comparison.standard_error == pytest.approx(0.002 * math.sqrt(1 + 1 / 3), rel=1e-12)
 
 
 def test_processes_that_agree_by_luck_claim_no_certainty():
-    """The standard deviation is never taken to be below half a thousandth."""
     assert alone((0.0,), (0.0, 0.0)).standard_error == pytest.approx(LEAST_SD * math.sqrt(1.5))
 
 
@@ -165,12 +160,10 @@ def test_processes_that_agree_by_luck_claim_no_certainty():
     ("here", "is_used"), [(6.99, False), (7.0, True), (17.0, True), (17.01, False)]
 )
 def test_a_probe_is_taken_off_up_to_an_eighth_of_its_range_beyond(here, is_used):
-    """On either side of what the baseline's processes had."""
     assert Explained("launch_us", 0.9, here, low=8.0, high=16.0).is_used is is_used
 
 
 def test_a_probe_that_is_not_taken_off_adds_no_error():
-    """Nor does it cost a degree of freedom."""
     plain = contrast([0.0, 0.1], [0.0, 0.1])
     explained = Explained("launch_us", 0.9, 20.0, low=8.0, high=16.0, leverage=3.0)
     other = replace(plain, explained=explained)
@@ -180,13 +173,11 @@ def test_a_probe_that_is_not_taken_off_adds_no_error():
 
 
 def test_without_its_only_process_a_candidate_is_what_it_was():
-    """There is no other that could tell."""
     one = contrast([0.5], [0.0, 0.25])
     assert one.without(max) == one.without(min) == one.estimate == 0.375
 
 
 def test_the_variance_of_two_processes_has_one_degree():
-    """The candidate alone adds none."""
     assert contrast([0.5], [0.0, 0.25]).variance == 0.03125
 
 
@@ -200,7 +191,6 @@ def on_devices(*baseline: tuple[str, float]) -> Contrast:
 
 
 def test_what_devices_differ_by_is_no_spread_between_processes():
-    """Those of one device tell the spread; a device with one process tells nothing of it."""
     apart = on_devices(("x", 0.0), ("y", 0.7), ("x", 0.25), ("z", 0.9), ("x", 0.5))
     assert (apart.variance, apart.degrees) == (0.0625, 2)
     twice = on_devices(("x", 0.0), ("y", 1.0), ("x", 0.5), ("y", 1.5))
@@ -210,14 +200,12 @@ def test_what_devices_differ_by_is_no_spread_between_processes():
 
 @pytest.mark.parametrize("devices", ["xxyz", "xx", ["x", "x", "x", "x", ""]])
 def test_devices_that_tell_too_little_are_taken_together(devices):
-    """So is all where nobody knows a device."""
     together = on_devices(*((device, n / 4) for n, device in enumerate(devices)))
     assert together.accepted == [together.baseline]
     assert together.degrees == len(devices) - 1
 
 
 def test_a_slow_device_is_not_set_aside_as_disturbed():
-    """One slow process among others of its device is."""
     fast = [("x", x) for x in WIDER]
     slow = on_devices(*fast, ("y", 0.05))
     assert comparison._undisturbed(slow, *SUITE) is slow
@@ -226,7 +214,6 @@ def test_a_slow_device_is_not_set_aside_as_disturbed():
 
 
 def test_a_disturbed_process_is_set_aside_where_each_device_has_few():
-    """By the other devices' processes; in its suite it is no reason to expect such a spread."""
     step = SUITE[0] ** 0.5
     of_three = [
         (device, apart + n * step) for apart, device in enumerate("xyz") for n in (-1, 0, 1)
@@ -243,13 +230,11 @@ def test_a_disturbed_process_is_set_aside_where_each_device_has_few():
 
 
 def test_processes_of_one_run_tell_how_pairs_differ():
-    """A pair has the chance of two, so that its spread is the larger by a factor of √2."""
     (group,) = paired({"a": (0.1, 0.0)}, processes=[{"x": 0.0, "y": 1.0}]).alike
     assert group == {"x": 0.0, "y": math.sqrt(2)}
 
 
 def test_each_run_of_pairs_costs_a_degree_for_its_mean():
-    """Five pairs and two runs of five processes, each without its slowest."""
     runs = [{f"{run} {n}": float(n) for n in range(5)} for run in range(2)]
     pairs = paired({str(n): (float(n), 0.0) for n in range(5)}, processes=runs)
     assert comparison._without_slowest(pairs)[1] == 3 * (4 - 1)
@@ -263,7 +248,6 @@ def with_parts(*variances: float) -> Comparison:
 
 
 def test_degrees_of_a_sum_of_variances_are_satterthwaites():
-    """Each component is known from degrees of its own."""
     error, degrees = with_parts(3.0, 2.0).error()
     assert error == 3.0
     assert degrees == pytest.approx(81 / (16 / 5 + 9 / 2 + 4 / 2))
@@ -271,14 +255,12 @@ def test_degrees_of_a_sum_of_variances_are_satterthwaites():
 
 
 def test_the_costliest_component_costs_more_than_the_process():
-    """And more than the others."""
     assert with_parts().costliest is None
     assert with_parts(3.0, 4.0).costliest is None
     assert with_parts(3.0, 4.5, 4.25).costliest.variance == 4.5
 
 
 def test_small_sides_tell_the_ordinary_spread_where_there_is_no_larger_one():
-    """All of their processes count, of both sides, less one for a slope."""
     sides = contrast([0.0, 0.25], [0.0, 0.5])
     used = Explained("launch_us", 0.9, 10.0, low=8.0, high=16.0)
     assert comparison._without_slowest(sides) == (0.078125, 2)
@@ -293,7 +275,6 @@ WIDER = (-0.0021, -0.0007, 0.0, 0.0007, 0.0021)
 
 
 def test_a_case_of_wider_spread_is_no_excuse_beyond_the_suites():
-    """5.45 spreads of the suite are set aside, as 5.36 are one in a million; 5.3 are not."""
     kept = [
         comparison._undisturbed(contrast(WIDER, [*WIDER[:4], slow]), *SUITE)
         for slow in (0.0053, 0.00545)
@@ -302,7 +283,6 @@ def test_a_case_of_wider_spread_is_no_excuse_beyond_the_suites():
 
 
 def test_processes_are_set_aside_once():
-    """What is left is the ordinary; a case that loses nothing is what it was."""
     clean = contrast(WIDER, WIDER)
     assert comparison._undisturbed(clean, *SUITE) is clean
     rest = comparison._undisturbed(contrast(WIDER, [*WIDER[:4], 0.01]), *SUITE)
@@ -311,7 +291,6 @@ def test_processes_are_set_aside_once():
 
 
 def test_a_process_at_the_limit_is_ordinary():
-    """It is as slow as chance makes one."""
     group = named([0.0] * 4 + [1.0])
     assert comparison._ordinary(group, 1.0) == group
     assert comparison._ordinary(group, 0.5) == named([0.0] * 4)
@@ -321,29 +300,24 @@ def test_a_process_at_the_limit_is_ordinary():
     ("own", "degrees"), [(4, 8.0), (0, 1 / (0.25 + 0.75 / 8))], ids=["some", "none of its own"]
 )
 def test_half_of_a_spread_that_is_shared_has_the_cases_own_degrees(own, degrees):
-    """A quarter of the variance is known from the case's own, the rest from twelve."""
     assert comparison.effective_degrees(own, 8.0, 0.5) == degrees
 
 
 def test_one_degree_alone_is_one_degree():
-    """Two baseline processes know their spread badly."""
     assert alone([0.5], [0.0, 0.25]).degrees == 1.0
 
 
 def test_a_case_without_a_spread_of_its_own_is_not_wild():
-    """One with a single degree of freedom may be."""
     assert not comparison.is_wild(1.0, 0, 1.0, 4.0)
     assert comparison.is_wild(1e6, 1, 1.0, 4.0)
 
 
 def test_the_outermost_values_are_drawn_in():
-    """Of twenty-one, one at the low end and two at the high end."""
     drawn = comparison._drawn_in([float(x) for x in range(21)])
     assert drawn == [1.0, *range(1, 19), 18.0, 18.0]
 
 
 def test_what_drawing_in_leaves_is_a_share_of_the_variance():
-    """Of values where normal ones are expected."""
     scores = stats.norm.ppf([(i + 0.625) / 21.25 for i in range(21)])
     drawn = [*scores[1:2], *scores[1:19], *scores[18:19], *scores[18:19]]
     expected = statistics.variance(drawn) / statistics.variance(scores)
@@ -352,17 +326,14 @@ def test_what_drawing_in_leaves_is_a_share_of_the_variance():
 
 @pytest.mark.parametrize("y", [1e-3, 0.1, 1.0, 20.0, 1e4])
 def test_trigamma_is_inverted_to_the_last_digits(y):
-    """From either end."""
     assert special.polygamma(1, comparison._trigamma_inverse(y)) == pytest.approx(y, rel=1e-12)
 
 
 def test_cases_of_one_degree_tell_of_the_suite():
-    """Two processes on one side have one."""
     assert fit_prior([(1e-6, 1)] * 4) is not None
 
 
 def test_two_processes_tell_what_cases_share():
-    """Each is as far from their mean as its own spread makes it."""
     pair = contrast([0.0], [0.0, 1.0])
     far = math.sqrt(0.5)
     assert comparison._deviations(named([0.0, 1.0])) == pytest.approx({"0": -far, "1": far})
@@ -373,13 +344,11 @@ def test_two_processes_tell_what_cases_share():
     ("values", "share"), [((1.0, 1.0, 0.0), 0.5), ((0.1, 0.1), 1.0), ((0.0, 0.0), 0.0)]
 )
 def test_what_cases_have_in_common_is_their_mean_correlation(values, share):
-    """However small they are; none where nothing deviates."""
     cases = [{0: {"process": value}} for value in values]
     assert comparison.in_common(cases, [1.0] * len(values)) == pytest.approx(share)
 
 
 def test_a_suite_too_small_for_a_prior_is_judged_case_by_case_and_adjusted_as_one():
-    """Three pooled t tests, their p-values times three, two and one."""
     suite = [
         contrast((0.014, 0.016), BASELINE),
         contrast((0.018, 0.0195), BASELINE),
@@ -401,7 +370,6 @@ def test_a_suite_too_small_for_a_prior_is_judged_case_by_case_and_adjusted_as_on
 
 
 def test_every_case_has_its_own_tolerance():
-    """The same four percent are much to one and nothing to the other."""
     suite = [contrast((0.04, 0.041), BASELINE), contrast((0.04, 0.041), BASELINE)]
     strict, tolerant = compare(suite, [0.01, 0.05])
     assert (strict.tolerance, tolerant.tolerance) == (0.01, 0.05)
@@ -409,18 +377,15 @@ def test_every_case_has_its_own_tolerance():
 
 
 def test_no_question_has_no_answer():
-    """An empty suite is not an error."""
     assert compare([], []) == []
 
 
 @pytest.mark.parametrize(("logarithm", "factor"), [(0.0, 1.0), (math.log(2), 2.0)])
 def test_growth_is_the_factor_of_a_logarithm(logarithm, factor):
-    """The ordinary range is untouched."""
     assert growth(logarithm) == pytest.approx(factor, rel=1e-15)
 
 
 def test_differences_beyond_what_a_float_holds_are_large_and_no_error():
-    """A process of a femtosecond beside one of an age is somebody's file."""
     comparison = alone((700.0,), (-700.0, 0.0))
     assert comparison.ratio > 1e300
     assert comparison.interval()[1] > 1e300
@@ -431,17 +396,14 @@ def test_differences_beyond_what_a_float_holds_are_large_and_no_error():
 
 
 def test_holms_adjustment_of_four_p_values_by_hand():
-    """4 x 0.005; 3 x 0.01; 2 x 0.03; and 0.04, which may not be less than the one before."""
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
 
 
 def test_an_adjusted_p_value_is_at_most_one():
-    """It is a probability."""
     assert holm([0.6, 0.7]) == [1.0, 1.0]
 
 
 def test_one_p_value_alone_needs_no_adjustment():
-    """One question has one chance to be answered wrongly."""
     assert holm([0.03]) == [0.03]
     assert holm([]) == []
 
@@ -452,7 +414,6 @@ P_VALUES = st.lists(st.floats(0, 1), min_size=1, max_size=8)
 @PROPERTY
 @given(p_values=P_VALUES, data=st.data())
 def test_stronger_evidence_in_one_case_never_weakens_it_in_any(p_values, data):
-    """A slow-down found makes the next one easier to find."""
     which = data.draw(st.integers(0, len(p_values) - 1))
     stronger = p_values[:]
     stronger[which] *= data.draw(st.floats(0, 1))
@@ -462,7 +423,6 @@ def test_stronger_evidence_in_one_case_never_weakens_it_in_any(p_values, data):
 @PROPERTY
 @given(p_values=P_VALUES, random_=st.randoms(use_true_random=False))
 def test_an_adjustment_does_not_depend_on_the_order_of_cases(p_values, random_):
-    """Nor on where equal ones stand."""
     order = list(range(len(p_values)))
     random_.shuffle(order)
     adjusted = holm(p_values)
@@ -473,13 +433,11 @@ def test_an_adjustment_does_not_depend_on_the_order_of_cases(p_values, random_):
 
 
 def test_three_cases_say_nothing_of_how_spreads_are_distributed():
-    """A fourth does, if it has a spread at all."""
     assert fit_prior([(SD**2, 4)] * 3 + [(SD**2, 0)]) is None
     assert fit_prior([(SD**2, 4)] * 4) is not None
 
 
 def test_equal_spreads_weigh_as_much_as_all_their_degrees_and_no_more():
-    """However alike the cases, they know their spread no better than all of them together."""
     variance, weight = fit_prior([(SD**2, 4), (SD**2, 4), (SD**2, 4), (SD**2, 4), (SD**2, 4)])
     assert weight == 20
     # Smyth's estimate is of the logarithm, whose mean lies below the mean's logarithm: by
@@ -489,7 +447,6 @@ def test_equal_spreads_weigh_as_much_as_all_their_degrees_and_no_more():
 
 
 def test_a_suite_of_one_true_spread_is_found_to_have_one():
-    """Drawn as chi-squared: the scale within five percent, the weight many times a case's."""
     variance, weight = fit_prior(drawn_variances(1000, 5, math.inf, seed=1))
     assert math.sqrt(variance) == pytest.approx(SD, rel=0.05)
     assert 100 < weight <= 5000
@@ -498,14 +455,12 @@ def test_a_suite_of_one_true_spread_is_found_to_have_one():
 @pytest.mark.parametrize("weight", [4.0, 10.0])
 @pytest.mark.parametrize("degrees", [4, 8])
 def test_the_prior_that_drew_a_suite_is_recovered_from_it(degrees, weight):
-    """Two thousand cases of Smyth's model: the scale within 5%, the weight within a third."""
     variance, found = fit_prior(drawn_variances(2000, degrees, weight, seed=2))
     assert math.sqrt(variance) == pytest.approx(SD, rel=0.05)
     assert found == pytest.approx(weight, rel=1 / 3)
 
 
 def test_how_wild_a_wild_case_is_changes_nothing_for_the_others():
-    """The outermost are drawn in, so one broken case in forty is one broken case."""
     suite = drawn_variances(40, 5, 20, seed=3)
     wild = [fit_prior([(SD**2 * factor, 5), *suite]) for factor in (1e3, 1e9)]
     assert wild[0] == wild[1]
@@ -513,13 +468,11 @@ def test_how_wild_a_wild_case_is_changes_nothing_for_the_others():
 
 
 def test_cases_without_a_spread_of_their_own_take_no_part_in_the_prior():
-    """A variance of no degree of freedom is the floor's, not the case's."""
     suite = drawn_variances(10, 5, 20, seed=4)
     assert fit_prior([*suite, (1e-12, 0)]) == fit_prior(suite)
 
 
 def test_an_ordinary_case_is_drawn_towards_the_suite():
-    """By Smyth's formula from the fitted prior, with the degrees of both."""
     rng = random.Random(5)
     # Names of their own, so that nothing is shared.
     suite = [c for n in range(12) for c in renamed(night(rng, [SD]), f"{n} ")]
@@ -541,7 +494,6 @@ def test_an_ordinary_case_is_drawn_towards_the_suite():
 
 
 def test_a_wild_case_keeps_its_own_spread_and_degrees():
-    """Nothing is borrowed from a suite that it is no part of."""
     wild = contrast([0.0, 0.2], [-0.2, -0.1, 0.0, 0.1, 0.2], "wild ")
     *others, found = compare([*ordinary(11), wild], [TOLERANCE] * 12)
     assert found.sd == math.sqrt(wild.variance)
@@ -551,7 +503,6 @@ def test_a_wild_case_keeps_its_own_spread_and_degrees():
 
 
 def test_a_lucky_case_is_not_wild():
-    """A spread below the suite's is drawn up, so that luck is not taken for precision."""
     lucky = contrast([0.0], [0.0, 0.0, 0.0, 0.0, 0.0], "lucky ")
     found = compare([*ordinary(19), lucky], [TOLERANCE] * 20)[-1]
     assert found.sd > 0.7 * SD
@@ -561,7 +512,6 @@ def test_a_lucky_case_is_not_wild():
 
 
 def test_cases_that_deviate_alike_in_each_process_share_all():
-    """One process's luck, in ten cases of different spreads."""
     luck = (0.3, -1.1, 0.9, 0.4, -0.5)
     sds = [SD * n for n in range(1, 11)]
     suite = [contrast([0.0], [sd * value for value in luck]) for sd in sds]
@@ -570,14 +520,12 @@ def test_cases_that_deviate_alike_in_each_process_share_all():
 
 
 def test_cases_that_deviate_against_each_other_share_nothing():
-    """A share is no correlation; it is not negative."""
     suite = [contrast([0.0], BASELINE), contrast([0.0], [-value for value in BASELINE])]
     assert shared(suite, [0.001, 0.001]) == 0.0
 
 
 @pytest.mark.parametrize("others", ["yyyxxx", "yyy"])
 def test_a_process_that_cases_share_is_found_whatever_other_devices_they_met(others):
-    """In the order of its case, a device is the first of one and the second of another."""
     luck = {"x": (-0.002, 0.0, 0.002), "y": (0.001, 0.003, -0.004)}
 
     def met(devices: str) -> Contrast:
@@ -593,14 +541,12 @@ def test_a_process_that_cases_share_is_found_whatever_other_devices_they_met(oth
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.9])
 def test_the_share_that_drew_a_suite_is_recovered_from_it(share):
-    """Two hundred cases in nine processes, on average over some suites."""
     rng = random.Random(6)
     found = [shared(night(rng, [SD] * 200, share=share), [SD] * 200) for _ in range(10)]
     assert statistics.fmean(found) == pytest.approx(share, abs=0.12)
 
 
 def test_names_that_mean_nothing_across_cases_share_nothing():
-    """The very same deviations, each case naming its processes in an order of its own."""
     rng = random.Random(7)
     suite = night(rng, [SD] * 100, share=1.0)
 
@@ -627,19 +573,16 @@ def test_names_that_mean_nothing_across_cases_share_nothing():
     ids=["no case", "one case", "one process a side", "no common process"],
 )
 def test_where_no_two_cases_met_in_a_process_nothing_is_shared(suite):
-    """Agreement needs two."""
     assert shared(suite, [0.001] * len(suite)) == 0.0
 
 
 def test_a_suite_that_moves_as_one_has_the_degrees_of_one_case():
-    """A hundred copies of five processes are five processes."""
     luck = [-0.006, -0.001, 0.0, 0.002, 0.005]
     found = compare([contrast([0.0], luck)] * 30, [TOLERANCE] * 30)
     assert [c.degrees for c in found] == pytest.approx([4.0] * 30)
 
 
 def test_the_more_cases_share_the_fewer_degrees_they_have():
-    """From the whole suite's down to one case's."""
     degrees = []
     for share in (0.0, 0.5, 1.0):
         found = compare(night(random.Random(8), [SD] * 40, share=share), [TOLERANCE] * 40)
@@ -649,7 +592,6 @@ def test_the_more_cases_share_the_fewer_degrees_they_have():
 
 
 def test_a_wild_case_in_a_suite_that_shares_luck_has_no_more_degrees_than_its_own():
-    """Its spread comes from its own nine processes, which are seven degrees of freedom."""
     rng = random.Random(9)
     *_, wild = compare(night(rng, [SD] * 40 + [30 * SD], share=0.5), [TOLERANCE] * 41)
     assert wild.sd > 10 * SD
@@ -657,7 +599,6 @@ def test_a_wild_case_in_a_suite_that_shares_luck_has_no_more_degrees_than_its_ow
 
 
 def test_no_case_has_more_degrees_than_its_spread_was_drawn_from():
-    """The prior's weight and its own: what is shared takes some away and adds none."""
     rng = random.Random(12)
     sds = [SD * math.sqrt(3 / chi_squared(rng, 3)) for _ in range(40)]
     suite = night(rng, sds, share=0.4)
@@ -678,7 +619,6 @@ def last(candidate, baseline, cases: int = 12) -> Comparison:
 
 
 def test_one_disturbed_baseline_process_in_five_is_set_aside():
-    """A baseline that something slowed down once would hide slow-downs ever after."""
     found = last([0.0], [0.0, 0.001, -0.001, 0.002, 0.05])
     assert found.set_aside == 1
     assert found.ratio == pytest.approx(math.exp(-0.0005), rel=1e-12)
@@ -686,14 +626,12 @@ def test_one_disturbed_baseline_process_in_five_is_set_aside():
 
 
 def test_one_disturbed_candidate_process_in_five_is_set_aside():
-    """The others say what the software does."""
     found = last([0.03, 0.031, 0.029, 0.03, 0.2], STEADY)
     assert found.set_aside == 1
     assert found.ratio == pytest.approx(math.exp(0.03), rel=1e-12)
 
 
 def test_one_on_each_side_may_be_set_aside():
-    """They are counted together."""
     found = last([*STEADY[:4], 0.2], [*STEADY[:4], 0.2])
     assert found.set_aside == 2
 
@@ -710,7 +648,6 @@ def test_one_on_each_side_may_be_set_aside():
     ids=["two in five", "one in four", "of a candidate", "a fast one", "beside wild ones"],
 )
 def test_what_is_no_accident_is_not_set_aside(candidate, baseline):
-    """More than one in five, a fast one, or one of a case that is wild without it as well."""
     found = last(candidate, baseline)
     assert found.set_aside == 0
     assert len(found.contrast.candidate) == len(candidate)
@@ -718,19 +655,16 @@ def test_what_is_no_accident_is_not_set_aside(candidate, baseline):
 
 
 def test_without_a_suite_nothing_tells_what_an_ordinary_process_is():
-    """Three cases are no suite."""
     assert last([0.0], [0.0, 0.001, -0.001, 0.002, 0.05], cases=2).set_aside == 0
 
 
 def test_a_pair_is_never_set_aside():
-    """Both of its halves were disturbed, or one was; the difference does not tell."""
     pairs = paired({str(i): (value, 0.0) for i, value in enumerate([*STEADY, 0.0, 0.001, 0.2])})
     suite = [paired({f"{n} {i}": (v, 0.0) for i, v in enumerate(STEADY)}) for n in range(12)]
     assert compare([*suite, pairs], [TOLERANCE] * 13)[-1].set_aside == 0
 
 
 def test_disturbed_processes_do_not_widen_the_suites_spread():
-    """One in every case, and each is judged as if it had not been there."""
     step = SD / math.sqrt(5 / 3)
     values = [step * n for n in (-1.5, -0.5, 0.5, 1.5)]
     clean = [contrast([0.0], values, f"{n} ") for n in range(8)]
@@ -743,11 +677,6 @@ def test_disturbed_processes_do_not_widen_the_suites_spread():
 
 @pytest.mark.parametrize(("spreads", "set_aside"), [(5.5, 0), (6.5, 1)])
 def test_what_chance_makes_once_in_a_million_is_no_disturbance(spreads, set_aside):
-    """Six spreads above the middle one, where thirty cases of five processes tell the spread.
-
-    Their variances are equal, so that the prior's scale is above them: by a quarter in its
-    root, and a million to one are five of these.
-    """
     case = contrast([0.0], [-SD, -SD / 2, 0.0, SD, spreads * SD], "case ")
     found, *others = compare([case, *ordinary(30)], [TOLERANCE] * 31)
     assert found.set_aside == set_aside
@@ -763,7 +692,6 @@ def of_all_kinds(cases: int, seed: int) -> list[Contrast]:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_stalled_process_does_not_blind_a_case_of_a_suite_of_all_kinds(seed):
-    """The case's own other processes tell that a tenth is too slow, where the suite does not."""
     values = [-0.0004, -0.0002, 0.0001, 0.0005]
     suite = of_all_kinds(40, seed)
     blinded = contrast([0.0], [*values, 0.1], "case ", planned=6)
@@ -776,7 +704,6 @@ def test_a_stalled_process_does_not_blind_a_case_of_a_suite_of_all_kinds(seed):
 
 
 def test_several_stalled_nights_do_not_hide_what_the_others_tell():
-    """Of twenty processes four may be stalled; the rest tell what is too slow."""
     values = [0.0005 * score for score in normal_scores(17)]
     suite = [contrast([0.0], [*values, 0.1, 0.2, 0.3], f"{n} ") for n in range(12)]
     found = compare(suite, [TOLERANCE] * 12)
@@ -785,7 +712,6 @@ def test_several_stalled_nights_do_not_hide_what_the_others_tell():
 
 
 def test_candidates_of_few_processes_do_not_tell_what_is_ordinary():
-    """One of two stalled in every other case; their baselines of five tell the suite's spread."""
     stalled = [contrast([0.0, 0.3], STEADY, f"{n} ") for n in range(12)]
     case = contrast([0.0], [*STEADY[:4], 0.1], "case ")
     found = compare([*stalled, case], [TOLERANCE] * 13)[-1]
@@ -793,7 +719,6 @@ def test_candidates_of_few_processes_do_not_tell_what_is_ordinary():
 
 
 def test_where_spreads_differ_much_nothing_tells_what_is_too_slow():
-    """What is six spreads of an equal suite is not much in one of all kinds of cases."""
     case = contrast([0.0], [-0.004, -0.002, 0.0, 0.002, 0.04], "case ")
     kinds = [2.0**k for k in (-3, -2, -1.5, -1, -0.5, 0, 0.5, 1, 1.5, 2, 3)]
     unequal = [q for n, k in enumerate(kinds) for q in renamed(ordinary(1, SD * k), f"{n} ")]
@@ -806,7 +731,6 @@ def test_where_spreads_differ_much_nothing_tells_what_is_too_slow():
     ("n", "largest"), [(1, 0.0), (2, 0.5642), (5, 1.1630), (10, 1.5388), (100, 2.5076)]
 )
 def test_normal_scores_are_near_the_expected_order_statistics(n, largest):
-    """Beside the tabulated means of the largest of so many normal values."""
     scores = normal_scores(n)
     assert scores[-1] == pytest.approx(largest, rel=0.05)
     assert scores == pytest.approx([-score for score in reversed(scores)], abs=1e-9)
@@ -817,7 +741,6 @@ def test_normal_scores_are_near_the_expected_order_statistics(n, largest):
 
 
 def test_the_detectable_slow_down_needs_the_planned_processes():
-    """Tolerance plus the 95% and 90% quantiles of t, times the error that will be."""
     found = alone((0.0,), (-0.002, 0.0, 0.002), planned=4)
     error = 0.002 * math.sqrt(1 / 4 + 1 / 3)
     first = stats.t.ppf(0.9, 2) * 0.002 * math.sqrt(1 + 1 / 3)
@@ -827,7 +750,6 @@ def test_the_detectable_slow_down_needs_the_planned_processes():
 
 
 def test_the_detectable_slow_down_has_to_be_suspected_at_first():
-    """With many planned processes the first look is what limits."""
     found = alone((0.0,), (-0.002, 0.0, 0.002, 0.001, -0.001) * 20, planned=100)
     sd = found.sd
     first = stats.t.ppf(0.9, 99) * sd * math.sqrt(1 + 1 / 100)
@@ -835,21 +757,18 @@ def test_the_detectable_slow_down_has_to_be_suspected_at_first():
 
 
 def test_processes_beyond_the_plan_count():
-    """More candidates than planned make a smaller slow-down visible."""
     few = alone((0.0, 0.001), (-0.002, 0.0, 0.002), planned=1)
     planned = alone((0.0, 0.001), (-0.002, 0.0, 0.002), planned=2)
     assert few.detectable == planned.detectable
 
 
 def test_a_larger_suite_needs_a_larger_slow_down():
-    """A hundred questions need a stricter answer than one."""
     one, many = (compare(ordinary(n), [TOLERANCE] * n)[0] for n in (8, 80))
     assert many.detectable > one.detectable
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5])
 def test_a_slow_down_of_the_detectable_size_is_found_nine_times_in_ten(share):
-    """Planted in one case of twenty, in four hundred simulated nights."""
     rng = random.Random(10)
     nights = 400
     found = 0
@@ -867,7 +786,6 @@ def test_a_slow_down_of_the_detectable_size_is_found_nine_times_in_ten(share):
 
 @pytest.mark.parametrize(("share", "weight"), [(0.0, 10), (0.3, 4)])
 def test_a_suite_slower_by_exactly_its_tolerance_is_rarely_called_slower(share, weight):
-    """In at most one night in twenty, though its cases are unequal: 400 simulated nights."""
     rng = random.Random(11)
     nights = 400
     called = 0
@@ -881,7 +799,6 @@ def test_a_suite_slower_by_exactly_its_tolerance_is_rarely_called_slower(share, 
 
 @pytest.mark.parametrize(("apart", "gains"), [(0.0005, False), (0.003, True)])
 def test_what_pairs_would_find_counts_those_that_follow_until_the_interval_is_narrow(apart, gains):
-    """Narrow as it is, five are enough; else up to ten are measured, which find less."""
     pairs = {str(n): (apart * (-1) ** n, 0.0) for n in range(5)}
     five, ten = (compare([paired(pairs, 5, most=most)], [0.01])[0].detectable for most in (0, 10))
     assert (ten < five) == gains
@@ -890,7 +807,6 @@ def test_what_pairs_would_find_counts_those_that_follow_until_the_interval_is_na
 
 @pytest.mark.parametrize("most", [6, 15])
 def test_what_pairs_would_find_counts_none_that_would_tell_nothing(most):
-    """Fifteen pairs that differ by 10% tell nothing of 1%, so that five are measured."""
     pairs = {str(n): (0.1 * (-1) ** n, 0.0) for n in range(5)}
     (planned,) = compare([paired(pairs, 5, most=5)], [0.01])
     (allowed,) = compare([paired(pairs, 5, most=most)], [0.01])
@@ -899,7 +815,6 @@ def test_what_pairs_would_find_counts_none_that_would_tell_nothing(most):
 
 @pytest.mark.parametrize(("apart", "pairs"), [(0.0001, 5), (0.0033, 15)])
 def test_after_one_pair_it_counts_those_that_are_planned_and_those_that_will_tell(apart, pairs):
-    """Quiet ones are narrow after one, and get five; others tell by fifteen what one does not."""
     known = [{str(n): apart * (-1) ** n for n in range(10)}]
     (found,) = compare([paired({"pair": (0.0, 0.0)}, 5, known, 15)], [0.01])
     error, degrees = found.error(pairs)
@@ -908,7 +823,6 @@ def test_after_one_pair_it_counts_those_that_are_planned_and_those_that_will_tel
 
 
 def test_one_pair_that_looks_fine_hides_nothing_where_others_follow():
-    """Fifteen pairs would find less than what the first shows nine times in ten."""
     known = [{"a": 0.0, "b": 0.001, "c": -0.001}]
     alone, followed = (
         compare([paired({"pair": (0.0, 0.0)}, 15, known, most)], [0.01])[0] for most in (0, 15)
@@ -920,7 +834,6 @@ def test_one_pair_that_looks_fine_hides_nothing_where_others_follow():
 
 
 def test_what_pairs_would_find_counts_no_more_than_the_interval_needs():
-    """Here seven: five leave it too wide, and of ten that may be measured three are not."""
     pairs = {str(n): (0.001 * (-1) ** n, 0.0) for n in range(5)}
     (up_to_ten,) = compare([paired(pairs, 5, most=10)], [0.01])
     (seven,) = compare([paired(pairs, 7)], [0.01])

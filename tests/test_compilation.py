@@ -33,7 +33,6 @@ from bench_lib.worker.workloads.compilation import (
     ],
 )
 def test_options_are_literals_and_words(text: str, expected: dict[str, Any]) -> None:
-    """A name alone sets it."""
     assert options_of(text) == expected
 
 
@@ -56,7 +55,6 @@ def test_options_are_literals_and_words(text: str, expected: dict[str, Any]) -> 
 def test_a_mode_with_options_is_the_options_it_stands_for(
     mode: str, text: str, expected: dict[str, Any]
 ) -> None:
-    """Torch takes one or the other."""
     assert arguments_of(mode, text) == expected
 
 
@@ -68,7 +66,6 @@ def test_a_mode_with_options_is_the_options_it_stands_for(
     ],
 )
 def test_an_option_that_the_compiler_has_not_is_named(text: str, words: str) -> None:
-    """With the version of torch, since options come and go."""
     with pytest.raises(ValueError, match=words) as caught:
         arguments_of("default", text)
     assert str(caught.value).startswith(f"torch {torch.__version__}: ")
@@ -76,14 +73,12 @@ def test_an_option_that_the_compiler_has_not_is_named(text: str, words: str) -> 
 
 @pytest.mark.parametrize("mode", COMPILE_MODES)
 def test_every_mode_can_be_handed_to_torch(mode: str) -> None:
-    """Nothing compiles before it is called."""
     model = nn.Linear(2, 2)
     assert (compiled(model, mode) is model) == (mode in ("eager", "graph"))
 
 
 @pytest.mark.parametrize("mode", COMPILE_MODES)
 def test_modes_that_keep_their_tensors_in_graphs_are_known(mode: str) -> None:
-    """Their steps are marked, or training would overwrite what is still needed."""
     graphs = {
         "reduce-overhead",
         "max-autotune",
@@ -129,7 +124,6 @@ class Device:
 
 
 def test_a_recorded_step_runs_once_as_it_is_and_is_replayed_ever_after(monkeypatch: Any) -> None:
-    """What it returns is what it returned while it was recorded: the place is the same."""
     device = Device(monkeypatch)
     recorded = Recorded(device.step, lambda: device.log.append("first done"))
     answers = [recorded(), recorded()]
@@ -138,7 +132,6 @@ def test_a_recorded_step_runs_once_as_it_is_and_is_replayed_ever_after(monkeypat
 
 
 def test_a_step_may_name_the_stream_that_it_is_recorded_on(monkeypatch: Any) -> None:
-    """Any will do where nothing is said."""
     device, side = Device(monkeypatch), object()
     Recorded(device.step, side=side)()
     Recorded(device.step)()
@@ -146,7 +139,6 @@ def test_a_step_may_name_the_stream_that_it_is_recorded_on(monkeypatch: Any) -> 
 
 
 def test_a_first_step_is_recorded_once_and_chosen_among_several_only_then(monkeypatch: Any) -> None:
-    """The time of a first step is a user's, and is judged."""
     device = Device(monkeypatch)
     recorded = Recorded(device.step, again=3)
     recorded.choose()
@@ -163,7 +155,6 @@ def test_a_first_step_is_recorded_once_and_chosen_among_several_only_then(monkey
 
 
 def test_without_further_recordings_nothing_is_chosen(monkeypatch: Any) -> None:
-    """Training is recorded once: each recording would train."""
     device = Device(monkeypatch)
     recorded = Recorded(device.step)
     recorded()
@@ -174,7 +165,6 @@ def test_without_further_recordings_nothing_is_chosen(monkeypatch: Any) -> None:
 def test_a_device_that_fails_while_recordings_are_timed_is_no_reason_to_skip(
     monkeypatch: Any,
 ) -> None:
-    """A skipped case would leave the broken process to the next case."""
     device = Device(monkeypatch)
     recorded = Recorded(device.step, again=3)
     recorded()
@@ -184,7 +174,6 @@ def test_a_device_that_fails_while_recordings_are_timed_is_no_reason_to_skip(
 
 
 def test_a_released_graph_is_gone_and_may_be_recorded_anew(monkeypatch: Any) -> None:
-    """Its memory is needed for the FP32 twin."""
     device = Device(monkeypatch)
     recorded = Recorded(device.step)
     recorded.release()
@@ -197,7 +186,6 @@ def test_a_released_graph_is_gone_and_may_be_recorded_anew(monkeypatch: Any) -> 
 
 
 def test_a_step_that_cannot_be_recorded_is_skipped_with_the_cause(monkeypatch: Any) -> None:
-    """A step that waits for the device is one."""
     recorded = Recorded(Device(monkeypatch, refuses=True).step)
     with pytest.raises(UnsupportedError, match="recorded in a graph: operation not permitted"):
         recorded()

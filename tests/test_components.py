@@ -99,7 +99,6 @@ def nights(comparisons: Sequence[Comparison]) -> float:
     ],
 )
 def test_what_two_sides_do_not_share_is_what_a_component_costs(here, there, load):
-    """A process that does not know its device makes nothing of it."""
     sides = [
         {f"{side}{i}": 0.0 for i in range(len(at))} for side, at in (("x", here), ("y", there))
     ]
@@ -113,12 +112,10 @@ def test_what_two_sides_do_not_share_is_what_a_component_costs(here, there, load
 
 
 def test_pairs_share_their_night_and_device():
-    """They are differences of what was measured within minutes."""
     assert Contrast({"0": 0.0, "1": 0.1}, None).load(run_of) == 0.0
 
 
 def test_where_no_run_is_known_the_error_is_the_processes():
-    """As of files that others wrote."""
     plain = [Contrast(c.candidate, c.baseline, 6) for c in suite(random.Random(1), case=0.003)]
     assert compared(plain) == measured(plain, [0.01] * len(plain))
 
@@ -127,13 +124,11 @@ def test_where_no_run_is_known_the_error_is_the_processes():
 
 
 def test_a_first_night_tells_by_its_suite_how_far_nights_are_apart():
-    """Each case by itself; nothing was known of any night."""
     found = [nights(compared(suite(random.Random(n), case=0.003))) for n in range(10)]
     assert statistics.fmean(found) == pytest.approx(0.003, rel=0.25)
 
 
 def test_nights_without_an_effect_cost_hardly_anything():
-    """On the first night, and with a history."""
     for known in (0, 10):
         contrasts = suite(random.Random(2), nights=known)
         plain = measured(contrasts, [0.01] * len(contrasts))
@@ -142,7 +137,6 @@ def test_nights_without_an_effect_cost_hardly_anything():
 
 
 def test_a_history_tells_how_far_nights_are_apart():
-    """Though tonight is like the pinned run by chance."""
     contrasts = suite(random.Random(3), nights=15, case=0.003)
     quiet = [
         Contrast(
@@ -159,13 +153,11 @@ def test_a_history_tells_how_far_nights_are_apart():
 
 
 def test_some_slow_cases_do_not_hide_one_another():
-    """A fifth of the suite is 3% slower, which nights do not explain."""
     slow = compared(suite(random.Random(4), shift=[0.03] * 12))
     assert all(c.detectable < 0.02 for c in slow)
 
 
 def test_creep_is_no_night():
-    """Successive nights hardly differ, so the pinned baseline sees what it adds up to."""
     contrasts = suite(random.Random(5), nights=20)
     creeping = [
         Contrast(
@@ -188,7 +180,6 @@ def test_creep_is_no_night():
 
 
 def test_a_shift_of_the_whole_suite_is_the_nights_while_few_are_known():
-    """With enough of them it is the software's; a large one always is."""
     together = {known: suite(random.Random(6), nights=known, shift=[0.02] * 60) for known in (0, 9)}
     few, many = (compared(contrasts)[0] for contrasts in together.values())
     assert few.detectable > 0.03
@@ -198,7 +189,6 @@ def test_a_shift_of_the_whole_suite_is_the_nights_while_few_are_known():
 
 
 def test_nights_that_moved_together_are_known_from_few_degrees():
-    """A suite of sixty cases does not know its nights sixty times over."""
     (alone, *_) = compared(suite(random.Random(7), nights=10, case=0.003))
     (common, *_) = compared(suite(random.Random(7), nights=10, together=0.003))
     assert alone.parts[0].degrees > 30
@@ -209,7 +199,6 @@ def test_nights_that_moved_together_are_known_from_few_degrees():
 
 
 def test_an_unknown_device_costs_what_devices_of_its_family_differ_by():
-    """And no more where tonight's cases are as far apart as that."""
     guess = components.guessed_device("networks")
     (found, *_) = compared(suite(random.Random(8), device="b", devices=guess * math.sqrt(2)))
     device = sum(p.variance for p in found.parts if p.component == "device")
@@ -220,7 +209,6 @@ def test_an_unknown_device_costs_what_devices_of_its_family_differ_by():
 
 
 def test_a_device_that_differs_by_more_than_was_guessed_costs_more():
-    """Up to twice its variance: a slow-down of 5% is to be found there, too."""
     guess = components.guessed_device("networks")
     (found, *_) = compared(suite(random.Random(9), device="b", devices=0.03))
     assert sum(p.variance for p in found.parts) <= 4 * guess**2 * 1.0001
@@ -240,7 +228,6 @@ def test_a_device_that_differs_by_more_than_was_guessed_costs_more():
     ],
 )
 def test_a_cases_family_follows_from_what_it_runs(workload, params, family):
-    """Graphs feel a device least, and work at the power cap most."""
     case = Case("case", workload, params)
     assert family_of(case) == family
     assert family_of(case, in_bursts=True) == "power-bound"
@@ -290,7 +277,6 @@ GUESS = 0.005**2
 
 
 def test_processes_differ_within_a_run_on_a_device():
-    """What several lists tell of one run belongs together, and a single process tells nothing."""
     past = [era(("a", "x", (0.0, 0.002)), ("b", "x", (1.0,)), ("b", "y", (2.0,)))]
     assert is_about(known(case(*past)).process, 2e-6, 1)
     past.append({Origin("a", "x"): {"another": 0.004}})
@@ -299,7 +285,6 @@ def test_processes_differ_within_a_run_on_a_device():
 
 
 def test_a_candidate_of_an_unknown_run_tells_nothing_of_processes():
-    """Nobody knows whether its processes are of one run."""
     contrast = case(era(("a", "x", (0.0,))), now=(0.0, 0.004))
     unknown = Contrast(contrast.candidate, contrast.baseline, history=contrast.history)
     assert known(contrast).process is not None
@@ -307,14 +292,12 @@ def test_a_candidate_of_an_unknown_run_tells_nothing_of_processes():
 
 
 def test_processes_and_nights_never_agree_better_than_they_can():
-    """Equal values are luck."""
     found = known(case(era(("a", "x", (0.0, 0.0)), ("b", "x", (0.0,)))))
     assert is_about(found.process, 0.0005**2, 1)
     assert is_about(found.night, 0.0, 2 / 3)
 
 
 def test_nights_differ_by_what_successive_runs_on_one_device_do():
-    """A run on another device in between is no neighbour."""
     runs = era(*((n, "x", (v,)) for n, v in (("a", 0.0), ("b", 0.004), ("d", 0.006))))
     found = known(case({**runs, **era(("c", "y", (1.0,)))}))
     assert (found.process, found.runs, found.devices) == (None, 4, 2)
@@ -323,13 +306,11 @@ def test_nights_differ_by_what_successive_runs_on_one_device_do():
 
 @pytest.mark.parametrize(("nights", "variance"), [(3, 0.01**2 / 2 / 3), (4, 0.0005**2)])
 def test_acceptances_are_neighbours_of_the_nights_while_there_are_few_runs(nights, variance):
-    """Four runs are few, and five are not."""
     later = era(*((f"night {n}", "x", (0.01,)) for n in range(nights)))
     assert is_about(known(case(era(("a", "x", (0.0,))), later)).night, variance, 2)
 
 
 def test_what_processes_make_of_a_runs_mean_is_not_the_nights():
-    """Half of their variance for a mean of two, and all of it for one of one."""
     past = era(("a", "x", (0.0, 0.002)), ("b", "x", (0.1, 0.102)), ("c", "x", (0.0,)))
     found = known(case(past))
     between = (0.1**2 + 0.101**2) / 2 / 2
@@ -339,7 +320,6 @@ def test_what_processes_make_of_a_runs_mean_is_not_the_nights():
 
 @pytest.mark.parametrize(("apart", "is_nights"), [(0.02, False), (0.2, True)])
 def test_what_chance_alone_makes_of_few_processes_is_not_put_down_to_the_night(apart, is_nights):
-    """F of two thirds and two degrees exceeds 10 in a twentieth of all cases."""
     past = era(("a", "x", (0.0, 0.01)), ("b", "x", (apart, apart + 0.01)))
     night = known(case(past)).night
     assert night is not None
@@ -348,7 +328,6 @@ def test_what_chance_alone_makes_of_few_processes_is_not_put_down_to_the_night(a
 
 
 def test_a_device_costs_the_guess_until_two_are_known():
-    """Runs of an unknown device are of none."""
     for past in (
         [("a", "x", (0.0,))],
         [("a", "x", (0.0,)), ("b", "", (0.05,))],
@@ -368,12 +347,10 @@ def test_a_device_costs_the_guess_until_two_are_known():
     ],
 )
 def test_the_guess_of_a_device_is_its_familys(family, sd):
-    """An unknown family is taken for networks."""
     assert is_about(known(case(era(("a", "x", (0.0,))), family=family)).device, sd**2, 20)
 
 
 def test_devices_are_apart_by_a_guess_and_what_was_seen():
-    """The guess counts like four devices; neither process nor night is known to take off."""
     two = known(case(era(("a", "x", (0.0,)), ("b", "y", (0.02,)))))
     assert (two.night, two.devices) == (None, 2)
     assert is_about(two.device, (4 * GUESS + 2e-4) / 5, 5)
@@ -382,7 +359,6 @@ def test_devices_are_apart_by_a_guess_and_what_was_seen():
 
 
 def test_a_device_is_the_mean_of_its_runs_without_what_nights_make_of_it():
-    """Two runs on each of two devices leave half of a night's variance."""
     runs = [("a", "x", (0.0,)), ("b", "x", (0.002,)), ("c", "y", (0.02,)), ("d", "y", (0.022,))]
     found = known(case(era(*runs)))
     assert is_about(found.night, 2e-6, 4 / 3)
@@ -390,14 +366,12 @@ def test_a_device_is_the_mean_of_its_runs_without_what_nights_make_of_it():
 
 
 def test_a_device_is_without_what_processes_make_of_it_where_no_night_is_known():
-    """One run on each of two devices."""
     found = known(case(era(("a", "x", (0.0, 0.01)), ("b", "y", (0.02, 0.03)))))
     assert found.night is None
     assert is_about(found.device, (4 * GUESS + (2e-4 - 5e-5)) / 5, 5)
 
 
 def test_devices_that_are_nearer_than_nights_make_them_are_alike():
-    """No variance is less than none; many devices outweigh the guess up to twenty degrees."""
     near = era(("a", "x", (0.0,)), ("b", "x", (0.02,)), ("c", "y", (0.01,)))
     assert is_about(known(case(near)).device, 4 * GUESS / 5, 5)
     many = [(str(n), f"device {n}", (0.02 * (n % 2),)) for n in range(22)]
@@ -424,7 +398,6 @@ def parts_of(comparison: Comparison) -> list[str]:
 
 
 def test_a_run_is_foreseen_with_its_night_and_the_device_that_it_has_not_seen():
-    """On a device of the baseline it shares that."""
     contrast = case(PAST, now=(0.0,))
     here = foresees(contrast)
     assert here.contrast is contrast
@@ -442,14 +415,12 @@ def test_a_run_is_foreseen_with_its_night_and_the_device_that_it_has_not_seen():
     ("without", "left"), [("night", ["device"]), ("device", ["night"]), ("process", None)]
 )
 def test_a_component_may_be_taken_for_nothing(without, left):
-    """The process never counts as less than it can be."""
     found = foresees(case(PAST, now=(0.0,)), on_new_device=True, without=without)
     assert parts_of(found) == (left or ["night", "device"])
     assert (found.sd == 0.0005) is (left is None)
 
 
 def test_nothing_is_foreseen_without_a_process_or_an_earlier_run():
-    """Neither spread nor baseline is known."""
     single = case(era(("a", "x", (0.0,))), now=(0.0,))
     assert components.foreseen(single, known(single), 0.01, 1) is None
     several = case(PAST, now=(0.0,))
@@ -467,7 +438,6 @@ def compared_alone(contrast: Contrast) -> Comparison:
 
 
 def test_a_first_night_without_a_suite_costs_a_guess():
-    """Nobody knows more: one and a half thousandths on either side."""
     found = compared_alone(case(era(("a", "x", (0.0, 0.001))), now=(0.0, 0.001)))
     (night,) = found.parts
     assert (night.component, night.degrees) == ("night", 20)
@@ -475,7 +445,6 @@ def test_a_first_night_without_a_suite_costs_a_guess():
 
 
 def test_a_night_of_which_few_runs_tell_costs_no_more_than_nights_differ_by():
-    """A tenth apart is no night's work."""
     few = compared_alone(case(PAST, now=(0.0, 0.004)))
     known_by_few, guessed = few.parts
     assert (known_by_few.variance, known_by_few.degrees) == pytest.approx((2e-4, 1e6))
@@ -483,7 +452,6 @@ def test_a_night_of_which_few_runs_tell_costs_no_more_than_nights_differ_by():
 
 
 def test_a_night_of_which_enough_runs_tell_costs_what_they_say():
-    """Five are enough, however far apart they are."""
     nights = era(*((str(n), "x", (0.2 * (n % 2),)) for n in range(2)))
     (night,) = compared_alone(case(PAST, nights, now=(0.0, 0.004))).parts
     assert night.variance == pytest.approx(2 * (0.02 - 8e-6 * (3 / 2 + 2) / 5))
@@ -491,14 +459,12 @@ def test_a_night_of_which_enough_runs_tell_costs_what_they_say():
 
 
 def test_processes_on_two_devices_are_no_group():
-    """Of one run; their devices differ, too."""
     contrast = case(era(("a", "x", (0.0,))), now=(0.0, 0.1))
     origins = {name: Origin("now", name) for name in contrast.candidate}
     assert known(replace(contrast, candidate_origins=origins)).process is None
 
 
 def test_the_device_of_which_a_suite_knows_two_costs_a_case_that_knows_one_the_guess():
-    """And the spreads of cases are drawn towards their suite's, but for one of another kind."""
     sizes = [*(0.001 + 0.00003 * n for n in range(24)), 0.2]
     values = [(0.0, size, -size) for size in sizes]
     suite = [
@@ -519,7 +485,6 @@ def test_the_device_of_which_a_suite_knows_two_costs_a_case_that_knows_one_the_g
 
 
 def test_what_a_device_usually_differs_by_is_twice_its_standard_deviation():
-    """On both sides, as a fraction."""
     contrast = case(era(("a", "x", (0.0,))), now=(0.0,), family="operators")
     there = replace(contrast, candidate_origins={"now0": Origin("now", "y")})
     assert components.usual_device(there) == pytest.approx(2 * math.sqrt(2) * 0.006)
@@ -581,7 +546,6 @@ ERROR = 2 * 0.002**2
     [(0, 0.475, False), (0, 0.485, True), (4, 0.485, True), (5, 0.49, False), (5, 0.51, True)],
 )
 def test_what_a_suite_differs_by_beyond_its_errors_is_the_nights(runs, beyond, counts):
-    """Beyond the median's own chance, and beyond a half where other nights are known."""
     size = math.sqrt(ERROR) * components.MIDDLE * (1 + beyond)
     more = [("night", ERROR * ((1 + beyond) ** 2 - 1), 8.0)] if counts else []
     assert parts(to_both_sides(size, runs=runs)) == about(*more)
@@ -589,7 +553,6 @@ def test_what_a_suite_differs_by_beyond_its_errors_is_the_nights(runs, beyond, c
 
 @pytest.mark.parametrize(("share", "bounded"), [(0.56, False), (0.62, True), (1.5, True)])
 def test_a_suites_night_is_bounded_as_any_other(share, bounded):
-    """Eight degrees and a half of the most that nights differ by say as much as that for sure."""
     size = math.sqrt(ERROR + share * 2e-4) * components.MIDDLE
     expected = ("night", 2e-4, 1e6) if bounded else ("night", share * 2e-4, 8.0)
     assert parts(to_both_sides(size)) == about(expected)
@@ -605,13 +568,11 @@ def test_a_suites_night_is_bounded_as_any_other(share, bounded):
     ],
 )
 def test_a_shift_of_all_is_the_nights_while_few_runs_are_known(runs, shift, expected):
-    """Up to the most that nights differ by."""
     assert parts([one(shift, runs=runs) for _ in range(10)]) == about(*expected)
 
 
 @pytest.mark.parametrize(("far", "counts"), [(0.0599, True), (0.0601, False)])
 def test_a_difference_that_is_no_nights_work_does_not_count(far, counts):
-    """Beyond three of its errors with the most that nights differ by; nine cases tell nothing."""
     suite = [*(one(0.002, sd=0.01) for _ in range(9)), one(far, sd=0.01)]
     assert parts(suite) == about(*([("night", 4e-6, 20.0)] if counts else []))
 
@@ -620,13 +581,11 @@ def test_a_difference_that_is_no_nights_work_does_not_count(far, counts):
     ("cases", "runs", "guessed"), [(9, 0, True), (9, 4, True), (9, 5, False), (10, 0, False)]
 )
 def test_a_small_suite_costs_a_guess_while_few_runs_are_known(cases, runs, guessed):
-    """Ten cases would show what there is."""
     more = [("night", 2 * 0.0015**2, 20.0)] if guessed else []
     assert parts([one(runs=runs) for _ in range(cases)]) == about(*more)
 
 
 def test_cases_whose_night_is_not_known_are_no_part_of_the_suite():
-    """Nine others tell nothing of nights, and nothing is added to these."""
     unknown = [one(0.005, here=Origin(), there=[Origin()]) for _ in range(9)]
     suite = [*(one(0.005) for _ in range(9)), *unknown]
     assert parts(suite) == about(("night", 2 * 0.0015**2, 20.0))
@@ -638,13 +597,11 @@ ELSEWHERE = Origin("now", "y")
 
 @pytest.mark.parametrize(("runs", "shift", "variance"), [(0, 0.004, 1.6e-5), (5, 0.1, 7.2e-5)])
 def test_a_new_devices_shift_of_all_is_the_devices(runs, shift, variance):
-    """Besides its guess, and up to as much again; five runs on another tell nothing of it."""
     suite = [one(shift, sd=0.1, runs=runs, here=ELSEWHERE, family="operators") for _ in range(10)]
     assert parts(suite) == about(("device", 7.2e-5, 20.0), ("device", variance, 20.0))
 
 
 def test_what_a_suite_differs_by_on_a_new_device_is_the_devices():
-    """Up to its guess."""
     guess = ("device", 7.2e-5, 20.0)
     suite = to_both_sides(0.03, here=ELSEWHERE, family="operators")
     assert parts(suite) == about(guess, guess)
@@ -654,7 +611,6 @@ def test_what_a_suite_differs_by_on_a_new_device_is_the_devices():
 
 
 def test_a_device_that_half_of_the_baseline_had_is_half_new():
-    """Where no run is known; a quarter of its variance on either side."""
     there = [Origin("", "x"), Origin("", "y")]
     suite = [one(0.1, sd=0.1, here=Origin("", "y"), there=there) for _ in range(10)]
     half = ("device", GUESS / 2, 20.0)
@@ -695,19 +651,16 @@ D = Origin("d", "y")
     ],
 )
 def test_the_nights_in_a_baselines_spread_are_taken_off(origins, candidates, share):
-    """Each run of a device beyond its first is one of the degrees of freedom."""
     found = spread_of(0.01, 0.006, candidates, origins)
     assert found == pytest.approx(math.sqrt(0.01**2 - share * 0.006**2))
 
 
 @pytest.mark.parametrize(("sd", "left"), [(0.01, 0.0005), (0.0004, 0.0004)])
 def test_a_spread_without_its_nights_is_no_less_than_processes_can_be_alike(sd, left):
-    """Unless it was less before."""
     assert spread_of(sd, 0.1, 1, [A, B]) == pytest.approx(left)
 
 
 def test_pairs_have_no_night_in_their_spread():
-    """They have no baseline."""
     past = era(*((f"night {n}", "x", (0.1 * (n % 2),)) for n in range(7)))
     pairs = Comparison(Contrast({"0": 0.0, "1": 0.1}, None, history=[past]), 0, 0.1, 1.0, 0.01, 1)
     assert components.added([pairs])[0].sd == 0.1

@@ -29,7 +29,6 @@ def names() -> set[str]:
 
 
 def test_the_table_in_the_docs_names_every_condition_and_no_other() -> None:
-    """Somebody who is told INCOMPARABLE looks there for the why."""
     section = re.search(r"^## Conditions\n(.*?)^## ", DOCS.read_text(), re.MULTILINE | re.DOTALL)
     assert section is not None
     rows = re.findall(r"^\| `(\w+)` \|", section[1], re.MULTILINE)
@@ -40,7 +39,6 @@ def test_the_table_in_the_docs_names_every_condition_and_no_other() -> None:
 
 @pytest.mark.parametrize(("vendor", "expected"), [("cpu", True), ("amd", False), ("nvidia", False)])
 def test_the_governor_is_a_condition_of_the_cpu_alone(vendor: str, expected: bool) -> None:
-    """It is its clock policy; a GPU's host-bound cases are judged by their device time."""
     environment = make_environment(governor="powersave")
     found = conditions_of(make_case(), make_hardware(vendor=vendor), environment)
     assert found.get("governor") == ("powersave" if expected else None)
@@ -62,7 +60,6 @@ def test_the_governor_is_a_condition_of_the_cpu_alone(vendor: str, expected: boo
 )
 @pytest.mark.parametrize("vendor", ["amd", "nvidia", "cpu"])
 def test_software_and_what_somebody_set_are_no_conditions(vendor: str, fields) -> None:
-    """They are what is judged, or what was asked."""
     device = make_hardware(vendor=vendor)
     before, after = make_environment(**SETTINGS), make_environment(**{**SETTINGS, **fields})
     assert before != after
@@ -71,7 +68,6 @@ def test_software_and_what_somebody_set_are_no_conditions(vendor: str, fields) -
 
 @pytest.mark.parametrize("vendor", ["amd", "nvidia"])
 def test_every_setting_of_the_device_is_a_condition_by_its_value(vendor: str) -> None:
-    """One that is not known is there as None, which is compared with nothing."""
     device = make_hardware(vendor=vendor, power_cap_w=650.0, clock_policy=None)
     found = conditions_of(make_case(), device)
     assert (found["power_cap_w"], found["clock_policy"]) == (650.0, None)
@@ -79,7 +75,6 @@ def test_every_setting_of_the_device_is_a_condition_by_its_value(vendor: str) ->
 
 
 def test_cold_caches_are_a_condition_and_the_users_own_are_none() -> None:
-    """A cold case finds what it finds, however full they are."""
     device = make_hardware()
     environment = make_environment(caches={"miopen": "warm, 3 entries, 0123456789ab"})
     assert conditions_of(cold(make_case()), device, environment)["caches"] == "cold"

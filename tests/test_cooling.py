@@ -44,7 +44,6 @@ class Room:
 
 
 def test_a_wait_ends_when_nothing_is_seen_any_more():
-    """The other process has gone; the temperature stands still."""
     room = Room(SHARED, SHARED, SHARED, SHARED, SHARED, CALM)
     assert room.cooling().wait("x: shared with process 7")
     assert room.now == 1006.0
@@ -54,7 +53,6 @@ def test_a_wait_ends_when_nothing_is_seen_any_more():
 
 
 def test_a_wait_lasts_while_the_device_still_cools():
-    """A throttled device is out of danger long before it is as cool as it was."""
     falling = [make_telemetry(temperature_c=90.0 - 4 * n) for n in range(10)]
     room = Room(HOT, *falling, CALM, CALM)
     room.cooling().wait("hot")
@@ -62,7 +60,6 @@ def test_a_wait_lasts_while_the_device_still_cools():
 
 
 def test_a_wait_ends_at_its_time_whatever_is_seen():
-    """Nobody knows how long the other one stays."""
     room = Room(SHARED)
     assert room.cooling().wait("shared")
     assert room.now == 1030.0
@@ -72,14 +69,12 @@ def test_a_wait_ends_at_its_time_whatever_is_seen():
     ("seen", "seconds"), [(None, 30.0), (make_telemetry(temperature_c=None), 10.0)]
 )
 def test_what_cannot_be_seen_gets_more_time(seen, seconds):
-    """Silence is no sign of calm, and calm without a temperature none of having cooled."""
     room = Room(seen)
     room.cooling().wait("hot")
     assert room.now == 1000.0 + seconds
 
 
 def test_a_source_that_looks_seldom_is_looked_at_further_back():
-    """A command's last answer may be seconds old, but not from before the wait."""
     room = Room(*[None, CALM] * 4)
     room.cooling().wait("slow clock")
     assert room.windows[:4] == [
@@ -92,14 +87,12 @@ def test_a_source_that_looks_seldom_is_looked_at_further_back():
 
 
 def test_a_look_in_which_nothing_is_known_is_no_calm():
-    """A device that has vanished is not one that has cooled."""
     room = Room(make_telemetry(clock_mhz=None, power_w=None, temperature_c=None, utilization=None))
     room.cooling().wait("hot")
     assert room.now == 1030.0
 
 
 def test_waits_that_do_not_help_are_given_up_until_one_does():
-    """A clock that is low for good must not double the night."""
     room = Room(CALM)
     cooling = room.cooling()
     for _ in range(MOST_FUTILE):
@@ -111,21 +104,18 @@ def test_waits_that_do_not_help_are_given_up_until_one_does():
 
 
 def test_even_a_calm_device_gets_some_seconds():
-    """A clock that was low a moment ago."""
     room = Room(CALM)
     room.cooling().wait("slow clock")
     assert room.now == 1003.0
 
 
 def test_each_look_is_at_the_last_second():
-    """What was before the wait is not looked at again."""
     room = Room(CALM)
     room.cooling().wait("slow clock")
     assert room.windows == [(1000.0, 1001.0), (1001.0, 1002.0), (1002.0, 1003.0)]
 
 
 def test_a_run_does_not_wait_for_ever():
-    """A process that stays all night must not cost half a minute a case."""
     room = Room(SHARED)
     cooling = room.cooling(cool_s=5.0)
     waits = [cooling.wait("shared") for _ in range(WAITS + 2)]
@@ -135,7 +125,6 @@ def test_a_run_does_not_wait_for_ever():
 
 
 def test_with_no_time_to_wait_nothing_is_said_or_waited_for():
-    """That is what --perf-cool 0 asks for."""
     room = Room(SHARED)
     assert not room.cooling(cool_s=0.0).wait("shared")
     assert (room.now, room.said) == (1000.0, [])

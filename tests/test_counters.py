@@ -62,7 +62,6 @@ def counted(folder: Path, profiler: RocmProfiler, environ: dict[str, str]) -> Co
 
 @pytest.mark.parametrize("arch", ["gfx90a", "gfx942", "gfx950", "gfx942:sramecc+:xnack-"])
 def test_every_pass_fits_and_all_that_is_told_is_asked_for(arch):
-    """Of L2 four counters at a time: FETCH_SIZE is of three, WRITE_SIZE of two."""
     size = {"FETCH_SIZE": 3, "WRITE_SIZE": 2, "TCC_HIT_sum": 1, "TCC_MISS_sum": 1}
     asked = counters.passes(arch)
     assert all(sum(size.get(name, 0) for name in each) <= 4 for each in asked)
@@ -74,13 +73,11 @@ def test_every_pass_fits_and_all_that_is_told_is_asked_for(arch):
     [((6, 1), "OccupancyPercent"), ((6, 2, 4), "MeanOccupancyPerCU"), ((6, 3), "OccupancyPercent")],
 )
 def test_a_release_without_a_counter_is_asked_for_another(release, name):
-    """rocprofv3 of ROCm 6.2 has no OccupancyPercent, rocprofv2 before it has."""
     assert counters.passes("gfx942", release)[0][0] == name
 
 
 @pytest.mark.parametrize("arch", ["gfx1100", "sm_90", ""])
 def test_of_an_unknown_architecture_no_counter_is_made_up(arch):
-    """The known ones are named."""
     with pytest.raises(ToolError, match="gfx90a, gfx942 and gfx950 are"):
         counters.passes(arch)
 
@@ -93,7 +90,6 @@ def test_of_an_unknown_architecture_no_counter_is_made_up(arch):
     [("rocprofv3", "6.2.0"), ("rocprofv3", "7.0.0"), ("rocprofv2", "6.1.0"), ("rocprof", "6.1.0")],
 )
 def test_every_release_collects_the_passes_and_they_are_read_together(tmp_path, tool, version):
-    """A run of the application for each."""
     environ = install(tmp_path / "rocm", tool, version=version)
     found = counted(tmp_path / "out", require(tool, environ), environ)
     assert found.problems == []
@@ -114,7 +110,6 @@ def test_every_release_collects_the_passes_and_they_are_read_together(tmp_path, 
 
 @pytest.mark.parametrize("version", COMPUTE)
 def test_rocprof_compute_s_report_is_read(tmp_path, version):
-    """Its tables of the whole application."""
     environ = install(tmp_path / "rocm", "rocprof-compute", version=version)
     (whole,) = counted(tmp_path / "out", require("rocprof-compute", environ), environ).kernels
     assert [(m.name, m.value, m.unit, m.share) for m in whole.metrics] == [
@@ -130,7 +125,6 @@ def test_rocprof_compute_s_report_is_read(tmp_path, version):
 
 
 def test_calls_count_by_their_time_and_bytes_are_added_up(tmp_path):
-    """A long call says more of the kernel's occupancy than a short one."""
     found = kernel(
         tmp_path,
         *("1,7,k,OccupancyPercent,80,0,3000", "2,7,k,OccupancyPercent,40,5000,6000"),
@@ -141,7 +135,6 @@ def test_calls_count_by_their_time_and_bytes_are_added_up(tmp_path):
 
 
 def test_instances_of_a_counter_in_one_call_are_added_up(tmp_path):
-    """And calls of the same number in two processes are two."""
     rows = ["1,7,k,TCC_HIT_sum,10,0,9", "1,7,k,TCC_HIT_sum,20,0,9", "1,7,k,TCC_MISS_sum,10,0,9"]
     others = ["1,8,k,TCC_HIT_sum,0,0,9", "1,8,k,TCC_MISS_sum,20,0,9"]
     found = kernel(tmp_path, *rows, *others)
@@ -150,13 +143,11 @@ def test_instances_of_a_counter_in_one_call_are_added_up(tmp_path):
 
 
 def test_waves_of_a_compute_unit_are_told_as_occupancy(tmp_path):
-    """It holds 32 of them."""
     found = kernel(tmp_path, "1,7,k,MeanOccupancyPerCU,8,0,100")
     assert [(metric.name, metric.value) for metric in found.metrics] == [(OCCUPANCY, 25.0)]
 
 
 def test_only_what_was_counted_is_told(tmp_path):
-    """Reads without writes say so; hits without misses say nothing."""
     found = kernel(tmp_path, "1,7,k,FETCH_SIZE,1000,0,100", "1,7,k,TCC_HIT_sum,7,0,100")
     (only,) = found.metrics
     assert only.reading.endswith("(only what it read)")
@@ -167,7 +158,6 @@ def test_only_what_was_counted_is_told(tmp_path):
     ("stalled", "active", "conflicts"), [(0, 0, 0.0), (0, 50, 0.0), (25, 50, 1.0), (60, 50, None)]
 )
 def test_bank_conflicts_are_those_of_an_access(tmp_path, stalled, active, conflicts):
-    """None without accesses; more stalls than cycles are garbage."""
     found = kernel(
         tmp_path,
         f"1,7,k,SQ_LDS_BANK_CONFLICT,{stalled},0,9",
@@ -178,14 +168,12 @@ def test_bank_conflicts_are_those_of_an_access(tmp_path, stalled, active, confli
 
 
 def test_a_pass_that_saw_more_calls_tells_how_many_there_were(tmp_path):
-    """One that was cut short does not."""
     rows = [f"{at},7,k,OccupancyPercent,50,0,9" for at in range(3)]
     found = kernel(tmp_path, *rows, "8,7,k,TCC_HIT_sum,0,0,9")
     assert (found.calls, found.total_s) == (3, pytest.approx(27e-9))
 
 
 def test_without_times_there_is_no_bandwidth_and_that_is_told(tmp_path):
-    """rocprofv3 of ROCm 6.2 writes none."""
     file = tmp_path / "case_7_counter_collection.csv"
     file.write_text(
         "Dispatch_Id,Kernel_Name,Counter_Name,Counter_Value\n1,k,FETCH_SIZE,5\n"
@@ -219,7 +207,6 @@ def test_without_times_there_is_no_bandwidth_and_that_is_told(tmp_path):
     ],
 )
 def test_every_figure_has_the_guide_s_reading(tmp_path, rows, name, words):
-    """Above and below its thresholds: 30% occupancy, 80% bandwidth, 70% L2 hits."""
     each = [f"1,7,k,{row},0,1024" for row in rows]
     found = metric(kernel(tmp_path, *each, peak=1000), name)
     assert found is not None
@@ -227,7 +214,6 @@ def test_every_figure_has_the_guide_s_reading(tmp_path, rows, name, words):
 
 
 def test_a_bandwidth_of_which_the_peak_is_not_known_has_no_share(tmp_path):
-    """Nothing is called memory-bound by it."""
     found = metric(kernel(tmp_path, "1,7,k,FETCH_SIZE,800,0,1024"), BANDWIDTH)
     assert found is not None
     assert (found.share, found.value) == (None, 800.0)
@@ -235,7 +221,6 @@ def test_a_bandwidth_of_which_the_peak_is_not_known_has_no_share(tmp_path):
 
 
 def test_kernels_are_ordered_by_their_time_and_named_plainly(tmp_path):
-    """As they are in traces, so that they can be joined."""
     file = tmp_path / "results.csv"
     file.write_text(
         '"Index","KernelName","SQ_LDS_IDX_ACTIVE","SQ_LDS_BANK_CONFLICT","BeginNs","EndNs"\n'
@@ -246,7 +231,6 @@ def test_kernels_are_ordered_by_their_time_and_named_plainly(tmp_path):
 
 
 def test_old_reports_with_other_names_are_read(tmp_path):
-    """Omniperf's tables, of which some cells are empty and some go on in a line below."""
     text = (
         "│ Index   │ Metric            │ Value   │ Unit             │ Peak │ PoP   │\n"
         "│ 2.1.14  │ LDS Bank Conflict │         │ Conflicts/access │ 32   │       │\n"
@@ -261,7 +245,6 @@ def test_old_reports_with_other_names_are_read(tmp_path):
 
 
 def test_half_a_share_is_no_share():
-    """Of reads and writes together, where only one is told against the peak."""
     text = (
         "│ Metric_ID │ Metric             │ Avg   │ Pct of Peak │\n"
         "│ 2.1.22    │ L2-Fabric Read BW  │ 400.0 │ 50.0        │\n"
@@ -276,13 +259,11 @@ def test_half_a_share_is_no_share():
 
 @pytest.mark.parametrize("text", ["", "Traceback (most recent call last):", "│ Metric │\n│ x │"])
 def test_a_report_without_figures_is_an_error(text):
-    """With what it begins with."""
     with pytest.raises(ToolError, match="tells no occupancy, bandwidth, L2 hits or bank conflicts"):
         counters.parse(text)
 
 
 def test_a_file_that_was_cut_off_keeps_its_other_rows(tmp_path):
-    """And says so."""
     file = tmp_path / "counters.csv"
     file.write_text(LONG + "1,7,k,TCC_HIT_sum,3,0,9\n1,7,k,TCC_MISS_sum,1,0,9\n2,7,k,TCC_HIT_su")
     found = counters.read([file])
@@ -299,7 +280,6 @@ def test_a_file_that_was_cut_off_keeps_its_other_rows(tmp_path):
     ],
 )
 def test_a_file_that_makes_no_sense_is_an_error(tmp_path, text, words):
-    """With what is wrong."""
     file = tmp_path / "counters.csv"
     file.write_text(text)
     with pytest.raises(ToolError, match=words):
@@ -307,7 +287,6 @@ def test_a_file_that_makes_no_sense_is_an_error(tmp_path, text, words):
 
 
 def test_counters_that_tell_none_of_it_are_told(tmp_path):
-    """A table of nothing has a reason."""
     file = tmp_path / "counters.csv"
     file.write_text(LONG + "1,7,k,SQ_WAVES,3,0,9\n")
     assert counters.read([file]).problems == [
@@ -316,7 +295,6 @@ def test_counters_that_tell_none_of_it_are_told(tmp_path):
 
 
 def test_a_run_that_left_no_counters_says_what_it_left(tmp_path):
-    """For example because its counters did not fit in one pass."""
     environ = install(tmp_path / "rocm", "rocprofv3", version="7.0.0")
 
     def run(_what: str, into: Path, _asked: Sequence[str]) -> None:
@@ -343,7 +321,6 @@ LINES = st.lists(st.lists(CELL, max_size=8).map(",".join), max_size=6).map("\n".
 @QUICK
 @given(text=st.one_of(LINES, LINES.map(LONG.__add__)), rest=st.binary(max_size=40))
 def test_whatever_is_in_a_file_it_is_read_or_refused(tmp_path, text, rest):
-    """With a ToolError and nothing else."""
     file = tmp_path / "counters.csv"
     file.write_bytes(text.encode() + rest)
     with suppress(ToolError):
@@ -371,6 +348,5 @@ TABLE = st.lists(
 @QUICK
 @given(text=st.one_of(st.text(), TABLE))
 def test_whatever_a_report_says_it_is_read_or_refused(text):
-    """With a ToolError and nothing else."""
     with suppress(ToolError):
         counters.parse(text)

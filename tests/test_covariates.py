@@ -67,7 +67,6 @@ def used(found: Sequence[Slope | None]) -> list[Slope]:
 
 
 def test_a_probe_that_tells_the_groups_apart_is_found_with_its_slope():
-    """Both kinds of process in both sides: the slope is the one that was put in."""
     found = slopes(suite(1, 0.08))
     assert [slope.probe for slope in used(found)] == ["launch_ratio"] * 6
     assert [slope.slope for slope in used(found)] == [pytest.approx(0.08, rel=0.15)] * 6
@@ -75,12 +74,10 @@ def test_a_probe_that_tells_the_groups_apart_is_found_with_its_slope():
 
 
 def test_one_case_is_enough_where_it_has_processes_enough():
-    """A case by itself, as selfcheck judges it."""
     assert len(used(slopes(suite(2, 0.08, cases=1)))) == 1
 
 
 def test_each_case_has_a_slope_of_its_own():
-    """A step of few long kernels hardly pays for launches, one of many short ones does."""
     rng = random.Random(3)
     launches = coins(rng, 6), coins(rng, 10)
     found = slopes([case(rng, launches, 0.03), case(rng, launches, 0.12)])
@@ -91,7 +88,6 @@ def test_each_case_has_a_slope_of_its_own():
 
 
 def test_the_better_of_two_probes_is_taken_case_by_case():
-    """Cases that the device paces go with one, those that the host paces with the other."""
     rng = random.Random(4)
     names = [f"{side}{i}" for side in "bbbbbbbbcccc" for i in [rng.random()]]
     probes = {
@@ -116,7 +112,6 @@ def test_the_better_of_two_probes_is_taken_case_by_case():
 
 
 def test_what_each_probe_saves_is_told_of_a_case_by_itself():
-    """For showing, without asking whether it is beyond chance."""
     groups = suite(5, 0.08, cases=1)[0]
     assert gains(groups) == {"launch_ratio": pytest.approx(0.98, abs=0.02)}
     assert gains([replace(g, probes={}) for g in groups]) == {}
@@ -126,12 +121,10 @@ def test_what_each_probe_saves_is_told_of_a_case_by_itself():
 
 
 def test_a_probe_that_explains_nothing_is_hardly_ever_used():
-    """Each use costs power; the chance is meant to be a fiftieth for a whole suite."""
     assert sum(bool(used(slopes(suite(seed, 0.0)))) for seed in range(100)) <= 5
 
 
 def test_what_cases_share_in_a_process_is_no_evidence_by_itself():
-    """A process slow in all its cases is one observation, however many cases say so."""
     wrong = 0
     for seed in range(60):
         rng = random.Random(seed)
@@ -149,7 +142,6 @@ def test_what_cases_share_in_a_process_is_no_evidence_by_itself():
 
 
 def test_a_cost_that_goes_with_less_time_explains_nothing():
-    """A probe is a cost: more of it cannot make a step faster."""
     assert used(slopes(suite(6, -0.08))) == []
 
 
@@ -158,7 +150,6 @@ def test_a_cost_that_goes_with_less_time_explains_nothing():
     [{}, {"launch_ratio": 0.0}, {"launch_ratio": -1.0}, {"launch_ratio": math.inf}, {"other": 1.9}],
 )
 def test_a_probe_that_a_process_lacks_is_not_used(probes):
-    """An older baseline, a stream that could not be probed: judged without."""
     cases = suite(7, 0.08, cases=1)
     new, old = cases[0]
     old = replace(old, probes={**old.probes, "b3": probes})
@@ -166,21 +157,18 @@ def test_a_probe_that_a_process_lacks_is_not_used(probes):
 
 
 def test_a_probe_that_does_not_vary_is_not_used():
-    """Contexts that were all chosen."""
     rng = random.Random(8)
     launches = [CHEAP] * 4, [CHEAP] * 8
     assert slopes([case(rng, launches, 0.08)]) == [None]
 
 
 def test_few_processes_tell_no_slope_from_chance():
-    """Three degrees of freedom are too few."""
     rng = random.Random(9)
     launches = [CHEAP], [CHEAP, DEAR, DEAR, CHEAP]
     assert slopes([case(rng, launches, 0.08)]) == [None]
 
 
 def test_one_odd_process_with_an_odd_probe_proves_nothing():
-    """It may be throttled; with the others alone there is no slope to predict it from."""
     rng = random.Random(10)
     launches = [CHEAP * change for change in (1.001, 1.0, 0.999, 0.998)] + [DEAR]
 
@@ -192,7 +180,6 @@ def test_one_odd_process_with_an_odd_probe_proves_nothing():
 
 
 def test_a_process_that_alone_has_another_value_carries_no_slope():
-    """Nothing predicts it, and its being fitted exactly is no prediction."""
     for seed in range(5):
         rng = random.Random(seed)
         launches = [DEAR] * 6, [CHEAP] * 99 + [DEAR]
@@ -200,7 +187,6 @@ def test_a_process_that_alone_has_another_value_carries_no_slope():
 
 
 def test_what_software_can_raise_is_never_taken_off_but_shown():
-    """A driver that makes every launch dearer raises the cost, and not the ratio."""
     rng = random.Random(20)
     groups = case(rng, (coins(rng, 4), coins(rng, 8)), 0.08)
     cost = [
@@ -213,7 +199,6 @@ def test_what_software_can_raise_is_never_taken_off_but_shown():
 
 
 def test_many_probes_share_one_chance():
-    """Of forty that tell nothing one would seem to, were each tried for itself."""
     wrong = 0
     for seed in range(20):
         rng = random.Random(seed)
@@ -226,7 +211,6 @@ def test_many_probes_share_one_chance():
 
 
 def test_equal_times_are_no_reason_to_fail():
-    """A clock that is too coarse to show any spread."""
     rng = random.Random(11)
     launches = coins(rng, 4), coins(rng, 8)
     groups = [group(name, side, lambda _: 0.0) for name, side in zip("cb", launches, strict=True)]
@@ -234,7 +218,6 @@ def test_equal_times_are_no_reason_to_fail():
 
 
 def test_no_case_is_no_reason_to_fail():
-    """A family in which nobody can tell chance."""
     assert slopes([]) == []
 
 
@@ -242,7 +225,6 @@ def test_no_case_is_no_reason_to_fail():
 
 
 def test_what_a_probe_explains_is_taken_off_the_spread_and_the_estimate():
-    """All candidates of the dear kind, the baseline of both: nothing has become slower."""
     rng = random.Random(12)
     launches = [DEAR * 0.99] * 4, [CHEAP, DEAR] * 4
     (plain,) = compare(
@@ -257,7 +239,6 @@ def test_what_a_probe_explains_is_taken_off_the_spread_and_the_estimate():
 
 
 def test_a_slope_that_is_carried_far_makes_the_estimate_less_certain():
-    """Its own error counts as often as the probes are apart."""
     rng = random.Random(13)
     near, far = (
         compare([contrast(case(rng, (new, [CHEAP, DEAR] * 4), 0.08))], [0.01])[0].contrast
@@ -274,7 +255,6 @@ def dearer(change: float) -> tuple[list[float], list[float]]:
 
 
 def test_a_launch_cost_that_the_baseline_never_had_is_not_excused():
-    """Software that makes every launch dearer is slower software, and is called so."""
     rng = random.Random(14)
     question = Question("case", LEADING, "pinned", contrast(case(rng, dearer(1.3), 0.08)), 0.005)
     (verdict,) = answers([question])
@@ -285,7 +265,6 @@ def test_a_launch_cost_that_the_baseline_never_had_is_not_excused():
 
 
 def test_a_little_beyond_what_the_baseline_had_is_of_the_same_kind():
-    """Two launch costs of one kind are never quite equal."""
     for beyond, is_used in ((1.005, True), (1.03, False)):
         rng = random.Random(17)
         launches = [DEAR * beyond] * 4, [CHEAP, DEAR] * 4
@@ -295,7 +274,6 @@ def test_a_little_beyond_what_the_baseline_had_is_of_the_same_kind():
 
 
 def test_a_throttled_process_does_not_keep_a_case_from_being_explained():
-    """It is set aside first; judged by the others' small spread the slow kind would go too."""
     rng = random.Random(18)
     launches = [DEAR] * 6, [CHEAP] * 15 + [DEAR * 0.999] * 5
     cases = [case(rng, launches, 0.08) for _ in range(12)]
@@ -308,7 +286,6 @@ def test_a_throttled_process_does_not_keep_a_case_from_being_explained():
 
 
 def test_cases_that_no_probe_explains_are_no_judge_of_those_that_one_does():
-    """Their spread is of another size, and each kind learns from its like."""
     rng = random.Random(19)
     launches = coins(rng, 4), coins(rng, 12)
     told = [case(rng, launches, 0.08) for _ in range(6)]
@@ -320,7 +297,6 @@ def test_cases_that_no_probe_explains_are_no_judge_of_those_that_one_does():
 
 
 def test_no_more_than_a_fifth_of_a_side_is_set_aside():
-    """Not a fifth before and another after a probe has explained the rest."""
     rng = random.Random(21)
     cases = [case(rng, (coins(rng, 10), coins(rng, 20)), 0.08) for _ in range(12)]
     slow = {"c0": 0.06, "c1": 0.05, "c2": 0.015, "c3": 0.012}
@@ -331,7 +307,6 @@ def test_no_more_than_a_fifth_of_a_side_is_set_aside():
 
 
 def test_the_verdicts_values_are_what_was_measured():
-    """The ratio is what is left of them when the probe is taken off."""
     rng = random.Random(22)
     groups = case(rng, ([DEAR * 0.99] * 4, [CHEAP, DEAR] * 4), 0.08)
     (verdict,) = answers([Question("case", LEADING, "pinned", contrast(groups), 0.01)])
@@ -342,7 +317,6 @@ def test_the_verdicts_values_are_what_was_measured():
 
 
 def test_the_verdict_says_what_was_taken_off():
-    """So that nobody wonders why the ratio is not that of the times."""
     rng = random.Random(15)
     question = Question("case", LEADING, "pinned", contrast(case(rng, dearer(1), 0.08)), 0.005)
     (verdict,) = answers([question])
@@ -351,7 +325,6 @@ def test_the_verdict_says_what_was_taken_off():
 
 
 def test_the_judge_compares_processes_with_what_each_of_them_probed():
-    """From a measurement's probe to the verdict, by the names of the workers."""
     rng = random.Random(16)
 
     def processes(name: str, launches: Sequence[float]):
@@ -372,7 +345,6 @@ def test_the_judge_compares_processes_with_what_each_of_them_probed():
 
 
 def test_pairs_are_left_as_they_are():
-    """What a pair differs by has no probe of its own."""
     pairs = Contrast(
         {"1": 0.01, "2": 0.02}, None, 1, {"1": {"launch_ratio": 1}, "2": {"launch_ratio": 2}}
     )
@@ -420,14 +392,12 @@ OLD = [(0.02, -0.004), (0.07, 0.003), (-0.05, -0.006), (0.04, 0.001), (0.11, 0.0
 
 
 def test_a_gain_is_what_a_line_saves_where_each_process_is_left_out():
-    """As if it had been fitted anew without each."""
     expected = saved(NEW, OLD)
     assert 0.3 < expected < 0.95
     assert gains(probed(NEW, OLD)) == {"probe": pytest.approx(expected, rel=1e-9)}
 
 
 def test_a_process_that_carries_the_slope_by_itself_is_predicted_by_the_others_mean():
-    """Without it there is next to no slope."""
     far = (2.0, 0.02)
     side = [*((z / 10, y) for z, y in OLD), far]
     expected = saved(side, alone=far)
@@ -438,7 +408,6 @@ def test_a_process_that_carries_the_slope_by_itself_is_predicted_by_the_others_m
 
 
 def test_no_line_saves_more_than_all_but_a_millionth_of_a_millionth():
-    """One that fits exactly; one that falls, or does not help, saves nothing."""
     exact = [(z, 0.1 * z) for z, _ in OLD]
     assert gains(probed(exact)) == {"probe": pytest.approx(1 - 1e-12, abs=1e-13)}
     assert gains(probed([(z, -y) for z, y in OLD])) == {"probe": 0.0}
@@ -451,20 +420,17 @@ def test_no_line_saves_more_than_all_but_a_millionth_of_a_millionth():
     [((1, 5), True), ((1, 4), False), ((2, 4), True), ((2, 3), False), ((3, 3), True)],
 )
 def test_four_degrees_of_freedom_tell_a_slope(sizes, is_enough):
-    """Of groups of two and more, each less one for its mean."""
     sides = [[(i / 10 + j, i / 100) for i in range(size)] for j, size in enumerate(sizes)]
     assert bool(gains(probed(*sides))) is is_enough
 
 
 @pytest.mark.parametrize(("apart", "varies"), [(0.9e-4, False), (1.1e-4, True)])
 def test_a_probe_varies_from_a_ten_thousandth_on(apart, varies):
-    """In standard deviations of its logarithm; it may be below one in its unit."""
     side = [(-3 + apart * (-1) ** i, y) for i, (_, y) in enumerate([*OLD, (0, 0.002)])]
     assert bool(gains(probed(side))) is varies
 
 
 def test_of_two_probes_that_save_the_same_the_first_is_named():
-    """Each of them counts against a chance of its own, so half of it."""
     groups = suite(1, 0.08, cases=1)[0]
     two = [
         replace(
@@ -483,7 +449,6 @@ def test_of_two_probes_that_save_the_same_the_first_is_named():
 
 
 def test_a_worse_probe_does_not_replace_a_better_one_nor_hide_the_next():
-    """In the order of their names: one that says nothing, the best, and a rough one."""
     rng = random.Random(11)
     groups = suite(1, 0.08, cases=1)[0]
     three = [
@@ -506,7 +471,6 @@ def test_a_worse_probe_does_not_replace_a_better_one_nor_hide_the_next():
 
 
 def test_orders_that_change_nothing_are_as_good():
-    """Of three processes of each kind, one order in twenty is the one that was seen."""
     for seed in range(4):
         rng = random.Random(seed)
         side = [(kind, 0.1 * kind + rng.gauss(0, NOISE)) for kind in (0.0, 0.0, 0.0, 0.1, 0.1, 0.1)]
@@ -525,7 +489,6 @@ def scattered(seed: int, cases: int = 1, noise: float = 0.06) -> list[list[Proce
 
 @pytest.mark.parametrize(("seed", "as_good", "counts"), [(17, 9, True), (39, 10, False)])
 def test_a_fiftieth_of_all_orders_may_predict_as_well(seed, as_good, counts):
-    """The one that was seen is one of five hundred."""
     found = slopes(scattered(seed))
     assert gains(scattered(seed)[0])["probe"] > 0.25
     assert bool(used(found)) is counts, f"{as_good} of 499 are as good"
@@ -533,7 +496,6 @@ def test_a_fiftieth_of_all_orders_may_predict_as_well(seed, as_good, counts):
 
 @pytest.mark.parametrize(("seed", "as_good", "counts"), [(26, 4, True), (5, 5, False)])
 def test_two_probes_share_that_chance(seed, as_good, counts):
-    """Also where one of them is constant."""
     (groups,) = scattered(seed)
     both = [replace(g, probes={n: {**p, "z": 1.0} for n, p in g.probes.items()}) for g in groups]
     assert bool(used(slopes([both]))) is counts, f"{as_good} of 499 are as good"
@@ -541,7 +503,6 @@ def test_two_probes_share_that_chance(seed, as_good, counts):
 
 
 def test_the_suite_is_held_against_the_suites_other_orders():
-    """One case alone would be beyond chance; what six show together is not."""
     six = scattered(35, 6, 0.12)
     assert max(gains(groups)["probe"] for groups in six) > 0.5
     assert used(slopes(six)) == []

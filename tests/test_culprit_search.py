@@ -75,7 +75,6 @@ def slow_with(*names, by=1.05):
 
 
 def test_the_guilty_package_of_each_case_is_named():
-    """With what exchanging it alone makes."""
     machine = Machine({"x": slow_with("miopen"), "y": slow_with("torch", by=1.08)})
     found = search(machine, "x", "y")
     assert [(c.case_id, c.packages, c.changes) for c in found.culprits] == [
@@ -88,7 +87,6 @@ def test_the_guilty_package_of_each_case_is_named():
 
 
 def test_cases_share_the_environments_that_are_made():
-    """One that both ask about is made and opened once."""
     machine = Machine({"x": slow_with("miopen"), "y": slow_with("miopen")})
     search(machine, "x", "y")
     assert {tuple(ids) for _, ids in machine.measured} == {("x", "y")}
@@ -96,7 +94,6 @@ def test_cases_share_the_environments_that_are_made():
 
 
 def test_packages_that_are_slow_only_together_are_one_culprit():
-    """And what each by itself makes is told."""
     machine = Machine({"x": slow_with("miopen", "triton")})
     (culprit,) = search(machine, "x").culprits
     assert culprit.packages == ["miopen", "triton"]
@@ -105,14 +102,12 @@ def test_packages_that_are_slow_only_together_are_one_culprit():
 
 
 def test_two_guilty_packages_are_two_culprits():
-    """Each with its own part."""
     both = lambda packages: 1.03 ** len(packages & {"cublas", "triton"})  # noqa: E731 - short
     found = search(Machine({"x": both}), "x")
     assert sorted(c.packages for c in found.culprits) == [["cublas"], ["triton"]]
 
 
 def test_what_is_built_for_a_package_goes_with_it_once_it_breaks():
-    """Others stay apart; all answers that are known stay known."""
     old = installed("1.0", *NAMES, torchvision=["torch==1.0"], torch=["cublas==1.0"])
     new = installed("2.0", *NAMES, torchvision=["torch==2.0"], torch=["cublas==2.0"])
     said: list[str] = []
@@ -132,7 +127,6 @@ def test_what_is_built_for_a_package_goes_with_it_once_it_breaks():
 
 
 def test_what_a_package_asks_for_goes_with_it_where_nothing_else_helps():
-    """A triton of its own, for example."""
     old = installed("1.0", *NAMES, torch=["triton==1.0"])
     new = installed("2.0", *NAMES, torch=["triton==2.0"])
     machine = Machine(
@@ -144,7 +138,6 @@ def test_what_a_package_asks_for_goes_with_it_where_nothing_else_helps():
 
 
 def test_what_cannot_be_taken_apart_is_said():
-    """Nothing in the metadata explains it."""
     machine = Machine(
         {"x": slow_with("torch")},
         lambda packages: "no" if 0 < len(packages & set(NAMES[2:])) < 4 else "",
@@ -155,7 +148,6 @@ def test_what_cannot_be_taken_apart_is_said():
 
 
 def test_a_cause_outside_the_packages_is_said():
-    """Where all of them together change nothing, or cannot be exchanged."""
     found = search(Machine({"x": lambda _packages: 1.0}), "x")
     assert found.culprits == []
     assert "the cause lies outside them" in found.unexplained["x"]
@@ -166,7 +158,6 @@ def test_a_cause_outside_the_packages_is_said():
 
 
 def test_pairs_that_do_not_suffice_name_nobody():
-    """Neither what they lean to, nor a cause outside the packages."""
     machine = Machine({"x": slow_with("torch", by=1.03)})
     machine.noise = 0.1
     found = search(machine, "x")
@@ -176,8 +167,6 @@ def test_pairs_that_do_not_suffice_name_nobody():
 
 
 def test_half_that_stays_unknown_is_not_searched_further():
-    """One of its packages is guilty, and which one is not said."""
-
     class Unsteady(Machine):
         def __call__(self, packages, cases, questions):
             self.noise = 0.001 if len(packages) > 3 else 0.1
@@ -189,7 +178,6 @@ def test_half_that_stays_unknown_is_not_searched_further():
 
 
 def test_only_what_is_slower_in_time_is_searched():
-    """More memory has another cause."""
     memory = Verdict(Status.REGRESSED, "memory", "")
     fine = Verdict(Status.OK, "step_time_s", "")
     other = PairRow("m", Status.REGRESSED, "", 0.01, 0.01, [(0.01, 0.01)], [fine, memory])
@@ -197,7 +185,6 @@ def test_only_what_is_slower_in_time_is_searched():
 
 
 def test_a_large_slow_down_needs_few_pairs_though_they_differ_much():
-    """A package that adds 1% cannot be told from such noise, nor is it why the case takes twice."""
     draw = random.Random(5)
     noisy = [(0.01, 0.01 * math.exp(math.log(4) + draw.gauss(0, 0.3))) for _ in range(6)]
     question = culprits.question_of(replace(row("a", 4.0), pairs=noisy), make_case(id="a"), 4)
@@ -209,6 +196,5 @@ def test_a_large_slow_down_needs_few_pairs_though_they_differ_much():
 
 
 def test_a_small_slow_down_is_asked_about_down_to_the_tolerance():
-    """Where pairs agree, the smallest guilty package counts."""
     case = make_case(id="a", limits=Limits(tolerance=0.01))
     assert culprits.question_of(row("a", 1.5), case, 4).least == pytest.approx(math.log(1.01))

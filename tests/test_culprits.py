@@ -37,33 +37,28 @@ def found(parts, answer):
 
 @pytest.mark.parametrize("guilty", list(PARTS))
 def test_the_guilty_part_is_found_wherever_it_is(guilty):
-    """In so many questions as are said."""
     those, sets = asked(PARTS, lambda each: guilty in each)
     assert those == [Guilty((guilty,))]
     assert len(sets) <= culprits.questions(len(PARTS))
 
 
 def test_several_are_found_one_after_the_other():
-    """Each by itself."""
     assert found(PARTS, lambda each: bool(each & {"b", "k", "l"})) == [{"b"}, {"k"}, {"l"}]
 
 
 @pytest.mark.parametrize("pair", ["ab", "al", "fg"])
 def test_two_that_are_slow_only_together_are_one_answer(pair):
-    """Wherever the halves part them; a third one by itself is another."""
     those = found(PARTS, lambda each: set(pair) <= each or "d" in each)
     assert sorted(map(sorted, those)) == sorted([["d"], list(pair)])
 
 
 def test_nothing_is_guilty_where_all_together_are_not_slower():
-    """Then the cause is none of them."""
     assert asked(PARTS, lambda _each: False) == ([], [frozenset(PARTS)])
     assert asked([], lambda _each: True) == ([], [])
     assert asked("a", lambda _each: None)[0] == []
 
 
 def test_what_cannot_be_asked_is_not_told_apart():
-    """And what can be, is."""
     (guilty,), _ = asked("abcd", lambda each: None if len(each) == 1 else "a" in each)
     assert guilty == Guilty(("a", "b"), told_apart=False)
     (guilty,), _ = asked("ab", lambda each: None if each == {"b"} else True)
@@ -81,7 +76,6 @@ def question(*pairs, least=0.02, whole=0.05, sd=0.005):
 
 
 def test_pairs_that_agree_answer_soon():
-    """Both ways; a single one never does."""
     assert question(0.05).is_known is False
     assert (question(0.05, 0.051).is_slower, question(0.05, 0.05, 0.051).is_known) == (True, True)
     assert question(*[0.0] * 3).is_slower is False
@@ -90,7 +84,6 @@ def test_pairs_that_agree_answer_soon():
 
 
 def test_pairs_that_do_not_agree_go_on_up_to_a_number():
-    """What they tell then is the answer, and is not known."""
     pairs = [0.05, -0.04] * 16
     assert not question(*pairs[:-1]).is_over
     assert question(*pairs).is_over
@@ -98,7 +91,6 @@ def test_pairs_that_do_not_agree_go_on_up_to_a_number():
 
 
 def test_the_ratio_is_that_of_the_pairs():
-    """As a geometric mean."""
     assert question().ratio is None
     assert question(math.log(1.1), math.log(0.9)).ratio == pytest.approx(math.sqrt(0.99))
 
@@ -134,14 +126,12 @@ def searched(seed, effect, noise, parts=PARTS):
     ids=["one", "one beside a faster one", "two", "two together"],
 )
 def test_a_search_is_wrong_as_rarely_as_it_says(effect, noise, right):
-    """In forty searches, at most 5% for each guilty part, and what chance adds to that."""
     wrong = sum(searched(seed, effect, noise)[0] != right for seed in range(40))
     allowed = culprits.ERROR * sum(map(len, right)) * 40
     assert wrong <= allowed + 2 * math.sqrt(allowed)
 
 
 def test_equal_sets_are_called_slower_as_rarely_as_asked():
-    """However often somebody looks."""
     rng = np.random.default_rng(0)
     wrong = 0
     for _ in range(400):
@@ -160,7 +150,6 @@ def test_equal_sets_are_called_slower_as_rarely_as_asked():
     [(0.01, [0.02]), (0.02, [0.02]), (0.05, [0.02, 0.04, 0.08]), (0.08, [0.02, 0.04, 0.08])],
 )
 def test_the_odds_are_of_slow_downs_from_the_least_to_the_whole(whole, sizes):
-    """Against none and against gains of the same sizes; the noise is known by four degrees."""
     pairs = [0.031, 0.024, 0.035]
 
     def likelihood(size):
@@ -174,7 +163,6 @@ def test_the_odds_are_of_slow_downs_from_the_least_to_the_whole(whole, sizes):
 
 
 def test_pairs_never_agree_better_than_processes_do():
-    """Whatever earlier ones seem to say."""
     pairs = [0.05, 0.05]
     lucky, least = (question(*pairs, sd=sd).odds_log for sd in (1e-6, culprits.LEAST_SD))
     assert lucky == least
@@ -182,7 +170,6 @@ def test_pairs_never_agree_better_than_processes_do():
 
 
 def test_two_pairs_may_be_known_and_one_may_be_the_answer():
-    """Any odds above one are for a slow-down; a hundred to one, of two pairs, are enough."""
     assert question(0.05, 0.05).is_known
     assert 0 < question(0.012).odds_log < 1
     assert question(0.012).is_slower
@@ -190,7 +177,6 @@ def test_two_pairs_may_be_known_and_one_may_be_the_answer():
 
 
 def test_no_pair_says_nothing():
-    """Both hypotheses are as likely then."""
     assert question().odds_log == pytest.approx(0.0, abs=1e-12)
     assert question().is_slower is (question().odds_log > 0)
 
@@ -199,14 +185,11 @@ def test_no_pair_says_nothing():
     ("parts", "asked_for"), [(0, 2), (1, 2), (2, 4), (3, 6), (4, 6), (5, 8), (12, 10)]
 )
 def test_one_guilty_part_takes_two_questions_for_each_halving(parts, asked_for):
-    """And two for the whole; the error is shared among them."""
     assert culprits.questions(parts) == asked_for
     assert culprits.error_of_one(parts) == culprits.ERROR / asked_for
 
 
 def test_parts_that_cannot_be_told_apart_are_not_called_so_in_a_pair():
-    """The whole pair is as sure as its least sure part."""
-
     def answer(each):
         if len(each & set("ab")) == 1 and "c" in each:
             return None

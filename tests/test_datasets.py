@@ -40,7 +40,6 @@ def small(monkeypatch):
 
 
 def test_what_is_generated_has_the_real_ones_shape_and_types():
-    """All of MNIST, 60,000 and 10,000 images of one byte a pixel."""
     data = datasets.load("mnist", "generated", 1337)
     assert data.train.images.shape == (60_000, 28, 28, 1)
     assert data.test.images.shape == (10_000, 28, 28, 1)
@@ -50,13 +49,11 @@ def test_what_is_generated_has_the_real_ones_shape_and_types():
 
 @pytest.mark.parametrize(("name", "classes"), [("cifar100", 100), ("cifar10", 10), ("mnist", 10)])
 def test_every_class_is_there_equally_often(small, name, classes):
-    """And no other."""
     targets = datasets.load(name, "generated", 1).train.targets
     assert np.bincount(targets).tolist() == [200 // classes] * classes
 
 
 def test_the_seed_alone_decides_what_is_generated(small):
-    """Bit by bit; another seed gives something else."""
     one, two = (datasets.generated.__wrapped__("cifar10", 7) for _ in range(2))
     other = datasets.generated("cifar10", 8)
     assert (one.train.images == two.train.images).all()
@@ -65,12 +62,10 @@ def test_the_seed_alone_decides_what_is_generated(small):
 
 
 def test_a_process_generates_a_data_set_once(small):
-    """The second case of it finds it in memory."""
     assert datasets.load("mnist", "generated", 1) is datasets.load("mnist", "generated", 1)
 
 
 def test_classes_can_be_told_apart_and_the_test_images_with_them(small):
-    """By the nearest mean of the training images; noise keeps images of a class different."""
     data = datasets.load("cifar10", "generated", 3)
     train, test = (split.images.astype(float) for split in (data.train, data.test))
     means = np.stack([train[data.train.targets == c].mean(0) for c in range(10)])
@@ -87,7 +82,6 @@ def test_classes_can_be_told_apart_and_the_test_images_with_them(small):
     ],
 )
 def test_what_is_not_known_is_refused_by_name(name, source, words):
-    """With what there is."""
     with pytest.raises(ValueError, match=words):
         datasets.load(name, source, 1)
 
@@ -125,7 +119,6 @@ def cifar(small, tmp_path, monkeypatch):
 
 
 def test_cifars_files_are_read_as_torchvision_reads_them(cifar, monkeypatch):
-    """From the folder that the variable names."""
     monkeypatch.setenv(FOLDER_VARIABLE, str(cifar))
     data = datasets.load("cifar100", "files", 1337)
     own = CIFAR100(cifar, train=False)
@@ -136,7 +129,6 @@ def test_cifars_files_are_read_as_torchvision_reads_them(cifar, monkeypatch):
 
 @pytest.mark.parametrize("file", ["train", "test", "meta"])
 def test_a_file_that_was_changed_is_named_and_not_unpickled(cifar, monkeypatch, file):
-    """What a pickle does when it is read is anything at all."""
     bad = cifar / "cifar-100-python" / file
     bad.write_bytes(bad.read_bytes() + b".")
     monkeypatch.setattr(pickle, "load", lambda *_, **__: pytest.fail("unpickled"))
@@ -150,14 +142,12 @@ def test_a_file_that_was_changed_is_named_and_not_unpickled(cifar, monkeypatch, 
 
 
 def test_a_file_that_is_not_there_is_named(cifar):
-    """A download that was cut short, say."""
     (cifar / "cifar-100-python" / "test").unlink()
     with pytest.raises(DataError, match=f"^{cifar}: cifar100 is not complete, cifar-100-python/te"):
         datasets.from_files("cifar100", cifar)
 
 
 def test_a_set_of_another_size_is_refused(cifar, monkeypatch):
-    """Its sums are right, and it is another set."""
     monkeypatch.setitem(DATASETS, "cifar100", replace(DATASETS["cifar100"], train=300))
     with pytest.raises(DataError, match=r"cifar100 has images of shape \(200, 32, 32, 3\)"):
         datasets.from_files("cifar100", cifar)
@@ -182,7 +172,6 @@ def mnist(small, tmp_path, monkeypatch):
 
 
 def test_mnist_is_read_from_its_compressed_files(mnist):
-    """Whose sums are known; those of what torchvision unpacks are not."""
     data = datasets.from_files("mnist", mnist)
     assert data.train.images.shape == (200, 28, 28, 1)
     assert data.test.targets.tolist() == [i % 10 for i in range(100)]
@@ -190,7 +179,6 @@ def test_mnist_is_read_from_its_compressed_files(mnist):
 
 
 def test_an_mnist_file_that_was_changed_is_refused(mnist):
-    """Torchvision itself would take what it finds unpacked."""
     bad = mnist / "MNIST" / "raw" / "t10k-labels-idx1-ubyte.gz"
     bad.write_bytes(bad.read_bytes()[:-1])
     with pytest.raises(DataError, match=r"mnist is corrupt, MNIST/raw/t10k-labels-idx1-ubyte.gz"):
@@ -198,7 +186,6 @@ def test_an_mnist_file_that_was_changed_is_refused(mnist):
 
 
 def test_files_without_a_folder_are_a_skip_that_says_what_to_set(monkeypatch):
-    """The machine has none; nothing is wrong with the case."""
     monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
     with pytest.raises(UnsupportedError, match=f"{FOLDER_VARIABLE} names no folder to read"):
         datasets.load("cifar10", "files", 1)
@@ -219,7 +206,6 @@ def no_network(monkeypatch):
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100", "mnist"])
 def test_without_a_network_a_download_says_what_to_do_instead(name, no_network, tmp_path, capsys):
-    """In one line, with the folder."""
     assert main([name, str(tmp_path / "new"), "--download"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"{name} cannot be downloaded to {tmp_path / 'new'}: ")
@@ -228,7 +214,6 @@ def test_without_a_network_a_download_says_what_to_do_instead(name, no_network, 
 
 
 def test_a_set_that_is_there_is_not_downloaded_again(mnist, no_network, monkeypatch):
-    """No network is asked."""
     for file in (mnist / "MNIST" / "raw").glob("*.gz"):
         file.with_suffix("").write_bytes(gzip.decompress(file.read_bytes()))
     monkeypatch.setattr(MNIST, "_load_data", lambda _self: (None, None))
@@ -236,14 +221,12 @@ def test_a_set_that_is_there_is_not_downloaded_again(mnist, no_network, monkeypa
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path, capsys):
-    """A file is in its place."""
     (tmp_path / "file").touch()
     assert main(["cifar10", str(tmp_path / "file"), "--download"]) == 1
     assert f"cifar10 cannot be downloaded to {tmp_path / 'file'}: " in capsys.readouterr().err
 
 
 def test_a_check_says_what_is_wrong_and_leaves_with_one(tmp_path, capsys):
-    """The command shows the line to its user."""
     assert main(["cifar10", str(tmp_path)]) == 1
     first = CIFAR10.train_list[0][0]
     expected = f"{tmp_path}: cifar10 is not complete, cifar-10-batches-py/{first} is missing"
@@ -251,19 +234,16 @@ def test_a_check_says_what_is_wrong_and_leaves_with_one(tmp_path, capsys):
 
 
 def test_a_whole_set_passes_the_check(cifar):
-    """And nothing is said."""
     assert main(["cifar100", str(cifar)]) == 0
 
 
 @pytest.mark.parametrize("words", [[], ["mnist"], ["svhn", "."], ["mnist", ".", "--upload"]])
 def test_another_command_line_is_a_wrong_one(words, capsys):
-    """With how it goes."""
     assert main(words) == 2
     assert capsys.readouterr().err.startswith("usage: datasets cifar100|cifar10|mnist FOLDER")
 
 
 def test_sums_are_torchvisions_own():
-    """Every file of every set has one."""
     for kind in (CIFAR10, CIFAR100):
         sums = [*kind.train_list, *kind.test_list, (kind.meta["filename"], kind.meta["md5"])]
         assert all(len(total) == 32 for _, total in sums)

@@ -28,7 +28,6 @@ def declare(folder: Path, signature: str, name: str = "scan") -> dict[str, Workl
 
 
 def test_an_id_is_the_name_and_what_differs_from_the_defaults(tmp_path):
-    """And so are the parameters that the function is told."""
     scan = declare(tmp_path, SIGNATURE)["scan"]
     plain = case_of(scan, {"rows": 64})
     assert (plain.id, plain.workload, plain.params) == ("scan-rows64", "scan", {"rows": 64})
@@ -62,7 +61,6 @@ def test_an_id_is_the_name_and_what_differs_from_the_defaults(tmp_path):
     ],
 )
 def test_a_value_of_another_type_is_refused_by_name(tmp_path, values, words):
-    """With what it has to be."""
     with pytest.raises(UserError, match=f"^{re.escape(words)}"):
         case_of(declare(tmp_path, SIGNATURE)["scan"], values)
 
@@ -79,7 +77,6 @@ def test_a_value_of_another_type_is_refused_by_name(tmp_path, values, words):
     ],
 )
 def test_a_signature_that_is_no_tables_is_named_with_its_line(tmp_path, signature, words):
-    """Before anything is collected."""
     with pytest.raises(MatrixError) as caught:
         declare(tmp_path, signature)
     assert str(caught.value).startswith(f"{tmp_path / 'scan.py'}:3: scan, {words}")
@@ -97,7 +94,6 @@ def test_a_signature_that_is_no_tables_is_named_with_its_line(tmp_path, signatur
     ],
 )
 def test_a_signature_that_could_not_be_called_is_refused(tmp_path, parameters, words):
-    """Now, and not by every case when it is measured."""
     (tmp_path / "scan.py").write_text(f"def scan({parameters}): ...\n")
     with pytest.raises(MatrixError) as caught:
         declared_axes(folder=tmp_path)
@@ -105,7 +101,6 @@ def test_a_signature_that_could_not_be_called_is_refused(tmp_path, parameters, w
 
 
 def test_of_functions_of_one_name_the_last_counts(tmp_path):
-    """As for Python."""
     first = "def scan(setting, rows: int): ...\n"
     (tmp_path / "scan.py").write_text(f"{first}def scan(setting, columns: int): ...\n")
     (axis,) = declared_axes(folder=tmp_path)["scan"].axes
@@ -113,28 +108,24 @@ def test_of_functions_of_one_name_the_last_counts(tmp_path):
 
 
 def test_what_editors_leave_beside_a_module_is_passed_over(tmp_path):
-    """Emacs locks a file by a link that leads nowhere."""
     declare(tmp_path, "rows: int")
     (tmp_path / ".#scan.py").symlink_to("somebody@somewhere.1")
     assert list(declared_axes(folder=tmp_path)) == ["scan"]
 
 
 def test_a_module_may_say_how_it_is_encoded(tmp_path):
-    """Whatever Python can import can be read."""
     text = "# coding: latin-1\n# caf\u00e9\ndef scan(setting, rows: int): ...\n"
     (tmp_path / "scan.py").write_bytes(text.encode("latin-1"))
     assert list(declared_axes(folder=tmp_path)) == ["scan"]
 
 
 def test_a_module_that_is_no_python_is_named_with_its_line(tmp_path):
-    """As everything else in it is."""
     (tmp_path / "scan.py").write_text("def scan(setting):\n    return (\n")
     with pytest.raises(MatrixError, match=r"scan\.py:2: "):
         declared_axes(folder=tmp_path)
 
 
 def test_what_is_no_workload_is_passed_over(tmp_path):
-    """Modules that help, functions that take anything, and workloads with axes of their own."""
     (tmp_path / "helping.py").write_text("def help(rows): ...\n")
     assert declare(tmp_path, "**params") == {}
     (tmp_path / "other.py").write_text("def other(setting, rows: list[int]): ...\n")
@@ -143,7 +134,6 @@ def test_what_is_no_workload_is_passed_over(tmp_path):
 
 @pytest.mark.parametrize("name", ["ops", "factory", "sampling", "workloads"])
 def test_a_word_of_the_matrix_is_no_workloads_name(monkeypatch, name):
-    """Its table could not be told from what has the word."""
     axes = {name: WorkloadAxes(name, (), begins=name)}
     monkeypatch.setattr(matrix, "declared_axes", lambda **_: axes)
     with pytest.raises(MatrixError, match=rf"{name}\.py: {name} is a word of the matrix already"):
@@ -151,7 +141,6 @@ def test_a_word_of_the_matrix_is_no_workloads_name(monkeypatch, name):
 
 
 def test_a_broken_signature_is_an_error_of_the_matrix(monkeypatch, tmp_path):
-    """Which every command says in one line."""
     (tmp_path / "scan.py").write_text("def scan(setting, rows): ...\n")
     monkeypatch.setattr(matrix, "declared_axes", lambda but: declared.declared_axes(but, tmp_path))
     with pytest.raises(MatrixError, match=r"scan\.py:1: scan, rows: it has no type"):
@@ -159,7 +148,6 @@ def test_a_broken_signature_is_an_error_of_the_matrix(monkeypatch, tmp_path):
 
 
 def test_cases_are_found_by_their_table_and_declared_ones_together(tmp_path):
-    """A table without a test function of its own is measured all the same."""
     own = declare(tmp_path, SIGNATURE)
     workloads = {"training": WorkloadAxes("training", ()), **own}
     scan = case_of(own["scan"], {"rows": 1})

@@ -60,7 +60,6 @@ def bench(tmp_path, workers):
     ],
 )
 def test_workers_are_told_which_device_is_theirs_and_what_was_asked_for(monkeypatch, side, told):
-    """One does not replace the other."""
     started = []
     monkeypatch.setattr(processes, "Zygote", lambda **words: started.append(words))
     monkeypatch.delenv("BENCH_LIB_PRELOAD", raising=False)
@@ -80,7 +79,6 @@ def test_workers_are_told_which_device_is_theirs_and_what_was_asked_for(monkeypa
 
 @pytest.mark.parametrize("variables", [None, {"BENCH_LIB_CONTEXTS": "any"}])
 def test_ranks_are_told_what_was_asked_for_and_see_every_device(bench, monkeypatch, variables):
-    """They choose their devices themselves."""
     told = []
 
     def run_ranks(case, *, command, environment):
@@ -122,7 +120,6 @@ def taken(folder, devices):
 def test_ranks_hold_as_many_devices_as_they_are_and_for_as_long(
     bench, monkeypatch, tmp_path, ranks, held
 ):
-    """Nobody else may measure there; afterwards only the bench's own stays."""
     during = []
 
     def run_ranks(case, **_):
@@ -140,7 +137,6 @@ def test_ranks_hold_as_many_devices_as_they_are_and_for_as_long(
 
 
 def test_devices_are_taken_in_one_order_whichever_is_a_benchs_own(monkeypatch, tmp_path):
-    """Two runs that each wait for what the other holds would wait for ever."""
     devices, order = gpus(3), []
 
     class Noting(DeviceLock):
@@ -174,7 +170,6 @@ def test_devices_are_taken_in_one_order_whichever_is_a_benchs_own(monkeypatch, t
 
 
 def test_a_thread_lets_go_of_a_device_that_another_one_took(monkeypatch, tmp_path):
-    """Cases are looked at again in threads, and the device is taken before."""
     monkeypatch.setattr("bench_lib.engine.device.run_ranks", answering)
     devices = gpus(2)
     workers = Contexts({}, devices[1])
@@ -186,7 +181,6 @@ def test_a_thread_lets_go_of_a_device_that_another_one_took(monkeypatch, tmp_pat
 
 @pytest.mark.parametrize("own", [0, 2])
 def test_a_device_that_somebody_keeps_is_said_and_the_own_one_stays(monkeypatch, tmp_path, own):
-    """And none of the others."""
     devices = gpus(3)
     other = DeviceLock(devices[1], tmp_path)
     other.acquire(0, lambda _line: None)
@@ -200,7 +194,6 @@ def test_a_device_that_somebody_keeps_is_said_and_the_own_one_stays(monkeypatch,
 
 
 def test_more_ranks_than_gpus_are_skipped_with_the_figure(bench, monkeypatch, tmp_path):
-    """Before anything starts or is waited for."""
     monkeypatch.setattr("bench_lib.engine.device.run_ranks", None)
     other = DeviceLock(gpus(2)[1], tmp_path)
     other.acquire(0, lambda _line: None)
@@ -213,7 +206,6 @@ def test_more_ranks_than_gpus_are_skipped_with_the_figure(bench, monkeypatch, tm
 def test_a_launcher_that_is_not_the_usual_one_is_part_of_the_environment(
     bench, monkeypatch, text, name
 ):
-    """The conditions of a case are read from there."""
     monkeypatch.delenv("BENCH_LIB_LAUNCHER", raising=False)
     variables = bench(launcher=text).measure(make_case()).environment.variables
     assert variables.get("BENCH_LIB_LAUNCHER") == name
@@ -223,7 +215,6 @@ def test_a_launcher_that_is_not_the_usual_one_is_part_of_the_environment(
 
 
 def test_one_context_serves_many_cases(bench, workers):
-    """Forking is cheap, opening a device is not."""
     one = bench()
     one.measure(make_case(id="a"))
     one.measure(make_case(id="b"))
@@ -231,7 +222,6 @@ def test_one_context_serves_many_cases(bench, workers):
 
 
 def test_every_case_is_measured_in_as_many_contexts_as_asked_for(bench, workers):
-    """Processes alternate case by case, so that drift does not look like a context's effect."""
     three = bench(processes=3)
     first = three.measure(make_case(id="a"))
     three.measure(make_case(id="b"))
@@ -242,7 +232,6 @@ def test_every_case_is_measured_in_as_many_contexts_as_asked_for(bench, workers)
 
 
 def test_a_fault_ends_the_case_and_the_next_case_gets_a_fresh_context(bench, workers):
-    """A context may be broken without saying so."""
     workers.script["bad"] = [ABORT]
     one = bench()
     outcome = one.measure(make_case(id="bad"))
@@ -259,7 +248,6 @@ def test_a_fault_ends_the_case_and_the_next_case_gets_a_fresh_context(bench, wor
 
 
 def test_a_fault_is_not_tried_again_in_the_other_processes(bench, workers):
-    """What aborted once would abort five times, each at the price of its time limit."""
     workers.script["bad"] = [ABORT]
     assert len(bench(processes=5).measure(make_case(id="bad")).attempts) == 1
 
@@ -306,7 +294,6 @@ class Room:
 
 
 def test_a_case_that_was_late_on_a_busy_cpu_says_who_had_it(tmp_path):
-    """By what still keeps the CPU busy when nothing of ours runs there any more."""
     room = Room(CPU, LATE, tmp_path, make_telemetry(steal=0.3), make_telemetry(utilization=0.93))
     fault = room.fault()
     assert fault.message == (
@@ -337,15 +324,12 @@ def test_a_case_that_was_late_on_a_busy_cpu_says_who_had_it(tmp_path):
     ],
 )
 def test_a_case_that_nobody_kept_from_its_cpu_says_no_more_than_that(tmp_path, device, fault, seen):
-    """Its own use of it is no reason, other faults have their own, and a GPU is no CPU."""
     room = Room(device, fault, tmp_path, *seen)
     assert room.fault() == fault
     assert room.seen == []
 
 
 def test_ranks_that_were_late_on_a_busy_cpu_say_who_had_it(monkeypatch, tmp_path):
-    """As a case of one process does."""
-
     def run_ranks(_case, **_):
         raise CaseFault(LATE)
 
@@ -358,7 +342,6 @@ def test_ranks_that_were_late_on_a_busy_cpu_say_who_had_it(monkeypatch, tmp_path
 
 
 def test_a_skip_keeps_the_context(bench, workers):
-    """Nothing ran, so nothing can be broken."""
     workers.script["odd"] = ["no TF32 here"]
     one = bench()
     assert one.measure(make_case(id="odd")).skipped == "no TF32 here"
@@ -367,14 +350,12 @@ def test_a_skip_keeps_the_context(bench, workers):
 
 
 def test_workers_that_never_start_stop_the_run(bench, workers):
-    """Without any worker every case would fail for the same reason."""
     workers.refuse_forks_from = 1
     with pytest.raises(LaunchError, match="no device"):
         bench().measure(make_case(id="a"))
 
 
 def test_a_device_that_vanishes_costs_each_case_an_error_and_not_the_run(bench, workers):
-    """The night goes on, and every case says why it has no value."""
     workers.script["bad"] = [ABORT]
     workers.refuse_forks_from = 2
     one = bench()
@@ -386,7 +367,6 @@ def test_a_device_that_vanishes_costs_each_case_an_error_and_not_the_run(bench, 
 
 
 def test_workers_that_went_with_a_case_are_started_anew_for_the_next(bench, workers, monkeypatch):
-    """No innocent case pays for the one before it."""
     workers.script["bad"] = [ABORT]
     workers.refuse_forks_from = 2
     monkeypatch.setattr(workers, "close", lambda: setattr(workers, "refuse_forks_from", None))
@@ -396,7 +376,6 @@ def test_workers_that_went_with_a_case_are_started_anew_for_the_next(bench, work
 
 
 def test_a_device_that_is_gone_for_many_cases_in_a_row_ends_the_run(bench, workers):
-    """And one that comes back in between begins to count anew."""
     one = bench()
     one.measure(make_case(id="well"))
     for is_last in (False, True):
@@ -412,7 +391,6 @@ def test_a_device_that_is_gone_for_many_cases_in_a_row_ends_the_run(bench, worke
 
 
 def test_a_worker_on_another_device_than_promised_is_an_error(bench, workers):
-    """Judging one GPU by another's baseline is the worst of all mistakes."""
     workers.device = replace(DEVICE, uuid="GPU-00000000000000ff")
     with pytest.raises(LaunchError, match=r"uuid GPU-0+1, .*GPU-0+ff.*VISIBLE_DEVICES"):
         bench().measure(make_case(id="a"))
@@ -423,7 +401,6 @@ SPREAD_OUT = [0.010, 0.012] * 10
 
 
 def test_a_disturbed_measurement_is_looked_at_once_more_and_kept_with_the_reason(bench, workers):
-    """A stalling host is seen for seconds; what is so by nature is so again."""
     workers.script["a"] = [SPREAD_OUT, [0.010] * 20]
     first, second = bench().measure(make_case(id="a")).attempts
     assert first.discarded == "iterations spread by 9.4%; measured again"
@@ -433,14 +410,12 @@ def test_a_disturbed_measurement_is_looked_at_once_more_and_kept_with_the_reason
 
 
 def test_what_stays_disturbed_is_taken_as_it_is(bench, workers):
-    """An unstable case is judged as unstable, not measured for ever."""
     workers.script["a"] = [SPREAD_OUT]
     attempts = bench().measure(make_case(id="a")).attempts
     assert [attempt.accepted for attempt in attempts] == [False, True]
 
 
 def test_a_gpu_case_gives_way_to_one_companion_context(bench, workers):
-    """All cases are measured in the state that a device is in after another context ran."""
     workers.asks_to_give_way = True
     one = bench()
     one.measure(make_case(id="a"))
@@ -454,7 +429,6 @@ def test_a_gpu_case_gives_way_to_one_companion_context(bench, workers):
 def test_a_companion_is_drawn_once_and_a_measuring_context_until_it_is_of_the_cheap_kind(
     bench, workers
 ):
-    """What measures nothing may pay for its launches."""
     workers.asks_to_give_way = True
     bench(processes=2).measure(make_case(id="a"))
     assert workers.log[:2] == ["fork context-1", "fork context-2"]
@@ -464,7 +438,6 @@ def test_a_companion_is_drawn_once_and_a_measuring_context_until_it_is_of_the_ch
 
 
 def test_a_companion_that_is_gone_costs_no_case(bench, workers):
-    """The next case gets a fresh one."""
     workers.asks_to_give_way = workers.no_turns = True
     one = bench()
     assert one.measure(make_case(id="a")).fault is None
@@ -474,14 +447,12 @@ def test_a_companion_that_is_gone_costs_no_case(bench, workers):
 
 
 def test_the_environment_is_the_workers_own_words(bench):
-    """The runner's interpreter may have another torch than the worker's."""
     outcome = bench().measure(make_case(id="a"))
     assert outcome.environment.torch == "2.9.0"
     assert outcome.attempts[0].environment == history.reference(outcome.environment)
 
 
 def test_a_variable_that_was_set_for_a_side_is_in_its_environment(bench):
-    """It is the change under test, so its name is recorded though nobody knows the variable."""
     told = {"MINE": "1", "BENCH_LIB_DATA": "folder"}
     outcome = bench(sides={"": Side(environment=told)}).measure(make_case(id="a"))
     assert "MINE" in outcome.environment.variables
@@ -489,7 +460,6 @@ def test_a_variable_that_was_set_for_a_side_is_in_its_environment(bench):
 
 
 def test_a_device_in_use_is_waited_for_and_then_refused_by_name(bench):
-    """Two runs on one device would each make the other's timings wrong."""
     bench()
     said = []
     with pytest.raises(DeviceBusyError, match=r"mi300x .* is in use by .*--perf-lock-wait"):
@@ -499,7 +469,6 @@ def test_a_device_in_use_is_waited_for_and_then_refused_by_name(bench):
 
 
 def test_closing_ends_workers_and_telemetry_and_frees_the_device(bench, workers, tmp_path):
-    """Nobody is left, and the next run need not wait."""
     one = bench()
     one.measure(make_case(id="a"))
     one.close()
@@ -511,7 +480,6 @@ def test_closing_ends_workers_and_telemetry_and_frees_the_device(bench, workers,
 
 @pytest.mark.parametrize("dear", [False, True])
 def test_a_context_that_stayed_dear_says_so_in_every_measurement(bench, workers, dear):
-    """All that were drawn were of the wrong kind, which is worth a word and no more."""
     workers.are_dear = dear
     outcome = bench().measure(make_case(id="a"))
     (attempt,) = outcome.attempts
@@ -521,7 +489,6 @@ def test_a_context_that_stayed_dear_says_so_in_every_measurement(bench, workers,
 
 
 def test_measuring_again_shares_one_fresh_context_and_ends_it(bench, workers):
-    """What a suspicious case needs is a process that it has not been measured in."""
     one = bench()
     cases = [make_case(id="a"), make_case(id="b")]
     for case in cases:
@@ -535,7 +502,6 @@ def test_measuring_again_shares_one_fresh_context_and_ends_it(bench, workers):
 
 
 def test_a_fault_while_measuring_again_is_replaced_and_the_next_case_goes_on(bench, workers):
-    """One broken case does not take the others' second look."""
     workers.script = {"a": [[0.01] * 20, ABORT]}
     one = bench()
     cases = [make_case(id="a"), make_case(id="b")]
@@ -548,7 +514,6 @@ def test_a_fault_while_measuring_again_is_replaced_and_the_next_case_goes_on(ben
 
 
 def test_a_context_that_was_profiled_measures_nothing_else(bench, workers, monkeypatch):
-    """A profiler stays in its process and makes every launch dearer."""
     profiled = make_measurement(case_id="a", host_bound=True, device_source="kernels")
     one = bench()
     one.measure(make_case(id="b"))
@@ -559,7 +524,6 @@ def test_a_context_that_was_profiled_measures_nothing_else(bench, workers, monke
 
 
 def test_a_contexts_name_is_its_own_in_the_whole_run(tmp_path):
-    """Every zygote counts from one; cases that share a name are taken to share luck."""
     names = set()
     for device in gpus(3):
         one = held(device, Contexts({}, device), tmp_path)
@@ -591,7 +555,6 @@ def seeing(*script):
 
 
 def test_what_was_measured_beside_another_process_is_measured_again(bench, waits):
-    """After a while, and kept with the reason."""
     spoilt, good = bench(**seeing(SHARED, CALM)).measure(make_case(id="a")).attempts
     assert (spoilt.accepted, spoilt.invalid) == (False, True)
     assert spoilt.discarded == "shared with process 41; measured again"
@@ -601,7 +564,6 @@ def test_what_was_measured_beside_another_process_is_measured_again(bench, waits
 
 
 def test_what_the_hardware_spoils_twice_stays_discarded(bench, waits):
-    """One more look, not more: the next case needs the device too."""
     outcome = bench(**seeing(SHARED)).measure(make_case(id="a"))
     assert [a.accepted for a in outcome.attempts] == [False, False]
     assert [a.discarded for a in outcome.attempts] == [
@@ -615,7 +577,6 @@ def test_what_the_hardware_spoils_twice_stays_discarded(bench, waits):
 def test_what_the_hardware_spoils_in_one_process_may_come_out_well_in_the_next(
     bench, waits, workers
 ):
-    """A baseline of five must not end as one of two."""
     outcome = bench(processes=3, **seeing(CALM, SHARED, SHARED, CALM)).measure(make_case(id="a"))
     assert [(a.process, a.accepted) for a in outcome.attempts] == [
         (0, True),
@@ -626,7 +587,6 @@ def test_what_the_hardware_spoils_in_one_process_may_come_out_well_in_the_next(
 
 
 def test_a_device_that_is_never_better_is_not_waited_for_all_night(bench, monkeypatch):
-    """After three waits that did not help each case gets one look."""
     monkeypatch.setattr(Cooling, "_is_calm", lambda *_: True)
     monkeypatch.setattr("bench_lib.engine.cooling.UNSEEN_S", 0.0)
     monkeypatch.setattr("bench_lib.engine.cooling.LOOK_S", 0.001)
@@ -637,13 +597,11 @@ def test_a_device_that_is_never_better_is_not_waited_for_all_night(bench, monkey
 
 
 def test_without_time_to_wait_nothing_is_measured_again(bench, workers):
-    """A device that somebody shares all night costs each case one look."""
     outcome = bench(cool_s=0, **seeing(SHARED)).measure(make_case(id="a"))
     assert [a.discarded for a in outcome.attempts] == ["shared with process 41"]
 
 
 def test_a_clock_below_what_the_baseline_had_spoils_a_measurement(bench, waits):
-    """Asked for each case, since heavy steps run at lower clocks."""
     levels = {
         "heavy": validity.Level(1500.0, 1400.0, math.log(0.01), 0.01),
         "light": validity.Level(1980.0, 1940.0, math.log(0.01), 0.01),
@@ -659,7 +617,6 @@ def test_a_clock_below_what_the_baseline_had_spoils_a_measurement(bench, waits):
 def test_what_is_disturbed_after_the_hardware_has_recovered_is_measured_a_third_time(
     bench, waits, workers
 ):
-    """Each reason is worth one more look."""
     workers.script["a"] = [[0.01] * 20, [0.01, 0.02] * 10, [0.01] * 20]
     attempts = bench(**seeing(SHARED, CALM)).measure(make_case(id="a")).attempts
     assert [(a.accepted, a.invalid) for a in attempts] == [
@@ -670,7 +627,6 @@ def test_what_is_disturbed_after_the_hardware_has_recovered_is_measured_a_third_
 
 
 def test_no_process_of_ours_is_a_stranger(bench, monkeypatch, waits):
-    """Neither the context that measured, though it has ended since, nor any rank."""
     watch = Watch(CALM)
     one = bench(watch=lambda _: watch)
     kernels = make_measurement(device_source="kernels")
@@ -694,7 +650,6 @@ def test_no_process_of_ours_is_a_stranger(bench, monkeypatch, waits):
     ],
 )
 def test_one_device_among_the_ranks_spoils_the_case_and_is_named(bench, monkeypatch, spoilt, cause):
-    """A step takes as long as its slowest rank, so that each one's device is watched."""
     calm = make_telemetry(clock_mhz=1980.0)
     watches = {n: Watch(replace(calm, **spoilt) if n == 2 else calm) for n in range(4)}
     ranks = [RankSample(n, n, None, [0.01], None) for n in range(4)]
@@ -712,7 +667,6 @@ def test_one_device_among_the_ranks_spoils_the_case_and_is_named(bench, monkeypa
 
 
 def test_a_case_of_several_ranks_is_launched_once_a_process(bench, monkeypatch):
-    """Each launch is fresh processes, and a baseline needs five."""
     monkeypatch.setattr("bench_lib.engine.device.run_ranks", answering)
     outcome = bench(processes=3).measure(make_case(launch=Launch(ranks=2)))
     assert [attempt.process for attempt in outcome.attempts] == [0, 1, 2]
@@ -720,7 +674,6 @@ def test_a_case_of_several_ranks_is_launched_once_a_process(bench, monkeypatch):
 
 @pytest.mark.parametrize("times", [[0.0] * 20, [-0.01] * 20])
 def test_times_that_no_clock_gives_end_nothing(bench, workers, times):
-    """The case will be an error when it is judged, and the others go on."""
     workers.script["odd"] = [times]
     level = validity.Level(1980.0, 1940.0, -4.0, 0.01)
     one = bench(expected=lambda _case: level, **seeing(SLOW))
@@ -731,7 +684,6 @@ def test_times_that_no_clock_gives_end_nothing(bench, workers, times):
 
 
 def test_cases_are_looked_into_in_one_context_that_measures_nothing(bench, workers):
-    """A profiler stays in it; it need not be of the cheap kind."""
     one = bench()
     one.measure(make_case(id="a"))
     found = list(one.profile([make_case(id="a"), make_case(id="b")]))
@@ -744,7 +696,6 @@ def test_cases_are_looked_into_in_one_context_that_measures_nothing(bench, worke
 
 
 def test_a_case_that_cannot_be_looked_into_says_why_and_the_next_one_can(bench, workers):
-    """After a fault in a context of its own."""
     workers.kernels = {
         "a": Fault("died", "the worker was ended by SIGSEGV", "profile"),
         "b": "no such arithmetic here",
@@ -762,6 +713,5 @@ def test_a_case_that_cannot_be_looked_into_says_why_and_the_next_one_can(bench, 
 
 
 def test_nothing_to_look_into_opens_nothing(bench, workers):
-    """Not even a worker."""
     assert list(bench().profile([])) == []
     assert workers.log == []

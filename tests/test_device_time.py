@@ -140,7 +140,6 @@ class Marks:
 
 
 def test_replays_are_issued_in_one_go_with_some_ahead_of_the_first_that_counts() -> None:
-    """Nothing waits and nothing is allocated in between."""
     clock = Scripted()
     found = device_time(clock, clock.step)
     assert (found.seconds, found.source, found.warnings) == (1 / 8, "graph", [])
@@ -152,13 +151,11 @@ def test_replays_are_issued_in_one_go_with_some_ahead_of_the_first_that_counts()
 
 
 def test_device_time_is_the_median_of_the_replays_after_the_first_few() -> None:
-    """Neither the first replays nor one that was held up count for more than they are."""
     clock = Scripted(replays_s=[2.0] * AHEAD + [1 / 8, 4.0, 1 / 16] + [1 / 8])
     assert device_time(clock, clock.step).seconds == 1 / 8
 
 
 def test_an_ordinary_step_follows_the_last_replay_before_memory_is_given_back() -> None:
-    """Else gradients and losses would keep the graph's memory."""
     clock = Scripted()
     device_time(clock, clock.step)
     assert clock.log[-4:] == ["drop graph", "step", "synchronize", "release"]
@@ -166,7 +163,6 @@ def test_an_ordinary_step_follows_the_last_replay_before_memory_is_given_back() 
 
 @pytest.mark.usefixtures("_scripted")
 def test_replays_that_the_host_cannot_issue_in_time_are_not_the_devices_time() -> None:
-    """The kernels are summed up instead."""
     clock = Scripted(launch_s=1 / 8, replays_s=[1 / 16])
     found = device_time(clock, clock.step)
     assert (found.seconds, found.source) == (1 / 32, "kernels")
@@ -179,14 +175,12 @@ def test_replays_that_the_host_cannot_issue_in_time_are_not_the_devices_time() -
 def test_replays_need_to_be_issued_just_faster_than_they_are_done(
     launch_s: float, source: str
 ) -> None:
-    """At the same pace each is done as the next is issued."""
     clock = Scripted(launch_s=launch_s)
     assert device_time(clock, clock.step).source == source
 
 
 @pytest.mark.usefixtures("_scripted")
 def test_a_step_that_cannot_be_recorded_is_profiled() -> None:
-    """With the first line of what was in the way."""
     clock = Scripted()
     clock.no_graph = ValueError("no graph\nhere")
     found = device_time(clock, clock.step)
@@ -197,7 +191,6 @@ def test_a_step_that_cannot_be_recorded_is_profiled() -> None:
 
 @pytest.mark.usefixtures("_scripted")
 def test_a_replay_that_fails_is_no_more_than_a_warning() -> None:
-    """The graph is dropped before anything else is tried."""
     clock = Scripted()
     clock.fails_from = AHEAD + 3
     found = device_time(clock, clock.step)
@@ -208,7 +201,6 @@ def test_a_replay_that_fails_is_no_more_than_a_warning() -> None:
 
 @pytest.mark.usefixtures("_scripted")
 def test_where_neither_works_both_reasons_are_told() -> None:
-    """In one sentence, and memory is given back all the same."""
     clock = Scripted()
     clock.no_graph, clock.no_profile = ValueError("this"), RuntimeError()
     found = device_time(clock, clock.step)
@@ -220,7 +212,6 @@ def test_where_neither_works_both_reasons_are_told() -> None:
 
 @pytest.mark.usefixtures("_scripted")
 def test_the_reason_is_what_went_wrong_first() -> None:
-    """The end of a spoiled recording raises once more, and says less."""
     clock = Scripted()
     clock.no_graph = RuntimeError("the recording was given up")
     clock.no_graph.__context__ = ValueError("the step waits for the device")
@@ -229,7 +220,6 @@ def test_the_reason_is_what_went_wrong_first() -> None:
 
 
 def test_an_interruption_gives_memory_back_and_goes_on() -> None:
-    """It is no reason to profile."""
     clock = Scripted()
 
     def interrupted(_step: object) -> Any:
@@ -470,7 +460,6 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
 def test_a_step_is_warmed_up_and_recorded_on_a_side_stream_and_replayed_on_the_current_one(
     cuda: Cuda,
 ) -> None:
-    """As torch's notes on graphs prescribe."""
     with recorded(cuda.work) as replay:
         replay()
         replay()
@@ -484,13 +473,11 @@ def test_a_step_is_warmed_up_and_recorded_on_a_side_stream_and_replayed_on_the_c
 
 
 def test_what_other_threads_do_meanwhile_spoils_no_recording(cuda: Cuda) -> None:
-    """A loader's thread pins memory at any time, which the usual mode forbids to all threads."""
     with recorded(cuda.work):
         assert cuda.capture_error_mode == "thread_local"
 
 
 def test_a_step_is_recorded_on_the_stream_that_it_needs(cuda: Cuda) -> None:
-    """DDP's nodes of autograd stay on the one that they were made on."""
     with recorded(cuda.work, Stream(cuda, "its own")):
         pass
     assert cuda.log[0] == "its own waits for default"
@@ -498,7 +485,6 @@ def test_a_step_is_recorded_on_the_stream_that_it_needs(cuda: Cuda) -> None:
 
 
 def test_a_graph_is_gone_afterwards_with_its_memory(cuda: Cuda) -> None:
-    """Also where the replays fail."""
     with pytest.raises(ValueError, match="later"), recorded(cuda.work):
         raise ValueError("later")
     assert (cuda.pools, cuda.allocating_to) == ([], [])
@@ -511,7 +497,6 @@ def replayed(log: Sequence[str]) -> list[str]:
 
 
 def test_the_fastest_of_several_recordings_is_lent_and_the_others_are_gone(cuda: Cuda) -> None:
-    """Each has memory of its own while all are there, or all would be alike."""
     cuda.held_bytes, cuda.replays_ms = [1 << 20], [6.03, 6.02, 5.98, 6.04]
 
     def step() -> int:
@@ -536,7 +521,6 @@ class Answer:
 def test_what_a_step_holds_at_most_does_not_depend_on_how_often_it_is_recorded(
     cuda: Cuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A graph that is gone holds its memory until the cache is emptied, and until no answer is."""
     cuda.held_bytes, cuda.replays_ms = [1 << 20] * 4, [6.0, 5.9, 6.0, 6.0]
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _device: 1 << 30)
     answers: list[weakref.ref[Answer]] = []
@@ -562,7 +546,6 @@ def test_what_a_step_holds_at_most_does_not_depend_on_how_often_it_is_recorded(
 
 
 def test_a_recording_that_is_slow_for_a_moment_is_not_taken_for_slow(cuda: Cuda) -> None:
-    """Each is replayed in more than one round, and the first replay of a round is not timed."""
     cuda.held_bytes, cuda.replays_ms = [1 << 20], [6.0, 6.01]
     stall = {4: 0.5}  # in the first round of the first recording
     replay = Graph.replay
@@ -586,8 +569,6 @@ def test_a_recording_that_is_slow_for_a_moment_is_not_taken_for_slow(cuda: Cuda)
 def test_a_step_that_holds_much_or_nobody_knows_what_is_recorded_once(
     held: int | RuntimeError | None, cuda: Cuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its memory would be needed several times over, and it streams anyway."""
-
     def refused() -> None:
         assert isinstance(held, RuntimeError)
         raise held
@@ -602,7 +583,6 @@ def test_a_step_that_holds_much_or_nobody_knows_what_is_recorded_once(
 
 
 def test_a_long_step_is_recorded_once(cuda: Cuda) -> None:
-    """Replaying eight of it would take seconds."""
     for ms, count in ((20.0, 8), (20.1, 1)):
         cuda.graphs.clear()
         cuda.held_bytes, cuda.replays_ms = [1 << 20], [ms] * 8
@@ -611,7 +591,6 @@ def test_a_long_step_is_recorded_once(cuda: Cuda) -> None:
 
 
 def test_where_memory_runs_short_the_recordings_before_are_enough(cuda: Cuda) -> None:
-    """A step that was recorded once can be measured."""
     cuda.held_bytes, cuda.replays_ms = [1 << 20], [6.0, 5.9, 5.8]
 
     def step() -> None:
@@ -628,7 +607,6 @@ def test_where_memory_runs_short_the_recordings_before_are_enough(cuda: Cuda) ->
 def test_a_step_of_one_rank_is_recorded_again_and_of_several_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Ranks replay as often as each other, whatever each has recorded."""
     asked: list[int] = []
 
     class Noted:
@@ -682,7 +660,6 @@ def failing(cuda: Cuda) -> Callable[[], None]:
 def test_after_a_recording_that_failed_the_device_can_be_used_as_before(
     kind: Callable[[Cuda], Callable[[], None]], words: str, cuda: Cuda
 ) -> None:
-    """Stream, random numbers and memory; whether the driver gave it up or the step did."""
     with pytest.raises(RuntimeError) as raised, recorded(kind(cuda)):
         raise AssertionError("nothing was recorded")
     assert words in str(raised.value.__context__ or raised.value)
@@ -693,7 +670,6 @@ def test_after_a_recording_that_failed_the_device_can_be_used_as_before(
 
 
 def test_a_step_can_be_recorded_after_another_could_not(cuda: Cuda) -> None:
-    """The next case may be host-bound too."""
     with pytest.raises(RuntimeError), recorded(waiting(cuda)):
         pass
     with recorded(cuda.work) as replay:
@@ -702,7 +678,6 @@ def test_a_step_can_be_recorded_after_another_could_not(cuda: Cuda) -> None:
 
 
 def test_a_graph_that_the_driver_gave_up_is_kept(cuda: Cuda) -> None:
-    """The allocator of pinned memory would ask an object that is gone."""
     with pytest.raises(RuntimeError), recorded(waiting(cuda)):
         pass
     assert len(graph_module._broken) == 1
@@ -712,8 +687,6 @@ def test_a_graph_that_the_driver_gave_up_is_kept(cuda: Cuda) -> None:
 
 
 def test_a_step_that_fails_in_the_warm_up_gives_the_stream_back(cuda: Cuda) -> None:
-    """Nothing has been recorded then."""
-
     def step() -> None:
         raise ValueError("broken")
 
@@ -724,8 +697,6 @@ def test_a_step_that_fails_in_the_warm_up_gives_the_stream_back(cuda: Cuda) -> N
 
 
 def test_an_interruption_while_recording_is_cleaned_up_after_too(cuda: Cuda) -> None:
-    """And goes on."""
-
     def step() -> None:
         if cuda.recording is not None:
             raise KeyboardInterrupt
@@ -739,7 +710,6 @@ def test_an_interruption_while_recording_is_cleaned_up_after_too(cuda: Cuda) -> 
 def test_the_allocator_is_told_under_its_older_name_too(
     cuda: Cuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It had another in torch 2.7."""
     monkeypatch.delattr(torch._C, "_cuda_endAllocateToPool")
     name = "_cuda_endAllocateCurrentStreamToPool"
     monkeypatch.setattr(torch._C, name, cuda.end_allocating, raising=False)
@@ -796,7 +766,6 @@ GPU = torch.device("cuda", 0)
 
 
 def test_the_kernels_sum_counts_what_ran_on_the_device_once(profiler: Profiler) -> None:
-    """Neither calls of the runtime nor named stretches, which hold kernels of their own."""
     call = event("cudaLaunchKernel", 1000, DeviceType.CPU)
     call.append_kernel("gemm", 0, 6)
     profiler.seen = [
@@ -814,7 +783,6 @@ def test_the_kernels_sum_counts_what_ran_on_the_device_once(profiler: Profiler) 
 
 
 def test_a_profiler_that_sees_nothing_is_not_believed(profiler: Profiler) -> None:
-    """It may not be allowed to look."""
     profiler.seen = [event("cudaLaunchKernel", 1000, DeviceType.CPU)]
     with pytest.raises(UnsupportedError, match="the profiler saw no work on the device"):
         profiling.kernels(lambda: None, GpuClock(GPU), 4)
@@ -838,7 +806,6 @@ def test_the_profiler_is_asked_to_leave_where_it_can_and_nobody_said_otherwise(
     profiler: Profiler,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It would slow down every case that comes after."""
     profiler.seen = [event("gemm", 6)]
     monkeypatch.setattr(torch.version, "cuda", cuda_version)
     if set_before is not None:
@@ -848,7 +815,6 @@ def test_the_profiler_is_asked_to_leave_where_it_can_and_nobody_said_otherwise(
 
 
 def test_a_gpus_clock_records_steps_in_graphs(cuda: Cuda) -> None:
-    """As above."""
     with GpuClock(GPU).recorded(cuda.work) as replay:
         replay()
     assert clock_module.recorded is recorded

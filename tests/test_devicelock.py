@@ -43,12 +43,10 @@ def nobody_waits(line: str) -> None:
 
 
 def test_a_device_that_is_free_is_taken_without_a_word(lock):
-    """Nobody had it."""
     lock().acquire(0, nobody_waits)
 
 
 def test_a_device_in_use_is_refused_with_its_holder_and_the_cure(lock):
-    """After the time that the user allows, which here is none."""
     lock().acquire(0, nobody_waits)
     said: list[str] = []
     with pytest.raises(DeviceBusyError) as caught:
@@ -62,7 +60,6 @@ def test_a_device_in_use_is_refused_with_its_holder_and_the_cure(lock):
 
 
 def test_a_device_that_becomes_free_while_waiting_is_taken(lock):
-    """The first run ends just as the second begins to wait."""
     first, second = lock(), lock()
     first.acquire(0, nobody_waits)
     second.acquire(60, lambda _line: first.release())
@@ -71,7 +68,6 @@ def test_a_device_that_becomes_free_while_waiting_is_taken(lock):
 
 
 def test_a_device_that_was_let_go_of_is_free(lock):
-    """A file that stays behind locks nothing."""
     first, second = lock(), lock()
     first.acquire(0, nobody_waits)
     first.release()
@@ -79,13 +75,11 @@ def test_a_device_that_was_let_go_of_is_free(lock):
 
 
 def test_two_devices_are_held_at_once(lock):
-    """A host's eight GPUs are eight locks."""
     lock(uuid="GPU-0").acquire(0, nobody_waits)
     lock(uuid="GPU-1").acquire(0, nobody_waits)
 
 
 def test_a_device_without_a_uuid_is_told_by_key_and_index(lock, tmp_path):
-    """A CPU is one device, whoever asks."""
     lock(vendor="cpu", key="cpu-x", uuid=None, index=0).acquire(0, nobody_waits)
     assert (tmp_path / "locks" / "cpu-x-0.lock").exists()
     with pytest.raises(DeviceBusyError, match=r"^cpu-x \(this host\) is in use"):
@@ -94,13 +88,11 @@ def test_a_device_without_a_uuid_is_told_by_key_and_index(lock, tmp_path):
 
 
 def test_partitions_of_one_card_are_held_apart(lock):
-    """They may share its uuid, and differ in the function of their address."""
     lock(bdf="0000:0c:00.0").acquire(0, nobody_waits)
     lock(bdf="0000:0c:00.1").acquire(0, nobody_waits)
 
 
 def test_a_name_that_no_file_can_have_makes_a_file_all_the_same(lock, tmp_path):
-    """Whatever a vendor calls its device, the lock stays in its folder."""
     lock(uuid="../0x:1 2", bdf=None).acquire(0, nobody_waits)
     assert (tmp_path / "locks" / "-0x-1-2.lock").exists()
 
@@ -118,7 +110,6 @@ sys.stdin.read()
 
 
 def test_a_holder_that_is_killed_holds_no_longer(lock, tmp_path):
-    """The kernel lets go, so that a crash at night does not block the morning."""
     paths = [str(Path(bench_lib.__file__).parents[1]), str(Path(__file__).parent)]
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path / "locks")],
@@ -136,7 +127,6 @@ def test_a_holder_that_is_killed_holds_no_longer(lock, tmp_path):
 
 
 def test_everybody_on_the_host_may_take_the_lock(lock, tmp_path):
-    """Two users' runs disturb each other as two of one user's do, whatever the umask."""
     before = os.umask(0o077)
     try:
         lock().acquire(0, nobody_waits)
@@ -146,7 +136,6 @@ def test_everybody_on_the_host_may_take_the_lock(lock, tmp_path):
 
 
 def test_a_holder_in_another_container_is_another_run(lock, monkeypatch, tmp_path):
-    """The kernel tells of no process that this one cannot see."""
     lock().acquire(0, nobody_waits)
     monkeypatch.setattr(devicelock, "LOCKS", tmp_path / "none")
     with pytest.raises(DeviceBusyError, match="in use by another run and"):
@@ -193,7 +182,6 @@ def is_held(path):
 def test_a_device_is_locked_by_its_own_file_whatever_TMPDIR_is(  # noqa: N802 - a variable
     alone, monkeypatch, tmp_path, path, fields
 ):
-    """Jobs with private temporary folders exclude each other, and nothing is made or written."""
     file = own_file(alone, path)
     before = sorted(tmp_path.rglob("*"))
     first, second = (DeviceLock(make_hardware(**fields), root=alone) for _ in range(2))
@@ -209,7 +197,6 @@ def test_a_device_is_locked_by_its_own_file_whatever_TMPDIR_is(  # noqa: N802 - 
 
 
 def test_a_partition_is_locked_by_its_file_in_the_topology(alone):
-    """Its card alone is on the bus."""
     node = "sys/class/kfd/kfd/topology/nodes/3"
     file = own_file(alone, f"{node}/gpu_id")
     (alone / node / "properties").write_text("location_id 3073\ndomain 0\n")
@@ -220,7 +207,6 @@ def test_a_partition_is_locked_by_its_file_in_the_topology(alone):
 
 
 def test_an_administrators_folder_comes_before_the_devices_file(alone, monkeypatch, tmp_path):
-    """Containers have a sysfs of their own, and may share a folder."""
     file = own_file(alone, "sys/bus/pci/devices/0000:0c:00.0/uevent")
     monkeypatch.setenv(devicelock.VARIABLE, str(tmp_path / "shared"))
     mine = DeviceLock(make_hardware(), root=alone)
@@ -231,7 +217,6 @@ def test_an_administrators_folder_comes_before_the_devices_file(alone, monkeypat
 
 
 def test_without_sysfs_a_users_own_runs_exclude_each_other_and_that_is_said(alone, tmp_path):
-    """In a folder where nobody else can write."""
     device = make_hardware(key="lonely")
     with pytest.warns(MachineWarning, match=r"lonely has no file in /sys.*BENCH_LIB_LOCKS"):
         mine = DeviceLock(device, root=alone)
@@ -261,7 +246,6 @@ def plant_folder(path, _victim):
 
 @pytest.mark.parametrize("plant", [plant_link, plant_fifo, plant_folder])
 def test_what_is_planted_in_place_of_a_lock_is_refused_at_once(lock, tmp_path, plant):
-    """Nothing is written through it, and nobody waits at it."""
     (tmp_path / "locks").mkdir()
     victim = tmp_path / "victim"
     victim.mkdir(mode=0o700)
@@ -274,7 +258,6 @@ def test_what_is_planted_in_place_of_a_lock_is_refused_at_once(lock, tmp_path, p
 
 
 def test_a_folder_of_locks_keeps_its_permissions(lock, tmp_path):
-    """It may be a link to somebody's private folder."""
     (tmp_path / "private").mkdir(mode=0o700)
     (tmp_path / "locks").symlink_to(tmp_path / "private")
     lock().acquire(0, nobody_waits)
@@ -282,7 +265,6 @@ def test_a_folder_of_locks_keeps_its_permissions(lock, tmp_path):
 
 
 def test_a_folder_that_cannot_be_made_is_said_with_the_cure(lock, tmp_path):
-    """A file in its place stops every user."""
     (tmp_path / "locks").write_text("")
     with pytest.raises(DeviceBusyError, match=r"cannot lock mi300x by .*: File exists.*_LOCKS"):
         lock().acquire(0, nobody_waits)
@@ -326,7 +308,6 @@ CPU_FILE = Path("/sys/devices/system/cpu/uevent")
 
 @pytest.mark.skipif(not CPU_FILE.exists(), reason="this machine has no sysfs")
 def test_two_users_exclude_each_other_and_each_is_named(alone, another_user):
-    """By the real file of this machine's CPU."""
     device = make_hardware(vendor="cpu", key="cpu-x", uuid=None, bdf=None)
     process, said = another_user(CPU_FILE)
     if said == "busy":

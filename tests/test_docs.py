@@ -49,7 +49,6 @@ def write_files(page: str, folder: Path) -> None:
 
 
 def test_every_command_option_and_argument_is_in_the_reference_as_the_program_has_it(reference):
-    """After a change: python docs/write_reference.py."""
     written = {p.name: p.read_text() for p in reference.FOLDER.glob("*.md")}
     for name in reference.OWN_PAGES:
         del written[name]
@@ -65,7 +64,6 @@ def test_every_command_option_and_argument_is_in_the_reference_as_the_program_ha
     ],
 )
 def test_what_says_nothing_of_itself_is_named(reference, monkeypatch, command, named):
-    """A command, an option or an argument without a help text fails the first test above."""
     app = typer.Typer(add_completion=False, help="Some program.")
     app.command("spoken", help="Fine.")(lambda: None)
     app.command("silent", help="" if named == "bench-lib silent" else "Fine.")(command)
@@ -75,7 +73,6 @@ def test_what_says_nothing_of_itself_is_named(reference, monkeypatch, command, n
 
 
 def test_an_option_of_pytest_that_says_nothing_is_named(reference, monkeypatch):
-    """The plugin's are held to the same."""
     monkeypatch.setattr(
         reference, "add_options", lambda parser: parser.getgroup("perf").addoption("--perf-mute")
     )
@@ -84,13 +81,11 @@ def test_an_option_of_pytest_that_says_nothing_is_named(reference, monkeypatch):
 
 
 def test_what_would_end_a_cell_or_begin_a_tag_is_escaped(reference):
-    """Help texts are for terminals first."""
     escaped = reference._escaped("a|b <str> *x* `c|d <e>` [f]")
     assert escaped == r"a\|b \<str> \*x\* `c\|d <e>` \[f\]"
 
 
 def test_every_variable_that_the_program_reads_is_on_its_page():
-    """But for those by which it talks to processes of its own."""
     own = {f"BENCH_LIB_{name}" for name in ("ADDRESS", "LOGS", "RANKS", "STARTER", "GATHERED_")}
     own |= {f"BENCH_LIB_GATHERED_{name}" for name in ("RANK", "LOCAL_RANK", "SIZE", "LOCAL_SIZE")}
     source = "".join(path.read_text() for path in (ROOT / "bench_lib").rglob("*.py"))
@@ -140,7 +135,6 @@ def options_of(words: list[str]) -> set[str]:
 
 @pytest.mark.parametrize(("page", "line"), commands())
 def test_commands_in_the_docs_have_the_options_that_they_are_given(reference, page, line):
-    """Documentation outlives options otherwise."""
     words = [word.partition("=")[0] for word in shlex.split(line)]
     given = {word for word in words if word.startswith("--") and word != "--"}
     if words[0] == "pytest":
@@ -164,7 +158,6 @@ def anchors(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_to_files_and_headings_that_are_there(path):
-    """As GitHub resolves them; Sphinx checks the same for the site."""
     text = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
     for link in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "", text)):
         if re.match(r"[a-z]+:", link):
@@ -176,7 +169,6 @@ def test_links_lead_to_files_and_headings_that_are_there(path):
 
 
 def test_every_page_is_in_the_contents():
-    """The index of the docs lists each, and the reference's index its own."""
     for folder in (DOCS, DOCS / "reference"):
         text = (folder / "index.md").read_text()
         listed = {name.split("#")[0] for name in re.findall(r"\]\(([^):]+\.md[^)]*)\)", text)}
@@ -249,7 +241,6 @@ def missing(expected: list[str], printed: list[str]) -> list[str]:
 
 
 def test_the_tour_shows_what_its_commands_print(tmp_path):
-    """Every command runs for real, on workers that follow a script."""
     write_files("tour.md", tmp_path)
     (tmp_path / "conftest.py").write_text(CONFTEST.format(tests=str(ROOT / "tests")))
     told = console()
@@ -285,7 +276,6 @@ def test_the_tour_shows_what_its_commands_print(tmp_path):
 
 
 def test_a_line_of_the_tour_that_is_not_printed_is_missed():
-    """Numbers may differ; words and their order may not."""
     printed = ["run 0a0a0a0a on cpu-x-2c", "load  OK  20.1 ms", "solve  OK  50 ms"]
     assert missing(["load OK 3 ms", "...", "solve OK 5.1 ms"], printed) == []
     assert missing(["load REGRESSED 3 ms"], printed) != []
@@ -313,12 +303,10 @@ def own_repository(tmp_path):
 
 
 def test_ones_own_repository_is_told_what_to_keep_out_of_git():
-    """Runs; baselines are committed."""
     assert ("text", "# .gitignore\n/history/\n") in blocks("own-repository.md")
 
 
 def test_the_example_of_ones_own_repository_measures_and_skips(own_repository):
-    """With real workers, on the CPU."""
     folder, environment = own_repository
     hidden = {"CUDA_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": "", **TORCH_ALONE}
     words = ["-m", "pytest", "tests/perf", "--perf-kernels", "none", "--perf-cool", "0", "-q"]
@@ -341,7 +329,6 @@ def test_the_example_of_ones_own_repository_measures_and_skips(own_repository):
 
 
 def test_the_commands_of_ones_own_repository_lead_to_a_committed_baseline(own_repository):
-    """All but the installation, in their order, on GPUs that answer at once."""
     folder, environment = own_repository
     install, *commands = [
         text for language, text in blocks("own-repository.md") if language == "bash"

@@ -126,7 +126,6 @@ def compiled(monkeypatch: pytest.MonkeyPatch, *graphs: dict[str, Any]) -> None:
 
 
 def test_a_kernel_is_told_with_the_tiles_that_it_runs_with(monkeypatch):
-    """By the key that torch's own lookup has, which ignores the kernel's name."""
     from torch._inductor.runtime.triton_heuristics import generate_lookup_hash_from_source_code
 
     compiled(monkeypatch, {"triton_poi_fused_relu_0": make_kernel(BIG), "torch": torch})
@@ -138,7 +137,6 @@ def test_a_kernel_is_told_with_the_tiles_that_it_runs_with(monkeypatch):
 
 
 def test_only_what_was_compiled_since_then_counts(monkeypatch):
-    """A process measures case after case."""
     compiled(monkeypatch, {"a": make_kernel(BIG)}, {"b": make_kernel(SMALL)})
     assert draws.compiled_so_far() == 2
     assert list(draws.drawn(since=1).kernels) == ["b"]
@@ -146,7 +144,6 @@ def test_only_what_was_compiled_since_then_counts(monkeypatch):
 
 
 def test_kernels_of_several_graphs_count_from_zero_in_each(monkeypatch):
-    """Forward and backward passes have a kernel 0 each, and both are told."""
     backward = make_kernel(SMALL, SOURCE.replace("xnumel", "rnumel"))
     compiled(monkeypatch, {"k": make_kernel(BIG)}, {"k": backward})
     assert {n: c.config for n, c in draws.drawn(since=0).kernels.items()} == {
@@ -156,7 +153,6 @@ def test_kernels_of_several_graphs_count_from_zero_in_each(monkeypatch):
 
 
 def test_a_template_s_tiles_stand_in_its_source(monkeypatch):
-    """The same GEMM with other tiles is the same kernel, chosen otherwise."""
     sources = [TEMPLATE.format(block=b, group=8) for b in (64, 128)]
     found = []
     for source in sources:
@@ -190,13 +186,11 @@ OTHERWISE = "this torch keeps them otherwise"
     ],
 )
 def test_choices_that_cannot_be_told_say_why(monkeypatch, graphs, why):
-    """Another backend, a CPU, a kernel that has not run, another torch."""
     compiled(monkeypatch, *graphs)
     assert draws.drawn(since=0) == Draw({}, why)
 
 
 def test_a_process_that_compiled_nothing_has_no_graphs(monkeypatch):
-    """Reading must not import the compiler."""
     monkeypatch.delitem(sys.modules, draws.CODE, raising=False)
     assert draws.compiled_so_far() == 0
     assert draws.CODE not in sys.modules
@@ -216,7 +210,6 @@ def folders_of(table: Mapping[str, Mapping[str, int | str]]) -> list[Path]:
 
 
 def test_a_replay_has_caches_of_its_own_and_torch_s_table(monkeypatch, user_s_cache):
-    """The user's caches are neither read nor filled, and all is as before afterwards."""
     from torch._inductor import config
 
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/kept")
@@ -232,7 +225,6 @@ def test_a_replay_has_caches_of_its_own_and_torch_s_table(monkeypatch, user_s_ca
 
 
 def test_a_replay_that_keeps_nothing_has_caches_for_as_long_as_it_lasts(user_s_cache):
-    """In the folder for temporary files."""
     with draws.replayed(ACCEPTED.table, keeps=False):
         folder = Path(os.environ["TRITON_CACHE_DIR"]).parent
         assert folder.is_dir()
@@ -242,7 +234,6 @@ def test_a_replay_that_keeps_nothing_has_caches_for_as_long_as_it_lasts(user_s_c
 
 @pytest.mark.usefixtures("user_s_cache")
 def test_the_same_choices_are_compiled_once_and_others_by_themselves(monkeypatch):
-    """Another night's replay finds what the first made; another torch compiles anew."""
     first = folders_of(ACCEPTED.table)
     assert folders_of(ACCEPTED.table) == first
     assert not set(folders_of(OTHER.table)) & set(first)
@@ -251,7 +242,6 @@ def test_the_same_choices_are_compiled_once_and_others_by_themselves(monkeypatch
 
 
 def test_a_torch_that_cannot_be_told_is_a_skip(monkeypatch):
-    """It has no table."""
     monkeypatch.setattr("torch._inductor.config", SimpleNamespace())
     with pytest.raises(UnsupportedError, match="cannot be told what to choose"):
         draws.replayed(ACCEPTED.table).__enter__()
@@ -261,7 +251,6 @@ def test_a_torch_that_cannot_be_told_is_a_skip(monkeypatch):
 
 
 def test_differences_name_the_kernel_and_what_is_other():
-    """Only what was chosen otherwise; a kernel may have another name by now."""
     renamed = Draw({f"{name}_new": choice for name, choice in OTHER.kernels.items()})
     assert compared.differences(ACCEPTED, renamed) == [
         "triton_poi_fused_1_new XBLOCK 1024 -> 512, num_warps 4 -> 8"
@@ -270,7 +259,6 @@ def test_differences_name_the_kernel_and_what_is_other():
 
 
 def test_real_draws_of_equal_speed_differ_in_some_kernels():
-    """Recorded on an H200: two empty caches, and the choices of each replayed in empty caches."""
     lines = Path(__file__, "../../benchmarks/data/h200_draws.jsonl").resolve().read_text()
     seen = {line["process"]: line for line in map(json.loads, lines.splitlines())}
     drawn = {
@@ -319,7 +307,6 @@ def latency(of: Evidence) -> Verdict:
 
 
 def test_another_draw_is_measured_with_the_baseline_s_choices():
-    """Before it is called slower."""
     case = evidence()
     verdicts = judge({CASE_ID: case})[CASE_ID]
     assert compared.to_replay(case) == ACCEPTED
@@ -331,7 +318,6 @@ def test_another_draw_is_measured_with_the_baseline_s_choices():
 
 
 def test_as_fast_as_the_baseline_with_its_choices_is_redrawn():
-    """It passes, and says what was chosen and how slow that is."""
     case = evidence(OTHER, *of_draw(ACCEPTED, FAST))
     verdicts = judge({CASE_ID: case})[CASE_ID]
     assert overall(verdicts) is Status.REDRAWN
@@ -346,7 +332,6 @@ def test_as_fast_as_the_baseline_with_its_choices_is_redrawn():
 
 
 def test_slower_with_the_baseline_s_choices_is_the_software():
-    """In as many processes as any other case."""
     once = evidence(OTHER, *of_draw(ACCEPTED, SLOW))
     assert latency(once).status is Status.SUSPECT
     assert is_suspicious(judge({CASE_ID: once})[CASE_ID])
@@ -358,7 +343,6 @@ def test_slower_with_the_baseline_s_choices_is_the_software():
 
 
 def test_a_draw_on_top_of_a_regression_excuses_nothing():
-    """5% slower as drawn, 2% of them the software's."""
     case = evidence(OTHER, *of_draw(ACCEPTED, *[0.02] * 5), slower=0.05)
     assert latency(case).status is Status.REGRESSED
     assert latency(case).ratio == pytest.approx(math.exp(0.02), rel=1e-3)
@@ -394,7 +378,6 @@ UNLIKE = (
     ids=["unknown", "unknown of the baseline", "the same", "other sources", "fewer kernels"],
 )
 def test_what_cannot_be_replayed_says_why_and_excuses_nothing(drawn, baseline, words):
-    """Status and figures are as without a draw."""
     case = evidence(drawn, baseline=accepted(baseline))
     verdicts = judge({CASE_ID: case})[CASE_ID]
     without = latency(evidence(None, baseline=accepted(None)))
@@ -403,7 +386,6 @@ def test_what_cannot_be_replayed_says_why_and_excuses_nothing(drawn, baseline, w
 
 
 def test_a_template_s_tiles_are_told_and_not_replayed():
-    """Nothing makes torch choose them."""
     tiles = [
         Draw({"triton_tem_fused_mm_0": Choice("a" * 64, {"BLOCK_M": m}, template=True)})
         for m in (64, 128)
@@ -417,7 +399,6 @@ def test_a_template_s_tiles_are_told_and_not_replayed():
 
 
 def test_a_replay_that_chose_otherwise_all_the_same_does_not_count():
-    """It is neither an excuse nor a proof, and there is no second one."""
     case = evidence(OTHER, *of_draw(OTHER, FAST))
     verdicts = judge({CASE_ID: case})[CASE_ID]
     assert compared.to_replay(case) is None
@@ -429,7 +410,6 @@ def test_a_replay_that_chose_otherwise_all_the_same_does_not_count():
 
 
 def test_another_draw_that_is_as_fast_says_nothing():
-    """Nearly every empty cache draws otherwise in some kernels."""
     case = evidence(OTHER, *of_draw(ACCEPTED, FAST), slower=FAST)
     verdicts = judge({CASE_ID: case})[CASE_ID]
     without = replace(case, candidate=of_draw(None, FAST), replays=())
@@ -437,7 +417,6 @@ def test_another_draw_that_is_as_fast_says_nothing():
 
 
 def test_a_faster_draw_does_not_hide_a_slow_down():
-    """3% slower with the baseline's choices, and as fast as it with those of today."""
     hidden = evidence(OTHER, slower=FAST)
     assert compared.to_replay(hidden) == ACCEPTED
     assert not is_suspicious(judge({CASE_ID: hidden})[CASE_ID])
@@ -446,7 +425,6 @@ def test_a_faster_draw_does_not_hide_a_slow_down():
 
 
 def test_a_faster_draw_is_redrawn_and_no_improvement():
-    """The software is as fast as it was."""
     case = evidence(OTHER, *of_draw(ACCEPTED, FAST), slower=-SLOW)
     verdicts = judge({CASE_ID: case})[CASE_ID]
     assert overall(verdicts) is Status.REDRAWN
@@ -455,7 +433,6 @@ def test_a_faster_draw_is_redrawn_and_no_improvement():
 
 
 def test_faster_software_is_measured_as_often_as_any():
-    """With the baseline's choices, too."""
     once = evidence(OTHER, *of_draw(ACCEPTED, -SLOW), slower=-SLOW)
     assert is_suspicious(judge({CASE_ID: once})[CASE_ID])
     assert latency(once).status is Status.OK
@@ -464,12 +441,10 @@ def test_faster_software_is_measured_as_often_as_any():
 
 
 def test_an_eager_case_says_nothing_of_a_compiler():
-    """It has none."""
     assert "compiler" not in latency(evidence(None, baseline=accepted(None))).reason
 
 
 def test_a_baseline_of_several_draws_is_held_against_its_commonest():
-    """Processes of a slower draw are no reason to look fast."""
     mixed = [*of_draw(ACCEPTED, 0.0, 0.001, 0.0), *of_draw(OTHER, SLOW, SLOW)]
     third = make_draw(SMALL, BIG, BIG)
     case = evidence(
@@ -480,7 +455,6 @@ def test_a_baseline_of_several_draws_is_held_against_its_commonest():
 
 
 def test_a_draw_that_one_process_had_is_not_replayed():
-    """One process beside nothing tells nothing of chance."""
     lonely = make_baseline(
         processes=[
             make_process(log_median=TEN_MS[1], draw=make_draw(SMALL if i else BIG, {"XBLOCK": i}))
@@ -492,7 +466,6 @@ def test_a_draw_that_one_process_had_is_not_replayed():
 
 
 def test_nights_of_another_draw_tell_nothing():
-    """A pinned draw that comes back is not slower than nights that were lucky."""
     lucky = make_processes([x - 0.02 for x in TEN_MS], draw=OTHER)
     case = evidence(ACCEPTED, slower=FAST, rolling=lucky)
     assert set(case.references()) == {PINNED}
@@ -504,7 +477,6 @@ def test_nights_of_another_draw_tell_nothing():
 
 
 def test_other_cases_of_the_suite_are_judged_as_ever():
-    """A replay is one case's."""
     quiet = Evidence(of_draw(None, FAST), accepted(None), planned=6)
     others = {f"quiet-{i}": quiet for i in range(5)}
     alone = judge(others)
@@ -518,7 +490,6 @@ def test_other_cases_of_the_suite_are_judged_as_ever():
 
 
 def test_a_replay_is_no_process_of_the_case():
-    """It is kept in the history, and what is accepted is what the software drew by itself."""
     own = make_attempt(measurement=make_measurement(draw=OTHER))
     seen = make_measurement(draw=ACCEPTED, context_id="context-1")
     replay = make_attempt(
@@ -538,7 +509,6 @@ def test_a_replay_is_no_process_of_the_case():
 
 
 def test_a_baseline_file_has_each_draw_once_with_a_line_for_each_kernel(tmp_path):
-    """A reviewer reads it, and it is read back as it was."""
     new = make_baseline(
         processes=[
             *make_processes(TEN_MS[:2], draw=ACCEPTED),
@@ -564,7 +534,6 @@ def test_a_baseline_file_has_each_draw_once_with_a_line_for_each_kernel(tmp_path
 
 
 def test_an_unknown_draw_is_not_kept(tmp_path):
-    """It says nothing that could be replayed."""
     new = make_baseline(processes=make_processes(TEN_MS, draw=UNKNOWN))
     file = baselines.load(tmp_path, "mi300x")
     baselines.write(file, [BaselineChange(CASE_ID, None, new)], make_hardware(), {})
@@ -572,7 +541,6 @@ def test_an_unknown_draw_is_not_kept(tmp_path):
 
 
 def test_a_draw_that_a_baseline_file_lacks_is_named(tmp_path):
-    """Somebody deleted the kernels and left the processes."""
     new = make_baseline(processes=make_processes(TEN_MS, draw=ACCEPTED))
     file = baselines.load(tmp_path, "mi300x")
     baselines.write(file, [BaselineChange(CASE_ID, None, new)], make_hardware(), {})
@@ -587,7 +555,6 @@ def test_a_draw_that_a_baseline_file_lacks_is_named(tmp_path):
 
 
 def test_a_replay_has_a_process_of_its_own(tmp_path):
-    """What was compiled in a process before it would not be chosen again."""
     workers = Contexts({}, DEVICE)
     cases = [make_case(id="plain"), make_case(id="redrawn"), make_case(id="next")]
     device = held(DEVICE, workers, tmp_path)
@@ -609,7 +576,6 @@ def test_a_replay_has_a_process_of_its_own(tmp_path):
 
 
 def test_a_replay_whose_caches_find_no_room_is_repeated_in_caches_that_nobody_keeps(tmp_path):
-    """So are the ones after it, which would meet the same; one sentence says so."""
     full = Fault("no room", "OSError: [Errno 122] Disk quota exceeded: '/home/a/.cache/x'\n...", "")
     workers = Contexts({"a replayed": [full, [0.01] * 20]}, DEVICE)
     said = []
@@ -630,7 +596,6 @@ def test_a_replay_whose_caches_find_no_room_is_repeated_in_caches_that_nobody_ke
 
 
 def test_a_replay_that_finds_no_room_for_temporary_files_ends_the_run(tmp_path, monkeypatch):
-    """As any other case: without them nothing can be measured."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     full = Fault("no room", f"OSError: [Errno 28] No space left on device: '{tmp_path}/a'", "")
     workers, said = Contexts({"a replayed": [full]}, DEVICE), []
@@ -652,7 +617,6 @@ def in_turns(here: float, there: float, **fields: Any) -> Evidence:
 
 
 def test_replays_decide_where_turns_differ_by_draw():
-    """Each side of a pair drew for itself, so that their gap is the draw's."""
     alone = judge({CASE_ID: in_turns(SLOW, 0.0)})[CASE_ID]
     told = next(v for v in alone if v.against == REFERENCE)
     assert told.status is Status.REGRESSED
@@ -669,7 +633,6 @@ def test_replays_decide_where_turns_differ_by_draw():
 
 
 def test_pairs_of_replays_decide_whatever_the_pairs_of_draws_say():
-    """Faster draws tonight do not hide that the same kernels are slower."""
     pairs = [
         (replace(new, worker=f"r/{i}"), replace(old, worker=f"s/{i}"))
         for i in range(5)
@@ -694,7 +657,6 @@ def test_pairs_of_replays_decide_whatever_the_pairs_of_draws_say():
 
 
 def test_a_metric_that_a_side_lacks_keeps_its_ratio():
-    """Replays tell nothing of it; of latency they do."""
     (new,) = make_processes([TEN_MS[1] + SLOW], draw=ACCEPTED, log_device=-5.0)
     replayed = replace(evidence(), candidate=[new])
     verdicts = [Verdict(Status.OK, name, "", ratio=1.5) for name in ("latency", "device")]
@@ -712,7 +674,6 @@ def in_bursts(processes: list[ProcessSummary], sustained_s: float) -> list[Proce
 
 
 def test_a_time_that_replays_do_not_tell_asks_for_no_turns():
-    """Sustained work is slower as drawn; further draws confirm it, and pairs of replays cannot."""
     baseline = accepted()
     baseline = replace(baseline, processes=in_bursts(list(baseline.processes), 0.01))
     replays = in_bursts(of_draw(ACCEPTED, FAST), 0.01)
@@ -730,7 +691,6 @@ def test_a_time_that_replays_do_not_tell_asks_for_no_turns():
 
 
 def test_turns_do_not_excuse_what_replays_find_slower():
-    """A pair that drew alike on both sides agrees, and the software is slower all the same."""
     replayed = replace(in_turns(SLOW, SLOW), replays=of_draw(ACCEPTED, *[SLOW] * 5))
     verdicts = judge({CASE_ID: replayed})[CASE_ID]
     assert overall(verdicts) is Status.REGRESSED
@@ -755,7 +715,6 @@ def drew(process: int, draw: Draw, **fields: Any) -> Attempt:
 
 
 def test_replays_confirm_nothing_that_they_do_not_measure(tmp_path):
-    """They tell of times; that one process needs more memory takes others to confirm."""
     discarded = {"accepted": False, "discarded": REPLAYED, "replays": True}
     replays = [drew(i, ACCEPTED, **discarded) for i in range(1, 6)]
     for others, status in (
@@ -768,7 +727,6 @@ def test_replays_confirm_nothing_that_they_do_not_measure(tmp_path):
 
 
 def test_a_case_that_cannot_be_judged_is_not_replayed(tmp_path):
-    """Nothing could be made of it."""
     with suite_of(tmp_path, drew(0, OTHER), conditions={"power_cap_w": 500.0}) as suite:
         assert suite.suspicious() == []
         (record,) = suite.judge()
@@ -777,7 +735,6 @@ def test_a_case_that_cannot_be_judged_is_not_replayed(tmp_path):
 
 
 def test_replays_are_judged_by_the_draw_that_they_have():
-    """By the baseline's processes of it alone, as one case of fewer planned processes."""
     nights = of_draw(OTHER, *[0.0] * 5)
     replayed = compared.as_replayed(evidence(OTHER, *of_draw(ACCEPTED, FAST), rolling=nights))
     assert (replayed.rolling, replayed.replays, replayed.turns) == ((), (), None)
@@ -787,13 +744,11 @@ def test_replays_are_judged_by_the_draw_that_they_have():
 
 
 def test_a_draw_that_two_processes_had_is_replayed():
-    """They tell what chance makes of it."""
     two = replace(accepted(), processes=of_draw(ACCEPTED, 0.0, 0.001))
     assert compared.to_replay(evidence(baseline=two)) == ACCEPTED
 
 
 def test_a_reason_names_three_kernels_and_counts_the_others():
-    """A terminal cuts the rest off."""
     all_big, all_small = make_draw(*[BIG] * 5), make_draw(*[SMALL] * 5)
     words = latency(evidence(all_small, baseline=accepted(all_big))).reason
     change = "XBLOCK 1024 -> 512, num_warps 4 -> 8"
@@ -804,7 +759,6 @@ def test_a_reason_names_three_kernels_and_counts_the_others():
 
 
 def test_several_draws_of_one_run_are_no_draw_to_replay():
-    """Whichever process had none, or another one."""
     for draws_of in ((OTHER, None), (OTHER, make_draw(SMALL, SMALL, BIG))):
         mixed = [of_draw(draw, SLOW)[0] for draw in draws_of]
         assert compared.to_replay(replace(evidence(), candidate=mixed)) is None
@@ -813,7 +767,6 @@ def test_several_draws_of_one_run_are_no_draw_to_replay():
 
 
 def test_a_redraw_of_several_draws_names_no_kernels():
-    """A second process drew otherwise after the replay; there is no one draw to compare."""
     mixed = [of_draw(draw, SLOW)[0] for draw in (OTHER, make_draw(SMALL, SMALL, BIG))]
     found = latency(replace(evidence(OTHER, *of_draw(ACCEPTED, FAST)), candidate=mixed))
     assert found.status is Status.REDRAWN
@@ -821,7 +774,6 @@ def test_a_redraw_of_several_draws_names_no_kernels():
 
 
 def test_a_redraw_without_a_ratio_says_none():
-    """Where a time cannot be told as a ratio."""
     drawn = Verdict(Status.SUSPECT, "latency", "", against=PINNED)
     (found,) = compared.settled(evidence(), [drawn], [replace(drawn, status=Status.OK)])
     assert found.reason.startswith(
@@ -840,13 +792,11 @@ def test_a_redraw_without_a_ratio_says_none():
     ],
 )
 def test_a_time_that_looks_faster_has_moved(ratio, tolerance, has_moved):
-    """Though it is called OK."""
     verdict = Verdict(Status.OK, "latency", "", ratio=ratio, tolerance=tolerance)
     assert compared._has_moved(verdict) is has_moved
 
 
 def test_an_unfaithful_replay_names_what_it_chose():
-    """Or says that its kernels are others."""
     for chosen, words in (
         (make_draw(SMALL, SMALL, BIG), "triton_poi_fused_0 {0}; triton_poi_fused_1 {0}"),
         (make_draw(BIG, BIG), "other kernels"),
@@ -857,7 +807,6 @@ def test_an_unfaithful_replay_names_what_it_chose():
 
 
 def test_a_replayed_verdict_says_what_it_was_against():
-    """Each baseline has the verdict that it had."""
     nights = of_draw(OTHER, *[0.0] * 5)
     verdicts = judge({CASE_ID: evidence(OTHER, *of_draw(ACCEPTED, *[SLOW] * 5), rolling=nights)})
     found = {v.against for v in verdicts[CASE_ID] if v.metric == "latency"}
@@ -907,7 +856,6 @@ def judged(request, tmp_path, monkeypatch):
 
 
 def test_a_slower_draw_is_replayed_once_and_passes(judged, tmp_path):
-    """One process more, which has the baseline's choices; then the kernels are looked into."""
     record, measured = judged({CASE.id: [SLOWER], REPLAYED_CASE: [TEN]})
     assert record.status is Status.REDRAWN
     assert not fails(record, strict=True, today=TODAY)
@@ -921,14 +869,12 @@ def test_a_slower_draw_is_replayed_once_and_passes(judged, tmp_path):
 
 
 def test_slower_software_is_found_whatever_was_drawn(judged):
-    """All the processes that are left are replays, and they agree."""
     record, measured = judged({CASE.id: [SLOWER], REPLAYED_CASE: [SLOWER]})
     assert record.status is Status.REGRESSED
     assert measured[:6] == [CASE.id, *[REPLAYED_CASE] * 5]
 
 
 def test_a_run_of_many_processes_replays_as_often_as_any(judged):
-    """One replay could excuse what six processes have called slower, and not confirm it."""
     slower = {CASE.id: [SLOWER], REPLAYED_CASE: [SLOWER]}
     record, measured = judged(slower, processes=6)
     assert record.status is Status.REGRESSED
@@ -937,15 +883,12 @@ def test_a_run_of_many_processes_replays_as_often_as_any(judged):
 
 
 def test_where_nobody_looks_again_nothing_is_replayed(judged):
-    """``--perf-confirm 0`` has one process, which decides nothing."""
     record, measured = judged({CASE.id: [SLOWER]}, planned=1)
     assert record.status is Status.SUSPECT
     assert measured == [CASE.id]
 
 
 def test_a_case_that_is_redrawn_for_long_is_said_to_need_another_baseline(judged):
-    """It passes all the same; a run with the baseline's draw in between begins the count anew."""
-
     def night(drawn: Draw = OTHER) -> Record:
         judged.said.clear()
         script = {CASE.id: [SLOWER if drawn is OTHER else TEN], REPLAYED_CASE: [TEN]}
@@ -965,7 +908,6 @@ def test_a_case_that_is_redrawn_for_long_is_said_to_need_another_baseline(judged
 
 
 def test_draws_that_are_accepted_one_after_the_other_add_up():
-    """Each is slower by less than the tolerance, and the third would creep beyond it."""
     step = math.log(1.006)
     old = replace(accepted(), began={"latency": math.exp(TEN_MS[1])})
     record = Record(make_case(id=CASE_ID), None, status=Status.REDRAWN)
@@ -990,7 +932,6 @@ def test_draws_that_are_accepted_one_after_the_other_add_up():
 
 @pytest.mark.parametrize("replays", [0, 1])
 def test_a_replay_is_a_second_look(judged, replays):
-    """``--perf-processes 2 --perf-confirm 0`` has none, whatever the compiler chose."""
     record, log = judged(
         {CASE.id: [TEN], REPLAYED_CASE: [TEN]}, processes=2, planned=2, replays=replays
     )
@@ -1006,7 +947,6 @@ def test_a_replay_is_a_second_look(judged, replays):
     ],
 )
 def test_without_another_draw_nothing_is_replayed(judged, drawn, why):
-    """The case is looked at again as ever."""
     record, measured = judged({CASE.id: [SLOWER]}, drawn=drawn)
     assert record.status is Status.REGRESSED
     assert measured[:6] == [CASE.id] * 6
@@ -1023,7 +963,6 @@ def test_without_another_draw_nothing_is_replayed(judged, drawn, why):
     ids=["fault", "skip", "chose otherwise"],
 )
 def test_a_replay_that_fails_is_tried_once_and_excuses_nothing(judged, answer, replay, why):
-    """The rest of the processes draw by themselves, and agree."""
     record, measured = judged({CASE.id: [SLOWER], REPLAYED_CASE: [answer]}, replay=replay)
     assert record.status is Status.REGRESSED
     assert measured[:6] == [CASE.id, REPLAYED_CASE, *[CASE.id] * 4]
@@ -1032,7 +971,6 @@ def test_a_replay_that_fails_is_tried_once_and_excuses_nothing(judged, answer, r
 
 @pytest.mark.parametrize("ending", [make_fault(), "no table"], ids=["fault", "skip"])
 def test_a_case_that_a_later_process_cannot_measure_is_not_replayed(judged, ending):
-    """No replay would change its verdict."""
     script = {CASE.id: [SLOWER, ending], REPLAYED_CASE: [TEN]}
     record, measured = judged(script, processes=2)
     assert record.status is (Status.SKIPPED if ending == "no table" else Status.ERROR)
@@ -1040,7 +978,6 @@ def test_a_case_that_a_later_process_cannot_measure_is_not_replayed(judged, endi
 
 
 def test_a_draw_that_is_as_fast_is_replayed_once(judged):
-    """Its time is no reason to be at ease: a faster draw may hide a slow-down."""
     record, measured = judged({CASE.id: [TEN], REPLAYED_CASE: [TEN]})
     assert record.status is Status.OK
     assert measured == [CASE.id, REPLAYED_CASE]
@@ -1048,7 +985,6 @@ def test_a_draw_that_is_as_fast_is_replayed_once(judged):
 
 @pytest.mark.parametrize("fields", [{"cold": True}, {"ranks": 2}], ids=["cold", "two ranks"])
 def test_what_draws_in_each_process_is_not_replayed(tmp_path, fields):
-    """A case with cold caches draws anew each time, and each rank for itself."""
     case = replace(CASE, launch=replace(CASE.launch, **fields))
     accept(tmp_path, DEVICE, case.id, process={"draw": ACCEPTED})
     with contextlib.closing(Suite(tmp_path / "history", Baselines(tmp_path), DEVICE)) as suite:

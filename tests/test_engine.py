@@ -52,7 +52,6 @@ def accept(folder, *case_ids, cosine=None, **fields):
 
 
 def test_a_command_writes_down_what_it_measures_and_by_which_command(opened, tmp_path):
-    """Not judged where nobody asked, and finished."""
     with opened({}) as run:
         record = run.measure(CASE)
         assert run.conclude()
@@ -65,7 +64,6 @@ def test_a_command_writes_down_what_it_measures_and_by_which_command(opened, tmp
 
 @pytest.mark.parametrize("needed", [False, True])
 def test_a_try_is_not_written_down(opened, tmp_path, needed):
-    """And a run that wrote nothing leaves no file, finished or not."""
     with opened({}) as run:
         assert run.attempt(CASE).fault is None
         assert run.held.glance(CASE).fault is None
@@ -75,7 +73,6 @@ def test_a_try_is_not_written_down(opened, tmp_path, needed):
 
 
 def test_a_glance_is_one_look_whatever_disturbs_it(opened):
-    """The device is shared and its clock low: the batch fits all the same."""
     said = []
     shared = make_telemetry(foreign_processes=[41])
     with opened({CASE.id: [[0.01] * 10 + [0.03] * 10]}, seen=[shared], say=said.append) as run:
@@ -86,7 +83,6 @@ def test_a_glance_is_one_look_whatever_disturbs_it(opened):
 
 
 def test_where_figures_are_needed_a_run_without_any_does_not_pass(opened, tmp_path):
-    """And its end says so; what asks for none has another answer of its own."""
     for needed in (True, False):
         with opened({CASE.id: ["not here"]}, history=tmp_path / f"{needed}") as run:
             run.measure(CASE)
@@ -96,7 +92,6 @@ def test_where_figures_are_needed_a_run_without_any_does_not_pass(opened, tmp_pa
 
 
 def test_a_run_ends_with_how_full_the_caches_are(opened, tmp_path, monkeypatch):
-    """As the suite's does."""
     monkeypatch.setattr("bench_lib.environment.caches.found", lambda: {"miopen": "2 files"})
     with opened({}) as run:
         run.measure(CASE)
@@ -106,7 +101,6 @@ def test_a_run_ends_with_how_full_the_caches_are(opened, tmp_path, monkeypatch):
 
 
 def test_a_measurement_that_was_made_elsewhere_is_written_down_like_any_other(opened):
-    """With what telemetry saw meanwhile, and the words of who made it."""
     watch_it = {"began_s": time.monotonic(), "versions": {"torch": "2.10.0"}, "threads": 3}
     with opened({}, seen=[make_telemetry(power_w=512.0)]) as run:
         made = make_measurement(case_id=CASE.id)
@@ -119,7 +113,6 @@ def test_a_measurement_that_was_made_elsewhere_is_written_down_like_any_other(op
 
 
 def test_what_the_hardware_spoils_elsewhere_is_not_accepted_either(opened):
-    """The reason is kept with it."""
     about = {"began_s": time.monotonic(), "versions": {}, "threads": 1}
     with opened({}, seen=[make_telemetry(foreign_processes=[41])]) as run:
         made = make_measurement(case_id=CASE.id)
@@ -129,7 +122,6 @@ def test_what_the_hardware_spoils_elsewhere_is_not_accepted_either(opened):
 
 
 def test_processes_of_ours_are_no_strangers(opened, monkeypatch):
-    """Those that have the device open besides, from when they measured on it."""
     watch = Watch(make_telemetry())
     monkeypatch.setattr("scripted.Watch", lambda *_seen: watch)
     about = {"began_s": time.monotonic(), "versions": {}, "threads": 1}
@@ -141,7 +133,6 @@ def test_processes_of_ours_are_no_strangers(opened, monkeypatch):
 
 
 def test_what_the_hardware_spoils_twice_is_not_looked_at_forever(opened, tmp_path):
-    """One more process, and then it is INVALID."""
     accept(tmp_path / "baselines", CASE.id)
     with opened({}, judged=True, seen=[make_telemetry(foreign_processes=[41])]) as run:
         run.measure(CASE)
@@ -152,7 +143,6 @@ def test_what_the_hardware_spoils_twice_is_not_looked_at_forever(opened, tmp_pat
 
 
 def test_only_what_is_judged_has_accepted_cases(opened, tmp_path):
-    """By their ids."""
     accept(tmp_path / "baselines", CASE.id)
     for judged in (True, False):
         with opened({}, judged=judged) as run:
@@ -160,14 +150,12 @@ def test_only_what_is_judged_has_accepted_cases(opened, tmp_path):
 
 
 def test_what_was_measured_before_something_stopped_it_is_kept(opened, tmp_path):
-    """As a run that did not finish."""
     with opened({}) as run:
         run.measure(CASE)
     assert (the_run(tmp_path).finished, list(the_run(tmp_path).records)) == (False, [CASE.id])
 
 
 def test_a_case_is_judged_like_the_suites(opened, tmp_path):
-    """Against the accepted baseline of this hardware."""
     accept(tmp_path / "baselines", CASE.id)
     with opened({}, judged=True) as run:
         run.measure(CASE)
@@ -178,7 +166,6 @@ def test_a_case_is_judged_like_the_suites(opened, tmp_path):
 
 
 def test_a_slower_case_is_measured_again_up_to_the_planned_number_and_fails(opened, tmp_path):
-    """Each time in a fresh process, until they agree."""
     said = []
     accept(tmp_path / "baselines", CASE.id)
     with opened({CASE.id: [[0.02] * 20]}, judged=True, say=said.append) as run:
@@ -194,7 +181,6 @@ def test_a_slower_case_is_measured_again_up_to_the_planned_number_and_fails(open
 
 
 def test_a_case_that_was_slow_once_is_cleared_by_the_second_look(opened, tmp_path):
-    """And passes."""
     accept(tmp_path / "baselines", CASE.id)
     script = {CASE.id: [[0.02] * 20, [0.01] * 20]}
     with opened(script, judged=True) as run:
@@ -207,7 +193,6 @@ def test_a_case_that_was_slow_once_is_cleared_by_the_second_look(opened, tmp_pat
 
 
 def test_what_the_hardware_spoilt_is_looked_at_once_more_before_it_is_judged(opened, tmp_path):
-    """Whoever shared the device may be gone by then."""
     accept(tmp_path / "baselines", CASE.id)
     shared = make_telemetry(foreign_processes=[41])
     seen = (shared, shared, make_telemetry())
@@ -222,7 +207,6 @@ def test_what_the_hardware_spoilt_is_looked_at_once_more_before_it_is_judged(ope
 
 @pytest.mark.parametrize(("judged", "status"), [(True, "INVALID"), (False, "measured")])
 def test_a_clock_below_the_baselines_spoils_what_is_judged(opened, tmp_path, judged, status):
-    """As in the suite; a comparison of precisions alone has nothing to do with it."""
     accept(tmp_path / "baselines", CASE.id)
     slow = make_telemetry(clock_mhz=1050.0)
     with opened({CASE.id: [[0.02] * 20]}, judged=judged, seen=[slow]) as run:
@@ -230,7 +214,6 @@ def test_a_clock_below_the_baselines_spoils_what_is_judged(opened, tmp_path, jud
 
 
 def test_a_fault_fails_where_cases_are_judged_and_only_there(opened):
-    """As in the suite; without judging it is a row in the table."""
     for judged in (False, True):
         with opened({CASE.id: [OOM]}, judged=judged) as run:
             run.measure(CASE)
@@ -238,7 +221,6 @@ def test_a_fault_fails_where_cases_are_judged_and_only_there(opened):
 
 
 def test_a_case_is_judged_by_the_limits_that_the_suite_has_for_it(opened, tmp_path):
-    """5% slower is within the 20% that its row in the matrix allows."""
     limits = Limits(tolerance=0.2, throughput=0.2)
     accept(tmp_path / "baselines", CASE.id)
     script = {CASE.id: [[0.0105] * 20]}
@@ -250,7 +232,6 @@ def test_a_case_is_judged_by_the_limits_that_the_suite_has_for_it(opened, tmp_pa
 
 
 def test_a_case_without_a_baseline_passes(opened):
-    """Nothing was accepted to hold it against."""
     with opened({}, judged=True) as run:
         run.measure(CASE)
         assert run.conclude()
@@ -267,7 +248,6 @@ def test_a_case_without_a_baseline_passes(opened):
 def test_a_case_of_several_ranks_is_launched_in_every_process_and_looked_at_again(
     opened, tmp_path, monkeypatch, together, times
 ):
-    """As often as processes are asked for, and then as any case: until it looks like before."""
     two = make_case(id="net-x2", launch=Launch(ranks=2))
     launched = []
 
@@ -306,7 +286,6 @@ def measured_on(run, device, case, folder):
 
 
 def test_cases_are_looked_at_again_where_they_were_measured(tmp_path, monkeypatch):
-    """Each device's in a process that they share; nothing stays held but the run's own device."""
     devices = gpus(2)
     workers = {each.index: Contexts({"b": [SLOW], "c": [SLOW]}, each) for each in devices}
     opened = []
@@ -379,7 +358,6 @@ def sharing(monkeypatch):
 
 
 def test_workers_that_have_started_measure_where_they_are_needed(tmp_path, monkeypatch):
-    """Those that nobody needs end with the run."""
     log, shared = starting(monkeypatch, tmp_path), sharing(monkeypatch)
     devices = gpus(2)
     with contextlib.closing(engine.Engine(devices[0], Settings())) as run:
@@ -394,7 +372,6 @@ def test_workers_that_have_started_measure_where_they_are_needed(tmp_path, monke
 
 
 def test_workers_that_would_start_otherwise_now_are_ended(tmp_path, monkeypatch):
-    """And others start, for example under a variable that a fixture has set."""
     log, shared = starting(monkeypatch, tmp_path), sharing(monkeypatch)
     with contextlib.closing(engine.Engine(DEVICE, Settings())) as run:
         run.share(DEVICE)
@@ -405,7 +382,6 @@ def test_workers_that_would_start_otherwise_now_are_ended(tmp_path, monkeypatch)
 
 
 def test_workers_that_cannot_be_shared_start_where_they_are_needed(tmp_path, monkeypatch):
-    """What is wrong is told there."""
     log = starting(monkeypatch, tmp_path)
     monkeypatch.setattr(engine.processes, "share", nobody_shares)
     with contextlib.closing(engine.Engine(DEVICE, Settings())) as run:
@@ -416,7 +392,6 @@ def test_workers_that_cannot_be_shared_start_where_they_are_needed(tmp_path, mon
 
 @pytest.mark.parametrize("are_there", [True, False])
 def test_who_is_told_of_shared_workers_joins_them(tmp_path, monkeypatch, are_there):
-    """Or starts others if they are gone."""
     log = starting(monkeypatch, tmp_path)
     workers, told = Shared({}, DEVICE), ("folder", 7, "digest")
     asked = []
@@ -442,7 +417,6 @@ def months(folder):
 
 
 def test_a_run_that_ends_compacts_closed_months(opened, tmp_path, monkeypatch):
-    """What the rolling baseline does not read is in Parquet alone; the device is free by then."""
     monkeypatch.setattr(engine, "MOST_RUNS", 1)
     folder, said = tmp_path / "history", []
     old = builders.write_run(folder, now="2026-01-02T02:00:00Z", hardware=DEVICE)
@@ -457,7 +431,6 @@ def test_a_run_that_ends_compacts_closed_months(opened, tmp_path, monkeypatch):
 
 
 def test_a_run_that_does_not_end_compacts_nothing(opened, tmp_path, monkeypatch):
-    """It may be one that was interrupted, and somebody waits."""
     monkeypatch.setattr(engine, "MOST_RUNS", 1)
     builders.write_run(tmp_path / "history", now="2026-01-02T02:00:00Z", hardware=DEVICE)
     with opened({}) as run:
@@ -468,7 +441,6 @@ def test_a_run_that_does_not_end_compacts_nothing(opened, tmp_path, monkeypatch)
 def test_what_stands_in_the_way_of_compacting_is_said_and_fails_no_run(
     opened, tmp_path, monkeypatch
 ):
-    """Another run may be at it already."""
     monkeypatch.setattr(engine, "MOST_RUNS", 1)
     folder, said = tmp_path / "history", []
     builders.write_run(folder, now="2026-01-02T02:00:00Z", hardware=DEVICE)
@@ -492,7 +464,6 @@ def workers(monkeypatch):
 
 
 def test_a_fresh_process_of_a_second_look_only_measures(workers, tmp_path):
-    """Where nothing is wrong with the numerics; otherwise it looks at them again."""
     other = make_case(id="vgg16-b32")
     with contextlib.closing(held(DEVICE, workers, tmp_path)) as device:
         list(device.measure_again([CASE, other], 1, known={CASE.id}))
@@ -500,14 +471,12 @@ def test_a_fresh_process_of_a_second_look_only_measures(workers, tmp_path):
 
 
 def test_numerics_are_checked_in_the_first_of_the_planned_processes(workers, tmp_path):
-    """The others only measure."""
     with contextlib.closing(held(DEVICE, workers, tmp_path, processes=3)) as device:
         device.measure(CASE)
     assert ["numerics" in known for known in workers.known] == [False, True, True]
 
 
 def test_numerics_that_are_not_finite_are_checked_in_every_process(monkeypatch, tmp_path):
-    """What is wrong is not taken from one process."""
     wrong = functools.partial(make_measurement, numerics=Numerics(finite=False))
     monkeypatch.setattr("scripted.make_measurement", wrong)
     workers = Contexts({}, DEVICE)
@@ -517,7 +486,6 @@ def test_numerics_that_are_not_finite_are_checked_in_every_process(monkeypatch, 
 
 
 def test_a_case_that_is_measured_once_more_in_its_process_keeps_its_numerics(workers, tmp_path):
-    """The same weights and input have the same answer."""
     uneven = [0.01, 0.02] * 10
     workers.script[CASE.id] = [uneven, [0.01] * 20]
     with contextlib.closing(held(DEVICE, workers, tmp_path)) as device:
@@ -528,7 +496,6 @@ def test_a_case_that_is_measured_once_more_in_its_process_keeps_its_numerics(wor
 
 
 def test_what_was_counted_once_is_filled_in(workers, tmp_path):
-    """In every process after, and in every run of the same software."""
     with contextlib.closing(held(DEVICE, workers, tmp_path, processes=2)) as device:
         attempts = device.measure(CASE).attempts
     assert ["counts" in known for known in workers.known] == [False, True]
@@ -550,10 +517,6 @@ def test_what_was_counted_once_is_filled_in(workers, tmp_path):
 def test_sound_numerics_are_not_computed_by_the_next_run_of_the_same_software(
     opened, tmp_path, monkeypatch, *, answer, mode, triton, is_known
 ):
-    """They are filled in, and judged as if they had been.
-
-    A run's first case finds out what the software is, so it is checked in each.
-    """
     runs: list[Contexts] = []
     versions = iter(("3.6", triton))
 
@@ -584,7 +547,6 @@ def test_sound_numerics_are_not_computed_by_the_next_run_of_the_same_software(
 
 @pytest.mark.usefixtures("workers")
 def test_numerics_of_last_week_are_not_kept_for_another_one(opened, tmp_path):
-    """A run that takes them from there does not make them young again."""
     accept(tmp_path / "baselines", CASE.id, cosine=0.9999)
 
     def run_once():
@@ -608,7 +570,6 @@ def _keep_sound(device):
 
 
 def test_a_second_look_takes_no_numerics_from_an_earlier_run(workers, tmp_path):
-    """It is there to compute them again."""
     with contextlib.closing(held(DEVICE, workers, tmp_path)) as device:
         _keep_sound(device)
         list(device.measure_again([CASE], 1))
@@ -616,7 +577,6 @@ def test_a_second_look_takes_no_numerics_from_an_earlier_run(workers, tmp_path):
 
 
 def test_what_is_not_finite_now_was_no_better_in_an_earlier_run(monkeypatch, tmp_path):
-    """The other planned processes compute it, too."""
     wrong = functools.partial(make_measurement, numerics=Numerics(finite=False))
     monkeypatch.setattr("scripted.make_measurement", wrong)
     workers = Contexts({}, DEVICE)
@@ -630,7 +590,6 @@ def test_what_is_not_finite_now_was_no_better_in_an_earlier_run(monkeypatch, tmp
 def test_an_earlier_run_s_numerics_are_forgotten_where_they_are_wrong_now(
     opened, tmp_path, monkeypatch
 ):
-    """Or the next night, which takes them from there, would be fine."""
     accept(tmp_path / "baselines", CASE.id, cosine=0.9999)
     for answer, count in ((0.9999, 1), (0.5, 0)):
         numerics = Numerics(finite=True, cosine=answer)
@@ -645,7 +604,6 @@ def test_an_earlier_run_s_numerics_are_forgotten_where_they_are_wrong_now(
 def test_numerics_of_what_was_compiled_are_not_kept_whatever_it_is_called(
     opened, tmp_path, monkeypatch
 ):
-    """Flex attention is compiled, and its case has no mode."""
     accept(tmp_path / "baselines", CASE.id, cosine=0.9999)
     measured = functools.partial(
         make_measurement, numerics=Numerics(finite=True, cosine=0.9999), compile_s=3.0
@@ -658,7 +616,6 @@ def test_numerics_of_what_was_compiled_are_not_kept_whatever_it_is_called(
 
 
 def test_both_sides_of_a_comparison_compute_their_numerics(workers, tmp_path):
-    """They differ in what an environment may not tell of."""
     with contextlib.closing(held(DEVICE, workers, tmp_path)) as device:
         _keep_sound(device)
     sides = {"A": Side(), "B": Side()}
@@ -672,7 +629,6 @@ def test_both_sides_of_a_comparison_compute_their_numerics(workers, tmp_path):
     [(Status.OK, True), (Status.IMPROVED, True), (Status.SUSPECT, False), (None, False)],
 )
 def test_numerics_are_sound_where_a_verdict_says_so(status, is_sound):
-    """Without a verdict on them nobody knows."""
     verdicts = [builders.make_verdict(status=Status.REGRESSED)]
     if status is not None:
         verdicts.append(builders.make_verdict(metric="numerics", status=status))
@@ -683,7 +639,6 @@ def test_numerics_are_sound_where_a_verdict_says_so(status, is_sound):
 
 
 def test_an_attempt_says_what_its_time_was_spent_on(workers, tmp_path, monkeypatch):
-    """What the worker says, what is beside it, and the wait for the device before it."""
     measured = make_measurement(iteration_s=[0.01] * 20, phases_s={"build": 0.5, "measure": 1.0})
     monkeypatch.setattr("scripted.make_measurement", lambda **_: measured)
     with contextlib.closing(held(DEVICE, workers, tmp_path)) as device:
@@ -694,7 +649,6 @@ def test_an_attempt_says_what_its_time_was_spent_on(workers, tmp_path, monkeypat
 
 
 def test_the_time_of_a_fault_belongs_to_the_phase_that_failed(workers, tmp_path):
-    """So that a night that waits for a hang says so."""
     workers.script[CASE.id] = [make_fault(phase="warm-up")]
     with contextlib.closing(held(DEVICE, workers, tmp_path)) as device:
         (attempt,) = device.measure(CASE).attempts
@@ -702,7 +656,6 @@ def test_the_time_of_a_fault_belongs_to_the_phase_that_failed(workers, tmp_path)
 
 
 def test_the_suite_says_which_error_of_a_median_is_enough(opened):
-    """By family, unless the case says so itself."""
     own = replace(CASE, id="own", sampling=replace(CASE.sampling, enough=0.01))
     with opened({}) as run:
         asked = [run.measure(case).case.sampling.enough for case in (CASE, own)]

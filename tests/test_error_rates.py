@@ -30,7 +30,6 @@ def tallies():
 
 
 def test_five_percent_is_found_and_nothing_clean_is_called_slower(tallies):
-    """Two nights are enough for what is far from any threshold."""
     clean, planted = tallies.values()
     assert planted.planted == {"REGRESSED": 10}
     assert clean.statuses.total() == 200
@@ -39,13 +38,11 @@ def test_five_percent_is_found_and_nothing_clean_is_called_slower(tallies):
 
 
 def test_the_same_seed_draws_the_same_nights(tallies):
-    """Figures in the documentation can be had again."""
     assert error_rates.simulate(CLEAN, [1], 2) == tallies[CLEAN]
     assert error_rates.simulate(CLEAN, [2], 2) != tallies[CLEAN]
 
 
 def test_a_night_is_judged_as_the_suite_judges_it():
-    """All is 6% slower, so that every case keeps all six workers to the end."""
     drawn = TOLD.workers(np.random.default_rng(1), 31, 20)
     workers = error_rates.medians(drawn).T.tolist()
     old = [
@@ -92,12 +89,10 @@ def test_a_night_is_judged_as_the_suite_judges_it():
 
 
 def test_suspicious_cases_are_looked_at_as_often_as_pytest_does_by_default():
-    """What is simulated is what users get."""
     assert error_rates.PLANNED == 1 + CONFIRM
 
 
 def test_no_alarm_in_a_thousand_nights_leaves_room_for_three():
-    """The rule of three: -ln(0.05) = 2.996; alarms in one night come together."""
     assert error_rates.Tally(nights=1000).false_at_most == pytest.approx(0.003, abs=1e-5)
     together = error_rates.Tally(nights=1000, hit_nights=1)
     together.statuses["REGRESSED"] = 50
@@ -106,7 +101,6 @@ def test_no_alarm_in_a_thousand_nights_leaves_room_for_three():
 
 
 def test_what_misses_a_promise_is_named():
-    """A false alarm in two nights, and a slow-down that is not found."""
     clean = error_rates.Tally(nights=2, processes=260, hit_nights=1)
     clean.statuses["REGRESSED"] = 1
     weak = error_rates.Tally(nights=2)
@@ -121,7 +115,6 @@ def test_what_misses_a_promise_is_named():
 
 
 def test_what_a_finer_night_misses_is_named_with_its_tolerance():
-    """A steady machine has promises of its own, and dearer launches are no excuse."""
     finer = error_rates.Scenario("clean", error_rates.STEADY, tolerance=0.005, about="steady")
     clean = error_rates.Tally(nights=4, processes=3200, hit_nights=1)
     clean.statuses["REGRESSED"] = 2
@@ -142,7 +135,6 @@ def test_what_a_finer_night_misses_is_named_with_its_tolerance():
 
 
 def test_a_launch_tells_of_the_variance_between_workers_what_it_is_said_to():
-    """Nine tenths of it, in each case with a slope of its own; the host's cost nothing."""
     machine = error_rates.replace(TOLD, throttled=0.0, spikes=0.0, within=0.0, drift=0.0)
     workers = machine.workers(np.random.default_rng(1), 2000, 1)
     launches, hosts = (
@@ -157,7 +149,6 @@ def test_a_launch_tells_of_the_variance_between_workers_what_it_is_said_to():
 
 
 def test_a_steady_machine_has_few_slow_contexts():
-    """One in a hundred, by 0.6% in all its cases; the others differ by 0.06%."""
     machine = error_rates.replace(error_rates.STEADY, throttled=0.0)
     values = error_rates.medians(machine.workers(np.random.default_rng(1), 500, 20))
     slow = np.median(values, axis=1) > 0.004
@@ -166,7 +157,6 @@ def test_a_steady_machine_has_few_slow_contexts():
 
 
 def test_accepted_nights_are_of_both_kinds_of_streams_and_none_is_throttled():
-    """Kinds that are more than 1% apart in some cases are no reason to pass a night over."""
     machine = error_rates.replace(TOLD, between=0.006)
     nights = machine.workers(np.random.default_rng(1), 25, 20)
     cases = error_rates.accepted(nights)
@@ -177,7 +167,6 @@ def test_accepted_nights_are_of_both_kinds_of_streams_and_none_is_throttled():
 
 
 def test_probes_are_used_where_they_tell_and_never_where_they_are_not_given():
-    """The same clean night, judged with and without them."""
     night = error_rates.Scenario("clean", TOLD, probed=True, about="told")
     told = error_rates.simulate(night, [1], 1)
     blind = error_rates.simulate(error_rates.replace(night, probed=False), [1], 1)
@@ -187,7 +176,6 @@ def test_probes_are_used_where_they_tell_and_never_where_they_are_not_given():
 
 
 def test_a_slower_suite_whose_launches_are_dearer_is_not_excused():
-    """Dearer launches leave the ratio as it is, and the cost itself excuses nothing."""
     night = error_rates.Scenario(
         "all 1% slower", TOLD, everywhere=0.01, tolerance=0.005, probed=True, dearer=0.08, about="d"
     )
@@ -198,7 +186,6 @@ def test_a_slower_suite_whose_launches_are_dearer_is_not_excused():
 
 
 def test_gates_of_other_tools_see_what_they_are_said_to():
-    """3% slower throughout: beyond 2% and chance, within 5%."""
     old = np.random.default_rng(1).normal(0, 0.001, (4, 50))
     found = {name: bool(gate(old + 0.03, old).all()) for name, gate in error_rates.OTHERS.items()}
     assert found == {"mean +5%": False, "median +2%": True, "Welch, pooled iterations": True}
@@ -219,7 +206,6 @@ def for_judge(run: dict[str, object]) -> dict[str, object]:
 
 @pytest.mark.parametrize(("form", "slow"), [(dict, 0.05), (for_judge, None)])
 def test_real_timings_are_split_in_every_way(tmp_path, capsys, form, slow):
-    """Seven clean runs: 21 baselines, each with two left over; three slow ones."""
     runs = [raw(rep, 0.0) for rep in range(7)] + [raw(rep, 0.05) for rep in range(3)]
     path = tmp_path / "timings.jsonl"
     path.write_text("".join(json.dumps(form(run)) + "\n" for run in runs))
@@ -235,7 +221,6 @@ def test_real_timings_are_split_in_every_way(tmp_path, capsys, form, slow):
 
 
 def test_real_timings_that_break_a_promise_are_named(tmp_path, capsys):
-    """Runs called clean of which two are 5% slower than the rest."""
     runs = [raw(rep, 0.0) for rep in range(6)] + [{**raw(r, 0.05), "slow": 0.0} for r in (6, 7)]
     path = tmp_path / "timings.jsonl"
     path.write_text("".join(json.dumps(run) + "\n" for run in runs))
@@ -246,7 +231,6 @@ def test_real_timings_that_break_a_promise_are_named(tmp_path, capsys):
 
 
 def test_real_timings_may_be_compressed_and_the_numbers_of_candidates_chosen(tmp_path, capsys):
-    """Six clean runs leave one candidate, and of six slow ones six can be taken."""
     runs = [raw(rep, slow) for slow in (0.0, 0.01) for rep in range(6)]
     path = tmp_path / "timings.jsonl.gz"
     path.write_bytes(gzip.compress("".join(json.dumps(run) + "\n" for run in runs).encode()))
@@ -264,7 +248,6 @@ def test_real_timings_may_be_compressed_and_the_numbers_of_candidates_chosen(tmp
     ("tolerance", "slow", "least"), [(0.01, 0.02, 0.8), (0.005, 0.01, 0.99), (0.002, 0.005, 0.9)]
 )
 def test_what_real_timings_promise_depends_on_the_tolerance(tolerance, slow, least):
-    """With most candidates; fewer promise nothing, and clean splits are never called slower."""
     row = {"case": "w", "slow": slow, "candidates": 6, "regressed": least - 0.001}
     fewer, clean = {**row, "candidates": 4}, {**row, "slow": 0.0, "candidates": 1}
     words = error_rates.missed_real([row, fewer, clean], tolerance, 6)
@@ -287,7 +270,6 @@ def in_context(case: str, context: int, slow: float) -> dict[str, object]:
 
 
 def test_a_real_suite_is_split_once_for_all_cases_and_judged_with_its_probes(tmp_path, capsys):
-    """Contexts of two kinds, each running every case with a delay and without."""
     cases = ["a", "ab", "abc", "abcd"]
     runs = [in_context(c, n, slow) for c in cases for n in range(12) for slow in (0.0, 0.01)]
     path = tmp_path / "timings.jsonl"
@@ -302,7 +284,6 @@ def test_a_real_suite_is_split_once_for_all_cases_and_judged_with_its_probes(tmp
 
 
 def test_a_context_is_never_held_against_itself():
-    """It would share its luck with itself, which no baseline does."""
     clean = {f"p-{n}": error_rates.Process(0.0, {}) for n in range(7)}
     for most in (1000, 20):
         drawn = list(error_rates.splits(clean, clean, 2, most, 1))
@@ -311,7 +292,6 @@ def test_a_context_is_never_held_against_itself():
 
 
 def test_cases_without_common_contexts_are_no_suite(tmp_path, capsys):
-    """Each can only be judged by itself."""
     runs = [in_context(case, n + 12 * (case == "b"), 0.0) for case in "ab" for n in range(12)]
     path = tmp_path / "timings.jsonl"
     path.write_text("".join(json.dumps(run) + "\n" for run in runs))
@@ -322,7 +302,6 @@ def test_cases_without_common_contexts_are_no_suite(tmp_path, capsys):
 
 @pytest.mark.parametrize("text", ["", "0", "1,x", "-1"])
 def test_numbers_of_candidates_have_to_be_numbers(capsys, text):
-    """Whole ones, above zero."""
     with pytest.raises(SystemExit, match="2"):
         error_rates.main([f"--candidates={text}"])
     assert f"{text!r} has to be whole numbers above 0" in capsys.readouterr().err
@@ -340,7 +319,6 @@ def test_numbers_of_candidates_have_to_be_numbers(capsys, text):
     ],
 )
 def test_files_that_are_no_timings_are_refused(tmp_path, capsys, text, named):
-    """With the line's number, and exit status 2."""
     path = tmp_path / "timings.jsonl"
     path.write_text(text)
     with pytest.raises(SystemExit, match="2"):
@@ -349,7 +327,6 @@ def test_files_that_are_no_timings_are_refused(tmp_path, capsys, text, named):
 
 
 def test_the_report_says_how_every_kind_of_night_went(tallies, capsys):
-    """As JSON, and as tables of the same figures."""
     clean, planted = tallies.values()
     kinds = {
         error_rates.Scenario("planted", error_rates.Machine(shared), planted=effect): planted

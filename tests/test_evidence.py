@@ -39,18 +39,15 @@ def evidence(candidate, baseline=(), rolling=(), **fields) -> Evidence:
 
 
 def test_nothing_is_held_against_nothing():
-    """Nights alone are no baseline: nobody accepted them."""
     assert Evidence(on("a"), None, rolling=on(*"aaaaa")).references() == {}
 
 
 @pytest.mark.parametrize(("nights", "known"), [(4, {PINNED}), (5, {PINNED, ROLLING})])
 def test_five_processes_of_accepted_nights_are_a_reference(nights, known):
-    """Fewer hardly know their own spread."""
     assert evidence(on("a"), on("a"), on("a") * nights).references().keys() == known
 
 
 def test_nights_of_the_candidates_draw_and_of_none_known_are_held_against():
-    """In the order of the unknown, then the alike; a candidate without a draw asks for no draw."""
     here, there, unknown = (make_process(draw=draw) for draw in (drew(1), drew(2), None))
     unseen = make_process(draw=Draw({}, "no cache files"))
     nights = [here, there, unknown, unseen] * 3
@@ -61,14 +58,12 @@ def test_nights_of_the_candidates_draw_and_of_none_known_are_held_against():
 
 
 def test_a_draw_without_kernels_is_unknown():
-    """It says why nobody saw the choices."""
     assert known_draw(make_process(draw=Draw({}, "another backend"))) is None
     assert known_draw(make_process()) is None
     assert known_draw(make_process(draw=drew(1))) == drew(1)
 
 
 def test_only_measured_values_that_somebody_accepted_are_a_baseline():
-    """A published figure and an empty list are none."""
     known = evidence(on("a"), on("a"))
     assert (known.has_baseline, known.is_unjudged) == (True, False)
     published = replace(known, baseline=make_baseline(provenance="published"))
@@ -77,7 +72,6 @@ def test_only_measured_values_that_somebody_accepted_are_a_baseline():
 
 
 def test_other_conditions_leave_a_case_unjudged():
-    """They are named in order; without a baseline there are none."""
     here, there = {"b": 1, "a": 2, "c": None, "d": 1}, {"b": 2, "a": 3, "c": 1, "e": 1}
     known = replace(
         evidence(on("a"), conditions=here),
@@ -92,7 +86,6 @@ def test_other_conditions_leave_a_case_unjudged():
 
 @pytest.mark.parametrize(("own", "stored", "most"), [(0.1, 0.2, 0.1), (0.2, 0.1, 0.1)])
 def test_the_tighter_limit_of_the_spread_holds(own, stored, most):
-    """The case's own is all there is without a baseline."""
     baseline = make_baseline(limits=Limits(spread=stored))
     assert Evidence(on("a"), baseline, Limits(spread=own)).most_spread == most
     assert Evidence(on("a"), None, Limits(spread=own)).most_spread == own
@@ -105,20 +98,17 @@ def test_the_tighter_limit_of_the_spread_holds(own, stored, most):
     ("waited", "mostly"), [((), False), ((0, 1), False), ((0, 1, 1), True), ((0, 0, 1), False)]
 )
 def test_a_device_waited_for_its_host_where_it_did_so_in_most_processes(waited, mostly):
-    """Half of them are not most."""
     assert mostly_waited([make_process(host_bound=bool(each)) for each in waited]) is mostly
 
 
 @pytest.mark.parametrize(("here", "there"), [(0, 0), (0, 1), (1, 0), (1, 1)])
 def test_both_sides_have_to_have_waited(here, there):
-    """A case that waits only now is another matter."""
     sides = [[make_process(host_bound=bool(each))] for each in (here, there)]
     found = evidence(*sides)
     assert (found.waits(), found.waits_as_before) == (bool(here), bool(here and there))
 
 
 def test_clocks_are_compared_with_each_reference_that_knows_them():
-    """Not where the device waited for its host, which lowers them by itself."""
     slow, fast = ([make_process(clock_mhz=mhz)] for mhz in (1000.0, 2000.0))
     unknown = [make_process()]
     found = evidence(slow, fast, slow * 5).clocks()
@@ -146,7 +136,6 @@ def test_clocks_are_compared_with_each_reference_that_knows_them():
     ],
 )
 def test_a_devices_own_processes_are_compared_with_where_there_are_two(here, there, like):
-    """Otherwise all of them are."""
     found = evidence(on(*here), on(*there)).like(PINNED)
     assert [process.device_uuid for process in found] == list(like)
 
@@ -169,19 +158,16 @@ def test_a_devices_own_processes_are_compared_with_where_there_are_two(here, the
     ],
 )
 def test_a_device_is_new_where_others_were_measured_and_it_hardly_was(here, there, is_new):
-    """A device that nobody named is not another one."""
     assert evidence(on(*here), on(*there)).is_new_device(PINNED) is is_new
 
 
 def test_the_prefix_of_a_uuid_makes_no_other_device():
-    """NVML writes it and torch does not."""
     assert origin_of(make_process(worker="run/0", device_uuid="GPU-a")) == Origin("run", "a")
     assert origin_of(make_process(device_uuid=None)) == Origin("", "")
     assert evidence(on("GPU-a"), on("a", "a", "b")).like(PINNED) == on("a", "a")
 
 
 def test_earlier_runs_come_in_the_order_of_time():
-    """The nights are known with the newest first."""
     nights = make_processes([1.0, 2.0, 3.0])
     found = evidence(on("a"), on("b", "c"), nights).earlier()
     assert found == [on("b", "c"), nights[::-1]]

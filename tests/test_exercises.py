@@ -94,7 +94,6 @@ def missing(attempt=None, **params):
 
 
 def test_a_case_in_figures_has_speed_time_memory_and_what_follows_from_them():
-    """Thirty-two images in 1/64 s, in 2 GB."""
     seen = figures(memory=2 * 10**9, flops_per_step=1e12, parameters=25, compile_s=3.0)
     assert seen.is_measured
     assert (seen.items_per_s, seen.step_s, seen.item_s) == (2048, 1 / 64, 1 / 2048)
@@ -105,13 +104,11 @@ def test_a_case_in_figures_has_speed_time_memory_and_what_follows_from_them():
 
 
 def test_the_time_of_an_image_is_of_the_median_step_and_the_rate_of_the_wall_clock():
-    """A stall is in the rate alone."""
     seen = figures(1 / 64, wall_s=1.0)
     assert (seen.items_per_s, seen.item_s) == (640, 1 / 2048)
 
 
 def test_a_sweep_says_bandwidth_and_what_is_while_the_device_works():
-    """At least so much where operations are fused; images are counted by the wall clock."""
     seen = replace(figures(), gb_per_s=1234.0)
     table = swept(seen, replace(seen, bandwidth_at_least=True, device_s=0.01))
     column = [row[table.headings.index("bandwidth")] for row in table.rows]
@@ -122,7 +119,6 @@ def test_a_sweep_says_bandwidth_and_what_is_while_the_device_works():
 
 
 def test_the_share_of_the_peak_is_of_the_precision_and_only_where_a_peak_is_known():
-    """64 TFLOP/s of 163.4 in FP32, of 1307.4 in FP16 and under autocast to it."""
     shares = {
         name: figures(
             hardware=make_hardware(), flops_per_step=1e12, params={"precision": name}
@@ -140,7 +136,6 @@ def test_the_share_of_the_peak_is_of_the_precision_and_only_where_a_peak_is_know
 
 
 def test_a_case_stands_under_the_ceilings_of_its_hardware():
-    """1000 FLOPs a byte are above the ridge of any precision there."""
     count = {"flops_per_step": 1e12, "traffic_bytes_per_step": 1e9}
     seen = figures(hardware=make_hardware(), **count)
     assert (seen.flops_per_byte, seen.bound) == (1000, "compute-bound")
@@ -150,13 +145,11 @@ def test_a_case_stands_under_the_ceilings_of_its_hardware():
 
 
 def test_an_images_time_is_the_median_steps_and_the_rate_the_wall_clocks():
-    """Stalls between steps are in one and not in the other."""
     seen = figures(wall_s=1.0)
     assert (seen.item_s, seen.items_per_s) == (1 / 64 / 32, 640)
 
 
 def test_bandwidth_is_what_operations_of_their_own_move():
-    """64 GB/s of 5300; without hardware nothing is said."""
     count = {"traffic_bytes_per_step": 1e9, "least_bytes_per_step": 10**8}
     seen = figures(hardware=make_hardware(), **count)
     assert (seen.gb_per_s, seen.bandwidth_at_least) == (64, False)
@@ -167,7 +160,6 @@ def test_bandwidth_is_what_operations_of_their_own_move():
 
 @pytest.mark.parametrize(("mode", "compiled"), [("graph", False), ("default", True)])
 def test_what_a_compiled_step_moves_is_known_from_below(mode, compiled):
-    """A graph is the eager step."""
     count = {"traffic_bytes_per_step": 1e9, "least_bytes_per_step": 10**8, "flops_per_step": 5e9}
     seen = figures(hardware=make_hardware(), compile_s=9.0, params={"compile_mode": mode}, **count)
     assert (seen.gb_per_s, seen.bandwidth_at_least) == (6.4 if compiled else 64, compiled)
@@ -177,7 +169,6 @@ def test_what_a_compiled_step_moves_is_known_from_below(mode, compiled):
 
 
 def test_speed_and_bandwidth_of_a_host_bound_step_are_while_the_device_works():
-    """A quarter of the step here; the rate is the wall clock's all the same."""
     count = {"flops_per_step": 1e12, "traffic_bytes_per_step": 1e9}
     about = {**count, "host_bound": True, "device_s": 1 / 256}
     seen = figures(hardware=make_hardware(), **about)
@@ -188,7 +179,6 @@ def test_speed_and_bandwidth_of_a_host_bound_step_are_while_the_device_works():
 
 
 def test_warnings_and_discarded_looks_are_notes():
-    """Each once, in the order of measuring."""
     spoilt = make_measurement(warnings=["not steady"])
     attempts = [
         make_attempt(measurement=spoilt, accepted=False, discarded="shared"),
@@ -200,7 +190,6 @@ def test_warnings_and_discarded_looks_are_notes():
 
 
 def test_of_several_processes_the_middle_one_speaks():
-    """All figures of a row come from one and the same measurement."""
     case = case_of()
     attempts = [
         make_attempt(
@@ -216,7 +205,6 @@ def test_of_several_processes_the_middle_one_speaks():
 
 
 def test_what_was_discarded_has_no_part_in_the_figures():
-    """Nor has a fault in a later process."""
     discarded = make_attempt(
         measurement=make_measurement(iteration_s=[9.0] * 20), accepted=False, discarded="shared"
     )
@@ -251,7 +239,6 @@ def test_what_was_discarded_has_no_part_in_the_figures():
     ],
 )  # fmt: skip
 def test_a_case_without_figures_says_why_in_a_line(attempts, status, reason):
-    """The table has the word, and the line stands below it."""
     seen = figures_of(make_record(case=case_of(), attempts=attempts))
     assert (seen.is_measured, seen.status, seen.reason) == (False, status, reason)
     assert seen.items_per_s is None
@@ -266,14 +253,12 @@ def test_a_case_without_figures_says_why_in_a_line(attempts, status, reason):
     ids=["skipped", "no times"],
 )
 def test_a_case_without_figures_still_says_of_how_many_ranks_it_is(attempt):
-    """A table by ranks has a column for it."""
     case = replace(case_of(), launch=Launch(ranks=4))
     seen = figures_of(make_record(case=case, attempts=[attempt]))
     assert (seen.is_measured, seen.ranks) == (False, 4)
 
 
 def test_compile_time_is_that_of_the_first_look():
-    """The second found the compiler's caches warm, whatever it was made for."""
     cold = make_measurement(first_step_s=41.0, compile_s=40.0, compile_cache="cold")
     warm = make_measurement(first_step_s=1.1, compile_s=1.0, compile_cache="warm")
     record = make_record(
@@ -287,7 +272,6 @@ def test_compile_time_is_that_of_the_first_look():
 
 
 def test_numerics_are_relative_to_the_twin_in_training_and_absolute_in_inference():
-    """Loss and gradient norm; the worst output and the cosine."""
     trained = figures(
         numerics=Numerics(
             finite=True, loss=7.0, reference_loss=6.25, grad_norm=1.5, reference_grad_norm=2.0
@@ -303,7 +287,6 @@ def test_numerics_are_relative_to_the_twin_in_training_and_absolute_in_inference
 
 
 def test_lists_are_read_with_blanks_around_the_names():
-    """In the order of typing."""
     assert names_in(" fp16, fp32 ", "--precision", "precision", PRECISIONS) == ["fp16", "fp32"]
     assert numbers_in("128, 8,32", "--batch-sizes") == [128, 8, 32]
 
@@ -319,7 +302,6 @@ def test_lists_are_read_with_blanks_around_the_names():
     ],
 )
 def test_a_list_of_names_that_cannot_be_meant_is_refused(text, error):
-    """With the option, the name, and the nearest ones there are."""
     with pytest.raises(UserError) as refused:
         names_in(text, "--precision", "precision", PRECISIONS)
     assert str(refused.value).startswith(error)
@@ -343,7 +325,6 @@ def test_a_list_of_names_that_cannot_be_meant_is_refused(text, error):
     ],
 )
 def test_a_list_of_numbers_that_cannot_be_meant_is_refused(text, error):
-    """Zero, signs, fractions, other scripts' digits, and what no batch can be."""
     with pytest.raises(UserError) as refused:
         numbers_in(text, "--batch-sizes")
     assert str(refused.value).startswith("--batch-sizes ")
@@ -352,19 +333,16 @@ def test_a_list_of_numbers_that_cannot_be_meant_is_refused(text, error):
 
 @given(st.lists(st.integers(1, 10**9), min_size=1, unique=True))
 def test_every_list_of_batches_is_read_back(numbers):
-    """Whatever the numbers."""
     assert numbers_in(",".join(map(str, numbers)), "--batch-sizes") == numbers
 
 
 @given(st.lists(st.sampled_from(PRECISIONS), min_size=1, unique=True))
 def test_every_list_of_precisions_is_read_back(names):
-    """Whatever their order."""
     assert names_in(",".join(names), "--precision", "precision", PRECISIONS) == names
 
 
 @given(st.text())
 def test_any_text_is_a_list_or_a_users_mistake(text):
-    """Never a traceback."""
     for found in (
         read_or_refused(numbers_in, text, "--batch-sizes"),
         read_or_refused(names_in, text, "--precision", "precision", PRECISIONS),
@@ -383,7 +361,6 @@ def read_or_refused(read, *arguments):
 
 @pytest.mark.parametrize("value", [0.0, -4.5, math.nan, math.inf, -math.inf])
 def test_a_price_is_a_number_above_zero(value):
-    """NaN is no price, and nothing is free."""
     assert above_zero(4.5, "--price-per-hour", "a price") == 4.5
     with pytest.raises(UserError, match="a price has to be a number above 0") as refused:
         above_zero(value, "--price-per-hour", "a price")
@@ -403,7 +380,6 @@ def test_a_price_is_a_number_above_zero(value):
     ],
 )
 def test_no_large_number_in_a_cell_has_an_exponent(value, form, cell):
-    """Digits as asked for."""
     assert number(value, form) == cell
 
 
@@ -411,7 +387,6 @@ def test_no_large_number_in_a_cell_has_an_exponent(value, form, cell):
 
 
 def test_precisions_are_held_against_the_first_in_speed_and_memory():
-    """Half the time is twice the speed; three quarters of the memory are a quarter saved."""
     rows = precision.compare(
         [
             figures(1 / 64, memory=400 * MIB),
@@ -425,13 +400,11 @@ def test_precisions_are_held_against_the_first_in_speed_and_memory():
 
 
 def test_a_million_images_cost_the_price_of_the_seconds_they_take():
-    """At 2048 img/s they take 488.28125 s."""
     (row,) = precision.compare([figures(1 / 64)], 36.0)
     assert row.cost_per_million == pytest.approx(4.8828125)
 
 
 def test_a_precision_without_figures_is_a_row_with_its_reason_below():
-    """And as the first it leaves the others without anything to be held against."""
     rows = precision.compare([missing(), figures(params={"precision": "bf16"}, memory=MIB)], 4.5)
     assert [(row.speed_up, row.memory_saved) for row in rows] == [(None, None), (None, None)]
     assert rows[0].cost_per_million is None
@@ -448,7 +421,6 @@ def test_a_precision_without_figures_is_a_row_with_its_reason_below():
 
 
 def test_the_table_of_precisions_has_speed_memory_numerics_and_cost():
-    """Each with its unit, and an answer that is not finite in capitals."""
     answer = Numerics(finite=False, max_abs_diff=0.0123, cosine=0.99876543)
     rows = precision.compare(
         [
@@ -478,7 +450,6 @@ def test_the_table_of_precisions_has_speed_memory_numerics_and_cost():
 
 
 def test_iterations_that_spread_too_far_are_named_below_the_table():
-    """At more than 5% trust ends; what is steady is not named."""
     steady = figures()
     shaky = replace(figures(params={"precision": "bf16"}), spread=0.25)
     (line,) = precision.as_table(precision.compare([steady, shaky])).lines
@@ -499,7 +470,6 @@ def test_iterations_that_spread_too_far_are_named_below_the_table():
     ],
 )
 def test_precisions_are_chosen_by_the_device_and_the_task(device, task, expected):
-    """TF32 on NVIDIA, where torch's switch reaches it, INT8 for inference, and on a CPU no FP16."""
     names = precision.default_precisions(make_hardware(**device), task)
     assert names == expected.split()
     assert set(names) <= set(PRECISIONS)
@@ -509,7 +479,6 @@ def test_precisions_are_chosen_by_the_device_and_the_task(device, task, expected
 
 
 def test_compiling_pays_for_itself_when_what_it_saves_is_what_it_took():
-    """Ten seconds, a quarter of a second a step: forty steps; a started step counts whole."""
     assert compiling.break_even(10.0, 0.5, 0.25) == 40
     assert compiling.break_even(10.125, 0.5, 0.25) == 41
     assert compiling.break_even(0.0, 0.5, 0.25) == 0
@@ -517,7 +486,6 @@ def test_compiling_pays_for_itself_when_what_it_saves_is_what_it_took():
 
 @pytest.mark.parametrize("compiled_s", [0.5, 0.75])
 def test_compiling_that_saves_nothing_never_pays(compiled_s):
-    """As long as before is not shorter."""
     assert compiling.break_even(10.0, 0.5, compiled_s) is None
 
 
@@ -541,7 +509,6 @@ def modes():
 
 
 def test_modes_are_held_against_the_first_precisions_eager_step():
-    """And pay by what they save of their own precision's."""
     rows = compiling.compare(modes())
     assert [row.speed_up for row in rows] == [1, 2, None, 4, 2, 8]
     assert [row.pays_off for row in rows] == [None, True, None, None, False, True]
@@ -561,7 +528,6 @@ def test_modes_are_held_against_the_first_precisions_eager_step():
     ],
 )
 def test_a_gain_within_noise_does_not_pay(step_s, spread, pays_off, cell):
-    """Two percent, or what the iterations of one of the two spread by."""
     compiled = figures(step_s, params={"compile_mode": "default"}, compile_s=10.0)
     for eager, other in (
         (figures(0.5), replace(compiled, spread=spread)),
@@ -574,7 +540,6 @@ def test_a_gain_within_noise_does_not_pay(step_s, spread, pays_off, cell):
 
 
 def test_the_table_of_modes_says_what_compiling_took_and_when_it_has_paid():
-    """In steps and in images, with the state of the caches that it found."""
     table = compiling.compile_table(compiling.compare(modes()))
     cells = [dict(zip(table.headings, row, strict=True)) for row in table.rows]
     assert cells[1] == {
@@ -596,7 +561,6 @@ def test_the_table_of_modes_says_what_compiling_took_and_when_it_has_paid():
 
 
 def test_without_an_eager_step_nothing_can_be_said_of_gains():
-    """It was skipped or failed; the modes are shown with what they took."""
     rows = compiling.compare(
         [missing(), figures(params={"compile_mode": "default"}, compile_s=1.0)]
     )
@@ -636,14 +600,12 @@ def pairs(*gains, names=("resnet18", "resnet50", "resnet152")):
     ],
 )  # fmt: skip
 def test_whether_gains_follow_the_list_is_said_in_a_sentence(gains, said):
-    """Gains closer than 2% are the same, and a network that failed is passed over."""
     rows = compiling.gains(pairs(*gains))
     assert compiling.conclusion(rows).startswith(said)
 
 
 @pytest.mark.parametrize("which", [0, 1])
 def test_of_unsteady_networks_nothing_is_concluded(which):
-    """Only that they were unsteady, eager or compiled."""
     seen = [list(pair) for pair in pairs(1.25, 1.5, 2.0)]
     seen[1][which] = replace(seen[1][which], spread=0.06)
     rows = compiling.gains([tuple(pair) for pair in seen])
@@ -653,7 +615,6 @@ def test_of_unsteady_networks_nothing_is_concluded(which):
 
 
 def test_the_table_of_depth_has_parameters_and_gains():
-    """And the sentence below it."""
     rows = compiling.gains(pairs(2.0, None))
     assert [(row.network, row.parameters, row.gain) for row in rows] == [
         ("resnet18", 11_690_000, 2.0),
@@ -687,7 +648,6 @@ def swept(*seen):
 
 
 def test_the_best_batch_is_the_smallest_that_is_nearly_as_fast_as_any():
-    """244 of 256 img/s are more than 95%, and half the memory."""
     best = batches.best_of(sweep())
     assert best.fastest.params["batch_size"] == 128
     assert best.efficient.params["batch_size"] == 64
@@ -695,14 +655,12 @@ def test_the_best_batch_is_the_smallest_that_is_nearly_as_fast_as_any():
 
 
 def test_a_batch_just_below_the_share_is_not_the_best():
-    """243 of 256 is less than 95%."""
     seen = sweep()
     seen[2] = figures(64 / 243, params={"batch_size": 64})
     assert batches.best_of(seen).efficient.params["batch_size"] == 128
 
 
 def test_what_bounds_the_best_batch_is_said_in_a_sentence():
-    """With the ceiling that it is; where no operations were counted there is none."""
     count = {"flops_per_step": 1e12, "traffic_bytes_per_step": 1e9}
     table = swept(figures(hardware=make_hardware(), **count))
     assert table.rows[0][-1] == "compute-bound"
@@ -712,7 +670,6 @@ def test_what_bounds_the_best_batch_is_said_in_a_sentence():
 
 
 def test_where_nothing_was_measured_nothing_is_best():
-    """And the table has its reasons alone."""
     assert batches.best_of([missing()]) is None
     table = swept(missing())
     assert table.lines == []
@@ -720,12 +677,10 @@ def test_where_nothing_was_measured_nothing_is_best():
 
 
 def test_without_memory_no_batch_is_the_densest():
-    """As on a CPU."""
     assert batches.best_of([figures()]).densest is None
 
 
 def test_the_table_of_a_sweep_names_its_best_points_and_what_best_means():
-    """A batch that did not fit is a row with its reason."""
     table = swept(*sweep())
     assert table.rows[2] == (
         *("64", "", "244 img/s", "262.3 ms", "4.098 ms", "3815 MiB", "61", "3.812"),
@@ -741,7 +696,6 @@ def test_the_table_of_a_sweep_names_its_best_points_and_what_best_means():
 
 
 def test_a_sweep_whose_best_is_its_largest_says_that_larger_may_be_better():
-    """The point of best efficiency has not been passed."""
     (best, _) = swept(*sweep()[:2]).lines
     assert best.endswith("it is the largest that was measured, so a larger one may be better")
     (alone, _) = swept(*sweep()[:1]).lines
@@ -765,14 +719,12 @@ def searched(search, limit, *, fixed=0, image=0):
 
 
 def test_a_search_doubles_and_then_halves_the_gap():
-    """Where no memory is known."""
     search = Search(start=4, resolution=0)
     assert searched(search, 21) == [4, 8, 16, 32, 24, 20, 22, 21]
     assert (search.largest, search.too_large) == (21, 22)
 
 
 def test_a_search_that_starts_too_high_goes_down_to_one():
-    """And finds that not even that fits."""
     search = Search(start=5)
     assert searched(search, 0) == [5, 2, 1]
     assert (search.largest, search.too_large) == (None, 1)
@@ -782,7 +734,6 @@ def test_a_search_that_starts_too_high_goes_down_to_one():
 
 
 def test_memory_tells_where_to_look():
-    """A line through two tries leads to the limit; 1% of it is near enough."""
     search = Search(start=32, capacity=1000 * 100)
     tries = searched(search, 980, image=100)
     assert tries[:3] == [32, 64, 1000]
@@ -792,7 +743,6 @@ def test_memory_tells_where_to_look():
 
 
 def test_a_line_through_small_batches_is_not_trusted_far_away():
-    """Sixteen times the largest of them, and then the next line."""
     search = Search(start=1, capacity=10**9)
     tries = searched(search, 10**6, image=1000)
     assert tries[:5] == [1, 2, 32, 512, 8192]
@@ -800,7 +750,6 @@ def test_a_line_through_small_batches_is_not_trusted_far_away():
 
 
 def test_where_the_line_ends_too_early_the_search_goes_on_beyond_it():
-    """An eighth more at a time, until something does not fit."""
     search = Search(start=32, capacity=100 * 100)
     tries = searched(search, 150, image=100)
     assert tries[:4] == [32, 64, 96, 104]
@@ -809,7 +758,6 @@ def test_where_the_line_ends_too_early_the_search_goes_on_beyond_it():
 
 
 def test_memory_that_does_not_grow_tells_nothing():
-    """Then it doubles."""
     search = Search(start=8, capacity=10**6, resolution=0)
     tries = []
     while (batch := search.next_batch) is not None and len(tries) < 4:
@@ -819,7 +767,6 @@ def test_memory_that_does_not_grow_tells_nothing():
 
 
 def test_above_64_multiples_of_eight_are_tried():
-    """Unless the answer is wanted to the image."""
     tries = searched(Search(start=32, capacity=77_700), 770, image=100)
     assert all(batch % 8 == 0 for batch in tries)
     search = Search(start=32, capacity=77_700, resolution=0)
@@ -828,7 +775,6 @@ def test_above_64_multiples_of_eight_are_tried():
 
 
 def test_a_bound_ends_the_search_and_is_not_taken_for_the_limit():
-    """It is tried itself, and nothing above it."""
     search = Search(start=8, at_most=20)
     assert searched(search, 1000) == [8, 16, 20]
     assert (search.largest, search.too_large) == (20, None)
@@ -837,7 +783,6 @@ def test_a_bound_ends_the_search_and_is_not_taken_for_the_limit():
 
 
 def test_a_batch_that_does_not_fit_a_second_time_is_searched_below():
-    """What had fitted above it counts no more."""
     search = Search(start=4, resolution=0)
     searched(search, 21)
     search.does_not_fit(21)
@@ -860,7 +805,6 @@ def test_a_batch_that_does_not_fit_a_second_time_is_searched_below():
 def test_every_search_ends_at_the_limit(
     *, limit, start, image, fixed, capacity, resolution, at_most
 ):
-    """However wrong the memory's line is: within the resolution, and without a try twice."""
     search = Search(start=start, capacity=capacity, at_most=at_most, resolution=resolution)
     tries = searched(search, limit, fixed=fixed, image=image)
     bound = min(limit, at_most or 10**9)
@@ -904,7 +848,6 @@ def found_with(search, measure):
 
 
 def test_every_try_samples_the_least_and_the_largest_is_measured_as_any_case():
-    """Only that one is worth remembering."""
     found, cases, said = found_with(
         Search(start=32, resolution=0), lambda case: outcome_of(case, limit=50)
     )
@@ -924,8 +867,6 @@ def test_every_try_samples_the_least_and_the_largest_is_measured_as_any_case():
 
 
 def test_a_largest_batch_that_does_not_fit_when_measured_properly_is_not_the_largest():
-    """The search goes on below it."""
-
     def measure(case):
         return outcome_of(case, limit=50 if case.sampling == LEAST else 49)
 
@@ -936,7 +877,6 @@ def test_a_largest_batch_that_does_not_fit_when_measured_properly_is_not_the_lar
 
 
 def test_another_fault_than_memory_ends_the_search_with_its_reason():
-    """What had fitted is measured, and is not called the largest there is."""
     broken = make_fault(kind="exception", message="RuntimeError: no such kernel\nmore")
     found, _, _ = found_with(
         Search(start=32), lambda case: outcome_of(case, limit=40, fault=broken)
@@ -948,8 +888,6 @@ def test_another_fault_than_memory_ends_the_search_with_its_reason():
 
 
 def test_a_skip_ends_the_search_before_it_began():
-    """The device cannot do this precision."""
-
     def measure(case):
         skipped = make_attempt(skipped="no TF32 here")
         return Outcome(case, [skipped], make_environment(), make_hardware())
@@ -960,8 +898,6 @@ def test_a_skip_ends_the_search_before_it_began():
 
 
 def test_a_try_that_the_hardware_disturbed_has_fitted_all_the_same():
-    """Its times are worth nothing, its memory is."""
-
     def measure(case):
         outcome = outcome_of(case, limit=10)
         if case.sampling == LEAST and outcome.fault is None:
@@ -974,7 +910,6 @@ def test_a_try_that_the_hardware_disturbed_has_fitted_all_the_same():
 
 
 def test_a_bound_is_said_with_what_was_found():
-    """The memory may hold more."""
     found, _, _ = found_with(
         Search(start=32, at_most=40), lambda case: outcome_of(case, limit=1000)
     )
@@ -992,7 +927,6 @@ def search_of(largest, **known):
 
 
 def test_largest_batches_are_held_against_the_first_precisions():
-    """As a ratio only where memory ended both searches."""
     double, nothing = search_of(200), search_of(None)
     stopped = search_of(300, stopped="batch 600: exception")
     seen = figures(memory=50 * MIB)
@@ -1011,7 +945,6 @@ def test_largest_batches_are_held_against_the_first_precisions():
 
 
 def test_the_largest_batch_with_a_baseline_is_that_of_the_same_case():
-    """Which differs in nothing but the batch, and has another id for each."""
     ids = [
         *("resnet50-b64-fp32-eager-infer", "resnet50-b232-fp32-eager-infer"),
         *("resnet50-b999-fp16-eager-infer", "resnet50-b0-fp32-eager-infer", "a-b512-c", "other"),
@@ -1038,7 +971,6 @@ def test_the_largest_batch_with_a_baseline_is_that_of_the_same_case():
     ],
 )
 def test_an_answer_below_the_accepted_batch_is_looked_into(accepted, resolution, at_most, tried):
-    """By more than the resolution, and within what was to be tried."""
     search = Search(start=50, resolution=resolution, at_most=at_most)
     search.fitted(50, None)
     search.does_not_fit(51)
@@ -1062,7 +994,6 @@ def test_an_answer_below_the_accepted_batch_is_looked_into(accepted, resolution,
 
 
 def test_an_accepted_batch_that_fits_after_all_is_the_answer():
-    """Whatever the search had seen."""
     search = Search(start=40)
     search.fitted(40, None)
     search.does_not_fit(48)
@@ -1079,7 +1010,6 @@ CASE = case_of()
 
 
 def test_a_template_fills_in_what_its_cases_share():
-    """Tuning gets more time, unless somebody says how much."""
     template = Template(SIZES, {"network": "resnet50", "batch_size": 8}, Sampling(iterations=7))
     plain = template.case(precision="fp16")
     assert (plain.id, plain.sampling.iterations) == ("resnet50-b8-fp16-eager-infer", 7)
@@ -1092,7 +1022,6 @@ def test_a_template_fills_in_what_its_cases_share():
 
 
 def test_a_networks_own_size_is_no_size_of_its_own():
-    """The same images are the same case, whichever way they are asked for."""
     template = Template(SIZES, {"network": "resnet50", "batch_size": 8, "image_size": 224})
     assert template.case().id == "resnet50-b8-fp32-eager-infer"
     assert "image_size" not in template.case().params
@@ -1102,7 +1031,6 @@ def test_a_networks_own_size_is_no_size_of_its_own():
 
 
 def test_the_time_told_grows_with_the_cases():
-    """It is the least, and says so where it is shown."""
     assert least_s([CASE]) < least_s([CASE, CASE]) == least_s([CASE], 2)
 
 
@@ -1135,7 +1063,6 @@ def rows(section, first):
 
 
 def test_an_empty_history_gives_a_blank_sheet_with_the_commands_that_fill_it(tmp_path):
-    """Seven exercises; the kernels' have a word instead of a command."""
     blank = filled(tmp_path)
     assert [section.title.partition(":")[0] for section in blank.sections] == [
         f"Exercise {n}" for n in range(1, 8)
@@ -1154,7 +1081,6 @@ def test_an_empty_history_gives_a_blank_sheet_with_the_commands_that_fill_it(tmp
 
 
 def test_the_commands_name_the_task_and_the_history_where_they_are_not_the_usual(tmp_path):
-    """So that what they measure is found by the next sheet."""
     blank = filled(tmp_path / "runs", task="train", history=tmp_path / "runs")
     ours = [line for section in blank.sections for line in section.fill if "exercise" in line]
     assert len(ours) == 7
@@ -1165,7 +1091,6 @@ def test_the_commands_name_the_task_and_the_history_where_they_are_not_the_usual
 
 
 def test_the_head_names_the_gpu_the_versions_and_the_days_of_what_was_used(tmp_path):
-    """The name is the reader's own."""
     written(tmp_path, record_of())
     head = dict(filled(tmp_path).head)
     assert head == {
@@ -1178,7 +1103,6 @@ def test_the_head_names_the_gpu_the_versions_and_the_days_of_what_was_used(tmp_p
 
 
 def test_versions_and_days_that_differ_are_all_named(tmp_path):
-    """Figures of two nights stand side by side, and the reader should know."""
     early = record_of(params={"precision": "fp16"})
     early = replace(early, attempts=[replace(early.attempts[0], time="2025-12-24T00:00:00Z")])
     written(
@@ -1193,7 +1117,6 @@ def test_versions_and_days_that_differ_are_all_named(tmp_path):
 
 
 def test_the_first_exercise_is_filled_from_batch_32_in_fp32(tmp_path):
-    """And its table from the other batches; what is there needs no command."""
     others = [record_of(n / 2048, params={"batch_size": n}, memory=10**9) for n in (8, 128, 256)]
     written(tmp_path, record_of(memory=10**9), *others)
     first = filled(tmp_path).sections[0]
@@ -1211,7 +1134,6 @@ def test_the_first_exercise_is_filled_from_batch_32_in_fp32(tmp_path):
 
 
 def test_what_a_measurement_lacks_is_a_dash_and_asks_for_no_command(tmp_path):
-    """A CPU has no memory to tell, however often it is measured."""
     batches_ = [record_of(params={"batch_size": n}) for n in (8, 32, 128, 256)]
     written(tmp_path, *batches_)
     first = filled(tmp_path).sections[0]
@@ -1220,7 +1142,6 @@ def test_what_a_measurement_lacks_is_a_dash_and_asks_for_no_command(tmp_path):
 
 
 def test_the_newest_accepted_measurement_of_a_case_is_taken(tmp_path):
-    """A newer one that was discarded, or a fault, is passed over."""
     written(tmp_path, record_of(1 / 2), now="2026-01-01T00:00:00Z")
     written(tmp_path, record_of(1 / 4), now="2026-01-02T00:00:00Z")
     discarded = record_of(1 / 8)
@@ -1232,7 +1153,6 @@ def test_the_newest_accepted_measurement_of_a_case_is_taken(tmp_path):
 
 
 def test_the_day_is_that_of_the_attempt_that_was_accepted(tmp_path):
-    """Midnight passed between a discarded one and the next."""
     record = record_of()
     (kept,) = record.attempts
     discarded = replace(kept, accepted=False, discarded="shared", time="2026-01-01T23:59:59Z")
@@ -1252,13 +1172,11 @@ def test_the_day_is_that_of_the_attempt_that_was_accepted(tmp_path):
     ],
 )
 def test_another_case_does_not_fill_a_place(tmp_path, other):
-    """Small images are fast, and are not what the guide measures."""
     written(tmp_path, record_of(params=other))
     assert places(filled(tmp_path).sections[0])["Throughput"] is None
 
 
 def test_the_second_exercise_compares_fp16_with_fp32(tmp_path):
-    """Speed, memory and how far the answers are apart."""
     answer = Numerics(finite=True, max_abs_diff=0.012)
     written(
         tmp_path,
@@ -1282,7 +1200,6 @@ def test_the_second_exercise_compares_fp16_with_fp32(tmp_path):
 
 
 def test_in_training_it_is_the_loss_that_is_compared(tmp_path):
-    """As the guide does."""
     answer = Numerics(finite=True, loss=6.5, reference_loss=6.25)
     params = {"task": "train", "precision": "fp16"}
     written(tmp_path, record_of(numerics=answer, params=params))
@@ -1297,7 +1214,6 @@ def largest_record(batch, exercise="largest-batch", **params):
 
 
 def test_largest_batches_are_those_that_a_search_found(tmp_path):
-    """Not simply the largest measured, nor one that a bound or a fault ended."""
     written(
         tmp_path,
         largest_record(100),
@@ -1312,7 +1228,6 @@ def test_largest_batches_are_those_that_a_search_found(tmp_path):
 
 
 def test_the_slowest_operations_are_listed_and_the_convolutions_share(tmp_path):
-    """From the newest measurement that was profiled, which need not be the newest of all."""
     operations = {
         "aten::miopen_convolution": 0.006,
         "aten::relu_": 0.001,
@@ -1346,13 +1261,11 @@ def test_the_slowest_operations_are_listed_and_the_convolutions_share(tmp_path):
 
 
 def test_operations_that_took_no_time_have_no_shares(tmp_path):
-    """Nothing is divided by nothing."""
     written(tmp_path, record_of(operations_s={"aten::conv2d": 0.0}))
     assert places(filled(tmp_path).sections[2])["Convolutions, of all that is listed"] is None
 
 
 def test_the_fourth_exercise_has_operations_speed_and_share_of_the_peak(tmp_path):
-    """By batch in FP32, and one batch in FP16."""
     count = {"flops_per_step": 64 * 8.2e9, "parameters": 25_560_000}
     count["traffic_bytes_per_step"] = 8.2e9
     written(
@@ -1382,7 +1295,6 @@ def on_ranks(record, ranks):
 
 
 def test_scaling_is_held_against_one_rank_of_the_same_batch(tmp_path):
-    """The guide's batches, and whatever else is in the history."""
     alone = [record_of(1 / 64, params={"batch_size": n}) for n in (64, 256)]
     several = [
         on_ranks(record_of(1 / 48, params={"batch_size": 64}), 2),
@@ -1407,7 +1319,6 @@ def test_scaling_is_held_against_one_rank_of_the_same_batch(tmp_path):
 
 
 def test_what_micro_calls_fp32_scales_against_its_own_kind(tmp_path):
-    """On NVIDIA it has TF32 in convolutions, which is another case than the suite's FP32."""
     conv = {"batch_size": 64, "precision": "tf32-conv"}
     written(
         tmp_path,
@@ -1425,7 +1336,6 @@ def test_what_micro_calls_fp32_scales_against_its_own_kind(tmp_path):
 
 
 def test_the_sixth_exercise_has_modes_by_precision_and_networks_by_depth(tmp_path):
-    """Against FP32 eager, and each network against itself."""
     b64 = {"batch_size": 64}
     written(
         tmp_path,
@@ -1452,7 +1362,6 @@ def test_the_sixth_exercise_has_modes_by_precision_and_networks_by_depth(tmp_pat
 
 
 def test_what_is_no_network_is_not_looked_at(tmp_path):
-    """A factory's case may have any parameters, or none."""
     case = make_case(id="attention", workload="package.steps:attention", params={"length": 4})
     written(tmp_path, make_record(case=case), record_of())
     assert places(filled(tmp_path).sections[0])["Throughput"] == "2048 img/s"

@@ -19,7 +19,6 @@ HERE = make_environment()
 
 
 def test_what_was_counted_is_known_from_then_on():
-    """To another run of the same software, whatever else it is measured like."""
     assert facts.counts_of(make_case(), HERE) is None
     facts.keep_counts(make_case(), HERE, COUNTS)
     assert facts.counts_of(make_case(id="other", tier="gate"), make_environment(host="b")) == COUNTS
@@ -36,14 +35,12 @@ def test_what_was_counted_is_known_from_then_on():
     ],
 )
 def test_it_is_counted_again_for(case, environment):
-    """Nothing is known of it, before and after."""
     facts.keep_counts(make_case(), HERE, COUNTS)
     other, there = make_case(**case), make_environment(**environment)
     assert facts.counts_of(other, there) is None
 
 
 def test_it_is_counted_again_where_the_code_that_counts_changed(monkeypatch):
-    """Or formulas that were mended would never be used."""
     facts.keep_counts(make_case(), HERE, COUNTS)
     monkeypatch.setattr(facts, "_code", lambda *folders: "mended")
     assert facts.counts_of(make_case(), HERE) is None
@@ -51,7 +48,6 @@ def test_it_is_counted_again_where_the_code_that_counts_changed(monkeypatch):
 
 @pytest.mark.parametrize("text", [b"{", b"\xff", b'{"of": {}, "fact": {"flops_per_step": "8"}}'])
 def test_a_damaged_file_is_set_aside_and_costs_a_count(text):
-    """Somebody may want to know how that came about."""
     facts.keep_counts(make_case(), HERE, COUNTS)
     (path,) = facts.folder().iterdir()
     path.write_bytes(text)
@@ -64,7 +60,6 @@ def test_a_damaged_file_is_set_aside_and_costs_a_count(text):
 
 
 def test_a_folder_that_cannot_be_written_costs_a_count(monkeypatch, tmp_path):
-    """And nothing else."""
     (tmp_path / "file").touch()
     monkeypatch.setattr(facts, "folder", lambda: tmp_path / "file" / "below")
     facts.keep_counts(make_case(), HERE, COUNTS)
@@ -72,7 +67,6 @@ def test_a_folder_that_cannot_be_written_costs_a_count(monkeypatch, tmp_path):
 
 
 def test_a_full_disk_leaves_what_is_known_and_no_half_a_file():
-    """Neither the run nor the fact of another case is lost."""
     facts.keep_counts(make_case(), HERE, COUNTS)
     with no_file_beyond(10):
         facts.keep_counts(make_case(), HERE, StepCounts(1.0))
@@ -104,7 +98,6 @@ def counted():
 
 
 def test_facts_that_nobody_used_for_a_season_go_when_another_is_kept(counted):
-    """Their software is gone; one that is used every night stays for ever."""
     counted(0, 91)
     assert networks() == "0"
     for number, days in ((1, 89), (2, 91), (3, 0)):
@@ -113,7 +106,6 @@ def test_facts_that_nobody_used_for_a_season_go_when_another_is_kept(counted):
 
 
 def test_what_cannot_be_removed_keeps_no_fact_from_being_kept(counted):
-    """And none of those beside it from going."""
     counted(0, 91)
     stays = facts.folder() / "somebody's"
     stays.mkdir()
@@ -123,7 +115,6 @@ def test_what_cannot_be_removed_keeps_no_fact_from_being_kept(counted):
 
 
 def test_facts_are_so_many_and_those_used_last_stay(counted, monkeypatch):
-    """Damaged ones are counted, too."""
     monkeypatch.setattr(kept, "MOST_FILES", 3)
     for number, days in enumerate((3, 5, 4)):
         counted(number, days)
@@ -137,7 +128,6 @@ def test_facts_are_so_many_and_those_used_last_stay(counted, monkeypatch):
 
 
 def test_numerics_are_known_on_the_device_that_computed_them():
-    """Another device may compute otherwise, and a baseline's counts are no device's."""
     facts.keep_numerics(make_case(), HERE, "GPU-1", SOUND)
     other_host = make_environment(host="b", caches={"inductor": "cold"}, commit="1234567")
     assert facts.numerics_of(make_case(), other_host, "GPU-1") == SOUND
@@ -154,26 +144,22 @@ def test_numerics_are_known_on_the_device_that_computed_them():
     ],
 )
 def test_numerics_are_computed_again_by_other_software(software):
-    """Whatever may choose another kernel."""
     facts.keep_numerics(make_case(), HERE, "GPU-1", SOUND)
     assert facts.numerics_of(make_case(), make_environment(**software), "GPU-1") is None
 
 
 def test_numerics_are_known_wherever_the_compiler_keeps_its_caches():
-    """A scheduler may give each job a folder of its own."""
     facts.keep_numerics(make_case(), HERE, "GPU-1", SOUND)
     elsewhere = make_environment(variables={**HERE.variables, "TRITON_CACHE_DIR": "/jobs/7"})
     assert facts.numerics_of(make_case(), elsewhere, "GPU-1") == SOUND
 
 
 def test_a_device_without_a_name_has_no_numerics():
-    """It may be another one tomorrow."""
     facts.keep_numerics(make_case(), HERE, None, SOUND)
     assert facts.numerics_of(make_case(), HERE, None) is None
 
 
 def test_numerics_are_computed_again_after_a_week(monkeypatch):
-    """The device may have begun to compute wrongly; reading them makes them no younger."""
     facts.keep_numerics(make_case(), HERE, "GPU-1", SOUND)
     now_s = time.time()
     for days, known in ((6.9, SOUND), (6.95, SOUND), (7.1, None)):

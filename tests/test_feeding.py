@@ -47,7 +47,6 @@ BOXES = torch.tensor(
 
 @pytest.mark.parametrize("side", [32, 75])
 def test_a_crop_is_torchvisions_crop_of_the_flipped_image(pictures, side):
-    """Within 1e-4 of the range from 0 to 1: both interpolate in FP32, in another order."""
     seen = cifar.shares(pictures)
     flips = torch.tensor([False, True, False, True, False, True])
     ours = cifar.cropped(seen, BOXES, flips, side)
@@ -58,7 +57,6 @@ def test_a_crop_is_torchvisions_crop_of_the_flipped_image(pictures, side):
 
 
 def test_the_whole_image_unflipped_is_the_image(pictures):
-    """To the last bits."""
     seen = cifar.shares(pictures)
     whole = torch.tensor([[0.0, 0.0, 32.0, 32.0]]).expand(6, -1)
     torch.testing.assert_close(cifar.cropped(seen, whole, torch.zeros(6) > 0, 32), seen)
@@ -68,7 +66,6 @@ ADJUST = (v2.adjust_brightness, v2.adjust_contrast, v2.adjust_saturation)
 
 
 def test_jitter_is_torchvisions_in_each_images_own_order(pictures):
-    """Within 1e-5: sums of the greys are added up in another order."""
     seen = cifar.shares(pictures)
     factors = torch.tensor(
         [[0.8, 1.2, 0.9], [1.2, 0.8, 1.1], [1.0, 1.0, 1.0], [1.1, 1.2, 0.8], [0.9, 0.8, 1.2]]
@@ -83,7 +80,6 @@ def test_jitter_is_torchvisions_in_each_images_own_order(pictures):
 
 
 def test_boxes_have_the_area_and_the_aspect_that_was_asked_for():
-    """But for rounding to whole pixels, and inside the image."""
     torch.manual_seed(1)
     tops, lefts, heights, widths = cifar.random_boxes(2000, 32, 32, CPU).unbind(1)
     assert (tops.min(), lefts.min()) == (0, 0)
@@ -97,14 +93,12 @@ def test_boxes_have_the_area_and_the_aspect_that_was_asked_for():
 
 
 def test_where_no_crop_fits_it_is_the_whole_image(monkeypatch):
-    """As torchvision does after ten of them."""
     monkeypatch.setattr(cifar, "AREA", (2.0, 3.0))
     boxes = cifar.random_boxes(5, 32, 30, CPU)
     assert boxes.tolist() == [[0, 0, 32, 30]] * 5
 
 
 def test_all_six_orders_come_up_equally_often():
-    """And each is an order."""
     torch.manual_seed(2)
     orders = cifar.random_orders(6000, CPU)
     assert orders.sort(1).values.tolist() == [[0, 1, 2]] * 6000
@@ -114,7 +108,6 @@ def test_all_six_orders_come_up_equally_often():
 
 
 def test_images_of_a_batch_are_augmented_each_by_itself(pictures):
-    """The same image in every place comes out different, from 0 to 1, and differs next time."""
     torch.manual_seed(3)
     same = pictures[:1].expand(50, -1, -1, -1)
     one, two = cifar.augmented(same, 32), cifar.augmented(same, 32)
@@ -125,7 +118,6 @@ def test_images_of_a_batch_are_augmented_each_by_itself(pictures):
 
 
 def test_mnist_is_normalised_as_its_example_does():
-    """And grown where another size is asked for."""
     black = torch.zeros(2, 28, 28, 1, dtype=torch.uint8)
     assert cifar.normalised(black, 28).unique().tolist() == pytest.approx([-0.1307 / 0.3081])
     assert cifar.normalised(black, 32).shape == (2, 1, 32, 32)
@@ -133,7 +125,6 @@ def test_mnist_is_normalised_as_its_example_does():
 
 @pytest.mark.parametrize(("dataset", "channels"), [("cifar10", 3), ("mnist", 1)])
 def test_the_loaders_transforms_give_what_the_device_gives(dataset, channels):
-    """The same shape and type."""
     from PIL import Image
 
     side = 32 if channels == 3 else 28
@@ -184,7 +175,6 @@ def drawn(source, steps: int) -> list[int]:
 
 
 def test_images_and_targets_stay_together():
-    """Whatever the order."""
     source = feed("device")
     source.fetch()
     images, targets = source.batch()
@@ -193,7 +183,6 @@ def test_images_and_targets_stay_together():
 
 @pytest.mark.parametrize(("kind", "more"), [("device", {}), ("loader", {"workers": 0})])
 def test_an_epoch_has_every_image_once_and_the_next_in_another_order(kind, more):
-    """Rewound, it begins again with the first order."""
     source = feed(kind, **more)
     assert source.steps_per_epoch == 6
     first, second = drawn(source, 6), drawn(source, 6)
@@ -205,21 +194,18 @@ def test_an_epoch_has_every_image_once_and_the_next_in_another_order(kind, more)
 
 @pytest.mark.parametrize(("kind", "more"), [("device", {}), ("loader", {"workers": 0})])
 def test_ranks_share_an_epoch_without_overlap(kind, more):
-    """Each takes its part of one order."""
     parts = [drawn(feed(kind, ranks=3, rank=rank, **more), 2) for rank in range(3)]
     assert [len(part) for part in parts] == [8, 8, 8]
     assert sorted(n for part in parts for n in part) == list(range(IMAGES))
 
 
 def test_what_does_not_fill_a_batch_is_left_out():
-    """24 images are two steps of two ranks with 4 each, and 8 over."""
     assert feed("device", ranks=2).steps_per_epoch == 3
     assert feed("device", ranks=5).steps_per_epoch == 1
     assert feed("loader", ranks=5, workers=0).steps_per_epoch == 1
 
 
 def test_the_devices_half_alone_never_leaves_the_data():
-    """A recorded step may be replayed without the host's half."""
     source = feed("device")
     for _ in range(20):
         source.batch()
@@ -227,7 +213,6 @@ def test_the_devices_half_alone_never_leaves_the_data():
 
 
 def test_a_fixed_batch_stays_and_is_another_on_every_rank():
-    """Not augmented, from the beginning of the data."""
     one, two = (feed("fixed", ranks=2, rank=rank) for rank in range(2))
     assert drawn(one, 2) == [0, 1, 2, 3] * 2
     assert drawn(two, 1) == [4, 5, 6, 7]
@@ -238,7 +223,6 @@ def test_a_fixed_batch_stays_and_is_another_on_every_rank():
     ("kind", "more"), [("fixed", {}), ("device", {}), ("loader", {"workers": 0})]
 )
 def test_images_come_as_the_network_takes_them(kind, more):
-    """In its type and layout."""
     shape = Shape(4, 28, torch.bfloat16, torch.channels_last)
     source = feed_of(kind, numbered(), AS_IT_IS, shape, Setting(CPU), **{"seed": 1, **more})
     source.fetch()
@@ -248,13 +232,11 @@ def test_images_come_as_the_network_takes_them(kind, more):
 
 
 def test_a_batch_of_more_images_than_there_are_is_refused():
-    """With both numbers."""
     with pytest.raises(ValueError, match="7 x 4 images a step are more than the 24"):
         feed("device", ranks=7)
 
 
 def test_a_feed_that_is_not_there_is_refused():
-    """With what there is."""
     with pytest.raises(ValueError, match="feed is 'hose'; there is fixed, device, loader"):
         feed("hose")
 
@@ -281,21 +263,18 @@ def two_workers():
 
 
 def test_a_loader_has_as_many_processes_as_workers(two_workers):
-    """And takes their batches together."""
     source, started = two_workers
     assert len(started) == 2
     assert (source.at_once, source.fed_by_host) == (2, True)
 
 
 def test_its_processes_stay_from_epoch_to_epoch(two_workers):
-    """Starting them takes longer than a short epoch."""
     source, started = two_workers
     drawn(source, 14)
     assert started <= children()
 
 
 def test_a_loader_that_is_rewound_has_nothing_made_ahead(two_workers):
-    """It begins with the first image again, and none of what was asked for before comes."""
     source, _ = two_workers
     first = source.batch()[1].tolist() + drawn(source, 5)
     source.rewind()
@@ -303,7 +282,6 @@ def test_a_loader_that_is_rewound_has_nothing_made_ahead(two_workers):
 
 
 def test_a_loader_that_is_closed_leaves_nobody(two_workers):
-    """Though a batch was being waited for; closing twice does no harm."""
     source, started = two_workers
     source.close()
     assert all_gone(*started)
@@ -311,7 +289,6 @@ def test_a_loader_that_is_closed_leaves_nobody(two_workers):
 
 
 def test_images_of_processes_are_those_of_none(two_workers):
-    """The order is the sampler's; MNIST's transforms draw nothing."""
     source, _ = two_workers
     ours = source.batch()
     alone = feed("loader", workers=0)
@@ -321,14 +298,12 @@ def test_images_of_processes_are_those_of_none(two_workers):
 
 
 def test_no_workers_at_all_are_taken_with_a_word():
-    """The process that trains has to load too."""
     source = feed("loader", workers=0)
     assert source.at_once == 1
     assert source.warnings == ["no loader workers: the process that trains loads too"]
 
 
 def test_workers_that_share_cpus_are_mentioned(monkeypatch):
-    """By us: torch's own warning would come once a process."""
     monkeypatch.setattr(feeding.os, "sched_getaffinity", lambda _pid: {0})
     source = feed("loader", workers=2)
     try:
@@ -339,7 +314,6 @@ def test_workers_that_share_cpus_are_mentioned(monkeypatch):
 
 
 def test_more_workers_than_the_machine_has_use_for_are_refused(monkeypatch):
-    """Four a CPU are taken; a thousand would take its memory."""
     monkeypatch.setattr(feeding.os, "sched_getaffinity", lambda _pid: set(range(3)))
     assert feeding.accepted(12) == ["12 loader workers share 3 CPUs"]
     words = "1000 loader workers on 3 CPUs; at most 12 are started, 4 a CPU"
@@ -348,7 +322,6 @@ def test_more_workers_than_the_machine_has_use_for_are_refused(monkeypatch):
 
 
 def test_kinds_are_told_apart():
-    """By what feeds them."""
     assert isinstance(feed("device"), OnDevice)
     assert isinstance(feed("loader", workers=0), Loader)
     assert not feed("device").fed_by_host

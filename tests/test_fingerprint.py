@@ -57,7 +57,6 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 def test_an_amd_machine_is_described_by_its_files(tmp_path: Path, write: Write) -> None:
-    """Driver, ROCm and CPU, each from the file that holds it."""
     write("sys/module/amdgpu/version", "6.99.1\n")
     write("opt/rocm/.info/version", "7.9.1-42\n")
     write("proc/cpuinfo", "processor : 0\nmodel name\t: Test CPU 9000\n")
@@ -70,7 +69,6 @@ def test_an_amd_machine_is_described_by_its_files(tmp_path: Path, write: Write) 
 
 
 def test_rocm_is_looked_for_where_the_variable_says(tmp_path: Path, write: Write) -> None:
-    """Several versions are installed side by side."""
     write("opt/rocm/.info/version", "7.9.1\n")
     write("opt/rocm-6.9.0/.info/version", "6.9.0\n")
     assert collect(tmp_path, {"ROCM_PATH": "/opt/rocm-6.9.0"}, tmp_path).rocm == "6.9.0"
@@ -93,13 +91,11 @@ def test_rocm_is_looked_for_where_the_variable_says(tmp_path: Path, write: Write
 def test_the_nvidia_driver_is_read_from_its_banner(
     tmp_path: Path, write: Write, banner: str, version: str
 ) -> None:
-    """The closed and the open driver word it differently."""
     write("proc/driver/nvidia/version", banner + "GCC version:  gcc version 99.1.0\n")
     assert collect(tmp_path, {}, tmp_path).driver == f"nvidia {version}"
 
 
 def test_a_torn_banner_leaves_the_module_s_own_version(tmp_path: Path, write: Write) -> None:
-    """And where neither is there, the driver is not known."""
     write("proc/driver/nvidia/version", "NVRM ver")
     assert collect(tmp_path, {}, tmp_path).driver is None
     write("sys/module/nvidia/version", "600.1\n")
@@ -107,13 +103,11 @@ def test_a_torn_banner_leaves_the_module_s_own_version(tmp_path: Path, write: Wr
 
 
 def test_the_kernel_s_own_amdgpu_has_no_version(tmp_path: Path, write: Write) -> None:
-    """Which is not the same as no driver."""
     write("sys/module/amdgpu/refcnt", "3\n")
     assert collect(tmp_path, {}, tmp_path).driver == "amdgpu of the kernel"
 
 
 def test_an_empty_machine_is_described_by_none(tmp_path: Path) -> None:
-    """Nothing to read is nothing known, not an error."""
     found = collect(tmp_path, {"HOME": str(tmp_path), "TMPDIR": str(tmp_path)}, tmp_path)
     assert (found.driver, found.rocm, found.commit, found.dirty) == (None, None, None, None)
     assert (found.torch, found.hip, found.variables) == (None, None, {})
@@ -123,7 +117,6 @@ def test_an_empty_machine_is_described_by_none(tmp_path: Path) -> None:
 
 
 def test_settings_of_the_host_are_read_from_the_kernel(tmp_path: Path, write: Write) -> None:
-    """Those that launches and page faults feel."""
     write("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "schedutil\n")
     write("proc/sys/kernel/numa_balancing", "1\n")
     write("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n")
@@ -139,7 +132,6 @@ def test_settings_of_the_host_are_read_from_the_kernel(tmp_path: Path, write: Wr
 def test_of_the_kernel_s_command_line_only_the_listed_options_are_kept(
     tmp_path: Path, write: Write
 ) -> None:
-    """The rest of it may name disks and secrets; bare and repeated options are told."""
     write(
         "proc/cmdline",
         "BOOT_IMAGE=/vmlinuz root=UUID=0000-1111 luks.key=hunter2 iommu=pt nosmt "
@@ -160,7 +152,6 @@ def test_of_the_kernel_s_command_line_only_the_listed_options_are_kept(
 
 
 def test_firmware_is_every_version_that_the_drivers_tell_once(tmp_path: Path, write: Write) -> None:
-    """Eight cards of one version are one; a card that does not tell is passed over."""
     for slot, version in (("05", "113-X-002"), ("26", "113-X-001"), ("46", "113-X-002")):
         write(f"sys/bus/pci/drivers/amdgpu/0000:{slot}:00.0/vbios_version", version)
     (tmp_path / "sys/bus/pci/drivers/amdgpu/0000:65:00.0").mkdir()
@@ -172,7 +163,6 @@ def test_firmware_is_every_version_that_the_drivers_tell_once(tmp_path: Path, wr
 def test_rocm_s_libraries_are_told_by_the_names_of_their_files(
     tmp_path: Path, write: Write
 ) -> None:
-    """The longest number is the file, shorter ones are links to it; 9 comes before 10."""
     for name in (
         "libMIOpen.so",
         "libMIOpen.so.1",
@@ -189,7 +179,6 @@ def test_rocm_s_libraries_are_told_by_the_names_of_their_files(
 
 
 def test_kernels_that_replace_a_library_s_own_are_told_apart(tmp_path: Path, write: Write) -> None:
-    """By names and sizes: they are gigabytes."""
     environ = {"HIPBLASLT_TENSILE_LIBPATH": str(tmp_path / "tuned")}
     assert collect(tmp_path, environ, tmp_path).libraries == {}
     write("tuned/a.co", "1")
@@ -203,7 +192,6 @@ def test_kernels_that_replace_a_library_s_own_are_told_apart(tmp_path: Path, wri
 
 
 def test_variables_that_change_speed_are_kept_and_no_others(tmp_path: Path) -> None:
-    """By name and by family; what else is set is nobody's business."""
     kept = {
         "BENCH_LIB_CONTEXTS": "any",
         "HIP_VISIBLE_DEVICES": "0",
@@ -251,7 +239,6 @@ GPU_DEVICE_ORDINAL
 
 @pytest.mark.parametrize("name", LISTED.split())
 def test_what_is_known_to_change_speed_is_kept(tmp_path: Path, name: str) -> None:
-    """ROCm's, torch's and the runtimes' variables, each by its own name."""
     assert collect(tmp_path, {name: "1"}, tmp_path).variables == {name: "1"}
 
 
@@ -285,7 +272,6 @@ PRIVATE = {
 def test_a_private_value_is_hidden_and_a_change_of_it_still_shows(
     tmp_path: Path, cache: Path, name: str, value: str
 ) -> None:
-    """History is shared; a password in a variable that we record would be too."""
     first, again, other = (
         collect(tmp_path, {name: told}, tmp_path) for told in (value, value, f"{value}!")
     )
@@ -297,7 +283,6 @@ def test_a_private_value_is_hidden_and_a_change_of_it_still_shows(
 
 
 def test_what_was_set_on_purpose_is_recorded_whatever_it_is_called(tmp_path: Path) -> None:
-    """It is the change under test; a secret's name is enough."""
     environ = {"MINE": "redis://me:hunter2@host", "MY_TOKEN": "hunter2", "OTHER": "1"}
     told = ("MINE", "MY_TOKEN")
     found = collect(tmp_path, environ, tmp_path, told).variables
@@ -310,7 +295,6 @@ def test_what_was_set_on_purpose_is_recorded_whatever_it_is_called(tmp_path: Pat
     ["MIOPEN_ACCESS_KEY_ID", "TRITON_API_KEY", "TORCHINDUCTOR_PASSWORD", "MIOPEN_AUTH_TOKEN"],
 )
 def test_a_secret_by_its_name_is_not_recorded_at_all(tmp_path: Path, name: str) -> None:
-    """Tokens are drawn anew each night, and change no speed."""
     assert collect(tmp_path, {name: "hunter2"}, tmp_path).variables == {}
 
 
@@ -328,14 +312,12 @@ def test_a_secret_by_its_name_is_not_recorded_at_all(tmp_path: Path, name: str) 
 def test_what_holds_nothing_private_is_recorded_as_it_is(
     tmp_path: Path, name: str, value: str
 ) -> None:
-    """So that a person can read what changed."""
     assert collect(tmp_path, {name: value}, tmp_path).variables == {name: value}
 
 
 def test_a_value_that_was_recorded_before_values_were_hidden_is_compared(
     tmp_path: Path, cache: Path
 ) -> None:
-    """As version 0.1.0 recorded them."""
     old = replace(ENVIRONMENT, variables={"NCCL_X": "ring graph"})
     same, other = (
         replace(ENVIRONMENT, variables=collect(tmp_path, {"NCCL_X": value}, tmp_path).variables)
@@ -348,7 +330,6 @@ def test_a_value_that_was_recorded_before_values_were_hidden_is_compared(
 def test_values_that_were_hidden_by_different_keys_are_no_difference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody can tell; each user and each new container has a key of its own."""
     seen = []
     for user in ("one", "another"):
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / user))
@@ -361,7 +342,6 @@ def test_values_that_were_hidden_by_different_keys_are_no_difference(
 def test_a_cache_folder_that_cannot_be_written_hides_values_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a key that is gone with the process."""
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     told = collect(tmp_path, {"NCCL_X": "ring graph"}, tmp_path).variables
@@ -369,7 +349,6 @@ def test_a_cache_folder_that_cannot_be_written_hides_values_all_the_same(
 
 
 def test_caches_are_counted_where_the_variables_put_them(tmp_path: Path, write: Write) -> None:
-    """Graphs of Inductor, kernels of Triton, records and files of MIOpen."""
     write("inductor/fxgraph/ab/k1/graph", "")
     write("inductor/fxgraph/ab/k2/graph", "")
     write("inductor/fxgraph/cd/k3/graph", "")
@@ -397,7 +376,6 @@ def test_caches_are_counted_where_the_variables_put_them(tmp_path: Path, write: 
 def test_inductor_without_graphs_is_counted_by_its_generated_code(
     tmp_path: Path, write: Write
 ) -> None:
-    """And what is left of an emptied cache, its locks say, is cold."""
     environ = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
     write("inductor/locks/a.lock", "")
     (tmp_path / "inductor/fxgraph").mkdir()
@@ -412,7 +390,6 @@ def miopen(folder: Path) -> str:
 
 
 def test_a_database_is_told_by_its_records_in_any_order(tmp_path: Path, write: Write) -> None:
-    """MIOpen writes them as they come; another answer is another database."""
     write("a/gfx.ufdb.txt", "x=1\ny=2\n")
     write("b/gfx.ufdb.txt", "y=2\nx=1")
     write("c/gfx.ufdb.txt", "x=1\ny=3\n")
@@ -423,7 +400,6 @@ def test_a_database_is_told_by_its_records_in_any_order(tmp_path: Path, write: W
 
 
 def test_databases_without_a_record_are_cold(tmp_path: Path, write: Write) -> None:
-    """MIOpen makes the file before it has anything to write."""
     write("gfx.ufdb.txt", "\n")
     (tmp_path / "folder.udb.txt").mkdir()
     assert miopen(tmp_path) == "cold"
@@ -433,7 +409,6 @@ def test_databases_without_a_record_are_cold(tmp_path: Path, write: Write) -> No
 def test_large_databases_are_told_by_names_and_sizes(
     tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reading them would take longer than it is worth."""
     monkeypatch.setattr(cached, "CONTENT_BYTES", 3)
     write("gfx.ufdb.txt", "x=1\n")
     first = miopen(tmp_path)
@@ -447,7 +422,6 @@ def test_large_databases_are_told_by_names_and_sizes(
 def test_no_more_files_are_looked_at_than_is_cheap(
     tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A folder that somebody shares with everything else must not stop a run."""
     monkeypatch.setattr(cached, "MOST_FILES", 2)
     for number in range(4):
         write(f"{number}.ukdb", "")
@@ -466,7 +440,6 @@ def test_no_more_files_are_looked_at_than_is_cheap(
     ],
 )
 def test_what_the_first_version_wrote_of_a_cache_is_understood(cache: str, state: str) -> None:
-    """Histories and baselines hold it."""
     assert state_of(cache) == state
 
 
@@ -474,7 +447,6 @@ def test_what_the_first_version_wrote_of_a_cache_is_understood(cache: str, state
 def test_tuned_results_are_told_apart_by_their_content(
     tmp_path: Path, write: Write, setting: str
 ) -> None:
-    """They decide which kernels run, so another file is another environment."""
     environ = {"PYTORCH_TUNABLEOP_ENABLED": "1", "PYTORCH_TUNABLEOP_FILENAME": setting}
     validator = "Validator,PT_VERSION,9.1.0\n"
     write("results0.csv", validator)
@@ -490,7 +462,6 @@ def test_tuned_results_are_told_apart_by_their_content(
 
 
 def test_a_checkout_is_its_commit_and_whether_it_was_edited(tmp_path: Path) -> None:
-    """Files that git does not track do not count as edits."""
     git(tmp_path, "init", "-q")
     (tmp_path / "a").write_text("1")
     git(tmp_path, "add", "a")
@@ -504,7 +475,6 @@ def test_a_checkout_is_its_commit_and_whether_it_was_edited(tmp_path: Path) -> N
 
 
 def test_a_checkout_without_a_commit_has_none(tmp_path: Path) -> None:
-    """Nor does a folder that is no checkout, or that does not exist."""
     git(tmp_path, "init", "-q")
     assert collect(tmp_path, {}, tmp_path).commit is None
     assert collect(tmp_path, {}, tmp_path / "nowhere").commit is None
@@ -513,7 +483,6 @@ def test_a_checkout_without_a_commit_has_none(tmp_path: Path) -> None:
 def test_a_git_that_hangs_or_is_missing_leaves_no_commit(
     tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A dead network file system must not stop a run."""
     monkeypatch.setattr(environment_module, "GIT_TIMEOUT_S", 0.2)
     write("bin/git", "#!/bin/sh\nexec sleep 600\n").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
@@ -528,7 +497,6 @@ ENVIRONMENT = Environment(python="3.12.1", host="node1", torch="2.11.0", hip="7.
 
 
 def test_a_worker_s_versions_are_filled_in() -> None:
-    """None leaves what is known."""
     found = with_versions(ENVIRONMENT, {"torch": "2.12.0", "hip": None, "python": "3.13.0"})
     assert (found.torch, found.hip, found.python) == ("2.12.0", "7.2.1", "3.13.0")
     with_torchao = with_versions(ENVIRONMENT, {"torchao": "0.17.0"})
@@ -539,18 +507,15 @@ def test_a_worker_s_versions_are_filled_in() -> None:
 
 
 def test_a_version_that_is_none_is_refused_by_name() -> None:
-    """A worker that says something else than versions is not understood."""
     with pytest.raises(ValueError, match="'host' is no version"):
         with_versions(ENVIRONMENT, {"host": "elsewhere"})
 
 
 def test_equal_environments_do_not_differ() -> None:
-    """Not even in words."""
     assert difference(ENVIRONMENT, replace(ENVIRONMENT)) == []
 
 
 def test_differences_are_said_in_words() -> None:
-    """Field by field, option by option, variable by variable, each with both sides."""
     a = replace(
         ENVIRONMENT,
         cpu_count=4,
@@ -594,14 +559,12 @@ def test_differences_are_said_in_words() -> None:
 
 
 def test_another_folder_of_a_cache_is_no_difference() -> None:
-    """Its content may be one; ``bench-lib upgrade`` gives each side folders of its own."""
     a = replace(ENVIRONMENT, variables={"TRITON_CACHE_DIR": "/a", "MIOPEN_FIND_MODE": "1"})
     b = replace(a, variables={"MIOPEN_USER_DB_PATH": "/b", "MIOPEN_FIND_MODE": "2"})
     assert difference(a, b) == ["MIOPEN_FIND_MODE 1 -> 2"]
 
 
 def test_what_one_side_does_not_know_is_no_difference() -> None:
-    """Older fingerprints hold less, and a container hides some."""
     known = replace(
         ENVIRONMENT,
         rocm="7.2.1",
@@ -631,7 +594,6 @@ def test_what_one_side_does_not_know_is_no_difference() -> None:
 def test_a_cache_differs_where_it_was_cold_or_holds_other_choices(
     old: str, new: str, differs: bool
 ) -> None:
-    """A fuller cache of compiled code is every night's; the first version hashed otherwise."""
     a, b = (replace(ENVIRONMENT, caches={"miopen": state}) for state in (old, new))
     assert difference(a, b) == ([f"miopen cache {old} -> {new}"] if differs else [])
 
@@ -690,7 +652,6 @@ CPU_BUILD = "cuda = None\nhip = None\n"
 def test_a_torch_for_other_hardware_is_wrong(
     site: Path, source: str | None, device: Hardware, ok: bool | None, word: str
 ) -> None:
-    """Found without importing it, from the file in which it says what it was built for."""
     install(site, "torch", "9.1.0", source)
     found = check("torch", checks(site.parent, {}, [device]))
     assert found.ok is ok
@@ -701,7 +662,6 @@ def test_a_torch_for_other_hardware_is_wrong(
 def test_the_remedy_names_the_wheels_of_the_installed_rocm(
     tmp_path: Path, site: Path, write: Write
 ) -> None:
-    """So that it can be pasted."""
     install(site, "torch", "9.1.0", CPU_BUILD)
     write("opt/rocm/.info/version", "7.9.1-42\n")
     assert "index for rocm7.9" in check("torch", checks(tmp_path, {}, [GPU])).remedy
@@ -725,7 +685,6 @@ def test_the_remedy_names_the_wheels_of_the_installed_rocm(
 def test_a_torch_of_another_rocm_is_worth_a_warning(
     tmp_path: Path, site: Path, write: Write, *, installed: str | None, built: str, ok: bool
 ) -> None:
-    """It brings its own libraries; profilers and amdsmi are those of the machine."""
     install(site, "torch", "9.1.0", built)
     if installed is not None:
         write("opt/rocm/.info/version", installed)
@@ -735,7 +694,6 @@ def test_a_torch_of_another_rocm_is_worth_a_warning(
 
 
 def test_missing_packages_are_named_with_their_remedy(tmp_path: Path, site: Path) -> None:
-    """An empty interpreter."""
     found = checks(tmp_path, {}, [CPU])
     assert check("torch", found).ok is False
     assert "pip install" in check("torch", found).remedy
@@ -754,14 +712,12 @@ def test_missing_packages_are_named_with_their_remedy(tmp_path: Path, site: Path
 def test_a_torchvision_of_another_build_is_wrong(
     tmp_path: Path, site: Path, torch: str, torchvision: str, ok: bool
 ) -> None:
-    """Its operators would not load; builds from source carry a commit and are not compared."""
     install(site, "torch", torch, HIP_BUILD)
     install(site, "torchvision", torchvision)
     assert check("torchvision", checks(tmp_path, {}, [GPU])).ok is ok
 
 
 def test_an_amd_driver_without_a_visible_gpu_is_wrong(tmp_path: Path, write: Write) -> None:
-    """The GPU is there and this process cannot have it: say why."""
     write("sys/module/amdgpu/version", "6.99.1")
     write("sys/class/kfd/kfd/topology/system_properties", "")
     found = checks(tmp_path, {}, [CPU])
@@ -772,7 +728,6 @@ def test_an_amd_driver_without_a_visible_gpu_is_wrong(tmp_path: Path, write: Wri
 
 
 def test_the_variables_that_hide_every_gpu_are_named(tmp_path: Path, write: Write) -> None:
-    """With what they say, and only those that are set."""
     write("sys/module/amdgpu/version", "6.99.1")
     write("sys/class/kfd/kfd/topology/system_properties", "")
     environ = {"HIP_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": "-1"}
@@ -792,7 +747,6 @@ def test_the_variables_that_hide_every_gpu_are_named(tmp_path: Path, write: Writ
 def test_an_instinct_without_its_driver_is_seen_on_the_bus(
     tmp_path: Path, write: Write, vendor: str, kind: str, missing: bool
 ) -> None:
-    """Not so a display of AMD's, which nobody wants to measure."""
     write("sys/bus/pci/devices/0000:05:00.0/vendor", vendor)
     write("sys/bus/pci/devices/0000:05:00.0/class", kind)
     found = [c for c in checks(tmp_path, {}, [CPU]) if c.name == "AMD driver"]
@@ -804,7 +758,6 @@ def test_an_instinct_without_its_driver_is_seen_on_the_bus(
 def test_render_nodes_have_to_be_open_to_this_user(
     tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch, usable: set[str], ok: bool
 ) -> None:
-    """A container is given some of them; none at all is no GPU."""
     for name in ("renderD128", "renderD129"):
         write(f"dev/dri/{name}", "")
     monkeypatch.setattr(os, "access", lambda path, _: Path(path).name in usable)
@@ -816,7 +769,6 @@ def test_render_nodes_have_to_be_open_to_this_user(
 
 
 def test_an_nvidia_driver_without_a_visible_gpu_is_wrong(tmp_path: Path, write: Write) -> None:
-    """A device file and nothing that answers."""
     write("dev/nvidia0", "")
     found = checks(tmp_path, {}, [CPU])
     assert check("visible devices", found).ok is False
@@ -825,14 +777,12 @@ def test_an_nvidia_driver_without_a_visible_gpu_is_wrong(tmp_path: Path, write: 
 
 
 def test_a_machine_without_gpus_is_asked_nothing_about_them(tmp_path: Path) -> None:
-    """Its device is its CPU, and that is in order."""
     found = checks(tmp_path, {}, [CPU])
     assert check("visible devices", found).ok is None
     assert not {"/dev/kfd", "NVIDIA driver", "groups video and render"} & {c.name for c in found}
 
 
 def test_visible_devices_are_listed_by_their_keys(tmp_path: Path) -> None:
-    """With the numbers by which torch knows them."""
     found = check("visible devices", checks(tmp_path, {}, [GPU, replace(GPU, index=1)]))
     assert (found.ok, found.detail) == (True, "0: mi300x, 1: mi300x")
 
@@ -840,7 +790,6 @@ def test_visible_devices_are_listed_by_their_keys(tmp_path: Path) -> None:
 def test_an_amd_display_beside_an_nvidia_gpu_asks_for_no_rocm(
     tmp_path: Path, site: Path, write: Write
 ) -> None:
-    """Which torch is right is decided by the devices that are measured."""
     write("sys/module/amdgpu/version", "6.99.1")
     write("sys/class/kfd/kfd/topology/system_properties", "")
     install(site, "torch", "9.1.0", CUDA_BUILD)
@@ -854,7 +803,6 @@ def test_an_amd_display_beside_an_nvidia_gpu_asks_for_no_rocm(
 def test_groups_matter_where_access_is_not_granted_otherwise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: int, kfd: bool, ok: bool
 ) -> None:
-    """A container may grant the devices without any group."""
     for folder in ("etc", "dev"):
         (tmp_path / folder).mkdir()
     (tmp_path / "etc/group").write_text("root:x:0:\nvideo:x:44:\nrender:x:44:\ntorn\n")
@@ -869,13 +817,11 @@ def test_groups_matter_where_access_is_not_granted_otherwise(
 
 
 def test_root_needs_no_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may open everything."""
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert check("groups video and render", checks(tmp_path, {}, [GPU])).ok is True
 
 
 def test_processes_on_amd_gpus_are_named(tmp_path: Path, write: Write) -> None:
-    """KFD lists those of the whole machine; no list is not an empty list."""
     name = "other processes on the GPUs"
     assert check(name, checks(tmp_path, {}, [GPU])).ok is None
     (tmp_path / "sys/class/kfd/kfd/proc").mkdir(parents=True)
@@ -886,7 +832,6 @@ def test_processes_on_amd_gpus_are_named(tmp_path: Path, write: Write) -> None:
 
 
 def test_the_profiler_is_shown_with_its_words(tmp_path: Path, write: Write) -> None:
-    """They differ from version to version, and are what people look for."""
     environ = {"PATH": str(tmp_path / "bin"), "ROCM_PATH": str(tmp_path / "nowhere")}
     assert check("profiler", checks(tmp_path, environ, [GPU])).ok is None
     tool = write("bin/rocprofv3", "#!/bin/sh\n")
@@ -898,7 +843,6 @@ def test_the_profiler_is_shown_with_its_words(tmp_path: Path, write: Write) -> N
 
 
 def test_a_compiler_is_the_one_the_variable_names(tmp_path: Path, write: Write) -> None:
-    """A compiler elsewhere does not help when CXX names one that is not there."""
     write("bin/g++", "#!/bin/sh\n").chmod(0o755)
     environ = {"PATH": str(tmp_path / "bin")}
     for blank in ({}, {"CXX": ""}, {"CXX": " "}):
@@ -912,7 +856,6 @@ def test_a_compiler_is_the_one_the_variable_names(tmp_path: Path, write: Write) 
 def test_compilers_are_needed_for_the_device_that_is_measured(
     tmp_path: Path, device: Hardware, cxx_is_fatal: bool
 ) -> None:
-    """C++ for code of the CPU, C and Triton for kernels of a GPU."""
     found = checks(tmp_path, {"PATH": ""}, [device])
     assert check("C++ compiler", found).ok is False
     assert check("C++ compiler", found).fatal is cxx_is_fatal
@@ -928,7 +871,6 @@ def test_compilers_are_needed_for_the_device_that_is_measured(
 def test_triton_is_found_under_any_of_its_names(
     tmp_path: Path, site: Path, name: str | None
 ) -> None:
-    """ROCm's index and upstream's call it differently."""
     if name is not None:
         install(site, name, "9.9.0")
     found = check("triton", checks(tmp_path, {}, [GPU]))
@@ -939,7 +881,6 @@ def test_triton_is_found_under_any_of_its_names(
 def test_a_full_or_missing_temporary_folder_is_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Compilers write there."""
     environ = {"TMPDIR": str(tmp_path)}
     monkeypatch.setattr(readiness, "DISK_NEEDED_BYTES", 1)
     assert check("temporary folder", checks(tmp_path, environ, [CPU])).ok is True
@@ -955,7 +896,6 @@ def test_a_full_or_missing_temporary_folder_is_wrong(
 def test_a_governor_that_saves_power_is_wrong(
     tmp_path: Path, write: Write, governor: str | None, ok: bool | None
 ) -> None:
-    """Where it can be read."""
     if governor is not None:
         write("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", governor)
     assert check("CPU governor", checks(tmp_path, {}, [CPU])).ok is ok
@@ -968,7 +908,6 @@ def test_a_governor_that_saves_power_is_wrong(
 def test_numa_balancing_matters_with_more_than_one_node(
     tmp_path: Path, write: Write, value: str | None, nodes: int, ok: bool | None
 ) -> None:
-    """With one node there is nothing to balance."""
     for node in range(nodes):
         write(f"sys/devices/system/node/node{node}/cpulist", "0")
     if value is not None:
@@ -977,7 +916,6 @@ def test_numa_balancing_matters_with_more_than_one_node(
 
 
 def test_every_failed_check_says_what_to_do(tmp_path: Path, site: Path, write: Write) -> None:
-    """On a machine where as much as possible is wrong."""
     write("sys/module/amdgpu/version", "6.99.1")
     write("dev/nvidia0", "")
     write("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "powersave")

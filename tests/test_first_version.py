@@ -35,7 +35,6 @@ def cli(tmp_path, monkeypatch, capsys):
 
 
 def test_its_runs_are_listed_whether_in_parquet_or_not(cli):
-    """With the statuses that it gave them."""
     counts = {"ERROR": 1, "NOISY": 2, "REGRESSED": 1}
     listed = cli("history", "list", "--json").json
     assert listed["problems"] == []
@@ -48,7 +47,6 @@ def test_its_runs_are_listed_whether_in_parquet_or_not(cli):
 
 @pytest.mark.parametrize("run", [SECOND, AGAIN])
 def test_a_run_of_its_is_shown_with_its_verdicts_quarantine_and_kernels(cli, run):
-    """From Parquet as from lines."""
     shown = cli("history", "show", run, "--json").json
     records = {each["case"]["id"]: each for each in shown["records"]}
     assert {case_id: each["status"] for case_id, each in records.items()} == JUDGED
@@ -60,14 +58,12 @@ def test_a_run_of_its_is_shown_with_its_verdicts_quarantine_and_kernels(cli, run
 
 
 def test_its_runs_answer_a_query(cli):
-    """Each has one row for an attempt."""
     query = "SELECT run, count(*) AS n FROM attempts GROUP BY run"
     rows = cli("history", "query", query, "--json").json["rows"]
     assert {tuple(each) for each in rows} == {(FIRST, 13), (SECOND, 7), (AGAIN, 7)}
 
 
 def test_a_month_of_its_gives_back_the_file_byte_for_byte(cli, tmp_path):
-    """The day of the copy and its id are all that differ."""
     assert cli("history", "restore", SECOND).status == 0
     (restored,) = (tmp_path / "history").glob(f"*_{SECOND}.jsonl")
     (other,) = (tmp_path / "history").glob(f"*_{AGAIN}.jsonl")
@@ -76,7 +72,6 @@ def test_a_month_of_its_gives_back_the_file_byte_for_byte(cli, tmp_path):
 
 
 def test_its_baselines_and_its_quarantine_hold(cli):
-    """With the figures that it kept as logarithms."""
     shown = cli("baseline", "show", "--hardware", "cpu-amd-epyc-2c", "--json").json
     assert set(shown["cases"]) == set(JUDGED) - {"nap-wrong"}
     assert shown["quarantine"]["nap-4"]["until"] == "2099-12-31"
@@ -87,20 +82,17 @@ def test_its_baselines_and_its_quarantine_hold(cli):
 
 
 def test_a_run_of_its_is_compared_with_its_baselines(cli):
-    """Slower as it said."""
     compared = cli("compare", "baseline", AGAIN, "--json").json
     ratios = {each["case_id"]: each["ratio"] for each in compared["cases"]}
     assert ratios["nap-16"] == pytest.approx(4.115, abs=1e-3)
 
 
 def test_a_report_shows_its_runs(cli):
-    """Whose statuses it gave."""
     entries = cli("report", "--json").json["entries"]
     assert {each["case_id"]: each["status"] for each in entries} == JUDGED
 
 
 def test_accepting_a_run_of_its_writes_its_baselines_as_they_are_written_now(cli, tmp_path):
-    """The acceptance before stays, and what is in quarantine."""
     (path,) = (tmp_path / "baselines").iterdir()
     assert json.loads(path.read_text())["schema"] == 1
     accepted = cli("baseline", "accept", "--run", AGAIN, "--reason", "new host", "--force")
@@ -113,7 +105,6 @@ def test_accepting_a_run_of_its_writes_its_baselines_as_they_are_written_now(cli
 
 
 def test_its_history_is_compacted_with_its_month(cli, tmp_path):
-    """Nothing of it is damaged."""
     assert cli("history", "fsck", "--json").json["damaged"] == []
     assert cli("history", "compact").status == 0
     (lines,) = (tmp_path / "history").glob("*.jsonl")
@@ -123,7 +114,6 @@ def test_its_history_is_compacted_with_its_month(cli, tmp_path):
 
 
 def test_its_lines_are_as_the_schema_says():
-    """So that whoever reads by the schema reads old files, too."""
     (path,) = (RECORDED / "history").glob("*.jsonl")
     for line in path.read_text().splitlines():
         validator("history-line", strict=False).validate(json.loads(line))

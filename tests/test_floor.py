@@ -50,7 +50,6 @@ def seconds_at(share: float) -> float:
 
 
 def test_a_product_at_one_percent_of_the_peak_says_so() -> None:
-    """With the figures, and what usually causes it."""
     problem = floor.problem(case(), gemm(seconds_at(0.01)), MI300X)
     assert problem is not None
     assert "84.1 ms a step is 1.0% of the peak compute of mi300x" in problem
@@ -60,12 +59,10 @@ def test_a_product_at_one_percent_of_the_peak_says_so() -> None:
 
 @pytest.mark.parametrize(("share", "is_fine"), [(0.51, True), (0.18, True), (0.16, False)])
 def test_a_floor_is_a_third_of_what_is_published(share: float, is_fine: bool) -> None:
-    """MI300X reaches 0.51 of its peak in products."""
     assert (floor.problem(case(), gemm(seconds_at(share)), MI300X) is None) is is_fine
 
 
 def test_odd_sizes_have_a_floor_of_their_own() -> None:
-    """On an H200 one of them reaches 12% and is healthy."""
     slow = gemm(seconds_at(0.1))
     assert floor.problem(case("4097-4095-1031"), slow, MI300X) is None
     assert floor.problem(case(), slow, MI300X) is not None
@@ -73,7 +70,6 @@ def test_odd_sizes_have_a_floor_of_their_own() -> None:
 
 @pytest.mark.parametrize(("share", "is_fine"), [(0.1, True), (0.07, True), (0.06, False)])
 def test_a_product_that_memory_binds_has_the_floor_of_memory(share: float, is_fine: bool) -> None:
-    """Of sixteen rows, so that each number of the matrix serves 16 sums."""
     rows, size = 16, 8192
     moved = 2 * (2 * rows * size + size**2)
     seconds = moved / 5300e9 / share
@@ -102,12 +98,10 @@ def test_a_product_that_memory_binds_has_the_floor_of_memory(share: float, is_fi
 def test_what_has_no_floor_is_never_below_it(
     this: Case, measurement: Measurement, device: Hardware
 ) -> None:
-    """Nothing is guessed."""
     assert floor.problem(this, measurement, device) is None
 
 
 def test_memory_binds_where_it_is_nearer_its_peak() -> None:
-    """A sum of numbers computes next to nothing."""
     bytes_ = 5300e9 * 1e-3
     for share, is_fine in ((0.8, True), (0.1, False)):
         seen = gemm(1e-3 / share, flops_per_step=1e6, least_bytes_per_step=int(bytes_))
@@ -117,7 +111,6 @@ def test_memory_binds_where_it_is_nearer_its_peak() -> None:
 
 @pytest.mark.parametrize("path", GATES, ids=["first", "second"])
 def test_no_case_of_a_recorded_gate_is_below_its_floor(path: Path) -> None:
-    """On an H200, all of them healthy."""
     device, checked = None, set()
     with lzma.open(path, "rt") as lines:
         for line in map(json.loads, lines):
@@ -144,7 +137,6 @@ def test_no_case_of_a_recorded_gate_is_below_its_floor(path: Path) -> None:
 def test_a_case_below_its_floor_is_an_error_without_a_baseline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: Any, kind: str | None
 ) -> None:
-    """Unless the hardware has an excuse, which makes it INVALID."""
     slow = gemm(seconds_at(0.01))
     monkeypatch.setattr("scripted.Context.measure", lambda *_: slow)
     one = held(MI300X, Contexts({}, MI300X), tmp_path, watch=lambda _: Watch(seen), cool_s=0)
@@ -169,7 +161,6 @@ def measured_in_turn(
 def test_a_case_is_below_its_floor_only_if_it_is_so_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first may have been an accident, such as a clock that was just rising."""
     again = measured_in_turn(monkeypatch, tmp_path, MI300X, 0.01, 0.5)
     assert again.fault is None
     assert [attempt.accepted for attempt in again.attempts] == [False, True]
@@ -182,7 +173,6 @@ def test_a_case_is_below_its_floor_only_if_it_is_so_twice(
 
 
 def test_a_cpu_has_no_floor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Although its peaks may be known."""
     cpu = replace(MI300X, vendor="cpu", key="cpu")
     found = measured_in_turn(monkeypatch, tmp_path, cpu, 0.01)
     assert [attempt.accepted for attempt in found.attempts] == [True]

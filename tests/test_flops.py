@@ -33,7 +33,6 @@ def moved(step: Callable[[], object]) -> tuple[float, float]:
 
 
 def test_a_convolution_reads_image_and_weight_and_writes_its_answer():
-    """27 products for each of 8 × 64 numbers of two images."""
     image, weight = meta(2, 3, 8, 8), meta(8, 3, 3, 3)
     counted = count(lambda: functional.conv2d(image, weight, padding=1))
     assert counted == Amount({"convolution": 2 * 27 * 8 * 64 * 2}, 384 + 216 + 1024, 0.0)
@@ -55,7 +54,6 @@ def test_a_convolution_reads_image_and_weight_and_writes_its_answer():
     ],
 )
 def test_each_operand_and_each_answer_is_moved_once(step: Any, elements: int):
-    """An operand that is overwritten unseen is not read, nor what an expanded one repeats."""
     x = meta(10)
     assert moved(lambda: step(x)) == (elements, 0)
 
@@ -76,13 +74,11 @@ def test_each_operand_and_each_answer_is_moved_once(step: Any, elements: int):
     ],
 )
 def test_views_and_memory_that_nobody_fills_move_nothing(step: Any):
-    """They change what is written about a tensor, and not what is in it."""
     x = meta(10)
     assert moved(lambda: step(x)) == (0, 0)
 
 
 def test_what_is_no_floating_point_number_keeps_its_own_size():
-    """A comparison writes bytes, a pooling indices of eight, in whatever precision."""
     x = meta(10)
     assert moved(lambda: x > 0) == (10, 10)
     image = meta(1, 1, 4, 4)
@@ -90,7 +86,6 @@ def test_what_is_no_floating_point_number_keeps_its_own_size():
 
 
 def test_a_linear_layer_there_and_back():
-    """Two images of four numbers to three, the images without a gradient."""
     layer, images = nn.Linear(4, 3, device="meta"), meta(2, 4)
     there = (2 * 4 + 12 + 3) + 2 * 3
     of_weights, of_bias = 2 * 3 + 2 * 4 + 12, 2 * 3 + 3
@@ -101,7 +96,6 @@ def test_a_linear_layer_there_and_back():
 @pytest.mark.parametrize("groups", [1, 4])
 @pytest.mark.parametrize("of_images", [False, True])
 def test_a_convolution_costs_as_much_again_for_each_gradient(groups: int, of_images: bool):
-    """Grouped ones too, for whose weights torch's own formula takes a dense one's."""
     images = meta(2, 8, 6, 6, requires_grad=of_images)
     weight = meta(8, 8 // groups, 3, 3, requires_grad=True)
 
@@ -137,7 +131,6 @@ SCORES = 3 * 2 * 5 * 7
 
 
 def test_attention_is_one_operation():
-    """Two products, whose scores no memory sees."""
     name = "scaled_dot_product_attention"
     moved_once = 2 * QUERY + 2 * KEY
     assert attention(training=False) == Amount({name: 2 * 2 * SCORES * 4}, moved_once, 0)
@@ -146,7 +139,6 @@ def test_attention_is_one_operation():
 
 
 def test_attention_costs_twice_as_much_back_as_there():
-    """Operands, answer and its gradient are read, three gradients written."""
     counted = attention(training=True)
     name = "scaled_dot_product_attention"
     assert counted.flops == {name: 16 * SCORES, f"{name}_backward": 32 * SCORES}
@@ -155,7 +147,6 @@ def test_attention_costs_twice_as_much_back_as_there():
 
 
 def test_torch_has_its_own_attention_back_even_after_a_failure():
-    """Counting is no reason to compute differently afterwards."""
     own = functional.scaled_dot_product_attention
 
     def fail() -> None:
@@ -171,7 +162,6 @@ def test_torch_has_its_own_attention_back_even_after_a_failure():
 
 
 def test_the_optimizer_moves_eight_numbers_for_each_weight():
-    """As its operations are counted; a fused one under a scaler cannot be seen into."""
     weight = meta(10, requires_grad=True)
     weight.grad = meta(10)
     optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9, foreach=False)
@@ -200,7 +190,6 @@ def counted(network: nn.Module, task: str, monkeypatch: pytest.MonkeyPatch) -> A
 
 
 def test_a_part_of_the_work_does_not_depend_on_the_batch(monkeypatch):
-    """Weights are read and multiplied once for all images."""
     of_weights, of_images = 2 * 12 * 5 * 6, 2 * 12 * 6
     elements = (60 + 30 + 72) + (72 + 3 * (12 + 6))
     found = counted(Odd(), "infer", monkeypatch)
@@ -208,7 +197,6 @@ def test_a_part_of_the_work_does_not_depend_on_the_batch(monkeypatch):
 
 
 def test_a_frozen_weight_has_no_gradient(monkeypatch):
-    """Each product costs twice in training: forward, and for one gradient."""
     network = Odd()
     network.left.requires_grad_(False)
     trained = counted(network, "train", monkeypatch)
@@ -217,8 +205,6 @@ def test_a_frozen_weight_has_no_gradient(monkeypatch):
 
 
 def test_a_network_that_looks_at_its_data_is_not_counted(monkeypatch):
-    """There is none to look at."""
-
     class Looking(nn.Module):
         def forward(self, images: Tensor) -> Tensor:
             return images if images.sum() > 0 else -images
@@ -228,7 +214,6 @@ def test_a_network_that_looks_at_its_data_is_not_counted(monkeypatch):
 
 @pytest.mark.parametrize("heads", [1, 2, 3])
 def test_all_heads_of_a_network_are_differentiated(heads: int):
-    """A tensor or a tuple of them, in which one may be missing."""
     answers = [meta(2, 5, 4, 4, requires_grad=True) for _ in range(heads)]
     targets = meta(2, 4, 4, dtype=torch.int64)
     outputs: list[Any] = [(*answers, None), *([answers[0]] if heads == 1 else [])]
@@ -243,7 +228,6 @@ def test_all_heads_of_a_network_are_differentiated(heads: int):
 
 
 def test_operations_have_a_share_of_all_flops():
-    """300 in 337; nothing has no shares."""
     amount = Amount({"convolution": 300.0, "addmm": 30.0, "mm": 7.0}, 1050, 88)
     assert amount.all_flops == 337
     assert amount.share_of(networks.CONVOLUTIONS) == 300 / 337
@@ -252,13 +236,11 @@ def test_operations_have_a_share_of_all_flops():
 
 
 def test_traffic_is_numbers_of_their_size_and_the_rest_as_it_is():
-    """Indices keep their bytes."""
     amount = Amount({}, elements=1050, other_bytes=88)
     assert amount.moved_bytes(2) == 1050 * 2 + 88
 
 
 def test_operations_on_some_weights_are_told_apart():
-    """By what they read, whatever function they were called through."""
     one, other, images = nn.Linear(4, 3, device="meta"), meta(5, 3), meta(2, 4)
     counted = count(lambda: functional.linear(one(images), other), [other])
     assert counted.flops == {"addmm": 2 * 2 * 4 * 3, flops.APART: 2 * 2 * 3 * 5}
@@ -281,7 +263,6 @@ class Attentive(nn.Module):
 
 
 def test_attentions_own_weights_are_no_linear_layers(monkeypatch):
-    """Of 2 × (4·3·9 + 4·3·3 + 2·16·3 + 120) FLOPs the head alone can be quantized."""
     monkeypatch.setattr(networks, "create_weightless", lambda _name, _size: Attentive())
     found = networks.linear_share.__wrapped__("attentive", 2)
     assert found == 120 / (4 * 3 * 9 + 4 * 3 * 3 + 2 * 16 * 3 + 120)
@@ -291,7 +272,6 @@ def test_attentions_own_weights_are_no_linear_layers(monkeypatch):
 
 
 def test_resnet50_costs_4_09_gmacs_an_image_by_three_counts():
-    """Without data by torch's formulas, with data by DeepSpeed, and the checked count of both."""
     one = flops.counted(networks.weightless_step, "resnet50", 224, 1, "infer")
     assert one is not None
     per_image = one.all_flops
@@ -306,7 +286,6 @@ def test_resnet50_costs_4_09_gmacs_an_image_by_three_counts():
 
 
 def test_resnet50_moves_its_weights_once_and_its_activations_between_operations():
-    """Batch norms read their running statistics, and answer with as many of the batch."""
     one, two = (
         flops.counted(networks.weightless_step, "resnet50", 224, n, "infer") for n in (1, 2)
     )

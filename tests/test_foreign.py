@@ -48,7 +48,6 @@ def told(name: str) -> dict[tuple[str, str], float]:
 
 
 def test_every_recording_has_a_reader_and_every_format_a_recording():
-    """A format nobody recorded would be read by guess."""
     assert {path.name for path in RECORDED.iterdir()} == set(RECORDINGS)
     assert set(RECORDINGS.values()) == set(foreign.FORMATS)
 
@@ -127,12 +126,10 @@ def test_every_recording_has_a_reader_and_every_format_a_recording():
     ],
 )
 def test_a_file_tells_its_cases_and_metrics(name, values):
-    """In seconds and items a second, whatever unit the program writes."""
     assert told(name) == pytest.approx(values)
 
 
 def test_failed_requests_and_wrong_elements_are_no_measurement():
-    """The others had less to do, and a wrong answer may be a quick one."""
     assert {each.problem for each in figures("vllm-serve.json")} == {""}
     assert {each.problem for each in figures("vllm-serve-2024.json")} == {
         "2 of 100 requests failed"
@@ -146,12 +143,10 @@ def test_failed_requests_and_wrong_elements_are_no_measurement():
 
 
 def test_the_load_is_part_of_the_case():
-    """Other requests are another case; where a model lies is not."""
     assert {case for case, _ in told("vllm-serve-2024.json")} == {"Tiny-8B-serve-n100-r4.0"}
 
 
 def test_an_answer_of_one_token_has_no_time_between_tokens():
-    """The programs write 0 there."""
     served = json.loads((RECORDED / "vllm-serve.json").read_bytes())
     served |= {"total_output_tokens": 200, "median_itl_ms": 0.0, "median_tpot_ms": 0.0}
     found = figures("vllm-serve.json", json.dumps(served).encode())
@@ -164,7 +159,6 @@ def test_an_answer_of_one_token_has_no_time_between_tokens():
 @pytest.mark.parametrize(("name", "own"), list(RECORDINGS.items()))
 @pytest.mark.parametrize("asked", list(foreign.FORMATS))
 def test_a_file_of_another_program_is_refused_with_its_format(name, own, asked):
-    """In one sentence, whichever was asked for."""
     if asked == own:
         return
     (problem,) = read(asked, RECORDED / name).problems
@@ -186,7 +180,6 @@ def test_a_file_of_another_program_is_refused_with_its_format(name, own, asked):
     ],
 )
 def test_a_file_of_another_version_is_refused_with_what_it_lacks(name, old, new, words):
-    """And with what to do about it."""
     text = (RECORDED / name).read_text()
     assert old in text
     with pytest.raises(FormatError) as refused:
@@ -198,7 +191,6 @@ def test_a_file_of_another_version_is_refused_with_what_it_lacks(name, old, new,
 @pytest.mark.parametrize("form", list(foreign.FORMATS))
 @pytest.mark.parametrize("text", ["", "rubbish", "[]", "{", "null", "[" * 5000, "\x00", "{}\n{}"])
 def test_rubbish_is_refused_in_one_sentence(tmp_path, form, text):
-    """By every reader, with what it would have liked."""
     path = tmp_path / "x"
     path.write_text(text)
     samples = read(form, path)
@@ -210,7 +202,6 @@ def test_rubbish_is_refused_in_one_sentence(tmp_path, form, text):
 
 
 def test_a_table_that_ends_within_a_row_is_refused():
-    """Its last time may be half a number."""
     whole = (RECORDED / "rccl-tests.txt").read_text()
     row = whole.index("     1048576 ")
     with pytest.raises(FormatError, match=r"^line 13: it is cut off; run the test again"):
@@ -218,14 +209,12 @@ def test_a_table_that_ends_within_a_row_is_refused():
 
 
 def test_a_file_that_is_too_large_is_not_read(tmp_path, monkeypatch):
-    """It says which option makes it smaller."""
     monkeypatch.setattr(foreign, "MOST_BYTES", 100)
     (problem,) = read("vllm", RECORDED / "vllm-serve.json").problems
     assert problem.endswith("write it without each request's details")
 
 
 def test_a_session_without_benchmarks_is_no_measurement():
-    """It would always pass."""
     session = {"version": "5.2.3", "benchmarks": []}
     path = RECORDED / "pytest-benchmark.json"
     with pytest.raises(FormatError, match="holds no figures"):
@@ -250,7 +239,6 @@ def served(path: Path, **fields) -> Path:
 
 
 def test_each_file_is_a_process_of_its_side(tmp_path):
-    """By its name; a rate is kept as it is."""
     a, b = (served(tmp_path / f"{n}.json", date=n) for n in "ab")
     samples = read("vllm", b, baseline=(a,))
     assert (samples.problems, samples.notes) == ([], [])
@@ -265,7 +253,6 @@ def test_each_file_is_a_process_of_its_side(tmp_path):
 
 
 def test_a_file_of_both_sides_is_refused():
-    """Nothing would be compared."""
     path = RECORDED / "vllm-latency.json"
     assert read("vllm", path, baseline=(path,)).cases["latency"].problems == [
         f"{path}: it is named on both sides; name other files for one of them"
@@ -273,7 +260,6 @@ def test_a_file_of_both_sides_is_refused():
 
 
 def test_a_process_that_is_told_twice_is_refused(tmp_path):
-    """Two runs of a client against one server are one process."""
     line = (RECORDED / "sglang-serving.jsonl").read_text()
     path = tmp_path / "both.jsonl"
     path.write_text(line * 2)
@@ -285,7 +271,6 @@ def test_a_process_that_is_told_twice_is_refused(tmp_path):
 
 @pytest.mark.parametrize("value", [0.0, -1.0, "Infinity", "NaN"])
 def test_a_figure_that_is_no_measurement_is_a_problem_of_its_metric(tmp_path, value):
-    """The other metrics are judged."""
     path = served(tmp_path / "a.json", median_ttft_ms=float(value))
     cases = read("vllm", path).cases
     assert [key for key, case in cases.items() if case.problems] == [
@@ -294,7 +279,6 @@ def test_a_figure_that_is_no_measurement_is_a_problem_of_its_metric(tmp_path, va
 
 
 def test_other_inputs_are_not_compared_and_other_answers_are_noted(tmp_path):
-    """A build that answers with other tokens may end sooner; another prompt is another case."""
     a = served(tmp_path / "a.json")
     b = served(tmp_path / "b.json", total_output_tokens=50000)
     c = served(tmp_path / "c.json", total_input_tokens=102400)
@@ -310,13 +294,11 @@ def test_other_inputs_are_not_compared_and_other_answers_are_noted(tmp_path):
 
 
 def test_a_copied_file_is_noted(tmp_path):
-    """It is no process of its own."""
     a, b = (served(tmp_path / f"{n}.json") for n in "ab")
     assert read("vllm", b, baseline=(a,)).notes == [f"{b}: the same as {a}; was it copied?"]
 
 
 def test_a_folder_stands_for_its_files(tmp_path):
-    """By name; hidden files and folders are left out."""
     for name in ("2.json", "10.json", ".hidden"):
         (tmp_path / name).touch()
     (tmp_path / "below").mkdir()
@@ -353,7 +335,6 @@ def sides(tokens: float = 1.0, first: float = 1.0) -> None:
 
 
 def test_two_builds_of_an_engine_get_a_verdict_of_each_metric(judge):
-    """A rate that falls is slower, as a time that rises is."""
     sides(tokens=1.03, first=0.9)
     answer = judge("--format", "vllm", "--baseline", "a", "b", "--json")
     assert (answer.status, answer.err) == (1, "")
@@ -370,7 +351,6 @@ def test_two_builds_of_an_engine_get_a_verdict_of_each_metric(judge):
 
 
 def test_what_changed_is_named_by_case_and_metric(judge):
-    """In the table and beneath it."""
     sides(tokens=1.03)
     answer = judge("--format", "vllm", "--baseline", "a", "b")
     assert answer.lines[1].startswith("Tiny-8B-serve-n200-c8: time between tokens  ")
@@ -382,14 +362,12 @@ def test_what_changed_is_named_by_case_and_metric(judge):
 
 
 def test_equal_builds_are_fine(judge):
-    """Exit status 0, and nothing is said besides."""
     sides()
     answer = judge("--format", "vllm", "--baseline", "a", "b")
     assert (answer.status, answer.err) == (0, "")
 
 
 def test_figures_that_are_all_equal_are_judged(judge):
-    """A table with few digits makes them so."""
     for side, time in (("a", "21.40"), ("b", "24.40")):
         Path(side).mkdir()
         text = (RECORDED / "rccl-tests.txt").read_text().replace("       3\n", "       0\n")
@@ -404,7 +382,6 @@ def test_figures_that_are_all_equal_are_judged(judge):
 
 
 def test_a_refused_file_is_named_and_the_others_are_judged(judge):
-    """Exit status 2: less was judged than was given."""
     sides()
     Path("b", "5.json").write_text("{}")
     answer = judge("--format", "vllm", "--baseline", "a", "b")
@@ -414,7 +391,6 @@ def test_a_refused_file_is_named_and_the_others_are_judged(judge):
 
 
 def test_one_file_a_side_is_too_few(judge):
-    """It says which file is alone."""
     sides()
     answer = judge("--format", "vllm", "--baseline", "a/0.json", "b/0.json", "--json")
     assert answer.status == 2
@@ -435,7 +411,6 @@ def test_one_file_a_side_is_too_few(judge):
     ],
 )
 def test_what_is_missing_is_said(judge, words, error):
-    """In one line, with exit status 2."""
     Path("b").write_text("{}")
     answer = judge(*words)
     assert (answer.status, answer.out) == (2, "")

@@ -88,34 +88,29 @@ COMMANDS = (
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_command_hands_on_what_steers_a_terminal(cli, command):
-    """Wherever it stood in the file."""
     answer = cli(*shlex.split(command))
     assert "bench-lib: error: No such option" not in answer.err
     assert STEERING.findall(answer.out + answer.err) == []
 
 
 def test_json_has_every_character_all_the_same(cli):
-    """By another way to write it, so that nothing is lost for a machine."""
     answer = cli("history", "show", "latest", "--json")
     records = {record["case"]["id"]: record for record in json.loads(answer.out)["records"]}
     assert records["odd"]["verdicts"][0]["reason"] == HOSTILE
 
 
 def test_csv_holds_no_formula(cli, tmp_path):
-    """A spreadsheet would run it; numbers below nothing stay numbers."""
     words = "SELECT '=1+1', '+1', '-1', '@x', '\t=1', 'a=1', -1, '' FROM runs"
     _, row = csv.reader(io.StringIO(cli("history", "query", words, "--csv").out))
     assert row == ["'=1+1", "'+1", "'-1", "'@x", "'\t=1", "a=1", "-1", ""]
 
 
 def test_a_cell_of_a_table_has_one_line():
-    """Or a case's name could forge a row."""
     lines = table(("case", "status"), [("a\nb  OK", "ERROR"), (f"{CLEAR}c", "OK")])
     assert lines == ["case     status", "a b  OK  ERROR", "c        OK"]
 
 
 def test_a_sequence_that_is_written_in_pieces_is_none_any_more():
-    """Print writes each of its words by itself."""
     stream = io.StringIO()
     for piece in ("\x1b", "]0;mine", "\x07", "\x1b[", "2J"):
         ShownStream(stream).write(piece)
@@ -123,7 +118,6 @@ def test_a_sequence_that_is_written_in_pieces_is_none_any_more():
 
 
 def test_half_a_letter_and_letters_that_a_terminal_has_not_are_written(monkeypatch):
-    """Nothing that is shown ends the program that shows it."""
     written = io.BytesIO()
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, encoding="ascii"))
     with shown():
@@ -134,19 +128,16 @@ def test_half_a_letter_and_letters_that_a_terminal_has_not_are_written(monkeypat
 
 @pytest.mark.parametrize("text", ["plain", "two\nlines\tand a tab", "\u00e9\u4e2d\U0001f600"])
 def test_words_stay_as_they_are(text):
-    """In any language."""
     assert printable(text) == text
 
 
 def test_the_output_is_as_before_when_a_command_has_ended(cli):
-    """Whoever called it goes on."""
     before = sys.stdout, sys.stderr
     cli("history", "list")
     assert (sys.stdout, sys.stderr) == before
 
 
 def test_a_baseline_of_somebodys_steers_nothing(cli, tmp_path):
-    """Pull requests change them."""
     accepted = Accepted("0a0a0a0a", HOSTILE, "2026-01-02T03:04:05Z", by=HOSTILE)
     accept(tmp_path / "baselines", make_hardware(name=HOSTILE), "odd", accepted=accepted)
     answer = cli("baseline", "show", "--hardware", "mi300x")

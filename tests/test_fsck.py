@@ -37,14 +37,12 @@ def long_ago(path: Path) -> Path:
 
 
 def test_a_sound_history_has_nothing_to_mend(tmp_path):
-    """And nothing is moved."""
     path = write_run(tmp_path, [make_record()], now=night(1))
     assert check(tmp_path, repair=True) == []
     assert sorted(file.name for file in tmp_path.glob("[!.]*")) == [path.name]
 
 
 def test_bad_lines_are_left_out_and_the_file_is_kept_as_it_was(tmp_path):
-    """The lines that can be read stay byte for byte, and so does the file's time."""
     path = write_run(tmp_path, [make_record()], now=night(1))
     good = path.read_bytes()
     with path.open("ab") as file:
@@ -64,7 +62,6 @@ def test_bad_lines_are_left_out_and_the_file_is_kept_as_it_was(tmp_path):
 
 
 def test_a_run_that_may_go_on_is_left_alone(tmp_path):
-    """Its last line is torn because it is being written."""
     path = write_run(tmp_path, [make_record()], now=night(1), end=False)
     with path.open("ab") as file:
         file.write(b'{"torn')
@@ -76,7 +73,6 @@ def test_a_run_that_may_go_on_is_left_alone(tmp_path):
 
 @pytest.mark.parametrize("name", ["odd.jsonl", "20261399T000000Z_mi300x_0a0a0a0a.jsonl"])
 def test_a_file_that_is_no_runs_is_listed_and_left(tmp_path, name):
-    """It may be somebody's."""
     (tmp_path / name).write_text("{}\n")
     (listed,) = check(tmp_path, repair=True)
     assert (listed.file, listed.mended) == (name, "")
@@ -84,7 +80,6 @@ def test_a_file_that_is_no_runs_is_listed_and_left(tmp_path, name):
 
 
 def test_a_month_is_written_without_the_runs_that_do_not_decode(tmp_path):
-    """The others of that month are read as before."""
     runs = [write_run(tmp_path, [make_record()], now=night(n)) for n in (1, 2)]
     compact(tmp_path, keep=0)
     month = tmp_path / "2026-01.parquet"
@@ -100,7 +95,6 @@ def test_a_month_is_written_without_the_runs_that_do_not_decode(tmp_path):
 
 
 def test_a_month_that_cannot_be_read_no_longer_keeps_others_from_being_compacted(tmp_path):
-    """It is set aside whole."""
     write_run(tmp_path, [make_record()], now=night(1))
     compact(tmp_path, keep=0)
     month = tmp_path / "2026-01.parquet"
@@ -113,7 +107,6 @@ def test_a_month_that_cannot_be_read_no_longer_keeps_others_from_being_compacted
 
 
 def test_a_month_of_a_later_version_is_left(tmp_path):
-    """It is not damaged."""
     write_run(tmp_path, [make_record()], now=night(1))
     compact(tmp_path, keep=0)
     month = tmp_path / "2026-01.parquet"
@@ -129,7 +122,6 @@ def test_a_month_of_a_later_version_is_left(tmp_path):
 
 
 def test_a_name_that_is_taken_in_lost_and_found_is_not_overwritten(tmp_path):
-    """What was set aside last year stays."""
     path = write_run(tmp_path, [make_record()], now=night(1))
     for torn in (b"{1", b"{2"):
         with path.open("ab") as file:
@@ -141,7 +133,6 @@ def test_a_name_that_is_taken_in_lost_and_found_is_not_overwritten(tmp_path):
 
 
 def test_the_command_lists_mends_and_says_by_its_status_what_stays(monkeypatch, capsys, tmp_path):
-    """1 while something cannot be read, 0 when all is well or mended."""
     path = write_run(tmp_path, [make_record()], now=night(1))
     with path.open("ab") as file:
         file.write(b"\x1b]0;x\x07\n")

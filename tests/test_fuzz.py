@@ -20,7 +20,6 @@ documents = sys.modules["fuzz_documents"]
 
 
 def test_every_parser_answers_hostile_inputs_or_says_why_not(tmp_path):
-    """2,000 inputs each, in a process of its own: it has limits of time and memory."""
     done = subprocess.run(
         # Those of data sets are refused by their sums, which test_datasets tests without fuzzing.
         [sys.executable, str(ROOT / "benchmarks" / "fuzz.py"), "--seed", "1", "--but", "data sets"],
@@ -66,14 +65,12 @@ def litter(path):
     [(fail, "KeyError: 'x'"), (hang, "more than"), (ramble, "no one sentence"), (litter, "left")],
 )
 def test_what_is_no_answer_is_found(monkeypatch, tmp_path, read, why):
-    """So that a run without failures says something."""
     monkeypatch.setattr(fuzz, "LIMIT_S", 0.05)
     found = fuzz.try_inputs(parser(read), 1, 2, tmp_path)
     assert why in found.failures[0]
 
 
 def test_memory_that_an_input_takes_is_limited(tmp_path):
-    """In a process of its own, which would have no more than that afterwards."""
     code = (
         "import sys; from scripts import script; from pathlib import Path\n"
         "fuzz = script('benchmarks/fuzz.py')\n"
@@ -95,7 +92,6 @@ def test_memory_that_an_input_takes_is_limited(tmp_path):
 
 
 def test_inputs_are_drawn_from_their_seed():
-    """An input that failed is the same tomorrow."""
     history = fuzz.PARSERS[0]
     drawn = dict(fuzz.inputs(history, 1, 50))
     assert drawn == dict(fuzz.inputs(history, 1, 50))
@@ -107,34 +103,29 @@ def test_inputs_are_drawn_from_their_seed():
 
 
 def test_an_amount_of_400_digits_is_no_amount():
-    """No machine has it."""
     for words, take in (("9" * 400, asked.memory), ("9" * 400 + ":00", asked.seconds)):
         with pytest.raises(UserError, match="is no "):
             take(words)
 
 
 def test_a_line_of_scontrol_without_a_job_is_passed_over():
-    """The others count."""
     text = "JobState=RUNNING\nJobId=7 JobState=RUNNING\n"
     assert [state.job_id for state in tools.read_scontrol(text)] == ["7"]
 
 
 def test_an_array_of_a_billion_tasks_is_cut():
-    """In no time and little memory."""
     line = "12_[1-999999999]|PENDING|0:0|0|60|4|00:00:00||node-1"
     assert len(list(tools.read_sacct(line))) == asked.MOST
 
 
 @pytest.mark.parametrize("spoilt", [r'"\ud800"', "1e999"])
 def test_a_baseline_that_nothing_can_write_again_is_refused(tmp_path, spoilt):
-    """Half a letter, and a number beyond all numbers."""
     (tmp_path / "mi300x.json").write_text(f'{{"schema": 2, "key": "mi300x", "x": {spoilt}}}')
     with pytest.raises(baselines.BaselineError, match="is not JSON"):
         baselines.load(tmp_path, "mi300x")
 
 
 def test_a_case_whose_name_has_two_lines_is_refused_in_one(tmp_path):
-    """So is a name that stands twice."""
     for cases in (r'{"a\nb": 1}', r'{"a\nb": {}, "a\nb": {}}'):
         (tmp_path / "mi300x.json").write_text(f'{{"schema": 2, "key": "mi300x", "cases": {cases}}}')
         with pytest.raises(baselines.BaselineError) as refused:
@@ -143,7 +134,6 @@ def test_a_case_whose_name_has_two_lines_is_refused_in_one(tmp_path):
 
 
 def test_a_matrix_as_deep_as_it_can_be_drawn_is_written(tmp_path):
-    """A document that is spoilt three times may be a thousand lists deep."""
     deep: list = []
     for _ in range(5000):
         deep = [deep]

@@ -84,7 +84,6 @@ def ordered(tmp_path: Path, ranks: int, status: int = 0) -> tuple[int | None, st
 
 
 def test_ranks_of_one_launch_do_what_the_first_orders(first, tmp_path):
-    """Each in its own process of the launch, with what the order changes."""
     before = dict(os.environ)
     with gathered(first):
         assert (ranks_waiting(), who_am_i(os.environ).ranks) == (3, 1)
@@ -122,7 +121,6 @@ def _given_up(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_a_first_rank_that_was_killed_is_not_there(tmp_path):
-    """Else the others of the next launch would wait in it."""
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     told = {"rank": 0, "local_rank": 0, "cpus": [0], "told": {}, "pid": gone.pid}
@@ -135,7 +133,6 @@ def test_a_folder_of_a_first_rank_that_was_killed_is_not_there(tmp_path):
 
 @pytest.mark.parametrize(("launcher", "kept"), [("torchrun", None), ("mpirun", "a")])
 def test_ranks_do_not_meet_where_torchrun_listens_itself(launcher, kept, monkeypatch):
-    """Where somebody else said MASTER_ADDR, it holds."""
     for name, value in variables(0, 2).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("MASTER_ADDR", "a")
@@ -146,7 +143,6 @@ def test_ranks_do_not_meet_where_torchrun_listens_itself(launcher, kept, monkeyp
 
 
 def test_ranks_of_several_hosts_need_a_folder_that_all_see(monkeypatch):
-    """The message names the variable."""
     monkeypatch.delenv("BENCH_LIB_SHARED", raising=False)
     place = Placement(0, 0, 4, 2, "srun")
     with pytest.raises(UserError, match="name a folder that all of them see in BENCH_LIB_SHARED"):
@@ -167,7 +163,6 @@ REFUSED = [
 
 @pytest.mark.parametrize("words", REFUSED)
 def test_a_command_that_cannot_share_refuses_and_one_rank_says_so(words, monkeypatch, capsys):
-    """Two independent runs side by side would measure each other."""
     for name, value in variables(0, 2).items():
         monkeypatch.setenv(name, value)
     answer = ran(words.split(), monkeypatch, capsys)
@@ -182,7 +177,6 @@ def test_a_command_that_cannot_share_refuses_and_one_rank_says_so(words, monkeyp
 @pytest.mark.parametrize("words", ["train cifar100", "scaling mnist", "collectives"])
 @pytest.mark.parametrize("rank", [0, 1])
 def test_commands_of_several_ranks_share_the_work(words, rank, monkeypatch, capsys):
-    """The first rank is the command, whatever becomes of it; the others serve and say nothing."""
     done = []
 
     class Here:
@@ -208,7 +202,6 @@ def test_commands_of_several_ranks_share_the_work(words, rank, monkeypatch, caps
 
 
 def test_gathered_is_no_word_of_users():
-    """It names a folder that only this program makes."""
     assert ranks_waiting({"BENCH_LIB_LAUNCHER": "mpirun --host a:8"}) is None
     assert ranks_waiting({"BENCH_LIB_LAUNCHER": "gathered /x mpirun 8"}) == 8
     with pytest.raises(LaunchError) as error:

@@ -49,12 +49,10 @@ def fresh(network: str, length: int = 64) -> tuple[Llama, torch.Tensor]:
     ],
 )
 def test_a_size_has_the_weights_that_its_publisher_counts(name, parameters):
-    """As the published checkpoints' indices have them."""
     assert SIZES[name].parameters == parameters
 
 
 def test_the_weights_are_counted_as_they_are():
-    """By formula and by torch."""
     with torch.device("meta"):
         for size in LLAMA.values():
             model = Llama(size, 8)
@@ -63,7 +61,6 @@ def test_the_weights_are_counted_as_they_are():
 
 @pytest.mark.parametrize(("task", "times"), [("infer", 1), ("train", 3)])
 def test_flops_are_counted_as_the_formula_has_them(task, times):
-    """Each product once forward and twice backward, attention whole."""
     size = LLAMA["llama-tiny"]
     counted = flops.counted(weightless_step, size, 2, 64, task)
     assert counted is not None
@@ -71,7 +68,6 @@ def test_flops_are_counted_as_the_formula_has_them(task, times):
 
 
 def test_a_token_of_experts_costs_those_that_it_goes_to():
-    """Routed ones, shared ones, and the router's answer for all of them."""
     size = LlamaSize(
         layers=1,
         width=8,
@@ -88,7 +84,6 @@ def test_a_token_of_experts_costs_those_that_it_goes_to():
 
 
 def test_many_tokens_touch_all_experts_and_one_those_that_it_goes_to():
-    """By chance, if each is as likely."""
     experts = Experts(number=8, active=2, hidden=1)
     assert experts.touched(1) == pytest.approx(2)
     assert experts.touched(2) == pytest.approx(3.5)
@@ -96,7 +91,6 @@ def test_many_tokens_touch_all_experts_and_one_those_that_it_goes_to():
 
 
 def test_the_cache_of_the_8b_takes_128_kib_a_token():
-    """Two of 32 layers times 8 heads of 128 numbers of two bytes."""
     assert LLAMA["llama-3.1-8b"].kept(1, 1) * 2 == 128 * 1024
 
 
@@ -105,7 +99,6 @@ def test_the_cache_of_the_8b_takes_128_kib_a_token():
 
 @pytest.mark.parametrize("network", KINDS)
 def test_a_token_with_a_cache_is_answered_as_all_tokens_at_once(network):
-    """The prompt, then one token after the other."""
     model, tokens = fresh(network)
     with torch.no_grad():
         whole = model(tokens)
@@ -117,7 +110,6 @@ def test_a_token_with_a_cache_is_answered_as_all_tokens_at_once(network):
 
 
 def test_what_is_behind_a_token_in_the_cache_does_not_count():
-    """Left there by a sequence that was longer."""
     model, tokens = fresh("llama-tiny")
     model.make_room(2, 32)
     with torch.no_grad():
@@ -130,7 +122,6 @@ def test_what_is_behind_a_token_in_the_cache_does_not_count():
 
 @pytest.mark.parametrize("network", KINDS)
 def test_a_token_sees_what_came_before_it_and_nothing_after(network):
-    """Causal attention, and positions that turn."""
     model, tokens = fresh(network)
     changed = tokens.clone()
     changed[0, 5] = (changed[0, 5] + 1) % 1024
@@ -142,7 +133,6 @@ def test_a_token_sees_what_came_before_it_and_nothing_after(network):
 
 
 def test_queries_of_a_group_share_keys_as_if_keys_were_repeated():
-    """One token's attention by hand, for each head of queries alone."""
     torch.manual_seed(1)
     query = torch.randn(2, 8, 1, 4)
     cache = llama.Cache(torch.empty(2, 2, 6, 4))
@@ -156,7 +146,6 @@ def test_queries_of_a_group_share_keys_as_if_keys_were_repeated():
 
 
 def test_a_token_goes_to_the_experts_that_its_router_likes():
-    """And gets their answers in the router's proportion, as a loop over all experts has it."""
     torch.manual_seed(2)
     layer = MixtureOfExperts(16, Experts(number=4, active=2, hidden=8, shared=1), depth=2)
     stream = torch.randn(2, 5, 16)
@@ -172,7 +161,6 @@ def test_a_token_goes_to_the_experts_that_its_router_likes():
 
 
 def test_without_grouped_products_experts_are_a_skip(monkeypatch):
-    """Older versions of torch have none."""
     monkeypatch.delattr(llama.functional, "grouped_mm")
     with pytest.raises(UnsupportedError, match=r"experts need functional\.grouped_mm, and torch"):
         build("moe-tiny", task="infer")
@@ -182,7 +170,6 @@ def test_without_grouped_products_experts_are_a_skip(monkeypatch):
 
 
 def test_decoding_takes_the_likeliest_tokens_one_after_the_other():
-    """As asking for the whole sequence again for each token does."""
     model, tokens = fresh("llama-tiny")
     model.make_room(2, 20 + GENERATED)
     with torch.no_grad():
@@ -194,7 +181,6 @@ def test_decoding_takes_the_likeliest_tokens_one_after_the_other():
 
 
 def test_sequences_begin_again_behind_their_prompts():
-    """After as many tokens as there is room for."""
     model, tokens = fresh("llama-tiny", 20 + GENERATED)
     model.make_room(2, 20 + GENERATED)
     with torch.no_grad():
@@ -210,7 +196,6 @@ def test_sequences_begin_again_behind_their_prompts():
 @pytest.mark.parametrize("network", KINDS)
 @pytest.mark.parametrize("task", ["prefill", "decode"])
 def test_generation_in_fp32_is_its_own_reference(network, task):
-    """The last position's logits; in decoding sixteen tokens too."""
     workload = build(network, task=task)
     for _ in range(2):
         workload.step()
@@ -227,7 +212,6 @@ def test_generation_in_fp32_is_its_own_reference(network, task):
 @TORCHAO
 @pytest.mark.parametrize("precision", ["bf16", "int8-weights", "fp8-weights"])
 def test_decoding_in_less_is_near_the_reference(precision):
-    """And not it."""
     numerics = build(task="decode", precision=precision).numerics()
     assert numerics is not None
     assert numerics.cosine is not None
@@ -237,7 +221,6 @@ def test_decoding_in_less_is_near_the_reference(precision):
 
 
 def test_an_answer_that_is_no_number_is_told():
-    """Of any of the sixteen tokens."""
     workload = build(task="decode")
     with torch.no_grad():
         workload.step.__self__.built.model.network.norm.weight.fill_(torch.nan)  # type: ignore[attr-defined]
@@ -247,7 +230,6 @@ def test_an_answer_that_is_no_number_is_told():
 
 
 def test_without_room_for_a_reference_the_answer_is_finite_or_not(monkeypatch):
-    """A network whose weights in FP32 do not fit beside nothing else."""
     for task in ("prefill", "decode"):
         workload = build(task=task)
         with monkeypatch.context() as patched:
@@ -261,13 +243,11 @@ def test_without_room_for_a_reference_the_answer_is_finite_or_not(monkeypatch):
 
 
 def test_items_are_the_tokens_that_a_step_computes():
-    """All of the prompts, or one of each sequence."""
     counts = {task: build(task=task).items_per_step for task in ("infer", "prefill", "decode")}
     assert counts == {"infer": 32, "prefill": 32, "decode": 2}
 
 
 def test_decoding_reads_weights_once_and_keys_and_values_of_all_tokens():
-    """Half of the generated ones, in the mean; of the embedding a row for each sequence."""
     size = LLAMA["llama-tiny"]
     workload = build(task="decode", precision="bf16")
     weights = size.parameters - (size.vocabulary - 2) * size.width
@@ -279,7 +259,6 @@ def test_decoding_reads_weights_once_and_keys_and_values_of_all_tokens():
 
 @TORCHAO
 def test_weights_of_a_byte_are_half_the_traffic_in_the_blocks():
-    """Scales of rows come on top."""
     plain = build(task="decode", precision="bf16").least_bytes_per_step
     quantized = build(task="decode", precision="int8-weights")
     size = LLAMA["llama-tiny"]
@@ -295,8 +274,6 @@ def test_weights_of_a_byte_are_half_the_traffic_in_the_blocks():
 
 @TORCHAO
 def test_fp8_products_without_the_device_for_them_are_a_skip(monkeypatch):
-    """Torchao says what they need."""
-
     def refuse(*_: object) -> None:
         raise AssertionError("needs MI300+")
 
@@ -306,7 +283,6 @@ def test_fp8_products_without_the_device_for_them_are_a_skip(monkeypatch):
 
 
 def test_fp8_has_a_scale_for_each_tensor_or_for_each_row(monkeypatch):
-    """A CPU has no such products; torchao is asked for its configuration alone."""
     asked = []
     monkeypatch.setattr("torchao.quantization.quantize_", lambda _part, how: asked.append(how))
     for precision in ("fp8", "fp8-rows"):
@@ -333,7 +309,6 @@ TUNED = "coordinate_descent_tuning,coordinate_descent_check_all_directions"
 def test_a_precision_has_options_of_the_compiler_and_no_other_case_has_them(
     monkeypatch, precision, own, options
 ):
-    """Torchao would set them, and slower ones, for all that this process compiles afterwards."""
     from torch._inductor import config
 
     asked = []
@@ -345,14 +320,12 @@ def test_a_precision_has_options_of_the_compiler_and_no_other_case_has_them(
 
 
 def test_a_cache_that_does_not_fit_is_a_skip_with_both_figures(monkeypatch):
-    """Keys and values are counted with the weights."""
     monkeypatch.setattr("bench_lib.worker.device.memory_bytes", lambda _device: 2**20)
     with pytest.raises(UnsupportedError, match=r"the weights, and keys and values, need 0\.0 GiB"):
         build(task="decode", batch_size=64)
 
 
 def test_an_id_says_what_is_generated_behind_how_many_tokens():
-    """As for other language models."""
     case = case_of(
         language_axes(),
         {
@@ -367,7 +340,6 @@ def test_an_id_says_what_is_generated_behind_how_many_tokens():
 
 
 def test_the_worker_refuses_what_keeps_nothing():
-    """A case may come from elsewhere than the axes."""
     with pytest.raises(ValueError, match="precision is amp-bf16, and the task is decode; use bf16"):
         build(task="decode", precision="amp-bf16")
     with pytest.raises(ValueError, match="lm-tiny keeps no keys and values, and the task is dec"):

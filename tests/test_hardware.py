@@ -140,7 +140,6 @@ def nvml(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Answer:
 
 
 def test_an_amd_gpu_is_described_by_kernel_files_alone(machine: Machine) -> None:
-    """Everything of an MI300X that the kernel says, in our units."""
     machine.cpu_node()
     machine.amd(serial=0x0123456789ABCDEF)
     (gpu,) = machine.detect()
@@ -161,7 +160,6 @@ def test_an_amd_gpu_is_described_by_kernel_files_alone(machine: Machine) -> None
 def test_a_target_version_becomes_the_name_of_its_architecture(
     machine: Machine, version: int, arch: str
 ) -> None:
-    """The step is a hexadecimal digit in the name and a decimal number in the file."""
     machine.amd(pci="9999", version=version)
     assert machine.detect()[0].arch == arch
 
@@ -176,34 +174,29 @@ def test_a_target_version_becomes_the_name_of_its_architecture(
     ],
 )
 def test_mi200_cards_are_told_apart(machine: Machine, pci: str, units: int, key: str) -> None:
-    """The id 740c is two cards with the same name; their compute units differ."""
     machine.amd(pci=pci, version=90010, units=units, memory=64 * GIB, compute=None, nps=None)
     assert machine.detect()[0].key == key
 
 
 def test_an_id_of_two_cards_and_the_units_of_neither_is_a_key_of_its_own(machine: Machine) -> None:
-    """A 740c with 96 compute units is not one of the two cards we know."""
     machine.amd(pci="740c", version=90010, units=96, memory=64 * GIB, compute=None, nps=None)
     (gpu,) = machine.detect()
     assert (gpu.key, gpu.peak_tflops) == ("amd-gfx90a-740c", {})
 
 
 def test_a_virtual_function_is_its_card(machine: Machine) -> None:
-    """Cloud machines see the ids of virtual functions."""
     machine.amd(pci="74b5", bus=1)
     machine.amd(pci="74b9", bus=2, memory=256 * GIB)
     assert [gpu.key for gpu in machine.detect()] == ["mi300x", "mi325x"]
 
 
 def test_a_known_size_without_an_id_is_that_model(machine: Machine) -> None:
-    """Architecture, compute units and memory within 3% are enough where one model fits."""
     machine.amd(pci="0000", memory=int(256 * GIB * 0.98))
     assert machine.detect()[0].key == "mi325x"
 
 
 @pytest.mark.parametrize("units", [300, 304])
 def test_an_unknown_gpu_gets_its_own_key_and_no_peaks(machine: Machine, units: int) -> None:
-    """Also one of the size of an MI300X: nothing says that it has its clocks."""
     machine.amd(pci="74ff", units=units)
     (gpu,) = machine.detect()
     assert gpu.key == gpu.name == "amd-gfx942-74ff"
@@ -211,20 +204,17 @@ def test_an_unknown_gpu_gets_its_own_key_and_no_peaks(machine: Machine, units: i
 
 
 def test_a_size_that_two_models_have_is_neither(machine: Machine) -> None:
-    """MI350X and MI355X differ in clocks only."""
     machine.amd(pci="0000", version=90500, units=256, memory=288 * GIB)
     assert machine.detect()[0].key == "amd-gfx950-256cu-288gb"
 
 
 def test_a_sibling_without_figures_is_not_taken_for_its_model(machine: Machine) -> None:
-    """The MI300X HF has the size of an MI300X, and peaks that are not known."""
     machine.amd(pci="74a9")
     (gpu,) = machine.detect()
     assert (gpu.key, gpu.peak_tflops, gpu.peak_gb_per_s) == ("mi300x-hf", {}, None)
 
 
 def test_partitions_of_a_card_get_their_own_key_and_their_share(machine: Machine) -> None:
-    """CPX with NPS4: an eighth of the compute, a quarter of the memory channels."""
     for partition in range(2):
         machine.amd(
             partition=partition, units=38, memory=24 * GIB, compute="CPX", nps="NPS4", serial=0x77
@@ -238,7 +228,6 @@ def test_partitions_of_a_card_get_their_own_key_and_their_share(machine: Machine
 
 
 def test_a_partition_may_be_told_by_its_function(machine: Machine) -> None:
-    """As some kernels do: no such function is on the bus, so the card's files are read."""
     node = machine.amd(units=38, memory=24 * GIB, compute="CPX", nps="NPS1")
     properties = (node / "properties").read_text()
     (node / "properties").write_text(properties.replace("location_id 3072", "location_id 3075"))
@@ -248,7 +237,6 @@ def test_a_partition_may_be_told_by_its_function(machine: Machine) -> None:
 
 
 def test_a_function_that_is_on_the_bus_is_a_device_of_its_own(machine: Machine) -> None:
-    """A virtual function handed to a virtual machine need not be number 0."""
     node = machine.amd()
     properties = (node / "properties").read_text()
     (node / "properties").write_text(properties.replace("location_id 3072", "location_id 3074"))
@@ -258,7 +246,6 @@ def test_a_function_that_is_on_the_bus_is_a_device_of_its_own(machine: Machine) 
 
 
 def test_a_partition_of_unknown_share_has_no_peaks(machine: Machine) -> None:
-    """A mode that cannot be read is no part of a key, which has to be a file's name."""
     machine.amd(pci="74a2", units=20, memory=48 * GIB, compute="CPX", nps="N/A")
     (gpu,) = machine.detect()
     assert (gpu.key, gpu.memory_partition) == ("mi308x-cpx", None)
@@ -268,7 +255,6 @@ def test_a_partition_of_unknown_share_has_no_peaks(machine: Machine) -> None:
 def test_a_share_of_a_card_without_a_named_partition_is_keyed_by_its_units(
     machine: Machine,
 ) -> None:
-    """It must not share a baseline with the whole card, nor claim its bandwidth."""
     machine.amd(units=38, memory=24 * GIB, compute=None, nps=None)
     (gpu,) = machine.detect()
     assert gpu.key == "mi300x-38cu"
@@ -277,21 +263,18 @@ def test_a_share_of_a_card_without_a_named_partition_is_keyed_by_its_units(
 
 
 def test_more_units_than_the_model_has_leave_no_peaks(machine: Machine) -> None:
-    """Whatever it is, it is not that model."""
     machine.amd(units=320)
     (gpu,) = machine.detect()
     assert (gpu.key, gpu.peak_tflops) == ("mi300x-320cu", {})
 
 
 def test_gpus_are_ordered_by_node_number_and_not_by_name(machine: Machine) -> None:
-    """Node 10 comes after node 9, as the runtime counts."""
     for bus in range(1, 13):
         machine.amd(bus=bus)
     assert [gpu.bdf for gpu in machine.detect()] == [f"0000:{bus:02x}:00.0" for bus in range(1, 13)]
 
 
 def test_memory_comes_from_pci_where_kfd_has_no_bank(machine: Machine) -> None:
-    """A bank that is the host's memory does not count."""
     node = machine.amd()
     (node / "mem_banks/0/properties").write_text("heap_type 0\nsize_in_bytes 5\n")
     machine.write("sys/bus/pci/devices/0000:0c:00.0/mem_info_vram_total", f"{191 * GIB}\n")
@@ -300,14 +283,12 @@ def test_memory_comes_from_pci_where_kfd_has_no_bank(machine: Machine) -> None:
 
 @pytest.mark.parametrize("content", ["", "N/A\n", "0x74zz\n", "0x74a1beef\n"])
 def test_an_unreadable_pci_id_is_asked_of_kfd(machine: Machine, content: str) -> None:
-    """KFD says the same id as a decimal number."""
     machine.amd()
     machine.write("sys/bus/pci/devices/0000:0c:00.0/device", content)
     assert machine.detect()[0].key == "mi300x"
 
 
 def test_a_machine_that_says_little_is_still_found(machine: Machine) -> None:
-    """A torn properties file: what is not there is None, and the key says that it is nobody."""
     node = machine.amd(cap_uw=None, compute=None, nps=None)
     (node / "properties").write_text("simd_count 1216\nsimd_per_cu 4\ngfx_target_vers")
     (node / "mem_banks/0/properties").unlink()
@@ -318,7 +299,6 @@ def test_a_machine_that_says_little_is_still_found(machine: Machine) -> None:
 
 @pytest.mark.parametrize("cap", ["0\n", "N/A\n", ""])
 def test_a_cap_of_nothing_is_no_cap(machine: Machine, cap: str) -> None:
-    """The second die of an MI250X says 0 W."""
     machine.amd()
     machine.write("sys/bus/pci/devices/0000:0c:00.0/hwmon/hwmon3/power1_cap", cap)
     assert machine.detect()[0].power_cap_w is None
@@ -341,7 +321,6 @@ def test_a_cap_of_nothing_is_no_cap(machine: Machine, cap: str) -> None:
 def test_what_holds_an_amd_gpus_clocks_is_its_performance_level(
     machine: Machine, content: str | None, policy: str | None
 ) -> None:
-    """A virtual function has no such file, and some kernels a level without a name."""
     machine.amd()
     if content is not None:
         machine.write("sys/bus/pci/devices/0000:0c:00.0/power_dpm_force_performance_level", content)
@@ -349,7 +328,6 @@ def test_what_holds_an_amd_gpus_clocks_is_its_performance_level(
 
 
 def test_partitions_share_the_performance_level_of_their_card(machine: Machine) -> None:
-    """Only the card itself is on the bus."""
     for partition in range(2):
         machine.amd(partition=partition, units=38, memory=24 * GIB, compute="CPX", serial=0x77)
     machine.write("sys/bus/pci/devices/0000:0c:00.0/power_dpm_force_performance_level", "high\n")
@@ -357,7 +335,6 @@ def test_partitions_share_the_performance_level_of_their_card(machine: Machine) 
 
 
 def test_nodes_that_this_container_may_not_read_are_not_its_devices(machine: Machine) -> None:
-    """The kernel refuses them; a folder in the file's place is refused to root as well."""
     node = machine.amd(bus=1)
     machine.amd(bus=2)
     (node / "gpu_id").unlink()
@@ -366,7 +343,6 @@ def test_nodes_that_this_container_may_not_read_are_not_its_devices(machine: Mac
 
 
 def test_gpus_without_their_device_file_are_named_and_not_used(machine: Machine) -> None:
-    """A container sees the host's sysfs; torch would see no GPU there either."""
     machine.amd()
     (machine.root / "dev/kfd").unlink()
     with pytest.warns(RuntimeWarning, match="--device=/dev/kfd"):
@@ -402,7 +378,6 @@ def test_gpus_without_their_device_file_are_named_and_not_used(machine: Machine)
 def test_variables_hide_and_renumber_amd_gpus(
     machine: Machine, environ: dict[str, str], buses: list[int]
 ) -> None:
-    """ROCR's choice first, HIP's among what is left, in the order of the words."""
     for bus in (1, 2, 3, 4):
         machine.amd(bus=bus)
     found = [device for device in machine.detect(**environ) if device.vendor == "amd"]
@@ -423,7 +398,6 @@ def test_variables_hide_and_renumber_amd_gpus(
 def test_a_pinned_amd_worker_sees_exactly_its_device(
     machine: Machine, environ: dict[str, str]
 ) -> None:
-    """Detecting again under the pinned variables finds that device and no other."""
     for bus in (1, 2, 3, 4):
         machine.amd(bus=bus)
     for device in machine.detect(**environ):
@@ -434,7 +408,6 @@ def test_a_pinned_amd_worker_sees_exactly_its_device(
 
 
 def test_pinning_under_variables_that_do_not_show_the_device_is_refused(machine: Machine) -> None:
-    """The variables changed between finding and pinning: say so instead of measuring another."""
     machine.amd(bus=1)
     machine.amd(bus=2)
     second = machine.detect()[1]
@@ -443,7 +416,6 @@ def test_pinning_under_variables_that_do_not_show_the_device_is_refused(machine:
 
 
 def test_a_worker_on_the_cpu_sees_no_gpu(machine: Machine) -> None:
-    """Not by empty variables, which HIP takes as if they were not set."""
     machine.amd()
     cpu = machine.detect(HIP_VISIBLE_DEVICES="-1")[0]
     pins = visibility(cpu, {})
@@ -455,7 +427,6 @@ def test_a_worker_on_the_cpu_sees_no_gpu(machine: Machine) -> None:
 
 
 def test_an_nvidia_gpu_is_described_by_nvml(machine: Machine, nvml: Answer) -> None:
-    """The address in the kernel's form, cores in multiprocessors, the id without the vendor."""
     nvml(nvml_entry())
     (gpu,) = machine.detect()
     assert (gpu.key, gpu.vendor, gpu.name) == ("h200", "nvidia", "NVIDIA H200")
@@ -466,7 +437,6 @@ def test_an_nvidia_gpu_is_described_by_nvml(machine: Machine, nvml: Answer) -> N
 
 
 def test_an_nvidia_gpu_of_the_same_size_is_not_the_same_gpu(machine: Machine, nvml: Answer) -> None:
-    """An H200 NVL has the units and memory of the SXM part, and lower clocks."""
     nvml(
         nvml_entry(pci_id=0x233B10DE, name="NVIDIA H200 NVL"),
         nvml_entry(pci_id=0x23FF10DE, uuid=UUIDS[1]),
@@ -479,14 +449,12 @@ def test_an_nvidia_gpu_of_the_same_size_is_not_the_same_gpu(machine: Machine, nv
 def test_an_instance_of_a_divided_gpu_claims_none_of_its_figures(
     machine: Machine, nvml: Answer
 ) -> None:
-    """What NVML says is the whole GPU's, what CUDA shows is one instance."""
     nvml(nvml_entry(mig=True))
     (gpu,) = machine.detect()
     assert (gpu.key, gpu.peak_tflops, gpu.memory_bytes) == ("h200-mig", {}, None)
 
 
 def test_figures_that_nvml_does_not_have_are_none(machine: Machine, nvml: Answer) -> None:
-    """An old driver answers little and is still a GPU."""
     nothing = dict.fromkeys(nvml_entry(), None)
     nvml({**nothing, "mig": False})
     (gpu,) = machine.detect()
@@ -507,7 +475,6 @@ def test_figures_that_nvml_does_not_have_are_none(machine: Machine, nvml: Answer
 def test_what_holds_an_nvidia_gpus_clocks_is_its_application_clock(
     machine: Machine, nvml: Answer, figures: Mapping[str, object], policy: str | None
 ) -> None:
-    """Beside the default, because the clock alone does not say whether anybody set it."""
     nvml(nvml_entry(**figures))
     assert machine.detect()[0].clock_policy == policy
 
@@ -535,7 +502,6 @@ UUIDS = [f"GPU-{digit * 8}-aaaa-bbbb-cccc-00000000000{digit}" for digit in "123"
 def test_variables_hide_and_renumber_nvidia_gpus(
     machine: Machine, nvml: Answer, value: str | None, chosen: list[int]
 ) -> None:
-    """As torch counts them, by index or by the beginning of a uuid."""
     nvml(*(nvml_entry(uuid=uuid) for uuid in UUIDS))
     environ = {} if value is None else {"CUDA_VISIBLE_DEVICES": value}
     found = [device for device in machine.detect(**environ) if device.vendor == "nvidia"]
@@ -544,7 +510,6 @@ def test_variables_hide_and_renumber_nvidia_gpus(
 
 
 def test_an_nvidia_worker_is_pinned_by_uuid(machine: Machine, nvml: Answer) -> None:
-    """Which does not depend on the order in which CUDA counts."""
     nvml(*(nvml_entry(uuid=uuid) for uuid in UUIDS))
     environ = {"CUDA_VISIBLE_DEVICES": "2,1"}
     device = machine.detect(**environ)[1]
@@ -552,7 +517,6 @@ def test_an_nvidia_worker_is_pinned_by_uuid(machine: Machine, nvml: Answer) -> N
 
 
 def test_an_nvidia_gpu_without_uuid_is_pinned_by_its_word(machine: Machine, nvml: Answer) -> None:
-    """The index that the variable gave it, not its place among the visible ones."""
     nvml(*(nvml_entry(uuid=None, bdf=f"00000000:0{n}:00.0") for n in range(3)))
     environ = {"CUDA_VISIBLE_DEVICES": "2,1"}
     device = machine.detect(**environ)[1]
@@ -561,7 +525,6 @@ def test_an_nvidia_gpu_without_uuid_is_pinned_by_its_word(machine: Machine, nvml
 
 
 def test_indices_among_different_nvidia_gpus_are_warned_of(machine: Machine, nvml: Answer) -> None:
-    """CUDA counts the fastest first unless told to count as NVML does."""
     nvml(nvml_entry(), nvml_entry(uuid=UUIDS[1], pci_id=0x20B010DE))
     with pytest.warns(RuntimeWarning, match="CUDA_DEVICE_ORDER=PCI_BUS_ID"):
         machine.detect(CUDA_VISIBLE_DEVICES="1")
@@ -587,7 +550,6 @@ def test_indices_among_different_nvidia_gpus_are_warned_of(machine: Machine, nvm
 def test_an_nvml_that_fails_is_no_gpu_and_a_warning(
     machine: Machine, nvml: Answer, script: str, cause: str
 ) -> None:
-    """The cause is in the warning and the machine is measured as a CPU."""
     nvml(script=script)
     with pytest.warns(RuntimeWarning, match=cause):
         (device,) = machine.detect()
@@ -597,7 +559,6 @@ def test_an_nvml_that_fails_is_no_gpu_and_a_warning(
 def test_an_nvml_that_hangs_is_given_up(
     machine: Machine, nvml: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the process that hangs is ended."""
     monkeypatch.setattr(nvidia, "TIMEOUT_S", 0.2)
     nvml(script=f"echo $$ > {machine.root}/pid; exec sleep 600")
     expected = r"^no NVIDIA GPU is used: NVML did not answer in 0\.2 s$"
@@ -609,7 +570,6 @@ def test_an_nvml_that_hangs_is_given_up(
 
 
 def test_the_same_cause_is_warned_of_once(machine: Machine, nvml: Answer) -> None:
-    """Devices are looked for more than once in a run."""
     nvml(script="exit 1")
     with pytest.warns(RuntimeWarning) as caught:
         assert machine.detect() == machine.detect()
@@ -619,8 +579,6 @@ def test_the_same_cause_is_warned_of_once(machine: Machine, nvml: Answer) -> Non
 def test_nvml_is_not_asked_where_there_is_no_driver(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Collecting tests on a CPU machine starts no process."""
-
     def refuse(*_: object, **__: object) -> None:
         pytest.fail("a process was started")
 
@@ -629,7 +587,6 @@ def test_nvml_is_not_asked_where_there_is_no_driver(
 
 
 def test_the_asking_process_answers_in_json_whatever_it_finds() -> None:
-    """Its answer is either devices or an error, on any machine."""
     done = subprocess.run(
         [sys.executable, "-m", "bench_lib.backends.nvidia"],
         capture_output=True,
@@ -641,8 +598,6 @@ def test_the_asking_process_answers_in_json_whatever_it_finds() -> None:
 
 
 def test_nvml_is_asked_figure_by_figure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A GPU that refuses one figure keeps the others; a lost one is passed over."""
-
     class NVMLError(Exception):
         pass
 
@@ -689,7 +644,6 @@ def test_nvml_is_asked_figure_by_figure(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_cpu_is_keyed_by_its_model_and_the_cpus_we_may_use(
     machine: Machine, name: str, slug: str
 ) -> None:
-    """Trademarks, clocks and core counts are noise; how many we may use is not."""
     machine.write("proc/cpuinfo", f"processor\t: 0\nmodel name\t: {name}\n")
     (cpu,) = machine.detect()
     count = len(os.sched_getaffinity(0))
@@ -699,7 +653,6 @@ def test_a_cpu_is_keyed_by_its_model_and_the_cpus_we_may_use(
 
 
 def test_a_machine_that_says_nothing_is_still_a_cpu(tmp_path: Path) -> None:
-    """No /proc at all, as on other systems: the architecture names it."""
     (cpu,) = detect(tmp_path, {})
     assert cpu.key.startswith("cpu-")
     assert cpu.memory_bytes is None
@@ -735,12 +688,10 @@ def changed(**changes: object) -> Device:
 
 
 def test_a_context_that_opened_the_device_confirms_it() -> None:
-    """An empty name, feature flags and HIP's spelling of the uuid are no disagreement."""
     assert confirm(MI300X, SEEN) == []
 
 
 def test_what_is_not_known_is_not_compared() -> None:
-    """On either side."""
     assert confirm(MI300X, Device(type="cuda", name="")) == []
     assert confirm(Hardware(vendor="amd", name="", key="amd-gpu"), SEEN) == []
 
@@ -759,7 +710,6 @@ def test_what_is_not_known_is_not_compared() -> None:
     ],
 )
 def test_a_disagreement_is_said_in_words(changes: dict[str, object], word: str) -> None:
-    """One sentence for what differs, with both sides in it."""
     (sentence,) = confirm(MI300X, changed(**changes))
     assert word in sentence
 
@@ -775,24 +725,20 @@ def test_a_disagreement_is_said_in_words(changes: dict[str, object], word: str) 
     ],
 )
 def test_spellings_and_small_differences_are_no_disagreement(changes: dict[str, object]) -> None:
-    """An empty uuid, a longer domain, a partition's function, memory the firmware keeps."""
     assert confirm(MI300X, changed(**changes)) == []
 
 
 def test_the_memory_of_an_apu_is_not_compared() -> None:
-    """An MI300A shares it with the host, and both sides count it in their own way."""
     apu = Hardware(vendor="amd", name="", key="mi300a", memory_bytes=94 * GIB)
     assert confirm(apu, Device(type="cuda", name="", memory_bytes=128 * GIB)) == []
 
 
 def test_rdna_counts_pairs_of_compute_units() -> None:
-    """HIP's multiprocessor is a pair there."""
     rdna = Hardware(vendor="amd", name="", key="amd-gfx1100-744c", arch="gfx1100", compute_units=96)
     assert confirm(rdna, Device(type="cuda", name="", arch="gfx1100", compute_units=48)) == []
 
 
 def test_of_a_cpu_only_that_it_is_one_is_checked() -> None:
-    """Its name and memory are read the same way anyway."""
     cpu = Hardware(vendor="cpu", name="A", key="cpu-a-2c", memory_bytes=GIB)
     assert confirm(cpu, Device(type="cpu", name="B", memory_bytes=9 * GIB)) == []
     assert confirm(cpu, SEEN) != []

@@ -221,7 +221,6 @@ def rocminfo(*gpus: str) -> dict[str, object]:
 
 @pytest.mark.parametrize("answers", [amd_smi_6, amd_smi_7])
 def test_an_mi300x_is_described_by_amd_smi_alone(tools: Tools, answers: Any) -> None:
-    """By 6.3 and by 7.1, in the figures of the kernel's files."""
     tools.install("amd-smi", answers([static()], [listed()], [current()]))
     tools.install("rocminfo", {}, otherwise="exit 1")
     (gpu,) = tools.detect()
@@ -236,7 +235,6 @@ def test_an_mi300x_is_described_by_amd_smi_alone(tools: Tools, answers: Any) -> 
 
 
 def test_partitions_may_be_told_by_static_alone(tools: Tools) -> None:
-    """Where ``partition -c`` is refused."""
     part = {"accelerator_partition": "CPX", "memory_partition": "NPS4", "partition_id": 0}
     answers = {
         "static --json": {"gpu_data": [static(units=38)]},
@@ -247,7 +245,6 @@ def test_partitions_may_be_told_by_static_alone(tools: Tools) -> None:
 
 
 def test_eight_mi325x_are_in_the_order_of_their_nodes(tools: Tools) -> None:
-    """Which is HIP's, and need not be amd-smi's."""
     nodes = [9, 8, 2, 3, 4, 5, 6, 7]
     rows = [static(n, device_id="0x74a5", memory={"value": 256, "unit": "GB"}) for n in range(8)]
     lists = [listed(n, node_id=nodes[n]) for n in range(8)]
@@ -265,7 +262,6 @@ def test_eight_mi325x_are_in_the_order_of_their_nodes(tools: Tools) -> None:
 
 @pytest.mark.parametrize("device_id", ["0x7408", "0x740c"])
 def test_the_two_dies_of_an_mi250x_are_two_devices(tools: Tools, device_id: str) -> None:
-    """By a management library that writes its architecture in decimal; it has no modes."""
     about = {"device_id": device_id, "units": 110, "arch": "gfx9010", "name": "AMD Radeon"}
     rows = [
         static(0, **about, memory={"value": 65520, "unit": "MB"}, cap={"value": 560, "unit": "W"}),
@@ -284,7 +280,6 @@ def test_the_two_dies_of_an_mi250x_are_two_devices(tools: Tools, device_id: str)
 
 
 def test_an_old_amd_smi_leaves_the_units_to_rocminfo(tools: Tools) -> None:
-    """6.1 does not count them, and an id of two cards is not told apart without."""
     row = static(device_id="0x740c", memory="65520 MB")
     for name in ("num_compute_units", "target_graphics_version"):
         del row["asic"][name]
@@ -305,7 +300,6 @@ def cpx(partition: int) -> Row:
 
 
 def test_the_partitions_of_a_card_are_eight_devices(tools: Tools) -> None:
-    """Their memory is rocminfo's: amd-smi gives the first one the card's."""
     rows = [cpx(n) for n in range(8)]
     lists = [
         listed(n, bdf=f"0000:11:00.{n}", partition_id=n, hip_uuid=f"GPU-{n + 1:016x}")
@@ -328,7 +322,6 @@ def test_the_partitions_of_a_card_are_eight_devices(tools: Tools) -> None:
 
 
 def test_an_mi300a_stands_beside_its_processors(tools: Tools) -> None:
-    """Whose entries are not GPUs; a third of a card is one device."""
     cpu = {"cpu": 0, "smu": {"fw_version": "85.90.0"}}
     about = {"device_id": "0x74a0", "units": 76, "bdf": "0000:01:00.0"}
     rows = [static(n, **about) for n in range(3)]
@@ -343,7 +336,6 @@ def test_an_mi300a_stands_beside_its_processors(tools: Tools) -> None:
 
 
 def test_a_virtual_function_without_a_name_is_its_card(tools: Tools) -> None:
-    """Nothing rests on names; what it may not see is not told."""
     row = static(device_id="0x74b5", name="", cap="N/A")
     tools.install("amd-smi", {"static --json": {"gpu_data": [row]}, "list -e --json": [listed()]})
     tools.install("rocminfo", rocminfo(agent(2, 2, chip=0x74B5)))
@@ -358,7 +350,6 @@ def test_a_virtual_function_without_a_name_is_its_card(tools: Tools) -> None:
 def test_an_unknown_gpu_gets_its_own_key_and_no_peaks(
     tools: Tools, device_id: str, key: str
 ) -> None:
-    """Also one whose id is not hexadecimal; a name that another GPU has changes nothing."""
     rows = [static(device_id=device_id, units=200)]
     tools.install("amd-smi", amd_smi_7(rows, [listed()], [current()]))
     (gpu,) = tools.detect()
@@ -366,7 +357,6 @@ def test_an_unknown_gpu_gets_its_own_key_and_no_peaks(
 
 
 def test_a_gpu_of_a_known_size_and_an_unknown_id_is_unknown(tools: Tools) -> None:
-    """One without a readable id is told by its size."""
     unknown = "amd-gfx942-74ff"
     for device_id, key in (("0x74ff", unknown), ("0x000074ff", unknown), ("N/A", "mi300x")):
         rows = [static(device_id=device_id)]
@@ -375,7 +365,6 @@ def test_a_gpu_of_a_known_size_and_an_unknown_id_is_unknown(tools: Tools) -> Non
 
 
 def test_modes_are_read_in_small_letters_too(tools: Tools) -> None:
-    """And a key is the same in either case."""
     rows = [static(units=38)]
     tools.install("amd-smi", amd_smi_7(rows, [listed()], [current(mode="cpx", memory="nps4")]))
     (gpu,) = tools.detect()
@@ -383,14 +372,12 @@ def test_modes_are_read_in_small_letters_too(tools: Tools) -> None:
 
 
 def test_units_of_the_whole_card_in_a_partition_leave_no_peaks(tools: Tools) -> None:
-    """Tools that count the card's units for each of its partitions."""
     tools.install("amd-smi", amd_smi_7([static()], [listed()], [current(mode="CPX")]))
     (gpu,) = tools.detect()
     assert (gpu.key, gpu.peak_tflops) == ("mi300x-cpx-nps1", {})
 
 
 def test_a_memory_mode_that_nobody_tells_is_not_in_the_key(tools: Tools) -> None:
-    """A whole card stays itself; its partition has no bandwidth."""
     answers = amd_smi_7([static(units=38)], [listed()], [current(mode="CPX", memory="N/A")])
     tools.install("amd-smi", answers)
     (gpu,) = tools.detect()
@@ -402,7 +389,6 @@ def test_a_memory_mode_that_nobody_tells_is_not_in_the_key(tools: Tools) -> None
 
 @pytest.mark.parametrize("uuid", ["GPU-5e00000000000a00", None])
 def test_rocminfo_alone_is_enough(tools: Tools, uuid: str | None) -> None:
-    """Under WSL, say, where it prints no uuid; without the domain there is no address."""
     tools.install("rocminfo", rocminfo(agent(2, 3, uuid=uuid), agent(3, 2, chip=0x74A5)))
     found = tools.detect()
     assert [gpu.key for gpu in found] == ["mi325x", "mi300x"]
@@ -412,7 +398,6 @@ def test_rocminfo_alone_is_enough(tools: Tools, uuid: str | None) -> None:
 
 
 def test_rocminfo_is_asked_without_what_would_hide_gpus_from_it(tools: Tools) -> None:
-    """Otherwise they would be hidden twice, and the wrong one be used."""
     answer = tools.root / "answer"
     answer.write_text(str(rocminfo(agent(2, 2), agent(3, 3))[""]))
     hidden = "$ROCR_VISIBLE_DEVICES$HIP_VISIBLE_DEVICES$HSA_OVERRIDE_GFX_VERSION"
@@ -454,7 +439,6 @@ def test_rocminfo_is_asked_without_what_would_hide_gpus_from_it(tools: Tools) ->
     ],
 )
 def test_rocm_smi_alone_is_enough(tools: Tools, card: Row) -> None:
-    """In the words of 5.7 and of 6.x; units are not counted, so the id must tell."""
     tools.rocm_smi(card)
     (gpu,) = tools.detect()
     assert gpu.key == "mi300x"
@@ -463,7 +447,6 @@ def test_rocm_smi_alone_is_enough(tools: Tools, card: Row) -> None:
 
 
 def test_a_rocm_smi_without_partitions_is_asked_without(tools: Tools) -> None:
-    """It refuses words that it does not know."""
     card = {"GPU ID": "0x740f", "VRAM Total Memory (B)": "68702699520"}
     tools.install("rocm-smi", {f"{ROCM_SMI} --json": {"card0": card}})
     assert tools.keys() == ["mi210"]
@@ -473,13 +456,11 @@ def test_a_rocm_smi_without_partitions_is_asked_without(tools: Tools) -> None:
 
 
 def test_without_any_tool_nothing_is_started_or_said(tools: Tools) -> None:
-    """The machine is a CPU."""
     assert [device.vendor for device in tools.detect()] == ["cpu"]
     assert tools.calls == []
 
 
 def test_the_tools_of_this_machine_do_not_describe_another(tools: Tools) -> None:
-    """A root that is not its own."""
     tools.install("amd-smi", amd_smi_7([static()], [listed()], [current()]))
     assert [device.vendor for device in detect(tools.root, tools.environ())] == ["cpu"]
     assert tools.calls == []
@@ -488,7 +469,6 @@ def test_the_tools_of_this_machine_do_not_describe_another(tools: Tools) -> None
 def test_an_error_that_amd_smi_prints_with_status_0_is_a_refusal(
     tools: Tools, recwarn: pytest.WarningsRecorder
 ) -> None:
-    """6.3 does so for ``list -e``; the older question is asked, and nothing is said of it."""
     answers = amd_smi_6([static()], [listed()], [current()])
     answers["list -e --json"] = {"error": "Command 'list' was passed '-e'", "code": -2}
     tools.install("amd-smi", answers)
@@ -501,7 +481,6 @@ def test_an_error_that_amd_smi_prints_with_status_0_is_a_refusal(
 
 
 def test_the_kernel_is_the_authority_where_it_lists_nodes(tools: Tools) -> None:
-    """GPUs that it does not grant to this container are not used on a tool's word."""
     node = tools.root / "sys/class/kfd/kfd/topology/nodes/0"
     node.mkdir(parents=True)
     (node / "gpu_id").write_text("0\n")
@@ -511,7 +490,6 @@ def test_the_kernel_is_the_authority_where_it_lists_nodes(tools: Tools) -> None:
 
 
 def test_a_tool_without_gpus_is_believed_by_nobody_and_blamed_for_nothing(tools: Tools) -> None:
-    """It is no failure to have none."""
     tools.install("amd-smi", {"static --json": {"gpu_data": []}})
     tools.install("rocminfo", rocminfo())
     assert [device.vendor for device in tools.detect()] == ["cpu"]
@@ -529,7 +507,6 @@ def test_a_tool_without_gpus_is_believed_by_nobody_and_blamed_for_nothing(tools:
 def test_garbage_is_named_and_the_next_tool_is_asked(
     tools: Tools, answer: object, cause: str
 ) -> None:
-    """Truncated JSON, an object where a list was expected, a list of lists, and prose."""
     tools.install("amd-smi", {"static --json": answer})
     tools.install("rocminfo", rocminfo(agent(2, 2)))
     with pytest.warns(RuntimeWarning, match=f"^amd-smi {cause}") as warned:
@@ -538,7 +515,6 @@ def test_garbage_is_named_and_the_next_tool_is_asked(
 
 
 def test_the_same_cause_is_warned_of_once(tools: Tools) -> None:
-    """However often the devices are looked for."""
     tools.install("amd-smi", {}, otherwise="exit 1")
     tools.install("rocminfo", rocminfo(agent(2, 2)))
     with pytest.warns(RuntimeWarning, match="status 1"):
@@ -547,7 +523,6 @@ def test_the_same_cause_is_warned_of_once(tools: Tools) -> None:
 
 
 def test_tools_that_all_fail_are_one_warning(tools: Tools) -> None:
-    """And the machine is a CPU: an image with ROCm on a machine without a GPU."""
     tools.install("amd-smi", {}, otherwise="echo 'driver not initialized' >&2; exit 255")
     tools.install("rocminfo", {"": "ROCk module is NOT loaded, possibly no GPU devices\n"})
     expected = "^no AMD GPU is used: amd-smi .*driver not initialized; rocminfo printed no agent"
@@ -557,7 +532,6 @@ def test_tools_that_all_fail_are_one_warning(tools: Tools) -> None:
 
 
 def test_sections_of_another_shape_leave_figures_to_the_next_tool(tools: Tools) -> None:
-    """An array where an object was expected."""
     row = {**static(), "asic": [{"device_id": "0x74a1"}], "limit": ["725 W"], "vram": []}
     tools.install("amd-smi", amd_smi_7([row], [listed()], [current()]))
     tools.install("rocminfo", rocminfo(agent(2, 2)))
@@ -566,7 +540,6 @@ def test_sections_of_another_shape_leave_figures_to_the_next_tool(tools: Tools) 
 
 
 def test_numbers_may_be_strings_and_units_others(tools: Tools) -> None:
-    """The figures are the same."""
     row = static(
         units="304", device_id="74A1", memory={"value": "0.19198", "unit": "TB"}, cap="725000 mW"
     )
@@ -579,7 +552,6 @@ def test_numbers_may_be_strings_and_units_others(tools: Tools) -> None:
 def test_a_tool_that_hangs_is_asked_once_a_process(
     tools: Tools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It costs its time limit, and would do so again."""
     monkeypatch.setattr(tool, "TIMEOUT_S", 0.2)
     tools.install("amd-smi", {}, otherwise="exec /bin/sleep 60")
     tools.install("rocminfo", rocminfo(agent(2, 2)))
@@ -592,7 +564,6 @@ def test_a_tool_that_hangs_is_asked_once_a_process(
 def test_what_was_learnt_before_a_hang_is_kept(
     tools: Tools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the hang is named once, though two commands were left out for it."""
     monkeypatch.setattr(tool, "TIMEOUT_S", 0.2)
     tools.install(
         "amd-smi", {"static --json": {"gpu_data": [static()]}}, otherwise="exec /bin/sleep 60"
@@ -608,7 +579,6 @@ def test_what_was_learnt_before_a_hang_is_kept(
 
 
 def test_a_list_that_makes_no_sense_is_named_and_done_without(tools: Tools) -> None:
-    """The static figures stay."""
     answers = amd_smi_7([static()], [listed()], [current()])
     tools.install("amd-smi", {**answers, "list -e --json": '[\n    {"gpu"'})
     with pytest.warns(RuntimeWarning, match="^amd-smi list -e: amd-smi did not print JSON"):
@@ -619,7 +589,6 @@ def test_a_list_that_makes_no_sense_is_named_and_done_without(tools: Tools) -> N
 
 
 def test_the_first_tool_keeps_its_word(tools: Tools) -> None:
-    """A warning names both tools and both ids; what is open is filled in all the same."""
     tools.install("amd-smi", {"static --json": [static(device_id="0x74a5", units="N/A")]})
     tools.install("rocminfo", rocminfo(agent(2, 2, chip=0x74A1)))
     expected = "^GPU 0: PCI device id 74a5 by amd-smi, 74a1 by rocminfo; amd-smi is believed$"
@@ -630,7 +599,6 @@ def test_the_first_tool_keeps_its_word(tools: Tools) -> None:
 
 
 def test_tools_that_count_differently_are_named(tools: Tools) -> None:
-    """And GPUs are matched by their ids, not by their position."""
     rows = [static(n, units="N/A", device_id="0x74a5") for n in range(2)]
     tools.install("amd-smi", {"static --json": rows})
     tools.install("rocminfo", rocminfo(agent(2, 3, units=304)))
@@ -641,7 +609,6 @@ def test_tools_that_count_differently_are_named(tools: Tools) -> None:
 
 
 def test_a_gpu_in_the_place_of_another_is_not_taken_for_it(tools: Tools) -> None:
-    """Their uuids say that they are two."""
     tools.install("amd-smi", {"static --json": [static(units="N/A")]})
     tools.install("rocminfo", rocminfo(agent(2, 2, uuid="GPU-00000000000000ff", units=38)))
     expected = "^GPU 0: rocminfo does not list GPU-5e00000000000a00 0000:11:00.0; amd-smi is"
@@ -651,7 +618,6 @@ def test_a_gpu_in_the_place_of_another_is_not_taken_for_it(tools: Tools) -> None
 
 
 def test_a_tool_that_sees_no_gpu_contradicts_one_that_does(tools: Tools) -> None:
-    """A user who may not open /dev/kfd, perhaps."""
     tools.install("amd-smi", {"static --json": [static(units="N/A")]})
     tools.install("rocminfo", rocminfo())
     with pytest.warns(RuntimeWarning, match="amd-smi lists 1 AMD GPUs, rocminfo 0"):
@@ -659,7 +625,6 @@ def test_a_tool_that_sees_no_gpu_contradicts_one_that_does(tools: Tools) -> None
 
 
 def test_sizes_that_differ_by_what_the_driver_keeps_agree(tools: Tools) -> None:
-    """And so do all sizes of a memory that is shared with the host."""
     tools.install("amd-smi", {"static --json": [static(units="N/A")]})
     tools.install("rocminfo", rocminfo(agent(2, 2, kib=196000 * 1024)))
     assert tools.keys() == ["mi300x"]
@@ -688,7 +653,6 @@ def mi300x(index: int = 0, **changes: Any) -> Hardware:
 
 
 def test_tools_that_agree_say_nothing(tools: Tools) -> None:
-    """All of them are asked."""
     tools.install("amd-smi", amd_smi_7([static()], [listed()], [current()]))
     tools.install("rocminfo", rocminfo(agent(2, 2)))
     tools.rocm_smi({"Device ID": "0x74a1", "PCI Bus": "0000:11:00.0"})
@@ -697,7 +661,6 @@ def test_tools_that_agree_say_nothing(tools: Tools) -> None:
 
 
 def test_each_disagreement_is_said_with_the_tool_that_says_it(tools: Tools) -> None:
-    """Of what a key rests on, and nothing else."""
     row = static(device_id="0x74a5", memory={"value": 256, "unit": "GB"}, cap="100 W")
     tools.install("amd-smi", amd_smi_7([row], [listed()], [current(mode="SPX", memory="NPS4")]))
     tools.install("rocminfo", rocminfo(agent(2, 2, units=38)))
@@ -710,7 +673,6 @@ def test_each_disagreement_is_said_with_the_tool_that_says_it(tools: Tools) -> N
 
 
 def test_hidden_gpus_are_no_disagreement(tools: Tools) -> None:
-    """The devices are compared with those that the variables leave."""
     rows = [static(0, device_id="0x74a5"), static(1)]
     tools.install("amd-smi", {"static --json": rows, "list -e --json": [listed(0), listed(1)]})
     shown = mi300x(uuid=None, bdf=None)
@@ -720,20 +682,17 @@ def test_hidden_gpus_are_no_disagreement(tools: Tools) -> None:
 
 
 def test_a_tool_without_uuids_is_not_counted_by_them(tools: Tools) -> None:
-    """It cannot know which GPUs are meant."""
     tools.rocm_smi(*({"Device ID": "0x74a1", "PCI Bus": f"0000:{n}1:00.0"} for n in (1, 2)))
     environ = tools.environ(ROCR_VISIBLE_DEVICES="GPU-5e00000000000a01")
     assert disagreements([mi300x(bdf="0000:21:00.0")], environ) == []
 
 
 def test_gpus_that_cannot_be_used_are_a_disagreement(tools: Tools) -> None:
-    """The kernel grants none, amd-smi lists one."""
     tools.install("amd-smi", {"static --json": [static()]})
     assert disagreements([], tools.environ()) == ["amd-smi shows 1 AMD GPUs, 0 can be used"]
 
 
 def test_a_tool_that_fails_is_named_and_not_warned_of(tools: Tools) -> None:
-    """The caller shows what is returned."""
     tools.install("rocminfo", {}, otherwise="echo no permission >&2; exit 1")
     assert disagreements([mi300x()], tools.environ()) == [
         "rocminfo ended with status 1: no permission"
@@ -741,5 +700,4 @@ def test_a_tool_that_fails_is_named_and_not_warned_of(tools: Tools) -> None:
 
 
 def test_without_tools_nothing_is_contradicted(tools: Tools) -> None:
-    """And nothing started."""
     assert disagreements([mi300x()], tools.environ()) == []

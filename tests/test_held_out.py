@@ -58,7 +58,6 @@ def seen_in(workload: Workload) -> list[tuple[str, int]]:
 def test_the_planted_kernel_is_one_more_at_the_end_and_as_long_as_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Everything else is done as before, and the answers stay what they were."""
     monkeypatch.delenv("HELD_OUT_SECONDS", raising=False)
     monkeypatch.setattr(network, "kernel_s", lambda numbers: len(numbers) * 1e-9 + 1e-7)
     before = seen_in(network.decode(CPU, compile_mode="eager", **TINY))
@@ -73,14 +72,12 @@ def test_the_planted_kernel_is_one_more_at_the_end_and_as_long_as_asked(
 
 
 def test_a_kernel_is_timed_in_the_mean_of_many() -> None:
-    """So that its length follows from the size of its tensor."""
     assert network.kernel_s(torch.ones(16)) > 0
 
 
 def test_in_a_graph_lie_the_step_and_the_kernel_and_memory_is_given_back_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A CPU has no graphs; this one notes what it would record."""
     did: list[str] = []
 
     class Graph:
@@ -121,7 +118,6 @@ def test_in_a_graph_lie_the_step_and_the_kernel_and_memory_is_given_back_first(
 def test_a_planted_kernel_is_found_and_named_or_not(
     status: str, blamed: list[str], found: bool, named: bool
 ) -> None:
-    """Slower is one thing, and by which kernel is another."""
     record = {"status": status, "ratio": 1.0123, "reason": "why", "blamed": blamed}
     said = held_out.verdict_on(record)
     assert (said["is_found"], said["is_named"]) == (found, named)
@@ -131,7 +127,6 @@ def test_a_planted_kernel_is_found_and_named_or_not(
 def test_one_per_cent_of_the_accepted_step_is_planted_and_judged(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Three processes are accepted, and then one is run with the kernel in it."""
     did: list[Any] = []
     record = {"status": "REGRESSED", "ratio": 1.01, "reason": "", "blamed": ["other: sin_"]}
 
@@ -160,7 +155,6 @@ def test_one_per_cent_of_the_accepted_step_is_planted_and_judged(
 def test_what_is_judged_by_a_reference_has_a_baseline_that_is_faster(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Only in its times; pairs are of one environment that bears two names."""
     device = builders.make_hardware(uuid="GPU-1")
     builders.accept(tmp_path / "known", device, "alpha", "beta")
     runs: list[Any] = []
@@ -205,7 +199,6 @@ def test_turns_find_what_the_reference_calls_slower_and_not_what_the_baseline_do
     answers: list[str | None],
     is_enough: bool,
 ) -> None:
-    """The baseline is faster by a tenth, so that it calls every case slower."""
     device = builders.make_hardware()
     runs: list[Any] = []
     cases = {str(i): {"status": "REGRESSED", "answer": each} for i, each in enumerate(answers)}
@@ -234,7 +227,6 @@ def test_turns_find_what_the_reference_calls_slower_and_not_what_the_baseline_do
 def test_a_network_is_delayed_by_the_units_that_are_told_for_it(
     monkeypatch: pytest.MonkeyPatch, told: str | None, units: int
 ) -> None:
-    """Those of other networks are not its own."""
     monkeypatch.delenv("HELD_OUT_UNITS", raising=False)
     if told is not None:
         monkeypatch.setenv("HELD_OUT_UNITS", told)
@@ -245,7 +237,6 @@ def test_a_network_is_delayed_by_the_units_that_are_told_for_it(
 
 
 def test_the_planted_cases_can_be_read_and_the_gates_is_a_graph() -> None:
-    """The tolerance is below what is planted."""
     tiers = read_matrix(held_out.DECODE, tables({}))
     (gate,), (smoke,) = tiers["gate"], tiers["smoke"]
     assert (gate.params["network"], gate.params["compile_mode"]) == ("llama-3.1-8b", "graph")

@@ -72,7 +72,6 @@ def lines_of(path: Path) -> list[dict]:
 
 
 def test_a_run_is_read_back_as_it_was_written(tmp_path):
-    """Every type that a line may hold, with every field that has one of its own."""
     case = make_case(launch=Launch(ranks=2), params={"a": 1, "b": 1.5, "c": "x", "d": True})
     measurement = make_measurement(
         numerics=Numerics(finite=True, cosine=0.999, reference_batch=4),
@@ -103,7 +102,6 @@ def test_a_run_is_read_back_as_it_was_written(tmp_path):
 
 
 def test_the_end_of_a_run_says_how_full_its_caches_are_by_then(tmp_path):
-    """Files of older versions do not say."""
     writer = Writer(tmp_path, "mi300x")
     writer.end({"OK": 1}, 0, caches={"inductor": "warm, 41 entries"})
     assert read(writer.path).caches == {"inductor": "warm, 41 entries"}
@@ -116,7 +114,6 @@ def test_the_end_of_a_run_says_how_full_its_caches_are_by_then(tmp_path):
 
 
 def test_the_end_of_a_run_counts_what_became_of_its_cases(tmp_path):
-    """Readers of any language find them without folding the lines."""
     writer = Writer(tmp_path, "mi300x")
     writer.end({"OK": 2, "REGRESSED": 1}, 1)
     (line,) = lines_of(writer.path)
@@ -124,7 +121,6 @@ def test_the_end_of_a_run_counts_what_became_of_its_cases(tmp_path):
 
 
 def test_what_tuning_did_to_a_database_is_kept_by_case(tmp_path):
-    """Before the case was measured, so before there is a record of it."""
     writer = Writer(tmp_path, "mi300x")
     writer.tuned(CASE_ID, "none, then 41 entries")
     writer.close()
@@ -134,7 +130,6 @@ def test_what_tuning_did_to_a_database_is_kept_by_case(tmp_path):
 
 
 def test_today_is_the_day_in_greenwich(monkeypatch):
-    """Whatever the machine's own clock shows, so that a quarantine ends everywhere at once."""
     asked = []
 
     class Clock(dt.datetime):
@@ -150,7 +145,6 @@ def test_today_is_the_day_in_greenwich(monkeypatch):
 
 
 def test_a_file_is_named_by_its_time_its_hardware_and_its_run(tmp_path):
-    """So that a listing is in order and a run can be found by eye."""
     path = write_run(tmp_path / "not" / "there", now="2026-01-02T03:04:05Z")
     assert re.fullmatch(r"20260102T030405Z_mi300x_[0-9a-f]{8}\.jsonl", path.name)
     run = read(path)
@@ -158,7 +152,6 @@ def test_a_file_is_named_by_its_time_its_hardware_and_its_run(tmp_path):
 
 
 def test_every_line_says_schema_kind_run_and_time(tmp_path):
-    """A line is understood without the ones before it."""
     path = write_run(tmp_path, [make_record(status=Status.OK, verdicts=[make_verdict()])])
     lines = lines_of(path)
     assert [line["kind"] for line in lines] == ["environment", "attempt", "verdict", "end"]
@@ -168,7 +161,6 @@ def test_every_line_says_schema_kind_run_and_time(tmp_path):
 
 
 def test_an_environment_is_noted_once_for_each_device(tmp_path):
-    """A thousand attempts do not repeat it; another device of the run is noted."""
     writer = Writer(tmp_path, "mi300x")
     environment = make_environment()
     for uuid in ("GPU-0", "GPU-0", "GPU-1", "GPU-0"):
@@ -180,14 +172,12 @@ def test_an_environment_is_noted_once_for_each_device(tmp_path):
 
 
 def test_equal_environments_have_the_same_reference_and_others_another():
-    """The reference is what ties a baseline's process to its software."""
     assert reference(make_environment()) == reference(make_environment())
     assert reference(make_environment()) != reference(make_environment(torch="2.10.0"))
     assert re.fullmatch("[0-9a-f]{8}", reference(make_environment()))
 
 
 def test_environments_whose_variables_stand_in_another_order_are_equal():
-    """Machines list them as they like."""
     one, other = ({"A": "1", "B": "2"}, {"B": "2", "A": "1"})
     assert reference(make_environment(variables=one)) == reference(
         make_environment(variables=other)
@@ -195,7 +185,6 @@ def test_environments_whose_variables_stand_in_another_order_are_equal():
 
 
 def test_a_run_that_measured_nothing_leaves_no_file(tmp_path):
-    """A collection that failed is not a run."""
     writer = Writer(tmp_path, "mi300x")
     assert writer.discard_if_empty()
     assert files(tmp_path) == []
@@ -203,7 +192,6 @@ def test_a_run_that_measured_nothing_leaves_no_file(tmp_path):
 
 
 def test_a_run_that_measured_something_is_not_discarded(tmp_path):
-    """However little it was."""
     writer = Writer(tmp_path, "mi300x")
     writer.attempt(make_case(), None, make_attempt())
     assert not writer.discard_if_empty()
@@ -212,7 +200,6 @@ def test_a_run_that_measured_something_is_not_discarded(tmp_path):
 
 
 def test_a_value_that_is_no_number_is_written_as_unknown(tmp_path):
-    """NaN is no JSON; a reader of any language gets null."""
     verdict = make_verdict(value=float("nan"), ratio=float("inf"))
     path = write_run(tmp_path, [make_record(status=Status.OK, verdicts=[verdict])])
     assert b"NaN" not in path.read_bytes()
@@ -221,7 +208,6 @@ def test_a_value_that_is_no_number_is_written_as_unknown(tmp_path):
 
 
 def test_bytes_that_are_no_text_are_written_as_question_marks(tmp_path):
-    """A path of another encoding in an environment variable must not end the run."""
     environment = make_environment(variables={"HOME": "/home/j\udcf6rg"})
     run = read(write_run(tmp_path, [make_record()], environment=environment))
     assert run.problems == []
@@ -229,7 +215,6 @@ def test_bytes_that_are_no_text_are_written_as_question_marks(tmp_path):
 
 
 def test_a_verdict_names_the_test_it_is_of(tmp_path):
-    """For whoever reads that line alone."""
     path = write_run(tmp_path, [make_record(nodeid="a::b", status=Status.OK)])
     lines = lines_of(path)
     assert [line["nodeid"] for line in lines if line["kind"] == "verdict"] == ["a::b"]
@@ -239,13 +224,11 @@ def test_a_verdict_names_the_test_it_is_of(tmp_path):
 
 
 def test_a_file_that_was_renamed_still_knows_its_hardware(tmp_path):
-    """By its lines, where its name does not say."""
     path = write_run(tmp_path).rename(tmp_path / "fetched.jsonl")
     assert read(path).key == "mi300x"
 
 
 def test_a_nodeid_of_the_attempt_is_kept_where_the_verdict_has_none(tmp_path):
-    """A verdict without one is of the same test."""
     path = write_run(tmp_path, [make_record(nodeid="a::b")])
     line = {"schema": 1, "kind": "verdict", "run": "x", "time": TIME, "case_id": CASE_ID}
     with path.open("ab") as file:
@@ -272,7 +255,6 @@ while True:
 
 
 def test_a_killed_run_keeps_every_attempt_that_it_finished(tmp_path):
-    """SIGKILL between or inside writes: what was reported written is there."""
     with run_python(ENDLESS, str(tmp_path)) as process:
         assert process.stdout is not None
         seen = [int(process.stdout.readline()) for _ in range(20)][-1]
@@ -290,7 +272,6 @@ def test_a_killed_run_keeps_every_attempt_that_it_finished(tmp_path):
 
 
 def test_a_full_disk_keeps_whole_lines_and_says_what_to_do(tmp_path):
-    """The half line that fitted is taken back."""
     writer = Writer(tmp_path, "mi300x")
     writer.attempt(make_case(), None, make_attempt())
     used = writer.path.stat().st_size
@@ -309,8 +290,6 @@ def test_a_full_disk_keeps_whole_lines_and_says_what_to_do(tmp_path):
 
 
 def test_a_disk_that_takes_nothing_back_either_is_said_by_what_it_first_refused(tmp_path):
-    """The half line is the next reader's to pass over."""
-
     class Dying(io.BytesIO):
         def write(self, data):
             raise OSError(errno.EIO, "Input/output error")
@@ -326,7 +305,6 @@ def test_a_disk_that_takes_nothing_back_either_is_said_by_what_it_first_refused(
 
 
 def test_a_run_goes_on_where_space_was_freed(tmp_path):
-    """The line after the one that did not fit begins where that one began."""
     writer = Writer(tmp_path, "mi300x")
     writer.attempt(make_case(), None, make_attempt())
     used = writer.path.stat().st_size
@@ -342,7 +320,6 @@ def test_a_run_goes_on_where_space_was_freed(tmp_path):
 
 @pytest.mark.parametrize("below", ["", "deeper"])
 def test_a_folder_that_cannot_be_written_is_said_before_anything_is_measured(tmp_path, below):
-    """A file where the folder should be stops every user, even one whom no mode stops."""
     (tmp_path / "history").write_text("")
     folder = tmp_path / "history" / below
     with pytest.raises(HistoryError) as caught:
@@ -354,7 +331,6 @@ def test_a_folder_that_cannot_be_written_is_said_before_anything_is_measured(tmp
 
 
 def test_a_folder_of_a_file_system_that_takes_no_files_is_said(tmp_path):
-    """/proc refuses every user alike."""
     with pytest.raises(HistoryError, match=r"^cannot write history to /proc: .*; choose another"):
         Writer(Path("/proc"), "mi300x")
 
@@ -363,7 +339,6 @@ def test_a_folder_of_a_file_system_that_takes_no_files_is_said(tmp_path):
 
 
 def test_a_torn_last_line_is_said_and_the_rest_read(tmp_path):
-    """The words are for the reader of a report, who knows nothing of lines."""
     path = write_run(tmp_path, [make_record()], end=False)
     data = path.read_bytes()
     path.write_bytes(data + data[:100])
@@ -374,7 +349,6 @@ def test_a_torn_last_line_is_said_and_the_rest_read(tmp_path):
 
 
 def test_a_line_that_cannot_be_read_is_named_and_the_rest_read(tmp_path):
-    """By number, with the reason."""
     path = write_run(tmp_path, [make_record()])
     lines = path.read_bytes().split(b"\n")
     bad = [
@@ -399,7 +373,6 @@ def test_a_line_that_cannot_be_read_is_named_and_the_rest_read(tmp_path):
 
 
 def test_a_case_whose_only_attempt_cannot_be_read_is_not_there(tmp_path):
-    """A record without attempts would have nothing to say for itself."""
     path = write_run(tmp_path, [make_record()])
     lines = lines_of(path)
     lines[1]["attempt"]["measurement"] = "lost"
@@ -412,7 +385,6 @@ def test_a_case_whose_only_attempt_cannot_be_read_is_not_there(tmp_path):
 
 
 def test_a_line_of_a_newer_schema_refuses_the_file(tmp_path):
-    """Half an understanding of a run is worse than none."""
     path = write_run(tmp_path, [make_record()])
     with path.open("ab") as file:
         file.write(b'{"schema": 2, "kind": "surprise"}\n')
@@ -425,7 +397,6 @@ def test_a_line_of_a_newer_schema_refuses_the_file(tmp_path):
 
 
 def test_a_kind_of_line_that_is_not_known_is_passed_over(tmp_path):
-    """Within a schema number lines may be added."""
     path = write_run(tmp_path, [make_record()])
     with path.open("ab") as file:
         file.write(b'{"schema": 1, "kind": "profile", "run": "x", "time": "t"}\n')
@@ -433,7 +404,6 @@ def test_a_kind_of_line_that_is_not_known_is_passed_over(tmp_path):
 
 
 def test_a_file_that_is_not_there_is_said(tmp_path):
-    """By its name and the reason."""
     with pytest.raises(HistoryError) as caught:
         read(tmp_path / "none.jsonl")
     assert str(caught.value) == f"cannot read {tmp_path / 'none.jsonl'}: No such file or directory"
@@ -456,7 +426,6 @@ def whole(tmp_path_factory) -> Path:
 @PROPERTY
 @given(data=st.data())
 def test_every_whole_line_before_a_cut_stays_readable(whole, data):
-    """Wherever the file ends: as many attempts and verdicts as there are whole lines of them."""
     content = whole.read_bytes()
     cut = data.draw(st.integers(0, len(content)))
     path = whole.parent / "cut.jsonl"
@@ -502,7 +471,6 @@ def damaged_lines(draw, lines: list[dict]) -> bytes:
 @settings(deadline=None, max_examples=200)
 @given(data=st.data())
 def test_any_bytes_are_read_or_refused_with_a_history_error(whole, data):
-    """And what was whole beside them is there."""
     lines = lines_of(whole)
     line = (
         st.sampled_from(whole.read_bytes().splitlines())
@@ -546,12 +514,10 @@ def three(tmp_path) -> list[Path]:
 
 
 def test_runs_are_listed_oldest_first(tmp_path, three):
-    """By the time in their names."""
     assert files(tmp_path) == three
 
 
 def test_the_second_in_the_name_goes_before_when_a_file_was_written_to(tmp_path, three):
-    """Files that were copied are as old as their runs; of one second the later written is later."""
     twin = three[1].with_name("20260102T000000Z_mi300x_ffff0004.jsonl")
     twin.write_bytes(three[1].read_bytes())
     for path, age in zip((three[2], twin, three[1], three[0]), (4, 3, 2, 1), strict=True):
@@ -560,14 +526,12 @@ def test_the_second_in_the_name_goes_before_when_a_file_was_written_to(tmp_path,
 
 
 def test_a_link_to_nowhere_and_a_folder_are_no_runs(tmp_path, three):
-    """A file may be compacted while the folder is listed."""
     (tmp_path / "20260104T000000Z_mi300x_aaaa0004.jsonl").symlink_to(tmp_path / "gone")
     (tmp_path / "20260105T000000Z_mi300x_aaaa0005.jsonl").mkdir()
     assert files(tmp_path) == three
 
 
 def test_files_that_are_no_runs_are_not_listed(tmp_path, three):
-    """Somebody's notes must not become the latest run."""
     (tmp_path / "notes.jsonl").write_text("{}\n")
     (tmp_path / "readme.txt").write_text("")
     assert files(tmp_path) == three
@@ -575,19 +539,16 @@ def test_files_that_are_no_runs_are_not_listed(tmp_path, three):
 
 
 def test_a_run_is_found_by_its_id_the_start_of_it_or_as_the_latest(tmp_path, three):
-    """As few letters as tell it from the others."""
     assert find(tmp_path, "aaaa0002") == three[1]
     assert find(tmp_path, "b") == three[2]
     assert find(tmp_path, "latest") == three[2]
 
 
 def test_a_run_is_found_by_its_path_wherever_it_is(tmp_path, three):
-    """A file that was fetched from a cluster needs no folder."""
     assert find(tmp_path / "none", str(three[0])) == three[0]
 
 
 def test_the_start_of_several_runs_is_refused_with_their_ids(tmp_path, three):
-    """One letter more decides."""
     with pytest.raises(HistoryError) as caught:
         find(tmp_path, "aaaa")
     assert str(caught.value) == (
@@ -597,7 +558,6 @@ def test_the_start_of_several_runs_is_refused_with_their_ids(tmp_path, three):
 
 @pytest.mark.parametrize("name", ["cccc", "gone.jsonl"])
 def test_a_run_that_is_not_there_is_refused_with_those_that_are(tmp_path, three, name):
-    """The newest five, which are what people mean."""
     with pytest.raises(HistoryError) as caught:
         find(tmp_path, name)
     assert str(caught.value) == (
@@ -606,7 +566,6 @@ def test_a_run_that_is_not_there_is_refused_with_those_that_are(tmp_path, three,
 
 
 def test_of_many_runs_the_newest_five_are_named(tmp_path):
-    """Which are what people mean."""
     for n in range(7):
         (tmp_path / f"2026010{n + 1}T000000Z_mi300x_0000000{n}.jsonl").touch()
     with pytest.raises(HistoryError, match=r"there is 00000002, 0{7}3, 0{7}4, 0{7}5, 0{7}6$"):
@@ -614,7 +573,6 @@ def test_of_many_runs_the_newest_five_are_named(tmp_path):
 
 
 def test_the_latest_runs_of_a_key_are_read_newest_first_and_as_many_as_asked_for(tmp_path):
-    """Not the one that is being written, nor other hardware's, nor what cannot be read."""
     paths = []
     for day, key in enumerate(("mi300x", "mi300x", "mi250x", "mi300x", "mi300x", "mi300x"), 1):
         paths.append(tmp_path / f"2026010{day}T000000Z_{key}_0000000{day}.jsonl")
@@ -629,7 +587,6 @@ def test_the_latest_runs_of_a_key_are_read_newest_first_and_as_many_as_asked_for
 
 
 def test_a_folder_without_runs_says_how_to_make_one(tmp_path):
-    """Or where to look."""
     assert files(tmp_path / "none") == []
     with pytest.raises(HistoryError) as caught:
         find(tmp_path / "none", "latest")
@@ -639,7 +596,6 @@ def test_a_folder_without_runs_says_how_to_make_one(tmp_path):
 
 
 def test_a_folder_knows_its_hardware_by_the_names_of_its_files(tmp_path):
-    """In order, each with its files, oldest first; a key may have underscores."""
     runs = [("mi300x", 2), ("cpu_8c", 3), ("mi300x", 1)]
     paths = [tmp_path / f"2026010{day}T000000Z_{key}_0a0a0a0a.jsonl" for key, day in runs]
     for path in [*paths, tmp_path / "notes.jsonl"]:
@@ -654,7 +610,6 @@ def test_a_folder_knows_its_hardware_by_the_names_of_its_files(tmp_path):
 
 
 def test_a_closed_month_is_due_until_it_is_in_parquet(tmp_path):
-    """And again when a file of it is written to later, as one that was fetched is."""
     path = write_run(tmp_path, now="2026-01-02T02:00:00Z")
 
     def is_due(month=2, more_than=0):

@@ -33,20 +33,17 @@ def proc(tmp_path: Path) -> Path:
 
 
 def test_a_family_is_a_process_and_all_that_descend_from_it(proc: Path) -> None:
-    """The nearest first, and nobody else."""
     assert host.family(proc, 10) == [10, 20, 30]
     assert host.family(proc, 40) == [40]
 
 
 def test_a_familys_figures_are_summed(proc: Path) -> None:
-    """Most memory of each, and CPU time in the kernel or not."""
     assert host.peak_bytes(proc, 10) == 1110 * 1024
     assert host.cpu_s(proc, 10) == 7.0
     assert host.cpu_s(proc, of=[10, 30]) == 5.0, "of those that are known already"
 
 
 def test_what_ended_meanwhile_is_left_out(proc: Path) -> None:
-    """Files disappear between two looks."""
     (proc / "20/status").unlink()
     (proc / "30/stat").write_text("")
     assert host.peak_bytes(proc, 10) == 1000 * 1024, "the child's child cannot be found any more"
@@ -54,14 +51,12 @@ def test_what_ended_meanwhile_is_left_out(proc: Path) -> None:
 
 
 def test_without_the_kernels_files_nothing_is_known(tmp_path: Path) -> None:
-    """And nothing fails."""
     assert host.peak_bytes(tmp_path, 10) is None
     assert host.cpu_s(tmp_path, 10) is None
     host.forget_peak(tmp_path)
 
 
 def test_this_process_has_figures_of_its_own() -> None:
-    """From the real files."""
     block = bytearray(b"x" * 2**26)
     high = host.peak_bytes()
     del block

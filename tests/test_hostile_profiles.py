@@ -55,14 +55,12 @@ PLANTED = {
 
 @pytest.mark.parametrize("planted", PLANTED.values(), ids=PLANTED)
 def test_a_database_whose_kernels_are_no_plain_table_is_refused(tmp_path, planted):
-    """Whatever is computed may take for ever."""
     path = database(tmp_path / "results.db", *planted)
     with pytest.raises(ProfileError, match=r"results\.db .*cannot be read"):
         store.read_foreign(path, 1)
 
 
 def test_a_table_whose_header_has_several_lines_is_refused_in_one(tmp_path):
-    """A quote that nobody closes makes all lines one name."""
     path = tmp_path / "kernel_trace.csv"
     path.write_text('Kind,"Kernel_Name,Start_Timestamp,End_Timestamp\nKERNEL_DISPATCH,gemm,1,2\n')
     with pytest.raises(ProfileError, match="no column") as refused:
@@ -71,7 +69,6 @@ def test_a_table_whose_header_has_several_lines_is_refused_in_one(tmp_path):
 
 
 def test_the_tables_of_each_run_in_a_database_are_read(tmp_path):
-    """Their names end in an identifier of the run; what is called as a view stands for all."""
     made = []
     for run in ("_a", '_"b'):
         quoted = {
@@ -92,7 +89,6 @@ def test_the_tables_of_each_run_in_a_database_are_read(tmp_path):
 
 
 def test_a_trace_that_unpacks_to_more_than_its_share_of_memory_is_refused(tmp_path):
-    """Thousands of times its size."""
     path = tmp_path / "trace.json.gz"
     path.write_bytes(gzip.compress(b" " * 2**24) * 20)
     with pytest.raises(
@@ -102,7 +98,6 @@ def test_a_trace_that_unpacks_to_more_than_its_share_of_memory_is_refused(tmp_pa
 
 
 def test_a_profile_is_read_by_no_module_of_the_folder_that_one_stands_in(monkeypatch, tmp_path):
-    """It may have come with the profile."""
     if sys.version_info < (3, 11):
         pytest.skip("Python knows PYTHONSAFEPATH since 3.11")
     (tmp_path / "msgspec.py").write_text("open('was-here', 'w')")
@@ -114,7 +109,6 @@ def test_a_profile_is_read_by_no_module_of_the_folder_that_one_stands_in(monkeyp
 
 
 def test_sigterm_ends_a_command_that_reads_and_what_it_started(tmp_path):
-    """Both: the reader has a session of its own."""
     os.mkfifo(tmp_path / "kernel_stats.csv")  # whose reader waits for ever
     (tmp_path / "kernels.json").write_text("{}")
     code = (
@@ -137,7 +131,6 @@ def test_sigterm_ends_a_command_that_reads_and_what_it_started(tmp_path):
 
 
 def test_a_signal_that_comes_while_a_tool_is_started_leaves_no_tool(monkeypatch):
-    """It is let through as soon as somebody knows the tool."""
     started = []
 
     class Struck(subprocess.Popen):

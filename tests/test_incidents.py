@@ -60,7 +60,6 @@ def told(runs, changes=(), acknowledged=None):
 
 
 def test_cases_that_fail_from_the_same_night_are_one_incident():
-    """Also where nobody knows their kernels."""
     first = run(1, fine=["a", "b", "c"])
     (one,) = told([first, run(2, [slower("a", kernels=()), slower("b", kernels=())], ["c"])])
     assert [case.case_id for case in one.cases] == ["a", "b"]
@@ -68,7 +67,6 @@ def test_cases_that_fail_from_the_same_night_are_one_incident():
 
 
 def test_a_change_in_the_environment_joins_kernels_of_all_kinds():
-    """One upgrade is one cause, whatever it does where."""
     after = [slower("a"), slower("b", kernels=["pooling: p → q"])]
     seen = [run(1, fine=["a", "b"]), run(2, after, environment="new")]
     (one,) = told(seen, [UPGRADE])
@@ -78,7 +76,6 @@ def test_a_change_in_the_environment_joins_kernels_of_all_kinds():
 
 
 def test_the_same_changed_kernel_joins_a_case_weeks_later():
-    """A new case, or one that nobody had measured."""
     days = [run(day, [slower("a")], ["b"]) for day in range(2, 20)]
     late = run(20, [slower("a"), slower("b")])
     (one,) = told([run(1, fine=["a", "b"]), *days, late])
@@ -88,7 +85,6 @@ def test_the_same_changed_kernel_joins_a_case_weeks_later():
 
 
 def test_a_change_of_the_environment_is_one_thing_on_all_hardware():
-    """Whatever kernels it exchanged; without a common change they are two."""
     other = slower("conv-b", kernels=("conv: A → B",), key="mi325x")
     good, bad = [("conv-b", "mi325x")], [slower("gemm-a"), slower("gemm-b")]
     runs = [
@@ -106,7 +102,6 @@ def test_a_change_of_the_environment_is_one_thing_on_all_hardware():
 
 
 def test_a_change_that_did_something_else_does_not_keep_a_late_case_away():
-    """Seen again only after the upgrade, it is slower as the cases before the upgrade are."""
     pool = [slower(case, kernels=["pooling: p → q"]) for case in ("c", "d")]
     rows = slower("b", kernels=("GEMM: MT128 → MT32",))
     seen = [
@@ -127,7 +122,6 @@ def test_a_change_that_did_something_else_does_not_keep_a_late_case_away():
 
 
 def test_a_case_is_late_though_others_begin_for_another_reason():
-    """What an upgrade does to other kernels says nothing of one that was hardly seen before."""
     pool = [slower(case, kernels=["pooling: p → q"]) for case in ("c", "d", "e")]
     seen = [
         run(1, fine=["a", "b", "c", "d", "e"]),
@@ -140,7 +134,6 @@ def test_a_case_is_late_though_others_begin_for_another_reason():
 
 
 def test_a_case_that_becomes_slower_once_more_has_a_second_cause():
-    """It is in both incidents, and leaves the one whose cases are fine again."""
     pool = ["pooling: p → q"]
     seen = [
         run(1, fine=["a", "b"]),
@@ -158,7 +151,6 @@ def test_a_case_that_becomes_slower_once_more_has_a_second_cause():
 
 
 def test_an_error_hides_what_made_a_case_slower():
-    """When it runs again it is in the same incident as before."""
     broken = Failure("a", "mi300x", Status.ERROR, "run", fault="out of memory in build: # GiB")
     seen = [run(1, fine=["a"]), run(2, [slower("a")]), run(3, [broken]), run(4, [slower("a")])]
     slow, error = told(seen)
@@ -170,7 +162,6 @@ def test_an_error_hides_what_made_a_case_slower():
 
 
 def test_an_incident_keeps_its_id_while_cases_join_and_leave():
-    """Also when the case that began it is fine again."""
     seen = [
         run(1, fine=["a", "b", "c"]),
         run(2, [slower("a"), slower("b")], ["c"]),
@@ -185,7 +176,6 @@ def test_an_incident_keeps_its_id_while_cases_join_and_leave():
 
 
 def test_an_incident_is_news_when_it_opens_and_when_it_ends_and_never_between():
-    """A night without a word on its cases changes nothing."""
     seen = [run(1, fine=["a"]), run(2, [slower()]), run(3, [slower()]), run(4), run(5, [slower()])]
     seen[0] = run(1, fine=["gemm-a"])
     seen += [run(6, fine=["gemm-a"]), run(7, fine=["gemm-a"])]
@@ -196,7 +186,6 @@ def test_an_incident_is_news_when_it_opens_and_when_it_ends_and_never_between():
 
 
 def test_what_fails_again_after_a_good_night_is_the_same_incident():
-    """After some weeks it is another one."""
     seen = [run(1, fine=["gemm-a"]), run(2, [slower()]), run(3, fine=["gemm-a"])]
     (back,) = told([*seen, run(4, [slower()])])
     assert (back.state, back.is_news, back.since[:10]) == (State.NEW, True, "2026-01-02")
@@ -205,7 +194,6 @@ def test_what_fails_again_after_a_good_night_is_the_same_incident():
 
 
 def test_a_case_that_is_measured_no_more_is_left_out_after_a_month():
-    """Or its incident would go on for ever."""
     rest = [
         replace(run(1), run_id=f"{n}", time=f"2026-0{2 + n // 28}-{1 + n % 28:02d}")
         for n in range(33)
@@ -215,20 +203,17 @@ def test_a_case_that_is_measured_no_more_is_left_out_after_a_month():
 
 
 def test_runs_in_any_order_make_the_same_incidents():
-    """A history that was pulled from another machine may come later."""
     seen = [run(1, fine=["a", "b"]), run(2, [slower("a")]), run(3, [slower("a"), slower("b")])]
     assert told(seen) == told(seen[::-1])
 
 
 def test_an_incident_whose_cases_are_all_in_quarantine_is_acknowledged():
-    """The quarantine's reason says so."""
     held = slower(held="waits for the vendor")
     assert told([run(1, [held])])[0].state is State.ACKNOWLEDGED
     assert told([run(1, [held, slower("b")])])[0].state is State.NEW
 
 
 def test_a_made_year_is_told_apart():
-    """Of a small one all but few failures are where they belong, and none is opened twice."""
     year = script("benchmarks/incidents.py")
     found = year.score(year.made(30, nights=60, incidents=6))
     assert found.share >= 0.95
@@ -237,7 +222,6 @@ def test_a_made_year_is_told_apart():
 
 
 def test_the_score_of_a_made_year_sees_what_is_wrong(monkeypatch):
-    """It must be able to fail: here everything is one incident."""
     year = script("benchmarks/incidents.py")
     monkeypatch.setattr("bench_lib.verdict.incidents.IncidentHistory._evidence", lambda *_: 1.0)
     assert year.score(year.made(30, nights=60, incidents=6)).share < 0.8
@@ -247,7 +231,6 @@ def test_the_score_of_a_made_year_sees_what_is_wrong(monkeypatch):
 
 
 def test_a_title_says_how_many_why_since_when_and_by_how_much():
-    """The commit stands for the cause where nothing else changed."""
     seen = [run(1, fine=["a", "b"]), run(2, [slower("a"), slower("b", 0.05)], environment="new")]
     (one,) = told(seen, [UPGRADE])
     assert one.title == (
@@ -258,14 +241,12 @@ def test_a_title_says_how_many_why_since_when_and_by_how_much():
 
 
 def test_an_incident_names_the_kernel_that_its_case_names_first():
-    """Of several that are as common; in every process the same."""
     kernels = [f"GEMM: tile{number} → other{number}" for number in range(8, 0, -1)]
     (one,) = told([run(1, fine=["a"]), run(2, [slower("a", kernels=kernels)])])
     assert one.kernels == [kernel.replace(": ", " ") for kernel in kernels]
 
 
 def test_the_change_behind_an_incident_can_be_looked_for_from_a_good_night():
-    """Without one, or where it is over, there are no ends to begin at."""
     nights_ = [run(1, fine=["a b"]), run(2, [slower("a b")])]
     find = "bench-lib bisect 'a b' --good last-ok"
     assert find in told(nights_)[0].commands
@@ -304,7 +285,6 @@ def of(folder, **fields):
 
 
 def test_a_history_tells_its_incidents(history):
-    """With kernels, the environment and the last good run."""
     (one,) = of(history)
     assert {case.case_id for case in one.cases} == {CASES[0].id, CASES[1].id}
     assert one.kernels == ["GEMM MT128x128 → MT64x64"]
@@ -314,7 +294,6 @@ def test_a_history_tells_its_incidents(history):
 
 
 def test_compacted_months_tell_the_same(tmp_path):
-    """Parquet keeps every line."""
     folder = tmp_path / "history"
     write(folder, 42)
     write(folder, 41, [CASES[0].id], [TILES])
@@ -326,7 +305,6 @@ def test_compacted_months_tell_the_same(tmp_path):
 
 
 def test_a_line_that_cannot_be_read_is_set_aside(history):
-    """The other nights tell what they know."""
     torn = sorted(history.glob("*.jsonl"))[1]
     lines = torn.read_bytes().splitlines(keepends=True)
     bad = [
@@ -345,7 +323,6 @@ def renamed(id_, former):
 
 
 def test_an_incident_goes_on_under_the_new_id_of_its_case(history):
-    """It keeps its own id and its first night; the case ends it under its new name."""
     (before,) = of(history)
     cases = [renamed("new", CASES[0].id), *CASES[1:]]
     write(history, -1, ["new", CASES[1].id], [TILES], environment=nights.AFTER, cases=cases)
@@ -359,7 +336,6 @@ def test_an_incident_goes_on_under_the_new_id_of_its_case(history):
 
 
 def test_a_case_may_be_renamed_twice_and_back(history):
-    """Its first id is that of the incident all the time; the last one is shown."""
     (before,) = of(history)
     first, failing = CASES[0].id, CASES[1].id
     second = renamed("second", first)
@@ -374,7 +350,6 @@ def test_a_case_may_be_renamed_twice_and_back(history):
 
 
 def test_an_incident_under_a_middle_id_ends_under_the_last_one(history):
-    """A case may be renamed before it fails, and again before it is fine."""
     alone = CASES[-1]
     second, third = renamed("second", alone.id), replace(alone, id="third", renamed_from="second")
     write(history, -1, environment=nights.AFTER, cases=[*CASES[:-1], second])
@@ -389,7 +364,6 @@ def test_an_incident_under_a_middle_id_ends_under_the_last_one(history):
 
 @pytest.mark.parametrize("failing", ["one", "two"])
 def test_a_case_that_became_two_goes_on_in_neither(history, failing):
-    """Nobody can tell which of them its incident is of, so none is named for the other."""
     cases = [*(renamed(id_, CASES[0].id) for id_ in ("one", "two")), *CASES[1:]]
     for ago in (-1, -2):
         write(history, ago, [failing], [TILES], environment=nights.AFTER, cases=cases)
@@ -398,7 +372,6 @@ def test_a_case_that_became_two_goes_on_in_neither(history, failing):
 
 
 def test_a_slow_down_over_nights_is_an_incident(tmp_path):
-    """Since its first night, though a later one tells it."""
     folder = tmp_path / "history"
     for ago in range(5, -1, -1):
         path = write(folder, ago, end=False)
@@ -423,7 +396,6 @@ def test_a_slow_down_over_nights_is_an_incident(tmp_path):
 
 
 def test_a_quarantine_holds_an_incident(tmp_path):
-    """Up to its last day."""
     folder = tmp_path / "history"
     entry = nights.regressed(case=CASES[0])
     held = Quarantine("waits", nights.stamp()[:10], nights.stamp(3))
@@ -446,7 +418,6 @@ def night_of(history):
 
 
 def test_a_night_has_the_incidents_of_its_failures(history):
-    """By its place each failing case finds its own."""
     night, _ = night_of(history)
     (one,) = night.incidents
     assert [night.incidents_of(entry.place) for entry in night.failed] == [[one], [one]]
@@ -455,7 +426,6 @@ def test_a_night_has_the_incidents_of_its_failures(history):
 
 
 def test_a_message_comes_when_an_incident_opens_or_ends_alone(tmp_path):
-    """Not when a case joins or leaves it."""
     folder = tmp_path / "history"
     posted = []
     for ago, failing in ((4, 0), (3, 1), (2, 2), (1, 1), (0, 0)):
@@ -487,7 +457,6 @@ def cli(tmp_path, history, monkeypatch, capsys):
 
 
 def test_an_incident_is_listed_shown_and_acknowledged(cli, history, tmp_path):
-    """The baseline file says who knows of it, and reports do."""
     status, out, err = cli("list", "--json")
     (one,) = document_in(out)["incidents"]
     assert (status, err, one["state"]) == (0, "", "ongoing")
@@ -506,7 +475,6 @@ def test_an_incident_is_listed_shown_and_acknowledged(cli, history, tmp_path):
 
 
 def test_an_incident_is_shown_in_some_lines(cli):
-    """What it is, what changed, its cases, and what to do."""
     (one,) = document_in(cli("list", "--json")[1])["incidents"]
     status, out, _ = cli("show", one["incident"])
     assert status == 0
@@ -515,7 +483,6 @@ def test_an_incident_is_shown_in_some_lines(cli):
 
 
 def test_what_ended_or_is_unknown_cannot_be_acknowledged(cli, history):
-    """Status 2, and what there is."""
     write(history, 0, minutes=30)
     (one,) = document_in(cli("list", "--ended", "--json")[1])["incidents"]
     status, _, err = cli("ack", one["incident"], "--reason", "late")
@@ -525,7 +492,6 @@ def test_what_ended_or_is_unknown_cannot_be_acknowledged(cli, history):
 
 
 def test_an_acknowledgement_needs_a_reason_and_survives_others(tmp_path):
-    """As all of a baseline file does."""
     folder = tmp_path / "baselines"
     known = Acknowledged("known", "2026-01-02T00:00:00Z", "somebody")
     baselines.acknowledge(baselines.load(folder, "mi300x"), "0a0a0a0a", known)
@@ -540,7 +506,6 @@ def test_an_acknowledgement_needs_a_reason_and_survives_others(tmp_path):
 
 
 def test_a_baseline_file_that_cannot_be_read_acknowledges_nothing(history):
-    """Incidents are told all the same."""
     (history.parent / "baselines").mkdir()
     (history.parent / "baselines/mi300x.json").write_text("<<<<<<<")
     assert [one.state for one in of(history)] == [State.ONGOING]
@@ -576,7 +541,6 @@ COMMITS = ("0123456789abcdef", "fedcba9876543210")
     ],
 )
 def test_a_cause_is_the_sign_and_the_change_before_it(fields, cause):
-    """A kernel rather than a fault, and a change around the case rather than a commit."""
     assert incident(1.1, **fields).cause == cause
 
 
@@ -595,12 +559,10 @@ def test_a_cause_is_the_sign_and_the_change_before_it(fields, cause):
     ],
 )
 def test_a_title_is_exact(told, title):
-    """How many, the cause, since when, by how much, and its end."""
     assert told.title == title.strip()
 
 
 def test_a_title_and_a_reason_are_no_longer_than_a_line():
-    """However long the cause."""
     known = Acknowledged("x" * 500, "2026-01-03", "me")
     told = incident(1.1, kernels=["x" * 500], state=State.ACKNOWLEDGED, acknowledged=known)
     assert len(told.title) == 240
@@ -616,12 +578,10 @@ def test_a_title_and_a_reason_are_no_longer_than_a_line():
     ],
 )
 def test_one_case_that_began_to_fail_tonight_says_nothing_more(told, says_more):
-    """Its verdict says it."""
     assert told.says_more is says_more
 
 
 def test_a_line_says_who_knows_of_what_goes_on():
-    """And not of what has ended."""
     known = Acknowledged("a known bug", "2026-01-03", "me")
     usual = {"acknowledged": known}
     title = "case 0, since 2026-01-02, 10.0% slower"
@@ -648,12 +608,10 @@ ACK = "bench-lib incident ack 0123abcd --reason WHY"
     ids=["slower", "never good", "no case", "acknowledged", "ended"],
 )
 def test_commands_are_those_that_help(told, commands):
-    """Neither a search without a good night, nor a word of what is known or over."""
     assert told.commands == commands
 
 
 def test_an_incident_is_kept_with_the_hardware_that_failed_first():
-    """By its name where two did on one night, whether it fails still or not."""
     first, second, third = (
         IncidentCase("a", key, since)
         for key, since in (("mi325x", "2026-01-03"), ("mi300x", "2026-01-03"), ("z", "2026-01-02"))
@@ -673,12 +631,10 @@ def test_an_incident_is_kept_with_the_hardware_that_failed_first():
     ],
 )
 def test_a_failure_is_slower_if_it_was_measured_to_be(failure, is_slower):
-    """Neither an error, nor a failure without a ratio or of an equal one."""
     assert failure.is_slower is is_slower
 
 
 def test_a_failures_signs_name_something_and_its_kinds_are_what_stands_before():
-    """Without names, a kernel or a fault is of a kind alone."""
     failure = Failure(
         "a", "k", kernels=("GEMM: A: B", "copy"), fault="out of memory: in: build", shared="all: 3"
     )
@@ -688,7 +644,6 @@ def test_a_failures_signs_name_something_and_its_kinds_are_what_stands_before():
 
 
 def test_runs_within_twenty_hours_of_a_nights_first_are_of_it():
-    """Just as much is within them."""
     times = ["2026-01-01T00:00:00Z", "2026-01-01T20:00:00Z", "2026-01-01T20:00:01Z"]
     runs = [RunSeen(str(n), time, "", [], []) for n, time in enumerate(times)]
     assert [[one.run_id for one in night] for night in nights_of(reversed(runs))] == [
@@ -699,7 +654,6 @@ def test_runs_within_twenty_hours_of_a_nights_first_are_of_it():
 
 @pytest.mark.parametrize("fails", [True, False])
 def test_of_a_case_the_later_run_of_a_night_counts(fails):
-    """Whether it was fine before, or failed."""
     good = run(2, fine=["a"], run_id="two" if not fails else "one")
     bad = run(2, [slower("a")], run_id="two" if fails else "one")
     runs = [run(1, fine=["a"]), *sorted((good, bad), key=lambda one: one.run_id)]
@@ -711,7 +665,6 @@ def test_of_a_case_the_later_run_of_a_night_counts(fails):
 
 
 def test_a_case_knows_when_it_began_and_what_changed_before():
-    """A slow-down over nights says so itself; runs tell of the others."""
     began = slower("a", began="2026-01-01T20:00:00Z", changes=("driver 1 -> 2",))
     (one,) = told([run(1, fine=["a"]), run(2, [began], environment="new")], [UPGRADE])
     (case,) = one.cases
@@ -733,7 +686,6 @@ def test_a_case_knows_when_it_began_and_what_changed_before():
     ids=["a little more", "a little less", "a step", "a step from a level"],
 )
 def test_a_step_is_one_from_the_mean_of_the_nights_before(ratios, incidents_):
-    """A quarter of the slow-down so far is none."""
     days = [run(2 + n, [slower("a", by=ratio - 1)]) for n, ratio in enumerate(ratios)]
     found = told([run(1, fine=["a"]), *days])
     assert len(found) == incidents_
@@ -763,14 +715,12 @@ POOL, CONV = "pooling: p → q", "conv: c → d"
 
 @pytest.mark.parametrize(("good", "joins"), [(1, True), (2, True), (3, False)])
 def test_a_case_without_signs_joins_up_to_two_nights_late(good, joins):
-    """Later, it has a cause of its own."""
     days = [run(2 + n, [bare("a")], ["b"]) for n in range(good)]
     seen = [run(1, fine=["a", "b"]), *days, run(9, [bare("a"), bare("b")])]
     assert groups(told(seen)) == ([["a", "b"]] if joins else [["a"], ["b"]])
 
 
 def test_a_case_is_rather_late_by_one_night_than_by_two():
-    """Of two incidents it joins the later one."""
     seen = [
         run(1, fine=["a", "b", "c"]),
         run(2, [slower("a", kernels=[POOL])], ["b", "c"]),
@@ -784,7 +734,6 @@ def test_a_case_is_rather_late_by_one_night_than_by_two():
     ("first", "late", "joins"), [(1, 2, True), (1, 3, False), (10, 3, True), (10, 4, False)]
 )
 def test_only_few_cases_are_late_together(first, late, joins):
-    """Two, or three tenths of the incident."""
     one = [f"a{n}" for n in range(first)]
     other = [f"b{n}" for n in range(late)]
     seen = [
@@ -797,7 +746,6 @@ def test_only_few_cases_are_late_together(first, late, joins):
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_what_shows_later_on_other_hardware_needs_a_sign_to_be_the_same(is_known):
-    """Whether it was ever fine before; on the same night it needs none."""
     there = bare("b", key="mi325x")
     good = [("b", "mi325x")] if is_known else []
     seen = [run(1, fine=["a", *good]), run(2, [bare("a")])]
@@ -808,7 +756,6 @@ def test_what_shows_later_on_other_hardware_needs_a_sign_to_be_the_same(is_known
 
 
 def test_on_other_hardware_a_sign_is_enough_and_weeks_are_not():
-    """A kernel that changed on both is one cause."""
     there = slower("b", key="mi325x")
     good = [("b", "mi325x")]
     seen = [run(1, fine=["a", *good]), run(2, [slower("a")], good)]
@@ -817,7 +764,6 @@ def test_on_other_hardware_a_sign_is_enough_and_weeks_are_not():
 
 @pytest.mark.parametrize("kernels", [[], ["GEMM: e → f"]], ids=["unknown", "of one kind"])
 def test_a_machine_that_did_not_change_has_no_part_in_the_change(kernels):
-    """Of two with the same hardware, on one night."""
     seen = [
         run(1, fine=["a", "b"]),
         run(2, [slower("a")], environment="new", run_id="one"),
@@ -831,7 +777,6 @@ def test_a_machine_that_did_not_change_has_no_part_in_the_change(kernels):
     "failures", [[bare("a"), broken("b")], [broken("a"), bare("b")]], ids=["slower first", "last"]
 )
 def test_an_error_and_a_slow_down_of_one_night_are_two(failures):
-    """Unless one change in the environment is behind both."""
     good = [run(1, fine=["b"]), run(2, fine=["a"])]
     seen = [*good, run(3, failures, environment="new")]
     assert groups(told(seen)) == [["a"], ["b"]]
@@ -839,7 +784,6 @@ def test_an_error_and_a_slow_down_of_one_night_are_two(failures):
 
 
 def test_errors_that_are_alike_are_one():
-    """A fault of the same kind joins, another does not."""
     seen = [run(1, fine=["a", "b", "c"])]
     last = run(2, [broken("a"), broken("b", "out of memory: in run"), broken("c", "died: #")])
     assert groups(told([*seen, last])) == [["a", "b"], ["c"]]
@@ -850,7 +794,6 @@ def test_errors_that_are_alike_are_one():
 
 @pytest.mark.parametrize(("nights_", "same"), [(7, True), (8, False)])
 def test_a_case_returns_to_what_goes_on_within_a_week(nights_, same):
-    """Seven nights after it was fine."""
     days = [run(3 + n, [bare("a")], ["b"]) for n in range(nights_)]
     seen = [
         run(1, fine=["a", "b"]),
@@ -867,7 +810,6 @@ def test_a_case_returns_to_what_goes_on_within_a_week(nights_, same):
 
 @pytest.mark.parametrize(("good", "same"), [(2, True), (3, False)])
 def test_what_has_ended_comes_back_within_two_nights(good, same):
-    """Later, and without a sign, it is another one."""
     days = [run(3 + n, fine=["a"]) for n in range(good)]
     found = told([run(1, fine=["a"]), run(2, [bare("a")]), *days, run(9, [bare("a")])])
     assert [one.is_open for one in found] == ([True] if same else [False, True])
@@ -875,7 +817,6 @@ def test_what_has_ended_comes_back_within_two_nights(good, same):
 
 @pytest.mark.parametrize(("nights_", "same"), [(8, True), (9, False)])
 def test_a_sign_of_what_ended_is_known_for_a_week(nights_, same):
-    """Then it begins something new."""
     days = [run(3 + n, fine=["a"]) for n in range(nights_)]
     found = told([run(1, fine=["a"]), run(2, [slower("a")]), *days, run(20, [slower("b")])])
     assert len(found) == (1 if same else 2)
@@ -883,7 +824,6 @@ def test_a_sign_of_what_ended_is_known_for_a_week(nights_, same):
 
 @pytest.mark.parametrize(("unseen", "state"), [(30, State.ONGOING), (31, State.ENDED)])
 def test_a_case_is_left_out_after_thirty_nights_without_a_word(unseen, state):
-    """When it fails again on the next night it is in the same incident."""
     start = dt.date(2026, 2, 1)
     rest = [
         replace(run(1), run_id=f"{n}", time=f"{start + dt.timedelta(days=n)}T02:00:00Z")
@@ -898,7 +838,6 @@ def test_a_case_is_left_out_after_thirty_nights_without_a_word(unseen, state):
 
 
 def test_an_error_that_stays_is_one_incident_beside_the_slow_down_that_it_hides():
-    """It ends when the case runs again, and comes back if the case breaks again."""
     seen = [run(1, fine=["a"]), run(2, [slower("a")]), *(run(n, [broken("a")]) for n in (3, 4))]
     slow, error = told(seen)
     assert (slow.state, error.state) == (State.ONGOING, State.ONGOING)
@@ -909,7 +848,6 @@ def test_an_error_that_stays_is_one_incident_beside_the_slow_down_that_it_hides(
 
 
 def test_an_error_of_a_slow_case_is_of_what_changed_with_it():
-    """As other cases' errors are, and not of what began long before."""
     before = [run(1, fine=["a", "b"]), run(2, [slower("a")], ["b"])]
     after = run(3, [broken("a", "died: x"), broken("b", "exception: y")], environment="new")
     assert groups(told([*before, after], [UPGRADE])) == [["a"], ["a", "b"]]
@@ -917,7 +855,6 @@ def test_an_error_of_a_slow_case_is_of_what_changed_with_it():
 
 
 def test_an_error_of_a_slow_case_is_late_to_errors_of_the_same_kind():
-    """They began while it still ran."""
     died = broken("b", "died: x")
     days = [run(day, [slower("a"), died]) for day in (2, 3, 4, 5)]
     seen = [run(1, fine=["a", "b"]), *days, run(6, [broken("a", "died: y"), died])]
@@ -927,7 +864,6 @@ def test_an_error_of_a_slow_case_is_late_to_errors_of_the_same_kind():
 
 
 def test_a_case_that_runs_again_may_be_slow_for_a_reason_of_its_own():
-    """The error ends; the nights after it show steps from the new level."""
     seen = [run(1, fine=["a"]), run(2, [broken("a")]), run(3, [slower("a", 0.13)])]
     error, slow = told(seen)
     assert (error.state, slow.state) == (State.ENDED, State.NEW)
@@ -947,7 +883,6 @@ def test_a_case_that_runs_again_may_be_slow_for_a_reason_of_its_own():
     ],
 )
 def test_the_level_is_the_mean_of_the_nights_since_it_changed(ratios, incidents_):
-    """Each of them counts as much."""
     days = [run(2 + n, [bare("a", ratio - 1)]) for n, ratio in enumerate(ratios)]
     assert len(told([run(1, fine=["a"]), *days])) == incidents_
 
@@ -973,14 +908,12 @@ def two(first=0.08, second=0.05, *, beside=("b",), with_first=()):
 
 
 def test_a_step_with_what_others_begin_with_is_of_their_incident():
-    """Without others it begins one of its own."""
     assert groups(told(two())) == [["a"], ["a", "b"]]
     old, new = told(two(beside=()))
     assert (groups([old, new]), new.last_ok) == ([["a"], ["a"]], "00000001")
 
 
 def test_a_step_by_another_kind_of_kernel_is_not_of_what_begins_tonight():
-    """Both are known, and differ."""
     seen = two()
     odd = slower("a", 0.134, [TILES, "conv: c → d"])
     seen[-2:] = [run(day, [odd, slower("b", 0.05, [POOL])]) for day in (5, 6)]
@@ -993,7 +926,6 @@ def test_a_step_by_another_kind_of_kernel_is_not_of_what_begins_tonight():
     ids=["long ago", "while it was not seen", "last night", "on the last night before"],
 )
 def test_a_step_is_late_by_the_nights_since_the_incident_began(began, last, step, joins):
-    """If the case was seen at its old level meanwhile."""
     days = []
     for day in range(2, step + 1):
         failures = [slower("b", kernels=[CONV])] * (day >= began)
@@ -1005,7 +937,6 @@ def test_a_step_is_late_by_the_nights_since_the_incident_began(began, last, step
 
 
 def test_where_the_own_cases_of_an_incident_are_fine_it_is_over_for_the_others_too():
-    """Though what is left of it does not show."""
     seen = [*two(0.08, 0.03), run(7, [slower("a", 0.1124, [TILES])], ["b"])]
     old, new = told(seen)
     assert (old.state, new.state) == (State.ONGOING, State.ENDED)
@@ -1017,7 +948,6 @@ def test_where_the_own_cases_of_an_incident_are_fine_it_is_over_for_the_others_t
 
 @pytest.mark.parametrize(("left", "over"), [(0.16, 0), (0.06, 1)])
 def test_a_case_that_becomes_faster_leaves_the_incident_that_made_it_as_much_slower(left, over):
-    """Others are as slow as before in both."""
     seen = two(0.06, 0.16, beside=("b", "c"), with_first=("d", "e"))
     last = [slower(case, 0.06) for case in ("d", "e")]
     last += [slower(case, 0.16, [POOL]) for case in ("b", "c")]
@@ -1032,7 +962,6 @@ def test_a_case_that_becomes_faster_leaves_the_incident_that_made_it_as_much_slo
     ("fine", "number"), [(1, 1), (2, 1), (3, 2)], ids=["a third", "half", "more"]
 )
 def test_a_case_that_becomes_faster_as_most_of_its_incident_leaves_it(fine, number):
-    """What is left has another cause then."""
     cases = ["a", "b", "c", "d"]
     good = cases[1:fine]
     seen = [run(1, fine=cases), run(2, [slower(case, 0.2) for case in cases])]
@@ -1045,7 +974,6 @@ def test_a_case_that_becomes_faster_as_most_of_its_incident_leaves_it(fine, numb
 
 
 def test_cases_that_were_fine_before_tonight_do_not_say_that_an_incident_ends():
-    """Nor do they say that it goes on."""
     cases = ["a", "b", "c", "d"]
     seen = [
         run(1, fine=cases),
@@ -1062,7 +990,6 @@ def test_cases_that_were_fine_before_tonight_do_not_say_that_an_incident_ends():
 
 
 def test_a_pulled_older_run_changes_the_id_and_the_old_one_still_works():
-    """Whichever case it holds, the same one or another."""
     seen = [run(2, [slower("a")]), run(3, [slower("a"), slower("b")])]
     (before,) = told(seen)
     known = {before.id: Acknowledged("known upstream", "2026-01-03T09:00:00Z", "somebody")}
@@ -1076,7 +1003,6 @@ def test_a_pulled_older_run_changes_the_id_and_the_old_one_still_works():
 
 
 def test_a_second_incident_of_a_case_has_its_id_alone():
-    """The case fails for the first one that night, too, and nobody knows of the second one yet."""
     cases = [slower("a", 0.2), slower("b", 0.2)]
     seen = [run(1, fine=["a", "b"]), run(2, cases), run(3, cases)]
     more = run(4, [slower("a", 0.4, [POOL]), slower("b", 0.2)])
@@ -1089,7 +1015,6 @@ def test_a_second_incident_of_a_case_has_its_id_alone():
 
 
 def test_of_two_acknowledgements_the_later_one_is_told():
-    """Whatever their ids."""
     (one,) = told([run(2, [slower("a"), slower("b")])])
     first, second = sorted(one.names)
     for ids in ((first, second), (second, first)):
@@ -1104,7 +1029,6 @@ def test_of_two_acknowledgements_the_later_one_is_told():
 
 
 def test_an_incident_has_all_of_its_cases_the_worst_first():
-    """With what they failed in last, and when they were fine again."""
     held = bare("b", 0.2, held="waits")
     seen = [
         run(1, fine=["a", "b", "c", "d"]),
@@ -1121,7 +1045,6 @@ def test_an_incident_has_all_of_its_cases_the_worst_first():
 
 
 def test_kernels_are_told_by_how_many_cases_have_them():
-    """As people read them."""
     rows = {"a": ["GEMM: x: y → z"], "b": ["other: u → v", "GEMM: x: y → z"], "c": ["other: u → v"]}
     rows["d"] = ["other: u → v"]
     failures = [slower(case, kernels=kernels) for case, kernels in rows.items()]
@@ -1133,7 +1056,6 @@ def test_kernels_are_told_by_how_many_cases_have_them():
 
 
 def test_who_was_fine_last_night_begins_the_incident():
-    """Who was seen longer ago, or never, joins it."""
     seen = [
         run(1, fine=["a"]),
         run(2, fine=["b", "c"]),
@@ -1145,21 +1067,18 @@ def test_who_was_fine_last_night_begins_the_incident():
 
 
 def test_the_sign_that_most_cases_share_begins_the_incident():
-    """And a case without a sign joins it last."""
     failures = [slower("a", kernels=[CONV]), bare("b"), slower("c"), slower("d")]
     found = told([run(1, fine=["a", "b", "c", "d"]), run(2, failures)])
     assert groups(found) == [["b", "c", "d"], ["a"]]
 
 
 def test_a_sign_begins_an_incident_rather_than_none():
-    """Whatever the cases are called."""
     (one,) = told([run(2, [bare("a"), slower("b")])])
     (alone,) = told([run(2, [slower("b")])])
     assert one.id == alone.id
 
 
 def test_of_two_incidents_that_are_as_likely_a_case_joins_the_first():
-    """And of the larger one, if they differ."""
     rows = {"a": [POOL], "b": [CONV], "c": [CONV]}
     for count, joined in ((2, ["a", "d"]), (3, ["b", "c", "d"])):
         cases = list(rows)[:count]

@@ -11,7 +11,6 @@ from bench_lib.launch.faults import LaunchError
 
 
 def test_this_interpreter_has_torch_and_its_packages():
-    """By name and version, sorted."""
     found = inquiry.ask(sys.executable, {})
     assert found.torch
     assert any(each.startswith("pytest ") for each in found.installed)
@@ -19,7 +18,6 @@ def test_this_interpreter_has_torch_and_its_packages():
 
 
 def test_a_container_is_given_the_variables_on_its_command_line(tmp_path):
-    """Its environment is its own."""
     (tmp_path / "only-here").mkdir()
     folder = tmp_path / "only-here" / "tiny-9.9.dist-info"
     folder.mkdir()
@@ -39,14 +37,12 @@ def test_a_container_is_given_the_variables_on_its_command_line(tmp_path):
     ],
 )
 def test_what_is_no_python_is_named(python, words):
-    """With how it ended."""
     with pytest.raises(LaunchError) as refused:
         inquiry.ask(python, {})
     assert str(refused.value).startswith(words)
 
 
 def test_an_interpreter_without_torch_is_told_what_to_do(tmp_path):
-    """Isolated, this one finds nothing but the standard library."""
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
     bare.chmod(0o755)

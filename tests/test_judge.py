@@ -90,7 +90,6 @@ def of(processes: list[ProcessSummary], **fields) -> Baseline:
 
 
 def test_a_summary_holds_what_is_judged():
-    """Every figure from the measurement's own."""
     measurement = make_measurement(
         iteration_s=[0.5, 0.25, 0.25, 1.0],
         wall_s=2.0,
@@ -137,13 +136,11 @@ def test_a_summary_holds_what_is_judged():
 
 
 def test_a_summary_without_numerics_claims_nothing_of_them():
-    """None is not finite and not infinite."""
     summary = summarise(make_measurement(), environment="e", time="t")
     assert {"finite", "cosine", "loss", "gradients"}.isdisjoint(summary.values)
 
 
 def test_an_error_relative_to_zero_is_not_known():
-    """A reference of zero divides nothing."""
     numerics = Numerics(finite=True, loss=1.0, reference_loss=0.0)
     summary = summarise(make_measurement(numerics=numerics), environment="e", time="t")
     assert "loss" not in summary.values
@@ -151,7 +148,6 @@ def test_an_error_relative_to_zero_is_not_known():
 
 @pytest.mark.parametrize("samples", [[], [0.0], [1.0, -1.0], [math.nan], [1.0, math.inf]])
 def test_iterations_that_no_clock_gives_are_refused(samples):
-    """A logarithm of them would poison the baseline."""
     measurement = make_measurement(iteration_s=samples, wall_s=1.0)
     with pytest.raises(ValueError, match=r"^resnet18-b4-fp32-eager-infer: iteration times have"):
         summarise(measurement, environment="e", time="t")
@@ -171,7 +167,6 @@ def test_iterations_that_no_clock_gives_are_refused(samples):
     ],
 )
 def test_latency_is_suspected_by_one_process_and_decided_by_more(change, once, twice):
-    """Three percent is called when a second process agrees, and never by the first."""
     for candidate, status in (([change], once), ([change] * 2, twice)):
         found = verdict("latency", make_processes(candidate), make_baseline(STEADY))
         assert found.status is status
@@ -181,7 +176,6 @@ def test_latency_is_suspected_by_one_process_and_decided_by_more(change, once, t
 
 
 def test_a_reason_says_all_that_an_engineer_needs():
-    """How much, against what, how sure, who agrees, and what the clock did."""
     candidate = make_processes([math.log(1.05)] * 2, clock_mhz=2100.0)
     old = of(make_processes(STEADY, clock_mhz=2104.0))
     reason = verdict("latency", candidate, old).reason
@@ -190,7 +184,6 @@ def test_a_reason_says_all_that_an_engineer_needs():
 
 
 def test_a_baseline_of_one_process_gives_suspicion_and_no_alarm():
-    """However many candidates agree: the one may have been a lucky process."""
     for n in (1, 5):
         verdicts = verdicts_on(make_processes([math.log(2)] * n), make_baseline((0.0,)))
         assert overall(verdicts) is Status.SUSPECT
@@ -201,7 +194,6 @@ def test_a_baseline_of_one_process_gives_suspicion_and_no_alarm():
 
 
 def test_the_tolerance_is_the_cases_own():
-    """The same three percent on a machine where five are usual."""
     found = verdict(
         "latency", make_processes([0.03] * 2), make_baseline(STEADY), Limits(tolerance=0.05)
     )
@@ -209,20 +201,17 @@ def test_the_tolerance_is_the_cases_own():
 
 
 def test_a_verdicts_tolerance_is_the_cases_own_to_the_last_digit():
-    """It is written down and shown: one percent, not 0.010000000000000009."""
     found = verdict("latency", make_processes([0.0]), make_baseline(STEADY))
     assert found.tolerance == 0.01
 
 
 def test_the_planned_processes_tell_what_can_be_found():
-    """A case that would be looked at again sees more than one process does."""
     twice = verdict("latency", make_processes([0.0]), make_baseline(STEADY), planned=2)
     again = verdict("latency", make_processes([0.0]), make_baseline(STEADY), planned=4)
     assert again.detectable_effect < twice.detectable_effect
 
 
 def test_what_can_never_be_called_has_no_visible_effect():
-    """One process that nobody looks at again finds nothing, however slow it is."""
     alone = verdict("latency", make_processes([1.0]), make_baseline(STEADY), planned=1)
     assert (alone.status, alone.detectable_effect) == (Status.SUSPECT, None)
 
@@ -231,7 +220,6 @@ def test_what_can_never_be_called_has_no_visible_effect():
 
 
 def test_a_suite_is_judged_as_one():
-    """A case that two baseline processes say little of borrows what the others' spread tells."""
     rng = random.Random(1)
     ordinary = [[rng.gauss(0, 0.002) for _ in range(5)] for _ in range(12)]
     suite = {
@@ -250,7 +238,6 @@ def test_a_suite_is_judged_as_one():
 
 
 def test_cases_that_share_a_worker_share_its_luck():
-    """The same suite has fewer degrees of freedom where processes are known to be the same."""
     luck = [-0.004, -0.001, 0.0, 0.002, 0.003]
 
     def effect(name) -> float | None:
@@ -272,7 +259,6 @@ def test_cases_that_share_a_worker_share_its_luck():
 
 
 def test_a_worker_that_gave_two_values_is_not_lost():
-    """The same name twice is two processes to the judge, not one."""
     old = of(make_processes(STEADY, worker="night 1"))
     assert "than 5 baseline processes" in verdict("latency", make_processes([0.0]), old).reason
     two = verdict("latency", make_processes([0.03] * 2, worker="night 2"), old)
@@ -280,7 +266,6 @@ def test_a_worker_that_gave_two_values_is_not_lost():
 
 
 def test_every_case_is_answered_in_the_suites_order():
-    """Those that cannot be judged as well, beside those that can."""
     suite = {
         "new": Evidence(make_processes([0.0]), None),
         "known": Evidence(make_processes([0.0]), make_baseline(STEADY)),
@@ -297,7 +282,6 @@ def test_every_case_is_answered_in_the_suites_order():
 
 
 def test_cases_that_are_not_judged_do_not_loosen_the_judgement_of_others():
-    """They ask no question."""
     known = Evidence(make_processes([0.0]), make_baseline(STEADY))
     new = Evidence(make_processes([0.0]), None)
     suite = {CASE: known} | {f"new {n}": new for n in range(50)}
@@ -305,18 +289,15 @@ def test_cases_that_are_not_judged_do_not_loosen_the_judgement_of_others():
 
 
 def test_an_empty_suite_has_no_verdicts():
-    """Everything was skipped."""
     assert judge({}) == {}
 
 
 def test_a_case_without_a_process_is_named():
-    """The caller has to have said so already, as an ERROR."""
     with pytest.raises(ValueError, match=r"^empty: no process to judge$"):
         judge({"empty": Evidence([], make_baseline())})
 
 
 def test_most_cases_moving_one_way_are_told_to_look_for_one_cause():
-    """In each of them, and in no other."""
     suite = {
         f"case {n}": Evidence(make_processes([0.03 if n < 4 else 0.0] * 2), make_baseline(STEADY))
         for n in range(5)
@@ -330,7 +311,6 @@ def test_most_cases_moving_one_way_are_told_to_look_for_one_cause():
 
 
 def test_without_a_baseline_the_measured_value_is_told():
-    """And that nothing can be said of it."""
     evidence = Evidence(make_processes([math.log(0.004)]), None)
     assert judge({CASE: evidence})[CASE] == [
         Verdict(
@@ -344,20 +324,17 @@ def test_without_a_baseline_the_measured_value_is_told():
 
 
 def test_the_measured_value_is_the_processes_geometric_mean():
-    """As it is in every comparison."""
     (only,) = judge({CASE: Evidence(make_processes([0.0, 0.3, 0.9]), None)})[CASE]
     assert only.value == pytest.approx(math.exp(0.4), rel=1e-12)
 
 
 def test_seconds_are_told_as_seconds():
-    """A thousand milliseconds is nobody's unit."""
     evidence = Evidence(make_processes([math.log(2.5)]), None)
     (only,) = judge({CASE: evidence})[CASE]
     assert only.reason.startswith("2.500 s; ")
 
 
 def test_a_baseline_without_processes_is_none():
-    """A file may hold a case that was emptied by hand."""
     (found,) = verdicts_on(make_processes([0.0]), make_baseline(()))
     assert found.status is Status.NO_BASELINE
     assert found.reason.endswith("; nothing accepted yet to hold it against")
@@ -370,7 +347,6 @@ def published_baseline(**fields):
 
 
 def test_a_published_figure_is_compared_with_and_never_judged_by():
-    """It was measured by somebody else, in another way: ten times off is no verdict."""
     candidate = make_processes([math.log(0.02)] * 3, log_throughput=math.log(9181.4))
     (only,) = verdicts_on(candidate, published_baseline())
     assert (only.status, only.metric, only.ratio) == (Status.NO_BASELINE, "latency", None)
@@ -383,7 +359,6 @@ def test_a_published_figure_is_compared_with_and_never_judged_by():
 
 
 def test_a_published_range_is_told_beside_its_middle():
-    """So that somebody sees whether they are within it."""
     candidate = make_processes([0.0], log_throughput=math.log(516.1), spread=0.06)
     (only,) = verdicts_on(candidate, published_baseline(item="token", low=900.0, high=1074.0))
     assert only.reason.startswith(
@@ -393,27 +368,23 @@ def test_a_published_range_is_told_beside_its_middle():
 
 
 def test_half_a_published_range_is_none():
-    """Whichever half it is."""
     for half in ({"low": 900.0}, {"high": 1074.0}):
         (only,) = verdicts_on(make_processes([0.0]), published_baseline(**half))
         assert "; published: 987 img/s; not judged by; " in only.reason
 
 
 def test_a_high_rate_is_written_out():
-    """12346, and no power of ten."""
     candidate = make_processes([0.0], log_throughput=math.log(12345.6))
     (only,) = verdicts_on(candidate, published_baseline())
     assert only.reason.startswith("1.000 s; 12346 img/s; published: 987 img/s, 12.5 times that")
 
 
 def test_a_published_figure_is_told_where_the_rate_is_not_known():
-    """An older worker gave none."""
     (only,) = verdicts_on(make_processes([0.0]), published_baseline())
     assert only.reason.startswith("1.000 s; published: 987 img/s; not judged by; another torch; ")
 
 
 def test_the_nights_since_are_not_judged_by_beside_a_published_figure_either():
-    """Nobody has accepted what they are the nights since of."""
     evidence = Evidence(
         make_processes([1.0] * 2), published_baseline(), rolling=make_processes(STEADY)
     )
@@ -421,13 +392,11 @@ def test_the_nights_since_are_not_judged_by_beside_a_published_figure_either():
 
 
 def test_without_a_baseline_nothing_is_held_against_the_nights_since_either():
-    """There is no baseline that they could be the nights since of."""
     evidence = Evidence(make_processes([1.0] * 2), None, rolling=make_processes(STEADY))
     assert metrics(judge({CASE: evidence})[CASE]) == [("latency", "pinned")]
 
 
 def test_without_a_baseline_the_reason_says_what_will_matter_once_there_is_one():
-    """Before somebody accepts it."""
     evidence = Evidence(make_processes([0.0], spread=0.71, finite=False), None)
     (only,) = judge({CASE: evidence})[CASE]
     assert only.reason == (
@@ -437,13 +406,11 @@ def test_without_a_baseline_the_reason_says_what_will_matter_once_there_is_one()
 
 
 def test_a_spread_that_nobody_recorded_is_no_shortcoming():
-    """Nor is one of just what is trusted."""
     unknown = judge({CASE: Evidence([make_process(spread=None)], None)})[CASE]
     assert unknown[0].reason == "1.000 s; nothing accepted yet to hold it against"
 
 
 def test_a_shortcoming_is_the_middle_processs_or_any_answers():
-    """One that was disturbed is no instability; one that is not finite is wrong."""
     candidate = [
         make_process(spread=0.9, finite=True),
         make_process(spread=0.01, finite=False),
@@ -465,7 +432,6 @@ def test_a_shortcoming_is_the_middle_processs_or_any_answers():
     ],
 )
 def test_other_conditions_are_incomparable_and_named(name, here, there):
-    """No number is held against one that was made under other conditions."""
     verdicts = verdicts_on(
         make_processes([1.0] * 2, finite=False),
         make_baseline(conditions={name: there}),
@@ -484,7 +450,6 @@ def test_other_conditions_are_incomparable_and_named(name, here, there):
 
 
 def test_all_conditions_that_differ_are_named_in_order():
-    """One glance tells what to put right."""
     verdicts = verdicts_on(
         make_processes([0.0]),
         make_baseline(conditions={"ranks": 1, "power_cap_w": 750.0, "gpus": 8}),
@@ -506,7 +471,6 @@ def test_all_conditions_that_differ_are_named_in_order():
     ],
 )
 def test_conditions_that_are_unknown_or_equal_are_compared(here, there):
-    """What neither machine nor file tells is no difference."""
     verdicts = verdicts_on(make_processes([0.0]), make_baseline(conditions=there), conditions=here)
     assert overall(verdicts) is Status.OK
 
@@ -529,10 +493,6 @@ CAPPED = "under the power cap"
 
 @pytest.mark.parametrize(("processes", "status"), [(1, Status.SUSPECT), (2, Status.REGRESSED)])
 def test_what_is_slower_than_the_baseline_was_under_the_power_cap_is_slower(processes, status):
-    """Though the baseline was measured in bursts; processes without a sustained time do not tell.
-
-    The candidate takes as long as 1.1 times 2.2 seconds, in the geometric mean.
-    """
     old = of([*in_bursts(0.0, 0.0, sustained=2.0), *in_bursts(0.0, sustained=None)])
     logs = [math.log(2.42)] if processes == 1 else [math.log(2.2), math.log(2.662)]
     limits = Limits(metrics={"sustained": 0.2})
@@ -563,7 +523,6 @@ def test_what_is_slower_than_the_baseline_was_under_the_power_cap_is_slower(proc
     ids=["as fast", "not known", "bursts here", "bursts here, both known"],
 )
 def test_bursts_and_sustained_work_are_not_compared(candidate, old, words):
-    """Nothing tells whether the software is slower."""
     (found,) = (v for v in verdicts_on(candidate, of(old)) if v.metric == "latency")
     assert (found.status, found.unit) == (Status.INCOMPARABLE, "s")
     assert words in found.reason
@@ -571,14 +530,12 @@ def test_bursts_and_sustained_work_are_not_compared(candidate, old, words):
 
 @pytest.mark.parametrize(("tolerance", "status"), [(0.0, Status.REGRESSED), (0.5, Status.OK)])
 def test_sustained_work_is_held_to_the_cases_own_tolerance(tolerance, status):
-    """Nothing at all, or a half."""
     limits = Limits(metrics={"sustained": tolerance})
     found = verdicts_on(make_processes([math.log(1.3)] * 2), of(in_bursts(0.0, 0.0)), limits)
     assert (found[0].status is Status.REGRESSED) is (status is Status.REGRESSED)
 
 
 def test_that_bursts_cannot_be_compared_is_said_once():
-    """Not of the nights since, too; and nothing is said where the time itself is lacking."""
     old = of(make_processes([0.0] * 5))
     verdicts = verdicts_on(in_bursts(0.0), old, rolling=make_processes(STEADY))
     assert [v.against for v in verdicts if v.metric == "latency"] == ["pinned"]
@@ -588,7 +545,6 @@ def test_that_bursts_cannot_be_compared_is_said_once():
 
 
 def test_a_state_that_only_one_side_has_is_not_compared():
-    """Processes of sustained work on both sides are, and their bursts are not."""
     mixed = [*in_bursts(0.5, 0.5), *make_processes([0.0, 0.0])]
     for new, old in (
         (mixed, make_processes(STEADY)),
@@ -600,7 +556,6 @@ def test_a_state_that_only_one_side_has_is_not_compared():
 
 
 def test_bursts_are_compared_where_the_baseline_has_both():
-    """Whatever else it has."""
     old = of([*make_processes([0.5] * 2), *in_bursts(*STEADY)])
     found = verdict("latency", in_bursts(0.0), old)
     assert found.ratio == pytest.approx(1.0)
@@ -608,7 +563,6 @@ def test_bursts_are_compared_where_the_baseline_has_both():
 
 
 def test_bursts_say_so_after_what_they_show():
-    """Below the power cap, they tell of the software at full clock."""
     found = verdict("latency", in_bursts(0.0), of(in_bursts(*STEADY)))
     assert found.reason.endswith("; in bursts, below the power cap")
 
@@ -617,7 +571,6 @@ def test_bursts_say_so_after_what_they_show():
 
 
 def test_what_needs_no_theory_of_chance_is_held_against_other_processes():
-    """Memory, compile time and numerics; not the stability that a case limits by itself."""
     usual = {"compile_s": 1.0, "cosine": 1.0, "log_throughput": 0.0}
     old = make_processes([0.0] * 5, peak_memory_bytes=10 * MIB, **usual)
     new = make_processes([0.5] * 2, peak_memory_bytes=100 * MIB, spread=0.5, **usual)
@@ -662,7 +615,6 @@ def turns_of(pairs: int = 1, **fields) -> Turns:
     ],
 )
 def test_pairs_are_measured_where_they_could_change_the_answer(found, fields, expected):
-    """Of what moved, or may have moved within what nights and devices differ by."""
     usual = {"baseline": make_baseline(), "turns": turns_of()}
     evidence = Evidence(make_processes([0.0]), **{**usual, **fields})
     verdicts = [make_verdict(**{"metric": "latency", "tolerance": 0.03, **found})]
@@ -670,7 +622,6 @@ def test_pairs_are_measured_where_they_could_change_the_answer(found, fields, ex
 
 
 def test_what_is_better_than_the_nights_before_begins_anew():
-    """Not what is better than the pinned baseline, nor what is as it was."""
     rolling = {"against": "rolling"}
     verdicts = [
         make_verdict(metric="latency", status=Status.IMPROVED, against="pinned"),
@@ -684,7 +635,6 @@ def test_what_is_better_than_the_nights_before_begins_anew():
 
 
 def test_each_baseline_is_a_family_of_questions():
-    """The nights since do not make what the pinned one shows less certain."""
     alone = verdict("latency", make_processes([0.0] * 2), make_baseline(STEADY))
     both = verdicts_on(
         make_processes([0.0] * 2), make_baseline(STEADY), rolling=make_processes(STEADY)
@@ -693,7 +643,6 @@ def test_each_baseline_is_a_family_of_questions():
 
 
 def test_a_metric_that_one_case_does_not_ask_for_is_judged_in_the_next():
-    """In whatever order they come."""
     old = of([tailed(1.0)] * 5)
     suite = {
         name: Evidence([tailed(4.0)] * 2, old, Limits(tail=tail))
@@ -703,13 +652,11 @@ def test_a_metric_that_one_case_does_not_ask_for_is_judged_in_the_next():
 
 
 def test_no_tolerance_at_all_is_a_tolerance():
-    """A case may ask for as much."""
     found = verdict("latency", make_processes([0.0] * 2), make_baseline(STEADY), Limits(0.0))
     assert found.tolerance == 0.0
 
 
 def test_what_earlier_runs_measured_tells_of_the_night():
-    """Nights that differ by two percent hide one percent, also of a rate and of bursts."""
     nights = [
         make_process(
             log_median=0.02 * (n % 2), log_throughput=-0.02 * (n % 2), worker=f"night-{n}/1"
@@ -729,7 +676,6 @@ def test_what_earlier_runs_measured_tells_of_the_night():
 
 
 def test_a_case_is_held_against_its_baseline_and_the_nights_since():
-    """Creep shows against the one, and what broke last night against the other."""
     verdicts = verdicts_on(
         make_processes([0.03] * 2),
         make_baseline(STEADY),
@@ -743,7 +689,6 @@ def test_a_case_is_held_against_its_baseline_and_the_nights_since():
 
 
 def test_what_regressed_against_the_nights_since_is_regressed():
-    """Faster than the release by now, and slower than yesterday."""
     verdicts = verdicts_on(
         make_processes([-0.03] * 2),
         make_baseline(STEADY),
@@ -755,7 +700,6 @@ def test_what_regressed_against_the_nights_since_is_regressed():
 
 
 def test_fewer_than_five_processes_of_accepted_nights_are_no_baseline():
-    """Their spread is a guess, and there is a better one."""
     four = verdicts_on(make_processes([0.0]), rolling=make_processes(STEADY[:4]))
     five = verdicts_on(make_processes([0.0]), rolling=make_processes(STEADY))
     assert {v.against for v in four} == {"pinned"}
@@ -763,7 +707,6 @@ def test_fewer_than_five_processes_of_accepted_nights_are_no_baseline():
 
 
 def test_every_metric_is_held_against_the_nights_since():
-    """What crept by less than its limit each night shows against the pinned one."""
     full = {"peak_memory_bytes": MIB, "log_throughput": 0.0, "compile_s": 1.0, "cosine": 1.0}
     verdicts = verdicts_on(
         make_processes([0.0], **full),
@@ -811,7 +754,6 @@ USUAL = math.exp(2 * math.sqrt(2) * guessed_device("")) - 1
     ],
 )
 def test_another_device_than_the_baselines_is_allowed_for_and_remarked_on(here, there, allowed):
-    """Two GPUs of one model differ by more than two processes on one; unknown is not another."""
     found = verdict("latency", on(here, [0.02] * 2), of(on(there)))
     assert found.status is (Status.OK if allowed else Status.REGRESSED)
     assert found.reason.endswith(OTHER) is allowed
@@ -820,14 +762,12 @@ def test_another_device_than_the_baselines_is_allowed_for_and_remarked_on(here, 
 
 
 def test_a_new_device_is_named_where_it_costs_more_than_all_else():
-    """So that somebody records a baseline there."""
     found = verdict("latency", on("GPU-9"), of(on("GPU-1")))
     assert "; what devices differ by (0.7%) limits what can be seen" in found.reason
     assert "limits what can be seen" not in verdict("latency", on("GPU-1"), of(on("GPU-1"))).reason
 
 
 def test_families_of_cases_differ_in_what_a_device_is_worth():
-    """A replayed graph hardly feels another device."""
     seen = [
         verdict("latency", on("GPU-9"), of(on("GPU-1")), family=family).detectable_effect
         for family in ("graphs", "networks", "operators")
@@ -837,13 +777,11 @@ def test_families_of_cases_differ_in_what_a_device_is_worth():
 
 
 def test_a_slow_down_beyond_the_devices_difference_is_called_on_another_device_too():
-    """The allowance is no pardon."""
     found = verdict("latency", on("GPU-9", [0.05] * 2), of(on("GPU-1")))
     assert found.status is Status.REGRESSED
 
 
 def test_the_allowance_holds_for_every_timing():
-    """A slower device has a lower throughput as well."""
     candidate = make_processes([0.0] * 2, device_uuid="GPU-9", log_throughput=-0.06)
     old = of(make_processes(STEADY, device_uuid="GPU-1", log_throughput=0.0))
     found = verdict("throughput", candidate, old)
@@ -851,7 +789,6 @@ def test_the_allowance_holds_for_every_timing():
 
 
 def test_a_devices_own_processes_are_the_best_measure_of_it():
-    """Where the baseline holds two of them, the others are left out and nothing is allowed."""
     slow_device = on("GPU-9", [0.02, 0.0205])
     found = verdict("latency", on("GPU-9", [0.02] * 2), of([*on("GPU-1"), *slow_device]))
     assert found.status is Status.OK
@@ -860,7 +797,6 @@ def test_a_devices_own_processes_are_the_best_measure_of_it():
 
 
 def test_one_process_of_its_own_is_no_measure_of_a_device():
-    """Or a node that was met once would fail the whole suite the second time."""
     old = of([*on("GPU-1"), *on("GPU-9", [0.02])])
     found = verdict("latency", on("GPU-9", [0.02] * 2), old)
     assert "than 6 baseline processes" in found.reason
@@ -873,7 +809,6 @@ def test_one_process_of_its_own_is_no_measure_of_a_device():
 
 
 def test_processes_of_an_unknown_device_are_not_on_another():
-    """What nobody wrote down is no difference."""
     old = of([*on("GPU-1", STEADY[:1]), *on(None, STEADY[1:])])
     found = verdict("latency", on("GPU-1", [0.025] * 2), old)
     assert found.tolerance == pytest.approx(0.01)
@@ -881,7 +816,6 @@ def test_processes_of_an_unknown_device_are_not_on_another():
 
 
 def test_a_candidate_partly_on_another_device_is_allowed_for():
-    """A retry that landed on the slower GPU is no regression."""
     candidate = [*on("GPU-1", [0.0105]), *on("GPU-9", [0.025] * 3)]
     found = verdict("latency", candidate, of(on("GPU-1")))
     usual = 2 * guessed_device("") * math.sqrt((3 / 4) ** 2 * 2)
@@ -902,7 +836,6 @@ def test_a_candidate_partly_on_another_device_is_allowed_for():
     ],
 )
 def test_the_clock_is_compared_beside_the_latency(now, before, remark):
-    """A lower one explains what software does not."""
     full = {"log_throughput": 0.0}
     candidate = make_processes([0.0] * 2, clock_mhz=now, **full)
     verdicts = verdicts_on(candidate, of(make_processes(STEADY, clock_mhz=before, **full)))
@@ -914,8 +847,6 @@ def test_the_clock_is_compared_beside_the_latency(now, before, remark):
 
 
 def test_what_a_probe_explains_of_the_processes_is_taken_off():
-    """All new ones met the dear launches that every second old one met."""
-
     def launched(name: str, *ratios: float) -> list[ProcessSummary]:
         return [
             make_process(
@@ -932,7 +863,6 @@ def test_what_a_probe_explains_of_the_processes_is_taken_off():
 
 
 def test_clocks_that_swing_are_equal_within_chance():
-    """One process that telemetry caught ramping says nothing."""
     candidate = [make_process(clock_mhz=value) for value in (900.0, 2100.0, 2100.0)]
     old = of([make_process(clock_mhz=value) for value in (2100.0, 500.0, 2100.0, None)])
     assert verdict("latency", candidate, old).reason.endswith("; clocks equal")
@@ -940,7 +870,6 @@ def test_clocks_that_swing_are_equal_within_chance():
 
 @pytest.mark.parametrize(("now", "before"), [(None, 2100.0), (2100.0, None)])
 def test_a_clock_that_one_side_does_not_know_is_not_spoken_of(now, before):
-    """Telemetry is not everywhere."""
     found = verdict(
         "latency", [make_process(clock_mhz=now)], of(make_processes(STEADY, clock_mhz=before))
     )
@@ -955,7 +884,6 @@ def clocked(change, mhz, **fields):
 
 
 def test_a_gap_that_vanishes_in_time_x_clock_is_said_to_be_the_clocks():
-    """4% slower at a clock 4% lower: the software does in as many cycles what it did."""
     old = of(make_processes(STEADY, clock_mhz=2000.0, power_w=690.0))
     found = verdict("latency", clocked(0.0417, 1920.0, power_w=400.0), old)
     assert found.status is Status.INVALID
@@ -971,7 +899,6 @@ def test_a_gap_that_vanishes_in_time_x_clock_is_said_to_be_the_clocks():
 
 
 def test_a_gap_that_the_clock_does_not_explain_stays_the_softwares():
-    """At a lower clock unchanged software needs no more cycles; this one does."""
     old = of(make_processes(STEADY, clock_mhz=2000.0))
     found = verdict("latency", clocked(0.08, 1920.0), old)
     assert found.status is Status.REGRESSED
@@ -979,14 +906,12 @@ def test_a_gap_that_the_clock_does_not_explain_stays_the_softwares():
 
 
 def test_a_clock_that_is_equal_or_higher_excuses_nothing():
-    """Only what is lower can slow anything down."""
     old = of(make_processes(STEADY, clock_mhz=2000.0))
     for clock in (2000.0, 2080.0, None):
         assert verdict("latency", clocked(0.0417, clock), old).status is Status.REGRESSED
 
 
 def test_a_regression_close_to_chance_stays_one_at_an_equal_clock():
-    """The interval reaches within the tolerance, and no clock makes it doubtful."""
     old = of(make_processes(STEADY, clock_mhz=2000.0))
     found = verdict("latency", clocked(0.0112, 2000.0), old)
     assert found.interval is not None
@@ -995,7 +920,6 @@ def test_a_regression_close_to_chance_stays_one_at_an_equal_clock():
 
 
 def test_one_suspect_process_at_a_lower_clock_is_the_clocks_as_well():
-    """And is looked at again, since the clock may be back by then."""
     old = of(make_processes(STEADY, clock_mhz=2000.0))
     verdicts = verdicts_on(clocked(0.0417, 1920.0)[:1], old)
     assert verdicts[0].status is Status.INVALID
@@ -1003,7 +927,6 @@ def test_one_suspect_process_at_a_lower_clock_is_the_clocks_as_well():
 
 
 def test_what_is_faster_by_its_clock_alone_is_no_improvement():
-    """It would be praised tonight and missed tomorrow."""
     old = of(make_processes(STEADY, clock_mhz=2000.0))
     found = verdict("latency", clocked(-0.04, 2080.0), old)
     assert found.status is Status.OK
@@ -1012,7 +935,6 @@ def test_what_is_faster_by_its_clock_alone_is_no_improvement():
 
 
 def test_every_timing_is_excused_by_the_clock_and_nothing_else_is():
-    """Memory does not grow because a device is slow."""
     old = of(make_processes(STEADY, clock_mhz=2000.0, log_throughput=0.0, peak_memory_bytes=MIB))
     slow = clocked(0.09, 1840.0, log_throughput=-0.086, peak_memory_bytes=100 * MIB)
     by_metric = {v.metric: v for v in verdicts_on(slow, old)}
@@ -1023,7 +945,6 @@ def test_every_timing_is_excused_by_the_clock_and_nothing_else_is():
 
 
 def test_the_clock_of_a_device_that_waits_for_its_host_excuses_nothing():
-    """It is low because there is little to do, and was not seen while the graph was replayed."""
     waits = {"host_bound": True, "device_source": "graph"}
     old = of(make_processes(STEADY, clock_mhz=2000.0, log_device=-3.0, **waits))
     slow = clocked(0.2, 1920.0, log_device=-2.96, **waits)
@@ -1033,7 +954,6 @@ def test_the_clock_of_a_device_that_waits_for_its_host_excuses_nothing():
 
 
 def test_what_is_left_beyond_the_tolerance_in_cycles_is_the_softwares():
-    """And what is within it cannot be told from what the clock did."""
     old = of(make_processes(STEADY, clock_mhz=2000.0))
     found = {
         change: verdict("latency", clocked(change, 1970.0), old).status
@@ -1043,7 +963,6 @@ def test_what_is_left_beyond_the_tolerance_in_cycles_is_the_softwares():
 
 
 def test_what_the_clock_and_chance_explain_together_is_suspect():
-    """The clock's alone is only what is within the tolerance without chance."""
     old = of(make_processes(STEADY, clock_mhz=2000.0))
     found = verdict("latency", clocked(0.0207, 1980.0), old)
     assert found.status is Status.SUSPECT
@@ -1051,7 +970,6 @@ def test_what_the_clock_and_chance_explain_together_is_suspect():
 
 
 def test_where_any_clock_will_do_nothing_is_excused_by_it():
-    """A new baseline is wanted, of the clocks that there are."""
     old = of(make_processes(STEADY, clock_mhz=2000.0))
     found = verdicts_on(clocked(0.0417, 1920.0), old, any_clock=True)[0]
     assert found.status is Status.REGRESSED
@@ -1061,7 +979,6 @@ def test_where_any_clock_will_do_nothing_is_excused_by_it():
 
 
 def test_throughput_sees_the_stalls_that_the_median_does_not():
-    """Items per second over the whole stretch, worse being less."""
     old = of([make_process(log_throughput=value) for value in STEADY])
     verdicts = verdicts_on([make_process(log_throughput=math.log(0.8))] * 2, old)
     latency, found = verdicts[:2]
@@ -1077,14 +994,12 @@ def test_throughput_sees_the_stalls_that_the_median_does_not():
 
 
 def test_throughput_that_gains_beside_an_unchanged_median_is_improved():
-    """The stalls are gone: that its time became no shorter takes nothing from it."""
     old = of(make_processes(STEADY, log_throughput=0.0))
     found = verdict("throughput", make_processes([0.0] * 2, log_throughput=0.2), old)
     assert (found.status, found.value) == (Status.IMPROVED, pytest.approx(math.exp(0.2)))
 
 
 def test_throughput_that_one_side_lacks_is_not_judged():
-    """Baselines of before it was recorded stay usable."""
     for verdicts in (
         verdicts_on([make_process(log_throughput=0.0)]),
         verdicts_on([make_process()], of(make_processes(STEADY, log_throughput=0.0))),
@@ -1098,7 +1013,6 @@ def tailed(p99_s: float, n: int = 100) -> ProcessSummary:
 
 
 def test_the_tail_is_judged_only_where_a_limit_is_set():
-    """The 99th percentile of few iterations is their maximum, which is chance."""
     slow, baseline = [tailed(4.0)] * 2, of([tailed(1.0)] * 5)
     assert "tail" not in {v.metric for v in verdicts_on(slow, baseline)}
     found = verdict("tail", slow, baseline, Limits(tail=0.2))
@@ -1108,7 +1022,6 @@ def test_the_tail_is_judged_only_where_a_limit_is_set():
 
 
 def test_a_tail_that_was_not_recorded_is_not_judged():
-    """Baselines of before it was recorded stay usable."""
     unknown = make_process(n=100)
     for new, old in (([unknown] * 2, [tailed(1.0)] * 5), ([tailed(4.0)] * 2, [unknown] * 5)):
         verdicts = verdicts_on(new, of(old), Limits(tail=0.2))
@@ -1123,7 +1036,6 @@ def tails(verdicts: list[Verdict]) -> list[tuple[Status, bool]]:
 
 @pytest.mark.parametrize(("new", "old"), [(99, 100), (100, 99)])
 def test_the_tail_needs_a_hundred_iterations_in_every_process(new, old):
-    """Otherwise it is said and not judged, and the case's status is that of the rest."""
     verdicts = verdicts_on([tailed(4.0, new)] * 2, of([tailed(1.0, old)] * 5), Limits(tail=0.2))
     assert tails(verdicts) == [(Status.SKIPPED, True)]
     assert overall(verdicts) is Status.OK
@@ -1131,7 +1043,6 @@ def test_the_tail_needs_a_hundred_iterations_in_every_process(new, old):
 
 @pytest.mark.parametrize(("new", "old"), [((100, 99), (100,) * 5), ((100,) * 2, (99, *(100,) * 4))])
 def test_a_tail_that_one_process_lacks_is_not_judged_by_the_others(new, old):
-    """One answer, not two that contradict each other."""
     verdicts = verdicts_on(
         [tailed(4.0, n) for n in new], of([tailed(1.0, n) for n in old]), Limits(tail=0.2)
     )
@@ -1139,7 +1050,6 @@ def test_a_tail_that_one_process_lacks_is_not_judged_by_the_others(new, old):
 
 
 def test_the_nights_since_need_a_hundred_iterations_for_a_tail_too():
-    """A 99th percentile of twenty iterations is their maximum there as well."""
     short = [tailed(1.0, 20)] * 5
     verdicts = verdicts_on(
         [tailed(4.0)] * 2, of([tailed(4.0)] * 5), Limits(tail=0.2), rolling=short
@@ -1155,7 +1065,6 @@ def test_the_nights_since_need_a_hundred_iterations_for_a_tail_too():
     ("own", "stored", "limit"), [(0.10, 0.10, 0.10), (0.10, 0.05, 0.05), (0.05, 0.10, 0.05)]
 )
 def test_stability_holds_the_tighter_of_the_cases_own_and_the_accepted_limit(own, stored, limit):
-    """A case that was steady when accepted may not become merely allowed."""
     found = verdict(
         "stability",
         [make_process(spread=0.06)],
@@ -1171,7 +1080,6 @@ def test_stability_holds_the_tighter_of_the_cases_own_and_the_accepted_limit(own
     [(0.001, 0.10, 0.05), (0.02, 0.10, 0.08), (0.09, 0.10, 0.10), (0.001, 0.03, 0.03)],
 )
 def test_the_stored_limit_is_four_times_what_was_accepted_within_reason(seen, own, kept):
-    """Never below five percent nor above the case's own."""
     processes = [make_process(spread=0.0), make_process(spread=seen)]
     assert stored_limits(processes, Limits(spread=own, tolerance=0.3)) == Limits(
         spread=kept, tolerance=0.3
@@ -1179,7 +1087,6 @@ def test_the_stored_limit_is_four_times_what_was_accepted_within_reason(seen, ow
 
 
 def test_a_stability_that_nobody_recorded_leaves_the_least_limit_that_is_stored():
-    """It counts as nothing."""
     assert stored_limits([make_process(spread=None)], Limits(spread=0.3)).spread == 0.05
 
 
@@ -1193,7 +1100,6 @@ def test_a_stability_that_nobody_recorded_leaves_the_least_limit_that_is_stored(
     ],
 )
 def test_what_is_worse_besides_the_time_regresses_the_case(metric, new, old):
-    """Suspected and measured again, until three processes agree."""
     for asked, status in ((1, Status.SUSPECT), (2, Status.SUSPECT), (3, Status.REGRESSED)):
         candidate = [make_process(**new)] * asked
         verdicts = verdicts_on(candidate, of(make_processes(STEADY, **old)), planned=6)
@@ -1202,7 +1108,6 @@ def test_what_is_worse_besides_the_time_regresses_the_case(metric, new, old):
 
 
 def test_the_limits_of_memory_and_compile_time_are_the_cases_own():
-    """Not the defaults, nor those that were stored."""
     limits = Limits(memory=20.0, compile_time=20.0)
     candidate = [make_process(peak_memory_bytes=100 * MIB, compile_s=100.0)]
     old = make_processes(STEADY, peak_memory_bytes=10 * MIB, compile_s=10.0)
@@ -1212,7 +1117,6 @@ def test_the_limits_of_memory_and_compile_time_are_the_cases_own():
 
 
 def test_caches_that_differ_leave_the_rest_of_the_case_as_it_stands():
-    """That verdict is INCOMPARABLE; the case is not."""
     warm = {"compile_s": 3.0, "compile_cache": "warm"}
     old = of(make_processes(STEADY, compile_s=60.0, compile_cache="cold"))
     for change, status in ((0.0, Status.OK), (0.03, Status.REGRESSED)):
@@ -1243,7 +1147,6 @@ WAITED = "; the device waited for the host, which it did not in the baseline"
 
 
 def test_a_host_bound_case_is_judged_on_its_devices_time_too():
-    """The kernels got slower, and the wall shows nothing of it."""
     old = of(devices(*(value - 1 for value in STEADY)))
     verdicts = verdicts_on(devices(-0.97, -0.97), old)
     assert metrics(verdicts)[:2] == [("latency", "pinned"), ("device", "pinned")]
@@ -1255,18 +1158,15 @@ def test_a_host_bound_case_is_judged_on_its_devices_time_too():
 
 
 def test_a_case_that_does_not_wait_for_its_host_has_one_time():
-    """The iteration is the device's time."""
     assert "device" not in {v.metric for v in verdicts_on([make_process()], of(bound(*STEADY)))}
 
 
 def test_the_device_time_of_what_did_not_wait_is_not_known():
-    """Its iterations hold the pauses between kernels that a replayed graph has not."""
     verdicts = verdicts_on(devices(0.05, 0.05), make_baseline(STEADY))
     assert "device" not in {v.metric for v in verdicts}
 
 
 def test_a_replayed_graph_is_not_held_against_a_sum_of_kernels():
-    """They differ by the gaps between kernels."""
     verdicts = verdicts_on(bound(0.0), of(bound(*STEADY, source="kernels")))
     assert [v.status for v in verdicts if v.metric == "device"] == [Status.NOISY]
     sums = verdict("device", bound(0.0, source="kernels"), of(bound(*STEADY, source="kernels")))
@@ -1280,7 +1180,6 @@ def test_a_replayed_graph_is_not_held_against_a_sum_of_kernels():
 
 
 def test_the_order_of_processes_does_not_choose_how_the_device_is_timed():
-    """A graph that one process could not record does not end the comparison of graphs."""
     candidate = [*bound(0.0, source="kernels"), *bound(0.0, 0.0)]
     for processes in (candidate[::-1], candidate):
         found = verdict("device", processes, of(bound(*STEADY)))
@@ -1288,7 +1187,6 @@ def test_the_order_of_processes_does_not_choose_how_the_device_is_timed():
 
 
 def test_a_device_time_that_cannot_be_compared_is_noisy_with_the_reason():
-    """Neither a graph nor a profile could be had, or another than in the baseline."""
     verdicts = verdicts_on(bound(0.0, device=None, source=None), of(bound(*STEADY)))
     (device,) = (v for v in verdicts if v.metric == "device")
     assert device.status is overall(verdicts) is Status.NOISY
@@ -1300,7 +1198,6 @@ def test_a_device_time_that_cannot_be_compared_is_noisy_with_the_reason():
 
 
 def test_every_way_that_the_device_was_timed_is_named_once_in_order():
-    """Where none of them is the other side's."""
     mixed = [*bound(0.0, 0.0, device=None, source=None), *bound(0.0, source="graph")]
     verdicts = verdicts_on(mixed, of(bound(*STEADY, source="kernels")))
     (device,) = (v for v in verdicts if v.metric == "device")
@@ -1314,7 +1211,6 @@ def test_every_way_that_the_device_was_timed_is_named_once_in_order():
 def test_a_device_that_waits_only_now_is_noisy_where_it_is_slower_by_less_than_hosts_vary(
     processes,
 ):
-    """Another program on the host looks just like it."""
     full = {"log_throughput": -0.12, "p99_s": 1.15, "n": 100}
     candidate = bound(*[0.09] * processes, device=0.0, spread=0.08, **full)
     old = of(make_processes(STEADY, log_throughput=0.0, p99_s=1.0, n=100))
@@ -1339,7 +1235,6 @@ def test_a_device_that_waits_only_now_is_noisy_where_it_is_slower_by_less_than_h
 def test_a_device_that_waits_only_now_regressed_where_it_is_slower_than_hosts_vary(
     slower, metric, fields
 ):
-    """However slow it got, it was NOISY and passed."""
     candidate = bound(*[math.log1p(slower)] * 6, device=0.0, **fields)
     old = of(make_processes(STEADY, log_throughput=0.0, p99_s=1.0, n=100))
     verdicts = verdicts_on(candidate, old, Limits(tail=0.1), planned=6)
@@ -1350,14 +1245,12 @@ def test_a_device_that_waits_only_now_regressed_where_it_is_slower_than_hosts_va
 
 
 def test_one_process_that_waits_only_now_decides_nothing_and_is_looked_at_again():
-    """Fresh processes tell a busy host from slower software."""
     verdicts = verdicts_on(bound(0.3), make_baseline(STEADY), planned=6)
     assert overall(verdicts) is Status.SUSPECT
     assert is_suspicious(verdicts)
 
 
 def test_a_slow_down_that_chance_may_have_brought_to_the_hosts_bound_is_suspect():
-    """It is 12% slower, and 11% is allowed, but its processes are 3% apart."""
     values = [0.08, 0.10, 0.12, 0.12, 0.14, 0.16]
     found = verdict("latency", bound(*values), make_baseline(STEADY))
     assert found.ratio is not None
@@ -1366,7 +1259,6 @@ def test_a_slow_down_that_chance_may_have_brought_to_the_hosts_bound_is_suspect(
 
 
 def test_an_unsteady_step_of_a_device_that_waits_only_now_is_noisy():
-    """Its iterations are the host's, and no allowance is known for what they differ by."""
     found = verdict("stability", bound(0.3, 0.3, spread=0.2), make_baseline(STEADY))
     assert found.status is Status.NOISY
 
@@ -1382,7 +1274,6 @@ def host_of(processes: list[ProcessSummary], **values: float) -> list[ProcessSum
 
 @pytest.mark.parametrize("waited_before", [False, True])
 def test_a_slower_host_says_what_it_spent(waited_before):
-    """Issuing, Python, and what it waited for itself; a device's work tells what is left."""
     before = {"host_us": 200.0, "enqueue": 0.25, "cpu": 0.5}
     old = bound(*STEADY) if waited_before else make_processes(STEADY)
     now = host_of(bound(*[0.3] * 6, device=-1.0), host_us=300.0, enqueue=1.25, cpu=1.0)
@@ -1397,7 +1288,6 @@ def test_a_slower_host_says_what_it_spent(waited_before):
 
 
 def test_a_slower_host_of_which_nothing_is_known_says_nothing():
-    """Only that the device waits for it."""
     now = bound(*[0.3] * 6, device=None, source=None)
     found = verdict("latency", now, of(bound(*STEADY)))
     assert found.status is Status.REGRESSED
@@ -1405,7 +1295,6 @@ def test_a_slower_host_of_which_nothing_is_known_says_nothing():
 
 
 def test_a_host_that_works_for_all_of_a_step_waits_for_nothing():
-    """And a quick host's Python takes less than a microsecond."""
     (now,), (before,) = (host_of(make_processes([0.0]), host_us=us, cpu=1.0) for us in (0.5, 0.25))
     assert host.spent([now], [before]) == (
         "plain Python takes 2.00 times as long, the process uses a CPU for 1 s of a step"
@@ -1415,7 +1304,6 @@ def test_a_host_that_works_for_all_of_a_step_waits_for_nothing():
 
 
 def test_what_nobody_recorded_of_the_host_is_not_said():
-    """Older baselines hold nothing of it, nor do other tools' timings."""
     now = host_of(bound(*[0.3] * 6, device=None, source=None), host_us=300.0, enqueue=1.25, cpu=2.0)
     found = verdict("latency", now, make_baseline(STEADY))
     assert found.reason.endswith(
@@ -1425,14 +1313,12 @@ def test_what_nobody_recorded_of_the_host_is_not_said():
 
 @pytest.mark.parametrize("change", [0.0, -0.1])
 def test_a_device_that_waited_only_now_and_lost_nothing_is_as_it_seems(change):
-    """What is not slower needs no excuse."""
     found = verdict("latency", bound(change, change), make_baseline(STEADY))
     assert found.status is (Status.IMPROVED if change else Status.OK)
     assert "host" not in found.reason
 
 
 def test_memory_and_numerics_are_not_excused_by_the_host():
-    """The host's load changes neither."""
     candidate = bound(0.0, device=0.0, peak_memory_bytes=100 * MIB, finite=False)
     old = of(make_processes(STEADY, peak_memory_bytes=10 * MIB, finite=True))
     statuses = {v.metric: v.status for v in verdicts_on(candidate, old)}
@@ -1440,7 +1326,6 @@ def test_memory_and_numerics_are_not_excused_by_the_host():
 
 
 def test_a_restless_wall_gives_way_to_a_steady_device():
-    """What Python's launch path does then decides nothing."""
     verdicts = verdicts_on(bound(0.02, 0.02), of(bound(*RESTLESS)))
     latency, device = verdicts[:2]
     assert latency.status is Status.SKIPPED
@@ -1450,20 +1335,17 @@ def test_a_restless_wall_gives_way_to_a_steady_device():
 
 
 def test_a_steady_wall_in_doubt_stays_suspect():
-    """A steady device does not tell what the launch path does."""
     found = verdict("latency", bound(0.105, 0.105), of(bound(*STEADY)))
     assert found.status is Status.SUSPECT
     assert found.reason.endswith(WAITS)
 
 
 def test_a_host_that_is_a_little_slower_today_is_no_regression():
-    """Launch paths differ by some percent from one run to the next."""
     verdicts = verdicts_on(bound(0.06, 0.06), of(bound(*STEADY)))
     assert overall(verdicts) is Status.OK
 
 
 def test_a_steady_wall_is_heard():
-    """A slower launch path is a regression as well."""
     verdicts = verdicts_on(bound(0.2, 0.2), of(bound(*STEADY)))
     assert overall(verdicts) is Status.REGRESSED
     assert leading(verdicts).metric == "latency"
@@ -1471,19 +1353,16 @@ def test_a_steady_wall_is_heard():
 
 
 def test_a_steady_wall_that_one_process_found_slower_is_measured_again():
-    """Or no slower launch path would ever be called: it begins with one process."""
     assert is_suspicious(verdicts_on(bound(0.3), of(bound(*STEADY)), planned=4))
 
 
 def test_a_host_bound_case_that_is_ok_says_what_its_time_is():
-    """It is the host's."""
     found = verdict("latency", bound(0.0), of(bound(*STEADY)))
     assert found.status is Status.OK
     assert found.reason.endswith(WAITS)
 
 
 def test_where_neither_wall_nor_device_is_steady_the_case_is_noisy():
-    """And says so."""
     candidate = devices(-1.0, -1.0)
     old = of([p for x in RESTLESS for p in bound(x, device=x - 1)])
     verdicts = verdicts_on(candidate, old)
@@ -1493,7 +1372,6 @@ def test_where_neither_wall_nor_device_is_steady_the_case_is_noisy():
 
 
 def test_a_device_that_is_steady_against_either_baseline_decides():
-    """What one of them is too noisy to tell, the other tells."""
     old = of(bound(*RESTLESS))
     restless = [p for x in RESTLESS for p in bound(x, device=x - 1)]
     verdicts = verdicts_on(bound(0.0), old, rolling=restless)
@@ -1509,7 +1387,6 @@ def test_a_device_that_is_steady_against_either_baseline_decides():
     ("value", "status"), [(0.0, Status.OK), (0.05, Status.REGRESSED), (-0.05, Status.IMPROVED)]
 )
 def test_a_noisy_baseline_does_not_drown_the_nights_since(value, status):
-    """One throttled process among five pinned ones costs nothing where twenty nights tell."""
     nights = make_processes([x / 2 for x in STEADY] * 4)
     verdicts = verdicts_on(
         make_processes([value] * 3), of(make_processes(RESTLESS)), rolling=nights
@@ -1522,7 +1399,6 @@ def test_a_noisy_baseline_does_not_drown_the_nights_since(value, status):
 
 
 def test_one_baseline_process_that_waited_does_not_make_the_case_one_that_waits():
-    """A single stall of the host must not widen the tolerance for good."""
     old = of([*bound(*STEADY[:1]), *make_processes(STEADY[1:])])
     found = verdicts_on(bound(0.09, 0.09), old)[0]
     assert found.status is Status.NOISY
@@ -1533,7 +1409,6 @@ def test_one_baseline_process_that_waited_does_not_make_the_case_one_that_waits(
 
 
 def test_where_the_devices_time_is_not_known_the_wall_is_all_there_is():
-    """NOISY stays NOISY, and SUSPECT stays SUSPECT."""
     unknown = {"device": None, "source": None}
     for values, old, status in (
         ((0.02, 0.02), RESTLESS, Status.NOISY),
@@ -1544,7 +1419,6 @@ def test_where_the_devices_time_is_not_known_the_wall_is_all_there_is():
 
 
 def test_a_candidate_that_waited_in_one_process_only_is_judged_as_any_other():
-    """The others show what the device does."""
     candidate = [*bound(0.1, device=0.0), *make_processes([0.1])]
     verdicts = verdicts_on(candidate, make_baseline(STEADY))
     assert verdicts[0].status is Status.REGRESSED
@@ -1554,7 +1428,6 @@ def test_a_candidate_that_waited_in_one_process_only_is_judged_as_any_other():
 
 
 def test_the_processes_that_waited_are_judged_on_the_devices_time():
-    """Where one of several waited, it alone has one."""
     candidate = [*bound(0.0), *make_processes([0.0])]
     found = verdict("device", candidate, of(bound(*STEADY, device=-1.0)))
     assert (found.status, found.ratio) == (Status.OK, 1.0)
@@ -1579,7 +1452,6 @@ ORDER = [
 
 @pytest.mark.parametrize(("worse", "better"), list(itertools.pairwise(ORDER)))
 def test_a_case_has_the_status_of_its_most_severe_metric(worse, better):
-    """A memory regression is not outweighed by a faster median."""
     verdicts = [make_verdict(status=Status(worse)), make_verdict(status=Status(better), metric="x")]
     assert overall(verdicts) is Status(worse)
     assert leading(verdicts) is verdicts[0]
@@ -1590,14 +1462,12 @@ def test_a_case_has_the_status_of_its_most_severe_metric(worse, better):
 
 @pytest.mark.parametrize("status", [Status.INCOMPARABLE, Status.NO_BASELINE])
 def test_a_secondary_metric_that_was_not_compared_does_not_decide(status):
-    """The timings were, and stand."""
     verdicts = [make_verdict(), make_verdict(status=status, metric="compile_time")]
     assert overall(verdicts) is Status.OK
     assert leading(verdicts) is verdicts[0]
 
 
 def test_every_status_has_a_place_in_the_order():
-    """One order, and a status without a place in it would make a case unjudgeable."""
     assert [status.value for status in SEVERITY] == ORDER
     assert sorted(ORDER) == sorted(status.value for status in Status)
     assert [rank(Status(name)) for name in ORDER] == list(range(len(ORDER)))
@@ -1605,7 +1475,6 @@ def test_every_status_has_a_place_in_the_order():
 
 
 def test_the_first_of_equally_severe_metrics_leads():
-    """Latency stands first for a reason."""
     verdicts = [make_verdict(metric="latency"), make_verdict(metric="memory")]
     assert leading(verdicts) is verdicts[0]
 
@@ -1650,7 +1519,6 @@ def test_the_first_of_equally_severe_metrics_leads():
 def test_a_case_is_measured_again_where_fresh_processes_could_change_the_answer(
     metric, status, ratio, expected
 ):
-    """What chance explains, not what is the same in every process; nor what nobody can see."""
     found = make_verdict(metric=metric, status=status, ratio=ratio, tolerance=0.01)
     assert is_suspicious([found]) is expected
     assert is_suspicious([make_verdict(), found]) is expected
@@ -1667,13 +1535,11 @@ def test_a_case_is_measured_again_where_fresh_processes_could_change_the_answer(
     ],
 )
 def test_a_change_of_just_the_tolerance_is_tolerated(status, ratio, tolerance, expected):
-    """Which is nothing where a verdict knows of none."""
     found = make_verdict(status=status, ratio=ratio, tolerance=tolerance)
     assert is_suspicious([found]) is expected
 
 
 def test_nothing_judged_is_nothing_to_measure_again():
-    """The case was skipped."""
     assert not is_suspicious([])
 
 
@@ -1681,13 +1547,11 @@ def test_nothing_judged_is_nothing_to_measure_again():
     ("change", "expected"), [(0.02, True), (0.005, False), (-0.005, False), (-0.02, True)]
 )
 def test_one_process_beyond_the_tolerance_asks_for_more(change, expected):
-    """In either direction: an improvement is confirmed as a regression is."""
     verdicts = verdicts_on(make_processes([change]), make_baseline(STEADY))
     assert is_suspicious(verdicts) is expected
 
 
 def test_a_worker_named_twice_shifts_no_probe():
-    """Its second process keeps its own, also where the first has no figure."""
     first = make_process(worker="w", log_device=None, probe={"k": 1.0})
     second = make_process(worker="w", log_device=0.0, probe={"k": 2.0})
     assert find("device").values([first, second]) == {"#1": 1.0}
@@ -1704,7 +1568,6 @@ def names(values) -> dict[str, float]:
 
 
 def test_anybodys_samples_are_judged_as_a_suite_of_latencies():
-    """By case; the same words as for a run."""
     baseline = [math.log(0.008) + value for value in STEADY]
     found = judge_samples(
         {
@@ -1726,7 +1589,6 @@ def test_anybodys_samples_are_judged_as_a_suite_of_latencies():
 
 
 def test_pairs_are_judged_without_a_baseline():
-    """B less A, pair by pair, each case with its own tolerance."""
     pairs = {str(i): (i + 0.03 + value, float(i)) for i, value in enumerate(STEADY)}
     found = judge_pairs({"strict": pairs, "loose": pairs}, {"strict": 0.01, "loose": 0.05}, 5)
     assert {case: v.status for case, v in found.items()} == {
@@ -1742,7 +1604,6 @@ def test_pairs_are_judged_without_a_baseline():
 
 
 def test_the_planned_pairs_tell_what_can_be_found():
-    """More to come show more."""
     pairs = names([(0.0, 0.0), (0.001, 0.0), (0.002, 0.0)])
     few, many = (judge_pairs({CASE: pairs}, {CASE: 0.01}, n)[CASE] for n in (3, 12))
     assert many.detectable_effect < few.detectable_effect
@@ -1750,7 +1611,6 @@ def test_the_planned_pairs_tell_what_can_be_found():
 
 
 def test_one_pair_is_suspected_at_most():
-    """It decides nothing."""
     found = judge_pairs({CASE: {"0": (1.0, 0.0)}}, {CASE: 0.01}, 1)[CASE]
     assert (found.status, found.against) == (Status.SUSPECT, "a")
     found = judge_pairs({CASE: {"0": (0.0, 1.0)}}, {CASE: 0.01}, 1)[CASE]
@@ -1758,7 +1618,6 @@ def test_one_pair_is_suspected_at_most():
 
 
 def test_two_sets_are_compared_by_themselves():
-    """For showing how far a new baseline is from the old one."""
     found = compare([0.03, 0.031], list(STEADY))
     assert found.ratio == pytest.approx(math.exp(0.0305), rel=1e-12)
     low, high = found.interval()
@@ -1769,7 +1628,6 @@ def test_two_sets_are_compared_by_themselves():
 
 @pytest.mark.parametrize(("candidate", "baseline"), [([0.0], [0.0]), ([], [0.0, 0.0]), ([0.0], [])])
 def test_sets_that_tell_nothing_of_chance_are_not_compared(candidate, baseline):
-    """A ratio without an interval would be taken for more than it is."""
     assert compare(candidate, baseline) is None
 
 
@@ -1821,7 +1679,6 @@ def plain(verdicts: list[Verdict]) -> list[Verdict]:
 @PROPERTY
 @given(candidate=PROCESSES, baseline=PROCESSES, random=st.randoms(use_true_random=False))
 def test_judging_does_not_depend_on_the_order_of_processes(candidate, baseline, random):
-    """Which process ran first says nothing, so no verdict and no word changes."""
     shuffled, old = candidate[:], baseline[:]
     random.shuffle(shuffled)
     random.shuffle(old)
@@ -1833,7 +1690,6 @@ def test_judging_does_not_depend_on_the_order_of_processes(candidate, baseline, 
 @PROPERTY
 @given(suite=st.lists(PROCESSES, min_size=1, max_size=4))
 def test_a_run_against_itself_is_never_a_regression(suite):
-    """No metric calls a difference where there is none."""
     limits = Limits(tail=0.01)
     # On known devices: what ran nobody knows where is not left out on one side alone.
     known = [[replace(p, device_uuid=p.device_uuid or "GPU-3") for p in case] for case in suite]
@@ -1847,7 +1703,6 @@ def test_a_run_against_itself_is_never_a_regression(suite):
 @PROPERTY
 @given(candidate=PROCESSES, baseline=PROCESSES)
 def test_every_verdict_says_why(candidate, baseline):
-    """With a reason, and never a number that is none."""
     for found in verdicts_on(candidate, of(baseline), Limits(tail=0.5), planned=4):
         assert found.reason
         numbers = [found.value, found.baseline, found.ratio, *(found.interval or ())]
@@ -1892,7 +1747,6 @@ UNKNOWN_NIGHT = 2 * math.sqrt(2) * GUESSED_NIGHT
 
 
 def test_ranks_that_became_slower_than_one_rank_explains_are_less_efficient():
-    """From 95 to 87.5 percent; another run may be a little off."""
     (found,) = efficiencies(of_ranks(350.0, 100.0))
     assert found.status is Status.REGRESSED
     assert found.value == pytest.approx(0.875, abs=1e-3)
@@ -1906,34 +1760,29 @@ def test_ranks_that_became_slower_than_one_rank_explains_are_less_efficient():
 
 @pytest.mark.parametrize("change", [0.7, 0.95, 1.0, 1.4])
 def test_what_one_rank_lost_or_gained_as_well_is_no_loss_of_efficiency(change):
-    """Slower kernels are the latency's business."""
     (found,) = efficiencies(of_ranks(380.0 * change, 100.0 * change))
     assert found.status is Status.OK
     assert found.ratio == pytest.approx(1.0, abs=1e-9)
 
 
 def test_one_launch_decides_nothing():
-    """It is measured again, and so is one rank."""
     (found,) = efficiencies(of_ranks(350.0, 100.0, n=1))
     assert found.status is Status.SUSPECT
     assert is_suspicious([found])
 
 
 def test_ranks_that_gain_less_than_one_did_are_less_efficient_but_not_worse():
-    """All of it is faster: nobody wants to be woken."""
     (found,) = efficiencies(of_ranks(418.0, 130.0))
     assert found.status is Status.OK
     assert found.reason.endswith("these ranks became faster, one rank by more")
 
 
 def test_ranks_that_gain_nothing_where_one_does_are_less_efficient():
-    """Something holds them back that one rank does not meet."""
     (found,) = efficiencies(of_ranks(380.0, 120.0))
     assert found.status is Status.REGRESSED
 
 
 def test_that_one_rank_became_slower_is_no_gain_of_the_others():
-    """The ratio is better, and nothing is."""
     (found,) = efficiencies(of_ranks(380.0, 85.0))
     assert found.status is Status.OK
     assert found.reason.endswith("these ranks became no faster, one rank became slower")
@@ -1942,7 +1791,6 @@ def test_that_one_rank_became_slower_is_no_gain_of_the_others():
 
 
 def test_restless_ranks_do_not_alarm():
-    """Processes that differ by a tenth tell of no twentieth."""
     wild = (-0.1, 0.1, -0.07, 0.07, 0.0, 0.05)
     evidence = of_ranks(360.0, 100.0)
     evidence = replace(
@@ -1955,7 +1803,6 @@ def test_restless_ranks_do_not_alarm():
 
 
 def test_clean_nights_do_not_alarm_about_efficiency():
-    """300 nights of unchanged software whose processes differ by two percent."""
     chance = random.Random(8)
 
     def processes(rate: float, run: str, n: int) -> list[ProcessSummary]:
@@ -1972,7 +1819,6 @@ def test_clean_nights_do_not_alarm_about_efficiency():
 
 
 def test_without_one_rank_or_its_baseline_efficiency_is_held_against_nothing():
-    """Absent, or no more than what it is; and not failing."""
     ranks = of_ranks(350.0, 100.0)
     assert efficiencies(replace(ranks, alone=None)) == []
     (found,) = efficiencies(replace(ranks, alone=replace(ranks.alone, baseline=None)))
@@ -1985,7 +1831,6 @@ def test_without_one_rank_or_its_baseline_efficiency_is_held_against_nothing():
 
 
 def test_accepted_nights_are_held_against_where_both_were_measured():
-    """A pair a night; four are too few."""
     nights = [f"night-{i}" for i in range(5)]
     rolling = [p for run in nights for p in at_rates(380.0, run, 0.001)]
     ones = [p for run in nights for p in at_rates(100.0, run, -0.001)]
@@ -2000,7 +1845,6 @@ def test_accepted_nights_are_held_against_where_both_were_measured():
 
 
 def test_accepted_nights_count_by_what_was_measured_together():
-    """Five of each, of which four are pairs of one run, tell nothing of efficiency."""
     nights = [f"night-{i}" for i in range(6)]
     rolling = [p for run in nights[:5] for p in at_rates(380.0, run, 0.001)]
     ones = [p for run in nights[1:] for p in at_rates(100.0, run, -0.001)]
@@ -2012,7 +1856,6 @@ def test_accepted_nights_count_by_what_was_measured_together():
 
 @pytest.mark.parametrize("pairs", [1, 2, 4])
 def test_an_accepted_baseline_of_few_pairs_is_held_against_all_the_same(pairs):
-    """It is all that was accepted; one alone gives no alarm, as for any other time."""
     then, one_then = at_rates(380.0, "old", *FIVE[:pairs]), at_rates(100.0, "old", *FIVE[:pairs])
     ranks = of_ranks(350.0, 100.0, baseline=of(then))
     (found,) = efficiencies(replace(ranks, alone=replace(ranks.alone, baseline=of(one_then))))
@@ -2022,7 +1865,6 @@ def test_an_accepted_baseline_of_few_pairs_is_held_against_all_the_same(pairs):
 
 
 def test_launches_of_other_runs_than_one_ranks_tell_no_efficiency():
-    """Here none is known at all; in the baseline there is nothing to hold it against."""
     ranks = of_ranks(350.0, 100.0)
     elsewhere = replace(ranks.alone, candidate=at_rates(100.0, "another run", *FIVE))
     assert efficiencies(replace(ranks, alone=elsewhere)) == []
@@ -2032,7 +1874,6 @@ def test_launches_of_other_runs_than_one_ranks_tell_no_efficiency():
 
 
 def test_an_efficiency_is_a_share_without_a_unit():
-    """Other timings have theirs."""
     assert {v.metric: v.unit for v in judge({CASE: of_ranks(350.0, 100.0)})[CASE]} == {
         "latency": "s",
         "throughput": "1/s",
@@ -2042,7 +1883,6 @@ def test_an_efficiency_is_a_share_without_a_unit():
 
 
 def test_planned_launches_tell_what_loss_of_efficiency_can_be_found():
-    """As planned processes do of a time."""
     twice, again = (
         efficiencies(of_ranks(380.0, 100.0, n=1, planned=planned))[0] for planned in (2, 4)
     )
@@ -2050,7 +1890,6 @@ def test_planned_launches_tell_what_loss_of_efficiency_can_be_found():
 
 
 def test_ranks_that_waited_for_their_host_only_now_are_less_efficient_by_that():
-    """As any other time of theirs: beyond what hosts vary by it is the software's."""
     ranks = of_ranks(315.0, 100.0)
     waiting = [replace(p, host_bound=True) for p in ranks.candidate]
     (found,) = efficiencies(replace(ranks, candidate=waiting))
@@ -2063,7 +1902,6 @@ def test_ranks_that_waited_for_their_host_only_now_are_less_efficient_by_that():
 
 
 def test_where_one_rank_waits_for_its_host_a_tenth_more_is_allowed():
-    """Its throughput is the host's, which changes from run to run."""
     ranks = of_ranks(355.0, 100.0)
     waiting = [replace(p, host_bound=True) for p in ranks.alone.candidate]
     (found,) = efficiencies(replace(ranks, alone=replace(ranks.alone, candidate=waiting)))
@@ -2073,7 +1911,6 @@ def test_where_one_rank_waits_for_its_host_a_tenth_more_is_allowed():
 
 @pytest.mark.parametrize(("limit", "status"), [(0.9, Status.REGRESSED), (0.85, Status.OK)])
 def test_a_case_may_say_how_efficient_its_ranks_have_to_be(limit, status):
-    """With or without a baseline."""
     ranks = of_ranks(350.0, 100.0, limits=Limits(efficiency=limit), baseline=None)
     verdicts = judge({CASE: ranks})[CASE]
     assert [(v.metric, v.status) for v in verdicts] == [
@@ -2087,7 +1924,6 @@ def test_a_case_may_say_how_efficient_its_ranks_have_to_be(limit, status):
 
 
 def test_the_limit_is_not_asked_where_one_rank_was_not_measured():
-    """Nothing is known."""
     ranks = of_ranks(350.0, 100.0, limits=Limits(efficiency=0.99), alone=None)
     assert efficiencies(ranks) == []
 
@@ -2120,7 +1956,6 @@ def with_clocks(evidence: Evidence, now: float, then: float, one_now: float) -> 
 def test_a_clock_explains_lost_efficiency_by_what_one_rank_did_not_lose(
     ranks, one, clock, one_clock, status
 ):
-    """What both lost is not in their ratio, and no excuse for it."""
     evidence = with_clocks(of_ranks(ranks, one), clock, 2000.0, one_clock)
     (found,) = efficiencies(evidence)
     assert found.status is status
@@ -2128,7 +1963,6 @@ def test_a_clock_explains_lost_efficiency_by_what_one_rank_did_not_lose(
 
 
 def test_a_burst_s_clock_tells_nothing_of_the_ranks():
-    """One rank ran in bursts, at a clock that ranks never have; efficiency has no excuse."""
     evidence = with_clocks(of_ranks(350.0, 100.0), 1850.0, 2000.0, 2000.0)
     assert efficiencies(evidence)[0].status is Status.INVALID
     bursts = [replace(p, states={"latency": IN_BURSTS}) for p in evidence.alone.candidate]
@@ -2138,7 +1972,6 @@ def test_a_burst_s_clock_tells_nothing_of_the_ranks():
 
 
 def test_a_clock_explains_the_ranks_own_time_whatever_one_rank_lost():
-    """One rank's clock counts for their ratio alone: both at a lower one lost no cycle."""
     evidence = with_clocks(of_ranks(351.5, 92.5), 1850.0, 2000.0, 1850.0)
     by_metric = {v.metric: v for v in judge({CASE: evidence})[CASE]}
     assert by_metric["efficiency"].status is Status.OK
@@ -2148,7 +1981,6 @@ def test_a_clock_explains_the_ranks_own_time_whatever_one_rank_lost():
 
 
 def test_where_one_rank_ran_on_another_device_more_is_allowed():
-    """Devices of one model differ, and its throughput is half of the ratio."""
     evidence = of_ranks(354.0, 100.0)
     assert efficiencies(evidence)[0].status is Status.REGRESSED
     there = [replace(p, device_uuid="GPU-b") for p in evidence.alone.candidate]

@@ -107,7 +107,6 @@ def watched(site: Site, device: Hardware, looks: int = 4) -> Telemetry:
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_every_device_has_its_key_and_tells_its_figures(tmp_path: Path, name: str) -> None:
-    """At rest and at work, by the kernel's files."""
     make, keys, clock = MACHINES[name]
     site, devices = laid_out(tmp_path, make(has_kernel=True))
     assert [device.key for device in devices] == keys
@@ -124,7 +123,6 @@ def test_every_device_has_its_key_and_tells_its_figures(tmp_path: Path, name: st
 def test_every_table_tells_the_same_of_every_device(
     tmp_path: Path, name: str, revision: int
 ) -> None:
-    """A kernel of another year, with the same device below it."""
     make, _, clock = MACHINES[name]
     machine = make(card={"revision": revision}, has_kernel=True)
     site, devices = laid_out(tmp_path, machine)
@@ -147,7 +145,6 @@ def installed(site: Site) -> Iterator[None]:
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_the_package_and_the_files_tell_the_same(tmp_path: Path, name: str) -> None:
-    """They read one table; only the counters' moments differ."""
     make, _, _ = MACHINES[name]
     site, devices = laid_out(tmp_path, make(has_kernel=True, has_package=True))
     root = site.folder / "root"
@@ -175,7 +172,6 @@ def test_the_package_and_the_files_tell_the_same(tmp_path: Path, name: str) -> N
 def test_what_is_known_to_be_wrong_makes_no_measurement_invalid(
     tmp_path: Path, make: Make, card: dict[str, Any], driver: str
 ) -> None:
-    """Every run would be."""
     site, devices = laid_out(tmp_path, make(card=card, driver=driver, has_kernel=True))
     assert blame(watched(at_work(site), devices[0]), devices[0]) is None
 
@@ -193,7 +189,6 @@ def test_what_is_known_to_be_wrong_makes_no_measurement_invalid(
 def test_thermal_throttling_is_seen_on_every_device(
     tmp_path: Path, make: Make, card: dict[str, Any]
 ) -> None:
-    """By counters, or by flags, which hold in every look."""
     site, devices = laid_out(tmp_path, make(card=card, has_kernel=True))
     cause = blame(watched(at_work(site), devices[0]), devices[0])
     assert cause is not None
@@ -201,7 +196,6 @@ def test_thermal_throttling_is_seen_on_every_device(
 
 
 def test_thermal_throttling_is_seen_where_the_package_has_lost_the_flags(tmp_path: Path) -> None:
-    """ROCm 6.3's package makes a bool of an MI200's word, and the kernel's file has all of it."""
     card = {"held_back": {"socket_thermal": 0.5}}
     site, devices = laid_out(tmp_path, mi250x(card=card, has_kernel=True, has_package=True))
     at_work(site)
@@ -215,7 +209,6 @@ def test_thermal_throttling_is_seen_where_the_package_has_lost_the_flags(tmp_pat
 
 @pytest.mark.parametrize("revision", REVISIONS)
 def test_a_slow_die_sets_the_clock_and_is_named(tmp_path: Path, revision: int) -> None:
-    """Of a whole card; the kernel's own clock is that of the first die."""
     card = {"quirks": ("slow die",), "revision": revision}
     site, devices = laid_out(tmp_path, mi300x(card=card, has_kernel=True))
     seen = watched(at_work(site), devices[0])
@@ -224,7 +217,6 @@ def test_a_slow_die_sets_the_clock_and_is_named(tmp_path: Path, revision: int) -
 
 
 def test_a_slow_die_is_one_partition_s_alone(tmp_path: Path) -> None:
-    """The other seven have theirs."""
     site, devices = laid_out(tmp_path, mi300x_cpx(card={"quirks": ("slow die",)}, has_kernel=True))
     at_work(site)
     clocks = [look(site, device)["clock_mhz"] for device in devices]
@@ -267,7 +259,6 @@ print(json.dumps({"devices": [asdict(each) for each in found], "seen": seen, "ca
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_a_machine_in_a_box_is_found_and_watched(boxed: Callable[..., Any], name: str) -> None:
-    """With no variable that says where its files are, by the processes that really watch."""
     make, keys, _ = MACHINES[name]
     told = boxed(make(has_kernel=True, tools=()), "-c", DETECT)
     assert [device["key"] for device in told["devices"]] == keys
@@ -287,6 +278,5 @@ print(json.dumps([asdict(each) for each in checks]))
 
 @pytest.mark.parametrize("rocm", ["6.3.2", "7.1.0"])
 def test_no_tool_in_a_box_is_found_wrong(boxed: Callable[..., Any], rocm: str) -> None:
-    """Nor the amd-smi of ROCm 6.3, which refuses with status 0."""
     (check,) = boxed(mi300x(has_kernel=True, rocm=rocm), "-c", CHECK)
     assert check["ok"], check["detail"]

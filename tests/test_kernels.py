@@ -103,7 +103,6 @@ NVJET = "nvjet_sm90_hsh_256x128_64x4_1x2_h_bz_coopA_NNT"
     ],
 )
 def test_a_kernel_is_known_by_what_it_does_and_by_a_short_name(name, does, shown):
-    """As NVIDIA's and AMD's libraries, ATen, Triton and the profilers themselves name them."""
     assert role(name) == does
     assert shown is None or short(name) == shown
 
@@ -122,7 +121,6 @@ def test_a_kernel_is_known_by_what_it_does_and_by_a_short_name(name, does, shown
     ],
 )
 def test_tiles_and_template_numbers_do_not_make_another_family(old, new):
-    """A new version of a library changes them."""
     assert family(old) == family(new)
 
 
@@ -139,7 +137,6 @@ def test_tiles_and_template_numbers_do_not_make_another_family(old, new):
     ],
 )
 def test_other_work_types_and_layouts_are_other_families(one, other):
-    """They are not the same work."""
     assert family(one) != family(other)
 
 
@@ -158,12 +155,10 @@ def test_other_work_types_and_layouts_are_other_families(one, other):
     ],
 )
 def test_convolutions_are_told_from_what_only_sounds_so(name, is_one):
-    """Transposed ones are convolutions, and conversions are none."""
     assert is_convolution(name) == is_one
 
 
 def test_mangled_names_are_read_and_broken_ones_left():
-    """What rocprof of old, and a library without symbols, print."""
     assert readable("_Z10add_kernelPfS_i.kd") == "add_kernel(float*, float*, int)"
     assert readable("_Z10add_kernelPfS_i [clone .kd]") == "add_kernel(float*, float*, int)"
     assert readable("_ZN17cutlass__5x_cudnn6KernelINS_4conv6ker") == (
@@ -174,7 +169,6 @@ def test_mangled_names_are_read_and_broken_ones_left():
 
 @given(st.text(alphabet="<>()[]{},:_ aZ09*&~", max_size=80) | st.text(max_size=40))
 def test_no_name_is_too_odd_to_be_shown(name):
-    """Kernels have any name that a compiler makes."""
     assert len(short(name)) <= LONGEST_NAME
     assert isinstance(role(name), str)
     assert isinstance(family(name), str)
@@ -189,7 +183,6 @@ def profile(*kernels: tuple[str, float, float]) -> KernelTable:
 
 
 def test_kernels_are_matched_by_name_then_without_tiles_then_by_their_work():
-    """What is left is new, or gone."""
     naive = "naive_conv_ab_packed_wrw_nhwc_half_double_half"
     before = profile((ADD, 3, 1), (NVJET, 2, 4), (IGEMM, 61, 1.9), ("gone_kernel", 1, 0.5))
     after = profile(
@@ -212,7 +205,6 @@ def test_kernels_are_matched_by_name_then_without_tiles_then_by_their_work():
 
 
 def test_what_is_blamed_can_be_compared_from_case_to_case():
-    """By role and name without times; what all kernels share, or none has, has no colon."""
     before = [Kernel("gemm_a", 1, 4e-3), Kernel("pool_b", 1, 1e-3)]
     after = [Kernel("gemm_a", 1, 4.5e-3), Kernel("pool_b", 1, 1.01e-3)]
     assert blamed(diff(table(before, 1, "t"), table(after, 1, "t"))) == ["GEMM: gemm_a"]
@@ -223,7 +215,6 @@ def test_what_is_blamed_can_be_compared_from_case_to_case():
 
 
 def test_the_reason_names_what_costs_most_and_nothing_small():
-    """In the words of the morning after."""
     naive = "naive_conv_ab_packed_wrw_nhwc"
     before = profile((IGEMM, 61, 1.9), (ADD, 3, 10), (NVJET, 2, 4))
     after = profile(
@@ -236,7 +227,6 @@ def test_the_reason_names_what_costs_most_and_nothing_small():
 
 
 def test_several_kernels_of_one_role_are_named_by_it():
-    """Fifty convolutions that are each a little slower are one cause."""
     names = [XMMA.replace("wgrad", f"fprop{letter}") for letter in "abcdefgh"]
     before = profile(*[(name, 1, 1.0) for name in names], (ADD, 3, 8.0))
     after = profile(*[(name, 1, 1.1 + i / 100) for i, name in enumerate(names)], (ADD, 3, 8.0))
@@ -247,7 +237,6 @@ def test_several_kernels_of_one_role_are_named_by_it():
 
 
 def test_more_calls_of_the_same_kernel_are_said():
-    """A cast before every layer is no slower kernel."""
     found = diff(profile((ADD, 3, 1), (NVJET, 1, 1)), profile((ADD, 30, 10), (NVJET, 1, 1)))
     assert reason(found) == (
         "+9 ms in kernels: elementwise vectorized_elementwise_kernel add fp16 1 ms → 10 ms, "
@@ -256,7 +245,6 @@ def test_more_calls_of_the_same_kernel_are_said():
 
 
 def test_a_slower_device_is_not_blamed_on_a_kernel():
-    """All alike are slower: the clock, the memory, the power."""
     names = [f"kernel_{letter}" for letter in "abcdefghij"]
     before = profile(*[(name, 1, 1 + i) for i, name in enumerate(names)])
     after = profile(*[(name, 1, (1 + i) * 1.031) for i, name in enumerate(names)])
@@ -271,7 +259,6 @@ def _few(factor: float) -> list[tuple[str, float, float]]:
 
 
 def test_time_that_no_kernel_took_is_said_to_lie_between_them():
-    """The host, or waiting."""
     same = profile((ADD, 3, 1), (NVJET, 1, 1))
     assert reason(diff(same, same), 2e-3) == (
         "2 ms of the 2 ms more lie between the kernels (launches, waiting)"
@@ -289,7 +276,6 @@ def test_time_that_no_kernel_took_is_said_to_lie_between_them():
 
 
 def test_what_is_faster_is_named_as_what_is_slower():
-    """Half the calls of the same kernel."""
     found = diff(profile((ADD, 4, 2), (NVJET, 1, 1)), profile((ADD, 2, 1), (NVJET, 1, 1)))
     assert reason(found) == (
         "-1 ms in kernels: elementwise vectorized_elementwise_kernel add fp16 2 ms → 1 ms, "
@@ -298,7 +284,6 @@ def test_what_is_faster_is_named_as_what_is_slower():
 
 
 def test_on_a_cpu_operations_are_spoken_of():
-    """The host is the device, and has no launches."""
     before, after = (
         KernelTable("torch.profiler, CPU", 2, [Kernel("aten::tanh", 2, s)]) for s in (1e-3, 4e-3)
     )
@@ -308,7 +293,6 @@ def test_on_a_cpu_operations_are_spoken_of():
 
 
 def test_an_operation_is_not_blamed_for_what_it_hardly_explains():
-    """A step may wait for something else, while an operation takes some microseconds more."""
     before, after = (
         KernelTable("torch.profiler, CPU", 2, [Kernel("aten::copy_", 2, s)]) for s in (1e-4, 2e-4)
     )
@@ -319,7 +303,6 @@ def test_an_operation_is_not_blamed_for_what_it_hardly_explains():
 
 
 def test_twice_the_calls_are_not_blamed_on_the_device():
-    """A step that runs twice."""
     names = [f"kernel_{letter}" for letter in "abcdefghij"]
     before = profile(*[(name, 2, 1 + i) for i, name in enumerate(names)])
     after = profile(*[(name, 4, 2 * (1 + i)) for i, name in enumerate(names)])
@@ -327,7 +310,6 @@ def test_twice_the_calls_are_not_blamed_on_the_device():
 
 
 def test_one_kernel_among_many_is_named_however_little_it_is():
-    """1% more in all, by one that is a third slower: the others are as they were."""
     names = [f"kernel_{letter}" for letter in "abcdefghij"]
     before = profile(*[(name, 1, 10) for name in names], ("gemm", 1, 3))
     after = profile(*[(name, 1, 10) for name in names], ("gemm", 1, 4))
@@ -335,7 +317,6 @@ def test_one_kernel_among_many_is_named_however_little_it_is():
 
 
 def test_a_device_that_is_a_little_slower_is_told_through_the_noise_of_single_kernels():
-    """2% more, give or take 1% by kernel."""
     names = [f"kernel_{letter}" for letter in "abcdefghij"]
     before = profile(*[(name, 1, 10) for name in names])
     after = profile(*[(name, 1, 10.2 + (i % 2 * 2 - 1) / 10) for i, name in enumerate(names)])
@@ -343,7 +324,6 @@ def test_a_device_that_is_a_little_slower_is_told_through_the_noise_of_single_ke
 
 
 def test_numbers_that_a_compiler_gives_anew_do_not_mix_kernels_up():
-    """One more kernel at the front, and each has the next one's name."""
     before = profile(*[(f"triton_poi_fused_relu_{i}", 1 + i, 1.0) for i in range(4)])
     after = profile(*[(f"triton_poi_fused_relu_{i + 1}", 1 + i, 1.0 + i // 3) for i in range(4)])
     (change,) = diff(before, after).changes
@@ -352,7 +332,6 @@ def test_numbers_that_a_compiler_gives_anew_do_not_mix_kernels_up():
 
 
 def test_tiles_that_take_calls_over_are_one_family():
-    """The sums tell, and not the one tile that was used before."""
     tile = NVJET.replace("256x128_64x4", "128x64_64x8")
     before = profile((NVJET, 9, 9), (tile, 1, 1))
     after = profile((NVJET.replace("256x128_64x4", "64x64_64x9"), 8, 9), (tile, 2, 2))
@@ -364,14 +343,12 @@ def test_tiles_that_take_calls_over_are_one_family():
 
 
 def test_what_is_one_kernel_stands_for_no_other():
-    """On either side."""
     found = diff(profile((NVJET, 1, 9)), profile((NVJET, 1, 8), ("new_kernel", 1, 1)))
     for change in found.changes:
         assert (change.before_kernels, change.after_kernels, change.more) == ((), (), "")
 
 
 def test_kernels_of_which_nobody_knows_what_they_do_are_others():
-    """A sentence says so, where it names what they take together."""
     before = profile(("one", 1, 1), ("two", 1, 1), ("three", 1, 1))
     after = profile(("one", 1, 2), ("two", 1, 2), ("three", 1, 1))
     words = reason(diff(before, after))
@@ -379,7 +356,6 @@ def test_kernels_of_which_nobody_knows_what_they_do_are_others():
 
 
 def test_a_copy_that_torch_makes_itself_is_a_copy_in_the_reason():
-    """A change of layout or type, as a version adds them."""
     found = diff(profile((NVJET, 1, 9)), profile((NVJET, 1, 9), (COPY, 2, 0.2)))
     assert reason(found) == (
         "+200 us in kernels: copy new elementwise_kernel direct_copy fp16 200 us, 2 calls"
@@ -395,19 +371,16 @@ def test_a_copy_that_torch_makes_itself_is_a_copy_in_the_reason():
     ],
 )
 def test_a_new_torch_or_another_profiler_writes_the_same_kernel_otherwise(old, new):
-    """Kinds of arrays, more parameters, or no types at all."""
     (change,) = diff(profile((old, 1, 1)), profile((new, 1, 2))).changes
     assert (change.before.name, change.after.name) == (old, new)
 
 
 def test_a_convolution_that_became_a_product_of_matrices_is_one_change():
-    """What is gone is half of the news."""
     found = diff(profile((XMMA, 33, 8), (ADD, 1, 1)), profile((NVJET, 33, 9.6), (ADD, 1, 1)))
     assert reason(found).endswith(f"→ {NVJET} 8 ms → 9.6 ms, 33 calls")
 
 
 def test_what_went_the_other_way_is_named_where_it_hides_most_of_it():
-    """Two milliseconds more and 1.9 less are not a tenth of a millisecond."""
     found = diff(profile((ADD, 1, 2), (NVJET, 1, 4)), profile((ADD, 1, 4), (NVJET, 1, 2.1)))
     assert reason(found) == (
         "+100 us in kernels: elementwise vectorized_elementwise_kernel add fp16 2 ms → 4 ms, "
@@ -416,7 +389,6 @@ def test_what_went_the_other_way_is_named_where_it_hides_most_of_it():
 
 
 def test_what_went_the_other_way_is_named_by_what_went_most_that_way():
-    """Of two softmaxes the one that became faster."""
     found = diff(
         profile(("gemm", 1, 2), ("softmax_a", 1, 3), ("softmax_b", 1, 0.1)),
         profile(("gemm", 1, 5), ("softmax_a", 1, 1), ("softmax_b", 1, 0.2)),
@@ -425,7 +397,6 @@ def test_what_went_the_other_way_is_named_by_what_went_most_that_way():
 
 
 def test_short_kernels_that_one_side_only_knows_as_a_sum_are_neither_new_nor_gone():
-    """One that is longer than that whole sum is."""
     before = profile((NVJET, 1, 9), (REST, 50, 1))
     after = profile((NVJET, 1, 9), ("k1", 1, 0.1), ("k2", 1, 2.0), (REST, 49, 0.9))
     found = {change.name: change.kind for change in diff(before, after).changes}
@@ -433,7 +404,6 @@ def test_short_kernels_that_one_side_only_knows_as_a_sum_are_neither_new_nor_gon
 
 
 def test_copies_from_pageable_memory_are_told_from_pinned_ones():
-    """The cause, often."""
     before, after = (f"Memcpy HtoD ({kind} -> Device)" for kind in ("Pinned", "Pageable"))
     found = diff(profile((before, 2, 1)), profile((after, 2, 4)))
     assert reason(found) == (
@@ -442,7 +412,6 @@ def test_copies_from_pageable_memory_are_told_from_pinned_ones():
 
 
 def test_causes_are_sums_by_role_the_dearest_first():
-    """What became faster is last."""
     found = diff(
         profile((ADD, 1, 1), (NVJET, 1, 5), (CUTLASS, 1, 1)),
         profile((ADD, 1, 2), (NVJET, 1, 4), (CUTLASS, 1, 1.5)),
@@ -454,7 +423,6 @@ def test_causes_are_sums_by_role_the_dearest_first():
 
 
 def test_profiles_with_nothing_in_them_are_alike():
-    """A step that did nothing on the device."""
     found = diff(profile(), profile())
     assert (found.changes, found.delta_s) == ([], 0)
     assert reason(found) == "the kernels take as long as before, 0 ns a step"
@@ -466,7 +434,6 @@ tables = st.lists(st.tuples(names, st.integers(1, 9), st.floats(0, 9))).map(lamb
 
 @given(tables, tables)
 def test_no_time_is_lost_or_found_by_matching(before, after):
-    """The changes add up to the difference."""
     found = diff(before, after)
     assert sum(c.delta_s for c in found.changes) == pytest.approx(found.delta_s, abs=1e-12)
     assert reason(found)
@@ -476,7 +443,6 @@ def test_no_time_is_lost_or_found_by_matching(before, after):
 
 
 def test_a_table_is_of_one_step_the_longest_first_with_each_name_once():
-    """What several streams and shapes did under one name is one line."""
     seen = [Kernel("b", 10, 0.5), Kernel("_Z1av", 5, 1.0), Kernel("b.kd", 10, 1.0)]
     assert table(seen, 5, "rocprofv3", busy_s=2.0) == KernelTable(
         "rocprofv3", 5, [Kernel("b", 4, 0.3), Kernel("a()", 1, 0.2)], 0.4
@@ -484,7 +450,6 @@ def test_a_table_is_of_one_step_the_longest_first_with_each_name_once():
 
 
 def test_short_kernels_at_the_end_are_one_line():
-    """A file of baselines is to be reviewed."""
     many = [Kernel(f"k{i:03}", 1, 1 + i / 1000) for i in range(MOST_KERNELS + 20)]
     found = tidy(KernelTable("torch.profiler", 1, many)).kernels
     assert len(found) == MOST_KERNELS + 1

@@ -44,13 +44,11 @@ def build(**values: Any) -> Workload:
     [("lm-124m", 124_475_904), ("lm-350m", 354_871_296), ("lm-1b", 1_315_819_520)],
 )
 def test_a_size_has_the_weights_that_its_name_says(name, parameters):
-    """GPT-2's small one has 124,439,808, and 47 embeddings fewer."""
     assert SIZES[name].parameters == parameters
     assert SIZES["lm-124m"].parameters - 47 * 768 == 124_439_808
 
 
 def test_the_weights_are_counted_as_they_are():
-    """By formula and by torch."""
     with torch.device("meta"):
         for size in GPT2.values():
             model = LanguageModel(size)
@@ -59,7 +57,6 @@ def test_the_weights_are_counted_as_they_are():
 
 @pytest.mark.parametrize(("task", "times"), [("infer", 1), ("train", 3)])
 def test_flops_are_counted_as_the_formula_has_them(task, times):
-    """Each product once forward and twice backward, attention whole."""
     for size in (TINY, Size(layers=3, width=96, heads=3, context=64, vocabulary=200)):
         counted = flops.counted(weightless_step, size, 2, 64, task)
         assert counted is not None
@@ -67,7 +64,6 @@ def test_flops_are_counted_as_the_formula_has_them(task, times):
 
 
 def test_training_comes_to_six_flops_a_weight_and_token_and_attention():
-    """The usual estimate, of weights that products use."""
     size = Size(layers=3, width=64, heads=4, context=32, vocabulary=96)
     in_products = 12 * 3 * 64**2 + 96 * 64
     assert 3 * size.forward_flops(5, 16) == (6 * in_products + 12 * 3 * 64 * 16) * 5 * 16
@@ -77,7 +73,6 @@ def test_training_comes_to_six_flops_a_weight_and_token_and_attention():
 
 
 def test_an_id_says_what_is_not_as_usual():
-    """DDP is how ranks train."""
     plain = case_of(language_axes(), {"network": "lm-124m", "batch_size": 8})
     assert plain.id == "lm-124m-b8-1024t-bf16-eager-train"
     assert plain.workload == "language_model"
@@ -195,14 +190,12 @@ def test_an_id_says_what_is_not_as_usual():
     ],
 )
 def test_what_cannot_be_meant_is_a_line(values, words):
-    """Before anything starts."""
     with pytest.raises(UserError) as raised:
         case_of(language_axes(), {"network": "lm-124m", "batch_size": 8, **values})
     assert str(raised.value).startswith(words)
 
 
 def test_a_matrix_has_a_table_of_them(tmp_path):
-    """Every axis by its name."""
     matrix = tmp_path / "matrix.toml"
     matrix.write_text(
         '[[gate.language_models]]\nnetwork = "lm-tiny"\nbatch_size = 2\nlength = 64\n'
@@ -216,7 +209,6 @@ def test_a_matrix_has_a_table_of_them(tmp_path):
 
 
 def test_a_token_sees_what_came_before_it_and_nothing_after():
-    """Causal attention, and embeddings of places."""
     torch.manual_seed(0)
     model = LanguageModel(TINY).eval()
     tokens = torch.randint(TINY.vocabulary, (1, 8))
@@ -231,7 +223,6 @@ def test_a_token_sees_what_came_before_it_and_nothing_after():
 
 
 def test_the_loss_is_the_mean_over_all_tokens():
-    """In FP32, whatever the logits are."""
     torch.manual_seed(0)
     model = LanguageModel(TINY).bfloat16()
     tokens = torch.randint(TINY.vocabulary, (2, 9))
@@ -245,7 +236,6 @@ def test_the_loss_is_the_mean_over_all_tokens():
 
 
 def test_training_in_fp32_is_its_own_reference():
-    """Loss and gradients' norm of the first step, and the loss of chance."""
     workload = build()
     workload.step()
     workload.first_step_done()
@@ -263,7 +253,6 @@ def test_training_in_fp32_is_its_own_reference():
 
 @pytest.mark.parametrize("precision", ["bf16", "amp-bf16"])
 def test_training_in_bf16_is_near_the_reference(precision):
-    """And not it."""
     workload = build(precision=precision)
     workload.step()
     workload.first_step_done()
@@ -275,7 +264,6 @@ def test_training_in_bf16_is_near_the_reference(precision):
 
 
 def test_every_step_finds_the_weights_of_the_one_before():
-    """As in networks: what is learnt by heart is faster."""
     workload = build()
     losses = []
     for _ in range(20):
@@ -287,7 +275,6 @@ def test_every_step_finds_the_weights_of_the_one_before():
 
 
 def test_a_loss_that_is_no_number_is_told():
-    """Whatever made it so."""
     workload = build()
     workload.step()
     workload.first_step_done()
@@ -302,7 +289,6 @@ def test_a_loss_that_is_no_number_is_told():
 
 
 def test_inference_holds_its_logits_against_the_reference():
-    """Those of one sequence."""
     exact = build(task="infer")
     exact.step()
     numerics = exact.numerics()
@@ -318,7 +304,6 @@ def test_inference_holds_its_logits_against_the_reference():
 
 
 def test_what_a_step_moves_is_counted_in_the_bytes_it_is_kept_in():
-    """Weights are read; in training they and two moments are read and written."""
     for precision, itemsize in (("fp32", 4), ("bf16", 2)):
         kept = itemsize * TINY.parameters
         training = build(precision=precision)
@@ -334,7 +319,6 @@ def test_what_a_step_moves_is_counted_in_the_bytes_it_is_kept_in():
 
 
 def test_where_torch_cannot_count_the_formula_does(monkeypatch):
-    """And traffic is not known."""
     monkeypatch.setattr(module, "counted", lambda *_: None)
     workload = build(task="infer")
     assert workload.flops_per_step() == TINY.forward_flops(2, 16)
@@ -343,7 +327,6 @@ def test_where_torch_cannot_count_the_formula_does(monkeypatch):
 
 @pytest.mark.parametrize("task", ["infer", "train"])
 def test_what_is_compiled_is_the_whole_model(monkeypatch, task):
-    """Loss included; what compiling itself does is another's test."""
     asked: list[tuple[type, str]] = []
 
     def compiled(model: torch.nn.Module, mode: str, _options: str) -> torch.nn.Module:
@@ -359,7 +342,6 @@ def test_what_is_compiled_is_the_whole_model(monkeypatch, task):
 
 @pytest.mark.parametrize("parallel", ["fsdp2", "zero3"])
 def test_one_rank_has_nobody_to_divide_its_weights_with(parallel):
-    """It trains as it would anyway, so that several can be held against it."""
     workload = build(parallel=parallel)
     workload.step()
     assert workload.layers() is not None
@@ -445,7 +427,6 @@ TWO = Setting(torch.device("cpu"), rank=1, local_rank=1, ranks=2)
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_deepspeeds_engine_does_the_step_with_the_stage_asked_for(deepspeed, stage):
-    """Stage 3 takes every block as soon as it is built, and what is left at the end."""
     workload = language_model(
         TWO, network="lm-tiny", batch_size=1, length=8, precision="fp32", parallel=f"zero{stage}"
     )
@@ -479,7 +460,6 @@ def test_deepspeeds_engine_does_the_step_with_the_stage_asked_for(deepspeed, sta
     ],
 )
 def test_deepspeed_keeps_fp32_for_the_optimizer_under_amp_alone(deepspeed, precision, told):
-    """The network computes in bf16 either way, and torch casts nothing."""
     workload = language_model(
         TWO, network="lm-tiny", batch_size=1, length=8, precision=precision, parallel="zero3"
     )
@@ -491,7 +471,6 @@ def test_deepspeed_keeps_fp32_for_the_optimizer_under_amp_alone(deepspeed, preci
 
 
 def test_a_deepspeed_that_always_keeps_fp32_is_a_skip_in_pure_bf16(deepspeed):
-    """And does what it can under the precision that says so."""
     deepspeed.DeepSpeedBF16Config.model_fields = ("enabled",)
     with pytest.raises(UnsupportedError, match="keeps FP32 weights beside bf16's"):
         zero.Zero(1, "bf16", "eager", TWO)
@@ -502,7 +481,6 @@ def test_a_deepspeed_that_always_keeps_fp32_is_a_skip_in_pure_bf16(deepspeed):
 
 
 def test_deepspeed_takes_the_device_of_the_rank_and_gloo_on_a_cpu(deepspeed):
-    """A launcher may show each rank its own GPU alone, and number ranks all the same."""
     zero.Zero(1, "fp32", "eager", TWO)
     assert os.environ["LOCAL_RANK"] == "1"
     assert deepspeed.ops.__compatible_ops__ == {"deepspeed_shm_comm": False}
@@ -513,8 +491,6 @@ def test_deepspeed_takes_the_device_of_the_rank_and_gloo_on_a_cpu(deepspeed):
 
 
 def test_without_deepspeed_zero_is_a_skip_that_says_what_to_install(monkeypatch):
-    """Whatever its import raises."""
-
     def refuse(_name: str) -> None:
         raise ImportError("no module")
 
@@ -528,7 +504,6 @@ def test_without_deepspeed_zero_is_a_skip_that_says_what_to_install(monkeypatch)
 
 @pytest.mark.parametrize(("stage", "gib"), [(1, "4.0"), (2, "3.3"), (3, "2.6")])
 def test_a_stage_says_how_much_of_training_each_rank_keeps(deepspeed, monkeypatch, stage, gib):
-    """Two, one or none of the four numbers for each weight whole, and half of the others."""
     monkeypatch.setattr(device, "memory_bytes", lambda _device: 2 * 2**30)
     with pytest.raises(UnsupportedError, match=f"keeps of them need {gib} GiB on each rank"):
         language_model(
@@ -546,13 +521,11 @@ def test_a_stage_says_how_much_of_training_each_rank_keeps(deepspeed, monkeypatc
     ],
 )
 def test_the_worker_refuses_what_it_does_not_know(values, words):
-    """A case may come from elsewhere than the axes."""
     with pytest.raises(ValueError, match=words):
         build(**values)
 
 
 def test_weights_that_do_not_fit_are_a_skip_with_both_figures(monkeypatch):
-    """Four times the weights in training; divided, each rank's part."""
     monkeypatch.setattr(device, "memory_bytes", lambda _device: 4 * 2**30)
     with pytest.raises(UnsupportedError) as raised:
         build(network="lm-350m")
@@ -563,19 +536,16 @@ def test_weights_that_do_not_fit_are_a_skip_with_both_figures(monkeypatch):
 
 
 def test_a_graph_needs_a_gpu():
-    """Said so."""
     with pytest.raises(UnsupportedError, match="graph records CUDA graphs, which a CPU does not"):
         build(compile_mode="graph")
 
 
 def test_no_gpu_arithmetic_on_a_cpu():
-    """TF32 least of all."""
     with pytest.raises(UnsupportedError, match="TF32 exists on GPUs only"):
         build(precision="tf32")
 
 
 def test_language_models_of_smoke_and_gate_compile_nothing():
-    """Compiling one takes longer than measuring all of them, and the gate has three minutes."""
     matrix = Path(module.__file__).parents[3] / "perf_tests" / "matrix.toml"
     names = dict.fromkeys(re.findall(r'"([a-z]\w+)"', matrix.read_text()), 224)
     tiers = read_matrix(matrix, tables(names))

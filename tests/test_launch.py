@@ -109,7 +109,6 @@ def fault_of(context: WorkerProcess, case: Case) -> Any:
 
 
 def test_a_zygote_tells_the_versions_of_what_is_measured(zygote: Zygote) -> None:
-    """As the worker's interpreter has them, which need not be ours."""
     assert zygote.versions["torch"] == torch.__version__
     assert zygote.versions["torchvision"] is not None
     assert zygote.versions["torchvision"].startswith(version("torchvision").partition("+")[0])
@@ -117,7 +116,6 @@ def test_a_zygote_tells_the_versions_of_what_is_measured(zygote: Zygote) -> None
 
 
 def test_every_fork_is_a_process_and_a_context_of_its_own(zygote: Zygote) -> None:
-    """All of them at once, each with its own number in its measurements."""
     contexts = [zygote.context() for _ in range(3)]
     measured = [context.measure(case("well")) for context in contexts]
     assert len({os.getpid(), *(context.pid for context in contexts)}) == 4
@@ -129,20 +127,17 @@ def test_every_fork_is_a_process_and_a_context_of_its_own(zygote: Zygote) -> Non
 
 
 def test_a_context_says_what_it_opened(context: WorkerProcess) -> None:
-    """A CPU, since the environment hides every GPU, with as many threads as that asks for."""
     assert context.device.type == "cpu"
     assert context.threads == 2
     assert context.cudnn is None
 
 
 def test_a_context_measures_case_after_case(context: WorkerProcess) -> None:
-    """Without losing what it is."""
     names = [context.measure(replace(case("well"), id=f"case-{i}")).case_id for i in range(3)]
     assert names == ["case-0", "case-1", "case-2"]
 
 
 def test_a_network_is_measured_from_end_to_end(context: WorkerProcess) -> None:
-    """The path that every case takes, with all that a CPU can tell."""
     params: dict[str, Param] = {"network": "squeezenet1_1", "batch_size": 2, "image_size": 32}
     measured = context.measure(Case("squeezed", "network", params, sampling=AT_ONCE))
     assert measured.case_id == "squeezed"
@@ -158,19 +153,16 @@ def test_a_network_is_measured_from_end_to_end(context: WorkerProcess) -> None:
 
 
 def test_a_forked_context_can_compute_with_several_threads(context: WorkerProcess) -> None:
-    """It would wait forever for threads that were started before the fork."""
     assert context.threads == 2
     assert len(context.measure(case("parallel")).iteration_s) == 2
 
 
 def test_the_environment_of_a_zygote_is_that_of_its_cases(context: WorkerProcess) -> None:
-    """On top of the runner's own."""
     context.measure(case("told", variable="HIP_VISIBLE_DEVICES", value="-1"))
     context.measure(case("told", variable="PATH", value=os.environ["PATH"]))
 
 
 def test_a_replay_reaches_the_compiler_of_its_case_and_of_no_other(context: WorkerProcess) -> None:
-    """With caches of its own."""
     kept = os.environ.get("TRITON_CACHE_DIR", "")
     chosen = {"XBLOCK": 512, "num_warps": 8}
     draw = Draw({"triton_poi_fused_0": Choice("a" * 64, chosen)})
@@ -181,7 +173,6 @@ def test_a_replay_reaches_the_compiler_of_its_case_and_of_no_other(context: Work
 
 
 def test_a_worker_finds_bench_lib_and_not_what_lies_beside_it(context: WorkerProcess) -> None:
-    """Beside an installed bench_lib lies our torch, which is not another interpreter's."""
     beside = str(Path(module.__file__).parents[2])
     fault = fault_of(context, case("told", variable="PYTHONPATH", value="?"))
     ours, tests = fault.message.split("'")[1].split(os.pathsep)
@@ -191,14 +182,12 @@ def test_a_worker_finds_bench_lib_and_not_what_lies_beside_it(context: WorkerPro
 
 
 def test_a_skip_gives_the_reason_and_keeps_the_context(context: WorkerProcess) -> None:
-    """Nothing is wrong with it."""
     with pytest.raises(CaseSkipped, match=r"^no such arithmetic here$"):
         context.measure(case("unsupported"))
     assert context.measure(case("well")).context_id == context.name
 
 
 def test_what_is_not_finite_arrives_as_a_word(context: WorkerProcess) -> None:
-    """NaN itself could not be sent."""
     measured = context.measure(case("wrong"))
     assert measured.numerics == Numerics(finite=False)
     assert "the answer holds infinities or NaN" in measured.warnings
@@ -207,7 +196,6 @@ def test_what_is_not_finite_arrives_as_a_word(context: WorkerProcess) -> None:
 def test_another_context_has_its_turn_before_each_measured_stretch(
     zygote: Zygote, context: WorkerProcess
 ) -> None:
-    """Where the runner wants it so; the case waits for it."""
     companion = zygote.context()
     turns: list[int] = []
 
@@ -226,7 +214,6 @@ def test_another_context_has_its_turn_before_each_measured_stretch(
 def test_waiting_for_another_context_takes_nothing_of_a_case_s_time(
     context: WorkerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On an H200 a companion that had stopped made the next case an ERROR."""
     late_s = [0.0]
     told = SimpleNamespace(**vars(time))
     told.monotonic = lambda: time.monotonic() + late_s[0]
@@ -243,7 +230,6 @@ def test_waiting_for_another_context_takes_nothing_of_a_case_s_time(
 def test_a_companion_that_does_not_answer_is_ended(
     zygote: Zygote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It must not hold up the cases."""
     monkeypatch.setattr(module, "TURN_LIMIT_S", 0.2)
     companion = zygote.context()
     os.kill(companion.pid, signal.SIGSTOP)
@@ -258,7 +244,6 @@ def test_a_companion_that_does_not_answer_is_ended(
 
 
 def test_a_context_tells_what_a_step_is_made_of(context: WorkerProcess) -> None:
-    """Of one step, by operation where the host is the device; for real."""
     seen = context.profile(case("parallel"))
     calls = {kernel.name: kernel.calls for kernel in seen.kernels}
     assert (seen.source, seen.busy_s) == ("torch.profiler, CPU", None)
@@ -267,7 +252,6 @@ def test_a_context_tells_what_a_step_is_made_of(context: WorkerProcess) -> None:
 
 
 def test_a_step_without_operations_is_a_skip_and_keeps_the_context(context: WorkerProcess) -> None:
-    """Plain Python has none."""
     with pytest.raises(CaseSkipped, match=r"^the profiler saw no operation$"):
         context.profile(case("well"))
     with pytest.raises(CaseSkipped, match=r"^no such arithmetic here$"):
@@ -276,7 +260,6 @@ def test_a_step_without_operations_is_a_skip_and_keeps_the_context(context: Work
 
 
 def test_a_fault_while_looking_names_its_phase(context: WorkerProcess) -> None:
-    """As one while measuring does."""
     with pytest.raises(CaseFault) as caught:
         context.profile(case("raising", phase="first step"))
     assert (caught.value.fault.kind, caught.value.fault.phase) == ("exception", "first step")
@@ -299,7 +282,6 @@ FAULTS = {
 
 @pytest.mark.parametrize("factory", FAULTS)
 def test_a_fault_stays_in_its_case(zygote: Zygote, factory: str) -> None:
-    """It says what, when and with which last words; its context ends, and the next one works."""
     kind, message, output = FAULTS[factory]
     params = {"phase": "first step"} if factory == "raising" else {}
     limit_s = 1.5 if factory == "hanging" else LONG_S
@@ -318,27 +300,23 @@ def test_a_fault_stays_in_its_case(zygote: Zygote, factory: str) -> None:
     "phase", ["build", "first step", "warm-up", "give way", "measure", "numerics"]
 )
 def test_a_fault_says_in_which_phase_it_came(context: WorkerProcess, phase: str) -> None:
-    """Which is most of what one wants to know about a hang."""
     fault = fault_of(context, case("raising", phase=phase))
     assert (fault.phase, fault.message) == (phase, f"ValueError: planted in {phase}")
 
 
 def test_a_workload_that_is_not_there_is_a_fault_of_its_case(context: WorkerProcess) -> None:
-    """Found when it is built."""
     fault = fault_of(context, case("no_such_factory"))
     assert (fault.kind, fault.phase) == ("exception", "build")
     assert "no_such_factory" in fault.message
 
 
 def test_an_answer_that_json_cannot_hold_is_a_fault_with_words(context: WorkerProcess) -> None:
-    """And not a worker that died."""
     fault = fault_of(context, case("incomparable"))
     assert fault.kind == "exception"
     assert fault.message.startswith("ValueError: Out of range float values")
 
 
 def test_last_output_is_that_of_the_case_alone(context: WorkerProcess) -> None:
-    """What earlier cases printed is not its business, and only the end matters."""
     context.measure(case("talking", lines=5, fails=False))
     fault = fault_of(context, case("talking", lines=60, fails=True))
     lines = fault.last_output.splitlines()
@@ -348,7 +326,6 @@ def test_last_output_is_that_of_the_case_alone(context: WorkerProcess) -> None:
 
 
 def test_short_output_is_not_mixed_with_that_of_earlier_cases(context: WorkerProcess) -> None:
-    """Even where there would be room."""
     context.measure(case("talking", lines=5, fails=False))
     fault = fault_of(context, case("talking", lines=1, fails=True))
     assert [line[:11] for line in fault.last_output.splitlines()] == ["line 0", "the library"]
@@ -358,7 +335,6 @@ def test_short_output_is_not_mixed_with_that_of_earlier_cases(context: WorkerPro
 def test_what_a_case_started_ends_with_its_context(
     zygote: Zygote, tmp_path: Path, then: str
 ) -> None:
-    """Whether the context hangs, has ended on its own, or is closed."""
     context = zygote.context()
     pids = tmp_path / "pids"
     order = case("starting_others", time_limit_s=1.5, pids=str(pids), then=then)
@@ -387,7 +363,6 @@ def test_what_a_case_started_ends_with_its_context(
 def test_an_answer_that_is_none_is_a_fault_of_the_protocol(
     zygote: Zygote, line: bytes, words: str
 ) -> None:
-    """Whatever printed into the socket or was of another version."""
     real = zygote.context()
     ours, theirs = socket.socketpair()
     greeting = {"device": {"type": "cpu", "name": "x"}}
@@ -402,7 +377,6 @@ def test_an_answer_that_is_none_is_a_fault_of_the_protocol(
 
 
 def test_a_worker_tells_what_quantizes_without_importing_it(monkeypatch: Any) -> None:
-    """An extra that takes seconds to import; None where it is not installed."""
     monkeypatch.delitem(sys.modules, "torchao", raising=False)
     monkeypatch.setattr(worker_device.metadata, "version", {"torchao": "0.99"}.__getitem__)
     assert worker_device.versions()["torchao"] == "0.99"
@@ -418,7 +392,6 @@ def test_a_worker_tells_what_quantizes_without_importing_it(monkeypatch: Any) ->
 def test_a_worker_tells_torchvisions_own_version_without_importing_it(
     monkeypatch, tmp_path
 ) -> None:
-    """With the build behind it, which what is installed may not tell; else that, or None."""
     package = tmp_path / "torchvision"
     package.mkdir()
     (package / "__init__.py").write_text("raise AssertionError('imported')\n")
@@ -449,7 +422,6 @@ def test_a_worker_tells_torchvisions_own_version_without_importing_it(
     ],
 )
 def test_running_out_of_memory_is_told_from_other_errors(error: Exception, kind: str) -> None:
-    """Each allocator has words of its own."""
     assert kind_of(error) == kind
 
 
@@ -467,12 +439,10 @@ def test_running_out_of_memory_is_told_from_other_errors(error: Exception, kind:
     ],
 )
 def test_an_exit_code_is_put_into_words(code: int | None, words: str) -> None:
-    """Signals by their names, with the usual cause where there is one."""
     assert how_it_ended(code) == words
 
 
 def test_a_log_that_is_not_there_has_no_last_output(tmp_path: Path) -> None:
-    """A worker may end before it has one."""
     assert last_output(tmp_path / "none.log") == ""
 
 
@@ -482,7 +452,6 @@ def test_a_log_that_is_not_there_has_no_last_output(tmp_path: Path) -> None:
 def test_a_stranger_without_the_token_is_refused(
     zygote: Zygote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever stood before the context in the queue; the context gets through."""
     monkeypatch.setattr(module, "GREETING_LIMIT_S", 0.05)
     address = zygote._listener.getsockname()
     wrong, nonsense, silent, brief = (socket.create_connection(address) for _ in range(4))
@@ -502,7 +471,6 @@ def test_a_stranger_without_the_token_is_refused(
 
 
 def test_orders_that_arrive_together_are_all_obeyed(zygote: Zygote) -> None:
-    """The second one lies in a buffer, which no select tells of."""
     assert zygote._connection is not None
     orders = ({"order": "end", "pid": NOBODY}, {"order": "fork", "context": "at-once"})
     lines = b"".join(json.dumps(order).encode() + b"\n" for order in orders)
@@ -513,7 +481,6 @@ def test_orders_that_arrive_together_are_all_obeyed(zygote: Zygote) -> None:
 
 
 def test_a_zygote_ends_nobody_but_its_own_children(zygote: Zygote) -> None:
-    """The number of a context that has ended may be somebody else's by now."""
     somebody = subprocess.Popen(["sleep", "3600"])
     zygote.end(somebody.pid)
     zygote.context().close()  # orders are obeyed one after the other
@@ -523,14 +490,12 @@ def test_a_zygote_ends_nobody_but_its_own_children(zygote: Zygote) -> None:
 
 
 def test_closing_twice_is_closing(context: WorkerProcess) -> None:
-    """The runner closes after a fault, which has closed already."""
     fault_of(context, case("leaving"))
     context.close()
     context.close()
 
 
 def test_a_closed_zygote_leaves_neither_processes_nor_files() -> None:
-    """Contexts that were never closed end with it."""
     with Zygote(environment=BRIEF, command_prefix=["env", "PREFIX=seen"]) as zygote:
         contexts = [zygote.context() for _ in range(2)]
         contexts[0].measure(case("told", variable="PREFIX", value="seen"))
@@ -551,7 +516,6 @@ def program(folder: Path, name: str, script: str) -> str:
 def test_a_container_is_told_everything_but_the_token_on_its_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It hands on neither our environment nor folders that are not mounted."""
     monkeypatch.setenv("OURS_ALONE", "1")
     container = program(tmp_path, "container", 'exec env -i "$@"')
     environment = {**BRIEF, "GIVEN": "a b=c"}
@@ -572,7 +536,6 @@ def test_a_container_is_told_everything_but_the_token_on_its_command_line(
 
 
 def test_a_killed_zygote_takes_its_contexts_along_and_is_named() -> None:
-    """A case of it has died, and no other can begin."""
     with Zygote(environment=BRIEF) as zygote:
         context = zygote.context()
         os.kill(zygote._process.pid, signal.SIGKILL)
@@ -653,7 +616,6 @@ def forking(
 def test_a_context_with_dear_launches_is_ended_and_another_drawn(
     monkeypatch: pytest.MonkeyPatch, excesses: list[float | None], taken: int
 ) -> None:
-    """The eighth is taken as it is; one of which nothing is known at once."""
     zygote, forked = forking(monkeypatch, excesses)
     context: object = zygote.context()
     assert len(forked) == taken
@@ -665,7 +627,6 @@ def test_a_context_with_dear_launches_is_ended_and_another_drawn(
 def test_what_is_drawn_once_is_taken_as_it_is(
     monkeypatch: pytest.MonkeyPatch, excess: float | None
 ) -> None:
-    """Dear or not."""
     zygote, forked = forking(monkeypatch, [excess])
     context: object = zygote.context(draws=1)
     assert [context] == forked
@@ -675,7 +636,6 @@ def test_what_is_drawn_once_is_taken_as_it_is(
 def test_a_device_that_does_not_open_again_is_told_and_no_context_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What was drawn before was not good enough to be kept."""
     zygote, forked = forking(monkeypatch, [DEAR, DEAR])
     with pytest.raises(LaunchError, match="no device"):
         zygote.context()
@@ -685,7 +645,6 @@ def test_a_device_that_does_not_open_again_is_told_and_no_context_is_left(
 def test_a_device_that_is_not_free_at_once_is_opened_when_the_ended_context_is_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Once more, and that is taken as it comes; the ended one may have held all the memory."""
     zygote, forked = forking(monkeypatch, [DEAR, DEAR, "out of memory", DEAR, CHEAP])
     context: object = zygote.context()
     assert (len(forked), context) == (3, forked[-1])
@@ -696,7 +655,6 @@ def test_a_device_that_is_not_free_at_once_is_opened_when_the_ended_context_is_g
 def test_a_device_that_does_not_open_at_all_is_told_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """There is no other context that could be in its way."""
     zygote, forked = forking(monkeypatch, ["no such device", CHEAP])
     with pytest.raises(LaunchError, match="no such device"):
         zygote.context()
@@ -719,7 +677,6 @@ def drawn_in_rounds(
 def test_after_two_futile_rounds_contexts_are_taken_as_they_come(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Where there is no cheap kind, eight contexts for each one would be wasted."""
     futile = [DEAR] * DRAWS
     assert MOST_FUTILE == 2
     assert drawn_in_rounds(monkeypatch, [futile, futile, [DEAR], [DEAR], [CHEAP]]) == [
@@ -735,14 +692,12 @@ def test_after_two_futile_rounds_contexts_are_taken_as_they_come(
 def test_futile_rounds_count_in_a_row_alone(
     monkeypatch: pytest.MonkeyPatch, last: list[float]
 ) -> None:
-    """One of the cheap kind, also the last that may be drawn, shows that there is one."""
     futile = [DEAR] * DRAWS
     rounds = [futile, last, futile, last, futile, futile, [DEAR]]
     assert drawn_in_rounds(monkeypatch, rounds) == [len(drawn) for drawn in rounds]
 
 
 def test_a_context_that_says_of_itself_that_launches_are_dear_is_ended(tmp_path: Path) -> None:
-    """A real one, by its greeting; who measures nothing takes it."""
     (tmp_path / "sitecustomize.py").write_text(
         "import os\n"
         "from bench_lib.worker import launches\n"
@@ -763,7 +718,6 @@ def test_a_context_that_says_of_itself_that_launches_are_dear_is_ended(tmp_path:
 
 
 def test_a_context_on_the_cpu_says_nothing_of_launches(context: WorkerProcess) -> None:
-    """It is the first that was drawn."""
     assert context.excess is None
 
 
@@ -789,7 +743,6 @@ def inherited(context: WorkerProcess) -> str:
 def test_a_context_on_the_cpu_has_no_compiler_but_what_torch_imports_by_itself(
     context: WorkerProcess,
 ) -> None:
-    """It would be 1.7 s that most sessions have no use for."""
     assert inherited(context) == f"no compiler, {PRELOAD_VARIABLE}=None, {NVML_CHECK}=None"
 
 
@@ -804,7 +757,6 @@ def trial_says(folder: Path, answer: str) -> dict[str, str]:
 
 
 def test_a_context_is_born_with_the_compiler_where_a_child_opens_a_gpu(tmp_path: Path) -> None:
-    """And with no variable that was set for the import alone."""
     with Zygote(environment=trial_says(tmp_path, "zygote.GPU")) as zygote:
         context = zygote.context()
         assert inherited(context) == f"compiler, {PRELOAD_VARIABLE}=None, {NVML_CHECK}=None"
@@ -815,7 +767,6 @@ def test_a_context_is_born_with_the_compiler_where_a_child_opens_a_gpu(tmp_path:
 def test_a_zygote_whose_children_are_spoilt_by_the_compiler_starts_over_without(
     tmp_path: Path,
 ) -> None:
-    """Under the same number, so that the runner need not know; a shared one, when it has one."""
     environment = trial_says(tmp_path, f"2 if {COMPILER!r} in sys.modules else zygote.GPU")
     environment[PRELOAD_VARIABLE] = "compiler"
     with (
@@ -831,7 +782,6 @@ def test_a_zygote_whose_children_are_spoilt_by_the_compiler_starts_over_without(
 def test_what_is_imported_with_torch_is_neither_collected_nor_looked_at_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Where torch is there already, others may be at work, and garbage is collected as ever."""
     frozen: list[bool] = []
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(gc.isenabled()))
     with worker.importing_torch():
@@ -857,7 +807,6 @@ def test_what_is_imported_with_torch_is_neither_collected_nor_looked_at_again(
 def test_a_zygote_can_be_kept_from_trying_the_compiler_and_from_importing_torchvision(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, told: str | None, log: list[str]
 ) -> None:
-    """One that has started over must not do so for ever."""
     seen: list[str] = []
 
     def connect() -> None:
@@ -890,8 +839,6 @@ def test_a_zygote_that_reaches_no_runner_leaves_its_log_to_one_that_lives(
     parents: list[int],
     code: int,
 ) -> None:
-    """And removes the folder of one that was killed meanwhile, which nobody else would do."""
-
     def connect() -> None:
         raise ConnectionRefusedError("nobody there")
 
@@ -912,8 +859,6 @@ def test_a_zygote_that_reaches_no_runner_leaves_its_log_to_one_that_lives(
 def test_a_zygote_whose_runner_is_gone_before_the_greeting_removes_the_folder(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """It has connected, and then there was nobody to greet."""
-
     def send(_message: object) -> None:
         raise ClosedError
 
@@ -965,7 +910,6 @@ class Importing:
 def test_the_compiler_is_imported_under_a_check_that_spares_the_driver(
     monkeypatch: pytest.MonkeyPatch, check: str | None
 ) -> None:
-    """The variable is then as it was; a compiler that is not there is done without."""
     if check is None:
         monkeypatch.delenv(NVML_CHECK, raising=False)
     else:
@@ -980,7 +924,6 @@ def test_the_compiler_is_imported_under_a_check_that_spares_the_driver(
 def test_where_a_child_opens_no_gpu_nothing_is_imported(
     monkeypatch: pytest.MonkeyPatch, opened: int
 ) -> None:
-    """A CPU, an error, and a driver that hangs: the trial costs more than it could save."""
     importing = Importing(monkeypatch, [opened])
     worker._import_compiler()
     assert importing.log == ["child"]
@@ -991,7 +934,6 @@ def test_where_a_child_opens_no_gpu_nothing_is_imported(
 def test_what_the_compilers_caches_are_asked_by_is_computed_before_the_fork(
     monkeypatch: pytest.MonkeyPatch, has_triton: bool
 ) -> None:
-    """Hashes of torch's own files, and of triton's; without triton torch's stand-in raises."""
     importing = Importing(monkeypatch, [GPU, GPU])
 
     def triton_key() -> None:
@@ -1012,7 +954,6 @@ def test_what_the_compilers_caches_are_asked_by_is_computed_before_the_fork(
 def test_a_compiler_that_cannot_be_made_ready_is_printed_and_done_without(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
 ) -> None:
-    """Whatever the insides of a torch raise; children only start more slowly."""
     monkeypatch.delenv(NVML_CHECK, raising=False)
     importing = Importing(monkeypatch, [GPU, GPU])
 
@@ -1033,7 +974,6 @@ def test_a_compiler_that_cannot_be_made_ready_is_printed_and_done_without(
 def test_children_that_open_no_gpu_any_more_make_the_zygote_start_over(
     monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
-    """Told to do without the compiler, or it would start over for ever."""
     monkeypatch.delenv(NVML_CHECK, raising=False)
     importing = Importing(monkeypatch, [GPU, after])
     worker._import_compiler()
@@ -1058,7 +998,6 @@ def test_what_a_child_opens_is_a_number_and_no_child_is_left(
     opening: Any,
     code: int,
 ) -> None:
-    """A GPU, a CPU, an error, which is printed, a crash, and a driver that hangs."""
     monkeypatch.setattr(worker_device, "open_device", opening)
     if opening is signal.pause:
         monkeypatch.setattr(worker, "TRIAL_S", 0.05)
@@ -1089,10 +1028,6 @@ context.measure(Case("x", "faulty:starting_others", {"pids": sys.argv[3], "then"
 
 
 def test_shared_workers_serve_one_process_after_another(tmp_path: Path) -> None:
-    """Each has contexts of its own, which end with it; the zygote imports once.
-
-    So do those of one that is killed in the middle of a case that hangs and has started programs.
-    """
     with contextlib.closing(Zygote(environment=BRIEF, is_shared=True)) as own:
         pids = []
         for _ in range(2):
@@ -1123,7 +1058,6 @@ def test_shared_workers_serve_one_process_after_another(tmp_path: Path) -> None:
 
 
 def test_shared_workers_that_are_killed_are_gone_for_those_who_joined() -> None:
-    """Who may start workers of their own then."""
     with contextlib.closing(Zygote(environment=BRIEF, is_shared=True)) as own:
         joined = Zygote(joins=own.joint)
         os.kill(own.joint[1], signal.SIGKILL)
@@ -1135,7 +1069,6 @@ def test_shared_workers_that_are_killed_are_gone_for_those_who_joined() -> None:
 def test_no_child_opens_a_device_before_a_shared_zygote_has_a_runner(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, preload: str
 ) -> None:
-    """Another run may measure there; whether children are spoilt is asked once, and then."""
     log: list[str] = []
     runners = iter(["a", "b"])
 
@@ -1165,7 +1098,6 @@ def test_no_child_opens_a_device_before_a_shared_zygote_has_a_runner(
 def test_a_runner_that_comes_while_a_killed_one_s_address_is_read_is_served(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """It would wait for five minutes otherwise."""
     announced = tmp_path / "runner"
     served: list[str] = []
     announced.write_text("killed")
@@ -1192,7 +1124,6 @@ def test_a_runner_that_comes_while_a_killed_one_s_address_is_read_is_served(
 
 
 def test_a_shared_zygote_waits_for_runners_until_its_starter_has_ended(tmp_path: Path) -> None:
-    """Whose number another process may have had when it began."""
     announced = tmp_path / "runner"
     assert not worker._comes(announced, starter=0)
     announced.touch()
@@ -1209,7 +1140,6 @@ time.sleep(3600)
 
 
 def test_shared_workers_do_not_outlive_a_starter_that_is_killed(tmp_path: Path) -> None:
-    """They may be importing, and nobody has joined them."""
     starter = subprocess.Popen(
         [sys.executable, "-c", SHARING],
         env={**os.environ, **BRIEF, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -1242,7 +1172,6 @@ def refusal(**arguments: Any) -> str:
 
 
 def test_an_interpreter_that_is_not_there_is_named() -> None:
-    """With what it should be."""
     assert refusal(python="/nowhere/python") == (
         "cannot start a worker with /nowhere/python: No such file or directory; "
         "it has to be a Python interpreter with torch and torchvision"
@@ -1252,7 +1181,6 @@ def test_an_interpreter_that_is_not_there_is_named() -> None:
 def test_a_full_temporary_folder_is_named_with_the_cure(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """And not taken for an interpreter that is not there; nothing is left in it."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with no_file_beyond(0):
         words = refusal(environment=ENVIRONMENT)
@@ -1266,7 +1194,6 @@ def test_a_full_temporary_folder_is_named_with_the_cure(
 def test_where_no_folder_takes_temporary_files_they_are_named_with_the_cure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Python looks for one that it can write to."""
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/nowhere"])
     words = refusal(environment=ENVIRONMENT)
@@ -1278,7 +1205,6 @@ def test_where_no_folder_takes_temporary_files_they_are_named_with_the_cure(
 def test_a_workers_fault_is_the_temporary_folders_only_where_that_is_full(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A step may fill a disk of its own, which is its own fault."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     full = "OSError: [Errno 28] No space left on device"
     assert is_full(Fault("no room", f"{full}: '{tmp_path}/torchinductor_me/a'", "compile"))
@@ -1289,7 +1215,6 @@ def test_a_workers_fault_is_the_temporary_folders_only_where_that_is_full(
 
 
 def test_a_prefix_that_is_not_there_is_named() -> None:
-    """And not the interpreter behind it."""
     assert refusal(command_prefix=["/nowhere/docker", "run"]) == (
         "cannot start a worker with /nowhere/docker: No such file or directory; "
         "it has to be a program that runs the words after it"
@@ -1297,7 +1222,6 @@ def test_a_prefix_that_is_not_there_is_named() -> None:
 
 
 def test_an_interpreter_without_torch_is_told_with_a_remedy(tmp_path: Path) -> None:
-    """As is one that has torch and lacks torchvision."""
     python = interpreter(tmp_path, f'exec "{sys.executable}" -S "$@"')
     nothing = {"PYTHONPATH": ""}
     assert refusal(python=python, environment=nothing) == (
@@ -1311,7 +1235,6 @@ def test_an_interpreter_without_torch_is_told_with_a_remedy(tmp_path: Path) -> N
 
 
 def test_a_worker_that_ends_at_once_is_told_with_its_last_output(tmp_path: Path) -> None:
-    """Whatever it was."""
     python = interpreter(tmp_path, "echo a broken library >&2; exit 7")
     assert refusal(python=python) == (
         "the worker left with exit status 7; its last output:\na broken library"
@@ -1321,7 +1244,6 @@ def test_a_worker_that_ends_at_once_is_told_with_its_last_output(tmp_path: Path)
 def test_a_worker_that_never_answers_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After the most time that an import may take."""
     monkeypatch.setattr(module, "START_LIMIT_S", 0.5)
     pid = tmp_path / "pid"
     python = interpreter(tmp_path, f'echo $$ > "{pid}"; exec sleep 3600')
@@ -1332,7 +1254,6 @@ def test_a_worker_that_never_answers_is_ended(
 def test_a_device_that_cannot_be_opened_is_told_with_the_last_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when the driver is there and the device is not, or does not answer."""
     hangs = tmp_path / "hangs"
     (tmp_path / "sitecustomize.py").write_text(
         "import os, time, torch\n"
@@ -1362,7 +1283,6 @@ def test_a_device_that_cannot_be_opened_is_told_with_the_last_output(
 def test_a_kind_of_contexts_that_there_is_not_is_told_before_anything_starts(
     monkeypatch: pytest.MonkeyPatch, value: str
 ) -> None:
-    """Whether the session's environment has it or ours; a typo must not choose anything."""
     words = f"BENCH_LIB_CONTEXTS={value!r}: chosen or any"
     monkeypatch.setattr(subprocess, "Popen", None)
     assert refusal(environment={CONTEXTS_VARIABLE: value}) == words
@@ -1374,7 +1294,6 @@ def test_a_kind_of_contexts_that_there_is_not_is_told_before_anything_starts(
 def test_the_environment_of_a_session_chooses_before_ours(
     monkeypatch: pytest.MonkeyPatch, value: str
 ) -> None:
-    """As it does with every variable."""
     monkeypatch.setenv(CONTEXTS_VARIABLE, "fastest")
     words = refusal(python="/nowhere/python", environment={CONTEXTS_VARIABLE: value})
     assert words.startswith("cannot start a worker with /nowhere/python")

@@ -52,7 +52,6 @@ def words(command: LaunchCommand) -> list[str]:
 
 
 def test_ranks_are_started_by_torchrun_where_nobody_asked_for_another() -> None:
-    """By that of the interpreter that measures, on this host."""
     assert command_for(4, python="/py", environ={}) == LaunchCommand(
         "torchrun",
         ("/py", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4"),
@@ -62,7 +61,6 @@ def test_ranks_are_started_by_torchrun_where_nobody_asked_for_another() -> None:
 
 
 def test_what_is_asked_for_comes_before_what_the_environment_says(installed: Installer) -> None:
-    """And that before the usual."""
     environ = {**installed(srun=""), "BENCH_LIB_LAUNCHER": "srun -p gpu"}
     assert command_for(2, environ=environ).launcher == "srun"
     assert command_for(2, "torchrun", environ=environ).launcher == "torchrun"
@@ -72,7 +70,6 @@ def test_what_is_asked_for_comes_before_what_the_environment_says(installed: Ins
 
 @pytest.mark.parametrize("text", ["prun", " ", "/usr/bin/srun", 'srun "'])
 def test_a_launcher_that_is_none_is_refused_with_those_there_are(text: str) -> None:
-    """Before anything starts."""
     with pytest.raises(LaunchError) as raised:
         command_for(2, text)
     assert str(raised.value).startswith(f"the launcher is {text!r}")
@@ -84,7 +81,6 @@ def test_a_launcher_that_is_none_is_refused_with_those_there_are(text: str) -> N
 def test_a_launcher_that_is_not_installed_is_named_with_its_package(
     installed: Installer, name: str, package: str
 ) -> None:
-    """No case of several ranks can be measured without."""
     with pytest.raises(LaunchError) as raised:
         command_for(2, name, environ=installed())
     assert str(raised.value).startswith(f"there is no {name} in PATH; apt-get install {package}")
@@ -94,7 +90,6 @@ def test_a_launcher_that_is_not_installed_is_named_with_its_package(
 
 
 def test_torchrun_of_several_hosts_is_a_step_of_slurm(installed: Installer) -> None:
-    """One torchrun a host, which meet on the first host of the allocation."""
     environ = {
         **installed(srun=""),
         "SLURM_JOB_ID": "77",
@@ -123,7 +118,6 @@ def test_torchrun_of_several_hosts_is_a_step_of_slurm(installed: Installer) -> N
     ],
 )
 def test_a_torchrun_that_reaches_no_other_host_is_refused(text: str, said: str) -> None:
-    """With what does."""
     with pytest.raises(LaunchError, match=said):
         command_for(8, text, environ={})
 
@@ -132,7 +126,6 @@ def test_a_torchrun_that_reaches_no_other_host_is_refused(text: str, said: str) 
 
 
 def test_open_mpis_ranks_may_use_all_cores_and_be_more_than_they(installed: Installer) -> None:
-    """Each has data loading of its own; by default it would have one core."""
     environ = {**installed(mpirun=OPEN_MPI), "NCCL_DEBUG": "INFO", "HOME": "/root"}
     made = command_for(4, "mpirun", python="/py", environ=environ)
     assert (made.launcher, made.ranks, made.hosts) == ("mpirun", 4, 1)
@@ -150,7 +143,6 @@ MULTICAST_IS_OFF = {
 
 
 def test_open_mpi_takes_every_variable_along_that_is_recorded(installed: Installer) -> None:
-    """Or ranks of other hosts would run in another environment than the one that is written."""
     known = {f"{family}X" for family in variables._FAMILIES} | variables._KNOWN
     environ = {**dict.fromkeys({*known, *backends.variables()}, "1"), **MULTICAST_IS_OFF}
     told = set(variables.recorded(environ))
@@ -161,7 +153,6 @@ def test_open_mpi_takes_every_variable_along_that_is_recorded(installed: Install
 
 
 def test_a_launch_of_its_own_drops_where_a_rank_is_and_nothing_else() -> None:
-    """A suite may run in a rank of another launch."""
     ranks = {"RANK": "3", "LOCAL_RANK": "3", "OMPI_COMM_WORLD_RANK": "3", "PMI_RANK": "3"}
     assert without_ranks({**MULTICAST_IS_OFF, **ranks}) == MULTICAST_IS_OFF
 
@@ -169,7 +160,6 @@ def test_a_launch_of_its_own_drops_where_a_rank_is_and_nothing_else() -> None:
 def test_open_mpi_is_told_of_root_only_where_it_is_root(
     installed: Installer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """MPICH has no such option."""
     environ = installed(mpirun=OPEN_MPI)
     assert "--allow-run-as-root" not in command_for(2, "mpirun", environ=environ).words
     monkeypatch.setattr(os, "geteuid", lambda: 0)
@@ -177,7 +167,6 @@ def test_open_mpi_is_told_of_root_only_where_it_is_root(
 
 
 def test_on_hosts_that_are_named_there_are_as_many_ranks_as_slots(installed: Installer) -> None:
-    """More would be a mistake that nobody sees; the user's own binding stays, too."""
     environ = installed(mpirun=OPEN_MPI)
     made = command_for(16, "mpirun --host a:8,b:8", environ=environ)
     assert made.hosts is None
@@ -191,7 +180,6 @@ def test_on_hosts_that_are_named_there_are_as_many_ranks_as_slots(installed: Ins
 
 
 def test_mpichs_mpirun_has_options_of_its_own(installed: Installer) -> None:
-    """Found by asking it which one it is."""
     environ = installed(mpirun=MPICH)
     made = command_for(2, "mpirun", python="/py", environ=environ)
     assert words(made) == ["mpirun", "-np", "2", "-bind-to", "none", "-genvall", "/py"]
@@ -199,13 +187,11 @@ def test_mpichs_mpirun_has_options_of_its_own(installed: Installer) -> None:
 
 
 def test_an_mpirun_that_is_neither_is_refused(installed: Installer) -> None:
-    """Its options are not known."""
     with pytest.raises(LaunchError, match=r"neither Open MPI's nor MPICH's \(it says 'prun 1'\)"):
         command_for(2, "mpirun", environ=installed(mpirun="prun 1"))
 
 
 def test_an_mpirun_that_cannot_be_asked_is_said(tmp_path: Path) -> None:
-    """As where it was built for another machine."""
     path = tmp_path / "mpirun"
     path.write_text("not a program")
     path.chmod(0o755)
@@ -217,7 +203,6 @@ def test_an_mpirun_that_cannot_be_asked_is_said(tmp_path: Path) -> None:
 
 
 def test_srun_ends_the_step_with_the_first_rank_that_fails(installed: Installer) -> None:
-    """On one host where nothing says otherwise."""
     made = command_for(4, "srun -p gpu", python="/py", environ=installed(srun=""))
     assert (made.launcher, made.ranks, made.hosts) == ("srun", 4, 1)
     assert words(made) == [
@@ -232,7 +217,6 @@ def test_srun_ends_the_step_with_the_first_rank_that_fails(installed: Installer)
 def test_srun_takes_as_many_hosts_as_it_is_told(
     installed: Installer, text: str, hosts: int
 ) -> None:
-    """However that is written."""
     made = command_for(4, text, environ=installed(srun=""))
     assert made.hosts == hosts
     assert sum(word.startswith(("-N", "--nodes")) for word in made.words) == 1
@@ -242,13 +226,11 @@ def test_srun_takes_as_many_hosts_as_it_is_told(
 def test_in_an_allocation_srun_takes_as_many_hosts_as_the_gpus_need(
     installed: Installer, ranks: int, hosts: int
 ) -> None:
-    """Two ranks are measured on one host, though there are more; at most all."""
     environ = {**installed(srun=""), "SLURM_JOB_NUM_NODES": "4"}
     assert command_for(ranks, "srun", environ=environ, gpus=8).hosts == hosts
 
 
 def test_a_step_inside_a_step_shares_what_that_holds(installed: Installer) -> None:
-    """It would wait for ever otherwise; and nobody's own word is said twice."""
     environ = installed(srun="")
     assert "--overlap" not in command_for(2, "srun", environ=environ).words
     inside = {**environ, "SLURM_STEP_ID": "0"}
@@ -275,7 +257,6 @@ def test_a_step_inside_a_step_shares_what_that_holds(installed: Installer) -> No
 def test_more_ranks_than_gpus_are_too_many(
     ranks: int, hosts: int | None, visible: int, words: str | None
 ) -> None:
-    """What other hosts have is the launcher's to know."""
     assert too_many(LaunchCommand("any", (), ranks, hosts), visible) == words
 
 
@@ -287,12 +268,10 @@ def test_more_ranks_than_gpus_are_too_many(
     ],
 )
 def test_on_a_cpu_there_may_be_some(ranks: int, words: str | None) -> None:
-    """Enough to try out what a cluster does."""
     assert too_many(LaunchCommand("any", (), ranks), None) == words
 
 
 def test_variables_of_another_launch_are_left_out() -> None:
-    """And nothing else: settings of the same launchers stay."""
     other = {
         "RANK": "0",
         "LOCAL_RANK": "0",

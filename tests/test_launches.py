@@ -41,7 +41,6 @@ def left_as_it_was(gpu: FakeGpu) -> bool:
 def test_the_excess_is_over_the_cheapest_of_the_other_streams(
     monkeypatch: pytest.MonkeyPatch, cheap: int
 ) -> None:
-    """Streams are alike some forty at a time, and it may be any of the blocks."""
     blocks_us = [2.0] * 5
     blocks_us[cheap] = 1.6
     gpu = FakeGpu(default_us=2.0, blocks_us=blocks_us).install(monkeypatch)
@@ -56,7 +55,6 @@ def test_the_excess_is_over_the_cheapest_of_the_other_streams(
 def test_the_default_stream_is_no_measure_of_itself(
     monkeypatch: pytest.MonkeyPatch, default_us: float, excess: float
 ) -> None:
-    """Where it is the cheapest of all, it costs less than the others do."""
     gpu = FakeGpu(default_us=default_us, blocks_us=[2.0, 1.75]).install(monkeypatch)
     probe = {"launch_us": default_us, "launch_ratio": pytest.approx(1 + excess)}
     assert compare_streams(GPU) == LaunchCosts(probe, excess)
@@ -66,7 +64,6 @@ def test_the_default_stream_is_no_measure_of_itself(
 def test_every_compared_stream_is_used_before_the_first_is_timed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Some of each block and the default one; while one alone is used, launches cost less."""
     gpu = FakeGpu().install(monkeypatch)
     compare_streams(GPU)
     assert gpu.used_before_timing == gpu.used == {DEFAULT, *gpu.made[::EVERY]}
@@ -77,7 +74,6 @@ def test_every_compared_stream_is_used_before_the_first_is_timed(
 def test_on_hip_eight_streams_are_made_and_all_are_compared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each takes 5 MiB there, and four hardware queues serve them in turn."""
     monkeypatch.setattr(torch.version, "hip", "6.3.42131")
     gpu = FakeGpu(default_us=2.0).install(monkeypatch)
     assert compare_streams(GPU).probe["launch_us"] == 2.0
@@ -89,14 +85,12 @@ def test_on_hip_eight_streams_are_made_and_all_are_compared(
 def test_the_default_streams_cost_is_what_it_will_be_among_others(
     monkeypatch: pytest.MonkeyPatch, wanted: str
 ) -> None:
-    """And not what it was as long as it was alone."""
     FakeGpu(default_us=2.0, discount_us=0.5).install(monkeypatch)
     monkeypatch.setenv(CONTEXTS_VARIABLE, wanted)
     assert compare_streams(GPU).probe == {"launch_us": 2.0, "launch_ratio": 1.0}
 
 
 def test_a_cost_is_kept_to_a_tenth_of_a_nanosecond(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More digits would fill baselines with noise."""
     FakeGpu(default_us=1.8 + 1e-7, blocks_us=[1.35]).install(monkeypatch)
     assert compare_streams(GPU).probe == {"launch_us": 1.8, "launch_ratio": 1.3333}
 
@@ -105,7 +99,6 @@ def test_a_cost_is_kept_to_a_tenth_of_a_nanosecond(monkeypatch: pytest.MonkeyPat
 def test_a_stream_that_seemed_cheap_or_dear_by_chance_is_measured_anew(
     monkeypatch: pytest.MonkeyPatch, timing: int
 ) -> None:
-    """The least of many is less than it is, so no cost is the one that it was chosen by."""
     gpu = FakeGpu(luck_us={timing: -0.3 if timing == 0 else 0.3}).install(monkeypatch)
     assert compare_streams(GPU) == LaunchCosts({"launch_us": 2.0, "launch_ratio": 1.0}, 0.0)
     assert len(gpu.holds) == 27
@@ -115,7 +108,6 @@ def test_a_stream_that_seemed_cheap_or_dear_by_chance_is_measured_anew(
 def test_software_that_makes_every_launch_dearer_leaves_the_ratio_as_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """So that it cannot excuse itself by what it did."""
     found = []
     for dearer in (1, 1.5):
         FakeGpu(default_us=2.0 * dearer, blocks_us=[1.6 * dearer]).install(monkeypatch)
@@ -129,7 +121,6 @@ def test_software_that_makes_every_launch_dearer_leaves_the_ratio_as_it_is(
 def test_a_host_that_is_rather_slow_finds_what_a_quick_one_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The hold is made longer once and for all streams."""
     gpu = FakeGpu(blocks_us=[2.0, 1.6, 2.0], issue_us=4.0).install(monkeypatch)
     assert compare_streams(GPU) == LaunchCosts({"launch_us": 2.0, "launch_ratio": 1.25}, 0.25)
     assert len(set(gpu.holds)) == 4
@@ -142,7 +133,6 @@ def test_a_host_that_is_rather_slow_finds_what_a_quick_one_does(
 def test_where_any_context_will_do_nobody_is_told_of_an_excess(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What launches cost is measured all the same, in the same way."""
     gpu = FakeGpu(default_us=2.0, blocks_us=[1.75]).install(monkeypatch)
     monkeypatch.setenv(CONTEXTS_VARIABLE, "any")
     probe = {"launch_us": 2.0, "launch_ratio": 1.1429}
@@ -152,7 +142,6 @@ def test_where_any_context_will_do_nobody_is_told_of_an_excess(
 
 
 def test_chosen_contexts_can_be_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As without the variable."""
     FakeGpu(default_us=2.0, blocks_us=[1.6]).install(monkeypatch)
     monkeypatch.setenv(CONTEXTS_VARIABLE, "chosen")
     assert compare_streams(GPU) == LaunchCosts({"launch_us": 2.0, "launch_ratio": 1.25}, 0.25)
@@ -167,7 +156,6 @@ UNKNOWN = "nobody knows what launches cost here: "
 def test_a_runtime_that_makes_no_more_streams_leaves_the_cost_unknown_with_a_warning(
     monkeypatch: pytest.MonkeyPatch, made: int
 ) -> None:
-    """What was made by then is destroyed."""
     gpu = FakeGpu(makes=made).install(monkeypatch)
     warning = f"{UNKNOWN}no stream could be made (error 2 of the GPU's runtime)"
     assert compare_streams(GPU) == LaunchCosts(warnings=[warning])
@@ -178,7 +166,6 @@ def test_a_runtime_that_makes_no_more_streams_leaves_the_cost_unknown_with_a_war
 def test_a_host_that_is_too_slow_leaves_the_cost_unknown_with_a_warning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Costs would be the host's and not the streams'."""
     gpu = FakeGpu(issue_us=1e4).install(monkeypatch)
     warning = f"{UNKNOWN}the host did not issue 200 kernels in time"
     assert compare_streams(GPU) == LaunchCosts(warnings=[warning])
@@ -189,8 +176,6 @@ def test_a_host_that_is_too_slow_leaves_the_cost_unknown_with_a_warning(
 def test_an_error_while_the_device_is_busy_leaves_the_cost_unknown_with_a_warning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Streams are destroyed when it has done what is in them."""
-
     def record(_event: FakeEvent) -> None:
         raise RuntimeError("no events here")
 
@@ -204,7 +189,6 @@ def test_an_error_while_the_device_is_busy_leaves_the_cost_unknown_with_a_warnin
 def test_a_runtime_that_torch_does_not_lend_leaves_the_cost_unknown_with_a_warning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A build may lack what makes streams."""
     gpu = FakeGpu().install(monkeypatch)
     monkeypatch.setattr(torch.cuda, "cudart", lambda: None)
     launches = compare_streams(GPU)
@@ -219,7 +203,6 @@ def test_a_runtime_that_torch_does_not_lend_leaves_the_cost_unknown_with_a_warni
 def test_a_cpu_has_no_streams_and_draws_no_remark(
     monkeypatch: pytest.MonkeyPatch, value: str | None
 ) -> None:
-    """Whatever the variable says, nothing of a GPU is asked."""
     gpu = FakeGpu().install(monkeypatch)
     if value is not None:
         monkeypatch.setenv(CONTEXTS_VARIABLE, value)
@@ -265,7 +248,6 @@ def told_of_launches(measurement: dict[str, Any]) -> None:
 def test_a_context_greets_with_its_excess_and_says_in_every_measurement_what_launches_cost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Compared once, before the runner decides whether it takes this one."""
     orders: list[dict[str, Any]] = [{"measure": dataclasses.asdict(CASE)} for _ in range(2)]
     sent: list[dict[str, Any]] = []
 
@@ -292,7 +274,6 @@ def test_a_context_greets_with_its_excess_and_says_in_every_measurement_what_lau
 def test_a_rank_compares_the_streams_of_its_device(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """And says so in its measurement."""
     log: Any = SimpleNamespace(enter=lambda _phase: None, phase="measure")
     monkeypatch.setattr(ranks, "die_with_parent", lambda: None)
     devices = compares(monkeypatch, ranks)

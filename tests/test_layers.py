@@ -65,7 +65,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Scripted:
 
 @pytest.mark.parametrize("training", [False, True])
 def test_a_profile_has_what_can_be_counted_by_hand(training: bool):
-    """Two images, forward, whatever comes after it."""
     found = profile(small(), images(), training=training)
     assert found.training is training
     assert found.macs == 2 * (CONVOLUTION + LINEAR)
@@ -76,7 +75,6 @@ def test_a_profile_has_what_can_be_counted_by_hand(training: bool):
 
 
 def test_kinds_of_layers_add_up_to_the_network():
-    """What a layer's own layers do is theirs."""
     network = nn.Sequential(small(), nn.Linear(10, 10))
     found = profile(network, images(), training=False)
     kinds = {kind.name: kind for kind in found.kinds}
@@ -91,12 +89,10 @@ def test_kinds_of_layers_add_up_to_the_network():
 
 
 def test_training_keeps_each_storage_once_and_neither_weights_nor_the_images():
-    """The one answer of a ReLU, which it needs itself and the linear layer after a view."""
     assert profile(small(), images(), training=True).activation_bytes == 4 * 2 * 512
 
 
 def test_inference_needs_what_is_alive_at_once():
-    """A ReLU's operand and answer; in place, one of them; the sums' operand and answer."""
     assert profile(small(), images(), training=False).activation_bytes == 4 * 2 * (512 + 512)
     network = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(inplace=True), nn.Flatten())
     assert profile(network, images(), training=False).activation_bytes == 4 * 2 * 512
@@ -105,14 +101,12 @@ def test_inference_needs_what_is_alive_at_once():
 
 
 def test_each_part_is_timed_alone(clock: Scripted):
-    """With the device idle before it and done after it; the loss is in neither."""
     found = profile(small(), images(), training=True)
     assert (found.forward_s, found.backward_s) == (2.0, 4.0)
     assert clock.waited == 4
 
 
 def test_inference_has_no_backward_pass(clock: Scripted):
-    """No gradients are made either."""
     modes = []
 
     class Watched(nn.Linear):
@@ -127,7 +121,6 @@ def test_inference_has_no_backward_pass(clock: Scripted):
 
 
 def test_a_network_runs_under_the_autocast_of_its_case():
-    """Three times on its device, and once without data for torch's count."""
     types = []
 
     class Watched(nn.Linear):
@@ -147,7 +140,6 @@ def test_a_network_runs_under_the_autocast_of_its_case():
 
 @pytest.mark.parametrize("output", [dict, tuple])
 def test_networks_with_auxiliary_heads_are_trained_as_they_are_measured(output: Any):
-    """Classes for each pixel in a dictionary, or heads in a tuple; both heads have gradients."""
     reached = []
 
     class Headed(nn.Module):
@@ -170,8 +162,6 @@ def test_networks_with_auxiliary_heads_are_trained_as_they_are_measured(output: 
 
 
 def test_attention_is_counted_in_inference():
-    """The one kernel that torch has for it hides it from both counters; it is not used."""
-
     class Attending(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -188,8 +178,6 @@ def test_attention_is_counted_in_inference():
 
 
 def test_products_that_deepspeed_does_not_know_are_missed_with_a_word():
-    """It takes no multiply-accumulates from an einsum."""
-
     class Summing(nn.Linear):
         def forward(self, batch: Tensor) -> Tensor:
             return super().forward(batch) + torch.einsum("bi,oi->bo", batch, self.weight)
@@ -231,14 +219,11 @@ PROFILE = LayerProfile(
     ],
 )
 def test_two_counts_may_be_two_percent_apart(by_torch: float | None, word: str | None):
-    """Without a second count nobody disagrees."""
     found = replace(PROFILE, flops_by_torch=by_torch).disagreement
     assert found is None if word is None else word in found
 
 
 def test_a_network_that_torch_cannot_count_is_profiled_all_the_same():
-    """It looks at its data, and the count is of a twin that has none."""
-
     class Looking(nn.Linear):
         def forward(self, batch: Tensor) -> Tensor:
             return super().forward(batch if batch.sum() > 0 else -batch)
@@ -254,7 +239,6 @@ def test_a_network_that_torch_cannot_count_is_profiled_all_the_same():
 
 @pytest.mark.parametrize("training", [False, True])
 def test_deepspeeds_own_text_is_printed_in_training_and_in_inference(training: bool):
-    """Lines that people look for, with the step, the ranks and the batch of the guide."""
     found = profile(small(), images(), training=training, profile_step=7, ranks=4)
     lines = in_words(found).splitlines()
     assert lines[:4] == ["=" * 40, "DeepSpeed FLOPS Profiler Output:", "=" * 40, ""]
@@ -274,7 +258,6 @@ def test_deepspeeds_own_text_is_printed_in_training_and_in_inference(training: b
 
 
 def test_below_it_stands_what_deepspeed_does_not_measure():
-    """To the last figure."""
     assert in_words(PROFILE).splitlines() == [
         "========================================",
         "DeepSpeed FLOPS Profiler Output:",
@@ -301,7 +284,6 @@ def test_below_it_stands_what_deepspeed_does_not_measure():
 
 
 def test_what_is_not_known_is_not_printed():
-    """Inference without a second count, and a clock that saw no time pass."""
     bare = replace(
         PROFILE,
         training=False,
@@ -320,7 +302,6 @@ def test_what_is_not_known_is_not_printed():
 
 
 def test_a_disagreement_is_told():
-    """In a line of its own."""
     loud = replace(PROFILE, flops_by_torch=2e6)
     assert f"\n{loud.disagreement}\n" in in_words(loud)
 
@@ -358,7 +339,6 @@ def functions() -> dict[str, Any]:
 @pytest.mark.parametrize("fail_in", [0, 1, 2, 3])
 @pytest.mark.parametrize("training", [False, True])
 def test_network_and_torch_are_left_as_they_were(fail_in: int, training: bool):
-    """After a profile, and after one that failed while it was seen, timed or hooked."""
     profiling = layers._deepspeed()
     network = Delicate(fail_in).train(training)
     network.body[1][3].weight.grad = torch.ones(10, 512)
@@ -389,7 +369,6 @@ def test_network_and_torch_are_left_as_they_were(fail_in: int, training: bool):
 
 
 def test_a_profiler_that_fails_is_removed_too(monkeypatch: pytest.MonkeyPatch):
-    """After its hooks are in, and before it takes itself for started."""
     profiling = layers._deepspeed()
     network, before = small(), functions()
     attributes = [set(vars(module)) for module in network.modules()]
@@ -412,7 +391,6 @@ def test_a_profiler_that_fails_is_removed_too(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_without_deepspeed_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
-    """Before anything of the step was run."""
     monkeypatch.setitem(sys.modules, "deepspeed.profiling.flops_profiler.profiler", None)
     network = Delicate()
     with pytest.raises(NoProfilerError, match="pip install deepspeed") as caught:
@@ -432,8 +410,6 @@ def importing(monkeypatch: pytest.MonkeyPatch, behave: Callable[[], Any]) -> Non
 
 
 def test_an_import_that_finds_no_compiler_is_an_import_that_failed(monkeypatch):
-    """DeepSpeed's own exceptions are no ImportErrors."""
-
     def behave() -> None:
         raise RuntimeError("CUDA_HOME does not exist")
 
@@ -443,8 +419,6 @@ def test_an_import_that_finds_no_compiler_is_an_import_that_failed(monkeypatch):
 
 
 def test_what_deepspeed_says_while_it_is_imported_is_not_in_the_output(monkeypatch, capsys):
-    """Nor do its warnings become errors where warnings are errors."""
-
     def behave() -> str:
         sys.stdout.write("Setting accelerator to CPU\n")
         warnings.warn("old", DeprecationWarning, stacklevel=1)
@@ -456,7 +430,6 @@ def test_what_deepspeed_says_while_it_is_imported_is_not_in_the_output(monkeypat
 
 
 def test_what_deepspeed_sets_in_the_environment_is_not_left_there(monkeypatch):
-    """Processes that are started later would count GPUs another way."""
     monkeypatch.setenv("KEPT", "as it was")
 
     def behave() -> str:

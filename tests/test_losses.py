@@ -55,7 +55,6 @@ PARTS = {
 @pytest.mark.parametrize("count", [2, 4, 8])
 @pytest.mark.parametrize("planted", [{name: each} for name, each in PLANTED.items()] + [PLANTED])
 def test_each_planted_loss_is_found_in_its_part_and_in_no_other(count, planted):
-    """Whatever communication other kernels hide; the sum is the whole difference."""
     several = ranks(count, hidden=0.002, **planted)
     found = {loss.part: loss for loss in losses(ALONE, several)}
     expected = {part: planted.get(name, 0.0) for name, part in PARTS.items()}
@@ -65,7 +64,6 @@ def test_each_planted_loss_is_found_in_its_part_and_in_no_other(count, planted):
 
 
 def test_waiting_is_communication_where_ranks_have_no_times_of_their_own():
-    """DDP's whole steps are equally long, whoever was waited for."""
     several = ranks(4, exposed=0.0004, waited=0.0003)
     apart = [replace(sample, own_s=[]) for sample in several.per_rank]
     found = {loss.part: loss.longer_s for loss in losses(ALONE, replace(several, per_rank=apart))}
@@ -74,7 +72,6 @@ def test_waiting_is_communication_where_ranks_have_no_times_of_their_own():
 
 
 def test_ranks_that_share_the_work_of_one_are_held_against_their_part_of_it():
-    """Four, each with a quarter of the kernels: nothing is lost but what was planted."""
     quarter = [replace(each, total_s=each.total_s / 4) for each in (CONV, RELU)]
     table = KernelTable("torch.profiler", 5, [*quarter, Kernel(REDUCE, 4, 0.0005)], 0.00275)
     found = {
@@ -86,14 +83,12 @@ def test_ranks_that_share_the_work_of_one_are_held_against_their_part_of_it():
 
 
 def test_without_kernels_of_both_nothing_is_known():
-    """Nor where the profiler did not say how long the device was busy."""
     several = ranks(2, exposed=0.001)
     assert losses(replace(ALONE, kernels=None), several) == []
     assert losses(ALONE, replace(several, kernels=replace(several.kernels, busy_s=None))) == []
 
 
 def test_the_dearest_part_is_told_first():
-    """As shares of the step, which add up to what is lost."""
     found = losses(ALONE, ranks(4, exposed=0.0002, divided=0.0003))
     assert in_words(found) == (
         "by median steps 95.2% of one rank's speed: gradients -2.9%, collectives -1.9%, "

@@ -68,14 +68,12 @@ def cells(markdown: str) -> list[str]:
 
 @pytest.mark.parametrize("words", NASTY)
 def test_whatever_it_says_text_stays_text(words):
-    """On one line, formatted as nothing."""
     bare = re.sub(r"\x1b\[\d+m|\u202e", "", words)
     assert shown(text(words)) == " ".join(bare.split())
 
 
 @pytest.mark.parametrize("words", NASTY)
 def test_a_cell_is_one_cell_whatever_is_in_it(words):
-    """It neither ends its cell nor its row."""
     lines = [*github.table(["a", "b"]), github.row([text(words), "end"])]
     found = cells("\n".join(lines))
     assert len(found) == 2
@@ -84,7 +82,6 @@ def test_a_cell_is_one_cell_whatever_is_in_it(words):
 
 @pytest.mark.parametrize("words", NASTY)
 def test_between_tags_text_is_text_without_backslashes(words):
-    """A summary is HTML to GitHub, which undoes no escapes there."""
     html = rendered(f"<details><summary>{github.summary(words)}</summary>\n\nx\n\n</details>")
     found = re.match(r"<details><summary>(.*)</summary>", html)
     assert found is not None
@@ -108,7 +105,6 @@ def test_between_tags_text_is_text_without_backslashes(words):
     ],
 )
 def test_nobody_is_mentioned_and_nothing_referred_to(words, joined):
-    """GitHub looks for these after it has undone escapes, so they are taken apart."""
     assert joined not in text(words).replace("\\", "")
     assert shown(text(words)) == words
 
@@ -117,12 +113,10 @@ def test_nobody_is_mentioned_and_nothing_referred_to(words, joined):
     "words", ["resnet50-b64-fp16-eager-infer", "2026-11-20T02:00:00Z", "1.5 ms", "a: b", "C++ 5%"]
 )
 def test_ordinary_words_are_left_alone(words):
-    """Nobody reads the source with pleasure otherwise."""
     assert text(words) == words
 
 
 def test_output_stays_inside_its_fence():
-    """However many backticks it holds; of a long one the end is kept."""
     block = github.code("````\n</details>\n" + "x" * 10, lines=2)
     assert block == "```text\n</details>\nxxxxxxxxxx\n```"
     block = github.code("`````\n<b>")
@@ -134,7 +128,6 @@ def test_output_stays_inside_its_fence():
 
 @pytest.mark.parametrize("words", ["pytest x", "a `b` c", "``", "a\nb"])
 def test_a_span_of_code_shows_what_was_typed(words):
-    """Backticks in it included."""
     found = re.fullmatch(r"<p><code>(.*)</code></p>\n", rendered(github.span(words)))
     assert found is not None
     assert found[1] == " ".join(words.split())
@@ -152,14 +145,12 @@ def section(count: int, **fields) -> MarkdownSection:
 
 
 def test_what_fits_is_whole():
-    """And no word on what was left out."""
     markdown = fitted(["Hello."], [section(3), section(2, folded=True)], 5_000)
     assert markdown.count("| 0000") == 5
     assert "left out" not in markdown
 
 
 def test_what_does_not_fit_is_cut_between_rows_and_counted():
-    """The first sections are kept longest."""
     first, second = section(50), section(200, folded=True)
     markdown = fitted(["Hello."], [first, second], 3_000)
     assert len(markdown.encode()) <= 3_000
@@ -171,7 +162,6 @@ def test_what_does_not_fit_is_cut_between_rows_and_counted():
 
 
 def test_a_section_of_which_nothing_fits_is_a_line():
-    """So that nobody takes it for empty."""
     markdown = fitted(["Hello."], [section(200), section(7, what="others")], 2_000)
     assert "_7 others left out" in markdown
 
@@ -179,7 +169,6 @@ def test_a_section_of_which_nothing_fits_is_a_line():
 @pytest.mark.parametrize("limit", [2_000, 2_001, 2_777, 5_000, 9_999])
 @pytest.mark.parametrize("wide", ["x", "é", "語"])
 def test_no_limit_is_exceeded(limit, wide):
-    """Counted in bytes, whatever the words are of."""
     sections = [
         MarkdownSection(wide * 10, [wide * n for n in range(0, 300, 7)], "rows", folded=bool(k % 2))
         for k in range(6)
@@ -190,7 +179,6 @@ def test_no_limit_is_exceeded(limit, wide):
 
 
 def test_a_steps_summary_may_be_larger_than_a_comment(monkeypatch, tmp_path):
-    """Where the file that is written is the step's."""
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
     assert github.limit_of(tmp_path / "summary") == 2**20
     assert github.limit_of(tmp_path / "comment.md") == github.limit_of(None) == 65_536
@@ -199,7 +187,6 @@ def test_a_steps_summary_may_be_larger_than_a_comment(monkeypatch, tmp_path):
 
 
 def test_a_limit_that_holds_nothing_is_refused():
-    """It is a mistake of the program that asks."""
     with pytest.raises(ValueError, match="a limit of 100 bytes is too small"):
         fitted(["Hello."], [], 100)
 
@@ -216,7 +203,6 @@ def above(markdown: str) -> list[str]:
 
 
 def test_a_night_begins_with_its_marker_and_its_sentence():
-    """The marker is what a workflow finds its own comment by."""
     night = nights.make_night()
     lines = as_markdown(night).splitlines()
     assert lines[0] == MARKER == "<!-- bench-lib: report -->"
@@ -226,7 +212,6 @@ def test_a_night_begins_with_its_marker_and_its_sentence():
 
 
 def test_five_lines_are_to_be_seen():
-    """Verdict, before and after, the past, the cause, a link; all else is folded."""
     name = "resnet50-b64-fp16-max-autotune-infer"
     night = nights.make_night([nights.make_entry(), nights.regressed()])
     markdown = as_markdown(night, link=LINK)
@@ -242,7 +227,6 @@ def test_five_lines_are_to_be_seen():
 
 
 def test_of_several_failures_the_gravest_is_shown():
-    """With how many others there are; an error has no before and after."""
     slow, slower = (nights.regressed(nights.make_case(n), r) for n, r in (("a", 1.05), ("b", 1.2)))
     _, change, *_ = above(as_markdown(nights.make_night([slow, slower])))
     assert change.startswith(f"**{slower.record.case.id}** on mi300x (and 1 more case): 8 ms → 9.6")
@@ -253,7 +237,6 @@ def test_of_several_failures_the_gravest_is_shown():
 
 
 def test_without_a_past_the_cause_is_what_changed_since_the_baseline():
-    """A pull request's own commit, for example; the code's own changes come last."""
     entry = nights.regressed()
     record = replace(entry.record, changes=["commit a -> b", "torch 2.9.0 -> 2.10.0"])
     entry = replace(entry, record=record, points=[], moved=[])
@@ -264,7 +247,6 @@ def test_without_a_past_the_cause_is_what_changed_since_the_baseline():
 
 
 def test_a_cause_of_several_cases_is_the_incidents():
-    """One line for all of them, with the id by which it is acknowledged."""
     entry = nights.regressed()
     since = "2026-11-18T02:00:00Z"
     incident = Incident(
@@ -282,7 +264,6 @@ def test_a_cause_of_several_cases_is_the_incidents():
 
 
 def test_what_rounds_to_no_change_has_no_sign():
-    """``-0.0%`` is no figure; one of ranks' efficiency may fail by so little."""
     entry = nights.regressed()
     (verdict, *_) = entry.record.verdicts
     verdict = replace(verdict, ratio=0.9999, interval=(0.9996, 1.0004))
@@ -292,14 +273,12 @@ def test_what_rounds_to_no_change_has_no_sign():
 
 
 def test_what_got_faster_is_shown_where_nothing_failed():
-    """By how much; nobody asks for its cause."""
     _, change, _past, link = above(as_markdown(nights.make_night([nights.improved()]), link=LINK))
     assert ": 8.421 ms → 8 ms, **-5.0%** (-5.4% to -4.6%)" in change
     assert link.startswith("[The whole report]")
 
 
 def test_memory_that_grew_has_its_own_unit_and_no_times_below_it():
-    """The past of the time says nothing of it."""
     entry = nights.regressed()
     (verdict, *_) = entry.record.verdicts
     memory = replace(verdict, metric="memory", baseline=2.0**30, value=2.0**31, unit="B", ratio=2.0)
@@ -311,7 +290,6 @@ def test_memory_that_grew_has_its_own_unit_and_no_times_below_it():
 
 @pytest.mark.parametrize("link", ["javascript:alert(1)", "https://x/<b>", "", "https://x/>y"])
 def test_what_is_no_address_is_no_link(link):
-    """The command stands there."""
     assert "](<" not in as_markdown(nights.make_night(), link=link)
 
 
@@ -327,7 +305,6 @@ def test_what_is_no_address_is_no_link(link):
     ],
 )
 def test_a_night_in_which_nothing_changed_is_marked(entries, changed):
-    """So that nobody is told of it; where nothing can be told, that is something."""
     second = as_markdown(nights.make_night(entries)).splitlines()[1]
     assert (second != "<!-- bench-lib: nothing changed -->") == changed
 
@@ -343,12 +320,10 @@ def test_a_night_in_which_nothing_changed_is_marked(entries, changed):
     ],
 )
 def test_a_line_of_bars_is_from_the_lowest_to_the_highest(values, bars):
-    """The tallest is at least so much above the lowest."""
     assert sparkline(values, 0.07) == bars
 
 
 def test_failures_are_what_unfolds_first():
-    """Each with ratio, interval, since when and why."""
     entry = nights.regressed()
     markdown = as_markdown(nights.make_night([entry, nights.make_entry()]))
     before, _, after = markdown.partition("<summary>What is known of each failure</summary>")
@@ -362,7 +337,6 @@ def test_failures_are_what_unfolds_first():
 
 
 def test_details_of_a_failure_name_kernels_environment_and_how_to_run_it():
-    """All that somebody needs who looks into it."""
     markdown = as_markdown(nights.make_night([nights.regressed()]))
     assert "- kernels: GEMM Cijk" in markdown
     assert "- 8.0% slower since 2026-11-18 (1.075 to 1.085), with torch 2.9.0+rocm7.0" in markdown
@@ -371,7 +345,6 @@ def test_details_of_a_failure_name_kernels_environment_and_how_to_run_it():
 
 
 def test_an_error_shows_what_its_worker_said_last():
-    """As output, not as Markdown."""
     html = rendered(as_markdown(nights.make_night([nights.error()])))
     assert "Memory access fault by GPU" in html
     assert nights.NASTY not in html
@@ -379,7 +352,6 @@ def test_an_error_shows_what_its_worker_said_last():
 
 
 def test_an_unfinished_run_and_missing_hardware_are_told():
-    """The night is less than it seems: the sentence says so, and the details which."""
     markdown = as_markdown(nights.unfinished_night())
     assert "did not finish" in above(markdown)[0]
     assert "**run 0d0d0d0d on mi250x has not come to its end**" in markdown
@@ -387,14 +359,12 @@ def test_an_unfinished_run_and_missing_hardware_are_told():
 
 
 def test_what_was_left_out_is_told():
-    """Of an empty night too."""
     markdown = as_markdown(nights.empty_night())
     assert "## Nothing was measured." in markdown
     assert "<summary>Left out: 1</summary>\n\n- no runs in history\n" in markdown
 
 
 def test_a_case_named_like_a_script_stays_text():
-    """In tables and in headings."""
     night = nights.nasty_night()
     failing = replace(
         night.entries[0],
@@ -415,13 +385,11 @@ def test_a_case_named_like_a_script_stays_text():
 
 
 def test_hardware_is_a_column_only_where_there_are_several():
-    """One kind is named in the sentence."""
     assert "| case | hardware | status |" in as_markdown(nights.hardware_night())
     assert "| case | hardware |" not in as_markdown(nights.make_night([nights.make_entry()]))
 
 
 def test_efficiency_is_a_column_where_a_case_has_one():
-    """Most nights have no case of several ranks."""
     entry = nights.make_entry()
     efficient = Verdict(Status.OK, "efficiency", "8 ranks reach 91.0%", value=0.91)
     verdicts = [*entry.record.verdicts, efficient]
@@ -432,7 +400,6 @@ def test_efficiency_is_a_column_where_a_case_has_one():
 
 
 def test_five_thousand_failures_fit_a_comment_and_a_summary():
-    """By whole rows, with the number of those left out."""
     one = nights.regressed()
     many = [
         replace(
@@ -450,7 +417,6 @@ def test_five_thousand_failures_fit_a_comment_and_a_summary():
 
 
 def test_a_fault_with_a_megabyte_of_words_costs_nobody_elses_row():
-    """Its reason is cut, and the next case is still there."""
     fault = builders.make_fault(message="x" * 10**6, last_output="y" * 10**6)
     loud = nights.error()
     loud = replace(
@@ -470,13 +436,11 @@ def test_a_fault_with_a_megabyte_of_words_costs_nobody_elses_row():
 
 
 def test_since_is_the_night_of_the_change_point():
-    """The newest one that made it slower."""
     assert since(nights.regressed()) == "2026-11-18 (+8.0%)"
 
 
 @pytest.mark.parametrize("undone", [True, False])
 def test_a_change_point_before_a_good_night_explains_nothing(undone):
-    """It was undone, tolerated or accepted, and what fails tonight is something else."""
     points = nights.make_points(30, last=Status.REGRESSED)
     moved = [nights.make_moved(points, 5)]
     if undone:
@@ -488,7 +452,6 @@ def test_a_change_point_before_a_good_night_explains_nothing(undone):
 
 
 def test_a_change_point_of_the_time_is_not_since_when_memory_fails():
-    """They have nothing to do with each other."""
     entry = nights.regressed()
     memory = replace(entry.record.verdicts[0], metric="memory")
     entry = replace(entry, record=replace(entry.record, verdicts=[memory]))
@@ -496,7 +459,6 @@ def test_a_change_point_of_the_time_is_not_since_when_memory_fails():
 
 
 def test_without_a_change_point_since_is_the_first_of_the_failing_nights():
-    """Without a break up to this one."""
     points = nights.make_points(10, last=Status.REGRESSED)
     statuses = [Status.REGRESSED, *[Status.OK] * 6, *[Status.REGRESSED] * 3]
     points = [replace(p, status=s) for p, s in zip(points, statuses, strict=True)]
@@ -505,10 +467,8 @@ def test_without_a_change_point_since_is_the_first_of_the_failing_nights():
 
 
 def test_of_a_case_that_has_no_time_tonight_since_is_the_last_that_it_had():
-    """An error leaves no point."""
     assert since(nights.error()) == f"measured last on {nights.stamp(1)[:10]}"
 
 
 def test_a_case_without_a_past_says_nothing():
-    """Its first night."""
     assert since(nights.make_entry(status=Status.ERROR, points=[])) == ""

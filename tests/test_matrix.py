@@ -79,12 +79,10 @@ def one_table(keys: str) -> str:
     ],
 )
 def test_an_id_names_every_parameter_that_is_not_the_default(tmp_path, keys, expected):
-    """The id is what people type after -k, so its form is a promise."""
     assert ids(read(tmp_path, one_table(keys))["gate"]) == [expected]
 
 
 def test_a_case_carries_all_that_the_worker_needs(tmp_path):
-    """Parameters by name, ranks in the launch, and what is the network's own left out."""
     (case,) = read(tmp_path, one_table('precision = "bf16"\nranks = 2'))["gate"]
     assert case == Case(
         id="resnet50-b64-bf16-eager-infer-x2",
@@ -106,13 +104,11 @@ def test_a_case_carries_all_that_the_worker_needs(tmp_path):
 
 
 def test_an_input_size_of_its_own_is_a_parameter(tmp_path):
-    """A size that is named goes to the worker; none is the network's own."""
     (case,) = read(tmp_path, one_table("image_size = 96"))["gate"]
     assert case.params["image_size"] == 96
 
 
 def test_a_table_stands_for_the_product_of_its_lists_in_their_order(tmp_path):
-    """The last axis turns fastest, as in nested loops over the id's parts."""
     cases = read(tmp_path, one_table('batch_size = [64, 1]\ntask = ["train", "infer"]'))["gate"]
     assert ids(cases) == [
         "resnet50-b64-fp32-eager-train",
@@ -123,7 +119,6 @@ def test_a_table_stands_for_the_product_of_its_lists_in_their_order(tmp_path):
 
 
 def test_an_exclude_leaves_out_what_has_all_its_values(tmp_path):
-    """A list in an exclude stands for any of its values."""
     text = one_table(
         'batch_size = [1, 64]\nprecision = ["fp32", "fp16", "bf16"]\n'
         'exclude = [{batch_size = 1, precision = ["fp16", "bf16"]}]'
@@ -146,7 +141,6 @@ def test_an_exclude_leaves_out_what_has_all_its_values(tmp_path):
     ],
 )
 def test_how_a_case_is_launched_is_in_its_id(tmp_path, keys, end, launch):
-    """In one order, and nothing of what is usual."""
     (case,) = read(tmp_path, one_table(keys))["gate"]
     assert (case.id, case.launch) == (f"resnet50-b64-fp32-eager-infer{end}", launch)
 
@@ -168,19 +162,16 @@ def test_how_a_case_is_launched_is_in_its_id(tmp_path, keys, end, launch):
     ],
 )
 def test_a_batch_that_ranks_cannot_share_is_refused(tmp_path, keys, expected):
-    """Before anything is measured."""
     words = refusal(tmp_path, one_table(keys))
     assert words.removeprefix(TABLE).removesuffix("; leave it out with exclude") == expected
 
 
 def test_what_has_no_batch_cannot_share_one():
-    """What it has instead is its own business."""
     with pytest.raises(UserError, match="among ranks, and sum has no batch_size"):
         case_of(WorkloadAxes("sum", ()), {"ranks": 2, "strong": True})
 
 
 def test_no_two_combinations_share_an_id(tmp_path):
-    """Reading refuses an id that comes twice, so reading all combinations proves it."""
     text = """
 [[gate.networks]]
 network = ["resnet18", "resnet101"]
@@ -200,7 +191,6 @@ ranks = [1, 2]
 
 
 def test_settings_of_a_table_override_the_tiers_and_those_the_defaults(tmp_path):
-    """Key by key: what a table does not say comes from its tier."""
     text = """
 [gate]
 time_limit_s = 60
@@ -229,7 +219,6 @@ limits = {tail = 0.2}
 
 
 def test_checks_can_be_left_out(tmp_path):
-    """Of a case whose FP32 twin would take too long or too much."""
     [case] = read(tmp_path, one_table("sampling = {checks = false}"))["gate"]
     assert case.sampling == Sampling(checks=False)
 
@@ -244,7 +233,6 @@ batch_size = [4, 8]
 
 
 def test_a_case_says_what_it_was_called_before(tmp_path):
-    """So that its past is found; the others had no other name."""
     cases = read(tmp_path, RENAMED.format(old='"old-name"'))["gate"]
     assert [case.renamed_from for case in cases] == ["old-name", ""]
 
@@ -258,20 +246,17 @@ def test_a_case_says_what_it_was_called_before(tmp_path):
     ],
 )
 def test_a_name_that_cannot_have_been_is_refused(tmp_path, old, why):
-    """With the table and the case."""
     with pytest.raises(MatrixError, match=f"gate.renamed_from: resnet18-b4-.*{why}"):
         read(tmp_path, RENAMED.format(old=old))
 
 
 def test_a_renamed_case_has_to_be_there(tmp_path):
-    """A typing error would lose the past in silence."""
     text = RENAMED.format(old='"old-name"').replace("b4-fp32-eager", "b5-fp32-eager", 1)
     with pytest.raises(MatrixError, match="unknown key 'resnet18-b5-fp32-eager-infer'; did you"):
         read(tmp_path, text)
 
 
 def test_a_tier_that_extends_another_has_its_cases_first(tmp_path):
-    """They stay cases of the tier that declared them."""
     text = """
 [[smoke.networks]]
 network = "resnet18"
@@ -298,12 +283,10 @@ batch_size = 3
 
 
 def test_a_tier_that_is_not_there_has_no_cases(tmp_path):
-    """An empty matrix is a matrix."""
     assert read(tmp_path, "") == {tier: [] for tier in TIERS}
 
 
 def test_a_factory_table_is_one_case_of_somebodys_own(tmp_path):
-    """The target is the workload; its parameters are passed on as they are."""
     text = """
 [gate]
 time_limit_s = 60
@@ -326,7 +309,6 @@ limits = {tolerance = 0.03}
 
 
 def test_one_value_of_every_axis_is_one_case_with_the_id_that_a_matrix_gives_it(tmp_path):
-    """The command lines name cases so, and a baseline of the suite's holds for them."""
     [case] = read(tmp_path, one_table('precision = "fp16"\nimage_size = 96\nranks = 2'))["gate"]
     values = {"network": "resnet50", "batch_size": 64, "precision": "fp16", "image_size": 96}
     named = case_of(network_axes(SIZES), {**values, "ranks": 2}, Case("", "", tier="gate"))
@@ -354,7 +336,6 @@ def test_one_value_of_every_axis_is_one_case_with_the_id_that_a_matrix_gives_it(
     ],
 )
 def test_values_that_are_no_case_are_refused_by_name(values, expected):
-    """The same checks as a matrix has."""
     with pytest.raises(UserError, match=re.escape(expected)):
         case_of(network_axes(SIZES), values)
 
@@ -372,7 +353,6 @@ def test_values_that_are_no_case_are_refused_by_name(values, expected):
     ],
 )
 def test_an_option_that_is_set_is_in_the_id_and_one_that_is_not_is_nowhere(tmp_path, keys, part):
-    """Cases that were recorded before there were options stay the same cases."""
     [case] = read(tmp_path, one_table(keys))["gate"]
     assert part in case.id
     [plain] = read(tmp_path, one_table(""))["gate"]
@@ -567,7 +547,6 @@ TABLE = "gate.networks, table 1"
     ],
 )
 def test_a_table_that_cannot_be_meant_is_refused_with_its_number_and_key(tmp_path, keys, expected):
-    """Every mistake of one table names the place, the value, and where possible the cure."""
     assert refusal(tmp_path, one_table(keys)) == expected
 
 
@@ -597,19 +576,16 @@ def test_a_table_that_cannot_be_meant_is_refused_with_its_number_and_key(tmp_pat
     ],
 )
 def test_a_tier_that_cannot_be_meant_is_refused_with_its_name(tmp_path, text, expected):
-    """What is wrong outside any table names the tier and the key."""
     assert refusal(tmp_path, text) == expected
 
 
 def test_a_case_twice_in_a_tier_is_refused_with_the_second_table(tmp_path):
-    """A case that two tables stand for would be measured twice and judged once."""
     text = one_table("batch_size = [1, 2]") + "\n" + one_table("batch_size = [2, 3]")
     expected = "gate.networks, table 2: declares resnet50-b2-fp32-eager-infer a second time"
     assert refusal(tmp_path, text) == expected
 
 
 def test_a_case_of_the_extended_tier_is_not_declared_again(tmp_path):
-    """Its settings would depend on which of the two declarations came first."""
     text = (
         one_table("") + '\n[nightly]\nextends = "gate"\n' + one_table("").replace("gate", "nightly")
     )
@@ -618,7 +594,6 @@ def test_a_case_of_the_extended_tier_is_not_declared_again(tmp_path):
 
 
 def test_a_factory_may_not_take_the_id_of_a_network_case(tmp_path):
-    """Ids are one space, whatever builds the step."""
     text = one_table("") + (
         '\n[[gate.factory]]\nid = "resnet50-b64-fp32-eager-infer"\ntarget = "a:b"'
     )
@@ -677,13 +652,11 @@ def test_a_factory_may_not_take_the_id_of_a_network_case(tmp_path):
     ],
 )
 def test_a_factory_table_that_cannot_be_meant_is_refused(tmp_path, keys, expected):
-    """What goes to a worker has to be a name and values that can be written down."""
     text = f"[[gate.factory]]\n{keys}"
     assert refusal(tmp_path, text) == f"gate.factory, table 1{expected}"
 
 
 def test_a_product_beyond_reason_is_refused_before_it_is_made(tmp_path):
-    """A slip of brackets must not fill the memory."""
     batches = list(range(1, 401))
     text = one_table(f"batch_size = {batches}\nimage_size = {batches}")
     expected = f"{TABLE}: stands for 160000 cases; at most 100000 are taken"
@@ -691,14 +664,12 @@ def test_a_product_beyond_reason_is_refused_before_it_is_made(tmp_path):
 
 
 def test_a_file_that_is_no_toml_is_refused_with_the_place(tmp_path):
-    """The parser's words say where."""
     assert refusal(tmp_path, "[gate") == (
         "not TOML: Expected ']' at the end of a table declaration (at end of document)"
     )
 
 
 def test_a_matrix_that_is_not_there_is_refused_by_its_name(tmp_path):
-    """The path is in the message, because it may come from an ini file."""
     path = tmp_path / "none.toml"
     with pytest.raises(MatrixError) as caught:
         read_matrix(path, {})
@@ -801,7 +772,6 @@ TIER = st.fixed_dictionaries(
 @settings(deadline=None, max_examples=150)
 @given(document=st.dictionaries(st.sampled_from(TIERS), TIER | VALUES))
 def test_any_document_is_either_cases_or_a_matrix_error(scratch, document):
-    """No value anywhere makes the reader trip; what it accepts has ids a file system takes."""
     text = "\n".join(f"{tier} = {as_toml(body)}" for tier, body in document.items())
     tiers, refused = read_or_refuse(scratch / "matrix.toml", text.encode())
     assert refused is None or refused.startswith(f"{scratch / 'matrix.toml'}: ")
@@ -815,7 +785,6 @@ def test_any_document_is_either_cases_or_a_matrix_error(scratch, document):
 @settings(deadline=None)
 @given(data=st.binary() | st.sampled_from([b"[" * 5000, b"gate = " + b"[" * 5000, b"x = 1" * 9000]))
 def test_any_bytes_are_either_cases_or_a_matrix_error(scratch, data):
-    """A file that is no text, or text that no parser survives, is refused like any other."""
     path = scratch / "matrix.toml"
     tiers, refused = read_or_refuse(path, data)
     if refused is None:
@@ -836,18 +805,15 @@ def shipped() -> dict[str, list[Case]]:
 
 
 def test_the_shipped_matrix_holds_cases_for_every_tier(shipped):
-    """Nothing in it contradicts itself or names a network that torchvision lacks."""
     assert all(shipped[tier] for tier in TIERS)
 
 
 def test_the_shipped_nightly_tier_begins_with_the_gate(shipped):
-    """What gates a pull request is watched every night too."""
     assert shipped["nightly"][: len(shipped["gate"])] == shipped["gate"]
     assert "resnet50-b64-fp16-max-autotune-infer" in ids(shipped["nightly"])
 
 
 def test_the_shipped_gate_measures_every_precision_of_resnet50(shipped):
-    """The one network that every published figure has."""
     wanted = {
         f"resnet50-b64-{precision}-eager-infer"
         for precision in ("fp32", "tf32", "fp16", "bf16", "amp-fp16", "amp-bf16")
@@ -859,7 +825,6 @@ def test_the_shipped_gate_measures_every_precision_of_resnet50(shipped):
 
 
 def test_the_cases_in_a_matrix_are_told_without_asking_which_networks_there_are(shipped):
-    """As they are where somebody asks: a network's size is in no case."""
     assert cases_in(SHIPPED) == {case.id: case for cases in shipped.values() for case in cases}
 
 
@@ -873,7 +838,6 @@ def test_the_cases_in_a_matrix_are_told_without_asking_which_networks_there_are(
     ],
 )
 def test_a_matrix_that_cannot_be_meant_is_refused_without_a_worker_too(tmp_path, data, words):
-    """In the words that every reader of one has."""
     path = tmp_path / "matrix.toml"
     if data is not None:
         path.write_bytes(data)

@@ -236,7 +236,6 @@ def stepless(_machine: Machine) -> None:
 
 
 def test_a_case_is_measured_in_the_order_that_gives_each_figure_its_meaning() -> None:
-    """Every call on the device, from the first to the last."""
     machine = Machine(compiled=True)
     machine.measure()
     assert machine.log == [
@@ -259,7 +258,6 @@ def test_a_case_is_measured_in_the_order_that_gives_each_figure_its_meaning() ->
 
 
 def test_every_second_of_a_case_belongs_to_a_phase() -> None:
-    """Of a compiled case the first step's time but for a steady one's is compiling."""
     machine = Machine(compiled=True, work_s=[3.0, 1 / 4], issue_s=[0.0])
     begin_s = machine.now()
     seen = machine.measure()
@@ -271,7 +269,6 @@ def test_every_second_of_a_case_belongs_to_a_phase() -> None:
 
 
 def test_rest_between_bursts_is_a_phase_of_its_own() -> None:
-    """A phase gives away no more than it has, and one that is entered again goes on."""
     times = iter([0.0, 1.0, 3.0, 3.5, 4.5, 6.0])
     told: list[str] = []
     phases = Phases(told.append, lambda: next(times))
@@ -292,7 +289,6 @@ def test_rest_between_bursts_is_a_phase_of_its_own() -> None:
 
 
 def test_nothing_but_steps_and_marks_happens_inside_the_measured_stretch() -> None:
-    """A synchronisation or an allocation there would be part of every figure."""
     machine = Machine()
     machine.measure(dataclasses.replace(AT_ONCE, iterations=50))
     inside = machine.log[machine.log.index("mark 0") + 1 : machine.log.index("mark 50") + 1]
@@ -300,7 +296,6 @@ def test_nothing_but_steps_and_marks_happens_inside_the_measured_stretch() -> No
 
 
 def test_what_was_measured_is_shown_while_nothing_is_timed() -> None:
-    """Steps of a second come by twos, and the pauses between are in no figure."""
     machine = Machine(work_s=[1.0], issue_s=[0.0], asynchronous=False)
     many = dataclasses.replace(AT_ONCE, iterations=5, max_iterations=5)
     shown: list[list[float]] = []
@@ -320,7 +315,6 @@ def test_what_was_measured_is_shown_while_nothing_is_timed() -> None:
 
 
 def test_a_host_that_is_its_own_device_is_not_asked_how_long_issuing_takes() -> None:
-    """The extra steps would tell nothing."""
     machine = Machine(asynchronous=False)
     measured = machine.measure()
     assert machine.steps == BEFORE + MEASURED
@@ -331,7 +325,6 @@ def test_a_host_that_is_its_own_device_is_not_asked_how_long_issuing_takes() -> 
 
 
 def test_work_with_an_end_of_its_own_is_measured_to_that_end_from_a_fresh_start() -> None:
-    """However few steps the case asks for; and what was learnt is asked for right after."""
     learnt = Training("generated", 64, 7, [2.0], [0.5])
     log: list[str] = []
     machine = Machine(
@@ -351,7 +344,6 @@ def test_work_with_an_end_of_its_own_is_measured_to_that_end_from_a_fresh_start(
 def test_nothing_that_takes_time_lies_between_a_fresh_start_and_the_first_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A loader's processes would make batches ahead meanwhile, and those would count."""
     machine = Machine(rewind=lambda: machine.log.append("rewind"))
     monkeypatch.setattr(gc, "collect", lambda: machine.log.append("collect"))
     family = host.family
@@ -367,7 +359,6 @@ def test_nothing_that_takes_time_lies_between_a_fresh_start_and_the_first_step(
 
 
 def test_parts_of_a_step_are_timed_one_by_one_on_an_idle_device() -> None:
-    """By the median of some steps, after the measured stretch."""
     machine = Machine()
     seconds = {"load": iter([1.0, 2.0, 8.0] * 2), "forward": iter([4.0] * 6)}
 
@@ -394,7 +385,6 @@ def test_parts_of_a_step_are_timed_one_by_one_on_an_idle_device() -> None:
 
 @pytest.mark.parametrize(("step_s", "times"), [(1 / 1024, 20), (1 / 8, 8), (2.0, 6)])
 def test_long_steps_are_taken_apart_less_often(step_s: float, times: int) -> None:
-    """Six times at least, or a rank that lags behind could not be told from chance."""
     seen: list[int] = []
     machine = Machine(work_s=[step_s], issue_s=[0.0], portions={"all": lambda: seen.append(1)})
     machine.measure()
@@ -402,8 +392,6 @@ def test_long_steps_are_taken_apart_less_often(step_s: float, times: int) -> Non
 
 
 def test_where_ranks_wait_for_each_other_is_no_time_of_their_own() -> None:
-    """In the backward pass, unless a workload says otherwise."""
-
     def passes(ranks: int, *parts: str, **about: Any) -> int:
         machine = Machine(portions=dict.fromkeys(parts, lambda: None), **about)
         machine.ranks = ranks
@@ -416,7 +404,6 @@ def test_where_ranks_wait_for_each_other_is_no_time_of_their_own() -> None:
 
 
 def test_a_device_that_waits_for_its_input_is_not_called_host_bound() -> None:
-    """That is what the case is about, and no accident."""
     waiting = {"work_s": [1 / 64], "issue_s": [1 / 4]}
     assert Machine(**waiting).measure().host_bound
     measured = Machine(**waiting, fed_by_host=True).measure()
@@ -425,7 +412,6 @@ def test_a_device_that_waits_for_its_input_is_not_called_host_bound() -> None:
 
 @pytest.mark.parametrize("failing", [False, True])
 def test_what_a_workload_has_started_ends_with_the_case(failing: bool) -> None:
-    """Also where a step fails."""
     log: list[str] = []
     machine = Machine(close=lambda: log.append("close"))
 
@@ -440,7 +426,6 @@ def test_what_a_workload_has_started_ends_with_the_case(failing: bool) -> None:
 
 
 def test_a_case_has_the_threads_that_it_asks_for_and_leaves_them_as_they_were() -> None:
-    """None asked for changes nothing."""
     before = torch.get_num_threads()
     machine = Machine()
     seen: list[int] = []
@@ -454,7 +439,6 @@ def test_a_case_has_the_threads_that_it_asks_for_and_leaves_them_as_they_were() 
 
 
 def test_the_host_says_what_it_gave_for_a_case() -> None:
-    """Memory of this very process, and CPU time of the measured stretch."""
     measured = Machine().measure()
     assert measured.peak_host_bytes is not None
     assert measured.peak_host_bytes > 2**24, "torch alone is larger"
@@ -469,20 +453,17 @@ def told(_setting: Setting, **params: Any) -> Workload:
 
 @pytest.mark.parametrize(("strong", "share"), [(False, 64), (True, 16)])
 def test_ranks_that_share_a_batch_are_told_their_part(strong: bool, share: int) -> None:
-    """Where scaling is weak each has a batch of its own."""
     case = Case("a", f"{__name__}:told", {"batch_size": 64}, launch=Launch(4, strong=strong))
     assert build(case, Setting(torch.device("cpu"), ranks=4)).items_per_step == share
 
 
 def test_a_batch_that_cannot_be_divided_is_refused_by_the_worker_too() -> None:
-    """A case need not come from a matrix."""
     case = Case("a", f"{__name__}:told", {"batch_size": 3}, launch=Launch(4, strong=True))
     with pytest.raises(ValueError, match="batch_size 3 cannot be divided among 4 ranks evenly"):
         build(case, Setting(torch.device("cpu"), ranks=4))
 
 
 def test_the_device_is_left_clean_when_a_step_raises() -> None:
-    """And what was raised arrives as it is."""
     machine = Machine()
     error = RuntimeError("broken")
 
@@ -498,7 +479,6 @@ def test_the_device_is_left_clean_when_a_step_raises() -> None:
 
 
 def test_a_factory_may_return_just_a_step() -> None:
-    """Everything that nobody told stays unknown."""
     machine = Machine()
     case = Case("scripted", f"{__name__}:stepped", {}, sampling=AT_ONCE)
     measured = measure(case, machine.context())
@@ -520,14 +500,12 @@ def test_a_factory_may_return_just_a_step() -> None:
 def test_a_workload_that_does_not_exist_or_has_no_step_is_named(
     workload: str, error: type[Exception], words: str
 ) -> None:
-    """Whether it is the module, what should be in it, or what that returns."""
     machine = Machine()
     with pytest.raises(error, match=words):
         measure(Case("x", workload, {}), machine.context())
 
 
 def test_what_the_workload_and_the_context_know_reaches_the_measurement() -> None:
-    """Figures that are not measured are passed on."""
     machine = Machine(
         items_per_step=32,
         item="img",
@@ -550,7 +528,6 @@ def test_what_the_workload_and_the_context_know_reaches_the_measurement() -> Non
 
 
 def test_what_was_probed_reaches_the_measurement() -> None:
-    """A launch's cost as it is, the host's as the median of both sides of the measured steps."""
     machine = Machine(warnings=["of its own"])
     rounds = iter([[1.0, 2.0], [4.0, 64.0]])
     launches = LaunchCosts({"launch_us": 1.75}, warnings=["of launches"])
@@ -561,7 +538,6 @@ def test_what_was_probed_reaches_the_measurement() -> None:
 
 
 def test_a_warning_of_one_case_is_not_told_of_the_next() -> None:
-    """What is said of launches is told of all of them."""
     launches = LaunchCosts(warnings=["of launches"])
     first = Machine(work_s=[1.0, 2.0, 1.0, 2.0]).measure(launches=launches)
     second = Machine().measure(launches=launches)
@@ -570,7 +546,6 @@ def test_a_warning_of_one_case_is_not_told_of_the_next() -> None:
 
 
 def test_the_host_is_probed_next_to_the_measured_steps_and_not_among_them() -> None:
-    """Before the peak is reset and after it is read, with no step in between."""
     machine = Machine()
 
     def host_us() -> list[float]:
@@ -589,7 +564,6 @@ def test_the_host_is_probed_next_to_the_measured_steps_and_not_among_them() -> N
 
 
 def test_iterations_are_timed_by_the_device_and_the_stretch_by_the_host() -> None:
-    """The first iteration begins when the device is free, the stretch when the host issues."""
     machine = Machine(work_s=[1.0] * BEFORE + [1 / 2, 1 / 4], issue_s=[1 / 64])
     measured = machine.measure()
     assert measured.iteration_s == [1 / 64 + 1 / 2, 1 / 4]
@@ -599,7 +573,6 @@ def test_iterations_are_timed_by_the_device_and_the_stretch_by_the_host() -> Non
 
 
 def test_the_first_step_is_kept_apart() -> None:
-    """It loads kernels, tunes and compiles."""
     measured = Machine(work_s=[8.0, 1 / 4]).measure()
     assert measured.first_step_s == 8 + 1 / 64
     assert measured.warmup_iterations == WARM
@@ -607,20 +580,17 @@ def test_the_first_step_is_kept_apart() -> None:
 
 
 def test_compile_time_is_the_first_call_less_a_steady_step() -> None:
-    """A steady step is the median of the measured ones."""
     work_s = [8.0] + [1 / 4] * (WARM + AGAIN) + [1 / 2, 1 / 2]
     measured = Machine(work_s=work_s, issue_s=[0.0], compiled=True).measure()
     assert measured.compile_s == 7.5
 
 
 def test_compile_time_is_never_negative() -> None:
-    """A first step may be the fastest, when code comes from a cache and clocks are high."""
     measured = Machine(work_s=[1 / 8, 1 / 4], issue_s=[0.0], compiled=True).measure()
     assert measured.compile_s == 0.0
 
 
 def test_an_eager_case_has_neither_compile_time_nor_cache_state() -> None:
-    """The counters of a compiler that was not asked are not read."""
     machine = Machine(work_s=[8.0, 1 / 4])
     measured = machine.measure()
     assert (measured.compile_s, measured.compile_cache, measured.draw) == (None, None, None)
@@ -628,13 +598,11 @@ def test_an_eager_case_has_neither_compile_time_nor_cache_state() -> None:
 
 
 def test_the_cache_state_is_the_one_of_the_compiled_step() -> None:
-    """It is read after the first step and reaches the measurement."""
     measured = Machine(compiled=True).measure(cache_state=lambda: "warm")
     assert measured.compile_cache == "warm"
 
 
 def test_the_compiler_s_draw_is_of_what_this_case_compiled(monkeypatch) -> None:
-    """It is read when the steps are measured, and kernels of the case before do not count."""
     found = Draw({}, "no kernel is Triton's")
     monkeypatch.setattr("bench_lib.worker.draws.compiled_so_far", lambda: 7)
     monkeypatch.setattr("bench_lib.worker.draws.drawn", lambda since: found if since == 7 else None)
@@ -642,7 +610,6 @@ def test_the_compiler_s_draw_is_of_what_this_case_compiled(monkeypatch) -> None:
 
 
 def test_a_replay_lasts_from_the_build_to_the_end(monkeypatch) -> None:
-    """And is over for the next case."""
     machine = Machine(compiled=True)
 
     @contextlib.contextmanager
@@ -674,7 +641,6 @@ def warmed(work_s: Iterable[float], **sampling: Any) -> Measurement:
 
 
 def test_warming_up_goes_on_until_three_blocks_agree() -> None:
-    """Steps of an eighth of a second and more are blocks of their own."""
     measured = warmed([4.0, 2.0, 1.0, 1.0, 1.0], warmup_s=0.5, warmup_max_s=100)
     assert measured.steady
     assert measured.warmup_iterations == 5
@@ -683,27 +649,23 @@ def test_warming_up_goes_on_until_three_blocks_agree() -> None:
 
 
 def test_warming_up_ends_early_where_blocks_agree_within_half_a_percent() -> None:
-    """Three blocks at least, and all of the time that is asked for."""
     early = {"warmup_s": 4, "warmup_max_s": 100}
     assert warmed([1 / 4], **early, warmup_early_s=0.5).warmup_s == 0.75
     assert warmed([1 / 4], **early, warmup_early_s=1.5).warmup_s == 1.5
 
 
 def test_warming_up_does_not_end_early_while_a_clock_ramps() -> None:
-    """Blocks that get faster by 1% each are steady only after the least time."""
     ramp = [0.25 * 0.99**i for i in range(60)]
     assert warmed(ramp, warmup_s=4, warmup_max_s=100, warmup_early_s=0.5).warmup_s >= 4
 
 
 def test_long_steps_end_where_their_median_is_known_well_enough() -> None:
-    """Seven of twenty; and all twenty where their spread has not settled."""
     assert len(warmed([1 / 4], **MAY_END).iteration_s) == 7
     stalls = [1 / 4] * (FIRST + WARM + AGAIN + 3) + [1 / 2] + [1 / 4]
     assert len(warmed(stalls, **MAY_END).iteration_s) == 20
 
 
 def test_no_look_leaves_the_device_idle() -> None:
-    """Or the next iteration would wait for its launch, which only the first has to."""
     work_s = [1 / 4] * (BEFORE + 3) + [1 / 2] + [1 / 4]
     machine = Machine(work_s=work_s)
     measured = machine.measure(dataclasses.replace(AT_ONCE, **MAY_END))
@@ -713,14 +675,12 @@ def test_no_look_leaves_the_device_idle() -> None:
 
 
 def test_a_device_that_is_left_work_at_the_last_look_is_not_host_bound() -> None:
-    """It has one step left, and a host that cannot keep up leaves it none."""
     sampling = dataclasses.replace(AT_ONCE, **MAY_END)
     assert not Machine(work_s=[1 / 4], issue_s=[1 / 8]).measure(sampling).host_bound
     assert Machine(work_s=[1 / 4], issue_s=[15 / 64]).measure(sampling).host_bound
 
 
 def test_a_look_on_a_cpu_is_in_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There the host that looks is the one that works."""
     now = iter([10.0, 11.0, 12.0, 62.0, 63.0])
     clock = SimpleNamespace(perf_counter=lambda: next(now))
     monkeypatch.setattr("bench_lib.worker.clock.time", clock)
@@ -742,20 +702,17 @@ def test_a_look_on_a_cpu_is_in_no_figure(monkeypatch: pytest.MonkeyPatch) -> Non
     ],
 )
 def test_iterations_do_not_end_early_where(sampling: dict[str, Any]) -> None:
-    """They cost little, or are what somebody wants."""
     asked = {"iterations": 20, "max_iterations": 200, "measure_s": 0, **sampling}
     assert len(warmed([1 / 4], **asked).iteration_s) >= 20
 
 
 def test_warming_up_lasts_its_least_time_though_steady() -> None:
-    """Clocks that have not begun to ramp are steady too."""
     measured = warmed([1 / 4], warmup_s=2, warmup_max_s=100)
     assert measured.steady
     assert measured.warmup_s == 2.0
 
 
 def test_a_case_that_does_not_become_steady_is_measured_with_a_warning() -> None:
-    """After the most time that was granted, with what was granted in the words."""
     measured = warmed([1.0, 2.0] * 10, warmup_s=0.5, warmup_max_s=6)
     assert not measured.steady
     assert measured.warmup_s == 6.0
@@ -766,19 +723,16 @@ def test_a_case_that_does_not_become_steady_is_measured_with_a_warning() -> None
 
 
 def test_even_without_any_time_for_it_three_steps_warm_up() -> None:
-    """Graphs are recorded on the second and third call."""
     assert warmed([1.0], warmup_s=0, warmup_max_s=0).warmup_iterations == LEAST_WARMUP_STEPS == 3
 
 
 def test_a_plain_step_on_a_cpu_warms_up_once_and_gives_way_to_nobody() -> None:
-    """There is no graph to record and no other context of the device."""
     machine = Machine(asynchronous=False)
     assert machine.measure(brief=True).warmup_iterations == 1
     assert machine.steps == FIRST + 1 + MEASURED
 
 
 def test_short_steps_are_warmed_up_in_blocks() -> None:
-    """A block takes about a tenth of a second; only its ends are synchronised."""
     machine = Machine(work_s=[1 / 64], issue_s=[0.0])
     machine.measure(dataclasses.replace(AT_ONCE, warmup_s=0.25, warmup_max_s=100))
     begin, end = machine.log.index("phase warm-up"), machine.log.index("phase give way")
@@ -786,7 +740,6 @@ def test_short_steps_are_warmed_up_in_blocks() -> None:
 
 
 def test_after_giving_way_one_more_block_warms_up() -> None:
-    """As long as those before, and part of no figure."""
     machine = Machine(work_s=[1 / 64], issue_s=[0.0])
     measured = machine.measure(dataclasses.replace(AT_ONCE, warmup_s=0.25, warmup_max_s=100))
     begin, end = machine.log.index("give way"), machine.log.index("allocate 3 marks")
@@ -809,7 +762,6 @@ def test_after_giving_way_one_more_block_warms_up() -> None:
 def test_steady_means_that_the_last_three_blocks_lie_within_two_percent(
     blocks: list[float], steady: bool
 ) -> None:
-    """Faster or slower makes no difference, and what was before does not either."""
     steadiness = Steadiness(0, 0)
     for duration_s in blocks:
         steadiness.add(1, duration_s)
@@ -817,7 +769,6 @@ def test_steady_means_that_the_last_three_blocks_lie_within_two_percent(
 
 
 def test_blocks_are_compared_by_the_step_and_not_by_their_length() -> None:
-    """Ten steps in a second are as fast as one in a tenth."""
     steadiness = Steadiness(0, 0)
     for steps, duration_s in ((1, 1 / 8), (8, 1.0), (4, 1 / 2)):
         steadiness.add(steps, duration_s)
@@ -828,7 +779,6 @@ def test_blocks_are_compared_by_the_step_and_not_by_their_length() -> None:
     ("step_s", "steps"), [(0.0, 1000), (1e-5, 1000), (0.001, 100), (0.04, 2), (0.3, 1), (60, 1)]
 )
 def test_a_block_fills_a_tenth_of_a_second(step_s: float, steps: int) -> None:
-    """With one step at least and a thousand at most, judged by the latest block."""
     assert Steadiness(0, 0).next_block(step_s) == steps
     steadiness = Steadiness(0, 0)
     steadiness.add(1, 5.0)
@@ -843,18 +793,15 @@ def test_a_block_fills_a_tenth_of_a_second(step_s: float, steps: int) -> None:
 def test_iterations_fill_the_time_within_the_bounds_of_the_case(
     step_s: float, iterations: int
 ) -> None:
-    """A quarter of a second, 20 iterations at least and 200 at most."""
     assert iterations_for(Sampling(), step_s) == iterations
 
 
 def test_the_fewest_iterations_win_over_the_most() -> None:
-    """A case whose bounds cross gets enough of them to be judged."""
     sampling = Sampling(iterations=30, max_iterations=10)
     assert iterations_for(sampling, 1.0) == iterations_for(sampling, 1e-6) == 30
 
 
 def test_ranks_decide_by_the_value_that_they_agreed_on() -> None:
-    """Each would take other numbers of steps by its own clock, and wait for the others."""
     sampling = dataclasses.replace(
         AT_ONCE, warmup_s=1, warmup_max_s=100, iterations=1, max_iterations=99, measure_s=1
     )
@@ -868,7 +815,6 @@ def test_ranks_decide_by_the_value_that_they_agreed_on() -> None:
 
 
 def test_ranks_issue_equally_many_steps_one_by_one() -> None:
-    """Where one has short steps by its own clock and another long ones, or one waits for ever."""
     steps = []
     for slowest_s in (1 / 64, 1 / 2):
         machine = Machine(work_s=[1 / 64], issue_s=[0.0])
@@ -883,13 +829,11 @@ LONGER = dataclasses.replace(AT_ONCE, iterations=8, max_iterations=8)
 
 
 def test_a_device_with_work_in_its_queue_is_not_host_bound() -> None:
-    """Issuing takes half a step, so that work piles up."""
     measured = Machine(work_s=[1 / 4], issue_s=[1 / 8]).measure(LONGER)
     assert (measured.enqueue_s, measured.host_bound) == (1 / 8, False)
 
 
 def test_a_rank_that_waits_for_a_slower_one_at_a_look_is_not_host_bound() -> None:
-    """Its device has done all of its work by the time that all agree to end."""
     machine = Machine(work_s=[1 / 4], issue_s=[1 / 64])
     sampling = dataclasses.replace(AT_ONCE, iterations=20, max_iterations=200, enough=0.5)
 
@@ -902,13 +846,11 @@ def test_a_rank_that_waits_for_a_slower_one_at_a_look_is_not_host_bound() -> Non
 
 
 def test_a_step_that_takes_as_long_to_issue_as_to_do_is_host_bound() -> None:
-    """Nine tenths of the step are enough."""
     measured = Machine(work_s=[1 / 4], issue_s=[15 / 64]).measure(LONGER)
     assert (measured.enqueue_s, measured.host_bound) == (15 / 64, True)
 
 
 def test_a_device_that_ran_dry_is_host_bound_however_quick_issuing_is_alone() -> None:
-    """Under way the host was slower than when it issued single steps to an idle device."""
     issue_s = [1 / 4] * (BEFORE + LONGER.iterations) + [1 / 64]
     measured = Machine(work_s=[1 / 32], issue_s=issue_s).measure(LONGER)
     assert measured.enqueue_s == 1 / 64
@@ -920,14 +862,12 @@ def test_a_device_that_ran_dry_is_host_bound_however_quick_issuing_is_alone() ->
     ("queue_s", "enqueue_s"), [(2.0, 1 / 64), (1 / 2, 1 / 64), (1 / 8, 1 / 64 + 1 / 8)]
 )
 def test_a_full_queue_is_not_taken_for_a_slow_host(queue_s: float, enqueue_s: float) -> None:
-    """It holds the host back, perhaps within a step: the device has always work."""
     measured = Machine(work_s=[1 / 4], issue_s=[1 / 64], queue_s=queue_s).measure(LONGER)
     assert measured.wall_s == 1 / 64 + 8 / 4
     assert (measured.enqueue_s, measured.host_bound) == (enqueue_s, False)
 
 
 def test_issuing_is_timed_by_the_median_of_five_short_steps() -> None:
-    """One interruption does not make a case host-bound."""
     before = FIRST + 6 + 6 + LONGER.iterations  # warm-up in blocks of six
     issues = [*[1 / 1024] * before, 1 / 1024, 4.0, 1 / 512, 1 / 512, 1 / 1024]
     machine = Machine(work_s=[1 / 64], issue_s=issues)
@@ -936,7 +876,6 @@ def test_issuing_is_timed_by_the_median_of_five_short_steps() -> None:
 
 
 def test_issuing_is_timed_by_the_median_of_three_long_steps() -> None:
-    """Each has to be waited for."""
     machine = Machine(issue_s=[*[1 / 64] * (BEFORE + LONGER.iterations), 4.0, 1 / 32, 1 / 64])
     measured = machine.measure(LONGER)
     assert machine.steps == BEFORE + LONGER.iterations + 3
@@ -952,7 +891,6 @@ def host_bound(**about: Any) -> Machine:
 
 
 def test_a_host_bound_case_has_its_device_time_measured_before_its_numerics() -> None:
-    """Those may free what the step needs; memory has been read by then."""
     machine = host_bound()
     measured = machine.measure(LONGER)
     assert measured.host_bound
@@ -968,7 +906,6 @@ def test_a_host_bound_case_has_its_device_time_measured_before_its_numerics() ->
 
 
 def test_a_case_that_keeps_its_device_busy_is_not_asked_for_its_device_time() -> None:
-    """Its iterations are that."""
     machine = Machine(work_s=[1 / 4], issue_s=[1 / 8])
     measured = machine.measure(LONGER)
     assert not measured.host_bound
@@ -977,14 +914,12 @@ def test_a_case_that_keeps_its_device_busy_is_not_asked_for_its_device_time() ->
 
 
 def test_a_host_that_is_its_own_device_has_no_device_time() -> None:
-    """Nobody stands in anybody's way."""
     machine = host_bound(asynchronous=False)
     assert machine.measure(LONGER).device_s is None
     assert "phase device time" not in machine.log
 
 
 def test_ranks_have_no_device_time() -> None:
-    """A collective cannot be replayed or profiled on one of them alone."""
     machine = host_bound()
     machine.ranks = 2
     measured = machine.measure(LONGER)
@@ -1003,7 +938,6 @@ def _profiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_profiler")
 def test_what_cannot_be_replayed_is_profiled_with_a_warning() -> None:
-    """The sum of the kernels is another figure than the time of a replay."""
     machine = host_bound()
     machine.no_graph = RuntimeError("the step waits")
     measured = machine.measure(LONGER)
@@ -1015,7 +949,6 @@ def test_what_cannot_be_replayed_is_profiled_with_a_warning() -> None:
 
 @pytest.mark.usefixtures("_profiler")
 def test_a_case_whose_device_time_cannot_be_had_is_measured_all_the_same() -> None:
-    """Numerics and all."""
     machine = host_bound()
     machine.no_graph, machine.no_profile = MemoryError(), ValueError("no profiler")
     measured = machine.measure(LONGER)
@@ -1026,7 +959,6 @@ def test_a_case_whose_device_time_cannot_be_had_is_measured_all_the_same() -> No
 
 
 def test_an_interruption_is_not_taken_for_a_step_that_cannot_be_replayed() -> None:
-    """Somebody wants the program to end."""
     machine = host_bound()
     machine.no_graph = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
@@ -1039,8 +971,6 @@ def test_an_interruption_is_not_taken_for_a_step_that_cannot_be_replayed() -> No
 
 
 def test_peak_memory_is_that_of_the_measured_steps_above_what_was_there_before() -> None:
-    """Neither the first step's workspace nor the reference's twin counts."""
-
     def numerics() -> None:
         machine.needs(10_000)
 
@@ -1054,7 +984,6 @@ def test_peak_memory_is_that_of_the_measured_steps_above_what_was_there_before()
 
 
 def test_what_building_allocates_belongs_to_the_case() -> None:
-    """Weights and inputs are there before the peak is reset."""
     machine = Machine()
     machine.allocated = 100
 
@@ -1066,7 +995,6 @@ def test_what_building_allocates_belongs_to_the_case() -> None:
 
 
 def test_memory_that_nobody_counts_is_unknown_and_not_zero() -> None:
-    """As on a CPU."""
     machine = Machine()
     machine.allocated = machine.peak = None
     assert machine.measure().peak_memory_bytes is None
@@ -1076,7 +1004,6 @@ def test_memory_that_nobody_counts_is_unknown_and_not_zero() -> None:
 
 
 def test_the_collector_rests_during_the_measured_steps_and_only_then() -> None:
-    """A collection in the middle would be a stall of that one iteration."""
     machine = Machine()
     machine.measure()
     assert machine.collecting == [
@@ -1088,7 +1015,6 @@ def test_the_collector_rests_during_the_measured_steps_and_only_then() -> None:
 
 
 def test_no_collection_of_a_case_looks_at_what_was_there_before_it() -> None:
-    """A compiler leaves half a million objects, and looking through them takes 0.2 s each time."""
     machine = Machine()
     left = [[i] for i in range(1000)]
     before = gc.get_freeze_count()
@@ -1099,7 +1025,6 @@ def test_no_collection_of_a_case_looks_at_what_was_there_before_it() -> None:
 
 
 def test_the_collector_works_again_after_a_measured_step_has_raised() -> None:
-    """The context may go on to other cases."""
     machine = Machine()
 
     def fail(i: int) -> None:
@@ -1117,7 +1042,6 @@ def test_the_collector_works_again_after_a_measured_step_has_raised() -> None:
 
 
 def test_a_case_may_go_without_checks() -> None:
-    """A search for the largest batch has no use for its FP32 twin, which takes as long again."""
     machine = Machine(numerics=lambda: Numerics(finite=True))
     measured = machine.measure(sampling=Sampling(checks=False))
     assert (measured.numerics, measured.flops_per_step) == (None, None)
@@ -1126,7 +1050,6 @@ def test_a_case_may_go_without_checks() -> None:
 
 
 def test_numerics_reach_the_measurement_as_they_are() -> None:
-    """A finite answer draws no remark."""
     numerics = Numerics(finite=True, max_abs_diff=0.5, cosine=1.0, reference_batch=4)
     machine = Machine(numerics=lambda: numerics)
     measured = machine.measure()
@@ -1135,7 +1058,6 @@ def test_numerics_reach_the_measurement_as_they_are() -> None:
 
 
 def test_what_is_not_finite_is_left_out_and_said_in_words() -> None:
-    """JSON has no NaN and no infinity."""
     numerics = Numerics(finite=False, max_abs_diff=math.inf, cosine=math.nan, reference_batch=4)
     measured = Machine(numerics=lambda: numerics).measure()
     assert measured.numerics == Numerics(finite=False, reference_batch=4)
@@ -1147,7 +1069,6 @@ def test_what_is_not_finite_is_left_out_and_said_in_words() -> None:
 
 
 def test_a_cpu_is_measured_by_the_hosts_clock_without_memory() -> None:
-    """The real clock under the real loop: as many times as asked for, none negative."""
     cpu = torch.device("cpu")
     clock = clock_of(cpu)
     assert isinstance(clock, Clock)

@@ -41,12 +41,10 @@ def rank(number: int, launcher: str = "mpirun") -> Placement:
 
 
 def test_one_rank_meets_nobody(tmp_path: Path) -> None:
-    """There is no store, and no port is taken."""
     assert met(Placement(), tmp_path) is None
 
 
 def test_the_first_rank_says_in_the_folder_where_it_listens(tmp_path: Path) -> None:
-    """The second reads it, whichever comes first."""
     found: list[Any] = []
     second = threading.Thread(target=lambda: found.append(met(rank(1), tmp_path)))
     second.start()
@@ -58,7 +56,6 @@ def test_the_first_rank_says_in_the_folder_where_it_listens(tmp_path: Path) -> N
 
 
 def test_ranks_of_several_hosts_meet_at_the_first_ones_name(tmp_path: Path) -> None:
-    """Its own address would be another host's own."""
     met(Placement(0, 0, 4, 2, "srun"), tmp_path)
     assert json.loads((tmp_path / "meeting").read_text())[0] == socket.gethostname()
 
@@ -66,7 +63,6 @@ def test_ranks_of_several_hosts_meet_at_the_first_ones_name(tmp_path: Path) -> N
 def test_a_folder_that_the_first_rank_does_not_share_is_blamed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a time, with what to set."""
     monkeypatch.setattr(ranks, "MEETING_S", 0.1)
     with pytest.raises(MeetingError, match=r"rank 0 did not say within 0.1 s.*BENCH_LIB_SHARED"):
         met(rank(1), tmp_path)
@@ -75,7 +71,6 @@ def test_a_folder_that_the_first_rank_does_not_share_is_blamed(
 def test_where_ranks_are_told_to_meet_the_first_listens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Unless torchrun's agent does already."""
     agent: Any = STORES.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", str(agent.port))
@@ -89,7 +84,6 @@ def test_where_ranks_are_told_to_meet_the_first_listens(
 
 
 def test_ranks_that_are_alike_go_on() -> None:
-    """Case, torch, Python and world size are looked at."""
     store = STORES.HashStore()
     facts = facts_of("{}", 2)
     assert set(facts) == {"case", "torch", "python", "world size"}
@@ -112,7 +106,6 @@ def test_ranks_that_are_alike_go_on() -> None:
 def test_a_rank_that_differs_from_the_first_says_in_what(
     differing: dict[str, str], words: str
 ) -> None:
-    """All of it, and what the first has."""
     store = STORES.HashStore()
     facts = {"case": "a", "torch": "2.1", "world size": "2"}
     compare(store, 0, facts)
@@ -122,7 +115,6 @@ def test_a_rank_that_differs_from_the_first_says_in_what(
 
 
 def test_two_ranks_on_one_gpu_are_refused() -> None:
-    """They would share it and be measured as two."""
     store = STORES.HashStore()
     refuse_shared_gpu(store, 0, GPU)
     refuse_shared_gpu(store, 1, Device("cuda", "H", uuid="GPU-2"))
@@ -133,7 +125,6 @@ def test_two_ranks_on_one_gpu_are_refused() -> None:
 
 
 def test_partitions_of_amds_gpus_may_share_a_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So there a uuid says nothing."""
     monkeypatch.setattr(torch.version, "hip", "7.0")
     store = STORES.HashStore()
     for number in range(2):
@@ -143,7 +134,6 @@ def test_partitions_of_amds_gpus_may_share_a_uuid(monkeypatch: pytest.MonkeyPatc
 def test_who_skips_a_case_of_a_sweep_goes_on_with_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its next case's collectives would be taken for those of the case that they measure still."""
     orders = tmp_path / "cases.json"
     orders.write_text(json.dumps([{"id": "first"}, {"id": "second"}]))
     came_to: list[str] = []

@@ -18,7 +18,6 @@ CPU = torch.device("cpu")
 
 
 def test_folded_batch_norms_are_in_the_convolutions_and_nowhere_else() -> None:
-    """Scaled by what the norm would have scaled by, and the answer is the same."""
     model = nn.Sequential(nn.Conv2d(1, 1, 1, bias=False), nn.BatchNorm2d(1), nn.ReLU()).eval()
     model[0].weight.data.fill_(3.0)
     model[1].running_mean.fill_(1.0)
@@ -34,7 +33,6 @@ def test_folded_batch_norms_are_in_the_convolutions_and_nowhere_else() -> None:
 
 
 def test_batch_norms_that_cannot_be_folded_are_counted() -> None:
-    """One comes first, one has a ReLU before it; nobody should think that all were gone."""
     norms = [nn.BatchNorm2d(1) for _ in range(3)]
     model = nn.Sequential(norms[0], nn.Conv2d(1, 1, 1), norms[1], nn.ReLU(), norms[2])
     without, left = merged(model, "default-folded", CPU)
@@ -45,8 +43,6 @@ def test_batch_norms_that_cannot_be_folded_are_counted() -> None:
 
 
 def test_batch_norms_that_inference_does_not_use_are_not_counted() -> None:
-    """Those of an auxiliary head."""
-
     class WithHead(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -71,14 +67,11 @@ def test_batch_norms_that_inference_does_not_use_are_not_counted() -> None:
     ],
 )
 def test_a_network_in_which_nothing_folds_is_skipped(layers: list[nn.Module], words: str) -> None:
-    """It would measure the plain mode under another name."""
     with pytest.raises(UnsupportedError, match=words):
         merged(nn.Sequential(*layers), "max-autotune-folded", CPU)
 
 
 def test_a_network_whose_flow_depends_on_its_data_is_skipped() -> None:
-    """Nobody can tell which batch norm follows which convolution."""
-
     class Depends(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return x if x.sum() > 0 else -x
@@ -115,7 +108,6 @@ def fused(model: nn.Module) -> tuple[torch.fx.GraphModule, int, list[str]]:
     [("resnet18", 9, 8), ("resnet50", 33, 16), ("googlenet", 57, 0), ("vgg11_bn", 8, 0)],
 )
 def test_a_fused_network_answers_as_before(name: str, relus: int, sums: int) -> None:
-    """Whatever torchvision writes its ReLUs as: a module, a function, in place or not."""
     model = create(name, 64).eval()
     image = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
@@ -157,7 +149,6 @@ class Written(nn.Module):
     ],
 )
 def test_every_way_to_write_a_relu_is_fused(after: Any) -> None:
-    """With the shortcut on either side of the sum."""
     model = Written(after)
     image = torch.randn(1, 1, 2, 2)
     expected = model(image.clone())
@@ -181,7 +172,6 @@ def test_every_way_to_write_a_relu_is_fused(after: Any) -> None:
     ],
 )
 def test_what_a_library_cannot_do_in_one_kernel_stays(after: Any, settings: dict[str, Any]) -> None:
-    """Another activation, an answer that is used twice, a sum with a number, odd padding."""
     model = Written(after, **settings)
     image = torch.randn(1, 1, 2, 2)
     network, count, calls = fused(model)
@@ -190,7 +180,6 @@ def test_what_a_library_cannot_do_in_one_kernel_stays(after: Any, settings: dict
 
 
 def test_fused_convolutions_are_the_gpu_libraries() -> None:
-    """A CPU has folded modes."""
     with pytest.raises(UnsupportedError, match="cuDNN's and MIOpen's; use a folded mode"):
         fused_by(CPU)
     with pytest.raises(UnsupportedError, match="use a folded mode"):
@@ -199,7 +188,6 @@ def test_fused_convolutions_are_the_gpu_libraries() -> None:
 
 @pytest.mark.parametrize(("hip", "library"), [(None, "cudnn"), ("7.2", "miopen")])
 def test_each_vendor_has_its_own(monkeypatch: Any, hip: str | None, library: str) -> None:
-    """Both are there whichever torch was built for."""
     monkeypatch.setattr(torch.version, "hip", hip)
     found = fused_by(torch.device("cuda"))
     assert found.relu is getattr(torch, f"{library}_convolution_relu")
@@ -207,7 +195,6 @@ def test_each_vendor_has_its_own(monkeypatch: Any, hip: str | None, library: str
 
 
 def test_a_network_without_a_relu_behind_a_convolution_is_skipped(monkeypatch: Any) -> None:
-    """It would measure the folded mode under another name."""
     monkeypatch.setattr(compilation, "fused_by", lambda _device: in_turn([]))
     model = nn.Sequential(nn.Conv2d(1, 1, 1), nn.BatchNorm2d(1), nn.SiLU())
     with pytest.raises(UnsupportedError, match="no ReLU follows a convolution; use default-folded"):
@@ -219,5 +206,4 @@ def test_a_network_without_a_relu_behind_a_convolution_is_skipped(monkeypatch: A
     [("default-fused", "default"), ("max-autotune-folded", "max-autotune"), ("eager", "eager")],
 )
 def test_a_mode_without_what_is_merged_first_is_the_compilers(mode: str, plain: str) -> None:
-    """Torch knows nothing of ours."""
     assert plain_mode(mode) == plain

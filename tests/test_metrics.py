@@ -51,32 +51,27 @@ TIMES = st.lists(st.floats(1e-9, 1e5), min_size=2, max_size=60)
 
 @given(times=TIMES)
 def test_a_spread_is_the_standard_deviation_over_the_mean(times):
-    """Of all but the slowest twentieth, to the last digits."""
     kept = sorted(times)[: len(times) - len(times) // 20]
     expected = statistics.stdev(kept) / statistics.fmean(kept)
     assert spread(times) == pytest.approx(expected, rel=1e-9, abs=1e-15)
 
 
 def test_times_that_hardly_differ_have_the_spread_that_they_have():
-    """Sums of squares would lose it in the digits."""
     times = [1.0, 1.0 + 2**-40] * 10
     assert spread(times) == pytest.approx(2**-41 * (19 / 18) ** 0.5, rel=1e-3)
 
 
 @pytest.mark.parametrize("times", [[], [1.0], [0.0, 0.0], [2.0] * 20, [1.0] * 19 + [9.0]])
 def test_one_time_and_one_tail_have_no_spread(times):
-    """Nor has nothing."""
     assert spread(times) == 0.0
 
 
 def test_the_spread_leaves_out_the_slowest_twentieth():
-    """One stall in twenty is a tail; two are an unstable case."""
     assert spread([1.0] * 19 + [10.0]) == 0.0
     assert spread([1.0] * 18 + [10.0] * 2) > 1.0
 
 
 def test_the_spread_of_few_iterations_leaves_out_none():
-    """The coefficient of variation of 1 and 3: a standard deviation of root 2 over 2."""
     assert spread([3.0, 1.0]) == pytest.approx(math.sqrt(2) / 2, rel=1e-12)
     assert spread([0.03, 0.01]) == pytest.approx(math.sqrt(2) / 2, rel=1e-12)
     assert spread([3.0]) == 0.0
@@ -87,7 +82,6 @@ def test_the_spread_of_few_iterations_leaves_out_none():
     [(100, 0.99, 99.0), (101, 0.99, 100.0), (20, 0.99, 20.0), (1, 0.99, 1.0), (4, 0.5, 2.0)],
 )
 def test_a_percentile_is_one_of_the_samples(count, fraction, expected):
-    """The smallest that at least the fraction of all do not exceed."""
     assert percentile([float(n) for n in range(count, 0, -1)], fraction) == expected
 
 
@@ -100,7 +94,6 @@ def values_of(measurement, seen=None) -> dict[str, float]:
 
 
 def test_energy_is_power_by_time_over_items_and_unknown_without_power():
-    """Twenty iterations of 1/128 s, four images each, at 640 W."""
     seen = make_telemetry(power_w=640.0)
     assert values_of(make_measurement(), seen)["energy"] == 1.25
     assert "energy" not in values_of(make_measurement())
@@ -109,13 +102,11 @@ def test_energy_is_power_by_time_over_items_and_unknown_without_power():
 
 
 def test_throughput_is_by_the_wall_clock_and_unknown_without_one():
-    """Twenty iterations of four images."""
     assert values_of(make_measurement(wall_s=0.5))["throughput"] == 160.0
     assert "throughput" not in values_of(make_measurement(wall_s=0.0))
 
 
 def test_the_hosts_cpu_time_is_that_of_a_step():
-    """Two CPU seconds in five seconds of work, at steps of 1/128 s or as long as under the cap."""
     fields = {"cpu_s": 2.0, "window_s": (100.0, 105.0)}
     assert values_of(make_measurement(**fields))["cpu"] == 0.4 / 128
     capped = make_measurement(**fields, sustained_s=0.5)
@@ -138,14 +129,12 @@ def test_the_hosts_cpu_time_is_that_of_a_step():
     ],
 )
 def test_an_answer_is_told_by_its_distances_from_fp32(fields, found):
-    """Of a finite one alone, and each where both sides of it are known."""
     numerics = Numerics(**{"finite": True, **fields})
     values = values_of(make_measurement(numerics=numerics))
     assert {n: x for n, x in values.items() if n in ("cosine", "loss", "gradients")} == found
 
 
 def test_distances_from_fp32_are_numerics_and_may_grow_tenfold():
-    """Each above a floor of rounding of its own; three digits of it are kept."""
     found = [metrics.find(name) for name in ("cosine", "loss", "gradients")]
     assert [(m.name, m.floor) for m in found] == [
         ("cosine", 1e-5),
@@ -158,7 +147,6 @@ def test_distances_from_fp32_are_numerics_and_may_grow_tenfold():
 
 
 def test_a_summary_reads_from_the_first_look_what_later_ones_find_filled():
-    """The caches; the rest is of the look that counts, and so are worker and draw."""
     first = make_measurement(compile_s=60.0, compile_cache="cold", first_step_s=70.0)
     draw = Draw({"kernel": Choice("source", {"XBLOCK": 1})})
     again = make_measurement(compile_s=1.0, first_step_s=2.0, iteration_s=[0.5] * 4, draw=draw)
@@ -174,12 +162,10 @@ def test_a_summary_reads_from_the_first_look_what_later_ones_find_filled():
 
 @pytest.mark.parametrize("enqueue_s", [None, 0.0, -1.0, math.inf, math.nan])
 def test_a_value_that_chance_cannot_be_told_of_is_not_kept(enqueue_s):
-    """Unknown, or without a logarithm."""
     assert "enqueue" not in values_of(make_measurement(enqueue_s=enqueue_s))
 
 
 def test_no_memory_is_a_value_and_no_rate_is_none():
-    """A threshold holds against nothing as well; chance needs a logarithm."""
     found = values_of(make_measurement(peak_memory_bytes=0, items_per_step=0))
     assert found["memory"] == 0.0
     assert "throughput" not in found
@@ -194,7 +180,6 @@ def only(monkeypatch, *declared: Metric) -> None:
 
 
 def test_a_metric_that_raises_costs_itself_and_no_night(monkeypatch):
-    """It is anybody's; the measurement is kept without it, and the metric is named."""
     only(monkeypatch, Metric("broken", "broken", "s", lambda _seen, _: 1 / 0))
     words = r"^broken of resnet18-b4-fp32-eager-infer is left out"
     with pytest.warns(MachineWarning, match=words) as caught:
@@ -213,7 +198,6 @@ def test_a_metric_that_raises_costs_itself_and_no_night(monkeypatch):
     ids=["sides", "bound", "allowance"],
 )
 def test_a_metric_that_cannot_be_judged_is_skipped_alone(monkeypatch, broken):
-    """Another package's; the case's other metrics are judged, and the metric is named."""
     declared = Metric("theirs", "theirs", "s", lambda seen, _: 1.0, tolerance=0.1, **broken)
     only(monkeypatch, declared)
     process = make_process()
@@ -237,7 +221,6 @@ def test_a_metric_that_cannot_be_judged_is_skipped_alone(monkeypatch, broken):
     ],
 )
 def test_what_takes_no_time_is_not_compared_by_chance(monkeypatch, here, there, ratio):
-    """Another package's metric may say so; it has no logarithm."""
     compared = Sides(here, there | ({"e": 1.0} if ratio else {}))
     declared = Metric(
         "theirs", "theirs", "s", lambda *_: None, tolerance=0.1, sides=lambda *_: compared
@@ -249,14 +232,12 @@ def test_what_takes_no_time_is_not_compared_by_chance(monkeypatch, here, there, 
 
 
 def test_a_value_of_zero_that_somebody_wrote_into_a_baseline_is_not_compared():
-    """By chance; no traceback ends the night."""
     limits = Limits(metrics={"energy": 0.02})
     found = judged([energetic(1.0)] * 3, [energetic(0.0)] * 5, limits)
     assert [v.metric for v in found if v.metric == "energy"] == []
 
 
 def test_a_case_may_limit_by_name_what_no_field_of_its_limits_does():
-    """Not what processes of the same software agree on, and not what a field limits already."""
     found = metrics.limited_by_name()
     assert found == {
         "sustained": 0.15,
@@ -299,7 +280,6 @@ ENERGY = Limits(metrics={"energy": 0.02})
     ],
 )
 def test_energy_is_judged_by_chance_where_a_case_asks_for_it(change, once, thrice):
-    """One process is suspected, and several that agree are called, as of latency."""
     for asked, status in ((1, once), (3, thrice)):
         found = judged([energetic(1 + change)] * asked, STEADY, ENERGY, planned=6)
         (energy,) = [v for v in found if v.metric == "energy"]
@@ -311,13 +291,11 @@ def test_energy_is_judged_by_chance_where_a_case_asks_for_it(change, once, thric
 
 
 def test_energy_that_no_case_asks_for_is_not_judged():
-    """A neighbour on the same card draws power too."""
     found = judged([energetic(2.0)] * 3, STEADY, Limits())
     assert {v.metric for v in found} == {"latency", "stability"}
 
 
 def test_no_clock_excuses_energy_though_it_excuses_latency():
-    """A clock 10% lower explains a step that takes 10% longer, and not what an item costs."""
     old = [energetic(1 + x, log_median=x, clock_mhz=2000.0) for x in OFFSETS]
     slow = -math.log(0.9)
     new = [energetic((1 + x) / 0.9, log_median=slow + x, clock_mhz=1800.0) for x in OFFSETS]
@@ -434,21 +412,18 @@ def is_called(verdicts: list[Verdict], metric: Metric) -> bool:
 
 @pytest.mark.parametrize("name", list(registered()))
 def test_no_metric_cries_wolf_in_clean_nights(monkeypatch, name):
-    """Noise of three quarters of its tolerance by chance, of half by a threshold."""
     metric = registered()[name]
     only(monkeypatch, metric)
     assert false_alarms(metric, NIGHTS[metric.rule]) <= MOST
 
 
 def test_a_threshold_far_below_its_noise_would_be_refused(monkeypatch):
-    """Three processes in 56 lie above all five of the baseline."""
     metric = Metric("draught", "draught", "l", lambda *_: 1.0, Rule.THRESHOLD, tolerance=0.001)
     only(monkeypatch, metric)
     assert false_alarms(metric, 10, sd=0.02) > 25 * MOST
 
 
 def test_a_metric_that_its_first_process_decides_would_be_refused(monkeypatch):
-    """Energy with a tolerance of 2%, noise of 1.5%, and no second look: 1.8 a night."""
     metric = Metric("energy", "energy", "J", lambda *_: 1.0, Rule.THRESHOLD, tolerance=0.02)
     only(monkeypatch, metric)
     assert 1.0 < false_alarms(metric, 20, sd=0.015, planned=1) < 3.0
@@ -456,7 +431,6 @@ def test_a_metric_that_its_first_process_decides_would_be_refused(monkeypatch):
 
 
 def test_the_simulation_looks_again_and_finds_what_got_worse(monkeypatch):
-    """A rule that never calls anything would pass every clean night."""
     for metric in (registered()["energy"], registered()["memory"]):
         only(monkeypatch, metric)
         typical, sd = usual(metric)
@@ -603,7 +577,6 @@ print(json.dumps(found))
 
 
 def test_a_package_brings_a_metric_in_one_place_and_it_gets_all_that_latency_has(tmp_path):
-    """Kept, accepted, judged by chance in fresh processes, told, compared and exported."""
     done = with_installed(installed(tmp_path / "site", "warm:WARMTH"), NIGHT, tmp_path)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
@@ -639,7 +612,6 @@ for each in caught:
 
 
 def test_a_package_may_bring_several_metrics_and_a_broken_one_costs_none_of_ours(tmp_path):
-    """What cannot be loaded is named in a warning."""
     several = f"{DECLARED}\nfrom dataclasses import replace\n"
     several += "ALL = [WARMTH, replace(WARMTH, name='b')]"
     done = with_installed(installed(tmp_path / "a", "warm:ALL", several), NAMES, tmp_path)
@@ -676,7 +648,6 @@ class Broken(Brings):
 
 
 def test_what_cannot_be_loaded_costs_no_other_package_its_metrics(monkeypatch):
-    """The warning names it, and who asked."""
     mine, other = (Metric(name, name, "s", lambda *_: 1.0) for name in ("mine", "other"))
     points = {"bench_lib.metrics": [Broken("not there"), Brings([mine]), Brings(other)]}
     monkeypatch.setattr(metrics, "entry_points", lambda group: points[group])
@@ -696,7 +667,6 @@ def test_what_cannot_be_loaded_costs_no_other_package_its_metrics(monkeypatch):
     ],
 )
 def test_a_name_that_is_taken_and_what_is_no_metric_are_refused(monkeypatch, brought, remedy):
-    """Two of one name could not be told apart in any file."""
     monkeypatch.setattr(metrics, "entry_points", lambda group: [Brings(brought)])
     metrics.registered.cache_clear()
     with pytest.raises(UserError, match=remedy):
@@ -705,7 +675,6 @@ def test_a_name_that_is_taken_and_what_is_no_metric_are_refused(monkeypatch, bro
 
 
 def test_a_verdict_of_a_metric_that_is_not_installed_is_shown_by_its_name():
-    """A history is read on a machine without the package that brought it."""
     unknown = metrics.of("host_draught")
     assert (unknown.name, unknown.label, unknown.unit) == ("host_draught", "host draught", "1")
     assert unknown.of(make_measurement(), None) is None
@@ -715,7 +684,6 @@ def test_a_verdict_of_a_metric_that_is_not_installed_is_shown_by_its_name():
 
 
 def test_latency_leads_and_every_name_is_its_own():
-    """What cannot be judged at all is told as its verdict."""
     assert next(iter(registered().values())) is LEADING
     assert all(name == metric.name for name, metric in registered().items())
     assert make_processes([0.0])[0].values.keys() <= registered().keys()

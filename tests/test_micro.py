@@ -91,7 +91,6 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_run_prints_the_lines_of_rocms_tool_and_of_its_guide(run: Run) -> None:
-    """In their order; below them what the guide promises."""
     printed = run()
     found = [
         re.search(pattern, printed, re.MULTILINE)
@@ -122,7 +121,6 @@ def test_a_run_prints_the_lines_of_rocms_tool_and_of_its_guide(run: Run) -> None
 
 
 def test_results_are_written_with_the_keys_of_rocms_tool(run: Run, tmp_path: Path) -> None:
-    """A JSON file where it is given a name, and a line more in the CSV each time."""
     printed = run("--output-file", "one", "--mode", "inference")
     run("--mode", "inference")
     result = json.loads((tmp_path / "one.json").read_text())
@@ -148,7 +146,6 @@ def test_results_are_written_with_the_keys_of_rocms_tool(run: Run, tmp_path: Pat
 def test_for_a_machine_there_is_json_and_the_lines_go_elsewhere(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """One object on stdout."""
     words = ["--network", TINY, "--batch-size", "1", "--iterations", "3", "--json"]
     assert program.main([*words, "--mode", "inference"]) == 0
     out, err = capsys.readouterr()
@@ -194,26 +191,22 @@ def params(*words: str) -> dict[str, Any]:
 def test_a_flag_changes_the_case_that_is_measured(
     words: list[str], changed: dict[str, Any]
 ) -> None:
-    """And nothing else of it."""
     assert params(*words) == params() | changed
 
 
 @pytest.mark.usefixtures("_images_of_the_usual_size")
 def test_a_case_is_the_suites_own_wherever_it_has_such_a_case() -> None:
-    """So that one baseline holds for both."""
     options = read_options(["--network", "resnet50", "--mode", "inference"])
     assert case_from(options, RankPlace(), "fp32").id == "resnet50-b64-fp32-eager-infer"
     assert case_from(options, RankPlace(), "tf32-conv").id == "resnet50-b64-tf32-conv-eager-infer"
 
 
 def test_iterations_are_measured_as_many_as_asked_for(run: Run) -> None:
-    """No more and no fewer."""
     printed = run("--iterations", "4", "--mode", "inference")
     assert re.findall(r"^Epoch (\d+):", printed, re.MULTILINE) == ["0", "1", "2", "3"]
 
 
 def test_inference_runs_the_forward_pass_alone(run: Run) -> None:
-    """Its loss is that of one and the same answer."""
     printed = run("--mode", "inference", "--check")
     assert "INFO: in inference that is the forward pass alone." in printed
     losses = re.findall(r"^(?:Warmup iteration|Epoch) \d+: Loss = ([\d.]+)", printed, re.MULTILINE)
@@ -222,7 +215,6 @@ def test_inference_runs_the_forward_pass_alone(run: Run) -> None:
 
 
 def test_kineto_writes_a_trace_and_prints_a_table(run: Run, tmp_path: Path) -> None:
-    """Named by the step at which it was ready, as the training notes say."""
     printed = run("--kineto", "--iterations", "4", "--mode", "inference")
     events = json.loads((tmp_path / "trace4.json").read_text())["traceEvents"]
     assert "iteration 3" in {event.get("name") for event in events}
@@ -231,13 +223,11 @@ def test_kineto_writes_a_trace_and_prints_a_table(run: Run, tmp_path: Path) -> N
 
 
 def test_the_trace_is_named_as_asked_for(run: Run, tmp_path: Path) -> None:
-    """With .json behind it, as ever."""
     run("--kineto", "--profiler-output", "mine", "--mode", "inference")
     assert "traceEvents" in json.loads((tmp_path / "mine.json").read_text())
 
 
 def test_the_autograd_profiler_prints_the_tables_of_the_guide(run: Run) -> None:
-    """By CPU time and by memory, and on a GPU by its time."""
     printed = run("--autograd_profiler", "--mode", "inference")
     assert "PyTorch Profiler Results:" in printed
     assert "Top 10 operations by total CPU time:" in printed
@@ -282,14 +272,12 @@ WILD = make_measurement(iteration_s=[1.0, 9.0, 1.0, 9.0], first_step_s=3.0, comp
 
 
 def test_a_steady_measurement_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the suite does."""
     looked, said = looks(monkeypatch, STEADY)
     assert looked.measurement == STEADY
     assert not any("once more" in text for text in said)
 
 
 def test_a_disturbed_measurement_is_made_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it took to begin is the first's: the second found the caches that it had filled."""
     looked, said = looks(monkeypatch, replace(SHAKEN, compile_cache="cold"), STEADY)
     assert looked.measurement == replace(
         STEADY, first_step_s=60.0, compile_s=59.0, compile_cache="cold"
@@ -307,7 +295,6 @@ def test_a_disturbed_measurement_is_made_once_more(monkeypatch: pytest.MonkeyPat
 def test_what_is_disturbed_by_nature_is_taken_as_it_is_then(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The second is the suite's too."""
     looked, _ = looks(monkeypatch, WILD, SHAKEN)
     assert looked.measurement.iteration_s == SHAKEN.iteration_s
     assert looked.measurement.first_step_s == WILD.first_step_s
@@ -316,7 +303,6 @@ def test_what_is_disturbed_by_nature_is_taken_as_it_is_then(
 def test_a_second_look_that_was_disturbed_more_is_not_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It was to be the better one."""
     looked, said = looks(monkeypatch, SHAKEN, WILD)
     assert looked.measurement == SHAKEN
     assert [seen.seconds for seen in looked.measured] == SHAKEN.iteration_s
@@ -324,7 +310,6 @@ def test_a_second_look_that_was_disturbed_more_is_not_taken(
 
 
 def test_ranks_look_again_together_and_keep_the_same_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of them was disturbed, the second time more than any the first time."""
     looked, _ = looks(monkeypatch, SHAKEN, STEADY, others=[1.0, 1.9, 1.05])
     assert looked.measurement == SHAKEN
     _, said = looks(monkeypatch, STEADY, STEADY, others=[1.0])
@@ -334,8 +319,6 @@ def test_ranks_look_again_together_and_keep_the_same_look(monkeypatch: pytest.Mo
 def test_what_cannot_be_profiled_loses_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The measurement is printed and written; that something failed is told to scripts too."""
-
     def fail(*_arguments: Any, **_named: Any) -> None:
         raise AssertionError("no counters here\nand more")
 
@@ -351,7 +334,6 @@ def test_what_cannot_be_profiled_loses_nothing(
 def test_a_range_is_emitted_for_every_operation_and_then_tables_are_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The ranges are for profilers outside, around steps of their own."""
     log: list[str] = []
 
     @contextlib.contextmanager
@@ -374,7 +356,6 @@ def test_a_range_is_emitted_for_every_operation_and_then_tables_are_made(
 
 
 def test_a_loss_is_expected_to_hold_what_auxiliary_heads_add() -> None:
-    """Googlenet has two in training, at 0.3 each."""
     for name, mode, expected in (
         ("googlenet", "training", 0.6),
         ("googlenet", "inference", 0.0),
@@ -387,7 +368,6 @@ def test_a_loss_is_expected_to_hold_what_auxiliary_heads_add() -> None:
 
 
 def test_without_profilers_nothing_is_profiled(run: Run, tmp_path: Path) -> None:
-    """No table, no trace, no layers."""
     printed = run("--mode", "inference")
     assert "Profil" not in printed
     assert [path.name for path in tmp_path.iterdir()] == ["benchmark_summary.csv"]
@@ -395,7 +375,6 @@ def test_without_profilers_nothing_is_profiled(run: Run, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(("mode", "step"), [("training", "1"), ("inference", "10")])
 def test_flops_are_profiled_by_layer_at_the_step_asked_for(run: Run, mode: str, step: str) -> None:
-    """ROCm's tool returned before it printed them in inference; a step past the last is it."""
     printed = run("--flops-prof-step", step, "--mode", mode)
     note = "NOTE: --flops-prof-step 10 is past the last of 2 iterations; profiled is 1"
     assert (note in printed) == (step == "10")
@@ -406,7 +385,6 @@ def test_flops_are_profiled_by_layer_at_the_step_asked_for(run: Run, mode: str, 
 
 
 def test_files_go_where_they_are_asked_to(run: Run, tmp_path: Path) -> None:
-    """The CSV has a flag of its own."""
     (tmp_path / "out").mkdir()
     run("--mode", "inference", "--output-dir", "out", "--output-file", "x")
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
@@ -419,7 +397,6 @@ def test_files_go_where_they_are_asked_to(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_compiled_network_tells_how_long_that_took(run: Run) -> None:
-    """With a backend that has nothing to compile for."""
     context = "{'backend': 'eager', 'fullgraph': 'True'}"
     printed = run("--compile", "--compileContext", context, "--mode", "inference")
     assert "PyTorch Compile: ENABLED (mode=default)" in printed
@@ -430,7 +407,6 @@ def test_a_compiled_network_tells_how_long_that_took(run: Run) -> None:
 
 
 def test_a_run_is_kept_where_that_is_asked_for(run: Run, tmp_path: Path) -> None:
-    """With its case, environment, hardware and telemetry, as the suite keeps its own."""
     printed = run("--history", "kept", "--mode", "inference", "--autograd-profiler")
     [path] = files(tmp_path / "kept")
     assert f"History: kept/{path.name}" in printed
@@ -447,7 +423,6 @@ def test_a_run_is_kept_where_that_is_asked_for(run: Run, tmp_path: Path) -> None
 
 
 def test_a_run_is_judged_where_that_is_asked_for(run: Run, tmp_path: Path) -> None:
-    """Without a baseline there is nothing to fail."""
     printed = run("--judge", "--mode", "inference")
     assert "Verdict: NO_BASELINE" in printed
     [path] = files(tmp_path / "history")
@@ -458,7 +433,6 @@ def test_a_run_is_judged_where_that_is_asked_for(run: Run, tmp_path: Path) -> No
 def test_a_run_that_is_slower_than_its_baseline_fails(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the folder that was named; what was looked at again is told apart, and nothing twice."""
     monkeypatch.setattr(ending, "PLANNED", 2)
     run("--history", "kept", "--mode", "inference")
     accept_as_if_much_faster(tmp_path / "kept", tmp_path / "accepted")
@@ -492,7 +466,6 @@ def accept_as_if_much_faster(history: Path, folder: Path) -> None:
 
 
 def test_a_warning_is_not_told_twice(tmp_path: Path) -> None:
-    """The summary has it, and the record too."""
     measurement = make_measurement(warnings=["not steady after 1 s"])
     other = make_measurement(warnings=["not steady after 1 s", "another"])
     attempts = [make_attempt(measurement=measurement), make_attempt(measurement=other, process=1)]
@@ -509,7 +482,6 @@ def test_a_warning_is_not_told_twice(tmp_path: Path) -> None:
 def test_what_the_hardware_spoilt_is_kept_and_not_accepted(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the cause."""
     monkeypatch.setattr(validity, "blame", lambda *_arguments: "its clock was held back")
     run("--history", "kept", "--mode", "inference")
     [path] = files(tmp_path / "kept")
@@ -532,7 +504,6 @@ def measured_though(*words: str) -> int:
 def test_a_disk_that_is_full_loses_no_more_than_the_file(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """All is printed, kept, and written elsewhere; the question was right, so it is no 2."""
     words = ["--csv-file", "/dev/full", "--history", "kept", "--output-file", "x"]
     assert measured_though(*words) == 1
     printed, complaint = capsys.readouterr()
@@ -552,8 +523,6 @@ def test_a_history_that_cannot_be_written_loses_no_more_than_itself(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    """Nor does a judgement that nobody can be asked for."""
-
     def fail(*_arguments: object) -> None:
         raise HistoryError("cannot write history to there")
 
@@ -574,7 +543,6 @@ def test_a_reader_who_has_seen_enough_ends_nothing(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    """As head -1 has."""
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w") as stdout:
@@ -591,7 +559,6 @@ def test_an_output_that_cannot_be_written_is_told_at_the_end(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    """Results are written all the same."""
     with Path("/dev/full").open("w") as stdout:
         monkeypatch.setattr(sys, "stdout", stdout)
         assert measured_though(*words) == 1
@@ -601,7 +568,6 @@ def test_an_output_that_cannot_be_written_is_told_at_the_end(
 
 
 def test_other_columns_in_the_csv_are_remarked_on(run: Run, tmp_path: Path) -> None:
-    """The row is there."""
     (tmp_path / "benchmark_summary.csv").write_text("model,rate\n")
     assert "NOTE: the columns of benchmark_summary.csv are 'model,rate'" in run(
         "--mode", "inference"
@@ -611,8 +577,6 @@ def test_other_columns_in_the_csv_are_remarked_on(run: Run, tmp_path: Path) -> N
 def test_an_interrupted_run_is_one_line_and_leaves_nothing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """With the shell's own status for it."""
-
     def interrupt(*_arguments: object) -> None:
         raise KeyboardInterrupt
 
@@ -625,7 +589,6 @@ def test_an_interrupted_run_is_one_line_and_leaves_nothing(
 def test_a_history_that_was_there_stays(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Empty as it was."""
     (tmp_path / "kept").mkdir()
     monkeypatch.setattr(session, "measure", no_memory)
     assert measured_though("--history", "kept") == 1
@@ -643,7 +606,6 @@ def no_memory(*_arguments: object) -> None:
 def test_one_rank_under_torchrun_speaks_as_a_rank_and_for_all(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scripts read the overall block whatever the number of ranks."""
     for name, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1")):
         monkeypatch.setenv(name, value)
     printed = run("--mode", "inference")
@@ -693,7 +655,6 @@ def free_port() -> int:
 
 
 def test_ranks_under_torchrun_split_the_batch_and_the_first_speaks_for_all(tmp_path: Path) -> None:
-    """Every rank prints its own summary and writes its own trace."""
     done = launched(
         tmp_path,
         *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "script.py"),
@@ -720,7 +681,6 @@ def test_ranks_under_torchrun_split_the_batch_and_the_first_speaks_for_all(tmp_p
 
 
 def test_distributed_dataparallel_starts_a_process_for_each_device(tmp_path: Path) -> None:
-    """They meet where --dist-url says, with the backend that --dist-backend says."""
     done = launched(
         tmp_path,
         *("script.py", "--distributed_dataparallel", "--device_ids", "0,1"),
@@ -734,14 +694,12 @@ def test_distributed_dataparallel_starts_a_process_for_each_device(tmp_path: Pat
 
 
 def test_the_module_is_the_program(tmp_path: Path) -> None:
-    """With its exit status."""
     done = launched(tmp_path, "-m", "bench_lib.micro", "--no-such-flag")
     assert done.returncode == 2
     assert done.stderr.startswith("bench-lib micro: error: unrecognized arguments: --no-such-flag")
 
 
 def test_ranks_meet_as_they_are_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where, with which backend, and as which of how many."""
     told: list[tuple[Any, ...]] = []
 
     def joined(*arguments: Any, **named: Any) -> session.RankGroup:
@@ -788,7 +746,6 @@ def test_what_every_rank_sees_the_first_one_says(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """What may be so on one of them alone is for that one to say."""
     for place in RANKS:
         assert failed(place, error, monkeypatch, when="prepared") == status
     assert capsys.readouterr().err.splitlines() == [
@@ -797,7 +754,6 @@ def test_what_every_rank_sees_the_first_one_says(
 
 
 def test_another_rank_lets_the_first_speak_before_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Since its end is the end of all."""
     slept: list[float] = []
     monkeypatch.setattr(program, "FIRST_SPEAKS_S", 7.0)
     monkeypatch.setattr(program.time, "sleep", slept.append)
@@ -835,7 +791,6 @@ def test_another_rank_lets_the_first_speak_before_it_ends(monkeypatch: pytest.Mo
 def test_a_wrong_flag_is_one_line_and_exit_status_2(
     words: list[str], expected: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Nothing is measured, nothing is written."""
     base = [] if "--network" in words else ["--network", TINY]
     assert program.main([*base, *words]) == 2
     complaint = capsys.readouterr().err
@@ -848,7 +803,6 @@ def test_a_wrong_flag_is_one_line_and_exit_status_2(
 def test_a_launcher_that_contradicts_itself_is_told_so_by_every_rank(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first may not be there to say it."""
     for name, value in (("RANK", "1"), ("LOCAL_RANK", "1"), ("WORLD_SIZE", "1")):
         monkeypatch.setenv(name, value)
     assert program.main(["--network", TINY]) == 2
@@ -858,7 +812,6 @@ def test_a_launcher_that_contradicts_itself_is_told_so_by_every_rank(
 def test_what_this_device_cannot_do_is_one_line_and_exit_status_1(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The flags could be meant, elsewhere."""
     context = "{'mode': 'reduce-overhead'}"
     words = ["--network", TINY, "--compile", "--compileContext", context]
     assert program.main(words) == 1
@@ -869,7 +822,6 @@ def test_what_this_device_cannot_do_is_one_line_and_exit_status_1(
 def test_ranks_that_cannot_share_the_batch_are_refused_before_they_meet(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the batches that they could; ROCm's tool drops the rest without a word."""
     monkeypatch.setattr(program.os, "_exit", sys.exit)
     options = read_options(["--network", TINY, "--batch-size", "5"])
     with pytest.raises(SystemExit) as caught:
@@ -902,8 +854,6 @@ def test_what_torch_cannot_do_is_one_line(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """And no traceback; with what to do where that is known."""
-
     def fail(*_arguments: object) -> None:
         raise error
 
@@ -919,7 +869,6 @@ def test_what_torch_cannot_do_is_one_line(
 def test_a_rank_that_torch_fails_ends_with_1_and_so_ends_all(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others would wait for it in a collective."""
     monkeypatch.setattr(session, "joined", lambda *_a, **_n: session.RankGroup())
     assert failed(RANKS[1], RuntimeError("boom"), monkeypatch, when="measure") == 1
     assert "error: rank 1: " in capsys.readouterr().err
@@ -928,8 +877,6 @@ def test_a_rank_that_torch_fails_ends_with_1_and_so_ends_all(
 def test_a_device_that_cannot_be_opened_is_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A driver may be broken."""
-
     def fail(_index: int) -> None:
         raise RuntimeError("no driver\nand more")
 
@@ -943,7 +890,6 @@ def test_a_device_that_cannot_be_opened_is_one_line(
 def test_what_torch_refuses_is_one_line_with_the_case(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """One image leaves this network's pooled branch a single value to normalise."""
     words = ["--network", "deeplabv3_mobilenet_v3_large", "--batch-size", "1"]
     assert program.main(words) == 1
     complaint = capsys.readouterr().err
@@ -953,7 +899,6 @@ def test_what_torch_refuses_is_one_line_with_the_case(
 
 
 def test_the_command_hands_every_word_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """--help too, and words that look like ours."""
     seen: list[list[str]] = []
     monkeypatch.setattr(micro.os, "execv", lambda _path, words: seen.append(words))
     words = ["--network", "x", "--help", "--json", "--compileContext", "{'a': 1}", "-h", "--", "y"]
@@ -962,7 +907,6 @@ def test_the_command_hands_every_word_on(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_place_that_does_not_exist_is_refused_by_its_number() -> None:
-    """More ranks than devices is the usual reason."""
     options = read_options(["--network", TINY])
     with pytest.raises(UserError, match="nccl needs GPUs"):
         session.run(options, RankPlace(backend="nccl"), print)
@@ -975,7 +919,6 @@ def test_a_place_that_does_not_exist_is_refused_by_its_number() -> None:
 def test_a_measurement_that_is_kept_gives_way_and_forgets_as_the_suites_do(
     monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
-    """Or it would be of another state than its baseline.  Others do not start a second process."""
     lent: list[MeasuringContext] = []
 
     def measure(_case: Case, context: MeasuringContext) -> None:
@@ -996,7 +939,6 @@ def test_a_measurement_that_is_kept_gives_way_and_forgets_as_the_suites_do(
 
 
 def test_truth_values_of_inductor_are_known_from_torch(run: Run) -> None:
-    """The training notes beside ROCm's tool give them as 1, and they are compiled with as such."""
     context = "{'options': {'matmul-padding': 1, 'triton.cudagraphs': '', 'epilogue-fusion': '1'}}"
     options = read_options(["--network", TINY, "--compile", "--compileContext", context])
     assert session.prepared(options, RankPlace()).compiling.options == (
@@ -1007,7 +949,6 @@ def test_truth_values_of_inductor_are_known_from_torch(run: Run) -> None:
 def test_the_roofline_is_told_how_the_network_was_compiled(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A graph of eager operations moves what they move."""
     told: list[tuple[Any, ...]] = []
     placed = roofline.place
 

@@ -76,7 +76,6 @@ def refusal(text: str) -> str:
     ],
 )
 def test_a_context_is_a_mode_and_options_of_a_case(text: str, mode: str, options: str) -> None:
-    """Nothing is remarked on what is taken as it is written."""
     compiling = read_context(text)
     assert compiling == Compiling(mode, options)
     assert is_case_id(case_that_is(compiling).id)
@@ -84,14 +83,12 @@ def test_a_context_is_a_mode_and_options_of_a_case(text: str, mode: str, options
 
 @pytest.mark.parametrize("word", ["True", "true", "TRUE", " tRuE ", "1", True, 1, 1.0])
 def test_truth_may_be_written_in_any_way(word: Any) -> None:
-    """As a word, in any case, or as it is."""
     assert read_context(str({"fullgraph": word})).options == "fullgraph"
     assert read_context(str({"disable": word})).mode == "eager"
 
 
 @pytest.mark.parametrize("word", ["False", "false", "FALSE", " fAlSe ", "0", False, 0, None])
 def test_falsehood_is_not_truth(word: Any) -> None:
-    """To ROCm's tool every word is true."""
     assert read_context(str({"fullgraph": word, "disable": word})) == Compiling("default")
 
 
@@ -99,12 +96,10 @@ def test_falsehood_is_not_truth(word: Any) -> None:
     ("word", "value"), [("TRUE", "True"), (" false ", "False"), (True, "True"), (False, "False")]
 )
 def test_an_option_that_is_a_truth_value_in_words_is_one(word: Any, value: str) -> None:
-    """So that the compiler is told a truth value."""
     assert read_context(str({"options": {"freezing": word}})).options == f"freezing={value}"
 
 
 def test_the_notes_of_old_get_what_there_is_today() -> None:
-    """A successor where there is one, and otherwise a word."""
     text = "{'options': {'static-memory': 'True', 'matmul-padding': 'True'}}"
     compiling = read_context(text)
     assert (compiling.mode, compiling.options) == ("default", "shape_padding=True")
@@ -118,13 +113,11 @@ def test_the_notes_of_old_get_what_there_is_today() -> None:
 
 @pytest.mark.parametrize("spelt", ["static_memory", "matmul_padding"])
 def test_the_notes_words_may_have_underscores(spelt: str) -> None:
-    """And are repeated as they were written."""
     (remark,) = read_context(str({"options": {spelt: True}})).remarks
     assert remark.startswith(f"--compileContext: {spelt} is ")
 
 
 def test_what_is_disabled_is_not_compiled_and_says_so() -> None:
-    """Whatever else is asked for."""
     remarks = ["--compileContext has disable, so nothing is compiled"]
     for text in ("{'disable': True}", "{'disable': 'True', 'mode': 'max-autotune'}"):
         assert read_context(text) == Compiling("eager", "", remarks)
@@ -132,7 +125,6 @@ def test_what_is_disabled_is_not_compiled_and_says_so() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_that_a_case_may_have_can_be_asked_for(mode: str) -> None:
-    """Except eager, which is no compilation."""
     compiling = read_context(str({"mode": mode}))
     assert (compiling.mode, compiling.options) == (mode, "")
     assert set(MODES) == set(COMPILE_MODES) - {"eager"}
@@ -144,7 +136,6 @@ TRUTHS = {"shape_padding": True, "triton.cudagraphs": True, "epilogue": False}
 
 @pytest.mark.parametrize("value", [1, "1", 1.0, True, "true"])
 def test_what_is_a_truth_value_to_inductor_is_read_as_one(value: Any) -> None:
-    """ROCm's tool takes bool() of everything; a number stays one where Inductor has numbers."""
     written = {"shape-padding": value, "epilogue": 1}
     compiling = read_context(str({"options": written})).typed(TRUTHS)
     assert compiling == Compiling("default", "shape_padding=True,epilogue=1")
@@ -152,13 +143,11 @@ def test_what_is_a_truth_value_to_inductor_is_read_as_one(value: Any) -> None:
 
 @pytest.mark.parametrize("value", [0, "0", 0.0, False, ""])
 def test_what_is_nothing_to_inductor_is_false(value: Any) -> None:
-    """The empty word too, as in ROCm's tool."""
     compiling = read_context(str({"options": {"triton.cudagraphs": value}})).typed(TRUTHS)
     assert compiling == Compiling("default", "triton.cudagraphs=False")
 
 
 def test_what_is_no_truth_value_is_refused_by_the_name_that_was_written() -> None:
-    """Not by Inductor's."""
     compiling = read_context("{'options': {'matmul-padding': 2}}")
     with pytest.raises(UserError) as caught:
         compiling.typed(TRUTHS)
@@ -168,14 +157,12 @@ def test_what_is_no_truth_value_is_refused_by_the_name_that_was_written() -> Non
 
 
 def test_what_inductor_says_of_an_option_is_told_in_the_words_that_were_written() -> None:
-    """Nobody wrote its name for it; longer names that hold it are others."""
     compiling = read_context("{'options': {'matmul-padding': 2}}")
     said = compiling.in_their_words("attr shape_padding, not shape_padding_2 or a.shape_padding")
     assert said == "attr matmul-padding, not shape_padding_2 or a.shape_padding"
 
 
 def test_options_that_are_none_stay_none() -> None:
-    """A mode, flags of torch.compile's own, nothing at all."""
     for text in ("{}", "{'fullgraph': True, 'dynamic': False}", "{'mode': 'max-autotune'}"):
         assert read_context(text).typed(TRUTHS) == read_context(text)
 
@@ -218,7 +205,6 @@ def test_options_that_are_none_stay_none() -> None:
     ],
 )
 def test_what_is_no_literal_is_refused(text: str) -> None:
-    """With what it was, cut to a line, and how it could be."""
     words = refusal(text)
     assert words.startswith("--compileContext is ")
     assert words.endswith(f"; it has to be a Python literal, such as {EXAMPLE}")
@@ -240,7 +226,6 @@ def test_what_is_no_literal_is_refused(text: str) -> None:
 def test_what_calls_something_is_refused_and_not_called(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A script's context is data."""
     monkeypatch.chdir(tmp_path)
     assert "it has to be a Python literal" in refusal(text)
     assert not Path("called").exists()
@@ -265,13 +250,11 @@ def test_what_calls_something_is_refused_and_not_called(
     ],
 )
 def test_a_literal_that_is_no_dictionary_is_refused(text: str, kind: str) -> None:
-    """By what it is."""
     expected = f"--compileContext is {text!r}; it has to be a dictionary, and is a {kind}, such as"
     assert refusal(text) == f"{expected} {EXAMPLE}"
 
 
 def test_a_text_too_long_is_refused_unread() -> None:
-    """Numbers and nesting without end are made of such."""
     for text in ("0x" + "f" * LONGEST, "[" * 100_000, "1+" * 100_000 + "1"):
         assert f"it has {len(text)} characters, and has to be of {LONGEST} at most" in refusal(text)
     context = "{'mode': 'default'}"
@@ -297,7 +280,6 @@ def test_a_text_too_long_is_refused_unread() -> None:
     ],
 )
 def test_an_unknown_key_is_named_with_the_nearest(key: str, hint: str) -> None:
-    """ROCm's tool hands it over, and nobody ever looks at it."""
     text = f"{{{key}: True}}"
     assert refusal(text) == f"--compileContext: unknown key {key}; {hint}"
 
@@ -316,14 +298,12 @@ def test_an_unknown_key_is_named_with_the_nearest(key: str, hint: str) -> None:
     ],
 )
 def test_an_unknown_mode_is_named_with_the_nearest(mode: str, hint: str) -> None:
-    """Whatever it is."""
     expected = f"--compileContext: unknown mode {mode}; {hint}"
     assert refusal(f"{{'mode': {mode}}}").startswith(expected)
 
 
 @pytest.mark.parametrize("options", ["{}", "{'freezing': True}", "[]", "False"])
 def test_mode_and_options_exclude_each_other(options: str) -> None:
-    """As torch has it."""
     assert refusal(f"{{'mode': 'default', 'options': {options}}}") == (
         "--compileContext: mode and options exclude each other, since a mode is a set of options; "
         "leave one out"
@@ -335,7 +315,6 @@ def test_mode_and_options_exclude_each_other(options: str) -> None:
     "value", ["'yes'", "''", "2", "-1", "[]", "{}", "1.5", "'None'", "b'True'"]
 )
 def test_what_is_neither_true_nor_false_is_refused(name: str, value: str) -> None:
-    """With the value."""
     expected = f"--compileContext: {name} is {value}; it has to be True or False"
     assert refusal(f"{{'{name}': {value}}}") == expected
 
@@ -344,7 +323,6 @@ def test_what_is_neither_true_nor_false_is_refused(name: str, value: str) -> Non
     "value", ["''", "'a b'", "'a,b'", "'a=b'", "'ä'", "[]", "0", "False", "{}"]
 )
 def test_a_backend_is_a_name(value: str) -> None:
-    """One that a case can have in its own."""
     expected = f"--compileContext: backend is {value}; it has to be a name"
     assert refusal(f"{{'backend': {value}}}") == expected
 
@@ -353,7 +331,6 @@ def test_a_backend_is_a_name(value: str) -> None:
     "value", ["[]", "'freezing'", "1", "True", "('freezing',)", "{'freezing'}"]
 )
 def test_options_are_a_dictionary(value: str) -> None:
-    """And no list of names."""
     expected = f"--compileContext: options is {value}; it has to be a dictionary"
     assert refusal(f"{{'options': {value}}}") == expected
 
@@ -362,7 +339,6 @@ def test_options_are_a_dictionary(value: str) -> None:
     "name", ["''", "1", "None", "'a b'", "'1a'", "'a,b'", "'a=b'", "b'a'", "'ä'"]
 )
 def test_an_option_that_is_no_name_is_refused(name: str) -> None:
-    """It could not be written into a case."""
     expected = f"--compileContext: {name} in options is no name"
     assert refusal(f"{{'options': {{{name}: True}}}}") == expected
 
@@ -371,7 +347,6 @@ def test_an_option_that_is_no_name_is_refused(name: str) -> None:
     "value", ["[]", "[True]", "{}", "None", "' '", "'a b'", "'a,b'", "(1,)", "1j", "b'True'"]
 )
 def test_an_option_that_no_case_can_hold_is_refused(value: str) -> None:
-    """With the name as it was written."""
     assert refusal(f"{{'options': {{'shape-padding': {value}}}}}") == (
         f"--compileContext: shape-padding in options is {value}; it has to be a truth value, a "
         "number or a word"
@@ -380,7 +355,6 @@ def test_an_option_that_no_case_can_hold_is_refused(value: str) -> None:
 
 @pytest.mark.parametrize("name", KEYS)
 def test_what_belongs_beside_the_options_is_refused_among_them(name: str) -> None:
-    """Inductor has none of them, and ours would be taken for torch.compile's own."""
     expected = f"--compileContext: {name} does not go into options but beside them"
     assert refusal(f"{{'options': {{'{name}': 'True'}}}}") == expected
 
@@ -394,7 +368,6 @@ def test_what_belongs_beside_the_options_is_refused_among_them(name: str) -> Non
     ],
 )
 def test_one_option_in_two_spellings_is_refused(one: str, other: str, name: str) -> None:
-    """Nobody could tell which is meant."""
     text = str({"options": {one: True, other: False}})
     assert refusal(text) == f"--compileContext: options has {name} twice"
 
@@ -409,7 +382,6 @@ def test_one_option_in_two_spellings_is_refused(one: str, other: str, name: str)
     ],
 )
 def test_a_key_that_is_there_twice_is_refused(text: str, key: str) -> None:
-    """Python would take the last without a word."""
     assert refusal(text) == f"--compileContext: {key} is there twice; leave one out"
 
 
@@ -428,7 +400,6 @@ def test_a_key_that_is_there_twice_is_refused(text: str, key: str) -> None:
     ],
 )
 def test_a_long_value_is_cut(text: str) -> None:
-    """A line that nobody can read says nothing."""
     words = refusal(text % ("x" * 1900))
     assert len(words) < 400
     assert "x…x" in words
@@ -443,7 +414,6 @@ def test_a_long_value_is_cut(text: str) -> None:
     ],
 )
 def test_a_graph_has_nothing_to_tell_a_compiler(beside: str, named: str) -> None:
-    """It records the eager step."""
     expected = f"--compileContext: mode graph compiles nothing, and has no {named}"
     assert refusal(f"{{'mode': 'graph', {beside}}}") == expected
 
@@ -466,14 +436,12 @@ def read_or_refuse(text: str) -> None:
 @given(st.text(st.characters()))
 @settings(deadline=None)
 def test_any_text_is_read_or_refused(text: str) -> None:
-    """Lone surrogates and NUL among it."""
     read_or_refuse(text)
 
 
 @given(st.text("{}[]()'\":,.0123456789abefxTr-+*# \n\\=", max_size=60))
 @settings(deadline=None)
 def test_any_text_that_is_nearly_python_is_read_or_refused(text: str) -> None:
-    """Closer to what can be read."""
     read_or_refuse(text)
 
 
@@ -521,12 +489,10 @@ LIKELY = st.fixed_dictionaries(
 @given(st.one_of(st.dictionaries(HASHABLE, VALUES, max_size=4), LIKELY))
 @settings(max_examples=300, deadline=None)
 def test_any_dictionary_is_read_or_refused(context: dict[Any, Any]) -> None:
-    """Whatever Python may write into one."""
     read_or_refuse(repr(context))
 
 
 def test_deep_nesting_is_refused() -> None:
-    """However little of it there is, and however much."""
     for depth in (1, 50, 99, 150, 400, 999):
         read_or_refuse("{'options': " + "[" * depth + "]" * depth + "}")
         read_or_refuse("{'mode': " * depth + "1" + "}" * depth)

@@ -50,7 +50,6 @@ def _stand_in(monkeypatch):
 
 
 def test_it_gets_the_device_and_is_ours():
-    """Its process has the device open, which is no stranger then."""
     with companion(GPU, 1) as other:
         assert other.pids == []
         other.run()
@@ -66,7 +65,6 @@ def test_it_gets_the_device_and_is_ours():
 
 @pytest.mark.parametrize("trouble", ["start", "fork"])
 def test_one_that_cannot_start_costs_nothing(trouble):
-    """Everything is measured as it is then."""
     Zygote.trouble = trouble
     with companion(GPU, 1) as other:
         assert (other is None) is (trouble == "start")
@@ -77,8 +75,6 @@ def test_one_that_cannot_start_costs_nothing(trouble):
 
 
 def test_what_fails_meanwhile_leaves_nobody():
-    """It is ended, though it may be importing still."""
-
     def fail():
         with companion(GPU, 1):
             raise ValueError("planted")
@@ -90,14 +86,12 @@ def test_what_fails_meanwhile_leaves_nobody():
 
 @pytest.mark.parametrize(("device", "ranks"), [(GPU, 2), (CPU, 1)])
 def test_several_ranks_and_a_cpu_have_none(device, ranks):
-    """Nothing is started."""
     with companion(device, ranks) as other:
         assert other is None
     assert Zygote.made == []
 
 
 def test_a_profiled_process_has_none(monkeypatch):
-    """It would be profiled too."""
     monkeypatch.setattr(ending, "external_profiler", lambda: "ROCPROFILER_LIBRARY")
     with companion(GPU, 1) as other:
         assert other is None

@@ -27,7 +27,6 @@ def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_result_takes_the_place_of_the_last() -> None:
-    """Nothing else is left."""
     Path("x.json").write_text("x" * 10_000)
     write_json(Path("x.json"), ROW)
     assert json.loads(Path("x.json").read_text()) == ROW
@@ -35,7 +34,6 @@ def test_a_result_takes_the_place_of_the_last() -> None:
 
 
 def test_a_result_that_cannot_be_written_leaves_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk may be full in the middle of it."""
     Path("x.json").write_text("the last")
 
     def full(self: Path, text: str) -> None:
@@ -52,7 +50,6 @@ def test_a_result_that_cannot_be_written_leaves_the_last(monkeypatch: pytest.Mon
 
 
 def test_what_a_link_points_at_is_replaced_and_not_the_link() -> None:
-    """Somebody may have laid the results elsewhere."""
     Path("there").mkdir()
     Path("x.json").symlink_to("there/y.json")
     write_json(Path("x.json"), ROW)
@@ -61,7 +58,6 @@ def test_what_a_link_points_at_is_replaced_and_not_the_link() -> None:
 
 
 def test_a_result_may_go_to_what_is_no_regular_file() -> None:
-    """Which cannot be replaced."""
     write_json(Path(os.devnull), ROW)
     with pytest.raises(UserError, match=r"^/dev/full cannot be written: No space left on device$"):
         write_json(Path("/dev/full"), ROW)
@@ -72,7 +68,6 @@ def test_a_result_may_go_to_what_is_no_regular_file() -> None:
 
 @pytest.mark.parametrize("before", [None, ""])
 def test_a_new_file_begins_with_the_header(before: str | None) -> None:
-    """And so does an empty one, as mktemp makes them."""
     file = Path("x.csv")
     if before is not None:
         file.write_text(before)
@@ -83,14 +78,12 @@ def test_a_new_file_begins_with_the_header(before: str | None) -> None:
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_a_row_is_appended_below_those_that_are_there(end: str) -> None:
-    """However their lines end."""
     Path("x.csv").write_bytes(f"{HEADER}{end}{LINE}{end}".encode())
     assert append_row(Path("x.csv"), ROW) is None
     assert Path("x.csv").read_bytes().decode() == f"{HEADER}{end}{LINE}{end}{LINE}\r\n"
 
 
 def test_a_last_line_without_an_end_is_ended() -> None:
-    """Or two rows would be one."""
     Path("x.csv").write_text(f"{HEADER}\n{LINE}")
     assert append_row(Path("x.csv"), ROW) is None
     with Path("x.csv").open(newline="") as file:
@@ -98,7 +91,6 @@ def test_a_last_line_without_an_end_is_ended() -> None:
 
 
 def test_other_columns_are_remarked_on() -> None:
-    """The row is not lost for it."""
     Path("x.csv").write_text("model,rate\nresnet50,1\n")
     assert append_row(Path("x.csv"), ROW) == (
         "the columns of x.csv are 'model,rate', and the row that was appended has Name, GPUs, "
@@ -109,7 +101,6 @@ def test_other_columns_are_remarked_on() -> None:
 
 @pytest.mark.parametrize("before", [b"\xff\x00\n", b"x" * 100_000])
 def test_whatever_the_file_holds_the_row_is_appended(before: bytes) -> None:
-    """It is not for us to judge, and a remark on it is of bearable length."""
     Path("x.csv").write_bytes(before)
     odd = append_row(Path("x.csv"), ROW)
     assert odd is not None
@@ -118,7 +109,6 @@ def test_whatever_the_file_holds_the_row_is_appended(before: bytes) -> None:
 
 
 def test_a_pipe_gets_a_header_and_a_row() -> None:
-    """It has no lines that could be read before."""
     os.mkfifo("pipe")
     reader = os.open("pipe", os.O_RDONLY | os.O_NONBLOCK)
     try:
@@ -129,6 +119,5 @@ def test_a_pipe_gets_a_header_and_a_row() -> None:
 
 
 def test_a_disk_that_is_full_is_named_by_the_file() -> None:
-    """Python itself does not say which."""
     with pytest.raises(UserError, match=r"^/dev/full cannot be written: No space left on device$"):
         append_row(Path("/dev/full"), ROW)

@@ -130,7 +130,6 @@ def surface(action: argparse.Action) -> tuple[Any, ...]:
 
 
 def test_the_flags_of_rocms_tool_are_frozen() -> None:
-    """Its scripts run here unchanged: spelling, type, default, choices, and which is needed."""
     flags = {
         spelling: surface(action)
         for action in parser()._actions
@@ -141,7 +140,6 @@ def test_the_flags_of_rocms_tool_are_frozen() -> None:
 
 
 def test_both_spellings_of_the_autograd_profiler_are_one_flag() -> None:
-    """The tool's and the guide's."""
     spellings = [action.option_strings for action in parser()._actions]
     assert ["--autograd_profiler", "--autograd-profiler"] in spellings
     assert read("--autograd_profiler").autograd_profiler
@@ -149,7 +147,6 @@ def test_both_spellings_of_the_autograd_profiler_are_one_flag() -> None:
 
 
 def test_a_bare_command_line_means_what_it_means_to_rocms_tool() -> None:
-    """Training, FP32, one device, nothing profiled, nothing kept."""
     assert read() == MicroOptions(
         network="resnet50",
         batch_size=64,
@@ -181,7 +178,6 @@ def test_a_bare_command_line_means_what_it_means_to_rocms_tool() -> None:
 
 @pytest.mark.parametrize("flag", [*THEIRS, *GUIDES, *OURS])
 def test_every_flag_is_told_apart_from_its_absence(flag: str) -> None:
-    """None is read and forgotten."""
     values = SAID.get(flag, ["folder"] if OURS.get(flag, (None,))[0] is Path else [])
     assert read(flag, *values) != read()
 
@@ -208,7 +204,6 @@ ABBREVIATIONS = sorted(
 def test_what_rocms_tool_understands_cut_short_is_understood_here(
     abbreviation: str, flag: str
 ) -> None:
-    """No flag of ours, and none of the guide's, stands in the way."""
     if flag == "--help":
         with pytest.raises(SystemExit) as caught:
             read_options([abbreviation])
@@ -232,25 +227,21 @@ def test_what_rocms_tool_understands_cut_short_is_understood_here(
     ],
 )
 def test_what_only_we_have_may_be_cut_short_too(words: list[str], meant: list[str]) -> None:
-    """As far as that leaves it without doubt."""
     assert read(*words) == read(*meant)
 
 
 @pytest.mark.parametrize("abbreviation", ["--n", "--comp", "--dist", "--output-", "--a"])
 def test_an_abbreviation_that_was_ambiguous_still_is(abbreviation: str) -> None:
-    """ROCm's tool refuses these."""
     assert len(candidates(abbreviation)) > 1
     assert f"ambiguous option: {abbreviation} could match --" in refusal(abbreviation, "1")
 
 
 def test_the_value_of_a_flag_is_never_taken_for_an_abbreviation() -> None:
-    """Even where it is spelt like one."""
     assert read("--output-file=--am").output_file == "--am"
     assert not read("--output-file=--am").amp
 
 
 def test_help_lists_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
-    """And leaves with 0."""
     with pytest.raises(SystemExit) as caught:
         read_options(["--help"])
     assert caught.value.code == 0
@@ -285,20 +276,17 @@ def test_help_lists_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
 def test_flags_of_precision_have_one_meaning_together(
     words: list[str], precision: str, dtype: str
 ) -> None:
-    """A halved network is halved whatever stands beside it, as in ROCm's tool."""
     options = read(*words)
     assert (options.precision("fp32"), options.dtype) == (precision, dtype)
     assert precision in PRECISIONS
 
 
 def test_fp32_is_what_torch_means_by_it_on_the_device() -> None:
-    """Where no flag asks for less."""
     assert read().precision("tf32-conv") == "tf32-conv"
     assert read("--amp").precision("tf32-conv") == "amp-fp16"
 
 
 def test_the_words_for_amp_are_rocms_tools() -> None:
-    """People search for them."""
     assert AMP == "AMP: PyTorch Native Automatic Mixed Precision"
 
 
@@ -340,7 +328,6 @@ def test_the_words_for_amp_are_rocms_tools() -> None:
     ],
 )
 def test_what_is_done_differently_than_asked_is_said_once(words: list[str], remark: str) -> None:
-    """Before anything is measured."""
     remarks = read(*words).remarks
     assert len(remarks) == 1
     assert remarks[0].startswith(remark)
@@ -363,7 +350,6 @@ def test_what_is_done_differently_than_asked_is_said_once(words: list[str], rema
     ],
 )
 def test_what_is_done_as_asked_needs_no_remark(words: list[str]) -> None:
-    """Each of them would be one more line to read past."""
     assert read(*words).remarks == []
 
 
@@ -397,7 +383,6 @@ def test_what_is_done_as_asked_needs_no_remark(words: list[str]) -> None:
 def test_the_profiled_step_is_clamped_to_the_iterations(
     asked: int, iterations: int, step: int, remark: str | None
 ) -> None:
-    """As ROCm's tool does it, with a word."""
     options = read("--flops-prof-step", str(asked), "--iterations", str(iterations))
     assert options.flops_prof_step == step
     assert options.remarks == ([] if remark is None else [remark])
@@ -417,7 +402,6 @@ def test_the_profiled_step_is_clamped_to_the_iterations(
     ],
 )
 def test_only_compile_compiles(words: list[str], expected: Compiling) -> None:
-    """Its arguments alone do not."""
     assert read(*words).compiling == expected
 
 
@@ -425,14 +409,12 @@ def test_only_compile_compiles(words: list[str], expected: Compiling) -> None:
     ("text", "ids"), [("0", (0,)), ("0,1", (0, 1)), ("3,1", (3, 1)), ("", ()), (" ", ())]
 )
 def test_device_ids_are_numbers_in_their_order(text: str, ids: tuple[int, ...]) -> None:
-    """The first rank has the first of them."""
     several = SAID["--distributed_dataparallel"]
     words = ["--distributed_dataparallel", *several, "--device_ids", text]
     assert read(*words).device_ids == ids
 
 
 def test_the_case_is_a_training_unless_told_otherwise() -> None:
-    """The guide says inference, and its commands train."""
     assert (read().task, read("--mode", "inference").task) == ("train", "infer")
 
 
@@ -446,7 +428,6 @@ def test_the_case_is_a_training_unless_told_otherwise() -> None:
     ],
 )
 def test_what_is_judged_is_kept(words: list[str], history: Path | None) -> None:
-    """In ``history`` where no other folder is named."""
     assert read(*words).history == history
 
 
@@ -473,7 +454,6 @@ def test_what_is_judged_is_kept(words: list[str], history: Path | None) -> None:
 def test_results_are_written_where_rocms_tool_writes_them(
     words: list[str], csv: str, result: str | None
 ) -> None:
-    """Without a name for it there is no JSON file, and never one called ``.json``."""
     Path("out").mkdir()
     options = read(*words)
     assert (options.csv_name, options.csv) == (csv, Path(csv))
@@ -481,7 +461,6 @@ def test_results_are_written_where_rocms_tool_writes_them(
 
 
 def test_looking_whether_files_can_be_written_leaves_no_trace() -> None:
-    """What is not there is not made, and what is there is as it was."""
     Path("benchmark_summary.csv").write_text("kept\n")
     Path("old.json").write_text("{}")
     read("--output-file", "old")
@@ -492,7 +471,6 @@ def test_looking_whether_files_can_be_written_leaves_no_trace() -> None:
 
 
 def test_a_folder_for_the_results_is_made() -> None:
-    """Whatever of its path is missing."""
     read("--output-dir", "a/b", "--output-file", "mine")
     assert Path("a/b").is_dir()
 
@@ -512,7 +490,6 @@ def test_what_rocms_tool_does_not_do_is_done_where_a_run_is_kept_or_it_is_asked_
     check: bool,
     again: bool,
 ) -> None:
-    """A lone run takes about as long as ROCm's."""
     options = read(*words)
     assert (options.check, options.again) == (check, again)
 
@@ -529,7 +506,6 @@ def test_what_rocms_tool_does_not_do_is_done_where_a_run_is_kept_or_it_is_asked_
 def test_a_missing_folder_is_named_before_measuring(
     words: list[str], file: str, folder: str
 ) -> None:
-    """Hours of measuring end in a file, or do not begin; a file is no folder."""
     Path("file").write_text("")
     assert refusal(*words) == (
         f"{file} cannot be written: there is no folder {folder}; make it first, or name another"
@@ -547,7 +523,6 @@ def test_a_missing_folder_is_named_before_measuring(
 def test_a_folder_where_a_file_should_be_is_named_before_measuring(
     words: list[str], file: str
 ) -> None:
-    """It can be neither replaced nor appended to."""
     Path("folder").mkdir()
     Path("folder.json").mkdir()
     expected = f"{file} cannot be written: Is a directory; name another place for it"
@@ -556,27 +531,23 @@ def test_a_folder_where_a_file_should_be_is_named_before_measuring(
 
 @pytest.mark.parametrize("flag", ["--output-file", "--csv-file", "--output-dir"])
 def test_a_name_that_no_file_system_takes_is_refused(flag: str) -> None:
-    """Asking whether it exists is an error already."""
     assert " cannot be written: " in refusal(flag, "x" * 300)
 
 
 def test_a_pipe_is_not_opened_to_see_whether_it_can_be_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """That would wait for somebody to read it."""
     os.mkfifo("pipe")
     monkeypatch.setattr(Path, "open", lambda *_arguments: pytest.fail("it was opened"))
     assert read("--csv-file", "pipe").csv == Path("pipe")
 
 
 def test_a_name_that_has_no_room_for_a_part_of_it_is_refused() -> None:
-    """The result is written beside its place first."""
     assert "x.json.part cannot be written: " in refusal("--output-file", "x" * 248)
     assert read("--output-file", "x" * 240).result is not None
 
 
 def test_values_of_any_length_are_cut_in_what_is_said() -> None:
-    """Whatever is wrong with them."""
     for words in (
         ["--csv-file", "x/" * 3000 + "y"],
         ["--mode", "x" * 3000],
@@ -591,14 +562,12 @@ def test_values_of_any_length_are_cut_in_what_is_said() -> None:
 
 @pytest.mark.parametrize("flag", ["--output-file", "--csv-file", "--output-dir"])
 def test_a_name_that_is_no_text_is_refused(flag: str) -> None:
-    """A CSV could not hold it, and a terminal not print it."""
     words = refusal(flag, "a\udcff")  # as Python reads the byte 0xff
     assert words.startswith("'a\\udcff")
     assert words.endswith(" cannot be written: it is no text; name another")
 
 
 def test_a_trace_that_nobody_asked_for_has_no_place_to_be_checked() -> None:
-    """Its name says nothing without --kineto."""
     assert read("--profiler-output", "nowhere/mine").profiler_output == "nowhere/mine"
 
 
@@ -612,7 +581,6 @@ DIGITS = pytest.param("9" * 5000, id="5000 digits")
 @pytest.mark.parametrize("flag", ["--batch-size", "--iterations", "--opt-step"])
 @pytest.mark.parametrize("value", ["0", "-1"])
 def test_a_count_below_one_is_refused(flag: str, value: str) -> None:
-    """With the value."""
     expected = f"{flag} is {value}; it has to be a whole number of 1 or more"
     assert refusal(flag, value) == expected
 
@@ -620,7 +588,6 @@ def test_a_count_below_one_is_refused(flag: str, value: str) -> None:
 @pytest.mark.parametrize("flag", ["--batch-size", "--iterations", "--opt-step"])
 @pytest.mark.parametrize("value", [LARGEST + 1, pytest.param(10**400, id="400 digits")])
 def test_a_count_that_no_case_may_have_is_refused(flag: str, value: int) -> None:
-    """Python's numbers have no end, floats and matrices have."""
     refused = refusal(flag, str(value))
     assert refused.startswith(f"{flag} is 1000000")
     assert len(refused) <= 300
@@ -632,7 +599,6 @@ def test_a_count_that_no_case_may_have_is_refused(flag: str, value: int) -> None
 @pytest.mark.parametrize("flag", [flag for flag in THEIRS if THEIRS[flag][0] is NUMBER])
 @pytest.mark.parametrize("value", ["x", "1.5", "", "1e3", "0x10", DIGITS])
 def test_what_is_no_number_is_refused(flag: str, value: str) -> None:
-    """By the flag's name."""
     words = refusal(flag, value)
     assert words.startswith(f"argument {flag}: invalid int value: {value[:100]!r}"[:100])
     assert words.endswith("'; bench-lib micro --help lists the flags")
@@ -656,20 +622,17 @@ def test_what_is_no_number_is_refused(flag: str, value: str) -> None:
 def test_what_argparse_refuses_is_refused_without_its_usage(
     words: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One line that says what is wrong, and where all flags are."""
     assert re.match(expected, refusal(*words))
     assert capsys.readouterr() == ("", "")
 
 
 def test_a_network_is_needed() -> None:
-    """ROCm's tool has no default for it either."""
     with pytest.raises(UserError, match="the following arguments are required: --network"):
         read_options([])
 
 
 @pytest.mark.parametrize("flag", ["--netwrk", "--network_", "-network"])
 def test_a_misspelt_flag_is_what_is_named_and_not_the_one_that_is_missing_for_it(flag: str) -> None:
-    """With the nearest."""
     with pytest.raises(UserError) as caught:
         read_options([flag, "resnet50"])
     assert str(caught.value) == (
@@ -679,26 +642,22 @@ def test_a_misspelt_flag_is_what_is_named_and_not_the_one_that_is_missing_for_it
 
 
 def test_words_after_two_dashes_are_no_flags() -> None:
-    """Nor are they misspelt ones."""
     assert "did you mean" not in refusal("--", "--netwrk")
 
 
 @pytest.mark.parametrize("url", ["tcp://[::1]:4332", "file:///tmp/x", "env://", "tcp://a-b:1"])
 def test_ranks_meet_where_torch_lets_them(url: str) -> None:
-    """By an address, a shared file, or the environment."""
     words = ["--distributed_dataparallel", *DISTRIBUTED, "--dist-url", url]
     assert read(*words).dist_url == url
 
 
 @pytest.mark.parametrize("url", ["", "tcp://", "tcp://host", "tcp://host:", "http://a:1", "gloo"])
 def test_a_place_that_is_none_is_refused_even_for_a_single_rank(url: str) -> None:
-    """It would be found out by the first run on two devices."""
     words = ["--distributed_dataparallel", *DISTRIBUTED, "--dist-url", url]
     assert refusal(*words).startswith(f"--dist-url is {url!r}; ")
 
 
 def test_a_backend_may_be_written_in_capitals() -> None:
-    """Torch takes NCCL, and so did ROCm's tool."""
     assert read("--dist-backend", "NCCL").dist_backend == "nccl"
 
 
@@ -706,7 +665,6 @@ def test_a_backend_may_be_written_in_capitals() -> None:
     "text", ["x", "0,x", "-1", "0,0", "0,", ",", "0;1", "1.0", "9" * 99, DIGITS]
 )
 def test_device_ids_that_are_not_different_numbers_are_refused(text: str) -> None:
-    """With what was given."""
     words = refusal(f"--device_ids={text}")
     assert words.startswith(f"--device_ids is {text[:20]!r}"[:30])
     assert words.endswith("; it has to be different numbers from 0 on, such as 0,1")
@@ -768,7 +726,6 @@ def test_device_ids_that_are_not_different_numbers_are_refused(text: str) -> Non
     ],
 )
 def test_ranks_that_could_not_meet_are_refused(words: list[str], expected: str) -> None:
-    """Before they wait for each other."""
     assert refusal(*words) == expected
 
 
@@ -776,7 +733,6 @@ def test_ranks_that_could_not_meet_are_refused(words: list[str], expected: str) 
 def test_torchrun_says_what_these_flags_would_need(
     words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scripts give them to ROCm's tool under torchrun too."""
     monkeypatch.setenv("LOCAL_RANK", "0")
     assert read(*words) != read()
 
@@ -784,7 +740,6 @@ def test_torchrun_says_what_these_flags_would_need(
 def test_under_torchrun_what_it_says_itself_is_not_looked_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As in ROCm's tool, which overwrites these; with a word."""
     monkeypatch.setenv("LOCAL_RANK", "0")
     options = read("--rank", "7", "--dist-url", "anything", "--dist-backend", "gloo")
     assert (options.rank, options.dist_url) == (None, None)
@@ -795,7 +750,6 @@ def test_under_torchrun_what_it_says_itself_is_not_looked_at(
 
 
 def test_the_context_of_the_compiler_is_read_even_where_nothing_is_compiled() -> None:
-    """A misspelt one is a mistake all the same."""
     assert refusal("--compileContext", "{'mod': 1}") == (
         "--compileContext: unknown key 'mod'; did you mean mode?"
     )
@@ -816,7 +770,6 @@ WORDS = st.one_of(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 def test_any_command_line_is_read_or_refused(words: list[str]) -> None:
-    """And nothing else happens."""
     try:
         assert isinstance(read_options([*NETWORK, *words]), MicroOptions)
     except UserError as error:

@@ -64,7 +64,6 @@ def seen(batch: int, seconds: float) -> Measurement:
 
 
 def test_the_summary_is_of_the_mean_iteration_by_the_wall_clock() -> None:
-    """As ROCm's tool counts: images over the mean time of an iteration."""
     measurement = make_measurement(iteration_s=[1 / 128] * 16, wall_s=0.25)
     printed = lines.rank_summary(options(), RankPlace(), measurement)
     assert line(printed, "Time per mini-batch") == "Time per mini-batch : 0.015625"
@@ -72,7 +71,6 @@ def test_the_summary_is_of_the_mean_iteration_by_the_wall_clock() -> None:
 
 
 def test_one_process_prints_rocms_tools_summary_to_the_letter() -> None:
-    """People's scripts search for these lines."""
     printed = lines.rank_summary(options(), RankPlace(), seen(64, 0.3))
     assert "\n".join(printed) == (
         "OK: finished running benchmark..\n"
@@ -87,7 +85,6 @@ def test_one_process_prints_rocms_tools_summary_to_the_letter() -> None:
 
 
 def test_a_rank_of_several_prints_its_own_summary_to_the_letter() -> None:
-    """With its number, and its own share of the images."""
     place = RankPlace(rank=3, local_rank=1, ranks=4, share=4)
     printed = lines.rank_summary(options("--fp16", "1"), place, seen(16, 0.125))
     assert "\n".join(printed) == (
@@ -104,7 +101,6 @@ def test_a_rank_of_several_prints_its_own_summary_to_the_letter() -> None:
 
 
 def test_all_ranks_together_have_a_summary_to_the_letter() -> None:
-    """Below an empty line."""
     place = RankPlace(ranks=4, share=4)
     printed = lines.overall_summary(options("--amp"), place, seen(64, 0.125))
     assert "\n".join(printed) == (
@@ -122,7 +118,6 @@ def test_all_ranks_together_have_a_summary_to_the_letter() -> None:
     ("place", "gpus", "each"), [(RankPlace(), 1, 64), (RankPlace(ranks=4, share=4), 4, 16)]
 )
 def test_the_json_has_rocms_tools_keys_in_its_order(place: RankPlace, gpus: int, each: int) -> None:
-    """The CSV's header is made of them."""
     result = lines.result(options("--output-file", "mine"), place, seen(64, 0.125))
     assert list(result.items()) == [
         ("Name", "mine"),
@@ -150,7 +145,6 @@ SEARCHED_FOR = (
 @pytest.mark.parametrize("mode", ["training", "inference"])
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_what_scripts_search_for_is_found_as_often_as_in_rocms_tool(ranks: int, mode: str) -> None:
-    """Once for each rank, and of several once more for all; nothing else looks like it."""
     asked = options("--mode", mode, "--compile", "--fp16", "1")
     rank_samples = [RankSample(i, i, None, [0.125] * 20, None) for i in range(ranks)]
     measurement = make_measurement(
@@ -183,7 +177,6 @@ def test_what_scripts_search_for_is_found_as_often_as_in_rocms_tool(ranks: int, 
 
 
 def test_the_header_says_what_runs_where() -> None:
-    """And that the guide's commands train, though it says inference."""
     printed = lines.header(options(), RankPlace(), 64, "cuda:0 (AMD Instinct MI300X)")
     assert printed == [
         "Using network: resnet50",
@@ -198,7 +191,6 @@ def test_the_header_says_what_runs_where() -> None:
 
 
 def test_the_header_says_what_else_was_asked_for() -> None:
-    """Half precision, inference, a compiler, several ranks."""
     asked = options(
         *("--fp16", "1", "--mode", "inference", "--batch-size", "128", "--compile"),
         *("--compileContext", "{'mode': 'max-autotune'}"),
@@ -234,7 +226,6 @@ def test_the_header_says_what_else_was_asked_for() -> None:
 def test_before_the_warm_up_there_is_rocms_tools_line_in_either_mode(
     words: list[str], expected: list[str]
 ) -> None:
-    """It says backward in inference too, and scripts search for it."""
     assert lines.before_warmup(options(*words)) == expected
 
 
@@ -244,7 +235,6 @@ def timed(*measured: PrintedIteration) -> list[str]:
 
 
 def test_an_iteration_is_the_guides_line_to_the_letter() -> None:
-    """The example of the guide."""
     seen = PrintedIteration(6.9078, 0.063)
     assert timed(*[seen] * 5)[-1] == "Epoch 4: Loss = 6.9078, Time = 0.063 seconds"
     printed = lines.warming_up([seen] * 5, 5)
@@ -252,7 +242,6 @@ def test_an_iteration_is_the_guides_line_to_the_letter() -> None:
 
 
 def test_the_lines_of_warming_up_and_of_measuring_are_the_guides() -> None:
-    """In its order."""
     warmup = [PrintedIteration(6.9078, 0.242), PrintedIteration(6.9, 0.065)]
     assert lines.warming_up(warmup, 2) == [
         "Warming up...",
@@ -268,13 +257,11 @@ def test_the_lines_of_warming_up_and_of_measuring_are_the_guides() -> None:
 
 
 def test_warm_up_iterations_that_are_not_shown_are_counted() -> None:
-    """There may be thousands of them."""
     printed = lines.warming_up([AT_LN_1000] * 5, 70)
     assert printed[6] == "... 65 more"
 
 
 def test_lines_come_as_they_are_measured() -> None:
-    """Each continues where the last ended."""
     first, second = PrintedIteration(6.9, 0.5), PrintedIteration(6.8, 0.25)
     assert (
         lines.warming_up([first])[-1] == "Warmup iteration 0: Loss = 6.9000, Time = 0.500 seconds"
@@ -298,7 +285,6 @@ def test_lines_come_as_they_are_measured() -> None:
     ],
 )
 def test_short_times_have_more_places(seconds: float, text: str) -> None:
-    """Three of them would say 0.000."""
     (*_, printed) = timed(PrintedIteration(6.9078, seconds))
     assert printed == f"Epoch 0: Loss = 6.9078, Time = {text} seconds"
 
@@ -308,7 +294,6 @@ def test_short_times_have_more_places(seconds: float, text: str) -> None:
     [(float("nan"), "nan"), (float("inf"), "inf"), (0.0, "0.0000"), (12345.678, "12345.6780")],
 )
 def test_a_loss_is_printed_as_it_is(loss: float, text: str) -> None:
-    """Four places, and not finite where it is not."""
     (*_, printed) = timed(PrintedIteration(loss, 0.063))
     assert printed == f"Epoch 0: Loss = {text}, Time = 0.063 seconds"
 
@@ -317,7 +302,6 @@ def test_a_loss_is_printed_as_it_is(loss: float, text: str) -> None:
 
 
 def test_the_performance_summary_on_a_gpu() -> None:
-    """Every line that the guide promises, and those that it asks for in its text."""
     measurement = make_measurement(
         peak_memory_bytes=2 * 10**9,
         numerics=Numerics(True, loss=6.9, reference_loss=6.91),
@@ -352,14 +336,12 @@ def test_the_performance_summary_on_a_gpu() -> None:
 
 
 def test_the_performance_summary_on_a_cpu() -> None:
-    """Its memory is not known, and no ceiling either."""
     printed = performance(make_measurement(peak_memory_bytes=None))
     assert line(printed, "GPU Memory Usage") == "GPU Memory Usage: not known on a CPU"
     assert not any(text.startswith(("Images per second per GB", "Roofline")) for text in printed)
 
 
 def test_iterations_that_differ_are_in_the_summary() -> None:
-    """Median, mean, deviation and tail are each their own; a batch takes the mean, as ever."""
     printed = performance(make_measurement(iteration_s=[0.010, 0.010, 0.011, 0.033]))
     assert line(printed, "Average") == "Average time per iteration: 0.016000 seconds"
     assert line(printed, "Standard") == "Standard deviation: 0.011343 seconds"
@@ -374,7 +356,6 @@ def test_iterations_that_differ_are_in_the_summary() -> None:
 
 
 def test_a_slow_step_has_no_exponent() -> None:
-    """Scripts read plain digits."""
     printed = performance(make_measurement(iteration_s=[123.456] * 4, first_step_s=2e6))
     assert line(printed, "Latency") == "Latency: median 123500 ms, 99th percentile 123500 ms"
     assert line(printed, "Milliseconds") == "Milliseconds per batch: 123500"
@@ -383,14 +364,12 @@ def test_a_slow_step_has_no_exponent() -> None:
 
 
 def test_a_single_iteration_has_no_spread() -> None:
-    """And is no error."""
     printed = performance(make_measurement(iteration_s=[1 / 128]), [AT_LN_1000])
     assert line(printed, "Standard") == "Standard deviation: 0.000000 seconds"
     assert line(printed, "Spread") == "Spread: 0.00% of the mean (stable)"
 
 
 def test_several_ranks_have_their_mean_rate_and_the_fullest_devices_memory() -> None:
-    """Images per second and GB are one device's."""
     samples = [RankSample(i, i, None, [1 / 128] * 20, 10**9) for i in (0, 1)]
     measurement = make_measurement(per_rank=samples, items_per_step=8, peak_memory_bytes=10**9)
     printed = performance(measurement)
@@ -410,7 +389,6 @@ def test_several_ranks_have_their_mean_rate_and_the_fullest_devices_memory() -> 
     ],
 )
 def test_a_compiled_network_says_what_that_took(cache: str | None, text: str) -> None:
-    """With what the compiler's caches did, where that is known."""
     measurement = make_measurement(compile_s=41.23, compile_cache=cache, first_step_s=41.25)
     printed = performance(measurement)
     assert line(printed, "Compilation time") == text
@@ -418,19 +396,16 @@ def test_a_compiled_network_says_what_that_took(cache: str | None, text: str) ->
 
 
 def test_an_eager_network_was_not_compiled() -> None:
-    """A compile time of nothing would look like one."""
     assert not any("Compil" in text for text in performance())
 
 
 def test_a_device_that_waits_for_python_is_said_to() -> None:
-    """With what helps."""
     printed = performance(make_measurement(host_bound=True))
     assert line(printed, "Host-bound: the device waited for Python; a larger batch or --compile")
     assert not any(text.startswith("Host-bound") for text in performance())
 
 
 def test_warnings_of_the_measurement_come_last() -> None:
-    """Each on its line."""
     printed = performance(make_measurement(warnings=["one", "two"]))
     assert printed[-3:] == ["Warning: one", "Warning: two", lines.RULE]
 
@@ -463,7 +438,6 @@ NAN, INF = float("nan"), float("inf")
     ],
 )
 def test_the_loss_in_training_has_a_verdict(first: float, last: float, verdict: str) -> None:
-    """About ln of the number of classes at first, and no higher at the end."""
     measured = [
         PrintedIteration(first, 1 / 128),
         PrintedIteration(1.0, 1 / 128),
@@ -478,14 +452,12 @@ def test_the_loss_in_training_has_a_verdict(first: float, last: float, verdict: 
     ("loss", "verdict"), [(6.9078, FINE), (6.0, FINE), (9.0, OFF), (NAN, NOT_FINITE)]
 )
 def test_the_loss_in_inference_is_one_number(loss: float, verdict: str) -> None:
-    """Every answer is the same."""
     measured = [PrintedIteration(loss, 1 / 128)] * 2
     printed = performance(None, measured, "--mode", "inference")
     assert line(printed, "Loss: ") == f"Loss: {loss:.4f}; ln(1000) is 6.9078: {verdict}"
 
 
 def test_the_first_loss_is_that_of_the_very_first_step() -> None:
-    """Which the measured ones come long after."""
     measurement = make_measurement(numerics=Numerics(True, loss=6.5, reference_loss=6.4))
     printed = performance(measurement)
     assert line(printed, "Loss: first 6.5000, last 6.9078; ")
@@ -493,14 +465,12 @@ def test_the_first_loss_is_that_of_the_very_first_step() -> None:
 
 
 def test_a_first_loss_that_was_not_finite_is_not_forgotten() -> None:
-    """It cannot be written down, and the measurement says so all the same."""
     measurement = make_measurement(numerics=Numerics(finite=False))
     assert line(performance(measurement), "Loss: ").endswith(NOT_FINITE)
 
 
 @pytest.mark.parametrize("classes", [21, 1000])
 def test_the_expected_loss_is_that_of_the_networks_classes(classes: int) -> None:
-    """Segmentation tells 21 apart."""
     (printed,) = [
         text
         for text in lines.performance(
@@ -517,7 +487,6 @@ def test_the_expected_loss_is_that_of_the_networks_classes(classes: int) -> None
 
 
 def test_the_answer_is_held_beside_fp32_eager() -> None:
-    """Where it is an inference's."""
     answer = Numerics(True, max_abs_diff=0.01234, cosine=0.9999876)
     printed = performance(make_measurement(numerics=answer), None, "--mode", "inference")
     assert line(printed, "Beside") == (
@@ -537,7 +506,6 @@ def test_the_answer_is_held_beside_fp32_eager() -> None:
     ],
 )
 def test_what_is_not_known_of_fp32_is_left_out(answer: Numerics | None) -> None:
-    """A twin may not fit the memory, and infinities cannot be written down."""
     for mode in ("training", "inference"):
         printed = performance(make_measurement(numerics=answer), None, "--mode", mode)
         assert not any("FP32 eager" in text for text in printed)

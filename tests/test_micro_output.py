@@ -13,7 +13,6 @@ from bench_lib.micro.places import RankPlace
 
 
 def test_what_is_written_is_there_at_once(tmp_path: Path) -> None:
-    """Somebody may watch."""
     with (tmp_path / "out").open("w") as stream:
         output = Output(stream)
         output.write("one\n")
@@ -22,7 +21,6 @@ def test_what_is_written_is_there_at_once(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_has_seen_enough_is_no_trouble() -> None:
-    """As with head -1; what was in the buffer is not tried again at the end."""
     reader, writer = os.pipe()
     with os.fdopen(writer, "w") as stream:
         output = Output(stream)
@@ -34,7 +32,6 @@ def test_a_reader_that_has_seen_enough_is_no_trouble() -> None:
 
 
 def test_a_full_disk_is_trouble_once() -> None:
-    """And what comes after goes nowhere."""
     with Path("/dev/full").open("w") as stream:
         output = Output(stream)
         output.write("one\n")
@@ -45,14 +42,12 @@ def test_a_full_disk_is_trouble_once() -> None:
 
 
 def test_a_stream_that_was_closed_before_we_began_takes_nothing() -> None:
-    """Python has None for it."""
     output = Output(None)
     output.write("one\n")
     assert output.trouble is None
 
 
 def test_a_rank_of_several_says_which_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    """Before each line that holds something."""
     for mark in ("", "[GPU 1] "):
         Output(sys.stdout).say("one", mark)
         Output(sys.stdout).say("", mark)
@@ -60,7 +55,6 @@ def test_a_rank_of_several_says_which_it_is(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_a_complaint_is_a_line_of_bearable_length(capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever it repeats."""
     complain("no")
     complain(ValueError("x" * 10_000), RankPlace(rank=1, ranks=2).name)
     first, second = capsys.readouterr().err.splitlines()
@@ -74,18 +68,15 @@ def test_a_complaint_is_a_line_of_bearable_length(capsys: pytest.CaptureFixture[
     [("abcdef", 6, "abcdef"), ("abcdefg", 6, "abc…fg"), ("", 6, ""), ("x" * 9, 3, "x…x")],
 )
 def test_a_long_text_keeps_its_beginning_and_its_end(text: str, most: int, expected: str) -> None:
-    """In so many characters at most."""
     assert cut(text, most) == expected
     assert len(shown("x" * 1000)) == 80
 
 
 def test_words_are_listed_as_in_a_sentence() -> None:
-    """One, two, three."""
     assert [listed(["a", "b", "c"][: n + 1]) for n in range(3)] == ["a", "a and b", "a, b and c"]
 
 
 def test_the_nearest_are_asked_for_and_nothing_where_none_is_near() -> None:
-    """However long the word is."""
     known = ["default", "max-autotune"]
     assert nearest("defalt", known) == "did you mean default?"
     assert nearest("x" * 10**6, known) == ""
@@ -102,5 +93,4 @@ def test_the_nearest_are_asked_for_and_nothing_where_none_is_near() -> None:
     ],
 )
 def test_of_an_exception_the_first_line_that_says_something(text: str, expected: str) -> None:
-    """With the next where it only announces that."""
     assert first_line(RuntimeError(text)) == expected

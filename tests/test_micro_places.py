@@ -52,7 +52,6 @@ def manual(*words: str) -> MicroOptions:
 
 
 def test_a_process_that_nobody_launched_is_the_only_one() -> None:
-    """On the first device, with the whole batch, and nobody to meet."""
     place = place_of(options(), {})
     assert place == RankPlace()
     assert (place.rank, place.ranks, place.share, place.device_index) == (0, 1, 1, 0)
@@ -62,12 +61,10 @@ def test_a_process_that_nobody_launched_is_the_only_one() -> None:
 
 
 def test_a_lone_process_uses_the_device_that_it_is_told() -> None:
-    """As in ROCm's tool."""
     assert place_of(options("--device_ids", "3"), {}) == RankPlace(device_index=3)
 
 
 def test_only_a_local_rank_shows_a_launcher() -> None:
-    """Cluster managers set the other variables too."""
     assert place_of(options(), {"LOCAL_RANK": "0"}).launched
     assert place_of(options(), {"RANK": "1", "WORLD_SIZE": "2"}) == RankPlace()
 
@@ -76,7 +73,6 @@ def test_only_a_local_rank_shows_a_launcher() -> None:
 
 
 def test_torchruns_variables_say_where_a_rank_is() -> None:
-    """Its device is its number on this host."""
     variables = torchrun(RANK=1, LOCAL_RANK=1, WORLD_SIZE=2, LOCAL_WORLD_SIZE=2)
     place = place_of(options("--dist-backend", "gloo"), variables)
     expected = RankPlace(
@@ -96,7 +92,6 @@ def test_torchruns_variables_say_where_a_rank_is() -> None:
 @pytest.mark.parametrize("node", [0, 1, 2])
 @pytest.mark.parametrize("local", [0, 1, 2, 3])
 def test_on_several_hosts_the_rank_is_not_the_local_rank(node: int, local: int) -> None:
-    """ROCm's tool takes one for the other, and each host has a first rank of its own."""
     variables = torchrun(
         RANK=4 * node + local, LOCAL_RANK=local, WORLD_SIZE=12, LOCAL_WORLD_SIZE=4, NODE_RANK=node
     )
@@ -109,14 +104,12 @@ def test_on_several_hosts_the_rank_is_not_the_local_rank(node: int, local: int) 
 
 @pytest.mark.parametrize(("local", "device"), [(0, 5), (1, 2)])
 def test_under_torchrun_device_ids_are_those_of_this_host(local: int, device: int) -> None:
-    """One for each of its ranks, in order."""
     variables = torchrun(RANK=2 + local, LOCAL_RANK=local, WORLD_SIZE=4, LOCAL_WORLD_SIZE=2)
     assert place_of(options("--device_ids", "5,2"), variables).device_index == device
 
 
 @pytest.mark.parametrize("local", [0, 1, 2])
 def test_too_few_device_ids_are_refused_by_every_rank_in_the_same_words(local: int) -> None:
-    """Or the first would wait for the others for ever."""
     variables = torchrun(RANK=local, LOCAL_RANK=local, WORLD_SIZE=3, LOCAL_WORLD_SIZE=3)
     with pytest.raises(UserError) as caught:
         place_of(options("--device_ids", "4,5"), variables)
@@ -126,7 +119,6 @@ def test_too_few_device_ids_are_refused_by_every_rank_in_the_same_words(local: i
 
 
 def test_a_launcher_that_says_no_more_than_a_local_rank_is_one_rank_of_one() -> None:
-    """And its second one is a mistake that is told, since it would print and write nothing."""
     assert place_of(options(), {"LOCAL_RANK": "0"}) == RankPlace(launched=True)
     with pytest.raises(UserError) as caught:
         place_of(options(), {"LOCAL_RANK": "1"})
@@ -138,7 +130,6 @@ def test_a_launcher_that_says_no_more_than_a_local_rank_is_one_rank_of_one() -> 
 
 @pytest.mark.parametrize(("rank", "ranks"), [(2, 2), (7, 4), (0, 0)])
 def test_a_rank_beyond_the_last_is_refused(rank: int, ranks: int) -> None:
-    """It would wait for somebody who is not there."""
     with pytest.raises(UserError, match=f"the rank is {rank} and WORLD_SIZE is {ranks} in the env"):
         place_of(options(), torchrun(RANK=rank, WORLD_SIZE=ranks))
 
@@ -146,7 +137,6 @@ def test_a_rank_beyond_the_last_is_refused(rank: int, ranks: int) -> None:
 @pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "WORLD_SIZE"])
 @pytest.mark.parametrize("text", ["", "x", "-1", "1.0", " 1", "1\n", "²", "٣", "9" * 10])
 def test_a_variable_that_is_no_number_is_named(name: str, text: str) -> None:
-    """Launchers are programs, and somebody wrote them."""
     with pytest.raises(UserError) as caught:
         place_of(options(), torchrun(**{name: text}))
     assert str(caught.value) == (
@@ -158,7 +148,6 @@ def test_a_variable_that_is_no_number_is_named(name: str, text: str) -> None:
 
 
 def test_an_invocation_starts_a_rank_on_each_of_its_devices() -> None:
-    """``--rank`` and ``--world-size`` count invocations, as in ROCm's tool."""
     here = places_here(manual("--rank", "1", "--world-size", "3", "--device_ids", "2,0"), 8)
     url = "tcp://127.0.0.1:4332"
     assert here == [
@@ -169,7 +158,6 @@ def test_an_invocation_starts_a_rank_on_each_of_its_devices() -> None:
 
 @pytest.mark.parametrize(("devices", "ranks"), [(0, 1), (1, 1), (4, 4)])
 def test_without_device_ids_all_devices_are_used(devices: int, ranks: int) -> None:
-    """A CPU is one."""
     here = places_here(manual("--rank", "0", "--world-size", "1"), devices)
     assert [place.device_index for place in here] == list(range(ranks))
     assert [place.rank for place in here] == list(range(ranks))
@@ -178,7 +166,6 @@ def test_without_device_ids_all_devices_are_used(devices: int, ranks: int) -> No
 
 
 def test_the_two_processes_of_rocms_readme_meet_as_two_ranks() -> None:
-    """Each is started by hand with one device and its own batch."""
     words = [("--device_ids", str(i), "--rank", str(i), "--world-size", "2") for i in (0, 1)]
     here = [place for line in words for place in places_here(manual(*line), 8)]
     assert [(place.rank, place.ranks, place.device_index) for place in here] == [
@@ -189,7 +176,6 @@ def test_the_two_processes_of_rocms_readme_meet_as_two_ranks() -> None:
 
 
 def test_ranks_of_all_invocations_are_numbered_without_gap() -> None:
-    """Each number once."""
     ranks = [
         place.rank
         for i in range(3)
@@ -205,7 +191,6 @@ def test_ranks_of_all_invocations_are_numbered_without_gap() -> None:
     ("batch", "share", "each"), [(64, 1, 64), (64, 4, 16), (4, 4, 1), (2048, 8, 256)]
 )
 def test_the_batch_is_split_evenly(batch: int, share: int, each: int) -> None:
-    """Over the ranks that share it."""
     place = RankPlace(ranks=share, share=share)
     assert batch_of(options("--batch-size", str(batch)), place) == each
 
@@ -223,7 +208,6 @@ def test_the_batch_is_split_evenly(batch: int, share: int, each: int) -> None:
 def test_a_batch_that_cannot_be_split_is_refused_with_the_nearest(
     batch: int, share: int, near: str
 ) -> None:
-    """ROCm's tool drops the images that are left over, and counts them in nobody's figures."""
     with pytest.raises(UserError) as caught:
         batch_of(options("--batch-size", str(batch)), RankPlace(ranks=share, share=share))
     assert str(caught.value) == (

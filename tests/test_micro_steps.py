@@ -144,7 +144,6 @@ def values(watched: Watched, phase: str) -> list[float]:
 
 
 def test_each_loss_is_kept_for_the_phase_of_its_step() -> None:
-    """The step that gives way before measuring is nobody's."""
     machine = Machine()
     watched = machine.watched()
     machine.measure(watched)
@@ -155,7 +154,6 @@ def test_each_loss_is_kept_for_the_phase_of_its_step() -> None:
 
 
 def test_of_a_long_warm_up_only_the_losses_that_are_shown_are_kept() -> None:
-    """Thousands of them would be in the peak of memory."""
     machine = Machine()
     watched = machine.watched()
     measured = machine.measure(watched, LONGER)
@@ -165,7 +163,6 @@ def test_of_a_long_warm_up_only_the_losses_that_are_shown_are_kept() -> None:
 
 
 def test_a_loss_that_the_next_step_overwrites_is_copied() -> None:
-    """As recorded graphs do."""
     machine = Machine(in_place=True)
     watched = machine.watched(keeps_losses=True)
     machine.measure(watched)
@@ -174,7 +171,6 @@ def test_a_loss_that_the_next_step_overwrites_is_copied() -> None:
 
 
 def test_a_loss_that_stays_is_not_copied() -> None:
-    """A copy would be work for the device in every measured step."""
     machine = Machine()
     watched = machine.watched()
     machine.measure(watched)
@@ -182,7 +178,6 @@ def test_a_loss_that_stays_is_not_copied() -> None:
 
 
 def test_the_loss_is_read_after_the_step_and_never_during_the_measurement() -> None:
-    """Reading its value would wait for the device; asking for the tensor does not."""
     machine = Machine()
     machine.measure(machine.watched())
     begin = machine.log.index(f"step {MEASURED[0]}")
@@ -193,7 +188,6 @@ def test_the_loss_is_read_after_the_step_and_never_during_the_measurement() -> N
 
 
 def test_a_training_that_tells_no_loss_has_no_lines() -> None:
-    """There would be nothing true to print."""
     machine = Machine()
     machine.has_loss = False
     watched = machine.watched()
@@ -206,7 +200,6 @@ def test_a_training_that_tells_no_loss_has_no_lines() -> None:
 
 
 def test_measured_iterations_have_the_times_that_were_measured() -> None:
-    """By the device, in their order."""
     machine = Machine([1 / 4] * MEASURED[0] + [1 / 2, 1 / 8])
     watched = machine.watched()
     measured = machine.measure(watched)
@@ -218,7 +211,6 @@ def test_measured_iterations_have_the_times_that_were_measured() -> None:
 
 
 def test_steps_that_only_time_the_issuing_are_no_iterations() -> None:
-    """Some are issued after the measured ones, where issuing is not doing."""
     machine = Machine(queued=True)
     watched = machine.watched()
     measured = machine.measure(watched)
@@ -228,7 +220,6 @@ def test_steps_that_only_time_the_issuing_are_no_iterations() -> None:
 
 @pytest.mark.parametrize("queued", [False, True])
 def test_the_very_first_step_is_the_first_warm_up_iteration(queued: bool) -> None:
-    """It is timed by the host; the others by marks before each, so that the last has no end."""
     machine = Machine([8.0, 1 / 2, 1 / 4, 1 / 8], queued=queued)
     watched = machine.watched()
     machine.measure(watched)
@@ -240,7 +231,6 @@ def test_the_very_first_step_is_the_first_warm_up_iteration(queued: bool) -> Non
 
 
 def test_no_more_warm_up_iterations_are_shown_than_the_guide_shows() -> None:
-    """However many there were."""
     machine = Machine([8.0, 1.0, 1 / 2, 1 / 4, 1 / 8, 1 / 4])
     watched = machine.watched()
     machine.measure(watched, LONGER)
@@ -252,7 +242,6 @@ def test_no_more_warm_up_iterations_are_shown_than_the_guide_shows() -> None:
 
 @pytest.mark.parametrize("steps", [0, 1])
 def test_a_warm_up_without_an_interval_shows_the_first_step_alone(steps: int) -> None:
-    """One mark tells no time."""
     machine = Machine([8.0, 1 / 4])
     watched = machine.watched()
     step = watched.prepare(machine.workload()).step
@@ -265,7 +254,6 @@ def test_a_warm_up_without_an_interval_shows_the_first_step_alone(steps: int) ->
 
 
 def test_marks_are_made_beforehand_and_placed_while_warming_up_alone() -> None:
-    """In the measured stretch there are those of the measurement, and no others."""
     machine = Machine()
     machine.measure(machine.watched(), LONGER)
     own = [word for word in machine.log if word.startswith("mark ") or word.endswith(" marks")]
@@ -277,7 +265,6 @@ def test_marks_are_made_beforehand_and_placed_while_warming_up_alone() -> None:
 
 
 def test_in_inference_the_loss_is_asked_for_once_when_warming_up_is_over() -> None:
-    """It costs a pass of its own, and every answer is the same; another context runs after it."""
     machine = Machine([8.0, 1 / 4])
     watched = machine.watched(training=False)
     measured = machine.measure(watched)
@@ -296,7 +283,6 @@ def test_in_inference_the_loss_is_asked_for_once_when_warming_up_is_over() -> No
 def test_the_first_iterations_can_be_told_before_anything_is_measured(
     queued: bool, training: bool
 ) -> None:
-    """So that somebody who waits sees something; what is measured is the same afterwards."""
     told: list[tuple[list[PrintedIteration], int]] = []
     machine = Machine([8.0, 1 / 2, 1 / 4, 1 / 8], queued=queued)
     watched = machine.watched(training=training)
@@ -315,7 +301,6 @@ def test_the_first_iterations_can_be_told_before_anything_is_measured(
 
 
 def test_an_inference_that_tells_no_loss_has_lines_without_one() -> None:
-    """The times are still true."""
     machine = Machine()
     machine.has_loss = False
     watched = machine.watched(training=False)
@@ -329,7 +314,6 @@ def test_an_inference_that_tells_no_loss_has_lines_without_one() -> None:
 
 
 def test_a_watched_workload_is_the_workload_otherwise() -> None:
-    """Its answers, and everything that is known of it."""
     machine = Machine()
     watched = machine.watched()
     workload = machine.workload()
@@ -341,7 +325,6 @@ def test_a_watched_workload_is_the_workload_otherwise() -> None:
 
 
 def test_phases_are_told_on_in_their_order() -> None:
-    """What is printed when it begins depends on them."""
     told: list[str] = []
     machine = Machine()
     machine.measure(machine.watched(entered=told.append))

@@ -62,7 +62,6 @@ CONVOLUTION = operation(
     ],
 )
 def test_an_operation_of_torch_is_a_case_of_ops(of, case_id):
-    """With its layout, its stride, its memory format."""
     case = minimal.operator_of(of)
     assert case is not None
     assert case.id == case_id
@@ -86,12 +85,10 @@ def test_an_operation_of_torch_is_a_case_of_ops(of, case_id):
     ],
 )
 def test_what_ops_cannot_say_is_no_case(of):
-    """Nor is what makes no sense."""
     assert minimal.operator_of(of) is None
 
 
 def test_suspects_are_what_takes_longer_the_most_first():
-    """What explains less than a tenth is left out, and so is what is new."""
     grown = [("relu", 1e-3), ("exp", 5e-3), ("tanh", 1e-4), ("sqrt", -1e-3)]
     before = [operation(f"aten::{name}", [[64, 32]]) for name, _ in grown]
     after = [operation(f"aten::{name}", [[64, 32]], total_s=1e-3 + more) for name, more in grown]
@@ -102,7 +99,6 @@ def test_suspects_are_what_takes_longer_the_most_first():
 
 
 def test_a_command_names_all_that_an_operator_is():
-    """Each with the words of ops."""
     case = operator_case(
         op="sdpa", shape="b2h4s16d8", precision="bf16", causal=True, direction="bwd"
     )
@@ -112,8 +108,6 @@ def test_a_command_names_all_that_an_operator_is():
 
 
 def test_a_trace_with_shapes_tells_its_operations(tmp_path):
-    """By the device's time where there is one; by step, and equal ones added up."""
-
     def host(external, name="aten::relu", dims=((64, 32),)):
         args = {"External id": external, "Input Dims": dims, "Input type": ["float"]}
         return {"ph": "X", "cat": "cpu_op", "name": name, "ts": external, "dur": 7, "args": args}

@@ -46,7 +46,6 @@ def changes(source=SOURCE):
 
 
 def test_functions_have_mutants_and_what_runs_at_import_has_none():
-    """No constant, default, annotation or docstring, but methods behind a decorator."""
     assert changes() == {
         "clamp": ["value > most -> value >= most"],
         "Box.half": [
@@ -57,20 +56,17 @@ def test_functions_have_mutants_and_what_runs_at_import_has_none():
 
 
 def test_a_mutant_is_named_by_what_changes_whatever_stands_above_it():
-    """So that its reason in the list of survivors holds until that line changes."""
     assert changes() == changes(SOURCE.replace("LIMIT = 1", "LIMIT = 1\n\n\nOTHER = 2"))
     twice = "def f(a):\n    return [a > 1, a > 1]\n"
     assert len(set(changes(twice)["f"])) == len(changes(twice)["f"])
 
 
 def test_a_text_is_changed_once_and_a_match_not_at_all():
-    """Another case of its letters says nothing new."""
     source = 'def f(a):\n    match a:\n        case _:\n            return "no"\n'
     assert changes(source) == {"f": ['return "no" -> return "XXnoXX"']}
 
 
 def test_a_stated_invariant_is_not_mutated():
-    """No input breaks ``strict=True``, so that nobody could notice."""
     source = "def f(a):\n    return zip(a, strict=True)\n"
     (first, second) = changes(source)["f"]
     assert first == "return zip(a, strict=True) -> return zip(None, strict=True)"
@@ -78,7 +74,6 @@ def test_a_stated_invariant_is_not_mutated():
 
 
 def test_a_changed_function_is_tried_again():
-    """What is known of it is of its text as it was."""
     (before, *_), (after, *_) = (
         mutants.mutants_of("box.py", SOURCE.replace("return most", words))
         for words in ("return most", "return most + 0")
@@ -89,7 +84,6 @@ def test_a_changed_function_is_tried_again():
 
 @pytest.mark.parametrize("path", ["box.py", "box/__init__.py"])
 def test_a_process_becomes_a_mutant(monkeypatch, path):
-    """Wherever the function is known already, and behind a decorator; also of a package itself."""
     box = SimpleNamespace()
     code = compile(SOURCE, "box.py", "exec")
     exec(code, vars(box))
@@ -104,7 +98,6 @@ def test_a_process_becomes_a_mutant(monkeypatch, path):
 
 
 def test_tests_that_killed_others_come_first_and_then_the_quickest():
-    """Only those that reach the lines."""
     (mutant, *_) = mutants.mutants_of("box.py", SOURCE)
     line = mutant.lines[0]
     reaches = {
@@ -120,7 +113,6 @@ def test_tests_that_killed_others_come_first_and_then_the_quickest():
 
 
 def test_results_stay(tmp_path):
-    """The next run reads them."""
     (mutant, *_) = mutants.mutants_of("box.py", SOURCE)
     path = tmp_path / "build" / "results.jsonl"
     results = mutants.Results(path)
@@ -167,7 +159,6 @@ CHANGE = "value > most -> value >= most"
 def test_the_status_says_whether_somebody_has_to_look(  # noqa: PLR0917 - a table's columns
     tmp_path, capsys, status, reasons, least, expected, words
 ):
-    """At a survivor without a reason, a reason without one, or too many."""
     assert told(tmp_path, status, *reasons, least=least) == expected
     assert words in capsys.readouterr().out
     assert "percent" in json.loads((tmp_path / "figures.json").read_text())["box.py"]
@@ -175,8 +166,6 @@ def test_the_status_says_whether_somebody_has_to_look(  # noqa: PLR0917 - a tabl
 
 @pytest.mark.parametrize(("ending", "is_slow"), [("limit", True), ("exception", False)])
 def test_a_mutant_that_a_limit_ended_is_told_from_one_that_pytest_failed_on(ending, is_slow):
-    """Only the first one shows that tests notice it."""
-
     def work():
         if ending == "exception":
             raise RuntimeError("of pytest's own")
@@ -188,7 +177,6 @@ def test_a_mutant_that_a_limit_ended_is_told_from_one_that_pytest_failed_on(endi
 
 
 def test_the_plan_names_what_is_there():
-    """All of the verdict's rooms, and the baselines and nights that they read."""
     plan = mutants.tomllib.loads((mutants.HERE / "mutants.toml").read_text(encoding="utf-8"))
     root = mutants.ROOT
     assert all((root / path).is_file() for path in [*plan["modules"], *plan["tests"]])
@@ -198,7 +186,6 @@ def test_the_plan_names_what_is_there():
 
 
 def test_a_module_is_tried_from_end_to_end(tmp_path):
-    """Each mutant of a few lines dies by the tests beside them, and is not tried again."""
     tests = "tests/test_components.py::test_a_cases_family_follows_from_what_it_runs"
     module, figures = "bench_lib/verdict/families.py", tmp_path / "figures.json"
     command = [sys.executable, str(mutants.HERE / "mutants.py"), module, "--tests", tests]

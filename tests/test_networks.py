@@ -91,14 +91,12 @@ def after_one_step(workload: Workload) -> Numerics:
 
 
 def test_every_network_of_torchvision_is_known() -> None:
-    """86 of them in the version whose catalogue this was written against; later ones add."""
     assert list(networks())[: len(REGISTERED)] == REGISTERED
     assert len(REGISTERED) >= 86
 
 
 @pytest.mark.parametrize("name", REGISTERED)
 def test_a_network_takes_its_own_size_and_costs_what_is_published(name: str) -> None:
-    """Shape of the answer, and multiply-accumulates as its weights' metadata give them."""
     known = networks()[name]
     assert known.name == name
     network = create_weightless(name, known.image_size).eval()
@@ -133,14 +131,12 @@ def published_gmacs(name: str, size: int) -> float:
 
 
 def test_weightless_networks_have_shapes_and_no_contents() -> None:
-    """Parameters and buffers alike, so that the largest costs nothing."""
     network = create_weightless("regnet_y_128gf", 384)
     assert {t.device.type for t in (*network.parameters(), *network.buffers())} == {"meta"}
     assert sum(p.numel() for p in network.parameters()) == 644_812_894
 
 
 def test_an_unknown_network_is_named() -> None:
-    """With the torchvision that does not have it."""
     with pytest.raises(ValueError, match=r"torchvision [\d.+a-z]+ has no network 'resnet5'"):
         build("resnet5")
 
@@ -149,7 +145,6 @@ def test_an_unknown_network_is_named() -> None:
     ("name", "size"), [("vit_b_32", 64), ("maxvit_t", 448), ("resnet18", 96), ("swin_t", 64)]
 )
 def test_a_network_can_be_built_for_another_size(name: str, size: int) -> None:
-    """Also those whose constructor has to know."""
     network = create_weightless(name, size).eval()
     with torch.no_grad():
         assert network(torch.empty(2, 3, size, size, device="meta")).shape == (2, 1000)
@@ -165,7 +160,6 @@ def test_a_network_can_be_built_for_another_size(name: str, size: int) -> None:
     ],
 )
 def test_a_word_that_is_not_known_is_refused(what: str, word: str, message: str) -> None:
-    """Measuring something else under its name would be worse."""
     about: dict[str, Any] = {what: word}
     with pytest.raises(ValueError, match=message):
         build("resnet18", **about)
@@ -174,7 +168,6 @@ def test_a_word_that_is_not_known_is_refused(what: str, word: str, message: str)
 def test_the_catalogue_is_printed_without_building_anything(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """One JSON object for callers that must not import torch."""
     assert registry.describe() == 0
     described = json.loads(capsys.readouterr().out)
     assert described["torch"] == torch.__version__
@@ -187,12 +180,10 @@ def test_the_catalogue_is_printed_without_building_anything(
 
 
 def test_resnet50_costs_4_09_gmacs_an_image() -> None:
-    """The figure that everybody knows."""
     assert flops_per_image("resnet50") / 2e9 == pytest.approx(4.09, rel=0.005)
 
 
 def test_the_attention_of_a_vit_is_counted() -> None:
-    """11.3 GMACs without it."""
     assert flops_per_image("vit_b_16") / 2e9 == pytest.approx(17.6, rel=0.005)
 
 
@@ -208,12 +199,10 @@ def test_the_attention_of_a_vit_is_counted() -> None:
 def test_training_costs_three_forward_passes_less_the_gradient_of_the_images(
     name: str, first: int
 ) -> None:
-    """Grouped convolutions, whose weight gradient torch takes for a dense one's, included."""
     assert flops_per_image(name, "train") == 3 * flops_per_image(name) - first
 
 
 def test_flops_of_a_step_are_those_of_its_images() -> None:
-    """Of as many as the batch has, at the case's own size."""
     four = build(TINY, 32, 4).flops_per_step()
     assert four == 4 * per_image(TINY, 32)
     assert build(TINY, 32, 8).flops_per_step() == 2 * four
@@ -235,7 +224,6 @@ DTYPES["fp16-bn32"] = torch.float16
 
 @pytest.mark.parametrize("precision", RUNS_ON_A_CPU)
 def test_inference_answers_in_its_precision_and_like_fp32(precision: str) -> None:
-    """A step is a forward pass; its numerics say how far it is from FP32 eager."""
     workload = build(TINY, 64, precision=precision)
     output: Any = workload.step()
     assert output.shape == (2, 1000)
@@ -251,7 +239,6 @@ def test_inference_answers_in_its_precision_and_like_fp32(precision: str) -> Non
 
 @pytest.mark.parametrize("precision", RUNS_ON_A_CPU)
 def test_training_learns_in_its_precision_and_like_fp32(precision: str) -> None:
-    """The first loss and the first gradients are those of FP32 eager, nearly."""
     numerics = after_one_step(build(TINY, 64, precision=precision, task="train"))
     assert numerics.finite
     assert numerics.loss == pytest.approx(numerics.reference_loss, rel=0.01)
@@ -262,7 +249,6 @@ def test_training_learns_in_its_precision_and_like_fp32(precision: str) -> None:
 @pytest.mark.parametrize("memory_format", ["nchw", "nhwc"])
 @pytest.mark.parametrize("task", ["infer", "train"])
 def test_memory_format_is_that_of_weights_and_images(task: str, memory_format: str) -> None:
-    """Seen in the strides of what the network is given."""
     seen: list[torch.Tensor] = []
     workload = build(TINY, task=task, memory_format=memory_format)
     features = built_network(workload).model.features
@@ -275,7 +261,6 @@ def test_memory_format_is_that_of_weights_and_images(task: str, memory_format: s
 
 @pytest.mark.parametrize("name", [TINY, "mobilenet_v3_small", "vit_b_32"])
 def test_fp32_eager_inference_is_its_own_reference(name: str) -> None:
-    """To the last bit."""
     numerics = after_one_step(build(name))
     assert (numerics.finite, numerics.max_abs_diff) == (True, 0.0)
     assert numerics.cosine == pytest.approx(1.0, abs=1e-12)
@@ -283,14 +268,12 @@ def test_fp32_eager_inference_is_its_own_reference(name: str) -> None:
 
 @pytest.mark.parametrize("name", [TINY, "mobilenet_v3_small", "googlenet"])
 def test_fp32_eager_training_is_its_own_reference(name: str) -> None:
-    """Dropout draws the same numbers."""
     numerics = after_one_step(build(name, task="train"))
     assert numerics.loss == numerics.reference_loss
     assert numerics.grad_norm == numerics.reference_grad_norm
 
 
 def test_a_step_of_training_changes_every_weight(learning: float) -> None:
-    """By stochastic gradient descent."""
     workload = build(TINY, task="train")
     model = built_network(workload).model
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
@@ -301,7 +284,6 @@ def test_a_step_of_training_changes_every_weight(learning: float) -> None:
 
 
 def test_many_steps_leave_the_weights_where_they_are() -> None:
-    """Or the measured ones would work on other data than the first, and less of it."""
     workload = build(TINY, 64, task="train")
     losses = []
     for _ in range(5):
@@ -312,7 +294,6 @@ def test_many_steps_leave_the_weights_where_they_are() -> None:
 
 
 def test_gradients_do_not_pile_up_from_step_to_step() -> None:
-    """The same weights, images and targets have the same gradients."""
     workload = build("resnet18", task="train")
     case = case_of(workload)
     case.optimizer.param_groups[0]["lr"] = 0.0
@@ -323,7 +304,6 @@ def test_gradients_do_not_pile_up_from_step_to_step() -> None:
 
 
 def test_segmentation_answers_for_every_pixel() -> None:
-    """In inference and in training."""
     output: Any = build("lraspp_mobilenet_v3_large", 64).step()
     assert output["out"].shape == (2, 21, 64, 64)
     numerics = after_one_step(build("lraspp_mobilenet_v3_large", 64, task="train"))
@@ -333,7 +313,6 @@ def test_segmentation_answers_for_every_pixel() -> None:
 
 @pytest.mark.parametrize(("name", "size"), [("inception_v3", 299), ("googlenet", 64)])
 def test_auxiliary_heads_are_trained(name: str, size: int) -> None:
-    """Every parameter has a gradient after a step, those of the heads too."""
     workload = build(name, size, task="train")
     workload.step()
     gradients = {n: p.grad for n, p in built_network(workload).model.named_parameters()}
@@ -342,7 +321,6 @@ def test_auxiliary_heads_are_trained(name: str, size: int) -> None:
 
 
 def test_auxiliary_losses_are_weighted_as_in_their_papers() -> None:
-    """One head counts 0.4, two count 0.3 each, a missing one not at all."""
     target = torch.tensor([0])
     head = torch.zeros(1, 4)
     one = math.log(4)
@@ -354,7 +332,6 @@ def test_auxiliary_losses_are_weighted_as_in_their_papers() -> None:
 
 
 def test_what_a_network_is_made_of_is_told() -> None:
-    """Parameters and the bytes that have to move at least."""
     parameters = 11_689_512
     images, answers = 2 * 3 * 32 * 32, 2 * 1000
     inference = build("resnet18", precision="fp16")
@@ -401,7 +378,6 @@ BACKWARD = 1 + (1 + 2000 + 1 + 2000) + 3 * 2000 + (2000 + 1000) + (2000 + 24 + 1
 def test_inference_moves_numbers_of_the_size_that_it_computes_in(
     precision: str, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every operation's operands and its answer."""
     monkeypatch.setattr(steps, "set_precision", lambda *_: None)
     workload = build("resnet18", 2, precision=precision)
     assert workload.traffic_bytes_per_step() == FORWARD * size
@@ -409,7 +385,6 @@ def test_inference_moves_numbers_of_the_size_that_it_computes_in(
 
 @pytest.mark.usefixtures("two_layers")
 def test_training_moves_gradients_and_the_optimizers_numbers_too() -> None:
-    """Two classes of eight bytes are read there and back; each weight costs eight numbers."""
     numbers = FORWARD + LOSS + BACKWARD + 8 * 13_000
     workload = build("resnet18", 2, task="train")
     assert workload.traffic_bytes_per_step() == numbers * 4 + 2 * (2 * 8)
@@ -417,14 +392,12 @@ def test_training_moves_gradients_and_the_optimizers_numbers_too() -> None:
 
 @pytest.mark.usefixtures("two_layers")
 def test_autocast_updates_its_weights_in_fp32_in_one_step_of_many() -> None:
-    """In the other of two the gradients are added up, three numbers a weight."""
     workload = build("resnet18", 2, task="train", precision="amp-bf16", optimizer_every=2)
     computing = (FORWARD + LOSS + BACKWARD) * 2 + 2 * (2 * 8)
     assert workload.traffic_bytes_per_step() == computing + (8 + 3) / 2 * 13_000 * 4
 
 
 def test_each_rank_has_images_of_its_own_and_the_same_weights() -> None:
-    """As data-parallel training has."""
     second = Setting(CPU, rank=1, local_rank=1, ranks=2)
     zero = built_network(build(TINY))
     one = built_network(network(second, network=TINY, batch_size=2, image_size=32))
@@ -434,8 +407,6 @@ def test_each_rank_has_images_of_its_own_and_the_same_weights() -> None:
 
 
 def test_activations_keep_their_size_from_layer_to_layer() -> None:
-    """With fresh statistics they double from block to block, until fp16 overflows."""
-
     def largest_spread(model: nn.Module, images: torch.Tensor) -> float:
         spreads: list[float] = []
         for layer in model.modules():
@@ -451,7 +422,6 @@ def test_activations_keep_their_size_from_layer_to_layer() -> None:
 
 
 def test_a_head_that_starts_at_zero_gets_weights() -> None:
-    """A ViT would answer zero to anything, and every answer would be right."""
     output: Any = build("vit_b_32").step()
     assert float(output.abs().min()) > 0
 
@@ -486,7 +456,6 @@ def infinite(layer: nn.Conv2d) -> None:
 
 @pytest.mark.parametrize("planted", [("infer", shuffled)], indirect=True)
 def test_a_wrong_answer_shows_in_the_cosine(planted: Workload) -> None:
-    """It is finite, and it is not the reference's."""
     numerics = after_one_step(planted)
     assert numerics.finite
     assert numerics.cosine is not None
@@ -497,13 +466,11 @@ def test_a_wrong_answer_shows_in_the_cosine(planted: Workload) -> None:
 
 @pytest.mark.parametrize("planted", [("infer", nan), ("infer", infinite)], indirect=True)
 def test_an_answer_that_is_not_finite_is_called_so(planted: Workload) -> None:
-    """One element is enough."""
     assert not after_one_step(planted).finite
 
 
 @pytest.mark.parametrize("planted", [("train", nan)], indirect=True)
 def test_a_loss_that_is_not_finite_is_called_so(planted: Workload) -> None:
-    """While the reference's is."""
     numerics = after_one_step(planted)
     assert not numerics.finite
     assert numerics.reference_loss is not None
@@ -512,7 +479,6 @@ def test_a_loss_that_is_not_finite_is_called_so(planted: Workload) -> None:
 
 @pytest.mark.parametrize("planted", [("train", shuffled)], indirect=True)
 def test_wrong_training_shows_in_the_loss(planted: Workload) -> None:
-    """And in the gradients."""
     numerics = after_one_step(planted)
     assert numerics.finite
     assert numerics.loss != numerics.reference_loss
@@ -520,7 +486,6 @@ def test_wrong_training_shows_in_the_loss(planted: Workload) -> None:
 
 
 def test_training_that_breaks_later_is_not_called_finite() -> None:
-    """The first loss is fine, the last is not."""
     workload = build(TINY, task="train")
     workload.step()
     workload.first_step_done()
@@ -535,7 +500,6 @@ def test_training_that_breaks_later_is_not_called_finite() -> None:
 
 
 def test_tf32_on_a_cpu_is_skipped_with_a_remedy() -> None:
-    """The arithmetic is the GPU's."""
     with pytest.raises(UnsupportedError, match="TF32 exists on GPUs only; use fp32 on a CPU"):
         build("resnet18", precision="tf32")
 
@@ -544,26 +508,22 @@ def test_tf32_on_a_cpu_is_skipped_with_a_remedy() -> None:
     "mode", ["graph", "reduce-overhead", "reduce-overhead-folded", "reduce-overhead-fused"]
 )
 def test_graphs_on_a_cpu_are_skipped(mode: str) -> None:
-    """They would measure another mode there."""
     with pytest.raises(UnsupportedError, match=f"{mode} records CUDA graphs"):
         build("resnet18", compile_mode=mode)
 
 
 def test_every_precision_runs_on_a_cpu_or_says_why_not() -> None:
-    """None is forgotten; test_generation has those that quantize."""
     assert {*RUNS_ON_A_CPU, "tf32", "tf32-conv", *QUANTIZED} == set(PRECISIONS)
 
 
 @pytest.mark.parametrize("precision", ["tf32", "tf32-conv"])
 def test_tf32_on_a_cpu_is_skipped(precision: str) -> None:
-    """It would measure FP32."""
     with pytest.raises(UnsupportedError, match="TF32 exists on GPUs only"):
         build("resnet18", precision=precision)
 
 
 @pytest.mark.filterwarnings("ignore")  # torchao's and torch's words about each other
 def test_int8_keeps_linear_layers_in_less_and_answers_nearly_the_same() -> None:
-    """What of the network it reaches is said; its products are no longer plain ones."""
     pytest.importorskip("torchao", exc_type=ImportError)
     workload = build("resnet18", 64, precision="int8")
     assert workload.warnings == ["INT8 in 1 linear layer with 4% of the weights; the rest is bf16"]
@@ -577,7 +537,6 @@ def test_int8_keeps_linear_layers_in_less_and_answers_nearly_the_same() -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_int8_of_a_vit_reaches_what_torchao_quantizes_and_nothing_else() -> None:
-    """Attention's weights stay as they are, and so does most that is moved of them."""
     pytest.importorskip("torchao", exc_type=ImportError)
     workload = build("vit_b_32", 64, precision="int8")
     (warning,) = workload.warnings
@@ -593,7 +552,6 @@ def test_int8_of_a_vit_reaches_what_torchao_quantizes_and_nothing_else() -> None
 
 @pytest.mark.filterwarnings("ignore")
 def test_quantized_weights_have_to_be_read_as_they_are_kept() -> None:
-    """A byte each, and a scale for each row; the others two bytes."""
     pytest.importorskip("torchao", exc_type=ImportError)
     plain = build("resnet18", precision="bf16").least_bytes_per_step
     quantized = build("resnet18", precision="int8").least_bytes_per_step
@@ -604,7 +562,6 @@ def test_quantized_weights_have_to_be_read_as_they_are_kept() -> None:
 
 
 def test_convolutions_share_is_that_of_tf32(monkeypatch: Any) -> None:
-    """Of all but the classifier; precisions that are one have no share."""
     monkeypatch.setattr(steps, "set_precision", lambda *_: None)
     counted = per_image("resnet18", 32)
     share = build("resnet18", precision="tf32-conv").reduced_flops_share()
@@ -616,14 +573,12 @@ def test_convolutions_share_is_that_of_tf32(monkeypatch: Any) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_int8_of_a_network_without_linear_layers_is_skipped() -> None:
-    """Nothing in it would be INT8."""
     pytest.importorskip("torchao", exc_type=ImportError)
     with pytest.raises(UnsupportedError, match="the network has none"):
         build(TINY, precision="int8")
 
 
 def test_int8_without_torchao_is_skipped_with_what_to_install(monkeypatch: Any) -> None:
-    """It is an extra."""
     monkeypatch.setitem(sys.modules, "torchao.quantization", None)
     with pytest.raises(UnsupportedError, match=r"pip install 'bench-lib\[int8\]'"):
         build("resnet18", precision="int8")
@@ -632,21 +587,18 @@ def test_int8_without_torchao_is_skipped_with_what_to_install(monkeypatch: Any) 
 def test_int8_with_a_torchao_that_does_not_fit_is_skipped_with_the_torch_that_is_there(
     monkeypatch: Any,
 ) -> None:
-    """As the newest one does under torch 2.7: it is there, and cannot be imported."""
     monkeypatch.setitem(sys.modules, "torchao.quantization", types.ModuleType("quantization"))
     with pytest.raises(UnsupportedError, match=r"install one that fits torch \d"):
         build("resnet18", precision="int8")
 
 
 def test_batch_norms_may_stay_in_fp32() -> None:
-    """What a halved network's batch norms are where cuDNN and MIOpen are to do them."""
     model = built_network(build("resnet18", 64, precision="fp16-bn32")).model
     assert model.bn1.weight.dtype == model.bn1.running_mean.dtype == torch.float32
     assert model.conv1.weight.dtype == torch.float16
 
 
 def test_folded_networks_answer_as_before() -> None:
-    """The batch norms are merged in FP32, before the weights are halved; torch.fx and all."""
     workload = build("resnet18", 64, precision="bf16", compile_mode="default-folded")
     model = built_network(workload).model
     assert not any(isinstance(module, nn.BatchNorm2d) for module in model.modules())
@@ -655,7 +607,6 @@ def test_folded_networks_answer_as_before() -> None:
 
 @pytest.mark.usefixtures("learning")
 def test_gradients_add_up_until_the_optimizer_uses_them() -> None:
-    """Two steps on the same images, with the same weights, make twice the gradient."""
     case = case_of(build(TINY, 64, task="train", optimizer_every=2))
     case.built.model.eval()  # dropout would draw anew
     weight = next(case.built.model.parameters())
@@ -676,21 +627,18 @@ def test_gradients_add_up_until_the_optimizer_uses_them() -> None:
 
 
 def test_the_loss_of_inference_is_that_of_its_answer() -> None:
-    """About the logarithm of the number of classes, since the network knows nothing."""
     loss = build("resnet18", 64, 4).loss()
     assert loss is not None
     assert float(loss) == pytest.approx(math.log(1000), abs=0.8)
 
 
 def test_the_layers_of_a_step_are_the_network_and_its_input() -> None:
-    """As they are stored; a profile of layers looks at them."""
     model, images = build(TINY, precision="bf16", batch_size=3).layers()
     assert next(model.parameters()).dtype == torch.bfloat16
     assert images.shape == (3, 3, 32, 32)
 
 
 def test_compiling_for_a_cpu_without_a_compiler_is_skipped() -> None:
-    """The compiler is looked for when the case is built, not when its first step fails."""
     missing = inductor.patch({"cpp.cxx": (None, "/nowhere/g++")})  # as torch takes it from CXX
     with missing, pytest.raises(UnsupportedError) as refused:
         require_compile("default", CPU)
@@ -701,7 +649,6 @@ def test_compiling_for_a_cpu_without_a_compiler_is_skipped() -> None:
     "mode", [m for m in COMPILE_MODES if m not in ("eager", "graph") and "overhead" not in m]
 )
 def test_other_compile_modes_may_run_on_a_cpu(mode: str) -> None:
-    """Where there is a compiler."""
     try:
         require_compile(mode, CPU)
     except UnsupportedError as reason:
@@ -709,7 +656,6 @@ def test_other_compile_modes_may_run_on_a_cpu(mode: str) -> None:
 
 
 def test_switches_are_set_for_every_case_anew() -> None:
-    """What the case before allowed is off again."""
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.allow_tf32 = True
     set_precision("fp32", CPU)

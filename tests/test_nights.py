@@ -127,7 +127,6 @@ class Suite:
 
 
 def test_one_percent_is_found_on_the_third_night_where_nights_differ_by_two_thousandths():
-    """A single night cannot: 1% is the tolerance, and what is there each night is OK each night."""
     suite = Suite(nights=30).slow(["case-03"], 25, 0.01)
     (found,) = suite.asked().new
     assert (found.cases, found.shared, found.since) == (["case-03"], "", date(25))
@@ -139,27 +138,23 @@ def test_one_percent_is_found_on_the_third_night_where_nights_differ_by_two_thou
 
 
 def test_nights_of_one_level_show_nothing_whoever_looks_how_often():
-    """Whether ten cases were looked at after ten nights, or after twenty more."""
     for seed in range(4):
         suite = Suite(nights=50, seed=seed)
         assert not any(suite.cut(nights).asked().new for nights in range(10, 51, 20))
 
 
 def test_fewer_than_six_nights_tell_nothing():
-    """However plain it seems: the accepted run and four nights are five."""
     suite = Suite(nights=4).slow(["case-03"], 2, 0.5)
     assert not suite.asked().new
 
 
 def test_a_slow_down_of_less_than_three_thousandths_is_not_worth_a_word():
-    """However sure it is."""
     suite = Suite(nights=60, sd=0.0003).slow(["case-03"], 20, 0.0025)
     assert not suite.asked().new
 
 
 @pytest.mark.parametrize("odd", [{25}, {20, 22}, {27, 28}])
 def test_odd_nights_are_no_level(odd):
-    """Not one, nor two in a row at the end."""
     suite = Suite(nights=29)
     for night in odd:
         suite.slow_once(["case-03"], night, 0.05)
@@ -167,7 +162,6 @@ def test_odd_nights_are_no_level(odd):
 
 
 def test_gaps_between_nights_are_no_matter():
-    """Nights are counted, not days; on some a case was not measured."""
     suite = Suite(nights=40).slow(["case-03"], 30, 0.01)
     for case_id, runs in suite.runs.items():
         gone = {date(n) for n in (3, 9, 15, 16, 17, 31, 33)}
@@ -177,7 +171,6 @@ def test_gaps_between_nights_are_no_matter():
 
 
 def test_several_runs_of_one_night_are_one_night():
-    """Five runs in one evening share what the evening does; they are no five nights."""
     suite = Suite(nights=20)
     odd = [0.0102 * math.exp(suite.rng.gauss(0, 0.0005)) for _ in range(6)]
     runs = suite.runs["case-03"]
@@ -196,7 +189,6 @@ def test_several_runs_of_one_night_are_one_night():
 
 
 def test_a_case_that_tonight_did_not_measure_tells_nothing():
-    """It was told when it was measured, or will be."""
     suite = Suite(nights=30).slow(["case-03"], 20, 0.01)
     suite.runs["case-03"].pop()
     assert not suite.asked().new
@@ -211,7 +203,6 @@ def on(uuid: str):
 
 
 def test_another_device_is_no_slow_down():
-    """Also one that only changed its uuid: nobody can tell the two apart."""
     suite = Suite(nights=40).change(Suite(10).ids, 0, on("GPU-a"))
     for runs in suite.runs.values():
         runs[0] = replace(runs[0], processes=[on("GPU-a")(p) for p in runs[0].processes])
@@ -220,7 +211,6 @@ def test_another_device_is_no_slow_down():
 
 
 def test_a_slow_down_on_devices_in_turns_is_found_whatever_the_devices_differ_by():
-    """Each has a level of its own, known from before."""
     suite = Suite(nights=40)
     for night in range(40):
         suite.slow_once(suite.ids, night, 0.015 if night % 2 else 0.0)
@@ -236,8 +226,6 @@ def test_a_slow_down_on_devices_in_turns_is_found_whatever_the_devices_differ_by
 
 
 def test_a_host_bound_case_is_followed_by_its_devices_own_time():
-    """The wall's is the host's, which changes from night to night."""
-
     def host_bound(one: ProcessSummary) -> ProcessSummary:
         seconds = one.values["latency"]
         wall = seconds * (2 + math.sin(1000 * seconds))
@@ -253,8 +241,6 @@ def test_a_host_bound_case_is_followed_by_its_devices_own_time():
 
 
 def test_another_draw_of_the_compiler_is_another_level():
-    """Nights that drew as tonight's are compared, and those of which no draw is known."""
-
     def drew(number: int) -> Draw:
         return Draw({"k": Choice("source", {"XBLOCK": number})})
 
@@ -264,7 +250,6 @@ def test_another_draw_of_the_compiler_is_another_level():
 
 
 def test_what_was_measured_in_bursts_is_not_compared_with_sustained_work():
-    """The clocks differ, and nothing else need."""
     short = process(0.01, "a", states={"latency": "bursts"})
     long = process(0.012, "b")
     assert set(times([short, long], [short])) == {"a"}
@@ -274,7 +259,6 @@ def test_what_was_measured_in_bursts_is_not_compared_with_sustained_work():
 
 
 def test_what_was_told_is_not_told_again():
-    """Its onset begins a new level, of which a further slow-down is told with its own date."""
     suite = Suite(nights=45).slow(["case-03"], 20, 0.01)
     suite.told["case-03"] = date(20)
     assert not suite.asked().new
@@ -283,7 +267,6 @@ def test_what_was_told_is_not_told_again():
 
 
 def test_what_is_regressed_is_told_by_that():
-    """The nights since then are the new level, whatever they are called later."""
     suite = Suite(nights=30).slow(["case-03"], 20, 0.03)
     runs = suite.runs["case-03"]
     runs[21] = replace(runs[21], regressed=True)
@@ -291,7 +274,6 @@ def test_what_is_regressed_is_told_by_that():
 
 
 def test_others_of_the_same_cause_are_told_beside_what_is_regressed():
-    """Some cases of fp16 regressed the night it began; the rest are no second alarm."""
     suite = Suite(nights=30, cases=20)
     halves = [case_id for case_id in suite.ids if "precision fp16" in suite.traits[case_id]]
     suite.slow(halves, 24, 0.01)
@@ -306,7 +288,6 @@ def test_others_of_the_same_cause_are_told_beside_what_is_regressed():
 
 
 def test_what_is_gained_and_lost_again_is_found():
-    """The level since the gain is what it is held against."""
     suite = Suite(nights=45).slow(["case-03"], 15, -0.01).slow(["case-03"], 35, 1 / 0.99 - 1)
     found = suite.asked()
     assert [(one.cases, one.since) for one in found.new] == [(["case-03"], date(35))]
@@ -317,7 +298,6 @@ def test_what_is_gained_and_lost_again_is_found():
 
 
 def test_three_thousandths_shared_by_a_precision_are_found_though_no_case_shows_them():
-    """One finding with all its cases, and no other trait of theirs."""
     suite = Suite(cases=40, nights=30)
     halves = [case_id for case_id in suite.ids if "precision fp16" in suite.traits[case_id]]
     (found,) = suite.slow(halves, 27, 0.003).asked().new
@@ -327,7 +307,6 @@ def test_three_thousandths_shared_by_a_precision_are_found_though_no_case_shows_
 
 
 def test_a_shared_slow_down_that_shows_in_each_case_is_told_once():
-    """By the trait, and not case by case."""
     suite = Suite(cases=40, nights=30, sd=0.0005)
     halves = [case_id for case_id in suite.ids if "precision fp16" in suite.traits[case_id]]
     (found,) = suite.slow(halves, 25, 0.009).asked().new
@@ -335,14 +314,12 @@ def test_a_shared_slow_down_that_shows_in_each_case_is_told_once():
 
 
 def test_one_case_that_slowed_down_by_much_is_no_slow_down_of_all():
-    """It is told by itself."""
     suite = Suite(cases=20, nights=30).slow(["case-03"], 24, 0.2)
     (found,) = suite.asked().new
     assert (found.shared, found.cases) == ("", ["case-03"])
 
 
 def test_sixty_of_a_hundred_cases_within_their_tolerance_are_found():
-    """Each 0.95% slower for twenty nights: every night passes, and nothing was said of it."""
     suite = Suite(cases=100, nights=40)
     (found,) = suite.slow(suite.ids[:60], 20, 0.0095).asked().new
     assert found.shared == EVERY_CASE
@@ -351,7 +328,6 @@ def test_sixty_of_a_hundred_cases_within_their_tolerance_are_found():
 
 
 def test_a_night_that_moves_the_whole_suite_is_no_slow_down():
-    """All cases move together by 0.5%, each night elsewhere."""
     for seed in range(3):
         suite, rng = Suite(cases=12, nights=40, sd=0.0005, seed=seed), random.Random(seed)
         for night in range(40):
@@ -360,7 +336,6 @@ def test_a_night_that_moves_the_whole_suite_is_no_slow_down():
 
 
 def test_cases_share_what_their_parameters_and_their_kernels_are():
-    """A kernel counts from a tenth of the step's time on."""
     case = Case("a", "network", {"network": "resnet50", "precision": "fp16", "batch_size": 64})
     table = KernelTable("torch.profiler", 3, [Kernel("gemm", 1, 0.008), Kernel("relu", 1, 0.0005)])
     assert traits_of(case, table) == [
@@ -384,7 +359,6 @@ def test_cases_share_what_their_parameters_and_their_kernels_are():
     ],
 )
 def test_a_time_that_is_none_is_long_ago(text, expected):
-    """And one without a zone is UTC."""
     assert when(text) == expected
     assert when(text).tzinfo is not None
 
@@ -402,7 +376,6 @@ def calendar_of(*times: str) -> nights._Calendar:
 
 
 def test_runs_within_twenty_hours_before_the_newest_are_of_its_night():
-    """The first run of a night tells when it began."""
     found = calendar_of(
         "2026-01-01T00:00:00Z",
         "2026-01-01T20:00:00Z",
@@ -429,7 +402,6 @@ def logs(*values: float, uuid: str = "x") -> list[ProcessSummary]:
 
 
 def test_a_nights_value_is_the_median_on_the_device_of_most_processes():
-    """The others are left out; no process counts as farther off than a percent."""
     found = level_of(
         run_of("a", DAYS[0], *logs(5.0, uuid="y"), *logs(0.0, 0.004, 0.1)),
         run_of("b", DAYS[1], *logs(1.0, uuid="y")),
@@ -445,7 +417,6 @@ def test_a_nights_value_is_the_median_on_the_device_of_most_processes():
 
 
 def test_a_process_far_below_the_others_counts_as_a_percent():
-    """As one far above does."""
     found = level_of(run_of("a", DAYS[0], *logs(0.0, 1.0, 1.001)))
     assert found.off == {0: {"x/0.0": -0.01, "x/1.0": 0.0, "x/1.001": pytest.approx(0.001)}}
 
@@ -464,7 +435,6 @@ def test_a_process_far_below_the_others_counts_as_a_percent():
     ],
 )
 def test_a_level_begins_with_what_regressed_or_was_told_last(regressed, told_since, first):
-    """A slow-down that was told begins one on its own night."""
     runs = [
         run_of(name, day, *logs(0.001 * n), regressed=n in regressed)
         for n, (name, day) in enumerate(zip("abcde", DAYS, strict=False))
@@ -486,7 +456,6 @@ def level(*values: float, first: int = 0, device: str = "x", **fields) -> nights
 
 
 def test_nights_since_one_that_was_not_measured_begin_with_the_next():
-    """And none are left since a night after the last."""
     found = replace(level(0.0, 1.0, 2.0), nights=[0, 3, 5])
     assert (found.since(1).nights, list(found.since(1).values)) == ([3, 5], [1.0, 2.0])
     assert found.since(3).nights == [3, 5]
@@ -511,14 +480,12 @@ OTHERS = NightSpread(4e-6, 6.0)
     ids=["one each", "two", "unequal", "many"],
 )
 def test_processes_of_a_night_tell_what_nights_differ_by_at_least(off, variance, degrees):
-    """Up to four degrees of freedom, beside what other cases tell."""
     found = level(0.0, 0.0, off=off, others=OTHERS).spread
     assert found.degrees == degrees
     assert found.variance == pytest.approx(variance)
 
 
 def test_how_far_a_case_moved_is_its_mean_since_less_its_mean_before():
-    """Nothing, where there is no night on one side."""
     found = level(0.0, 0.0, 0.0, 0.0, 0.002, 0.002, first=3)
     assert nights._moved(found, 7) == pytest.approx(
         found.steady[4:].mean() - found.steady[:4].mean()
@@ -533,7 +500,6 @@ def found_at(first: int, *members: str, evidence=9.0, size=0.01, **fields) -> ni
 
 
 def test_what_began_on_one_night_or_the_next_is_one():
-    """Counted from the first of them."""
     together = nights._of_one_night(
         [found_at(first, f"night {first}") for first in (7, 5, 6, 10, 4, 8)]
     )
@@ -542,7 +508,6 @@ def test_what_began_on_one_night_or_the_next_is_one():
 
 
 def test_the_widest_explanation_that_moved_alike_is_best_and_then_the_surest():
-    """Cases are told once; a slow-down too small to be worth a word still takes its cases."""
     wide = found_at(5, "a", "b", "c", evidence=5.0, shared="wide", alike=True)
     sure = found_at(5, "c", "d", "e", "f", evidence=50.0, shared="sure")
     less = found_at(5, "e", "f", "g", "h", evidence=40.0, shared="less")
@@ -558,21 +523,18 @@ def test_the_widest_explanation_that_moved_alike_is_best_and_then_the_surest():
     ("evidence", "size", "is_worth"), [(9.0, 0.01, True), (8.9, 0.01, False), (9.0, 0.009, False)]
 )
 def test_a_change_is_worth_its_price_and_a_size(evidence, size, is_worth):
-    """Just as much is enough."""
     change = Rise(2, evidence, size, 0.001, 8.0)
     assert nights._if_worth(change, 9.0, 0.01) == (change if is_worth else None)
     assert nights._if_worth(None, 0.0, 0.0) is None
 
 
 def test_a_mean_of_less_than_its_least_weight_is_none():
-    """Just as much is enough."""
     values = [(1.0, 0.001), (3.0, 0.005)]
     assert nights._weighed(values, 4.0) == pytest.approx(0.004)
     assert nights._weighed(values, 4.1) is None
 
 
 def test_the_mean_of_cases_holds_nights_that_half_of_them_have():
-    """By weight; a night's device is that of most."""
     one, two = (
         level(*[0.0, 0.001] * 3, first=first, device=device, members=[member], off={2: off})
         for first, device, member, off in (
@@ -595,7 +557,6 @@ def test_the_mean_of_cases_holds_nights_that_half_of_them_have():
 
 
 def test_steady_nights_weigh_no_more_than_nights_can_be_alike():
-    """Six differ by nothing at all, and the others by a little."""
     still, restless = level(*[0.0] * 6), level(0.0, 0.002, 0.0, 0.002, 0.0, 0.002)
     found = nights._mean([still, restless])
     least, usual = 0.0003**2, (0.0003**2 + 0.002**2) / 2
@@ -606,7 +567,6 @@ def test_steady_nights_weigh_no_more_than_nights_can_be_alike():
 
 
 def test_cases_tell_each_other_how_far_nights_are_apart():
-    """A case of another kind is not told, and a movement that all share counts once."""
     rng = random.Random(1)
     alone = [level(*(rng.gauss(0, 0.001) for _ in range(9))) for _ in range(12)]
     wild = level(*(rng.gauss(0, 0.5) for _ in range(9)))
@@ -623,7 +583,6 @@ def test_cases_tell_each_other_how_far_nights_are_apart():
 
 
 def test_nights_that_agree_better_than_they_can_tell_no_more_than_that():
-    """Of three ten-thousandths."""
     found = nights._knowing_each_other([level(*[0.0] * 9)] * 5)
     prior = fit_prior([(0.0003**2, 8.0)] * 5)
     assert prior is not None
@@ -631,7 +590,6 @@ def test_nights_that_agree_better_than_they_can_tell_no_more_than_that():
 
 
 def test_a_finding_is_told_with_all_that_is_known_of_it():
-    """Its cases by how much they moved, and its interval by the mean of their errors."""
     levels = {
         "b": level(0.0, 0.0, 0.0, 0.001, 0.001, 0.001, members=["b"]),
         "a": level(0.0, 0.0, 0.0, 0.002, 0.002, 0.002, members=["a"]),
@@ -666,7 +624,6 @@ def test_a_finding_is_told_with_all_that_is_known_of_it():
 
 
 def test_only_the_first_run_that_tells_of_a_slow_down_alarms():
-    """And nobody is alarmed of what something REGRESSED explains."""
     assert is_alarm(TOLD, "tonight")
     assert not is_alarm(TOLD, "later")
     assert not is_alarm(replace(TOLD, beside=["a"]), "tonight")
@@ -683,7 +640,6 @@ def steps(*sizes: tuple[int, float], seed: int = 0, **fields) -> nights._Level:
 
 
 def test_six_nights_are_enough_to_change_on_the_fourth():
-    """Three before and three since."""
     found = level(0.0, 0.0, 0.0, 0.1, 0.1, 0.1).changes
     assert found is not None
     assert (found[0].index, found[0].size) == (3, pytest.approx(0.1))
@@ -691,7 +647,6 @@ def test_six_nights_are_enough_to_change_on_the_fourth():
 
 
 def test_nights_that_are_far_apart_elsewhere_make_a_change_less_sure():
-    """Processes and other cases tell of that."""
     quiet, restless = (
         steps((10, 0.01), others=NightSpread(sd**2, 50.0)).risen(0.0, 0.0) for sd in (0.0002, 0.01)
     )
@@ -701,7 +656,6 @@ def test_nights_that_are_far_apart_elsewhere_make_a_change_less_sure():
 
 
 def test_a_level_since_its_last_fall_is_what_a_loss_is_held_against():
-    """If the fall is worth its price, and large; the one before does not matter any more."""
     found = steps((5, -0.02), (11, -0.03))
     assert list(found.since_last_fall(5.0, 0.003).nights) == list(range(11, 20))
     assert found.since_last_fall(5.0, 0.5) is found
@@ -724,7 +678,6 @@ def shared_by(*rises: float, traits=("all", "p"), others: int = 0, fall: float =
 
 
 def test_five_cases_with_a_trait_are_many():
-    """Told by the first of the traits that they share, whatever others do; four are few."""
     (found,) = shared_by(*[0.01] * 5, others=5)
     assert (found.shared, found.alike, found.width, found.first) == ("all", True, 5, 14)
     assert found.level.members == [f"case {n}" for n in range(5)]
@@ -733,7 +686,6 @@ def test_five_cases_with_a_trait_are_many():
 
 
 def test_what_cases_gained_together_is_no_slow_down():
-    """The level since then is what they are held against."""
     assert shared_by(*[0.0] * 5, fall=0.02) == []
 
 
@@ -750,13 +702,11 @@ def test_what_cases_gained_together_is_no_slow_down():
     ids=["three", "little", "five", "three little", "six", "all"],
 )
 def test_cases_slowed_down_together_where_half_did_and_alike_where_three_in_four_did(rises, alike):
-    """By half of their mean at least."""
     assert [found.alike for found in shared_by(*rises)] == ([] if alike is None else [alike])
 
 
 @pytest.mark.parametrize(("less", "is_worth"), [(0.1, True), (-0.1, False)])
 def test_what_is_shared_is_worth_a_question_for_each_group(monkeypatch, less, is_worth):
-    """One group asks one, and a case by itself one more."""
     monkeypatch.setattr(nights, "DOUBT_SHARED", 0.5)
     (found,) = shared_by(*[0.003] * 5)
     evidence = found.rise.evidence
@@ -774,7 +724,6 @@ def one_case(nights_: int = 20, *changes: tuple[int, float]) -> Suite:
 
 @pytest.mark.parametrize(("less", "is_worth"), [(0.1, True), (-0.1, False)])
 def test_a_slow_down_is_worth_a_question_for_each_case(monkeypatch, less, is_worth):
-    """One case asks one."""
     suite = one_case(20, (14, 0.005))
     run = suite.runs["case-00"]
     own = nights._level(CaseNights(run), nights._Calendar.of(run))
@@ -787,19 +736,16 @@ def test_a_slow_down_is_worth_a_question_for_each_case(monkeypatch, less, is_wor
 
 
 def test_a_gain_is_told_with_its_night_and_a_loss_with_its_own():
-    """Of one case, by itself."""
     found = one_case(30, (10, -0.02), (22, 0.02)).asked()
     assert found.fell == {"case-00": date(10)}
     assert [one.since for one in found.new] == [date(22)]
 
 
 def test_six_nights_show_what_is_plain():
-    """The accepted run and two nights, and three that are slower."""
     assert [one.since for one in one_case(5, (2, 0.5)).asked().new] == [date(2)]
 
 
 def test_what_cases_share_lessens_what_they_tell_each_other():
-    """By the degrees of freedom of what they do not share."""
     rng = random.Random(2)
     common = [rng.gauss(0, 0.001) for _ in range(9)]
     suite = [level(*(x + rng.gauss(0, 0.001) for x in common)) for _ in range(12)]
@@ -819,7 +765,6 @@ TOLD = SlowDown("2026-01-04T00:00:00Z", "d", list("abcde"), "", 1.0123, (1.01, 1
 
 
 def test_a_slow_down_is_one_line():
-    """With what is known of it, and who told it first."""
     assert nights.in_words(TOLD, "tonight") == (
         "SLOWER since 2026-01-04: 5 cases by 1.23% (1.00% to 2.00%), as 1 night show together: "
         "a, b, c and 2 more"

@@ -175,7 +175,6 @@ def unbound_port() -> int:
 
 
 def test_a_new_failure_is_posted(said):
-    """Once, as JSON."""
     with serving(200) as hook:
         assert notify(night(nights.regressed()), hook.url, before=ANYTHING, say=said.append)
     assert len(hook.bodies) == 1
@@ -185,7 +184,6 @@ def test_a_new_failure_is_posted(said):
 
 
 def test_the_same_failure_again_is_no_news(said):
-    """Nobody reads what comes every morning."""
     with serving(200) as hook:
         entry = nights.regressed()
         assert not notify(night(entry), hook.url, before=as_before(entry), say=said.append)
@@ -194,14 +192,12 @@ def test_the_same_failure_again_is_no_news(said):
 
 
 def test_a_green_night_after_a_green_night_is_no_news():
-    """Nor is the first night of all, before which nothing failed."""
     with serving(200) as hook:
         assert not notify(night(nights.make_entry()), hook.url, before=ANYTHING)
     assert hook.bodies == []
 
 
 def test_a_failure_that_is_over_is_news():
-    """With how the case stands now."""
     entry = nights.make_entry()
     with serving(200) as hook:
         assert notify(night(entry), hook.url, before=as_before(entry))
@@ -215,7 +211,6 @@ def test_a_failure_that_is_over_is_news():
     [(list, "not measured"), (lambda: [excused()], "in quarantine")],
 )
 def test_a_failure_that_was_not_measured_or_is_excused_is_said_to_be(entries, standing):
-    """It is not mended."""
     known = nights.make_entry()
     others = nights.make_entry(nights.make_case("other"))
     found = news_of(night(others, *entries()), as_before(known))
@@ -228,7 +223,6 @@ def excused():
 
 
 def test_one_new_failure_among_old_ones_is_news_and_the_old_ones_come_along():
-    """After the new one."""
     old, new = nights.regressed(), nights.error()
     with serving(200) as hook:
         assert notify(night(old, new), hook.url, before=as_before(old))
@@ -237,19 +231,16 @@ def test_one_new_failure_among_old_ones_is_news_and_the_old_ones_come_along():
 
 
 def test_the_same_case_on_other_hardware_is_another_failure():
-    """A case and its hardware fail together."""
     here = nights.regressed()
     there = replace(here, hardware=nights.MI250X)
     assert news_of(night(here, there), as_before(here)).new == [there]
 
 
 def test_a_case_in_quarantine_is_no_failure():
-    """Nobody is woken for what is known."""
     assert not news_of(night(nights.quarantined()), ANYTHING)
 
 
 def test_a_run_that_did_not_end_is_news_each_night_and_so_is_hardware_that_is_gone():
-    """Silence would look like a green night."""
     found = news_of(nights.unfinished_night(), as_before(nights.regressed()))
     assert [run.run_id for run in found.unfinished] == ["0d0d0d0d"]
     assert found.new == []
@@ -278,7 +269,6 @@ def passed(case):
 
 
 def test_the_night_before_is_the_last_run_before_on_the_same_hardware(tmp_path):
-    """An error leaves no time behind, and is remembered all the same."""
     from bench_lib.storage.archive import Archive
 
     one, two, three = (nights.make_case(name) for name in ("one", "two", "three"))
@@ -302,7 +292,6 @@ def test_the_night_before_is_the_last_run_before_on_the_same_hardware(tmp_path):
 
 
 def test_runs_of_one_night_are_taken_together(tmp_path):
-    """A matrix that is spread over several jobs is one night; of a case the later run counts."""
     from bench_lib.storage.archive import Archive
 
     one, two = (nights.make_case(name) for name in ("one", "two"))
@@ -314,7 +303,6 @@ def test_runs_of_one_night_are_taken_together(tmp_path):
 
 
 def test_a_quarantine_held_then_made_no_failure_then(tmp_path):
-    """So the first night after it is news."""
     from bench_lib.storage.archive import Archive
 
     case = nights.make_case("excused")
@@ -326,7 +314,6 @@ def test_a_quarantine_held_then_made_no_failure_then(tmp_path):
 
 
 def test_a_run_that_measured_nothing_is_news_once(tmp_path):
-    """Its hardware is there, its cases are not."""
     from bench_lib.storage.archive import Archive
 
     written(tmp_path, 3, passed(nights.make_case()))
@@ -341,7 +328,6 @@ def test_a_run_that_measured_nothing_is_news_once(tmp_path):
 
 
 def test_a_run_that_failed_without_a_case_is_news_once(tmp_path):
-    """The software is not blamed, and somebody should look at the device."""
     from bench_lib.storage.archive import Archive
 
     path = written(tmp_path, 1, nights.invalid().record)
@@ -364,7 +350,6 @@ def test_a_run_that_failed_without_a_case_is_news_once(tmp_path):
 
 @pytest.mark.parametrize("status", [500, 502, 503, 429])
 def test_what_may_pass_is_tried_again(time, status):
-    """With a longer pause each time."""
     with serving(status, status, 200) as hook:
         post(hook.url, b"{}", clock=time.clock)
     assert len(hook.bodies) == 3
@@ -372,7 +357,6 @@ def test_what_may_pass_is_tried_again(time, status):
 
 
 def test_retry_after_says_how_long_to_wait(time):
-    """A number of seconds; of a date nothing is made."""
     after = {"Retry-After": "7"}, {"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}
     with serving((429, after[0], b""), (429, after[1], b""), 200) as hook:
         post(hook.url, b"{}", clock=time.clock)
@@ -380,7 +364,6 @@ def test_retry_after_says_how_long_to_wait(time):
 
 
 def test_a_wait_that_is_longer_than_the_time_left_is_not_begun(time):
-    """The night's job does not wait for a chat."""
     answer = (429, {"Retry-After": "3600"}, b"")
     with serving(answer) as hook, pytest.raises(UndeliverableError, match="no time is left"):
         post(hook.url, b"{}", clock=time.clock)
@@ -389,7 +372,6 @@ def test_a_wait_that_is_longer_than_the_time_left_is_not_begun(time):
 
 
 def test_after_five_attempts_it_is_given_up(time):
-    """In 15 seconds of waiting."""
     with serving(503) as hook, pytest.raises(UndeliverableError, match="503; tried 5 times"):
         post(hook.url, b"{}", clock=time.clock)
     assert len(hook.bodies) == 5
@@ -397,21 +379,18 @@ def test_after_five_attempts_it_is_given_up(time):
 
 
 def test_an_answer_that_breaks_off_after_taking_it_is_a_delivery(time):
-    """Or the same message would come twice."""
     with speaking(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nok") as url:
         post(url, b"{}", clock=time.clock)
     assert time.slept == []
 
 
 def test_a_line_break_at_the_end_of_the_address_is_forgiven():
-    """Secrets are pasted."""
     with serving(200) as hook:
         assert notify(night(nights.error()), f" {hook.url}\n", before=ANYTHING)
 
 
 @pytest.mark.parametrize("status", [400, 403, 404, 410, 413])
 def test_what_is_refused_is_not_tried_again(time, status):
-    """The second attempt would be the same; Slack's word for it is repeated."""
     answer = (status, {}, b"no_service")
     with serving(answer) as hook, pytest.raises(UndeliverableError) as caught:
         post(hook.url, b"{}", clock=time.clock)
@@ -421,7 +400,6 @@ def test_what_is_refused_is_not_tried_again(time, status):
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_a_redirect_is_not_followed(time, status):
-    """The address is a secret between two."""
     with serving(200) as elsewhere:
         answer = (status, {"Location": elsewhere.url}, b"")
         with serving(answer) as hook, pytest.raises(UndeliverableError, match="not followed"):
@@ -431,21 +409,18 @@ def test_a_redirect_is_not_followed(time, status):
 
 
 def test_nobody_there_is_tried_again_and_given_up(time):
-    """Connections are refused, as while a service restarts."""
     url = f"http://127.0.0.1:{unbound_port()}/services/{SECRET}"
     with pytest.raises(UndeliverableError, match="Connection refused; tried 5 times"):
         post(url, b"{}", clock=time.clock)
 
 
 def test_a_server_that_never_answers_is_given_up(time):
-    """After the time of one attempt each."""
     with speaking(closes=False) as url, pytest.raises(UndeliverableError, match="no answer"):
         post(url, b"{}", attempt_s=0.05, clock=time.clock)
     assert time.slept == [1.0, 2.0, 4.0, 8.0]
 
 
 def test_a_server_that_answers_byte_by_byte_is_given_up(monkeypatch, time):
-    """Each byte is in time; the whole is not."""
     over = threading.Event()
     monkeypatch.setattr(webhook, "_once", lambda *_args: over.wait(5))
     with pytest.raises(UndeliverableError, match="no answer within 0 s; tried 5 times"):
@@ -455,7 +430,6 @@ def test_a_server_that_answers_byte_by_byte_is_given_up(monkeypatch, time):
 
 @pytest.mark.parametrize("words", [b"", b"SSH-2.0-OpenSSH_9.6\r\n", b"HTTP/1.1 garbage\r\n\r\n"])
 def test_what_is_no_http_is_tried_again_and_given_up(time, words):
-    """A proxy that starts says anything."""
     with speaking(words) as url, pytest.raises(UndeliverableError, match="tried 5 times"):
         post(url, b"{}", clock=time.clock)
 
@@ -479,7 +453,6 @@ def certificate(tmp_path_factory):
 
 
 def test_a_certificate_that_nobody_signed_is_refused_at_once(certificate, time):
-    """Whoever is in between does not get the secret."""
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(certificate / "certificate", certificate / "key")
     with serving(200, tls=tls) as hook, pytest.raises(UndeliverableError) as caught:
@@ -490,7 +463,6 @@ def test_a_certificate_that_nobody_signed_is_refused_at_once(certificate, time):
 
 
 def test_a_certificate_that_is_trusted_is_accepted(certificate, time, monkeypatch):
-    """The same server, once its certificate is known."""
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(certificate / "certificate", certificate / "key")
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate / "certificate"))
@@ -500,7 +472,6 @@ def test_a_certificate_that_is_trusted_is_accepted(certificate, time, monkeypatc
 
 
 def test_plain_http_behind_https_is_refused_at_once(time):
-    """A wrong port."""
     with serving(200) as hook, pytest.raises(UndeliverableError, match="no TLS with it"):
         post(hook.url.replace("http:", "https:"), b"{}", clock=time.clock)
 
@@ -521,7 +492,6 @@ def test_plain_http_behind_https_is_refused_at_once(time):
     ],
 )
 def test_what_is_no_address_is_refused_without_repeating_it(url, said):
-    """It may be the secret with a slip of the pen."""
     assert not notify(night(nights.regressed()), url, before=ANYTHING, say=said.append)
     (line,) = said
     assert line.startswith("the news was not delivered: the address ")
@@ -533,7 +503,6 @@ def test_what_is_no_address_is_refused_without_repeating_it(url, said):
 
 @pytest.mark.parametrize("status", [200, 302, 404, 503])
 def test_the_address_is_never_said(capfd, said, time, status):
-    """Not where it is repeated by the other end either."""
     with serving((status, {"Location": f"http://x/{SECRET}"}, SECRET.encode())) as hook:
         notify(night(nights.error()), hook.url, before=ANYTHING, say=said.append, clock=time.clock)
     printed = capfd.readouterr()
@@ -543,7 +512,6 @@ def test_the_address_is_never_said(capfd, said, time, status):
 
 @pytest.mark.parametrize("words", ["Unknown hook {}", "no T0 B0 {}", "{}", "{}."])
 def test_an_answer_that_repeats_a_part_of_the_address_is_not_repeated(time, words):
-    """Nor in other letters: a service may name the token that it does not know."""
     token = SECRET.rpartition("/")[2].upper()
     answer = (404, {}, words.format(token).encode())
     with serving(answer) as hook, pytest.raises(UndeliverableError) as caught:
@@ -552,7 +520,6 @@ def test_an_answer_that_repeats_a_part_of_the_address_is_not_repeated(time, word
 
 
 def test_a_mistake_of_ours_costs_the_night_nothing(said, monkeypatch):
-    """Not even the traceback, which would hold the address."""
     monkeypatch.setattr(news, "body", lambda *_args: 1 / 0)
     assert not notify(night(nights.error()), f"http://x/{SECRET}", before=ANYTHING, say=said.append)
     assert said == ["the news was not delivered: ZeroDivisionError"]
@@ -575,12 +542,10 @@ def test_a_mistake_of_ours_costs_the_night_nothing(said, monkeypatch):
     ],
 )
 def test_the_host_chooses_the_shape(url, shape):
-    """The host, and nothing else of the address."""
     assert news.shape_of(url) == shape
 
 
 def test_the_shape_can_be_named(said):
-    """For a gateway whose host tells nothing; a wrong name is one line."""
     with serving(200) as hook:
         assert notify(night(nights.error()), hook.url, before=ANYTHING, shape="slack")
         assert set(hook.document) == {"text", "blocks"}
@@ -592,7 +557,6 @@ def test_the_shape_can_be_named(said):
 
 
 def test_the_plain_shape_is_what_the_docs_say():
-    """Every field of it is written down there."""
     from pathlib import Path
 
     tonight = night(nights.error(), nights.regressed())
@@ -619,7 +583,6 @@ def many(count, reason="because " * 100):
 
 
 def test_a_slack_message_keeps_within_slacks_limits():
-    """Blocks, characters of each, and characters of all, however many failures there are."""
     for count in (1, 49, 1_000):
         for reason in ("because", "because " * 100, "<&>" * 1_000):
             tonight = night(*many(count, reason))
@@ -636,7 +599,6 @@ def test_a_slack_message_keeps_within_slacks_limits():
 
 
 def test_a_teams_message_keeps_within_28_kb():
-    """And says how many it leaves out."""
     for count in (1, 49, 1_000):
         tonight = night(*many(count))
         document = body(tonight, news_of(tonight, ANYTHING), "teams")
@@ -651,7 +613,6 @@ def test_a_teams_message_keeps_within_28_kb():
 
 
 def test_the_plain_shape_is_bounded_too():
-    """Ten thousand failures are not sent to anybody."""
     tonight = night(*many(1_000))
     document = json.loads(body(tonight, news_of(tonight, ANYTHING), "json"))
     assert len(document["failures"]) == 200
@@ -659,7 +620,6 @@ def test_the_plain_shape_is_bounded_too():
 
 
 def test_slack_shows_names_as_they_are_and_mentions_nobody():
-    """What its markup begins with is escaped, and links are not made."""
     tonight = night(*many(1, "<!channel> & <https://x|y>\n@here"))
     document = json.loads(body(tonight, news_of(tonight, ANYTHING), "slack"))
     block = document["blocks"][1]["text"]
@@ -668,7 +628,6 @@ def test_slack_shows_names_as_they_are_and_mentions_nobody():
 
 
 def test_teams_shows_words_as_they_are():
-    """In runs of text, which know no markup."""
     tonight = night(*many(1, "**bold** [x](http://y)"))
     card = json.loads(body(tonight, news_of(tonight, ANYTHING), "teams"))["attachments"][0]
     assert card["contentType"] == "application/vnd.microsoft.card.adaptive"
@@ -679,7 +638,6 @@ def test_teams_shows_words_as_they_are():
 
 
 def test_what_was_not_measured_is_not_said_to_fail_no_more():
-    """Nobody knows how it stands."""
     mended, gone = nights.make_entry(), nights.regressed()
     tonight = night(mended)
     news = news_of(tonight, as_before(mended, gone))
@@ -691,7 +649,6 @@ def test_what_was_not_measured_is_not_said_to_fail_no_more():
 
 
 def test_every_kind_of_news_is_put_into_words():
-    """New, unfinished, missing, over, what to do, what is still there, and where there is more."""
     old, new, mended = nights.regressed(), nights.error(), nights.make_entry()
     torn = nights.make_run(run_id="0d0d0d0d", key="mi250x", ended=None)
     unjudged = nights.make_entry(status=None, hardware=nights.MI250X, run_id="0d0d0d0d")
@@ -740,7 +697,6 @@ def report(tmp_path, monkeypatch, capfd):
 
 
 def test_the_command_posts_what_changed_and_then_keeps_quiet(report, tmp_path):
-    """The second night with the same failure says nothing more."""
     case = nights.make_case("one")
     written(tmp_path / "history", 2, passed(case))
     written(tmp_path / "history", 1, failed(case))
@@ -757,7 +713,6 @@ def test_the_command_posts_what_changed_and_then_keeps_quiet(report, tmp_path):
 
 
 def test_the_command_ends_well_where_nobody_takes_the_news(report, tmp_path):
-    """And the report is there all the same."""
     written(tmp_path / "history", 0, failed(nights.make_case("one")))
     with serving(404) as hook:
         status, printed = report("--notify", hook.url, "--markdown", "comment.md")
@@ -771,7 +726,6 @@ LINK = "https://example.org/runs/4?a=b&c=d"
 
 
 def test_a_link_leads_to_the_report(report, tmp_path):
-    """In every shape; then no command is needed."""
     written(tmp_path / "history", 0, failed(nights.make_case("one")))
     with serving(200) as hook:
         words = ("--notify", hook.url, "--link", LINK, "--notify-as")
@@ -788,7 +742,6 @@ def test_a_link_leads_to_the_report(report, tmp_path):
 
 
 def test_in_github_actions_the_link_is_the_run_s(report, tmp_path, monkeypatch):
-    """Where the page is an artifact and the Markdown the summary."""
     written(tmp_path / "history", 0, failed(nights.make_case("one")))
     monkeypatch.setenv("GITHUB_SERVER_URL", "https://github.com")
     monkeypatch.setenv("GITHUB_REPOSITORY", "someone/suite")
@@ -800,7 +753,6 @@ def test_in_github_actions_the_link_is_the_run_s(report, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("link", ["javascript:alert(1)", "https://a|b", "https://a>b", "x", ""])
 def test_what_is_no_address_is_no_link(link):
-    """It would end a link of Slack's, or run in a card."""
     tonight = night(nights.error())
     with serving(200) as hook:
         assert notify(tonight, hook.url, before=ANYTHING, link=link)
@@ -810,7 +762,6 @@ def test_what_is_no_address_is_no_link(link):
 def test_a_night_in_which_nothing_ran_is_news_and_the_last_one_s_failures_are_none(
     report, tmp_path, monkeypatch
 ):
-    """A runner that never starts would else be silent."""
     written(tmp_path / "history", 1, passed(nights.make_case("one")))
     written(tmp_path / "history", 0, failed(nights.make_case("one")))
     monkeypatch.setattr("bench_lib.storage.history.utc_now", lambda: nights.stamp(-3))
@@ -842,7 +793,6 @@ def slowed(told_by=nights.RUN, beside=()) -> NightSlowDown:
 
 
 def test_a_slow_down_over_several_nights_is_news_in_the_first_night_that_tells_it():
-    """In the sentence, the message, the page and Markdown; later nights only show it."""
     red = nights.make_run(exit_status=1, counts={"OK": 1})
     new = replace(night(nights.improved(), runs=[red]), slow_downs=[slowed()])
     assert new.sentence.startswith("No case failed")
@@ -867,7 +817,6 @@ def test_a_slow_down_over_several_nights_is_news_in_the_first_night_that_tells_i
 
 @pytest.mark.parametrize("known", [slowed(told_by="0c0c0c0c"), slowed(beside=["e"])])
 def test_a_slow_down_that_is_known_is_no_news(known):
-    """An earlier run told it, or a case that is REGRESSED does."""
     later = replace(night(), slow_downs=[known])
     assert "several nights" not in later.sentence
     assert not news_of(later, Before()).slowed

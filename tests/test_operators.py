@@ -50,7 +50,6 @@ def amounts(**values: Any) -> tuple[float, int, int]:
 
 
 def test_a_shape_is_sizes_with_dashes_between() -> None:
-    """As TorchTensorOpsBench has them; attention's have letters."""
     assert sizes_in("64-1024-1024") == (64, 1024, 1024)
     assert sizes_in("1") == (1,)
     assert sizes_in("b8h16s2048d64") == (8, 16, 2048, 64)
@@ -75,7 +74,6 @@ def test_a_shape_is_sizes_with_dashes_between() -> None:
     ],
 )
 def test_what_is_no_shape_is_refused_in_words(text: Any, why: str) -> None:
-    """With the part that is wrong."""
     with pytest.raises(UserError) as caught:
         sizes_in(text)
     assert why in str(caught.value)
@@ -84,14 +82,12 @@ def test_what_is_no_shape_is_refused_in_words(text: Any, why: str) -> None:
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=8))
 def test_every_shape_that_is_written_is_read_again(sizes: list[int]) -> None:
-    """Leading zeros are no matter."""
     assert sizes_in("-".join(map(str, sizes))) == tuple(sizes)
     assert sizes_in("-".join(f"0{size}" for size in sizes)) == tuple(sizes)
 
 
 @given(st.one_of(st.text(max_size=40), st.text("0123456789-xbhsd", max_size=40)))
 def test_no_text_is_more_than_a_shape_or_a_refusal(text: str) -> None:
-    """Nothing else is raised, and no size is below 1 or beyond what a tensor can have."""
     try:
         sizes = sizes_in(text)
     except UserError:
@@ -101,7 +97,6 @@ def test_no_text_is_more_than_a_shape_or_a_refusal(text: str) -> None:
 
 
 def test_shapes_broadcast_as_in_torch() -> None:
-    """From the right; sizes of 1 stretch."""
     assert broadcast((32, 16, 128, 128), (32, 1, 1, 128)) == (32, 16, 128, 128)
     assert broadcast((32, 128, 1024), (1024,)) == (32, 128, 1024)
     assert broadcast((1,), (4, 1)) == (4, 1)
@@ -171,12 +166,10 @@ def test_shapes_broadcast_as_in_torch() -> None:
 def test_flops_and_bytes_are_those_of_the_formula(
     values: dict[str, Any], flops: float, moved: int, held: int
 ) -> None:
-    """Operands are read once and results written once."""
     assert amounts(**values) == (flops, moved, held)
 
 
 def test_a_convolution_counts_its_output_and_backward_computes_two() -> None:
-    """Two images of 3 channels, 4 filters of 3x3 with stride 2: 4x4 pixels each."""
     values = {"op": "conv2d", "shape": "2-3-8-8", "shape2": "4-3-3-3", "stride": 2}
     forward = Operation(**values, memory_format="nchw", direction="fwd")
     assert forward.output == (2, 4, 4, 4)
@@ -188,7 +181,6 @@ def test_a_convolution_counts_its_output_and_backward_computes_two() -> None:
 
 
 def test_a_weight_of_fewer_channels_makes_groups() -> None:
-    """Depthwise: each filter sees one channel."""
     shapes = {"shape": "1-8-5-5", "shape2": "8-1-3-3", "memory_format": "nhwc"}
     operation = Operation("conv2d", **shapes, direction="fwd")
     assert (operation.groups, operation.padding) == (8, (1, 1))
@@ -196,7 +188,6 @@ def test_a_weight_of_fewer_channels_makes_groups() -> None:
 
 
 def test_looking_up_reads_no_more_rows_than_there_are() -> None:
-    """Each row once, however often it is asked for."""
     few = amounts(op="embedding", shape="1000-4", shape2="3-2", direction="fwd")
     assert few == (0, 6 * 8 + 6 * 16 + 6 * 16, 6 * 8 + 1000 * 16 + 6 * 16)
     many = amounts(op="embedding", shape="2-4", shape2="3-2", direction="fwd")
@@ -208,7 +199,6 @@ def test_looking_up_reads_no_more_rows_than_there_are() -> None:
 
 
 def test_rows_drawn_twice_are_read_once() -> None:
-    """Of 1000 rows 1000 draws see 632, which is 1000 less 1000 times 0.999 to the 1000th."""
     fwd = amounts(op="embedding", shape="1000-4", shape2="1000", direction="fwd")
     assert fwd[1] == 1000 * 8 + 632 * 16 + 1000 * 16
     added = amounts(op="sparse_add_", shape="1000-4", shape2="1000")
@@ -216,7 +206,6 @@ def test_rows_drawn_twice_are_read_once() -> None:
 
 
 def test_a_call_touches_no_more_than_it_moves_or_holds() -> None:
-    """In place it goes over the same twice; of a table it looks at some rows, and many may."""
     assert Operation("relu_", "4-4").amounts.distinct_bytes == 64
     few = Operation("embedding", "1000-4", "3-2", direction="fwd").amounts
     assert few.distinct_bytes == few.moved_bytes == 6 * 8 + 6 * 16 + 6 * 16
@@ -226,7 +215,6 @@ def test_a_call_touches_no_more_than_it_moves_or_holds() -> None:
 
 
 def test_factors_of_blocks_are_read_too() -> None:
-    """Four bytes for 128 numbers, or for 128 by 128; one byte for 32."""
     first, second, result = 128 * 512, 512 * 256, 2 * 128 * 256
 
     def moved(**values: str) -> int:
@@ -239,7 +227,6 @@ def test_factors_of_blocks_are_read_too() -> None:
 
 
 def test_of_fp8_any_number_of_rows_is_taken() -> None:
-    """One token has one row."""
     tokens = {"op": "gemm", "layout": "NT", "precision": "fp8"}
     assert amounts(shape="1-16-32", **tokens)[0] == 2 * 16 * 32
     assert amounts(shape="17-16-32", **tokens)[0] == 17 * 2 * 16 * 32
@@ -361,7 +348,6 @@ def test_of_fp8_any_number_of_rows_is_taken() -> None:
     ],
 )  # fmt: skip
 def test_what_cannot_be_meant_is_refused_in_words(values: dict[str, Any], why: str | None) -> None:
-    """One that is merely large is not."""
     if why is None:
         assert Operation(**values).amounts.flops == 2**44
     else:
@@ -380,7 +366,6 @@ def test_what_cannot_be_meant_is_refused_in_words(values: dict[str, Any], why: s
     ],
 )
 def test_a_weight_has_to_fit_its_image(shape: str, shape2: str, why: str | None) -> None:
-    """Padding makes an image of one pixel large enough for any kernel of twice its size."""
     values = {"shape": shape, "shape2": shape2, "memory_format": "nchw", "direction": "fwd"}
     if why is None:
         assert min(Operation("conv2d", **values).output) >= 1
@@ -398,7 +383,6 @@ def test_a_weight_has_to_fit_its_image(shape: str, shape2: str, why: str | None)
     memory_format=st.sampled_from(("", "nhwc")),
 )
 def test_whatever_is_asked_for_is_an_operation_or_a_refusal(**values: Any) -> None:
-    """And what is one has an id that can stand in a file's name."""
     try:
         case = operator_case(**values)
     except UserError:
@@ -443,13 +427,11 @@ def test_whatever_is_asked_for_is_an_operation_or_a_refusal(**values: Any) -> No
     ],
 )
 def test_an_id_says_what_is_measured(values: dict[str, Any], case_id: str) -> None:
-    """And stays as it is: baselines have it."""
     case = operator_case(**values)
     assert (case.id, case.workload) == (case_id, "operator")
 
 
 def test_a_case_has_only_the_parameters_that_are_not_usual() -> None:
-    """So that one that comes later does not change the cases that are there."""
     assert operator_case(op="add", shape="64").params == {
         "op": "add",
         "shape": "64",
@@ -458,7 +440,6 @@ def test_a_case_has_only_the_parameters_that_are_not_usual() -> None:
 
 
 def test_one_case_has_one_id_however_it_is_written() -> None:
-    """Leading zeros, a second shape like the first, attention with dashes."""
     plain = operator_case(op="add", shape="8-8")
     assert operator_case(op="add", shape="08-8", shape2="8-08") == plain
     assert operator_case(op="add", shape="08-8") == plain
@@ -470,7 +451,6 @@ def test_one_case_has_one_id_however_it_is_written() -> None:
 
 @pytest.mark.parametrize("op", ["add", "exp", "softmax"])
 def test_letters_are_sdpas_whichever_way_a_case_is_made(op: str) -> None:
-    """Or the same would be measured by two ids."""
     values = with_usual(op, shape="b8h16s20d64")
     with pytest.raises(UserError, match="letters are for sdpa"):
         operator_case(**values)
@@ -479,7 +459,6 @@ def test_letters_are_sdpas_whichever_way_a_case_is_made(op: str) -> None:
 
 
 def test_a_matrix_has_operators_as_it_has_networks(tmp_path) -> None:
-    """A table stands for the product of its lists."""
     path = tmp_path / "matrix.toml"
     path.write_text(
         '[[gate.ops]]\nop = "gemm"\nshape = ["64-64-64", "8-8-8"]\nlayout = ["NN", "NT"]\n'
@@ -506,7 +485,6 @@ def test_a_matrix_has_operators_as_it_has_networks(tmp_path) -> None:
     ],
 )
 def test_a_matrix_refuses_operators_with_the_table_and_the_key(tmp_path, keys, why) -> None:
-    """As it does networks."""
     path = tmp_path / "matrix.toml"
     path.write_text(f"[[gate.ops]]\n{keys}\n")
     with pytest.raises(MatrixError) as caught:
@@ -518,7 +496,6 @@ def test_a_matrix_refuses_operators_with_the_table_and_the_key(tmp_path, keys, w
 
 
 def test_the_predefined_list_is_the_tools() -> None:
-    """Binary, unary, reductions, in its order."""
     expected = "add mul div sub eq exp relu tanh sqrt sum prod norm max mean std var argmax argmin"
     assert list(PREDEFINED) == expected.split()
     for op in PREDEFINED:
@@ -526,7 +503,6 @@ def test_the_predefined_list_is_the_tools() -> None:
 
 
 def test_the_model_list_has_the_shapes_of_bert_and_dlrm() -> None:
-    """36 rows, none of them twice, sparse included."""
     cases = [operator_case(**values) for values in model_operators()]
     assert len(cases) == 36
     labels = [label(case) for case in cases]
@@ -544,7 +520,6 @@ def test_the_model_list_has_the_shapes_of_bert_and_dlrm() -> None:
 
 
 def test_a_label_says_what_the_tool_says_and_what_it_did_not_know() -> None:
-    """Layouts and directions come last."""
     values = with_usual("gemm", shape="8-8-8", layout="TN", precision="fp16")
     assert label(operator_case(**values), append_dtype=True) == "gemm(fp16)(8-8-8,TN)"
     copy = operator_case(op="copy_d2h", shape="8", pinned=True)
@@ -553,14 +528,12 @@ def test_a_label_says_what_the_tool_says_and_what_it_did_not_know() -> None:
 
 @pytest.mark.parametrize("op", OPERATORS)
 def test_every_operator_has_usual_values(op: str) -> None:
-    """So that its name alone can be measured."""
     case = operator_case(**with_usual(op))
     assert case.params["op"] == op
     assert family_of(op)
 
 
 def test_what_is_given_is_kept_beside_what_is_usual() -> None:
-    """False is given, and nothing is not."""
     values = with_usual("conv2d", memory_format="nhwc", rotate=False, direction="", shape=None)
     assert (values["memory_format"], values["rotate"]) == ("nhwc", False)
     assert (values["direction"], values["shape2"]) == ("fwd", "256-256-3-3")
@@ -580,7 +553,6 @@ def test_what_is_given_is_kept_beside_what_is_usual() -> None:
     ],
 )
 def test_a_name_a_type_and_in_place_are_one_operator(op, op_type, inplace, name) -> None:
-    """As the tool puts them together."""
     assert resolved(op, op_type, inplace=inplace) == name
 
 
@@ -596,14 +568,12 @@ def test_a_name_a_type_and_in_place_are_one_operator(op, op_type, inplace, name)
     ],
 )
 def test_what_does_not_go_together_is_said(op, op_type, inplace, why) -> None:
-    """With the flag."""
     with pytest.raises(UserError) as caught:
         resolved(op, op_type, inplace=inplace)
     assert str(caught.value).startswith(why)
 
 
 def test_operators_say_what_concerns_them() -> None:
-    """And an unknown one is refused."""
     assert asks("conv2d", "stride")
     assert not asks("add", "stride")
     with pytest.raises(UserError, match="unknown op 'nope'"):

@@ -67,7 +67,6 @@ ON_A_CPU = [op for op in OPERATORS if op not in ("copy_h2d", "copy_d2h")]
 @pytest.mark.parametrize("op", ON_A_CPU)
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
 def test_every_operator_runs_and_its_answer_is_near_fp64s(op: str, direction: str) -> None:
-    """Where there is an answer to hold against anything."""
     if direction == "bwd" and not asks(op, "direction"):
         return
     workload = built(tiny(op, **({"direction": direction} if asks(op, "direction") else {})))
@@ -96,7 +95,6 @@ def test_every_operator_runs_and_its_answer_is_near_fp64s(op: str, direction: st
     "op", ["add", "gemm", "sdpa", "conv2d", "softmax", "batch_norm", "rms_norm", "rope"]
 )
 def test_a_shorter_precision_is_held_against_fp32(op: str) -> None:
-    """It is near, and not the same."""
     numerics = built(tiny(op, precision="bf16")).numerics()
     assert numerics is not None
     assert numerics.cosine is not None
@@ -105,7 +103,6 @@ def test_a_shorter_precision_is_held_against_fp32(op: str) -> None:
 
 @pytest.mark.parametrize("op", ["sdpa", "sdpa_decode", "sdpa_paged"])
 def test_attention_is_whose_the_case_says(op: str) -> None:
-    """And a skip where torch has none of that kind for the device."""
     numerics = built(tiny(op, backend="math")).numerics()
     assert numerics is not None
     assert numerics.cosine == pytest.approx(1)
@@ -121,7 +118,6 @@ def test_attention_is_whose_the_case_says(op: str) -> None:
 def test_flex_attention_answers_as_the_others(
     op: str, causal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is compiled; here it is taken as it is, because compiling takes seconds."""
     compiled: list[str] = []
 
     def as_it_is(function: Callable[..., Any], **_: Any) -> Callable[..., Any]:
@@ -139,7 +135,6 @@ def test_flex_attention_answers_as_the_others(
 
 
 def test_a_library_of_rocm_is_preferred_or_a_skip(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Torch says which it has; flash attention is then computed by that one."""
     with pytest.raises(UnsupportedError, match="ck is attention for ROCm, and this torch is not"):
         built(tiny("sdpa", backend="ck"))
     monkeypatch.setattr(torch.version, "hip", "7.0")
@@ -162,7 +157,6 @@ def test_a_library_of_rocm_is_preferred_or_a_skip(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_paged_cache_is_read_in_the_order_of_its_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last page of a sequence may be part empty, and counts as far as it is filled."""
     seen: list[torch.Tensor] = []
     pages: list[torch.Tensor] = []
     normal, order = module._Fresh.normal, module._Fresh.order
@@ -214,7 +208,6 @@ class Library:
 def test_a_product_is_computed_by_the_library_named_and_no_other_call_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What torch took before is in force again after each."""
     library = Library()
     during: list[str] = []
     monkeypatch.setattr(torch.backends.cuda, "preferred_blas_library", library)
@@ -235,7 +228,6 @@ def test_a_product_is_computed_by_the_library_named_and_no_other_call_is(
 
 
 def test_a_library_of_products_that_torch_lacks_is_a_skip(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each with its reason: the device, the build, another one in its place, the version."""
     gpu = torch.device("cuda")
     with pytest.raises(UnsupportedError, match="cublas is a GPU's library of products"):
         built(tiny("gemm", backend="cublas"))
@@ -261,7 +253,6 @@ def test_a_library_of_products_that_torch_lacks_is_a_skip(monkeypatch: pytest.Mo
 def test_a_products_layout_is_how_its_matrices_lie(
     layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """T is stored transposed, so that its columns lie together."""
     seen: list[tuple[torch.Size, bool]] = []
     product = torch.mm
 
@@ -281,7 +272,6 @@ def test_a_products_layout_is_how_its_matrices_lie(
 def test_channels_last_is_the_layout_of_the_image(
     op: str, direction: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And of what comes out."""
     results: list[Any] = []
     monkeypatch.setattr(module, "_step", lambda calls, _n: lambda: results.append(calls[0].run()))
     built(tiny(op, memory_format="nhwc", direction=direction)).step()
@@ -310,7 +300,6 @@ def logged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_operands_take_turns_until_a_cache_is_filled_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """6x8 numbers in and out are 384 bytes; eleven of those are beyond twice 2048."""
     notes = logged(monkeypatch)
     workload = built(tiny("exp"))
     for _ in range(13):
@@ -334,24 +323,20 @@ def tables_of(monkeypatch, shape: str, shape2: str, steps: int) -> tuple[int, in
 
 
 def test_few_rows_of_a_large_table_are_others_at_every_turn(monkeypatch) -> None:
-    """A call moves 240 bytes, so 18 sets are needed; 16000 bytes of table are enough for all."""
     assert tables_of(monkeypatch, "1000-4", "3-2", 40) == (1, 18)
 
 
 def test_many_rows_of_a_small_table_need_tables_of_their_own(monkeypatch) -> None:
-    """A call moves 5 of 10 rows, 224 bytes in all: 19 sets, two for each table."""
     assert tables_of(monkeypatch, "10-4", "3-2", 40) == (10, 19)
 
 
 def test_building_calls_nothing(monkeypatch) -> None:
-    """What the first call loads and tunes is the first step's time."""
     notes = logged(monkeypatch)
     built(tiny("exp"))
     assert notes == []
 
 
 def test_without_rotation_there_is_one_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which a cache may hold."""
     notes = logged(monkeypatch)
     workload = built(tiny("exp", rotate=False))
     for _ in range(3):
@@ -375,7 +360,6 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Setting]:
 
 
 def test_on_a_gpu_a_step_of_small_calls_goes_through_all_sets(monkeypatch, gpu) -> None:
-    """So that a graph of one step replays them all; the figures are of so many calls."""
     notes = logged(monkeypatch)
     workload = build(tiny("exp"), gpu())
     workload.step()
@@ -387,7 +371,6 @@ def test_on_a_gpu_a_step_of_small_calls_goes_through_all_sets(monkeypatch, gpu) 
 
 
 def test_on_a_gpu_a_call_that_moves_much_is_a_step(monkeypatch, gpu) -> None:
-    """Three sets are enough to be beyond a cache, and each outlasts being issued."""
     notes = logged(monkeypatch)
     workload = build(tiny("exp", shape="12-16"), gpu())
     for _ in range(4):
@@ -397,7 +380,6 @@ def test_on_a_gpu_a_call_that_moves_much_is_a_step(monkeypatch, gpu) -> None:
 
 
 def test_without_rotation_a_step_has_as_many_calls(monkeypatch, gpu) -> None:
-    """All on one set."""
     notes = logged(monkeypatch)
     workload = build(tiny("exp", rotate=False), gpu())
     workload.step()
@@ -406,20 +388,17 @@ def test_without_rotation_a_step_has_as_many_calls(monkeypatch, gpu) -> None:
 
 
 def test_sets_are_as_many_as_the_memory_holds(monkeypatch, gpu) -> None:
-    """Of 80% of it; the rest is for libraries."""
     logged(monkeypatch)
     assert build(tiny("exp"), gpu(memory=2000)).items_per_step == 4
     assert build(tiny("exp"), gpu(memory=480)).items_per_step == 1
 
 
 def test_tiny_calls_are_not_too_many(monkeypatch, gpu) -> None:
-    """A graph of thousands would take long to record."""
     logged(monkeypatch)
     assert build(tiny("exp", shape="1"), gpu()).items_per_step == module.MOST_SETS
 
 
 def test_results_stay_until_their_sets_turn_comes_again(monkeypatch) -> None:
-    """So that a call does not write where the one before did."""
     made = iter(range(100))
     kept: list[list[Any]] = []
     calls = [module.OperatorCall(lambda: [next(made)]) for _ in range(3)]
@@ -440,7 +419,6 @@ def test_results_stay_until_their_sets_turn_comes_again(monkeypatch) -> None:
 
 
 def test_what_needs_more_memory_than_there_is_is_a_skip_with_both_figures(gpu) -> None:
-    """Before anything is allocated."""
     case = operator_case(op="add", shape="64-1024-1024")
     with pytest.raises(UnsupportedError) as caught:
         build(case, gpu(memory=2**29))
@@ -450,7 +428,6 @@ def test_what_needs_more_memory_than_there_is_is_a_skip_with_both_figures(gpu) -
 
 
 def test_fp8_is_drawn_in_a_wider_form_that_needs_memory(gpu, monkeypatch) -> None:
-    """1024 bytes of operands and result, and 512 for one matrix in bf16."""
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setitem(module._FAMILIES, "gemm", lambda *_: module.OperatorCall(lambda: None))
     case = operator_case(op="gemm", shape="16-16-16", layout="NT", precision="fp8")
@@ -460,7 +437,6 @@ def test_fp8_is_drawn_in_a_wider_form_that_needs_memory(gpu, monkeypatch) -> Non
 
 
 def test_a_copy_needs_the_hosts_memory_too(gpu, monkeypatch) -> None:
-    """For as many sets as the device has."""
     setting = gpu(memory=2**30)
     pages = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1}
     monkeypatch.setattr(os, "sysconf", pages.__getitem__)
@@ -473,7 +449,6 @@ def test_a_copy_needs_the_hosts_memory_too(gpu, monkeypatch) -> None:
 
 
 def test_sets_that_share_a_table_are_counted_without_it(gpu) -> None:
-    """16000 bytes once, and 144 for every set besides; 80% of the memory for all."""
     operation = module.Operation("embedding", "1000-4", "3-2", direction="fwd")
     each = 144 + 16000 / 166
     assert module.sets_that_fit(operation, 256, 30000, 0) == int((24000 - 16000) // each)
@@ -482,7 +457,6 @@ def test_sets_that_share_a_table_are_counted_without_it(gpu) -> None:
 
 
 def test_a_cpus_memory_is_the_machines(monkeypatch) -> None:
-    """In pages."""
     pages = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 3}
     monkeypatch.setattr(os, "sysconf", pages.__getitem__)
     assert module.memory_bytes(CPU) == 12288
@@ -492,7 +466,6 @@ def test_a_cpus_memory_is_the_machines(monkeypatch) -> None:
 
 @pytest.mark.parametrize("op", ["copy_h2d", "copy_d2h"])
 def test_a_cpu_copies_to_nowhere(op: str) -> None:
-    """Its memory is the host's."""
     with pytest.raises(UnsupportedError, match="no memory apart from the host's"):
         built(tiny(op))
 
@@ -507,7 +480,6 @@ def test_a_cpu_copies_to_nowhere(op: str) -> None:
     ],
 )
 def test_fp8_is_the_form_that_the_device_has(monkeypatch, gpu, hip, properties, dtype) -> None:
-    """MI300 has one of its own."""
     monkeypatch.setattr(torch.version, "hip", hip)
     assert module.fp8_dtype(gpu(**properties).device) is dtype
 
@@ -520,7 +492,6 @@ def test_fp8_is_the_form_that_the_device_has(monkeypatch, gpu, hip, properties, 
     ],
 )
 def test_where_there_is_no_fp8_its_cases_are_skipped(monkeypatch, gpu, hip, properties, why):
-    """And say what would have it."""
     monkeypatch.setattr(torch.version, "hip", hip)
     case = operator_case(op="gemm", shape="16-16-16", layout="NT", precision="fp8")
     with pytest.raises(UnsupportedError, match=why):
@@ -549,7 +520,6 @@ SCALED = {
 def test_scaled_products_that_the_device_lacks_are_skipped(
     monkeypatch, gpu, kind, device, why
 ) -> None:
-    """With what has them."""
     hip, properties = device
     monkeypatch.setattr(torch.version, "hip", hip)
     case = operator_case(op="gemm", shape="128-128-512", layout="NT", **SCALED[kind])
@@ -561,7 +531,6 @@ def test_scaled_products_that_the_device_lacks_are_skipped(
 
 @pytest.mark.parametrize("kind", SCALED)
 def test_a_scaled_product_is_held_against_what_its_bits_mean(monkeypatch, kind) -> None:
-    """A CPU has none of them: torch's product is played here, with a table of its own."""
     dtype = torch.float4_e2m1fn_x2 if kind == "mxfp4" else torch.float8_e4m3fn
     monkeypatch.setattr(module, "scaled_dtype", lambda *_: dtype)
     seen: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -600,7 +569,6 @@ def test_a_scaled_product_is_held_against_what_its_bits_mean(monkeypatch, kind) 
 def test_of_operators_only_gemm_is_products_alone(
     monkeypatch: pytest.MonkeyPatch, op: str, products: bool
 ) -> None:
-    """Where the worker sets the precision."""
     said: list[bool] = []
 
     def stop(*_: object, products: bool) -> None:
@@ -614,14 +582,11 @@ def test_of_operators_only_gemm_is_products_alone(
 
 
 def test_tf32_on_a_cpu_is_a_skip() -> None:
-    """As of networks."""
     with pytest.raises(UnsupportedError, match="TF32 exists on GPUs only"):
         built(tiny("gemm", precision="tf32"))
 
 
 def test_what_torch_has_not_for_a_precision_is_a_skip(monkeypatch) -> None:
-    """In torch's own words; anything else it refuses is a fault."""
-
     def refuse(words: str) -> Callable[..., Any]:
         def raising(_x: torch.Tensor) -> torch.Tensor:
             raise RuntimeError(words)
@@ -637,13 +602,11 @@ def test_what_torch_has_not_for_a_precision_is_a_skip(monkeypatch) -> None:
 
 
 def test_parameters_that_cannot_be_meant_are_refused_in_the_worker_too() -> None:
-    """A case need not come from a matrix."""
     with pytest.raises(UserError, match="shapes 3 and 4 do not broadcast"):
         built(Case("x", "operator", {"op": "add", "shape": "3", "shape2": "4"}))
 
 
 def test_where_the_memory_is_too_small_for_a_twin_nothing_is_compared(monkeypatch) -> None:
-    """The case is measured all the same."""
     workload = built(tiny("exp"))
     call = module.OperatorCall(lambda: None, lambda: pytest.fail("a twin was made"))
     operation = module.Operation("exp", "6-8")
@@ -652,8 +615,6 @@ def test_where_the_memory_is_too_small_for_a_twin_nothing_is_compared(monkeypatc
 
 
 def test_a_twin_that_does_not_fit_after_all_is_no_fault() -> None:
-    """Libraries want workspaces of their own."""
-
     def full() -> module.Pairs:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
@@ -684,7 +645,6 @@ def verdicts(monkeypatch, place: Any, name: str, wrong: Callable[..., Any], case
 @pytest.mark.parametrize("op", ["sum", "mean", "norm", "max", "std", "var", "exp", "add", "gemm"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_an_answer_of_another_size_is_a_regression(monkeypatch, op: str, precision: str) -> None:
-    """Though it points where the reference does."""
     name = "mm" if op == "gemm" else op
     right = getattr(torch, name)
 
@@ -701,7 +661,6 @@ INNER = slice(99, 200)
 
 @pytest.mark.parametrize("edge", [(0, INNER), (-1, INNER), (INNER, 0), (INNER, -1)])
 def test_every_edge_of_a_product_is_looked_at(monkeypatch, edge: tuple[Any, ...]) -> None:
-    """First and last rows and columns, where kernels have their odd tiles."""
     right = torch.mm
 
     def wrong(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -717,7 +676,6 @@ def test_every_edge_of_a_product_is_looked_at(monkeypatch, edge: tuple[Any, ...]
 @pytest.mark.parametrize("fill", [0.0, 3.0, math.nan, math.inf])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_wrong_tile_in_the_middle_of_a_product_is_seen(monkeypatch, fill, precision) -> None:
-    """One of eight times eight, away from every edge."""
     right = torch.mm
 
     def wrong(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -731,7 +689,6 @@ def test_a_wrong_tile_in_the_middle_of_a_product_is_seen(monkeypatch, fill, prec
 
 
 def test_a_wrong_tile_of_a_large_product_is_far_above_rounding() -> None:
-    """One of 64 × 64 tiles left out, as 128 × 128 of 8192 × 8192, in bf16; the floor is 1e-5."""
     fresh = module._Fresh(module.Operation("gemm", "8-8-8", layout="NN"), CPU, 0)
     expected, signs = fresh.normal((2048, 2048)), fresh.signs(2048).float()
     rounded = expected.bfloat16().float()
@@ -744,7 +701,6 @@ def test_a_wrong_tile_of_a_large_product_is_far_above_rounding() -> None:
 
 
 def test_an_answer_that_is_no_number_points_nowhere(monkeypatch) -> None:
-    """It is not alike: a cosine of 1 stood beside it."""
     right = torch.exp
     monkeypatch.setattr(torch, "exp", lambda x: right(x) * math.nan)
     numerics = built(tiny("exp")).numerics()
@@ -758,7 +714,6 @@ def test_an_answer_that_is_no_number_points_nowhere(monkeypatch) -> None:
     ("op", "name"), [("conv2d", "conv2d"), ("sdpa", "scaled_dot_product_attention")]
 )
 def test_the_first_and_the_last_of_a_batch_are_looked_at(monkeypatch, op, name, at) -> None:
-    """Where kernels that take a batch for one dimension have their odd tiles."""
     right = getattr(functional, name)
 
     def wrong(*operands: torch.Tensor, **more: Any) -> torch.Tensor:
@@ -775,7 +730,6 @@ def test_the_first_and_the_last_of_a_batch_are_looked_at(monkeypatch, op, name, 
 
 @pytest.mark.parametrize(("op", "parameter"), [("conv2d", 1), ("batch_norm", 3), ("batch_norm", 4)])
 def test_of_a_backward_pass_all_gradients_are_judged(monkeypatch, op, parameter) -> None:
-    """A weight's that is 1.2 times what it should be, and all others right."""
     right = getattr(functional, op)
 
     def wrong(*operands: Any, **more: Any) -> torch.Tensor:
@@ -791,7 +745,6 @@ def test_of_a_backward_pass_all_gradients_are_judged(monkeypatch, op, parameter)
 
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
 def test_attention_that_looks_ahead_is_not_causal(monkeypatch, direction: str) -> None:
-    """The reference masks what is later by itself."""
     right = functional.scaled_dot_product_attention
 
     def wrong(*operands: torch.Tensor, is_causal: bool = False, **more: Any) -> torch.Tensor:
@@ -805,7 +758,6 @@ def test_attention_that_looks_ahead_is_not_causal(monkeypatch, direction: str) -
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_the_first_position_of_causal_attention_sees_itself_alone(monkeypatch, causal) -> None:
-    """So that its answer is its value."""
     seen: list[tuple[torch.Tensor, torch.Tensor]] = []
     right = functional.scaled_dot_product_attention
 
@@ -820,7 +772,6 @@ def test_the_first_position_of_causal_attention_sees_itself_alone(monkeypatch, c
 
 
 def test_zeros_and_what_is_no_number_are_told_apart() -> None:
-    """A cosine with nothing is nothing; NaN is the farthest there is."""
     zeros, ones = torch.zeros(3), torch.ones(3)
     nothing = module._compared([(zeros, zeros)], is_backward=False)
     assert (nothing.cosine, nothing.loss, nothing.reference_loss) == (None, 0, 0)
@@ -842,7 +793,6 @@ def call_of(op: str, *shapes: str, **values: Any) -> module.OperatorCall:
 @pytest.mark.parametrize("op", ["copy_h2d", "copy_d2h", "copy_d2d"])
 @pytest.mark.parametrize("pinned", [False, True])
 def test_a_copy_waits_for_nothing_and_pins_the_hosts_side(monkeypatch, op, pinned) -> None:
-    """Only where that is asked, and only between host and device."""
     if op == "copy_d2d" and pinned:
         return
     locked: list[torch.Tensor] = []
@@ -865,7 +815,6 @@ def test_a_copy_waits_for_nothing_and_pins_the_hosts_side(monkeypatch, op, pinne
 
 
 def test_weight_and_gradient_lie_as_the_image_does(monkeypatch) -> None:
-    """Or each call would begin with a copy into the other format."""
     operands: list[torch.Tensor] = []
     backward = module._Function.backward
 
@@ -887,7 +836,6 @@ def test_weight_and_gradient_lie_as_the_image_does(monkeypatch) -> None:
 
 
 def test_rows_are_added_all_over_the_table(monkeypatch) -> None:
-    """As many different ones as are counted."""
     seen: list[torch.Tensor] = []
     made = torch.sparse_coo_tensor
 
@@ -902,7 +850,6 @@ def test_rows_are_added_all_over_the_table(monkeypatch) -> None:
 
 @pytest.mark.parametrize("op", ["mul_", "div_"])
 def test_in_place_factors_keep_a_numbers_size(op: str) -> None:
-    """However often: 1 and -1, both of them."""
     call = call_of(op, "6-8")
     before = call.run().clone()
     after = call.run()
@@ -913,7 +860,6 @@ def test_in_place_factors_keep_a_numbers_size(op: str) -> None:
 
 @pytest.mark.parametrize("op", ["add_", "sub_", "sparse_add_"])
 def test_what_is_added_in_place_is_little(op: str) -> None:
-    """A thousand times of it does not leave fp16."""
     shape2 = "3" if op == "sparse_add_" else ""
     call = call_of(op, "6-8", shape2, precision="fp16")
     for _ in range(1000):
@@ -925,7 +871,6 @@ def test_what_is_added_in_place_is_little(op: str) -> None:
 
 
 def test_an_operator_is_measured_as_any_case_is() -> None:
-    """With its FLOPs, bytes and numerics."""
     case = tiny("gemm")
     context = MeasuringContext(Setting(CPU), clock_of(CPU), "here")
     seen = measure(Case(case.id, case.workload, case.params, sampling=AT_ONCE), context)
@@ -940,7 +885,6 @@ def test_an_operator_is_measured_as_any_case_is() -> None:
 
 
 def test_a_backward_pass_is_prepared_anew_in_another_stream(monkeypatch) -> None:
-    """Torch would run it in the stream of its forward pass, which a graph does not record."""
     stream = SimpleNamespace(cuda_stream=1)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
     forwards = []

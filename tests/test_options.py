@@ -61,19 +61,15 @@ def ran(*words: str) -> str:
     ],
 )
 def test_a_command_gets_its_options_as_the_dataclasses_it_asks_for(words, given):
-    """One of them is in another; what is not given has the field's default."""
     assert ran("ann", *words) == f"ann 0 {given} 0"
 
 
 def test_options_stand_where_the_dataclass_stands_among_the_parameters():
-    """As help and the reference list them."""
     names = [each.name for each in typer.main.get_command(app).params]
     assert names[:6] == ["name", "first", "count", "folder", "loud", "last"]
 
 
 def test_a_document_takes_fields_of_the_same_names_and_leaves_its_command_alone():
-    """What is given beside them counts; of what the source lacks, the default stays."""
-
     @dataclass
     class Document:
         schema: int = 1

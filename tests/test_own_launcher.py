@@ -83,7 +83,6 @@ for rank in measured.per_rank:
 
 
 def test_a_case_of_two_ranks_is_measured_with_it(environment: dict[str, str]) -> None:
-    """Chosen by its name, as ours are; MPI's variables beside its own do not mislead."""
     chosen = {**environment, "BENCH_LIB_LAUNCHER": "flux"}
     told = printed(chosen, sys.executable, "-c", MEASURE, "tiny:relu")
     assert told == "0 0 2\n1 1 2\n"
@@ -99,7 +98,6 @@ if "bench_lib.micro" in sys.orig_argv:
 
 
 def test_micro_knows_its_rank_under_it(environment: dict[str, str], tmp_path: Path) -> None:
-    """The batch is divided, and the first rank speaks for all."""
     (tmp_path / "sitecustomize.py").write_text(HARDLY_WARM_UP)
     told = printed(
         environment,
@@ -115,7 +113,6 @@ def test_micro_knows_its_rank_under_it(environment: dict[str, str], tmp_path: Pa
 def test_a_command_that_starts_ranks_itself_refuses_to_be_several(
     environment: dict[str, str],
 ) -> None:
-    """One rank says so, for all."""
     words = ("flux", "run", "-n", "2", sys.executable, "-m", "bench_lib.cli", "exercise", "compile")
     assert printed(environment, *words, status=2) == (
         "bench-lib: error: flux started bench-lib exercise 2 times; start it once, without flux: "
@@ -151,7 +148,6 @@ except UserError as error:
 def test_the_registry_has_it_beside_ours(
     environment: dict[str, str], expression: str, value: str
 ) -> None:
-    """By its name, and by its variables."""
     told = printed(environment, sys.executable, "-c", REGISTRY.format(expression=expression))
     assert told == f"{value}\n"
 
@@ -166,14 +162,12 @@ def test_the_registry_has_it_beside_ours(
 def test_one_that_cannot_be_used_is_named(
     environment: dict[str, str], tmp_path: Path, module: str, words: str
 ) -> None:
-    """Before anything starts."""
     (tmp_path / "flux_launcher.py").write_text(f"{module}\n")
     program = REGISTRY.format(expression="launchers.read('flux')")
     assert words in printed(environment, sys.executable, "-c", program, status=1)
 
 
 def test_a_rank_of_ours_does_not_look_for_it(environment: dict[str, str], tmp_path: Path) -> None:
-    """So a package that is broken is no matter to torchrun's."""
     (tmp_path / "flux_launcher.py").write_text("import lacking\n")
     place = "launchers.who_am_i({'RANK': '0', 'LOCAL_RANK': '0', 'WORLD_SIZE': '1'}).launcher"
     told = printed(environment, sys.executable, "-c", REGISTRY.format(expression=place))
@@ -181,7 +175,6 @@ def test_a_rank_of_ours_does_not_look_for_it(environment: dict[str, str], tmp_pa
 
 
 def test_those_there_are_include_it(environment: dict[str, str]) -> None:
-    """An error that names the choices names all of them."""
     program = REGISTRY.format(expression="launchers.read('prun')")
     assert "it has to be torchrun, mpirun, srun or flux" in printed(
         environment, sys.executable, "-c", program, status=1

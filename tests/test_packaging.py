@@ -98,7 +98,6 @@ def installed(built, tmp_path_factory):
 
 
 def test_the_wheel_holds_the_package_its_data_and_nothing_else(built):
-    """No tests, no documentation; every table, template and script of a page."""
     with zipfile.ZipFile(built["wheel"]) as archive:
         names = set(archive.namelist())
     told = {name for name in names if name.startswith("bench_lib-")}
@@ -110,14 +109,12 @@ def test_the_wheel_holds_the_package_its_data_and_nothing_else(built):
 
 
 def test_the_wheel_tells_type_checkers_that_it_is_typed(built):
-    """As its classifier says: without the marker, mypy ignores every annotation in it (PEP 561)."""
     assert "Typing :: Typed" in PROJECT["classifiers"]
     with zipfile.ZipFile(built["wheel"]) as archive:
         assert "bench_lib/py.typed" in archive.namelist()
 
 
 def test_the_sdist_builds_the_same_wheel(built, tmp_path):
-    """To the byte."""
     with tarfile.open(built["sdist"]) as archive:
         archive.extractall(tmp_path / "source", **SAFELY)
     (source,) = (tmp_path / "source").iterdir()
@@ -137,7 +134,6 @@ def contents(wheel: Path) -> dict[str, bytes]:
 
 
 def test_the_sdist_has_what_a_packager_needs(built):
-    """Tests, documentation, the matrix, the changes."""
     with tarfile.open(built["sdist"]) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert names > PACKAGE | {
@@ -149,7 +145,6 @@ def test_the_sdist_has_what_a_packager_needs(built):
 
 
 def test_what_is_said_of_the_package_is_what_it_is(built):
-    """Its version, its Pythons, its licence, its extras, and a page that can be shown."""
     told = contents(built["wheel"])
     (metadata,) = [text for name, text in told.items() if name.endswith("/METADATA")]
     said = email.message_from_bytes(metadata)
@@ -164,7 +159,6 @@ def test_what_is_said_of_the_package_is_what_it_is(built):
 
 
 def test_the_version_is_one_that_the_changes_begin_with():
-    """A release that says nothing of itself is none."""
     headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert bench_lib.__version__ in [heading.strip("[]") for heading in headings[:2]]
 
@@ -174,7 +168,6 @@ def test_the_version_is_one_that_the_changes_begin_with():
 
 @pytest.mark.parametrize("kind", ["wheel", "sdist"])
 def test_the_program_runs_where_it_is_installed(kind, installed, tmp_path):
-    """Outside the checkout, and not from it."""
     programs = installed(kind)
     told = "import bench_lib.plugin as p, sys; print(p.__file__)"
     assert Path(run([programs / "python", "-c", told], tmp_path)).is_relative_to(programs.parent)
@@ -230,7 +223,6 @@ perf_matrix = "matrix.toml"
 
 
 def test_the_wheel_judges_a_repository_of_somebody_elses(installed, tmp_path):
-    """Its own steps and its own matrix: measured, accepted, and judged the second time."""
     programs = installed("wheel")
     files = {"steps": STEPS, "test_speed": TESTS}
     for name, text in files.items():
@@ -272,7 +264,6 @@ def test_the_wheel_judges_a_repository_of_somebody_elses(installed, tmp_path):
 
 
 def test_every_dependency_is_accounted_for():
-    """docs/dependencies.md has a row for each that pyproject.toml names, and for no other."""
     wanted = {
         group: {re.match(r"[\w.-]+", each)[0] for each in words} - {"bench-lib"}
         for group, words in (("", PROJECT["dependencies"]), *EXTRAS.items())
@@ -281,7 +272,6 @@ def test_every_dependency_is_accounted_for():
 
 
 def test_somebody_elses_repository_gets_nothing_that_only_some_commands_need():
-    """Nor what installs the same folder as pytest-benchmark's, nor what lacks wheels."""
     needed = {re.match(r"[\w.-]+", each)[0] for each in PROJECT["dependencies"]}
     assert not needed & {"deepspeed", "matplotlib", "ruptures"}
     readme = (ROOT / "README.md").read_text()

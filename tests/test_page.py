@@ -64,7 +64,6 @@ def section(lines: list[str], title: str) -> list[str]:
 
 
 def test_a_device_is_described_with_units_and_aligned():
-    """One MI300X and what it would be judged by."""
     reference = Reference("baselines/mi300x.json", exists=True, measured=29, published=1)
     lines = page(machine(baselines={"mi300x": reference}))
     assert section(lines, "Devices") == [
@@ -82,7 +81,6 @@ def test_a_device_is_described_with_units_and_aligned():
 
 
 def test_devices_that_are_alike_are_described_once():
-    """Eight cards are one description and eight places; another cap is another description."""
     cards = [make_hardware(index=n, bdf=f"0000:{n:02x}:00.0", uuid=f"GPU-{n}") for n in range(8)]
     cards[5] = replace(cards[5], power_cap_w=500.0)
     lines = section(page(machine(*cards)), "Devices")
@@ -118,7 +116,6 @@ def test_devices_that_are_alike_are_described_once():
     ],
 )
 def test_what_of_a_card_a_device_is_is_said_in_words(fields, words):
-    """Counted by its units where the mode alone does not tell."""
     modes = {"compute_partition": "CPX", "memory_partition": "NPS4"}
     lines = section(page(machine(make_hardware(**{**modes, **fields}))), "Devices")
     found = [line.split(maxsplit=1)[1] for line in lines if line.startswith("    partition")]
@@ -126,7 +123,6 @@ def test_what_of_a_card_a_device_is_is_said_in_words(fields, words):
 
 
 def test_what_is_not_known_of_a_gpu_is_said_so():
-    """A reader would miss it."""
     bare = Hardware(vendor="amd", name="amd-gpu", key="amd-gpu")
     assert section(page(machine(bare)), "Devices")[1:] == [
         "    memory        unknown",
@@ -142,7 +138,6 @@ def test_what_is_not_known_of_a_gpu_is_said_so():
 
 
 def test_a_cpu_has_no_rows_that_only_a_gpu_could_fill():
-    """No cap, no partition, no PCI address, and no caches of MIOpen's."""
     environment = make_environment(
         driver=None, rocm=None, hip=None, caches={"miopen": "cold", "triton": "cold"}
     )
@@ -155,14 +150,12 @@ def test_a_cpu_has_no_rows_that_only_a_gpu_could_fill():
 
 
 def test_a_baseline_file_that_cannot_be_read_is_named_with_the_cause():
-    """It is what pytest would stop at."""
     broken = Reference("baselines/mi300x.json", exists=True, problem="x.json is not JSON: here")
     lines = page(machine(baselines={"mi300x": broken}))
     assert "    baselines     x.json is not JSON: here" in lines
 
 
 def test_telemetry_shows_one_look_with_units_or_the_cause():
-    """What is not known is left out; a device that nobody can see says why."""
     devices = [make_hardware(index=n) for n in range(4)]
     held = {"source": "nvml", "power_w": 700.0, "throttle": ["thermal", "power brake"]}
     silent = {"source": "none", "clock_mhz": None}
@@ -181,7 +174,6 @@ def test_telemetry_shows_one_look_with_units_or_the_cause():
 
 
 def test_the_environment_is_shown_with_what_is_known_of_it():
-    """Settings of the host, versions, and what a variable was set to."""
     environment = make_environment(
         cpu="Test CPU",
         cpu_count=96,
@@ -214,7 +206,6 @@ def test_the_environment_is_shown_with_what_is_known_of_it():
 
 
 def test_checks_are_marked_by_what_they_mean_and_have_their_remedies():
-    """A failure stops the suite, a warning does not."""
     unknown = Check("NUMA balancing", ok=None, detail="not known")
     lines = page(machine(checks=[GOOD, DOUBTFUL, unknown, WRONG], fit=False))
     assert section(lines, "Checks") == [
@@ -240,12 +231,10 @@ def test_checks_are_marked_by_what_they_mean_and_have_their_remedies():
     ],
 )
 def test_the_last_line_says_whether_the_suite_can_run(checks, last):
-    """It is what is left on the screen."""
     assert page(machine(checks=checks))[-1] == last
 
 
 def test_no_line_is_longer_than_the_page():
-    """Long values are wrapped below where they begin, words without spaces as well."""
     long = "/very/long" * 30
     environment = make_environment(
         variables={"LD_PRELOAD": long, "NCCL_ALGO": "Ring " * 40},

@@ -83,7 +83,6 @@ def _page(night: Night) -> _Reader:
 
 
 def test_the_sentence_says_how_many_failed_and_by_how_much() -> None:
-    """Ten seconds are enough to read it."""
     night = nights.make_night([nights.error(), nights.regressed(ratio=1.08), nights.make_entry()])
     assert night.sentence == (
         "2 of 3 cases on mi300x failed: 1 regressed by 8.0%, 1 ended in an error."
@@ -91,7 +90,6 @@ def test_the_sentence_says_how_many_failed_and_by_how_much() -> None:
 
 
 def test_a_good_night_says_so() -> None:
-    """Nothing failed is the sentence that is hoped for."""
     assert nights.make_night([nights.make_entry()]).sentence == "Nothing failed: 1 case on mi300x."
 
 
@@ -109,7 +107,6 @@ def test_a_good_night_says_so() -> None:
     ],
 )
 def test_a_night_of_which_nothing_is_ok_says_so(status, words) -> None:
-    """A gate that judged nothing is not green."""
     bad = nights.make_entry(status=status)
     assert nights.make_night([bad]).sentence == (
         f"Nothing failed, but none is OK: 1 case on mi300x; 1 {words}."
@@ -119,7 +116,6 @@ def test_a_night_of_which_nothing_is_ok_says_so(status, words) -> None:
 
 
 def test_a_run_that_failed_without_a_case_is_in_the_sentence() -> None:
-    """As one does of which most is INVALID."""
     red = nights.make_run(exit_status=1, counts={"INVALID": 1})
     assert nights.make_night([nights.invalid()], runs=[red]).sentence == (
         "No case failed, but none is OK: 1 case on mi300x; 1 invalid; "
@@ -133,7 +129,6 @@ def test_a_run_that_failed_without_a_case_is_in_the_sentence() -> None:
 
 
 def test_only_what_regressed_says_by_how_much() -> None:
-    """An error's ratio is none of a regression, and of memory nothing is slower."""
     efficiency = Verdict(Status.ERROR, "efficiency", "x", ratio=3.0)
     memory = Verdict(Status.REGRESSED, "memory", "x", ratio=1.5)
     broken = nights.make_entry(status=Status.ERROR, record={"verdicts": [efficiency]})
@@ -143,7 +138,6 @@ def test_only_what_regressed_says_by_how_much() -> None:
 
 
 def test_a_single_failure_is_named_in_the_sentence() -> None:
-    """A telephone shows no more of a message than that."""
     name = nights.make_case(compile_mode="max-autotune").id
     night = nights.make_night([nights.regressed(), nights.make_entry()])
     assert night.sentence == f"1 of 2 cases on mi300x failed: {name} regressed by 8.0%."
@@ -156,7 +150,6 @@ def _ended(night: Night, time: str | None) -> Night:
 
 @pytest.mark.parametrize(("hours", "days"), [(30, 0), (36, 0), (37, 2), (24 * 20, 20)])
 def test_a_newest_night_that_is_old_says_so(tmp_path, hours: int, days: int) -> None:
-    """Else a runner that never starts is green for ever; a run that was named may be old."""
     path = _run(tmp_path, nights.make_entry())
     asked = nights.stamp(minutes=60 * hours)
     told = _gather(tmp_path).sentence
@@ -167,7 +160,6 @@ def test_a_newest_night_that_is_old_says_so(tmp_path, hours: int, days: int) -> 
 
 
 def test_a_night_that_took_long_and_has_just_ended_is_not_old(tmp_path) -> None:
-    """Else what it found would be no news."""
     _run(tmp_path, nights.make_entry())
     night = replace(_gather(tmp_path), asked=nights.stamp(minutes=60 * 40))
     assert _ended(night, nights.stamp(minutes=60 * 39)).days_late == 0
@@ -175,7 +167,6 @@ def test_a_night_that_took_long_and_has_just_ended_is_not_old(tmp_path) -> None:
 
 
 def test_hardware_that_is_missing_is_said_once(tmp_path) -> None:
-    """Not its cases one by one as well."""
     _run(tmp_path, nights.make_entry(hardware=nights.MI250X), ago=1)
     _run(tmp_path, nights.make_entry())
     night = _gather(tmp_path)
@@ -184,7 +175,6 @@ def test_hardware_that_is_missing_is_said_once(tmp_path) -> None:
 
 
 def test_a_quarantined_failure_does_not_fail_the_night() -> None:
-    """It is counted under its status all the same."""
     night = nights.make_night([nights.quarantined()])
     assert night.failed == []
     assert night.counts == {"REGRESSED": 1}
@@ -192,7 +182,6 @@ def test_a_quarantined_failure_does_not_fail_the_night() -> None:
 
 
 def test_a_quarantine_that_ended_before_the_night_excuses_nothing() -> None:
-    """The day of the run counts, not the day of reading."""
     entry = nights.quarantined()
     over = Quarantine("slow", "2026-11-19", nights.stamp(30))
     night = nights.make_night([replace(entry, record=replace(entry.record, quarantine=over))])
@@ -200,26 +189,22 @@ def test_a_quarantine_that_ended_before_the_night_excuses_nothing() -> None:
 
 
 def test_a_run_that_did_not_finish_is_in_the_sentence() -> None:
-    """Cases may be missing."""
     assert nights.unfinished_night().sentence.endswith("; the run on mi250x did not finish.")
 
 
 def test_several_runs_that_did_not_finish_are_counted() -> None:
-    """Their names are below the sentence."""
     torn = nights.make_run(ended=None)
     night = nights.make_night([nights.make_entry()], runs=[torn, torn])
     assert night.sentence == "Nothing failed: 1 case on mi300x; 2 runs did not finish."
 
 
 def test_a_night_of_nothing_has_a_sentence() -> None:
-    """There may be no run at all."""
     night = nights.empty_night()
     assert night.sentence == "Nothing was measured."
     assert night.counts == {}
 
 
 def test_the_last_good_night_is_the_newest_that_was_ok() -> None:
-    """INVALID and REGRESSED ones tell nothing good."""
     points = nights.make_points(5, last=Status.REGRESSED)
     points[3] = replace(points[3], status=Status.INVALID)
     points[2] = replace(points[2], status=Status.REGRESSED)
@@ -243,7 +228,6 @@ def _run(folder: Path, entry, *, minutes: int = 0, ago: int = 0, **options) -> P
 
 
 def test_the_newest_run_of_each_hardware_makes_the_night(tmp_path) -> None:
-    """Earlier nights are its past."""
     for ago in (2, 1, 0):
         _run(tmp_path, nights.make_entry(), ago=ago)
     _run(tmp_path, nights.make_entry(hardware=nights.MI250X), minutes=30)
@@ -262,7 +246,6 @@ def _held_against_a(entry):
 
 
 def test_a_failure_stays_one_while_somebody_looks_into_it(tmp_path) -> None:
-    """Sides of ``ab``, and commands that judge nothing, say nothing of the baseline."""
     _run(tmp_path, nights.make_entry(), ago=1)
     failed = _run(tmp_path, nights.make_entry(status=Status.REGRESSED, ratio=1.08))
     _run(tmp_path, nights.make_entry(status=None), minutes=60)
@@ -276,7 +259,6 @@ def test_a_failure_stays_one_while_somebody_looks_into_it(tmp_path) -> None:
 
 
 def test_a_side_that_was_fine_is_no_good_night(tmp_path) -> None:
-    """Neither the last one that was OK, nor the end of an incident."""
     _run(tmp_path, nights.make_entry(), ago=2)
     _run(tmp_path, nights.make_entry(status=Status.REGRESSED, ratio=1.08), ago=1)
     _run(tmp_path, _held_against_a(nights.make_entry()), ago=1, minutes=60)
@@ -286,7 +268,6 @@ def test_a_side_that_was_fine_is_no_good_night(tmp_path) -> None:
 
 
 def test_of_two_sides_alone_the_candidate_is_shown(tmp_path) -> None:
-    """As after an upgrade, where nobody ran the suite."""
     _run(tmp_path, nights.make_entry(status=None))
     candidate = _run(tmp_path, _held_against_a(nights.make_entry()), minutes=1)
     (entry,) = _gather(tmp_path).entries
@@ -294,7 +275,6 @@ def test_of_two_sides_alone_the_candidate_is_shown(tmp_path) -> None:
 
 
 def test_of_one_case_in_two_runs_of_a_night_the_later_counts(tmp_path) -> None:
-    """As where a part of a suite was run again."""
     _run(tmp_path, nights.make_entry(median_s=0.25))
     _run(tmp_path, nights.make_entry(median_s=0.5), minutes=90)
     (entry,) = _gather(tmp_path).entries
@@ -303,7 +283,6 @@ def test_of_one_case_in_two_runs_of_a_night_the_later_counts(tmp_path) -> None:
 
 
 def test_a_run_can_be_named(tmp_path) -> None:
-    """Then the night is that one's, and what came later is not known to it."""
     paths = [_run(tmp_path, nights.make_entry(), ago=ago) for ago in (2, 1, 0)]
     night = _gather(tmp_path, runs=[paths[1].stem[-8:]])
     (entry,) = night.entries
@@ -312,21 +291,18 @@ def test_a_run_can_be_named(tmp_path) -> None:
 
 
 def test_a_run_that_is_not_there_is_said(tmp_path) -> None:
-    """A typing error is no empty night."""
     _run(tmp_path, nights.make_entry())
     with pytest.raises(HistoryError, match="ffffffff"):
         _gather(tmp_path, runs=["ffffffff"])
 
 
 def test_points_go_back_as_far_as_asked(tmp_path) -> None:
-    """A page of a month holds a month."""
     for ago in (9, 8, 1, 0):
         _run(tmp_path, nights.make_entry(), ago=ago)
     assert len(_gather(tmp_path, days=7).entries[0].points) == 2
 
 
 def test_baselines_are_of_the_entry_s_hardware(tmp_path) -> None:
-    """A case has one on each hardware or none."""
     entry = nights.make_entry()
     change = baselines.BaselineChange(entry.record.case.id, None, nights.make_baseline())
     current = baselines.load(tmp_path / "baselines", "mi300x")
@@ -339,7 +315,6 @@ def test_baselines_are_of_the_entry_s_hardware(tmp_path) -> None:
 
 
 def test_a_step_is_found_with_the_environment_that_changed_there(tmp_path) -> None:
-    """Since when, and what else was new that night."""
     for ago in reversed(range(14)):
         is_new = ago < 5
         entry = nights.make_entry(median_s=0.0086 if is_new else 0.008 * (1 + ago % 3 / 1000))
@@ -353,7 +328,6 @@ def test_a_step_is_found_with_the_environment_that_changed_there(tmp_path) -> No
 
 
 def test_nights_without_a_history_give_an_empty_night(tmp_path) -> None:
-    """A first day is no failure."""
     night = _gather(tmp_path)
     assert night.entries == []
     assert night.sentence == "Nothing was measured."
@@ -361,14 +335,12 @@ def test_nights_without_a_history_give_an_empty_night(tmp_path) -> None:
 
 
 def test_a_run_that_was_killed_before_its_first_case_is_in_the_sentence(tmp_path) -> None:
-    """Nothing was measured, and why."""
     builders.write_run(tmp_path / "history", now="20261120T020000Z", end=False)
     sentence = _gather(tmp_path).sentence
     assert sentence == "Nothing was measured; the run on mi300x did not finish."
 
 
 def test_a_case_whose_figures_cannot_be_is_left_out(tmp_path) -> None:
-    """A line that somebody else wrote does not cost the page."""
     path = _run(tmp_path, nights.quarantined())
     path.write_text(re.sub(r'"wall_s":[0-9.e-]+', '"wall_s":0', path.read_text()))
     night = _gather(tmp_path)
@@ -377,7 +349,6 @@ def test_a_case_whose_figures_cannot_be_is_left_out(tmp_path) -> None:
 
 
 def test_a_case_whose_quarantine_ends_on_no_day_is_shown(tmp_path) -> None:
-    """It is the quarantine that cannot be read, and not the case."""
     path = _run(tmp_path, nights.quarantined())
     path.write_text(re.sub(r'"until":"[0-9-]+"', '"until":"some day"', path.read_text()))
     (entry,) = _gather(tmp_path).entries
@@ -385,7 +356,6 @@ def test_a_case_whose_quarantine_ends_on_no_day_is_shown(tmp_path) -> None:
 
 
 def test_a_quarantine_until_no_day_excuses_nothing() -> None:
-    """Nor does it cost the page."""
     entry = nights.quarantined()
     held = Quarantine("slow", "some day", nights.stamp(30))
     night = nights.make_night([replace(entry, record=replace(entry.record, quarantine=held))])
@@ -393,7 +363,6 @@ def test_a_quarantine_until_no_day_excuses_nothing() -> None:
 
 
 def test_a_torn_line_is_named_and_the_rest_shown(tmp_path) -> None:
-    """A run that was killed has measured something."""
     path = _run(tmp_path, nights.make_entry(), end=False)
     with path.open("ab") as file:
         file.write(b'{"schema": 1, "kind": "att')
@@ -404,7 +373,6 @@ def test_a_torn_line_is_named_and_the_rest_shown(tmp_path) -> None:
 
 
 def test_a_newer_schema_is_left_out_and_said(tmp_path) -> None:
-    """One program that is behind does not lose the others' night."""
     path = _run(tmp_path, nights.make_entry(hardware=nights.MI250X))
     path.write_text(path.read_text().replace('"schema":1', '"schema":9'))
     _run(tmp_path, nights.make_entry(), minutes=5)
@@ -414,7 +382,6 @@ def test_a_newer_schema_is_left_out_and_said(tmp_path) -> None:
 
 
 def test_a_copy_of_a_run_counts_once(tmp_path) -> None:
-    """Artifacts are downloaded twice."""
     path = _run(tmp_path, nights.make_entry())
     copy = path.with_name(path.name.replace("20261120T0200", "20261120T0201"))
     copy.write_bytes(path.read_bytes())
@@ -425,7 +392,6 @@ def test_a_copy_of_a_run_counts_once(tmp_path) -> None:
 
 
 def test_a_run_from_the_future_is_not_the_newest_night(tmp_path) -> None:
-    """A wrong clock would be the newest for ever."""
     _run(tmp_path, nights.make_entry())
     builders.write_run(tmp_path / "history", [nights.make_entry().record], now="20991231T000000Z")
     night = _gather(tmp_path)
@@ -434,7 +400,6 @@ def test_a_run_from_the_future_is_not_the_newest_night(tmp_path) -> None:
 
 
 def test_a_case_of_the_night_before_that_is_gone_is_named(tmp_path) -> None:
-    """It was renamed, perhaps, or nobody runs it any more."""
     _run(tmp_path, nights.make_entry(nights.make_case("old")), ago=1)
     _run(tmp_path, nights.make_entry(nights.make_case("new")))
     night = _gather(tmp_path)
@@ -443,7 +408,6 @@ def test_a_case_of_the_night_before_that_is_gone_is_named(tmp_path) -> None:
 
 
 def test_a_renamed_case_keeps_its_past(tmp_path) -> None:
-    """Under the name that the matrix says it had; the old one is not missed."""
     _run(tmp_path, nights.make_entry(nights.make_case("old")), ago=2)
     _run(tmp_path, nights.make_entry(nights.make_case("old")), ago=1)
     case = nights.make_case("new", renamed_from=nights.make_case("old").id)
@@ -456,7 +420,6 @@ def test_a_renamed_case_keeps_its_past(tmp_path) -> None:
 
 
 def test_older_acceptances_are_told_by_the_nights_that_failed(tmp_path) -> None:
-    """They are what values are accepted after."""
     dates = {2: "2026-09-01T00:00:00Z", 1: None, 0: "2026-11-01T00:00:00Z"}
     for ago, date in dates.items():
         entry = nights.regressed()
@@ -473,7 +436,6 @@ def test_older_acceptances_are_told_by_the_nights_that_failed(tmp_path) -> None:
 
 
 def test_all_older_acceptances_are_drawn() -> None:
-    """Those that the baseline has, with their reasons; a failing night knows only when."""
     earlier = [Accepted("0b0b0b0b", "first values", "2026-06-01T00:00:00Z")]
     baseline = replace(nights.make_baseline(), earlier=earlier)
     entry = replace(nights.make_entry(), baseline=baseline, acceptances=["2026-07-01T00:00:00Z"])
@@ -485,7 +447,6 @@ def test_all_older_acceptances_are_drawn() -> None:
 
 
 def test_hardware_that_was_never_seen_is_named(tmp_path) -> None:
-    """Its cases have nothing to be held against."""
     _run(tmp_path, nights.make_entry(), ago=1)
     _run(tmp_path, nights.make_entry(hardware=nights.MI250X))
     night = _gather(tmp_path)
@@ -495,7 +456,6 @@ def test_hardware_that_was_never_seen_is_named(tmp_path) -> None:
 
 
 def test_a_baseline_file_that_cannot_be_read_is_said(tmp_path) -> None:
-    """The night is shown without it."""
     (tmp_path / "baselines").mkdir()
     (tmp_path / "baselines/mi300x.json").write_text("{")
     _run(tmp_path, nights.make_entry())
@@ -505,7 +465,6 @@ def test_a_baseline_file_that_cannot_be_read_is_said(tmp_path) -> None:
 
 
 def test_failing_entries_come_first_the_gravest_before(tmp_path) -> None:
-    """The rest stays as it was measured."""
     records = [
         entry.record
         for entry in (
@@ -524,7 +483,6 @@ def test_failing_entries_come_first_the_gravest_before(tmp_path) -> None:
 
 
 def test_a_history_is_short_numbers_and_places() -> None:
-    """Ten-thousandths of the first, in microseconds; runs are written once for all cases."""
     points = nights.make_points(3, noise=0.0, median_s=0.00812345678, steps=[(2, 1.05)])
     series = Series({})
     one, other = (series.of(nights.make_entry(points=points)) for _ in range(2))
@@ -534,14 +492,12 @@ def test_a_history_is_short_numbers_and_places() -> None:
 
 
 def test_a_point_that_is_no_number_is_left_out() -> None:
-    """A file may hold anything."""
     points = nights.make_points(3)
     points[1] = replace(points[1], log_median=math.nan)
     assert len(Series({}).of(nights.make_entry(points=points))["d"]) == 2
 
 
 def test_a_new_commit_alone_is_no_change_of_the_environment() -> None:
-    """There is one every night; beside another change it is told."""
     old = builders.make_environment(commit="aaaaaaa")
     new = builders.make_environment(commit="bbbbbbb")
     points = nights.make_points(2, steps=[(1, 1.0)])
@@ -554,13 +510,11 @@ def test_a_new_commit_alone_is_no_change_of_the_environment() -> None:
 
 
 def test_the_band_is_what_the_verdict_tolerated() -> None:
-    """About the mean of the baseline's processes, in microseconds."""
     entry = nights.make_entry(baseline=nights.make_baseline(0.01))
     assert band(entry) == [9901.0, 10000.0, 10100.0]
 
 
 def test_without_a_baseline_there_is_no_band() -> None:
-    """As for a case that is new."""
     assert band(nights.no_baseline()) is None
 
 
@@ -572,7 +526,6 @@ def _compared(entries) -> dict[str, object]:
 
 
 def test_precisions_are_held_against_fp32() -> None:
-    """By throughput, case by case."""
     fast = nights.make_entry(nights.make_case(precision="fp16"), median_s=0.25)
     slow = nights.make_entry(nights.make_case(precision="fp32"), median_s=1.0)
     found = _compared([fast, slow])["Precision"]
@@ -581,7 +534,6 @@ def test_precisions_are_held_against_fp32() -> None:
 
 
 def test_modes_are_held_against_eager() -> None:
-    """Each compiled mode has its column."""
     cases = [nights.make_case(compile_mode=mode) for mode in ("eager", "default", "max-autotune")]
     times = (1.0, 0.5, 0.25)
     entries = [nights.make_entry(c, median_s=t) for c, t in zip(cases, times, strict=True)]
@@ -589,14 +541,12 @@ def test_modes_are_held_against_eager() -> None:
 
 
 def test_a_batch_sweep_is_a_line() -> None:
-    """Throughput over batch size."""
     entries = [nights.make_entry(nights.make_case(batch_size=n), median_s=1.0) for n in (1, 8)]
     (line,) = _compared(entries)["Batch sweep"].figure["series"]
     assert (line["x"], line["y"]) == ([1, 8], [1.0, 8.0])
 
 
 def test_ranks_make_a_scaling_curve() -> None:
-    """Speed-up over one rank; strong scaling is a curve of its own."""
     weak = [nights.make_entry(nights.make_case(ranks=n), median_s=1.0) for n in (1, 4)]
     case = nights.make_case(ranks=2)
     strong = replace(case, id="strong", launch=replace(case.launch, strong=True))
@@ -608,25 +558,21 @@ def test_ranks_make_a_scaling_curve() -> None:
 
 
 def test_hardware_is_held_against_hardware() -> None:
-    """Where both measured the same case."""
     found = _compared(nights.hardware_night().entries)["Hardware against hardware"]
     assert found.headings == ["case", "mi250x"]
     assert {row[1] for row in found.rows} == {"0.4"}
 
 
 def test_what_a_night_does_not_have_is_not_compared() -> None:
-    """One case compares with nothing; its place under the roofline is known."""
     assert list(_compared([nights.make_entry()])) == ["Roofline"]
 
 
 def test_invalid_measurements_are_not_compared() -> None:
-    """They tell nothing of the software."""
     case = nights.make_case(precision="fp32")
     assert "Precision" not in _compared([nights.make_entry(), nights.invalid(case)])
 
 
 def test_hardware_whose_peaks_are_not_known_has_no_roofline() -> None:
-    """Nobody makes up a ceiling."""
     bare = Hardware(vendor="amd", name="new", key="new")
     assert "Roofline" not in _compared([nights.make_entry(hardware=bare)])
 
@@ -635,7 +581,6 @@ def test_hardware_whose_peaks_are_not_known_has_no_roofline() -> None:
 
 
 def test_the_page_begins_with_the_sentence_and_the_counts() -> None:
-    """Then what failed."""
     page = _page(nights.make_night())
     text = page.text
     places = [
@@ -645,7 +590,6 @@ def test_the_page_begins_with_the_sentence_and_the_counts() -> None:
 
 
 def test_a_failure_tells_all_that_is_known() -> None:
-    """Ratio, interval, effect, kernels, environment, and since when."""
     text = _page(nights.make_night([nights.regressed()])).text
     for words in (
         "+8.0%",
@@ -661,20 +605,17 @@ def test_a_failure_tells_all_that_is_known() -> None:
 
 
 def test_an_error_shows_the_last_output_as_text() -> None:
-    """Whatever a program printed."""
     page = _page(nights.make_night([nights.error()]))
     assert "died in warm-up: the worker was killed by signal 6" in page.text
     assert f"supervisor privilege. {nights.NASTY}" in page.text
 
 
 def test_output_loses_what_steers_terminals() -> None:
-    """Colours, titles, carriage returns, bells."""
     told = "\x1b[31mred\x1b[0m\x1b]0;title\x07 a\r\nb\x00\x07"
     assert pages.clean(told) == "red a\nb\ufffd\ufffd"
 
 
 def test_long_output_keeps_its_end() -> None:
-    """That is where the reason is."""
     told = pages.clean("x" * 10_000 + "the end")
     assert told.startswith("…")
     assert told.endswith("the end")
@@ -685,7 +626,6 @@ def test_long_output_keeps_its_end() -> None:
     "name", [nights.NASTY, "</script><b>", "<!--<script>", "{{ 7 * 7 }}", "a\u2028b", "'\"&"]
 )
 def test_a_name_that_is_markup_stays_text(name: str) -> None:
-    """In the page, in its attributes and in its data."""
     case = nights.make_case(id=name, params={"network": name, "precision": "fp16"})
     fine = _page(nights.make_night([nights.make_entry()]))
     odd = _page(nights.make_night([nights.regressed(case), nights.make_entry(case)]))
@@ -702,7 +642,6 @@ _OF_FAILURES = {"article", "details", "summary", "h3", "h4", "i", "pre", "dl", "
 
 
 def test_nothing_is_loaded_and_only_our_scripts_run() -> None:
-    """By the page's own policy, and by what is in it."""
     page = _page(nights.make_night())
     policies = [a["content"] for t, a in page.tags if a.get("http-equiv")]
     assert policies[0].startswith("default-src 'none'; script-src 'sha256-")
@@ -727,20 +666,17 @@ def test_nothing_is_loaded_and_only_our_scripts_run() -> None:
     ],
 )
 def test_every_night_has_a_page(night: Night) -> None:
-    """However little there is to show."""
     page = _page(night)
     assert night.sentence in page.text
 
 
 def test_a_page_of_nothing_says_what_was_left_out() -> None:
-    """And holds no data."""
     page = _page(nights.empty_night())
     assert "no runs in history" in page.text
     assert len(page.scripts) == 1
 
 
 def test_what_was_left_out_is_shown() -> None:
-    """Torn lines, unfinished runs, hardware that is missing."""
     text = _page(nights.unfinished_night()).text
     assert "line 7 is torn" in text
     assert "did not finish" in text
@@ -748,7 +684,6 @@ def test_what_was_left_out_is_shown() -> None:
 
 
 def test_rows_are_buttons_before_the_data_is_unpacked() -> None:
-    """Somebody may open one at once; without scripts they are disabled."""
     page = _page(nights.make_night())
     openers = [each for tag, each in page.tags if tag == "button" and each.get("class") == "open"]
     rows = [each["data-at"] for tag, each in page.tags if tag == "tr" and "data-at" in each]
@@ -759,7 +694,6 @@ def test_rows_are_buttons_before_the_data_is_unpacked() -> None:
 
 
 def test_ten_thousand_cases_are_one_page() -> None:
-    """The first hundred rows are text, the rest is data."""
     entry = nights.make_entry(points=nights.make_points(2))
     page = _page(nights.make_night([entry] * 10_000))
     rows = [tag for tag, attributes in page.tags if attributes.get("scope") == "row"]
@@ -768,15 +702,12 @@ def test_ten_thousand_cases_are_one_page() -> None:
 
 
 def test_of_many_failures_some_are_shown_and_the_rest_is_counted() -> None:
-    """A broken driver fails everything."""
     page = _page(nights.make_night([nights.error()] * (pages.MOST_FAILURES + 5)))
     assert sum(tag == "article" for tag, _ in page.tags) == pages.MOST_FAILURES
     assert "5 more failed and are in the table only." in page.text
 
 
 def test_verdicts_in_every_unit_are_readable() -> None:
-    """Seconds, bytes, rates, shares, and plain numbers, to which 0.1.0 gave no unit either."""
-
     def shown(value: float | None, unit: str, metric: str = "latency") -> str:
         return pages._value(value, Verdict(Status.OK, metric, "", unit=unit))
 
@@ -792,7 +723,6 @@ def test_verdicts_in_every_unit_are_readable() -> None:
 
 
 def test_the_first_screen_says_since_when_and_why() -> None:
-    """By the incident with most cases, else by the first failure."""
     failed = [nights.regressed(), nights.regressed(nights.make_case("vit_b_16"))]
     alone = nights.make_incident(failed[0], since=nights.stamp(), kernels=[], changes=[])
     night = nights.make_night(failed, incidents=[alone, nights.make_incident(*failed)])
@@ -807,7 +737,6 @@ def test_the_first_screen_says_since_when_and_why() -> None:
 
 
 def test_an_incident_tells_its_cases_its_cause_and_its_commands() -> None:
-    """Each under an address of its own, which the case's article gives too."""
     entry = nights.regressed()
     known = Acknowledged("upstream knows", nights.stamp(), "somebody")
     incident = nights.make_incident(entry, acknowledged=known, state=State.ACKNOWLEDGED)
@@ -824,14 +753,12 @@ def test_an_incident_tells_its_cases_its_cause_and_its_commands() -> None:
 
 
 def test_an_incident_that_ended_stands_below_what_fails() -> None:
-    """Nothing that is healthy is above what is not."""
     ended = nights.make_incident(nights.make_entry(), state=State.ENDED, ended=nights.stamp())
     text = _page(nights.make_night(incidents=[ended])).text
     assert text.index("All cases") < text.index(f"Ended: {ended.title}")
 
 
 def test_nothing_healthy_stands_above_what_is_not() -> None:
-    """In the table, and in each row of the strip; an excused failure comes after the others."""
     page = _page(nights.make_night())
     statuses = [row["status"] for row in page.data["rows"]]
     assert statuses == [
@@ -844,7 +771,6 @@ def test_nothing_healthy_stands_above_what_is_not() -> None:
 
 
 def test_every_case_is_a_cell() -> None:
-    """By precision and mode in their order; of many networks those with the worst are named."""
     entries = nights.example_night().entries
     found = strip(entries)
     assert sum(len(cells) for row in found.rows for cells in row.cells) == len(entries)
@@ -861,8 +787,6 @@ def test_every_case_is_a_cell() -> None:
 
 
 def test_many_columns_are_small_and_too_many_are_one_a_precision() -> None:
-    """A strip is no wider than a screen."""
-
     def made(modes: int, precisions: int):
         cases = itertools.product(PRECISIONS[:precisions], COMPILE_MODES[:modes])
         return strip([nights.make_entry(nights.make_case("n", 64, *each)) for each in cases])
@@ -877,7 +801,6 @@ def test_many_columns_are_small_and_too_many_are_one_a_precision() -> None:
 
 
 def test_of_many_cells_those_that_are_ok_are_named_and_empty() -> None:
-    """Thousands of dots take a browser longer than all the rest of the page."""
     held = [nights.make_entry(status=status) for status in (Status.OK, Status.NOISY)]
     few, many = (pages.page(nights.make_night(held * count)) for count in (2, DENSE // 2 + 1))
     cell = re.compile(r'<a href="#case/[^"]*"([^>]*)>(.?)</a>')
@@ -886,7 +809,6 @@ def test_of_many_cells_those_that_are_ok_are_named_and_empty() -> None:
 
 
 def test_signs_differ() -> None:
-    """A cell can be read without its colour."""
     assert len(set(SIGNS.values())) == len(SIGNS) == len(Status) + 1
 
 
@@ -894,7 +816,6 @@ def test_signs_differ() -> None:
 
 
 def test_a_column_says_how_close_a_case_is_to_what_its_device_can_do() -> None:
-    """By whichever ceiling is nearer."""
     entry = nights.make_entry()
     at = placed(entry)
     assert at is not None
@@ -906,7 +827,6 @@ def test_a_column_says_how_close_a_case_is_to_what_its_device_can_do() -> None:
 
 
 def test_a_rate_of_another_time_than_the_median_is_explained() -> None:
-    """Time between iterations counts for the one and not for the other."""
     entry = nights.make_entry(median_s=0.5)
     measured = entry.accepted[0]
     slow = replace(measured, wall_s=9 * sum(measured.iteration_s))
@@ -928,7 +848,6 @@ def test_a_rate_of_another_time_than_the_median_is_explained() -> None:
     ],
 )
 def test_a_profiler_that_saw_nothing_is_not_nobody(reason: str, words: str) -> None:
-    """The run says of it what it saw."""
     entry = nights.make_entry(status=Status.REGRESSED, ratio=1.08, reason=reason)
     text = _page(nights.make_night([entry])).text
     assert words in text
@@ -936,8 +855,6 @@ def test_a_profiler_that_saw_nothing_is_not_nobody(reason: str, words: str) -> N
 
 
 def test_commands_are_there_to_copy() -> None:
-    """Those that a case can use."""
-
     def told(entry) -> list[str]:
         return [what for what, _ in commands(entry)]
 
@@ -967,7 +884,6 @@ def test_commands_are_there_to_copy() -> None:
     ],
 )
 def test_the_command_that_measures_again_finds_its_case(fields, options) -> None:
-    """Also one of another tier than pytest's own choice, or with cold caches."""
     entry = nights.make_entry(case=nights.make_case(**fields))
     command = dict(commands(entry))["Measure again"]
     assert command.partition("]'")[2].strip() == options
@@ -989,7 +905,6 @@ class _Repository(Checkout):
 
 
 def test_commits_have_subject_author_and_a_link() -> None:
-    """Where the checkout has them; elsewhere the hashes stand among what changed."""
     entry = nights.regressed()
     words = [*nights.UPGRADE, f"commit {'a' * 12} -> {'b' * 12}"]
     night = nights.make_night([replace(entry, moved=[replace(entry.moved[0], environment=words)])])
@@ -1003,14 +918,12 @@ def test_commits_have_subject_author_and_a_link() -> None:
     ("ratio", "words"), [(0.9996, "0.0%"), (1.0004, "0.0%"), (1.08, "+8.0%"), (0.92, "-8.0%")]
 )
 def test_no_change_has_no_sign(ratio: float, words: str) -> None:
-    """``-0.0%`` is no figure."""
     assert pages.percent(ratio) == words
     assert console.summary_rows([nights.make_entry(ratio=ratio).record])[0][3] == words
 
 
 @pytest.mark.parametrize(("cases", "most"), [(60, 500_000), (2_800, 1_500_000)])
 def test_a_page_is_small(cases: int, most: int) -> None:
-    """With 90 nights, seven metrics and some failures; a browser opens it in half a second."""
     names = [(f"network_{number}", precision) for number in range(cases) for precision in ("fp16",)]
     entries = []
     for number, (network, precision) in enumerate(names):
@@ -1030,7 +943,6 @@ def test_a_page_is_small(cases: int, most: int) -> None:
 
 
 def test_parameters_of_mixed_kinds_are_compared_as_far_as_they_go() -> None:
-    """A case of one's own may call its batch ``auto`` and its precision 16."""
     values = [("auto", "fp32"), (0, "fp32"), (4, "fp32"), (8, "fp32"), (4, 16), (4, True)]
     entries = []
     for batch, precision in values:

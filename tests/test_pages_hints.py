@@ -50,7 +50,6 @@ def eight(*broken: int, status: Status = Status.ERROR) -> Night:
 
 @pytest.mark.parametrize("status", [Status.ERROR, Status.INVALID])
 def test_a_gpu_on_which_nothing_worked_is_named(status: Status) -> None:
-    """By its place and its id; the other seven are fine, so it is not the software."""
     words = f"all 2 cases on GPU 3 (0000:13:00.0, GPU-0003) are {status.value}"
     assert hints(eight(3, status=status))[0] == f"mi325x: {words}: look at that device first"
 
@@ -66,12 +65,10 @@ def test_a_gpu_on_which_nothing_worked_is_named(status: Status) -> None:
     ids=["all of them", "one case", "another case is fine", "the only one"],
 )
 def test_no_gpu_is_blamed_for_what_may_be_the_software_s(entries: Sequence[NightCase]) -> None:
-    """One case, or everything, tells nothing of a device."""
     assert not any("look at that device" in words for words in hints(nights.make_night(entries)))
 
 
 def test_no_gpu_is_blamed_for_cases_of_several_ranks() -> None:
-    """They are noted under the first GPU and use all: a broken launcher is no broken GPU."""
     failed = [on(0, Status.ERROR, name) for name in ("resnet50", "vit_b_16")]
     of_ranks = [
         replace(each, record=replace(each.record, case=replace(each.record.case, launch=Launch(8))))
@@ -85,7 +82,6 @@ def test_no_gpu_is_blamed_for_cases_of_several_ranks() -> None:
 
 
 def test_a_failure_s_gpu_is_named_where_there_are_several() -> None:
-    """On a machine of one there is nothing to tell apart."""
     night = eight(3)
     assert device(night, night.entries[3]) == "mi325x, GPU 3 (0000:13:00.0)"
     assert " on mi325x, GPU 3 (0000:13:00.0): ERROR" in in_words(night, night.entries[3])
@@ -122,7 +118,6 @@ def _measured(
 
 
 def test_a_gpu_that_was_there_the_night_before_is_missed(tmp_path) -> None:
-    """Seven of eight measure all cases, and nothing fails."""
     _measured(tmp_path, 1, [0, 1, 2])
     _measured(tmp_path, 0, [0, 1], moved={2: 0})
     words = "mi325x: GPU-0002 measured 1 case in the run before, and none this night"
@@ -130,7 +125,6 @@ def test_a_gpu_that_was_there_the_night_before_is_missed(tmp_path) -> None:
 
 
 def test_a_run_of_some_cases_misses_no_gpu(tmp_path) -> None:
-    """Somebody measured one of them; the others had nothing to do."""
     _measured(tmp_path, 1, [0, 1, 2])
     _measured(tmp_path, 0, [0, 1])
     assert _gather(tmp_path).absent == []
@@ -138,14 +132,12 @@ def test_a_run_of_some_cases_misses_no_gpu(tmp_path) -> None:
 
 @pytest.mark.parametrize("tonight", [[0, 1, 2], [3, 4], [0, 3]])
 def test_other_machines_gpus_are_not_missed(tmp_path, tonight: list[int]) -> None:
-    """A cluster gives another node every night."""
     _measured(tmp_path, 1, [0, 1, 2])
     _measured(tmp_path, 0, tonight)
     assert _gather(tmp_path).absent == []
 
 
 def test_a_night_that_nobody_watched_says_so() -> None:
-    """Telemetry's tool failed; one look that failed is no more than that."""
     blind = nights.make_entry()
     attempt = replace(blind.record.attempts[0], telemetry=None)
     blind = replace(blind, record=replace(blind.record, attempts=[attempt]))
@@ -157,7 +149,6 @@ def test_a_night_that_nobody_watched_says_so() -> None:
 
 
 def test_why_nothing_could_be_compared_is_said_with_what_helps() -> None:
-    """As after a change of the power cap: the commonest reason."""
     why = "conditions differ from the baseline's: power_cap_w 750.0, not 1000.0"
     unlike = [
         nights.make_entry(nights.make_case(batch_size=n), status=Status.INCOMPARABLE, reason=words)
@@ -171,7 +162,6 @@ def test_why_nothing_could_be_compared_is_said_with_what_helps() -> None:
 
 
 def test_hardware_without_a_baseline_is_told_how_it_gets_one() -> None:
-    """From this run where it has processes enough, else from one of five."""
     new = nights.no_baseline()
     words = "mi300x: 1 case without a baseline: bench-lib baseline"
     assert hints(nights.make_night([new])) == [f"{words} record --reason 'first baseline'"]
@@ -192,7 +182,6 @@ def test_hardware_without_a_baseline_is_told_how_it_gets_one() -> None:
 def test_tests_in_other_folders_are_named_where_a_baseline_is_to_be_recorded(
     nodeids: list[str | None], words: str
 ) -> None:
-    """The command searches perf_tests alone, which somebody else's repository need not have."""
     entries = [
         replace(nights.no_baseline(), record=replace(nights.no_baseline().record, nodeid=nodeid))
         for nodeid in nodeids
@@ -202,7 +191,6 @@ def test_tests_in_other_folders_are_named_where_a_baseline_is_to_be_recorded(
 
 
 def test_values_that_accept_would_refuse_are_not_to_be_accepted() -> None:
-    """Measure again instead; cases of several runs are one hint."""
     new = nights.no_baseline()
     (attempt,) = new.record.attempts
     measured = replace(attempt.measurement, iteration_s=[0.008, 0.012] * 10)
@@ -214,7 +202,6 @@ def test_values_that_accept_would_refuse_are_not_to_be_accepted() -> None:
 
 
 def test_what_a_run_that_was_killed_has_measured_can_be_compared() -> None:
-    """It has no verdicts, and nobody need measure it again to see."""
     torn = nights.make_run(ended=None, exit_status=None, cases=5)
     words = f"mi300x: 1 case of run {nights.RUN} with measurements and no verdict: "
     words += f"bench-lib compare baseline {nights.RUN}"
@@ -223,18 +210,15 @@ def test_what_a_run_that_was_killed_has_measured_can_be_compared() -> None:
 
 
 def test_a_run_that_was_interrupted_has_its_verdicts() -> None:
-    """It judges what it has before it ends, so nothing need be compared by hand."""
     torn = nights.make_run(ended=None, exit_status=None, cases=1)
     assert hints(nights.make_night([nights.make_entry()], runs=[torn])) == []
 
 
 def test_a_good_night_has_no_hints() -> None:
-    """Nothing to do."""
     assert hints(nights.make_night([nights.make_entry()])) == []
 
 
 def test_page_and_markdown_have_the_hints() -> None:
-    """As the terminal and the message have."""
     night = eight(3)
     assert "look at that device first" in markdown.as_markdown(night)
     page = html.page(night)
@@ -246,7 +230,6 @@ def test_page_and_markdown_have_the_hints() -> None:
 
 
 def test_without_a_change_point_what_changed_is_told_from_the_last_ok_night_on() -> None:
-    """The first night of a regression: the message already names ROCm's new version."""
     points = nights.make_points(10, steps=[(9, 1.08)], last=Status.REGRESSED)
     entry = nights.make_entry(status=Status.REGRESSED, ratio=1.08, points=points)
     known = {nights.OLD_ENVIRONMENT: builders.make_environment(), nights.ENVIRONMENT: nights.AFTER}
@@ -259,7 +242,6 @@ def test_without_a_change_point_what_changed_is_told_from_the_last_ok_night_on()
 
 
 def test_what_failed_in_all_nights_that_are_known_may_have_failed_before() -> None:
-    """The page's window begins somewhere, and so does a history."""
     points = [replace(p, status=Status.REGRESSED) for p in nights.make_points(4)]
     entry = nights.make_entry(status=Status.REGRESSED, ratio=1.08, points=points)
     night = nights.make_night([entry])
@@ -268,7 +250,6 @@ def test_what_failed_in_all_nights_that_are_known_may_have_failed_before() -> No
 
 
 def test_the_project_s_own_code_comes_last_of_what_changed() -> None:
-    """It is another every night, and a line has an end."""
     entry = nights.regressed()
     moved = replace(entry.moved[0], environment=["commit a -> b", *nights.UPGRADE])
     night = nights.make_night([replace(entry, moved=[moved])])
@@ -278,7 +259,6 @@ def test_the_project_s_own_code_comes_last_of_what_changed() -> None:
 
 
 def test_that_nothing_is_known_to_have_changed_is_said() -> None:
-    """So nobody looks for it; where there is no past, nothing is said."""
     night = nights.make_night([nights.error()])
     assert ", with no change known in the environment: died" in in_words(night, night.entries[0])
     lone = nights.make_entry(status=Status.ERROR, points=[])
@@ -292,7 +272,6 @@ def test_that_nothing_is_known_to_have_changed_is_said() -> None:
     ("until", "row"), [("2020-01-02", "(REGRESSED)"), ("2020-01-01", "REGRESSED")]
 )
 def test_a_quarantine_counts_by_the_day_of_the_run(until: str, row: str) -> None:
-    """On the page, in the terminal and in Markdown alike, whenever somebody looks."""
     entry = nights.quarantined()
     held = Quarantine("slow", until, "2019-12-01T00:00:00Z")
     attempt = replace(entry.record.attempts[0], time="2020-01-02T00:10:00Z")

@@ -104,7 +104,6 @@ def slower(folder, since=24, share=1.009, **about):
 
 
 def test_a_slow_down_within_the_tolerance_is_told_once_with_its_date(tmp_path, tonight):
-    """The night it is told fails; the next ones show it, with the run that told it."""
     accept(tmp_path)
     slower(tmp_path)
     first = tonight(0.01009)
@@ -118,7 +117,6 @@ def test_a_slow_down_within_the_tolerance_is_told_once_with_its_date(tmp_path, t
 
 
 def test_only_the_first_night_that_tells_it_fails(tmp_path, tonight):
-    """Unless the option says that none does."""
     accept(tmp_path)
     slower(tmp_path)
     suite = tonight(0.01009)
@@ -135,7 +133,6 @@ def test_only_the_first_night_that_tells_it_fails(tmp_path, tonight):
 
 
 def test_what_changed_with_the_first_slower_night_is_named(tmp_path, tonight):
-    """An upgrade is no new level: it is what may be slower."""
     accept(tmp_path)
     slower(tmp_path, environment=make_environment(torch="2.10.0+rocm7.1"))
     (found,) = tonight(0.01009).slow_downs
@@ -143,7 +140,6 @@ def test_what_changed_with_the_first_slower_night_is_named(tmp_path, tonight):
 
 
 def test_accepting_a_run_begins_anew(tmp_path, tonight):
-    """Nights under another acceptance were held against other values; what they told is gone."""
     accept(tmp_path)
     slower(tmp_path)
     assert tonight(0.01009).slow_downs
@@ -152,7 +148,6 @@ def test_accepting_a_run_begins_anew(tmp_path, tonight):
 
 
 def test_what_is_fast_again_is_told_no_more(tmp_path, tonight):
-    """Its nights since then are of another level."""
     accept(tmp_path)
     slower(tmp_path, since=15)
     told = SlowDown(
@@ -171,14 +166,12 @@ def test_what_is_fast_again_is_told_no_more(tmp_path, tonight):
 
 
 def test_a_case_in_quarantine_takes_no_part(tmp_path, tonight):
-    """It is known to be slow."""
     accept(tmp_path, held=Quarantine("known", "2999-12-31", ACCEPTED))
     slower(tmp_path)
     assert not tonight(0.01009).slow_downs
 
 
 def test_nights_of_other_hardware_tell_nothing(tmp_path, tonight):
-    """They lie in the same folder, and under another key."""
     accept(tmp_path)
     for day, seconds in enumerate(QUIET):
         a_night(tmp_path, day, seconds)
@@ -187,7 +180,6 @@ def test_nights_of_other_hardware_tell_nothing(tmp_path, tonight):
 
 
 def test_the_history_is_read_once(tmp_path, tonight, monkeypatch):
-    """For the rolling baseline and for the nights together."""
     accept(tmp_path)
     slower(tmp_path)
     seen = []
@@ -199,7 +191,6 @@ def test_the_history_is_read_once(tmp_path, tonight, monkeypatch):
 
 @pytest.mark.parametrize(("alarms", "status"), [(["one"], 1), ([], 0)])
 def test_pytest_fails_a_session_that_tells_a_new_slow_down(alarms, status):
-    """No test is to blame, so the session itself ends so."""
     ended = []
     perf = SimpleNamespace(
         is_worker=False,

@@ -67,7 +67,6 @@ def figures(row: Model | CpuModel) -> list[Figure | Count]:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.parent.name)
 def test_every_figure_names_its_source_and_every_source_is_named(path: Path) -> None:
-    """A citation that no figure names is a figure that was removed or mistyped."""
     document, known = tomllib.loads(path.read_text()), catalogue.read(path)
     cited = {figure.source for row in (*known.gpus, *known.cpus) for figure in figures(row)}
     cited |= {document["sources"][model.ids_source] for model in known.gpus}
@@ -76,12 +75,10 @@ def test_every_figure_names_its_source_and_every_source_is_named(path: Path) -> 
 
 
 def test_no_two_gpus_have_one_key() -> None:
-    """Of different vendors, which have files of their own: a key names a baseline's file."""
     assert len(BY_KEY) == len(MODELS)
 
 
 def test_keys_that_baselines_may_be_named_by_stay() -> None:
-    """A key that changes loses its baseline."""
     assert BY_KEY.keys() >= {
         *("mi210", "mi250", "mi250x", "mi300a", "mi300x", "mi300x-hf", "mi308x", "mi308x-hf"),
         *("mi325x", "mi350x", "mi355x", "h100", "h200", "b200"),
@@ -91,14 +88,12 @@ def test_keys_that_baselines_may_be_named_by_stay() -> None:
 
 @pytest.mark.parametrize("key", ["mi300x-hf", "mi308x", "mi308x-hf", "h200-nvl", "h100-nvl"])
 def test_a_gpu_of_which_only_the_name_is_known_has_no_figures(key: str) -> None:
-    """It is listed so that it is never taken for its sibling."""
     model = BY_KEY[key]
     assert figures(model) == []
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.key)
 def test_narrower_precisions_are_never_slower(model: Model) -> None:
-    """A figure with sparsity, or in a wrong row, shows by being more than twice the next."""
     peaks = model.tflops.scaled(1.0)
     ladder = [peaks[p] for p in ("fp32", "tf32", "fp16", "fp8", "fp4") if p in peaks]
     assert ladder == sorted(ladder)
@@ -108,7 +103,6 @@ def test_narrower_precisions_are_never_slower(model: Model) -> None:
 
 
 def test_xcds_divide_the_compute_units() -> None:
-    """Otherwise CPX could not be told."""
     for model in MODELS:
         if model.xcds:
             assert model.compute_units
@@ -158,7 +152,6 @@ def changed(path: Iterable[str | int], value: object) -> dict[str, Any]:
 
 
 def test_a_small_catalogue_is_read() -> None:
-    """The one that the next test breaks in many ways."""
     (gpu,), (processor,) = parse(SMALL).gpus, parse(SMALL).cpus
     assert (gpu.key, gpu.compute_units, gpu.tflops.scaled(1), gpu.memory_gib) == (
         "mi1",
@@ -228,7 +221,6 @@ def test_a_small_catalogue_is_read() -> None:
 def test_a_row_that_breaks_the_rules_is_refused_by_name(
     path: tuple[str | int, ...], value: object, message: str
 ) -> None:
-    """With the row and the field, because the file is long."""
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         parse(changed(path, value))
 
@@ -253,7 +245,6 @@ def test_a_row_that_breaks_the_rules_is_refused_by_name(
 def test_an_mi300x_is_one_in_every_partition_mode(
     pci: str | None, compute: str, memory: str, parts: int, domains: int
 ) -> None:
-    """By its id, or by a share of its units and memory; the peaks are the same share."""
     gpu = amd(
         pci_device_id=pci,
         compute_units=304 // parts,
@@ -268,7 +259,6 @@ def test_an_mi300x_is_one_in_every_partition_mode(
 
 
 def test_the_memory_of_a_partition_may_be_its_domains() -> None:
-    """Two partitions of an MI300X share each quarter of the memory in CPX and NPS4."""
     mode = {"compute_partition": "CPX", "memory_partition": "NPS4"}
     assert amd(compute_units=38, memory_bytes=48 * GIB, **mode).key == "mi300x-cpx-nps4"
     assert amd(compute_units=38, memory_bytes=64 * GIB, **mode).key == "mi325x-cpx-nps4"
@@ -278,7 +268,6 @@ def test_the_memory_of_a_partition_may_be_its_domains() -> None:
 
 
 def test_an_mi300a_has_six_dies_and_a_mode_of_three() -> None:
-    """CPX is another share of it than of an MI300X, and TPX is a mode of it alone."""
     known = {"pci_device_id": "74a0", "memory_partition": "NPS1"}
     cpx = amd(compute_units=38, compute_partition="CPX", **known)
     assert cpx.key == "mi300a-cpx-nps1"
@@ -289,7 +278,6 @@ def test_an_mi300a_has_six_dies_and_a_mode_of_three() -> None:
 
 
 def test_a_partition_of_which_no_units_are_told_has_the_share_of_its_mode() -> None:
-    """The dies of an MI300X are known, and those of an MI308X are not."""
     known = amd(pci_device_id="74a1", compute_partition="CPX")
     assert known.peak_tflops["fp16"] == pytest.approx(1307.4 / 8)
     unknown = amd(pci_device_id="74a2", compute_partition="CPX")
@@ -301,7 +289,6 @@ def test_a_partition_of_which_no_units_are_told_has_the_share_of_its_mode() -> N
     [("CPX", 304), ("CPX", 20), ("DPX", 304), ("DPX", 76), ("TPX", 101), ("XPX", 38)],
 )
 def test_units_that_are_not_those_of_the_mode_leave_no_peaks(mode: str, units: int) -> None:
-    """Which of the two is right nobody knows, nor what of the card the device is."""
     gpu = amd(
         pci_device_id="74a1",
         compute_units=units,
@@ -313,7 +300,6 @@ def test_units_that_are_not_those_of_the_mode_leave_no_peaks(mode: str, units: i
 
 
 def test_a_partition_whose_memory_mode_is_unknown_has_no_bandwidth() -> None:
-    """Nor is it of the key of one whose mode is known."""
     gpu = amd(pci_device_id="74a1", compute_units=38, compute_partition="CPX")
     assert (gpu.key, gpu.peak_gb_per_s) == ("mi300x-cpx", None)
     assert gpu.peak_tflops["fp16"] == pytest.approx(1307.4 / 8)
@@ -321,13 +307,11 @@ def test_a_partition_whose_memory_mode_is_unknown_has_no_bandwidth() -> None:
 
 @pytest.mark.parametrize("compute", ["SPX", None])
 def test_a_whole_card_that_tells_no_memory_mode_is_plain(compute: str | None) -> None:
-    """As virtual functions do."""
     gpu = amd(pci_device_id="74a1", compute_units=304, compute_partition=compute)
     assert (gpu.key, gpu.peak_gb_per_s) == ("mi300x", 5300)
 
 
 def test_a_share_of_a_card_keeps_its_memory_mode() -> None:
-    """It is neither the whole card in that mode nor the same share in another."""
     mode = {"compute_partition": "SPX", "memory_partition": "NPS4"}
     gpu = amd(pci_device_id="74a1", compute_units=152, **mode)
     assert (gpu.key, gpu.peak_gb_per_s) == ("mi300x-spx-nps4-152cu", None)
@@ -338,7 +322,6 @@ def test_a_share_of_a_card_keeps_its_memory_mode() -> None:
 
 
 def test_a_known_id_decides_against_everything_else() -> None:
-    """Whatever memory, cap and name say."""
     gpu = amd(
         name="AMD Instinct MI325X",
         pci_device_id="74a1",
@@ -351,7 +334,6 @@ def test_a_known_id_decides_against_everything_else() -> None:
 
 @pytest.mark.parametrize("pci", ["74a9", "74bd"])
 def test_an_id_of_a_gpu_without_figures_is_that_gpu(pci: str) -> None:
-    """An MI300X HF has the size of an MI300X."""
     gpu = amd(pci_device_id=pci, compute_units=304, memory_bytes=192 * GIB, power_cap_w=750.0)
     assert (gpu.key, gpu.peak_tflops, gpu.peak_gb_per_s) == ("mi300x-hf", {}, None)
 
@@ -360,7 +342,6 @@ def test_an_id_of_a_gpu_without_figures_is_that_gpu(pci: str) -> None:
     ("pci", "key"), [("7410", "mi210"), ("74b5", "mi300x"), ("74b9", "mi325x")]
 )
 def test_a_virtual_function_is_its_card(pci: str, key: str) -> None:
-    """It has an id of its own."""
     known = {"arch": BY_KEY[key].arch, "compute_units": BY_KEY[key].compute_units}
     gpu = amd(pci_device_id=pci, **known)
     assert (gpu.key, gpu.peak_tflops) == (key, BY_KEY[key].tflops.scaled(1.0))
@@ -368,7 +349,6 @@ def test_a_virtual_function_is_its_card(pci: str, key: str) -> None:
 
 @pytest.mark.parametrize("pci", ["74a1", "74a5"])
 def test_an_unknown_id_is_an_unknown_gpu_whatever_else_it_has(pci: str) -> None:
-    """An MI308X of another id, say, in a mode that gives it the size of an MI300X."""
     known = {"compute_units": 304, "memory_bytes": 192 * GIB, "power_cap_w": 750.0}
     unknown = amd(name="AMD Instinct MI300X", pci_device_id="74be", **known)
     assert (unknown.key, unknown.peak_tflops) == ("amd-gfx942-74be", {})
@@ -378,7 +358,6 @@ def test_an_unknown_id_is_an_unknown_gpu_whatever_else_it_has(pci: str) -> None:
 
 @pytest.mark.parametrize("pci", ["74A1", "0x74a1", "0x74A1", "0x000074a1"])
 def test_an_id_is_read_in_any_spelling(pci: str) -> None:
-    """Tools write it in capitals and with a prefix."""
     assert amd(pci_device_id=pci).key == "mi300x"
 
 
@@ -386,13 +365,11 @@ def test_an_id_is_read_in_any_spelling(pci: str) -> None:
     "name", ["", "AMD Radeon Graphics", "Device 74a1", "N/A", "AMD Instinct MI100"]
 )
 def test_a_name_that_does_not_say_the_model_is_replaced(name: str) -> None:
-    """It changes nothing else."""
     gpu = amd(name=name, pci_device_id="74b5", compute_units=304)
     assert (gpu.key, gpu.name) == ("mi300x", "AMD Instinct MI300X")
 
 
 def test_a_name_that_says_the_model_stays() -> None:
-    """A virtual function's says more than the catalogue's, and has the card's key."""
     gpu = amd(name="AMD Instinct MI300X VF", pci_device_id="74b5", compute_units=304)
     assert (gpu.key, gpu.name) == ("mi300x", "AMD Instinct MI300X VF")
 
@@ -424,7 +401,6 @@ def test_a_name_that_says_the_model_stays() -> None:
     ],
 )
 def test_without_an_id_one_model_alone_has_to_fit(known: dict[str, Any], key: str | None) -> None:
-    """By arch and size; a cap can only exclude, and a lower one is an administrator's."""
     gpu = amd(**known)
     if key is None:
         assert gpu.key.startswith("amd-")
@@ -439,21 +415,18 @@ def test_without_an_id_one_model_alone_has_to_fit(known: dict[str, Any], key: st
     [(1400.0, "mi355x"), (1200.0, "mi355x"), (1000.0, None), (900.0, None), (None, None)],
 )
 def test_the_cap_excludes_what_may_not_draw_so_much(cap_w: float | None, key: str | None) -> None:
-    """MI350X and MI355X differ in clocks and power only, and either may be capped at 1000 W."""
     gpu = amd(arch="gfx950", compute_units=256, memory_bytes=288 * GIB, power_cap_w=cap_w)
     assert gpu.key == (key or "amd-gfx950-256cu-288gb")
 
 
 @pytest.mark.parametrize("cap_w", [None, 250.0, 300.0])
 def test_a_model_whose_power_is_not_known_is_excluded_by_no_cap(cap_w: float | None) -> None:
-    """MI210 and a die of an MI250 have one size, and how much the die may draw nobody says."""
     known = {"arch": "gfx90a", "memory_bytes": 64 * GIB, "power_cap_w": cap_w}
     assert amd(compute_units=104, **known).key == "amd-gfx90a-104cu-64gb"
     assert amd(compute_units=110, **known).key == "mi250x"
 
 
 def test_feature_flags_are_no_part_of_an_architecture() -> None:
-    """Torch's spelling of it, with a colon that no file should have in its name."""
     flagged = "gfx942:sramecc+:xnack-"
     assert amd(arch=flagged, compute_units=304, memory_bytes=192 * GIB).key == "mi300x"
     assert amd(arch=flagged, compute_units=7).key == "amd-gfx942-7cu"
@@ -462,7 +435,6 @@ def test_feature_flags_are_no_part_of_an_architecture() -> None:
 @pytest.mark.parametrize(("units", "key"), [(110, "mi250x"), (104, "mi250")])
 @pytest.mark.parametrize("name", ["", "AMD Instinct MI250X / MI250", "AMD Instinct MI250X"])
 def test_a_gcd_says_that_it_is_one_of_two(units: int, key: str, name: str) -> None:
-    """The name that the machine gives is the card's, of both cards even."""
     known = {"name": name, "arch": "gfx90a", "pci_device_id": "740c", "memory_bytes": 64 * GIB}
     gpu = amd(compute_units=units, **known)
     assert gpu.key == key
@@ -492,14 +464,12 @@ def test_a_gcd_says_that_it_is_one_of_two(units: int, key: str, name: str) -> No
 def test_an_unknown_gpu_is_keyed_by_its_ids_or_else_by_its_size(
     known: dict[str, Any], key: str
 ) -> None:
-    """Two that differ share no baseline; neither has peaks."""
     gpu = amd(**known)
     assert (gpu.key, gpu.name) == (key, key.removesuffix("-cpx"))
     assert (gpu.peak_tflops, gpu.peak_gb_per_s) == ({}, None)
 
 
 def test_an_nvidia_gpu_is_known_by_its_id_alone() -> None:
-    """An H200 NVL has all of an H200's figures but its speed."""
     known = {"arch": "sm_90", "compute_units": 132, "memory_bytes": 141 * GIB, "power_cap_w": 700.0}
     assert amd(vendor="nvidia", **known).key == "nvidia-sm_90-132cu-141gb"
     assert amd(vendor="nvidia", pci_device_id="2335", **known).key == "h200"
@@ -520,7 +490,6 @@ def test_an_nvidia_gpu_is_known_by_its_id_alone() -> None:
 def test_variants_of_a_gpu_have_keys_of_their_own(
     pci: str, key: str, gb_per_s: float | None
 ) -> None:
-    """They share a name and differ in memory."""
     gpu = amd(vendor="nvidia", arch=BY_KEY[key].arch, pci_device_id=pci)
     assert (gpu.key, gpu.peak_gb_per_s) == (key, gb_per_s)
 
@@ -549,7 +518,6 @@ def test_no_gpu_gets_the_peaks_of_a_model_that_any_signal_contradicts(
     compute: str | None,
     memory: str | None,
 ) -> None:
-    """Whatever is told of it, as long as its id is nobody's; if it is readable, none at all."""
     gpu = amd(
         arch=arch,
         pci_device_id=pci,
@@ -606,7 +574,6 @@ EPYC = "AMD EPYC 9654 96-Core Processor"
 def test_a_cpu_has_the_peaks_of_the_cores_that_may_be_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Four hardware threads of two cores are two cores: 2 x 2.4 GHz x 32 operations a cycle."""
     usable(monkeypatch, [0, 96, 1, 97])
     device = cpu.device(machine(tmp_path, EPYC, [(0, [n, n + 96]) for n in range(96)]))
     assert (device.key, device.compute_units) == ("cpu-amd-epyc-9654-4c", 4)
@@ -615,7 +582,6 @@ def test_a_cpu_has_the_peaks_of_the_cores_that_may_be_used(
 
 
 def test_one_thread_of_a_core_has_the_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its neighbour may be idle."""
     usable(monkeypatch, [0, 1])
     device = cpu.device(machine(tmp_path, EPYC, [(0, [0, 2]), (0, [1, 3])]))
     assert device.peak_tflops["fp32"] == pytest.approx(2 * 2.4 * 32 / 1000)
@@ -624,7 +590,6 @@ def test_one_thread_of_a_core_has_the_core(tmp_path: Path, monkeypatch: pytest.M
 def test_cores_on_two_sockets_have_the_memory_of_both(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And numbers of siblings that are alike on different sockets are different cores."""
     usable(monkeypatch, [0, 1])
     device = cpu.device(machine(tmp_path, EPYC, [(0, [0]), (1, [1])]))
     assert device.peak_gb_per_s == pytest.approx(921.6)
@@ -650,14 +615,12 @@ def test_a_cpu_that_is_not_surely_a_known_one_has_no_peaks(
     cores: list[tuple[int, list[int]]],
     flags: str,
 ) -> None:
-    """Nor has a virtual machine, whose cores may be threads."""
     usable(monkeypatch, [n for _, threads in cores for n in threads] or [0])
     device = cpu.device(machine(tmp_path, name, cores, flags=flags))
     assert (device.peak_tflops, device.peak_gb_per_s) == ({}, None)
 
 
 def test_a_torn_topology_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A core that is not described could be half of one that is."""
     usable(monkeypatch, [0, 1])
     root = machine(tmp_path, EPYC, [(0, [0]), (0, [1])])
     (root / "sys/devices/system/cpu/cpu1/topology/physical_package_id").write_text("N/A\n")
@@ -668,7 +631,6 @@ def test_a_torn_topology_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     "name", ["AMD EPYC 7763 64-Core Processor", "AMD EPYC 9554P 64-Core Processor", EPYC]
 )
 def test_a_cpu_is_found_by_all_of_its_model_name(name: str) -> None:
-    """And by no part of it."""
     assert catalogue.read(cpu.PEAKS).cpu(name) is not None
     assert catalogue.read(cpu.PEAKS).cpu(name[:-1]) is None
     assert catalogue.read(cpu.PEAKS).cpu(f"{name} @ 2 GHz") is None

@@ -73,7 +73,6 @@ STEP = {
 
 
 def test_a_process_that_nobody_launched_is_alone() -> None:
-    """It is the first and the only one."""
     assert who_am_i({}) == Placement(0, 0, 1, 1, None)
 
 
@@ -89,50 +88,42 @@ def test_a_process_that_nobody_launched_is_alone() -> None:
 def test_each_launcher_says_rank_local_rank_and_world_size(
     environ: dict[str, Any], place: Placement
 ) -> None:
-    """None is taken for another: all differ here."""
     assert who_am_i(variables(environ)) == place
 
 
 @pytest.mark.parametrize("around", [OPEN_MPI, MPICH, STEP, {**OPEN_MPI, **STEP}])
 def test_torchrun_wins_over_whatever_started_it(around: dict[str, Any]) -> None:
-    """Its ranks inherit the variables of the step that it is."""
     assert who_am_i(variables(around, TORCHRUN)) == Placement(5, 1, 8, 4, "torchrun")
 
 
 @pytest.mark.parametrize("inside", [OPEN_MPI, MPICH])
 def test_mpirun_wins_over_the_step_that_its_daemon_is(inside: dict[str, Any]) -> None:
-    """In an allocation of Slurm mpirun has srun start its daemons, one a host."""
     found = who_am_i(variables(STEP, inside))
     assert found == who_am_i(variables(inside))
 
 
 def test_a_batch_script_is_not_one_of_its_jobs_tasks() -> None:
-    """It has a SLURM_PROCID of 0 and the job's SLURM_NTASKS, and is alone."""
     assert who_am_i(variables(BATCH)) == Placement()
 
 
 def test_a_shell_that_slurm_gave_is_no_rank() -> None:
-    """``srun --pty bash`` is a step of one task, and what is started there is alone."""
     shell = variables(STEP, SLURM_STEP_NUM_TASKS=1, SLURM_PROCID=0, SLURM_LOCALID=0)
     assert who_am_i(shell) == Placement()
     assert who_am_i(variables(shell, LOCAL_RANK=0)).launcher == "torchrun"
 
 
 def test_slurms_own_pmi_is_not_mpichs() -> None:
-    """``srun --mpi=pmi2`` sets rank and size and says nothing of the host."""
     pmi = {"PMI_RANK": 3, "PMI_SIZE": 4, "PMI_FD": 11, "PMI_JOBID": "77.1"}
     assert who_am_i(variables(STEP, pmi)) == Placement(3, 1, 4, 2, "srun")
 
 
 def test_a_world_size_that_a_batch_script_exports_is_nobodys_rank() -> None:
-    """Scripts export it for programs that read it, and srun says the rest."""
     exported = {"WORLD_SIZE": 4, "MASTER_ADDR": "gpu03", "MASTER_PORT": 29500}
     assert who_am_i(variables(STEP, exported)) == Placement(3, 1, 4, 2, "srun")
     assert who_am_i(variables(BATCH, exported)) == Placement()
 
 
 def test_a_local_rank_alone_is_one_rank_of_one() -> None:
-    """As ROCm's tool takes it, unless another launcher says more."""
     assert who_am_i({"LOCAL_RANK": "0"}) == Placement(0, 0, 1, None, "torchrun")
     assert who_am_i(variables(STEP, LOCAL_RANK=1)) == Placement(3, 1, 4, 2, "srun")
 
@@ -153,7 +144,6 @@ def test_a_local_rank_alone_is_one_rank_of_one() -> None:
 def test_slurm_counts_a_hosts_tasks_in_runs(
     tasks: str | None, node: int | None, local_ranks: int | None
 ) -> None:
-    """What it does not say is not known, which is no error."""
     told = variables(
         STEP,
         SLURM_PROCID=0,
@@ -179,7 +169,6 @@ def test_slurm_counts_a_hosts_tasks_in_runs(
 def test_a_rank_beyond_the_last_is_refused(
     environ: dict[str, Any], rank: str, size: str, launcher: str
 ) -> None:
-    """It would wait for somebody who is not there."""
     with pytest.raises(UserError) as caught:
         who_am_i(variables(environ, {rank: 12, size: 12}))
     assert str(caught.value) == (
@@ -204,7 +193,6 @@ def test_a_rank_beyond_the_last_is_refused(
 def test_half_a_set_of_variables_is_refused(
     environ: dict[str, Any], missing: str, here: str
 ) -> None:
-    """A guess could make two first ranks."""
     with pytest.raises(UserError, match=f"^{here} in the environment and {missing} is missing"):
         who_am_i(variables(environ, {missing: None}))
 
@@ -222,7 +210,6 @@ def test_half_a_set_of_variables_is_refused(
 def test_a_variable_that_is_no_number_is_named(
     environ: dict[str, Any], name: str, text: str
 ) -> None:
-    """Launchers are programs, and somebody wrote them."""
     with pytest.raises(UserError) as caught:
         who_am_i(variables(environ, {name: text}))
     assert str(caught.value) == (
@@ -243,7 +230,6 @@ def test_a_variable_that_is_no_number_is_named(
 def test_a_local_rank_that_its_host_has_not_is_refused(
     environ: dict[str, Any], name: str, value: object
 ) -> None:
-    """The names of all that contradict each other are in the message."""
     with pytest.raises(UserError, match=f"{name}.* sets all three"):
         who_am_i(variables(environ, {name: value}))
 
@@ -262,12 +248,10 @@ def test_a_local_rank_that_its_host_has_not_is_refused(
     ],
 )
 def test_a_rank_that_sees_one_gpu_uses_it(visible: dict[str, str], index: int) -> None:
-    """``srun --gpus-per-task=1`` shows each task its own, as the first."""
     assert device_index(Placement(6, 2, 12, 4, "srun"), visible) == index
 
 
 def test_under_torchrun_a_rank_has_the_device_of_its_local_rank() -> None:
-    """All of its ranks see the same devices; one GPU for two ranks must not open."""
     place = Placement(6, 2, 12, 4, "torchrun")
     assert device_index(place, {"CUDA_VISIBLE_DEVICES": "3"}) == 2
 
@@ -276,7 +260,6 @@ def test_under_torchrun_a_rank_has_the_device_of_its_local_rank() -> None:
 
 
 def test_who_says_where_to_meet_is_believed() -> None:
-    """Torchrun says it, and so may a batch script."""
     told = {"MASTER_ADDR": "node-1", "MASTER_PORT": "29400"}
     assert told_meeting(told) == Meeting("node-1", 29400)
     assert meeting_point(who_am_i(variables(STEP)), variables(STEP, told)) == told_meeting(told)
@@ -295,13 +278,11 @@ def test_who_says_where_to_meet_is_believed() -> None:
     ],
 )
 def test_half_a_meeting_is_refused(told: dict[str, str], words: str) -> None:
-    """Ranks that look elsewhere would wait for each other."""
     with pytest.raises(UserError, match=f"^{words}"):
         told_meeting(told)
 
 
 def test_on_one_host_ranks_meet_there_at_a_port_of_their_job() -> None:
-    """All ranks find the same, and another job finds another."""
     alone = {"OMPI_COMM_WORLD_SIZE": 4, "OMPI_COMM_WORLD_RANK": 2}
     environ = variables(OPEN_MPI, alone)
     found = meeting_point(who_am_i(environ), environ)
@@ -312,13 +293,11 @@ def test_on_one_host_ranks_meet_there_at_a_port_of_their_job() -> None:
 
 
 def test_mpich_has_nothing_that_tells_jobs_apart() -> None:
-    """So its ranks of one host meet where torch's do by default."""
     environ = variables(MPICH, PMI_SIZE=3, PMI_RANK=0)
     assert meeting_point(who_am_i(environ), environ) == Meeting("127.0.0.1", DEFAULT_PORT)
 
 
 def test_tasks_of_a_step_meet_on_its_first_host() -> None:
-    """Which has the first rank; steps of one job meet at ports of their own."""
     first, second = variables(STEP), variables(STEP, SLURM_STEP_ID=2)
     found = meeting_point(who_am_i(first), first)
     assert (found.host, found.port in PORTS) == ("gpu03", True)
@@ -326,13 +305,11 @@ def test_tasks_of_a_step_meet_on_its_first_host() -> None:
 
 
 def test_mpirun_in_an_allocation_meets_on_its_first_host() -> None:
-    """A daemon's step says something else on each host, the job says the same on all."""
     environ = variables(STEP, OPEN_MPI, SLURM_JOB_NODELIST="n[7-9]", SLURM_STEP_NODELIST="n8")
     assert meeting_point(who_am_i(environ), environ).host == "n7"
 
 
 def test_ranks_of_several_hosts_that_nobody_told_say_what_to_set() -> None:
-    """With how each mpirun hands it on."""
     environ = variables(OPEN_MPI)
     with pytest.raises(UserError, match=r"MASTER_ADDR to the host of rank 0.*-x MASTER_ADDR=HOST"):
         meeting_point(who_am_i(environ), environ)
@@ -350,5 +327,4 @@ def test_ranks_of_several_hosts_that_nobody_told_say_what_to_set() -> None:
     ],
 )
 def test_the_first_of_a_list_of_hosts(hosts: str, first: str) -> None:
-    """As Slurm writes it, leading zeros included."""
     assert first_host(hosts) == first

@@ -45,7 +45,6 @@ def beginning_badly(source: str) -> list[str]:
 
 
 def test_docstrings_begin_their_sentences_with_the_subject():
-    """In every room."""
     found = defaultdict(list)
     for path in sorted(PACKAGE.rglob("*.py")):
         found[path.relative_to(PACKAGE).parts[0]] += beginning_badly(path.read_text())
@@ -64,7 +63,6 @@ def test_docstrings_begin_their_sentences_with_the_subject():
     ],
 )
 def test_a_sentence_that_begins_badly_is_found_wherever_it_stands(text, count):
-    """In modules, classes, functions and below attributes alike."""
     source = f'"""{text}"""\nclass A:\n    """{text}"""\n    a = 1\n    """{text}"""\n'
     assert len(beginning_badly(source)) == 3 * count
 
@@ -94,13 +92,11 @@ def sentence_lengths(page: str) -> list[int]:
 
 
 def test_sentences_of_the_docs_are_short_on_average():
-    """13 words is what a busy engineer reads once."""
     lengths = [length for page in PAGES for length in sentence_lengths(page.read_text())]
     assert sum(lengths) / len(lengths) <= MOST_WORDS_A_SENTENCE
 
 
 def test_the_docs_are_no_longer_than_they_have_to_be():
-    """As ``wc -w`` counts; a new page takes its words from others."""
     pages = [page.read_text() for page in PAGES if page.parent.name == "docs"]
     assert sum(len(page.split()) for page in pages) <= MOST_WORDS
 
@@ -118,5 +114,4 @@ def test_the_docs_are_no_longer_than_they_have_to_be():
     ],
 )
 def test_words_and_sentences_are_counted(page, lengths):
-    """By hand."""
     assert sentence_lengths(page) == lengths

@@ -70,14 +70,12 @@ def executed(workload: Workload) -> Counted:
 
 @pytest.mark.parametrize("units", [1, 2, 100])
 def test_each_unit_of_delay_on_a_cpu_is_a_pass_over_the_same_numbers(units: int) -> None:
-    """Counted where torch executes, so that none is left out."""
     counted = executed(delay(CPU, delay_units=units))
     assert counted.calls == {SIN: units}
     assert counted.elements == {SIN: units * ELEMENTS}
 
 
 def test_the_work_of_a_delay_needs_all_the_work_before_it() -> None:
-    """Three steps of five units are the fifteenth sine of the sine."""
     workload = delay(CPU, delay_units=5)
     with Counted() as counted:
         for _ in range(3):
@@ -91,7 +89,6 @@ def test_the_work_of_a_delay_needs_all_the_work_before_it() -> None:
 def test_a_delay_on_a_gpu_is_as_many_cycles_as_there_are_units(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In one launch."""
     slept: list[int] = []
     monkeypatch.setattr(torch.cuda, "_sleep", slept.append)
     workload = delay(GPU, delay_units=12345)
@@ -102,7 +99,6 @@ def test_a_delay_on_a_gpu_is_as_many_cycles_as_there_are_units(
 
 
 def test_a_delay_knows_nothing_of_itself_but_its_step() -> None:
-    """It is measured like any other workload, by the name that a case gives."""
     case = Case("delay", "delay", {"delay_units": 3}, sampling=AT_ONCE)
     measured = measure(case, MeasuringContext(CPU, clock_of(CPU.device), "context-7"))
     assert (measured.items_per_step, measured.item) == (1, "step")
@@ -123,14 +119,12 @@ def pair(units: int, **params: Any) -> tuple[Workload, Workload]:
 def test_a_planted_step_executes_the_networks_step_and_its_units_and_nothing_else(
     task: str, units: int
 ) -> None:
-    """Nothing at all with no units."""
     slow, plain = pair(units, task=task)
     expected = executed(plain).calls + Counter({SIN: units})
     assert executed(slow).calls == expected
 
 
 def test_the_delay_comes_after_the_step_and_inside_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a GPU it waits its turn in the queue."""
     order: list[str] = []
     inner = Workload(lambda: order.append("step"))
     monkeypatch.setattr("bench_lib.worker.workloads.planted.network", lambda *_, **__: inner)
@@ -141,14 +135,12 @@ def test_the_delay_comes_after_the_step_and_inside_it(monkeypatch: pytest.Monkey
 
 
 def test_the_answer_of_a_planted_step_is_the_networks() -> None:
-    """To the last bit."""
     slow, plain = pair(3, precision="bf16")
     assert torch.equal(slow.step(), plain.step())
 
 
 @pytest.mark.parametrize("task", ["infer", "train"])
 def test_what_is_known_of_a_network_is_known_with_a_delay_planted_in_it(task: str) -> None:
-    """Items, parameters, traffic, FLOPs and numerics."""
     slow, plain = pair(3, task=task)
     assert (slow.items_per_step, slow.item, slow.compiled) == (2, "img", False)
     assert slow.parameters == plain.parameters
@@ -165,7 +157,6 @@ def test_what_is_known_of_a_network_is_known_with_a_delay_planted_in_it(task: st
 
 
 def test_a_case_may_name_planted_with_the_parameters_of_network() -> None:
-    """All of them are passed through."""
     params = {**TINY, "precision": "bf16", "memory_format": "nhwc", "delay_units": 2}
     workload = build(Case("x", "planted", params), CPU)
     output: Any = workload.step()
@@ -178,19 +169,16 @@ def test_a_case_may_name_planted_with_the_parameters_of_network() -> None:
 
 @pytest.mark.parametrize("units", [-1, 1.5, 2.0, "3", True, None])
 def test_a_number_of_units_that_is_none_is_named(units: Any) -> None:
-    """Before anything is built."""
     words = rf"delay_units is {units!r}; it has to be a whole number, 0 or more \(0 adds nothing\)"
     with pytest.raises(ValueError, match=words):
         planted(CPU, delay_units=units, network="no such network", batch_size=1)
 
 
 def test_a_delay_alone_needs_a_unit() -> None:
-    """A step that does nothing takes no time to divide by."""
     with pytest.raises(ValueError, match="delay_units is 0; it has to be a whole number, 1 or m"):
         delay(CPU, delay_units=0)
 
 
 def test_bad_parameters_of_the_network_are_its_own_errors() -> None:
-    """With the words that it has for them."""
     with pytest.raises(ValueError, match="precision is 'fp17'; there is fp32, "):
         planted(CPU, delay_units=1, **TINY, precision="fp17")

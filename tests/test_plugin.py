@@ -208,7 +208,6 @@ TEN_MS = [-4.6062, -4.6052, -4.6047, -4.6057, -4.6042]
 
 
 def test_a_first_run_passes_and_says_how_to_make_a_baseline(suite, pytester):
-    """No baseline is visible and not a failure; the last line is the next thing to do."""
     result = suite()()
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(
@@ -228,14 +227,12 @@ def test_a_first_run_passes_and_says_how_to_make_a_baseline(suite, pytester):
 
 
 def test_strict_fails_on_a_missing_baseline(suite):
-    """A gate that has nothing to hold against is not green when asked to be strict."""
     result = suite()("--perf-strict")
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(["NO_BASELINE *test_step?alpha? - latency: *"])
 
 
 def test_a_regression_fails_its_own_test_once_with_the_reason(suite, pytester):
-    """Exit status, summary and JUnit agree: one test, one failure."""
     run = suite("{'alpha': [[0.0105] * 20]}")
     accept(pytester, "alpha", TEN_MS)
     accept(pytester, "beta", TEN_MS)
@@ -263,7 +260,6 @@ def test_a_regression_fails_its_own_test_once_with_the_reason(suite, pytester):
 
 
 def test_an_incident_of_other_hardware_is_none_of_this_run(suite, pytester):
-    """Cases have the same ids there, and the history may be shared."""
     record = make_record(
         case=make_case(id="beta"),
         attempts=[make_attempt(case_id="beta", hardware_key="mi300x")],
@@ -281,7 +277,6 @@ def test_an_incident_of_other_hardware_is_none_of_this_run(suite, pytester):
 
 
 def test_a_regression_is_looked_into_once_and_names_its_kernels(suite, pytester):
-    """In the words of the failure; its table is in the history, for the next baseline."""
     run = suite("{'alpha': [[0.0105] * 20]}")
     accept(pytester, "alpha", TEN_MS, kernels=KernelTable("x", 5, [Kernel("gemm_kernel", 1, 4e-3)]))
     accept(pytester, "beta", TEN_MS)
@@ -298,7 +293,6 @@ def test_a_regression_is_looked_into_once_and_names_its_kernels(suite, pytester)
 
 
 def test_kernels_of_a_first_run_are_kept_for_its_baseline_unless_refused(suite, pytester):
-    """Somebody will ask by them later."""
     run = suite()
     run()
     run("--perf-kernels", "none").stdout.no_fnmatch_line("looking into*")
@@ -308,7 +302,6 @@ def test_kernels_of_a_first_run_are_kept_for_its_baseline_unless_refused(suite, 
 
 
 def test_what_cannot_be_read_of_earlier_nights_is_said_and_stops_nothing(suite, pytester):
-    """A file of a later version, and one bad line; the torn end of a killed run is no surprise."""
     run = suite()
     accept(pytester, "alpha", TEN_MS)
     for _ in range(3):
@@ -331,7 +324,6 @@ def test_what_cannot_be_read_of_earlier_nights_is_said_and_stops_nothing(suite, 
 
 
 def test_a_full_temporary_folder_is_no_fault_of_a_test(suite, pytester):
-    """The run ends with status 4 and one sentence; what was measured before it stands."""
     inside = Path(tempfile.gettempdir(), "torchinductor_me", "a")
     fault = f"OSError: [Errno 28] No space left on device: {str(inside)!r}"
     result = suite(f"{{'beta': [Fault('no room', {fault!r}, 'compile')]}}")()
@@ -347,7 +339,6 @@ def test_a_full_temporary_folder_is_no_fault_of_a_test(suite, pytester):
 
 
 def test_kernels_that_cannot_be_looked_into_cost_no_verdict(suite, pytester):
-    """The device is gone by then; what was measured stands."""
     run = suite("{'alpha': [[0.01] * 20]}")
     conftest = pytester.path / "conftest.py"
     conftest.write_text(
@@ -363,7 +354,6 @@ def test_kernels_that_cannot_be_looked_into_cost_no_verdict(suite, pytester):
 
 
 def test_cold_cases_have_names_of_their_own(suite, pytester):
-    """Both have a baseline."""
     result = suite()("--perf-cold")
     result.assert_outcomes(passed=2)
     (kept,) = runs_in(pytester)
@@ -373,7 +363,6 @@ def test_cold_cases_have_names_of_their_own(suite, pytester):
 
 
 def test_all_of_the_shipped_matrix_can_be_measured_with_cold_caches(monkeypatch):
-    """A case that it has with cold caches counts as it is there, and once."""
     matrix = TESTS.parent / "perf_tests" / "matrix.toml"
     sizes = dict.fromkeys(re.findall(r'"(\w+)"', matrix.read_text()), 224)
     monkeypatch.setattr("bench_lib.plugin.session.network_sizes", lambda: sizes)
@@ -390,7 +379,6 @@ def test_all_of_the_shipped_matrix_can_be_measured_with_cold_caches(monkeypatch)
 
 
 def test_tuning_is_for_amd_and_said_so(suite):
-    """Before anything is measured; on AMD it is done, case by case."""
     result = suite()("--perf-tune")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(
@@ -399,13 +387,11 @@ def test_tuning_is_for_amd_and_said_so(suite):
 
 
 def test_tuning_and_cold_caches_are_refused_together(suite):
-    """One fills what the other does not read."""
     result = suite(devices="gpus(1)")("--perf-tune", "--perf-cold")
     result.stderr.fnmatch_lines(["*--perf-tune fills a database that --perf-cold does not read*"])
 
 
 def test_tuning_is_done_case_by_case_and_kept(suite, pytester):
-    """Before each is measured."""
     result = suite(devices="gpus(1)")("--perf-tune", "--perf-tier", "smoke")
     result.assert_outcomes(passed=2)
     (kept,) = runs_in(pytester)
@@ -413,7 +399,6 @@ def test_tuning_is_done_case_by_case_and_kept(suite, pytester):
 
 
 def test_only_what_looks_different_is_measured_again_and_only_while_it_does(suite, pytester):
-    """Beta was slow once: the processes that follow outvote it, and it is left alone."""
     fast = [0.01] * 20
     run = suite(f"{{'alpha': [{fast}], 'beta': [{[0.0102] * 20}, {fast}]}}")
     accept(pytester, "alpha", TEN_MS)
@@ -431,7 +416,6 @@ def test_only_what_looks_different_is_measured_again_and_only_while_it_does(suit
 
 
 def test_without_a_second_look_nothing_is_called_slower(suite, pytester):
-    """One process decides nothing, and the word says so."""
     run = suite("{'alpha': [[0.0105] * 20]}")
     accept(pytester, "alpha", TEN_MS)
     result = run("--perf-confirm", "0")
@@ -441,7 +425,6 @@ def test_without_a_second_look_nothing_is_called_slower(suite, pytester):
 
 
 def test_xdist_measures_again_on_each_cases_own_device(suite, pytester):
-    """In the controller, when its workers have ended and their devices are idle."""
     matrix = "".join(
         f'[[gate.factory]]\nid = "case-{i}"\ntarget = "steps:step"\n' for i in range(6)
     )
@@ -461,7 +444,6 @@ def test_xdist_measures_again_on_each_cases_own_device(suite, pytester):
 
 
 def test_a_device_that_is_gone_when_looking_again_is_not_green(suite, pytester):
-    """What could not be confirmed is not OK: the run says so and does not pass."""
     run = suite("{'alpha': [[0.0105] * 20]}")
     accept(pytester, "alpha", TEN_MS)
     with pytester.path.joinpath("conftest.py").open("a") as file:
@@ -481,7 +463,6 @@ bench_lib.engine.device.HeldDevice.measure_again = gone
 
 
 def test_ending_the_second_look_by_hand_is_not_green(suite, pytester):
-    """What was not looked at again is not OK: the run is interrupted, and has no end."""
     run = suite("{'alpha': [[0.0105] * 20]}")
     accept(pytester, "alpha", TEN_MS)
     with pytester.path.joinpath("conftest.py").open("a") as file:
@@ -507,7 +488,6 @@ def quarantine(pytester, case_id, until, key="cpu-test-2c"):
 
 
 def test_a_case_in_quarantine_is_reported_and_does_not_fail(suite, pytester):
-    """Slower or broken: what is known does not wake anybody until the day."""
     run = suite("{'alpha': [[0.0105] * 20], 'beta': [Fault('died', 'SIGABRT', 'measure', 'HSA')]}")
     accept(pytester, "alpha", TEN_MS)
     for case_id in ("alpha", "beta"):
@@ -525,7 +505,6 @@ def test_a_case_in_quarantine_is_reported_and_does_not_fail(suite, pytester):
 
 
 def test_a_quarantine_that_is_over_fails_loudly(suite, pytester):
-    """The case has its own status back, and the reason stands beside it."""
     run = suite("{'alpha': [[0.0105] * 20]}")
     accept(pytester, "alpha", TEN_MS)
     quarantine(pytester, "alpha", "2026-01-31")
@@ -539,7 +518,6 @@ def test_a_quarantine_that_is_over_fails_loudly(suite, pytester):
 def test_a_quarantine_that_ends_while_the_suite_runs_holds_for_what_was_measured(
     suite, pytester, monkeypatch
 ):
-    """Measured before midnight and judged after it: the row and the exit status agree."""
     run = suite("{'alpha': [[0.0105] * 20]}")
     accept(pytester, "alpha", TEN_MS)
     today = history.utc_today()
@@ -552,7 +530,6 @@ def test_a_quarantine_that_ends_while_the_suite_runs_holds_for_what_was_measured
 
 
 def test_last_failed_runs_the_regressed_case_again(suite, pytester):
-    """``--lf`` reads the verdict, not the measuring."""
     run = suite("{'alpha': [[0.0105] * 20]}")
     accept(pytester, "alpha", TEN_MS)
     run()
@@ -561,7 +538,6 @@ def test_last_failed_runs_the_regressed_case_again(suite, pytester):
 
 
 def test_an_error_fails_at_once_with_the_workers_last_output(suite, pytester):
-    """The reader sees why, and the rest of the suite has run."""
     result = suite("{'alpha': [Fault('died', 'ended by SIGABRT', 'measure', 'HSA fault')]}")()
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["ERROR alpha: died in measure: ended by SIGABRT", "*HSA fault*"])
@@ -571,7 +547,6 @@ def test_an_error_fails_at_once_with_the_workers_last_output(suite, pytester):
 
 
 def test_what_the_device_cannot_do_is_a_skip_with_the_reason(suite):
-    """A skip is neither green nor red."""
     result = suite("{'alpha': ['TF32 exists on GPUs only']}")("-rs")
     result.assert_outcomes(passed=1, skipped=1)
     result.stdout.fnmatch_lines(["SKIPPED*TF32 exists on GPUs only"])
@@ -579,7 +554,6 @@ def test_what_the_device_cannot_do_is_a_skip_with_the_reason(suite):
 
 
 def test_a_tier_without_a_case_names_those_that_have_some(suite):
-    """No test runs; pytest alone would not say why."""
     result = suite()("--perf-tier", "nightly")
     assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
     result.stdout.fnmatch_lines(
@@ -589,21 +563,18 @@ def test_a_tier_without_a_case_names_those_that_have_some(suite):
 
 @pytest.mark.parametrize("words", [("--perf-confrim", "3"), ("--perf-confrim=3",)])
 def test_a_misspelt_option_gets_a_suggestion(suite, words):
-    """A usage error, as pytest itself makes of it."""
     result = suite()(*words)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*--perf-confrim; did you mean --perf-confirm?"])
 
 
 def test_an_option_like_no_other_is_left_to_pytest(suite):
-    """It may be another plugin's."""
     result = suite()("--perf-zzz")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert "did you mean" not in result.stderr.str()
 
 
 def test_the_tier_fits_the_machine_and_can_be_chosen(suite):
-    """A CPU gets smoke; the option and a GPU get something else."""
     run = suite()
     run("--perf-tier", "gate").stdout.fnmatch_lines(["gamma *NO_BASELINE*"])
     run("-k", "beta").assert_outcomes(passed=1, deselected=1)
@@ -611,16 +582,11 @@ def test_the_tier_fits_the_machine_and_can_be_chosen(suite):
 
 
 def test_a_gpu_gets_the_gate(suite):
-    """The default is what one waits for in a pull request."""
     result = suite(devices="gpus(1)")()
     result.stdout.fnmatch_lines(["gamma *NO_BASELINE*", "run * on mi300x: 1 NO_BASELINE"])
 
 
 def test_five_processes_make_a_baseline_that_can_be_accepted(suite, pytester, monkeypatch):
-    """The two commands of the README, one after the other, and then a run that judges OK.
-
-    That one says what there is to know in a line a case.
-    """
     run = suite()
     result = run("--perf-processes", "5")
     result.stdout.fnmatch_lines(["next: bench-lib baseline accept --run *"])
@@ -668,7 +634,6 @@ def with_typo(suite, pytester, **options):
     ],
 )
 def test_a_typo_in_the_matrix_is_one_clear_error(suite, pytester, words):
-    """File, table and key, once for all files that take cases from it, without a traceback."""
     result = with_typo(suite, pytester)(*words)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([f"ERROR: {SAYS_SO}"])
@@ -679,7 +644,6 @@ def test_a_typo_in_the_matrix_is_one_clear_error(suite, pytester, words):
 
 
 def test_a_typo_in_the_matrix_is_one_error_of_all_workers(suite, pytester):
-    """Which each collect by themselves."""
     result = with_typo(suite, pytester, devices="gpus(2)")("-n", "2")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.assert_outcomes(errors=1)
@@ -687,7 +651,6 @@ def test_a_typo_in_the_matrix_is_one_error_of_all_workers(suite, pytester):
 
 
 def test_a_mark_that_names_no_table_is_its_file_s_own_mistake(suite, pytester):
-    """The matrix is in order, and so are the other files."""
     run = suite()
     text = TEST_FILE.replace("factory", "factories")
     pytester.path.joinpath("perf_tests", "test_more.py").write_text(text)
@@ -699,7 +662,6 @@ def test_a_mark_that_names_no_table_is_its_file_s_own_mistake(suite, pytester):
 
 
 def test_a_worker_that_cannot_say_its_networks_is_one_error(suite, pytester):
-    """It took as long to find out as the import of a broken torch takes."""
     run = with_typo(suite, pytester)
     with pytester.path.joinpath("conftest.py").open("a") as file:
         file.write(
@@ -716,7 +678,6 @@ def test_a_worker_that_cannot_say_its_networks_is_one_error(suite, pytester):
 
 
 def test_another_matrix_can_be_named(suite, pytester):
-    """``--perf-matrix`` is relative to where pytest was started."""
     run = suite()
     pytester.path.joinpath("mine.toml").write_text(MATRIX.replace("alpha", "mine"))
     run("--perf-matrix", "mine.toml", "-k", "mine").assert_outcomes(passed=1, deselected=1)
@@ -733,7 +694,6 @@ def test_another_matrix_can_be_named(suite, pytester):
     ],
 )
 def test_a_bad_baseline_file_stops_the_run_before_it_measures(suite, pytester, text, message):
-    """Hours of measuring are not to be judged by nothing."""
     run = suite()
     folder = pytester.mkdir("baselines")
     folder.joinpath("cpu-test-2c.json").write_text(text)
@@ -746,7 +706,6 @@ def test_a_bad_baseline_file_stops_the_run_before_it_measures(suite, pytester, t
 def test_a_package_of_what_is_no_metric_stops_the_run_before_it_measures(
     suite, pytester, monkeypatch
 ):
-    """Its name is in the error; a night would otherwise end without verdicts."""
     monkeypatch.syspath_prepend(pytester.path)
     about = pytester.mkdir("mine-1.0.dist-info")
     about.joinpath("METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
@@ -758,7 +717,6 @@ def test_a_package_of_what_is_no_metric_stops_the_run_before_it_measures(
 
 
 def test_a_history_that_cannot_be_written_stops_the_run_before_it_measures(suite, pytester):
-    """A file stands where the folder should be."""
     run = suite()
     pytester.path.joinpath("taken").write_text("")
     result = run("--perf-history", "taken")
@@ -767,7 +725,6 @@ def test_a_history_that_cannot_be_written_stops_the_run_before_it_measures(suite
 
 
 def test_a_full_disk_stops_the_run_and_keeps_what_was_written(suite, pytester):
-    """Nothing is measured that cannot be remembered."""
     run = suite()
     limit = """
 import resource, signal
@@ -796,7 +753,6 @@ EVERYWHERE = pytest.mark.parametrize("how", [(), ("-n", "2")], ids=["serial", "x
 
 @EVERYWHERE
 def test_pytest_benchmarks_file_has_the_workers_samples(suite, pytester, how):
-    """Exactly what was measured, and it names the GPU; under xdist the controller writes it."""
     run = suite("{'gamma': [[0.010, 0.012, 0.011, 0.010, 0.013]]}", devices="gpus(2)")
     run("--benchmark-json=bench.json", *how)
     document = json.loads(pytester.path.joinpath("bench.json").read_text())
@@ -810,7 +766,6 @@ def test_pytest_benchmarks_file_has_the_workers_samples(suite, pytester, how):
 
 
 def test_each_case_of_a_test_is_a_benchmark_of_its_own(suite, pytester):
-    """The first has the name of the test."""
     pytester_runs = suite()
     pytester.path.joinpath("perf_tests", "test_steps.py").write_text(
         "from bench_lib import Case\n"
@@ -839,7 +794,6 @@ params = { task = "embed" }
 
 
 def test_a_case_is_chosen_by_its_task_where_only_known_markers_are_allowed(suite, pytester):
-    """A workload of one's own may have a task of another name, which is no marker."""
     run = suite(devices="gpus(1)", matrix=TASKS)
     pytester.path.joinpath("perf_tests", "test_models.py").write_text(
         TEST_FILE.replace("factory", "language_models")
@@ -864,7 +818,6 @@ target = "steps:step"
 
 @EVERYWHERE
 def test_pytest_benchmark_groups_by_what_the_matrix_is_about(suite, pytester, how):
-    """A case without that parameter, such as a step of one's own, is in the group of None."""
     run = suite(devices="gpus(2)", matrix=NETWORKS)
     pytester.path.joinpath("perf_tests", "test_grouped.py").write_text(
         TEST_FILE.replace("factory", "networks")
@@ -882,7 +835,6 @@ def test_pytest_benchmark_groups_by_what_the_matrix_is_about(suite, pytester, ho
 
 
 def test_pytest_benchmarks_table_comes_where_an_option_asks_for_it(suite, pytester):
-    """It is 250 columns wide; its other benchmarks keep theirs."""
     run = suite()
     run("--benchmark-json=x.json").stdout.no_fnmatch_line("*benchmark: 2 tests*")
     run("--benchmark-columns=min").stdout.fnmatch_lines(["*benchmark: 2 tests*"])
@@ -897,7 +849,6 @@ def test_pytest_benchmarks_table_comes_where_an_option_asks_for_it(suite, pytest
 
 @pytest.mark.parametrize("name", ["benchmark", "pytest_benchmark.plugin"])
 def test_pytest_benchmark_is_known_by_whatever_name_it_is_loaded(suite, pytester, name):
-    """Its entry point's, or its module's."""
     suite()
     words = ("-p", "no:hypothesispytest", "-p", name, "-p", "bench_lib.plugin")
     with as_it_was():
@@ -906,7 +857,6 @@ def test_pytest_benchmark_is_known_by_whatever_name_it_is_loaded(suite, pytester
 
 
 def test_pytest_benchmark_compares_with_an_earlier_run(suite):
-    """``--benchmark-compare`` works on replayed samples as on its own."""
     run = suite("{'alpha': [[0.010] * 20]}")
     run("--benchmark-autosave").assert_outcomes(passed=2)
     result = run("--benchmark-compare")
@@ -914,7 +864,6 @@ def test_pytest_benchmark_compares_with_an_earlier_run(suite):
 
 
 def test_benchmark_only_and_skip_know_measuring_tests_as_benchmarks(suite, pytester):
-    """pytest-benchmark's own selection works, and a plain test is none."""
     run = suite()
     pytester.path.joinpath("perf_tests", "test_plain.py").write_text("def test_plain(): pass\n")
     run("--benchmark-only").assert_outcomes(passed=2, skipped=1)
@@ -923,12 +872,10 @@ def test_benchmark_only_and_skip_know_measuring_tests_as_benchmarks(suite, pytes
 
 @pytest.mark.parametrize("arguments", [("-p", "no:benchmark"), ("--benchmark-disable",)])
 def test_nothing_depends_on_pytest_benchmark(suite, arguments):
-    """It is a way of showing, not a part of measuring."""
     suite()(*arguments).assert_outcomes(passed=2)
 
 
 def test_xdist_pins_each_worker_to_a_device_and_loses_no_record(suite, pytester):
-    """Auto is one a device; a case runs on that of its id's hash; one history file holds all."""
     matrix = "".join(
         f'[[gate.factory]]\nid = "case-{i}"\ntarget = "steps:step"\n' for i in range(12)
     )
@@ -952,14 +899,12 @@ def test_xdist_pins_each_worker_to_a_device_and_loses_no_record(suite, pytester)
 
 
 def test_xdist_measures_without_the_parts_of_pytest_that_a_user_leaves_out(suite):
-    """Those that only plan a run are asked whether they do."""
     run = suite(devices="gpus(2)")
     left_out = ("-p", "no:setuponly", "-p", "no:setupplan")
     run("-n", "2", *left_out).assert_outcomes(passed=1)
 
 
 def test_xdist_sends_a_case_where_it_was_last(suite, pytester):
-    """Not where its id's hash would: from device to device its time differs."""
     matrix = "".join(
         f'[[gate.factory]]\nid = "case-{i}"\ntarget = "steps:step"\n' for i in range(4)
     )
@@ -1019,7 +964,6 @@ engine.Engine.replay = replay
 
 @EVERYWHERE
 def test_a_case_that_is_replayed_at_once_is_one_test(suite, pytester, how):
-    """Its replay comes with its test's report, and is no second case."""
     run = suite("{'alpha': [[0.0105] * 20]}", devices="gpus(2)")
     with pytester.path.joinpath("conftest.py").open("a") as file:
         file.write(REPLAYED)
@@ -1043,7 +987,6 @@ def replay(_run, outcome):
 
 
 def test_a_failure_of_the_tests_own_is_not_put_down_to_a_replay_that_failed(suite, pytester):
-    """The summary and JUnit's XML say what the test said."""
     run = suite(matrix='[[smoke.factory]]\nid = "alpha"\ntarget = "steps:step"\n')
     with pytester.path.joinpath("conftest.py").open("a") as file:
         file.write(REPLAYED.replace("engine.Engine", FAULTY_REPLAY + "engine.Engine"))
@@ -1057,10 +1000,6 @@ def test_a_failure_of_the_tests_own_is_not_put_down_to_a_replay_that_failed(suit
 
 
 def test_xdists_controller_shares_workers_that_end_with_it(suite, pytester):
-    """Each worker is told of those of its device, and would start the same.
-
-    A device without a case needs none.
-    """
     matrix = "".join(
         f'[[gate.factory]]\nid = "case-{i}"\ntarget = "steps:step"\n' for i in range(6)
     )
@@ -1139,7 +1078,6 @@ def with_ranks(pytester, answers="{}", *, ranks=(2, 2), name="two"):
 
 
 def test_under_xdist_cases_of_several_ranks_wait_until_all_devices_are_free(suite, pytester):
-    """Each worker holds one; the controller measures and judges, and nothing is lost."""
     run = suite(devices="gpus(2)", matrix=SEVERAL)
     with_ranks(pytester)
     result = run("-n", "2", *UNSEEN, "--junitxml", "junit.xml")
@@ -1158,7 +1096,6 @@ def test_under_xdist_cases_of_several_ranks_wait_until_all_devices_are_free(suit
 
 
 def test_four_devices_come_to_the_verdicts_of_one(suite, pytester):
-    """Each case once, on a device of its own; that of four ranks when all are free."""
     names = [f"case-{i}" for i in range(8)]
     matrix = "".join(f'[[gate.factory]]\nid = "{n}"\ntarget = "steps:step"\n' for n in names)
     script = (
@@ -1186,10 +1123,6 @@ def test_four_devices_come_to_the_verdicts_of_one(suite, pytester):
 
 
 def test_what_becomes_of_a_case_that_waited_is_what_would_have_become_of_it(suite, pytester):
-    """Skipped, broken, broken in quarantine, slower: each once and under its own name.
-
-    Slower is said after another look, with all devices in its hands and after cases of one rank.
-    """
     run = suite("{'case-0': [[0.0105] * 20]}", devices="gpus(2)", matrix=SEVERAL)
     with_ranks(
         pytester,
@@ -1227,7 +1160,6 @@ def test_what_becomes_of_a_case_that_waited_is_what_would_have_become_of_it(suit
 
 
 def test_without_a_launcher_what_waited_fails_with_its_word(suite, pytester):
-    """And so does what waited behind it."""
     run = suite(devices="gpus(2)", matrix=SEVERAL)
     with_ranks(pytester, '{"two-0": LaunchError("there is no mpirun in PATH")}')
     result = run("-n", "2", *UNSEEN)
@@ -1237,28 +1169,24 @@ def test_without_a_launcher_what_waited_fails_with_its_word(suite, pytester):
 
 
 def test_an_unknown_launcher_is_refused_at_once(suite):
-    """With those there are."""
     result = suite()("--perf-launcher", "prun -n 2")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*'prun -n 2'; it has to be torchrun, mpirun or srun*"])
 
 
 def test_more_workers_than_gpus_are_refused_with_the_reason(suite):
-    """Two workers on one GPU would slow each other down."""
     result = suite(devices="gpus(2)")("-n", "3", apart=False)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: -n 3: there are 2 devices (mi300x)*use -n 2*"])
 
 
 def test_more_workers_than_one_are_refused_on_a_cpu(suite):
-    """They would share its cores."""
     result = suite()("-n", "2", apart=False)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: -n 2: this machine has no GPU*use -n 1*"])
 
 
 def test_xdist_is_left_alone_where_nothing_is_measured(suite, pytester):
-    """Somebody's unit tests may use as many workers as they like."""
     suite()
     pytester.makepyfile(test_unit="def test_one(): pass\ndef test_two(): pass")
     result = pytester.runpytest_inprocess(*LOAD, "test_unit.py", "-n", "2")
@@ -1267,7 +1195,6 @@ def test_xdist_is_left_alone_where_nothing_is_measured(suite, pytester):
 
 
 def test_a_crashed_xdist_worker_costs_one_case(suite, pytester):
-    """Its replacement takes the same device and the remaining cases."""
     matrix = "".join(
         f'[[gate.factory]]\nid = "case-{i}"\ntarget = "steps:step"\n' for i in range(6)
     )
@@ -1285,7 +1212,6 @@ def test_a_crashed_xdist_worker_costs_one_case(suite, pytester):
 
 
 def test_a_device_is_assigned_by_the_controller_and_freed_for_a_replacement():
-    """A replacement gets a new name from xdist, so the name is no device number."""
     assignment = Assignment(2)
     assert [assignment.take("gw0"), assignment.take("gw1")] == [0, 1]
     assignment.give_back("gw0")
@@ -1293,14 +1219,12 @@ def test_a_device_is_assigned_by_the_controller_and_freed_for_a_replacement():
 
 
 def test_a_cases_device_depends_on_its_id_alone():
-    """Selecting other cases, or another test file, moves nothing."""
     assert device_of("a.py::test_x[resnet50]", 8) == device_of("b.py::test_y[resnet50]", 8)
     spread = {device_of(f"t[{name}]", 4) for name in "abcdefghijkl"}
     assert spread == {0, 1, 2, 3}
 
 
 def test_before_anything_is_measured_it_is_said_on_what(suite):
-    """And of which tier, which the machine has chosen."""
     run = suite()
     run().stdout.fnmatch_lines(["collected 2 items", "measuring on cpu-test-2c, tier smoke"])
     for silent in (["--collect-only"], ["-q", "-q"]):
@@ -1308,7 +1232,6 @@ def test_before_anything_is_measured_it_is_said_on_what(suite):
 
 
 def test_where_no_case_is_chosen_it_is_said_which_tier_had_some_and_how_to_see_them(suite):
-    """``-k`` with a network of the gate, on a laptop."""
     ended = suite()("-k", "gamma")
     assert ended.ret == pytest.ExitCode.NO_TESTS_COLLECTED
     said = "no case of tier smoke, for cpu-test-2c, is chosen; without -k and -m, --collect-only -q"
@@ -1316,7 +1239,6 @@ def test_where_no_case_is_chosen_it_is_said_which_tier_had_some_and_how_to_see_t
 
 
 def test_what_a_worker_says_does_not_steer_the_terminal(suite):
-    """In a failure, in a skip's reason, and in the summary."""
     fault = r'Fault("exception", "\x1b[2Jgone\x07", "build", "\x1b]0;owned\x07last words\r\n")'
     ended = suite(f'{{"alpha": [{fault}], "beta": ["no \\x1b[31mbf16 here"]}}')("-rs")
     printed = ended.stdout.str()
@@ -1340,7 +1262,6 @@ engine.Engine.attempt = measure
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGKILL"])
 def test_a_run_that_is_ended_in_the_middle_keeps_every_finished_case(suite, pytester, name):
-    """Ctrl-C and the kernel's out-of-memory killer both leave a readable history."""
     suite()
     with pytester.path.joinpath("conftest.py").open("a") as file:
         file.write(WAITING)
@@ -1369,7 +1290,6 @@ def test_a_run_that_is_ended_in_the_middle_keeps_every_finished_case(suite, pyte
 
 
 def test_two_runs_in_one_folder_wait_for_the_device_and_keep_apart(suite, pytester):
-    """Each has its own file, and the second does not disturb the first."""
     suite()
     command = [sys.executable, "-m", "pytest", *LOAD, "perf_tests"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -1389,7 +1309,6 @@ def test_two_runs_in_one_folder_wait_for_the_device_and_keep_apart(suite, pytest
 
 
 def test_collecting_needs_neither_torch_nor_a_worker():
-    """The real matrix of this checkout, in a process of its own."""
     code = (
         "import sys, pytest; "
         "status = pytest.main(['perf_tests', '--collect-only', '-q', '-p', 'no:cacheprovider', "
@@ -1406,7 +1325,6 @@ def test_collecting_needs_neither_torch_nor_a_worker():
 
 
 def test_the_next_step_is_one_command_that_records_what_this_one_measured(suite):
-    """Options that choose cases and folders are kept, so that it can be pasted."""
     result = suite()("-k", "alpha", "--perf-history", "mine", "--perf-processes", "2")
     (step,) = [line for line in result.outlines if line.startswith("next: ")]
     loaded = shlex.join(LOAD)
@@ -1417,7 +1335,6 @@ def test_the_next_step_is_one_command_that_records_what_this_one_measured(suite)
 
 
 def test_the_next_step_names_paths_that_are_not_the_usual_ones(suite):
-    """First, as ``record`` knows them."""
     result = suite()("perf_tests/test_steps.py::test_step[alpha]", "--perf-processes=3")
     result.stdout.fnmatch_lines(
         ["next: bench-lib * -- perf_tests 'perf_tests/test_steps.py::test_step[[]alpha]' -p *"]
@@ -1467,7 +1384,6 @@ def test_the_next_step_names_paths_that_are_not_the_usual_ones(suite):
 def test_a_case_of_ones_own_that_cannot_be_remembered_fails_its_test(
     suite, pytester, case, message
 ):
-    """The others run, and nothing is lost."""
     run = suite()
     pytester.path.joinpath("perf_tests", "test_own.py").write_text(
         "import functools, numpy\nfrom bench_lib import Case, Launch, Limits, Sampling\n"
@@ -1480,7 +1396,6 @@ def test_a_case_of_ones_own_that_cannot_be_remembered_fails_its_test(
 
 
 def test_one_id_is_one_case(suite, pytester):
-    """Two cases of one name would be judged by one baseline."""
     run = suite()
     pytester.path.joinpath("perf_tests", "test_own.py").write_text(
         "import pytest\nfrom bench_lib.model import Case\n"
@@ -1494,7 +1409,6 @@ def test_one_id_is_one_case(suite, pytester):
 
 @pytest.mark.parametrize("mark", ["'netwrok'", ""])
 def test_a_table_that_does_not_exist_is_an_error_and_not_an_empty_test(suite, pytester, mark):
-    """A suite that measures nothing is green for ever."""
     run = suite()
     pytester.path.joinpath("perf_tests", "test_typo.py").write_text(
         f"import pytest\n@pytest.mark.perf_cases({mark})\ndef test_x(case, perf): pass\n"
@@ -1505,7 +1419,6 @@ def test_a_table_that_does_not_exist_is_an_error_and_not_an_empty_test(suite, py
 
 
 def test_xdist_without_perf_paths_says_what_to_set(suite, pytester):
-    """In somebody else's repository nothing tells the controller that tests measure."""
     suite(devices="gpus(2)")
     pytester.mkdir("elsewhere").joinpath("test_own.py").write_text(
         "from bench_lib.model import Case\n"
@@ -1518,14 +1431,12 @@ def test_xdist_without_perf_paths_says_what_to_set(suite, pytester):
 
 @pytest.mark.parametrize("value", ["0", "two"])
 def test_a_number_of_processes_below_one_is_refused_in_words(suite, value):
-    """Option, value, and what it has to be."""
     result = suite()("--perf-processes", value)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([f"*--perf-processes: '{value}' is not a whole number of 1*"])
 
 
 def test_a_run_whose_verdicts_cannot_be_written_is_not_green(suite, pytester):
-    """A gate that could not judge must not say that all is well."""
     run = suite()
     limit = """
 import bench_lib.storage.history as history
@@ -1546,7 +1457,6 @@ SHARED = "foreign_processes=[41], foreign_names={'41': 'rvs'}"
 
 
 def test_a_device_that_stays_shared_makes_its_cases_invalid_and_the_gate_red(suite, pytester):
-    """With the cause, and not slower or faster than anything."""
     accept(pytester, "alpha", TEN_MS)
     run = suite("{'alpha': [[0.02] * 20]}", seen=[SHARED])
     result = run("-k", "alpha", "--perf-cool", "0", "--perf-strict")
@@ -1558,7 +1468,6 @@ def test_a_device_that_stays_shared_makes_its_cases_invalid_and_the_gate_red(sui
 
 
 def test_a_device_that_is_free_again_at_the_end_has_its_cases_judged(suite, pytester):
-    """Whoever shared it may be gone by then."""
     accept(pytester, "alpha", TEN_MS)
     run = suite(seen=[SHARED, ""])
     result = run("-k", "alpha", "--perf-cool", "0")
@@ -1570,7 +1479,6 @@ def test_a_device_that_is_free_again_at_the_end_has_its_cases_judged(suite, pyte
 
 
 def test_a_spoilt_case_that_has_no_baseline_fails_no_first_run(suite, pytester):
-    """Nothing was to be judged of it."""
     run = suite(seen=["", SHARED])
     result = run("--perf-cool", "0", "--perf-confirm", "0")
     assert result.ret == pytest.ExitCode.OK
@@ -1579,7 +1487,6 @@ def test_a_spoilt_case_that_has_no_baseline_fails_no_first_run(suite, pytester):
 
 
 def test_a_clock_below_the_baselines_is_invalid_unless_any_clock_will_do(suite, pytester):
-    """Which it does where it is lower for good, and a new baseline is wanted."""
     accept(pytester, "alpha", TEN_MS, clock_mhz=2100.0)
     run = suite(seen=["clock_mhz=1050.0"])
     run("-k", "alpha", "--perf-cool", "0")
@@ -1591,7 +1498,6 @@ def test_a_clock_below_the_baselines_is_invalid_unless_any_clock_will_do(suite, 
 
 
 def test_a_device_that_cannot_be_watched_fails_nothing(suite, pytester):
-    """Also where the suite makes errors of warnings, as this one does."""
     run = suite()
     with pytester.path.joinpath("conftest.py").open("a") as file:
         file.write("""
@@ -1608,7 +1514,6 @@ scripted.Watch.window = window
 
 
 def test_a_device_that_cannot_be_opened_is_told_by_the_worker_that_has_it(suite, pytester):
-    """Xdist takes a worker that exits for one that crashed, and says nothing of why."""
     run = suite(devices="gpus(2)")
     with pytester.path.joinpath("conftest.py").open("a") as file:
         file.write("""
@@ -1648,7 +1553,6 @@ def with_past(pytester, took_s, key="cpu-test-2c"):
 
 
 def test_a_terminal_shows_how_far_a_run_is_and_nothing_of_it_stays(suite, pytester):
-    """Each phase, below the dots, with the time that is left by the last run."""
     run = suite("{'alpha': [[0.0105] * 20]}")
     accept(pytester, "alpha", TEN_MS)
     accept(pytester, "beta", TEN_MS)
@@ -1685,7 +1589,6 @@ def test_a_terminal_shows_how_far_a_run_is_and_nothing_of_it_stays(suite, pytest
 def test_a_terminal_of_any_kind_has_pytests_own_output_intact(
     suite, pytester, arguments, variables, columns
 ):
-    """As it is without the line."""
     suite("{'alpha': [Fault('died', 'SIGABRT', 'measure', 'HSA')]}")
     _, shown = in_terminal(pytester, *arguments, variables=variables, columns=columns)
     assert lines_below(shown)[0].startswith("measuring  0 of 2")
@@ -1703,7 +1606,6 @@ def _lasting(line):
 
 
 def test_a_terminal_whose_log_is_kept_gets_lines(suite, pytester):
-    """A runner in CI may have given it one."""
     suite()
     with_past(pytester, 120.0)
     _, shown = in_terminal(pytester, variables={"CI": "true"})
@@ -1713,7 +1615,6 @@ def test_a_terminal_whose_log_is_kept_gets_lines(suite, pytester):
 
 
 def test_a_pipe_gets_lines_and_the_quiet_nothing(suite, pytester):
-    """Not a single escape."""
     run = suite()
     with_past(pytester, 120.0)
     result = run()
@@ -1723,7 +1624,6 @@ def test_a_pipe_gets_lines_and_the_quiet_nothing(suite, pytester):
 
 
 def test_under_xdist_the_controller_shows_how_far_all_devices_are(suite, pytester):
-    """With what each of them measures; the longer queue says how long."""
     matrix = "".join(
         f'[[gate.factory]]\nid = "case-{i}"\ntarget = "steps:step"\n' for i in range(6)
     )
@@ -1742,7 +1642,6 @@ def test_under_xdist_the_controller_shows_how_far_all_devices_are(suite, pyteste
 
 
 def test_ctrl_c_leaves_no_line_behind(suite, pytester):
-    """Pytest's own words stand where it was."""
     suite()
     with pytester.path.joinpath("conftest.py").open("a") as file:
         file.write(WAITING)
@@ -1762,7 +1661,6 @@ def test_ctrl_c_leaves_no_line_behind(suite, pytester):
 
 
 def test_one_failing_case_takes_eight_lines_of_eighty_columns(suite, pytester):
-    """Its failure, its row, and its line of pytest's summary; words are not broken."""
     suite("{'alpha': [[0.0105] * 20]}")
     accept(pytester, "alpha", TEN_MS, kernels=KernelTable("x", 5, [Kernel("gemm_kernel", 1, 4e-3)]))
     accept(pytester, "beta", TEN_MS)
@@ -1784,7 +1682,6 @@ def test_one_failing_case_takes_eight_lines_of_eighty_columns(suite, pytester):
 
 @pytest.mark.parametrize("columns", [80, 120, 200])
 def test_a_table_has_the_width_of_its_terminal(suite, monkeypatch, columns):
-    """A long name is cut only where there is no room; the status is always there."""
     name = "a-case-" + "x" * 90
     matrix = f'[[smoke.factory]]\nid = "{name}"\ntarget = "steps:step"\n'
     monkeypatch.setenv("COLUMNS", str(columns))
@@ -1801,10 +1698,6 @@ def _table(lines):
 
 @pytest.mark.parametrize("ci", ["", "true"])
 def test_a_reason_stands_once(suite, pytester, monkeypatch, ci):
-    """In pytest's section of failures, and where there is none, below the table.
-
-    On CI pytest has whole messages in its summary.
-    """
     monkeypatch.setenv("CI", ci)
     run = suite("{'alpha': [[0.0105] * 20], 'beta': [Fault('died', 'SIGABRT', 'measure', 'HSA')]}")
     accept(pytester, "alpha", TEN_MS)
@@ -1817,7 +1710,6 @@ def test_a_reason_stands_once(suite, pytester, monkeypatch, ci):
 
 
 def test_files_have_all_that_is_known_of_a_failure(suite, pytester):
-    """The terminal leaves out what is as it should be."""
     run = suite("{'alpha': [[0.0105] * 20]}")
     accept(pytester, "alpha", TEN_MS)
     result = run("--junitxml=junit.xml")
@@ -1828,7 +1720,6 @@ def test_files_have_all_that_is_known_of_a_failure(suite, pytester):
 
 
 def test_the_last_line_says_in_one_how_the_night_went(suite, pytester):
-    """Counts, and by name what failed; a case in quarantine did not."""
     run = suite("{'alpha': [[0.0105] * 20], 'beta': [Fault('died', 'SIGABRT', 'measure', 'HSA')]}")
     accept(pytester, "alpha", TEN_MS)
     result = run()
@@ -1844,7 +1735,6 @@ def test_the_last_line_says_in_one_how_the_night_went(suite, pytester):
 
 
 def test_the_table_fits_a_narrow_terminal_and_colours_what_failed(suite, pytester):
-    """By pytest's own rules of what a terminal can show."""
     run = suite("{'alpha': [[0.0105] * 20]}")
     accept(pytester, "alpha", TEN_MS)
     _, shown = in_terminal(pytester, columns=60)
@@ -1856,7 +1746,6 @@ def test_the_table_fits_a_narrow_terminal_and_colours_what_failed(suite, pyteste
 
 
 def test_junit_has_a_cases_figures_and_the_suites_setting(suite, pytester):
-    """Names that docs/terminal.md promises, with numbers that a program can read."""
     run = suite("{'alpha': [[0.0105] * 20], 'beta': [Fault('died', 'SIGABRT', 'measure', 'HSA')]}")
     accept(pytester, "alpha", TEN_MS)
     run("--junitxml=junit.xml")
@@ -1904,7 +1793,6 @@ def test_junit_has_a_cases_figures_and_the_suites_setting(suite, pytester):
 
 
 def test_junit_tells_the_cases_of_one_test_apart(suite, pytester):
-    """The one that failed has the plain names."""
     run = suite("{'slow': [[0.0105] * 20]}")
     accept(pytester, "slow", TEN_MS)
     pytester.path.joinpath("perf_tests", "test_steps.py").write_text(
@@ -1935,7 +1823,6 @@ def night(suite, pytester):
 @pytest.mark.usefixtures("_all_plugins")
 @EVERYWHERE
 def test_every_plugin_that_reports_has_each_test_once_with_its_verdict(night, pytester, how):
-    """In one run, as the reports of one test are the same for all of them."""
     with pytester.path.joinpath("conftest.py").open("a") as file:
         file.write("""
 def pytest_runtest_logreport(report, _seen=Path(__file__).parent / "seen"):
@@ -2003,7 +1890,6 @@ def allure_has_a_second_result_of_a_test_whose_verdict_is_not_what_its_call_said
 
 @pytest.mark.usefixtures("_all_plugins")
 def test_allure_has_a_skip_that_was_decided_after_the_workers_ended(suite, pytester):
-    """With its reason."""
     run = suite(devices="gpus(2)", matrix=SEVERAL)
     with_ranks(pytester, '{"two-0": CaseSkipped("no such arithmetic")}', ranks=(2,))
     run("-n", "2", *UNSEEN, "--alluredir=allure", "-k", "two")
@@ -2025,7 +1911,6 @@ def bad_teardown(case):
 
 @EVERYWHERE
 def test_a_teardown_that_fails_is_an_error_beside_the_verdict(night, pytester, how):
-    """Neither hides the other, and both are counted once."""
     with pytester.path.joinpath("conftest.py").open("a") as file:
         file.write(BAD_TEARDOWN)
     night("--junitxml=junit.xml", *how).assert_outcomes(passed=1, failed=1, errors=1)
@@ -2041,7 +1926,6 @@ def test_a_teardown_that_fails_is_an_error_beside_the_verdict(night, pytester, h
 def test_a_teardown_that_fails_ends_a_run_that_is_to_stop_at_the_first_failure(
     suite, pytester, how
 ):
-    """What was measured is judged and kept."""
     run = suite("{'alpha': [[0.01] * 20]}")
     with pytester.path.joinpath("conftest.py").open("a") as file:
         file.write(BAD_TEARDOWN)
@@ -2052,7 +1936,6 @@ def test_a_teardown_that_fails_ends_a_run_that_is_to_stop_at_the_first_failure(
 
 
 def test_a_failure_in_a_case_ends_a_run_that_is_to_stop_at_the_first_failure(suite, pytester):
-    """It waits for no verdict."""
     run = suite("{'alpha': [Fault('died', 'SIGABRT', 'measure', 'HSA')]}")
     run("--maxfail=1").assert_outcomes(failed=1)
     assert list(runs_in(pytester)[0].records) == ["alpha"]
@@ -2081,7 +1964,6 @@ def test_theirs(perf):
 
 @pytest.mark.parametrize("text", [FOREIGN_FIXTURE, FOREIGN_PARAMETER], ids=["fixture", "parameter"])
 def test_what_others_call_perf_is_not_ours(pytester, text):
-    """No folder, no device, no word."""
     pytester.makepyfile(text)
     result = pytester.runpytest_inprocess(*LOAD)
     result.assert_outcomes(passed=1)
@@ -2090,7 +1972,6 @@ def test_what_others_call_perf_is_not_ours(pytester, text):
 
 
 def test_a_fixture_that_builds_on_perf_measures(suite, pytester):
-    """It may set something up before, under the same name."""
     run = suite()
     pytester.path.joinpath("perf_tests", "conftest.py").write_text(
         "import pytest\n@pytest.fixture\ndef perf(perf):\n    return perf\n"
@@ -2101,7 +1982,6 @@ def test_a_fixture_that_builds_on_perf_measures(suite, pytester):
 
 
 def test_a_fixture_that_was_not_asked_for_by_its_name_measures_nothing(suite, pytester):
-    """Its test would be over before it is judged."""
     run = suite()
     pytester.path.joinpath("perf_tests", "test_own.py").write_text(
         "from bench_lib.model import Case\n"
@@ -2114,7 +1994,6 @@ def test_a_fixture_that_was_not_asked_for_by_its_name_measures_nothing(suite, py
 
 
 def test_somebody_elses_folder_perf_tests_may_use_xdist(pytester):
-    """Before collection a setting or an option of ours makes us act, and no folder's name."""
     pytester.mkdir("perf_tests").joinpath("test_theirs.py").write_text(
         "import pytest\n@pytest.mark.parametrize('n', range(4))\ndef test_theirs(n): pass\n"
     )
@@ -2135,13 +2014,11 @@ def test_theirs():
 
 
 def test_an_object_that_cannot_be_looked_into_is_left_alone(pytester):
-    """Such as werkzeug's proxies, which test modules import."""
     pytester.makepyfile(SHARED_NAMES)
     pytester.runpytest_inprocess(*LOAD).assert_outcomes(passed=1)
 
 
 def test_a_suite_without_our_tests_loads_the_options_alone(pytester):
-    """Neither our markers, nor the 100 modules that measuring takes."""
     pytester.makepyfile(
         """
         import sys
@@ -2160,7 +2037,6 @@ def test_a_suite_without_our_tests_loads_the_options_alone(pytester):
 
 
 def test_the_tiers_that_are_offered_are_those_there_are(pytester):
-    """They stand in a module that imports nothing."""
     parser = pytester.parseconfig(*LOAD)._parser
     choices = {
         option.names()[0]: option.attrs()["choices"]
@@ -2172,7 +2048,6 @@ def test_the_tiers_that_are_offered_are_those_there_are(pytester):
 
 
 def test_tests_that_measure_are_found_without_any_setting(suite, pytester):
-    """The first one loads what measuring takes."""
     run = suite()
     pytester.makeini("[pytest]\nfilterwarnings = error\n")
     result = run("-m", "smoke", "--strict-markers")
@@ -2181,7 +2056,6 @@ def test_tests_that_measure_are_found_without_any_setting(suite, pytester):
 
 
 def test_without_any_setting_a_typo_in_the_matrix_is_one_clear_error_too(suite, pytester):
-    """The plugin is loaded in the middle of collecting."""
     run = suite(matrix=MATRIX.replace("target", "tarrget"))
     pytester.makeini("[pytest]\n")
     result = run()
@@ -2235,7 +2109,6 @@ scripted.Context.measure = limited
 
 
 def test_pytest_timeouts_limit_is_the_cases_and_its_timer_rests_meanwhile(suite, pytester):
-    """Nothing interrupts the worker's protocol; after a case at its limit the next is measured."""
     run = suite("{'alpha': [Fault('time limit', 'no answer within 7 s', 'measure', 'HSA')]}")
     with pytester.path.joinpath("conftest.py").open("a") as file:
         file.write(TIMEOUT)
@@ -2254,7 +2127,6 @@ def test_pytest_timeouts_limit_is_the_cases_and_its_timer_rests_meanwhile(suite,
     ("option", "mark"), [(("--reruns", "2"), ""), ((), "@pytest.mark.flaky(reruns=2)\n")]
 )
 def test_reruns_are_said_to_measure_nothing_again(suite, pytester, option, mark):
-    """pytest-rerunfailures runs failed tests again; a case has fresh processes of its own."""
     run = suite()
     with pytester.path.joinpath("conftest.py").open("a") as file:
         file.write("\ndef pytest_addoption(parser):\n    parser.addoption('--reruns', type=int)\n")
@@ -2267,7 +2139,6 @@ def test_reruns_are_said_to_measure_nothing_again(suite, pytester, option, mark)
 
 
 def test_a_plugin_that_keeps_benchmarks_alone_keeps_tests_that_measure(suite, pytester):
-    """As pytest-codspeed does, which blocks pytest-benchmark."""
     run = suite()
     with pytester.path.joinpath("conftest.py").open("a") as file:
         file.write(
@@ -2285,8 +2156,6 @@ DISPLAY_ERROR = "'Function' object has no attribute '_nodeid'"
 def test_an_error_in_showing_a_measurement_is_said_and_no_failure(
     suite, pytester, monkeypatch, step, arguments
 ):
-    """Such as pytest-benchmark 5.2.3 raises with pytest 9.2."""
-
     def broken(*_, **__):
         raise AttributeError(DISPLAY_ERROR)
 
@@ -2302,7 +2171,6 @@ def test_an_error_in_showing_a_measurement_is_said_and_no_failure(
 
 @pytest.mark.parametrize(("name", "status"), [("SIGTERM", 143), ("SIGHUP", 129)])
 def test_a_run_that_is_told_to_end_has_its_summary_and_its_last_line(suite, pytester, name, status):
-    """As one that Ctrl-C ended; it stays unfinished, because cases are missing."""
     run = suite()
     conftest = pytester.path / "conftest.py"
     conftest.write_text(

@@ -29,7 +29,6 @@ GPU = torch.device("cuda", 0)
 def test_a_launch_costs_what_the_device_needs_and_not_the_host(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Kernels wait behind one that holds the device, though issuing them is quicker."""
     gpu = FakeGpu(default_us=1.75, issue_us=0.5).install(monkeypatch)
     assert LaunchCost(GPU).us() == pytest.approx(1.75)
     assert gpu.holds == [SHORTEST_HOLD]
@@ -38,7 +37,6 @@ def test_a_launch_costs_what_the_device_needs_and_not_the_host(
 def test_a_slow_host_gets_a_longer_hold_and_does_not_show(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Doubled until all are issued behind it; the next measurement begins with what it took."""
     gpu = FakeGpu(default_us=1.75, issue_us=4.0).install(monkeypatch)
     launch = LaunchCost(GPU)
     assert launch.us() == pytest.approx(1.75)
@@ -51,7 +49,6 @@ def test_a_slow_host_gets_a_longer_hold_and_does_not_show(
 def test_a_host_that_is_never_quick_enough_is_an_error_with_words(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """No cost is better than the host's pace taken for one; no hold is longer than the longest."""
     gpu = FakeGpu(issue_us=1e4).install(monkeypatch)
     with pytest.raises(RuntimeError, match="the host did not issue 200 kernels in time"):
         LaunchCost(GPU).us()
@@ -65,14 +62,12 @@ def test_a_host_that_is_never_quick_enough_is_an_error_with_words(
 def test_plain_python_is_timed_some_times_over_in_microseconds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each piece by itself, so that the median may leave an interruption out."""
     ticks = accumulate(cycle([1.0, 1 / 4]))  # a second between the pieces
     monkeypatch.setattr(probe, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
     assert host_us() == [250_000.0] * ROUNDS
 
 
 def test_plain_python_has_no_torch_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What makes torch slower must not explain itself away."""
     monkeypatch.setattr(probe, "torch", None)
     assert min(host_us()) > 0
 
@@ -82,7 +77,6 @@ def test_plain_python_has_no_torch_in_it(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_the_collector_is_held_off_and_given_back_as_it_was(
     monkeypatch: pytest.MonkeyPatch, collects: bool, fails: bool
 ) -> None:
-    """A collection takes as long as torch's objects are many, which is no cost of the host."""
     seen: list[bool] = []
 
     def piece() -> float:
@@ -109,5 +103,4 @@ def test_the_collector_is_held_off_and_given_back_as_it_was(
 def test_what_is_kept_is_the_median_to_a_tenth_of_a_nanosecond(
     times: list[float], median: float
 ) -> None:
-    """More digits would fill baselines with noise."""
     assert median_us(times) == median

@@ -102,7 +102,6 @@ def rocm(tmp_path: Path):
     ],
 )
 def test_the_newest_profiler_that_the_release_supports_is_chosen(rocm, version, tool):
-    """Versions are compared as numbers; where there is none the tool itself says enough."""
     environ = rocm("rocprofv3", "rocprofv2", "rocprof", "rocprof-compute", version=version)
     chosen = find(environ)
     assert chosen is not None
@@ -111,31 +110,26 @@ def test_the_newest_profiler_that_the_release_supports_is_chosen(rocm, version, 
 
 @pytest.mark.parametrize("tool", ["rocprofv2", "rocprof"])
 def test_an_older_profiler_is_taken_where_it_is_the_only_one(rocm, tool):
-    """A ROCm of any version may have left the newest out."""
     chosen = find(rocm(tool, version="6.4.1"))
     assert chosen is not None
     assert chosen.tool == tool
 
 
 def test_without_a_profiler_there_is_none(rocm):
-    """Nothing on PATH is None and no error; nor is a rocprofv3 from before its time taken."""
     assert find(rocm()) is None
 
 
 def test_a_rocprofv3_of_too_old_a_release_alone_is_none(rocm):
-    """It was a preview then."""
     assert find(rocm("rocprofv3", version="6.1.0")) is None
 
 
 def test_a_profiler_that_is_not_on_path_is_found_in_rocm_s_folder(tmp_path):
-    """Images of ROCm do not always put it on PATH."""
     environ = install(tmp_path / "rocm", "rocprofv3", version="7.0.2")
     found = find({"PATH": "", "ROCM_PATH": environ["ROCM_PATH"]})
     assert found == RocmProfiler("rocprofv3", str(tmp_path / "rocm/bin/rocprofv3"), (7, 0, 2))
 
 
 def test_a_tool_that_is_asked_for_is_taken_and_no_other(tmp_path):
-    """Though a newer one is there."""
     environ = install(tmp_path / "rocm", "rocprofv3", "rocprof", version="6.4.0")
     chosen = require("rocprof", environ)
     assert chosen.tool == "rocprof"
@@ -153,13 +147,11 @@ def test_a_tool_that_is_asked_for_is_taken_and_no_other(tmp_path):
     ],
 )
 def test_a_profiler_that_is_not_installed_is_told_with_what_to_install(rocm, tool, words):
-    """And one that ROCm never had, with those it has."""
     with pytest.raises(ToolError, match=words):
         require(tool, rocm())
 
 
 def test_without_rocm_s_file_of_its_version_the_tool_is_asked(tmp_path):
-    """ROCm as Python wheels has none."""
     tool = tmp_path / "bin/rocprofv3"
     tool.parent.mkdir()
     tool.write_text("#!/bin/sh\necho 'version: 1.0.0'\necho '  rocm_version: 7.13.0'\n")
@@ -173,7 +165,6 @@ def test_without_rocm_s_file_of_its_version_the_tool_is_asked(tmp_path):
 
 
 def test_rocprofv3_is_always_told_its_output_format():
-    """Without it ROCm 7 writes a database and no CSV; each rank has files of its own."""
     command = RocmProfiler("rocprofv3", "/r/rocprofv3").command(APP, Path("/out"))
     assert command == [
         *("/r/rocprofv3", "--stats", "--kernel-trace", "--marker-trace", "--memory-copy-trace"),
@@ -182,7 +173,6 @@ def test_rocprofv3_is_always_told_its_output_format():
 
 
 def test_older_profilers_take_the_application_without_a_border():
-    """Neither knows ``--``."""
     v2 = RocmProfiler("rocprofv2", "/r/rocprofv2").command(APP, Path("/out"))
     v1 = RocmProfiler("rocprof", "/r/rocprof").command(APP, Path("/out"))
     assert v2 == [
@@ -202,7 +192,6 @@ def test_older_profilers_take_the_application_without_a_border():
     ],
 )
 def test_counters_are_asked_for_as_the_release_takes_them(release, words):
-    """In a file before ROCm 6.3."""
     profiler = RocmProfiler("rocprofv3", "rocprofv3", release)
     command = profiler.command(APP, Path("/out"), counters=("FETCH_SIZE", "SQ_WAVES"))
     assert command == [
@@ -220,7 +209,6 @@ def test_counters_are_asked_for_as_the_release_takes_them(release, words):
     ],
 )
 def test_rocprof_compute_is_asked_as_its_release_takes_it(release, where, blocks):
-    """Before ROCm 7.0 ``-b`` meant parts of the hardware; 7.14 knows no path any more."""
     profiler = RocmProfiler("rocprof-compute", "rocprof-compute", release)
     assert profiler.command(APP, Path("/out")) == [
         *("rocprof-compute", "profile", *where, "/out/case", *blocks, "--no-roof"),
@@ -233,7 +221,6 @@ def test_rocprof_compute_is_asked_as_its_release_takes_it(release, where, blocks
 
 @pytest.mark.parametrize(("tool", "version"), ALL)
 def test_every_release_takes_its_command_and_its_kernels_are_read(tmp_path, tool, version):
-    """By the stand-ins, which take nothing that the release does not."""
     profiler = run(tmp_path, tool, version)
     found = profiler.results(tmp_path / "out")
     assert [(k.name, k.calls) for k in kernels(found)] == [(GEMM_PLAIN, 5), (ADD_PLAIN, 10)]
@@ -245,7 +232,6 @@ def test_every_release_takes_its_command_and_its_kernels_are_read(tmp_path, tool
 
 @pytest.mark.parametrize(("tool", "version"), [*ALL[:2], ALL[4]])
 def test_warm_up_is_not_counted_where_a_range_is_named(tmp_path, tool, version):
-    """Only kernels that began between its begin and its end."""
     found = run(tmp_path, tool, version).results(tmp_path / "out", "steps")
     assert [(k.name, k.calls) for k in kernels(found)] == [(GEMM_PLAIN, 2), (ADD_PLAIN, 4)]
     assert kernels(found)[0].total_s == pytest.approx(2 * 300e-6)
@@ -257,13 +243,11 @@ def test_warm_up_is_not_counted_where_a_range_is_named(tmp_path, tool, version):
 
 
 def test_copies_are_told_by_direction_and_only_those_of_the_range(tmp_path):
-    """How many bytes rocprofv3 does not write into CSV."""
     found = run(tmp_path, "rocprofv3", "7.0.0").results(tmp_path / "out", "steps")
     assert copies(found) == [model.Kernel("Memcpy HtoD", 2, pytest.approx(100e-6))]
 
 
 def test_every_rank_has_its_own_kernels(tmp_path):
-    """Files carry the process; without it ranks would write over each other's."""
     found = run(tmp_path, "rocprofv3", "6.4.0", processes=3).results(tmp_path / "out")
     assert [process.label for process in found.processes] == ["4000", "4001", "4002"]
     ns = [round(process.kernels[0].total_s * 1e9) for process in found.processes]
@@ -272,7 +256,6 @@ def test_every_rank_has_its_own_kernels(tmp_path):
 
 
 def test_a_database_where_csv_was_expected_is_read_and_told(tmp_path):
-    """Written by ROCm 7 where no format is named."""
     environ = install(tmp_path / "rocm", "rocprofv3", version="7.0.0")
     profiler = require("rocm", environ)
     out = tmp_path / "out"
@@ -293,7 +276,6 @@ def test_a_database_where_csv_was_expected_is_read_and_told(tmp_path):
 
 
 def test_what_was_asked_for_counts_and_not_the_database_beside_it(tmp_path):
-    """``--output-format csv rocpd`` writes everything twice."""
     (tmp_path / "case_7_results.db").write_bytes(b"garbage")
     (tmp_path / "case_7_kernel_trace.csv").write_text(TRACE + '"K","gemm",10,30,1\n')
     found = RocmProfiler("rocprofv3", "r").results(tmp_path)
@@ -332,7 +314,6 @@ def marked(*spans: tuple[str, int, int]) -> str:
 
 
 def test_a_kernel_belongs_to_the_range_in_which_it_began(tmp_path):
-    """At its very begin and end too; ranges of a name may come again, overlap, and be nested."""
     kernels = [("k", moment, moment + 1) for moment in (9, 10, 20, 21, 29, 30, 35, 41)]
     ranges = [("step", 30, 40), ("step", 10, 20), ("step", 12, 15), ("other", 0, 100)]
     profiler = write(tmp_path, kernel_trace=rows(*kernels), marker_api_trace=marked(*ranges))
@@ -342,7 +323,6 @@ def test_a_kernel_belongs_to_the_range_in_which_it_began(tmp_path):
 
 
 def test_ranges_of_rocprofv2_end_with_the_last_that_began(tmp_path):
-    """It writes a row for each push, and one without a message for each pop."""
     trace = "Kernel_Name,Start_Timestamp,End_Timestamp\n"
     spans = "".join(f"k,{moment},{moment + 1}\n" for moment in (5, 15, 25, 35, 45))
     (tmp_path / "results_case.csv").write_text(trace + spans)
@@ -356,7 +336,6 @@ def test_ranges_of_rocprofv2_end_with_the_last_that_began(tmp_path):
 
 
 def test_where_no_range_has_the_name_everything_counts_and_that_is_told(tmp_path):
-    """With the names that there are."""
     files = {"kernel_trace": rows(("k", 1, 2)), "marker_api_trace": marked(("warm", 0, 9))}
     found = write(tmp_path, **files).results(tmp_path, "step")
     assert [kernel.calls for kernel in kernels(found)] == [1]
@@ -365,13 +344,11 @@ def test_where_no_range_has_the_name_everything_counts_and_that_is_told(tmp_path
 
 
 def test_an_application_that_marks_nothing_is_told_apart(tmp_path):
-    """No file of markers is written for it."""
     found = write(tmp_path, kernel_trace=rows(("k", 1, 2))).results(tmp_path, "step")
     assert "warm-up included: the application marked none, or this is ROCm 6.2" in found.problems[0]
 
 
 def test_a_process_without_the_range_is_left_out_where_another_has_it(tmp_path):
-    """A launcher, or a process that loads data, marks nothing."""
     write(tmp_path, **{"1_kernel_trace": rows(("launcher's", 1, 2))})
     files = {"2_kernel_trace": rows(("k", 1, 2)), "2_marker_api_trace": marked(("step", 0, 9))}
     found = write(tmp_path, **files).results(tmp_path, "step")
@@ -379,7 +356,6 @@ def test_a_process_without_the_range_is_left_out_where_another_has_it(tmp_path):
 
 
 def test_a_range_in_which_nothing_ran_is_told(tmp_path):
-    """Nobody reads a table of nothing."""
     files = {"kernel_trace": rows(("k", 1, 2)), "marker_api_trace": marked(("step", 50, 90))}
     found = write(tmp_path, **files).results(tmp_path, "step")
     assert found.processes == []
@@ -388,7 +364,6 @@ def test_a_range_in_which_nothing_ran_is_told(tmp_path):
 
 @pytest.mark.parametrize(("tool", "why"), [("rocprof", "rocprofv3 does"), ("rocprof-compute", "")])
 def test_a_profiler_that_tells_no_ranges_says_so(tmp_path, tool, why):
-    """And all of its kernels count."""
     profiler = run(tmp_path, tool, "6.4.0")
     found = profiler.results(tmp_path / "out", "steps")
     assert kernels(found)[0].calls == 5
@@ -397,7 +372,6 @@ def test_a_profiler_that_tells_no_ranges_says_so(tmp_path, tool, why):
 
 
 def test_statistics_without_a_trace_are_read_and_have_no_ranges(tmp_path):
-    """Where somebody left --kernel-trace's file behind."""
     profiler = write(tmp_path, kernel_stats=HEADER + '"gemm",4,4000,1000,100,1,1,0\n')
     found = profiler.results(tmp_path, "step")
     assert kernels(found) == [model.Kernel("gemm", 4, 4e-6)]
@@ -406,7 +380,6 @@ def test_statistics_without_a_trace_are_read_and_have_no_ranges(tmp_path):
 
 
 def test_of_very_many_kernels_all_are_counted_and_the_first_are_kept(tmp_path, monkeypatch):
-    """A trace of gigabytes does not fill the memory."""
     monkeypatch.setattr(results, "MOST_CALLS", 2)
     trace = rows(*[("k", moment, moment + 1) for moment in range(5)])
     found = write(tmp_path, kernel_trace=trace).results(tmp_path)
@@ -422,7 +395,6 @@ def test_of_very_many_kernels_all_are_counted_and_the_first_are_kept(tmp_path, m
     ("tool", "file"), [("rocprofv3", "case_kernel_stats.csv"), ("rocprof", "case.stats.csv")]
 )
 def test_the_statistics_are_found_beside_other_files(tmp_path, tool, file):
-    """Each version has its own name for them."""
     for name, kernel in ((file, "ours"), ("other_kernel_stats.csv", "theirs")):
         (tmp_path / name).write_text(HEADER + f'"{kernel}",4,4000,1000,100,1,1,0\n')
     (tmp_path / "case_agent_info.csv").write_text("Node_Id\n")
@@ -431,7 +403,6 @@ def test_the_statistics_are_found_beside_other_files(tmp_path, tool, file):
 
 
 def test_a_trace_of_rocprofv2_is_found_by_its_columns(tmp_path):
-    """Its names hold a number of its own."""
     (tmp_path / "case_17_agents.csv").write_text("Agent\n0\n")
     trace = "Kernel_Name,Start_Timestamp,End_Timestamp\ngemm,1000,1900\n"
     (tmp_path / "results_case.csv").write_text(trace)
@@ -441,21 +412,18 @@ def test_a_trace_of_rocprofv2_is_found_by_its_columns(tmp_path):
 
 @pytest.mark.parametrize("tool", ["rocprofv3", "rocprofv2", "rocprof"])
 def test_what_was_not_written_is_named_with_what_was(tmp_path, tool):
-    """An application that never used the device leaves no statistics."""
     (tmp_path / "case_agent_info.csv").write_text("Node_Id\n")
     with pytest.raises(ToolError, match=rf"{tool} left no statistics .*, but case_agent_info.csv"):
         RocmProfiler(tool, tool).results(tmp_path)
 
 
 def test_a_run_of_another_name_in_the_folder_is_not_read(tmp_path):
-    """Though its name begins with ours."""
     write(tmp_path, fp16_7_kernel_trace=rows(("other", 1, 2)))
     found = write(tmp_path, **{"7_kernel_trace": rows(("k", 1, 2))}).results(tmp_path)
     assert [kernel.name for kernel in kernels(found)] == ["k"]
 
 
 def test_statistics_are_read_by_the_names_of_their_columns(tmp_path):
-    """In any order, with columns nobody knows, and commas inside names."""
     file = tmp_path / "case_kernel_stats.csv"
     file.write_text(
         '"Percentage","New","Calls","Name","AverageNs","TotalDurationNs"\n'
@@ -469,7 +437,6 @@ def test_statistics_are_read_by_the_names_of_their_columns(tmp_path):
 
 
 def test_numbers_may_be_texts_and_shares_have_a_sign(tmp_path):
-    """As the guide's own sample has them."""
     file = tmp_path / "results.csv"
     file.write_text(
         '\ufeff"Name","Calls","TotalDurationNs","AverageNs","Percentage"\r\n'
@@ -482,7 +449,6 @@ def test_numbers_may_be_texts_and_shares_have_a_sign(tmp_path):
 
 
 def test_a_trace_is_summed_up_by_kernel(tmp_path):
-    """A call a row, as rocprofv2 writes them."""
     file = tmp_path / "results_case.csv"
     file.write_text(
         "Dispatch_ID,Kernel_Name,Start_Timestamp,End_Timestamp\n"
@@ -513,7 +479,6 @@ def test_a_trace_is_summed_up_by_kernel(tmp_path):
     ],
 )
 def test_a_file_that_makes_no_sense_says_what_is_missing(tmp_path, text, words):
-    """The missing column, and the columns that there are."""
     file = tmp_path / "case_kernel_stats.csv"
     file.write_text(text)
     with pytest.raises(ToolError, match=words):
@@ -521,14 +486,12 @@ def test_a_file_that_makes_no_sense_says_what_is_missing(tmp_path, text, words):
 
 
 def test_statistics_without_kernels_are_empty(tmp_path):
-    """A header alone is an answer."""
     file = tmp_path / "case_kernel_stats.csv"
     file.write_text(HEADER)
     assert read(file) == []
 
 
 def test_a_file_that_is_not_there_is_an_error(tmp_path):
-    """And no traceback of the csv module's."""
     with pytest.raises(ToolError, match=r"nothing\.csv cannot be read"):
         read(tmp_path / "nothing.csv")
 
@@ -538,7 +501,6 @@ WHOLE = rows(("gemm", 1000, 1900), ("add", 2000, 2500), ("add", 3000, 3700))
 
 @pytest.mark.parametrize("missing", range(3, len('"KERNEL_DISPATCH","add",3000,3700,1\n') - 1))
 def test_of_a_trace_that_was_cut_off_the_other_rows_are_kept(tmp_path, missing):
-    """Wherever in its last row, which is left out and told."""
     profiler = write(tmp_path, kernel_trace=WHOLE[:-missing])
     found = profiler.results(tmp_path)
     assert [(k.name, k.calls) for k in kernels(found)] == [("gemm", 1), ("add", 1)]
@@ -546,14 +508,12 @@ def test_of_a_trace_that_was_cut_off_the_other_rows_are_kept(tmp_path, missing):
 
 
 def test_a_file_without_an_end_of_line_that_is_whole_is_whole(tmp_path):
-    """An editor may have taken it."""
     found = write(tmp_path, kernel_trace=WHOLE[:-1]).results(tmp_path)
     assert sum(kernel.calls for kernel in kernels(found)) == 3
     assert found.problems == []
 
 
 def test_an_end_that_was_cut_off_does_not_become_an_early_one(tmp_path):
-    """3700 without its last digit is before 3000."""
     text = COPIES + "C,MEMORY_COPY_DEVICE_TO_HOST,10,30\nC,MEMORY_COPY_DEVICE_TO_HOST,3000,370"
     profiler = write(tmp_path, memory_copy_trace=text, kernel_trace=WHOLE)
     found = profiler.results(tmp_path)
@@ -562,14 +522,12 @@ def test_an_end_that_was_cut_off_does_not_become_an_early_one(tmp_path):
 
 
 def test_a_bad_row_in_the_middle_of_a_cut_off_file_is_an_error(tmp_path):
-    """Only the last may be bad."""
     text = TRACE + '"K","gemm",x,1900,1\n"K","add",2000,2500,1\n"K","a'
     with pytest.raises(ToolError, match="row 1: 'x' is no number"):
         write(tmp_path, kernel_trace=text).results(tmp_path)
 
 
 def test_a_header_without_rows_says_that_nothing_ran(tmp_path):
-    """Not that all is well."""
     found = write(tmp_path, kernel_trace=TRACE).results(tmp_path)
     assert found == Results([], ["rocprofv3 saw no kernel: nothing ran on a GPU there"])
 
@@ -586,21 +544,18 @@ def test_a_header_without_rows_says_that_nothing_ran(tmp_path):
     ],
 )
 def test_a_database_that_cannot_be_read_says_how_to_get_csv(tmp_path, make, words):
-    """Empty, no database at all, and a torn one."""
     make(tmp_path / "case_results.db")
     with pytest.raises(ToolError, match=words):
         RocmProfiler("rocprofv3", "rocprofv3").results(tmp_path)
 
 
 def test_a_database_under_a_csv_s_name_is_told(tmp_path):
-    """Renamed by somebody who wanted CSV."""
     (tmp_path / "case_kernel_stats.csv").write_bytes(tables.DATABASE + b"\0" * 80)
     with pytest.raises(ToolError, match="is a database and no CSV; profile again with"):
         RocmProfiler("rocprofv3", "rocprofv3").results(tmp_path)
 
 
 def test_times_in_a_database_that_are_none_are_an_error(tmp_path):
-    """SQLite's columns hold anything."""
     path = tmp_path / "case_results.db"
     with sqlite3.connect(path) as made:
         made.execute('CREATE TABLE rocpd_kernel_dispatch (kernel_id, guid, start, "end")')
@@ -641,7 +596,6 @@ def only_a_tool_error(ask: Callable[[], object]) -> None:
 @QUICK
 @given(content=ANYTHING, markers=ANYTHING)
 def test_whatever_is_in_a_csv_it_is_read_or_refused(tmp_path, content, markers):
-    """With a ToolError and nothing else."""
     (tmp_path / "case_kernel_trace.csv").write_bytes(content)
     (tmp_path / "case_marker_api_trace.csv").write_bytes(markers)
     (tmp_path / "case_memory_copy_trace.csv").write_bytes(content)
@@ -655,7 +609,6 @@ def test_whatever_is_in_a_csv_it_is_read_or_refused(tmp_path, content, markers):
 @given(content=st.binary(max_size=600), at=st.integers(0, 20_000))
 @example(content=bytes(7) + b"\x80", at=3855)
 def test_whatever_is_in_a_database_it_is_read_or_refused(tmp_path, content, at):
-    """A real one with some bytes of it changed."""
     path = tmp_path / "case_results.db"
     if not (tmp_path / "good").exists():
         with sqlite3.connect(tmp_path / "good") as made:
@@ -674,7 +627,6 @@ def test_whatever_is_in_a_database_it_is_read_or_refused(tmp_path, content, at):
 
 
 def test_the_folder_of_a_workload_may_be_that_of_the_device(tmp_path):
-    """Releases differ in whether they add it."""
     (tmp_path / "case/MI300X").mkdir(parents=True)
     (tmp_path / "case/MI300X/pmc_perf.csv").write_text(TRACE)
     profiler = RocmProfiler("rocprof-compute", "rocprof-compute")
@@ -686,5 +638,4 @@ def test_the_folder_of_a_workload_may_be_that_of_the_device(tmp_path):
 
 
 def test_every_tool_has_a_package():
-    """To say what to install."""
     assert set(profilers.PACKAGES) == set(profilers.TOOLS)

@@ -84,7 +84,6 @@ GPU = GpuClock(torch.device("cuda", 0))
 
 
 def test_kernels_of_a_gpu_are_added_up_by_name_and_busy_once(profiler) -> None:
-    """Neither the host's calls nor named stretches are kernels."""
     profiler.see("gemm", 0, 10)
     profiler.see("relu", 5, 20)
     profiler.see("gemm", 40, 50)
@@ -108,14 +107,12 @@ def test_kernels_of_a_gpu_are_added_up_by_name_and_busy_once(profiler) -> None:
 
 
 def test_a_profiler_that_sees_no_kernel_is_not_believed(profiler) -> None:
-    """It may not be allowed to look."""
     profiler.see("cudaLaunchKernel", 0, 5, DeviceType.CPU)
     with pytest.raises(UnsupportedError, match="the profiler saw no work on the device"):
         kernels(lambda: None, GPU, 1)
 
 
 def test_on_a_cpu_torchs_operations_stand_for_kernels() -> None:
-    """By torch's own profiler, each with its own time, and nothing is said of being busy."""
     matrix = torch.ones(32, 32)
     found = kernels(lambda: torch.relu(matrix @ matrix), Clock(), 3)
     assert (found.busy_s, found.steps, found.source) == (None, 3, "torch.profiler, CPU")
@@ -128,7 +125,6 @@ def test_on_a_cpu_torchs_operations_stand_for_kernels() -> None:
 
 
 def test_what_overlaps_counts_once() -> None:
-    """In whatever order."""
     assert union_s([]) == 0
     assert union_s([(5, 7), (0, 4), (1, 2), (3, 5)]) == 7
 
@@ -158,7 +154,6 @@ def look(tmp_path, monkeypatch):
 
 
 def test_a_worker_leaves_a_trace_of_just_the_steps_and_tables(look, tmp_path) -> None:
-    """Neither the first step, nor warming up, nor what the profiler takes to start."""
     result = look(RELU, "--steps", "3")
     assert (result["steps"], result["trace"], result["done"]) == (3, "trace.json.gz", True)
     trace = read(tmp_path / "trace.json.gz", needs_device=False)
@@ -177,7 +172,6 @@ def test_a_worker_leaves_a_trace_of_just_the_steps_and_tables(look, tmp_path) ->
 
 
 def test_the_trace_is_light_and_shapes_are_beside_it(look, tmp_path) -> None:
-    """Shapes, memory and stacks make the host slower, and a timeline with them is of that."""
     look(RELU, "--steps", "2", "--stacks")
     events = json.loads(gzip.decompress((tmp_path / "trace.json.gz").read_bytes()))["traceEvents"]
     products = [event for event in events if event.get("name") == "aten::mm"]
@@ -202,7 +196,6 @@ def happened(name: str, size: int = 0, around: Any = None, on: str = "CPU") -> A
 
 
 def test_memory_is_told_of_operations_that_no_operation_is_around() -> None:
-    """Steps, frames of Python, modules and nodes of autograd are around them and are none."""
     step = happened("ProfilerStep*", 900)
     frame = happened("torch/nn/modules/conv.py(553): forward", 900, step)
     wrapper = happened("DistributedDataParallel.forward", 900, frame)
@@ -229,7 +222,6 @@ def test_memory_is_told_of_operations_that_no_operation_is_around() -> None:
 
 
 def test_stacks_are_written_as_flame_graphs_take_them(look, tmp_path) -> None:
-    """Frames with semicolons between them and a number behind."""
     result = look(RELU, "--steps", "1", "--stacks")
     assert result["stacks"] == {"cpu": "stacks_cpu.txt"}
     lines = (tmp_path / "stacks_cpu.txt").read_text().splitlines()
@@ -238,12 +230,10 @@ def test_stacks_are_written_as_flame_graphs_take_them(look, tmp_path) -> None:
 
 
 def test_what_a_workload_warns_of_is_a_problem(look) -> None:
-    """In the result like any other."""
     assert look(replace(RELU, workload="tiny:warning"))["problems"] == ["it is tiny"]
 
 
 def test_a_part_that_fails_costs_no_other(look, monkeypatch, tmp_path) -> None:
-    """Here the tables, and then the trace."""
     monkeypatch.setattr(tracing, "_tabulate", lambda *_: 1 / 0)
     result = look(RELU, "--steps", "1", "--stacks")
     assert result["problems"] == [
@@ -256,7 +246,6 @@ def test_a_part_that_fails_costs_no_other(look, monkeypatch, tmp_path) -> None:
 
 
 def test_a_trace_that_the_profiler_did_not_write_is_a_problem(look, monkeypatch) -> None:
-    """It does not say so itself."""
     monkeypatch.setattr(tracing.profile, "export_chrome_trace", lambda *_: None)
     result = look(RELU, "--steps", "1")
     assert result["problems"][0].startswith("no trace: FileNotFoundError")
@@ -265,7 +254,6 @@ def test_a_trace_that_the_profiler_did_not_write_is_a_problem(look, monkeypatch)
 
 
 def test_a_fault_is_in_the_result_with_its_phase(look) -> None:
-    """Like that of a measured case."""
     result = look(replace(RELU, workload="faulty:raising", params={"phase": "first step"}))
     assert result["fault"] == {
         "kind": "exception",
@@ -276,18 +264,15 @@ def test_a_fault_is_in_the_result_with_its_phase(look) -> None:
 
 
 def test_two_profilers_at_once_are_refused(look, monkeypatch) -> None:
-    """Neither would see anything."""
     monkeypatch.setenv("ROCP_TOOL_LIBRARIES", "/opt/rocm/lib/librocprofiler-sdk-tool.so")
     assert look(RELU)["skipped"].startswith("ROCP_TOOL_LIBRARIES is set")
 
 
 def test_ranges_are_for_gpus(look) -> None:
-    """A CPU has no profiler outside that would read them."""
     assert "torch sees none here" in look(RELU, "--ranges")["skipped"]
 
 
 def test_ranges_lie_around_the_steps_that_count_and_each_of_them(monkeypatch) -> None:
-    """With the device done before and after, so that its kernels lie inside as well."""
     told: list[str] = []
     nvtx = SimpleNamespace(range_push=told.append, range_pop=lambda: told.append("pop"))
     monkeypatch.setattr(torch.cuda, "nvtx", nvtx)
@@ -306,14 +291,12 @@ def test_ranges_lie_around_the_steps_that_count_and_each_of_them(monkeypatch) ->
     [(["--steps", "0"], "at least 1"), (["--steps", "x"], "invalid int"), (["--wat"], "--wat")],
 )
 def test_a_wrong_order_is_refused(look, options, word, capsys) -> None:
-    """With status 2, before anything is opened."""
     with pytest.raises(FileNotFoundError):
         look(RELU, *options)
     assert word in capsys.readouterr().err
 
 
 def test_a_file_that_is_no_case_is_refused(tmp_path, capsys) -> None:
-    """Whatever is in it."""
     for text in ("{}", "[]", "no", '{"id": 1}'):
         (tmp_path / "case.json").write_text(text)
         with pytest.raises(SystemExit) as ended:
@@ -326,7 +309,6 @@ def test_a_file_that_is_no_case_is_refused(tmp_path, capsys) -> None:
 
 
 def test_a_case_is_profiled_in_a_process_that_says_how_far_it_is(tmp_path) -> None:
-    """And what a profile before left is not taken for this one's."""
     (tmp_path / "trace_rank7.json.gz").write_text("old")
     (tmp_path / "notes.txt").write_text("mine")
     said: list[str] = []
@@ -344,7 +326,6 @@ def test_a_case_is_profiled_in_a_process_that_says_how_far_it_is(tmp_path) -> No
 
 
 def test_each_of_several_ranks_leaves_a_trace(tmp_path) -> None:
-    """Through torchrun; their phases are told once."""
     said: list[str] = []
     case = replace(RELU, launch=Launch(2))
     results = run_profile(
@@ -370,7 +351,6 @@ time.sleep(600)
 
 
 def test_a_hanging_case_ends_at_its_limit_with_all_that_it_started(tmp_path) -> None:
-    """What it was doing is its last output."""
     pids = tmp_path / "pids"
     words = [sys.executable, "-IS", "-c", HANGS, str(pids)]
     case = replace(RELU, time_limit_s=2)
@@ -383,7 +363,6 @@ def test_a_hanging_case_ends_at_its_limit_with_all_that_it_started(tmp_path) -> 
 
 
 def test_what_is_profiled_leaves_nothing_in_sessions_of_its_own(tmp_path) -> None:
-    """Launchers put ranks there."""
     pids = tmp_path / "pids"
     script = f"setsid sh -c 'echo $$ > {pids}.part; mv {pids}.part {pids}; exec sleep 3600' &\n"
     words = ["sh", "-c", f"{script} while ! [ -f {pids} ]; do sleep 0.01; done; exit 1"]
@@ -393,7 +372,6 @@ def test_what_is_profiled_leaves_nothing_in_sessions_of_its_own(tmp_path) -> Non
 
 
 def test_where_ranks_met_before_is_forgotten(tmp_path) -> None:
-    """The second rank would go to a port that nobody listens at any more."""
     (tmp_path / "meeting").write_text('["127.0.0.1", 1]')
     words = ["sh", "-c", f"! [ -e {tmp_path}/meeting ] && echo forgotten"]
     with pytest.raises(CaseFault) as raised:
@@ -426,31 +404,26 @@ def outcome(tmp_path, monkeypatch):
 
 
 def test_a_profiler_that_fails_after_the_steps_is_a_problem_and_no_fault(outcome) -> None:
-    """What the worker left is whole."""
     (result,) = outcome({"done": True}, status=3)
     assert result.problems == ["after the steps the worker left with exit status 3"]
 
 
 def test_a_worker_that_died_on_its_way_is_a_fault(outcome) -> None:
-    """Whatever its status says."""
     with pytest.raises(CaseFault, match="died in profile"):
         outcome({"steps": 5})
 
 
 def test_a_torn_result_is_none(outcome) -> None:
-    """As after a full disk."""
     with pytest.raises(CaseFault, match="died in profile"):
         outcome('{"done": tr')
 
 
 def test_a_rank_that_left_nothing_is_a_fault(outcome) -> None:
-    """Though the other is done."""
     with pytest.raises(CaseFault, match="died in profile"):
         outcome({"done": True}, ranks=2)
 
 
 def test_of_two_faults_the_first_is_told(outcome) -> None:
-    """It drags the other along."""
     late = {"kind": "exception", "message": "collective timed out", "phase": "profile"}
     first = {"kind": "out of memory", "message": "no memory", "phase": "build"}
     with pytest.raises(CaseFault, match="out of memory in build: rank 1: no memory"):
@@ -463,20 +436,17 @@ def test_of_two_faults_the_first_is_told(outcome) -> None:
 
 
 def test_a_skip_is_a_skip(outcome) -> None:
-    """With its reason."""
     with pytest.raises(CaseSkipped, match=r"^no bf16$"):
         outcome({"skipped": "no bf16"})
 
 
 def test_a_folder_that_cannot_be_written_is_said_before_anything_starts(tmp_path) -> None:
-    """With the option that names another."""
     (tmp_path / "file").write_text("")
     with pytest.raises(LaunchError, match="--output DIR"):
         run_profile(RELU, tmp_path / "file", ProfileRequest())
 
 
 def test_a_program_that_cannot_be_started_is_named(tmp_path) -> None:
-    """As a profiler that is gone."""
     with pytest.raises(LaunchError, match="cannot start /no/profiler"):
         run_profile(RELU, tmp_path, ProfileRequest(), around=lambda words: ["/no/profiler", *words])
 
@@ -497,7 +467,6 @@ class Benched:
 
 
 def test_of_several_ranks_the_first_ones_kernels_are_looked_into(monkeypatch) -> None:
-    """They are started once more for it; the others are looked into where they were measured."""
     table = KernelTable("torch.profiler", 5, [Kernel("gemm", 1, 1.0)])
     asked = []
 
@@ -529,7 +498,6 @@ class Failing(Benched):
 
 
 def test_a_look_that_fails_is_tried_once_more_in_another_context() -> None:
-    """What was there before it may have taken the memory, or the profiler."""
     bench = Failing(a=["no memory in build: x"], c=["died in profile: x", "died in profile: y"])
     said: list[str] = []
     cases = [make_case(id=id_) for id_ in "abc"]
@@ -541,7 +509,6 @@ def test_a_look_that_fails_is_tried_once_more_in_another_context() -> None:
 
 
 def test_a_look_that_took_all_its_time_is_not_tried_again() -> None:
-    """It would take as long again."""
     words = "time limit in profile: no answer within its time limit of 300 s"
     bench = Failing(a=[words])
     assert [seen for _, seen in profiles.look_into(bench, [make_case(id="a")])] == [words]
@@ -556,8 +523,6 @@ def test_a_look_that_took_all_its_time_is_not_tried_again() -> None:
     ],
 )
 def test_ranks_that_cannot_be_looked_into_say_why(monkeypatch, trouble, words) -> None:
-    """The verdict stands without."""
-
     def with_torch(*_given, **_others):
         raise trouble
 

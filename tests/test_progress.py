@@ -72,14 +72,12 @@ def clock():
 
 
 def test_a_test_is_called_by_its_case_and_else_by_its_function():
-    """Short enough to be shown."""
     assert name_of("perf_tests/test_networks.py::test_network[vgg16-b8]") == "vgg16-b8"
     assert name_of("mine/test_x.py::TestX::test_own") == "test_own"
     assert name_of("resnet18-b4") == "resnet18-b4"
 
 
 def test_a_case_takes_what_it_took():
-    """By its own id, by its test's, and for each process that measures it."""
     known = Pace({"vgg16-b8": 4.0, "a.py::test_own": 7.0})
     assert known.of("x.py::test_network[vgg16-b8]") == 4.0
     assert known.of("a.py::test_own") == 7.0
@@ -87,7 +85,6 @@ def test_a_case_takes_what_it_took():
 
 
 def test_a_new_case_takes_what_its_like_took():
-    """The middle of those that begin alike and share most of their names' words."""
     known = Pace(
         {
             "vgg16-b8-fp16-eager": 2.0,
@@ -101,7 +98,6 @@ def test_a_new_case_takes_what_its_like_took():
 
 @pytest.mark.parametrize("name", ["resnet50-b8-fp16-eager", "vgg16-b64-int8-graph", "a.py::test"])
 def test_of_what_is_like_nothing_nothing_is_known(name):
-    """Another network, or the same in almost nothing but its name."""
     assert Pace({"vgg16-b8-fp16-eager": 2.0, "b.py::test": 1.0}).of(name) is None
 
 
@@ -115,7 +111,6 @@ def lines_of(folder, taken, *, day=1, key="mi300x", nodeid="a.py::test_x"):
 
 
 def test_what_a_process_took_is_the_middle_of_the_last_three_runs_that_measured_it(tmp_path):
-    """Older runs, other hardware's, and the run that asks say nothing."""
     for day, took in enumerate([100.0, 1.0, 2.0, 9.0], 1):
         lines_of(tmp_path, [("a", {"took_s": took})], day=day)
     lines_of(tmp_path, [("alone", {"took_s": 8.0})], day=8, nodeid=None)
@@ -125,7 +120,6 @@ def test_what_a_process_took_is_the_middle_of_the_last_three_runs_that_measured_
 
 
 def test_tries_of_one_process_count_together_and_second_looks_not_at_all(tmp_path):
-    """They are looked at in a phase of their own; a test of two cases takes what both take."""
     tries = [
         ("a", {"process": 0, "took_s": 1.0, "accepted": False, "discarded": "x"}),
         ("a", {"process": 0, "took_s": 2.0}),
@@ -138,7 +132,6 @@ def test_tries_of_one_process_count_together_and_second_looks_not_at_all(tmp_pat
 
 
 def test_a_case_takes_as_long_as_its_first_replay_besides(tmp_path):
-    """It follows at once; others follow in a phase of their own."""
     replay = {"confirms": True, "replays": True, "accepted": False, "discarded": "replayed"}
     tries = [
         ("a", {"process": 0, "took_s": 1.0}),
@@ -151,7 +144,6 @@ def test_a_case_takes_as_long_as_its_first_replay_besides(tmp_path):
 
 
 def test_where_cases_go_is_not_told_by_who_started_the_workers(tmp_path):
-    """Each device starts them, and a case that has to open a process of its own does no more."""
     phases_s = {"fork": 12.0, "measure": 1.5}
     lines_of(tmp_path, [("a", {"took_s": 13.5, "phases_s": phases_s}), ("b", {"took_s": 2.0})])
     assert pace.past(tmp_path, "mi300x")["a"] == 13.5
@@ -160,7 +152,6 @@ def test_where_cases_go_is_not_told_by_who_started_the_workers(tmp_path):
 
 
 def test_what_cannot_be_read_says_nothing(tmp_path):
-    """Torn lines, lines of something else, files that are none: it is only a guess."""
     path = lines_of(tmp_path, [("a", {"took_s": 2.0})])
     odd = [
         {"kind": "attempt", "case": {"id": 5}, "attempt": {}},
@@ -176,7 +167,6 @@ def test_what_cannot_be_read_says_nothing(tmp_path):
 
 
 def test_a_history_is_read_up_to_a_limit(tmp_path, monkeypatch):
-    """In bytes and in runs, the newest first: nobody waits for a guess."""
     for day in (1, 2):
         path = lines_of(tmp_path, [(name, {"took_s": 2.0 * day}) for name in "ab"], day=day)
     monkeypatch.setattr(pace, "MOST_BYTES", path.read_bytes().index(b"\n") + 1)
@@ -190,7 +180,6 @@ def test_a_history_is_read_up_to_a_limit(tmp_path, monkeypatch):
 
 
 def test_a_phase_counts_what_is_done_and_names_what_is_measured(clock):
-    """From its begin on, each change is shown once."""
     shown = Shown()
     counted = RunProgress(shown, clock=clock)
     counted.begin("measuring", [["a.py::t[one]", "a.py::t[two]"]])
@@ -206,7 +195,6 @@ def test_a_phase_counts_what_is_done_and_names_what_is_measured(clock):
 
 
 def test_what_is_left_is_what_the_cases_took_less_what_has_passed(clock):
-    """The one that is measured has begun already."""
     counted = RunProgress(clock=clock)
     counted.begin("measuring", [["a", "b"]], Pace({"a": 10.0, "b": 20.0}))
     assert counted.state().left_s == 30.0
@@ -219,7 +207,6 @@ def test_what_is_left_is_what_the_cases_took_less_what_has_passed(clock):
 
 
 def test_the_last_run_says_which_device_measured_a_case(tmp_path):
-    """By its id and its test's; a second look elsewhere does not count."""
     uuids = {"2026-01-01T02:00:00Z": "GPU-1", "2026-01-02T02:00:00Z": "GPU-2"}
     for now, uuid in uuids.items():
         tried = [
@@ -238,7 +225,6 @@ def test_the_last_run_says_which_device_measured_a_case(tmp_path):
 
 
 def test_of_what_nothing_is_known_the_runs_own_pace_tells(clock):
-    """Nothing before the first case; then what they took so far, on average."""
     counted = RunProgress(clock=clock)
     counted.begin("measuring", [["a", "b", "c", "d"]], Pace({"c": 100.0}))
     assert counted.state().left_s is None
@@ -251,7 +237,6 @@ def test_of_what_nothing_is_known_the_runs_own_pace_tells(clock):
 
 
 def test_devices_measure_at_the_same_time(clock):
-    """It lasts as long as the one that has most to do."""
     counted = RunProgress(clock=clock)
     counted.begin("measuring", [["a"], ["b", "c"], []], Pace({"a": 1.0, "b": 2.0, "c": 3.0}))
     assert counted.state() == RunState("measuring", 0, 3, ["a", "b"], 5.0)
@@ -260,7 +245,6 @@ def test_devices_measure_at_the_same_time(clock):
 
 
 def test_a_phase_without_anything_to_do_is_not_shown():
-    """No line for nothing."""
     shown = Shown()
     counted = RunProgress(shown)
     counted.begin("judging", [[]])
@@ -270,7 +254,6 @@ def test_a_phase_without_anything_to_do_is_not_shown():
 
 
 def test_a_phase_has_a_pace_of_its_own(clock):
-    """A look into kernels takes another time than measuring."""
     counted = RunProgress(clock=clock)
     counted.begin("measuring", [["a"]])
     clock.now += 100.0
@@ -295,12 +278,10 @@ def test_a_phase_has_a_pace_of_its_own(clock):
     ],
 )
 def test_a_duration_is_said_as_roughly_as_it_is_known(seconds, words):
-    """Rounded up: who comes back then finds it done."""
     assert duration(seconds) == words
 
 
 def test_what_is_left_has_its_time_of_day():
-    """Which does not grow old while a case is measured; with the day where it is far off."""
     state = RunState("measuring", 3, 9, [], 1500.0)
     assert in_words(state, NOON) == "about 25 min left, until 12:25"
     assert in_words(state, NOON, short=True) == "about 25 min left"
@@ -314,7 +295,6 @@ LONG = RunState("measuring", 3, 12, ["resnet50-b64-fp16-nhwc-max-autotune-infer"
 
 
 def test_a_line_holds_phase_count_time_and_case():
-    """And a bar where there is room."""
     assert rendered(LONG, 120, "about 25 min left, until 12:25", colour=False) == (
         "measuring  ━━━━━                 3 of 12  about 25 min left, until 12:25  "
         "resnet50-b64-fp16-nhwc-max-autotune-infer"
@@ -326,7 +306,6 @@ def test_a_line_holds_phase_count_time_and_case():
 
 @given(st.integers(1, 200), st.integers(0, 3))
 def test_a_line_is_never_wider_than_the_terminal(width, devices):
-    """One that wraps could not be cleared."""
     state = RunState("looking into kernels", 10, 10000, ["a-long-id" * 9] * devices, 4e6)
     line = rendered(state, width, in_words(state, NOON), colour=False)
     assert len(line) <= width
@@ -334,7 +313,6 @@ def test_a_line_is_never_wider_than_the_terminal(width, devices):
 
 
 def test_colours_are_a_terminals_that_has_some(monkeypatch):
-    """And only escapes that leave the cursor alone."""
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
     line = rendered(LONG, 99, "", colour=True)
@@ -350,7 +328,6 @@ def test_colours_are_a_terminals_that_has_some(monkeypatch):
 
 
 def test_a_log_gets_a_line_a_minute_and_later_one_in_five(clock):
-    """Not one a case."""
     said = []
     log = ProgressLines(said.append, clock=clock, now=lambda: NOON)
     begin = clock.now
@@ -365,7 +342,6 @@ def test_a_log_gets_a_line_a_minute_and_later_one_in_five(clock):
 
 
 def test_a_log_is_told_at_once_of_what_will_last(clock):
-    """With how long, where that is known; the next phase speaks for itself."""
     said = []
     log = ProgressLines(said.append, clock=clock, now=lambda: NOON)
     log.show(RunState("measuring", 0, 2, [], 1500.0))
@@ -420,7 +396,6 @@ WORDS = "measuring  1 of 4  about 2 min left, until 12:02  alpha"
 
 
 def test_the_line_stands_below_what_pytest_writes_and_the_cursor_where_it_writes_on(writer):
-    """A dot at a time, in the same line."""
     writer.write("a.py ")
     footer = footer_on(writer)
     for dots in ("a.py .", "a.py .."):
@@ -436,7 +411,6 @@ def test_the_line_stands_below_what_pytest_writes_and_the_cursor_where_it_writes
     [(79, False, False), (80, True, False), (89, True, False), (90, True, True)],
 )
 def test_what_there_is_room_for_is_shown(writer, monkeypatch, columns, time_of_day, bar):
-    """As docs/terminal.md says; a usual terminal of 80 columns has the time of day."""
     monkeypatch.setattr(progress, "_columns", lambda _stream: columns)
     monkeypatch.setenv("COLUMNS", str(columns))
     footer_on(writer).show(SHORT)
@@ -445,7 +419,6 @@ def test_what_there_is_room_for_is_shown(writer, monkeypatch, columns, time_of_d
 
 
 def test_at_the_begin_of_a_line_it_stands_in_that_line(writer):
-    """Nothing is left empty for it."""
     footer_on(writer).show(SHORT)
     writer.line("a.py::test_a PASSED")
     screen = screen_of(writer)
@@ -454,7 +427,6 @@ def test_at_the_begin_of_a_line_it_stands_in_that_line(writer):
 
 
 def test_nothing_of_it_is_left_when_it_is_closed(writer):
-    """Not even where pytest writes less than it was wide."""
     plain = TerminalWriter(Terminal())
     plain.hasmarkup = False
     footer = footer_on(writer)
@@ -479,7 +451,6 @@ def test_nothing_of_it_is_left_when_it_is_closed(writer):
 
 
 def test_a_text_wider_than_the_terminal_moves_nothing_out_of_place(writer):
-    """Node ids may be long; where a line is full to the edge nothing is drawn."""
     footer = footer_on(writer)
     footer.show(SHORT)
     writer.write("x" * 100)
@@ -493,7 +464,6 @@ def test_a_text_wider_than_the_terminal_moves_nothing_out_of_place(writer):
 
 
 def test_what_is_captured_is_left_alone(writer):
-    """A test's output must not hold the line."""
     footer = footer_on(writer)
     stream = stream_of(writer)
     stream.captured = True
@@ -507,7 +477,6 @@ def test_what_is_captured_is_left_alone(writer):
 
 
 def test_a_terminal_without_such_letters_gets_others(writer):
-    """As under LC_ALL=C."""
     stream_of(writer).encoding = "ascii"
     state = RunState("measuring", 1, 4, ["alpha" * 20], None)
     footer_on(writer).show(state)
@@ -518,8 +487,6 @@ def test_a_terminal_without_such_letters_gets_others(writer):
 
 @pytest.mark.parametrize("error", [OSError("gone"), ValueError("closed"), RuntimeError("odd")])
 def test_a_line_that_cannot_be_drawn_ends_itself_and_nothing_else(writer, monkeypatch, error):
-    """What pytest writes arrives, once and as before."""
-
     def fail(*_arguments, **_options):
         raise error
 
@@ -534,8 +501,6 @@ def test_a_line_that_cannot_be_drawn_ends_itself_and_nothing_else(writer, monkey
 
 
 def test_an_interrupt_is_no_trouble_of_drawing(writer, monkeypatch):
-    """Ctrl-C ends the run wherever it comes."""
-
     def interrupt(*_arguments, **_options):
         raise KeyboardInterrupt
 
@@ -546,7 +511,6 @@ def test_an_interrupt_is_no_trouble_of_drawing(writer, monkeypatch):
 
 
 def test_devices_that_speak_at_once_do_not_tear_the_line(writer):
-    """Looking again, each has a thread."""
     footer = footer_on(writer)
     footer.show(SHORT)
 
@@ -595,7 +559,6 @@ def config_of(*, verbosity=0, capture="fd", terminal=True):
     ],
 )
 def test_what_is_shown_fits_where_it_is_shown(monkeypatch, kind, asked, tty, variables):
-    """A line that moves where one can and somebody sees it, lines elsewhere, nothing if asked."""
     for name, value in {"TERM": "xterm", "CI": None, "NO_COLOR": None, **variables}.items():
         if value is None:
             monkeypatch.delenv(name, raising=False)

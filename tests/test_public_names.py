@@ -32,26 +32,22 @@ DOCUMENTED = (*ROOT.glob("docs/*.md"), ROOT / "README.md")
 
 
 def test_the_public_names_are_these() -> None:
-    """A name that goes away, or comes, is a change for others."""
     assert set(bench_lib.__all__) == PUBLIC
     assert sorted(bench_lib.__all__) == list(bench_lib.__all__)
 
 
 @pytest.mark.parametrize("name", sorted(PUBLIC))
 def test_a_public_name_can_be_imported(name: str) -> None:
-    """From bench_lib itself, and it is listed there."""
     assert getattr(bench_lib, name).__name__ == name
     assert name in dir(bench_lib)
 
 
 def test_a_name_that_is_not_public_is_an_attribute_error() -> None:
-    """As of any module."""
     with pytest.raises(AttributeError, match="'nonsense'"):
         _ = bench_lib.nonsense
 
 
 def test_importing_bench_lib_loads_nothing_else() -> None:
-    """Whoever asks for its version need not wait."""
     program = "import sys, bench_lib; print(*(m for m in sys.modules if m.startswith('bench_lib')))"
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -65,7 +61,6 @@ def test_importing_bench_lib_loads_nothing_else() -> None:
 
 @pytest.mark.parametrize("page", DOCUMENTED, ids=lambda page: page.name)
 def test_what_the_documentation_imports_is_public(page: Path) -> None:
-    """But for the building blocks of networks, which live where they are documented."""
     for module, names in re.findall(
         r"^from (bench_lib[\w.]*) import (.+)$", page.read_text(), re.MULTILINE
     ):

@@ -116,7 +116,6 @@ def github(user=None):
 
 @pytest.mark.parametrize("user", [None, PERSON])
 def test_a_later_report_takes_the_place_of_the_first(user):
-    """Whether the token is an app's or somebody's."""
     with github(user) as hub:
         hub.said("looks good", PERSON)
         assert comment(hub.pull, OURS) == "the comment is made"
@@ -125,7 +124,6 @@ def test_a_later_report_takes_the_place_of_the_first(user):
 
 
 def test_where_nothing_changed_no_comment_is_made():
-    """And with ``on_change`` alone."""
     with github() as hub:
         assert comment(hub.pull, QUIET, on_change=True).startswith("nothing changed")
         assert not hub.comments
@@ -134,7 +132,6 @@ def test_where_nothing_changed_no_comment_is_made():
 
 
 def test_a_comment_of_a_failure_does_not_outlive_it():
-    """What it says is not true any more."""
     with github() as hub:
         comment(hub.pull, OURS, on_change=True)
         comment(hub.pull, QUIET, on_change=True)
@@ -143,7 +140,6 @@ def test_a_comment_of_a_failure_does_not_outlive_it():
 
 @pytest.mark.parametrize(("owner", "stranger"), [(None, PERSON), (PERSON, BOT), (PERSON, None)])
 def test_a_strangers_comment_with_our_marker_is_not_ours(owner, stranger):
-    """Its author could change it back."""
     with github(owner) as hub:
         hub.said(f"{MARKER}\nall is well", stranger)
         comment(hub.pull, OURS)
@@ -151,7 +147,6 @@ def test_a_strangers_comment_with_our_marker_is_not_ours(owner, stranger):
 
 
 def test_it_is_found_among_hundreds_of_others():
-    """GitHub lists a hundred at once."""
     with github() as hub:
         for number in range(230):
             hub.said(OURS if number == 220 else "+1", BOT)
@@ -169,7 +164,6 @@ def test_it_is_found_among_hundreds_of_others():
     [(403, "it answered 403; see that the token may write"), (422, "it answered 422$")],
 )
 def test_a_refusal_names_what_may_be_wrong_and_not_the_token(status, words):
-    """It is in a log that others read."""
     with github() as hub:
         hub.refuses = status
         with pytest.raises(UndeliverableError, match=words) as raised:
@@ -178,7 +172,6 @@ def test_a_refusal_names_what_may_be_wrong_and_not_the_token(status, words):
 
 
 def test_what_is_not_githubs_answer_is_told():
-    """A proxy's, for example."""
     with (
         github({"name": "nobody"}) as hub,
         pytest.raises(UndeliverableError, match="not of GitHub"),
@@ -200,7 +193,6 @@ def test_what_is_not_githubs_answer_is_told():
     ],
 )
 def test_the_token_goes_to_the_api_of_the_pull_requests_own_server(address, variables, issues):
-    """Wherever the workflow runs."""
     found = pull_request(address, {"GITHUB_TOKEN": TOKEN, **variables})
     assert (found.issues, found.number, found.token) == (issues, "7", TOKEN)
 
@@ -215,7 +207,6 @@ def test_the_token_goes_to_the_api_of_the_pull_requests_own_server(address, vari
     ],
 )
 def test_what_cannot_be_commented_on_is_a_users_error(address, token, words):
-    """Before anything is read or written."""
     with pytest.raises(UserError, match=words):
         pull_request(address, {"GH_TOKEN": token})
 
@@ -238,7 +229,6 @@ def cli(tmp_path, monkeypatch, capsys):
 
 
 def test_the_command_comments_with_a_link_to_the_report(cli, monkeypatch):
-    """And prints what it did."""
     with github() as hub:
         for name, value in hub.variables.items():
             monkeypatch.setenv(name, value)
@@ -254,5 +244,4 @@ def test_the_command_comments_with_a_link_to_the_report(cli, monkeypatch):
 
 
 def test_on_change_without_a_comment_is_a_users_error(cli):
-    """News are told on change anyway."""
     assert cli("--on-change")[0] == 2

@@ -86,7 +86,6 @@ def fault_with(name: str, folder: Path, **planted: Any) -> Fault:
 def test_ranks_of_another_launcher_than_torchrun_are_measured_as_one(
     name: str, tmp_path: Path
 ) -> None:
-    """Whoever starts them, they meet in each step."""
     case = two_ranks("faulty:by_rank", pids=str(tmp_path), others="meet", last="meet")
     measured = measured_with(name, case)
     assert (measured.case_id, measured.context_id) == ("two", "ranks")
@@ -121,7 +120,6 @@ def together() -> list[Answer]:
 
 
 def test_two_ranks_train_one_network_and_are_measured_as_one(together: list[Answer]) -> None:
-    """Over gloo."""
     measured = together[0]
     assert isinstance(measured, Measurement), measured
     assert (measured.case_id, measured.context_id) == ("two", "ranks")
@@ -138,7 +136,6 @@ def test_two_ranks_train_one_network_and_are_measured_as_one(together: list[Answ
 
 
 def test_two_ranks_learn_together_from_parts_of_one_epoch(together: list[Answer]) -> None:
-    """What they saw is told as one training."""
     seen = together[1]
     assert isinstance(seen, Measurement), seen
     assert (seen.items_per_step, len(seen.per_rank)) == (16, 2)
@@ -149,7 +146,6 @@ def test_two_ranks_learn_together_from_parts_of_one_epoch(together: list[Answer]
 
 
 def test_two_ranks_gather(together: list[Answer]) -> None:
-    """Each what the other has, and rightly."""
     gathered = together[2]
     assert isinstance(gathered, Measurement), gathered
     assert (gathered.items_per_step, gathered.item) == (50, "call")
@@ -160,7 +156,6 @@ def test_two_ranks_gather(together: list[Answer]) -> None:
 
 @pytest.mark.parametrize("number", [3, 4], ids=["fsdp2", "ddp"])
 def test_two_ranks_train_a_language_model(together: list[Answer], number: int) -> None:
-    """Divided between them or whole on each, the loss is as on one."""
     seen = together[number]
     assert isinstance(seen, Measurement), seen
     assert (seen.items_per_step, seen.item) == (32, "token")
@@ -170,7 +165,6 @@ def test_two_ranks_train_a_language_model(together: list[Answer], number: int) -
 
 
 def test_two_ranks_compute_one_batch_of_a_language_model(together: list[Answer]) -> None:
-    """Each with its heads and its part of the inner rows; tokens are counted once."""
     trained, *generated = together[5:8]
     assert isinstance(trained, Measurement), trained
     assert (trained.items_per_step, len(trained.per_rank)) == (16, 2)
@@ -189,7 +183,6 @@ def test_two_ranks_compute_one_batch_of_a_language_model(together: list[Answer])
 def test_two_ranks_train_a_language_model_with_deepspeed(
     together: list[Answer], number: int, apart: float
 ) -> None:
-    """In each stage of ZeRO the loss is FP32's, but for the precision."""
     seen = together[number]
     assert isinstance(seen, Measurement), seen
     assert (seen.items_per_step, seen.item) == (32, "token")
@@ -202,7 +195,6 @@ def test_two_ranks_train_a_language_model_with_deepspeed(
 def test_ranks_go_on_after_a_skip_and_measure_nothing_after_a_fault(
     together: list[Answer],
 ) -> None:
-    """The last of the cases has no answer."""
     *_, skipped, fault = together
     assert len(together) == 13
     assert isinstance(skipped, CaseSkipped)
@@ -213,7 +205,6 @@ def test_ranks_go_on_after_a_skip_and_measure_nothing_after_a_fault(
 
 
 def test_a_rank_that_raises_is_named_and_takes_the_others_along(tmp_path: Path) -> None:
-    """They wait for it in a collective that will not end."""
     fault = fault_with("torchrun", tmp_path, others="meet", last="raise")
     assert (fault.kind, fault.phase) == ("exception", "first step")
     assert fault.message == "rank 1: ValueError: planted in rank 1"
@@ -222,7 +213,6 @@ def test_a_rank_that_raises_is_named_and_takes_the_others_along(tmp_path: Path) 
 
 @pytest.mark.parametrize("name", BOTH)
 def test_a_rank_that_dies_is_named_and_not_those_that_end_for_it(name: str, tmp_path: Path) -> None:
-    """As the kernel ends one when memory runs out: without a word of its own."""
     fault = fault_with(name, tmp_path, others="meet", last="die")
     assert (fault.kind, fault.phase) == ("died", "first step")
     assert fault.message == (
@@ -233,7 +223,6 @@ def test_a_rank_that_dies_is_named_and_not_those_that_end_for_it(name: str, tmp_
 
 
 def test_a_rank_that_runs_out_of_memory_is_named(tmp_path: Path) -> None:
-    """With what it asked for."""
     params = {"pids": str(tmp_path), "others": "starve", "last": "starve"}
     case = Case("one", "faulty:by_rank", params, sampling=AT_ONCE, time_limit_s=LONG_S)
     with pytest.raises(CaseFault) as raised:
@@ -248,7 +237,6 @@ def test_a_rank_that_runs_out_of_memory_is_named(tmp_path: Path) -> None:
 def test_a_rank_that_hangs_ends_the_case_at_its_limit(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where each stood is told, and which one the others waited for."""
     follow = module.follow
 
     def once_they_hang(
@@ -270,7 +258,6 @@ def test_a_rank_that_hangs_ends_the_case_at_its_limit(
 
 
 def test_one_process_needs_no_launcher() -> None:
-    """The words before the worker may be just an interpreter."""
     case = Case("one", "faulty:well", {}, sampling=AT_ONCE, time_limit_s=LONG_S)
     measured = run_ranks(case, command=ALONE, environment=ON_THE_CPU)
     assert [sample.rank for sample in measured.per_rank] == [0]
@@ -296,7 +283,6 @@ group.leave()
 def test_ranks_that_somebody_starts_by_hand_meet_without_being_told_where(
     name: str, tmp_path: Path
 ) -> None:
-    """As ``mpirun -np 2 python -m bench_lib.micro`` does; torchrun tells them."""
     script = tmp_path / "script.py"
     script.write_text(BY_HAND)
     done = subprocess.run(
@@ -335,7 +321,6 @@ wait
 def test_ranks_of_different_cases_do_not_measure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that has an old file would wait for a collective that the others do not have."""
     monkeypatch.setattr(module, "LINGER_S", 1.0)  # nobody ends the other
     other = tmp_path / "other.json"
     case = two_ranks("faulty:by_rank", pids=str(tmp_path), others="meet", last="meet")
@@ -349,7 +334,6 @@ def test_ranks_of_different_cases_do_not_measure(
 
 
 def test_a_port_that_is_taken_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where somebody says which port; by themselves ranks take a free one."""
     monkeypatch.setattr(module, "LINGER_S", 1.0)  # nobody ends the other
     with socket.socket() as taken:
         taken.bind(("", 0))
@@ -374,7 +358,6 @@ def test_a_port_that_is_taken_is_said(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_launcher_that_starts_others_than_asked_for_is_said() -> None:
-    """An mpirun of another MPI starts processes that each take themselves for the only one."""
     with pytest.raises(CaseFault) as raised:
         run_ranks(two_ranks("any"), command=ALONE, environment=ON_THE_CPU)
     assert raised.value.fault.message == "rank 0: the case is of 2 ranks, and 1 were started"
@@ -446,7 +429,6 @@ def fault_of(words: LaunchCommand, *, time_limit_s: float = LONG_S, ranks: int =
 def test_the_rank_that_failed_first_is_the_one_to_name(
     launcher: Callable[[str], LaunchCommand],
 ) -> None:
-    """The others fail because it has gone."""
     victim = failed(0, "RuntimeError: Connection closed by peer", 1000.5)
     culprit = failed(1, "ValueError: its own", 1000.25)
     assert fault_of(launcher(writing(victim, culprit) + "exit 1")) == Fault(
@@ -457,7 +439,6 @@ def test_the_rank_that_failed_first_is_the_one_to_name(
 def test_clocks_of_hosts_that_differ_make_no_victim_the_culprit(
     launcher: Callable[[str], LaunchCommand],
 ) -> None:
-    """Each rank notes its end by its own host's clock."""
     victim = failed(0, "DistBackendError: NCCL error: remote process exited", 1000.25)
     culprit = failed(1, "ValueError: its own", 1000.5)
     words = launcher(writing(victim, culprit) + "exit 1")
@@ -467,7 +448,6 @@ def test_clocks_of_hosts_that_differ_make_no_victim_the_culprit(
 def test_memory_that_ran_out_in_a_collective_is_the_ranks_own_fault(
     launcher: Callable[[str], LaunchCommand],
 ) -> None:
-    """Though its words name the library of which others say that somebody has gone."""
     short = failed(1, "DistBackendError: NCCL error: out of memory", 1000.5)
     short["fault"]["kind"] = "out of memory"
     script = leaving(0, "build") + leaving(1, "build") + writing(short) + "exit 1"
@@ -478,7 +458,6 @@ def test_memory_that_ran_out_in_a_collective_is_the_ranks_own_fault(
 def test_a_skip_of_one_rank_hides_no_fault_of_another(
     launcher: Callable[[str], LaunchCommand],
 ) -> None:
-    """A skip would be green; a rank that only lost the one that skipped has no fault."""
     skipped = {"rank": 0, "skipped": "no such arithmetic here"}
     own = launcher(writing(skipped, failed(1, "ValueError: its own", 1.0)) + "exit 1")
     assert fault_of(own).message == "rank 1: ValueError: its own"
@@ -490,7 +469,6 @@ def test_a_skip_of_one_rank_hides_no_fault_of_another(
 def test_a_fault_is_told_though_the_launcher_does_not_end(
     launcher: Callable[[str], LaunchCommand], hanging: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What went wrong is of more use than that it took too long."""
     monkeypatch.setattr(module, "LINGER_S", 0.1)
     script = writing(failed(1, "ValueError: its own", 1.0)) + hanging
     assert fault_of(launcher(script)).message == "rank 1: ValueError: its own"
@@ -499,7 +477,6 @@ def test_a_fault_is_told_though_the_launcher_does_not_end(
 def test_results_are_used_though_the_launcher_does_not_end(
     launcher: Callable[[str], LaunchCommand], hanging: str
 ) -> None:
-    """Leaving a process group may hang after all has been measured."""
     words = launcher(writing(outcome(0), outcome(1)) + hanging)
     measured = run_ranks(two_ranks("any", time_limit_s=0.1), command=words)
     assert measured.items_per_step == 8
@@ -530,7 +507,6 @@ WORKING = stack_in("/site/steps.py", "step")
 
 
 def test_ranks_that_leave_nothing_are_named(launcher: Callable[[str], LaunchCommand]) -> None:
-    """With how the launcher ended, and what it said."""
     script = writing(outcome(0)) + "echo the launcher says why; kill -ABRT $$"
     fault = fault_of(launcher(script))
     assert fault.kind == "died"
@@ -546,7 +522,6 @@ def test_ranks_that_leave_nothing_are_named(launcher: Callable[[str], LaunchComm
 def test_on_several_hosts_a_rank_without_files_may_have_no_part_in_the_folder(
     launcher: Callable[[str], LaunchCommand],
 ) -> None:
-    """What to do about it is said."""
     words = replace(launcher(writing(outcome(0)) + "exit 1"), hosts=None)
     assert fault_of(words).message == (
         "stand-in left with exit status 1; no result from rank 1; of rank 1 there is no file "
@@ -614,7 +589,6 @@ TORCHRUNS_TABLE = """\
 def test_each_launcher_says_in_its_own_words_how_a_rank_ended(
     launcher: Callable[[str], LaunchCommand], said: str, how: str
 ) -> None:
-    """The rank that ended of itself is named, not the one that was told to."""
     script = (
         leaving(0, "build", "first step", stack=WAITING)
         + leaving(1, "build", "first step", log="its last word", pid="4711")
@@ -627,7 +601,6 @@ def test_each_launcher_says_in_its_own_words_how_a_rank_ended(
 def test_where_a_launcher_kills_the_others_the_one_that_it_names_counts(
     launcher: Callable[[str], LaunchCommand],
 ) -> None:
-    """MPICH does not ask them to end, so that they say as little as the first."""
     script = leaving(0, "build", pid="4710") + leaving(1, "build", pid="4711")
     script += "echo '=   PID 4711 RUNNING AT n1'; echo '=   EXIT CODE: 3'; exit 3"
     assert fault_of(launcher(script)).message == "rank 1 left with exit status 3, in 'build'"
@@ -636,7 +609,6 @@ def test_where_a_launcher_kills_the_others_the_one_that_it_names_counts(
 def test_a_rank_that_lost_another_is_not_the_one_to_name(
     launcher: Callable[[str], LaunchCommand],
 ) -> None:
-    """It says so before its launcher has seen that one end."""
     lost = failed(0, "RuntimeError: Connection closed by peer [127.0.0.1]:4711", 1000.5)
     script = leaving(0, "build") + leaving(1, "build", log="terminate called") + writing(lost)
     assert fault_of(launcher(script + "exit 1")).message == "rank 1 is gone, in 'build'"
@@ -648,7 +620,6 @@ def test_a_rank_that_lost_another_is_not_the_one_to_name(
 def test_ranks_that_their_launcher_ended_are_not_blamed(
     launcher: Callable[[str], LaunchCommand],
 ) -> None:
-    """As where a job's own time limit comes, or somebody cancels it."""
     script = (
         leaving(0, "build", stack=WAITING)
         + leaving(1, "build", stack=WORKING)
@@ -662,7 +633,6 @@ def test_ranks_that_their_launcher_ended_are_not_blamed(
 def test_at_the_time_limit_the_rank_that_stayed_behind_is_named(
     launcher: Callable[[str], LaunchCommand], hanging: str
 ) -> None:
-    """With where it stood and what it said last."""
     script = (
         leaving(0, "build", "first step", "warm-up", stack=WAITING)
         + leaving(1, "build", "first step", stack=WORKING, log="reading data")
@@ -691,7 +661,6 @@ def test_at_the_time_limit_the_rank_that_stayed_behind_is_named(
 def test_ranks_that_came_equally_far_are_told_apart_by_where_they_stood(
     launcher: Callable[[str], LaunchCommand], hanging: str, stacks: tuple[str, str], words: str
 ) -> None:
-    """One that is not in a collective is the one that the others wait for."""
     script = "".join(leaving(rank, "build", stack=stack) for rank, stack in enumerate(stacks))
     fault = fault_of(launcher(script + hanging), time_limit_s=0.1)
     assert fault.message.startswith(f"not done within its time limit of 0.1 s; {words}")
@@ -700,7 +669,6 @@ def test_ranks_that_came_equally_far_are_told_apart_by_where_they_stood(
 def test_a_rank_that_does_not_answer_at_the_time_limit_is_named(
     launcher: Callable[[str], LaunchCommand], hanging: str
 ) -> None:
-    """It left while the others wait in a collective, or its driver does not let go of it."""
     script = leaving(0, "build", "first step", stack=WAITING) + leaving(1, "build", "first step")
     fault = fault_of(launcher(script + hanging), time_limit_s=0.1)
     assert fault.message.startswith(
@@ -713,7 +681,6 @@ def test_a_rank_that_does_not_answer_at_the_time_limit_is_named(
 def test_of_many_ranks_the_one_that_the_others_wait_for_stands_out(
     launcher: Callable[[str], LaunchCommand], hanging: str, ranks: int
 ) -> None:
-    """The places of all, each once, and that of the one first."""
     late = ranks - 2
     stacks = [WORKING if rank == late else WAITING for rank in range(ranks)]
     script = "".join(leaving(rank, "build", stack=stack) for rank, stack in enumerate(stacks))
@@ -730,7 +697,6 @@ def test_of_many_ranks_the_one_that_the_others_wait_for_stands_out(
 def test_of_many_ranks_the_one_that_was_killed_is_named(
     launcher: Callable[[str], LaunchCommand], ranks: int
 ) -> None:
-    """And none that lost it, or was asked to end."""
     gone = ranks - 2
     lost = failed(0, "RuntimeError: Connection closed by peer [127.0.0.1]:4711", 1000.5)
     table = f"  rank      : {gone} (local_rank: {gone})\n  exitcode  : -9 (pid: 7)"
@@ -747,7 +713,6 @@ def test_of_many_ranks_the_one_that_was_killed_is_named(
 def test_what_ranks_started_is_ended_in_whatever_session_it_is(
     launcher: Callable[[str], LaunchCommand], tmp_path: Path
 ) -> None:
-    """Launchers put ranks into groups of their own, which outlive them."""
     pids = tmp_path / "pids"
     script = f"setsid sh -c 'echo $$ > {pids}.part; mv {pids}.part {pids}; exec sleep 3600' &\n"
     fault = fault_of(launcher(script + f"while ! [ -f {pids} ]; do sleep 0.01; done; exit 1"))
@@ -758,7 +723,6 @@ def test_what_ranks_started_is_ended_in_whatever_session_it_is(
 def test_what_a_rank_starts_while_it_is_looked_for_is_ended_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is in no list that was read before."""
     with contextlib.ExitStack() as stack:
 
         def start() -> subprocess.Popen[bytes]:
@@ -785,7 +749,6 @@ def test_what_a_rank_starts_while_it_is_looked_for_is_ended_too(
 def test_ranks_do_not_take_over_who_their_starter_is(
     launcher: Callable[[str], LaunchCommand], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A suite may itself run in a step or under mpirun."""
     for name in ("RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_NAMESPACE"):
         monkeypatch.setenv(name, "7")
     monkeypatch.setenv("OMPI_MCA_btl", "tcp")
@@ -799,7 +762,6 @@ def test_ranks_do_not_take_over_who_their_starter_is(
 def test_the_folder_lies_where_all_hosts_see_it(
     launcher: Callable[[str], LaunchCommand], tmp_path: Path
 ) -> None:
-    """And is gone afterwards."""
     shared = tmp_path / "shared"
     shared.mkdir()
     words = replace(launcher(f'echo "$5" > {tmp_path}/said; exit 1'), hosts=2)
@@ -818,8 +780,6 @@ def test_the_folder_lies_where_all_hosts_see_it(
 def test_a_full_temporary_folder_is_no_fault_of_the_ranks(
     launcher: Callable[[str], LaunchCommand], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Nor is a shared one; each is named, with its cure."""
-
     def full(path: Path, *_: object, **__: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -834,7 +794,6 @@ def test_a_full_temporary_folder_is_no_fault_of_the_ranks(
 
 
 def test_a_skip_of_the_ranks_is_a_skip(launcher: Callable[[str], LaunchCommand]) -> None:
-    """With their reason."""
     skipped = [{"rank": rank, "skipped": "no such arithmetic here"} for rank in range(2)]
     with pytest.raises(CaseSkipped, match=r"^no such arithmetic here$"):
         run_ranks(two_ranks("any"), command=launcher(writing(*skipped)))
@@ -843,7 +802,6 @@ def test_a_skip_of_the_ranks_is_a_skip(launcher: Callable[[str], LaunchCommand])
 def test_a_file_that_is_not_whole_is_not_an_outcome(
     launcher: Callable[[str], LaunchCommand],
 ) -> None:
-    """A rank that was ended while it wrote has no result."""
     script = writing(outcome(0)) + "echo '{' > \"$5/0/rank-1.part\""
     assert fault_of(launcher(script)).message.endswith("no result from rank 1")
 
@@ -854,7 +812,6 @@ def test_a_launcher_that_will_not_go_is_ended_with_its_group(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """After a time of grace."""
     monkeypatch.setattr(module, "GRACE_S", 0.1)
     pids = tmp_path / "pids"
     script = f'trap "" TERM\nsleep 3600 & echo $$ $! > "{pids}"\n{hanging}'
@@ -864,7 +821,6 @@ def test_a_launcher_that_will_not_go_is_ended_with_its_group(
 
 
 def test_a_launcher_that_is_not_there_is_named() -> None:
-    """No case can be measured with it."""
     with pytest.raises(LaunchError) as raised:
         run_ranks(two_ranks("any"), command=LaunchCommand("mpirun", ("/nowhere/mpirun", "-n"), 2))
     assert str(raised.value) == "cannot start ranks with /nowhere/mpirun: no such program"
@@ -873,7 +829,6 @@ def test_a_launcher_that_is_not_there_is_named() -> None:
 def test_an_interrupted_run_leaves_no_launcher(
     launcher: Callable[[str], LaunchCommand], tmp_path: Path
 ) -> None:
-    """As when somebody presses Ctrl-C."""
     pids = tmp_path / "pids"
     # A shell that starts us in the background has it ignored.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -897,7 +852,6 @@ run_ranks(Case("a", "any", {}, launch=Launch(2)), command=LaunchCommand("mpirun"
 def test_a_runner_that_is_killed_takes_its_launcher_along(
     launcher: Callable[[str], LaunchCommand], tmp_path: Path
 ) -> None:
-    """The kernel sees to it, since nobody else is left."""
     pids = tmp_path / "pids"
     words = launcher(f'echo $$ > "{pids}"; exec sleep 3600').words
     runner = subprocess.Popen([sys.executable, "-c", RUNNER % words[0]])
@@ -911,7 +865,6 @@ def test_a_runner_that_is_killed_takes_its_launcher_along(
 
 
 def test_a_step_of_several_ranks_takes_as_long_as_its_slowest() -> None:
-    """Step by step, in the order of the ranks and not of their files."""
     folded = fold(
         [
             outcome(9, iteration_s=[3.0, 1.0, 2.0], wall_s=6.5, device_uuid="GPU-9"),
@@ -928,7 +881,6 @@ def test_a_step_of_several_ranks_takes_as_long_as_its_slowest() -> None:
 
 
 def test_each_rank_keeps_its_own_time_and_the_fold_has_none() -> None:
-    """By which one that lags is told although all wait for it."""
     own = ([0.5, 0.625], [0.75, 0.875])
     folded = fold([outcome(rank, own_s=times) for rank, times in enumerate(own)])
     assert [sample.own_s for sample in folded.per_rank] == list(own)
@@ -936,7 +888,6 @@ def test_each_rank_keeps_its_own_time_and_the_fold_has_none() -> None:
 
 
 def test_what_ranks_do_together_adds_up_and_what_they_wait_for_is_the_worst() -> None:
-    """Images and FLOPs are sums, memory and times are maxima."""
     folded = fold(
         [
             outcome(
@@ -972,7 +923,6 @@ def test_what_ranks_do_together_adds_up_and_what_they_wait_for_is_the_worst() ->
 
 
 def test_what_one_rank_does_not_know_nobody_knows() -> None:
-    """A sum over some of the ranks would be wrong."""
     folded = fold([outcome(0, flops_per_step=8.0), outcome(1, flops_per_step=None)])
     assert folded.flops_per_step is None
     unknown = fold([outcome(rank, enqueue_s=None) for rank in range(2)])
@@ -981,7 +931,6 @@ def test_what_one_rank_does_not_know_nobody_knows() -> None:
 
 
 def test_the_dearest_of_each_probe_is_that_of_all_ranks() -> None:
-    """A step waits for the slowest; what some ranks lack explains nothing of the whole."""
     folded = fold(
         [
             outcome(0, probe={"launch_us": 1.75, "host_us": 96.0, "mine_us": 1.0}),
@@ -1000,13 +949,11 @@ def test_the_dearest_of_each_probe_is_that_of_all_ranks() -> None:
 def test_caches_that_differ_between_ranks_are_mixed(
     states: tuple[str | None, ...], state: str
 ) -> None:
-    """A rank may find what another one has just compiled."""
     outcomes = [outcome(rank, compile_cache=found) for rank, found in enumerate(states)]
     assert fold(outcomes).compile_cache == state
 
 
 def test_one_rank_with_a_wrong_answer_spoils_the_measurement() -> None:
-    """It may be the one with the broken GPU."""
     good = Numerics(finite=True, cosine=1.0)
     worse = Numerics(finite=True, cosine=0.5)
     broken = Numerics(finite=False)

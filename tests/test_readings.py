@@ -31,7 +31,6 @@ def row(*spans: tuple[float, float], name: str = "k") -> list[KernelCall]:
 
 
 def test_the_slowest_kernel_is_named_with_its_time_share_and_work():
-    """In short, wherever in the list it is."""
     found = answer("slowest kernel", Kernel("relu", 9, 1 * MS), Kernel(GEMM, 4, 3 * MS))
     assert (
         found.words
@@ -41,20 +40,17 @@ def test_the_slowest_kernel_is_named_with_its_time_share_and_work():
 
 
 def test_launches_are_counted_over_all_kernels():
-    """Of a step they may be no whole number."""
     found = answer("launches", Kernel("a", 2.5, 50 * MS), Kernel("b", 1, 20 * MS))
     assert found.words == "3.5 launches of 2 kernels, 20 ms each on average"
     assert found.reading == ""
 
 
 def test_many_short_launches_are_worth_fusing():
-    """The guide: a high call count may be an opportunity for fusion."""
     assert "fusing" in answer("launches", Kernel("a", 1000, 9 * MS)).reading
     assert answer("launches", Kernel("a", 1000, 10 * MS)).reading == ""
 
 
 def test_the_top_five_are_told_each_and_together():
-    """Of seven."""
     kernels = [Kernel(f"k{n}_x", 1, n * MS) for n in range(1, 8)]
     found = answer("top 5 kernels", *kernels)
     assert found.words == (
@@ -63,14 +59,12 @@ def test_the_top_five_are_told_each_and_together():
 
 
 def test_fewer_than_five_kernels_are_all_of_them():
-    """No question about kernels that there are not."""
     assert answer("top 2 kernels", Kernel("a", 1, MS), Kernel("b", 1, MS)).words == (
         "together 100.0%: a 50.0%; b 50.0%"
     )
 
 
 def test_what_a_table_has_left_over_is_no_kernel():
-    """Its time is part of the whole, its calls are launches."""
     kernels = (Kernel(REST, 90, 6 * MS), Kernel("a", 10, 4 * MS))
     assert answer("slowest kernel", *kernels).words.startswith("a: 4 ms, 40.0%")
     assert answer("launches", *kernels).words.startswith("100 launches of 1 kernels and others")
@@ -82,7 +76,6 @@ def test_what_a_table_has_left_over_is_no_kernel():
     [(11, "a bottleneck"), (10, "no bottleneck yet"), (6, "no bottleneck yet"), (4, "efficient")],
 )
 def test_copies_are_read_as_the_guide_reads_them(copied, words):
-    """Above a tenth of the time, and below a twentieth."""
     kernel, copy = Kernel("gemm", 1, (100 - copied) * MS), Kernel("Memcpy HtoD", 3, copied * MS)
     found = answer("memory copies", kernel, copy)
     assert words in found.reading
@@ -90,7 +83,6 @@ def test_copies_are_read_as_the_guide_reads_them(copied, words):
 
 
 def test_a_copy_is_no_launch_of_a_kernel():
-    """Its direction is told as the profiler has it."""
     kernels = [Kernel("Memcpy HtoD (Pinned -> Device)", 2, MS), Kernel("gemm", 2, 3 * MS)]
     found = answer("memory copies", *kernels)
     assert found.words == "2, 1 ms, 25.0%: HtoD (Pinned -> Device) 1 ms"
@@ -98,33 +90,28 @@ def test_a_copy_is_no_launch_of_a_kernel():
 
 
 def test_copies_by_kernels_are_added_to_the_others():
-    """HIP copies with kernels too, and rocprofv3 lists these among the kernels."""
     kernels = [Kernel("__amd_rocclr_copyBuffer", 2, MS), Kernel("direct_copy_kernel", 2, 2 * MS)]
     found = answer("memory copies", *kernels, Kernel("Memcpy HtoD", 1, MS))
     assert found.words.startswith("3, 2 ms, 50.0%: ")
 
 
 def test_figures_are_of_one_step():
-    """Though the kernels are of all."""
     found = answer("slowest kernel", Kernel("a", 6, 3 * MS), steps=3)
     assert found.words == "a: 1 ms, 100.0% of the device's time, in 2 calls"
 
 
 def test_no_copies_are_an_answer():
-    """And nobody has to grep for it."""
     found = answer("memory copies", Kernel("gemm", 2, 3 * MS))
     assert (found.words, found.reading[:16]) == ("none", "nothing is moved")
 
 
 def test_without_single_calls_there_is_nothing_of_their_order():
-    """Statistics tell neither gaps nor spread."""
     assert questions(Kernel("a", 9, MS)) == [
         *("slowest kernel", "launches", "top 1 kernels", "memory copies")
     ]
 
 
 def test_the_kernel_whose_spread_costs_most_is_told():
-    """And not the tiny one that varies more."""
     big = row((0, 100), (100, 200), (200, 300), (300, 400), (400, 600), name="big")
     tiny = row((600, 601), (602, 603), (604, 605), (606, 607), (608, 613), name="tiny")
     found = answer("kernel durations", Kernel("big", 5, MS), calls=[*tiny, *big])
@@ -135,19 +122,16 @@ def test_the_kernel_whose_spread_costs_most_is_told():
 
 
 def test_a_kernel_that_always_takes_the_same_is_consistent():
-    """Within a fifth of its mean."""
     calls = row(*[(100 * n, 100 * n + 50 + n) for n in range(6)])
     assert answer("kernel durations", Kernel("k", 6, MS), calls=calls).reading == "consistent"
 
 
 def test_of_a_few_calls_no_spread_is_told():
-    """Four are too few."""
     calls = row(*[(100 * n, 100 * n + 50) for n in range(4)])
     assert "kernel durations" not in questions(Kernel("k", 4, MS), calls=calls)
 
 
 def test_pauses_are_told_with_the_longest_and_what_is_around_it():
-    """Those above ten microseconds apart; the device is told to be fed or to wait."""
     calls = [*row((0, 10), (19, 30)), *row((50, 100), name="late"), *row((111, 200), name="last")]
     found = answer("idle time", Kernel("k", 4, MS), calls=calls)
     assert found.words == (
@@ -158,7 +142,6 @@ def test_pauses_are_told_with_the_longest_and_what_is_around_it():
 
 
 def test_kernels_side_by_side_leave_no_pause():
-    """Nor does a long one under which others come and go."""
     calls = row((0, 1000), (10, 20), (500, 600), (1005, 1100))
     found = answer("idle time", Kernel("k", 4, MS), calls=calls)
     assert "in 1 pauses a step, 0 of them above 10 us" in found.words
@@ -166,7 +149,6 @@ def test_kernels_side_by_side_leave_no_pause():
 
 
 def test_where_nothing_ran_that_is_the_answer():
-    """Instead of shares of nothing."""
     assert [each.words for each in of_kernels([])] == ["no kernel ran on the device"]
 
 
@@ -183,7 +165,6 @@ KERNELS = st.lists(st.builds(Kernel, NAMES, TIMES, TIMES), max_size=7)
     ),
 )
 def test_whatever_was_profiled_is_answered(kernels, calls):
-    """In sentences, and with no exception."""
     for found in of_kernels(kernels, calls=calls):
         assert found.question
         assert found.words

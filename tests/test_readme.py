@@ -245,7 +245,6 @@ def _quickly(monkeypatch):
 @pytest.mark.usefixtures("_quickly")
 @pytest.mark.parametrize("line", [each for each in COMMANDS if each not in {*NOT_RUN, RECORD}])
 def test_a_command_of_the_readme_runs(run, line):
-    """It ends well, says something, and shows nobody a traceback."""
     status, printed = run(IN_SHORT.get(line, line))
     assert status == 0, printed
     assert printed.strip()
@@ -253,17 +252,14 @@ def test_a_command_of_the_readme_runs(run, line):
 
 
 def test_nothing_is_said_here_of_a_line_that_the_readme_does_not_have():
-    """What is changed there runs as it stands, or its short form is looked at again."""
     assert {*NOT_RUN, *IN_SHORT, RECORD} <= set(COMMANDS)
 
 
 def test_ci_runs_what_is_not_run_here():
-    """As it stands there, so that nothing is quicker or greener for CI than for anybody else."""
     lines = {line.strip() for line in (ROOT / ".ci/run").read_text().splitlines()}
     assert {line.partition(" || ")[0] for line in lines} >= NOT_RUN
 
 
 def test_a_block_that_is_no_text_is_commands():
-    """So a block of output that does not say so is run, and fails."""
     page = "```\npytest x   # why\n```\n\n```text\ncase  status\n```\n\n```bash\na && b\n```\n"
     assert commands_of(page) == ["pytest x", "a && b"]

@@ -61,7 +61,6 @@ def run(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_network_and_a_workload_are_measured(checkout: Path) -> None:
-    """A file each, and a row of the matrix."""
     done = run(checkout, "-m", "pytest", "perf_tests", "-v", "-rA")
     assert done.returncode == 0, done.stdout + done.stderr
     measured = re.findall(r"^(\S+) +NO_BASELINE ", done.stdout, re.MULTILINE)
@@ -93,7 +92,6 @@ for size in (109, 111):
 
 
 def test_a_metric_is_kept_judged_and_compared(checkout: Path) -> None:
-    """A row."""
     done = run(checkout, "-c", JUDGED)
     assert done.stdout.splitlines() == [
         "compared by peak host memory; latency leads",
@@ -115,7 +113,6 @@ for mode in ("SPX", "DPX"):
 
 
 def test_a_gpu_has_its_key_its_name_and_its_peaks(checkout: Path) -> None:
-    """A row, from which its partitions follow."""
     done = run(checkout, "-c", IDENTIFIED)
     assert done.stdout.splitlines() == [
         "mi999x AMD Instinct MI999X {'bf16': 3000.0} 9000.0",
@@ -124,7 +121,6 @@ def test_a_gpu_has_its_key_its_name_and_its_peaks(checkout: Path) -> None:
 
 
 def test_a_slip_in_a_gpus_row_is_told_with_its_file(checkout: Path, tmp_path: Path) -> None:
-    """By any command, in one sentence."""
     copy = tmp_path / "bench_lib"
     shutil.copytree(checkout / "bench_lib", copy, ignore=shutil.ignore_patterns("__pycache__"))
     peaks = copy / "backends" / "amd" / "peaks.toml"
@@ -150,7 +146,6 @@ for checkout in sys.argv[1:]:
 
 
 def test_a_name_that_torchvision_has_is_refused(checkout: Path, tmp_path: Path) -> None:
-    """Before anything is measured as what it is not; and a module without a size is named."""
     copies = [tmp_path / "taken", tmp_path / "sizeless"]
     for copy in copies:
         shutil.copytree(checkout / "bench_lib", copy / "bench_lib")

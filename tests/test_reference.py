@@ -171,14 +171,12 @@ def slow_here(bed, *cases, there=USUAL):
 
 
 def test_a_clean_night_starts_no_reference_and_leaves_one_run(bed):
-    """Nothing looks different."""
     assert bed.run(CASE)[CASE.id].status is Status.OK
     assert bed.there.log == []
     assert len(bed.runs) == 1
 
 
 def test_what_is_slower_than_the_reference_tonight_is_regressed(bed):
-    """By pairs that share the device, the night and the clock."""
     slow_here(bed)
     record = bed.run(CASE)[CASE.id]
     assert record.status is Status.REGRESSED
@@ -190,7 +188,6 @@ def test_what_is_slower_than_the_reference_tonight_is_regressed(bed):
 
 
 def test_what_is_as_slow_in_the_reference_is_not_the_softwares(bed):
-    """One pair says so, and the case is left alone."""
     slow_here(bed, there=SLOW)
     record = bed.run(CASE)[CASE.id]
     assert record.status is Status.OK
@@ -206,7 +203,6 @@ def test_what_is_as_slow_in_the_reference_is_not_the_softwares(bed):
 
 
 def test_sides_take_turns_at_being_first(bed):
-    """Each pair stands side by side."""
     slow_here(bed)
     log = []
     bed.here.log = bed.there.log = log
@@ -235,7 +231,6 @@ def named(contexts, name, **options):
 
 
 def test_the_reference_has_a_run_of_its_own_which_counts_for_nothing(bed):
-    """It is of other software: no baseline, no night, no point of a series."""
     slow_here(bed)
     bed.run(CASE)
     reference, own = bed.runs
@@ -253,7 +248,6 @@ def test_the_reference_has_a_run_of_its_own_which_counts_for_nothing(bed):
 
 
 def test_only_cases_that_look_different_are_measured_in_the_reference(bed):
-    """The other one costs nothing."""
     slow_here(bed, CASE)
     bed.run(CASE, OTHER)
     assert not [line for line in bed.there.log if line.endswith(OTHER.id)]
@@ -264,7 +258,6 @@ def test_only_cases_that_look_different_are_measured_in_the_reference(bed):
 
 
 def test_without_a_reference_nothing_is_said_of_one(bed):
-    """The baseline alone decides, as ever."""
     slow_here(bed)
     record = bed.run(CASE, reference=None)[CASE.id]
     assert record.status is Status.REGRESSED
@@ -273,7 +266,6 @@ def test_without_a_reference_nothing_is_said_of_one(bed):
 
 
 def test_what_is_faster_in_the_reference_too_is_no_improvement(bed):
-    """A fast night is the machine's as well."""
     fast = [0.0095] * 20
     bed.here.script[CASE.id], bed.there.script[CASE.id] = [fast], [fast]
     record = bed.run(CASE)[CASE.id]
@@ -281,7 +273,6 @@ def test_what_is_faster_in_the_reference_too_is_no_improvement(bed):
 
 
 def test_a_device_that_no_baseline_knows_has_its_cases_measured_in_turns(bed):
-    """It could hide a slow-down of as much as devices differ by; then one pair tells."""
     other = {"device_uuid": "GPU-ffff"}
     accept(bed, CASE.id, process=other)
     bed.here.script[CASE.id] = [USUAL]
@@ -292,7 +283,6 @@ def test_a_device_that_no_baseline_knows_has_its_cases_measured_in_turns(bed):
 
 
 def test_on_an_unknown_device_a_case_that_is_fine_in_turns_leaves_after_one_pair(bed):
-    """And says how small a slow-down the pairs would have found."""
     accept(bed, CASE.id, process={"device_uuid": "GPU-ffff"})
     record = bed.run(CASE)[CASE.id]
     answer = of(record, "reference")
@@ -301,7 +291,6 @@ def test_on_an_unknown_device_a_case_that_is_fine_in_turns_leaves_after_one_pair
 
 
 def test_a_compiled_case_says_that_turns_do_not_cancel_draws(bed, monkeypatch):
-    """Each side has kernels that its own compiler chose; eager ones have nothing to choose."""
     slow_here(bed, CASE, OTHER)
     plain = builders.make_measurement
 
@@ -333,7 +322,6 @@ def redrawn_here(bed, here, there):
 
 
 def test_a_night_that_slows_replays_on_both_sides_is_not_the_softwares(bed):
-    """Replays are measured in turns, too; one pair says so."""
     redrawn_here(bed, SLOW, SLOW)
     record = bed.run(CASE)[CASE.id]
     assert record.status is Status.OK
@@ -348,7 +336,6 @@ def test_a_night_that_slows_replays_on_both_sides_is_not_the_softwares(bed):
 
 
 def test_replays_that_are_slower_than_the_references_are_regressed(bed):
-    """Both sides' compilers chose alike, so that nothing is left to excuse it."""
     redrawn_here(bed, SLOW, USUAL)
     record = bed.run(CASE)[CASE.id]
     answer = of(record, "reference")
@@ -361,7 +348,6 @@ def test_replays_that_are_slower_than_the_references_are_regressed(bed):
 
 
 def test_replays_that_are_as_fast_as_the_baseline_ask_no_reference(bed):
-    """The draw alone made the case slower."""
     redrawn_here(bed, USUAL, USUAL)
     record = bed.run(CASE)[CASE.id]
     assert (record.status, of(record, "reference")) == (Status.REDRAWN, None)
@@ -373,7 +359,6 @@ def test_replays_that_are_as_fast_as_the_baseline_ask_no_reference(bed):
     [(OTHERWISE, "triton_poi_fused_0 XBLOCK 1024 -> 512"), (None, "other kernels")],
 )
 def test_a_reference_that_chooses_otherwise_all_the_same_excuses_nothing(bed, drawn, words):
-    """Its time is of other kernels, and it is asked once."""
     redrawn_here(bed, SLOW, SLOW)
     bed.there.drawn = {f"{CASE.id} replayed": drawn}
     record = bed.run(CASE)[CASE.id]
@@ -387,7 +372,6 @@ def test_a_reference_that_chooses_otherwise_all_the_same_excuses_nothing(bed, dr
 
 
 def test_a_case_that_chose_as_the_baseline_is_replayed_in_turns(bed):
-    """The reference's own compiler might have chosen slower kernels, which would excuse it."""
     redrawn_here(bed, SLOW, USUAL)
     bed.here.drawn = {CASE.id: ITS}
     bed.there.drawn, bed.there.script[CASE.id] = {CASE.id: OTHERWISE}, [SLOW]
@@ -397,7 +381,6 @@ def test_a_case_that_chose_as_the_baseline_is_replayed_in_turns(bed):
 
 
 def test_a_slow_process_of_a_case_that_chose_as_the_baseline_is_no_redraw(bed):
-    """Its kernels are the same, so that chance made it slow."""
     redrawn_here(bed, USUAL, USUAL)
     bed.here.drawn = {CASE.id: ITS}
     record = bed.run(CASE)[CASE.id]
@@ -406,7 +389,6 @@ def test_a_slow_process_of_a_case_that_chose_as_the_baseline_is_no_redraw(bed):
 
 
 def test_a_replay_that_fails_ends_the_turns_of_a_case_that_chose_as_the_baseline(bed):
-    """Its own draws cannot be compared with the reference's."""
     redrawn_here(bed, SLOW, USUAL)
     bed.here.drawn = {CASE.id: ITS}
     bed.here.script[f"{CASE.id} replayed"] = [builders.make_fault()]
@@ -415,7 +397,6 @@ def test_a_replay_that_fails_ends_the_turns_of_a_case_that_chose_as_the_baseline
 
 
 def test_a_night_that_speeds_replays_up_on_both_sides_takes_one_pair(bed):
-    """The pair says that the software is as fast as it was."""
     fast = [0.0097] * 20
     redrawn_here(bed, fast, fast)
     bed.here.script[CASE.id] = [fast]
@@ -425,7 +406,6 @@ def test_a_night_that_speeds_replays_up_on_both_sides_takes_one_pair(bed):
 
 
 def test_each_pair_of_replays_starts_one_process_of_each_side(bed):
-    """Replays share theirs with no other case."""
     redrawn_here(bed, SLOW, USUAL)
     bed.run(CASE)
     replays = [line for line in bed.there.log if line.endswith("replayed")]
@@ -433,7 +413,6 @@ def test_each_pair_of_replays_starts_one_process_of_each_side(bed):
 
 
 def test_a_faster_draw_does_not_hide_that_its_kernels_are_slower(bed):
-    """Turns are asked by the replay's time, and not by the one as drawn."""
     redrawn_here(bed, [0.010135] * 20, USUAL)
     bed.here.script[CASE.id] = [[0.0099] * 20]
     record = bed.run(CASE)[CASE.id]
@@ -441,7 +420,6 @@ def test_a_faster_draw_does_not_hide_that_its_kernels_are_slower(bed):
 
 
 def test_a_device_that_no_baseline_knows_has_its_replays_measured_in_turns(bed):
-    """What it may be faster by could hide a loss."""
     redrawn_here(bed, [0.0102] * 20, USUAL)
     bed.here.script[CASE.id] = [[0.0099] * 20]
     accept(bed, CASE.id, process={"draw": ITS, "device_uuid": "GPU-ffff"})
@@ -450,7 +428,6 @@ def test_a_device_that_no_baseline_knows_has_its_replays_measured_in_turns(bed):
 
 
 def test_a_slow_draw_on_a_slow_night_is_redrawn(bed):
-    """The reference excuses what both sides lose; the rest is the compiler's choice."""
     redrawn_here(bed, SLOW, SLOW)
     bed.here.script[CASE.id] = [[0.0106] * 20]
     record = bed.run(CASE)[CASE.id]
@@ -461,7 +438,6 @@ def test_a_slow_draw_on_a_slow_night_is_redrawn(bed):
 
 
 def test_a_draw_within_the_tolerance_on_a_slow_night_is_not_redrawn(bed):
-    """It is as slow as any other."""
     redrawn_here(bed, SLOW, SLOW)
     bed.here.script[CASE.id] = [[0.01035] * 20]
     record = bed.run(CASE)[CASE.id]
@@ -471,7 +447,6 @@ def test_a_draw_within_the_tolerance_on_a_slow_night_is_not_redrawn(bed):
 @pytest.mark.parametrize("ends", [builders.make_fault(), "no memory"])
 @pytest.mark.parametrize("side", ["here", "there"])
 def test_a_replay_that_was_disturbed_and_then_ends_makes_no_pair(bed, ends, side):
-    """It was measured once, and then not."""
     redrawn_here(bed, SLOW, SLOW)
     disturbed = [0.0103] * 10 + [0.013] * 10
     getattr(bed, side).script[f"{CASE.id} replayed"] = [disturbed, ends]
@@ -481,7 +456,6 @@ def test_a_replay_that_was_disturbed_and_then_ends_makes_no_pair(bed, ends, side
 
 
 def test_replays_that_end_are_followed_by_no_pairs_of_draws(bed):
-    """A draw is not what they were about."""
     redrawn_here(bed, SLOW, USUAL)
     bed.here.script[f"{CASE.id} replayed"] = [SLOW, SLOW, builders.make_fault()]
     record = bed.run(CASE)[CASE.id]
@@ -490,7 +464,6 @@ def test_replays_that_end_are_followed_by_no_pairs_of_draws(bed):
 
 
 def test_a_replay_that_the_hardware_spoils_makes_no_pair(bed):
-    """Neither does the other half of it."""
     redrawn_here(bed, SLOW, SLOW)
     bed.seen = [make_telemetry(), make_telemetry(), *[make_telemetry(foreign_processes=[41])] * 20]
     record = bed.run(CASE)[CASE.id]
@@ -498,7 +471,6 @@ def test_a_replay_that_the_hardware_spoils_makes_no_pair(bed):
 
 
 def test_a_reference_that_cannot_replay_is_named(bed):
-    """Its fault says why there are no turns."""
     redrawn_here(bed, SLOW, SLOW)
     bed.there.script = {f"{CASE.id} replayed": [builders.make_fault()]}
     record = bed.run(CASE)[CASE.id]
@@ -507,7 +479,6 @@ def test_a_reference_that_cannot_replay_is_named(bed):
 
 
 def test_pairs_that_the_hardware_spoils_tell_nothing(bed):
-    """The case is judged by its baseline where no pair is left."""
     slow_here(bed)
     bed.seen = [make_telemetry(), make_telemetry(foreign_processes=[41])]
     record = bed.run(CASE)[CASE.id]
@@ -530,7 +501,6 @@ def without(bed, *words):
 
 
 def test_an_interpreter_that_is_not_there_is_named_before_anything_is_measured(bed):
-    """And starts nothing."""
     slow_here(bed)
     bed.reference = Side(str(bed.folder / "nowhere" / "python"))
     why = without(bed)
@@ -540,7 +510,6 @@ def test_an_interpreter_that_is_not_there_is_named_before_anything_is_measured(b
 
 
 def test_a_list_of_wheels_that_is_not_there_is_named(bed):
-    """Before anything is measured, too."""
     slow_here(bed)
     bed.reference = Side(str(bed.folder / "accepted.txt"))
     words = f"there is no list {bed.reference.python}; "
@@ -555,7 +524,6 @@ def test_a_list_of_wheels_that_is_not_there_is_named(bed):
     ],
 )
 def test_a_reference_that_does_not_start_is_tried_once(bed, problem):
-    """The night goes on without it; a reason is one line, and the terminal has all."""
     slow_here(bed)
     bed.problem = problem
     words = f"the reference {bed.reference} does not start: {problem}"
@@ -566,7 +534,6 @@ def test_a_reference_that_does_not_start_is_tried_once(bed, problem):
 
 
 def test_a_reference_without_torch_is_named_before_anything_is_measured(bed):
-    """Nobody waits for a device that another environment could not use anyway."""
     slow_here(bed)
     bed.uninstalled = "it has no torch; install torch and torchvision there"
     why = without(bed)
@@ -576,7 +543,6 @@ def test_a_reference_without_torch_is_named_before_anything_is_measured(bed):
 
 
 def test_a_reference_with_exactly_the_same_packages_is_named_before_anything_is_measured(bed):
-    """It would excuse every slow-down."""
     slow_here(bed, there=SLOW)
     bed.is_copy = True
     without(bed, "is this environment itself", "name the environment that was accepted")
@@ -585,7 +551,6 @@ def test_a_reference_with_exactly_the_same_packages_is_named_before_anything_is_
 
 
 def test_the_same_packages_in_a_container_are_a_reference(bed):
-    """The system's libraries may be others there."""
     slow_here(bed)
     bed.is_copy = True
     bed.reference = replace(bed.reference, command_prefix=("podman", "run", "image"))
@@ -593,7 +558,6 @@ def test_the_same_packages_in_a_container_are_a_reference(bed):
 
 
 def test_a_list_of_wheels_is_installed_before_anything_is_measured(bed, monkeypatch):
-    """A download of some GB in the middle of a night would keep the device waiting."""
     made = []
 
     def make(python):
@@ -611,7 +575,6 @@ def test_a_list_of_wheels_is_installed_before_anything_is_measured(bed, monkeypa
 
 
 def test_what_only_nights_excuse_is_asked_of_the_reference():
-    """Two sides of a pair share the night, so that what the night could hide is seen."""
     slower = Verdict(Status.OK, "latency", "1.5% slower", ratio=1.015, tolerance=0.02)
     evidence = Evidence([make_process()], make_baseline(), turns=Turns("old"))
     assert turns.is_open([slower], evidence)
@@ -631,7 +594,6 @@ def test_what_only_nights_excuse_is_asked_of_the_reference():
     ids=["excludes it", "does not", "all pairs would not", "one pair alone", "of another time"],
 )
 def test_pairs_go_on_while_they_do_not_exclude_a_slow_down_and_could(metric, interval, is_open):
-    """A case that looks fine gets no more than planned, and nothing of what no pairs tell."""
     pairs = [(make_process(), make_process())]
     evidence = Evidence([make_process()], make_baseline(), turns=Turns("old", pairs, 5, "", 15))
     slower = Verdict(Status.OK, "latency", "1.5% slower", ratio=1.015, tolerance=0.02)
@@ -645,7 +607,6 @@ def test_pairs_go_on_while_they_do_not_exclude_a_slow_down_and_could(metric, int
 
 
 def test_of_a_case_that_waits_for_its_host_pairs_are_to_exclude_its_devices_time():
-    """The wall time is the host's, which may differ for ever."""
     pairs = [(make_process(host_bound=True), make_process(host_bound=True))]
     waiting = [make_process(host_bound=True, log_device=0.0)]
     baseline = make_baseline(processes=[make_process(host_bound=True, log_device=0.0)] * 5)
@@ -667,14 +628,12 @@ def uneven(bed, spread, step=0.0103):
 
 
 def test_a_case_that_is_slower_for_certain_gets_no_more_pairs_than_planned(bed):
-    """Its interval is narrow."""
     slow_here(bed)
     record = bed.run(CASE, planned=5)[CASE.id]
     assert "in 4 pairs" in of(record, "reference").reason
 
 
 def test_pairs_that_differ_much_are_followed_by_more_until_their_interval_is_narrow(bed):
-    """Three times as many at most; whether they go on depends on the spread, not on the gap."""
     uneven(bed, 0.004)
     record = bed.run(CASE)[CASE.id]
     assert "in 9 pairs" in of(record, "reference").reason
@@ -683,7 +642,6 @@ def test_pairs_that_differ_much_are_followed_by_more_until_their_interval_is_nar
 
 
 def test_a_pair_that_looks_fine_is_followed_by_more_until_they_exclude_a_slow_down(bed):
-    """The first pair is 0.97% slower by chance, the others 2%."""
     bed.here.script[CASE.id] = [SLOW, [0.010097] * 20, *[[0.0102] * 20] * 20]
     bed.there.script[CASE.id] = [USUAL]
     record = bed.run(CASE)[CASE.id]
@@ -692,7 +650,6 @@ def test_a_pair_that_looks_fine_is_followed_by_more_until_they_exclude_a_slow_do
 
 
 def test_the_spread_of_a_pair_is_learned_from_the_cases_that_nothing_is_asked_about():
-    """Its own baseline has two processes, the suite's many: so it knows how sure it is."""
     rng = random.Random(1)
     pairs = [(make_process(log_median=0.002), make_process())]
     few = make_baseline(log_medians=[0.0, 0.002])
@@ -713,7 +670,6 @@ def test_the_spread_of_a_pair_is_learned_from_the_cases_that_nothing_is_asked_ab
 
 
 def test_a_case_that_nothing_is_asked_about_gets_no_answer_of_the_reference():
-    """It only tells how much processes differ."""
     pairs = [(make_process(), make_process())]
     suite = {
         "asked": Evidence([make_process()], make_baseline(), turns=Turns("old", pairs, 5)),
@@ -727,7 +683,6 @@ def test_a_case_that_nothing_is_asked_about_gets_no_answer_of_the_reference():
 
 
 def test_the_reference_is_named_by_what_it_has_otherwise(bed):
-    """Where torch is the same, something else is what changed."""
     slow_here(bed)
     accept(bed, CASE.id, environment=make_environment(torch=TONIGHTS, triton="3.4.0"))
     bed.there.versions |= {"torch": TONIGHTS, "triton": "3.4.0"}
@@ -737,14 +692,12 @@ def test_the_reference_is_named_by_what_it_has_otherwise(bed):
 
 
 def test_a_reference_with_another_device_is_none(bed):
-    """Of another hardware key there is nothing to compare."""
     slow_here(bed)
     bed.there.device = builders.make_hardware(name="AMD Instinct MI210", arch="gfx90a", uuid=None)
     without(bed, "does not start: the worker opened another device than mi300x")
 
 
 def test_a_reference_that_is_this_environment_itself_is_none(bed):
-    """Everything would be as slow in it."""
     slow_here(bed)
     bed.reference = Side(sys.executable)
     without(bed, "is this environment itself, so there is nothing to compare")
@@ -752,7 +705,6 @@ def test_a_reference_that_is_this_environment_itself_is_none(bed):
 
 
 def test_a_reference_with_the_same_software_is_none(bed):
-    """Another folder with the same versions cannot excuse anything."""
     slow_here(bed, there=SLOW)
     accept(bed, CASE.id, environment=make_environment(torch=TONIGHTS))
     bed.there.versions["torch"] = TONIGHTS
@@ -762,7 +714,6 @@ def test_a_reference_with_the_same_software_is_none(bed):
 
 
 def test_the_same_software_with_other_variables_is_a_reference(bed):
-    """What is asked may be what a variable does."""
     slow_here(bed)
     bed.reference = replace(bed.reference, environment={"MIOPEN_FIND_MODE": "2"})
     accept(bed, CASE.id, environment=make_environment(torch=TONIGHTS))
@@ -771,14 +722,12 @@ def test_the_same_software_with_other_variables_is_a_reference(bed):
 
 
 def test_a_reference_of_other_software_than_accepted_is_none(bed):
-    """What is slower than that was perhaps accepted long ago."""
     slow_here(bed)
     bed.there.versions["torch"] = "2.8.0"
     without(bed, f"the reference is not what was accepted: torch {ACCEPTED} -> 2.8.0")
 
 
 def test_a_driver_that_changed_since_the_baseline_is_not_excused(bed):
-    """Both sides run on it, so that turns cannot tell."""
     slow_here(bed, there=SLOW)
     accept(bed, CASE.id, environment=make_environment(driver="6.8.0"))
     words = "both sides share what changed since the baseline: driver 6.8.0 -> 6.10.5"
@@ -786,7 +735,6 @@ def test_a_driver_that_changed_since_the_baseline_is_not_excused(bed):
 
 
 def test_where_nobody_knows_what_was_accepted_nothing_is_a_reference(bed):
-    """What is slower in it too was perhaps never accepted."""
     slow_here(bed, there=SLOW)
     (path,) = (bed.folder / "baselines").glob("*.json")
     document = json.loads(path.read_text())
@@ -796,7 +744,6 @@ def test_where_nobody_knows_what_was_accepted_nothing_is_a_reference(bed):
 
 
 def test_a_case_that_the_reference_lacks_is_judged_without_it(bed):
-    """And the others with it."""
     slow_here(bed, CASE, OTHER)
     bed.there.script[CASE.id] = ["torchvision 0.10 has no resnet50"]
     records = bed.run(CASE, OTHER)
@@ -808,14 +755,12 @@ def test_a_case_that_the_reference_lacks_is_judged_without_it(bed):
 
 
 def test_a_case_that_fails_in_the_reference_is_judged_without_it(bed):
-    """Its fault is not the candidate's."""
     slow_here(bed)
     bed.there.script[CASE.id] = [make_fault()]
     without(bed, "the reference fails: out of memory in first step: tried to allocate 2.00 GiB")
 
 
 def test_a_reference_that_is_gone_in_the_middle_does_not_decide(bed):
-    """What its first pair said is not taken for the whole."""
     slow_here(bed)
     bed.there.refuse_forks_from = 2
     assert without(bed) == f"the reference {bed.reference} does not start: no device"
@@ -831,26 +776,22 @@ def read(pytester, ini, *words):
 
 
 def test_nothing_is_a_reference_unless_it_is_named(pytester):
-    """As before."""
     assert read(pytester, "") is None
 
 
 def test_the_ini_file_names_an_interpreter_with_its_variables(pytester):
-    """Its path begins where the ini file is."""
     ini = "perf_reference = accepted/bin/python\nperf_reference_env =\n    A_B=1 2\n    C=\n"
     python = str(pytester.path / "accepted" / "bin" / "python")
     assert read(pytester, ini) == Side(python, {"A_B": "1 2", "C": ""})
 
 
 def test_the_command_line_names_another_one_or_none(pytester):
-    """It counts more than the ini file; a bare name is looked for on the PATH."""
     ini = "perf_reference = accepted/bin/python\n"
     assert read(pytester, ini, "--perf-reference", "python3.99") == Side("python3.99")
     assert read(pytester, ini, "--perf-reference", "") is None
 
 
 def test_a_container_is_named_by_the_words_that_run_in_it(pytester):
-    """The interpreter is the one in there."""
     ini = "perf_reference = /opt/python\nperf_reference_prefix = docker run 'an image'\n"
     assert read(pytester, ini) == Side("/opt/python", {}, ("docker", "run", "an image"))
 
@@ -864,7 +805,6 @@ def test_a_container_is_named_by_the_words_that_run_in_it(pytester):
     ],
 )
 def test_a_setting_of_the_reference_that_cannot_be_read_is_named(pytester, setting, words):
-    """Before anything is measured."""
     with pytest.raises(pytest.UsageError, match=words):
         read(pytester, f"perf_reference = python3\n{setting}\n")
 
@@ -879,7 +819,6 @@ def test_a_setting_of_the_reference_that_cannot_be_read_is_named(pytester, setti
 )
 @pytest.mark.filterwarnings("ignore:Passing a value that is not a string")
 def test_a_setting_that_is_a_list_in_place_of_text_is_named(pytester, name, table, words):
-    """As pyproject.toml may hold it; pytest passes it on, or says so itself."""
     lines = {"perf_reference": '"python3"', name: '["a"]'}
     settings = "".join(f"{key} = {value}\n" for key, value in lines.items())
     pytester.makepyprojecttoml(f"[{table}]\n{settings}")
@@ -894,7 +833,6 @@ def test_a_setting_that_is_a_list_in_place_of_text_is_named(pytester, name, tabl
     ids=["excludes it", "does not", "unknown"],
 )
 def test_pairs_decide_once_they_exclude_what_the_baseline_saw(interval, decides):
-    """One pair that is 0.9% slower does not deny 1.2%; the case gets more pairs."""
     pinned = Verdict(Status.SUSPECT, "latency", "slower", ratio=1.012, tolerance=0.01)
     answer = Verdict(
         Status.OK, "latency", "fine", ratio=1.001, against="reference", interval=interval
@@ -913,7 +851,6 @@ def test_pairs_decide_once_they_exclude_what_the_baseline_saw(interval, decides)
 
 
 def test_what_only_looked_faster_needs_no_more_pairs():
-    """Nobody is harmed by an improvement that is none."""
     pinned = Verdict(Status.IMPROVED, "latency", "faster", ratio=0.97)
     answer = Verdict(
         Status.OK, "latency", "fine", ratio=1.0, against="reference", interval=(0.96, 1.04)
@@ -930,7 +867,6 @@ def test_what_only_looked_faster_needs_no_more_pairs():
     ids=["not as many as planned", "four would tell", "four would not", "the most"],
 )
 def test_turns_end_with_the_most_pairs_or_once_these_would_tell_nothing(pairs, half, goes_on):
-    """Four pairs have half the interval of one; with twice the tolerance they tell nothing."""
     interval = (math.exp(-half), math.exp(half))
     wide = Verdict(
         Status.NOISY, "latency", "", interval=interval, tolerance=0.01, against="reference"
@@ -952,33 +888,28 @@ def told(metric, *pairs, evidence=None, **fields):
 
 
 def test_what_is_visible_reckons_with_the_most_pairs():
-    """Of a case that goes on looking different."""
     contrast = told("log_median", (0.0, 0.0)).contrast
     assert (contrast.planned, contrast.most) == (6, 9)
 
 
 def test_less_throughput_than_the_reference_is_worse():
-    """As more time is."""
     assert told("log_throughput", (0.0, 0.25)).contrast.estimate == pytest.approx(0.25)
     assert told("log_median", (0.25, 0.0)).contrast.estimate == pytest.approx(0.25)
     assert told("log_median", (0.25, 0.0)).tolerance == 0.01
 
 
 def test_device_time_is_asked_of_pairs_that_waited_for_their_host():
-    """Of others wall time tells."""
     assert told("log_device", (0.0, 0.0), host_bound=False) is None
     assert told("log_device", (0.0, 0.0), host_bound=True) is not None
 
 
 def test_turns_answer_what_chance_judges_of_each_process():
-    """Not memory, which has a threshold, nor efficiency, which takes other launches."""
     metrics = ("latency", "memory", "efficiency", "no such metric")
     found = [turns.can_answer(Verdict(Status.OK, name, "")) for name in metrics]
     assert found == [True, False, False, False]
 
 
 def test_pairs_borrow_the_spread_of_processes_of_one_run_on_one_device():
-    """Not of one process alone, nor of two runs, which differ by more."""
     old = [
         make_process(worker=worker, device_uuid=device, log_median=log_median)
         for worker, device, log_median in [
@@ -994,7 +925,6 @@ def test_pairs_borrow_the_spread_of_processes_of_one_run_on_one_device():
 
 
 def test_a_slow_down_that_turns_deny_is_called_by_its_direction():
-    """Slow or fast, the accepted environment is so as well."""
     answer = Verdict(Status.OK, "latency", "fine", ratio=1.0, against="reference")
     for ratio, how in ((1.03, "slow"), (0.97, "fast"), (None, "fast")):
         words = turns._instead(Verdict(Status.NOISY, "latency", "", ratio=ratio), answer)
@@ -1002,7 +932,6 @@ def test_a_slow_down_that_turns_deny_is_called_by_its_direction():
 
 
 def test_what_is_judged_without_the_reference_is_asked_nothing():
-    """Nor where a side measured nothing, or the two measured otherwise."""
     pair = make_process(log_throughput=0.0), make_process(log_throughput=0.0)
     known = Evidence([make_process()], make_baseline(), Limits(tolerance=0.0))
 
@@ -1024,7 +953,6 @@ def test_what_is_judged_without_the_reference_is_asked_nothing():
 
 
 def test_pairs_borrow_only_what_was_measured_alike():
-    """A sum of kernels is another time than a replayed graph."""
     old = [
         make_process(worker=f"a/{i}", log_device=x, device_source=source)
         for i, (x, source) in enumerate([(0.0, "graph"), (1.0, "graph"), (5.0, "kernels")])
@@ -1058,7 +986,6 @@ def unknown_device(**fields):
     ],
 )
 def test_a_device_hides_what_it_is_allowed_beyond_the_cases_own(ratio, tolerance, limit, hides):
-    """4% between devices hide 1% of a case that is 2% faster here, and not of one 3% faster."""
     evidence = replace(unknown_device(), limits=Limits(tolerance=limit))
     verdict = Verdict(Status.OK, "latency", "", ratio=ratio, tolerance=tolerance, against="pinned")
     assert turns.is_open([verdict], evidence) is hides
@@ -1066,7 +993,6 @@ def test_a_device_hides_what_it_is_allowed_beyond_the_cases_own(ratio, tolerance
 
 
 def test_the_devices_time_tells_what_hides_where_the_host_sets_the_wall():
-    """Wall time is the host's there."""
     time = Verdict(Status.OK, "latency", "", ratio=0.98, tolerance=0.0504, against="pinned")
     device = replace(time, metric="device", ratio=0.9)
     assert turns.is_open([time, device], unknown_device())
@@ -1076,7 +1002,6 @@ def test_the_devices_time_tells_what_hides_where_the_host_sets_the_wall():
 
 
 def test_only_what_pairs_could_have_told_says_why_there_are_none():
-    """Neither what is fine, nor what has a threshold."""
     evidence = replace(unknown_device(), turns=Turns("old", (), 6, "it does not start"))
     verdicts = [
         Verdict(Status.REGRESSED, "latency", "slower"),
@@ -1088,7 +1013,6 @@ def test_only_what_pairs_could_have_told_says_why_there_are_none():
 
 
 def test_a_pair_that_is_only_suspect_overrules_nothing():
-    """Several processes agree that the case is slower, and one pair does not deny it."""
     pinned = Verdict(Status.REGRESSED, "latency", "slower", ratio=1.08)
     answer = Verdict(Status.SUSPECT, "latency", "slower", ratio=1.08, against="reference")
     pairs = [(make_process(log_median=0.08), make_process())]
@@ -1098,7 +1022,6 @@ def test_a_pair_that_is_only_suspect_overrules_nothing():
 
 
 def test_a_run_is_judged_again_as_if_some_of_its_cases_looked_different(bed, capsys, monkeypatch):
-    """Asked about all, it says what the run said; asked about one, it may be surer of it."""
     slow_here(bed, CASE, OTHER)
     records = bed.run(CASE, OTHER, planned=6)
     (bed.folder / "runs").mkdir()

@@ -106,14 +106,12 @@ def reason(night: Night, name: str, against: str) -> str:
 
 
 def test_what_is_slower_than_in_the_accepted_environment_is_regressed(night):
-    """By pairs of real processes, and by more of them if something disturbs one."""
     assert night.records["planted"].status is Status.REGRESSED
     found = reason(night, "planted", "reference")
     assert re.search(r" slower than the reference in [2-6] pairs", found), found
 
 
 def test_what_is_as_slow_in_the_accepted_environment_passes(night):
-    """Though it takes three times its baseline's time."""
     assert night.records["slow-night"].status is Status.OK
     words = (
         "the accepted environment is as slow tonight: that is the device, the night or the clock"
@@ -122,14 +120,12 @@ def test_what_is_as_slow_in_the_accepted_environment_passes(night):
 
 
 def test_a_case_that_the_accepted_environment_lacks_is_judged_by_its_baseline(night):
-    """And says why."""
     assert night.records["lacking"].status is Status.REGRESSED
     words = "; not measured in turns: the reference skips it: this environment has no lacking"
     assert reason(night, "lacking", "pinned").endswith(words)
 
 
 def test_what_is_not_slower_is_not_measured_in_the_reference(night):
-    """One process is enough for it."""
     reference, own = sorted(night.runs, key=lambda run: "steady" in run.records)
     assert (own.problems, reference.problems) == ([], [])
     assert {attempt.process for attempt in own.records["steady"].attempts} == {0}
@@ -137,7 +133,6 @@ def test_what_is_not_slower_is_not_measured_in_the_reference(night):
 
 
 def test_the_reference_ran_in_its_container_and_was_announced_first(night, accepted):
-    """Asked for its packages before anything was measured, and started once."""
     assert night.said[0].startswith("what looks different is measured in turns with ")
     asked, served = (line for line in night.started if str(accepted) in line)
     assert f"{accepted} -c" in asked
@@ -145,7 +140,6 @@ def test_the_reference_ran_in_its_container_and_was_announced_first(night, accep
 
 
 def test_a_list_of_wheels_in_the_ini_file_is_looked_for_beside_it(pytester):
-    """A bare name of it is on no PATH."""
     pytester.makeini("[pytest]\nperf_reference = accepted.txt\n")
     config = pytester.parseconfig("-p", "bench_lib.plugin")
     listed = str(pytester.path / "accepted.txt")

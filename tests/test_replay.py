@@ -206,7 +206,6 @@ CASES = [(run, plant) for run in RUNS for plant in (None, 0, 4, 8)]
 def test_a_run_of_the_first_version_is_judged_as_it_was(
     run: str, first_plant: int | None, tmp_path: Path
 ) -> None:
-    """Status, value, baseline and ratio; of what is no time, tolerance and interval as well."""
     before = verdicts()[f"{run} {first_plant}"]
     now = judged(run, first_plant, tmp_path)
     assert now.keys() == before.keys()
@@ -245,7 +244,6 @@ def _alike(found: Any, held: Any) -> bool:
 def test_a_run_of_the_first_version_has_the_verdicts_that_it_was_given(
     run: str, tmp_path: Path
 ) -> None:
-    """What is recorded beside the runs is what 0.1.0 said on the day, not what came later."""
     then = history.read(unpacked(f"{run}.jsonl.xz", tmp_path)).records
     held = verdicts()[f"{run} None"]
     assert {id_: record.status.value for id_, record in then.items()} == {

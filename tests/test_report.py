@@ -38,7 +38,6 @@ MIB = 2**20
 
 
 def test_a_row_holds_the_middle_of_the_accepted_processes():
-    """Latency, rate and spread by median, memory by the most."""
     record = make_record(
         status=Status.OK,
         attempts=[
@@ -56,7 +55,6 @@ def test_a_row_holds_the_middle_of_the_accepted_processes():
 
 
 def test_a_row_without_a_baseline_or_an_allocator_leaves_the_cells_empty():
-    """An empty cell is not a zero."""
     record = make_record(status=Status.NO_BASELINE, verdicts=[make_verdict(ratio=None)])
     assert summary_rows([record]) == [
         (CASE_ID, "NO_BASELINE", "7.812 ms", "", "", "512 img/s", "0.0%", "", "")
@@ -64,26 +62,22 @@ def test_a_row_without_a_baseline_or_an_allocator_leaves_the_cells_empty():
 
 
 def test_a_row_of_a_fault_has_only_its_status():
-    """There is nothing else to show."""
     record = make_record(status=Status.ERROR, attempts=[make_attempt(fault=make_fault())])
     assert summary_rows([record]) == [(CASE_ID, "ERROR", *[""] * 7)]
 
 
 def test_a_discarded_measurement_is_not_shown():
-    """What was not accepted is no value of the case."""
     attempt = make_attempt(measurement=make_measurement(), accepted=False)
     assert summary_rows([make_record(attempts=[attempt])]) == [(CASE_ID, "not judged", *[""] * 7)]
 
 
 def test_a_row_of_several_ranks_has_their_efficiency():
-    """The worst of what is said of it is in the verdicts."""
     said = make_verdict(metric="efficiency", value=0.9787)
     (row,) = summary_rows([make_record(verdicts=[make_verdict(), said])])
     assert dict(zip(HEADINGS, row, strict=True))["efficiency"] == "97.9%"
 
 
 def test_the_worst_stand_first_and_the_rest_as_measured():
-    """What needs somebody is at the top; what nobody judged is at the end."""
     order = ["OK", "SUSPECT", "NOISY", "REGRESSED", "IMPROVED", "INVALID", "ERROR", "INCOMPARABLE"]
     order.append("REDRAWN")
     records = [make_record(case=make_case(id=name), status=Status(name)) for name in order]
@@ -103,7 +97,6 @@ def test_the_worst_stand_first_and_the_rest_as_measured():
 
 
 def test_figures_are_the_middle_of_what_was_accepted_and_none_without():
-    """What a table shows and what JUnit's properties say are the same."""
     measured = make_measurement(iteration_s=[0.5] * 4, peak_memory_bytes=None)
     attempts = [make_attempt(measurement=measured), make_attempt(fault=make_fault())]
     assert figures(make_record(attempts=attempts)) == CaseFigures(0.5, 8.0, "img", 0.0, None)
@@ -111,7 +104,6 @@ def test_figures_are_the_middle_of_what_was_accepted_and_none_without():
 
 
 def test_a_night_in_one_line_names_the_first_that_failed():
-    """And says how many more there are."""
     counts = {"REGRESSED": 4, "OK": 9}
     assert counted(counts, []) == "9 OK, 4 REGRESSED"
     assert counted(counts, ["a", "b", "c"]) == "9 OK, 4 REGRESSED; failed: a, b, c"
@@ -123,7 +115,6 @@ def test_a_night_in_one_line_names_the_first_that_failed():
 
 
 def test_a_table_is_aligned_and_leaves_out_columns_that_are_empty():
-    """Words to the left, figures to the right, the first column to the left in any case."""
     rows = [("a-case", "OK", "1.5 ms", "", "3"), ("b", "ERROR", "", "", "10")]
     assert table(("case", "status", "median", "none", "n"), rows) == [
         "case    status  median   n",
@@ -133,17 +124,14 @@ def test_a_table_is_aligned_and_leaves_out_columns_that_are_empty():
 
 
 def test_a_table_without_rows_is_nothing():
-    """Not even headings."""
     assert table(HEADINGS, []) == []
 
 
 def test_a_table_of_one_column_is_a_list():
-    """The first column is shown whatever it holds."""
     assert table(("case",), [("",), ("x",)]) == ["case", "", "x"]
 
 
 def test_an_id_that_is_too_long_keeps_its_beginning_and_its_end():
-    """The network and the task tell cases apart, the middle does not."""
     rows = [("resnet50-b64-amp-fp16-max-autotune-no-cudagraphs-train", "OK")]
     assert table(("case", "status"), rows, width=30) == [
         "case                    status",
@@ -162,7 +150,6 @@ def test_an_id_that_is_too_long_keeps_its_beginning_and_its_end():
     )
 )
 def test_no_line_of_a_table_is_wider_than_asked_for(rows):
-    """However long the ids: a terminal that wraps shows no table."""
     lines = table(("case", "status", "median", "rate", "visible"), rows)
     assert len(lines) == (len(rows) + 1 if rows else 0)
     assert all(len(line) <= WIDTH for line in lines)
@@ -172,7 +159,6 @@ def test_no_line_of_a_table_is_wider_than_asked_for(rows):
 
 
 def test_what_a_reader_should_know_is_a_line_each():
-    """Everything but what is in order, and warnings once though every process gave them."""
     measurement = make_measurement(warnings=["was not steady"])
     record = make_record(
         attempts=[make_attempt(measurement=measurement)] * 2 + [make_attempt(fault=make_fault())],
@@ -189,8 +175,6 @@ def test_what_a_reader_should_know_is_a_line_each():
 
 
 def test_what_was_measured_once_more_warns_of_what_is_taken():
-    """Twice the same in other figures is one line; where nothing is taken, all is told."""
-
     def warned(*accepted):
         attempts = [
             make_attempt(accepted=taken, measurement=make_measurement(warnings=[f"look {look}"]))
@@ -204,8 +188,6 @@ def test_what_was_measured_once_more_warns_of_what_is_taken():
 
 
 def test_warnings_that_differ_in_figures_alone_are_one_line():
-    """With the first cases' ids and the range of each figure."""
-
     def warned(case_id, *warnings):
         measurement = make_measurement(warnings=list(warnings))
         attempts = [make_attempt(measurement=measurement)]
@@ -223,7 +205,6 @@ def test_warnings_that_differ_in_figures_alone_are_one_line():
 
 
 def test_a_warning_with_a_sign_for_numbers_is_another_than_one_with_a_number():
-    """Each is told as it is."""
     measurement = make_measurement(warnings=["rank # is late", "rank 5 is late"])
     record = make_record(attempts=[make_attempt(measurement=measurement)])
     assert explanations([record]) == [
@@ -233,14 +214,12 @@ def test_a_warning_with_a_sign_for_numbers_is_another_than_one_with_a_number():
 
 
 def test_every_verdict_is_explained_where_asked_for():
-    """Also those that are in order."""
     record = make_record(verdicts=[make_verdict(reason="as before")])
     assert explanations([record]) == []
     assert explanations([record], every=True) == [f"{CASE_ID}: OK latency: as before"]
 
 
 def test_a_comparison_with_what_was_published_is_a_line_though_nothing_is_judged():
-    """A case that nobody ever measured has no other news."""
     records = [
         make_record(
             status=Status.NO_BASELINE,
@@ -253,7 +232,6 @@ def test_a_comparison_with_what_was_published_is_a_line_though_nothing_is_judged
 
 
 def test_a_case_in_words_leads_with_what_gave_it_its_status():
-    """Then every other metric, then what the worker said last."""
     record = make_record(
         attempts=[
             make_attempt(fault=make_fault(last_output="older")),
@@ -275,7 +253,6 @@ def test_a_case_in_words_leads_with_what_gave_it_its_status():
 
 
 def test_a_case_in_words_without_output_ends_with_its_metrics():
-    """No heading over nothing."""
     record = make_record(verdicts=[make_verdict(reason="as before")])
     assert in_words(record) == f"OK {CASE_ID}: latency: as before"
 
@@ -284,13 +261,11 @@ def test_a_case_in_words_without_output_ends_with_its_metrics():
 
 
 def test_the_rate_counts_stalls():
-    """Items over the wall clock and not over the median step."""
     measurement = make_measurement(iteration_s=[0.25] * 4, wall_s=2.0, items_per_step=8)
     assert rate_of(measurement) == 16.0
 
 
 def test_a_share_of_peak_is_of_the_precisions_dense_peak_and_of_the_memorys():
-    """A quarter of 100 TFLOPS, and half of 1000 GB/s; autocast computes in its half precision."""
     measurement = make_measurement(
         iteration_s=[0.5] * 3, flops_per_step=12.5e12, least_bytes_per_step=250 * 10**9
     )
@@ -302,7 +277,6 @@ def test_a_share_of_peak_is_of_the_precisions_dense_peak_and_of_the_memorys():
 
 
 def test_a_share_of_peak_that_is_not_known_is_not_claimed():
-    """Neither for want of a peak nor for want of a count."""
     known = make_measurement(flops_per_step=1e12, least_bytes_per_step=10**9)
     bare = make_hardware(peak_tflops={}, peak_gb_per_s=None)
     assert shares_of_peak(known, bare, "fp16") == {}
@@ -321,7 +295,6 @@ def test_a_share_of_peak_that_is_not_known_is_not_claimed():
     ],
 )
 def test_a_time_has_four_digits_and_its_unit(value, expected):
-    """The unit that leaves one to three digits before the point."""
     assert seconds(value) == expected
 
 
@@ -340,24 +313,20 @@ def test_a_time_has_four_digits_and_its_unit(value, expected):
     ],
 )
 def test_a_quantity_has_four_digits_and_no_exponent(value, expected):
-    """Rates from one image a second to billions of tokens."""
     assert quantity(value) == expected
 
 
 def test_a_row_of_many_names_is_cut_and_the_rest_is_counted():
-    """Of few names all are there."""
     assert some(["a", "b", "c"], 3) == "a, b, c"
     assert some(["a", "b", "c", "d", "e"], 3) == "a, b, c and 2 more"
 
 
 def test_the_plural_of_a_word_in_s_has_an_e():
-    """One of them is no plural."""
     told = [many(number, what) for number in (0, 1, 2) for what in ("case", "process")]
     assert told == ["0 cases", "0 processes", "1 case", "1 process", "2 cases", "2 processes"]
 
 
 def test_a_narrow_table_drops_its_last_columns_before_it_shortens_the_first():
-    """Two cases that cannot be told apart are worth less than a column of spreads."""
     rows = [("a-case-with-a-long-name", "OK", "1 ms", "+0.1%", "1.5%", "900 img/s")]
     headings = ("case", "status", "median", "change", "visible", "rate")
     assert table(headings, rows, width=50) == [
@@ -373,7 +342,6 @@ WIDE = (
 
 
 def test_a_table_that_loses_nothing_goes_on_below():
-    """Each part begins with what tells the rows apart, and none is wider than asked for."""
     whole = table(*WIDE, width=100)
     assert tables(*WIDE, width=100) == [whole]
     assert tables(*WIDE, width=max(map(len, whole))) == [whole]
@@ -393,7 +361,6 @@ def test_a_table_that_loses_nothing_goes_on_below():
 
 
 def test_a_column_stays_however_narrow_the_terminal():
-    """A table wider than that can still be read; one that is not there cannot."""
     assert [part[0].split() for part in tables(*WIDE, width=1)] == [
         ["mode", name] for name in ("precision", "throughput", "memory", "step")
     ]
@@ -401,7 +368,6 @@ def test_a_column_stays_however_narrow_the_terminal():
 
 
 def test_a_long_reason_is_cut_in_the_summary():
-    """The allocator's advice is a page long; ``history show`` has all of it."""
     record = make_record(
         status=Status.ERROR, verdicts=[make_verdict(status=Status.ERROR, reason="x" * 1000 + "\ny")]
     )
@@ -423,12 +389,10 @@ STEERS = "\x1b[2J\x1b]0;owned\x07out\x9b31m of\x08\r\nmemory\x1b"
     ],
 )
 def test_what_steers_a_terminal_does_not_reach_it(said, shown):
-    """Lines, tabs and letters of all languages do."""
     assert printable(said) == shown
 
 
 def test_a_workers_words_are_printable_wherever_they_are_shown():
-    """In the summary, in a test's failure, and its warnings."""
     record = make_record(
         attempts=[
             make_attempt(measurement=make_measurement(warnings=[STEERS])),
@@ -450,7 +414,6 @@ def test_a_workers_words_are_printable_wherever_they_are_shown():
     ],
 )
 def test_what_the_hardware_spoilt_is_told_as_it_went(discarded, line):
-    """Not everything that is discarded is measured again."""
     spoilt = make_attempt(accepted=False, invalid=True, discarded=discarded)
     record = make_record(attempts=[spoilt, make_attempt()], status=Status.OK)
     assert f"{CASE_ID}: {line}" in explanations([record])
@@ -467,5 +430,4 @@ def test_what_the_hardware_spoilt_is_told_as_it_went(discarded, line):
     ],
 )
 def test_a_share_that_rounds_to_zero_has_no_sign(share, plain, with_sign):
-    """``-0.0%`` says that something got better."""
     assert (percent(share), signed_percent(share)) == (plain, with_sign)

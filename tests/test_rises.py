@@ -75,7 +75,6 @@ def expected(history: History, devices, sign: float, spread: NightSpread):
 @pytest.mark.parametrize("spread", [NightSpread(), NightSpread(2e-6, 5.0)], ids=["own", "others'"])
 @pytest.mark.parametrize("at", [2, 7])
 def test_a_rise_and_a_fall_are_weighed_as_by_generalized_least_squares(devices, spread, at):
-    """Devices differ by constants that are drawn towards zero; any level, any spread."""
     history = history_of(nights(1, at=at) + [0.01 * (each == "b") for each in devices], devices)
     found = rise_and_fall(history, devices, spread)
     for sign, each in zip((1.0, -1.0), found, strict=True):
@@ -87,7 +86,6 @@ def test_a_rise_and_a_fall_are_weighed_as_by_generalized_least_squares(devices, 
 
 
 def test_nights_that_agree_too_well_know_devices_no_better():
-    """Their spread is taken for the least there is."""
     history = history_of(nights(1, sd=1e-5), TURNS)
     assert history.variance < LEAST_SD**2
     risen, _ = rise_and_fall(history, TURNS)
@@ -98,7 +96,6 @@ def test_nights_that_agree_too_well_know_devices_no_better():
 
 
 def test_the_first_night_of_the_higher_level_is_named():
-    """It is the seventh of twelve, counted from none."""
     risen, fallen = rise_and_fall(history_of(nights(2, sd=0.0005), ONE), ONE)
     assert (risen.index, risen.degrees) == (7, 10)
     assert risen.evidence > math.log(1000)
@@ -107,7 +104,6 @@ def test_the_first_night_of_the_higher_level_is_named():
 
 @pytest.mark.parametrize(("later", "is_told"), [(2, False), (3, True)])
 def test_two_nights_at_the_end_are_odd_nights(later, is_told):
-    """However high they are."""
     values = nights(3, sd=0.0005, rise=0.02, at=12 - later)
     whole = History(values, np.zeros((12, 0)), np.zeros(0), 2.5e-7)
     risen, _ = rise_and_fall(whole, ONE)
@@ -116,14 +112,12 @@ def test_two_nights_at_the_end_are_odd_nights(later, is_told):
 
 
 def test_six_nights_are_the_fewest():
-    """Three of each level."""
     values = nights(4, at=3, count=LEAST_LENGTH)
     assert rise_and_fall(history_of(values, ["a"] * 6), ["a"] * 6) is not None
     assert rise_and_fall(history_of(values[1:], ["a"] * 5), ["a"] * 5) is None
 
 
 def test_equal_nights_have_an_error_of_what_nights_never_agree_better_than():
-    """So that nothing divides by zero."""
     risen, _ = rise_and_fall(history_of([0.0] * 6, ["a"] * 6), ["a"] * 6)
     assert risen.size == 0.0
     least = math.sqrt(6 * LEAST_SD**2 / 4)
@@ -131,7 +125,6 @@ def test_equal_nights_have_an_error_of_what_nights_never_agree_better_than():
 
 
 def test_a_fall_that_is_beyond_all_doubt_is_no_rise():
-    """Its probability is too small for a float, and is taken for the least one."""
     values = nights(5, sd=0.0001, rise=-0.5, count=200, at=100)
     whole = History(values, np.zeros((200, 0)), np.zeros(0), 1e-8)
     risen, fallen = rise_and_fall(whole, ["a"] * 200, NightSpread(1e-8, 1e4))

@@ -266,7 +266,6 @@ def four_mi325x(lay: Lay) -> Ran:
 
 
 def test_four_mi325x_are_four_devices_in_the_order_of_their_nodes(four_mi325x: Ran) -> None:
-    """Which is HIP's, and not that of ``amd-smi``."""
     described = four_mi325x.site.machine.devices
     assert [device["smi"] for device in described] != list(range(4))
     assert [d.key for d in four_mi325x.devices] == ["mi325x"] * 4, four_mi325x.done.stdout
@@ -275,14 +274,12 @@ def test_four_mi325x_are_four_devices_in_the_order_of_their_nodes(four_mi325x: R
 
 
 def test_a_name_is_no_key(four_mi325x: Ran) -> None:
-    """A virtual function has its card's key, and so has what no list of names knew."""
     virtual, nameless = (four_mi325x.devices[n] for n in (VIRTUAL, NAMELESS))
     assert (virtual.key, virtual.pci_device_id) == ("mi325x", "74b9")
     assert [device.name for device in (virtual, nameless)] == ["AMD Instinct MI325X"] * 2
 
 
 def test_each_worker_is_pinned_to_a_device_of_its_own(four_mi325x: Ran) -> None:
-    """As torch saw it: a variable for each device, and no process on two."""
     opened = four_mi325x.site.opened
     pins = {(one["hip"], one["variables"]["HIP_VISIBLE_DEVICES"]) for one in opened}
     assert pins == {(n, str(n)) for n in range(4)}
@@ -291,7 +288,6 @@ def test_each_worker_is_pinned_to_a_device_of_its_own(four_mi325x: Ran) -> None:
 
 @pytest.mark.parametrize("index", range(4))
 def test_each_case_ran_on_the_device_that_its_name_gives_it(four_mi325x: Ran, index: int) -> None:
-    """No two cards have the same clock, so the time of a step tells which one made it."""
     about = four_mi325x.site.machine.devices[index]
     card = four_mi325x.site.machine.cards[about["card"]]
     attempt = four_mi325x.first(FOUR[index])
@@ -303,7 +299,6 @@ def test_each_case_ran_on_the_device_that_its_name_gives_it(four_mi325x: Ran, in
 
 
 def test_each_worker_is_watched_on_its_own_card(four_mi325x: Ran) -> None:
-    """As the clock shows; nobody's neighbour is taken for a stranger."""
     for index, size in enumerate(FOUR):
         seen = four_mi325x.first(size).telemetry
         about = four_mi325x.site.machine.devices[index]
@@ -313,7 +308,6 @@ def test_each_worker_is_watched_on_its_own_card(four_mi325x: Ran) -> None:
 
 
 def test_a_shared_device_makes_its_case_invalid_with_who_it_was(four_mi325x: Ran) -> None:
-    """By pid and name, with the memory that it held."""
     assert four_mi325x.status(FOUR[SHARED]) is Status.INVALID, four_mi325x.done.stdout
     words = in_words(four_mi325x.checkout)
     assert four_mi325x.first(FOUR[SHARED]).discarded == words
@@ -321,14 +315,12 @@ def test_a_shared_device_makes_its_case_invalid_with_who_it_was(four_mi325x: Ran
 
 
 def test_counters_of_throttling_that_grow_make_a_case_invalid(four_mi325x: Ran) -> None:
-    """With the reason and the share of the time."""
     assert four_mi325x.status(FOUR[HOT]) is Status.INVALID, four_mi325x.done.stdout
     words = four_mi325x.first(FOUR[HOT]).discarded
     assert words == "throttled: thermal for 25% of the time, at 61 °C"
 
 
 def test_a_clock_below_the_baseline_s_makes_a_case_invalid(four_mi325x: Ran) -> None:
-    """With both clocks, both powers and the cap."""
     assert four_mi325x.status(FOUR[LOW]) is Status.INVALID, four_mi325x.done.stdout
     assert four_mi325x.first(FOUR[LOW]).discarded == (
         "GFX clock 1410 MHz against 2070 MHz in the baseline; power 800 W against 790 W; "
@@ -337,7 +329,6 @@ def test_a_clock_below_the_baseline_s_makes_a_case_invalid(four_mi325x: Ran) -> 
 
 
 def test_a_run_of_which_nothing_could_be_judged_is_not_green(four_mi325x: Ran) -> None:
-    """INVALID is nobody's regression and nobody's pass."""
     assert four_mi325x.done.returncode == pytest.ExitCode.TESTS_FAILED
     others = [size for n, size in enumerate(FOUR) if n not in (SHARED, HOT, LOW)]
     assert {four_mi325x.status(size) for size in others} == {Status.NO_BASELINE}
@@ -363,7 +354,6 @@ def one_mi300x(lay: Lay) -> Ran:
 
 
 def test_an_mi300x_is_found_under_its_key(one_mi300x: Ran) -> None:
-    """By what ROCm's tools say, as this machine's kernel lists no AMD GPU."""
     (device,) = one_mi300x.devices
     assert (device.key, device.name) == ("mi300x", "AMD Instinct MI300X")
     assert (device.compute_partition, device.memory_partition) == ("SPX", "NPS1")
@@ -373,7 +363,6 @@ def test_an_mi300x_is_found_under_its_key(one_mi300x: Ran) -> None:
 
 
 def test_its_own_baseline_judges_it(one_mi300x: Ran) -> None:
-    """What is as it was is OK, and what is slower has failed, with the figures."""
     assert one_mi300x.done.returncode == pytest.ExitCode.TESTS_FAILED, one_mi300x.done.stdout
     assert one_mi300x.status(FAST) is Status.OK
     assert one_mi300x.status(SLOW) is Status.REGRESSED
@@ -383,7 +372,6 @@ def test_its_own_baseline_judges_it(one_mi300x: Ran) -> None:
 
 
 def test_amd_smi_watches_it(one_mi300x: Ran) -> None:
-    """With units and plausible figures, and without a word against the device."""
     seen = one_mi300x.first(FAST).telemetry
     assert seen is not None
     assert (seen.source, seen.samples >= 1) == ("amd-smi", True)
@@ -394,7 +382,6 @@ def test_amd_smi_watches_it(one_mi300x: Ran) -> None:
 
 
 def test_the_worker_measured_it_as_a_build_for_hip(one_mi300x: Ran) -> None:
-    """With the software's versions, and every figure that a GPU has and a CPU has not."""
     (environment,) = one_mi300x.checkout.run.environments.values()
     assert (environment.hip, environment.cuda) == ("7.1.0.25424", None)
     assert (environment.rocm, environment.cudnn) == ("7.1.0", "305001")
@@ -412,7 +399,6 @@ def test_the_worker_measured_it_as_a_build_for_hip(one_mi300x: Ran) -> None:
 
 
 def test_the_worker_is_pinned_even_to_the_only_device(one_mi300x: Ran) -> None:
-    """Every context, the companion too, was told its device."""
     told = [opened["variables"]["HIP_VISIBLE_DEVICES"] for opened in one_mi300x.site.opened]
     assert len(told) >= 2
     assert set(told) == {"0"}
@@ -435,7 +421,6 @@ def two_dies(lay: Lay) -> Ran:
 
 
 def test_an_mi250x_is_two_devices_of_one_key(two_dies: Ran) -> None:
-    """From lists without an envelope, and names that ROCm 6 put together wrongly."""
     assert [d.key for d in two_dies.devices] == ["mi250x", "mi250x"], two_dies.done.stdout
     for device, about in zip(two_dies.devices, two_dies.site.machine.devices, strict=True):
         same_gpu(device, about)
@@ -445,7 +430,6 @@ def test_an_mi250x_is_two_devices_of_one_key(two_dies: Ran) -> None:
 
 
 def test_each_die_is_pinned_and_watched_on_its_own(two_dies: Ran) -> None:
-    """The second has no sensor of power, which is not a power of nothing."""
     pins = {(one["hip"], one["variables"]["HIP_VISIBLE_DEVICES"]) for one in two_dies.site.opened}
     assert pins == {(0, "0"), (1, "1")}
     seen = [two_dies.first(size).telemetry for size in DIES]
@@ -471,7 +455,6 @@ def partition(lay: Lay) -> Ran:
 
 
 def test_a_partition_has_a_key_and_a_baseline_of_its_mode(partition: Ran) -> None:
-    """And its share of the peaks; the whole card's baseline is not looked at."""
     assert partition.done.returncode == 0, partition.done.stdout
     (device,) = partition.devices
     assert device.key == "mi300x-cpx-nps4"
@@ -483,13 +466,11 @@ def test_a_partition_has_a_key_and_a_baseline_of_its_mode(partition: Ran) -> Non
 
 
 def test_a_partition_is_pinned_by_the_user_s_own_word(partition: Ran) -> None:
-    """What is 0 to torch is 6 on the machine."""
     opened = partition.site.opened
     assert {(one["hip"], one["variables"]["HIP_VISIBLE_DEVICES"]) for one in opened} == {(6, "6")}
 
 
 def test_a_partition_shows_its_card_s_sensors(partition: Ran) -> None:
-    """From the kernel's table, with its own clock and load; its context is no stranger."""
     seen = partition.first(FAST).telemetry
     assert seen is not None
     assert (seen.source, seen.power_w, seen.temperature_c) == ("gpu_metrics", 600.0, 61.0)
@@ -498,7 +479,6 @@ def test_a_partition_shows_its_card_s_sensors(partition: Ran) -> None:
 
 
 def test_env_shows_the_machine_and_that_it_is_fit(partition: Ran) -> None:
-    """One page with the devices, their figures, their baseline file and the versions."""
     done = partition.checkout.python("-m", "bench_lib.cli", "env", "--json")
     told = json.loads(done.stdout)
     assert [device["key"] for device in told["devices"]] == ["mi300x-cpx-nps4"] * 2
@@ -598,7 +578,6 @@ def right_kernels(probe: Probe) -> None:
 
 
 def test_rocm_smi_is_the_last_resort(probe: Callable[..., Probe]) -> None:
-    """Beside rocminfo it is enough for a key, and for looking."""
     asked = probe(mi300x(tools=("rocminfo", "rocm-smi")))
     right_key(asked, "mi300x")
     right_figures(asked, "rocm-smi")
@@ -606,7 +585,6 @@ def test_rocm_smi_is_the_last_resort(probe: Callable[..., Probe]) -> None:
 
 @pytest.mark.parametrize("source", ["amd-smi", "amdsmi"])
 def test_a_partition_s_clock_and_load_are_its_own(probe: Callable[..., Probe], source: str) -> None:
-    """Beside a neighbour that works; power and heat are the card's."""
     asked = probe(mi300x_cpx(has_package=source == "amdsmi"))
     present = Present(asked.site.folder)
     present.work_until(present.devices[6], time.monotonic() + LIMIT_S)
@@ -619,7 +597,6 @@ def test_a_partition_s_clock_and_load_are_its_own(probe: Callable[..., Probe], s
 
 
 def test_an_unknown_gpu_has_a_key_of_its_own(probe: Callable[..., Probe]) -> None:
-    """It is no MI300X for all that they share."""
     right_key(probe(Machine([UNKNOWN])), "amd-gfx942-74fe")
 
 
@@ -673,7 +650,6 @@ BREAKS = {
 def test_what_is_broken_on_purpose_is_noticed(
     name: str, probe: Callable[..., Probe], tmp_path: Path
 ) -> None:
-    """The checks of this file are green for bench-lib as it is, and red for a broken one."""
     what = BREAKS[name]
     shutil.copytree(ROOT / "bench_lib", tmp_path / "broken/bench_lib")
     file = tmp_path / "broken/bench_lib" / what.file
@@ -701,7 +677,6 @@ torch.cuda.synchronize()
 def test_rocm_s_profiler_runs_an_application_and_its_statistics_are_read(
     probe: Callable[..., Probe],
 ) -> None:
-    """By the command that this ROCm needs, and by the names of columns."""
     site = probe(mi325x(1)).site
     environ = site.environ()
     profiler = profilers.find(environ)

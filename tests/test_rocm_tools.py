@@ -41,25 +41,21 @@ def install(tmp_path: Path) -> Install:
 
 
 def test_an_answer_is_what_the_tool_prints(install: Install) -> None:
-    """Words become its arguments; what it says on the side is left out."""
     environ = install('echo "[] $1 $#"; echo aside >&2')
     assert ask(["amd-smi", "list -e", "--json"], environ=environ) == "[] list -e 2\n"
 
 
 def test_a_tool_gets_the_environment_that_is_given_and_no_input(install: Install) -> None:
-    """One that would wait for an answer to its question ends at once."""
     environ = install('read -r line || echo "$ROCR_VISIBLE_DEVICES"')
     assert ask(["amd-smi"], environ={**environ, "ROCR_VISIBLE_DEVICES": "3"}) == "3\n"
 
 
 def test_a_tool_that_is_not_there_is_said_to_be_so(tmp_path: Path) -> None:
-    """Missing is a cause like any other."""
     with pytest.raises(ToolError, match=r"^amd-smi is not installed, or not on PATH$"):
         ask(["amd-smi"], environ={"PATH": str(tmp_path)})
 
 
 def test_a_tool_that_cannot_be_run_is_said_to_be_so(install: Install, tmp_path: Path) -> None:
-    """A binary of another machine, say."""
     environ = install("")
     (tmp_path / "bin/amd-smi").write_bytes(b"\x7fELF\x00")
     with pytest.raises(ToolError, match=r"^amd-smi cannot be run: "):
@@ -67,26 +63,22 @@ def test_a_tool_that_cannot_be_run_is_said_to_be_so(install: Install, tmp_path: 
 
 
 def test_a_refusal_is_told_by_its_last_line(install: Install) -> None:
-    """With the status, and the command as one would type it."""
     environ = install("echo Traceback >&2; echo 'no permission' >&2; exit 3")
     with pytest.raises(ToolError, match=r"^amd-smi list ended with status 3: no permission$"):
         ask(["amd-smi", "list"], environ=environ)
 
 
 def test_a_refusal_may_be_printed_like_an_answer(install: Install) -> None:
-    """Some versions print errors there."""
     with pytest.raises(ToolError, match=r"status 1: no driver$"):
         ask(["amd-smi"], environ=install("echo no driver; exit 1"))
 
 
 def test_a_refusal_without_a_word_is_one(install: Install) -> None:
-    """A tool that a signal ended, too."""
     with pytest.raises(ToolError, match=r"ended with status -9: nothing$"):
         ask(["amd-smi"], environ=install("kill -9 $$"))
 
 
 def test_a_tool_that_hangs_is_ended_with_what_it_started(install: Install, tmp_path: Path) -> None:
-    """Its children would keep the pipe open and the driver busy."""
     pid = tmp_path / "pid"
     environ = install(f"/bin/sleep 60 & echo $! > {pid}; wait")
     with pytest.raises(ToolHangError, match=r"^amd-smi metric did not answer in 0\.2 s$"):
@@ -95,7 +87,6 @@ def test_a_tool_that_hangs_is_ended_with_what_it_started(install: Install, tmp_p
 
 
 def test_whoever_leaves_ends_the_tools_that_others_ask(install: Install, tmp_path: Path) -> None:
-    """With what they started; what is asked meanwhile starts only afterwards."""
     pid, again = tmp_path / "pid", tmp_path / "again"
     environ = install(
         f"[ -e {pid} ] && echo > {again} && exit\n/bin/sleep 60 & echo $! > {pid}; wait"
@@ -120,7 +111,6 @@ def test_whoever_leaves_ends_the_tools_that_others_ask(install: Install, tmp_pat
 def test_an_interrupt_does_not_leave_a_tool_behind(
     install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is in a session of its own, where no Ctrl-C reaches it."""
     started: list[subprocess.Popen[str]] = []
 
     def interrupted(child: subprocess.Popen[str], **_: object) -> None:
@@ -134,7 +124,6 @@ def test_an_interrupt_does_not_leave_a_tool_behind(
 
 
 def test_bytes_that_are_no_text_do_not_matter(install: Install) -> None:
-    """A name in another encoding is garbled, not fatal."""
     assert ask(["amd-smi"], environ=install(r"printf 'R\377'")) == "R\ufffd"
 
 
@@ -151,25 +140,21 @@ def test_bytes_that_are_no_text_do_not_matter(install: Install) -> None:
     ],
 )
 def test_prose_around_the_answer_is_passed_over(text: str) -> None:
-    """Warnings come before and after, some of them looking like JSON."""
     assert parse(text, "amd-smi") == {"gpu": [0]}
 
 
 @pytest.mark.parametrize("text", ["", "\n", "GPU: 0", '[\n  {"gpu": 0},\n  {"gp', '{"a": [1,'])
 def test_an_answer_that_is_torn_or_none_is_an_error(text: str) -> None:
-    """A part of a torn document is not taken for the whole."""
     with pytest.raises(ToolError, match=r"^rocm-smi did not print JSON \("):
         parse(text, "rocm-smi")
 
 
 def test_an_answer_of_many_brackets_is_an_error_and_no_crash() -> None:
-    """The decoder goes as deep as the text does."""
     with pytest.raises(ToolError):
         parse("[" * 200_000, "amd-smi")
 
 
 def test_a_long_answer_is_quoted_in_part() -> None:
-    """The warning must stay readable."""
     with pytest.raises(ToolError) as error:
         parse("x" * 1000, "amd-smi")
     assert len(str(error.value)) < 200
@@ -200,7 +185,6 @@ def test_a_long_answer_is_quoted_in_part() -> None:
     ],
 )
 def test_a_figure_is_read_however_it_is_written(value: object, unit: str, expected: float) -> None:
-    """Bare, as a string, with its unit inside or beside, or in another unit."""
     assert figure(value, unit) == pytest.approx(expected, rel=1e-12)
 
 
@@ -227,13 +211,11 @@ def test_a_figure_is_read_however_it_is_written(value: object, unit: str, expect
     ],
 )
 def test_what_is_no_figure_of_the_kind_is_none(value: object) -> None:
-    """A unit that measures something else is no figure either."""
     assert figure(value, "W") is None
 
 
 @given(st.floats(min_value=0, max_value=1e12), st.sampled_from(["W", "mW", "uW", "kW"]))
 def test_a_figure_is_the_same_in_every_spelling(number: float, unit: str) -> None:
-    """The four ways to write it lead to one number."""
     spelled = [f"{number!r} {unit}", f"({number!r}{unit})", {"value": number, "unit": unit}]
     read = [figure(value, "W") for value in [*spelled, {"value": repr(number), "unit": unit}]]
     assert read == [read[0]] * 4
@@ -249,7 +231,6 @@ JSON = st.recursive(
 
 @given(JSON, st.sampled_from(["W", "MHz", "C", "%", "B", ""]))
 def test_whatever_a_tool_writes_is_a_finite_figure_or_none(value: object, unit: str) -> None:
-    """No value raises: not here, not as a whole number, a word or an id."""
     number = figure(value, unit)
     assert number is None or math.isfinite(number)
     assert whole(value) is None or isinstance(whole(value), int)
@@ -262,19 +243,16 @@ def test_whatever_a_tool_writes_is_a_finite_figure_or_none(value: object, unit: 
     [(304, 304), ("304", 304), (" 0x130 ", 304), (304.0, 304), ("-1", -1)],
 )
 def test_a_whole_number_is_read_however_it_is_written(value: object, expected: int) -> None:
-    """Decimal, hexadecimal with its mark, or a float that is whole."""
     assert whole(value) == expected
 
 
 @pytest.mark.parametrize("value", ["N/A", "", None, True, 1.5, math.nan, math.inf, [3], "130h"])
 def test_what_is_no_whole_number_is_none(value: object) -> None:
-    """A truth value is not 1."""
     assert whole(value) is None
 
 
 @pytest.mark.parametrize("value", ["N/A", "n/a", "", "  ", "None", "UNKNOWN", None, 7, ["SPX"]])
 def test_a_word_that_says_nothing_is_none(value: object) -> None:
-    """Tools have many words for it."""
     assert words(value) is None
 
 
@@ -283,7 +261,6 @@ def test_a_word_that_says_nothing_is_none(value: object) -> None:
 
 @pytest.mark.parametrize("value", ["0x74a1", "74a1", "0X74A1", " 74A1 ", 0x74A1])
 def test_a_pci_id_is_four_digits(value: object) -> None:
-    """As sysfs spells it."""
     assert written.pci_id(value) == "74a1"
 
 
@@ -291,7 +268,6 @@ def test_a_pci_id_is_four_digits(value: object) -> None:
     "value", ["0x74g1", "MI300X", "N/A", "0x0", "0x0000", 0, -1, "174a1", "4a1", True, None]
 )
 def test_an_id_that_is_not_hexadecimal_is_none(value: object) -> None:
-    """Nor is zero, nor one of another length."""
     assert written.pci_id(value) is None
 
 
@@ -309,7 +285,6 @@ def test_an_id_that_is_not_hexadecimal_is_none(value: object) -> None:
     ],
 )
 def test_a_uuid_is_spelled_as_the_kernel_does(value: str, expected: str | None) -> None:
-    """Padded to 16 digits; amd-smi's own uuid is another thing."""
     assert written.uuid(value) == expected
 
 
@@ -327,7 +302,6 @@ def test_a_uuid_is_spelled_as_the_kernel_does(value: str, expected: str | None) 
 def test_a_partition_is_the_function_of_its_address(
     value: str, partition: int | None, expected: str | None
 ) -> None:
-    """Whether or not the tool has put it there already."""
     assert written.bdf(value, partition) == expected
 
 
@@ -349,13 +323,11 @@ def test_a_partition_is_the_function_of_its_address(
     ],
 )
 def test_an_architecture_is_named_as_compilers_do(value: str, expected: str | None) -> None:
-    """Even where the management library put its name together from decimal parts."""
     assert written.arch(value) == expected
 
 
 @pytest.mark.parametrize("value", ["N/A", "UNKNOWN", "NONE", "../x", "cpx nps4", "", None])
 def test_a_mode_that_cannot_be_part_of_a_file_name_is_none(value: str | None) -> None:
-    """It becomes one."""
     assert written.mode(value) is None
 
 
@@ -373,24 +345,20 @@ def test_a_mode_that_cannot_be_part_of_a_file_name_is_none(value: str | None) ->
     ],
 )
 def test_entries_are_the_gpus_of_any_envelope(answer: object) -> None:
-    """A bare list, a list under a name, and processors beside the GPUs."""
     assert amd_smi.entries(json.dumps(answer)) == [{"gpu": 0}, {"gpu": 1}]
 
 
 def test_current_partitions_number_gpus_by_another_name() -> None:
-    """``gpu_id`` instead of ``gpu``."""
     rows = [{"gpu_id": 0, "memory": "NPS1"}]
     assert amd_smi.entries(json.dumps({"current_partition": rows})) == rows
 
 
 def test_a_single_gpu_may_come_without_a_list() -> None:
-    """As from ``-g 0`` in some versions."""
     assert amd_smi.entries('{"gpu": 0}') == [{"gpu": 0}]
 
 
 @pytest.mark.parametrize("answer", [[], {"gpu_data": []}])
 def test_no_gpu_is_an_answer(answer: object) -> None:
-    """And another than not answering."""
     assert amd_smi.entries(json.dumps(answer)) == []
 
 
@@ -398,25 +366,21 @@ def test_no_gpu_is_an_answer(answer: object) -> None:
     "answer", [{"gpu_data": {}}, {"gpu_data": None}, [[{"gpu": 0}]], [{"cpu": 0}], {"error": 3}, 7]
 )
 def test_an_answer_that_lists_no_gpu_is_an_error(answer: object) -> None:
-    """JSON of another shape is not taken for a machine without GPUs."""
     with pytest.raises(ToolError, match="amd-smi"):
         amd_smi.entries(json.dumps(answer))
 
 
 @pytest.mark.parametrize("part", ["N/A", None, [], [{"device_id": "0x74a1"}], 3])
 def test_a_section_of_another_shape_is_empty(part: object) -> None:
-    """An array where an object was expected holds no figure that could be trusted."""
     assert amd_smi.section({"asic": part}, "asic") == {}
 
 
 def test_a_section_is_what_it_holds() -> None:
-    """As it is."""
     assert amd_smi.section({"asic": {"device_id": 1}}, "asic") == {"device_id": 1}
 
 
 @given(JSON, JSON, JSON)
 def test_no_content_of_an_entry_is_fatal(asic: object, limit: object, partition: object) -> None:
-    """Whatever its sections hold, there is a GPU, and its figures are None."""
     entry = {"gpu": 0, "asic": asic, "limit": limit, "partition": partition, "vram": asic}
     assert len(amd_smi.identities([entry], [{"gpu": 0, "node_id": asic, "bdf": limit}])) == 1
 
@@ -434,7 +398,6 @@ def test_no_content_of_an_entry_is_fatal(asic: object, limit: object, partition:
     ],
 )
 def test_the_power_cap_is_the_one_in_force(limit: object, cap: float | None) -> None:
-    """And not the highest that can be set, which says nothing of how fast it runs now."""
     (gpu,) = amd_smi.identities([{"gpu": 0, "limit": limit}])
     assert gpu.power_cap_w == cap
 
@@ -450,14 +413,12 @@ def test_the_power_cap_is_the_one_in_force(limit: object, cap: float | None) -> 
     ],
 )
 def test_gpus_are_in_the_order_of_hip(listed: list[dict[str, object]], order: list[str]) -> None:
-    """By node, else by HIP's own number, else as amd-smi prints them."""
     static = [{"gpu": n, "asic": {"device_id": f"0x000{'ab'[n]}"}} for n in range(2)]
     found = amd_smi.identities(static, [{"gpu": n, **entry} for n, entry in enumerate(listed)])
     assert [(gpu.pci_device_id or "")[-1] for gpu in found] == order
 
 
 def test_a_gpu_that_one_answer_lacks_still_counts() -> None:
-    """HIP numbers those behind it all the same."""
     static = [{"gpu": n, "asic": {"device_id": "0x74a1"}} for n in (0, 2)]
     listed = [{"gpu": n, "bdf": f"0000:0{n}:00.0", "node_id": n + 1} for n in range(3)]
     found = amd_smi.identities(static, listed)
@@ -469,7 +430,6 @@ def test_a_gpu_that_one_answer_lacks_still_counts() -> None:
 
 
 def test_cards_are_told_by_number_and_their_fields_in_lower_case() -> None:
-    """Versions differ in case, and some names end in a colon."""
     answer = {"card1": {"sclk clock speed:": "(800Mhz)", "Card Series": "X"}, "system": {"a": "b"}}
     assert rocm_smi.cards(json.dumps(answer)) == {
         1: {"sclk clock speed": "(800Mhz)", "card series": "X"}
@@ -478,13 +438,11 @@ def test_cards_are_told_by_number_and_their_fields_in_lower_case() -> None:
 
 @pytest.mark.parametrize("answer", [{}, [], {"system": {"Driver version": "6"}}, {"card0": []}])
 def test_an_answer_without_a_card_is_an_error(answer: object) -> None:
-    """As from a machine without AMD GPUs."""
     with pytest.raises(ToolError, match="rocm-smi printed no card"):
         rocm_smi.cards(json.dumps(answer))
 
 
 def test_partitions_at_one_address_are_numbered() -> None:
-    """Where rocm-smi leaves out the bits of the address that tell them apart."""
     cards = {
         f"card{n}": {"PCI Bus": "0000:0C:00.0", "Compute Partition": "TPX", "Node ID": str(n + 4)}
         for n in range(3)
@@ -494,7 +452,6 @@ def test_partitions_at_one_address_are_numbered() -> None:
 
 
 def test_cards_are_in_the_order_of_their_nodes() -> None:
-    """``card10`` comes after ``card2`` where no node is told."""
     told = {"card0": {"Node ID": "3", "Device ID": "0x000a"}}
     told["card1"] = {"Node ID": "2", "Device ID": "0x000b"}
     assert [g.pci_device_id for g in rocm_smi.identities(json.dumps(told))] == ["000b", "000a"]
@@ -504,19 +461,16 @@ def test_cards_are_in_the_order_of_their_nodes() -> None:
 
 @pytest.mark.parametrize("text", ["", "ROCk module is NOT loaded, possibly no GPU devices\n"])
 def test_a_rocminfo_without_agents_is_an_error(text: str) -> None:
-    """It lists at least the CPU where it works."""
     with pytest.raises(ToolError, match="rocminfo printed no agent"):
         rocminfo.identities(text)
 
 
 def test_agents_that_are_no_gpus_are_passed_over() -> None:
-    """A machine whose GPUs are all hidden."""
     agent = "*******\nAgent 1\n*******\n  Name:   EPYC\n  Uuid:   CPU-XX\n  Device Type:   CPU\n"
     assert rocminfo.identities(agent) == []
 
 
 def test_a_torn_agent_is_a_gpu_of_which_little_is_known() -> None:
-    """What was printed before is kept."""
     agent = "*******  \nAgent 2  \n*******  \n  Name:   gfx942  \n  Device Type:   GPU  \n  Comp"
     (gpu,) = rocminfo.identities(agent)
     assert (gpu.arch, gpu.compute_units, gpu.memory_bytes) == ("gfx942", None, None)

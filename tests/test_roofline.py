@@ -22,7 +22,6 @@ def placed(precision: str = "fp16", hardware: Any = HARDWARE, **about: Any) -> R
 
 
 def test_a_step_is_beside_the_peaks_of_its_precision():
-    """Every figure, from numbers that are easy to divide."""
     found = placed(traffic_bytes_per_step=400e9, least_bytes_per_step=50 * 10**9)
     assert found == Roofline(
         precision="fp16",
@@ -46,7 +45,6 @@ def test_a_step_is_beside_the_peaks_of_its_precision():
 
 
 def test_above_the_ridge_computing_is_the_ceiling():
-    """The share is of the FLOP/s."""
     found = placed(traffic_bytes_per_step=16e9)
     assert found.bound == "compute-bound"
     assert found.sentence == (
@@ -57,12 +55,10 @@ def test_above_the_ridge_computing_is_the_ceiling():
 
 @pytest.mark.parametrize(("traffic", "bound"), [(99e9, "compute-bound"), (101e9, "memory-bound")])
 def test_the_ridge_divides_the_two(traffic: float, bound: str):
-    """20 TFLOPs over 100 GB are the ridge's 200 FLOP/byte."""
     assert placed(traffic_bytes_per_step=traffic).bound == bound
 
 
 def test_the_median_step_counts():
-    """A stall among the steps does not."""
     assert placed(iteration_s=[0.5, 0.5, 9.0]).flops_per_s == 40e12
 
 
@@ -77,7 +73,6 @@ def test_the_median_step_counts():
     ],
 )
 def test_a_precision_is_held_against_the_arithmetic_that_it_computes_in(precision, meant):
-    """Autocast has no peak of its own."""
     peaks = {"fp16": 1.0, "bf16": 2.0, "tf32": 3.0, "fp32": 4.0, "int8": 5.0}
     found = placed(precision, make_hardware(peak_tflops=peaks))
     assert found.precision == meant
@@ -85,7 +80,6 @@ def test_a_precision_is_held_against_the_arithmetic_that_it_computes_in(precisio
 
 
 def test_every_precision_is_held_against_one_that_hardware_can_have():
-    """A new precision that no catalogue knows would never have a peak."""
     hardware = {"fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp6", "fp4", "int8"}
     named = {
         COMPUTES_IN.get(precision, precision) for precision in PRECISIONS if precision not in MIXED
@@ -115,14 +109,12 @@ MIXED_HARDWARE = make_hardware(
 def test_a_mixed_precision_is_held_against_what_nearly_all_is_computed_in(
     precision, share, meant, peak
 ):
-    """TF32 in convolutions is hardly any of a ViT; INT8 in linear layers hardly any of a ResNet."""
     found = placed(precision, MIXED_HARDWARE, reduced_flops_share=share)
     assert (found.precision, found.peak_flops_per_s) == (meant, peak)
 
 
 @pytest.mark.parametrize("share", [0.1, 0.36, 0.9])
 def test_a_precision_that_is_two_has_no_one_peak(share: float):
-    """Neither a share nor a bound; the bandwidth is what it is."""
     found = placed(
         "tf32-conv", MIXED_HARDWARE, reduced_flops_share=share, traffic_bytes_per_step=400e9
     )
@@ -135,7 +127,6 @@ def test_a_precision_that_is_two_has_no_one_peak(share: float):
 
 
 def test_a_record_that_does_not_tell_the_parts_of_its_precision_has_no_peak():
-    """Older ones do not."""
     found = placed("int8", MIXED_HARDWARE)
     assert found.flops_share is None
     assert found.sentence == (
@@ -145,13 +136,11 @@ def test_a_record_that_does_not_tell_the_parts_of_its_precision_has_no_peak():
 
 @pytest.mark.parametrize(("share", "moved"), [(1.0, None), (0.5, None), (0.01, 0.8)])
 def test_traffic_in_int8_is_that_of_its_twin_only_where_hardly_anything_is_int8(share, moved):
-    """Weights are half as many bytes, and inputs are quantized on their way."""
     found = placed("int8", MIXED_HARDWARE, reduced_flops_share=share, traffic_bytes_per_step=400e9)
     assert found.traffic_share == moved
 
 
 def test_whole_numbers_are_no_floating_point_operations():
-    """Their peak is in TOP/s; small bandwidths are in GB/s."""
     hardware = make_hardware(peak_tflops={"int8": 200.0}, peak_gb_per_s=100.0)
     found = placed("int8", hardware, reduced_flops_share=1.0, least_bytes_per_step=10**9 * 101)
     assert "no bound known: the least traffic would be 202% of the 100 GB/s" in found.sentence
@@ -160,7 +149,6 @@ def test_whole_numbers_are_no_floating_point_operations():
 
 
 def test_several_ranks_share_the_work_and_each_has_the_peaks():
-    """FLOPs and traffic are the ranks' together, the least traffic is one rank's."""
     alone = placed(traffic_bytes_per_step=400e9, least_bytes_per_step=50 * 10**9)
     ranks = [RankSample(rank, rank, None, [0.5], None) for rank in range(4)]
     together = placed(
@@ -176,7 +164,6 @@ def test_several_ranks_share_the_work_and_each_has_the_peaks():
 
 
 def test_a_host_bound_step_is_beside_the_peaks_in_the_devices_own_time():
-    """What the device did while it worked, and how much of the step that was."""
     found = placed(host_bound=True, device_s=0.25, traffic_bytes_per_step=50e9)
     assert (found.step_s, found.flops_share, found.traffic_share) == (0.25, 0.4, 0.2)
     assert found.sentence == (
@@ -186,7 +173,6 @@ def test_a_host_bound_step_is_beside_the_peaks_in_the_devices_own_time():
 
 
 def test_a_host_bound_step_whose_device_time_is_not_known_is_taken_as_it_is():
-    """The shares are then those of the step."""
     found = placed(host_bound=True)
     assert (found.bound, found.step_s) == ("host-bound", 0.5)
     assert found.sentence == (
@@ -195,20 +181,17 @@ def test_a_host_bound_step_whose_device_time_is_not_known_is_taken_as_it_is():
 
 
 def test_a_host_bound_step_needs_no_peak():
-    """Who waits for whom was measured."""
     found = placed(hardware=make_hardware(peak_tflops={}, peak_gb_per_s=None), host_bound=True)
     assert found.sentence == "host-bound: the device waits for the host"
 
 
 def test_a_host_bound_step_reaches_at_least_what_it_has_to_move():
-    """Where fusion or caches spared some of the eager traffic."""
     for about in ({"compile_s": 1.0}, {"traffic_bytes_per_step": 600e9}):
         found = placed(host_bound=True, least_bytes_per_step=50 * 10**9, **about)
         assert found.sentence.endswith("200 TFLOP/s fp16 dense and 10% of 1 TB/s or more")
 
 
 def test_more_than_the_peak_is_said_of_a_host_bound_step_too():
-    """Who waits is known all the same."""
     found = placed(host_bound=True, flops_per_step=120e12)
     assert found.bound == "host-bound"
     assert found.sentence.endswith(
@@ -217,7 +200,6 @@ def test_more_than_the_peak_is_said_of_a_host_bound_step_too():
 
 
 def test_device_time_counts_only_where_the_host_is_in_the_way():
-    """Otherwise the step is the device's time."""
     assert placed(device_s=0.25).step_s == 0.5
 
 
@@ -225,7 +207,6 @@ def test_device_time_counts_only_where_the_host_is_in_the_way():
 
 
 def test_a_compiled_step_never_moved_the_eager_traffic():
-    """Its intensity is between two; its bandwidth is known from below alone."""
     found = placed(compile_s=9.0, traffic_bytes_per_step=400e9, least_bytes_per_step=50 * 10**9)
     assert (found.compiled, found.intensity, found.highest_intensity) == (True, 50.0, 400.0)
     assert (found.traffic_bytes_per_s, found.traffic_share) == (None, None)
@@ -238,7 +219,6 @@ def test_a_compiled_step_never_moved_the_eager_traffic():
 
 
 def test_a_compiled_step_above_the_ridge_with_all_eager_traffic_is_compute_bound():
-    """Whatever was spared only lifts it."""
     found = placed(compile_s=9.0, traffic_bytes_per_step=16e9)
     assert found.sentence == (
         "compute-bound: 1250 FLOP/byte or more is above the ridge of 200 (200 TFLOP/s fp16 dense "
@@ -247,7 +227,6 @@ def test_a_compiled_step_above_the_ridge_with_all_eager_traffic_is_compute_bound
 
 
 def test_a_compiled_step_below_the_ridge_with_the_least_traffic_is_memory_bound():
-    """Nothing more can have been spared."""
     found = placed(compile_s=9.0, traffic_bytes_per_step=400e9, least_bytes_per_step=200 * 10**9)
     assert found.sentence == (
         "memory-bound: at most 100 FLOP/byte is below the ridge of 200 (200 TFLOP/s fp16 dense "
@@ -256,14 +235,12 @@ def test_a_compiled_step_below_the_ridge_with_the_least_traffic_is_memory_bound(
 
 
 def test_a_compiled_step_whose_least_traffic_is_not_known_may_be_anywhere_above():
-    """There is no end to the range."""
     found = placed(compile_s=9.0, traffic_bytes_per_step=400e9)
     assert found.bound is None
     assert "50 or more FLOP/byte may be on either side" in found.sentence
 
 
 def test_a_graph_of_the_eager_step_moves_what_that_moves():
-    """It is recorded, and nothing is fused; without a mode nobody knows."""
     about = {"iteration_s": [0.5] * 3, "flops_per_step": 20e12, "traffic_bytes_per_step": 400e9}
     measurement = make_measurement(**about, compile_s=1.0)
     graph = place(measurement, HARDWARE, "fp16", "graph")
@@ -291,12 +268,10 @@ def test_a_graph_of_the_eager_step_moves_what_that_moves():
     ],
 )
 def test_bandwidth_is_by_what_was_moved_as_far_as_that_is_known(about, expected):
-    """More than the peak was not."""
     assert placed(**about).bandwidth == expected
 
 
 def test_bandwidth_needs_no_peak():
-    """It is a count over a time; only its share is of something."""
     bare = make_hardware(peak_tflops={}, peak_gb_per_s=None)
     found = placed(hardware=bare, traffic_bytes_per_step=600e9, least_bytes_per_step=1)
     assert found.bandwidth == Bandwidth(1200e9, None, at_least=False)
@@ -365,7 +340,6 @@ def test_bandwidth_needs_no_peak():
     ],
 )
 def test_no_bound_is_claimed_without_what_it_takes(hardware, about, sentence):
-    """No other GPU's peak, no count made up; the reason stands in its place."""
     found = placed(hardware=hardware, **about)
     assert found.bound is None
     assert found.sentence == sentence
@@ -373,7 +347,6 @@ def test_no_bound_is_claimed_without_what_it_takes(hardware, about, sentence):
 
 @pytest.mark.parametrize("about", [{}, {"traffic_bytes_per_step": 600e9}])
 def test_the_least_traffic_alone_can_show_that_memory_is_the_ceiling(about):
-    """The most FLOPs that a byte can have had are too few, whatever fusion spared."""
     found = placed(least_bytes_per_step=200 * 10**9, **about)
     assert found.sentence == (
         "memory-bound: at most 100 FLOP/byte is below the ridge of 200 (200 TFLOP/s fp16 dense "
@@ -382,7 +355,6 @@ def test_the_least_traffic_alone_can_show_that_memory_is_the_ceiling(about):
 
 
 def test_what_is_not_known_is_none():
-    """Neither zero nor another figure."""
     bare = make_hardware(peak_tflops={}, peak_gb_per_s=None)
     found = placed(hardware=bare, flops_per_step=None)
     known = {f.name for f in fields(found) if getattr(found, f.name) is not None}

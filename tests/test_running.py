@@ -40,7 +40,6 @@ def run(pytester, monkeypatch):
 
 
 def test_all_tests_have_a_worker_a_core_with_one_thread_and_a_folder_of_its_own(run):
-    """What locks a device in one folder does not lock it in the other."""
     first, second = run("tests")
     assert {first[0], second[0]} == {"gw0", "gw1"}
     assert first[1] == second[1] == "1"
@@ -49,10 +48,8 @@ def test_all_tests_have_a_worker_a_core_with_one_thread_and_a_folder_of_its_own(
 
 @pytest.mark.parametrize("words", [("tests/test_a.py",), ("tests", "-n", "0")])
 def test_a_file_by_name_or_no_workers_is_one_process_with_one_thread(run, words):
-    """It starts sooner, and a debugger can be used."""
     assert [seen[:2] for seen in run(*words)] == [["master", "1"]] * (2 if "-n" in words else 1)
 
 
 def test_a_number_of_workers_that_somebody_gives_is_his(run):
-    """Nothing is added to it."""
     assert {seen[0] for seen in run("tests", "-n", "1")} == {"gw0"}

@@ -43,7 +43,6 @@ def problem_of(*lines: bytes, case: str = "a") -> str:
 
 
 def test_each_line_is_a_process_of_its_case():
-    """By role and name, with the line that it stands on."""
     samples = of(
         line("b", process="x"),
         line("a", process=1),
@@ -61,21 +60,18 @@ def test_each_line_is_a_process_of_its_case():
 
 
 def test_whole_numbers_are_times_too():
-    """Not every program writes 2.0."""
     process = of(line(iteration_s=[1, 2, 3, 4])).cases["a"].baseline["0"]
     assert process.log_median == math.log(2.5)
 
 
 @pytest.mark.parametrize("time", [LARGEST, SMALLEST, 1e300, 1e-300, 10**300])
 def test_absurd_times_are_read_like_any_other(time):
-    """Neither their sum nor their half may leave what a float can hold."""
     process = of(line(iteration_s=[time] * 4)).cases["a"].baseline["0"]
     assert process.log_median == pytest.approx(math.log(time))
     assert process.spread == 0.0
 
 
 def test_times_of_every_size_at_once_are_read():
-    """The smallest and the largest float have a median and a spread between them."""
     process = of(line(iteration_s=[LARGEST, SMALLEST])).cases["a"].baseline["0"]
     assert process.log_median == pytest.approx(math.log(LARGEST / 2))
     assert process.spread == pytest.approx(math.sqrt(2))
@@ -83,19 +79,16 @@ def test_times_of_every_size_at_once_are_read():
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"", b" \n"])
 def test_lines_end_as_they_like(end):
-    """On any system, and without an end at the end of the file."""
     samples = of(line().strip() + end)
     assert (list(samples.cases), samples.problems) == (["a"], [])
 
 
 def test_a_byte_order_mark_is_tolerated():
-    """Some editors write one."""
     samples = of(codecs.BOM_UTF8 + line())
     assert (list(samples.cases), samples.problems) == (["a"], [])
 
 
 def test_empty_lines_are_skipped_and_counted():
-    """A line's number is the one that an editor shows."""
     samples = of(b"\n", line(), b"  \r\n", line(process=1, iteration_s=[1.0, 3.0]), b"")
     assert (samples.problems, samples.notes) == ([], [])
     assert [process.line for process in samples.cases["a"].baseline.values()] == [2, 4]
@@ -103,7 +96,6 @@ def test_empty_lines_are_skipped_and_counted():
 
 @pytest.mark.parametrize("lines", [(), (b"",), (b"\n", b" \n"), (codecs.BOM_UTF8,)])
 def test_a_file_without_samples_is_a_problem(lines):
-    """Nothing judged is not nothing wrong."""
     samples = of(*lines)
     assert (samples.problems, samples.cases) == (["no samples in it"], {})
 
@@ -130,7 +122,6 @@ def test_a_file_without_samples_is_a_problem(lines):
     ],
 )
 def test_a_line_of_no_case_is_named_with_its_number(text, problem):
-    """And keeps no other line from being read."""
     samples = of(line(), text, line("b"))
     assert samples.problems == [problem]
     assert list(samples.cases) == ["a", "b"]
@@ -138,7 +129,6 @@ def test_a_line_of_no_case_is_named_with_its_number(text, problem):
 
 
 def test_a_truncated_last_line_is_named_with_its_number():
-    """As a writer leaves it that was killed."""
     samples = of(line(), line(process=1)[:-10])
     (problem,) = samples.problems
     assert problem == (
@@ -149,7 +139,6 @@ def test_a_truncated_last_line_is_named_with_its_number():
 
 
 def test_an_endless_number_is_not_read():
-    """Python refuses to read a whole number of so many digits."""
     text = b'{"case": "a", "process": ' + b"9" * 5000 + b"}\n"
     (problem,) = of(text).problems
     assert problem.startswith("line 1: ")
@@ -177,13 +166,11 @@ def test_an_endless_number_is_not_read():
     ],
 )
 def test_a_wrong_field_is_a_problem_of_its_case(fields, problem):
-    """With the value as it stands there, and what it has to be."""
     assert problem_of(b"\n", line(**fields)) == f"line 2: {problem}"
 
 
 @pytest.mark.parametrize(("times", "held"), [([], "no time"), ([1.0], "one time")])
 def test_fewer_than_two_times_are_a_problem(times, held):
-    """One time is no median."""
     assert problem_of(line(iteration_s=times)) == (
         f"line 1: iteration_s holds {held}; a process needs at least two, "
         "so that its median means something"
@@ -203,7 +190,6 @@ def test_fewer_than_two_times_are_a_problem(times, held):
     ],
 )
 def test_times_that_are_not_finite_and_above_zero_are_a_problem(time, shown):
-    """By their place in the list, as the bare words that Python writes as well."""
     assert problem_of(line(iteration_s=[1.0, 2.0, 3.0, time])) == (
         f"line 1: iteration_s[3] is {shown}; times have to be finite and above zero"
     )
@@ -211,7 +197,6 @@ def test_times_that_are_not_finite_and_above_zero_are_a_problem(time, shown):
 
 @pytest.mark.parametrize("text", [b"1e400", b"Infinity"])
 def test_a_time_beyond_every_float_is_infinite(text):
-    """However it is written."""
     assert problem_of(line(iteration_s=[1.0, 77.0]).replace(b"77.0", text)) == (
         "line 1: iteration_s[1] is inf; times have to be finite and above zero"
     )
@@ -221,7 +206,6 @@ def test_a_time_beyond_every_float_is_infinite(text):
     ("time", "shown"), [("1.0", '"1.0"'), (True, "true"), (None, "null"), ([1.0], "a list")]
 )
 def test_times_that_are_no_numbers_are_a_problem(time, shown):
-    """True is no second."""
     assert problem_of(line(iteration_s=[1.0, time])) == (
         f"line 1: iteration_s[1] is {shown}, which is no number"
     )
@@ -229,7 +213,6 @@ def test_times_that_are_no_numbers_are_a_problem(time, shown):
 
 @pytest.mark.parametrize("again", [1, "1"])
 def test_a_process_that_comes_twice_is_a_problem_naming_both_lines(again):
-    """A number and the same number as text are one name."""
     first, second = line(process=1), line(process=again, iteration_s=[3.0, 4.0])
     assert problem_of(first, b"\n", second) == (
         "line 3: process '1' of the baseline is on line 1 already; "
@@ -238,7 +221,6 @@ def test_a_process_that_comes_twice_is_a_problem_naming_both_lines(again):
 
 
 def test_one_name_in_both_roles_or_two_cases_is_no_problem():
-    """Processes are told apart within a role of a case."""
     samples = of(
         line(),
         line(role="candidate", iteration_s=[3.0, 4.0]),
@@ -249,7 +231,6 @@ def test_one_name_in_both_roles_or_two_cases_is_no_problem():
 
 
 def test_a_problem_spoils_its_own_case_only():
-    """And every problem of a case is kept."""
     samples = of(line("a", iteration_s=[]), line("b"), line("a", process=None), line("a"))
     assert [problem[:8] for problem in samples.cases["a"].problems] == ["line 1: ", "line 3: "]
     assert list(samples.cases["a"].baseline) == ["0"]
@@ -260,7 +241,6 @@ def test_a_problem_spoils_its_own_case_only():
 
 
 def test_a_process_keeps_its_probes():
-    """Whole numbers are numbers too, and a line without any has none."""
     samples = of(line(probe={"launch_us": 1.83, "é": 2}), line(process=1, iteration_s=[1.0, 3.0]))
     assert (samples.problems, samples.notes) == ([], [])
     first, second = samples.cases["a"].baseline.values()
@@ -284,7 +264,6 @@ def test_a_process_keeps_its_probes():
     ],
 )
 def test_a_wrong_probe_is_a_problem_of_its_case(probe, problem):
-    """A verdict that leaves it out would be another one."""
     assert problem_of(b"\n", line(probe=probe)) == f"line 2: {problem}"
 
 
@@ -295,7 +274,6 @@ ABOUT = ("run", "device", "draw", "family")
 
 
 def test_a_process_keeps_its_run_its_device_its_draw_and_its_family():
-    """Numbers as text, as processes are."""
     about = {"run": 7, "device": "GPU-1", "draw": "ab12", "family": "compiled"}
     samples = of(line(**about), line(process=1, **about), line("b"))
     case = samples.cases["a"]
@@ -306,7 +284,6 @@ def test_a_process_keeps_its_run_its_device_its_draw_and_its_family():
 
 
 def test_two_runs_may_number_their_processes_alike():
-    """Each process is named by its run and its own name."""
     samples = of(line(run="n1"), line(run="n2"), line(role="candidate", run="n3"))
     case = samples.cases["a"]
     assert case.problems == []
@@ -322,7 +299,6 @@ def test_two_runs_may_number_their_processes_alike():
     ("value", "shown"), [("", '""'), (" ", '" "'), (1.5, "1.5"), (True, "true"), ([], "a list")]
 )
 def test_what_names_nothing_is_a_problem(name, value, shown):
-    """As of a process."""
     problem = problem_of(line(**{name: value}))
     assert problem == f"line 1: {name} is {shown}; it has to be a whole number or text"
 
@@ -330,7 +306,6 @@ def test_what_names_nothing_is_a_problem(name, value, shown):
 @pytest.mark.parametrize("name", ABOUT)
 @pytest.mark.parametrize("role", ["baseline", "candidate"])
 def test_what_some_lines_of_a_case_say_and_others_do_not_is_a_problem(name, role):
-    """Whatever is missing cannot be guessed."""
     told = {name: "x"}
     lines = (
         line(process=1, **told),
@@ -346,7 +321,6 @@ def test_what_some_lines_of_a_case_say_and_others_do_not_is_a_problem(name, role
 
 
 def test_a_case_without_runs_in_a_file_that_has_some_is_a_problem():
-    """What a run adds to an error would be known of half the suite."""
     samples = of(line("b"), line("a", run="n1"), line("b", process=1))
     assert samples.cases["a"].problems == []
     assert samples.cases["b"].problems == [
@@ -355,7 +329,6 @@ def test_a_case_without_runs_in_a_file_that_has_some_is_a_problem():
 
 
 def test_what_is_planted_says_what_its_clean_baseline_says():
-    """They are judged together."""
     samples = of(line(run="n1"), line(role="candidate", slow=0.02))
     assert samples.cases["a"].problems == []
     assert samples.cases["a-plus-2pct"].problems == [
@@ -364,13 +337,11 @@ def test_what_is_planted_says_what_its_clean_baseline_says():
 
 
 def test_a_case_of_two_families_is_a_problem():
-    """A case varies in one way."""
     problem = problem_of(line(family="eager"), line(process=2, family="compiled"))
     assert problem == 'line 2: family is "compiled", on line 1 it is "eager"'
 
 
 def test_draws_that_the_baseline_lacks_are_named_in_order():
-    """Those it has explain nothing."""
     samples = of(
         line(draw="d1"),
         line(process=1, draw="d2"),
@@ -386,7 +357,6 @@ def test_draws_that_the_baseline_lacks_are_named_in_order():
 
 
 def test_what_is_planted_is_a_case_of_its_own_against_the_clean_baseline():
-    """Wherever its lines stand; a baseline process that was slowed is not judged."""
     samples = of(
         line(role="candidate", process=2, iteration_s=[3.0, 4.0], slow=0.005),
         line(process=1, iteration_s=[3.0, 5.0], slow=0.005),
@@ -403,7 +373,6 @@ def test_what_is_planted_is_a_case_of_its_own_against_the_clean_baseline():
 
 
 def test_a_problem_of_the_clean_case_spoils_what_was_planted_in_it():
-    """Its baseline would not be the one that the file means."""
     samples = of(
         line(),
         line(process=1, iteration_s=[]),
@@ -418,7 +387,6 @@ def test_a_problem_of_the_clean_case_spoils_what_was_planted_in_it():
 )
 @pytest.mark.parametrize("role", ["baseline", "candidate"])
 def test_what_is_planted_needs_a_clean_baseline(role, others):
-    """A delay against nothing tells nothing, and a file of those must not look empty."""
     samples = of(line(role=role, slow=0.01), *others)
     assert samples.cases["a-plus-1pct"].problems == [
         "line 1: planted, and there is no baseline process without a delay to hold it against"
@@ -435,7 +403,6 @@ def test_what_is_planted_needs_a_clean_baseline(role, others):
     ],
 )
 def test_a_wrong_planted_share_is_a_problem_of_its_case(slow, problem):
-    """Of the clean one, because what it was meant for is not known."""
     assert problem_of(b"\n", line(slow=slow)) == f"line 2: {problem}"
 
 
@@ -446,7 +413,6 @@ def test_a_wrong_planted_share_is_a_problem_of_its_case(slow, problem):
     ("times", "more"), [(1, ""), (2, " (and on 1 more line)"), (43, " (and on 42 more lines)")]
 )
 def test_an_unknown_field_is_noted_once(times, more):
-    """With the first line and how many more there are."""
     lines = [line(str(n), gpu=n) for n in range(times)]
     samples = of(line("x"), b"\n", *lines)
     assert samples.notes == [f"line 3: unknown field 'gpu' ignored{more}"]
@@ -454,7 +420,6 @@ def test_an_unknown_field_is_noted_once(times, more):
 
 
 def test_very_unequal_counts_are_noted():
-    """Less than half of what another process of the case has."""
     samples = of(
         line(iteration_s=[1.0] * 7),
         line(process=1, iteration_s=[1.0] * 3),
@@ -467,7 +432,6 @@ def test_very_unequal_counts_are_noted():
 
 
 def test_the_same_times_twice_in_a_case_are_noted():
-    """In whichever role; other cases may have them, and a constant is no copy."""
     samples = of(
         line(),
         line(role="candidate", process=3),
@@ -481,7 +445,6 @@ def test_the_same_times_twice_in_a_case_are_noted():
 
 
 def test_notes_come_in_the_order_of_their_lines():
-    """Whatever they are about."""
     samples = of(
         line(iteration_s=[1.0] * 20),
         line(process=1),
@@ -514,7 +477,6 @@ objects = st.dictionaries(
 
 @given(times_lists)
 def test_a_process_is_its_median_and_its_spread(times):
-    """The same figures as of our own measurements."""
     process = of(line(iteration_s=times)).cases["a"].baseline["0"]
     assert process.log_median == pytest.approx(math.log(statistics.median(times)), abs=1e-12)
     assert process.spread == pytest.approx(spread(times), rel=1e-9, abs=1e-12)
@@ -523,7 +485,6 @@ def test_a_process_is_its_median_and_its_spread(times):
 
 @given(times_lists, st.randoms(use_true_random=False))
 def test_the_order_of_iterations_does_not_matter(times, random):
-    """Neither to the median nor to the spread."""
     shuffled = random.sample(times, len(times))
     a, b = (of(line(iteration_s=t)).cases["a"].baseline["0"] for t in (times, shuffled))
     assert (a.log_median, a.spread) == (b.log_median, b.spread)
@@ -531,7 +492,6 @@ def test_the_order_of_iterations_does_not_matter(times, random):
 
 @given(times_lists, st.integers(-900, 900))
 def test_another_unit_of_time_moves_the_median_and_leaves_the_spread(times, exponent):
-    """Powers of two, which floats are multiplied by without rounding."""
     scaled = [math.ldexp(time, exponent) for time in times]
     a, b = (of(line(iteration_s=t)).cases["a"].baseline["0"] for t in (times, scaled))
     moved = a.log_median + exponent * math.log(2)
@@ -550,7 +510,6 @@ def test_another_unit_of_time_moves_the_median_and_leaves_the_spread(times, expo
     )
 )
 def test_the_order_of_lines_does_not_matter(lines):
-    """But for the numbers of the lines and the order of the cases."""
     samples = of(*lines)
     assert samples.problems == []
     assert sorted(samples.cases) == ["a", "b"]
@@ -564,7 +523,6 @@ def test_the_order_of_lines_does_not_matter(lines):
 
 @given(st.lists(st.binary(max_size=40) | objects.map(lambda o: json.dumps(o).encode()), max_size=6))
 def test_every_line_is_a_process_or_a_problem(lines):
-    """Whatever it holds: never an exception, and nothing is lost without a word."""
     samples = read([text.replace(b"\n", b" ") + b"\n" for text in lines])
     problems = [*samples.problems, *(p for c in samples.cases.values() for p in c.problems)]
     processes = [

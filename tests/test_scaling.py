@@ -58,7 +58,6 @@ def disturbed(values: dict[int, float], spread: float, seed: int) -> dict[int, f
 @pytest.mark.parametrize("serial", [0.0, 0.013, 0.25, 0.9, 1.0])
 @pytest.mark.parametrize(("fit", "curve"), [(amdahl, times), (gustafson, rates)])
 def test_an_exact_curve_gives_its_serial_fraction_back(fit, curve, serial):
-    """And leaves no doubt."""
     law = fit(curve(serial))
     assert law.serial == pytest.approx(serial, abs=1e-9)
     assert law.interval == pytest.approx((serial, serial), abs=1e-6)
@@ -72,7 +71,6 @@ def test_an_exact_curve_gives_its_serial_fraction_back(fit, curve, serial):
     workers=st.sets(st.integers(1, 512), min_size=3, max_size=10),
 )
 def test_a_fraction_is_found_whatever_the_unit_and_the_numbers_of_workers(serial, one, workers):
-    """One worker need not be among them."""
     law = amdahl(times(serial, one, sorted(workers)))
     assert law.serial == pytest.approx(serial, abs=1e-5)
     low, high = law.interval
@@ -81,7 +79,6 @@ def test_a_fraction_is_found_whatever_the_unit_and_the_numbers_of_workers(serial
 
 @pytest.mark.parametrize(("fit", "curve"), [(amdahl, times), (gustafson, rates)])
 def test_the_interval_holds_the_truth_nineteen_times_in_twenty(fit, curve):
-    """Of 400 noisy curves, give or take three standard errors of that count."""
     held = 0
     for seed in range(400):
         law = fit(disturbed(curve(0.1), 0.02, seed))
@@ -97,7 +94,6 @@ def off(values: dict[int, float], serial: float) -> float:
 
 
 def test_the_interval_ends_where_students_t_does_not_allow_more_errors():
-    """Five points less two unknowns leave three degrees of freedom."""
     measured = disturbed(times(0.2), 0.02, 1)
     law = amdahl(measured)
     most = off(measured, law.serial) * (1 + stdtrit(3, 0.975) ** 2 / 3)
@@ -105,21 +101,18 @@ def test_the_interval_ends_where_students_t_does_not_allow_more_errors():
 
 
 def test_an_exact_curve_is_known_to_nine_digits():
-    """Nobody measures better."""
     low, high = amdahl(times(0.25)).interval
     assert 1e-10 < high - 0.25 < 1e-8
     assert 1e-10 < 0.25 - low < 1e-8
 
 
 def test_more_noise_is_a_wider_interval():
-    """Three points of a steady machine tell more than five of a restless one."""
     quiet = amdahl(disturbed(times(0.1), 0.001, 1)).interval
     loud = amdahl(disturbed(times(0.1), 0.05, 1)).interval
     assert quiet[1] - quiet[0] < (loud[1] - loud[0]) / 10
 
 
 def test_relative_errors_count_so_that_the_longest_time_does_not_decide():
-    """One percent of sixteen workers' time is as much as one percent of one's."""
     exact = times(0.05)
     first = amdahl({**exact, 1: exact[1] * 1.01}).serial - 0.05
     last = amdahl({**exact, 16: exact[16] * 1.01}).serial - 0.05
@@ -127,7 +120,6 @@ def test_relative_errors_count_so_that_the_longest_time_does_not_decide():
 
 
 def test_what_the_laws_expect_of_more_workers():
-    """By hand: a fifth serial makes four threads 2.5 times as fast, and scaled 3.4 times."""
     fixed = Law("Amdahl", 0.2, (0.1, 0.3), 3)
     assert fixed.speed_up(4) == pytest.approx(2.5)
     assert fixed.speed_ups(4) == pytest.approx((1 / 0.475, 1 / 0.325))
@@ -138,7 +130,6 @@ def test_what_the_laws_expect_of_more_workers():
 
 @pytest.mark.parametrize("serial", [0.0, 0.2, 1.0])
 def test_a_fit_has_a_value_of_its_own_for_one_worker(serial):
-    """By which its line is drawn: through the points, and not from the first of them."""
     late = amdahl({**times(serial), 1: 3.6})
     assert 3.0 < late.one < 3.6
     assert amdahl(times(serial)).throughput(4) == pytest.approx(1 / times(serial)[4])
@@ -150,7 +141,6 @@ def test_a_fit_has_a_value_of_its_own_for_one_worker(serial):
 
 @pytest.mark.parametrize(("fit", "curve"), [(amdahl, times), (gustafson, rates)])
 def test_more_than_ideal_is_a_fraction_of_nothing_with_a_word(fit, curve):
-    """Half the work fits into a cache that all of it does not."""
     better = {n: v * (1.1 if fit is gustafson else 0.9) ** (n > 1) for n, v in curve(0.0).items()}
     law = fit(better)
     assert law.serial == 0.0
@@ -170,7 +160,6 @@ def test_more_than_ideal_is_a_fraction_of_nothing_with_a_word(fit, curve):
     "values", [{1: 1.0, 2: 1.3, 4: 1.9}, {1: 1.0, 2: 10.0, 4: 100.0}, {1: 1.0, 2: 2.0, 4: 3.9}]
 )
 def test_workers_that_make_it_slower_are_a_fraction_of_one_with_a_word(values):
-    """A speed-up below one is no negative share of anything."""
     law = amdahl(values)
     assert law.serial == 1.0
     assert law.interval[1] == 1.0
@@ -182,7 +171,6 @@ def test_workers_that_make_it_slower_are_a_fraction_of_one_with_a_word(values):
 
 @pytest.mark.parametrize("values", [{}, {1: 3.0}, {1: 3.0, 2: 1.5}])
 def test_a_law_needs_three_points(values):
-    """Two unknowns and something left over to doubt them by."""
     assert amdahl(values) == (
         f"Amdahl's law needs 3 points or more, and {len(values)} could be measured"
     )
@@ -194,7 +182,6 @@ def test_a_law_needs_three_points(values):
     [{1: 1.0, 2: -0.5, 4: 0.3}, {1: 0.0}, {1: math.nan}, {1: math.inf}, {0: 1.0}, {-2: 1.0}],
 )
 def test_what_is_no_time_is_refused(values):
-    """Nor are there less workers than one."""
     with pytest.raises(ValueError, match="have to be above 0"):
         amdahl(values)
 
@@ -203,7 +190,6 @@ def test_what_is_no_time_is_refused(values):
 
 
 def test_processes_tell_a_rate_and_how_far_it_is_known():
-    """The standard error of three values half a percent apart."""
     rate = rate_of_processes([1.0, 1.005, 1.01])
     assert rate.log == pytest.approx(1.005)
     assert rate.error == pytest.approx(0.005 / math.sqrt(3))
@@ -212,7 +198,6 @@ def test_processes_tell_a_rate_and_how_far_it_is_known():
 
 
 def test_steps_of_one_process_count_as_blocks_and_not_one_by_one():
-    """A slow first half is two kinds of blocks, not twenty independent steps."""
     steps = [0.011] * 10 + [0.01] * 10
     rate = rate_of_steps(5.0, steps)
     apart = math.log(1.1)
@@ -222,12 +207,10 @@ def test_steps_of_one_process_count_as_blocks_and_not_one_by_one():
 
 
 def test_three_steps_tell_nothing_of_chance():
-    """One block."""
     assert rate_of_steps(5.0, [0.01] * 3) == Rate(5.0)
 
 
 def test_a_ratio_has_welchs_interval():
-    """Two sides of the same spread and number: Student's t of twice the degrees of freedom."""
     rate, one = Rate(math.log(390.0), 0.01, 4), Rate(math.log(100.0), 0.01, 4)
     found = ratio(rate, one).over(4)
     half = 2.306004135 * 0.01 * math.sqrt(2)
@@ -238,13 +221,11 @@ def test_a_ratio_has_welchs_interval():
 
 
 def test_a_ratio_with_a_side_that_is_not_known_has_no_interval():
-    """The value stays."""
     assert ratio(Rate(math.log(2.0)), Rate(0.0, 0.1, 3)) == Share(pytest.approx(2.0))
     assert ratio(Rate(0.0, 0.0, 3), Rate(0.0, 0.0, 3)).interval == (1.0, 1.0)
 
 
 def test_two_processes_or_two_blocks_tell_chance():
-    """A step of no time has no logarithm, and is left out."""
     assert rate_of_processes([0.0, 0.2]) == Rate(0.1, pytest.approx(0.1), 1)
     steady = [1.0, 1.0, math.e, math.e]
     assert rate_of_steps(0.0, steady) == Rate(0.0, pytest.approx(0.5), 1)
@@ -252,7 +233,6 @@ def test_two_processes_or_two_blocks_tell_chance():
 
 
 def test_welchs_degrees_are_of_both_sides_errors():
-    """With 3 and 5 degrees they are 7.07 here."""
     found = ratio(Rate(0.0, 0.1, 3), Rate(0.0, 0.2, 5))
     degrees = 0.05**2 / (0.1**4 / 3 + 0.2**4 / 5)
     half = stdtrit(degrees, 0.975) * math.sqrt(0.05)
@@ -268,7 +248,6 @@ def case(**values):
 
 
 def test_one_rank_of_the_same_is_found_for_weak_and_for_strong_scaling():
-    """Its batch is each rank's, or is what they share."""
     one = case()
     others = [case(network="b"), case(batch_size=2), case(threads=1), case(cold=True), one]
     assert alone(case(ranks=4), others) is one
@@ -278,7 +257,6 @@ def test_one_rank_of_the_same_is_found_for_weak_and_for_strong_scaling():
 
 
 def test_nothing_is_held_against_itself_or_another_number_of_ranks():
-    """One rank is the standard."""
     assert alone(case(), [case()]) is None
     assert alone(case(ranks=4), [case(ranks=2), case(ranks=4, strong=True)]) is None
     mine = make_case(id="mine", workload="my:own", launch=Launch(ranks=2))
@@ -291,13 +269,11 @@ def rate_process(rate: float, worker: str = ""):
 
 
 def test_efficiency_is_by_the_number_of_ranks():
-    """Of four ranks that do 380 where one does 100."""
     found = efficiencies([rate_process(380, "r/1")], [rate_process(100, "r/a")], 4)
     assert found == {"r/a": pytest.approx(0.95)}
 
 
 def test_launches_are_paired_with_one_ranks_processes_of_the_same_run():
-    """What differs between runs cancels; what has no partner is left out."""
     several = [
         rate_process(v, f"{run}/x{i}")
         for i, (v, run) in enumerate([(180, "a"), (90, "b"), (190, "a"), (170, "a"), (50, "c")])
@@ -308,7 +284,6 @@ def test_launches_are_paired_with_one_ranks_processes_of_the_same_run():
 
 
 def test_processes_without_a_name_or_a_rate_do_no_harm():
-    """An old baseline's have none."""
     found = efficiencies([rate_process(200)] * 2, [rate_process(100)] * 2, 2)
     assert list(found.values()) == pytest.approx([1.0, 1.0], abs=1e-12)
     assert efficiencies([make_process()], [rate_process(1.0)], 2) == {}
@@ -316,7 +291,6 @@ def test_processes_without_a_name_or_a_rate_do_no_harm():
 
 
 def test_a_process_without_a_rate_costs_the_others_nothing():
-    """Neither of the ranks nor of one; a name that is taken is not given twice."""
     several = [make_process(worker="r/0"), *(rate_process(200, f"r/{i}") for i in (1, 2, 3))]
     one = [make_process(worker="r/a"), rate_process(100, "r/b"), rate_process(50, "r/b")]
     assert efficiencies(several, one, 2) == pytest.approx({"r/b": 1.0, "#1": 2.0})
@@ -326,14 +300,12 @@ def test_a_process_without_a_rate_costs_the_others_nothing():
 
 
 def test_ranks_are_held_against_what_one_does_under_sustained_work():
-    """In bursts it takes 8 ms and does 100 a second; under the power cap it takes 10 ms."""
     one = rate_process(100, "r/a")
     one = replace(one, values={**one.values, "latency": 0.008, "sustained": 0.01})
     assert efficiencies([rate_process(320, "r/1")], [one], 4) == pytest.approx({"r/a": 1.0})
 
 
 def test_efficiencies_of_earlier_runs_are_known_by_the_one_ranks_run_and_device():
-    """Those of runs that nobody named are not."""
     baseline = make_baseline(processes=[rate_process(180, "then/1")])
     single = make_baseline(processes=[rate_process(100, "then/a")])
     nights = [rate_process(190, "night/1"), rate_process(190)]
@@ -366,7 +338,6 @@ def test_efficiencies_of_earlier_runs_are_known_by_the_one_ranks_run_and_device(
 def test_more_than_half_of_several_launches_have_to_be_below_the_least_allowed(
     values, limit, status
 ):
-    """One launch decides nothing, nor does one of two."""
     (found,) = enough(values, 4, limit)
     assert (found.status, found.metric, found.tolerance) == (status, "efficiency", limit)
     middle = statistics.median(values)
@@ -376,7 +347,6 @@ def test_more_than_half_of_several_launches_have_to_be_below_the_least_allowed(
 
 
 def test_no_launch_is_nothing_to_tell_of():
-    """Whatever is allowed."""
     assert enough([], 4, 0.9) == []
 
 
@@ -391,7 +361,6 @@ def steps(median_s: float, seed: int, spread: float = 0.01, n: int = 40) -> list
 
 @pytest.mark.parametrize(("ranks", "slow"), [(4, 2), (8, 0), (8, 5)])
 def test_a_rank_that_takes_longer_is_named_with_how_much(ranks, slow):
-    """And no other, though the steps of all spread by one percent."""
     times = {rank: steps(0.01 * (1.06 if rank == slow else 1.0), rank) for rank in range(ranks)}
     (found,) = stragglers(times)
     assert found.rank == slow
@@ -400,18 +369,15 @@ def test_a_rank_that_takes_longer_is_named_with_how_much(ranks, slow):
 
 
 def test_of_two_ranks_the_slower_is_the_one_behind():
-    """However fast the other is."""
     assert [s.rank for s in stragglers({0: steps(0.01, 0), 1: steps(0.012, 1)})] == [1]
 
 
 def test_ranks_that_wait_for_each_other_have_no_straggler():
-    """Steps that all end together are equally long, whoever was waited for."""
     together = steps(0.01, 1, spread=0.2)
     assert stragglers(dict.fromkeys(range(4), together)) == []
 
 
 def test_what_devices_of_one_model_differ_by_is_no_lag():
-    """Just under two percent, without any noise."""
     ranks = {0: [1.0] * 20, 1: [1.0] * 20, 2: [1 + LAGGING * 0.99] * 20}
     assert stragglers(ranks) == []
     ranks[2] = [1 + LAGGING * 1.01] * 20
@@ -419,7 +385,6 @@ def test_what_devices_of_one_model_differ_by_is_no_lag():
 
 
 def test_chance_alone_names_hardly_ever_a_rank():
-    """Restless steps of eight equal ranks, 200 times."""
     named = sum(
         bool(stragglers({rank: steps(0.01, 8 * seed + rank, 0.1) for rank in range(8)}))
         for seed in range(200)
@@ -428,7 +393,6 @@ def test_chance_alone_names_hardly_ever_a_rank():
 
 
 def test_a_single_stall_names_nobody():
-    """One step in forty is a tail."""
     late = steps(0.01, 3)
     late[7] *= 5
     assert stragglers({0: steps(0.01, 0), 1: steps(0.01, 1), 2: late}) == []
@@ -446,12 +410,10 @@ def test_a_single_stall_names_nobody():
     ],
 )
 def test_too_little_or_no_times_name_nobody(times):
-    """Five steps are two blocks."""
     assert stragglers(times) == []
 
 
 def test_every_rank_is_looked_at_over_the_steps_that_all_have():
-    """A rank that measured one step more is no other."""
     pairs = itertools.product((20, 21), repeat=2)
     assert all(stragglers({0: [1.0] * a, 1: [1.5] * b})[0].rank == 1 for a, b in pairs)
 
@@ -462,13 +424,11 @@ def launch(*own: list[float], whole: float = 1.0) -> list[RankSample]:
 
 
 def test_ranks_that_wait_for_each_other_are_told_apart_by_their_own_time():
-    """Where all have one: a rank without makes them as before, equally long."""
     assert [s.rank for s in lagging([launch([0.5] * 6, [0.6] * 6)])] == [1]
     assert lagging([launch([0.5] * 6, [])]) == []
 
 
 def test_what_disturbs_one_launch_of_several_names_nobody():
-    """A rank that is behind is so in each of them."""
     calm, disturbed = launch([0.5] * 20, [0.5] * 20), launch([0.5] * 20, [0.6] * 20)
     assert lagging([disturbed])
     assert lagging([calm, calm, disturbed]) == []
@@ -477,7 +437,6 @@ def test_what_disturbs_one_launch_of_several_names_nobody():
 
 
 def test_whole_steps_are_compared_where_a_launch_lacks_the_ranks_own_time():
-    """Own times of one launch and whole steps of another are not mixed."""
     waiting = [RankSample(r, r, None, [1.0] * 20, None, own_s=[1.0] * 20) for r in (0, 1)]
     alone = [RankSample(r, r, None, [1 + r / 5] * 20, None) for r in (0, 1)]
     (found,) = lagging([alone])
@@ -488,7 +447,6 @@ def test_whole_steps_are_compared_where_a_launch_lacks_the_ranks_own_time():
 
 @pytest.mark.parametrize(("errors", "named"), [(3.2, []), (3.3, [1])])
 def test_a_rank_is_named_where_chance_makes_one_of_a_hundred_lag_so(errors, named):
-    """By Student's t of nine degrees, 3.25 standard errors: a half of it for each of two ranks."""
     error = 0.01 / 3  # of ten blocks that are 0.01 off their mean to either side
     level = math.log1p(LAGGING) + errors * error
     behind = [math.exp(level + 0.01 * (-1) ** i) for i in range(10) for _ in range(2)]
@@ -496,7 +454,6 @@ def test_a_rank_is_named_where_chance_makes_one_of_a_hundred_lag_so(errors, name
 
 
 def test_without_a_launch_or_with_one_rank_nobody_lags():
-    """Nobody is left to be held against."""
     assert lagging([]) == []
     assert lagging([[]]) == []
     assert lagging([launch([0.5] * 20)]) == []

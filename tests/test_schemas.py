@@ -46,7 +46,6 @@ SCHEMAS = WRITER.schemas()
 
 
 def test_every_schema_is_one_and_is_in_the_docs_and_no_other_is():
-    """By its name, in the last column of a table; the site makes a link of it."""
     source = [(DOCS / "json.md").read_text()]
     rows = re.findall(r"^\|.*\| (.*) \|$", source[0], re.MULTILINE)
     assert set(re.findall(r"`([\w-]+\.json)`", " ".join(rows))) == set(SCHEMAS)
@@ -72,7 +71,6 @@ def commands(program):
 
 
 def test_every_command_that_takes_json_has_a_schema_and_no_other_has():
-    """Also of its options that make another document."""
     program = dict(commands(typer.main.get_command(bench_lib.cli.app)))
     documents = [WRITER.command_of(each) for each in WRITER.documents()]
     assert len(documents) == len(set(documents))
@@ -83,7 +81,6 @@ def test_every_command_that_takes_json_has_a_schema_and_no_other_has():
 
 
 def test_commands_without_json_are_named_in_the_docs():
-    """By all their words; micro has flags of its own."""
     page = " ".join((DOCS / "json.md").read_text().split())
     told = re.search(r"All commands take it but (.*?), which writes", page)[1]
     program = typer.main.get_command(bench_lib.cli.app)
@@ -94,7 +91,6 @@ def test_commands_without_json_are_named_in_the_docs():
 
 
 def test_every_document_begins_with_its_schema_and_its_command():
-    """So that a reader knows what it has before it."""
     for each in WRITER.documents():
         names = [field.name for field in dataclasses.fields(each)]
         assert names[:2] == ["schema", "command"]
@@ -104,7 +100,6 @@ UNITS = re.compile(r"(seconds|_sec|_ms|_us|millis|_mb|_mib|_gb|_kb|_ghz|_watts?|
 
 
 def test_names_of_fields_have_the_project_s_units():
-    """Seconds are _s and sizes _bytes, in every document and file."""
     names = {
         name
         for schema in SCHEMAS.values()
@@ -124,7 +119,6 @@ ALLOWED = {
 
 
 def test_one_thing_has_one_name_in_all_documents():
-    """Ids of cases and keys of hardware; files have the words that they were first written with."""
     found = set()
     for each in WRITER.documents():
         for name, shape in SCHEMAS[f"{WRITER.name_of(each)}.json"]["$defs"].items():
@@ -135,7 +129,6 @@ def test_one_thing_has_one_name_in_all_documents():
 
 
 def test_another_field_another_type_and_a_missing_one_are_seen():
-    """The check must be able to fail."""
     good = {"schema": 1, "command": "history list", "runs": [], "problems": []}
     assert document_in(json.dumps(good)) == good
     for bad in ({**good, "more": 1}, {**good, "runs": {}}, {k: good[k] for k in list(good)[:3]}):
@@ -173,7 +166,6 @@ def fields_below(schema, about, path="", above=()):
 
 
 def test_a_document_has_all_that_0_1_0_printed_or_another_number():
-    """``recorded/0.1.0/documents.json.xz`` has its fields and their types, by document."""
     recorded = ROOT / "tests" / "recorded" / "0.1.0" / "documents.json.xz"
     then = json.loads(lzma.decompress(recorded.read_bytes()))
     assert then.keys() <= {name.removesuffix(".json") for name in SCHEMAS}
@@ -204,7 +196,6 @@ def number_of(schema):
 
 
 def test_lines_of_a_run_are_as_their_schema_says(tmp_path):
-    """Every kind, as the writer writes it."""
     writer = Writer(tmp_path, "mi300x")
     ref = writer.environment(make_environment(), make_hardware())
     case, attempt = make_case(id=CASE_ID), make_attempt(environment=ref)
@@ -230,7 +221,6 @@ def test_lines_of_a_run_are_as_their_schema_says(tmp_path):
     "path", sorted((ROOT / "baselines").glob("*.json")), ids=lambda path: path.stem
 )
 def test_the_baselines_that_come_along_are_written_as_their_schema_says(path, tmp_path):
-    """Measured and published ones, of whichever version, once somebody accepts them again."""
     file = baselines.load(path.parent, path.stem)
     changes = [
         BaselineChange(case_id, None, measured) for case_id, measured in file.measured.items()
@@ -245,20 +235,17 @@ def test_the_baselines_that_come_along_are_written_as_their_schema_says(path, tm
 
 
 def test_a_case_of_a_baseline_file_may_have_all_that_a_baseline_has():
-    """Its id is the key, and each draw stands there once."""
     of_a_file = {field.name for field in dataclasses.fields(WRITER.StoredCase)}
     of_a_baseline = {field.name for field in dataclasses.fields(Baseline)}
     assert of_a_file == of_a_baseline - {"case_id"} | {"draws"}
 
 
 def test_a_kept_profile_is_as_its_schema_says(tmp_path):
-    """kernels.json of a folder of bench-lib profile."""
     keep(Profile(KernelTable("rocprofv3", 5, [Kernel("gemm", 1.0, 0.01)])), tmp_path / "k.json")
     validator("kernels-file").validate(json.loads((tmp_path / "k.json").read_text()))
 
 
 def test_a_line_of_timings_is_as_its_schema_says():
-    """As docs and help show it."""
     line = {"case": "a", "role": "baseline", "process": 1, "iteration_s": [0.1], "probe": {"x": 1}}
     validator("samples-line").validate(line)
     with pytest.raises(jsonschema.ValidationError):
@@ -266,5 +253,4 @@ def test_a_line_of_timings_is_as_its_schema_says():
 
 
 def test_a_document_without_a_command_is_no_command_s():
-    """What commands share is a type too, and has no schema of its own."""
     assert WRITER.command_of(Document) == ""

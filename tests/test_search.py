@@ -58,7 +58,6 @@ def searched(
 
 
 def test_a_change_beyond_the_noise_is_found_in_one_step_for_each_halving():
-    """Two pairs each are enough where 2% stands beside 0.2%."""
     search, steps = searched({37: 0.02}, sd=0.002)
     assert search.found is not None
     assert (search.found.before, search.found.after) == (36, 37)
@@ -70,14 +69,12 @@ def test_a_change_beyond_the_noise_is_found_in_one_step_for_each_halving():
 
 @pytest.mark.parametrize("planted", [1, 2, 63, 64])
 def test_changes_beside_the_ends_are_found_as_well(planted):
-    """The first candidate, and the bad end itself."""
     search, _ = searched({planted: 0.02})
     assert search.found is not None
     assert (search.found.before, search.found.after) == (planted - 1, planted)
 
 
 def test_two_ends_with_nothing_between_are_told_apart_and_that_is_all():
-    """That is how an answer is shown again."""
     search, steps = searched({1: 0.02}, last=1)
     assert steps == [1]
     assert search.found is not None
@@ -86,7 +83,6 @@ def test_two_ends_with_nothing_between_are_told_apart_and_that_is_all():
 
 @pytest.mark.parametrize("level", [0.0, -0.02])
 def test_ends_that_do_not_differ_end_the_search_after_the_first_step(level):
-    """Equal ones, and a bad end that is faster."""
     search, steps = searched({LAST: level})
     assert steps == [LAST]
     assert search.shows_none
@@ -94,7 +90,6 @@ def test_ends_that_do_not_differ_end_the_search_after_the_first_step(level):
 
 
 def test_the_size_has_an_interval_that_holds_what_was_planted():
-    """Ninety-five times in a hundred; of these seeds always."""
     for seed in range(5):
         search, _ = searched({20: 0.03}, seed=seed)
         assert search.found is not None
@@ -105,7 +100,6 @@ def test_the_size_has_an_interval_that_holds_what_was_planted():
 
 
 def test_a_wrong_step_costs_time_and_not_the_answer():
-    """By the noise the last fast candidates looked slow, and the search went below them."""
     search, steps = searched({37: 0.02}, seed=28, sd=0.03)
     assert search.found is not None
     assert search.found.after == 37
@@ -115,7 +109,6 @@ def test_a_wrong_step_costs_time_and_not_the_answer():
 
 
 def test_one_disturbed_pair_only_makes_its_step_longer():
-    """Another program used the device; the two pairs that a step has at least do not agree."""
     straight, _ = searched({37: 0.02}, sd=0.003)
     search, steps = searched({37: 0.02}, sd=0.003, odd={2: 0.02})
     assert search.found is not None
@@ -125,7 +118,6 @@ def test_one_disturbed_pair_only_makes_its_step_longer():
 
 
 def test_what_cannot_be_measured_is_skipped_and_the_answer_may_be_a_range():
-    """Nothing tells three candidates apart of which only the last can be built."""
     search, steps = searched({37: 0.02}, unbuildable=frozenset({36, 37}))
     assert not {36, 37} & set(steps)
     assert search.found is not None
@@ -133,14 +125,12 @@ def test_what_cannot_be_measured_is_skipped_and_the_answer_may_be_a_range():
 
 
 def test_what_cannot_be_measured_elsewhere_costs_nothing():
-    """The next one is measured in its place."""
     search, _ = searched({37: 0.02}, unbuildable=frozenset({32, 33, 34}))
     assert search.found is not None
     assert (search.found.before, search.found.after) == (36, 37)
 
 
 def test_of_two_changes_one_is_found_and_the_other_by_a_second_search():
-    """From the first on, or up to it; the answer says where the second lies."""
     planted = {20: 0.02, 50: 0.02}
     search, _ = searched(planted)
     found = search.found
@@ -158,7 +148,6 @@ def test_of_two_changes_one_is_found_and_the_other_by_a_second_search():
 
 
 def test_a_change_that_a_later_one_takes_back_in_part_is_found():
-    """What is asked for is the slow-down, not what is left of it."""
     search, _ = searched({20: 0.04, 50: -0.02})
     assert search.found is not None
     assert search.found.after == 20
@@ -166,14 +155,12 @@ def test_a_change_that_a_later_one_takes_back_in_part_is_found():
 
 
 def test_noise_that_nobody_knows_is_learnt_from_the_pairs():
-    """A guess counts like one pair."""
     search, _ = searched({37: 0.04}, seed=2, sd=0.02, noise=PairNoise())
     assert search.found is not None
     assert search.found.after == 37
 
 
 def test_searches_in_noise_err_as_rarely_as_they_say_and_take_what_they_said():
-    """2% in noise of 3%; ``benchmarks/bisections.py`` has more of them, and 4% and 8%."""
     pairs, steps, right = [], [], 0
     for seed in range(12):
         planted = random.Random(seed).randint(1, LAST)
@@ -188,7 +175,6 @@ def test_searches_in_noise_err_as_rarely_as_they_say_and_take_what_they_said():
 
 
 def test_more_noise_is_said_to_take_more_pairs_and_more_candidates_more_steps():
-    """Twice the noise four times the pairs."""
     little, much = (expected(LAST, 0.02, PairNoise(sd)) for sd in (0.04, 0.08))
     assert 3.5 < much.pairs / little.pairs < 4.1
     assert (little.steps, much.steps) == (9, 9)
@@ -278,7 +264,6 @@ def one_by_one(pairs, *, sd=0.004, degrees=5.0, last=12):
 
 @pytest.mark.parametrize("pairs", [[], PAIRS[:1], PAIRS, UNCLEAR, FASTER, BACK], ids=str)
 def test_the_belief_is_that_of_all_hypotheses_taken_one_by_one(pairs):
-    """In one change or two, of any size, and in none."""
     search = asked(pairs)
     edges, every = one_by_one(pairs)
     places = range(len(edges) - 1)
@@ -297,7 +282,6 @@ def test_the_belief_is_that_of_all_hypotheses_taken_one_by_one(pairs):
 
 @pytest.mark.parametrize("pairs", [[], PAIRS[:1], PAIRS, UNCLEAR, FASTER, BACK], ids=str)
 def test_a_pair_tells_as_much_as_it_is_expected_to_differ_by_where_it_began(pairs):
-    """By candidate the variance of what is expected there, over all candidates it may begin at."""
     edges, every = one_by_one(pairs)
     tells = asked(pairs)._belief.tells()
     for candidate in range(13):
@@ -329,7 +313,6 @@ def sized(every, step):
 
 @pytest.mark.parametrize("pairs", [PAIRS[:1], PAIRS, UNCLEAR, FASTER, BACK], ids=str)
 def test_sizes_are_those_of_the_hypotheses_in_which_there_is_a_change(pairs):
-    """Of the whole by all of them, of a place's by some."""
     search = asked(pairs)
     edges, every = one_by_one(pairs)
     assert [search.whole.ratio, *search.whole.interval] == sized(every, lambda _: 1.0)
@@ -339,7 +322,6 @@ def test_sizes_are_those_of_the_hypotheses_in_which_there_is_a_change(pairs):
 
 
 def test_a_second_change_is_named_where_it_is_likelier_than_one_alone():
-    """At the place that most hypotheses with this one have."""
     edges, every = one_by_one(BACK)
     for place in range(len(edges) - 1):
         beside: dict[int, float] = {}
@@ -355,7 +337,6 @@ def test_a_second_change_is_named_where_it_is_likelier_than_one_alone():
 
 
 def test_ends_do_not_differ_once_the_tolerance_is_unlikelier_by_the_error():
-    """Both weighed by the pairs of the bad end, with noise that is not quite known."""
     ends = [y for at, y in FASTER if at == 12]
     known = 5 * 0.004**2
     equal, slower = (known + sum((y - x) ** 2 for y in ends) for x in (0, math.log1p(TOLERANCE)))
@@ -366,7 +347,6 @@ def test_ends_do_not_differ_once_the_tolerance_is_unlikelier_by_the_error():
 
 
 def test_noise_is_that_of_earlier_runs_and_of_pairs_of_one_candidate():
-    """Each weighs by its degrees of freedom."""
     search = asked([(12, 0.02), (12, 0.04), (6, 0.01), (6, 0.01), (6, 0.04)], sd=0.01, degrees=4)
     assert search.noise.degrees == 7
     assert search.noise.sd == pytest.approx(math.sqrt((4e-4 + 2e-4 + 6e-4) / 7))
@@ -388,7 +368,6 @@ def played(pairs, **fields):
 
 
 def test_a_step_takes_two_pairs_however_clear_the_first_is():
-    """Another program may have disturbed one."""
     assert played([(12, 0.5)]).next() == 12
     assert played([(12, 0.5), (12, 0.5)]).next() == 6
     assert played([(12, 0.5), (12, 0.5), (6, 0.0)]).next() == 6
@@ -396,7 +375,6 @@ def test_a_step_takes_two_pairs_however_clear_the_first_is():
 
 
 def test_the_next_step_is_at_the_candidate_that_tells_most():
-    """Of those that can be measured, and not at the good end."""
     search = asked(BACK[:4])
     tells = search._belief.tells()
     search._at = None
@@ -408,7 +386,6 @@ def test_the_next_step_is_at_the_candidate_that_tells_most():
 
 
 def test_a_step_lasts_until_its_side_is_known_but_for_the_error():
-    """First that of the bad end."""
     pairs = [(12, 0.012), (12, 0.01)]
     divided = played(pairs)._belief.divided()[12]
     assert 0 < divided < 0.2
@@ -417,7 +394,6 @@ def test_a_step_lasts_until_its_side_is_known_but_for_the_error():
 
 
 def test_the_first_step_does_not_end_before_the_bad_end_is_known_to_be_slower():
-    """Whatever others would tell: a slow-down that does not show has no culprit."""
     search = played([(12, 0.016), (12, 0.017)], error=0.001)
     tells = search._belief.tells()
     assert max(tells) > 8 * tells[12]
@@ -426,7 +402,6 @@ def test_the_first_step_does_not_end_before_the_bad_end_is_known_to_be_slower():
 
 
 def test_a_step_ends_where_another_candidate_tells_eight_times_as_much():
-    """Though its side is not known yet."""
     pairs = [(12, 0.02), (12, 0.021), (6, 0.013), (6, 0.012)]
     search = played(pairs, error=0.01)
     tells = search._belief.tells()
@@ -441,7 +416,6 @@ def test_a_step_ends_where_another_candidate_tells_eight_times_as_much():
 
 @pytest.mark.parametrize(("candidate", "right"), [(0, False), (1, True), (12, True), (13, False)])
 def test_pairs_are_of_candidates_beside_the_good_end(candidate, right):
-    """What stands for nothing cannot be added."""
     if right:
         assert asked([(candidate, 0.01)]).pairs == 1
     else:
@@ -451,20 +425,17 @@ def test_pairs_are_of_candidates_beside_the_good_end(candidate, right):
 
 @pytest.mark.parametrize("candidate", [0, 12])
 def test_ends_cannot_be_left_out(candidate):
-    """Every pair is with one, and the other is what is slower."""
     with pytest.raises(AssertionError):
         asked([]).skip(candidate)
 
 
 def test_a_search_needs_two_ends():
-    """They differ, or there is nothing between them."""
     with pytest.raises(AssertionError, match=r"^the ends differ"):
         Bisection(0, tolerance=0.01)
 
 
 @pytest.mark.parametrize("candidate", [1, 11])
 def test_what_is_left_out_in_the_middle_of_its_step_is_not_asked_for_again(candidate):
-    """Another takes its place, and no step of its own is lost by it."""
     search = asked(PAIRS)
     search._at = candidate
     search.skip(5)
@@ -490,5 +461,4 @@ def test_what_is_left_out_in_the_middle_of_its_step_is_not_asked_for_again(candi
 def test_what_a_search_takes_is_said_by_its_halvings_and_its_noise(
     last, slow_down, sd, error, plan
 ):
-    """Pairs grow as the square of the noise, and with the digits of the error."""
     assert expected(last, slow_down, PairNoise(sd), error) == plan

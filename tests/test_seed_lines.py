@@ -39,7 +39,6 @@ def compared(
 def test_twelve_lines_are_compared_alone_and_under_both_launchers(
     compared: Callable[..., list[str]],
 ) -> None:
-    """Numbers, and marks of ranks, may differ."""
     found = compared("Throughput [img/sec] : 5.25\n", "[GPU 0] Throughput [img/sec] : 7\n")
     assert len(found) == 12
     assert [sum(f"| {word} " in row for row in found) for word in ("nothing", "mpirun")] == [7, 2]
@@ -48,7 +47,6 @@ def test_twelve_lines_are_compared_alone_and_under_both_launchers(
 
 
 def test_a_line_that_is_missing_is_shown(compared: Callable[..., list[str]]) -> None:
-    """Below the row of its command line."""
     found = compared("OK: finished\nNum devices: 2\n", "Num devices: 1\n")
     assert found[0].endswith("| 2 | 1 | same |")
     assert found.count("  missing: OK: finished") == 9

@@ -99,7 +99,6 @@ FEWEST = {"processes": 9}
 
 
 def test_planted_delays_are_found_and_nothing_clean_is_called_slower():
-    """On a machine as steady as an H200: all of the 2%, none of the 0%."""
     found = steady()
     by_planted = {effect.planted: effect for effect in found.effects}
     assert by_planted[0.0].regressed == found.false == 0
@@ -111,7 +110,6 @@ def test_planted_delays_are_found_and_nothing_clean_is_called_slower():
 
 
 def test_the_delay_is_calibrated_to_the_case():
-    """Five percent of a step of 7 ms are 350 us, whatever a unit lasts."""
     for unit_s in (1e-9, 5e-8):
         found = checked(Machine(unit_s=unit_s), **FEWEST)
         measured = {effect.planted: effect.measured for effect in found.effects}
@@ -119,7 +117,6 @@ def test_the_delay_is_calibrated_to_the_case():
 
 
 def test_every_process_measures_every_effect_and_no_effect_is_always_first(monkeypatch):
-    """An effect of the order must not look like an effect of the delay."""
     monkeypatch.setattr(selfcheck, "MOST_SPLITS", 1)  # nothing of how they are judged is looked at
     machine = Machine()
     checked(machine, processes=12)
@@ -132,13 +129,11 @@ def test_every_process_measures_every_effect_and_no_effect_is_always_first(monke
 
 
 def test_every_split_into_baseline_and_candidates_is_judged():
-    """Ten processes: 252 baselines of five, five ways to choose four of the others."""
     assert {effect.splits for effect in steady().effects} == {1260}
     assert {effect.splits for effect in checked(processes=14, effects=(0.05,)).effects} == {1500}
 
 
 def test_a_machine_that_is_too_noisy_is_called_blind_and_not_fine():
-    """Not to see anything is an answer too, and it is not that all is well."""
     found = checked(Machine(luck=0.08), **FEWEST)
     assert found.visible is None
     assert not found.holds
@@ -146,8 +141,6 @@ def test_a_machine_that_is_too_noisy_is_called_blind_and_not_fine():
 
 
 def test_delays_that_come_out_otherwise_are_no_answer():
-    """A machine that was busy while the delay was calibrated proves nothing."""
-
     class Busy(Machine):
         def measure_again(self, cases, process, *, sides=()):
             self.unit_s = UNIT_S if process == 0 else 4 * UNIT_S
@@ -159,7 +152,6 @@ def test_delays_that_come_out_otherwise_are_no_answer():
 
 
 def test_a_delay_that_does_not_grow_is_named():
-    """Otherwise the calibration would divide by nothing."""
     with pytest.raises(SelfcheckError, match="too busy to be checked"):
         checked(Machine(unit_s=0.0))
 
@@ -172,8 +164,6 @@ def test_a_delay_that_does_not_grow_is_named():
     ],
 )
 def test_a_case_that_cannot_be_measured_is_named_with_the_reason(wrong, message):
-    """Nothing is concluded from what was not measured."""
-
     class Broken(Machine):
         def measure_again(self, cases, process, *, sides=()):
             for outcome in super().measure_again(cases, process):
@@ -185,13 +175,11 @@ def test_a_case_that_cannot_be_measured_is_named_with_the_reason(wrong, message)
 
 
 def test_too_few_processes_for_a_split_are_refused():
-    """Five for the baseline and four candidates are nine."""
     with pytest.raises(ValueError, match="ask for 9 or more"):
         checked(processes=8)
 
 
 def test_one_candidate_is_refused_before_anything_is_measured():
-    """It is never called slower, so nothing planted would be found."""
     machine = Machine()
     with pytest.raises(ValueError, match="candidates is 1; fewer than 2 decide nothing"):
         checked(machine, candidates=1)
@@ -199,7 +187,6 @@ def test_one_candidate_is_refused_before_anything_is_measured():
 
 
 def test_the_kept_samples_are_what_the_judge_reads():
-    """Somebody else's tool, or another rule, can be tried on the same times."""
     lines = [json.dumps(line).encode() for line in as_samples(steady())]
     found = samples.read(lines)
     assert (found.problems, found.notes) == ([], [])
@@ -217,7 +204,6 @@ def test_the_kept_samples_are_what_the_judge_reads():
 
 
 def test_every_process_and_effect_is_kept_once_with_its_probes():
-    """In few digits, and so that no process is held against itself."""
     lines = list(as_samples(checked(Machine(costs=[1.8, 2.0]), processes=9)))
     assert {(line["process"], line["slow"]) for line in lines} == {
         (str(process), effect) for process in range(1, 10) for effect in (0, 0.01, 0.02, 0.05)
@@ -231,7 +217,6 @@ def test_every_process_and_effect_is_kept_once_with_its_probes():
 
 
 def test_what_a_probe_explains_hides_no_delay():
-    """Half a percent between the processes of dear and of cheap launches, and 0.5% planted."""
     # Two probes share one chance, which fewer processes than these seldom beat.
     options = {"processes": 10, "candidates": 5, "effects": (0, 0.005), "tolerance": 0.002}
     # Six of ten are dear, so that every baseline of five has met what that costs.
@@ -254,13 +239,11 @@ def test_what_a_probe_explains_hides_no_delay():
 
 
 def test_opening_a_context_is_told_from_measuring_in_it():
-    """The first case of a process pays for both."""
     found = checked(processes=9)
     assert (found.measuring_s, found.opening_s) == (1.5, 0.75)
 
 
 def test_more_splits_than_can_be_judged_are_drawn_without_listing_them():
-    """Twenty processes have twenty million, and the drawn ones are all different."""
     splits = selfcheck._splits([str(n) for n in range(20)], 4)
     assert len(set(splits)) == len(splits) == 1500
     assert all(len({*old, *new}) == 9 for old, new in splits)
@@ -288,7 +271,6 @@ def test_more_splits_than_can_be_judged_are_drawn_without_listing_them():
     ],
 )
 def test_a_wrong_option_is_named_before_anything_is_measured(options, message, monkeypatch, capsys):
-    """Minutes of measuring for a result that cannot be kept help nobody."""
     monkeypatch.setattr("bench_lib.backends.detect", lambda: [make_hardware(vendor="cpu")])
     monkeypatch.setattr("sys.argv", ["bench-lib", "selfcheck", *options])
     with pytest.raises(SystemExit) as ended:
@@ -315,7 +297,6 @@ def compared(as_they_come=None, chosen=None, cases=(CASE, OTHER), **options):
 
 
 def test_the_spread_between_contexts_is_told_by_kind_with_what_explains_it():
-    """Launches that cost 0.2 us more make a step 0.2% slower, in half of the contexts."""
     found = compared()
     assert found.kinds == ["any", "chosen"]
     as_they_come, chosen = (found.spreads["resnet"][kind] for kind in found.kinds)
@@ -331,7 +312,6 @@ def test_the_spread_between_contexts_is_told_by_kind_with_what_explains_it():
 
 
 def test_the_conclusion_is_one_sentence_of_plain_words():
-    """With the figures of the middle case."""
     found = compared()
     share = found.explained("any")["launch_ratio"]
     assert found.conclusion == (
@@ -342,7 +322,6 @@ def test_the_conclusion_is_one_sentence_of_plain_words():
 
 
 def test_on_a_cpu_there_is_one_kind_of_contexts():
-    """Without streams, and without a launch's cost."""
     found = contexts.compare(Sides({contexts.ANY: Machine()}), [contexts.ANY], [CASE], contexts=8)
     assert found.kinds == ["any"]
     assert found.change("resnet") is None
@@ -354,14 +333,12 @@ def test_on_a_cpu_there_is_one_kind_of_contexts():
 
 
 def test_probes_that_do_not_vary_tell_nothing():
-    """Nor do four contexts."""
     found = compared(contexts=4)
     assert found.explained("any") == {}
     assert found.conclusion.endswith("; no probe varies, so none can tell why")
 
 
 def test_contexts_in_which_streams_could_not_be_compared_are_not_passed_off_as_chosen():
-    """Then both kinds are taken as they come."""
     found = compared(chosen=Machine(luck=0.0002))
     assert found.conclusion.endswith(
         "; what a launch costs could not be measured here, so none was chosen"
@@ -369,7 +346,6 @@ def test_contexts_in_which_streams_could_not_be_compared_are_not_passed_off_as_c
 
 
 def test_neither_a_kind_nor_a_case_always_comes_first():
-    """Time must not look like a kind."""
     log = []
 
     class Logged(Machine):
@@ -395,7 +371,6 @@ def test_neither_a_kind_nor_a_case_always_comes_first():
 
 
 def test_both_kinds_are_forked_on_one_device_that_is_held(tmp_path):
-    """And each forks a fresh context a round, which ends with it."""
     device = make_hardware()
     workers = {kind: Contexts({}, device) for kind in (contexts.ANY, contexts.CHOSEN)}
     sides = {kind: Side(environment={"BENCH_LIB_CONTEXTS": kind}) for kind in workers}
@@ -413,7 +388,6 @@ def test_both_kinds_are_forked_on_one_device_that_is_held(tmp_path):
 
 
 def test_the_raw_times_of_contexts_are_kept_by_case_kind_and_context():
-    """So that somebody else can look for another reason."""
     lines = list(contexts.as_lines(compared(contexts=6)))
     assert len(lines) == 24
     assert list(lines[0]) == ["case", "context", "kind", "iteration_s", "probe"]
@@ -475,7 +449,6 @@ GPU_CASES = [
 
 
 def test_contexts_are_shown_by_case_and_kind(command):
-    """Twelve of each kind, under one lock, and the conclusion last."""
     status, out, err = command("--contexts")
     assert status == 0
     (held_device,) = Machines.made
@@ -499,7 +472,6 @@ def test_contexts_are_shown_by_case_and_kind(command):
 
 
 def test_contexts_as_json_say_the_same(command, tmp_path):
-    """And the raw times are kept where that is asked for."""
     kept = tmp_path / "contexts.jsonl"
     words = ("--contexts", GPU_CASES[1], "--processes", "6", "--json", "--output", str(kept))
     status, out, _ = command(*words)
@@ -518,7 +490,6 @@ def test_contexts_as_json_say_the_same(command, tmp_path):
 
 
 def test_contexts_of_a_cpu_are_of_one_kind(command):
-    """Its default case, and only what Python's own cost explains."""
     status, out, err = command("--contexts", vendor="cpu")
     assert status == 0
     head, row, _, probes, conclusion = out.splitlines()
@@ -531,7 +502,6 @@ def test_contexts_of_a_cpu_are_of_one_kind(command):
 
 
 def test_the_command_says_what_is_found_what_was_probed_and_what_it_cost(command, tmp_path):
-    """In the table's figures or as JSON; half a percent can be planted, and is said in full."""
     kept = tmp_path / "delays.jsonl"
     words = ("--processes", "9", "--effects", "0.5,2", "--tolerance", "0.25%")
     status, out, err = command(*words, "--output", str(kept))

@@ -86,7 +86,6 @@ def part(family: FamilyFound, name: str) -> Any:
 
 
 def test_each_component_is_told_from_the_others():
-    """Within a third of what the nights were made with, and with what stands behind it."""
     family = only(found(nights(20)))
     assert (family.family, family.cases, family.processes) == ("networks", CASES, 40)
     assert (family.runs, family.nights, family.devices) == (20, 20, 1)
@@ -98,7 +97,6 @@ def test_each_component_is_told_from_the_others():
 
 
 def test_what_a_component_costs_is_what_visible_would_be_less_without_it():
-    """Nights cost the more by far, and a device only where none of its runs are known."""
     family = only(found(nights(20)))
     process, between, device = (part(family, name) for name in ("process", "night", "device"))
     assert 0 < process.costs < between.costs < family.visible
@@ -108,7 +106,6 @@ def test_what_a_component_costs_is_what_visible_would_be_less_without_it():
 
 
 def test_a_device_is_a_guess_until_two_are_known():
-    """And five know it well."""
     guessed, few, many = (part(only(found(nights(20, devices=n))), "device") for n in (1, 2, 10))
     assert (guessed.differs_by, guessed.known_from) == (0.005, 1)
     assert guessed.remark == "a guess until the runs are on two devices"
@@ -118,7 +115,6 @@ def test_a_device_is_a_guess_until_two_are_known():
 
 
 def test_a_history_that_is_too_short_says_what_is_missing():
-    """One run of one process knows nothing."""
     family = only(found(nights(1, processes=1)))
     process, between = part(family, "process"), part(family, "night")
     assert (process.differs_by, process.costs, family.visible) == (None, None, None)
@@ -130,7 +126,6 @@ def test_a_history_that_is_too_short_says_what_is_missing():
 
 
 def test_devices_without_a_uuid_are_not_taken_for_one():
-    """What a device costs is unknown then."""
     runs = [_without_uuids(run) for run in nights(6)]
     family = only(found(runs))
     device = part(family, "device")
@@ -155,7 +150,6 @@ def _without_uuids(run: Run) -> Run:
 
 
 def test_draws_are_told_from_nights():
-    """A run that drew otherwise is no night of the newest one's draw."""
     family = only(found(nights(20, case={"params": {"compile_mode": "max-autotune"}}, drawn=True)))
     draw = part(family, "draw")
     assert family.family == "graphs"
@@ -165,7 +159,6 @@ def test_draws_are_told_from_nights():
 
 
 def test_where_no_case_drew_twice_draws_are_unknown():
-    """And a family that is not compiled has none."""
     family = only(found(nights(1, drawn=True)))
     assert part(family, "draw").differs_by is None
     assert part(family, "draw").remark.startswith("no case drew twice")
@@ -186,23 +179,19 @@ def test_where_no_case_drew_twice_draws_are_unknown():
     ],
 )
 def test_cases_are_sorted_into_families_by_what_limits_them(case, about, family):
-    """Operators, ranks, the host, and the power cap."""
     assert only(found(nights(2, case=case, about=about))).family == family
 
 
 @pytest.mark.parametrize("status", [Status.REGRESSED, Status.SUSPECT, Status.INVALID, None])
 def test_a_night_that_was_not_fine_tells_nothing(status):
-    """It may be of other software."""
     assert found(nights(3, status=status)) == []
 
 
 def test_a_run_that_was_cut_short_tells_nothing():
-    """Its cases were not looked at again."""
     assert found([replace(run, ended=None) for run in nights(3)]) == []
 
 
 def test_two_runs_of_one_evening_are_one_night():
-    """A night is twenty hours."""
     runs = nights(3)
     late = replace(runs[0], started="2026-01-02T12:00:00Z")
     family = only(found([late, *runs[1:]]))
@@ -227,7 +216,6 @@ def command(monkeypatch, capsys, tmp_path):
 
 
 def test_the_command_shows_each_component_with_what_stands_behind_it(command):
-    """A row each, and a line for each family."""
     status, out, _ = command()
     lines = out.splitlines()
     assert status == 0
@@ -239,7 +227,6 @@ def test_the_command_shows_each_component_with_what_stands_behind_it(command):
 
 
 def test_the_command_says_the_same_as_json(command):
-    """By its schema."""
     status, out, _ = command("--json")
     document = document_in(out)
     assert (status, document["command"]) == (0, "selfcheck --components")
@@ -248,7 +235,6 @@ def test_the_command_says_the_same_as_json(command):
 
 
 def test_a_folder_without_runs_of_this_machine_is_named(command):
-    """With what to do."""
     status, _, err = command(count=0)
     assert status == 2
     assert "has no run of mi300x that was fine (it has: none at all); measure one with " in err
@@ -263,7 +249,6 @@ def test_a_folder_without_runs_of_this_machine_is_named(command):
     ],
 )
 def test_what_does_not_go_with_components_is_refused(command, words, message):
-    """Before the history is read."""
     status, _, err = command(*words)
     assert status == 2
     assert message in err

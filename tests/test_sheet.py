@@ -127,7 +127,6 @@ def guide(micro, network="resnet50", mode="inference", **options):
     ],
 )
 def test_micro_alone_fills_all_but_the_largest_batches(micro, tmp_path, network, task, fp32):
-    """Of a network of its image size and of another; FP32 is TF32 in convolutions on NVIDIA."""
     guide(micro, network, "training" if task == "train" else "inference", fp32=fp32)
     found = filled(tmp_path / "history", network, task)
     assert [blanks(section) for section in found.sections[:6]] == [
@@ -141,7 +140,6 @@ def test_micro_alone_fills_all_but_the_largest_batches(micro, tmp_path, network,
 
 
 def test_a_section_says_what_micro_measured_otherwise(micro, tmp_path):
-    """Precisions and size of the images, where they are not those of the exercises."""
     guide(micro, "efficientnet_b7", fp32="tf32-conv")
     found = filled(tmp_path / "history", "efficientnet_b7")
     words = "As bench-lib micro measures: FP32 is tf32-conv"
@@ -165,7 +163,6 @@ def test_a_section_says_what_micro_measured_otherwise(micro, tmp_path):
 
 
 def test_commands_ask_exercises_for_the_kind_that_the_section_is_of(micro, tmp_path):
-    """So that what they measure fills it."""
     micro("efficientnet_b7", 32, "--mode", "inference", fp32="tf32-conv")
     micro("efficientnet_b7", 64, "--mode", "inference", fp32="tf32-conv")
     micro("resnet18", 64, "--mode", "inference", fp32="tf32-conv")
@@ -186,7 +183,6 @@ def test_commands_ask_exercises_for_the_kind_that_the_section_is_of(micro, tmp_p
 
 
 def test_what_the_exercises_measure_comes_before_what_micro_does(micro, tmp_path):
-    """Where the history has as much of both, however new micro's is."""
     write_run(
         tmp_path / "history",
         [record_of("fp32", 1 / 2), record_of("fp16", 1 / 4)],
@@ -202,7 +198,6 @@ def test_what_the_exercises_measure_comes_before_what_micro_does(micro, tmp_path
 
 
 def test_one_section_has_one_fp32_and_one_size_of_images(micro, tmp_path):
-    """Else a speed-up would be that of TF32, or of smaller images."""
     write_run(tmp_path / "history", [record_of("fp32", 1 / 2, 64)], hardware=DEVICE)
     micro("resnet50", 64, "--mode", "inference", "--compile", fp32="tf32-conv")
     modes, depths = filled(tmp_path / "history").sections[SIX].blocks
@@ -213,7 +208,6 @@ def test_one_section_has_one_fp32_and_one_size_of_images(micro, tmp_path):
 
 
 def test_the_size_of_micros_images_is_micros(micro):
-    """The sheet knows it without importing torch."""
     assert sheet.MICRO_SIZE == session.SIZE
 
 
@@ -237,7 +231,6 @@ def record_of(precision="fp32", step_s=1 / 64, batch=32, **params):
 
 @pytest.mark.parametrize("wrong", [None, "32", 32.5, {}])
 def test_a_case_made_by_hand_fills_nothing_and_breaks_nothing(tmp_path, wrong):
-    """It may have no batch size, one that is no number, or no parameters at all."""
     record = record_of()
     params = {**record.case.params, "batch_size": wrong}
     if wrong is None:
@@ -258,7 +251,6 @@ def test_a_case_made_by_hand_fills_nothing_and_breaks_nothing(tmp_path, wrong):
 
 
 def test_only_the_network_is_read_and_figures_are_made_of_what_is_shown(tmp_path, monkeypatch):
-    """However many runs there are, and whatever else is in them."""
     records = [record_of(batch=n) for n in (8, 32, 77)]
     other = [replace(r, case=replace(r.case, id=f"v{r.case.id}")) for r in records]
     other = [replace(r, case=replace(r.case, params={"network": "vgg16"})) for r in other]
@@ -276,7 +268,6 @@ def test_only_the_network_is_read_and_figures_are_made_of_what_is_shown(tmp_path
 
 
 def test_a_case_stands_under_the_ceilings_of_the_device_that_measured_it(tmp_path):
-    """A run may have two, and the first that it names need not be it."""
     first, second = gpus(2)
     second = replace(second, name="the second", peak_tflops={"fp32": 1.0})
     writer = Writer(tmp_path, DEVICE.key)
@@ -294,7 +285,6 @@ def test_a_case_stands_under_the_ceilings_of_the_device_that_measured_it(tmp_pat
 
 
 def test_commands_can_be_pasted_whatever_the_folder_is_called(tmp_path):
-    """A blank in it, or worse."""
     folder = tmp_path / "my runs; $(reboot)"
     blank = filled(folder, history=folder)
     lines = [line for section in blank.sections for line in section.fill]
@@ -305,7 +295,6 @@ def test_commands_can_be_pasted_whatever_the_folder_is_called(tmp_path):
 
 
 def test_tasks_are_those_that_a_network_was_measured_in(tmp_path):
-    """Not those that failed, nor another network's."""
     fault = make_attempt(fault=make_fault())
     failed = replace(record_of(task="train"), attempts=[fault])
     write_run(tmp_path, [record_of(), failed], hardware=make_hardware())
@@ -333,7 +322,6 @@ def printed(tmp_path, monkeypatch, capsys):
 
 
 def test_what_cannot_be_read_is_said_and_the_rest_fills_the_sheet(printed, tmp_path):
-    """A torn line, and a file of a newer version."""
     folder = tmp_path / "history"
     torn = write_run(folder, [record_of()], hardware=DEVICE, now="2026-01-01T00:00:00Z")
     torn.write_bytes(torn.read_bytes() + b'{"schema"')
@@ -349,7 +337,6 @@ def test_what_cannot_be_read_is_said_and_the_rest_fills_the_sheet(printed, tmp_p
 
 
 def test_runs_that_cannot_be_read_are_runs_all_the_same(printed, tmp_path):
-    """The key is known, so that it is no slip of the keyboard."""
     newer = write_run(tmp_path / "history", [], hardware=DEVICE)
     newer.write_text('{"schema": 99}\n')
     _, err = printed("--hardware", "mi300x")
@@ -357,7 +344,6 @@ def test_runs_that_cannot_be_read_are_runs_all_the_same(printed, tmp_path):
 
 
 def test_micro_trains_unless_told_and_a_blank_sheet_says_where_that_is(printed, micro):
-    """The sheet is of inference unless told."""
     micro("resnet50", 32)
     out, err = printed()
     assert "Throughput:               __________" in out
@@ -371,7 +357,6 @@ def test_micro_trains_unless_told_and_a_blank_sheet_says_where_that_is(printed, 
 
 
 def test_cases_that_the_guide_does_not_have_leave_the_sheet_blank(printed, micro):
-    """Batches of 31."""
     micro("resnet50", 31, "--mode", "inference")
     _, err = printed()
     assert err == (
@@ -380,7 +365,6 @@ def test_cases_that_the_guide_does_not_have_leave_the_sheet_blank(printed, micro
 
 
 def test_only_the_newest_runs_are_looked_through(printed, tmp_path, monkeypatch):
-    """However old the history is."""
     monkeypatch.setattr(sheet, "MOST_RUNS", 1)
     folder = tmp_path / "history"
     write_run(folder, [record_of(batch=8)], hardware=DEVICE, now="2026-01-01T00:00:00Z")
@@ -395,7 +379,6 @@ def test_only_the_newest_runs_are_looked_through(printed, tmp_path, monkeypatch)
 
 
 def test_compacted_runs_fill_the_sheet_as_files_do(printed, tmp_path):
-    """The newest of both first, of one hardware."""
     folder = tmp_path / "history"
     for day, batch, step_s in ((1, 8, 1 / 16), (2, 32, 1 / 16), (3, 32, 1 / 64)):
         now = f"2026-01-0{day}T00:00:00Z"
@@ -413,7 +396,6 @@ def test_compacted_runs_fill_the_sheet_as_files_do(printed, tmp_path):
 
 
 def test_of_compacted_runs_too_only_the_newest_are_looked_through(printed, tmp_path, monkeypatch):
-    """As many as of files."""
     monkeypatch.setattr(sheet, "MOST_RUNS", 1)
     folder = tmp_path / "history"
     write_run(folder, [record_of(batch=8)], hardware=DEVICE, now="2026-01-01T00:00:00Z")
@@ -425,7 +407,6 @@ def test_of_compacted_runs_too_only_the_newest_are_looked_through(printed, tmp_p
 
 
 def test_of_compacted_runs_too_it_is_said_what_cannot_be_read(printed, tmp_path):
-    """A torn line that is in Parquet, and a file of a newer version that is not."""
     folder = tmp_path / "history"
     torn = write_run(folder, [record_of()], hardware=DEVICE, now="2026-01-01T00:00:00Z")
     torn.write_bytes(torn.read_bytes() + b'{"schema"')
@@ -443,7 +424,6 @@ def test_of_compacted_runs_too_it_is_said_what_cannot_be_read(printed, tmp_path)
 def test_hardware_that_is_only_known_by_compacted_runs_is_known(
     printed, tmp_path, monkeypatch, capsys
 ):
-    """And named to whoever asks for another."""
     folder = tmp_path / "history"
     write_run(folder, [record_of()], hardware=DEVICE, now="2026-01-01T00:00:00Z")
     compact(folder, keep=0)

@@ -21,7 +21,6 @@ def leave(status):
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_being_told_to_end_ends_what_is_under_way(number, status):
-    """And afterwards the signal does what it always does."""
     with pytest.raises(LeavingError) as left, ended_by(leave):
         signal.raise_signal(number)
     assert left.value.args == (status,)
@@ -29,7 +28,6 @@ def test_being_told_to_end_ends_what_is_under_way(number, status):
 
 
 def test_a_signal_that_is_ignored_or_handled_stays_so():
-    """As under nohup."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with ended_by(leave):

@@ -104,7 +104,6 @@ def cluster(slurm, tmp_path, monkeypatch, capsys) -> Cluster:
 
 
 def test_where_slurm_is_not_installed_the_tests_say_which_packages_have_it(monkeypatch):
-    """They are skipped with that."""
     monkeypatch.setattr(
         slurm_node, "_which", lambda name: None if name == "slurmd" else "/bin/true"
     )
@@ -114,7 +113,6 @@ def test_where_slurm_is_not_installed_the_tests_say_which_packages_have_it(monke
 
 
 def test_sbatch_accepts_the_script_of_a_dry_run(cluster):
-    """And a dry run leaves nothing behind."""
     words = ("--gpus", "2", "--cpus", "2", "--mem", "500M", "--time", "7:30", "--launcher", "srun")
     status, script, err = cluster.bench_lib("submit", "--slurm", "--dry-run", *words)
     assert (status, err) == (0, "")
@@ -127,7 +125,6 @@ def test_sbatch_accepts_the_script_of_a_dry_run(cluster):
 
 
 def test_an_array_over_tiers_ends_with_its_histories_in_one_folder(cluster):
-    """One tier passes and one does not, and each is told with what it got and used."""
     words = ("--tier", "smoke,gate", "--array", "tiers", "--cpus", "1", "--mem", "600M")
     told = cluster.submit(*words, "--time", "3", "--", *QUICK)
     job = told["job"]
@@ -160,7 +157,6 @@ def test_an_array_over_tiers_ends_with_its_histories_in_one_folder(cluster):
 
 
 def test_a_job_that_is_cancelled_says_so_and_leaves_no_process(cluster, monkeypatch):
-    """Before that it is one that runs, which is not done."""
     mark = cluster.folder / "begun"
     monkeypatch.setenv("BEGUN", str(mark))
     slow = "import os, pathlib, time\n\ndef test_slow():\n    pathlib.Path(os.environ['BEGUN'])"
@@ -183,7 +179,6 @@ def test_a_job_that_is_cancelled_says_so_and_leaves_no_process(cluster, monkeypa
 
 
 def test_a_gpu_that_slurm_gives_and_nobody_can_use_fails_its_task_at_once(cluster):
-    """The node's GPUs are none; an array over them has as many tasks as Slurm knows of."""
     words = ("--array", "gpus", "--cpus", "1", "--mem", "300M", "--time", "3")
     told = cluster.submit(*words)
     assert [each["part"][-3:] for each in told["tasks"]] == ["1/2", "2/2"]
@@ -219,7 +214,6 @@ def test_a_gpu_that_slurm_gives_and_nobody_can_use_fails_its_task_at_once(cluste
     ],
 )
 def test_more_than_the_cluster_has_is_refused_and_nothing_is_kept(cluster, words, said):
-    """Slurm itself lets most of these wait for ever."""
     status, out, err = cluster.bench_lib("submit", "--slurm", *words)
     assert (status, out) == (2, "")
     assert err.startswith(f"bench-lib: error: {said}")
@@ -227,7 +221,6 @@ def test_more_than_the_cluster_has_is_refused_and_nothing_is_kept(cluster, words
 
 
 def test_a_job_that_is_not_there_and_one_from_elsewhere_are_two_mistakes(cluster):
-    """Each is told with what to do."""
     job = cluster.node.run("sbatch", "--parsable", "--hold", "--wrap", "true").strip()
     kept = cluster.folder / "history"
     status, _, err = cluster.bench_lib("submit", "--collect", job)
@@ -257,7 +250,6 @@ def abreast(slurm: SlurmNode, workload: str, **params: Any) -> Measurement:
 
 
 def test_srun_starts_two_ranks_that_are_measured_as_one_case(slurm):
-    """Slurm's own variables tell each its rank."""
     measured = abreast(slurm, "tiny:relu")
     assert [(each.rank, each.local_rank) for each in measured.per_rank] == [(0, 0), (1, 1)]
     assert len({each.pid for each in measured.per_rank}) == 2
@@ -265,7 +257,6 @@ def test_srun_starts_two_ranks_that_are_measured_as_one_case(slurm):
 
 
 def test_a_rank_of_srun_that_dies_is_named_and_takes_the_other_along(slurm, tmp_path):
-    """By srun's own word of how it ended, which the other's end comes after."""
     with pytest.raises(CaseFault) as raised:
         abreast(slurm, "faulty:by_rank", pids=str(tmp_path), others="meet", last="die")
     assert raised.value.fault.message == (

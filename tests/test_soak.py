@@ -33,7 +33,6 @@ soak = script("benchmarks/soak.py")
 def test_whatever_fails_nothing_is_lost_and_nothing_left_behind(
     tmp_path, way, cases, seed, sessions
 ):
-    """Every kind of fault once, and every way in which a session can end."""
     done = soak.soaked(way, tmp_path, cases, seed)
     assert soak.findings(done) == []
     if sessions is not None:  # an interrupted controller may have heard of everything already
@@ -41,7 +40,6 @@ def test_whatever_fails_nothing_is_lost_and_nothing_left_behind(
 
 
 def test_a_plan_has_every_kind_and_is_drawn_from_its_seed():
-    """Two thousand cases are the same two thousand tomorrow."""
     planned = soak.plan(2000, SEED, stops=tuple(soak.STOPS))
     assert {case.does for case in planned} == {
         *(*soak.KINDS, *soak.RANKS, *soak.STOPS),
@@ -94,52 +92,44 @@ def end(**fields):
 
 
 def test_what_went_as_planned_is_no_finding(laid_out):
-    """So that the others are."""
     assert soak.findings(laid_out(readings=[end()])) == []
 
 
 def test_a_lost_case_is_found(laid_out):
-    """Nothing says so but the plan."""
     found = list(soak.lost(laid_out(well())))
     assert found == ["case-0001-raises is in 0 runs"]
 
 
 def test_a_case_in_two_runs_is_found(laid_out):
-    """Whoever counts would count it twice."""
     made = laid_out()
     write_run(made.history, [well()], now="2026-01-02T03:04:06Z")
     assert "case-0000-well is in 2 runs" in list(soak.lost(made))
 
 
 def test_an_unplanned_status_is_found_with_its_fault(laid_out):
-    """A well case that ended in an error, whatever the error."""
     broken = record_of("case-0000-well", Status.ERROR, fault=make_fault(kind="died"))
     (found,) = list(soak.lost(laid_out(broken, raised())))
     assert found.startswith("case-0000-well is ERROR: ['died: ")
 
 
 def test_an_answer_that_did_not_reach_the_history_is_found(laid_out):
-    """Workers count what they were asked."""
     orders = ["case-0000-well", "case-0000-well", "case-0001-raises"]
     (found,) = list(soak.lost(laid_out(orders=orders)))
     assert found == "case-0000-well: 2 orders, 1 attempts"
 
 
 def test_an_attempt_that_nobody_made_is_found(laid_out):
-    """The history holds no more than was measured, either."""
     (found,) = list(soak.lost(laid_out(orders=["case-0001-raises"])))
     assert found == "case-0000-well: 0 orders, 1 attempts"
 
 
 def test_a_case_that_had_no_worker_is_found(laid_out):
-    """Workers that are gone are started anew; no innocent case pays."""
     without = record_of("case-0000-well", Status.ERROR, fault=make_fault(kind="launch"))
     (found,) = list(soak.lost(laid_out(without, raised())))
     assert found == "1 cases had no worker, and 0 were to have none"
 
 
 def test_a_process_that_still_runs_is_found(laid_out):
-    """By what it has in its environment, whoever its parent is."""
     made = laid_out()
     with subprocess.Popen(
         ["cat"],
@@ -162,7 +152,6 @@ def test_a_process_that_still_runs_is_found(laid_out):
 
 
 def test_a_folder_that_was_left_is_found(laid_out):
-    """Locks stay, and pytest's own."""
     made = laid_out()
     for name in ("bench-lib-abc", "pytest-of-somebody"):
         (made.temporary / name).mkdir()
@@ -170,7 +159,6 @@ def test_a_folder_that_was_left_is_found(laid_out):
 
 
 def test_a_lock_that_is_held_is_found(laid_out):
-    """The next run would wait for nobody."""
     made = laid_out()
     with (made.locks / "GPU-1.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -178,7 +166,6 @@ def test_a_lock_that_is_held_is_found(laid_out):
 
 
 def test_a_file_and_a_thread_that_are_left_are_found(laid_out):
-    """As the session's last reading tells."""
     last = end(left_open=["7 socket:[1]"], left_running=["telemetry"])
     assert list(soak.left_behind(laid_out(readings=[last]))) == [
         "left open: 7 socket:[1]",
@@ -187,7 +174,6 @@ def test_a_file_and_a_thread_that_are_left_are_found(laid_out):
 
 
 def test_memory_that_grows_with_the_cases_is_found(laid_out):
-    """By the longest session, and not by what its first cases load."""
     readings = [
         {"kind": "cases", "pid": 1, "cases": cases, "rss": rss * 2**20}
         for cases, rss in ((100, 50), (200, 60), (300, 70))

@@ -70,12 +70,10 @@ def unsaid(source: str) -> list[str]:
     ids=lambda path: str(path.relative_to(PACKAGE)),
 )
 def test_docstrings_of_public_functions_say_what_they_raise(path):
-    """By the error's name, or in words with raise or refuse."""
     assert unsaid(path.read_text()) == []
 
 
 def test_an_error_that_is_not_said_is_found():
-    """In methods too; what a function within raises is not its own."""
     source = '''
 class Thing:
     """A thing."""
@@ -102,7 +100,6 @@ def made():
 
 
 def test_what_a_class_leaves_to_others_is_abstract_or_a_protocol():
-    """Who forgets it hears of it when the object is made, or from mypy."""
     late = [p for p in PACKAGE.rglob("*.py") if "raise NotImplementedError" in p.read_text()]
     assert late == []
 
@@ -221,11 +218,6 @@ def is_quantity(name: str) -> bool:
 
 
 def test_units_and_shapes_are_said():
-    """In the name, or in the docstring of the function, of the field or of its class.
-
-    A float, or a whole number that is a quantity, has a unit or is said to have none; an array
-    has a shape, in brackets.
-    """
     modules = {path: ast.parse(path.read_text()).body for path in sorted(PACKAGE.rglob("*.py"))}
     aliases = {name: what for body in modules.values() for name, what in aliases_in(body).items()}
     found = {str(path.relative_to(ROOT)): untold(body, aliases) for path, body in modules.items()}
@@ -233,7 +225,6 @@ def test_units_and_shapes_are_said():
 
 
 def test_a_unit_or_a_shape_that_is_not_said_is_found():
-    """Of arguments, of what is returned, and of fields; by another name as well."""
     source = '''
 Pairs = list[tuple[Tensor, Tensor]]
 Limit = Annotated[float, Option("--limit", help="Seconds for a case.")]
@@ -303,13 +294,11 @@ def unreasoned(path: Path) -> list[str]:
 
 
 def test_every_exception_from_a_rule_has_its_reason():
-    """Said once for each rule and file; further ones are as the first."""
     found = {str(path.relative_to(ROOT)): unreasoned(path) for path in SOURCE}
     assert {name: lines for name, lines in found.items() if lines} == {}
 
 
 def test_an_exception_without_a_reason_is_found(tmp_path):
-    """For each rule of its own."""
     path = tmp_path / "module.py"
     path.write_text(
         "a = 1  # noqa: X100 - why\nb = 2  # noqa: X100\nc = 3  # noqa: X100, Y1\n"
@@ -419,7 +408,6 @@ def left_over(sources: Mapping[str, str], others: Mapping[str, str] | None = Non
 
 
 def test_no_function_class_or_constant_is_left_over():
-    """What only tests use is used by nobody; remove it, or say in the list above who calls it."""
     ours = {module_of(path): path.read_text() for path in PACKAGE.rglob("*.py")}
     around = [ROOT / "conftest.py"]
     for folder in ("benchmarks", "docs", "perf_tests"):
@@ -429,7 +417,6 @@ def test_no_function_class_or_constant_is_left_over():
 
 
 def test_what_is_left_over_is_found():
-    """By module: what is used of one says nothing of the same name in another."""
     sources = {
         "package.one": "LEFT, TAKEN = 1, 2\ndef read(): ...\ndef one(): ...\ndef made(): ...\n",
         "package.two": "from package import one as first\nimport os\ndef read(): return os.sep\n"
@@ -442,7 +429,6 @@ def test_what_is_left_over_is_found():
 
 
 def test_no_public_class_has_the_name_of_another():
-    """Whoever searches for one finds one."""
     places: dict[str, list[str]] = {}
     for path in sorted((ROOT / "bench_lib").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):

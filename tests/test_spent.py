@@ -25,7 +25,6 @@ RECORDS = [
 
 
 def test_phases_add_up_and_the_longest_comes_first():
-    """Over all cases, with their share of the whole."""
     assert spent.rows(spent.spent(RECORDS)) == [
         ("measure", "5.50", "55%", "5.50", "0.00"),
         ("numerics", "3.00", "30%", "3.00", "0.00"),
@@ -35,7 +34,6 @@ def test_phases_add_up_and_the_longest_comes_first():
 
 
 def test_a_look_again_counts_apart():
-    """One in a fresh process, and one in the same process after a disturbance."""
     once_more = make_attempt(process=0, phases_s={"measure": 2.0})
     confirming = make_attempt(process=1, confirms=True, phases_s={"measure": 4.0})
     first = make_attempt(phases_s={"measure": 4.0})
@@ -48,7 +46,6 @@ def test_a_look_again_counts_apart():
 
 
 def test_cases_are_listed_by_what_they_took():
-    """With what most of it went to."""
     assert spent.case_rows(RECORDS) == [
         ("vgg16-b64", "1", "6.00", "numerics 3.00, measure 2.50, build 0.50"),
         ("resnet50-b64", "1", "4.00", "measure 3.00, build 1.00"),
@@ -56,13 +53,11 @@ def test_cases_are_listed_by_what_they_took():
 
 
 def test_a_history_from_before_says_nothing_of_phases():
-    """Its attempts recorded none."""
     assert spent.sentence([make_record()]) == ""
     assert spent.case_rows([make_record()]) == []
 
 
 def test_the_report_says_what_the_night_was_spent_on():
-    """Under its heading on the page, and in the comment."""
     entry = regressed()
     attempts = [replace(each, phases_s={"measure": 2.0}) for each in entry.record.attempts]
     told = replace(entry, record=replace(entry.record, attempts=attempts))

@@ -16,18 +16,15 @@ QUIET = [1.0, 1.0002, 0.9999, 1.0001, 0.9998, 1.0]
 
 
 def test_six_iterations_that_hardly_differ_are_enough():
-    """Their median errs by 0.01%."""
     assert is_enough(QUIET, ENOUGH)
     assert not is_enough(QUIET, ENOUGH / 10)
 
 
 def test_the_first_may_wait_for_its_launch_however_long():
-    """The device is idle before it: 1 to 2.5% of a training step on an H200."""
     assert is_enough([1.025, *QUIET[1:]], ENOUGH)
 
 
 def test_five_are_never_enough():
-    """Whatever they say of themselves."""
     assert not is_enough([1.0] * (LEAST - 1), ENOUGH)
 
 
@@ -42,13 +39,11 @@ def test_five_are_never_enough():
     ],
 )
 def test_a_spread_that_has_not_settled_is_never_enough(times):
-    """Then as many iterations are measured as without the rule."""
     assert not is_enough(times, ENOUGH)
 
 
 @pytest.mark.parametrize("most", [8, 20, 200])
 def test_the_first_look_comes_after_the_least_and_the_last_leaves_something_to_save(most):
-    """What the device still has to do at a look is measured, too."""
     found = looks(most)
     assert found[0] == LEAST
     assert found == sorted(set(found))
@@ -57,12 +52,10 @@ def test_the_first_look_comes_after_the_least_and_the_last_leaves_something_to_s
 
 @pytest.mark.parametrize("most", [1, 6, 7])
 def test_nobody_looks_where_nothing_could_be_saved(most):
-    """The last iteration is issued by then."""
     assert looks(most) == []
 
 
 def test_a_median_that_was_stopped_errs_by_what_it_was_stopped_at():
-    """Though a lucky spread is what stops early: over many cases, at most a quarter more."""
     chance = random.Random(1)
     errors = []
     for _ in range(2000):
@@ -73,7 +66,6 @@ def test_a_median_that_was_stopped_errs_by_what_it_was_stopped_at():
 
 
 def test_the_error_that_is_enough_goes_by_family():
-    """Replayed graphs differ least from process to process."""
     from builders import make_case
 
     network = make_case(params={"network": "resnet50", "compile_mode": "eager"})

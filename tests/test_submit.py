@@ -47,19 +47,16 @@ MIB, GIB = 2**20, 2**30
     ],
 )
 def test_a_time_is_read_as_sbatch_reads_it(text, time_s):
-    """Minutes first, hours only with seconds, days before a dash."""
     assert asked.seconds(text) == time_s
 
 
 @pytest.mark.parametrize("text", ["", "0", "0:00", "soon", "1:2:3:4", "-5", "1.5", "2h", "1-"])
 def test_what_is_no_time_is_named_with_an_example(text):
-    """A limit of nothing is none either."""
     with pytest.raises(UserError, match=r"^--time '.*' is no time; write .*2:00:00 for example$"):
         asked.seconds(text)
 
 
 def test_a_time_is_written_as_it_is_read():
-    """With days only where there are some."""
     assert [asked.clock(s) for s in (59, 3600, 129600)] == ["0:00:59", "1:00:00", "1-12:00:00"]
     assert asked.seconds(asked.clock(183845)) == 183845
 
@@ -69,19 +66,16 @@ def test_a_time_is_written_as_it_is_read():
     [("64G", 64 * GIB), ("700", 700 * MIB), ("1.5g", 1536 * MIB), ("2T", 2**41), ("9GiB", 9 * GIB)],
 )
 def test_memory_is_read_with_and_without_a_unit(text, size):
-    """Slurm's own unit is MiB."""
     assert asked.memory(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "0", "64Q", "lots", "-1G", "100K"])
 def test_what_is_no_memory_is_named_with_an_example(text):
-    """Less than a MiB is a slip, and Slurm takes 0 for all there is."""
     with pytest.raises(UserError, match=r"^--mem '.*' is no amount of memory; write 64G or 500M"):
         asked.memory(text)
 
 
 def test_tiers_are_a_list_of_different_known_ones():
-    """No list leaves the choice to the machine."""
     assert asked.named_tiers("gate, nightly") == ("gate", "nightly")
     assert asked.named_tiers(None) == ()
     with pytest.raises(UserError, match="'weekly' is none of smoke, gate, nightly"):
@@ -92,14 +86,12 @@ def test_tiers_are_a_list_of_different_known_ones():
 
 @pytest.mark.parametrize("text", ["", "a b", "-x", "$(id)", "a\nb", "a;b"])
 def test_a_name_that_slurm_cannot_know_is_refused(text):
-    """A partition's name goes into a line of the script."""
     with pytest.raises(UserError, match=r"^--partition .* is no name that Slurm knows$"):
         asked.name("--partition", text)
     assert asked.name("--partition", "mi300x,mi325-a") == "mi300x,mi325-a"
 
 
 def test_pytests_arguments_are_kept_and_the_tests_named_where_they_are_not(tmp_path):
-    """The value of an option is no path, even where there is a file of that name."""
     (tmp_path / "perf_tests").mkdir()
     (tmp_path / "mine.py").touch()
 
@@ -130,7 +122,6 @@ def lines_of(*, folder=Path("/srv/history/slurm/one"), **fields):
 
 
 def test_what_is_asked_for_stands_in_the_scripts_head():
-    """Torchrun starts its ranks itself, so that it is one task a node."""
     wanted = Resources(2, cpus=24, gpus=8, memory_bytes=64 * GIB, time_s=7200)
     lines = lines_of(resources=wanted, partition="mi300x", account="perf")
     assert [line for line in lines if line.startswith("#SBATCH")] == [
@@ -155,7 +146,6 @@ def test_what_is_asked_for_stands_in_the_scripts_head():
 
 
 def test_what_is_not_asked_for_is_left_to_the_cluster():
-    """On one node the check needs no step of its own."""
     lines = lines_of()
     assert [line for line in lines if line.startswith("#SBATCH")][2:] == [
         "#SBATCH --nodes=1",
@@ -167,7 +157,6 @@ def test_what_is_not_asked_for_is_left_to_the_cluster():
 
 
 def test_srun_gets_a_task_for_each_gpu_with_its_part_of_the_cores():
-    """Without GPUs one for each core."""
     with_gpus = lines_of(resources=Resources(cpus=24, gpus=8), launcher="srun")
     assert "#SBATCH --ntasks-per-node=8" in with_gpus
     assert "#SBATCH --cpus-per-task=3" in with_gpus
@@ -179,7 +168,6 @@ def test_srun_gets_a_task_for_each_gpu_with_its_part_of_the_cores():
 
 
 def test_an_array_has_a_task_for_each_tier_or_each_gpu():
-    """And each knows its part by its number."""
     tiers = lines_of(tiers=("gate", "nightly"), array="tiers")
     assert "#SBATCH --array=1-2" in tiers
     assert "#SBATCH --output=/srv/history/slurm/one/task-%a.log" in tiers
@@ -204,13 +192,11 @@ def test_an_array_has_a_task_for_each_tier_or_each_gpu():
 
 
 def test_a_percent_sign_in_the_folder_is_no_pattern_of_slurms():
-    """Slurm replaces %j and the like; the shell's quotes it takes off itself."""
     lines = lines_of(folder=Path("/srv/5%j of it/slurm/one"), array="tiers", tiers=("gate",))
     assert "#SBATCH --output='/srv/5%%j of it/slurm/one/task-%a.log'" in lines
 
 
 def test_the_script_hands_every_word_on_as_it_was_typed(tmp_path):
-    """Nothing in a path or an argument is run: the interpreter's stand-in sees it all."""
     nasty = ["a b", "$(touch pwned)", "`touch pwned`", "it's", '"', "*", "; touch pwned", "-k"]
     python = tmp_path / "py thon"
     python.write_text(
@@ -236,19 +222,16 @@ def test_the_script_hands_every_word_on_as_it_was_typed(tmp_path):
 
 
 def test_words_that_would_end_a_line_of_the_script_are_refused():
-    """A comment and a directive are one line each."""
     with pytest.raises(UserError, match="has a line break or a control character in it"):
         sbatch_script(request(), Path("/srv/one"), ["bench-lib", "--\nrm -rf /"])
 
 
 def test_a_folder_that_slurm_cannot_name_is_refused():
-    """In the log's name a backslash has a meaning of its own."""
     with pytest.raises(UserError, match="has a backslash in it"):
         lines_of(folder=Path("/srv/a\\b/slurm/one"))
 
 
 def test_the_script_ends_with_the_status_of_a_run_that_failed(tmp_path):
-    """The second tier is run all the same; where the check fails nothing is."""
     python = tmp_path / "python"
     python.write_text(
         f'#!/bin/bash\necho "$3 ${{@: -1}}" >>{tmp_path}/seen\n'
@@ -281,7 +264,6 @@ def stand_in(tmp_path, does):
 
 
 def test_a_job_that_is_told_to_end_begins_no_further_tier(tmp_path):
-    """It would have half a minute for it; what runs is waited for."""
     python = stand_in(tmp_path, 'if [ "$3" = run ]; then kill -TERM $PPID; sleep 0.1; fi; exit 0')
     text = sbatch_script(
         request(python=python, tiers=("smoke", "gate"), directory=tmp_path), tmp_path / "one", ["x"]
@@ -292,7 +274,6 @@ def test_a_job_that_is_told_to_end_begins_no_further_tier(tmp_path):
 
 @pytest.mark.parametrize(("array", "status"), [(None, 0), ("tiers", 2)])
 def test_a_task_that_the_job_does_not_have_is_no_success(tmp_path, array, status):
-    """Where sbatch is called in a task of another array, its number may be inherited."""
     python = stand_in(tmp_path, "")
     text = sbatch_script(
         request(python=python, tiers=("smoke", "gate"), array=array, directory=tmp_path),
@@ -333,7 +314,6 @@ NodeList=(null) NumNodes=1-1 NumCPUs=24-48 NumTasks=1
 
 
 def test_scontrols_lines_are_tasks_and_those_that_wait_are_told_apart():
-    """A name in a path is no field, and a range is as many tasks."""
     failed, *waiting = tools.read_scontrol(SCONTROL)
     assert failed == JobState(
         job_id="7730_1",
@@ -354,7 +334,6 @@ def test_scontrols_lines_are_tasks_and_those_that_wait_are_told_apart():
 
 
 def test_a_job_that_is_no_array_is_its_own_only_task():
-    """Whatever else scontrol may print is passed over."""
     text = "JobId=88 JobName=bench-lib JobState=COMPLETED Reason=None ExitCode=0:0\n\nNo more.\n"
     (only,) = tools.read_scontrol(text)
     assert (only.job_id, only.task, only.state, only.reason) == ("88", 1, "COMPLETED", "")
@@ -373,7 +352,6 @@ garbage
 
 
 def test_saccts_steps_give_the_memory_and_its_jobs_the_rest():
-    """The step that held most counts; who cancelled is not the state."""
     failed, cancelled, third, fourth = tools.read_sacct(SACCT)
     assert (failed.job_id, failed.state, failed.exit_status) == ("7730_1", "FAILED", 1)
     assert (failed.peak_bytes, failed.cpu_s) == (36 * GIB, 1047601.0)
@@ -384,7 +362,6 @@ def test_saccts_steps_give_the_memory_and_its_jobs_the_rest():
 
 
 def test_sstat_names_the_step_that_held_most():
-    """A step whose daemon does not answer has no figure."""
     assert tools.read_sstat("118784K\n3.25M\n\n") == 118784 * 1024
     assert tools.read_sstat("\n") is None
 
@@ -418,7 +395,6 @@ NODES = (
 
 
 def test_sinfos_lines_are_kinds_of_nodes(commands):
-    """The star is the default; a kind of GPU and its sockets do not count."""
     commands("sinfo", NODES)
     debug, big = tools.partitions()
     assert debug == tools.NodeKind("debug", False, 2, 8, 31000 * MIB, 0, 1800.0)
@@ -447,7 +423,6 @@ def test_sinfos_lines_are_kinds_of_nodes(commands):
     ],
 )
 def test_what_no_node_has_is_not_submitted(commands, fields, said):
-    """Slurm would have it wait for ever."""
     commands("sinfo", NODES)
     sbatch = commands("sbatch", "17\n")
     with pytest.raises(SlurmError) as raised:
@@ -493,7 +468,6 @@ def test_what_no_node_has_is_not_submitted(commands, fields, said):
     ],
 )
 def test_sbatchs_refusal_is_told_with_the_remedy(commands, err, said):
-    """Its own words first."""
     commands("sinfo", NODES)
     commands("sbatch", err=err, status=1)
     with pytest.raises(SlurmError) as raised:
@@ -502,7 +476,6 @@ def test_sbatchs_refusal_is_told_with_the_remedy(commands, err, said):
 
 
 def test_a_federations_answer_names_job_and_cluster(commands):
-    """The job's number is what comes first."""
     commands("sinfo", NODES)
     sbatch = commands("sbatch", "5150;north\n")
     assert tools.submit(Path("one.sbatch"), request()) == "5150"
@@ -513,20 +486,17 @@ def test_a_federations_answer_names_job_and_cluster(commands):
 
 
 def test_a_cluster_that_hides_its_nodes_is_submitted_to_all_the_same(commands):
-    """Sbatch knows them."""
     commands("sinfo", err="slurm_load_partitions: Access denied\n", status=1)
     commands("sbatch", "88\n")
     assert tools.submit(Path("one.sbatch"), request(partition="hidden")) == "88"
 
 
 def test_where_there_is_no_slurm_the_command_and_its_package_are_named(commands):
-    """The one that the user thinks of comes first."""
     with pytest.raises(SlurmError, match=r"^sbatch is not here; .*apt-get install slurm-client"):
         tools.submit(Path("one.sbatch"), request())
 
 
 def test_a_command_that_hangs_is_given_up(commands, monkeypatch):
-    """With where to look."""
     monkeypatch.setattr(tools, "TIMEOUT_S", 0.05)
     commands("sinfo", seconds=0.3)
     with pytest.raises(SlurmError, match=r"^sinfo did not answer within 0.05 s; .*scontrol ping"):
@@ -534,7 +504,6 @@ def test_a_command_that_hangs_is_given_up(commands, monkeypatch):
 
 
 def test_accounting_adds_what_the_controller_does_not_know(commands):
-    """The state is the controller's, which is newer, and tasks it forgot are accounting's."""
     commands("scontrol", "JobId=88 JobState=COMPLETING Reason=None NumCPUs=4\n")
     commands(
         "sacct", "88|RUNNING|0:0|9|60|4|00:31.5||kea01\n88.batch|RUNNING|0:0|9||4||77M|kea01\n"
@@ -550,7 +519,6 @@ def test_accounting_adds_what_the_controller_does_not_know(commands):
 
 
 def test_a_controller_that_is_down_is_no_job_that_is_gone(commands):
-    """Nobody can tell then."""
     commands(
         "scontrol", err="slurm_load_jobs error: Unable to contact slurm controller\n", status=1
     )
@@ -585,7 +553,6 @@ def look(tmp_path, wanted, *, cores=6, **environ):
 
 
 def test_a_job_that_got_what_it_asked_for_lacks_nothing(tmp_path, gpus):
-    """Memory is the least of what Slurm, the control group and the node allow."""
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/meminfo").write_text("MemTotal:       65000000 kB\nMemFree: 1 kB\n")
     (tmp_path / "proc/self/cgroup").write_text("0::/system.slice/job_7731/step_batch\n")
@@ -603,7 +570,6 @@ def test_a_job_that_got_what_it_asked_for_lacks_nothing(tmp_path, gpus):
 
 
 def test_a_limit_of_the_older_control_groups_counts_as_well(tmp_path, gpus):
-    """The one that is above the job's too."""
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/cgroup").write_text("5:cpu:/slurm\n4:memory:/slurm/job_7731/step_0\n")
     memory = tmp_path / "sys/fs/cgroup/memory/slurm"
@@ -626,13 +592,11 @@ def test_a_limit_of_the_older_control_groups_counts_as_well(tmp_path, gpus):
     ],
 )
 def test_less_than_was_asked_for_is_named(tmp_path, gpus, wanted, cores, said):
-    """One word each, with both amounts."""
     (lack,) = look(tmp_path, wanted, cores=cores).lacks
     assert lack.startswith(said)
 
 
 def test_gpus_that_are_renumbered_twice_are_explained(tmp_path, gpus):
-    """Slurm may set both variables to the same number, of which HIP's counts what ROCR's left."""
     both = {"ROCR_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "1"}
     first, second = look(tmp_path, Resources(gpus=1), **both).lacks
     assert first == (
@@ -642,7 +606,6 @@ def test_gpus_that_are_renumbered_twice_are_explained(tmp_path, gpus):
 
 
 def test_the_log_has_what_was_got_beside_what_was_asked_for(tmp_path, gpus, monkeypatch):
-    """And every variable that chooses GPUs, set or not."""
     for name, value in GRANTED.items():
         monkeypatch.setenv(name, value)
     wanted = Resources(cpus=6, gpus=2, time_s=5400)
@@ -668,7 +631,6 @@ def process(proc, pid, name, parent, *, pages, ticks, title=""):
 
 
 def test_ranks_of_srun_count_although_they_descend_from_slurms_daemon(tmp_path):
-    """Those of another job do not, nor does the daemon of the batch script."""
     process(tmp_path, 10, "slurmstepd", 1, pages=9, ticks=9, title="slurmstepd: [7731.batch]")
     process(tmp_path, 11, "python) 3", 10, pages=100, ticks=50)
     process(tmp_path, 12, "python3", 11, pages=30, ticks=50)
@@ -685,7 +647,6 @@ def test_ranks_of_srun_count_although_they_descend_from_slurms_daemon(tmp_path):
 
 
 def test_what_was_used_is_told_against_what_was_asked_for():
-    """Of all nodes; what was not asked for has no share."""
     used = Used(0, wall_s=100.0, cpu_s=500.0, peak_bytes=3 * GIB)
     wanted = Resources(nodes=2, cpus=5, memory_bytes=6 * GIB, time_s=200)
     assert job.in_words(used, wanted) == (
@@ -708,7 +669,6 @@ def in_job(*words, **options):
 
 
 def test_a_run_keeps_its_status_and_what_it_used(tmp_path):
-    """Each run of the suite is a line."""
     for status in (0, 5):
         words = ("run", tmp_path, "--", "-c", f"raise SystemExit({status})")
         assert in_job(*words, stdout=subprocess.DEVNULL).wait() == status
@@ -720,7 +680,6 @@ def test_a_run_keeps_its_status_and_what_it_used(tmp_path):
 
 
 def test_a_run_that_is_told_to_end_hands_it_on_and_says_what_was_used(tmp_path):
-    """Slurm does so at the time limit and when a job is cancelled."""
     code = (
         f"import pathlib, time; pathlib.Path({str(tmp_path / 'begun')!r}).touch(); time.sleep(60)"
     )
@@ -733,7 +692,6 @@ def test_a_run_that_is_told_to_end_hands_it_on_and_says_what_was_used(tmp_path):
 
 
 def test_a_check_that_cannot_write_says_what_the_folder_has_to_be(tmp_path):
-    """A history on one node's own disk is a mistake that is easily made."""
     (tmp_path / "file").touch()
     started = in_job("check", tmp_path / "file" / "task-1", stderr=subprocess.PIPE)
     _, err = started.communicate()
@@ -793,7 +751,6 @@ def state_of(state, **fields):
     ],
 )
 def test_every_state_has_its_words(state, words):
-    """With the remedy where there is one."""
     assert collecting.in_words(state, WANTED, [], None) == words
 
 
@@ -812,13 +769,11 @@ def test_every_state_has_its_words(state, words):
     ],
 )
 def test_pytests_statuses_are_told_where_the_suite_was_run(status, words):
-    """The same status may be the script's own otherwise."""
     state = state_of("FAILED", exit_status=status)
     assert collecting.in_words(state, WANTED, [], Used(status, 9.0, 9.0)) == words
 
 
 def test_a_job_that_got_less_says_what():
-    """That comes before the exit status."""
     got = [Got("kea07"), Got("kea08", lacks=["3 GPUs asked for, 2 can be used on kea08"])]
     state = state_of("FAILED", exit_status=1)
     assert collecting.in_words(state, WANTED, got, None) == (
@@ -856,7 +811,6 @@ def used_in(kept, submission, number, *all_used):
 
 
 def test_a_job_that_slurm_forgot_is_told_by_its_own_words(submitted):
-    """A task that noted fewer runs than it had to make was ended between them."""
     kept, submission = submitted
     used_in(kept, submission, 1, Used(0, 60.0, 90.0, 2 * GIB, "sstat"))
     used_in(kept, submission, 2, Used(0, 60.0, 90.0, 2 * GIB, "sstat"))
@@ -871,7 +825,6 @@ def test_a_job_that_slurm_forgot_is_told_by_its_own_words(submitted):
 
 
 def test_both_runs_of_a_task_count(submitted):
-    """The one that failed is the task's status, whichever came first."""
     kept, submission = submitted
     runs_used = (Used(1, 30.0, 10.0, GIB), Used(0, 50.0, 30.0, 3 * GIB))
     used_in(kept, submission, 2, *runs_used)
@@ -885,7 +838,6 @@ def test_both_runs_of_a_task_count(submitted):
     [(Status.OK, "COMPLETED: all passed"), (Status.SKIPPED, "COMPLETED: all cases were skipped")],
 )
 def test_what_was_skipped_has_not_passed(submitted, status, words):
-    """As cases of several ranks in a task that has one GPU."""
     kept, submission = submitted
     own = used_in(kept, submission, 1, Used(0, 60.0, 90.0))
     write_run(own, [make_record(status=status)])
@@ -895,7 +847,6 @@ def test_what_was_skipped_has_not_passed(submitted, status, words):
 
 @pytest.mark.parametrize("has_links", [True, False])
 def test_histories_are_brought_together_and_stay_where_they_were(submitted, monkeypatch, has_links):
-    """By a link or, where the file system has none, as a copy; a second time changes nothing."""
     kept, submission = submitted
     own = used_in(kept, submission, 1, Used(0, 60.0, 90.0))
     write_run(own, [make_record()])
@@ -916,7 +867,6 @@ def test_histories_are_brought_together_and_stay_where_they_were(submitted, monk
 
 
 def test_what_still_runs_is_left_where_it_is(submitted, commands):
-    """Its file is being written."""
     kept, submission = submitted
     commands("scontrol", "JobId=9 ArrayJobId=7730 ArrayTaskId=1 JobState=RUNNING\n")
     own = used_in(kept, submission, 1)
@@ -926,7 +876,6 @@ def test_what_still_runs_is_left_where_it_is(submitted, commands):
 
 
 def test_waiting_tells_what_changes_and_ends_with_the_last_task(submitted, commands):
-    """A task that never starts is not waited for; questions get rarer."""
     kept, submission = submitted
     line = (
         "JobId={n} ArrayJobId=7730 ArrayTaskId={n} JobState={state} Reason={reason} ExitCode=0:0\n"
@@ -983,7 +932,6 @@ def cli(tmp_path, monkeypatch, capsys):
     ],
 )
 def test_a_wrong_question_names_the_option_and_its_value(cli, commands, words, said):
-    """Nothing is submitted, and nothing written."""
     status, out, err = cli("submit", *words)
     assert (status, out) == (2, "")
     assert err.startswith(f"bench-lib: error: {said}")
@@ -991,7 +939,6 @@ def test_a_wrong_question_names_the_option_and_its_value(cli, commands, words, s
 
 
 def test_an_array_over_gpus_needs_to_know_of_one(cli, commands):
-    """Slurm's list is asked unless the user says how many."""
     commands("sinfo", NODES)
     status, _, err = cli("submit", "--slurm", "--array", "gpus", "--partition", "debug")
     assert status == 2
@@ -1006,7 +953,6 @@ def test_an_array_over_gpus_needs_to_know_of_one(cli, commands):
 
 
 def test_a_container_runs_its_own_interpreter(cli, commands):
-    """Unless another is named."""
     words = ("submit", "--slurm", "--dry-run", "--container", "apptainer exec --rocm 'a b.sif'")
     assert "python=(apptainer exec --rocm 'a b.sif' python3)\n" in cli(*words)[1]
     named = cli(*words, "--python", "/opt/venv/bin/python")[1]
@@ -1014,7 +960,6 @@ def test_a_container_runs_its_own_interpreter(cli, commands):
 
 
 def test_a_submitted_job_is_told_with_how_to_follow_and_to_collect_it(cli, commands):
-    """And kept with its script."""
     commands("sinfo", NODES)
     commands("sbatch", "31337\n")
     status, out, err = cli(
@@ -1035,7 +980,6 @@ def test_a_submitted_job_is_told_with_how_to_follow_and_to_collect_it(cli, comma
 
 
 def test_each_document_of_a_job_is_as_its_schema_says(cli, commands):
-    """The script, what was submitted, and what became of it."""
     commands("sinfo", NODES)
     commands("sbatch", "31337\n")
     commands("scontrol", "JobId=31337 JobState=PENDING Reason=Resources\n")
@@ -1050,7 +994,6 @@ def test_each_document_of_a_job_is_as_its_schema_says(cli, commands):
 
 
 def test_what_is_asked_for_is_stronger_than_the_variables_of_sbatch(cli, commands):
-    """SBATCH_TIMELIMIT in somebody's profile would win over a script's own line."""
     commands("sinfo", NODES)
     sbatch = commands("sbatch", "31337\n")
     cli("submit", "--slurm", "--time", "3", "--partition", "debug", "--history", "it's kept")
@@ -1064,7 +1007,6 @@ def test_what_is_asked_for_is_stronger_than_the_variables_of_sbatch(cli, command
 
 
 def test_a_job_that_is_over_is_told_task_by_task(cli, submitted):
-    """With what it got and used, and the end of the log where it failed."""
     kept, submission = submitted
     own = used_in(kept, submission, 1, Used(0, 60.0, 90.0, 2 * GIB, "sstat"))
     (own / "got-kea07.json").write_bytes(
@@ -1088,7 +1030,6 @@ def test_a_job_that_is_over_is_told_task_by_task(cli, submitted):
 
 
 def test_a_user_who_waits_no_longer_is_told_that_the_job_goes_on(cli, submitted, monkeypatch):
-    """Waiting can be taken up again."""
     kept, _ = submitted
 
     def interrupt(*_, **__):
@@ -1104,7 +1045,6 @@ def test_a_user_who_waits_no_longer_is_told_that_the_job_goes_on(cli, submitted,
 
 
 def test_a_history_that_cannot_be_written_is_named(cli, commands):
-    """Before anything is submitted."""
     commands("sinfo", NODES)
     sbatch = commands("sbatch", "31337\n")
     Path("kept").touch()
@@ -1115,7 +1055,6 @@ def test_a_history_that_cannot_be_written_is_named(cli, commands):
 
 
 def test_the_page_has_every_option():
-    """docs/slurm.md, in its commands or its table."""
     page = (Path(__file__).parents[1] / "docs" / "slurm.md").read_text()
     submit = typer.main.get_command(app).get_command(None, "submit")
     options = {name for each in submit.params for name in each.opts if name.startswith("--")}
@@ -1127,7 +1066,6 @@ def test_the_page_has_every_option():
 
 
 def test_shares_are_parts_of_the_whole(pytester):
-    """Every case is in one of them, and a share that has none is no failure."""
     pytester.makepyfile(
         test_many="import pytest\n\n@pytest.mark.parametrize('n', range(9))\n"
         "def test_each(n):\n    pass\n"
@@ -1149,7 +1087,6 @@ def test_shares_are_parts_of_the_whole(pytester):
 
 
 def test_an_outcome_is_over_when_nothing_more_will_come_of_it():
-    """An unknown state of a newer Slurm is over rather than waited for for ever."""
     outcome = collecting.TaskOutcome(Task(1, ()), "7", "COMPLETED", "", "")
     assert outcome.is_over
     assert not replace(outcome, state="COMPLETING").is_over

@@ -110,7 +110,6 @@ def accept(tmp_path, *case_ids, log_medians=TEN_MS, **fields):
 
 
 def test_an_environment_that_comes_with_every_case_is_kept_once(suite, outcome_of):
-    """Some KiB each, which two thousand cases would keep to the end of the run."""
     night = suite()
     for case_id in ("a", "b"):
         outcome = outcome_of(case_id, [0.01] * 20)
@@ -130,7 +129,6 @@ def test_an_environment_that_comes_with_every_case_is_kept_once(suite, outcome_o
     ids=["another uuid", "the same", "unknown", "another slot", "parts of a device"],
 )
 def test_a_device_whose_uuid_changed_is_named(tmp_path, suite, outcome_of, before, renamed):
-    """It may be another board, so it is one; nobody is left to wonder why less is seen."""
     accept(tmp_path, "a")
     writer = history.Writer(tmp_path / "history", DEVICE.key)
     for about in before:
@@ -147,7 +145,6 @@ def test_a_device_whose_uuid_changed_is_named(tmp_path, suite, outcome_of, befor
 
 
 def test_a_renamed_device_is_forgiven_once_a_newer_run_knows_it(tmp_path, suite, outcome_of):
-    """The newest run in the slot counts."""
     accept(tmp_path, "a")
     write_run(tmp_path / "history", hardware=replace(DEVICE, uuid="GPU-old"), now=EARLY)
     write_run(tmp_path / "history", hardware=DEVICE, now=LATER)
@@ -159,7 +156,6 @@ def test_a_renamed_device_is_forgiven_once_a_newer_run_knows_it(tmp_path, suite,
 
 
 def test_a_record_that_the_hardware_spoilt_is_invalid_and_looked_at_again(bench, suite, outcome_of):
-    """What was measured is in the history, and nothing is judged by it."""
     run = suite()
     good = outcome_of("a", [0.01] * 20)
     spoilt = replace(
@@ -173,7 +169,6 @@ def test_a_record_that_the_hardware_spoilt_is_invalid_and_looked_at_again(bench,
 
 
 def test_what_came_out_well_in_the_end_is_not_spoilt(bench, suite, outcome_of):
-    """The first look was the hardware's, the second is judged."""
     run = suite()
     good = outcome_of("a", [0.01] * 20)
     spoilt = replace(good.attempts[0], accepted=False, invalid=True, discarded="shared")
@@ -185,7 +180,6 @@ def test_what_came_out_well_in_the_end_is_not_spoilt(bench, suite, outcome_of):
 def test_a_run_that_fills_the_caches_is_judged_by_how_full_they_were_before(
     tmp_path, suite, outcome_of
 ):
-    """Confirmation, under xdist by another process, sees them warm."""
     accept(tmp_path, "slow", conditions={"miopen_cache": "cold"})
     run = suite(planned=2)
     for number, cache in enumerate(("cold", "warm, 3 entries")):
@@ -204,7 +198,6 @@ def again(bench, suite, *case_ids, process=1):
 
 
 def test_records_are_judged_by_the_baseline_of_their_hardware(tmp_path, bench, suite, outcome_of):
-    """The whole way: measured, noted, judged, and found again by the reader."""
     accept(tmp_path, "slow")
     run = suite(planned=2)
     run.note(outcome_of("slow", [0.0105] * 20), "t.py::test[slow]")
@@ -230,7 +223,6 @@ def test_records_are_judged_by_the_baseline_of_their_hardware(tmp_path, bench, s
 
 
 def test_judging_twice_writes_each_verdict_once(suite, outcome_of):
-    """An interrupted session may ask again."""
     run = suite()
     run.note(outcome_of("a", [0.01] * 20), None)
     run.judge()
@@ -241,7 +233,6 @@ def test_judging_twice_writes_each_verdict_once(suite, outcome_of):
 
 
 def test_one_process_alone_is_suspected_and_not_condemned(tmp_path, suite, outcome_of):
-    """Without a second look the answer is SUSPECT, however slow the process."""
     accept(tmp_path, "a")
     run = suite()
     run.note(outcome_of("a", [0.02] * 20), None)
@@ -251,7 +242,6 @@ def test_one_process_alone_is_suspected_and_not_condemned(tmp_path, suite, outco
 
 
 def test_a_case_that_is_fast_again_is_not_suspicious_any_more(tmp_path, bench, suite, outcome_of):
-    """A process that something slowed down is outvoted by the next ones."""
     accept(tmp_path, "a")
     run = suite(planned=6)
     run.note(outcome_of("a", [0.0102] * 20), None)
@@ -264,7 +254,6 @@ def test_a_case_that_is_fast_again_is_not_suspicious_any_more(tmp_path, bench, s
 
 
 def test_what_changed_since_the_baseline_is_named(tmp_path, suite, outcome_of):
-    """The software is what is judged: its differences stand beside the verdict."""
     accept(tmp_path, "a")
     run = suite()
     run.note(outcome_of("a", [0.01] * 20), None)
@@ -274,7 +263,6 @@ def test_what_changed_since_the_baseline_is_named(tmp_path, suite, outcome_of):
 
 
 def test_a_quarantine_is_in_the_record_and_in_the_history(tmp_path, suite, outcome_of):
-    """Whoever reads the run later sees why it did not fail."""
     held = Quarantine("ROCm/MIOpen#1", "2026-12-31", "2026-11-01T00:00:00Z", "somebody")
     baselines.set_quarantine(baselines.load(tmp_path / "baselines", DEVICE.key), "a", held, DEVICE)
     run = suite()
@@ -286,7 +274,6 @@ def test_a_quarantine_is_in_the_record_and_in_the_history(tmp_path, suite, outco
 
 
 def test_a_quarantine_follows_a_renamed_case(tmp_path, suite, bench):
-    """It names the id to lift it under; one of the new id goes before."""
     folder, held = tmp_path / "baselines", Quarantine("slow", "2026-12-31", "2026-11-01T00:00:00Z")
     bench.script["new"] = [[0.01] * 20]
     case = make_case(id="new", renamed_from="old")
@@ -309,7 +296,6 @@ def test_a_quarantine_follows_a_renamed_case(tmp_path, suite, bench):
     [("2026-11-22", False), ("2026-11-21", False), ("2026-11-20", True)],
 )
 def test_a_quarantine_holds_up_to_and_including_its_day(until, fails_then):
-    """From the next day on the case has its own status back."""
     held = Quarantine("known", until, "2026-11-01T00:00:00Z")
     record = make_record(status=Status.REGRESSED, quarantine=held)
     assert fails(record, strict=False, today=TODAY) is fails_then
@@ -333,7 +319,6 @@ def test_a_quarantine_holds_up_to_and_including_its_day(until, fails_then):
     ],
 )
 def test_each_status_does_to_the_exit_status_what_the_table_says(status, by_default, when_strict):
-    """docs/baselines.md has this table."""
     record = make_record(status=status)
     assert fails(record, strict=False, today=TODAY) is by_default
     assert fails(record, strict=True, today=TODAY) is when_strict
@@ -343,7 +328,6 @@ def test_each_status_does_to_the_exit_status_what_the_table_says(status, by_defa
 def test_a_case_in_bursts_costs_a_new_device_what_power_bound_cases_differ_by(
     tmp_path, suite, in_bursts, family
 ):
-    """The verdict sees less there, and says so."""
     file = baselines.load(tmp_path / "baselines", DEVICE.key)
     old = [
         replace(
@@ -397,7 +381,6 @@ def runs_of(folder, nights):
 
 
 def test_accepted_nights_make_the_rolling_baseline(tmp_path):
-    """OK and IMPROVED count, with all that a second look measured; what is doubted does not."""
     nights = [
         night(1, Status.OK, seconds=0.011),
         night(2, Status.IMPROVED, seconds=0.012),
@@ -413,7 +396,6 @@ def test_accepted_nights_make_the_rolling_baseline(tmp_path):
 
 @pytest.mark.parametrize("wrong", [{"iteration_s": [0.0]}, {"iteration_s": [-1.0, 1.0]}])
 def test_a_night_of_impossible_times_is_passed_over(tmp_path, wrong):
-    """A line that somebody edited must not stop tonight's judging."""
     record, when = night(1)
     attempt = record.attempts[0]
     bad = replace(attempt, measurement=replace(attempt.measurement, **wrong))
@@ -422,7 +404,6 @@ def test_a_night_of_impossible_times_is_passed_over(tmp_path, wrong):
 
 
 def test_what_was_held_against_another_environment_is_no_night(tmp_path):
-    """A comparison of two environments says nothing of the baseline."""
     record, when = night(1)
     record = replace(record, verdicts=[make_verdict(against="a")])
     found = rolling(runs_of(tmp_path, [(record, when)]), {"a": make_baseline(case_id="a")})
@@ -430,7 +411,6 @@ def test_what_was_held_against_another_environment_is_no_night(tmp_path):
 
 
 def test_only_nights_since_the_baseline_was_accepted_count(tmp_path):
-    """Accepting slower values starts the nights anew, or they would fail for ever."""
     pinned = make_baseline(case_id="a")
     runs = runs_of(tmp_path, [night(1), night(2)])
     assert len(rolling(runs, {"a": pinned})["a"]) == 2
@@ -440,7 +420,6 @@ def test_only_nights_since_the_baseline_was_accepted_count(tmp_path):
 
 
 def test_nights_fine_by_values_that_are_gone_do_not_count(tmp_path):
-    """After a roll-back the old values and their date are back; the nights between are others'."""
     old, new = "2026-01-01T03:04:05Z", "2026-02-02T12:00:00Z"
     nights = []
     for day, accepted in ((1, old), (2, new), (3, new), (4, old)):
@@ -453,7 +432,6 @@ def test_nights_fine_by_values_that_are_gone_do_not_count(tmp_path):
 
 
 def test_a_night_says_which_acceptance_it_was_judged_by(tmp_path, suite, outcome_of):
-    """And nothing where there was none."""
     accept(tmp_path, "a")
     run = suite()
     run.note(outcome_of("a", [0.01] * 20), None)
@@ -466,7 +444,6 @@ def test_a_night_says_which_acceptance_it_was_judged_by(tmp_path, suite, outcome
 
 
 def test_a_renamed_case_is_held_against_the_baseline_of_its_former_id(tmp_path, bench, suite):
-    """The verdict says so; a baseline of its own goes before."""
     accept(tmp_path, "old")
     bench.script["new"] = [[0.01] * 20]
     run = suite()
@@ -483,7 +460,6 @@ def test_a_renamed_case_is_held_against_the_baseline_of_its_former_id(tmp_path, 
 
 
 def test_a_renamed_case_keeps_its_nights(tmp_path, suite, bench):
-    """Nights under both ids are one series, judged by the baseline of the former id."""
     accept(tmp_path, "old")
     pinned = baselines.load(tmp_path / "baselines", DEVICE.key).baselines["old"].accepted.date
     new = make_case(id="new", renamed_from="old")
@@ -506,7 +482,6 @@ def test_a_renamed_case_keeps_its_nights(tmp_path, suite, bench):
 def test_a_case_that_is_still_measured_keeps_its_nights_from_one_that_was_called_so(
     tmp_path, suite, bench
 ):
-    """Another tier may have the former id still."""
     accept(tmp_path, "a")
     for day in range(1, 13):
         record, when = night(day, seconds=0.01 * (1 + (day % 3 - 1) / 2000))
@@ -521,7 +496,6 @@ def test_a_case_that_is_still_measured_keeps_its_nights_from_one_that_was_called
 
 
 def test_a_slow_down_of_a_renamed_case_is_told_of_its_new_id(tmp_path):
-    """It was reported under the former one."""
     record, when = night(1)
     path = write_run(tmp_path, [record], now=when, end=False)
     found = SlowDown(when, "0" * 8, ["a"], "fp16", 1.006, (1.004, 1.008), 5, run_id(path))
@@ -536,13 +510,11 @@ def test_a_slow_down_of_a_renamed_case_is_told_of_its_new_id(tmp_path):
 
 
 def test_the_last_twenty_nights_count(tmp_path):
-    """Older ones are the pinned baseline's to remember."""
     runs = runs_of(tmp_path, [night(day) for day in range(1, 26)])
     assert len(rolling(runs, {"a": make_baseline(case_id="a")})["a"]) == NIGHTS
 
 
 def test_a_case_is_judged_by_its_nights_too(tmp_path, bench, suite, outcome_of):
-    """The rolling baseline is its own verdict, and the run's own file is none of its nights."""
     accept(tmp_path, "a")
     for i in range(12):
         record, when = night(i + 1, seconds=0.01 * (1 + (i % 3 - 1) / 2000))
@@ -561,7 +533,6 @@ def test_a_case_is_judged_by_its_nights_too(tmp_path, bench, suite, outcome_of):
 
 
 def test_a_night_that_cannot_be_read_is_passed_over(tmp_path):
-    """A newer version's file must not stop tonight's judging."""
     write_run(tmp_path, [night(1)[0]], now="2026-02-01T01:00:00Z")
     newer = tmp_path / f"20260202T010000Z_{DEVICE.key}_ffffffff.jsonl"
     newer.write_text('{"schema":99,"kind":"end","run":"ffffffff","time":"2026-02-02T01:00:00Z"}\n')
@@ -617,7 +588,6 @@ def played(folder, factors, about=lambda _day: {}):
 
 
 def test_what_was_gained_for_five_nights_and_lost_again_is_found(tmp_path):
-    """Together, slow nights and fast ones differed so much that the loss was SUSPECT for ever."""
     verdicts, statuses = played(tmp_path, [1.0] * 15 + [0.97] * 5 + [1.0] * 3)
     assert statuses[:15] == [Status.OK] * 15
     assert statuses[15:20] == [Status.IMPROVED] * 5
@@ -629,8 +599,6 @@ def test_what_was_gained_for_five_nights_and_lost_again_is_found(tmp_path):
 
 
 def test_a_metric_that_improved_begins_its_nights_anew_and_leaves_the_others_theirs(tmp_path):
-    """Memory that was saved for some nights is not to be had again unnoticed."""
-
     def memory(day):
         return {"peak_memory_bytes": (600 if day in (9, 10, 11) else 900) * 2**20}
 
@@ -643,7 +611,6 @@ def test_a_metric_that_improved_begins_its_nights_anew_and_leaves_the_others_the
 
 
 def test_a_night_that_is_faster_than_the_accepted_values_alone_begins_nothing_anew(tmp_path):
-    """The nights before it were as fast; they tell what chance does."""
     record, when = night(3, Status.IMPROVED)
     faster = make_verdict(status=Status.IMPROVED)
     nights = [night(1), night(2), (replace(record, verdicts=[faster]), when)]
@@ -666,7 +633,6 @@ def slow(bench, run, outcome_of, case_id="a", seconds=0.0125):
 
 
 def test_what_changed_or_has_no_baseline_is_looked_into(tmp_path, bench, suite, outcome_of):
-    """What is as ever costs nothing; what failed has no kernels."""
     accept(tmp_path, "same", "slower", "faster", "died")
     run = suite(planned=6)
     for case_id, seconds in (("same", 0.01), ("slower", 0.0125), ("faster", 0.008)):
@@ -679,7 +645,6 @@ def test_what_changed_or_has_no_baseline_is_looked_into(tmp_path, bench, suite, 
 
 
 def test_a_slower_case_names_the_kernels_that_it_comes_from(tmp_path, bench, suite, outcome_of):
-    """In the verdict, where whoever is woken reads it; the table is in the history."""
     accept(tmp_path, "a", kernels=kernels(gemm=8, relu=2))
     run = suite(planned=6)
     slow(bench, run, outcome_of)
@@ -697,7 +662,6 @@ def test_a_slower_case_names_the_kernels_that_it_comes_from(tmp_path, bench, sui
 def test_time_outside_the_kernels_is_told_by_the_whole_steps_difference(
     tmp_path, bench, suite, outcome_of
 ):
-    """2.5 ms more, and the kernels as ever."""
     accept(tmp_path, "a", kernels=kernels(gemm=8, relu=2))
     run = suite(planned=6)
     slow(bench, run, outcome_of)
@@ -716,7 +680,6 @@ def test_time_outside_the_kernels_is_told_by_the_whole_steps_difference(
     ],
 )
 def test_why_no_kernel_is_named_is_said(tmp_path, bench, suite, outcome_of, *, known, found, words):
-    """It failed, or there is nothing to hold it against."""
     accept(tmp_path, "a", kernels=known)
     run = suite(planned=6)
     slow(bench, run, outcome_of)
@@ -727,7 +690,6 @@ def test_why_no_kernel_is_named_is_said(tmp_path, bench, suite, outcome_of, *, k
 
 
 def test_where_nobody_looked_nothing_is_said_of_kernels(tmp_path, bench, suite, outcome_of):
-    """The user did not want it."""
     accept(tmp_path, "a", kernels=kernels(gemm=8))
     run = suite(planned=6)
     slow(bench, run, outcome_of)
@@ -737,7 +699,6 @@ def test_where_nobody_looked_nothing_is_said_of_kernels(tmp_path, bench, suite, 
 
 
 def test_a_cold_case_is_not_looked_into(tmp_path, suite, outcome_of):
-    """That would fill the user's caches, and its kernels are the warm case's."""
     run = suite()
     outcome = outcome_of("new", [0.01] * 20)
     run.note(replace(outcome, case=cold(outcome.case)), None)
@@ -745,7 +706,6 @@ def test_a_cold_case_is_not_looked_into(tmp_path, suite, outcome_of):
 
 
 def test_more_memory_is_not_explained_by_kernels(tmp_path, bench, suite, outcome_of):
-    """They take time; what is said of memory stays as it is."""
     accept(tmp_path, "a", kernels=kernels(gemm=8))
     run = suite(planned=6)
     slow(bench, run, outcome_of, seconds=0.01)
@@ -756,7 +716,6 @@ def test_more_memory_is_not_explained_by_kernels(tmp_path, bench, suite, outcome
 
 
 def test_kernels_of_what_is_no_slower_change_no_verdict(tmp_path, bench, suite, outcome_of):
-    """They are kept for the next baseline."""
     accept(tmp_path, "a", kernels=kernels(gemm=8))
     run = suite(planned=6)
     slow(bench, run, outcome_of, seconds=0.01)
@@ -839,7 +798,6 @@ def efficiency_of(record):
 def test_ranks_are_judged_by_their_efficiency_where_one_rank_was_measured(
     tmp_path, suite, launched
 ):
-    """Two ranks take 11 ms for what each alone does in ten, in six processes."""
     accept_ranks(tmp_path)
     run = suite(planned=6)
     for process in range(6):
@@ -856,7 +814,6 @@ def test_ranks_are_judged_by_their_efficiency_where_one_rank_was_measured(
 
 
 def test_without_one_rank_in_the_run_efficiency_is_not_judged(tmp_path, suite, launched):
-    """Its baseline alone says nothing of tonight."""
     accept_ranks(tmp_path)
     run = suite()
     launched(run, 2, 0.01)
@@ -866,7 +823,6 @@ def test_without_one_rank_in_the_run_efficiency_is_not_judged(tmp_path, suite, l
 
 
 def test_one_rank_that_failed_is_none(tmp_path, suite, launched, outcome_of):
-    """A fault, or times of no meaning: the ranks are judged by the rest."""
     accept_ranks(tmp_path)
     for wrong in (ABORT, [0.0] * 20):
         run = suite()
@@ -878,7 +834,6 @@ def test_one_rank_that_failed_is_none(tmp_path, suite, launched, outcome_of):
 
 
 def test_where_efficiency_is_in_doubt_one_rank_is_measured_again_too(tmp_path, suite, launched):
-    """Or every further launch would be held against one and the same process."""
     accept_ranks(tmp_path)
     run = suite(planned=6)
     launched(run, 1, 0.01)
@@ -891,7 +846,6 @@ def test_where_efficiency_is_in_doubt_one_rank_is_measured_again_too(tmp_path, s
 
 
 def test_slower_ranks_name_the_one_that_lags(tmp_path, suite, launched):
-    """Where their own times tell."""
     accept_ranks(tmp_path)
     run = suite(planned=6)
     for process in range(6):
@@ -903,7 +857,6 @@ def test_slower_ranks_name_the_one_that_lags(tmp_path, suite, launched):
 
 
 def test_ranks_that_wait_for_each_other_are_told_apart_by_their_own_time(tmp_path, suite, launched):
-    """Whole steps are equally long; and one disturbed launch of six accuses nobody."""
     accept_ranks(tmp_path)
     for slow, named in (range(6), 1), ((5,), 0):
         run = suite(planned=6)
@@ -920,7 +873,6 @@ def test_ranks_that_wait_for_each_other_are_told_apart_by_their_own_time(tmp_pat
 def test_cases_of_many_ranks_are_accepted_and_judged_by_the_next_run(
     tmp_path, suite, launched, ranks
 ):
-    """The same is OK; a straggler is slower, less efficient, and named."""
     case_id = f"net-x{ranks}"
 
     def measured(seconds: float, slow_rank: float = 1.0) -> Suite:
@@ -962,7 +914,6 @@ def test_cases_of_many_ranks_are_accepted_and_judged_by_the_next_run(
 def test_one_launch_below_the_least_efficiency_decides_nothing(
     suite, launched, launches, status, again
 ):
-    """It is looked at again, and so is one rank."""
     run = suite(planned=6)
     for process, seconds in enumerate(launches):
         launched(run, 1, 0.01, process=process)

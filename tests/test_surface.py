@@ -68,7 +68,6 @@ def modules(code: str) -> set[str]:
 
 
 def test_the_command_line_starts_with_next_to_nothing():
-    """Names and not seconds, so that no other load of the machine fails it."""
     loaded = modules("import bench_lib.cli.ending")
     assert not {name.partition(".")[0] for name in loaded} & HEAVY
     ours = {name for name in loaded if name.startswith("bench_lib")}
@@ -78,7 +77,6 @@ def test_the_command_line_starts_with_next_to_nothing():
 
 @pytest.mark.parametrize("words", [(name, "--help") for name in COMMANDS if name != "micro"])
 def test_the_help_of_a_command_imports_that_command_and_nothing_heavy(words):
-    """What it needs to run is imported when it runs."""
     code = (
         f"import sys\nsys.argv = ['bench-lib', *{words!r}]\nfrom bench_lib.cli import main\n"
         "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code"
@@ -90,7 +88,6 @@ def test_the_help_of_a_command_imports_that_command_and_nothing_heavy(words):
 
 
 def test_the_list_of_commands_says_what_each_says_of_itself():
-    """The list is kept beside the commands, so that showing it imports none of them."""
     program = typer.main.get_command(bench_lib.cli.app)
     told = {
         name: " ".join((command.help or "").split("\n\n")[0].split())
@@ -100,7 +97,6 @@ def test_the_list_of_commands_says_what_each_says_of_itself():
 
 
 def test_the_help_lists_every_command(run):
-    """With the first sentence of each."""
     status, out, err = run("--help")
     assert (status, err) == (0, "")
     flat = " ".join(out.split())
@@ -116,7 +112,6 @@ def test_the_help_lists_every_command(run):
     [("bench-lib re", "report"), ("bench-lib report --on", "--on-change")],
 )
 def test_a_shell_is_told_which_words_may_follow(run, monkeypatch, typed, words):
-    """Commands and options; nothing is run."""
     monkeypatch.setenv("_BENCH_LIB_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", typed)
     monkeypatch.setenv("COMP_CWORD", str(len(typed.split()) - 1))
@@ -124,7 +119,6 @@ def test_a_shell_is_told_which_words_may_follow(run, monkeypatch, typed, words):
 
 
 def test_completion_is_installed_for_the_shell_that_asks(run, monkeypatch):
-    """Under the name that people type."""
     asked = []
 
     def install(**about):
@@ -163,7 +157,6 @@ ONE_NAME = {
 
 
 def test_one_thing_has_one_name_in_the_flags():
-    """Flags of the tools that a command is like are theirs."""
     found: dict[str, set[str]] = {name: set() for name in ONE_NAME}
     for path, command in leaves():
         for parameter in command.params:
@@ -178,7 +171,6 @@ SHARED = ("--history", "--baselines", "--matrix", "--json", "--hardware", "--cas
 
 @pytest.mark.parametrize("name", SHARED)
 def test_an_option_that_several_commands_have_takes_the_same_in_all(name):
-    """Its metavar says what; a report's Markdown goes to a file."""
     taken = {
         str(parameter.metavar)
         for path, command in leaves()
@@ -189,7 +181,6 @@ def test_an_option_that_several_commands_have_takes_the_same_in_all(name):
 
 
 def test_a_mistake_in_an_option_s_value_names_the_value(monkeypatch, capsys):
-    """Some versions of typer leave it out, so it is read from the command line."""
     said = "Invalid value for '--at-most': Input should be a valid integer, unable to parse"
     error = types.SimpleNamespace(format_message=lambda: said)
     monkeypatch.setattr("sys.argv", ["bench-lib", "scaling", "--at-most", "x"])
@@ -309,7 +300,6 @@ def surroundings(tmp_path):
 @pytest.mark.usefixtures("surroundings")
 @pytest.mark.parametrize("words", mistakes(), ids=" ".join)
 def test_a_mistake_is_one_line_and_status_2(run, words):
-    """What is wrong, with which value, and what to do."""
     status, out, err = run(*words)
     assert (status, out) == (2, "")
     (line,) = err.splitlines()
@@ -318,7 +308,6 @@ def test_a_mistake_is_one_line_and_status_2(run, words):
 
 
 def test_every_command_is_among_the_mistakes():
-    """But for micro, which is a program of its own."""
     wrong = {tuple(words) for words in mistakes()}
     for path, _ in leaves():
         assert path == ("micro",) or any(words[: len(path)] == path for words in wrong)
@@ -326,7 +315,6 @@ def test_every_command_is_among_the_mistakes():
 
 @pytest.mark.parametrize("path", [path for path, _ in leaves() if path != ("micro",)], ids=" ".join)
 def test_an_option_that_there_is_not_is_named_with_those_like_it(run, path):
-    """And with where to look."""
     status, out, err = run(*path, "--jsom")
     assert (status, out) == (2, "")
     (line,) = err.splitlines()
@@ -337,7 +325,6 @@ def test_an_option_that_there_is_not_is_named_with_those_like_it(run, path):
 
 
 def test_a_command_that_there_is_not_is_named_with_those_like_it(run):
-    """Below others as well."""
     assert run("histroy")[2] == (
         "bench-lib: error: no such command 'histroy'; did you mean 'history'?\n"
     )
@@ -351,7 +338,6 @@ def test_a_command_that_there_is_not_is_named_with_those_like_it(run):
     "words", ["judge x --tolerance", "baseline accept --reason", "report --html"]
 )
 def test_an_option_without_its_value_leads_to_the_help_of_its_command(run, words):
-    """Typer does not say whose option it is."""
     command = words.partition(" x")[0].partition(" -")[0]
     status, out, err = run(*words.split())
     assert (status, out) == (2, "")
@@ -382,7 +368,6 @@ def test_an_option_without_its_value_leads_to_the_help_of_its_command(run, words
     ],
 )
 def test_what_typer_says_is_put_into_our_shape(said, ours):
-    """Of older typers and newer ones."""
     words = ["x", "-o", "x"]
     assert usage_in_words(said, "bench-lib x", words) == ours
 
@@ -424,7 +409,6 @@ def failing(run, monkeypatch):
     ],
 )
 def test_what_can_be_foreseen_is_one_line(failing, error, words):
-    """And exit status 2."""
     assert failing(error) == (2, "", f"bench-lib: error: {words}\n")
     assert in_words(error) == words
 
@@ -433,13 +417,11 @@ def test_what_can_be_foreseen_is_one_line(failing, error, words):
     "error", [RuntimeError("ours"), ModuleNotFoundError("x", name="bench_lib.x"), KeyError("x")]
 )
 def test_a_mistake_of_ours_keeps_its_traceback(failing, error):
-    """It is to be reported, and nobody in front of it can mend it."""
     with contextlib.suppress(AssertionError), pytest.raises(type(error)):
         failing(error)
 
 
 def test_ctrl_c_is_a_word_and_status_130(failing):
-    """With what remains to be said, where something does."""
     assert failing(KeyboardInterrupt()) == (130, "", "bench-lib: interrupted\n")
     words = (130, "", "bench-lib: interrupted; it goes on\n")
     assert failing(KeyboardInterrupt("it goes on")) == words
@@ -463,7 +445,6 @@ def started(*words: str, **where):
     ],
 )
 def test_a_reader_that_has_enough_is_nobody_s_mistake(tmp_path, words, status):
-    """Not a word, and no traceback from Python's own last flush."""
     reading, writing = os.pipe()
     os.close(reading)
     with started(*words, stdout=writing, cwd=tmp_path) as process:
@@ -474,7 +455,6 @@ def test_a_reader_that_has_enough_is_nobody_s_mistake(tmp_path, words, status):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no full disk to offer")
 def test_a_full_disk_behind_the_output_is_said(tmp_path):
-    """A redirect that lost the answer must not look like success."""
     with (
         Path("/dev/full").open("wb") as full,
         started("--version", stdout=full, cwd=tmp_path) as process,
@@ -491,7 +471,6 @@ def test_a_full_disk_behind_the_output_is_said(tmp_path):
 
 
 def test_every_command_has_its_exit_statuses_in_the_table():
-    """docs/exit-status.md, by its words or with all below its first one."""
     page = (CHECKOUT / "docs" / "exit-status.md").read_text()
     cells = " ".join(line.split("|")[1] for line in page.splitlines() if line.startswith("| `"))
     for path, _ in leaves():
@@ -514,5 +493,4 @@ NOTHING = [
 
 @pytest.mark.parametrize(("words", "status"), NOTHING)
 def test_an_answer_has_the_same_status_in_every_form(run, words, status):
-    """Where there is nothing yet, showing is 1 and asking is 0."""
     assert run(*words)[0] == status

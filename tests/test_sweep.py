@@ -55,7 +55,6 @@ def launched(monkeypatch):
 
 
 def test_each_case_has_its_own_answer(launched):
-    """A skipped one is no reason to end."""
     launched(measured("a"), {"skipped": "no FP8 here"}, measured("c"))
     first, skipped, last = module.measure_together(cases("a", "b", "c"), command=TWO)
     assert isinstance(first, Measurement)
@@ -65,7 +64,6 @@ def test_each_case_has_its_own_answer(launched):
 
 
 def test_nothing_is_told_after_the_first_fault(launched):
-    """What ranks left of later cases was measured by broken processes."""
     fault = {"kind": "out of memory", "message": "HIP out of memory", "traceback": ""}
     launched(measured("a"), {"fault": fault, "phase": "build"}, measured("c"))
     first, second = module.measure_together(cases("a", "b", "c"), command=TWO)
@@ -75,7 +73,6 @@ def test_nothing_is_told_after_the_first_fault(launched):
 
 
 def test_ranks_that_are_late_are_the_fault_of_the_case_they_were_at(launched):
-    """The ones before it stand."""
     launched(measured("a"), in_time=False)
     first, late = module.measure_together(cases("a", "b", "c"), command=TWO)
     assert isinstance(first, Measurement)
@@ -115,14 +112,12 @@ def clock(monkeypatch):
 
 @pytest.mark.usefixtures("clock")
 def test_a_launch_may_take_longer_than_any_case_of_it(tmp_path):
-    """Each has its own limit, from the end of the one before."""
     asked = cases("a", "b", "c", "d")
     assert module.follow(Ranks(tmp_path, 4), asked, tmp_path)
 
 
 @pytest.mark.usefixtures("clock")
 def test_a_case_that_is_not_done_within_its_limit_ends_the_launch(tmp_path):
-    """However many were done before it, and told by one rank alone is not done."""
     asked = cases("a", "b", "c", "d")
     ranks = Ranks(tmp_path, 4, stops_at=2)
     (tmp_path / "2").mkdir()

@@ -34,7 +34,6 @@ LONG_S = 60.0
 
 
 def test_only_samples_inside_the_window_count() -> None:
-    """Both ends belong to it."""
     samples = [TelemetrySample(t=t, clock_mhz=1000 + t) for t in (0.9, 1.0, 1.5, 2.0, 2.1)]
     found = summarise(samples, 1.0, 2.0)
     assert found is not None
@@ -42,13 +41,11 @@ def test_only_samples_inside_the_window_count() -> None:
 
 
 def test_a_window_without_samples_is_none() -> None:
-    """Which is not the same as a device at rest."""
     assert summarise([TelemetrySample(t=5.0)], 1.0, 2.0) is None
     assert summarise([], 1.0, 2.0) is None
 
 
 def test_the_clock_of_several_dies_is_that_of_the_slowest() -> None:
-    """By its median: which of them is lowest just then changes from look to look."""
     looks = [(1300, 1290, 1250), (1280, 1300, 1260), (1310, 1270, 1290)]
     samples = [
         TelemetrySample(
@@ -62,7 +59,6 @@ def test_the_clock_of_several_dies_is_that_of_the_slowest() -> None:
 
 
 def test_every_figure_is_summed_up_in_its_own_way() -> None:
-    """Clocks by their median and least, power and loads by their mean, heat by its highest."""
     samples = [
         TelemetrySample(
             1.0, "x", 2000, 400, 50, 0.5, ("power cap",), memory_clock_mhz=900, steal=0.5
@@ -102,7 +98,6 @@ def test_every_figure_is_summed_up_in_its_own_way() -> None:
     ids=["one look", "once", "lasting"],
 )
 def test_one_look_at_which_time_was_stolen_is_none(looks: list[float], stolen: float) -> None:
-    """A tick of ten is a tenth of a look, and what was stolen once disturbs one iteration."""
     samples = [TelemetrySample(t=1 + n / 10, steal=share) for n, share in enumerate(looks)]
     seen = summarise(samples, 1.0, 2.0)
     assert seen is not None
@@ -110,7 +105,6 @@ def test_one_look_at_which_time_was_stolen_is_none(looks: list[float], stolen: f
 
 
 def test_figures_that_no_sample_has_are_none() -> None:
-    """And one sample that has them is enough."""
     assert summarise([TelemetrySample(t=1.0)], 1.0, 2.0) == Telemetry(source="", samples=1)
     some = summarise([TelemetrySample(t=1.0), TelemetrySample(t=1.1, power_w=300)], 1.0, 2.0)
     assert some is not None
@@ -118,7 +112,6 @@ def test_figures_that_no_sample_has_are_none() -> None:
 
 
 def test_an_idle_clock_before_the_stretch_does_not_count() -> None:
-    """Though what was counted until then is taken from there."""
     samples = [
         TelemetrySample(t=0.9, clock_mhz=150, power_w=90, counters={"thermal": 5}),
         TelemetrySample(t=1.1, clock_mhz=1900, power_w=600, counters={"thermal": 5}),
@@ -148,7 +141,6 @@ def held_back(
 
 
 def test_a_share_is_what_a_counter_grew_of_what_its_clock_did() -> None:
-    """From the last count at or before the stretch to the last inside."""
     samples = counting(
         (0.5, 0, {"power cap": 0, "thermal": 7}),
         (1.0, 100, {"power cap": 40, "thermal": 7}),
@@ -159,7 +151,6 @@ def test_a_share_is_what_a_counter_grew_of_what_its_clock_did() -> None:
 
 
 def test_the_first_count_after_the_stretch_is_better_than_the_last_inside() -> None:
-    """Where it is there already; later ones tell of something else."""
     samples = counting(
         (0.9, 0, {"thermal": 0}),
         (1.5, 60, {"thermal": 0}),
@@ -176,7 +167,6 @@ def test_the_first_count_after_the_stretch_is_better_than_the_last_inside() -> N
 def test_a_count_far_outside_the_stretch_is_not_held_against_it(
     before: float, after: float, grown: float
 ) -> None:
-    """What grew until then, or from then on, may have grown at any other time."""
     samples = counting(
         (before, 0, {"thermal": 0}), (1.5, 100, {"thermal": 10}), (after, 200, {"thermal": 30})
     )
@@ -184,7 +174,6 @@ def test_a_count_far_outside_the_stretch_is_not_held_against_it(
 
 
 def test_a_slow_source_tells_by_its_flags_alone() -> None:
-    """It counts every few seconds, and what it counts is not the stretch's."""
     samples = counting((0.0, 0, {"thermal": 1}), (1.5, 4000, {"thermal": 3}))
     assert held_back(samples) == ([], {}, {})
     flagged = [replace(sample, throttle=("thermal",)) for sample in samples]
@@ -192,7 +181,6 @@ def test_a_slow_source_tells_by_its_flags_alone() -> None:
 
 
 def test_events_without_a_clock_are_a_reason_without_a_share() -> None:
-    """How often and not how long."""
     samples = counting((0.9, None, {"thermal": 3}), (1.5, None, {"thermal": 5}))
     assert held_back(samples) == (["thermal"], {}, {"thermal": 2})
 
@@ -217,12 +205,10 @@ def test_events_without_a_clock_are_a_reason_without_a_share() -> None:
 def test_counters_that_went_back_vanished_or_changed_tell_nothing(
     samples: list[TelemetrySample],
 ) -> None:
-    """A GPU that was reset counts from zero; two sources need not count alike."""
     assert held_back(samples) == ([], {}, {})
 
 
 def test_counts_are_rarer_than_samples() -> None:
-    """NVML's come every half second."""
     samples = [
         TelemetrySample(t=0.5, ticks=0, counters={"thermal": 0}),
         TelemetrySample(t=0.6),
@@ -233,7 +219,6 @@ def test_counts_are_rarer_than_samples() -> None:
 
 
 def test_a_counter_knows_a_share_better_than_flags_do() -> None:
-    """Flags are seen at moments; where a counter did not grow they are all there is."""
     samples = [
         TelemetrySample(
             t=1.0, ticks=0, counters={"power cap": 0, "thermal": 4}, throttle=("power cap",)
@@ -249,7 +234,6 @@ def test_a_counter_knows_a_share_better_than_flags_do() -> None:
     ("flagged", "looks", "share"), [(1, 1, 1.0), (4, 4, 1.0), (1, 4, 0.0), (3, 4, 0.5)]
 )
 def test_flags_tell_how_long_a_reason_held_at_least(flagged: int, looks: int, share: float) -> None:
-    """From the first flag to the last; a single one of many is a moment."""
     reasons = [("thermal", "thermal")] * flagged + [()] * (looks - flagged)
     samples = [TelemetrySample(t=1 + n / 10, throttle=reason) for n, reason in enumerate(reasons)]
     assert held_back(samples) == (["thermal"], {"thermal": share}, {})
@@ -257,7 +241,6 @@ def test_flags_tell_how_long_a_reason_held_at_least(flagged: int, looks: int, sh
 
 @pytest.mark.parametrize("symptom", ["low utilization", "clock below limit"])
 def test_a_device_at_rest_is_not_held_back(symptom: str) -> None:
-    """It is counted all the same."""
     samples = counting((1.0, 0, {symptom: 0}), (1.5, 100, {symptom: 90}))
     assert held_back(samples) == ([], {}, {symptom: 90})
 
@@ -278,7 +261,6 @@ def test_a_device_at_rest_is_not_held_back(symptom: str) -> None:
 def test_processes_are_foreign_only_in_a_list_that_knows_ours(
     seen: tuple[int, ...], own: list[int], foreign: list[int]
 ) -> None:
-    """A list without our own measuring process counts in another pid namespace."""
     found = summarise([TelemetrySample(t=1.0), TelemetrySample(t=1.5, pids=seen)], 1.0, 2.0, own)
     assert found is not None
     assert found.foreign_processes == foreign
@@ -320,26 +302,22 @@ IDLE = {"pids": (10, 11, 12), "kin": (10,)}
     ],
 )
 def test_a_foreign_process_is_idle_where_it_is_known_to_have_run_nothing(looks, idle) -> None:
-    """Also not shortly before or after: what is counted is counted late."""
     found = summarise(looks, 1.0, 2.0, [])
     assert found.foreign_processes == [11, 12]
     assert found.idle_processes == idle
 
 
 def test_only_foreign_processes_are_named() -> None:
-    """Those whose name is known."""
     look = TelemetrySample(t=1.5, pids=(10, 11, 12), names={10: "python3", 11: "train, 512 MiB"})
     assert strangers([10], look) == ([11, 12], {"11": "train, 512 MiB"})
 
 
 def test_a_descendant_of_ours_is_not_foreign() -> None:
-    """A context that was alive at the look and is not any more; or one nobody named."""
     assert strangers([10], TelemetrySample(t=1.5, pids=(10, 11, 12), kin=(10, 11)))[0] == [12]
     assert strangers([], TelemetrySample(t=1.5, pids=(11, 12), kin=(11,)))[0] == [12]
 
 
 def test_without_a_look_in_the_stretch_the_one_before_tells() -> None:
-    """Looks for processes are rarer than others; one in the stretch is newer."""
     before = TelemetrySample(t=0.8, pids=(10, 11))
     assert strangers([10], TelemetrySample(t=0.3, pids=(10, 12)), before)[0] == [11]
     assert strangers([10], before, TelemetrySample(t=1.9, pids=(10,)))[0] == []
@@ -350,7 +328,6 @@ def test_without_a_look_in_the_stretch_the_one_before_tells() -> None:
 def test_who_was_on_the_device_long_before_the_stretch_does_not_count(
     pids: tuple[int, int],
 ) -> None:
-    """Sources that are asked once a second look for processes every four."""
     assert len(strangers([10], TelemetrySample(t=-1.0, pids=pids))[0]) == 1
     assert strangers([10], TelemetrySample(t=-1.1, pids=pids)) == ([], {})
     ended = TelemetrySample(t=-1.1, pids=(901,))
@@ -358,19 +335,16 @@ def test_who_was_on_the_device_long_before_the_stretch_does_not_count(
 
 
 def test_more_processes_than_ours_outside_our_namespace_are_counted() -> None:
-    """Which they are cannot be told, so they are called 0."""
     one = ([0], {"0": "a process outside this container"})
     assert strangers([10, 11], TelemetrySample(t=1.5, pids=(901, 902, 903))) == one
     assert strangers([10], TelemetrySample(t=1.5, pids=(901, 902, 903)))[0] == [0, 0]
 
 
 def test_a_process_of_ours_counts_once_however_often_it_is_named() -> None:
-    """It may have served several contexts; a stranger does not hide behind it."""
     assert strangers([10, 10, 11], TelemetrySample(t=1.5, pids=(901, 902, 903)))[0] == [0]
 
 
 def test_a_context_that_has_only_just_ended_is_not_counted_as_another_s() -> None:
-    """It takes more than ours in each look, and to know how many are ours."""
     fewer, more = TelemetrySample(t=0.9, pids=(901, 902)), TelemetrySample(t=1.4, pids=(901,))
     assert strangers([10], fewer, more) == ([], {})
     assert strangers([], fewer) == ([], {})
@@ -383,7 +357,6 @@ def write_stat(proc: Path, pid: int, parent: int) -> None:
 
 
 def test_kin_is_what_descends_from_a_process(tmp_path: Path) -> None:
-    """Through any number of generations, whatever they are called."""
     parents = {7: 1, 20: 7, 21: 20, 30: 1, 40: 41, 41: 40}
     for pid, parent in parents.items():
         write_stat(tmp_path, pid, parent)
@@ -394,7 +367,6 @@ def test_kin_is_what_descends_from_a_process(tmp_path: Path) -> None:
 
 
 def test_the_workers_of_one_xdist_run_are_kin(tmp_path: Path) -> None:
-    """HIP opens every GPU that it sees, so that they meet on each other's devices."""
     write_stat(tmp_path, 20, parent=7)
     write_stat(tmp_path, 30, parent=1)
     in_xdist = {"PYTEST_XDIST_WORKER": "gw3"}
@@ -405,7 +377,6 @@ def test_the_workers_of_one_xdist_run_are_kin(tmp_path: Path) -> None:
 
 
 def test_kin_is_told_of_real_processes() -> None:
-    """This one is its parent's child, and the first process is not."""
     assert kin([os.getpid(), 1], os.getppid()) == [os.getpid()]
 
 
@@ -421,14 +392,12 @@ def test_kin_is_told_of_real_processes() -> None:
 def test_a_process_is_described_in_a_few_words(
     tmp_path: Path, name: str | None, memory: float | None, words: str
 ) -> None:
-    """By the tool's name for it, or the kernel's."""
     (tmp_path / "5").mkdir()
     (tmp_path / "5" / "comm").write_text("python3\n")
     assert described(5, name, memory, tmp_path) == words
 
 
 def test_a_process_that_is_gone_is_unknown(tmp_path: Path) -> None:
-    """Or lives in another pid namespace."""
     assert described(5, None, 2.0**20, tmp_path) == "unknown, 1 MiB"
 
 
@@ -436,7 +405,6 @@ def test_a_process_that_is_gone_is_unknown(tmp_path: Path) -> None:
 
 
 def test_a_line_is_a_sample() -> None:
-    """Every field as the process prints it."""
     line = {
         "t": 7.5,
         "source": "nvml",
@@ -479,14 +447,12 @@ def test_a_line_is_a_sample() -> None:
 
 @pytest.mark.parametrize("value", ["N/A", None, True, [1], float("nan"), float("inf"), 10**400])
 def test_a_figure_that_is_no_figure_is_none(value: object) -> None:
-    """The other figures of the line stay."""
     found = parse(json.dumps({"t": 1, "clock_mhz": value, "power_w": 5}))
     assert (found.clock_mhz, found.power_w) == (None, 5.0)
 
 
 @pytest.mark.parametrize(("told", "share"), [(2.5, 1.0), (1, 1.0), (0, 0.0), (-0.1, None)])
 def test_a_utilization_is_a_share(told: float, share: float | None) -> None:
-    """Firmware sometimes tells more than 100%."""
     line = json.dumps({"t": 1, "utilization": told})
     assert parse(line).utilization == share
     seen, _ = look_once(CPU, command=stand_in(f"print({line!r})"))
@@ -496,13 +462,11 @@ def test_a_utilization_is_a_share(told: float, share: float | None) -> None:
 
 @pytest.mark.parametrize("value", ["GPU", None, 7, {"a": 1}])
 def test_lists_that_are_none_are_not_there(value: object) -> None:
-    """Which, of processes, is to say that nobody looked."""
     found = parse(json.dumps({"t": 1, "pids": value, "kin": value, "throttle": value}))
     assert (found.pids, found.kin, found.throttle) == (None, (), ())
 
 
 def test_of_lists_and_tables_what_has_the_right_type_is_taken() -> None:
-    """The rest is passed over."""
     line = {
         "t": 1,
         "pids": ["x", 3.5, True, 6],
@@ -517,7 +481,6 @@ def test_of_lists_and_tables_what_has_the_right_type_is_taken() -> None:
 
 @pytest.mark.parametrize("value", ["GPU", None, 7, ["a"]])
 def test_tables_that_are_none_are_empty(value: object) -> None:
-    """An array where an object was expected."""
     found = parse(json.dumps({"t": 1, "names": value, "counters": value}))
     assert (found.names, found.counters) == ({}, {})
 
@@ -536,13 +499,11 @@ def test_tables_that_are_none_are_empty(value: object) -> None:
     ],
 )
 def test_garbage_is_named_and_no_sample(line: str) -> None:
-    """Libraries print to whatever is open."""
     with pytest.raises(ValueError, match="sampling process said"):
         parse(line)
 
 
 def test_an_error_line_is_its_cause() -> None:
-    """The process says why it cannot watch."""
     with pytest.raises(ValueError, match="NVML is not here"):
         parse('{"t": 1, "error": "NVML is not here"}')
 
@@ -580,7 +541,6 @@ def quiet_window(sampler: Sampler, begin: float, end: float) -> Telemetry | None
 
 
 def test_the_cpu_is_watched_by_a_process_of_its_own() -> None:
-    """The real one, on whatever this machine is."""
     begin = time.monotonic()
     with contextlib.closing(Sampler(CPU)) as sampler:
         eventually(lambda: sampler.window(begin, time.monotonic()))
@@ -591,7 +551,6 @@ def test_the_cpu_is_watched_by_a_process_of_its_own() -> None:
 
 
 def test_a_device_that_cannot_be_watched_is_a_warning_with_the_cause() -> None:
-    """No such GPU here, or none at all: NVML's own words."""
     absent = Hardware(vendor="nvidia", name="", key="h200", uuid="GPU-none")
     with contextlib.closing(Sampler(absent)) as sampler:
         eventually(lambda: sampler._fault)
@@ -611,7 +570,6 @@ def test_a_device_that_cannot_be_watched_is_a_warning_with_the_cause() -> None:
 def test_a_sampler_that_fails_is_one_warning_and_no_telemetry(
     ended: list[Sampler], script: str, cause: str
 ) -> None:
-    """And a second window is silent."""
     sampler = Sampler(CPU, stand_in(script))
     ended.append(sampler)
     eventually(lambda: sampler._fault)
@@ -621,7 +579,6 @@ def test_a_sampler_that_fails_is_one_warning_and_no_telemetry(
 
 
 def test_a_sampler_that_cannot_start_is_one_warning_and_no_telemetry(tmp_path: Path) -> None:
-    """Its caller is not told otherwise."""
     with contextlib.closing(Sampler(CPU, [str(tmp_path / "nowhere")])) as sampler:
         with pytest.warns(RuntimeWarning, match="nowhere"):
             assert sampler.window(0, 1) is None
@@ -629,14 +586,12 @@ def test_a_sampler_that_cannot_start_is_one_warning_and_no_telemetry(tmp_path: P
 
 
 def test_a_sampler_that_is_only_starting_is_not_warned_of(ended: list[Sampler]) -> None:
-    """A window before the first sample is empty, and nothing is wrong yet."""
     sampler = Sampler(CPU, stand_in("import time; time.sleep(600)"))
     ended.append(sampler)
     assert sampler.window(0, time.monotonic()) is None
 
 
 def test_a_sampler_that_hangs_is_warned_of_and_keeps_what_it_saw(ended: list[Sampler]) -> None:
-    """Windows before the hang still have their samples."""
     script = 'print(\'{"t": 5.0, "power_w": 80}\', flush=True); import time; time.sleep(600)'
     sampler = Sampler(CPU, stand_in(script))
     ended.append(sampler)
@@ -649,7 +604,6 @@ def test_a_sampler_that_hangs_is_warned_of_and_keeps_what_it_saw(ended: list[Sam
 
 
 def test_a_slow_source_is_not_taken_for_one_that_hangs(ended: list[Sampler]) -> None:
-    """Its samples say when the next is due."""
     script = 'print(\'{"t": 5.0, "due": 90.0}\', flush=True); import sys; sys.stdin.read()'
     sampler = Sampler(CPU, stand_in(script))
     ended.append(sampler)
@@ -660,7 +614,6 @@ def test_a_slow_source_is_not_taken_for_one_that_hangs(ended: list[Sampler]) -> 
 
 
 def test_a_device_that_vanishes_is_one_warning_with_its_cause(ended: list[Sampler]) -> None:
-    """What was seen of it before stays; from then on nothing is known."""
     lines = [
         {"t": 5.0, "source": "nvml", "power_w": 80, "due": 5.1},
         {"t": 6.0, "source": "nvml", "trouble": "nvml: the GPU is lost", "due": 16.0},
@@ -677,7 +630,6 @@ def test_a_device_that_vanishes_is_one_warning_with_its_cause(ended: list[Sample
 
 
 def test_garbage_between_samples_does_not_matter(ended: list[Sampler]) -> None:
-    """A library's banner, then samples."""
     script = "print('banner'); print('{\"t\": 5.0}'); print('{\"t\": 5.1}', flush=True)"
     sampler = Sampler(CPU, stand_in(f"{script}; import time; time.sleep(600)"))
     ended.append(sampler)
@@ -688,7 +640,6 @@ def test_garbage_between_samples_does_not_matter(ended: list[Sampler]) -> None:
 
 
 def test_closing_ends_a_process_that_does_not_listen() -> None:
-    """It ignores its standard input and the polite signals."""
     script = """
 import signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -705,7 +656,6 @@ time.sleep(600)
 
 
 def test_the_process_ends_when_its_parent_is_gone() -> None:
-    """Which closes its standard input, however the parent ended."""
     command = [sys.executable, "-m", "bench_lib.engine.telemetry", json.dumps(asdict(CPU))]
     process = subprocess.Popen(
         command,
@@ -726,7 +676,6 @@ def test_the_process_ends_when_its_parent_is_gone() -> None:
 
 
 def test_a_tool_that_hangs_does_not_outlive_the_process(tmp_path: Path) -> None:
-    """Which leaves without waiting for it."""
     started = tmp_path / "pid"
     tool = tmp_path / "amd-smi"
     tool.write_text(f"#!/bin/sh\necho $$ > {started}.new\n/bin/mv {started}.new {started}\n")
@@ -804,7 +753,6 @@ HOT = {"clock_mhz": 2000.0}
 
 
 def test_a_library_is_asked_twenty_times_a_second() -> None:
-    """However long an answer takes, as long as that is shorter."""
     device = Scripted(HOT, took_s=0.01)
     lines = device.lines(3)
     assert device.slept_s == [0.0, 0.04, 0.04]
@@ -813,7 +761,6 @@ def test_a_library_is_asked_twenty_times_a_second() -> None:
 
 
 def test_a_command_rests_three_times_as_long_as_it_took() -> None:
-    """And is never asked more than once a second, nor found late where it may be slow."""
     device = Scripted(HOT, took_s=0.5, is_command=True)
     lines = device.lines(3)
     assert device.slept_s[1:] == [1.5, 1.5]
@@ -824,7 +771,6 @@ def test_a_command_rests_three_times_as_long_as_it_took() -> None:
 
 
 def test_a_command_rests_after_the_choice_has_called_it() -> None:
-    """Which took as long as it took."""
     device = Scripted(HOT, is_command=True)
 
     def choose() -> Source:
@@ -836,7 +782,6 @@ def test_a_command_rests_after_the_choice_has_called_it() -> None:
 
 
 def test_processes_are_looked_for_twice_a_second_and_seldom_by_commands() -> None:
-    """The driver's locks are needed by launches."""
     library, command = Scripted(HOT), Scripted(HOT, is_command=True)
     library.lines(12)
     command.lines(6)
@@ -845,7 +790,6 @@ def test_processes_are_looked_for_twice_a_second_and_seldom_by_commands() -> Non
 
 
 def test_a_gpu_that_vanishes_between_two_looks_is_trouble_and_asked_slowly() -> None:
-    """It is chosen anew each time, and seen again once it is back."""
     gone = ToolError("no GPU at 0000:0c:00.0")
     device = Scripted(HOT, gone, gone, HOT)
     lines = device.lines(4)
@@ -858,12 +802,10 @@ def test_a_gpu_that_vanishes_between_two_looks_is_trouble_and_asked_slowly() -> 
 
 
 def test_an_error_of_a_library_is_trouble_by_its_kind() -> None:
-    """Whatever it raises."""
     assert Scripted(KeyError("x")).lines(1)[0]["trouble"] == "scripted: KeyError: 'x'"
 
 
 def test_a_device_that_falls_silent_is_trouble_after_a_few_looks() -> None:
-    """All figures refused; one such look may be chance."""
     device = Scripted(HOT, {}, HOT, {"clock_mhz": None}, {}, {})
     lines = device.lines(6)
     assert [n for n, line in enumerate(lines) if "trouble" in line] == [5]
@@ -871,12 +813,10 @@ def test_a_device_that_falls_silent_is_trouble_after_a_few_looks() -> None:
 
 
 def test_a_device_that_never_told_a_figure_is_no_trouble() -> None:
-    """A virtual GPU may have no sensors at all."""
     assert all("trouble" not in line for line in Scripted({"throttle": []}).lines(9))
 
 
 def test_a_source_that_cannot_be_chosen_again_goes_on_as_it_was() -> None:
-    """Later it may be there."""
     device = Scripted(HOT, RuntimeError("lost"), HOT)
 
     def choose() -> Source:
@@ -892,7 +832,6 @@ def test_a_source_that_cannot_be_chosen_again_goes_on_as_it_was() -> None:
 
 
 def test_a_single_look_at_the_cpu_tells_its_load() -> None:
-    """Which takes two, in the process's own hands."""
     seen, cause = look_once(CPU)
     assert cause is None
     assert seen is not None
@@ -900,7 +839,6 @@ def test_a_single_look_at_the_cpu_tells_its_load() -> None:
 
 
 def test_a_single_look_where_there_is_nothing_is_the_cause() -> None:
-    """In the library's own words."""
     seen, cause = look_once(Hardware(vendor="nvidia", name="", key="h200", uuid="GPU-none"))
     assert seen is None
     assert "NVML" in (cause or "")
@@ -923,14 +861,12 @@ def look_with(package: str, folder: Path) -> dict[str, Any]:
 
 
 def test_a_package_that_prints_when_imported_is_not_taken_for_the_answer(tmp_path: Path) -> None:
-    """As the registry's does, where the answer are the causes of all ways."""
     cause = look_with("print('{'); raise KeyError('libamd_smi.so')", tmp_path)["error"]
     assert "the amdsmi package: KeyError: 'libamd_smi.so'" in cause
     assert "amd-smi is not installed" in cause
 
 
 def test_a_package_that_prints_at_every_look_is_not_taken_for_the_answer(tmp_path: Path) -> None:
-    """Standard output is for answers alone."""
     package = """
 def amdsmi_init(): pass
 def amdsmi_get_processor_handles(): return [0]
@@ -953,7 +889,6 @@ def amdsmi_get_power_info(handle):
     ],
 )
 def test_a_single_look_that_fails_is_its_cause(script: str, cause: str) -> None:
-    """A driver that hangs cannot hold up whoever asks."""
     timeout_s = 0.5 if "sleep" in script else LONG_S
     seen, why = look_once(CPU, timeout_s=timeout_s, command=stand_in(script))
     assert seen is None

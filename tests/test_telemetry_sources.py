@@ -92,7 +92,6 @@ def refuse(*_: object) -> None:
 
 
 def test_nvml_s_figures_are_in_our_units() -> None:
-    """Watts, not milliwatts; a fraction, not percent; reasons by name; both times in ns."""
     source = nvml.source(NVIDIA, fake_nvml())
     assert source.name == "nvml"
     assert source.look(with_pids=True) == {
@@ -112,7 +111,6 @@ def test_nvml_s_figures_are_in_our_units() -> None:
 
 
 def test_who_has_run_something_is_asked_from_the_last_answer_on() -> None:
-    """What a process did an hour ago is not what it does now."""
     asked = []
 
     def busy(_handle: object, since: int) -> list[SimpleNamespace]:
@@ -125,7 +123,6 @@ def test_who_has_run_something_is_asked_from_the_last_answer_on() -> None:
 
 
 def test_nobody_is_asked_for_where_all_processes_are_ours() -> None:
-    """The question takes 2 ms of the driver's time."""
     ours = [SimpleNamespace(pid=os.getpid(), usedGpuMemory=None)]
     running = {"nvmlDeviceGetComputeRunningProcesses": lambda _: ours}
     asked = fake_nvml(**running, nvmlDeviceGetProcessUtilization=lambda *_: pytest.fail("asked"))
@@ -135,8 +132,6 @@ def test_nobody_is_asked_for_where_all_processes_are_ours() -> None:
 
 @pytest.mark.parametrize(("error", "busy"), [(6, []), (3, None)])
 def test_nobody_having_run_anything_is_an_error_of_nvml(error: int, busy: object) -> None:
-    """Not found is an answer, not supported is none."""
-
     def refusing(*_: object) -> None:
         raise type("Refusal", (NVMLError,), {"value": error})
 
@@ -146,7 +141,6 @@ def test_nobody_having_run_anything_is_an_error_of_nvml(error: int, busy: object
 
 @pytest.mark.parametrize("reasons", [0x0, 0x1, 0x2, 0x3])
 def test_idle_and_set_clocks_are_no_throttling(reasons: int) -> None:
-    """Somebody who locks the clocks wants them so."""
     source = nvml.source(
         NVIDIA, fake_nvml(nvmlDeviceGetCurrentClocksEventReasons=lambda _: reasons)
     )
@@ -154,14 +148,12 @@ def test_idle_and_set_clocks_are_no_throttling(reasons: int) -> None:
 
 
 def test_an_older_nvml_is_asked_by_the_older_name() -> None:
-    """Clocks-event reasons were called throttle reasons."""
     older = fake_nvml(nvmlDeviceGetCurrentClocksThrottleReasons=lambda _: 0x8)
     del older.nvmlDeviceGetCurrentClocksEventReasons
     assert nvml.source(NVIDIA, older).look(with_pids=False)["throttle"] == ["hardware slowdown"]
 
 
 def test_figures_that_nvml_refuses_are_none_one_by_one() -> None:
-    """A virtual GPU has no power sensor and still has a clock."""
     names = ("PowerUsage", "UtilizationRates", "Temperature", "ComputeRunningProcesses")
     refused = {f"nvmlDeviceGet{name}": refuse for name in names}
     found = nvml.source(NVIDIA, fake_nvml(**refused)).look(with_pids=True)
@@ -170,7 +162,6 @@ def test_figures_that_nvml_refuses_are_none_one_by_one() -> None:
 
 
 def test_an_nvml_that_refuses_the_counters_is_not_asked_again() -> None:
-    """It has none, and no clock of theirs."""
     asked = []
 
     def count(_handle: object, policy: int) -> None:
@@ -184,7 +175,6 @@ def test_an_nvml_that_refuses_the_counters_is_not_asked_again() -> None:
 
 
 def test_a_gpu_that_nvml_has_lost_is_none_in_all() -> None:
-    """And no exception."""
     working = fake_nvml()
     source = nvml.source(NVIDIA, working)
     for name in vars(working):
@@ -218,7 +208,6 @@ def kernel_look(root: Path, device: Hardware = AMD, *, with_pids: bool = False) 
 
 
 def test_an_amd_card_is_read_from_its_files(tmp_path: Path, card: Callable[..., None]) -> None:
-    """Hertz, microwatts and millidegrees in our units; the junction before the edge."""
     card(
         gpu_busy_percent="97\n",
         freq1_input="2100000000\n",
@@ -241,7 +230,6 @@ def test_an_amd_card_is_read_from_its_files(tmp_path: Path, card: Callable[..., 
 def test_what_an_amd_card_lacks_is_looked_for_elsewhere(
     tmp_path: Path, card: Callable[..., None]
 ) -> None:
-    """MI300 has a present power and no average, older cards an edge sensor alone."""
     card(power1_input="300000000\n", temp1_label="edge\n", temp1_input="41000\n")
     found = kernel_look(tmp_path)
     assert (found["power_w"], found["temperature_c"], found["clock_mhz"]) == (300.0, 41.0, None)
@@ -251,7 +239,6 @@ def test_what_an_amd_card_lacks_is_looked_for_elsewhere(
 def test_what_an_amd_card_does_not_say_is_none(
     tmp_path: Path, card: Callable[..., None], content: str
 ) -> None:
-    """Only partition 0 of a card has sensors; the others print N/A."""
     card(
         gpu_busy_percent=content,
         freq1_input=content,
@@ -266,7 +253,6 @@ def test_what_an_amd_card_does_not_say_is_none(
 def test_a_second_die_without_a_sensor_draws_no_power_that_is_known(
     tmp_path: Path, card: Callable[..., None]
 ) -> None:
-    """It says 0 W."""
     card(power1_average="0\n")
     assert kernel_look(tmp_path)["power_w"] is None
 
@@ -275,7 +261,6 @@ def test_a_second_die_without_a_sensor_draws_no_power_that_is_known(
 def test_a_partition_reads_the_power_and_heat_of_its_card(
     tmp_path: Path, card: Callable[..., None], number: int
 ) -> None:
-    """Its own function is not on the bus; the card's clock and load are those of all its dies."""
     card(
         gpu_busy_percent="50\n",
         freq1_input="2100000000\n",
@@ -289,13 +274,11 @@ def test_a_partition_reads_the_power_and_heat_of_its_card(
 
 
 def test_a_card_that_is_gone_is_all_none(tmp_path: Path) -> None:
-    """And no exception."""
     nowhere = Hardware(vendor="amd", name="", key="amd-gpu")
     assert unknown(kernel_look(tmp_path, nowhere, with_pids=True))
 
 
 def test_processes_on_an_amd_card_are_those_with_memory_on_it(tmp_path: Path) -> None:
-    """KFD lists every process with every device; a partition is a device of its own."""
     for number, function in ((1, 0), (2, 1)):
         node = tmp_path / f"sys/class/kfd/kfd/topology/nodes/{number}"
         node.mkdir(parents=True)
@@ -333,7 +316,6 @@ def throttling(content: bytes) -> dict[str, Any]:
 
 @pytest.mark.parametrize("revision", [6, 7, 8, 9])
 def test_a_table_s_counters_come_after_their_clock(revision: int) -> None:
-    """In the order of the kernel's header."""
     assert throttling(table(revision, **counters(7000, 1, 2, 3, 4, 5))) == {
         "ticks": 7000,
         "counters": {
@@ -350,7 +332,6 @@ def test_a_table_s_counters_come_after_their_clock(revision: int) -> None:
 def test_every_revision_tells_all_figures_in_one_read(
     tmp_path: Path, card: Callable[..., None], revision: int
 ) -> None:
-    """The slowest die sets the pace; all ones are dies that the card has not."""
     power = "average_socket_power" if revision == 3 else "curr_socket_power"
     clocks = 1262 if revision == 3 else (1306, 1290, 1262, 1301, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF)
     figures: dict[str, Any] = {
@@ -374,7 +355,6 @@ def test_every_revision_tells_all_figures_in_one_read(
 def test_a_look_opens_no_file_but_the_table(
     tmp_path: Path, card: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At 20 looks a second each file costs a message to the firmware."""
     card(
         gpu_metrics=table(
             6,
@@ -394,7 +374,6 @@ def test_a_look_opens_no_file_but_the_table(
 
 
 def test_counters_that_are_not_supported_are_not_there() -> None:
-    """All ones."""
     none = 2**32 - 1
     assert throttling(table(7, **counters(none, 1, none, none, none, none))) == {
         "ticks": None,
@@ -403,7 +382,6 @@ def test_counters_that_are_not_supported_are_not_there() -> None:
 
 
 def test_a_counter_that_repeats_its_clock_counts_nothing() -> None:
-    """The driver 6.10.5 does so in three of an MI300X at rest."""
     clock = 5_123_456
     assert throttling(table(6, **counters(clock, 0, clock, clock, 0, clock))) == {
         "ticks": clock,
@@ -425,7 +403,6 @@ FLAGS = [
 
 @pytest.mark.parametrize(("flags", "reasons"), FLAGS)
 def test_flags_of_older_cards_are_reasons(flags: int, reasons: list[str]) -> None:
-    """Sixteen bits a kind; all of them means that the firmware does not say."""
     assert throttling(table(3, indep_throttle_status=flags)).get("throttle", []) == reasons
 
 
@@ -442,7 +419,6 @@ def test_flags_of_older_cards_are_reasons(flags: int, reasons: list[str]) -> Non
     ],
 )
 def test_a_torn_or_unknown_table_tells_nothing(content: bytes) -> None:
-    """Layouts are read only where they are known."""
     assert throttling(content) == {}
 
 
@@ -535,7 +511,6 @@ def package_look(root: Path, device: Hardware = AMD, *, with_pids: bool = False)
 def test_the_package_s_figures_are_in_our_units(
     tmp_path: Path, install: Callable[[Any], None], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The device is found by its address, whatever its case; nothing is printed."""
     smi = FakeAmdSmi()
     install(smi)
     assert package_look(tmp_path) == {
@@ -554,7 +529,6 @@ def test_the_package_s_figures_are_in_our_units(
 def test_the_package_is_asked_for_its_table_alone_where_that_has_all(
     tmp_path: Path, install: Callable[[Any], None]
 ) -> None:
-    """Every other call reads the table anew; a virtual function refuses clocks as well."""
     refused = OSError("not supported")
     counters = ("prochot", "ppt", "socket_thm", "vr_thm", "hbm_thm")
     table_of_all = {
@@ -577,7 +551,6 @@ def test_the_package_is_asked_for_its_table_alone_where_that_has_all(
 
 
 def test_an_older_package_has_other_names(tmp_path: Path, install: Callable[[Any], None]) -> None:
-    """ROCm 6.0 on an MI200: no present power, the junction by that name, a word of flags."""
     smi = FakeAmdSmi(
         clock_info={"gfx": {"cur_clk": 1700}, "mem": {"cur_clk": 1600}},
         power_info={"current_socket_power": 0xFFFF, "average_socket_power": 410},
@@ -599,7 +572,6 @@ def test_an_older_package_has_other_names(tmp_path: Path, install: Callable[[Any
 def test_the_package_s_flags_are_the_kernel_s(
     tmp_path: Path, install: Callable[[Any], None], flags: int, reasons: list[str]
 ) -> None:
-    """The same word."""
     install(FakeAmdSmi(gpu_metrics_info={"indep_throttle_status": flags}))
     assert package_look(tmp_path)["throttle"] == reasons
 
@@ -611,7 +583,6 @@ def test_the_package_s_flags_are_the_kernel_s(
 def test_a_status_without_a_reason_is_throttled(
     tmp_path: Path, install: Callable[[Any], None], metrics_info: dict[str, object]
 ) -> None:
-    """What its bits mean depends on the kind of GPU; ROCm 6.3 makes a bool of MI200's word."""
     install(FakeAmdSmi(gpu_metrics_info=metrics_info))
     assert package_look(tmp_path)["throttle"] == ["throttled"]
 
@@ -619,7 +590,6 @@ def test_a_status_without_a_reason_is_throttled(
 def test_violations_are_counted_where_the_table_does_not_say(
     tmp_path: Path, install: Callable[[Any], None]
 ) -> None:
-    """A partition's table may lack them."""
     status = {
         "acc_counter": 4000,
         "acc_prochot_thrm": 0,
@@ -653,7 +623,6 @@ def test_violations_are_counted_where_the_table_does_not_say(
 def test_what_the_package_does_not_tell_is_none(
     tmp_path: Path, install: Callable[[Any], None], answer: object
 ) -> None:
-    """One answer for all, or one in each field."""
     names = ("clock_info", "temp_metric", "power_info", "gpu_activity", "gpu_metrics_info")
     install(FakeAmdSmi(**dict.fromkeys(names, answer), gpu_process_list=answer))
     found = package_look(tmp_path, with_pids=True)
@@ -675,7 +644,6 @@ def test_what_the_package_does_not_tell_is_none(
 def test_the_package_s_processes_are_those_with_memory_on_the_device(
     tmp_path: Path, install: Callable[[Any], None]
 ) -> None:
-    """A process has all GPUs open that it may see; a name may not be told."""
     listed = [
         {"name": "train", "pid": 99999990, "memory_usage": {"vram_mem": 6 * 2**20}},
         {"name": "N/A", "pid": 99999991, "memory_usage": {"vram_mem": "N/A"}},
@@ -691,7 +659,6 @@ def test_the_package_s_processes_are_those_with_memory_on_the_device(
 def test_the_package_of_rocm_6_1_lists_handles(
     tmp_path: Path, install: Callable[[Any], None]
 ) -> None:
-    """Each of which has to be asked."""
     about = {"name": "train", "pid": 99999990, "memory_usage": {"vram_mem": 2**20}}
     install(FakeAmdSmi(gpu_process_list=[SimpleNamespace()], gpu_process_info=about))
     assert package_look(tmp_path, with_pids=True)["names"] == {99999990: "train, 1 MiB"}
@@ -728,7 +695,6 @@ QUARTER = replace(PARTITION, compute_partition="QPX")
 def test_a_partition_without_sensors_has_its_card_s(
     tmp_path: Path, install: Callable[[Any], None]
 ) -> None:
-    """Its clock, its load and its processes are its own."""
     install(Partitioned())
     found = package_look(tmp_path, QUARTER, with_pids=True)
     assert (found["clock_mhz"], found["power_w"], found["temperature_c"]) == (1800, 690, 71)
@@ -745,7 +711,6 @@ def test_a_partition_without_sensors_has_its_card_s(
 def test_a_partition_has_no_clock_or_load_where_only_its_card_s_is_known(
     tmp_path: Path, install: Callable[[Any], None], number: int, nothing: object
 ) -> None:
-    """Those of the other dies are none of its business."""
     table = {"current_gfxclks": nothing, "xcp_stats.gfx_busy_inst": nothing}
 
     class Silent(Partitioned):
@@ -774,7 +739,6 @@ def test_a_partition_has_no_clock_or_load_where_only_its_card_s_is_known(
 def test_a_package_that_cannot_start_is_not_the_way(
     tmp_path: Path, install: Callable[[Any], None], broken: dict[str, Any], cause: str
 ) -> None:
-    """Whatever it raises."""
     install(SimpleNamespace(**broken))
     with pytest.raises(NothingToldError, match=cause):
         package.source(AMD, tmp_path)
@@ -801,7 +765,6 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
 def test_rocm_s_own_package_comes_before_the_registry_s(
     tmp_path: Path, packages: Callable[..., None]
 ) -> None:
-    """Which is not AMD's."""
     packages(registry_s="whose = 'registry'", rocm_s="whose = 'rocm'")
     before = list(sys.path)
     assert package.load(tmp_path).whose == "rocm"
@@ -811,7 +774,6 @@ def test_rocm_s_own_package_comes_before_the_registry_s(
 def test_the_registry_s_package_is_taken_where_rocm_has_none(
     tmp_path: Path, packages: Callable[..., None]
 ) -> None:
-    """Somebody may have installed ROCm's there; one that is broken does not hide it."""
     packages(registry_s="whose = 'registry'", rocm_s="import nowhere_at_all")
     assert package.load(tmp_path).whose == "registry"
 
@@ -831,7 +793,6 @@ def test_a_package_that_cannot_be_imported_is_its_cause(
     code: str,
     cause: str,
 ) -> None:
-    """It prints, and not on our output."""
     packages(registry_s=code)
     with pytest.raises(NothingToldError, match=cause):
         package.source(AMD, tmp_path)
@@ -916,7 +877,6 @@ def amd_smi_look(root: Path, device: Hardware = AMD, *, with_pids: bool = False)
 def test_amd_smi_s_figures_are_in_our_units(
     tmp_path: Path, command: Callable[..., Path], envelope: Callable[[object], object]
 ) -> None:
-    """In either version's envelope; the slowest of the dies that tell their clock."""
     calls = command("amd-smi", list=LISTED, metric=envelope(entry()))
     assert amd_smi_look(tmp_path) == {
         "clock_mhz": 1890,
@@ -935,7 +895,6 @@ def test_amd_smi_s_figures_are_in_our_units(
 def test_numbers_as_text_and_other_units_are_understood(
     tmp_path: Path, command: Callable[..., Path]
 ) -> None:
-    """Milliwatts, gigahertz, a figure with its unit inside."""
     told = entry(
         power={"socket_power": valued("640000", "mW")},
         clock={"gfx": {"cur_clk": "1.9 GHz"}, "mem": {"cur_clk": "1200"}},
@@ -952,7 +911,6 @@ def test_numbers_as_text_and_other_units_are_understood(
 def test_an_mi200_says_only_that_it_is_throttled(
     tmp_path: Path, command: Callable[..., Path]
 ) -> None:
-    """It has no counters."""
     power = {"socket_power": valued(300, "W"), "throttle_status": "THROTTLED"}
     command("amd-smi", list=LISTED, metric=[entry(power=power, throttle="N/A")])
     found = amd_smi_look(tmp_path)
@@ -963,7 +921,6 @@ def test_an_mi200_says_only_that_it_is_throttled(
 def test_what_amd_smi_does_not_tell_is_none(
     tmp_path: Path, command: Callable[..., Path], nothing: object
 ) -> None:
-    """A whole part, or each figure of it."""
     parts = ("usage", "power", "clock", "temperature", "throttle")
     command("amd-smi", list=LISTED, metric=[entry(**dict.fromkeys(parts, nothing))])
     assert unknown(amd_smi_look(tmp_path))
@@ -975,7 +932,6 @@ def test_what_amd_smi_does_not_tell_is_none(
 def test_figures_of_amd_smi_that_are_none_are_none(
     tmp_path: Path, command: Callable[..., Path], nothing: object
 ) -> None:
-    """Whatever stands in their place."""
     told = entry(
         usage={"gfx_activity": nothing},
         power={"socket_power": nothing},
@@ -992,7 +948,6 @@ def test_figures_of_amd_smi_that_are_none_are_none(
 def test_a_partition_asks_amd_smi_for_its_card_too(
     tmp_path: Path, command: Callable[..., Path]
 ) -> None:
-    """Whose sensors it has; its load is its own part of the card's."""
     listed = [{"gpu": 4 + n, "bdf": f"0000:0c:00.{n}"} for n in range(4)]
     busy = {f"xcp_{n}": [valued(20 * n, "%"), "N/A"] for n in range(4)}
     usage = {"gfx_activity": valued(88, "%"), "gfx_busy_inst": busy}
@@ -1024,7 +979,6 @@ def test_a_partition_asks_amd_smi_for_its_card_too(
 def test_a_partition_s_clock_is_that_of_its_own_dies(
     tmp_path: Path, command: Callable[..., Path], mode: str | None, number: int, clock: float | None
 ) -> None:
-    """Of six here, as on an MI300A; a die that works beside one that rests is not slow."""
     clocks = [1300, 1400, 1500, 1600, 1700, 1800, "N/A", "N/A"]
     dies = {f"gfx_{n}": {"clk": valued(clock, "MHz")} for n, clock in enumerate(clocks)}
     listed = [{"gpu": n, "bdf": f"0000:0c:00.{n}"} for n in range(number + 1)]
@@ -1039,7 +993,6 @@ def test_a_partition_s_clock_is_that_of_its_own_dies(
 def test_an_amd_smi_that_knows_one_clock_knows_none_of_a_partition(
     tmp_path: Path, command: Callable[..., Path]
 ) -> None:
-    """Nor is the only die that it tells of that of the third partition."""
     listed = [{"gpu": 4 + n, "bdf": f"0000:0c:00.{n}"} for n in range(4)]
     for name in ("gfx", "gfx_0"):
         told = [entry(gpu=n, clock={name: {"clk": valued(1900, "MHz")}}) for n in (4, 6)]
@@ -1048,7 +1001,6 @@ def test_an_amd_smi_that_knows_one_clock_knows_none_of_a_partition(
 
 
 def test_a_die_that_is_silent_does_not_shift_those_after_it() -> None:
-    """Only the last may be missing altogether."""
     dies = [None, 2.0, None, 4.0]
     assert [list(Partition(n, "CPX").places(dies)) for n in range(5)] == [[0], [1], [2], [3], []]
     assert [list(Partition(n, "DPX").places(dies)) for n in range(2)] == [[0, 1], [2, 3]]
@@ -1058,7 +1010,6 @@ def test_a_die_that_is_silent_does_not_shift_those_after_it() -> None:
 def test_amd_smi_s_processes_are_those_with_memory_on_the_device(
     tmp_path: Path, command: Callable[..., Path]
 ) -> None:
-    """Names and memory where it tells them, in the words of any version."""
     infos: list[object] = [
         {"name": "train", "pid": 99999990, "memory_usage": {"vram_mem": valued(2, "GB")}},
         {"name": "N/A", "pid": "99999991", "mem_usage": valued(3 * 2**20, "B")},
@@ -1083,7 +1034,6 @@ def test_amd_smi_s_processes_are_those_with_memory_on_the_device(
 
 
 def test_an_idle_gpu_has_no_processes(tmp_path: Path, command: Callable[..., Path]) -> None:
-    """Which is known, other than where they are not told."""
     idle = [{"gpu": 1, "process_list": [{"process_info": "No running processes detected"}]}]
     command("amd-smi", list=LISTED, metric=[entry()], process=idle)
     assert amd_smi_look(tmp_path, with_pids=True)["pids"] == []
@@ -1092,7 +1042,6 @@ def test_an_idle_gpu_has_no_processes(tmp_path: Path, command: Callable[..., Pat
 def test_processes_that_amd_smi_does_not_list_are_asked_for_once(
     tmp_path: Path, command: Callable[..., Path]
 ) -> None:
-    """No permission, or a hang, which costs seconds; the figures are there."""
     calls = command("amd-smi", list=LISTED, metric=[entry()])
     source = amd_smi.source(AMD, tmp_path)
     for _ in range(2):
@@ -1122,7 +1071,6 @@ def test_an_amd_smi_that_does_not_list_the_gpu_is_not_the_way(
     listed: object,
     cause: str,
 ) -> None:
-    """Each with its cause."""
     be_patient(monkeypatch, listed)
     command("amd-smi", list=listed)
     with pytest.raises((ToolError, NothingToldError), match=cause):
@@ -1146,7 +1094,6 @@ def test_a_gpu_that_amd_smi_loses_is_an_error_with_its_cause(
     told: object,
     cause: str,
 ) -> None:
-    """Between two looks; whoever watches names it."""
     command("amd-smi", list=LISTED, metric=[entry()])
     source = amd_smi.source(AMD, tmp_path)
     assert source.look(with_pids=False)["power_w"] == 640
@@ -1159,7 +1106,6 @@ def test_a_gpu_that_amd_smi_loses_is_an_error_with_its_cause(
 def test_a_command_that_is_not_there_is_its_cause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a machine without ROCm."""
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ToolError, match="amd-smi is not installed"):
         amd_smi.source(AMD, tmp_path)
@@ -1187,7 +1133,6 @@ def rocm_smi_look(root: Path, device: Hardware = AMD, *, with_pids: bool = False
 
 
 def test_rocm_smi_s_figures_are_in_our_units(tmp_path: Path, command: Callable[..., Path]) -> None:
-    """The card is found by its address and not by its number."""
     other = {**CARD, "PCI Bus": "0000:0B:00.0", "GPU use (%)": "0"}
     command("rocm-smi", anything={"card0": other, "card1": CARD, "system": {}})
     assert rocm_smi_look(tmp_path) == {
@@ -1202,7 +1147,6 @@ def test_rocm_smi_s_figures_are_in_our_units(tmp_path: Path, command: Callable[.
 def test_rocm_smi_s_words_differ_between_versions(
     tmp_path: Path, command: Callable[..., Path]
 ) -> None:
-    """Case, colons, the speed behind the level, the present power of an MI300X."""
     card = {
         "PCI Bus:": "0000:0c:00.0",
         "Temperature (Sensor Junction) (C)": "58.0",
@@ -1220,7 +1164,6 @@ def test_rocm_smi_s_words_differ_between_versions(
 def test_rocm_smi_knows_neither_clock_nor_load_of_a_partition(
     tmp_path: Path, command: Callable[..., Path], number: int
 ) -> None:
-    """Only those of cards."""
     command("rocm-smi", anything={"card0": CARD})
     found = rocm_smi_look(tmp_path, replace(PARTITION, bdf=f"0000:0c:00.{number}"))
     assert [found[name] for name in FIGURES] == [None, 1200, 277, 58, None]
@@ -1230,7 +1173,6 @@ def test_rocm_smi_knows_neither_clock_nor_load_of_a_partition(
 def test_a_secondary_die_has_no_power_that_is_known(
     tmp_path: Path, command: Callable[..., Path], nothing: str
 ) -> None:
-    """The second GCD of an MI250X; its clock is its own."""
     card = {**CARD, "Average Graphics Package Power (W)": nothing}
     command("rocm-smi", anything={"card0": card})
     found = rocm_smi_look(tmp_path)
@@ -1238,7 +1180,6 @@ def test_a_secondary_die_has_no_power_that_is_known(
 
 
 def test_what_rocm_smi_does_not_tell_is_none(tmp_path: Path, command: Callable[..., Path]) -> None:
-    """In every field."""
     card = dict.fromkeys(CARD, "N/A") | {"PCI Bus": CARD["PCI Bus"]}
     command("rocm-smi", anything={"card0": card})
     assert unknown(rocm_smi_look(tmp_path))
@@ -1247,7 +1188,6 @@ def test_what_rocm_smi_does_not_tell_is_none(tmp_path: Path, command: Callable[.
 def test_rocm_smi_s_processes_are_the_kernel_s(
     tmp_path: Path, command: Callable[..., Path]
 ) -> None:
-    """Which are cheaper, and say which device they use."""
     node = tmp_path / "sys/class/kfd/kfd/topology/nodes/1"
     node.mkdir(parents=True)
     (node / "properties").write_text(f"location_id {0x0C << 8}\ndomain 0\n")
@@ -1275,7 +1215,6 @@ def test_a_rocm_smi_that_does_not_tell_of_the_gpu_is_an_error(
     told: object,
     cause: str,
 ) -> None:
-    """With its cause; a GPU that has vanished is not another one."""
     be_patient(monkeypatch, told)
     command("rocm-smi", anything=told)
     with pytest.raises((ToolError, NothingToldError), match=cause):
@@ -1294,13 +1233,11 @@ def test_a_rocm_smi_that_does_not_tell_of_the_gpu_is_an_error(
 def test_a_partition_has_a_place_of_its_own_or_its_card_s(
     bdf: str, listed: list[str | None], found: tuple[int, int]
 ) -> None:
-    """By its function, or after the card under the same address."""
     assert places(replace(AMD, bdf=bdf), listed) == found
 
 
 @pytest.mark.parametrize("bdf", [None, "", "0000:0c:01.0", "garbage"])
 def test_a_device_that_is_not_listed_has_no_place(bdf: str | None) -> None:
-    """And is not taken for another."""
     with pytest.raises(NothingToldError, match="no GPU at"):
         places(replace(AMD, bdf=bdf), ["0000:0c:00.0", None])
 
@@ -1331,13 +1268,11 @@ def way(name: str, seen: dict[str, Any] | Exception) -> Callable[[Hardware, Path
 def test_the_first_way_that_tells_a_clock_or_a_power_is_chosen(
     ways: list[dict[str, Any] | Exception], chosen: str
 ) -> None:
-    """And where none does, the first that tells anything."""
     named = {str(n): way(str(n), seen) for n, seen in enumerate(ways)}
     assert choose(AMD, Path(), named).name == chosen
 
 
 def test_without_any_way_each_one_s_cause_is_named() -> None:
-    """In one line."""
     ways = {
         "a": way("a", KeyError("x")),
         "b": way("b", {"clock_mhz": None}),
@@ -1354,7 +1289,6 @@ def test_ways_are_tried_from_the_cheapest_to_the_last_resort(
     command: Callable[..., Path],
     install: Callable[[Any], None],
 ) -> None:
-    """Each is taken only once all before it fail."""
     install(FakeAmdSmi())
     card(freq1_input="2000000000\n")
     command("amd-smi", list=LISTED, metric=[entry()])
@@ -1375,7 +1309,6 @@ def test_ways_are_tried_from_the_cheapest_to_the_last_resort(
 def test_the_load_of_a_cpu_is_what_passed_between_two_looks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the CPUs that this process may use, waiting for a disk counted as idle."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 2})
     stat = tmp_path / "proc/stat"
     stat.parent.mkdir()
@@ -1393,7 +1326,6 @@ def test_the_load_of_a_cpu_is_what_passed_between_two_looks(
 def test_the_clock_of_a_cpu_is_the_mean_of_a_few(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kilohertz in the file; a virtual machine has none."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
     for number, content in enumerate(["3000000\n", "2000000\n", "<unknown>\n"]):
         folder = tmp_path / f"sys/devices/system/cpu/cpu{number}/cpufreq"
@@ -1405,7 +1337,6 @@ def test_the_clock_of_a_cpu_is_the_mean_of_a_few(
 def test_a_cpu_that_was_too_hot_has_counted_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each core its own events, and each CPU of a package the same ones."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     for number, counts in enumerate([(3, 7), (4, 7)]):
         folder = tmp_path / f"sys/devices/system/cpu/cpu{number}/thermal_throttle"
@@ -1419,7 +1350,6 @@ def test_a_cpu_that_was_too_hot_has_counted_it(
 
 @pytest.mark.parametrize("content", ["", "cpu0 1 2\n", "cpu0 a b c d e\n", "\n\n"])
 def test_a_torn_proc_stat_is_no_load(tmp_path: Path, content: str) -> None:
-    """Nor is one that is missing."""
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/stat").write_text(content)
     source = machine.source(tmp_path)

@@ -52,7 +52,6 @@ def compiled(seconds: float | None, cache: str | None = "cold") -> ProcessSummar
 
 @pytest.mark.parametrize("planned", [2, 3, 6])
 def test_one_process_of_several_planned_is_only_suspected(planned):
-    """It is measured again in fresh processes; where none is to come, it decides."""
     found = verdict("memory", peaks(100 * MIB), peaks(10 * MIB), planned=planned)
     assert (found.status, found.value, found.baseline) == (Status.SUSPECT, 100 * MIB, 10 * MIB)
     assert found.reason == (
@@ -76,7 +75,6 @@ def test_one_process_of_several_planned_is_only_suspected(planned):
     ],
 )
 def test_three_processes_have_to_be_asked_or_all_that_are_planned(asked, planned, status):
-    """All of them agree here."""
     found = verdict("memory", peaks(*[100 * MIB] * asked), peaks(10 * MIB), planned=planned)
     assert found.status is status
 
@@ -95,7 +93,6 @@ def test_three_processes_have_to_be_asked_or_all_that_are_planned(asked, planned
     ],
 )
 def test_three_in_four_of_the_processes_have_to_agree(worse, asked, status):
-    """Half of them that differ are no regression, and not nothing either."""
     candidate = peaks(*[100 * MIB] * worse, *[10 * MIB] * (asked - worse))
     found = verdict("memory", candidate, peaks(10 * MIB), planned=6)
     assert found.status is status
@@ -112,7 +109,6 @@ def test_three_in_four_of_the_processes_have_to_agree(worse, asked, status):
     ],
 )
 def test_every_metric_of_this_kind_is_confirmed_before_it_is_regressed(metric, new, old):
-    """Suspected by the first process and by the second, and called by the third."""
     found = [
         verdict(metric, [make_process(**new)] * asked, [make_process(**old)] * 5, planned=6).status
         for asked in (1, 2, 3)
@@ -121,7 +117,6 @@ def test_every_metric_of_this_kind_is_confirmed_before_it_is_regressed(metric, n
 
 
 def test_what_only_the_first_process_can_tell_is_confirmed_by_asking_the_others():
-    """They find the caches that it filled, so that none of them compiles from cold ones."""
     cold, warm = compiled(100.0), compiled(2.0, "warm")
     before = [compiled(10.0), compiled(1.0, "warm")]
     assert verdict("compile_time", [cold], before, planned=6).status is Status.SUSPECT
@@ -131,7 +126,6 @@ def test_what_only_the_first_process_can_tell_is_confirmed_by_asking_the_others(
 
 
 def test_a_process_that_escaped_a_longer_compilation_ends_the_suspicion():
-    """Other programs can only prolong it: the least counts."""
     times = [compiled(value) for value in (100.0, 90.0, 10.0)]
     found = verdict("compile_time", times, [compiled(10.0)], planned=6)
     assert (found.status, found.value) == (Status.OK, 10.0)
@@ -150,26 +144,22 @@ def test_a_process_that_escaped_a_longer_compilation_ends_the_suspicion():
     ],
 )
 def test_a_spread_above_its_limit_is_a_regression(value, limit, status):
-    """The limit itself is allowed."""
     found = verdict("stability", spreads(value), spreads(0.01), Limits(spread=limit))
     assert (found.metric, found.status) == ("stability", status)
     assert (found.value, found.baseline, found.tolerance) == (value, 0.01, limit)
 
 
 def test_stability_is_of_the_middle_process_on_both_sides():
-    """One process in three that was disturbed is no instability."""
     found = verdict("stability", spreads(0.5, 0.01, 0.02), spreads(0.4, 0.005, 0.01))
     assert (found.value, found.baseline, found.ratio) == (0.02, 0.01, 2.0)
     assert found.status is Status.OK
 
 
 def test_stability_beside_a_baseline_without_spread_has_no_ratio():
-    """Nothing divides by zero."""
     assert verdict("stability", spreads(0.02), spreads(0.0)).ratio is None
 
 
 def test_a_steadier_process_is_no_improvement():
-    """Its limit does not depend on the baseline's."""
     assert verdict("stability", spreads(0.0), spreads(0.09)).status is Status.OK
 
 
@@ -182,7 +172,6 @@ def test_a_steadier_process_is_no_improvement():
     ],
 )
 def test_a_stability_reason_says_what_is_seen_and_what_is_allowed(value, figures):
-    """Between trust and the limit there is a warning."""
     reason = verdict("stability", spreads(value), spreads(0.01)).reason
     assert [word.strip("(;,") for word in reason.split() if "%" in word] == figures
 
@@ -202,14 +191,12 @@ def test_a_stability_reason_says_what_is_seen_and_what_is_allowed(value, figures
     ],
 )
 def test_memory_may_grow_by_a_hundredth_and_four_mebibytes(before, value, status):
-    """Allocator rounding is no regression; one byte beyond the allowance is."""
     found = verdict("memory", peaks(value), peaks(before))
     assert (found.status, found.value, found.baseline) == (status, float(value), float(before))
     assert (found.metric, found.unit, found.tolerance) == ("memory", "B", 0.01)
 
 
 def test_the_memory_limit_is_the_cases_own():
-    """A tenth, for one that allocates by need."""
     limits = Limits(memory=0.1)
     found = verdict("memory", peaks(444 * MIB), peaks(400 * MIB), limits)
     assert (found.status, found.tolerance) == (Status.OK, 0.1)
@@ -218,7 +205,6 @@ def test_the_memory_limit_is_the_cases_own():
 
 
 def test_memory_is_the_middle_process_held_against_the_outermost_of_before():
-    """One process in three that needed more is no regression; nor is what one needed before."""
     here = peaks(200 * MIB, 900 * MIB, 300 * MIB)
     there = peaks(50 * MIB, 150 * MIB, 60 * MIB)
     found = verdict("memory", here, there)
@@ -233,24 +219,20 @@ def test_memory_is_the_middle_process_held_against_the_outermost_of_before():
 
 
 def test_memory_of_no_bytes_before_has_no_ratio():
-    """Nothing divides by zero."""
     assert verdict("memory", peaks(MIB), peaks(0)).ratio is None
 
 
 @pytest.mark.parametrize(("new", "old"), [((MIB,), (None,)), ((None,), (MIB,))])
 def test_memory_that_one_side_does_not_know_is_not_judged(new, old):
-    """A CPU has no allocator that tells."""
     assert verdicts("memory", peaks(*new), peaks(*old)) == []
 
 
 def test_processes_that_do_not_know_their_memory_are_passed_over():
-    """The others do."""
     found = verdict("memory", peaks(None, 2 * MIB), peaks(MIB, None))
     assert (found.value, found.baseline) == (2.0 * MIB, 1.0 * MIB)
 
 
 def test_memory_of_just_what_is_allowed_agrees_with_nobody():
-    """Three in four have to need more than that."""
     for least, status in ((408 * MIB, Status.SUSPECT), (408 * MIB + 1, Status.REGRESSED)):
         here = peaks(400 * MIB, least, 500 * MIB, 500 * MIB)
         assert verdict("memory", here, peaks(400 * MIB)).status is status
@@ -259,7 +241,6 @@ def test_memory_of_just_what_is_allowed_agrees_with_nobody():
 @PROPERTY
 @given(values=st.lists(st.integers(0, 2**40), min_size=1, max_size=6))
 def test_the_memory_of_a_run_against_itself_is_unchanged(values):
-    """What the same processes needed is neither more nor less."""
     assert verdict("memory", peaks(*values), peaks(*values)).status is Status.OK
 
 
@@ -279,7 +260,6 @@ def test_the_memory_of_a_run_against_itself_is_unchanged(values):
     ],
 )
 def test_compile_time_may_grow_by_half_and_five_seconds(before, value, status):
-    """The compiler's own time varies with everything on the host."""
     found = verdict("compile_time", [compiled(value)], [compiled(before)])
     assert (found.status, found.value, found.baseline) == (status, value, before)
     assert (found.metric, found.unit, found.tolerance) == ("compile_time", "s", 0.5)
@@ -287,12 +267,10 @@ def test_compile_time_may_grow_by_half_and_five_seconds(before, value, status):
 
 
 def test_compile_time_of_nothing_before_has_no_ratio():
-    """Nothing divides by zero."""
     assert verdict("compile_time", [compiled(1.0)], [compiled(0.0)]).ratio is None
 
 
 def test_compile_time_is_compared_only_between_equal_caches():
-    """The second process of a run finds what the first one compiled."""
     new = [compiled(2.0, "warm"), compiled(30.0, "cold")]
     old = [compiled(25.0, "cold"), compiled(1.0, "warm")]
     found = verdict("compile_time", new, old)
@@ -301,7 +279,6 @@ def test_compile_time_is_compared_only_between_equal_caches():
 
 @pytest.mark.parametrize("cache", ["warm", "mixed"])
 def test_compile_time_with_caches_that_are_not_cold_is_compared_with_its_like(cache):
-    """Where nothing was compiled from scratch on both sides."""
     new = [compiled(30.0, "cold"), compiled(8.0, cache)]
     found = verdict("compile_time", new, [compiled(1.0, cache)])
     assert (found.value, found.baseline, found.status) == (8.0, 1.0, Status.REGRESSED)
@@ -309,14 +286,12 @@ def test_compile_time_with_caches_that_are_not_cold_is_compared_with_its_like(ca
 
 
 def test_compile_time_takes_the_fastest_here_and_the_slowest_there():
-    """A regression is one that no process escaped and none of before had."""
     new, old = [compiled(30.0), compiled(15.0)], [compiled(4.0), compiled(9.0)]
     found = verdict("compile_time", new, old)
     assert (found.value, found.baseline) == (15.0, 9.0)
 
 
 def test_compile_time_under_other_caches_is_incomparable():
-    """Warm against cold would be an improvement of nothing."""
     new = [compiled(3.0, "warm"), compiled(2.0, None), compiled(None, "mixed")]
     found = verdict("compile_time", new, [compiled(60.0, "cold")])
     assert (found.status, found.metric) == (Status.INCOMPARABLE, "compile_time")
@@ -326,7 +301,6 @@ def test_compile_time_under_other_caches_is_incomparable():
 
 
 def test_nights_under_other_caches_are_passed_over():
-    """The accepted baseline says why it is not compared, once."""
     baseline = make_baseline(processes=[compiled(60.0, "cold")])
     evidence = Evidence([compiled(3.0, "cold")], baseline, rolling=[compiled(1.0, "warm")] * 5)
     assert threshold.verdicts(registered()["compile_time"], evidence, ROLLING) == []
@@ -342,7 +316,6 @@ def test_nights_under_other_caches_are_passed_over():
     ],
 )
 def test_of_several_common_states_the_preferred_one_is_compared(common, state):
-    """Then an unknown one, and then any that has no place in the order."""
     metric = registered()["compile_time"]
     here, there = ([compiled(1.0, cache) for cache in side] for side in (common, common[::-1]))
     assert metric.common_state(here, there) == state
@@ -351,14 +324,12 @@ def test_of_several_common_states_the_preferred_one_is_compared(common, state):
 
 
 def test_compile_time_whose_caches_neither_side_knows_is_compared():
-    """Two unknown states are what older compilers give."""
     found = verdict("compile_time", [compiled(3.0, None)], [compiled(2.0, None)])
     assert (found.status, found.value, found.baseline) == (Status.OK, 3.0, 2.0)
     assert "caches" not in found.reason
 
 
 def test_an_eager_case_has_no_compile_time():
-    """Nothing was compiled, so nothing is said."""
     assert verdicts("compile_time", [make_process()], [compiled(1.0)]) == []
 
 
@@ -366,7 +337,6 @@ def test_an_eager_case_has_no_compile_time():
 
 
 def test_an_answer_that_is_no_longer_finite_is_a_regression():
-    """Fast and wrong is not fast; one process of several is enough."""
     new = [make_process(finite=True), make_process(finite=False)]
     found = verdict("finite", new, [make_process(finite=True)])
     assert (found.status, found.metric) == (Status.REGRESSED, "finite")
@@ -376,19 +346,16 @@ def test_an_answer_that_is_no_longer_finite_is_a_regression():
 
 @pytest.mark.parametrize("before", [None, True])
 def test_a_baseline_that_does_not_tell_is_taken_to_have_been_finite(before):
-    """Nobody accepts what is not."""
     found = verdict("finite", [make_process(finite=False)], [make_process(finite=before)])
     assert found.status is Status.REGRESSED
 
 
 def test_an_answer_that_never_was_finite_is_not_judged():
-    """FP16 without a scaler overflows in some networks; that was accepted."""
     bad = make_process(finite=False)
     assert verdicts("finite", [bad], [bad, make_process(finite=True)]) == []
 
 
 def test_an_answer_that_became_finite_is_improved():
-    """Somebody gave it a scaler."""
     found = verdict("finite", [make_process(finite=True)], [make_process(finite=False)])
     assert (found.status, found.value, found.baseline) == (Status.IMPROVED, 1.0, 0.0)
 
@@ -403,7 +370,6 @@ def test_an_answer_that_became_finite_is_improved():
     ],
 )
 def test_the_cosine_may_fall_tenfold_and_below_the_floor_freely(before, value, status):
-    """Eightfold passes and sixteenfold does not; 1e-5 is rounding."""
     found = verdict("cosine", [make_process(cosine=value)], [make_process(cosine=before)])
     assert (found.status, found.value, found.baseline) == (status, 1 - value, 1 - before)
 
@@ -420,7 +386,6 @@ def test_the_cosine_may_fall_tenfold_and_below_the_floor_freely(before, value, s
     ],
 )
 def test_a_training_step_is_held_to_its_loss_and_gradients(metric, field, before, value, status):
-    """Each against its own floor, and its own reason."""
     new, old = [make_process(**{field: value})], [make_process(**{field: before})]
     found = verdict(metric, new, old)
     assert (found.status, found.value, found.baseline) == (status, value, before)
@@ -431,7 +396,6 @@ def test_a_training_step_is_held_to_its_loss_and_gradients(metric, field, before
 
 
 def test_the_worst_process_of_each_side_tells_how_far_off_the_answer_is():
-    """A kernel that is wrong in one process of three is wrong."""
     new = [make_process(loss_error=value) for value in (0.0, 0.5, 0.1)]
     old = [make_process(loss_error=value) for value in (0.02, None, 0.01)]
     found = verdict("loss", new, old)
@@ -439,7 +403,6 @@ def test_the_worst_process_of_each_side_tells_how_far_off_the_answer_is():
 
 
 def test_a_distance_that_one_side_does_not_know_is_not_told():
-    """Of no metric of the answer."""
     known = make_process(cosine=1.0, loss_error=0.0, grad_norm_error=0.0)
     for metric in ("cosine", "loss", "gradients"):
         assert len(verdicts(metric, [known], [known])) == 1
@@ -468,7 +431,6 @@ HITS = Metric(
     [((100.0,) * 3, Status.OK), ((1.0,) * 3, Status.REGRESSED), ((200.0,) * 3, Status.IMPROVED)],
 )
 def test_a_threshold_may_want_more(values, status):
-    """Less than a tenth below the least of the baseline is tolerated."""
     evidence = Evidence(hits(*values), make_baseline(processes=hits(100.0, 101.0)), planned=3)
     (found,) = threshold.verdicts(HITS, evidence, PINNED)
     assert (found.status, found.value, found.baseline) == (status, values[0], 100.5)
@@ -483,13 +445,11 @@ def hit(metric: Metric, value: float, before: float) -> list[Verdict]:
 
 @pytest.mark.parametrize(("value", "status"), [(4.0, Status.REGRESSED), (5.0, Status.OK)])
 def test_a_bound_may_be_the_least_that_is_wanted(value, status):
-    """Whatever the baseline's values are."""
     (found,) = hit(replace(HITS, bound=lambda _evidence: 5.0), value, 100.0)
     assert (found.status, found.tolerance) == (status, 5.0)
 
 
 def test_a_metric_without_a_tolerance_tolerates_nothing():
-    """But what it allows on top, which may depend on the processes."""
     few = replace(HITS, tolerance=None, more_is_better=False)
     assert [hit(few, value, 1.0)[0].status for value in (1.0, 1.5)] == [
         Status.OK,
@@ -506,7 +466,6 @@ def test_a_metric_without_a_tolerance_tolerates_nothing():
     ("value", "status", "words"), [(2.0, Status.REGRESSED, "more"), (0.0, Status.IMPROVED, "less")]
 )
 def test_what_processes_agree_on_is_worse_by_any_difference(value, status, words):
-    """Errors: the most of a side counts, and an equal number says nothing."""
     errors = replace(HITS, rule=Rule.EXACT, more_is_better=False)
     (found,) = hit(errors, value, 1.0)
     assert (found.status, found.reason, found.value, found.baseline) == (status, words, value, 1.0)
@@ -520,6 +479,5 @@ def test_what_processes_agree_on_is_worse_by_any_difference(value, status, words
 
 
 def test_one_process_decides_where_the_hardware_spoilt_the_others():
-    """Whatever became of them, the suite has asked as often as it may."""
     found = verdict("memory", peaks(100 * MIB), peaks(10 * MIB), planned=6, tried=6)
     assert found.status is Status.REGRESSED

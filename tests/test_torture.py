@@ -26,14 +26,12 @@ FEW = ("a context is killed", "SIGTERM", "all are killed at once", "hostile samp
 
 
 def test_whatever_strikes_a_run_nothing_is_lost_and_nothing_left_behind(tmp_path):
-    """A fault that a run survives, two that end it, and one that lies."""
     found = list(torture.tortured(FEW, tmp_path, 1, range(len(FEW))))
     assert [outcome.kind for outcome in found] == list(FEW)
     assert [outcome for outcome in found if not outcome.is_well] == []
 
 
 def test_every_kind_that_the_table_names_can_be_chosen_and_has_a_status():
-    """A run that is struck ends somehow."""
     for name, kind in torture.ALL.items():
         assert kind.statuses, name
         assert kind.needs in {"", "disk", "user", "stand-in"}, name
@@ -72,53 +70,43 @@ def look(tmp_path):
 
 
 def test_a_run_that_passed_is_as_it_should_be(look):
-    """So that the others are not."""
     assert look() == []
 
 
 def test_a_status_that_the_fault_does_not_explain_is_found(look):
-    """A run whose telemetry was killed passes."""
     (first, *_) = look("telemetry is killed", status=1)
     assert first == "status 1"
 
 
 def test_a_run_that_hung_is_found(look):
-    """Whatever struck it."""
     assert "status hung" in look(status="hung")
 
 
 def test_a_run_that_passed_and_has_not_measured_everything_is_found(look):
-    """Of two cases one is there."""
     assert look(given=2) == ["status 0, and 1 cases are in no run"]
 
 
 def test_a_case_in_error_that_no_fault_explains_is_found(look):
-    """And a run with one that says that it passed."""
     found = look("telemetry is killed", failed=True)
     assert any(each.endswith("says 0, and case-000 is ERROR") for each in found)
     assert "1 cases are ERROR" in found
 
 
 def test_a_file_that_tells_another_status_than_the_process_is_found(look):
-    """The history is what the next run reads."""
     (found,) = look(status=1)
     assert found.endswith(" says 0")
 
 
 def test_a_traceback_is_found(look):
-    """Users get a sentence."""
     (found,) = look(log="Traceback (most recent call last):\nKeyError: 'x'\n")
     assert found == "run-7-0-0.log: KeyError: 'x'"
 
 
 def test_python_without_memory_may_have_no_other_words(look):
-    """Its own are a traceback."""
     assert look("pytest's memory ends", log="Traceback\nMemoryError\n") == []
 
 
 def test_a_line_that_is_gone_is_lost(tmp_path, monkeypatch):
-    """And the next run measures the case again, as if it had never been."""
-
     def strike(scene):
         write_run(scene.place.history, [make_record()])
         scene.remember()
@@ -132,7 +120,6 @@ def test_a_line_that_is_gone_is_lost(tmp_path, monkeypatch):
 
 
 def test_a_file_that_another_user_wrote_to_is_found(tmp_path):
-    """Through a run, which may write to it."""
     place = runs.Place(tmp_path, 1)
     scene = runs.Scene(place, random.Random(1), outcome())
     with scene.undo:
@@ -144,7 +131,6 @@ def test_a_file_that_another_user_wrote_to_is_found(tmp_path):
 
 
 def test_a_moment_is_drawn_from_the_seed_and_the_number(tmp_path, monkeypatch):
-    """A fault that found something is the same tomorrow."""
     monkeypatch.setitem(torture.ALL, "none", faults.Kind(lambda _scene: None, frozenset()))
     place = runs.Place(tmp_path, 8)
     drawn = [[torture.tried(place, "none", 3, n).after for n in range(8)] for _ in range(2)]
@@ -153,7 +139,6 @@ def test_a_moment_is_drawn_from_the_seed_and_the_number(tmp_path, monkeypatch):
 
 
 def test_rows_of_several_runs_add_up(tmp_path, capsys):
-    """Five hundred faults may be struck on several evenings; one finding fails them all."""
     files = [tmp_path / "first", tmp_path / "second"]
     rows = [[outcome(), outcome("SIGTERM", status=[143])], [outcome(lost=1, left=["x"])]]
     for path, own in zip(files, rows, strict=True):
@@ -167,7 +152,6 @@ def test_rows_of_several_runs_add_up(tmp_path, capsys):
 
 
 def test_what_the_kernel_forbids_is_put_back(tmp_path, monkeypatch):
-    """Also when a fault ends us."""
     monkeypatch.setattr(torture, "PROTECTED", tmp_path)
     names = {tmp_path / f"protected_{name}" for name in torture.PROTECTIONS}
     for path in names:

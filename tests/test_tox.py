@@ -56,7 +56,6 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def test_the_first_python_with_torch_is_taken(machine: Machine) -> None:
-    """Tox's own environment has none."""
     machine.python("tox")
     wanted = machine.python("rocm", ROCM)
     (machine.folder / "dev/kfd").touch()
@@ -64,14 +63,12 @@ def test_the_first_python_with_torch_is_taken(machine: Machine) -> None:
 
 
 def test_the_python_that_runs_tox_comes_before_those_on_path(machine: Machine) -> None:
-    """It may be that of a virtual environment which nobody has activated."""
     machine.python("system", CUDA)
     venv = machine.python("venv", CUDA)
     assert machine.run(parent=venv) == (7, venv)
 
 
 def test_the_python_that_runs_a_process_is_told_as_it_was_called() -> None:
-    """A link of a virtual environment, not what it leads to; nothing of another program."""
     for program, told in ((sys.executable, sys.executable), ("cat", None)):
         words = [program, "-c", "print(input(), flush=True); input()"] if told else [program]
         with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -91,7 +88,6 @@ def test_the_python_that_runs_a_process_is_told_as_it_was_called() -> None:
 def test_another_torch_than_the_gpus_is_refused(
     machine: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It would measure the CPU, and be green."""
     machine.python("venv", CUDA)
     (machine.folder / "dev/kfd").touch()
     assert machine.run() == (2, "")
@@ -110,7 +106,6 @@ def test_another_torch_than_the_gpus_is_refused(
 def test_a_python_that_cannot_measure_is_refused_with_the_remedy(
     machine: Machine, capsys: pytest.CaptureFixture[str], named: str | None, said: str
 ) -> None:
-    """One that was named is not replaced by another."""
     pythons = {
         "bare": machine.python("bare"),
         "lacking": machine.python("lacking", CUDA, ("msgspec",)),
@@ -123,7 +118,6 @@ def test_a_python_that_cannot_measure_is_refused_with_the_remedy(
 
 @pytest.mark.parametrize("environment", ["smoke", "gate", "nightly"])
 def test_no_gpu_environment_installs_anything(environment: str) -> None:
-    """And each is told what changes speed, and where the devices are."""
     config = configparser.ConfigParser(interpolation=None)
     config.read(ROOT / "tox.ini")
     (section,) = [name for name in config.sections() if environment in name]

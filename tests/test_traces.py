@@ -74,7 +74,6 @@ def answers(trace, memory=()) -> dict[str, tuple[str, str]]:
 
 @pytest.mark.parametrize("name", ["trace.json", "trace.json.gz", "renamed.json"])
 def test_kernels_are_added_up_by_name_whatever_the_file_is_called(tmp_path, name) -> None:
-    """Compressed or not is in the file itself."""
     path = write(tmp_path, TWO_STEPS, name)
     if name == "renamed.json":
         path.write_bytes(gzip.compress(path.read_bytes()))
@@ -84,21 +83,18 @@ def test_kernels_are_added_up_by_name_whatever_the_file_is_called(tmp_path, name
 
 
 def test_a_table_is_of_one_step(tmp_path) -> None:
-    """The ranges named iteration say how many there are."""
     table = read(write(tmp_path, TWO_STEPS)).table()
     assert (table.source, table.steps, table.busy_s) == ("torch.profiler", 2, us(175))
     assert table.kernels == [Kernel(CONV, 1, us(150)), Kernel(RELU, 0.5, us(25))]
 
 
 def test_a_bare_list_of_events_is_a_trace_too(tmp_path) -> None:
-    """The format of Chrome's traces allows it."""
     path = tmp_path / "trace.json"
     path.write_text(json.dumps(TWO_STEPS))
     assert read(path).steps == 2
 
 
 def test_steps_of_torchs_own_name_count_where_ours_are_not_there(tmp_path) -> None:
-    """Of two names for the same steps only one counts."""
     own = [span("user_annotation", f"ProfilerStep#{i}", i * 10, 10) for i in range(3)]
     assert read(write(tmp_path, [kernel(RELU, 0, 5), *own])).steps == 3
     assert read(write(tmp_path, [kernel(RELU, 0, 5), *own, iteration(0, 0, 9)])).steps == 1
@@ -106,7 +102,6 @@ def test_steps_of_torchs_own_name_count_where_ours_are_not_there(tmp_path) -> No
 
 
 def test_rocms_calls_and_device_numbers_change_nothing(tmp_path) -> None:
-    """Its calls are in the category cuda_runtime or hip_runtime, its first device is the 2nd."""
     cuda = read(write(tmp_path, TWO_STEPS))
     assert read(write(tmp_path, on_rocm(TWO_STEPS))) == cuda
     other = [
@@ -117,7 +112,6 @@ def test_rocms_calls_and_device_numbers_change_nothing(tmp_path) -> None:
 
 
 def test_operations_have_the_time_of_what_they_launched(tmp_path) -> None:
-    """The innermost one: the launch carries its id.  A kernel of nobody keeps its name."""
     trace = read(write(tmp_path, [*TWO_STEPS, kernel("left over", 500, 1)]))
     assert trace.operations == [
         Kernel("aten::cudnn_convolution", 2, us(300)),
@@ -127,7 +121,6 @@ def test_operations_have_the_time_of_what_they_launched(tmp_path) -> None:
 
 
 def test_an_operations_own_time_is_without_what_is_inside_it(tmp_path) -> None:
-    """On each thread for itself."""
     events = [
         operation("outer", 0, 100),
         operation("inner", 10, 30),
@@ -150,7 +143,6 @@ def test_an_operations_own_time_is_without_what_is_inside_it(tmp_path) -> None:
 
 
 def test_streams_that_run_side_by_side_are_busy_once(tmp_path) -> None:
-    """The sum of the kernels is 250, of which the device was busy for 160."""
     events = [
         kernel("a", 0, 100, stream=7),
         kernel("b", 20, 50, stream=8),
@@ -168,7 +160,6 @@ def test_streams_that_run_side_by_side_are_busy_once(tmp_path) -> None:
 
 
 def test_a_pause_names_what_stands_around_it_and_who_launched_what_came_after(tmp_path) -> None:
-    """A copy ends it as well as a kernel."""
     events = [
         kernel("a", 0, 10, 1),
         operation("aten::to", 5, 40, external=2),
@@ -183,7 +174,6 @@ def test_a_pause_names_what_stands_around_it_and_who_launched_what_came_after(tm
 
 
 def test_only_the_device_that_did_most_is_looked_at_for_pauses(tmp_path) -> None:
-    """Two devices do not fill each other's pauses, and the table has the kernels of both."""
     events = [
         kernel("a", 0, 10),
         kernel("a", 40, 10),
@@ -197,7 +187,6 @@ def test_only_the_device_that_did_most_is_looked_at_for_pauses(tmp_path) -> None
 
 
 def test_fills_and_copies_keep_a_device_busy_and_ranges_on_it_do_not(tmp_path) -> None:
-    """A gpu_user_annotation spans pauses."""
     events = [
         on_device("gpu_memset", "Memset (Device)", 0, 10),
         copy("DtoD (Device -> Device)", 20, 10),
@@ -212,7 +201,6 @@ def test_fills_and_copies_keep_a_device_busy_and_ranges_on_it_do_not(tmp_path) -
 
 
 def test_the_hosts_time_is_that_of_the_steps_without_waiting(tmp_path) -> None:
-    """Waiting outside the steps is not theirs, waiting inside is taken off."""
     trace = read(write(tmp_path, TWO_STEPS))
     assert trace.host_s == us(160)
     assert trace.host_ratio == pytest.approx(160 / 350)
@@ -223,7 +211,6 @@ def test_the_hosts_time_is_that_of_the_steps_without_waiting(tmp_path) -> None:
 
 
 def test_without_steps_the_hosts_time_is_that_of_operations_and_calls(tmp_path) -> None:
-    """Threads side by side count once."""
     events = [
         operation("a", 0, 40),
         operation("b", 20, 40, tid=2),
@@ -235,7 +222,6 @@ def test_without_steps_the_hosts_time_is_that_of_operations_and_calls(tmp_path) 
 
 @pytest.mark.parametrize("begin", [1, 11])
 def test_a_host_that_only_waits_works_for_no_time(tmp_path, begin) -> None:
-    """Two waits and one operation overlap; sums of other parts of them differ in the last bit."""
     ts = begin / 10
     events = [
         operation("a", ts, 2.3),
@@ -247,7 +233,6 @@ def test_a_host_that_only_waits_works_for_no_time(tmp_path, begin) -> None:
 
 
 def test_launches_are_calls_that_kernels_came_from(tmp_path) -> None:
-    """The delay is from the end of the call; the depth is what was not done when it began."""
     found = read(write(tmp_path, TWO_STEPS)).launches
     assert (found.calls, found.host_s) == (3, us(21))
     # 20 → 30, 60 → 130, 120 → 200; before them 0, 1 and 2 kernels were not done.
@@ -256,7 +241,6 @@ def test_launches_are_calls_that_kernels_came_from(tmp_path) -> None:
 
 
 def test_a_graphs_replay_is_one_launch_of_many_kernels(tmp_path) -> None:
-    """The delay is until the first of them, and done it is with the last."""
     events = [
         launch(0, 20, 5, "cudaGraphLaunch"),
         kernel("b", 60, 10, 5),
@@ -269,13 +253,11 @@ def test_a_graphs_replay_is_one_launch_of_many_kernels(tmp_path) -> None:
 
 
 def test_a_copys_call_is_no_launch(tmp_path) -> None:
-    """It may wait for the device, which is no overhead of launching."""
     events = [launch(0, 90, 1, "cudaMemcpyAsync"), copy("DtoH (Device -> Pageable)", 20, 60, 1)]
     assert read(write(tmp_path, events)).launches is None
 
 
 def test_steps_have_their_time_on_the_device_and_else_on_the_host(tmp_path) -> None:
-    """A step that the device's tracer did not mark has none there."""
     assert read(write(tmp_path, TWO_STEPS)).step_s == [us(150), us(200)]
     unmarked = [e for e in TWO_STEPS if e["cat"] != "gpu_user_annotation"]
     assert read(write(tmp_path, unmarked)).step_s == [us(100), us(60)]
@@ -285,7 +267,6 @@ def test_steps_have_their_time_on_the_device_and_else_on_the_host(tmp_path) -> N
 
 
 def test_the_guides_questions_are_answered_with_figures_of_one_step(tmp_path) -> None:
-    """And each with its reading."""
     found = answers(read(write(tmp_path, TWO_STEPS)), [("aten::conv2d", 3 * 2**19, 2)])
     assert (
         found["slowest operations"][0]
@@ -335,7 +316,6 @@ def test_the_guides_questions_are_answered_with_figures_of_one_step(tmp_path) ->
 def test_the_share_of_convolutions_is_read_as_the_guide_reads_it(
     tmp_path, conv_us, reading
 ) -> None:
-    """Above 70% and below 50%; a convolution that is a GEMM by name counts by its operation."""
     events = [
         operation("aten::cudnn_convolution", 0, 5, external=1),
         kernel("some_gemm", 0, conv_us, 1),
@@ -354,13 +334,11 @@ def test_the_share_of_convolutions_is_read_as_the_guide_reads_it(
     ],
 )
 def test_the_cpus_time_is_read_as_the_guide_reads_it(tmp_path, host_us, reading) -> None:
-    """Below 1.2, up to 2.0, above."""
     events = [iteration(0, 0, host_us), kernel(RELU, 10, 100)]
     assert answers(read(write(tmp_path, events)))["CPU time over device time"][1] == reading
 
 
 def test_what_the_profiler_itself_costs_the_host_is_not_read(tmp_path) -> None:
-    """Above 1.1 times; figures stay, and what the device did is read."""
     trace = read(write(tmp_path, TWO_STEPS))
     plain = {a.question: a for a in words.of_trace(trace)}
     assert words.of_trace(trace, cost=words.Cost(0.010, 0.011)) == words.of_trace(trace)
@@ -375,7 +353,6 @@ def test_what_the_profiler_itself_costs_the_host_is_not_read(tmp_path) -> None:
 
 
 def test_on_a_cpu_the_profilers_cost_is_said_of_the_operations(tmp_path) -> None:
-    """There is no device whose time it leaves alone."""
     events = [iteration(0, 0, 9), operation("aten::add", 0, 5)]
     trace = read(write(tmp_path, events), needs_device=False)
     slowed = {a.question: a for a in words.of_trace(trace, cost=words.Cost(0.010, 0.028))}
@@ -383,7 +360,6 @@ def test_on_a_cpu_the_profilers_cost_is_said_of_the_operations(tmp_path) -> None
 
 
 def test_launches_that_nothing_waits_before_are_not_hidden(tmp_path) -> None:
-    """The device is done each time before the next comes."""
     events = []
     for i in range(4):
         events += [launch(100 * i, 5, i + 1), kernel(RELU, 100 * i + 20, 30, i + 1)]
@@ -392,7 +368,6 @@ def test_launches_that_nothing_waits_before_are_not_hidden(tmp_path) -> None:
 
 
 def test_copies_are_answered_apart_from_kernels(tmp_path) -> None:
-    """They are no launches, and their share is of all the device did."""
     events = [kernel(RELU, 0, 80), copy("HtoD (Pinned -> Device)", 100, 20)]
     found = answers(read(write(tmp_path, events)))
     assert found["memory copies"][0].startswith("1, 20 us, 20.0%")
@@ -400,7 +375,6 @@ def test_copies_are_answered_apart_from_kernels(tmp_path) -> None:
 
 
 def test_a_cpus_operations_are_answered_without_a_device(tmp_path) -> None:
-    """What cannot be asked is not answered."""
     events = [operation("aten::mkldnn_convolution", 0, 75), operation("aten::add", 80, 25)]
     found = answers(read(write(tmp_path, events), needs_device=False))
     assert found == {
@@ -423,7 +397,6 @@ def refused(path, **options) -> str:
 
 
 def test_a_trace_without_device_events_says_how_to_record_them(tmp_path) -> None:
-    """With how much there is."""
     said = refused(write(tmp_path, [operation("aten::add", 0, 5)]))
     assert "no device events (1 operations of the CPU)" in said
     assert "ProfilerActivity.CUDA" in said
@@ -434,7 +407,6 @@ def test_a_trace_without_device_events_says_how_to_record_them(tmp_path) -> None
 
 @pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
 def test_a_torn_trace_is_said_to_be_torn(tmp_path, name) -> None:
-    """At whatever place it is."""
     whole = write(tmp_path, TWO_STEPS, name).read_bytes()
     path = tmp_path / f"torn-{name}"
     for length in (len(whole) // 4, len(whole) // 2, len(whole) - 9, len(whole) - 1):
@@ -443,7 +415,6 @@ def test_a_torn_trace_is_said_to_be_torn(tmp_path, name) -> None:
 
 
 def test_compressed_garbage_is_a_word(tmp_path) -> None:
-    """Also where the sum of it is wrong."""
     path = tmp_path / "trace.json.gz"
     data = bytearray(gzip.compress(json.dumps({"traceEvents": TWO_STEPS}).encode()))
     data[len(data) // 2] ^= 0xFF
@@ -470,20 +441,17 @@ def test_compressed_garbage_is_a_word(tmp_path) -> None:
     ],
 )
 def test_what_is_no_trace_is_refused_with_the_file(tmp_path, text) -> None:
-    """Never by anything but a TraceError."""
     path = tmp_path / "trace.json"
     path.write_text(text)
     assert str(path) in refused(path)
 
 
 def test_a_file_that_is_not_there_or_is_a_folder_is_refused(tmp_path) -> None:
-    """With the reason of the operating system."""
     assert "No such file" in refused(tmp_path / "no.json")
     assert "directory" in refused(tmp_path)
 
 
 def test_a_trace_that_unpacks_to_more_than_memory_is_refused(tmp_path, monkeypatch) -> None:
-    """Before all of it is there."""
     monkeypatch.setattr(traces, "MOST_BYTES", 10_000)
     path = tmp_path / "bomb.json.gz"
     path.write_bytes(gzip.compress(b" " * 1_000_000))
@@ -525,7 +493,6 @@ events = st.fixed_dictionaries(
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.lists(events, max_size=12))
 def test_whatever_events_there_are_times_add_up(tmp_path, found) -> None:
-    """Busy is no longer than the window nor than the sum, and all the questions are answered."""
     path = tmp_path / "trace.json"
     path.write_text(json.dumps({"traceEvents": found}))
     try:
@@ -546,7 +513,6 @@ def test_whatever_events_there_are_times_add_up(tmp_path, found) -> None:
 @given(st.integers(0, 3000), st.integers(0, 255), st.booleans())
 @example(5, ord("["), False)
 def test_a_damaged_byte_is_a_trace_error_or_nothing(tmp_path, at, byte, compressed) -> None:
-    """Whichever byte it is."""
     name = "trace.json.gz" if compressed else "trace.json"
     data = bytearray(write(tmp_path, TWO_STEPS, name).read_bytes())
     data[at % len(data)] = byte
@@ -559,7 +525,6 @@ def test_a_damaged_byte_is_a_trace_error_or_nothing(tmp_path, at, byte, compress
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.binary(max_size=200), st.booleans())
 def test_any_bytes_are_a_trace_error(tmp_path, data, compressed) -> None:
-    """Nothing that short is a trace with anything in it."""
     path = tmp_path / "trace.json.gz"
     path.write_bytes(b"\x1f\x8b\x08" + zlib.compress(data) if compressed else data)
     refused(path)

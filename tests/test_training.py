@@ -72,13 +72,11 @@ AT_ONCE = Sampling(warmup_s=0, warmup_max_s=0, iterations=2, max_iterations=2, m
     ],
 )
 def test_an_id_names_what_is_not_usual(values, expected):
-    """The feed in every one; what is as always in none."""
     usual = {"dataset": "cifar100", "network": "resnet50", "batch_size": 256, "feed": "fixed"}
     assert training_case(**{**usual, **values}).id == expected
 
 
 def test_a_size_that_is_the_networks_own_is_no_other_case():
-    """CIFAR's 32, MNIST's 28, Inception's 299."""
     for dataset, network, own in (
         ("cifar10", "resnet50", 32),
         ("mnist", "cnn", 28),
@@ -89,7 +87,6 @@ def test_a_size_that_is_the_networks_own_is_no_other_case():
 
 
 def test_the_worker_is_told_what_differs_from_its_defaults():
-    """And takes the same for the rest."""
     case = training_case(dataset="mnist", network="cnn", batch_size=8, feed="device", epochs=2)
     assert case.workload == "training"
     assert case.params == {
@@ -155,7 +152,6 @@ def test_the_worker_is_told_what_differs_from_its_defaults():
     ],
 )
 def test_what_cannot_be_meant_is_refused_by_name(values, words):
-    """At collection, before anything starts."""
     usual = {"dataset": "cifar100", "network": "resnet50", "batch_size": 256, "feed": "fixed"}
     with pytest.raises(UserError) as raised:
         training_case(**{**usual, **values})
@@ -163,7 +159,6 @@ def test_what_cannot_be_meant_is_refused_by_name(values, words):
 
 
 def test_a_matrix_that_spells_out_the_own_size_is_told_to_leave_it_out():
-    """Or one case would have two names."""
     chosen = {"dataset": "cifar10", "network": "resnet50", "batch_size": 8, "feed": "fixed"}
     usual = {axis.name: axis.default for axis in axes.training_axes().axes}
     launch = {"ranks": 1, "strong": False}
@@ -185,7 +180,6 @@ def test_a_matrix_that_spells_out_the_own_size_is_told_to_leave_it_out():
     ],
 )
 def test_networks_have_the_size_that_their_papers_have(name, dataset, side, millions):
-    """With as many classes as the data, and not ImageNet's thousand."""
     with torch.device("meta"):
         network = cifar.create(name, datasets.DATASETS[dataset], side)
         answer = network.eval()(torch.empty(2, datasets.DATASETS[dataset].channels, side, side))
@@ -195,7 +189,6 @@ def test_networks_have_the_size_that_their_papers_have(name, dataset, side, mill
 
 
 def test_a_network_that_is_not_there_is_refused():
-    """With what there is."""
     with pytest.raises(ValueError, match="network is 'alexnet'; there is resnet50, swin_v2_t"):
         cifar.create("alexnet", datasets.DATASETS["cifar10"], 32)
 
@@ -250,7 +243,6 @@ def steps(workload: Workload, n: int) -> Any:
 
 
 def test_loss_falls_and_accuracy_rises_within_forty_steps():
-    """On what is generated, by the classic network: from a tenth to nearly all."""
     told = steps(built(), 40)
     assert (told.data, told.samples, told.steps_per_epoch) == ("generated", 640, 40)
     assert len(told.losses) == len(told.accuracies) == 40
@@ -262,14 +254,12 @@ def test_loss_falls_and_accuracy_rises_within_forty_steps():
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "amp-bf16", "amp-fp16"])
 @pytest.mark.parametrize("dataset", ["cifar100", "cifar10", "mnist"])
 def test_every_optimizer_learns_in_every_precision(linear, dataset, precision):
-    """Adam, SGD and Adadelta, with a scaler or without."""
     told = steps(built(dataset=dataset, precision=precision, batch_size=64), 40)
     assert sum(told.losses[-5:]) < 0.9 * sum(told.losses[:5])
 
 
 @pytest.mark.parametrize("dataset", ["cifar100", "cifar10", "mnist"])
 def test_a_rewound_training_is_the_same_again_to_the_bit(linear, dataset):
-    """Weights, statistics, optimizer, order and augmentation begin anew."""
     workload = built(dataset=dataset, precision="amp-fp16")
     once = steps(workload, 5)
     assert steps(workload, 5) == once
@@ -277,12 +267,10 @@ def test_a_rewound_training_is_the_same_again_to_the_bit(linear, dataset):
 
 
 def test_another_seed_is_another_training(linear):
-    """Of weights, data and order."""
     assert steps(built(), 2) != steps(built(seed=7), 2)
 
 
 def test_a_fixed_batch_teaches_nothing(linear):
-    """Every step finds the weights of the one before and does the same work."""
     workload = built(feed="fixed")
     workload.step()
     first = float(workload.loss())
@@ -294,7 +282,6 @@ def test_a_fixed_batch_teaches_nothing(linear):
 
 
 def test_many_steps_are_told_by_epoch(linear, monkeypatch):
-    """Ten steps of four an epoch are two epochs and a half."""
     monkeypatch.setattr(module, "MOST_STEPS_TOLD", 9)
     workload = built(batch_size=160)
     nine = steps(workload, 9)
@@ -305,7 +292,6 @@ def test_many_steps_are_told_by_epoch(linear, monkeypatch):
 
 
 def test_steps_beyond_what_is_kept_are_left_out(linear, monkeypatch):
-    """Where nothing says how many there will be."""
     monkeypatch.setattr(module, "CAPACITY", 3)
     workload = built()
     told = steps(workload, 5)
@@ -314,7 +300,6 @@ def test_steps_beyond_what_is_kept_are_left_out(linear, monkeypatch):
 
 
 def test_a_loss_that_is_no_number_can_be_written_down(linear, monkeypatch):
-    """As the largest float; that it was none is said by the numerics."""
     monkeypatch.setattr(module, "loss_of", lambda output, _targets: output.sum() * float("nan"))
     seen = measured()
     assert seen.training is not None
@@ -371,7 +356,6 @@ class Streams:
 
 
 def test_ranks_are_joined_warmed_up_and_recorded_on_one_stream(linear, monkeypatch):
-    """DDP keeps nodes of autograd that stay on the stream that they were made on."""
     streams = Streams(monkeypatch)
     built(dataset="cifar10", ranks=2, compile_mode="graph")
     (side,) = streams.made
@@ -381,7 +365,6 @@ def test_ranks_are_joined_warmed_up_and_recorded_on_one_stream(linear, monkeypat
 
 
 def test_one_rank_is_recorded_on_any_stream(linear, monkeypatch):
-    """Nothing of it outlives a step."""
     streams = Streams(monkeypatch)
     built(dataset="cifar10", compile_mode="graph")
     assert (streams.made, streams.of_graph) == ([], None)
@@ -391,7 +374,6 @@ def test_one_rank_is_recorded_on_any_stream(linear, monkeypatch):
 
 
 def test_whole_epochs_are_measured_from_fresh_weights_and_tested(linear):
-    """Of 640 images, 64 a step, twice."""
     seen = measured(epochs=2, batch_size=64)
     told = seen.training
     assert told is not None
@@ -404,14 +386,12 @@ def test_whole_epochs_are_measured_from_fresh_weights_and_tested(linear):
 
 
 def test_without_epochs_nothing_is_tested(linear):
-    """Which would take longer than the measurement."""
     told = measured().training
     assert told is not None
     assert (told.test_accuracy, told.test_samples) == (None, None)
 
 
 def test_the_test_images_are_shared_by_the_ranks(linear, monkeypatch):
-    """Each looks at its own."""
     monkeypatch.setattr(nn.parallel, "DistributedDataParallel", lambda network, **_: network)
     parts = [steps(built(ranks=3, rank=rank, epochs=1), 1) for rank in range(3)]
     assert [part.test_samples for part in parts] == [34, 33, 33]
@@ -419,7 +399,6 @@ def test_the_test_images_are_shared_by_the_ranks(linear, monkeypatch):
 
 
 def test_an_eager_step_has_its_parts_by_name():
-    """In their order; what is fed by the host says so."""
     seen = measured()
     assert list(seen.portions_s) == ["load", "forward", "backward", "optimizer"]
     assert min(seen.portions_s.values()) > 0
@@ -428,7 +407,6 @@ def test_an_eager_step_has_its_parts_by_name():
 
 
 def test_parts_done_in_order_are_a_step(linear):
-    """The loss that follows is the same."""
     whole, parted = built(), built()
     for _ in range(3):
         whole.step()
@@ -438,7 +416,6 @@ def test_parts_done_in_order_are_a_step(linear):
 
 
 def test_a_network_that_draws_no_lots_is_held_against_fp32(linear):
-    """The same batch, augmented as it was, on the same weights."""
     exact, rough = measured(dataset="cifar10").numerics, measured(precision="bf16").numerics
     assert exact is not None
     assert rough is not None
@@ -449,7 +426,6 @@ def test_a_network_that_draws_no_lots_is_held_against_fp32(linear):
 
 
 def test_one_that_draws_lots_is_not():
-    """Its twin would drop something else."""
     numerics = measured().numerics
     assert numerics is not None
     assert (numerics.finite, numerics.reference_loss) == (True, None)
@@ -457,7 +433,6 @@ def test_one_that_draws_lots_is_not():
 
 
 def test_what_a_step_computes_and_moves_is_known():
-    """Of the classic network: 1.2 million weights, counted by torch's formulas."""
     workload = built(batch_size=2)
     assert workload.parameters == 1_199_882
     flops = workload.flops_per_step()
@@ -468,7 +443,6 @@ def test_what_a_step_computes_and_moves_is_known():
 
 
 def test_the_input_alone_is_a_workload_that_learns_nothing():
-    """And what a loader's processes make together is one step."""
     alone = built(network="none", batch_size=8)
     assert (alone.items_per_step, alone.parameters, alone.training()) == (8, None, None)
     by_loader = built(network="none", batch_size=8, feed="loader", workers=3)
@@ -478,7 +452,6 @@ def test_the_input_alone_is_a_workload_that_learns_nothing():
 
 
 def test_a_step_of_what_a_loader_feeds_trains_on_a_batch_of_each_process(linear):
-    """Losses are by batch still."""
     workload = built(feed="loader", workers=2)
     try:
         assert len(steps(workload, 3).losses) == 6
@@ -487,7 +460,6 @@ def test_a_step_of_what_a_loader_feeds_trains_on_a_batch_of_each_process(linear)
 
 
 def test_whole_epochs_by_a_loader_have_as_many_steps_as_batches(linear):
-    """Not one more."""
     seen = measured(feed="loader", workers=0, epochs=1, batch_size=64)
     assert seen.training is not None
     assert (len(seen.iteration_s), len(seen.training.losses), seen.items_per_step) == (10, 10, 64)
@@ -495,7 +467,6 @@ def test_whole_epochs_by_a_loader_have_as_many_steps_as_batches(linear):
 
 @pytest.mark.parametrize("network", ["cnn", "none"])
 def test_a_graph_on_a_cpu_is_a_skip(network):
-    """A CPU has none."""
     with pytest.raises(UnsupportedError, match="graph records CUDA graphs, which a CPU does not"):
         built(network=network, compile_mode="graph")
 
@@ -511,7 +482,6 @@ def test_a_graph_on_a_cpu_is_a_skip(network):
     ],
 )
 def test_a_factory_that_is_called_by_hand_is_told_what_is_wrong(params, words):
-    """No axes stand before it."""
     with pytest.raises(ValueError, match=words):
         built(**params)
 
@@ -548,7 +518,6 @@ def loaded(**params: Any) -> Case:
 
 
 def test_a_loader_works_in_a_forked_context_and_its_processes_go_with_the_case(context):
-    """The context itself stays for the next."""
     seen = context.measure(loaded())
     assert (seen.items_per_step, len(seen.iteration_s)) == (16, 2)
     assert seen.training is not None
@@ -559,7 +528,6 @@ def test_a_loader_works_in_a_forked_context_and_its_processes_go_with_the_case(c
 
 
 def test_processes_that_load_are_gone_after_a_fault(zygote):
-    """Though nobody could close anything: the context is ended with all that it started."""
     context = zygote.context()
     case = replace(loaded(network="none"), time_limit_s=6.0)
     seen: set[int] = set()
@@ -577,7 +545,6 @@ def test_processes_that_load_are_gone_after_a_fault(zygote):
 
 
 def test_a_thousand_workers_are_a_skip_with_the_number_of_cpus(context):
-    """Nothing was started."""
     cpus = len(os.sched_getaffinity(0))
     with pytest.raises(CaseSkipped, match=f"1000 loader workers on {cpus} CPUs; at most"):
         context.measure(loaded(workers=1000))

@@ -47,7 +47,6 @@ def contact(**changes: Any) -> tuple[list[Any], list[Any], list[Any]]:
 
 
 def test_healthy_sensors_are_all_believed() -> None:
-    """A power cap that holds at work alone among them."""
     before, work, after = contact()
     capped = [
         replace(s, counters={**s.counters, "power cap": s.ticks - LOOKS * TICKS}) for s in work
@@ -75,7 +74,6 @@ def test_healthy_sensors_are_all_believed() -> None:
     ids=["grows at rest", "backwards", "flag at rest", "clock stands", "true at rest too"],
 )
 def test_what_lies_is_named_with_a_sentence(changes: dict[str, Any], found: dict[str, str]) -> None:
-    """A signal of the power supply may well hold at rest."""
     assert sort_out(*contact(**changes)) == found
 
 
@@ -85,14 +83,12 @@ def test_what_lies_is_named_with_a_sentence(changes: dict[str, Any], found: dict
     ids=["somebody works", "hot"],
 )
 def test_a_device_that_does_not_rest_is_no_witness(spoilt: dict[str, Any]) -> None:
-    """It may be held back in truth."""
     before, work, after = contact(counters={"thermal": (7, 1.0)})
     assert sort_out([replace(s, **spoilt) for s in before], work, after) is None
     assert sort_out(before[:3], work, after) is None
 
 
 def test_what_was_true_in_one_rest_alone_is_believed() -> None:
-    """Heat of the work may last into the second."""
     before, work, after = contact()
     hot = looks(2 * LOOKS, counters={"thermal": (-2 * LOOKS * TICKS, 1.0)})
     assert sort_out(before, work, hot) == {}
@@ -100,7 +96,6 @@ def test_what_was_true_in_one_rest_alone_is_believed() -> None:
 
 
 def test_a_reason_that_is_left_out_is_left_out_of_all_fields() -> None:
-    """The others stay."""
     seen = make_telemetry(
         throttle=["thermal", "power cap"],
         throttled={"thermal": 1.0, "power cap": 0.2},
@@ -159,7 +154,6 @@ def measured(
 
 
 def test_a_lying_sensor_spoils_nothing_and_is_remembered(measured: Any) -> None:
-    """The next run does not ask again."""
     attempt, said = measured(*contact(counters={"thermal": (7, 1.0)}))
     assert attempt.accepted
     assert said == [
@@ -170,7 +164,6 @@ def test_a_lying_sensor_spoils_nothing_and_is_remembered(measured: Any) -> None:
 
 
 def test_a_sensor_that_tells_the_truth_still_spoils(measured: Any) -> None:
-    """At rest it says nothing; that is kept as well."""
     attempt, said = measured(*contact())
     assert attempt.discarded.startswith("throttled: thermal for 100% of the time")
     assert said == []
@@ -180,7 +173,6 @@ def test_a_sensor_that_tells_the_truth_still_spoils(measured: Any) -> None:
 def test_what_is_known_of_a_device_is_kept_side_by_side(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bursts and sensors, of several sources, in any order."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     devices.keep_set_aside(DEVICE, "6.10", "gpu_metrics", {"thermal": "lies"})
     with pytest.raises(KeyError):

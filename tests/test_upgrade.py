@@ -266,13 +266,11 @@ def statuses(done: Done) -> dict[str, str]:
 
 
 def test_every_command_of_the_page_is_run(story):
-    """As many as the shell reads, by programs that are known here."""
     assert [done.words for done in story.done] == as_read_by_a_shell(PAGE, story.folder)
     assert {next(w for w in done.words if "=" not in w) for done in story.done} == set(PROGRAMS)
 
 
 def test_each_ends_as_the_page_says(story):
-    """With 1 where a case is REGRESSED, with 0 otherwise."""
     ended = {shlex.join(done.words): done.status for done in story.done if done.status}
     both = [*of(story, "ab"), *of(story, "upgrade")]
     compared = {shlex.join(d.words) for d in both if "REGRESSED" in d.out}
@@ -286,20 +284,17 @@ def test_each_ends_as_the_page_says(story):
     ["```\nbench-lib env\n```\n", "```console\n$ bench-lib env\n```\n"],
 )
 def test_a_block_that_does_not_say_what_it_is_is_refused(page, tmp_path):
-    """Or it would not be run, and nobody would know."""
     with pytest.raises(AssertionError):
         as_read_by_a_shell(page, tmp_path)
 
 
 @pytest.mark.parametrize("line", ["bench-lib-next env", "rocm-smi", "--env-b X=1"])
 def test_a_program_that_nobody_knows_here_is_refused(line, tmp_path):
-    """So is half a command."""
     with pytest.raises(AssertionError):
         as_read_by_a_shell(f"```bash\n{line}\n```\n", tmp_path)
 
 
 def test_both_ways_to_have_two_versions_start_what_they_should(story):
-    """Interpreters, containers whose words are kept together, and variables."""
     by_python, *_ = of(story, "--python-a", "/opt/torch-rocm6/bin/python")
     assert [side.python for side in by_python.sides] == [
         "/opt/torch-rocm6/bin/python",
@@ -317,7 +312,6 @@ def test_both_ways_to_have_two_versions_start_what_they_should(story):
 
 
 def test_one_command_does_the_steps_for_interpreters_and_for_images(story):
-    """Each writes the change of the baselines, and says why it names no package."""
     by_python, by_image = of(story, "upgrade")
     for done in (by_python, by_image):
         assert statuses(done)[machine.SLOWER] == "REGRESSED"
@@ -328,7 +322,6 @@ def test_one_command_does_the_steps_for_interpreters_and_for_images(story):
 
 
 def test_each_side_warms_folders_of_its_own(story):
-    """Four caches, none of them shared."""
     warmed = of(story, "--most-pairs")[0]
     folders = [set(side.environment.values()) for side in warmed.sides]
     assert [len(each) for each in folders] == [4, 4]
@@ -336,14 +329,12 @@ def test_each_side_warms_folders_of_its_own(story):
 
 
 def test_the_old_version_against_itself_is_ok_and_nothing_to_accept(story):
-    """What is seen there is noise."""
     (same,) = (d for d in of(story, "-k") if d.sides[0].python == d.sides[1].python)
     assert set(statuses(same).values()) == {"OK"}
     assert "next: nothing to accept; both sides are the same" in same.out
 
 
 def test_old_against_new_says_case_by_case_what_became_of_it(story):
-    """The slower one, the faster one, and the one that is as it was."""
     for done in of(story, "ab", "--pairs", "5"):
         assert statuses(done) == {
             machine.SLOWER: "REGRESSED",
@@ -353,13 +344,11 @@ def test_old_against_new_says_case_by_case_what_became_of_it(story):
 
 
 def test_on_a_cluster_the_nodes_feature_chooses_the_version(story):
-    """Whatever sbatch knows goes into its own variables."""
     called = (story.folder / "bin/sbatch.called").read_text().splitlines()
     assert [line.split()[0] for line in called] == ["rocm6", "rocm7"]
 
 
 def test_what_was_not_slower_is_accepted_and_the_rest_is_in_the_pull_request(story):
-    """Its description has the table; the slower case keeps its old value."""
     diff = (story.folder / "upgrade.md").read_text()
     assert f"| {machine.SLOWER} | 10.01 ms | 10.51 ms | 1.0500 |" in diff
     assert "refused: REGRESSED latency" in diff
@@ -370,18 +359,12 @@ def test_what_was_not_slower_is_accepted_and_the_rest_is_in_the_pull_request(sto
 
 
 def test_under_the_new_version_they_fit(story):
-    """Strictly: the slower case by its quarantine alone."""
     (strict,) = of(story, "--perf-strict")
     assert statuses(strict)[machine.SLOWER] == "(REGRESSED)"
     assert statuses(strict)[machine.FASTER] == "OK"
 
 
 def test_after_the_roll_back_all_is_as_it_was(story):
-    """Pinned and rolling baseline, quarantines, and the history of both versions.
-
-    A night of the new version was OK by values that are gone; its five processes would be a
-    rolling baseline, and the old version REGRESSED against it.
-    """
     last = story.done[-1]
     assert set(statuses(last).values()) == {"OK"}
     assert story.kept["COMMIT"] == dict.fromkeys((machine.SLOWER, machine.FASTER, SAME), 10.0)

@@ -49,20 +49,17 @@ def at(*clocks_mhz, **fields):
     ],
 )
 def test_who_shared_the_device_is_named(pids, names, words):
-    """Somebody has to find out whose they are."""
     seen = make_telemetry(foreign_processes=pids, foreign_names=names)
     assert blame(seen, AMD) == words
 
 
 def test_a_process_that_is_known_to_be_idle_only_holds_memory():
-    """On an H200 three cases took as long beside one as alone, within 0.2%."""
     seen = make_telemetry(foreign_processes=[41, 42], idle_processes=[41])
     assert blame(seen, AMD) == "shared with process 42"
     assert blame(make_telemetry(foreign_processes=[41], idle_processes=[41]), AMD) is None
 
 
 def test_an_undisturbed_device_is_not_blamed():
-    """Nor one of which nothing is known."""
     assert blame(make_telemetry(), AMD, USUAL) is None
     assert blame(None, AMD, USUAL) is None
 
@@ -77,7 +74,6 @@ def test_an_undisturbed_device_is_not_blamed():
     ],
 )
 def test_who_keeps_a_cpu_busy_on_which_nothing_of_ours_runs_are_others(seen, words):
-    """A quarter of it they may have: with the rest a case is slower, but ends."""
     assert others_on_cpu(seen) == words
 
 
@@ -90,12 +86,10 @@ def test_who_keeps_a_cpu_busy_on_which_nothing_of_ours_runs_are_others(seen, wor
     ],
 )
 def test_cpus_that_a_hypervisor_lent_to_others_were_shared(steal, cause):
-    """A few percent are what virtual machines live with."""
     assert blame(make_telemetry(steal=steal), CPU) == cause
 
 
 def test_stolen_cpu_time_does_not_spoil_what_a_gpu_does():
-    """Its own clock and its own queue go on."""
     assert blame(make_telemetry(steal=0.5), AMD) is None
 
 
@@ -103,7 +97,6 @@ def test_stolen_cpu_time_does_not_spoil_what_a_gpu_does():
 
 
 def test_a_device_that_was_held_back_is_said_with_the_share_and_the_heat():
-    """The figures tell a hot aisle from a broken fan."""
     seen = make_telemetry(
         throttle=["thermal, memory"], throttled={"thermal, memory": 0.43}, temperature_c=101.0
     )
@@ -111,19 +104,16 @@ def test_a_device_that_was_held_back_is_said_with_the_share_and_the_heat():
 
 
 def test_a_reason_of_unknown_share_counts():
-    """Flags are seen now and then; that one was seen is all there is."""
     seen = make_telemetry(throttle=["prochot"], temperature_c=None)
     assert blame(seen, AMD) == "throttled: prochot"
 
 
 def test_a_moment_in_a_long_stretch_does_not_count():
-    """A twentieth of the time, at a clock a tenth lower, is half a percent."""
     seen = make_telemetry(throttle=["thermal"], throttled={"thermal": 0.05})
     assert blame(seen, AMD) is None
 
 
 def test_all_that_lasted_is_named_and_nothing_else():
-    """Shares that are known beside those that are not; what is by nature is left out."""
     reasons = ["power cap", "thermal", "prochot", "voltage"]
     shares = {"power cap": 1.0, "thermal": 0.5, "voltage": 0.01}
     seen = make_telemetry(throttle=reasons, throttled=shares, temperature_c=None)
@@ -135,7 +125,6 @@ def test_all_that_lasted_is_named_and_nothing_else():
     "reason", ["power cap", "current limit", "board limit", "sync boost", "throttled"]
 )
 def test_what_holds_in_healthy_runs_too_is_left_to_the_clock(reason):
-    """A heavy step is at the power cap every night, in the baseline as well."""
     seen = make_telemetry(throttle=[reason], throttled={reason: 1.0})
     assert blame(seen, NVIDIA, USUAL) is None
 
@@ -144,7 +133,6 @@ def test_what_holds_in_healthy_runs_too_is_left_to_the_clock(reason):
 
 
 def test_a_clock_below_the_baselines_is_said_with_power_and_cap():
-    """All that somebody needs who has to find out why."""
     seen = make_telemetry(clock_mhz=1410.0, power_w=398.0)
     assert blame(seen, NVIDIA, USUAL, SLOW) == (
         "SM clock 1410 MHz against 1980 MHz in the baseline; "
@@ -153,7 +141,6 @@ def test_a_clock_below_the_baselines_is_said_with_power_and_cap():
 
 
 def test_the_slowest_die_is_named_where_the_others_are_faster():
-    """A step that all dies share waits for it."""
     dies = {"XCD 0": 1975.0, "XCD 5": 1410.0, "XCD 6": 1980.0}
     seen = make_telemetry(clock_mhz=1410.0, dies_mhz=dies)
     cause = blame(seen, AMD, USUAL, SLOW)
@@ -165,7 +152,6 @@ def test_the_slowest_die_is_named_where_the_others_are_faster():
 
 
 def test_what_is_not_known_of_power_is_left_out():
-    """Not every device tells."""
     seen = make_telemetry(clock_mhz=1410.0, power_w=None)
     usual = Level(1980.0, 1940.0, -4.0, 0.01)
     words = "CPU clock 1410 MHz against 1980 MHz in the baseline"
@@ -176,7 +162,6 @@ def test_what_is_not_known_of_power_is_left_out():
 
 @pytest.mark.parametrize("clock", [1940.0, 1980.0, 2100.0, None])
 def test_a_clock_at_the_baselines_level_or_unknown_is_fine(clock):
-    """Higher is fine as well: nothing gets slower by it."""
     assert blame(make_telemetry(clock_mhz=clock), AMD, USUAL, SLOW) is None
 
 
@@ -198,20 +183,17 @@ def test_a_clock_at_the_baselines_level_or_unknown_is_fine(clock):
     ],
 )
 def test_a_low_clock_is_blamed_for_what_it_explains(clock, slower, is_blamed):
-    """Twice as slow at a clock 4% lower is software, and must not pass as hardware."""
     cause = blame(make_telemetry(clock_mhz=clock), AMD, USUAL, -4.0 + math.log1p(slower))
     assert (cause is not None) is is_blamed
 
 
 def test_what_is_just_tolerated_is_no_slow_down():
-    """To the last digit."""
     seen, usual = make_telemetry(clock_mhz=950.0), Level(1000.0, 990.0, 0.0, 0.01)
     assert blame(seen, AMD, usual, math.log1p(0.01)) is None
     assert blame(seen, AMD, usual, math.log1p(0.011)) is not None
 
 
 def test_clocks_of_different_sources_are_not_held_against_each_other():
-    """One tells the first die's, another the middle of eight."""
     there = Level(1980.0, 1940.0, -4.0, 0.01, source="amdsmi")
     seen = make_telemetry(clock_mhz=1410.0, source="amd-smi")
     assert blame(seen, AMD, there, SLOW) is None
@@ -222,7 +204,6 @@ def test_clocks_of_different_sources_are_not_held_against_each_other():
 
 
 def test_a_device_that_waits_lowers_its_clock_by_itself():
-    """For its host, or because there is nothing to do."""
     slow = make_telemetry(clock_mhz=300.0)
     assert blame(slow, AMD, USUAL, None) is None
     assert blame(make_telemetry(clock_mhz=300.0, utilization=0.3), AMD, USUAL, -4.0) is None
@@ -231,7 +212,6 @@ def test_a_device_that_waits_lowers_its_clock_by_itself():
 
 
 def test_causes_are_named_together():
-    """The second may remain when the first is gone."""
     seen = make_telemetry(foreign_processes=[7], throttle=["thermal"], clock_mhz=900.0)
     cause = blame(seen, AMD, USUAL, -4.0)
     assert cause.count("; ") == 4
@@ -239,13 +219,11 @@ def test_causes_are_named_together():
 
 
 def test_a_level_leaves_two_percent_below_a_steady_clock():
-    """Clocks come in steps."""
     processes = at(1980.0, 1980.0, 1980.0, power_w=500.0, log_median=-3.0, clock_source="nvml")
     assert level(processes, 0.01) == Level(1980.0, pytest.approx(1940.4), -3.0, 0.01, 500.0, "nvml")
 
 
 def test_a_level_is_of_the_newest_source_that_knew_a_clock():
-    """Others may mean another clock; their times count, and whether any was in bursts."""
     old = at(1000.0, 1000.0, clock_source="nvml", power_w=100.0)
     new = at(2000.0, 2010.0, 2020.0, clock_source="dcgm", power_w=500.0)
     burst = make_process(log_median=5.0, states={"latency": "bursts"}, clock_source="nvml")
@@ -259,36 +237,30 @@ def test_a_level_is_of_the_newest_source_that_knew_a_clock():
 
 @pytest.mark.parametrize("clocks_mhz", [(10.0,), (10.0, 10.0)])
 def test_a_steady_clock_swings_by_nothing(clocks_mhz):
-    """One process tells of no swing; the steps of clocks are left all the same."""
     assert level(at(*clocks_mhz), 0.01).least_mhz == pytest.approx(9.8)
 
 
 def test_two_processes_tell_how_far_a_clock_swings():
-    """Three standard deviations, of 100 / root 2 each."""
     assert level(at(1900.0, 2000.0), 0.01).least_mhz == pytest.approx(1900 - 300 / math.sqrt(2))
 
 
 def test_powers_that_nobody_read_are_left_out_of_a_level():
-    """One that is known is enough."""
     known = at(2000.0, power_w=500.0)
     assert level([*at(2000.0), *known], 0.01).power_w == 500.0
     assert level(at(2000.0), 0.01).power_w is None
 
 
 def test_a_level_of_other_devices_leaves_more():
-    """Devices of one model differ."""
     found = level(at(2000.0, 2000.0), 0.01, 0.02)
     assert (found.least_mhz, found.tolerance) == (pytest.approx(1920.0), pytest.approx(0.03))
 
 
 def test_a_level_knows_how_far_clocks_swing_at_a_power_cap():
-    """Three standard deviations of what the baseline's own processes saw, below its least."""
     found = level(at(1800.0, 1850.0, 1900.0), 0.01)
     assert found.least_mhz == pytest.approx(1800.0 - 150.0)
 
 
 def test_a_baseline_that_knows_no_clock_blames_none():
-    """Those of older versions, and of devices that do not tell."""
     unknown = level(at(None, None), 0.01)
     assert (unknown.usual_mhz, unknown.least_mhz, unknown.source) == (0.0, 0.0, None)
     assert blame(make_telemetry(clock_mhz=300.0), make_hardware(), unknown, 1.0) is None
@@ -300,7 +272,6 @@ def test_a_baseline_that_knows_no_clock_blames_none():
 
 
 def test_a_rank_is_named_with_what_disturbed_its_device():
-    """The first rank's own is told elsewhere."""
     others = {
         "rank 1": make_telemetry(),
         "rank 2": make_telemetry(throttle=["thermal"], temperature_c=None),
@@ -327,7 +298,6 @@ def test_a_rank_is_named_with_what_disturbed_its_device():
     ],
 )
 def test_a_rank_whose_clock_is_far_below_the_others_is_named(first, others, slow):
-    """A tenth below their median is another state of the hardware."""
     seen = None if first is None else make_telemetry(clock_mhz=first)
     named = {f"rank {i}": make_telemetry(clock_mhz=mhz) for i, mhz in enumerate(others, 1)}
     cause = blame_ranks(seen, named, AMD)
@@ -338,7 +308,6 @@ def test_a_rank_whose_clock_is_far_below_the_others_is_named(first, others, slow
     ("utilization", "is_named"), [(0.49, False), (0.5, True), (1.0, True), (None, True)]
 )
 def test_a_rank_that_waits_lowers_its_clock_by_itself(utilization, is_named):
-    """Half of the time at work is enough to keep it up."""
     slow = make_telemetry(clock_mhz=500.0, utilization=utilization)
     cause = blame_ranks(make_telemetry(), {"a": make_telemetry(), "b": slow}, AMD)
     assert (cause is not None) is is_named
@@ -348,7 +317,6 @@ def test_a_rank_that_waits_lowers_its_clock_by_itself(utilization, is_named):
 
 
 def test_clocks_of_both_sides_are_compared_as_logarithms():
-    """Then they add to those of times."""
     found = clocks(at(1410.0, 1410.0, power_w=400.0), at(1980.0, 1980.0, power_w=690.0))
     assert found.change == pytest.approx(math.log(1410 / 1980))
     assert found.in_words == "1410 MHz against 1980 MHz in the baseline; power 400 W against 690 W"
@@ -356,26 +324,22 @@ def test_clocks_of_both_sides_are_compared_as_logarithms():
 
 @pytest.mark.parametrize("clock", [1980.0, 1972.0, 1988.0])
 def test_clocks_within_a_step_are_equal(clock):
-    """NVIDIA's come in 15 MHz."""
     assert clocks(at(clock), at(1980.0, 1980.0)).change == 0.0
 
 
 def test_clocks_within_chance_are_equal():
-    """A power cap makes them swing by more than a step."""
     swinging = at(1700.0, 1800.0, 1900.0, 2000.0)
     assert clocks(at(1750.0), swinging).change == 0.0
     assert clocks(at(1400.0), swinging).change < 0.0
 
 
 def test_clocks_that_one_side_does_not_know_are_not_compared():
-    """Nothing can be taken off then."""
     assert clocks(at(None), at(1980.0)) is None
     assert clocks(at(1980.0), at(None)) is None
     assert clocks(at(1980.0, power_w=1.0), at(1500.0)).power_w is None
 
 
 def test_the_clocks_of_both_sides_are_geometric_means():
-    """And their powers medians, of the processes that know them."""
     new = [*at(1000.0, 4000.0, power_w=100.0), *at(2000.0, power_w=300.0), *at(None)]
     old = [*at(3000.0, power_w=200.0), *at(3000.0)]
     assert clocks(new, old) == Clocks(
@@ -392,7 +356,6 @@ def test_the_clocks_of_both_sides_are_geometric_means():
     [((0.05,), (-0.01, 0.01), (1 + 1 / 2)), ((0.04, 0.06), (0.0,), (1 / 2 + 1))],
 )
 def test_two_standard_errors_of_the_clocks_themselves_are_chance(new, old, swing):
-    """By the side that swings more; one process alone tells nothing of it."""
     sd = 0.01 * math.sqrt(2)
     reach = 2 * sd * math.sqrt(swing)
     for factor, is_equal in ((0.99, True), (1.01, False)):
@@ -403,7 +366,6 @@ def test_two_standard_errors_of_the_clocks_themselves_are_chance(new, old, swing
 
 @pytest.mark.parametrize(("apart", "is_equal"), [(0.0049, True), (0.0051, False)])
 def test_a_step_of_half_a_percent_is_equal(apart, is_equal):
-    """However little the clocks swing."""
     here = at(2000.0 * math.exp(-apart), 2000.0 * math.exp(-apart))
     assert (clocks(here, at(2000.0, 2000.0)).change == 0.0) is is_equal
     assert (clocks(at(2000.0), here).change == 0.0) is is_equal
@@ -411,7 +373,6 @@ def test_a_step_of_half_a_percent_is_equal(apart, is_equal):
 
 @given(st.lists(st.floats(500, 2500), min_size=1), st.lists(st.floats(500, 2500), min_size=1))
 def test_equal_or_not_the_change_never_exceeds_what_was_seen(new, old):
-    """It is the difference, or nothing."""
     found = clocks(at(*new), at(*old))
     seen = math.log(found.here_mhz) - math.log(found.baseline_mhz)
     assert found.change == 0.0 or found.change == pytest.approx(seen)

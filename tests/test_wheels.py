@@ -45,13 +45,11 @@ def installer(monkeypatch):
 
 
 def test_an_interpreter_is_what_it_is(installer):
-    """Nothing is installed for it."""
     assert wheels.interpreter("/opt/accepted/bin/python") == "/opt/accepted/bin/python"
     assert installer == []
 
 
 def test_a_list_is_installed_once(listed, installer, tmp_path):
-    """By venv and pip, in a folder of its own."""
     python = wheels.interpreter(str(listed))
     folder = Path(python).parents[1]
     assert folder.parent == tmp_path / "cache" / "bench-lib" / "environments"
@@ -64,7 +62,6 @@ def test_a_list_is_installed_once(listed, installer, tmp_path):
 
 
 def test_another_list_is_another_environment(listed, installer):
-    """Both stay."""
     first = wheels.interpreter(str(listed))
     listed.write_text("torch==2.10.0\n")
     assert wheels.interpreter(str(listed)) != first
@@ -72,7 +69,6 @@ def test_another_list_is_another_environment(listed, installer):
 
 
 def test_uv_is_taken_where_it_is_there(listed, installer, monkeypatch):
-    """It is faster."""
     monkeypatch.setattr("bench_lib.launch.wheels.shutil.which", lambda _name: UV)
     python = wheels.interpreter(str(listed))
     assert installer == [
@@ -82,7 +78,6 @@ def test_uv_is_taken_where_it_is_there(listed, installer, monkeypatch):
 
 
 def test_what_cannot_be_installed_is_named_and_tried_again_next_time(listed, installer):
-    """What is half done is no environment."""
     installer.fails = "install"
     for _ in range(2):
         with pytest.raises(LaunchError, match=r"accepted\.txt: no matching distribution"):
@@ -102,7 +97,6 @@ def test_what_cannot_be_installed_is_named_and_tried_again_next_time(listed, ins
 def test_an_installers_output_is_told_by_the_line_that_names_the_cause(
     listed, installer, monkeypatch, output, gist
 ):
-    """The whole of it follows."""
     monkeypatch.setattr(
         "bench_lib.launch.building.subprocess.run",
         lambda command, **_options: subprocess.CompletedProcess(command, 1, output),
@@ -116,7 +110,6 @@ def test_an_installers_output_is_told_by_the_line_that_names_the_cause(
 
 
 def test_a_list_that_is_not_there_is_named(tmp_path, installer):
-    """Nothing is installed."""
     with pytest.raises(LaunchError, match="No such file"):
         wheels.interpreter(str(tmp_path / "nowhere.txt"))
     assert installer == []
@@ -136,7 +129,6 @@ def tiny_wheel(folder: Path, name: str) -> None:
 
 
 def test_a_folder_of_wheels_becomes_an_environment_of_its_own(listed, tmp_path):
-    """By this machine's own venv and pip, without a network."""
     tiny_wheel(tmp_path, "tinywheel")
     listed.write_text(f"--no-index\n--find-links {tmp_path}\ntinywheel==1.0\n")
     python = wheels.interpreter(str(listed))

@@ -29,7 +29,6 @@ def pair():
 
 
 def test_an_object_is_one_line(pair):
-    """Compact, ASCII, ended by a newline: what any language can write."""
     connection, there = pair
     connection.send({"kind": "case", "text": "zwei\nZeilen ö", "n": [1, 2.5, None]})
     assert there.recv(1000) == (
@@ -38,7 +37,6 @@ def test_an_object_is_one_line(pair):
 
 
 def test_both_ends_understand_each_other(pair):
-    """What is sent is received, in order."""
     connection, there = pair
     other = Connection(there)
     other.send({"n": 1})
@@ -47,7 +45,6 @@ def test_both_ends_understand_each_other(pair):
 
 
 def test_the_descriptor_is_the_sockets(pair):
-    """So that a worker can wait for its runner and its children at once."""
     connection, _ = pair
     connection_number = connection.fileno()
     assert connection_number >= 0
@@ -61,7 +58,6 @@ def test_the_descriptor_is_the_sockets(pair):
     cuts=st.lists(st.integers(0, 400)),
 )
 def test_lines_are_received_whole_however_the_stream_is_cut(messages, cuts):
-    """A socket keeps no boundaries: halves wait, and two at once are two."""
     data = b"".join(json.dumps(message).encode() + b"\n" for message in messages)
     edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     here, there = socket.socketpair()
@@ -76,7 +72,6 @@ def test_lines_are_received_whole_however_the_stream_is_cut(messages, cuts):
 
 
 def test_no_whole_line_in_time_is_a_timeout(pair):
-    """And the half that came is not lost."""
     connection, there = pair
     there.sendall(b'{"n":')
     with pytest.raises(TimeoutError):
@@ -86,14 +81,12 @@ def test_no_whole_line_in_time_is_a_timeout(pair):
 
 
 def test_no_time_at_all_is_a_timeout(pair):
-    """The deadline is looked at before the socket."""
     connection, _ = pair
     with pytest.raises(TimeoutError):
         connection.receive(timeout_s=0)
 
 
 def test_a_line_that_is_there_is_received_without_any_time(pair):
-    """Two lines in one packet: the second needs no waiting."""
     connection, there = pair
     there.sendall(b'{"n":1}\n{"n":2}\n')
     connection.receive()
@@ -101,7 +94,6 @@ def test_a_line_that_is_there_is_received_without_any_time(pair):
 
 
 def test_a_message_that_lies_here_already_is_told(pair):
-    """A worker that waits with select would wait for it for ever; half a one does not count."""
     connection, there = pair
     there.sendall(b'{"n":1}\n{"n":2}\n{"n"')
     assert not connection.has_message()
@@ -112,7 +104,6 @@ def test_a_message_that_lies_here_already_is_told(pair):
 
 
 def test_an_object_longer_than_any_buffer_arrives_whole(pair):
-    """A case of many iterations and ranks is megabytes."""
     connection, there = pair
     message = {"samples": [0.123456789] * 200_000}
     sender = threading.Thread(target=connection.send, args=(message,))
@@ -123,7 +114,6 @@ def test_an_object_longer_than_any_buffer_arrives_whole(pair):
 
 @pytest.mark.parametrize("half", [b"", b'{"n":'])
 def test_the_end_of_the_stream_is_said(pair, half):
-    """In the middle of a line too: a worker may die while it writes."""
     connection, there = pair
     there.sendall(half)
     there.close()
@@ -132,7 +122,6 @@ def test_the_end_of_the_stream_is_said(pair, half):
 
 
 def test_what_came_before_the_end_is_received(pair):
-    """The last words of a worker count."""
     connection, there = pair
     there.sendall(b'{"n":1}\n')
     there.close()
@@ -142,7 +131,6 @@ def test_what_came_before_the_end_is_received(pair):
 
 
 def test_sending_to_nobody_is_said(pair):
-    """A worker whose runner is gone ends itself on this."""
     connection, there = pair
     there.close()
     with pytest.raises(ClosedError, match="Broken pipe"):
@@ -150,7 +138,6 @@ def test_sending_to_nobody_is_said(pair):
 
 
 def test_a_connection_that_was_closed_is_closed(pair):
-    """Closing twice is no fault; using it afterwards is one that has a name."""
     connection, _ = pair
     connection.close()
     connection.close()
@@ -174,7 +161,6 @@ def test_a_connection_that_was_closed_is_closed(pair):
     ids=["http", "empty", "bytes", "list", "null", "long", "deep"],
 )
 def test_a_line_that_is_no_object_is_a_protocol_error_that_shows_it(pair, line, words):
-    """Whoever connected was no worker of ours; the next line is read all the same."""
     connection, there = pair
     there.sendall(line + b'{"n":1}\n')
     with pytest.raises(ProtocolError) as caught:
@@ -184,7 +170,6 @@ def test_a_line_that_is_no_object_is_a_protocol_error_that_shows_it(pair, line, 
 
 
 def test_a_line_without_an_end_is_given_up(pair, monkeypatch):
-    """A stranger cannot fill the memory."""
     monkeypatch.setattr(wire, "MAX_LINE", 1000)
     connection, there = pair
     there.sendall(b"x" * 1001)
@@ -194,7 +179,6 @@ def test_a_line_without_an_end_is_given_up(pair, monkeypatch):
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_value_that_is_no_number_is_not_sent(pair, value):
-    """Not even the half of the object before it; the sender has to say what it means."""
     connection, there = pair
     with pytest.raises(ValueError, match="Out of range float values are not JSON compliant"):
         connection.send({"a": 1, "n": value})
@@ -216,7 +200,6 @@ def runner(tmp_path, monkeypatch):
 
 
 def test_a_worker_greets_with_the_token_that_lies_in_the_folder_of_the_logs(runner, tmp_path):
-    """Not in its environment, which a container is told on a command line."""
     (tmp_path / wire.TOKEN_FILE).write_text("c0ffee")
     connection = wire.connect(hello="context", context="context-1")
     accepted, _ = runner.accept()
@@ -227,7 +210,6 @@ def test_a_worker_greets_with_the_token_that_lies_in_the_folder_of_the_logs(runn
 
 
 def test_a_worker_that_cannot_read_the_token_says_which_file(runner, tmp_path):
-    """A container whose user is another, or that does not see the folder."""
     with pytest.raises(FileNotFoundError, match=str(tmp_path / wire.TOKEN_FILE)):
         wire.connect()
 
@@ -250,13 +232,11 @@ CASES = st.builds(
 
 @given(case=CASES)
 def test_a_case_arrives_as_it_was_sent(case):
-    """Through JSON and back, every field and type."""
     assert decode_case(json.loads(json.dumps(asdict(case)))) == case
 
 
 @pytest.mark.parametrize("part", ["", "launch", "sampling", "limits"])
 def test_a_field_that_is_not_known_is_refused(part):
-    """Another version's worker must not measure half of what was asked."""
     fields = asdict(make_case())
     (fields[part] if part else fields)["surprise"] = 1
     with pytest.raises(TypeError, match="surprise"):
@@ -264,7 +244,6 @@ def test_a_field_that_is_not_known_is_refused(part):
 
 
 def test_a_part_that_is_missing_is_refused():
-    """Defaults are the sender's to fill in."""
     fields = asdict(replace(make_case(), tier="gate"))
     del fields["limits"]
     with pytest.raises(KeyError, match="limits"):

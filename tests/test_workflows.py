@@ -171,12 +171,10 @@ def check_schema(schema: str, *paths: Path) -> None:
 
 
 def test_workflows_are_of_githubs_schema():
-    """Unknown keys and values are found before GitHub finds them."""
     check_schema("github-workflows", *PATHS)
 
 
 def test_the_schema_refuses_what_is_no_workflow(tmp_path):
-    """The check can fail."""
     path = tmp_path / "wrong.yml"
     path.write_text("on: push\njobs: {a: {runs-on: x, step: []}}\n")
     with pytest.raises(AssertionError, match="'step'"):
@@ -184,7 +182,6 @@ def test_the_schema_refuses_what_is_no_workflow(tmp_path):
 
 
 def test_a_linter_for_attacks_on_workflows_finds_nothing():
-    """Injected expressions, rights, credentials that stay, caches that are poisoned."""
     words = [Path(sys.executable).with_name("zizmor"), "--offline", "--no-progress"]
     words += ["--min-severity", "medium", "--min-confidence", "medium", FOLDER]
     done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=60)
@@ -193,7 +190,6 @@ def test_a_linter_for_attacks_on_workflows_finds_nothing():
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_actions_are_pinned_to_a_commit_and_say_its_version(path):
-    """A tag may be moved; a commit may not."""
     used = re.findall(r"uses: *(\S+)(.*)", path.read_text())
     assert used
     for action, comment in used:
@@ -204,7 +200,6 @@ def test_actions_are_pinned_to_a_commit_and_say_its_version(path):
 
 @pytest.mark.parametrize(("name", "job", "step"), shell_steps())
 def test_scripts_get_what_they_need_by_variables(name, job, step):
-    """An expression inside a script would be run as a part of it."""
     found = step_of(name, job, step)
     assert "${{" not in found["run"]
     assert "shell" not in found
@@ -212,13 +207,11 @@ def test_scripts_get_what_they_need_by_variables(name, job, step):
 
 @pytest.mark.parametrize(("name", "job", "step"), shell_steps())
 def test_every_script_is_run_below(name, job, step):
-    """As docs/ci.md says; a step is named in quotes where it is run."""
     assert f'("{name}", "{job}", "{step}")' in Path(__file__).read_text()
 
 
 @pytest.mark.parametrize(("name", "job", "step"), shell_steps())
 def test_scripts_are_bash_and_stop_at_the_first_fault(name, job, step):
-    """In a container GitHub's own default is another shell."""
     found = workflow(name)
     default = found["jobs"][job].get("defaults", found.get("defaults"))
     assert default["run"]["shell"] == SHELL
@@ -231,7 +224,6 @@ def test_scripts_are_bash_and_stop_at_the_first_fault(name, job, step):
 
 @pytest.mark.parametrize(("name", "job"), jobs())
 def test_every_job_has_a_limit_and_the_least_rights(name, job):
-    """Only three jobs write, and none measures."""
     found = workflow(name)
     own = found["jobs"][job]
     assert "timeout-minutes" in own or "uses" in own
@@ -246,7 +238,6 @@ def test_every_job_has_a_limit_and_the_least_rights(name, job):
 
 @pytest.mark.parametrize("name", ["perf-pull-request", "perf-nightly", "perf-baseline"])
 def test_callers_say_what_can_be_said(name):
-    """Inputs and secrets have the names that they have where they are read."""
     found = workflow(name)
     called = found["jobs"]["measure"]
     offered = workflow("perf-measure")["on"]["workflow_call"]
@@ -290,13 +281,11 @@ OTHER = LABELED | {"github.event.label.name": "bug"}
     ],
 )
 def test_a_fork_is_measured_only_when_somebody_says_so(about, runs):
-    """And for what is there when it is said, not for what is pushed later."""
     condition = workflow("perf-pull-request")["jobs"]["measure"]["if"]
     assert holds(condition, pull_request() | about) is runs
 
 
 def test_nothing_checks_out_a_pull_request_with_the_rights_of_the_repository():
-    """Not by its event, nor in the job that comments."""
     for path in PATHS:
         assert "pull_request_target" not in workflow(path.stem)["on"]
     comment = workflow("perf-pull-request")["jobs"]["comment"]
@@ -304,7 +293,6 @@ def test_nothing_checks_out_a_pull_request_with_the_rights_of_the_repository():
 
 
 def test_a_pull_request_is_given_no_secret_and_leaves_nothing_behind():
-    """Its history is not the nights'."""
     called = workflow("perf-pull-request")["jobs"]["measure"]
     assert called["with"]["remember"] is False
     assert "secrets" not in called
@@ -315,7 +303,6 @@ def test_a_pull_request_is_given_no_secret_and_leaves_nothing_behind():
 
 
 def test_measuring_gets_secrets_only_where_the_history_goes_and_where_it_reports():
-    """The suite itself sees none."""
     steps = workflow("perf-measure")["jobs"]["measure"]["steps"]
     with_secrets = {step["name"] for step in steps if "secrets." in str(step.get("env", ""))}
     fetches, pushes = "Fetch runs that the cache lacks", "Push the run to the object store"
@@ -326,7 +313,6 @@ def test_measuring_gets_secrets_only_where_the_history_goes_and_where_it_reports
 
 
 def test_jobs_of_one_label_wait_for_each_other_and_none_is_dropped():
-    """One GPU has one job."""
     found = workflow("perf-measure")["jobs"]["measure"]["concurrency"]
     assert found["cancel-in-progress"] is False
     assert found["queue"] == "max"
@@ -334,7 +320,6 @@ def test_jobs_of_one_label_wait_for_each_other_and_none_is_dropped():
 
 
 def test_what_is_left_out_falls_back_on_variables_and_then_on_githubs_machine():
-    """A schedule has no inputs."""
     job = workflow("perf-measure")["jobs"]["measure"]
     assert job["runs-on"] == "${{ inputs.runner || vars.PERF_RUNNER || 'ubuntu-24.04' }}"
     assert job["container"]["image"] == "${{ inputs.image || vars.PERF_IMAGE }}"
@@ -354,7 +339,6 @@ def asked(**changes: object) -> dict[str, object]:
 
 
 def test_the_suite_runs_and_its_run_is_named(checkout, tmp_path):
-    """Among older ones; it goes into the artifact."""
     (checkout / "history").mkdir()
     (checkout / "history" / "20260101T030405Z_mi300x_09090909.jsonl").write_text("{}")
     notes(tmp_path, "pytest", MEASURES)
@@ -369,7 +353,6 @@ def test_the_suite_runs_and_its_run_is_named(checkout, tmp_path):
 
 
 def test_what_is_asked_for_reaches_pytest_as_single_words(checkout, tmp_path):
-    """Whatever characters are in it."""
     notes(tmp_path, "pytest", MEASURES)
     select = "resnet50 and not 'x'; touch bad $(touch worse)"
     run(checkout, MEASURE, **asked(inputs_tier="gate", inputs_select=select, inputs_processes=5))
@@ -380,14 +363,12 @@ def test_what_is_asked_for_reaches_pytest_as_single_words(checkout, tmp_path):
 
 
 def test_a_regression_ends_the_step_and_its_run_is_still_named(checkout, tmp_path):
-    """A failed gate has a report all the same."""
     notes(tmp_path, "pytest", f"{MEASURES}sys.exit(1)")
     done = run(checkout, MEASURE, **asked())
     assert (done.status, done.outputs) == (1, {"run": "0a0a0a0a"})
 
 
 def test_a_suite_that_takes_too_long_is_interrupted_and_its_run_is_still_named(checkout, tmp_path):
-    """As by Ctrl-C, so that pytest judges what it has; the job's own limit would lose the night."""
     waits = "import time\ntry:\n    time.sleep(30)\nexcept KeyboardInterrupt:\n    "
     notes(tmp_path, "pytest", f"{MEASURES}{waits}open('judged', 'w').close()")
     done = run(checkout, MEASURE, **asked(inputs_minutes=0.01))
@@ -397,7 +378,6 @@ def test_a_suite_that_takes_too_long_is_interrupted_and_its_run_is_still_named(c
 
 
 def test_the_suite_ends_half_an_hour_before_its_job_at_least():
-    """Installing, reporting and compacting come in that time; GitHub's machines give six hours."""
     limit = workflow("perf-measure")["jobs"]["measure"]["timeout-minutes"]
     assert limit == 360
     asks = [workflow("perf-measure")["on"]["workflow_call"]["inputs"]["minutes"]["default"]]
@@ -409,14 +389,12 @@ def test_the_suite_ends_half_an_hour_before_its_job_at_least():
 
 
 def test_what_is_to_be_a_baseline_has_its_kernels_looked_into(checkout, tmp_path):
-    """As ``bench-lib baseline record`` has them: a later slow-down is explained by them."""
     notes(tmp_path, "pytest", MEASURES)
     run(checkout, MEASURE, **asked(inputs_accept="a reason"))
     assert calls(tmp_path)[0][-2:] == ["--perf-kernels", "all"]
 
 
 def test_a_label_that_begins_another_ones_name_has_a_history_of_its_own():
-    """GitHub takes the newest cache whose key begins with what is asked for."""
     steps = workflow("perf-measure")["jobs"]["measure"]["steps"]
     restore, save = (step["with"] for step in steps if "actions/cache/" in step.get("uses", ""))
     assert restore["key"] == save["key"]
@@ -427,7 +405,6 @@ def test_a_label_that_begins_another_ones_name_has_a_history_of_its_own():
 
 
 def test_a_night_without_a_run_does_not_report_an_older_one(checkout, tmp_path):
-    """Last night's report would look like tonight's."""
     (checkout / "history").mkdir()
     (checkout / "history" / "20260101T030405Z_mi300x_09090909.jsonl").write_text("{}")
     notes(tmp_path, "pytest", "sys.exit(4)")
@@ -437,7 +414,6 @@ def test_a_night_without_a_run_does_not_report_an_older_one(checkout, tmp_path):
 
 
 def test_the_options_are_ones_that_pytest_has(checkout, tmp_path):
-    """Collects for real what the step would run."""
     stand_in(tmp_path, "pytest", f'exec "{sys.executable}" -m pytest --help "$@"')
     done = run(checkout, MEASURE, **asked(inputs_tier="smoke", inputs_select="x"))
     assert done.status == 0, done.log
@@ -469,7 +445,6 @@ def test_the_options_are_ones_that_pytest_has(checkout, tmp_path):
     ],
 )
 def test_the_plain_steps_call_what_they_are_to_call(checkout, tmp_path, where, called):
-    """Before and beside measuring."""
     for program in ("apt-get", "bench-lib", "pytest", "python3", "sphinx-build", "tox"):
         notes(tmp_path, program)
     assert run(checkout, where).status == 0
@@ -477,7 +452,6 @@ def test_the_plain_steps_call_what_they_are_to_call(checkout, tmp_path, where, c
 
 
 def test_every_push_gets_the_whole_check(checkout):
-    """With its exit status."""
     (checkout / ".ci").mkdir()
     for status in (0, 3):
         script = checkout / ".ci" / "run"
@@ -495,7 +469,6 @@ def test_every_push_gets_the_whole_check(checkout):
     ],
 )
 def test_every_push_is_checked_once(about, runs):
-    """To any branch, and a fork's by its pull request."""
     found = workflow("check")
     assert found["on"]["push"] == {"branches": ["**"]}
     assert "pull_request" in found["on"]
@@ -503,7 +476,6 @@ def test_every_push_is_checked_once(about, runs):
 
 
 def test_what_is_published_was_checked_and_built():
-    """By the workflow of every push."""
     jobs = workflow("release")["jobs"]
     assert jobs["check"]["uses"] == "./.github/workflows/check.yml"
     assert "workflow_call" in workflow("check")["on"]
@@ -511,7 +483,6 @@ def test_what_is_published_was_checked_and_built():
 
 
 def test_the_check_runs_on_the_oldest_and_the_newest_python_that_the_package_names():
-    """Whoever declares a Python tries it."""
     pythons = re.findall(r'Python :: (3\.\d+)"', (ROOT / "pyproject.toml").read_text())
     tried = workflow("check")["jobs"]["check"]["strategy"]["matrix"]["python"]
     assert tried == [pythons[0], pythons[-1]]
@@ -519,7 +490,6 @@ def test_the_check_runs_on_the_oldest_and_the_newest_python_that_the_package_nam
 
 @pytest.mark.parametrize(("built", "status"), [("1.2.3", 0), ("1.2.4", 1)])
 def test_a_tag_is_built_if_it_is_the_version(checkout, tmp_path, built, status):
-    """Of another nothing is published."""
     made = (
         "from pathlib import Path\n"
         "Path('dist').mkdir(exist_ok=True)\n"
@@ -534,7 +504,6 @@ def test_a_tag_is_built_if_it_is_the_version(checkout, tmp_path, built, status):
 
 
 def test_a_release_is_published_without_a_password(checkout, tmp_path):
-    """The index trusts this workflow."""
     for program in ("python3", "uv"):
         notes(tmp_path, program)
     assert run(checkout, ("release", "publish", "Publish")).status == 0
@@ -543,7 +512,6 @@ def test_a_release_is_published_without_a_password(checkout, tmp_path):
 
 
 def test_a_fault_of_a_plain_step_ends_the_job(checkout, tmp_path):
-    """Nothing is measured on a machine that cannot run the suite."""
     notes(tmp_path, "bench-lib", "sys.exit(1)")
     assert run(checkout, ("perf-measure", "measure", "Look at the machine")).status == 1
 
@@ -552,7 +520,6 @@ INSTALL = ("perf-measure", "measure", "Install")
 
 
 def test_the_torch_that_is_there_stays(checkout, tmp_path):
-    """It is what is measured."""
     listing = "torch==2.10.0+rocm7.2.4\\ntorchvision==0.25.0\\ntorchmetrics==1.9\\nnumpy==2.1"
     shows = f"if 'list' in sys.argv: print('{listing}')\n"
     shows += "if 'install' in sys.argv: print(open(sys.argv[-1]).read())"
@@ -569,7 +536,6 @@ def test_the_torch_that_is_there_stays(checkout, tmp_path):
 
 
 def test_without_a_torch_nothing_is_held_fast(checkout, tmp_path):
-    """And the object store's packages come where one is named."""
     notes(tmp_path, "python3")
     extra = {"inputs_remember && vars_PERF_HISTORY && '[object-store]' || ''": "[object-store]"}
     done = run(checkout, INSTALL, **extra)
@@ -602,7 +568,6 @@ def report(checkout: Path, name: str, *, notify: str = "", place: str = "history
 
 
 def test_the_report_is_a_page_and_the_summary(checkout):
-    """By the program itself."""
     done = report(checkout, a_run(checkout))
     assert done.status == 0, done.log
     assert "resnet18-b4-fp32-eager-infer" in (checkout / "out" / "report.html").read_text()
@@ -611,7 +576,6 @@ def test_the_report_is_a_page_and_the_summary(checkout):
 
 
 def test_a_run_that_the_store_has_not_is_reported_from_here(checkout, tmp_path):
-    """An interrupted one is pushed a day later; its report is wanted now."""
     then = "if 's3://bucket/runs' in sys.argv: sys.exit(2)\nopen('out/report.md', 'w').write('x')"
     notes(tmp_path, "bench-lib", then)
     (checkout / "out").mkdir()
@@ -621,7 +585,6 @@ def test_a_run_that_the_store_has_not_is_reported_from_here(checkout, tmp_path):
 
 
 def test_a_report_that_fails_is_no_success(checkout, tmp_path):
-    """It is tried once where there is one place."""
     notes(tmp_path, "bench-lib", "sys.exit(2)")
     (checkout / "out").mkdir()
     assert report(checkout, "0a0a0a0a").status != 0
@@ -629,7 +592,6 @@ def test_a_report_that_fails_is_no_success(checkout, tmp_path):
 
 
 def test_an_address_is_told_where_there_is_one(checkout, tmp_path):
-    """In the environment, because the list of processes shows words."""
     note = "import os\nopen('out/report.md', 'w').write(os.environ['BENCH_LIB_NOTIFY'])"
     notes(tmp_path, "bench-lib", note)
     (checkout / "out").mkdir()
@@ -643,7 +605,6 @@ def test_an_address_is_told_where_there_is_one(checkout, tmp_path):
 
 
 def test_a_night_without_a_gpu_is_for_failing_workers_and_hostile_inputs(checkout, tmp_path):
-    """By another seed each night; what fails first ends it."""
     for program in ("pip", "python"):
         notes(tmp_path, program, "sys.exit('soak' in ''.join(sys.argv))")
     done = run(checkout, ("perf-nightly", "torture", "Torture"), github_run_number=7)
@@ -666,7 +627,6 @@ FETCH = ("perf-measure", "measure", "Fetch runs that the cache lacks")
 
 @pytest.mark.parametrize(("step", "verb"), [(FETCH, "pull"), (PUSH, "push")])
 def test_the_object_store_is_told_by_the_environment(checkout, tmp_path, step, verb):
-    """And an endpoint that nobody named is not an empty one."""
     shows = "import os\nprint(os.environ['AWS_ACCESS_KEY_ID'], 'AWS_ENDPOINT_URL' in os.environ)"
     notes(tmp_path, "bench-lib", shows)
     keys = KEYS | {"secrets_store_key_id": "key"}
@@ -679,7 +639,6 @@ def test_the_object_store_is_told_by_the_environment(checkout, tmp_path, step, v
 
 
 def test_the_store_is_asked_in_words_that_the_program_has(checkout):
-    """For real; an address of no store is refused, and not the command."""
     for step in (FETCH, PUSH):
         done = run(checkout, step, vars_PERF_HISTORY="nowhere://x", **KEYS)
         assert done.status != 0
@@ -688,7 +647,6 @@ def test_the_store_is_asked_in_words_that_the_program_has(checkout):
 
 
 def test_the_history_is_compacted_and_tonights_run_stays(checkout):
-    """By the program itself."""
     name = a_run(checkout)
     done = run(checkout, ("perf-measure", "measure", "Compact the history"))
     assert done.status == 0, done.log
@@ -699,7 +657,6 @@ ACCEPT = ("perf-measure", "measure", "Accept the baseline")
 
 
 def test_a_run_becomes_the_baseline_and_says_what_changes(checkout):
-    """By the program itself, with the reason as it was typed."""
     name = a_run(checkout, processes=5)
     done = run(
         checkout,
@@ -716,7 +673,6 @@ def test_a_run_becomes_the_baseline_and_says_what_changes(checkout):
 
 
 def test_what_is_refused_is_told_too(checkout):
-    """By the program itself; the step fails, since nothing was accepted."""
     path = write_run(
         checkout / "history", [make_record(attempts=[make_attempt(fault=make_fault())])]
     )
@@ -732,7 +688,6 @@ def test_what_is_refused_is_told_too(checkout):
 
 
 def test_force_is_passed_on(checkout, tmp_path):
-    """Only where it was ticked."""
     notes(tmp_path, "bench-lib")
     (checkout / "out").mkdir()
     said = {"steps_measure_outputs_run": "r", "inputs_accept": "why", "inputs_force": "true"}
@@ -780,7 +735,6 @@ def comment(checkout: Path, report: str | None) -> dict[str, str]:
 
 
 def test_the_first_report_is_a_new_comment(checkout, tmp_path):
-    """Beside what others said, word for word."""
     (checkout / "comments.json").write_text(json.dumps({"5": "looks good"}))
     text = f"{MARKER}\n# 1 REGRESSED\n\n`$HOME` $(date)\n"
     assert comment(checkout, text) == {"5": "looks good", "7001": text}
@@ -788,7 +742,6 @@ def test_the_first_report_is_a_new_comment(checkout, tmp_path):
 
 
 def test_later_reports_take_its_place(checkout):
-    """One comment, however often somebody pushes."""
     comment(checkout, f"{MARKER}\nfirst")
     found = comment(checkout, f"{MARKER}\nsecond")
     assert list(found.values()) == [f"{MARKER}\nsecond"]
@@ -798,26 +751,22 @@ UNCHANGED = "<!-- bench-lib: nothing changed -->"
 
 
 def test_where_nothing_changed_there_is_no_new_comment(checkout):
-    """The check is green, and that is enough."""
     assert comment(checkout, f"{MARKER}\n{UNCHANGED}\n\n## Nothing failed") == {}
 
 
 def test_an_old_comment_is_brought_up_to_date_where_nothing_changes_any_more(checkout):
-    """What it says is not true any more."""
     comment(checkout, f"{MARKER}\n\n## 1 of 2 cases failed")
     found = comment(checkout, f"{MARKER}\n{UNCHANGED}\n\n## Nothing failed")
     assert list(found.values()) == [f"{MARKER}\n{UNCHANGED}\n\n## Nothing failed"]
 
 
 def test_a_comment_says_that_nothing_was_measured(checkout):
-    """And where to look."""
     (text,) = comment(checkout, None).values()
     assert text.startswith(f"{MARKER}\nNothing was measured")
     assert URL in text
 
 
 def test_only_comments_of_the_workflow_itself_are_taken_for_its_own(checkout, tmp_path):
-    """By author and by marker."""
     comment(checkout, "first")
     words = calls(tmp_path)[0]
     selects = words[words.index("--jq") + 1]
@@ -827,7 +776,6 @@ def test_only_comments_of_the_workflow_itself_are_taken_for_its_own(checkout, tm
 
 @pytest.mark.skipif(shutil.which("jq") is None, reason="gh has a jq of its own, this machine none")
 def test_a_strangers_comment_with_our_marker_is_not_ours(checkout, tmp_path):
-    """The filter, by jq itself."""
     comment(checkout, "first")
     words = calls(tmp_path)[0]
     there = [
@@ -893,7 +841,6 @@ def propose(repository: Path, baseline: str | None) -> Done:
 
 
 def test_a_new_baseline_is_a_branch_and_a_pull_request(repository, tmp_path):
-    """With nothing in it but the baseline."""
     done = propose(repository, "new")
     assert done.status == 0, done.log
     remote = tmp_path / "remote.git"
@@ -908,7 +855,6 @@ def test_a_new_baseline_is_a_branch_and_a_pull_request(repository, tmp_path):
 
 
 def test_the_first_baseline_of_a_repository_is_proposed(repository, tmp_path):
-    """Git keeps no empty folder to copy it into."""
     git(repository, "rm", "--quiet", "-r", "baselines")
     git(repository, "commit", "--quiet", "--message", "none yet")
     assert not (repository / "baselines").exists()
@@ -918,7 +864,6 @@ def test_the_first_baseline_of_a_repository_is_proposed(repository, tmp_path):
 
 
 def test_a_run_without_any_baseline_says_that_nothing_was_accepted(repository, tmp_path):
-    """The first of a repository, where everything was refused."""
     git(repository, "rm", "--quiet", "-r", "baselines")
     git(repository, "commit", "--quiet", "--message", "none yet")
     (repository / "report" / "baselines").rmdir()
@@ -928,7 +873,6 @@ def test_a_run_without_any_baseline_says_that_nothing_was_accepted(repository, t
 
 
 def test_a_long_description_is_cut_between_lines(repository, tmp_path):
-    """GitHub refuses a body of more than 65,536 characters, and with it the pull request."""
     line = "| a case | 1 ms | ü |\n"
     (repository / "report" / "out" / "baseline.md").write_text(line * 5000)
     assert propose(repository, "new").status == 0
@@ -943,7 +887,6 @@ def test_a_long_description_is_cut_between_lines(repository, tmp_path):
 
 
 def test_an_unchanged_baseline_is_not_proposed(repository, tmp_path):
-    """A run of which nothing was accepted is no success."""
     done = propose(repository, "old")
     assert done.status == 1
     assert "nothing was accepted" in done.summary
@@ -964,7 +907,6 @@ def example(language: str) -> str:
 
 
 def test_gitlabs_example_is_of_gitlabs_schema(tmp_path):
-    """As GitLab's own editor checks it."""
     path = tmp_path / ".gitlab-ci.yml"
     path.write_text(example("yaml"))
     check_schema("gitlab-ci", path)
@@ -985,7 +927,6 @@ def shell_of(language: str) -> str:
 
 @pytest.mark.parametrize("language", ["yaml", "groovy", "bash"])
 def test_the_examples_run_from_end_to_end(checkout, tmp_path, language):
-    """Every shell line, with programs that note what they are told."""
     for program in ("python3", "pytest", "bench-lib"):
         notes(tmp_path, program)
     environment = {"PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"}

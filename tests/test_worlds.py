@@ -17,13 +17,11 @@ def world(name: str):
 
 
 def test_the_same_entropy_plays_the_same_nights():
-    """And another entropy others."""
     played = [worlds.play(world("case 0.5%"), 1, entropy) for entropy in ([1], [1], [2])]
     assert played[0] == played[1] != played[2]
 
 
 def test_a_night_of_its_own_makes_no_false_alarm_and_two_percent_is_found_without_one():
-    """What the rule did not know before made 3.5 alarms a night."""
     apart = worlds.figures(world("case 0.5%"), worlds.play(world("case 0.5%"), 3, [3]))
     assert apart["false_per_night"] == 0
     plain = worlds.figures(worlds.NOTHING, worlds.play(worlds.NOTHING, 1, [3]))
@@ -32,7 +30,6 @@ def test_a_night_of_its_own_makes_no_false_alarm_and_two_percent_is_found_withou
 
 
 def test_a_broken_promise_is_named():
-    """In worlds in which every alarm is false, and where 2% is to be found."""
     row = {"world": "case 0.5%", "false_per_night": 0.03, "found": {"first": {0.02: 0.0}}}
     clean = {"world": worlds.NOTHING.name, "false_per_night": 0.0, "found": {"first": {0.02: 0.8}}}
     assert worlds.missed([row, clean]) == [
@@ -43,7 +40,6 @@ def test_a_broken_promise_is_named():
 
 
 def test_the_command_plays_worlds_by_name(capsys: pytest.CaptureFixture[str]):
-    """As a table, and as a document."""
     assert error_rates.main(["--worlds", "process", "--nights", "1", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert [row["world"] for row in document["worlds"]] == ["process noise only"]

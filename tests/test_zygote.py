@@ -68,7 +68,6 @@ def case(does, **fields):
 
 
 def test_a_context_that_ends_before_it_has_called_back_is_not_waited_for(zygote, state):
-    """The kernel may kill it right after the fork; its zygote tells."""
     planted(state, "unborn")
     with pytest.raises(LaunchError, match="a context did not begin: the worker left with exit st"):
         zygote.context(draws=1)
@@ -76,7 +75,6 @@ def test_a_context_that_ends_before_it_has_called_back_is_not_waited_for(zygote,
 
 
 def test_a_context_that_cannot_open_its_device_says_why(zygote, state):
-    """In its own last words."""
     planted(state, "lost")
     with pytest.raises(
         LaunchError, match=r"(?s)could not open its device: .* exit status 1.*hipEr"
@@ -85,7 +83,6 @@ def test_a_context_that_cannot_open_its_device_says_why(zygote, state):
 
 
 def test_a_context_whose_greeting_is_garbled_is_refused(zygote, state):
-    """A greeting of another version is no reason for a traceback."""
     planted(state, "garbled")
     with pytest.raises(LaunchError, match="greeted with no device: Expected `str`, got `int`"):
         zygote.context(draws=1)
@@ -95,7 +92,6 @@ def test_a_context_whose_greeting_is_garbled_is_refused(zygote, state):
 def test_a_context_that_cannot_be_opened_when_drawn_again_is_tried_once_more(
     zygote, state, monkeypatch
 ):
-    """The one before it may still have held the device."""
     monkeypatch.setattr(module.WorkerProcess, "is_dear", property(lambda _: True))
     first = module.Zygote._forked
     opened = []
@@ -112,13 +108,11 @@ def test_a_context_that_cannot_be_opened_when_drawn_again_is_tried_once_more(
 
 
 def test_a_stranger_who_calls_first_is_not_taken_for_the_context(zygote, state):
-    """The address is no secret, the token is."""
     planted(state, "stranger")
     assert zygote.context(draws=1).measure(case("well")).case_id == "well"
 
 
 def test_what_a_context_started_does_not_outlive_a_zygote_that_was_killed(zygote):
-    """A data loader's processes, say, in a group of which nobody is left to tell."""
     context = zygote.context(draws=1)
     with pytest.raises(CaseFault, match="the worker is gone"):
         context.measure(case("kills zygote"))
@@ -128,7 +122,6 @@ def test_what_a_context_started_does_not_outlive_a_zygote_that_was_killed(zygote
 
 
 def test_a_context_is_not_taken_for_an_earlier_one_of_the_same_number(zygote):
-    """The kernel gives numbers again, in a small container soon."""
     zygote._note({"exited": 7, "code": 1})
     zygote._note({"forked": 7, "context": "context-2"})
     zygote._raise_if_ended("context-2")
@@ -138,7 +131,6 @@ def test_a_context_is_not_taken_for_an_earlier_one_of_the_same_number(zygote):
 
 
 def test_a_second_interrupt_leaves_nothing_behind(zygote, monkeypatch):
-    """Neither processes nor a folder."""
     context = zygote.context(draws=1)
     wait = zygote._process.wait
     monkeypatch.setattr(zygote._process, "wait", lambda **_: signal.raise_signal(signal.SIGINT))
@@ -178,7 +170,6 @@ def started_by(group):
     ],
 )
 def test_an_answer_that_is_none_is_the_cases_fault(zygote, monkeypatch, does, message):
-    """And the context is gone with it, whatever it would have said next."""
     monkeypatch.setattr(module.Zygote.exit_code, "__defaults__", (1.0,))
     context = zygote.context(draws=1)
     with pytest.raises(CaseFault, match=message):
@@ -190,7 +181,6 @@ def test_an_answer_that_is_none_is_the_cases_fault(zygote, monkeypatch, does, me
 
 
 def test_only_what_was_started_for_a_folder_is_told(tmp_path):
-    """Of one folder and not of another whose name begins alike; and not whom it is to spare."""
     names = [tmp_path / "a", tmp_path / "a", tmp_path / "ab"]
     programs = [
         subprocess.Popen(["sleep", "60"], env={**os.environ, "SOME_FOLDER": str(name)})
@@ -221,7 +211,6 @@ def became(monkeypatch):
 
 
 def test_a_leashed_program_asks_to_end_with_its_starter_and_becomes_the_command(became):
-    """In this order, or it could be left in between."""
     asked, words = became
     leash(os.getppid(), ["sleep", "1"])
     assert asked == [(1, signal.SIGTERM, 0, 0, 0)]
@@ -229,20 +218,17 @@ def test_a_leashed_program_asks_to_end_with_its_starter_and_becomes_the_command(
 
 
 def test_a_program_whose_starter_is_gone_already_does_not_begin(became):
-    """The kernel would tell it of nobody."""
     leash(2**22 + 1, ["sleep", "1"])
     assert became[1] == []
 
 
 def test_the_words_of_a_leash_name_who_started_it():
-    """Its parent may be another by the time it asks."""
     words = leashed(["sleep", "1"])
     assert words[-3:] == [str(os.getpid()), "sleep", "1"]
     assert words[0] == sys.executable
 
 
 def test_workers_that_are_killed_while_they_start_say_so(tmp_path):
-    """Whoever starts them may start them again: it was no fault of theirs."""
     program = tmp_path / "worker"
     program.write_text("#!/bin/sh\nkill -9 $$\n")
     program.chmod(0o755)
@@ -252,7 +238,6 @@ def test_workers_that_are_killed_while_they_start_say_so(tmp_path):
 
 @pytest.mark.parametrize("is_shared", [True, False])
 def test_workers_that_did_not_start_do_not_start_for_who_asks_again(tmp_path, is_shared):
-    """``micro`` asks before each measured stretch, and measures without them."""
     program = tmp_path / "worker"
     program.write_text("#!/bin/sh\nexit 1\n")
     program.chmod(0o755)
@@ -291,7 +276,6 @@ def processes(tmp_path, state):
 
 
 def test_workers_that_are_there_are_those_that_fork(processes):
-    """They are waited for when a process is needed."""
     there = processes.start()
     processes.use(there)
     assert (there.versions, processes.pids) == ({}, [])
@@ -304,7 +288,6 @@ def test_workers_that_are_there_are_those_that_fork(processes):
 
 @pytest.mark.parametrize("once", ["once", "state/killed-0.next"])
 def test_workers_that_were_there_and_are_gone_are_started_anew(tmp_path, processes, once):
-    """Killed while they imported, or by whoever used them before."""
     (tmp_path / once).touch()
     there = processes.start()
     processes.use(there)
@@ -314,7 +297,6 @@ def test_workers_that_were_there_and_are_gone_are_started_anew(tmp_path, process
 
 
 def test_workers_that_nobody_needed_leave_nothing_behind(processes):
-    """Neither a process nor a folder, though they may be importing still."""
     there = processes.start()
     processes.use(there)
     processes.close()
@@ -324,11 +306,6 @@ def test_workers_that_nobody_needed_leave_nothing_behind(processes):
 
 @pytest.mark.parametrize("change", [None, "variable", "folder", "interpreter", "CPUs", "host"])
 def test_shared_workers_are_joined_by_who_would_start_the_same(monkeypatch, tmp_path, change):
-    """A fixture may have set a variable since then; pytest's own name the test that runs.
-
-    xdist may be told to start a worker under another interpreter or elsewhere, and a worker may
-    bind itself to the CPUs beside its device.
-    """
     made = []
 
     class Started:
@@ -357,14 +334,12 @@ def test_shared_workers_are_joined_by_who_would_start_the_same(monkeypatch, tmp_
 
 
 def test_workers_that_are_gone_are_not_joined(tmp_path):
-    """Their folder went with them."""
     told = (str(tmp_path), 1, module_of_processes._inherited())
     assert module_of_processes.joined(told) is None
 
 
 @pytest.mark.parametrize("own", [None, "", "no"])
 def test_workers_are_told_of_a_gpu_so_that_they_need_not_ask(monkeypatch, own):
-    """Unless the user has chosen what is imported; to ask is to open the device."""
     made = []
     monkeypatch.setattr(module_of_processes, "Zygote", lambda **about: made.append(about))
     monkeypatch.delenv("BENCH_LIB_PRELOAD", raising=False)
@@ -378,14 +353,12 @@ def test_workers_are_told_of_a_gpu_so_that_they_need_not_ask(monkeypatch, own):
 
 @pytest.mark.parametrize("once", ["once", "state/killed-0.next", "state/orphaned-0.next"])
 def test_workers_that_are_killed_while_they_start_are_started_again(tmp_path, processes, once):
-    """Once; whether the zygote is killed, its first context, or the zygote under its context."""
     (tmp_path / once).touch()
     assert processes.open(0).device == GPU
     assert not (tmp_path / once).exists()
 
 
 def test_ctrl_c_while_the_program_is_started_leaves_nothing_open(tmp_path, monkeypatch):
-    """The port on which workers would have called back, and the folder of their output."""
     opened = []
     create = module.socket.create_server
 

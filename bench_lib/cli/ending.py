@@ -26,8 +26,11 @@ _ClickError: Any = _UsageError.__base__
 
 def run(program: Any) -> NoReturn:
     """Run a command line, and leave with its exit status."""
+    from bench_lib import removed
     from bench_lib.cli.output import shown
 
+    for warning in removed.warnings(os.environ):
+        print(f"bench-lib: warning: {warning}", file=sys.stderr)
     with shown():
         status = _flushed(_status(program))
     sys.exit(status)
@@ -130,6 +133,11 @@ def _misused(error: Any, program: Any) -> int:
     """Say what of the command line cannot be understood, and where to look."""
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
+        return WRONG
+    from bench_lib import removed
+
+    if instead := removed.replacement(sys.argv[1:]):
+        complain(instead)
         return WRONG
     context = getattr(error, "ctx", None)
     path = _called(program, sys.argv[1:]) if context is None else context.command_path

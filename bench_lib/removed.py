@@ -1,0 +1,41 @@
+"""What earlier versions had, and what to use instead.
+
+Nothing here runs unless somebody uses an old name.  A row may go two minor versions later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+COMMANDS: dict[str, str] = {}
+"""Commands by what was typed after ``bench-lib``."""
+
+OPTIONS: dict[tuple[str, str], str] = {}
+"""Options by command and name."""
+
+VARIABLES: dict[str, str] = {}
+"""Environment variables."""
+
+
+def replacement(words: Sequence[str]) -> str | None:
+    """Return what to use instead of a command line of an earlier version; None if it is not one.
+
+    ``words`` follow ``bench-lib``.
+    """
+    for command in (" ".join(words[:2]), " ".join(words[:1])):
+        if command in COMMANDS:
+            return f"bench-lib {command} was removed in 0.3: {COMMANDS[command]}"
+        for word in words:
+            name = word.partition("=")[0]
+            if (command, name) in OPTIONS:
+                return f"{name} was removed in 0.3: {OPTIONS[command, name]}"
+    return None
+
+
+def warnings(environ: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each variable that is set and no longer has any effect."""
+    return [
+        f"{name} is set and has no effect since 0.3: {instead}"
+        for name, instead in VARIABLES.items()
+        if environ.get(name)
+    ]
