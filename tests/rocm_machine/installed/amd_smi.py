@@ -1,5 +1,4 @@
 """``amd-smi`` of ROCm 6.3 (lists) and 7.1 (``gpu_data``): the commands and sections in use."""
-# ruff: noqa: D101, D102, D103, D107 - a program of its own, which nobody imports
 
 import argparse
 import json

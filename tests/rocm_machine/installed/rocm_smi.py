@@ -1,5 +1,4 @@
 """``rocm-smi``, deprecated: fields by card, as text or JSON."""
-# ruff: noqa: D103 - a program of its own, which nobody imports
 
 import argparse
 import json

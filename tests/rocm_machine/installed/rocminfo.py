@@ -1,5 +1,4 @@
 """``rocminfo``: the agents that the runtime shows, in prose."""
-# ruff: noqa: D103 - a program of its own, which nobody imports
 
 import sys
 

@@ -1,5 +1,4 @@
 """``rocprofv3``: runs an application, and writes what its kernels took."""
-# ruff: noqa: D103 - a program of its own, which nobody imports
 
 import argparse
 import csv

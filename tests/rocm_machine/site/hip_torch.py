@@ -4,7 +4,6 @@ Tensors "on the GPU" lie in the host's memory and the host computes them.  The G
 queue with a clock of its own: each kernel makes it busy for a time that depends on the kind
 of kernel alone, so that a step takes the same time on every host that issues it in time.
 """
-# ruff: noqa: D101, D102, D103, D105, D107 - named and called as torch's own
 
 import atexit
 import contextlib

@@ -1,5 +1,5 @@
 """ROCm's Python package ``amdsmi``: the calls that telemetry makes, as 7.1 answers them."""
-# ruff: noqa: D101, D103, N818 - as the real one has them
+# ruff: noqa: N818 - as the real one has them
 
 from enum import IntEnum
 
