@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import resource
 import shutil
 import signal
 import stat
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import fuzz
-from fuzz_documents import HISTORY_FILE
 from torture_runs import Scene, send
 
 from bench_lib.engine import devicelock
@@ -29,13 +25,6 @@ MANY = 1000
 """Every case may be spoilt."""
 OTHER = 65534
 """The other user."""
-TOOLS = {
-    "amd-smi": "amd-smi",
-    "rocm-smi": "rocm-smi",
-    "rocminfo": "rocminfo",
-    "nvidia-smi": "sinfo",
-}
-"""Vendors' tools, and the parser of `fuzz` whose inputs they print."""
 Strike = Callable[[Scene], None]
 
 
@@ -144,46 +133,6 @@ def temporary_disk(scene: Scene) -> None:
     scene.start()
     scene.someone("pytest")
     fill(0)
-
-
-def hostile_samples(scene: Scene) -> None:
-    """Have what watches the devices print what it should not."""
-    name = scene.draw.choice(("amd-smi", "history", "samples"))
-    samples = scene.place.state / "samples"
-    scene.undo.callback(samples.unlink, missing_ok=True)
-    scene.start()
-    scene.someone("telemetry")
-    samples.write_bytes(_hostile(name, scene.draw)[: 64 * KIB])
-
-
-def _hostile(name: str, draw: random.Random) -> bytes:
-    parser = next(each for each in fuzz.PARSERS if each.name == name)
-    return fuzz.input_of(parser, draw.randrange(2**31), 1 + draw.randrange(2**31))
-
-
-def hostile_tools(scene: Scene) -> None:
-    """Have vendors' tools print what they should not, end badly, or print much."""
-    folder = Path(scene.undo.enter_context(tempfile.TemporaryDirectory()))
-    for tool, parser in TOOLS.items():
-        (folder / f"{tool}.said").write_bytes(_hostile(parser, scene.draw))
-        said = f'cat "{folder / tool}.said"'
-        after = scene.draw.choice(("", "exit 3", "kill -9 $$", "head -c 50000000 /dev/zero"))
-        (folder / tool).write_text(f"#!/bin/sh\n{said}\n{after}\n")
-        (folder / tool).chmod(0o755)
-    path = f"{folder}{os.pathsep}{scene.place.environment()['PATH']}"
-    scene.place.extra = {"PATH": path, "SOAK_TOOLS": "1"}
-    scene.start()
-    scene.remember()
-
-
-def hostile_history(scene: Scene) -> None:
-    """Have somebody else's run in the history that is none."""
-    scene.place.history.mkdir(exist_ok=True)
-    path = scene.place.history / HISTORY_FILE
-    scene.undo.callback(path.unlink, missing_ok=True)
-    scene.remember()
-    path.write_bytes(_hostile("history", scene.draw))
-    scene.start()
 
 
 def two_runs(scene: Scene) -> None:
@@ -407,9 +356,6 @@ ALL: dict[str, Kind] = {
     "files may not grow": Kind(file_limit, frozenset({0, 3, 4})),
     "the history's disk is full": Kind(history_disk, frozenset({0, 3, 4}), needs="disk"),
     "the temporary folder is full": Kind(temporary_disk, frozenset({0, 4}), needs="disk"),
-    "hostile samples": Kind(hostile_samples, PASSED, needs="stand-in"),
-    "hostile tools": Kind(hostile_tools, PASSED),
-    "a hostile history": Kind(hostile_history, PASSED),
     "two runs at once": Kind(two_runs, PASSED),
     "two runs, one is killed": Kind(two_runs_one_killed, PASSED | KILLED),
     "another user plants a link": Kind(plants("link"), REFUSED, needs="user"),

@@ -5,13 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
-from builders import make_attempt, make_case, make_record
-from scripts import script
 
 from bench_lib.engine.balance import SLACK, balanced, queues
-from bench_lib.model import Launch
-
-suite_time = script("benchmarks/suite_time.py")
 
 
 def loads(found, takes, devices):
@@ -55,37 +50,3 @@ def test_a_gate_is_balanced_on_any_number_of_devices(devices, seed):
     homes = {name: chance.randrange(devices) for name in takes}
     most = max(loads(balanced(homes, devices, takes.get), takes, devices))
     assert most <= (1 + 2 * SLACK) * sum(takes.values()) / devices
-
-
-def record(name, *attempts, ranks=1, replays=False):
-    """Return a case's record, whose attempts have these phases in seconds."""
-    tried = [
-        make_attempt(
-            case_id=name, process=n, confirms=n > 0, replays=replays and n > 0, phases_s=phases_s
-        )
-        for n, phases_s in enumerate(attempts)
-    ]
-    return make_record(case=make_case(id=name, launch=Launch(ranks=ranks)), attempts=tried)
-
-
-CALM = [
-    record("a", {"fork": 10.0, "measure": 8.0}),
-    *(record(name, {"measure": 8.0}) for name in "bcd"),
-]
-
-
-def test_what_several_devices_would_take_is_simulated_from_a_recorded_run():
-    alone, _, even = suite_time.on_devices(CALM, 2)
-    assert (alone, even) == (42.0, 26.0)
-    assert suite_time.on_devices(CALM, 2, ahead_s=3.0)[2] == 23.0
-    assert suite_time.on_devices(CALM, 1, ahead_s=3.0)[2] == 42.0
-    again = record("e", {"measure": 8.0}, {"fork": 1.0, "measure": 3.0}, {"measure": 2.0})
-    ranks = record("f", {"measure": 5.0}, ranks=2)
-    alone, _, even = suite_time.on_devices([*CALM, again, ranks], 4)
-    assert (alone, even) == (61.0, 10.0 + 16.0 + 4.0 + 2.0 + 5.0)
-
-
-def test_a_replay_waits_for_no_other_device():
-    again = record("e", {"measure": 2.0}, {"measure": 6.0}, {"measure": 3.0}, replays=True)
-    alone, _, even = suite_time.on_devices([*CALM, again], 5)
-    assert (alone, even) == (53.0, 10.0 + 8.0 + 3.0)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from scipy.stats import norm, t
-from scripts import script
 
 from bench_lib.model import Status
 from bench_lib.verdict.statistics.changes import (
@@ -516,44 +515,3 @@ def test_the_search_finds_what_ruptures_finds(nights, steps):
     search = ruptures.KernelCPD(kernel="linear", min_size=LEAST_NIGHTS).fit(values[:, None])
     price = 2 * math.log(nights) * 0.01**2
     assert partition(values, price) == search.predict(pen=price)[:-1]
-
-
-@pytest.fixture(scope="module")
-def benchmark_script():
-    """Import the script, which is in no package."""
-    pytest.importorskip("ruptures")
-    return script("benchmarks/change_points.py")
-
-
-def test_the_same_seed_draws_the_same_year(benchmark_script):
-    kind = "clusters, drift, odd nights, 8 devices"
-    draw = benchmark_script.KINDS[kind]
-    first, again, other = (
-        benchmark_script.history(kind, draw, 0.02, [seed, 3]) for seed in (1, 1, 2)
-    )
-    assert first.at == again.at
-    assert first.year.values.tolist() == again.year.values.tolist()
-    assert first.year.values.tolist() != other.year.values.tolist()
-    assert len(first.year.groups) == len(first.year.values) < YEAR
-
-
-def test_a_rule_is_scored_by_what_it_calls(benchmark_script):
-    year = benchmark_script.Year(np.zeros(100))
-    story = benchmark_script.History("flat", year, 0.02, 50)
-
-    def call(year):
-        return [10, 47, 50] if len(year.values) >= 54 else []
-
-    score = benchmark_script.score(benchmark_script.Rule("mine", call), story)
-    assert (score.false, score.off, score.delay, score.played) == (1, 0, 4, None)
-
-
-def test_calls_that_come_and_go_are_counted_once(benchmark_script):
-    story = benchmark_script.History("flat", benchmark_script.Year(np.zeros(60)), 0.0, None)
-
-    def call(year):
-        nights = len(year.values)
-        return [20 + nights % 2] if 30 <= nights < 40 else [50] if nights == 55 else []
-
-    score = benchmark_script.score(benchmark_script.Rule("mine", call, played=True), story)
-    assert (score.false, score.off, score.delay, score.played) == (0, None, None, 2)

@@ -9,7 +9,6 @@ import nights
 import pytest
 from command import ran
 from documents import document_in
-from scripts import script
 
 from bench_lib.model import Acknowledged, Quarantine, SlowDown, Status
 from bench_lib.report import notify
@@ -211,20 +210,6 @@ def test_an_incident_whose_cases_are_all_in_quarantine_is_acknowledged():
     held = slower(held="waits for the vendor")
     assert told([run(1, [held])])[0].state is State.ACKNOWLEDGED
     assert told([run(1, [held, slower("b")])])[0].state is State.NEW
-
-
-def test_a_made_year_is_told_apart():
-    year = script("benchmarks/incidents.py")
-    found = year.score(year.made(30, nights=60, incidents=6))
-    assert found.share >= 0.95
-    assert found.twice == []
-    assert found.merged == 0
-
-
-def test_the_score_of_a_made_year_sees_what_is_wrong(monkeypatch):
-    year = script("benchmarks/incidents.py")
-    monkeypatch.setattr("bench_lib.verdict.incidents.IncidentHistory._evidence", lambda *_: 1.0)
-    assert year.score(year.made(30, nights=60, incidents=6)).share < 0.8
 
 
 # ---- in words -----------------------------------------------------------------------------

@@ -137,7 +137,7 @@ def test_the_sdist_has_what_a_packager_needs(built):
     with tarfile.open(built["sdist"]) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert names > PACKAGE | {
-        "CHANGELOG.md", "LICENSE", "README.md", "benchmarks/fidelity.py", "conftest.py",
+        "CHANGELOG.md", "LICENSE", "README.md", "benchmarks/error_rates.py", "conftest.py",
         "docs/architecture.md", "perf_tests/matrix.toml", "pyproject.toml",
         "tests/test_packaging.py", "tox.ini",
     }  # fmt: skip
@@ -160,7 +160,8 @@ def test_what_is_said_of_the_package_is_what_it_is(built):
 
 def test_the_version_is_one_that_the_changes_begin_with():
     headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert bench_lib.__version__ in [heading.strip("[]") for heading in headings[:2]]
+    version = bench_lib.__version__.partition(".dev")[0]
+    assert version in [heading.strip("[]") for heading in headings[:2]]
 
 
 # ---- where no checkout is -----------------------------------------------------------------
@@ -263,32 +264,8 @@ def test_the_wheel_judges_a_repository_of_somebody_elses(installed, tmp_path):
 # ---- what it needs ------------------------------------------------------------------------
 
 
-def test_every_dependency_is_accounted_for():
-    wanted = {
-        group: {re.match(r"[\w.-]+", each)[0] for each in words} - {"bench-lib"}
-        for group, words in (("", PROJECT["dependencies"]), *EXTRAS.items())
-    }
-    assert tabled() == wanted
-
-
 def test_somebody_elses_repository_gets_nothing_that_only_some_commands_need():
     needed = {re.match(r"[\w.-]+", each)[0] for each in PROJECT["dependencies"]}
     assert not needed & {"deepspeed", "matplotlib", "ruptures"}
     readme = (ROOT / "README.md").read_text()
     assert "pip install -e '.[flops,plot]' && pytest perf_tests" in readme
-
-
-EXTRAS = PROJECT["optional-dependencies"]
-
-
-def tabled() -> dict[str, set[str]]:
-    """Return the dependencies that the page's tables name, by extra."""
-    found: dict[str, set[str]] = {}
-    extra = None
-    for line in (ROOT / "docs" / "dependencies.md").read_text().splitlines():
-        if line.startswith("## "):
-            heading = re.fullmatch(r"## (?:Run time|Extra `([\w-]+)`.*)", line)
-            extra = heading and (heading[1] or "")
-        elif extra is not None and (row := re.match(r"\| ([\w.-]+) \|", line)):
-            found.setdefault(extra, set()).add(row[1])
-    return {group: names - {"package"} for group, names in found.items()}

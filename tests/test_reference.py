@@ -22,7 +22,6 @@ from builders import (
     make_telemetry,
 )
 from scripted import Contexts, Watch, gpus
-from scripts import script
 
 from bench_lib.engine import engine
 from bench_lib.engine.cooling import Cooling
@@ -1019,20 +1018,3 @@ def test_a_pair_that_is_only_suspect_overrules_nothing():
     evidence = Evidence([make_process()], make_baseline(), turns=Turns("old", pairs, 6, ""))
     found = turns.decided([pinned], [answer], evidence)
     assert pinned in found
-
-
-def test_a_run_is_judged_again_as_if_some_of_its_cases_looked_different(bed, capsys, monkeypatch):
-    slow_here(bed, CASE, OTHER)
-    records = bed.run(CASE, OTHER, planned=6)
-    (bed.folder / "runs").mkdir()
-    (bed.folder / "history").rename(bed.folder / "runs" / "reference")
-    monkeypatch.setattr(sys, "argv", ["suspects.py", str(bed.folder)])
-    script("benchmarks/held_out.py")
-    suspects = script("benchmarks/suspects.py")
-    suite = suspects.suite_of(bed.folder / "runs" / "reference", bed.folder / "baselines")
-    said = {name: of(record, "reference").detectable_effect for name, record in records.items()}
-    assert suspects.visible(suite, list(suite)) == pytest.approx(said)
-    assert suspects.visible(suite, [CASE.id])[CASE.id] < said[CASE.id]
-    suspects.main()
-    (one, *_, both) = (json.loads(line) for line in capsys.readouterr().out.splitlines())
-    assert (one["at_once"], one["cases"], both["at_once"]) == (1, 2, 2)

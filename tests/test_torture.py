@@ -19,7 +19,7 @@ faults = sys.modules["torture_faults"]
 runs = sys.modules["torture_runs"]
 sys.path.remove(str(ROOT / "benchmarks"))
 
-FEW = ("a context is killed", "SIGTERM", "all are killed at once", "hostile samples")
+FEW = ("a context is killed", "SIGTERM", "all are killed at once")
 
 
 # --- what it strikes ----------------------------------------------------------------------

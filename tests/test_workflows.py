@@ -428,14 +428,11 @@ def test_the_options_are_ones_that_pytest_has(checkout, tmp_path):
             ["pytest", "-n", "2", "tests/test_amds_own_library.py"],
         ),
         (("docs", "build", "Install"), ["python3", "-m", "pip", "install"]),
-        (("guest", "plugins", "Install"), ["python3", "-m", "pip", "install"]),
-        (("guest", "plugins", "Try"), ["python3", "benchmarks/guest.py"]),
-        (("guest", "plugins", "Try the oldest pytest"), ["tox", "-e", "pytest84"]),
         (("docs", "build", "Build"), ["sphinx-build", "-W", "--keep-going", "-n", "-b", "html"]),
         (("mutation", "mutants", "Install"), ["python3", "-m", "pip", "install"]),
         (
             ("mutation", "mutants", "Try the mutants"),
-            ["python3", "benchmarks/mutants.py", "--children", "4", "--json", "mutants.json"],
+            ["mutmut", "run", "--max-children", "4"],
         ),
         (
             ("perf-measure", "measure", "Install PyTorch for the CPU"),
@@ -445,7 +442,7 @@ def test_the_options_are_ones_that_pytest_has(checkout, tmp_path):
     ],
 )
 def test_the_plain_steps_call_what_they_are_to_call(checkout, tmp_path, where, called):
-    for program in ("apt-get", "bench-lib", "pytest", "python3", "sphinx-build", "tox"):
+    for program in ("apt-get", "bench-lib", "mutmut", "pytest", "python3", "sphinx-build"):
         notes(tmp_path, program)
     assert run(checkout, where).status == 0
     assert calls(tmp_path)[0][: len(called)] == called

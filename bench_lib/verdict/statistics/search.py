@@ -361,7 +361,7 @@ def _added_up(places: NDArray[np.intp], weights: NDArray[np.float64]) -> NDArray
 
 BY_HALF, BY_ENDS = 9.3, 9.5
 """Pairs that halving the candidates takes, and telling the ends apart, if a slow-down is as large
-as the noise.  They are from simulated searches (``benchmarks/bisections.py``), as is the next."""
+as the noise.  They are from simulated searches, as is the next."""
 AGAIN = 0.3
 """More steps where the noise is as large as the slow-down or larger."""
 
