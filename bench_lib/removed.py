@@ -10,10 +10,20 @@ from collections.abc import Mapping, Sequence
 COMMANDS: dict[str, str] = {}
 """Commands by what was typed after ``bench-lib``."""
 
-OPTIONS: dict[tuple[str, str], str] = {}
+_COMMENT = "--markdown FILE and a workflow step that comments (docs/ci.md)"
+_POST = "--json and a workflow step that posts (docs/ci.md)"
+OPTIONS: dict[tuple[str, str], str] = {
+    ("report", "--comment"): _COMMENT,
+    ("report", "--on-change"): _COMMENT,
+    ("report", "--notify"): _POST,
+    ("report", "--notify-as"): _POST,
+}
 """Options by command and name."""
 
-VARIABLES: dict[str, str] = {}
+VARIABLES: dict[str, str] = {
+    "BENCH_LIB_NOTIFY": f"nothing is posted; bench-lib report {_POST}",
+    "BENCH_LIB_REPORT_URL": "bench-lib report --link URL",
+}
 """Environment variables."""
 
 

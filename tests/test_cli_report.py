@@ -1,9 +1,5 @@
 """``bench-lib report``: what it prints, what it writes, and how it ends."""
 
-import json
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Thread
-
 import builders
 import nights
 import pytest
@@ -113,30 +109,9 @@ def test_a_page_that_cannot_be_written_is_a_user_s_error(cli, night, tmp_path, f
     assert "cannot write file/report" in err
 
 
-def test_news_are_posted(cli, night) -> None:
-    posted = []
-
-    class Listener(BaseHTTPRequestHandler):
-        def do_POST(self):
-            posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_):
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Listener)
-    thread = Thread(target=server.handle_request)
-    thread.start()
-    status, _, err = cli("--notify", f"http://127.0.0.1:{server.server_port}/")
-    thread.join(10)
-    server.server_close()
-    assert status == 0
-    assert err.startswith("posted: 1 of 2 cases")
-    assert len(posted) == 1
-
-
-def test_an_address_that_cannot_be_reached_fails_nothing(cli, night) -> None:
-    status, _, err = cli("--notify", "nowhere")
-    assert status == 0
-    assert "not delivered" in err
+def test_two_outputs_that_both_print_are_refused(cli, night, tmp_path) -> None:
+    status, out, err = cli("--json", "--markdown", "-")
+    assert (status, out) == (2, "")
+    assert err == ("bench-lib: error: --json and --markdown - both print; give --markdown a file\n")
+    assert document_in(cli("--json", "--markdown", "report.md")[1])["counts"]
+    assert (tmp_path / "report.md").read_text().startswith("<!-- bench-lib: report -->")

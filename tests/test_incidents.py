@@ -11,7 +11,6 @@ from command import ran
 from documents import document_in
 
 from bench_lib.model import Acknowledged, Quarantine, SlowDown, Status
-from bench_lib.report import notify
 from bench_lib.report.markdown import as_markdown
 from bench_lib.report.night import gather
 from bench_lib.storage import baselines
@@ -397,33 +396,15 @@ def test_a_quarantine_holds_an_incident(tmp_path):
 def night_of(history):
     """Return the newest night of a history."""
     with Archive(history, now=nights.stamp(-1)) as archive:
-        return gather(archive, history.parent / "baselines"), notify.before_of(
-            archive, gather(archive, history.parent / "baselines")
-        )
+        return gather(archive, history.parent / "baselines")
 
 
 def test_a_night_has_the_incidents_of_its_failures(history):
-    night, _ = night_of(history)
+    night = night_of(history)
     (one,) = night.incidents
     assert [night.incidents_of(entry.place) for entry in night.failed] == [[one], [one]]
     assert night.incidents_of((CASES[2].id, "mi300x")) == []
     assert one.id in as_markdown(night)
-
-
-def test_a_message_comes_when_an_incident_opens_or_ends_alone(tmp_path):
-    folder = tmp_path / "history"
-    posted = []
-    for ago, failing in ((4, 0), (3, 1), (2, 2), (1, 1), (0, 0)):
-        write(folder, ago, [case.id for case in CASES[:failing]], [TILES])
-        posted.append(bool(notify.news_of(*night_of(folder))))
-    assert posted == [False, True, False, False, True]
-    (told,) = notify.plain(*_with_news(folder))["incidents"]
-    assert (told["state"], told["news"]) == ("ended", True)
-
-
-def _with_news(folder):
-    night, before = night_of(folder)
-    return night, notify.news_of(night, before)
 
 
 # ---- the command line ---------------------------------------------------------------------
@@ -454,9 +435,7 @@ def test_an_incident_is_listed_shown_and_acknowledged(cli, history, tmp_path):
     shown = document_in(out)
     assert (shown["state"], shown["acknowledged"]["reason"]) == ("acknowledged", "upstream knows")
     assert [case["status"] for case in shown["cases"]] == ["REGRESSED"] * 2
-    night, before = night_of(history)
-    assert night.incidents[0].line.endswith("upstream knows")
-    assert not notify.news_of(night, before)
+    assert night_of(history).incidents[0].line.endswith("upstream knows")
 
 
 def test_an_incident_is_shown_in_some_lines(cli):

@@ -181,7 +181,7 @@ def test_no_limit_is_exceeded(limit, wide):
 def test_a_steps_summary_may_be_larger_than_a_comment(monkeypatch, tmp_path):
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
     assert github.limit_of(tmp_path / "summary") == 2**20
-    assert github.limit_of(tmp_path / "comment.md") == github.limit_of(None) == 65_536
+    assert github.limit_of(tmp_path / "comment.md") == github.limit_of(None) == 65_000
     monkeypatch.delenv("GITHUB_STEP_SUMMARY")
     assert github.limit_of(tmp_path / "summary") == 65_536
 

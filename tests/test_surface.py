@@ -267,7 +267,6 @@ profile none --tool none
 profile a --steps 0
 profile --diff none none
 report --days 0
-report --notify-as none
 report --history none://x
 scaling mnist --ranks 2
 scaling mnist --at-most 0

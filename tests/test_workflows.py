@@ -558,9 +558,9 @@ def a_run(checkout: Path, processes: int = 1) -> str:
     return path.stem.rpartition("_")[2]
 
 
-def report(checkout: Path, name: str, *, notify: str = "", place: str = "history") -> Done:
+def report(checkout: Path, name: str, *, place: str = "history") -> Done:
     """Report on a run."""
-    said = {"steps_measure_outputs_run": name, "secrets_notify": notify, PLACE: place}
+    said = {"steps_measure_outputs_run": name, PLACE: place}
     return run(checkout, REPORT, **said, **KEYS)
 
 
@@ -569,6 +569,7 @@ def test_the_report_is_a_page_and_the_summary(checkout):
     assert done.status == 0, done.log
     assert "resnet18-b4-fp32-eager-infer" in (checkout / "out" / "report.html").read_text()
     assert done.summary == (checkout / "out" / "report.md").read_text()
+    assert json.loads((checkout / "out" / "report.json").read_text())["command"] == "report"
     assert "resnet18-b4-fp32-eager-infer" in done.summary
 
 
@@ -586,19 +587,6 @@ def test_a_report_that_fails_is_no_success(checkout, tmp_path):
     (checkout / "out").mkdir()
     assert report(checkout, "0a0a0a0a").status != 0
     assert len(calls(tmp_path)) == 1
-
-
-def test_an_address_is_told_where_there_is_one(checkout, tmp_path):
-    note = "import os\nopen('out/report.md', 'w').write(os.environ['BENCH_LIB_NOTIFY'])"
-    notes(tmp_path, "bench-lib", note)
-    (checkout / "out").mkdir()
-    address = "https://example.org/a b"
-    done = report(checkout, "0a0a0a0a", notify=address, place="s3://bucket/runs")
-    (words,) = calls(tmp_path)
-    assert words[:4] == ["bench-lib", "report", "--run", "0a0a0a0a"]
-    assert words[-2:] == ["--history", "s3://bucket/runs"]
-    assert address not in words
-    assert done.summary == address
 
 
 def test_a_night_without_a_gpu_is_for_failing_workers_and_hostile_inputs(checkout, tmp_path):
@@ -694,101 +682,59 @@ def test_force_is_passed_on(checkout, tmp_path):
 
 # ---- commenting -------------------------------------------------------------------------
 
-COMMENT = ("perf-pull-request", "comment", "Comment")
-GH = """
-state = pathlib.Path('comments.json')
-kept = json.loads(state.read_text()) if state.exists() else {}
-words = sys.argv[1:]
-body = [w.removeprefix('body=@') for w in words if w.startswith('body=@')]
-if 'POST' in words:
-    kept[str(7000 + len(kept))] = pathlib.Path(body[0]).read_text()
-elif 'PATCH' in words:
-    kept[words[1].rpartition('/')[2]] = pathlib.Path(body[0]).read_text()
-else:
-    print('\\n'.join(k for k, v in kept.items() if v.startswith('<!-- bench-lib: ')))
-state.write_text(json.dumps(kept))
-"""
-URL = "https://github.com/someone/bench-lib/actions/runs/1"
-
-
-def comment(checkout: Path, report: str | None) -> dict[str, str]:
-    """Comment with a report; returns all comments there are then."""
-    folder = checkout / "report" / "out"
-    if report is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "report.md").write_text(report)
-    notes(checkout.parent, "gh", f"import pathlib\n{GH}")
-    done = run(
-        checkout,
-        COMMENT,
-        github_token="a token",
-        github_event_pull_request_number=12,
-        github_server_url="https://github.com",
-        github_repository=REPOSITORY,
-        github_run_id=1,
-    )
-    assert done.status == 0, done.log
-    return json.loads((checkout / "comments.json").read_text())
-
-
-def test_the_first_report_is_a_new_comment(checkout, tmp_path):
-    (checkout / "comments.json").write_text(json.dumps({"5": "looks good"}))
-    text = f"{MARKER}\n# 1 REGRESSED\n\n`$HOME` $(date)\n"
-    assert comment(checkout, text) == {"5": "looks good", "7001": text}
-    assert calls(tmp_path)[-1][2] == f"repos/{REPOSITORY}/issues/12/comments"
-
-
-def test_later_reports_take_its_place(checkout):
-    comment(checkout, f"{MARKER}\nfirst")
-    found = comment(checkout, f"{MARKER}\nsecond")
-    assert list(found.values()) == [f"{MARKER}\nsecond"]
-
-
+READ = ("perf-pull-request", "comment", "Read the report")
+WRITE = ("perf-nightly", "post", "Write the message")
+RUN = "https://github.com/someone/bench-lib/actions/runs/1"
+OF_RUN = {
+    "github_server_url": "https://github.com",
+    "github_repository": REPOSITORY,
+    "github_run_id": 1,
+}
 UNCHANGED = "<!-- bench-lib: nothing changed -->"
 
 
-def test_where_nothing_changed_there_is_no_new_comment(checkout):
-    assert comment(checkout, f"{MARKER}\n{UNCHANGED}\n\n## Nothing failed") == {}
+def written(checkout: Path, name: str, text: str) -> Path:
+    """Write a report as the artifact has it."""
+    path = checkout / "report" / "out" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
 
 
-def test_an_old_comment_is_brought_up_to_date_where_nothing_changes_any_more(checkout):
-    comment(checkout, f"{MARKER}\n\n## 1 of 2 cases failed")
-    found = comment(checkout, f"{MARKER}\n{UNCHANGED}\n\n## Nothing failed")
-    assert list(found.values()) == [f"{MARKER}\n{UNCHANGED}\n\n## Nothing failed"]
+@pytest.mark.parametrize(
+    ("text", "output"),
+    [
+        (f"{MARKER}\n# 1 REGRESSED\n", {}),
+        (f"{MARKER}\n{UNCHANGED}\n\n", {"unchanged": "true"}),
+    ],
+)
+def test_where_nothing_changed_no_new_comment_is_made(checkout, text, output):
+    path = written(checkout, "report.md", text)
+    done = run(checkout, READ, **OF_RUN)
+    assert (done.status, done.outputs, path.read_text()) == (0, output, text)
+    step = step_of("perf-pull-request", "comment", "Comment")
+    assert step["with"]["only_update"] == "${{ steps.report.outputs.unchanged || 'false' }}"
 
 
 def test_a_comment_says_that_nothing_was_measured(checkout):
-    (text,) = comment(checkout, None).values()
-    assert text.startswith(f"{MARKER}\nNothing was measured")
-    assert URL in text
+    done = run(checkout, READ, **OF_RUN)
+    assert (done.status, done.outputs) == (0, {})
+    path = step_of("perf-pull-request", "comment", "Comment")["with"]["path"]
+    assert (checkout / path).read_text() == f"Nothing was measured: [the log]({RUN}) says why.\n"
 
 
-def test_only_comments_of_the_workflow_itself_are_taken_for_its_own(checkout, tmp_path):
-    comment(checkout, "first")
-    words = calls(tmp_path)[0]
-    selects = words[words.index("--jq") + 1]
-    assert 'select(.user.login == "github-actions[bot]")' in selects
-    assert f'startswith("{MARKER}")' in selects
-
-
-@pytest.mark.skipif(shutil.which("jq") is None, reason="gh has a jq of its own, this machine none")
-def test_a_strangers_comment_with_our_marker_is_not_ours(checkout, tmp_path):
-    comment(checkout, "first")
-    words = calls(tmp_path)[0]
-    there = [
-        {"id": 1, "user": {"login": "stranger"}, "body": "<!-- bench-lib: report -->\nmine"},
-        {"id": 2, "user": {"login": "github-actions[bot]"}, "body": "another workflow's"},
-        {
-            "id": 3,
-            "user": {"login": "github-actions[bot]"},
-            "body": "<!-- bench-lib: report -->\nours",
-        },
-    ]
-    selects = words[words.index("--jq") + 1]
-    done = subprocess.run(
-        ["jq", selects], input=json.dumps(there), capture_output=True, text=True, check=True
-    )
-    assert done.stdout.split() == ["3"]
+@pytest.mark.skipif(shutil.which("jq") is None, reason="GitHub's machines have jq")
+@pytest.mark.parametrize(
+    ("address", "changed", "wanted"),
+    [("https://x", True, "true"), ("https://x", False, "false"), ("", True, "")],
+)
+def test_a_message_is_posted_where_something_changed(checkout, address, changed, wanted):
+    told = {"sentence": "1 of 2 <cases>", "changed": changed}
+    written(checkout, "report.json", json.dumps(told))
+    done = run(checkout, WRITE, secrets_PERF_SLACK=address, **OF_RUN)
+    assert (done.status, done.outputs) == (0, {"wanted": wanted})
+    message = json.loads((checkout / "message.json").read_text())
+    assert message == {"text": f"1 of 2 <cases>\n{RUN}", "mrkdwn": False}
 
 
 # ---- proposing --------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""``bench-lib report``: the night as a page, as Markdown, as news, and in a few lines here."""
+"""``bench-lib report``: the night as a page, as Markdown, as JSON, and in a few lines here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from bench_lib.cli.options import known
 from bench_lib.cli.output import (
     DEFAULT_BASELINES,
     DEFAULT_HISTORY,
@@ -21,18 +20,15 @@ from bench_lib.cli.output import (
     print_json,
     print_line,
     print_table,
-    say,
     writing,
 )
 from bench_lib.cli.reading import Listed, ToldIncident, listed
 from bench_lib.cli.reading import told as told_incident
 from bench_lib.model import SlowDown, Status, UserError, Verdict
 from bench_lib.report.github import limit_of
-from bench_lib.report.webhook import UndeliverableError
 
 if TYPE_CHECKING:
     from bench_lib.report.night import Night, NightCase
-    from bench_lib.report.pull_request import PullRequest
 
 MOST_LINES = 20
 """Most lines on parts that were left out; the page and --json have all."""
@@ -96,6 +92,8 @@ class Report(Document):
     started: str
     """UTC, ISO 8601; empty where there is no run."""
     ended: str | None
+    changed: bool
+    """Whether something is worse, better or unknown: worth a comment or a message."""
     counts: dict[str, int]
     """How many cases have each status."""
     runs: list[Listed]
@@ -123,38 +121,13 @@ def report(
         Path | None,
         typer.Option(metavar="PATH", help="Write GitHub's Markdown; - is the standard output."),
     ] = None,
-    notify: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            envvar="BENCH_LIB_NOTIFY",
-            help="Post the news to this address, if something changed.",
-        ),
-    ] = None,
-    notify_as: Annotated[
-        str | None,
-        typer.Option(help="Shape of the news: json, slack or teams (default: by the URL's host)."),
-    ] = None,
     link: Annotated[
         str | None,
         typer.Option(
             metavar="URL",
-            envvar="BENCH_LIB_REPORT_URL",
-            help="Where the report will be, for Markdown and news (default: the run of GitHub "
-            "Actions).",
+            help="Where the page will be, for Markdown (default: the run of GitHub Actions).",
         ),
     ] = None,
-    comment: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="Keep one comment of this pull request on GitHub up to date; GH_TOKEN is used.",
-        ),
-    ] = None,
-    on_change: Annotated[
-        bool,
-        typer.Option("--on-change", help="Make no new comment if nothing changed."),
-    ] = False,
     run: Annotated[
         list[str] | None,
         typer.Option("--run", metavar="RUN", help="Report on this run; may be repeated."),
@@ -167,30 +140,24 @@ def report(
     A night is the newest run and those of the 20 hours before it.  The exit status is 0 even where
     cases failed: the run that measured them has reported that.
     """
-    from bench_lib.report import notify as news
-    from bench_lib.report import pull_request
     from bench_lib.report.night import gather
     from bench_lib.storage.archive import Archive
     from bench_lib.storage.history import utc_now
 
-    if notify_as is not None:
-        known(notify_as, news.SHAPES, "--notify-as")
-    if on_change and comment is None:
-        raise UserError("--on-change is about a comment; name a pull request with --comment")
-    pull = None if comment is None else pull_request.pull_request(comment, os.environ)
-    where = link if link is not None else _run_of_actions()
+    to_stdout = markdown is not None and str(markdown) == "-"
+    if json and to_stdout:
+        raise UserError("--json and --markdown - both print; give --markdown a file")
     with Archive(history) as archive:
         _see_that_it_exists(archive.place.folder)
         night = gather(archive, baselines, runs=run or (), days=days, asked=utc_now())
-        before = news.before_of(archive, night) if notify else news.Before()
-    to_stdout = markdown is not None and str(markdown) == "-"
     if html is not None:
         from bench_lib.report import html as pages
 
         _write(html, pages.page(night))
     if markdown is not None:
+        where = link if link is not None else _run_of_actions()
         _write_markdown(night, None if to_stdout else markdown, where)
-    if json and not to_stdout:
+    if json:
         runs, entries = map(listed, night.runs), map(_entry, night.entries)
         told = [
             ToldSlowDown(hardware_key=one.key, run=one.run_id, new=one.is_new, slow_down=one.found)
@@ -201,10 +168,6 @@ def report(
         print_json(filled(Report, night, runs=[*runs], **parts))
     elif not to_stdout:
         _print(night, [path for path in (html, markdown) if path is not None])
-    if pull is not None:
-        _comment(night, pull, where, on_change=on_change)
-    if notify:
-        news.notify(night, notify, before, link=where, shape=notify_as, say=say)
 
 
 def _see_that_it_exists(folder: Path | None) -> None:
@@ -222,17 +185,6 @@ def _run_of_actions() -> str:
     parts = [os.environ.get(f"GITHUB_{name}", "") for name in ("SERVER_URL", "REPOSITORY")]
     run_id = os.environ.get("GITHUB_RUN_ID", "")
     return "/".join([*parts, "actions/runs", run_id]) if all([*parts, run_id]) else ""
-
-
-def _comment(night: Night, pull: PullRequest, link: str, *, on_change: bool) -> None:
-    """Comment; an error is one line, and fails nothing."""
-    from bench_lib.report import pull_request
-    from bench_lib.report.markdown import as_markdown
-
-    try:
-        say(pull_request.comment(pull, as_markdown(night, link=link), on_change=on_change))
-    except UndeliverableError as error:
-        say(f"the comment was not made: {error}")
 
 
 def _write_markdown(night: Night, path: Path | None, link: str) -> None:

@@ -19,7 +19,8 @@ from pathlib import Path
 
 from bench_lib.formats import on_one_line
 
-COMMENT = 65_536
+COMMENT = 65_000
+"""Leaves room for what an action adds to a comment, by which it finds it again."""
 STEP_SUMMARY = 2**20
 LEAST = 2_000
 """Bytes in which a sentence and the words on what is left out have room."""

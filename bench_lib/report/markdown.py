@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,7 +12,7 @@ from dataclasses import replace
 from bench_lib.formats import amount, many, signed_percent, sparkline
 from bench_lib.model import Status, Verdict
 from bench_lib.profiling import kernels
-from bench_lib.report import console, github, notify
+from bench_lib.report import console, github
 from bench_lib.report.findings import device, hints, measuring_again, onset, own_last
 from bench_lib.report.github import MarkdownSection, code, shortened, span, text
 from bench_lib.report.night import Moved, Night, NightCase
@@ -41,6 +42,9 @@ MOST_REASON = 300
 """Characters of a reason in a table; below it there is the whole."""
 MOST_WORDS = 2_000
 """Characters of any reason: a fault's message may be a program's whole output."""
+MOST_RUNS = 8
+"""Runs in the command that makes the whole report."""
+_LINK = re.compile(r"https?://[A-Za-z0-9._~:/?#@!$&'()*+,;=%-]{1,500}")
 
 
 def as_markdown(night: Night, *, limit: int = github.COMMENT, link: str = "") -> str:
@@ -175,9 +179,9 @@ def _cause(night: Night, entry: NightCase) -> str:
 
 
 def _to_report(night: Night, link: str) -> str:
-    if link := notify.sound(link):
+    if _LINK.fullmatch(link):
         return f"[The whole report](<{link}>)"
-    runs = " ".join(f"--run {run.run_id}" for run in night.runs[: notify.MOST_RUNS])
+    runs = " ".join(f"--run {run.run_id}" for run in night.runs[:MOST_RUNS])
     return f"The whole report: {span(f'bench-lib report {runs} --html report.html')}" * bool(runs)
 
 

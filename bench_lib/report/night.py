@@ -275,7 +275,7 @@ class Night:
     def changed(self) -> bool:
         """Whether something changed: worse, better, or unknown."""
         found = {entry.status for entry in self.entries}
-        gone = self.unfinished or self.red or not found.intersection(GOOD)
+        gone = self.unfinished or self.red or self.days_late or not found.intersection(GOOD)
         return bool(self.failed or self.slowed or gone or Status.IMPROVED in found)
 
     @property
