@@ -10,6 +10,7 @@ import pytest
 from documents import document_in
 
 from bench_lib.cli import main
+from bench_lib.engine import progress
 
 
 class Printed(NamedTuple):
@@ -32,7 +33,7 @@ class Printed(NamedTuple):
     @property
     def measured(self) -> list[str]:
         """The cases that it said it measured, in order."""
-        return re.findall(r"^\[\d+/\d+\] (\S+)$", self.err, re.MULTILINE)
+        return re.findall(r"^measuring: .*; now (\S+)$", self.err, re.MULTILINE)
 
 
 class Quiet(Printed):
@@ -62,6 +63,7 @@ def ran(
 ) -> Kind:
     """Run ``bench-lib`` with these words, and return its answer as one of this kind."""
     monkeypatch.setattr("sys.argv", ["bench-lib", *words])
+    monkeypatch.setattr(progress, "EVERY_S", 0.0)  # each case has a line, however short it is
     with pytest.raises(SystemExit) as ended:
         main()
     return kind(int(ended.value.code or 0), *capsys.readouterr())

@@ -15,7 +15,7 @@ import pytest
 HERE = Path(__file__).parent
 MOST_WORKERS = 16
 """More than these wait for the longest file, and each holds a torch of its own."""
-DEAR_PLUGINS = ("hypothesispytest", "allure_pytest", "html", "metadata", "pytest_jsonreport")
+DEAR_PLUGINS = ("hypothesispytest", "html", "metadata", "pytest_jsonreport")
 """What is installed and takes longer to import than most runs that a test starts last."""
 
 # Here, before any test imports torch, and for every process that a test starts.

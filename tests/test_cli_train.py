@@ -453,7 +453,8 @@ def test_how_long_a_table_takes_is_said_before_it_starts(run):
     assert "10 epochs take 63 min or more in all" in said
     fits = "what fits is --epochs 8 or --steps 100 or --time-limit 5000"
     assert f"GPU (1): 42 min, above the limit of 2000 s; {fits}" in said
-    assert said.index("GPU (2): 21 min") < said.index(f"[1/2] {id_of(1)}")
+    first = next(i for i, line in enumerate(said) if line.endswith(f"; now {id_of(1)}"))
+    assert said.index("GPU (2): 21 min") < first
     (line,) = (line for line in answer.lines if line.startswith(f"{id_of(1)}: ERROR: time limit"))
     assert line.endswith(fits)
 

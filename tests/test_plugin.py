@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import fcntl
 import html
 import json
 import os
+import pty
 import re
 import shlex
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -21,7 +25,6 @@ from types import SimpleNamespace
 import duckdb  # noqa: F401 - as scipy below
 import pytest
 import scipy.special  # noqa: F401 - or a run here would import it, and the next one again
-import screen
 import scripted
 from builders import (
     make_attempt,
@@ -559,19 +562,6 @@ def test_a_tier_without_a_case_names_those_that_have_some(suite):
     result.stdout.fnmatch_lines(
         ["no case of tier nightly in perf_tests/matrix.toml; it has smoke, gate: --perf-tier *"]
     )
-
-
-@pytest.mark.parametrize("words", [("--perf-confrim", "3"), ("--perf-confrim=3",)])
-def test_a_misspelt_option_gets_a_suggestion(suite, words):
-    result = suite()(*words)
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--perf-confrim; did you mean --perf-confirm?"])
-
-
-def test_an_option_like_no_other_is_left_to_pytest(suite):
-    result = suite()("--perf-zzz")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert "did you mean" not in result.stderr.str()
 
 
 def test_the_tier_fits_the_machine_and_can_be_chosen(suite):
@@ -1531,19 +1521,6 @@ engine.HeldDevice = refuse
 # ---- what people see ----------------------------------------------------------------------
 
 
-def in_terminal(pytester, *arguments, columns=100, **options):
-    """Run pytest on the checkout in a terminal; returns its exit status and the screen."""
-    command = [sys.executable, "-m", "pytest", *LOAD, "perf_tests", *arguments]
-    variables = {"PYTHONPATH": str(ROOT), **options.pop("variables", {})}
-    return screen.run(command, pytester.path, variables, columns=columns, **options)
-
-
-def lines_below(shown):
-    """Return the lines that stood below what pytest wrote, each once and in order."""
-    lasts = [lines[-1] for lines in shown.cleared]
-    return list(dict.fromkeys(line for line in lasts if " of " in line))
-
-
 def with_past(pytester, took_s, key="cpu-test-2c"):
     """Let the checkout have a run in which each case took so long."""
     writer = history.Writer(pytester.path / "history", key, now="2026-01-01T00:00:00Z")
@@ -1552,121 +1529,61 @@ def with_past(pytester, took_s, key="cpu-test-2c"):
     writer.end({}, 0)
 
 
-def test_a_terminal_shows_how_far_a_run_is_and_nothing_of_it_stays(suite, pytester):
-    run = suite("{'alpha': [[0.0105] * 20]}")
-    accept(pytester, "alpha", TEN_MS)
-    accept(pytester, "beta", TEN_MS)
-    with_past(pytester, 110.0)
-    status, shown = in_terminal(pytester)
-    assert status == pytest.ExitCode.TESTS_FAILED
-    below = lines_below(shown)
-    words = [line.split("  ")[0] for line in below]
-    assert list(dict.fromkeys(words)) == [
-        *("measuring", "looking again", "looking into kernels", "judging")
-    ]
-    assert re.fullmatch(
-        r"measuring  ━+╺?━+  0 of 2  about 4 min left, until ..:..  alpha", below[0]
-    )
-    assert re.fullmatch(r"measuring  ━+╺?━+  1 of 2  about 2 min left, until ..:..  beta", below[1])
-    assert [line for line in shown.lines if " of 2  " in line] == []
-    words = ("perf_tests/", "looking", "alpha ", "beta ", "case ")
-    plain = [line for line in run("-p", "no:benchmark").outlines if line.startswith(words)]
-    same = [line for line in shown.lines if line.startswith(words)]
-    assert [re.sub(" +", " ", line) for line in same] == [re.sub(" +", " ", li) for li in plain]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "variables", "columns"),
-    [
-        (("-v",), {"NO_COLOR": "1"}, 60),
-        (
-            ("--tb=short", "--capture=sys"),
-            {"PYTEST_ADDOPTS": "-q", "PYTHONIOENCODING": "ascii", "COLUMNS": "60"},
-            80,
-        ),
-    ],
-)
-def test_a_terminal_of_any_kind_has_pytests_own_output_intact(
-    suite, pytester, arguments, variables, columns
-):
-    suite("{'alpha': [Fault('died', 'SIGABRT', 'measure', 'HSA')]}")
-    _, shown = in_terminal(pytester, *arguments, variables=variables, columns=columns)
-    assert lines_below(shown)[0].startswith("measuring  0 of 2")
-    with pytester.path.joinpath("conftest.py").open("a") as file:
-        file.write("\nfrom bench_lib.plugin import measuring\n")
-        file.write("measuring.display = lambda *_: None\n")
-    _, without = in_terminal(pytester, *arguments, variables=variables, columns=columns)
-    assert lines_below(without) == []
-    assert [_lasting(line) for line in shown.lines] == [_lasting(line) for line in without.lines]
-
-
-def _lasting(line):
-    """Leave out what is different in each run."""
-    return re.sub(r"=+|\d+T\d+Z|[0-9a-f]{8}|\d+\.\d+s|\d(\.\d)? us", "", line)
-
-
-def test_a_terminal_whose_log_is_kept_gets_lines(suite, pytester):
-    suite()
-    with_past(pytester, 120.0)
-    _, shown = in_terminal(pytester, variables={"CI": "true"})
-    assert lines_below(shown) == []
-    (line,) = [line for line in shown.lines if line.startswith("measuring: ")]
-    assert re.fullmatch(r"measuring: 0 of 2 done, about 4 min left, until ..:..", line)
-
-
-def test_a_pipe_gets_lines_and_the_quiet_nothing(suite, pytester):
+def test_a_run_says_how_far_it_is_and_the_quiet_nothing(suite, pytester):
     run = suite()
     with_past(pytester, 120.0)
-    result = run()
-    result.stdout.fnmatch_lines(["measuring: 0 of 2 done, about 4 min left, until *"])
-    result.stdout.no_fnmatch_line("*\x1b*")
+    run().stdout.fnmatch_lines(
+        [
+            "measuring: 0 of 2 done, about 4 min left, until *; now alpha",
+            "measuring: 1 of 2 done, about 2 min left, until *; now beta",
+        ]
+    )
     run("-q", "-q").stdout.no_fnmatch_line("measuring*")
 
 
-def test_under_xdist_the_controller_shows_how_far_all_devices_are(suite, pytester):
+def test_under_xdist_the_controller_says_how_far_all_devices_are(suite, pytester):
     matrix = "".join(
         f'[[gate.factory]]\nid = "case-{i}"\ntarget = "steps:step"\n' for i in range(6)
     )
-    suite(devices="gpus(2)", matrix=matrix)
+    run = suite(devices="gpus(2)", matrix=matrix)
     with_past(pytester, 60.0, key="mi300x")
-    status, shown = in_terminal(pytester, "-n", "2", *UNSEEN, columns=120)
-    assert status == 0
     homes = {str(i): device_of(f"[case-{i}]", 2) for i in range(6)}
     queues = balance.queues(balance.balanced(homes, 2, lambda _name: 60.0), 2)
     longest = max(len(queue) for queue in queues)
-    first = next(line for line in lines_below(shown) if "  0 of 6  " in line)
-    assert f"about {longest} min left" in first
-    assert first.endswith(", ".join(f"case-{queue[0]}" for queue in queues if queue))
-    assert any("  5 of 6  " in line for line in lines_below(shown))
-    assert [line for line in shown.lines if " of 6  " in line] == []
+    run("-n", "2", *UNSEEN).stdout.fnmatch_lines(
+        [f"measuring: 0 of 6 done, about {longest} min left, until ??:??"]
+    )
 
 
-def test_ctrl_c_leaves_no_line_behind(suite, pytester):
-    suite()
-    with pytester.path.joinpath("conftest.py").open("a") as file:
-        file.write(WAITING)
-    sent = []
-
-    def interrupt(process):
-        if not sent and pytester.path.joinpath("waiting").exists():
-            sent.append(process.send_signal(signal.SIGINT))
-
-    status, shown = in_terminal(pytester, "--perf-processes=1", meanwhile=interrupt)
-    assert status == pytest.ExitCode.INTERRUPTED
-    assert any("1 of 2" in line for line in lines_below(shown))
-    assert [line for line in shown.lines if " of 2" in line] == []
-    assert "interrupted: what was measured is judged and kept" in shown.lines
-    assert "next: pytest -p" in "".join(shown.lines)
-    assert "--perf-processes=1" in "".join(shown.lines)  # the same once more
+def in_terminal(pytester, *, columns):
+    """Run pytest on the checkout in a terminal; returns its exit status and its lines."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    gone = ("CI", "COLUMNS", "PY_COLORS")
+    environment = {name: value for name, value in os.environ.items() if name not in gone}
+    command = [sys.executable, "-m", "pytest", *LOAD, "perf_tests", "--color=no"]
+    process = subprocess.Popen(
+        command,
+        cwd=pytester.path,
+        env={**environment, "PYTHONPATH": str(ROOT)},
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    written = b""
+    with contextlib.suppress(OSError):  # the last that had it open closed it
+        while chunk := os.read(ours, 65536):
+            written += chunk
+    os.close(ours)
+    return process.wait(60), written.decode().replace("\r", "").splitlines()
 
 
 def test_one_failing_case_takes_eight_lines_of_eighty_columns(suite, pytester):
     suite("{'alpha': [[0.0105] * 20]}")
     accept(pytester, "alpha", TEN_MS, kernels=KernelTable("x", 5, [Kernel("gemm_kernel", 1, 4e-3)]))
     accept(pytester, "beta", TEN_MS)
-    status, shown = in_terminal(pytester, columns=80)
+    status, lines = in_terminal(pytester, columns=80)
     assert status == pytest.ExitCode.TESTS_FAILED
-    lines = shown.lines
     first = next(i for i, line in enumerate(lines) if re.fullmatch("_+ test_step.alpha. _+", line))
     last = next(i for i, line in enumerate(lines) if " performance " in line)
     block = lines[first:last]
@@ -1737,9 +1654,9 @@ def test_the_last_line_says_in_one_how_the_night_went(suite, pytester):
 def test_the_table_fits_a_narrow_terminal_and_colours_what_failed(suite, pytester):
     run = suite("{'alpha': [[0.0105] * 20]}")
     accept(pytester, "alpha", TEN_MS)
-    _, shown = in_terminal(pytester, columns=60)
-    start = next(i for i, line in enumerate(shown.lines) if line.startswith("case "))
-    assert all(len(line) <= 60 for line in shown.lines[start : start + 3])
+    _, lines = in_terminal(pytester, columns=60)
+    start = next(i for i, line in enumerate(lines) if line.startswith("case "))
+    assert all(len(line) <= 60 for line in lines[start : start + 3])
     result = run("--color=yes")
     assert any(line.startswith("\x1b[31malpha ") for line in result.outlines)
     assert any(line.startswith("beta ") for line in result.outlines)
@@ -1831,13 +1748,12 @@ def pytest_runtest_logreport(report, _seen=Path(__file__).parent / "seen"):
             print(report.nodeid[-7:], report.when, report.outcome, file=file)
 import os
 """)
-    reports = ("--html=r.html", "--self-contained-html", "--alluredir=allure")
+    reports = ("--html=r.html", "--self-contained-html")
     result = night(*reports, "--json-report", "--json-report-file=r.json", *how)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     reports_are_published_once_each_with_outcomes_of_pytests_own(pytester.path)
     pytest_html_has_each_test_once(pytester.path)
     pytest_json_report_has_each_test_and_its_time(pytester.path)
-    allure_has_a_second_result_of_a_test_whose_verdict_is_not_what_its_call_said(pytester.path)
 
 
 def reports_are_published_once_each_with_outcomes_of_pytests_own(folder):
@@ -1871,32 +1787,6 @@ def pytest_json_report_has_each_test_and_its_time(folder):
     assert "REGRESSED alpha: latency" in tests["[alpha]"]["call"]["longrepr"]
     assert tests["p[beta]"]["call"]["duration"] > 0
     assert {"perf_status": "REGRESSED"} in tests["[alpha]"]["user_properties"]
-
-
-def allure_has_a_second_result_of_a_test_whose_verdict_is_not_what_its_call_said(folder):
-    """Check the order: of one history id it shows the latest, which is the verdict here."""
-    paths = folder.joinpath("allure").glob("*-result.json")
-    results = sorted((json.loads(path.read_text()) for path in paths), key=lambda r: r["start"])
-    alpha = [result for result in results if result["name"] == "test_step[alpha]"]
-    beta = [result for result in results if result["name"] == "test_step[beta]"]
-    assert [result["status"] for result in alpha] == ["passed", "failed"]
-    assert [result["status"] for result in beta] == ["passed"]
-    first, last = alpha
-    for name in ("historyId", "testCaseId", "fullName", "labels", "parameters"):
-        assert first[name] == last[name]
-    assert first["uuid"] != last["uuid"]
-    assert last["statusDetails"]["message"].startswith("REGRESSED alpha: latency")
-
-
-@pytest.mark.usefixtures("_all_plugins")
-def test_allure_has_a_skip_that_was_decided_after_the_workers_ended(suite, pytester):
-    run = suite(devices="gpus(2)", matrix=SEVERAL)
-    with_ranks(pytester, '{"two-0": CaseSkipped("no such arithmetic")}', ranks=(2,))
-    run("-n", "2", *UNSEEN, "--alluredir=allure", "-k", "two")
-    paths = pytester.path.joinpath("allure").glob("*-result.json")
-    results = sorted((json.loads(path.read_text()) for path in paths), key=lambda r: r["start"])
-    assert [result["status"] for result in results] == ["passed", "skipped"]
-    assert results[1]["statusDetails"]["message"] == "Skipped: no such arithmetic"
 
 
 BAD_TEARDOWN = """

@@ -116,20 +116,21 @@ class Measuring:
         ``words`` follow the expected duration.  Unless JSON is printed, ``each`` gets every
         record as soon as it is measured.  With ``together`` the ranks of all cases start once.
         """
-        from bench_lib.engine.settings import PLANNED
+        from bench_lib.engine.settings import MEASURING, PLANNED
 
-        with self.engine() as engine:
+        with self.engine(cases) as engine:
             self._announce(cases, words)
             if short is not None:
                 for line in foretell(self._foretold(engine, short)):
                     say(line)
             if together:
                 engine.held.expect(cases)
-            for number, case in enumerate(cases, 1):
-                say(f"[{number}/{len(cases)}] {case.id}")
+            engine.settings.progress.begin(MEASURING, [[case.id for case in cases]])
+            for case in cases:
                 record = engine.measure(case)
                 if not self._keeping.json:
                     each(record)
+                engine.settings.progress.finish(case.id, ())
             for nth in range(1, processes):
                 say(f"all again, in fresh process {nth + 1} of {processes}")
                 # Its number is none of those that suspicious cases are given.
@@ -137,14 +138,21 @@ class Measuring:
         return [self.figures[case.id] for case in cases]
 
     @contextlib.contextmanager
-    def engine(self) -> Iterator[Engine]:
-        """Open the engine; at the end judge what it recorded, and keep its figures."""
+    def engine(self, cases: Sequence[Case] = ()) -> Iterator[Engine]:
+        """Open the engine; at the end judge what it recorded, and keep its figures.
+
+        It says how far it is with ``cases``.
+        """
         from bench_lib.cli.documents import Written
         from bench_lib.engine.engine import opened
+        from bench_lib.engine.pace import Pace, past
+        from bench_lib.engine.progress import ProgressLines
         from bench_lib.engine.settings import Settings, Side
         from bench_lib.studies.figures import figures_of
 
         keeping = self._keeping
+        least = {case.id: least_s([case]) for case in cases}
+        pace = Pace({**least, **past(keeping.history, self.device.key)})
         settings = Settings(
             history=keeping.history,
             baselines=keeping.baselines,
@@ -155,6 +163,7 @@ class Measuring:
             reference=Side(keeping.reference, self._variables) if keeping.reference else None,
             kernels=self.kernels,
             say=say,
+            progress=ProgressLines(say, lambda _phase: pace),
         )
         with leaving_when_told(), opened(self.device, settings) as engine:
             yield engine

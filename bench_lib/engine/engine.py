@@ -20,6 +20,7 @@ from bench_lib.engine.processes import Told
 from bench_lib.engine.reference import ReferenceRun, place
 from bench_lib.engine.settings import (
     LOOKING_AGAIN,
+    MEASURING,
     REFERENCE,
     Settings,
     Side,
@@ -261,7 +262,7 @@ class Engine:
 
         Raises LaunchError and HistoryError.
         """
-        self.settings.progress.begin("measuring", [[case.id for case in cases]])
+        self.settings.progress.begin(MEASURING, [[case.id for case in cases]])
         self._measure_in(process, {self.held: cases}, confirms=False)
 
     def note(self, outcome: Outcome, nodeid: str | None = None) -> Record:

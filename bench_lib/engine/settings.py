@@ -17,7 +17,7 @@ from bench_lib.model import Hardware, Limits
 
 PLANNED = 6
 """Processes of a case that looks different: the first, and five more."""
-LOOKING_AGAIN = "looking again"
+MEASURING, LOOKING_AGAIN = "measuring", "looking again"
 REFERENCE = "reference"
 """The side that is measured only where the judged one looks different."""
 

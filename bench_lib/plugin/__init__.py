@@ -12,13 +12,13 @@ not start where pytest met this module before it could rewrite it.
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from _pytest.compat import safe_getattr
 
-from bench_lib.plugin.declared import GROUP, OURS, add_options, asked_for, measures
+from bench_lib import removed
+from bench_lib.plugin.declared import add_options, asked_for, measures
 
 if TYPE_CHECKING:
     from bench_lib.plugin.running import Perf
@@ -41,24 +41,11 @@ def pytest_configure(config: pytest.Config) -> None:
         load(config)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> Generator[None]:
-    """Suggest the option of ours that a misspelt one is like, once all plugins have theirs."""
-    yield
-    if any(word.startswith(OURS) for word in args):
-        _refuse_misspelt(parser, args)
-
-
-def _refuse_misspelt(parser: pytest.Parser, args: list[str]) -> None:
-    import difflib  # noqa: PLC0415 - what a run without our options does not pay
-
-    _, unknown = parser.parse_known_and_unknown_args(args)
-    known = [name for option in parser.getgroup(GROUP).options for name in option.names()]
-    names = [name.removeprefix(OURS) for name in known]
-    for word in (word.partition("=")[0] for word in unknown if word.startswith(OURS)):
-        if near := difflib.get_close_matches(word.removeprefix(OURS), names, n=1):
-            meant = OURS + near[0]
-            raise pytest.UsageError(f"unrecognized arguments: {word}; did you mean {meant}?")
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(args: list[str]) -> None:
+    """Name what to use instead of an option that was removed, before pytest calls it unknown."""
+    if instead := removed.replacement(["pytest", *args]):
+        raise pytest.UsageError(instead)
 
 
 def load(config: pytest.Config) -> None:

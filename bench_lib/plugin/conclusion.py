@@ -9,13 +9,12 @@ import pytest
 
 from bench_lib import formats
 from bench_lib.engine.devicelock import DeviceBusyError
-from bench_lib.engine.pace import Pace
+from bench_lib.engine.settings import MEASURING
 from bench_lib.engine.suite import Suite
 from bench_lib.launch.faults import LaunchError
 from bench_lib.model import Status
 from bench_lib.plugin import properties, reports
 from bench_lib.plugin.measuring import PerfSession
-from bench_lib.plugin.progress import MEASURING
 from bench_lib.plugin.reports import Held, WaitingTest
 from bench_lib.report import console
 
@@ -47,8 +46,7 @@ def _catch_up(session: PerfSession) -> None:
     if not waiting:
         return
     session.say(f"measuring the cases of several ranks of {len(waiting)} tests")
-    known = Pace(session.past, session.options.settings.processes)
-    session.progress.begin(MEASURING, [[each.held.nodeid for each in waiting]], known)
+    session.progress.begin(MEASURING, [[each.held.nodeid for each in waiting]])
     try:
         while waiting:
             _measure(session, waiting[0])
@@ -110,12 +108,10 @@ def _publish(
 
 def _report_all(session: PerfSession, suite: Suite) -> None:
     waiting, session.pending = session.pending, []
-    session.progress.begin("judging", [[each.held.nodeid for each in waiting]])
     session.judged = session.engine.judge()
     session.incidents = session.find_incidents()
     for each in waiting:
         _report(session, suite, each)
-        session.progress.finish(each.held.nodeid)
     properties.of_suite(session.config, suite.records.values(), suite.writer.run_id, suite.torch)
     properties.of_incidents(session.config, session.incidents)
 

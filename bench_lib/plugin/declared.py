@@ -12,13 +12,10 @@ from typing import Any
 
 import pytest
 
-GROUP, OURS = "perf", "--perf-"
-"""The group of our options in pytest's help, and how each begins."""
-
 
 def add_options(parser: pytest.Parser) -> None:
     """Declare the options and ini settings."""
-    group = parser.getgroup(GROUP, "performance regression testing")
+    group = parser.getgroup("perf", "performance regression testing")
     group.addoption(
         "--perf-tier",
         choices=("smoke", "gate", "nightly"),

@@ -13,16 +13,15 @@ import pytest
 from bench_lib import formats
 from bench_lib.engine import balance, pace
 from bench_lib.engine.engine import Engine
-from bench_lib.engine.outcome import Outcome
 from bench_lib.engine.pace import Pace
 from bench_lib.engine.processes import Told
-from bench_lib.engine.settings import LOOKING_AGAIN
+from bench_lib.engine.progress import ProgressLines
+from bench_lib.engine.settings import LOOKING_AGAIN, MEASURING
 from bench_lib.engine.suite import Suite, fails
 from bench_lib.launch.signals import BY_SIGNAL
 from bench_lib.model import Case, Quarantine, Record, SlowDown, Status, Verdict, problem_of
 from bench_lib.plugin import devices, properties
 from bench_lib.plugin.devices import DEVICE, WORKERS
-from bench_lib.plugin.progress import MEASURING, RunProgress, display
 from bench_lib.plugin.properties import Property
 from bench_lib.plugin.reports import MeasuredTest, WaitingTest
 from bench_lib.plugin.session import Selection
@@ -30,6 +29,9 @@ from bench_lib.report import console
 from bench_lib.storage import baselines
 from bench_lib.storage.history import INTERRUPTED, HistoryError, utc_today
 from bench_lib.verdict.incidents import Incident
+
+SILENT = -2
+"""The verbosity, ``-q -q``, from which on nothing is shown but the result."""
 
 
 @dataclass
@@ -46,7 +48,6 @@ class PerfSession(Selection):
     """The cases measured in this process, by id: one id is one case."""
     unjudged: dict[str, list[Property]] = field(default_factory=dict)
     """Properties for JUnit's XML of tests whose outcome waits for no verdict, by node id."""
-    progress: RunProgress = field(default_factory=RunProgress)
     held_failures: int = 0
     """How many of this process's tests failed in a teardown whose report is held back."""
     shows_benchmarks: bool = True
@@ -74,7 +75,9 @@ class PerfSession(Selection):
     def engine(self) -> Engine:
         """The engine that measures, writes down and judges in this process."""
         settings = self.options.settings
-        own = replace(settings, bursts=True, devices=self.devices, say=self.say, progress=self)
+        own = replace(
+            settings, bursts=True, devices=self.devices, say=self.say, progress=self.progress
+        )
         told = self.config.workerinput.get(WORKERS) if self.is_worker else None  # type: ignore[attr-defined]  # xdist's
         return Engine(self.device(), own, told)
 
@@ -93,19 +96,16 @@ class PerfSession(Selection):
         opened = "engine" in self.__dict__ and self.engine.suites
         return self.engine.suite if opened else None
 
-    def show_progress(self, lanes: Sequence[Sequence[str]]) -> None:
-        """Show from now on how far the run is; ``lanes`` are each device's tests, in turn."""
-        self.progress = RunProgress(display(self.config, self.say))
-        self.progress.begin(MEASURING, lanes, Pace(self.past, self.options.settings.processes))
+    @cached_property
+    def progress(self) -> ProgressLines:
+        """Says how far the run is."""
 
-    def begin(self, phase: str, lanes: Sequence[Sequence[str]]) -> None:
-        """Show a phase of the engine's."""
-        pace = Pace(self.past) if phase == LOOKING_AGAIN else None
-        self.progress.begin(phase, lanes, pace)
+        def pace(phase: str) -> Pace:
+            processes = {MEASURING: self.options.settings.processes, LOOKING_AGAIN: 1}
+            return Pace(self.past, processes[phase]) if phase in processes else Pace({})
 
-    def finish(self, name: str, _outcomes: Sequence[Outcome]) -> None:
-        """Show that the engine is done with a case."""
-        self.progress.finish(name)
+        is_silent = self.config.get_verbosity() <= SILENT
+        return ProgressLines((lambda _line: None) if is_silent else self.say, pace)
 
     def find_incidents(self) -> list[Incident]:
         """Return the incidents that go on and have a case of this run, which is judged.

@@ -14,10 +14,11 @@ from bench_lib import formats
 from bench_lib.engine.balance import queues
 from bench_lib.engine.devicelock import DeviceBusyError
 from bench_lib.engine.outcome import Outcome
+from bench_lib.engine.settings import MEASURING
 from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.signals import ended_by
 from bench_lib.model import Case, Fault, MachineWarning, UserError
-from bench_lib.plugin import allure, benchmarks, devices, summary, timeouts
+from bench_lib.plugin import benchmarks, devices, summary, timeouts
 from bench_lib.plugin.conclusion import conclude
 from bench_lib.plugin.declared import measures
 from bench_lib.plugin.devices import ASSIGNMENT
@@ -47,8 +48,8 @@ def begin(config: pytest.Config, options: PluginOptions) -> PerfSession:
     # Under xdist pytest-benchmark turns itself off, and is told so: or it would warn.
     off = config.getoption("benchmark_disable", default=False)
     session.shows_benchmarks = not off or config.getoption("benchmark_enable", default=False)
-    plugins = {"recorder": _Recorder(session), "allure": allure, "benchmarks": benchmarks}
-    for name, plugin in {**plugins, "timeouts": timeouts}.items():
+    plugins = {"recorder": _Recorder(session), "benchmarks": benchmarks, "timeouts": timeouts}
+    for name, plugin in plugins.items():
         config.pluginmanager.register(plugin, f"bench_lib.{name}")
     # Where a suite makes errors of warnings, a device that cannot be watched is none.
     config.addinivalue_line("filterwarnings", "default::bench_lib.model.MachineWarning")
@@ -131,7 +132,7 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
         except UserError as error:
             raise pytest.UsageError(str(error)) from error
         if not is_spread:  # or xdist says what there is to do
-            perf_session.show_progress([measuring])
+            perf_session.progress.begin(MEASURING, [measuring])
 
     def leave(status: int) -> NoReturn:
         perf_session.told_to_end = status
@@ -152,7 +153,6 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
             except (HistoryError, BaselineError) as error:
                 session.shouldstop = perf_session.failed = str(error)
             finally:
-                perf_session.progress.close()
                 perf_session.release()
 
 
@@ -178,12 +178,8 @@ def pytest_xdist_node_collection_finished(node: Any, ids: Sequence[str]) -> None
     perf_session, workers = node.config.stash[SESSION], len(node.config.option.tx)
     begins = perf_session.suite is not None and not perf_session.progress.began
     if begins and ASSIGNMENT in node.config.stash:
-        perf_session.show_progress(queues(perf_session.plan(ids, workers), workers))
-
-
-def pytest_enter_pdb(config: pytest.Config) -> None:
-    """Leave the terminal to a debugger."""
-    config.stash[SESSION].progress.close()
+        lanes = queues(perf_session.plan(ids, workers), workers)
+        perf_session.progress.begin(MEASURING, lanes)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -208,8 +204,6 @@ def _without_held(item: pytest.Item, reports: list[pytest.TestReport]) -> list[p
         return reports
     setup, *others = reports
     held = Held(*others) if len(others) == 2 and others[0].passed else None
-    if held is not None:
-        allure.remember(item.config, held.call)
     attach(item.config, setup, MeasuredTest(outcomes, deferred, held))
     if held is None:
         return reports

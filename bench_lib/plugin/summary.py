@@ -12,8 +12,7 @@ import pytest
 
 from bench_lib import formats
 from bench_lib.model import Record, Status
-from bench_lib.plugin.measuring import PerfSession
-from bench_lib.plugin.progress import SILENT
+from bench_lib.plugin.measuring import SILENT, PerfSession
 from bench_lib.report import console, tables
 from bench_lib.storage import acceptance
 from bench_lib.verdict import nights
