@@ -17,12 +17,14 @@ from bench_lib.engine.cooling import Cooling
 from bench_lib.engine.device import ASIDE_S, MOST_LOST, SETTLED_S
 from bench_lib.engine.devicelock import DeviceBusyError, DeviceLock
 from bench_lib.engine.settings import Side
+from bench_lib.engine.telemetry import TelemetrySample
 from bench_lib.launch.faults import CaseFault, LaunchError
 from bench_lib.model import Fault, Launch, RankSample
 from bench_lib.storage import history
 from bench_lib.verdict import validity
 
 DEVICE = gpus(1)[0]
+STUCK = ("thermal",)
 ABORT = Fault("died", "the worker was ended by SIGABRT", "measure", "HSA_STATUS_ERROR")
 
 
@@ -291,6 +293,41 @@ class Room:
             (attempt,) = self.held.measure(make_case(id="late")).attempts
         assert not attempt.accepted
         return attempt.fault
+
+
+@pytest.mark.parametrize(
+    ("looks", "accepted"),
+    [
+        (
+            [
+                TelemetrySample(t=n, utilization=0, temperature_c=45, throttle=STUCK)
+                for n in range(9)
+            ],
+            True,
+        ),
+        ([TelemetrySample(t=n, utilization=0, temperature_c=45) for n in range(9)], False),
+        ([], False),
+    ],
+)
+def test_a_throttle_reason_is_set_aside_by_name_only_if_an_idle_cool_device_gives_it(
+    tmp_path, looks, accepted
+):
+    watch = Watch(make_telemetry(throttle=list(STUCK), throttled={"thermal": 1.0}))
+    watch.samples = lambda _begin, _end: looks
+    said: list[str] = []
+    workers = Contexts({}, DEVICE)
+    one = held(DEVICE, workers, tmp_path, watch=lambda _: watch, say=said.append, cool_s=0)
+    with contextlib.closing(one):
+        attempts = [one.measure(make_case(id=name)).attempts[-1] for name in "ab"]
+    assert [attempt.accepted for attempt in attempts] == [accepted] * 2
+    if accepted:
+        words = "thermal is set aside, because the device also reports it when idle, at 45 °C"
+        assert said == [f"{DEVICE.key}: {words}"]
+        assert attempts[0].telemetry.throttle == []
+    else:
+        assert attempts[0].discarded.startswith("throttled: thermal for 100% of the time")
+        assert attempts[0].invalid
+        assert said == []
 
 
 def test_a_case_that_was_late_on_a_busy_cpu_says_who_had_it(tmp_path):

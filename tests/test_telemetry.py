@@ -20,7 +20,14 @@ import pytest
 from bench_lib.backends.looks import Source
 from bench_lib.backends.processes import described, kin, run_of
 from bench_lib.backends.tool import ToolError
-from bench_lib.engine.telemetry import Sampler, TelemetrySample, look_once, parse, summarise
+from bench_lib.engine.telemetry import (
+    Sampler,
+    TelemetrySample,
+    look_once,
+    parse,
+    stuck_at_c,
+    summarise,
+)
 from bench_lib.engine.telemetry.watching import RETRY_S, watch
 from bench_lib.model import Hardware, Telemetry
 
@@ -43,6 +50,38 @@ def test_only_samples_inside_the_window_count() -> None:
 def test_a_window_without_samples_is_none() -> None:
     assert summarise([TelemetrySample(t=5.0)], 1.0, 2.0) is None
     assert summarise([], 1.0, 2.0) is None
+
+
+def at_rest(**changes: Any) -> list[TelemetrySample]:
+    """Return looks at an idle device whose counters' clock ticks 50 times a look."""
+    return [
+        replace(
+            TelemetrySample(t=n / 20, utilization=0.0, temperature_c=40.0, ticks=50.0 * n),
+            **{name: each(n) if callable(each) else each for name, each in changes.items()},
+        )
+        for n in range(20)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({}, {}),
+        ({"throttle": ("thermal",)}, {"thermal": 40.0}),
+        ({"counters": lambda n: {"thermal": 7 + 50.0 * n}}, {"thermal": 40.0}),
+        ({"counters": lambda n: {"thermal": 7 + 5.0 * n}}, {}),
+        ({"counters": lambda n: {"low utilization": 50.0 * n}}, {}),
+        ({"throttle": lambda n: ("thermal",) if n < 9 else ()}, {}),
+        ({"throttle": ("thermal",), "temperature_c": 61.0}, {}),
+        ({"throttle": ("thermal",), "temperature_c": None}, {}),
+        ({"throttle": ("thermal",), "utilization": 0.4}, {}),
+        ({"throttle": ("thermal",), "utilization": lambda n: float(n > 3)}, {}),
+    ],
+)
+def test_a_reason_that_an_idle_cool_device_gives_is_stuck(
+    changes: dict[str, Any], found: dict[str, float]
+) -> None:
+    assert stuck_at_c(at_rest(**changes)) == found
 
 
 def test_the_clock_of_several_dies_is_that_of_the_slowest() -> None:

@@ -11,7 +11,6 @@ from typing import Any, Protocol
 from bench_lib.backends.checks import Check
 from bench_lib.backends.looks import Source
 from bench_lib.backends.profiler import Profilers
-from bench_lib.backends.sysfs import present
 from bench_lib.model import Device, Environment, Hardware, UserError
 
 
@@ -96,10 +95,6 @@ class Backend(Protocol):
     def lock_name(self, device: Hardware) -> str:
         """Return what tells a device from every other of this host."""
         return device.uuid or f"{device.key}-{device.index}"
-
-    def own_file(self, device: Hardware, root: Path) -> Path | None:
-        """Return a small file of the device's own in sysfs, to be locked; None without one."""
-        return present(root / f"sys/bus/pci/devices/{device.bdf}/uevent")
 
     # --- watching and comparing ------------------------------------------------------------
 

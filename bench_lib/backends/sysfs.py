@@ -33,11 +33,6 @@ def number(path: Path) -> int | None:
     return int(content) if content.isdecimal() else None
 
 
-def present(path: Path) -> Path | None:
-    """Return the path of a file that is there; None if it is not."""
-    return path if path.is_file() else None
-
-
 def properties(path: Path) -> dict[str, int]:
     """Read KFD's lines of a name and a number; a line that is not such a pair is passed over."""
     pairs = (line.split() for line in (text(path) or "").splitlines())

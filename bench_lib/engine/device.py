@@ -26,7 +26,7 @@ from bench_lib.engine.processes import (
     start_workers,
 )
 from bench_lib.engine.settings import REFERENCE, Settings, Side
-from bench_lib.engine.telemetry import Sampler, TelemetrySample, trust
+from bench_lib.engine.telemetry import Sampler, stuck_at_c, without
 from bench_lib.environment import caches, fingerprint
 from bench_lib.formulas import floor
 from bench_lib.launch import launchers, wheels
@@ -96,8 +96,8 @@ class HeldDevice:
         self._sleep = sleep
         self._watcher: Sampler | None = None
         self._neighbours = Neighbours(watch)
-        self._set_aside: dict[str, dict[str, str]] = {}
-        """By source, the reasons to throttle that lie on this device, with a sentence each."""
+        self._set_aside: set[str] = set()
+        """Reasons to throttle that are stuck on this device."""
         self._found: dict[str, Environment] = {}
         """By side, the environment before anything was measured, but for what workers know."""
         self._besides: list[int] = []
@@ -466,10 +466,10 @@ class HeldDevice:
         A look that falls between bursts may see an idle clock, so the highest counts, unless
         sustained work ran at a higher one.
         """
-        seen = self._trusted(self._seen_between(*measurement.window_s))
+        seen = self._believed(self._seen_between(*measurement.window_s))
         if seen is None or measurement.burst_window_s is None:
             return seen
-        bursts = self._trusted(self._seen_between(*measurement.burst_window_s))
+        bursts = self._believed(self._seen_between(*measurement.burst_window_s))
         clock_mhz = bursts.clock_max_mhz if bursts is not None else None
         is_known = clock_mhz is not None and clock_mhz >= (seen.clock_mhz or 0.0)
         seen = replace(seen, clock_mhz=clock_mhz if is_known else None)
@@ -489,11 +489,8 @@ class HeldDevice:
             if n in names and device.index != self.device.index
         }
         seen = self._neighbours.seen(*measurement.window_s, ranks=others, own=self._own())
-        # One driver lies alike of all its devices.
-        return {
-            name: trust.without(each, self._set_aside.get(each.source, ()))
-            for name, each in seen.items()
-        }
+        # What is stuck in one device's driver is stuck in the others' too.
+        return {name: without(each, self._set_aside) for name, each in seen.items()}
 
     def _bursts_for(self, case: Case) -> Bursts | None:
         """Return the bursts to measure a case in, as its baseline was, or as this run began."""
@@ -542,52 +539,18 @@ class HeldDevice:
         finally:
             process.close()
 
-    def _trusted(self, seen: Telemetry | None) -> Telemetry | None:
-        """Leave out the reasons to throttle that lie, once they would spoil a measurement."""
-        if seen is None or validity.held_back(seen) is None or seen.source in self._set_aside:
+    def _believed(self, seen: Telemetry | None) -> Telemetry | None:
+        """Leave out the reasons to throttle that this device gives while it is idle and cool."""
+        if seen is None or self._watcher is None or validity.held_back(seen) is None:
             return seen
-        self._set_aside[seen.source] = self._sorted_out(seen.source)
-        return trust.without(seen, self._set_aside[seen.source])
-
-    def _sorted_out(self, source: str) -> dict[str, str]:
-        """Find out which reasons lie, at rest and at work; once a device, driver and source.
-
-        All are believed where the device cannot be brought to rest.
-        """
-        driver = self._before(self._first).driver
-        with contextlib.suppress(KeyError):
-            return devices.set_aside_of(self.device, driver, source)
-        looks = self._looked_at()
-        found = None if looks is None else trust.sort_out(*looks)
-        if found is None:
-            return {}
-        devices.keep_set_aside(self.device, driver, source, found)
-        for reason, why in found.items():
-            self._settings.say(f"{self.device.key}: {reason} is set aside: {why}")
-        return found
-
-    def _looked_at(self) -> list[list[TelemetrySample]] | None:
-        """Return the looks at the device at rest, at work and at rest; None if there are none.
-
-        It has just measured, so that it first comes to rest.
-        """
-        watcher = self._watcher
-        if watcher is None or not watcher.samples(time.monotonic() - ASIDE_S, time.monotonic()):
-            return None
-
-        def rest() -> tuple[float, float]:
-            self._sleep(SETTLED_S)
-            begin = time.monotonic()
-            self._sleep(ASIDE_S)
-            return begin, time.monotonic()
-
-        before = rest()
-        try:
-            self._calibrated()
-        except LaunchError:
-            return None
-        work = before[1], time.monotonic()
-        return [watcher.samples(*span) for span in (before, work, rest())]
+        stuck = stuck_at_c(self._watcher.samples(-math.inf, math.inf))
+        for reason in sorted(stuck.keys() - self._set_aside):
+            self._set_aside.add(reason)
+            self._settings.say(
+                f"{self.device.key}: {reason} is set aside, because the device also reports it "
+                f"when idle, at {stuck[reason]:.0f} °C"
+            )
+        return without(seen, self._set_aside)
 
     def _spoilt_by(self, case: Case, attempt: Attempt) -> str | None:
         """Say how the hardware disturbed a measurement; None if there is none."""
@@ -639,7 +602,7 @@ class HeldDevice:
         if self._watcher is None:
             return None
         seen = self._watcher.window(begin_s, end_s, own=self._own(*besides))
-        return seen and trust.without(seen, self._set_aside.get(seen.source, ()))
+        return seen and without(seen, self._set_aside)
 
     def _own(self, *besides: int) -> list[int]:
         """Return our processes; nothing if they cannot be told from others."""

@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bench_lib.backends.amd import files, kfd, machine, visible
+from bench_lib.backends.amd import kfd, machine, visible
 from bench_lib.backends.backend import Backend, Build, Software
 from bench_lib.backends.checks import Check
 from bench_lib.backends.looks import Source
 from bench_lib.backends.profiler import Profilers
-from bench_lib.backends.sysfs import ROOT, present
+from bench_lib.backends.sysfs import ROOT
 from bench_lib.formulas.arithmetic import why_no_tf32_on_amd
 from bench_lib.model import Device, Environment, Hardware
 
@@ -73,13 +73,6 @@ class AMD(Backend):
         """Add the address: partitions of a card may share its uuid, and its function is theirs."""
         name = super().lock_name(device)
         return f"{name}-{device.bdf}" if device.bdf else name
-
-    def own_file(self, device: Hardware, root: Path) -> Path | None:
-        """Return a partition's file in the KFD topology: only its card is on the bus."""
-        if (on_bus := super().own_file(device, root)) is not None:
-            return on_bus
-        node = files.node_of(device, root)
-        return None if node is None else present(node / "gpu_id")
 
     def telemetry(self, device: Hardware, root: Path, ancestor: int) -> Source:
         """Choose the package, the kernel's files or a command, whichever tells of the device."""

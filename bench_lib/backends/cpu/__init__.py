@@ -9,7 +9,6 @@ from typing import Any
 from bench_lib.backends.backend import Backend, Build, Software
 from bench_lib.backends.cpu import machine
 from bench_lib.backends.looks import Source
-from bench_lib.backends.sysfs import present
 from bench_lib.model import Environment, Hardware
 
 
@@ -27,10 +26,6 @@ class CPU(Backend):
     def detect(self, root: Path, environ: Mapping[str, str], *, ask_tools: bool) -> list[Hardware]:
         """Return this machine's CPU."""
         return [machine.device(root)]
-
-    def own_file(self, device: Hardware, root: Path) -> Path | None:
-        """Return the file that stands for all cores."""
-        return present(root / "sys/devices/system/cpu/uevent")
 
     def visibility(self, device: Hardware, environ: Mapping[str, str]) -> dict[str, str]:
         """Return nothing: a worker uses the CPU where every GPU is hidden from it."""

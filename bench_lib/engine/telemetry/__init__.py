@@ -27,10 +27,18 @@ from bench_lib.backends.looks import PERIOD_S
 from bench_lib.backends.tool import ToolError, ask, finding_us
 from bench_lib.backends.tool import parse as parse_answer
 from bench_lib.engine.telemetry.sample import TelemetrySample, parse, share
-from bench_lib.engine.telemetry.stretch import summarise
+from bench_lib.engine.telemetry.stretch import stuck_at_c, summarise, without
 from bench_lib.model import Hardware, MachineWarning, Telemetry
 
-__all__ = ["Sampler", "TelemetrySample", "look_once", "parse", "summarise"]
+__all__ = [
+    "Sampler",
+    "TelemetrySample",
+    "look_once",
+    "parse",
+    "stuck_at_c",
+    "summarise",
+    "without",
+]
 
 KEPT_S = 600.0
 STALE_S = 2.0

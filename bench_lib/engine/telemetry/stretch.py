@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 
 from bench_lib.backends.looks import SYMPTOMS
 from bench_lib.engine.telemetry.sample import TelemetrySample
@@ -16,6 +18,11 @@ EDGE_S = 0.6
 FRESH_S = 2.0
 """So long before a stretch a look for processes still tells who is on the device."""
 OUTSIDE = "a process outside this container"
+COOL_C = 60.0
+"""An idle device that is no hotter is not held back."""
+AT_REST = 0.1
+"""Most that an idle device may be used by."""
+LEAST_LOOKS = 5
 
 
 def summarise(
@@ -59,6 +66,47 @@ def summarise(
         foreign_processes=foreign,
         idle_processes=idle,
         foreign_names=names,
+    )
+
+
+def stuck_at_c(samples: Iterable[TelemetrySample]) -> dict[str, float]:
+    """Return the reasons to throttle that a device gives while idle and cool.
+
+    They are stuck: a flag of all looks, or a counter that grows with the clock.  Each comes with
+    the highest temperature of these looks, in °C.
+    """
+    rest = [
+        sample
+        for sample in samples
+        if sample.utilization is not None
+        and sample.utilization <= AT_REST
+        and sample.temperature_c is not None
+        and sample.temperature_c <= COOL_C
+    ]
+    if len(rest) < LEAST_LOOKS:
+        return {}
+    raised = Counter(reason for sample in rest for reason in dict.fromkeys(sample.throttle))
+    found = {reason for reason, n in raised.items() if 2 * n > len(rest)}
+    passed = 0.0
+    grown: dict[str, float] = {}
+    for before, after in itertools.pairwise(sample for sample in rest if sample.counters):
+        if before.ticks is None or after.ticks is None or after.t - before.t > EDGE_S:
+            continue
+        passed += after.ticks - before.ticks
+        for reason, count in after.counters.items():
+            grown[reason] = grown.get(reason, 0.0) + count - before.counters.get(reason, count)
+    found |= {reason for reason, n in grown.items() if n > passed / 2 > 0}
+    heat = max(sample.temperature_c or 0.0 for sample in rest)
+    return dict.fromkeys(sorted(found - set(SYMPTOMS)), heat)
+
+
+def without(seen: Telemetry, reasons: Collection[str]) -> Telemetry:
+    """Leave out what some reasons to throttle say."""
+    return replace(
+        seen,
+        throttle=[reason for reason in seen.throttle if reason not in reasons],
+        throttled={r: share for r, share in seen.throttled.items() if r not in reasons},
+        counters={r: count for r, count in seen.counters.items() if r not in reasons},
     )
 
 
