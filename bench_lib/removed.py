@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {
+    "upgrade": "use bench-lib ab; docs/rocm-upgrade.md has the steps",
+}
 """Commands by what was typed after ``bench-lib``."""
 
 _COMMENT = "--markdown FILE and a workflow step that comments (docs/ci.md)"
@@ -17,6 +19,9 @@ OPTIONS: dict[tuple[str, str], str] = {
     ("report", "--on-change"): _COMMENT,
     ("report", "--notify"): _POST,
     ("report", "--notify-as"): _POST,
+    ("selfcheck", "--components"): "nothing replaces it; each verdict names what it would detect",
+    ("selfcheck", "--contexts"): "nothing replaces it; selfcheck says how far processes differ",
+    ("selfcheck", "--history"): "selfcheck reads no history; leave it out",
 }
 """Options by command and name."""
 

@@ -128,47 +128,6 @@ def test_what_is_removed_is_gone(base):
     assert not Path(f"{made.folder}.lock").exists()
 
 
-# ---- packages of a second environment ---------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def other(base, wheels, tmp_path_factory):
-    """Return the interpreter of an environment with the second engine and painter, and no stone."""
-    folder = tmp_path_factory.mktemp("other")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-    (own,) = folder.glob("lib/python*/site-packages")
-    for name, n in (("engine", 3), ("painter", 2)):
-        with zipfile.ZipFile(wheels / f"{name}-{n}.0-py3-none-any.whl") as file:
-            file.extractall(own)
-    return str(folder / "bin" / "python")
-
-
-def test_one_package_comes_from_another_environment_as_it_is_there(base, other):
-    made = exchanging.transplanted(base, other, ["painter"], imports=["painter", "engine"])
-    assert says(made.python, "engine", "painter", "stone") == ["1.0", "2.0", "1.0"]
-    assert changed(base, made.python) == {"painter": ("1.0", "2.0")}
-    assert says(base, "painter") == ["1.0"]
-
-
-def test_a_package_that_the_other_environment_lacks_is_removed(base, other):
-    made = exchanging.transplanted(base, other, ["stone"], imports=["mine"])
-    assert changed(base, made.python) == {"stone": ("1.0", "")}
-
-
-def test_a_package_that_cannot_be_imported_there_is_refused(base, other):
-    with pytest.raises(LaunchError, match="with the new engine: engine is not importable: Import"):
-        exchanging.transplanted(base, other, ["engine"], imports=["engine"])
-
-
-def test_environments_of_different_pythons_are_refused(base, other, monkeypatch):
-    here = inquiry.Installed(["3.11.7", "/usr"], torch=False, installed=[], requires={})
-    there = inquiry.Installed(["3.12.1", "/usr"], torch=False, installed=[], requires={})
-    answers = {base: here, other: there}
-    monkeypatch.setattr("bench_lib.launch.inquiry.ask", lambda each, *_, **__: answers[each])
-    with pytest.raises(LaunchError, match=r"of Python 3\.11, the new of 3\.12; make both of one"):
-        exchanging.transplanted(base, other, ["engine"])
-
-
 def test_requirements_are_held_against_what_is_there():
     found = inquiry.Installed(
         python=["3.11.7 (main)", "/usr"],

@@ -182,7 +182,6 @@ def test_the_commands_are_these(cli):
                 "judge",
                 "profile",
                 "bisect",
-                "upgrade",
                 "env",
             ),
             *("selfcheck", "ops", "collectives", "scaling", "train", "micro", "exercise"),

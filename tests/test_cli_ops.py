@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +21,6 @@ from hypothesis import strategies as st
 from scripted import gpus, held_class
 
 import bench_lib
-from bench_lib.cases.operators import command_of, operator_case, with_usual
 from bench_lib.cli import main, ops
 from bench_lib.launch.faults import CaseFault, LaunchError
 from bench_lib.launch.profiled import Profiled
@@ -100,28 +98,6 @@ def test_a_step_of_several_calls_is_told_by_the_call(run, seen):
     seen(items_per_step=4, item="op", flops_per_step=4e9)
     answer = run("--op", "exp", "--append-dtype")
     assert answer.told == ["exp(fp32)(64-1024-1024)                       : 2.50 ms/it"]
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"op": "gemm", "shape": "64-32-16", "precision": "fp8", "scaling": "rowwise"},
-        {"op": "gemm", "shape": "64-32-16", "layout": "TN", "rotate": False},
-        {"op": "sdpa", "shape": "b2h4s16d8", "backend": "math", "causal": True, "direction": "bwd"},
-        {"op": "sdpa_decode", "backend": "flash"},
-        {"op": "sdpa_paged", "shape": "b1h4s8d8", "shape2": "2-4"},
-        {"op": "gemm", "layout": "NT", "backend": "hipblaslt"},
-        {"op": "conv2d", "memory_format": "nhwc", "stride": 2},
-        {"op": "copy_h2d", "pinned": True},
-        {"op": "add", "shape": "8-8", "shape2": "8"},
-    ],
-    ids=lambda values: values["op"],
-)
-def test_the_command_of_a_case_measures_that_case(run, values):
-    case = operator_case(None, **with_usual(**values))
-    program, command, *words = shlex.split(command_of(case))
-    assert (program, command) == ("bench-lib", "ops")
-    assert run(*words).measured == [case.id]
 
 
 def test_the_predefined_list_is_measured_in_order(run):

@@ -379,53 +379,7 @@ def test_devices_that_are_nearer_than_nights_make_them_are_alike():
     assert is_about(found, (4 * GUESS + 21 * (11 * 1e-4 * 2 / 21)) / 25, 20)
 
 
-# --- what a run would tell -----------------------------------------------------------------
-
-
-def foresees(contrast: Contrast, **fields) -> Comparison:
-    """Return what a run could tell, at a tolerance of 1% among seven cases."""
-    found = components.foreseen(contrast, known(contrast), 0.01, 7, **fields)
-    assert found is not None
-    return found
-
-
 PAST = era(("a", "x", (0.0, 0.004)), ("b", "x", (0.2, 0.204)), ("c", "x", (0.0, 0.004)))
-
-
-def parts_of(comparison: Comparison) -> list[str]:
-    """Return the components that an error has besides the process."""
-    return [part.component for part in comparison.parts]
-
-
-def test_a_run_is_foreseen_with_its_night_and_the_device_that_it_has_not_seen():
-    contrast = case(PAST, now=(0.0,))
-    here = foresees(contrast)
-    assert here.contrast is contrast
-    assert parts_of(here) == ["night"]
-    assert (here.tolerance, here.cases, here.set_aside) == (0.01, 7, 0)
-    assert (here.sd, here.degrees) == pytest.approx((math.sqrt(8e-6), 3))
-    there = foresees(contrast, on_new_device=True)
-    assert parts_of(there) == ["night", "device"]
-    night, device = there.parts
-    assert (night.variance, night.degrees) == pytest.approx((2 * (0.02 - 4e-6), 4 / 3))
-    assert (device.variance, device.degrees) == pytest.approx((2 * GUESS, 20))
-
-
-@pytest.mark.parametrize(
-    ("without", "left"), [("night", ["device"]), ("device", ["night"]), ("process", None)]
-)
-def test_a_component_may_be_taken_for_nothing(without, left):
-    found = foresees(case(PAST, now=(0.0,)), on_new_device=True, without=without)
-    assert parts_of(found) == (left or ["night", "device"])
-    assert (found.sd == 0.0005) is (left is None)
-
-
-def test_nothing_is_foreseen_without_a_process_or_an_earlier_run():
-    single = case(era(("a", "x", (0.0,))), now=(0.0,))
-    assert components.foreseen(single, known(single), 0.01, 1) is None
-    several = case(PAST, now=(0.0,))
-    first = Contrast(several.candidate, {}, candidate_origins=several.candidate_origins)
-    assert components.foreseen(first, known(several), 0.01, 1) is None
 
 
 # --- what is added to one comparison -------------------------------------------------------

@@ -5,24 +5,19 @@ from __future__ import annotations
 import functools
 import json
 import random
-import re
 from dataclasses import replace
-from typing import Any, ClassVar
 
 import pytest
 from builders import make_attempt, make_case, make_environment, make_fault, make_hardware
 from builders import make_measurement as measurement
 from command import ran
 from documents import document_in
-from scripted import Contexts, held
 
 from bench_lib.cli import main
-from bench_lib.engine.devicelock import DeviceLock
 from bench_lib.engine.outcome import Outcome
-from bench_lib.engine.settings import Side
 from bench_lib.model import Status
 from bench_lib.storage import samples
-from bench_lib.studies import contexts, selfcheck
+from bench_lib.studies import selfcheck
 from bench_lib.studies.selfcheck import SelfcheckError, as_samples, check
 from bench_lib.verdict import judge
 from bench_lib.verdict.statistics.comparison import Contrast
@@ -261,12 +256,7 @@ def test_more_splits_than_can_be_judged_are_drawn_without_listing_them():
             "--output /nonexistent/x: there is no folder /nonexistent",
         ),
         (["--output", "/"], "--output / is a folder; name a file in it"),
-        (["--contexts", "--output", "."], "--output . is a folder; name a file in it"),
         (["--matrix", "nope.toml"], "nope.toml"),
-        (["--contexts", "--effects", "1"], "--effects: --contexts plants no delays; leave it out"),
-        (["--contexts", "--candidates", "4"], "--candidates: --contexts plants no delays"),
-        (["--contexts", "--tolerance", "1.0"], "--tolerance: --contexts plants no delays"),
-        (["--contexts", "nope"], "has no case 'nope'"),
         (["resnet18-b4-fp32-96px-eager-infre"], "has no case 'resnet18-b4-fp32-96px-eager-infre'"),
     ],
 )
@@ -279,226 +269,34 @@ def test_a_wrong_option_is_named_before_anything_is_measured(options, message, m
     assert message in capsys.readouterr().err
 
 
-# ---- contexts ---------------------------------------------------------------------------
-
-OTHER = make_case(id="vit", params={"network": "vit_b_16", "batch_size": 64})
-DEAR = [1.8, 2.0, 1.81, 1.99]
-"""What a launch costs in one context after the other, as they come."""
-
-
-def compared(as_they_come=None, chosen=None, cases=(CASE, OTHER), **options):
-    """Compare contexts in which launches cost what a GPU's do."""
-    devices = {
-        contexts.ANY: as_they_come or Machine(luck=0.0002, costs=DEAR),
-        contexts.CHOSEN: chosen or Machine(luck=0.0002, costs=[1.8], seed=2),
-    }
-    options = {"contexts": 8, **options}
-    return contexts.compare(Sides(devices), list(devices), cases, **options)
-
-
-def test_the_spread_between_contexts_is_told_by_kind_with_what_explains_it():
-    found = compared()
-    assert found.kinds == ["any", "chosen"]
-    as_they_come, chosen = (found.spreads["resnet"][kind] for kind in found.kinds)
-    assert as_they_come.between == pytest.approx(0.001, rel=0.2)
-    assert chosen.between < 0.0004
-    assert as_they_come.explained["launch_us"] > 0.8
-    assert "launch_us" not in chosen.explained  # it does not vary there
-    assert found.change("resnet") == pytest.approx(-0.001, abs=3e-4)
-    assert found.probes("any")["launch_us"] == (1.8, 2.0)
-    assert found.probes("chosen")["launch_us"] == (1.8, 1.8)
-    assert as_they_come.inside == pytest.approx(0.0008, rel=0.1)
-    assert as_they_come.step_s == pytest.approx(STEP_S * 1.02, rel=0.01)
-
-
-def test_the_conclusion_is_one_sentence_of_plain_words():
-    found = compared()
-    share = found.explained("any")["launch_ratio"]
-    assert found.conclusion == (
-        f"contexts differ by {found.between('any'):.2%} as they come and by "
-        f"{found.between('chosen'):.2%} where they are chosen (the middle one of the cases); "
-        f"launch_ratio explains {share:.0%} of the former"
-    )
-
-
-def test_on_a_cpu_there_is_one_kind_of_contexts():
-    found = contexts.compare(Sides({contexts.ANY: Machine()}), [contexts.ANY], [CASE], contexts=8)
-    assert found.kinds == ["any"]
-    assert found.change("resnet") is None
-    share = found.explained("any")["host_us"]
-    assert found.conclusion == (
-        f"contexts differ by {found.between('any'):.2%}; "
-        f"host_us explains {share:.0%} of it, too little to be used"
-    )
-
-
-def test_probes_that_do_not_vary_tell_nothing():
-    found = compared(contexts=4)
-    assert found.explained("any") == {}
-    assert found.conclusion.endswith("; no probe varies, so none can tell why")
-
-
-def test_contexts_in_which_streams_could_not_be_compared_are_not_passed_off_as_chosen():
-    found = compared(chosen=Machine(luck=0.0002))
-    assert found.conclusion.endswith(
-        "; what a launch costs could not be measured here, so none was chosen"
-    )
-
-
-def test_neither_a_kind_nor_a_case_always_comes_first():
-    log = []
-
-    class Logged(Machine):
-        def __init__(self, kind):
-            super().__init__()
-            self.kind = kind
-
-        def measure_again(self, cases, process, *, sides=()):
-            log.append((process, self.kind, cases[0].id))
-            return super().measure_again(cases, process, sides=sides)
-
-    compared(Logged("any"), Logged("chosen"), contexts=4)
-    assert log == [
-        (1, "any", "vit"),
-        (1, "chosen", "vit"),
-        (2, "chosen", "resnet"),
-        (2, "any", "resnet"),
-        (3, "any", "vit"),
-        (3, "chosen", "vit"),
-        (4, "chosen", "resnet"),
-        (4, "any", "resnet"),
-    ]
-
-
-def test_both_kinds_are_forked_on_one_device_that_is_held(tmp_path):
-    device = make_hardware()
-    workers = {kind: Contexts({}, device) for kind in (contexts.ANY, contexts.CHOSEN)}
-    sides = {kind: Side(environment={"BENCH_LIB_CONTEXTS": kind}) for kind in workers}
-
-    def start(side, _device):
-        return workers[side.environment["BENCH_LIB_CONTEXTS"]]
-
-    one = held(device, None, tmp_path, start=start, sides=sides, lock_wait_s=0)
-    found = contexts.compare(one, list(workers), [CASE], contexts=3)
-    assert [worker.forks for worker in workers.values()] == [3, 3]
-    assert not any(worker.alive for worker in workers.values())
-    assert found.spreads["resnet"]["chosen"].step_s == pytest.approx(0.01)
-    one.close()
-    DeviceLock(device, tmp_path).acquire(0, print)
-
-
-def test_the_raw_times_of_contexts_are_kept_by_case_kind_and_context():
-    lines = list(contexts.as_lines(compared(contexts=6)))
-    assert len(lines) == 24
-    assert list(lines[0]) == ["case", "context", "kind", "iteration_s", "probe"]
-    assert {(line["case"], line["kind"]) for line in lines} == {
-        (case, kind) for case in ("resnet", "vit") for kind in ("any", "chosen")
-    }
-    assert {line["context"] for line in lines} == {1, 2, 3, 4, 5, 6}
-
-
 # ---- the command ------------------------------------------------------------------------
 
 
 class Machines(Sides):
-    """What is held in a command's place, by the kind of contexts that each side is told to use."""
+    """What is held in a command's place."""
 
-    made: ClassVar[list[Any]] = []
-
-    def __init__(self, device, settings, **_options):
+    def __init__(self, _device, settings, **_options):
         """Make a machine for each side."""
-        Machines.made.append(self)
-        self.told = [side.environment.get("BENCH_LIB_CONTEXTS") for side in settings.sides.values()]
-        self.closed = False
-        machines = {}
-        for kind in settings.sides:
-            if device.vendor == "cpu":
-                machines[kind] = Machine(luck=0.0002, unit_s=1e-6)
-            else:
-                machines[kind] = Machine(luck=0.0002, costs=DEAR if kind == "any" else [1.8])
-        super().__init__(machines)
+        super().__init__({kind: Machine(luck=0.0002, costs=[1.8]) for kind in settings.sides})
 
     def watch(self):
         """See nothing."""
 
     def close(self):
-        """Note it."""
-        self.closed = True
+        """Hold nothing."""
 
 
 @pytest.fixture
 def command(monkeypatch, capsys):
     """Return a function that runs the command on scripted machines."""
 
-    def run(*words, vendor="nvidia"):
-        monkeypatch.setattr(Machines, "made", [])
+    def run(*words):
         monkeypatch.setattr("bench_lib.engine.engine.HeldDevice", Machines)
-        device = make_hardware(vendor=vendor, key="h200" if vendor == "nvidia" else "cpu-2c")
+        device = make_hardware(vendor="nvidia", key="h200")
         monkeypatch.setattr("bench_lib.backends.detect", lambda: [device])
         return ran(["selfcheck", *words], monkeypatch, capsys)
 
     return run
-
-
-GPU_CASES = [
-    "resnet50-b64-fp16-eager-infer",
-    "resnet50-b64-fp32-eager-infer",
-    "vit_b_16-b128-bf16-eager-infer",
-    "densenet121-b128-bf16-eager-infer",
-]
-
-
-def test_contexts_are_shown_by_case_and_kind(command):
-    status, out, err = command("--contexts")
-    assert status == 0
-    (held_device,) = Machines.made
-    assert held_device.told == ["any", "chosen"]
-    assert held_device.closed
-    lines = out.splitlines()
-    assert re.split("  +", lines[0].strip()) == [
-        *("case", "step", "inside one", "between any", "between chosen", "change"),
-        *("explained, any", "explained, chosen"),
-    ]
-    assert [row.split()[0] for row in lines[1:5]] == GPU_CASES
-    assert "launch_us" in lines[1]
-    assert lines[6].startswith("any contexts: host_us 12")
-    assert lines[6].endswith("launch_us 1.8 to 2 over contexts")
-    assert lines[7].startswith("chosen contexts: host_us 12")
-    assert lines[7].endswith("launch_us 1.8 to 1.8 over contexts")
-    assert lines[8].startswith("h200: contexts differ by 0.")
-    assert ", ".join(GPU_CASES) in err
-    assert "12 fresh contexts, and as many chosen ones; about 4 min" in err
-    assert "context 12 of 12: resnet50-b64-fp16-eager-infer: any 7." in err
-
-
-def test_contexts_as_json_say_the_same(command, tmp_path):
-    kept = tmp_path / "contexts.jsonl"
-    words = ("--contexts", GPU_CASES[1], "--processes", "6", "--json", "--output", str(kept))
-    status, out, _ = command(*words)
-    assert status == 0
-    found = document_in(out)
-    assert list(found)[2:] == ["hardware_key", "cases", "probes", "conclusion"]
-    (case,) = found["cases"]
-    assert case["case_id"] == GPU_CASES[1]
-    assert list(case["kinds"]) == ["any", "chosen"]
-    as_they_come = case["kinds"]["any"]
-    assert list(as_they_come) == ["contexts", "step_s", "inside", "between", "explained"]
-    assert as_they_come["contexts"] == 6
-    assert as_they_come["explained"]["launch_us"] > 0.25
-    assert found["probes"]["chosen"]["launch_us"] == [1.8, 1.8]
-    assert len(kept.read_text().splitlines()) == 12
-
-
-def test_contexts_of_a_cpu_are_of_one_kind(command):
-    status, out, err = command("--contexts", vendor="cpu")
-    assert status == 0
-    head, row, _, probes, conclusion = out.splitlines()
-    assert head.split() == ["case", "step", "inside", "one", "between", "explained"]
-    assert row.split()[0] == "resnet18-b4-fp32-96px-eager-infer"
-    assert probes.startswith("host_us 12")
-    assert conclusion.startswith("cpu-2c: contexts differ by 0.0")
-    assert "12 fresh contexts; about 59 s" in err
-    assert [each.told for each in Machines.made] == [["any"]]
 
 
 def test_the_command_says_what_is_found_what_was_probed_and_what_it_cost(command, tmp_path):

@@ -197,9 +197,6 @@ bisect x --good a --bad b --error 50%
 bisect x --good a --bad b --error none
 bisect x --good a --bad b --most-pairs 1
 ab --matrix none.toml
-upgrade
-upgrade a a
-upgrade a b --tier none
 ab --tier none
 ab --pairs x
 ab --pairs 1
@@ -273,7 +270,6 @@ scaling mnist --at-most 0
 scaling mnist --plot none.jpg
 selfcheck --tolerance 99
 selfcheck --output none/x
-selfcheck --contexts --effects 1
 submit
 submit --collect none
 submit --slurm --time soon

@@ -162,28 +162,6 @@ def resolved(op: str, op_type: str | None, *, inplace: bool = False) -> str:
 _KINDS = {"sdpa": "attention", "gemm": "a product of matrices"}
 
 
-def command_of(case: Case) -> str:
-    """Return the command that measures an operator by itself; empty where a case is none."""
-    if case.workload != "operator":
-        return ""
-    operation = Operation(**case.params)  # type: ignore[arg-type]  # checked by the axes
-    words = ["bench-lib ops", "--op", operation.op, "--input1-dim", operation.shape]
-    words += ["--input2-dim", operation.shape2] if operation.shape2 else []
-    words += ["--dtype", operation.precision]
-    if layout := operation.layout or operation.memory_format:
-        words += ["--layout", layout]
-    words += ["--backend", operation.backend] if operation.backend else []
-    words += ["--scaling", operation.scaling] if operation.scaling else []
-    words += ["--stride", str(operation.stride)] if operation.stride != 1 else []
-    switches = {
-        "--backward": operation.is_backward,
-        "--causal": operation.causal,
-        "--pinned": operation.pinned,
-        "--no-rotate": not operation.rotate,
-    }
-    return " ".join([*words, *(word for word, is_on in switches.items() if is_on)])
-
-
 def label(case: Case, *, append_dtype: bool = False) -> str:
     """Return an operator's name as TorchTensorOpsBench prints it: ``add(64-1024,64-1024)``."""
     operation = Operation(**case.params)  # type: ignore[arg-type]  # checked by the axes

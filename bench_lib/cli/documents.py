@@ -20,8 +20,6 @@ from bench_lib.studies.bisect import BisectEnding, BisectStep, Expected, Kernels
 from bench_lib.studies.candidates import Candidate
 from bench_lib.studies.collectives import CollectiveRow
 from bench_lib.studies.compiling import CompileRow, DepthRow
-from bench_lib.studies.components import FamilyFound
-from bench_lib.studies.culprits import Culprit, ExchangeAnswer, Tied
 from bench_lib.studies.operators import OperatorRow
 from bench_lib.studies.precision import PrecisionRow
 from bench_lib.studies.scaling import FittedLaw, Forecast, ScalingRow, SchedulerRequest, Worth
@@ -34,8 +32,10 @@ from bench_lib.verdict.statistics.search import SlowerBy
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComparedSides(Document):
+class Ab(Document):
     """Two environments on one device in turns."""
+
+    command: Literal["ab"] = "ab"
 
     device: Hardware
     pairs: int
@@ -53,42 +53,6 @@ class ComparedSides(Document):
     """Why it ended before its time; null if it did not."""
     next: list[str]
     """The next steps, in words."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ab(ComparedSides):
-    """Two environments on one device in turns."""
-
-    command: Literal["ab"] = "ab"
-
-
-@dataclass(frozen=True, kw_only=True)
-class UpgradeDocument(ComparedSides):
-    """The findings of ``bench-lib upgrade``; A is the old side, B the new one."""
-
-    command: Literal["upgrade"] = "upgrade"
-    unfit: list[str]
-    """Conditions that spoil measurements on this machine, in words."""
-    itself: list[PairRow]
-    """The old side against itself: a difference there is noise."""
-    packages: list[str] | None
-    """Those that differ, in words; null where they are not known, as inside images."""
-    kernels: dict[str, str]
-    """By slower case, what its kernels do more, in words."""
-    culprits: list[Culprit]
-    tied: list[Tied]
-    answers: list[ExchangeAnswer]
-    """Measurements with packages exchanged."""
-    unexplained: dict[str, str]
-    """By slower case, why no culprit is named."""
-    error: float
-    """Chance, at most, that a culprit is a wrong one, 0 to 1."""
-    minimal: dict[str, str]
-    """By slower case, the command of an operator that shows it."""
-    proposal: Path | None
-    """The file with what accepting the new side would change; null where that is nothing."""
-    issues: list[Path]
-    """Files, each an issue for the makers of a package."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,52 +209,6 @@ class SelfcheckDocument(Document):
     visible: float | None
     """The smallest planted share that is found reliably."""
     holds: bool
-
-
-@dataclass(frozen=True)
-class ContextSpread:
-    """One case in fresh contexts of one kind."""
-
-    contexts: int
-    step_s: float
-    inside: float
-    """Spread inside a context, a share."""
-    between: float
-    """Spread between contexts, a share."""
-    explained: dict[str, float]
-    """By probe, the share of the spread between contexts that it tells of."""
-
-
-@dataclass(frozen=True)
-class ContextCase:
-    """One case in fresh contexts."""
-
-    case_id: str
-    change: float | None
-    """Change of its time by choosing contexts, a share."""
-    kinds: dict[str, ContextSpread]
-    """By kind of context."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SelfcheckContexts(Document):
-    """How far fresh contexts differ here, and why."""
-
-    command: Literal["selfcheck --contexts"] = "selfcheck --contexts"
-    hardware_key: str
-    cases: list[ContextCase]
-    probes: dict[str, dict[str, tuple[float, float]]]
-    """By kind of context and name, which ends with the unit, the least and the most."""
-    conclusion: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class SelfcheckComponents(Document):
-    """Causes of different times on this kind of hardware, from the history."""
-
-    command: Literal["selfcheck --components"] = "selfcheck --components"
-    hardware_key: str
-    families: list[FamilyFound]
 
 
 # ---- a cluster --------------------------------------------------------------------------

@@ -13,8 +13,6 @@ COMMANDS = {
     "judge": "Judge timings from any program.",
     "ab": "Measure two environments in turns on one device, and say whether B is slower than A.",
     "bisect": "Find the commit, the version or the image that made a case slower.",
-    "upgrade": "Judge an upgrade: warm both sides, measure them in turns, and name the guilty "
-    "packages.",
     "compare": "Show how B differs from A, case by case, slowest first; nothing is judged.",
     "selfcheck": "Plant known delays in a real case, and report which are found.",
     "report": "Report on the newest night: what failed, since when, and why.",
@@ -44,7 +42,7 @@ GROUPS = {
     "See what it measured": ("report", "incident", "compare", "history"),
     "Set what it is judged by": ("baseline",),
     "Judge without the suite": ("ab", "judge"),
-    "Look closer": ("profile", "bisect", "upgrade", "env", "selfcheck"),
+    "Look closer": ("profile", "bisect", "env", "selfcheck"),
     "Measure one thing": ("ops", "collectives", "scaling", "train", "micro", "exercise"),
     "Set it up, or send it elsewhere": ("adopt", "submit"),
 }
@@ -60,10 +58,7 @@ PYTEST = {
 
 SHARING = ("collectives", "scaling", "train")
 """Commands whose cases have several ranks: those of one launch share the work."""
-ALONE = (
-    *("ab", "adopt", "baseline record", "bisect", "exercise", "ops", "profile"),
-    *("selfcheck", "upgrade"),
-)
+ALONE = (*("ab", "adopt", "baseline record", "bisect", "exercise", "ops", "profile", "selfcheck"),)
 """Other commands that measure: a launcher would have each of its ranks measure side by side."""
 
 

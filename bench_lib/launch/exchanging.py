@@ -1,7 +1,5 @@
 """An environment that is another one but for some packages: a copy, in which they are exchanged.
 
-They come from an installer (`exchanged`), or from a second environment (`transplanted`).
-
 A copy keeps what no registry has: packages that were built here, or are being worked on.  It is
 made of hard links where the disk allows, so it costs seconds and the size of the new packages.
 """
@@ -9,7 +7,6 @@ made of hard links where the disk allows, so it costs seconds and the size of th
 from __future__ import annotations
 
 import contextlib
-import glob
 import importlib.util
 import os
 import shutil
@@ -44,30 +41,7 @@ print(json.dumps({
 }))
 """
 
-_FILES = """
-import importlib.metadata, json, os, re, sys
-wanted, found = set(json.loads(sys.argv[1])), {}
-for each in importlib.metadata.distributions():
-    name = re.sub(r"[-_.]+", "-", each.name or "").lower()
-    if name in wanted and name not in found:
-        root = os.path.realpath(str(each.locate_file("")))
-        found[name] = {
-            "root": root,
-            "files": None if each.files is None else [
-                str(file) for file in each.files if not str(file).startswith(("..", "/"))
-            ],
-        }
-print(json.dumps(found))
-"""
-
-
 _Told = TypeVar("_Told")
-
-
-class _Files(msgspec.Struct, frozen=True):
-    root: str
-    files: list[str] | None
-    """Below the root; None if nobody noted them."""
 
 
 class _Places(msgspec.Struct, frozen=True):
@@ -108,26 +82,6 @@ def exchanged(
     return _made(python, words, install, what, imports)
 
 
-def transplanted(
-    old: str, new: str, packages: Sequence[str], *, imports: Sequence[str] = ("torch",)
-) -> Exchanged:
-    """Return an environment like the old one, with the files that these packages have in the new.
-
-    Their metadata do not decide whether they fit: ``imports`` have to be importable in the end.  A
-    package that the new one lacks is removed.  An environment that exists is not made again.
-    Raises LaunchError, also if the two are of different Pythons.
-    """
-    before, other = (inquiry.ask(each, {}, needs_torch=False) for each in (old, new))
-    what = f"no environment with the new {', '.join(packages)}"
-    versions_of = [".".join(each.python[0].split()[0].split(".")[:2]) for each in (before, other)]
-    if len(set(versions_of)) > 1:
-        why = f"the old environment is of Python {versions_of[0]}, the new of {versions_of[1]}"
-        raise LaunchError(f"{what}: {why}; make both of one Python")
-    words = [_place(new), *before.installed, "", *other.installed, "", *sorted(packages)]
-    exchange = partial(_transplant, new=new, packages=packages, what=what)
-    return _made(old, words, exchange, what, imports)
-
-
 def _place(python: str) -> str:
     """Return where an interpreter is; those of virtual environments are links to one file."""
     return str(Path(shutil.which(python) or python).absolute())
@@ -151,46 +105,6 @@ def _made(
 
     own = made_once("\0".join([_place(python), *key]).encode(), what, make)
     return Exchanged(str(own), own.parents[1])
-
-
-def _transplant(python: Path, new: str, packages: Sequence[str], what: str) -> None:
-    """Remove the files of packages, and link those of another environment; raises LaunchError."""
-    here, there = (_files(str(each), packages, what) for each in (python, new))
-    own = Path(next(iter(python.parents[1].glob("lib/python*/site-packages"))))
-    for name, found in (*here.items(), *there.items()):
-        if found.files is None:
-            raise LaunchError(f"{what}: {name} has no list of its files, as pip leaves one")
-    for found in here.values():
-        if Path(found.root) == own.resolve():
-            for file in found.files or ():
-                _unlink(own / file, own)
-    for found in there.values():
-        for file in found.files or ():
-            source, target = Path(found.root, file), own / file
-            if source.is_file():
-                target.parent.mkdir(parents=True, exist_ok=True)
-                _link(str(source), str(target))
-
-
-def _unlink(path: Path, top: Path) -> None:
-    """Remove a file, what Python compiled of it, and the folders that are empty then."""
-    path.unlink(missing_ok=True)
-    compiled = path.parent / "__pycache__"
-    if path.suffix == ".py":
-        for each in compiled.glob(f"{glob.escape(path.stem)}.*.pyc"):
-            each.unlink()
-    with contextlib.suppress(OSError):
-        for folder in (compiled, *path.parents):
-            if folder == top:
-                break
-            if folder.exists():
-                folder.rmdir()
-
-
-def _files(python: str, packages: Sequence[str], what: str) -> dict[str, _Files]:
-    """Return by package where its files are; raises LaunchError."""
-    names = msgspec.json.encode([canonicalize_name(name) for name in packages]).decode()
-    return _answer(dict[str, _Files], python, what, _FILES, names)
 
 
 def _answer(kind: type[_Told], python: str, what: str, *script: str) -> _Told:

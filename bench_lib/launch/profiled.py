@@ -106,9 +106,7 @@ def order(case: Case, folder: Path, asked: ProfileRequest) -> list[str]:
     words = command_for(ranks, python=sys.executable).words if ranks > 1 else (sys.executable,)
     command = [*words, "-m", "bench_lib.worker", "profile", str(file), str(folder)]
     command += ["--steps", str(asked.steps)]
-    return command + [
-        f"--{name}" for name in ("stacks", "ranges", "shapes") if getattr(asked, name)
-    ]
+    return command + [f"--{name}" for name in ("stacks", "ranges") if getattr(asked, name)]
 
 
 _RESULTS = ("result*.json", "meeting*")

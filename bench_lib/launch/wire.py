@@ -45,8 +45,6 @@ class ProfileRequest:
     stacks: bool = False
     ranges: bool = False
     """Have no profiler in the process, but ranges for the one around it."""
-    shapes: bool = False
-    """Note the sizes of tensors in the trace, which costs the host time."""
 
 
 class ClosedError(ConnectionError):

@@ -16,9 +16,8 @@ import statistics
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -200,58 +199,6 @@ def read(path: Path, *, needs_device: bool = True) -> Trace:
     )
 
 
-@dataclass(frozen=True)
-class LaunchedOperation:
-    """An operation of torch on tensors of some sizes, in one step."""
-
-    name: str
-    dims: list[Any]
-    """By argument the sizes of a tensor, in elements; empty where it is none."""
-    strides: list[Any]
-    """By argument the strides of a tensor."""
-    types: list[str]
-    """By argument, as torch spells them."""
-    concrete: list[str]
-    """By argument, values that are no tensors, as text."""
-    total_s: float
-    """Seconds a step on the device; without one, of the host in the operation itself."""
-
-    @property
-    def key(self) -> str:
-        """The same for all that differ in their time alone."""
-        return repr((self.name, self.dims, self.strides, self.types, self.concrete))
-
-
-def launched(path: Path) -> list[LaunchedOperation]:
-    """Return what a trace with shapes says of its operations; raises TraceError."""
-    found = _sorted_out(path)
-    host, device = found["host"], found["device"]
-    steps = len(_steps(found["range"])) or 1
-    by_id = {each.args.external: each for each in host if each.args.external is not None}
-    totals: dict[int, float] = defaultdict(float)
-    for each in device or host:
-        if each.args.external in by_id:
-            totals[each.args.external] += each.dur
-    summed: dict[str, LaunchedOperation] = {}
-    for external, microseconds in totals.items():
-        about = by_id[external].args
-        one = LaunchedOperation(
-            by_id[external].name,
-            _listed(about.dims),
-            _listed(about.strides),
-            _listed(about.types),
-            _listed(about.concrete),
-            microseconds / 1e6 / steps,
-        )
-        before = summed.get(one.key)
-        summed[one.key] = replace(one, total_s=one.total_s + (before.total_s if before else 0.0))
-    return list(summed.values())
-
-
-def _listed(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
 # ---- decoding -----------------------------------------------------------------------------------
 
 
@@ -261,10 +208,6 @@ class _About(msgspec.Struct, frozen=True, gc=False):
     correlation: int | None = None
     external: int | None = msgspec.field(name="External id", default=None)
     device: int | str | None = None
-    dims: Any = msgspec.field(name="Input Dims", default=None)
-    strides: Any = msgspec.field(name="Input Strides", default=None)
-    types: Any = msgspec.field(name="Input type", default=None)
-    concrete: Any = msgspec.field(name="Concrete Inputs", default=None)
 
 
 _NOTHING = _About()

@@ -9,7 +9,7 @@ from bench_lib.worker.zygote import importing_torch, serve
 
 USAGE = (
     "usage: python -m bench_lib.worker serve | once CASES.json OUT | describe"
-    " | profile CASE.json OUT [--steps N] [--stacks] [--ranges] [--shapes]"
+    " | profile CASE.json OUT [--steps N] [--stacks] [--ranges]"
 )
 
 

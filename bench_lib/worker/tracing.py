@@ -85,7 +85,7 @@ def _order(arguments: list[str]) -> Order:
     parser.add_argument("case", type=Path, metavar="CASE.json")
     parser.add_argument("out", type=Path, metavar="OUT")
     parser.add_argument("--steps", type=int, default=Order.steps)
-    for choice in ("--stacks", "--ranges", "--shapes"):
+    for choice in ("--stacks", "--ranges"):
         parser.add_argument(choice, action="store_true")
     words = parser.parse_args(arguments)
     if words.steps < 1:
@@ -94,7 +94,7 @@ def _order(arguments: list[str]) -> Order:
         case = decode_case(json.loads(words.case.read_text()))
     except (OSError, ValueError, TypeError, KeyError) as error:
         parser.error(f"{words.case} is no case: {error}")
-    return Order(words.steps, words.stacks, words.ranges, words.shapes, case=case, out=words.out)
+    return Order(words.steps, words.stacks, words.ranges, case=case, out=words.out)
 
 
 class TraceFiles:
@@ -203,7 +203,7 @@ def _traced(step: Callable[[], object], clock: Clock, order: Order, kept: TraceF
     Shapes, memory and stacks make the host several times slower, which a timeline would show as
     a device that waits.
     """
-    with _profiler(clock, order.steps, detailed=order.shapes) as profiler:
+    with _profiler(clock, order.steps) as profiler:
         kept.add(profiled_step_s=_under(profiler, step, clock, order.steps) / order.steps)
     kept.add(peak_memory_bytes=clock.peak_bytes())
     kept.enter("write the trace")

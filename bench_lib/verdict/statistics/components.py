@@ -32,7 +32,7 @@ from bench_lib.verdict.statistics.comparison import (
     t_quantile,
 )
 
-PROCESS, NIGHT, DEVICE = "process", "night", "device"
+NIGHT, DEVICE = "night", "device"
 LEAST_LEVELS = LEAST_PROCESSES
 """Fewer runs, or devices, say little about how far the next is from them."""
 LEAST_SUITE = 10
@@ -157,33 +157,6 @@ class Components:
     """A guess with fewer than two devices."""
     runs: int
     devices: int
-
-
-NEVER_SEEN = "a device that no run was on"
-
-
-def foreseen(
-    contrast: Contrast,
-    known: Components,
-    tolerance: float,
-    cases: int,
-    *,
-    on_new_device: bool = False,
-    without: str = "",
-) -> Comparison | None:
-    """Return what a run such as the candidate's could tell, with a suite of so many cases.
-
-    It is on a device that the baseline knows, or on one never seen.  The component ``without``
-    counts as nothing.  None without a process or an earlier run.
-    """
-    if known.process is None or not contrast.baseline:
-        return None
-    place = NEVER_SEEN if on_new_device else ""
-    origins = {n: replace(o, device=place) for n, o in contrast.candidate_origins.items()}
-    parts = _parts(replace(contrast, candidate_origins=origins), known)
-    sd = LEAST_SD if without == PROCESS else max(LEAST_SD, known.process.sd)
-    left = [part for part in parts if part.component != without]
-    return Comparison(contrast, 0, sd, known.process.degrees, tolerance, cases, parts=left)
 
 
 def _parts(contrast: Contrast, known: Components) -> list[Part]:

@@ -72,15 +72,6 @@ def slopes(suite: Sequence[Sequence[ProcessGroup]]) -> list[Slope | None]:
     return best
 
 
-def gains(groups: Sequence[ProcessGroup]) -> dict[str, float]:
-    """Return the share of the squared error of prediction that each probe that varies saves.
-
-    Each case stands by itself, significant or not; empty if there are too few processes.
-    """
-    fits = {name: _Fit.of(groups, name) for name in sorted(_shared_probes(groups))}
-    return {name: fit.gain for name, fit in fits.items() if fit is not None}
-
-
 def log_probe(group: ProcessGroup, name: str) -> dict[str, float]:
     """Return the logarithm of a probe by process."""
     return {process: math.log(group.probes[process][name]) for process in group.values}
