@@ -4,14 +4,16 @@
     python benchmarks/error_rates.py --real FILE [--suite] [--tolerance 0.005] [--json]
     python benchmarks/error_rates.py --stopping [--nights 100] [--seed 1] [--json]
     python benchmarks/error_rates.py --worlds [NAME] [--together] [--nights 60] [--seed 1] [--json]
+    python benchmarks/error_rates.py --turns [NAME] [--nights 60] [--seed 1]
 
 Simulates nights of a hundred cases and has the project's own rule judge their latencies,
 sequential confirmation included; beside it stand the gates that other tools have.  With
 ``--real`` it splits the processes of real timings into baseline and candidate in every way
 instead, each case by itself or, with ``--suite``, all together.  With ``--worlds`` it plays nights
 one after the other in worlds that have effects of runs, devices and processes (``worlds``), with
-``--together`` without judging each by itself, which takes most of the time.  Exit
-status 1 where a figure that the project promises is missed.
+``--together`` without judging each by itself, which takes most of the time.  With ``--turns`` such
+nights are judged in turns with the accepted environment (``turns``).  The exit status is 1 if a
+figure that the project promises is missed.
 
 The model (docs/statistics.md): processes differ by 0.4%, which the cases of one worker share
 wholly, half or not at all; iterations by 0.6% with a lag-one correlation of 0.5; one
@@ -50,6 +52,7 @@ from scipy import special, stats
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import turns
 import worlds
 
 from bench_lib.model import Status, Verdict
@@ -1070,8 +1073,7 @@ def print_real(rows: Sequence[Mapping[str, Any]]) -> None:
 # --- the command ---------------------------------------------------------------------------
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one of the two parts and return the exit status."""
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -1096,12 +1098,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         action="store_true",
         help="of --worlds, ask only what the nights show together",
     )
+    parser.add_argument(
+        "--turns", nargs="?", const="", metavar="NAME", help="play worlds with these words in turns"
+    )
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one of the parts and return the exit status."""
+    parser = _parser()
     options = parser.parse_args(arguments)
     if options.nights is None:
-        options.nights = 1000 if options.worlds is None else 60
+        options.nights = 1000 if options.worlds is None and options.turns is None else 60
     for name in ("nights", "splits"):
         if (number := getattr(options, name)) < 1:
             parser.error(f"--{name} is {number}; it has to be at least 1")
+    if options.turns is not None:
+        turns.play_all(options.turns, options.nights, options.seed)
+        return 0
     document: dict[str, Any]
     if options.worlds is not None:
         try:

@@ -589,22 +589,15 @@ def test_a_report_that_fails_is_no_success(checkout, tmp_path):
     assert len(calls(tmp_path)) == 1
 
 
-def test_a_night_without_a_gpu_is_for_failing_workers_and_hostile_inputs(checkout, tmp_path):
+def test_a_night_injects_faults_without_a_gpu(checkout, tmp_path):
     for program in ("pip", "python"):
-        notes(tmp_path, program, "sys.exit('soak' in ''.join(sys.argv))")
-    done = run(checkout, ("perf-nightly", "torture", "Torture"), github_run_number=7)
-    assert done.status == 1
-    install, soak = calls(tmp_path)
-    assert (install[0], soak[1:]) == (
-        "pip",
-        [
-            "benchmarks/soak.py",
-            "--cases",
-            "2000",
-            "--seed",
-            "7",
-        ],
-    )
+        notes(tmp_path, program)
+    done = run(checkout, ("perf-nightly", "faults", "Inject faults"), github_run_number=7)
+    assert done.status == 0
+    install, faults = calls(tmp_path)
+    assert install[0] == "pip"
+    expected = ["benchmarks/faults.py", "--cases", "2000", "--faults", "500", "--seed", "7"]
+    assert faults[1:] == expected
 
 
 FETCH = ("perf-measure", "measure", "Fetch runs that the cache lacks")

@@ -26,7 +26,7 @@ from bench_lib.launch.started import main as leash
 from bench_lib.launch.zygote import Zygote
 from bench_lib.model import Case, Device
 
-WORKER = Path(__file__).parent.parent / "benchmarks" / "soak_worker.py"
+WORKER = Path(__file__).parent.parent / "benchmarks" / "faults_worker.py"
 GPU = Device("cuda", "AMD Instinct MI300X", "gfx942", 304, 192 * 2**30)
 SHORT_S = 20.0
 """Past this a wait that nobody ends has been waited for in full."""
@@ -47,8 +47,8 @@ def zygote(tmp_path, state):
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E {WORKER} "$@"\n')
     program.chmod(0o755)
     environment = {
-        "SOAK_STATE": str(state),
-        "SOAK_DEVICES": json.dumps([dataclasses.asdict(GPU)]),
+        "FAULTS_STATE": str(state),
+        "FAULTS_DEVICES": json.dumps([dataclasses.asdict(GPU)]),
         "HIP_VISIBLE_DEVICES": "0",
         "BENCH_LIB_PRELOAD": "no",
         "BENCH_LIB_CONTEXTS": "any",
@@ -64,7 +64,7 @@ def planted(state, what):
 
 def case(does, **fields):
     """Return a case that does something."""
-    return Case(does.replace(" ", "-"), "soak:step", {"does": does}, **fields)
+    return Case(does.replace(" ", "-"), "faults:step", {"does": does}, **fields)
 
 
 def test_a_context_that_ends_before_it_has_called_back_is_not_waited_for(zygote, state):
@@ -251,8 +251,8 @@ def test_workers_that_did_not_start_do_not_start_for_who_asks_again(tmp_path, is
 def processes(tmp_path, state):
     """Return processes whose zygote is the program ``worker``, which answers as the real one."""
     environment = {
-        "SOAK_STATE": str(state),
-        "SOAK_DEVICES": json.dumps([dataclasses.asdict(GPU)]),
+        "FAULTS_STATE": str(state),
+        "FAULTS_DEVICES": json.dumps([dataclasses.asdict(GPU)]),
         "HIP_VISIBLE_DEVICES": "0",
         "BENCH_LIB_CONTEXTS": "any",
     }

@@ -1,19 +1,18 @@
-"""A worker for benchmarks/soak.py: the real zygote, and contexts that do what a case names.
+"""A worker for benchmarks/faults.py: the real zygote, and contexts that do what a case names.
 
-    python -S benchmarks/soak_worker.py [any words]             the zygote
-    python -S benchmarks/soak_worker.py telemetry INDEX         what watches a device
-    python -S benchmarks/soak_worker.py -np N ... FILE FOLDER   mpirun, and its ranks
+    python -S benchmarks/faults_worker.py [any words]             the zygote
+    python -S benchmarks/faults_worker.py telemetry INDEX         what watches a device
+    python -S benchmarks/faults_worker.py -np N ... FILE FOLDER   mpirun, and its ranks
 
 The zygote is the project's own, with stand-ins where it imports torch; it forks real processes,
 which answer over the real socket.  Standard library only, so that it starts in no time.  What a
 case does is its parameter ``does``; what is to happen once happens once, which a file in
-``$SOAK_STATE`` remembers, and every order that a context is given is a line of ``orders`` there.
+``$FAULTS_STATE`` remembers, and every order that a context is given is a line of ``orders`` there.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import select
@@ -28,7 +27,7 @@ from typing import Any, NoReturn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-STATE = Path(os.environ["SOAK_STATE"])
+STATE = Path(os.environ["FAULTS_STATE"])
 HANG_S = 3600.0
 LOOK_S = 0.02
 """Between two samples of the device."""
@@ -83,10 +82,7 @@ def pid_of(who: str) -> int:
 
 
 def serve() -> int:
-    """Be a zygote, unless none starts any more."""
-    if (STATE / "broken").exists():
-        print("ImportError: libcaffe.so: cannot open shared object file", file=sys.stderr)
-        return 1
+    """Be a zygote."""
     for name in ("torch", "torchvision", "measure", "device", "context"):
         full = name if name.startswith("torch") else f"bench_lib.worker.{name}"
         sys.modules[full] = types.ModuleType(full)
@@ -126,7 +122,7 @@ class Worker:
         if strikes("lost"):
             print("hipErrorNoDevice: no ROCm-capable device is detected", file=sys.stderr)
             return 1
-        device = json.loads(os.environ["SOAK_DEVICES"])[int(device_index())]
+        device = json.loads(os.environ["FAULTS_DEVICES"])[int(device_index())]
         if strikes("garbled"):
             device = {"type": 7}
         # Some are drawn again, as on devices whose contexts are of two kinds.
@@ -178,8 +174,6 @@ class Worker:
         """Take as long as always."""
         self.answer(case)
 
-    new = well
-
     def works(self, case: dict[str, Any]) -> None:
         """Take long enough for something to happen meanwhile."""
         time.sleep(WORK_S)
@@ -188,10 +182,6 @@ class Worker:
     def slow(self, case: dict[str, Any]) -> None:
         """Take half as long again, every time."""
         self.answer(case, 1.5)
-
-    def fast(self, case: dict[str, Any]) -> None:
-        """Take less."""
-        self.answer(case, 0.7)
 
     def slow_once(self, case: dict[str, Any]) -> None:
         """Be slow at the first look only."""
@@ -202,14 +192,6 @@ class Worker:
         if not happens(f"slow {case['id']}"):
             os.abort()
         self.answer(case, 1.5)
-
-    def noisy(self, case: dict[str, Any]) -> None:
-        """Spread by a quarter."""
-        self.answer(case, iteration_s=[USUAL_S * (0.75 + 0.5 * (i % 2)) for i in range(20)])
-
-    def waits_for_host(self, case: dict[str, Any]) -> None:
-        """Have the device wait for its host, and so be slower by what another program may cost."""
-        self.answer(case, 1.08, host_bound=True)
 
     def throttled(self, case: dict[str, Any]) -> None:
         """Be held back, as the telemetry will tell."""
@@ -254,17 +236,9 @@ class Worker:
         """Be a library that calls abort."""
         os.abort()
 
-    def crashes(self, _case: dict[str, Any]) -> None:
-        """Be a library that crashes."""
-        ctypes.string_at(0)
-
     def killed(self, _case: dict[str, Any]) -> None:
         """Be what the kernel kills when memory runs out."""
         os.kill(os.getpid(), signal.SIGKILL)
-
-    def leaves(self, _case: dict[str, Any]) -> None:
-        """Leave without a word."""
-        os._exit(3)
 
     def leaves_others(self, _case: dict[str, Any]) -> None:
         """Leave behind what it has started."""
@@ -336,48 +310,6 @@ class Worker:
         os.kill(pid_of(f"telemetry-{device_index()}"), signal.SIGKILL)
         self.answer(case)
 
-    # What stops the run, once.
-
-    def interrupts(self, case: dict[str, Any]) -> None:
-        """Press Ctrl-C in the middle."""
-        if happens("interrupt"):
-            os.kill(pid_of("controller"), signal.SIGINT)
-            time.sleep(HANG_S)
-        self.answer(case)
-
-    def kills_controller(self, case: dict[str, Any]) -> None:
-        """Kill pytest in the middle."""
-        if happens("kill"):
-            os.kill(pid_of("controller"), signal.SIGKILL)
-            time.sleep(HANG_S)
-        self.answer(case)
-
-    def terminates(self, case: dict[str, Any]) -> None:
-        """Tell pytest to end, as a scheduler does."""
-        self._told("terminate", signal.SIGTERM, case)
-
-    def closes_terminal(self, case: dict[str, Any]) -> None:
-        """Tell pytest that its terminal has closed."""
-        self._told("close", signal.SIGHUP, case)
-
-    def _told(self, what: str, number: signal.Signals, case: dict[str, Any]) -> None:
-        if happens(what):
-            os.kill(pid_of("controller"), number)
-            time.sleep(HANG_S)
-        self.answer(case)
-
-    def fills_disk(self, case: dict[str, Any]) -> None:
-        """Leave no room for the line that follows; the controller sees to it."""
-        self.answer(case)
-
-    def breaks_workers(self, case: dict[str, Any]) -> None:
-        """End the zygote, and let none start after it in this session."""
-        if happens("break"):
-            (STATE / "broken").touch()
-            os.kill(os.getppid(), signal.SIGKILL)
-            time.sleep(HANG_S)
-        self.answer(case)
-
 
 def measured(case_id: str, context: str, times: list[float], begin: float) -> dict[str, Any]:
     """Return a measurement as the worker sends it."""
@@ -419,7 +351,7 @@ def watch(index: str) -> None:
             os.write(1, samples.read_bytes() + b"\n")
         now = time.monotonic()
         held = ["thermal"] if (STATE / f"held-{index}").exists() else []
-        seen = {"t": now, "source": "soak", "clock_mhz": 2100.0, "utilization": 1.0}
+        seen = {"t": now, "source": "stand-in", "clock_mhz": 2100.0, "utilization": 1.0}
         print(json.dumps({**seen, "throttle": held, "due": now + 5}), flush=True)
         told = told + 1 if held else 0
         if told == 3:
@@ -432,7 +364,7 @@ def watch(index: str) -> None:
 def start_ranks(words: list[str]) -> int:
     """Be mpirun: start ranks, wait for all, and end the others where one dies."""
     if words == ["--version"]:
-        print("HYDRA build details: soak")
+        print("HYDRA build details: stand-in")
         return 0
     count, file, folder = int(words[1]), Path(words[-2]), Path(words[-1])
     (case,) = json.loads(file.read_text())

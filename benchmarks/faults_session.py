@@ -1,7 +1,7 @@
-"""The pytest plugin of benchmarks/soak.py: stand-in devices and workers, and what is left of them.
+"""The pytest plugin of benchmarks/faults.py: stand-in devices and workers, and what they leave.
 
 Everything else is the project's own: its plugin, runner, zygotes' and ranks' launching, telemetry,
-locks and history.  Readings of the process go to ``readings-<who>.jsonl`` in ``$SOAK_STATE``.
+locks and history.  Readings of the process go to ``readings-<who>.jsonl`` in ``$FAULTS_STATE``.
 """
 
 from __future__ import annotations
@@ -14,13 +14,11 @@ import os
 import resource
 import signal
 import threading
-import tracemalloc
-import warnings
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from soak import devices
+from faults import devices
 
 import bench_lib.backends
 from bench_lib.engine import engine
@@ -30,16 +28,13 @@ from bench_lib.engine.telemetry import Sampler
 from bench_lib.launch import ranks
 from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.zygote import Zygote
-from bench_lib.model import Hardware, MachineWarning
+from bench_lib.model import Hardware
 from bench_lib.plugin import session
-from bench_lib.plugin.measuring import SESSION
 
-STATE = Path(os.environ["SOAK_STATE"])
+STATE = Path(os.environ["FAULTS_STATE"])
 BIN = STATE.parent / "bin"
 EVERY = 100
 """Cases between two readings."""
-ROOM = 300
-"""Bytes that a full disk has left: less than a line."""
 
 
 def _watch(device: Hardware) -> Sampler:
@@ -56,20 +51,9 @@ def _share_none(*_: object) -> NoReturn:
     raise LaunchError("not shared")
 
 
-def _detect(*_: object) -> list[Hardware]:
-    """Find the stand-ins, also when vendors' tools say what they like."""
-    if "SOAK_TOOLS" in os.environ:
-        with warnings.catch_warnings(action="ignore", category=MachineWarning):
-            DETECT(Path("/nowhere"), ask_tools=True)
-    return devices()
-
-
-DETECT = bench_lib.backends.detect
-
-
 def _stand_in() -> None:
     """Put devices and programs in place of real ones, and wait less where somebody is dead."""
-    bench_lib.backends.detect = _detect
+    bench_lib.backends.detect = lambda *_: devices()
     session.network_sizes = dict
     engine.HeldDevice = functools.partial(HeldDevice, start=_start, watch=_watch)
     engine.processes.share = _share_none
@@ -131,48 +115,15 @@ def _who(config: pytest.Config) -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Take the first reading, and say whom to interrupt."""
-    if "SOAK_TRACE" in os.environ:
-        tracemalloc.start(12)
+    """Take the first reading."""
     config.stash[READINGS] = Readings(_who(config))
     config.stash[READINGS].take("start")
-    if _who(config) == "controller":
-        (STATE / "controller.pid").write_text(str(os.getpid()))
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave what earlier sessions have measured."""
-    left = set((STATE / "left").read_text().split())
-    items[:] = [item for item in items if item.callspec.params["case"].id in left]  # type: ignore[attr-defined]  # items that are functions
-
-
-class _Disk:
-    """Full from some case on, where the history is written."""
-
-    def __init__(self, config: pytest.Config) -> None:
-        self._config = config
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Leave room for the beginning of a line."""
-        # The setup's report brings what was measured, and the others wait for the verdict.
-        if report.when != "setup" or "fills-disk" not in report.nodeid:
-            return
-        try:
-            (STATE / "fill.once").touch(exist_ok=False)
-        except FileExistsError:
-            return
-        path = self._config.stash[SESSION].engine.suite.writer.path
-        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + ROOM, hard))
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Come before the plugin's own recorder, which was registered earlier."""
-    if _who(session.config) == "controller":
-        session.config.pluginmanager.register(_Disk(session.config), "soak.disk")
-    session.config.pluginmanager.register(_Count(session.config), "soak.count")
+    """Count the cases that are done."""
+    session.config.pluginmanager.register(_Count(session.config), "faults.count")
 
 
 class _Count:
@@ -186,9 +137,6 @@ class _Count:
         readings.done += 1
         if readings.done % EVERY == 0:
             readings.take("cases")
-            if tracemalloc.is_tracing():
-                name = f"trace-{_who(self._config)}-{readings.done}"
-                tracemalloc.take_snapshot().dump(str(STATE / name))
 
 
 @pytest.hookimpl(trylast=True)

@@ -1,6 +1,6 @@
 """How often does judging in turns with the accepted environment err, and what does it cost?
 
-    python benchmarks/in_turns.py [WORLD ...] [--nights 60] [--seed 1]
+    python benchmarks/error_rates.py --turns [WORLD] [--nights 60] [--seed 1]
 
 A world is played night by night with 100 cases.  Five processes of one run are accepted; each
 later night is measured in up to six processes and judged as the suite judges, with and without
@@ -15,7 +15,6 @@ night, so that "within two" nights tells both.
 
 from __future__ import annotations
 
-import argparse
 import math
 import zlib
 from collections import Counter
@@ -226,15 +225,8 @@ def play(world: World, nights: int, seed: int) -> Told:
     return told
 
 
-def main() -> None:
-    """Play the worlds that were asked for, and print a row of a table for each."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("worlds", nargs="*", help="parts of their names; all where none is given")
-    parser.add_argument("--nights", type=int, default=60)
-    parser.add_argument("--seed", type=int, default=1)
-    asked = parser.parse_args()
+def play_all(name: str, nights: int, seed: int) -> None:
+    """Play the worlds with these words in their names, and print a row of a table for each."""
     effects = " / ".join(f"{100 * effect:g}" for effect in EFFECTS)
     print(
         f"| world | false a night | SUSPECT | NOISY | found at {effects}% | within two "
@@ -242,9 +234,9 @@ def main() -> None:
     )
     print("|---|---|---|---|---|---|---|---|")
     for world in WORLDS:
-        if asked.worlds and not any(part in world.name for part in asked.worlds):
+        if name not in world.name:
             continue
-        told = play(world, asked.nights, asked.seed)
+        told = play(world, nights, seed)
         rates = " / ".join(f"{told.found[e] / max(1, told.planted[e]):.0%}" for e in EFFECTS)
         both = told.found + told.found_next
         within = " / ".join(f"{both[e] / max(1, told.planted[e]):.0%}" for e in EFFECTS)
@@ -257,7 +249,3 @@ def main() -> None:
             f"| {a_night[Status.NOISY]:.2f} | {rates} | {within} | {cost:.2f} | {visible} |",
             flush=True,
         )
-
-
-if __name__ == "__main__":
-    main()
