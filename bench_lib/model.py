@@ -822,16 +822,6 @@ class Quarantine:
 
 
 @dataclass(frozen=True)
-class Acknowledged:
-    """Somebody knows of an incident and says why it may go on."""
-
-    reason: str
-    date: str
-    """When: UTC, ISO 8601."""
-    by: str | None = None
-
-
-@dataclass(frozen=True)
 class Published:
     """A published figure for a case on this hardware; shown beside it, never judged by."""
 

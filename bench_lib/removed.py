@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 COMMANDS: dict[str, str] = {
     "upgrade": "use bench-lib ab; docs/rocm-upgrade.md has the steps",
+    "incident": "bench-lib report groups failures by cause; acknowledge in your issue tracker",
 }
 """Commands by what was typed after ``bench-lib``."""
 

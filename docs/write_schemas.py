@@ -27,7 +27,6 @@ from bench_lib.cli.output import Document
 from bench_lib.model import (
     SCHEMA,
     Accepted,
-    Acknowledged,
     Choice,
     Environment,
     Hardware,
@@ -101,8 +100,6 @@ class BaselinesFile:
     """By case id."""
     quarantine: dict[str, Quarantine] = dataclasses.field(default_factory=dict)
     """By case id."""
-    acknowledged: dict[str, Acknowledged] = dataclasses.field(default_factory=dict)
-    """By incident."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,6 @@ from bench_lib.model import (
 )
 from bench_lib.report.night import Moved, Night, NightCase
 from bench_lib.storage.archive import Point, RunLine
-from bench_lib.verdict.incidents import Incident, IncidentCase, State
 from bench_lib.verdict.statistics.changes import Step
 
 NIGHT = dt.datetime(2026, 11, 20, 2, 0, 0, tzinfo=dt.timezone.utc)
@@ -300,7 +299,11 @@ def regressed(case: Case | None = None, ratio: float = 1.08, **fields: Any) -> N
         reason=f"{ratio - 1:.1%} slower than 5 baseline processes, beyond 1.0%{blamed}",
         points=points,
         moved=[make_moved(points, at, ratio)],
-        record={"kernels": make_kernels(0.004 + 0.008 * (ratio - 1)), "changes": list(UPGRADE)},
+        record={
+            "kernels": make_kernels(0.004 + 0.008 * (ratio - 1)),
+            "changes": list(UPGRADE),
+            "blamed": ["GEMM: MT128x128x32 → MT64x64x32"],
+        },
     )
     assert entry.baseline is not None
     return replace(entry, baseline=replace(entry.baseline, kernels=make_kernels()), **fields)
@@ -488,49 +491,6 @@ def example_night() -> Night:
             ENVIRONMENT: AFTER,
             OLD_ENVIRONMENT: builders.make_environment(),
         },
-        incidents=[
-            make_incident(
-                failing[0],
-                id="7d0f11a2",
-                since=stamp(),
-                state=State.NEW,
-                kernels=[],
-                changes=[],
-                faults=["died in warm-up: the worker was killed by signal 6"],
-                is_news=True,
-                nights=1,
-            ),
-            make_incident(*failing[1:]),
-        ],
-    )
-
-
-def make_incident(*entries: NightCase, **fields: Any) -> Incident:
-    """Return an incident that these entries are in, since the upgrade six nights ago."""
-    cases = [
-        IncidentCase(
-            entry.record.case.id,
-            entry.hardware.key,
-            stamp(5),
-            status=entry.status,
-            metric="latency",
-            ratio=entry.verdict.ratio if entry.verdict else None,
-        )
-        for entry in entries
-    ]
-    return replace(
-        Incident(
-            id="1c1d3e71",
-            since=stamp(5),
-            run="00000005",
-            state=State.ONGOING,
-            cases=cases,
-            kernels=["GEMM MT128x128x32 → MT64x64x32"],
-            changes=list(UPGRADE),
-            last_ok="00000006",
-            nights=6,
-        ),
-        **fields,
     )
 
 

@@ -46,7 +46,6 @@ from bench_lib.model import (
     PRECISIONS,
     TASKS,
     Accepted,
-    Acknowledged,
     Kernel,
     KernelTable,
     Launch,
@@ -70,7 +69,6 @@ from bench_lib.storage.baselines import (
     BaselineChange,
     BaselineError,
     BaselineFile,
-    acknowledge,
     in_force,
     is_day,
     layout,
@@ -1518,24 +1516,6 @@ def test_accepting_keeps_quarantines_and_what_others_wrote_into_them(tmp_path):
     }
     lift_quarantine(load(tmp_path, KEY), "other")
     assert json.loads(path.read_text())["quarantine"] == {CASE_ID: found[CASE_ID]}
-
-
-def test_acknowledging_an_incident_anew_keeps_what_others_wrote_to_it(tmp_path):
-    known = Acknowledged("a known bug", "2026-01-02T00:00:00Z", "somebody")
-    path = acknowledge(load(tmp_path, KEY), "0b0b0b0b", known)
-    raw = json.loads(path.read_text())
-    raw["acknowledged"]["0b0b0b0b"]["issue"] = 1234
-    path.write_text(layout(raw))
-    newer = Acknowledged("mended upstream", "2026-01-03T00:00:00Z")
-    acknowledge(load(tmp_path, KEY), "0b0b0b0b", newer)
-    acknowledge(load(tmp_path, KEY), "0a0a0a0a", known)
-    found = json.loads(path.read_text())["acknowledged"]
-    assert found.pop("0b0b0b0b") == {
-        "date": "2026-01-03T00:00:00Z",
-        "issue": 1234,
-        "reason": "mended upstream",
-    }
-    assert "issue" not in found["0a0a0a0a"]
 
 
 @pytest.mark.parametrize(

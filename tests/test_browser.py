@@ -244,9 +244,9 @@ def test_a_case_s_address_opens_it_wherever_it_is(open_page) -> None:
     assert -1 < top < 900
 
 
-def test_an_incident_s_address_unfolds_it(open_page) -> None:
-    page = open_page("example", at="#incident/1c1d3e71")
-    shown = page.locator(".incident:target")
+def test_a_cause_s_address_unfolds_it(open_page) -> None:
+    page = open_page("example", at="#cause/00000005-GEMM")
+    shown = page.locator(".cause:target")
     assert shown.locator("code").first.is_visible()
     shown.locator(".members a").first.click()
     assert page.evaluate("document.querySelector(':target').tagName") == "ARTICLE"
@@ -257,7 +257,7 @@ def test_an_incident_s_address_unfolds_it(open_page) -> None:
 )
 def test_the_first_screen_answers(open_page, name: str, size: tuple[int, int]) -> None:
     page = open_page(name, viewport={"width": size[0], "height": size[1]})
-    for wanted in ("h1", ".since", ".incident", ".strip a[class]:not(.s-improved)"):
+    for wanted in ("h1", ".since", ".cause", ".strip a[class]:not(.s-improved)"):
         for each in page.locator(wanted).all():
             box = each.bounding_box()
             assert box is not None, wanted

@@ -174,7 +174,6 @@ def test_the_commands_are_these(cli):
         (): [
             *(
                 "report",
-                "incident",
                 "compare",
                 "history",
                 "baseline",

@@ -20,7 +20,6 @@ from bench_lib.model import (
     COMPILE_MODES,
     PRECISIONS,
     Accepted,
-    Acknowledged,
     Hardware,
     Launch,
     Quarantine,
@@ -30,14 +29,13 @@ from bench_lib.model import (
 from bench_lib.profiling import kernels
 from bench_lib.report import console
 from bench_lib.report import html as pages
-from bench_lib.report.findings import commands
+from bench_lib.report.findings import causes, commands
 from bench_lib.report.night import Night, gather
 from bench_lib.report.plots import Series, band, comparisons, placed
 from bench_lib.report.strip import DENSE, SIGNS, severity, strip
 from bench_lib.storage import baselines
 from bench_lib.storage.archive import Archive
 from bench_lib.storage.history import HistoryError
-from bench_lib.verdict.incidents import State
 
 
 class _Reader(html.parser.HTMLParser):
@@ -254,8 +252,8 @@ def test_a_failure_stays_one_while_somebody_looks_into_it(tmp_path) -> None:
     (entry,) = night.entries
     assert (entry.run_id, entry.status) == (failed.stem[-8:], Status.REGRESSED)
     assert [point.status for point in entry.points] == [Status.OK, Status.REGRESSED]
-    (incident,) = night.incidents
-    assert incident.is_open
+    (cause,) = causes(night)
+    assert cause.entries == [entry]
 
 
 def test_a_side_that_was_fine_is_no_good_night(tmp_path) -> None:
@@ -462,6 +460,20 @@ def test_a_baseline_file_that_cannot_be_read_is_said(tmp_path) -> None:
     night = _gather(tmp_path)
     assert night.entries[0].baseline is None
     assert any("not JSON" in words for words in night.left_out)
+
+
+def test_acknowledgements_of_earlier_versions_are_ignored_in_one_line(tmp_path) -> None:
+    builders.accept(tmp_path / "baselines", nights.MI300X, nights.make_case().id)
+    path = tmp_path / "baselines" / "mi300x.json"
+    told = {"0a0a0a0a": {"reason": "known", "date": "2026-01-02T00:00:00Z"}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"acknowledged": told}))
+    _run(tmp_path, nights.make_entry())
+    (line,) = [words for words in _gather(tmp_path).left_out if "acknowledgement" in words]
+    assert line == (
+        "baselines of mi300x: 1 acknowledgement ignored since 0.3: use your issue tracker"
+    )
+    builders.accept(tmp_path / "baselines", nights.MI300X, nights.make_case().id)
+    assert "acknowledged" not in json.loads(path.read_text())
 
 
 def test_failing_entries_come_first_the_gravest_before(tmp_path) -> None:
@@ -724,38 +736,27 @@ def test_verdicts_in_every_unit_are_readable() -> None:
 
 def test_the_first_screen_says_since_when_and_why() -> None:
     failed = [nights.regressed(), nights.regressed(nights.make_case("vit_b_16"))]
-    alone = nights.make_incident(failed[0], since=nights.stamp(), kernels=[], changes=[])
-    night = nights.make_night(failed, incidents=[alone, nights.make_incident(*failed)])
-    assert pages._why(night) == (
-        "Since 15 Nov 2026: GEMM MT128x128x32 → MT64x64x32 after "
-        "torch 2.9.0+rocm7.0 -> 2.10.0+rocm7.1 and 1 more (and 1 other incident)"
-    )
-    assert pages._why(replace(night, incidents=[])) == (
-        "Since 18 Nov 2026: torch 2.9.0+rocm7.0 -> 2.10.0+rocm7.1; rocm 7.0.1 -> 7.1.0"
-    )
-    assert pages._why(nights.make_night([nights.make_entry()])) == ""
+    page = _page(nights.make_night([*failed, nights.error()]))
+    assert (
+        "Since 18 Nov 2026: GEMM MT128x128x32 → MT64x64x32, torch 2.9.0+rocm7.0 -> 2.10.0+rocm7.1, "
+        "rocm 7.0.1 -> 7.1.0 (and 1 other cause)"
+    ) in page.text
+    assert "Since" not in _page(nights.make_night([nights.make_entry()])).text
 
 
-def test_an_incident_tells_its_cases_its_cause_and_its_commands() -> None:
+def test_a_cause_tells_its_cases_what_changed_and_how_to_find_it() -> None:
     entry = nights.regressed()
-    known = Acknowledged("upstream knows", nights.stamp(), "somebody")
-    incident = nights.make_incident(entry, acknowledged=known, state=State.ACKNOWLEDGED)
-    page = _page(nights.make_night([entry], incidents=[incident]))
+    night = nights.make_night([entry])
+    page = _page(night)
     ids = [attributes.get("id") for _, attributes in page.tags]
     links = [attributes.get("href") for tag, attributes in page.tags if tag == "a"]
     name = f"case/mi300x/{entry.record.case.id}"
-    assert ids.count("incident/1c1d3e71") == ids.count(name) == 1
-    assert links.count("#incident/1c1d3e71") == 2
-    assert links.count(f"#{name}") == 3  # incident, strip, article
-    for words in (incident.title, "acknowledged by somebody: upstream knows", "rocm 7.0.1 ->"):
+    (cause,) = causes(night)
+    assert ids.count(f"cause/{cause.name}") == ids.count(name) == 1
+    assert links.count(f"#cause/{cause.name}") == 1
+    assert links.count(f"#{name}") == 3  # cause, strip, article
+    for words in (cause.title, "rocm 7.0.1 ->"):
         assert words in page.text
-    assert all(command in page.text for command in incident.commands)
-
-
-def test_an_incident_that_ended_stands_below_what_fails() -> None:
-    ended = nights.make_incident(nights.make_entry(), state=State.ENDED, ended=nights.stamp())
-    text = _page(nights.make_night(incidents=[ended])).text
-    assert text.index("All cases") < text.index(f"Ended: {ended.title}")
 
 
 def test_nothing_healthy_stands_above_what_is_not() -> None:

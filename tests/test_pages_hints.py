@@ -11,7 +11,7 @@ import pytest
 
 from bench_lib.model import Launch, Quarantine, Status
 from bench_lib.report import console, html, markdown
-from bench_lib.report.findings import device, hints, in_words, onset
+from bench_lib.report.findings import causes, device, hints, in_words, onset
 from bench_lib.report.night import Night, NightCase, gather
 from bench_lib.storage.archive import Archive
 
@@ -263,6 +263,51 @@ def test_that_nothing_is_known_to_have_changed_is_said() -> None:
     assert ", with no change known in the environment: died" in in_words(night, night.entries[0])
     lone = nights.make_entry(status=Status.ERROR, points=[])
     assert "no change known" not in in_words(nights.make_night([lone]), lone)
+
+
+# --- causes ----------------------------------------------------------------------------------
+
+
+def _blaming(name: str, network: str, ratio: float) -> NightCase:
+    entry = nights.regressed(nights.make_case(network), ratio)
+    return replace(entry, record=replace(entry.record, blamed=[name]))
+
+
+def test_failures_are_grouped_by_first_bad_run_and_kind_of_kernel() -> None:
+    gemms = [_blaming("GEMM: A → B", "a", 1.02), _blaming("GEMM: C → D", "b", 1.2)]
+    other = _blaming("convolution: E → F", "c", 1.1)
+    earlier = _blaming("GEMM: A → B", "d", 1.3)
+    earlier = replace(earlier, moved=[replace(earlier.moved[0], run_id="00000009")])
+    night = nights.make_night([earlier, other, *gemms])
+    found = causes(night)
+    assert [cause.entries for cause in found] == [gemms[::-1], [earlier], [other]]
+    assert found[0].blamed == "GEMM C → D and 1 more"
+    assert found[0].title.startswith("2 cases: GEMM C → D and 1 more after torch 2.9.0+rocm7.0")
+    assert found[0].title.endswith(", since 2026-11-18, up to 20.0% slower")
+    assert len({cause.name for cause in found}) == 3
+
+
+def test_errors_that_differ_in_numbers_alone_have_one_cause() -> None:
+    words = "out of memory in build: 17 MiB at 0x7f00"
+    entries = [nights.error(nights.make_case(name)) for name in ("a", "b", "c")]
+    for at, text in enumerate((words, words.replace("17", "19"), "died in measure: SIGABRT")):
+        verdict = replace(entries[at].record.verdicts[0], reason=text)
+        record = replace(entries[at].record, verdicts=[verdict])
+        entries[at] = replace(entries[at], record=record, points=[])
+    found = causes(nights.make_night(entries))
+    assert [len(cause.entries) for cause in found] == [2, 1]
+    assert found[0].title == "2 cases: out of memory in build: # MiB at #"
+
+
+def test_memory_that_grew_is_no_kernels_fault() -> None:
+    entry = nights.regressed()
+    memory = replace(entry.record.verdicts[0], metric="memory", unit="B")
+    grown = replace(entry, record=replace(entry.record, verdicts=[memory]))
+    assert [cause.blamed for cause in causes(nights.make_night([grown]))] == ["memory"]
+
+
+def test_what_is_in_quarantine_has_no_cause_to_find() -> None:
+    assert causes(nights.make_night([nights.quarantined(), nights.make_entry()])) == []
 
 
 # --- quarantines -----------------------------------------------------------------------------

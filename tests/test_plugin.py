@@ -33,9 +33,6 @@ from builders import (
     make_environment,
     make_hardware,
     make_processes,
-    make_record,
-    make_verdict,
-    write_run,
 )
 from pytest_benchmark.stats import Metadata
 from scripted import KERNELS
@@ -258,25 +255,6 @@ def test_a_regression_fails_its_own_test_once_with_the_reason(suite, pytester):
     assert by_name["test_step[beta]"].find("failure") is None
     assert properties_of(by_name["test_step[alpha]"])["perf_status"] == "REGRESSED"
     assert properties_of(by_name["test_step[beta]"])["perf_status"] == "OK"
-    incident = properties_of(by_name["test_step[alpha]"])["perf_incident"]
-    assert f"perf_incident[{incident}]" in (pytester.path / "junit.xml").read_text()
-
-
-def test_an_incident_of_other_hardware_is_none_of_this_run(suite, pytester):
-    record = make_record(
-        case=make_case(id="beta"),
-        attempts=[make_attempt(case_id="beta", hardware_key="mi300x")],
-        status=Status.REGRESSED,
-        verdicts=[make_verdict(status=Status.REGRESSED, ratio=1.05)],
-    )
-    write_run(pytester.path / "history", [record])
-    run = suite("{'alpha': [[0.0105] * 20]}")
-    accept(pytester, "alpha", TEN_MS)
-    accept(pytester, "beta", TEN_MS)
-    run("--junitxml=junit.xml").assert_outcomes(passed=1, failed=1)
-    cases = ET.parse(pytester.path / "junit.xml").iter("testcase")
-    told = {case.get("name"): "perf_incident" in properties_of(case) for case in cases}
-    assert told == {"test_step[alpha]": True, "test_step[beta]": False}
 
 
 def test_a_regression_is_looked_into_once_and_names_its_kernels(suite, pytester):
@@ -1619,8 +1597,7 @@ def test_a_reason_stands_once(suite, pytester, monkeypatch, ci):
     run = suite("{'alpha': [[0.0105] * 20], 'beta': [Fault('died', 'SIGABRT', 'measure', 'HSA')]}")
     accept(pytester, "alpha", TEN_MS)
     for arguments, lead in (((), "REGRESSED alpha: latency"), (("--tb=no",), "alpha: REGRESSED")):
-        # An incident names the cause of several cases, beside their own reasons.
-        lines = [line for line in run(*arguments).outlines if not line.startswith("incident ")]
+        lines = run(*arguments).outlines
         (reason,) = [line for line in lines if "fresh processes agree" in line]
         assert reason.startswith(lead)
         assert len([line for line in lines if "died in measure: SIGABRT" in line]) == 1, lines
@@ -1674,7 +1651,6 @@ def test_junit_has_a_cases_figures_and_the_suites_setting(suite, pytester):
     assert 0 < float(alpha.pop("perf_detectable_effect")) < 0.02
     assert float(alpha.pop("perf_ratio")) == pytest.approx(1.05, abs=0.001)
     assert alpha.pop("perf_reason").startswith("5.0% slower than 5 baseline processes")
-    incident = alpha.pop("perf_incident")
     assert alpha == {
         "perf_status": "REGRESSED",
         "perf_case": "alpha",
@@ -1694,9 +1670,6 @@ def test_junit_has_a_cases_figures_and_the_suites_setting(suite, pytester):
         "perf_reason": "died in measure: SIGABRT",
     }
     about = properties_of(suite_of)
-    assert about.pop(f"perf_incident[{incident}]").startswith("alpha, since ")
-    (other,) = [about.pop(name) for name in list(about) if name.startswith("perf_incident[")]
-    assert other.startswith("beta: died in measure: SIGABRT, since ")
     assert about == {
         "perf_run": kept.run_id,
         "perf_hardware": "cpu-test-2c",

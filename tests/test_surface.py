@@ -248,9 +248,6 @@ history restore none
 history show none
 history show none --history afile
 judge none.jsonl
-incident list --history none://x
-incident show none
-incident ack none --reason why
 judge .
 judge afile --tolerance much
 judge afile --tolerance 1

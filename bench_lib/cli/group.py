@@ -30,7 +30,6 @@ COMMANDS = {
     "once.",
     "baseline": "Record, accept and show the values that runs are judged by.",
     "history": "List, show, query and move the runs that were measured.",
-    "incident": "List, show and acknowledge failures that have one cause.",
     "exercise": "Run the workshop guide's exercises.",
 }
 """Every command with the first sentence of its help, so that listing them imports none.
@@ -39,7 +38,7 @@ COMMANDS = {
 """
 
 GROUPS = {
-    "See what it measured": ("report", "incident", "compare", "history"),
+    "See what it measured": ("report", "compare", "history"),
     "Set what it is judged by": ("baseline",),
     "Judge without the suite": ("ab", "judge"),
     "Look closer": ("profile", "bisect", "env", "selfcheck"),

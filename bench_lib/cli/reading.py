@@ -1,4 +1,4 @@
-"""Runs, incidents, accepted values and cases of the matrix, as commands tell of them."""
+"""Runs, accepted values and cases of the matrix, as commands tell of them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from bench_lib.cli.output import DEFAULT_MATRIX, filled
 from bench_lib.formats import seconds
-from bench_lib.model import Acknowledged, Baseline, Case, Status, UserError
+from bench_lib.model import Baseline, Case, UserError
 
 if TYPE_CHECKING:
     from bench_lib.storage.archive import RunLine
-    from bench_lib.verdict.incidents import Incident, IncidentCase
 
 
 def cases_of(matrix: Path) -> dict[str, Case]:
@@ -104,85 +103,3 @@ def median(baseline: Baseline | None) -> str:
     if baseline is None or not baseline.processes:
         return "-"
     return seconds(math.exp(statistics.fmean(logs(baseline))))
-
-
-# ---- incidents --------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class ToldIncidentCase:
-    """A case on one hardware, as a part of an incident."""
-
-    case_id: str
-    hardware_key: str
-    since: str
-    """When the first night began on which it failed, UTC."""
-    until: str | None
-    """When the first night began on which it was fine again, UTC; null while it fails."""
-    status: Status | None
-    """Status of its last verdict that failed; null for a slow-down that only several nights
-    show."""
-    metric: str
-    ratio: float | None
-    """Ratio of that verdict."""
-    held: str
-    """The reason of the quarantine that takes its consequences; empty without one."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ToldIncident:
-    """Failures with the same onset, the same changed kernels, or the same change around them."""
-
-    incident: str
-    """Its id, the same on all nights."""
-    title: str
-    """The incident in one line."""
-    state: Literal["new", "ongoing", "acknowledged", "ended"]
-    is_news: bool
-    """Whether the last night opened it, brought it back or ended it."""
-    since: str
-    """When its first night began, UTC."""
-    run: str
-    """Id of the first run in which it failed."""
-    last_ok: str | None
-    """Id of the last run before it in which its first case was fine."""
-    ended: str | None
-    """When the first night began on which all its cases were fine, UTC."""
-    nights: int
-    """On how many nights it was seen."""
-    cause: str
-    """As far as known, in words."""
-    kernels: list[str]
-    """Changes in the steps' kernels, most cases first."""
-    faults: list[str]
-    """Errors of the cases that ended in one, most cases first; numbers in them are ``#``."""
-    changes: list[str]
-    """Changes in the environment with its first night, in words."""
-    commits: tuple[str, str] | None
-    """The project's own commit before it and with it."""
-    acknowledged: Acknowledged | None
-    cases: list[ToldIncidentCase]
-    """Those that fail, the worst first; if it has ended, those that failed."""
-    over: list[ToldIncidentCase]
-    """Those that were in it and are fine again, while others fail."""
-    commands: list[str]
-    """Command lines that help."""
-
-
-def told(incident: Incident) -> ToldIncident:
-    """Return an incident as ``--json`` prints it."""
-    return filled(ToldIncident, incident, **parts_of(incident))
-
-
-def parts_of(incident: Incident) -> dict[str, object]:
-    """Return the fields of a ToldIncident that are not the incident's own."""
-
-    def case(one: IncidentCase) -> ToldIncidentCase:
-        return filled(ToldIncidentCase, one, hardware_key=one.key)
-
-    return {
-        "incident": incident.id,
-        "state": incident.state.value,
-        "cases": [case(one) for one in incident.cases],
-        "over": [case(one) for one in incident.over],
-    }

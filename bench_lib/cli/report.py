@@ -22,12 +22,12 @@ from bench_lib.cli.output import (
     print_table,
     writing,
 )
-from bench_lib.cli.reading import Listed, ToldIncident, listed
-from bench_lib.cli.reading import told as told_incident
+from bench_lib.cli.reading import Listed, listed
 from bench_lib.model import SlowDown, Status, UserError, Verdict
 from bench_lib.report.github import limit_of
 
 if TYPE_CHECKING:
+    from bench_lib.report.findings import Cause
     from bench_lib.report.night import Night, NightCase
 
 MOST_LINES = 20
@@ -83,6 +83,24 @@ class ToldSlowDown:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ToldCause:
+    """Failures that began with one run, and blame one kind of kernel, error or metric."""
+
+    title: str
+    """The cause in one line."""
+    blamed: str
+    """The kernels, the error or the metric; empty if unknown."""
+    first_bad_run: str
+    last_good_run: str | None
+    since: str
+    """Its day, with what is known of it, in words; empty if unknown."""
+    changes: list[str]
+    """Changes in the environment between the two runs, in words."""
+    cases: list[tuple[str, str]]
+    """Ids with hardware keys, the worst first."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Report(Document):
     """The newest night."""
 
@@ -101,8 +119,8 @@ class Report(Document):
     """Failing first."""
     slow_downs: list[ToldSlowDown]
     """New ones first."""
-    incidents: list[ToldIncident]
-    """Failures by cause: new ones first, then ongoing, acknowledged, just ended ones."""
+    causes: list[ToldCause]
+    """Failures by what is to blame, most cases first."""
     missing: list[str]
     """Hardware keys of the days before that no run of this night is of, and their last runs."""
     left_out: list[str]
@@ -140,6 +158,7 @@ def report(
     A night is the newest run and those of the 20 hours before it.  The exit status is 0 even where
     cases failed: the run that measured them has reported that.
     """
+    from bench_lib.report.findings import causes
     from bench_lib.report.night import gather
     from bench_lib.storage.archive import Archive
     from bench_lib.storage.history import utc_now
@@ -163,8 +182,7 @@ def report(
             ToldSlowDown(hardware_key=one.key, run=one.run_id, new=one.is_new, slow_down=one.found)
             for one in night.slow_downs
         ]
-        incidents = [told_incident(one) for one in night.incidents]
-        parts = {"entries": [*entries], "slow_downs": told, "incidents": incidents}
+        parts = {"entries": [*entries], "slow_downs": told, "causes": [*map(_cause, causes(night))]}
         print_json(filled(Report, night, runs=[*runs], **parts))
     elif not to_stdout:
         _print(night, [path for path in (html, markdown) if path is not None])
@@ -205,12 +223,12 @@ def _write(path: Path, text: str) -> None:
 
 def _print(night: Night, written: list[Path]) -> None:
     from bench_lib.report import console
-    from bench_lib.report.findings import FIND, commands, hints, in_words
+    from bench_lib.report.findings import FIND, causes, commands, hints, in_words
 
     print_line(night.sentence)
-    for incident in night.incidents:
-        if incident.says_more:
-            print_line(incident.line)
+    for cause in causes(night):
+        if len(cause.entries) > 1:
+            print_line(cause.title)
     if night.failed:
         print()
         rows = [
@@ -239,6 +257,19 @@ def _print(night: Night, written: list[Path]) -> None:
         print("next: bench-lib report --html report.html")
     elif datable := [e for e in night.failed if e.status is Status.REGRESSED and e.last_good]:
         print(f"next: {dict(commands(datable[0]))[FIND]}")
+
+
+def _cause(cause: Cause) -> ToldCause:
+    last_good = cause.entries[0].last_good
+    return filled(
+        ToldCause,
+        cause.onset,
+        title=cause.title,
+        blamed=cause.blamed,
+        first_bad_run=cause.run_id,
+        last_good_run=last_good.run_id if last_good else None,
+        cases=[entry.place for entry in cause.entries],
+    )
 
 
 def _entry(entry: NightCase) -> NightEntry:

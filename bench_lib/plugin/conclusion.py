@@ -109,11 +109,9 @@ def _publish(
 def _report_all(session: PerfSession, suite: Suite) -> None:
     waiting, session.pending = session.pending, []
     session.judged = session.engine.judge()
-    session.incidents = session.find_incidents()
     for each in waiting:
         _report(session, suite, each)
     properties.of_suite(session.config, suite.records.values(), suite.writer.run_id, suite.torch)
-    properties.of_incidents(session.config, session.incidents)
 
 
 def _report(session: PerfSession, suite: Suite, waiting: WaitingTest) -> None:

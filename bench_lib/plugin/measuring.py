@@ -27,8 +27,7 @@ from bench_lib.plugin.reports import MeasuredTest, WaitingTest
 from bench_lib.plugin.session import Selection
 from bench_lib.report import console
 from bench_lib.storage import baselines
-from bench_lib.storage.history import INTERRUPTED, HistoryError, utc_today
-from bench_lib.verdict.incidents import Incident
+from bench_lib.storage.history import INTERRUPTED, utc_today
 
 SILENT = -2
 """The verbosity, ``-q -q``, from which on nothing is shown but the result."""
@@ -42,8 +41,6 @@ class PerfSession(Selection):
     deferred: list[WaitingTest] = field(default_factory=list)
     """Tests that wait, and have cases left to measure."""
     judged: list[Record] = field(default_factory=list)
-    incidents: list[Incident] = field(default_factory=list)
-    """Failures of this run grouped by cause; known when it is judged."""
     seen: dict[str, Case] = field(default_factory=dict)
     """The cases measured in this process, by id: one id is one case."""
     unjudged: dict[str, list[Property]] = field(default_factory=dict)
@@ -107,30 +104,6 @@ class PerfSession(Selection):
         is_silent = self.config.get_verbosity() <= SILENT
         return ProgressLines((lambda _line: None) if is_silent else self.say, pace)
 
-    def find_incidents(self) -> list[Incident]:
-        """Return the incidents that go on and have a case of this run, which is judged.
-
-        A run in which nothing failed asks for none, and one whose history cannot be read has none.
-        """
-        suite = self.suite
-        if suite is None or not (suite.slow_downs or any(map(self.fails, self.judged))):
-            return []
-        from bench_lib.storage.archive import Archive  # noqa: PLC0415 - DuckDB takes 0.1 s
-        from bench_lib.storage.incidents import incidents_of  # noqa: PLC0415 - see above
-
-        try:
-            with Archive(suite.writer.path.parent) as archive:
-                known = incidents_of(archive, self.options.settings.baselines)
-        except (HistoryError, OSError) as error:
-            self.say(f"incidents are not known: {error}")
-            return []
-        records = suite.records.values()
-        return [
-            one
-            for one in known
-            if one.is_open and any(properties.is_in(one, record) for record in records)
-        ]
-
     @cached_property
     def past(self) -> dict[str, float]:
         """Times of cases in the last runs of this hardware, in seconds."""
@@ -179,7 +152,7 @@ class PerfSession(Selection):
         known = self.engine.suite.records
         records = [self._as_it_stands(known[id_]) for id_ in case_ids if id_ in known]
         records.sort(key=lambda record: not self.fails(record))
-        return properties.of_test(records, self.engine.suite.writer.run_id, self.incidents)
+        return properties.of_test(records, self.engine.suite.writer.run_id)
 
     def _as_it_stands(self, record: Record) -> Record:
         """Return a record with the verdict that its last attempt has without any judging.

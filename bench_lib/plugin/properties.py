@@ -11,29 +11,17 @@ from bench_lib import formats
 from bench_lib.model import Record
 from bench_lib.report import console
 from bench_lib.verdict import judge
-from bench_lib.verdict.incidents import Incident
 
 Property = tuple[str, str]
 
 
-def of_test(
-    records: Sequence[Record], run_id: str, incidents: Iterable[Incident] = ()
-) -> list[Property]:
+def of_test(records: Sequence[Record], run_id: str) -> list[Property]:
     """Return a test's properties: its first case's, and by name those of others it measured."""
-    known = list(incidents)
     found: list[Property] = []
     for number, record in enumerate(records):
         of = f"[{record.case.id}]" if number else ""
         found += [(f"{name}{of}", value) for name, value in of_case(record, run_id)]
-        own = [one.id for one in known if is_in(one, record)]
-        found += [(f"perf_incident{of}", ", ".join(own))] if own else []
     return found
-
-
-def is_in(incident: Incident, record: Record) -> bool:
-    """Whether a case failed in an incident on the hardware that it was measured on here."""
-    keys = {attempt.hardware_key for attempt in record.attempts}
-    return any(one.case_id == record.case.id and one.key in keys for one in incident.cases)
 
 
 def of_case(record: Record, run_id: str) -> list[Property]:
@@ -64,14 +52,6 @@ def of_case(record: Record, run_id: str) -> list[Property]:
         for name, value in found.items()
         if value is not None
     ]
-
-
-def of_incidents(config: pytest.Config, incidents: Iterable[Incident]) -> None:
-    """Have JUnit's XML, where one is written, say which failures have one cause."""
-    xml = config.stash.get(xml_key, None)
-    if xml is not None:
-        for one in incidents:
-            xml.add_global_property(f"perf_incident[{one.id}]", formats.printable(one.title))
 
 
 def of_suite(

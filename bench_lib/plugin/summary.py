@@ -80,9 +80,6 @@ def write(terminal: Any, session: PerfSession) -> None:
     for found in session.suite.slow_downs:
         colour = _BAD if found in session.alarms else _ODD
         say(nights.in_words(found, session.suite.writer.run_id), **colour)
-    for incident in session.incidents:
-        if incident.says_more:
-            say(incident.line, **_ODD)
     failed = [record.case.id for record in records if session.fails(record)]
     run, device = session.suite.writer, session.device()
     say(f"history: {_shown(run.path)}")

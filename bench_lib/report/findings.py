@@ -1,10 +1,11 @@
-"""The findings in every form of a report of a night: since when a case fails, and the remedies."""
+"""The findings in every form of a report of a night: since when cases fail, why, and what to do."""
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING
@@ -12,10 +13,11 @@ from typing import TYPE_CHECKING
 from bench_lib import backends
 from bench_lib.cases.matrix import usual_tier
 from bench_lib.environment.fingerprint import difference
-from bench_lib.formats import many, on_one_line, signed_percent
+from bench_lib.formats import many, on_one_line, shortened, signed_percent
 from bench_lib.model import Status
 from bench_lib.report.night import Moved, Night, NightCase
 from bench_lib.storage import acceptance
+from bench_lib.verdict import metrics
 from bench_lib.verdict.severity import FAILING
 from bench_lib.verdict.statistics.comparison import LEAST_PROCESSES
 
@@ -28,6 +30,9 @@ MOST_CHANGES = 200
 """Characters of a line on what changed in the environment."""
 MOST_REASON = 300
 MOST_COMMON_REASON = 240
+MOST_TITLE = 240
+MOST_FAULT = 120
+"""Characters of an error's message that tell it from others."""
 LEAST_CASES = 2
 """Cases of one device that have to go wrong before the device is suspected."""
 BY_HARDWARE = (Status.ERROR, Status.INVALID)
@@ -42,6 +47,8 @@ class Onset:
 
     since: str
     """In words: ``2026-11-18 (+8.0%)``, ``2026-11-18 or before``; empty if unknown."""
+    run_id: str
+    """The first run that was bad; empty if unknown."""
     moved: Moved | None
     """The change point that it began with."""
     last_good: Point | None
@@ -57,13 +64,14 @@ def onset(night: Night, entry: NightCase) -> Onset:
     """Return since when a case fails, and what changed in the environment there."""
     if (moved := entry.slower_since) is not None:
         words = f"{moved.time[:10]} ({signed_percent(moved.step.ratio - 1)})"
-        return Onset(words, moved, None, own_last(moved.environment))
+        return Onset(words, moved.run_id, moved, None, own_last(moved.environment))
     failing = _failing(entry)
     good = entry.last_good
     before = night.environments.get(good.environment) if good else None
     after = night.environments.get(failing[0].environment) if failing else entry.environment
     changes = difference(before, after) if before and after else []
-    return Onset(_since(entry, failing), None, good, own_last(changes))
+    first = failing[0].run_id if failing else ""
+    return Onset(_since(entry, failing), first, None, good, own_last(changes))
 
 
 def _failing(entry: NightCase) -> list[Point]:
@@ -122,6 +130,90 @@ def device(night: Night, entry: NightCase) -> str:
     if len(night.devices[here.key]) < 2:
         return here.key
     return f"{here.key}, GPU {here.index}" + (f" ({here.bdf})" if here.bdf else "")
+
+
+# --- causes ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Failures that began with one run, and blame one kind of kernel, error or metric."""
+
+    run_id: str
+    """The first run that was bad; of cases without a past, this night's."""
+    kind: str
+    """``GEMM``, ``memory``, an error without its numbers; empty if nothing is known to blame."""
+    entries: list[NightCase]
+    """The worst first."""
+    onset: Onset
+    """Of the worst."""
+
+    @property
+    def name(self) -> str:
+        """The cause's name in an address."""
+        return re.sub(r"\W+", "-", f"{self.run_id} {self.kind}").strip("-")
+
+    @property
+    def blamed(self) -> str:
+        """The kernels or the error, most cases first: ``GEMM MT128x128 → MT64x64 and 1 more``."""
+        kernels = Counter(name for entry in self.entries for name in entry.record.blamed)
+        names = [name for name, _ in kernels.most_common() if name.startswith(f"{self.kind}: ")]
+        # The role of a kernel that nobody knows says nothing.
+        words = [name.replace(": ", " ", 1).removeprefix("other ") for name in names]
+        return _and_more(words or [self.kind])
+
+    @property
+    def title(self) -> str:
+        """The cause in one line: how many cases, what is to blame, since when, by how much."""
+        case_id, count = self.entries[0].record.case.id, len(self.entries)
+        after = [words for words in self.onset.changes if not words.startswith(OWN)]
+        blamed = [self.blamed, f"after {_and_more(after or self.onset.changes)}"]
+        words = " ".join(filter(None, blamed if self.onset.changes else blamed[:1]))
+        words = f"{many(count, 'case') if count > 1 else case_id}: {words or 'cause not known'}"
+        if self.onset.run_id:
+            words += f", since {self.onset.since.partition(' (')[0]}"
+        worst = max((e.verdict.ratio or 0 for e in self.entries if e.verdict), default=0)
+        if worst > 1:
+            words += f", {'up to ' if count > 1 else ''}{worst - 1:.1%} slower"
+        return on_one_line(words, MOST_TITLE)
+
+
+def causes(night: Night) -> list[Cause]:
+    """Group a night's failures by their first bad run and by what is to blame; the most first."""
+    groups: dict[tuple[str, str], list[tuple[NightCase, Onset]]] = {}
+    for entry in night.failed:
+        began = onset(night, entry)
+        key = began.run_id or entry.run_id, _kind(entry)
+        groups.setdefault(key, []).append((entry, began))
+    found = []
+    for (run_id, kind), members in groups.items():
+        members.sort(key=lambda member: -_ratio(member[0]))
+        found.append(Cause(run_id, kind, [entry for entry, _ in members], members[0][1]))
+    return sorted(found, key=lambda cause: -len(cause.entries))
+
+
+def _ratio(entry: NightCase) -> float:
+    return (entry.verdict.ratio or 0.0) if entry.verdict else 0.0
+
+
+def _kind(entry: NightCase) -> str:
+    """Return what is to blame, in words that cases of one cause have in common."""
+    verdict = entry.verdict
+    if verdict is None:
+        return ""
+    if entry.status is Status.ERROR:
+        first = verdict.reason.strip().partition("\n")[0]
+        return shortened(re.sub(r"0x[0-9a-f]+|\d+", "#", first), MOST_FAULT)
+    metric = metrics.find(verdict.metric)
+    if metric is None or not metric.kernels_explain:
+        return verdict.metric
+    return next((name.partition(":")[0] for name in entry.record.blamed), "")
+
+
+def _and_more(words: Sequence[str]) -> str:
+    """Return the first, with the number of the others; empty if there is none."""
+    more = f" and {len(words) - 1} more" if len(words) > 1 else ""
+    return f"{words[0]}{more}" if words else ""
 
 
 # --- commands ----------------------------------------------------------------------------------

@@ -28,12 +28,11 @@ from bench_lib.formats import amount, many, printable, seconds, signed_percent
 from bench_lib.model import Case, Status, Verdict
 from bench_lib.profiling import kernels
 from bench_lib.report import console
-from bench_lib.report.findings import FIND, commands, device, hints, onset
+from bench_lib.report.findings import FIND, Cause, causes, commands, device, hints, onset
 from bench_lib.report.night import Moved, Night, NightCase
 from bench_lib.report.plots import Series, comparisons, placed
 from bench_lib.report.strip import SIGNS, severity, strip
 from bench_lib.verdict import metrics
-from bench_lib.verdict.incidents import Incident
 
 MOST_FAILURES = 30
 """Most failures shown at length; the table has all."""
@@ -41,8 +40,8 @@ WAITS = 1.5
 """A step that takes so many times the median by the wall clock gets a remark."""
 MOST_FIRST = 100
 """Rows of the table that are there without scripts."""
-MOST_INCIDENTS = 3
-"""Most incidents above the strip; the others are folded below them."""
+MOST_CAUSES = 3
+"""Most causes above the strip; the others are folded below them."""
 MOST_KERNELS = 8
 MOST_OUTPUT = 8000
 """Last characters that are shown of what a worker said."""
@@ -85,18 +84,18 @@ def page(night: Night, checkout: Checkout | None = None) -> str:
     code = _packaged("charts.js") + _packaged("report.js")
     failed = [(at, entry) for at, entry in enumerate(entries) if entry.failing]
     shown = failed[:MOST_FAILURES]
-    going = [_incident(night, one, checkout) for one in night.incidents if one.is_open]
+    found_causes = causes(night)
+    told = [_cause(cause, checkout) for cause in found_causes]
     return (
         _environment()
         .get_template("report.html.j2")
         .render(
             night=night,
-            why=_why(night),
+            why=_why(found_causes),
             hints=hints(night),
             title=f"Night of {day(night.started)}" if night.started else "No night",
-            incidents=going[:MOST_INCIDENTS],
-            more_incidents=going[MOST_INCIDENTS:],
-            ended=[one for one in night.incidents if not one.is_open],
+            causes=told[:MOST_CAUSES],
+            more_causes=told[MOST_CAUSES:],
             strip=strip(entries),
             signs={status.value if status else "not judged": SIGNS[status] for status in SIGNS},
             failures=[_failure(night, entry, at, checkout) for at, entry in shown],
@@ -197,18 +196,14 @@ def _standing(entry: NightCase) -> str:
     return entry.status.value if entry.status else "not judged"
 
 
-def _why(night: Night) -> str:
-    """Say since when and why, by the incident with most cases; empty if unknown."""
-    going = [incident for incident in night.incidents if incident.is_open]
-    if going:
-        largest = max(going, key=lambda incident: len(incident.cases))
-        words = f"Since {day(largest.since)}" + f": {largest.cause}" * bool(largest.cause)
-        return words + f" (and {many(len(going) - 1, 'other incident')})" * (len(going) > 1)
-    for entry in night.failed:
-        began = onset(night, entry)
-        if began.since[:1].isdigit():
-            changes = f": {'; '.join(began.changes)}" if began.changes else ""
-            return f"Since {day(began.since)}{changes}"
+def _why(found: Sequence[Cause]) -> str:
+    """Say since when and why, by the cause with most cases; empty if unknown."""
+    for cause in found:
+        if cause.onset.since[:1].isdigit():
+            words = f"Since {day(cause.onset.since)}"
+            if blamed := ", ".join(filter(None, [cause.blamed, *cause.onset.changes])):
+                words += f": {blamed}"
+            return words + (f" (and {many(len(found) - 1, 'other cause')})" if found[1:] else "")
     return ""
 
 
@@ -377,7 +372,6 @@ def _failure(night: Night, entry: NightCase, at: int, checkout: Checkout) -> dic
         "baseline": _value(verdict.baseline, verdict) if verdict else "",
         "since": _since(night, entry),
         "commits": _commits(onset(night, entry).changes, checkout),
-        "incidents": night.incidents_of(entry.place),
         "commands": commands(entry),
         "reached": _reached(entry),
         "kernels": _kernels(entry),
@@ -418,34 +412,21 @@ def _commits(changes: Iterable[str], checkout: Checkout) -> list[Commit]:
     return [commit for pair in pairs for commit in checkout.between(pair[1], pair[2])]
 
 
-def _incident(night: Night, incident: Incident, checkout: Checkout) -> dict[str, Any]:
-    """Return the HTML of an incident that goes on."""
-    entries = {entry.place: entry for entry in night.entries}
+def _cause(cause: Cause, checkout: Checkout) -> dict[str, Any]:
+    """Return what the page has of a cause."""
+    worst = cause.entries[0]
     return {
-        "incident": incident,
+        "name": cause.name,
+        "title": cause.title,
+        "keys": sorted({entry.hardware.key for entry in cause.entries}),
         "cases": [
-            (case, entries.get((case.case_id, case.key)), percent(case.ratio))
-            for case in incident.cases
+            (entry, percent(entry.verdict.ratio if entry.verdict else None))
+            for entry in cause.entries
         ],
-        "keys": sorted({case.key for case in incident.cases}),
-        "worst": percent(incident.worst),
-        "nights": many(incident.nights, "night"),
-        "commits": checkout.between(*incident.commits) if incident.commits else [],
-        "commands": [(_purpose(line), line) for line in incident.commands],
+        "changes": cause.onset.changes,
+        "commits": _commits(cause.onset.changes, checkout),
+        "commands": [one for one in commands(worst) if one[0] == FIND],
     }
-
-
-_PURPOSES = {
-    "incident show": "Show",
-    "incident ack": "Acknowledge",
-    "bisect": FIND,
-}
-
-
-def _purpose(line: str) -> str:
-    """Say what an incident's command does; its own name where that is not known."""
-    words = line.removeprefix("bench-lib ")
-    return next((what for name, what in _PURPOSES.items() if words.startswith(name)), words[:20])
 
 
 def _kernels(entry: NightCase) -> dict[str, Any] | None:

@@ -13,7 +13,7 @@ from bench_lib.formats import amount, many, signed_percent, sparkline
 from bench_lib.model import Status, Verdict
 from bench_lib.profiling import kernels
 from bench_lib.report import console, github
-from bench_lib.report.findings import device, hints, measuring_again, onset, own_last
+from bench_lib.report.findings import Cause, causes, device, hints, measuring_again, onset, own_last
 from bench_lib.report.github import MarkdownSection, code, shortened, span, text
 from bench_lib.report.night import Moved, Night, NightCase
 from bench_lib.verdict import metrics
@@ -27,7 +27,7 @@ FAILURES = (
     *("case", "hardware", "status", "ratio", "95% interval", "since", "changed there"),
     "why",
 )
-INCIDENTS = ("incident", "state", "since", "what", "commands")
+CAUSES = ("first bad run", "cause", "cases")
 STEPS = ("case", "hardware", "since", "ratio", "95% interval", "environment")
 MOST_CAUSES = 5
 WORTH = 0.05
@@ -42,6 +42,8 @@ MOST_REASON = 300
 """Characters of a reason in a table; below it there is the whole."""
 MOST_WORDS = 2_000
 """Characters of any reason: a fault's message may be a program's whole output."""
+MOST_CASES = 5
+"""Cases of a cause that are named."""
 MOST_RUNS = 8
 """Runs in the command that makes the whole report."""
 _LINK = re.compile(r"https?://[A-Za-z0-9._~:/?#@!$&'()*+,;=%-]{1,500}")
@@ -55,12 +57,12 @@ def as_markdown(night: Night, *, limit: int = github.COMMENT, link: str = "") ->
     not fit is left out by whole rows, the last sections first, and the text says so.  ValueError if
     the limit leaves no room for a sentence.
     """
-    failed = night.failed
+    failed, found = night.failed, causes(night)
     others = [entry for entry in night.entries if not entry.failing]
     head, rows = _summary(others)
     counts = ", ".join(f"{n} {text(name)}" for name, n in night.counts.items())
     sections = [
-        MarkdownSection("Incidents", list(_incidents(night)), "incidents", github.table(INCIDENTS)),
+        MarkdownSection("Causes", list(_causes(found)), "causes", github.table(CAUSES)),
         MarkdownSection(
             f"Failed: {len(failed)}",
             [_failure(night, e) for e in failed],
@@ -96,17 +98,17 @@ def as_markdown(night: Night, *, limit: int = github.COMMENT, link: str = "") ->
     ]
     folded = [replace(section, folded=True) for section in sections]
     markers = MARKER if night.changed else f"{MARKER}\n{UNCHANGED}"
-    return github.fitted([markers, *_opening(night, link)], folded, limit)
+    return github.fitted([markers, *_opening(night, found, link)], folded, limit)
 
 
-def _opening(night: Night, link: str) -> Iterator[str]:
+def _opening(night: Night, found: Sequence[Cause], link: str) -> Iterator[str]:
     """Return the heading, and the lines below it as one paragraph."""
     yield f"## {shortened(night.sentence, MOST_REASON)}"
-    lines = [*_leading(night), _to_report(night, link)]
+    lines = [*_leading(night, found), _to_report(night, link)]
     yield "\\\n".join(filter(None, lines))
 
 
-def _leading(night: Night) -> Iterator[str]:
+def _leading(night: Night, found: Sequence[Cause]) -> Iterator[str]:
     """Say of the case that changed most by how much, how it was before, and why."""
     moved = night.failed or [e for e in night.entries if e.status is Status.IMPROVED]
     if not moved:
@@ -118,7 +120,7 @@ def _leading(night: Night) -> Iterator[str]:
     yield f"{where}: {_by_how_much(verdict) if verdict else 'not judged'}"
     yield _past(leading)
     if leading.failing:
-        yield f"Cause: {_cause(night, leading)}"
+        yield f"Cause: {_cause(night, leading, found)}"
 
 
 def _severity(entry: NightCase) -> float:
@@ -154,18 +156,18 @@ def _past(entry: NightCase) -> str:
     return f"{bars} {many(len(points), 'run')}, {points[0].time[:10]} to {points[-1].time[:10]}"
 
 
-def _cause(night: Night, entry: NightCase) -> str:
+def _cause(night: Night, entry: NightCase, found: Iterable[Cause]) -> str:
     """Name the slower kernels, the changes with them, and since when, if known.
 
-    A cause of several cases is the incident's.
+    A cause of several cases is named as such.
     """
-    for incident in night.incidents_of(entry.place):
-        if incident.says_more:
-            return f"{shortened(incident.title, MOST_REASON)} (incident {span(incident.id)})"
+    for cause in found:
+        if len(cause.entries) > 1 and entry in cause.entries:
+            return shortened(cause.title, MOST_REASON)
     began = onset(night, entry)
     parts = []
-    if (found := entry.kernels) is not None and (causes := kernels.causes(found)):
-        parts.append(shortened(causes[0].words, MOST_CAUSE))
+    if entry.kernels is not None and (blamed := kernels.causes(entry.kernels)):
+        parts.append(shortened(blamed[0].words, MOST_CAUSE))
     if began.since:
         parts.append(f"{'' if began.since.startswith('measured') else 'since '}{text(began.since)}")
     if began.changes:
@@ -203,15 +205,14 @@ def _to_be_known(night: Night) -> Iterator[str]:
         yield f"- {shortened(words, MOST_REASON)}"
 
 
-def _incidents(night: Night) -> Iterator[str]:
-    """Return a row for each incident of several cases, or that is not of this night alone."""
-    for one in night.incidents:
-        if one.says_more:
-            words = shortened(one.title, MOST_REASON)
-            if one.acknowledged is not None:
-                words += f"; {shortened(one.acknowledged.reason, MOST_REASON)}"
-            cells = [span(one.id), one.state.value, text(one.since[:10]), words]
-            yield github.row([*cells, "; ".join(map(span, one.commands))])
+def _causes(found: Iterable[Cause]) -> Iterator[str]:
+    """Return a row for each cause of several cases."""
+    for cause in found:
+        if len(cause.entries) > 1:
+            names = ", ".join(_name(entry) for entry in cause.entries[:MOST_CASES])
+            more = len(cause.entries) - MOST_CASES
+            names += f" and {more} more" if more > 0 else ""
+            yield github.row([text(cause.run_id), shortened(cause.title, MOST_REASON), names])
 
 
 # --- failures --------------------------------------------------------------------------------

@@ -29,9 +29,7 @@ from bench_lib.report import console, spent
 from bench_lib.report.console import CaseFigures
 from bench_lib.storage.baselines import BaselineError, load
 from bench_lib.storage.history import HistoryError, Run, VerdictLine
-from bench_lib.storage.incidents import incidents_of
 from bench_lib.verdict import metrics, nights
-from bench_lib.verdict.incidents import Incident, State
 from bench_lib.verdict.judge import leading
 from bench_lib.verdict.nights import NIGHT, is_alarm, when
 from bench_lib.verdict.severity import FAILING, SEVERITY, rank
@@ -196,11 +194,6 @@ class Night:
     first."""
     environments: dict[str, Environment] = field(default_factory=dict)
     """The points' environments, by reference."""
-    incidents: list[Incident] = field(default_factory=list)
-    """Failures by cause: new ones first, then ongoing, acknowledged, just ended ones.
-
-    Each failing entry is in one at least (``incidents_of``).
-    """
     asked: str = ""
     """When somebody asked for the newest night, UTC; empty if the runs were named."""
 
@@ -263,14 +256,6 @@ class Night:
         """The entries that make the night fail."""
         return [entry for entry in self.entries if entry.failing]
 
-    def incidents_of(self, place: Place) -> list[Incident]:
-        """Return the incidents that a case is in and that go on."""
-        return [
-            incident
-            for incident in self.incidents
-            if incident.is_open and any((c.case_id, c.key) == place for c in incident.cases)
-        ]
-
     @property
     def changed(self) -> bool:
         """Whether something changed: worse, better, or unknown."""
@@ -326,20 +311,8 @@ def gather(
         sorted(entries.values(), key=lambda e: rank(e.status) if e.failing else len(SEVERITY))
     )
     night.absent.extend(_on_absent(night, last))
-    night.incidents.extend(_incidents(night, archive, baselines) if night.runs else [])
     night.left_out[:] = dict.fromkeys(night.left_out)
     return night
-
-
-def _incidents(night: Night, archive: Archive, folder: Path) -> list[Incident]:
-    """Return what goes on that this night's hardware has, and what ended this night."""
-    keys = {run.key for run in night.runs} | {entry.hardware.key for entry in night.entries}
-    found = [
-        one
-        for one in incidents_of(archive, folder, until=night.newest_start)
-        if (one.is_open or one.is_news) and any(case.key in keys for case in one.cases)
-    ]
-    return sorted(found, key=lambda one: list(State).index(one.state))
 
 
 def newest(known: Iterable[RunLine]) -> list[RunLine]:
@@ -399,10 +372,14 @@ def _is_judged(record: Record) -> bool:
 
 def _accepted(night: Night, folder: Path, key: str) -> Mapping[str, Baseline]:
     try:
-        return load(folder, key).measured
+        file = load(folder, key)
     except BaselineError as error:
         night.left_out.append(f"baselines of {key}: {error}")
         return {}
+    if ignored := len(file.raw.get("acknowledged", {})):
+        words = f"{many(ignored, 'acknowledgement')} ignored since 0.3: use your issue tracker"
+        night.left_out.append(f"baselines of {key}: {words}")
+    return file.measured
 
 
 def _entry(line: RunLine, run: Run, record: Record) -> NightCase:

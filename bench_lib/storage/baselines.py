@@ -26,7 +26,6 @@ from bench_lib.formats import on_one_line
 from bench_lib.model import (
     ID_RULE,
     Accepted,
-    Acknowledged,
     Baseline,
     Case,
     Environment,
@@ -55,8 +54,6 @@ class BaselineFile:
     hardware: Hardware | None = None
     quarantines: dict[str, Quarantine] = field(default_factory=dict)
     """By case, whether or not the case has a baseline."""
-    acknowledged: dict[str, Acknowledged] = field(default_factory=dict)
-    """By id, the incidents that somebody knows of; their first case is of this hardware."""
     raw: dict[str, Any] = field(default_factory=dict)
     """The document as read, so that unknown fields are written back."""
 
@@ -133,7 +130,6 @@ def load(folder: Path, key: str) -> BaselineFile:
                 id_: _decode_quarantine(id_, about)
                 for id_, about in _section(raw, "quarantine").items()
             },
-            msgspec.convert(raw.get("acknowledged", {}), dict[str, Acknowledged]),
             raw,
         )
     except msgspec.ValidationError as error:
@@ -458,22 +454,9 @@ def lift_quarantine(current: BaselineFile, case_id: str) -> Path:
     return _save(current.path, document)
 
 
-def acknowledge(current: BaselineFile, incident: str, known: Acknowledged) -> Path:
-    """Note that somebody knows of an incident, in the file whole or not at all; returns its path.
-
-    Raises BaselineError where the reason is empty or the file cannot be written.
-    """
-    if not known.reason.strip():
-        raise BaselineError(f"the reason is empty; say what is known of incident {incident}")
-    document = _document(current)
-    told = dict(document.get("acknowledged", {}))
-    told[incident] = _rewritten(told.get(incident), known)
-    document["acknowledged"] = told
-    return _save(current.path, document)
-
-
 def _document(current: BaselineFile) -> dict[str, Any]:
-    return {**current.raw, "schema": SCHEMA, "key": current.key}
+    kept = {name: part for name, part in current.raw.items() if name != "acknowledged"}
+    return {**kept, "schema": SCHEMA, "key": current.key}
 
 
 def _save(path: Path, document: Mapping[str, Any]) -> Path:

@@ -278,10 +278,10 @@
       return location.hash.slice(1);
     }
   };
-  /** Show what the address names: a case's row, or what is folded in an incident. */
+  /** Show what the address names: a case's row, or what is folded in a cause. */
   function visit() {
     const name = asked(), found = document.getElementById(name);
-    if (name.startsWith("incident/") && found) for (const one of $$("details", found)) one.open = true;
+    if (name.startsWith("cause/") && found) for (const one of $$("details", found)) one.open = true;
     if (!name || !table || !places().has(name)) return;
     if (found && !found.closest("#table")) return;
     table.reveal(places().get(name));
@@ -444,7 +444,7 @@
       if (hash !== (location.hash || "#cases")) window.history.replaceState(null, "", hash);
     }
     function recall() {
-      if (!location.hash.includes("=") || /^#(case|incident)\//.test(location.hash)) return false;
+      if (!location.hash.includes("=") || /^#(case|cause)\//.test(location.hash)) return false;
       const asked = new URLSearchParams(location.hash.slice(1));
       for (const field of [form.elements.q, ...choices]) {
         field.value = asked.get(field.name) || "";
