@@ -15,7 +15,7 @@ from builders import make_case, make_environment, make_hardware
 from command import Printed, ran
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from rocm_profilers.installation import install
+from standins.rocm.profilers import install
 from tracefiles import copy, iteration, kernel, launch, on_rocm, operation, write
 
 from bench_lib.engine.devicelock import DeviceLock

@@ -93,7 +93,7 @@ def run(tmp_path, monkeypatch, capsys):
 
         hold = held_class(script, tmp_path / "locks")
         monkeypatch.setattr("bench_lib.backends.detect", lambda: list(devices))
-        monkeypatch.setattr("bench_lib.backends.cpu.machine.device", lambda _root: CPU)
+        monkeypatch.setattr("bench_lib.backends.cpu.device", lambda _root: CPU)
         monkeypatch.setattr("bench_lib.launch.catalogue.network_sizes", lambda: SIZES)
         monkeypatch.setattr("bench_lib.engine.device.run_ranks", run_ranks)
         # Kernels of several ranks are looked into by real ones.

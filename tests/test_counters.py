@@ -12,8 +12,8 @@ import pytest
 from builders import make_hardware
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from rocm_profilers.around import COUNTERS
-from rocm_profilers.installation import COMPUTE, app, install
+from standins.rocm.profilers import COMPUTE, app, install
+from standins.rocm.profilers.around import COUNTERS
 
 from bench_lib.backends.amd.rocprof import counters
 from bench_lib.backends.amd.rocprof.counters import (

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from bench_lib.backends import folders as cached
-from bench_lib.backends.checks import Check
+from bench_lib.backends.backend import Check
 from bench_lib.backends.folders import state_of
 from bench_lib.environment import commits as environment_module
 from bench_lib.environment import readiness
@@ -622,7 +622,9 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Give the interpreter no packages but those of the test."""
     folder = tmp_path / "site"
     folder.mkdir()
-    importlib.import_module("bench_lib.backends.amd.readiness")  # not found there afterwards
+    importlib.import_module(
+        "bench_lib.backends.amd.rocprof.profilers"
+    )  # not found there afterwards
     monkeypatch.setattr(sys, "path", [str(folder)])
     return folder
 

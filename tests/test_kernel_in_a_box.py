@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rocm_machine import box
-from rocm_machine.machine import (
+from standins.rocm import box
+from standins.rocm.machine import (
     Machine,
     Site,
     mi250x,
@@ -28,11 +28,10 @@ from rocm_machine.machine import (
     mi325x,
     mi350x,
 )
-from rocm_machine.present import Present
+from standins.rocm.present import Present
 
 from bench_lib import backends
 from bench_lib.backends.amd import files, package
-from bench_lib.backends.amd.telemetry import choose
 from bench_lib.engine.telemetry import TelemetrySample, summarise
 from bench_lib.model import Hardware, Telemetry
 from bench_lib.verdict.validity import blame
@@ -57,7 +56,7 @@ def laid_out(folder: Path, machine: Machine) -> tuple[Site, list[Hardware]]:
     """Lay a machine out, and find its devices in the kernel's files."""
     site = machine.lay_out(folder / "machine")
     environ = dict.fromkeys((), "")
-    return site, backends.detect(folder / "machine/root", environ, ask_tools=False)
+    return site, backends.detect(folder / "machine/root", environ)
 
 
 def at_work(site: Site) -> Site:
@@ -71,19 +70,19 @@ def at_work(site: Site) -> Site:
 
 def again(site: Site) -> None:
     """Have the kernel write its files anew."""
-    from rocm_machine import kernel
+    from standins.rocm import kernel
 
     kernel.write(Present(site.folder))
 
 
 def look(site: Site, device: Hardware) -> dict[str, Any]:
     """Look once in the way that is chosen."""
-    return choose(device, site.folder / "root").look(with_pids=False)
+    return backends.of(device).telemetry(device, site.folder / "root", 0).look(with_pids=False)
 
 
 def watched(site: Site, device: Hardware, looks: int = 4) -> Telemetry:
     """Summarise some looks, 0.3 s apart by the clock of the counters."""
-    source = choose(device, site.folder / "root")
+    source = backends.of(device).telemetry(device, site.folder / "root", 0)
     samples = []
     for n in range(looks):
         again(site)
@@ -108,7 +107,7 @@ def watched(site: Site, device: Hardware, looks: int = 4) -> Telemetry:
 @pytest.mark.parametrize("name", MACHINES)
 def test_every_device_has_its_key_and_tells_its_figures(tmp_path: Path, name: str) -> None:
     make, keys, clock = MACHINES[name]
-    site, devices = laid_out(tmp_path, make(has_kernel=True))
+    site, devices = laid_out(tmp_path, make())
     assert [device.key for device in devices] == keys
     resting = [look(site, device) for device in devices]
     assert {seen["clock_mhz"] for seen in resting} == {143}
@@ -124,7 +123,7 @@ def test_every_table_tells_the_same_of_every_device(
     tmp_path: Path, name: str, revision: int
 ) -> None:
     make, _, clock = MACHINES[name]
-    machine = make(card={"revision": revision}, has_kernel=True)
+    machine = make(card={"revision": revision})
     site, devices = laid_out(tmp_path, machine)
     seen = look(at_work(site), devices[-1])
     assert (seen["clock_mhz"], seen["temperature_c"]) == (clock, 61)
@@ -146,7 +145,7 @@ def installed(site: Site) -> Iterator[None]:
 @pytest.mark.parametrize("name", MACHINES)
 def test_the_package_and_the_files_tell_the_same(tmp_path: Path, name: str) -> None:
     make, _, _ = MACHINES[name]
-    site, devices = laid_out(tmp_path, make(has_kernel=True, has_package=True))
+    site, devices = laid_out(tmp_path, make(has_package=True))
     root = site.folder / "root"
     at_work(site)
     with installed(site):
@@ -172,7 +171,7 @@ def test_the_package_and_the_files_tell_the_same(tmp_path: Path, name: str) -> N
 def test_what_is_known_to_be_wrong_makes_no_measurement_invalid(
     tmp_path: Path, make: Make, card: dict[str, Any], driver: str
 ) -> None:
-    site, devices = laid_out(tmp_path, make(card=card, driver=driver, has_kernel=True))
+    site, devices = laid_out(tmp_path, make(card=card, driver=driver))
     assert blame(watched(at_work(site), devices[0]), devices[0]) is None
 
 
@@ -189,7 +188,7 @@ def test_what_is_known_to_be_wrong_makes_no_measurement_invalid(
 def test_thermal_throttling_is_seen_on_every_device(
     tmp_path: Path, make: Make, card: dict[str, Any]
 ) -> None:
-    site, devices = laid_out(tmp_path, make(card=card, has_kernel=True))
+    site, devices = laid_out(tmp_path, make(card=card))
     cause = blame(watched(at_work(site), devices[0]), devices[0])
     assert cause is not None
     assert cause.startswith("throttled: thermal for ")
@@ -197,7 +196,7 @@ def test_thermal_throttling_is_seen_on_every_device(
 
 def test_thermal_throttling_is_seen_where_the_package_has_lost_the_flags(tmp_path: Path) -> None:
     card = {"held_back": {"socket_thermal": 0.5}}
-    site, devices = laid_out(tmp_path, mi250x(card=card, has_kernel=True, has_package=True))
+    site, devices = laid_out(tmp_path, mi250x(card=card, has_package=True))
     at_work(site)
     with installed(site):
         told = package.source(devices[0], site.folder / "root").look(with_pids=False)
@@ -210,14 +209,14 @@ def test_thermal_throttling_is_seen_where_the_package_has_lost_the_flags(tmp_pat
 @pytest.mark.parametrize("revision", REVISIONS)
 def test_a_slow_die_sets_the_clock_and_is_named(tmp_path: Path, revision: int) -> None:
     card = {"quirks": ("slow die",), "revision": revision}
-    site, devices = laid_out(tmp_path, mi300x(card=card, has_kernel=True))
+    site, devices = laid_out(tmp_path, mi300x(card=card))
     seen = watched(at_work(site), devices[0])
     assert seen.clock_mhz == 1260
     assert min(seen.dies_mhz, key=seen.dies_mhz.__getitem__) == "XCD 5"
 
 
 def test_a_slow_die_is_one_partition_s_alone(tmp_path: Path) -> None:
-    site, devices = laid_out(tmp_path, mi300x_cpx(card={"quirks": ("slow die",)}, has_kernel=True))
+    site, devices = laid_out(tmp_path, mi300x_cpx(card={"quirks": ("slow die",)}))
     at_work(site)
     clocks = [look(site, device)["clock_mhz"] for device in devices]
     assert clocks == [2100] * 5 + [1260] + [2100] * 2
@@ -260,23 +259,7 @@ print(json.dumps({"devices": [asdict(each) for each in found], "seen": seen, "ca
 @pytest.mark.parametrize("name", MACHINES)
 def test_a_machine_in_a_box_is_found_and_watched(boxed: Callable[..., Any], name: str) -> None:
     make, keys, _ = MACHINES[name]
-    told = boxed(make(has_kernel=True, tools=()), "-c", DETECT)
+    told = boxed(make(), "-c", DETECT)
     assert [device["key"] for device in told["devices"]] == keys
     assert (told["cause"], told["seen"]["source"]) == (None, "gpu_metrics")
     assert told["seen"]["clock_mhz"] == 143
-
-
-CHECK = """
-import json, os
-from dataclasses import asdict
-from bench_lib import backends
-found = [each for each in backends.detect() if each.vendor == "amd"]
-checks = backends.of(found[0]).tool_checks(found, os.environ)
-print(json.dumps([asdict(each) for each in checks]))
-"""
-
-
-@pytest.mark.parametrize("rocm", ["6.3.2", "7.1.0"])
-def test_no_tool_in_a_box_is_found_wrong(boxed: Callable[..., Any], rocm: str) -> None:
-    (check,) = boxed(mi300x(has_kernel=True, rocm=rocm), "-c", CHECK)
-    assert check["ok"], check["detail"]

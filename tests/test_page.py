@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from builders import make_environment, make_hardware
 
-from bench_lib.backends.checks import Check
+from bench_lib.backends.backend import Check
 from bench_lib.cli.machine import (
     WIDTH,
     DeviceLook,

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from rocm_profilers.app import ADD, GEMM
-from rocm_profilers.installation import COMPUTE, app, install
+from standins.rocm.profilers import COMPUTE, app, install
+from standins.rocm.profilers.app import ADD, GEMM
 
 from bench_lib import model
 from bench_lib.backends.amd.rocprof import profilers, results, tables

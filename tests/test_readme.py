@@ -19,7 +19,7 @@ import scipy.special  # noqa: F401 - or a session here would import it, and the 
 import standin_machine
 from builders import make_case, make_environment
 from quickly import hardly_warm_up, one_thread
-from rocm_profilers.installation import install
+from standins.rocm.profilers import install
 from tracefiles import iteration, kernel, launch, on_rocm, write
 
 from bench_lib.cli import main

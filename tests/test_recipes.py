@@ -101,7 +101,7 @@ def test_a_metric_is_kept_judged_and_compared(checkout: Path) -> None:
 
 
 IDENTIFIED = """
-from bench_lib.backends.amd.kfd import identify
+from bench_lib.backends.amd.devices import identify
 from bench_lib.model import Hardware
 
 for mode in ("SPX", "DPX"):
@@ -118,18 +118,6 @@ def test_a_gpu_has_its_key_its_name_and_its_peaks(checkout: Path) -> None:
         "mi999x AMD Instinct MI999X {'bf16': 3000.0} 9000.0",
         "mi999x-dpx AMD Instinct MI999X {'bf16': 1500.0} None",
     ], done.stderr
-
-
-def test_a_slip_in_a_gpus_row_is_told_with_its_file(checkout: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "bench_lib"
-    shutil.copytree(checkout / "bench_lib", copy, ignore=shutil.ignore_patterns("__pycache__"))
-    peaks = copy / "backends" / "amd" / "peaks.toml"
-    peaks.write_text(peaks.read_text().replace('[3000, "rocm-specs"]', '[3000, "rocm-spec"]'))
-    done = run(tmp_path, "-c", IDENTIFIED)
-    assert done.stderr.splitlines()[-1] == (
-        f"bench_lib.backends.catalogue.CatalogueError: {peaks}: gpu mi999x: tflops.bf16 has no "
-        "source in [sources]: 'rocm-spec'; did you mean rocm-specs?"
-    )
 
 
 DESCRIBED = """

@@ -1,7 +1,7 @@
 """`pytest perf_tests` as it would run on AMD's GPUs: on machines of stand-ins, otherwise whole.
 
-Stand-ins are ROCm's executables and Python package, the kernel's files and what torch does
-on a device (`rocm_machine`).  Each machine is laid out and run once; the tests look at what
+Stand-ins are the kernel's files, ROCm's Python package and profilers, and what torch does on a
+device (`standins.rocm`).  Each machine is laid out and run once; the tests look at what
 is left of it: the history, what was printed, and which devices were really opened.
 """
 
@@ -11,11 +11,9 @@ import contextlib
 import json
 import math
 import os
-import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -24,8 +22,7 @@ from typing import Any
 
 import pytest
 from builders import make_baseline, make_environment, make_processes
-from rocm_machine.machine import Card, Machine, Site, mi250x, mi300x, mi300x_cpx, mi325x
-from rocm_machine.present import Present
+from standins.rocm.machine import Card, Machine, Site, mi250x, mi300x, mi300x_cpx, mi325x
 
 from bench_lib.backends.amd.rocprof import profilers
 from bench_lib.model import Attempt, Hardware, Status
@@ -371,11 +368,11 @@ def test_its_own_baseline_judges_it(one_mi300x: Ran) -> None:
     assert one_mi300x.confirmations(SLOW) == [False, True, True]
 
 
-def test_amd_smi_watches_it(one_mi300x: Ran) -> None:
+def test_the_kernel_s_files_watch_it(one_mi300x: Ran) -> None:
     seen = one_mi300x.first(FAST).telemetry
     assert seen is not None
-    assert (seen.source, seen.samples >= 1) == ("amd-smi", True)
-    assert (seen.clock_mhz, seen.memory_clock_mhz, seen.power_w) == (2099.0, 1300.0, 600.0)
+    assert (seen.source, seen.samples >= 1) == ("gpu_metrics", True)
+    assert (seen.clock_mhz, seen.memory_clock_mhz, seen.power_w) == (2100.0, 1300.0, 600.0)
     assert seen.temperature_c == 61.0
     assert seen.utilization == pytest.approx(0.97)
     assert (seen.throttle, seen.foreign_processes) == ([], [])
@@ -433,7 +430,7 @@ def test_each_die_is_pinned_and_watched_on_its_own(two_dies: Ran) -> None:
     pins = {(one["hip"], one["variables"]["HIP_VISIBLE_DEVICES"]) for one in two_dies.site.opened}
     assert pins == {(0, "0"), (1, "1")}
     seen = [two_dies.first(size).telemetry for size in DIES]
-    assert [one and one.source for one in seen] == ["amd-smi", "amd-smi"]
+    assert [one and one.source for one in seen] == ["gpu_metrics", "gpu_metrics"]
     assert [one and one.clock_mhz for one in seen] == [1700.0, 1700.0]
     assert [one and one.power_w for one in seen] == [448.0, None]
     assert [device.power_cap_w for device in two_dies.devices] == [560.0, None]
@@ -447,7 +444,7 @@ PARTITION = 6
 @scenario
 def partition(lay: Lay) -> Ran:
     """One of a card's eight partitions, chosen by the user."""
-    made = lay(mi300x_cpx(has_kernel=True), ([FAST], SHORT), HIP_VISIBLE_DEVICES="6,3")
+    made = lay(mi300x_cpx(), ([FAST], SHORT), HIP_VISIBLE_DEVICES="6,3")
     now_s = CONVOLUTIONS * 4e-3
     made.accept("mi300x-cpx-nps4", FAST, now_s, clock_mhz=2100.0)
     made.accept("mi300x", FAST, now_s / 2)
@@ -489,178 +486,13 @@ def test_env_shows_the_machine_and_that_it_is_fit(partition: Ran) -> None:
     assert (environment["rocm"], environment["hip"]) == ("7.1.0", "7.1.0.25424")
     assert environment["driver"] == "amdgpu 6.16.4"
     checks = {check["name"]: check for check in told["checks"]}
-    sound = {"visible devices", "/dev/kfd", "/dev/dri/renderD*", "AMD driver", "ROCm's tools"}
+    sound = {"visible devices", "/dev/kfd", "/dev/dri/renderD*", "AMD driver"}
     sound |= {"telemetry", "torch", "torchvision", "worker starts"}
     assert {name for name in sound if checks[name]["ok"] is not True} == set(), checks
     # Compilers are this machine's own.
     broken = {check["name"] for check in told["checks"] if check["ok"] is False and check["fatal"]}
     assert broken <= {"triton", "C compiler", "C++ compiler"}
     assert done.returncode == (1 if broken else 0)
-
-
-# --- what needs no measuring, and bench-lib with something broken ------------------------
-
-UNKNOWN = Card("5eed74fe00000010", "0000:3c:00.0", pci_id="74fe", units=120, dies=4)
-
-
-@dataclass(frozen=True)
-class Probe:
-    """A machine, and a bench-lib to be asked about it."""
-
-    site: Site
-    package: Path = ROOT
-
-    def ask(self, *words: str) -> Any:
-        """Return what `rocm_machine/probe.py` says."""
-        environ = self.site.environ(BENCH_LIB_PRELOAD="no")
-        environ["PYTHONPATH"] = os.pathsep.join((str(self.package), environ["PYTHONPATH"]))
-        done = subprocess.run(
-            [sys.executable, ROOT / "tests/rocm_machine/probe.py", *words],
-            env=environ,
-            cwd=self.site.folder,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        told = json.loads(done.stdout)
-        assert Path(told["bench_lib"]).parent == self.package
-        return told["said"]
-
-
-@pytest.fixture
-def probe(tmp_path: Path) -> Callable[..., Probe]:
-    """Lay out a machine to be asked about; with another package than ours if so wanted."""
-
-    def make(machine: Machine, package: Path = ROOT) -> Probe:
-        return Probe(machine.lay_out(tmp_path / "machine"), package)
-
-    return make
-
-
-def right_key(probe: Probe, key: str) -> None:
-    """Check key and identity of a machine's last device."""
-    *_, device = (Hardware(**fields) for fields in probe.ask("devices"))
-    assert device.key == key
-    same_gpu(device, probe.site.machine.devices[-1])
-
-
-def right_figures(probe: Probe, source: str) -> None:
-    """Check what telemetry sees of a machine at rest."""
-    seen, cause = probe.ask("look", "0")
-    assert cause is None
-    assert seen["source"] == source
-    # The stand-in's dies differ by 1 MHz, and the slowest counts.
-    clock = 142.0 if source == "amd-smi" else 143.0
-    assert (seen["clock_mhz"], seen["memory_clock_mhz"]) == (clock, 1300.0)
-    assert (seen["power_w"], seen["temperature_c"]) == (139.0, 37.0)
-    assert seen["utilization"] == 0.0
-
-
-def right_pin(probe: Probe) -> None:
-    """Check that a context which is to have the second device has it."""
-    probe.ask("pin", "1")
-    (opened,) = probe.site.opened
-    assert opened["hip"] == 1
-
-
-def right_kernels(probe: Probe) -> None:
-    """Check statistics of kernels that the machine's profiler has left."""
-    header = "Name,Calls,TotalDurationNs,AverageNs,Percentage,MinNs,MaxNs,StdDev\n"
-    file = probe.site.folder / "case_kernel_stats.csv"
-    file.write_text(f"{header}gemm,2,3000,1500.0,75.0,1,1,0\ncopy,4,1000,250.0,25.0,1,1,0\n")
-    told = probe.ask("kernels", str(probe.site.folder))
-    assert [(kernel["name"], kernel["total_s"]) for kernel in told] == [
-        ("gemm", pytest.approx(3e-6)),
-        ("copy", pytest.approx(1e-6)),
-    ]
-
-
-def test_rocm_smi_is_the_last_resort(probe: Callable[..., Probe]) -> None:
-    asked = probe(mi300x(tools=("rocminfo", "rocm-smi")))
-    right_key(asked, "mi300x")
-    right_figures(asked, "rocm-smi")
-
-
-@pytest.mark.parametrize("source", ["amd-smi", "amdsmi"])
-def test_a_partition_s_clock_and_load_are_its_own(probe: Callable[..., Probe], source: str) -> None:
-    asked = probe(mi300x_cpx(has_package=source == "amdsmi"))
-    present = Present(asked.site.folder)
-    present.work_until(present.devices[6], time.monotonic() + LIMIT_S)
-    (working, _), (resting, _) = (asked.ask("look", index) for index in ("6", "3"))
-    assert (working["source"], resting["source"]) == (source, source)
-    assert working["clock_mhz"] == pytest.approx(2100.0, abs=1.0)
-    assert resting["clock_mhz"] == pytest.approx(143.0, abs=1.0)
-    assert (working["utilization"], resting["utilization"]) == (0.97, 0.0)
-    assert (working["power_w"], resting["power_w"]) == (600.0, 600.0)
-
-
-def test_an_unknown_gpu_has_a_key_of_its_own(probe: Callable[..., Probe]) -> None:
-    right_key(probe(Machine([UNKNOWN])), "amd-gfx942-74fe")
-
-
-@dataclass(frozen=True)
-class Break:
-    """Words in a file of bench-lib that become others, and what has to notice."""
-
-    file: str
-    words: str
-    others: str
-    machine: Machine
-    check: Callable[[Probe], None]
-
-
-BREAKS = {
-    "pinning": Break("backends/amd/visible.py", "VISIBLE_DEVICES", "VISIBLE", mi250x(), right_pin),
-    "PCI id": Break(
-        *("backends/amd/tools/amd_smi.py", '"device_id"', '"pci_id"'),
-        Machine([UNKNOWN], tools=("amd-smi",)),  # nobody else tells
-        lambda probe: right_key(probe, "amd-gfx942-74fe"),
-    ),
-    "partition": Break(
-        *("backends/amd/tools/amd_smi.py", '"accelerator_type"', '"compute_type"'),
-        mi300x_cpx(tools=("amd-smi", "rocminfo")),
-        lambda probe: right_key(probe, "mi300x-cpx-nps4"),
-    ),
-    "order of devices": Break(
-        *("backends/amd/tools/amd_smi.py", '"(node|hip)_id"', '"gpu"'),
-        mi325x(3),
-        lambda probe: right_key(probe, "mi325x"),
-    ),
-    "power": Break(
-        *("backends/amd/sensors.py", '"socket_power"', '"power"'),
-        mi300x(),
-        lambda probe: right_figures(probe, "amd-smi"),
-    ),
-    "temperature": Break(
-        *("backends/amd/tools/amd_smi.py", '"hotspot"', '"hot_spot"'),
-        mi300x(),
-        lambda probe: right_figures(probe, "amd-smi"),
-    ),
-    "column": Break(
-        *("backends/amd/rocprof/results.py", '"TotalDurationNs"', '"TotalNs"'),
-        mi300x(),
-        right_kernels,
-    ),
-}
-
-
-@pytest.mark.parametrize("name", BREAKS)
-def test_what_is_broken_on_purpose_is_noticed(
-    name: str, probe: Callable[..., Probe], tmp_path: Path
-) -> None:
-    what = BREAKS[name]
-    shutil.copytree(ROOT / "bench_lib", tmp_path / "broken/bench_lib")
-    file = tmp_path / "broken/bench_lib" / what.file
-    text, count = re.subn(what.words, what.others, file.read_text())
-    assert count
-    file.write_text(text)
-    broken = probe(what.machine, tmp_path / "broken")
-    with pytest.raises(AssertionError):
-        what.check(broken)
-    if what.check is not right_pin:  # which takes seconds, and is what the runs above are about
-        what.check(replace(broken, package=ROOT))
 
 
 # --- the profiler ------------------------------------------------------------------------
@@ -675,9 +507,9 @@ torch.cuda.synchronize()
 
 
 def test_rocm_s_profiler_runs_an_application_and_its_statistics_are_read(
-    probe: Callable[..., Probe],
+    tmp_path: Path,
 ) -> None:
-    site = probe(mi325x(1)).site
+    site = mi325x(1).lay_out(tmp_path / "machine")
     environ = site.environ()
     profiler = profilers.find(environ)
     assert profiler is not None

@@ -20,7 +20,7 @@ from command import ran
 from documents import document_in
 from processes import wait_until
 
-from bench_lib.backends.amd import kfd
+from bench_lib.backends.amd import devices as kfd
 from bench_lib.cli import app
 from bench_lib.model import Status, UserError
 from bench_lib.slurm import asked, collecting, job, tools

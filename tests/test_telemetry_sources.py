@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import struct
 import sys
@@ -13,14 +12,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from rocm_machine import gpu_metrics
+from standins.rocm import gpu_metrics
 
 from bench_lib import backends
+from bench_lib.backends import amd, cpu
 from bench_lib.backends.amd import files, metrics, package, sensors
 from bench_lib.backends.amd.sensors import Partition, partition, places
-from bench_lib.backends.amd.telemetry import choose
-from bench_lib.backends.amd.tools import amd_smi, rocm_smi
-from bench_lib.backends.cpu import machine
 from bench_lib.backends.looks import FIGURES, NothingToldError, Source
 from bench_lib.backends.nvidia import nvml
 from bench_lib.backends.tool import ToolError
@@ -799,426 +796,7 @@ def test_a_package_that_cannot_be_imported_is_its_cause(
     assert capfd.readouterr() == ("", "")
 
 
-# --- AMD: the commands -------------------------------------------------------------------
-
-
-@pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """Put a command on an otherwise empty PATH that prints an answer by its first word."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", str(folder))
-
-    def put(name: str, **answers: object) -> Path:
-        told = tmp_path / f"{name}.calls"
-        lines = [f'echo "$*" >> {told}', 'case "$1" in']
-        for word, answer in answers.items():
-            file = tmp_path / f"{name}.{word}"
-            file.write_text(answer if isinstance(answer, str) else json.dumps(answer))
-            run = answer if str(answer).startswith("exec ") else f"exec /bin/cat {file}"
-            lines.append(f"{'*' if word == 'anything' else word}) {run} ;;")
-        lines += ["*) echo unknown command >&2; exit 2 ;;", "esac"]
-        (folder / name).write_text("\n".join(["#!/bin/sh", *lines]))
-        (folder / name).chmod(0o755)
-        return told
-
-    return put
-
-
-HANGS = "exec /bin/sleep 600"
-
-
-def be_patient(monkeypatch: pytest.MonkeyPatch, told: object) -> None:
-    """Wait for an answer, unless there will be none."""
-    monkeypatch.setattr(sensors, "COMMAND_TIMEOUT_S", 0.2 if told == HANGS else 60.0)
-
-
-LISTED = [{"gpu": 0, "bdf": "0000:0b:00.0"}, {"gpu": 1, "bdf": "0000:0C:00.0"}]
-
-
-def valued(value: object, unit: str) -> dict[str, object]:
-    """Write a figure as amd-smi does."""
-    return {"value": value, "unit": unit}
-
-
-def entry(**changes: Any) -> dict[str, Any]:
-    """Write what amd-smi 7 tells of GPU 1 at work."""
-    clocks = (1890, 1910, 1900, "N/A")
-    return {
-        "gpu": 1,
-        "usage": {"gfx_activity": valued(88, "%"), "umc_activity": valued(9, "%")},
-        "power": {"socket_power": valued(640, "W"), "throttle_status": "N/A"},
-        "clock": {
-            **{f"gfx_{n}": {"clk": valued(clk, "MHz")} for n, clk in enumerate(clocks)},
-            "mem_0": {"clk": valued(1200, "MHz"), "max_clk": valued(1300, "MHz")},
-            "vclk_0": {"clk": valued(30, "MHz")},
-        },
-        "temperature": {"edge": "N/A", "hotspot": valued(69, "C"), "mem": valued(51, "C")},
-        "throttle": {
-            "accumulation_counter": 9000,
-            "prochot_accumulated": 0,
-            "ppt_accumulated": 700,
-            "socket_thermal_accumulated": "N/A",
-            "gfx_clk_below_host_limit_accumulated": 12,
-            "ppt_violation_status": "ACTIVE",
-            "prochot_violation_status": "NOT ACTIVE",
-            "gfx_clk_below_host_limit_power_accumulated": {"xcp_0": [0, 0]},
-        },
-        **changes,
-    }
-
-
-def amd_smi_look(root: Path, device: Hardware = AMD, *, with_pids: bool = False) -> dict[str, Any]:
-    """Look once through the amd-smi that is on PATH."""
-    return amd_smi.source(device, root).look(with_pids=with_pids)
-
-
-@pytest.mark.parametrize("envelope", [lambda gpu: [gpu], lambda gpu: {"gpu_data": [gpu]}])
-def test_amd_smi_s_figures_are_in_our_units(
-    tmp_path: Path, command: Callable[..., Path], envelope: Callable[[object], object]
-) -> None:
-    calls = command("amd-smi", list=LISTED, metric=envelope(entry()))
-    assert amd_smi_look(tmp_path) == {
-        "clock_mhz": 1890,
-        "dies_mhz": {"XCD 0": 1890, "XCD 1": 1910, "XCD 2": 1900},
-        "memory_clock_mhz": 1200,
-        "power_w": 640,
-        "temperature_c": 69,
-        "utilization": 0.88,
-        "counters": {"prochot": 0, "power cap": 700, "clock below limit": 12},
-        "ticks": 9000,
-        "throttle": ["power cap"],
-    }
-    assert calls.read_text().splitlines() == ["list --json", "metric -g 1 --json"]
-
-
-def test_numbers_as_text_and_other_units_are_understood(
-    tmp_path: Path, command: Callable[..., Path]
-) -> None:
-    told = entry(
-        power={"socket_power": valued("640000", "mW")},
-        clock={"gfx": {"cur_clk": "1.9 GHz"}, "mem": {"cur_clk": "1200"}},
-        temperature={"hotspot": "69000 mC"},
-        usage={"gfx_activity": "88 %"},
-        throttle={"ppt_accumulated": "700", "accumulation_counter": "9000"},
-    )
-    command("amd-smi", list=LISTED, metric=[told])
-    found = amd_smi_look(tmp_path)
-    assert [found[name] for name in FIGURES] == [1900, 1200, 640, 69, 0.88]
-    assert (found["counters"], found["ticks"]) == ({"power cap": 700}, 9000)
-
-
-def test_an_mi200_says_only_that_it_is_throttled(
-    tmp_path: Path, command: Callable[..., Path]
-) -> None:
-    power = {"socket_power": valued(300, "W"), "throttle_status": "THROTTLED"}
-    command("amd-smi", list=LISTED, metric=[entry(power=power, throttle="N/A")])
-    found = amd_smi_look(tmp_path)
-    assert (found["throttle"], found.get("counters")) == (["throttled"], None)
-
-
-@pytest.mark.parametrize("nothing", ["N/A", {"value": "N/A", "unit": "W"}, None, [], 5, "soon"])
-def test_what_amd_smi_does_not_tell_is_none(
-    tmp_path: Path, command: Callable[..., Path], nothing: object
-) -> None:
-    parts = ("usage", "power", "clock", "temperature", "throttle")
-    command("amd-smi", list=LISTED, metric=[entry(**dict.fromkeys(parts, nothing))])
-    assert unknown(amd_smi_look(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("nothing"), ["N/A", {"value": "N/A", "unit": "W"}, None, [], "soon", {"value": 3, "unit": "?"}]
-)
-def test_figures_of_amd_smi_that_are_none_are_none(
-    tmp_path: Path, command: Callable[..., Path], nothing: object
-) -> None:
-    told = entry(
-        usage={"gfx_activity": nothing},
-        power={"socket_power": nothing},
-        clock={"gfx_0": {"clk": nothing}, "mem_0": nothing},
-        temperature={"hotspot": nothing, "edge": nothing},
-        throttle={"ppt_accumulated": nothing, "accumulation_counter": nothing},
-    )
-    command("amd-smi", list=LISTED, metric=[told])
-    found = amd_smi_look(tmp_path)
-    assert unknown(found)
-    assert (found["throttle"], found.get("counters")) == ([], None)
-
-
-def test_a_partition_asks_amd_smi_for_its_card_too(
-    tmp_path: Path, command: Callable[..., Path]
-) -> None:
-    listed = [{"gpu": 4 + n, "bdf": f"0000:0c:00.{n}"} for n in range(4)]
-    busy = {f"xcp_{n}": [valued(20 * n, "%"), "N/A"] for n in range(4)}
-    usage = {"gfx_activity": valued(88, "%"), "gfx_busy_inst": busy}
-    none = {"usage": "N/A", "power": {"socket_power": "N/A"}, "temperature": "N/A"}
-    told = [entry(gpu=4, usage=usage), {"gpu": 6, "clock": "N/A", **none}]
-    calls = command("amd-smi", list=listed, metric={"gpu_data": told})
-    found = amd_smi_look(tmp_path, PARTITION)
-    assert [found[name] for name in FIGURES] == [1900, 1200, 640, 69, 0.4]
-    assert (found["counters"]["power cap"], found["ticks"]) == (700, 9000)
-    assert calls.read_text().splitlines()[1] == "metric -g 6 4 --json"
-
-
-@pytest.mark.parametrize(
-    ("mode", "number", "clock"),
-    [
-        ("CPX", 0, 1300),
-        ("CPX", 5, 1800),
-        ("CPX", 6, None),
-        ("TPX", 1, 1500),
-        ("DPX", 0, 1300),
-        ("DPX", 1, 1600),
-        ("QPX", 0, None),
-        (None, 1, None),
-        ("SPX", 0, 1300),
-        ("SPX", 1, 1300),
-        (None, 0, 1300),
-    ],
-)
-def test_a_partition_s_clock_is_that_of_its_own_dies(
-    tmp_path: Path, command: Callable[..., Path], mode: str | None, number: int, clock: float | None
-) -> None:
-    clocks = [1300, 1400, 1500, 1600, 1700, 1800, "N/A", "N/A"]
-    dies = {f"gfx_{n}": {"clk": valued(clock, "MHz")} for n, clock in enumerate(clocks)}
-    listed = [{"gpu": n, "bdf": f"0000:0c:00.{n}"} for n in range(number + 1)]
-    told = [entry(gpu=n, clock=dies) for n in {0, number}]
-    command("amd-smi", list=listed, metric=told)
-    device = replace(PARTITION, bdf=f"0000:0c:00.{number}", compute_partition=mode)
-    found = amd_smi_look(tmp_path, device)
-    assert (found["clock_mhz"], found["power_w"]) == (clock, 640)
-    assert found["utilization"] == (0.88 if partition(device) is None else None)
-
-
-def test_an_amd_smi_that_knows_one_clock_knows_none_of_a_partition(
-    tmp_path: Path, command: Callable[..., Path]
-) -> None:
-    listed = [{"gpu": 4 + n, "bdf": f"0000:0c:00.{n}"} for n in range(4)]
-    for name in ("gfx", "gfx_0"):
-        told = [entry(gpu=n, clock={name: {"clk": valued(1900, "MHz")}}) for n in (4, 6)]
-        command("amd-smi", list=listed, metric=told)
-        assert amd_smi_look(tmp_path, PARTITION)["clock_mhz"] is None
-
-
-def test_a_die_that_is_silent_does_not_shift_those_after_it() -> None:
-    dies = [None, 2.0, None, 4.0]
-    assert [list(Partition(n, "CPX").places(dies)) for n in range(5)] == [[0], [1], [2], [3], []]
-    assert [list(Partition(n, "DPX").places(dies)) for n in range(2)] == [[0, 1], [2, 3]]
-    assert list(Partition(0, "DPX").places([])) == []
-
-
-def test_amd_smi_s_processes_are_those_with_memory_on_the_device(
-    tmp_path: Path, command: Callable[..., Path]
-) -> None:
-    infos: list[object] = [
-        {"name": "train", "pid": 99999990, "memory_usage": {"vram_mem": valued(2, "GB")}},
-        {"name": "N/A", "pid": "99999991", "mem_usage": valued(3 * 2**20, "B")},
-        {"name": "late", "pid": 99999992, "mem": valued(5, "MB")},
-        {"name": "other", "pid": 99999993, "memory_usage": {"vram_mem": valued(0, "B")}},
-        "No running processes detected",
-        {"name": "torn", "pid": "N/A"},
-    ]
-    running = [
-        {"gpu": 0, "process_list": [{"process_info": {"name": "elsewhere", "pid": 7}}]},
-        {"gpu": 1, "process_list": [{"process_info": info} for info in infos] + ["garbage"]},
-    ]
-    calls = command("amd-smi", list=LISTED, metric=[entry()], process=running)
-    found = amd_smi_look(tmp_path, with_pids=True)
-    assert found["pids"] == [99999990, 99999991, 99999992]
-    assert found["names"] == {
-        99999990: "train, 2048 MiB",
-        99999991: "unknown, 3 MiB",
-        99999992: "late, 5 MiB",
-    }
-    assert calls.read_text().splitlines()[-1] == "process -g 1 --json"
-
-
-def test_an_idle_gpu_has_no_processes(tmp_path: Path, command: Callable[..., Path]) -> None:
-    idle = [{"gpu": 1, "process_list": [{"process_info": "No running processes detected"}]}]
-    command("amd-smi", list=LISTED, metric=[entry()], process=idle)
-    assert amd_smi_look(tmp_path, with_pids=True)["pids"] == []
-
-
-def test_processes_that_amd_smi_does_not_list_are_asked_for_once(
-    tmp_path: Path, command: Callable[..., Path]
-) -> None:
-    calls = command("amd-smi", list=LISTED, metric=[entry()])
-    source = amd_smi.source(AMD, tmp_path)
-    for _ in range(2):
-        found = source.look(with_pids=True)
-        assert found["power_w"] == 640
-        assert "pids" not in found
-    assert calls.read_text().count("process") == 1
-
-
-@pytest.mark.parametrize(
-    ("listed", "cause"),
-    [
-        (HANGS, "did not answer"),
-        ("garbage", "did not print JSON"),
-        ('[{"gpu": 1,', "did not print JSON"),
-        ({"gpu_data": "N/A"}, "not a list"),
-        ([], "no GPU at 0000:0c:00.0"),
-        (LISTED[:1], "only at 0000:0b:00.0"),
-        ([{"gpu": 1}], "no GPU at"),
-        ("exec /bin/false", "ended with status"),
-    ],
-)
-def test_an_amd_smi_that_does_not_list_the_gpu_is_not_the_way(
-    tmp_path: Path,
-    command: Callable[..., Path],
-    monkeypatch: pytest.MonkeyPatch,
-    listed: object,
-    cause: str,
-) -> None:
-    be_patient(monkeypatch, listed)
-    command("amd-smi", list=listed)
-    with pytest.raises((ToolError, NothingToldError), match=cause):
-        amd_smi.source(AMD, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("told", "cause"),
-    [
-        (HANGS, "did not answer"),
-        ("Traceback", "did not print JSON"),
-        ([entry(gpu=0)], "does not tell of GPU 1"),
-        ([], "does not tell of GPU 1"),
-        ("exec /bin/false", "ended with status"),
-    ],
-)
-def test_a_gpu_that_amd_smi_loses_is_an_error_with_its_cause(
-    tmp_path: Path,
-    command: Callable[..., Path],
-    monkeypatch: pytest.MonkeyPatch,
-    told: object,
-    cause: str,
-) -> None:
-    command("amd-smi", list=LISTED, metric=[entry()])
-    source = amd_smi.source(AMD, tmp_path)
-    assert source.look(with_pids=False)["power_w"] == 640
-    command("amd-smi", list=LISTED, metric=told)
-    be_patient(monkeypatch, told)
-    with pytest.raises(ToolError, match=cause):
-        source.look(with_pids=False)
-
-
-def test_a_command_that_is_not_there_is_its_cause(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ToolError, match="amd-smi is not installed"):
-        amd_smi.source(AMD, tmp_path)
-    with pytest.raises(ToolError, match="rocm-smi is not installed"):
-        rocm_smi.source(AMD, tmp_path).look(with_pids=False)
-
-
-CARD = {
-    "PCI Bus": "0000:0C:00.0",
-    "Temperature (Sensor edge) (C)": "44.0",
-    "Temperature (Sensor junction) (C)": "58.0",
-    "mclk clock speed:": "(1200Mhz)",
-    "mclk clock level:": "0",
-    "sclk clock speed:": "(1650Mhz)",
-    "sclk clock level:": "1",
-    "Max Graphics Package Power (W)": "500.0",
-    "Average Graphics Package Power (W)": "277.0",
-    "GPU use (%)": "91",
-}
-
-
-def rocm_smi_look(root: Path, device: Hardware = AMD, *, with_pids: bool = False) -> dict[str, Any]:
-    """Look once through the rocm-smi that is on PATH."""
-    return rocm_smi.source(device, root).look(with_pids=with_pids)
-
-
-def test_rocm_smi_s_figures_are_in_our_units(tmp_path: Path, command: Callable[..., Path]) -> None:
-    other = {**CARD, "PCI Bus": "0000:0B:00.0", "GPU use (%)": "0"}
-    command("rocm-smi", anything={"card0": other, "card1": CARD, "system": {}})
-    assert rocm_smi_look(tmp_path) == {
-        "clock_mhz": 1650,
-        "memory_clock_mhz": 1200,
-        "power_w": 277,
-        "temperature_c": 58,
-        "utilization": 0.91,
-    }
-
-
-def test_rocm_smi_s_words_differ_between_versions(
-    tmp_path: Path, command: Callable[..., Path]
-) -> None:
-    card = {
-        "PCI Bus:": "0000:0c:00.0",
-        "Temperature (Sensor Junction) (C)": "58.0",
-        "SCLK clock level": "1 (1650Mhz)",
-        "mclk clock level": "S: (1.2Ghz)",
-        "Current Socket Graphics Package Power (W)": "277.0",
-        "GPU Use (%)": "91",
-    }
-    command("rocm-smi", anything={"card0": card})
-    found = rocm_smi_look(tmp_path)
-    assert [found[name] for name in FIGURES] == [1650, 1200, 277, 58, 0.91]
-
-
-@pytest.mark.parametrize("number", [0, 2])
-def test_rocm_smi_knows_neither_clock_nor_load_of_a_partition(
-    tmp_path: Path, command: Callable[..., Path], number: int
-) -> None:
-    command("rocm-smi", anything={"card0": CARD})
-    found = rocm_smi_look(tmp_path, replace(PARTITION, bdf=f"0000:0c:00.{number}"))
-    assert [found[name] for name in FIGURES] == [None, 1200, 277, 58, None]
-
-
-@pytest.mark.parametrize("nothing", ["N/A (Secondary die)", "N/A", "", "None"])
-def test_a_secondary_die_has_no_power_that_is_known(
-    tmp_path: Path, command: Callable[..., Path], nothing: str
-) -> None:
-    card = {**CARD, "Average Graphics Package Power (W)": nothing}
-    command("rocm-smi", anything={"card0": card})
-    found = rocm_smi_look(tmp_path)
-    assert (found["power_w"], found["clock_mhz"]) == (None, 1650)
-
-
-def test_what_rocm_smi_does_not_tell_is_none(tmp_path: Path, command: Callable[..., Path]) -> None:
-    card = dict.fromkeys(CARD, "N/A") | {"PCI Bus": CARD["PCI Bus"]}
-    command("rocm-smi", anything={"card0": card})
-    assert unknown(rocm_smi_look(tmp_path))
-
-
-def test_rocm_smi_s_processes_are_the_kernel_s(
-    tmp_path: Path, command: Callable[..., Path]
-) -> None:
-    node = tmp_path / "sys/class/kfd/kfd/topology/nodes/1"
-    node.mkdir(parents=True)
-    (node / "properties").write_text(f"location_id {0x0C << 8}\ndomain 0\n")
-    (node / "gpu_id").write_text("5001\n")
-    process = tmp_path / "sys/class/kfd/kfd/proc/100"
-    process.mkdir(parents=True)
-    (process / "vram_5001").write_text("4096\n")
-    command("rocm-smi", anything={"card0": CARD})
-    assert rocm_smi_look(tmp_path, with_pids=True)["pids"] == [100]
-
-
-@pytest.mark.parametrize(
-    ("told", "cause"),
-    [
-        (HANGS, "did not answer"),
-        ("WARNING: deprecated", "did not print JSON"),
-        ([CARD], "no card"),
-        ({"card0": {**CARD, "PCI Bus": "0000:0B:00.0"}}, "no GPU at 0000:0c:00.0"),
-    ],
-)
-def test_a_rocm_smi_that_does_not_tell_of_the_gpu_is_an_error(
-    tmp_path: Path,
-    command: Callable[..., Path],
-    monkeypatch: pytest.MonkeyPatch,
-    told: object,
-    cause: str,
-) -> None:
-    be_patient(monkeypatch, told)
-    command("rocm-smi", anything=told)
-    with pytest.raises((ToolError, NothingToldError), match=cause):
-        rocm_smi_look(tmp_path)
+# --- AMD: partitions ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -1242,6 +820,37 @@ def test_a_device_that_is_not_listed_has_no_place(bdf: str | None) -> None:
         places(replace(AMD, bdf=bdf), ["0000:0c:00.0", None])
 
 
+@pytest.mark.parametrize(
+    ("mode", "number", "clock"),
+    [
+        ("CPX", 0, 1300),
+        ("CPX", 5, 1800),
+        ("CPX", 6, None),
+        ("TPX", 1, 1500),
+        ("DPX", 0, 1300),
+        ("DPX", 1, 1600),
+        ("QPX", 0, None),
+        (None, 1, None),
+        ("SPX", 0, 1300),
+        ("SPX", 1, 1300),
+        (None, 0, 1300),
+    ],
+)
+def test_a_partition_s_clock_is_that_of_its_own_dies(
+    mode: str | None, number: int, clock: float | None
+) -> None:
+    device = replace(PARTITION, bdf=f"0000:0c:00.{number}", compute_partition=mode)
+    dies = [1300, 1400, 1500, 1600, 1700, 1800, None, None]
+    assert sensors.paced(dies, partition(device))["clock_mhz"] == clock
+
+
+def test_a_die_that_is_silent_does_not_shift_those_after_it() -> None:
+    dies = [None, 2.0, None, 4.0]
+    assert [list(Partition(n, "CPX").places(dies)) for n in range(5)] == [[0], [1], [2], [3], []]
+    assert [list(Partition(n, "DPX").places(dies)) for n in range(2)] == [[0, 1], [2, 3]]
+    assert list(Partition(0, "DPX").places([])) == []
+
+
 # --- the choice --------------------------------------------------------------------------
 
 
@@ -1256,6 +865,11 @@ def way(name: str, seen: dict[str, Any] | Exception) -> Callable[[Hardware, Path
     return source
 
 
+def choose(root: Path) -> Source:
+    """Choose how to watch a card."""
+    return backends.of(AMD).telemetry(AMD, root, 0)
+
+
 @pytest.mark.parametrize(
     ("ways", "chosen"),
     [
@@ -1266,41 +880,40 @@ def way(name: str, seen: dict[str, Any] | Exception) -> Callable[[Hardware, Path
     ],
 )
 def test_the_first_way_that_tells_a_clock_or_a_power_is_chosen(
-    ways: list[dict[str, Any] | Exception], chosen: str
+    monkeypatch: pytest.MonkeyPatch, ways: list[dict[str, Any] | Exception], chosen: str
 ) -> None:
     named = {str(n): way(str(n), seen) for n, seen in enumerate(ways)}
-    assert choose(AMD, Path(), named).name == chosen
+    monkeypatch.setattr(amd, "WAYS", named)
+    assert choose(Path()).name == chosen
 
 
-def test_without_any_way_each_one_s_cause_is_named() -> None:
+def test_without_any_way_each_one_s_cause_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     ways = {
         "a": way("a", KeyError("x")),
         "b": way("b", {"clock_mhz": None}),
         "c": way("c", ToolError("c is not installed")),
     }
     causes = "a: KeyError: 'x'; b: neither a clock nor a power; c: c is not installed"
+    monkeypatch.setattr(amd, "WAYS", ways)
     with pytest.raises(NothingToldError, match=causes):
-        choose(AMD, Path(), ways)
+        choose(Path())
 
 
-def test_ways_are_tried_from_the_cheapest_to_the_last_resort(
+def test_the_package_is_asked_where_the_kernel_tells_no_clock_and_no_power(
     tmp_path: Path,
     card: Callable[..., None],
-    command: Callable[..., Path],
     install: Callable[[Any], None],
 ) -> None:
     install(FakeAmdSmi())
     card(freq1_input="2000000000\n")
-    command("amd-smi", list=LISTED, metric=[entry()])
-    command("rocm-smi", anything={"card0": CARD})
-    chosen = [choose(AMD, tmp_path).name]
+    chosen = [choose(tmp_path).name]
     card(freq1_input="N/A\n")
-    chosen.append(choose(AMD, tmp_path).name)
+    chosen.append(choose(tmp_path).name)
+    assert chosen == ["amdgpu", "amdsmi"]
     install(SimpleNamespace())
-    chosen.append(choose(AMD, tmp_path).name)
-    command("amd-smi", list="[]")
-    chosen.append(choose(AMD, tmp_path).name)
-    assert chosen == ["amdgpu", "amdsmi", "amd-smi", "rocm-smi"]
+    causes = "the kernel's files: neither a clock nor a power; the amdsmi package: cannot start"
+    with pytest.raises(NothingToldError, match=causes):
+        choose(tmp_path)
 
 
 # --- the CPU -----------------------------------------------------------------------------
@@ -1331,7 +944,7 @@ def test_the_clock_of_a_cpu_is_the_mean_of_a_few(
         folder = tmp_path / f"sys/devices/system/cpu/cpu{number}/cpufreq"
         folder.mkdir(parents=True)
         (folder / "scaling_cur_freq").write_text(content)
-    assert machine.source(tmp_path).look(with_pids=False)["clock_mhz"] == pytest.approx(2500)
+    assert cpu.source(tmp_path).look(with_pids=False)["clock_mhz"] == pytest.approx(2500)
 
 
 def test_a_cpu_that_was_too_hot_has_counted_it(
@@ -1343,7 +956,7 @@ def test_a_cpu_that_was_too_hot_has_counted_it(
         folder.mkdir(parents=True)
         for name, count in zip(("core", "package"), counts, strict=True):
             (folder / f"{name}_throttle_count").write_text(f"{count}\n")
-    found = machine.source(tmp_path).look(with_pids=False)
+    found = cpu.source(tmp_path).look(with_pids=False)
     assert found["counters"] == {"thermal": 14}
     assert "ticks" not in found
 
@@ -1352,7 +965,7 @@ def test_a_cpu_that_was_too_hot_has_counted_it(
 def test_a_torn_proc_stat_is_no_load(tmp_path: Path, content: str) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/stat").write_text(content)
-    source = machine.source(tmp_path)
+    source = cpu.source(tmp_path)
     source.look(with_pids=False)
     found = source.look(with_pids=False)
     assert found == {"utilization": None, "steal": None, "clock_mhz": None, "counters": {}}

@@ -94,31 +94,23 @@ def is_gpu(device: Hardware) -> bool:
 
 def this_cpu() -> Hardware:
     """Describe this machine's CPU, whatever GPUs there are."""
-    return _CPU.detect(ROOT, os.environ, ask_tools=False)[0]
+    return _CPU.detect(ROOT, os.environ)[0]
 
 
-def detect(
-    root: Path = ROOT,
-    environ: Mapping[str, str] = os.environ,
-    *,
-    ask_tools: bool | None = None,
-) -> list[Hardware]:
+def detect(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> list[Hardware]:
     """List the GPUs as torch would number them in this environment, each vendor's from 0.
 
     Without any, a list of one: the CPU. `root` is the folder of ``/sys``, ``/proc`` and ``/dev``.
-    `ask_tools` says whether vendors' tools on PATH are asked if the kernel has no list of GPUs; by
-    default they are if `root` is this machine's own.
     """
-    asking = root == ROOT if ask_tools is None else ask_tools
     gpus: list[Hardware] = []
     for backend in every():
         if not backend.is_gpu:
             continue
         try:
-            gpus += backend.detect(root, environ, ask_tools=asking)
+            gpus += backend.detect(root, environ)
         except Exception as error:  # noqa: BLE001 - the machine can be measured without it
             warn_once(f"no GPU of {backend.name} is used: {type(error).__name__}: {error}")
-    return gpus or _CPU.detect(root, environ, ask_tools=asking)
+    return gpus or _CPU.detect(root, environ)
 
 
 def used_by(devices: Sequence[Hardware]) -> list[Backend]:

@@ -3,15 +3,58 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from bench_lib.backends.checks import Check
 from bench_lib.backends.looks import Source
 from bench_lib.backends.profiler import Profilers
 from bench_lib.model import Device, Environment, Hardware, UserError
+
+OTHER_PROCESSES = "other processes on the GPUs"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of ``bench-lib env``."""
+
+    name: str
+    ok: bool | None
+    """None if unknown or not applicable."""
+    detail: str
+    remedy: str = ""
+    """The remedy; empty unless `ok` is False."""
+    fatal: bool = False
+    """Whether the suite cannot run here, where `ok` is False; else its results are worse."""
+
+
+def good(name: str, detail: str) -> Check:
+    """Say that all is well."""
+    return Check(name, ok=True, detail=detail)
+
+
+def stops(name: str, detail: str, remedy: str) -> Check:
+    """Say what keeps the suite from running, or makes whole groups of its cases errors."""
+    return Check(name, ok=False, detail=detail, remedy=remedy, fatal=True)
+
+
+def spoils(name: str, detail: str, remedy: str) -> Check:
+    """Say what makes results less steady, fewer or doubtful."""
+    return Check(name, ok=False, detail=detail, remedy=remedy)
+
+
+def unknown(name: str, detail: str) -> Check:
+    """Say what could not be found out, or does not apply."""
+    return Check(name, ok=None, detail=detail)
+
+
+def other_processes(pids: list[str]) -> Check:
+    """Say which processes have the GPUs open before the suite opens them."""
+    if not pids:
+        return good(OTHER_PROCESSES, "none")
+    remedy = "wait for them or end them; measurements beside them are discarded"
+    return spoils(OTHER_PROCESSES, f"{len(pids)}: {', '.join(pids[:8])}", remedy)
 
 
 @dataclass(frozen=True)
@@ -70,11 +113,10 @@ class Backend(Protocol):
     # --- finding and pinning ---------------------------------------------------------------
 
     @abstractmethod
-    def detect(self, root: Path, environ: Mapping[str, str], *, ask_tools: bool) -> list[Hardware]:
+    def detect(self, root: Path, environ: Mapping[str, str]) -> list[Hardware]:
         """List the devices that torch would show in this environment, numbered from 0.
 
-        `root` is the folder of ``/sys``, ``/proc`` and ``/dev``.  `ask_tools` says whether programs
-        on PATH may be asked, since `root` is this machine's own.
+        `root` is the folder of ``/sys``, ``/proc`` and ``/dev``.
         """
 
     @abstractmethod
@@ -149,10 +191,6 @@ class Backend(Protocol):
         """Look for what keeps its devices from measuring; `devices` are those detected."""
         return []
 
-    def tool_checks(self, devices: Sequence[Hardware], environ: Mapping[str, str]) -> list[Check]:
-        """Ask the vendor's tools whether they contradict `devices`; may take seconds."""
-        return []
-
     def misnumbered(
         self,
         root: Path,
@@ -191,7 +229,7 @@ class Unknown(Backend):
         self.is_gpu = bool(name)  # without a vendor nothing at all is known of the device
         self._known = known
 
-    def detect(self, root: Path, environ: Mapping[str, str], *, ask_tools: bool) -> list[Hardware]:
+    def detect(self, root: Path, environ: Mapping[str, str]) -> list[Hardware]:
         """Return none: nobody knows where to look."""
         return []
 
@@ -209,3 +247,38 @@ class Unknown(Backend):
             f"{', '.join(self._known)}; install the package that brings one (docs/"
             "adding-a-backend.md)"
         )
+
+
+# --- variables that hide devices and renumber them ---------------------------------------
+
+
+def named(words: Iterable[str], devices: Sequence[Hardware]) -> list[Hardware]:
+    """Find the devices that indices or starts of uuids mean, up to the first of no meaning."""
+    found = []
+    for word in words:
+        if word.isdecimal():
+            alike = list(devices[int(word) : int(word) + 1])
+        else:
+            # Shorter than "GPU-" and a digit is no uuid, to either runtime.
+            prefix = word.lower() if len(word) > 4 else None
+            alike = [d for d in devices if prefix and (d.uuid or "").lower().startswith(prefix)]
+        if len(alike) != 1:
+            break
+        found += alike
+    return found
+
+
+def word_for(device: Hardware, name: str, value: str | None) -> str:
+    """Choose what the variable `name`, now `value`, must say to mean `device` alone.
+
+    Raises ValueError where the value shows fewer devices than were detected.
+    """
+    if value is None:
+        return str(device.index)
+    words = list(dict.fromkeys(value.split(","))) if value else []
+    if device.index >= len(words):
+        raise ValueError(
+            f"{device.key} is device {device.index}, but {name}={value!r} shows "
+            f"{len(words)}; detect the devices again after changing that variable"
+        )
+    return words[device.index]

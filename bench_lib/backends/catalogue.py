@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
-import math
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any
 
-import msgspec
-from msgspec import Meta, Struct
-
-from bench_lib.model import Hardware, UserError
+from bench_lib.model import Hardware
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -30,86 +25,72 @@ PARTITIONS = {"SPX": 1, "DPX": 2, "TPX": 3, "QPX": 4}
 """Into how many devices a mode divides a card; CPX makes one of each of its dies."""
 _DESIGNATION = re.compile(r"\b[A-Z]+\d{2,}[A-Z]*\b")
 
-_Table = TypeVar("_Table", bound=Struct)
-_Number = TypeVar("_Number", "Figure", "Count")
-_Text = Annotated[str, Meta(pattern=r"^\S(.*\S)?$")]
 
-
-class CatalogueError(UserError):
-    """A ``peaks.toml`` breaks its own rules; names the file, the row and the field."""
-
-
-class Figure(float):
-    """A figure, and the citation of its source."""
-
-    source = ""
-
-
-class Count(int):
-    """A whole number, and the citation of its source."""
-
-    source = ""
-
-
-class Peaks(Struct, forbid_unknown_fields=True, frozen=True):
-    """Figures by precision; one that is not known is None."""
-
-    fp64: Figure | None = None
-    fp32: Figure | None = None
-    tf32: Figure | None = None
-    fp16: Figure | None = None
-    bf16: Figure | None = None
-    fp8: Figure | None = None
-    fp6: Figure | None = None
-    fp4: Figure | None = None
-    int8: Figure | None = None
-
-    def scaled(self, factor: float) -> dict[str, float]:
-        """Return the known peaks in TFLOP/s, each times `factor`, a ratio."""
-        known = msgspec.structs.asdict(self).items()
-        return {precision: peak * factor for precision, peak in known if peak is not None}
-
-
-class Model(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class Model:
     """One GPU of a ``peaks.toml``; figures that are not known are None."""
 
-    key: Annotated[str, Meta(pattern="^[a-z0-9]+(-[a-z0-9]+)*$")]
-    name: _Text
-    pci_ids: Annotated[
-        tuple[Annotated[str, Meta(pattern="^[0-9a-f]{4}$")], ...], Meta(min_length=1)
-    ]
-    ids_source: str
-    """The name of their source in ``[sources]``."""
-    arch: Annotated[str, Meta(pattern="^[a-z0-9_]+$")]
+    key: str
+    name: str
+    pci_ids: Sequence[str]
+    """Four hexadecimal digits each."""
+    arch: str
     die_of_card: bool = False
-    compute_units: Count | None = None
-    xcds: Count | None = None
-    memory_gib: Figure | None = None
-    board_power_w: Figure | None = None
-    gb_per_s: Figure | None = None
-    tflops: Peaks = Peaks()
+    compute_units: int | None = None
+    xcds: int | None = None
+    memory_gib: float | None = None
+    board_power_w: float | None = None
+    gb_per_s: float | None = None
+    tflops: Mapping[str, float] = field(default_factory=dict)
+    """By precision."""
 
 
-class CpuModel(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class CpuModel:
     """One CPU of a ``peaks.toml``, as one socket at its base clock."""
 
-    model_name: _Text
+    model_name: str
     """A regular expression for all of the kernel's name."""
-    cores: Count
-    base_ghz: Figure
-    gb_per_s: Figure
-    flops_per_cycle: Peaks
+    cores: int
+    base_ghz: float
+    gb_per_s: float
+    flops_per_cycle: Mapping[str, float]
+    """By precision."""
 
 
-class Catalogue(Struct, frozen=True):
+@dataclass(frozen=True)
+class Catalogue:
     """The contents of one ``peaks.toml``."""
 
-    gpus: tuple[Model, ...]
-    cpus: tuple[CpuModel, ...]
+    gpus: Sequence[Model]
+    cpus: Sequence[CpuModel]
 
     def cpu(self, model_name: str) -> CpuModel | None:
         """Find the CPU that the kernel calls `model_name`; None if it is not here."""
         return next((row for row in self.cpus if re.fullmatch(row.model_name, model_name)), None)
+
+
+@functools.cache
+def read(path: Path) -> Catalogue:
+    """Read a ``peaks.toml``, in which each figure stands beside the name of its source."""
+    document = tomllib.loads(path.read_text(encoding="utf-8"))
+    return Catalogue(
+        [Model(**_figures(row)) for row in document.get("gpu", ())],
+        [CpuModel(**_figures(row)) for row in document.get("cpu", ())],
+    )
+
+
+def _figures(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row without the names of its sources."""
+    found: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, dict):
+            found[name] = _figures(value)
+        elif isinstance(value, list) and name != "pci_ids":
+            found[name] = value[0]
+        elif name != "ids_source":
+            found[name] = value
+    return found
 
 
 def identify(device: Hardware, models: Sequence[Model], *, by_arch: bool = False) -> Hardware:
@@ -139,7 +120,7 @@ def identify(device: Hardware, models: Sequence[Model], *, by_arch: bool = False
     share = _share(device, model)
     if share is None:
         return replace(device, key=model.key + suffix)
-    tflops = model.tflops.scaled(share)
+    tflops = {precision: peak * share for precision, peak in model.tflops.items()}
     return replace(device, key=model.key + suffix, peak_tflops=tflops, peak_gb_per_s=bandwidth)
 
 
@@ -256,110 +237,3 @@ def pci_id(written: str | None) -> str | None:
     """Return a PCI device id as the rows write it, of ``0x74A1`` too; None if it is none."""
     match = re.fullmatch(r"(?:0x)?0*([0-9a-f]{4})", (written or "").lower())
     return match[1] if match and match[1] != "0000" else None
-
-
-# --- the file ----------------------------------------------------------------------------
-
-
-class _File(Struct, forbid_unknown_fields=True):
-    sources: dict[str, _Text] = {}
-    gpu: list[dict[str, Any]] = []
-    cpu: list[dict[str, Any]] = []
-
-
-@functools.cache
-def read(path: Path) -> Catalogue:
-    """Read a ``peaks.toml``; CatalogueError where it breaks its own rules."""
-    try:
-        return parse(tomllib.loads(path.read_text(encoding="utf-8")))
-    except ValueError as error:
-        raise CatalogueError(f"{path}: {error}") from error
-
-
-def parse(document: Mapping[str, Any]) -> Catalogue:
-    """Read GPUs and CPUs from the tables of a ``peaks.toml``.
-
-    Raises ValueError, with row and field, for a figure that is no positive number or has no
-    source, for a field that is unknown or missing, and for rows that could not be told
-    apart.
-    """
-    file = _converted("peaks.toml", document, _File, {})
-    gpus = [
-        _converted(f"gpu {row.get('key', number)}", row, Model, file.sources)
-        for number, row in enumerate(file.gpu)
-    ]
-    cpus = [
-        _converted(f"cpu {row.get('model_name', number)}", row, CpuModel, file.sources)
-        for number, row in enumerate(file.cpu)
-    ]
-    for model in gpus:
-        if model.ids_source not in file.sources:
-            hint = _hint(model.ids_source, file.sources)
-            raise ValueError(f"gpu {model.key}: ids_source {model.ids_source!r} is unknown{hint}")
-    try:
-        for cpu in cpus:
-            re.compile(cpu.model_name)
-    except re.error as error:
-        why = f"model_name is no regular expression: {error}"
-        raise ValueError(f"cpu {error.pattern!s}: {why}") from None
-    _refuse_twins(gpus)
-    return Catalogue(tuple(gpus), tuple(cpus))
-
-
-def _converted(
-    label: str, table: Mapping[str, Any], kind: type[_Table], citations: Mapping[str, str]
-) -> _Table:
-    """Return a table with its types; ValueError that names the label, the field and the value."""
-    try:
-        return msgspec.convert(table, kind, dec_hook=functools.partial(_cited, citations=citations))
-    except msgspec.ValidationError as error:
-        problem, _, place = str(error).partition(" - at `$")
-        value: Any = table
-        steps = re.findall(r"[a-z]\w*", place)
-        for step in steps:
-            value = value[step]
-        words = f"{problem[0].lower()}{problem[1:]}"
-        if match := re.fullmatch(r"Object (missing|contains).* field `(.+)`", problem):
-            steps.append(match[2])
-            fields = (Peaks if len(steps) > 1 else kind).__struct_fields__
-            words = "missing" if match[1] == "missing" else f"unknown{_hint(match[2], fields)}"
-            words = f"is {words}"
-        elif words.startswith("expected"):
-            words = f"is {value!r}: {words}"
-        raise ValueError(f"{label}: {'.'.join(steps)} {words}") from None
-
-
-def _hint(name: str, known: Iterable[str]) -> str:
-    known = sorted(known)
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {near[0]}?" if near else f"; there is {', '.join(known)}"
-
-
-def _cited(kind: type[_Number], pair: Any, citations: Mapping[str, str]) -> _Number:
-    """Return a figure of the file, which is a pair with the name of its source."""
-    if not isinstance(pair, list) or len(pair) != 2:
-        raise ValueError('is no pair of a figure and its source, such as [304, "rocm-specs"]')
-    number, source = pair
-    is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
-    if not is_number or not 0 < number < math.inf:
-        raise ValueError(f"is {number!r}, no positive number")
-    figure = kind(number)
-    if figure != number:
-        raise ValueError(f"is {number!r}, no whole number")
-    if source not in citations:
-        hint = _hint(str(source), citations)
-        raise ValueError(f"has no source in [sources]: {source!r}{hint}")
-    figure.source = citations[source]
-    return figure
-
-
-def _refuse_twins(gpus: Sequence[Model]) -> None:
-    """Refuse two rows of one key, or of one PCI id and the same compute units."""
-    seen: set[object] = set()
-    for model in gpus:
-        identities: list[object] = [model.key]
-        identities += [(pci, model.compute_units) for pci in model.pci_ids]
-        for identity in identities:
-            if identity in seen:
-                raise ValueError(f"gpu {model.key}: another row has {identity} too")
-            seen.add(identity)

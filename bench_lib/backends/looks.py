@@ -1,20 +1,22 @@
-"""The type of a look at a device, and how often each way of looking may be used."""
+"""Looking at a device: what a look tells, how often to look, and who else has the device open."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
+from bench_lib.backends.sysfs import text
 from bench_lib.backends.tool import ToolError
 from bench_lib.model import UserError
 
 PERIOD_S = 0.05
-"""Between two looks through a library or the kernel's files."""
-COMMAND_PERIOD_S = 1.0
-"""Between two calls of a command, which take 0.3 to 2 s of a CPU core each."""
-COMMAND_TIMEOUT_S = 5.0
-"""Past this a command hangs; so the first answer of two of them is there within 10 s."""
+"""Between two looks."""
+PIDS_EVERY = 10
+"""So many looks there are for each that asks for processes and whatever else is expensive.
+
+Those take milliseconds, and locks of the driver that launches need."""
 
 FIGURES = ("clock_mhz", "memory_clock_mhz", "power_w", "temperature_c", "utilization")
 
@@ -47,7 +49,7 @@ class Look(Protocol):
     """
 
     def __call__(self, *, with_pids: bool) -> dict[str, Any]:
-        """Look now, and for processes and whatever else is dear as well if so asked."""
+        """Look now, and for processes and whatever else is expensive as well if so asked."""
 
 
 @dataclass(frozen=True)
@@ -56,30 +58,6 @@ class Source:
 
     name: str
     look: Look
-    is_command: bool = False
-    """Whether each look starts a program."""
-
-    @property
-    def period_s(self) -> float:
-        """Least time from one look to the next."""
-        return COMMAND_PERIOD_S if self.is_command else PERIOD_S
-
-    @property
-    def pids_every(self) -> int:
-        """How many looks there are for each that asks for processes and whatever else is dear.
-
-        Those take milliseconds, and locks of the driver that launches need.
-        """
-        return 4 if self.is_command else 10
-
-    @property
-    def patience_s(self) -> float:
-        """How late a look may be that is only slow."""
-        return 2 * COMMAND_TIMEOUT_S if self.is_command else 0.0
-
-    def pause_s(self, took_s: float) -> float:
-        """How long to rest after a look that took so long."""
-        return max(self.period_s - took_s, took_s * (3 if self.is_command else 1))
 
 
 class NothingToldError(RuntimeError):
@@ -95,3 +73,45 @@ def cause_of(error: Exception) -> str:
     """Say what went wrong; an error of ours or a tool's speaks for itself."""
     is_ours = isinstance(error, (ToolError, NothingToldError, UserError))
     return str(error) if is_ours else f"{type(error).__name__}: {error}"
+
+
+# --- processes on a device ---------------------------------------------------------------
+
+PROC = Path("/proc")
+
+
+def described(
+    pid: int, name: str | None = None, memory: float | None = None, proc: Path = PROC
+) -> str:
+    """Describe a process in a few words, as ``python3, 512 MiB``; ``memory`` is in bytes."""
+    name = (name or "").rpartition("/")[2] or text(proc / str(pid) / "comm") or "unknown"
+    return f"{name}, {memory / 2**20:.0f} MiB" if memory else name
+
+
+def run_of(runner: int, environ: Mapping[str, str], proc: Path = PROC) -> int:
+    """Return the process that all of a run descend from: pytest-xdist's workers are one run.
+
+    HIP opens every GPU that is visible, so that they meet on each other's devices.
+    """
+    parent = _parent(runner, proc) if "PYTEST_XDIST_WORKER" in environ else 0
+    return parent if parent > 1 else runner
+
+
+def kin(pids: Iterable[int], ancestor: int, proc: Path = PROC) -> list[int]:
+    """Return those that are the ancestor or descend from it."""
+    return [pid for pid in pids if _descends(pid, ancestor, proc)]
+
+
+def _descends(pid: int, ancestor: int, proc: Path) -> bool:
+    passed: set[int] = set()
+    while pid > 1 and pid != ancestor and pid not in passed:
+        passed.add(pid)
+        pid = _parent(pid, proc)
+    return pid == ancestor > 0
+
+
+def _parent(pid: int, proc: Path) -> int:
+    """Return a process's parent; 0 where it is not known."""
+    # The name, in brackets, may hold anything.
+    fields = (text(proc / str(pid) / "stat") or "").rpartition(")")[2].split()
+    return int(fields[1]) if len(fields) > 1 and fields[1].isdecimal() else 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import textwrap
 import threading
 import warnings
@@ -15,7 +14,7 @@ from typing import Any, Literal
 
 from bench_lib import backends
 from bench_lib.backends import Backend
-from bench_lib.backends.checks import Check, other_processes
+from bench_lib.backends.backend import Check, other_processes
 from bench_lib.cli.output import Document
 from bench_lib.engine import telemetry
 from bench_lib.environment import fingerprint, readiness
@@ -119,7 +118,6 @@ class Examination:
         checks = [*readiness.checks(devices=devices), *_telemetry_checks(devices, seen)]
         beside = [
             *_detection_checks(self._odd),
-            *_tool_checks(devices),
             *_baseline_checks(self.baselines),
         ]
         self._nobody_looks.set()
@@ -216,13 +214,6 @@ def _detection_checks(causes: Sequence[str]) -> Iterator[Check]:
     remedy = "mend that if there is a GPU here which is not listed above"
     for cause in causes:
         yield Check("finding devices", ok=False, detail=cause, remedy=remedy)
-
-
-def _tool_checks(devices: Sequence[Hardware]) -> Iterator[Check]:
-    """Ask the vendors' tools whether they contradict what was detected."""
-    for backend in backends.used_by(devices):
-        own = [device for device in devices if backends.of(device) is backend]
-        yield from backend.tool_checks(own, os.environ)
 
 
 def _baseline_checks(references: dict[str, Reference]) -> Iterator[Check]:

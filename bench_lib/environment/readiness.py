@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench_lib import backends
 from bench_lib.backends import Backend
-from bench_lib.backends.checks import Check, good, spoils, stops, unknown
+from bench_lib.backends.backend import Check, good, spoils, stops, unknown
 from bench_lib.backends.sysfs import ROOT, text
 from bench_lib.environment.fingerprint import governor, numa_balancing
 from bench_lib.model import Hardware

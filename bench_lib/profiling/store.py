@@ -7,8 +7,6 @@ names kernels and their times: a trace, a CSV of ROCm's profilers, a baseline.
 from __future__ import annotations
 
 import math
-import os
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +14,6 @@ from pathlib import Path
 import msgspec
 
 from bench_lib import backends
-from bench_lib.backends import tool
 from bench_lib.backends.tool import ToolError
 from bench_lib.environment import fingerprint
 from bench_lib.model import SCHEMA, Case, Environment, KernelTable, UserError
@@ -25,8 +22,6 @@ from bench_lib.profiling.kernels import Diff, diff, reason, table
 from bench_lib.storage import baselines
 
 FILE = "kernels.json"
-LIMIT_S = 300.0
-"""A trace of a gigabyte takes about 20 s."""
 BASELINE = "baseline"
 """Names the kernels of a case's baseline, in place of a file or folder."""
 
@@ -92,33 +87,8 @@ def load(source: str, steps: int = 1) -> tuple[Profile, list[str]]:
     if path.name.startswith("kernels") and path.suffix == ".json":
         return _decoded(path), []
     if path.suffix in (".csv", ".db", ".json") or path.name.endswith(".json.gz"):
-        return _read_apart(path, steps)
+        return read_foreign(path, steps)
     raise ProfileError(f"{path} is neither JSON nor CSV; name a {FILE}, a trace or a CSV")
-
-
-class Reading(msgspec.Struct):
-    """The output of the process that reads a foreign file."""
-
-    profile: Profile | None = None
-    problems: list[str] = []
-    error: str = ""
-    """Why there is no profile."""
-
-
-def _read_apart(path: Path, steps: int) -> tuple[Profile, list[str]]:
-    """Read another program's file in a process that cannot take all time and memory."""
-    words = [sys.executable, "-m", "bench_lib.profiling", str(path), str(steps)]
-    try:
-        # The folder that somebody stands in may hold modules, too.
-        answer = tool.ask(words, timeout_s=LIMIT_S, environ={**os.environ, "PYTHONSAFEPATH": "1"})
-        reading = msgspec.json.decode(answer, type=Reading)
-    except tool.ToolHangError as error:
-        raise ProfileError(f"{path} cannot be read within {LIMIT_S:g} s; profile less") from error
-    except (ToolError, msgspec.MsgspecError) as error:
-        raise ProfileError(f"{path} cannot be read: what read it has ended") from error
-    if reading.profile is None:
-        raise ProfileError(reading.error)
-    return reading.profile, reading.problems
 
 
 def read_foreign(path: Path, steps: int) -> tuple[Profile, list[str]]:

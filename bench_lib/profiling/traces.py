@@ -28,6 +28,9 @@ from bench_lib.profiling.names import is_convolution
 PIECE_BYTES = 2**24
 MOST_BYTES = 4 * 2**30
 """Most bytes of JSON: larger traces hold more steps than anybody looks at."""
+ANY_BYTES, MOST_TIMES = 2**26, 100
+"""A compressed trace may unpack to the first, or to so many times its size: torch's are compressed
+to a twentieth, and somebody may have made a file that fills all memory."""
 GAP_S = 10e-6
 """From here on a pause between kernels is worth a look (workshop guide, 9.8)."""
 LEAST_S = 10e-9
@@ -256,14 +259,15 @@ _TORN = (
 def _bytes(path: Path) -> bytearray:
     with path.open("rb") as file:
         zipped = file.read(2) == b"\x1f\x8b"
+        most = min(MOST_BYTES, max(ANY_BYTES, MOST_TIMES * file.seek(0, 2)))
         file.seek(0)
         data = bytearray()
         with gzip.open(file) if zipped else contextlib.nullcontext(file) as inner:
             while piece := inner.read(PIECE_BYTES):
                 data += piece
-                if len(data) > MOST_BYTES:
+                if len(data) > most:
                     raise TraceError(
-                        f"{path} holds more than {MOST_BYTES / 2**30:.0f} GiB of JSON; "
+                        f"{path} unpacks to more than {most / 2**30:.3g} GiB of JSON; "
                         "profile fewer steps, or without stacks"
                     )
     return data

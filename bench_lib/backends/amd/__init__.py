@@ -1,51 +1,55 @@
-"""AMD's GPUs: found in the kernel's files or by ROCm's tools, watched in whichever way works."""
+"""AMD's GPUs: found in the kernel's files, watched there or through ROCm's package."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bench_lib.backends.amd import kfd, machine, visible
-from bench_lib.backends.backend import Backend, Build, Software
-from bench_lib.backends.checks import Check
-from bench_lib.backends.looks import Source
+from bench_lib.backends.amd import devices as listed
+from bench_lib.backends.amd import files, machine, package
+from bench_lib.backends.backend import Backend, Build, Check, Software
+from bench_lib.backends.looks import NothingToldError, Source, cause_of, tells
 from bench_lib.backends.profiler import Profilers
-from bench_lib.backends.sysfs import ROOT
 from bench_lib.formulas.arithmetic import why_no_tf32_on_amd
 from bench_lib.model import Device, Environment, Hardware
+
+WAYS: Mapping[str, Callable[[Hardware, Path], Source]] = {
+    "the kernel's files": files.source,
+    "the amdsmi package": package.source,
+}
+"""Of watching a device, the cheapest first: the package reads the kernel's files too, some of them
+ten times a look."""
 
 
 class AMD(Backend):
     """GPUs that ROCm runs; torch calls them ``cuda``, as it does NVIDIA's."""
 
     name = "amd"
-    variables = (*visible.VARIABLES, "GPU_DEVICE_ORDINAL")
+    variables = (*listed.VARIABLES, "GPU_DEVICE_ORDINAL")
     # "-1", not "": HIP takes an empty list as if it were not set.
     hidden = {"CUDA_VISIBLE_DEVICES": "-1", "HIP_VISIBLE_DEVICES": "-1"}
     clock = "GFX clock"
-    telemetry_remedy = (
-        "install amd-smi with the ROCm of this machine, or let the container see /sys"
-    )
+    telemetry_remedy = "let the container see /sys, or install ROCm's Python package amdsmi"
     unknown = {**Backend.unknown, "rocm": "not installed system-wide"}
     caches_named = (machine.MIOPEN, "miopen kernels")
     tuned_cache = machine.MIOPEN
     checks_processes = True
 
-    visibility = staticmethod(visible.only)
+    visibility = staticmethod(listed.only)
     is_present = staticmethod(machine.is_present)
     software = staticmethod(machine.software)
     caches = staticmethod(machine.caches)
-    part_of_card = staticmethod(kfd.part_of_card)
+    part_of_card = staticmethod(listed.part_of_card)
 
-    def detect(self, root: Path, environ: Mapping[str, str], *, ask_tools: bool) -> list[Hardware]:
+    def detect(self, root: Path, environ: Mapping[str, str]) -> list[Hardware]:
         """List the GPUs that ROCR_ and then HIP_ or CUDA_VISIBLE_DEVICES leave.
 
         A variable that is set and empty hides every GPU, which is how torch counts them.
         """
-        return visible.left(kfd.devices(root, environ if ask_tools else None), environ)
+        return listed.left(listed.devices(root), environ)
 
     def as_detected(self, device: Hardware, seen: Device) -> Device:
         """Return what HIP says in the kernel's words and units."""
@@ -75,10 +79,25 @@ class AMD(Backend):
         return f"{name}-{device.bdf}" if device.bdf else name
 
     def telemetry(self, device: Hardware, root: Path, ancestor: int) -> Source:
-        """Choose the package, the kernel's files or a command, whichever tells of the device."""
-        from bench_lib.backends.amd import telemetry
+        """Choose the first way that tells a clock or a power, or else one that tells anything.
 
-        return telemetry.choose(device, root)
+        Raises NothingToldError with every way's cause where none does.
+        """
+        causes, poor = [], None
+        for name, way in WAYS.items():
+            try:
+                source = way(device, root)
+                seen = source.look(with_pids=False)
+            except Exception as error:  # noqa: BLE001 - a vendor's library fails in its own ways
+                causes.append(f"{name}: {cause_of(error)}")
+                continue
+            if tells(seen, "clock_mhz", "power_w"):
+                return source
+            poor = poor or (source if tells(seen) else None)
+            causes.append(f"{name}: neither a clock nor a power")
+        if poor is None:
+            raise NothingToldError("; ".join(causes))
+        return poor
 
     def conditions(self, environment: Environment, *, cold: bool) -> dict[str, Any]:
         """Add whether MIOpen's database chose kernels, and whether it was filled beforehand."""
@@ -98,24 +117,13 @@ class AMD(Backend):
         self, root: Path, environ: Mapping[str, str], devices: Sequence[Hardware]
     ) -> list[Check]:
         """Ask for the driver, the files that it opens, and ROCm's profiler."""
-        from bench_lib.backends.amd import readiness
-
-        return readiness.checks(root, environ)
-
-    def tool_checks(self, devices: Sequence[Hardware], environ: Mapping[str, str]) -> list[Check]:
-        """Say where ROCm's tools contradict the devices."""
-        from bench_lib.backends.amd import readiness
-
-        return [readiness.tools_check(devices, environ)]
+        return machine.checks(root, environ)
 
     def misnumbered(self, root: Path, environ: Mapping[str, str], shown: int) -> str | None:
         """Name the cause where ROCR chose, and HIP chooses among that by the old numbers."""
-        chosen, *hip = visible.VARIABLES
+        chosen, *hip = listed.VARIABLES
         without = {name: value for name, value in environ.items() if name not in hip}
-        if (
-            chosen not in environ
-            or len(self.detect(root, without, ask_tools=root == ROOT)) <= shown
-        ):
+        if chosen not in environ or len(self.detect(root, without)) <= shown:
             return None
         names = " and ".join(name for name in hip if name in environ)
         return (

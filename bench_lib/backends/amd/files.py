@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from bench_lib.backends.amd import metrics, sensors
+from bench_lib.backends.amd.devices import number_of, on_bus
 from bench_lib.backends.amd.metrics import COUNTERS, busy_of, one
 from bench_lib.backends.amd.sensors import REASONS, Partition, partition, reasons_in
 from bench_lib.backends.looks import Source
-from bench_lib.backends.sysfs import content, number, properties, text
+from bench_lib.backends.sysfs import content, number, text
 from bench_lib.model import Hardware
-
-NODES = "sys/class/kfd/kfd/topology/nodes"
 
 
 def source(device: Hardware, root: Path) -> Source:
@@ -86,35 +85,3 @@ def processes(kfd_id: int | None, root: Path) -> dict[str, Any]:
     files = (root / "sys/class/kfd/kfd/proc").glob(f"*/vram_{kfd_id}")
     used = ((int(f.parent.name), None, number(f) or 0) for f in files if f.parent.name.isdecimal())
     return sensors.processes(used, root / "proc")
-
-
-def address(values: Mapping[str, int]) -> tuple[str, int, int]:
-    """Return a node's slot, its function there, and the number of its partition.
-
-    Kernels tell a card's partitions apart in the top four bits or in the function.
-    """
-    location = values.get("location_id", 0)
-    slot = f"{values.get('domain', 0):04x}:{location >> 8 & 0xFF:02x}:{location >> 3 & 0x1F:02x}"
-    return slot, location & 7, location >> 28 or location & 7
-
-
-def on_bus(root: Path, slot: str, function: int | str) -> Path:
-    """Return a device's folder of PCI; a partition's is its card's, which alone is on the bus."""
-    own = root / f"sys/bus/pci/devices/{slot}.{function}"
-    return own if own.exists() else own.with_name(f"{slot}.0")
-
-
-def number_of(device: Hardware, root: Path) -> int | None:
-    """Find KFD's number of a device."""
-    node = node_of(device, root)
-    return None if node is None else number(node / "gpu_id")
-
-
-def node_of(device: Hardware, root: Path) -> Path | None:
-    """Find a device's folder in the KFD topology; its address's function is its partition."""
-    for node in (root / NODES).glob("*"):
-        values = properties(node / "properties")
-        slot, _, partition = address(values)
-        if values.get("location_id") and f"{slot}.{partition}" == device.bdf:
-            return node
-    return None

@@ -1,4 +1,4 @@
-"""AMD's software on this machine: amdgpu, ROCm, its libraries, and MIOpen's caches.
+"""AMD's software on this machine: the driver, ROCm, its libraries, MIOpen's caches, and checks.
 
 MIOpen's databases choose kernels; the kernels that it compiled only make first steps quick.
 """
@@ -10,7 +10,15 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from bench_lib.backends.backend import Software
+from bench_lib.backends.backend import (
+    OTHER_PROCESSES,
+    Check,
+    Software,
+    good,
+    other_processes,
+    stops,
+    unknown,
+)
 from bench_lib.backends.folders import (
     describe_folder,
     hashed,
@@ -103,3 +111,86 @@ def conditions(filled: Mapping[str, str]) -> dict[str, str]:
         return {}
     is_tuned = searched(MIOPEN) in filled
     return {"miopen_cache": "tuned" if is_tuned else state_of(filled[MIOPEN])}
+
+
+# --- whether they can be measured --------------------------------------------------------
+
+
+def checks(root: Path, environ: Mapping[str, str]) -> list[Check]:
+    """Check the driver, the files that it opens, other users, and ROCm's profiler."""
+    return [
+        _kfd(root),
+        _groups(root),
+        _render_nodes(root),
+        _driver(root, environ),
+        _processes(root),
+        _profiler(environ),
+    ]
+
+
+def _kfd(root: Path) -> Check:
+    kfd = root / "dev/kfd"
+    if os.access(kfd, os.R_OK | os.W_OK):
+        return good("/dev/kfd", "can be opened")
+    if kfd.exists():
+        remedy = "add the user to the group that owns it: sudo usermod -aG render,video $USER"
+        return stops("/dev/kfd", "may not be opened by this user", remedy)
+    remedy = "load the driver: sudo modprobe amdgpu; start a container with --device=/dev/kfd"
+    return stops("/dev/kfd", "is not there", remedy)
+
+
+def _render_nodes(root: Path) -> Check:
+    """Ask for the files of /dev/dri, by which the runtime maps the GPUs' memory."""
+    name = "/dev/dri/renderD*"
+    nodes = sorted(root.glob("dev/dri/renderD*"))
+    usable = [node for node in nodes if os.access(node, os.R_OK | os.W_OK)]
+    if usable:
+        return good(name, f"{len(usable)} of {len(nodes)} can be opened")
+    if nodes:
+        remedy = "add the user to the group that owns them: sudo usermod -aG render $USER"
+        return stops(name, f"none of {len(nodes)} may be opened by this user", remedy)
+    return stops(name, "are not there", "start the container with --device=/dev/dri")
+
+
+def _groups(root: Path) -> Check:
+    """Ask for membership in video and render, where the system has these groups."""
+    if os.geteuid() == 0:
+        return good("groups video and render", "root needs none")
+    rows = (line.split(":") for line in (text(root / "etc/group") or "").splitlines())
+    numbers = {row[0]: int(row[2]) for row in rows if len(row) > 2 and row[2].isdecimal()}
+    mine = {*os.getgroups(), os.getegid()}
+    missing = [g for g in ("video", "render") if g in numbers and numbers[g] not in mine]
+    if not missing:
+        return good("groups video and render", "member of those that exist")
+    detail = f"not a member of {' and '.join(missing)}"
+    if os.access(root / "dev/kfd", os.R_OK | os.W_OK):
+        return good("groups video and render", f"{detail}, but access is granted otherwise")
+    remedy = f"sudo usermod -aG {','.join(missing)} $USER, then log in again"
+    return stops("groups video and render", detail, remedy)
+
+
+def _driver(root: Path, environ: Mapping[str, str]) -> Check:
+    found = software(root, environ)
+    if found.driver is None:
+        remedy = "sudo modprobe amdgpu; sudo dmesg | grep amdgpu says why where that fails"
+        return stops("AMD driver", "amdgpu is not loaded", remedy)
+    return good("AMD driver", f"{found.driver}, ROCm {found.rocm or 'not installed system-wide'}")
+
+
+def _processes(root: Path) -> Check:
+    """List processes with AMD GPUs open, as KFD does; the suite has none open itself."""
+    try:
+        processes = sorted(p.name for p in (root / "sys/class/kfd/kfd/proc").iterdir())
+    except OSError:
+        return unknown(OTHER_PROCESSES, "not known")
+    return other_processes(processes)
+
+
+def _profiler(environ: Mapping[str, str]) -> Check:
+    """Name ROCm's profiler with the words that its version takes."""
+    from bench_lib.backends.amd.rocprof import profilers
+
+    found = profilers.find(environ)
+    if found is None:
+        return unknown("profiler", "rocprofv3 is not on PATH")
+    return good("profiler", " ".join(found.command(["APP"], Path("FOLDER"))))

@@ -13,7 +13,6 @@ from typing import Any
 from bench_lib.backends.amd import sensors
 from bench_lib.backends.amd.metrics import COUNTERS
 from bench_lib.backends.amd.sensors import REASONS, Partition, mean_busy, paced, told
-from bench_lib.backends.amd.tools.written import words
 from bench_lib.backends.looks import NothingToldError, Source
 from bench_lib.model import Hardware
 
@@ -33,7 +32,7 @@ def source(device: Hardware, root: Path) -> Source:
         except (Exception, SystemExit) as error:  # whatever the library makes of this machine
             raise NothingToldError(f"cannot start: {_words(error)}") from error
     gpu = _Gpu(smi)
-    own, card = sensors.places(device, [words(gpu.ask("gpu_device_bdf", h)) for h in handles])
+    own, card = sensors.places(device, [_text(gpu.ask("gpu_device_bdf", h)) for h in handles])
     part = sensors.partition(device)
 
     def look(*, with_pids: bool) -> dict[str, Any]:
@@ -115,9 +114,9 @@ class _Gpu:
         only for what the table lacks.  ``rarely`` is whether to ask as well for what takes long.
         """
         metrics = self.part("gpu_metrics_info", handle)
-        dies = [told(die, "MHz") for die in _listed(metrics.get("current_gfxclks"))]
+        dies = [told(die) for die in _listed(metrics.get("current_gfxclks"))]
         if part is None and not any(dies):
-            dies = [told(metrics.get("current_gfxclk"), "MHz")]
+            dies = [told(metrics.get("current_gfxclk"))]
         pace = paced(dies, part)
         if part is None:
             pace["clock_mhz"] = pace["clock_mhz"] or self._clock(handle, "GFX")
@@ -128,8 +127,8 @@ class _Gpu:
             busy = _listed(metrics.get("xcp_stats.gfx_busy_inst"))
             load = mean_busy(busy[part.number]) if part.number < len(busy) else None
         power = sensors.watts(metrics)
-        heat = _degrees(sensors.first(map(metrics.get, _HEATS), "C"))
-        memory_clock = told(metrics.get("current_uclk"), "MHz")
+        heat = _degrees(sensors.first(map(metrics.get, _HEATS)))
+        memory_clock = told(metrics.get("current_uclk"))
         return {
             **pace,
             "memory_clock_mhz": memory_clock or self._clock(handle, "MEM"),
@@ -151,18 +150,18 @@ class _Gpu:
             # Up to ROCm 6.1 the list holds handles.
             about = each if isinstance(each, dict) else self.part("gpu_process_info", handle, each)
             pid, uses = about.get("pid"), about.get("memory_usage")
-            memory = told(uses.get("vram_mem"), "B") if isinstance(uses, dict) else None
-            yield pid if isinstance(pid, int) else None, words(about.get("name")), memory
+            memory = told(uses.get("vram_mem")) if isinstance(uses, dict) else None
+            yield pid if isinstance(pid, int) else None, _text(about.get("name")), memory
 
     def _clock(self, handle: object, kind: str) -> float | None:
         about = self.part(
             "clock_info", handle, getattr(getattr(self._smi, "AmdSmiClkType", None), kind, None)
         )
-        return sensors.first((about.get("clk"), about.get("cur_clk")), "MHz")
+        return sensors.first((about.get("clk"), about.get("cur_clk")))
 
     def _heat(self, handle: object) -> float | None:
         kinds = (kind for kind in self._heats if kind is not None)
-        heats = (told(self.ask("temp_metric", handle, kind, self._now), "C") for kind in kinds)
+        heats = (told(self.ask("temp_metric", handle, kind, self._now)) for kind in kinds)
         return _degrees(next((heat for heat in heats if heat), None))
 
     def _throttling(
@@ -210,6 +209,12 @@ def _degrees(heat: float | None) -> float | None:
 
 def _listed(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
+
+
+def _text(value: object) -> str | None:
+    """Return a text that says something; None for ``N/A`` and whatever is none."""
+    is_text = isinstance(value, str) and value.strip().upper() not in ("", "N/A")
+    return str(value).strip() if is_text else None
 
 
 def _words(error: BaseException) -> str:

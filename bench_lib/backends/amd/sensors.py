@@ -2,48 +2,47 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench_lib.backends import tool
-from bench_lib.backends.amd.tools.written import figure
 from bench_lib.backends.catalogue import PARTITIONS
-from bench_lib.backends.looks import BELOW_LIMIT, COMMAND_TIMEOUT_S, NothingToldError
-from bench_lib.backends.processes import PROC, described
+from bench_lib.backends.looks import BELOW_LIMIT, PROC, NothingToldError, described
 from bench_lib.model import Hardware
 
 REASONS = ("prochot", "power cap", "thermal", "thermal, regulator", "thermal, memory")
 """Counters of the firmware of MI300 and later, in the order of the ``gpu_metrics`` table."""
 
-MOST_DIES = 8
-"""Most dies of a card; its table of metrics has room for the clocks of so many
-(kgd_pp_interface.h)."""
-
 _KINDS = ("power cap", "current limit", "thermal")
 _HOTSPOT = 1 << 36
 """Always set on Radeon W7900 and R9700 (issue 11781 of ROCm/rocm-systems), and unused on MI200
 (aldebaran_ppt.c)."""
-_UNSUPPORTED = (2.0**32 - 1, float(2**64 - 1))
+_UNCOUNTED = (2.0**32 - 1, float(2**64 - 1))
+"""Instead of a count, which may well be the highest of 16 bits."""
+_UNSUPPORTED = (2.0**16 - 1, *_UNCOUNTED)
 
 
-def ask(*command: str) -> str:
-    """Return what a command prints; raises ToolError, soon enough for the next look."""
-    return tool.ask(command, timeout_s=COMMAND_TIMEOUT_S)
+def figure(value: object) -> float | None:
+    """Return a figure in the source's unit, also one written as text; None for ``N/A``."""
+    try:
+        found = math.nan if isinstance(value, bool) else float(str(value))
+    except ValueError:
+        return None
+    return found if math.isfinite(found) else None
 
 
-def told(value: object, unit: str = "") -> float | None:
-    """Return a figure in a unit; None for ``N/A`` and for all ones, which mean the same."""
-    found = figure(value, unit)
-    short = unit != "" and found == 2.0**16 - 1  # a count may well be that
-    return None if short or found in _UNSUPPORTED else found
+def told(value: object) -> float | None:
+    """Return a sensor's figure; all ones, in 16 bits or more, mean that it is not supported."""
+    found = figure(value)
+    return None if found in _UNSUPPORTED else found
 
 
-def first(values: Iterable[object], unit: str) -> float | None:
-    """Return the first known value, in a unit."""
-    return next((found for value in values if (found := told(value, unit)) is not None), None)
+def first(values: Iterable[object]) -> float | None:
+    """Return the first known figure, in the source's unit."""
+    return next((found for value in values if (found := told(value)) is not None), None)
 
 
 def watts(power: Mapping[str, Any]) -> float | None:
@@ -52,7 +51,7 @@ def watts(power: Mapping[str, Any]) -> float | None:
     The second die of an MI250X has no sensor of its own and says 0.
     """
     names = ("socket_power", "current_socket_power", "average_socket_power")
-    return next((found for name in names if (found := told(power.get(name), "W"))), None)
+    return next((found for name in names if (found := told(power.get(name)))), None)
 
 
 def counted(table: Mapping[str, Any], fields: Sequence[str], clock: str) -> dict[str, Any]:
@@ -61,8 +60,8 @@ def counted(table: Mapping[str, Any], fields: Sequence[str], clock: str) -> dict
     `fields` are what the table calls `REASONS`, in that order, and perhaps `BELOW_LIMIT`.
     """
     named = zip((*REASONS, BELOW_LIMIT), fields, strict=False)
-    found = {reason: told(table.get(field)) for reason, field in named}
-    return counting(found, told(table.get(clock)))
+    found = {reason: figure(table.get(field)) for reason, field in named}
+    return counting(found, figure(table.get(clock)))
 
 
 def counting(counts: Mapping[str, float | None], ticks: float | None) -> dict[str, Any]:
@@ -71,7 +70,8 @@ def counting(counts: Mapping[str, float | None], ticks: float | None) -> dict[st
     The driver 6.10.5 repeats the clock in the counters of an MI300X at rest (the capture
     mi300x_gpu_metrics_v1_6_dkms_idle in GPUDiagnostics.jl).
     """
-    found = {reason: n for reason, n in counts.items() if n is not None and n != ticks}
+    unknown = (None, ticks, *_UNCOUNTED)
+    found = {reason: n for reason, n in counts.items() if n is not None and n not in unknown}
     return {"counters": found, "ticks": ticks} if found else {}
 
 
@@ -165,6 +165,6 @@ def merged(own: Mapping[str, Any], card: Mapping[str, Any]) -> dict[str, Any]:
 
 def mean_busy(values: object) -> float | None:
     """Return the mean of the known percentages, 0 to 1."""
-    found = [told(value, "%") for value in values] if isinstance(values, list) else []
+    found = [told(value) for value in values] if isinstance(values, list) else []
     busy = [value for value in found if value is not None]
     return statistics.fmean(busy) / 100 if busy else None

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import platform
+import re
+import statistics
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from bench_lib.backends import catalogue
 from bench_lib.backends.backend import Backend, Build, Software
-from bench_lib.backends.cpu import machine
 from bench_lib.backends.looks import Source
+from bench_lib.backends.sysfs import number, text
 from bench_lib.model import Environment, Hardware
+
+PEAKS = Path(__file__).with_name("peaks.toml")
+FEW = 8
+"""Every reading of a frequency interrupts that CPU; so many tell enough."""
 
 
 class CPU(Backend):
@@ -23,9 +32,9 @@ class CPU(Backend):
     telemetry_remedy = "let the container see /proc and /sys"
     unknown = {}
 
-    def detect(self, root: Path, environ: Mapping[str, str], *, ask_tools: bool) -> list[Hardware]:
+    def detect(self, root: Path, environ: Mapping[str, str]) -> list[Hardware]:
         """Return this machine's CPU."""
-        return [machine.device(root)]
+        return [device(root)]
 
     def visibility(self, device: Hardware, environ: Mapping[str, str]) -> dict[str, str]:
         """Return nothing: a worker uses the CPU where every GPU is hidden from it."""
@@ -33,7 +42,7 @@ class CPU(Backend):
 
     def telemetry(self, device: Hardware, root: Path, ancestor: int) -> Source:
         """Watch in the kernel's files."""
-        return machine.source(root)
+        return source(root)
 
     def conditions(self, environment: Environment, *, cold: bool) -> dict[str, Any]:
         """Add what sets the clocks."""
@@ -42,3 +51,123 @@ class CPU(Backend):
     def torch_build(self, versions: Mapping[str, str], software: Software) -> Build | None:
         """Return a build where torch was built for no GPU."""
         return None if any(versions.values()) else Build()
+
+
+# --- its properties ----------------------------------------------------------------------
+
+
+def device(root: Path) -> Hardware:
+    """Describe this machine's CPU, counted as far as this process may use it.
+
+    Its peaks are those of the cores that it may use, at the base clock, and of the memory
+    of their sockets.  In a virtual machine they are not known: there a hardware thread may
+    be shown as a core, and sockets are as its owner chose.
+    """
+    cpuinfo = text(root / "proc/cpuinfo") or ""
+    model = re.search(r"^model name\s*:\s*(\S.*)$", cpuinfo, re.MULTILINE)
+    name = model[1].strip() if model else platform.machine() or "unknown"
+    memory = re.search(r"^MemTotal:\s*(\d+) kB", text(root / "proc/meminfo") or "", re.MULTILINE)
+    usable = sorted(os.sched_getaffinity(0))
+    virtual = re.search(r"^flags\s*:.*\bhypervisor\b", cpuinfo, re.MULTILINE)
+    tflops, gb_per_s = ({}, None) if virtual else _peaks(name, _cores(root, usable))
+    return Hardware(
+        vendor="cpu",
+        name=name,
+        key=f"cpu-{_slug(name)}-{len(usable)}c",
+        arch=platform.machine() or None,
+        compute_units=len(usable),
+        memory_bytes=int(memory[1]) * 1024 if memory else None,
+        peak_tflops=tflops,
+        peak_gb_per_s=gb_per_s,
+    )
+
+
+def _peaks(name: str, cores: set[tuple[int, str]]) -> tuple[dict[str, float], float | None]:
+    """Compute TFLOPS by precision, and GB/s, of `cores`; nothing if they are not the model's."""
+    model = catalogue.read(PEAKS).cpu(name)
+    sockets = {socket for socket, _ in cores}
+    if model is None or not cores or len(cores) > model.cores * len(sockets):
+        return {}, None
+    teracycles = len(cores) * model.base_ghz / 1000
+    tflops = {name: flops * teracycles for name, flops in model.flops_per_cycle.items()}
+    return tflops, float(model.gb_per_s * len(sockets))
+
+
+def _cores(root: Path, usable: Iterable[int]) -> set[tuple[int, str]]:
+    """Return socket and hardware threads of each core that has a usable thread.
+
+    Empty where the kernel does not say of every one of them.
+    """
+    cores = set()
+    for cpu in usable:
+        topology = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
+        socket = number(topology / "physical_package_id")
+        threads = text(topology / "thread_siblings_list")
+        if socket is None or threads is None:
+            return set()
+        cores.add((socket, threads))
+    return cores
+
+
+def _slug(name: str) -> str:
+    """Reduce `name` to a-z, 0-9 and dashes, without trademarks, clock and core count."""
+    noise = r"\((r|tm|c)\)|@.*|\b\d+-core\b|\b(cpu|processor)\b|\bwith radeon.*"
+    words = re.sub(noise, " ", name.lower())
+    return re.sub(r"[^a-z0-9]+", "-", words).strip("-") or "unknown"
+
+
+# --- watching ----------------------------------------------------------------------------
+
+
+def source(root: Path) -> Source:
+    """Look how busy the CPUs were since last, how fast they are, and whether they got hot."""
+    usable = sorted(os.sched_getaffinity(0))
+    folders = [root / f"sys/devices/system/cpu/cpu{n}" for n in usable[:FEW]]
+    names = {f"cpu{n}" for n in usable}
+    last: tuple[int, ...] = (0, 0, 0)
+
+    def look(*, with_pids: bool) -> dict[str, Any]:  # noqa: ARG001 - a CPU has all processes
+        nonlocal last
+        now = _ticks(root, names)
+        total, idle, stolen = (after - before for after, before in zip(now, last, strict=True))
+        known, last = last[0] > 0 and total > 0, now
+        khz = [
+            clock for folder in folders if (clock := number(folder / "cpufreq/scaling_cur_freq"))
+        ]
+        counts = _throttle_counts(folders)
+        return {
+            "utilization": _share(total - idle, total) if known else None,
+            "steal": _share(stolen, total) if known else None,
+            "clock_mhz": statistics.fmean(khz) / 1000 if khz else None,
+            "counters": {} if counts is None else {"thermal": counts},
+        }
+
+    return Source("proc", look)
+
+
+def _ticks(root: Path, names: set[str]) -> tuple[int, int, int]:
+    """Sum up the CPUs' time in all, at rest and stolen, since the machine started."""
+    total = idle = stolen = 0
+    for line in (text(root / "proc/stat") or "").splitlines():
+        name, *fields = line.split() or [""]
+        if name in names and len(fields) >= 5 and all(field.isdecimal() for field in fields):
+            # user nice system idle iowait irq softirq steal; guests are in user already
+            ticks = list(map(int, fields[:8]))
+            total += sum(ticks)
+            idle += ticks[3] + ticks[4]
+            stolen += ticks[7] if len(ticks) > 7 else 0
+    return total, idle, stolen
+
+
+def _throttle_counts(folders: list[Path]) -> int | None:
+    """Count how often cores and their packages were too hot; None if nothing counts it."""
+    cores = [number(folder / "thermal_throttle/core_throttle_count") for folder in folders]
+    packages = [number(folder / "thermal_throttle/package_throttle_count") for folder in folders]
+    told = [count for count in cores if count is not None]
+    # Each CPU of a package tells the same count.
+    told += [max((count for count in packages if count is not None), default=0)]
+    return sum(told) if any(count is not None for count in cores + packages) else None
+
+
+def _share(part: int, whole: int) -> float:
+    return min(max(part / whole, 0.0), 1.0)

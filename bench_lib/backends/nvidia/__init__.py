@@ -6,8 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bench_lib.backends.backend import Backend, Build, Software
-from bench_lib.backends.checks import Check, good, stops, unknown
+from bench_lib.backends.backend import Backend, Build, Check, Software, good, stops, unknown
 from bench_lib.backends.looks import Source
 from bench_lib.backends.nvidia import devices as listed
 from bench_lib.backends.sysfs import text
@@ -27,7 +26,7 @@ class NVIDIA(Backend):
     visibility = staticmethod(listed.only)
     is_present = staticmethod(listed.is_present)
 
-    def detect(self, root: Path, environ: Mapping[str, str], *, ask_tools: bool) -> list[Hardware]:
+    def detect(self, root: Path, environ: Mapping[str, str]) -> list[Hardware]:
         """List the GPUs that CUDA_VISIBLE_DEVICES leaves.
 
         Among different models indices mean this order only under CUDA_DEVICE_ORDER=PCI_BUS_ID,

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from bench_lib.backends import catalogue, tool
+from bench_lib.backends.backend import named, word_for
 from bench_lib.backends.sysfs import warn_once
-from bench_lib.backends.tool import ToolError, ToolHangError
-from bench_lib.backends.visible import named, word_for
+from bench_lib.backends.tool import ToolError
 from bench_lib.model import Hardware
 
 TIMEOUT_S = 20.0
@@ -134,10 +134,7 @@ def _clock_policy(clock_mhz: int | None, default_mhz: int | None) -> str | None:
 def _ask(timeout_s: float) -> list[Any]:
     """Ask in a child; ToolError with the cause where it learnt nothing."""
     words = [sys.executable, "-m", "bench_lib.backends.nvidia"]
-    try:
-        said = tool.ask(words, timeout_s=timeout_s, environ=tool.finding_us())
-    except ToolHangError:
-        raise ToolHangError(f"NVML did not answer in {timeout_s:g} s") from None
+    said = tool.ask(words, timeout_s=timeout_s, environ=tool.finding_us(), what="NVML")
     answer = tool.parse(said, "the process that asks NVML")
     if isinstance(answer, dict) and isinstance(answer.get("devices"), list):
         return list(answer["devices"])

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench_lib.backends.looks import LOW_UTILIZATION, Source
-from bench_lib.backends.processes import described, kin
+from bench_lib.backends.looks import LOW_UTILIZATION, Source, described, kin
 from bench_lib.model import Hardware
 
 REASONS = {

@@ -46,7 +46,7 @@ STALE_S = 2.0
 STARTING_S = 15.0
 """So long the process may take to its first sample before that is worth a warning."""
 ONCE_S = 30.0
-"""Longest wait for a single look; each of ROCm's commands may have to be given up on."""
+"""Longest wait for a single look."""
 
 
 def look_once(
@@ -57,12 +57,12 @@ def look_once(
     Returns the look's fields, among them its ``source``, or None and the cause.  `command`
     stands in for this module's own process.
     """
-    words = [*(command or _command(device)), "once"]
+    words, what = [*(command or _command(device)), "once"], "the look at the device"
     try:
-        said = ask(words, timeout_s=timeout_s, environ=finding_us())
-        values = parse_answer(said, "the look at the device")
+        said = ask(words, timeout_s=timeout_s, environ=finding_us(), what=what)
+        values = parse_answer(said, what)
     except ToolError as error:
-        return None, str(error).replace(" ".join(words), "the look at the device")
+        return None, str(error)
     if not isinstance(values, dict) or "error" in values:
         return None, str(values["error"] if isinstance(values, dict) else values)
     return {**values, "utilization": share(values.get("utilization"))}, None

@@ -17,10 +17,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TextIO
 
 from bench_lib import backends
-from bench_lib.backends.looks import cause_of
-from bench_lib.backends.processes import kin, run_of
+from bench_lib.backends.looks import cause_of, kin, run_of
 from bench_lib.backends.sysfs import ROOT
-from bench_lib.backends.tool import none_running
 from bench_lib.engine.telemetry.watching import watch
 from bench_lib.model import Hardware
 
@@ -37,7 +35,7 @@ def main(arguments: Sequence[str]) -> None:
         for look in looks if not mode else _once(looks):
             _say(out, {**look, "kin": kin(look.get("pids", ()), ancestor)})
     except BrokenPipeError:
-        _leave()
+        os._exit(0)
     except Exception as error:  # noqa: BLE001 - the parent hears the cause, not a traceback
         _say(out, {"t": time.monotonic(), "error": cause_of(error)})
 
@@ -65,13 +63,7 @@ def _end_with_parent() -> None:
     with contextlib.suppress(OSError):
         while os.read(0, 4096):
             pass
-    _leave()
-
-
-def _leave() -> None:
-    """End this process at once, and before it the tool that it may be waiting for."""
-    with none_running():
-        os._exit(0)
+    os._exit(0)
 
 
 def _say(out: TextIO, values: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from bench_lib.backends.looks import Source, cause_of, tells
+from bench_lib.backends.looks import PERIOD_S, PIDS_EVERY, Source, cause_of, tells
 
 RETRY_S = 10.0
 """Between two looks at a device that tells nothing any more."""
@@ -25,26 +25,24 @@ def watch(
     A device that fails or falls silent later has ``trouble``, no figures, and is looked at
     more slowly, in whichever way works then.  Raises what choosing the first time raises.
     """
-    begin = clock()
     source = choose_source()
-    pause_s = source.pause_s(clock() - begin) if source.is_command else 0.0
+    pause_s = 0.0
     silent, is_known, looks = 0, False, 0
     while True:
         sleep(pause_s)
         begin = clock()
-        seen, trouble = _attempt(source, with_pids=looks % source.pids_every == 0)
+        seen, trouble = _attempt(source, with_pids=looks % PIDS_EVERY == 0)
         end = clock()
         looks += 1
         is_known = is_known or tells(seen)
         silent = 0 if tells(seen) or not is_known else silent + 1
         if trouble is None and silent >= SILENT_LOOKS:
             trouble = f"{source.name} tells nothing of the device any more"
-        pause_s = source.pause_s(end - begin)
+        pause_s = max(PERIOD_S - (end - begin), end - begin)
         if trouble is not None:
             pause_s = max(pause_s, RETRY_S)
             seen = {"trouble": trouble}
-        due = end + pause_s + source.patience_s
-        yield {"t": (begin + end) / 2, "source": source.name, "due": due, **seen}
+        yield {"t": (begin + end) / 2, "source": source.name, "due": end + pause_s, **seen}
         if trouble is not None:
             source, looks = _again(choose_source, source), 0
 

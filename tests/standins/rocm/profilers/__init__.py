@@ -1,4 +1,8 @@
-"""ROCm of some release, with some of its profilers, laid out in a folder."""
+"""ROCm of some release, with some of its profilers, laid out in a folder.
+
+The profilers take the flags that their release takes and no others, run the application behind
+them, and write the files that it writes; what the application "ran" it says itself (`app.py`).
+"""
 
 import sys
 from pathlib import Path
@@ -15,13 +19,17 @@ def install(folder: Path, *tools: str, version: str) -> dict[str, str]:
     (folder / ".info").mkdir()
     (folder / ".info/version").write_text(f"{version}\n")
     for tool in tools:
-        path = folder / "bin" / tool
-        path.write_text(
-            f"#!{sys.executable} -IS\nimport sys\nsys.path.insert(0, {str(HERE)!r})\n"
-            f"import {tool.replace('-', '_')} as tool\nsys.exit(tool.main())\n"
-        )
-        path.chmod(0o755)
+        write_program(folder / "bin" / tool)
     return {"PATH": str(folder / "bin"), "ROCM_PATH": str(folder)}
+
+
+def write_program(path: Path) -> None:
+    """Make the program of a profiler, which its file's name says."""
+    path.write_text(
+        f"#!{sys.executable} -IS\nimport sys\nsys.path.insert(0, {str(HERE)!r})\n"
+        f"import {path.name.replace('-', '_')} as tool\nsys.exit(tool.main())\n"
+    )
+    path.chmod(0o755)
 
 
 def app(processes: int = 1) -> list[str]:

@@ -38,7 +38,6 @@ class Present:
         self.rocm: str = about["rocm"]
         self.torch_rocm: str = about["torch_rocm"]
         self.kernel_us: float = about["kernel_us"]
-        self.has_kernel: bool = about["has_kernel"]
         self.driver: str | None = about["driver"]
         self.state = folder / "state"
 

@@ -15,12 +15,11 @@ import re
 import time
 import uuid
 import weakref
-from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
 
 import torch
-from rocm_machine.present import here
+from rocm.present import here
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -100,7 +99,7 @@ class Gpu:
         self.recording = None
         self.allocated = self.peak = 0
         self.sizes = weakref.WeakValueDictionary()
-        self.kernels = defaultdict(list)
+        self.kernels = []
         self.noted = 0.0
         self.us_per_us = 1.0
 
@@ -132,9 +131,10 @@ class Gpu:
         if self.recording is not None:
             self.recording.us += us
             return
-        self.busy_until = max(time.monotonic(), self.busy_until) + us / 1e6
+        begin = max(time.monotonic(), self.busy_until)
+        self.busy_until = begin + us / 1e6
         if TRACE:
-            self.kernels[name].append(us * 1e3)
+            self.kernels.append([name, round(begin * 1e9), round(begin * 1e9 + us * 1e3)])
 
     def synchronize(self, _device=None):
         self.open()
@@ -148,10 +148,9 @@ class Gpu:
         if now > self.noted + PERIOD_S:
             self.noted = now
             MACHINE.work_until(self.device, max(now, self.busy_until))
-            if MACHINE.has_kernel:
-                from rocm_machine.kernel import write
+            from rocm.kernel import write
 
-                write(MACHINE)
+            write(MACHINE)
 
     def keep(self, tensor):
         """Count a tensor's memory for as long as it lives."""
@@ -170,13 +169,14 @@ class Gpu:
 
 
 GPU = Gpu()
-TRACE = os.environ.get("ROCM_MACHINE_TRACE")
+TRACE = os.environ.get("PROFILED")
 
 
 def write_trace():
     """Tell the profiler that started this process what was done."""
     if GPU.kernels:
-        Path(TRACE).write_text(json.dumps(GPU.kernels))
+        did = {"kernels": GPU.kernels, "copies": [], "ranges": []}
+        Path(TRACE, f"{os.getpid()}.json").write_text(json.dumps(did))
 
 
 class Kernels(TorchDispatchMode):

@@ -3,7 +3,7 @@
 
 from enum import IntEnum
 
-from rocm_machine.present import Present, here
+from rocm.present import Present, here
 
 _machines: list[Present] = []
 _NAMES = {

@@ -41,28 +41,6 @@ def refuse(words: str) -> None:
     sys.exit(2)
 
 
-def asked_for(alone: tuple, valued: tuple, wrong: str) -> tuple[dict[str, str], list[str]]:
-    """Return the flags of an old profiler by name, and the words after them.
-
-    It tells its version and ends where it is asked to; ``wrong`` is what it says of any other flag.
-    """
-    words = sys.argv[1:]
-    asked: dict[str, str] = {}
-    while words and words[0].startswith("-"):
-        flag = words.pop(0)
-        if flag == "--version":
-            sys.stdout.write(f"ROCm version: {'.'.join(map(str, release()))}\n")
-            sys.stdout.write("ROCProfiler version: 2.0\n")
-            sys.exit(0)
-        if flag in alone:
-            asked[flag] = ""
-        elif flag in valued and words:
-            asked[flag] = words.pop(0)
-        else:
-            refuse(wrong.format(flag))
-    return asked, words
-
-
 def write(path: Path, rows: list, *, quoted: bool = True) -> None:
     """Write a CSV, texts in quotes."""
     path.parent.mkdir(parents=True, exist_ok=True)

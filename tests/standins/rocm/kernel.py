@@ -6,8 +6,8 @@ import os
 import shutil
 from pathlib import Path
 
-from rocm_machine import gpu_metrics
-from rocm_machine.present import Device, Present
+from . import gpu_metrics
+from .present import Device, Present
 
 HEAP_OF_THE_DEVICE = 1
 OF_A_CPU = "cpu_cores_count 64\nsimd_count 0\nlocation_id 0\ndomain 0\nhive_id 0\nunique_id 0\n"

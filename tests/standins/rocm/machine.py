@@ -1,7 +1,7 @@
 """Machines with AMD's GPUs that nobody has, laid out in a folder.
 
-What stands in: ROCm's executables and Python package, the kernel's files, and what torch
-does on a device.  Everything else, bench-lib first of all, is the real thing.  How the
+What stands in: the kernel's files, ROCm's Python package and profilers, and what torch does on a
+device.  Everything else, bench-lib first of all, is the real thing.  How the
 stand-ins answer is that of ROCm's tools; the figures are made up.
 """
 
@@ -11,8 +11,6 @@ import dataclasses
 import json
 import os
 import shutil
-import stat
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -20,16 +18,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from rocm_machine import kernel
-from rocm_machine.present import Present
+from . import kernel
+from .present import Present
+from .profilers import write_program
 
 HERE = Path(__file__).parent
-TOOLS = {
-    "amd-smi": "amd_smi.py",
-    "rocm-smi": "rocm_smi.py",
-    "rocminfo": "rocminfo.py",
-    "rocprofv3": "rocprofv3.py",
-}
 PARTS = {"SPX": 1, "DPX": 2, "TPX": 3, "QPX": 4, "CPX": 8}
 MIB = 2**20
 
@@ -101,9 +94,6 @@ class Machine:
     """ROCm that torch was built for, where it is another."""
     has_package: bool = False
     """Whether ROCm's Python package is installed."""
-    has_kernel: bool = False
-    """Whether the kernel's files can be seen."""
-    tools: Sequence[str] = tuple(TOOLS)
     driver: str | None = "6.16.4"
     """Version of amdgpu; None for the kernel's own, which has none."""
     kernel_us: float = 4000.0
@@ -139,8 +129,7 @@ class Machine:
         (rocm / ".info/version").write_text(f"{self.rocm}\n")
         for package in ("torch", "torchvision"):
             self._write_build(package, folder / "site")
-        for tool in self.tools:
-            _write_program(rocm / "bin" / tool, HERE / "installed" / TOOLS[tool], lib)
+        write_program(rocm / "bin/rocprofv3")
         if self.has_package:
             source, target = HERE / "rocm_package", rocm / "share/amd_smi"
             shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
@@ -176,19 +165,16 @@ class Site:
             "rocm": self.machine.rocm,
             "torch_rocm": self.machine.torch_rocm or self.machine.rocm,
             "kernel_us": self.machine.kernel_us,
-            "has_kernel": self.machine.has_kernel,
             "driver": self.machine.driver,
         }
         (self.folder / "machine.json").write_text(json.dumps(about, indent=1))
         (self.folder / "state/work").write_bytes(bytes(8 * len(self.machine.devices)))
-        if self.machine.has_kernel:
-            kernel.make(Present(self.folder))
+        kernel.make(Present(self.folder))
 
     def rest(self) -> None:
         """Let the devices come to rest, as they do in a second without work."""
         (self.folder / "state/work").write_bytes(bytes(8 * len(self.machine.devices)))
-        if self.machine.has_kernel:
-            kernel.write(Present(self.folder))
+        kernel.write(Present(self.folder))
 
     def environ(self, **variables: str) -> dict[str, str]:
         """Return the environment of a login on this machine, with nothing of the real one's."""
@@ -201,7 +187,7 @@ class Site:
         ways = [
             way
             for way in os.environ["PATH"].split(os.pathsep)
-            if not any(Path(way, tool).exists() for tool in TOOLS)
+            if not Path(way, "rocprofv3").exists()
         ]
         return {
             **told,
@@ -222,14 +208,6 @@ class Site:
         """Every context that was opened: its process, its device and its variables."""
         log = self.folder / "state/opened.jsonl"
         return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-
-
-def _write_program(path: Path, source: Path, lib: Path) -> None:
-    """Make a program of a stand-in that depends on nothing in the environment."""
-    head = f"#!{sys.executable} -IS\nimport sys\nsys.path.insert(0, {str(lib)!r})\n"
-    body = source.read_text()
-    path.write_text(head + body)
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
 
 # --- the machines of the tests; no serial or address is any real card's

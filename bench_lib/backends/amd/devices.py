@@ -1,0 +1,208 @@
+"""AMD GPUs as the kernel lists them, and the variables by which ROCm hides and renumbers them.
+
+The list is the KFD topology joined with PCI, both in sysfs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from bench_lib.backends import catalogue
+from bench_lib.backends.backend import named, word_for
+from bench_lib.backends.sysfs import number, properties, text, warn_once
+from bench_lib.model import Hardware
+
+NODES = "sys/class/kfd/kfd/topology/nodes"
+PEAKS = Path(__file__).with_name("peaks.toml")
+
+
+def devices(root: Path) -> list[Hardware]:
+    """List the GPUs of the KFD topology in node order, which is HIP's; none is hidden yet."""
+    nodes = root / NODES
+    try:
+        numbers = sorted(int(node.name) for node in nodes.iterdir() if node.name.isdecimal())
+    except OSError:
+        numbers = []
+    if not numbers and (root / "dev/kfd").exists():
+        # The amdsmi package cannot help: it reads the same files.
+        warn_once(
+            f"there is a /dev/kfd, but the kernel's list of AMD GPUs in {nodes} cannot be read, "
+            "so none is used; let the container see the host's /sys"
+        )
+    found = [_device(root, nodes / str(n)) for n in numbers]
+    gpus = [device for device in found if device is not None]
+    if gpus and not os.access(root / "dev/kfd", os.R_OK | os.W_OK):
+        # Containers see the host's sysfs whether or not they may use its devices.
+        warn_once(
+            f"the kernel lists {len(gpus)} AMD GPUs, but /dev/kfd is missing or may not be "
+            "opened, so none is used; give a container --device=/dev/kfd --device=/dev/dri, "
+            "or add the user to the groups render and video"
+        )
+        return []
+    return gpus
+
+
+def _device(root: Path, node: Path) -> Hardware | None:
+    """Describe one KFD node; None if it is a CPU or not granted to this container.
+
+    The kernel refuses to read a node whose device is not granted, and the runtime passes
+    over it in the same way (amdkfd/kfd_topology.c).
+    """
+    if (text(node / "gpu_id") or "0") == "0":
+        return None
+    values = properties(node / "properties")
+    if not values.get("simd_count"):
+        return None
+    version = values.get("gfx_target_version", 0)
+    arch = f"gfx{version // 10000}{version // 100 % 100}{version % 100:x}" if version else None
+    slot, function, partition = address(values)
+    pci = on_bus(root, slot, function)
+    pci_id = catalogue.pci_id(text(pci / "device")) or catalogue.pci_id(
+        f"{values.get('device_id', 0):04x}"
+    )
+    compute_partition = _mode(text(pci / "current_compute_partition"))
+    memory = sum(
+        bank.get("size_in_bytes", 0)
+        for bank in map(properties, sorted(node.glob("mem_banks/*/properties")))
+        if bank.get("heap_type") in (1, 2)  # the device's own memory (hsakmttypes.h)
+    )
+    if not memory and compute_partition in (None, "SPX"):
+        memory = number(pci / "mem_info_vram_total") or 0
+    caps_uw = map(number, sorted(pci.glob("hwmon/hwmon*/power1_cap")))
+    serial = values.get("unique_id")
+    return identify(
+        Hardware(
+            vendor="amd",
+            name="",
+            key="",
+            arch=arch,
+            pci_device_id=pci_id,
+            bdf=f"{slot}.{partition}",
+            uuid=f"GPU-{serial:016x}" if serial else None,
+            compute_units=values["simd_count"] // (values.get("simd_per_cu") or 4),
+            memory_bytes=memory or None,
+            compute_partition=compute_partition,
+            memory_partition=_mode(text(pci / "current_memory_partition")),
+            # The second die of an MI250X has no cap of its own and says 0.
+            power_cap_w=next((cap / 1e6 for cap in caps_uw if cap), None),
+            clock_policy=_level(pci / "power_dpm_force_performance_level"),
+        )
+    )
+
+
+def _mode(word: str | None) -> str | None:
+    """Return a partition mode such as ``CPX`` or ``NPS4``: it becomes part of a file's name."""
+    word = (word or "").upper()
+    return word if re.fullmatch(r"[A-Z]+[0-9]*", word) else None
+
+
+def _level(path: Path) -> str | None:
+    """Read what holds the clocks, as ``auto`` or ``perf_determinism`` (amdgpu_pm.c)."""
+    word = text(path) or ""
+    return word if re.fullmatch(r"[a-z_]+", word) and word != "unknown" else None
+
+
+def identify(device: Hardware) -> Hardware:
+    """Give a GPU its key, name and peaks."""
+    return catalogue.identify(device, catalogue.read(PEAKS).gpus, by_arch=True)
+
+
+def part_of_card(device: Hardware) -> str | None:
+    """Say whether a device is a die, a partition or the whole of a card."""
+    compute = device.compute_partition
+    modes = ", ".join(filter(None, (compute, device.memory_partition)))
+    if device.key.startswith("mi250x"):
+        return f"{modes or 'GCD'}: one of the two dies of a card"
+    if compute == "SPX":
+        return f"{modes}: the whole card"
+    if compute is None:
+        return modes or None
+    parts = catalogue.PARTITIONS.get(compute) or _parts(device)
+    return f"{modes}: one of {parts} partitions" if parts else modes
+
+
+def _parts(device: Hardware) -> int | None:
+    """Count by their units how many of a device make a card that the catalogue knows."""
+    models = catalogue.read(PEAKS).gpus
+    whole = {m.compute_units for m in models if device.key.startswith(f"{m.key}-")}
+    units = whole.pop() if len(whole) == 1 else None
+    return units // device.compute_units if units and device.compute_units else None
+
+
+# --- places in sysfs --------------------------------------------------------------------
+
+
+def address(values: Mapping[str, int]) -> tuple[str, int, int]:
+    """Return a node's slot, its function there, and the number of its partition.
+
+    Kernels tell a card's partitions apart in the top four bits or in the function.
+    """
+    location = values.get("location_id", 0)
+    slot = f"{values.get('domain', 0):04x}:{location >> 8 & 0xFF:02x}:{location >> 3 & 0x1F:02x}"
+    return slot, location & 7, location >> 28 or location & 7
+
+
+def on_bus(root: Path, slot: str, function: int | str) -> Path:
+    """Return a device's folder of PCI; a partition's is its card's, which alone is on the bus."""
+    own = root / f"sys/bus/pci/devices/{slot}.{function}"
+    return own if own.exists() else own.with_name(f"{slot}.0")
+
+
+def number_of(device: Hardware, root: Path) -> int | None:
+    """Find KFD's number of a device."""
+    node = node_of(device, root)
+    return None if node is None else number(node / "gpu_id")
+
+
+def node_of(device: Hardware, root: Path) -> Path | None:
+    """Find a device's folder in the KFD topology; its address's function is its partition."""
+    for node in (root / NODES).glob("*"):
+        values = properties(node / "properties")
+        slot, _, partition = address(values)
+        if values.get("location_id") and f"{slot}.{partition}" == device.bdf:
+            return node
+    return None
+
+
+# --- hidden and renumbered ---------------------------------------------------------------
+
+VARIABLES = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+"""In the order in which they choose; HIP obeys one of the last two."""
+
+
+def left(gpus: Sequence[Hardware], environ: Mapping[str, str]) -> list[Hardware]:
+    """Keep what ROCR_ and then HIP_ or CUDA_VISIBLE_DEVICES leave, in their order.
+
+    As ROCR-Runtime (amd_filter_device.cpp) and clr (rocdevice.cpp) read them: both stop at
+    the first word that names no device; a repeated one ends ROCR's list, HIP passes it by.
+    """
+    left = list(gpus)
+    rocr = environ.get("ROCR_VISIBLE_DEVICES")
+    if rocr is not None:
+        chosen = named((word.strip() for word in rocr.split(",")), left)
+        repeated = (n for n, device in enumerate(chosen) if device in chosen[:n])
+        left = chosen[: next(repeated, None)]
+    hip = _hip_variable(environ)[1]
+    if hip is not None:
+        chosen = named(hip.split(","), left)
+        left = [device for n, device in enumerate(chosen) if device not in chosen[:n]]
+    return [replace(device, index=index) for index, device in enumerate(left)]
+
+
+def only(device: Hardware, environ: Mapping[str, str]) -> dict[str, str]:
+    """Choose the variables that leave a worker only `device`.
+
+    By HIP's index: partitions of one card may share a uuid.  ROCR's choice stays.
+    """
+    word = word_for(device, *_hip_variable(environ))
+    return {"HIP_VISIBLE_DEVICES": word, "CUDA_VISIBLE_DEVICES": word}
+
+
+def _hip_variable(environ: Mapping[str, str]) -> tuple[str, str | None]:
+    """Return name and value of the variable that HIP obeys."""
+    name = "HIP_VISIBLE_DEVICES" if "HIP_VISIBLE_DEVICES" in environ else "CUDA_VISIBLE_DEVICES"
+    return name, environ.get(name)
