@@ -215,7 +215,7 @@ def runs(request: pytest.FixtureRequest, lay: Lay) -> Iterator[Mapping[str, Futu
 def stranger(checkout: Checkout, hip: int) -> Iterator[None]:
     """Have another process on a device."""
     with subprocess.Popen([sys.executable, "-ISc", "input()"], stdin=subprocess.PIPE) as process:
-        checkout.site.hold(process.pid, hip, "/opt/render/bin/blender", memory=3 << 30)
+        checkout.site.hold(process.pid, hip, "blender", memory=3 << 30)
         (checkout.folder / "stranger").write_text(str(process.pid))
         yield
         process.communicate(b"\n")
@@ -300,7 +300,7 @@ def test_each_worker_is_watched_on_its_own_card(four_mi325x: Ran) -> None:
         seen = four_mi325x.first(size).telemetry
         about = four_mi325x.site.machine.devices[index]
         assert seen is not None
-        assert (seen.source, seen.clock_mhz) == ("amdsmi", about["clock_mhz"])
+        assert (seen.source, seen.clock_mhz) == ("gpu_metrics", about["clock_mhz"])
         assert (seen.power_w, bool(seen.foreign_processes)) == (800.0, index == SHARED)
 
 

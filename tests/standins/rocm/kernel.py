@@ -38,8 +38,8 @@ def make(machine: Present) -> None:
     write(machine)
 
 
-def write(machine: Present) -> None:
-    """Write what the devices do now, and who has memory on them."""
+def write(machine: Present, card: int | None = None) -> None:
+    """Write what the devices do now, or those of one card, and who has memory on them."""
     root = machine.folder / "root"
     proc = root / "sys/class/kfd/kfd/proc"
     held = set()
@@ -47,7 +47,7 @@ def write(machine: Present) -> None:
         for holder in machine.holders(device):
             held.add(str(holder["pid"]))
             _write(proc / str(holder["pid"]) / f"vram_{device['kfd_id']}", str(holder["memory"]))
-        if not device["partition"]:
+        if not device["partition"] and card in (None, device["card"]):
             _sensors(machine, _pci(root, device), device)
     for folder in proc.iterdir():
         if folder.name not in held:

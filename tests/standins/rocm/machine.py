@@ -202,6 +202,9 @@ class Site:
         """Have another process hold a device."""
         about = {"hip": hip, "memory": memory, "name": name}
         (self.folder / "state/holders" / str(pid)).write_text(json.dumps(about))
+        comm = self.folder / "root/proc" / str(pid) / "comm"
+        comm.parent.mkdir(parents=True)
+        comm.write_text(f"{name}\n")
 
     @property
     def opened(self) -> list[dict[str, Any]]:
