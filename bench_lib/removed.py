@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 COMMANDS: dict[str, str] = {
+    "exercise sheet": "each exercise prints its own table",
     "upgrade": "use bench-lib ab; docs/rocm-upgrade.md has the steps",
     "incident": "bench-lib report groups failures by cause; acknowledge in your issue tracker",
 }
@@ -23,6 +24,7 @@ OPTIONS: dict[tuple[str, str], str] = {
     ("selfcheck", "--components"): "nothing replaces it; each verdict names what it would detect",
     ("selfcheck", "--contexts"): "nothing replaces it; selfcheck says how far processes differ",
     ("selfcheck", "--history"): "selfcheck reads no history; leave it out",
+    ("submit", "--collect"): "submit --wait waits; sacct -j JOB and seff JOB say what it used",
 }
 """Options by command and name."""
 

@@ -186,7 +186,7 @@ def test_the_commands_are_these(cli):
             *("adopt", "submit"),
         ],
         ("train",): ["cifar100", "cifar10-table"],
-        ("exercise",): ["precision", "largest-batch", "compile", "depth", "batch-sweep", "sheet"],
+        ("exercise",): ["precision", "largest-batch", "compile", "depth", "batch-sweep"],
         ("baseline",): ["show", "diff", "accept", "record", "quarantine"],
         ("history",): [
             *(

@@ -81,7 +81,6 @@ def test_the_exercises_are_these(exercise):
         "compile",
         "depth",
         "batch-sweep",
-        "sheet",
     ]
 
 
@@ -374,16 +373,6 @@ def test_a_search_is_told_what_was_asked(exercise, monkeypatch, device, capacity
     assert told == [{"start": 4, "capacity": capacity, "at_most": 9, "resolution": 0.02}]
 
 
-@pytest.mark.parametrize(
-    ("percent", "name"), [("1", "largest-batch"), ("2", "largest-batch-or-more")]
-)
-def test_a_coarse_search_is_not_for_the_sheet(exercise, tmp_path, percent, name):
-    words = ("largest-batch", "resnet50", "--precisions", "fp32", "--resolution", percent)
-    assert exercise(*words, script=limited(fp32=50)).status == 0
-    (record,) = the_run(tmp_path).records.values()
-    assert record.nodeid == f"bench-lib/{name}::resnet50-b50-fp32-eager-infer"
-
-
 def test_a_largest_batch_below_the_accepted_one_fails(exercise, tmp_path):
     accepted = "resnet50-b56-fp32-eager-infer"
     accept(tmp_path / "baselines", accepted, "resnet50-b96-fp16-eager-infer")
@@ -518,90 +507,6 @@ def test_a_sweep_names_the_best_batch(exercise):
     assert seen == ["measured", "measured", "ERROR"]
 
 
-# ---- the sheet --------------------------------------------------------------------------
-
-
-def test_what_exercises_measured_fills_the_sheet(exercise):
-    assert exercise("batch-sweep", "resnet50", "--batch-sizes", "8,32,128,256").status == 0
-    words = ("precision", "resnet50", "--precisions", "fp32,fp16")
-    assert exercise(*words, script={EAGER: steps(0.02)}).status == 0
-    assert exercise("largest-batch", "resnet50", script=limited(fp32=40, fp16=80)).status == 0
-    answer = exercise("sheet")
-    assert (answer.status, answer.err) == (0, "")
-    text = re.sub(" +", " ", answer.out)
-    assert "Benchmark workshop results: resnet50, infer" in text
-    assert "GPU: AMD Instinct MI300X (mi300x)" in text
-    assert "Speed-up (FP16/FP32): 2.00x" in text
-    assert "FP16 max batch size: 80" in text
-    assert "Ratio: 2.00x" in text
-    assert "Name: __________" in text
-    assert "bench-lib exercise batch-sweep resnet50 --batch-sizes 8,32" not in text
-    assert "\n bench-lib exercise compile resnet50 --batch-size 64" in text
-
-
-def test_a_blank_sheet_is_what_the_guide_starts_with(exercise):
-    answer = exercise("sheet")
-    assert answer.status == 0
-    assert answer.err == "nothing of resnet50 on mi300x in history; the sheet is blank\n"
-    assert [line for line in answer.lines if line.startswith("Exercise")] == [
-        "Exercise 1: one GPU (resnet50, fp32, batch 32)",
-        "Exercise 2: precision (batch 32)",
-        "Exercise 3: slowest operations (batch 32; their own time in a step)",
-        "Exercise 4: floating-point operations",
-        "Exercise 5: several GPUs (fp32)",
-        "Exercise 6: compilation (batch 64)",
-        "Exercise 7: kernels",
-    ]
-    assert "None" not in answer.out
-
-
-def test_the_sheet_as_markdown_has_headings_lists_and_tables(exercise):
-    lines = exercise("sheet", "--markdown").lines
-    assert lines[0] == "# Benchmark workshop results: resnet50, infer"
-    assert "## Exercise 1: one GPU (resnet50, fp32, batch 32)" in lines
-    assert "- Throughput: __________" in lines
-    assert "| batch | throughput | memory | img/s per GB |" in lines
-    command = "    bench-lib exercise batch-sweep resnet50 --batch-sizes 8,32,128,256"
-    assert command in lines
-
-
-def test_the_sheet_as_json_has_blanks_as_null(exercise):
-    found = exercise("sheet", "--json", "--task", "train").json
-    assert (found["hardware_key"], found["network"], found["task"]) == (
-        "mi300x",
-        "resnet50",
-        "train",
-    )
-    (first, *_) = found["sections"][0]["blocks"]
-    assert first["lines"][0] == ["Throughput", None]
-    assert first["fill"].endswith("--batch-sizes 8,32,128,256 --task train")
-
-
-def test_a_sheet_of_other_hardware_is_filled_from_its_runs(exercise):
-    assert exercise("batch-sweep", "resnet50", "--batch-sizes", "32").status == 0
-    answer = exercise("sheet", "--hardware", "mi300x", device=CPU)
-    assert "Throughput:               400 img/s" in answer.lines
-    assert exercise("sheet", device=CPU).err.startswith("nothing of resnet50 on cpu-2c in history")
-    refused = exercise("sheet", "--hardware", "mi355x")
-    assert refused.status == 2
-    assert refused.err == (
-        "bench-lib: error: no runs on mi355x in history; there is mi300x\n"
-    )  # fmt: skip
-
-
-def test_two_forms_of_a_sheet_are_one_too_many(exercise):
-    answer = exercise("sheet", "--json", "--markdown")
-    assert (answer.status, answer.out) == (2, "")
-    assert answer.err == "bench-lib: error: --markdown and --json exclude each other; name one\n"
-
-
-def test_a_history_that_is_a_file_is_no_history(exercise, tmp_path):
-    (tmp_path / "history").touch()
-    assert "history is not a folder" in exercise("sheet").err
-    answer = exercise("sheet", "--hardware", "mi300x", "--history", "none")
-    assert answer.err.endswith("no runs on mi300x in none; there are no runs at all\n")
-
-
 # ---- bad input --------------------------------------------------------------------------
 
 
@@ -611,7 +516,6 @@ def test_a_history_that_is_a_file_is_no_history(exercise, tmp_path):
         ("precision resnt50", "unknown network 'resnt50'; did you mean resnet50"),
         ("largest-batch resnt50", "unknown network 'resnt50'; did you mean resnet50"),
         ("depth --networks resnet18,resnt50", "--networks: unknown network 'resnt50'; did you"),
-        ("sheet --network resnt50", "unknown network 'resnt50'; did you mean resnet50"),
         ("precision resnet50 --precisions fp61", "--precisions: unknown precision 'fp61'"),
         ("batch-sweep resnet50 --precision fp61", "unknown precision 'fp61'; did you mean fp16"),
         ("precision resnet50 --precisions ,", "--precisions names nothing"),
@@ -632,7 +536,6 @@ def test_a_history_that_is_a_file_is_no_history(exercise, tmp_path):
         ("precision resnet50 --iterations 0", "--iterations: "),
         ("precision resnet50 --time-limit inf", "--time-limit inf: a time in seconds has to be"),
         ("precision resnet50 --task dream", "unknown task 'dream'; there is infer, train"),
-        ("sheet --task dream", "unknown task 'dream'; there is infer, train"),
         ("precision resnet50 --image-size -1", "image_size is -1"),
         ("precision resnet50 --memory-format nhcw", "unknown memory_format 'nhcw'; did you"),
         ("precision resnet50 --precisions int8 --task train", "precision int8 is for inference"),

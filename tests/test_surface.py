@@ -231,7 +231,6 @@ exercise compile resnet50 --modes none
 exercise depth --mode eager
 exercise largest-batch resnet50 --resolution 99
 exercise precision resnet50 --price-per-hour 0
-exercise sheet --markdown --json
 history compact --history afile
 history export
 history export none --csv --parquet
@@ -478,7 +477,6 @@ NOTHING = [
     (("history", "query", "SELECT 1"), 0),
     (("history", "query", "--schema", "--json"), 0),
     (("history", "compact"), 2),
-    (("exercise", "sheet"), 0),
     (("submit", "--slurm", "--dry-run"), 0),
 ]
 

@@ -13,8 +13,7 @@ from bench_lib.cli.output import Document
 from bench_lib.engine.pairing import PairRow
 from bench_lib.model import Environment, Hardware, Status, Verdict
 from bench_lib.report.versus.rows import SideFigures
-from bench_lib.slurm.asked import Resources, Task
-from bench_lib.slurm.collecting import TaskOutcome
+from bench_lib.slurm.script import Task
 from bench_lib.studies.batches import LargestRow, SweepRow
 from bench_lib.studies.bisect import BisectEnding, BisectStep, Expected, KernelsChanged
 from bench_lib.studies.candidates import Candidate
@@ -24,7 +23,6 @@ from bench_lib.studies.operators import OperatorRow
 from bench_lib.studies.precision import PrecisionRow
 from bench_lib.studies.scaling import FittedLaw, Forecast, ScalingRow, SchedulerRequest, Worth
 from bench_lib.studies.selfcheck import Effect
-from bench_lib.studies.sheet import SheetSection
 from bench_lib.studies.training import RanksRow, TrainingRow
 from bench_lib.verdict.statistics.search import SlowerBy
 
@@ -247,16 +245,6 @@ class SubmitDryRun(Document):
     tasks: list[Task]
 
 
-@dataclass(frozen=True, kw_only=True)
-class SubmitCollect(Document):
-    """The outcome of a job."""
-
-    command: Literal["submit --collect"] = "submit --collect"
-    job: str
-    resources: Resources
-    tasks: list[TaskOutcome]
-
-
 # ---- what is measured as the suite measures ---------------------------------------------
 
 
@@ -383,19 +371,6 @@ class Scaling(Measured):
     gpu: Worth | None
     requests: list[SchedulerRequest]
     written: list[Written]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SheetDocument(Document):
-    """The workshop guide's results sheet."""
-
-    command: Literal["exercise sheet"] = "exercise sheet"
-    hardware_key: str
-    network: str
-    task: str
-    head: list[tuple[str, str | None]]
-    """Labels and values; null is blank."""
-    sections: list[SheetSection]
 
 
 DOCUMENTS: tuple[type[Measured], ...] = (

@@ -13,7 +13,6 @@ from bench_lib.cli.group import branch
 from bench_lib.cli.measuring import Keeping, Measuring
 from bench_lib.cli.options import grouped
 from bench_lib.cli.output import say
-from bench_lib.cli.sheet import sheet
 from bench_lib.model import (
     COMPILE_MODES,
     MEMORY_FORMATS,
@@ -152,16 +151,13 @@ def largest_batch(
             found[name] = batches.Search(
                 start=batch_size, capacity=capacity, at_most=at_most, resolution=resolution / 100
             )
-            _search(session, engine, name, found[name], is_fine=resolution <= 1)
+            _search(session, engine, name, found[name])
     rows = batches.largest_rows(found, session.figures)
     session.tell(rows, batches.largest_table(rows, capacity))
 
 
-def _search(session: Session, engine: Engine, name: str, search: Search, *, is_fine: bool) -> None:
-    """Search one precision's largest batch, and write down the measurement of it.
-
-    The sheet takes it for the largest there is only where memory ended the search, and a fine one.
-    """
+def _search(session: Session, engine: Engine, name: str, search: Search) -> None:
+    """Search one precision's largest batch, and write down the measurement of it."""
     from bench_lib.engine.settings import nodeid_of
     from bench_lib.studies.batches import largest_accepted
 
@@ -176,9 +172,7 @@ def _search(session: Session, engine: Engine, name: str, search: Search, *, is_f
     )
     search.hold_against(largest_accepted(case_of, engine.accepted), case_of, engine.attempt)
     if search.outcome is not None:
-        exact = is_fine and not search.stopped
-        command = "largest-batch" if exact else "largest-batch-or-more"
-        engine.note(search.outcome, nodeid_of(command, search.outcome.case.id))
+        engine.note(search.outcome, nodeid_of("largest-batch", search.outcome.case.id))
     if search.missed is not None:
         engine.note(search.missed)
 
@@ -263,9 +257,6 @@ def batch_sweep(
         enough=batches.ENOUGH,
         densest=best and best.densest and best.densest.params["batch_size"],
     )
-
-
-app.command("sheet")(sheet)
 
 
 def _precisions(text: str | None) -> list[str]:

@@ -1,4 +1,4 @@
-"""``bench-lib submit``: the suite as jobs of a Slurm cluster, and what became of them."""
+"""``bench-lib submit``: the suite as a job of a Slurm cluster."""
 
 from __future__ import annotations
 
@@ -7,23 +7,17 @@ import secrets
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from bench_lib.cli.options import grouped, known, refuse
-from bench_lib.cli.output import DEFAULT_HISTORY, HistoryDir, Json, print_json, print_table, say
-from bench_lib.formats import many, printable
-from bench_lib.model import UserError
-from bench_lib.slurm import asked, tools
-from bench_lib.slurm.asked import JobRequest, Task, log_of, sbatch_script
-
-if TYPE_CHECKING:
-    from bench_lib.cli.documents import Submit
-    from bench_lib.slurm.collecting import Submission, TaskOutcome
-    from bench_lib.slurm.job import Got
+from bench_lib.cli.options import grouped, known
+from bench_lib.cli.output import DEFAULT_HISTORY, HistoryDir, Json, print_json
+from bench_lib.model import TIERS, UserError
+from bench_lib.slurm import script as jobs
+from bench_lib.slurm.script import JobRequest, Resources, Task, sbatch_script
 
 DEFAULT_TESTS = "perf_tests"
 
@@ -42,12 +36,14 @@ class Wanted:
     ] = None
     partition: Annotated[str | None, typer.Option(help="Partition (default: Slurm's).")] = None
     account: Annotated[str | None, typer.Option(help="Account (default: Slurm's).")] = None
-    nodes: Annotated[int | None, typer.Option(help="Nodes (default: 1).")] = None
+    nodes: Annotated[int | None, typer.Option(min=1, help="Nodes (default: 1).")] = None
     gpus: Annotated[
         int | None,
-        typer.Option(help="GPUs of each node; with --array gpus of them all, a task each."),
+        typer.Option(min=1, help="GPUs of each node; with --array gpus, the number of tasks."),
     ] = None
-    cpus: Annotated[int | None, typer.Option(help="Cores of each node, as Slurm counts.")] = None
+    cpus: Annotated[
+        int | None, typer.Option(min=1, help="Cores of each node, as Slurm counts.")
+    ] = None
     mem: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Memory of each node: 64G, 500M.")
     ] = None
@@ -78,7 +74,6 @@ class Wanted:
 
 @grouped
 def submit(
-    words: typer.Context,
     pytest_arguments: Annotated[
         list[str] | None,
         typer.Argument(
@@ -87,230 +82,147 @@ def submit(
     ] = None,
     *,
     slurm: Annotated[bool, typer.Option("--slurm", help="Submit to Slurm, by sbatch.")] = False,
-    collect: Annotated[
-        str | None, typer.Option(metavar="JOB", help="Report on a job, and fetch its runs.")
-    ] = None,
     wanted: Wanted,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait to the end, and collect.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until the job ends, as sbatch --wait does.")
+    ] = False,
     history: HistoryDir = DEFAULT_HISTORY,
     json: Json = False,
 ) -> None:
-    """Submit the suite to a cluster, or report on a job.
+    """Submit the suite to a Slurm cluster.
 
-    Exit status 0 where everything was submitted or passed, 1 where a task failed, a case
-    regressed or the job still runs, 2 where the question was wrong.
+    Exit status 0 where it was submitted, 2 where that is not possible; with --wait the job's own,
+    the highest of an array.
     """
-    folder = history.absolute()
-    if collect is not None:
-        of_a_new_one = ("slurm", *vars(wanted), "pytest_arguments")
-        refuse(words, of_a_new_one, "--collect asks about a job that was submitted")
-        from bench_lib.slurm.collecting import submission_of
-
-        _collect(submission_of(folder, collect), folder, wait=wait, json=json)
-        return
     if not slurm:
-        raise UserError("name what to submit to: --slurm; or --collect JOB what was submitted")
-    request = _request(wanted, pytest_arguments or ())
+        raise UserError("name what to submit to: --slurm")
     name = f"{dt.datetime.now(dt.timezone.utc):%Y%m%dT%H%M%SZ}_{secrets.token_hex(4)}"
+    history = history.absolute()
+    request = _request(wanted, pytest_arguments or (), history, history / jobs.FOLDER / name)
+    script = sbatch_script(request, ["bench-lib", *sys.argv[1:]])
     if wanted.dry_run:
-        _show(request, folder, name, json=json)
+        _show(request, script, json=json)
         return
-    submission = _submit(request, folder, name)
-    if wait:
-        _say_submitted(submission, folder, to=sys.stderr)
-        _collect(submission, folder, wait=True, json=json)
-    elif json:
-        print_json(_as_submitted(submission, folder))
-    else:
-        _say_submitted(submission, folder)
-
-
-def _request(wanted: Wanted, arguments: Sequence[str]) -> JobRequest:
-    """Return the request; raises UserError, naming the option and its value."""
-    directory = Path.cwd()
-    launcher = known(wanted.launcher or asked.LAUNCHERS[0], asked.LAUNCHERS, "--launcher")
-    if wanted.array is not None:
-        known(wanted.array, asked.ARRAYS, "--array")
-    tiers = asked.named_tiers(wanted.tier)
-    if wanted.array == "tiers" and not tiers:
-        raise UserError("--array tiers makes a task of each tier; name them: --tier gate,nightly")
-    partition = asked.name("--partition", wanted.partition)
-    resources = asked.resources(wanted.nodes, wanted.cpus, wanted.gpus, wanted.mem, wanted.time)
-    shares = 1
-    if wanted.array == "gpus":
-        if resources.nodes > 1:
-            words = "each task of --array gpus has one GPU of one node"
-            raise UserError(f"--nodes {resources.nodes}: {words}")
-        shares = resources.gpus or _gpus_of(partition)
-        resources = replace(resources, gpus=1)
-    container = asked.words("--container", wanted.container)
-    return asked.JobRequest(
-        resources=resources,
-        tiers=tiers,
-        array=wanted.array,
-        shares=shares,
-        partition=partition,
-        account=asked.name("--account", wanted.account),
-        launcher=launcher,
-        container=container,
-        python=wanted.python or ("python3" if container else sys.executable),
-        pytest=asked.pytest_arguments(tuple(arguments), directory, DEFAULT_TESTS),
-        directory=directory,
-    )
-
-
-def _gpus_of(partition: str | None) -> int:
-    """Return how many GPUs the partition has; raises UserError if none is known."""
-    chosen = tools.meant(tools.partitions(), partition)
-    gpus = sum(each.nodes * each.gpus for each in chosen)
-    if not gpus:
-        where = "the default partition" if partition is None else f"partition {partition!r}"
-        raise UserError(
-            f"--array gpus: Slurm knows of no GPU in {where}; say how many with --gpus N, or name "
-            "another --partition (sinfo -o '%P %G' lists them)"
-        )
-    return gpus
-
-
-def _show(request: JobRequest, history: Path, name: str, *, json: bool) -> None:
-    from bench_lib.slurm.collecting import FOLDER
-
-    script = sbatch_script(request, history / FOLDER / name, _command())
-    if json:
-        from bench_lib.cli.documents import SubmitDryRun
-
-        print_json(SubmitDryRun(script=script, tasks=list(request.tasks())))
-    else:
-        print(script, end="")
-
-
-def _submit(request: JobRequest, history: Path, name: str) -> Submission:
-    """Write the script, submit it and note the job; raises UserError."""
-    from bench_lib.slurm import asked, collecting, tools
-    from bench_lib.storage.history import utc_now
-
-    folder = history / collecting.FOLDER / name
-    path = folder.with_name(f"{name}.sbatch")
-    text = asked.sbatch_script(request, folder, _command())
+    path = request.folder.with_suffix(".sbatch")
     try:
-        folder.mkdir(parents=True)
-        path.write_text(text)
+        request.folder.mkdir(parents=True)
+        path.write_text(script)
     except OSError as error:
         raise UserError(
             f"cannot write {path}: {error.strerror}; name another folder with --history"
         ) from error
+    job = ""
+
+    def submitted(number: str) -> None:
+        nonlocal job
+        job = number
+        _say_submitted(request, path, job, json=json)
+
     try:
-        job = tools.submit(path, request, asked.options(request, folder))
+        status = jobs.submit(path, request, wait=wait, submitted=submitted)
     except UserError:
         path.unlink()
-        folder.rmdir()
+        request.folder.rmdir()
         raise
-    submission = collecting.Submission(
-        job=job,
-        name=name,
-        submitted=utc_now(),
-        command=_command(),
-        resources=request.resources,
-        tasks=request.tasks(),
-        is_array=request.array is not None,
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"job {job} goes on; scancel {job} ends it") from None
+    raise typer.Exit(status)
+
+
+def _request(wanted: Wanted, arguments: Sequence[str], history: Path, folder: Path) -> JobRequest:
+    """Return the request; raises UserError, naming the option and its value."""
+    from bench_lib.slurm.check import size
+
+    directory = Path.cwd()
+    launcher = known(wanted.launcher or jobs.LAUNCHERS[0], jobs.LAUNCHERS, "--launcher")
+    if wanted.array is not None:
+        known(wanted.array, jobs.ARRAYS, "--array")
+    tiers = tuple(known(each.strip(), TIERS, "--tier") for each in _split(wanted.tier))
+    if wanted.array == jobs.TIERS_ARRAY and not tiers:
+        raise UserError("--array tiers makes a task of each tier; name them: --tier gate,nightly")
+    if wanted.array == jobs.GPUS_ARRAY and (wanted.gpus is None or (wanted.nodes or 1) > 1):
+        raise UserError("--array gpus makes a task of one GPU each; give --gpus N, and no --nodes")
+    if wanted.mem is not None:
+        size(wanted.mem)
+    try:
+        container = tuple(shlex.split(wanted.container or ""))
+    except ValueError as error:
+        raise UserError(
+            f"--container {wanted.container!r} cannot be split into words: {error}"
+        ) from error
+    gpus = 1 if wanted.array == jobs.GPUS_ARRAY else wanted.gpus
+    return JobRequest(
+        resources=Resources(wanted.nodes or 1, wanted.cpus, gpus, wanted.mem),
+        history=history,
+        folder=folder,
+        directory=directory,
+        tiers=tiers,
+        array=wanted.array,
+        shares=wanted.gpus or 1,
+        partition=wanted.partition,
+        account=wanted.account,
+        time=wanted.time,
+        launcher=launcher,
+        container=container,
+        python=wanted.python or ("python3" if container else sys.executable),
+        pytest=_pytest_arguments(arguments, directory),
     )
-    collecting.keep(history, submission)
-    return submission
 
 
-def _command() -> list[str]:
-    return ["bench-lib", *sys.argv[1:]]
+def _split(text: str | None) -> list[str]:
+    return text.split(",") if text else []
 
 
-def _as_submitted(submission: Submission, history: Path) -> Submit:
-    from bench_lib.cli.documents import Submit, SubmittedTask
-    from bench_lib.slurm.collecting import FOLDER
-
-    folder = history / FOLDER / submission.name
-    return Submit(
-        job=submission.job,
-        script=str(folder.with_name(f"{submission.name}.sbatch")),
-        tasks=[
-            SubmittedTask(submission.id_of(task), _part(task), str(log_of(folder, task.number)))
-            for task in submission.tasks
-        ],
-    )
+_OWN = {"--perf-history": "--history", "--perf-tier": "--tier", "--perf-share": "--array gpus"}
+"""Options of pytest that the job's script gives, and their names here."""
 
 
-def _say_submitted(submission: Submission, history: Path, *, to: Any = None) -> None:
-    told = _as_submitted(submission, history)
-    lines = [
-        f"submitted job {submission.job}: {told.script}",
-        *(f"  {each.task}: {each.part}, log {each.log}" for each in told.tasks),
-        f"follow:  squeue --job {submission.job}",
-        f"         tail -F {shlex.quote(told.tasks[0].log)}",
-        f"collect: bench-lib submit --collect {submission.job}{_where(history)}",
-    ]
-    print("\n".join(lines), file=to or sys.stdout, flush=True)
+def _pytest_arguments(given: Sequence[str], directory: Path) -> tuple[str, ...]:
+    """Return pytest's arguments, with the default folder unless one of them names a path."""
+    for argument in given:
+        if (option := argument.partition("=")[0]) in _OWN:
+            raise UserError(
+                f"{option} is the job's own; give bench-lib submit {_OWN[option]} instead"
+            )
+    paths = [directory / argument.partition("::")[0] for argument in given if argument]
+    if any(path.exists() for path in paths):
+        return tuple(given)
+    return (DEFAULT_TESTS, *given)
 
 
-def _where(history: Path) -> str:
-    same = history == DEFAULT_HISTORY.absolute()
-    return "" if same else f" --history {shlex.quote(str(history))}"
-
-
-def _collect(submission: Submission, history: Path, *, wait: bool, json: bool) -> None:
-    """Say what became of each task, in the end where ``wait`` says so; leave with the status."""
-    from bench_lib.slurm import collecting
-
-    if wait:
-        try:
-            collecting.wait(submission, history, say=say)
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(
-                f"job {submission.job} goes on; bench-lib submit --collect {submission.job}"
-                f"{_where(history)} asks again, scancel {submission.job} ends it"
-            ) from None
-    found = collecting.collect(submission, history)
+def _show(request: JobRequest, script: str, *, json: bool) -> None:
     if json:
-        from bench_lib.cli.documents import SubmitCollect
+        from bench_lib.cli.documents import SubmitDryRun
 
-        job, resources = submission.job, submission.resources
-        print_json(SubmitCollect(job=job, resources=resources, tasks=list(found)))
+        print_json(SubmitDryRun(script=script, tasks=request.tasks()))
     else:
-        _print(found)
-    raise typer.Exit(0 if all(each.is_well for each in found) else 1)
+        print(script, end="")
 
 
-def _print(found: Sequence[TaskOutcome]) -> None:
-    for each in found:
-        print(f"{each.job_id} ({_part(each.task)}) {each.words}")
-        for got in each.got:
-            print(f"  got {_given(got)}")
-        if each.used_words:
-            print(f"  used {each.used_words}")
-        for line in printable(each.last_output).splitlines():
-            print(f"  | {line}")
-        if each.last_output or not each.is_well:
-            print(f"  log {each.log}")
-    rows = [
-        (
-            each.job_id,
-            _part(each.task),
-            each.state,
-            each.nodes,
-            ", ".join(each.runs) or "-",
-            ", ".join(f"{n} {status}" for status, n in each.counts.items()),
+def _say_submitted(request: JobRequest, path: Path, job: str, *, json: bool) -> None:
+    from bench_lib.cli.documents import Submit, SubmittedTask
+
+    tasks = [
+        SubmittedTask(
+            job if request.array is None else f"{job}_{task.number}",
+            _part(task),
+            str(request.log_of(task)),
         )
-        for each in found
+        for task in request.tasks()
     ]
-    print()
-    print_table(("task", "part", "state", "node", "runs", "verdicts"), rows)
+    if json:
+        print_json(Submit(job=job, script=str(path), tasks=tasks))
+    else:
+        lines = [
+            f"submitted job {job}: {path}",
+            *(f"  {task.task}: {task.part}, log {task.log}" for task in tasks),
+            f"follow: squeue --job {job}; tail -F {shlex.quote(tasks[0].log)}",
+            f"afterwards: sacct -j {job}; seff {job}",
+        ]
+        print("\n".join(lines))
+    sys.stdout.flush()
 
 
 def _part(task: Task) -> str:
     tiers = ", ".join(task.tiers) or "the tier that fits"
     return f"{tiers}, share {task.share}" if task.share else tiers
-
-
-def _given(got: Got) -> str:
-    from bench_lib.slurm.job import gib
-
-    parts = [many(got.cpus, "core") if got.cpus else "", gib(got.memory_bytes) or ""]
-    parts += got.gpus or ["no GPU"]
-    return f"on {got.node}: {', '.join(part for part in parts if part)}"

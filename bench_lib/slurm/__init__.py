@@ -1,5 +1,5 @@
-"""The suite as jobs of a Slurm cluster: asked for, checked where they run, collected.
+"""The suite as a job of a Slurm cluster.
 
-`asked` reads what a job is to get and writes its script, `tools` speaks with Slurm, `job` runs
-inside the job, and `collecting` says what became of it.
+`script` writes what sbatch runs and submits it, and `check` compares, inside the job, the granted
+resources with the request.
 """
