@@ -114,7 +114,7 @@ OTHER_WORDS = {"key", "id", "run_id", "dtype", "network_name", "gpus"}
 ALLOWED = {
     *(("Case", "id"), ("Hardware", "key"), ("Accepted", "run_id")),  # as files have them
     ("CollectiveRow", "dtype"),  # as the matrix has it
-    *(("SchedulerRequest", "gpus"), ("Got", "gpus"), ("Resources", "gpus")),  # Slurm's
+    ("SchedulerRequest", "gpus"),  # Slurm's
 }
 
 
@@ -144,7 +144,7 @@ SINCE_0_1_0 = {
     ("scaling", ".laws[].next.interval", "no null"),
 }
 """What a field may hold, or no longer holds, that it did in version 0.1.0."""
-GONE = {"selfcheck-contexts"}
+GONE = {"exercise-sheet", "selfcheck-contexts", "submit-collect"}
 """Documents of commands and options that are removed."""
 
 

@@ -267,8 +267,7 @@ scaling mnist --plot none.jpg
 selfcheck --tolerance 99
 selfcheck --output none/x
 submit
-submit --collect none
-submit --slurm --time soon
+submit --slurm --mem soon
 train cifar100 --max-steps 0
 train cifar100 --download
 train cifar10-table --epochs 0

@@ -24,7 +24,7 @@ COMMANDS = {
     "wrong elements.",
     "scaling": "Measure speed-up and efficiency over threads, processes and GPUs; fit the laws "
     "of it.",
-    "submit": "Submit the suite to a cluster, or report on a job.",
+    "submit": "Submit the suite to a Slurm cluster.",
     "train": "Train as the CIFAR-100 script and the CIFAR-10 table do.",
     "adopt": "Write a factory, a matrix row and a test for an object of yours, and measure it "
     "once.",

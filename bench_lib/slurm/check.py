@@ -25,7 +25,10 @@ _SIZE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)([KMGT]?)(?:i?B)?", re.IGNORECASE)
 
 
 def size(amount: str) -> int:
-    """Return the bytes of ``64G``, or of MiB without a unit, as sbatch reads it."""
+    """Return the bytes of ``64G``, or of MiB without a unit, as sbatch reads it.
+
+    Raises UserError if it is no amount.
+    """
     match = _SIZE.fullmatch(amount.strip())
     found = int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or "M")) if match else 0
     if found < 2**20:
