@@ -21,7 +21,6 @@ from bench_lib.studies.figures import (
 )
 
 EAGER = "eager"
-"""The guide's."""
 ALIKE = 0.02
 """Gains closer than this are taken for the same: each is a ratio of two measurements."""
 
