@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,7 +25,7 @@ from bench_lib.formulas.arithmetic import (
 )
 from bench_lib.worker import arithmetic, context
 from bench_lib.worker.arithmetic import WrongArithmeticError, prove
-from bench_lib.worker.device import libraries, set_precision
+from bench_lib.worker.device import set_precision
 from bench_lib.worker.measure import MeasuringContext
 from bench_lib.worker.workloads import Setting, UnsupportedError
 
@@ -45,7 +42,6 @@ def test_each_arithmetic_is_known_by_its_error(name: str) -> None:
 
 
 def refusal(precision: str, errors: dict[str, float]) -> str | None:
-    """Say why a device that has no larger size to show is refused."""
     return coarser(precision, errors) or next(iter(finer(precision, errors).values()), None)
 
 
@@ -99,27 +95,6 @@ def test_another_arithmetic_is_refused_by_name(
     assert problem.startswith(said)
 
 
-def test_winograd_has_a_bound_of_its_own() -> None:
-    assert refusal("fp32", {"gemm": 3e-7, "conv": 3.3e-6}) is None
-    assert refusal("fp32", {"gemm": 3.3e-6}) is not None
-    assert refusal("fp32", {"conv": 6e-6}) is not None
-
-
-@pytest.mark.parametrize("operation", BOTH)
-@pytest.mark.parametrize("precision", ["tf32", "fp16", "amp-fp16"])
-def test_tf32_that_is_cut_off_is_still_tf32_and_bf16_is_not(precision: str, operation: str) -> None:
-    assert refusal(precision, {operation: 7.7e-4}) is None
-    said = refusal(precision, {operation: 2.4e-3})
-    assert said is not None
-    assert said.startswith(f"the case asks for {precision}, and the device computed in bf16")
-
-
-def test_fp8_is_no_bf16_in_a_convolution_either() -> None:
-    said = refusal("bf16", {"conv": 3.7e-2})
-    assert said is not None
-    assert said.startswith("the case asks for bf16, and the device computed in fp8")
-
-
 @pytest.mark.parametrize(
     ("workload", "params", "needed"),
     [
@@ -152,8 +127,6 @@ def test_this_cpu_answers_in_the_precision_that_it_is_asked_for(precision: str) 
 
 
 def rounded(bits: int) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Round to so many bits of mantissa, as a unit for matrices does with its operands."""
-
     def to(tensor: torch.Tensor) -> torch.Tensor:
         mantissa, exponent = torch.frexp(tensor.double())
         return torch.ldexp(torch.round(mantissa * 2**bits) / 2**bits, exponent).float()
@@ -163,8 +136,6 @@ def rounded(bits: int) -> Callable[[torch.Tensor], torch.Tensor]:
 
 @pytest.fixture
 def in_place_of_fp32(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    """Have products of FP32 computed otherwise."""
-
     def use(to: Callable[[torch.Tensor], torch.Tensor]) -> None:
         product, convolution = torch.mm, torch.nn.functional.conv2d
 
@@ -215,65 +186,6 @@ def test_tf32_that_is_fp32_is_refused_and_tf32_is_not(
     assert set(prove("tf32", CPU, BOTH)) == {*BOTH}
 
 
-def test_operands_of_tf32_may_be_cut_off(in_place_of_fp32: Callable[..., None]) -> None:
-    def cut_off(operand: torch.Tensor) -> torch.Tensor:
-        mantissa, exponent = torch.frexp(operand.double())
-        return torch.ldexp(torch.trunc(mantissa * 2**11) / 2**11, exponent).float()
-
-    in_place_of_fp32(cut_off)
-    errors = prove("tf32", CPU, BOTH)
-    assert {name: 7e-4 < error < 8.5e-4 for name, error in errors.items()} == dict.fromkeys(
-        BOTH, True
-    )
-
-
-@pytest.fixture
-def large(monkeypatch: pytest.MonkeyPatch) -> arithmetic.Sizes:
-    """Have this CPU show a larger size too, as GPUs do."""
-    sizes = arithmetic.Sizes(256, 3, 32, 14)
-    monkeypatch.setitem(arithmetic.LARGE, "cpu", sizes)
-    return sizes
-
-
-def only_large(
-    sizes: arithmetic.Sizes, to: Callable[[torch.Tensor], torch.Tensor]
-) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Round the operands of large work, and leave those of little work."""
-    ours = {(sizes.matrix,) * 2, (sizes.images, sizes.channels, sizes.width, sizes.width)}
-    ours.add((sizes.channels, sizes.channels, 3, 3))
-    return lambda operand: to(operand) if tuple(operand.shape) in ours else operand
-
-
-def test_little_work_may_take_an_fp32_kernel_where_tf32_is_allowed(
-    in_place_of_fp32: Callable[..., None], large: arithmetic.Sizes
-) -> None:
-    in_place_of_fp32(only_large(large, rounded(11)))
-    errors = prove("tf32", CPU, BOTH)
-    assert {name: answered(error) for name, error in errors.items()} == dict.fromkeys(BOTH, "tf32")
-
-
-@pytest.mark.parametrize("operation", BOTH)
-def test_what_is_fp32_in_a_large_size_too_is_refused(
-    large: arithmetic.Sizes, operation: str
-) -> None:
-    assert large.matrix
-    with pytest.raises(
-        WrongArithmeticError, match="the case asks for tf32, and the device computed in fp32"
-    ):
-        prove("tf32", CPU, [operation])
-
-
-@pytest.mark.parametrize("operation", BOTH)
-def test_what_is_coarser_in_a_large_size_is_refused(
-    in_place_of_fp32: Callable[..., None], large: arithmetic.Sizes, operation: str
-) -> None:
-    in_place_of_fp32(only_large(large, rounded(8)))
-    with pytest.raises(
-        WrongArithmeticError, match="the case asks for tf32, and the device computed in bf16"
-    ):
-        prove("tf32", CPU, [operation])
-
-
 def test_what_is_coarser_is_refused_at_once(
     in_place_of_fp32: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,22 +197,11 @@ def test_what_is_coarser_is_refused_at_once(
         prove("tf32", CPU, BOTH)
 
 
-def test_a_proof_leaves_torch_as_it_was() -> None:
-    torch.manual_seed(7)
-    drawn, precision = torch.rand(1), torch.get_float32_matmul_precision()
-    torch.manual_seed(7)
-    with contextlib.suppress(WrongArithmeticError):
-        prove("tf32", CPU, BOTH)
-    assert (torch.rand(1), torch.get_float32_matmul_precision()) == (drawn, precision)
-
-
 # --- TF32 on AMD -------------------------------------------------------------------------
 
 
 @pytest.fixture
 def on_amd(monkeypatch: pytest.MonkeyPatch) -> Callable[..., torch.device]:
-    """Have torch see an AMD GPU, as far as setting a precision asks for one."""
-
     def make(arch: str = "gfx942:sramecc+:xnack-", allowed: str | None = None) -> torch.device:
         seen = SimpleNamespace(gcnArchName=arch, major=9)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: seen)
@@ -353,7 +254,6 @@ def test_products_in_tf32_are_skipped_on_amd_unless_they_are_allowed(
 
 
 def proving(monkeypatch: pytest.MonkeyPatch, precision: str) -> dict[str, Any]:
-    """Return a worker's answer to a case that is to prove its arithmetic."""
     monkeypatch.setattr(context, "measure", lambda case, _: make_measurement(case_id=case.id))
     case = make_case(workload="operator", params={"op": "gemm", "precision": precision})
     clock = SimpleNamespace(release=lambda: None)
@@ -375,23 +275,3 @@ def test_a_refused_arithmetic_is_a_fault_of_its_own_kind(
         "the case asks for tf32, and the device computed in fp32: the error of a matrix"
     )
     capfd.readouterr()
-
-
-def test_the_libraries_are_those_that_the_process_has_loaded(tmp_path: Path) -> None:
-    lib = tmp_path / "torch/lib"
-    lib.mkdir(parents=True)
-    (lib / "librocblas.so.4.3.60300").write_bytes(b"rocblas")
-    (lib / "librocblas.so.4").symlink_to("librocblas.so.4.3.60300")
-    for n, name in enumerate(("libMIOpen.so", "libhipblaslt.so.0", "libtorch_hip.so")):
-        (lib / name).write_bytes(b"ELF" + bytes([n]))
-    names = ("librocblas.so.4", "libMIOpen.so", "libhipblaslt.so.0", "libtorch_hip.so")
-    maps = tmp_path / "maps"
-    maps.write_text("".join(f"7f00-7f01 r-xp 0000 00:1f 7  {lib}/{name}\n" for name in names))
-    found = libraries(maps)
-    assert found["rocblas"] == "4.3.60300"
-    assert set(found) == {"rocblas", "MIOpen", "hipblaslt"}
-    assert re.fullmatch(r"[0-9a-f]{12}", found["MIOpen"])
-    assert re.fullmatch(r"0 \([0-9a-f]{12}\)", found["hipblaslt"])
-    (lib / "libMIOpen.so").write_bytes(b"another build")
-    assert libraries(maps)["MIOpen"] != found["MIOpen"]
-    assert libraries(tmp_path / "none") == {}

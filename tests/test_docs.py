@@ -27,17 +27,14 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 @pytest.fixture(scope="module")
 def reference():
-    """Return the module that writes the reference."""
     return script("docs/write_reference.py")
 
 
 def blocks(page: str) -> list[tuple[str, str]]:
-    """Return the blocks of a page, each with its language."""
     return BLOCK.findall((DOCS / page).read_text())
 
 
 def write_files(page: str, folder: Path) -> None:
-    """Write each block of a page that begins with a file's name, as that file."""
     for _, text in blocks(page):
         if named := re.match(r"# ([\w./-]+\.(?:py|toml))\n", text):
             path = folder / named[1]
@@ -72,19 +69,6 @@ def test_what_says_nothing_of_itself_is_named(reference, monkeypatch, command, n
         reference.pages()
 
 
-def test_an_option_of_pytest_that_says_nothing_is_named(reference, monkeypatch):
-    monkeypatch.setattr(
-        reference, "add_options", lambda parser: parser.getgroup("perf").addoption("--perf-mute")
-    )
-    with pytest.raises(reference.UndocumentedError, match="pytest --perf-mute"):
-        reference.pages()
-
-
-def test_what_would_end_a_cell_or_begin_a_tag_is_escaped(reference):
-    escaped = reference._escaped("a|b <str> *x* `c|d <e>` [f]")
-    assert escaped == r"a\|b \<str> \*x\* `c\|d <e>` \[f\]"
-
-
 def test_every_variable_that_the_program_reads_is_on_its_page():
     own = {f"BENCH_LIB_{name}" for name in ("ADDRESS", "LOGS", "RANKS", "STARTER", "GATHERED_")}
     own |= {f"BENCH_LIB_GATHERED_{name}" for name in ("RANK", "LOCAL_RANK", "SIZE", "LOCAL_SIZE")}
@@ -100,7 +84,6 @@ def test_every_variable_that_the_program_reads_is_on_its_page():
 
 
 def commands() -> list[tuple[str, str]]:
-    """Return every line of a block that calls bench-lib or pytest, with its page."""
     found = []
     for path in PAGES:
         for language, text in BLOCK.findall(path.read_text()):
@@ -118,12 +101,10 @@ def commands() -> list[tuple[str, str]]:
 
 @functools.cache
 def program():
-    """Return the command line's tree."""
     return typer.main.get_command(bench_lib.cli.app)
 
 
 def options_of(words: list[str]) -> set[str]:
-    """Return the options of the command that words call."""
     command = program()
     for word in words[1:]:
         below = commands_below(command)
@@ -147,7 +128,6 @@ def test_commands_in_the_docs_have_the_options_that_they_are_given(reference, pa
 
 
 def anchors(path: Path) -> set[str]:
-    """Return the anchors that GitHub gives to a page's headings."""
     text = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
     found: set[str] = set()
     for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE):
@@ -214,14 +194,12 @@ WORDS = [
 
 
 def gist(line: str) -> str:
-    """Return a line without what differs between machines."""
     for pattern, word in WORDS:
         line = re.sub(pattern, word, line)
     return line.strip()
 
 
 def console() -> list[tuple[str, list[str]]]:
-    """Return the tour's commands, each with the lines that it is to print."""
     found: list[tuple[str, list[str]]] = []
     for language, text in blocks("tour.md"):
         if language == "console":
@@ -234,7 +212,6 @@ def console() -> list[tuple[str, list[str]]]:
 
 
 def missing(expected: list[str], printed: list[str]) -> list[str]:
-    """Return the expected lines that were not printed in this order; ``...`` is any text."""
     rest = iter([gist(line) for line in printed])
     wanted = [gist(line) for line in expected if line != "..."]
     patterns = [re.escape(line).replace(re.escape("..."), ".*") for line in wanted]
@@ -276,19 +253,11 @@ def test_the_tour_shows_what_its_commands_print(tmp_path):
     assert "REGRESSED" in (tmp_path / "report.md").read_text()
 
 
-def test_a_line_of_the_tour_that_is_not_printed_is_missed():
-    printed = ["run 0a0a0a0a on cpu-x-2c", "load  OK  20.1 ms", "solve  OK  50 ms"]
-    assert missing(["load OK 3 ms", "...", "solve OK 5.1 ms"], printed) == []
-    assert missing(["load REGRESSED 3 ms"], printed) != []
-    assert missing(["solve OK 5 ms", "load OK 3 ms"], printed) != []
-
-
 # ---- somebody's own repository -------------------------------------------------------------
 
 
 @pytest.fixture
 def own_repository(tmp_path):
-    """Return a repository with the page's files, and the environment to run it in."""
     write_files("own-repository.md", tmp_path)
     (tmp_path / "mypackage" / "__init__.py").touch()
     environment = os.environ | {
@@ -301,10 +270,6 @@ def own_repository(tmp_path):
         "TMPDIR": str(tmp_path),
     }
     return tmp_path, environment
-
-
-def test_ones_own_repository_is_told_what_to_keep_out_of_git():
-    assert ("text", "# .gitignore\n/history/\n") in blocks("own-repository.md")
 
 
 def test_the_example_of_ones_own_repository_measures_and_skips(own_repository):

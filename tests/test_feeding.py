@@ -16,7 +16,7 @@ from bench_lib.worker.workload import Setting, UnsupportedError
 from bench_lib.worker.workloads import cifar, feeding
 from bench_lib.worker.workloads.cifar import Transforms, transforms_of
 from bench_lib.worker.workloads.datasets import Data, Split
-from bench_lib.worker.workloads.feeding import Loader, OnDevice, Shape, feed_of
+from bench_lib.worker.workloads.feeding import Shape, feed_of
 
 CPU = torch.device("cpu")
 IMAGES = 24
@@ -28,7 +28,6 @@ SHAPE = Shape(4, 28, torch.float32, torch.contiguous_format)
 
 @pytest.fixture
 def pictures():
-    """Return six random images of 32 by 32, as bytes."""
     generator = torch.Generator().manual_seed(5)
     return torch.randint(0, 256, (6, 32, 32, 3), dtype=torch.uint8, generator=generator)
 
@@ -56,12 +55,6 @@ def test_a_crop_is_torchvisions_crop_of_the_flipped_image(pictures, side):
         torch.testing.assert_close(answer, expected, atol=1e-4, rtol=0)
 
 
-def test_the_whole_image_unflipped_is_the_image(pictures):
-    seen = cifar.shares(pictures)
-    whole = torch.tensor([[0.0, 0.0, 32.0, 32.0]]).expand(6, -1)
-    torch.testing.assert_close(cifar.cropped(seen, whole, torch.zeros(6) > 0, 32), seen)
-
-
 ADJUST = (v2.adjust_brightness, v2.adjust_contrast, v2.adjust_saturation)
 
 
@@ -79,48 +72,10 @@ def test_jitter_is_torchvisions_in_each_images_own_order(pictures):
         torch.testing.assert_close(answer, image, atol=1e-5, rtol=0)
 
 
-def test_boxes_have_the_area_and_the_aspect_that_was_asked_for():
-    torch.manual_seed(1)
-    tops, lefts, heights, widths = cifar.random_boxes(2000, 32, 32, CPU).unbind(1)
-    assert (tops.min(), lefts.min()) == (0, 0)
-    assert max((tops + heights).max(), (lefts + widths).max()) == 32
-    for values in (tops, lefts, heights, widths):
-        assert (values == values.round()).all()
-    areas = heights * widths / 1024
-    assert 0.81 < float(areas.min()) < 0.9
-    assert 0.97 < float(areas.max()) <= 1
-    assert len({(int(h), int(w)) for h, w in zip(heights, widths, strict=True)}) > 10
-
-
 def test_where_no_crop_fits_it_is_the_whole_image(monkeypatch):
     monkeypatch.setattr(cifar, "AREA", (2.0, 3.0))
     boxes = cifar.random_boxes(5, 32, 30, CPU)
     assert boxes.tolist() == [[0, 0, 32, 30]] * 5
-
-
-def test_all_six_orders_come_up_equally_often():
-    torch.manual_seed(2)
-    orders = cifar.random_orders(6000, CPU)
-    assert orders.sort(1).values.tolist() == [[0, 1, 2]] * 6000
-    _, counts = orders.unique(dim=0, return_counts=True)
-    assert len(counts) == 6
-    assert 800 < int(counts.min()) <= int(counts.max()) < 1200
-
-
-def test_images_of_a_batch_are_augmented_each_by_itself(pictures):
-    torch.manual_seed(3)
-    same = pictures[:1].expand(50, -1, -1, -1)
-    one, two = cifar.augmented(same, 32), cifar.augmented(same, 32)
-    assert (one.dtype, one.shape) == (torch.float32, (50, 3, 32, 32))
-    assert 0 <= float(one.min()) < float(one.max()) <= 1
-    assert len(one.flatten(1).unique(dim=0)) == 50
-    assert not torch.equal(one, two)
-
-
-def test_mnist_is_normalised_as_its_example_does():
-    black = torch.zeros(2, 28, 28, 1, dtype=torch.uint8)
-    assert cifar.normalised(black, 28).unique().tolist() == pytest.approx([-0.1307 / 0.3081])
-    assert cifar.normalised(black, 32).shape == (2, 1, 32, 32)
 
 
 @pytest.mark.parametrize(("dataset", "channels"), [("cifar10", 3), ("mnist", 1)])
@@ -142,7 +97,6 @@ def test_the_loaders_transforms_give_what_the_device_gives(dataset, channels):
 
 
 def numbered(n: int = IMAGES) -> Data:
-    """Return images that each hold their own number, which is their target too."""
     numbers = np.arange(n)
     images = np.broadcast_to(numbers.astype(np.uint8)[:, None, None, None], (n, 28, 28, 1))
     split = Split(images.copy(), numbers)
@@ -150,7 +104,6 @@ def numbered(n: int = IMAGES) -> Data:
 
 
 def told_apart(images: torch.Tensor, side: int) -> torch.Tensor:
-    """Return the bytes as numbers, so that it can be seen which images they are."""
     return images.permute(0, 3, 1, 2).float()
 
 
@@ -158,13 +111,11 @@ AS_IT_IS = replace(transforms_of("mnist"), augment=told_apart, plain=told_apart)
 
 
 def feed(kind: str, *, ranks: int = 1, rank: int = 0, transforms: Transforms = AS_IT_IS, **more):
-    """Return a feed of the numbered images."""
     setting = Setting(CPU, rank=rank, local_rank=rank, ranks=ranks)
     return feed_of(kind, numbered(), transforms, SHAPE, setting, **{"seed": 1, **more})
 
 
 def drawn(source, steps: int) -> list[int]:
-    """Return the targets of so many batches, in their order."""
     found = []
     for _ in range(steps):
         source.fetch()
@@ -199,19 +150,6 @@ def test_ranks_share_an_epoch_without_overlap(kind, more):
     assert sorted(n for part in parts for n in part) == list(range(IMAGES))
 
 
-def test_what_does_not_fill_a_batch_is_left_out():
-    assert feed("device", ranks=2).steps_per_epoch == 3
-    assert feed("device", ranks=5).steps_per_epoch == 1
-    assert feed("loader", ranks=5, workers=0).steps_per_epoch == 1
-
-
-def test_the_devices_half_alone_never_leaves_the_data():
-    source = feed("device")
-    for _ in range(20):
-        source.batch()
-    assert drawn(source, 1) == drawn(feed("device"), 1)
-
-
 def test_a_fixed_batch_stays_and_is_another_on_every_rank():
     one, two = (feed("fixed", ranks=2, rank=rank) for rank in range(2))
     assert drawn(one, 2) == [0, 1, 2, 3] * 2
@@ -219,39 +157,15 @@ def test_a_fixed_batch_stays_and_is_another_on_every_rank():
     assert one.batch()[0] is one.batch()[0]
 
 
-@pytest.mark.parametrize(
-    ("kind", "more"), [("fixed", {}), ("device", {}), ("loader", {"workers": 0})]
-)
-def test_images_come_as_the_network_takes_them(kind, more):
-    shape = Shape(4, 28, torch.bfloat16, torch.channels_last)
-    source = feed_of(kind, numbered(), AS_IT_IS, shape, Setting(CPU), **{"seed": 1, **more})
-    source.fetch()
-    images, targets = source.batch()
-    assert (images.dtype, targets.dtype) == (torch.bfloat16, torch.int64)
-    assert images.is_contiguous(memory_format=torch.channels_last)
-
-
-def test_a_batch_of_more_images_than_there_are_is_refused():
-    with pytest.raises(ValueError, match="7 x 4 images a step are more than the 24"):
-        feed("device", ranks=7)
-
-
-def test_a_feed_that_is_not_there_is_refused():
-    with pytest.raises(ValueError, match="feed is 'hose'; there is fixed, device, loader"):
-        feed("hose")
-
-
 # ---- a loader's processes -----------------------------------------------------------------
 
 
 def children() -> set[int]:
-    """Return the processes that descend from this one."""
     return set(host.family()) - {os.getpid()}
 
 
 @pytest.fixture
 def two_workers():
-    """Return a loader with two processes, started."""
     before = children()
     source = feed("loader", workers=2)
     assert children() == before, "nothing starts before it is needed"
@@ -297,31 +211,9 @@ def test_images_of_processes_are_those_of_none(two_workers):
     assert torch.equal(ours[1], alone.batch()[1])
 
 
-def test_no_workers_at_all_are_taken_with_a_word():
-    source = feed("loader", workers=0)
-    assert source.at_once == 1
-    assert source.warnings == ["no loader workers: the process that trains loads too"]
-
-
-def test_workers_that_share_cpus_are_mentioned(monkeypatch):
-    monkeypatch.setattr(feeding.os, "sched_getaffinity", lambda _pid: {0})
-    source = feed("loader", workers=2)
-    try:
-        source.fetch()
-    finally:
-        source.close()
-    assert source.warnings == ["2 loader workers share 1 CPUs"]
-
-
 def test_more_workers_than_the_machine_has_use_for_are_refused(monkeypatch):
     monkeypatch.setattr(feeding.os, "sched_getaffinity", lambda _pid: set(range(3)))
     assert feeding.accepted(12) == ["12 loader workers share 3 CPUs"]
     words = "1000 loader workers on 3 CPUs; at most 12 are started, 4 a CPU"
     with pytest.raises(UnsupportedError, match=words):
         feed("loader", workers=1000)
-
-
-def test_kinds_are_told_apart():
-    assert isinstance(feed("device"), OnDevice)
-    assert isinstance(feed("loader", workers=0), Loader)
-    assert not feed("device").fed_by_host

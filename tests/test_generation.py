@@ -23,13 +23,11 @@ TORCHAO = pytest.mark.filterwarnings("ignore")  # torchao's and torch's words ab
 
 
 def build(network: str = "llama-tiny", **values: Any) -> Workload:
-    """Build a step of a tiny network: 2 sequences of 16 tokens, in FP32."""
     usual: dict[str, Any] = {"batch_size": 2, "length": 16, "precision": "fp32"}
     return language_model(CPU, network=network, **{**usual, **values})
 
 
 def fresh(network: str, length: int = 64) -> tuple[Llama, torch.Tensor]:
-    """Return a tiny network and two sequences of 20 tokens."""
     torch.manual_seed(0)
     size = LLAMA[network]
     return Llama(size, length).eval(), torch.randint(size.vocabulary, (2, 20))
@@ -50,13 +48,6 @@ def fresh(network: str, length: int = 64) -> tuple[Llama, torch.Tensor]:
 )
 def test_a_size_has_the_weights_that_its_publisher_counts(name, parameters):
     assert SIZES[name].parameters == parameters
-
-
-def test_the_weights_are_counted_as_they_are():
-    with torch.device("meta"):
-        for size in LLAMA.values():
-            model = Llama(size, 8)
-            assert sum(weight.numel() for weight in model.parameters()) == size.parameters
 
 
 @pytest.mark.parametrize(("task", "times"), [("infer", 1), ("train", 3)])
@@ -83,17 +74,6 @@ def test_a_token_of_experts_costs_those_that_it_goes_to():
     assert size.forward_flops(1, 1, before=4) == 2 * (attention + router + experts + within + 80)
 
 
-def test_many_tokens_touch_all_experts_and_one_those_that_it_goes_to():
-    experts = Experts(number=8, active=2, hidden=1)
-    assert experts.touched(1) == pytest.approx(2)
-    assert experts.touched(2) == pytest.approx(3.5)
-    assert experts.touched(1000) == pytest.approx(8)
-
-
-def test_the_cache_of_the_8b_takes_128_kib_a_token():
-    assert LLAMA["llama-3.1-8b"].kept(1, 1) * 2 == 128 * 1024
-
-
 # ---- the network ------------------------------------------------------------------------
 
 
@@ -107,17 +87,6 @@ def test_a_token_with_a_cache_is_answered_as_all_tokens_at_once(network):
         for place in range(12, 20):
             answer = model.next(tokens[:, place : place + 1], torch.tensor([place]))
             torch.testing.assert_close(answer, whole[:, place])
-
-
-def test_what_is_behind_a_token_in_the_cache_does_not_count():
-    model, tokens = fresh("llama-tiny")
-    model.make_room(2, 32)
-    with torch.no_grad():
-        model.last(tokens[:, :12])
-        first = model.next(tokens[:, 12:13], torch.tensor([12]))
-        for place in range(13, 20):
-            model.next(tokens[:, place : place + 1], torch.tensor([place]))
-        assert torch.equal(model.next(tokens[:, 12:13], torch.tensor([12])), first)
 
 
 @pytest.mark.parametrize("network", KINDS)
@@ -180,19 +149,6 @@ def test_decoding_takes_the_likeliest_tokens_one_after_the_other():
             generating()
 
 
-def test_sequences_begin_again_behind_their_prompts():
-    model, tokens = fresh("llama-tiny", 20 + GENERATED)
-    model.make_room(2, 20 + GENERATED)
-    with torch.no_grad():
-        generating = Generating(model, tokens)
-        places, answers = [], []
-        for _ in range(GENERATED + 1):
-            places.append(int(generating.position))
-            answers.append(generating())
-    assert places == [*range(20, 20 + GENERATED), 20]
-    assert torch.equal(answers[-1], answers[0])
-
-
 @pytest.mark.parametrize("network", KINDS)
 @pytest.mark.parametrize("task", ["prefill", "decode"])
 def test_generation_in_fp32_is_its_own_reference(network, task):
@@ -220,33 +176,6 @@ def test_decoding_in_less_is_near_the_reference(precision):
     assert numerics.agreement * AGREEING >= AGREEING - 3
 
 
-def test_an_answer_that_is_no_number_is_told():
-    workload = build(task="decode")
-    with torch.no_grad():
-        workload.step.__self__.built.model.network.norm.weight.fill_(torch.nan)  # type: ignore[attr-defined]
-    numerics = workload.numerics()
-    assert numerics is not None
-    assert not numerics.finite
-
-
-def test_without_room_for_a_reference_the_answer_is_finite_or_not(monkeypatch):
-    for task in ("prefill", "decode"):
-        workload = build(task=task)
-        with monkeypatch.context() as patched:
-            patched.setattr(
-                "bench_lib.worker.workloads.language_model.Llama",
-                lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError("full")),
-            )
-            numerics = workload.numerics()
-        assert numerics is not None
-        assert (numerics.finite, numerics.cosine, numerics.agreement) == (True, None, None)
-
-
-def test_items_are_the_tokens_that_a_step_computes():
-    counts = {task: build(task=task).items_per_step for task in ("infer", "prefill", "decode")}
-    assert counts == {"infer": 32, "prefill": 32, "decode": 2}
-
-
 def test_decoding_reads_weights_once_and_keys_and_values_of_all_tokens():
     size = LLAMA["llama-tiny"]
     workload = build(task="decode", precision="bf16")
@@ -258,21 +187,6 @@ def test_decoding_reads_weights_once_and_keys_and_values_of_all_tokens():
 
 
 @TORCHAO
-def test_weights_of_a_byte_are_half_the_traffic_in_the_blocks():
-    plain = build(task="decode", precision="bf16").least_bytes_per_step
-    quantized = build(task="decode", precision="int8-weights")
-    size = LLAMA["llama-tiny"]
-    linear = 2 * (2 * size.width * (size.width + size.kv_width) + 3 * size.width * size.hidden)
-    rows = 2 * (2 * size.width + 2 * size.kv_width + 2 * size.hidden + size.width)
-    assert plain is not None
-    least = quantized.least_bytes_per_step
-    assert least is not None
-    assert plain - linear < least <= plain - linear + 6 * rows
-    (warning,) = quantized.warnings
-    assert warning == "INT8 in 8 linear layers with 52% of the weights; the rest is bf16"
-
-
-@TORCHAO
 def test_fp8_products_without_the_device_for_them_are_a_skip(monkeypatch):
     def refuse(*_: object) -> None:
         raise AssertionError("needs MI300+")
@@ -280,16 +194,6 @@ def test_fp8_products_without_the_device_for_them_are_a_skip(monkeypatch):
     monkeypatch.setattr("torchao.quantization.quantize_", refuse)
     with pytest.raises(UnsupportedError, match="torchao has no fp8 here: needs MI300"):
         quantizing.quantize(torch.nn.Sequential(torch.nn.Linear(8, 8)), "fp8")
-
-
-def test_fp8_has_a_scale_for_each_tensor_or_for_each_row(monkeypatch):
-    asked = []
-    monkeypatch.setattr("torchao.quantization.quantize_", lambda _part, how: asked.append(how))
-    for precision in ("fp8", "fp8-rows"):
-        (warning,) = quantizing.quantize(torch.nn.Sequential(torch.nn.Linear(8, 8)), precision)
-        assert warning == "FP8 in 1 linear layer with 100% of the weights; the rest is bf16"
-    granularities = [[type(each).__name__ for each in how.granularity] for how in asked]
-    assert granularities == [["PerTensor", "PerTensor"], ["PerRow", "PerRow"]]
 
 
 TUNED = "coordinate_descent_tuning,coordinate_descent_check_all_directions"
@@ -337,10 +241,3 @@ def test_an_id_says_what_is_generated_behind_how_many_tokens():
         },
     )
     assert case.id == "llama-3.1-8b-b64-1024t-fp8-reduce-overhead-decode"
-
-
-def test_the_worker_refuses_what_keeps_nothing():
-    with pytest.raises(ValueError, match="precision is amp-bf16, and the task is decode; use bf16"):
-        build(task="decode", precision="amp-bf16")
-    with pytest.raises(ValueError, match="lm-tiny keeps no keys and values, and the task is dec"):
-        build("lm-tiny", task="decode")

@@ -17,7 +17,6 @@ from scripts import script
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench_lib.cases.matrix import read_matrix, tables
-from bench_lib.storage import baselines
 from bench_lib.worker.workload import Setting, Workload
 
 held_out = script("benchmarks/held_out.py")
@@ -28,28 +27,22 @@ CPU = Setting(torch.device("cpu"))
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
-    """Leave the other cores to whom they belong."""
     with one_thread():
         yield
 
 
 class Seen(TorchDispatchMode):
-    """Keeps the operations of a step, and the numbers of their first tensors."""
-
     def __init__(self) -> None:
-        """Nothing was seen yet."""
         super().__init__()
         self.numbers: list[tuple[str, int]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Note an operation and do it."""
         first = args[0].numel() if args and isinstance(args[0], torch.Tensor) else 0
         self.numbers.append((func.overloadpacket.__name__, first))
         return func(*args, **(kwargs or {}))
 
 
 def seen_in(workload: Workload) -> list[tuple[str, int]]:
-    """Return the operations of one step."""
     with Seen() as seen:
         workload.step()
     return seen.numbers
@@ -69,10 +62,6 @@ def test_the_planted_kernel_is_one_more_at_the_end_and_as_long_as_asked(
     assert "sin_" not in {name for name, _ in before}
     numerics = workload.numerics()
     assert numerics.agreement == 1
-
-
-def test_a_kernel_is_timed_in_the_mean_of_many() -> None:
-    assert network.kernel_s(torch.ones(16)) > 0
 
 
 def test_in_a_graph_lie_the_step_and_the_kernel_and_memory_is_given_back_first(
@@ -152,38 +141,6 @@ def test_one_per_cent_of_the_accepted_step_is_planted_and_judged(
     assert (last["case"], last["planted"], last["per_cent"]) == ("the case", 0.01, 1.0)
 
 
-def test_what_is_judged_by_a_reference_has_a_baseline_that_is_faster(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    device = builders.make_hardware(uuid="GPU-1")
-    builders.accept(tmp_path / "known", device, "alpha", "beta")
-    runs: list[Any] = []
-    visible = {"alpha": 0.013, "beta": 0.014, "gamma": None}
-    found = {name: {"detectable_effect": each} for name, each in visible.items()}
-
-    def told(_run: Any, _out: Path, against: str) -> dict[str, Any]:
-        return {"against": against, "cases": found}
-
-    monkeypatch.setattr(held_out, "at_once", lambda some, _out: runs.extend(some))
-    monkeypatch.setattr(held_out, "told", told)
-    held_out.reference([device], tmp_path / "out", ["-k", "alpha"], 0.1, tmp_path / "known")
-    before, after = (
-        baselines.load(tmp_path / folder, device.key).measured
-        for folder in ("known", "out/baselines")
-    )
-    assert before.keys() == after.keys() == {"alpha", "beta"}
-    for old, new in zip(before["alpha"].processes, after["alpha"].processes, strict=True):
-        assert new.values["latency"] == pytest.approx(0.9 * old.values["latency"])
-        assert {**new.values, "latency": 0} == {**old.values, "latency": 0}
-    (run,) = runs
-    assert run.options[:2] == ("--perf-reference", sys.executable)
-    assert run.options[-2:] == ("-k", "alpha")
-    last = json.loads(capsys.readouterr().out)
-    assert (last["against"], last["asked"], last["paired"], last["sharp"]) == ("reference", 3, 2, 1)
-    with pytest.raises(SystemExit, match="no baselines of"):
-        held_out.faster(tmp_path, device.key, tmp_path / "none", 0.1)
-
-
 @pytest.mark.parametrize(
     ("answers", "is_enough"),
     [
@@ -221,19 +178,6 @@ def test_turns_find_what_the_reference_calls_slower_and_not_what_the_baseline_do
     )
     last = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (last["asked"], last["found"]) == (len(answers), answers.count("REGRESSED"))
-
-
-@pytest.mark.parametrize(("told", "units"), [(None, 0), ("{}", 0), ('{"resnet18": 3}', 3)])
-def test_a_network_is_delayed_by_the_units_that_are_told_for_it(
-    monkeypatch: pytest.MonkeyPatch, told: str | None, units: int
-) -> None:
-    monkeypatch.delenv("HELD_OUT_UNITS", raising=False)
-    if told is not None:
-        monkeypatch.setenv("HELD_OUT_UNITS", told)
-    found: list[Any] = []
-    monkeypatch.setattr(network, "planted", lambda _setting, **params: found.append(params))
-    network.delayed(CPU, network="resnet18", batch_size=1)
-    assert found == [{"delay_units": units, "network": "resnet18", "batch_size": 1}]
 
 
 def test_the_planted_cases_can_be_read_and_the_gates_is_a_graph() -> None:

@@ -13,7 +13,6 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def process(proc: Path, pid: int, parent: int, *, user: int = 0, system: int = 0, kb: int = 0):
-    """Write what the kernel says of a process; its name is as awkward as a name can be."""
     folder = proc / str(pid)
     folder.mkdir(parents=True)
     fields = ["R", str(parent), *["0"] * 9, str(user), str(system), *["0"] * 30]
@@ -23,7 +22,6 @@ def process(proc: Path, pid: int, parent: int, *, user: int = 0, system: int = 0
 
 @pytest.fixture
 def proc(tmp_path: Path) -> Path:
-    """Hold one process with a child and a grandchild, and a stranger."""
     process(tmp_path, 10, 1, user=3 * TICKS, system=TICKS, kb=1000)
     process(tmp_path, 30, 20, user=TICKS, kb=10)
     process(tmp_path, 20, 10, system=2 * TICKS, kb=100)
@@ -41,19 +39,6 @@ def test_a_familys_figures_are_summed(proc: Path) -> None:
     assert host.peak_bytes(proc, 10) == 1110 * 1024
     assert host.cpu_s(proc, 10) == 7.0
     assert host.cpu_s(proc, of=[10, 30]) == 5.0, "of those that are known already"
-
-
-def test_what_ended_meanwhile_is_left_out(proc: Path) -> None:
-    (proc / "20/status").unlink()
-    (proc / "30/stat").write_text("")
-    assert host.peak_bytes(proc, 10) == 1000 * 1024, "the child's child cannot be found any more"
-    assert host.cpu_s(proc, 10) == 6.0
-
-
-def test_without_the_kernels_files_nothing_is_known(tmp_path: Path) -> None:
-    assert host.peak_bytes(tmp_path, 10) is None
-    assert host.cpu_s(tmp_path, 10) is None
-    host.forget_peak(tmp_path)
 
 
 def test_this_process_has_figures_of_its_own() -> None:

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import re
-from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,13 +12,12 @@ from torch.nn import functional
 
 from bench_lib.cases.axes import case_of
 from bench_lib.cases.language import language_axes
-from bench_lib.cases.matrix import read_matrix, tables
-from bench_lib.formulas.transformer import GPT2, SIZES, Size
+from bench_lib.cases.matrix import read_matrix
+from bench_lib.formulas.transformer import SIZES, Size
 from bench_lib.model import UserError
 from bench_lib.worker import device
 from bench_lib.worker.workload import Setting, UnsupportedError, Workload
 from bench_lib.worker.workloads import flops, steps, zero
-from bench_lib.worker.workloads import language_model as module
 from bench_lib.worker.workloads.gpt2 import LanguageModel
 from bench_lib.worker.workloads.language_model import language_model, weightless_step
 
@@ -31,7 +26,6 @@ TINY = SIZES["lm-tiny"]
 
 
 def build(**values: Any) -> Workload:
-    """Build a step of the smallest model: 2 sequences of 16 tokens."""
     usual: dict[str, Any] = {"network": "lm-tiny", "batch_size": 2, "length": 16}
     return language_model(CPU, **{**usual, "precision": "fp32", **values})
 
@@ -48,25 +42,12 @@ def test_a_size_has_the_weights_that_its_name_says(name, parameters):
     assert SIZES["lm-124m"].parameters - 47 * 768 == 124_439_808
 
 
-def test_the_weights_are_counted_as_they_are():
-    with torch.device("meta"):
-        for size in GPT2.values():
-            model = LanguageModel(size)
-            assert sum(weight.numel() for weight in model.parameters()) == size.parameters
-
-
 @pytest.mark.parametrize(("task", "times"), [("infer", 1), ("train", 3)])
 def test_flops_are_counted_as_the_formula_has_them(task, times):
     for size in (TINY, Size(layers=3, width=96, heads=3, context=64, vocabulary=200)):
         counted = flops.counted(weightless_step, size, 2, 64, task)
         assert counted is not None
         assert counted.all_flops == times * size.forward_flops(2, 64)
-
-
-def test_training_comes_to_six_flops_a_weight_and_token_and_attention():
-    size = Size(layers=3, width=64, heads=4, context=32, vocabulary=96)
-    in_products = 12 * 3 * 64**2 + 96 * 64
-    assert 3 * size.forward_flops(5, 16) == (6 * in_products + 12 * 3 * 64 * 16) * 5 * 16
 
 
 # ---- cases ------------------------------------------------------------------------------
@@ -263,31 +244,6 @@ def test_training_in_bf16_is_near_the_reference(precision):
     assert numerics.grad_norm == pytest.approx(numerics.reference_grad_norm, rel=0.02)
 
 
-def test_every_step_finds_the_weights_of_the_one_before():
-    workload = build()
-    losses = []
-    for _ in range(20):
-        workload.step()
-        loss = workload.loss()
-        assert loss is not None
-        losses.append(float(loss))
-    assert losses[-1] == pytest.approx(losses[0], abs=1e-5)
-
-
-def test_a_loss_that_is_no_number_is_told():
-    workload = build()
-    workload.step()
-    workload.first_step_done()
-    found = workload.layers()
-    assert found is not None
-    with torch.no_grad():
-        found[0].norm.weight.fill_(math.nan)
-    workload.step()
-    numerics = workload.numerics()
-    assert numerics is not None
-    assert not numerics.finite
-
-
 def test_inference_holds_its_logits_against_the_reference():
     exact = build(task="infer")
     exact.step()
@@ -318,13 +274,6 @@ def test_what_a_step_moves_is_counted_in_the_bytes_it_is_kept_in():
     assert training.flops_per_step() == 3 * TINY.forward_flops(2, 16)
 
 
-def test_where_torch_cannot_count_the_formula_does(monkeypatch):
-    monkeypatch.setattr(module, "counted", lambda *_: None)
-    workload = build(task="infer")
-    assert workload.flops_per_step() == TINY.forward_flops(2, 16)
-    assert workload.traffic_bytes_per_step() is None
-
-
 @pytest.mark.parametrize("task", ["infer", "train"])
 def test_what_is_compiled_is_the_whole_model(monkeypatch, task):
     asked: list[tuple[type, str]] = []
@@ -340,49 +289,32 @@ def test_what_is_compiled_is_the_whole_model(monkeypatch, task):
     assert not build(task=task).compiled
 
 
-@pytest.mark.parametrize("parallel", ["fsdp2", "zero3"])
-def test_one_rank_has_nobody_to_divide_its_weights_with(parallel):
-    workload = build(parallel=parallel)
-    workload.step()
-    assert workload.layers() is not None
-
-
 # ---- DeepSpeed; with real ranks: test_ranks ----------------------------------------------
 
 
 class Engine(torch.nn.Module):
-    """What DeepSpeed's engine does on one rank."""
-
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Take a network and what updates it."""
         super().__init__()
         self.model, self.optimizer, self.did = model, optimizer, []
 
     def forward(self, *given: torch.Tensor) -> torch.Tensor:
-        """Return the network's answer."""
         self.did.append("forward")
         return self.model(*given)
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Compute gradients."""
         self.did.append("backward")
         loss.backward()
 
     def step(self) -> None:
-        """Update."""
         self.did.append("step")
         self.optimizer.step()
 
     def destroy(self) -> None:
-        """Say so."""
         self.did.append("destroy")
 
 
 class DeepSpeed:
-    """Stands in for the package; keeps what it is asked for."""
-
     def __init__(self) -> None:
-        """Nothing is divided yet."""
         self.divided: list[tuple[str, torch.dtype]] = []
         self.config: dict[str, Any] = {}
         self.zero, self.ops = self, SimpleNamespace(__compatible_ops__={})
@@ -390,7 +322,6 @@ class DeepSpeed:
         self.__version__, self.computed = "0.15.0", 0
 
     def Init(self, module: torch.nn.Module, config_dict_or_path: dict[str, Any]) -> None:  # noqa: N802 - DeepSpeed's name
-        """Note a part that stage 3 divides, and take torch's linear layer as DeepSpeed does."""
         stage = config_dict_or_path["zero_optimization"]["stage"]
         assert stage == 3
         assert functional.linear is self.linear
@@ -400,12 +331,10 @@ class DeepSpeed:
     linear = staticmethod(functional.linear)
 
     def other_linear(self, *given: torch.Tensor) -> torch.Tensor:
-        """Compute what the one in its place would."""
         self.computed += 1
         return self.linear(*given)
 
     def initialize(self, config: dict[str, Any], **given: Any) -> tuple[Engine, None]:
-        """Return the engine and one of the rest."""
         self.config = config
         assert given.pop("dist_init_required") is False
         self.engine = Engine(**given)
@@ -414,7 +343,6 @@ class DeepSpeed:
 
 @pytest.fixture
 def deepspeed(monkeypatch) -> DeepSpeed:
-    """Put the stand-in in DeepSpeed's place."""
     package = DeepSpeed()
     monkeypatch.setattr(zero, "deepspeed_module", lambda _name: package)
     monkeypatch.setenv("LOCAL_RANK", "7")
@@ -445,51 +373,6 @@ def test_deepspeeds_engine_does_the_step_with_the_stage_asked_for(deepspeed, sta
     assert numerics.loss == pytest.approx(numerics.reference_loss)
 
 
-@pytest.mark.parametrize(
-    ("precision", "told"),
-    [
-        ("amp-bf16", {"enabled": True}),
-        (
-            "bf16",
-            {
-                "enabled": True,
-                "bf16_master_weights_and_grads": True,
-                "bf16_optimizer_states": True,
-            },
-        ),
-    ],
-)
-def test_deepspeed_keeps_fp32_for_the_optimizer_under_amp_alone(deepspeed, precision, told):
-    workload = language_model(
-        TWO, network="lm-tiny", batch_size=1, length=8, precision=precision, parallel="zero3"
-    )
-    workload.step()
-    workload.close()
-    assert deepspeed.engine.did[-1] == "destroy"  # also without numerics
-    assert deepspeed.config["bf16"] == told
-    assert {dtype for _, dtype in deepspeed.divided} == {torch.bfloat16}
-
-
-def test_a_deepspeed_that_always_keeps_fp32_is_a_skip_in_pure_bf16(deepspeed):
-    deepspeed.DeepSpeedBF16Config.model_fields = ("enabled",)
-    with pytest.raises(UnsupportedError, match="keeps FP32 weights beside bf16's"):
-        zero.Zero(1, "bf16", "eager", TWO)
-    del deepspeed.DeepSpeedBF16Config
-    with pytest.raises(UnsupportedError, match="precision amp-bf16 is that"):
-        zero.Zero(1, "bf16", "eager", TWO)
-    assert zero.Zero(1, "amp-bf16", "eager", TWO).whole == 2
-
-
-def test_deepspeed_takes_the_device_of_the_rank_and_gloo_on_a_cpu(deepspeed):
-    zero.Zero(1, "fp32", "eager", TWO)
-    assert os.environ["LOCAL_RANK"] == "1"
-    assert deepspeed.ops.__compatible_ops__ == {"deepspeed_shm_comm": False}
-    deepspeed.ops.__compatible_ops__.clear()
-    zero.Zero(1, "fp32", "eager", replace(TWO, device=torch.device("cuda", 0)))
-    assert os.environ["LOCAL_RANK"] == "0"
-    assert deepspeed.ops.__compatible_ops__ == {}
-
-
 def test_without_deepspeed_zero_is_a_skip_that_says_what_to_install(monkeypatch):
     def refuse(_name: str) -> None:
         raise ImportError("no module")
@@ -500,29 +383,6 @@ def test_without_deepspeed_zero_is_a_skip_that_says_what_to_install(monkeypatch)
     assert str(raised.value) == (
         "zero2 needs DeepSpeed, which cannot be imported (no module); pip install deepspeed"
     )
-
-
-@pytest.mark.parametrize(("stage", "gib"), [(1, "4.0"), (2, "3.3"), (3, "2.6")])
-def test_a_stage_says_how_much_of_training_each_rank_keeps(deepspeed, monkeypatch, stage, gib):
-    monkeypatch.setattr(device, "memory_bytes", lambda _device: 2 * 2**30)
-    with pytest.raises(UnsupportedError, match=f"keeps of them need {gib} GiB on each rank"):
-        language_model(
-            TWO, network="lm-350m", batch_size=1, precision="fp32", parallel=f"zero{stage}"
-        )
-
-
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ({"network": "lm-2b"}, "network is 'lm-2b'; there is lm-tiny"),
-        ({"parallel": "dp"}, "parallel is 'dp'; there is ddp, fsdp2"),
-        ({"task": "test"}, "task is 'test'; there is infer, train"),
-        ({"length": 257}, "length is 257, and lm-tiny has 256 positions"),
-    ],
-)
-def test_the_worker_refuses_what_it_does_not_know(values, words):
-    with pytest.raises(ValueError, match=words):
-        build(**values)
 
 
 def test_weights_that_do_not_fit_are_a_skip_with_both_figures(monkeypatch):
@@ -538,25 +398,3 @@ def test_weights_that_do_not_fit_are_a_skip_with_both_figures(monkeypatch):
 def test_a_graph_needs_a_gpu():
     with pytest.raises(UnsupportedError, match="graph records CUDA graphs, which a CPU does not"):
         build(compile_mode="graph")
-
-
-def test_no_gpu_arithmetic_on_a_cpu():
-    with pytest.raises(UnsupportedError, match="TF32 exists on GPUs only"):
-        build(precision="tf32")
-
-
-def test_language_models_of_smoke_and_gate_compile_nothing():
-    matrix = Path(module.__file__).parents[3] / "perf_tests" / "matrix.toml"
-    names = dict.fromkeys(re.findall(r'"([a-z]\w+)"', matrix.read_text()), 224)
-    tiers = read_matrix(matrix, tables(names))
-    asked = [c.params for c in tiers["gate"] + tiers["smoke"] if c.workload == "language_model"]
-    assert {each["compile_mode"] for each in asked} == {"eager", "graph"}
-    kinds = {(each["network"], each["task"], each["precision"]) for each in asked}
-    assert kinds >= {
-        ("llama-tiny", "prefill", "fp32"),
-        ("llama-tiny", "decode", "fp32"),
-        ("llama-3.1-8b", "prefill", "bf16"),
-        ("llama-3.1-8b", "decode", "bf16"),
-        ("llama-3.1-8b", "decode", "fp8"),
-        ("deepseek-moe-16b", "decode", "bf16"),
-    }

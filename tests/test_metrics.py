@@ -12,13 +12,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from builders import (
     make_baseline,
     make_measurement,
     make_process,
-    make_processes,
     make_telemetry,
 )
 from hypothesis import given
@@ -36,11 +34,10 @@ from bench_lib.model import (
     UserError,
     Verdict,
 )
-from bench_lib.plugin.options import CONFIRM
 from bench_lib.verdict import judge, metrics
 from bench_lib.verdict.judge import Evidence
 from bench_lib.verdict.metrics import LEADING, registered
-from bench_lib.verdict.metrics.metric import Counts, Metric, Rule, Sides
+from bench_lib.verdict.metrics.metric import Metric, Rule
 from bench_lib.verdict.metrics.summary import summarise
 from bench_lib.verdict.statistics.iterations import percentile, spread
 
@@ -56,25 +53,9 @@ def test_a_spread_is_the_standard_deviation_over_the_mean(times):
     assert spread(times) == pytest.approx(expected, rel=1e-9, abs=1e-15)
 
 
-def test_times_that_hardly_differ_have_the_spread_that_they_have():
-    times = [1.0, 1.0 + 2**-40] * 10
-    assert spread(times) == pytest.approx(2**-41 * (19 / 18) ** 0.5, rel=1e-3)
-
-
-@pytest.mark.parametrize("times", [[], [1.0], [0.0, 0.0], [2.0] * 20, [1.0] * 19 + [9.0]])
-def test_one_time_and_one_tail_have_no_spread(times):
-    assert spread(times) == 0.0
-
-
 def test_the_spread_leaves_out_the_slowest_twentieth():
     assert spread([1.0] * 19 + [10.0]) == 0.0
     assert spread([1.0] * 18 + [10.0] * 2) > 1.0
-
-
-def test_the_spread_of_few_iterations_leaves_out_none():
-    assert spread([3.0, 1.0]) == pytest.approx(math.sqrt(2) / 2, rel=1e-12)
-    assert spread([0.03, 0.01]) == pytest.approx(math.sqrt(2) / 2, rel=1e-12)
-    assert spread([3.0]) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -89,7 +70,6 @@ def test_a_percentile_is_one_of_the_samples(count, fraction, expected):
 
 
 def values_of(measurement, seen=None) -> dict[str, float]:
-    """Return every metric of a measurement."""
     return summarise(measurement, environment="e", time="t", seen=seen).values
 
 
@@ -134,18 +114,6 @@ def test_an_answer_is_told_by_its_distances_from_fp32(fields, found):
     assert {n: x for n, x in values.items() if n in ("cosine", "loss", "gradients")} == found
 
 
-def test_distances_from_fp32_are_numerics_and_may_grow_tenfold():
-    found = [metrics.find(name) for name in ("cosine", "loss", "gradients")]
-    assert [(m.name, m.floor) for m in found] == [
-        ("cosine", 1e-5),
-        ("loss", 0.01),
-        ("gradients", 0.05),
-    ]
-    assert {(m.tolerance, m.told_as, m.digits, m.unit, m.counts) for m in found} == {
-        (9.0, "numerics", 3, "1", Counts.WORST)
-    }
-
-
 def test_a_summary_reads_from_the_first_look_what_later_ones_find_filled():
     first = make_measurement(compile_s=60.0, compile_cache="cold", first_step_s=70.0)
     draw = Draw({"kernel": Choice("source", {"XBLOCK": 1})})
@@ -165,14 +133,7 @@ def test_a_value_that_chance_cannot_be_told_of_is_not_kept(enqueue_s):
     assert "enqueue" not in values_of(make_measurement(enqueue_s=enqueue_s))
 
 
-def test_no_memory_is_a_value_and_no_rate_is_none():
-    found = values_of(make_measurement(peak_memory_bytes=0, items_per_step=0))
-    assert found["memory"] == 0.0
-    assert "throughput" not in found
-
-
 def only(monkeypatch, *declared: Metric) -> None:
-    """Let these be all metrics that there are, beside latency."""
     found = {metric.name: metric for metric in (LEADING, *declared)}
     for module in (metrics, judge):
         monkeypatch.setattr(module, "registered", lambda: found)
@@ -212,31 +173,6 @@ def test_a_metric_that_cannot_be_judged_is_skipped_alone(monkeypatch, broken):
     assert theirs == expected
 
 
-@pytest.mark.parametrize(
-    ("here", "there", "ratio"),
-    [
-        ({"a": 0.0, "b": 2.0}, {"c": 1.0, "d": 0.0}, 2.0),
-        ({"a": 0.0}, {"c": 1.0}, None),
-        ({"a": 1.0}, {"c": 0.0}, None),
-    ],
-)
-def test_what_takes_no_time_is_not_compared_by_chance(monkeypatch, here, there, ratio):
-    compared = Sides(here, there | ({"e": 1.0} if ratio else {}))
-    declared = Metric(
-        "theirs", "theirs", "s", lambda *_: None, tolerance=0.1, sides=lambda *_: compared
-    )
-    only(monkeypatch, declared)
-    found = judged([make_process()], [make_process()] * 5, Limits())
-    told = [v.ratio for v in found if v.metric == "theirs"]
-    assert told == ([pytest.approx(ratio)] if ratio else [])
-
-
-def test_a_value_of_zero_that_somebody_wrote_into_a_baseline_is_not_compared():
-    limits = Limits(metrics={"energy": 0.02})
-    found = judged([energetic(1.0)] * 3, [energetic(0.0)] * 5, limits)
-    assert [v.metric for v in found if v.metric == "energy"] == []
-
-
 def test_a_case_may_limit_by_name_what_no_field_of_its_limits_does():
     found = metrics.limited_by_name()
     assert found == {
@@ -255,12 +191,10 @@ def test_a_case_may_limit_by_name_what_no_field_of_its_limits_does():
 
 
 def energetic(joules: float, **fields) -> ProcessSummary:
-    """Return a process that took so much energy an item."""
     return make_process(energy=joules, **fields)
 
 
 def judged(candidate, baseline, limits: Limits, **fields) -> list[Verdict]:
-    """Return the verdicts on a case."""
     evidence = Evidence(candidate, make_baseline(processes=baseline), limits, **fields)
     return judge.judge({"case": evidence})["case"]
 
@@ -308,49 +242,10 @@ def test_no_clock_excuses_energy_though_it_excuses_latency():
 
 # ---- clean nights -----------------------------------------------------------------------
 
-MOST = 0.02
-"""False REGRESSED a night of CASES that a metric may make."""
-CASES = 100
-BASELINE = 5
-PLANNED = 1 + CONFIRM
-NIGHTS = {Rule.CHANCE: 5, Rule.THRESHOLD: 30, Rule.EXACT: 2}
-"""By rule, as many as a second has time for.  One alarm in them refuses a metric: nine in ten of
-those that make 0.5 a night by chance, or 0.08 by a threshold, are refused.  What the rule of chance
-itself does wrong, benchmarks/error_rates.py counts in thousands of nights."""
-TYPICAL = 1e12
-"""So large that neither an allowance nor a floor is of any help."""
-
-
-def usual(metric: Metric) -> tuple[float, float]:
-    """Return a typical value and the standard deviation between processes, both in its unit."""
-    limits = asked(metric)
-    if metric.bound is not None:
-        bound = metric.bound(Evidence([], None, limits))
-        return bound / 5, (bound - bound / 5) / 2
-    if metric.rule is Rule.EXACT:
-        return 1.0, 0.0
-    share = 0.75 if metric.rule is Rule.CHANCE else 0.5
-    return TYPICAL, share * TYPICAL * (metric.tolerance_in(limits) or 0.0)
-
 
 def asked(metric: Metric) -> Limits:
-    """Return limits that ask for a metric; 2% of what has no tolerance of its own."""
     is_judged = metric.bound is not None or metric.tolerance_in(Limits()) is not None
     return Limits() if is_judged else Limits(metrics={metric.name: 0.02})
-
-
-def case_of(metric: Metric, baseline, first: float, planned: int) -> Evidence:
-    """Return a case with its first process."""
-    limits = asked(metric)
-    old = [process(metric, f"night-{n}/0", value) for n, value in enumerate(baseline)]
-    candidate = [process(metric, "now/0", first)]
-    evidence = Evidence(candidate, make_baseline(processes=old), limits, planned=planned)
-    if metric.sides is None:
-        return evidence
-    before = [alone(f"night-{n}/0") for n in range(len(old))]
-    one = [alone(f"now/{n}") for n in range(planned)]
-    one_rank = Evidence(one, make_baseline(processes=before), limits)
-    return replace(evidence, ranks=2, alone=one_rank)
 
 
 def process(metric: Metric, worker: str, value: float) -> ProcessSummary:
@@ -369,83 +264,6 @@ def process(metric: Metric, worker: str, value: float) -> ProcessSummary:
         host_bound=metric.in_place_of_host,
         worker=worker,
     )
-
-
-def alone(worker: str) -> ProcessSummary:
-    """Return one rank's process, whose throughput never changes."""
-    values = {"latency": 1.0, "throughput": TYPICAL}
-    return ProcessSummary(values=values, n=1, environment="e0e0e0e0", time="t", worker=worker)
-
-
-def false_alarms(
-    metric: Metric, nights: int, *, sd: float | None = None, planned: int = PLANNED, seed: int = 1
-) -> float:
-    """Return how many cases are called REGRESSED in a clean night, of metrics as they are set."""
-    typical, usual_sd = usual(metric)
-    noise = np.random.default_rng(seed).normal(size=(nights, CASES, BASELINE + planned))
-    drawn = np.abs(typical + (usual_sd if sd is None else sd * typical) * noise)
-    alarms = 0
-    for night in drawn:
-        suite = {
-            str(case): case_of(metric, values[:BASELINE], values[BASELINE], planned)
-            for case, values in enumerate(night.tolist())
-        }
-        found = judge.judge(suite)
-        for n in range(1, planned):
-            again = [case_id for case_id in suite if judge.is_suspicious(found[case_id])]
-            if not again:
-                break
-            for case_id in again:
-                value = float(night[int(case_id), BASELINE + n])
-                suite[case_id].candidate.append(process(metric, f"now/{n}", value))
-            found = judge.judge(suite)
-        alarms += sum(is_called(verdicts, metric) for verdicts in found.values())
-    return alarms / nights
-
-
-def is_called(verdicts: list[Verdict], metric: Metric) -> bool:
-    """Whether a metric is REGRESSED; that it was judged at all is asserted."""
-    own = [v for v in verdicts if v.metric in (metric.name, metric.told_as)]
-    assert own or metric.rule is Rule.EXACT
-    return any(v.status is Status.REGRESSED for v in own)
-
-
-@pytest.mark.parametrize("name", list(registered()))
-def test_no_metric_cries_wolf_in_clean_nights(monkeypatch, name):
-    metric = registered()[name]
-    only(monkeypatch, metric)
-    assert false_alarms(metric, NIGHTS[metric.rule]) <= MOST
-
-
-def test_a_threshold_far_below_its_noise_would_be_refused(monkeypatch):
-    metric = Metric("draught", "draught", "l", lambda *_: 1.0, Rule.THRESHOLD, tolerance=0.001)
-    only(monkeypatch, metric)
-    assert false_alarms(metric, 10, sd=0.02) > 25 * MOST
-
-
-def test_a_metric_that_its_first_process_decides_would_be_refused(monkeypatch):
-    metric = Metric("energy", "energy", "J", lambda *_: 1.0, Rule.THRESHOLD, tolerance=0.02)
-    only(monkeypatch, metric)
-    assert 1.0 < false_alarms(metric, 20, sd=0.015, planned=1) < 3.0
-    assert false_alarms(metric, 20, sd=0.015) <= MOST
-
-
-def test_the_simulation_looks_again_and_finds_what_got_worse(monkeypatch):
-    for metric in (registered()["energy"], registered()["memory"]):
-        only(monkeypatch, metric)
-        typical, sd = usual(metric)
-        suite = {
-            str(n): case_of(metric, [typical] * BASELINE, typical + 8 * sd, PLANNED)
-            for n in range(3)
-        }
-        seen = []
-        for n in range(1, PLANNED + 1):
-            found = judge.judge(suite)["0"]
-            seen.append(is_called(found, metric))
-            assert judge.is_suspicious(found) or seen[-1]
-            for evidence in suite.values():
-                evidence.candidate.append(process(metric, f"now/{n}", typical + 8 * sd))
-        assert (seen[0], seen[-1]) == (False, True)
 
 
 # ---- what others bring ------------------------------------------------------------------
@@ -473,7 +291,6 @@ WARMTH = Metric(
 
 
 def installed(folder: Path, names: str, module: str = DECLARED) -> Path:
-    """Install a package that brings metrics, as pip would; return its site-packages."""
     about = folder / "warm-1.0.dist-info"
     about.mkdir(parents=True)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: warm\nVersion: 1.0\n")
@@ -485,7 +302,6 @@ def installed(folder: Path, names: str, module: str = DECLARED) -> Path:
 def with_installed(
     site: Path, script: str, cwd: Path, environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a script in a fresh interpreter that finds the package."""
     here = Path(__file__).parent
     path = os.pathsep.join(map(str, (site, here, here.parent)))
     return subprocess.run(
@@ -599,51 +415,20 @@ def test_a_package_brings_a_metric_in_one_place_and_it_gets_all_that_latency_has
     assert row["beyond_chance"] == "slower"
 
 
-NAMES = """
-import warnings
-from bench_lib.verdict.metrics import registered
-
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-    print(",".join(registered()))
-for each in caught:
-    print(type(each.message).__name__, each.message)
-"""
-
-
-def test_a_package_may_bring_several_metrics_and_a_broken_one_costs_none_of_ours(tmp_path):
-    several = f"{DECLARED}\nfrom dataclasses import replace\n"
-    several += "ALL = [WARMTH, replace(WARMTH, name='b')]"
-    done = with_installed(installed(tmp_path / "a", "warm:ALL", several), NAMES, tmp_path)
-    assert done.stdout.splitlines()[0].split(",")[-2:] == ["warmth", "b"]
-    done = with_installed(installed(tmp_path / "b", "warm:NOTHING"), NAMES, tmp_path)
-    names, warning = done.stdout.splitlines()
-    assert names.split(",") == [name for name in registered() if name != "warmth"]
-    assert warning.startswith("MachineWarning ")
-    assert "warm:NOTHING" in warning
-
-
 class Brings:
-    """An entry point of somebody's package."""
-
     value = "theirs:METRICS"
 
     def __init__(self, brought: object) -> None:
-        """Name what it brings."""
         self.brought = brought
 
     def load(self) -> object:
-        """Return that."""
         return self.brought
 
 
 class Broken(Brings):
-    """One that cannot be loaded."""
-
     value = "theirs:NOTHING"
 
     def load(self) -> object:
-        """Fail as an import does."""
         raise ImportError(self.brought)
 
 
@@ -681,9 +466,3 @@ def test_a_verdict_of_a_metric_that_is_not_installed_is_shown_by_its_name():
     assert metrics.find("host_draught") is None
     assert metrics.find("energy") is metrics.of("energy") is registered()["energy"]
     assert metrics.find("numerics").told_as == "numerics"
-
-
-def test_latency_leads_and_every_name_is_its_own():
-    assert next(iter(registered().values())) is LEADING
-    assert all(name == metric.name for name, metric in registered().items())
-    assert make_processes([0.0])[0].values.keys() <= registered().keys()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -16,7 +15,7 @@ from torch.nn import functional
 
 from bench_lib.cases.operators import operator_case, with_usual
 from bench_lib.formulas.operation import OPERATORS, asks
-from bench_lib.model import Case, ProcessSummary, Sampling, Status, UserError
+from bench_lib.model import Case, ProcessSummary, Sampling, Status
 from bench_lib.verdict import judge
 from bench_lib.verdict.metrics.summary import summarise
 from bench_lib.worker.clock import clock_of
@@ -44,20 +43,17 @@ TINY: dict[str, tuple[str, str]] = {
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Have a cache of some kilobytes and one thread; give torch's switches back."""
     monkeypatch.setitem(module.CACHE_BYTES, "cpu", 2048)
     with one_thread():
         yield
 
 
 def tiny(op: str, **values: Any) -> Case:
-    """Return a case of few elements."""
     shape, shape2 = TINY.get(op, ("6-8", ""))
     return operator_case(**with_usual(op, **{"shape": shape, "shape2": shape2, **values}))
 
 
 def built(case: Case) -> Workload:
-    """Build a case on the CPU."""
     return build(case, Setting(CPU))
 
 
@@ -184,16 +180,12 @@ def test_a_paged_cache_is_read_in_the_order_of_its_pages(monkeypatch: pytest.Mon
 
 
 class Library:
-    """Stands in for ``torch.backends.cuda.preferred_blas_library``."""
-
     known: ClassVar = {"hipblas": "Cublas", "hipblaslt": "Cublaslt", "ck": "Ck"}
 
     def __init__(self, *, has_ck: bool = True) -> None:
-        """Begin with what a torch for MI300 takes by itself."""
         self.now, self.has_ck = "Cublaslt", has_ck
 
     def __call__(self, library: Any = None) -> SimpleNamespace:
-        """Set it if named, and return the one in force."""
         if isinstance(library, str):
             if library not in self.known:
                 raise RuntimeError("Unknown input value. Choose from: cublas, ck.")
@@ -267,24 +259,10 @@ def test_a_products_layout_is_how_its_matrices_lie(
     assert b == (torch.Size([12, 8]), layout[1] == "N")
 
 
-@pytest.mark.parametrize("op", ["conv2d", "batch_norm"])
-@pytest.mark.parametrize("direction", ["fwd", "bwd"])
-def test_channels_last_is_the_layout_of_the_image(
-    op: str, direction: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    results: list[Any] = []
-    monkeypatch.setattr(module, "_step", lambda calls, _n: lambda: results.append(calls[0].run()))
-    built(tiny(op, memory_format="nhwc", direction=direction)).step()
-    result = results[0][0] if direction == "bwd" else results[0]
-    assert result.is_contiguous(memory_format=torch.channels_last)
-    assert not result.is_contiguous()
-
-
 # ---- turns ------------------------------------------------------------------------------
 
 
 def logged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Have calls that note which set they ran on, and return the notes."""
     notes: list[int] = []
     sets: list[Callable[[], int]] = []
 
@@ -308,46 +286,8 @@ def test_operands_take_turns_until_a_cache_is_filled_twice(
     assert workload.items_per_step == 1
 
 
-def tables_of(monkeypatch, shape: str, shape2: str, steps: int) -> tuple[int, int]:
-    """Return on how many tables and with how many sets of indices an embedding's steps went."""
-    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
-
-    def looked(indices: torch.Tensor, table: torch.Tensor) -> None:
-        seen.append((indices, table))
-
-    monkeypatch.setattr(functional, "embedding", looked)
-    workload = built(tiny("embedding", shape=shape, shape2=shape2))
-    for _ in range(steps):
-        workload.step()
-    return len({id(table) for _, table in seen}), len({id(indices) for indices, _ in seen})
-
-
-def test_few_rows_of_a_large_table_are_others_at_every_turn(monkeypatch) -> None:
-    assert tables_of(monkeypatch, "1000-4", "3-2", 40) == (1, 18)
-
-
-def test_many_rows_of_a_small_table_need_tables_of_their_own(monkeypatch) -> None:
-    assert tables_of(monkeypatch, "10-4", "3-2", 40) == (10, 19)
-
-
-def test_building_calls_nothing(monkeypatch) -> None:
-    notes = logged(monkeypatch)
-    built(tiny("exp"))
-    assert notes == []
-
-
-def test_without_rotation_there_is_one_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    notes = logged(monkeypatch)
-    workload = built(tiny("exp", rotate=False))
-    for _ in range(3):
-        workload.step()
-    assert notes == [0, 0, 0]
-
-
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Setting]:
-    """Return a function that makes torch see a GPU, as far as building asks for one."""
-
     def make(memory: int = 2**30, **properties: Any) -> Setting:
         seen = SimpleNamespace(total_memory=memory, **properties)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: seen)
@@ -379,40 +319,10 @@ def test_on_a_gpu_a_call_that_moves_much_is_a_step(monkeypatch, gpu) -> None:
     assert workload.items_per_step == 1
 
 
-def test_without_rotation_a_step_has_as_many_calls(monkeypatch, gpu) -> None:
-    notes = logged(monkeypatch)
-    workload = build(tiny("exp", rotate=False), gpu())
-    workload.step()
-    assert notes == [0] * 11
-    assert workload.items_per_step == 11
-
-
 def test_sets_are_as_many_as_the_memory_holds(monkeypatch, gpu) -> None:
     logged(monkeypatch)
     assert build(tiny("exp"), gpu(memory=2000)).items_per_step == 4
     assert build(tiny("exp"), gpu(memory=480)).items_per_step == 1
-
-
-def test_tiny_calls_are_not_too_many(monkeypatch, gpu) -> None:
-    logged(monkeypatch)
-    assert build(tiny("exp", shape="1"), gpu()).items_per_step == module.MOST_SETS
-
-
-def test_results_stay_until_their_sets_turn_comes_again(monkeypatch) -> None:
-    made = iter(range(100))
-    kept: list[list[Any]] = []
-    calls = [module.OperatorCall(lambda: [next(made)]) for _ in range(3)]
-    step = module._step(calls, per_step=3)
-    cells = step.__closure__ or ()
-    kept = next(
-        cell.cell_contents
-        for cell in cells
-        if isinstance(cell.cell_contents, list) and None in cell.cell_contents
-    )
-    step()
-    assert kept == [[0], [1], [2]]
-    step()
-    assert kept == [[3], [4], [5]]
 
 
 # ---- what cannot be done here -----------------------------------------------------------
@@ -425,43 +335,6 @@ def test_what_needs_more_memory_than_there_is_is_a_skip_with_both_figures(gpu) -
     assert str(caught.value) == (
         "add needs 0.8 GiB for its tensors, and may take 80% of the device's 0.5 GiB"
     )
-
-
-def test_fp8_is_drawn_in_a_wider_form_that_needs_memory(gpu, monkeypatch) -> None:
-    monkeypatch.setattr(torch.version, "hip", None)
-    monkeypatch.setitem(module._FAMILIES, "gemm", lambda *_: module.OperatorCall(lambda: None))
-    case = operator_case(op="gemm", shape="16-16-16", layout="NT", precision="fp8")
-    with pytest.raises(UnsupportedError, match=r"gemm needs .* 80% of the device's"):
-        build(case, gpu(memory=1900, major=9, minor=0))
-    assert build(case, gpu(memory=1940, major=9, minor=0)).items_per_step == 1
-
-
-def test_a_copy_needs_the_hosts_memory_too(gpu, monkeypatch) -> None:
-    setting = gpu(memory=2**30)
-    pages = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1}
-    monkeypatch.setattr(os, "sysconf", pages.__getitem__)
-    monkeypatch.setitem(module._FAMILIES, "transfer", lambda *_: module.OperatorCall(lambda: None))
-    with pytest.raises(UnsupportedError, match="may take 80% of the host's"):
-        build(operator_case(op="copy_h2d", shape="1024"), setting)
-    assert build(operator_case(op="copy_h2d", shape="256"), setting).items_per_step == 3
-    monkeypatch.setitem(module._FAMILIES, "copy", lambda *_: module.OperatorCall(lambda: None))
-    assert build(operator_case(op="copy_d2d", shape="1024"), setting).items_per_step == 1
-
-
-def test_sets_that_share_a_table_are_counted_without_it(gpu) -> None:
-    operation = module.Operation("embedding", "1000-4", "3-2", direction="fwd")
-    each = 144 + 16000 / 166
-    assert module.sets_that_fit(operation, 256, 30000, 0) == int((24000 - 16000) // each)
-    assert module.sets_that_fit(operation, 7, 10**9, 0) == 7
-    assert module.sets_that_fit(operation, 7, 20200, 0) == 1
-
-
-def test_a_cpus_memory_is_the_machines(monkeypatch) -> None:
-    pages = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 3}
-    monkeypatch.setattr(os, "sysconf", pages.__getitem__)
-    assert module.memory_bytes(CPU) == 12288
-    with pytest.raises(UnsupportedError, match=r"needs 0\.8 GiB .* 80% of the device's 0\.0 GiB"):
-        built(operator_case(op="add", shape="64-1024-1024"))
 
 
 @pytest.mark.parametrize("op", ["copy_h2d", "copy_d2h"])
@@ -507,28 +380,6 @@ SCALED = {
 }
 
 
-@pytest.mark.parametrize(
-    ("kind", "device", "why"),
-    [
-        ("blockwise", (None, {"major": 10, "minor": 0}), "in blocks for compute capability 9.0"),
-        ("blockwise", ("7.0", {"gcnArchName": "gfx942"}), "in blocks for compute capability 9.0"),
-        ("mxfp8", (None, {"major": 9, "minor": 0}), "MXFP8 needs .* compute capability 10.0 or"),
-        ("mxfp8", ("7.0", {"gcnArchName": "gfx942:xnack-"}), "gfx942 has no MXFP8 .* MI350"),
-        ("mxfp4", (None, {"major": 10, "minor": 0}), "MXFP4 products for MI350"),
-    ],
-)
-def test_scaled_products_that_the_device_lacks_are_skipped(
-    monkeypatch, gpu, kind, device, why
-) -> None:
-    hip, properties = device
-    monkeypatch.setattr(torch.version, "hip", hip)
-    case = operator_case(op="gemm", shape="128-128-512", layout="NT", **SCALED[kind])
-    with pytest.raises(UnsupportedError, match=why):
-        build(case, gpu(**properties))
-    with pytest.raises(UnsupportedError, match="products need a GPU"):
-        built(case)
-
-
 @pytest.mark.parametrize("kind", SCALED)
 def test_a_scaled_product_is_held_against_what_its_bits_mean(monkeypatch, kind) -> None:
     dtype = torch.float4_e2m1fn_x2 if kind == "mxfp4" else torch.float8_e4m3fn
@@ -565,22 +416,6 @@ def test_a_scaled_product_is_held_against_what_its_bits_mean(monkeypatch, kind) 
     assert (first.float() == 1).all()
 
 
-@pytest.mark.parametrize(("op", "products"), [("gemm", True), ("conv2d", False)])
-def test_of_operators_only_gemm_is_products_alone(
-    monkeypatch: pytest.MonkeyPatch, op: str, products: bool
-) -> None:
-    said: list[bool] = []
-
-    def stop(*_: object, products: bool) -> None:
-        said.append(products)
-        raise UnsupportedError("seen")
-
-    monkeypatch.setattr(module, "set_precision", stop)
-    with pytest.raises(UnsupportedError, match="seen"):
-        built(tiny(op))
-    assert said == [products]
-
-
 def test_tf32_on_a_cpu_is_a_skip() -> None:
     with pytest.raises(UnsupportedError, match="TF32 exists on GPUs only"):
         built(tiny("gemm", precision="tf32"))
@@ -601,11 +436,6 @@ def test_what_torch_has_not_for_a_precision_is_a_skip(monkeypatch) -> None:
         built(tiny("exp")).step()
 
 
-def test_parameters_that_cannot_be_meant_are_refused_in_the_worker_too() -> None:
-    with pytest.raises(UserError, match="shapes 3 and 4 do not broadcast"):
-        built(Case("x", "operator", {"op": "add", "shape": "3", "shape2": "4"}))
-
-
 def test_where_the_memory_is_too_small_for_a_twin_nothing_is_compared(monkeypatch) -> None:
     workload = built(tiny("exp"))
     call = module.OperatorCall(lambda: None, lambda: pytest.fail("a twin was made"))
@@ -614,20 +444,10 @@ def test_where_the_memory_is_too_small_for_a_twin_nothing_is_compared(monkeypatc
     assert workload.numerics() is not None
 
 
-def test_a_twin_that_does_not_fit_after_all_is_no_fault() -> None:
-    def full() -> module.Pairs:
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    call = module.OperatorCall(lambda: None, full)
-    assert module._numerics(call, module.Operation("exp", "6-8"), total=2**30) is None
-
-
 # ---- numerics ---------------------------------------------------------------------------
 
 
 def verdicts(monkeypatch, place: Any, name: str, wrong: Callable[..., Any], case: Case) -> set:
-    """Return how a case with a wrong function of torch is judged beside one with the right."""
-
     def summary() -> ProcessSummary:
         measured = make_measurement(numerics=built(case).numerics())
         return summarise(measured, environment="e0e0e0e0", time="2026-01-01T00:00:00Z")
@@ -656,23 +476,6 @@ def test_an_answer_of_another_size_is_a_regression(monkeypatch, op: str, precisi
     assert Status.REGRESSED in verdicts(monkeypatch, torch, name, wrong, case)
 
 
-INNER = slice(99, 200)
-
-
-@pytest.mark.parametrize("edge", [(0, INNER), (-1, INNER), (INNER, 0), (INNER, -1)])
-def test_every_edge_of_a_product_is_looked_at(monkeypatch, edge: tuple[Any, ...]) -> None:
-    right = torch.mm
-
-    def wrong(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        result = right(a, b)
-        if a.dtype == torch.float32:
-            result[edge] *= 2
-        return result
-
-    case = tiny("gemm", shape="300-310-8")
-    assert Status.REGRESSED in verdicts(monkeypatch, torch, "mm", wrong, case)
-
-
 @pytest.mark.parametrize("fill", [0.0, 3.0, math.nan, math.inf])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_wrong_tile_in_the_middle_of_a_product_is_seen(monkeypatch, fill, precision) -> None:
@@ -686,46 +489,6 @@ def test_a_wrong_tile_in_the_middle_of_a_product_is_seen(monkeypatch, fill, prec
 
     case = tiny("gemm", shape="512-512-8", precision=precision)
     assert Status.REGRESSED in verdicts(monkeypatch, torch, "mm", wrong, case)
-
-
-def test_a_wrong_tile_of_a_large_product_is_far_above_rounding() -> None:
-    fresh = module._Fresh(module.Operation("gemm", "8-8-8", layout="NN"), CPU, 0)
-    expected, signs = fresh.normal((2048, 2048)), fresh.signs(2048).float()
-    rounded = expected.bfloat16().float()
-    wrong = rounded.clone()
-    wrong[1024:1056, 1024:1056] = 0
-    right, off = (module._distance(c @ signs, expected @ signs) for c in (rounded, wrong))
-    assert right.cosine == pytest.approx(1, abs=1e-5)
-    assert off.cosine is not None
-    assert 1 - off.cosine > 5e-5
-
-
-def test_an_answer_that_is_no_number_points_nowhere(monkeypatch) -> None:
-    right = torch.exp
-    monkeypatch.setattr(torch, "exp", lambda x: right(x) * math.nan)
-    numerics = built(tiny("exp")).numerics()
-    assert numerics is not None
-    assert not numerics.finite
-    assert numerics.cosine is None
-
-
-@pytest.mark.parametrize("at", [0, -1])
-@pytest.mark.parametrize(
-    ("op", "name"), [("conv2d", "conv2d"), ("sdpa", "scaled_dot_product_attention")]
-)
-def test_the_first_and_the_last_of_a_batch_are_looked_at(monkeypatch, op, name, at) -> None:
-    right = getattr(functional, name)
-
-    def wrong(*operands: torch.Tensor, **more: Any) -> torch.Tensor:
-        result = right(*operands, **more)
-        if operands[0].dtype == torch.float32:
-            result[at] *= 2
-        return result
-
-    shape = {"conv2d": "5-4-6-6", "sdpa": "b5h2s8d4"}[op]
-    shape2 = {"conv2d": "8-4-3-3"}.get(op, "")
-    case = tiny(op, shape=shape, shape2=shape2, direction="fwd")
-    assert Status.REGRESSED in verdicts(monkeypatch, functional, name, wrong, case)
 
 
 @pytest.mark.parametrize(("op", "parameter"), [("conv2d", 1), ("batch_norm", 3), ("batch_norm", 4)])
@@ -756,117 +519,6 @@ def test_attention_that_looks_ahead_is_not_causal(monkeypatch, direction: str) -
     assert Status.REGRESSED in verdicts(monkeypatch, functional, name, wrong, case)
 
 
-@pytest.mark.parametrize("causal", [True, False])
-def test_the_first_position_of_causal_attention_sees_itself_alone(monkeypatch, causal) -> None:
-    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
-    right = functional.scaled_dot_product_attention
-
-    def looked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **more: Any) -> torch.Tensor:
-        seen.append((v, right(q, k, v, **more)))
-        return seen[-1][1]
-
-    monkeypatch.setattr(functional, "scaled_dot_product_attention", looked)
-    built(tiny("sdpa", causal=causal)).step()
-    value, answer = seen[0]
-    assert torch.allclose(answer[:, :, 0], value[:, :, 0]) == causal
-
-
-def test_zeros_and_what_is_no_number_are_told_apart() -> None:
-    zeros, ones = torch.zeros(3), torch.ones(3)
-    nothing = module._compared([(zeros, zeros)], is_backward=False)
-    assert (nothing.cosine, nothing.loss, nothing.reference_loss) == (None, 0, 0)
-    lost = module._compared([(ones * float("nan"), ones), (ones * 2, ones)], is_backward=True)
-    assert not lost.finite
-    assert lost.grad_norm is not None
-    assert math.isnan(lost.grad_norm)
-
-
-# ---- operands ---------------------------------------------------------------------------
-
-
-def call_of(op: str, *shapes: str, **values: Any) -> module.OperatorCall:
-    """Return one call on operands of the CPU, also where the CPU would be refused."""
-    operation = module.Operation(op, *shapes, **values)
-    return module.call_of(operation, module._Fresh(operation, CPU, 0))
-
-
-@pytest.mark.parametrize("op", ["copy_h2d", "copy_d2h", "copy_d2d"])
-@pytest.mark.parametrize("pinned", [False, True])
-def test_a_copy_waits_for_nothing_and_pins_the_hosts_side(monkeypatch, op, pinned) -> None:
-    if op == "copy_d2d" and pinned:
-        return
-    locked: list[torch.Tensor] = []
-    copied: list[tuple[torch.Tensor, torch.Tensor, bool]] = []
-
-    def copy(target: torch.Tensor, source: torch.Tensor, *, non_blocking: bool = False) -> None:
-        copied.append((target, source, non_blocking))
-
-    def lock(tensor: torch.Tensor) -> torch.Tensor:
-        locked.append(tensor)
-        return tensor
-
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lock)
-    monkeypatch.setattr(torch.Tensor, "copy_", copy)
-    call_of(op, "4", pinned=pinned).run()
-    ((target, source, waits_not),) = copied
-    assert waits_not
-    host = target if op == "copy_d2h" else source
-    assert [tensor is host for tensor in locked] == [True] * pinned
-
-
-def test_weight_and_gradient_lie_as_the_image_does(monkeypatch) -> None:
-    operands: list[torch.Tensor] = []
-    backward = module._Function.backward
-
-    def looked(function: module._Function, gradient: torch.Tensor) -> module.OperatorCall:
-        operands.extend((*function.inputs, gradient))
-        return backward(function, gradient)
-
-    monkeypatch.setattr(module._Function, "backward", looked)
-    for memory_format in ("nhwc", "nchw"):
-        operands.clear()
-        call_of("conv2d", "2-4-6-6", "8-4-3-3", memory_format=memory_format, direction="bwd")
-        assert len(operands) == 3
-        for each in operands:
-            last = each.is_contiguous(memory_format=torch.channels_last)
-            assert (last, each.is_contiguous()) == (
-                memory_format == "nhwc",
-                memory_format == "nchw",
-            )
-
-
-def test_rows_are_added_all_over_the_table(monkeypatch) -> None:
-    seen: list[torch.Tensor] = []
-    made = torch.sparse_coo_tensor
-
-    def looked(indices: torch.Tensor, *more: Any, **options: Any) -> torch.Tensor:
-        seen.append(indices)
-        return made(indices, *more, **options)
-
-    monkeypatch.setattr(torch, "sparse_coo_tensor", looked)
-    call_of("sparse_add_", "1000-2", "1000")
-    assert abs(len(seen[0].unique()) - 632) < 50
-
-
-@pytest.mark.parametrize("op", ["mul_", "div_"])
-def test_in_place_factors_keep_a_numbers_size(op: str) -> None:
-    call = call_of(op, "6-8")
-    before = call.run().clone()
-    after = call.run()
-    assert torch.equal(before.abs(), after.abs())
-    signs = after / before
-    assert (int(signs.min()), int(signs.max())) == (-1, 1)
-
-
-@pytest.mark.parametrize("op", ["add_", "sub_", "sparse_add_"])
-def test_what_is_added_in_place_is_little(op: str) -> None:
-    shape2 = "3" if op == "sparse_add_" else ""
-    call = call_of(op, "6-8", shape2, precision="fp16")
-    for _ in range(1000):
-        result = call.run()
-    assert float(result.abs().max()) < 10
-
-
 # ---- measured ---------------------------------------------------------------------------
 
 
@@ -882,26 +534,3 @@ def test_an_operator_is_measured_as_any_case_is() -> None:
     assert seen.warnings == [
         "not steady after 0.0 s of warm-up: the last blocks differ by more than 2%"
     ]
-
-
-def test_a_backward_pass_is_prepared_anew_in_another_stream(monkeypatch) -> None:
-    stream = SimpleNamespace(cuda_stream=1)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
-    forwards = []
-
-    def double(x: torch.Tensor) -> torch.Tensor:
-        forwards.append(stream.cuda_stream)
-        return x * 2
-
-    class OnGpu:
-        is_cuda = True
-
-    x = torch.ones(3)
-    backward = module._Backward(double, (x,), torch.ones(3))
-    monkeypatch.setattr(backward, "_gradient", OnGpu())
-    monkeypatch.setattr(torch.autograd, "grad", lambda *_args, **_more: (x,))
-    backward()
-    backward()
-    stream.cuda_stream = 2
-    backward()
-    assert forwards == [1, 2]

@@ -13,12 +13,11 @@ from bench_lib.launch.launchers import (
     meeting_point,
     who_am_i,
 )
-from bench_lib.launch.launchers.launcher import DEFAULT_PORT, PORTS, first_host, told_meeting
+from bench_lib.launch.launchers.launcher import PORTS, first_host, told_meeting
 from bench_lib.model import UserError
 
 
 def variables(*fields: dict[str, Any], **more: Any) -> dict[str, str]:
-    """Put variables together as an environment has them; None takes one out."""
     given: dict[str, Any] = {}
     for each in (*fields, more):
         given |= each
@@ -102,30 +101,10 @@ def test_mpirun_wins_over_the_step_that_its_daemon_is(inside: dict[str, Any]) ->
     assert found == who_am_i(variables(inside))
 
 
-def test_a_batch_script_is_not_one_of_its_jobs_tasks() -> None:
-    assert who_am_i(variables(BATCH)) == Placement()
-
-
-def test_a_shell_that_slurm_gave_is_no_rank() -> None:
-    shell = variables(STEP, SLURM_STEP_NUM_TASKS=1, SLURM_PROCID=0, SLURM_LOCALID=0)
-    assert who_am_i(shell) == Placement()
-    assert who_am_i(variables(shell, LOCAL_RANK=0)).launcher == "torchrun"
-
-
-def test_slurms_own_pmi_is_not_mpichs() -> None:
-    pmi = {"PMI_RANK": 3, "PMI_SIZE": 4, "PMI_FD": 11, "PMI_JOBID": "77.1"}
-    assert who_am_i(variables(STEP, pmi)) == Placement(3, 1, 4, 2, "srun")
-
-
 def test_a_world_size_that_a_batch_script_exports_is_nobodys_rank() -> None:
     exported = {"WORLD_SIZE": 4, "MASTER_ADDR": "gpu03", "MASTER_PORT": 29500}
     assert who_am_i(variables(STEP, exported)) == Placement(3, 1, 4, 2, "srun")
     assert who_am_i(variables(BATCH, exported)) == Placement()
-
-
-def test_a_local_rank_alone_is_one_rank_of_one() -> None:
-    assert who_am_i({"LOCAL_RANK": "0"}) == Placement(0, 0, 1, None, "torchrun")
-    assert who_am_i(variables(STEP, LOCAL_RANK=1)) == Placement(3, 1, 4, 2, "srun")
 
 
 @pytest.mark.parametrize(
@@ -267,21 +246,6 @@ def test_who_says_where_to_meet_is_believed() -> None:
     assert told_meeting({}) is None
 
 
-@pytest.mark.parametrize(
-    ("told", "words"),
-    [
-        ({"MASTER_ADDR": "n1"}, "MASTER_ADDR is 'n1' and MASTER_PORT is missing; set both"),
-        ({"MASTER_PORT": "1"}, "MASTER_PORT is '1' and MASTER_ADDR is missing; set both"),
-        ({"MASTER_ADDR": "n1", "MASTER_PORT": "0"}, "MASTER_PORT is '0'; it has to be a port"),
-        ({"MASTER_ADDR": "n1", "MASTER_PORT": "65536"}, "MASTER_PORT is '65536'; it has to be"),
-        ({"MASTER_ADDR": "n1", "MASTER_PORT": "any"}, "MASTER_PORT is 'any'; it has to be a port"),
-    ],
-)
-def test_half_a_meeting_is_refused(told: dict[str, str], words: str) -> None:
-    with pytest.raises(UserError, match=f"^{words}"):
-        told_meeting(told)
-
-
 def test_on_one_host_ranks_meet_there_at_a_port_of_their_job() -> None:
     alone = {"OMPI_COMM_WORLD_SIZE": 4, "OMPI_COMM_WORLD_RANK": 2}
     environ = variables(OPEN_MPI, alone)
@@ -292,21 +256,11 @@ def test_on_one_host_ranks_meet_there_at_a_port_of_their_job() -> None:
     assert meeting_point(who_am_i(other), other).port != found.port
 
 
-def test_mpich_has_nothing_that_tells_jobs_apart() -> None:
-    environ = variables(MPICH, PMI_SIZE=3, PMI_RANK=0)
-    assert meeting_point(who_am_i(environ), environ) == Meeting("127.0.0.1", DEFAULT_PORT)
-
-
 def test_tasks_of_a_step_meet_on_its_first_host() -> None:
     first, second = variables(STEP), variables(STEP, SLURM_STEP_ID=2)
     found = meeting_point(who_am_i(first), first)
     assert (found.host, found.port in PORTS) == ("gpu03", True)
     assert meeting_point(who_am_i(second), second).port != found.port
-
-
-def test_mpirun_in_an_allocation_meets_on_its_first_host() -> None:
-    environ = variables(STEP, OPEN_MPI, SLURM_JOB_NODELIST="n[7-9]", SLURM_STEP_NODELIST="n8")
-    assert meeting_point(who_am_i(environ), environ).host == "n7"
 
 
 def test_ranks_of_several_hosts_that_nobody_told_say_what_to_set() -> None:

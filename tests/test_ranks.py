@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import json
 import os
-import re
 import shutil
 import signal
-import socket
 import stat
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from importlib.util import find_spec
@@ -40,7 +35,6 @@ ALONE = LaunchCommand("none", (sys.executable,), 1)
 
 
 def two_ranks(workload: str, *, time_limit_s: float = LONG_S, **params: Any) -> Case:
-    """Build a case of two ranks."""
     return Case(
         "two",
         workload,
@@ -67,12 +61,10 @@ BOTH = (
 
 
 def measured_with(name: str, case: Case) -> Measurement:
-    """Measure a case with a real launcher."""
     return run_ranks(case, command=command_for(2, name), environment=ON_THE_CPU)
 
 
 def fault_with(name: str, folder: Path, **planted: Any) -> Fault:
-    """Return what a real launcher's ranks come to, and see that none of them is left behind."""
     case = two_ranks("faulty:by_rank", pids=str(folder), **planted)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "LINGER_S", LONG_S)  # these launchers end
@@ -95,7 +87,6 @@ def test_ranks_of_another_launcher_than_torchrun_are_measured_as_one(
 
 @pytest.fixture(scope="module")
 def together() -> list[Answer]:
-    """Measure a case of every kind in one launch of torchrun, because it takes long to start."""
     model = {"network": "lm-tiny", "batch_size": 1, "length": 16, "precision": "fp32"}
     prompt = {"network": "llama-tiny", "batch_size": 3, "length": 15, "precision": "fp32"}
     moe = {**model, "network": "moe-tiny", "precision": "amp-bf16"}
@@ -257,53 +248,10 @@ def test_a_rank_that_hangs_ends_the_case_at_its_limit(
     assert "faulty.py" in fault.last_output.splitlines()[1]
 
 
-def test_one_process_needs_no_launcher() -> None:
-    case = Case("one", "faulty:well", {}, sampling=AT_ONCE, time_limit_s=LONG_S)
-    measured = run_ranks(case, command=ALONE, environment=ON_THE_CPU)
-    assert [sample.rank for sample in measured.per_rank] == [0]
-
-
-BY_HAND = """
-import os, torch
-from bench_lib.micro.flags import read_options
-from bench_lib.micro.places import place_of
-from bench_lib.worker.ranks import joined
-place = place_of(read_options(["--network", "resnet50", "--dist-backend", "gloo"]), os.environ)
-group = joined(
-    torch.device("cpu"), place.ranks, backend=place.backend, url=place.url, rank=place.rank
-)
-told = [place.rank, place.local_rank, place.ranks, group.agree(float(place.rank))]
-# Not printed: a launcher may mix the characters of what two ranks print.
-open(f"told-{place.rank}", "w").write(" ".join(map(str, told)))
-group.leave()
-"""
-
-
-@pytest.mark.parametrize("name", BOTH[1:])
-def test_ranks_that_somebody_starts_by_hand_meet_without_being_told_where(
-    name: str, tmp_path: Path
-) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(BY_HAND)
-    done = subprocess.run(
-        [*command_for(2, name).words, str(script)],
-        env={**os.environ, **ON_THE_CPU},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=4 * LONG_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    told = [(tmp_path / f"told-{rank}").read_text() for rank in range(2)]
-    assert told == ["0 0 2 1.0", "1 1 2 1.0"]
-
-
 # --- ranks that do not go together ---------------------------------------------------------
 
 
 def by_hand(tmp_path: Path, *, both: str = "", file: str) -> LaunchCommand:
-    """Write a launcher that starts two ranks itself, each with the file for its number."""
     path = tmp_path / "by-hand"
     script = f"""#!/bin/sh
 for rank in 0 1; do
@@ -333,43 +281,11 @@ def test_ranks_of_different_cases_do_not_measure(
     assert ", and rank 0 has " in fault.message
 
 
-def test_a_port_that_is_taken_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LINGER_S", 1.0)  # nobody ends the other
-    with socket.socket() as taken:
-        taken.bind(("", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        case = two_ranks("faulty:by_rank", pids=str(tmp_path), others="meet", last="meet")
-        with pytest.raises(CaseFault) as raised:
-            run_ranks(
-                case,
-                command=by_hand(
-                    tmp_path, both=f"MASTER_ADDR=127.0.0.1 MASTER_PORT={port}", file=""
-                ),
-                environment=ON_THE_CPU,
-            )
-    fault = raised.value.fault
-    assert fault.kind == "protocol"
-    assert re.fullmatch(
-        rf"rank 0: port {port} of \S+ is in use; set MASTER_PORT to another, or leave "
-        "MASTER_ADDR and MASTER_PORT out",
-        fault.message,
-    )
-
-
-def test_a_launcher_that_starts_others_than_asked_for_is_said() -> None:
-    with pytest.raises(CaseFault) as raised:
-        run_ranks(two_ranks("any"), command=ALONE, environment=ON_THE_CPU)
-    assert raised.value.fault.message == "rank 0: the case is of 2 ranks, and 1 were started"
-
-
 # --- launchers that stand in ---------------------------------------------------------------
 
 
 @pytest.fixture
 def launcher(tmp_path: Path) -> Callable[[str], LaunchCommand]:
-    """Write a launcher that gets ``-m bench_lib.worker once CASE OUT``; $5 is the folder."""
-
     def write(script: str) -> LaunchCommand:
         path = tmp_path / "launcher"
         path.write_text(f"#!/bin/sh\n{script}\n")
@@ -396,7 +312,6 @@ def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def writing(*outcomes: dict[str, Any]) -> str:
-    """Return shell commands that leave the ranks' outcomes."""
     return 'mkdir -p "$5/0"\n' + "".join(
         f"cat > \"$5/0/rank-{outcome['rank']}.json\" <<'END'\n{json.dumps(outcome)}\nEND\n"
         for outcome in outcomes
@@ -404,7 +319,6 @@ def writing(*outcomes: dict[str, Any]) -> str:
 
 
 def outcome(rank: int, **fields: Any) -> dict[str, Any]:
-    """Build the measured outcome of a rank."""
     return {
         "rank": rank,
         "local_rank": rank % 8,
@@ -413,13 +327,11 @@ def outcome(rank: int, **fields: Any) -> dict[str, Any]:
 
 
 def failed(rank: int, message: str, ended_s: float) -> dict[str, Any]:
-    """Build the outcome of a rank that failed at a time."""
     fault = {"kind": "exception", "message": message, "traceback": f"traceback of {rank}"}
     return {"rank": rank, "fault": fault, "ended_s": ended_s, "phase": "warm-up"}
 
 
 def fault_of(words: LaunchCommand, *, time_limit_s: float = LONG_S, ranks: int = 2) -> Fault:
-    """Run a stand-in for a launcher that must fail."""
     case = replace(two_ranks("any", time_limit_s=time_limit_s), launch=Launch(ranks))
     with pytest.raises(CaseFault) as raised:
         run_ranks(case, command=replace(words, ranks=ranks))
@@ -434,15 +346,6 @@ def test_the_rank_that_failed_first_is_the_one_to_name(
     assert fault_of(launcher(writing(victim, culprit) + "exit 1")) == Fault(
         "exception", "rank 1: ValueError: its own", "warm-up", "traceback of 1"
     )
-
-
-def test_clocks_of_hosts_that_differ_make_no_victim_the_culprit(
-    launcher: Callable[[str], LaunchCommand],
-) -> None:
-    victim = failed(0, "DistBackendError: NCCL error: remote process exited", 1000.25)
-    culprit = failed(1, "ValueError: its own", 1000.5)
-    words = launcher(writing(victim, culprit) + "exit 1")
-    assert fault_of(words).message == "rank 1: ValueError: its own"
 
 
 def test_memory_that_ran_out_in_a_collective_is_the_ranks_own_fault(
@@ -483,7 +386,6 @@ def test_results_are_used_though_the_launcher_does_not_end(
 
 
 def leaving(rank: int, *phases: str, stack: str = "", log: str = "", pid: str = "") -> str:
-    """Return shell commands that leave how far a rank came, and what it said."""
     parts = {"phases": "\n".join(phases), "stack": stack, "log": log, "pid": pid}
     return "".join(
         f"cat > \"$5/rank-{rank}.{ending}\" <<'END'\n{text}\nEND\n"
@@ -493,7 +395,6 @@ def leaving(rank: int, *phases: str, stack: str = "", log: str = "", pid: str = 
 
 
 def stack_in(file: str, name: str) -> str:
-    """Return a stack as faulthandler writes it, the main thread last."""
     return (
         "Thread 0x00007f01 (most recent call first):\n"
         '  File "/lib/threading.py", line 9 in wait\n\n'
@@ -516,16 +417,6 @@ def test_ranks_that_leave_nothing_are_named(launcher: Callable[[str], LaunchComm
     fault = fault_of(launcher("exit 0"))
     assert fault.message == (
         "stand-in left with exit status 0; no result from rank 0, 1, and none began"
-    )
-
-
-def test_on_several_hosts_a_rank_without_files_may_have_no_part_in_the_folder(
-    launcher: Callable[[str], LaunchCommand],
-) -> None:
-    words = replace(launcher(writing(outcome(0)) + "exit 1"), hosts=None)
-    assert fault_of(words).message == (
-        "stand-in left with exit status 1; no result from rank 1; of rank 1 there is no file "
-        "here: the hosts have to share the folder, so name one that they do in BENCH_LIB_SHARED"
     )
 
 
@@ -649,67 +540,6 @@ def test_at_the_time_limit_the_rank_that_stayed_behind_is_named(
     assert fault.last_output.splitlines()[2] == '  File "/site/steps.py", line 7 in step'
 
 
-@pytest.mark.parametrize(
-    ("stacks", "words"),
-    [
-        ((WAITING, WORKING), "all ranks in 'build', and others waited for rank 1; they"),
-        ((WAITING, WAITING), "all ranks in 'build', where each waits for the others or its dev"),
-        ((WORKING, WORKING), "all ranks in 'build'; they stood: ranks 0, 1 in step (steps.p"),
-        (("", ""), "all ranks in 'build'"),
-    ],
-)
-def test_ranks_that_came_equally_far_are_told_apart_by_where_they_stood(
-    launcher: Callable[[str], LaunchCommand], hanging: str, stacks: tuple[str, str], words: str
-) -> None:
-    script = "".join(leaving(rank, "build", stack=stack) for rank, stack in enumerate(stacks))
-    fault = fault_of(launcher(script + hanging), time_limit_s=0.1)
-    assert fault.message.startswith(f"not done within its time limit of 0.1 s; {words}")
-
-
-def test_a_rank_that_does_not_answer_at_the_time_limit_is_named(
-    launcher: Callable[[str], LaunchCommand], hanging: str
-) -> None:
-    script = leaving(0, "build", "first step", stack=WAITING) + leaving(1, "build", "first step")
-    fault = fault_of(launcher(script + hanging), time_limit_s=0.1)
-    assert fault.message.startswith(
-        "not done within its time limit of 0.1 s; rank 1 in 'first step' did not say where it "
-        "stood: it had ended, or hangs in the driver; they stood: rank 0 in all_reduce ("
-    )
-
-
-@pytest.mark.parametrize("ranks", [4, 8])
-def test_of_many_ranks_the_one_that_the_others_wait_for_stands_out(
-    launcher: Callable[[str], LaunchCommand], hanging: str, ranks: int
-) -> None:
-    late = ranks - 2
-    stacks = [WORKING if rank == late else WAITING for rank in range(ranks)]
-    script = "".join(leaving(rank, "build", stack=stack) for rank, stack in enumerate(stacks))
-    fault = fault_of(launcher(script + hanging), time_limit_s=0.1, ranks=ranks)
-    others = {4: "0, 1, 3", 8: "0-5, 7"}[ranks]
-    assert fault.message == (
-        "not done within its time limit of 0.1 s; all ranks in 'build', and others waited for "
-        f"rank {late}; they stood: rank {late} in step (steps.py:7), ranks {others} in all_reduce "
-        "(distributed_c10d.py:7)"
-    )
-
-
-@pytest.mark.parametrize("ranks", [4, 8])
-def test_of_many_ranks_the_one_that_was_killed_is_named(
-    launcher: Callable[[str], LaunchCommand], ranks: int
-) -> None:
-    gone = ranks - 2
-    lost = failed(0, "RuntimeError: Connection closed by peer [127.0.0.1]:4711", 1000.5)
-    table = f"  rank      : {gone} (local_rank: {gone})\n  exitcode  : -9 (pid: 7)"
-    script = "".join(
-        leaving(rank, "build", "first step", stack="" if rank == gone else WAITING)
-        for rank in range(ranks)
-    )
-    fault = fault_of(launcher(f"{script}{writing(lost)}echo '{table}'; exit 1"), ranks=ranks)
-    assert (fault.kind, fault.phase) == ("died", "first step")
-    assert fault.message.startswith(f"rank {gone} was ended by SIGKILL (")
-    assert not re.search(f"rank (?!{gone})", fault.message)
-
-
 def test_what_ranks_started_is_ended_in_whatever_session_it_is(
     launcher: Callable[[str], LaunchCommand], tmp_path: Path
 ) -> None:
@@ -718,32 +548,6 @@ def test_what_ranks_started_is_ended_in_whatever_session_it_is(
     fault = fault_of(launcher(script + f"while ! [ -f {pids} ]; do sleep 0.01; done; exit 1"))
     assert fault.kind == "died"
     assert all_gone(*pids_in(pids))
-
-
-def test_what_a_rank_starts_while_it_is_looked_for_is_ended_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with contextlib.ExitStack() as stack:
-
-        def start() -> subprocess.Popen[bytes]:
-            environment = {**os.environ, "BENCH_LIB_RANKS": str(tmp_path)}
-            process = subprocess.Popen(["sleep", "3600"], env=environment)
-            stack.callback(process.wait)
-            stack.callback(process.kill)
-            return process
-
-        first = start()
-        later: list[subprocess.Popen[bytes]] = []
-
-        def kill(pid: int, number: int) -> None:
-            if pid == first.pid and not later:
-                later.append(start())
-            os_kill(pid, number)
-
-        os_kill = os.kill
-        monkeypatch.setattr(module.os, "kill", kill)
-        module.signal_all(module.FOLDER_VARIABLE, tmp_path, signal.SIGKILL)
-        assert all_gone(first.pid, later[0].pid)
 
 
 def test_ranks_do_not_take_over_who_their_starter_is(
@@ -777,33 +581,10 @@ def test_the_folder_lies_where_all_hosts_see_it(
         run_ranks(two_ranks("any"), command=words, environment={"BENCH_LIB_SHARED": "/nowhere"})
 
 
-def test_a_full_temporary_folder_is_no_fault_of_the_ranks(
-    launcher: Callable[[str], LaunchCommand], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def full(path: Path, *_: object, **__: object) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    command = launcher("exit 1")
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(Path, "write_text", full)
-    with pytest.raises(LaunchError, match=f"to {tmp_path}: No space left on device; .* TMPDIR$"):
-        run_ranks(two_ranks("any"), command=command)
-    shared = {"BENCH_LIB_SHARED": str(tmp_path)}
-    with pytest.raises(LaunchError, match=f"BENCH_LIB_SHARED is '{tmp_path}': No space left"):
-        run_ranks(two_ranks("any"), command=command, environment=shared)
-
-
 def test_a_skip_of_the_ranks_is_a_skip(launcher: Callable[[str], LaunchCommand]) -> None:
     skipped = [{"rank": rank, "skipped": "no such arithmetic here"} for rank in range(2)]
     with pytest.raises(CaseSkipped, match=r"^no such arithmetic here$"):
         run_ranks(two_ranks("any"), command=launcher(writing(*skipped)))
-
-
-def test_a_file_that_is_not_whole_is_not_an_outcome(
-    launcher: Callable[[str], LaunchCommand],
-) -> None:
-    script = writing(outcome(0)) + "echo '{' > \"$5/0/rank-1.part\""
-    assert fault_of(launcher(script)).message.endswith("no result from rank 1")
 
 
 def test_a_launcher_that_will_not_go_is_ended_with_its_group(
@@ -920,37 +701,6 @@ def test_what_ranks_do_together_adds_up_and_what_they_wait_for_is_the_worst() ->
     assert folded.host_bound
     assert folded.warnings == ["a", "b", "c"]
     assert [sample.peak_memory_bytes for sample in folded.per_rank] == [100, 300]
-
-
-def test_what_one_rank_does_not_know_nobody_knows() -> None:
-    folded = fold([outcome(0, flops_per_step=8.0), outcome(1, flops_per_step=None)])
-    assert folded.flops_per_step is None
-    unknown = fold([outcome(rank, enqueue_s=None) for rank in range(2)])
-    assert (unknown.peak_memory_bytes, unknown.compile_s, unknown.enqueue_s) == (None, None, None)
-    assert (unknown.compile_cache, unknown.numerics) == (None, None)
-
-
-def test_the_dearest_of_each_probe_is_that_of_all_ranks() -> None:
-    folded = fold(
-        [
-            outcome(0, probe={"launch_us": 1.75, "host_us": 96.0, "mine_us": 1.0}),
-            outcome(1, probe={"launch_us": 2.0, "host_us": 64.0, "other_us": 9.0}),
-            outcome(2, probe={"launch_us": 1.5, "host_us": 80.0, "mine_us": 2.0}),
-        ]
-    )
-    assert folded.probe == {"launch_us": 2.0, "host_us": 96.0}
-    assert fold([outcome(0, probe={"launch_us": 1.75}), outcome(1)]).probe == {}
-
-
-@pytest.mark.parametrize(
-    ("states", "state"),
-    [(("cold", "cold"), "cold"), (("cold", "warm"), "mixed"), (("warm", None), "mixed")],
-)
-def test_caches_that_differ_between_ranks_are_mixed(
-    states: tuple[str | None, ...], state: str
-) -> None:
-    outcomes = [outcome(rank, compile_cache=found) for rank, found in enumerate(states)]
-    assert fold(outcomes).compile_cache == state
 
 
 def test_one_rank_with_a_wrong_answer_spoils_the_measurement() -> None:

@@ -15,18 +15,15 @@ MS = 1e-3
 
 
 def answer(question: str, *kernels: Kernel, **more) -> Answer:
-    """Return the answer to one question, which has to have exactly one."""
     (found,) = [each for each in of_kernels(kernels, **more) if each.question == question]
     return found
 
 
 def questions(*kernels: Kernel, **more) -> list[str]:
-    """Return what can be answered."""
     return [each.question for each in of_kernels(kernels, **more)]
 
 
 def row(*spans: tuple[float, float], name: str = "k") -> list[KernelCall]:
-    """Return calls of a kernel, in microseconds."""
     return [KernelCall(name, begin * 1e-6, end * 1e-6) for begin, end in spans]
 
 
@@ -37,12 +34,6 @@ def test_the_slowest_kernel_is_named_with_its_time_share_and_work():
         == "Cijk_Ailk_Bljk_HHS_BH_MT64x64x16: 3 ms, 75.0% of the device's time, in 4 calls"
     )
     assert found.reading == "what it does: GEMM"
-
-
-def test_launches_are_counted_over_all_kernels():
-    found = answer("launches", Kernel("a", 2.5, 50 * MS), Kernel("b", 1, 20 * MS))
-    assert found.words == "3.5 launches of 2 kernels, 20 ms each on average"
-    assert found.reading == ""
 
 
 def test_many_short_launches_are_worth_fusing():
@@ -58,19 +49,6 @@ def test_the_top_five_are_told_each_and_together():
     )
 
 
-def test_fewer_than_five_kernels_are_all_of_them():
-    assert answer("top 2 kernels", Kernel("a", 1, MS), Kernel("b", 1, MS)).words == (
-        "together 100.0%: a 50.0%; b 50.0%"
-    )
-
-
-def test_what_a_table_has_left_over_is_no_kernel():
-    kernels = (Kernel(REST, 90, 6 * MS), Kernel("a", 10, 4 * MS))
-    assert answer("slowest kernel", *kernels).words.startswith("a: 4 ms, 40.0%")
-    assert answer("launches", *kernels).words.startswith("100 launches of 1 kernels and others")
-    assert answer("top 1 kernels", *kernels).words == "together 40.0%: a 40.0%"
-
-
 @pytest.mark.parametrize(
     ("copied", "words"),
     [(11, "a bottleneck"), (10, "no bottleneck yet"), (6, "no bottleneck yet"), (4, "efficient")],
@@ -80,35 +58,6 @@ def test_copies_are_read_as_the_guide_reads_them(copied, words):
     found = answer("memory copies", kernel, copy)
     assert words in found.reading
     assert found.words == f"3, {copied} ms, {copied:.1f}%: HtoD {copied} ms"
-
-
-def test_a_copy_is_no_launch_of_a_kernel():
-    kernels = [Kernel("Memcpy HtoD (Pinned -> Device)", 2, MS), Kernel("gemm", 2, 3 * MS)]
-    found = answer("memory copies", *kernels)
-    assert found.words == "2, 1 ms, 25.0%: HtoD (Pinned -> Device) 1 ms"
-    assert answer("launches", *kernels).words.startswith("2 launches of 1 kernels")
-
-
-def test_copies_by_kernels_are_added_to_the_others():
-    kernels = [Kernel("__amd_rocclr_copyBuffer", 2, MS), Kernel("direct_copy_kernel", 2, 2 * MS)]
-    found = answer("memory copies", *kernels, Kernel("Memcpy HtoD", 1, MS))
-    assert found.words.startswith("3, 2 ms, 50.0%: ")
-
-
-def test_figures_are_of_one_step():
-    found = answer("slowest kernel", Kernel("a", 6, 3 * MS), steps=3)
-    assert found.words == "a: 1 ms, 100.0% of the device's time, in 2 calls"
-
-
-def test_no_copies_are_an_answer():
-    found = answer("memory copies", Kernel("gemm", 2, 3 * MS))
-    assert (found.words, found.reading[:16]) == ("none", "nothing is moved")
-
-
-def test_without_single_calls_there_is_nothing_of_their_order():
-    assert questions(Kernel("a", 9, MS)) == [
-        *("slowest kernel", "launches", "top 1 kernels", "memory copies")
-    ]
 
 
 def test_the_kernel_whose_spread_costs_most_is_told():
@@ -121,16 +70,6 @@ def test_the_kernel_whose_spread_costs_most_is_told():
     assert found.reading.startswith("varied: ")
 
 
-def test_a_kernel_that_always_takes_the_same_is_consistent():
-    calls = row(*[(100 * n, 100 * n + 50 + n) for n in range(6)])
-    assert answer("kernel durations", Kernel("k", 6, MS), calls=calls).reading == "consistent"
-
-
-def test_of_a_few_calls_no_spread_is_told():
-    calls = row(*[(100 * n, 100 * n + 50) for n in range(4)])
-    assert "kernel durations" not in questions(Kernel("k", 4, MS), calls=calls)
-
-
 def test_pauses_are_told_with_the_longest_and_what_is_around_it():
     calls = [*row((0, 10), (19, 30)), *row((50, 100), name="late"), *row((111, 200), name="last")]
     found = answer("idle time", Kernel("k", 4, MS), calls=calls)
@@ -139,13 +78,6 @@ def test_pauses_are_told_with_the_longest_and_what_is_around_it():
         "2 of them above 10 us; the longest, 20 us, between k and late"
     )
     assert "fusion" in found.reading
-
-
-def test_kernels_side_by_side_leave_no_pause():
-    calls = row((0, 1000), (10, 20), (500, 600), (1005, 1100))
-    found = answer("idle time", Kernel("k", 4, MS), calls=calls)
-    assert "in 1 pauses a step, 0 of them above 10 us" in found.words
-    assert found.reading == "the device is fed"
 
 
 def test_where_nothing_ran_that_is_the_answer():

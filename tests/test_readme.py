@@ -36,7 +36,6 @@ NETWORK = "shufflenet_v2_x05"
 
 
 def commands_of(page: str) -> list[str]:
-    """Return each line of a page's blocks, without its remark; blocks of text hold none."""
     blocks = re.findall(r"^```(\w*)\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     lines = [line for language, text in blocks if language != "text" for line in text.splitlines()]
     return [re.sub(r" +# .*", "", line) for line in lines]
@@ -89,13 +88,10 @@ shape = "4-512-512"
 
 @dataclass(frozen=True)
 class Checkout:
-    """A checkout on the machine of ``standin_machine``, and what programs are installed there."""
-
     folder: Path
     variables: Mapping[str, str]
 
     def run(self, line: str) -> subprocess.CompletedProcess[str]:
-        """Run a command in a process of its own, with any pytest session on the four GPUs."""
         addopts = f"{os.environ['PYTEST_ADDOPTS']} -p standin_machine -p no:cacheprovider"
         own = {"BENCH_LIB_STANDIN": str(self.folder), "PYTEST_ADDOPTS": addopts}
         return subprocess.run(
@@ -111,7 +107,6 @@ class Checkout:
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
-    """Lay out a checkout, and record its first baseline."""
     folder = tmp_path_factory.mktemp("checkout")
     suite = folder / "perf_tests"
     suite.mkdir()
@@ -167,7 +162,6 @@ def _lay_out_profiles(folder: Path) -> None:
 
 
 def _lay_out_a_profiling_worker(folder: Path) -> None:
-    """Leave what a worker leaves that profiled a step, and what rocprofv3 saw of it."""
     folder.mkdir()
     steps = on_rocm([iteration(0, 0, 100), launch(10, 5, 1), kernel("gemm", 20, 50, 1)])
     write(folder, steps, "trace.json.gz")
@@ -191,8 +185,6 @@ def _lay_out_slurm(folder: Path) -> None:
 
 @pytest.fixture
 def run(checkout, monkeypatch, request, capfd):
-    """Return what runs a command in the checkout, and returns its status and what it printed."""
-
     def in_this_process(line: str) -> int:
         program_name, *words = shlex.split(line)
         for name, value in checkout.variables.items():
@@ -229,14 +221,12 @@ def run(checkout, monkeypatch, request, capfd):
 
 
 def _micro(_python: str, words: list[str]) -> None:
-    """Run the program that ``bench-lib micro`` becomes."""
     assert words[1:3] == ["-m", "bench_lib.micro"]
     sys.exit(program.main(words[3:]))
 
 
 @pytest.fixture
 def _quickly(monkeypatch):
-    """Have the micro benchmark hardly warm up, on one thread."""
     hardly_warm_up(monkeypatch)
     with one_thread():
         yield
@@ -251,15 +241,6 @@ def test_a_command_of_the_readme_runs(run, line):
     assert "Traceback" not in printed
 
 
-def test_nothing_is_said_here_of_a_line_that_the_readme_does_not_have():
-    assert {*NOT_RUN, *IN_SHORT, RECORD} <= set(COMMANDS)
-
-
 def test_ci_runs_what_is_not_run_here():
     lines = {line.strip() for line in (ROOT / ".ci/run").read_text().splitlines()}
     assert {line.partition(" || ")[0] for line in lines} >= NOT_RUN
-
-
-def test_a_block_that_is_no_text_is_commands():
-    page = "```\npytest x   # why\n```\n\n```text\ncase  status\n```\n\n```bash\na && b\n```\n"
-    assert commands_of(page) == ["pytest x", "a && b"]

@@ -26,7 +26,6 @@ measure_s = 0.01
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Copy the package, and add to it what the page's examples show; nothing else."""
     copy = tmp_path_factory.mktemp("checkout")
     for folder in ("bench_lib", "perf_tests"):
         shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
@@ -44,7 +43,6 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run Python where the copy is what is imported."""
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=checkout,

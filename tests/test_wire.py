@@ -15,12 +15,10 @@ from hypothesis import strategies as st
 
 from bench_lib.launch import wire
 from bench_lib.launch.wire import ClosedError, Connection, ProtocolError, decode_case
-from bench_lib.model import Launch, Limits, Sampling
 
 
 @pytest.fixture
 def pair():
-    """Return a connection and the bare socket at its other end."""
     here, there = socket.socketpair()
     connection = Connection(here)
     yield connection, there
@@ -34,22 +32,6 @@ def test_an_object_is_one_line(pair):
     assert there.recv(1000) == (
         b'{"kind":"case","text":"zwei\\nZeilen \\u00f6","n":[1,2.5,null]}\n'
     )
-
-
-def test_both_ends_understand_each_other(pair):
-    connection, there = pair
-    other = Connection(there)
-    other.send({"n": 1})
-    other.send({"n": 2})
-    assert [connection.receive(), connection.receive()] == [{"n": 1}, {"n": 2}]
-
-
-def test_the_descriptor_is_the_sockets(pair):
-    connection, _ = pair
-    connection_number = connection.fileno()
-    assert connection_number >= 0
-    connection.close()
-    assert connection.fileno() == -1
 
 
 @settings(deadline=None)
@@ -80,29 +62,6 @@ def test_no_whole_line_in_time_is_a_timeout(pair):
     assert connection.receive(timeout_s=60) == {"n": 1}
 
 
-def test_no_time_at_all_is_a_timeout(pair):
-    connection, _ = pair
-    with pytest.raises(TimeoutError):
-        connection.receive(timeout_s=0)
-
-
-def test_a_line_that_is_there_is_received_without_any_time(pair):
-    connection, there = pair
-    there.sendall(b'{"n":1}\n{"n":2}\n')
-    connection.receive()
-    assert connection.receive(timeout_s=0) == {"n": 2}
-
-
-def test_a_message_that_lies_here_already_is_told(pair):
-    connection, there = pair
-    there.sendall(b'{"n":1}\n{"n":2}\n{"n"')
-    assert not connection.has_message()
-    connection.receive()
-    assert connection.has_message()
-    connection.receive()
-    assert not connection.has_message()
-
-
 def test_an_object_longer_than_any_buffer_arrives_whole(pair):
     connection, there = pair
     message = {"samples": [0.123456789] * 200_000}
@@ -121,30 +80,11 @@ def test_the_end_of_the_stream_is_said(pair, half):
         connection.receive()
 
 
-def test_what_came_before_the_end_is_received(pair):
-    connection, there = pair
-    there.sendall(b'{"n":1}\n')
-    there.close()
-    assert connection.receive() == {"n": 1}
-    with pytest.raises(ClosedError):
-        connection.receive()
-
-
 def test_sending_to_nobody_is_said(pair):
     connection, there = pair
     there.close()
     with pytest.raises(ClosedError, match="Broken pipe"):
         connection.send({"n": 1})
-
-
-def test_a_connection_that_was_closed_is_closed(pair):
-    connection, _ = pair
-    connection.close()
-    connection.close()
-    with pytest.raises(ClosedError):
-        connection.receive()
-    with pytest.raises(ClosedError):
-        connection.send({})
 
 
 @pytest.mark.parametrize(
@@ -192,7 +132,6 @@ def test_a_value_that_is_no_number_is_not_sent(pair, value):
 
 @pytest.fixture
 def runner(tmp_path, monkeypatch):
-    """Listen as a runner does, and tell the environment where."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         monkeypatch.setenv(wire.ADDRESS_VARIABLE, f"127.0.0.1:{listener.getsockname()[1]}")
         monkeypatch.setenv(wire.LOGS_VARIABLE, str(tmp_path))
@@ -209,30 +148,7 @@ def test_a_worker_greets_with_the_token_that_lies_in_the_folder_of_the_logs(runn
     connection.close()
 
 
-def test_a_worker_that_cannot_read_the_token_says_which_file(runner, tmp_path):
-    with pytest.raises(FileNotFoundError, match=str(tmp_path / wire.TOKEN_FILE)):
-        wire.connect()
-
-
 # ---- cases ------------------------------------------------------------------------------
-
-FLOATS = st.floats(0.001, 1e6)
-CASES = st.builds(
-    make_case,
-    id=st.text(max_size=8),
-    params=st.dictionaries(
-        st.text(max_size=5), st.text(max_size=5) | st.integers() | FLOATS | st.booleans()
-    ),
-    launch=st.builds(Launch, ranks=st.integers(1, 64)),
-    sampling=st.builds(Sampling, warmup_s=FLOATS, iterations=st.integers(1, 500)),
-    limits=st.builds(Limits, tolerance=FLOATS, tail=st.none() | FLOATS),
-    time_limit_s=FLOATS,
-)
-
-
-@given(case=CASES)
-def test_a_case_arrives_as_it_was_sent(case):
-    assert decode_case(json.loads(json.dumps(asdict(case)))) == case
 
 
 @pytest.mark.parametrize("part", ["", "launch", "sampling", "limits"])

@@ -12,7 +12,6 @@ worlds = error_rates.worlds
 
 
 def world(name: str):
-    """Return the world of a name."""
     return next(each for each in worlds.WORLDS if each.name == name)
 
 
@@ -48,9 +47,3 @@ def test_the_command_plays_worlds_by_name(capsys: pytest.CaptureFixture[str]):
     assert (
         "no world begins with 'nowhere'; there are process noise only, " in capsys.readouterr().err
     )
-
-
-def test_the_command_plays_worlds_in_turns(capsys: pytest.CaptureFixture[str]):
-    assert error_rates.main(["--turns", "5% of processes", "--nights", "1"]) == 0
-    (row,) = capsys.readouterr().out.splitlines()[2:]
-    assert row.startswith("| 5% of processes stalled | 0.00 |")

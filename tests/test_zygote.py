@@ -7,7 +7,6 @@ import dataclasses
 import json
 import os
 import signal
-import subprocess
 import sys
 import types
 from pathlib import Path
@@ -21,20 +20,16 @@ from bench_lib.engine.processes import Processes
 from bench_lib.engine.settings import Side
 from bench_lib.launch import zygote as module
 from bench_lib.launch.faults import CaseFault, LaunchError, WorkerKilledError
-from bench_lib.launch.started import leashed, signal_all
 from bench_lib.launch.started import main as leash
 from bench_lib.launch.zygote import Zygote
 from bench_lib.model import Case, Device
 
 WORKER = Path(__file__).parent.parent / "benchmarks" / "faults_worker.py"
 GPU = Device("cuda", "AMD Instinct MI300X", "gfx942", 304, 192 * 2**30)
-SHORT_S = 20.0
-"""Past this a wait that nobody ends has been waited for in full."""
 
 
 @pytest.fixture
 def state(tmp_path):
-    """Return the folder in which the stand-in remembers."""
     folder = tmp_path / "state"
     folder.mkdir()
     return folder
@@ -42,7 +37,6 @@ def state(tmp_path):
 
 @pytest.fixture
 def zygote(tmp_path, state):
-    """Start the stand-in zygote."""
     program = tmp_path / "worker"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E {WORKER} "$@"\n')
     program.chmod(0o755)
@@ -58,12 +52,10 @@ def zygote(tmp_path, state):
 
 
 def planted(state, what):
-    """Have it happen to the next context."""
     (state / f"{what}-0.next").touch()
 
 
 def case(does, **fields):
-    """Return a case that does something."""
     return Case(does.replace(" ", "-"), "faults:step", {"does": does}, **fields)
 
 
@@ -107,11 +99,6 @@ def test_a_context_that_cannot_be_opened_when_drawn_again_is_tried_once_more(
     assert len(opened) == 3
 
 
-def test_a_stranger_who_calls_first_is_not_taken_for_the_context(zygote, state):
-    planted(state, "stranger")
-    assert zygote.context(draws=1).measure(case("well")).case_id == "well"
-
-
 def test_what_a_context_started_does_not_outlive_a_zygote_that_was_killed(zygote):
     context = zygote.context(draws=1)
     with pytest.raises(CaseFault, match="the worker is gone"):
@@ -121,30 +108,7 @@ def test_what_a_context_started_does_not_outlive_a_zygote_that_was_killed(zygote
     assert all_gone(*started)
 
 
-def test_a_context_is_not_taken_for_an_earlier_one_of_the_same_number(zygote):
-    zygote._note({"exited": 7, "code": 1})
-    zygote._note({"forked": 7, "context": "context-2"})
-    zygote._raise_if_ended("context-2")
-    zygote._note({"exited": 7, "code": 1})
-    with pytest.raises(LaunchError, match="a context did not begin"):
-        zygote._raise_if_ended("context-2")
-
-
-def test_a_second_interrupt_leaves_nothing_behind(zygote, monkeypatch):
-    context = zygote.context(draws=1)
-    wait = zygote._process.wait
-    monkeypatch.setattr(zygote._process, "wait", lambda **_: signal.raise_signal(signal.SIGINT))
-    with pytest.raises(KeyboardInterrupt):
-        zygote.close()
-    monkeypatch.undo()
-    assert not zygote.logs.exists()
-    wait(SHORT_S)
-    assert all_gone(context.pid)
-
-
 def started_by(group):
-    """Return the processes of a group; at least one is there."""
-
     def found():
         pids = []
         for entry in Path("/proc").glob("[0-9]*"):
@@ -177,32 +141,11 @@ def test_an_answer_that_is_none_is_the_cases_fault(zygote, monkeypatch, does, me
     assert all_gone(context.pid)
 
 
-# --- by their environment ------------------------------------------------------------------
-
-
-def test_only_what_was_started_for_a_folder_is_told(tmp_path):
-    names = [tmp_path / "a", tmp_path / "a", tmp_path / "ab"]
-    programs = [
-        subprocess.Popen(["sleep", "60"], env={**os.environ, "SOME_FOLDER": str(name)})
-        for name in names
-    ]
-    try:
-        spared = programs[1].pid
-        signal_all("SOME_FOLDER", tmp_path / "a", signal.SIGKILL, but=spared)
-        assert programs[0].wait(SHORT_S) == -signal.SIGKILL
-        assert [program.poll() for program in programs[1:]] == [None, None]
-    finally:
-        for program in programs:
-            program.kill()
-            program.wait()
-
-
 # --- the leash -----------------------------------------------------------------------------
 
 
 @pytest.fixture
 def became(monkeypatch):
-    """Return what this process would have become, and what it asked of the kernel."""
     asked, words = [], []
     kernel = types.SimpleNamespace(prctl=lambda *numbers: asked.append(numbers))
     monkeypatch.setattr("ctypes.CDLL", lambda _: kernel)
@@ -220,12 +163,6 @@ def test_a_leashed_program_asks_to_end_with_its_starter_and_becomes_the_command(
 def test_a_program_whose_starter_is_gone_already_does_not_begin(became):
     leash(2**22 + 1, ["sleep", "1"])
     assert became[1] == []
-
-
-def test_the_words_of_a_leash_name_who_started_it():
-    words = leashed(["sleep", "1"])
-    assert words[-3:] == [str(os.getpid()), "sleep", "1"]
-    assert words[0] == sys.executable
 
 
 def test_workers_that_are_killed_while_they_start_say_so(tmp_path):
@@ -249,7 +186,6 @@ def test_workers_that_did_not_start_do_not_start_for_who_asks_again(tmp_path, is
 
 @pytest.fixture
 def processes(tmp_path, state):
-    """Return processes whose zygote is the program ``worker``, which answers as the real one."""
     environment = {
         "FAULTS_STATE": str(state),
         "FAULTS_DEVICES": json.dumps([dataclasses.asdict(GPU)]),
@@ -286,24 +222,6 @@ def test_workers_that_are_there_are_those_that_fork(processes):
     assert not there.logs.exists()
 
 
-@pytest.mark.parametrize("once", ["once", "state/killed-0.next"])
-def test_workers_that_were_there_and_are_gone_are_started_anew(tmp_path, processes, once):
-    (tmp_path / once).touch()
-    there = processes.start()
-    processes.use(there)
-    assert processes.open(0).device == GPU
-    assert processes.environment().torch
-    assert not there.logs.exists()
-
-
-def test_workers_that_nobody_needed_leave_nothing_behind(processes):
-    there = processes.start()
-    processes.use(there)
-    processes.close()
-    assert all_gone(there.joint[1])
-    assert not there.logs.exists()
-
-
 @pytest.mark.parametrize("change", [None, "variable", "folder", "interpreter", "CPUs", "host"])
 def test_shared_workers_are_joined_by_who_would_start_the_same(monkeypatch, tmp_path, change):
     made = []
@@ -331,31 +249,6 @@ def test_shared_workers_are_joined_by_who_would_start_the_same(monkeypatch, tmp_
         monkeypatch.setattr(os, "uname", lambda: types.SimpleNamespace(nodename="elsewhere"))
     assert (module_of_processes.joined(told) is None) is (change is not None)
     assert made == ([] if change else [{"joins": ("folder", 7)}])
-
-
-def test_workers_that_are_gone_are_not_joined(tmp_path):
-    told = (str(tmp_path), 1, module_of_processes._inherited())
-    assert module_of_processes.joined(told) is None
-
-
-@pytest.mark.parametrize("own", [None, "", "no"])
-def test_workers_are_told_of_a_gpu_so_that_they_need_not_ask(monkeypatch, own):
-    made = []
-    monkeypatch.setattr(module_of_processes, "Zygote", lambda **about: made.append(about))
-    monkeypatch.delenv("BENCH_LIB_PRELOAD", raising=False)
-    if own is not None:
-        monkeypatch.setenv("BENCH_LIB_PRELOAD", own)
-    for device in (make_hardware(), make_hardware(vendor="cpu", key="cpu")):
-        module_of_processes.start_workers(Side(), device)
-    told = [about["environment"].get("BENCH_LIB_PRELOAD") for about in made]
-    assert told == [None if own else "compiler", None]
-
-
-@pytest.mark.parametrize("once", ["once", "state/killed-0.next", "state/orphaned-0.next"])
-def test_workers_that_are_killed_while_they_start_are_started_again(tmp_path, processes, once):
-    (tmp_path / once).touch()
-    assert processes.open(0).device == GPU
-    assert not (tmp_path / once).exists()
 
 
 def test_ctrl_c_while_the_program_is_started_leaves_nothing_open(tmp_path, monkeypatch):
