@@ -470,7 +470,7 @@ def test_a_file_has_to_be_named(judge):
     answer = judge.command()
     assert (answer.status, answer.out) == (2, "")
     assert answer.err.splitlines()[-1] == (
-        "bench-lib: error: missing argument 'FILE'; see bench-lib judge --help"
+        "bench-lib: error: Missing argument 'FILE'; see bench-lib judge --help"
     )
 
 
@@ -502,10 +502,7 @@ def test_an_answer_that_cannot_be_written_is_said(tmp_path):
     with Path("/dev/full").open("wb") as full, started(str(path), stdout=full) as process:
         _, err = process.communicate()
     assert process.returncode == 2
-    assert err == (
-        b"bench-lib: error: cannot write: No space left on device; "
-        b"free some space, or write elsewhere\n"
-    )
+    assert err == b"bench-lib: error: cannot write: No space left on device\n"
 
 
 @pytest.mark.parametrize("words", [(), ("--json",)])

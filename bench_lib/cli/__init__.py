@@ -18,7 +18,6 @@ app = typer.Typer(
     cls=Program,
     help="Performance regression testing for PyTorch on GPUs.",
     no_args_is_help=True,
-    add_completion=False,  # typer's own options import pydantic for every command
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -31,15 +30,6 @@ def _version(value: bool) -> None:  # noqa: FBT001 - typer calls it so
         raise typer.Exit
 
 
-def _install_completion(value: bool) -> None:  # noqa: FBT001 - typer calls it so
-    if value:
-        from typer.completion import install  # type: ignore[attr-defined]  # no other way
-
-        shell, path = install(prog_name="bench-lib")
-        print(f"completion for {shell} is written to {path}; the next shell has it")
-        raise typer.Exit
-
-
 @app.callback()
 def options(
     *,
@@ -47,15 +37,6 @@ def options(
         bool,
         typer.Option(
             "--version", callback=_version, is_eager=True, help="Show the version and leave."
-        ),
-    ] = False,
-    install_completion: Annotated[
-        bool,
-        typer.Option(
-            "--install-completion",
-            callback=_install_completion,
-            is_eager=True,
-            help="Have this shell complete commands and options.",
         ),
     ] = False,
 ) -> None:
@@ -66,4 +47,7 @@ def main() -> None:
     """Run the command line and leave with its exit status; a mistake is one line on stderr."""
     from bench_lib.cli.ending import run
 
-    run(typer.main.get_command(app))
+    program = typer.main.get_command(app)
+    for parameter in program.params:
+        parameter.default = parameter.default or False  # typer imports pydantic to read None
+    run(program)

@@ -37,27 +37,9 @@ COMMANDS = {
 ``bench_lib.cli.<name>`` has a function of that name, or ``app`` where there are several below it.
 """
 
-GROUPS = {
-    "See what it measured": ("report", "compare", "history"),
-    "Set what it is judged by": ("baseline",),
-    "Judge without the suite": ("ab", "judge"),
-    "Look closer": ("profile", "bisect", "env", "selfcheck"),
-    "Measure one thing": ("ops", "collectives", "scaling", "train", "micro", "exercise"),
-    "Set it up, or send it elsewhere": ("adopt", "submit"),
-}
-"""Headings of the help, with the commands below each."""
-PYTEST = {
-    "pytest perf_tests": "Measure the suite, judge it and keep the run.",
-    "  --perf-tier TIER": "Take the cases of smoke, gate or nightly.",
-    "  --perf-processes N": "Measure each case in N fresh processes.",
-    "  --perf-reference PYTHON": "Measure suspicious cases in turns with this environment.",
-    "  --help": "Show all --perf options.",
-}
-"""Pytest's commands for the suite, as the help shows them."""
-
 SHARING = ("collectives", "scaling", "train")
 """Commands whose cases have several ranks: those of one launch share the work."""
-ALONE = (*("ab", "adopt", "baseline record", "bisect", "exercise", "ops", "profile", "selfcheck"),)
+ALONE = ("ab", "adopt", "baseline record", "bisect", "exercise", "ops", "profile", "selfcheck")
 """Other commands that measure: a launcher would have each of its ranks measure side by side."""
 
 
@@ -151,13 +133,6 @@ class Program(CommandGroup):
         return found
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - typer's way
-        """List the commands by what they are for, pytest's first, and import none."""
-        grouped = {name for names in GROUPS.values() for name in names}
-        others = {"Others": tuple(name for name in COMMANDS if name not in grouped)}
-        width = max(map(len, COMMANDS))  # one column for all
-        with formatter.section("Measure and judge the suite"):
-            formatter.write_dl(list(PYTEST.items()))
-        for heading, names in (GROUPS | others).items():
-            if names:
-                with formatter.section(heading):
-                    formatter.write_dl([(name.ljust(width), COMMANDS[name]) for name in names])
+        """List the commands, and import none."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
