@@ -375,13 +375,23 @@ def test_rocprofv3_sees_the_steps_that_count(profile, worker, rocm) -> None:
 
 
 def test_without_ranges_the_steps_that_warmed_up_are_divided_by_too(profile, worker, rocm) -> None:
-    rocm("rocprof", "6.1.2")
+    rocm("rocprofv3", "6.2.0")
     worker(told={**TOLD, "ranges": []}, steps_in_all=4)
-    document = profile(CASE, "--tool", "rocprof", "--json").json
+    document = profile(CASE, "--tool", "rocm", "--json").json
     kernels = {k["name"]: k["calls"] for k in document["ranks"][0]["kernels"]["kernels"]}
     assert kernels[GEMM] == 0.5
     assert "warming_up_kernel" in kernels
     assert document["problems"]
+
+
+@pytest.mark.parametrize("tool", ["rocprof", "rocprofv2"])
+def test_a_retired_profiler_s_successor_runs_and_says_so(profile, worker, rocm, tool) -> None:
+    rocm("rocprofv3", "7.0.2")
+    worker(told=TOLD, steps_in_all=9)
+    answer = profile(CASE, "--tool", tool)
+    assert answer.status == 0, answer.err
+    assert f"--tool {tool}: AMD has retired it; rocprofv3 runs in its place" in answer.err
+    assert answer.lines[0].endswith("by rocprofv3")
 
 
 def test_counters_are_told_with_their_readings(profile, worker, rocm) -> None:
@@ -467,7 +477,7 @@ def test_rocprof_sys_is_refused_before_a_worker_starts(  # noqa: PLR0917 - fixtu
     ("tool", "device", "refused"),
     [
         ("torch", DEVICE, (2, "--timeline: --tool rocm leaves one")),
-        ("rocprof", DEVICE, (1, "--timeline: rocprof leaves none; rocprofv3 does")),
+        ("rocprof-compute", DEVICE, (1, "--timeline: rocprof-compute leaves none; rocprofv3")),
         (
             "rocm",
             make_hardware(vendor="nvidia", key="h100"),
@@ -478,7 +488,7 @@ def test_rocprof_sys_is_refused_before_a_worker_starts(  # noqa: PLR0917 - fixtu
 def test_a_timeline_that_cannot_be_had_is_refused_before_a_worker_starts(  # noqa: PLR0917 - fixtures
     profile, worker, rocm, tool, device, refused
 ) -> None:
-    rocm("rocprof" if tool == "rocprof" else "rocprofv3", "6.2.0")
+    rocm("rocprof-compute" if tool == "rocprof-compute" else "rocprofv3", "6.2.0")
     orders = worker(told=TOLD, steps_in_all=9)
     answer = profile(CASE, "--tool", tool, "--timeline", device=device)
     assert (answer.status, orders) == (refused[0], [])

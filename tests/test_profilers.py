@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from standins.rocm.profilers import COMPUTE, app, install
+from standins.rocm.profilers import COMPUTE, application, install
 from standins.rocm.profilers.app import ADD, GEMM
 
 from bench_lib import model
@@ -38,8 +38,6 @@ ALL = [
     ("rocprofv3", "6.4.1"),
     ("rocprofv3", "7.13.0"),
     ("rocprofv3", "10.0.0"),
-    ("rocprofv2", "6.1.2"),
-    ("rocprof", "6.1.2"),
     *(("rocprof-compute", rocm) for rocm in COMPUTE),
 ]
 
@@ -52,7 +50,7 @@ def run(
     profiler = require(tool, environ)
     out = folder / "out"
     profiler.prepare(out, counters=counters)
-    words = profiler.command(app(processes), out, counters=counters)
+    words = profiler.command(application(processes), out, counters=counters)
     subprocess.run(words, check=True, env=environ, timeout=60)
     return profiler
 
@@ -90,37 +88,16 @@ def rocm(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("version", "tool"),
-    [
-        ("6.1.2\n", "rocprofv2"),
-        ("6.2.0-66\n", "rocprofv3"),
-        ("6.13.0", "rocprofv3"),
-        ("7.1.0", "rocprofv3"),
-        ("10.0.0", "rocprofv3"),
-        ("of my own", "rocprofv3"),
-        (None, "rocprofv3"),
-    ],
+    ("version", "release"),
+    [("6.2.0-66\n", (6, 2, 0)), ("10.0.0", (10, 0, 0)), ("of my own", None), (None, None)],
 )
-def test_the_newest_profiler_that_the_release_supports_is_chosen(rocm, version, tool):
-    environ = rocm("rocprofv3", "rocprofv2", "rocprof", "rocprof-compute", version=version)
-    chosen = find(environ)
-    assert chosen is not None
-    assert (chosen.tool, chosen.path) == (tool, f"{environ['PATH']}/{tool}")
-
-
-@pytest.mark.parametrize("tool", ["rocprofv2", "rocprof"])
-def test_an_older_profiler_is_taken_where_it_is_the_only_one(rocm, tool):
-    chosen = find(rocm(tool, version="6.4.1"))
-    assert chosen is not None
-    assert chosen.tool == tool
+def test_a_profiler_is_of_the_release_around_it(rocm, version, release):
+    environ = rocm("rocprofv3", "rocprof-compute", version=version)
+    assert find(environ) == RocmProfiler("rocprofv3", f"{environ['PATH']}/rocprofv3", release)
 
 
 def test_without_a_profiler_there_is_none(rocm):
     assert find(rocm()) is None
-
-
-def test_a_rocprofv3_of_too_old_a_release_alone_is_none(rocm):
-    assert find(rocm("rocprofv3", version="6.1.0")) is None
 
 
 def test_a_profiler_that_is_not_on_path_is_found_in_rocm_s_folder(tmp_path):
@@ -130,20 +107,18 @@ def test_a_profiler_that_is_not_on_path_is_found_in_rocm_s_folder(tmp_path):
 
 
 def test_a_tool_that_is_asked_for_is_taken_and_no_other(tmp_path):
-    environ = install(tmp_path / "rocm", "rocprofv3", "rocprof", version="6.4.0")
-    chosen = require("rocprof", environ)
-    assert chosen.tool == "rocprof"
-    assert find(environ, "rocprof-compute") is None
+    environ = install(tmp_path / "rocm", "rocprofv3", "rocprof-compute", version="6.4.0")
+    assert require("rocprof-compute", environ).tool == "rocprof-compute"
+    assert find(environ, "rocprof-sys") is None
 
 
 @pytest.mark.parametrize(
     ("tool", "words"),
     [
-        ("rocm", "none of rocprofv3, rocprofv2, rocprof is on PATH or in ROCM_PATH/bin; install"),
+        ("rocm", "rocprofv3 is not installed, or not on PATH or in ROCM_PATH/bin; install"),
         ("rocprofv3", "package rocprofiler-sdk, which is in ROCm 6.2 and later"),
         ("rocprof-compute", "rocprof-compute is not installed, or not on PATH .*rocprofiler-comp"),
-        ("rocprof", "install ROCm's package rocprofiler$"),
-        ("nvprof", "no profiler 'nvprof'; there are rocprofv3, rocprofv2, rocprof, rocprof-comp"),
+        ("nvprof", "no profiler 'nvprof'; there are rocprofv3, rocprof-compute, rocprof-sys"),
     ],
 )
 def test_a_profiler_that_is_not_installed_is_told_with_what_to_install(rocm, tool, words):
@@ -170,16 +145,6 @@ def test_rocprofv3_is_always_told_its_output_format():
         *("/r/rocprofv3", "--stats", "--kernel-trace", "--marker-trace", "--memory-copy-trace"),
         *("--output-format", "csv", "-d", "/out", "-o", "case_%pid%", "--", *APP),
     ]
-
-
-def test_older_profilers_take_the_application_without_a_border():
-    v2 = RocmProfiler("rocprofv2", "/r/rocprofv2").command(APP, Path("/out"))
-    v1 = RocmProfiler("rocprof", "/r/rocprof").command(APP, Path("/out"))
-    assert v2 == [
-        *("/r/rocprofv2", "--kernel-trace", "--roctx-trace", "--plugin", "file"),
-        *("-d", "/out", "-o", "case", *APP),
-    ]
-    assert v1 == ["/r/rocprof", "--stats", "-o", "/out/case.csv", *APP]
 
 
 @pytest.mark.parametrize(
@@ -230,7 +195,7 @@ def test_every_release_takes_its_command_and_its_kernels_are_read(tmp_path, tool
     assert found.problems == []
 
 
-@pytest.mark.parametrize(("tool", "version"), [*ALL[:2], ALL[4]])
+@pytest.mark.parametrize(("tool", "version"), ALL[:2])
 def test_warm_up_is_not_counted_where_a_range_is_named(tmp_path, tool, version):
     found = run(tmp_path, tool, version).results(tmp_path / "out", "steps")
     assert [(k.name, k.calls) for k in kernels(found)] == [(GEMM_PLAIN, 2), (ADD_PLAIN, 4)]
@@ -259,7 +224,7 @@ def test_a_database_where_csv_was_expected_is_read_and_told(tmp_path):
     environ = install(tmp_path / "rocm", "rocprofv3", version="7.0.0")
     profiler = require("rocm", environ)
     out = tmp_path / "out"
-    words = profiler.command(app(), out)
+    words = profiler.command(application(), out)
     at = words.index("--output-format")
     subprocess.run([*words[:at], *words[at + 2 :]], check=True, env=environ, timeout=60)
     assert [path.name for path in out.iterdir()] == ["case_4000_results.db"]
@@ -322,19 +287,6 @@ def test_a_kernel_belongs_to_the_range_in_which_it_began(tmp_path):
     assert process.ranges == 3
 
 
-def test_ranges_of_rocprofv2_end_with_the_last_that_began(tmp_path):
-    trace = "Kernel_Name,Start_Timestamp,End_Timestamp\n"
-    spans = "".join(f"k,{moment},{moment + 1}\n" for moment in (5, 15, 25, 35, 45))
-    (tmp_path / "results_case.csv").write_text(trace + spans)
-    (tmp_path / "roctx_trace_case.csv").write_text(
-        "Domain,ROCTX_ID,Message,Timestamp\n\n"
-        'R,0,"step",10\nR,0,"inner",20\nR,0,,30\nR,0,,40\nR,0,,50\nR,0,"step",60\n'
-    )
-    profiler = RocmProfiler("rocprofv2", "rocprofv2")
-    found = [kernels(profiler.results(tmp_path, name)) for name in ("step", "inner")]
-    assert [each[0].calls for each in found] == [3, 1]
-
-
 def test_where_no_range_has_the_name_everything_counts_and_that_is_told(tmp_path):
     files = {"kernel_trace": rows(("k", 1, 2)), "marker_api_trace": marked(("warm", 0, 9))}
     found = write(tmp_path, **files).results(tmp_path, "step")
@@ -362,13 +314,11 @@ def test_a_range_in_which_nothing_ran_is_told(tmp_path):
     assert found.problems == ["rocprofv3 saw no kernel inside 'step': nothing ran on a GPU there"]
 
 
-@pytest.mark.parametrize(("tool", "why"), [("rocprof", "rocprofv3 does"), ("rocprof-compute", "")])
-def test_a_profiler_that_tells_no_ranges_says_so(tmp_path, tool, why):
-    profiler = run(tmp_path, tool, "6.4.0")
+def test_a_profiler_that_tells_no_ranges_says_so(tmp_path):
+    profiler = run(tmp_path, "rocprof-compute", "6.4.0")
     found = profiler.results(tmp_path / "out", "steps")
     assert kernels(found)[0].calls == 5
-    assert f"{tool} does not tell ranges with its kernels" in found.problems[0]
-    assert why in found.problems[0]
+    assert "rocprof-compute does not tell ranges with its kernels" in found.problems[0]
 
 
 def test_statistics_without_a_trace_are_read_and_have_no_ranges(tmp_path):
@@ -391,30 +341,18 @@ def test_of_very_many_kernels_all_are_counted_and_the_first_are_kept(tmp_path, m
 # --- files -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("tool", "file"), [("rocprofv3", "case_kernel_stats.csv"), ("rocprof", "case.stats.csv")]
-)
-def test_the_statistics_are_found_beside_other_files(tmp_path, tool, file):
-    for name, kernel in ((file, "ours"), ("other_kernel_stats.csv", "theirs")):
+def test_the_statistics_are_found_beside_other_files(tmp_path):
+    for name, kernel in (("case_kernel_stats.csv", "ours"), ("other_kernel_stats.csv", "theirs")):
         (tmp_path / name).write_text(HEADER + f'"{kernel}",4,4000,1000,100,1,1,0\n')
     (tmp_path / "case_agent_info.csv").write_text("Node_Id\n")
-    found = RocmProfiler(tool, tool).results(tmp_path)
+    found = RocmProfiler("rocprofv3", "rocprofv3").results(tmp_path)
     assert [kernel.name for kernel in kernels(found)] == ["ours"]
 
 
-def test_a_trace_of_rocprofv2_is_found_by_its_columns(tmp_path):
-    (tmp_path / "case_17_agents.csv").write_text("Agent\n0\n")
-    trace = "Kernel_Name,Start_Timestamp,End_Timestamp\ngemm,1000,1900\n"
-    (tmp_path / "results_case.csv").write_text(trace)
-    found = RocmProfiler("rocprofv2", "rocprofv2").results(tmp_path)
-    assert [kernel.name for kernel in kernels(found)] == ["gemm"]
-
-
-@pytest.mark.parametrize("tool", ["rocprofv3", "rocprofv2", "rocprof"])
-def test_what_was_not_written_is_named_with_what_was(tmp_path, tool):
+def test_what_was_not_written_is_named_with_what_was(tmp_path):
     (tmp_path / "case_agent_info.csv").write_text("Node_Id\n")
-    with pytest.raises(ToolError, match=rf"{tool} left no statistics .*, but case_agent_info.csv"):
-        RocmProfiler(tool, tool).results(tmp_path)
+    with pytest.raises(ToolError, match=r"v3 left no statistics .*, but case_agent_info\.csv"):
+        RocmProfiler("rocprofv3", "rocprofv3").results(tmp_path)
 
 
 def test_a_run_of_another_name_in_the_folder_is_not_read(tmp_path):
@@ -446,6 +384,21 @@ def test_numbers_may_be_texts_and_shares_have_a_sign(tmp_path):
         model.Kernel(GEMM_PLAIN, 42, 2e-3),
         model.Kernel(ADD_PLAIN, 6, 5e-4),
     ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Index,KernelName,gpu-id,BeginNs,EndNs\n0,gemm,0,1000,1900\n1,gemm,0,2000,2900\n",
+        "Dispatch_ID,Kernel_Name,Start_Timestamp,End_Timestamp\n\n1,gemm,1,901\n2,gemm,1,901\n",
+        HEADER + '"gemm",2,1800,900,100,900,900,0\n',
+    ],
+    ids=["rocprof", "rocprofv2", "rocprof --stats"],
+)
+def test_files_of_the_retired_profilers_are_read(tmp_path, text):
+    (tmp_path / "old.csv").write_text(text)
+    found, problems = profilers.read(tmp_path / "old.csv")
+    assert (found, problems) == ([model.Kernel("gemm", 2, pytest.approx(1.8e-6))], [])
 
 
 def test_a_trace_is_summed_up_by_kernel(tmp_path):

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from bench_lib.engine.profiles import CaseProfile
 
 TORCH, RANGES = "torch", "ranges"
-ROCM_S = ("rocm", "rocprofv3", "rocprofv2", "rocprof", "rocprof-compute", "rocprof-sys")
+ROCM_S = ("rocm", "rocprofv3", "rocprof-compute", "rocprof-sys")
+RETIRED = ("rocprof", "rocprofv2")
+"""AMD's profilers in whose place rocprofv3 runs; their files are still read by --diff."""
 TOOLS = (TORCH, *ROCM_S, RANGES)
 DEFAULT_OUTPUT = Path("profiles")
 LOCK_WAIT_S = 600.0
@@ -102,18 +104,21 @@ def profile(
             return
         if case is None:
             raise UserError("which case? bench-lib profile CASE, or --diff A B")
+        if tool in RETIRED:
+            say(f"--tool {tool}: AMD has retired it; rocprofv3 runs in its place")
+            tool = "rocprofv3"
         _check(tool, stacks=stacks, counters=counters, timeline=timeline)
         found = case_of(case, matrix, history)
         folder = output or DEFAULT_OUTPUT / found.id
         if tool == RANGES:
             _hand_over(found, folder, steps or STEPS)
             return
-        say = _timed_since(began)
+        progress = _timed_since(began)
         seen = look(
             found,
             folder,
             tool,
-            say,
+            progress,
             steps=steps or STEPS,
             stacks=stacks,
             counted=counters,
@@ -121,7 +126,7 @@ def profile(
         )
         from bench_lib.cli.kernels import tell
 
-        say("told")
+        progress("told")
         tell(seen, top, json=json)
 
 

@@ -8,7 +8,7 @@ names on gfx90a, gfx942 and gfx950; FETCH_SIZE and WRITE_SIZE are in KiB); rocpr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -91,13 +91,6 @@ class _Dispatch:
 
 
 def _dispatches(path: Path, problems: list[str]) -> Iterable[_Dispatch]:
-    header = tables.columns_of(path)
-    if "Counter_Name" in header or tables.is_database(path):
-        return _long(path, problems)
-    return _wide(path, header, problems)
-
-
-def _long(path: Path, problems: list[str]) -> Iterable[_Dispatch]:
     """Read a row a counter, as rocprofv3 writes them: instances of one counter add up."""
     found: dict[tuple[str, str], _Dispatch] = {}
     columns = [
@@ -113,20 +106,6 @@ def _long(path: Path, problems: list[str]) -> Iterable[_Dispatch]:
         values = found.setdefault(key, new).values
         values[counter] = values.get(counter, 0.0) + value
     return found.values()
-
-
-def _wide(path: Path, header: Sequence[str], problems: list[str]) -> Iterator[_Dispatch]:
-    """Read a column a counter, as rocprof and rocprofv2 write them."""
-    counters = [name for name in header if name in COUNTERS]
-    columns = [KERNEL, (*BEGIN, ""), (*END, ""), *((name,) for name in counters)]
-
-    def take(name: str, begin: str, end: str, *cells: str) -> _Dispatch:
-        # A counter that one of several passes had not is an empty cell.
-        told = zip(counters, cells, strict=True)
-        values = {counter: tables.number(cell) for counter, cell in told if cell.strip()}
-        return _Dispatch(name, _ns(begin, end), values)
-
-    return tables.rows(path, columns, take, problems)
 
 
 def _ns(begin: str, end: str) -> int:

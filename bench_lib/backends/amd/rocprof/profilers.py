@@ -1,13 +1,12 @@
 """ROCm's profilers: the one that is here, how it is started, and its report on kernels.
 
-``rocprofv3`` comes with ROCm 6.2 and later; before it there were ``rocprofv2``, which stayed a
-beta, and ``rocprof``.  ``rocprof-compute`` runs an application many times, for counters of all
-parts of the device.  ``rocprof-sys`` (ROCm 6.3 and later) leaves one trace of host and device.
-Their options are in: source/bin/rocprofv3.py of ROCm/rocprofiler-sdk at rocm-6.2.0 and 8ab1ed78 and
-of ROCm/rocm-systems at 1b1610fc2b2a; bin/rocprofv2 and bin/rpl_run.sh of ROCm/rocprofiler at
-7fa81399; src/argparser.py of projects/rocprofiler-compute in ROCm/rocm-systems;
-source/lib/core/argparse.cpp of projects/rocprofiler-systems there, at 1b1610fc2b2a, and
-how-to/understanding-rocprof-sys-output of its documentation for ROCm 7.14 and 10.0.
+``rocprofv3`` comes with ROCm 6.2 and later.  ``rocprof-compute`` runs an application many times,
+for counters of all parts of the device.  ``rocprof-sys`` (ROCm 6.3 and later) leaves one trace of
+host and device.  Their options are in: source/bin/rocprofv3.py of ROCm/rocprofiler-sdk at
+rocm-6.2.0 and 8ab1ed78 and of ROCm/rocm-systems at 1b1610fc2b2a; src/argparser.py of
+projects/rocprofiler-compute in ROCm/rocm-systems; source/lib/core/argparse.cpp of
+projects/rocprofiler-systems there, at 1b1610fc2b2a, and how-to/understanding-rocprof-sys-output of
+its documentation for ROCm 7.14 and 10.0.
 """
 
 from __future__ import annotations
@@ -26,22 +25,17 @@ from bench_lib.backends.profiler import Counters, Results, Run
 from bench_lib.backends.tool import ToolError, ask
 from bench_lib.model import Hardware, Kernel
 
-TOOLS = ("rocprofv3", "rocprofv2", "rocprof", "rocprof-compute", "rocprof-sys")
-TRACERS = TOOLS[:3]
-"""The newest first."""
+TOOLS = ("rocprofv3", "rocprof-compute", "rocprof-sys")
 NEWEST = "rocm"
-"""Stands for the newest of the tracers that is installed."""
+"""Stands for the first of them."""
 NAME = "case"
 """How the files of a run begin."""
 PACKAGES = {
     "rocprofv3": "rocprofiler-sdk",
-    "rocprofv2": "rocprofiler",
-    "rocprof": "rocprofiler",
     "rocprof-compute": "rocprofiler-compute",
     "rocprof-sys": "rocprofiler-systems",
 }
 """The package of each, by the names of ROCm's packages for Ubuntu and RHEL."""
-FIRST_WITH_V3 = (6, 2)
 FIRST_WITH_PMC = (6, 3)
 """Release of rocprofv3: before it, a file names the counters."""
 FIRST_WITH_BLOCKS = (7, 0)
@@ -124,30 +118,16 @@ class RocmProfiler:
             if self._since(FIRST_WITH_OUTPUT_FORMAT):
                 as_trace = ["--output-format", "proto"]
             return [self.path, *as_trace, "--output", str(folder), "--", *app]
-        if self.tool == "rocprofv3":
-            # Ranks would write over each other's files without the process in the name; what
-            # it writes by itself is CSV before ROCm 7.0 and a database since.
-            formats = ["csv", "pftrace"] if timeline else ["csv"]
-            words = ["--output-format", *formats, "-d", str(folder), "-o", f"{NAME}_%pid%"]
-            return [self.path, *self._asked_v3(folder, counters), *words, "--", *app]
-        if self.tool == "rocprofv2":
-            asked = ["--kernel-trace", "--roctx-trace"]
-            words = ["--plugin", "file", "-d", str(folder), "-o", NAME]
-        else:
-            asked = ["--stats"]
-            words = ["-o", str(folder / f"{NAME}.csv")]
-        if counters:
-            timed = ["--timestamp", "on"] if self.tool == "rocprof" else []
-            asked = ["-i", str(_counter_file(folder)), *timed]
-        return [self.path, *asked, *words, *app]
+        # Ranks would write over each other's files without the process in the name; what it writes
+        # by itself is CSV before ROCm 7.0 and a database since.
+        formats = ["csv", "pftrace"] if timeline else ["csv"]
+        words = ["--output-format", *formats, "-d", str(folder), "-o", f"{NAME}_%pid%"]
+        return [self.path, *self._asked_v3(folder, counters), *words, "--", *app]
 
     def prepare(self, folder: Path, *, counters: Sequence[str] = ()) -> None:
         """Make the folder, and the file of counters that some versions read; raises OSError."""
         folder.mkdir(parents=True, exist_ok=True)
-        if counters and self.tool != "rocprof-compute":
-            # rocprofv2 writes counters into a folder of the pass, and makes none.
-            if self.tool == "rocprofv2":
-                (folder / "pmc_1").mkdir(exist_ok=True)
+        if counters and self.tool == "rocprofv3":
             _counter_file(folder).write_text(f"pmc: {' '.join(counters)}\n", encoding="utf-8")
 
     def results(self, folder: Path, within: str | None = None) -> Results:
@@ -183,11 +163,7 @@ class RocmProfiler:
 
     def _counted(self, folder: Path) -> list[Path]:
         """Return the files with counters that a run left."""
-        pattern = {
-            "rocprofv3": f"{NAME}_*counter_collection.csv",
-            "rocprofv2": f"results_{NAME}.csv",
-        }.get(self.tool, f"{NAME}.csv")
-        if found := sorted(folder.rglob(pattern)):
+        if found := sorted(folder.rglob(f"{NAME}_*counter_collection.csv")):
             return found
         raise ToolError(self._nothing(folder, "counters"))
 
@@ -202,20 +178,9 @@ class RocmProfiler:
         return ["-i", str(_counter_file(folder))]
 
     def _files(self, folder: Path) -> list[Files]:
-        if self.tool == "rocprofv3":
-            return list(_of_v3(folder))
-        if self.tool == "rocprofv2":
-            # It puts its own words before the name, and a number where there is none.
-            traces = [p for p in sorted(folder.glob(f"*{NAME}*.csv")) if _is_trace(p)]
-            markers = sorted(folder.glob(f"roctx_trace_*{NAME}*.csv"))
-            copies = sorted(folder.glob(f"async_copy_trace_*{NAME}*.csv"))
-            return [Files("", kernels=traces, copies=copies, markers=markers)] if traces else []
         if self.tool == "rocprof-compute":
             return [Files("", kernels=[self._counted_by_compute(folder)[0]])]
-        traces = [p for p in [folder / f"{NAME}.csv"] if _is_trace(p)]
-        statistics = [p for p in [folder / f"{NAME}.stats.csv"] if p.is_file()]
-        found = Files("", kernels=traces, statistics=statistics)
-        return [found] if traces or statistics else []
+        return list(_of_v3(folder))
 
     def _counted_by_compute(self, folder: Path) -> list[Path]:
         """Return the tables of a workload, whose folder may lie in one of the device's name.
@@ -233,39 +198,26 @@ class RocmProfiler:
         return f"{self.tool} left no {what} in {folder}, but {there}"
 
 
-def find(environ: Mapping[str, str] = os.environ, tool: str | None = None) -> RocmProfiler | None:
-    """Choose the newest profiler that the installed ROCm supports, or see whether one is there.
-
-    Looks on PATH and in ROCM_PATH's folder of programs.  None without any; rocprof-compute and
-    rocprof-sys are taken only on request.
-    """
-    for each in TRACERS if tool is None else (tool,):
-        program = "rocprof-sys-run" if each == "rocprof-sys" else each
-        path = shutil.which(program, path=_programs(environ))
-        if path is None:
-            continue
-        version = _rocm_of(path, environ)
-        if each != "rocprofv3" or version is None or version >= FIRST_WITH_V3:
-            return RocmProfiler(each, path, version)
-    return None
+def find(environ: Mapping[str, str] = os.environ, tool: str = TOOLS[0]) -> RocmProfiler | None:
+    """Look for a profiler on PATH and in ROCM_PATH's folder of programs; None without it."""
+    program = "rocprof-sys-run" if tool == "rocprof-sys" else tool
+    path = shutil.which(program, path=_programs(environ))
+    return None if path is None else RocmProfiler(tool, path, _rocm_of(path, environ))
 
 
 def require(name: str = NEWEST, environ: Mapping[str, str] = os.environ) -> RocmProfiler:
     """Return a profiler; ToolError with what to install where there is none."""
     if name not in (NEWEST, *TOOLS):
         raise ToolError(f"no profiler {name!r}; there are {', '.join(TOOLS)}")
-    tool = None if name == NEWEST else name
+    tool = TOOLS[0] if name == NEWEST else name
     found = find(environ, tool)
     if found is not None:
         return found
-    wanted = tool or TRACERS[0]
-    what = tool or f"none of {', '.join(TRACERS)}"
-    missing = "is not installed, or not" if tool else "is"
-    first = {"rocprofv3": "6.2", "rocprof-sys": "6.3"}.get(wanted)
+    first = {"rocprofv3": "6.2", "rocprof-sys": "6.3"}.get(tool)
     since = f", which is in ROCm {first} and later" if first else ""
     raise ToolError(
-        f"{what} {missing} on PATH or in ROCM_PATH/bin; install ROCm's package "
-        f"{PACKAGES[wanted]}{since}"
+        f"{tool} is not installed, or not on PATH or in ROCM_PATH/bin; install ROCm's package "
+        f"{PACKAGES[tool]}{since}"
     )
 
 

@@ -169,29 +169,11 @@ def _span(name: str, begin: str, end: str) -> Span:
 
 def _ranges(files: Files, problems: list[str]) -> Iterator[Span]:
     for path in files.markers:
-        if "Message" in tables.columns_of(path):
-            yield from _pushed_and_popped(path, problems)
-        else:
-            yield from tables.rows(path, [("Function",), BEGIN, END], _span, problems)
+        yield from tables.rows(path, [("Function",), BEGIN, END], _span, problems)
     for path in files.databases:
         for about, begin, end in tables.stored(path, tables.RANGES):
             with suppress(ValueError, TypeError, KeyError, RecursionError):
                 yield str(json.loads(about)["message"]), begin, end
-
-
-def _pushed_and_popped(path: Path, problems: list[str]) -> Iterator[Span]:
-    """Yield rocprofv2's ranges: a row with a message begins one, a row without ends the last."""
-
-    def moment(message: str, at: str) -> tuple[str, int]:
-        return message, tables.nanoseconds(at)
-
-    began: list[tuple[str, int]] = []
-    for message, at in tables.rows(path, [("Message",), ("Timestamp",)], moment, problems):
-        if message:
-            began.append((message, at))
-        elif began:
-            name, begin = began.pop()
-            yield name, begin, max(begin, at)
 
 
 def _stated(name: str, calls: str, total: str) -> tuple[str, int, int]:
@@ -206,7 +188,7 @@ def _told_of(database: Path) -> str:
 
 
 def _no_range(within: str, names: Sequence[str], tool: str, *, traced: bool) -> str:
-    if tool in ("rocprof", "rocprof-compute"):
+    if tool == "rocprof-compute":
         why = f"{tool} does not tell ranges with its kernels, rocprofv3 does"
     elif not traced:
         why = "there are statistics and no trace"

@@ -32,6 +32,6 @@ def write_program(path: Path) -> None:
     path.chmod(0o755)
 
 
-def app(processes: int = 1) -> list[str]:
+def application(processes: int = 1) -> list[str]:
     """Return the words that run the application."""
     return [sys.executable, "-IS", str(HERE / "app.py"), str(processes)]
