@@ -159,7 +159,8 @@ def _changes(field: str, old: Mapping[str, str], new: Mapping[str, str]) -> list
         return [
             f"{noun}{name} {old.get(name, 'unset')} -> {new.get(name, 'unset')}"
             for name in sorted(old.keys() | new.keys())
-            if not variables.is_same(name, old.get(name), new.get(name))
+            if old.get(name) != new.get(name)
+            and (noun or not variables.is_same(name, old.get(name), new.get(name)))
         ]
     noun = " cache" if field == "caches" else ""
     return [

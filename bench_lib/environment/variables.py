@@ -1,22 +1,15 @@
 """Environment variables that may change speed, recorded so that a history can be shown to anybody.
 
-A value is kept as it is only if its variable surely holds nothing private.  For any other a keyed
-hash is kept, which still shows a change.  The key never leaves the user's cache folder.
+Values are recorded of variables that are listed here, and of any other only if they are a switch.
+Of the others the record says that they are set.
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import hashlib
-import os
 import re
-import secrets
 from collections.abc import Collection, Mapping
-from pathlib import Path
 
 from bench_lib import backends
-from bench_lib.launch.cache import cache_folder
 
 _FAMILIES = (
     "MIOPEN_",
@@ -84,18 +77,20 @@ _ADDRESS = re.compile(r"://|@")
 """Characters before a password or a webhook's path, whatever the variable is for."""
 _SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|AUTH|COOKIE|KEYS?(_ID)?$")
 """Names of variables that change no speed, and more often than any other."""
-_HIDDEN = re.compile(r"hidden ([0-9a-f]{4})-[0-9a-f]{12}")
-"""The text in place of a value: a name of the key, and the hash."""
+SET = "set"
+"""In place of a value that is not recorded."""
+_HASHED = "hidden "
+"""How the values that 0.2.0 replaced by a hash begin."""
 
 
 def recorded(environ: Mapping[str, str], told: Collection[str] = ()) -> dict[str, str]:
-    """Return the recorded values of the variables that may change speed, by name.
+    """Return what is recorded of the variables that may change speed, by name.
 
     Those in `told` were set on purpose.  They are recorded whatever they are called.
     """
     known = _KNOWN.union(backends.variables())
     return {
-        name: value if _may_be_read(name, value, known) else _hidden(name, value)
+        name: value if _may_be_read(name, value, known) else SET
         for name, value in sorted(environ.items())
         if name in told
         or ((name in known or name.startswith(_FAMILIES)) and not _SECRET.search(name.upper()))
@@ -111,54 +106,14 @@ CACHE_FOLDERS = (
 
 def is_same(name: str, old: str | None, new: str | None) -> bool:
     """Whether two records mean the same, or nobody can tell; None stands for unset."""
-    if old == new:
-        return True
-    if name in CACHE_FOLDERS and not any(_HIDDEN.fullmatch(one) for one in (old, new) if one):
+    if old == new or name in CACHE_FOLDERS:
         return True
     if old is None or new is None:
         return False
-    keys = {one: match[1] for one in (old, new) if (match := _HIDDEN.fullmatch(one))}
-    if len(keys) == 1:  # the other one is of before values were hidden
-        ((hidden, key),) = keys.items()
-        return key != _key_name() or hidden == _hidden(name, new if hidden == old else old)
-    return len(set(keys.values())) == 2  # each of another user or machine
+    return any(value == SET or value.startswith(_HASHED) for value in (old, new))
 
 
 def _may_be_read(name: str, value: str, known: frozenset[str]) -> bool:
     if _SWITCH.fullmatch(value):
         return True
     return (name in known or name in _HARMLESS) and not _ADDRESS.search(value)
-
-
-def _hidden(name: str, value: str) -> str:
-    words = f"{name}={value}".encode(errors="surrogateescape")
-    digest = hashlib.blake2b(words, key=_key(), digest_size=6).hexdigest()
-    return f"hidden {_key_name()}-{digest}"
-
-
-def _key_name() -> str:
-    return hashlib.blake2b(_key(), digest_size=2).hexdigest()
-
-
-def _key() -> bytes:
-    return _kept(cache_folder() / "variables.key")
-
-
-@functools.cache
-def _kept(path: Path) -> bytes:
-    """Return the user's key, drawn when it is first asked for; one for now if it cannot be kept."""
-    drawn = secrets.token_bytes(32)
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(file, "wb") as opened:
-            opened.write(drawn)
-        with contextlib.suppress(FileExistsError):
-            os.link(beside, path)  # whole, or not at all
-    with contextlib.suppress(OSError):
-        beside.unlink()
-    try:
-        return path.read_bytes()[:64] or drawn
-    except OSError:
-        return drawn
