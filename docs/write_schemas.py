@@ -37,7 +37,7 @@ from bench_lib.model import (
     Quarantine,
 )
 from bench_lib.profiling.store import Profile
-from bench_lib.storage import history
+from bench_lib.storage import lines as history_lines
 
 FOLDER = Path(__file__).with_name("schemas")
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -131,10 +131,10 @@ class SamplesLine:
 
 
 @functools.cache
-def lines() -> dict[str, type[history.Line]]:
+def lines() -> dict[str, type[history_lines.Line]]:
     """Return the types of a run's lines, by kind."""
-    known = {each.__name__: each for each in history.Line.__subclasses__()}
-    del known[history.LaterLine.__name__]
+    known = {each.__name__: each for each in history_lines.Line.__subclasses__()}
+    del known[history_lines.LaterLine.__name__]
     return {name.removesuffix("Line").lower(): each for name, each in known.items()}
 
 

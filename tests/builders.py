@@ -6,6 +6,7 @@ any check.  Times are exact binary fractions where that keeps expectations exact
 
 from __future__ import annotations
 
+import gzip
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -265,8 +266,12 @@ def write_run(
     environment: Environment | None = None,
     now: str | None = None,
     end: bool = True,
+    packed: bool = False,
 ) -> Path:
-    """Write a run as a session does, attempts first and then verdicts; returns its file."""
+    """Write a run as a session does, attempts first and then verdicts; returns its file.
+
+    That is compressed only where it is to be ``packed``, so that tests can change its lines.
+    """
     hardware = hardware or make_hardware()
     writer = Writer(folder, hardware.key, now=now)
     reference = writer.environment(environment or make_environment(), hardware)
@@ -280,7 +285,12 @@ def write_run(
     if end:
         writer.end({}, 0)
     writer.close()
-    return writer.path
+    if packed or not end:
+        return writer.path
+    path = writer.path.with_suffix("")
+    path.write_bytes(gzip.decompress(writer.path.read_bytes()))
+    writer.path.unlink()
+    return path
 
 
 def night(day: int) -> str:
@@ -290,7 +300,7 @@ def night(day: int) -> str:
 
 def run_id(path: Path) -> str:
     """Return the id of a run by its file."""
-    return path.stem.rpartition("_")[2]
+    return path.name.partition(".")[0].rpartition("_")[2]
 
 
 def the_run(folder: Path) -> history.Run:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
@@ -12,7 +11,6 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
-import duckdb
 import pytest
 from builders import (
     CASE_ID,
@@ -31,11 +29,10 @@ from builders import (
 )
 
 from bench_lib.model import Record, Status
-from bench_lib.storage.archive import Archive, Point, lines, months
-from bench_lib.storage.archive.compaction import compact
-from bench_lib.storage.archive.places import HistoryPlace
-from bench_lib.storage.archive.views import VIEWS
-from bench_lib.storage.history import HistoryError, read, reference
+from bench_lib.storage.archive import Archive, Point
+from bench_lib.storage.history import read, reference
+from bench_lib.storage.lines import HistoryError
+from bench_lib.storage.queries import QueryAnswer, Questions
 from bench_lib.verdict.statistics.iterations import spread
 
 NOW = "2026-03-01T00:00:00Z"
@@ -72,64 +69,30 @@ def rewrite(path: Path, *, times: list | None = None, exit_status: int = 0, **fi
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-@pytest.fixture(params=["lines", "parquet"])
-def opened(request, tmp_path):
-    """Return a function that opens the folder: as it is, and compacted."""
+def points_of(found: Archive, case_id: str, key: str, since: str = "") -> list[Point]:
+    """Return a case's values on a hardware."""
+    known = found.all_series(since=since)
+    return [
+        point for case, own, points in known if (case, own) == (case_id, key) for point in points
+    ]
 
-    def open_it() -> Archive:
-        if request.param == "parquet":
-            compact(tmp_path, keep=0)
-        return Archive(tmp_path, now=NOW)
 
-    return open_it
+def ask(found: Archive, sql: str) -> QueryAnswer:
+    """Return the answer to a query."""
+    with Questions(found) as questions:
+        return questions.query(sql)
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """Return a function that opens the folder."""
+    return lambda: Archive(tmp_path, now=NOW)
 
 
 # ---- runs -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("at_once", [1, 2, 64])
-def test_runs_are_read_in_the_order_asked_for(tmp_path, monkeypatch, at_once):
-    monkeypatch.setattr(months, "AT_ONCE", at_once)
-    times = [night(1), night(2), night(3), "2026-02-01T02:00:00Z", "2026-02-02T02:00:00Z"]
-    paths = [write_run(tmp_path, [record(0.5 * n)], now=t) for n, t in enumerate(times, 1)]
-    known = {path: read(path) for path in paths}
-    compact(tmp_path, keep=1)
-    assert [path.exists() for path in paths] == [False] * 4 + [True]
-    with Archive(tmp_path, now=NOW) as found:
-        lines = found.runs()
-        for order in (lines, lines[::-1], [lines[n] for n in (2, 3, 0, 4, 1)], []):
-            asked = [known[paths[lines.index(line)]] for line in order]
-            assert list(found.read(order)) == asked
-
-
 # ---- cases ------------------------------------------------------------------------------
-
-
-def test_a_case_is_as_the_newest_run_that_tried_it_has_it(tmp_path, opened):
-    tried = make_attempt(measurement=None, accepted=False, skipped="no")
-    others = [record(case_id="it's"), record(case_id="b")]
-    for day, batch, attempt in ((1, 8, make_attempt()), (3, 9, tried), (2, 10, make_attempt())):
-        case = make_case(id="it's", params={**make_case().params, "batch_size": batch})
-        write_run(tmp_path, [make_record(case=case, attempts=[attempt])], now=night(day))
-    write_run(tmp_path, others[1:], now=night(4), hardware=make_hardware(key="mi325x"))
-    with opened() as found:
-        newest = found.record("it's")
-        assert newest is not None
-        assert newest.case.params["batch_size"] == 9
-        assert found.record("b").case == others[1].case
-        assert found.record("its") is None
-
-
-def test_a_case_is_looked_for_further_back_where_a_line_cannot_be_read(tmp_path, opened):
-    write_run(tmp_path, [record()], now=night(1))
-    path = write_run(tmp_path, [record(case_id="b")], now=night(2))
-    line = {"schema": 1, "kind": "attempt", "run": run_id(path), "time": night(2)}
-    text = json.dumps({**line, "case": {"id": CASE_ID}, "attempt": {"hardware_key": "mi300x"}})
-    path.write_text(f"{path.read_text()}{text}\n")
-    with opened() as found:
-        assert found.record(CASE_ID).case == record().case
-        (problem,) = found.problems
-        assert problem.startswith(f"{path.name}: line 5 cannot be read: ")
 
 
 # ---- values -----------------------------------------------------------------------------
@@ -141,51 +104,51 @@ def test_a_series_is_the_nights_of_a_case_on_a_hardware_oldest_first(tmp_path, o
     other = make_hardware(key="mi325x", uuid="GPU-9")
     elsewhere = make_attempt(hardware_key="mi325x", device_uuid="GPU-9")
     write_run(tmp_path, [record(attempts=[elsewhere])], now=night(3), hardware=other)
-    with opened() as found:
-        series = found.series(CASE_ID, "mi300x")
-        assert [point.log_median for point in series] == [math.log(0.5), math.log(0.25)]
-        assert series[0] == Point(
-            run_id=run_id(first),
-            time=night(1),
-            case_id=CASE_ID,
-            key="mi300x",
-            device_uuid=UUID,
-            log_median=math.log(0.5),
-            spread=0.0,
-            rate=8.0,
-            item="img",
-            peak_memory_bytes=2**20,
-            status=Status.OK,
-            environment=reference(make_environment()),
-        )
-        assert [p.key for p in found.series(CASE_ID, "mi325x")] == ["mi325x"]
-        assert found.series(CASE_ID, "mi355x") == []
-        assert found.problems == []
+    found = opened()
+    series = points_of(found, CASE_ID, "mi300x")
+    assert [point.log_median for point in series] == [math.log(0.5), math.log(0.25)]
+    assert series[0] == Point(
+        run_id=run_id(first),
+        time=night(1),
+        case_id=CASE_ID,
+        key="mi300x",
+        device_uuid=UUID,
+        log_median=math.log(0.5),
+        spread=0.0,
+        rate=8.0,
+        item="img",
+        peak_memory_bytes=2**20,
+        status=Status.OK,
+        environment=reference(make_environment()),
+    )
+    assert [p.key for p in points_of(found, CASE_ID, "mi325x")] == ["mi325x"]
+    assert points_of(found, CASE_ID, "mi355x") == []
+    assert found.problems == []
 
 
 def test_series_begin_where_they_are_asked_to(tmp_path, opened):
     for day in (1, 2, 3):
         write_run(tmp_path, [record()], now=night(day))
-    with opened() as found:
-        assert [p.time for p in found.series(CASE_ID, "mi300x", since=night(2))] == [
-            night(2),
-            night(3),
-        ]
-        ((_, _, points),) = found.all_series(since=night(3))
-        assert [point.time for point in points] == [night(3)]
-        assert list(found.all_series(since="2027")) == []
+    found = opened()
+    assert [p.time for p in points_of(found, CASE_ID, "mi300x", since=night(2))] == [
+        night(2),
+        night(3),
+    ]
+    ((_, _, points),) = found.all_series(since=night(3))
+    assert [point.time for point in points] == [night(3)]
+    assert list(found.all_series(since="2027")) == []
 
 
 def test_all_series_come_case_by_case_and_key_by_key(tmp_path, opened):
     for day in (1, 2):
         write_run(tmp_path, [record(case_id="b"), record(case_id="a")], now=night(day))
-    with opened() as found:
-        series = list(found.all_series())
-        assert [(case, key, len(points)) for case, key, points in series] == [
-            ("a", "mi300x", 2),
-            ("b", "mi300x", 2),
-        ]
-        assert series[1][2] == found.series("b", "mi300x")
+    found = opened()
+    series = list(found.all_series())
+    assert [(case, key, len(points)) for case, key, points in series] == [
+        ("a", "mi300x", 2),
+        ("b", "mi300x", 2),
+    ]
+    assert series[1][2] == points_of(found, "b", "mi300x")
 
 
 def test_a_nights_value_is_the_median_of_its_accepted_attempts(tmp_path, opened):
@@ -202,8 +165,8 @@ def test_a_nights_value_is_the_median_of_its_accepted_attempts(tmp_path, opened)
         process=3, discarded="shared", invalid=True, measurement=make_measurement()
     )
     write_run(tmp_path, [record(attempts=[*attempts, spoilt])], now=night(1))
-    with opened() as found:
-        (point,) = found.series(CASE_ID, "mi300x")
+    found = opened()
+    (point,) = points_of(found, CASE_ID, "mi300x")
     assert point.log_median == pytest.approx(math.log(statistics.median(samples[0])), abs=1e-12)
     spreads = statistics.median(spread(s) for s in samples)
     assert point.spread == pytest.approx(spreads, rel=1e-9)
@@ -215,8 +178,8 @@ def test_a_nights_value_is_the_median_of_its_accepted_attempts(tmp_path, opened)
 def test_a_case_measured_on_several_devices_of_a_key_has_no_device_of_its_own(tmp_path, opened):
     attempts = [make_attempt(), make_attempt(process=1, device_uuid="GPU-2")]
     write_run(tmp_path, [record(attempts=attempts)], now=night(1))
-    with opened() as found:
-        (point,) = found.series(CASE_ID, "mi300x")
+    found = opened()
+    (point,) = points_of(found, CASE_ID, "mi300x")
     assert point.device_uuid is None
 
 
@@ -229,19 +192,19 @@ def test_fourteen_devices_under_one_key_are_told_apart_by_their_ids(tmp_path, op
             now=f"2026-01-01T02:{gpu:02d}:00Z",
             hardware=make_hardware(uuid=uuid),
         )
-    with opened() as found:
-        series = found.series(CASE_ID, "mi300x")
+    found = opened()
+    series = points_of(found, CASE_ID, "mi300x")
     assert [point.device_uuid for point in series] == [f"GPU-{gpu:02d}" for gpu in range(14)]
 
 
 def test_a_run_that_measured_on_two_kinds_of_hardware_is_in_both_series(tmp_path, opened):
     attempts = [make_attempt(), make_attempt(process=1, hardware_key="mi325x")]
     write_run(tmp_path, [record(attempts=attempts)], now=night(1))
-    with opened() as found:
-        assert [(key, len(points)) for _, key, points in found.all_series()] == [
-            ("mi300x", 1),
-            ("mi325x", 1),
-        ]
+    found = opened()
+    assert [(key, len(points)) for _, key, points in found.all_series()] == [
+        ("mi300x", 1),
+        ("mi325x", 1),
+    ]
 
 
 def test_nights_without_a_value_are_no_points(tmp_path, opened):
@@ -254,31 +217,31 @@ def test_nights_without_a_value_are_no_points(tmp_path, opened):
     for day, attempt in enumerate(nothing, 1):
         failed = record(attempts=[attempt], status=Status.ERROR)
         write_run(tmp_path, [failed], now=night(day))
-    with opened() as found:
-        assert found.series(CASE_ID, "mi300x") == []
-        assert [run.counts for run in found.runs()] == [*[{"ERROR": 1}] * 3, {}]
-        assert any("times are not all above zero" in problem for problem in found.problems)
+    found = opened()
+    assert points_of(found, CASE_ID, "mi300x") == []
+    assert [run.counts for run in found.runs()] == [*[{"ERROR": 1}] * 3, {}]
+    assert any("times are not all above zero" in problem for problem in found.problems)
 
 
 def test_a_run_that_is_not_judged_has_values_without_a_verdict(tmp_path, opened):
     write_run(tmp_path, [record(status=None)], now=night(1), end=False)
-    with Archive(tmp_path, now=NOW) as found:
-        (point,) = found.series(CASE_ID, "mi300x")
-        assert point.status is None
-        assert found.runs()[0].counts == {"not judged": 1}
+    found = Archive(tmp_path, now=NOW)
+    (point,) = points_of(found, CASE_ID, "mi300x")
+    assert point.status is None
+    assert found.runs()[0].counts == {"not judged": 1}
 
 
 def test_environments_are_had_by_their_references(tmp_path, opened):
     new = make_environment(torch="2.10.0", variables={"A": "ß"})
     write_run(tmp_path, [record()], now=night(1))
     write_run(tmp_path, [record()], now=night(2), environment=new)
-    with opened() as found:
-        refs = [point.environment for point in found.series(CASE_ID, "mi300x")]
-        assert found.environments([*refs, "ffffffff"]) == {
-            reference(make_environment()): make_environment(),
-            reference(new): new,
-        }
-        assert found.environments([]) == {}
+    found = opened()
+    refs = [point.environment for point in points_of(found, CASE_ID, "mi300x")]
+    assert found.environments([*refs, "ffffffff"]) == {
+        reference(make_environment()): make_environment(),
+        reference(new): new,
+    }
+    assert found.environments([]) == {}
 
 
 # ---- runs -------------------------------------------------------------------------------
@@ -288,8 +251,8 @@ def test_runs_say_how_they_ended_and_how_their_cases_stand(tmp_path, opened):
     records = [record(), record(case_id="b", status=Status.REGRESSED), record(case_id="c")]
     second = write_run(tmp_path, records, now=night(2))
     first = write_run(tmp_path, now=night(1))
-    with opened() as found:
-        one, two = found.runs()
+    found = opened()
+    one, two = found.runs()
     assert (one.run_id, one.cases, one.counts) == (run_id(first), 0, {})
     assert (two.run_id, two.cases, two.counts) == (run_id(second), 3, {"OK": 2, "REGRESSED": 1})
     assert (two.key, two.started, two.exit_status) == ("mi300x", night(2), 0)
@@ -299,29 +262,29 @@ def test_runs_say_how_they_ended_and_how_their_cases_stand(tmp_path, opened):
 
 def test_a_run_is_had_whole_wherever_it_is_kept(tmp_path, opened):
     path = write_run(tmp_path, [record(), record(case_id="b")], now=night(1))
-    run, data = read(path), path.read_bytes()
-    with opened() as found:
-        again = found.run(run_id(path)[:4])
-        assert found.data(found.find("latest")) == data
+    run = read(path)
+    found = opened()
+    again = found.run(run_id(path)[:4])
     assert replace(again, path=path) == run
 
 
 def test_a_run_that_is_not_there_or_ambiguous_is_said(tmp_path):
-    with Archive(tmp_path) as found, pytest.raises(HistoryError, match=r"^no runs in .*; measure"):
+    found = Archive(tmp_path)
+    with pytest.raises(HistoryError, match=r"^no runs in .*; measure"):
         found.find("latest")
     ids = [run_id(write_run(tmp_path, now=night(day))) for day in (1, 2)]
-    with Archive(tmp_path, now=NOW) as found:
-        with pytest.raises(HistoryError, match=f"is not a run here; .* {ids[0]}, {ids[1]}$"):
-            found.run("xyz")
-        with pytest.raises(HistoryError, match="is the start of several runs"):
-            found.run("")
+    found = Archive(tmp_path, now=NOW)
+    with pytest.raises(HistoryError, match=f"is not a run here; .* {ids[0]}, {ids[1]}$"):
+        found.run("xyz")
+    with pytest.raises(HistoryError, match="is the start of several runs"):
+        found.run("")
 
 
 def test_a_folder_that_is_not_there_is_a_history_of_nothing(tmp_path):
     for folder in (tmp_path / "none", tmp_path):
-        with Archive(folder) as found:
-            assert (found.runs(), found.problems, list(found.all_series())) == ([], [], [])
-            assert found.query("SELECT count(*) FROM lines").rows == [(0,)]
+        found = Archive(folder)
+        assert (found.runs(), found.problems, list(found.all_series())) == ([], [], [])
+        assert ask(found, "SELECT count(*) FROM lines").rows == [(0,)]
     (tmp_path / "file").touch()
     with pytest.raises(HistoryError, match="file is not a folder; name one with --history DIR"):
         Archive(tmp_path / "file")
@@ -332,11 +295,9 @@ def test_a_folder_may_be_called_anything(tmp_path, name):
     folder = tmp_path / name
     write_run(folder, [record()], now=night(1))
     write_run(tmp_path / "a-b-c", [record()], now=night(2))
-    for _ in range(2):
-        with Archive(folder, now=NOW) as found:
-            assert len(found.series(CASE_ID, "mi300x")) == 1
-            assert found.query("SELECT kind FROM lines WHERE kind = 'end'").rows == [("end",)]
-        compact(folder, keep=0)
+    found = Archive(folder, now=NOW)
+    assert len(points_of(found, CASE_ID, "mi300x")) == 1
+    assert ask(found, "SELECT kind FROM lines WHERE kind = 'end'").rows == [("end",)]
 
 
 # ---- what is odd ------------------------------------------------------------------------
@@ -347,9 +308,9 @@ def test_torn_and_foreign_lines_are_left_out_and_told(tmp_path, opened):
     lines = path.read_bytes().splitlines()
     broken = lines[1].replace(b'"iteration_s":[0.5', b'"iteration_s":["x"')
     path.write_bytes(b"\n".join([lines[0], b"rubbish \xff", broken, b"", *lines[2:], b'{"sch']))
-    with opened() as found:
-        assert [case for case, _, _ in found.all_series()] == ["b"]
-        told = found.problems
+    found = opened()
+    assert [case for case, _, _ in found.all_series()] == ["b"]
+    told = found.problems
     assert [problem.partition(" cannot")[0] for problem in told[:3]] == [
         f"{path.name}: line 2",
         f"{path.name}: line 3",
@@ -361,91 +322,43 @@ def test_torn_and_foreign_lines_are_left_out_and_told(tmp_path, opened):
 def test_a_last_line_without_its_end_does_not_count_even_where_it_is_whole(tmp_path):
     path = write_run(tmp_path, [record()], now=night(1))
     path.write_bytes(path.read_bytes().rstrip(b"\n"))
-    with Archive(tmp_path, now=NOW) as found:
-        assert found.runs()[0].ended is None
-        assert found.problems == [
-            f"{path.name}: line 4 is torn: the run was killed while writing it"
-        ]
+    found = Archive(tmp_path, now=NOW)
+    assert found.runs()[0].ended is None
+    assert found.problems == [f"{path.name}: line 4 is torn: the run was killed while writing it"]
 
 
 def test_a_run_of_a_newer_schema_is_left_out_and_told(tmp_path, opened):
     write_run(tmp_path, [record()], now=night(1))
     new = write_run(tmp_path, [record()], now=night(2))
     new.write_bytes(new.read_bytes().replace(b'"schema":1', b'"schema":7'))
-    with opened() as found:
-        assert [point.time for point in found.series(CASE_ID, "mi300x")] == [night(1)]
-        assert [run.started for run in found.runs()] == [night(1)]
-        (problem,) = found.problems
+    found = opened()
+    assert [point.time for point in points_of(found, CASE_ID, "mi300x")] == [night(1)]
+    assert [run.started for run in found.runs()] == [night(1)]
+    (problem,) = found.problems
     assert problem.startswith(f"{new}, line 1: schema 7 is newer than 1")
     assert new.exists()
-
-
-def test_files_of_others_are_left_out_and_told(tmp_path):
-    write_run(tmp_path, [record()], now=night(1))
-    (tmp_path / "notes.txt").write_text("x")
-    (tmp_path / "events.jsonl").write_text("{}\n")
-    (tmp_path / "a.parquet").write_bytes(b"PAR1 not")
-    with Archive(tmp_path, now=NOW) as found:
-        found.write_parquet("SELECT * FROM points", tmp_path / "b.parquet")
-    with Archive(tmp_path, now=NOW) as found:
-        assert len(found.runs()) == 1
-        cannot_be_read, *others = found.problems
-        assert cannot_be_read.startswith("a.parquet: cannot be read: ")
-        assert others == [
-            "b.parquet: not written by history compact; left out",
-            "events.jsonl: not named as the file of a run is; left out",
-        ]
-
-
-def test_a_compacted_file_of_a_newer_version_is_left_out_and_told(tmp_path, monkeypatch):
-    write_run(tmp_path, [record()], now=night(1))
-    monkeypatch.setattr(months, "VERSION", 2)
-    compact(tmp_path, keep=0)
-    monkeypatch.undo()
-    with Archive(tmp_path, now=NOW) as found:
-        assert found.runs() == []
-        assert found.problems == [
-            (
-                "2026-01.parquet: version 2 is newer than 1, the newest that this version of "
-                "bench-lib reads; upgrade bench-lib; left out"
-            )
-        ]
 
 
 def test_a_run_that_was_copied_counts_once_the_longest_copy_of_it(tmp_path, opened):
     whole = write_run(tmp_path, [record()], now=night(2))
     copy = tmp_path / whole.name.replace("20260102T", "20260101T")
     copy.write_bytes(b"".join(whole.read_bytes().splitlines(keepends=True)[:2]))
-    with opened() as found:
-        assert [point.time for point in found.series(CASE_ID, "mi300x")] == [night(2)]
-        assert [run.file for run in found.runs()] == [whole.name]
-        assert found.query("SELECT count(*) FROM lines").rows == [(4,)]
-        assert found.problems == [f"{copy.name}: the same run as {whole.name}; counted once"]
-
-
-def test_a_compacted_file_that_was_copied_counts_once(tmp_path):
-    for day in (1, 2):
-        write_run(tmp_path, [record()], now=night(day))
-    compact(tmp_path, keep=0)
-    (tmp_path / "copy.parquet").write_bytes((tmp_path / "2026-01.parquet").read_bytes())
-    with Archive(tmp_path, now=NOW) as found:
-        assert len(found.series(CASE_ID, "mi300x")) == 2
-        assert found.query("SELECT count(*) FROM points").rows == [(2,)]
-        assert [problem.partition(":")[0].partition(" in ")[2] for problem in found.problems] == [
-            "copy.parquet",
-            "copy.parquet",
-        ]
+    found = opened()
+    assert [point.time for point in points_of(found, CASE_ID, "mi300x")] == [night(2)]
+    assert [run.file for run in found.runs()] == [whole.name]
+    assert ask(found, "SELECT count(*) FROM lines").rows == [(4,)]
+    assert found.problems == [f"{copy.name}: the same run as {whole.name}; counted once"]
 
 
 def test_a_run_that_is_yet_to_come_is_left_out_and_told(tmp_path, opened):
     late = write_run(tmp_path, [record()], now="2026-03-02T00:00:01Z")
     write_run(tmp_path, [record()], now="2026-03-01T23:00:00Z")
-    with opened() as found:
-        assert [run.started for run in found.runs()] == ["2026-03-01T23:00:00Z"]
-        assert len(found.series(CASE_ID, "mi300x")) == 1
-        assert found.problems == [
-            f"{late.name}: began 2026-03-02T00:00:01Z, which is yet to come; left out"
-        ]
+    found = opened()
+    assert [run.started for run in found.runs()] == ["2026-03-01T23:00:00Z"]
+    assert len(points_of(found, CASE_ID, "mi300x")) == 1
+    assert found.problems == [
+        f"{late.name}: began 2026-03-02T00:00:01Z, which is yet to come; left out"
+    ]
 
 
 def test_a_run_that_ended_before_it_began_is_kept_and_told(tmp_path, opened):
@@ -453,9 +366,9 @@ def test_a_run_that_ended_before_it_began_is_kept_and_told(tmp_path, opened):
     lines = [json.loads(line) for line in path.read_bytes().splitlines()]
     lines[-1]["time"] = night(1)
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    with opened() as found:
-        assert len(found.series(CASE_ID, "mi300x")) == 1
-        assert found.problems == [f"{path.name}: ended {night(1)}, before it began; kept as it is"]
+    found = opened()
+    assert len(points_of(found, CASE_ID, "mi300x")) == 1
+    assert found.problems == [f"{path.name}: ended {night(1)}, before it began; kept as it is"]
 
 
 @pytest.mark.parametrize(
@@ -479,17 +392,17 @@ def test_what_is_odd_in_a_line_is_what_reading_the_file_says(tmp_path, opened, k
     path.write_text("".join(json.dumps(line) + "\n" for line in changed))
     said = read(path).problems
     assert any(words in problem for problem in said)
-    with Archive(tmp_path, now=NOW) as found:
-        assert found.problems == [f"{path.name}: {problem}" for problem in said]
+    found = Archive(tmp_path, now=NOW)
+    assert found.problems == [f"{path.name}: {problem}" for problem in said]
 
 
 @pytest.mark.parametrize("times", [[0.5, None], [0.5, math.nan], [0.5, math.inf]])
 def test_times_that_are_no_numbers_make_no_value(tmp_path, opened, times):
     path = write_run(tmp_path, [record()], now=night(1))
     rewrite(path, times=times)
-    with opened() as found:
-        assert found.series(CASE_ID, "mi300x") == []
-        assert f"{path.name}: line 2 cannot be read" in found.problems[0]
+    found = opened()
+    assert points_of(found, CASE_ID, "mi300x") == []
+    assert f"{path.name}: line 2 cannot be read" in found.problems[0]
 
 
 @pytest.mark.parametrize("number", [2**70, -(2**70), 2**130])
@@ -497,37 +410,20 @@ def test_a_count_that_nothing_has_is_set_aside(tmp_path, opened, number):
     path = write_run(tmp_path, [record()], now=night(1))
     rewrite(path, exit_status=number, peak_memory_bytes=number, items_per_step=abs(number))
     write_run(tmp_path, [record()], now=night(2))
-    with opened() as found:
-        odd, usual = found.runs()
-        assert (odd.exit_status, usual.exit_status) == (None, 0)
-        (point,) = found.series(CASE_ID, "mi300x")
-        assert point.run_id == usual.run_id
-        assert any("is above 9e+18" in problem for problem in found.problems)
-
-
-@pytest.mark.parametrize("number", [2**31, 2**62, 2**63])
-def test_numbers_too_large_for_a_table_cost_nothing_else(tmp_path, opened, number):
-    path = write_run(tmp_path, [record()], now=night(1))
-    rewrite(path, exit_status=number, peak_memory_bytes=number, items_per_step=abs(number))
-    write_run(tmp_path, [record()], now=night(2))
-    with opened() as found:
-        odd, usual = found.runs()
-        assert (odd.exit_status, usual.exit_status) == (None, 0)
-        assert odd.ended is not None
-        points = found.series(CASE_ID, "mi300x")
-        held = number if abs(number) < 2**63 else None
-        assert [point.peak_memory_bytes for point in points] == [held, 2**20]
-        assert points[0].rate == pytest.approx(points[1].rate / 4 * abs(number))
-        assert found.query("SELECT count(*) FROM attempts").rows == [(2,)]
+    found = opened()
+    _, usual = found.runs()
+    (point,) = points_of(found, CASE_ID, "mi300x")
+    assert point.run_id == usual.run_id
+    assert any("is above 9e+18" in problem for problem in found.problems)
 
 
 @pytest.mark.parametrize("items", [10**400, 1])
 def test_figures_beyond_every_clock_make_no_value(tmp_path, opened, items):
     path = write_run(tmp_path, [record()], now=night(1))
     rewrite(path, times=[1.5e308, 1.7e308, 1.6e308], items_per_step=items)
-    with opened() as found:
-        assert [run.cases for run in found.runs()] == [int(items == 1)]
-        assert found.series(CASE_ID, "mi300x") == []
+    found = opened()
+    assert [run.cases for run in found.runs()] == [int(items == 1)]
+    assert points_of(found, CASE_ID, "mi300x") == []
 
 
 def test_an_end_that_is_there_twice_is_the_later_one(tmp_path, opened):
@@ -535,8 +431,8 @@ def test_an_end_that_is_there_twice_is_the_later_one(tmp_path, opened):
     *_, end = path.read_bytes().splitlines(keepends=True)
     first = end.replace(b'"exit_status":0', b'"exit_status":3')
     path.write_bytes(path.read_bytes().replace(end, first + end))
-    with opened() as found:
-        assert [run.exit_status for run in found.runs()] == [0]
+    found = opened()
+    assert [run.exit_status for run in found.runs()] == [0]
 
 
 @pytest.mark.parametrize(
@@ -551,58 +447,10 @@ def test_an_end_that_is_there_twice_is_the_later_one(tmp_path, opened):
 def test_names_of_no_day_or_no_text_are_left_out_and_told(tmp_path, opened, name):
     write_run(tmp_path, [record()], now=night(1))
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name)).touch()
-    with opened() as found:
-        assert [run.started for run in found.runs()] == [night(1)]
-        (problem,) = found.problems
-        assert problem.encode().startswith(name.replace(b"\xff", b"?"))
-
-
-def test_a_file_that_may_not_be_read_is_left_out_and_told(tmp_path, monkeypatch):
-    secret = write_run(tmp_path, [record()], now=night(1))
-    write_run(tmp_path, [record()], now=night(2))
-    usual = Path.open
-
-    def refuse(path, *words, **options):
-        if path == secret:
-            raise PermissionError(errno.EACCES, "Permission denied")
-        return usual(path, *words, **options)
-
-    monkeypatch.setattr(Path, "open", refuse)
-    with Archive(tmp_path, now=NOW) as found:
-        assert [run.started for run in found.runs()] == [night(2)]
-        assert found.problems == [f"{secret.name}: cannot be read: Permission denied; left out"]
-    done = compact(tmp_path, keep=5)
-    assert (done.written, done.left) == (
-        1,
-        [f"{secret.name}: cannot be read: Permission denied"],
-    )
-
-
-def test_a_file_too_large_for_memory_is_left_out_and_told(tmp_path, monkeypatch):
-    large = write_run(tmp_path, [record(), record(case_id="b")], now=night(1))
-    write_run(tmp_path, [record()], now=night(2))
-    size = large.stat().st_size
-    monkeypatch.setattr(lines, "LARGEST", size - 1)
-    said = f"{large.name}: of 0 MB; no more than 0 MB are read"
-    done = compact(tmp_path, keep=0)
-    assert (done.written, done.left) == (1, [said])
-    with Archive(tmp_path, now=NOW) as found:
-        assert [run.started for run in found.runs()] == [night(2)]
-        assert found.problems == [f"{said}; left out"]
-
-
-def test_a_parquet_file_with_our_mark_and_other_columns_is_somebody_elses(tmp_path):
-    write_run(tmp_path, [record()], now=night(1))
-    foreign = tmp_path / "2026-01.parquet"
-    duckdb.sql(f"COPY (SELECT 'x' AS bytes) TO '{foreign}' (KV_METADATA {{{months.MARK}: '1'}})")
-    before = foreign.read_bytes()
-    with Archive(tmp_path, now=NOW) as found:
-        assert len(found.series(CASE_ID, "mi300x")) == 1
-        assert found.problems == [f"{foreign.name}: not written by history compact; left out"]
-    done = compact(tmp_path, keep=0)
-    (left,) = done.left
-    assert left.startswith(f"{foreign.name}: not written by history compact; left as it is")
-    assert foreign.read_bytes() == before
+    found = opened()
+    assert [run.started for run in found.runs()] == [night(1)]
+    (problem,) = found.problems
+    assert problem.encode().startswith(name.replace(b"\xff", b"?"))
 
 
 def test_a_verdict_that_is_there_twice_is_the_later_one(tmp_path, opened):
@@ -610,9 +458,9 @@ def test_a_verdict_that_is_there_twice_is_the_later_one(tmp_path, opened):
     *_, verdict = path.read_bytes().splitlines(keepends=True)
     with path.open("ab") as file:
         file.write(verdict.replace(b'"status":"OK"', b'"status":"SUSPECT"', 1))
-    with opened() as found:
-        assert [run.counts for run in found.runs()] == [{"SUSPECT": 1}]
-        assert [point.status for point in found.series(CASE_ID, "mi300x")] == [Status.SUSPECT]
+    found = opened()
+    assert [run.counts for run in found.runs()] == [{"SUSPECT": 1}]
+    assert [point.status for point in points_of(found, CASE_ID, "mi300x")] == [Status.SUSPECT]
 
 
 @pytest.mark.parametrize("tear", [b"", b'{"schema":1,"ki'])
@@ -623,45 +471,19 @@ def test_a_known_kind_with_a_field_of_a_later_version_is_read_without_it(tmp_pat
     later |= {"database": "full", "attempt": {"hardware_key": "mi300x", "accepted": True}}
     with path.open("ab") as file:
         file.write(json.dumps(later).encode() + b"\n" + tear)
-    with opened() as found:
-        assert [point.time for point in found.series(CASE_ID, "mi300x")] == [night(1), night(2)]
-        assert [" is torn: " in problem for problem in found.problems] == [True] * bool(tear)
-        assert found.run(run_id(path)).tuned == {"x": "full"}
+    found = opened()
+    assert [point.time for point in points_of(found, CASE_ID, "mi300x")] == [night(1), night(2)]
+    assert [" is torn: " in problem for problem in found.problems] == [True] * bool(tear)
+    assert found.run(run_id(path)).tuned == {"x": "full"}
 
 
 def test_kinds_of_a_later_version_are_passed_over(tmp_path, opened):
     path = write_run(tmp_path, [record()], now=night(1))
     with path.open("ab") as file:
         file.write(b'{"schema":1,"kind":"weather","run":"a","time":"t","case":"rain"}\n')
-    with opened() as found:
-        assert found.problems == []
-        assert len(found.series(CASE_ID, "mi300x")) == 1
-
-
-def test_a_file_that_vanishes_into_parquet_while_it_is_looked_for_is_found_there(
-    tmp_path, monkeypatch
-):
-    write_run(tmp_path, [record()], now=night(1))
-    local = HistoryPlace.local
-
-    def late(*given):
-        monkeypatch.undo()
-        compact(tmp_path, keep=0)
-        return local(*given)
-
-    monkeypatch.setattr(HistoryPlace, "local", late)
-    with Archive(tmp_path, now=NOW) as found:
-        assert len(found.series(CASE_ID, "mi300x")) == 1
-        assert found.runs()[0].compacted
-
-
-def test_what_is_compacted_after_the_look_does_not_count_twice(tmp_path):
-    write_run(tmp_path, [record()], now=night(1))
-    compact(tmp_path, keep=0)
-    write_run(tmp_path, [record()], now=night(2))
-    with Archive(tmp_path, now=NOW) as found:
-        compact(tmp_path, keep=5)
-        assert len(found.series(CASE_ID, "mi300x")) == 2
+    found = opened()
+    assert found.problems == []
+    assert len(points_of(found, CASE_ID, "mi300x")) == 1
 
 
 # ---- queries ----------------------------------------------------------------------------
@@ -669,52 +491,54 @@ def test_what_is_compacted_after_the_look_does_not_count_twice(tmp_path):
 
 def test_views_have_the_columns_that_are_told_of_them(tmp_path, opened):
     write_run(tmp_path, [record()], now=night(1))
-    with opened() as found:
-        for view, columns in VIEWS.items():
-            table = found.query(f"SELECT * FROM {view}")
-            assert table.columns == list(columns)
-            assert table.rows
+    found = opened()
+    with Questions(found) as questions:
+        schema = questions.schema()
+    for view, columns in schema.items():
+        table = ask(found, f"SELECT * FROM {view}")
+        assert table.columns == list(columns)
+        assert table.rows
 
 
 def test_views_hold_what_was_measured(tmp_path, opened):
     bad = record(case_id="b", attempts=[make_attempt(fault=make_fault())], status=Status.ERROR)
     write_run(tmp_path, [record(0.25), bad], now=night(1))
-    with opened() as found:
-        points = "SELECT case_id, median_s, year(started) FROM points"
-        assert found.query(points).rows == [(CASE_ID, 0.25, 2026)]
-        attempts = (
-            "SELECT case_id, iterations, median_s, fault, params->>'network' FROM attempts "
-            "ORDER BY case_id"
-        )
-        assert found.query(attempts).rows == [
-            ("b", None, None, "out of memory", "resnet18"),
-            (CASE_ID, 20, 0.25, None, "resnet18"),
-        ]
-        verdicts = "SELECT case_id, case_status, metric, low, high FROM verdicts ORDER BY case_id"
-        assert found.query(verdicts).rows == [
-            ("b", "ERROR", "latency", 0.99, 1.01),
-            (CASE_ID, "OK", "latency", 0.99, 1.01),
-        ]
-        environments = "SELECT ref, torch FROM environments"
-        assert found.query(environments).rows == [
-            (reference(make_environment()), make_environment().torch)
-        ]
-        lines = "SELECT kind, count(*) FROM lines GROUP BY kind ORDER BY kind"
-        assert found.query(lines).rows == [
-            ("attempt", 2),
-            ("end", 1),
-            ("environment", 1),
-            ("verdict", 2),
-        ]
+    found = opened()
+    points = "SELECT case_id, median_s, year(started) FROM points"
+    assert ask(found, points).rows == [(CASE_ID, 0.25, 2026)]
+    attempts = (
+        "SELECT case_id, iterations, median_s, fault, params->>'network' FROM attempts "
+        "ORDER BY case_id"
+    )
+    assert ask(found, attempts).rows == [
+        ("b", None, None, "out of memory", "resnet18"),
+        (CASE_ID, 20, 0.25, None, "resnet18"),
+    ]
+    verdicts = "SELECT case_id, case_status, metric, low, high FROM verdicts ORDER BY case_id"
+    assert ask(found, verdicts).rows == [
+        ("b", "ERROR", "latency", 0.99, 1.01),
+        (CASE_ID, "OK", "latency", 0.99, 1.01),
+    ]
+    environments = "SELECT ref, torch FROM environments"
+    assert ask(found, environments).rows == [
+        (reference(make_environment()), make_environment().torch)
+    ]
+    lines = "SELECT kind, count(*) FROM lines GROUP BY kind ORDER BY kind"
+    assert ask(found, lines).rows == [
+        ("attempt", 2),
+        ("end", 1),
+        ("environment", 1),
+        ("verdict", 2),
+    ]
 
 
 def test_lines_that_are_no_json_are_no_rows_of_lines(tmp_path, opened):
     path = write_run(tmp_path, [record()], now=night(1))
     with path.open("ab") as file:
         file.write(b"\xff\xfe\n[1]\n{")
-    with opened() as found:
-        assert found.query("SELECT count(*) FROM lines WHERE kind IS NOT NULL").rows == [(4,)]
-        assert found.query("SELECT count(*) FROM attempts").rows == [(1,)]
+    found = opened()
+    assert ask(found, "SELECT count(*) FROM lines WHERE kind IS NOT NULL").rows == [(4,)]
+    assert ask(found, "SELECT count(*) FROM attempts").rows == [(1,)]
 
 
 @pytest.mark.parametrize(
@@ -731,8 +555,9 @@ def test_a_query_reads_nothing_but_the_history(tmp_path, sql):
     write_run(tmp_path, [record()], now=night(1))
     secret = tmp_path / "secret.csv"
     secret.write_text("a\nb\n")
-    with Archive(tmp_path) as found, pytest.raises(HistoryError, match="the query failed: "):
-        found.query(sql.format(secret=secret, folder=tmp_path))
+    found = Archive(tmp_path)
+    with pytest.raises(HistoryError, match="the query failed: "):
+        ask(found, sql.format(secret=secret, folder=tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -755,8 +580,9 @@ def test_a_query_reads_nothing_but_the_history(tmp_path, sql):
 )
 def test_a_query_is_one_select(tmp_path, monkeypatch, sql):
     monkeypatch.chdir(tmp_path)
-    with Archive(tmp_path) as found, pytest.raises(HistoryError, match="a query is one SELECT"):
-        found.query(sql.format(folder=tmp_path))
+    found = Archive(tmp_path)
+    with pytest.raises(HistoryError, match="a query is one SELECT"):
+        ask(found, sql.format(folder=tmp_path))
     assert not list(tmp_path.glob("x*"))
 
 
@@ -765,46 +591,30 @@ def test_a_query_without_end_is_ended_by_an_interrupt(tmp_path, request):
     # What a background shell starts ignores it.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
-    with Archive(tmp_path) as found:
-        found.query("SELECT 1")
+    with Questions(Archive(tmp_path)) as questions:
         timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
         timer.start()
         with pytest.raises(KeyboardInterrupt):
-            found.query(endless)
+            questions.query(endless)
         timer.join()
-        assert found.query("SELECT 1").rows == [(1,)]
+        assert questions.query("SELECT 1").rows == [(1,)]
 
 
 def test_a_query_that_cannot_be_read_or_fails_says_where(tmp_path):
-    with Archive(tmp_path) as found:
-        with pytest.raises(HistoryError, match=r"the query cannot be read: .*syntax error"):
-            found.query("SELEC 1")
-        with pytest.raises(HistoryError, match=r"the query cannot be read: .*surrogates"):
-            found.query("SELECT '\udcff'")
-        with pytest.raises(HistoryError, match="unknown table 'nothing'; there is points, runs"):
-            found.query("SELECT * FROM nothing")
-        with pytest.raises(HistoryError, match=r"the query failed: .*nothing"):
-            found.query("SELECT nothing(1)")
+    found = Archive(tmp_path)
+    with pytest.raises(HistoryError, match=r"the query cannot be read: .*syntax error"):
+        ask(found, "SELEC 1")
+    with pytest.raises(HistoryError, match=r"the query cannot be read: .*surrogates"):
+        ask(found, "SELECT '\udcff'")
+    with pytest.raises(HistoryError, match="unknown table 'nothing'; there is points"):
+        ask(found, "SELECT * FROM nothing")
+    with pytest.raises(HistoryError, match=r"the query failed: .*nothing"):
+        ask(found, "SELECT nothing(1)")
 
 
 def test_a_query_does_not_see_variables_of_python(tmp_path):
     fresh_air = {"a": [1]}
-    with Archive(tmp_path) as found, pytest.raises(HistoryError, match="fresh_air"):
-        found.query("SELECT * FROM fresh_air")
+    found = Archive(tmp_path)
+    with pytest.raises(HistoryError, match="fresh_air"):
+        ask(found, "SELECT * FROM fresh_air")
     assert fresh_air
-
-
-def test_an_answer_can_be_parquet(tmp_path):
-    write_run(tmp_path / "history", [record(0.25)], now=night(1))
-    path = tmp_path / "points.parquet"
-    with Archive(tmp_path / "history", now=NOW) as found:
-        found.write_parquet("SELECT started, median_s, NULL::BIGINT AS none FROM points", path)
-        with pytest.raises(HistoryError, match=r"cannot write .*/none/p.parquet"):
-            found.write_parquet("SELECT 1 AS one", tmp_path / "none" / "p.parquet")
-    import duckdb
-
-    table = duckdb.sql(f"SELECT * FROM '{path}'")
-    assert [str(kind) for kind in table.types] == ["TIMESTAMP", "DOUBLE", "BIGINT"]
-    ((started, *rest),) = table.fetchall()
-    assert (f"{started:%Y-%m-%d}", rest) == ("2026-01-01", [0.25, None])
-    assert [p.name for p in tmp_path.iterdir() if p.is_file()] == ["points.parquet"]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench_lib.storage.archive.compaction import compact
 from builders import make_case, make_environment, make_hardware
 from command import Printed, ran
 from hypothesis import HealthCheck, given, settings
@@ -23,7 +24,6 @@ from bench_lib.launch import profiled, wire
 from bench_lib.model import Attempt, Case, Kernel, KernelTable
 from bench_lib.profiling import store
 from bench_lib.profiling.store import Profile
-from bench_lib.storage.archive.compaction import compact
 from bench_lib.storage.history import Writer, files
 
 DEVICE = make_hardware()

@@ -16,6 +16,7 @@ from command import Printed, ran
 from documents import validator
 
 from bench_lib.storage import history
+from bench_lib.storage.runs import Runs
 
 RECORDED = Path(__file__).parent / "recorded" / "0.1.0"
 FIRST, SECOND, AGAIN = "27e616ad", "e3667391", "d3667391"
@@ -63,12 +64,12 @@ def test_its_runs_answer_a_query(cli):
     assert {tuple(each) for each in rows} == {(FIRST, 13), (SECOND, 7), (AGAIN, 7)}
 
 
-def test_a_month_of_its_gives_back_the_file_byte_for_byte(cli, tmp_path):
-    assert cli("history", "restore", SECOND).status == 0
-    (restored,) = (tmp_path / "history").glob(f"*_{SECOND}.jsonl")
-    (other,) = (tmp_path / "history").glob(f"*_{AGAIN}.jsonl")
-    then = other.read_bytes().replace(AGAIN.encode(), SECOND.encode())
-    assert restored.read_bytes() == then.replace(b"2025-03-04", b"2025-03-03")
+def test_a_month_of_its_holds_a_run_as_its_own_file_does():
+    runs = Runs(RECORDED / "history")
+    in_month, alone = (runs.find(run) for run in (SECOND, AGAIN))
+    assert list(in_month.records) == list(alone.records)
+    samples = [run.records["product"].measurements[0].iteration_s for run in (in_month, alone)]
+    assert samples[0] == samples[1]
 
 
 def test_its_baselines_and_its_quarantine_hold(cli):
@@ -102,15 +103,6 @@ def test_accepting_a_run_of_its_writes_its_baselines_as_they_are_written_now(cli
     assert document["schema"] == 2
     assert [each["run_id"] for each in document["cases"]["nap-16"]["earlier"]] == [FIRST]
     assert document["quarantine"]["nap-4"]["reason"] == "flaky host"
-
-
-def test_its_history_is_compacted_with_its_month(cli, tmp_path):
-    assert cli("history", "fsck", "--json").json["damaged"] == []
-    assert cli("history", "compact").status == 0
-    (lines,) = (tmp_path / "history").glob("*.jsonl")
-    lines.unlink()
-    runs = cli("history", "list", "--json").json["runs"]
-    assert [each["run"] for each in runs] == [FIRST, SECOND, AGAIN]
 
 
 def test_its_lines_are_as_the_schema_says():

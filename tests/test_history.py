@@ -35,17 +35,15 @@ from hypothesis import strategies as st
 import bench_lib
 from bench_lib.model import Attempt, Launch, Numerics, RankSample, Record, Status
 from bench_lib.storage import history
-from bench_lib.storage.archive.compaction import compact
 from bench_lib.storage.history import (
-    HistoryError,
     Writer,
+    content,
     files,
-    find,
-    keys,
-    latest,
     read,
     reference,
+    unfold,
 )
+from bench_lib.storage.lines import HistoryError
 
 PROPERTY = settings(deadline=None)
 
@@ -65,7 +63,7 @@ def run_python(code: str, *words: str, **options) -> subprocess.Popen[str]:
 
 def lines_of(path: Path) -> list[dict]:
     """Return the lines of a file, each decoded."""
-    return [json.loads(line) for line in path.read_bytes().splitlines()]
+    return [json.loads(line) for line in content(path).splitlines()]
 
 
 # ---- a whole run ------------------------------------------------------------------------
@@ -106,9 +104,8 @@ def test_the_end_of_a_run_says_how_full_its_caches_are_by_then(tmp_path):
     writer.end({"OK": 1}, 0, caches={"inductor": "warm, 41 entries"})
     assert read(writer.path).caches == {"inductor": "warm, 41 entries"}
     assert read(write_run(tmp_path)).caches == {}
-    torn = writer.path.read_text().replace('{"inductor":"warm, 41 entries"}', '"warm"')
-    writer.path.write_text(torn)
-    run = read(writer.path)
+    torn = content(writer.path).replace(b'{"inductor":"warm, 41 entries"}', b'"warm"')
+    run = unfold(writer.path, torn)
     assert not run.finished
     assert "caches" in run.problems[0]
 
@@ -495,130 +492,3 @@ def test_any_bytes_are_read_or_refused_with_a_history_error(whole, data):
     assert all(record.attempts for record in run.records.values())
     assert isinstance(run.run_id, str)
     assert isinstance(run.started, str)
-
-
-# ---- finding a run ----------------------------------------------------------------------
-
-
-@pytest.fixture
-def three(tmp_path) -> list[Path]:
-    """Return the files of three runs, whose ids are known, oldest first."""
-    names = [
-        "20260101T000000Z_mi300x_aaaa0001.jsonl",
-        "20260102T000000Z_cpu-amd-epyc-2c_aaaa0002.jsonl",
-        "20260103T000000Z_mi250x_bbbb0003.jsonl",
-    ]
-    for name in names:
-        (tmp_path / name).write_bytes(write_run(tmp_path / "from").read_bytes())
-    return [tmp_path / name for name in names]
-
-
-def test_runs_are_listed_oldest_first(tmp_path, three):
-    assert files(tmp_path) == three
-
-
-def test_the_second_in_the_name_goes_before_when_a_file_was_written_to(tmp_path, three):
-    twin = three[1].with_name("20260102T000000Z_mi300x_ffff0004.jsonl")
-    twin.write_bytes(three[1].read_bytes())
-    for path, age in zip((three[2], twin, three[1], three[0]), (4, 3, 2, 1), strict=True):
-        os.utime(path, (1e9 - age, 1e9 - age))
-    assert files(tmp_path) == [three[0], twin, three[1], three[2]]
-
-
-def test_a_link_to_nowhere_and_a_folder_are_no_runs(tmp_path, three):
-    (tmp_path / "20260104T000000Z_mi300x_aaaa0004.jsonl").symlink_to(tmp_path / "gone")
-    (tmp_path / "20260105T000000Z_mi300x_aaaa0005.jsonl").mkdir()
-    assert files(tmp_path) == three
-
-
-def test_files_that_are_no_runs_are_not_listed(tmp_path, three):
-    (tmp_path / "notes.jsonl").write_text("{}\n")
-    (tmp_path / "readme.txt").write_text("")
-    assert files(tmp_path) == three
-    assert find(tmp_path, "latest") == three[2]
-
-
-def test_a_run_is_found_by_its_id_the_start_of_it_or_as_the_latest(tmp_path, three):
-    assert find(tmp_path, "aaaa0002") == three[1]
-    assert find(tmp_path, "b") == three[2]
-    assert find(tmp_path, "latest") == three[2]
-
-
-def test_a_run_is_found_by_its_path_wherever_it_is(tmp_path, three):
-    assert find(tmp_path / "none", str(three[0])) == three[0]
-
-
-def test_the_start_of_several_runs_is_refused_with_their_ids(tmp_path, three):
-    with pytest.raises(HistoryError) as caught:
-        find(tmp_path, "aaaa")
-    assert str(caught.value) == (
-        f"'aaaa' is the start of several runs; in {tmp_path} there is aaaa0001, aaaa0002"
-    )
-
-
-@pytest.mark.parametrize("name", ["cccc", "gone.jsonl"])
-def test_a_run_that_is_not_there_is_refused_with_those_that_are(tmp_path, three, name):
-    with pytest.raises(HistoryError) as caught:
-        find(tmp_path, name)
-    assert str(caught.value) == (
-        f"{name!r} is not a run here; in {tmp_path} there is aaaa0001, aaaa0002, bbbb0003"
-    )
-
-
-def test_of_many_runs_the_newest_five_are_named(tmp_path):
-    for n in range(7):
-        (tmp_path / f"2026010{n + 1}T000000Z_mi300x_0000000{n}.jsonl").touch()
-    with pytest.raises(HistoryError, match=r"there is 00000002, 0{7}3, 0{7}4, 0{7}5, 0{7}6$"):
-        find(tmp_path, "cccc")
-
-
-def test_the_latest_runs_of_a_key_are_read_newest_first_and_as_many_as_asked_for(tmp_path):
-    paths = []
-    for day, key in enumerate(("mi300x", "mi300x", "mi250x", "mi300x", "mi300x", "mi300x"), 1):
-        paths.append(tmp_path / f"2026010{day}T000000Z_{key}_0000000{day}.jsonl")
-        paths[-1].write_bytes(write_run(tmp_path / "from").read_bytes())
-    paths[3].write_bytes(b'{"schema": 2, "kind": "surprise"}\n')
-    said: list[str] = []
-    found = latest(tmp_path, "mi300x", 3, but=paths[5], say=said.append)
-    assert [run.path for run in found] == [paths[4], paths[1]]
-    assert [words.partition(",")[0] for words in said] == [str(paths[3])]
-    assert [run.path for run in latest(tmp_path, "mi250x", 3)] == [paths[2]]
-    assert list(latest(tmp_path / "none", "mi300x", 3)) == []
-
-
-def test_a_folder_without_runs_says_how_to_make_one(tmp_path):
-    assert files(tmp_path / "none") == []
-    with pytest.raises(HistoryError) as caught:
-        find(tmp_path / "none", "latest")
-    assert str(caught.value) == (
-        f"no runs in {tmp_path / 'none'}; measure with pytest, or name --history DIR"
-    )
-
-
-def test_a_folder_knows_its_hardware_by_the_names_of_its_files(tmp_path):
-    runs = [("mi300x", 2), ("cpu_8c", 3), ("mi300x", 1)]
-    paths = [tmp_path / f"2026010{day}T000000Z_{key}_0a0a0a0a.jsonl" for key, day in runs]
-    for path in [*paths, tmp_path / "notes.jsonl"]:
-        path.touch()
-    found = keys(tmp_path)
-    assert list(found) == ["cpu_8c", "mi300x"]
-    assert found == {"cpu_8c": [paths[1]], "mi300x": [paths[2], paths[0]]}
-    assert keys(tmp_path / "none") == {}
-
-
-# ---- closed months ------------------------------------------------------------------------
-
-
-def test_a_closed_month_is_due_until_it_is_in_parquet(tmp_path):
-    path = write_run(tmp_path, now="2026-01-02T02:00:00Z")
-
-    def is_due(month=2, more_than=0):
-        return history.has_closed_month(tmp_path, dt.date(2026, month, 1), more_than=more_than)
-
-    assert is_due()
-    assert not is_due(month=1)
-    assert not is_due(more_than=1)
-    compact(tmp_path, keep=1)
-    assert not is_due()
-    os.utime(path, ns=(later := (tmp_path / "2026-01.parquet").stat().st_mtime_ns + 1, later))
-    assert is_due()

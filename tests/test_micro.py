@@ -36,7 +36,8 @@ from bench_lib.micro.places import RankPlace
 from bench_lib.micro.session import case_from
 from bench_lib.model import Accepted, Case, Measurement, Status, UserError
 from bench_lib.storage import acceptance, baselines
-from bench_lib.storage.history import HistoryError, files, read
+from bench_lib.storage.history import files, read
+from bench_lib.storage.lines import HistoryError
 from bench_lib.verdict import validity
 from bench_lib.worker import device
 from bench_lib.worker.clock import Clock

@@ -35,7 +35,7 @@ from bench_lib.report.plots import Series, band, comparisons, placed
 from bench_lib.report.strip import DENSE, SIGNS, severity, strip
 from bench_lib.storage import baselines
 from bench_lib.storage.archive import Archive
-from bench_lib.storage.history import HistoryError
+from bench_lib.storage.lines import HistoryError
 
 
 class _Reader(html.parser.HTMLParser):
@@ -214,8 +214,8 @@ def test_the_last_good_night_is_the_newest_that_was_ok() -> None:
 
 
 def _gather(folder: Path, **options) -> Night:
-    with Archive(folder / "history") as archive:
-        return gather(archive, folder / "baselines", **options)
+    archive = Archive(folder / "history")
+    return gather(archive, folder / "baselines", **options)
 
 
 def _run(folder: Path, entry, *, minutes: int = 0, ago: int = 0, **options) -> Path:

@@ -89,8 +89,8 @@ def test_a_failure_s_gpu_is_named_where_there_are_several() -> None:
 
 
 def _gather(folder) -> Night:
-    with Archive(folder) as archive:
-        return gather(archive, folder / "baselines")
+    archive = Archive(folder)
+    return gather(archive, folder / "baselines")
 
 
 def _measured(

@@ -28,7 +28,6 @@ from bench_lib.cli.output import (
     Document,
     HardwareKey,
     HistoryDir,
-    HistoryPlace,
     Json,
     Markdown,
     Matrix,
@@ -347,7 +346,7 @@ def quarantine(
     hardware: HardwareKey = None,
     baselines: BaselinesDir = DEFAULT_BASELINES,
     matrix: Matrix = DEFAULT_MATRIX,
-    history: HistoryPlace = str(DEFAULT_HISTORY),
+    history: HistoryDir = DEFAULT_HISTORY,
     json: Json = False,
 ) -> None:
     """Keep a failing case from failing the run, up to and including a day.
@@ -391,7 +390,7 @@ def quarantine(
             print(f"it has no baseline there{like}")
 
 
-def _require_known(case: str, file: BaselineFile, matrix: Path, history: str) -> None:
+def _require_known(case: str, file: BaselineFile, matrix: Path, history: Path) -> None:
     """Refuse a case's id that nothing knows, naming those like it.
 
     A place that cannot be read is missed only where no other knows the id.
@@ -419,13 +418,11 @@ def _require_known(case: str, file: BaselineFile, matrix: Path, history: str) ->
     )
 
 
-def _tried(history: str) -> list[str]:
+def _tried(history: Path) -> list[str]:
     """Return the ids of the cases that a run tried; raises HistoryError."""
     from bench_lib.storage.archive import Archive
 
-    with Archive(history) as archive:
-        tried = "SELECT DISTINCT case_id FROM lines WHERE kind = 'attempt' AND case_id IS NOT NULL"
-        return [case_id for (case_id,) in archive.query(tried).rows]
+    return sorted(Archive(history).tried())
 
 
 def _require(reason: str) -> None:

@@ -22,13 +22,6 @@ Markdown = Annotated[
 ]
 HistoryDir = Annotated[Path, typer.Option(metavar="DIR", help="Folder that runs are kept in.")]
 BaselinesDir = Annotated[Path, typer.Option(metavar="DIR", help="Folder of baseline files.")]
-HistoryPlace = Annotated[
-    str,
-    typer.Option(
-        metavar="PLACE",
-        help="Folder that runs are kept in, or an address: s3://, gs://, http(s)://.",
-    ),
-]
 HardwareKey = Annotated[
     str | None, typer.Option(metavar="KEY", help="Hardware key (default: this machine's).")
 ]

@@ -14,7 +14,7 @@ from bench_lib.cli.output import (
     DEFAULT_HISTORY,
     BaselinesDir,
     Document,
-    HistoryPlace,
+    HistoryDir,
     Json,
     filled,
     print_json,
@@ -129,7 +129,7 @@ class Report(Document):
 
 def report(
     *,
-    history: HistoryPlace = str(DEFAULT_HISTORY),
+    history: HistoryDir = DEFAULT_HISTORY,
     baselines: BaselinesDir = DEFAULT_BASELINES,
     html: Annotated[
         Path | None,
@@ -166,9 +166,9 @@ def report(
     to_stdout = markdown is not None and str(markdown) == "-"
     if json and to_stdout:
         raise UserError("--json and --markdown - both print; give --markdown a file")
-    with Archive(history) as archive:
-        _see_that_it_exists(archive.place.folder)
-        night = gather(archive, baselines, runs=run or (), days=days, asked=utc_now())
+    archive = Archive(history)
+    _see_that_it_exists(archive.folder)
+    night = gather(archive, baselines, runs=run or (), days=days, asked=utc_now())
     if html is not None:
         from bench_lib.report import html as pages
 

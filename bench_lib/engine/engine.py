@@ -10,12 +10,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from bench_lib import formats
 from bench_lib.engine import pairing, processes, profiles
 from bench_lib.engine.device import NO_REPLAYS, HeldDevice, is_checked
 from bench_lib.engine.devicelock import DeviceBusyError
 from bench_lib.engine.outcome import Outcome
-from bench_lib.engine.past import MOST_RUNS
 from bench_lib.engine.processes import Told
 from bench_lib.engine.reference import ReferenceRun, place
 from bench_lib.engine.settings import (
@@ -42,7 +40,8 @@ from bench_lib.model import (
     SlowDown,
 )
 from bench_lib.storage import acceptance, facts, history
-from bench_lib.storage.history import HistoryError, utc_today
+from bench_lib.storage.history import utc_today
+from bench_lib.storage.lines import HistoryError
 from bench_lib.verdict import families, judge, validity
 from bench_lib.verdict.nights import in_words, is_alarm
 
@@ -66,7 +65,6 @@ class Engine:
         self._held: HeldDevice | None = None
         self._shared: dict[str, tuple[Zygote, Told]] = {}
         """By device, workers that have started for who holds it."""
-        self._has_ended = False
         self._checked: dict[str, tuple[Outcome, Numerics]] = {}
         """By case, its first numerics, unless the step was compiled."""
 
@@ -166,12 +164,8 @@ class Engine:
             held.close()
 
     def close(self) -> None:
-        """Let go of the device, and close the history; a run without records leaves no file.
-
-        Last of all, when nothing is held any more, a history with a closed month is compacted.
-        """
+        """Let go of the device, and close the history; a run without records leaves no file."""
         with contextlib.ExitStack() as stack:
-            stack.callback(self._compact)
             for suite in self.suites.values():
                 stack.callback(suite.close)
             if self.reference is not None:
@@ -180,31 +174,6 @@ class Engine:
             for zygote, _ in self._shared.values():
                 stack.callback(zygote.close)
             self._shared = {}
-
-    def _compact(self) -> None:
-        """Compact the history if a run has ended and an earlier month is closed.
-
-        An obstacle is reported, and is no fault of the run.
-        """
-        folder, has_ended = self.settings.history, self._has_ended
-        self._has_ended = False
-        if folder is None or not has_ended:
-            return
-        if not history.has_closed_month(folder, utc_today(), more_than=MOST_RUNS):
-            return
-        from bench_lib.storage.archive.compaction import compact  # noqa: PLC0415 - brings DuckDB
-
-        try:
-            done = compact(folder, keep=MOST_RUNS)
-        except HistoryError as error:
-            self.settings.say(f"history not compacted: {error}")
-            return
-        if not done.written:
-            return
-        runs = formats.many(done.written, "run")
-        self.settings.say(f"history compacted: {runs} written to Parquet, as a month is closed")
-        for reason in done.left:
-            self.settings.say(f"history: {reason}")
 
     def _hold(self, device: Hardware) -> HeldDevice:
         def expected(case: Case) -> validity.Level | None:
@@ -565,7 +534,6 @@ class Engine:
         for suite in self.suites.values():
             status = exit_status if suite is self.suite else 0
             suite.writer.end(suite.counts(), status, caches=filled)
-        self._has_ended = True
 
     def conclude(self, *, needs_figures: bool = False) -> bool:
         """Look again, profile and judge as asked, and end the run.

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import statistics
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import IO
 
 import msgspec
 
 from bench_lib.engine.processes import FORK
-from bench_lib.storage import history
+from bench_lib.storage.lines import HistoryError
+from bench_lib.storage.runs import Runs
 
 RUNS = 3
 """The estimate is the median of so many runs, the newest that measured the case."""
@@ -99,15 +98,15 @@ def last_devices(folder: Path, key: str, *, but: Path | None = None) -> dict[str
 
 def _runs(folder: Path, key: str, but: Path | None) -> Iterator[list[_Tried]]:
     """Yield the first looks and replays of each run, the newest run first."""
+    runs = Runs(folder)
     try:
-        paths = [path for path in history.keys(folder).get(key, []) if path != but]
-    except OSError:  # somebody is tidying up there
+        own = [file for file in runs.files if file.key == key and file.path != but]
+    except HistoryError:
         return
     left = MOST_BYTES
-    for path in reversed(paths[-MOST_RUNS:]):
-        with contextlib.suppress(OSError), path.open("rb") as file:
-            yield list(_tries(file, left))
-            left -= file.tell()
+    for _, data in runs.content(reversed(own[-MOST_RUNS:]), lambda _problem: None):
+        yield list(_tries(data[:left]))
+        left -= len(data)
         if left <= 0:
             return
 
@@ -139,11 +138,9 @@ class _Tried:
 _DECODER = msgspec.json.Decoder(_Tried)
 
 
-def _tries(file: IO[bytes], most_bytes: int) -> Iterator[_Tried]:
+def _tries(data: bytes) -> Iterator[_Tried]:
     """Yield the first looks and the replays in a run's file."""
-    for text in file:
-        if file.tell() > most_bytes:
-            return
+    for text in data.splitlines():
         try:
             tried = _DECODER.decode(text)
         except (ValueError, RecursionError):

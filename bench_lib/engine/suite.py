@@ -27,6 +27,7 @@ from bench_lib.model import (
 from bench_lib.profiling import kernels
 from bench_lib.storage import acceptance, baselines, history
 from bench_lib.storage.baselines import BaselineFile
+from bench_lib.storage.runs import Runs
 from bench_lib.verdict import draws, families, judge, metrics
 from bench_lib.verdict.evidence import Turns
 from bench_lib.verdict.judge import Evidence
@@ -341,10 +342,10 @@ class Suite:
 
     def _runs(self, key: str) -> Iterator[history.Run]:
         """Read the runs before this one, and note what cannot be read of them."""
-        folder, own = self.writer.path.parent, self.writer.path
+        folder, own = self.writer.path.parent, self.writer.run_id
         ours = (outcome.hardware for outcome in self._outcomes.values())
         slots = {each.bdf or "": each for each in ours if each.bdf and each.uuid}
-        for run in history.latest(folder, key, past.MOST_RUNS, but=own, say=self.left_out.append):
+        for run in Runs(folder).latest(key, past.MOST_RUNS, self.left_out.append, but=own):
             # The last line of a run that was killed is torn, and no surprise.
             if run.finished and run.problems:
                 first, *others = run.problems

@@ -35,7 +35,7 @@ from bench_lib.plugin.reports import (
     xfail_reason,
 )
 from bench_lib.storage.baselines import BaselineError
-from bench_lib.storage.history import HistoryError
+from bench_lib.storage.lines import HistoryError
 from bench_lib.verdict import metrics
 
 OUTCOMES = pytest.StashKey[list[Outcome]]()

@@ -28,7 +28,8 @@ from bench_lib.profiling.kernels import Diff
 from bench_lib.report import console, spent
 from bench_lib.report.console import CaseFigures
 from bench_lib.storage.baselines import BaselineError, load
-from bench_lib.storage.history import HistoryError, Run, VerdictLine
+from bench_lib.storage.history import Run
+from bench_lib.storage.lines import HistoryError
 from bench_lib.verdict import metrics, nights
 from bench_lib.verdict.judge import leading
 from bench_lib.verdict.nights import NIGHT, is_alarm, when
@@ -303,7 +304,7 @@ def gather(
     named = {line.run_id: line for line in map(archive.find, runs)}
     night = Night(list(named.values()) or newest(known), [], asked="" if runs else asked)
     if not known:
-        night.left_out.append(f"no runs in {archive.place.address}")
+        night.left_out.append(f"no runs in {archive.folder}")
     entries = _measured(night, archive, baselines)
     night.left_out.extend(archive.problems)
     last = _look_back(night, entries, archive, days) if night.runs else []
@@ -385,12 +386,8 @@ def _accepted(night: Night, folder: Path, key: str) -> Mapping[str, Baseline]:
 def _entry(line: RunLine, run: Run, record: Record) -> NightCase:
     """Return a record with the device and the environment that it was measured in last."""
     last = record.attempts[-1]
-    key = last.hardware_key or line.key
-    devices = [device for device in run.hardware if device.key == key]
-    own = [device for device in devices if device.uuid == last.device_uuid]
-    unknown = Hardware(vendor="", name=key, key=key)
     environment = run.environments.get(last.environment)
-    return NightCase(record, [*own, *devices, unknown][0], line.run_id, environment=environment)
+    return NightCase(record, run.device_of(last), line.run_id, environment=environment)
 
 
 def _look_back(
@@ -452,7 +449,7 @@ def _acceptances(
     }
     keys = {run.run_id: run.key for run in archive.runs()}
     for run_id, line in archive.failures():
-        if isinstance(line, VerdictLine) and line.baseline_accepted:
+        if line.baseline_accepted:
             place = line.case_id, keys.get(run_id, "")
             place = renamed.get(place, place)
             if place in found and line.time <= (night.ended or line.time):

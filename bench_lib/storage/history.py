@@ -1,24 +1,25 @@
-"""The history file of a run: JSON Lines, one file a run, each line whole when written.
+"""The history file of a run: JSON Lines, each whole when written, compressed when it has ended.
 
-A run that is killed loses at most the case in flight.  Readers fold the lines into
-records, tolerate a torn last line and say so, and see a run without ``end`` as unfinished.
+A run that is killed loses at most the case in flight, and its file stays as it is.  Readers take
+both, fold the lines into records, tolerate a torn last line and say so, and see a run without
+``end`` as unfinished.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import gzip
 import hashlib
 import json
-import math
 import os
 import re
 import secrets
-import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -29,22 +30,22 @@ from bench_lib.model import (
     Environment,
     Hardware,
     KernelTable,
-    Measurement,
-    Quarantine,
     Record,
     SlowDown,
-    Status,
-    UserError,
-    Verdict,
 )
+from bench_lib.storage import lines
+from bench_lib.storage.lines import HistoryError
 
-T = TypeVar("T")
 INTERRUPTED = (129, 130, 143)
 """Exit statuses of a run that SIGHUP, Ctrl-C or SIGTERM ended, which may lack cases."""
-
-
-class HistoryError(UserError):
-    """The history cannot be written or read; says where, why, and what to do."""
+PACKED = ".gz"
+"""The end of the name of a file that was compressed."""
+LARGEST = 128 * 2**20
+"""Bytes; a larger file of a run, of tens of thousands of cases, is too much for memory."""
+NAME = re.compile(
+    r"(?P<time>\d{8}T\d{6}Z)_(?P<key>[^/\n]+)_(?P<run>[0-9a-f]{8})\.jsonl(?P<packed>\.gz)?"
+)
+"""The name of a run's file."""
 
 
 def utc_now() -> str:
@@ -79,6 +80,7 @@ class Writer:
         ``run_id`` is eight hexadecimal digits, drawn unless given.  Raises HistoryError.
         """
         self.run_id = run_id or new_id()
+        refuse_address(folder)
         started = (now or utc_now()).replace(":", "").replace("-", "")
         self.path = folder / f"{started}_{key}_{self.run_id}.jsonl"
         self._environments: set[str] = set()
@@ -137,7 +139,7 @@ class Writer:
         *,
         caches: Mapping[str, str] | None = None,
     ) -> None:
-        """Close the run; `caches` is how full they are now, where somebody looked.
+        """Close the run and compress its file; `caches` is how full they are now, if known.
 
         By a status of INTERRUPTED it stays unfinished.
         """
@@ -146,6 +148,11 @@ class Writer:
         after = {} if caches is None else {"caches": dict(caches)}
         self._write("end", counts=dict(counts), exit_status=exit_status, **after)
         self.close()
+        with contextlib.suppress(OSError, HistoryError):  # which costs space, and nothing else
+            packed = self.path.with_name(f"{self.path.name}{PACKED}")
+            put(packed, gzip.compress(self.path.read_bytes(), 6))
+            self.path.unlink()
+            self.path = packed
 
     def close(self) -> None:
         """Close the file; a run that is closed without an end stays unfinished."""
@@ -209,6 +216,11 @@ class Run:
     problems: list[str] = field(default_factory=list)
     """Unreadable lines, by line number."""
 
+    def __post_init__(self) -> None:
+        """Take over what the file's name says, which its lines need not."""
+        if match := NAME.fullmatch(self.path.name):
+            self.key, self.run_id = match["key"], match["run"]
+
     @property
     def finished(self) -> bool:
         """Whether the run came to its end."""
@@ -219,9 +231,12 @@ class Run:
         """When it began, as its file's name says, else its first line: UTC, ISO 8601."""
         return began(self.path) or self.started
 
-
-NAME = re.compile(r"(?P<time>\d{8}T\d{6}Z)_(?P<key>[^/\n]+)_(?P<run>[0-9a-f]{8})\.jsonl")
-"""The name of a run's file."""
+    def device_of(self, attempt: Attempt) -> Hardware:
+        """Return the device of an attempt, else one of its hardware key."""
+        key = attempt.hardware_key or self.key
+        devices = [device for device in self.hardware if device.key == key]
+        own = [device for device in devices if device.uuid == attempt.device_uuid]
+        return next(iter([*own, *devices]), Hardware(vendor="", name=key, key=key))
 
 
 def began(path: Path) -> str:
@@ -237,13 +252,33 @@ def read(path: Path) -> Run:
     """Fold one file into a run.
 
     Lines that cannot be read are named in ``problems``; a line of a newer schema, or a
-    file that cannot be opened, raises HistoryError.
+    file that cannot be read, raises HistoryError.
+    """
+    return unfold(path, content(path))
+
+
+def content(path: Path) -> bytes:
+    """Return the lines of a run's file, compressed or not; raises HistoryError.
+
+    A run that ends meanwhile is found under its file's other name.
     """
     try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise HistoryError(f"cannot read {path}: {error.strerror}") from error
-    return unfold(path, data)
+        return _content(path)
+    except (OSError, EOFError, zlib.error) as error:
+        is_packed = path.suffix == PACKED
+        other = path.with_suffix("") if is_packed else path.with_name(f"{path.name}{PACKED}")
+        with contextlib.suppress(OSError, EOFError, zlib.error):
+            return _content(other)
+        why = (isinstance(error, OSError) and error.strerror) or error
+        raise HistoryError(f"cannot read {path}: {why}") from error
+
+
+def _content(path: Path) -> bytes:
+    with path.open("rb") as file:
+        data = (gzip.GzipFile(fileobj=file) if path.suffix == PACKED else file).read(LARGEST + 1)
+    if len(data) > LARGEST:
+        raise HistoryError(f"cannot read {path}: it holds more than {LARGEST / 1e6:.0f} MB")
+    return data
 
 
 def unfold(path: Path, data: bytes) -> Run:
@@ -252,198 +287,37 @@ def unfold(path: Path, data: bytes) -> Run:
     Raises HistoryError as ``read`` does.
     """
     run = Run(path)
-    if match := NAME.fullmatch(path.name):
-        run.key, run.run_id = match["key"], match["run"]
-    for told in lines(path, data):
-        if told.line is not None:
-            _fold(run, told.line)
-        elif told.problem is not None:
-            run.problems.append(told.problem)
+    for line in lines.decoded(path, data):
+        fold(run, line)
     return run
 
 
-def lines(path: Path, data: bytes) -> Iterator[FileLine]:
-    """Yield each line of a file with its decoded content, one at a time.
-
-    A reader that keeps little of a line need not hold the whole file's attempts, which takes longer
-    than decoding them.  Raises HistoryError for a line of a newer schema.
-    """
-    *found, torn = data.split(b"\n")
-    tried: set[str] = set()
-    for number, raw in enumerate(found, 1):
-        if not raw.strip():
-            yield FileLine(number, raw)
-            continue
-        try:
-            line = _decode(raw)
-            _check(line, tried)
-        except _NewerSchemaError as error:
-            raise HistoryError(f"{path}, line {number}: {error}") from error
-        except (ValueError, RecursionError) as error:
-            yield FileLine(number, raw, problem=f"line {number} cannot be read: {error}")
-        else:
-            yield FileLine(number, raw, line)
-    number = len(found) + 1
-    problem = f"line {number} is torn: the run was killed while writing it" if torn else None
-    yield FileLine(number, torn, problem=problem)
+def fold(run: Run, read: lines.FileLine) -> None:
+    """Take one more line into a run."""
+    if read.line is not None:
+        _fold(run, read.line)
+    elif read.problem is not None:
+        run.problems.append(read.problem)
 
 
-# ---- a line, decoded --------------------------------------------------------------------
-
-
-class Line(msgspec.Struct, kw_only=True):
-    """The fields of every line."""
-
-    kind: str
-    run: str
-    """The run's id."""
-    time: str
-    """UTC, ISO 8601."""
-
-
-class LaterLine(Line, kw_only=True):
-    """A kind that only a later version knows."""
-
-    case_id: str | None = None
-
-
-class EnvironmentLine(Line, kw_only=True):
-    """The environment of the attempts that name ``ref``; before them."""
-
-    ref: str
-    environment: Environment
-    hardware: Hardware
-
-
-class AttemptLine(Line, kw_only=True):
-    """One try at a case."""
-
-    case: Case
-    attempt: Attempt
-    nodeid: str | None = None
-
-
-class TunedLine(Line, kw_only=True):
-    """The effect of tuning on MIOpen's database before a case was measured."""
-
-    case_id: str
-    database: str
-
-
-class KernelsLine(Line, kw_only=True):
-    """The kernels of a case's step by a profile."""
-
-    case_id: str
-    kernels: KernelTable
-
-
-class VerdictLine(Line, kw_only=True):
-    """How a case was judged."""
-
-    case_id: str
-    status: Status
-    verdicts: list[Verdict]
-    nodeid: str | None = None
-    changes: list[str] = []
-    """Changes in the environment since the baseline, in words."""
-    quarantine: Quarantine | None = None
-    baseline_accepted: str | None = None
-    """When the baseline that it was judged by was accepted."""
-    blamed: list[str] = []
-    """The kernels that made it slower: ``GEMM: MT128x128 → MT64x64``."""
-
-
-class SlowDownLine(Line, kw_only=True):
-    """A slow-down that several nights show together; after the verdicts."""
-
-    slow_down: SlowDown
-
-
-class EndLine(Line, kw_only=True):
-    """The end of a run; one without it was interrupted."""
-
-    counts: dict[str, int] = {}
-    """How many cases have each status."""
-    exit_status: int | None = None
-    caches: dict[str, str] = {}
-    """How full they were left."""
-
-
-@dataclass
-class FileLine:
-    """One line of a file."""
-
-    number: int
-    raw: bytes
-    line: Line | None = None
-    """None for a blank line, and for one with a problem."""
-    problem: str | None = None
-    """Why the line was left out."""
-
-
-class _Head(msgspec.Struct):
-    schema: int
-    kind: str | None = None
-
-
-_head = msgspec.json.Decoder(_Head)
-_later = msgspec.json.Decoder(LaterLine)
-_known: dict[str | None, msgspec.json.Decoder[Any]] = {
-    "environment": msgspec.json.Decoder(EnvironmentLine),
-    "attempt": msgspec.json.Decoder(AttemptLine),
-    "tuned": msgspec.json.Decoder(TunedLine),
-    "kernels": msgspec.json.Decoder(KernelsLine),
-    "verdict": msgspec.json.Decoder(VerdictLine),
-    "slowdown": msgspec.json.Decoder(SlowDownLine),
-    "end": msgspec.json.Decoder(EndLine),
-}
-
-
-_OURS = re.compile(
-    b'\\{"schema":%d,"kind":"(%s)",' % (SCHEMA, "|".join(filter(None, _known)).encode())
-)
-"""The beginning of a line that this version wrote: it names the line's kind, so that nothing else
-need be read."""
-
-
-class _NewerSchemaError(Exception):
-    pass
-
-
-def _decode(raw: bytes) -> Line:
-    """Decode one line; raises ValueError where it is not as its kind is."""
-    known = _OURS.match(raw)
-    if known is not None:
-        ours: Line = _known[known[1].decode()].decode(raw)
-        return ours
-    head = _head.decode(raw)
-    if head.schema > SCHEMA:
-        raise _NewerSchemaError(
-            f"schema {head.schema} is newer than {SCHEMA}, the newest that this version "
-            "of bench-lib reads; upgrade bench-lib"
-        )
-    line: Line = _known.get(head.kind, _later).decode(raw)
-    return line
-
-
-def _fold(run: Run, line: Line) -> None:
+def _fold(run: Run, line: lines.Line) -> None:
     run.run_id = line.run
     run.started = run.started or line.time
     match line:
-        case EnvironmentLine():
+        case lines.EnvironmentLine():
             run.environments[line.ref] = line.environment
             if line.hardware not in run.hardware:
                 run.hardware.append(line.hardware)
             run.key = run.key or line.hardware.key
-        case AttemptLine():
+        case lines.AttemptLine():
             record = run.records.setdefault(line.case.id, Record(line.case, line.nodeid))
             record.attempts.append(line.attempt)
-        case TunedLine():
+        case lines.TunedLine():
             run.tuned[line.case_id] = line.database
-        case KernelsLine():
+        case lines.KernelsLine():
             old = run.records[line.case_id]
             run.records[line.case_id] = replace(old, kernels=line.kernels)
-        case VerdictLine():
+        case lines.VerdictLine():
             old = run.records[line.case_id]
             run.records[line.case_id] = replace(
                 old,
@@ -455,50 +329,22 @@ def _fold(run: Run, line: Line) -> None:
                 baseline_accepted=line.baseline_accepted,
                 blamed=line.blamed,
             )
-        case SlowDownLine():
+        case lines.SlowDownLine():
             run.slow_downs.append(line.slow_down)
-        case EndLine():
+        case lines.EndLine():
             run.ended = None if line.exit_status in INTERRUPTED else line.time
             run.exit_status = line.exit_status
             run.caches = line.caches
 
 
-LARGEST = 2**63
-"""No count is larger, and floating point takes it."""
-
-
-def _check_measurement(seen: Measurement) -> None:
-    """Raise ValueError where nothing can be judged by it."""
-    if not seen.iteration_s:
-        raise ValueError("a measurement without iterations")
-    times = (min(seen.iteration_s), max(seen.iteration_s), seen.wall_s)
-    if not all(0 < time < math.inf for time in times):
-        raise ValueError("a measurement whose times are not all above zero")
-    for name, value in vars(seen).items():
-        if type(value) is int and value > LARGEST:
-            raise ValueError(f"a measurement whose {name} is above {LARGEST:.0e}")
-
-
-def _check(line: Line, tried: set[str]) -> None:
-    """Raise ValueError for a line that cannot follow the attempts before it."""
-    match line:
-        case AttemptLine():
-            if (seen := line.attempt.measurement) is not None:
-                _check_measurement(seen)
-            tried.add(line.case.id)
-        case KernelsLine() | VerdictLine() if line.case_id not in tried:
-            raise ValueError(f"{line.case_id} was not tried before it")
-        case _:
-            pass
-
-
-def put(path: Path, data: bytes, modified_ns: int | None = None) -> None:
+def put(path: Path, data: bytes) -> None:
     """Write a file, which is there whole or not at all; raises HistoryError."""
     part = path.with_name(f".{path.name}.part")
     try:
-        part.write_bytes(data)
-        if modified_ns is not None:
-            os.utime(part, ns=(modified_ns, modified_ns))
+        with part.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
         part.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):
@@ -506,109 +352,21 @@ def put(path: Path, data: bytes, modified_ns: int | None = None) -> None:
         raise HistoryError(f"cannot write {path}: {error.strerror}") from error
 
 
-# ---- a folder's files -------------------------------------------------------------------
-
-
 def files(folder: Path) -> list[Path]:
-    """Return the files of all runs in a folder, oldest first; none where there is no folder."""
-    return [path for path, _ in _found(folder)]
+    """Return the runs' own files in a folder, oldest first; none where there is no folder."""
+    found = [path for path in folder.glob("*.jsonl*") if NAME.fullmatch(path.name)]
+    return sorted(found, key=lambda path: (path.name[:16], path.stat().st_mtime_ns))
 
 
-def _found(folder: Path) -> list[tuple[Path, re.Match[str]]]:
-    """Return the files of all runs, oldest first, with what their names say."""
-    found = []
-    for path in folder.glob("*.jsonl"):
-        if match := NAME.fullmatch(path.name):
-            with contextlib.suppress(OSError):  # compacted this very moment, or a link to nowhere
-                about = path.stat()
-                if stat.S_ISREG(about.st_mode):
-                    # Of two runs of one second the one that was written to last is the later.
-                    found.append((match["time"], about.st_mtime_ns, path, match))
-    return [(path, match) for _, _, path, match in sorted(found, key=lambda one: one[:3])]
+def refuse_address(folder: str | Path) -> None:
+    """Raise HistoryError for the address of an object store, which 0.2 read by itself."""
+    if is_address(str(folder)):
+        raise HistoryError(
+            f"{folder} is an address, and runs are kept in a folder; copy it with "
+            "aws s3 sync s3://BUCKET/RUNS history, or with rclone for other stores"
+        )
 
 
-def keys(folder: Path) -> dict[str, list[Path]]:
-    """Return the hardware keys of a folder's runs, in order, each with its files, oldest first."""
-    found: dict[str, list[Path]] = {}
-    for path, match in _found(folder):
-        found.setdefault(match["key"], []).append(path)
-    return dict(sorted(found.items()))
-
-
-def has_closed_month(folder: Path, today: dt.date, *, more_than: int) -> bool:
-    """Whether a folder of more than so many files has runs of an earlier month to compact.
-
-    Those are files that were written to since their month's Parquet file was.
-    """
-    found = files(folder)
-    if len(found) <= more_than:
-        return False
-    month, closed = "", f"{today:%Y%m}"
-    compacted_ns = 0
-    for path in found:
-        if path.name[:6] >= closed:
-            return False
-        if path.name[:6] != month:
-            month = path.name[:6]
-            compacted_ns = _modified_ns(folder / f"{month[:4]}-{month[4:]}.parquet")
-        if _modified_ns(path) > compacted_ns:
-            return True
-    return False
-
-
-def _modified_ns(path: Path) -> int:
-    """Return when a file was last written to, in ns since 1970; 0 where there is none."""
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return 0
-
-
-def latest(
-    folder: Path,
-    key: str,
-    most: int,
-    *,
-    but: Path | None = None,
-    say: Callable[[str], None] = lambda _problem: None,
-) -> Iterator[Run]:
-    """Read the runs of a hardware key, newest first, ``most`` of them and not the file ``but``.
-
-    A file that cannot be read is passed over; ``say`` is called with the reason.
-    """
-    paths = [path for path in reversed(keys(folder).get(key, [])) if path != but]
-    for path in paths[:most]:
-        try:
-            run = read(path)
-        except HistoryError as error:
-            say(str(error))
-            continue
-        yield run
-
-
-def find(folder: Path, run: str) -> Path:
-    """Return the file of a run: ``latest``, a run id or the start of one, or a path.
-
-    Raises HistoryError where there is none, or more than one.
-    """
-    if run.endswith(".jsonl") and Path(run).is_file():
-        return Path(run)
-    return chosen(run, [(match["run"], path) for path, match in _found(folder)], folder)
-
-
-def chosen(run: str, known: Sequence[tuple[str, T]], where: str | Path) -> T:
-    """Return what goes with a run: ``latest``, its id or the start of one.
-
-    ``known`` has the runs by their ids, oldest first, and ``where`` is where they are.  Raises
-    HistoryError where there is none, or more than one.
-    """
-    if not known:
-        raise HistoryError(f"no runs in {where}; measure with pytest, or name --history DIR")
-    if run == "latest":
-        return known[-1][1]
-    found = [(id_, one) for id_, one in known if id_.startswith(run)]
-    if len(found) == 1:
-        return found[0][1]
-    ids = ", ".join(id_ for id_, _ in (found or known)[-5:])
-    what = "is the start of several runs" if found else "is not a run here"
-    raise HistoryError(f"{run!r} {what}; in {where} there is {ids}")
+def is_address(name: str) -> bool:
+    """Whether a name is an address; a path has swallowed one of its slashes."""
+    return re.match(r"[a-z0-9]{2,}:/", name) is not None

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench_lib.storage.history import HistoryError
+from bench_lib.storage.lines import HistoryError
 
 FOLDER = "bisections"
 """Below the history's."""

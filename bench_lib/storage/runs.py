@@ -1,117 +1,270 @@
-"""The runs of a place, each read from its own file where that is there.
-
-Only what was compacted, or is at an address, has to be opened as an archive: importing DuckDB alone
-takes a while.
-"""
+"""The runs of a folder: files that were checked first, each run once, and what they say."""
 
 from __future__ import annotations
 
 import contextlib
-import re
-from collections.abc import Callable, Iterator
+import datetime as dt
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bench_lib.model import Record
 from bench_lib.storage import history
-from bench_lib.storage.history import HistoryError, Run
+from bench_lib.storage.history import Run
+from bench_lib.storage.lines import HistoryError
 
-if TYPE_CHECKING:
-    from bench_lib.storage.archive import Archive
+ENDS = (".jsonl", f".jsonl{history.PACKED}")
+"""The ends of the names of runs' files."""
+AT_ONCE = 32
+"""Runs of a compacted month that are in memory together."""
+
+
+@dataclass(frozen=True)
+class RunFile:
+    """A run's file by its name: alone, or in a month that an earlier version compacted."""
+
+    name: str
+    path: Path
+    """Where it is read from."""
+    run_id: str
+    key: str
+    started: str
+    """UTC, ISO 8601."""
+    bytes: int
+    """Size of the file, compressed or not."""
+    modified_ns: int
+    """When it, or its month, was last written to, since 1970."""
+
+    @property
+    def compacted(self) -> bool:
+        """Whether it is in a month."""
+        return self.path.suffix == ".parquet"
+
+    @property
+    def rank(self) -> tuple[bool, bool, int]:
+        """Of several copies of a run the greatest counts: a compressed one has its end."""
+        return self.name.endswith(history.PACKED), not self.compacted, self.bytes
+
+
+def _refuse(problem: str) -> None:
+    raise HistoryError(problem)
+
+
+def _pass_over(_problem: str) -> None:
+    pass
 
 
 class Runs:
-    """The runs of a folder, or of an address such as ``s3://bucket/runs``."""
+    """The runs of a folder."""
 
-    def __init__(self, place: str | Path) -> None:
-        """Open nothing yet."""
-        self.place = place
-        self._folder = Path(place)
-        is_folder = self._folder.is_dir() or not self._folder.exists()
-        is_local = is_folder and not is_address(str(place))
-        self._in_files = is_local and not any(self._folder.glob("*.parquet"))
+    def __init__(self, folder: str | Path) -> None:
+        """Open nothing yet.  Raises HistoryError for an address."""
+        history.refuse_address(folder)
+        self.folder = Path(folder)
+        self.problems: list[str] = []
+        """Files that are left out, with the reason."""
+
+    @cached_property
+    def files(self) -> list[RunFile]:
+        """The files of all runs, oldest first; none where there is no folder.
+
+        Raises HistoryError where the folder cannot be read.
+        """
+        found: dict[str, RunFile] = {}
+        for file in sorted(self._found(), key=lambda file: file.rank, reverse=True):
+            other = found.setdefault(file.run_id, file)
+            if _plain(other.name) != _plain(file.name):
+                self.problems.append(f"{file.name}: the same run as {other.name}; counted once")
+        # Of two runs of one second the one that was written to last is the later.
+        return sorted(found.values(), key=lambda file: (file.started, file.modified_ns, file.name))
 
     def keys(self) -> list[str]:
         """Return the hardware keys that there are runs of, in order; raises HistoryError."""
-        if self._in_files:
-            return list(history.keys(self._folder))
-        with self._archive() as archive:
-            return sorted({run.key for run in archive.runs()})
+        return sorted({file.key for file in self.files})
+
+    def content(
+        self, files: Iterable[RunFile], say: Callable[[str], None]
+    ) -> Iterator[tuple[RunFile, bytes]]:
+        """Yield the bytes of files, in their order; ``say`` is called with why one has none.
+
+        Those of one month that follow each other come much faster than each by itself.
+        """
+        for month, group in groupby(files, lambda file: file.path if file.compacted else None):
+            if month is not None:
+                yield from _of_month(month, list(group), say)
+                continue
+            for file in group:
+                with self.told(say):
+                    yield file, history.content(file.path)
+
+    def read(self, files: Iterable[RunFile], say: Callable[[str], None] = _refuse) -> Iterator[Run]:
+        """Yield whole runs, in the order of their files.
+
+        ``say`` is called with why one cannot be read; without it, that raises HistoryError.
+        """
+        for file, data in self.content(files, say):
+            with self.told(say):
+                yield history.unfold(file.path.parent / file.name, data)
+
+    @staticmethod
+    @contextlib.contextmanager
+    def told(say: Callable[[str], None]) -> Iterator[None]:
+        """Call ``say`` with the reason of a HistoryError."""
+        try:
+            yield
+        except HistoryError as error:
+            say(str(error))
 
     def find(self, name: str) -> Run:
         """Return a run: ``latest``, its id or the start of one, or its file.
 
         Raises HistoryError where there is none, or more than one.
         """
-        path = self._file(name)
-        if path is not None:
-            return history.read(path)
-        with self._archive() as archive:
-            return archive.run(name)
+        if name.endswith(ENDS) and Path(name).is_file():
+            return history.read(Path(name))
+        return next(self.read([self.chosen(name)]))
+
+    def chosen(self, name: str) -> RunFile:
+        """Return the file of a run: ``latest``, its id or the start of one.
+
+        Raises HistoryError where there is none, or more than one.
+        """
+        if not self.files:
+            raise HistoryError(
+                f"no runs in {self.folder}; measure with pytest, or name --history DIR"
+            )
+        if name == "latest":
+            return self.files[-1]
+        found = [file for file in self.files if file.run_id.startswith(name)]
+        if len(found) == 1:
+            return found[0]
+        ids = ", ".join(file.run_id for file in (found or self.files)[-5:])
+        what = "is the start of several runs" if found else "is not a run here"
+        raise HistoryError(f"{name!r} {what}; in {self.folder} there is {ids}")
 
     def newest(self, key: str) -> Run | None:
         """Return the newest run of a hardware key; None if there is none.  Raises HistoryError."""
-        if self._in_files:
-            files = history.keys(self._folder).get(key, [])
-            return history.read(files[-1]) if files else None
-        with self._archive() as archive:
-            ids = [run.run_id for run in archive.runs() if run.key == key]
-            return archive.run(ids[-1]) if ids else None
+        own = [file for file in self.files if file.key == key]
+        return next(self.read(own[-1:]), None)
 
-    def latest(self, key: str, most: int, say: Callable[[str], None]) -> Iterator[Run]:
-        """Yield the runs of a hardware key, newest first, ``most`` of them.
+    def latest(
+        self,
+        key: str,
+        most: int,
+        say: Callable[[str], None] = _pass_over,
+        *,
+        but: str = "",
+    ) -> Iterator[Run]:
+        """Yield the runs of a hardware key, newest first, ``most`` of them and not the run ``but``.
 
-        ``say`` is called with what cannot be read of them.
+        ``say`` is called with the reason of each file that cannot be read.
         """
-        if self._in_files:
-            for run in history.latest(self._folder, key, most, say=say):
-                for problem in run.problems:
-                    say(f"{run.path.name}: {problem}")
-                yield run
-            return
-        with self._archive() as archive:
-            for problem in archive.problems:
-                say(problem)
-            own = [run for run in archive.runs() if run.key == key]
-            yield from archive.read(reversed(own[-most:]))
+        own = [file for file in reversed(self.files) if file.key == key and file.run_id != but]
+        for problem in self.problems:
+            say(problem)
+        return self.read(own[:most], say)
 
     def record(self, case_id: str) -> Record | None:
         """Return a case as the newest run that tried it has it; None if none did.
 
         A file that cannot be read is passed over.  Raises HistoryError.
         """
-        try:
-            wanted = case_id.encode()
-        except UnicodeEncodeError:  # bytes that are no text, and so in no line of JSON
-            return None
-        if not self._in_files:
-            with self._archive() as archive:
-                return archive.record(case_id)
-        for path in reversed(history.files(self._folder)):
-            with contextlib.suppress(HistoryError, OSError):
-                if wanted in path.read_bytes():
-                    records = history.read(path).records
+        wanted = case_id.encode(errors="replace")
+        for file, data in self.content(reversed(self.files), _pass_over):
+            if wanted in data:
+                with contextlib.suppress(HistoryError):
+                    records = history.unfold(file.path.parent / file.name, data).records
                     if case_id in records:
                         return records[case_id]
         return None
 
-    def _file(self, name: str) -> Path | None:
-        """Return the file of a run; None if only an archive tells.  Raises HistoryError."""
-        if self._in_files:
-            return history.find(self._folder, name)
-        # Of what was compacted another run may be the newest, or its id may begin alike.
-        with contextlib.suppress(HistoryError):
-            path = history.find(self._folder, name)
-            if name.endswith(".jsonl") or path.stem.endswith(f"_{name}"):
-                return path
-        return None
+    def _found(self) -> Iterator[RunFile]:
+        """Yield every file of a run, also copies, and note what is none."""
+        try:
+            with os.scandir(self.folder) as entries:
+                there = sorted(entries, key=lambda entry: entry.name)
+        except FileNotFoundError:
+            return
+        except NotADirectoryError as error:
+            raise HistoryError(
+                f"{self.folder} is not a folder; name one with --history DIR"
+            ) from error
+        except OSError as error:
+            raise HistoryError(f"cannot read {self.folder}: {error.strerror}") from error
+        for entry in there:
+            if not entry.name.startswith(".") and entry.name.endswith((*ENDS, ".parquet")):
+                yield from self._checked(Path(entry.path))
 
-    def _archive(self) -> Archive:
-        from bench_lib.storage.archive import Archive  # noqa: PLC0415 - most places need no DuckDB
+    def _checked(self, path: Path) -> Iterator[RunFile]:
+        """Yield a file as a run's, or the files that a month holds; note what cannot be one."""
+        try:
+            about = path.stat(follow_symlinks=False)
+        except OSError:  # a run that ended this very moment has a compressed file
+            path = path.with_name(f"{path.name}{history.PACKED}")
+            if not path.is_file():
+                return
+            about = path.stat(follow_symlinks=False)
+        held: dict[str, int] = {}
+        with self.told(partial(self._leave_out, path.name)):
+            held = _held(path, about)
+        for name, size in held.items():
+            with self.told(partial(self._leave_out, name)):
+                yield _named(name, path, size, about.st_mtime_ns)
 
-        return Archive(self.place)
+    def _leave_out(self, name: str, why: str) -> None:
+        shown = name.encode(errors="replace").decode()
+        self.problems.append(f"{shown}: {why}; left out")
 
 
-def is_address(name: str) -> bool:
-    """Whether a name is an address; a path has swallowed one of its slashes."""
-    return re.match(r"[a-z0-9]{2,}:/", name) is not None
+def _held(path: Path, about: os.stat_result) -> dict[str, int]:
+    """Return the sizes of the runs' files that are in a file, by name; raises HistoryError."""
+    if not stat.S_ISREG(about.st_mode):
+        raise HistoryError("no regular file")
+    if path.suffix != ".parquet":
+        return {path.name: about.st_size}
+    from bench_lib.storage import months  # noqa: PLC0415 - brings DuckDB, and is seldom needed
+
+    return months.files(path)
+
+
+def _named(name: str, path: Path, size: int, modified_ns: int) -> RunFile:
+    """Return a run's file by its name; raises HistoryError where it is none, or too large."""
+    match = history.NAME.fullmatch(name)
+    try:
+        stamp = dt.datetime.strptime(match["time"] if match else "", "%Y%m%dT%H%M%S%z")
+        name.encode()
+    except ValueError:  # no such day, or bytes that are no text
+        match = None
+    if match is None:
+        raise HistoryError("not named as the file of a run is")
+    if size > history.LARGEST:
+        raise HistoryError(
+            f"of {size / 1e6:.0f} MB; no more than {history.LARGEST / 1e6:.0f} MB are read"
+        )
+    started = f"{stamp:%Y-%m-%dT%H:%M:%SZ}"
+    return RunFile(name, path, match["run"], match["key"], started, size, modified_ns)
+
+
+def _of_month(
+    month: Path, files: Sequence[RunFile], say: Callable[[str], None]
+) -> Iterator[tuple[RunFile, bytes]]:
+    from bench_lib.storage import months  # noqa: PLC0415 - see above
+
+    for begin in range(0, len(files), AT_ONCE):
+        batch = files[begin : begin + AT_ONCE]
+        found: dict[str, bytes] = {}
+        with Runs.told(lambda why: say(f"{month.name}: {why}")):
+            found = months.held(month, [file.name for file in batch])
+        for file in batch:
+            if file.name in found:
+                yield file, found[file.name]
+            elif found:
+                say(f"{month.name}: {file.name} is not in it any more")
+
+
+def _plain(name: str) -> str:
+    return name.removesuffix(history.PACKED)

@@ -12,7 +12,8 @@ from bench_lib.model import Accepted, Baseline, Case, Environment, Hardware, Rec
 from bench_lib.storage import acceptance, baselines, history
 from bench_lib.storage.baselines import BaselineFile
 from bench_lib.storage.history import Run
-from bench_lib.storage.runs import Runs, is_address
+from bench_lib.storage.lines import HistoryError
+from bench_lib.storage.runs import ENDS, Runs
 
 SHOWN = 60
 """Characters of a name that cannot be one."""
@@ -58,9 +59,9 @@ class SideValues:
 def find(
     a: str, b: str, *, folder: str | Path, baseline_folder: Path
 ) -> tuple[SideValues, SideValues]:
-    """Find both sides by their names, among the runs of a folder or an address.
+    """Find both sides by their names, among the runs of a folder.
 
-    A name is ``baseline``; ``latest``; a file, a folder or an address of runs; a hardware key, of
+    A name is ``baseline``; ``latest``; a file or a folder of runs; a hardware key, of
     which the newest run counts, else the baselines; a run's id or the start of one.  Baselines are
     side A wherever they are named: a slower run would be shown as faster otherwise.  Raises
     SideError, HistoryError and BaselineError.
@@ -88,8 +89,7 @@ class _Finder:
 
     def side(self, name: str) -> SideValues:
         """Return the side of a name."""
-        if is_address(name):
-            return of_run(name, _at(name))
+        history.refuse_address(name)
         path = Path(name)
         try:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -109,7 +109,7 @@ class _Finder:
             return self._of_baselines(name, baselines.load(self.baseline_folder, name))
         try:
             return of_run(name, self.runs.find(name))
-        except history.HistoryError as error:
+        except HistoryError as error:
             raise SideError(f"{error}; {self._known()}") from error
 
     def baseline_of(self, other: SideValues) -> SideValues:
@@ -117,7 +117,7 @@ class _Finder:
         return self._of_baselines(BASELINE, baselines.load(self.baseline_folder, other.key))
 
     def _of_file(self, name: str, path: Path) -> SideValues:
-        if path.suffix == ".jsonl":
+        if name.endswith(ENDS):
             return of_run(name, history.read(path))
         if path.suffix == ".json":
             return self._of_baselines(name, baselines.load(path.parent, path.stem))
@@ -137,16 +137,6 @@ class _Finder:
         of_baselines = sorted(path.stem for path in self.baseline_folder.glob("*.json"))
         keys = dict.fromkeys([*self.runs.keys(), *of_baselines])
         return f"hardware there is: {', '.join(keys) or 'none'}"
-
-
-def _at(address: str) -> Run:
-    """Return the run of a file's address, else the newest under it."""
-    place, _, name = address.rpartition("/")
-    if not name.endswith(".jsonl"):
-        return Runs(address).find("latest")
-    if (named := history.NAME.fullmatch(name)) is None:
-        raise SideError(f"{name} is no run's file in {place}")
-    return Runs(place).find(named["run"])
 
 
 def of_run(name: str, run: Run) -> SideValues:
@@ -220,6 +210,6 @@ def _cases_accepted(file: BaselineFile, find_run: Callable[[str], Run]) -> dict[
     ids = {run for baseline in file.measured.values() for run in baseline.accepted.run_id.split()}
     cases: dict[str, Case] = {}
     for run_id in sorted(ids):
-        with contextlib.suppress(history.HistoryError):
+        with contextlib.suppress(HistoryError):
             cases |= {id_: record.case for id_, record in find_run(run_id).records.items()}
     return cases

@@ -1,0 +1,263 @@
+"""Everything that a folder's runs say, run by run: a line of each, and each case's series.
+
+docs/history.md describes the files, and what counts.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+
+from bench_lib.model import Attempt, Environment, Measurement, Record, Status
+from bench_lib.storage import history, lines
+from bench_lib.storage.lines import HistoryError
+from bench_lib.storage.runs import RunFile, Runs
+from bench_lib.verdict.severity import FAILING
+from bench_lib.verdict.statistics.iterations import spread
+
+AHEAD = dt.timedelta(days=1)
+"""A run that began so much later than now has a wrong clock, and would be the newest for ever."""
+NOT_JUDGED = "not judged"
+"""Stands for the status of a case without a verdict."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run's value of one case on one hardware."""
+
+    run_id: str
+    time: str
+    """When the run began, as its file's name says: UTC, ISO 8601."""
+    case_id: str
+    key: str
+    device_uuid: str | None
+    """None too where the run measured the case on several devices."""
+    log_median: float
+    """Natural logarithm of seconds: the median over the run's accepted attempts."""
+    spread: float
+    """Inside a process, as ``summary.spread`` has it."""
+    rate: float | None
+    """Items a second by the wall clock."""
+    item: str
+    peak_memory_bytes: int | None
+    status: Status | None
+    """Status of the case's verdict; None if it was not judged by its baseline."""
+    environment: str
+    """Reference; ``Archive.environments`` has the environment itself."""
+
+
+@dataclass(frozen=True)
+class RunLine:
+    """One run in a line."""
+
+    run_id: str
+    key: str
+    started: str
+    """As its file's name says: UTC, ISO 8601."""
+    ended: str | None
+    """None if the run was interrupted, or goes on."""
+    exit_status: int | None
+    cases: int
+    counts: dict[str, int]
+    """How many cases have each status; ``not judged`` is one."""
+    path: str
+    """The file that it is read from; several runs share one that was compacted."""
+    file: str
+    """The name of the run's own file, wherever it is."""
+    compacted: bool
+    """Whether it is in a month that an earlier version compacted."""
+    bytes: int
+    """Size of its lines."""
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What is kept of one run in memory: all but its samples."""
+
+    line: RunLine
+    stored: RunFile
+    points: list[Point]
+    environments: dict[str, Environment]
+    """By reference, in the order of its lines."""
+    failures: list[lines.VerdictLine]
+    """The verdicts of the cases that failed."""
+    cases: list[str]
+    """The ids of the cases that were tried."""
+    problems: list[str] = field(default_factory=list)
+    """Lines that cannot be read."""
+
+
+class Archive:
+    """The runs of a folder, each read once when it is opened."""
+
+    def __init__(self, folder: str | Path, *, now: str | None = None) -> None:
+        """Read all files.  Raises HistoryError if the folder cannot be read."""
+        self._runs = Runs(folder)
+        self.folder = self._runs.folder
+        self.summaries: list[RunSummary] = []
+        """Oldest first."""
+        self.problems: list[str] = []
+        """Parts that were left out, and odd ones that were kept, by file."""
+        latest = dt.datetime.fromisoformat((now or history.utc_now()).rstrip("Z")) + AHEAD
+        files = []
+        for file in self._runs.files:
+            if file.started <= f"{latest:%Y-%m-%dT%H:%M:%SZ}":
+                files.append(file)
+            else:
+                self.problems.append(
+                    f"{file.name}: began {file.started}, which is yet to come; left out"
+                )
+        for file, data in self._runs.content(files, self._leave_out):
+            with self._runs.told(self._leave_out):
+                self._take(summary_of(file, data))
+        self.problems = [*self._runs.problems, *self.problems]
+
+    def _leave_out(self, problem: str) -> None:
+        self.problems.append(f"{problem}; left out")
+
+    def _take(self, summary: RunSummary) -> None:
+        line = summary.line
+        self.summaries.append(summary)
+        self.problems += [f"{line.file}: {problem}" for problem in summary.problems]
+        if line.ended is not None and line.ended < line.started:
+            self.problems.append(f"{line.file}: ended {line.ended}, before it began; kept as it is")
+
+    def runs(self) -> list[RunLine]:
+        """Return all runs, oldest first."""
+        return [summary.line for summary in self.summaries]
+
+    def find(self, run: str) -> RunLine:
+        """Return the line of a run: ``latest``, or an id or the start of one.
+
+        Raises HistoryError where there is none, or more than one, or it cannot be read.
+        """
+        file = self._runs.chosen(run) if run != "latest" or not self.summaries else None
+        for summary in reversed(self.summaries):
+            if file is None or summary.stored == file:
+                return summary.line
+        raise HistoryError(f"run {run} cannot be read: {'; '.join(self.problems)}")
+
+    def run(self, run: str) -> history.Run:
+        """Return a whole run, named as for ``find``; raises HistoryError as that does."""
+        return next(self.read([self.find(run)]))
+
+    def read(self, runs: Iterable[RunLine]) -> Iterator[history.Run]:
+        """Yield whole runs, in their order; raises HistoryError."""
+        stored = {summary.line.run_id: summary.stored for summary in self.summaries}
+        return self._runs.read(stored[run.run_id] for run in runs)
+
+    def all_series(self, *, since: str = "") -> Iterator[tuple[str, str, list[Point]]]:
+        """Yield each case and hardware key, in order, with its values, oldest first.
+
+        ``since`` is when the first run began.
+        """
+        known = [
+            point
+            for summary in self.summaries
+            if summary.line.started >= since
+            for point in summary.points
+        ]
+        known.sort(key=lambda point: (point.case_id, point.key))
+        for (case_id, key), own in groupby(known, lambda point: (point.case_id, point.key)):
+            yield case_id, key, list(own)
+
+    def environments(self, refs: Iterable[str]) -> dict[str, Environment]:
+        """Return those environments that are known, by reference."""
+        known: dict[str, Environment] = {}
+        for summary in self.summaries:
+            known |= summary.environments
+        return {ref: known[ref] for ref in refs if ref in known}
+
+    def failures(self) -> Iterator[tuple[str, lines.VerdictLine]]:
+        """Yield the verdict of each case that failed, with the id of its run, oldest first."""
+        for summary in self.summaries:
+            for line in summary.failures:
+                yield summary.line.run_id, line
+
+    def tried(self) -> set[str]:
+        """Return the ids of all cases that a run tried."""
+        return {case_id for summary in self.summaries for case_id in summary.cases}
+
+
+def counts(statuses: Iterable[Status | None]) -> dict[str, int]:
+    """Return how many cases have each status, by its name."""
+    return dict(Counter(status.value if status else NOT_JUDGED for status in statuses))
+
+
+def summary_of(file: RunFile, data: bytes) -> RunSummary:
+    """Return what is kept of a run's file; raises HistoryError for a newer schema."""
+    run = history.Run(file.path.parent / file.name)
+    failures = []
+    for read in lines.decoded(run.path, data):
+        history.fold(run, read)
+        if isinstance(read.line, lines.VerdictLine) and read.line.status in FAILING:
+            failures.append(read.line)
+    records = run.records.values()
+    line = RunLine(
+        file.run_id,
+        file.key,
+        file.started,
+        run.ended,
+        run.exit_status,
+        len(records),
+        counts(record.status for record in records),
+        str(file.path),
+        file.name,
+        file.compacted,
+        len(data),
+    )
+    return RunSummary(
+        line,
+        file,
+        [point for record in records for point in _points(file, record)],
+        run.environments,
+        failures,
+        list(run.records),
+        run.problems,
+    )
+
+
+def _points(file: RunFile, record: Record) -> Iterator[Point]:
+    """Yield a run's value of a case on each hardware; none where no clock can say it."""
+    by_key: dict[str, list[tuple[Attempt, Measurement]]] = {}
+    for attempt in record.attempts:
+        if attempt.accepted and attempt.measurement is not None:
+            by_key.setdefault(attempt.hardware_key, []).append((attempt, attempt.measurement))
+    status = None if record.is_of_sides else record.status
+    for key, tries in by_key.items():
+        first, measured = min(tries, key=lambda each: (each[0].time, each[0].process))
+        devices = {attempt.device_uuid for attempt, _ in tries}
+        peaks = [m.peak_memory_bytes for _, m in tries if m.peak_memory_bytes is not None]
+        try:
+            log_median, spreads, rate = _figures([each for _, each in tries])
+        except OverflowError:
+            continue
+        if math.isfinite(log_median) and math.isfinite(spreads):
+            yield Point(
+                file.run_id,
+                file.started,
+                record.case.id,
+                key,
+                first.device_uuid if len(devices) == 1 else None,
+                log_median,
+                spreads,
+                rate,
+                measured.item,
+                max(peaks, default=None),
+                status,
+                first.environment,
+            )
+
+
+def _figures(tries: Sequence[Measurement]) -> tuple[float, float, float | None]:
+    """Return the medians of log median, spread and rate; raises OverflowError."""
+    logs = [math.log(statistics.median(each.iteration_s)) for each in tries]
+    spreads = [spread(each.iteration_s) for each in tries]
+    rates = [each.items_per_step * len(each.iteration_s) / each.wall_s for each in tries]
+    return statistics.median(logs), statistics.median(spreads), statistics.median(rates)

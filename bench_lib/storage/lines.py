@@ -1,0 +1,220 @@
+"""The lines of a run's file: their fields by kind, decoded and checked."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench_lib.model import (
+    SCHEMA,
+    Attempt,
+    Case,
+    Environment,
+    Hardware,
+    KernelTable,
+    Measurement,
+    Quarantine,
+    SlowDown,
+    Status,
+    UserError,
+    Verdict,
+)
+
+LARGEST = 2**63
+"""No count is larger, and floating point takes it."""
+
+
+class HistoryError(UserError):
+    """The history cannot be written or read; says where, why, and what to do."""
+
+
+class Line(msgspec.Struct, kw_only=True):
+    """The fields of every line."""
+
+    kind: str
+    run: str
+    """The run's id."""
+    time: str
+    """UTC, ISO 8601."""
+
+
+class LaterLine(Line, kw_only=True):
+    """A kind that only a later version knows."""
+
+    case_id: str | None = None
+
+
+class EnvironmentLine(Line, kw_only=True):
+    """The environment of the attempts that name ``ref``; before them."""
+
+    ref: str
+    environment: Environment
+    hardware: Hardware
+
+
+class AttemptLine(Line, kw_only=True):
+    """One try at a case."""
+
+    case: Case
+    attempt: Attempt
+    nodeid: str | None = None
+
+
+class TunedLine(Line, kw_only=True):
+    """The effect of tuning on MIOpen's database before a case was measured."""
+
+    case_id: str
+    database: str
+
+
+class KernelsLine(Line, kw_only=True):
+    """The kernels of a case's step by a profile."""
+
+    case_id: str
+    kernels: KernelTable
+
+
+class VerdictLine(Line, kw_only=True):
+    """How a case was judged."""
+
+    case_id: str
+    status: Status
+    verdicts: list[Verdict]
+    nodeid: str | None = None
+    changes: list[str] = []
+    """Changes in the environment since the baseline, in words."""
+    quarantine: Quarantine | None = None
+    baseline_accepted: str | None = None
+    """When the baseline that it was judged by was accepted."""
+    blamed: list[str] = []
+    """The kernels that made it slower: ``GEMM: MT128x128 → MT64x64``."""
+
+
+class SlowDownLine(Line, kw_only=True):
+    """A slow-down that several nights show together; after the verdicts."""
+
+    slow_down: SlowDown
+
+
+class EndLine(Line, kw_only=True):
+    """The end of a run; one without it was interrupted."""
+
+    counts: dict[str, int] = {}
+    """How many cases have each status."""
+    exit_status: int | None = None
+    caches: dict[str, str] = {}
+    """How full they were left."""
+
+
+@dataclass
+class FileLine:
+    """One line of a file."""
+
+    number: int
+    raw: bytes
+    line: Line | None = None
+    """None for a blank line, and for one with a problem."""
+    problem: str | None = None
+    """Why the line was left out."""
+
+
+def decoded(path: Path, data: bytes) -> Iterator[FileLine]:
+    """Yield each line of a file with its decoded content, one at a time.
+
+    A reader that keeps little of a line need not hold the whole file's attempts, which takes longer
+    than decoding them.  Raises HistoryError for a line of a newer schema.
+    """
+    *found, torn = data.split(b"\n")
+    tried: set[str] = set()
+    for number, raw in enumerate(found, 1):
+        if not raw.strip():
+            yield FileLine(number, raw)
+            continue
+        try:
+            line = _decode(raw)
+            _check(line, tried)
+        except _NewerSchemaError as error:
+            raise HistoryError(f"{path}, line {number}: {error}") from error
+        except (ValueError, RecursionError) as error:
+            yield FileLine(number, raw, problem=f"line {number} cannot be read: {error}")
+        else:
+            yield FileLine(number, raw, line)
+    number = len(found) + 1
+    problem = f"line {number} is torn: the run was killed while writing it" if torn else None
+    yield FileLine(number, torn, problem=problem)
+
+
+class _Head(msgspec.Struct):
+    schema: int
+    kind: str | None = None
+
+
+_head = msgspec.json.Decoder(_Head)
+_later = msgspec.json.Decoder(LaterLine)
+_known: dict[str | None, msgspec.json.Decoder[Any]] = {
+    "environment": msgspec.json.Decoder(EnvironmentLine),
+    "attempt": msgspec.json.Decoder(AttemptLine),
+    "tuned": msgspec.json.Decoder(TunedLine),
+    "kernels": msgspec.json.Decoder(KernelsLine),
+    "verdict": msgspec.json.Decoder(VerdictLine),
+    "slowdown": msgspec.json.Decoder(SlowDownLine),
+    "end": msgspec.json.Decoder(EndLine),
+}
+
+
+_OURS = re.compile(
+    b'\\{"schema":%d,"kind":"(%s)",' % (SCHEMA, "|".join(filter(None, _known)).encode())
+)
+"""The beginning of a line that this version wrote: it names the line's kind, so that nothing else
+need be read."""
+
+
+class _NewerSchemaError(Exception):
+    pass
+
+
+def _decode(raw: bytes) -> Line:
+    """Decode one line; raises ValueError where it is not as its kind is."""
+    known = _OURS.match(raw)
+    if known is not None:
+        ours: Line = _known[known[1].decode()].decode(raw)
+        return ours
+    head = _head.decode(raw)
+    if head.schema > SCHEMA:
+        raise _NewerSchemaError(
+            f"schema {head.schema} is newer than {SCHEMA}, the newest that this version "
+            "of bench-lib reads; upgrade bench-lib"
+        )
+    line: Line = _known.get(head.kind, _later).decode(raw)
+    return line
+
+
+def _check_measurement(seen: Measurement) -> None:
+    """Raise ValueError where nothing can be judged by it."""
+    if not seen.iteration_s:
+        raise ValueError("a measurement without iterations")
+    times = (min(seen.iteration_s), max(seen.iteration_s), seen.wall_s)
+    if not all(0 < time < math.inf for time in times):
+        raise ValueError("a measurement whose times are not all above zero")
+    for name, value in vars(seen).items():
+        if type(value) is int and value > LARGEST:
+            raise ValueError(f"a measurement whose {name} is above {LARGEST:.0e}")
+
+
+def _check(line: Line, tried: set[str]) -> None:
+    """Raise ValueError for a line that cannot follow the attempts before it."""
+    match line:
+        case AttemptLine():
+            if (seen := line.attempt.measurement) is not None:
+                _check_measurement(seen)
+            tried.add(line.case.id)
+        case KernelsLine() | VerdictLine() if line.case_id not in tried:
+            raise ValueError(f"{line.case_id} was not tried before it")
+        case _:
+            pass
