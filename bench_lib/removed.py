@@ -10,6 +10,12 @@ from collections.abc import Mapping, Sequence
 COMMANDS: dict[str, str] = {
     "exercise sheet": "each exercise prints its own table",
     "upgrade": "use bench-lib ab; docs/rocm-upgrade.md has the steps",
+    "history compact": "nothing is to be done: a run's file is compressed when it has ended",
+    "history fsck": "bench-lib history list names every file that it cannot read",
+    "history import": "bench-lib judge reads other tools' files (docs/engines.md)",
+    "history pull": "aws s3 sync s3://BUCKET/RUNS history (docs/history.md)",
+    "history push": "aws s3 sync history s3://BUCKET/RUNS (docs/history.md)",
+    "history restore": "bench-lib history show reads compacted months as they are",
     "incident": "bench-lib report groups failures by cause; acknowledge in your issue tracker",
 }
 """Commands by what was typed after ``bench-lib``."""
@@ -17,6 +23,11 @@ COMMANDS: dict[str, str] = {
 _COMMENT = "--markdown FILE and a workflow step that comments (docs/ci.md)"
 _POST = "--json and a workflow step that posts (docs/ci.md)"
 OPTIONS: dict[tuple[str, str], str] = {
+    ("history export", "--github-action-benchmark"): (
+        "--pytest-benchmark, which github-action-benchmark reads with tool: pytest"
+    ),
+    ("history export", "--parquet"): "--csv, or DuckDB's COPY from that (docs/history.md)",
+    ("history export", "--table"): "bench-lib history query --csv 'SELECT * FROM verdicts'",
     ("report", "--comment"): _COMMENT,
     ("report", "--on-change"): _COMMENT,
     ("report", "--notify"): _POST,

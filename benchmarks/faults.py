@@ -362,8 +362,8 @@ class Place:
     def lines(self) -> Counter[bytes]:
         """Return the complete lines of all runs' files."""
         found: Counter[bytes] = Counter()
-        for path in self.history.glob("*.jsonl"):
-            lines = path.read_bytes().splitlines(keepends=True)
+        for path in history.files(self.history):
+            lines = history.content(path).splitlines(keepends=True)
             found.update(line for line in lines if line[-1:] == b"\n")
         return found
 
@@ -652,7 +652,7 @@ def file_limit(scene: Scene) -> None:
     """Leave room for a part of a line, by a limit of files' sizes."""
     scene.start()
     for pid in scene.someone("pytest"):
-        sizes = [path.stat().st_size for path in scene.place.history.glob("*.jsonl")]
+        sizes = [path.stat().st_size for path in history.files(scene.place.history)]
         most = max(sizes, default=0) + scene.draw.randrange(600)
         with contextlib.suppress(OSError):
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (most, most))
@@ -805,7 +805,7 @@ def tried(place: Place, kind: str, seed: int, number: int) -> Outcome:
     draw = random.Random(f"{seed} {number}")
     outcome = Outcome(seed, number, kind, after=draw.choice((0, 1, 1, 2, 3)))
     scene = Scene(place, draw, outcome)
-    files = set(place.history.glob("*.jsonl"))
+    files = set(history.files(place.history))
     place.give(NEW)
     began = time.monotonic()
     with scene.undo:
@@ -820,7 +820,7 @@ def tried(place: Place, kind: str, seed: int, number: int) -> Outcome:
     outcome.left = list(left_behind(place))
     for path in place.temporary.glob("bench-lib-*"):  # shown once, not by every run that follows
         shutil.rmtree(path, ignore_errors=True)
-    outcome.wrong += wrong(scene, KINDS[kind], set(place.history.glob("*.jsonl")) - files)
+    outcome.wrong += wrong(scene, KINDS[kind], set(history.files(place.history)) - files)
     return outcome
 
 

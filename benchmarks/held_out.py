@@ -52,7 +52,7 @@ from typing import Any
 
 from bench_lib import backends
 from bench_lib.model import Hardware, ProcessSummary
-from bench_lib.storage import baselines
+from bench_lib.storage import baselines, history
 from bench_lib.verdict.evidence import REFERENCE
 from bench_lib.verdict.metrics import DEVICE, LEADING
 from bench_lib.verdict.statistics.comparison import POWER
@@ -169,7 +169,7 @@ def at_once(runs: Sequence[Run], out: Path) -> list[dict[str, Any]]:
 
 def accept(runs: Sequence[Run], out: Path) -> None:
     """Make the runs the baseline."""
-    files = [str(f) for run in runs for f in run.history(out).glob("*.jsonl")]
+    files = [str(f) for run in runs for f in history.files(run.history(out))]
     words = itertools.chain.from_iterable(("--run", file) for file in files)
     where = ("--baselines", str(out / "baselines"), "--history", str(out / "runs"))
     bench_lib("baseline", "accept", *words, *where, "--reason", "held out", "--force")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import math
 import os
 import random
@@ -37,7 +36,6 @@ from bench_lib.launch import catalogue
 from bench_lib.launch.faults import LaunchError
 from bench_lib.model import Fault, Hardware, Kernel, KernelTable, Status
 from bench_lib.storage import history
-from bench_lib.storage.archive import compaction
 from bench_lib.storage.history import Run
 from bench_lib.storage.points import Points
 from bench_lib.studies import bisect as study
@@ -559,15 +557,6 @@ def test_the_ends_come_from_the_history(command):
     _, _, err = command("x", "--good", "last-ok", "--package", "torch")
     assert "2.1.0 is no commit" in err
     assert (command.asked[-1].good, command.asked[-1].bad) == ("2.1.0", "2.2.0")
-
-
-def test_the_good_end_may_be_of_a_night_that_was_compacted(command):
-    write_nights(("c2", Status.OK), ("c14", Status.REGRESSED))
-    compaction.compact(Path("history"), keep=1, now=dt.datetime(2027, 1, 1, tzinfo=dt.timezone.utc))
-    assert len(list(Path("history").glob("*.jsonl"))) == 1
-    status, _, err = command("x", "--good", "last-ok")
-    assert status == 0
-    assert err.splitlines()[0] == "from c2, of the last night in which x was OK, to c14"
 
 
 def test_nights_of_one_commit_say_what_changed_instead(command):

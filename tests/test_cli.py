@@ -187,20 +187,7 @@ def test_the_commands_are_these(cli):
         ("train",): ["cifar100", "cifar10-table"],
         ("exercise",): ["precision", "largest-batch", "compile", "depth", "batch-sweep"],
         ("baseline",): ["show", "diff", "accept", "record", "quarantine"],
-        ("history",): [
-            *(
-                "list",
-                "show",
-                "query",
-                "export",
-                "compact",
-                "fsck",
-                "restore",
-                "import",
-                "push",
-                "pull",
-            ),
-        ],
+        ("history",): ["list", "show", "query", "export"],
     }
     for words, expected in names.items():
         text = cli(*words, "--help").out.partition("Commands:\n")[2]
@@ -1125,7 +1112,7 @@ def test_recording_runs_pytest_in_front(tmp_path, chosen, status, accepted):
     assert done.stdout.startswith(
         "pytest perf_tests --perf-processes 5 --perf-kernels all --perf-history history "
     )
-    assert len(list((tmp_path / "history").glob("*.jsonl"))) == 1
+    assert len(list((tmp_path / "history").glob("*.jsonl*"))) == 1
     if accepted:
         assert done.stdout.endswith("next: commit baselines/mi300x.json\n")
         stored = baselines.load(tmp_path / "baselines", "mi300x").measured[CASE_ID]
@@ -1542,17 +1529,15 @@ def test_an_export_carries_the_samples_the_machine_and_the_gpu(cli, history):
     assert benchmark["fullname"] == CASE_ID
     assert benchmark["stats"]["data"] == [0.5, 1.0]
     assert (benchmark["stats"]["min"], benchmark["stats"]["rounds"]) == (0.5, 2)
-    assert benchmark["extra_info"] == {
-        "status": "OK",
-        "median_s": 0.75,
-        "img_per_s": 4.0,
-        "peak_memory_bytes": None,
-    }
+    told = {"status": "OK", "median_s": 0.75, "img_per_s": 4.0, "peak_memory_bytes": None}
+    assert told.items() <= benchmark["extra_info"].items()
     assert found["machine_info"]["node"] == "node-1"
     assert found["machine_info"]["gpu"] == {
         "key": "mi300x",
         "name": "AMD Instinct MI300X",
         "uuid": "GPU-0123",
+        "arch": "gfx942",
+        "memory_bytes": 192 * 2**30,
     }
     assert (found["commit_info"]["id"], found["commit_info"]["dirty"]) == ("c0ffee0", False)
 
@@ -1562,10 +1547,7 @@ def test_an_export_needs_a_form(cli, history):
     answer = cli("history", "export", "latest")
     assert (answer.status, answer.err) == (
         2,
-        (
-            "bench-lib: error: name one form to export to: --pytest-benchmark, "
-            "--github-action-benchmark, --csv or --parquet\n"
-        ),
+        ("bench-lib: error: name one form to export to: --pytest-benchmark or --csv\n"),
     )
 
 

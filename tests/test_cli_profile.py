@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench_lib.storage.archive.compaction import compact
 from builders import make_case, make_environment, make_hardware
 from command import Printed, ran
 from hypothesis import HealthCheck, given, settings
@@ -24,7 +23,7 @@ from bench_lib.launch import profiled, wire
 from bench_lib.model import Attempt, Case, Kernel, KernelTable
 from bench_lib.profiling import store
 from bench_lib.profiling.store import Profile
-from bench_lib.storage.history import Writer, files
+from bench_lib.storage.history import Writer
 
 DEVICE = make_hardware()
 CASE = "resnet18-b4-fp32-eager-infer"
@@ -195,40 +194,27 @@ def test_a_narrow_terminal_has_all_columns(profile, traced, monkeypatch) -> None
     assert "…" in lines[3]
 
 
-@pytest.mark.parametrize("compacted", [False, True])
-def test_a_case_of_the_history_is_found_in_the_newest_run(
-    profile, traced, tmp_path, compacted
-) -> None:
+def test_a_case_of_the_history_is_found_in_the_newest_run(profile, traced, tmp_path) -> None:
     for batch, now in ((8, "2026-01-01T00:00:00Z"), (9, "2026-01-02T00:00:00Z")):
         writer = Writer(tmp_path / "history", "mi300x", now=now)
         params = {**make_case().params, "batch_size": batch}
         attempt = Attempt("mine", 0, now, "mi300x", None, "e0e0e0e0", skipped="no")
         writer.attempt(make_case(id="mine", params=params), None, attempt)
         writer.end({}, 0)
-    if compacted:
-        compact(tmp_path / "history", keep=0)
-        assert files(tmp_path / "history") == []
     assert profile("mine").status == 0
     ((case, _),) = traced
     assert case.params["batch_size"] == 9
 
 
-@pytest.mark.parametrize("compacted", [False, True])
-def test_an_unknown_case_is_refused_with_what_is_near(profile, tmp_path, compacted) -> None:
-    if compacted:
-        Writer(tmp_path / "history", "mi300x", now="2026-01-01T00:00:00Z").end({}, 0)
-        compact(tmp_path / "history", keep=0)
+def test_an_unknown_case_is_refused_with_what_is_near(profile, tmp_path) -> None:
     answer = profile("resnet18-b4-fp16-eager-infer")
     assert answer.status == 2
     assert f"did you mean {CASE}?" in answer.err
     assert "--matrix FILE" in profile("zzz").err
 
 
-@pytest.mark.parametrize("compacted", [False, True])
-def test_an_id_that_is_no_text_is_an_unknown_case(profile, tmp_path, compacted) -> None:
+def test_an_id_that_is_no_text_is_an_unknown_case(profile, tmp_path) -> None:
     Writer(tmp_path / "history", "mi300x", now="2026-01-01T00:00:00Z").end({}, 0)
-    if compacted:
-        compact(tmp_path / "history", keep=0)
     answer = profile("a\udcff")
     assert (answer.status, "no case 'a\\udcff' in matrix.toml" in answer.err) == (2, True)
 

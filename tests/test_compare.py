@@ -413,36 +413,15 @@ def test_a_key_without_a_run_is_that_of_the_baselines(compare):
     assert "B is no run" in " ".join(answer.json["for_a_verdict"])
 
 
-def test_a_side_may_be_under_an_address(compare):
-    import fsspec
-
-    path = write_run(Path("local"), [record()], now="2026-11-19T02:00:00Z")
-    fsspec.filesystem("memory").pipe(f"/there/{path.name}", path.read_bytes())
-    run(record(change=0.1), day=20)
-    for name in ("memory://there", f"memory://there/{path.name}"):
-        assert compare(name, "latest", "--json").json["cases"][0]["ratio"] == pytest.approx(1.1)
-    answer = compare("latest", "mi300x", "--history", "memory://there", "--json")
-    assert answer.json["cases"][0]["ratio"] == 1.0
-    assert "is no run's file in memory://there" in compare("memory://there/x.jsonl", "latest").err
+def test_an_address_is_refused_with_the_command_that_copies_it(compare):
+    answer = compare("s3://bucket/runs", "latest")
+    assert (answer.status, "aws s3 sync" in answer.err) == (2, True)
 
 
 def test_a_history_that_is_a_file_is_said_to_be_no_folder(compare):
     Path("runs").touch()
     answer = compare("a", "b", "--history", "runs")
     assert (answer.status, "runs is not a folder; name one" in answer.err) == (2, True)
-
-
-def test_a_compacted_history_is_compared_as_it_was_before(compare):
-    from bench_lib.storage.archive.compaction import compact
-
-    a = run(record())
-    b = run(record(change=0.1), day=20)
-    before = compare(a, b, "--json").json
-    compact(Path("history"), keep=0)
-    assert not list(Path("history").glob("*.jsonl"))
-    for name in (b, "latest", "mi300x"):
-        assert compare(a, name, "--json").json["cases"] == before["cases"]
-    assert compare(a, b, "--json").json == before
 
 
 # ---- what is wrong ----------------------------------------------------------------------

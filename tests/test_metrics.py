@@ -329,7 +329,7 @@ from bench_lib.cli import main
 from bench_lib.engine.outcome import Outcome
 from bench_lib.engine.suite import Baselines, Suite
 from bench_lib.model import Status
-from bench_lib.plugin.benchmarks import extra_info
+from bench_lib.report.benchmarks import extra_info
 from bench_lib.report import console
 from bench_lib.storage import acceptance, baselines, history
 

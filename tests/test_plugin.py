@@ -215,7 +215,7 @@ def test_a_first_run_passes_and_says_how_to_make_a_baseline(suite, pytester):
             "*performance*",
             "case *status *median*",
             "alpha *NO_BASELINE*10 ms*",
-            "history: history/*_cpu-test-2c_*.jsonl",
+            "history: history/*_cpu-test-2c_*.jsonl*",
             'next: bench-lib baseline record --reason "first baseline" -- -p no:hypothesispytest *',
             "run * on cpu-test-2c: 2 NO_BASELINE",
         ]
@@ -1619,7 +1619,7 @@ def test_the_last_line_says_in_one_how_the_night_went(suite, pytester):
     result = run()
     result.stdout.fnmatch_lines(
         [
-            "history: history/*.jsonl",
+            "history: history/*.jsonl*",
             "next: bench-lib report*",
             "run * on cpu-test-2c: 1 ERROR, 1 REGRESSED; failed: alpha, beta",
         ]

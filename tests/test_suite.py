@@ -41,6 +41,7 @@ from bench_lib.model import (
     Status,
 )
 from bench_lib.storage import acceptance, baselines, history
+from bench_lib.storage.runs import Runs
 from bench_lib.verdict import judge
 from bench_lib.verdict.evidence import Evidence
 from bench_lib.verdict.statistics.components import guessed_device
@@ -377,7 +378,7 @@ def runs_of(folder, nights):
     """Write nights into a history and read them back, newest first."""
     for record, when in nights:
         write_run(folder, [record], now=when)
-    return list(history.latest(folder, DEVICE.key, 100))
+    return list(Runs(folder).latest(DEVICE.key, 100))
 
 
 def test_accepted_nights_make_the_rolling_baseline(tmp_path):
@@ -504,7 +505,7 @@ def test_a_slow_down_of_a_renamed_case_is_told_of_its_new_id(tmp_path):
         writer.slow_down(found)
         writer.close()
         file.write(writer.path.read_bytes())
-    runs = list(history.latest(tmp_path, DEVICE.key, 100))
+    runs = list(Runs(tmp_path).latest(DEVICE.key, 100))
     seen = past.read(runs, {"b": make_baseline(case_id="a")}, {"a": "b"})
     assert (list(seen.rolling), seen.told["b"].cases) == (["b"], ["a"])
 
@@ -536,7 +537,7 @@ def test_a_night_that_cannot_be_read_is_passed_over(tmp_path):
     write_run(tmp_path, [night(1)[0]], now="2026-02-01T01:00:00Z")
     newer = tmp_path / f"20260202T010000Z_{DEVICE.key}_ffffffff.jsonl"
     newer.write_text('{"schema":99,"kind":"end","run":"ffffffff","time":"2026-02-02T01:00:00Z"}\n')
-    assert len(list(history.latest(tmp_path, DEVICE.key, 100))) == 1
+    assert len(list(Runs(tmp_path).latest(DEVICE.key, 100))) == 1
 
 
 # --- gained, and lost again ----------------------------------------------------------------
@@ -567,7 +568,7 @@ def played(folder, factors, about=lambda _day: {}):
     )
     statuses, verdicts = [], []
     for day, factor in enumerate(factors, 1):
-        earlier = list(history.latest(folder, DEVICE.key, 100))
+        earlier = list(Runs(folder).latest(DEVICE.key, 100))
         nights = rolling(earlier, {"a": pinned}).get("a", [])
         for count in (1, 6):
             attempts = [seen_on(day, n, factor, **about(day)) for n in range(count)]

@@ -23,7 +23,7 @@ from bench_lib.model import UserError
 CHECKOUT = Path(bench_lib.__file__).parents[1]
 HEAVY = {
     *("torch", "msgspec", "scipy", "numpy", "duckdb", "jinja2", "rich", "pytest"),
-    *("matplotlib", "fsspec", "ruptures", "pydantic", "asyncio", "concurrent", "multiprocessing"),
+    *("matplotlib", "ruptures", "pydantic", "asyncio", "concurrent", "multiprocessing"),
 }
 MOST_MODULES = 40
 """Of our own and of the standard library's, beyond what typer loads."""
@@ -203,19 +203,12 @@ exercise compile resnet50 --modes none
 exercise depth --mode eager
 exercise largest-batch resnet50 --resolution 99
 exercise precision resnet50 --price-per-hour 0
-history compact --history afile
 history export
-history export none --csv --parquet
+history export none --csv --pytest-benchmark
 history export --csv --history afile
-history fsck --history none
-history import none.json
-history import afile
 history list --history none://x
-history pull none://x
-history push none://x
 history query
 history query 'DROP TABLE runs'
-history restore none
 history show none
 history show none --history afile
 judge none.jsonl
@@ -338,8 +331,8 @@ def failing(run, monkeypatch):
         ),
         (OSError(errno.EIO, "Input/output error"), "Input/output error"),
         (
-            ModuleNotFoundError("No module", name="s3fs.core"),
-            "the package s3fs is not installed; pip install s3fs",
+            ModuleNotFoundError("No module", name="torchao.core"),
+            "the package torchao is not installed; pip install torchao",
         ),
     ],
 )
@@ -417,7 +410,6 @@ NOTHING = [
     (("history", "list", "--json"), 1),
     (("history", "query", "SELECT 1"), 0),
     (("history", "query", "--schema", "--json"), 0),
-    (("history", "compact"), 2),
     (("submit", "--slurm", "--dry-run"), 0),
 ]
 

@@ -276,16 +276,20 @@ def test_a_pull_request_is_given_no_secret_and_leaves_nothing_behind():
     assert called["with"]["remember"] is False
     assert "secrets" not in called
     steps = workflow("perf-measure")["jobs"]["measure"]["steps"]
-    keeps = [s for s in steps if "cache/save" in s.get("uses", "") or " push " in s.get("run", "")]
+    keeps = [
+        s
+        for s in steps
+        if "cache/save" in s.get("uses", "") or "sync --no-progress history" in s.get("run", "")
+    ]
     assert len(keeps) == 2
     assert all("inputs.remember" in step["if"] for step in keeps)
 
 
-def test_measuring_gets_secrets_only_where_the_history_goes_and_where_it_reports():
+def test_measuring_gets_secrets_only_where_the_history_goes():
     steps = workflow("perf-measure")["jobs"]["measure"]["steps"]
     with_secrets = {step["name"] for step in steps if "secrets." in str(step.get("env", ""))}
     fetches, pushes = "Fetch runs that the cache lacks", "Push the run to the object store"
-    assert with_secrets == {fetches, pushes, "Report"}
+    assert with_secrets == {fetches, pushes}
     (fetch,) = (step for step in steps if step.get("name") == fetches)
     assert "inputs.remember" in fetch["if"]
     assert fetch["continue-on-error"] is True
@@ -464,9 +468,7 @@ def test_the_torch_that_is_there_stays(checkout, tmp_path):
     shows = f"if 'list' in sys.argv: print('{listing}')\n"
     shows += "if 'install' in sys.argv: print(open(sys.argv[-1]).read())"
     notes(tmp_path, "python3", shows)
-    done = run(
-        checkout, INSTALL, **{"inputs_remember && vars_PERF_HISTORY && '[object-store]' || ''": ""}
-    )
+    done = run(checkout, INSTALL)
     assert done.status == 0, done.log
     assert done.log.split() == ["torch==2.10.0+rocm7.2.4", "torchvision==0.25.0"]
     listed, installed, _ = calls(tmp_path)
@@ -479,7 +481,6 @@ def test_the_torch_that_is_there_stays(checkout, tmp_path):
 
 PUSH = ("perf-measure", "measure", "Push the run to the object store")
 REPORT = ("perf-measure", "measure", "Report")
-PLACE = "steps_push_outcome == 'success' && vars_PERF_HISTORY || 'history'"
 KEYS = {"secrets_store_key_id": "", "secrets_store_key": "", "vars_PERF_HISTORY_ENDPOINT": ""}
 
 
@@ -492,9 +493,8 @@ def a_run(checkout: Path, processes: int = 1) -> str:
     return path.stem.rpartition("_")[2]
 
 
-def report(checkout: Path, name: str, *, place: str = "history") -> Done:
-    said = {"steps_measure_outputs_run": name, PLACE: place}
-    return run(checkout, REPORT, **said, **KEYS)
+def report(checkout: Path, name: str) -> Done:
+    return run(checkout, REPORT, steps_measure_outputs_run=name)
 
 
 def test_the_report_is_a_page_and_the_summary(checkout):
@@ -504,15 +504,6 @@ def test_the_report_is_a_page_and_the_summary(checkout):
     assert done.summary == (checkout / "out" / "report.md").read_text()
     assert json.loads((checkout / "out" / "report.json").read_text())["command"] == "report"
     assert "resnet18-b4-fp32-eager-infer" in done.summary
-
-
-def test_a_run_that_the_store_has_not_is_reported_from_here(checkout, tmp_path):
-    then = "if 's3://bucket/runs' in sys.argv: sys.exit(2)\nopen('out/report.md', 'w').write('x')"
-    notes(tmp_path, "bench-lib", then)
-    (checkout / "out").mkdir()
-    done = report(checkout, "0a0a0a0a", place="s3://bucket/runs")
-    assert (done.status, done.summary) == (0, "x")
-    assert [words[-1] for words in calls(tmp_path)] == ["s3://bucket/runs", "history"]
 
 
 def test_a_report_that_fails_is_no_success(checkout, tmp_path):
@@ -536,32 +527,20 @@ def test_a_night_injects_faults_without_a_gpu(checkout, tmp_path):
 FETCH = ("perf-measure", "measure", "Fetch runs that the cache lacks")
 
 
-@pytest.mark.parametrize(("step", "verb"), [(FETCH, "pull"), (PUSH, "push")])
-def test_the_object_store_is_told_by_the_environment(checkout, tmp_path, step, verb):
+STORE, HERE = "s3://bucket/runs", "history"
+
+
+@pytest.mark.parametrize(("step", "where"), [(FETCH, [STORE, HERE]), (PUSH, [HERE, STORE])])
+def test_the_object_store_is_told_by_the_environment(checkout, tmp_path, step, where):
     shows = "import os\nprint(os.environ['AWS_ACCESS_KEY_ID'], 'AWS_ENDPOINT_URL' in os.environ)"
-    notes(tmp_path, "bench-lib", shows)
+    notes(tmp_path, "aws", shows)
     keys = KEYS | {"secrets_store_key_id": "key"}
-    done = run(checkout, step, vars_PERF_HISTORY="s3://bucket/runs", **keys)
+    done = run(checkout, step, vars_PERF_HISTORY=STORE, **keys)
     assert done.log.split() == ["key", "False"]
-    assert calls(tmp_path) == [["bench-lib", "history", verb, "s3://bucket/runs"]]
+    assert calls(tmp_path) == [["aws", "s3", "sync", "--no-progress", *where]]
     keys |= {"vars_PERF_HISTORY_ENDPOINT": "https://store"}
-    done = run(checkout, step, vars_PERF_HISTORY="s3://bucket/runs", **keys)
+    done = run(checkout, step, vars_PERF_HISTORY=STORE, **keys)
     assert done.log.split() == ["key", "True"]
-
-
-def test_the_store_is_asked_in_words_that_the_program_has(checkout):
-    for step in (FETCH, PUSH):
-        done = run(checkout, step, vars_PERF_HISTORY="nowhere://x", **KEYS)
-        assert done.status != 0
-        assert "nowhere" in done.log
-        assert "No such command" not in done.log
-
-
-def test_the_history_is_compacted_and_tonights_run_stays(checkout):
-    name = a_run(checkout)
-    done = run(checkout, ("perf-measure", "measure", "Compact the history"))
-    assert done.status == 0, done.log
-    assert [p for p in (checkout / "history").glob("*.jsonl") if name in p.name]
 
 
 ACCEPT = ("perf-measure", "measure", "Accept the baseline")
