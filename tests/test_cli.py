@@ -1377,11 +1377,11 @@ def test_runs_are_listed_with_how_they_ended(cli, history):
             f"{run_id(two)}  2026-01-02T00:00:00Z  mi300x        2  "
             "1 REGRESSED, 1 not judged  unfinished"
         ),
+        f"! {two.name}: line 5 is torn: the run was killed while writing it",
         (
             f"! history/{three.name}, line 1: schema 9 is newer than 1, the newest that this "
             "version of bench-lib reads; upgrade bench-lib; left out"
         ),
-        f"! {two.name}: line 5 is torn: the run was killed while writing it",
     ]
     found = cli("history", "list", "--json").json
     assert [run["run"] for run in found["runs"]] == [run_id(one), run_id(two)]

@@ -35,7 +35,7 @@ from bench_lib.model import Baseline, Kernel, KernelTable, Quarantine, SlowDown,
 from bench_lib.profiling.store import Profile, keep
 from bench_lib.storage import baselines
 from bench_lib.storage.baselines import BaselineChange
-from bench_lib.storage.history import Writer
+from bench_lib.storage.history import Writer, content
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -144,7 +144,7 @@ SINCE_0_1_0 = {
     ("scaling", ".laws[].next.interval", "no null"),
 }
 """What a field may hold, or no longer holds, that it did in version 0.1.0."""
-GONE = {"exercise-sheet", "selfcheck-contexts", "submit-collect"}
+GONE = {"exercise-sheet", "history-compact", "selfcheck-contexts", "submit-collect"}
 """Documents of commands and options that are removed."""
 
 
@@ -213,7 +213,7 @@ def test_lines_of_a_run_are_as_their_schema_says(tmp_path):
     told = SlowDown("2026-01-01T01:00:00Z", "0a", [CASE_ID], "", 1.01, (1.0, 1.02), 3, "0b")
     writer.slow_down(told)
     writer.end({"OK": 1}, 0, caches={"miopen": "cold"})
-    lines = [json.loads(line) for line in writer.path.read_text().splitlines()]
+    lines = [json.loads(line) for line in content(writer.path).splitlines()]
     assert {line["kind"] for line in lines} == set(WRITER.lines())
     for line in lines:
         validator("history-line").validate(line)
