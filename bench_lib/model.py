@@ -97,6 +97,8 @@ class Sampling:
     of any other."""
     warmup_max_s: float = 5.0
     """Past this the case is measured as it is, with a warning that it was not steady."""
+    warmup_steps: int = 0
+    """Fewest untimed steps before measuring, however long they take."""
     iterations: int = 20
     """Fewest measured iterations."""
     max_iterations: int = 200

@@ -262,10 +262,11 @@ def test_flags_say_which_case_it_is(run, words, case_id):
 
 
 def test_iterations_and_folders_are_as_asked(run, tmp_path):
-    run("--num-iters", "7", "--num-warmup-iters", "0", "--history", "there")
+    run("--num-iters", "7", "--num-warmup-iters", "40", "--history", "there")
     (path,) = history.files(tmp_path / "there")
     (record,) = history.read(path).records.values()
-    assert record.case.sampling.iterations == 7
+    sampling = record.case.sampling
+    assert (sampling.iterations, sampling.warmup_steps) == (7, 40)
 
 
 def test_a_device_is_chosen_as_in_torch(run):

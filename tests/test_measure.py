@@ -648,6 +648,12 @@ def test_warming_up_goes_on_until_three_blocks_agree() -> None:
     assert measured.warnings == []
 
 
+def test_as_many_steps_as_asked_for_are_not_timed_however_long_they_take() -> None:
+    measured = warmed([1.0], warmup_s=0, warmup_max_s=0, warmup_steps=40)
+    assert measured.warmup_iterations == 40
+    assert warmed([1.0], warmup_s=0, warmup_max_s=0, warmup_steps=0).warmup_iterations == 3
+
+
 def test_warming_up_ends_early_where_blocks_agree_within_half_a_percent() -> None:
     early = {"warmup_s": 4, "warmup_max_s": 100}
     assert warmed([1 / 4], **early, warmup_early_s=0.5).warmup_s == 0.75

@@ -1,9 +1,9 @@
-"""``bench-lib collectives``: nccl-tests' sweep over sizes, measured as the suite measures."""
+"""``bench-lib collectives``: a sweep over sizes with nccl-tests' options."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -14,10 +14,7 @@ from bench_lib.cli.options import grouped
 from bench_lib.cli.output import say
 from bench_lib.formulas.collective import EITHER, OPS, SPLIT, rounded
 from bench_lib.launch.launchers import ranks_waiting
-from bench_lib.model import Case, Hardware, Record, Sampling, UserError
-
-if TYPE_CHECKING:
-    from bench_lib.studies.collectives import CollectiveRow
+from bench_lib.model import Case, Hardware, Sampling, UserError
 
 RANKS_ON_A_CPU = 2
 WARMUP_S, WARMUP_MAX_S, MEASURE_S = 0.3, 1.5, 0.15
@@ -75,10 +72,7 @@ def collectives(
         for case in _cases(one, sizes, dtype, count, both=both, graph=graph)
     ]
     session = Measuring("collectives", devices[0], keeping)
-    lines = _Lines(cases, session.device)
-    told = session.figures_of_all(cases, each=lines.take, together=True)
-    rows = [collective_row(seen, count) for seen in told]
-    lines.end()
+    rows = [collective_row(seen, count) for seen in session.figures_of_all(cases, together=True)]
     session.tell(rows, collective_table(rows), passes=not any(row.wrong for row in rows))
 
 
@@ -152,39 +146,3 @@ def _cases(
         for size in sizes
         for form in forms
     ]
-
-
-class _Lines:
-    """Prints what nccl-tests prints of an operation, a size as soon as its last form is known."""
-
-    def __init__(self, cases: Sequence[Case], device: Hardware) -> None:
-        self._cases = list(cases)
-        self._device = device
-        self._of_size: list[CollectiveRow] = []
-        self._of_op: list[CollectiveRow] = []
-
-    def take(self, record: Record) -> None:
-        """Take in a case, in the order of the cases."""
-        from bench_lib.studies.collectives import HEADER, collective_row, sweep_line
-        from bench_lib.studies.figures import figures_of
-
-        row = collective_row(figures_of(record, self._device), record.case.launch.ranks)
-        if not self._of_op or self._of_op[0].op != row.op:
-            self.end()
-            about = f"# Collective: {row.op}, ranks: {row.ranks}, by torch.distributed"
-            print("\n".join((about, "#", *HEADER)))
-        self._of_size.append(row)
-        self._of_op.append(row)
-        self._cases.pop(0)
-        following = self._cases[0].params if self._cases else {}
-        if (following.get("op"), following.get("bytes")) != (row.op, row.size_bytes):
-            print(sweep_line(self._of_size), flush=True)
-            self._of_size = []
-
-    def end(self) -> None:
-        """Close an operation, if one was begun."""
-        from bench_lib.studies.collectives import footer
-
-        if self._of_op:
-            print("\n".join((*footer(self._of_op), "")), flush=True)
-        self._of_op = []

@@ -85,8 +85,6 @@ class Measuring:
         """
         self.device = device
         """The device of the next measurements."""
-        self.kernels = "auto"
-        """The cases there that are profiled: ``all``, or those that are judged and changed."""
         self.figures: dict[str, Figures] = {}
         """By case, from the processes that are judged."""
         self.records: list[Record] = []
@@ -161,7 +159,6 @@ class Measuring:
             limits=keeping.limits() if keeping.judge else {},
             sides={"": Side(environment=self._variables)},
             reference=Side(keeping.reference, self._variables) if keeping.reference else None,
-            kernels=self.kernels,
             say=say,
             progress=ProgressLines(say, lambda _phase: pace),
         )

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench_lib.cases.axes import LARGEST
 from bench_lib.cases.operators import (
     PREDEFINED,
     label,
@@ -73,9 +72,13 @@ def ops(
     num_iters: Annotated[
         int, typer.Option(min=1, max=MOST_ITERATIONS, help="Measured steps.")
     ] = 20,
-    num_warmup_iters: Annotated[  # noqa: ARG001 - the tool has it
+    num_warmup_iters: Annotated[
         int,
-        typer.Option(min=0, max=LARGEST, help="Taken; warming up lasts until steps are steady."),
+        typer.Option(
+            min=0,
+            max=MOST_ITERATIONS,
+            help="Fewest untimed steps first; warming up lasts until steps are steady.",
+        ),
     ] = 5,
     enable_profiling: Annotated[
         bool, typer.Option("--enable-profiling", help="The profiler's table of every operator.")
@@ -136,7 +139,10 @@ def ops(
         values = [{**one, "backend": each} for each in _backends(backend)] or [one]
     if (run_predefined or run_model_ops) and not rotate:
         values = [{**each, "rotate": False} for each in values]
-    base = Case("", "", sampling=Sampling(iterations=num_iters, max_iterations=num_iters))
+    sampling = Sampling(
+        warmup_steps=num_warmup_iters, iterations=num_iters, max_iterations=num_iters
+    )
+    base = Case("", "", sampling=sampling)
     cases = [operator_case(base, **each) for each in values]
     session = Measuring("ops", _device(device), keeping)
 

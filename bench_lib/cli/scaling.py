@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -49,9 +49,7 @@ class ScalingOptions:
     batch_size: Annotated[
         int | None, typer.Option(min=1, max=LARGEST, help=f"Of one worker (default: {BATCH_SIZE}).")
     ] = None
-    batch_sizes: Annotated[str | None, typer.Option(help="Several, as in 16,64,256.")] = None
     network: Annotated[str | None, typer.Option(help="A network of torchvision.")] = None
-    networks: Annotated[str | None, typer.Option(help="Several, as in resnet18,resnet50.")] = None
     precision: Annotated[str | None, typer.Option(help="One precision (default: fp32).")] = None
     mode: Annotated[str | None, typer.Option(help="Compile mode (default: eager).")] = None
     task: Annotated[
@@ -71,9 +69,6 @@ class ScalingOptions:
         int,
         typer.Option(min=1, max=MOST_PROCESSES, help="Fresh processes that measure each point."),
     ] = 1
-    losses: Annotated[
-        bool, typer.Option("--losses", help="Profile each point; say what ranks lose by.")
-    ] = False
     plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw the curves.")] = None
     time_limit: Annotated[float | None, typer.Option(help="Seconds for a case.")] = None
 
@@ -107,9 +102,9 @@ def scaling(
         _measure_mnist(study, asked)
     else:
         matrix = keeping.matrix or DEFAULT_MATRIX
-        subjects = _networks(asked) if what == NETWORK else [_of_matrix(what, asked, matrix)]
+        subject = _network(asked) if what == NETWORK else _of_matrix(what, asked, matrix)
         study = _Study(asked, keeping)
-        _measure_over_ranks(study, subjects, asked)
+        _measure_over_ranks(study, subject, asked)
     study.conclude(what)
 
 
@@ -117,7 +112,7 @@ def scaling(
 
 
 _OF_MNIST = ("over", "precision", "mode", "epochs", "workers")
-_OF_NETWORKS = ("ranks", "batch_sizes", "network", "networks", "precision", "mode", "task")
+_OF_NETWORKS = ("ranks", "network", "precision", "mode", "task")
 _OF_CASES = ("ranks",)
 _OF_SOME = {*_OF_MNIST, *_OF_NETWORKS}
 """Every other option goes with anything."""
@@ -136,8 +131,6 @@ def _check(what: str, asked: ScalingOptions) -> None:
         above_zero(asked.time_limit, "--time-limit", "a time in seconds")
     if asked.plot is not None:
         _check_plot(asked.plot)
-    if asked.batch_size is not None and asked.batch_sizes is not None:
-        raise UserError("--batch-size and --batch-sizes say the same; choose one")
 
 
 def _check_plot(plot: Path) -> None:
@@ -151,28 +144,23 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _networks(asked: ScalingOptions) -> list[Subject]:
-    """Return every network with every batch size; raises UserError for what cannot be meant."""
+def _network(asked: ScalingOptions) -> Subject:
+    """Return the network's case for any number of workers; raises UserError if there is none."""
     from bench_lib.launch.catalogue import network_sizes
-
-    if (asked.network is None) == (asked.networks is None):
-        raise UserError("scaling network needs --network NAME, or --networks with several")
-    sizes = network_sizes()
-    flag = "--network" if asked.networks is None else "--networks"
-    names = names_in(asked.network or asked.networks or "", flag, "network", sorted(sizes))
-    batches = [asked.batch_size or BATCH_SIZE]
-    if asked.batch_sizes is not None:
-        batches = numbers_in(asked.batch_sizes, "--batch-sizes")
-    return [_network(name, batch, sizes, asked) for name in names for batch in batches]
-
-
-def _network(name: str, batch: int, sizes: Mapping[str, int], asked: ScalingOptions) -> Subject:
     from bench_lib.studies.scaling import Subject
 
-    own: dict[str, Param] = {"task": asked.task or "train", "network": name, "batch_size": batch}
-    template = Template(sizes, {**asked.values, **own}, time_limit_s=asked.time_limit)
+    if asked.network is None:
+        raise UserError("scaling network needs --network NAME")
+    batch = asked.batch_size or BATCH_SIZE
+    own: dict[str, Param] = {
+        **asked.values,
+        "task": asked.task or "train",
+        "network": asked.network,
+        "batch_size": batch,
+    }
+    template = Template(network_sizes(), own, time_limit_s=asked.time_limit)
     template.case()  # refused before anything runs
-    return Subject(lambda values: template.case(**values), name, batch)
+    return Subject(lambda values: template.case(**values), asked.network, batch)
 
 
 def _of_matrix(case_id: str, asked: ScalingOptions, matrix: Path) -> Subject:
@@ -211,8 +199,8 @@ def _of_matrix(case_id: str, asked: ScalingOptions, matrix: Path) -> Subject:
 # ---- what is measured ---------------------------------------------------------------------
 
 
-def _measure_over_ranks(study: _Study, subjects: Sequence[Subject], asked: ScalingOptions) -> None:
-    """Measure subjects over ranks, one a GPU, or a CPU's core where there is none."""
+def _measure_over_ranks(study: _Study, subject: Subject, asked: ScalingOptions) -> None:
+    """Measure a subject over ranks, one a GPU, or a CPU's core where there is none."""
     from bench_lib import backends
     from bench_lib.studies.scaling import GPUS, RANKS, WEAK, points, powers_of_two
 
@@ -226,11 +214,8 @@ def _measure_over_ranks(study: _Study, subjects: Sequence[Subject], asked: Scali
         chosen = numbers_in(asked.ranks, "--ranks")
         numbers = sorted({1, *(n for n in chosen if asked.at_most is None or n <= asked.at_most)})
     way, available = (GPUS, None) if is_gpu else (RANKS, cores)
-    kinds = asked.kinds or [WEAK]
     curves = [
-        points(subject, way, kind, numbers, available=available)
-        for subject in subjects
-        for kind in kinds
+        points(subject, way, kind, numbers, available=available) for kind in asked.kinds or [WEAK]
     ]
     study.measure(study.device, [point for curve in curves for point in curve])
 
@@ -294,11 +279,9 @@ class _Study(Measuring):
     """Points on one or two devices, measured and then told together."""
 
     def __init__(self, asked: ScalingOptions, keeping: Keeping) -> None:
-        from bench_lib.backends import detect, is_gpu
+        from bench_lib.backends import detect
 
         self.devices = detect()
-        if asked.losses and not is_gpu(self.devices[0]):
-            raise UserError("--losses needs GPUs: it goes by their kernels")
         super().__init__("scaling", self.devices[0], keeping)
         self._asked = asked
         self._points: list[ScalingPoint] = []
@@ -308,14 +291,12 @@ class _Study(Measuring):
         self, device: Hardware, points: Sequence[ScalingPoint], short: Case | None = None
     ) -> None:
         """Measure points on a device, before them ``short`` in a process of its own."""
-        from bench_lib.backends import is_gpu
         from bench_lib.studies.scaling import cases_of
 
         self._points += points
         if not (cases := cases_of(points)):
             return
         self.device = device
-        self.kernels = "all" if self._asked.losses and is_gpu(device) else "auto"
         processes = self._asked.processes
         words = f", {processes} times" if processes > 1 else ""
         self.figures_of_all(cases, words, processes=processes, short=short, foretell=self._keep)
@@ -341,15 +322,10 @@ class _Study(Measuring):
         curves = exercise.curves_of(rows)
         table = exercise.scaling_table(rows)
         more: dict[str, Any] = {"forecasts": [], "gpu": None, "requests": []}
-        sections = [table.lines, exercise.efficiency_lines(rows)]
-        sections.append([curve.fitted.sentence for curve in curves])
+        sections = [table.lines, [curve.fitted.sentence for curve in curves]]
         if what == MNIST:
             told, more = self._about_the_job(rows)
             sections += told
-        if self._asked.losses:
-            sections.append(
-                [f"{row.figures.case_id}: no kernels were seen" for row in exercise.unseen(rows)]
-            )
         lines = [line for section in sections if section for line in (*section, "")]
         if self._asked.plot is not None and curves:
             self._draw(curves, self._asked.plot, what)

@@ -110,7 +110,6 @@ def _curves(axes: Axes, curves: Mapping[int, Curve], unit: Callable[[float], flo
     """Draw points with their intervals, and the fitted law; ``unit`` divides the speed-up of n."""
     for place, (i, curve) in enumerate(curves.items()):
         colour = COLOURS[i % len(COLOURS)]
-        again = i // len(COLOURS)  # colours repeat, and then with another mark
         # Points of one number of workers stand beside each other, so that no interval is covered.
         offset = 2 ** (BESIDE * (place - (len(curves) - 1) / 2))
         ups = [(row.workers, row.speed_up) for row in curve.rows if row.speed_up]
@@ -124,7 +123,7 @@ def _curves(axes: Axes, curves: Mapping[int, Curve], unit: Callable[[float], flo
                 [max(0.0, high - s.value) for (_, s), (_, high) in zip(shares, ends, strict=True)],
             ],
             color=colour,
-            marker=MARKS[(i + again) % len(MARKS)],
+            marker=MARKS[i % len(MARKS)],
             ms=5,
             ls="none",
             capsize=3,

@@ -12,7 +12,6 @@ from bench_lib.report.tables import table
 from bench_lib.storage import acceptance
 from bench_lib.studies.asked import OPENING_S
 from bench_lib.studies.figures import (
-    CELLS,
     Figures,
     Table,
     mib,
@@ -22,8 +21,6 @@ from bench_lib.studies.figures import (
     table_of,
     times,
 )
-from bench_lib.studies.losses import Loss, RankStep, losses
-from bench_lib.studies.losses import in_words as in_parts
 from bench_lib.verdict.metrics import scaling
 from bench_lib.verdict.metrics.scaling import Law, Rate, Share, Straggler
 
@@ -66,9 +63,9 @@ class Workers:
     """Batch size of one worker alone."""
 
     @property
-    def curve(self) -> tuple[str, str, str, int | None]:
+    def curve(self) -> tuple[str, str]:
         """The common part of one curve's points."""
-        return self.over, self.scaling, self.network, self.batch_size
+        return self.over, self.scaling
 
 
 @dataclass(frozen=True)
@@ -141,8 +138,6 @@ class ScalingRow(Workers):
     processes: int = 0
     """How many the figures are from; an interval of one is of its steps alone."""
     stragglers: list[Straggler] = field(default_factory=list)
-    losses: list[Loss] = field(default_factory=list)
-    """By part of a step, if the kernels of rank 0 are known."""
 
 
 def rows_of(
@@ -176,41 +171,7 @@ def _row(
         efficiency=speed_up and speed_up.over(point.workers),
         processes=processes,
         stragglers=scaling.lagging(seen.per_rank for seen in by_case[point.case.id].measurements),
-        losses=_losses(point, alone, by_case, figures),
     )
-
-
-def _losses(
-    point: ScalingPoint,
-    alone: ScalingPoint | None,
-    by_case: Mapping[str, Record],
-    figures: Mapping[str, Figures],
-) -> list[Loss]:
-    """Return the losses of GPUs beside one; on CPUs no kernels tell them."""
-    steps = [_step(each, by_case, figures) for each in (alone, point)]
-    if point.workers == 1 or point.over != GPUS or None in steps:
-        return []
-    one, several = (step for step in steps if step is not None)
-    # With strong scaling or tensor parallelism ranks share the items of one.
-    return losses(one, several, divided_by=point.workers * one.items / several.items)
-
-
-def unseen(rows: Sequence[ScalingRow]) -> list[ScalingRow]:
-    """Return the measured rows of several GPUs whose losses are unknown."""
-    several = [row for row in rows if row.workers > 1 and row.over == GPUS]
-    return [row for row in several if row.figures.is_measured and not row.losses]
-
-
-def _step(
-    point: ScalingPoint | None, by_case: Mapping[str, Record], figures: Mapping[str, Figures]
-) -> RankStep | None:
-    """Return a point's step, if it was measured."""
-    if point is None or point.case is None or (record := by_case.get(point.case.id)) is None:
-        return None
-    seen, accepted = figures[point.case.id], record.measurements
-    if seen.step_s is None or not accepted:
-        return None
-    return RankStep(seen.step_s, record.kernels, accepted[-1].per_rank, seen.items_per_step or 1)
 
 
 def _rate(point: ScalingPoint, by_case: Mapping[str, Record]) -> tuple[Rate | None, int]:
@@ -283,31 +244,20 @@ class Curve:
 
 
 def curves_of(rows: Sequence[ScalingRow]) -> list[Curve]:
-    """Return the curves of rows that were measured: one for each network, batch and way."""
+    """Return the curves of rows that were measured: one for each way and kind of scaling."""
     groups: dict[tuple[object, ...], list[ScalingRow]] = {}
     for row in rows:
         if row.speed_up is not None:
             groups.setdefault(row.curve, []).append(row)
-    varied = _varied(rows)
-    return [Curve(group, _fitted(group, _label(group[0], varied))) for group in groups.values()]
+    return [Curve(group, _fitted(group)) for group in groups.values()]
 
 
-def _varied(rows: Sequence[ScalingRow]) -> list[str]:
-    """Return which of network and batch the curves differ in."""
-    return [name for name in ("network", "batch_size") if len({getattr(r, name) for r in rows}) > 1]
-
-
-def _label(row: ScalingRow, varied: Sequence[str]) -> str:
-    about = [row.network] if "network" in varied else []
-    about += [f"b{row.batch_size}"] if "batch_size" in varied else []
-    return " ".join([*about, in_words(row.over), row.scaling])
-
-
-def _fitted(rows: Sequence[ScalingRow], label: str) -> FittedLaw:
+def _fitted(rows: Sequence[ScalingRow]) -> FittedLaw:
     """Fit the law of a curve's kind; the same work takes as long as its throughput is low."""
     rates = {row.workers: row.speed_up.value for row in rows if row.speed_up is not None}
-    about = (label, rows[0].over, rows[0].scaling)
-    if rows[0].scaling == STRONG:
+    over, kind = rows[0].curve
+    about = (f"{in_words(over)} {kind}", over, kind)
+    if kind == STRONG:
         law = scaling.amdahl({n: 1 / rate for n, rate in rates.items()})
     else:
         law = scaling.gustafson(rates)
@@ -322,13 +272,10 @@ def _fitted(rows: Sequence[ScalingRow], label: str) -> FittedLaw:
 
 def scaling_table(rows: Sequence[ScalingRow]) -> Table:
     """Return the table; points without figures have their reasons below it."""
-    varied = _varied(rows)
     columns = (
         ("over", lambda row: row.over),
         ("workers", lambda row: str(row.workers)),
         ("scaling", lambda row: row.scaling),
-        ("network", lambda row: row.network if "network" in varied else ""),
-        ("batch", lambda row: str(row.batch_size) if "batch_size" in varied else ""),
         *("status", "throughput"),
         ("speed-up", lambda row: times(row.speed_up and row.speed_up.value)),
         ("efficiency", lambda row: percent(row.efficiency and row.efficiency.value, ".1%")),
@@ -339,7 +286,6 @@ def scaling_table(rows: Sequence[ScalingRow]) -> Table:
         ("device memory", lambda row: mib(row.figures.memory_bytes)),
     )
     lines = [f"{row.figures.case_id}: {lags.in_words}" for row in rows for lags in row.stragglers]
-    lines += [f"{row.figures.case_id}: {in_parts(row.losses)}" for row in rows if row.losses]
     if any(row.processes == 1 and row.efficiency and row.efficiency.interval for row in rows):
         lines.append(
             "intervals are of the steps of one process each; processes differ besides, which "
@@ -352,46 +298,6 @@ def _interval(share: Share | None) -> str:
     if share is None or share.interval is None:
         return ""
     return f"{share.interval[0]:.1%} to {share.interval[1]:.1%}"
-
-
-def efficiency_lines(rows: Sequence[ScalingRow]) -> list[str]:
-    """Return a table of efficiency by size of the network and batch, of most workers each.
-
-    Nothing where neither varies.
-    """
-    if not _varied(rows):
-        return []
-    last: dict[tuple[str, int], ScalingRow] = {}
-    for row in rows:
-        if row.efficiency is None or row.workers == 1:
-            continue
-        key = row.network, row.batch_size or 0
-        if key not in last or row.workers > last[key].workers:
-            last[key] = row
-    if not last:
-        return []
-    batches = sorted({batch for _, batch in last})
-    networks = dict.fromkeys(network for network, _ in last)
-    most = max(row.workers for row in last.values())
-    each = "of all" if rows[0].scaling == STRONG else "each"
-    headings = ("network", "parameters", *(f"b{batch} {each}" for batch in batches))
-    cells = [
-        (network, _size(network, rows), *(_share(last.get((network, b)), most) for b in batches))
-        for network in networks
-    ]
-    return [f"efficiency of {most} {in_words(rows[0].over)}:", *table(headings, cells)]
-
-
-def _size(network: str, rows: Sequence[ScalingRow]) -> str:
-    sizes = (CELLS["parameters"](row.figures) for row in rows if row.network == network)
-    return next(filter(None, sizes), "")
-
-
-def _share(row: ScalingRow | None, most: int) -> str:
-    if row is None or row.efficiency is None:
-        return ""
-    fewer = "" if row.workers == most else f" (of {row.workers})"
-    return f"{row.efficiency.value:.1%}{fewer}"
 
 
 # ---- the serial run -----------------------------------------------------------------------

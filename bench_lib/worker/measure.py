@@ -363,7 +363,7 @@ def _warmed_up(
     """Warm up, then give way to another process and run a block more."""
     clock = context.clock
     brief = context.brief and not clock.asynchronous and not workload.compiled
-    least = 1 if brief else LEAST_WARMUP_STEPS
+    least = max(sampling.warmup_steps, 1 if brief else LEAST_WARMUP_STEPS)
     context.phase("warm-up")
     steady = Steadiness(sampling.warmup_s, sampling.warmup_max_s, least, sampling.warmup_early_s)
     steady.warm_up(clock, workload.step, first_step_s, context.agree)
