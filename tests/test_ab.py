@@ -13,7 +13,7 @@ import pytest
 from builders import make_attempt, make_case, make_hardware
 from documents import document_in
 from processes import HERE, ON_THE_CPU, TORCH_ALONE
-from scripted import Context, Contexts, Watch, gpus
+from standins.worker import Context, Contexts, Watch, gpus
 
 from bench_lib.cli import main
 from bench_lib.engine.device import HeldDevice

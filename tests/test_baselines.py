@@ -33,9 +33,9 @@ from builders import (
 from builders import (
     make_record as unjudged,
 )
-from fulldisk import no_file_beyond
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from processes import no_file_beyond
 
 import bench_lib
 from bench_lib.cases import matrix

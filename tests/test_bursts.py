@@ -19,7 +19,8 @@ from builders import (
     make_processes,
     make_telemetry,
 )
-from scripted import Context, Contexts, Marks, Watch, held
+from standins.device import Device
+from standins.worker import Context, Contexts, Watch, held
 
 from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.zygote import PLAIN
@@ -35,53 +36,18 @@ from bench_lib.worker.bursts import at_full_clock, calibrate, in_bursts
 FULL_S, CAPPED_S = 1 / 1024, 1 / 512
 
 
-class Capped:
-    """A device whose step takes twice as long once it has worked for ``lasts_s`` after a rest."""
-
-    def __init__(self, lasts_s: float, needs_rest_s: float = 0.0) -> None:
-        """Begin under the cap; a rest shorter than ``needs_rest_s`` does not help."""
-        self.lasts_s = lasts_s
-        self.needs_rest_s = needs_rest_s
-        self.log: list[str] = []
-        self.rests: list[float] = []
-        self._now = 1024.0
-        self.spread = 0.0
-        self.disturbed_in: set[int] = set()
-        """Bursts in which every step takes an eighth longer, by their number."""
-        self._full_until = 0.0
-
-    def now(self) -> float:
-        """Time on the host, which waits for each step."""
-        return self._now
-
-    device_now = now
-
-    def synchronize(self) -> None:
-        """Nothing is waiting."""
-
-    def marks(self, n: int) -> Marks:
-        """Return marks on the device's time."""
-        return Marks(self, n)
-
-    def rest(self, seconds: float) -> None:
-        """Cool down."""
-        self.rests.append(seconds)
-        self._now += seconds
-        if seconds >= self.needs_rest_s:
-            self._full_until = self._now + self.lasts_s
-
-    def wake(self, seconds: float) -> None:
-        """Draw no power."""
-        self._now += seconds
-        self._full_until += seconds
-
-    def step(self, *_: object, **__: object) -> None:
-        """Work at full clock, or under the cap."""
-        step_s = FULL_S if self._now < self._full_until else CAPPED_S
-        self._now += step_s * (1.125 if len(self.rests) in self.disturbed_in else 1)
+def capped(lasts_s: float, needs_rest_s: float = 0.0) -> Device:
+    """Return a device whose step takes twice as long once it has worked for a while."""
+    return Device(
+        work_s=[FULL_S],
+        issue_s=[0.0],
+        asynchronous=False,
+        full_clock_s=lasts_s,
+        needs_rest_s=needs_rest_s,
+    )
 
 
-def in_bursts_of(device: Capped, found: Bursts, sustained_s: float = CAPPED_S, most: int = 200):
+def in_bursts_of(device: Device, found: Bursts, sustained_s: float = CAPPED_S, most: int = 200):
     """Measure the device's step."""
     clock: Any = device
     return in_bursts(clock, device.step, found, sustained_s, most)
@@ -91,7 +57,7 @@ def in_bursts_of(device: Capped, found: Bursts, sustained_s: float = CAPPED_S, m
 
 
 def test_a_power_bound_case_is_measured_at_full_clock():
-    device = Capped(lasts_s=1.0)
+    device = capped(lasts_s=1.0)
     found = in_bursts_of(device, Bursts(8 * CAPPED_S, 0.25))
     assert set(found.iteration_s) == {FULL_S}
     assert len(found.iteration_s) == (bursts.BURSTS - bursts.WARM) * 5  # of eight steps
@@ -100,25 +66,25 @@ def test_a_power_bound_case_is_measured_at_full_clock():
 
 
 def test_a_case_that_is_no_faster_after_a_rest_is_not_power_bound():
-    device = Capped(lasts_s=0.0)
+    device = capped(lasts_s=0.0)
     assert in_bursts_of(device, Bursts(8 * CAPPED_S, 0.25)) is None
     assert len(device.rests) == bursts.WARM + 1
 
 
 def test_a_case_whose_baseline_is_of_bursts_is_measured_so_whatever_it_is():
-    device = Capped(lasts_s=0.0)
+    device = capped(lasts_s=0.0)
     found = in_bursts_of(device, Bursts(8 * CAPPED_S, 0.25, always=True))
     assert set(found.iteration_s) == {CAPPED_S}
 
 
 def test_a_step_that_is_longer_than_a_burst_stays_as_it_is():
-    device = Capped(lasts_s=1.0)
+    device = capped(lasts_s=1.0)
     assert in_bursts_of(device, Bursts(CAPPED_S / 2, 0.25)) is None
     assert device.rests == []
 
 
 def test_no_more_steps_are_kept_than_the_case_may_have():
-    found = in_bursts_of(Capped(lasts_s=9.0), Bursts(4.0, 0.25), most=40)
+    found = in_bursts_of(capped(lasts_s=9.0), Bursts(4.0, 0.25), most=40)
     assert len(found.iteration_s) == 36
 
 
@@ -126,44 +92,44 @@ def test_no_more_steps_are_kept_than_the_case_may_have():
 
 
 @pytest.fixture
-def multiplies(monkeypatch: pytest.MonkeyPatch) -> Callable[[Capped], Bursts | None]:
+def multiplies(monkeypatch: pytest.MonkeyPatch) -> Callable[[Device], Bursts | None]:
     """Calibrate a scripted device."""
 
-    def run(device: Capped) -> Bursts | None:
+    def run(device: Device) -> Bursts | None:
         monkeypatch.setattr(bursts, "SIZE", 2)
-        monkeypatch.setattr(torch, "mm", device.step)
+        monkeypatch.setattr(torch, "mm", lambda *_, **__: device.step())
         clock: Any = device
         found = calibrate(clock, torch.device("cpu"))
-        assert found.spread == device.spread
+        assert found.spread == (0.125 if device.disturbed_in else 0.0)
         return found.bursts
 
     return run
 
 
 def test_the_burst_ends_well_before_the_controller_acts(multiplies):
-    assert multiplies(Capped(lasts_s=0.030)) == Bursts(bursts.BURST_S, bursts.RESTS_S[0])
+    assert multiplies(capped(lasts_s=0.030)) == Bursts(bursts.BURST_S, bursts.RESTS_S[0])
 
 
 def test_the_rest_is_as_long_as_the_device_needs(multiplies):
-    found = multiplies(Capped(lasts_s=0.030, needs_rest_s=0.1))
+    found = multiplies(capped(lasts_s=0.030, needs_rest_s=0.1))
     assert found == Bursts(bursts.BURST_S, 0.12)
 
 
 def test_looks_that_differ_say_by_how_much(multiplies):
-    device = Capped(lasts_s=0.030)
-    device.disturbed_in, device.spread = {4}, 0.125
+    device = capped(lasts_s=0.030)
+    device.disturbed_in = {4}
     assert multiplies(device) == Bursts(bursts.BURST_S, bursts.RESTS_S[0])
 
 
 def test_a_quick_controller_gets_shorter_bursts(multiplies):
-    found = multiplies(Capped(lasts_s=0.010))
+    found = multiplies(capped(lasts_s=0.010))
     assert found.rest_s == bursts.RESTS_S[-1]
     assert found.burst_s == pytest.approx(0.005, abs=2 * FULL_S)
 
 
 @pytest.mark.parametrize("lasts_s", [0.0, 0.002], ids=["never slows", "slows at once"])
 def test_a_device_that_bursts_do_not_help_has_none(multiplies, lasts_s):
-    assert multiplies(Capped(lasts_s=lasts_s)) is None
+    assert multiplies(capped(lasts_s=lasts_s)) is None
 
 
 def test_the_time_at_full_clock_ends_where_several_steps_are_slow():

@@ -15,7 +15,7 @@ from builders import (
     make_case,
     make_process,
 )
-from scripted import Contexts, gpus, held
+from standins.worker import Contexts, gpus, held
 
 from bench_lib.backends.folders import searched
 from bench_lib.cases.axes import cold

@@ -15,7 +15,7 @@ from builders import (
 )
 from command import Printed, ran
 from documents import document_in
-from scripted import gpus, held_class
+from standins.worker import gpus, held_class
 
 import bench_lib
 from bench_lib.cases.collectives import collective_of

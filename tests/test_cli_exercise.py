@@ -18,7 +18,7 @@ from builders import (
 from command import Printed, ran
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from scripted import gpus, held_class
+from standins.worker import gpus, held_class
 
 import bench_lib
 from bench_lib.cases.matrix import read_matrix, tables
@@ -191,7 +191,9 @@ def test_on_a_terminal_a_table_loses_no_column(exercise, monkeypatch, words, key
         traffic_bytes_per_step=1e9,
         numerics=Numerics(finite=True, max_abs_diff=0.012, cosine=0.998765),
     )
-    monkeypatch.setattr("scripted.make_measurement", lambda **fields: replace(seen, **fields))
+    monkeypatch.setattr(
+        "standins.worker.make_measurement", lambda **fields: replace(seen, **fields)
+    )
     script = {"resnet50-b64-fp32-eager-infer": steps(0.02)}
     (whole,) = tables_of(exercise(*words, script=script).out)
     monkeypatch.setenv("COLUMNS", str(width))

@@ -18,7 +18,7 @@ from command import Printed, ran
 from documents import document_in
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from scripted import gpus, held_class
+from standins.worker import gpus, held_class
 
 import bench_lib
 from bench_lib.cli import main, ops
@@ -70,7 +70,7 @@ def seen(monkeypatch):
 
     def say(**fields) -> None:
         usual = make_measurement(**fields)
-        monkeypatch.setattr("scripted.make_measurement", lambda **f: replace(usual, **f))
+        monkeypatch.setattr("standins.worker.make_measurement", lambda **f: replace(usual, **f))
 
     return say
 

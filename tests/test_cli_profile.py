@@ -74,7 +74,7 @@ def worker(tmp_path, monkeypatch):
     laid_out = tmp_path / "laid out"
     laid_out.mkdir()
     monkeypatch.setenv("STANDIN", str(laid_out))
-    standin = Path(__file__).with_name("standin_worker.py")
+    standin = Path(__file__).parent / "standins" / "profiled.py"
     orders: list[tuple[Case, wire.ProfileRequest]] = []
 
     def order(case, folder, asked, _python="") -> list[str]:

@@ -18,7 +18,7 @@ from builders import (
     the_run,
 )
 from command import Printed, ran
-from scripted import gpus, held_class
+from standins.worker import gpus, held_class
 
 from bench_lib.launch.faults import CaseFault
 from bench_lib.model import Fault, RankSample, Training
@@ -112,7 +112,9 @@ def seen(monkeypatch):
 
     def say(**fields) -> None:
         usual = make_measurement(**fields)
-        monkeypatch.setattr("scripted.make_measurement", lambda **f: replace(usual, **_timed(f)))
+        monkeypatch.setattr(
+            "standins.worker.make_measurement", lambda **f: replace(usual, **_timed(f))
+        )
 
     def _timed(fields):
         total = sum(fields["iteration_s"])

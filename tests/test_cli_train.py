@@ -18,7 +18,7 @@ from builders import (
 )
 from command import Printed, ran
 from documents import document_in
-from scripted import gpus, held_class
+from standins.worker import gpus, held_class
 
 from bench_lib.cli import train
 from bench_lib.cli.output import say
@@ -52,7 +52,7 @@ def run(tmp_path, monkeypatch, capsys):
             kept = {name: fields[name] for name in ("wall_s",) if name in fields}
             return make_measurement(**{**fields, "training": learnt, **usual, **kept})
 
-        monkeypatch.setattr("scripted.make_measurement", make)
+        monkeypatch.setattr("standins.worker.make_measurement", make)
         monkeypatch.setattr("bench_lib.backends.detect", lambda: [device])
         monkeypatch.setattr("bench_lib.launch.catalogue.network_sizes", dict)
         scripted = held_class(script or {}, tmp_path / "locks")

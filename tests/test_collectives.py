@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from builders import make_case, make_fault, make_measurement
-from threads import ThreadGroup
+from standins.ranks import ThreadGroup
 
 from bench_lib.cases.axes import Axis
 from bench_lib.cases.collectives import (

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from builders import make_case, make_hardware, make_measurement, make_telemetry
-from scripted import KERNELS, Contexts, Watch, gpus, held
+from standins.worker import KERNELS, Contexts, Watch, gpus, held
 
 from bench_lib.engine import processes
 from bench_lib.engine.cooling import Cooling
@@ -667,7 +667,7 @@ def test_no_process_of_ours_is_a_stranger(bench, monkeypatch, waits):
     watch = Watch(CALM)
     one = bench(watch=lambda _: watch)
     kernels = make_measurement(device_source="kernels")
-    monkeypatch.setattr("scripted.Context.measure", lambda *_: kernels)
+    monkeypatch.setattr("standins.worker.Context.measure", lambda *_: kernels)
     one.measure(make_case(id="a"))
     assert watch.own == [[1001]]  # once
     ranks = [RankSample(n, n, None, [0.1], None, pid=70 + n) for n in range(2)]

@@ -167,8 +167,8 @@ sys.path.insert(0, {tests!r})
 import bench_lib.plugin.session as session
 from bench_lib.engine import engine
 from pathlib import Path
-from scripted import held_class, nobody_shares
-import scripted
+from standins.worker import held_class, nobody_shares
+from standins import worker as scripted
 
 scripted.KERNELS = "the profiler saw no operation"
 scripted.make_measurement = functools.partial(
@@ -301,7 +301,7 @@ def test_the_commands_of_ones_own_repository_lead_to_a_committed_baseline(own_re
     ]
     assert install.splitlines()[-1] == "pip install ./bench-lib"
     environment["BENCH_LIB_STANDIN"] = str(folder)
-    environment["PYTEST_ADDOPTS"] += " -p standin_machine"
+    environment["PYTEST_ADDOPTS"] += " -p standins.machine"
     tests = f"PYTHONPATH=$PYTHONPATH:{ROOT / 'tests'}\n"
     first, *rest = commands
     done = subprocess.run(

@@ -34,7 +34,7 @@ from builders import (
     make_record,
     the_run,
 )
-from scripted import Contexts, Watch, gpus, held
+from standins.worker import Contexts, Watch, gpus, held
 
 from bench_lib.engine import engine
 from bench_lib.engine.device import REPLAYED, HeldDevice

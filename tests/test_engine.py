@@ -12,7 +12,7 @@ import builders
 import pytest
 from builders import make_case, make_fault, make_measurement, make_telemetry, the_run
 from filelock import FileLock
-from scripted import Contexts, Watch, gpus, held, held_class, nobody_shares
+from standins.worker import Contexts, Watch, gpus, held, held_class, nobody_shares
 
 from bench_lib.engine import engine
 from bench_lib.engine.cooling import Cooling
@@ -123,7 +123,7 @@ def test_what_the_hardware_spoils_elsewhere_is_not_accepted_either(opened):
 
 def test_processes_of_ours_are_no_strangers(opened, monkeypatch):
     watch = Watch(make_telemetry())
-    monkeypatch.setattr("scripted.Watch", lambda *_seen: watch)
+    monkeypatch.setattr("standins.worker.Watch", lambda *_seen: watch)
     about = {"began_s": time.monotonic(), "versions": {}, "threads": 1}
     with opened({}) as run:
         run.held.take_in(CASE, make_measurement(case_id=CASE.id), pids=[4711], **about)
@@ -459,7 +459,9 @@ def test_what_stands_in_the_way_of_compacting_is_said_and_fails_no_run(
 def workers(monkeypatch):
     """Return workers that follow no script, and find out all that there is of a case."""
     whole = {"numerics": Numerics(finite=True, cosine=0.9999), "flops_per_step": 8e9}
-    monkeypatch.setattr("scripted.make_measurement", functools.partial(make_measurement, **whole))
+    monkeypatch.setattr(
+        "standins.worker.make_measurement", functools.partial(make_measurement, **whole)
+    )
     return Contexts({}, DEVICE)
 
 
@@ -478,7 +480,7 @@ def test_numerics_are_checked_in_the_first_of_the_planned_processes(workers, tmp
 
 def test_numerics_that_are_not_finite_are_checked_in_every_process(monkeypatch, tmp_path):
     wrong = functools.partial(make_measurement, numerics=Numerics(finite=False))
-    monkeypatch.setattr("scripted.make_measurement", wrong)
+    monkeypatch.setattr("standins.worker.make_measurement", wrong)
     workers = Contexts({}, DEVICE)
     with contextlib.closing(held(DEVICE, workers, tmp_path, processes=3)) as device:
         device.measure(CASE)
@@ -531,8 +533,8 @@ def test_sound_numerics_are_not_computed_by_the_next_run_of_the_same_software(
         numerics = Numerics(finite=True, cosine=answer) if is_asked else None
         return make_measurement(**{**fields, "numerics": numerics})
 
-    monkeypatch.setattr("scripted.Contexts", Workers)
-    monkeypatch.setattr("scripted.make_measurement", measured)
+    monkeypatch.setattr("standins.worker.Contexts", Workers)
+    monkeypatch.setattr("standins.worker.make_measurement", measured)
     accept(tmp_path / "baselines", CASE.id, cosine=0.9999)
     told = []
     for _ in range(2):
@@ -578,7 +580,7 @@ def test_a_second_look_takes_no_numerics_from_an_earlier_run(workers, tmp_path):
 
 def test_what_is_not_finite_now_was_no_better_in_an_earlier_run(monkeypatch, tmp_path):
     wrong = functools.partial(make_measurement, numerics=Numerics(finite=False))
-    monkeypatch.setattr("scripted.make_measurement", wrong)
+    monkeypatch.setattr("standins.worker.make_measurement", wrong)
     workers = Contexts({}, DEVICE)
     with contextlib.closing(held(DEVICE, workers, tmp_path)) as device:
         _keep_sound(device)
@@ -594,7 +596,7 @@ def test_an_earlier_run_s_numerics_are_forgotten_where_they_are_wrong_now(
     for answer, count in ((0.9999, 1), (0.5, 0)):
         numerics = Numerics(finite=True, cosine=answer)
         measured = functools.partial(make_measurement, numerics=numerics)
-        monkeypatch.setattr("scripted.make_measurement", measured)
+        monkeypatch.setattr("standins.worker.make_measurement", measured)
         with opened({}, judged=True) as run:
             run.measure(CASE)
             run.conclude()
@@ -608,7 +610,7 @@ def test_numerics_of_what_was_compiled_are_not_kept_whatever_it_is_called(
     measured = functools.partial(
         make_measurement, numerics=Numerics(finite=True, cosine=0.9999), compile_s=3.0
     )
-    monkeypatch.setattr("scripted.make_measurement", measured)
+    monkeypatch.setattr("standins.worker.make_measurement", measured)
     with opened({}, judged=True) as run:
         run.measure(CASE)
         run.conclude()
@@ -640,7 +642,7 @@ def test_numerics_are_sound_where_a_verdict_says_so(status, is_sound):
 
 def test_an_attempt_says_what_its_time_was_spent_on(workers, tmp_path, monkeypatch):
     measured = make_measurement(iteration_s=[0.01] * 20, phases_s={"build": 0.5, "measure": 1.0})
-    monkeypatch.setattr("scripted.make_measurement", lambda **_: measured)
+    monkeypatch.setattr("standins.worker.make_measurement", lambda **_: measured)
     with contextlib.closing(held(DEVICE, workers, tmp_path)) as device:
         (attempt,) = device.measure(CASE).attempts
     assert attempt.measurement.phases_s == {}

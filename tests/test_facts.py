@@ -7,7 +7,7 @@ import time
 
 import pytest
 from builders import make_case, make_environment
-from fulldisk import no_file_beyond
+from processes import no_file_beyond
 
 from bench_lib.launch import kept
 from bench_lib.model import Launch, Numerics, StepCounts

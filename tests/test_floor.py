@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from builders import make_case, make_hardware, make_measurement, make_telemetry
-from scripted import Contexts, Watch, held
+from standins.worker import Contexts, Watch, held
 
 from bench_lib.engine.outcome import Outcome
 from bench_lib.formulas import floor
@@ -121,7 +121,7 @@ def test_a_case_below_its_floor_is_an_error_without_a_baseline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: Any, kind: str | None
 ) -> None:
     slow = gemm(seconds_at(0.01))
-    monkeypatch.setattr("scripted.Context.measure", lambda *_: slow)
+    monkeypatch.setattr("standins.worker.Context.measure", lambda *_: slow)
     one = held(MI300X, Contexts({}, MI300X), tmp_path, watch=lambda _: Watch(seen), cool_s=0)
     with contextlib.closing(one):
         outcome = one.measure(case())
@@ -133,7 +133,7 @@ def measured_in_turn(
     monkeypatch: pytest.MonkeyPatch, folder: Path, device: Hardware, *shares: float
 ) -> Outcome:
     answers = [gemm(seconds_at(share)) for share in shares]
-    monkeypatch.setattr("scripted.Context.measure", lambda *_: answers.pop(0))
+    monkeypatch.setattr("standins.worker.Context.measure", lambda *_: answers.pop(0))
     with contextlib.closing(held(device, Contexts({}, device), folder, cool_s=0)) as one:
         outcome = one.measure(case())
     assert not answers

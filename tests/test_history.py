@@ -28,9 +28,9 @@ from builders import (
     make_verdict,
     write_run,
 )
-from fulldisk import no_file_beyond
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from processes import no_file_beyond
 
 import bench_lib
 from bench_lib.model import Attempt, Launch, Numerics, RankSample, Record, Status

@@ -24,7 +24,6 @@ from typing import Any
 
 import pytest
 import torch
-from fulldisk import no_file_beyond
 from processes import (
     HERE,
     LONG_S,
@@ -33,6 +32,7 @@ from processes import (
     all_gone,
     fresh_context,
     is_gone,
+    no_file_beyond,
     pids_in,
 )
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from fakegpu import DEFAULT, FakeGpu
+from standins.streams import DEFAULT, FakeGpu
 
 from bench_lib.launch.launchers import Placement
 from bench_lib.launch.wire import CONTEXTS_VARIABLE, ClosedError

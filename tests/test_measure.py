@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from scripted import Marks
+from standins.device import AT_ONCE, Device
 
 from bench_lib.model import Case, Draw, Launch, Measurement, Numerics, Sampling, Training
 from bench_lib.worker import host
@@ -30,18 +30,7 @@ from bench_lib.worker.measure import (
     measure,
 )
 from bench_lib.worker.phases import Phases
-from bench_lib.worker.profiling import StepWork
 from bench_lib.worker.workloads import NAMED, Setting, Workload, build
-
-AT_ONCE = Sampling(
-    warmup_s=0,
-    warmup_max_s=0,
-    warmup_early_s=1000,
-    iterations=2,
-    max_iterations=2,
-    measure_s=0,
-)
-"""No more warm-up than the least number of steps, and two measured iterations."""
 
 FIRST, WARM, AGAIN, MEASURED = 1, LEAST_WARMUP_STEPS, 1, AT_ONCE.iterations
 """Steps of each phase under ``AT_ONCE``; three more are issued to time the issuing."""
@@ -59,176 +48,12 @@ def _frozen() -> Iterator[None]:
     gc.unfreeze()
 
 
-class Machine:
-    """A host and a device in one script: a clock, a setting and a workload at once.
-
-    A step costs the host ``issue_s``, then the device ``work_s``; the device begins when it
-    has done what was issued before.  All times are binary fractions, so sums are exact.
-    """
-
-    def __init__(
-        self,
-        *,
-        work_s: Iterable[float] = (),
-        issue_s: Iterable[float] = (),
-        asynchronous: bool = True,
-        queue_s: float = math.inf,
-        **about: Any,
-    ) -> None:
-        """Script the first steps; later ones cost the last value given (by default 1/4, 1/64).
-
-        ``queue_s`` is the most work that may wait before issuing more has to wait too.
-        """
-        self.asynchronous = asynchronous
-        self.rested_s = 0.0
-        self.ranks = 1
-        self.replay_s = 1 / 8
-        self.no_graph: BaseException | None = None
-        self.no_profile: BaseException | None = None
-        self.log: list[str] = []
-        self.steps = 0
-        self.collecting: list[bool] = []
-        self.allocated: int | None = 0
-        self.peak: int | None = 0
-        self.during_step: Callable[[int], None] = lambda _i: None
-        self._about = about
-        self._work_s = list(work_s) or [1 / 4]
-        self._issue_s = list(issue_s) or [1 / 64]
-        self._queue_s = queue_s
-        self._now = 1024.0
-        self._busy_until = 0.0
-
-    # --- the clock
-
-    def now(self) -> float:
-        """Time on the host."""
-        return self._now
-
-    def synchronize(self) -> None:
-        """Let the host catch up with the device."""
-        self.log.append("synchronize")
-        self.catch_up(self._busy_until)
-
-    def catch_up(self, with_s: float) -> None:
-        """Let the host wait until a time of the device."""
-        self._now = max(self._now, with_s)
-
-    def marks(self, n: int) -> Marks:
-        """Return marks on the device's time."""
-        self.log.append(f"allocate {n} marks")
-        return Marks(self, n)
-
-    def allocated_bytes(self) -> int | None:
-        """Bytes in use."""
-        self.log.append("read allocated")
-        return self.allocated
-
-    def reset_peak(self) -> None:
-        """Forget the peak so far."""
-        self.log.append("reset peak")
-        self.peak = self.allocated
-
-    def peak_bytes(self) -> int | None:
-        """Most bytes since."""
-        self.log.append("read peak")
-        return self.peak
-
-    def release(self) -> None:
-        """Log it."""
-        self.log.append("release")
-
-    def take_turn(self) -> None:
-        """Nobody else is on this device."""
-        raise NotImplementedError
-
-    @contextlib.contextmanager
-    def recorded(self, step: Callable[[], object]) -> Iterator[Callable[[], None]]:
-        """Lend replays of ``replay_s`` seconds that cost the host nothing."""
-        assert step == self.step
-        self.log.append("record")
-        if self.no_graph is not None:
-            raise self.no_graph
-
-        def replay() -> None:
-            self._busy_until = self.device_now() + self.replay_s
-
-        yield replay
-        self.log.append("drop graph")
-
-    def profiled(self, step: Callable[[], object], n: int) -> StepWork:
-        """Have been seen working for 1/32 s a step."""
-        self.log.append("profile")
-        if self.no_profile is not None:
-            raise self.no_profile
-        for _ in range(n):
-            step()
-        return StepWork([("a", n, n / 32)], steps=n)
-
-    def device_now(self) -> float:
-        """When the device will have done all that was issued."""
-        return max(self._now, self._busy_until)
-
-    # --- the workload
-
-    def step(self) -> None:
-        """Cost what the script says."""
-        i, self.steps = self.steps, self.steps + 1
-        self.log.append("step")
-        self.collecting.append(gc.isenabled())
-        self._now += self._issue_s[min(i, len(self._issue_s) - 1)]
-        work_s = self._work_s[min(i, len(self._work_s) - 1)]
-        self._busy_until = max(self._now, self._busy_until) + work_s
-        if not self.asynchronous:
-            self._now = self._busy_until
-        self._now = max(self._now, self._busy_until - self._queue_s)
-        self.during_step(i)
-
-    def needs(self, extra: int) -> None:
-        """Have so many bytes more for a moment."""
-        assert self.allocated is not None
-        assert self.peak is not None
-        self.peak = max(self.peak, self.allocated + extra)
-
-    def workload(self) -> Workload:
-        """Build the workload."""
-        self.log.append("build")
-        defaults = {
-            "first_step_done": lambda: self.log.append("first step done"),
-            "numerics": lambda: self.log.append("numerics"),
-            "flops_per_step": lambda: self.log.append("flops"),
-        }
-        return Workload(self.step, **{**defaults, **self._about})
-
-    # --- the context
-
-    def measure(self, sampling: Sampling = AT_ONCE, **context: Any) -> Measurement:
-        """Measure the script."""
-        case = Case("scripted", f"{__name__}:scripted", {}, sampling=sampling)
-        defaults = {
-            "phase": lambda name: self.log.append(f"phase {name}"),
-            "forget": lambda: self.log.append("forget"),
-            "cache_state": lambda: self.log.append("read cache state"),
-            "give_way": lambda: self.log.append("give way"),
-        }
-        return measure(case, self.context(**{**defaults, **context}))
-
-    def context(self, **fields: Any) -> MeasuringContext:
-        """Stand for the device and for everything that a workload is built with."""
-        setting: Any = self
-        return MeasuringContext(setting, self, "context-7", **fields)
-
-
-def scripted(machine: Machine) -> Workload:
-    """Stand where a case names its factory; the setting is the machine itself."""
-    return machine.workload()
-
-
-def stepped(machine: Machine) -> Callable[[], object]:
+def stepped(machine: Device) -> Callable[[], object]:
     """Return the step and nothing besides."""
     return machine.step
 
 
-def stepless(_machine: Machine) -> None:
+def stepless(_machine: Device) -> None:
     """Return nothing, as a factory does that lacks its last line."""
 
 
@@ -236,7 +61,7 @@ def stepless(_machine: Machine) -> None:
 
 
 def test_a_case_is_measured_in_the_order_that_gives_each_figure_its_meaning() -> None:
-    machine = Machine(compiled=True)
+    machine = Device(compiled=True)
     machine.measure()
     assert machine.log == [
         *("forget", "release", "read allocated"),
@@ -258,7 +83,7 @@ def test_a_case_is_measured_in_the_order_that_gives_each_figure_its_meaning() ->
 
 
 def test_every_second_of_a_case_belongs_to_a_phase() -> None:
-    machine = Machine(compiled=True, work_s=[3.0, 1 / 4], issue_s=[0.0])
+    machine = Device(compiled=True, work_s=[3.0, 1 / 4], issue_s=[0.0])
     begin_s = machine.now()
     seen = machine.measure()
     spent = dict(seen.phases_s)
@@ -289,14 +114,14 @@ def test_rest_between_bursts_is_a_phase_of_its_own() -> None:
 
 
 def test_nothing_but_steps_and_marks_happens_inside_the_measured_stretch() -> None:
-    machine = Machine()
+    machine = Device()
     machine.measure(dataclasses.replace(AT_ONCE, iterations=50))
     inside = machine.log[machine.log.index("mark 0") + 1 : machine.log.index("mark 50") + 1]
     assert inside == [word for i in range(1, 51) for word in ("step", f"mark {i}")]
 
 
 def test_what_was_measured_is_shown_while_nothing_is_timed() -> None:
-    machine = Machine(work_s=[1.0], issue_s=[0.0], asynchronous=False)
+    machine = Device(work_s=[1.0], issue_s=[0.0], asynchronous=False)
     many = dataclasses.replace(AT_ONCE, iterations=5, max_iterations=5)
     shown: list[list[float]] = []
 
@@ -315,7 +140,7 @@ def test_what_was_measured_is_shown_while_nothing_is_timed() -> None:
 
 
 def test_a_host_that_is_its_own_device_is_not_asked_how_long_issuing_takes() -> None:
-    machine = Machine(asynchronous=False)
+    machine = Device(asynchronous=False)
     measured = machine.measure()
     assert machine.steps == BEFORE + MEASURED
     assert (measured.enqueue_s, measured.host_bound) == (None, False)
@@ -327,7 +152,7 @@ def test_a_host_that_is_its_own_device_is_not_asked_how_long_issuing_takes() -> 
 def test_work_with_an_end_of_its_own_is_measured_to_that_end_from_a_fresh_start() -> None:
     learnt = Training("generated", 64, 7, [2.0], [0.5])
     log: list[str] = []
-    machine = Machine(
+    machine = Device(
         steps=7,
         rewind=lambda: log.append("rewind"),
         training=lambda: log.append("training") or learnt,
@@ -344,7 +169,7 @@ def test_work_with_an_end_of_its_own_is_measured_to_that_end_from_a_fresh_start(
 def test_nothing_that_takes_time_lies_between_a_fresh_start_and_the_first_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    machine = Machine(rewind=lambda: machine.log.append("rewind"))
+    machine = Device(rewind=lambda: machine.log.append("rewind"))
     monkeypatch.setattr(gc, "collect", lambda: machine.log.append("collect"))
     family = host.family
     monkeypatch.setattr(
@@ -359,7 +184,7 @@ def test_nothing_that_takes_time_lies_between_a_fresh_start_and_the_first_step(
 
 
 def test_parts_of_a_step_are_timed_one_by_one_on_an_idle_device() -> None:
-    machine = Machine()
+    machine = Device()
     seconds = {"load": iter([1.0, 2.0, 8.0] * 2), "forward": iter([4.0] * 6)}
 
     def part(name: str) -> Callable[[], None]:
@@ -369,7 +194,7 @@ def test_parts_of_a_step_are_timed_one_by_one_on_an_idle_device() -> None:
 
         return work
 
-    machine._about["portions"] = {name: part(name) for name in seconds}
+    machine.about["portions"] = {name: part(name) for name in seconds}
     machine.ranks = 2
     measured = machine.measure()
     assert measured.portions_s == {"load": 2.0, "forward": 4.0}
@@ -386,14 +211,14 @@ def test_parts_of_a_step_are_timed_one_by_one_on_an_idle_device() -> None:
 @pytest.mark.parametrize(("step_s", "times"), [(1 / 1024, 20), (1 / 8, 8), (2.0, 6)])
 def test_long_steps_are_taken_apart_less_often(step_s: float, times: int) -> None:
     seen: list[int] = []
-    machine = Machine(work_s=[step_s], issue_s=[0.0], portions={"all": lambda: seen.append(1)})
+    machine = Device(work_s=[step_s], issue_s=[0.0], portions={"all": lambda: seen.append(1)})
     machine.measure()
     assert len(seen) == times
 
 
 def test_where_ranks_wait_for_each_other_is_no_time_of_their_own() -> None:
     def passes(ranks: int, *parts: str, **about: Any) -> int:
-        machine = Machine(portions=dict.fromkeys(parts, lambda: None), **about)
+        machine = Device(portions=dict.fromkeys(parts, lambda: None), **about)
         machine.ranks = ranks
         return len(machine.measure().own_s)
 
@@ -405,15 +230,15 @@ def test_where_ranks_wait_for_each_other_is_no_time_of_their_own() -> None:
 
 def test_a_device_that_waits_for_its_input_is_not_called_host_bound() -> None:
     waiting = {"work_s": [1 / 64], "issue_s": [1 / 4]}
-    assert Machine(**waiting).measure().host_bound
-    measured = Machine(**waiting, fed_by_host=True).measure()
+    assert Device(**waiting).measure().host_bound
+    measured = Device(**waiting, fed_by_host=True).measure()
     assert (measured.host_bound, measured.enqueue_s, measured.device_s) == (False, None, None)
 
 
 @pytest.mark.parametrize("failing", [False, True])
 def test_what_a_workload_has_started_ends_with_the_case(failing: bool) -> None:
     log: list[str] = []
-    machine = Machine(close=lambda: log.append("close"))
+    machine = Device(close=lambda: log.append("close"))
 
     def fail(_i: int) -> None:
         if failing:
@@ -427,10 +252,10 @@ def test_what_a_workload_has_started_ends_with_the_case(failing: bool) -> None:
 
 def test_a_case_has_the_threads_that_it_asks_for_and_leaves_them_as_they_were() -> None:
     before = torch.get_num_threads()
-    machine = Machine()
+    machine = Device()
     seen: list[int] = []
     machine.during_step = lambda _i: seen.append(torch.get_num_threads())
-    case = Case("scripted", f"{__name__}:scripted", {}, sampling=AT_ONCE)
+    case = Case("scripted", "standins.device:scripted", {}, sampling=AT_ONCE)
     for threads in (before + 1, 0):
         measure(dataclasses.replace(case, launch=Launch(threads=threads)), machine.context())
         assert set(seen) == {threads or before}
@@ -439,7 +264,7 @@ def test_a_case_has_the_threads_that_it_asks_for_and_leaves_them_as_they_were() 
 
 
 def test_the_host_says_what_it_gave_for_a_case() -> None:
-    measured = Machine().measure()
+    measured = Device().measure()
     assert measured.peak_host_bytes is not None
     assert measured.peak_host_bytes > 2**24, "torch alone is larger"
     assert measured.cpu_s is not None
@@ -464,7 +289,7 @@ def test_a_batch_that_cannot_be_divided_is_refused_by_the_worker_too() -> None:
 
 
 def test_the_device_is_left_clean_when_a_step_raises() -> None:
-    machine = Machine()
+    machine = Device()
     error = RuntimeError("broken")
 
     def fail(i: int) -> None:
@@ -479,7 +304,7 @@ def test_the_device_is_left_clean_when_a_step_raises() -> None:
 
 
 def test_a_factory_may_return_just_a_step() -> None:
-    machine = Machine()
+    machine = Device()
     case = Case("scripted", f"{__name__}:stepped", {}, sampling=AT_ONCE)
     measured = measure(case, machine.context())
     assert machine.steps == BEFORE + MEASURED + FEWEST_ISSUES
@@ -500,13 +325,13 @@ def test_a_factory_may_return_just_a_step() -> None:
 def test_a_workload_that_does_not_exist_or_has_no_step_is_named(
     workload: str, error: type[Exception], words: str
 ) -> None:
-    machine = Machine()
+    machine = Device()
     with pytest.raises(error, match=words):
         measure(Case("x", workload, {}), machine.context())
 
 
 def test_what_the_workload_and_the_context_know_reaches_the_measurement() -> None:
-    machine = Machine(
+    machine = Device(
         items_per_step=32,
         item="img",
         parameters=11,
@@ -528,7 +353,7 @@ def test_what_the_workload_and_the_context_know_reaches_the_measurement() -> Non
 
 
 def test_what_was_probed_reaches_the_measurement() -> None:
-    machine = Machine(warnings=["of its own"])
+    machine = Device(warnings=["of its own"])
     rounds = iter([[1.0, 2.0], [4.0, 64.0]])
     launches = LaunchCosts({"launch_us": 1.75}, warnings=["of launches"])
     measured = machine.measure(launches=launches, host_us=lambda: next(rounds))
@@ -539,14 +364,14 @@ def test_what_was_probed_reaches_the_measurement() -> None:
 
 def test_a_warning_of_one_case_is_not_told_of_the_next() -> None:
     launches = LaunchCosts(warnings=["of launches"])
-    first = Machine(work_s=[1.0, 2.0, 1.0, 2.0]).measure(launches=launches)
-    second = Machine().measure(launches=launches)
+    first = Device(work_s=[1.0, 2.0, 1.0, 2.0]).measure(launches=launches)
+    second = Device().measure(launches=launches)
     assert len(first.warnings) == 2
     assert second.warnings == ["of launches"]
 
 
 def test_the_host_is_probed_next_to_the_measured_steps_and_not_among_them() -> None:
-    machine = Machine()
+    machine = Device()
 
     def host_us() -> list[float]:
         machine.log.append("probe the host")
@@ -564,7 +389,7 @@ def test_the_host_is_probed_next_to_the_measured_steps_and_not_among_them() -> N
 
 
 def test_iterations_are_timed_by_the_device_and_the_stretch_by_the_host() -> None:
-    machine = Machine(work_s=[1.0] * BEFORE + [1 / 2, 1 / 4], issue_s=[1 / 64])
+    machine = Device(work_s=[1.0] * BEFORE + [1 / 2, 1 / 4], issue_s=[1 / 64])
     measured = machine.measure()
     assert measured.iteration_s == [1 / 64 + 1 / 2, 1 / 4]
     assert measured.wall_s == 1 / 64 + 1 / 2 + 1 / 4
@@ -573,7 +398,7 @@ def test_iterations_are_timed_by_the_device_and_the_stretch_by_the_host() -> Non
 
 
 def test_the_first_step_is_kept_apart() -> None:
-    measured = Machine(work_s=[8.0, 1 / 4]).measure()
+    measured = Device(work_s=[8.0, 1 / 4]).measure()
     assert measured.first_step_s == 8 + 1 / 64
     assert measured.warmup_iterations == WARM
     assert measured.warmup_s == WARM * (1 / 4 + 1 / 64)
@@ -581,24 +406,24 @@ def test_the_first_step_is_kept_apart() -> None:
 
 def test_compile_time_is_the_first_call_less_a_steady_step() -> None:
     work_s = [8.0] + [1 / 4] * (WARM + AGAIN) + [1 / 2, 1 / 2]
-    measured = Machine(work_s=work_s, issue_s=[0.0], compiled=True).measure()
+    measured = Device(work_s=work_s, issue_s=[0.0], compiled=True).measure()
     assert measured.compile_s == 7.5
 
 
 def test_compile_time_is_never_negative() -> None:
-    measured = Machine(work_s=[1 / 8, 1 / 4], issue_s=[0.0], compiled=True).measure()
+    measured = Device(work_s=[1 / 8, 1 / 4], issue_s=[0.0], compiled=True).measure()
     assert measured.compile_s == 0.0
 
 
 def test_an_eager_case_has_neither_compile_time_nor_cache_state() -> None:
-    machine = Machine(work_s=[8.0, 1 / 4])
+    machine = Device(work_s=[8.0, 1 / 4])
     measured = machine.measure()
     assert (measured.compile_s, measured.compile_cache, measured.draw) == (None, None, None)
     assert "read cache state" not in machine.log
 
 
 def test_the_cache_state_is_the_one_of_the_compiled_step() -> None:
-    measured = Machine(compiled=True).measure(cache_state=lambda: "warm")
+    measured = Device(compiled=True).measure(cache_state=lambda: "warm")
     assert measured.compile_cache == "warm"
 
 
@@ -606,11 +431,11 @@ def test_the_compiler_s_draw_is_of_what_this_case_compiled(monkeypatch) -> None:
     found = Draw({}, "no kernel is Triton's")
     monkeypatch.setattr("bench_lib.worker.draws.compiled_so_far", lambda: 7)
     monkeypatch.setattr("bench_lib.worker.draws.drawn", lambda since: found if since == 7 else None)
-    assert Machine(compiled=True).measure().draw == found
+    assert Device(compiled=True).measure().draw == found
 
 
 def test_a_replay_lasts_from_the_build_to_the_end(monkeypatch) -> None:
-    machine = Machine(compiled=True)
+    machine = Device(compiled=True)
 
     @contextlib.contextmanager
     def replayed(table, *, keeps):
@@ -636,7 +461,7 @@ MAY_END: dict[str, Any] = {"iterations": 20, "max_iterations": 200, "enough": 0.
 def warmed(work_s: Iterable[float], **sampling: Any) -> Measurement:
     """Measure a machine whose first step is like its second and whose issuing is free."""
     work_s = list(work_s)
-    machine = Machine(work_s=[work_s[0], *work_s], issue_s=[0.0])
+    machine = Device(work_s=[work_s[0], *work_s], issue_s=[0.0])
     return machine.measure(dataclasses.replace(AT_ONCE, **sampling))
 
 
@@ -673,7 +498,7 @@ def test_long_steps_end_where_their_median_is_known_well_enough() -> None:
 
 def test_no_look_leaves_the_device_idle() -> None:
     work_s = [1 / 4] * (BEFORE + 3) + [1 / 2] + [1 / 4]
-    machine = Machine(work_s=work_s)
+    machine = Device(work_s=work_s)
     measured = machine.measure(dataclasses.replace(AT_ONCE, **MAY_END))
     assert machine.log.count("look after 6") == 1
     assert measured.iteration_s == [1 / 64 + 1 / 4, 1 / 4, 1 / 4, 1 / 2, *[1 / 4] * 16]
@@ -682,8 +507,8 @@ def test_no_look_leaves_the_device_idle() -> None:
 
 def test_a_device_that_is_left_work_at_the_last_look_is_not_host_bound() -> None:
     sampling = dataclasses.replace(AT_ONCE, **MAY_END)
-    assert not Machine(work_s=[1 / 4], issue_s=[1 / 8]).measure(sampling).host_bound
-    assert Machine(work_s=[1 / 4], issue_s=[15 / 64]).measure(sampling).host_bound
+    assert not Device(work_s=[1 / 4], issue_s=[1 / 8]).measure(sampling).host_bound
+    assert Device(work_s=[1 / 4], issue_s=[15 / 64]).measure(sampling).host_bound
 
 
 def test_a_look_on_a_cpu_is_in_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -733,20 +558,20 @@ def test_even_without_any_time_for_it_three_steps_warm_up() -> None:
 
 
 def test_a_plain_step_on_a_cpu_warms_up_once_and_gives_way_to_nobody() -> None:
-    machine = Machine(asynchronous=False)
+    machine = Device(asynchronous=False)
     assert machine.measure(brief=True).warmup_iterations == 1
     assert machine.steps == FIRST + 1 + MEASURED
 
 
 def test_short_steps_are_warmed_up_in_blocks() -> None:
-    machine = Machine(work_s=[1 / 64], issue_s=[0.0])
+    machine = Device(work_s=[1 / 64], issue_s=[0.0])
     machine.measure(dataclasses.replace(AT_ONCE, warmup_s=0.25, warmup_max_s=100))
     begin, end = machine.log.index("phase warm-up"), machine.log.index("phase give way")
     assert machine.log[begin + 1 : end] == ["synchronize", *["step"] * 6, "synchronize"] * 3
 
 
 def test_after_giving_way_one_more_block_warms_up() -> None:
-    machine = Machine(work_s=[1 / 64], issue_s=[0.0])
+    machine = Device(work_s=[1 / 64], issue_s=[0.0])
     measured = machine.measure(dataclasses.replace(AT_ONCE, warmup_s=0.25, warmup_max_s=100))
     begin, end = machine.log.index("give way"), machine.log.index("allocate 3 marks")
     assert machine.log[begin + 1 : end] == ["synchronize", *["step"] * 6, "synchronize"]
@@ -811,10 +636,10 @@ def test_ranks_decide_by_the_value_that_they_agreed_on() -> None:
     sampling = dataclasses.replace(
         AT_ONCE, warmup_s=1, warmup_max_s=100, iterations=1, max_iterations=99, measure_s=1
     )
-    alone = Machine(work_s=[1 / 64], issue_s=[0.0]).measure(sampling)
+    alone = Device(work_s=[1 / 64], issue_s=[0.0]).measure(sampling)
     assert (alone.warmup_iterations, len(alone.iteration_s)) == (66, 64)
     # The slowest rank takes half a second for the first step and for each block.
-    slowest = Machine(work_s=[1 / 64], issue_s=[0.0])
+    slowest = Device(work_s=[1 / 64], issue_s=[0.0])
     together = slowest.measure(sampling, agree=lambda value: max(value, 1 / 2))
     assert (together.warmup_iterations, together.warmup_s) == (3, 1.5)
     assert len(together.iteration_s) == 2
@@ -823,7 +648,7 @@ def test_ranks_decide_by_the_value_that_they_agreed_on() -> None:
 def test_ranks_issue_equally_many_steps_one_by_one() -> None:
     steps = []
     for slowest_s in (1 / 64, 1 / 2):
-        machine = Machine(work_s=[1 / 64], issue_s=[0.0])
+        machine = Device(work_s=[1 / 64], issue_s=[0.0])
         machine.measure(AT_ONCE, agree=lambda value, least=slowest_s: max(value, least))
         steps.append(machine.log[machine.log.index("read peak") :].count("step"))
     assert steps == [ISSUES, FEWEST_ISSUES]
@@ -835,12 +660,12 @@ LONGER = dataclasses.replace(AT_ONCE, iterations=8, max_iterations=8)
 
 
 def test_a_device_with_work_in_its_queue_is_not_host_bound() -> None:
-    measured = Machine(work_s=[1 / 4], issue_s=[1 / 8]).measure(LONGER)
+    measured = Device(work_s=[1 / 4], issue_s=[1 / 8]).measure(LONGER)
     assert (measured.enqueue_s, measured.host_bound) == (1 / 8, False)
 
 
 def test_a_rank_that_waits_for_a_slower_one_at_a_look_is_not_host_bound() -> None:
-    machine = Machine(work_s=[1 / 4], issue_s=[1 / 64])
+    machine = Device(work_s=[1 / 4], issue_s=[1 / 64])
     sampling = dataclasses.replace(AT_ONCE, iterations=20, max_iterations=200, enough=0.5)
 
     def agree(value: float) -> float:
@@ -852,13 +677,13 @@ def test_a_rank_that_waits_for_a_slower_one_at_a_look_is_not_host_bound() -> Non
 
 
 def test_a_step_that_takes_as_long_to_issue_as_to_do_is_host_bound() -> None:
-    measured = Machine(work_s=[1 / 4], issue_s=[15 / 64]).measure(LONGER)
+    measured = Device(work_s=[1 / 4], issue_s=[15 / 64]).measure(LONGER)
     assert (measured.enqueue_s, measured.host_bound) == (15 / 64, True)
 
 
 def test_a_device_that_ran_dry_is_host_bound_however_quick_issuing_is_alone() -> None:
     issue_s = [1 / 4] * (BEFORE + LONGER.iterations) + [1 / 64]
-    measured = Machine(work_s=[1 / 32], issue_s=issue_s).measure(LONGER)
+    measured = Device(work_s=[1 / 32], issue_s=issue_s).measure(LONGER)
     assert measured.enqueue_s == 1 / 64
     assert measured.enqueue_s < 0.9 * min(measured.iteration_s)
     assert measured.host_bound
@@ -868,7 +693,7 @@ def test_a_device_that_ran_dry_is_host_bound_however_quick_issuing_is_alone() ->
     ("queue_s", "enqueue_s"), [(2.0, 1 / 64), (1 / 2, 1 / 64), (1 / 8, 1 / 64 + 1 / 8)]
 )
 def test_a_full_queue_is_not_taken_for_a_slow_host(queue_s: float, enqueue_s: float) -> None:
-    measured = Machine(work_s=[1 / 4], issue_s=[1 / 64], queue_s=queue_s).measure(LONGER)
+    measured = Device(work_s=[1 / 4], issue_s=[1 / 64], queue_s=queue_s).measure(LONGER)
     assert measured.wall_s == 1 / 64 + 8 / 4
     assert (measured.enqueue_s, measured.host_bound) == (enqueue_s, False)
 
@@ -876,13 +701,13 @@ def test_a_full_queue_is_not_taken_for_a_slow_host(queue_s: float, enqueue_s: fl
 def test_issuing_is_timed_by_the_median_of_five_short_steps() -> None:
     before = FIRST + 6 + 6 + LONGER.iterations  # warm-up in blocks of six
     issues = [*[1 / 1024] * before, 1 / 1024, 4.0, 1 / 512, 1 / 512, 1 / 1024]
-    machine = Machine(work_s=[1 / 64], issue_s=issues)
+    machine = Device(work_s=[1 / 64], issue_s=issues)
     measured = machine.measure(LONGER)
     assert (measured.enqueue_s, measured.host_bound) == (1 / 512, False)
 
 
 def test_issuing_is_timed_by_the_median_of_three_long_steps() -> None:
-    machine = Machine(issue_s=[*[1 / 64] * (BEFORE + LONGER.iterations), 4.0, 1 / 32, 1 / 64])
+    machine = Device(issue_s=[*[1 / 64] * (BEFORE + LONGER.iterations), 4.0, 1 / 32, 1 / 64])
     measured = machine.measure(LONGER)
     assert machine.steps == BEFORE + LONGER.iterations + 3
     assert (measured.enqueue_s, measured.host_bound) == (1 / 32, False)
@@ -891,9 +716,9 @@ def test_issuing_is_timed_by_the_median_of_three_long_steps() -> None:
 # --- device time ---------------------------------------------------------------------------
 
 
-def host_bound(**about: Any) -> Machine:
+def host_bound(**about: Any) -> Device:
     """Script a host that takes a quarter of a second to issue what takes an eighth to do."""
-    return Machine(work_s=[1 / 8], issue_s=[1 / 4], **about)
+    return Device(work_s=[1 / 8], issue_s=[1 / 4], **about)
 
 
 def test_a_host_bound_case_has_its_device_time_measured_before_its_numerics() -> None:
@@ -912,7 +737,7 @@ def test_a_host_bound_case_has_its_device_time_measured_before_its_numerics() ->
 
 
 def test_a_case_that_keeps_its_device_busy_is_not_asked_for_its_device_time() -> None:
-    machine = Machine(work_s=[1 / 4], issue_s=[1 / 8])
+    machine = Device(work_s=[1 / 4], issue_s=[1 / 8])
     measured = machine.measure(LONGER)
     assert not measured.host_bound
     assert (measured.device_s, measured.device_source) == (None, None)
@@ -983,14 +808,14 @@ def test_peak_memory_is_that_of_the_measured_steps_above_what_was_there_before()
     def during_step(i: int) -> None:
         machine.needs(5_000 if i < BEFORE else 250 if i < BEFORE + MEASURED else 9_000)
 
-    machine = Machine(numerics=numerics)
+    machine = Device(numerics=numerics)
     machine.allocated = 100
     machine.during_step = during_step
     assert machine.measure().peak_memory_bytes == 250
 
 
 def test_what_building_allocates_belongs_to_the_case() -> None:
-    machine = Machine()
+    machine = Device()
     machine.allocated = 100
 
     def during_step(_i: int) -> None:
@@ -1001,7 +826,7 @@ def test_what_building_allocates_belongs_to_the_case() -> None:
 
 
 def test_memory_that_nobody_counts_is_unknown_and_not_zero() -> None:
-    machine = Machine()
+    machine = Device()
     machine.allocated = machine.peak = None
     assert machine.measure().peak_memory_bytes is None
 
@@ -1010,7 +835,7 @@ def test_memory_that_nobody_counts_is_unknown_and_not_zero() -> None:
 
 
 def test_the_collector_rests_during_the_measured_steps_and_only_then() -> None:
-    machine = Machine()
+    machine = Device()
     machine.measure()
     assert machine.collecting == [
         *[True] * BEFORE,
@@ -1021,7 +846,7 @@ def test_the_collector_rests_during_the_measured_steps_and_only_then() -> None:
 
 
 def test_no_collection_of_a_case_looks_at_what_was_there_before_it() -> None:
-    machine = Machine()
+    machine = Device()
     left = [[i] for i in range(1000)]
     before = gc.get_freeze_count()
     during: list[int] = []
@@ -1031,7 +856,7 @@ def test_no_collection_of_a_case_looks_at_what_was_there_before_it() -> None:
 
 
 def test_the_collector_works_again_after_a_measured_step_has_raised() -> None:
-    machine = Machine()
+    machine = Device()
 
     def fail(i: int) -> None:
         if i == BEFORE:
@@ -1048,7 +873,7 @@ def test_the_collector_works_again_after_a_measured_step_has_raised() -> None:
 
 
 def test_a_case_may_go_without_checks() -> None:
-    machine = Machine(numerics=lambda: Numerics(finite=True))
+    machine = Device(numerics=lambda: Numerics(finite=True))
     measured = machine.measure(sampling=Sampling(checks=False))
     assert (measured.numerics, measured.flops_per_step) == (None, None)
     assert measured.traffic_bytes_per_step is None
@@ -1057,7 +882,7 @@ def test_a_case_may_go_without_checks() -> None:
 
 def test_numerics_reach_the_measurement_as_they_are() -> None:
     numerics = Numerics(finite=True, max_abs_diff=0.5, cosine=1.0, reference_batch=4)
-    machine = Machine(numerics=lambda: numerics)
+    machine = Device(numerics=lambda: numerics)
     measured = machine.measure()
     assert measured.numerics == numerics
     assert measured.warnings == []
@@ -1065,7 +890,7 @@ def test_numerics_reach_the_measurement_as_they_are() -> None:
 
 def test_what_is_not_finite_is_left_out_and_said_in_words() -> None:
     numerics = Numerics(finite=False, max_abs_diff=math.inf, cosine=math.nan, reference_batch=4)
-    measured = Machine(numerics=lambda: numerics).measure()
+    measured = Device(numerics=lambda: numerics).measure()
     assert measured.numerics == Numerics(finite=False, reference_batch=4)
     assert "the answer holds infinities or NaN" in measured.warnings
     assert json.loads(json.dumps(dataclasses.asdict(measured), allow_nan=False))

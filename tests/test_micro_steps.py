@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from scripted import Marks
+from standins.device import Device
 
 from bench_lib.micro.steps import SHOWN, PrintedIteration, Watched
-from bench_lib.model import Case, Measurement, Numerics, Sampling
-from bench_lib.worker.measure import FEWEST_ISSUES, LEAST_WARMUP_STEPS, MeasuringContext, measure
+from bench_lib.model import Measurement, Numerics, Sampling
+from bench_lib.worker.measure import FEWEST_ISSUES, LEAST_WARMUP_STEPS
 from bench_lib.worker.workload import Workload
 
 AT_ONCE = Sampling(warmup_s=0, warmup_max_s=0, iterations=2, max_iterations=2, measure_s=0)
@@ -33,86 +33,42 @@ def _frozen() -> Iterator[None]:
     gc.unfreeze()
 
 
-class Machine:
-    """A clock, a setting and a workload; each step's loss is the step's number.
-
-    Times are binary fractions, so that differences are exact.
-    """
-
-    ranks = 1
-    rested_s = 0.0
+class Machine(Device):
+    """A device whose steps leave their number as the loss."""
 
     def __init__(
         self, seconds: Iterable[float] = (1 / 4,), *, in_place: bool = False, queued: bool = False
     ) -> None:
-        """Script the steps' durations; the last value repeats.
+        """Script the steps' durations.
 
         ``in_place``: each step writes its loss where the one before wrote it.  ``queued``: the
         host is not kept waiting.
         """
-        self.asynchronous = queued
-        self.log: list[str] = []
-        self.steps = 0
+        super().__init__(work_s=seconds, issue_s=[0.0], asynchronous=queued)
+        self.allocated = self.peak = None
         self.has_loss = True
         self.loss = torch.tensor(math.nan)
-        self._seconds = list(seconds)
         self._in_place = in_place
-        self._now = 1024.0
-        self._done = 1024.0
-
-    # --- the clock
-
-    def now(self) -> float:
-        """Time on the host."""
-        return self._now
-
-    def synchronize(self) -> None:
-        """Let the host catch up."""
-        self._now = max(self._now, self._done)
-
-    def marks(self, n: int) -> Marks:
-        """Return marks on the device's time."""
-        self.log.append(f"{n} marks")
-        return Marks(self, n)
-
-    def nothing(self) -> None:
-        """Have no memory that could be asked about."""
-
-    allocated_bytes = reset_peak = peak_bytes = release = nothing
-
-    def device_now(self) -> float:
-        """When all that was issued will be done."""
-        return max(self._now, self._done)
-
-    # --- the workload
 
     def step(self) -> str:
-        """Take the time, and leave the loss."""
-        i, self.steps = self.steps, self.steps + 1
-        self.log.append(f"step {i}")
-        self._done = self.device_now() + self._seconds[min(i, len(self._seconds) - 1)]
-        if not self.asynchronous:
-            self.synchronize()
+        i = self.steps
+        super().step()
+        self.log[-1] = f"step {i}"
         if not self._in_place:
             self.loss = torch.tensor(math.nan)
         self.loss.fill_(i)
         return f"answer {i}"
 
     def ask_loss(self) -> torch.Tensor | None:
-        """Return the last step's loss."""
         self.log.append("loss")
         return self.loss if self.has_loss else None
 
     def numerics(self) -> Numerics:
-        """Free the network."""
         self.log.append("numerics")
         return Numerics(finite=True, cosine=1.0)
 
     def workload(self) -> Workload:
-        """Return the workload."""
         return Workload(self.step, items_per_step=4, loss=self.ask_loss, numerics=self.numerics)
-
-    # --- the context
 
     def watched(self, **fields: Any) -> Watched:
         """Return what watches a training that writes its losses nowhere twice."""
@@ -120,19 +76,12 @@ class Machine:
         return Watched(clock, **{"training": True, "keeps_losses": False, **fields})
 
     def measure(self, watched: Watched, sampling: Sampling = AT_ONCE) -> Measurement:
-        """Measure the script."""
-        here: Any = self
-        case = Case("scripted", f"{__name__}:scripted", {}, sampling=sampling)
-        prepare, phase = watched.prepare, watched.enter
-        context = MeasuringContext(
-            here, here, "context-7", phase=phase, prepare=prepare, host_us=lambda: [1.0]
-        )
-        return measure(case, context)
+        fields = {"phase": watched.enter, "prepare": watched.prepare, "host_us": lambda: [1.0]}
+        return super().measure(sampling, **fields)
 
-
-def scripted(machine: Machine) -> Workload:
-    """Stand where a case names its factory; the setting is the machine itself."""
-    return machine.workload()
+    def words(self, *beginnings: str) -> list[str]:
+        """Return the log's entries that begin so."""
+        return [word for word in self.log if word.startswith(beginnings)]
 
 
 def values(watched: Watched, phase: str) -> list[float]:
@@ -256,9 +205,9 @@ def test_a_warm_up_without_an_interval_shows_the_first_step_alone(steps: int) ->
 def test_marks_are_made_beforehand_and_placed_while_warming_up_alone() -> None:
     machine = Machine()
     machine.measure(machine.watched(), LONGER)
-    own = [word for word in machine.log if word.startswith("mark ") or word.endswith(" marks")]
-    warmup = [f"{SHOWN + 1} marks", *(f"mark {i}" for i in range(SHOWN + 1))]
-    assert own == [*warmup, "4 marks", *(f"mark {i}" for i in range(4)), "read marks"]
+    own = machine.words("mark ", "allocate", "read marks")
+    warmup = [f"allocate {SHOWN + 1} marks", *(f"mark {i}" for i in range(SHOWN + 1))]
+    assert own == [*warmup, "allocate 4 marks", *(f"mark {i}" for i in range(4)), "read marks"]
 
 
 # ---- inference --------------------------------------------------------------------------------
@@ -269,8 +218,10 @@ def test_in_inference_the_loss_is_asked_for_once_when_warming_up_is_over() -> No
     watched = machine.watched(training=False)
     measured = machine.measure(watched)
     assert machine.log.count("loss") == 1
-    assert machine.log.index("loss") == machine.log.index(f"step {WARM[-1]}") + 1
-    assert machine.log[-4:] == [f"step {MEASURED[-1]}", "mark 2", "read marks", "numerics"]
+    loss = machine.words("step", "loss").index("loss")
+    assert machine.words("step", "loss")[loss - 1] == f"step {WARM[-1]}"
+    last = machine.words("step", "mark", "read marks", "loss", "numerics")[-4:]
+    assert last == [f"step {MEASURED[-1]}", "mark 2", "read marks", "numerics"]
     assert watched.answer_loss == WARM[-1]
     assert watched.measured(measured.iteration_s) == [PrintedIteration(float(WARM[-1]), 1 / 4)] * 2
     assert watched.warmup() == [

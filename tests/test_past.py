@@ -20,7 +20,7 @@ from builders import (
     make_verdict,
     write_run,
 )
-from scripted import Contexts, gpus, held
+from standins.worker import Contexts, gpus, held
 
 from bench_lib.engine.engine import Engine
 from bench_lib.engine.settings import Settings

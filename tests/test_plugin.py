@@ -25,7 +25,6 @@ from types import SimpleNamespace
 import duckdb  # noqa: F401 - as scipy below
 import pytest
 import scipy.special  # noqa: F401 - or a run here would import it, and the next one again
-import scripted
 from builders import (
     make_attempt,
     make_baseline,
@@ -35,7 +34,8 @@ from builders import (
     make_processes,
 )
 from pytest_benchmark.stats import Metadata
-from scripted import KERNELS
+from standins import worker as scripted
+from standins.worker import KERNELS
 
 import bench_lib.backends
 from bench_lib.engine import balance, device, engine
@@ -81,7 +81,7 @@ from bench_lib.engine import engine
 from pathlib import Path
 from bench_lib.model import Fault
 from builders import make_hardware, make_telemetry
-from scripted import gpus, held_class, nobody_shares
+from standins.worker import gpus, held_class, nobody_shares
 
 CPU = make_hardware(vendor="cpu", key="cpu-test-2c", uuid=None, compute_units=2)
 DEVICES = {devices}
@@ -323,7 +323,7 @@ def test_kernels_that_cannot_be_looked_into_cost_no_verdict(suite, pytester):
     run = suite("{'alpha': [[0.01] * 20]}")
     conftest = pytester.path / "conftest.py"
     conftest.write_text(
-        f"{conftest.read_text()}\nimport scripted\n"
+        f"{conftest.read_text()}\nfrom standins import worker as scripted\n"
         "from bench_lib.launch.faults import LaunchError\n"
         "def gone(self, case):\n    raise LaunchError('no device')\n"
         "scripted.Context.profile = gone\n"
@@ -897,7 +897,7 @@ def note(*words):
         print(*words, file=file)
 """
 JOINED = """
-import scripted
+from standins import worker as scripted
 class Shared(scripted.Contexts):
     def close(self):
         note("closed", self.device.index)
@@ -1470,7 +1470,7 @@ def test_a_device_that_cannot_be_watched_fails_nothing(suite, pytester):
     with pytester.path.joinpath("conftest.py").open("a") as file:
         file.write("""
 import warnings
-import scripted
+from standins import worker as scripted
 from bench_lib.model import MachineWarning
 def window(self, begin_s, end_s, own=()):
     warnings.warn("the device is not watched: no driver", MachineWarning, stacklevel=2)
@@ -1927,7 +1927,8 @@ def test_without_any_setting_a_typo_in_the_matrix_is_one_clear_error_too(suite, 
 
 
 TIMEOUT = """
-import pytest, scripted
+import pytest
+from standins import worker as scripted
 from types import SimpleNamespace
 
 class Specs:
@@ -2037,7 +2038,7 @@ def test_a_run_that_is_told_to_end_has_its_summary_and_its_last_line(suite, pyte
     run = suite()
     conftest = pytester.path / "conftest.py"
     conftest.write_text(
-        f"{conftest.read_text()}\nimport scripted, signal\n"
+        f"{conftest.read_text()}\nimport signal\nfrom standins import worker as scripted\n"
         "once = scripted.Context.measure\n"
         "def told(self, case, *more):\n"
         f"    if case.id == 'beta': signal.raise_signal(signal.{name})\n"

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from fakegpu import FakeGpu
+from standins.streams import FakeGpu
 
 from bench_lib.worker import probe
 from bench_lib.worker.probe import (

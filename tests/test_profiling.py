@@ -394,7 +394,7 @@ def outcome(tmp_path, monkeypatch):
             (laid_out / f"result{f'_rank{number}' if ranks > 1 else ''}.json").write_text(text)
         monkeypatch.setenv("STANDIN", str(laid_out))
         monkeypatch.setenv("STANDIN_STATUS", str(status))
-        standin = Path(__file__).with_name("standin_worker.py")
+        standin = Path(__file__).parent / "standins" / "profiled.py"
         out = tmp_path / "out"
         out.mkdir()
         monkeypatch.setattr(module, "order", lambda *_: [sys.executable, str(standin), str(out)])

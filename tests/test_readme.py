@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 import scipy.special  # noqa: F401 - or a session here would import it, and the next one again
-import standin_machine
 from builders import make_case, make_environment
 from quickly import hardly_warm_up, one_thread
+from standins import machine as standin_machine
 from standins.rocm.profilers import install
 from tracefiles import iteration, kernel, launch, on_rocm, write
 
@@ -92,7 +92,7 @@ class Checkout:
     variables: Mapping[str, str]
 
     def run(self, line: str) -> subprocess.CompletedProcess[str]:
-        addopts = f"{os.environ['PYTEST_ADDOPTS']} -p standin_machine -p no:cacheprovider"
+        addopts = f"{os.environ['PYTEST_ADDOPTS']} -p standins.machine -p no:cacheprovider"
         own = {"BENCH_LIB_STANDIN": str(self.folder), "PYTEST_ADDOPTS": addopts}
         return subprocess.run(
             shlex.split(line),

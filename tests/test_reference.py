@@ -21,7 +21,7 @@ from builders import (
     make_process,
     make_telemetry,
 )
-from scripted import Contexts, Watch, gpus
+from standins.worker import Contexts, Watch, gpus
 
 from bench_lib.engine import engine
 from bench_lib.engine.cooling import Cooling
@@ -297,7 +297,7 @@ def test_a_compiled_case_says_that_turns_do_not_cancel_draws(bed, monkeypatch):
         compiling = {"compile_s": 20.0} if fields["case_id"] == CASE.id else {}
         return plain(**fields, **compiling)
 
-    monkeypatch.setattr("scripted.make_measurement", compiled)
+    monkeypatch.setattr("standins.worker.make_measurement", compiled)
     records = bed.run(CASE, OTHER)
     words = "the compiler chose its kernels on each side by itself, which turns do not cancel"
     assert words in of(records[CASE.id], "reference").reason

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import builders
 import pytest
-from napping import VARIABLE
+from faulty import NAPS
 from processes import HERE, ON_THE_CPU, TORCH_ALONE
 
 from bench_lib.engine import engine
@@ -29,7 +29,7 @@ LIMITS = Limits(tolerance=0.5, throughput=9.0, spread=1.0)
 CASES = [
     builders.make_case(
         id=name,
-        workload="napping:nap",
+        workload="faulty:nap",
         params={"name": name},
         sampling=AT_ONCE,
         limits=LIMITS,
@@ -84,8 +84,8 @@ def night(accepted, tmp_path_factory) -> Night:
         planned=3,
         kernels="none",
         say=said.append,
-        sides={"": Side(environment={**variables, VARIABLE: TONIGHT})},
-        reference=Side(str(accepted), {**variables, VARIABLE: ACCEPTED}, (str(container),)),
+        sides={"": Side(environment={**variables, NAPS: TONIGHT})},
+        reference=Side(str(accepted), {**variables, NAPS: ACCEPTED}, (str(container),)),
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "tempdir", str(folder))

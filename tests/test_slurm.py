@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import slurm_node
 from command import ran
 from documents import document_in
 from processes import LONG_S, ON_THE_CPU, all_gone, pids_in
-from slurm_node import GPUS, NODE, PARTITION, SlurmNode, slurm
+from standins import slurm as slurm_node
+from standins.slurm import GPUS, NODE, PARTITION, SlurmNode, slurm
 
 from bench_lib.launch import launchers
 from bench_lib.launch.faults import CaseFault
@@ -49,7 +49,7 @@ from bench_lib.engine import engine
 from pathlib import Path
 from bench_lib.model import Fault
 from builders import make_hardware
-from scripted import held_class, nobody_shares
+from standins.worker import held_class, nobody_shares
 
 CPU = make_hardware(vendor="cpu", key="cpu-borrowed-3c", uuid=None, compute_units=3)
 SCRIPT = {{"doomed": [Fault("exception", "planted", "build", "")]}}

@@ -20,7 +20,7 @@ from builders import (
     run_id,
     write_run,
 )
-from scripted import Contexts, gpus, held
+from standins.worker import Contexts, gpus, held
 
 from bench_lib.cases.axes import cold
 from bench_lib.engine import past

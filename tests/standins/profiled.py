@@ -1,6 +1,6 @@
 """In a profiling worker's place: leaves what a test has laid out, and runs nothing.
 
-``standin_worker.py FOLDER [RANGES]`` copies the files of ``$STANDIN`` into FOLDER; its
+``profiled.py FOLDER [RANGES]`` copies the files of ``$STANDIN`` into FOLDER; its
 ``told.json`` goes to the profiler around it, which is one of `rocm_profilers`.
 """
 

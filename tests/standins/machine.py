@@ -1,7 +1,7 @@
 """A machine with four GPUs that answer at once, for whole commands as they stand in the docs.
 
 In this process by ``take_the_place_of``; in pytest sessions that a command starts by
-``-p standin_machine`` and BENCH_LIB_STANDIN, the folder for locks.
+``-p standins.machine`` and BENCH_LIB_STANDIN, the folder for locks.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 from builders import make_environment, make_measurement
-from scripted import Context, Contexts, Watch, gpus, nobody_shares
 
 from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceLock
 from bench_lib.engine.settings import Settings
 from bench_lib.model import Case, Hardware, Measurement, RankSample
+from standins.worker import Context, Contexts, Watch, gpus, nobody_shares
 
 DEVICES = gpus(4)
 UNIT_S = 2e-9
@@ -84,7 +84,7 @@ def seams(folder: Path) -> dict[str, Any]:
         return [
             sys.executable,
             "-IS",
-            str(Path(__file__).with_name("standin_worker.py")),
+            str(Path(__file__).with_name("profiled.py")),
             str(into),
         ]
 

@@ -7,8 +7,6 @@ repeats.  ``ID replayed`` answers where the compiler is made to choose as in the
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -228,36 +226,3 @@ def held_class(
         )
 
     return hold
-
-
-class Marks:
-    """Marks on the time of a machine that follows a script and keeps a log."""
-
-    away_s = 0.0
-
-    def __init__(self, machine: Any, n: int) -> None:
-        """Hold n marks."""
-        self._machine = machine
-        self._times = [math.nan] * n
-
-    def __len__(self) -> int:
-        """How many they are."""
-        return len(self._times)
-
-    def mark(self, i: int) -> None:
-        """Note the device's time."""
-        self._machine.log.append(f"mark {i}")
-        self._times[i] = self._machine.device_now()
-
-    def intervals(self, n: int | None = None) -> list[float]:
-        """Seconds between the first marks, or all."""
-        self._machine.log.append("read marks")
-        times = self._times[: None if n is None else n + 1]
-        assert not any(map(math.isnan, times)), "events that were never recorded have no time"
-        return [b - a for a, b in itertools.pairwise(times)]
-
-    def look(self, n: int, ends: Callable[[list[float]], bool]) -> bool:
-        """Have the host wait for the n-th mark, and the device go on."""
-        self._machine.log.append(f"look after {n}")
-        self._machine.catch_up(self._times[n])
-        return ends(self.intervals(n))
