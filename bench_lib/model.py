@@ -462,8 +462,20 @@ class Draw:
 
     @property
     def table(self) -> dict[str, dict[str, int | str]]:
-        """The configurations that make a compiler choose the same, by source."""
-        return {c.source: c.config for c in self.kernels.values() if not c.template}
+        """The configurations that make a compiler choose the same, by source.
+
+        torch's lookup knows blocks, warps and stages; it would drop the rest of a configuration.
+        """
+        return {
+            choice.source: choice.config
+            for choice in self.kernels.values()
+            if not choice.template
+            and all("BLOCK" in name or name.startswith("num_") for name in choice.config)
+        }
+
+
+NOTHING_CHOSEN = ("the compiler is not Inductor", "no kernel is Triton's")
+"""Why a draw has no kernels if nothing was there to choose."""
 
 
 NUMERICS, COUNTS = "numerics", "counts"
@@ -680,7 +692,7 @@ class Attempt:
     confirms: bool = False
     """Whether the case was measured again because it had looked different."""
     replays: bool = False
-    """Whether the compiler was made to choose as in the baseline; then it is not accepted."""
+    """Whether 0.2.0 measured it besides, with the baseline's autotuning choices, unaccepted."""
     took_s: float = 0.0
     telemetry_of_ranks: dict[str, Telemetry] = field(default_factory=dict)
     """Telemetry of the other ranks' devices, by rank and device: ``rank 3 on GPU 3 at

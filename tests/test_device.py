@@ -672,7 +672,7 @@ def test_no_process_of_ours_is_a_stranger(bench, monkeypatch, waits):
     assert watch.own == [[1001]]  # once
     ranks = [RankSample(n, n, None, [0.1], None, pid=70 + n) for n in range(2)]
     monkeypatch.setattr(
-        one._sides[""], "measure_ranks", lambda case: make_measurement(per_rank=ranks)
+        one._sides[""], "measure_ranks", lambda _case, _keeps: make_measurement(per_rank=ranks)
     )
     one.measure(make_case(id="b", launch=Launch(ranks=2)))
     assert watch.own[-1] == [70, 71]

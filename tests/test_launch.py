@@ -162,12 +162,14 @@ def test_the_environment_of_a_zygote_is_that_of_its_cases(context: WorkerProcess
     context.measure(case("told", variable="PATH", value=os.environ["PATH"]))
 
 
-def test_a_replay_reaches_the_compiler_of_its_case_and_of_no_other(context: WorkerProcess) -> None:
+def test_handed_choices_reach_the_compiler_of_their_case_alone(
+    context: WorkerProcess,
+) -> None:
     kept = os.environ.get("TRITON_CACHE_DIR", "")
     chosen = {"XBLOCK": 512, "num_warps": 8}
     draw = Draw({"triton_poi_fused_0": Choice("a" * 64, chosen)})
     context.measure(
-        case("choosing", table={"a" * 64: chosen}, kept=kept), MeasureRequest(replay=draw)
+        case("choosing", table={"a" * 64: chosen}, kept=kept), MeasureRequest(choices=draw)
     )
     context.measure(case("told", variable="TRITON_CACHE_DIR", value=kept or None))
 

@@ -427,25 +427,27 @@ def test_the_cache_state_is_the_one_of_the_compiled_step() -> None:
     assert measured.compile_cache == "warm"
 
 
-def test_the_compiler_s_draw_is_of_what_this_case_compiled(monkeypatch) -> None:
+def test_the_compilers_choices_are_of_what_this_case_compiled(monkeypatch) -> None:
     found = Draw({}, "no kernel is Triton's")
-    monkeypatch.setattr("bench_lib.worker.draws.compiled_so_far", lambda: 7)
-    monkeypatch.setattr("bench_lib.worker.draws.drawn", lambda since: found if since == 7 else None)
+    monkeypatch.setattr("bench_lib.worker.choices.compiled_so_far", lambda: 7)
+    monkeypatch.setattr(
+        "bench_lib.worker.choices.drawn", lambda since: found if since == 7 else None
+    )
     assert Device(compiled=True).measure().draw == found
 
 
-def test_a_replay_lasts_from_the_build_to_the_end(monkeypatch) -> None:
+def test_handed_choices_last_from_the_build_to_the_end(monkeypatch) -> None:
     machine = Device(compiled=True)
 
     @contextlib.contextmanager
-    def replayed(table, *, keeps):
+    def handed(table, *, keeps):
         assert keeps
         machine.log.append(f"choose {table}")
         yield
         machine.log.append("choose freely")
 
-    monkeypatch.setattr("bench_lib.worker.draws.replayed", replayed)
-    machine.measure(replay={"a": {"XBLOCK": 8}})
+    monkeypatch.setattr("bench_lib.worker.choices.handed", handed)
+    machine.measure(choices={"a": {"XBLOCK": 8}})
     told = [line for line in machine.log if line.startswith("choose")]
     assert told == ["choose {'a': {'XBLOCK': 8}}", "choose freely"]
     between = machine.log[machine.log.index(told[0]) : machine.log.index(told[1])]

@@ -920,53 +920,6 @@ def noted(pytester):
     return file.read_text().splitlines() if file.exists() else []
 
 
-REPLAYED = """
-from dataclasses import replace
-def replay(_run, outcome):
-    again = {"process": 1, "confirms": True, "replays": True, "accepted": False}
-    attempts = [replace(a, **again, discarded="replayed") for a in outcome.attempts]
-    return replace(outcome, attempts=attempts) if outcome.fault is None else None
-engine.Engine.replay = replay
-"""
-
-
-@EVERYWHERE
-def test_a_case_that_is_replayed_at_once_is_one_test(suite, pytester, how):
-    run = suite("{'alpha': [[0.0105] * 20]}", devices="gpus(2)")
-    with pytester.path.joinpath("conftest.py").open("a") as file:
-        file.write(REPLAYED)
-    accept(pytester, "alpha", TEN_MS, key="mi300x")
-    result = run(*how, *UNSEEN, "--perf-tier", "smoke", "--junitxml", "junit.xml")
-    result.assert_outcomes(passed=1, failed=1)
-    (kept,) = runs_in(pytester)
-    looks = [(a.process, a.replays) for a in kept.records["alpha"].attempts]
-    assert looks == [(0, False), (1, True), *((n, False) for n in range(2, 6))]
-    _, tests = junit(pytester)
-    assert tests["test_step[alpha]"]["perf_status"] == "REGRESSED"
-
-
-FAULTY_REPLAY = """
-from bench_lib.model import Fault
-def replay(_run, outcome):
-    fault = Fault("died", "SIGABRT", "first step", "")
-    attempts = [replace(a, replays=True, measurement=None, fault=fault) for a in outcome.attempts]
-    return replace(outcome, attempts=attempts)
-"""
-
-
-def test_a_failure_of_the_tests_own_is_not_put_down_to_a_replay_that_failed(suite, pytester):
-    run = suite(matrix='[[smoke.factory]]\nid = "alpha"\ntarget = "steps:step"\n')
-    with pytester.path.joinpath("conftest.py").open("a") as file:
-        file.write(REPLAYED.replace("engine.Engine", FAULTY_REPLAY + "engine.Engine"))
-    (test,) = pytester.path.joinpath("perf_tests").glob("test_*.py")
-    test.write_text(f"{TEST_FILE}    assert case.id == 'beta'\n")
-    result = run("--junitxml", "junit.xml")
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["FAILED *alpha* - AssertionError: *"])
-    _, tests = junit(pytester)
-    assert tests["test_step[alpha]"]["perf_status"] == "not judged"
-
-
 def test_xdists_controller_shares_workers_that_end_with_it(suite, pytester):
     matrix = "".join(
         f'[[gate.factory]]\nid = "case-{i}"\ntarget = "steps:step"\n' for i in range(6)

@@ -95,18 +95,6 @@ def test_tries_of_one_process_count_together_and_second_looks_not_at_all(tmp_pat
     assert pace.past(tmp_path, "mi300x") == {"a": 4.0, "b": 0.5, "a.py::test_x": 4.5}
 
 
-def test_a_case_takes_as_long_as_its_first_replay_besides(tmp_path):
-    replay = {"confirms": True, "replays": True, "accepted": False, "discarded": "replayed"}
-    tries = [
-        ("a", {"process": 0, "took_s": 1.0}),
-        ("a", {"process": 1, "took_s": 3.0}),
-        ("a", {"process": 2, "took_s": 8.0, **replay}),
-        ("a", {"process": 3, "took_s": 64.0, **replay}),
-    ]
-    lines_of(tmp_path, tries)
-    assert pace.past(tmp_path, "mi300x", starts=False) == {"a": 10.0, "a.py::test_x": 10.0}
-
-
 def test_where_cases_go_is_not_told_by_who_started_the_workers(tmp_path):
     phases_s = {"fork": 12.0, "measure": 1.5}
     lines_of(tmp_path, [("a", {"took_s": 13.5, "phases_s": phases_s}), ("b", {"took_s": 2.0})])

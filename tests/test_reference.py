@@ -114,10 +114,7 @@ class Bed:
         )
         with engine.opened(DEVICE, settings) as self.engine:
             for case in cases:
-                outcome = self.engine.attempt(case)
-                self.engine.note(outcome)
-                if (replayed := self.engine.replay(outcome)) is not None:
-                    self.engine.note(replayed)
+                self.engine.note(self.engine.attempt(case))
             self.engine.conclude()
             return self.engine.suite.records
 
@@ -289,192 +286,37 @@ def test_on_an_unknown_device_a_case_that_is_fine_in_turns_leaves_after_one_pair
     assert 0.01 < answer.detectable_effect < 0.015 < of(record, "pinned").detectable_effect
 
 
-def test_a_compiled_case_says_that_turns_do_not_cancel_draws(bed, monkeypatch):
-    slow_here(bed, CASE, OTHER)
-    plain = builders.make_measurement
-
-    def compiled(**fields):
-        compiling = {"compile_s": 20.0} if fields["case_id"] == CASE.id else {}
-        return plain(**fields, **compiling)
-
-    monkeypatch.setattr("standins.worker.make_measurement", compiled)
-    records = bed.run(CASE, OTHER)
-    words = "the compiler chose its kernels on each side by itself, which turns do not cancel"
-    assert words in of(records[CASE.id], "reference").reason
-    assert words not in of(records[OTHER.id], "reference").reason
-
-
 # ---- where a compiler chooses ---------------------------------------------------------------
 
 
-ITS, OTHERWISE = (
-    Draw({"triton_poi_fused_0": Choice("a" * 64, {"XBLOCK": size})}) for size in (1024, 512)
-)
+ITS, ELSE = (Draw({"triton_poi_fused_0": Choice(source * 64, {"XBLOCK": 1024})}) for source in "ab")
 
 
-def redrawn_here(bed, here, there):
-    """Have a compiler choose otherwise tonight; with the baseline's choices the sides take so."""
+def measured_in(contexts):
+    return [line.partition(CASE.id)[2] for line in contexts.log if CASE.id in line]
+
+
+def test_both_sides_are_compiled_with_the_baselines_choices(bed):
     accept(bed, CASE.id, process={"draw": ITS})
-    bed.here.drawn = {CASE.id: OTHERWISE}
-    bed.here.script = {CASE.id: [SLOW], f"{CASE.id} replayed": [here]}
-    bed.there.script = {f"{CASE.id} replayed": [there]}
-
-
-def test_a_night_that_slows_replays_on_both_sides_is_not_the_softwares(bed):
-    redrawn_here(bed, SLOW, SLOW)
+    slow_here(bed)
     record = bed.run(CASE)[CASE.id]
-    assert record.status is Status.OK
-    answer = record.verdicts[0]
-    assert answer == of(record, "reference")
-    words = "with the compiler's choices of the baseline: 0.0% faster than the reference in 1 pair"
-    assert answer.reason.startswith(words)
-    pinned = of(record, "pinned")
-    assert pinned.status is Status.SKIPPED
-    assert "the accepted environment is as slow tonight" in pinned.reason
-    assert [line for line in bed.there.log if CASE.id in line] == [f"context-2 {CASE.id} replayed"]
+    assert (record.status, of(record, "reference").status) == (Status.REGRESSED, Status.REGRESSED)
+    assert measured_in(bed.here) == [" by choices"] * 5
+    assert measured_in(bed.there) == [" by choices"] * 4
+    assert "autotuning" not in of(record, "reference").reason
 
 
-def test_replays_that_are_slower_than_the_references_are_regressed(bed):
-    redrawn_here(bed, SLOW, USUAL)
+def test_turns_do_not_cancel_other_choices_so_these_are_tuned_anew(bed):
+    accept(bed, CASE.id, process={"draw": ITS})
+    slow_here(bed)
+    bed.here.drawn = {CASE.id: ELSE}
     record = bed.run(CASE)[CASE.id]
     answer = of(record, "reference")
-    assert (record.status, answer.status) == (Status.REGRESSED, Status.REGRESSED)
-    words = "with the compiler's choices of the baseline: 3.0% slower than the reference in 4 pairs"
-    assert answer.reason.startswith(words)
-    assert "chose its kernels on each side" not in answer.reason
-    first, *others = record.attempts
-    assert (first.replays, {attempt.replays for attempt in others}) == (False, {True})
-
-
-def test_replays_that_are_as_fast_as_the_baseline_ask_no_reference(bed):
-    redrawn_here(bed, USUAL, USUAL)
-    record = bed.run(CASE)[CASE.id]
-    assert (record.status, of(record, "reference")) == (Status.REDRAWN, None)
-    assert bed.there.log == []
-
-
-@pytest.mark.parametrize(
-    ("drawn", "words"),
-    [(OTHERWISE, "triton_poi_fused_0 XBLOCK 1024 -> 512"), (None, "other kernels")],
-)
-def test_a_reference_that_chooses_otherwise_all_the_same_excuses_nothing(bed, drawn, words):
-    redrawn_here(bed, SLOW, SLOW)
-    bed.there.drawn = {f"{CASE.id} replayed": drawn}
-    record = bed.run(CASE)[CASE.id]
-    assert (record.status, of(record, "reference")) == (Status.REGRESSED, None)
-    reason = of(record, "pinned").reason
-    assert reason.startswith("with the compiler's choices of the baseline: 3.0% slower")
-    assert reason.endswith(
-        f"; not measured in turns: the reference did not choose as in the baseline: {words}"
-    )
-    assert len([line for line in bed.there.log if CASE.id in line]) == 1
-
-
-def test_a_case_that_chose_as_the_baseline_is_replayed_in_turns(bed):
-    redrawn_here(bed, SLOW, USUAL)
-    bed.here.drawn = {CASE.id: ITS}
-    bed.there.drawn, bed.there.script[CASE.id] = {CASE.id: OTHERWISE}, [SLOW]
-    record = bed.run(CASE)[CASE.id]
-    assert (record.status, of(record, "reference").status) == (Status.REGRESSED,) * 2
-    assert {line.split()[-1] for line in bed.there.log if CASE.id in line} == {"replayed"}
-
-
-def test_a_slow_process_of_a_case_that_chose_as_the_baseline_is_no_redraw(bed):
-    redrawn_here(bed, USUAL, USUAL)
-    bed.here.drawn = {CASE.id: ITS}
-    record = bed.run(CASE)[CASE.id]
-    assert (record.status, of(record, "reference").status) == (Status.OK, Status.OK)
-    assert not any("drawn anew" in verdict.reason for verdict in record.verdicts)
-
-
-def test_a_replay_that_fails_ends_the_turns_of_a_case_that_chose_as_the_baseline(bed):
-    redrawn_here(bed, SLOW, USUAL)
-    bed.here.drawn = {CASE.id: ITS}
-    bed.here.script[f"{CASE.id} replayed"] = [builders.make_fault()]
-    record = bed.run(CASE)[CASE.id]
-    assert [attempt.replays for attempt in record.attempts].count(True) == 1
-
-
-def test_a_night_that_speeds_replays_up_on_both_sides_takes_one_pair(bed):
-    fast = [0.0097] * 20
-    redrawn_here(bed, fast, fast)
-    bed.here.script[CASE.id] = [fast]
-    record = bed.run(CASE)[CASE.id]
-    assert (record.status, of(record, "reference").status) == (Status.OK, Status.OK)
-    assert len([line for line in bed.there.log if CASE.id in line]) == 1
-
-
-def test_each_pair_of_replays_starts_one_process_of_each_side(bed):
-    redrawn_here(bed, SLOW, USUAL)
-    bed.run(CASE)
-    replays = [line for line in bed.there.log if line.endswith("replayed")]
-    assert bed.there.forks == len(replays) + 1  # one says what the reference is
-
-
-def test_a_faster_draw_does_not_hide_that_its_kernels_are_slower(bed):
-    redrawn_here(bed, [0.010135] * 20, USUAL)
-    bed.here.script[CASE.id] = [[0.0099] * 20]
-    record = bed.run(CASE)[CASE.id]
-    assert (record.status, of(record, "reference").status) == (Status.REGRESSED,) * 2
-
-
-def test_a_device_that_no_baseline_knows_has_its_replays_measured_in_turns(bed):
-    redrawn_here(bed, [0.0102] * 20, USUAL)
-    bed.here.script[CASE.id] = [[0.0099] * 20]
-    accept(bed, CASE.id, process={"draw": ITS, "device_uuid": "GPU-ffff"})
-    record = bed.run(CASE)[CASE.id]
-    assert (record.status, of(record, "reference").status) == (Status.REGRESSED,) * 2
-
-
-def test_a_slow_draw_on_a_slow_night_is_redrawn(bed):
-    redrawn_here(bed, SLOW, SLOW)
-    bed.here.script[CASE.id] = [[0.0106] * 20]
-    record = bed.run(CASE)[CASE.id]
-    assert (record.status, of(record, "reference").status) == (Status.REDRAWN, Status.OK)
-    assert of(record, "pinned").reason.startswith(
-        "drawn anew: 6.0% slower as the compiler chose now, 3.0% slower with its choices"
-    )
-
-
-def test_a_draw_within_the_tolerance_on_a_slow_night_is_not_redrawn(bed):
-    redrawn_here(bed, SLOW, SLOW)
-    bed.here.script[CASE.id] = [[0.01035] * 20]
-    record = bed.run(CASE)[CASE.id]
-    assert (record.status, of(record, "reference").status) == (Status.OK, Status.OK)
-
-
-@pytest.mark.parametrize("ends", [builders.make_fault(), "no memory"])
-@pytest.mark.parametrize("side", ["here", "there"])
-def test_a_replay_that_was_disturbed_and_then_ends_makes_no_pair(bed, ends, side):
-    redrawn_here(bed, SLOW, SLOW)
-    disturbed = [0.0103] * 10 + [0.013] * 10
-    getattr(bed, side).script[f"{CASE.id} replayed"] = [disturbed, ends]
-    record = bed.run(CASE)[CASE.id]
-    assert record.status in (Status.REGRESSED, Status.SUSPECT)
-    assert "zip" not in "".join(verdict.reason for verdict in record.verdicts)
-
-
-def test_replays_that_end_are_followed_by_no_pairs_of_draws(bed):
-    redrawn_here(bed, SLOW, USUAL)
-    bed.here.script[f"{CASE.id} replayed"] = [SLOW, SLOW, builders.make_fault()]
-    record = bed.run(CASE)[CASE.id]
-    assert [attempt.replays for attempt in record.attempts] == [False, True, True, True]
-    assert record.status is Status.REGRESSED
-
-
-def test_a_replay_that_the_hardware_spoils_makes_no_pair(bed):
-    redrawn_here(bed, SLOW, SLOW)
-    bed.seen = [make_telemetry(), make_telemetry(), *[make_telemetry(foreign_processes=[41])] * 20]
-    record = bed.run(CASE)[CASE.id]
-    assert of(record, "reference") is None
-
-
-def test_a_reference_that_cannot_replay_is_named(bed):
-    redrawn_here(bed, SLOW, SLOW)
-    bed.there.script = {f"{CASE.id} replayed": [builders.make_fault()]}
-    record = bed.run(CASE)[CASE.id]
-    assert record.status is Status.REGRESSED
-    assert "; not measured in turns: the reference fails: " in of(record, "pinned").reason
+    assert answer.status is Status.REGRESSED
+    words = "other autotuning choices: the sources of 2 kernels differ; 4 tunings"
+    assert words in answer.reason
+    assert measured_in(bed.here) == [" by choices", *[" by choices, anew"] * 4]
+    assert measured_in(bed.there) == [" by choices"] * 4
 
 
 def test_pairs_that_the_hardware_spoils_tell_nothing(bed):
@@ -772,6 +614,13 @@ def read(pytester, ini, *words):
     """Return the reference that an ini file and a command line name."""
     pytester.makeini(f"[pytest]\n{ini}")
     return options.read_options(pytester.parseconfig(*LOAD, *words)).settings.reference
+
+
+@pytest.mark.parametrize(("ini", "own"), [("", False), ("perf_own_choices = true", True)])
+def test_the_ini_file_lets_compilers_choose_for_themselves(pytester, ini, own):
+    pytester.makeini(f"[pytest]\n{ini}")
+    settings = options.read_options(pytester.parseconfig(*LOAD)).settings
+    assert settings.own_choices is own
 
 
 def test_nothing_is_a_reference_unless_it_is_named(pytester):

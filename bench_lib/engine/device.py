@@ -7,10 +7,11 @@ import functools
 import math
 import os
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
+from pathlib import Path
 from typing import Any
 
 from bench_lib import backends
@@ -63,11 +64,9 @@ SETTLED_S = 2.0
 """After the time limit of a case: whatever keeps a CPU busy by then is none of ours."""
 ASIDE_S = 1.0
 """So long at the end of that the CPU is looked at."""
-REPLAYED = "measured with the compiler's choices of the baseline"
-"""Why an attempt does not count as what this software draws by itself."""
+COMPILERS_CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 STEADY = 0.01
 """An undisturbed device is so alike after two rests."""
-NO_REPLAYS: Mapping[str, Draw] = MappingProxyType({})
 
 
 class HeldDevice:
@@ -79,6 +78,7 @@ class HeldDevice:
         settings: Settings,
         *,
         expected: Callable[[Case], validity.Level | None] = lambda _case: None,
+        choices: Callable[[Case], Draw | None] = lambda _case: None,
         start: Callable[[Side, Hardware], Zygote] = start_workers,
         watch: Callable[[Hardware], Sampler] = Sampler,
         lock_of: Callable[[Hardware], DeviceLock] = DeviceLock,
@@ -87,11 +87,12 @@ class HeldDevice:
         """Take the device until ``close``; raises DeviceBusyError where somebody else keeps it.
 
         Workers start with the first case, unless they are there already (``use``).  ``expected`` is
-        what the clock was when a case's baseline was recorded.
+        what the clock was when a case's baseline was recorded, ``choices`` are its autotuner's.
         """
         self.device = device
         self._settings = settings
         self._expected = expected
+        self._choices = choices
         self._start_watching = watch
         self._sleep = sleep
         self._watcher: Sampler | None = None
@@ -156,23 +157,22 @@ class HeldDevice:
         sides: Iterable[str] = (),
         confirms: bool = True,
         in_turns: Collection[str] = (),
-        replays: Mapping[str, Draw] = NO_REPLAYS,
+        tuned_anew: Collection[str] = (),
         known: Collection[str] = (),
     ) -> Iterator[Outcome]:
         """Measure cases in one fresh process of each side, the run's ``process``-th from 0.
 
         For cases whose ids are ``known`` the numerics exist, and only times are measured.  Cases
-        whose ids are ``in_turns`` are measured in one of the reference as well.  With the
-        compiler's choices of ``replays``, by case, a case has a process of its own.  Sides take
+        whose ids are ``in_turns`` are measured in one of the reference as well.  For those that
+        are ``tuned_anew`` the compiler chooses again what the baseline does not tell.  Sides take
         turns, and which is first alternates from case to case and from process to process.  Raises
         LaunchError if workers cannot be started at all.
         """
         names = list(sides or self._settings.sides)
         try:
-            shared = set(in_turns) - replays.keys()
-            if len(names) > 1 or shared:
+            if len(names) > 1 or in_turns:
                 self.open(process)
-            if shared:
+            if in_turns:
                 self._open_reference(process)
             for case in cases:
                 position = self._positions.setdefault(case.id, len(self._positions))
@@ -182,7 +182,8 @@ class HeldDevice:
                         continue
                     only_times = case.id in known or name == REFERENCE
                     asked = MeasureRequest(
-                        replay=replays.get(case.id), known={NUMERICS} if only_times else ()
+                        keeps=name == REFERENCE or case.id not in tuned_anew,
+                        known={NUMERICS} if only_times else (),
                     )
                     outcome = self._measured(case, (process,), name, asked)
                     attempts = [replace(each, confirms=confirms) for each in outcome.attempts]
@@ -375,8 +376,6 @@ class HeldDevice:
                 attempt = replace(
                     attempt, accepted=False, discarded=words, invalid=cause is not None
                 )
-            elif asked.replay is not None and attempt.accepted:
-                attempt = replace(attempt, accepted=False, discarded=REPLAYED)
             attempts.append(attempt)
             if not again:
                 return attempts
@@ -387,7 +386,7 @@ class HeldDevice:
         self.watch()
         self._neighbours.watch(d for d in self._used_by(case) if d.index != self.device.index)
         begin = time.monotonic()
-        attempt = replace(self._blank(case, process), replays=asked.replay is not None)
+        attempt = self._blank(case, process)
         try:
             bursts = self._bursts_for(case)
             environment = self._sides[side].environment()
@@ -397,7 +396,8 @@ class HeldDevice:
                 numerics = facts.numerics_of(case, environment, self.device.uuid)
             found = {COUNTS: counts, NUMERICS: numerics}
             known = {*asked.known, *(name for name, fact in found.items() if fact is not None)}
-            asked = replace(asked, bursts=bursts, known=known)
+            choices = self._choices_for(case, is_tuned_anew=not asked.keeps)
+            asked = replace(asked, bursts=bursts, known=known, choices=choices)
             measurement = self._sides[side].measure(case, process, asked)
             if counts is not None:
                 measurement = replace(measurement, **vars(counts))
@@ -422,6 +422,15 @@ class HeldDevice:
         took_s = round(time.monotonic() - begin, 3)
         phase = attempt.fault.phase if attempt.fault is not None else "other"
         return replace(attempt, took_s=took_s, phases_s={phase: took_s})
+
+    def _choices_for(self, case: Case, *, is_tuned_anew: bool) -> Draw | None:
+        """Return the autotuning choices to compile a case with; None has its compiler choose.
+
+        With cold caches the compiler's tuning is measured, too.
+        """
+        if case.launch.cold or case.launch.ranks > 1:
+            return None
+        return self._choices(case) or (Draw({}) if is_tuned_anew else None)
 
     def _may_be_kept(self, case: Case, process: int) -> bool:
         """Whether numerics may be an earlier run's: not where they are looked at once more.
@@ -717,10 +726,17 @@ class HeldDevice:
         """How many GPUs ranks may have; None on a CPU."""
         return len(self._all_devices) if backends.is_gpu(self.device) else None
 
-    def _measure_ranks(self, side: Side, case: Case) -> Measurement:
+    def _measure_ranks(self, side: Side, case: Case, keeps: bool) -> Measurement:  # noqa: FBT001 - a callback
+        """Measure a case in several ranks, whose compilers tune anew unless it ``keeps`` caches."""
         if self._sweep is not None and side is not self._settings.reference:
             return self._sweep(case)
-        return run_ranks(case, **self._start_of(case, side))
+        start = self._start_of(case, side)
+        if keeps:
+            return run_ranks(case, **start)
+        with tempfile.TemporaryDirectory(prefix="bench-lib-", ignore_cleanup_errors=True) as folder:
+            empty = {name: str(Path(folder, name)) for name in COMPILERS_CACHES}
+            environment = {**start["environment"], **empty}
+            return run_ranks(case, **{**start, "environment": environment})
 
     def _measure_together(self, cases: Sequence[Case]) -> list[Answer]:
         (side,) = self._settings.sides.values()

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from bench_lib.engine import pairing, processes, profiles
-from bench_lib.engine.device import NO_REPLAYS, HeldDevice, is_checked
+from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceBusyError
 from bench_lib.engine.outcome import Outcome
 from bench_lib.engine.processes import Told
@@ -24,7 +24,7 @@ from bench_lib.engine.settings import (
     Side,
     nodeid_of,
 )
-from bench_lib.engine.suite import Baselines, Suite, fails, redrawn
+from bench_lib.engine.suite import Baselines, Suite, fails
 from bench_lib.environment import caches
 from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.signals import BY_SIGNAL
@@ -42,7 +42,7 @@ from bench_lib.model import (
 from bench_lib.storage import acceptance, facts, history
 from bench_lib.storage.history import utc_today
 from bench_lib.storage.lines import HistoryError
-from bench_lib.verdict import families, judge, validity
+from bench_lib.verdict import choices, families, judge, validity
 from bench_lib.verdict.nights import in_words, is_alarm
 
 
@@ -181,7 +181,12 @@ class Engine:
                 return None
             return acceptance.level_of(self.baselines.of(device.key).of(case), case, device)
 
-        held = HeldDevice(device, self.settings, expected=expected)
+        def chosen(case: Case) -> Draw | None:
+            if self._is_paired or self.settings.own_choices or not self.settings.judged:
+                return None
+            return choices.accepted(self.baselines.of(device.key).of(case))
+
+        held = HeldDevice(device, self.settings, expected=expected, choices=chosen)
         if (started := self._started(device)) is not None:
             held.use(started)
         return held
@@ -203,28 +208,6 @@ class Engine:
         if sampling.enough is None:
             sampling = replace(sampling, enough=families.enough(case))
         return self.held.measure(replace(case, limits=limits, sampling=sampling))
-
-    def replay(self, outcome: Outcome) -> Outcome | None:
-        """Measure a case at once as its baseline was compiled, if its compiler chose otherwise.
-
-        Its verdict needs that whatever the suite shows, and no device waits for the others before.
-        Returns None if it does not, or if no process can be started for it now.
-        """
-        case, settings = outcome.case, self.settings
-        looks_again = settings.judged and settings.planned > 1 and settings.replays > 0
-        if self._is_paired or not looks_again or outcome.fault or outcome.skipped:
-            return None
-        draw = redrawn(outcome, self.baselines.of(outcome.hardware.key).of(case))
-        if draw is None:
-            return None
-        known = {case.id} if any(map(is_checked, outcome.attempts)) else ()
-        replays = {case.id: draw}
-        with contextlib.suppress(LaunchError):
-            (replayed,) = self.held.measure_again(
-                [case], settings.processes, replays=replays, known=known
-            )
-            return replayed
-        return None
 
     def measure_together(self, cases: Sequence[Case], process: int) -> None:
         """Measure cases in one fresh process of each side, and write them down.
@@ -286,36 +269,22 @@ class Engine:
             return [r for r in records if (r.case.launch.ranks > 1) == of_several_ranks]
 
         planned, what = self.settings.planned, "pair" if self._is_paired else "process"
-        # One replay could excuse what several processes have called slower, and not confirm it.
-        most = max(planned, self.settings.processes + self.settings.replays)
-        most = most if planned > 1 else planned
         most_in_turns = self.settings.processes + (self.reference.most if self.reference else 0)
-        for process in range(self.settings.processes, max(most, most_in_turns)):
-
-            def without(records: Iterable[Record], process: int = process) -> list[Record]:
-                """Return those of these that were not replayed at once, in this process."""
-                return [r for r in of_these(records) if r.attempts[-1].process < process]
-
-            in_turns = self._to_take_in_turns(process, without, on)
-            doubtful = self._in_doubt(process)
-            records = without(doubtful)
-            # Replays of both sides make pairs; those of one side alone end earlier.
-            again = [r for r in records if process < most or r.case.id in in_turns]
-            replays = self._to_replay(again, in_turns)
+        for process in range(self.settings.processes, max(planned, most_in_turns)):
+            in_turns = self._to_take_in_turns(process, of_these, on)
+            records = of_these(self._in_doubt(process))
             if process >= planned:
-                records = [r for r in records if r.case.id in replays or r.case.id in in_turns]
-            if not records and process == self.settings.processes and of_these(doubtful):
-                continue
+                records = [r for r in records if r.case.id in in_turns]
             if not records:
                 return
             words = f"looking again at {len(records)} of {len(self.suite.records)} cases, "
             if in_turns:
                 words += f"at {len(in_turns)} in turns with the reference, "
-            most_now = max([planned, *[most] * bool(replays), *[most_in_turns] * bool(in_turns)])
-            self.settings.say(f"{words}in fresh {what} {process + 1} of at most {most_now}")
+            most = max(planned, most_in_turns) if in_turns else planned
+            self.settings.say(f"{words}in fresh {what} {process + 1} of at most {most}")
             queues: dict[HeldDevice, list[Case]] = {}
-            # Replays have a process of their own, and the others one together.
-            for record in sorted(records, key=lambda record: record.case.id in replays):
+            # Compiled ones have a process of their own, and the others one together.
+            for record in sorted(records, key=_is_compiled):
                 queues.setdefault(on(record), []).append(record.case)
             lanes = [[case.id for case in cases] for cases in queues.values()]
             self.settings.progress.begin(LOOKING_AGAIN, lanes)
@@ -324,7 +293,7 @@ class Engine:
                 queues,
                 confirms=True,
                 in_turns=in_turns,
-                replays=replays,
+                tuned_anew=self._to_tune_anew(records),
                 known=self._with_sound_numerics(records),
             )
 
@@ -349,18 +318,14 @@ class Engine:
                 self.settings.say(f"judged without a reference: {problem}")
         return [record.case.id for record in chosen(self.suite.to_take_in_turns())]
 
-    def _to_replay(self, records: Iterable[Record], in_turns: Collection[str]) -> dict[str, Draw]:
-        """Return by case the baseline's choices of the compiler, if the case drew otherwise.
+    def _to_tune_anew(self, records: Iterable[Record]) -> Collection[str]:
+        """Return the ids of cases whose compiler chose otherwise than in the baseline.
 
-        In turns with a reference both sides get them.  With two sides neither is a baseline.
+        With two sides neither is a baseline.
         """
         if self._is_paired:
-            return {}
-        draws = {
-            record.case.id: self.suite.to_replay(record, in_turns=record.case.id in in_turns)
-            for record in records
-        }
-        return {case_id: draw for case_id, draw in draws.items() if draw is not None}
+            return ()
+        return {record.case.id for record in records if self.suite.chose_otherwise(record)}
 
     def _in_doubt(self, process: int) -> list[Record]:
         """Return the records that are to be measured in the run's ``process``-th process."""
@@ -402,7 +367,7 @@ class Engine:
         *,
         confirms: bool,
         in_turns: Collection[str] = (),
-        replays: Mapping[str, Draw] = NO_REPLAYS,
+        tuned_anew: Collection[str] = (),
         known: Collection[str] = (),
     ) -> None:
         """Measure each device's queue in a fresh process, the devices at the same time."""
@@ -416,7 +381,7 @@ class Engine:
                     process,
                     confirms=confirms,
                     in_turns=in_turns,
-                    replays=replays,
+                    tuned_anew=tuned_anew,
                     known=known,
                 )
                 for outcome in again:
@@ -505,11 +470,6 @@ class Engine:
                 self.settings.say(f"left out of the rolling baseline: {problem}")
             for words in self.suite.renamed:
                 self.settings.say(words)
-            if self.suite.stale:
-                run, cases = self.suite.writer.run_id, ", ".join(self.suite.stale)
-                words = f"the compiler has long drawn anew for {cases}; bench-lib baseline accept "
-                words += f'--run {run} --case CASE --force --reason "its draw" makes a draw the '
-                self.settings.say(f"{words}baseline's")
             return records
         changes = pairing.differences(self.environments)
         for row in self.rows():
@@ -559,6 +519,10 @@ class Engine:
         passes &= not needs_figures or any(a.accepted and a.measurement for a in attempts)
         self.end(0 if passes else 1)
         return passes
+
+
+def _is_compiled(record: Record) -> bool:
+    return any(a.measurement is not None and a.measurement.draw for a in record.attempts)
 
 
 def _numerics_of(outcome: Outcome) -> Numerics | None:

@@ -25,11 +25,6 @@ class Outcome:
         return next((a.fault for a in self.attempts if a.fault is not None), None)
 
     @property
-    def replays(self) -> bool:
-        """Whether the compiler was to choose as in the baseline."""
-        return self.attempts[-1].replays
-
-    @property
     def skipped(self) -> str | None:
         """Why the case was skipped, if it was."""
         return next((a.skipped for a in self.attempts if a.skipped is not None), None)

@@ -70,8 +70,7 @@ def past(
     """Return by case id and by node id what one process of it took, in seconds.
 
     The run whose file is ``but`` does not count.  Files and lines that cannot be read say nothing.
-    Without ``starts`` the time to start workers, which a run's first case has, does not count.  A
-    case's first replay counts, because it follows at once.
+    Without ``starts`` the time to start workers, which a run's first case has, does not count.
     """
     found: dict[str, list[float]] = {}
     for tries in _runs(folder, key, but):
@@ -97,7 +96,7 @@ def last_devices(folder: Path, key: str, *, but: Path | None = None) -> dict[str
 
 
 def _runs(folder: Path, key: str, but: Path | None) -> Iterator[list[_Tried]]:
-    """Yield the first looks and replays of each run, the newest run first."""
+    """Yield the first looks of each run, the newest run first."""
     runs = Runs(folder)
     try:
         own = [file for file in runs.files if file.key == key and file.path != but]
@@ -139,35 +138,28 @@ _DECODER = msgspec.json.Decoder(_Tried)
 
 
 def _tries(data: bytes) -> Iterator[_Tried]:
-    """Yield the first looks and the replays in a run's file."""
+    """Yield the first looks in a run's file."""
     for text in data.splitlines():
         try:
             tried = _DECODER.decode(text)
         except (ValueError, RecursionError):
             continue
-        if tried.attempt.replays or not tried.attempt.confirms:
+        if not tried.attempt.replays and not tried.attempt.confirms:
             yield tried
 
 
 def _taken(tries: Iterable[_Tried], *, starts: bool) -> dict[str, float]:
     seconds: dict[str, float] = {}
     processes: dict[str, set[int]] = {}
-    replayed: dict[str, float] = {}
     tests: dict[str, str] = {}
     for tried in tries:
         case_id = tried.case.id
-        if tried.attempt.replays:
-            replayed.setdefault(case_id, tried.attempt.took_s)
-            continue
         start_s = 0.0 if starts else tried.attempt.phases_s.get(FORK, 0.0)
         seconds[case_id] = seconds.get(case_id, 0.0) + max(0.0, tried.attempt.took_s - start_s)
         processes.setdefault(case_id, set()).add(tried.attempt.process)
         if tried.nodeid is not None:
             tests[case_id] = tried.nodeid
-    taken = {
-        case_id: total / len(processes[case_id]) + replayed.get(case_id, 0.0)
-        for case_id, total in seconds.items()
-    }
+    taken = {case_id: total / len(processes[case_id]) for case_id, total in seconds.items()}
     for case_id, nodeid in tests.items():
         taken[nodeid] = taken.get(nodeid, 0.0) + taken[case_id]
     return taken

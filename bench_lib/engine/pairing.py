@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -181,23 +181,11 @@ def _measured_on_both(a: Record, b: Record) -> set[int]:
 
 def pairs_of(a: Record, b: Record) -> list[tuple[ProcessSummary, ProcessSummary]]:
     """Return the pairs that the hardware did not spoil on either side."""
-    return _paired(a, b, _measured_on_both(a, b), acceptance.processes_of)
-
-
-def replays_of(a: Record, b: Record) -> list[tuple[ProcessSummary, ProcessSummary]]:
-    """Return the same of the pairs in which both compilers chose as in the baseline."""
-    whole = acceptance.replayed(a).keys() & acceptance.replayed(b).keys()
-    return _paired(a, b, whole, acceptance.replays_of)
-
-
-def _paired(
-    a: Record,
-    b: Record,
-    whole: Collection[int],
-    summaries: Callable[[Record], list[ProcessSummary]],
-) -> list[tuple[ProcessSummary, ProcessSummary]]:
+    whole = _measured_on_both(a, b)
     old, new = (
-        summaries(replace(record, attempts=[t for t in record.attempts if t.process in whole]))
+        acceptance.processes_of(
+            replace(record, attempts=[t for t in record.attempts if t.process in whole])
+        )
         for record in (a, b)
     )
     return list(zip(old, new, strict=True))

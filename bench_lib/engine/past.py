@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -32,8 +31,6 @@ class Past:
     """By case, the runs since its acceptance, newest first."""
     told: dict[str, SlowDown] = field(default_factory=dict)
     """By case, the last slow-down that was reported since its acceptance."""
-    redrawn: Counter[str] = field(default_factory=Counter)
-    """By case, how many of the last runs were REDRAWN one after the other."""
     environments: dict[str, Environment] = field(default_factory=dict)
     """The environments of those runs, by reference."""
 
@@ -53,7 +50,6 @@ def read(
     past, today = Past(), renamed or {}
     nights: dict[str, list[Sequence[ProcessSummary]]] = {}
     begun: dict[str, set[str]] = {}
-    settled: set[str] = set()
     for run in runs:
         past.environments |= run.environments
         of_today: set[str] = set()
@@ -61,14 +57,9 @@ def read(
             case_id = today.get(id_then, id_then)
             known, gone = nights.setdefault(case_id, []), begun.setdefault(case_id, set())
             baseline = pinned.get(case_id)
-            is_redrawn = record.status is Status.REDRAWN
             if baseline is None or record.baseline_accepted != baseline.accepted.date:
-                settled.add(case_id)
                 continue
             of_today.add(case_id)
-            if not is_redrawn:
-                settled.add(case_id)
-            past.redrawn[case_id] += is_redrawn and case_id not in settled
             if record.status not in COMPARED or record.is_of_sides:
                 continue  # another environment's, where two sides were held against each other
             with contextlib.suppress(ValueError):  # a line that somebody else wrote

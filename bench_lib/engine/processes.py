@@ -97,7 +97,8 @@ class Processes:
     start: Callable[[], Zygote]
     described: Callable[[], Environment]
     """The environment without the facts that only a worker has."""
-    measure_ranks: Callable[[Case], Measurement]
+    measure_ranks: Callable[[Case, bool], Measurement]
+    """Also told whether the ranks' compilers keep their caches."""
     give_way: Callable[[], None]
     """Has another process use the device."""
     most_lost: int
@@ -113,17 +114,17 @@ class Processes:
         self._environment: Environment | None = None
         self._artifacts: dict[str, Path] = {}
         self._measured_by: list[int] = []
-        self._keeps_replays = True
-        """Whether code that is compiled for replays stays; not once the disk was full."""
+        self._has_room = True
+        """Whether code that is compiled with handed choices stays; not once the disk was full."""
         self._lost = 0
         """Cases in a row for which the device could not be opened any more."""
 
     def measure(self, case: Case, number: int, asked: MeasureRequest = PLAIN) -> Measurement:
         """Measure a case in a process, which opens the device unless it has it open.
 
-        The request holds for one rank.  A replay has a process of its own.  After a fault the
-        process is gone.  Raises CaseSkipped or CaseFault, and LaunchError if workers cannot be
-        started at all.
+        The request holds for one rank.  With handed choices, or cold caches, a case has a process
+        of its own.  After a fault the process is gone.  Raises CaseSkipped or CaseFault, and
+        LaunchError if workers cannot be started at all.
         """
         try:
             return self._measured(case, number, asked)
@@ -133,11 +134,11 @@ class Processes:
 
     def _measured(self, case: Case, number: int, asked: MeasureRequest) -> Measurement:
         if case.launch.ranks > 1:
-            measurement = self.measure_ranks(case)
+            measurement = self.measure_ranks(case, asked.keeps)
             self._measured_by = [r.pid for r in measurement.per_rank if r.pid is not None]
             return replace(measurement, context_id=f"ranks-{secrets.token_hex(4)}")
-        is_cold = case.launch.cold or asked.replay is not None
-        if is_cold:
+        is_alone = case.launch.cold or asked.choices is not None
+        if is_alone:
             self.drop(number)  # what ran in it has libraries loaded and kernels found
         if case.launch.artifacts:
             asked = replace(asked, artifacts=self._packed(case, number))
@@ -146,16 +147,17 @@ class Processes:
         opening_s = time.monotonic() - begin
         self._measured_by = [process.pid]
         try:
-            measurement = process.measure(case, replace(asked, keeps=self._keeps_replays))
+            keeps = asked.keeps and self._has_room
+            measurement = process.measure(case, replace(asked, keeps=keeps))
         except CaseFault as error:
-            keeps = self._keeps_replays and asked.replay is not None
-            if not keeps or error.fault.kind != "no room" or is_full(error.fault):
+            is_kept = keeps and asked.choices is not None
+            if not is_kept or error.fault.kind != "no room" or is_full(error.fault):
                 raise
-            self._keeps_replays = False
+            self._has_room = False
             why = error.fault.message.partition("\n")[0]
             self.say(
-                "no room to keep the code that replays compile, so this run compiles it each time: "
-                f"{why}; free some space in {cache_folder()}"
+                f"no room to keep compiled code, so this run compiles it each time: {why}; "
+                f"free some space in {cache_folder()}"
             )
             return self._measured(case, number, asked)
         phases_s = {FORK: round(opening_s, 4), **measurement.phases_s}
@@ -166,7 +168,7 @@ class Processes:
             measurement = replace(measurement, warnings=[*measurement.warnings, warning])
         # Zygotes count their contexts from one, and a run may have several of them.
         measurement = replace(measurement, context_id=f"{self._name}-{measurement.context_id}")
-        if measurement.device_source == "kernels" or is_cold:
+        if measurement.device_source == "kernels" or is_alone:
             self.drop(number)  # a profiler, once used, stays and costs every launch
         return measurement
 

@@ -126,11 +126,8 @@ class ReferenceRun:
         without = without or _missing(theirs)
         if without:
             return Turns(self._in_words(place), (), self.pairs, without, self.most)
-        pairs, replays = (
-            [(new, old) for old, new in found(theirs, record)]
-            for found in (pairing.pairs_of, pairing.replays_of)
-        )
-        return Turns(self._in_words(place), pairs, self.pairs, without, self.most, replays)
+        pairs = [(new, old) for old, new in pairing.pairs_of(theirs, record)]
+        return Turns(self._in_words(place), pairs, self.pairs, without, self.most)
 
     def _in_words(self, place: str) -> str:
         """Name the reference with its versions that are not ours."""

@@ -71,9 +71,8 @@ class Settings:
     """Processes for every case; with two sides, pairs of them."""
     planned: int = PLANNED
     """Processes, at most, of a case that looks different."""
-    replays: int = PLANNED - 1
-    """Processes, at most, after the first ones, in which the compiler chooses as in the baseline;
-    none where nothing is looked at again."""
+    own_choices: bool = False
+    """Whether compilers tune by themselves, in place of taking the baseline's choices."""
     limits: Mapping[str, Limits] = field(default_factory=dict)
     """By case, what the suite allows it; other cases bring their own."""
     any_clock: bool = False

@@ -15,7 +15,6 @@ from bench_lib.environment import fingerprint
 from bench_lib.model import (
     Baseline,
     Case,
-    Draw,
     Environment,
     Hardware,
     KernelTable,
@@ -28,19 +27,14 @@ from bench_lib.profiling import kernels
 from bench_lib.storage import acceptance, baselines, history
 from bench_lib.storage.baselines import BaselineFile
 from bench_lib.storage.runs import Runs
-from bench_lib.verdict import draws, families, judge, metrics
+from bench_lib.verdict import choices, families, judge, metrics
 from bench_lib.verdict.evidence import Turns
 from bench_lib.verdict.judge import Evidence
 from bench_lib.verdict.metrics import scaling
 from bench_lib.verdict.metrics.efficiency import EFFICIENCY, alone
 from bench_lib.verdict.severity import FAILING, PASSING
 
-STALE = 5
-"""Runs in a row in which a case was REDRAWN; then somebody should accept its draw."""
-
-SLOWER = (Status.REGRESSED, Status.REDRAWN)
-"""Kernels explain these statuses."""
-LOOKED_INTO = (*SLOWER, Status.IMPROVED, Status.NO_BASELINE)
+LOOKED_INTO = (Status.REGRESSED, Status.IMPROVED, Status.NO_BASELINE)
 _NOTHING = Verdict(Status.ERROR, "run", "nothing measured")
 
 
@@ -84,8 +78,6 @@ class Suite:
         self._known = known
         self._past: dict[str, past.Past] = {}
         """Earlier runs, by hardware key."""
-        self.stale: list[str] = []
-        """The cases whose draw has been another one for long."""
         self.left_out: list[str] = []
         """Unreadable parts of earlier nights, by file."""
         self.renamed: list[str] = []
@@ -123,14 +115,12 @@ class Suite:
     def suspicious(self) -> list[Record]:
         """Return the records whose answer fresh processes could change.
 
-        Those whose compiler chose otherwise than in the baseline are among them.  If it is the
-        efficiency of several ranks, one rank's are too.
+        If it is the efficiency of several ranks, one rank's are too.
         """
         chosen: dict[str, Record] = {}
         judged = {record.case.id: record for record in self._judged()}
         for case_id, record in judged.items():
-            looks_different = judge.is_suspicious(record.verdicts) or self._wants_turns(record)
-            if looks_different or self.to_replay(record) is not None:
+            if judge.is_suspicious(record.verdicts) or self._wants_turns(record):
                 chosen[case_id] = record
             of_ranks = [v for v in record.verdicts if metrics.of(v.metric) is EFFICIENCY]
             one = self._alone(record) if judge.is_suspicious(of_ranks) else None
@@ -146,21 +136,10 @@ class Suite:
         evidence = self._evidenced.get(record.case.id)
         return evidence is not None and judge.wants_turns(record.verdicts, evidence)
 
-    def to_replay(self, record: Record, *, in_turns: bool = False) -> Draw | None:
-        """Return the compiler's choices to measure a judged record with; None for its own.
-
-        A replay is repeated while its time is in doubt.
-        """
-        if not _can_replay(record.case) or record.status is Status.ERROR:
-            return None
-        if _unmeasured(record) is not None:
-            return None
-        times = [verdict for verdict in record.verdicts if draws.decide(verdict)]
-        evidence = self._evidence(record, self._outcomes[record.case.id])
-        is_settled = not judge.is_suspicious(times) and not self._wants_turns(record)
-        if evidence.is_unjudged or (evidence.replays and is_settled):
-            return None
-        return draws.to_replay(evidence, in_turns=in_turns)
+    def chose_otherwise(self, record: Record) -> bool:
+        """Whether a case's compiler made other autotuning choices than in the baseline."""
+        draws = [a.measurement.draw for a in record.attempts if a.measurement is not None]
+        return bool(choices.otherwise(self._baseline(record), draws))
 
     def spoilt(self) -> list[Record]:
         """Return the records that the hardware left without anything to judge."""
@@ -198,14 +177,14 @@ class Suite:
         """Judge the suite and write its verdicts; raises HistoryError, BaselineError."""
         for record in self._judged():
             if self.records[record.case.id].status is None:
-                explained = self._aged(self._explained(record))
+                explained = self._explained(record)
                 self.records[record.case.id] = explained
                 self.writer.verdict(explained)
         return list(self.records.values())
 
     def _explained(self, record: Record) -> Record:
         """Add to what a slower time says of itself which kernels it comes from."""
-        worse = (v for v in record.verdicts if v.status in SLOWER)
+        worse = (v for v in record.verdicts if v.status is Status.REGRESSED)
         slower = [v for v in worse if metrics.of(v.metric).kernels_explain]
         if not slower:
             return record
@@ -218,18 +197,6 @@ class Suite:
             return record
         verdicts = [_with(v, words) if v is slower[0] else v for v in record.verdicts]
         return replace(record, verdicts=verdicts, blamed=blamed)
-
-    def _aged(self, record: Record) -> Record:
-        """Say of a case that is REDRAWN run after run that its baseline is of another draw."""
-        if record.status is not Status.REDRAWN:
-            return record
-        runs = 1 + self._earlier(self.hardware_of(record).key).redrawn[record.case.id]
-        if runs < STALE:
-            return record
-        self.stale.append(record.case.id)
-        words = f"REDRAWN in {runs} runs in a row; accept one to make this draw the baseline's"
-        verdicts = [_with(v, words) if v.status is Status.REDRAWN else v for v in record.verdicts]
-        return replace(record, verdicts=verdicts)
 
     def _baseline(self, record: Record) -> Baseline | None:
         return self._known.of(self.hardware_of(record).key).of(record.case)
@@ -293,14 +260,13 @@ class Suite:
             self._earlier(key).rolling.get(case.id, []) if _accepted(baseline) else [],
             acceptance.conditions_of(case, outcome.hardware, self._began[case.id]),
             self._planned,
-            len({attempt.process for attempt in record.attempts if not attempt.replays}),
+            len({attempt.process for attempt in record.attempts}),
             self._any_clock,
             families.family_of(case, in_bursts=any(p.in_bursts for p in processes)),
             case.launch.ranks,
             self._evidence_alone(record),
             self._turns(record, outcome),
-            acceptance.replays_of(record, self.writer.run_id),
-            acceptance.unreplayed(record),
+            _tunings(record),
         )
 
     def _turns(self, record: Record, outcome: Outcome) -> Turns | None:
@@ -429,8 +395,6 @@ def _accepted(baseline: Baseline | None) -> str | None:
 def _unmeasured(record: Record) -> Verdict | None:
     """Return the verdict of a case that has nothing to judge."""
     for attempt in record.attempts:
-        if attempt.replays:
-            continue
         if attempt.fault is not None:
             return Verdict(Status.ERROR, "run", attempt.fault.in_words)
         if attempt.skipped is not None:
@@ -442,6 +406,15 @@ def _unmeasured(record: Record) -> Verdict | None:
         return Verdict(Status.INVALID, "run", spoilt[-1])
     reason = next((a.discarded for a in record.attempts if a.discarded), "nothing measured")
     return Verdict(Status.ERROR, "run", reason)
+
+
+def _tunings(record: Record) -> int:
+    """Return how often a case's compiler may have tuned: once, and again in each later look.
+
+    The first processes share the caches that the first of them filled.
+    """
+    confirms = {a.process: a.confirms for a in record.attempts if a.accepted}
+    return sum(confirms.values()) + (not all(confirms.values()))
 
 
 def _more_s(verdict: Verdict) -> float | None:
@@ -483,30 +456,8 @@ def _accepted_in(file: BaselineFile, case: Case) -> Environment | None:
     return file.environments.get(baseline.processes[-1].environment)
 
 
-def redrawn(outcome: Outcome, baseline: Baseline | None) -> Draw | None:
-    """Return the baseline's choices of the compiler if a measured case's were others.
-
-    None if it chose as then, or if those cannot be made again.
-    """
-    case = outcome.case
-    processes = acceptance.processes_of(Record(case, attempts=outcome.attempts))
-    if not processes or not _can_replay(case):
-        return None
-    conditions = acceptance.conditions_of(case, outcome.hardware, outcome.environment)
-    evidence = Evidence(processes, baseline, conditions=conditions)
-    return None if evidence.is_unjudged else draws.to_replay(evidence)
-
-
-def _can_replay(case: Case) -> bool:
-    """Whether a case may have choices of the compiler to make again.
-
-    With cold caches it draws in each process, and of several ranks each draws for itself.
-    """
-    return not case.launch.cold and case.launch.ranks == 1
-
-
 def fails(record: Record, *, strict: bool, today: dt.date) -> bool:
-    """Whether a record makes its test fail; ``strict`` lets only OK, IMPROVED and REDRAWN pass.
+    """Whether a record makes its test fail; ``strict`` lets only OK and IMPROVED pass.
 
     A quarantine holds that back up to and including its day.
     """

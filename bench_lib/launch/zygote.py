@@ -77,11 +77,11 @@ class MeasureRequest:
 
     bursts: Bursts | None = None
     """If it is power-bound, in these."""
-    replay: Draw | None = None
-    """The compiler finds empty caches and repeats these choices; nothing may have been measured in
-    the process before."""
+    choices: Draw | None = None
+    """The compiler makes these choices, in caches of their own, and tunes only other kernels;
+    nothing may have been measured in the process before."""
     keeps: bool = True
-    """Whether the code that a replay compiles stays in the user's cache folder."""
+    """Whether the code that it compiles stays in the user's cache folder; else it is tuned anew."""
     known: Collection[str] = ()
     """Results that are not computed again: NUMERICS or COUNTS."""
     artifacts: Path | None = None
@@ -127,8 +127,8 @@ class WorkerProcess:
         proof = arithmetic.proof(case)
         beside = {
             "bursts": asked.bursts and dataclasses.asdict(asked.bursts),
-            "replay": asked.replay and asked.replay.table,
-            "discards": asked.replay is not None and not asked.keeps,
+            "choices": asked.choices and asked.choices.table,
+            "discards": not asked.keeps,
             "artifacts": asked.artifacts and str(asked.artifacts),
             "prove": proof is not None and proof not in self._zygote.proved,
             "known": sorted(asked.known),

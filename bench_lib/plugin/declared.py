@@ -45,7 +45,7 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption(
         "--perf-strict",
         action="store_true",
-        help="fail on every status but OK, IMPROVED and REDRAWN, also on a missing baseline",
+        help="fail on every status but OK and IMPROVED, also on a missing baseline",
     )
     group.addoption(
         "--perf-lock-wait",
@@ -126,6 +126,12 @@ def add_options(parser: pytest.Parser) -> None:
         "perf_reference_env",
         "environment variables of that interpreter, NAME=VALUE, one a line",
         type="linelist",
+    )
+    parser.addini(
+        "perf_own_choices",
+        "let compilers tune by themselves, in place of taking the baseline's autotuning choices",
+        type="bool",
+        default=False,
     )
     parser.addini("perf_matrix", "matrix of cases", default="perf_tests/matrix.toml")
     parser.addini(

@@ -140,7 +140,7 @@ class PerfSession(Selection):
         for outcome in test.outcomes:
             self.engine.note(outcome, nodeid)
         cases = (*(outcome.case for outcome in test.outcomes), *test.deferred)
-        case_ids = list(dict.fromkeys(case.id for case in cases))  # one may be replayed
+        case_ids = list(dict.fromkeys(case.id for case in cases))
         if test.held is None:
             self.unjudged[nodeid] = self.properties_of(case_ids)
         else:
@@ -155,11 +155,8 @@ class PerfSession(Selection):
         return properties.of_test(records, self.engine.suite.writer.run_id)
 
     def _as_it_stands(self, record: Record) -> Record:
-        """Return a record with the verdict that its last attempt has without any judging.
-
-        A replay has none.
-        """
-        last = [attempt for attempt in record.attempts if not attempt.replays][-1]
+        """Return a record with the verdict that its last attempt has without any judging."""
+        last = record.attempts[-1]
         if record.status is not None or last.measurement is not None:
             return record
         status = Status.SKIPPED if last.fault is None else Status.ERROR

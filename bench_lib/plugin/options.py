@@ -54,7 +54,7 @@ def read_options(config: pytest.Config) -> PluginOptions:
         history=history,
         processes=processes,
         planned=max(processes, 1 + confirm),
-        replays=confirm,
+        own_choices=config.getini("perf_own_choices"),
         lock_wait_s=told("perf_lock_wait", Settings.lock_wait_s),
         cool_s=told("perf_cool", Settings.cool_s),
         kernels=told("perf_kernels", Settings.kernels),

@@ -83,10 +83,7 @@ class Perf:
         try:
             with timeouts.held_off(self._request.node):
                 outcome = self._session.engine.attempt(limited)
-                outcomes = self._request.node.stash.setdefault(OUTCOMES, [])
-                outcomes.append(outcome)
-                if (replayed := self._session.engine.replay(outcome)) is not None:
-                    outcomes.append(replayed)
+                self._request.node.stash.setdefault(OUTCOMES, []).append(outcome)
         except (LaunchError, DeviceBusyError) as error:
             words = self._session.failed = formats.printable(str(error))
             if self._session.is_worker:  # which must not exit: xdist would not say why
@@ -243,7 +240,7 @@ class _Recorder:
                 shorten(report, self._faults[report.nodeid])
             return
         for outcome in test.outcomes:
-            if outcome.fault and not outcome.replays:  # a replay's is for the verdict to tell
+            if outcome.fault:
                 self._faults[report.nodeid] = outcome.fault
         try:
             self._session.note(report.nodeid, test)

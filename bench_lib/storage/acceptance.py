@@ -50,52 +50,19 @@ def processes_of(record: Record, run_id: str | None = None) -> list[ProcessSumma
             first_looks.setdefault(attempt.process, seen)
             if attempt.accepted:
                 accepted.setdefault(attempt.process, (attempt, seen))
+    prefix = "" if run_id is None else f"{run_id}/"
     return [
-        _summary(record, attempt, seen, run_id, first_looks[process])
+        summary.summarise(
+            seen,
+            environment=attempt.environment,
+            time=attempt.time,
+            seen=attempt.telemetry,
+            first_look=first_looks[process],
+            cold=record.case.launch.cold,
+            worker=prefix + seen.context_id,
+        )
         for process, (attempt, seen) in accepted.items()
     ]
-
-
-def replays_of(record: Record, run_id: str | None = None) -> list[ProcessSummary]:
-    """Return the summary of every process in which the compiler chose as in the baseline.
-
-    The hardware spoilt none of them; for a process that was measured twice the last look counts.
-    """
-    return [
-        _summary(record, attempt, attempt.measurement, run_id)
-        for attempt in replayed(record).values()
-        if attempt.measurement is not None
-    ]
-
-
-def replayed(record: Record) -> dict[int, Attempt]:
-    """Return by process the attempts that ``replays_of`` sums up."""
-    last = {a.process: a for a in record.attempts if a.replays and not a.invalid}
-    return {process: a for process, a in last.items() if a.measurement is not None}
-
-
-def unreplayed(record: Record) -> str:
-    """Return why a process in which the compiler was to choose so could not be measured."""
-    return next((why for a in record.attempts if a.replays and (why := _why_not(a))), "")
-
-
-def _summary(
-    record: Record,
-    attempt: Attempt,
-    seen: Measurement,
-    run_id: str | None,
-    first_look: Measurement | None = None,
-) -> ProcessSummary:
-    prefix = "" if run_id is None else f"{run_id}/"
-    return summary.summarise(
-        seen,
-        environment=attempt.environment,
-        time=attempt.time,
-        seen=attempt.telemetry,
-        first_look=first_look,
-        cold=record.case.launch.cold,
-        worker=prefix + seen.context_id,
-    )
 
 
 CONDITIONS = ("compute_partition", "memory_partition", "power_cap_w", "clock_policy")
@@ -447,20 +414,13 @@ def taken(changes: Iterable[BaselineChange], *, force: bool = False) -> list[Bas
 
 def _why_nothing(record: Record) -> str:
     last = record.attempts[-1]
-    if why := _why_not(last):
-        return why
+    if last.skipped is not None:
+        return f"skipped: {last.skipped}"
+    if last.fault is not None:
+        return last.fault.in_words.partition("\n")[0]
     if last.discarded is None and record.status is Status.ERROR:
         return "; ".join(["ERROR", *(v.reason for v in record.verdicts)])
     return last.discarded or "no accepted attempt"
-
-
-def _why_not(attempt: Attempt) -> str:
-    """Say why an attempt has no measurement; nothing if it has one."""
-    if attempt.skipped is not None:
-        return f"skipped: {attempt.skipped}"
-    if attempt.fault is None:
-        return ""
-    return attempt.fault.in_words.partition("\n")[0]
 
 
 def _rounded(process: ProcessSummary) -> ProcessSummary:

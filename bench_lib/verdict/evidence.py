@@ -39,8 +39,6 @@ class Turns:
     """Why the case is judged without the reference; empty where it is not."""
     most: int = 0
     """How many pairs it gets at most, until their interval is narrow; ``planned`` if less."""
-    replays: Sequence[tuple[ProcessSummary, ProcessSummary]] = ()
-    """Pairs in which both compilers were made to choose as in the baseline."""
 
 
 @dataclass(frozen=True)
@@ -67,10 +65,8 @@ class Evidence:
     """The same with one rank, measured in the same run; None if it was not measured."""
     turns: Turns | None = None
     """None if no accepted environment was named."""
-    replays: Sequence[ProcessSummary] = ()
-    """Processes in which the compiler was made to choose as in the baseline."""
-    unreplayed: str = ""
-    """Why such a process could not be measured."""
+    tunings: int = 0
+    """How often the compiler tuned for the candidate, if it did; 0 means once a process."""
 
     def references(self) -> dict[str, Sequence[ProcessSummary]]:
         """Return what to hold against, by its name; the nights only where they are enough."""
@@ -78,16 +74,27 @@ class Evidence:
             return {}
         nights = self._nights
         known = {ROLLING: nights} if len(nights) >= LEAST_PROCESSES else {}
-        return {PINNED: self.baseline.processes, **known}
+        return {PINNED: self._accepted, **known}
+
+    @cached_property
+    def _draw(self) -> Draw | None:
+        """The autotuning choices that the case has now, as far as known."""
+        return next(filter(None, map(known_draw, self.candidate)), None)
+
+    @cached_property
+    def _accepted(self) -> Sequence[ProcessSummary]:
+        """The accepted processes with the same choices, where there are several such."""
+        processes = [] if self.baseline is None else self.baseline.processes
+        alike = [] if self._draw is None else drawn_alike(processes, self._draw)
+        return alike if len(alike) >= AGREEING else processes
 
     @cached_property
     def _nights(self) -> Sequence[ProcessSummary]:
-        """The nights of the compiler's draw that the case has now, and those of none known."""
-        drawn = next(filter(None, map(known_draw, self.candidate)), None)
-        if drawn is None:
+        """The nights with the choices that the case has now, and those of unknown ones."""
+        if self._draw is None:
             return self.rolling
         other = [p for p in self.rolling if known_draw(p) is None]
-        return [*other, *drawn_alike(self.rolling, drawn)]
+        return [*other, *drawn_alike(self.rolling, self._draw)]
 
     @property
     def most_spread(self) -> float:

@@ -24,7 +24,7 @@ from bench_lib.model import (
     Status,
     Verdict,
 )
-from bench_lib.verdict import draws, host, turns, validity
+from bench_lib.verdict import choices, host, turns, validity
 from bench_lib.verdict.evidence import (
     BETWEEN_DEVICES,
     BETWEEN_HOST_STATES,
@@ -68,23 +68,8 @@ __all__ = [
 def judge(suite: Mapping[str, Evidence]) -> dict[str, list[Verdict]]:
     """Judge a suite: a verdict per case, metric and baseline, latency first.
 
-    A case that was measured with the baseline's own choices of the compiler is judged by those.
     Raises ValueError where a case has no candidate process.
     """
-    found = _judged(suite)
-    again = {case_id: draws.as_replayed(evidence) for case_id, evidence in suite.items()}
-    replays = {case_id: evidence for case_id, evidence in again.items() if evidence is not None}
-    replayed = _judged({**suite, **replays}) if replays else {}
-    return {
-        case_id: draws.settled(evidence, found[case_id], replayed[case_id])
-        if case_id in replays
-        else draws.remarked(evidence, found[case_id])
-        for case_id, evidence in suite.items()
-    }
-
-
-def _judged(suite: Mapping[str, Evidence]) -> dict[str, list[Verdict]]:
-    """Judge a suite as it was measured."""
     found: dict[str, list[Verdict]] = {}
     judged: dict[str, Evidence] = {}
     for case_id, evidence in suite.items():
@@ -101,11 +86,8 @@ def _judged(suite: Mapping[str, Evidence]) -> dict[str, list[Verdict]]:
         answers = [v for v in found[case_id] if v.against == REFERENCE]
         others = [v for v in found[case_id] if v.against != REFERENCE]
         timed = sharper(_as_a_whole(_less_the_clock(others, evidence)))
-        weighed = _weighed(timed, evidence)
-        if draws.as_replayed(evidence) is None:
-            found[case_id] = turns.decided(weighed, answers, evidence)
-        else:  # replays decide, and not turns, in which each side drew for itself
-            found[case_id] = [*weighed, *answers]
+        whole = turns.decided(_weighed(timed, evidence), answers, evidence)
+        found[case_id] = choices.weighed(whole, evidence)
     for case_id, evidence in suite.items():
         found[case_id] += _efficient_enough(evidence, found[case_id])
     return found
@@ -393,18 +375,13 @@ def is_suspicious(verdicts: Sequence[Verdict]) -> bool:
 
 def wants_turns(verdicts: Sequence[Verdict], evidence: Evidence) -> bool:
     """Whether pairs with the reference could change the answer."""
-    replayed = draws.as_replayed(evidence)
-    pairs = evidence.turns if replayed is None else replayed.turns
+    pairs = evidence.turns
     if evidence.is_unjudged or pairs is None or pairs.without:
         return False
     asked = [verdict for verdict in verdicts if turns.can_answer(verdict)]
-    if replayed is not None:
-        if draws.to_replay(evidence, in_turns=True) is None:
-            return False
-        asked = draws.by_replays(asked, replayed)
     if is_suspicious(asked):
         return turns.go_on(asked, pairs)
-    return len(pairs.pairs) < pairs.planned and turns.is_open(asked, replayed or evidence)
+    return len(pairs.pairs) < pairs.planned and turns.is_open(asked, evidence)
 
 
 def _can_change(verdict: Verdict) -> bool:

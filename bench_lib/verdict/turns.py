@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bench_lib.model import ProcessSummary, Status, Verdict
-from bench_lib.verdict.evidence import REFERENCE, Evidence, Turns, drawn_alike, known_draw
+from bench_lib.verdict.evidence import REFERENCE, Evidence, Turns
 from bench_lib.verdict.metrics import DEVICE, LEADING, find, of
 from bench_lib.verdict.metrics.metric import Metric, Rule, named
 from bench_lib.verdict.rules.chance import Question
@@ -22,7 +22,6 @@ _DECIDED = (Status.REGRESSED, Status.SUSPECT, Status.NOISY, Status.IMPROVED, Sta
 """Statuses of a baseline's verdict that the reference's answer may replace."""
 TIMES = (LEADING, DEVICE)
 """Metrics that are worth the time of further pairs."""
-_DRAWN = "the compiler chose its kernels on each side by itself, which turns do not cancel"
 
 
 def is_answer(verdict: Verdict) -> bool:
@@ -181,7 +180,7 @@ def decided(
     answers = [_as_far_as_sure(answer, verdicts) for answer in answers]
     # A pair that is only SUSPECT does not overrule what several processes agree on.
     told = {v.metric: v for v in answers if is_answer(v) and v.status is not Status.SUSPECT}
-    found = [*(_in_full(verdict, turns) for verdict in answers)]
+    found = [_in_full(verdict, turns) for verdict in answers]
     found += [_set_aside(verdict, told.get(verdict.metric)) for verdict in verdicts]
     order = list(dict.fromkeys(verdict.metric for verdict in (*verdicts, *answers)))
     return sorted(found, key=lambda verdict: order.index(verdict.metric))
@@ -216,22 +215,10 @@ def _without(verdict: Verdict, why: str) -> Verdict:
 
 
 def _in_full(verdict: Verdict, turns: Turns) -> Verdict:
-    """Add what both sides measured, and what turns leave open."""
+    """Add what both sides measured."""
     values = _values(of(verdict.metric), turns).values()
     new, old = (statistics.geometric_mean(side) for side in zip(*values, strict=True))
-    reason = verdict.reason
-    is_drawn = not all(map(_are_chosen_alike, turns.pairs))
-    if is_drawn and verdict.status in (Status.REGRESSED, Status.SUSPECT):
-        reason = f"{reason}; {_DRAWN}"
-    return replace(verdict, reason=reason, value=new, baseline=old)
-
-
-def _are_chosen_alike(pair: tuple[ProcessSummary, ProcessSummary]) -> bool:
-    """Whether both sides' kernels were chosen alike; eager ones have nothing to choose."""
-    draw = known_draw(pair[0])
-    if draw is None:
-        return not any("compile_time" in process.values for process in pair)
-    return len(drawn_alike(pair, draw)) == len(pair)
+    return replace(verdict, value=new, baseline=old)
 
 
 def _set_aside(verdict: Verdict, answer: Verdict | None) -> Verdict:

@@ -75,7 +75,7 @@ def serve_cases(name: str) -> int:
                 ordered = dataclasses.replace(
                     context,
                     bursts=Bursts(**order["bursts"]) if order.get("bursts") else None,
-                    replay=order.get("replay"),
+                    choices=order.get("choices"),
                     keeps=not order.get("discards"),
                     known=order.get("known", ()),
                     artifacts=Path(order["artifacts"]) if order.get("artifacts") else None,

@@ -28,7 +28,7 @@ from bench_lib.model import (
     Sampling,
     StepCounts,
 )
-from bench_lib.worker import caches, draws, host, stopping
+from bench_lib.worker import caches, choices, host, stopping
 from bench_lib.worker.bursts import InBursts, in_bursts
 from bench_lib.worker.clock import Clock, Marks
 from bench_lib.worker.device import compile_cache_state, forget_compiled
@@ -160,10 +160,10 @@ class MeasuringContext:
     launches: LaunchCosts = field(default_factory=LaunchCosts)
     bursts: Bursts | None = None
     """Measure power-bound cases in such bursts; None measures all under sustained work."""
-    replay: Mapping[str, Mapping[str, int | str]] | None = None
-    """Have the compiler choose so, by the kernel's source, from empty caches."""
+    choices: Mapping[str, Mapping[str, int | str]] | None = None
+    """Have the compiler choose so, by the kernel's source, in caches of these choices alone."""
     keeps: bool = True
-    """Whether the caches of a replay stay for the next one."""
+    """Whether those caches stay for the next time."""
     known: Collection[str] = ()
     """Results that need not be computed again: NUMERICS, COUNTS."""
     artifacts: Path | None = None
@@ -210,8 +210,8 @@ def _first_step(workload: Workload, artifacts: Path | None) -> None:
 
 
 def _caches(case: Case, context: MeasuringContext) -> contextlib.AbstractContextManager[None]:
-    if context.replay is not None:
-        return draws.replayed(context.replay, keeps=context.keeps)
+    if context.choices is not None:
+        return choices.handed(context.choices, keeps=context.keeps)
     return caches.emptied() if case.launch.cold else contextlib.nullcontext()
 
 
@@ -250,7 +250,7 @@ def _clean(context: MeasuringContext) -> None:
 def _measure(case: Case, context: MeasuringContext) -> Measurement:
     before = context.clock.allocated_bytes()
     host.forget_peak()
-    compiled = draws.compiled_so_far()
+    compiled = choices.compiled_so_far()
     context.phase("build")
     workload = context.prepare(build(case, context.setting))
     with contextlib.closing(workload):
@@ -302,7 +302,7 @@ def _measured(
     if issues and workload.steps is None:
         burst = _burst(case, context, workload, step_s, host_bound=host_bound)
 
-    draw = draws.drawn(since=compiled) if workload.compiled else None
+    draw = choices.drawn(since=compiled) if workload.compiled else None
 
     portions: dict[str, list[float]] = {}
     if workload.portions:

@@ -2,7 +2,7 @@
 
 A script maps a case's id to a list of answers, one for each time the case is measured:
 a list of iteration times, a Fault, or a text that is the reason of a skip.  The last answer
-repeats.  ``ID replayed`` answers where the compiler is made to choose as in the baseline.
+repeats.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Contexts:
         self.tuning: dict[str, str | Fault] = {}
         """Why a case cannot be tuned; all others can."""
         self.drawn: dict[str, Draw] = {}
-        """What the compiler chooses for a case, ``replayed`` too; replays succeed if not there."""
+        """What the compiler chooses for a case, if not what it is handed."""
         self.folder: Path | None = None
         """Where contexts write what their compilers made."""
         self.kernels: dict[str, KernelTable | str | Fault] = {}
@@ -97,15 +97,15 @@ class Context:
         self.device = device_of(contexts.device)
 
     def measure(self, case: Case, asked: MeasureRequest = PLAIN) -> Measurement:
-        """Give the script's next answer for this case, or its next one with such choices."""
+        """Give the script's next answer for this case."""
         if self.contexts.asks_to_give_way:
             self.give_way()
         self.contexts.known.append(set(asked.known))
-        key = case.id if asked.replay is None else f"{case.id} replayed"
-        loads = "" if asked.artifacts is None else f" with {asked.artifacts.name}"
-        loads += "" if asked.keeps else ", not kept"
-        self.contexts.log.append(f"{self.name} {key}{loads}")
-        answers = self.contexts.script.get(key) or [[0.01] * 20]
+        how = "" if asked.artifacts is None else f" with {asked.artifacts.name}"
+        how += " by choices" if asked.choices and asked.choices.kernels else ""
+        how += "" if asked.keeps else ", anew"
+        self.contexts.log.append(f"{self.name} {case.id}{how}")
+        answers = self.contexts.script.get(case.id) or [[0.01] * 20]
         answer = answers.pop(0) if len(answers) > 1 else answers[0]
         if isinstance(answer, Fault):
             raise CaseFault(answer)
@@ -116,7 +116,7 @@ class Context:
             context_id=self.name,
             iteration_s=answer,
             device_uuid=self.contexts.device.uuid,
-            draw=self.contexts.drawn.get(key, asked.replay),
+            draw=self.contexts.drawn.get(case.id, asked.choices),
         )
 
     def calibrate(self) -> Calibration:
@@ -195,7 +195,7 @@ def gpus(count: int, **fields: Any) -> list[Hardware]:
 
 def held(device: Hardware, workers: Contexts, locks: Path, **options: Any) -> HeldDevice:
     """Hold a device with these workers; ``options`` are HeldDevice's own, and else settings."""
-    names = ("expected", "start", "watch", "lock_of", "sleep")
+    names = ("expected", "start", "watch", "lock_of", "sleep", "choices")
     own = {name: options.pop(name) for name in names if name in options}
     defaults = {
         "start": lambda _side, _device: workers,

@@ -1,4 +1,4 @@
-"""The choices of the compiler's autotuner for a case, and how to repeat them.
+"""The choices of the compiler's autotuner for a case, and how to have it choose the same.
 
 Inductor times some configurations of each Triton kernel and keeps the fastest.  Close calls fall
 one way in one empty cache and the other way in the next.  The autotuner holds a kernel's
@@ -14,18 +14,17 @@ import hashlib
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from bench_lib.model import Choice, Draw
+from bench_lib.model import NOTHING_CHOSEN, Choice, Draw
 from bench_lib.worker import caches
-from bench_lib.worker.workload import UnsupportedError
 
 CODE = "torch._inductor.codecache"
+DESCENT = "coordinate_descent_tuning"
 TILE = re.compile(r"^( *)([A-Z][A-Z0-9_]*)( *: *tl\.constexpr *= *)([^\n]+)$", re.MULTILINE)
 """A constant of a template, such as ``BLOCK_M : tl.constexpr = 128``."""
-NO_MODULE = "the compiler is not Inductor"
-NO_KERNEL = "no kernel is Triton's"
+NO_MODULE, NO_KERNEL = NOTHING_CHOSEN
 NOT_DECIDED = "no kernel has decided"
 
 
@@ -98,20 +97,49 @@ def _key(sizes: str, source: str) -> str:
 
 
 @contextlib.contextmanager
-def replayed(table: Mapping[str, Mapping[str, int | str]], *, keeps: bool = True) -> Iterator[None]:
+def handed(table: Mapping[str, Mapping[str, int | str]], *, keeps: bool = True) -> Iterator[None]:
     """Have the compiler choose as a draw's table says, in caches that only this table fills.
 
-    They stay for the next time, unless ``keeps`` is false.  Works in a process in which nothing was
-    compiled yet.  Raises UnsupportedError if this torch cannot be told what to choose.
+    They stay for the next time, unless ``keeps`` is false; then the compiler tunes whatever the
+    table lacks.  Works in a process in which nothing was compiled yet.  A torch that cannot be
+    told what to choose tunes everything.
     """
     import torch
     from torch._inductor import config
 
-    if not hasattr(config, "autotune_lookup_table"):
-        raise UnsupportedError("this torch's compiler cannot be told what to choose")
-    told = {source: dict(chosen) for source, chosen in table.items()}
-    known = json.dumps([torch.__version__, told], sort_keys=True)
+    chosen = {source: dict(of_kernel) for source, of_kernel in table.items()}
+    known = json.dumps([torch.__version__, chosen], sort_keys=True)
     name = hashlib.sha256(known.encode()).hexdigest()[:16]
-    own = caches.apart(name) if keeps else caches.emptied()
-    with own, config.patch(autotune_lookup_table=told):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(caches.apart(name) if keeps else caches.emptied())
+        if hasattr(config, "autotune_lookup_table"):
+            stack.enter_context(config.patch(autotune_lookup_table=chosen))
+        stack.enter_context(_without_descent(chosen))
         yield
+
+
+@contextlib.contextmanager
+def _without_descent(table: Collection[str]) -> Iterator[None]:
+    """Keep the mode ``max-autotune`` from tuning a handed configuration further, by descent.
+
+    It would time dozens of neighbours of each kernel's, and may choose another one.
+    """
+    from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+
+    tune = getattr(CachingAutotuner, DESCENT, None)
+
+    def tune_what_is_not_handed(kernel: Any, launcher: Any, *args: Any, **kwargs: Any) -> Any:
+        assert tune is not None
+        if _key(str(kernel.size_hints), str(kernel.fn.src)) not in table:
+            return tune(kernel, launcher, *args, **kwargs)
+        launcher.config.found_by_coordesc = True
+        return launcher
+
+    if tune is None:
+        yield
+        return
+    setattr(CachingAutotuner, DESCENT, tune_what_is_not_handed)
+    try:
+        yield
+    finally:
+        setattr(CachingAutotuner, DESCENT, tune)

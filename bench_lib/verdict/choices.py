@@ -1,0 +1,87 @@
+"""The choices of a compiler's autotuner: whether a case has the baseline's, and what if not.
+
+A compiled case is compiled with its baseline's choices wherever its kernels' sources are the same.
+Where they are not, the compiler tunes: close calls fall one way in one process and another way in
+the next, and the same software is 4% slower (an H200, benchmarks/data/h200_draws.jsonl).  So one
+tuning never says that software became slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from bench_lib.formats import many
+from bench_lib.model import NOTHING_CHOSEN, Baseline, Draw, Status, Verdict
+from bench_lib.verdict.evidence import REFERENCE, Evidence, drawn_alike, known_draw
+from bench_lib.verdict.metrics import of
+
+LEAST_TUNINGS = 3
+"""So many tunings have to agree before a case is REGRESSED."""
+MOST_NAMED = 3
+"""Kernels that a reason names."""
+
+
+def accepted(baseline: Baseline | None) -> Draw | None:
+    """Return the choices that most of a baseline's processes had; None if unknown."""
+    processes = [] if baseline is None else baseline.processes
+    known = [draw for draw in map(known_draw, processes) if draw is not None]
+    return max(known, key=lambda draw: len(drawn_alike(processes, draw)), default=None)
+
+
+def differences(old: Draw, new: Draw) -> list[str]:
+    """Name the kernels whose configuration differs, and what differs."""
+    chosen = old.by_source
+    words = []
+    for name, choice in new.kernels.items():
+        before = chosen.get(choice.source)
+        if before is None or before.config == choice.config:
+            continue
+        names = sorted({*before.config, *choice.config})
+        changed = [n for n in names if before.config.get(n) != choice.config.get(n)]
+        told = (f"{n} {before.config.get(n)} -> {choice.config.get(n)}" for n in changed)
+        words.append(f"{name} {', '.join(told)}")
+    return words
+
+
+def otherwise(baseline: Baseline | None, draws: Sequence[Draw | None]) -> str:
+    """Say how the choices for some processes differ from the baseline's; empty if they do not."""
+    chosen = [draw for draw in draws if draw is not None and draw.unknown not in NOTHING_CHOSEN]
+    wanted = accepted(baseline)
+    if wanted is None:
+        return "the baseline's are not known" if chosen else ""
+    other = next((draw for draw in chosen if not draw.chooses_as(wanted)), None)
+    if other is None:
+        return ""
+    if other.unknown:
+        return f"they are not known: {other.unknown}"
+    words = differences(wanted, other)
+    named = words[:MOST_NAMED]
+    if len(words) > MOST_NAMED:
+        named.append(f"{len(words) - MOST_NAMED} more")
+    if unlike := len(other.by_source.keys() ^ wanted.by_source.keys()):
+        named.append(f"the sources of {many(unlike, 'kernel')} differ")
+    return "; ".join(named)
+
+
+def weighed(verdicts: Sequence[Verdict], evidence: Evidence) -> list[Verdict]:
+    """Call no time REGRESSED that too few tunings found slower; its reason says what differs."""
+    words = otherwise(evidence.baseline, [process.draw for process in evidence.candidate])
+    slower = (Status.REGRESSED, Status.SUSPECT)
+    return [
+        _weighed(verdict, words, evidence)
+        if words and verdict.status in slower and of(verdict.metric).clock_excuses
+        else verdict
+        for verdict in verdicts
+    ]
+
+
+def _weighed(verdict: Verdict, words: str, evidence: Evidence) -> Verdict:
+    tunings = evidence.tunings or len(evidence.candidate)
+    if verdict.against == REFERENCE and evidence.turns is not None:
+        tunings = len(evidence.turns.pairs)
+    reason = f"{verdict.reason}; other autotuning choices: {words}; {many(tunings, 'tuning')}"
+    if tunings >= LEAST_TUNINGS:
+        return replace(verdict, reason=reason)
+    reason += f", and {LEAST_TUNINGS} are needed"
+    return replace(verdict, status=Status.SUSPECT, reason=reason)

@@ -1,0 +1,609 @@
+"""Autotuning choices: read in the worker, handed to it, compared kernel by kernel, kept."""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from builders import (
+    CASE_ID,
+    TEN_MS,
+    accept,
+    make_attempt,
+    make_baseline,
+    make_case,
+    make_environment,
+    make_hardware,
+    make_measurement,
+    make_processes,
+    make_record,
+)
+from standins.worker import Contexts, Watch, gpus, held
+
+from bench_lib.engine import engine
+from bench_lib.engine.device import HeldDevice
+from bench_lib.engine.devicelock import DeviceLock
+from bench_lib.engine.settings import Settings
+from bench_lib.launch.cache import cache_folder
+from bench_lib.launch.faults import LaunchError
+from bench_lib.model import (
+    Case,
+    Choice,
+    Draw,
+    Fault,
+    ProcessSummary,
+    Record,
+    Status,
+    Verdict,
+)
+from bench_lib.storage import acceptance, baselines
+from bench_lib.storage.baselines import BaselineChange, BaselineError
+from bench_lib.verdict import choices as compared
+from bench_lib.verdict.evidence import PINNED, ROLLING, Evidence
+from bench_lib.verdict.judge import judge
+from bench_lib.worker import choices
+
+BIG = {"XBLOCK": 1024, "num_stages": 1, "num_warps": 4}
+SMALL = {"XBLOCK": 512, "num_stages": 1, "num_warps": 8}
+DEVICE = gpus(1)[0]
+TODAY = dt.date(2026, 1, 2)
+
+
+def make_draw(*chosen: dict[str, Any], sources: str = "abcdefgh") -> Draw:
+    """Return the draw of a kernel for each configuration, named and hashed by its place."""
+    return Draw(
+        {
+            f"triton_poi_fused_{i}": Choice(sources[i] * 64, config)
+            for i, config in enumerate(chosen)
+        }
+    )
+
+
+ACCEPTED = make_draw(BIG, BIG, BIG)
+OTHER = make_draw(BIG, SMALL, BIG)
+UNKNOWN = Draw({}, choices.NO_KERNEL)
+
+
+# ---- reading what a compiler chose --------------------------------------------------------
+
+
+SOURCE = "def triton_poi_fused_relu_0(in_ptr0, xnumel, XBLOCK : tl.constexpr):\n    pass\n"
+TEMPLATE = """def triton_tem_fused_mm_0(arg_A, arg_B):
+    GROUP_M : tl.constexpr = {group}
+    ALLOW_TF32 : tl.constexpr = False
+    BLOCK_M : tl.constexpr = {block}
+    pass
+"""
+
+
+def make_kernel(
+    config: dict[str, Any] | None,
+    source: str = SOURCE,
+    *,
+    launchers: int = 1,
+    kind: str = "POINTWISE",
+) -> SimpleNamespace:
+    """Return what stands in a graph's module for a kernel, as torch's autotuner has it."""
+    kwargs = dict(config or {})
+    told = SimpleNamespace(
+        num_warps=kwargs.pop("num_warps", 4), num_stages=kwargs.pop("num_stages", 1), kwargs=kwargs
+    )
+    return SimpleNamespace(
+        fn=SimpleNamespace(src=source, __name__="triton_poi_fused_relu_0"),
+        configs=[told],
+        launchers=[SimpleNamespace(config=told)] * launchers,
+        size_hints={"x": 4096},
+        heuristic_type=SimpleNamespace(name=kind),
+    )
+
+
+def compiled(monkeypatch: pytest.MonkeyPatch, *graphs: dict[str, Any]) -> None:
+    """Have these graphs been compiled in this process, each with its kernels by name."""
+    modules = [SimpleNamespace(call=print, **graph) for graph in graphs]
+    code = SimpleNamespace(PyCodeCache=SimpleNamespace(modules=modules))
+    monkeypatch.setitem(sys.modules, choices.CODE, code)
+
+
+def test_a_kernel_is_told_with_the_tiles_that_it_runs_with(monkeypatch):
+    from torch._inductor.runtime.triton_heuristics import generate_lookup_hash_from_source_code
+
+    compiled(monkeypatch, {"triton_poi_fused_relu_0": make_kernel(BIG), "torch": torch})
+    key = generate_lookup_hash_from_source_code("{'x': 4096}", SOURCE)
+    assert choices.drawn(since=0) == Draw({"triton_poi_fused_relu_0": Choice(key, BIG)})
+    renamed = make_kernel(BIG, SOURCE.replace("relu_0", "relu_7"))
+    compiled(monkeypatch, {"triton_poi_fused_relu_7": renamed})
+    assert choices.drawn(since=0).table == {key: BIG}
+
+
+def test_only_what_was_compiled_since_then_counts(monkeypatch):
+    compiled(monkeypatch, {"a": make_kernel(BIG)}, {"b": make_kernel(SMALL)})
+    assert choices.compiled_so_far() == 2
+    assert list(choices.drawn(since=1).kernels) == ["b"]
+    assert choices.drawn(since=2) == Draw({}, "the compiler is not Inductor")
+
+
+def test_kernels_of_several_graphs_count_from_zero_in_each(monkeypatch):
+    backward = make_kernel(SMALL, SOURCE.replace("xnumel", "rnumel"))
+    compiled(monkeypatch, {"k": make_kernel(BIG)}, {"k": backward})
+    assert {n: c.config for n, c in choices.drawn(since=0).kernels.items()} == {
+        "k": BIG,
+        "k.2": SMALL,
+    }
+
+
+def test_a_template_s_tiles_stand_in_its_source(monkeypatch):
+    sources = [TEMPLATE.format(block=b, group=8) for b in (64, 128)]
+    found = []
+    for source in sources:
+        kernel = make_kernel({"num_warps": 8, "num_stages": 3}, source, kind="TEMPLATE")
+        compiled(monkeypatch, {"triton_tem_fused_mm_0": kernel})
+        found.append(choices.drawn(since=0).kernels["triton_tem_fused_mm_0"])
+    assert [choice.config["BLOCK_M"] for choice in found] == [64, 128]
+    assert found[0].config["ALLOW_TF32"] == "False"
+    assert found[0].source == found[1].source
+    assert all(choice.template for choice in found)
+    assert Draw({"k": found[0]}).table == {}
+
+
+OTHERWISE = "this torch keeps them otherwise"
+
+
+@pytest.mark.parametrize(
+    ("graphs", "why"),
+    [
+        ([], "the compiler is not Inductor"),
+        ([{"cpp_fused_relu_0": print}], "no kernel is Triton's"),
+        ([{"k": make_kernel(BIG, launchers=0)}], "no kernel has decided"),
+        (
+            [{"k": make_kernel(BIG, launchers=2)}],
+            f"{OTHERWISE}: ValueError: triton_poi_fused_relu_0 still has 2 configurations",
+        ),
+        (
+            [{"k": SimpleNamespace(launchers=[1], configs=[])}],
+            f"{OTHERWISE}: AttributeError: 'int' object has no attribute 'config'",
+        ),
+    ],
+)
+def test_choices_that_cannot_be_told_say_why(monkeypatch, graphs, why):
+    compiled(monkeypatch, *graphs)
+    assert choices.drawn(since=0) == Draw({}, why)
+
+
+def test_a_process_that_compiled_nothing_has_no_graphs(monkeypatch):
+    monkeypatch.delitem(sys.modules, choices.CODE, raising=False)
+    assert choices.compiled_so_far() == 0
+    assert choices.CODE not in sys.modules
+
+
+@pytest.fixture
+def user_s_cache(monkeypatch, tmp_path):
+    """Have the user's cache folder be an empty one."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return cache_folder()
+
+
+def folders_of(table: Mapping[str, Mapping[str, int | str]]) -> list[Path]:
+    """Return where Inductor and Triton keep what they make while a table is handed."""
+    with choices.handed(table):
+        return [Path(os.environ[f"{x}_CACHE_DIR"]) for x in ("TORCHINDUCTOR", "TRITON")]
+
+
+def test_handed_choices_have_caches_of_its_own_and_torch_s_table(monkeypatch, user_s_cache):
+    from torch._inductor import config
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/kept")
+    monkeypatch.setenv("TRITON_CACHE_DIR", "/kept too")
+    with choices.handed(ACCEPTED.table):
+        assert config.autotune_lookup_table == {"a" * 64: BIG, "b" * 64: BIG, "c" * 64: BIG}
+    inductor, triton = folders_of(ACCEPTED.table)
+    assert inductor != triton
+    assert user_s_cache in inductor.parents
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "/kept"
+    assert os.environ["TRITON_CACHE_DIR"] == "/kept too"
+    assert config.autotune_lookup_table == {}
+
+
+def test_what_is_tuned_anew_has_caches_for_as_long_as_it_lasts(user_s_cache):
+    with choices.handed(ACCEPTED.table, keeps=False):
+        folder = Path(os.environ["TRITON_CACHE_DIR"]).parent
+        assert folder.is_dir()
+    assert not folder.exists()
+    assert not user_s_cache.exists()
+
+
+@pytest.mark.usefixtures("user_s_cache")
+def test_the_same_choices_are_compiled_once_and_others_by_themselves(monkeypatch):
+    first = folders_of(ACCEPTED.table)
+    assert folders_of(ACCEPTED.table) == first
+    assert not set(folders_of(OTHER.table)) & set(first)
+    monkeypatch.setattr("torch.__version__", "9.9")
+    assert not set(folders_of(ACCEPTED.table)) & set(first)
+
+
+def test_a_torch_that_cannot_be_told_tunes_for_itself(monkeypatch, user_s_cache):
+    monkeypatch.setattr("torch._inductor.config", SimpleNamespace())
+    with choices.handed(ACCEPTED.table):
+        assert user_s_cache in Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]).parents
+
+
+@pytest.mark.usefixtures("user_s_cache")
+def test_a_handed_configuration_is_not_tuned_further(monkeypatch):
+    from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+
+    tuned = []
+    monkeypatch.setattr(
+        CachingAutotuner, choices.DESCENT, lambda _kernel, launcher: tuned.append(launcher)
+    )
+    known, other = make_kernel(BIG), make_kernel(BIG, SOURCE.replace("xnumel", "rnumel"))
+    compiled(monkeypatch, {"known": known})
+    with choices.handed(choices.drawn(since=0).table):
+        for kernel in (known, other):
+            CachingAutotuner.coordinate_descent_tuning(kernel, kernel.launchers[0])
+    assert known.launchers[0].config.found_by_coordesc
+    assert tuned == other.launchers
+    CachingAutotuner.coordinate_descent_tuning(known, known.launchers[0])
+    assert tuned == [*other.launchers, *known.launchers]
+
+
+# ---- comparing, kernel by kernel ----------------------------------------------------------
+
+
+def test_differences_name_the_kernel_and_what_is_other():
+    renamed = Draw({f"{name}_new": choice for name, choice in OTHER.kernels.items()})
+    assert compared.differences(ACCEPTED, renamed) == [
+        "triton_poi_fused_1_new XBLOCK 1024 -> 512, num_warps 4 -> 8"
+    ]
+    assert compared.differences(ACCEPTED, ACCEPTED) == []
+
+
+def test_real_draws_of_equal_speed_differ_in_some_kernels():
+    lines = Path(__file__, "../../benchmarks/data/h200_draws.jsonl").resolve().read_text()
+    seen = {line["process"]: line for line in map(json.loads, lines.splitlines())}
+    drawn = {
+        name: Draw({kernel: Choice(**choice) for kernel, choice in line["kernels"].items()})
+        for name, line in seen.items()
+    }
+    a, b = drawn["a"], drawn["b"]
+    assert len(compared.differences(a, b)) == 5
+    for name, of in (("a by table", a), ("b by table", b), ("a by files", a), ("b by files", b)):
+        assert drawn[name].chooses_as(of)
+        origin = seen[name[0]]["median_ms"]
+        assert abs(seen[name]["median_ms"] / origin - 1) < 0.004
+    assert seen["b"]["median_ms"] / seen["a"]["median_ms"] > 1.04
+
+
+SLOW, FAST = 0.03, 0.0
+"""By which a process is slower than the baseline, as a logarithm."""
+ELSEWHERE = make_draw(BIG, BIG, BIG, sources="abz")
+ANOTHER = make_draw(BIG, SMALL, BIG, sources="abz")
+LESS = "the sources of 1 kernel differ"
+MORE = "the sources of 2 kernels differ"
+CHANGED = "triton_poi_fused_1 XBLOCK 1024 -> 512, num_warps 4 -> 8"
+
+
+def of_draw(draw: Draw | None, *slower: float) -> list[ProcessSummary]:
+    """Return processes that are slower than ``TEN_MS`` by so much, with what was chosen."""
+    return make_processes([TEN_MS[1] + each for each in slower], draw=draw)
+
+
+def evidence(
+    candidate: list[ProcessSummary], draw: Draw | None = ACCEPTED, **fields: Any
+) -> Evidence:
+    """Return a case with a baseline of five processes for which the compiler chose so."""
+    baseline = make_baseline(processes=make_processes(TEN_MS, draw=draw))
+    return Evidence(candidate, baseline, planned=6, **fields)
+
+
+def latency(of: Evidence) -> Verdict:
+    """Return the verdict on its latency, by the pinned baseline."""
+    return judge({CASE_ID: of})[CASE_ID][0]
+
+
+@pytest.mark.parametrize(
+    ("drawn", "baseline", "words"),
+    [
+        (OTHER, ACCEPTED, CHANGED),
+        (ELSEWHERE, ACCEPTED, MORE),
+        (ANOTHER, ACCEPTED, f"{CHANGED}; {MORE}"),
+        (make_draw(BIG, BIG), ACCEPTED, LESS),
+        (OTHER, None, "the baseline's are not known"),
+        (Draw({}, "why"), ACCEPTED, "they are not known: why"),
+    ],
+)
+def test_no_case_is_regressed_by_one_tuning(drawn, baseline, words):
+    slower = of_draw(drawn, *[SLOW] * 6)
+    for tunings, status in ((1, Status.SUSPECT), (2, Status.SUSPECT), (3, Status.REGRESSED)):
+        found = latency(evidence(slower, baseline, tunings=tunings))
+        assert found.status is status
+        assert f"; other autotuning choices: {words}; {tunings} tuning" in found.reason
+        assert found.reason.endswith(", and 3 are needed") == (status is Status.SUSPECT)
+    assert latency(evidence(slower, baseline)).status is Status.REGRESSED
+
+
+@pytest.mark.parametrize(
+    ("drawn", "baseline"),
+    [(ACCEPTED, ACCEPTED), (None, ACCEPTED), (UNKNOWN, ACCEPTED), (UNKNOWN, None), (None, None)],
+    ids=["the baseline's", "eager", "nothing to choose", "nothing known either", "eager both"],
+)
+def test_the_baselines_choices_and_nothing_to_choose_say_nothing(drawn, baseline):
+    found = latency(evidence(of_draw(drawn, *[SLOW] * 6), baseline, tunings=1))
+    assert found.status is Status.REGRESSED
+    assert "autotuning" not in found.reason
+
+
+def test_other_choices_that_are_as_fast_say_nothing():
+    same = judge({CASE_ID: evidence(of_draw(OTHER, FAST), tunings=1)})[CASE_ID]
+    eager = judge({CASE_ID: evidence(of_draw(None, FAST), tunings=1)})[CASE_ID]
+    assert same == eager
+
+
+def test_memory_needs_no_tunings():
+    found = compared.weighed(
+        [Verdict(Status.REGRESSED, "memory", "more")], evidence(of_draw(OTHER, SLOW), tunings=1)
+    )
+    assert found[0].status is Status.REGRESSED
+
+
+def test_one_process_that_chose_otherwise_is_enough_to_doubt():
+    mixed = [*of_draw(ACCEPTED, *[SLOW] * 5), *of_draw(OTHER, SLOW)]
+    assert latency(evidence(mixed, tunings=1)).status is Status.SUSPECT
+
+
+def test_a_baseline_of_several_draws_hands_out_its_commonest_and_is_held_against_that():
+    mixed = [*of_draw(ACCEPTED, 0.0, 0.001, 0.0), *of_draw(OTHER, SLOW, SLOW)]
+    baseline = make_baseline(processes=mixed)
+    assert compared.accepted(baseline) == ACCEPTED
+    assert compared.accepted(make_baseline(processes=mixed[-1:])) == OTHER
+    assert compared.accepted(make_baseline(processes=make_processes(TEN_MS))) is None
+    assert compared.accepted(None) is None
+    case = Evidence(of_draw(ACCEPTED, FAST), baseline)
+    assert case.references()[PINNED] == mixed[:3]
+    assert Evidence(of_draw(ELSEWHERE, FAST), baseline).references()[PINNED] == mixed
+
+
+def test_a_reason_names_three_kernels_and_counts_the_others():
+    all_big, all_small = make_draw(*[BIG] * 5), make_draw(*[SMALL] * 5)
+    change = "XBLOCK 1024 -> 512, num_warps 4 -> 8"
+    named = "; ".join(f"triton_poi_fused_{i} {change}" for i in range(3))
+    baseline = make_baseline(processes=of_draw(all_big, FAST))
+    assert compared.otherwise(baseline, [all_small]) == f"{named}; 2 more"
+
+
+def test_a_configuration_that_torch_cannot_look_up_is_not_handed():
+    table = make_draw(BIG, {**BIG, "waves_per_eu": 1}).table
+    assert table == {"a" * 64: BIG}
+
+
+def test_nights_of_another_draw_tell_nothing():
+    lucky = make_processes([x - 0.02 for x in TEN_MS], draw=OTHER)
+    case = evidence(of_draw(ACCEPTED, FAST), rolling=lucky)
+    assert set(case.references()) == {PINNED}
+    unknown = make_processes(TEN_MS)
+    assert set(replace(case, rolling=[*lucky, *unknown]).references()) == {PINNED, ROLLING}
+    assert (
+        replace(case, rolling=lucky, candidate=of_draw(OTHER, FAST)).references()[ROLLING] == lucky
+    )
+
+
+# ---- what is kept -------------------------------------------------------------------------
+
+
+def test_a_replay_of_0_2_0_is_no_process_of_the_case():
+    own = make_attempt(measurement=make_measurement(draw=OTHER))
+    seen = make_measurement(draw=ACCEPTED, context_id="context-1")
+    replay = make_attempt(process=1, measurement=seen, accepted=False, replays=True)
+    record = make_record(attempts=[own, replay])
+    assert [p.draw for p in acceptance.processes_of(record)] == [OTHER]
+
+
+def test_a_baseline_file_has_each_draw_once_with_a_line_for_each_kernel(tmp_path):
+    new = make_baseline(
+        processes=[
+            *make_processes(TEN_MS[:2], draw=ACCEPTED),
+            *make_processes(TEN_MS[2:], draw=OTHER),
+        ]
+    )
+    file = baselines.load(tmp_path, "mi300x")
+    baselines.write(
+        file,
+        [BaselineChange(CASE_ID, None, new)],
+        make_hardware(),
+        {"e0e0e0e0": make_environment()},
+    )
+    known = baselines.load(tmp_path, "mi300x")
+    assert [p.draw for p in known.baselines[CASE_ID].processes] == [p.draw for p in new.processes]
+    lines = file.path.read_text().splitlines()
+    assert sum('"kernel": "triton_poi_fused_1"' in line for line in lines) == 2
+    names = json.loads(file.path.read_text())["cases"][CASE_ID]["draws"]
+    assert [len(name) for name in names] == [8, 8]
+    forgotten = make_baseline(processes=make_processes(TEN_MS))
+    baselines.write(known, [BaselineChange(CASE_ID, new, forgotten)], make_hardware(), {})
+    assert "triton" not in file.path.read_text()
+
+
+def test_an_unknown_draw_is_not_kept(tmp_path):
+    new = make_baseline(processes=make_processes(TEN_MS, draw=UNKNOWN))
+    file = baselines.load(tmp_path, "mi300x")
+    baselines.write(file, [BaselineChange(CASE_ID, None, new)], make_hardware(), {})
+    assert "draw" not in file.path.read_text()
+
+
+def test_a_draw_that_a_baseline_file_lacks_is_named(tmp_path):
+    new = make_baseline(processes=make_processes(TEN_MS, draw=ACCEPTED))
+    file = baselines.load(tmp_path, "mi300x")
+    baselines.write(file, [BaselineChange(CASE_ID, None, new)], make_hardware(), {})
+    document = json.loads(file.path.read_text())
+    (name,) = document["cases"][CASE_ID].pop("draws")
+    file.path.write_text(json.dumps(document))
+    with pytest.raises(BaselineError, match=f"a process has the draw '{name}', which draws lacks"):
+        baselines.load(tmp_path, "mi300x")
+
+
+# ---- a run --------------------------------------------------------------------------------
+
+CASE = make_case(id="resnet50-b64-fp16-reduce-overhead-infer")
+TEN, SLOWER = [0.01] * 20, [0.0103] * 20
+HANDED, ANEW = " by choices", " by choices, anew"
+
+
+@pytest.fixture
+def judged(tmp_path, monkeypatch):
+    """Return what runs a suite of cases by a script, and gives the first's record and the log."""
+
+    def run(
+        times: list[float],
+        drawn: Draw | None,
+        *cases: Case,
+        accepted: Draw | None = ACCEPTED,
+        **options: Any,
+    ) -> tuple[Record, list[str]]:
+        cases = cases or (CASE,)
+        for case in cases:
+            accept(tmp_path / "baselines", DEVICE, case.id, process={"draw": accepted})
+        workers = Contexts({case.id: [times] for case in cases}, DEVICE)
+        if drawn is not None:
+            workers.drawn = {case.id: drawn for case in cases}
+        hold = functools.partial(
+            HeldDevice,
+            start=lambda _side, _device: workers,
+            watch=lambda _device: Watch(),
+            lock_of=lambda device: DeviceLock(device, tmp_path / "locks"),
+        )
+        monkeypatch.setattr("bench_lib.engine.engine.HeldDevice", hold)
+        folders = {"history": tmp_path / "history", "baselines": tmp_path / "baselines"}
+        settings = Settings(**folders, command="ops", kernels="none", **options)
+        with engine.opened(DEVICE, settings) as opened:
+            for case in cases:
+                opened.measure(case)
+            opened.conclude()
+            record = opened.suite.records[cases[0].id]
+        measured = [line.partition(CASE.id)[2] for line in workers.log if CASE.id in line]
+        return record, measured
+
+    return run
+
+
+def test_every_process_is_compiled_with_the_baselines_choices(judged):
+    record, measured = judged(SLOWER, None)
+    assert record.status is Status.REGRESSED
+    assert measured == [HANDED] * 6
+    assert "autotuning" not in record.verdicts[0].reason
+    assert [a.measurement.draw for a in record.attempts] == [ACCEPTED] * 6
+
+
+@pytest.mark.parametrize("drawn", [ELSEWHERE, OTHER], ids=["other sources", "not taken"])
+def test_a_case_that_chose_otherwise_is_tuned_anew_before_it_is_regressed(judged, drawn):
+    record, measured = judged(SLOWER, drawn)
+    assert record.status is Status.REGRESSED
+    assert measured == [HANDED, *[ANEW] * 5]
+    assert "; 6 tunings" in record.verdicts[0].reason
+
+
+@pytest.mark.parametrize(("processes", "planned"), [(1, 1), (1, 2), (6, 6)])
+def test_until_it_was_tuned_three_times_it_is_suspect(judged, processes, planned):
+    record, measured = judged(SLOWER, ELSEWHERE, processes=processes, planned=planned)
+    assert record.status is Status.SUSPECT
+    assert measured == [*[HANDED] * processes, *[ANEW] * (planned - processes)]
+
+
+def test_a_baseline_of_unknown_choices_has_the_case_tuned_anew(judged):
+    record, measured = judged(SLOWER, OTHER, accepted=None)
+    assert record.status is Status.REGRESSED
+    assert measured == ["", *[", anew"] * 5]
+    assert "the baseline's are not known" in record.verdicts[0].reason
+
+
+def test_with_own_choices_nothing_is_handed(judged):
+    record, measured = judged(SLOWER, OTHER, own_choices=True)
+    assert record.status is Status.REGRESSED
+    assert measured == ["", *[", anew"] * 5]
+
+
+@pytest.mark.parametrize("options", [{"judged": False}, {}], ids=["unjudged", "judged"])
+def test_what_is_as_fast_is_measured_once(judged, options):
+    _, measured = judged(TEN, ELSEWHERE, **options)
+    assert measured == ["" if options else HANDED]
+
+
+def test_with_cold_caches_nothing_is_handed(judged):
+    cold = replace(CASE, launch=replace(CASE.launch, cold=True))
+    _, measured = judged(TEN, ELSEWHERE, cold)
+    assert measured == [""]
+
+
+def test_a_case_with_handed_choices_has_a_process_of_its_own(tmp_path):
+    workers = Contexts({}, DEVICE)
+    cases = [make_case(id="plain"), make_case(id="compiled"), make_case(id="next")]
+    device = held(
+        DEVICE,
+        workers,
+        tmp_path,
+        choices=lambda case: ACCEPTED if case.id == "compiled" else None,
+    )
+    outcomes = list(device.measure_again(cases, 1))
+    device.close()
+    assert [outcome.attempts[0].accepted for outcome in outcomes] == [True] * 3
+    assert [line for line in workers.log if " takes " not in line][:7] == [
+        "fork context-1",
+        "context-1 plain",
+        "end context-1",
+        "fork context-2",
+        "context-2 compiled by choices",
+        "end context-2",
+        "fork context-3",
+    ]
+
+
+def test_caches_that_find_no_room_are_not_kept(tmp_path):
+    full = Fault("no room", "OSError: [Errno 122] Disk quota exceeded: '/home/a/.cache/x'\n...", "")
+    workers = Contexts({"a": [full, [0.01] * 20]}, DEVICE)
+    said = []
+    device = held(DEVICE, workers, tmp_path, say=said.append, choices=lambda _case: ACCEPTED)
+    outcomes = list(device.measure_again([make_case(id="a"), make_case(id="b")], 1))
+    device.close()
+    assert [each.attempts[0].accepted for each in outcomes] == [True] * 2
+    assert [line for line in workers.log if " by " in line] == [
+        "context-1 a by choices",
+        "context-2 a by choices, anew",
+        "context-3 b by choices, anew",
+    ]
+    (sentence,) = said
+    remedy = f"free some space in {cache_folder()}"
+    assert sentence.endswith(f"Disk quota exceeded: '/home/a/.cache/x'; {remedy}")
+
+
+def test_no_room_for_temporary_files_ends_the_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    full = Fault("no room", f"OSError: [Errno 28] No space left on device: '{tmp_path}/a'", "")
+    workers = Contexts({"a": [full]}, DEVICE)
+    device = held(DEVICE, workers, tmp_path, choices=lambda _case: ACCEPTED)
+    with pytest.raises(LaunchError, match=f"cannot write temporary files to {tmp_path}"):
+        list(device.measure_again([make_case(id="a")], 1))
+    device.close()
+
+
+def test_ranks_that_are_tuned_anew_find_empty_caches(judged, monkeypatch):
+    found = []
+
+    def run_ranks(case, *, command, environment):
+        found.append(environment.get("TORCHINDUCTOR_CACHE_DIR", ""))
+        return make_measurement(case_id=case.id, iteration_s=SLOWER, draw=ELSEWHERE)
+
+    monkeypatch.setattr("bench_lib.engine.device.run_ranks", run_ranks)
+    monkeypatch.setattr(HeldDevice, "_start_of", lambda *_: {"command": None, "environment": {}})
+    monkeypatch.setattr(HeldDevice, "_used_by", lambda *_: [])
+    record, _ = judged(SLOWER, None, replace(CASE, launch=replace(CASE.launch, ranks=2)))
+    assert record.status is Status.REGRESSED
+    assert found[0] == ""
+    assert len(set(found)) == 6
