@@ -1176,7 +1176,10 @@ def measure(self, case):
     if case.id == "beta":
         pathlib.Path("waiting").touch()
         time.sleep(120)
-    return _measure(self, case)
+    try:
+        return _measure(self, case)
+    finally:
+        pathlib.Path(f"measured-{case.id}").touch()
 engine.Engine.attempt = measure
 """
 
@@ -1192,11 +1195,7 @@ def test_a_run_that_is_ended_in_the_middle_keeps_every_finished_case(suite, pyte
         command, cwd=pytester.path, env=environment, stdout=subprocess.PIPE, text=True
     )
     try:
-        deadline = time.monotonic() + 60
-        while not pytester.path.joinpath("waiting").exists():
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_for(pytester, process, "waiting")
         process.send_signal(getattr(signal, name))
         output, _ = process.communicate(timeout=60)
     finally:
@@ -1208,6 +1207,64 @@ def test_a_run_that_is_ended_in_the_middle_keeps_every_finished_case(suite, pyte
         assert process.returncode == pytest.ExitCode.INTERRUPTED
         assert run.records["alpha"].status is Status.NO_BASELINE
         assert "run " in output
+
+
+SLOW_TO_JUDGE = """
+from bench_lib.storage import history
+_attempt, _judge = history.Writer.attempt, engine.Engine.judge
+def attempt(self, *about):
+    time.sleep(0.3)
+    _attempt(self, *about)
+def judge(self):
+    pathlib.Path("judging").touch()
+    time.sleep(0.5)
+    return _judge(self)
+history.Writer.attempt, engine.Engine.judge = attempt, judge
+"""
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["once", "twice"])
+def test_ctrl_c_under_xdist_judges_all_that_workers_have_sent(suite, pytester, again):
+    names = [f"case-{i}" for i in range(6)]
+    rows = [f'[[gate.factory]]\nid = "{name}"\ntarget = "steps:step"\n' for name in names]
+    suite(devices="gpus(2)", matrix="".join([*rows, rows[0].replace("case-0", "beta")]))
+    with pytester.path.joinpath("conftest.py").open("a") as file:
+        file.write(WAITING + SLOW_TO_JUDGE)
+    for name in names:
+        accept(pytester, name, TEN_MS, key="mi300x")
+    command = [sys.executable, "-m", "pytest", *LOAD, "-n", "2", *UNSEEN, "perf_tests"]
+    process = subprocess.Popen(
+        command,
+        cwd=pytester.path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        wait_for(pytester, process, "waiting", *(f"measured-{name}" for name in names))
+        time.sleep(0.5)  # until the last of them was sent
+        os.killpg(process.pid, signal.SIGINT)
+        if again:
+            wait_for(pytester, process, "judging")
+            process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == pytest.ExitCode.INTERRUPTED
+    assert "interrupted: what was measured is judged and kept" in output
+    (run,) = runs_in(pytester)
+    statuses = {case_id: record.status for case_id, record in run.records.items()}
+    assert statuses == dict.fromkeys(names, Status.OK), output
+
+
+def wait_for(pytester, process, *names):
+    """Wait until a run has made some files."""
+    deadline = time.monotonic() + 60
+    while not all(pytester.path.joinpath(name).exists() for name in names):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_two_runs_in_one_folder_wait_for_the_device_and_keep_apart(suite, pytester):

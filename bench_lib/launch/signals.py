@@ -33,3 +33,20 @@ def ended_by(leave: Callable[[int], NoReturn]) -> Iterator[None]:
     finally:
         for one in ours:
             signal.signal(one, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Have Ctrl-C wait until this is over, as it would leave something half done."""
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    waiting = []
+    signal.signal(signal.SIGINT, lambda *_: waiting.append(True))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if waiting:
+        raise KeyboardInterrupt

@@ -12,6 +12,7 @@ from bench_lib.engine.devicelock import DeviceBusyError
 from bench_lib.engine.settings import MEASURING
 from bench_lib.engine.suite import Suite
 from bench_lib.launch.faults import LaunchError
+from bench_lib.launch.signals import undisturbed
 from bench_lib.model import Status
 from bench_lib.plugin import properties, reports
 from bench_lib.plugin.measuring import PerfSession
@@ -35,9 +36,11 @@ def conclude(session: PerfSession) -> None:
                 session.failed = f"suspicious cases could not be measured again: {words}"
         except KeyboardInterrupt:
             session.interrupted = True
-            _report_all(session, suite)
+            with undisturbed():
+                _report_all(session, suite)
             raise
-    _report_all(session, suite)
+    with undisturbed():
+        _report_all(session, suite)
 
 
 def _catch_up(session: PerfSession) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import queue
 import warnings
 from collections.abc import Generator, Sequence
 from typing import Any, NoReturn
@@ -16,7 +17,7 @@ from bench_lib.engine.devicelock import DeviceBusyError
 from bench_lib.engine.outcome import Outcome
 from bench_lib.engine.settings import MEASURING
 from bench_lib.launch.faults import LaunchError
-from bench_lib.launch.signals import ended_by
+from bench_lib.launch.signals import ended_by, undisturbed
 from bench_lib.model import Case, Fault, MachineWarning, UserError
 from bench_lib.plugin import benchmarks, devices, summary, timeouts
 from bench_lib.plugin.conclusion import conclude
@@ -141,6 +142,8 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
             return (yield)
         except KeyboardInterrupt:
             perf_session.interrupted = True
+            with undisturbed():
+                _take_in_what_was_sent(session.config)
             raise
         finally:
             try:
@@ -151,6 +154,18 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
                 session.shouldstop = perf_session.failed = str(error)
             finally:
                 perf_session.release()
+
+
+def _take_in_what_was_sent(config: pytest.Config) -> None:
+    """Take in reports that xdist's workers had sent before the run was interrupted."""
+    distributed: Any = config.pluginmanager.get_plugin("dsession")
+    if distributed is None:
+        return
+    with contextlib.suppress(queue.Empty):
+        while True:
+            event, about = distributed.queue.get_nowait()
+            if event == "testreport":
+                distributed.worker_testreport(**about)
 
 
 @contextlib.contextmanager
@@ -243,7 +258,8 @@ class _Recorder:
             if outcome.fault:
                 self._faults[report.nodeid] = outcome.fault
         try:
-            self._session.note(report.nodeid, test)
+            with undisturbed():
+                self._session.note(report.nodeid, test)
         except (HistoryError, BaselineError) as error:
             self._session.failed = str(error)
             pytest.exit(str(error), returncode=pytest.ExitCode.INTERNAL_ERROR)
