@@ -40,7 +40,7 @@ OPTIONS: dict[tuple[str, str], str] = {
     ("selfcheck", "--history"): "selfcheck reads no history; leave it out",
     ("submit", "--collect"): "submit --wait waits; sacct -j JOB and seff JOB say what it used",
 }
-"""Options by command and name."""
+"""Options by command and name; pytest's are those of ``pytest``."""
 
 VARIABLES: dict[str, str] = {
     "BENCH_LIB_NOTIFY": f"nothing is posted; bench-lib report {_POST}",

@@ -38,6 +38,7 @@ from standins import worker as scripted
 from standins.worker import KERNELS
 
 import bench_lib.backends
+from bench_lib import removed
 from bench_lib.engine import balance, device, engine
 from bench_lib.model import TIERS, Kernel, KernelTable, Quarantine, Status
 from bench_lib.plugin import (
@@ -540,6 +541,27 @@ def test_a_tier_without_a_case_names_those_that_have_some(suite):
     result.stdout.fnmatch_lines(
         ["no case of tier nightly in perf_tests/matrix.toml; it has smoke, gate: --perf-tier *"]
     )
+
+
+def test_an_option_that_is_gone_is_refused_with_what_to_use(suite, monkeypatch):
+    monkeypatch.setitem(removed.OPTIONS, ("pytest", "--perf-old"), "--perf-new")
+    run = suite()
+    for words in (("--perf-old=1",), ("--perf-old", "1")):
+        result = run(*words)
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        result.stderr.fnmatch_lines(["ERROR: --perf-old was removed in 0.3: --perf-new"])
+
+
+@pytest.mark.parametrize("how", [(), ("-n", "2")], ids=["serial", "xdist"])
+def test_a_variable_that_is_gone_is_warned_about_where_something_is_measured(
+    suite, monkeypatch, how
+):
+    monkeypatch.setitem(removed.VARIABLES, "BENCH_LIB_OLD", "BENCH_LIB_NEW")
+    monkeypatch.setenv("BENCH_LIB_OLD", "x")
+    run = suite(devices="gpus(2)")
+    words = "bench-lib: warning: BENCH_LIB_OLD is set and has no effect since 0.3: BENCH_LIB_NEW"
+    run(*how, "--perf-tier", "smoke", *UNSEEN).stdout.fnmatch_lines([words])
+    run("--collect-only").stdout.no_fnmatch_line(words)
 
 
 def test_the_tier_fits_the_machine_and_can_be_chosen(suite):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import warnings
 from collections.abc import Generator, Sequence
@@ -11,7 +12,7 @@ from typing import Any, NoReturn
 import pytest
 from _pytest.runner import runtestprotocol
 
-from bench_lib import formats
+from bench_lib import formats, removed
 from bench_lib.engine.balance import queues
 from bench_lib.engine.devicelock import DeviceBusyError
 from bench_lib.engine.outcome import Outcome
@@ -129,6 +130,8 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
             perf_session.engine.open()
         except UserError as error:
             raise pytest.UsageError(str(error)) from error
+        for warning in removed.warnings(os.environ):
+            perf_session.say(f"bench-lib: warning: {warning}")
         if not is_spread:  # or xdist says what there is to do
             perf_session.progress.begin(MEASURING, [measuring])
 
