@@ -97,6 +97,10 @@ def printable(text: str) -> str:
     return STEERING.sub("\ufffd", _ESCAPES.sub("", text.replace("\r\n", "\n")))
 
 
+MOST_LINE = 1000
+"""Characters of a line for people: it ends with the remedy, so it is cut only beyond reason."""
+
+
 def some(names: Sequence[str], most: int) -> str:
     """Return names in a row, ``most`` of them, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
@@ -109,7 +113,7 @@ def on_one_line(text: str, most: int) -> str:
     return flat if len(flat) <= most else f"{flat[: most - 1]}…"
 
 
-def shortened(text: str, most: int = 240) -> str:
+def shortened(text: str, most: int = MOST_LINE) -> str:
     """Return the first line of a text, printable and cut after ``most`` characters."""
     first = printable(text).partition("\n")[0]
     return first if len(first) <= most else f"{first[: most - 1]}…"

@@ -40,6 +40,7 @@ from bench_lib.cli import machine as examined
 from bench_lib.engine import telemetry
 from bench_lib.environment import fingerprint, readiness
 from bench_lib.model import Status
+from bench_lib.report.console import explanations
 from bench_lib.storage import baselines
 from bench_lib.storage.history import Writer
 
@@ -773,14 +774,32 @@ def test_showing_a_key_lists_what_is_accepted(cli, history):
     date = baselines.load(Path("baselines"), "mi300x").baselines["a"].accepted.date[:10]
     assert (answer.status, answer.err) == (0, "")
     assert answer.lines == [
-        "case   median  processes  between    accepted  reason",
-        f"a      500 ms          3    0.00%  {date}  why not",
-        f"b     1.005 s          2    0.70%  {date}  why not",
-        f"c         1 s          1        -  {date}  why not",
+        "case   median  processes  between    accepted",
+        f"a      500 ms          3    0.00%  {date}",
+        f"b     1.005 s          2    0.70%  {date}",
+        f"c         1 s          1        -  {date}",
+        "a, b, c: why not",
     ]
     shown = cli("baseline", "show", "--hardware", "mi300x", "--case", "b", "--json").json
     assert (shown["hardware_key"], list(shown["cases"])) == ("mi300x", ["b"])
     assert shown["device"]["uuid"] == "GPU-0123"
+
+
+LONG = "the clock was low because a cap of 300 W is set on this device, " * 6
+
+
+def test_a_reason_stands_whole_in_a_terminal_of_eighty_columns(cli, history, monkeypatch):
+    reason = f"{LONG}so raise the cap"
+    path = write_run(history, [measured(0.5, "a-case-with-a-name-as-long-as-most-names-are", 5)])
+    cli("baseline", "accept", "--run", run_id(path), "--reason", reason)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    lines = cli("baseline", "show", "--hardware", "mi300x").lines
+    assert reason in " ".join(" ".join(lines).split())
+    assert max(map(len, lines)) <= 80
+    verdicts = [make_verdict(status=Status.INVALID, reason=reason)]
+    invalid = measured(0.5, "b", 1, status=Status.INVALID, verdicts=verdicts)
+    assert explanations([invalid]) == [f"b: INVALID latency: {reason}"]
 
 
 def test_showing_a_key_without_baselines_names_those_that_have(cli, history):
@@ -1078,6 +1097,7 @@ from pathlib import Path
 sys.path[:0] = {paths!r}
 from builders import make_attempt, make_record, write_run
 from bench_lib.model import Status
+from bench_lib.report.console import explanations
 
 def test_measure(request):
     processes = request.config.getoption("perf_processes")
@@ -1338,15 +1358,16 @@ def test_quarantines_are_shown_with_their_last_day_and_whether_it_is_over(
     monkeypatch.setattr("bench_lib.storage.history.utc_today", lambda: dt.date(2026, 1, 3))
     expected = [
         "",
-        "in quarantine       until  state  reason",
-        "crashes        2026-01-02  over   MIOpen#1",
-        "flaky          2026-02-01  holds  MIOpen#1",
+        "in quarantine       until  state",
+        "crashes        2026-01-02  over",
+        "flaky          2026-02-01  holds",
+        "crashes, flaky: MIOpen#1",
     ]
     answer = cli("baseline", "show", "--hardware", "mi300x")
     assert (answer.status, answer.err) == (0, "")
     assert answer.lines == ["no baselines of mi300x in baselines", *expected]
     accept(cli, write_run(history, [measured(0.5, "a", 5)]))
-    assert cli("baseline", "show", "--hardware", "mi300x").lines[2:] == expected
+    assert cli("baseline", "show", "--hardware", "mi300x").lines[3:] == expected
     shown = cli("baseline", "show", "--hardware", "mi300x", "--case", "cr*", "--json").json
     assert (shown["cases"], list(shown["quarantine"])) == ({}, ["crashes"])
     assert shown["quarantine"]["crashes"]["over"] is True

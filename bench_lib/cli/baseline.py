@@ -34,8 +34,10 @@ from bench_lib.cli.output import (
     filled,
     one_form,
     print_json,
+    print_line,
     print_table,
 )
+from bench_lib.formats import some
 from bench_lib.model import (
     ID_RULE,
     Baseline,
@@ -148,11 +150,9 @@ def show(
             _print_published(published)
         if excused:
             print()
-        rows = [
-            (id_, q.until, "over" if id_ in over else "holds", q.reason)
-            for id_, q in excused.items()
-        ]
-        print_table(("in quarantine", "until", "state", "reason"), rows)
+        rows = [(id_, q.until, "over" if id_ in over else "holds") for id_, q in excused.items()]
+        print_table(("in quarantine", "until", "state"), rows)
+        _print_reasons({id_: q.reason for id_, q in excused.items()})
     raise typer.Exit(0 if chosen or published or excused else 1)
 
 
@@ -177,12 +177,22 @@ def _print_accepted(chosen: Mapping[str, Baseline]) -> None:
     rows = []
     for id_, each in chosen.items():
         spread = f"{statistics.stdev(reading.logs(each)):.2%}" if len(each.processes) > 1 else "-"
-        when, why = each.accepted.date[:10], each.accepted.reason
-        rows.append((id_, reading.median(each), str(len(each.processes)), spread, when, why))
-    print_table(("case", "median", "processes", "between", "accepted", "reason"), rows)
+        when = each.accepted.date[:10]
+        rows.append((id_, reading.median(each), str(len(each.processes)), spread, when))
+    print_table(("case", "median", "processes", "between", "accepted"), rows)
+    _print_reasons({id_: each.accepted.reason for id_, each in chosen.items()})
     for id_, each in chosen.items():
         if each.accepted.in_spite_of is not None:
-            print(f"{id_}: in spite of: {each.accepted.in_spite_of}")
+            print_line(f"{id_}: in spite of: {each.accepted.in_spite_of}")
+
+
+def _print_reasons(reasons: Mapping[str, str]) -> None:
+    """Print each reason once, whole, with the cases that it is of."""
+    cases: dict[str, list[str]] = {}
+    for case_id, reason in reasons.items():
+        cases.setdefault(reason, []).append(case_id)
+    for reason, case_ids in cases.items():
+        print_line(f"{some(case_ids, 3)}: {reason}")
 
 
 def _print_published(published: Mapping[str, Published]) -> None:

@@ -14,7 +14,7 @@ import typer
 
 from bench_lib.cli.ending import answering
 from bench_lib.cli.options import known, share_of
-from bench_lib.cli.output import Document, Json, filled, print_json, print_table
+from bench_lib.cli.output import Document, Json, filled, print_json, print_line, print_table
 from bench_lib.formats import many, shortened, signed_percent
 from bench_lib.model import Status, UserError, Verdict
 from bench_lib.verdict.severity import rank
@@ -257,7 +257,7 @@ def _print(source: str, samples: Samples, verdicts: Mapping[str, Verdict]) -> No
     if reasons:
         print()
     for reason in reasons:
-        print(reason)
+        print_line(reason)
     counts = Counter(verdict.status.value for _, verdict in ordered)
     if counts:
         words = ", ".join(f"{number} {status}" for status, number in counts.items())

@@ -20,6 +20,7 @@ from bench_lib.cli.output import (
     Json,
     duration,
     print_json,
+    print_line,
     print_tables,
     say,
 )
@@ -218,8 +219,10 @@ class Measuring:
         else:
             print_tables(table.headings, table.rows, keys=table.keys)
             trouble = [] if judged else table.trouble
-            for line in ["", *trouble, *table.lines, *explanations(self.records, every=judged)]:
+            for line in ["", *trouble, *table.lines]:
                 print(line)
+            for line in explanations(self.records, every=judged):
+                print_line(line)
             if path is not None:
                 print(f"written to {path}")
         raise typer.Exit(0 if passes and self._passes else 1)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from bench_lib.cli.options import known
-from bench_lib.cli.output import DEFAULT_HISTORY, DEFAULT_MATRIX, Matrix, print_table
+from bench_lib.cli.output import DEFAULT_HISTORY, DEFAULT_MATRIX, Matrix, print_line, print_table
 from bench_lib.formats import seconds, shortened, some
 from bench_lib.model import TIERS, Case, Hardware, Status
 from bench_lib.verdict.severity import rank
@@ -120,9 +120,9 @@ def print_compared(
             timing = verdict is row.verdicts[0]
             if verdict.status is not Status.OK or (timing and row.judged_by):
                 words = f"{row.case_id}: {verdict.status.value} {verdict.metric}: "
-                print(words + shortened(verdict.reason))
+                print_line(words + shortened(verdict.reason))
     if found.stopped:
-        print(f"stopped: {shortened(found.stopped)}")
+        print_line(f"stopped: {shortened(found.stopped)}")
 
 
 def no_answer(found: Compared) -> list[str]:

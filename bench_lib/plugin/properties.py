@@ -13,6 +13,8 @@ from bench_lib.report import console
 from bench_lib.verdict import judge
 
 Property = tuple[str, str]
+MOST_REASON = 240
+"""Characters of a reason in a property; a failure's text has all."""
 
 
 def of_test(records: Sequence[Record], run_id: str) -> list[Property]:
@@ -46,7 +48,7 @@ def of_case(record: Record, run_id: str) -> list[Property]:
     if record.verdicts:
         verdict = judge.leading(record.verdicts)
         found["perf_metric"] = verdict.metric
-        found["perf_reason"] = formats.shortened(verdict.reason)
+        found["perf_reason"] = formats.shortened(verdict.reason, MOST_REASON)
     return [
         (name, f"{value:.6g}" if isinstance(value, float) else str(value))
         for name, value in found.items()
