@@ -24,11 +24,10 @@ from standins.worker import Context, Contexts, Watch, held
 
 from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.zygote import PLAIN
-from bench_lib.model import IN_BURSTS, Bursts, Calibration, Launch, Status
+from bench_lib.model import IN_BURSTS, Bursts, Calibration, Status
 from bench_lib.storage import devices
 from bench_lib.verdict import judge, validity
 from bench_lib.verdict.evidence import Evidence
-from bench_lib.verdict.metrics.efficiency import efficiencies
 from bench_lib.verdict.metrics.summary import summarise
 from bench_lib.worker import bursts
 from bench_lib.worker.bursts import at_full_clock, calibrate, in_bursts
@@ -37,7 +36,6 @@ FULL_S, CAPPED_S = 1 / 1024, 1 / 512
 
 
 def capped(lasts_s: float, needs_rest_s: float = 0.0) -> Device:
-    """Return a device whose step takes twice as long once it has worked for a while."""
     return Device(
         work_s=[FULL_S],
         issue_s=[0.0],
@@ -48,7 +46,6 @@ def capped(lasts_s: float, needs_rest_s: float = 0.0) -> Device:
 
 
 def in_bursts_of(device: Device, found: Bursts, sustained_s: float = CAPPED_S, most: int = 200):
-    """Measure the device's step."""
     clock: Any = device
     return in_bursts(clock, device.step, found, sustained_s, most)
 
@@ -83,18 +80,11 @@ def test_a_step_that_is_longer_than_a_burst_stays_as_it_is():
     assert device.rests == []
 
 
-def test_no_more_steps_are_kept_than_the_case_may_have():
-    found = in_bursts_of(capped(lasts_s=9.0), Bursts(4.0, 0.25), most=40)
-    assert len(found.iteration_s) == 36
-
-
 # ---- calibrating ------------------------------------------------------------------------
 
 
 @pytest.fixture
 def multiplies(monkeypatch: pytest.MonkeyPatch) -> Callable[[Device], Bursts | None]:
-    """Calibrate a scripted device."""
-
     def run(device: Device) -> Bursts | None:
         monkeypatch.setattr(bursts, "SIZE", 2)
         monkeypatch.setattr(torch, "mm", lambda *_, **__: device.step())
@@ -113,12 +103,6 @@ def test_the_burst_ends_well_before_the_controller_acts(multiplies):
 def test_the_rest_is_as_long_as_the_device_needs(multiplies):
     found = multiplies(capped(lasts_s=0.030, needs_rest_s=0.1))
     assert found == Bursts(bursts.BURST_S, 0.12)
-
-
-def test_looks_that_differ_say_by_how_much(multiplies):
-    device = capped(lasts_s=0.030)
-    device.disturbed_in = {4}
-    assert multiplies(device) == Bursts(bursts.BURST_S, bursts.RESTS_S[0])
 
 
 def test_a_quick_controller_gets_shorter_bursts(multiplies):
@@ -143,12 +127,9 @@ def test_the_time_at_full_clock_ends_where_several_steps_are_slow():
 
 
 class Calibrated(Context):
-    """A context that knows its device, and notes the bursts it is told."""
-
     asked: list[Bursts | None]
 
     def calibrate(self) -> Calibration:
-        """Answer as the script says."""
         self.contexts.log.append("calibrate")
         answer = self.contexts.answer
         if isinstance(answer, LaunchError):
@@ -156,7 +137,6 @@ class Calibrated(Context):
         return Calibration(answer, self.contexts.spread)
 
     def measure(self, case, asked=PLAIN):
-        """Be power-bound where that is asked."""
         bursts = asked.bursts
         self.contexts.asked.append(bursts)
         measured = super().measure(case)
@@ -166,10 +146,7 @@ class Calibrated(Context):
 
 
 class Station(Contexts):
-    """Workers on a device that bursts of 10 ms suit."""
-
     def __init__(self, device) -> None:
-        """Script nothing: every case takes 10 ms."""
         super().__init__({}, device)
         self.answer: Any = Bursts(0.01, 0.06)
         self.spread = 0.0
@@ -177,14 +154,12 @@ class Station(Contexts):
         self.power_bound = {"gemm"}
 
     def context(self, *, draws=None):
-        """Fork one that can be calibrated."""
         made = super().context(draws=draws)
         return Calibrated(self, made.name)
 
 
 @pytest.fixture
 def station(tmp_path, monkeypatch):
-    """Workers, and what holds their device; nothing is known of it yet."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     station = Station(make_hardware())
     said: list[str] = []
@@ -236,16 +211,6 @@ def test_a_device_is_calibrated_once_and_remembered(station):
     assert station.log.count("calibrate") == 1
 
 
-def test_a_device_that_needs_no_bursts_is_remembered_too(station):
-    station.answer = None
-    for _ in range(2):
-        one = station.hold()
-        one.measure(make_case(id="gemm"))
-        one.close()
-    assert station.asked == [None, None]
-    assert station.log.count("calibrate") == 1
-
-
 @pytest.mark.parametrize(
     ("seen", "spread", "why"),
     [
@@ -273,12 +238,6 @@ def test_a_disturbed_calibration_serves_its_run_and_is_not_kept(
     assert json.loads(kept.read_text())["bursts"]["burst_s"] == 0.01
 
 
-def test_the_process_that_calibrates_is_no_foreign_one(station):
-    watch = Watch()
-    station.hold(watch=lambda _: watch).measure(make_case(id="gemm"))
-    assert 1000 + station.forks - 1 in watch.own[0]
-
-
 def test_a_device_that_cannot_be_calibrated_is_measured_as_it_is(station):
     station.answer = LaunchError("context could not be calibrated: out of memory")
     for _ in range(2):
@@ -290,16 +249,6 @@ def test_a_device_that_cannot_be_calibrated_is_measured_as_it_is(station):
     assert "out of memory" in station.said[0]
 
 
-@pytest.mark.parametrize("text", [b"", b"\xff", b"[]", b'{"schema": 0}', b'{"schema": 1}'])
-def test_a_damaged_note_on_a_device_is_as_none(station, text, tmp_path):
-    devices.keep_bursts(station.device, "6.10", Bursts(0.01, 0.06))
-    (path,) = (tmp_path / "cache/bench-lib/devices").iterdir()
-    assert devices.bursts_of(station.device, "6.10") == Bursts(0.01, 0.06)
-    path.write_bytes(text)
-    with pytest.raises(KeyError):
-        devices.bursts_of(station.device, "6.10")
-
-
 def test_another_driver_or_power_cap_is_another_device(station):
     devices.keep_bursts(station.device, "6.10", None)
     assert devices.bursts_of(station.device, "6.10") is None
@@ -309,14 +258,6 @@ def test_another_driver_or_power_cap_is_another_device(station):
     ):
         with pytest.raises(KeyError):
             devices.bursts_of(*other)
-
-
-def test_a_folder_that_cannot_be_written_costs_nothing_but_time(station, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file/in/the/way"))
-    (tmp_path / "file").write_text("")
-    devices.keep_bursts(station.device, "6.10", None)
-    with pytest.raises(KeyError):
-        devices.bursts_of(station.device, "6.10")
 
 
 # ---- clocks -----------------------------------------------------------------------------
@@ -344,14 +285,12 @@ def test_the_clock_of_bursts_is_the_highest_that_was_seen(station, seen_mhz, exp
 
 
 def in_burst(log_median: float = 0.0, **fields):
-    """Return a process that was measured in bursts."""
     process = make_process(log_median=log_median, **fields)
     values = process.values | {"sustained": process.values["latency"] * 1.2}
     return replace(process, values=values, states={"latency": IN_BURSTS})
 
 
 def judged(candidate, baseline):
-    """Judge one case."""
     evidence = Evidence(candidate, replace(make_baseline(), processes=baseline), planned=6)
     return {v.metric: v for v in judge.judge({"gemm": evidence})["gemm"]}
 
@@ -382,29 +321,6 @@ def test_bursts_are_never_held_against_sustained_work():
     assert "sustained" not in found
 
 
-def test_a_process_of_sustained_work_among_bursts_is_left_out():
-    mixed = [in_burst(), in_burst(), make_process(log_median=0.2)]
-    found = judged(mixed, [in_burst()] * 5)
-    assert found["latency"].ratio == pytest.approx(1.0)
-
-
-def test_the_level_of_a_baseline_knows_its_bursts():
-    assert validity.level([in_burst()] * 5, 0.01).in_bursts
-    assert not validity.level(make_processes([0.0] * 5), 0.01).in_bursts
-
-
-def test_ranks_are_measured_as_they_are(station, monkeypatch):
-    monkeypatch.setattr("bench_lib.engine.device.run_ranks", lambda case, **_: make_measurement())
-    station.hold().measure(make_case(id="gemm", launch=Launch(ranks=2)))
-    assert "calibrate" not in station.log
-
-
-def test_a_note_on_a_device_says_which(station, tmp_path):
-    devices.keep_bursts(station.device, "6.10", Bursts(0.01, 0.06))
-    (path,) = (tmp_path / "cache/bench-lib/devices").iterdir()
-    assert json.loads(path.read_text())["device"] == station.device.uuid
-
-
 # ---- where one side has bursts and the other has none -----------------------------------
 
 
@@ -424,14 +340,6 @@ def test_far_slower_than_the_baseline_under_the_cap_is_slower():
     assert judged(slow[:1], baseline)["latency"].status is Status.SUSPECT
     as_before = make_processes([math.log(1.25)] * 2)
     assert judged(as_before, baseline)["latency"].status is Status.INCOMPARABLE
-
-
-def test_ranks_are_held_against_the_sustained_rate_of_one():
-    alone = replace(in_burst(), worker="run/a", values=in_burst().values | {"throughput": 12.0})
-    two = replace(make_process(), worker="run/b")
-    two = replace(two, values=two.values | {"throughput": 20.0})
-    (share,) = efficiencies([two], [alone], 2).values()
-    assert share == pytest.approx(1.0)
 
 
 def test_who_shares_the_device_during_bursts_spoils_them(station):

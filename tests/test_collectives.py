@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,11 @@ import torch
 from builders import make_case, make_fault, make_measurement
 from standins.ranks import ThreadGroup
 
-from bench_lib.cases.axes import Axis
 from bench_lib.cases.collectives import (
     bytes_in,
     collective_axes,
     collective_case,
     collective_of,
-    in_words,
     sizes,
 )
 from bench_lib.cases.matrix import MatrixError, read_matrix
@@ -39,7 +36,6 @@ CPU = torch.device("cpu")
 
 
 def one(op: str = "all_reduce", size: int = 1024, **fields: Any) -> Collective:
-    """Build a call of four ranks."""
     return Collective(**{"op": op, "size": size, "dtype": "float", "ranks": 4, **fields})
 
 
@@ -78,14 +74,6 @@ def test_bus_bandwidth_is_algorithm_bandwidth_times_the_links_share(op, ranks, f
     call = one(op, ranks=ranks)
     assert call.algorithm_bandwidth(2.0) == 512.0
     assert call.bus_bandwidth(2.0) == 512.0 * factor
-
-
-def test_a_form_is_a_choice_where_torch_has_both():
-    assert [op for op in OPS if one(op).is_in_place] == ["all_reduce", "broadcast"]
-    assert one("all_gather", in_place=True).is_in_place
-    for op, words in (("all_reduce", "no other form"), ("all_to_all", "a buffer of its own")):
-        with pytest.raises(UserError, match=words):
-            one(op, in_place=True)
 
 
 def test_memory_is_counted_before_anything_is_allocated():
@@ -132,11 +120,6 @@ def test_an_id_says_what_is_not_as_usual():
 )
 def test_sizes_may_be_words(words, size):
     assert bytes_in(words) == size
-
-
-def test_words_of_a_size_lead_back_to_it():
-    for size in (1, 1023, 1024, 1536, 2**20, 3 * 2**29, 2**40):
-        assert bytes_in(in_words(size)) == size
 
 
 @pytest.mark.parametrize(
@@ -198,19 +181,10 @@ def test_a_sweep_that_has_no_end_or_no_begin_is_refused(arguments, words):
         sizes(**arguments)
 
 
-def test_every_axis_has_a_name_that_the_worker_takes():
-    names = [axis.name for axis in collective_axes().axes]
-    assert names == ["op", "bytes", "dtype", "in_place", "graph"]
-    assert all(isinstance(axis, Axis) for axis in collective_axes().axes)
-    assert set(DTYPES) == set(ITEM_BYTES)
-    assert {name: dtype.itemsize for name, dtype in DTYPES.items()} == ITEM_BYTES
-
-
 # ---- rows ---------------------------------------------------------------------------
 
 
 def figures(size: int = 1024, **fields: Any) -> Figures:
-    """Return figures of 16 calls of all_reduce in 16 ms."""
     params = {"op": "all_reduce", "bytes": size, "dtype": "float"}
     usual = {"items_per_step": 16, "item": "call", "step_s": 0.016, "finite": True}
     params |= fields.pop("params", {})
@@ -224,21 +198,12 @@ def test_a_row_has_the_time_of_a_call_and_both_bandwidths():
     assert row.bus_gb_per_s == pytest.approx(1.5 * row.algorithm_gb_per_s)
 
 
-def test_a_broadcast_has_a_root_and_no_sum():
-    row = collective_row(figures(params={"op": "broadcast"}), 4)
-    assert (row.redop, row.root) == ("none", 0)
-
-
 def test_what_was_not_measured_has_no_figures():
     row = collective_row(Figures("case", figures().params, "ERROR", "it died"), 4)
     assert (row.call_s, row.wrong) == (None, None)
     table = collective_table([row])
     assert table.rows == [("all_reduce", "1K", "in place", "ERROR", "", "", "", "")]
     assert table.trouble == ["case: ERROR: it died"]
-
-
-def test_an_answer_that_was_not_checked_has_no_count():
-    assert collective_row(figures(finite=None, loss_error=None), 4).wrong is None
 
 
 def test_wrong_elements_are_counted_over_all_ranks():
@@ -252,8 +217,6 @@ def test_wrong_elements_are_counted_over_all_ranks():
 
 @pytest.fixture
 def group(monkeypatch):
-    """Return a function that makes ranks of threads and has the workload use them."""
-
     def make(ranks: int) -> ThreadGroup:
         made = ThreadGroup(ranks)
         monkeypatch.setattr(module, "dist", made)
@@ -325,13 +288,6 @@ def test_what_never_came_is_found(group):
         assert numerics.reference_loss == 480
 
 
-def test_nan_is_wrong(group):
-    ranks = group(2)
-    ranks.spoil = lambda _rank, result: result[:1].fill_(math.nan)
-    for numerics in ranks.run(lambda s: collective(s, op="all_reduce", bytes=960).numerics()):
-        assert numerics.reference_loss - numerics.loss == 2
-
-
 def test_sums_stay_finite_however_often_they_are_taken_in_place(group):
     ranks = group(2)
     seen: list[torch.Tensor] = []
@@ -343,14 +299,6 @@ def test_sums_stay_finite_however_often_they_are_taken_in_place(group):
     ranks.run(lambda s: [collective(s, op="all_reduce", bytes=256).step() for _ in range(1)])
     assert len(seen) == 2 * calls_in_a_step(256, CPU)
     assert all(not one.any() for one in seen)
-
-
-def test_large_answers_are_checked_in_stretches(group, monkeypatch):
-    monkeypatch.setattr(module, "CHECKED", 7)
-    ranks = group(2)
-    for op in OPS:
-        for numerics in ranks.run(lambda s, op=op: collective(s, op=op, bytes=960).numerics()):
-            assert numerics.finite, op
 
 
 # ---- a step -----------------------------------------------------------------------------
@@ -397,19 +345,6 @@ def test_what_the_backend_cannot_do_is_a_skip(monkeypatch, error):
         step()
 
 
-def test_a_call_that_fails_is_no_skip(monkeypatch):
-    stand_in = ThreadGroup(2)
-
-    def fail(_tensor: torch.Tensor) -> None:
-        raise RuntimeError("connection closed by peer")
-
-    stand_in.all_reduce = fail
-    monkeypatch.setattr(module, "dist", stand_in)
-    step = collective(Setting(CPU, ranks=2), op="all_reduce", bytes=64).step
-    with pytest.raises(RuntimeError, match="connection closed"):
-        step()
-
-
 def test_what_does_not_fit_is_a_skip_with_both_figures(monkeypatch):
     monkeypatch.setattr(device, "memory_bytes", lambda _device: 10 * 2**30)
     with pytest.raises(UnsupportedError) as raised:
@@ -420,29 +355,19 @@ def test_what_does_not_fit_is_a_skip_with_both_figures(monkeypatch):
     )
 
 
-def test_one_process_alone_is_no_group():
-    with pytest.raises(UserError, match="all_reduce is of 2 ranks or more, and ranks is 1"):
-        collective(Setting(CPU), op="all_reduce", bytes=64)
-
-
 # ---- many cases in one launch -----------------------------------------------------------
 
 
 def cases(*ids: str, ranks: int = 2) -> list[Case]:
-    """Build cases that nobody runs."""
     return [make_case(id=name, launch=Launch(ranks=ranks)) for name in ids]
 
 
 class Launches:
-    """Stands in for launches: notes each batch and gives answers by case, in order."""
-
     def __init__(self, **answers: list[Any]) -> None:
-        """Give each case its answers; a measurement where there is nothing to give."""
         self.answers = answers
         self.batches: list[list[str]] = []
 
     def __call__(self, batch: Any) -> list[Any]:
-        """Answer up to and including the first fault."""
         self.batches.append([case.id for case in batch])
         given: list[Any] = []
         for case in batch:
@@ -454,7 +379,6 @@ class Launches:
 
 
 def is_spread(measurement: Measurement) -> bool:
-    """Say so of what took longer than usual."""
     return measurement.iteration_s[0] > 0.1
 
 
@@ -501,15 +425,6 @@ def test_a_skip_is_raised_for_its_case_alone():
         sweep(a)
     assert sweep(b).case_id == "b"
     assert len(launches.batches) == 1
-
-
-def test_ranks_of_different_number_are_different_launches():
-    launches = Launches()
-    (a,), (b,), (c,) = cases("a"), cases("b", ranks=4), cases("c")
-    sweep = Sweep([a, b], measure=launches)
-    for case in (a, b, c):
-        sweep(case)
-    assert launches.batches == [["a"], ["b"], ["c"]]
 
 
 PAGE = Path(__file__).parents[1] / "docs" / "collectives.md"

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from bench_lib.model import COMPILE_MODES
 from bench_lib.worker.graph import Recording
@@ -17,7 +16,6 @@ from bench_lib.worker.workloads import compilation
 from bench_lib.worker.workloads.compilation import (
     Recorded,
     arguments_of,
-    compiled,
     options_of,
     records_graphs,
 )
@@ -72,12 +70,6 @@ def test_an_option_that_the_compiler_has_not_is_named(text: str, words: str) -> 
 
 
 @pytest.mark.parametrize("mode", COMPILE_MODES)
-def test_every_mode_can_be_handed_to_torch(mode: str) -> None:
-    model = nn.Linear(2, 2)
-    assert (compiled(model, mode) is model) == (mode in ("eager", "graph"))
-
-
-@pytest.mark.parametrize("mode", COMPILE_MODES)
 def test_modes_that_keep_their_tensors_in_graphs_are_known(mode: str) -> None:
     graphs = {
         "reduce-overhead",
@@ -92,10 +84,7 @@ def test_modes_that_keep_their_tensors_in_graphs_are_known(mode: str) -> None:
 
 
 class Device:
-    """Stands for one that records: what is replayed is what was issued while recording."""
-
     def __init__(self, monkeypatch: Any, *, refuses: bool = False) -> None:
-        """Take the place of the real recording."""
         self.log: list[str] = []
         self.sides: list[Any] = []
         self.again: list[int] = []
@@ -105,7 +94,6 @@ class Device:
 
     @contextlib.contextmanager
     def recorded(self, step: Any, side: Any, *, again: int) -> Any:
-        """Do the step once, and lend its replay."""
         self.sides.append(side)
         self.again.append(again)
         if self.refuses:
@@ -118,7 +106,6 @@ class Device:
             self.log.append("gone")
 
     def step(self) -> int:
-        """Say so, and return how long the log is."""
         self.log.append("step")
         return len(self.log)
 
@@ -129,13 +116,6 @@ def test_a_recorded_step_runs_once_as_it_is_and_is_replayed_ever_after(monkeypat
     answers = [recorded(), recorded()]
     assert device.log == ["step", "first done", "record", "step", "replay", "replay"]
     assert answers == [4, 4]
-
-
-def test_a_step_may_name_the_stream_that_it_is_recorded_on(monkeypatch: Any) -> None:
-    device, side = Device(monkeypatch), object()
-    Recorded(device.step, side=side)()
-    Recorded(device.step)()
-    assert device.sides == [side, None]
 
 
 def test_a_first_step_is_recorded_once_and_chosen_among_several_only_then(monkeypatch: Any) -> None:
@@ -152,14 +132,6 @@ def test_a_first_step_is_recorded_once_and_chosen_among_several_only_then(monkey
     assert device.sides == [None, device.own]  # a further stream would need memory of its own
     recorded.release()
     assert device.log.count("record") == device.log.count("gone") == 2
-
-
-def test_without_further_recordings_nothing_is_chosen(monkeypatch: Any) -> None:
-    device = Device(monkeypatch)
-    recorded = Recorded(device.step)
-    recorded()
-    recorded.choose()
-    assert device.again == [0]
 
 
 def test_a_device_that_fails_while_recordings_are_timed_is_no_reason_to_skip(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -20,13 +19,12 @@ from torch.autograd import DeviceType
 from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity
 
-from bench_lib.worker import clock as clock_module
 from bench_lib.worker import graph as graph_module
 from bench_lib.worker import profiling
 from bench_lib.worker.clock import GpuClock
 from bench_lib.worker.device_time import AHEAD, PROFILED, device_time
 from bench_lib.worker.graph import AGAIN, WARMUP, recorded
-from bench_lib.worker.workload import Setting, UnsupportedError
+from bench_lib.worker.workload import Setting
 from bench_lib.worker.workloads import steps
 from bench_lib.worker.workloads.networks import network
 
@@ -38,13 +36,7 @@ KERNELS = f"device time is the sum of the kernels; {NO_GRAPH}"
 
 @pytest.fixture
 def _scripted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the profiler see what the scripted device says."""
     monkeypatch.setattr(profiling, "kernels", lambda step, clock, n: clock.profiled(step, n))
-
-
-def test_device_time_is_the_median_of_the_replays_after_the_first_few() -> None:
-    clock = Device(replays_s=[2.0] * AHEAD + [1 / 8, 4.0, 1 / 16] + [1 / 8])
-    assert device_time(clock, clock.step).seconds == 1 / 8
 
 
 def test_an_ordinary_step_follows_the_last_replay_before_memory_is_given_back() -> None:
@@ -60,15 +52,6 @@ def test_replays_that_the_host_cannot_issue_in_time_are_not_the_devices_time() -
     assert (found.seconds, found.source) == (1 / 32, "kernels")
     reason = "the device is done with a replay before the host issues the next"
     assert found.warnings == [f"{KERNELS}RuntimeError: {reason}"]
-
-
-@pytest.mark.usefixtures("_scripted")
-@pytest.mark.parametrize(("launch_s", "source"), [(31 / 256, "graph"), (1 / 8, "kernels")])
-def test_replays_need_to_be_issued_just_faster_than_they_are_done(
-    launch_s: float, source: str
-) -> None:
-    clock = Device(launch_s=launch_s)
-    assert device_time(clock, clock.step).source == source
 
 
 @pytest.mark.usefixtures("_scripted")
@@ -103,15 +86,6 @@ def test_where_neither_works_both_reasons_are_told() -> None:
     assert clock.log[-1] == "release"
 
 
-@pytest.mark.usefixtures("_scripted")
-def test_the_reason_is_what_went_wrong_first() -> None:
-    clock = Device(launch_s=1 / 64)
-    clock.no_graph = RuntimeError("the recording was given up")
-    clock.no_graph.__context__ = ValueError("the step waits for the device")
-    found = device_time(clock, clock.step)
-    assert found.warnings == [f"{KERNELS}ValueError: the step waits for the device"]
-
-
 def test_an_interruption_gives_memory_back_and_goes_on() -> None:
     clock = Device(launch_s=1 / 64)
 
@@ -135,7 +109,6 @@ class Cuda:
     """
 
     def __init__(self) -> None:
-        """Be idle, on the default stream."""
         self.log: list[str] = []
         self.default = self.current = Stream(self, "default")
         self.generator = Generator(self)
@@ -153,40 +126,32 @@ class Cuda:
         self.reset_fails = False
 
     def work(self) -> None:
-        """Issue some work, as a step does."""
         self.log.append(f"work on {self.current.name}")
         if self.recording is not None:
             self.recording.nodes += 1
 
     def wait(self) -> None:
-        """Do what no recording allows."""
         if self.recording is not None:
             self.given_up = True
             raise RuntimeError("operation not permitted when stream is capturing")
 
     def synchronize(self, _device: object = None) -> None:
-        """Wait for the device."""
         self.log.append("synchronize")
 
     def current_stream(self, _device: object = None) -> Stream:
-        """Return where work goes now."""
         return self.current
 
     def current_device(self) -> int:
-        """Return the only one."""
         return 0
 
     def graph_pool_handle(self) -> tuple[int, int]:
-        """Return a new name of a pool."""
         return (0, 7 + len(self.graphs))
 
     def new_graph(self) -> Graph:
-        """Return an empty one."""
         self.graphs.append(Graph(self, len(self.graphs)))
         return self.graphs[-1]
 
     def memory_snapshot(self) -> list[dict[str, Any]]:
-        """Return what the allocator has; of a graph that is gone until its cache is emptied."""
         sizes = {"total_size": 1 << 30, "allocated_size": 1 << 30}
         found: list[dict[str, Any]] = [{"segment_pool_id": (0, 0), **sizes}]
         for graph, held in zip(self.graphs, self.held_bytes, strict=False):
@@ -196,25 +161,21 @@ class Cuda:
         return found
 
     def empty_cache(self) -> None:
-        """Give back what no recorded graph holds."""
         for graph in self.graphs:
             graph.recorded = graph.recorded and graph.ended
 
     def end_allocating(self, device: int, pool: tuple[int, int]) -> None:
-        """Take the pool off the list, and refuse one that is not there."""
         assert device == 0
         if pool not in self.allocating_to:
             raise RuntimeError("endAllocatePool: not currently recording to mempool_id")
         self.allocating_to.remove(pool)
 
     def release_pool(self, device: int, pool: tuple[int, int]) -> None:
-        """Give the pool's memory back."""
         assert device == 0
         self.pools.remove(pool)
 
     @contextlib.contextmanager
     def stream(self, stream: Stream) -> Iterator[None]:
-        """Work on another stream."""
         before, self.current = self.current, stream
         try:
             yield
@@ -225,7 +186,6 @@ class Cuda:
     def graph(
         self, graph: Graph, *, pool: tuple[int, int], stream: Stream, capture_error_mode: str
     ) -> Iterator[None]:
-        """Record what is issued in the body."""
         assert self.recording is None
         self.capture_error_mode = capture_error_mode
         self.log.append("begin recording")
@@ -250,42 +210,30 @@ class Cuda:
 
 
 class Stream:
-    """A stream with a name."""
-
     def __init__(self, cuda: Cuda, name: str) -> None:
-        """Be idle."""
         self.cuda = cuda
         self.name = name
 
     def wait_stream(self, other: Stream) -> None:
-        """Log it."""
         self.cuda.log.append(f"{self.name} waits for {other.name}")
 
 
 class Generator:
-    """Random numbers that know whether they are being recorded."""
-
     def __init__(self, cuda: Cuda) -> None:
-        """Not be recorded."""
         self.cuda = cuda
         self.recording = False
 
     def clone_state(self) -> Generator:
-        """Return one that stands where this one does."""
         clone = Generator(self.cuda)
         clone.recording = self.recording
         return clone
 
     def graphsafe_set_state(self, other: Generator) -> None:
-        """Stand where the other one does."""
         self.recording = other.recording
 
 
 class Graph:
-    """A recorded graph."""
-
     def __init__(self, cuda: Cuda, number: int) -> None:
-        """Be empty."""
         self.cuda = cuda
         self.number = number
         self.nodes = 0
@@ -293,19 +241,16 @@ class Graph:
         self.own: tuple[int, int] | None = None
 
     def pool(self) -> tuple[int, int]:
-        """Name the pool of its memory."""
         assert self.own is not None
         return self.own
 
     def replay(self) -> None:
-        """Do on the current stream what was recorded."""
         assert self.ended
         if self.cuda.replays_ms:
             self.cuda.ms += self.cuda.replays_ms[self.number]
         self.cuda.log.append(f"replay {self.nodes} on {self.cuda.current.name}")
 
     def reset(self) -> None:
-        """Give the memory back."""
         self.cuda.log.append("reset")
         if self.ended:
             self.cuda.release_pool(0, self.pool())
@@ -313,28 +258,22 @@ class Graph:
 
 
 class Event:
-    """A point in time on the device."""
-
     def __init__(self, cuda: Cuda) -> None:
-        """Lie nowhere yet."""
         self.cuda = cuda
         self.ms = math.nan
 
     def record(self) -> None:
-        """Lie behind what was issued."""
         self.ms = self.cuda.ms
 
     def synchronize(self) -> None:
         """Wait."""
 
     def elapsed_time(self, end: Event) -> float:
-        """Milliseconds from here to there."""
         return end.ms - self.ms
 
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
-    """Put the stand-ins where torch's own are."""
     cuda = Cuda()
     for name in (
         *("synchronize", "current_stream", "current_device", "graph_pool_handle"),
@@ -365,11 +304,6 @@ def test_a_step_is_warmed_up_and_recorded_on_a_side_stream_and_replayed_on_the_c
     ]
 
 
-def test_what_other_threads_do_meanwhile_spoils_no_recording(cuda: Cuda) -> None:
-    with recorded(cuda.work):
-        assert cuda.capture_error_mode == "thread_local"
-
-
 def test_a_step_is_recorded_on_the_stream_that_it_needs(cuda: Cuda) -> None:
     with recorded(cuda.work, Stream(cuda, "its own")):
         pass
@@ -377,15 +311,7 @@ def test_a_step_is_recorded_on_the_stream_that_it_needs(cuda: Cuda) -> None:
     assert cuda.log.count("work on its own") == WARMUP + 1
 
 
-def test_a_graph_is_gone_afterwards_with_its_memory(cuda: Cuda) -> None:
-    with pytest.raises(ValueError, match="later"), recorded(cuda.work):
-        raise ValueError("later")
-    assert (cuda.pools, cuda.allocating_to) == ([], [])
-    assert cuda.log[-2:] == ["synchronize", "reset"]
-
-
 def replayed(log: Sequence[str]) -> list[str]:
-    """Return what a log says about replays."""
     return [line for line in log if line.startswith("replay")]
 
 
@@ -405,53 +331,6 @@ def test_the_fastest_of_several_recordings_is_lent_and_the_others_are_gone(cuda:
         assert cuda.pools == [cuda.graphs[2].pool()]
     assert cuda.log.count("work on side") == WARMUP + 4
     assert not cuda.pools
-
-
-class Answer:
-    """An answer that lies in a graph's memory."""
-
-
-def test_what_a_step_holds_at_most_does_not_depend_on_how_often_it_is_recorded(
-    cuda: Cuda, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cuda.held_bytes, cuda.replays_ms = [1 << 20] * 4, [6.0, 5.9, 6.0, 6.0]
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _device: 1 << 30)
-    answers: list[weakref.ref[Answer]] = []
-    alive: list[int] = []
-
-    def step() -> Answer:
-        cuda.work()
-        answer = Answer()
-        if cuda.recording is not None:
-            answers.append(weakref.ref(answer))
-        return answer
-
-    def emptied() -> None:
-        alive.append(sum(answer() is not None for answer in answers))
-        cuda.empty_cache()
-
-    monkeypatch.setattr(torch.cuda, "empty_cache", emptied)
-    clock = GpuClock(GPU)
-    with recorded(step, again=3) as replay:
-        assert replay.answer is answers[1]()
-        assert clock.peak_bytes() == (1 << 30) + (1 << 20)
-    assert alive == [1]
-
-
-def test_a_recording_that_is_slow_for_a_moment_is_not_taken_for_slow(cuda: Cuda) -> None:
-    cuda.held_bytes, cuda.replays_ms = [1 << 20], [6.0, 6.01]
-    stall = {4: 0.5}  # in the first round of the first recording
-    replay = Graph.replay
-
-    def stalling(graph: Graph) -> None:
-        cuda.ms += stall.pop(len(replayed(cuda.log)), 0.0)
-        replay(graph)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Graph, "replay", stalling)
-        with recorded(cuda.work, again=1) as found:
-            assert found.graph is cuda.graphs[0]
-    assert not stall
 
 
 @pytest.mark.parametrize(
@@ -475,14 +354,6 @@ def test_a_step_that_holds_much_or_nobody_knows_what_is_recorded_once(
         assert not replayed(cuda.log)
 
 
-def test_a_long_step_is_recorded_once(cuda: Cuda) -> None:
-    for ms, count in ((20.0, 8), (20.1, 1)):
-        cuda.graphs.clear()
-        cuda.held_bytes, cuda.replays_ms = [1 << 20], [ms] * 8
-        with recorded(cuda.work, again=7):
-            assert len(cuda.graphs) == count
-
-
 def test_where_memory_runs_short_the_recordings_before_are_enough(cuda: Cuda) -> None:
     cuda.held_bytes, cuda.replays_ms = [1 << 20], [6.0, 5.9, 5.8]
 
@@ -503,13 +374,10 @@ def test_a_step_of_one_rank_is_recorded_again_and_of_several_once(
     asked: list[int] = []
 
     class Noted:
-        """Notes how often it is to record."""
-
         def __init__(self, _step: Any, *, again: int) -> None:
             asked.append(again)
 
         def choose(self) -> None:
-            """Note that the first step is done."""
             asked.append(-1)
 
     monkeypatch.setattr(steps, "Recorded", Noted)
@@ -527,8 +395,6 @@ def test_a_step_of_one_rank_is_recorded_again_and_of_several_once(
 
 
 def waiting(cuda: Cuda) -> Callable[[], None]:
-    """Return a step that waits for the device in its middle."""
-
     def step() -> None:
         cuda.work()
         cuda.wait()
@@ -537,8 +403,6 @@ def waiting(cuda: Cuda) -> Callable[[], None]:
 
 
 def failing(cuda: Cuda) -> Callable[[], None]:
-    """Return a step whose code, and not the driver, refuses to be recorded."""
-
     def step() -> None:
         cuda.work()
         if cuda.recording is not None:
@@ -570,52 +434,10 @@ def test_a_step_can_be_recorded_after_another_could_not(cuda: Cuda) -> None:
     assert cuda.log[-3:] == ["replay 1 on default", "synchronize", "reset"]
 
 
-def test_a_graph_that_the_driver_gave_up_is_kept(cuda: Cuda) -> None:
-    with pytest.raises(RuntimeError), recorded(waiting(cuda)):
-        pass
-    assert len(graph_module._broken) == 1
-    with recorded(cuda.work):
-        pass
-    assert len(graph_module._broken) == 1
-
-
-def test_a_step_that_fails_in_the_warm_up_gives_the_stream_back(cuda: Cuda) -> None:
-    def step() -> None:
-        raise ValueError("broken")
-
-    with pytest.raises(ValueError, match="broken"), recorded(step):
-        pass
-    assert cuda.current is cuda.default
-    assert cuda.log == ["side waits for default", "synchronize", "reset"]
-
-
-def test_an_interruption_while_recording_is_cleaned_up_after_too(cuda: Cuda) -> None:
-    def step() -> None:
-        if cuda.recording is not None:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt), recorded(step):
-        pass
-    assert cuda.current is cuda.default
-    assert (cuda.pools, cuda.allocating_to) == ([], [])
-
-
-def test_the_allocator_is_told_under_its_older_name_too(
-    cuda: Cuda, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delattr(torch._C, "_cuda_endAllocateToPool")
-    name = "_cuda_endAllocateCurrentStreamToPool"
-    monkeypatch.setattr(torch._C, name, cuda.end_allocating, raising=False)
-    with pytest.raises(RuntimeError), recorded(waiting(cuda)):
-        pass
-    assert (cuda.pools, cuda.allocating_to) == ([], [])
-
-
 # --- the profiled pass ---------------------------------------------------------------------
 
 
 def event(name: str, us: float, device: DeviceType = DeviceType.CUDA, **about: Any) -> Any:
-    """Return one of the profiler's events, as torch makes it."""
     return FunctionEvent(
         id=1, name=name, thread=0, start_us=8, end_us=8 + us, use_device="cuda",
         device_type=device, **about,
@@ -623,10 +445,7 @@ def event(name: str, us: float, device: DeviceType = DeviceType.CUDA, **about: A
 
 
 class Profiler:
-    """torch.profiler.profile, which sees what it is told."""
-
     def __init__(self) -> None:
-        """See nothing."""
         self.seen: list[Any] = []
         self.activities: list[ProfilerActivity] = []
 
@@ -634,18 +453,15 @@ class Profiler:
     def profile(
         self, *, activities: Iterable[ProfilerActivity], acc_events: bool
     ) -> Iterator[Profiler]:
-        """Look at what happens in the body."""
         self.activities = list(activities)
         yield self
 
     def events(self) -> list[Any]:
-        """Return what the script says."""
         return self.seen
 
 
 @pytest.fixture
 def profiler(monkeypatch: pytest.MonkeyPatch) -> Profiler:
-    """Put a profiler in torch's place, on a device that is always done, with CUDA 13.2."""
     profiler = Profiler()
     monkeypatch.setattr(profiling, "profile", profiler.profile)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda _device=None: None)
@@ -675,12 +491,6 @@ def test_the_kernels_sum_counts_what_ran_on_the_device_once(profiler: Profiler) 
     assert profiler.activities == [ProfilerActivity.CUDA]
 
 
-def test_a_profiler_that_sees_nothing_is_not_believed(profiler: Profiler) -> None:
-    profiler.seen = [event("cudaLaunchKernel", 1000, DeviceType.CPU)]
-    with pytest.raises(UnsupportedError, match="the profiler saw no work on the device"):
-        profiling.kernels(lambda: None, GpuClock(GPU), 4)
-
-
 @pytest.mark.parametrize(
     ("cuda_version", "set_before", "after"),
     [
@@ -705,10 +515,3 @@ def test_the_profiler_is_asked_to_leave_where_it_can_and_nobody_said_otherwise(
         monkeypatch.setenv("TEARDOWN_CUPTI", set_before)
     profiling.kernels(lambda: None, GpuClock(GPU), 1)
     assert os.environ.get("TEARDOWN_CUPTI") == after
-
-
-def test_a_gpus_clock_records_steps_in_graphs(cuda: Cuda) -> None:
-    with GpuClock(GPU).recorded(cuda.work) as replay:
-        replay()
-    assert clock_module.recorded is recorded
-    assert "replay 1 on default" in cuda.log

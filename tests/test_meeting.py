@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import socket
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from torch import distributed
 
 from bench_lib.launch.launchers import Placement
@@ -19,7 +17,6 @@ from bench_lib.worker.ranks import (
     MeetingError,
     RankGroup,
     compare,
-    facts_of,
     met,
     refuse_shared_gpu,
 )
@@ -30,18 +27,12 @@ GPU = Device("cuda", "H", uuid="GPU-1")
 
 @pytest.fixture(autouse=True)
 def _untold(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have nobody say where to meet, unless a test does."""
     for name in ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE"):
         monkeypatch.delenv(name, raising=False)
 
 
 def rank(number: int, launcher: str = "mpirun") -> Placement:
-    """Return one of two ranks on this host."""
     return Placement(number, number, 2, 2, launcher)
-
-
-def test_one_rank_meets_nobody(tmp_path: Path) -> None:
-    assert met(Placement(), tmp_path) is None
 
 
 def test_the_first_rank_says_in_the_folder_where_it_listens(tmp_path: Path) -> None:
@@ -53,11 +44,6 @@ def test_the_first_rank_says_in_the_folder_where_it_listens(tmp_path: Path) -> N
     first.set("word", "heard")
     assert found[0].get("word") == b"heard"
     assert json.loads((tmp_path / "meeting").read_text()) == ["127.0.0.1", first.port]
-
-
-def test_ranks_of_several_hosts_meet_at_the_first_ones_name(tmp_path: Path) -> None:
-    met(Placement(0, 0, 4, 2, "srun"), tmp_path)
-    assert json.loads((tmp_path / "meeting").read_text())[0] == socket.gethostname()
 
 
 def test_a_folder_that_the_first_rank_does_not_share_is_blamed(
@@ -81,15 +67,6 @@ def test_where_ranks_are_told_to_meet_the_first_listens(
     store.set("word", "heard")
     assert agent.get("word") == b"heard"
     assert not (tmp_path / "meeting").exists()
-
-
-def test_ranks_that_are_alike_go_on() -> None:
-    store = STORES.HashStore()
-    facts = facts_of("{}", 2)
-    assert set(facts) == {"case", "torch", "python", "world size"}
-    assert facts["torch"] == torch.__version__
-    compare(store, 0, facts)
-    compare(store, 1, facts_of("{}", 2))
 
 
 @pytest.mark.parametrize(
@@ -124,13 +101,6 @@ def test_two_ranks_on_one_gpu_are_refused() -> None:
         refuse_shared_gpu(store, 4, GPU)
 
 
-def test_partitions_of_amds_gpus_may_share_a_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.version, "hip", "7.0")
-    store = STORES.HashStore()
-    for number in range(2):
-        refuse_shared_gpu(store, number, GPU)
-
-
 def test_who_skips_a_case_of_a_sweep_goes_on_with_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,8 +126,6 @@ def test_who_skips_a_case_of_a_sweep_goes_on_with_the_others(
 
 
 class Phases:
-    """In a rank's log's place."""
-
     phase = "measure"
 
     def enter(self, phase: str) -> None:

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bench_lib.worker.workload import UnsupportedError
-from bench_lib.worker.workloads import compilation
-from bench_lib.worker.workloads.compilation import Fused, fuse_relus, fused_by, merged, plain_mode
+from bench_lib.worker.workloads.compilation import Fused, fuse_relus, merged
 from bench_lib.worker.workloads.registry import create
 
 CPU = torch.device("cpu")
@@ -42,20 +41,6 @@ def test_batch_norms_that_cannot_be_folded_are_counted() -> None:
     assert len([m for m in without.modules() if isinstance(m, nn.BatchNorm2d)]) == 2
 
 
-def test_batch_norms_that_inference_does_not_use_are_not_counted() -> None:
-    class WithHead(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body = nn.Sequential(nn.Conv2d(1, 1, 1), nn.BatchNorm2d(1))
-            self.head = nn.Sequential(nn.ReLU(), nn.BatchNorm2d(1))
-
-        def forward(self, x: Tensor) -> Any:
-            return (self.body(x), self.head(x)) if self.training else self.body(x)
-
-    _, left = merged(WithHead(), "default-folded", CPU)
-    assert left == []
-
-
 @pytest.mark.parametrize(
     ("layers", "words"),
     [
@@ -81,8 +66,6 @@ def test_a_network_whose_flow_depends_on_its_data_is_skipped() -> None:
 
 
 def in_turn(calls: list[str]) -> Fused:
-    """Return what a library's fused kernels come to, done one by one; notes what was called."""
-
     def relu(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
         calls.append("relu")
         return functional.relu(functional.conv2d(x, weight, bias, *rest))
@@ -97,7 +80,6 @@ def in_turn(calls: list[str]) -> Fused:
 
 
 def fused(model: nn.Module) -> tuple[torch.fx.GraphModule, int, list[str]]:
-    """Return the fused network, how many places there were, and what it calls."""
     calls: list[str] = []
     network = torch.fx.symbolic_trace(model.eval())
     return network, fuse_relus(network, in_turn(calls)), calls
@@ -122,17 +104,13 @@ def test_a_fused_network_answers_as_before(name: str, relus: int, sums: int) -> 
 
 
 class Written(nn.Module):
-    """A convolution, and what is done with its answer."""
-
     def __init__(self, after: Any, **settings: Any) -> None:
-        """Take what is done, and settings of the convolution."""
         super().__init__()
         self.after = after
         self.conv = nn.Conv2d(1, 1, 1, **settings)
         self.six = nn.ReLU6()
 
     def forward(self, x: Tensor) -> Any:
-        """Answer with it."""
         return self.after(self, x, self.conv(x))
 
 
@@ -177,33 +155,3 @@ def test_what_a_library_cannot_do_in_one_kernel_stays(after: Any, settings: dict
     network, count, calls = fused(model)
     assert (count, calls) == (0, [])
     torch.testing.assert_close(network(image), model(image))
-
-
-def test_fused_convolutions_are_the_gpu_libraries() -> None:
-    with pytest.raises(UnsupportedError, match="cuDNN's and MIOpen's; use a folded mode"):
-        fused_by(CPU)
-    with pytest.raises(UnsupportedError, match="use a folded mode"):
-        merged(nn.Sequential(), "default-fused", CPU)
-
-
-@pytest.mark.parametrize(("hip", "library"), [(None, "cudnn"), ("7.2", "miopen")])
-def test_each_vendor_has_its_own(monkeypatch: Any, hip: str | None, library: str) -> None:
-    monkeypatch.setattr(torch.version, "hip", hip)
-    found = fused_by(torch.device("cuda"))
-    assert found.relu is getattr(torch, f"{library}_convolution_relu")
-    assert found.add_relu is getattr(torch, f"{library}_convolution_add_relu")
-
-
-def test_a_network_without_a_relu_behind_a_convolution_is_skipped(monkeypatch: Any) -> None:
-    monkeypatch.setattr(compilation, "fused_by", lambda _device: in_turn([]))
-    model = nn.Sequential(nn.Conv2d(1, 1, 1), nn.BatchNorm2d(1), nn.SiLU())
-    with pytest.raises(UnsupportedError, match="no ReLU follows a convolution; use default-folded"):
-        merged(model, "default-fused", CPU)
-
-
-@pytest.mark.parametrize(
-    ("mode", "plain"),
-    [("default-fused", "default"), ("max-autotune-folded", "max-autotune"), ("eager", "eager")],
-)
-def test_a_mode_without_what_is_merged_first_is_the_compilers(mode: str, plain: str) -> None:
-    assert plain_mode(mode) == plain

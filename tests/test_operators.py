@@ -8,13 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench_lib.cases.axes import case_of
 from bench_lib.cases.matrix import MatrixError, read_matrix, tables
 from bench_lib.cases.operators import (
     PREDEFINED,
     label,
     model_operators,
-    operator_axes,
     operator_case,
     resolved,
     with_usual,
@@ -23,9 +21,7 @@ from bench_lib.formulas.operation import (
     MOST_ELEMENTS,
     OPERATORS,
     Operation,
-    asks,
     broadcast,
-    family_of,
     sizes_in,
 )
 from bench_lib.model import UserError, is_case_id
@@ -34,14 +30,12 @@ MIB = 2**20
 
 
 def refused(**values: Any) -> str:
-    """Return why an operation cannot be meant."""
     with pytest.raises(UserError) as caught:
         Operation(**values)
     return str(caught.value)
 
 
 def amounts(**values: Any) -> tuple[float, int, int]:
-    """Return FLOPs, bytes moved and bytes held of one call."""
     counted = Operation(**values).amounts
     return counted.flops, counted.moved_bytes, counted.held_bytes
 
@@ -78,12 +72,6 @@ def test_what_is_no_shape_is_refused_in_words(text: Any, why: str) -> None:
         sizes_in(text)
     assert why in str(caught.value)
     assert len(str(caught.value)) < 250
-
-
-@given(st.lists(st.integers(1, 30), min_size=1, max_size=8))
-def test_every_shape_that_is_written_is_read_again(sizes: list[int]) -> None:
-    assert sizes_in("-".join(map(str, sizes))) == tuple(sizes)
-    assert sizes_in("-".join(f"0{size}" for size in sizes)) == tuple(sizes)
 
 
 @given(st.one_of(st.text(max_size=40), st.text("0123456789-xbhsd", max_size=40)))
@@ -169,17 +157,6 @@ def test_flops_and_bytes_are_those_of_the_formula(
     assert amounts(**values) == (flops, moved, held)
 
 
-def test_a_convolution_counts_its_output_and_backward_computes_two() -> None:
-    values = {"op": "conv2d", "shape": "2-3-8-8", "shape2": "4-3-3-3", "stride": 2}
-    forward = Operation(**values, memory_format="nchw", direction="fwd")
-    assert forward.output == (2, 4, 4, 4)
-    flops = 2 * (2 * 4 * 4 * 4) * (3 * 3 * 3)
-    x, w, y = (4 * n for n in (2 * 3 * 8 * 8, 4 * 3 * 3 * 3, 2 * 4 * 4 * 4))
-    assert amounts(**values, memory_format="nchw", direction="fwd") == (flops, x + w + y, x + w + y)
-    backward = amounts(**values, memory_format="nchw", direction="bwd")
-    assert backward == (2 * flops, 2 * (x + w) + y, 2 * (x + w + y))
-
-
 def test_a_weight_of_fewer_channels_makes_groups() -> None:
     shapes = {"shape": "1-8-5-5", "shape2": "8-1-3-3", "memory_format": "nhwc"}
     operation = Operation("conv2d", **shapes, direction="fwd")
@@ -198,13 +175,6 @@ def test_looking_up_reads_no_more_rows_than_there_are() -> None:
     assert backward[:2] == (24, 6 * 8 + 6 * 16 + 1000 * 16)
 
 
-def test_rows_drawn_twice_are_read_once() -> None:
-    fwd = amounts(op="embedding", shape="1000-4", shape2="1000", direction="fwd")
-    assert fwd[1] == 1000 * 8 + 632 * 16 + 1000 * 16
-    added = amounts(op="sparse_add_", shape="1000-4", shape2="1000")
-    assert added[1] == 1000 * (8 + 16) + 2 * 632 * 16
-
-
 def test_a_call_touches_no_more_than_it_moves_or_holds() -> None:
     assert Operation("relu_", "4-4").amounts.distinct_bytes == 64
     few = Operation("embedding", "1000-4", "3-2", direction="fwd").amounts
@@ -212,24 +182,6 @@ def test_a_call_touches_no_more_than_it_moves_or_holds() -> None:
     assert (few.shared_bytes, few.sharers) == (16000, 166)
     all_ = Operation("embedding", "10-4", "999", direction="fwd").amounts
     assert (all_.shared_bytes, all_.sharers) == (160, 1)
-
-
-def test_factors_of_blocks_are_read_too() -> None:
-    first, second, result = 128 * 512, 512 * 256, 2 * 128 * 256
-
-    def moved(**values: str) -> int:
-        return Operation("gemm", "128-256-512", layout="NT", **values).amounts.moved_bytes  # type: ignore[arg-type]
-
-    blocks = 4 * (first // 128 + second // 128**2)
-    assert moved(precision="fp8", scaling="blockwise") == first + second + result + blocks
-    assert moved(precision="mxfp8") == (first + second) * 33 // 32 + result
-    assert moved(precision="mxfp4") == (first + second) * 17 // 32 + result
-
-
-def test_of_fp8_any_number_of_rows_is_taken() -> None:
-    tokens = {"op": "gemm", "layout": "NT", "precision": "fp8"}
-    assert amounts(shape="1-16-32", **tokens)[0] == 2 * 16 * 32
-    assert amounts(shape="17-16-32", **tokens)[0] == 17 * 2 * 16 * 32
 
 
 # ---- what cannot be meant ---------------------------------------------------------------
@@ -431,33 +383,6 @@ def test_an_id_says_what_is_measured(values: dict[str, Any], case_id: str) -> No
     assert (case.id, case.workload) == (case_id, "operator")
 
 
-def test_a_case_has_only_the_parameters_that_are_not_usual() -> None:
-    assert operator_case(op="add", shape="64").params == {
-        "op": "add",
-        "shape": "64",
-        "precision": "fp32",
-    }
-
-
-def test_one_case_has_one_id_however_it_is_written() -> None:
-    plain = operator_case(op="add", shape="8-8")
-    assert operator_case(op="add", shape="08-8", shape2="8-08") == plain
-    assert operator_case(op="add", shape="08-8") == plain
-    letters = operator_case(op="sdpa", shape="b1h2s3d4", direction="fwd")
-    assert operator_case(op="sdpa", shape="1-2-3-4", direction="fwd") == letters
-    zeros = {"op": "sdpa", "shape": "b01h2s3d04", "direction": "fwd"}
-    assert case_of(operator_axes(), zeros) == letters
-
-
-@pytest.mark.parametrize("op", ["add", "exp", "softmax"])
-def test_letters_are_sdpas_whichever_way_a_case_is_made(op: str) -> None:
-    values = with_usual(op, shape="b8h16s20d64")
-    with pytest.raises(UserError, match="letters are for sdpa"):
-        operator_case(**values)
-    with pytest.raises(UserError, match="letters are for sdpa"):
-        case_of(operator_axes(), values)
-
-
 def test_a_matrix_has_operators_as_it_has_networks(tmp_path) -> None:
     path = tmp_path / "matrix.toml"
     path.write_text(
@@ -519,28 +444,6 @@ def test_the_model_list_has_the_shapes_of_bert_and_dlrm() -> None:
     } <= set(labels)
 
 
-def test_a_label_says_what_the_tool_says_and_what_it_did_not_know() -> None:
-    values = with_usual("gemm", shape="8-8-8", layout="TN", precision="fp16")
-    assert label(operator_case(**values), append_dtype=True) == "gemm(fp16)(8-8-8,TN)"
-    copy = operator_case(op="copy_d2h", shape="8", pinned=True)
-    assert label(copy) == "copy_d2h(8,pinned)"
-
-
-@pytest.mark.parametrize("op", OPERATORS)
-def test_every_operator_has_usual_values(op: str) -> None:
-    case = operator_case(**with_usual(op))
-    assert case.params["op"] == op
-    assert family_of(op)
-
-
-def test_what_is_given_is_kept_beside_what_is_usual() -> None:
-    values = with_usual("conv2d", memory_format="nhwc", rotate=False, direction="", shape=None)
-    assert (values["memory_format"], values["rotate"]) == ("nhwc", False)
-    assert (values["direction"], values["shape2"]) == ("fwd", "256-256-3-3")
-    assert with_usual("gemm", precision="fp8")["layout"] == "NT"
-    assert with_usual("gemm", precision="mxfp4")["layout"] == "NT"
-
-
 @pytest.mark.parametrize(
     ("op", "op_type", "inplace", "name"),
     [
@@ -571,10 +474,3 @@ def test_what_does_not_go_together_is_said(op, op_type, inplace, why) -> None:
     with pytest.raises(UserError) as caught:
         resolved(op, op_type, inplace=inplace)
     assert str(caught.value).startswith(why)
-
-
-def test_operators_say_what_concerns_them() -> None:
-    assert asks("conv2d", "stride")
-    assert not asks("add", "stride")
-    with pytest.raises(UserError, match="unknown op 'nope'"):
-        asks("nope", "stride")

@@ -30,7 +30,6 @@ sys.exit(max(process.wait() for process in started))
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """Install the launcher's package and a stand-in for its program."""
     (module,) = re.findall(r"```python\n(.*?class Flux.*?)```", DOCUMENT, re.DOTALL)
     (tmp_path / "flux_launcher.py").write_text(module)
     (group,), (point,) = (
@@ -56,7 +55,6 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 def printed(environment: dict[str, str], *words: str, status: int = 0) -> str:
-    """Return what a command prints."""
     done = subprocess.run(
         words,
         env=environment,

@@ -12,10 +12,7 @@ import torch
 from quickly import one_thread
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bench_lib.model import Case, Sampling
-from bench_lib.worker.clock import clock_of
-from bench_lib.worker.measure import MeasuringContext, measure
-from bench_lib.worker.workloads import Setting, Workload, build
+from bench_lib.worker.workloads import Setting, Workload
 from bench_lib.worker.workloads.networks import network
 from bench_lib.worker.workloads.planted import ELEMENTS, delay, planted
 
@@ -24,28 +21,21 @@ GPU = Setting(torch.device("cuda", 0))
 
 TINY: dict[str, Any] = {"network": "squeezenet1_1", "batch_size": 2, "image_size": 32}
 
-AT_ONCE = Sampling(warmup_s=0, warmup_max_s=0, iterations=2, max_iterations=2, measure_s=0)
-
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
-    """One thread is quickest for tiny images."""
     with one_thread():
         yield
 
 
 class Counted(TorchDispatchMode):
-    """Counts the operations that torch really executes, and how much each writes."""
-
     def __init__(self) -> None:
-        """Count from zero."""
         super().__init__()
         self.calls: Counter[str] = Counter()
         self.elements: Counter[str] = Counter()
         self.last = torch.empty(0)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Execute and count."""
         output = func(*args, **(kwargs or {}))
         name = str(func)
         self.calls[name] += 1
@@ -59,7 +49,6 @@ SIN = "aten.sin_.default"
 
 
 def executed(workload: Workload) -> Counted:
-    """Do one step and return what was executed."""
     with Counted() as counted:
         workload.step()
     return counted
@@ -98,19 +87,10 @@ def test_a_delay_on_a_gpu_is_as_many_cycles_as_there_are_units(
     assert slept == [12345, 12345]
 
 
-def test_a_delay_knows_nothing_of_itself_but_its_step() -> None:
-    case = Case("delay", "delay", {"delay_units": 3}, sampling=AT_ONCE)
-    measured = measure(case, MeasuringContext(CPU, clock_of(CPU.device), "context-7"))
-    assert (measured.items_per_step, measured.item) == (1, "step")
-    assert (measured.numerics, measured.parameters, measured.flops_per_step) == (None, None, None)
-    assert len(measured.iteration_s) == 2
-
-
 # --- planted in a network ------------------------------------------------------------------
 
 
 def pair(units: int, **params: Any) -> tuple[Workload, Workload]:
-    """Build a network with and without a planted delay."""
     return planted(CPU, delay_units=units, **TINY, **params), network(CPU, **TINY, **params)
 
 
@@ -134,11 +114,6 @@ def test_the_delay_comes_after_the_step_and_inside_it(monkeypatch: pytest.Monkey
     assert order == ["step", "sleep 9", "step"]
 
 
-def test_the_answer_of_a_planted_step_is_the_networks() -> None:
-    slow, plain = pair(3, precision="bf16")
-    assert torch.equal(slow.step(), plain.step())
-
-
 @pytest.mark.parametrize("task", ["infer", "train"])
 def test_what_is_known_of_a_network_is_known_with_a_delay_planted_in_it(task: str) -> None:
     slow, plain = pair(3, task=task)
@@ -154,31 +129,3 @@ def test_what_is_known_of_a_network_is_known_with_a_delay_planted_in_it(task: st
         numerics.append(workload.numerics())
     assert numerics[0] is not None
     assert numerics[0] == numerics[1]
-
-
-def test_a_case_may_name_planted_with_the_parameters_of_network() -> None:
-    params = {**TINY, "precision": "bf16", "memory_format": "nhwc", "delay_units": 2}
-    workload = build(Case("x", "planted", params), CPU)
-    output: Any = workload.step()
-    assert (output.shape, output.dtype) == ((2, 1000), torch.bfloat16)
-    assert executed(workload).calls[SIN] == 2
-
-
-# --- bad parameters ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("units", [-1, 1.5, 2.0, "3", True, None])
-def test_a_number_of_units_that_is_none_is_named(units: Any) -> None:
-    words = rf"delay_units is {units!r}; it has to be a whole number, 0 or more \(0 adds nothing\)"
-    with pytest.raises(ValueError, match=words):
-        planted(CPU, delay_units=units, network="no such network", batch_size=1)
-
-
-def test_a_delay_alone_needs_a_unit() -> None:
-    with pytest.raises(ValueError, match="delay_units is 0; it has to be a whole number, 1 or m"):
-        delay(CPU, delay_units=0)
-
-
-def test_bad_parameters_of_the_network_are_its_own_errors() -> None:
-    with pytest.raises(ValueError, match="precision is 'fp17'; there is fp32, "):
-        planted(CPU, delay_units=1, **TINY, precision="fp17")

@@ -30,7 +30,7 @@ from bench_lib.profiling.traces import read
 from bench_lib.worker import __main__ as worker
 from bench_lib.worker import profiling, tracing
 from bench_lib.worker.clock import Clock, GpuClock
-from bench_lib.worker.profiling import StepWork, kernels, union_s
+from bench_lib.worker.profiling import StepWork, kernels
 from bench_lib.worker.workload import UnsupportedError
 
 RELU = Case("relu", "tiny:relu", time_limit_s=LONG_S)
@@ -40,10 +40,7 @@ RELU = Case("relu", "tiny:relu", time_limit_s=LONG_S)
 
 
 class Profiler:
-    """torch.profiler.profile, which sees what it is told; microseconds."""
-
     def __init__(self) -> None:
-        """See nothing."""
         self.seen: list[Any] = []
         self.activities: list[ProfilerActivity] = []
 
@@ -51,26 +48,22 @@ class Profiler:
     def profile(
         self, *, activities: Iterable[ProfilerActivity], acc_events: bool
     ) -> Iterator[Profiler]:
-        """Look at what happens in the body."""
         assert acc_events
         self.activities = list(activities)
         yield self
 
     def see(self, name: str, begin: float, end: float, on=DeviceType.CUDA, *, mark=False) -> None:
-        """Have seen something."""
         time = SimpleNamespace(start=begin, end=end)
         self.seen.append(
             SimpleNamespace(name=name, time_range=time, device_type=on, is_user_annotation=mark)
         )
 
     def events(self) -> list[Any]:
-        """Return what the script says."""
         return self.seen
 
 
 @pytest.fixture
 def profiler(monkeypatch) -> Profiler:
-    """Put a profiler in torch's place, on a device that is always done, with CUDA 13.2."""
     profiler = Profiler()
     monkeypatch.setattr(profiling, "profile", profiler.profile)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda _device=None: None)
@@ -106,12 +99,6 @@ def test_kernels_of_a_gpu_are_added_up_by_name_and_busy_once(profiler) -> None:
     assert os.environ["TEARDOWN_CUPTI"] == "1"
 
 
-def test_a_profiler_that_sees_no_kernel_is_not_believed(profiler) -> None:
-    profiler.see("cudaLaunchKernel", 0, 5, DeviceType.CPU)
-    with pytest.raises(UnsupportedError, match="the profiler saw no work on the device"):
-        kernels(lambda: None, GPU, 1)
-
-
 def test_on_a_cpu_torchs_operations_stand_for_kernels() -> None:
     matrix = torch.ones(32, 32)
     found = kernels(lambda: torch.relu(matrix @ matrix), Clock(), 3)
@@ -124,17 +111,11 @@ def test_on_a_cpu_torchs_operations_stand_for_kernels() -> None:
         kernels(lambda: None, Clock(), 1)
 
 
-def test_what_overlaps_counts_once() -> None:
-    assert union_s([]) == 0
-    assert union_s([(5, 7), (0, 4), (1, 2), (3, 5)]) == 7
-
-
 # ---- the worker, in this process ----------------------------------------------------------------
 
 
 @pytest.fixture
 def look(tmp_path, monkeypatch):
-    """Return a function that runs the worker here, without a GPU, and returns its result."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(tracing, "die_with_parent", lambda: None)
     monkeypatch.setattr(tracing, "WARMUP_S", 0.0)
@@ -188,7 +169,6 @@ def test_the_trace_is_light_and_shapes_are_beside_it(look, tmp_path) -> None:
 
 
 def happened(name: str, size: int = 0, around: Any = None, on: str = "CPU") -> Any:
-    """Return an event of torch's profiler."""
     device = SimpleNamespace(name=on)
     return SimpleNamespace(
         name=name, device_type=device, cpu_parent=around, device_memory_usage=size
@@ -263,11 +243,6 @@ def test_a_fault_is_in_the_result_with_its_phase(look) -> None:
     assert "done" not in result
 
 
-def test_two_profilers_at_once_are_refused(look, monkeypatch) -> None:
-    monkeypatch.setenv("ROCP_TOOL_LIBRARIES", "/opt/rocm/lib/librocprofiler-sdk-tool.so")
-    assert look(RELU)["skipped"].startswith("ROCP_TOOL_LIBRARIES is set")
-
-
 def test_ranges_are_for_gpus(look) -> None:
     assert "torch sees none here" in look(RELU, "--ranges")["skipped"]
 
@@ -294,15 +269,6 @@ def test_a_wrong_order_is_refused(look, options, word, capsys) -> None:
     with pytest.raises(FileNotFoundError):
         look(RELU, *options)
     assert word in capsys.readouterr().err
-
-
-def test_a_file_that_is_no_case_is_refused(tmp_path, capsys) -> None:
-    for text in ("{}", "[]", "no", '{"id": 1}'):
-        (tmp_path / "case.json").write_text(text)
-        with pytest.raises(SystemExit) as ended:
-            worker.main(["profile", str(tmp_path / "case.json"), str(tmp_path)])
-        assert ended.value.code == 2
-        assert "is no case" in capsys.readouterr().err
 
 
 # ---- the worker, in a process of its own --------------------------------------------------------
@@ -362,30 +328,11 @@ def test_a_hanging_case_ends_at_its_limit_with_all_that_it_started(tmp_path) -> 
     assert all_gone(*pids_in(pids))
 
 
-def test_what_is_profiled_leaves_nothing_in_sessions_of_its_own(tmp_path) -> None:
-    pids = tmp_path / "pids"
-    script = f"setsid sh -c 'echo $$ > {pids}.part; mv {pids}.part {pids}; exec sleep 3600' &\n"
-    words = ["sh", "-c", f"{script} while ! [ -f {pids} ]; do sleep 0.01; done; exit 1"]
-    with pytest.raises(CaseFault):
-        run_profile(RELU, tmp_path / "out", ProfileRequest(1), around=lambda _: words)
-    assert all_gone(*pids_in(pids))
-
-
-def test_where_ranks_met_before_is_forgotten(tmp_path) -> None:
-    (tmp_path / "meeting").write_text('["127.0.0.1", 1]')
-    words = ["sh", "-c", f"! [ -e {tmp_path}/meeting ] && echo forgotten"]
-    with pytest.raises(CaseFault) as raised:
-        run_profile(RELU, tmp_path, ProfileRequest(1), around=lambda _: words)
-    assert raised.value.fault.last_output == "forgotten"
-
-
 # ---- outcomes, by a stand-in --------------------------------------------------------------------
 
 
 @pytest.fixture
 def outcome(tmp_path, monkeypatch):
-    """Return a function that has a stand-in leave results, and reads them."""
-
     def run(*results: dict[str, Any] | str, status: int = 0, ranks: int = 1) -> Any:
         laid_out = tmp_path / "laid out"
         laid_out.mkdir()
@@ -413,55 +360,20 @@ def test_a_worker_that_died_on_its_way_is_a_fault(outcome) -> None:
         outcome({"steps": 5})
 
 
-def test_a_torn_result_is_none(outcome) -> None:
-    with pytest.raises(CaseFault, match="died in profile"):
-        outcome('{"done": tr')
-
-
-def test_a_rank_that_left_nothing_is_a_fault(outcome) -> None:
-    with pytest.raises(CaseFault, match="died in profile"):
-        outcome({"done": True}, ranks=2)
-
-
-def test_of_two_faults_the_first_is_told(outcome) -> None:
-    late = {"kind": "exception", "message": "collective timed out", "phase": "profile"}
-    first = {"kind": "out of memory", "message": "no memory", "phase": "build"}
-    with pytest.raises(CaseFault, match="out of memory in build: rank 1: no memory"):
-        outcome(
-            {"rank": 0, "ended_s": 9, "fault": late},
-            {"rank": 1, "ended_s": 8, "fault": first},
-            ranks=2,
-            status=1,
-        )
-
-
-def test_a_skip_is_a_skip(outcome) -> None:
-    with pytest.raises(CaseSkipped, match=r"^no bf16$"):
-        outcome({"skipped": "no bf16"})
-
-
 def test_a_folder_that_cannot_be_written_is_said_before_anything_starts(tmp_path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(LaunchError, match="--output DIR"):
         run_profile(RELU, tmp_path / "file", ProfileRequest())
 
 
-def test_a_program_that_cannot_be_started_is_named(tmp_path) -> None:
-    with pytest.raises(LaunchError, match="cannot start /no/profiler"):
-        run_profile(RELU, tmp_path, ProfileRequest(), around=lambda words: ["/no/profiler", *words])
-
-
 # --- what a run looks into -----------------------------------------------------------------
 
 
 class Benched:
-    """A bench that has measured, and looks into one rank at a time."""
-
     device = make_hardware()
     holding = contextlib.nullcontext
 
     def profile(self, cases):
-        """Give each case a table that names it."""
         for each in cases:
             yield each, KernelTable("x", 5, [Kernel(each.id, 1, 1.0)])
 
@@ -482,15 +394,11 @@ def test_of_several_ranks_the_first_ones_kernels_are_looked_into(monkeypatch) ->
 
 
 class Failing(Benched):
-    """A bench whose looks fail, each case so often as it is told."""
-
     def __init__(self, **failures: list[str]) -> None:
-        """Take the reasons of each case, the first look's first."""
         self.failures = failures
         self.looked: list[list[str]] = []
 
     def profile(self, cases):
-        """Note which cases one context was asked for."""
         for each in self.looked.append([]) or cases:
             self.looked[-1].append(each.id)
             reasons = self.failures.get(each.id)
@@ -506,12 +414,6 @@ def test_a_look_that_fails_is_tried_once_more_in_another_context() -> None:
     assert found["c"] == "died in profile: y"
     assert all(isinstance(found[id_], KernelTable) for id_ in "ab")
     assert said[0] == "a: looked into once more: no memory in build: x"
-
-
-def test_a_look_that_took_all_its_time_is_not_tried_again() -> None:
-    words = "time limit in profile: no answer within its time limit of 300 s"
-    bench = Failing(a=[words])
-    assert [seen for _, seen in profiles.look_into(bench, [make_case(id="a")])] == [words]
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import asdict, replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,10 +12,9 @@ import torch
 from processes import LONG_S, ON_THE_CPU, all_gone, fresh_context
 from torch import nn
 
-from bench_lib.cases import training as axes
 from bench_lib.cases.training import training_case
 from bench_lib.formulas.images import DataSet
-from bench_lib.launch.faults import CaseFault, CaseSkipped
+from bench_lib.launch.faults import CaseFault
 from bench_lib.launch.zygote import WorkerProcess, Zygote
 from bench_lib.model import Case, Measurement, Sampling, UserError
 from bench_lib.worker import host
@@ -27,7 +23,6 @@ from bench_lib.worker.measure import MeasuringContext as Lent
 from bench_lib.worker.measure import measure
 from bench_lib.worker.workload import Setting, UnsupportedError, Workload
 from bench_lib.worker.workloads import cifar, datasets
-from bench_lib.worker.workloads import steps as base
 from bench_lib.worker.workloads import training as module
 from bench_lib.worker.workloads.training import training
 
@@ -74,16 +69,6 @@ AT_ONCE = Sampling(warmup_s=0, warmup_max_s=0, iterations=2, max_iterations=2, m
 def test_an_id_names_what_is_not_usual(values, expected):
     usual = {"dataset": "cifar100", "network": "resnet50", "batch_size": 256, "feed": "fixed"}
     assert training_case(**{**usual, **values}).id == expected
-
-
-def test_a_size_that_is_the_networks_own_is_no_other_case():
-    for dataset, network, own in (
-        ("cifar10", "resnet50", 32),
-        ("mnist", "cnn", 28),
-        ("cifar10", "inception_v3", 299),
-    ):
-        values = {"dataset": dataset, "network": network, "batch_size": 8, "feed": "device"}
-        assert training_case(**values, image_size=own) == training_case(**values)
 
 
 def test_the_worker_is_told_what_differs_from_its_defaults():
@@ -158,14 +143,6 @@ def test_what_cannot_be_meant_is_refused_by_name(values, words):
     assert str(raised.value).startswith(words)
 
 
-def test_a_matrix_that_spells_out_the_own_size_is_told_to_leave_it_out():
-    chosen = {"dataset": "cifar10", "network": "resnet50", "batch_size": 8, "feed": "fixed"}
-    usual = {axis.name: axis.default for axis in axes.training_axes().axes}
-    launch = {"ranks": 1, "strong": False}
-    words = axes.training_axes().clash({**usual, **launch, **chosen, "image_size": 32})
-    assert words == "image_size 32 is the size that resnet50 has here anyway; leave it out"
-
-
 # ---- networks -----------------------------------------------------------------------------
 
 
@@ -188,17 +165,11 @@ def test_networks_have_the_size_that_their_papers_have(name, dataset, side, mill
     assert answer.shape == (2, datasets.DATASETS[dataset].classes)
 
 
-def test_a_network_that_is_not_there_is_refused():
-    with pytest.raises(ValueError, match="network is 'alexnet'; there is resnet50, swin_v2_t"):
-        cifar.create("alexnet", datasets.DATASETS["cifar10"], 32)
-
-
 # ---- learning -----------------------------------------------------------------------------
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch) -> Iterator[None]:
-    """Shrink every data set, and forget it afterwards."""
     for name, about in datasets.DATASETS.items():
         monkeypatch.setitem(datasets.DATASETS, name, replace(about, train=640, test=100))
     datasets.generated.cache_clear()
@@ -208,8 +179,6 @@ def small(monkeypatch) -> Iterator[None]:
 
 @pytest.fixture
 def linear(monkeypatch) -> None:
-    """Have a network that takes no time, draws no lots, and has a norm to keep statistics."""
-
     def create(_name: str, about: DataSet, side: int) -> nn.Module:
         inputs = about.channels * side * side
         return nn.Sequential(
@@ -220,21 +189,18 @@ def linear(monkeypatch) -> None:
 
 
 def built(ranks: int = 1, rank: int = 0, **params: Any) -> Workload:
-    """Build a training on this process's CPU."""
     usual = {"dataset": "mnist", "network": "cnn", "batch_size": 16, "feed": "device"}
     setting = Setting(CPU, rank=rank, local_rank=rank, ranks=ranks)
     return training(setting, **{**usual, **params})
 
 
 def measured(sampling: Sampling = AT_ONCE, **params: Any) -> Measurement:
-    """Measure a training in this process."""
     usual = {"dataset": "mnist", "network": "cnn", "batch_size": 16, "feed": "device"}
     case = Case("it", "training", {**usual, **params}, sampling=sampling)
     return measure(case, Lent(Setting(CPU), clock_of(CPU), "here"))
 
 
 def steps(workload: Workload, n: int) -> Any:
-    """Do so many steps from the beginning, and return what was learnt."""
     workload.step()
     workload.rewind()
     for _ in range(n):
@@ -266,10 +232,6 @@ def test_a_rewound_training_is_the_same_again_to_the_bit(linear, dataset):
     assert once.losses[0] != once.losses[1]
 
 
-def test_another_seed_is_another_training(linear):
-    assert steps(built(), 2) != steps(built(seed=7), 2)
-
-
 def test_a_fixed_batch_teaches_nothing(linear):
     workload = built(feed="fixed")
     workload.step()
@@ -281,24 +243,6 @@ def test_a_fixed_batch_teaches_nothing(linear):
     assert float(workload.loss()) == pytest.approx(first, rel=1e-4)
 
 
-def test_many_steps_are_told_by_epoch(linear, monkeypatch):
-    monkeypatch.setattr(module, "MOST_STEPS_TOLD", 9)
-    workload = built(batch_size=160)
-    nine = steps(workload, 9)
-    assert len(nine.losses) == 9
-    ten = steps(workload, 10)
-    assert len(ten.losses) == len(ten.accuracies) == 3
-    assert ten.losses[0] == pytest.approx(sum(nine.losses[:4]) / 4)
-
-
-def test_steps_beyond_what_is_kept_are_left_out(linear, monkeypatch):
-    monkeypatch.setattr(module, "CAPACITY", 3)
-    workload = built()
-    told = steps(workload, 5)
-    assert len(told.losses) == 3
-    assert told.losses == steps(workload, 3).losses
-
-
 def test_a_loss_that_is_no_number_can_be_written_down(linear, monkeypatch):
     monkeypatch.setattr(module, "loss_of", lambda output, _targets: output.sum() * float("nan"))
     seen = measured()
@@ -307,67 +251,6 @@ def test_a_loss_that_is_no_number_can_be_written_down(linear, monkeypatch):
     assert seen.numerics is not None
     assert not seen.numerics.finite
     json.dumps(asdict(seen), allow_nan=False)
-
-
-class Streams:
-    """Stands for a GPU's streams: says which was made, and on which what is done."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Take the places of all that needs a GPU for a graph of several ranks."""
-        self.made: list[Any] = []
-        self.now: Any = self
-        self.of_ddp: Any = None
-        self.of_steps: list[Any] = []
-        self.of_graph: Any = None
-        for place in (module, base):
-            monkeypatch.setattr(place, "require_compile", lambda *_: None)
-        monkeypatch.setattr(torch.cuda, "Stream", self.stream)
-        monkeypatch.setattr(torch.cuda, "current_stream", lambda: self)
-        monkeypatch.setattr(torch.cuda, "stream", self.on)
-        monkeypatch.setattr(torch.distributed, "new_group", lambda **_: None)
-        monkeypatch.setattr(nn.parallel, "DistributedDataParallel", self.ddp)
-        monkeypatch.setattr(module, "Recorded", self.recorded)
-
-    def stream(self) -> Any:
-        """Return a new one."""
-        self.made.append(SimpleNamespace(wait_stream=lambda _other: None))
-        return self.made[-1]
-
-    def wait_stream(self, _other: Any) -> None:
-        """Be the one that is current first."""
-
-    @contextlib.contextmanager
-    def on(self, stream: Any) -> Iterator[None]:
-        """Have a stream be current."""
-        before, self.now = self.now, stream
-        yield
-        self.now = before
-
-    def ddp(self, network: nn.Module, **_options: Any) -> nn.Module:
-        """Note where the network was made parallel, and where it is trained."""
-        self.of_ddp = self.now
-        network.register_forward_pre_hook(lambda *_: self.of_steps.append(self.now))
-        return network
-
-    def recorded(self, step: Any, _after_first: Any, side: Any) -> Any:
-        """Note what a graph would be recorded on."""
-        self.of_graph = side
-        return step
-
-
-def test_ranks_are_joined_warmed_up_and_recorded_on_one_stream(linear, monkeypatch):
-    streams = Streams(monkeypatch)
-    built(dataset="cifar10", ranks=2, compile_mode="graph")
-    (side,) = streams.made
-    assert streams.of_ddp is side
-    assert streams.of_steps == [side] * module.DDP_STEPS
-    assert streams.of_graph is side
-
-
-def test_one_rank_is_recorded_on_any_stream(linear, monkeypatch):
-    streams = Streams(monkeypatch)
-    built(dataset="cifar10", compile_mode="graph")
-    assert (streams.made, streams.of_graph) == ([], None)
 
 
 # ---- measured -----------------------------------------------------------------------------
@@ -385,12 +268,6 @@ def test_whole_epochs_are_measured_from_fresh_weights_and_tested(linear):
     assert told.accuracies[0] < 0.5
 
 
-def test_without_epochs_nothing_is_tested(linear):
-    told = measured().training
-    assert told is not None
-    assert (told.test_accuracy, told.test_samples) == (None, None)
-
-
 def test_the_test_images_are_shared_by_the_ranks(linear, monkeypatch):
     monkeypatch.setattr(nn.parallel, "DistributedDataParallel", lambda network, **_: network)
     parts = [steps(built(ranks=3, rank=rank, epochs=1), 1) for rank in range(3)]
@@ -406,15 +283,6 @@ def test_an_eager_step_has_its_parts_by_name():
     assert not built().fed_by_host
 
 
-def test_parts_done_in_order_are_a_step(linear):
-    whole, parted = built(), built()
-    for _ in range(3):
-        whole.step()
-        for part in parted.portions.values():
-            part()
-    assert float(whole.loss()) == float(parted.loss())
-
-
 def test_a_network_that_draws_no_lots_is_held_against_fp32(linear):
     exact, rough = measured(dataset="cifar10").numerics, measured(precision="bf16").numerics
     assert exact is not None
@@ -423,23 +291,6 @@ def test_a_network_that_draws_no_lots_is_held_against_fp32(linear):
     assert (exact.loss, exact.grad_norm) == (exact.reference_loss, exact.reference_grad_norm)
     assert rough.loss != rough.reference_loss
     assert rough.loss == pytest.approx(rough.reference_loss, rel=0.05)
-
-
-def test_one_that_draws_lots_is_not():
-    numerics = measured().numerics
-    assert numerics is not None
-    assert (numerics.finite, numerics.reference_loss) == (True, None)
-    assert numerics.loss is not None
-
-
-def test_what_a_step_computes_and_moves_is_known():
-    workload = built(batch_size=2)
-    assert workload.parameters == 1_199_882
-    flops = workload.flops_per_step()
-    assert flops is not None
-    forward = 2 * 2 * (26 * 26 * 32 * 9 + 24 * 24 * 64 * 288 + 9216 * 128 + 128 * 10)
-    assert 2.5 * forward < flops < 3 * forward
-    assert workload.least_bytes_per_step == 6 * 4 * 1_199_882 + 2 * 784 * 4
 
 
 def test_the_input_alone_is_a_workload_that_learns_nothing():
@@ -457,12 +308,6 @@ def test_a_step_of_what_a_loader_feeds_trains_on_a_batch_of_each_process(linear)
         assert len(steps(workload, 3).losses) == 6
     finally:
         workload.close()
-
-
-def test_whole_epochs_by_a_loader_have_as_many_steps_as_batches(linear):
-    seen = measured(feed="loader", workers=0, epochs=1, batch_size=64)
-    assert seen.training is not None
-    assert (len(seen.iteration_s), len(seen.training.losses), seen.items_per_step) == (10, 10, 64)
 
 
 @pytest.mark.parametrize("network", ["cnn", "none"])
@@ -500,20 +345,17 @@ LOADED = {
 
 @pytest.fixture(scope="module")
 def zygote() -> Iterator[Zygote]:
-    """Import torch once."""
     with Zygote(environment=ON_THE_CPU) as zygote:
         yield zygote
 
 
 @pytest.fixture
 def context(zygote: Zygote) -> Iterator[WorkerProcess]:
-    """Fork a fresh context, and see to it that it leaves nobody."""
     with fresh_context(zygote) as context:
         yield context
 
 
 def loaded(**params: Any) -> Case:
-    """Return a case with two processes that load."""
     return Case("it", "training", {**LOADED, **params}, sampling=AT_ONCE, time_limit_s=LONG_S)
 
 
@@ -542,9 +384,3 @@ def test_processes_that_load_are_gone_after_a_fault(zygote):
     assert raised.value.fault.kind == "time limit"
     assert len(seen) == 3
     assert all_gone(*seen)
-
-
-def test_a_thousand_workers_are_a_skip_with_the_number_of_cpus(context):
-    cpus = len(os.sched_getaffinity(0))
-    with pytest.raises(CaseSkipped, match=f"1000 loader workers on {cpus} CPUs; at most"):
-        context.measure(loaded(workers=1000))
