@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bench_lib.backends import Backend, Source
-    from bench_lib.launch.launchers import LaunchCommand, Launcher, RanksWanted, RankVariables
     from bench_lib.model import (
         Case,
         Hardware,
@@ -39,9 +38,6 @@ _PUBLIC = {
         "bench_lib.model",
     ),
     **dict.fromkeys(("Backend", "Source"), "bench_lib.backends"),
-    **dict.fromkeys(
-        ("LaunchCommand", "Launcher", "RankVariables", "RanksWanted"), "bench_lib.launch.launchers"
-    ),
     **dict.fromkeys(("Metric", "Rule"), "bench_lib.verdict.metrics.metric"),
     **dict.fromkeys(("Setting", "UnsupportedError", "Workload"), "bench_lib.worker.workload"),
 }
@@ -50,13 +46,9 @@ __all__ = [
     "Case",
     "Hardware",
     "Launch",
-    "LaunchCommand",
-    "Launcher",
     "Limits",
     "Measurement",
     "Metric",
-    "RankVariables",
-    "RanksWanted",
     "Record",
     "Rule",
     "Sampling",

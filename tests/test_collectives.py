@@ -20,7 +20,7 @@ from bench_lib.cases.collectives import (
 from bench_lib.cases.matrix import MatrixError, read_matrix
 from bench_lib.formulas.collective import ITEM_BYTES, OPS, Collective, rounded
 from bench_lib.launch.faults import CaseFault, CaseSkipped
-from bench_lib.launch.sweep import Sweep
+from bench_lib.launch.ranks import Sweep
 from bench_lib.model import Case, Launch, Measurement, UserError
 from bench_lib.studies.collectives import (
     collective_row,

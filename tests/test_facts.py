@@ -9,7 +9,7 @@ import pytest
 from builders import make_case, make_environment
 from processes import no_file_beyond
 
-from bench_lib.launch import kept
+from bench_lib.launch import files as kept
 from bench_lib.model import Launch, Numerics, StepCounts
 from bench_lib.storage import facts
 

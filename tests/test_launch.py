@@ -36,7 +36,7 @@ from processes import (
     pids_in,
 )
 
-from bench_lib.launch import temporary
+from bench_lib.launch import files as temporary
 from bench_lib.launch import zygote as module
 from bench_lib.launch.faults import (
     LAST_LINES,
@@ -47,7 +47,7 @@ from bench_lib.launch.faults import (
     how_it_ended,
     last_output,
 )
-from bench_lib.launch.temporary import is_full
+from bench_lib.launch.files import is_full
 from bench_lib.launch.wire import (
     ADDRESS_VARIABLE,
     CONTEXTS_VARIABLE,

@@ -20,10 +20,6 @@ PUBLIC = {
         "Metric",
         "Rule",
         "Source",
-        "LaunchCommand",
-        "Launcher",
-        "RankVariables",
-        "RanksWanted",
     ),
     *("Status", "Telemetry", "UnsupportedError", "UserError", "Verdict", "Workload"),
 }

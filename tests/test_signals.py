@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from bench_lib.launch.signals import ended_by
+from bench_lib.launch.started import ended_by
 
 
 class LeavingError(BaseException):

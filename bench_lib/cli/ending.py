@@ -43,7 +43,7 @@ def complain(words: str) -> None:
 @contextlib.contextmanager
 def leaving_when_told() -> Iterator[None]:
     """Let SIGTERM and SIGHUP end what is under way as Ctrl-C does: nothing half-made stays."""
-    from bench_lib.launch.signals import ended_by
+    from bench_lib.launch.started import ended_by
 
     def leave(status: int) -> NoReturn:
         raise SystemExit(status)

@@ -32,9 +32,8 @@ from bench_lib.environment import caches, fingerprint
 from bench_lib.formulas import floor
 from bench_lib.launch import launchers, wheels
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
-from bench_lib.launch.ranks import Answer, measure_together, run_ranks
-from bench_lib.launch.sweep import Sweep
-from bench_lib.launch.temporary import cannot_write, is_full
+from bench_lib.launch.files import cannot_write, is_full
+from bench_lib.launch.ranks import Answer, Sweep, measure_together, run_ranks
 from bench_lib.launch.zygote import PLAIN, MeasureRequest, WorkerProcess, Zygote
 from bench_lib.model import (
     COUNTS,

@@ -27,7 +27,7 @@ from bench_lib.engine.settings import (
 from bench_lib.engine.suite import Baselines, Suite, fails
 from bench_lib.environment import caches
 from bench_lib.launch.faults import LaunchError
-from bench_lib.launch.signals import BY_SIGNAL
+from bench_lib.launch.started import BY_SIGNAL
 from bench_lib.launch.zygote import Zygote
 from bench_lib.model import (
     NUMERICS,

@@ -18,7 +18,7 @@ from bench_lib.environment import fingerprint
 from bench_lib.launch import wheels
 from bench_lib.launch.cache import cache_folder
 from bench_lib.launch.faults import CaseFault, LaunchError, WorkerKilledError
-from bench_lib.launch.temporary import is_full
+from bench_lib.launch.files import is_full
 from bench_lib.launch.wire import PRELOAD_VARIABLE
 from bench_lib.launch.zygote import PLAIN, MeasureRequest, WorkerProcess, Zygote
 from bench_lib.model import (

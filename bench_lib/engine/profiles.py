@@ -15,8 +15,8 @@ from bench_lib.backends.tool import ToolError
 from bench_lib.engine.device import HeldDevice
 from bench_lib.environment import fingerprint
 from bench_lib.launch.faults import CaseFault, CaseSkipped
+from bench_lib.launch.files import temporary_folder
 from bench_lib.launch.profiled import Profiled, run_profile
-from bench_lib.launch.temporary import temporary_folder
 from bench_lib.launch.wire import MEASURED, ProfileRequest
 from bench_lib.model import Case, Environment, Hardware, KernelTable, UserError
 from bench_lib.profiling import answers, store, traces

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import msgspec
 
-from bench_lib.launch import kept
+from bench_lib.launch import files as kept
 from bench_lib.launch.cache import cache_folder
 from bench_lib.launch.faults import LaunchError
-from bench_lib.launch.temporary import temporary_folder
+from bench_lib.launch.files import temporary_folder
 from bench_lib.launch.zygote import import_path
 
 LIMIT_S = 300.0

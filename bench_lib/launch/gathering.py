@@ -24,8 +24,7 @@ from pathlib import Path
 
 from bench_lib.launch import launchers
 from bench_lib.launch.launchers import GATHERED, SHARED_VARIABLE, VARIABLE, Placement
-from bench_lib.launch.launchers.mpirun import TOLD
-from bench_lib.launch.launchers.torchrun import Torchrun
+from bench_lib.launch.launchers.known import TOLD, Torchrun
 from bench_lib.launch.started import leashed
 from bench_lib.launch.wire import write_whole
 from bench_lib.model import UserError

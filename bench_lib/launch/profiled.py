@@ -18,9 +18,9 @@ from typing import Any
 import msgspec
 
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError, how_it_ended, last_output
+from bench_lib.launch.files import temporary_folder
 from bench_lib.launch.launchers import command_for
 from bench_lib.launch.ranks import ends_within, run
-from bench_lib.launch.temporary import temporary_folder
 from bench_lib.launch.wire import ProfileRequest
 from bench_lib.model import Case, Fault
 

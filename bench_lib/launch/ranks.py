@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import json
 import os
 import re
@@ -13,6 +12,7 @@ import signal
 import statistics
 import subprocess
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,7 @@ from bench_lib.launch.faults import (
     last_lines,
     last_output,
 )
+from bench_lib.launch.files import cannot_write, temporary_folder
 from bench_lib.launch.launchers import (
     SHARED_VARIABLE,
     LaunchCommand,
@@ -38,7 +39,6 @@ from bench_lib.launch.launchers import (
     without_ranks,
 )
 from bench_lib.launch.started import leashed, signal_all
-from bench_lib.launch.temporary import cannot_write, temporary_folder
 from bench_lib.launch.zygote import import_path
 from bench_lib.model import Case, Fault, Measurement, RankSample, Training
 
@@ -51,8 +51,6 @@ LINGER_S = 15.0
 
 Not every launcher ends them, and in a collective they wait on.
 """
-TELLING_S = 0.5
-"""For ranks to write where they stand."""
 FOLDER_VARIABLE = "BENCH_LIB_RANKS"
 """Tells the processes of one case from everything else on this host."""
 
@@ -153,10 +151,6 @@ def run(
         raise LaunchError(f"cannot start {words[0]}: {error.strerror}") from error
     try:
         in_time = wait(process)
-        if not in_time:
-            # srun would kill them outright, and then they could not say where they stand.
-            signal_all(FOLDER_VARIABLE, folder, signal.SIGTERM, but=process.pid)
-            ends_within(process, TELLING_S)
     finally:
         end_all(process, folder)
     return process.returncode, in_time
@@ -210,6 +204,56 @@ def folder_for(command: LaunchCommand, environ: Mapping[str, str]) -> Iterator[P
         raise cannot_write(error, shared) from error
 
 
+# --- cases of several ranks in as few launches as possible -------------------------------
+
+
+@dataclass
+class Sweep:
+    """Measures cases when they are requested, together with those that will be.
+
+    Stands in for ``run_ranks``.  A case that is requested once more is measured again with all that
+    will need that too, as ``again`` concludes from the first look.
+    """
+
+    cases: Sequence[Case]
+    again: Callable[[Measurement], bool] = lambda _measurement: False
+    measure: Callable[[Sequence[Case]], Sequence[Answer]] = measure_together
+
+    def __post_init__(self) -> None:
+        """Nothing is measured before the first request."""
+        self._cases = {case.id: case for case in self.cases}
+        self._ready: defaultdict[str, list[Answer]] = defaultdict(list)
+        self._looked: set[str] = set()
+        """Cases that were measured or skipped, or had a fault."""
+
+    def __call__(self, case: Case) -> Measurement:
+        """Measure a case; raises CaseSkipped, CaseFault and LaunchError."""
+        if not self._ready[case.id]:
+            batch = [case, *self._beside(case)]
+            for one, answer in zip(batch, self.measure(batch), strict=False):
+                self._ready[one.id].append(answer)
+                self._looked.add(one.id)
+        answer = self._ready[case.id].pop(0)
+        if isinstance(answer, Measurement):
+            return answer
+        raise answer
+
+    def _beside(self, case: Case) -> list[Case]:
+        """Return what may as well be measured in the same launch."""
+        first = case.id not in self._looked
+        return [
+            other
+            for other in self._cases.values()
+            if other.id != case.id
+            and other.launch.ranks == case.launch.ranks
+            and (other.id not in self._looked if first else self._needs_another(other))
+        ]
+
+    def _needs_another(self, case: Case) -> bool:
+        ready = self._ready[case.id]
+        return len(ready) == 1 and isinstance(ready[0], Measurement) and self.again(ready[0])
+
+
 # --- what ranks left -----------------------------------------------------------------------
 
 
@@ -224,12 +268,8 @@ class RankFiles:
     """Its number on its host."""
     phases: tuple[str, ...] = ()
     """How far it got; empty where it never began."""
-    stood: str | None = None
-    """The frame that it was in when it received the signal to end: ``all_reduce
-    (distributed_c10d.py:9)``."""
-    waited: bool = False
-    """Whether that was for other ranks, or for the device."""
     stack: str = ""
+    """Where it was when it received the signal to end; empty if it did not."""
     output: str = ""
     """The end of it."""
 
@@ -245,7 +285,7 @@ class RankFiles:
 
     @property
     def last_output(self) -> str:
-        """Its last output, and its last frame if it received the signal to end."""
+        """Its last output, and its stack if it received the signal to end."""
         return "\n".join(part for part in (self.output, self.stack) if part)
 
 
@@ -261,38 +301,14 @@ def _files_of(folder: Path, rank: int) -> RankFiles:
         return ""
 
     found = text("json")
-    stack = text("stack")
-    frame = _FRAME.search(_main_thread(stack))
     return RankFiles(
         rank,
         outcome=json.loads(found) if found else None,
         pid=text("pid").strip(),
         phases=tuple(text("phases").splitlines()),
-        stood=None if frame is None else _in_words(frame),
-        waited=frame is not None and _waits(frame),
-        stack=_main_thread(stack),
+        stack=last_lines(text("stack")),
         output=last_lines(text("log")),
     )
-
-
-_FRAME = re.compile(
-    r'^  File "(?P<file>[^"]*)", line (?P<line>\d+|\?+) in (?P<name>.*)$', re.MULTILINE
-)
-STACK_LINES = 12
-
-
-def _main_thread(stack: str) -> str:
-    """Return the last thread's part of what faulthandler wrote: the main thread's."""
-    begin = max(stack.rfind("Thread 0x"), stack.rfind("Current thread 0x"), 0)
-    return "\n".join(stack[begin:].splitlines()[:STACK_LINES])
-
-
-def _in_words(frame: re.Match[str]) -> str:
-    return f"{frame['name']} ({Path(frame['file']).name}:{frame['line']})"
-
-
-def _waits(frame: re.Match[str]) -> bool:
-    return "/torch/distributed/" in frame["file"] or frame["name"] == "synchronize"
 
 
 # --- what that comes to --------------------------------------------------------------------
@@ -374,35 +390,12 @@ def _told(outcome: Mapping[str, Any], ranks: Sequence[RankFiles]) -> Fault:
 
 
 def _late(case: Case, ranks: Sequence[RankFiles], ending: LaunchEnd) -> Fault:
-    """Say which ranks the others waited for, by how far they came or by where they stood."""
-    furthest = max(ranks, key=lambda each: len(each.phases))
-    behind = [each for each in ranks if len(each.phases) < len(furthest.phases)]
-    busy = [each for each in ranks if not each.waited]
-    mute = [each for each in ranks if each.died] if any(each.stack for each in ranks) else []
-    words = f"not done within its time limit of {case.time_limit_s:g} s; "
-    if mute:
-        culprits = mute
-        words += f"{_by_place(mute, _in_phase)} did not say where it stood: it had ended, or hangs "
-        words += "in the driver"
-    elif behind:
-        culprits = behind
-        words += f"{_by_place(behind, _in_phase)}, when others had come to {furthest.phase!r}"
-    elif busy and len(busy) < len(ranks):
-        culprits = busy
-        words += f"all ranks in {furthest.phase!r}, and others waited for "
-        words += _ranks([each.rank for each in busy])
-    else:
-        culprits = list(ranks)
-        words += f"all ranks in {furthest.phase!r}"
-        words += "" if busy else ", where each waits for the others or its device"
-    if stood := _by_place(ranks, lambda each: each.stood):
-        words += f"; they stood: {stood}"
-    shown = culprits[0]
-    return Fault("time limit", words, shown.phase, shown.last_output or ending.output)
-
-
-def _in_phase(each: RankFiles) -> str:
-    return repr(each.phase)
+    """Name the ranks that did not end, those that had come least far first."""
+    left = [each for each in ranks if each.outcome is None]
+    left.sort(key=lambda each: len(each.phases))
+    places = some([f"rank {each.rank} (in {each.phase!r})" for each in left], _LISTED)
+    words = f"not done within its time limit of {case.time_limit_s:g} s; not ended: {places}"
+    return Fault("time limit", words, left[0].phase, left[0].last_output or ending.output)
 
 
 def _dead(died: Sequence[RankFiles], ranks: Sequence[RankFiles], ending: LaunchEnd) -> Fault:
@@ -413,7 +406,7 @@ def _dead(died: Sequence[RankFiles], ranks: Sequence[RankFiles], ending: LaunchE
         # MPICH kills the others outright, and names the one that was the cause.
         named = [each for each in died if codes[each.rank] is not None] or died
         shown = named[0]
-        how = [how_it_ended(codes[each.rank], _rank(each.rank)) for each in named]
+        how = [how_it_ended(codes[each.rank], f"rank {each.rank}") for each in named]
         words = f"{some(how, _LISTED)}, in {shown.phase!r}"
         return Fault("died", words, shown.phase, shown.output or ending.output)
     words = how_it_ended(ending.code, ending.command.launcher)
@@ -431,32 +424,6 @@ def _dead(died: Sequence[RankFiles], ranks: Sequence[RankFiles], ending: LaunchE
     shown = ended[0] if ended else ranks[missing[0]]
     phase = shown.phase if ended else "ranks"
     return Fault("died", words, phase, ending.output or shown.last_output)
-
-
-def _by_place(ranks: Sequence[RankFiles], place_of: Callable[[RankFiles], str | None]) -> str:
-    """List each place with the ranks that were there, the one of fewest ranks first.
-
-    Often all ranks but one wait in the same place, and that one matters.
-    """
-    places: dict[str, list[int]] = {}
-    for each in ranks:
-        if place := place_of(each):
-            places.setdefault(place, []).append(each.rank)
-    rarest = sorted(places.items(), key=lambda found: len(found[1]))
-    return some([f"{_ranks(there)} in {place}" for place, there in rarest], _LISTED)
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    """Return ranks in words: ``rank 3``, ``ranks 0-2, 4``."""
-    found: list[str] = []
-    for _, run in itertools.groupby(enumerate(ranks), lambda pair: pair[1] - pair[0]):
-        there = [rank for _, rank in run]
-        found += [f"{there[0]}-{there[-1]}"] if len(there) > 2 else map(str, there)
-    return f"rank{'s' * (len(ranks) > 1)} {some(found, _LISTED)}"
-
-
-def _rank(rank: int) -> str:
-    return f"rank {rank}"
 
 
 _LISTED = 8

@@ -1,4 +1,4 @@
-"""Child processes end with this one, at any depth, and however it ends.
+"""Child processes end with this one, at any depth, and however it ends; and how it is told to.
 
 Run as a program of its own: asks the kernel to end it with its starter, and becomes the words
 after it.
@@ -11,8 +11,10 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 PR_SET_PDEATHSIG = 1
 
@@ -53,6 +55,52 @@ def _of(variable: str, folder: Path) -> set[int]:
             if ours in (entry / "environ").read_bytes().split(b"\0"):
                 found.add(int(entry.name))
     return found
+
+
+# --- being told to end -------------------------------------------------------------------
+
+TO_END = (signal.SIGTERM, signal.SIGHUP)
+BY_SIGNAL = 128
+"""A status that a signal caused is this and the signal's number, as shells say."""
+
+
+@contextlib.contextmanager
+def ended_by(leave: Callable[[int], NoReturn]) -> Iterator[None]:
+    """Have ``leave`` raise when this process gets a signal to end; it is given the status.
+
+    A signal that is ignored (nohup), or handled already, stays so.
+    """
+
+    def told(number: int, _frame: object) -> NoReturn:
+        leave(BY_SIGNAL + number)
+
+    ours = []
+    if threading.current_thread() is threading.main_thread():
+        ours = [one for one in TO_END if signal.getsignal(one) is signal.SIG_DFL]
+    for one in ours:
+        signal.signal(one, told)
+    try:
+        yield
+    finally:
+        for one in ours:
+            signal.signal(one, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Have Ctrl-C wait until this is over, as it would leave something half done."""
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    waiting = []
+    signal.signal(signal.SIGINT, lambda *_: waiting.append(True))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if waiting:
+        raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

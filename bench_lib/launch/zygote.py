@@ -28,8 +28,8 @@ from bench_lib.launch.faults import (
     how_it_ended,
     last_output,
 )
+from bench_lib.launch.files import temporary_files, temporary_folder
 from bench_lib.launch.started import signal_all
-from bench_lib.launch.temporary import temporary_files, temporary_folder
 from bench_lib.launch.wire import (
     ADDRESS_VARIABLE,
     CONTEXTS,

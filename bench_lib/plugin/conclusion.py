@@ -12,7 +12,7 @@ from bench_lib.engine.devicelock import DeviceBusyError
 from bench_lib.engine.settings import MEASURING
 from bench_lib.engine.suite import Suite
 from bench_lib.launch.faults import LaunchError
-from bench_lib.launch.signals import undisturbed
+from bench_lib.launch.started import undisturbed
 from bench_lib.model import Status
 from bench_lib.plugin import properties, reports
 from bench_lib.plugin.measuring import PerfSession

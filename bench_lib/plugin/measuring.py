@@ -18,7 +18,7 @@ from bench_lib.engine.processes import Told
 from bench_lib.engine.progress import ProgressLines
 from bench_lib.engine.settings import LOOKING_AGAIN, MEASURING
 from bench_lib.engine.suite import Suite, fails
-from bench_lib.launch.signals import BY_SIGNAL
+from bench_lib.launch.started import BY_SIGNAL
 from bench_lib.model import Case, Quarantine, Record, SlowDown, Status, Verdict, problem_of
 from bench_lib.plugin import devices, properties
 from bench_lib.plugin.devices import DEVICE, WORKERS

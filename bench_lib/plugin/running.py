@@ -18,7 +18,7 @@ from bench_lib.engine.devicelock import DeviceBusyError
 from bench_lib.engine.outcome import Outcome
 from bench_lib.engine.settings import MEASURING
 from bench_lib.launch.faults import LaunchError
-from bench_lib.launch.signals import ended_by, undisturbed
+from bench_lib.launch.started import ended_by, undisturbed
 from bench_lib.model import Case, Fault, MachineWarning, UserError
 from bench_lib.plugin import benchmarks, devices, summary, timeouts
 from bench_lib.plugin.conclusion import conclude

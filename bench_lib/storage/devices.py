@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench_lib.launch import kept
+from bench_lib.launch import files as kept
 from bench_lib.launch.cache import cache_folder
 from bench_lib.model import Bursts, Hardware
 

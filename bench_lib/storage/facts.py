@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from bench_lib.environment.variables import CACHE_FOLDERS
-from bench_lib.launch import kept
+from bench_lib.launch import files as kept
 from bench_lib.launch.cache import cache_folder
 from bench_lib.model import Case, Environment, Numerics, StepCounts
 

@@ -1,22 +1,22 @@
 """The launchers, by which ranks are started and know their place.
 
-Others' come by the entry point ``bench_lib.launchers``.  Standard library only, since ranks ask.
+Standard library only, since ranks ask.
 """
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bench_lib.launch.faults import LaunchError
-from bench_lib.launch.launchers.gathered import Gathered
+from bench_lib.launch.launchers.known import Mpirun, Srun, Torchrun
 from bench_lib.launch.launchers.launcher import (
+    Gathered,
     LaunchCommand,
     Launcher,
     Meeting,
@@ -24,13 +24,8 @@ from bench_lib.launch.launchers.launcher import (
     RanksWanted,
     RankVariables,
 )
-from bench_lib.launch.launchers.mpirun import Mpirun
-from bench_lib.launch.launchers.srun import Srun
-from bench_lib.launch.launchers.torchrun import Torchrun
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
     from bench_lib.model import Environment
 
 __all__ = ["LaunchCommand", "Launcher", "Meeting", "Placement", "RankVariables", "RanksWanted"]
@@ -39,48 +34,18 @@ VARIABLE = "BENCH_LIB_LAUNCHER"
 """A launcher's name and perhaps words of its own: ``srun -p gpu``."""
 SHARED_VARIABLE = "BENCH_LIB_SHARED"
 """A folder that all hosts see, for the ranks' files."""
-ENTRY_POINT = "bench_lib.launchers"
 OURS: tuple[Launcher, ...] = (Torchrun(), Mpirun(), Srun())
 """The first whose variables are whole counts: each may itself have been started by the next."""
 GATHERED = Gathered()
 """Before all of them: its ranks were started by one of them."""
+ALL = (GATHERED, *OURS)
 DEFAULT = OURS[0].name
 MOST_ON_A_CPU = 64
 """Ranks that are started where there is no GPU: enough to try what a cluster does."""
 
 
-def _all() -> Iterator[Launcher]:
-    """Give ours, then others', which nobody looks for before they are needed."""
-    yield GATHERED
-    yield from OURS
-    yield from _others()
-
-
-@functools.cache
-def _others() -> tuple[Launcher, ...]:
-    from importlib.metadata import entry_points  # noqa: PLC0415 - ranks of ours start without
-
-    return tuple(map(_loaded, entry_points(group=ENTRY_POINT)))
-
-
-def _loaded(point: EntryPoint) -> Launcher:
-    try:
-        launcher = point.load()()
-    except Exception as error:
-        raise LaunchError(
-            f"the launcher {point.name} ({point.value}) cannot be loaded: {error!r}; mend or "
-            "uninstall its package"
-        ) from error
-    if not isinstance(launcher, Launcher) or launcher.name != point.name:
-        raise LaunchError(
-            f"the entry point {point.name} of {ENTRY_POINT} is {point.value}; it has to be a "
-            f"subclass of Launcher whose name is {point.name!r}"
-        )
-    return launcher
-
-
 def _named(name: str | None) -> Launcher | None:
-    return next((launcher for launcher in _all() if launcher.name == name), None)
+    return next((launcher for launcher in ALL if launcher.name == name), None)
 
 
 # --- who a process is ----------------------------------------------------------------------
@@ -113,14 +78,14 @@ def job_of(place: Placement, environ: Mapping[str, str]) -> list[str]:
 
 def without_ranks(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables less those that say which rank of another launch this process is."""
-    own = re.compile("|".join(launcher.own for launcher in _all()))
+    own = re.compile("|".join(launcher.own for launcher in ALL))
     return {name: value for name, value in environ.items() if not own.fullmatch(name)}
 
 
 def _launcher_in(environ: Mapping[str, str]) -> Launcher | None:
     """Return the launcher that started a process: one whose variables are whole, if any."""
     claims = []
-    for launcher in _all():
+    for launcher in ALL:
         if launcher.is_whole_in(environ):
             return launcher
         if launcher.variables_in(environ) is not None:
@@ -185,7 +150,7 @@ def read(text: str) -> tuple[Launcher, tuple[str, ...]]:
         raise LaunchError(f"the launcher is {text!r}: {error}") from error
     launcher = _named(name)
     if launcher is None:
-        *names, last = (each.name for each in _all() if each is not GATHERED)
+        *names, last = (each.name for each in OURS)
         raise LaunchError(
             f"the launcher is {text!r}; it has to be {', '.join(names)} or {last}, and then "
             'perhaps words of its own, such as "srun -p gpu"'
@@ -220,5 +185,5 @@ def exit_code(rank: int, pid: str, said: str) -> int | None:
 
     All are asked: one may have started another, as srun starts a torchrun on each host.
     """
-    codes = (launcher.exit_code(rank, pid, said) for launcher in _all())
+    codes = (launcher.exit_code(rank, pid, said) for launcher in ALL)
     return next((code for code in codes if code is not None), None)

@@ -36,7 +36,6 @@ PERCENT, PER_CU = "OccupancyPercent", "MeanOccupancyPerCU"
 READ, WRITTEN = "FETCH_SIZE", "WRITE_SIZE"
 HITS, MISSES = "TCC_HIT_sum", "TCC_MISS_sum"
 STALLED, ACTIVE = "SQ_LDS_BANK_CONFLICT", "SQ_LDS_IDX_ACTIVE"
-COUNTERS = (PERCENT, PER_CU, READ, WRITTEN, HITS, MISSES, STALLED, ACTIVE)
 
 _DISPATCH = ("Dispatch_Id", "Dispatch_ID", "Index", "")
 _PROCESS = ("Process_Id", "PID", "pid", "")

@@ -1,0 +1,125 @@
+"""Files in the user's cache, and files for workers in the folder for temporary files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from bench_lib.launch.faults import LaunchError
+from bench_lib.launch.launchers import SHARED_VARIABLE
+from bench_lib.model import Fault
+
+# --- facts that can be found out again ---------------------------------------------------
+
+# Nothing of these fails: a missing or damaged file, or a full disk, costs the time to find a fact
+# out again.
+
+MOST_FILES = 4096
+"""So many files of a folder stay, those used last."""
+UNUSED_S = 90 * 86_400.0
+"""A file that nobody used for longer is removed."""
+DAMAGED = ".damaged"
+"""The end of a damaged file's name; whoever wonders may look into it."""
+
+Fact = TypeVar("Fact")
+
+
+def read(path: Path, kind: type[Fact]) -> Fact | None:
+    """Return a fact; None if it is missing or damaged.  A damaged file is set aside."""
+    with contextlib.suppress(OSError):
+        data = path.read_bytes()
+        try:
+            fact = msgspec.json.decode(data, type=kind)
+        except (msgspec.MsgspecError, UnicodeError):
+            path.replace(path.with_suffix(DAMAGED))
+            return None
+        with contextlib.suppress(OSError):  # a folder that is read-only
+            os.utime(path)
+        return fact
+    return None
+
+
+def write(path: Path, fact: Any) -> None:
+    """Write a fact, whole or not at all, and remove what is too old or too many beside it."""
+    text = msgspec.json.encode(fact)
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(OSError):  # another process removes them, too
+            _make_room(path.parent)
+        try:
+            beside.write_bytes(text)
+            beside.replace(path)
+        except OSError:
+            beside.unlink(missing_ok=True)
+
+
+def _make_room(folder: Path) -> None:
+    """Remove files that are too old, and the oldest until there is room for one more."""
+    with os.scandir(folder) as entries:
+        used_s = {entry.path: entry.stat().st_mtime for entry in entries}
+    newest_first = sorted(used_s, key=used_s.__getitem__, reverse=True)
+    too_old_s = time.time() - UNUSED_S
+    for number, path in enumerate(newest_first, start=1):
+        if number >= MOST_FILES or used_s[path] < too_old_s:
+            with contextlib.suppress(OSError):  # somebody else's, or a folder
+                Path(path).unlink()
+
+
+# --- temporary files, whose disk may be full: no fault of a case -------------------------
+
+LEAST_FREE_BYTES = 2**20
+"""A folder with less is full, where an error does not name its file."""
+
+
+def temporary_folder(shared: str | None = None) -> tempfile.TemporaryDirectory[str]:
+    """Make a folder for a worker's files, below ``shared`` where given; raises LaunchError."""
+    try:
+        # A container's user, or another host, may leave files there that are not ours to remove.
+        return tempfile.TemporaryDirectory(
+            prefix="bench-lib-", dir=shared, ignore_cleanup_errors=True
+        )
+    except OSError as error:
+        raise cannot_write(error, shared) from error
+
+
+@contextlib.contextmanager
+def temporary_files() -> Iterator[None]:
+    """Raise LaunchError where a file in such a folder cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise cannot_write(error) from error
+
+
+def cannot_write(error: OSError | Fault, shared: str | None = None) -> LaunchError:
+    """Return the error of a folder that cannot be written to: its name, the cause, the remedy."""
+    why = error.message if isinstance(error, Fault) else error.strerror or str(error)
+    if shared is not None:
+        return LaunchError(
+            f"{SHARED_VARIABLE} is {shared!r}: {why}; it has to be a folder that all "
+            "hosts see and you may write to"
+        )
+    # Python knows its folder once it found one that can be written to.
+    folder = f" to {tempfile.tempdir}" if tempfile.tempdir else ""
+    return LaunchError(
+        f"cannot write temporary files{folder}: {why}; free some space there, or name another "
+        "folder with TMPDIR"
+    )
+
+
+def is_full(fault: Fault) -> bool:
+    """Whether a worker's fault is that the folder for temporary files is full."""
+    if fault.kind != "no room":
+        return False
+    folder = tempfile.gettempdir()
+    return folder in fault.message or shutil.disk_usage(folder).free < LEAST_FREE_BYTES
