@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bench_lib.engine import reference
+from bench_lib.engine import pairing
 from bench_lib.model import Accepted, Baseline, ProcessSummary, Status, Verdict
 from bench_lib.verdict import judge
 from bench_lib.verdict.evidence import REFERENCE, Evidence, Turns
@@ -32,7 +32,7 @@ CASES, PINNED, PLANNED, ROLLING = 100, 5, 6, 20
 EFFECTS = (0.01, 0.015, 0.02, 0.03, 0.05)
 PLANTED = 5
 PLANT_EVERY = 10
-MOST = reference.MOST * (PLANNED - 1)
+MOST = pairing.MOST * (PLANNED - 1)
 """Pairs of a case that looks slower, at most."""
 FINE = (Status.OK, Status.IMPROVED)
 """What makes the rolling baseline."""

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from bench_lib.engine.balance import SLACK, balanced, queues
+from bench_lib.engine.pace import SLACK, balanced, queues
 
 
 def loads(found, takes, devices):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from builders import make_hardware, make_telemetry
 
-from bench_lib.engine.cooling import MOST_FUTILE, WAITS, Cooling
+from bench_lib.engine.telemetry import MOST_FUTILE, WAITS, Cooling
 
 HOT = make_telemetry(throttle=["thermal"], temperature_c=95.0)
 SHARED = make_telemetry(foreign_processes=[7], temperature_c=40.0)

@@ -13,11 +13,10 @@ from builders import make_case, make_hardware, make_measurement, make_telemetry
 from standins.worker import KERNELS, Contexts, Watch, gpus, held
 
 from bench_lib.engine import processes
-from bench_lib.engine.cooling import Cooling
 from bench_lib.engine.device import ASIDE_S, MOST_LOST, SETTLED_S
 from bench_lib.engine.devicelock import DeviceBusyError, DeviceLock
 from bench_lib.engine.settings import Side
-from bench_lib.engine.telemetry import TelemetrySample
+from bench_lib.engine.telemetry import Cooling, TelemetrySample
 from bench_lib.launch.faults import CaseFault, LaunchError
 from bench_lib.model import Fault, Launch, RankSample
 from bench_lib.storage import history
@@ -625,8 +624,8 @@ def test_what_the_hardware_spoils_in_one_process_may_come_out_well_in_the_next(
 
 def test_a_device_that_is_never_better_is_not_waited_for_all_night(bench, monkeypatch):
     monkeypatch.setattr(Cooling, "_is_calm", lambda *_: True)
-    monkeypatch.setattr("bench_lib.engine.cooling.UNSEEN_S", 0.0)
-    monkeypatch.setattr("bench_lib.engine.cooling.LOOK_S", 0.001)
+    monkeypatch.setattr("bench_lib.engine.telemetry.UNSEEN_S", 0.0)
+    monkeypatch.setattr("bench_lib.engine.telemetry.LOOK_S", 0.001)
     hot = make_telemetry(foreign_processes=[41], temperature_c=None)
     one = bench(cool_s=0.05, **seeing(hot))
     looks = [len(one.measure(make_case(id=f"c{n}")).attempts) for n in range(5)]

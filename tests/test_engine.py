@@ -15,10 +15,10 @@ from filelock import FileLock
 from standins.worker import Contexts, Watch, gpus, held, held_class, nobody_shares
 
 from bench_lib.engine import engine
-from bench_lib.engine.cooling import Cooling
 from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceLock
 from bench_lib.engine.settings import PLANNED, Settings, Side, nodeid_of
+from bench_lib.engine.telemetry import Cooling
 from bench_lib.model import Launch, Limits, Numerics, Status
 from bench_lib.storage import facts, history
 from bench_lib.studies.figures import figures_of

@@ -18,7 +18,7 @@ from builders import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench_lib.engine.outcome import Outcome
+from bench_lib.engine.settings import Outcome
 from bench_lib.model import (
     PRECISIONS,
     Launch,

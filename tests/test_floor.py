@@ -13,7 +13,7 @@ import pytest
 from builders import make_case, make_hardware, make_measurement, make_telemetry
 from standins.worker import Contexts, Watch, held
 
-from bench_lib.engine.outcome import Outcome
+from bench_lib.engine.settings import Outcome
 from bench_lib.formulas import floor
 from bench_lib.model import Case, Hardware, Measurement
 

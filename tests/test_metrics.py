@@ -326,7 +326,7 @@ from builders import (
 from documents import validator
 
 from bench_lib.cli import main
-from bench_lib.engine.outcome import Outcome
+from bench_lib.engine.settings import Outcome
 from bench_lib.engine.suite import Baselines, Suite
 from bench_lib.model import Status
 from bench_lib.report.benchmarks import extra_info

@@ -39,7 +39,7 @@ from standins.worker import KERNELS
 
 import bench_lib.backends
 from bench_lib import removed
-from bench_lib.engine import balance, device, engine
+from bench_lib.engine import device, engine, pace
 from bench_lib.model import TIERS, Kernel, KernelTable, Quarantine, Status
 from bench_lib.plugin import (
     measuring,
@@ -1558,7 +1558,7 @@ def test_under_xdist_the_controller_says_how_far_all_devices_are(suite, pytester
     run = suite(devices="gpus(2)", matrix=matrix)
     with_past(pytester, 60.0, key="mi300x")
     homes = {str(i): device_of(f"[case-{i}]", 2) for i in range(6)}
-    queues = balance.queues(balance.balanced(homes, 2, lambda _name: 60.0), 2)
+    queues = pace.queues(pace.balanced(homes, 2, lambda _name: 60.0), 2)
     longest = max(len(queue) for queue in queues)
     run("-n", "2", *UNSEEN).stdout.fnmatch_lines(
         [f"measuring: 0 of 6 done, about {longest} min left, until ??:??"]

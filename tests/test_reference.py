@@ -24,10 +24,10 @@ from builders import (
 from standins.worker import Contexts, Watch, gpus
 
 from bench_lib.engine import engine
-from bench_lib.engine.cooling import Cooling
 from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceLock
 from bench_lib.engine.settings import Settings, Side
+from bench_lib.engine.telemetry import Cooling
 from bench_lib.launch import inquiry, wheels
 from bench_lib.launch.faults import LaunchError
 from bench_lib.model import (

@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from bench_lib.engine.outcome import Outcome
+from bench_lib.engine.settings import Outcome
 from bench_lib.engine.suite import Baselines, Suite
 from bench_lib.model import Attempt, Hardware, Measurement, Numerics, Telemetry
 from bench_lib.storage import history

@@ -14,7 +14,7 @@ from command import ran
 from documents import document_in
 
 from bench_lib.cli import main
-from bench_lib.engine.outcome import Outcome
+from bench_lib.engine.settings import Outcome
 from bench_lib.model import Status
 from bench_lib.storage import samples
 from bench_lib.studies import selfcheck

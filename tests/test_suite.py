@@ -24,8 +24,8 @@ from standins.worker import Contexts, gpus, held
 
 from bench_lib.cases.axes import cold
 from bench_lib.engine import past
-from bench_lib.engine.outcome import Outcome
 from bench_lib.engine.past import NIGHTS
+from bench_lib.engine.settings import Outcome
 from bench_lib.engine.suite import Baselines, Suite, fails
 from bench_lib.model import (
     IN_BURSTS,

@@ -27,7 +27,7 @@ from bench_lib.engine.telemetry import (
     stuck_at_c,
     summarise,
 )
-from bench_lib.engine.telemetry.watching import RETRY_S, watch
+from bench_lib.engine.telemetry.__main__ import RETRY_S, watch
 from bench_lib.model import Hardware, Telemetry
 
 CPU = Hardware(vendor="cpu", name="", key="cpu-test-2c")

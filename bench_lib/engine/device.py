@@ -16,18 +16,15 @@ from typing import Any
 
 from bench_lib import backends
 from bench_lib.backends.folders import searched
-from bench_lib.engine.cooling import Cooling
 from bench_lib.engine.devicelock import DeviceLock
-from bench_lib.engine.neighbours import Neighbours
-from bench_lib.engine.outcome import Outcome
 from bench_lib.engine.processes import (
     Companion,
     Processes,
     disturbance,
     start_workers,
 )
-from bench_lib.engine.settings import REFERENCE, Settings, Side
-from bench_lib.engine.telemetry import Sampler, stuck_at_c, without
+from bench_lib.engine.settings import REFERENCE, Outcome, Settings, Side
+from bench_lib.engine.telemetry import Cooling, Neighbours, Sampler, stuck_at_c, without
 from bench_lib.environment import caches, fingerprint
 from bench_lib.formulas import floor
 from bench_lib.launch import launchers, wheels

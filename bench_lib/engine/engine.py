@@ -13,13 +13,13 @@ from dataclasses import replace
 from bench_lib.engine import pairing, processes, profiles
 from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceBusyError
-from bench_lib.engine.outcome import Outcome
+from bench_lib.engine.pairing import ReferenceRun, place
 from bench_lib.engine.processes import Told
-from bench_lib.engine.reference import ReferenceRun, place
 from bench_lib.engine.settings import (
     LOOKING_AGAIN,
     MEASURING,
     REFERENCE,
+    Outcome,
     Settings,
     Side,
     nodeid_of,

@@ -12,9 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bench_lib.engine.outcome import Outcome
 from bench_lib.engine.pace import Pace, name_of
-from bench_lib.engine.settings import Progress
+from bench_lib.engine.settings import Outcome, Progress
 
 EVERY_S = 15.0
 """At most this long between two lines, and a phase that is shorter has none."""

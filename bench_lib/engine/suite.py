@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench_lib.engine import past
-from bench_lib.engine.outcome import Outcome
-from bench_lib.engine.reference import ReferenceRun, place
+from bench_lib.engine.pairing import ReferenceRun, place
+from bench_lib.engine.settings import Outcome
 from bench_lib.environment import fingerprint
 from bench_lib.model import (
     Baseline,

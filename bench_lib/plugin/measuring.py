@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bench_lib import formats
-from bench_lib.engine import balance, pace
+from bench_lib.engine import pace
 from bench_lib.engine.engine import Engine
 from bench_lib.engine.pace import Pace
 from bench_lib.engine.processes import Told
@@ -125,7 +125,7 @@ class PerfSession(Selection):
                 homes[nodeid] = index.get(uuid or "", devices.device_of(nodeid, workers))
             # Each device starts workers, whichever case was the first of an earlier run.
             past = pace.past(self.options.history, key, but=own, starts=False)
-            self._plan = balance.balanced(homes, workers, Pace(past).of)
+            self._plan = pace.balanced(homes, workers, Pace(past).of)
             for idle in set(range(workers)) - set(self._plan.values()):
                 self.engine.unshare(self.devices[idle])
         return self._plan

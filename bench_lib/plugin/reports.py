@@ -14,7 +14,7 @@ from _pytest._code.code import ReprFileLocation, TerminalRepr
 from _pytest._io import TerminalWriter
 
 from bench_lib import formats
-from bench_lib.engine.outcome import Outcome
+from bench_lib.engine.settings import Outcome
 from bench_lib.model import Case, Fault, Quarantine, Record, Status
 from bench_lib.plugin.properties import Property
 from bench_lib.report import console, tables

@@ -13,10 +13,9 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from bench_lib import formats, removed
-from bench_lib.engine.balance import queues
 from bench_lib.engine.devicelock import DeviceBusyError
-from bench_lib.engine.outcome import Outcome
-from bench_lib.engine.settings import MEASURING
+from bench_lib.engine.pace import queues
+from bench_lib.engine.settings import MEASURING, Outcome
 from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.started import ended_by, undisturbed
 from bench_lib.model import Case, Fault, MachineWarning, UserError

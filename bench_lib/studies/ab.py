@@ -14,10 +14,9 @@ from pathlib import Path
 
 from bench_lib.engine import pairing
 from bench_lib.engine.engine import Engine
-from bench_lib.engine.outcome import Outcome
 from bench_lib.engine.pace import Pace
 from bench_lib.engine.pairing import NAMES, PairRow
-from bench_lib.engine.settings import Settings, Side
+from bench_lib.engine.settings import Outcome, Settings, Side
 from bench_lib.launch.faults import LaunchError
 from bench_lib.model import Attempt, Case, Environment, Status
 from bench_lib.verdict.severity import FAILING

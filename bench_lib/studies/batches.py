@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bench_lib.cases.axes import LARGEST
-from bench_lib.engine.outcome import Outcome
+from bench_lib.engine.settings import Outcome
 from bench_lib.formats import quantity
 from bench_lib.model import Case, Sampling
 from bench_lib.studies.figures import (

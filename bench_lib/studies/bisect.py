@@ -16,10 +16,9 @@ from enum import Enum
 from bench_lib.engine import profiles
 from bench_lib.engine.devicelock import DeviceBusyError
 from bench_lib.engine.engine import Engine, opened
-from bench_lib.engine.outcome import Outcome
 from bench_lib.engine.pace import Pace
 from bench_lib.engine.pairing import PairRow
-from bench_lib.engine.settings import Progress, Settings, Side
+from bench_lib.engine.settings import Outcome, Progress, Settings, Side
 from bench_lib.formats import many
 from bench_lib.launch.faults import LaunchError
 from bench_lib.model import Case, Environment, Hardware, KernelTable, Status, UserError

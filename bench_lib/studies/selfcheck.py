@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from bench_lib.engine.device import HeldDevice
-from bench_lib.engine.outcome import Outcome
+from bench_lib.engine.settings import Outcome
 from bench_lib.model import Case, Status, UserError
 from bench_lib.verdict import judge
 from bench_lib.verdict.statistics.comparison import AGREEING, LEAST_PROCESSES, Contrast
