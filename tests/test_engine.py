@@ -11,7 +11,6 @@ from dataclasses import replace
 import builders
 import pytest
 from builders import make_case, make_fault, make_measurement, make_telemetry, the_run
-from filelock import FileLock
 from standins.worker import Contexts, Watch, gpus, held, held_class, nobody_shares
 
 from bench_lib.engine import engine
@@ -96,7 +95,7 @@ def test_a_run_ends_with_how_full_the_caches_are(opened, tmp_path, monkeypatch):
     with opened({}) as run:
         run.measure(CASE)
         run.conclude()
-    last = run.suite.writer.path.read_text().splitlines()[-1]
+    last = history.content(run.suite.writer.path).splitlines()[-1]
     assert json.loads(last)["caches"] == {"miopen": "2 files"}
 
 
@@ -406,50 +405,6 @@ def test_who_is_told_of_shared_workers_joins_them(tmp_path, monkeypatch, are_the
     assert asked == [told]
     assert log == ([] if are_there else ["start 0"])
     assert (f"context-1 {CASE.id}" in workers.log) is are_there
-
-
-# ---- a month is closed --------------------------------------------------------------------
-
-
-def months(folder):
-    """Return the months that are in Parquet."""
-    return [path.stem for path in sorted(folder.glob("*.parquet"))]
-
-
-def test_a_run_that_ends_compacts_closed_months(opened, tmp_path, monkeypatch):
-    monkeypatch.setattr(engine, "MOST_RUNS", 1)
-    folder, said = tmp_path / "history", []
-    old = builders.write_run(folder, now="2026-01-02T02:00:00Z", hardware=DEVICE)
-    with opened({}, say=said.append) as run:
-        run.measure(CASE)
-        assert run.conclude()
-        assert old.exists()
-    assert not old.exists()
-    assert months(folder)[0] == "2026-01"
-    assert said[-1] == "history compacted: 2 runs written to Parquet, as a month is closed"
-    assert run.suite.writer.path.exists()
-
-
-def test_a_run_that_does_not_end_compacts_nothing(opened, tmp_path, monkeypatch):
-    monkeypatch.setattr(engine, "MOST_RUNS", 1)
-    builders.write_run(tmp_path / "history", now="2026-01-02T02:00:00Z", hardware=DEVICE)
-    with opened({}) as run:
-        run.measure(CASE)
-    assert months(tmp_path / "history") == []
-
-
-def test_what_stands_in_the_way_of_compacting_is_said_and_fails_no_run(
-    opened, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(engine, "MOST_RUNS", 1)
-    folder, said = tmp_path / "history", []
-    builders.write_run(folder, now="2026-01-02T02:00:00Z", hardware=DEVICE)
-    with FileLock(folder / ".compact.lock"), opened({}, say=said.append) as run:
-        run.measure(CASE)
-        assert run.conclude()
-        run.close()
-    assert said[-1] == f"history not compacted: {folder} is being compacted by somebody else"
-    assert months(folder) == []
 
 
 # ---- once is enough -----------------------------------------------------------------------

@@ -70,7 +70,7 @@ def lines_of(folder, taken, *, day=1, key="mi300x", nodeid="a.py::test_x"):
     writer = history.Writer(folder, key, now=f"2026-01-{day:02}T00:00:00Z")
     for case_id, fields in taken:
         writer.attempt(make_case(id=case_id), nodeid, make_attempt(case_id=case_id, **fields))
-    writer.end({}, 0)
+    writer.close()
     return writer.path
 
 
