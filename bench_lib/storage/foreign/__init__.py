@@ -1,6 +1,6 @@
 """Files of other people's benchmarks: each is one process, on the side that its reader gets.
 
-A format is one class in one file (``figures.Format``).  A file of another program or version is a
+A file of another program or version is a
 problem of the samples, in one sentence with its name and the remedy.
 """
 
@@ -13,18 +13,12 @@ from pathlib import Path
 
 from bench_lib.formats import printable
 from bench_lib.model import UserError
+from bench_lib.storage.foreign import documents, tables
 from bench_lib.storage.foreign.figures import Format, FormatError, OtherProgramError, Reported
-from bench_lib.storage.foreign.hipblaslt_bench import HipblasltBench
-from bench_lib.storage.foreign.pytest_benchmark import PytestBenchmark
-from bench_lib.storage.foreign.rccl_tests import RcclTests
-from bench_lib.storage.foreign.sglang import Sglang
-from bench_lib.storage.foreign.vllm import Vllm
 from bench_lib.storage.samples import CaseSamples, SampledProcess, Samples
 from bench_lib.verdict.metrics import LEADING
 
-FORMATS: Mapping[str, Format] = {
-    each.name: each for each in (Vllm(), Sglang(), PytestBenchmark(), RcclTests(), HipblasltBench())
-}
+FORMATS: Mapping[str, Format] = {form.name: form for form in (*documents.FORMATS, *tables.FORMATS)}
 """By the name in ``--format``."""
 MOST_BYTES = 64 * 2**20
 """A thousand requests of a thousand tokens each, with every token's time, take about 25 MB."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from bench_lib.verdict.metrics import LEADING, Metric
 
@@ -33,13 +32,13 @@ class Reported:
     """How many tokens and the like, by name; a note says so if processes differ in them."""
 
 
-class Format(Protocol):
+@dataclass(frozen=True)
+class Format:
     """One program's files."""
 
     name: str
     """As in ``--format``."""
     program: str
     """In words."""
-
-    def figures(self, data: bytes) -> Iterable[Reported]:
-        """Return what a file tells, in its order; raises FormatError."""
+    figures: Callable[[bytes], Iterable[Reported]]
+    """Returns what a file tells, in its order; raises FormatError."""

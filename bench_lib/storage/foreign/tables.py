@@ -1,0 +1,157 @@
+"""Tables that rccl-tests, nccl-tests and hipblaslt-bench print.
+
+Columns are those of
+
+- rccl-tests: ``projects/rccl-tests/src/util.cu`` of ROCm/rocm-systems at fe174e50f801 and
+  ``src/common.cu`` of ROCm/rccl-tests at ae3e6357cb35; ``src/util.cu`` of NVIDIA/nccl-tests at
+  a0b82b2260cf.  Times are in us; only versions with ``Collective test starting`` name the
+  collective;
+- hipblaslt-bench: ``projects/hipblaslt/clients/common/include/argument_model.hpp`` of
+  ROCm/rocm-libraries at 1ab6a5cb117a and ``clients/include/argument_model.hpp`` of ROCm/hipBLASLt
+  at 7d9fb683db25.  ``us`` is the mean of its iterations.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from bench_lib.storage.foreign.figures import Format, FormatError, OtherProgramError, Reported
+
+RCCL, HIPBLASLT = "rccl-tests or nccl-tests", "hipblaslt-bench"
+
+# ---- rccl-tests -------------------------------------------------------------------------
+
+STARTING = "# Collective test starting:"
+RANK = re.compile(r"#\s+Rank\s+\d+\s")
+PLACES = re.compile(r"out-of-place|in-place")
+TIMES = ("time", "cputime")
+RIGHT = ("0", "N/A")
+"""Values of the column of wrong elements if all are right; N/A if nothing was checked."""
+
+
+def _of_rccl(data: bytes) -> list[Reported]:
+    found = list(_figures(data.decode(errors="replace").splitlines()))
+    if found:
+        return found
+    is_json = data.lstrip()[:1] in b"{["
+    why = "; name what it prints, and not what -J or -Z writes" if is_json else ""
+    raise OtherProgramError(f"it is no table of {RCCL}{why}")
+
+
+def _figures(lines: Sequence[str]) -> Iterator[Reported]:
+    collective, ranks, before = "collective", 0, ""
+    headings: list[str] = []
+    places: list[str] = []
+    for number, line in enumerate(lines, 1):
+        words = line.split()
+        if line.startswith(STARTING):
+            collective, ranks = line.removeprefix(STARTING).strip().rpartition("/")[2], 0
+        elif RANK.match(line):
+            ranks += 1
+        elif words[:2] == ["#", "size"]:
+            headings, places = words[1:], PLACES.findall(before)
+        elif headings and words and words[0].isdigit():
+            case = collective.removesuffix("_perf") + (f"-x{ranks}" if ranks else "")
+            yield from _row(number, case, headings, places, words)
+        before = line
+
+
+def _row(
+    number: int, case: str, headings: Sequence[str], places: Sequence[str], words: Sequence[str]
+) -> Iterator[Reported]:
+    begins = [at for at, heading in enumerate(headings) if heading in TIMES]
+    if not begins or len(begins) != len(places):
+        raise FormatError(
+            f"line {number}: another version wrote it: its headings do not say which times are "
+            "in-place; print it with rccl-tests of ROCm 5 or later"
+        )
+    if len(words) < len(headings):
+        raise FormatError(f"line {number}: it is cut off; run the test again to its end")
+    cells = dict(zip(headings[: begins[0]], words, strict=False))
+    case += f"-{cells['size']}B-{cells.get('type', '')}"
+    case += "" if cells.get("redop", "none") == "none" else f"-{cells['redop']}"
+    case += "" if cells.get("root", "-1") == "-1" else f"-root{cells['root']}"
+    for place, (begin, end) in zip(places, pairwise([*begins, len(headings)]), strict=True):
+        group = dict(zip(headings[begin:end], words[begin:end], strict=True))
+        wrong = group.get("#wrong", "0")
+        problem = "" if wrong in RIGHT else f"line {number}: {wrong} wrong elements"
+        yield Reported(f"{case}-{place}", _number(words[begin], number) / 1e6, problem=problem)
+
+
+def _number(text: str, line: int) -> float:
+    """Return a number, in the unit of its column; raises FormatError naming the line."""
+    try:
+        return float(text)
+    except ValueError as error:
+        raise FormatError(
+            f"line {line}: {text[:40]!r} is no number; print the table again"
+        ) from error
+
+
+# ---- hipblaslt-bench --------------------------------------------------------------------
+
+NAMES = re.compile(r"\s*(?:\[\d+\]:?)?(transA,transB,.*)")
+WINNER = "Winner:"
+NEEDED = ("m", "n", "k", "us")
+USUAL = {
+    "batch_count": "1",
+    "grouped_gemm": "0",
+    "beta": "0",
+    "scaleA": "0",
+    "scaleB": "0",
+    "activation_type": "none",
+    "bias_vector": "0",
+    "rotating_buffer": "0",
+    "flush": "0",
+    "use_gpu_timer": "0",
+}
+"""Arguments that a case's id names where they are not these."""
+
+
+def _of_hipblaslt(data: bytes) -> list[Reported]:
+    found = list(_rows(data.decode(errors="replace").splitlines()))
+    if not found:
+        raise OtherProgramError(f"it holds no lines of {HIPBLASLT}")
+    won = {figure.case for figure, is_winner in found if is_winner}
+    return [figure for figure, is_winner in found if is_winner or figure.case not in won]
+
+
+def _rows(lines: Sequence[str]) -> Iterator[tuple[Reported, bool]]:
+    """Yield each problem's time, and whether it is the winner's."""
+    names: list[str] = []
+    is_winner = False
+    for number, line in enumerate(lines, 1):
+        if line.strip() == WINNER:
+            is_winner = True
+        elif match := NAMES.fullmatch(line.rstrip()):
+            names = match[1].split(",")
+        elif names:
+            values = [value.strip() for value in line.split(",")]
+            if len(values) != len(names) or not set(NEEDED) <= set(names):
+                raise FormatError(
+                    f"line {number}: another version wrote it, or it is cut off: "
+                    f"{len(values)} values below {len(names)} names; run it again with this version"
+                )
+            cells = dict(zip(names, values, strict=True))
+            yield Reported(_case(cells), _number(cells["us"], number) / 1e6), is_winner
+            names, is_winner = [], False
+
+
+def _case(cells: Mapping[str, str]) -> str:
+    """Return ``TN-4096x4096x4096-bf16_r-f32_r``, and anything unusual."""
+    types = [cells[f"{which}_type"] for which in "abcd" if f"{which}_type" in cells]
+    types = types[:1] if len(set(types)) == 1 else types
+    words = [f"{cells['transA']}{cells['transB']}", f"{cells['m']}x{cells['n']}x{cells['k']}"]
+    words += [*types, cells.get("compute_type", "")]
+    words += [
+        f"{name}={cells[name]}" for name, usual in USUAL.items() if cells.get(name, usual) != usual
+    ]
+    return "-".join(word for word in words if word)
+
+
+FORMATS = (
+    Format("rccl-tests", RCCL, _of_rccl),
+    Format("hipblaslt-bench", HIPBLASLT, _of_hipblaslt),
+)
