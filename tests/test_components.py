@@ -6,7 +6,6 @@ import math
 import random
 import statistics
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 
@@ -17,7 +16,6 @@ from bench_lib.verdict.statistics.comparison import (
     Comparison,
     Contrast,
     Origin,
-    fit_prior,
     measured,
 )
 from bench_lib.verdict.statistics.components import device_of, run_of
@@ -71,12 +69,10 @@ def suite(
 
 
 def compared(contrasts: Sequence[Contrast]) -> list[Comparison]:
-    """Return comparisons with all components, at a tolerance of 1%."""
     return components.added(measured(contrasts, [0.01] * len(contrasts)))
 
 
 def nights(comparisons: Sequence[Comparison]) -> float:
-    """Return the median case's standard deviation from run to run, as its error has it."""
     return statistics.median(
         math.sqrt(sum(p.variance for p in c.parts if p.component == "night") / 2)
         for c in comparisons
@@ -115,25 +111,12 @@ def test_pairs_share_their_night_and_device():
     assert Contrast({"0": 0.0, "1": 0.1}, None).load(run_of) == 0.0
 
 
-def test_where_no_run_is_known_the_error_is_the_processes():
-    plain = [Contrast(c.candidate, c.baseline, 6) for c in suite(random.Random(1), case=0.003)]
-    assert compared(plain) == measured(plain, [0.01] * len(plain))
-
-
 # --- nights --------------------------------------------------------------------------------
 
 
 def test_a_first_night_tells_by_its_suite_how_far_nights_are_apart():
     found = [nights(compared(suite(random.Random(n), case=0.003))) for n in range(10)]
     assert statistics.fmean(found) == pytest.approx(0.003, rel=0.25)
-
-
-def test_nights_without_an_effect_cost_hardly_anything():
-    for known in (0, 10):
-        contrasts = suite(random.Random(2), nights=known)
-        plain = measured(contrasts, [0.01] * len(contrasts))
-        for with_nights, without in zip(compared(contrasts), plain, strict=True):
-            assert with_nights.detectable < without.detectable + 0.002
 
 
 def test_a_history_tells_how_far_nights_are_apart():
@@ -150,11 +133,6 @@ def test_a_history_tells_how_far_nights_are_apart():
         for c in contrasts
     ]
     assert nights(compared(quiet)) == pytest.approx(0.003, rel=0.25)
-
-
-def test_some_slow_cases_do_not_hide_one_another():
-    slow = compared(suite(random.Random(4), shift=[0.03] * 12))
-    assert all(c.detectable < 0.02 for c in slow)
 
 
 def test_creep_is_no_night():
@@ -186,13 +164,6 @@ def test_a_shift_of_the_whole_suite_is_the_nights_while_few_are_known():
     assert many.detectable < 0.02
     (large, *_) = compared(suite(random.Random(6), shift=[0.2] * 60))
     assert large.detectable < 0.02
-
-
-def test_nights_that_moved_together_are_known_from_few_degrees():
-    (alone, *_) = compared(suite(random.Random(7), nights=10, case=0.003))
-    (common, *_) = compared(suite(random.Random(7), nights=10, together=0.003))
-    assert alone.parts[0].degrees > 30
-    assert common.parts[0].degrees < 15
 
 
 # --- devices -------------------------------------------------------------------------------
@@ -237,7 +208,6 @@ def test_a_cases_family_follows_from_what_it_runs(workload, params, family):
 
 
 def era(*runs: tuple[str, str, Sequence[float]]) -> dict[Origin, dict[str, float]]:
-    """Return what runs measured, each with its name and device."""
     return {
         Origin(run, device): {f"{run}{device}{i}": value for i, value in enumerate(values)}
         for run, device, values in runs
@@ -247,7 +217,6 @@ def era(*runs: tuple[str, str, Sequence[float]]) -> dict[Origin, dict[str, float
 def case(
     *eras: dict[Origin, dict[str, float]], now: Sequence[float] = (), family: str = "networks"
 ) -> Contrast:
-    """Return a case with such a past, whose baseline is the first run of it."""
     first = next(iter(eras[0]))
     return Contrast(
         {f"now{i}": value for i, value in enumerate(now)},
@@ -261,13 +230,11 @@ def case(
 
 
 def known(contrast: Contrast) -> components.Components:
-    """Return the components of a suite of one case."""
     (found,) = components.estimated([contrast])
     return found
 
 
 def is_about(found: components.Estimate | None, variance: float, degrees: float) -> bool:
-    """Whether an estimate is this one."""
     assert found is not None
     return (found.variance, found.degrees) == pytest.approx((variance, degrees))
 
@@ -284,19 +251,6 @@ def test_processes_differ_within_a_run_on_a_device():
     assert is_about(known(case(*past, now=(0.0, 0.004, 0.008))).process, 10e-6, 4)
 
 
-def test_a_candidate_of_an_unknown_run_tells_nothing_of_processes():
-    contrast = case(era(("a", "x", (0.0,))), now=(0.0, 0.004))
-    unknown = Contrast(contrast.candidate, contrast.baseline, history=contrast.history)
-    assert known(contrast).process is not None
-    assert known(unknown).process is None
-
-
-def test_processes_and_nights_never_agree_better_than_they_can():
-    found = known(case(era(("a", "x", (0.0, 0.0)), ("b", "x", (0.0,)))))
-    assert is_about(found.process, 0.0005**2, 1)
-    assert is_about(found.night, 0.0, 2 / 3)
-
-
 def test_nights_differ_by_what_successive_runs_on_one_device_do():
     runs = era(*((n, "x", (v,)) for n, v in (("a", 0.0), ("b", 0.004), ("d", 0.006))))
     found = known(case({**runs, **era(("c", "y", (1.0,)))}))
@@ -308,14 +262,6 @@ def test_nights_differ_by_what_successive_runs_on_one_device_do():
 def test_acceptances_are_neighbours_of_the_nights_while_there_are_few_runs(nights, variance):
     later = era(*((f"night {n}", "x", (0.01,)) for n in range(nights)))
     assert is_about(known(case(era(("a", "x", (0.0,))), later)).night, variance, 2)
-
-
-def test_what_processes_make_of_a_runs_mean_is_not_the_nights():
-    past = era(("a", "x", (0.0, 0.002)), ("b", "x", (0.1, 0.102)), ("c", "x", (0.0,)))
-    found = known(case(past))
-    between = (0.1**2 + 0.101**2) / 2 / 2
-    assert is_about(found.process, 2e-6, 2)
-    assert is_about(found.night, between - 2e-6 * (0.5 + 0.5 + 1) / 3, 4 / 3)
 
 
 @pytest.mark.parametrize(("apart", "is_nights"), [(0.02, False), (0.2, True)])
@@ -358,35 +304,10 @@ def test_devices_are_apart_by_a_guess_and_what_was_seen():
     assert is_about(three.device, (4 * GUESS + 2 * 4e-4) / 6, 6)
 
 
-def test_a_device_is_the_mean_of_its_runs_without_what_nights_make_of_it():
-    runs = [("a", "x", (0.0,)), ("b", "x", (0.002,)), ("c", "y", (0.02,)), ("d", "y", (0.022,))]
-    found = known(case(era(*runs)))
-    assert is_about(found.night, 2e-6, 4 / 3)
-    assert is_about(found.device, (4 * GUESS + (2e-4 - 2e-6 * 2 / 4)) / 5, 5)
-
-
-def test_a_device_is_without_what_processes_make_of_it_where_no_night_is_known():
-    found = known(case(era(("a", "x", (0.0, 0.01)), ("b", "y", (0.02, 0.03)))))
-    assert found.night is None
-    assert is_about(found.device, (4 * GUESS + (2e-4 - 5e-5)) / 5, 5)
-
-
-def test_devices_that_are_nearer_than_nights_make_them_are_alike():
-    near = era(("a", "x", (0.0,)), ("b", "x", (0.02,)), ("c", "y", (0.01,)))
-    assert is_about(known(case(near)).device, 4 * GUESS / 5, 5)
-    many = [(str(n), f"device {n}", (0.02 * (n % 2),)) for n in range(22)]
-    found = known(case(era(*many))).device
-    assert is_about(found, (4 * GUESS + 21 * (11 * 1e-4 * 2 / 21)) / 25, 20)
-
-
-PAST = era(("a", "x", (0.0, 0.004)), ("b", "x", (0.2, 0.204)), ("c", "x", (0.0, 0.004)))
-
-
 # --- what is added to one comparison -------------------------------------------------------
 
 
 def compared_alone(contrast: Contrast) -> Comparison:
-    """Return a suite of one case with all components, at a tolerance of 1%."""
     (found,) = compared([contrast])
     return found
 
@@ -396,53 +317,6 @@ def test_a_first_night_without_a_suite_costs_a_guess():
     (night,) = found.parts
     assert (night.component, night.degrees) == ("night", 20)
     assert night.variance == pytest.approx(2 * 0.0015**2)
-
-
-def test_a_night_of_which_few_runs_tell_costs_no_more_than_nights_differ_by():
-    few = compared_alone(case(PAST, now=(0.0, 0.004)))
-    known_by_few, guessed = few.parts
-    assert (known_by_few.variance, known_by_few.degrees) == pytest.approx((2e-4, 1e6))
-    assert (guessed.variance, guessed.degrees) == pytest.approx((2 * 0.0015**2, 20))
-
-
-def test_a_night_of_which_enough_runs_tell_costs_what_they_say():
-    nights = era(*((str(n), "x", (0.2 * (n % 2),)) for n in range(2)))
-    (night,) = compared_alone(case(PAST, nights, now=(0.0, 0.004))).parts
-    assert night.variance == pytest.approx(2 * (0.02 - 8e-6 * (3 / 2 + 2) / 5))
-    assert (night.component, night.degrees) == ("night", 1e6)
-
-
-def test_processes_on_two_devices_are_no_group():
-    contrast = case(era(("a", "x", (0.0,))), now=(0.0, 0.1))
-    origins = {name: Origin("now", name) for name in contrast.candidate}
-    assert known(replace(contrast, candidate_origins=origins)).process is None
-
-
-def test_the_device_of_which_a_suite_knows_two_costs_a_case_that_knows_one_the_guess():
-    sizes = [*(0.001 + 0.00003 * n for n in range(24)), 0.2]
-    values = [(0.0, size, -size) for size in sizes]
-    suite = [
-        case(era((f"a{n}", "x", each), *([(f"b{n}", "y", (0.01,))] if n else [])))
-        for n, each in enumerate(values)
-    ]
-    found = components.estimated(suite)
-    assert is_about(found[0].device, GUESS, 20)
-    assert found[1].device.degrees < 20
-    own = [(statistics.variance(each), 2.0) for each in values]
-    prior = fit_prior(own)
-    assert prior is not None
-    variance, weight = prior
-    for each, (alone, degrees) in zip(found[:-1], own, strict=False):
-        drawn = (weight * variance + degrees * alone) / (weight + degrees)
-        assert is_about(each.process, drawn, weight + degrees)
-    assert is_about(found[-1].process, own[-1][0], 2)
-
-
-def test_what_a_device_usually_differs_by_is_twice_its_standard_deviation():
-    contrast = case(era(("a", "x", (0.0,))), now=(0.0,), family="operators")
-    there = replace(contrast, candidate_origins={"now0": Origin("now", "y")})
-    assert components.usual_device(there) == pytest.approx(2 * math.sqrt(2) * 0.006)
-    assert components.usual_device(contrast) == 0.0
 
 
 # --- what a suite's differences tell, by hand ----------------------------------------------
@@ -474,18 +348,15 @@ def one(
 
 
 def parts(comparisons: Sequence[Comparison]) -> list[tuple[str, float, float]]:
-    """Return what is added to the error of the first."""
     found = components.added(comparisons)[0].parts
     return [(part.component, part.variance, part.degrees) for part in found]
 
 
 def to_both_sides(estimate: float, cases: int = 16, **fields) -> list[Comparison]:
-    """Return a suite of which half is slower by so much, and half faster."""
     return [one(estimate * (-1) ** n, **fields) for n in range(cases)]
 
 
 def about(*expected: tuple[str, float, float]) -> list:
-    """Return parts to compare with."""
     return [
         (name, pytest.approx(variance, rel=1e-7), degrees) for name, variance, degrees in expected
     ]
@@ -505,13 +376,6 @@ def test_what_a_suite_differs_by_beyond_its_errors_is_the_nights(runs, beyond, c
     assert parts(to_both_sides(size, runs=runs)) == about(*more)
 
 
-@pytest.mark.parametrize(("share", "bounded"), [(0.56, False), (0.62, True), (1.5, True)])
-def test_a_suites_night_is_bounded_as_any_other(share, bounded):
-    size = math.sqrt(ERROR + share * 2e-4) * components.MIDDLE
-    expected = ("night", 2e-4, 1e6) if bounded else ("night", share * 2e-4, 8.0)
-    assert parts(to_both_sides(size)) == about(expected)
-
-
 @pytest.mark.parametrize(
     ("runs", "shift", "expected"),
     [
@@ -525,12 +389,6 @@ def test_a_shift_of_all_is_the_nights_while_few_runs_are_known(runs, shift, expe
     assert parts([one(shift, runs=runs) for _ in range(10)]) == about(*expected)
 
 
-@pytest.mark.parametrize(("far", "counts"), [(0.0599, True), (0.0601, False)])
-def test_a_difference_that_is_no_nights_work_does_not_count(far, counts):
-    suite = [*(one(0.002, sd=0.01) for _ in range(9)), one(far, sd=0.01)]
-    assert parts(suite) == about(*([("night", 4e-6, 20.0)] if counts else []))
-
-
 @pytest.mark.parametrize(
     ("cases", "runs", "guessed"), [(9, 0, True), (9, 4, True), (9, 5, False), (10, 0, False)]
 )
@@ -539,20 +397,7 @@ def test_a_small_suite_costs_a_guess_while_few_runs_are_known(cases, runs, guess
     assert parts([one(runs=runs) for _ in range(cases)]) == about(*more)
 
 
-def test_cases_whose_night_is_not_known_are_no_part_of_the_suite():
-    unknown = [one(0.005, here=Origin(), there=[Origin()]) for _ in range(9)]
-    suite = [*(one(0.005) for _ in range(9)), *unknown]
-    assert parts(suite) == about(("night", 2 * 0.0015**2, 20.0))
-    assert parts(suite[::-1]) == []
-
-
 ELSEWHERE = Origin("now", "y")
-
-
-@pytest.mark.parametrize(("runs", "shift", "variance"), [(0, 0.004, 1.6e-5), (5, 0.1, 7.2e-5)])
-def test_a_new_devices_shift_of_all_is_the_devices(runs, shift, variance):
-    suite = [one(shift, sd=0.1, runs=runs, here=ELSEWHERE, family="operators") for _ in range(10)]
-    assert parts(suite) == about(("device", 7.2e-5, 20.0), ("device", variance, 20.0))
 
 
 def test_what_a_suite_differs_by_on_a_new_device_is_the_devices():
@@ -562,13 +407,6 @@ def test_what_a_suite_differs_by_on_a_new_device_is_the_devices():
     size = math.sqrt((ERROR + 7.2e-5) * 1.6) * components.MIDDLE
     suite = to_both_sides(size, cases=100, here=ELSEWHERE, family="operators")
     assert parts(suite) == about(guess, ("device", (ERROR + 7.2e-5) * 0.6, 20.0))
-
-
-def test_a_device_that_half_of_the_baseline_had_is_half_new():
-    there = [Origin("", "x"), Origin("", "y")]
-    suite = [one(0.1, sd=0.1, here=Origin("", "y"), there=there) for _ in range(10)]
-    half = ("device", GUESS / 2, 20.0)
-    assert parts(suite) == about(half, half)
 
 
 # --- processes without nights --------------------------------------------------------------
@@ -607,14 +445,3 @@ D = Origin("d", "y")
 def test_the_nights_in_a_baselines_spread_are_taken_off(origins, candidates, share):
     found = spread_of(0.01, 0.006, candidates, origins)
     assert found == pytest.approx(math.sqrt(0.01**2 - share * 0.006**2))
-
-
-@pytest.mark.parametrize(("sd", "left"), [(0.01, 0.0005), (0.0004, 0.0004)])
-def test_a_spread_without_its_nights_is_no_less_than_processes_can_be_alike(sd, left):
-    assert spread_of(sd, 0.1, 1, [A, B]) == pytest.approx(left)
-
-
-def test_pairs_have_no_night_in_their_spread():
-    past = era(*((f"night {n}", "x", (0.1 * (n % 2),)) for n in range(7)))
-    pairs = Comparison(Contrast({"0": 0.0, "1": 0.1}, None, history=[past]), 0, 0.1, 1.0, 0.01, 1)
-    assert components.added([pairs])[0].sd == 0.1

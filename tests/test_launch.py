@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import contextlib
 import errno
-import gc
 import json
 import os
 import signal
@@ -14,12 +13,11 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -36,24 +34,19 @@ from processes import (
     pids_in,
 )
 
-from bench_lib.launch import files as temporary
 from bench_lib.launch import zygote as module
 from bench_lib.launch.faults import (
     LAST_LINES,
     CaseFault,
     CaseSkipped,
     LaunchError,
-    WorkerKilledError,
     how_it_ended,
-    last_output,
 )
-from bench_lib.launch.files import is_full
 from bench_lib.launch.wire import (
     ADDRESS_VARIABLE,
     CONTEXTS_VARIABLE,
     LOGS_VARIABLE,
     PRELOAD_VARIABLE,
-    ClosedError,
     Connection,
 )
 from bench_lib.launch.zygote import (
@@ -64,7 +57,7 @@ from bench_lib.launch.zygote import (
     WorkerProcess,
     Zygote,
 )
-from bench_lib.model import Case, Choice, Draw, Fault, Numerics, Param, Sampling
+from bench_lib.model import Case, Choice, Draw, Param, Sampling
 from bench_lib.worker import device as worker_device
 from bench_lib.worker import zygote as worker
 from bench_lib.worker.context import kind_of
@@ -80,26 +73,22 @@ BRIEF = {**ENVIRONMENT, **TORCH_ALONE}
 
 
 def case(factory: str, *, time_limit_s: float = LONG_S, **params: Any) -> Case:
-    """Build a case of a factory in faulty.py."""
     return Case(factory, f"faulty:{factory}", params, sampling=AT_ONCE, time_limit_s=time_limit_s)
 
 
 @pytest.fixture(scope="module")
 def zygote() -> Iterator[Zygote]:
-    """Import torch once for all tests that do no harm to the zygote itself."""
     with Zygote(environment=ENVIRONMENT) as zygote:
         yield zygote
 
 
 @pytest.fixture
 def context(zygote: Zygote) -> Iterator[WorkerProcess]:
-    """Fork a fresh context, and see to it that it leaves nobody."""
     with fresh_context(zygote) as context:
         yield context
 
 
 def fault_of(context: WorkerProcess, case: Case) -> Any:
-    """Measure a case that must fail, and return how it did."""
     with pytest.raises(CaseFault) as raised:
         context.measure(case)
     return raised.value.fault
@@ -132,11 +121,6 @@ def test_a_context_says_what_it_opened(context: WorkerProcess) -> None:
     assert context.cudnn is None
 
 
-def test_a_context_measures_case_after_case(context: WorkerProcess) -> None:
-    names = [context.measure(replace(case("well"), id=f"case-{i}")).case_id for i in range(3)]
-    assert names == ["case-0", "case-1", "case-2"]
-
-
 def test_a_network_is_measured_from_end_to_end(context: WorkerProcess) -> None:
     params: dict[str, Param] = {"network": "squeezenet1_1", "batch_size": 2, "image_size": 32}
     measured = context.measure(Case("squeezed", "network", params, sampling=AT_ONCE))
@@ -150,11 +134,6 @@ def test_a_network_is_measured_from_end_to_end(context: WorkerProcess) -> None:
     assert measured.flops_per_step is not None
     assert (measured.compile_s, measured.peak_memory_bytes) == (None, None)
     assert set(measured.probe) == {"host_us"}
-
-
-def test_a_forked_context_can_compute_with_several_threads(context: WorkerProcess) -> None:
-    assert context.threads == 2
-    assert len(context.measure(case("parallel")).iteration_s) == 2
 
 
 def test_the_environment_of_a_zygote_is_that_of_its_cases(context: WorkerProcess) -> None:
@@ -189,12 +168,6 @@ def test_a_skip_gives_the_reason_and_keeps_the_context(context: WorkerProcess) -
     assert context.measure(case("well")).context_id == context.name
 
 
-def test_what_is_not_finite_arrives_as_a_word(context: WorkerProcess) -> None:
-    measured = context.measure(case("wrong"))
-    assert measured.numerics == Numerics(finite=False)
-    assert "the answer holds infinities or NaN" in measured.warnings
-
-
 def test_another_context_has_its_turn_before_each_measured_stretch(
     zygote: Zygote, context: WorkerProcess
 ) -> None:
@@ -211,22 +184,6 @@ def test_another_context_has_its_turn_before_each_measured_stretch(
         context.measure(case("well"))
     assert turns == [companion.pid] * 2
     companion.close()
-
-
-def test_waiting_for_another_context_takes_nothing_of_a_case_s_time(
-    context: WorkerProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    late_s = [0.0]
-    told = SimpleNamespace(**vars(time))
-    told.monotonic = lambda: time.monotonic() + late_s[0]
-    monkeypatch.setattr(module, "time", told)
-
-    def give_way() -> None:
-        late_s[0] += 2 * LONG_S
-
-    context.give_way = give_way
-    assert context.measure(case("well")).context_id == context.name
-    assert late_s == [2 * LONG_S]
 
 
 def test_a_companion_that_does_not_answer_is_ended(
@@ -251,20 +208,6 @@ def test_a_context_tells_what_a_step_is_made_of(context: WorkerProcess) -> None:
     assert (seen.source, seen.busy_s) == ("torch.profiler, CPU", None)
     assert calls["aten::mm"] == 4 * 3  # forward, and backward for either factor
     assert all(kernel.total_s > 0 for kernel in seen.kernels)
-
-
-def test_a_step_without_operations_is_a_skip_and_keeps_the_context(context: WorkerProcess) -> None:
-    with pytest.raises(CaseSkipped, match=r"^the profiler saw no operation$"):
-        context.profile(case("well"))
-    with pytest.raises(CaseSkipped, match=r"^no such arithmetic here$"):
-        context.profile(case("unsupported"))
-    assert context.profile(case("parallel")).kernels
-
-
-def test_a_fault_while_looking_names_its_phase(context: WorkerProcess) -> None:
-    with pytest.raises(CaseFault) as caught:
-        context.profile(case("raising", phase="first step"))
-    assert (caught.value.fault.kind, caught.value.fault.phase) == ("exception", "first step")
 
 
 # --- faults --------------------------------------------------------------------------------
@@ -298,26 +241,6 @@ def test_a_fault_stays_in_its_case(zygote: Zygote, factory: str) -> None:
     after.close()
 
 
-@pytest.mark.parametrize(
-    "phase", ["build", "first step", "warm-up", "give way", "measure", "numerics"]
-)
-def test_a_fault_says_in_which_phase_it_came(context: WorkerProcess, phase: str) -> None:
-    fault = fault_of(context, case("raising", phase=phase))
-    assert (fault.phase, fault.message) == (phase, f"ValueError: planted in {phase}")
-
-
-def test_a_workload_that_is_not_there_is_a_fault_of_its_case(context: WorkerProcess) -> None:
-    fault = fault_of(context, case("no_such_factory"))
-    assert (fault.kind, fault.phase) == ("exception", "build")
-    assert "no_such_factory" in fault.message
-
-
-def test_an_answer_that_json_cannot_hold_is_a_fault_with_words(context: WorkerProcess) -> None:
-    fault = fault_of(context, case("incomparable"))
-    assert fault.kind == "exception"
-    assert fault.message.startswith("ValueError: Out of range float values")
-
-
 def test_last_output_is_that_of_the_case_alone(context: WorkerProcess) -> None:
     context.measure(case("talking", lines=5, fails=False))
     fault = fault_of(context, case("talking", lines=60, fails=True))
@@ -325,12 +248,6 @@ def test_last_output_is_that_of_the_case_alone(context: WorkerProcess) -> None:
     assert len(lines) == LAST_LINES
     assert lines[0] == f"line {60 - LAST_LINES + 1}"
     assert lines[-1] == "the library's last \N{REPLACEMENT CHARACTER} word"
-
-
-def test_short_output_is_not_mixed_with_that_of_earlier_cases(context: WorkerProcess) -> None:
-    context.measure(case("talking", lines=5, fails=False))
-    fault = fault_of(context, case("talking", lines=1, fails=True))
-    assert [line[:11] for line in fault.last_output.splitlines()] == ["line 0", "the library"]
 
 
 @pytest.mark.parametrize("then", ["hang", "end", "go on"])
@@ -378,34 +295,6 @@ def test_an_answer_that_is_none_is_a_fault_of_the_protocol(
     real.close()
 
 
-def test_a_worker_tells_what_quantizes_without_importing_it(monkeypatch: Any) -> None:
-    monkeypatch.delitem(sys.modules, "torchao", raising=False)
-    monkeypatch.setattr(worker_device.metadata, "version", {"torchao": "0.99"}.__getitem__)
-    assert worker_device.versions()["torchao"] == "0.99"
-    assert "torchao" not in sys.modules
-
-    def missing(package: str) -> str:
-        raise worker_device.metadata.PackageNotFoundError(package)
-
-    monkeypatch.setattr(worker_device.metadata, "version", missing)
-    assert worker_device.versions()["torchao"] is None
-
-
-def test_a_worker_tells_torchvisions_own_version_without_importing_it(
-    monkeypatch, tmp_path
-) -> None:
-    package = tmp_path / "torchvision"
-    package.mkdir()
-    (package / "__init__.py").write_text("raise AssertionError('imported')\n")
-    (package / "version.py").write_text("__version__ = '0.99.1+rocm9.9'\ngit_version = 'f00'\n")
-    monkeypatch.delitem(sys.modules, "torchvision", raising=False)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(worker_device.metadata, "version", {"torchvision": "0.99.1"}.get)
-    assert worker_device.versions()["torchvision"] == "0.99.1+rocm9.9"
-    (package / "version.py").unlink()
-    assert worker_device.versions()["torchvision"] == "0.99.1"
-
-
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
@@ -444,10 +333,6 @@ def test_an_exit_code_is_put_into_words(code: int | None, words: str) -> None:
     assert how_it_ended(code) == words
 
 
-def test_a_log_that_is_not_there_has_no_last_output(tmp_path: Path) -> None:
-    assert last_output(tmp_path / "none.log") == ""
-
-
 # --- the zygote itself ---------------------------------------------------------------------
 
 
@@ -472,16 +357,6 @@ def test_a_stranger_without_the_token_is_refused(
     context.close()
 
 
-def test_orders_that_arrive_together_are_all_obeyed(zygote: Zygote) -> None:
-    assert zygote._connection is not None
-    orders = ({"order": "end", "pid": NOBODY}, {"order": "fork", "context": "at-once"})
-    lines = b"".join(json.dumps(order).encode() + b"\n" for order in orders)
-    zygote._connection._socket.sendall(lines)
-    connection, hello = zygote._accept("at-once", LONG_S)
-    connection.close()
-    assert all_gone(hello["pid"])
-
-
 def test_a_zygote_ends_nobody_but_its_own_children(zygote: Zygote) -> None:
     somebody = subprocess.Popen(["sleep", "3600"])
     zygote.end(somebody.pid)
@@ -489,12 +364,6 @@ def test_a_zygote_ends_nobody_but_its_own_children(zygote: Zygote) -> None:
     assert somebody.poll() is None
     somebody.kill()
     assert somebody.wait() == -signal.SIGKILL
-
-
-def test_closing_twice_is_closing(context: WorkerProcess) -> None:
-    fault_of(context, case("leaving"))
-    context.close()
-    context.close()
 
 
 def test_a_closed_zygote_leaves_neither_processes_nor_files() -> None:
@@ -508,7 +377,6 @@ def test_a_closed_zygote_leaves_neither_processes_nor_files() -> None:
 
 
 def program(folder: Path, name: str, script: str) -> str:
-    """Write a program that a test puts in another one's place."""
     path = folder / name
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
@@ -554,23 +422,18 @@ CHEAP, DEAR = SAME_KIND, SAME_KIND + 0.001
 
 
 class Drawn:
-    """A context whose launches cost so much more than they could."""
-
     is_dear = WorkerProcess.is_dear
 
     def __init__(self, excess: float | None, pid: int) -> None:
-        """Be open."""
         self.excess = excess
         self.pid = pid
         self.closed = False
         self.waited_for = False
 
     def close(self) -> None:
-        """Be closed."""
         self.closed = True
 
     def wait(self) -> None:
-        """Be waited for, which is in vain where nobody has closed it."""
         assert self.closed
         self.waited_for = True
 
@@ -625,16 +488,6 @@ def test_a_context_with_dear_launches_is_ended_and_another_drawn(
     assert [drawn.closed for drawn in forked] == [True] * (taken - 1) + [False]
 
 
-@pytest.mark.parametrize("excess", [None, CHEAP, DEAR])
-def test_what_is_drawn_once_is_taken_as_it_is(
-    monkeypatch: pytest.MonkeyPatch, excess: float | None
-) -> None:
-    zygote, forked = forking(monkeypatch, [excess])
-    context: object = zygote.context(draws=1)
-    assert [context] == forked
-    assert not forked[0].closed
-
-
 def test_a_device_that_does_not_open_again_is_told_and_no_context_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -654,19 +507,9 @@ def test_a_device_that_is_not_free_at_once_is_opened_when_the_ended_context_is_g
     assert [drawn.waited_for for drawn in forked] == [False, True, False]
 
 
-def test_a_device_that_does_not_open_at_all_is_told_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    zygote, forked = forking(monkeypatch, ["no such device", CHEAP])
-    with pytest.raises(LaunchError, match="no such device"):
-        zygote.context()
-    assert forked == []
-
-
 def drawn_in_rounds(
     monkeypatch: pytest.MonkeyPatch, rounds: Sequence[Sequence[float | str]]
 ) -> list[int]:
-    """Return how many contexts are drawn for each that is asked for."""
     zygote, forked = forking(monkeypatch, [excess for drawn in rounds for excess in drawn])
     numbers = []
     for _ in rounds:
@@ -690,15 +533,6 @@ def test_after_two_futile_rounds_contexts_are_taken_as_they_come(
     ]
 
 
-@pytest.mark.parametrize("last", [[CHEAP], [DEAR, CHEAP], [DEAR] * (DRAWS - 1) + [CHEAP]])
-def test_futile_rounds_count_in_a_row_alone(
-    monkeypatch: pytest.MonkeyPatch, last: list[float]
-) -> None:
-    futile = [DEAR] * DRAWS
-    rounds = [futile, last, futile, last, futile, futile, [DEAR]]
-    assert drawn_in_rounds(monkeypatch, rounds) == [len(drawn) for drawn in rounds]
-
-
 def test_a_context_that_says_of_itself_that_launches_are_dear_is_ended(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import os\n"
@@ -719,10 +553,6 @@ def test_a_context_that_says_of_itself_that_launches_are_dear_is_ended(tmp_path:
     assert all_gone(zygote._process.pid, companion.pid, context.pid)
 
 
-def test_a_context_on_the_cpu_says_nothing_of_launches(context: WorkerProcess) -> None:
-    assert context.excess is None
-
-
 # --- the compiler, imported before the fork ------------------------------------------------
 
 COMPILER = "torch._inductor.compile_fx"
@@ -730,26 +560,17 @@ NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
 
 def inheriting(_setting: Setting) -> Workload:
-    """Say in warnings which of some modules and variables a child was born with."""
     variables = [f"{name}={os.environ.get(name)}" for name in (PRELOAD_VARIABLE, NVML_CHECK)]
     loaded = "compiler" if COMPILER in sys.modules else "no compiler"
     return Workload(lambda: None, warnings=[", ".join([loaded, *variables])])
 
 
 def inherited(context: WorkerProcess) -> str:
-    """Return what a context was born with."""
     measured = context.measure(Case("x", f"{__name__}:inheriting", {}, sampling=AT_ONCE))
     return measured.warnings[0]
 
 
-def test_a_context_on_the_cpu_has_no_compiler_but_what_torch_imports_by_itself(
-    context: WorkerProcess,
-) -> None:
-    assert inherited(context) == f"no compiler, {PRELOAD_VARIABLE}=None, {NVML_CHECK}=None"
-
-
 def trial_says(folder: Path, answer: str) -> dict[str, str]:
-    """Return the environment of a zygote whose trial child opens what an expression says."""
     (folder / "sitecustomize.py").write_text(
         "import sys\n"
         "from bench_lib.worker import zygote\n"
@@ -779,21 +600,6 @@ def test_a_zygote_whose_children_are_spoilt_by_the_compiler_starts_over_without(
             f"no compiler, {PRELOAD_VARIABLE}=no, {NVML_CHECK}=None"
         )
     assert all_gone(own.joint[1])
-
-
-def test_what_is_imported_with_torch_is_neither_collected_nor_looked_at_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    frozen: list[bool] = []
-    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(gc.isenabled()))
-    with worker.importing_torch():
-        assert gc.isenabled()
-    assert frozen == []
-    monkeypatch.delitem(sys.modules, "torch")
-    with worker.importing_torch():
-        assert not gc.isenabled()
-    assert gc.isenabled()
-    assert frozen == [False]
 
 
 @pytest.mark.parametrize(
@@ -858,32 +664,8 @@ def test_a_zygote_that_reaches_no_runner_leaves_its_log_to_one_that_lives(
     assert "ConnectionRefusedError: nobody there" in capsys.readouterr().err
 
 
-def test_a_zygote_whose_runner_is_gone_before_the_greeting_removes_the_folder(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def send(_message: object) -> None:
-        raise ClosedError
-
-    logs = tmp_path / "logs"
-    logs.mkdir()
-    monkeypatch.setenv(LOGS_VARIABLE, str(logs))
-    monkeypatch.setenv(ADDRESS_VARIABLE, "127.0.0.1:1")
-    monkeypatch.setenv(PRELOAD_VARIABLE, "no")
-    monkeypatch.setitem(sys.modules, "torchvision", ModuleType("torchvision"))
-    monkeypatch.setattr(worker, "connect", lambda: SimpleNamespace(send=send))
-    monkeypatch.setattr(worker_device, "versions", dict)
-    monkeypatch.setattr(worker, "gc", SimpleNamespace(freeze=lambda: None))
-    for name in ("set_wakeup_fd", "signal"):  # of the process that runs the tests
-        monkeypatch.setattr(signal, name, lambda *_args, **_options: None)
-    assert worker.serve() == 0
-    assert not logs.exists()
-
-
 class Importing:
-    """Stands in the way of the compiler's import, and notes what happens around it."""
-
     def __init__(self, monkeypatch: pytest.MonkeyPatch, opened: Sequence[int]) -> None:
-        """Have children open what ``opened`` says, one after the other."""
         self.log: list[Any] = []
         self._opened = iter(opened)
         monkeypatch.delenv(PRELOAD_VARIABLE, raising=False)
@@ -893,18 +675,15 @@ class Importing:
         monkeypatch.setattr(os, "execv", self.execute)
 
     def open(self) -> int:
-        """Give the next answer."""
         self.log.append("child")
         return next(self._opened)
 
     def find_spec(self, name: str, *_: object) -> None:
-        """Note how the check for GPUs was set, and have no compiler."""
         if name == COMPILER:
             self.log.append(f"import with {os.environ[NVML_CHECK]}")
             raise ImportError(name)
 
     def execute(self, program: str, words: list[str]) -> None:
-        """Note what would run, and with what it was told."""
         self.log.append((program, words[1:], os.environ.pop(PRELOAD_VARIABLE)))
 
 
@@ -920,56 +699,6 @@ def test_the_compiler_is_imported_under_a_check_that_spares_the_driver(
     worker._import_compiler()
     assert importing.log == ["child", "import with 1", "child"]
     assert os.environ.get(NVML_CHECK) == check
-
-
-@pytest.mark.parametrize("opened", [1, 2, -signal.SIGKILL])
-def test_where_a_child_opens_no_gpu_nothing_is_imported(
-    monkeypatch: pytest.MonkeyPatch, opened: int
-) -> None:
-    importing = Importing(monkeypatch, [opened])
-    worker._import_compiler()
-    assert importing.log == ["child"]
-    assert PRELOAD_VARIABLE not in os.environ
-
-
-@pytest.mark.parametrize("has_triton", [True, False])
-def test_what_the_compilers_caches_are_asked_by_is_computed_before_the_fork(
-    monkeypatch: pytest.MonkeyPatch, has_triton: bool
-) -> None:
-    importing = Importing(monkeypatch, [GPU, GPU])
-
-    def triton_key() -> None:
-        importing.log.append("triton_key")
-        if not has_triton:
-            raise RuntimeError("triton package is not installed")
-
-    keys = {"torch_key": lambda: importing.log.append("torch_key"), "triton_key": triton_key}
-    for name in (COMPILER, "torch._inductor.codecache", "torch._inductor.runtime.triton_compat"):
-        stub = ModuleType(name)
-        vars(stub).update(keys)
-        monkeypatch.setitem(sys.modules, name, stub)
-    worker._import_compiler()
-    assert importing.log == ["child", "torch_key", "triton_key", "child"]
-
-
-@pytest.mark.parametrize("error", [KeyError("insides"), OSError("a file"), AssertionError()])
-def test_a_compiler_that_cannot_be_made_ready_is_printed_and_done_without(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
-) -> None:
-    monkeypatch.delenv(NVML_CHECK, raising=False)
-    importing = Importing(monkeypatch, [GPU, GPU])
-
-    def torch_key() -> None:
-        raise error
-
-    for name in (COMPILER, "torch._inductor.codecache", "torch._inductor.runtime.triton_compat"):
-        stub = ModuleType(name)
-        vars(stub).update({"torch_key": torch_key, "triton_key": torch_key})
-        monkeypatch.setitem(sys.modules, name, stub)
-    worker._import_compiler()
-    assert importing.log == ["child", "child"]
-    assert NVML_CHECK not in os.environ
-    assert f"\n{type(error).__name__}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("after", [1, 2, -signal.SIGKILL])
@@ -1059,72 +788,6 @@ def test_shared_workers_serve_one_process_after_another(tmp_path: Path) -> None:
         Zygote(joins=own.joint)
 
 
-def test_shared_workers_that_are_killed_are_gone_for_those_who_joined() -> None:
-    with contextlib.closing(Zygote(environment=BRIEF, is_shared=True)) as own:
-        joined = Zygote(joins=own.joint)
-        os.kill(own.joint[1], signal.SIGKILL)
-        with pytest.raises(WorkerKilledError, match="the shared workers are gone"):
-            joined.wait()
-
-
-@pytest.mark.parametrize("preload", ["compiler", "no"])
-def test_no_child_opens_a_device_before_a_shared_zygote_has_a_runner(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, preload: str
-) -> None:
-    log: list[str] = []
-    runners = iter(["a", "b"])
-
-    def comes(announced: Path, starter: int) -> bool:
-        log.append(f"{starter} waits")
-        found = next(runners, None)
-        announced.write_text(found or "")
-        return found is not None
-
-    monkeypatch.setenv(ADDRESS_VARIABLE, "")
-    monkeypatch.setenv("BENCH_LIB_STARTER", "7")
-    monkeypatch.setenv(PRELOAD_VARIABLE, preload)
-    monkeypatch.setenv(LOGS_VARIABLE, str(tmp_path))
-    monkeypatch.setitem(sys.modules, "torchvision", ModuleType("torchvision"))
-    monkeypatch.setattr(worker, "_load_compiler", lambda: log.append("compiler"))
-    monkeypatch.setattr(worker, "_start_over_if_spoilt", lambda: log.append("trial"))
-    monkeypatch.setattr(worker, "_comes", comes)
-    monkeypatch.setattr(worker, "_serve_runner", lambda: log.append(os.environ[ADDRESS_VARIABLE]))
-    assert worker.serve() == 0
-    if preload == "compiler":
-        assert log == ["compiler", "7 waits", "trial", "a", "7 waits", "b", "7 waits"]
-    else:
-        assert log == ["7 waits", "a", "7 waits", "b", "7 waits"]
-    assert not tmp_path.exists()
-
-
-def test_a_runner_that_comes_while_a_killed_one_s_address_is_read_is_served(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    announced = tmp_path / "runner"
-    served: list[str] = []
-    announced.write_text("killed")
-    read = Path.read_text
-
-    def reading(path: Path, **how: Any) -> str:
-        text = read(path, **how)
-        if text == "killed":
-            announced.write_text("next")
-        return text
-
-    monkeypatch.setenv(ADDRESS_VARIABLE, "")
-    monkeypatch.setenv("BENCH_LIB_STARTER", "7")
-    monkeypatch.setenv(PRELOAD_VARIABLE, "no")
-    monkeypatch.setenv(LOGS_VARIABLE, str(tmp_path))
-    monkeypatch.setitem(sys.modules, "torchvision", ModuleType("torchvision"))
-    monkeypatch.setattr(Path, "read_text", reading)
-    monkeypatch.setattr(worker, "_comes", lambda announced, _starter: announced.exists())
-    monkeypatch.setattr(
-        worker, "_serve_runner", lambda: served.append(os.environ[ADDRESS_VARIABLE])
-    )
-    assert worker.serve() == 0
-    assert served == ["killed", "next"]
-
-
 def test_a_shared_zygote_waits_for_runners_until_its_starter_has_ended(tmp_path: Path) -> None:
     announced = tmp_path / "runner"
     assert not worker._comes(announced, starter=0)
@@ -1162,12 +825,10 @@ def test_shared_workers_do_not_outlive_a_starter_that_is_killed(tmp_path: Path) 
 
 
 def interpreter(folder: Path, script: str) -> str:
-    """Write a program that stands where a Python interpreter should be."""
     return program(folder, "python", script)
 
 
 def refusal(**arguments: Any) -> str:
-    """Start a zygote that cannot start, and return the error's words."""
     with pytest.raises(LaunchError) as raised:
         Zygote(**arguments).wait()
     return str(raised.value)
@@ -1191,36 +852,6 @@ def test_a_full_temporary_folder_is_named_with_the_cure(
         "name another folder with TMPDIR"
     )
     assert list(tmp_path.iterdir()) == []
-
-
-def test_where_no_folder_takes_temporary_files_they_are_named_with_the_cure(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/nowhere"])
-    words = refusal(environment=ENVIRONMENT)
-    assert words.startswith("cannot write temporary files: ")
-    assert "/nowhere" in words
-    assert "TMPDIR" in words
-
-
-def test_a_workers_fault_is_the_temporary_folders_only_where_that_is_full(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    full = "OSError: [Errno 28] No space left on device"
-    assert is_full(Fault("no room", f"{full}: '{tmp_path}/torchinductor_me/a'", "compile"))
-    assert not is_full(Fault("no room", f"{full}: '/data/a'", "measure"))
-    assert not is_full(Fault("exception", str(tmp_path), "measure"))
-    monkeypatch.setattr(temporary, "LEAST_FREE_BYTES", 2**80)
-    assert is_full(Fault("no room", full, "compile"))
-
-
-def test_a_prefix_that_is_not_there_is_named() -> None:
-    assert refusal(command_prefix=["/nowhere/docker", "run"]) == (
-        "cannot start a worker with /nowhere/docker: No such file or directory; "
-        "it has to be a program that runs the words after it"
-    )
 
 
 def test_an_interpreter_without_torch_is_told_with_a_remedy(tmp_path: Path) -> None:
@@ -1290,12 +921,3 @@ def test_a_kind_of_contexts_that_there_is_not_is_told_before_anything_starts(
     assert refusal(environment={CONTEXTS_VARIABLE: value}) == words
     monkeypatch.setenv(CONTEXTS_VARIABLE, value)
     assert refusal() == words
-
-
-@pytest.mark.parametrize("value", ["chosen", "any"])
-def test_the_environment_of_a_session_chooses_before_ours(
-    monkeypatch: pytest.MonkeyPatch, value: str
-) -> None:
-    monkeypatch.setenv(CONTEXTS_VARIABLE, "fastest")
-    words = refusal(python="/nowhere/python", environment={CONTEXTS_VARIABLE: value})
-    assert words.startswith("cannot start a worker with /nowhere/python")

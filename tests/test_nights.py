@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import math
 import random
-import statistics
 from dataclasses import replace
 
 import numpy as np
@@ -14,39 +12,30 @@ import pytest
 from bench_lib.model import Case, Choice, Draw, Kernel, KernelTable, ProcessSummary, SlowDown
 from bench_lib.verdict import nights
 from bench_lib.verdict.families import EVERY_CASE, traits_of
-from bench_lib.verdict.nights import CaseNights, CaseRun, is_alarm, over_nights, times, when
+from bench_lib.verdict.nights import CaseNights, CaseRun, is_alarm, over_nights, times
 from bench_lib.verdict.statistics.comparison import (
-    effective_degrees,
-    fit_prior,
-    in_common,
     t_quantile,
 )
-from bench_lib.verdict.statistics.rises import NightSpread, Rise
+from bench_lib.verdict.statistics.rises import Rise
 
 TONIGHT = "tonight"
 
 
 def process(seconds: float, worker: str, **fields) -> ProcessSummary:
-    """Return one process of a step of so many seconds."""
     values = fields.pop("values", {"latency": seconds})
     return ProcessSummary(values, 20, "", "", worker=worker, **fields)
 
 
 def date(night: int, hour: int = 2) -> str:
-    """Return when a night began; the accepted run is the night before the first."""
     return f"2026-{1 + (night + 1) // 28:02d}-{1 + (night + 1) % 28:02d}T{hour:02d}:00:00Z"
 
 
 def slower(share: float):
-    """Return what makes a process slower."""
     return lambda one: replace(one, values={n: v * (1 + share) for n, v in one.values.items()})
 
 
 class Suite:
-    """Cases with an accepted run of five processes, and nights of one; the last is tonight's."""
-
     def __init__(self, cases: int = 10, nights: int = 20, *, sd: float = 0.002, seed: int = 1):
-        """Draw what differs from run to run, case by case."""
         self.rng = random.Random(seed)
         self.runs: dict[str, list[CaseRun]] = {}
         self.traits: dict[str, list[str]] = {}
@@ -61,18 +50,15 @@ class Suite:
                 self.add(case_id, night, 0.01 * math.exp(self.rng.gauss(0, sd)))
 
     def add(self, case_id: str, night: int, seconds: float, **fields) -> None:
-        """Add a night of one process."""
         run_id = TONIGHT if night == self.nights - 1 else f"night-{night}"
         own = [process(seconds, f"{run_id}/0", **fields)]
         self.runs[case_id].append(CaseRun(run_id, date(night), own))
 
     @property
     def ids(self) -> list[str]:
-        """The cases' ids."""
         return list(self.runs)
 
     def change(self, case_ids, since: int, change) -> Suite:
-        """Change the processes of some cases from a night on, and the runs if a run is returned."""
         for case_id in case_ids:
             runs = self.runs[case_id]
             for at, run in enumerate(runs):
@@ -81,11 +67,9 @@ class Suite:
         return self
 
     def slow(self, case_ids, since: int, share: float) -> Suite:
-        """Slow some cases down from a night on."""
         return self.change(case_ids, since, slower(share))
 
     def slow_once(self, case_ids, night: int, share: float) -> Suite:
-        """Slow some cases down on one night."""
         for case_id in case_ids:
             run = self.runs[case_id][1 + night]
             again = [slower(share)(each) for each in run.processes]
@@ -93,7 +77,6 @@ class Suite:
         return self
 
     def cut(self, nights: int) -> Suite:
-        """Return the suite as it was after so many nights, the last of them tonight's."""
         earlier = Suite(0, nights)
         earlier.traits, earlier.told = self.traits, self.told
         last = date(nights - 1)
@@ -108,7 +91,6 @@ class Suite:
         return earlier
 
     def asked(self):
-        """Return what the nights show together."""
         cases = {
             case_id: CaseNights(runs, self.traits[case_id], self.told.get(case_id, ""))
             for case_id, runs in self.runs.items()
@@ -116,7 +98,6 @@ class Suite:
         return over_nights(cases, TONIGHT)
 
     def first_told(self, since: int) -> int | None:
-        """Return on which slower night something was told first; None if on none."""
         for night in range(since + 1, self.nights + 1):
             if self.cut(night).asked().new:
                 return night - since
@@ -141,11 +122,6 @@ def test_nights_of_one_level_show_nothing_whoever_looks_how_often():
     for seed in range(4):
         suite = Suite(nights=50, seed=seed)
         assert not any(suite.cut(nights).asked().new for nights in range(10, 51, 20))
-
-
-def test_fewer_than_six_nights_tell_nothing():
-    suite = Suite(nights=4).slow(["case-03"], 2, 0.5)
-    assert not suite.asked().new
 
 
 def test_a_slow_down_of_less_than_three_thousandths_is_not_worth_a_word():
@@ -188,17 +164,10 @@ def test_several_runs_of_one_night_are_one_night():
     assert [one.cases for one in suite.asked().new] == [["case-03"]]
 
 
-def test_a_case_that_tonight_did_not_measure_tells_nothing():
-    suite = Suite(nights=30).slow(["case-03"], 20, 0.01)
-    suite.runs["case-03"].pop()
-    assert not suite.asked().new
-
-
 # --- devices -------------------------------------------------------------------------------
 
 
 def on(uuid: str):
-    """Return what moves a process to a device."""
     return lambda one: replace(one, device_uuid=uuid)
 
 
@@ -349,27 +318,11 @@ def test_cases_share_what_their_parameters_and_their_kernels_are():
 # --- nights by hand ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("2026-01-02T03:04:05Z", dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.timezone.utc)),
-        ("2026-01-02T03:04:05", dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.timezone.utc)),
-        ("2026-01-02T05:04:05+02:00", dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.timezone.utc)),
-        ("last night", dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)),
-    ],
-)
-def test_a_time_that_is_none_is_long_ago(text, expected):
-    assert when(text) == expected
-    assert when(text).tzinfo is not None
-
-
 def run_of(run_id: str, time: str, *processes: ProcessSummary, **fields) -> CaseRun:
-    """Return one run of a case."""
     return CaseRun(run_id, time, processes, **fields)
 
 
 def calendar_of(*times: str) -> nights._Calendar:
-    """Return the nights of runs a, b, c, ..."""
     return nights._Calendar.of(
         run_of(name, time) for name, time in zip("abcdef", times, strict=False)
     )
@@ -391,13 +344,11 @@ DAYS = [f"2026-01-0{day}T00:00:00Z" for day in range(1, 7)]
 
 
 def level_of(*runs: CaseRun, told_since: str = "") -> nights._Level:
-    """Return the nights of a case whose runs began on one day after another."""
     calendar = nights._Calendar.of(runs)
     return nights._level(CaseNights(runs, told_since=told_since), calendar)
 
 
 def logs(*values: float, uuid: str = "x") -> list[ProcessSummary]:
-    """Return processes by the logarithms of their times."""
     return [process(math.exp(value), f"{uuid}/{value}", device_uuid=uuid) for value in values]
 
 
@@ -414,11 +365,6 @@ def test_a_nights_value_is_the_median_on_the_device_of_most_processes():
         1: {"y/1.0": 0.0},
         2: {"x/2.0": pytest.approx(-0.002), "x/2.004": pytest.approx(0.002)},
     }
-
-
-def test_a_process_far_below_the_others_counts_as_a_percent():
-    found = level_of(run_of("a", DAYS[0], *logs(0.0, 1.0, 1.001)))
-    assert found.off == {0: {"x/0.0": -0.01, "x/1.0": 0.0, "x/1.001": pytest.approx(0.001)}}
 
 
 @pytest.mark.parametrize(
@@ -446,7 +392,6 @@ def test_a_level_begins_with_what_regressed_or_was_told_last(regressed, told_sin
 
 
 def level(*values: float, first: int = 0, device: str = "x", **fields) -> nights._Level:
-    """Return a level of nights in a row."""
     return nights._Level(
         range(first, first + len(values)),
         np.array(values),
@@ -455,46 +400,7 @@ def level(*values: float, first: int = 0, device: str = "x", **fields) -> nights
     )
 
 
-def test_nights_since_one_that_was_not_measured_begin_with_the_next():
-    found = replace(level(0.0, 1.0, 2.0), nights=[0, 3, 5])
-    assert (found.since(1).nights, list(found.since(1).values)) == ([3, 5], [1.0, 2.0])
-    assert found.since(3).nights == [3, 5]
-    assert found.since(6).nights == []
-
-
-OTHERS = NightSpread(4e-6, 6.0)
-
-
-@pytest.mark.parametrize(
-    ("off", "variance", "degrees"),
-    [
-        ({0: {"a": 0.0}, 1: {"b": 0.0}}, 4e-6, 6),
-        ({0: {"a": -0.001, "b": 0.001}, 1: {"c": 0.0}}, (2e-6 + 24e-6) / 7, 7),
-        (
-            {0: {"a": -0.001, "b": 0.0, "c": 0.001}, 1: {"a": 0, "b": 0.004}},
-            (6e-6 * 5 / 3 + 24e-6) / 9,
-            9,
-        ),
-        ({n: {"a": -0.001, "b": 0.001} for n in range(8)}, (4 * 2e-6 + 24e-6) / 10, 10),
-    ],
-    ids=["one each", "two", "unequal", "many"],
-)
-def test_processes_of_a_night_tell_what_nights_differ_by_at_least(off, variance, degrees):
-    found = level(0.0, 0.0, off=off, others=OTHERS).spread
-    assert found.degrees == degrees
-    assert found.variance == pytest.approx(variance)
-
-
-def test_how_far_a_case_moved_is_its_mean_since_less_its_mean_before():
-    found = level(0.0, 0.0, 0.0, 0.0, 0.002, 0.002, first=3)
-    assert nights._moved(found, 7) == pytest.approx(
-        found.steady[4:].mean() - found.steady[:4].mean()
-    )
-    assert (nights._moved(found, 3), nights._moved(found, 9)) == (0.0, 0.0)
-
-
 def found_at(first: int, *members: str, evidence=9.0, size=0.01, **fields) -> nights._Found:
-    """Return a slow-down of such cases since the third of five nights, which has that number."""
     rise = Rise(2, evidence, size, 0.001, 8.0)
     return nights._Found(level(*[0.0] * 5, first=first - 2, members=members), rise, **fields)
 
@@ -517,76 +423,6 @@ def test_the_widest_explanation_that_moved_alike_is_best_and_then_the_surest():
     told = nights._best([least, small, other, less, sure, wide])
     assert [one.shared for one in told] == ["wide", "less", "least"]
     assert (wide.width, sure.width) == (3, 0)
-
-
-@pytest.mark.parametrize(
-    ("evidence", "size", "is_worth"), [(9.0, 0.01, True), (8.9, 0.01, False), (9.0, 0.009, False)]
-)
-def test_a_change_is_worth_its_price_and_a_size(evidence, size, is_worth):
-    change = Rise(2, evidence, size, 0.001, 8.0)
-    assert nights._if_worth(change, 9.0, 0.01) == (change if is_worth else None)
-    assert nights._if_worth(None, 0.0, 0.0) is None
-
-
-def test_a_mean_of_less_than_its_least_weight_is_none():
-    values = [(1.0, 0.001), (3.0, 0.005)]
-    assert nights._weighed(values, 4.0) == pytest.approx(0.004)
-    assert nights._weighed(values, 4.1) is None
-
-
-def test_the_mean_of_cases_holds_nights_that_half_of_them_have():
-    one, two = (
-        level(*[0.0, 0.001] * 3, first=first, device=device, members=[member], off={2: off})
-        for first, device, member, off in (
-            (0, "x", "a", {"p": 0.002, "q": 0.0}),
-            (1, "y", "b", {"p": 0.004}),
-        )
-    )
-    three = level(*[0.0, 0.003] * 3, first=1, device="y", members=["c"])
-    found = nights._mean([one, two, three])
-    variances = [1e-6, 1e-6, 9e-6]
-    weights = [1 / (variance + 1e-6) for variance in variances]
-    assert found.nights == [1, 2, 3, 4, 5, 6]
-    for at, night in enumerate(found.nights):
-        values = [two.steady[at], three.steady[at], *one.steady[night : night + 1]]
-        held = [weights[1], weights[2], *weights[:1]][: len(values)]
-        assert found.values[at] == pytest.approx(statistics.fmean(values, held))
-    assert found.devices == ["y"] * 6
-    assert found.members == ["a", "b", "c"]
-    assert found.off == {2: {"p": pytest.approx(0.003)}}
-
-
-def test_steady_nights_weigh_no_more_than_nights_can_be_alike():
-    still, restless = level(*[0.0] * 6), level(0.0, 0.002, 0.0, 0.002, 0.0, 0.002)
-    found = nights._mean([still, restless])
-    least, usual = 0.0003**2, (0.0003**2 + 0.002**2) / 2
-    weights = [1 / (least + usual), 1 / (0.002**2 + usual)]
-    for at, value in enumerate(found.values):
-        each = (still.steady[at], restless.steady[at])
-        assert value == pytest.approx(statistics.fmean(each, weights))
-
-
-def test_cases_tell_each_other_how_far_nights_are_apart():
-    rng = random.Random(1)
-    alone = [level(*(rng.gauss(0, 0.001) for _ in range(9))) for _ in range(12)]
-    wild = level(*(rng.gauss(0, 0.5) for _ in range(9)))
-    found = nights._knowing_each_other([*alone, wild])
-    assert found[-1] is wild
-    levels = [one.history.level for one in (*alone, wild)]
-    prior = fit_prior([(float(x.var(ddof=1)), len(x) - 1.0) for x in levels])
-    assert prior is not None
-    assert {one.others.variance for one in found[:-1]} == {prior[0]}
-    assert all(one.others.degrees > 8 for one in found[:-1])
-    same = nights._knowing_each_other([alone[0]] * 12)
-    assert same[0].others.degrees == pytest.approx(0.0, abs=1e-6)
-    assert nights._knowing_each_other(alone[:3]) == alone[:3]
-
-
-def test_nights_that_agree_better_than_they_can_tell_no_more_than_that():
-    found = nights._knowing_each_other([level(*[0.0] * 9)] * 5)
-    prior = fit_prior([(0.0003**2, 8.0)] * 5)
-    assert prior is not None
-    assert found[0].others.variance == pytest.approx(prior[0])
 
 
 def test_a_finding_is_told_with_all_that_is_known_of_it():
@@ -631,28 +467,11 @@ def test_only_the_first_run_that_tells_of_a_slow_down_alarms():
 
 
 def steps(*sizes: tuple[int, float], seed: int = 0, **fields) -> nights._Level:
-    """Return a level that changes by so much at each of some nights, of twenty."""
     rng = random.Random(seed)
     values = [
         rng.gauss(0, 0.0002) + sum(size for at, size in sizes if night >= at) for night in range(20)
     ]
     return level(*values, **fields)
-
-
-def test_six_nights_are_enough_to_change_on_the_fourth():
-    found = level(0.0, 0.0, 0.0, 0.1, 0.1, 0.1).changes
-    assert found is not None
-    assert (found[0].index, found[0].size) == (3, pytest.approx(0.1))
-    assert level(0.0, 0.0, 0.1, 0.1, 0.1).changes is None
-
-
-def test_nights_that_are_far_apart_elsewhere_make_a_change_less_sure():
-    quiet, restless = (
-        steps((10, 0.01), others=NightSpread(sd**2, 50.0)).risen(0.0, 0.0) for sd in (0.0002, 0.01)
-    )
-    assert quiet is not None
-    assert restless is not None
-    assert quiet.evidence > restless.evidence + 3
 
 
 def test_a_level_since_its_last_fall_is_what_a_loss_is_held_against():
@@ -667,7 +486,6 @@ def test_a_level_since_its_last_fall_is_what_a_loss_is_held_against():
 
 
 def shared_by(*rises: float, traits=("all", "p"), others: int = 0, fall: float = 0.0):
-    """Return what cases with these rises show together, and some steady ones before them."""
     levels = {f"steady {n}": steps(seed=n, members=[f"steady {n}"]) for n in range(others)}
     cases = {name: CaseNights([], ["steady"]) for name in levels}
     for n, rise in enumerate(rises):
@@ -675,14 +493,6 @@ def shared_by(*rises: float, traits=("all", "p"), others: int = 0, fall: float =
         levels[name] = steps((6, -fall), (14, rise), seed=50 + n, members=[name])
         cases[name] = CaseNights([], traits)
     return nights._shared(levels, cases)
-
-
-def test_five_cases_with_a_trait_are_many():
-    (found,) = shared_by(*[0.01] * 5, others=5)
-    assert (found.shared, found.alike, found.width, found.first) == ("all", True, 5, 14)
-    assert found.level.members == [f"case {n}" for n in range(5)]
-    assert found.rise.size == pytest.approx(0.01, abs=0.001)
-    assert shared_by(*[0.01] * 4, others=5) == []
 
 
 def test_what_cases_gained_together_is_no_slow_down():
@@ -703,62 +513,6 @@ def test_what_cases_gained_together_is_no_slow_down():
 )
 def test_cases_slowed_down_together_where_half_did_and_alike_where_three_in_four_did(rises, alike):
     assert [found.alike for found in shared_by(*rises)] == ([] if alike is None else [alike])
-
-
-@pytest.mark.parametrize(("less", "is_worth"), [(0.1, True), (-0.1, False)])
-def test_what_is_shared_is_worth_a_question_for_each_group(monkeypatch, less, is_worth):
-    monkeypatch.setattr(nights, "DOUBT_SHARED", 0.5)
-    (found,) = shared_by(*[0.003] * 5)
-    evidence = found.rise.evidence
-    monkeypatch.setattr(nights, "DOUBT_SHARED", math.exp(less - evidence))
-    assert bool(shared_by(*[0.003] * 5)) is is_worth
-
-
-def one_case(nights_: int = 20, *changes: tuple[int, float]) -> Suite:
-    """Return a suite of one case that hardly differs from night to night."""
-    suite = Suite(cases=1, nights=nights_, sd=0.0004)
-    for since, share in changes:
-        suite.slow(suite.ids, since, share)
-    return suite
-
-
-@pytest.mark.parametrize(("less", "is_worth"), [(0.1, True), (-0.1, False)])
-def test_a_slow_down_is_worth_a_question_for_each_case(monkeypatch, less, is_worth):
-    suite = one_case(20, (14, 0.005))
-    run = suite.runs["case-00"]
-    own = nights._level(CaseNights(run), nights._Calendar.of(run))
-    risen = own.risen(0.0, 0.0)
-    assert risen is not None
-    monkeypatch.setattr(nights, "DOUBT", math.exp(less - risen.evidence))
-    found = suite.asked()
-    assert found.fell == {}
-    assert [one.told_by for one in found.new] == [TONIGHT] * is_worth
-
-
-def test_a_gain_is_told_with_its_night_and_a_loss_with_its_own():
-    found = one_case(30, (10, -0.02), (22, 0.02)).asked()
-    assert found.fell == {"case-00": date(10)}
-    assert [one.since for one in found.new] == [date(22)]
-
-
-def test_six_nights_show_what_is_plain():
-    assert [one.since for one in one_case(5, (2, 0.5)).asked().new] == [date(2)]
-
-
-def test_what_cases_share_lessens_what_they_tell_each_other():
-    rng = random.Random(2)
-    common = [rng.gauss(0, 0.001) for _ in range(9)]
-    suite = [level(*(x + rng.gauss(0, 0.001) for x in common)) for _ in range(12)]
-    apart = [one.history.level for one in suite]
-    own = [(float(x.var(ddof=1)), len(x) - 1.0) for x in apart]
-    prior = fit_prior(own)
-    assert prior is not None
-    moved = [{"": {str(n): float(v) for n, v in enumerate(x - x.mean())}} for x in apart]
-    share = in_common(moved, [math.sqrt(variance) for variance, _ in own])
-    assert 0.2 < share < 0.8
-    for found, (_, degrees) in zip(nights._knowing_each_other(suite), own, strict=True):
-        more = effective_degrees(degrees, prior[1], share) - degrees
-        assert found.others.degrees == pytest.approx(max(0.0, more))
 
 
 TOLD = SlowDown("2026-01-04T00:00:00Z", "d", list("abcde"), "", 1.0123, (1.01, 1.02), 1, "tonight")

@@ -19,19 +19,16 @@ LARGEST, SMALLEST = 1.7976931348623157e308, 5e-324
 
 
 def line(case="a", role="baseline", process=0, iteration_s=TIMES, **more) -> bytes:
-    """Return one line as Python's own json writes it; None leaves a field out."""
     fields = {"case": case, "role": role, "process": process, "iteration_s": iteration_s, **more}
     kept = {name: value for name, value in fields.items() if value is not None}
     return json.dumps(kept).encode() + b"\n"
 
 
 def of(*lines: bytes) -> Samples:
-    """Read lines."""
     return read(lines)
 
 
 def problem_of(*lines: bytes, case: str = "a") -> str:
-    """Return the only problem of the only case."""
     samples = of(*lines)
     assert samples.problems == []
     assert list(samples.cases) == [case]
@@ -57,35 +54,6 @@ def test_each_line_is_a_process_of_its_case():
     assert (case.baseline["x"].n, case.baseline["x"].line) == (3, 1)
     assert (case.candidate["x"].log_median, case.candidate["x"].spread) == (math.log(8), 0.0)
     assert samples.cases["a"].baseline["1"].line == 2
-
-
-def test_whole_numbers_are_times_too():
-    process = of(line(iteration_s=[1, 2, 3, 4])).cases["a"].baseline["0"]
-    assert process.log_median == math.log(2.5)
-
-
-@pytest.mark.parametrize("time", [LARGEST, SMALLEST, 1e300, 1e-300, 10**300])
-def test_absurd_times_are_read_like_any_other(time):
-    process = of(line(iteration_s=[time] * 4)).cases["a"].baseline["0"]
-    assert process.log_median == pytest.approx(math.log(time))
-    assert process.spread == 0.0
-
-
-def test_times_of_every_size_at_once_are_read():
-    process = of(line(iteration_s=[LARGEST, SMALLEST])).cases["a"].baseline["0"]
-    assert process.log_median == pytest.approx(math.log(LARGEST / 2))
-    assert process.spread == pytest.approx(math.sqrt(2))
-
-
-@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"", b" \n"])
-def test_lines_end_as_they_like(end):
-    samples = of(line().strip() + end)
-    assert (list(samples.cases), samples.problems) == (["a"], [])
-
-
-def test_a_byte_order_mark_is_tolerated():
-    samples = of(codecs.BOM_UTF8 + line())
-    assert (list(samples.cases), samples.problems) == (["a"], [])
 
 
 def test_empty_lines_are_skipped_and_counted():
@@ -138,13 +106,6 @@ def test_a_truncated_last_line_is_named_with_its_number():
     assert list(samples.cases["a"].baseline) == ["0"]
 
 
-def test_an_endless_number_is_not_read():
-    text = b'{"case": "a", "process": ' + b"9" * 5000 + b"}\n"
-    (problem,) = of(text).problems
-    assert problem.startswith("line 1: ")
-    assert "5000 digits" in problem
-
-
 # ---- lines that spoil their case --------------------------------------------------------
 
 
@@ -169,14 +130,6 @@ def test_a_wrong_field_is_a_problem_of_its_case(fields, problem):
     assert problem_of(b"\n", line(**fields)) == f"line 2: {problem}"
 
 
-@pytest.mark.parametrize(("times", "held"), [([], "no time"), ([1.0], "one time")])
-def test_fewer_than_two_times_are_a_problem(times, held):
-    assert problem_of(line(iteration_s=times)) == (
-        f"line 1: iteration_s holds {held}; a process needs at least two, "
-        "so that its median means something"
-    )
-
-
 @pytest.mark.parametrize(
     ("time", "shown"),
     [
@@ -192,13 +145,6 @@ def test_fewer_than_two_times_are_a_problem(times, held):
 def test_times_that_are_not_finite_and_above_zero_are_a_problem(time, shown):
     assert problem_of(line(iteration_s=[1.0, 2.0, 3.0, time])) == (
         f"line 1: iteration_s[3] is {shown}; times have to be finite and above zero"
-    )
-
-
-@pytest.mark.parametrize("text", [b"1e400", b"Infinity"])
-def test_a_time_beyond_every_float_is_infinite(text):
-    assert problem_of(line(iteration_s=[1.0, 77.0]).replace(b"77.0", text)) == (
-        "line 1: iteration_s[1] is inf; times have to be finite and above zero"
     )
 
 
@@ -218,16 +164,6 @@ def test_a_process_that_comes_twice_is_a_problem_naming_both_lines(again):
         "line 3: process '1' of the baseline is on line 1 already; "
         "give every process a name of its own"
     )
-
-
-def test_one_name_in_both_roles_or_two_cases_is_no_problem():
-    samples = of(
-        line(),
-        line(role="candidate", iteration_s=[3.0, 4.0]),
-        line("b"),
-    )
-    assert (samples.problems, samples.notes) == ([], [])
-    assert [case.problems for case in samples.cases.values()] == [[], []]
 
 
 def test_a_problem_spoils_its_own_case_only():
@@ -283,17 +219,6 @@ def test_a_process_keeps_its_run_its_device_its_draw_and_its_family():
     assert (samples.cases["b"].family, samples.cases["b"].baseline["0"].run) == ("", "")
 
 
-def test_two_runs_may_number_their_processes_alike():
-    samples = of(line(run="n1"), line(run="n2"), line(role="candidate", run="n3"))
-    case = samples.cases["a"]
-    assert case.problems == []
-    assert (list(case.baseline), list(case.candidate)) == (["n1/0", "n2/0"], ["n3/0"])
-    assert problem_of(line(run="n1"), line(run="n1", process="0")) == (
-        "line 2: process 'n1/0' of the baseline is on line 1 already; give every process a name "
-        "of its own"
-    )
-
-
 @pytest.mark.parametrize("name", ABOUT)
 @pytest.mark.parametrize(
     ("value", "shown"), [("", '""'), (" ", '" "'), (1.5, "1.5"), (True, "true"), ([], "a list")]
@@ -318,27 +243,6 @@ def test_what_some_lines_of_a_case_say_and_others_do_not_is_a_problem(name, role
         f"line 3: no {name}, which line 1 has; say it on all lines or on none"
     ]
     assert name == "run" or samples.cases["b"].problems == []
-
-
-def test_a_case_without_runs_in_a_file_that_has_some_is_a_problem():
-    samples = of(line("b"), line("a", run="n1"), line("b", process=1))
-    assert samples.cases["a"].problems == []
-    assert samples.cases["b"].problems == [
-        "line 1: no run, which line 2 has; say it on all lines or on none"
-    ]
-
-
-def test_what_is_planted_says_what_its_clean_baseline_says():
-    samples = of(line(run="n1"), line(role="candidate", slow=0.02))
-    assert samples.cases["a"].problems == []
-    assert samples.cases["a-plus-2pct"].problems == [
-        "line 2: no run, which line 1 has; say it on all lines or on none"
-    ]
-
-
-def test_a_case_of_two_families_is_a_problem():
-    problem = problem_of(line(family="eager"), line(process=2, family="compiled"))
-    assert problem == 'line 2: family is "compiled", on line 1 it is "eager"'
 
 
 def test_draws_that_the_baseline_lacks_are_named_in_order():
@@ -372,16 +276,6 @@ def test_what_is_planted_is_a_case_of_its_own_against_the_clean_baseline():
     assert planted.problems == clean.problems == []
 
 
-def test_a_problem_of_the_clean_case_spoils_what_was_planted_in_it():
-    samples = of(
-        line(),
-        line(process=1, iteration_s=[]),
-        line(role="candidate", slow=0.01, iteration_s=[3.0, 4.0]),
-    )
-    assert samples.cases["a-plus-1pct"].problems == samples.cases["a"].problems
-    assert samples.cases["a"].problems[0].startswith("line 2: iteration_s holds no time")
-
-
 @pytest.mark.parametrize(
     "others", [[], [line(role="candidate", iteration_s=[5.0, 6.0])]], ids=["none", "candidates"]
 )
@@ -409,16 +303,6 @@ def test_a_wrong_planted_share_is_a_problem_of_its_case(slow, problem):
 # ---- worth a word -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("times", "more"), [(1, ""), (2, " (and on 1 more line)"), (43, " (and on 42 more lines)")]
-)
-def test_an_unknown_field_is_noted_once(times, more):
-    lines = [line(str(n), gpu=n) for n in range(times)]
-    samples = of(line("x"), b"\n", *lines)
-    assert samples.notes == [f"line 3: unknown field 'gpu' ignored{more}"]
-    assert samples.problems == []
-
-
 def test_very_unequal_counts_are_noted():
     samples = of(
         line(iteration_s=[1.0] * 7),
@@ -444,23 +328,6 @@ def test_the_same_times_twice_in_a_case_are_noted():
     assert [case.problems for case in samples.cases.values()] == [[], [], []]
 
 
-def test_notes_come_in_the_order_of_their_lines():
-    samples = of(
-        line(iteration_s=[1.0] * 20),
-        line(process=1),
-        line(process=2),
-        line(process=3, iteration_s=[1.0, 3.0, 2.0], gpu=0),
-        *(line(process=n, iteration_s=[n] * 10) for n in range(4, 12)),
-        line(process=12),
-    )
-    assert [note.partition(": ")[0] for note in samples.notes] == [
-        "line 2",
-        "line 3",
-        "line 4",
-        "line 13",
-    ]
-
-
 # ---- whatever comes ---------------------------------------------------------------------
 
 times_lists = st.lists(st.floats(min_value=1e-9, max_value=1e9), min_size=2, max_size=60)
@@ -481,22 +348,6 @@ def test_a_process_is_its_median_and_its_spread(times):
     assert process.log_median == pytest.approx(math.log(statistics.median(times)), abs=1e-12)
     assert process.spread == pytest.approx(spread(times), rel=1e-9, abs=1e-12)
     assert process.n == len(times)
-
-
-@given(times_lists, st.randoms(use_true_random=False))
-def test_the_order_of_iterations_does_not_matter(times, random):
-    shuffled = random.sample(times, len(times))
-    a, b = (of(line(iteration_s=t)).cases["a"].baseline["0"] for t in (times, shuffled))
-    assert (a.log_median, a.spread) == (b.log_median, b.spread)
-
-
-@given(times_lists, st.integers(-900, 900))
-def test_another_unit_of_time_moves_the_median_and_leaves_the_spread(times, exponent):
-    scaled = [math.ldexp(time, exponent) for time in times]
-    a, b = (of(line(iteration_s=t)).cases["a"].baseline["0"] for t in (times, scaled))
-    moved = a.log_median + exponent * math.log(2)
-    assert b.log_median == pytest.approx(moved, rel=1e-12, abs=1e-9)
-    assert b.spread == pytest.approx(a.spread, rel=1e-9)
 
 
 @given(
