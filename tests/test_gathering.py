@@ -95,7 +95,7 @@ def test_ranks_of_one_launch_do_what_the_first_orders(first, tmp_path):
         assert len({one["parent"] for one in seen}) == 3
         code, said = ordered(tmp_path, 3, status=7)
         assert code == 1
-        assert launchers.exit_code(1, "", said) == 7 or launchers.exit_code(2, "", said) == 7
+        assert "rank 1 ended with 7" in said or "rank 2 ended with 7" in said
         with pytest.raises(LaunchError, match="mpirun started 3 ranks, and a case has 4; start as"):
             command_for(4)
         _given_up(tmp_path)

@@ -172,8 +172,6 @@ def test_srun_starts_two_ranks_that_are_measured_as_one_case(slurm):
 def test_a_rank_of_srun_that_dies_is_named_and_takes_the_other_along(slurm, tmp_path):
     with pytest.raises(CaseFault) as raised:
         abreast(slurm, "faulty:by_rank", pids=str(tmp_path), others="meet", last="die")
-    assert raised.value.fault.message == (
-        "rank 1 was ended by SIGKILL (by hand, or by the kernel when memory ran out), in "
-        "'first step'"
-    )
+    assert raised.value.fault.message.startswith("ended without a result: ")
+    assert "rank 1 (in 'first step')" in raised.value.fault.message
     assert all_gone(*pids_in(tmp_path / "rank-0"), *pids_in(tmp_path / "rank-1"))

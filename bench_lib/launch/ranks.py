@@ -35,7 +35,6 @@ from bench_lib.launch.launchers import (
     SHARED_VARIABLE,
     LaunchCommand,
     command_for,
-    exit_code,
     without_ranks,
 )
 from bench_lib.launch.started import leashed, signal_all
@@ -264,8 +263,6 @@ class RankFiles:
     rank: int
     outcome: dict[str, Any] | None = None
     """Its result, where it came to one."""
-    pid: str = ""
-    """Its number on its host."""
     phases: tuple[str, ...] = ()
     """How far it got; empty where it never began."""
     stack: str = ""
@@ -304,7 +301,6 @@ def _files_of(folder: Path, rank: int) -> RankFiles:
     return RankFiles(
         rank,
         outcome=json.loads(found) if found else None,
-        pid=text("pid").strip(),
         phases=tuple(text("phases").splitlines()),
         stack=last_lines(text("stack")),
         output=last_lines(text("log")),
@@ -401,14 +397,10 @@ def _late(case: Case, ranks: Sequence[RankFiles], ending: LaunchEnd) -> Fault:
 def _dead(died: Sequence[RankFiles], ranks: Sequence[RankFiles], ending: LaunchEnd) -> Fault:
     """Say which ranks ended without a word: by themselves, if any did."""
     if died:
-        said = ending.log.read_text(errors="replace") if ending.log.exists() else ""
-        codes = {each.rank: exit_code(each.rank, each.pid, said) for each in died}
-        # MPICH kills the others outright, and names the one that was the cause.
-        named = [each for each in died if codes[each.rank] is not None] or died
-        shown = named[0]
-        how = [how_it_ended(codes[each.rank], f"rank {each.rank}") for each in named]
-        words = f"{some(how, _LISTED)}, in {shown.phase!r}"
-        return Fault("died", words, shown.phase, shown.output or ending.output)
+        shown = died[0]
+        who = some([f"rank {each.rank} (in {each.phase!r})" for each in died], _LISTED)
+        output = "\n".join(part for part in (shown.output, ending.output) if part)
+        return Fault("died", f"ended without a result: {who}", shown.phase, output)
     words = how_it_ended(ending.code, ending.command.launcher)
     missing = [each.rank for each in ranks if each.outcome is None]
     words += f"; no result from rank {', '.join(map(str, missing))}"

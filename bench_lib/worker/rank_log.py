@@ -1,6 +1,6 @@
 """A rank's files in the ranks' folder, from before torch is imported.
 
-``rank-N.log`` is its output, ``rank-N.pid`` its number, ``rank-N.phases`` its phases so far,
+``rank-N.log`` is its output, ``rank-N.phases`` its phases so far,
 ``rank-N.stack`` its stack when somebody ended it.  Standard library only.
 """
 
@@ -37,7 +37,6 @@ class RankLog:
         """
         self.phase = "start"
         stem = str(folder / f"rank-{rank}")
-        Path(f"{stem}.pid").write_text(str(os.getpid()))
         self._phases = Path(f"{stem}.phases").open("a", buffering=1)  # noqa: SIM115 - as long as we live
         log = os.open(f"{stem}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._stack = Path(f"{stem}.stack").open("w")  # noqa: SIM115 - as above

@@ -178,12 +178,3 @@ def too_many(command: LaunchCommand, gpus: int | None) -> str | None:
     where = "" if command.hosts == 1 else f" on {command.hosts} hosts"
     verb = "is" if there == 1 else "are"
     return f"{command.ranks} ranks need {command.ranks} GPUs; {there} {verb} visible{where}"
-
-
-def exit_code(rank: int, pid: str, said: str) -> int | None:
-    """Return how a rank ended, from a launcher's output: negative for a signal, None unknown.
-
-    All are asked: one may have started another, as srun starts a torchrun on each host.
-    """
-    codes = (launcher.exit_code(rank, pid, said) for launcher in ALL)
-    return next((code for code in codes if code is not None), None)

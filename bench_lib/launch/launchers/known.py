@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import re
-import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -56,17 +55,6 @@ class Srun(Launcher):
         around = step(words, wanted.environ)
         return LaunchCommand(self.name, (*around, wanted.python), wanted.ranks, hosts)
 
-    def exit_code(self, rank: int, pid: str, said: str) -> int | None:  # noqa: ARG002 - no pid
-        """Read what srun says of tasks: ``tasks 0,2-3: Exited with exit code 1``."""
-        for tasks, words in re.findall(r"\btasks? ([\d,-]+): ([A-Z][\w ]+)", said):
-            runs = re.findall(r"(\d+)(?:-(\d+))?", tasks)
-            if any(int(first) <= rank <= int(last or first) for first, last in runs):
-                if found := re.fullmatch(r"Exited with exit code (\d+)", words.strip()):
-                    return int(found[1])
-                number = _SIGNALS.get(words.strip())
-                return None if number is None else -number
-        return None
-
     def variables_in(self, environ: Mapping[str, str]) -> RankVariables | None:
         """Return its variables; a step of one task is a shell where people work."""
         (variables,) = self.variables
@@ -83,13 +71,6 @@ class Srun(Launcher):
             counts += [int(found[1])] * int(found[2] or 1)
         node = environ.get("SLURM_NODEID", "")
         return counts[int(node)] if node.isdecimal() and int(node) < len(counts) else None
-
-
-_SIGNALS = {
-    **{signal.strsignal(number): number for number in signal.valid_signals()},
-    "Out Of Memory": signal.SIGKILL,
-}
-"""The names that srun gives to signals: as the C library does, and one more."""
 
 
 def step(words: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -164,21 +145,6 @@ class Mpirun(Launcher):
             words += ["-genvall"] if has(extra, *_BINDING) else ["-bind-to", "none", "-genvall"]
         hosts = 1 if alone else None
         return LaunchCommand(self.name, (*words, *extra, wanted.python), wanted.ranks, hosts)
-
-    def exit_code(self, rank: int, pid: str, said: str) -> int | None:
-        """Read what Open MPI and MPICH say of the rank that failed."""
-        pid = pid or "None"
-        for pattern, sign in (
-            # Open MPI, whose fifth names processes otherwise and breaks the line
-            (rf"process rank {rank} with PID \d+ on node \S+ exited on\s+signal (\d+)", -1),
-            (rf"Process name: \[(?:\[\d+,\d+\]|\S+@\d+),{rank}\]\s+Exit code: +(\d+)", 1),
-            # MPICH
-            (rf"PID {pid} RUNNING AT [\s\S]*EXIT STRING: .*\(signal (\d+)\)", -1),
-            (rf"PID {pid} RUNNING AT .*\s+=\s+EXIT CODE: (\d+)", 1),
-        ):
-            if found := re.search(pattern, said):
-                return sign * int(found[1])
-        return None
 
     def variables_in(self, environ: Mapping[str, str]) -> RankVariables | None:
         """Return its variables; Slurm's own PMI has MPICH's rank and size, and no local rank."""
@@ -258,11 +224,6 @@ class Torchrun(Launcher):
             words += ["--rdzv-backend", "c10d", "--rdzv-id", environ["SLURM_JOB_ID"]]
         around = step([f"--nodes={hosts}", "--ntasks-per-node=1"], environ)
         return LaunchCommand(self.name, (*around, *start, *words), wanted.ranks, hosts)
-
-    def exit_code(self, rank: int, pid: str, said: str) -> int | None:  # noqa: ARG002 - no pid
-        """Read torchrun's table of failures."""
-        found = re.search(rf"rank +: {rank} \(local_rank: \d+\)\s+exitcode +: (-?\d+)", said)
-        return int(found[1]) if found else None
 
     def variables_in(self, environ: Mapping[str, str]) -> RankVariables | None:
         """Return its variables; cluster managers set all but LOCAL_RANK without a launcher."""

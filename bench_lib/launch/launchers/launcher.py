@@ -140,13 +140,6 @@ class Launcher(ABC):
         """Return the name that a baseline keeps of it, by the user's words for it."""
         return self.name
 
-    def exit_code(self, rank: int, pid: str, said: str) -> int | None:  # noqa: ARG002 - for others
-        """Return how a rank ended, from the launcher's output: negative for a signal.
-
-        None if unknown.  ``pid`` is the rank's on its host, or empty.
-        """
-        return None
-
     # --- who a process is ------------------------------------------------------------------
 
     def variables_in(self, environ: Mapping[str, str]) -> RankVariables | None:
@@ -328,11 +321,6 @@ class Gathered(Launcher):
     def condition(self, words: Sequence[str]) -> str:
         """Return the name of the launcher that started the ranks."""
         return words[1]
-
-    def exit_code(self, rank: int, pid: str, said: str) -> int | None:  # noqa: ARG002 - no pid
-        """Read the exit code of the rank that failed."""
-        found = re.search(rf"rank {rank} ended with (-?\d+)", said)
-        return int(found[1]) if found else None
 
     def waiting(self, text: str) -> int | None:
         """Return how many ranks wait, by BENCH_LIB_LAUNCHER; None if none do."""
