@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import datetime as dt
 import json
 import os
@@ -11,7 +10,6 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -257,26 +255,6 @@ def somewhere(monkeypatch):
 def checked(answer: Quiet) -> dict[str, tuple[bool, bool]]:
     """Return by name whether each check is good, and whether it is fatal."""
     return {check["name"]: (check["ok"], check["fatal"]) for check in answer.json["checks"]}
-
-
-def test_env_shows_devices_at_once_and_says_what_it_waits_for(somewhere, monkeypatch, tmp_path):
-    said, told = [], threading.Event()
-
-    def say(words):
-        said.append(words)
-        told.set()
-
-    def worker(*_):
-        told.wait(30)
-        return somewhere["worker"]
-
-    monkeypatch.setattr(examined, "PATIENCE_S", 0.0)
-    monkeypatch.setattr(examined, "_worker_versions", worker)
-    with contextlib.closing(examined.Examination(tmp_path)) as examination:
-        assert examined.first_half(examination)[0] == "Devices"
-        assert said == []
-        assert examination.finish(say).fit
-    assert said == ["waiting for a worker, which imports torch and opens the device"]
 
 
 def test_env_prints_a_page_and_passes_where_nothing_is_wrong(cli, somewhere):

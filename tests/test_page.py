@@ -13,8 +13,7 @@ from bench_lib.cli.machine import (
     DeviceLook,
     Machine,
     Reference,
-    first_half,
-    second_half,
+    page,
 )
 from bench_lib.model import Hardware
 
@@ -32,11 +31,6 @@ GOOD = Check("visible devices", ok=True, detail="0: mi300x")
 DOUBTFUL = Check("CPU governor", ok=False, detail="powersave", remedy="set performance")
 WRONG = Check("torch", ok=False, detail="not installed", remedy="install it", fatal=True)
 CPU = Hardware(vendor="cpu", name="Test CPU", key="cpu-test-4c", compute_units=4)
-
-
-def page(found: Machine) -> list[str]:
-    """Return all lines of the page."""
-    return [*first_half(found), *second_half(found)]
 
 
 def machine(*devices: Hardware, **fields) -> Machine:
@@ -159,14 +153,14 @@ def test_telemetry_shows_one_look_with_units_or_the_cause():
     devices = [make_hardware(index=n) for n in range(4)]
     held = {"source": "nvml", "power_w": 700.0, "throttle": ["thermal", "power brake"]}
     silent = {"source": "none", "clock_mhz": None}
-    seen = [DeviceLook(FIGURES), DeviceLook(held), DeviceLook(None, "amd-smi was not found")]
+    seen = [DeviceLook(FIGURES), DeviceLook(held), DeviceLook(None, "amdsmi was not found")]
     assert section(page(machine(*devices, telemetry=seen)), "Telemetry") == [
         (
             "  0  amdsmi  clock 2100 MHz, memory clock 1300 MHz, power 140 W, "
             "temperature 41 °C, utilization 12%"
         ),
         "  1  nvml    power 700 W, held back by thermal and power brake",
-        "  2  none    amd-smi was not found",
+        "  2  none    amdsmi was not found",
         "  …          1 more, not looked at",
     ]
     lines = page(machine(telemetry=[DeviceLook(silent)]))

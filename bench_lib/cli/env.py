@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-
 import typer
 
 from bench_lib.cli.output import DEFAULT_BASELINES, BaselinesDir, Json, print_json
@@ -15,22 +12,11 @@ def env(*, baselines: BaselinesDir = DEFAULT_BASELINES, json: Json = False) -> N
 
     Exit status 1 where the suite cannot run.
     """
-    from bench_lib.cli.machine import Examination, first_half, second_half
+    from bench_lib.cli.machine import examine, page
 
-    with contextlib.closing(Examination(baselines)) as examination:
-        if not json:
-            print("\n".join(first_half(examination)), flush=True)
-        machine = examination.finish(_unsaid if json else _say)
+    machine = examine(baselines)
     if json:
         print_json(machine)
     else:
-        print("\n".join(second_half(machine)))
+        print("\n".join(page(machine)))
     raise typer.Exit(0 if machine.fit else 1)
-
-
-def _say(words: str) -> None:
-    print(f"bench-lib: {words}", file=sys.stderr, flush=True)
-
-
-def _unsaid(_words: str) -> None:
-    """Leave a document alone on the terminal."""

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import textwrap
-import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -28,8 +26,6 @@ from bench_lib.storage.baselines import BaselineError, load, path_of
 WIDTH = 100
 MOST_LOOKS = 16
 """Devices that are looked at, all at the same time; partitions beyond them tell nothing new."""
-PATIENCE_S = 1.0
-"""So long nobody wonders what is waited for."""
 
 FIGURES = (
     "source",
@@ -89,66 +85,36 @@ class Machine(Document):
 # --- examined ----------------------------------------------------------------------------
 
 
-class Examination:
-    """This machine, looked at in two steps: the facts known at once, and a worker's."""
-
-    def __init__(self, baselines: Path) -> None:
-        """Look at the devices while a worker imports torch; ``baselines`` is their folder."""
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            self.devices = backends.detect()
-        self._odd = [str(warning.message) for warning in caught]
-        self._nobody_looks = threading.Event()
-        self._pool = ThreadPoolExecutor(1)
-        try:
-            self._worker = self._pool.submit(
-                _worker_versions, self.devices[0], self._nobody_looks.wait
-            )
-            # Before a worker of ours is on the device.
-            self.telemetry = _looks(self.devices[:MOST_LOOKS])
-        except BaseException:
-            self.close()
-            raise
-        self.baselines = {d.key: _reference(baselines, d.key) for d in self.devices}
-
-    def finish(self, say: Callable[[str], None]) -> Machine:
-        """Return the whole; ``say`` gets a word on the worker if it has to be waited for."""
-        devices, seen = self.devices, self.telemetry
-        environment = fingerprint.collect()
-        checks = [*readiness.checks(devices=devices), *_telemetry_checks(devices, seen)]
-        beside = [
-            *_detection_checks(self._odd),
-            *_baseline_checks(self.baselines),
-        ]
-        self._nobody_looks.set()
-        try:
-            versions, problem = self._worker.result(PATIENCE_S)
-        except FutureTimeoutError:
-            say("waiting for a worker, which imports torch and opens the device")
-            versions, problem = self._worker.result()
-        checks += [*beside, _worker_check(versions, problem)]
-        return Machine(
-            devices=devices,
-            baselines=self.baselines,
-            telemetry=seen,
-            environment=fingerprint.with_versions(environment, versions),
-            checks=checks,
-            fit=not any(check.ok is False and check.fatal for check in checks),
-        )
-
-    def close(self) -> None:
-        """Leave no worker behind."""
-        self._nobody_looks.set()
-        self._pool.shutdown()
-
-
-def _looks(devices: Sequence[Hardware]) -> list[DeviceLook]:
-    with ThreadPoolExecutor(len(devices)) as pool:
-        answers = list(pool.map(telemetry.look_once, devices))
-    return [
+def examine(baselines: Path) -> Machine:
+    """Look at this machine and start a worker on it; ``baselines`` is the baselines' folder."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        devices = backends.detect()
+    # Before a worker of ours is on the device.
+    with ThreadPoolExecutor(MOST_LOOKS) as pool:
+        answers = list(pool.map(telemetry.look_once, devices[:MOST_LOOKS]))
+    seen = [
         DeviceLook(figures and {name: figures.get(name) for name in FIGURES}, cause)
         for figures, cause in answers
     ]
+    references = {device.key: _reference(baselines, device.key) for device in devices}
+    environment = fingerprint.collect()
+    versions, problem = _worker_versions(devices[0])
+    checks = [
+        *readiness.checks(devices=devices),
+        *_telemetry_checks(devices, seen),
+        *_detection_checks([str(warning.message) for warning in caught]),
+        *_baseline_checks(references),
+        _worker_check(versions, problem),
+    ]
+    return Machine(
+        devices=devices,
+        baselines=references,
+        telemetry=seen,
+        environment=fingerprint.with_versions(environment, versions),
+        checks=checks,
+        fit=not any(check.ok is False and check.fatal for check in checks),
+    )
 
 
 def _reference(folder: Path, key: str) -> Reference:
@@ -160,18 +126,14 @@ def _reference(folder: Path, key: str) -> Reference:
     return Reference(str(path), path.exists(), len(file.measured), len(file.published))
 
 
-def _worker_versions(
-    device: Hardware, wait: Callable[[], object]
-) -> tuple[dict[str, str | None], str | None]:
+def _worker_versions(device: Hardware) -> tuple[dict[str, str | None], str | None]:
     """Return what a worker says of its torch, and why it could not start if it could not.
 
-    It imports torch at once, and opens the device after ``wait``.  Nothing is measured in it: it
-    needs neither torchvision nor the compiler, nor is it drawn.
+    Nothing is measured in it: it needs neither torchvision nor the compiler, nor is it drawn.
     """
     variables = {**backends.visibility(device), PRELOAD_VARIABLE: "torch"}
     try:
         with Zygote(environment=variables) as zygote:
-            wait()
             context = zygote.context(draws=1)
             differences = backends.confirm(device, context.device)
             return {**zygote.versions, "cudnn": context.cudnn}, "; ".join(differences) or None
@@ -227,31 +189,20 @@ def _baseline_checks(references: dict[str, Reference]) -> Iterator[Check]:
 # --- as a page ---------------------------------------------------------------------------
 
 
-def first_half(known: Machine | Examination) -> list[str]:
-    """Return the page's lines that wait for no worker, none longer than `WIDTH`."""
-    devices, telemetry = known.devices, known.telemetry
-    sections = [
-        ("Devices", _devices(devices, known.baselines)),
-        ("Telemetry", _rows(_telemetry(devices, telemetry))),
-    ]
-    return _titled(sections)
-
-
-def second_half(machine: Machine) -> list[str]:
-    """Return the lines after these."""
+def page(machine: Machine) -> list[str]:
+    """Return the page's lines, none longer than `WIDTH`."""
     here = backends.used_by(machine.devices)
     environment = machine.environment
     sections = [
+        ("Devices", _devices(machine.devices, machine.baselines)),
+        ("Telemetry", _rows(_telemetry(machine.devices, machine.telemetry))),
         ("Environment", _rows(_environment(environment, here))),
         ("Caches", _rows(_caches(environment, here))),
         ("Variables", _rows(sorted(environment.variables.items())) or ["  none that change speed"]),
         ("Checks", _checks(machine.checks)),
     ]
-    return [*_titled(sections), *textwrap.wrap(_conclusion(machine.checks), WIDTH)]
-
-
-def _titled(sections: Iterable[tuple[str, Iterable[str]]]) -> list[str]:
-    return [line for title, section in sections for line in (title, *section, "")]
+    lines = [line for title, section in sections for line in (title, *section, "")]
+    return [*lines, *textwrap.wrap(_conclusion(machine.checks), WIDTH)]
 
 
 def _rows(pairs: Rows, indent: int = 2) -> list[str]:
