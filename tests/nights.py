@@ -580,7 +580,11 @@ def _example_regression(ratio: float, mode: str, network: str = "resnet50") -> N
         reason=f"{ratio - 1:.1%} slower than 5 baseline processes, confirmed in 3 fresh ones",
         points=points,
         moved=[make_moved(points, 84, ratio)],
-        record={"kernels": replace(table, kernels=after), "changes": list(UPGRADE)},
+        record={
+            "blamed": ["GEMM: MT128x128x32 → MT64x64x32"],
+            "kernels": replace(table, kernels=after),
+            "changes": list(UPGRADE),
+        },
     )
     assert entry.baseline is not None
     return replace(entry, baseline=replace(entry.baseline, kernels=table))

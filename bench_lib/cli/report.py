@@ -27,7 +27,7 @@ from bench_lib.model import SlowDown, Status, UserError, Verdict
 from bench_lib.report.github import limit_of
 
 if TYPE_CHECKING:
-    from bench_lib.report.findings import Cause
+    from bench_lib.report.findings import NightCause
     from bench_lib.report.night import Night, NightCase
 
 MOST_LINES = 20
@@ -259,7 +259,7 @@ def _print(night: Night, written: list[Path]) -> None:
         print(f"next: {dict(commands(datable[0]))[FIND]}")
 
 
-def _cause(cause: Cause) -> ToldCause:
+def _cause(cause: NightCause) -> ToldCause:
     last_good = cause.entries[0].last_good
     return filled(
         ToldCause,

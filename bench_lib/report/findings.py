@@ -136,7 +136,7 @@ def device(night: Night, entry: NightCase) -> str:
 
 
 @dataclass(frozen=True)
-class Cause:
+class NightCause:
     """Failures that began with one run, and blame one kind of kernel, error or metric."""
 
     run_id: str
@@ -178,7 +178,7 @@ class Cause:
         return on_one_line(words, MOST_TITLE)
 
 
-def causes(night: Night) -> list[Cause]:
+def causes(night: Night) -> list[NightCause]:
     """Group a night's failures by their first bad run and by what is to blame; the most first."""
     groups: dict[tuple[str, str], list[tuple[NightCase, Onset]]] = {}
     for entry in night.failed:
@@ -188,7 +188,7 @@ def causes(night: Night) -> list[Cause]:
     found = []
     for (run_id, kind), members in groups.items():
         members.sort(key=lambda member: -_ratio(member[0]))
-        found.append(Cause(run_id, kind, [entry for entry, _ in members], members[0][1]))
+        found.append(NightCause(run_id, kind, [entry for entry, _ in members], members[0][1]))
     return sorted(found, key=lambda cause: -len(cause.entries))
 
 

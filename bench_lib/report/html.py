@@ -1,7 +1,7 @@
 """One HTML file of a night that needs no network: fit for a CI artifact, and for ``file://``.
 
-Everything that comes from a file is escaped by Jinja, or embedded as JSON, compressed and in
-letters; only the page's own script runs, by its hash, and nothing may be loaded.
+Everything that comes from a file is escaped by Jinja; only the page's own script runs, by its hash,
+and nothing may be loaded.
 """
 
 from __future__ import annotations
@@ -12,107 +12,105 @@ import importlib.resources
 import math
 import re
 import statistics
-import zlib
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import jinja2
-import msgspec
 from markupsafe import Markup
 
 from bench_lib import __version__
 from bench_lib.environment.commits import Checkout, Commit
 from bench_lib.formats import amount, many, printable, seconds, signed_percent
-from bench_lib.model import Case, Status, Verdict
+from bench_lib.model import PRECISIONS, Status, Verdict
 from bench_lib.profiling import kernels
 from bench_lib.report import console
-from bench_lib.report.findings import FIND, Cause, causes, commands, device, hints, onset
-from bench_lib.report.night import Moved, Night, NightCase
-from bench_lib.report.plots import Series, comparisons, placed
-from bench_lib.report.strip import SIGNS, severity, strip
+from bench_lib.report.findings import FIND, NightCause, causes, commands, device, hints, onset
+from bench_lib.report.night import Night, NightCase
+from bench_lib.report.plots import Histories, comparisons, placed, spark
 from bench_lib.verdict import metrics
+from bench_lib.verdict.severity import rank
 
 MOST_FAILURES = 30
 """Most failures shown at length; the table has all."""
+MOST_DETAILS = 100
+"""Most other cases with details, the worst first."""
 WAITS = 1.5
 """A step that takes so many times the median by the wall clock gets a remark."""
-MOST_FIRST = 100
-"""Rows of the table that are there without scripts."""
 MOST_CAUSES = 3
 """Most causes above the strip; the others are folded below them."""
 MOST_KERNELS = 8
 MOST_OUTPUT = 8000
 """Last characters that are shown of what a worker said."""
-AXES = ("network", "precision", "compile_mode")
-FILTERS = {
-    "network": "Network",
-    "precision": "Precision",
-    "compile_mode": "Mode",
-    "hardware": "Hardware",
-    "status": "Status",
+MOST_NAMED = 10
+"""Most rows of the strip with a name; the cells of all others share the last row."""
+SIGNS = {
+    Status.ERROR: "✕",
+    Status.REGRESSED: "▲",
+    Status.INVALID: "!",
+    Status.INCOMPARABLE: "≠",
+    Status.NO_BASELINE: "+",
+    Status.SUSPECT: "?",
+    Status.NOISY: "≈",
+    Status.REDRAWN: "↻",
+    Status.IMPROVED: "▼",
+    Status.OK: "·",
+    Status.SKIPPED: "/",
+    None: "…",
 }
+"""The sign of a cell, so that it can be read without its colour."""
 COLUMNS = (
-    ("case", "Case", ""),
-    ("hardware", "Hardware", "wide"),
-    ("status", "Status", ""),
-    ("median", "Median", "number wide"),
-    ("change", "Change", "number"),
-    ("visible", "Visible", "number wide"),
-    ("rate", "Rate", "number wide"),
-    ("memory", "Memory", "number wide"),
-    ("reached", "Of peak", "number wide"),
+    ("Case", ""),
+    ("Hardware", "wide"),
+    ("Status", ""),
+    ("Median", "number wide"),
+    ("Change", "number"),
+    ("Visible", "number wide"),
+    ("Rate", "number wide"),
+    ("Memory", "number wide"),
+    ("Of peak", "number wide"),
 )
-"""Name, heading, and whether it holds numbers or needs room."""
+"""Heading, and whether a column holds numbers or needs room."""
 
 
 def page(night: Night, checkout: Checkout | None = None) -> str:
     """Return the page of a night; ``checkout`` knows the commits (default: that around here)."""
     checkout = checkout or Checkout(Path.cwd())
-    series = Series(night.environments)
     entries = sorted(night.entries, key=severity)
-    rows = [_row(entry) for entry in entries]
-    found = comparisons(entries)
-    data = {
-        "rows": rows,
-        "series": [series.of(entry) for entry in entries],
-        "details": [_detail(entry) for entry in entries],
-        "comparisons": [{"kind": one.kind, **one.figure} for one in found],
-        **series.shared(),
-    }
-    code = _packaged("charts.js") + _packaged("report.js")
-    failed = [(at, entry) for at, entry in enumerate(entries) if entry.failing]
-    shown = failed[:MOST_FAILURES]
-    found_causes = causes(night)
-    told = [_cause(cause, checkout) for cause in found_causes]
+    histories = Histories(night.environments)
+    failed = [entry for entry in entries if entry.failing]
+    others = [entry for entry in entries if not entry.failing]
+    cases = [
+        _case(night, entry, histories, checkout)
+        for entry in [*failed[:MOST_FAILURES], *others[:MOST_DETAILS]]
+    ]
+    known = {one["entry"].place for one in cases}
+    found = causes(night)
+    script = _packaged("report.js")
     return (
         _environment()
         .get_template("report.html.j2")
         .render(
             night=night,
-            why=_why(found_causes),
+            why=_why(found),
             hints=hints(night),
             title=f"Night of {day(night.started)}" if night.started else "No night",
-            causes=told[:MOST_CAUSES],
-            more_causes=told[MOST_CAUSES:],
+            causes=[_cause(cause, known, checkout) for cause in found],
+            most_causes=MOST_CAUSES,
             strip=strip(entries),
-            signs={status.value if status else "not judged": SIGNS[status] for status in SIGNS},
-            failures=[_failure(night, entry, at, checkout) for at, entry in shown],
-            failures_left_out=len(failed) - len(shown),
-            filters=_filters(rows),
+            cases=cases,
+            failures_left_out=max(0, len(failed) - MOST_FAILURES),
+            details_left_out=max(0, len(others) - MOST_DETAILS),
             columns=COLUMNS,
-            rows=list(zip(rows, entries, strict=True))[:MOST_FIRST],
-            rows_left_out=max(0, len(rows) - MOST_FIRST),
-            articles={entry.place for _, entry in shown},
-            comparisons=found,
-            runs=night.runs,
+            rows=[(entry, entry.place in known, _cells(entry)) for entry in entries],
+            comparisons=comparisons(entries),
             hardware=_hardware(night, checkout),
             version=__version__,
             styles=Markup(_packaged("report.css")),  # noqa: S704 - ours
-            data=_embedded(data),
-            code=Markup(code),  # noqa: S704 - ours
-            policy=_policy(code),
+            code=Markup(script),  # noqa: S704 - ours
+            policy=_policy(script),
         )
     )
 
@@ -127,11 +125,12 @@ def _environment() -> jinja2.Environment:
     )
     environment.filters |= {
         "day": day,
-        "minute": _minute,
         "clean": clean,
-        "address": address,
         "anchor": anchor,
+        "address": lambda entry: f"#{quote(anchor(entry), safe='/')}",
         "standing": _standing,
+        "sign": lambda entry: SIGNS[entry.status],
+        "spark": spark,
     }
     return environment
 
@@ -143,28 +142,7 @@ def _packaged(name: str) -> str:
 def _policy(script: str) -> str:
     """Return a content security policy: this script, styles in the page, nothing loaded."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return (
-        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; "
-        "img-src data:"
-    )
-
-
-def _embedded(data: Any) -> str:
-    """Return data as JSON, compressed and then in letters that contain no markup."""
-    return base64.b64encode(zlib.compress(msgspec.json.encode(data), 9)).decode()
-
-
-# --- addresses -----------------------------------------------------------------------------
-
-
-def anchor(entry: NightCase) -> str:
-    """Return a case's name within the page, the same on all nights."""
-    return re.sub(r"\s", "_", f"case/{entry.hardware.key}/{entry.record.case.id}")
-
-
-def address(entry: NightCase) -> str:
-    """Return the link to a case within the page."""
-    return f"#{quote(anchor(entry), safe='/')}"
+    return f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'"
 
 
 # --- words ---------------------------------------------------------------------------------
@@ -172,14 +150,15 @@ def address(entry: NightCase) -> str:
 _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 
 
+def anchor(entry: NightCase) -> str:
+    """Return a case's name within the page, the same on all nights."""
+    return re.sub(r"\s", "_", f"case/{entry.hardware.key}/{entry.record.case.id}")
+
+
 def day(time: str) -> str:
     """Return the day of a time: ``20 Nov 2026``; as it is where it is none."""
     found = re.match(r"(\d{4})-(0[1-9]|1[0-2])-(\d\d)", time)
     return f"{int(found[3])} {_MONTHS[int(found[2]) - 1]} {found[1]}" if found else time
-
-
-def _minute(time: str) -> str:
-    return time[11:16] if len(time) > 16 else ""
 
 
 def clean(text: str) -> str:
@@ -193,10 +172,10 @@ def percent(ratio: float | None) -> str:
 
 
 def _standing(entry: NightCase) -> str:
-    return entry.status.value if entry.status else "not judged"
+    return entry.status.value.replace("_", " ").lower() if entry.status else "not judged"
 
 
-def _why(found: Sequence[Cause]) -> str:
+def _why(found: Sequence[NightCause]) -> str:
     """Say since when and why, by the cause with most cases; empty if unknown."""
     for cause in found:
         if cause.onset.since[:1].isdigit():
@@ -208,9 +187,7 @@ def _why(found: Sequence[Cause]) -> str:
 
 
 def _between(verdict: Verdict) -> str:
-    if verdict.interval is None:
-        return ""
-    return f"{percent(verdict.interval[0])} to {percent(verdict.interval[1])}"
+    return " to ".join(map(percent, verdict.interval or ()))
 
 
 def _value(value: float | None, verdict: Verdict) -> str:
@@ -219,44 +196,70 @@ def _value(value: float | None, verdict: Verdict) -> str:
     return "" if value is None else amount(value, unit)
 
 
-# --- the table -----------------------------------------------------------------------------
+# --- every case as a cell --------------------------------------------------------------------
 
 
-def _row(entry: NightCase) -> dict[str, Any]:
-    """Return an entry's line in the table: its filters, cells, sort keys."""
-    case, figures, verdict = entry.record.case, entry.figures, _timing(entry)
-    (shown,) = console.summary_rows([entry.record])
-    cells = dict(zip(console.HEADINGS, shown, strict=True))
+@dataclass(frozen=True)
+class Strip:
+    """All cases of a night as cells, the worst first."""
+
+    precisions: list[str]
+    rows: list[tuple[str, list[list[NightCase]]]]
+    """Each network with its hardware, and its cells by precision."""
+    is_dense: bool
+
+
+def severity(entry: NightCase) -> tuple[bool, int]:
+    """Return what sorts entries so that no healthy one stands above one that is not."""
+    return not entry.failing, rank(entry.status)
+
+
+def strip(entries: Sequence[NightCase]) -> Strip:
+    """Return the strip of a night's entries; named rows are those with the worst cells."""
+    keys = {entry.hardware.key for entry in entries}
+    rows: dict[str, list[NightCase]] = {}
+    for entry in sorted(entries, key=severity):
+        case = entry.record.case
+        name = str(case.params.get("network") or case.params.get("op") or case.workload)
+        rows.setdefault(f"{name} {entry.hardware.key}" if len(keys) > 1 else name, []).append(entry)
+    named = dict(list(rows.items())[:MOST_NAMED]) if len(rows) > MOST_NAMED + 1 else rows
+    if others := [entry for name, held in rows.items() if name not in named for entry in held]:
+        named[many(len(rows) - MOST_NAMED, "other")] = others
+    found = {_precision(entry) for entry in entries}
+    order = [*(one for one in PRECISIONS if one in found), *sorted(found - {*PRECISIONS})]
+    cells = [
+        (name, [[entry for entry in held if _precision(entry) == one] for one in order])
+        for name, held in named.items()
+    ]
+    return Strip(order, cells, len(entries) > 400)
+
+
+def _precision(entry: NightCase) -> str:
+    return str(entry.record.case.params.get("precision", ""))
+
+
+# --- the table -------------------------------------------------------------------------------
+
+
+def _cells(entry: NightCase) -> list[tuple[str, float | None, str]]:
+    """Return the numbers of an entry's line: as shown, by what it is sorted, and a remark."""
+    verdict, at = _timing(entry), placed(entry)
+    (row,) = console.summary_rows([entry.record])
+    shown = dict(zip(console.HEADINGS, row, strict=True))
     ratio = verdict.ratio if verdict else None
     visible = verdict.detectable_effect if verdict else None
-    return {
-        **{axis: str(case.params.get(axis, "")) for axis in AXES},
-        "case": case.id,
-        "hardware": entry.hardware.key,
-        "status": _standing(entry),
-        "held": entry.quarantined,
-        "failing": entry.failing,
-        "cells": {
-            **{name: cells[name] for name in ("median", "rate", "memory")},
-            "change": percent(ratio),
-            "visible": "" if visible is None else f"{visible:.1%}",
-            "reached": _reached(entry),
-        },
-        "waits": _waits(entry),
-        "sorts": {
-            "median": figures and figures.median_s,
-            "change": ratio,
-            "visible": visible,
-            "rate": figures and figures.rate,
-            "memory": figures and figures.peak_memory_bytes,
-            "reached": _share(entry),
-        },
-    }
-
-
-def _share(entry: NightCase) -> float | None:
-    at = placed(entry)
-    return at.reached.share if at and at.reached else None
+    reached = at.reached.share if at and at.reached else None
+    median_s, rate, memory = (
+        getattr(entry.figures, name, None) for name in ("median_s", "rate", "peak_memory_bytes")
+    )
+    return [
+        (shown["median"], median_s, ""),
+        (percent(ratio), ratio, ""),
+        ("" if visible is None else f"{visible:.1%}", visible, ""),
+        (shown["rate"], rate, _waits(entry)),
+        (shown["memory"], memory, ""),
+        (_reached(entry), reached, ""),
+    ]
 
 
 def _reached(entry: NightCase) -> str:
@@ -264,7 +267,8 @@ def _reached(entry: NightCase) -> str:
     at = placed(entry)
     if at is None or at.reached is None:
         return ""
-    return f"{'≥ ' * at.reached.at_least}{at.reached.share:.0%} {at.reached.of}"
+    least = "≥ " if at.reached.at_least else ""
+    return f"{least}{at.reached.share:.0%} {at.reached.of}"
 
 
 def _waits(entry: NightCase) -> str:
@@ -272,8 +276,7 @@ def _waits(entry: NightCase) -> str:
     figures = entry.figures
     if figures is None or not (0 < figures.rate < math.inf):
         return ""
-    items = statistics.median(m.items_per_step for m in entry.accepted)
-    step_s = items / figures.rate
+    step_s = statistics.median(m.items_per_step for m in entry.accepted) / figures.rate
     if step_s < WAITS * figures.median_s:
         return ""
     return f"{seconds(step_s)} a step by the wall clock"
@@ -287,42 +290,58 @@ def _timing(entry: NightCase) -> Verdict | None:
     return next((v for v in entry.record.verdicts if v.ratio is not None), deciding)
 
 
-def _filters(rows: Iterable[dict[str, Any]]) -> list[tuple[str, str, list[str]]]:
-    """Return what rows can be filtered by: name, words, values; only where they differ."""
-    found = []
-    rows = list(rows)
-    for name, words in FILTERS.items():
-        values = sorted({row[name] for row in rows if row[name]})
-        if len(values) > 1 or (name == "status" and values):
-            found.append((name, words, values))
-    return found
+# --- a case in full --------------------------------------------------------------------------
 
 
-def _detail(entry: NightCase) -> dict[str, Any]:
-    """Return the details below a row; missing parts are left out."""
-    fault = entry.fault
-    told = {
-        "run": entry.run_id,
-        "test": entry.record.nodeid,
-        "verdicts": [_verdict(verdict) for verdict in entry.record.verdicts],
-        "changes": entry.record.changes,
-        "remarks": _remarks(entry) + [_on_moved(moved) for moved in entry.moved],
-        "fault": [f"{fault.kind} in {fault.phase}", clean(fault.message)] if fault else None,
-        "output": clean(fault.last_output) if fault else None,
+def _case(
+    night: Night, entry: NightCase, histories: Histories, checkout: Checkout
+) -> dict[str, Any]:
+    """Return what the page has of a case besides its row."""
+    case, verdict, began = entry.record.case, _timing(entry), onset(night, entry)
+    axes = [f"{name.replace('_', ' ')} {value}" for name, value in case.params.items()]
+    if case.launch.ranks > 1:
+        axes.append(f"{case.launch.ranks} ranks")
+    return {
+        "entry": entry,
+        "device": device(night, entry),
+        "axes": ", ".join(axes),
+        "change": percent(verdict.ratio) if verdict else "",
+        "between": _between(verdict) if verdict else "",
+        "facts": _facts(entry, verdict) if verdict and not entry.fault else [],
+        "history": histories.of(entry),
+        "since": _since(entry, night) if entry.failing else None,
+        "changes": began.changes,
+        "commits": _commits(began.changes, checkout) if entry.failing else [],
+        "kernels": _kernels(entry),
+        "why_no_kernels": _why_no_kernels(entry),
+        "verdicts": [_verdict(one) for one in entry.record.verdicts],
+        "remarks": _remarks(entry),
         "commands": commands(entry),
     }
-    return {name: value for name, value in told.items() if value}
+
+
+def _facts(entry: NightCase, verdict: Verdict) -> list[tuple[str, str]]:
+    shares = {
+        "tolerated": verdict.tolerance,
+        "smallest visible slow-down": verdict.detectable_effect,
+    }
+    facts = [
+        (verdict.metric, _value(verdict.value, verdict)),
+        ("baseline", _value(verdict.baseline, verdict)),
+        ("of the device's peak", _reached(entry)),
+        *((name, "" if share is None else f"{share:.1%}") for name, share in shares.items()),
+    ]
+    return [(name, value) for name, value in facts if value]
 
 
 def _verdict(verdict: Verdict) -> list[str]:
-    against = "" if verdict.against == "pinned" else verdict.against
+    against = "" if verdict.against == "pinned" else f" ({verdict.against})"
     return [
-        verdict.metric + (f" ({against})" if against else ""),
-        verdict.status.value,
+        verdict.metric + (against if verdict.against else ""),
+        verdict.status.value.replace("_", " ").lower(),
         _value(verdict.value, verdict),
         _value(verdict.baseline, verdict),
         percent(verdict.ratio),
-        _between(verdict),
         verdict.reason,
     ]
 
@@ -341,66 +360,25 @@ def _remarks(entry: NightCase) -> list[str]:
             words.append(f"Skipped: {attempt.skipped}")
         if attempt.measurement is not None:
             words += [f"Warning: {text}" for text in attempt.measurement.warnings]
+    for moved in entry.moved:
+        between = " to ".join(map(percent, moved.step.interval))
+        said = f"Change point on {day(moved.time)}, run {moved.run_id}: "
+        said += f"{percent(moved.step.ratio)} ({between})"
+        changed = f"; changed that night: {'; '.join(moved.environment)}"
+        words.append(said + changed if moved.environment else said)
     return list(dict.fromkeys(words))
 
 
-def _on_moved(moved: Moved) -> str:
-    low, high = moved.step.interval
-    words = f"Change point on {day(moved.time)}, run {moved.run_id}: {percent(moved.step.ratio)} "
-    words += f"({percent(low)} to {percent(high)})"
-    return words + (
-        f"; changed that night: {'; '.join(moved.environment)}" * bool(moved.environment)
-    )
-
-
-# --- what failed ---------------------------------------------------------------------------
-
-
-def _failure(night: Night, entry: NightCase, at: int, checkout: Checkout) -> dict[str, Any]:
-    """Return the HTML of an entry that failed."""
-    verdict = _timing(entry)
-    return {
-        "at": at,
-        "entry": entry,
-        "case": entry.record.case,
-        "device": device(night, entry),
-        "axes": _axes(entry.record.case),
-        "verdict": verdict,
-        "change": percent(verdict.ratio) if verdict else "",
-        "between": _between(verdict) if verdict else "",
-        "value": _value(verdict.value, verdict) if verdict else "",
-        "baseline": _value(verdict.baseline, verdict) if verdict else "",
-        "since": _since(night, entry),
-        "commits": _commits(onset(night, entry).changes, checkout),
-        "commands": commands(entry),
-        "reached": _reached(entry),
-        "kernels": _kernels(entry),
-        "why_no_kernels": _why_no_kernels(entry),
-        "verdicts": [_verdict(one) for one in entry.record.verdicts],
-        "remarks": _remarks(entry),
-    }
-
-
-def _axes(case: Case) -> str:
-    words = [f"{name.replace('_', ' ')} {value}" for name, value in case.params.items()]
-    if case.launch.ranks > 1:
-        words.append(f"{case.launch.ranks} ranks")
-    return ", ".join(words)
-
-
-def _since(night: Night, entry: NightCase) -> list[tuple[str, str, list[str]]]:
-    """Say since when: the change point that made it slower, else the last night that was OK.
-
-    Each is a heading, a sentence, and what changed in the environment.
-    """
+def _since(entry: NightCase, night: Night) -> tuple[str, str] | None:
+    """Say since when: the change point that made it slower, else the last night that was OK."""
     began = onset(night, entry)
     if (last := began.moved) is not None:
         low, high = (percent(bound) for bound in last.step.interval)
         words = f"{percent(last.step.ratio)} ({low} to {high}) from run {last.run_id} on"
-        return [(f"Slower since {day(last.time)}", words, began.changes)]
+        return f"Slower since {day(last.time)}", words
     if (good := began.last_good) is not None:
-        return [(f"Last OK on {day(good.time)}", f"run {good.run_id}", began.changes)]
-    return []
+        return f"Last OK on {day(good.time)}", f"run {good.run_id}"
+    return None
 
 
 _COMMITS = re.compile(r"commit ([0-9a-f]{7,64}) -> ([0-9a-f]{7,64})")
@@ -412,20 +390,21 @@ def _commits(changes: Iterable[str], checkout: Checkout) -> list[Commit]:
     return [commit for pair in pairs for commit in checkout.between(pair[1], pair[2])]
 
 
-def _cause(cause: Cause, checkout: Checkout) -> dict[str, Any]:
-    """Return what the page has of a cause."""
-    worst = cause.entries[0]
+def _cause(
+    cause: NightCause, known: Iterable[tuple[str, str]], checkout: Checkout
+) -> dict[str, Any]:
+    """Return what the page has of a cause; ``known`` are the cases with details."""
     return {
         "name": cause.name,
         "title": cause.title,
-        "keys": sorted({entry.hardware.key for entry in cause.entries}),
+        "hardware": ", ".join(sorted({entry.hardware.key for entry in cause.entries})),
         "cases": [
-            (entry, percent(entry.verdict.ratio if entry.verdict else None))
+            (entry, entry.place in known, percent(entry.verdict.ratio if entry.verdict else None))
             for entry in cause.entries
         ],
         "changes": cause.onset.changes,
         "commits": _commits(cause.onset.changes, checkout),
-        "commands": [one for one in commands(worst) if one[0] == FIND],
+        "commands": [one for one in commands(cause.entries[0]) if one[0] == FIND],
     }
 
 
@@ -438,7 +417,6 @@ def _kernels(entry: NightCase) -> dict[str, Any] | None:
     rows = [
         {
             "name": change.name,
-            "kind": change.kind,
             "before": seconds(change.before.total_s) if change.before else "",
             "after": seconds(change.after.total_s) if change.after else "",
             "delta": _signed(change.delta_s),
@@ -447,12 +425,9 @@ def _kernels(entry: NightCase) -> dict[str, Any] | None:
         }
         for change in found.changes[:MOST_KERNELS]
     ]
-    return {
-        "sentence": kernels.reason(found),
-        "what": found.what,
-        "rows": rows,
-        "left_out": len(found.changes) - len(rows),
-    }
+    left_out = len(found.changes) - len(rows)
+    sentence = kernels.reason(found)
+    return {"sentence": sentence, "what": found.what, "rows": rows, "left_out": left_out}
 
 
 def _signed(value_s: float) -> str:
@@ -474,9 +449,9 @@ def _why_no_kernels(entry: NightCase) -> str:
     return "Nobody looked into the step's kernels this night (pytest --perf-kernels)."
 
 
-def _hardware(night: Night, checkout: Checkout) -> Sequence[tuple[str, list[str]]]:
+def _hardware(night: Night, checkout: Checkout) -> dict[str, str]:
     """Return each hardware key's device and environment."""
-    by_key: dict[str, list[str]] = {}
+    by_key: dict[str, str] = {}
     for entry in night.entries:
         key, environment = entry.hardware.key, entry.environment
         if key in by_key:
@@ -495,5 +470,5 @@ def _hardware(night: Night, checkout: Checkout) -> Sequence[tuple[str, list[str]
             words += [f"{name} {value}" for name, value in software.items() if value]
             if commit := checkout.commit(environment.commit or ""):
                 words.append(f"{commit.subject} ({commit.author})")
-        by_key[key] = words
-    return list(by_key.items())
+        by_key[key] = " · ".join(words)
+    return by_key

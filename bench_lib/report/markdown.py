@@ -13,7 +13,15 @@ from bench_lib.formats import amount, many, signed_percent, sparkline
 from bench_lib.model import Status, Verdict
 from bench_lib.profiling import kernels
 from bench_lib.report import console, github
-from bench_lib.report.findings import Cause, causes, device, hints, measuring_again, onset, own_last
+from bench_lib.report.findings import (
+    NightCause,
+    causes,
+    device,
+    hints,
+    measuring_again,
+    onset,
+    own_last,
+)
 from bench_lib.report.github import MarkdownSection, code, shortened, span, text
 from bench_lib.report.night import Moved, Night, NightCase
 from bench_lib.verdict import metrics
@@ -101,14 +109,14 @@ def as_markdown(night: Night, *, limit: int = github.COMMENT, link: str = "") ->
     return github.fitted([markers, *_opening(night, found, link)], folded, limit)
 
 
-def _opening(night: Night, found: Sequence[Cause], link: str) -> Iterator[str]:
+def _opening(night: Night, found: Sequence[NightCause], link: str) -> Iterator[str]:
     """Return the heading, and the lines below it as one paragraph."""
     yield f"## {shortened(night.sentence, MOST_REASON)}"
     lines = [*_leading(night, found), _to_report(night, link)]
     yield "\\\n".join(filter(None, lines))
 
 
-def _leading(night: Night, found: Sequence[Cause]) -> Iterator[str]:
+def _leading(night: Night, found: Sequence[NightCause]) -> Iterator[str]:
     """Say of the case that changed most by how much, how it was before, and why."""
     moved = night.failed or [e for e in night.entries if e.status is Status.IMPROVED]
     if not moved:
@@ -156,7 +164,7 @@ def _past(entry: NightCase) -> str:
     return f"{bars} {many(len(points), 'run')}, {points[0].time[:10]} to {points[-1].time[:10]}"
 
 
-def _cause(night: Night, entry: NightCase, found: Iterable[Cause]) -> str:
+def _cause(night: Night, entry: NightCase, found: Iterable[NightCause]) -> str:
     """Name the slower kernels, the changes with them, and since when, if known.
 
     A cause of several cases is named as such.
@@ -205,7 +213,7 @@ def _to_be_known(night: Night) -> Iterator[str]:
         yield f"- {shortened(words, MOST_REASON)}"
 
 
-def _causes(found: Iterable[Cause]) -> Iterator[str]:
+def _causes(found: Iterable[NightCause]) -> Iterator[str]:
     """Return a row for each cause of several cases."""
     for cause in found:
         if len(cause.entries) > 1:

@@ -1,163 +1,267 @@
-"""The plots of a page: the history of each case, and one axis of the night's cases against another.
+"""The figures of a page: each case's history as SVG, and tables of one axis against another.
 
-A history is small arrays of numbers that a browser draws when asked.  A comparison is a figure's
-data and the same as a table, for readers who see no figure.
+Colours are the page's, by class.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import itertools
 import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
 
 from bench_lib.environment.fingerprint import differences
-from bench_lib.formats import quantity
+from bench_lib.formats import many, quantity, seconds, signed_percent
 from bench_lib.formulas import roofline
-from bench_lib.model import COMPILE_MODES, PRECISIONS, Environment
+from bench_lib.model import COMPILE_MODES, PRECISIONS, Environment, Status
 from bench_lib.report.findings import OWN
 from bench_lib.report.night import NightCase
 from bench_lib.verdict import metrics
+from bench_lib.verdict.nights import when
+from bench_lib.verdict.severity import FAILING
 
 if TYPE_CHECKING:
     from bench_lib.storage.archive import Point
 
-AnyKey = TypeVar("AnyKey", bound=Hashable)
-DIGITS = 5
-"""Digits of each figure in a plot: more than any eye sees."""
 MOST_ROWS = 24
-"""Most rows of a figure; the largest differences are shown and the rest is counted."""
-MOST_LINES = 8
-MOST_TABLE = 200
-"""Rows of the roofline's table; the figure has all."""
-
-
-def rounded(value: float) -> float:
-    """Return a number of any unit with ``DIGITS`` digits."""
-    return float(f"{value:.{DIGITS}g}")
-
+"""Most rows of a comparison; the largest differences are shown and the rest is counted."""
+MOST_SPARKS = 45
+"""Last points of the small line in the table."""
+LEFT, RIGHT, TOP, BOTTOM = 76, 690, 20, 196
+"""Pixels of a history's box, in a picture of 720 by 220; a narrow screen scrolls."""
 
 # --- histories -----------------------------------------------------------------------------
 
 
-class Series:
-    """The histories of many cases, written small."""
+class _Drawing:
+    """A picture of things at places between 0 and 1, from the lower left corner of a box."""
+
+    def __init__(self) -> None:
+        self.parts: list[Markup] = []
+
+    def put(self, element: str, *words: object) -> None:
+        """Add an element; whatever is put into it is escaped."""
+        self.parts.append(Markup(element).format(*words))  # noqa: S704 - the element is ours
+
+    def path(self, kind: str, places: Iterable[tuple[float, float]]) -> None:
+        """Draw a line through some places."""
+        steps = "L".join("{:.1f} {:.1f}".format(*_pixels(*place)) for place in places)
+        self.put('<path class="{}" d="M{}"/>', kind, steps)
+
+    def dot(self, kind: str, place: tuple[float, float], words: str) -> None:
+        """Draw a point that says something under the pointer."""
+        dot = '<circle class="{}" cx="{:.1f}" cy="{:.1f}" r="4"><title>{}</title></circle>'
+        self.put(dot, kind, *_pixels(*place), words)
+
+    def text(self, kind: str, place: tuple[float, float], words: str, dx: int, dy: int) -> None:
+        """Write at a place, so many pixels to the right and below."""
+        across, down = _pixels(*place)
+        text = '<text class="tick {}" x="{:.1f}" y="{:.1f}">{}</text>'
+        self.put(text, kind, across + dx, down + dy, words)
+
+
+def _pixels(x: float, y: float) -> tuple[float, float]:
+    return LEFT + x * (RIGHT - LEFT), BOTTOM - y * (BOTTOM - TOP)
+
+
+def _steps(low: float, high: float, most: int) -> list[float]:
+    """Return round values between two, ``most`` or a few less."""
+    rough = (high - low) / most
+    ten = 10.0 ** math.floor(math.log10(rough))
+    step = next(factor * ten for factor in (1, 2, 5, 10) if factor * ten >= rough)
+    return [at * step for at in range(math.ceil(low / step), math.floor(high / step) + 1)]
+
+
+@dataclass(frozen=True)
+class DrawnHistory:
+    """A case's nights, drawn."""
+
+    picture: Markup
+    legend: list[tuple[str, str]]
+    """A class and what it stands for."""
+
+
+class Histories:
+    """Draws the histories of a night's cases."""
 
     def __init__(self, environments: Mapping[str, Environment]) -> None:
-        """Begin with nothing; ``environments`` is by reference what points were measured in."""
+        """``environments`` has by reference what points were measured in."""
         self._environments = environments
-        self._runs: dict[tuple[str, str], int] = {}
-        self._walks: dict[tuple[int, ...], int] = {}
-        self._words: dict[tuple[str, ...], int] = {}
-        self._differences: dict[tuple[str, str], tuple[str, ...]] = {}
+        self._words: dict[tuple[str, str], list[str]] = {}
 
-    def of(self, entry: NightCase) -> dict[str, Any]:
-        """Return one entry's history; missing parts are left out.
-
-        ``y`` is the first point in microseconds and ``d`` how far each is from it in
-        ten-thousandths, ``w`` the run of each, ``s`` the nights that were not OK, ``e`` where the
-        environment changed, ``m`` the change points, ``b`` the baseline, ``a`` the acceptances with
-        their times, and the reason if known.
-        """
+    def of(self, entry: NightCase) -> DrawnHistory | None:
+        """Draw an entry's history; None if it has none."""
         points = [point for point in entry.points if math.isfinite(point.log_median)]
-        walk = tuple(_place(self._runs, (point.run_id, point.time)) for point in points)
-        first = points[0].log_median if points else 0.0
-        told = {
-            "y": rounded(math.exp(first) * 1e6) if points else None,
-            "d": [round(1e4 * math.expm1(point.log_median - first)) for point in points],
-            "w": _place(self._walks, walk),
-            "s": [
-                [at, point.status.value]
-                for at, point in enumerate(points)
-                if point.status is not None and point.status.value != "OK"
-            ],
-            "e": self._changes(points),
-            "m": [
-                [moved.time, rounded(moved.step.ratio), *map(rounded, moved.step.interval)]
-                for moved in entry.moved
-            ],
-            "b": band(entry),
-            "a": _acceptances(entry),
-        }
-        return {name: value for name, value in told.items() if value or name == "w"}
+        if not points:
+            return None
+        times = [when(point.time).timestamp() for point in points]
+        values = [math.exp(point.log_median) for point in points]
+        bounds = band(entry)
+        low, high = min([*values, *bounds]), max([*values, *bounds])
+        room = 0.14 * ((high - low) or high)
+        low, high = low - room, high + room
+        span = (times[-1] - times[0]) or 86400.0
 
-    def _changes(self, points: Sequence[Point]) -> list[list[int]]:
+        def at(time: float, value: float) -> tuple[float, float]:
+            return (time - times[0]) / span, (value - low) / (high - low)
+
+        drawing = _Drawing()
+        for value in _steps(low, high, 6):
+            level = at(0, value)[1]
+            drawing.path("grid", [(0, level), (1, level)])
+            drawing.text("end", (0, level), seconds(value), -7, 4)
+        for part in range(5) if len(times) > 1 else [0]:
+            drawing.text("middle", (part / 4, 0), _day(times[0] + span * part / 4), 0, 17)
+        if bounds:
+            base, middle, top = (at(0, bound)[1] for bound in bounds)
+            drawing.path("band", [(0, base), (0, top), (1, top), (1, base)])
+            drawing.path("middle-of-band", [(0, middle), (1, middle)])
+        accepted = acceptances(entry)
+        rules = [(date, "accepted", "accepted") for date in accepted]
+        for moved in entry.moved:
+            kind = "bad" if moved.step.ratio > 1 else "good"
+            rules.append((moved.time, kind, signed_percent(moved.step.ratio - 1)))
+        for date, kind, words in rules:
+            if times[0] <= (stamp := when(date).timestamp()) <= times[-1]:
+                place = at(stamp, 0)[0]
+                drawing.path(f"rule {kind}", [(place, 0), (place, 1)])
+                drawing.text(f"middle {kind}", (place, 1), words, 0, -6)
+        changed = self._changes(points)
+        _draw_points(drawing, points, [at(*each) for each in zip(times, values, strict=True)])
+        for number, changes in changed:
+            drawing.dot("changed", at(times[number], low), "\n".join(changes))
+        label = f"History of {entry.record.case.id}, {many(len(points), 'run')}"
+        head = Markup('<svg viewBox="0 0 720 220" role="img" aria-label="{}">').format(label)
+        picture = Markup().join([head, *drawing.parts, Markup("</svg>")])
+        return DrawnHistory(picture, _keys(entry, points, changed, accepted))
+
+    def _changes(self, points: Sequence[Point]) -> list[tuple[int, list[str]]]:
         """Return where the environment changed, but for the project's own code, and how."""
         found = []
-        for at, (before, after) in enumerate(itertools.pairwise(points), 1):
-            if before.environment != after.environment and (words := self._said(before, after)):
-                found.append([at, _place(self._words, words)])
+        for number, (before, after) in enumerate(itertools.pairwise(points), 1):
+            pair = before.environment, after.environment
+            if pair[0] != pair[1] and pair not in self._words:
+                words = differences(self._environments, [pair])
+                is_own = all(word.startswith(OWN) for word in words)
+                self._words[pair] = [] if is_own else words
+            if words := self._words.get(pair, []):
+                found.append((number, words))
         return found
 
-    def _said(self, before: Point, after: Point) -> tuple[str, ...]:
-        pair = before.environment, after.environment
-        if pair not in self._differences:
-            words = differences(self._environments, [pair])
-            others = [word for word in words if not word.startswith(OWN)]
-            self._differences[pair] = tuple(words) if others else ()
-        return self._differences[pair]
 
-    def shared(self) -> dict[str, Any]:
-        """Return the parts that histories refer to; call it when all of them are written."""
-        return {
-            "runs": list(self._runs),
-            "walks": list(self._walks),
-            "words": list(self._words),
-        }
+def _draw_points(
+    drawing: _Drawing, points: Sequence[Point], places: Sequence[tuple[float, float]]
+) -> None:
+    """Draw a line through the nights; those that were not OK, and the last, say what they are."""
+    drawing.path("line run", places)
+    for point, place in zip(points, places, strict=True):
+        is_plain = point.status in (None, Status.OK)
+        if not is_plain or point is points[-1]:
+            kind = "run" if is_plain else "bad" if point.status in FAILING else "odd"
+            drawing.dot(kind, place, _on_point(point))
 
 
-def _acceptances(entry: NightCase) -> list[list[str]]:
+def _day(stamp: float) -> str:
+    day = dt.datetime.fromtimestamp(stamp, dt.timezone.utc)
+    return f"{day.day} {day:%b}"
+
+
+def _on_point(point: Point) -> str:
+    status = f", {point.status.value.lower()}" if point.status else ""
+    time = point.time[:16].replace("T", " ")
+    return f"{seconds(math.exp(point.log_median))}{status}\n{time}\nrun {point.run_id}"
+
+
+def _keys(
+    entry: NightCase,
+    points: Sequence[Point],
+    changed: Sequence[object],
+    accepted: Mapping[str, str],
+) -> list[tuple[str, str]]:
+    """Return the legend of what a history shows."""
+    statuses = [point.status for point in points if point.status not in (None, Status.OK)]
+    bad, odd = (
+        ", ".join(
+            dict.fromkeys(s.value.lower() for s in statuses if s and (s in FAILING) is is_bad)
+        )
+        for is_bad in (True, False)
+    )
+    why = next((f" {date[:10]}: {why}" for date, why in accepted.items() if why), "")
+    keys = [
+        ("run", "run"),
+        ("bad", bad),
+        ("odd", odd),
+        ("band", "baseline, and what is tolerated" if band(entry) else ""),
+        ("accepted", f"accepted{why}" if accepted else ""),
+        ("changed", "environment changed" if changed else ""),
+        ("moved", "change point" if entry.moved else ""),
+    ]
+    return [(kind, words) for kind, words in keys if words]
+
+
+def acceptances(entry: NightCase) -> dict[str, str]:
     """Return when values of a case were accepted, the newest first, and why if that is known."""
     now = entry.baseline.accepted if entry.baseline else None
     dates = {now.date: now.reason} if now and now.date else {}
     dates |= {one.date: one.reason for one in (entry.baseline.earlier if entry.baseline else ())}
     dates |= {date: "" for date in entry.acceptances if date not in dates}
-    return [[date, dates[date]] for date in sorted(dates, reverse=True)]
+    return dict(sorted(dates.items(), reverse=True))
 
 
-def _place(places: dict[AnyKey, int], thing: AnyKey) -> int:
-    """Return the place of a thing in the order in which things were first asked for."""
-    return places.setdefault(thing, len(places))
-
-
-def band(entry: NightCase) -> list[float] | None:
-    """Return the baseline's lower bound, middle and upper bound in microseconds.
+def band(entry: NightCase) -> list[float]:
+    """Return the baseline's lower bound, middle and upper bound in seconds; empty without one.
 
     The bounds are what the verdict on the latency tolerated, else what the case does.
     """
     if entry.baseline is None or not entry.baseline.processes:
-        return None
+        return []
     middle = statistics.fmean(process.log_median for process in entry.baseline.processes)
     verdicts = (
         v for v in entry.record.verdicts if metrics.of(v.metric) is metrics.LEADING and v.tolerance
     )
-    told = next((v.tolerance for v in verdicts if v.against == "pinned"), None)
-    bound = 1 + max(0.0, told or entry.record.case.limits.tolerance)
-    middle_us = math.exp(middle) * 1e6
-    return [rounded(middle_us / bound), rounded(middle_us), rounded(middle_us * bound)]
+    tolerated = next((v.tolerance for v in verdicts if v.against == "pinned"), None)
+    bound = 1 + max(0.0, tolerated or entry.record.case.limits.tolerance)
+    return [math.exp(middle) / bound, math.exp(middle), math.exp(middle) * bound]
+
+
+def spark(entry: NightCase) -> Markup:
+    """Draw a case's last nights as a small line."""
+    logs = [p.log_median for p in entry.points[-MOST_SPARKS:] if math.isfinite(p.log_median)]
+    if len(logs) < 2:
+        return Markup()
+    low, span = min(logs), (max(logs) - min(logs)) or 1.0
+    steps = [
+        f"{108 * n / (len(logs) - 1):.0f} {20 - 18 * (log - low) / span:.0f}"
+        for n, log in enumerate(logs)
+    ]
+    across, down = steps[-1].split(" ")
+    kind = "bad" if entry.status in FAILING else "run"
+    line = Markup('<svg viewBox="0 0 112 22" aria-hidden="true"><path d="M{}"/>')
+    dot = Markup('<circle class="{}" cx="{}" cy="{}" r="2.2"/></svg>')
+    return line.format("L".join(steps)) + dot.format(kind, across, down)
 
 
 # --- comparisons ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Chart:
-    """One figure: its subject, its marks, and the same as a table."""
+class AxisTable:
+    """One axis of a night's cases against another."""
 
-    kind: str
-    """``dots`` (rows with a mark for each series), ``lines`` or ``roofline``."""
     title: str
-    note: str
     group: str
-    """The figure's key among several of one title: a hardware key; empty if there is one."""
-    figure: dict[str, Any]
+    """Key of the hardware, where the night has several."""
+    note: str
     headings: list[str]
-    rows: list[list[str]]
+    rows: list[tuple[str, list[tuple[str, int]]]]
+    """Each case's name, and its cells with their part of the table's largest in percent."""
     left_out: int = 0
-    """Rows that are in neither."""
 
 
 @dataclass(frozen=True)
@@ -183,18 +287,29 @@ class _Shown:
         return " ".join(words)
 
 
-def comparisons(entries: Iterable[NightCase]) -> list[Chart]:
+_SAID = {"workload", "network", "batch_size", "hardware"}
+_USUAL = {
+    ("memory_format", "nchw"),
+    ("compile_mode", "eager"),
+    ("task", "infer"),
+    ("ranks", 1),
+    ("strong", False),
+    ("cold", False),
+    ("artifacts", False),
+    ("threads", 0),
+}
+
+
+def comparisons(entries: Iterable[NightCase]) -> list[AxisTable]:
     """Return what can be compared in a night, in the order of a reader's questions."""
     shown = [one for one in map(_shown, entries) if one is not None]
     keys = list(dict.fromkeys(one.axes["hardware"] for one in shown))
-    found: list[Chart] = []
-    for make in (_precisions, _modes, _batches, _scaling, _roofline):
+    found: list[AxisTable | None] = []
+    for make in (_precisions, _modes, _batches, _scaling):
         for key in keys:
             here = [one for one in shown if one.axes["hardware"] == key]
-            made = make(here, key if len(keys) > 1 else "")
-            found += [made] if made else []
-    across = _hardware(shown)
-    return [*found, across] if across else found
+            found.append(make(here, key if len(keys) > 1 else ""))
+    return [one for one in [*found, _hardware(shown)] if one is not None]
 
 
 def _shown(entry: NightCase) -> _Shown | None:
@@ -214,19 +329,6 @@ def _shown(entry: NightCase) -> _Shown | None:
     return _Shown(entry, figures.rate, axes)
 
 
-_SAID = {"workload", "network", "batch_size", "hardware"}
-_USUAL = {
-    ("memory_format", "nchw"),
-    ("compile_mode", "eager"),
-    ("task", "infer"),
-    ("ranks", 1),
-    ("strong", False),
-    ("cold", False),
-    ("artifacts", False),
-    ("threads", 0),
-}
-
-
 def _families(shown: Iterable[_Shown], *axes: str) -> list[list[_Shown]]:
     """Return the groups of cases that differ in these axes and in nothing else."""
     families: dict[tuple[Hashable, ...], list[_Shown]] = {}
@@ -240,89 +342,85 @@ def _families(shown: Iterable[_Shown], *axes: str) -> list[list[_Shown]]:
     ]
 
 
-def _precisions(shown: Sequence[_Shown], group: str) -> Chart | None:
-    bases = ("fp32", "tf32-conv", "tf32")
-    rows = _speed_ups(shown, "precision", bases)
-    note = "Throughput as a multiple of FP32's, or of TF32's; further right is faster."
-    return _dots(rows, "Precision", group, note, PRECISIONS)
+_Rows = list[tuple[str, dict[Any, float]]]
+"""A case's name, and its figures by what a column stands for."""
 
 
-def _modes(shown: Sequence[_Shown], group: str) -> Chart | None:
-    rows = _speed_ups(shown, "compile_mode", ("eager",))
-    note = "Throughput as a multiple of the eager step's; further right is faster."
-    return _dots(rows, "Compile mode", group, note, COMPILE_MODES)
-
-
-_Rows = list[tuple[str, dict[str, float]]]
-
-
-def _speed_ups(shown: Sequence[_Shown], axis: str, bases: Sequence[str]) -> _Rows:
-    """Hold the rates of an axis's values against that of a base, family by family."""
-    rows = []
-    for members in _families(shown, axis):
-        by_value = {str(one.axes[axis]): one for one in members}
-        base = next((value for value in bases if value in by_value), None)
-        if base is None:
-            continue
-        against = by_value[base].rate
-        ratios = {v: one.rate / against for v, one in by_value.items() if v != base}
-        rows.append(
-            (members[0].label(axis) + (f", over {base}" if base != bases[0] else ""), ratios)
+def _table(
+    about: tuple[str, str, str], rows: _Rows, form: Callable[[float], str], of: str = ""
+) -> AxisTable | None:
+    """Return a comparison of the first rows, whose columns are ``of`` something."""
+    if not rows:
+        return None
+    kept = rows[:MOST_ROWS]
+    order = [*PRECISIONS, *COMPILE_MODES]
+    found = {column for _, cells in kept for column in cells}
+    columns = [*(one for one in order if one in found), *sorted(found - {*order})]
+    largest = max(max(cells.values()) for _, cells in kept)
+    table = [
+        (
+            label,
+            [
+                (form(cells[one]), round(100 * cells[one] / largest)) if one in cells else ("", 0)
+                for one in columns
+            ],
         )
-    return rows
+        for label, cells in kept
+    ]
+    headings = ["case", *(f"{of} {one:g}" if of else one for one in columns)]
+    return AxisTable(*about, headings, table, len(rows) - len(kept))
 
 
-def _ordered(order: Sequence[str]) -> Callable[[str], tuple[int, str]]:
-    return lambda value: (order.index(value) if value in order else len(order), value)
+def _precisions(shown: Sequence[_Shown], group: str) -> AxisTable | None:
+    note = "Throughput as a multiple of FP32's, or of TF32's."
+    rows = _ratios(shown, "precision", ("fp32", "tf32-conv", "tf32"))
+    return _table(("Precision", group, note), rows, _three)
 
 
-def _hardware(shown: Sequence[_Shown]) -> Chart | None:
+def _modes(shown: Sequence[_Shown], group: str) -> AxisTable | None:
+    note = "Throughput as a multiple of the eager step's."
+    rows = _ratios(shown, "compile_mode", ("eager",))
+    return _table(("Compile mode", group, note), rows, _three)
+
+
+def _hardware(shown: Sequence[_Shown]) -> AxisTable | None:
     """Hold every kind of hardware against the one that shares most cases with others."""
     members = [one for family in _families(shown, "hardware") for one in family]
     counts = Counter(str(one.axes["hardware"]) for one in members)
     if not counts:
         return None
     base = max(counts, key=lambda key: (counts[key], key))
-    note = f"Throughput as a multiple of that on {base}; further right is faster."
-    rows = _speed_ups(shown, "hardware", (base,))
-    return _dots(rows, "Hardware against hardware", "", note, sorted(counts))
+    note = f"Throughput as a multiple of that on {base}."
+    rows = _ratios(shown, "hardware", (base,))
+    return _table(("Hardware against hardware", "", note), rows, _three)
 
 
-def _dots(rows: _Rows, title: str, group: str, note: str, order: Sequence[str]) -> Chart | None:
-    if not rows:
-        return None
-    ranked = sorted(rows, key=lambda row: -max(map(abs, map(math.log, row[1].values()))))
-    kept = sorted(ranked[:MOST_ROWS], key=lambda row: max(row[1].values()))
-    values = sorted({value for _, ratios in kept for value in ratios}, key=_ordered(order))
-    figure = {
-        "rows": [label for label, _ in kept],
-        "x": "times as fast",
-        "series": [
-            {
-                "name": value,
-                "at": [i for i, (_, ratios) in enumerate(kept) if value in ratios],
-                "x": [rounded(ratios[value]) for _, ratios in kept if value in ratios],
-            }
-            for value in values
-        ],
-    }
-    table = [
-        [label, *(f"{ratios[v]:.3g}" if v in ratios else "" for v in values)]
-        for label, ratios in reversed(kept)
-    ]
-    left_out = len(rows) - len(kept)
-    return Chart("dots", title, note, group, figure, ["case", *values], table, left_out)
+def _ratios(shown: Sequence[_Shown], axis: str, bases: Sequence[str]) -> _Rows:
+    """Hold the rates of an axis's values against that of a base; the largest differences first."""
+    rows: _Rows = []
+    for members in _families(shown, axis):
+        by_value = {str(one.axes[axis]): one for one in members}
+        base = next((value for value in bases if value in by_value), None)
+        if base is not None:
+            ratios = {v: one.rate / by_value[base].rate for v, one in by_value.items() if v != base}
+            over = f", over {base}" if base != bases[0] else ""
+            rows.append((members[0].label(axis) + over, ratios))
+    return sorted(rows, key=lambda row: -max(map(abs, map(math.log, row[1].values()))))
 
 
-def _batches(shown: Sequence[_Shown], group: str) -> Chart | None:
+def _three(value: float) -> str:
+    return f"{value:.3g}"
+
+
+def _batches(shown: Sequence[_Shown], group: str) -> AxisTable | None:
     sized = [one for one in shown if _is_size(one.axes.get("batch_size"))]
-    families = _families([one for one in sized if not one.axes["strong"]], "batch_size")
-    lines = {
-        members[0].label("batch_size"): [(one.axes["batch_size"], one.rate) for one in members]
-        for members in families
-    }
-    note = "Throughput by batch size; where it no longer rises the device is full."
-    return _lines(lines, group, "Batch sweep", note, ("batch size", "items a second"))
+    rows: _Rows = [
+        (members[0].label("batch_size"), {one.axes["batch_size"]: one.rate for one in members})
+        for members in _families([o for o in sized if not o.axes["strong"]], "batch_size")
+    ]
+    rows.sort(key=lambda row: -len(row[1]))
+    note = "Items a second by batch size; where they no longer rise the device is full."
+    return _table(("Batch sweep", group, note), rows, quantity, of="batch size")
 
 
 def _is_size(value: object) -> bool:
@@ -330,8 +428,8 @@ def _is_size(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
 
 
-def _scaling(shown: Sequence[_Shown], group: str) -> Chart | None:
-    lines = {}
+def _scaling(shown: Sequence[_Shown], group: str) -> AxisTable | None:
+    rows: _Rows = []
     for members in _families(shown, "ranks", "strong"):
         for strong in (False, True):
             kind = [o for o in members if o.axes["ranks"] == 1 or o.axes["strong"] is strong]
@@ -340,42 +438,9 @@ def _scaling(shown: Sequence[_Shown], group: str) -> Chart | None:
                 continue
             each = ordered[0].rate / ordered[0].axes["ranks"]
             name = ordered[0].label("ranks", "strong") + (", strong" if strong else "")
-            lines[name] = [(one.axes["ranks"], one.rate / each) for one in ordered]
-    note = "Throughput as a multiple of one rank's; the dotted line is as many times as ranks."
-    return _lines(lines, group, "Scaling", note, ("ranks", "speed-up"), ideal=True)
-
-
-def _lines(
-    lines: dict[str, list[tuple[float, float]]],
-    group: str,
-    title: str,
-    note: str,
-    axes: tuple[str, str],
-    *,
-    ideal: bool = False,
-) -> Chart | None:
-    if not lines:
-        return None
-    longest = sorted(lines.items(), key=lambda line: -len(line[1]))
-    kept = {name: sorted(points) for name, points in longest[:MOST_LINES]}
-    figure = {
-        "x": axes[0],
-        "y": axes[1],
-        "ideal": ideal,
-        "series": [
-            {"name": name, "x": [x for x, _ in points], "y": [rounded(y) for _, y in points]}
-            for name, points in kept.items()
-        ],
-    }
-    steps = sorted({x for points in kept.values() for x, _ in points})
-    form = (lambda value: f"{value:.3g}") if ideal else quantity
-    table = [
-        [name, *(form(dict(points)[x]) if x in dict(points) else "" for x in steps)]
-        for name, points in kept.items()
-    ]
-    headings = ["case", *(f"{axes[0]} {step:g}" for step in steps)]
-    left_out = len(lines) - len(kept)
-    return Chart("lines", title, note, group, figure, headings, table, left_out)
+            rows.append((name, {one.axes["ranks"]: one.rate / each for one in ordered}))
+    note = "Throughput as a multiple of one rank's."
+    return _table(("Scaling", group, note), rows, _three, of="ranks")
 
 
 def placed(entry: NightCase) -> roofline.Roofline | None:
@@ -385,61 +450,3 @@ def placed(entry: NightCase) -> roofline.Roofline | None:
     params = entry.record.case.params
     precision, mode = (str(params.get(axis, "")) for axis in ("precision", "compile_mode"))
     return roofline.place(entry.accepted[-1], entry.hardware, precision, mode)
-
-
-def _roofline(shown: Sequence[_Shown], group: str) -> Chart | None:
-    """Place a measurement under its hardware's ceilings."""
-    places = []
-    for one in shown:
-        at = placed(one.entry)
-        if at and at.flops_per_s and at.intensity and at.peak_bytes_per_s:
-            places.append((one, at))
-    if not places:
-        return None
-    peaks = {at.precision: at.peak_flops_per_s for _, at in places if at.peak_flops_per_s}
-    by_precision: dict[str, list[tuple[_Shown, roofline.Roofline]]] = {}
-    for one, at in places:
-        by_precision.setdefault(at.precision, []).append((one, at))
-    precisions = sorted(by_precision, key=_ordered(PRECISIONS))
-    figure = {
-        "bandwidth": places[0][1].peak_bytes_per_s,
-        "peaks": [[name, peaks[name]] for name in precisions if name in peaks],
-        "series": [
-            {
-                "name": name,
-                "x": [rounded(at.intensity or 0) for _, at in by_precision[name]],
-                "y": [rounded(at.flops_per_s or 0) for _, at in by_precision[name]],
-                "text": [one.entry.record.case.id for one, _ in by_precision[name]],
-                "share": [_share_in_words(at) for _, at in by_precision[name]],
-                "failing": [
-                    place for place, (one, _) in enumerate(by_precision[name]) if one.entry.failing
-                ],
-            }
-            for name in precisions
-        ],
-    }
-    table = [
-        [
-            one.entry.record.case.id,
-            f"{at.intensity:.4g}",
-            f"{(at.flops_per_s or 0) / 1e12:.4g} TFLOP/s",
-            f"{at.flops_share:.0%}" if at.flops_share else "",
-            at.sentence,
-        ]
-        for one, at in sorted(places, key=lambda place: -(place[1].flops_share or 0))
-    ]
-    note = "Each case by the work it does for each byte that its eager operations move; "
-    note += "lines are the peaks of the memory and of each precision."
-    headings = ["case", "FLOP/byte", "reached", "of the peak", "bound"]
-    rows = table[:MOST_TABLE]
-    return Chart(
-        "roofline", "Roofline", note, group, figure, headings, rows, len(table) - len(rows)
-    )
-
-
-def _share_in_words(at: roofline.Roofline) -> str:
-    reached = at.reached
-    if reached is None:
-        return at.bound or ""
-    least = " or more" if reached.at_least else ""
-    return f"{reached.share:.0%}{least} of its peak in {reached.of}"
