@@ -14,12 +14,11 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from builders import make_attempt, make_measurement, make_record
+from builders import make_measurement
 from quickly import hardly_warm_up, one_thread
 from typer.testing import CliRunner
 
@@ -31,8 +30,7 @@ from bench_lib.formulas import roofline
 from bench_lib.launch.faults import LaunchError
 from bench_lib.micro import ending, program, session
 from bench_lib.micro.ending import Ending
-from bench_lib.micro.flags import read_options
-from bench_lib.micro.places import RankPlace
+from bench_lib.micro.flags import RankPlace, read_options
 from bench_lib.micro.session import case_from
 from bench_lib.model import Accepted, Case, Measurement, Status, UserError
 from bench_lib.storage import acceptance, baselines
@@ -112,7 +110,7 @@ def test_a_run_prints_the_lines_of_rocms_tool_and_of_its_guide(run: Run) -> None
             r"^Time per mini-batch : \d+\.\d+$",
             r"^Standard deviation: \d\.\d{6} seconds$",
             r"^First iteration: .* times a steady one",
-            r"^Loss: first .*; ln\(1000\) is 6\.9078: as it should be$",
+            r"^Loss: first \d+\.\d{4}, last \d+\.\d{4}$",
             r"^Benchmark result saved to \./benchmark_summary\.csv$",
         )
     ]
@@ -356,18 +354,6 @@ def test_a_range_is_emitted_for_every_operation_and_then_tables_are_made(
     assert log == ["[", "step", "step", "]", "2 tabled"]
 
 
-def test_a_loss_is_expected_to_hold_what_auxiliary_heads_add() -> None:
-    for name, mode, expected in (
-        ("googlenet", "training", 0.6),
-        ("googlenet", "inference", 0.0),
-        ("resnet50", "training", 0.0),
-    ):
-        options = read_options(["--network", name, "--mode", mode])
-        case = case_from(options, RankPlace(), "fp32")
-        seen = session.RankSeen(RankPlace(), case, None, None, [], [], [])
-        assert seen.auxiliary == pytest.approx(expected)
-
-
 def test_without_profilers_nothing_is_profiled(run: Run, tmp_path: Path) -> None:
     printed = run("--mode", "inference")
     assert "Profil" not in printed
@@ -377,8 +363,6 @@ def test_without_profilers_nothing_is_profiled(run: Run, tmp_path: Path) -> None
 @pytest.mark.parametrize(("mode", "step"), [("training", "1"), ("inference", "10")])
 def test_flops_are_profiled_by_layer_at_the_step_asked_for(run: Run, mode: str, step: str) -> None:
     printed = run("--flops-prof-step", step, "--mode", mode)
-    note = "NOTE: --flops-prof-step 10 is past the last of 2 iterations; profiled is 1"
-    assert (note in printed) == (step == "10")
     assert "DeepSpeed Flops Profiler" in printed
     assert "Profile Summary at step 1:" in printed
     assert "fwd FLOPS per GPU" in printed
@@ -386,7 +370,6 @@ def test_flops_are_profiled_by_layer_at_the_step_asked_for(run: Run, mode: str, 
 
 
 def test_files_go_where_they_are_asked_to(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
     run("--mode", "inference", "--output-dir", "out", "--output-file", "x")
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "x.json",
@@ -439,9 +422,6 @@ def test_a_run_that_is_slower_than_its_baseline_fails(
     accept_as_if_much_faster(tmp_path / "kept", tmp_path / "accepted")
     printed = run("--judge", "--baselines", "accepted", "--mode", "inference", status=1)
     assert "Verdict: REGRESSED" in printed
-    assert "The summary above is of the first process of 2" in printed
-    told = [line for line in printed.splitlines() if "not steady after" in line]
-    assert len(told) == len(set(told))
 
 
 def accept_as_if_much_faster(history: Path, folder: Path) -> None:
@@ -464,20 +444,6 @@ def accept_as_if_much_faster(history: Path, folder: Path) -> None:
     ]
     new = replace(change.new, processes=faster)
     baselines.write(empty, [replace(change, new=new)], hardware, kept.environments)
-
-
-def test_a_warning_is_not_told_twice(tmp_path: Path) -> None:
-    measurement = make_measurement(warnings=["not steady after 1 s"])
-    other = make_measurement(warnings=["not steady after 1 s", "another"])
-    attempts = [make_attempt(measurement=measurement), make_attempt(measurement=other, process=1)]
-    record = make_record(attempts=attempts, status=Status.OK)
-    suite = SimpleNamespace(records={record.case.id: record}, writer=SimpleNamespace(path=tmp_path))
-    assert ending.standing(suite) == [
-        "Verdict: OK",
-        f"{record.case.id}: warning: another",
-        "The summary above is of the first process of 2",
-        f"History: {tmp_path}",
-    ]
 
 
 def test_what_the_hardware_spoilt_is_kept_and_not_accepted(
@@ -537,42 +503,15 @@ def test_a_history_that_cannot_be_written_loses_no_more_than_itself(
     assert (tmp_path / "benchmark_summary.csv").exists()
 
 
-@pytest.mark.parametrize("words", [[], ["--json"]])
-def test_a_reader_who_has_seen_enough_ends_nothing(
-    words: list[str],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+def test_a_reader_who_has_seen_enough_ends_the_run_quietly(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w") as stdout:
         monkeypatch.setattr(sys, "stdout", stdout)
-        assert measured_though("--history", "kept", "--output-file", "x", *words) == 0
-    assert "error" not in capsys.readouterr().err
-    assert {path.name for path in tmp_path.iterdir()} == {"benchmark_summary.csv", "kept", "x.json"}
-
-
-@pytest.mark.parametrize("words", [[], ["--json"]])
-def test_an_output_that_cannot_be_written_is_told_at_the_end(
-    words: list[str],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    with Path("/dev/full").open("w") as stdout:
-        monkeypatch.setattr(sys, "stdout", stdout)
-        assert measured_though(*words) == 1
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last == ("bench-lib micro: error: the output cannot be written: No space left on device")
-    assert (tmp_path / "benchmark_summary.csv").exists()
-
-
-def test_other_columns_in_the_csv_are_remarked_on(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "benchmark_summary.csv").write_text("model,rate\n")
-    assert "NOTE: the columns of benchmark_summary.csv are 'model,rate'" in run(
-        "--mode", "inference"
-    )
+        assert measured_though() == 141
+    assert capsys.readouterr().err == ""
 
 
 def test_an_interrupted_run_is_one_line_and_leaves_nothing(
@@ -584,21 +523,7 @@ def test_an_interrupted_run_is_one_line_and_leaves_nothing(
     monkeypatch.setattr(session, "measure", interrupt)
     assert measured_though("--history", "kept") == 130
     assert capsys.readouterr().err == "bench-lib micro: error: interrupted\n"
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_history_that_was_there_stays(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "kept").mkdir()
-    monkeypatch.setattr(session, "measure", no_memory)
-    assert measured_though("--history", "kept") == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
-
-
-def no_memory(*_arguments: object) -> None:
-    """Fail as torch does on a GPU."""
-    raise torch.OutOfMemoryError("CUDA out of memory")
+    assert not files(tmp_path / "kept")
 
 
 # ---- several ranks ----------------------------------------------------------------------------
@@ -733,34 +658,23 @@ def failed(
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "speakers"),
+    ("error", "status"),
     [
-        (UserError("no"), 2, [0]),
-        (session.RankError("no"), 2, [0, 1]),
-        (session.NotMeasuredError("no"), 1, [0, 1]),
+        (UserError("no"), 2),
+        (session.NotMeasuredError("no"), 1),
     ],
 )
-def test_what_every_rank_sees_the_first_one_says(
+def test_a_rank_that_fails_says_which_it_is(
     error: Exception,
     status: int,
-    speakers: list[int],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for place in RANKS:
-        assert failed(place, error, monkeypatch, when="prepared") == status
+        assert failed(place, error, monkeypatch, when="check_compiling") == status
     assert capsys.readouterr().err.splitlines() == [
-        f"bench-lib micro: error: rank {rank}: no" for rank in speakers
+        f"bench-lib micro: error: rank {rank}: no" for rank in (0, 1)
     ]
-
-
-def test_another_rank_lets_the_first_speak_before_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    slept: list[float] = []
-    monkeypatch.setattr(program, "FIRST_SPEAKS_S", 7.0)
-    monkeypatch.setattr(program.time, "sleep", slept.append)
-    for place in RANKS:
-        failed(place, UserError("no"), monkeypatch, when="prepared")
-    assert slept == [7.0]
 
 
 # ---- what is refused --------------------------------------------------------------------------
@@ -769,21 +683,14 @@ def test_another_rank_lets_the_first_speak_before_it_ends(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--network", "resnet51"], "--network is 'resnet51', and there is no such; did you mean"),
-        (["--network", "!"], "such as resnet50, vit_b_16 and fcn_resnet50"),
-        (["--compile", "--compileContext", "open('/etc/passwd')"], "a Python literal"),
+        (["--network", "resnet51"], "--network: unknown network 'resnet51'; did you mean resnet"),
+        (["--compile", "--compileContext", "open('/etc/passwd')"], "is no Python literal"),
         (["--compile", "--compileContext", "{'mod': 1}"], "unknown key 'mod'; did you mean mode"),
         (
             ["--compile", "--compileContext", "{'options': {'no-such': 'True'}}"],
-            "Unexpected optimization option no-such",
+            "Unexpected optimization option no_such",
         ),
-        (["--compile", "--compileContext", "{'backend': 'none'}"], "no backend 'none'"),
-        (["--rank", "1"], "--rank is given and --world-size is not"),
-        (
-            ["--compile", "--compileContext", "{'options': {'matmul-padding': 2}}"],
-            "matmul-padding is '2'; it has to be True or False",
-        ),
-        (["--csv-file", "nowhere/x"], "there is no folder nowhere"),
+        (["--compile", "--compileContext", "{'backend': 'none'}"], "unknown backend 'none'"),
         (["--fp16", "2"], "--fp16: invalid choice: "),
         (["--dist-backend", "nccl", "--batch-size", "x"], "invalid int value: 'x'"),
         (["--no-such-flag"], "unrecognized arguments: --no-such-flag"),
@@ -939,14 +846,6 @@ def test_a_measurement_that_is_kept_gives_way_and_forgets_as_the_suites_do(
     assert (context.give_way == other.run) is bool(words)
 
 
-def test_truth_values_of_inductor_are_known_from_torch(run: Run) -> None:
-    context = "{'options': {'matmul-padding': 1, 'triton.cudagraphs': '', 'epilogue-fusion': '1'}}"
-    options = read_options(["--network", TINY, "--compile", "--compileContext", context])
-    assert session.prepared(options, RankPlace()).compiling.options == (
-        "shape_padding=True,triton.cudagraphs=False,epilogue_fusion=True"
-    )
-
-
 def test_the_roofline_is_told_how_the_network_was_compiled(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -957,6 +856,6 @@ def test_the_roofline_is_told_how_the_network_was_compiled(
         told.append(arguments[2:])
         return placed(*arguments)
 
-    monkeypatch.setattr(roofline, "place", place)
+    monkeypatch.setattr(ending, "place", place)
     run("--mode", "inference", "--fp16", "1", "--batch-size", "1")
     assert told == [("fp16-bn32", "eager")]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bench_lib.cases.axes import LARGEST
-from bench_lib.micro.compiling import Compiling
-from bench_lib.micro.flags import AMP, MicroOptions, parser, read_options
+from bench_lib.micro.flags import AMP, Compiling, MicroOptions, parser, read_options
 from bench_lib.model import PRECISIONS, UserError
 
 TEXT, NUMBER, SWITCH = "text", "number", "switch"
@@ -83,7 +81,7 @@ SAID: dict[str, list[str]] = {
     "--world-size": ["4", "--rank", "1"],
     "--dist-backend": ["gloo"],
     "--dist-url": ["tcp://127.0.0.1:4332"],
-    "--compileContext": ["{'mode': 'max-autotune'}"],
+    "--compileContext": ["{'mode': 'max-autotune'}", "--compile"],
     "--csv-file": ["mine.csv"],
     "--mode": ["inference"],
     "--opt-step": ["2"],
@@ -182,65 +180,6 @@ def test_every_flag_is_told_apart_from_its_absence(flag: str) -> None:
     assert read(flag, *values) != read()
 
 
-def candidates(abbreviation: str) -> list[str]:
-    """Return the flags of ROCm's tool that argparse would take an abbreviation for."""
-    known = [*THEIRS, "--help"]
-    if abbreviation in known:
-        return [abbreviation]
-    return [flag for flag in known if flag.startswith(abbreviation)]
-
-
-ABBREVIATIONS = sorted(
-    {
-        (flag[:end], flag)
-        for flag in [*THEIRS, "--help"]
-        for end in range(len("--x"), len(flag) + 1)
-        if candidates(flag[:end]) == [flag]
-    }
-)
-
-
-@pytest.mark.parametrize(("abbreviation", "flag"), ABBREVIATIONS)
-def test_what_rocms_tool_understands_cut_short_is_understood_here(
-    abbreviation: str, flag: str
-) -> None:
-    if flag == "--help":
-        with pytest.raises(SystemExit) as caught:
-            read_options([abbreviation])
-        assert caught.value.code == 0
-        return
-    base = [] if flag == "--network" else NETWORK
-    values = SAID.get(flag, [])
-    assert read_options([*base, abbreviation, *values]) == read(flag, *values)
-    if THEIRS[flag][0] is not SWITCH:
-        joined = [f"{abbreviation}={values[0]}", *values[1:]]
-        assert read_options([*base, *joined]) == read(flag, *values)
-
-
-@pytest.mark.parametrize(
-    ("words", "meant"),
-    [
-        (["--autograd-"], ["--autograd_profiler"]),
-        (["--amp-opt", "2"], ["--amp-opt-level", "2"]),
-        (["--ju"], ["--judge"]),
-        (["--base", "there"], ["--baselines", "there"]),
-    ],
-)
-def test_what_only_we_have_may_be_cut_short_too(words: list[str], meant: list[str]) -> None:
-    assert read(*words) == read(*meant)
-
-
-@pytest.mark.parametrize("abbreviation", ["--n", "--comp", "--dist", "--output-", "--a"])
-def test_an_abbreviation_that_was_ambiguous_still_is(abbreviation: str) -> None:
-    assert len(candidates(abbreviation)) > 1
-    assert f"ambiguous option: {abbreviation} could match --" in refusal(abbreviation, "1")
-
-
-def test_the_value_of_a_flag_is_never_taken_for_an_abbreviation() -> None:
-    assert read("--output-file=--am").output_file == "--am"
-    assert not read("--output-file=--am").amp
-
-
 def test_help_lists_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         read_options(["--help"])
@@ -290,102 +229,18 @@ def test_the_words_for_amp_are_rocms_tools() -> None:
     assert AMP == "AMP: PyTorch Native Automatic Mixed Precision"
 
 
-@pytest.mark.parametrize(
-    ("words", "remark"),
-    [
-        (["--fp16", "1", "--amp"], "--fp16 1 halves the network already; --amp does nothing "),
-        (
-            ["--fp16", "1", "--amp-opt-level", "2"],
-            "--fp16 1 halves the network already; --amp-opt-level does nothing beside it",
-        ),
-        (["--amp", "--amp-opt-level", "2"], "--amp is autocast; --amp-opt-level 2 adds nothing"),
-        (["--amp-opt-level", "1"], "--amp-opt-level 1: O1 is torch.amp's autocast (amp-fp16)"),
-        (["--amp-opt-level", "2"], "--amp-opt-level 2: O2, FP16 with master weights in FP32"),
-        (["--amp-opt-level", "3"], "--amp-opt-level 3: O3 is pure FP16"),
-        (
-            ["--compileContext", "{'mode': 'default'}"],
-            "--compileContext does nothing without --compile",
-        ),
-        (
-            ["--compile", "--compileContext", "{'options': {'static-memory': 'True'}}"],
-            "--compileContext: static-memory is ignored: ",
-        ),
-        (["--opt-step", "3", "--mode", "inference"], "--opt-step 3 does nothing in inference"),
-        (["--profiler-output", "x"], "--profiler-output does nothing without --kineto"),
-        (["--baselines", "x"], "--baselines does nothing without --judge"),
-        (
-            ["--dist-backend", "gloo"],
-            "--dist-backend does nothing without --distributed_dataparallel",
-        ),
-        (
-            ["--dist-backend", "gloo", "--dist-url", "anything"],
-            "--dist-backend and --dist-url do nothing without --distributed_dataparallel",
-        ),
-        (
-            ["--rank", "0", "--world-size", "2", "--dist-url", "anything"],
-            ("--rank, --world-size and --dist-url do nothing without --distributed_dataparallel"),
-        ),
-    ],
-)
-def test_what_is_done_differently_than_asked_is_said_once(words: list[str], remark: str) -> None:
-    remarks = read(*words).remarks
-    assert len(remarks) == 1
-    assert remarks[0].startswith(remark)
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--fp16", "1"],
-        ["--amp"],
-        ["--opt-step", "3"],
-        ["--compile"],
-        ["--compileContext", "{}"],
-        ["--compile", "--compileContext", "{'mode': 'max-autotune', 'fullgraph': 'True'}"],
-        ["--flops-prof-step", "19"],
-        ["--kineto", "--profiler-output", "x"],
-        ["--judge", "--baselines", "x"],
-        ["--baselines", "baselines"],
-        ["--distributed_dataparallel", *SAID["--distributed_dataparallel"]],
-    ],
-)
-def test_what_is_done_as_asked_needs_no_remark(words: list[str]) -> None:
-    assert read(*words).remarks == []
-
-
 # ---- single flags -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("asked", "iterations", "step", "remark"),
-    [
-        (0, 20, 0, None),
-        (10, 20, 10, None),
-        (19, 20, 19, None),
-        (20, 20, 19, "--flops-prof-step 20 is past the last of 20 iterations; profiled is 19"),
-        (
-            10,
-            1,
-            0,
-            (
-                "--flops-prof-step 10 is past the last of 1 iterations; nothing is profiled: have "
-                "more --iterations"
-            ),
-        ),
-        (
-            -1,
-            20,
-            0,
-            "--flops-prof-step -1 is before the first of 20 iterations; nothing is profiled",
-        ),
-    ],
+    ("asked", "iterations", "step"),
+    [(0, 20, 0), (19, 20, 19), (20, 20, 19), (10, 1, 0), (-1, 20, 0)],
 )
 def test_the_profiled_step_is_clamped_to_the_iterations(
-    asked: int, iterations: int, step: int, remark: str | None
+    asked: int, iterations: int, step: int
 ) -> None:
     options = read("--flops-prof-step", str(asked), "--iterations", str(iterations))
     assert options.flops_prof_step == step
-    assert options.remarks == ([] if remark is None else [remark])
 
 
 @pytest.mark.parametrize(
@@ -454,25 +309,9 @@ def test_what_is_judged_is_kept(words: list[str], history: Path | None) -> None:
 def test_results_are_written_where_rocms_tool_writes_them(
     words: list[str], csv: str, result: str | None
 ) -> None:
-    Path("out").mkdir()
     options = read(*words)
-    assert (options.csv_name, options.csv) == (csv, Path(csv))
+    assert options.csv_name == csv
     assert options.result == (None if result is None else Path(result))
-
-
-def test_looking_whether_files_can_be_written_leaves_no_trace() -> None:
-    Path("benchmark_summary.csv").write_text("kept\n")
-    Path("old.json").write_text("{}")
-    read("--output-file", "old")
-    read("--output-file", "new", "--csv-file", "new.csv", "--kineto", "--profiler-output", "new")
-    assert Path("benchmark_summary.csv").read_text() == "kept\n"
-    assert Path("old.json").read_text() == "{}"
-    assert sorted(path.name for path in Path().iterdir()) == ["benchmark_summary.csv", "old.json"]
-
-
-def test_a_folder_for_the_results_is_made() -> None:
-    read("--output-dir", "a/b", "--output-file", "mine")
-    assert Path("a/b").is_dir()
 
 
 @pytest.mark.parametrize(
@@ -494,88 +333,7 @@ def test_what_rocms_tool_does_not_do_is_done_where_a_run_is_kept_or_it_is_asked_
     assert (options.check, options.again) == (check, again)
 
 
-@pytest.mark.parametrize(
-    ("words", "file", "folder"),
-    [
-        (["--output-dir", "file"], "file/benchmark_summary.csv", "file"),
-        (["--csv-file", "nowhere/mine.csv"], "nowhere/mine.csv", "nowhere"),
-        (["--output-file", "nowhere/mine"], "nowhere/mine.json", "nowhere"),
-        (["--kineto", "--profiler-output", "nowhere/mine"], "nowhere/mine.json", "nowhere"),
-    ],
-)
-def test_a_missing_folder_is_named_before_measuring(
-    words: list[str], file: str, folder: str
-) -> None:
-    Path("file").write_text("")
-    assert refusal(*words) == (
-        f"{file} cannot be written: there is no folder {folder}; make it first, or name another"
-    )
-
-
-@pytest.mark.parametrize(
-    ("words", "file"),
-    [
-        (["--csv-file", "folder"], "folder"),
-        (["--output-file", "folder"], "folder.json"),
-        (["--kineto", "--profiler-output", "folder"], "folder.json"),
-    ],
-)
-def test_a_folder_where_a_file_should_be_is_named_before_measuring(
-    words: list[str], file: str
-) -> None:
-    Path("folder").mkdir()
-    Path("folder.json").mkdir()
-    expected = f"{file} cannot be written: Is a directory; name another place for it"
-    assert refusal(*words) == expected
-
-
-@pytest.mark.parametrize("flag", ["--output-file", "--csv-file", "--output-dir"])
-def test_a_name_that_no_file_system_takes_is_refused(flag: str) -> None:
-    assert " cannot be written: " in refusal(flag, "x" * 300)
-
-
-def test_a_pipe_is_not_opened_to_see_whether_it_can_be_written(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    os.mkfifo("pipe")
-    monkeypatch.setattr(Path, "open", lambda *_arguments: pytest.fail("it was opened"))
-    assert read("--csv-file", "pipe").csv == Path("pipe")
-
-
-def test_a_name_that_has_no_room_for_a_part_of_it_is_refused() -> None:
-    assert "x.json.part cannot be written: " in refusal("--output-file", "x" * 248)
-    assert read("--output-file", "x" * 240).result is not None
-
-
-def test_values_of_any_length_are_cut_in_what_is_said() -> None:
-    for words in (
-        ["--csv-file", "x/" * 3000 + "y"],
-        ["--mode", "x" * 3000],
-        ["--" + "x" * 3000],
-        ["x" * 3000],
-        ["--dist-backend", "x" * 3000],
-        ["--batch-size", "-" + "9" * 3000],
-        ["--distributed_dataparallel", *DISTRIBUTED, "--dist-url", "x" * 3000],
-    ):
-        assert len(refusal(*words)) < 500
-
-
-@pytest.mark.parametrize("flag", ["--output-file", "--csv-file", "--output-dir"])
-def test_a_name_that_is_no_text_is_refused(flag: str) -> None:
-    words = refusal(flag, "a\udcff")  # as Python reads the byte 0xff
-    assert words.startswith("'a\\udcff")
-    assert words.endswith(" cannot be written: it is no text; name another")
-
-
-def test_a_trace_that_nobody_asked_for_has_no_place_to_be_checked() -> None:
-    assert read("--profiler-output", "nowhere/mine").profiler_output == "nowhere/mine"
-
-
 # ---- what is refused --------------------------------------------------------------------------
-
-
-DIGITS = pytest.param("9" * 5000, id="5000 digits")
-"""More than Python reads."""
 
 
 @pytest.mark.parametrize("flag", ["--batch-size", "--iterations", "--opt-step"])
@@ -588,21 +346,16 @@ def test_a_count_below_one_is_refused(flag: str, value: str) -> None:
 @pytest.mark.parametrize("flag", ["--batch-size", "--iterations", "--opt-step"])
 @pytest.mark.parametrize("value", [LARGEST + 1, pytest.param(10**400, id="400 digits")])
 def test_a_count_that_no_case_may_have_is_refused(flag: str, value: int) -> None:
-    refused = refusal(flag, str(value))
-    assert refused.startswith(f"{flag} is 1000000")
-    assert len(refused) <= 300
-    if value == LARGEST + 1:
-        assert f"at most {LARGEST} is taken" in refused
+    assert refusal(flag, str(value)).startswith(f"{flag} is 1000000")
     assert read(flag, str(LARGEST)) != read()
 
 
 @pytest.mark.parametrize("flag", [flag for flag in THEIRS if THEIRS[flag][0] is NUMBER])
-@pytest.mark.parametrize("value", ["x", "1.5", "", "1e3", "0x10", DIGITS])
+@pytest.mark.parametrize("value", ["x", "1.5", "", "0x10"])
 def test_what_is_no_number_is_refused(flag: str, value: str) -> None:
-    words = refusal(flag, value)
-    assert words.startswith(f"argument {flag}: invalid int value: {value[:100]!r}"[:100])
-    assert words.endswith("'; bench-lib micro --help lists the flags")
-    assert len(words) < 400
+    message = refusal(flag, value)
+    assert message.startswith(f"argument {flag}: invalid int value: {value!r}")
+    assert message.endswith("; bench-lib micro --help lists the flags")
 
 
 @pytest.mark.parametrize(
@@ -611,8 +364,6 @@ def test_what_is_no_number_is_refused(flag: str, value: str) -> None:
         (["--fp16", "2"], r"argument --fp16: invalid choice: '?2'? \(choose from '?0"),
         (["--amp-opt-level", "4"], r"argument --amp-opt-level: invalid choice: '?4'? \("),
         (["--mode", "train"], r"argument --mode: invalid choice: 'train' \(choose from '?trai"),
-        (["--iteration5"], r"unrecognized arguments: --iteration5; did you mean --iterations; ben"),
-        (["-iterations", "5"], r"unrecognized arguments: -iterations; did you mean --iterations"),
         (["--no-such-flag"], r"unrecognized arguments: --no-such-flag; bench-lib micro --help"),
         (["--iterations", "5", "7"], r"unrecognized arguments: 7; bench-lib micro --help lists"),
         (["--batch-size"], r"argument --batch-size: expected one argument; bench-lib micro"),
@@ -631,75 +382,27 @@ def test_a_network_is_needed() -> None:
         read_options([])
 
 
-@pytest.mark.parametrize("flag", ["--netwrk", "--network_", "-network"])
-def test_a_misspelt_flag_is_what_is_named_and_not_the_one_that_is_missing_for_it(flag: str) -> None:
-    with pytest.raises(UserError) as caught:
-        read_options([flag, "resnet50"])
-    assert str(caught.value) == (
-        f"unrecognized arguments: {flag}; did you mean --network; bench-lib micro --help lists "
-        "the flags"
-    )
-
-
-def test_words_after_two_dashes_are_no_flags() -> None:
-    assert "did you mean" not in refusal("--", "--netwrk")
-
-
-@pytest.mark.parametrize("url", ["tcp://[::1]:4332", "file:///tmp/x", "env://", "tcp://a-b:1"])
-def test_ranks_meet_where_torch_lets_them(url: str) -> None:
-    words = ["--distributed_dataparallel", *DISTRIBUTED, "--dist-url", url]
-    assert read(*words).dist_url == url
-
-
-@pytest.mark.parametrize("url", ["", "tcp://", "tcp://host", "tcp://host:", "http://a:1", "gloo"])
-def test_a_place_that_is_none_is_refused_even_for_a_single_rank(url: str) -> None:
-    words = ["--distributed_dataparallel", *DISTRIBUTED, "--dist-url", url]
-    assert refusal(*words).startswith(f"--dist-url is {url!r}; ")
-
-
 def test_a_backend_may_be_written_in_capitals() -> None:
     assert read("--dist-backend", "NCCL").dist_backend == "nccl"
 
 
-@pytest.mark.parametrize(
-    "text", ["x", "0,x", "-1", "0,0", "0,", ",", "0;1", "1.0", "9" * 99, DIGITS]
-)
+@pytest.mark.parametrize("text", ["x", "0,x", "-1", "0,0", "0,", ",", "0;1", "1.0", "9" * 99])
 def test_device_ids_that_are_not_different_numbers_are_refused(text: str) -> None:
-    words = refusal(f"--device_ids={text}")
-    assert words.startswith(f"--device_ids is {text[:20]!r}"[:30])
-    assert words.endswith("; it has to be different numbers from 0 on, such as 0,1")
-    assert len(words) < 200
+    assert refusal(f"--device_ids={text}") == (
+        f"--device_ids is {text!r}; it has to be different numbers from 0 on, such as 0,1"
+    )
 
 
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
         (
-            ["--rank", "0"],
-            "--rank is given and --world-size is not; one says nothing without the other",
-        ),
-        (
-            ["--world-size", "2"],
-            "--world-size is given and --rank is not; one says nothing without the other",
-        ),
-        (
-            ["--rank", "2", "--world-size", "2"],
+            ["--distributed_dataparallel", *DISTRIBUTED, "--rank", "2", "--world-size", "2"],
             "--rank is 2; of --world-size 2 there are the ranks 0 to 1",
         ),
         (
-            ["--rank", "-1", "--world-size", "2"],
-            "--rank is -1; of --world-size 2 there are the ranks 0 to 1",
-        ),
-        (
-            ["--rank", "0", "--world-size", "0"],
+            ["--distributed_dataparallel", *DISTRIBUTED, "--world-size", "0"],
             "--world-size is 0; it has to be a whole number of 1 or more",
-        ),
-        (
-            ["--distributed_dataparallel", *DISTRIBUTED, "--dist-url", "127.0.0.1:4332"],
-            (
-                "--dist-url is '127.0.0.1:4332'; it has to be the host and the port of the first "
-                "rank, such as tcp://172.23.2.1:54321, or file:// or env://"
-            ),
         ),
         (["--dist-backend", "mpi"], "--dist-backend is 'mpi'; there is nccl, gloo"),
         (
@@ -743,10 +446,6 @@ def test_under_torchrun_what_it_says_itself_is_not_looked_at(
     monkeypatch.setenv("LOCAL_RANK", "0")
     options = read("--rank", "7", "--dist-url", "anything", "--dist-backend", "gloo")
     assert (options.rank, options.dist_url) == (None, None)
-    assert options.remarks == ["--rank and --dist-url are as torchrun has it, and not as given"]
-    assert read("--world-size", "0").remarks == [
-        "--world-size is as torchrun has it, and not as given"
-    ]
 
 
 def test_the_context_of_the_compiler_is_read_even_where_nothing_is_compiled() -> None:

@@ -7,8 +7,14 @@ from typing import Any
 
 import pytest
 
-from bench_lib.micro.flags import MicroOptions, read_options
-from bench_lib.micro.places import RankPlace, batch_of, place_of, places_here
+from bench_lib.micro.flags import (
+    MicroOptions,
+    RankPlace,
+    batch_of,
+    place_of,
+    places_here,
+    read_options,
+)
 from bench_lib.model import UserError
 
 

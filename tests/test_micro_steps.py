@@ -11,7 +11,7 @@ import pytest
 import torch
 from standins.device import Device
 
-from bench_lib.micro.steps import SHOWN, PrintedIteration, Watched
+from bench_lib.micro.lines import SHOWN, PrintedIteration, Watched
 from bench_lib.model import Measurement, Numerics, Sampling
 from bench_lib.worker.measure import FEWEST_ISSUES, LEAST_WARMUP_STEPS
 from bench_lib.worker.workload import Workload
@@ -84,11 +84,6 @@ class Machine(Device):
         return [word for word in self.log if word.startswith(beginnings)]
 
 
-def values(watched: Watched, phase: str) -> list[float]:
-    """Return a phase's losses."""
-    return [float(loss) for loss in watched.losses[phase]]
-
-
 # ---- losses -----------------------------------------------------------------------------------
 
 
@@ -96,34 +91,23 @@ def test_each_loss_is_kept_for_the_phase_of_its_step() -> None:
     machine = Machine()
     watched = machine.watched()
     machine.measure(watched)
-    assert values(watched, "first step") == [0]
-    assert values(watched, "warm-up") == list(WARM)
-    assert values(watched, "measure") == list(MEASURED)
-    assert values(watched, "give way") == []
-
-
-def test_of_a_long_warm_up_only_the_losses_that_are_shown_are_kept() -> None:
-    machine = Machine()
-    watched = machine.watched()
-    measured = machine.measure(watched, LONGER)
-    assert measured.warmup_iterations == 16
-    assert values(watched, "warm-up") == list(range(1, 1 + SHOWN))
-    assert values(watched, "measure") == [18, 19, 20]
+    assert list(map(float, watched.warmup_losses)) == [0, *WARM]
+    assert list(map(float, watched.losses)) == list(MEASURED)
 
 
 def test_a_loss_that_the_next_step_overwrites_is_copied() -> None:
     machine = Machine(in_place=True)
     watched = machine.watched(keeps_losses=True)
     machine.measure(watched)
-    assert values(watched, "measure") == list(MEASURED)
-    assert watched.losses["measure"][-1] is not machine.loss
+    assert list(map(float, watched.losses)) == list(MEASURED)
+    assert watched.losses[-1] is not machine.loss
 
 
 def test_a_loss_that_stays_is_not_copied() -> None:
     machine = Machine()
     watched = machine.watched()
     machine.measure(watched)
-    assert watched.losses["measure"][-1] is machine.loss
+    assert watched.losses[-1] is machine.loss
 
 
 def test_the_loss_is_read_after_the_step_and_never_during_the_measurement() -> None:
@@ -176,6 +160,7 @@ def test_the_very_first_step_is_the_first_warm_up_iteration(queued: bool) -> Non
         PrintedIteration(0.0, 8.0),
         PrintedIteration(1.0, 1 / 2),
         PrintedIteration(2.0, 1 / 4),
+        PrintedIteration(3.0, 1 / 8),
     ]
 
 
@@ -187,27 +172,6 @@ def test_no_more_warm_up_iterations_are_shown_than_the_guide_shows() -> None:
     shown = watched.warmup()
     assert len(shown) == SHOWN
     assert shown == [PrintedIteration(loss, seconds) for loss, seconds in expected]
-
-
-@pytest.mark.parametrize("steps", [0, 1])
-def test_a_warm_up_without_an_interval_shows_the_first_step_alone(steps: int) -> None:
-    machine = Machine([8.0, 1 / 4])
-    watched = machine.watched()
-    step = watched.prepare(machine.workload()).step
-    watched.enter("first step")
-    step()
-    watched.enter("warm-up")
-    for _ in range(steps):
-        step()
-    assert watched.warmup() == [PrintedIteration(0.0, 8.0)]
-
-
-def test_marks_are_made_beforehand_and_placed_while_warming_up_alone() -> None:
-    machine = Machine()
-    machine.measure(machine.watched(), LONGER)
-    own = machine.words("mark ", "allocate", "read marks")
-    warmup = [f"allocate {SHOWN + 1} marks", *(f"mark {i}" for i in range(SHOWN + 1))]
-    assert own == [*warmup, "allocate 4 marks", *(f"mark {i}" for i in range(4)), "read marks"]
 
 
 # ---- inference --------------------------------------------------------------------------------
@@ -225,7 +189,7 @@ def test_in_inference_the_loss_is_asked_for_once_when_warming_up_is_over() -> No
     assert watched.answer_loss == WARM[-1]
     assert watched.measured(measured.iteration_s) == [PrintedIteration(float(WARM[-1]), 1 / 4)] * 2
     assert watched.warmup() == [
-        PrintedIteration(float(WARM[-1]), seconds) for seconds in (8.0, 1 / 4, 1 / 4)
+        PrintedIteration(float(WARM[-1]), seconds) for seconds in (8.0, 1 / 4, 1 / 4, 1 / 4)
     ]
 
 
@@ -245,8 +209,8 @@ def test_the_first_iterations_can_be_told_before_anything_is_measured(
     watched.entered = entered
     measured = machine.measure(watched)
     [(shown, steps)] = told
-    assert [seen.seconds for seen in shown] == [8.0, 1 / 2, 1 / 4]
-    assert [seen.loss for seen in shown] == ([0.0, 1.0, 2.0] if training else [3.0] * 3)
+    assert [seen.seconds for seen in shown] == [8.0, 1 / 2, 1 / 4, 1 / 8]
+    assert [seen.loss for seen in shown] == ([0.0, 1.0, 2.0, 3.0] if training else [3.0] * 4)
     assert steps == 1 + measured.warmup_iterations
     assert measured.iteration_s == [1 / 8, 1 / 8]
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import csv
+import json
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -18,16 +19,13 @@ from bench_lib.engine.engine import Engine, opened
 from bench_lib.engine.processes import Companion
 from bench_lib.engine.settings import PLANNED, Settings
 from bench_lib.engine.suite import Suite
-from bench_lib.formulas import roofline
+from bench_lib.formulas.roofline import Roofline, place
 from bench_lib.launch import launchers
 from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.wire import PRELOAD_VARIABLE
 from bench_lib.launch.zygote import Zygote
 from bench_lib.micro import lines
-from bench_lib.micro.files import append_row, write_json
-from bench_lib.micro.flags import MicroOptions
-from bench_lib.micro.output import Output
-from bench_lib.micro.places import RankPlace
+from bench_lib.micro.flags import MicroOptions, RankPlace
 from bench_lib.micro.session import RankSeen
 from bench_lib.model import Hardware, Measurement, UserError
 from bench_lib.report import console
@@ -66,25 +64,18 @@ def keeping(
     if options.history is None:
         yield None
         return
-    with contextlib.ExitStack() as stack:
-        if not options.history.exists():
-            stack.callback(_remove_if_empty, options.history)
-        settings = Settings(
-            history=options.history,
-            baselines=options.baselines,
-            command="micro",
-            judged=options.judge,
-            # Ranks that somebody else started cannot be started anew from one of them.
-            planned=PLANNED if place.ranks == 1 else 1,
-            launcher=launchers.who_am_i(os.environ).launcher or launchers.DEFAULT,
-            say=say,
-        )
-        yield stack.enter_context(opened(device, settings))
-
-
-def _remove_if_empty(folder: Path) -> None:
-    with contextlib.suppress(OSError):
-        folder.rmdir()
+    settings = Settings(
+        history=options.history,
+        baselines=options.baselines,
+        command="micro",
+        judged=options.judge,
+        # Ranks that somebody else started cannot be started anew from one of them.
+        planned=PLANNED if place.ranks == 1 else 1,
+        launcher=launchers.who_am_i(os.environ).launcher or launchers.DEFAULT,
+        say=say,
+    )
+    with opened(device, settings) as engine:
+        yield engine
 
 
 @dataclass
@@ -112,14 +103,12 @@ class Ending:
             self.say("\n".join(lines.overall_summary(options, seen.place, folded)))
         params = seen.case.params
         precision, mode = str(params["precision"]), str(params["compile_mode"])
-        placed = roofline.place(folded, self.device, precision, mode)
+        placed = place(folded, self.device, precision, mode)
         below = lines.performance(
             options,
             folded,
             seen.measured,
             precision=f"{options.dtype.partition(':')[0]} ({precision})",
-            classes=seen.classes,
-            auxiliary=seen.auxiliary,
             roofline=placed,
         )
         self.say("\n".join(["", *below]))
@@ -157,33 +146,40 @@ class Ending:
         self.engine.note(outcome)
 
     def _write(self, result: dict[str, Any]) -> None:
+        """Write the JSON file and append a row to the CSV, below a header if that is new."""
         options = self.options
-        if options.result is not None:
-            with self._going_on():
-                write_json(options.result, result)
-        with self._going_on():
-            odd = append_row(options.csv, result)
+        with self._going_on(options.result):
+            if options.result is not None:
+                options.result.parent.mkdir(parents=True, exist_ok=True)
+                options.result.write_text(json.dumps(result, indent=2))
+        file = Path(options.csv_name)
+        with self._going_on(file):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            is_new = not file.exists() or not file.stat().st_size
+            with file.open("a", newline="") as opened:
+                rows = csv.DictWriter(opened, list(result))
+                if is_new:
+                    rows.writeheader()
+                rows.writerow(result)
             self.say(f"Benchmark result saved to {options.csv_name}")
-            if odd is not None:
-                self.say(f"NOTE: {odd}")
 
     @contextlib.contextmanager
-    def _going_on(self) -> Iterator[None]:
+    def _going_on(self, file: Path | None = None) -> Iterator[None]:
         try:
             yield
         except UserError as error:
             self.trouble.append(str(error))
+        except BrokenPipeError:  # of the output
+            raise
+        except OSError as error:
+            self.trouble.append(f"{file} cannot be written: {error.strerror}")
 
     def _print_json(
-        self,
-        seen: RankSeen,
-        folded: Measurement,
-        result: dict[str, Any],
-        placed: roofline.Roofline,
+        self, seen: RankSeen, folded: Measurement, result: dict[str, Any], placed: Roofline
     ) -> None:
-        kept = self.engine is not None and self.engine.suite.records
-        record = self.engine.suite.records[seen.case.id] if self.engine and kept else None
-        told: dict[str, Any] = {
+        suite = self.engine.suite if self.engine else None
+        record = suite.records.get(seen.case.id) if suite else None
+        document: dict[str, Any] = {
             "case": seen.case,
             "dtype": self.options.dtype,
             "result": result,
@@ -192,28 +188,17 @@ class Ending:
             "roofline": placed,
             "iterations": seen.measured,
             "warmup": seen.warmup,
-            "remarks": self.options.remarks,
             "status": record.status if record else None,
             "verdicts": record.verdicts if record else [],
-            "history": str(self.engine.suite.writer.path) if self.engine else None,
+            "history": str(suite.writer.path) if suite else None,
         }
-        text = msgspec.json.format(msgspec.json.encode(told), indent=2).decode()
-        output = Output(sys.stdout)
-        output.write(f"{text}\n")
-        if output.trouble is not None:
-            self.trouble.append(output.trouble)
+        print(msgspec.json.format(msgspec.json.encode(document), indent=2).decode(), flush=True)
 
 
 def standing(suite: Suite) -> list[str]:
-    """Say how the case stands and where it is kept, without the summary's own warnings."""
+    """Say how the case stands and where it is kept."""
     kept = [f"History: {suite.writer.path}"]
     record = next(iter(suite.records.values()))
     if record.status is None:
         return kept
-    measured = [a.measurement for a in record.attempts if a.measurement]
-    said = {f"{record.case.id}: warning: {text}" for text in measured[0].warnings}
-    words = [w for w in console.explanations([record], every=True) if w not in said]
-    processes = len({attempt.process for attempt in record.attempts})
-    if processes > 1:
-        words.append(f"The summary above is of the first process of {processes}")
-    return [f"Verdict: {record.status.value}", *words, *kept]
+    return [f"Verdict: {record.status.value}", *console.explanations([record], every=True), *kept]

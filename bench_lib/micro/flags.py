@@ -3,49 +3,118 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
+import ast
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from bench_lib.cases.axes import LARGEST, positive
-from bench_lib.launch.launchers import who_am_i
-from bench_lib.micro.compiling import Compiling, read_context
-from bench_lib.micro.files import check_file, part_of
-from bench_lib.micro.output import cut, listed, nearest, shown
-from bench_lib.model import UserError
+from bench_lib.cases.axes import LARGEST, one_of, positive
+from bench_lib.launch.launchers import device_index, meeting_point, who_am_i
+from bench_lib.model import COMPILE_MODES, UserError
 
-APEX_LEVELS = {
-    1: ("amp-fp16", "O1 is torch.amp's autocast"),
-    2: ("amp-fp16", "O2, FP16 with master weights in FP32, is torch.amp's autocast most nearly"),
-    3: ("fp16", "O3 is pure FP16, which is --fp16 1 with batch norms in FP16 too"),
-}
-"""The precision for each of apex.amp's levels, and why; level 0 is off."""
+APEX_LEVELS = {1: "amp-fp16", 2: "amp-fp16", 3: "fp16"}
+"""The precision nearest to each of apex.amp's levels; level 0 is off.
+
+O1 is torch.amp's autocast, O2 (FP16 with master weights in FP32) most nearly, O3 is pure FP16."""
 AMP = "AMP: PyTorch Native Automatic Mixed Precision"
-SHORTEST = {
-    "--amp": "--am",
-    "--autograd_profiler": "--au",
-    "--batch-size": "--b",
-    "--help": "--h",
-}
-"""Flags that could be cut down to so much before there were others that begin like them."""
-ALL_HERE = "--distributed_dataparallel"
-DEPENDENT = {
-    "--compile": ("--compileContext",),
-    "--kineto": ("--profiler-output",),
-    "--judge": ("--baselines",),
-    ALL_HERE: ("--rank", "--world-size", "--dist-backend", "--dist-url"),
-}
-"""Flags that do nothing without another, by that other."""
-OVERRULED = ("--rank", "--world-size", "--dist-url")
-"""Flags that a launcher's variables override, as in ROCm's tool."""
-_FLAG = re.compile(r"--?[A-Za-z]")
+OF_LAUNCHER = ("rank", "world_size", "dist_url")
+"""Values that a launcher's variables override, as in ROCm's tool."""
 BASELINES = Path("baselines")
-URL = re.compile(r"tcp://[^/\s]+:[0-9]{1,5}(\?.*)?|(file|env)://\S*")
-"""Addresses where ranks can meet, as in torch."""
+
+
+# ---- --compileContext ---------------------------------------------------------------------
+
+CONTEXT_KEYS = ("mode", "dynamic", "fullgraph", "backend", "options", "disable")
+MODES = tuple(mode for mode in COMPILE_MODES if mode != "eager")
+RENAMED = {"matmul_padding": "shape_padding"}
+"""Options that Inductor has under another name now."""
+GONE = ("static_memory",)
+"""Options that Inductor no longer has; graphs ('triton.cudagraphs') keep memory in place."""
+_WORD = re.compile(r"[A-Za-z0-9_.+-]+")
+
+
+@dataclass(frozen=True)
+class Compiling:
+    """How a network is compiled: a case's ``compile_mode`` and ``compile_options``."""
+
+    mode: str = "eager"
+    options: str = ""
+    ignored: list[str] = field(default_factory=list)
+    """Options that Inductor no longer has."""
+
+
+def read_context(text: str) -> Compiling:
+    """Read the dictionary of ``--compileContext``; raises UserError, naming the fault.
+
+    Nothing in it is run: it has to be a literal.  ``'True'`` is True and ``'False'`` is False.
+    """
+    try:
+        context = ast.literal_eval(text.strip() or "{}")
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
+        raise _wrong(f"{text!r} is no Python literal") from error
+    if not isinstance(context, dict):
+        raise _wrong(f"{text!r} is no dictionary, such as {{'mode': 'max-autotune'}}")
+    for key in context:
+        if problem := one_of("key", CONTEXT_KEYS)(key):
+            raise _wrong(problem)
+    mode, options = context.get("mode"), context.get("options")
+    if mode is not None and options is not None:
+        raise _wrong("mode and options exclude each other, since a mode is a set of options")
+    if mode is not None and (problem := one_of("mode", MODES)(mode)):
+        raise _wrong(problem)
+    if _truth("disable", context.get("disable", False)):
+        return Compiling()
+    parts = [name for name in ("fullgraph", "dynamic") if _truth(name, context.get(name, False))]
+    if "dynamic" not in parts and context.get("dynamic") is not None and mode != "graph":
+        parts.append("dynamic=False")
+    backend = context.get("backend", "inductor")
+    if not isinstance(backend, str) or not _WORD.fullmatch(backend):
+        raise _wrong(f"backend is {backend!r}; it has to be a name")
+    if backend != "inductor":
+        parts.append(f"backend={backend}")
+    own, ignored = _inductors(options or {})
+    parts += own
+    if mode == "graph" and parts:
+        raise _wrong(f"mode graph compiles nothing, and has no {parts[0]}")
+    return Compiling(mode or "default", ",".join(parts), ignored)
+
+
+def _inductors(options: Any) -> tuple[list[str], list[str]]:
+    """Return Inductor's options by the names that it has today, and those that it has no more."""
+    if not isinstance(options, dict):
+        raise _wrong(f"options is {options!r}; it has to be a dictionary")
+    values: dict[str, str] = {}
+    ignored = []
+    for written, value in options.items():
+        name = str(written).replace("-", "_")
+        if not _WORD.fullmatch(name) or name in CONTEXT_KEYS:
+            raise _wrong(f"options has no {written!r}")
+        if name in GONE:
+            ignored.append(str(written))
+            continue
+        if not isinstance(value, (bool, int, float, str)) or not _WORD.fullmatch(str(value)):
+            raise _wrong(f"{written} is {value!r}; it has to be a truth value, a number or a word")
+        truth = {"true": "True", "false": "False"}.get(str(value).lower())
+        values[RENAMED.get(name, name)] = truth or str(value)
+    return [f"{name}={value}" for name, value in values.items()], ignored
+
+
+def _truth(name: str, value: Any) -> bool:
+    """Return the truth that a word or number stands for; None is false."""
+    truth = {"true": True, "1": True, "false": False, "0": False, "none": False}
+    if (found := truth.get(str(value).strip().lower())) is None:
+        raise _wrong(f"{name} is {value!r}; it has to be True or False")
+    return found
+
+
+def _wrong(why: str) -> UserError:
+    return UserError(f"--compileContext: {why}")
+
+
+# ---- the command line ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -83,8 +152,6 @@ class MicroOptions:
     """Whether the answer is held against FP32 eager's, and FLOPs are counted."""
     again: bool = True
     """Whether a disturbed measurement is made once more."""
-    remarks: list[str] = field(default_factory=list)
-    """Departures from the request, to be printed before anything is measured."""
 
     @property
     def kept(self) -> bool:
@@ -109,11 +176,6 @@ class MicroOptions:
         return self.csv_file or f"{self.output_dir or '.'}/benchmark_summary.csv"
 
     @property
-    def csv(self) -> Path:
-        """The file that a line is appended to."""
-        return Path(self.csv_name)
-
-    @property
     def result(self) -> Path | None:
         """The JSON file; none without a name for it."""
         if not self.output_file:
@@ -126,38 +188,20 @@ class MicroOptions:
             return "fp16-bn32"
         if self.amp:
             return "amp-fp16"
-        return APEX_LEVELS[self.amp_opt_level][0] if self.amp_opt_level else fp32
+        return APEX_LEVELS.get(self.amp_opt_level, fp32)
 
 
 class _Parser(argparse.ArgumentParser):
-    words: Sequence[str] = ()
-    """The words to parse."""
-
     def error(self, message: str) -> NoReturn:
-        message = cut(message, 300)
-        if message.startswith(("the following arguments are required", "unrecognized")):
-            message = self._unknown() or message
         raise UserError(f"{message}; bench-lib micro --help lists the flags")
 
-    def _unknown(self) -> str:
-        """Name the first unknown flag, with the nearest; empty if all are known."""
-        known = list(self._option_string_actions)
-        for word in self.words:
-            flag = word.partition("=")[0]
-            if flag == "--":
-                break
-            if _FLAG.match(flag) and not any(other.startswith(flag) for other in known):
-                hint = nearest(flag, known, 1).rstrip("?")
-                return f"unrecognized arguments: {cut(flag)}{hint and '; '}{hint}"
-        return ""
 
-
-def parser() -> _Parser:
+def parser() -> argparse.ArgumentParser:
     """Return the parser; the first group is frozen."""
     made = _Parser(
         prog="bench-lib micro",
         description="ROCm's micro_benchmarking_pytorch.py, measured as the suite measures. "
-        "Trains unless told --mode inference.",
+        "Trains unless --mode inference is given.",
     )
     _add_their_flags(made.add_argument_group("flags of micro_benchmarking_pytorch.py"))
     _add_our_flags(made.add_argument_group("kept and judged"))
@@ -243,26 +287,14 @@ def _add_our_flags(group: argparse._ArgumentGroup) -> None:
 
 def read_options(words: Sequence[str]) -> MicroOptions:
     """Read a command line; raises UserError, which names the flag and its value."""
-    made = parser()
-    made.words = [_spelt_out(word) for word in words]
-    given = made.parse_args(made.words)
+    given = parser().parse_args(words)
     for flag in ("--batch-size", "--iterations", "--opt-step"):
-        _counts(flag, getattr(given, _name(flag)))
+        _check_count(flag, getattr(given, flag.strip("-").replace("-", "_")))
     compiling = read_context(given.compileContext)
-    given.compileContext = given.compileContext.strip() or "{}"  # as without the flag
-    step, on_step = _profiled_step(given.flops_prof_step, given.iterations)
-    launcher = who_am_i(os.environ).launcher
-    remarks = [
-        *(compiling.remarks if given.compile else []),
-        *_on_precision(given),
-        *on_step,
-        *_idle(given, launcher),
-    ]
-    if given.opt_step > 1 and given.mode == "inference":
-        remarks.append(f"--opt-step {given.opt_step} does nothing in inference")
     history = given.history or (Path("history") if given.judge else None)
-    told = vars(given) | {
-        "flops_prof_step": step,
+    values = vars(given) | {
+        # Clamped, as ROCm's tool does.
+        "flops_prof_step": max(0, min(given.flops_prof_step, given.iterations - 1)),
         "fp16": bool(given.fp16),
         "device_ids": _device_ids(given.device_ids),
         "dist_backend": given.dist_backend and given.dist_backend.lower(),
@@ -271,76 +303,21 @@ def read_options(words: Sequence[str]) -> MicroOptions:
         "check": given.check or history is not None,
         "again": given.again or history is not None,
     }
-    if launcher is not None:
-        if overruled := _said(given, OVERRULED):
-            verb = "is" if len(overruled) == 1 else "are"
-            remarks.append(f"{listed(overruled)} {verb} as {launcher} has it, and not as given")
-        told |= dict.fromkeys(map(_name, OVERRULED))
-    del told["compile"], told["compileContext"]
-    options = MicroOptions(**told, remarks=remarks)
-    _check_ranks(options)
-    _check_files(options)
+    is_launched = who_am_i(os.environ).launcher is not None
+    if is_launched:
+        values |= dict.fromkeys(OF_LAUNCHER)
+    del values["compile"], values["compileContext"]
+    options = MicroOptions(**values)
+    if options.dist_backend not in (None, "nccl", "gloo"):
+        raise UserError(f"--dist-backend is {options.dist_backend!r}; there is nccl, gloo")
+    if not is_launched:
+        _check_ranks(options)
     return options
 
 
-def _idle(given: argparse.Namespace, launcher: str | None) -> list[str]:
-    """Say which flags do nothing, since another is not there."""
-    remarks = []
-    for needed, flags in DEPENDENT.items():
-        said = _said(given, flags)
-        is_launched = needed == ALL_HERE and launcher is not None
-        if said and not getattr(given, _name(needed)) and not is_launched:
-            verb = "does" if len(said) == 1 else "do"
-            remarks.append(f"{listed(said)} {verb} nothing without {needed}")
-    return remarks
-
-
-def _said(given: argparse.Namespace, flags: Sequence[str]) -> list[str]:
-    """Return which of these flags have another value than without them."""
-    usual = parser().parse_args(["--network", ""])
-    return [flag for flag in flags if getattr(given, _name(flag)) != getattr(usual, _name(flag))]
-
-
-def _name(flag: str) -> str:
-    return flag.strip("-").replace("-", "_")
-
-
-def _spelt_out(word: str) -> str:
-    flag, given, value = word.partition("=")
-    for whole, shortest in SHORTEST.items():
-        if flag.startswith(shortest) and whole.startswith(flag):
-            return f"{whole}{given}{value}"
-    return word
-
-
-def _counts(flag: str, value: int) -> None:
+def _check_count(flag: str, value: int) -> None:
     if problem := positive(flag)(value):
-        raise UserError(cut(problem, 300))
-
-
-def _profiled_step(asked: int, iterations: int) -> tuple[int, list[str]]:
-    step = max(0, min(asked, iterations - 1))
-    if step == asked:
-        return step, []
-    where = "before the first" if asked < 0 else "past the last"
-    what = f"profiled is {step}"
-    if step == 0:
-        what = "nothing is profiled" + ("" if asked < 0 else ": have more --iterations")
-    said = f"--flops-prof-step {cut(str(asked))}"
-    return step, [f"{said} is {where} of {iterations} iterations; {what}"]
-
-
-def _on_precision(given: argparse.Namespace) -> list[str]:
-    remarks = []
-    if given.fp16 and (given.amp or given.amp_opt_level):
-        flag = "--amp" if given.amp else "--amp-opt-level"
-        remarks.append(f"--fp16 1 halves the network already; {flag} does nothing beside it")
-    elif given.amp and given.amp_opt_level:
-        remarks.append(f"--amp is autocast; --amp-opt-level {given.amp_opt_level} adds nothing")
-    elif given.amp_opt_level:
-        precision, why = APEX_LEVELS[given.amp_opt_level]
-        remarks.append(f"--amp-opt-level {given.amp_opt_level}: {why} ({precision})")
-    return remarks
+        raise UserError(problem)
 
 
 def _device_ids(text: str | None) -> tuple[int, ...]:
@@ -352,56 +329,134 @@ def _device_ids(text: str | None) -> tuple[int, ...]:
         ids = (-1,)
     if min(ids) < 0 or max(ids) > LARGEST or len(set(ids)) < len(ids):
         raise UserError(
-            f"--device_ids is {shown(text)}; it has to be different numbers from 0 on, such as 0,1"
+            f"--device_ids is {text!r}; it has to be different numbers from 0 on, such as 0,1"
         )
     return ids
 
 
 def _check_ranks(options: MicroOptions) -> None:
-    if (options.rank is None) != (options.world_size is None):
-        here, missing = ("--world-size", "--rank")
-        if options.world_size is None:
-            here, missing = missing, here
-        raise UserError(f"{here} is given and {missing} is not; one says nothing without the other")
-    if options.world_size is not None and options.rank is not None:
-        _counts("--world-size", options.world_size)
-        if not 0 <= options.rank < options.world_size:
+    """Raise UserError where processes that no launcher started could not meet."""
+    if not options.distributed_dataparallel:
+        if len(options.device_ids) > 1:
             raise UserError(
-                f"--rank is {cut(str(options.rank))}; of --world-size {options.world_size} there "
-                f"are the ranks 0 to {options.world_size - 1}"
+                f"--device_ids names {len(options.device_ids)} devices, and one process uses one; "
+                "start it with torchrun --nproc-per-node "
+                f"{len(options.device_ids)} -m bench_lib.micro"
             )
-    if options.dist_backend not in (None, "nccl", "gloo"):
-        raise UserError(f"--dist-backend is {shown(options.dist_backend)}; there is nccl, gloo")
-    if who_am_i(os.environ).launcher is not None:
-        return  # it says it all
-    if options.distributed_dataparallel:
-        missing_flags = [f for f in DEPENDENT[ALL_HERE] if getattr(options, _name(f)) is None]
-        if missing_flags:
-            raise UserError(
-                f"{ALL_HERE} needs {', '.join(missing_flags)} too; "
-                "torchrun --nproc-per-node N -m bench_lib.micro needs none of them"
-            )
-        if not URL.fullmatch(options.dist_url or ""):
-            raise UserError(
-                f"--dist-url is {shown(options.dist_url)}; it has to be the host and the port of "
-                "the first rank, such as tcp://172.23.2.1:54321, or file:// or env://"
-            )
-    elif len(options.device_ids) > 1:
+        return
+    needed = ("--rank", "--world-size", "--dist-backend", "--dist-url")
+    values = (options.rank, options.world_size, options.dist_backend, options.dist_url)
+    if missing := [flag for flag, value in zip(needed, values, strict=True) if value is None]:
         raise UserError(
-            f"--device_ids names {len(options.device_ids)} devices, and one process uses one; "
-            "start it with torchrun --nproc-per-node "
-            f"{len(options.device_ids)} -m bench_lib.micro"
+            f"--distributed_dataparallel needs {', '.join(missing)} too; "
+            "torchrun --nproc-per-node N -m bench_lib.micro needs none of them"
+        )
+    assert options.rank is not None
+    assert options.world_size is not None
+    _check_count("--world-size", options.world_size)
+    if not 0 <= options.rank < options.world_size:
+        raise UserError(
+            f"--rank is {options.rank}; of --world-size {options.world_size} there are the ranks "
+            f"0 to {options.world_size - 1}"
         )
 
 
-def _check_files(options: MicroOptions) -> None:
-    """Have it found out before measuring that a result could not be written."""
-    with contextlib.suppress(OSError):  # which the check of the files names
-        Path(options.output_dir).mkdir(parents=True, exist_ok=True)
-    files = [options.csv]
-    if options.result is not None:
-        files += [options.result, part_of(options.result)]
-    if options.kineto:
-        files.append(Path(f"{options.profiler_output or 'trace'}.json"))
-    for file in files:
-        check_file(file)
+# ---- ranks --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RankPlace:
+    """One rank's place among all."""
+
+    rank: int = 0
+    local_rank: int = 0
+    ranks: int = 1
+    share: int = 1
+    """Ranks that the batch is split over."""
+    device_index: int = 0
+    backend: str | None = None
+    url: str | None = None
+    launched: bool = False
+    """Whether a launcher started this process."""
+
+    @property
+    def is_rank(self) -> bool:
+        """Whether it was started as one of several, which may be one."""
+        return self.ranks > 1 or self.launched
+
+    @property
+    def name(self) -> str:
+        """``rank 1``; empty where there is but one."""
+        return f"rank {self.rank}" if self.ranks > 1 else ""
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank speaks and writes for all."""
+        return self.rank == 0
+
+
+def place_of(options: MicroOptions, environ: Mapping[str, str]) -> RankPlace:
+    """Return the place of a process that nobody else has to be started for.
+
+    Raises UserError, on every rank the same, for fewer devices than ranks of this host.
+    """
+    here = who_am_i(environ)
+    if here.launcher is None:
+        index = options.device_ids[0] if options.device_ids else 0
+        return RankPlace(device_index=index)
+    index = device_index(here, environ)
+    if options.device_ids:
+        # Of all ranks here, so that every one of them says the same.
+        needed = max(here.local_rank + 1, here.local_ranks or 1)
+        if needed > len(options.device_ids):
+            raise UserError(
+                f"--device_ids names {len(options.device_ids)} devices, and {needed} ranks of this "
+                "host need one each"
+            )
+        index = options.device_ids[here.local_rank]
+    return RankPlace(
+        rank=here.rank,
+        local_rank=here.local_rank,
+        ranks=here.ranks,
+        share=here.ranks,
+        device_index=index,
+        backend=options.dist_backend,
+        url=None if here.ranks == 1 else meeting_point(here, environ).url,
+        launched=True,
+    )
+
+
+def places_here(options: MicroOptions, devices: int) -> list[RankPlace]:
+    """Return the places of the processes that ``--distributed_dataparallel`` starts here.
+
+    As ROCm's tool has it, ``--rank`` and ``--world-size`` count invocations, each with a
+    process for each of its devices, and the batch is split over the devices of one.
+    """
+    assert options.rank is not None
+    assert options.world_size is not None
+    ids = options.device_ids or tuple(range(max(1, devices)))
+    return [
+        RankPlace(
+            rank=options.rank * len(ids) + local_rank,
+            local_rank=local_rank,
+            ranks=options.world_size * len(ids),
+            share=len(ids),
+            device_index=index,
+            backend=options.dist_backend,
+            url=options.dist_url,
+            launched=True,
+        )
+        for local_rank, index in enumerate(ids)
+    ]
+
+
+def batch_of(options: MicroOptions, place: RankPlace) -> int:
+    """Return one rank's images; raises UserError where the ranks' would not be equal."""
+    each, left = divmod(options.batch_size, place.share)
+    if left or not each:
+        near = [n * place.share for n in (each, each + 1) if n]
+        raise UserError(
+            f"--batch-size {options.batch_size} cannot be split over {place.share} ranks evenly, "
+            f"and no image is dropped; take {' or '.join(map(str, near))}"
+        )
+    return each

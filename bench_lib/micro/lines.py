@@ -1,30 +1,119 @@
-"""Micro's output: the lines and keys of ROCm's tool and of its guide."""
+"""Micro's output: what each step shows, and the lines and keys of ROCm's tool and its guide."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from bench_lib.formulas.roofline import Roofline
-from bench_lib.micro.flags import MicroOptions
-from bench_lib.micro.places import RankPlace
-from bench_lib.micro.steps import PrintedIteration
+from bench_lib.micro.flags import MicroOptions, RankPlace
 from bench_lib.model import Measurement
 from bench_lib.report.console import rate_of
 from bench_lib.verdict.statistics import iterations
 
-RULE = "=" * 40
-LOSS_WITHIN = 0.25
-"""How far a first loss may be from the logarithm of the number of classes, as a fraction.
+if TYPE_CHECKING:
+    from torch import Tensor
 
-For two images, torchvision's networks with fresh weights are within 14% of it."""
+    from bench_lib.worker.clock import Clock
+    from bench_lib.worker.workload import Workload
+
+RULE = "=" * 40
 DOES = {
     "training": "training (forward, loss, backward and an SGD step; the guide says inference, and "
     "its commands train: --mode inference runs the forward pass alone)",
     "inference": "inference (the forward pass alone, without gradients)",
 }
+SHOWN = 5
+"""Warm-up iterations that are printed, as the workshop's guide has them."""
+
+
+# ---- steps that are watched ---------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PrintedIteration:
+    """One iteration as it is printed."""
+
+    loss: float
+    seconds: float
+
+
+@dataclass
+class Watched:
+    """A workload whose steps are watched; does nothing else between two that are measured."""
+
+    clock: Clock
+    training: bool
+    keeps_losses: bool
+    """Whether a loss has to be copied, because the next step writes over it."""
+    entered: Callable[[str], None] = lambda _phase: None
+    phase: str = ""
+    steps: int = 0
+    """For warming up, the very first included."""
+    warmup_s: list[float] = field(default_factory=list)
+    """Seconds of the first steps, which are timed one by one."""
+    warmup_losses: list[Tensor] = field(default_factory=list)
+    losses: list[Tensor] = field(default_factory=list)
+    """Of measured steps; in inference none."""
+    answer_loss: float = float("nan")
+    """In inference: the answer's, the same for every iteration."""
+    _ask: Callable[[], Tensor | None] = lambda: None
+
+    def enter(self, phase: str) -> None:
+        """Take in where in the case we are."""
+        self.phase = phase
+        if phase == "give way" and not self.training and (seen := self._ask()) is not None:
+            self.answer_loss = float(seen)
+        self.entered(phase)
+
+    def prepare(self, workload: Workload) -> Workload:
+        """Put what watches around a workload's step."""
+        step, self._ask = workload.step, workload.loss
+
+        def watched_step() -> object:
+            if self.phase in ("first step", "warm-up"):
+                return self._warming_up(step)
+            answer = step()
+            if self.phase == "measure":
+                self._keep(self.losses)
+            return answer
+
+        return replace(workload, step=watched_step)
+
+    def _warming_up(self, step: Callable[[], object]) -> object:
+        self.steps += 1
+        if self.steps > SHOWN:
+            return step()
+        begin = self.clock.now()
+        answer = step()
+        self.clock.synchronize()
+        self.warmup_s.append(self.clock.now() - begin)
+        self._keep(self.warmup_losses)
+        return answer
+
+    def _keep(self, losses: list[Tensor]) -> None:
+        if self.training and (seen := self._ask()) is not None:
+            losses.append(seen.clone() if self.keeps_losses else seen)
+
+    def warmup(self) -> list[PrintedIteration]:
+        """Return the first iterations, the very first included, once all are done."""
+        return self._iterations(self.warmup_losses, self.warmup_s)
+
+    def measured(self, seconds: list[float], *, since: int = 0) -> list[PrintedIteration]:
+        """Return measured iterations from ``since`` on, which took so long."""
+        return self._iterations(self.losses[since:], seconds)
+
+    def _iterations(self, seen: list[Tensor], seconds: list[float]) -> list[PrintedIteration]:
+        losses = [float(loss) for loss in seen]
+        if not self.training:
+            losses = [self.answer_loss] * len(seconds)
+        return [PrintedIteration(loss, taken) for loss, taken in zip(losses, seconds, strict=False)]
+
+
+# ---- lines --------------------------------------------------------------------------------
 
 
 def header(options: MicroOptions, place: RankPlace, batch: int, device: str) -> list[str]:
@@ -54,16 +143,10 @@ def before_warmup(options: MicroOptions) -> list[str]:
     return lines
 
 
-def warming_up(
-    warmup: Sequence[PrintedIteration], steps: int | None = None, *, since: int = 0
-) -> list[str]:
-    """Return a line for each iteration from ``since`` on; with all ``steps`` it is over."""
-    lines = [] if since else ["Warming up..."]
-    lines += [
-        f"Warmup iteration {i}: {_iteration(seen)}" for i, seen in enumerate(warmup) if i >= since
-    ]
-    if steps is None:
-        return lines
+def warming_up(warmup: Sequence[PrintedIteration], steps: int) -> list[str]:
+    """Return a line for each iteration that is shown of all ``steps`` for warming up."""
+    lines = ["Warming up..."]
+    lines += [f"Warmup iteration {i}: {_iteration(seen)}" for i, seen in enumerate(warmup)]
     if steps > len(warmup):
         lines.append(f"... {steps - len(warmup)} more")
     return [*lines, "Warmup complete.", ""]
@@ -126,14 +209,9 @@ def performance(
     measured: Sequence[PrintedIteration],
     *,
     precision: str,
-    classes: int,
-    auxiliary: float = 0.0,
     roofline: Roofline | None,
 ) -> list[str]:
-    """Return the guide's lines below the summary; with several ranks the slowest's steps.
-
-    ``auxiliary`` is the share that auxiliary heads add to the main one's loss, as a fraction.
-    """
+    """Return the guide's lines below the summary; with several ranks the slowest's steps."""
     batch, rate, samples = measurement.items_per_step, rate_of(measurement), measurement.iteration_s
     ranks = max(1, len(measurement.per_rank))
     mean, median = statistics.fmean(samples), statistics.median(samples)
@@ -162,7 +240,7 @@ def performance(
         lines.append(f"Images per second and rank: {rate / ranks:.1f}")
     lines += _memory(measurement, rate / ranks)
     lines += _beginning(measurement, median)
-    lines += _loss(options, measurement, measured, classes, auxiliary)
+    lines += _loss(measurement, measured)
     if measurement.host_bound:
         lines.append("Host-bound: the device waited for Python; a larger batch or --compile helps")
     if roofline is not None:
@@ -208,33 +286,11 @@ def _beginning(measurement: Measurement, median: float) -> list[str]:
     return lines
 
 
-def _loss(
-    options: MicroOptions,
-    measurement: Measurement,
-    measured: Sequence[PrintedIteration],
-    classes: int,
-    auxiliary: float,
-) -> list[str]:
-    expected = math.log(classes) * (1 + auxiliary)
-    known = f"ln({classes}) is {math.log(classes):.4f}"
-    if auxiliary:
-        known += f", with auxiliary heads {expected:.4f}"
-    answer = measurement.numerics
-    first = measured[0].loss if measured else math.nan
-    if options.mode == "training" and answer is not None and answer.loss is not None:
-        first = answer.loss
-    last = measured[-1].loss if measured else math.nan
-    finite = math.isfinite(first) and math.isfinite(last) and (answer is None or answer.finite)
-    if not finite:
-        verdict = "NOT FINITE: the answer means nothing, and GPUs are faster on such data"
-    elif abs(first / expected - 1) > LOSS_WITHIN:
-        verdict = "NOT where a network that knows nothing should be"
-    elif last > first * (1 + LOSS_WITHIN):
-        verdict = "it ROSE, which one and the same batch should not make it do"
-    else:
-        verdict = "as it should be"
-    came = f"first {first:.4f}, last {last:.4f}" if options.mode == "training" else f"{first:.4f}"
-    lines = [f"Loss: {came}; {known}: {verdict}"]
+def _loss(measurement: Measurement, measured: Sequence[PrintedIteration]) -> list[str]:
+    answer, losses = measurement.numerics, [seen.loss for seen in measured]
+    lines = [f"Loss: first {losses[0]:.4f}, last {losses[-1]:.4f}"] if losses else []
+    if not all(map(math.isfinite, losses)) or (answer is not None and not answer.finite):
+        lines.append("NOT FINITE: the answer means nothing, and GPUs are faster on such data")
     if answer is not None and answer.reference_loss is not None and answer.loss is not None:
         lines.append(f"Loss of FP32 eager on the same images: {answer.reference_loss:.4f}")
     if answer is not None and answer.cosine is not None and answer.max_abs_diff is not None:

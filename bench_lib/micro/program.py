@@ -1,7 +1,7 @@
 """The program: alone, a rank of a launcher, or starting a process for each device.
 
 Exit status: 0 done, 1 it could not be measured, kept or written, or fails its judgement, 2 the
-question was wrong, 130 interrupted.
+question was wrong, 130 interrupted, 141 the reader of the output closed it.
 """
 
 from __future__ import annotations
@@ -10,48 +10,43 @@ import contextlib
 import functools
 import os
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from bench_lib.launch.launchers import who_am_i
-from bench_lib.micro.flags import MicroOptions, read_options
-from bench_lib.micro.output import Output, complain
-from bench_lib.micro.places import RankPlace, place_of, places_here
+from bench_lib.micro.flags import MicroOptions, RankPlace, place_of, places_here, read_options
 from bench_lib.model import UserError
 from bench_lib.worker.zygote import importing_torch
 
-FIRST_SPEAKS_S = 10.0
-"""How long other ranks wait with their end, which ends them all, for the first to say why."""
-INTERRUPTED = 130
+INTERRUPTED, CLOSED = 130, 141
 THEIRS = ("INFO: ", "Initializing process group", "Rendezvous complete")
 """How lines begin that ROCm's tool prints of each rank."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
+    speaks = True
     try:
-        place = who_am_i(os.environ)
-    except UserError as error:
-        complain(error)
-        return 2
-    speaks = place.rank == 0
-    try:
+        speaks = who_am_i(os.environ).rank == 0
         options = read_options(sys.argv[1:] if words is None else words)
-    except UserError as error:
-        if speaks:  # every rank reads the same flags
-            complain(error)
-        return 2
-    try:
-        if place.launcher or not options.distributed_dataparallel:
+        if who_am_i(os.environ).launcher or not options.distributed_dataparallel:
             return _rank(options, place_of(options, os.environ))
         return _start_ranks(options)
     except UserError as error:
-        complain(error)
+        if speaks:  # every rank reads the same flags
+            _complain(error)
         return 2
     except KeyboardInterrupt:
         if speaks:
-            complain("interrupted")
+            _complain("interrupted")
         return INTERRUPTED
+    except BrokenPipeError:  # head, or grep -m1, found what it looked for
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return CLOSED
+
+
+def _complain(error: object, rank: str = "") -> None:
+    where = f"{rank}: " if rank else ""
+    print(f"bench-lib micro: error: {where}{error}", file=sys.stderr, flush=True)
 
 
 def _start_ranks(options: MicroOptions) -> int:
@@ -75,21 +70,15 @@ def _spawned(index: int, options: MicroOptions, places: Sequence[RankPlace]) -> 
 
 
 def _rank(options: MicroOptions, place: RankPlace) -> int:
-    """Be a rank; if it fails, the others may wait for it, in a collective or at the door."""
+    """Be a rank; if it fails, it ends at once, since the others may wait for it."""
     with importing_torch():
-        from bench_lib.micro.session import NotMeasuredError, RankError
+        from bench_lib.micro.session import NotMeasuredError
 
     try:
         return _measured(options, place)
-    except UserError as error:
-        status = 2
-        if place.is_first or isinstance(error, RankError):
-            complain(error, place.name)
-        else:
-            time.sleep(FIRST_SPEAKS_S)
-    except NotMeasuredError as error:
-        status = 1
-        complain(error, place.name)
+    except (UserError, NotMeasuredError) as error:
+        status = 2 if isinstance(error, UserError) else 1
+        _complain(error, place.name)
     except KeyboardInterrupt:
         if place.ranks == 1:
             raise
@@ -99,19 +88,19 @@ def _rank(options: MicroOptions, place: RankPlace) -> int:
     return status
 
 
-def _say(output: Output, mark: str, text: str) -> None:
+def _say(output: Callable[[str], None], mark: str, text: str) -> None:
     """Print a line, with a mark unless it is one that ROCm's tool prints for each rank."""
-    output.say(text, mark="" if text.startswith(THEIRS) else mark)
+    output(text if not text or text.startswith(THEIRS) else f"{mark}{text}")
 
 
 def _measured(options: MicroOptions, place: RankPlace) -> int:
     from bench_lib import backends
     from bench_lib.micro import lines
     from bench_lib.micro.ending import Ending, companion, keeping
-    from bench_lib.micro.session import prepared, run
+    from bench_lib.micro.session import check_compiling, run
 
-    options = prepared(options, place)
-    output = Output(sys.stderr if options.json else sys.stdout)
+    check_compiling(options, place)
+    output = functools.partial(print, file=sys.stderr if options.json else sys.stdout, flush=True)
     say = functools.partial(_say, output, f"[GPU {place.rank}] " if place.ranks > 1 else "")
     passes = True
     trouble: list[str] = []
@@ -124,15 +113,13 @@ def _measured(options: MicroOptions, place: RankPlace) -> int:
             if options.kept:
                 other = stack.enter_context(companion(device, place.ranks))
             engine = stack.enter_context(keeping(options, place, device, say))
-            ending = Ending(options, device, engine, other, output.say, trouble)
+            ending = Ending(options, device, engine, other, output, trouble)
         seen = run(options, place, say, other.run if other else lambda: None)
         trouble += seen.failed
-        output.say("\n".join(seen.captured))
-        output.say("\n".join(lines.rank_summary(options, place, seen.measurement)))
+        output("\n".join(seen.captured))
+        output("\n".join(lines.rank_summary(options, place, seen.measurement)))
         if ending is not None:
             passes = ending.conclude(seen)
-    if output.trouble is not None:
-        trouble.append(output.trouble)
-    for words in dict.fromkeys(trouble):
-        complain(words, place.name)
+    for message in dict.fromkeys(trouble):
+        _complain(message, place.name)
     return 0 if passes and not trouble else 1

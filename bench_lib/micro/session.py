@@ -7,22 +7,18 @@ import dataclasses
 import gc
 import importlib.util
 import os
-import typing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 
-from bench_lib.cases.axes import case_of, network_axes
+from bench_lib.cases.axes import case_of, network_axes, one_of
 from bench_lib.engine.processes import disturbance
 from bench_lib.launch.ranks import fold
 from bench_lib.micro import lines
-from bench_lib.micro.compiling import Compiling
-from bench_lib.micro.flags import MicroOptions
-from bench_lib.micro.output import first_line, listed, nearest, shown
-from bench_lib.micro.places import RankPlace, batch_of
-from bench_lib.micro.steps import PrintedIteration, Watched
+from bench_lib.micro.flags import MicroOptions, RankPlace, batch_of
+from bench_lib.micro.lines import PrintedIteration, Watched
 from bench_lib.model import Case, Device, Measurement, Sampling, UserError
 from bench_lib.verdict.statistics import iterations
 from bench_lib.worker import layers, profiling
@@ -35,7 +31,6 @@ from bench_lib.worker.ranks import RankGroup, about_rank, joined
 from bench_lib.worker.workload import Setting, UnsupportedError, Workload
 from bench_lib.worker.workloads import build
 from bench_lib.worker.workloads.compilation import arguments_of, records_graphs
-from bench_lib.worker.workloads.networks import AUXILIARY
 from bench_lib.worker.workloads.registry import ROCM_NAMES, networks
 
 SIZE = 224
@@ -46,8 +41,12 @@ class NotMeasuredError(Exception):
     """The flags can be meant, and this device or this torch cannot do it; says why."""
 
 
-class RankError(UserError):
-    """An error that may be this rank's alone, so that it has to report it."""
+def first_line(error: BaseException) -> str:
+    """Return what an exception says in a line; with the next where the first announces it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    return f"{lines[0]} {lines[1]}" if lines[0].endswith(":") and lines[1:] else lines[0]
 
 
 @dataclass
@@ -67,18 +66,6 @@ class RankSeen:
     """Failed profiles, with the reason."""
 
     @property
-    def classes(self) -> int:
-        """The number of the network's classes."""
-        return networks()[str(self.case.params["network"])].outputs
-
-    @property
-    def auxiliary(self) -> float:
-        """The share that auxiliary heads add to the main one's loss, as a fraction."""
-        if self.case.params["task"] == "infer":
-            return 0.0
-        return AUXILIARY.get(str(self.case.params["network"]), 0.0)
-
-    @property
     def folded(self) -> Measurement:
         """The measurement of all ranks: a step takes as long as its slowest one's."""
         measurement = fold(self.outcomes) if self.place.ranks > 1 else self.measurement
@@ -89,10 +76,8 @@ def case_from(options: MicroOptions, place: RankPlace, fp32: str) -> Case:
     """Return the suite's case that the flags stand for; raises UserError."""
     name = ROCM_NAMES.get(options.network, options.network)
     known = networks()
-    if name not in known:
-        near = nearest(options.network, [*known, *ROCM_NAMES], 3)
-        near = near or f"there are {len(known)}, such as resnet50, vit_b_16 and fcn_resnet50"
-        raise UserError(f"--network is {shown(options.network)}, and there is no such; {near}")
+    if problem := one_of("network", list(known))(name):
+        raise UserError(f"--network: {problem}")
     size = known[name].image_size if name.startswith("inception") else SIZE
     values: dict[str, Any] = {
         "network": name,
@@ -126,17 +111,22 @@ def plain_fp32(device: torch.device) -> str:
     return "tf32-conv" if major >= 8 else "fp32"
 
 
-def prepared(options: MicroOptions, place: RankPlace) -> MicroOptions:
-    """Return the options as this torch takes them; raises UserError, on every rank the same."""
-    compiling = options.compiling
-    if compiling.mode not in ("eager", "graph"):
-        compiling = compiling.typed(_truths())
-        _check_compiler(compiling)
-    options = dataclasses.replace(options, compiling=compiling)
+def check_compiling(options: MicroOptions, place: RankPlace) -> None:
+    """Raise UserError now for what torch does not have, and not minutes later in the compiler."""
     case_from(options, place, "fp32")
     if options.flops_prof_step and importlib.util.find_spec("deepspeed") is None:
         raise UserError("--flops-prof-step needs DeepSpeed; pip install deepspeed")
-    return options
+    if options.compiling.mode in ("eager", "graph"):
+        return
+    try:
+        arguments = arguments_of(options.compiling.mode, options.compiling.options)
+    except ValueError as error:
+        raise UserError(f"--compileContext: {error}") from error
+    from torch import _dynamo
+
+    known = _dynamo.list_backends(exclude_tags=())
+    if problem := one_of("backend", known)(arguments.get("backend", "inductor")):
+        raise UserError(f"--compileContext: {problem}")
 
 
 def run(
@@ -148,9 +138,9 @@ def run(
     """Measure on this rank; raises UserError, NotMeasuredError, and whatever else goes wrong."""
     device, seen = _opened(place)
     case = case_from(options, place, plain_fp32(device))
-    if place.is_first:
-        for text in options.remarks:
-            say(f"NOTE: {text}")
+    if place.is_first and options.compiling.ignored:
+        names = ", ".join(options.compiling.ignored)
+        say(f"NOTE: --compileContext: Inductor no longer has {names}")
     _say(say, lines.header(options, place, int(case.params["batch_size"]), _in_words(device, seen)))
     group = _met(place, device, say)
     with _not_measured(case, seen):
@@ -258,13 +248,9 @@ def _look(
     def entered(phase: str) -> None:
         if phase == "first step" and is_first:
             _say(say, lines.before_warmup(options))
-        if phase == "warm-up" and is_first and options.task == "train":
-            warmup.extend(watched.first())
-            _say(say, lines.warming_up(warmup))
         if phase == "give way" and is_first:
-            before = len(warmup)
-            warmup.extend(watched.warmup()[before:])
-            _say(say, lines.warming_up(warmup, watched.steps, since=before))
+            warmup.extend(watched.warmup())
+            _say(say, lines.warming_up(warmup, watched.steps))
         if phase == "measure":
             say("INFO: running the benchmark..")
 
@@ -297,7 +283,7 @@ def _disturbed(measurement: Measurement) -> float:
 def _opened(place: RankPlace) -> tuple[torch.device, Device]:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if count and place.device_index >= count:
-        raise RankError(
+        raise UserError(
             f"rank {place.rank} is to use device {place.device_index}, and there are {count} "
             "(0 is the first); start fewer ranks, or name others with --device_ids"
         )
@@ -308,32 +294,6 @@ def _opened(place: RankPlace) -> tuple[torch.device, Device]:
     except RuntimeError as error:
         why = f"device {place.device_index} cannot be opened: {first_line(error)}"
         raise NotMeasuredError(why) from error
-
-
-def _truths() -> dict[str, bool]:
-    """Return which of Inductor's options are truth values, by name."""
-    from torch._inductor import config
-
-    known: Any = config
-    kinds = {name: known.get_type(name) for name in known.get_config_copy()}
-    truths = ({bool}, {bool, type(None)})
-    return {name: set(typing.get_args(kind) or [kind]) in truths for name, kind in kinds.items()}
-
-
-def _check_compiler(compiling: Compiling) -> None:
-    """Have wrong options found out now, and not minutes later inside the compiler."""
-    try:
-        arguments = arguments_of(compiling.mode, compiling.options)
-    except ValueError as error:
-        why = compiling.in_their_words(str(error))
-        raise UserError(f"--compileContext: {why}") from error
-    backend = arguments.get("backend", "inductor")
-    from torch import _dynamo
-
-    known = _dynamo.list_backends(exclude_tags=())
-    if backend not in known:
-        words = f"no backend {shown(backend)}; there is {listed(known)}"
-        raise UserError(f"--compileContext: {words}")
 
 
 def _in_words(device: torch.device, seen: Device) -> str:
@@ -349,7 +309,7 @@ def _met(place: RankPlace, device: torch.device, say: Callable[[str], None]) -> 
     try:
         group = joined(device, place.ranks, backend=place.backend, url=place.url, rank=place.rank)
     except (RuntimeError, ValueError) as error:
-        raise RankError(f"the ranks cannot meet: {first_line(error)}") from error
+        raise UserError(f"the ranks cannot meet: {first_line(error)}") from error
     say("Rendezvous complete. Created process group...")
     say(
         f"INFO: Rank {place.rank} running distributed_dataparallel on devices: "
