@@ -10,6 +10,7 @@ import statistics
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from builders import (
@@ -32,7 +33,7 @@ from bench_lib.model import Record, Status
 from bench_lib.storage.archive import Archive, Point
 from bench_lib.storage.history import read, reference
 from bench_lib.storage.lines import HistoryError
-from bench_lib.storage.queries import QueryAnswer, Questions
+from bench_lib.storage.queries import Questions
 from bench_lib.verdict.statistics.iterations import spread
 
 NOW = "2026-03-01T00:00:00Z"
@@ -77,10 +78,11 @@ def points_of(found: Archive, case_id: str, key: str, since: str = "") -> list[P
     ]
 
 
-def ask(found: Archive, sql: str) -> QueryAnswer:
+def ask(found: Archive, sql: str) -> SimpleNamespace:
     """Return the answer to a query."""
     with Questions(found) as questions:
-        return questions.query(sql)
+        columns, rows = questions.ask(sql)
+        return SimpleNamespace(columns=columns, rows=list(rows))
 
 
 @pytest.fixture
@@ -595,9 +597,9 @@ def test_a_query_without_end_is_ended_by_an_interrupt(tmp_path, request):
         timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
         timer.start()
         with pytest.raises(KeyboardInterrupt):
-            questions.query(endless)
+            list(questions.ask(endless)[1])
         timer.join()
-        assert questions.query("SELECT 1").rows == [(1,)]
+        assert list(questions.ask("SELECT 1")[1]) == [(1,)]
 
 
 def test_a_query_that_cannot_be_read_or_fails_says_where(tmp_path):

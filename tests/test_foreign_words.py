@@ -79,7 +79,7 @@ COMMANDS = (
     "report --json",
     "report --markdown -",
     "baseline diff",
-    "baseline accept --run latest --reason x --dry-run",
+    "baseline accept --run latest --reason x",
     "compare latest latest",
     "compare latest latest --markdown",
 )

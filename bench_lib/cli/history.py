@@ -7,9 +7,10 @@ import csv
 import datetime as dt
 import statistics
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
@@ -36,7 +37,6 @@ from bench_lib.report import spent
 
 if TYPE_CHECKING:
     from bench_lib.storage.history import Run
-    from bench_lib.storage.queries import QueryStream
 
 app = branch("history")
 RunName = Annotated[str, typer.Argument(help="A run's id or its start, latest, or a file.")]
@@ -214,17 +214,19 @@ def query(
             _print_schema(questions.schema(), json=json)
             return
         if as_csv:
-            _write_csv(questions.stream(sql), sys.stdout)
+            _write_csv(*questions.ask(sql), sys.stdout)
             _warn(problems)
             return
-        found = questions.query(sql, most_rows)
-    if found.is_cut:
+        columns, rows = questions.ask(sql)
+        found = list(islice(rows, most_rows + 1))
+    if len(found) > most_rows:
+        del found[most_rows:]
         problems.append(f"these are the first {most_rows} rows; --csv prints all, --limit more")
     if json:
-        rows = [[_plain(value) for value in row] for row in found.rows]
-        print_json(HistoryQuery(columns=found.columns, rows=rows, problems=problems))
+        plain = [[_plain(value) for value in row] for row in found]
+        print_json(HistoryQuery(columns=columns, rows=plain, problems=problems))
         return
-    print_table(found.columns, [[_cell(value) for value in row] for row in found.rows])
+    print_table(columns, [[_cell(value) for value in row] for row in found])
     _warn(problems)
 
 
@@ -270,7 +272,7 @@ def export(
     of_run = "" if run is None else f"WHERE run = '{archive.find(run).run_id}'"
     with Questions(archive) as questions, _writing_to(output) as file:
         asked = f"SELECT * FROM points {of_run} ORDER BY ALL"  # noqa: S608 - the id is of digits
-        _write_csv(questions.stream(asked), file)
+        _write_csv(*questions.ask(asked), file)
     _warn(archive.problems)
 
 
@@ -284,11 +286,11 @@ def _writing_to(output: Path | None) -> Iterator[TextIO]:
         yield file
 
 
-def _write_csv(found: QueryStream, file: TextIO) -> None:
+def _write_csv(columns: Sequence[str], rows: Iterable[Sequence[object]], file: TextIO) -> None:
     """Write the answer to a query as CSV, with a header; every text as it is."""
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(found.columns)
-    writer.writerows([_plain(value) for value in row] for row in found.rows)
+    writer.writerow(columns)
+    writer.writerows([_plain(value) for value in row] for row in rows)
 
 
 def _plain(value: object) -> object:

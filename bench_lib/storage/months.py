@@ -36,7 +36,7 @@ def connect() -> duckdb.DuckDBPyConnection:
     return found
 
 
-def literal(path: Path) -> str:
+def literal(path: str | Path) -> str:
     """Return a path that DuckDB takes as it is, whatever is in its name."""
     return "".join(f"[{c}]" if c in "*?[" else c for c in str(path))
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,7 +16,7 @@ import msgspec
 
 from bench_lib.model import unknown
 from bench_lib.storage import months
-from bench_lib.storage.archive import Archive
+from bench_lib.storage.archive import Archive, RunLine
 from bench_lib.storage.lines import HistoryError
 
 T = TypeVar("T")
@@ -27,24 +26,6 @@ ROWS_AT_ONCE = 4096
 ANSWERED_AT_ONCE = 2048
 """Rows of an answer that are in memory together, unless they are kept."""
 _NO_TABLE = re.compile(r"Table with name (\S+) does not exist")
-
-
-@dataclass(frozen=True)
-class QueryAnswer:
-    """The answer to a query."""
-
-    columns: list[str]
-    rows: list[tuple[Any, ...]]
-    is_cut: bool = False
-    """Whether there are more rows than the query asked for."""
-
-
-@dataclass(frozen=True)
-class QueryStream:
-    """The answer to a query, which is read as it comes and once."""
-
-    columns: list[str]
-    rows: Iterator[tuple[Any, ...]]
 
 
 class Questions:
@@ -85,17 +66,12 @@ class Questions:
             found.setdefault(table, {})[column] = comment
         return found
 
-    def query(self, sql: str, most: int | None = None) -> QueryAnswer:
-        """Answer a question as ``stream`` does, with ``most`` rows at most."""
-        found = self.stream(sql)
-        rows = list(islice(found.rows, None if most is None else most + 1))
-        return QueryAnswer(found.columns, rows[:most], is_cut=len(rows) > len(rows[:most]))
+    def ask(self, sql: str) -> tuple[list[str], Iterator[tuple[Any, ...]]]:
+        """Return the columns of an answer and its rows, which are read as they come and once.
 
-    def stream(self, sql: str) -> QueryStream:
-        """Answer a question about the tables, row after row.
-
-        It can read nothing else, and write nothing, and an interrupt ends it.  Ask nothing else
-        before the rows are read.  Raises HistoryError, which reading a row may, too.
+        A question can read nothing but the tables, and write nothing, and an interrupt ends it.
+        Ask nothing else before the rows are read.  Raises HistoryError, which reading a row may,
+        too.
         """
         self._check(sql)
 
@@ -109,7 +85,7 @@ class Questions:
             while batch := self._answered(lambda: self._database.fetchmany(ANSWERED_AT_ONCE)):
                 yield from batch
 
-        return QueryStream(columns, rows())
+        return columns, rows()
 
     def _answered(self, work: Callable[[], T]) -> T:
         """Do what a query asks for, until an interrupt; raises HistoryError."""
@@ -140,48 +116,9 @@ class Questions:
     # ---- the tables ---------------------------------------------------------------------
 
     def _open(self, archive: Archive) -> None:
-        self._name_files(archive)
+        self._database.execute(f"CREATE VIEW read AS {_lines_of(archive.runs())}")
         self._database.execute(VIEWS.read_text())
-        self._fill(archive)
-        self._lock(archive)
-
-    def _name_files(self, archive: Archive) -> None:
-        """Make ``stored`` and ``read``, which the views are made of."""
-        self._database.execute(
-            "CREATE TABLE stored "
-            "(path VARCHAR, file VARCHAR, run VARCHAR, started TIMESTAMP, key VARCHAR)"
-        )
-        self._insert(
-            "stored",
-            (
-                {
-                    "path": line.path,
-                    "file": line.file,
-                    "run": line.run_id,
-                    "started": line.started,
-                    "key": line.key,
-                }
-                for line in archive.runs()
-            ),
-        )
-        compacted = {line.path for line in archive.runs() if line.compacted}
-        alone = [line for line in archive.runs() if not line.compacted]
-        parts = ["SELECT NULL::VARCHAR AS path, NULL::VARCHAR AS file, NULL::JSON AS body"]
-        if compacted:
-            parts.append(
-                "SELECT path, file, try_cast(try(decode(raw)) AS JSON) "
-                f"FROM read_parquet({_listed(compacted)}, filename = 'path')"
-            )
-        if alone:
-            longest = max(2**24, *(line.bytes for line in alone))
-            parts.append(
-                "SELECT filename, parse_filename(filename), json FROM read_json_objects("
-                f"{_listed(line.path for line in alone)}, format = 'newline_delimited', "
-                f"filename = true, ignore_errors = true, maximum_object_size = {longest})"
-            )
-        self._database.execute(f"CREATE VIEW read AS {' UNION ALL '.join(parts)}")
-
-    def _fill(self, archive: Archive) -> None:
+        points = (point for summary in archive.summaries for point in summary.points)
         self._insert(
             "points",
             (
@@ -192,22 +129,19 @@ class Questions:
                     "hardware_key": point.key,
                     "median_s": math.exp(point.log_median),
                 }
-                for summary in archive.summaries
-                for point in summary.points
+                for point in points
             ),
         )
         self._insert(
             "runs",
-            (
-                {**vars(line), "run": line.run_id, "hardware_key": line.key}
-                for line in archive.runs()
-            ),
+            ({**vars(run), "run": run.run_id, "hardware_key": run.key} for run in archive.runs()),
         )
         known = {ref: e for summary in archive.summaries for ref, e in summary.environments.items()}
         self._insert(
             "environments",
             ({**vars(found), "ref": ref, "body": found} for ref, found in known.items()),
         )
+        self._lock({run.path for run in archive.runs()})
 
     def _insert(self, table: str, rows: Iterable[dict[str, object]]) -> None:
         """Append rows to a table; a value that does not fit its column is NULL there."""
@@ -225,13 +159,30 @@ class Questions:
                 [text.decode()],
             )
 
-    def _lock(self, archive: Archive) -> None:
+    def _lock(self, paths: set[str]) -> None:
         """Leave the database only these files to open, for good."""
-        paths = {line.path for line in archive.runs()}
-        paths |= {months.literal(Path(path)) for path in paths}
-        self._database.execute(f"SET allowed_paths = [{', '.join(map(_quoted, sorted(paths)))}]")
+        allowed = paths | {months.literal(path) for path in paths}
+        self._database.execute(f"SET allowed_paths = [{', '.join(map(_quoted, sorted(allowed)))}]")
         self._database.execute("SET enable_external_access = false")
         self._database.execute("SET lock_configuration = true")
+
+
+def _lines_of(runs: Sequence[RunLine]) -> str:
+    """Return the SQL that reads all lines of runs, each with its path and file."""
+    parts = ["SELECT NULL::VARCHAR AS path, NULL::VARCHAR AS file, NULL::JSON AS body"]
+    if compacted := {run.path for run in runs if run.compacted}:
+        parts.append(
+            "SELECT path, file, try_cast(try(decode(raw)) AS JSON) "
+            f"FROM read_parquet({_listed(compacted)}, filename = 'path')"
+        )
+    if alone := {run.path for run in runs if not run.compacted}:
+        longest = max(2**24, *(run.bytes for run in runs))
+        parts.append(
+            "SELECT filename, parse_filename(filename), json FROM read_json_objects("
+            f"{_listed(alone)}, format = 'newline_delimited', "
+            f"filename = true, ignore_errors = true, maximum_object_size = {longest})"
+        )
+    return " UNION ALL ".join(parts)
 
 
 def _quoted(text: str) -> str:
@@ -241,4 +192,4 @@ def _quoted(text: str) -> str:
 
 def _listed(paths: Iterable[str]) -> str:
     """Return the names of files as SQL has them, whatever is in them."""
-    return f"[{', '.join(_quoted(months.literal(Path(path))) for path in sorted(set(paths)))}]"
+    return f"[{', '.join(_quoted(months.literal(path)) for path in sorted(paths))}]"

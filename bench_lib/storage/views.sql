@@ -1,5 +1,5 @@
--- The tables that a query sees.  Python fills points, runs and environments, and names the files
--- that were checked: ``stored`` has each with its run, ``read`` their lines.
+-- The tables that a query sees.  Python fills points, runs and environments, and makes ``read``
+-- before: the lines of the files that were checked.
 
 CREATE TABLE points (
     run VARCHAR, started TIMESTAMP, case_id VARCHAR, hardware_key VARCHAR, device_uuid VARCHAR,
@@ -22,7 +22,7 @@ COMMENT ON COLUMN points.environment IS 'reference of the software, in environme
 
 CREATE TABLE runs (
     run VARCHAR, hardware_key VARCHAR, started TIMESTAMP, ended TIMESTAMP, exit_status INTEGER,
-    cases INTEGER, counts JSON, file VARCHAR, bytes BIGINT, compacted BOOLEAN
+    cases INTEGER, counts JSON, file VARCHAR, path VARCHAR, bytes BIGINT, compacted BOOLEAN
 );
 COMMENT ON COLUMN runs.run IS 'id of the run';
 COMMENT ON COLUMN runs.hardware_key IS 'as the baseline''s file is named';
@@ -32,6 +32,7 @@ COMMENT ON COLUMN runs.exit_status IS 'of the command';
 COMMENT ON COLUMN runs.cases IS 'how many cases were tried';
 COMMENT ON COLUMN runs.counts IS 'JSON: how many have each status';
 COMMENT ON COLUMN runs.file IS 'what its file is called, or was before it was compacted';
+COMMENT ON COLUMN runs.path IS 'the file that it is read from';
 COMMENT ON COLUMN runs.bytes IS 'size of its lines';
 COMMENT ON COLUMN runs.compacted IS 'whether it is in a month that version 0.2 compacted';
 
@@ -54,9 +55,9 @@ CREATE VIEW lines AS
 SELECT
     run, started, file, body->>'kind' AS kind,
     coalesce(body->>'$.case.id', body->>'case_id') AS case_id,
-    coalesce(body->>'$.attempt.hardware_key', key) AS hardware_key,
+    coalesce(body->>'$.attempt.hardware_key', hardware_key) AS hardware_key,
     body
-FROM read JOIN stored USING (path, file)
+FROM read JOIN runs USING (path, file)
 WHERE json_type(body) = 'OBJECT';
 COMMENT ON COLUMN lines.run IS 'id of the run';
 COMMENT ON COLUMN lines.started IS 'when the run began, UTC';
