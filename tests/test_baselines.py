@@ -153,7 +153,7 @@ def test_a_file_nested_beyond_reason_is_refused_like_any_that_is_no_json(tmp_pat
 
 @pytest.mark.parametrize("other", ["fast", r"f\u0061st"], ids=["the same", "in other letters"])
 @pytest.mark.parametrize("section", ["cases", "quarantine"])
-def test_a_case_that_is_there_twice_is_refused_with_both_lines(tmp_path, section, other):
+def test_a_case_that_is_there_twice_is_refused_with_its_name(tmp_path, section, other):
     text = f"""\
 {{
   "key": "{KEY}",
@@ -164,7 +164,7 @@ def test_a_case_that_is_there_twice_is_refused_with_both_lines(tmp_path, section
   }}
 }}
 """
-    assert refusal(tmp_path, text) == " has fast twice, in lines 4 and 6; keep one of them"
+    assert refusal(tmp_path, text) == " has fast twice; keep one of them"
 
 
 def test_one_name_in_two_places_is_not_there_twice(tmp_path):
@@ -176,11 +176,8 @@ def test_one_name_in_two_places_is_not_there_twice(tmp_path):
     assert found.quarantines == {CASE_ID: odd}
     assert sorted(found.baselines) == ["other", CASE_ID]
     at = text.index(f'"{CASE_ID}": {{', text.index('"quarantine"'))
-    line = text[:at].count("\n") + 1
     twice = f'{text[:at]}"{CASE_ID}": {{}},\n{text[at:]}'
-    assert refusal(tmp_path, twice).startswith(
-        f" has {CASE_ID} twice, in lines {line} and {line + 1};"
-    )
+    assert refusal(tmp_path, twice) == f" has {CASE_ID} twice; keep one of them"
 
 
 @pytest.mark.parametrize("reason", [r"\u2192 \ud83d\ude00", "→ 😀"], ids=["ascii", "utf-8"])

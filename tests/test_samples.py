@@ -77,16 +77,14 @@ def test_a_file_without_samples_is_a_problem(lines):
         (b"rubbish\n", "line 2: not JSON: Expecting value, column 1"),
         (line()[:72] + b"\n", "line 2: not JSON: Expecting ',' delimiter, column 73"),
         (line()[:-1] + b"}\n", "line 2: not JSON: Extra data, column 80"),
-        (b'{"case": "\xff"}\n', "line 2: not UTF-8: invalid start byte, byte 11"),
-        (b"[1, 2]\n", "line 2: a list is not an object"),
-        (b"null\n", "line 2: null is not an object"),
-        (b"NaN\n", "line 2: nan is not an object"),
+        (b'{"case": "\xff"}\n', "line 2: not UTF-8: invalid start byte"),
+        (b"[1, 2]\n", "line 2: Expected `object`, got `array`"),
+        (b"NaN\n", "line 2: Expected `object`, got `float`"),
         (b"[" * 100_000 + b"\n", "line 2: nested too deeply"),
-        (line(case=None), "line 2: no case; it has to be text"),
-        (line(case=7), "line 2: case is 7; it has to be text"),
-        (line(case=" "), 'line 2: case is " "; it has to be text'),
-        (line(case=["a"]), "line 2: case is a list; it has to be text"),
-        (line(case="\ud800"), 'line 2: case is "\\ud800"; it has to be text'),
+        (line(case=None), "line 2: Object missing required field `case`"),
+        (line(case=7), "line 2: case is 7: expected `str`, got `int`"),
+        (line(case=" "), r"line 2: case is ' ': expected `str` matching regex '\\S'"),
+        (line(case="\ud800"), "line 2: not UTF-8: surrogates not allowed"),
     ],
 )
 def test_a_line_of_no_case_is_named_with_its_number(text, problem):
@@ -112,49 +110,30 @@ def test_a_truncated_last_line_is_named_with_its_number():
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({"role": None}, "no role; a line needs case, role, process and iteration_s"),
-        ({"process": None}, "no process; a line needs case, role, process and iteration_s"),
-        ({"iteration_s": None}, "no iteration_s; a line needs case, role, process and iteration_s"),
-        ({"role": "Baseline"}, 'role is "Baseline"; it has to be baseline or candidate'),
-        ({"role": ["baseline"]}, "role is a list; it has to be baseline or candidate"),
-        ({"process": True}, "process is true; it has to be a whole number or text"),
-        ({"process": 1.0}, "process is 1.0; it has to be a whole number or text"),
-        ({"process": ""}, 'process is ""; it has to be a whole number or text'),
-        ({"process": {}}, "process is an object; it has to be a whole number or text"),
-        ({"process": "\ud800"}, 'process is "\\ud800"; it has to be a whole number or text'),
-        ({"iteration_s": 1.0}, "iteration_s is 1.0; it has to be a list of seconds"),
-        ({"iteration_s": "x" * 99}, f'iteration_s is "{"x" * 38}…; it has to be a list of seconds'),
+        ({"role": None}, "Object missing required field `role`"),
+        ({"role": "Baseline"}, "role is 'Baseline': invalid enum value 'Baseline'"),
+        ({"process": True}, "process is True: expected `int | str`, got `bool`"),
+        ({"process": ""}, r"process is '': expected `str` matching regex '\\S'"),
+        ({"run": 1.5}, "run is 1.5: expected `int | str`, got `float`"),
+        ({"device": " "}, r"device is ' ': expected `str` matching regex '\\S'"),
+        ({"iteration_s": 1.0}, "iteration_s is 1.0: expected `array`, got `float`"),
+        ({"iteration_s": [1.0]}, "iteration_s is [1.0]: expected `array` of length >= 2"),
+        ({"iteration_s": [1.0, "1"]}, "iteration_s[1] is '1': expected `float`, got `str`"),
+        ({"iteration_s": [1.0, 0]}, "iteration_s[1] is 0: expected `float` > 0.0"),
+        ({"iteration_s": [1.0, math.nan]}, "iteration_s[1] is nan: expected `float` > 0.0"),
+        ({"iteration_s": [math.inf, 1]}, f"iteration_s[0] is inf: expected `float` <= {LARGEST}"),
+        (
+            {"iteration_s": [1, 10**400]},
+            f"iteration_s[1] is 1{'0' * 38}…: number out of range",
+        ),
+        ({"probe": [1.8]}, "probe is [1.8]: expected `object`, got `array`"),
+        ({"probe": {"us": 0}}, "probe is {'us': 0}: expected `float` > 0.0"),
+        ({"slow": "1%"}, "slow is '1%': expected `float`, got `str`"),
+        ({"slow": -0.01}, "slow is -0.01: expected `float` >= 0.0"),
     ],
 )
 def test_a_wrong_field_is_a_problem_of_its_case(fields, problem):
     assert problem_of(b"\n", line(**fields)) == f"line 2: {problem}"
-
-
-@pytest.mark.parametrize(
-    ("time", "shown"),
-    [
-        (math.nan, "nan"),
-        (math.inf, "inf"),
-        (-math.inf, "-inf"),
-        (0, "0"),
-        (-0.0, "-0.0"),
-        (-1.5, "-1.5"),
-        (10**400, f"1{'0' * 38}…"),
-    ],
-)
-def test_times_that_are_not_finite_and_above_zero_are_a_problem(time, shown):
-    assert problem_of(line(iteration_s=[1.0, 2.0, 3.0, time])) == (
-        f"line 1: iteration_s[3] is {shown}; times have to be finite and above zero"
-    )
-
-
-@pytest.mark.parametrize(
-    ("time", "shown"), [("1.0", '"1.0"'), (True, "true"), (None, "null"), ([1.0], "a list")]
-)
-def test_times_that_are_no_numbers_are_a_problem(time, shown):
-    assert problem_of(line(iteration_s=[1.0, time])) == (
-        f"line 1: iteration_s[1] is {shown}, which is no number"
-    )
 
 
 @pytest.mark.parametrize("again", [1, "1"])
@@ -183,26 +162,6 @@ def test_a_process_keeps_its_probes():
     assert (first.probe, second.probe) == ({"launch_us": 1.83, "é": 2}, {})
 
 
-@pytest.mark.parametrize(
-    ("probe", "problem"),
-    [
-        (1.8, "probe is 1.8; it has to be an object of numbers by name"),
-        ([1.8], "probe is a list; it has to be an object of numbers by name"),
-        ({" ": 1.8}, 'probe has the name " "; names have to be text'),
-        ({"us": "1.8"}, 'probe["us"] is "1.8", which is no number'),
-        ({"us": True}, 'probe["us"] is true, which is no number'),
-        ({"ok": 1, "us": None}, 'probe["us"] is null, which is no number'),
-        ({"us": 0}, 'probe["us"] is 0; probes have to be finite and above zero'),
-        ({"us": -1.5}, 'probe["us"] is -1.5; probes have to be finite and above zero'),
-        ({"us": math.nan}, 'probe["us"] is nan; probes have to be finite and above zero'),
-        ({"us": math.inf}, 'probe["us"] is inf; probes have to be finite and above zero'),
-        ({"us": 10**400}, f'probe["us"] is 1{"0" * 38}…; probes have to be finite and above zero'),
-    ],
-)
-def test_a_wrong_probe_is_a_problem_of_its_case(probe, problem):
-    assert problem_of(b"\n", line(probe=probe)) == f"line 2: {problem}"
-
-
 # ---- run, device, draw and family -------------------------------------------------------
 
 
@@ -217,15 +176,6 @@ def test_a_process_keeps_its_run_its_device_its_draw_and_its_family():
     assert [getattr(process, name) for name in ABOUT] == ["7", "GPU-1", "ab12", "compiled"]
     assert case.family == "compiled"
     assert (samples.cases["b"].family, samples.cases["b"].baseline["0"].run) == ("", "")
-
-
-@pytest.mark.parametrize("name", ABOUT)
-@pytest.mark.parametrize(
-    ("value", "shown"), [("", '""'), (" ", '" "'), (1.5, "1.5"), (True, "true"), ([], "a list")]
-)
-def test_what_names_nothing_is_a_problem(name, value, shown):
-    problem = problem_of(line(**{name: value}))
-    assert problem == f"line 1: {name} is {shown}; it has to be a whole number or text"
 
 
 @pytest.mark.parametrize("name", ABOUT)
@@ -285,19 +235,6 @@ def test_what_is_planted_needs_a_clean_baseline(role, others):
     assert samples.cases["a-plus-1pct"].problems == [
         "line 1: planted, and there is no baseline process without a delay to hold it against"
     ]
-
-
-@pytest.mark.parametrize(
-    ("slow", "problem"),
-    [
-        ("1%", 'slow is "1%", which is no number'),
-        (False, "slow is false, which is no number"),
-        (-0.01, "slow is -0.01; planted shares have to be finite and above zero"),
-        (math.nan, "slow is nan; planted shares have to be finite and above zero"),
-    ],
-)
-def test_a_wrong_planted_share_is_a_problem_of_its_case(slow, problem):
-    assert problem_of(b"\n", line(slow=slow)) == f"line 2: {problem}"
 
 
 # ---- worth a word -----------------------------------------------------------------------

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import datetime as dt
+import io
 import statistics
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import islice
@@ -110,7 +110,7 @@ def list_runs(*, history: HistoryDir = DEFAULT_HISTORY, json: Json = False) -> N
             run.started,
             run.key,
             str(run.cases),
-            _counts(run.counts) or "-",
+            ", ".join(f"{n} {name}" for name, n in sorted(run.counts.items())) or "-",
             "" if run.ended else "unfinished",
         )
         for run in found
@@ -252,38 +252,36 @@ def export(
     ] = None,
 ) -> None:
     """Write runs for another tool: one as pytest-benchmark's JSON, or values as CSV."""
-    from bench_lib.storage.runs import Runs
-
     if pytest_benchmark == as_csv:
         raise UserError("name one form to export to: --pytest-benchmark or --csv")
     if pytest_benchmark:
         from bench_lib.report.benchmarks import document
+        from bench_lib.storage.runs import Runs
 
         if run is None:
             raise UserError("name the run to export: its id, or latest")
         text = document(Runs(history).find(run))
-        with _writing_to(output) as file:
-            file.write(text)
+    else:
+        text = _points(history, run)
+    if output is None:
+        print(text, end="")
         return
+    with writing(output):
+        output.write_text(text)
+
+
+def _points(history: Path, run: str | None) -> str:
+    """Return the values of all runs, or of one, as CSV."""
     from bench_lib.storage.archive import Archive
     from bench_lib.storage.queries import Questions
 
-    archive = Archive(history)
+    archive, found = Archive(history), io.StringIO()
     of_run = "" if run is None else f"WHERE run = '{archive.find(run).run_id}'"
-    with Questions(archive) as questions, _writing_to(output) as file:
+    with Questions(archive) as questions:
         asked = f"SELECT * FROM points {of_run} ORDER BY ALL"  # noqa: S608 - the id is of digits
-        _write_csv(*questions.ask(asked), file)
+        _write_csv(*questions.ask(asked), found)
     _warn(archive.problems)
-
-
-@contextlib.contextmanager
-def _writing_to(output: Path | None) -> Iterator[TextIO]:
-    """Yield a file, or stdout; raises UserError where it cannot be written."""
-    if output is None:
-        yield sys.stdout
-        return
-    with writing(output), output.open("w", newline="") as file:
-        yield file
+    return found.getvalue()
 
 
 def _write_csv(columns: Sequence[str], rows: Iterable[Sequence[object]], file: TextIO) -> None:
@@ -356,10 +354,6 @@ def _filled(run: Run) -> list[str]:
         for name, after in sorted(run.caches.items())
         if before.get(name, after) != after
     ]
-
-
-def _counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{n} {name}" for name, n in sorted(counts.items()))
 
 
 def _details(record: Record, run: Run) -> list[str]:

@@ -14,7 +14,6 @@ import hashlib
 import json
 import math
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -141,16 +140,18 @@ def _in_one_line(error: Exception) -> str:
 
 
 class _TwiceError(ValueError):
-    """A name stands twice in one object; says which, and in which lines."""
+    """A name stands twice in one object; says which."""
 
 
 def _parse(text: str) -> Any:
     """Decode JSON in which each object has each name once; raises ValueError."""
 
     def named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            raise _TwiceError(next(_twice(text)))
+        found: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in found:
+                raise _TwiceError(f"{name} twice")
+            found[name] = value
         return found
 
     document = json.loads(
@@ -159,25 +160,6 @@ def _parse(text: str) -> Any:
     if r"\u" in text:  # which may be half a letter: nothing can write that
         json.dumps(document, ensure_ascii=False).encode()
     return document
-
-
-_TOKEN = re.compile(r'(?P<text>"(?:[^"\\]|\\.)*")(?P<colon>\s*:)?|[{}]')
-
-
-def _twice(text: str) -> Iterator[str]:
-    """Say which names stand twice in an object, and in which lines, the first one first."""
-    objects: list[dict[str, int]] = []
-    for token in _TOKEN.finditer(text):
-        if token[0] == "{":
-            objects.append({})
-        elif token[0] == "}":
-            objects.pop()
-        elif token["colon"]:
-            name, second = json.loads(token["text"]), token.start()
-            first = objects[-1].setdefault(name, second)
-            if first != second:
-                lines = [text[:at].count("\n") + 1 for at in (first, second)]
-                yield f"{name} twice, in lines {lines[0]} and {lines[1]}"
 
 
 def _refuse(constant: str) -> None:

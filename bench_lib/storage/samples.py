@@ -20,23 +20,57 @@ from __future__ import annotations
 import codecs
 import json
 import math
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
+from bench_lib.formats import shortened
 from bench_lib.verdict.metrics import LEADING, Metric
 from bench_lib.verdict.statistics.iterations import spread
 
 ABOUT = ("run", "device", "draw", "family")
 """Fields that a line may have on its process, in a word."""
-FIELDS = frozenset({"case", "role", "process", "iteration_s", "probe", "slow", *ABOUT})
-ROLES = ("baseline", "candidate")
 LARGEST = sys.float_info.max
-NO_PROBE: Mapping[str, float] = {}
-"""The probes of most lines, so that they share it."""
+SHOWN = 40
+"""Characters of a value that a message shows."""
+
+Name = int | Annotated[str, msgspec.Meta(pattern=r"\S")]
+"""A name, which may be a number."""
+Positive = Annotated[float, msgspec.Meta(gt=0, le=LARGEST)]
+
+
+class Sample(msgspec.Struct, kw_only=True):
+    """A line, decoded and checked."""
+
+    case: Annotated[str, msgspec.Meta(pattern=r"\S")]
+    role: Literal["baseline", "candidate"]
+    process: Name
+    iteration_s: Annotated[list[Positive], msgspec.Meta(min_length=2)]
+    """Of fewer the median means nothing."""
+    run: Name = ""
+    device: Name = ""
+    draw: Name = ""
+    family: Name = ""
+    probe: dict[Annotated[str, msgspec.Meta(pattern=r"\S")], Positive] = {}
+    slow: Annotated[float, msgspec.Meta(ge=0, le=LARGEST)] = 0.0
+
+
+class _Named(msgspec.Struct):
+    """The parts of a line that say which case it is of, even where others are wrong."""
+
+    case: Annotated[str, msgspec.Meta(pattern=r"\S")]
+    slow: Any = 0.0
+
+    @property
+    def shown(self) -> str:
+        """The name under which it is judged: with a planted delay it is a case of its own."""
+        if type(self.slow) not in (int, float) or not 0 < self.slow <= LARGEST:
+            return self.case
+        return f"{self.case}-plus-{100 * self.slow:g}pct"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,28 +152,31 @@ def read(lines: Iterable[bytes]) -> Samples:
         text = line.removeprefix(codecs.BOM_UTF8).strip()
         if not text:
             continue
+        line_fields: Any = None
         try:
-            sample = decoded(text)
-            clean = _case_of(sample)
-            name = _with_delay(clean, sample.get("slow", 0))
+            line_fields = decoded(text)
+            named = msgspec.convert(line_fields, _Named)
         except ValueError as error:
             cut = "" if line.endswith(b"\n") else "; the file ends here and may be cut off"
-            samples.problems.append(f"line {number}: {error}{cut}")
+            words = _in_words(error, line_fields)
+            samples.problems.append(f"line {number}: {words}{cut}")
             continue
-        for extra in sample.keys() - FIELDS:
+        for extra in line_fields.keys() - set(Sample.__struct_fields__):
             unknown.setdefault(extra, []).append(number)
+        name = named.shown
         case = samples.cases.get(name)
         if case is None:
             case = samples.cases[name] = CaseSamples(name)
-            if name != clean:
-                planted[name] = clean
+            if name != named.case:
+                planted[name] = named.case
         try:
+            sample = msgspec.convert(line_fields, Sample)
             _add(case, sample, number)
         except ValueError as error:
-            case.problems.append(f"line {number}: {error}")
+            case.problems.append(f"line {number}: {_in_words(error, line_fields)}")
             continue
         # By hash alone: in a million lines two share one by chance once in ten million files.
-        times = sample["iteration_s"]
+        times = sample.iteration_s
         first = known_times.setdefault(hash((name, *times)), number)
         if first != number and min(times) < max(times):
             notes.append(
@@ -162,6 +199,18 @@ def _note_of_unknown(field: str, lines: Sequence[int]) -> tuple[int, str]:
     return first, f"line {first}: unknown field {field!r} ignored{more}"
 
 
+def _in_words(error: ValueError, fields: Any) -> str:
+    """Return what is wrong with a line, with the value where one is."""
+    said, _, path = str(error).partition(" - at `$.")
+    place = re.match(r"(\w+)(?:\[(\d+)\])?", path)
+    if place is None:
+        return said
+    value = fields[place[1]]
+    if place[2]:
+        value = value[int(place[2])]
+    return f"{place[0]} is {shortened(repr(value), SHOWN)}: {said[0].lower()}{said[1:]}"
+
+
 def decoded(text: bytes) -> Any:
     """Decode JSON; Python's own parser knows the NaN and Infinity that it also writes.
 
@@ -172,30 +221,15 @@ def decoded(text: bytes) -> Any:
     except (ValueError, RecursionError):  # said more clearly below
         pass
     try:
-        return json.loads(text.decode())
-    except UnicodeDecodeError as error:
-        raise ValueError(f"not UTF-8: {error.reason}, byte {error.start + 1}") from error
+        found = json.loads(text.decode())
+        json.dumps(found, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error.msg}, column {error.colno}") from error
+    except (UnicodeDecodeError, UnicodeEncodeError) as error:  # which half a pair is, too
+        raise ValueError(f"not UTF-8: {error.reason}") from error
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
-
-
-def _case_of(sample: Any) -> str:
-    """Return the name of the case that a line is of; raises ValueError where it has none."""
-    if not isinstance(sample, dict):
-        raise ValueError(f"{_shown(sample)} is not an object")  # noqa: TRY004 - of a file
-    if "case" not in sample:
-        raise ValueError("no case; it has to be text")
-    case = sample["case"]
-    if not _is_text(case):
-        raise ValueError(f"case is {_shown(case)}; it has to be text")
-    return str(case)
-
-
-def _with_delay(case: str, slow: Any) -> str:
-    """Return the name under which a planted delay is judged; the case's own where there is none."""
-    return f"{case}-plus-{100 * slow:g}pct" if _is_number(slow) and 0 < slow <= LARGEST else case
+    return found
 
 
 def _hold_against_clean(planted: CaseSamples, clean: CaseSamples | None) -> None:
@@ -232,83 +266,24 @@ def _families_beside_the_first(case: CaseSamples) -> Iterator[str]:
     for line, family in families:
         first, other = families[0]
         if family and other and family != other:
-            yield f"line {line}: family is {_shown(family)}, on line {first} it is {_shown(other)}"
+            yield f"line {line}: family is {family!r}, on line {first} it is {other!r}"
 
 
-def _add(case: CaseSamples, sample: dict[str, Any], line: int) -> None:
-    """Add a line's process to its case; raises ValueError on the first thing wrong with it."""
-    for name in ("role", "process", "iteration_s"):
-        if name not in sample:
-            raise ValueError(f"no {name}; a line needs case, role, process and iteration_s")
-    role, times = sample["role"], sample["iteration_s"]
-    if role not in ROLES:
-        raise ValueError(f"role is {_shown(role)}; it has to be baseline or candidate")
-    name = _name(sample["process"], "process")
-    about = {name: _name(sample[name], name) for name in ABOUT if name in sample}
-    _check_times(times)
-    probe = sample.get("probe", NO_PROBE)
-    _check_probe(probe)
-    slow = sample.get("slow", 0)
-    if slow != 0 or not _is_number(slow):
-        _check_positive(slow, "slow", "planted shares")
-    side = case.baseline if role == "baseline" else case.candidate
-    if "run" in about:  # which may number its processes as another one does
-        name = sys.intern(f"{about['run']}/{name}")
+def _add(case: CaseSamples, sample: Sample, line: int) -> None:
+    """Add a line's process to its case; raises ValueError where another line has its name."""
+    about = {name: sys.intern(str(getattr(sample, name))) for name in ABOUT}
+    side = case.baseline if sample.role == "baseline" else case.candidate
+    # A run may number its processes as another one does.
+    name = sys.intern(f"{sample.run}/{sample.process}" if about["run"] else str(sample.process))
     if name in side:
         raise ValueError(
-            f"process {name!r} of the {role} is on line {side[name].line} already; "
+            f"process {name!r} of the {sample.role} is on line {side[name].line} already; "
             "give every process a name of its own"
         )
-    ordered = sorted(times)
+    ordered = sorted(sample.iteration_s)
     side[name] = SampledProcess(
-        math.log(_median(ordered)), _spread(ordered), len(ordered), line, probe, **about
+        math.log(_median(ordered)), _spread(ordered), len(ordered), line, sample.probe, **about
     )
-
-
-def _name(value: Any, field: str) -> str:
-    if not _is_text(value) and type(value) is not int:  # true is an int as well
-        raise ValueError(f"{field} is {_shown(value)}; it has to be a whole number or text")
-    return sys.intern(str(value))
-
-
-def _check_times(times: Any) -> None:
-    if not isinstance(times, list):
-        raise ValueError(  # noqa: TRY004 - a mistake in a file
-            f"iteration_s is {_shown(times)}; it has to be a list of seconds"
-        )
-    if len(times) < 2:
-        held = "one time" if times else "no time"
-        raise ValueError(
-            f"iteration_s holds {held}; a process needs at least two, "
-            "so that its median means something"
-        )
-    for index, time in enumerate(times):
-        if not (type(time) is float and 0 < time <= LARGEST):  # nearly always is; this is quick
-            _check_positive(time, f"iteration_s[{index}]", "times")
-
-
-def _check_probe(probe: Any) -> None:
-    if not isinstance(probe, Mapping):
-        raise ValueError(  # noqa: TRY004 - a mistake in a file
-            f"probe is {_shown(probe)}; it has to be an object of numbers by name"
-        )
-    for name, value in probe.items():
-        if not _is_text(name):
-            raise ValueError(f"probe has the name {_shown(name)}; names have to be text")
-        _check_positive(value, f"probe[{_shown(name)}]", "probes")
-
-
-def _check_positive(value: Any, name: str, what: str) -> None:
-    if not _is_number(value):
-        raise ValueError(f"{name} is {_shown(value)}, which is no number")
-    # Also false of NaN, and of a whole number too large for a float.
-    if not 0 < value <= LARGEST:
-        raise ValueError(f"{name} is {_shown(value)}; {what} have to be finite and above zero")
-
-
-def _is_number(value: object) -> bool:
-    """Whether a value is a number as JSON has them; true is an int as well."""
-    return type(value) is float or type(value) is int
 
 
 def _median(ordered: list[float]) -> float:
@@ -333,22 +308,3 @@ def _unequal_counts(case: CaseSamples) -> list[tuple[int, str]]:
         return []
     words = f"line {fewest.line}: {fewest.n} iterations, where line {most.line} of the same case "
     return [(fewest.line, f"{words}has {most.n}; a median of few is less certain")]
-
-
-def _is_text(value: object) -> bool:
-    """Whether a value is text that says something and can be written down again."""
-    if not isinstance(value, str) or not value.strip():
-        return False
-    try:
-        value.encode()
-    except UnicodeEncodeError:  # half of a surrogate pair
-        return False
-    return True
-
-
-def _shown(value: object) -> str:
-    """Return a value nearly as it stands in the file, and not too much of it."""
-    if isinstance(value, (list, dict)):
-        return "a list" if isinstance(value, list) else "an object"
-    text = repr(value) if isinstance(value, float) else json.dumps(value)
-    return text if len(text) <= 40 else f"{text[:39]}…"
