@@ -342,6 +342,14 @@ def test_nodes_that_this_container_may_not_read_are_not_its_devices(machine: Mac
     assert [gpu.bdf for gpu in machine.detect()] == ["0000:02:00.0"]
 
 
+def test_a_gpu_of_which_the_kernel_shows_no_list_is_warned_of(machine: Machine) -> None:
+    (machine.root / "dev").mkdir(parents=True, exist_ok=True)
+    (machine.root / "dev/kfd").touch()
+    with pytest.warns(RuntimeWarning, match="there is a /dev/kfd, but .* let the container see"):
+        (device,) = machine.detect()
+    assert device.vendor == "cpu"
+
+
 def test_gpus_without_their_device_file_are_named_and_not_used(machine: Machine) -> None:
     machine.amd()
     (machine.root / "dev/kfd").unlink()
