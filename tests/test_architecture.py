@@ -98,8 +98,6 @@ def test_a_worker_needs_only_torch_and_torchvision() -> None:
         "bench_lib.launch.cache",
         "bench_lib.launch.faults",
         "bench_lib.launch.launchers",
-        "bench_lib.launch.launchers.launcher",
-        "bench_lib.launch.launchers.known",
         "bench_lib.launch.wire",
     }
 

@@ -14,8 +14,13 @@ from bench_lib import backends
 from bench_lib.environment import variables
 from bench_lib.launch import launchers
 from bench_lib.launch.faults import LaunchError
-from bench_lib.launch.launchers import LaunchCommand, command_for, too_many, without_ranks
-from bench_lib.launch.launchers.known import is_open_mpi
+from bench_lib.launch.launchers import (
+    LaunchCommand,
+    command_for,
+    is_open_mpi,
+    too_many,
+    without_ranks,
+)
 
 Installer = Callable[..., dict[str, str]]
 OPEN_MPI = "mpirun (Open MPI) 4.1.4"

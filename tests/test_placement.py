@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 
 from bench_lib.launch.launchers import (
+    PORTS,
     Meeting,
     Placement,
     device_index,
+    first_host,
     meeting_point,
+    told_meeting,
     who_am_i,
 )
-from bench_lib.launch.launchers.launcher import PORTS, first_host, told_meeting
 from bench_lib.model import UserError
 
 

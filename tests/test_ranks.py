@@ -22,8 +22,7 @@ from processes import LONG_S, ON_THE_CPU, all_gone, pids_in, wait_until
 from bench_lib.cases.collectives import collective_case
 from bench_lib.launch import ranks as module
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
-from bench_lib.launch.launchers import LaunchCommand, command_for
-from bench_lib.launch.launchers.known import is_open_mpi
+from bench_lib.launch.launchers import LaunchCommand, command_for, is_open_mpi
 from bench_lib.launch.ranks import Answer, fold, measure_together, run_ranks
 from bench_lib.model import Case, Fault, Launch, Measurement, Numerics, RankSample, Sampling
 

@@ -23,8 +23,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bench_lib.launch import launchers
-from bench_lib.launch.launchers import GATHERED, SHARED_VARIABLE, VARIABLE, Placement
-from bench_lib.launch.launchers.known import TOLD, Torchrun
+from bench_lib.launch.launchers import (
+    GATHERED,
+    SHARED_VARIABLE,
+    TOLD,
+    VARIABLE,
+    Placement,
+    Torchrun,
+)
 from bench_lib.launch.started import leashed
 from bench_lib.launch.wire import write_whole
 from bench_lib.model import UserError

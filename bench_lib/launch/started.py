@@ -88,7 +88,7 @@ def ended_by(leave: Callable[[int], NoReturn]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Have Ctrl-C wait until this is over, as it would leave something half done."""
+    """Have Ctrl-C wait until this is over; raises KeyboardInterrupt then."""
     in_main = threading.current_thread() is threading.main_thread()
     if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield

@@ -243,7 +243,7 @@ def _total(kernel: Kernel | None) -> float:
 
 
 @dataclass(frozen=True)
-class Cause:
+class RoleChange:
     """The change of all kernels of one role together."""
 
     role: str
@@ -290,7 +290,7 @@ def _span(before: float, after: float) -> str:
     return f"{seconds(before)} → {seconds(after)}"
 
 
-def causes(found: Diff) -> list[Cause]:
+def causes(found: Diff) -> list[RoleChange]:
     """Return what the change comes from by role, what went most the whole's way first."""
     way = -1 if found.delta_s < 0 else 1
     by_role: dict[str, list[KernelDifference]] = {}
@@ -300,9 +300,9 @@ def causes(found: Diff) -> list[Cause]:
     return sorted(parts, key=lambda cause: -way * cause.delta_s)
 
 
-def _cause(name: str, changes: list[KernelDifference]) -> Cause:
+def _cause(name: str, changes: list[KernelDifference]) -> RoleChange:
     way = -1 if sum(change.delta_s for change in changes) < 0 else 1
-    return Cause(name, sorted(changes, key=lambda change: -way * change.delta_s))
+    return RoleChange(name, sorted(changes, key=lambda change: -way * change.delta_s))
 
 
 def reason(found: Diff, step_delta_s: float | None = None) -> str:

@@ -20,8 +20,14 @@ from urllib.parse import urlsplit
 import torch
 import torch.distributed as dist
 
-from bench_lib.launch.launchers import Meeting, Placement, device_index, meeting_point
-from bench_lib.launch.launchers.launcher import LOCALHOST, told_meeting
+from bench_lib.launch.launchers import (
+    LOCALHOST,
+    Meeting,
+    Placement,
+    device_index,
+    meeting_point,
+    told_meeting,
+)
 from bench_lib.launch.wire import write_whole
 from bench_lib.model import Device, UserError
 from bench_lib.worker.clock import clock_of
