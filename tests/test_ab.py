@@ -709,7 +709,7 @@ def test_this_interpreter_against_itself_in_a_container(cli, tmp_path, monkeypat
     told = environments["B"]["variables"]  # set on purpose, so recorded
     assert set(told) == {"OMP_NUM_THREADS", "PYTHONPATH"}
     assert told["OMP_NUM_THREADS"] == "1"
-    assert told["PYTHONPATH"].startswith("hidden ")  # nobody knows it to be harmless
+    assert told["PYTHONPATH"] == "set"  # nobody knows its value to be harmless
     assert environments["B"]["threads"] == 1
     for name, path in answer["history"].items():
         run = history.read(Path(path))
