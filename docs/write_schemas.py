@@ -8,11 +8,8 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
-import importlib
 import inspect
 import json
-import pkgutil
-import re
 import sys
 import types
 import typing
@@ -22,8 +19,6 @@ from typing import Any, Literal
 
 import msgspec
 
-import bench_lib.cli
-from bench_lib.cli.output import Document
 from bench_lib.model import (
     SCHEMA,
     Accepted,
@@ -141,50 +136,14 @@ def lines() -> dict[str, type[history_lines.Line]]:
 @functools.cache
 def schemas() -> dict[str, dict[str, Any]]:
     """Return every schema by its file's name."""
-    found = {f"{name_of(each)}.json": _printed(each) for each in documents()}
+    found = {"history-line.json": _lines()}
     for name, about in (
         ("baselines-file", BaselinesFile),
         ("kernels-file", Profile),
         ("samples-line", SamplesLine),
     ):
         found[f"{name}.json"] = {"$schema": DIALECT, **_described(about)}
-    found["history-line.json"] = _lines()
     return dict(sorted(found.items()))
-
-
-def documents() -> list[type[Document]]:
-    """Return the types of all that ``--json`` prints."""
-    for module in pkgutil.iter_modules(bench_lib.cli.__path__):
-        if module.name != "__main__":
-            importlib.import_module(f"bench_lib.cli.{module.name}")
-    return [each for each in _below(Document) if command_of(each)]
-
-
-def _below(kind: type[Document]) -> Iterator[type[Document]]:
-    for each in kind.__subclasses__():
-        yield each
-        yield from _below(each)
-
-
-def command_of(document: type[Document]) -> str:
-    """Return the command that prints a document; nothing of what none prints."""
-    default = document.__dataclass_fields__["command"].default
-    return default if isinstance(default, str) else ""
-
-
-def name_of(document: type[Document]) -> str:
-    """Return what the schema of a document is called."""
-    return re.sub(r"[ -]+", "-", command_of(document))
-
-
-def _printed(document: type[Document]) -> dict[str, Any]:
-    """Return the schema of what is printed: every field is there."""
-    about = _described(document)
-    for each in about["$defs"].values():
-        if "properties" in each:
-            each["required"] = list(each["properties"])
-    title = f"bench-lib {command_of(document)}"
-    return {"$schema": DIALECT, "title": title if "--" in title else f"{title} --json", **about}
 
 
 def _lines() -> dict[str, Any]:

@@ -10,7 +10,6 @@ import typer
 from typer.testing import CliRunner
 
 from bench_lib.cli.options import grouped
-from bench_lib.cli.output import filled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,24 +66,3 @@ def test_a_command_gets_its_options_as_the_dataclasses_it_asks_for(words, given)
 def test_options_stand_where_the_dataclass_stands_among_the_parameters():
     names = [each.name for each in typer.main.get_command(app).params]
     assert names[:6] == ["name", "first", "count", "folder", "loud", "last"]
-
-
-def test_a_document_takes_fields_of_the_same_names_and_leaves_its_command_alone():
-    @dataclass
-    class Document:
-        schema: int = 1
-        command: str = "show"
-        path: str = ""
-        count: int = 0
-        source: str = ""
-
-    @dataclass
-    class Source:
-        command: list[str]
-        path: str
-        count: int
-
-    source = Source(["bench-lib"], "a.json", 3)
-    assert filled(Document, source, count=4, source="b") == Document(
-        path="a.json", count=4, source="b"
-    )

@@ -16,7 +16,7 @@ from bench_lib.cli.output import (
     HistoryDir,
     Json,
     duration,
-    filled,
+    picked,
     print_json,
     say,
 )
@@ -141,10 +141,9 @@ def _compare(
         found = comparing.compare(engine, cases)
     advice = [*_next_steps(found, sides, folder), *no_answer(found)]
     if json:
-        from bench_lib.cli.documents import Ab
-
-        about = {"device": device, "pairs": pairs, "most_pairs": most_pairs}
-        print_json(filled(Ab, found, cases=found.rows, next=advice, **about))
+        about = picked(found, "environments differences runs history stopped")
+        about |= {"device": device, "pairs": pairs, "most_pairs": most_pairs}
+        print_json("ab", cases=found.rows, next=advice, **about)
     else:
         unknown = "what its prefix sets, its caches and ROCm: not known"
         prefixed = [name for name, side in sides.items() if side.command_prefix]

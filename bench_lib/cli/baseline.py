@@ -11,9 +11,8 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -25,13 +24,11 @@ from bench_lib.cli.output import (
     DEFAULT_HISTORY,
     DEFAULT_MATRIX,
     BaselinesDir,
-    Document,
     HardwareKey,
     HistoryDir,
     Json,
     Markdown,
     Matrix,
-    filled,
     one_form,
     print_json,
     print_line,
@@ -41,7 +38,6 @@ from bench_lib.formats import some
 from bench_lib.model import (
     ID_RULE,
     Baseline,
-    Hardware,
     Published,
     Quarantine,
     UserError,
@@ -69,46 +65,6 @@ Add = Annotated[
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Excused(Quarantine):
-    """A case in quarantine."""
-
-    over: bool
-    """Whether its last day is past, so that it fails again."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class BaselineShow(Document):
-    """The accepted values of one hardware key."""
-
-    schema: Literal[2] = 2  # type: ignore[assignment] # a process had a field for each metric in 1
-    command: Literal["baseline show"] = "baseline show"
-    hardware_key: str
-    device: Hardware | None
-    """As the last run that was accepted saw it."""
-    cases: dict[str, Baseline]
-    """By case id: measured and accepted values."""
-    published: dict[str, Published]
-    """By case id: published figures, if nothing is accepted."""
-    quarantine: dict[str, Excused]
-    """By case id."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class BaselineQuarantine(Document):
-    """A case that was put into quarantine, or taken out of it."""
-
-    command: Literal["baseline quarantine"] = "baseline quarantine"
-    hardware_key: str
-    path: str
-    """The baseline file."""
-    case_id: str
-    quarantine: Quarantine | None
-    """Null where it was lifted."""
-    near: list[str]
-    """Ids like this one, where nobody knows the case (``--unknown``): perhaps one was meant."""
-
-
 @app.command()
 def show(
     *,
@@ -128,15 +84,14 @@ def show(
     chosen, published, excused = like(file.measured), like(file.published), like(file.quarantines)
     over = {k for k, v in excused.items() if not files.in_force(v, utc_today())}
     if json:
-        about = {k: filled(Excused, v, over=k in over) for k, v in excused.items()}
         print_json(
-            BaselineShow(
-                hardware_key=file.key,
-                device=file.hardware,
-                cases=chosen,
-                published=published,
-                quarantine=about,
-            )
+            "baseline show",
+            schema=2,
+            hardware_key=file.key,
+            device=file.hardware,
+            cases=chosen,
+            published=published,
+            quarantine={id_: {**vars(q), "over": id_ in over} for id_, q in excused.items()},
         )
     else:
         if not chosen and not published:
@@ -223,11 +178,11 @@ def diff(
 ) -> None:
     """Show what accepting a run would change, and what speaks against it."""
     one_form(json=json, markdown=markdown)
-    from bench_lib.cli.proposals import BaselineDiff, Proposal
+    from bench_lib.cli.proposals import Proposal
 
     found = Proposal(run, history, baselines, case, "diff", add=add)
     if json:
-        print_json(found.document(BaselineDiff))
+        print_json("baseline diff", schema=2, **found.fields())
     else:
         found.print_changes(markdown=markdown)
 
@@ -247,16 +202,15 @@ def accept(
 ) -> None:
     """Accept the values of a run, or of several runs together, as the baseline."""
     one_form(json=json, markdown=markdown)
-    from bench_lib.cli.proposals import BaselineAccept, Proposal
+    from bench_lib.cli.proposals import Proposal
 
     _require(reason)
     found = Proposal(run, history, baselines, case, reason, add=add)
     found.accept(force=force)
     if json:
-        path, accepted = str(found.file.path), len(found.taken)
-        print_json(
-            found.document(BaselineAccept, path=path, accepted=accepted, refused=found.refused)
-        )
+        about = {"path": str(found.file.path), "accepted": len(found.taken)}
+        about |= {"refused": found.refused, **found.fields()}
+        print_json("baseline accept", schema=2, **about)
     else:
         found.print_changes(markdown=markdown)
         found.print_taken()
@@ -387,9 +341,12 @@ def quarantine(
     near = reading.near(case, file.measured) if unknown and case not in file.measured else []
     if json:
         print_json(
-            BaselineQuarantine(
-                hardware_key=file.key, path=str(path), case_id=case, quarantine=new, near=near
-            )
+            "baseline quarantine",
+            hardware_key=file.key,
+            path=str(path),
+            case_id=case,
+            quarantine=new,
+            near=near,
         )
     elif new is None:
         print(f"{case} is no longer in quarantine in {path}")

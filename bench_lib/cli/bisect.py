@@ -323,31 +323,28 @@ def _print_document(
     again: str | None,
     steps: list[str],
 ) -> None:
-    from bench_lib.cli.documents import Bisect
-
     line = hunt.line
     print_json(
-        Bisect(
-            case_id=hunt.case.id,
-            device=hunt.device,
-            good=line[0],
-            bad=line[-1],
-            candidates=len(line) - 1,
-            error=hunt.search.error,
-            expected=expected,
-            ending=ending,
-            changes=[] if found is None else line[found.before + 1 : found.after + 1],
-            belief=None if found is None else found.belief,
-            change_size=None if found is None else found.size,
-            whole_size=hunt.search.whole,
-            steps=hunt.steps,
-            skipped=hunt.skipped,
-            kernels=None if isinstance(kernels, str) else kernels,
-            kernels_unknown=kernels if isinstance(kernels, str) else None,
-            points=str(hunt.points.path),
-            again=again,
-            next=steps,
-        )
+        "bisect",
+        case_id=hunt.case.id,
+        device=hunt.device,
+        good=line[0],
+        bad=line[-1],
+        candidates=len(line) - 1,
+        error=hunt.search.error,
+        expected=expected,
+        ending=ending,
+        changes=[] if found is None else line[found.before + 1 : found.after + 1],
+        belief=None if found is None else found.belief,
+        change_size=None if found is None else found.size,
+        whole_size=hunt.search.whole,
+        steps=hunt.steps,
+        skipped=hunt.skipped,
+        kernels=None if isinstance(kernels, str) else kernels,
+        kernels_unknown=kernels if isinstance(kernels, str) else None,
+        points=str(hunt.points.path),
+        again=again,
+        next=steps,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,8 +16,8 @@ from bench_lib.cli.output import (
     HistoryDir,
     Json,
     Markdown,
-    filled,
     one_form,
+    picked,
     print_json,
     print_line,
     print_table,
@@ -28,7 +28,6 @@ from bench_lib.report import github
 from bench_lib.report.github import MarkdownSection
 
 if TYPE_CHECKING:
-    from bench_lib.cli.documents import Compare, ComparedCase, ComparedSide
     from bench_lib.report.versus.rows import Alignment, ComparedRow, SideFigures
     from bench_lib.report.versus.sides import SideValues
     from bench_lib.verdict.metrics import Metric
@@ -94,7 +93,7 @@ def compare(
         like=case,
     )
     if json:
-        print_json(as_document(found))
+        print_json("compare", **fields_of(found))
     elif markdown:
         print(as_markdown(found), end="")
     else:
@@ -119,44 +118,37 @@ def _status(found: Alignment, *, gates: bool) -> int:
 # --- for machines --------------------------------------------------------------------------
 
 
-def as_document(found: Alignment) -> Compare:
-    """Return the document that ``--json`` prints."""
-    from bench_lib.cli.documents import Compare, Renamed
+def fields_of(found: Alignment) -> dict[str, Any]:
+    """Return what ``--json`` prints."""
     from bench_lib.report.versus.rows import for_a_verdict
 
-    return filled(
-        Compare,
-        found,
-        a=_side(found.a),
-        b=_side(found.b),
-        metric=found.metric.name,
-        unit=found.metric.unit,
-        ratio=found.overall,
-        cases=[_case(row) for row in found.rows],
-        renamed=[Renamed(old, new) for old, new in found.renamed],
-        for_a_verdict=list(for_a_verdict(found)),
-    )
+    return {
+        "a": _side(found.a),
+        "b": _side(found.b),
+        **picked(found.metric, "unit"),
+        "metric": found.metric.name,
+        **picked(found, "threshold new gone unmeasured environment hardware"),
+        "ratio": found.overall,
+        "cases": [_case(row) for row in found.rows],
+        "renamed": [{"a": old, "b": new} for old, new in found.renamed],
+        "for_a_verdict": list(for_a_verdict(found)),
+    }
 
 
-def _side(side: SideValues) -> ComparedSide:
-    from bench_lib.cli.documents import ComparedSide
+def _side(side: SideValues) -> dict[str, Any]:
+    about = picked(side, "name title problems")
+    return {**about, "hardware_key": side.key, "run": side.run_id}
 
-    return filled(ComparedSide, side, hardware_key=side.key, run=side.run_id)
 
-
-def _case(row: ComparedRow) -> ComparedCase:
-    from bench_lib.cli.documents import ComparedCase, ComparedProcesses
-
-    return filled(
-        ComparedCase,
-        row,
-        a=row.figures.a,
-        b=row.figures.b,
-        detectable_effect=row.detectable,
-        processes=ComparedProcesses(*row.processes),
-        memory_bytes=row.beside["memory"],
-        compile_time_s=row.beside["compile_time"],
-    )
+def _case(row: ComparedRow) -> dict[str, Any]:
+    return {
+        **picked(row, "case_id ratio interval beyond_chance remarks"),
+        **picked(row.figures, "a b"),
+        "detectable_effect": row.detectable,
+        "processes": dict(zip("ab", row.processes, strict=True)),
+        "memory_bytes": row.beside["memory"],
+        "compile_time_s": row.beside["compile_time"],
+    }
 
 
 # --- for people ----------------------------------------------------------------------------

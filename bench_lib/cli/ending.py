@@ -90,14 +90,17 @@ def _misused(error: Any) -> int:
         return WRONG
     from bench_lib import removed
 
-    context, option = getattr(error, "ctx", None), getattr(error, "param_hint", None)
     words = removed.replacement(sys.argv[1:])
-    if words is None and isinstance(option, str):  # a command's own words, with their remedy
-        words = f"{option}: {error.message}"
-    elif words is None:
-        path = "bench-lib" if context is None else context.command_path
-        message = " ".join(error.format_message().split()).removesuffix(".")
-        words = f"{message}; see {path} --help"
+    if words is None:
+        option, parameter = getattr(error, "param_hint", None), getattr(error, "param", None)
+        if option is None and parameter is not None:
+            option = " / ".join(parameter.opts)
+        named = option is not None and error.message
+        words = f"{option}: {error.message}" if named else error.format_message()
+        words = " ".join(words.split()).removesuffix(".")
+        if "; " not in words:  # or it says already what to do
+            context = getattr(error, "ctx", None)
+            words += f"; see {context.command_path if context else 'bench-lib'} --help"
     complain(words)
     return WRONG
 

@@ -16,7 +16,7 @@ def env(*, baselines: BaselinesDir = DEFAULT_BASELINES, json: Json = False) -> N
 
     machine = examine(baselines)
     if json:
-        print_json(machine)
+        print_json("env", **vars(machine))
     else:
         print("\n".join(page(machine)))
     raise typer.Exit(0 if machine.fit else 1)

@@ -269,6 +269,8 @@ def _precisions(text: str | None) -> list[str]:
 class Session(Measuring):
     """One exercise on this machine's first device: its cases, and then what came of them."""
 
+    COMMAND = "exercise "
+
     def __init__(self, name: str, common: Common, **values: Param) -> None:
         """Take what all cases have in common; raises UserError."""
         from bench_lib.backends import detect

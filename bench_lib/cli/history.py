@@ -8,11 +8,10 @@ import io
 import statistics
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
@@ -21,18 +20,16 @@ from bench_lib.cli import reading
 from bench_lib.cli.group import branch
 from bench_lib.cli.output import (
     DEFAULT_HISTORY,
-    Document,
     HistoryDir,
     Json,
-    filled,
     one_form,
+    picked,
     print_json,
     print_table,
     writing,
 )
-from bench_lib.cli.reading import Listed, RunAbout
 from bench_lib.formats import printable
-from bench_lib.model import Environment, Hardware, Measurement, Record, SlowDown, UserError
+from bench_lib.model import Hardware, Measurement, Record, UserError
 from bench_lib.report import spent
 
 if TYPE_CHECKING:
@@ -44,54 +41,6 @@ MOST_ROWS = 10_000
 """Rows that a query shows by default."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class HistoryList(Document):
-    """All runs, oldest first."""
-
-    command: Literal["history list"] = "history list"
-    runs: list[Listed]
-    problems: list[str]
-    """Unreadable parts, in words."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class HistoryShow(RunAbout, Document):
-    """All that one run knows."""
-
-    command: Literal["history show"] = "history show"
-    environments: dict[str, Environment]
-    """By reference."""
-    caches: dict[str, str]
-    """How full the caches were at its end."""
-    devices: list[Hardware]
-    records: list[Record]
-    slow_downs: list[SlowDown]
-    """Slow-downs that several nights together showed by then."""
-    problems: list[str]
-    """Unreadable parts of it, in words."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class HistoryQuery(Document):
-    """The answer to a query."""
-
-    command: Literal["history query"] = "history query"
-    columns: list[str]
-    rows: list[list[Any]]
-    """Values in the order of the columns."""
-    problems: list[str]
-    """Unreadable parts of the history, in words."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class HistorySchema(Document):
-    """The tables that a query may ask for."""
-
-    command: Literal["history query --schema"] = "history query --schema"
-    tables: Mapping[str, Mapping[str, str]]
-    """By table and column, what the column holds."""
-
-
 @app.command("list")
 def list_runs(*, history: HistoryDir = DEFAULT_HISTORY, json: Json = False) -> None:
     """List all runs, oldest first."""
@@ -100,9 +49,8 @@ def list_runs(*, history: HistoryDir = DEFAULT_HISTORY, json: Json = False) -> N
     archive = Archive(history)
     found, problems = archive.runs(), archive.problems
     if json:
-        print_json(
-            HistoryList(runs=[reading.listed(run) for run in found], problems=list(problems))
-        )
+        runs = [reading.listed(run) for run in found]
+        print_json("history list", runs=runs, problems=list(problems))
         raise typer.Exit(0 if found else 1)
     rows = [
         (
@@ -143,16 +91,15 @@ def show(
         from bench_lib.storage.archive import counts
 
         print_json(
-            filled(
-                HistoryShow,
-                found,
-                run=found.run_id,
-                hardware_key=found.key,
-                cases=len(found.records),
-                counts=counts(record.status for record in found.records.values()),
-                devices=found.hardware,
-                records=list(found.records.values()),
-            )
+            "history show",
+            run=found.run_id,
+            hardware_key=found.key,
+            **picked(found, "path started ended finished exit_status environments caches"),
+            cases=len(found.records),
+            counts=counts(record.status for record in found.records.values()),
+            devices=found.hardware,
+            records=list(found.records.values()),
+            **picked(found, "slow_downs problems"),
         )
         return
     state = f"ended {found.ended}" if found.finished else "unfinished"
@@ -224,7 +171,7 @@ def query(
         problems.append(f"these are the first {most_rows} rows; --csv prints all, --limit more")
     if json:
         plain = [[_plain(value) for value in row] for row in found]
-        print_json(HistoryQuery(columns=columns, rows=plain, problems=problems))
+        print_json("history query", columns=columns, rows=plain, problems=problems)
         return
     print_table(columns, [[_cell(value) for value in row] for row in found])
     _warn(problems)
@@ -331,7 +278,7 @@ def _moment(time: str) -> dt.datetime:
 
 def _print_schema(tables: Mapping[str, Mapping[str, str]], *, json: bool) -> None:
     if json:
-        print_json(HistorySchema(tables=tables))
+        print_json("history query --schema", tables=tables)
         return
     rows = [
         (table, name, holds) for table, known in tables.items() for name, holds in known.items()

@@ -6,15 +6,15 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bench_lib.cli.ending import answering
 from bench_lib.cli.options import known, share_of
-from bench_lib.cli.output import Document, Json, filled, print_json, print_line, print_table
+from bench_lib.cli.output import Json, picked, print_json, print_line, print_table
 from bench_lib.formats import many, shortened, signed_percent
 from bench_lib.model import Status, UserError, Verdict
 from bench_lib.verdict.severity import rank
@@ -26,35 +26,6 @@ if TYPE_CHECKING:
 
 SHOWN = 20
 """Problems, and notes, that are printed; with --json all of them."""
-
-
-@dataclass(frozen=True)
-class JudgedTimings:
-    """One metric of one case."""
-
-    case_id: str
-    status: Status
-    metric: str
-    ratio: float | None
-    """Candidate over baseline; above 1 is slower."""
-    interval: tuple[float, float] | None
-    """95% interval of the ratio."""
-    tolerance: float | None
-    """Share."""
-    detectable_effect: float | None
-    """Smallest slow-down that would be called nine times in ten, as a fraction."""
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Judge(Document):
-    """A verdict for each case and metric, in the order of the files."""
-
-    command: Literal["judge"] = "judge"
-    verdicts: list[JudgedTimings]
-    problems: list[str]
-    """Parts of the file that cannot be judged, in words."""
-    notes: list[str]
 
 
 def judge(
@@ -232,16 +203,12 @@ def _problems(samples: Samples) -> list[str]:
 
 
 def _print_json(samples: Samples, verdicts: Mapping[str, Verdict]) -> None:
-    print_json(
-        Judge(
-            verdicts=[
-                filled(JudgedTimings, verdict, case_id=samples.cases[name].case)
-                for name, verdict in verdicts.items()
-            ],
-            problems=_problems(samples),
-            notes=samples.notes,
-        )
-    )
+    names = "status metric ratio interval tolerance detectable_effect reason"
+    found = [
+        {"case_id": samples.cases[name].case, **picked(verdict, names)}
+        for name, verdict in verdicts.items()
+    ]
+    print_json("judge", verdicts=found, problems=_problems(samples), notes=samples.notes)
 
 
 def _print(source: str, samples: Samples, verdicts: Mapping[str, Verdict]) -> None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Any
 
-from bench_lib.backends.profiler import KernelCounters
-from bench_lib.cli.output import Document, filled, print_json, print_tables
+from bench_lib.cli.output import picked, print_json, print_tables
 from bench_lib.engine.profiles import CaseProfile, ProfiledWork
 from bench_lib.formats import seconds, signed_percent
-from bench_lib.model import Case, Environment, Kernel, KernelTable
+from bench_lib.model import Kernel, KernelTable
 from bench_lib.profiling import store as stored
 from bench_lib.profiling.kernels import Diff, KernelDifference
 from bench_lib.profiling.names import REST, role, short
@@ -25,79 +23,13 @@ WIDTH = 100
 """Width of a table if the output is no terminal."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProfileDocument(Document):
-    """A case's step, by kernel."""
-
-    command: Literal["profile"] = "profile"
-    case: Case
-    hardware_key: str
-    environment: Environment
-    tool: str
-    folder: str
-    """The folder of all files."""
-    peak_memory_bytes: int | None
-    ranks: list[ProfiledWork]
-    counters: list[KernelCounters]
-    files: dict[str, str]
-    """By their description."""
-    problems: list[str]
-    """Missing parts, in words."""
-
-
-@dataclass(frozen=True)
-class ProfileSide:
-    """One of two profiles."""
-
-    source: str
-    """The name in the request."""
-    case_id: str | None
-    hardware_key: str | None
-    tool: str
-    steps: int
-    time: str
-    """UTC, ISO 8601; empty where it is not known."""
-    total_s: float
-    """All kernels of a step."""
-
-
-@dataclass(frozen=True)
-class KernelChange:
-    """One kernel, or what took its place; times and calls are of one step."""
-
-    name: str
-    kind: str
-    role: str
-    before: Kernel | None
-    after: Kernel | None
-    before_kernels: list[Kernel]
-    """The kernels whose sum is ``before``; empty if that is one kernel."""
-    after_kernels: list[Kernel]
-    delta_s: float
-    share: float | None
-    """Share of all changes in the same direction."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProfileDiff(Document):
-    """The changes from one profile to another."""
-
-    command: Literal["profile --diff"] = "profile --diff"
-    before: ProfileSide
-    after: ProfileSide
-    delta_s: float
-    reason: str
-    """The explanation in words."""
-    remarks: list[str]
-    changes: list[KernelChange]
-    """The largest first."""
-
-
 def tell(look: CaseProfile, top: int, *, json: bool) -> None:
     """Print what a look into a case saw, ``top`` kernels of each rank."""
     if json:
-        about = {"hardware_key": look.hardware.key, "ranks": look.seen}
-        print_json(filled(ProfileDocument, look, **about))
+        about = picked(
+            look, "case environment tool folder peak_memory_bytes counters files problems"
+        )
+        print_json("profile", hardware_key=look.hardware.key, ranks=look.seen, **about)
         return
     for number, seen in enumerate(look.seen):
         print("\n" * (number > 0) + _title(look, seen))
@@ -189,15 +121,14 @@ def tell_changes(sides: tuple[str, str], found: ProfileComparison, top: int, *, 
     """Print what changed from one profile to another, ``top`` changes of it."""
     if json:
         diff = found.diff
+        names = "name kind role before after before_kernels after_kernels delta_s"
         print_json(
-            filled(
-                ProfileDiff,
-                found,
-                before=_side(sides[0], found.before, diff.before_s),
-                after=_side(sides[1], found.after, diff.after_s),
-                delta_s=diff.delta_s,
-                changes=[filled(KernelChange, c, share=diff.share(c)) for c in diff.changes],
-            )
+            "profile --diff",
+            before=_side(sides[0], found.before, diff.before_s),
+            after=_side(sides[1], found.after, diff.after_s),
+            delta_s=diff.delta_s,
+            **picked(found, "reason remarks"),
+            changes=[{**picked(c, names), "share": diff.share(c)} for c in diff.changes],
         )
         return
     print_changes(found.diff, top)
@@ -257,14 +188,13 @@ def _calls(change: KernelDifference) -> str:
     return " → ".join(dict.fromkeys(each))
 
 
-def _side(source: str, profile: stored.Profile, total_s: float) -> ProfileSide:
-    return filled(
-        ProfileSide,
-        profile.kernels,
-        source=source,
-        case_id=profile.case.id if profile.case else None,
-        hardware_key=profile.hardware,
-        tool=profile.kernels.source,
-        time=profile.time,
-        total_s=total_s,
-    )
+def _side(source: str, profile: stored.Profile, total_s: float) -> dict[str, Any]:
+    return {
+        "source": source,
+        "case_id": profile.case.id if profile.case else None,
+        "hardware_key": profile.hardware,
+        "tool": profile.kernels.source,
+        "steps": profile.kernels.steps,
+        "time": profile.time,
+        "total_s": total_s,
+    }

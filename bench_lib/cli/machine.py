@@ -8,12 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from bench_lib import backends
 from bench_lib.backends import Backend
 from bench_lib.backends.backend import Check, other_processes
-from bench_lib.cli.output import Document
 from bench_lib.engine import telemetry
 from bench_lib.environment import fingerprint, readiness
 from bench_lib.formats import many
@@ -67,10 +66,9 @@ class DeviceLook:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine(Document):
+class Machine:
     """This machine, and whether the suite can run."""
 
-    command: Literal["env"] = "env"
     devices: list[Hardware]
     baselines: dict[str, Reference]
     """By hardware key."""

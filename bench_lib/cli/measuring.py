@@ -19,6 +19,7 @@ from bench_lib.cli.output import (
     HistoryDir,
     Json,
     duration,
+    picked,
     print_json,
     print_line,
     print_tables,
@@ -30,7 +31,6 @@ from bench_lib.model import Case, Hardware, Limits, Record
 from bench_lib.studies.asked import least_s
 
 if TYPE_CHECKING:
-    from bench_lib.cli.documents import Written
     from bench_lib.engine.engine import Engine
     from bench_lib.studies.figures import Figures, Table
 
@@ -73,6 +73,9 @@ class Keeping:
 class Measuring:
     """One command's measurements, on one device after the other, and how it prints them."""
 
+    COMMAND = ""
+    """What stands before the name in the command."""
+
     def __init__(
         self,
         name: str,
@@ -89,7 +92,7 @@ class Measuring:
         self.figures: dict[str, Figures] = {}
         """By case, from the processes that are judged."""
         self.records: list[Record] = []
-        self.written: list[Written] = []
+        self.written: list[dict[str, str | None]] = []
         """One entry per device, in order."""
         self._name = name
         self._keeping = keeping
@@ -142,7 +145,6 @@ class Measuring:
 
         It says how far it is with ``cases``.
         """
-        from bench_lib.cli.documents import Written
         from bench_lib.engine.engine import opened
         from bench_lib.engine.pace import Pace, past
         from bench_lib.engine.progress import ProgressLines
@@ -168,7 +170,7 @@ class Measuring:
             self._passes &= engine.conclude(needs_figures=True)
         found = list(engine.suite.records.values())
         path = str(engine.suite.writer.path) if found else None
-        self.written.append(Written(self.device.key, path))
+        self.written.append({"hardware_key": self.device.key, "history": path})
         self.records += found
         self.figures |= {record.case.id: figures_of(record, self.device) for record in found}
 
@@ -202,19 +204,19 @@ class Measuring:
         from bench_lib.report.console import explanations
 
         judged = self._keeping.judge
-        path = self.written[-1].history
+        path = self.written[-1]["history"]
         if self._keeping.json:
-            from bench_lib.cli.documents import BY_NAME, JudgedCase
-
-            verdicts = [JudgedCase(r.case.id, r.status, r.verdicts) for r in self.records]
+            verdicts = [
+                {"case_id": record.case.id, **picked(record, "status verdicts")}
+                for record in self.records
+            ]
             print_json(
-                BY_NAME[self._name](
-                    hardware_key=self.device.key,
-                    rows=rows,
-                    judged=verdicts if judged else None,
-                    history=path,
-                    **more,
-                )
+                self.COMMAND + self._name.replace("train-", "train "),
+                hardware_key=self.device.key,
+                judged=verdicts if judged else None,
+                history=path,
+                rows=rows,
+                **more,
             )
         else:
             print_tables(table.headings, table.rows, keys=table.keys)

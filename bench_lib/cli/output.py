@@ -6,10 +6,10 @@ import contextlib
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TextIO, TypeVar
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -31,24 +31,9 @@ DEFAULT_HISTORY = Path("history")
 DEFAULT_BASELINES = Path("baselines")
 
 
-Told = TypeVar("Told")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Document:
-    """The output of a command with ``--json``."""
-
-    schema: Literal[1] = 1
-    """Another number where a field is gone or means something else; one more field is none."""
-    command: str
-    """The command that printed it."""
-
-
-def filled(kind: Callable[..., Told], source: object, /, **own: Any) -> Told:
-    """Return a document with the fields that ``source`` has by the same names, and its own."""
-    known = fields(kind)  # type: ignore[arg-type]  # a callable that is a dataclass
-    names = {field.name for field in known} - {"schema", "command", *own}
-    return kind(**own, **{name: getattr(source, name) for name in names if hasattr(source, name)})
+def picked(source: object, names: str) -> dict[str, Any]:
+    """Return fields and properties of an object by their names, which stand in one text."""
+    return {name: getattr(source, name) for name in names.split()}
 
 
 class ShownStream:
@@ -90,12 +75,21 @@ def shown() -> Iterator[None]:
         sys.stdout, sys.stderr = before
 
 
-def print_json(document: Document) -> None:
-    """Print a document as indented JSON, paths as text, in UTF-8 wherever it goes."""
+@dataclass(frozen=True)
+class _Document:
+    fields: dict[str, Any]
+
+
+def print_json(command: str, /, *, schema: int = 1, **fields: Any) -> None:
+    """Print an answer as indented JSON, dataclasses as they are, in UTF-8 wherever it goes.
+
+    ``schema`` is another number where a field is gone or means something else; one more is none.
+    """
     import msgspec
 
     # msgspec leaves out of what it decoded itself the fields that had their defaults.
-    encoded = msgspec.json.encode(asdict(document), enc_hook=os.fspath)
+    document = asdict(_Document({"schema": schema, "command": command, **fields}))
+    encoded = msgspec.json.encode(document["fields"], enc_hook=os.fspath)
     text = msgspec.json.format(encoded, indent=2).decode()
     if (reconfigure := getattr(sys.stdout, "reconfigure", None)) is not None:
         reconfigure(encoding="utf-8")

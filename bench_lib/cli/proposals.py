@@ -5,13 +5,13 @@ from __future__ import annotations
 import getpass
 import math
 import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any
 
 from bench_lib.cli import reading
-from bench_lib.cli.output import Document, as_markdown, filled, markdown_table, print_table
+from bench_lib.cli.output import as_markdown, markdown_table, print_table
 from bench_lib.environment.fingerprint import differences
 from bench_lib.model import Accepted, Baseline, ProcessSummary, UserError
 from bench_lib.storage import acceptance
@@ -23,48 +23,6 @@ from bench_lib.verdict.judge import compare
 from bench_lib.verdict.statistics.comparison import LEAST_PROCESSES
 
 HEADINGS = ("case", "old", "new", "ratio", "95% interval")
-Told = TypeVar("Told")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Proposed(BaselineChange):
-    """The change of one case by accepting a run, proposed or done."""
-
-    ratio: float | None
-    """New over old; above 1 is slower."""
-    interval: tuple[float, float] | None
-    """95% interval of the ratio."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProposalDocument(Document):
-    """The changes by accepting a run, proposed or done."""
-
-    schema: Literal[2] = 2  # type: ignore[assignment] # a process had a field for each metric in 1
-    hardware_key: str
-    changes: list[Proposed]
-    environment: list[str]
-    """Changes besides the values, in words."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class BaselineDiff(ProposalDocument):
-    """The changes that accepting a run would make."""
-
-    command: Literal["baseline diff"] = "baseline diff"
-
-
-@dataclass(frozen=True, kw_only=True)
-class BaselineAccept(ProposalDocument):
-    """The accepted changes."""
-
-    command: Literal["baseline accept"] = "baseline accept"
-    path: str
-    """The baseline file."""
-    accepted: int
-    """How many cases."""
-    refused: list[str]
-    """Ids of cases that something speaks against."""
 
 
 class Proposal:
@@ -151,13 +109,17 @@ class Proposal:
 
     # ---- as it is told --------------------------------------------------------------------
 
-    def document(self, kind: Callable[..., Told], **more: Any) -> Told:
-        """Return the document that ``--json`` prints."""
+    def fields(self) -> dict[str, Any]:
+        """Return what ``--json`` prints of the changes."""
         changes = []
         for change in self.changes:
             ratio, interval = _ratio(change)
-            changes.append(filled(Proposed, change, ratio=ratio, interval=interval))
-        return kind(hardware_key=self.file.key, changes=changes, environment=self.around, **more)
+            changes.append({**vars(change), "ratio": ratio, "interval": interval})
+        return {
+            "hardware_key": self.file.key,
+            "changes": changes,
+            "environment": self.around,
+        }
 
     def print_changes(self, *, markdown: bool = False) -> None:
         """Print a row a case, then remarks on some, then the changes around them."""

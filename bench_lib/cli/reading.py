@@ -6,11 +6,10 @@ import difflib
 import math
 import statistics
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from bench_lib.cli.output import DEFAULT_MATRIX, filled
+from bench_lib.cli.output import DEFAULT_MATRIX, picked
 from bench_lib.formats import seconds
 from bench_lib.model import Baseline, Case, UserError
 
@@ -45,34 +44,6 @@ def case_of(case_id: str, matrix: Path, history: Path) -> Case:
     raise UserError(f"no case {case_id!r} in {matrix}, nor in a run in {history}; {hint}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunAbout:
-    """The fields on a run in every document."""
-
-    run: str
-    """Its id."""
-    path: str
-    """The file that it is read from."""
-    hardware_key: str
-    started: str
-    """UTC, ISO 8601."""
-    ended: str | None
-    """Null of a run that was interrupted, or goes on."""
-    finished: bool
-    exit_status: int | None
-    cases: int
-    counts: dict[str, int]
-    """How many cases have each status."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Listed(RunAbout):
-    """One run in a line."""
-
-    compacted: bool
-    """Whether it is read from Parquet."""
-
-
 def near(case_id: str, known: Iterable[str]) -> list[str]:
     """Return up to three ids that look like one."""
     return difflib.get_close_matches(case_id, sorted(known), n=3)
@@ -84,10 +55,11 @@ def meant(case_id: str, known: Iterable[str]) -> str:
     return f"did you mean {' or '.join(found)}?" if found else ""
 
 
-def listed(run: RunLine) -> Listed:
+def listed(run: RunLine) -> dict[str, Any]:
     """Return a run in a line, as ``--json`` prints it."""
+    about = picked(run, "path started ended exit_status cases counts compacted")
     finished = run.ended is not None
-    return filled(Listed, run, run=run.run_id, hardware_key=run.key, finished=finished)
+    return {"run": run.run_id, "hardware_key": run.key, "finished": finished, **about}
 
 
 # ---- accepted values --------------------------------------------------------------------

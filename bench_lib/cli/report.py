@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,17 +12,16 @@ from bench_lib.cli.output import (
     DEFAULT_BASELINES,
     DEFAULT_HISTORY,
     BaselinesDir,
-    Document,
     HistoryDir,
     Json,
-    filled,
+    picked,
     print_json,
     print_line,
     print_table,
     writing,
 )
-from bench_lib.cli.reading import Listed, listed
-from bench_lib.model import SlowDown, Status, UserError, Verdict
+from bench_lib.cli.reading import listed
+from bench_lib.model import Status, UserError
 from bench_lib.report.github import limit_of
 
 if TYPE_CHECKING:
@@ -32,99 +30,6 @@ if TYPE_CHECKING:
 
 MOST_LINES = 20
 """Most lines on parts that were left out; the page and --json have all."""
-
-
-@dataclass(frozen=True)
-class ChangePoint:
-    """A night on which the level of a case changed."""
-
-    run: str
-    """Id of the first run of the new level."""
-    time: str
-    """When that run began, UTC."""
-    ratio: float
-    """New level over old, of times: above 1 is slower."""
-    interval: tuple[float, float]
-    """95% interval of the ratio."""
-    environment: list[str]
-    """Changes in the environment there, in words."""
-
-
-@dataclass(frozen=True)
-class NightEntry:
-    """One case on one hardware key, this night."""
-
-    case_id: str
-    hardware_key: str
-    run: str
-    """Id of the run."""
-    status: Status | None
-    """Null where it was not judged."""
-    failing: bool
-    quarantined: bool
-    median_s: float | None
-    """Median step."""
-    items_per_s: float | None
-    verdicts: list[Verdict]
-    changes: list[str]
-    """Changes in the environment since the baseline, in words."""
-    change_points: list[ChangePoint]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ToldSlowDown:
-    """A slow-down that only several nights together show, as a run of this night reports it."""
-
-    hardware_key: str
-    run: str
-    new: bool
-    """Whether it is reported for the first time, and nothing REGRESSED explains it."""
-    slow_down: SlowDown
-
-
-@dataclass(frozen=True, kw_only=True)
-class ToldCause:
-    """Failures that began with one run, and blame one kind of kernel, error or metric."""
-
-    title: str
-    """The cause in one line."""
-    blamed: str
-    """The kernels, the error or the metric; empty if unknown."""
-    first_bad_run: str
-    last_good_run: str | None
-    since: str
-    """Its day, with what is known of it, in words; empty if unknown."""
-    changes: list[str]
-    """Changes in the environment between the two runs, in words."""
-    cases: list[tuple[str, str]]
-    """Ids with hardware keys, the worst first."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Report(Document):
-    """The newest night."""
-
-    command: Literal["report"] = "report"
-    sentence: str
-    """The night in one sentence."""
-    started: str
-    """UTC, ISO 8601; empty where there is no run."""
-    ended: str | None
-    changed: bool
-    """Whether something is worse, better or unknown: worth a comment or a message."""
-    counts: dict[str, int]
-    """How many cases have each status."""
-    runs: list[Listed]
-    entries: list[NightEntry]
-    """Failing first."""
-    slow_downs: list[ToldSlowDown]
-    """New ones first."""
-    causes: list[ToldCause]
-    """Failures by what is to blame, most cases first."""
-    missing: list[str]
-    """Hardware keys of the days before that no run of this night is of, and their last runs."""
-    left_out: list[str]
-    """Parts that could not be read or shown, in words."""
 
 
 def report(
@@ -177,13 +82,19 @@ def report(
         where = link if link is not None else _run_of_actions()
         _write_markdown(night, None if to_stdout else markdown, where)
     if json:
-        runs, entries = map(listed, night.runs), map(_entry, night.entries)
-        told = [
-            ToldSlowDown(hardware_key=one.key, run=one.run_id, new=one.is_new, slow_down=one.found)
-            for one in night.slow_downs
+        slow_downs = [
+            {"hardware_key": s.key, "run": s.run_id, "new": s.is_new, "slow_down": s.found}
+            for s in night.slow_downs
         ]
-        parts = {"entries": [*entries], "slow_downs": told, "causes": [*map(_cause, causes(night))]}
-        print_json(filled(Report, night, runs=[*runs], **parts))
+        print_json(
+            "report",
+            **picked(night, "sentence started ended changed counts"),
+            runs=list(map(listed, night.runs)),
+            entries=list(map(_entry, night.entries)),
+            slow_downs=slow_downs,
+            causes=list(map(_cause, causes(night))),
+            **picked(night, "missing left_out"),
+        )
     elif not to_stdout:
         _print(night, [path for path in (html, markdown) if path is not None])
 
@@ -259,33 +170,36 @@ def _print(night: Night, written: list[Path]) -> None:
         print(f"next: {dict(commands(datable[0]))[FIND]}")
 
 
-def _cause(cause: NightCause) -> ToldCause:
+def _cause(cause: NightCause) -> dict[str, Any]:
     last_good = cause.entries[0].last_good
-    return filled(
-        ToldCause,
-        cause.onset,
-        title=cause.title,
-        blamed=cause.blamed,
-        first_bad_run=cause.run_id,
-        last_good_run=last_good.run_id if last_good else None,
-        cases=[entry.place for entry in cause.entries],
-    )
+    return {
+        "title": cause.title,
+        "blamed": cause.blamed,
+        "first_bad_run": cause.run_id,
+        "last_good_run": last_good.run_id if last_good else None,
+        **picked(cause.onset, "since changes"),
+        "cases": [entry.place for entry in cause.entries],
+    }
 
 
-def _entry(entry: NightCase) -> NightEntry:
-    record, figures = entry.record, entry.figures
-    return filled(
-        NightEntry,
-        entry,
-        case_id=record.case.id,
-        hardware_key=entry.hardware.key,
-        run=entry.run_id,
-        median_s=figures.median_s if figures else None,
-        items_per_s=figures.rate if figures else None,
-        verdicts=record.verdicts,
-        changes=record.changes,
-        change_points=[
-            ChangePoint(m.run_id, m.time, m.step.ratio, m.step.interval, m.environment)
-            for m in entry.moved
-        ],
-    )
+def _entry(entry: NightCase) -> dict[str, Any]:
+    figures = entry.figures
+    points = [
+        {
+            "run": point.run_id,
+            "time": point.time,
+            **picked(point.step, "ratio interval"),
+            "environment": point.environment,
+        }
+        for point in entry.moved
+    ]
+    return {
+        "case_id": entry.record.case.id,
+        "hardware_key": entry.hardware.key,
+        "run": entry.run_id,
+        **picked(entry, "status failing quarantined"),
+        "median_s": figures.median_s if figures else None,
+        "items_per_s": figures.rate if figures else None,
+        **picked(entry.record, "verdicts changes"),
+        "change_points": points,
+    }

@@ -317,7 +317,7 @@ class _Study(Measuring):
             problems = dict.fromkeys(point.problem for point in self._points)
             raise UserError(f"scaling {what}: nothing can be measured: {'; '.join(problems)}")
         for other in self.written[:-1]:
-            say(f"{other.hardware_key}: written to {other.history}")
+            say(f"{other['hardware_key']}: written to {other['history']}")
         rows = exercise.rows_of(self._points, self.records, self.figures)
         curves = exercise.curves_of(rows)
         table = exercise.scaling_table(rows)
@@ -337,7 +337,7 @@ class _Study(Measuring):
 
         ones = {p.case.id for p in self._points if p.case and p.case.launch.ranks == 1}
         title = ones.pop() if len(ones) == 1 else what
-        devices = " and ".join(each.hardware_key for each in self.written)
+        devices = " and ".join(str(each["hardware_key"]) for each in self.written)
         try:
             draw(curves, plot, f"{title} on {devices}")
             say(f"drawn to {plot}")

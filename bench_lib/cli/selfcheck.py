@@ -15,7 +15,7 @@ from bench_lib.cli.output import (
     Json,
     Matrix,
     duration,
-    filled,
+    picked,
     print_json,
     print_table,
     say,
@@ -186,7 +186,7 @@ def _answer(found: Selfcheck) -> str:
 
 
 def _print_json(found: Selfcheck, key: str) -> None:
-    from bench_lib.cli.documents import SelfcheckDocument
-
-    about = {"case_id": found.case.id, "hardware_key": key, "detectable_effect": found.detectable}
-    print_json(filled(SelfcheckDocument, found, **about))
+    names = "tolerance processes candidates step_s between inside probes measuring_s opening_s "
+    about = picked(found, f"{names} effects false visible holds")
+    about |= {"case_id": found.case.id, "hardware_key": key, "detectable_effect": found.detectable}
+    print_json("selfcheck", **about)

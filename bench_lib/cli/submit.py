@@ -192,31 +192,27 @@ def _pytest_arguments(given: Sequence[str], directory: Path) -> tuple[str, ...]:
 
 def _show(request: JobRequest, script: str, *, json: bool) -> None:
     if json:
-        from bench_lib.cli.documents import SubmitDryRun
-
-        print_json(SubmitDryRun(script=script, tasks=request.tasks()))
+        print_json("submit --dry-run", script=script, tasks=request.tasks())
     else:
         print(script, end="")
 
 
 def _say_submitted(request: JobRequest, path: Path, job: str, *, json: bool) -> None:
-    from bench_lib.cli.documents import Submit, SubmittedTask
-
     tasks = [
-        SubmittedTask(
-            job if request.array is None else f"{job}_{task.number}",
-            _part(task),
-            str(request.log_of(task)),
-        )
+        {
+            "task": job if request.array is None else f"{job}_{task.number}",
+            "part": _part(task),
+            "log": str(request.log_of(task)),
+        }
         for task in request.tasks()
     ]
     if json:
-        print_json(Submit(job=job, script=str(path), tasks=tasks))
+        print_json("submit", job=job, script=str(path), tasks=tasks)
     else:
         lines = [
             f"submitted job {job}: {path}",
-            *(f"  {task.task}: {task.part}, log {task.log}" for task in tasks),
-            f"follow: squeue --job {job}; tail -F {shlex.quote(tasks[0].log)}",
+            *(f"  {task['task']}: {task['part']}, log {task['log']}" for task in tasks),
+            f"follow: squeue --job {job}; tail -F {shlex.quote(tasks[0]['log'])}",
             f"afterwards: sacct -j {job}; seff {job}",
         ]
         print("\n".join(lines))
