@@ -12,12 +12,10 @@ from typing import Any
 
 from bench_lib.backends.amd import sensors
 from bench_lib.backends.amd.metrics import COUNTERS
-from bench_lib.backends.amd.sensors import REASONS, Partition, mean_busy, paced, told
+from bench_lib.backends.amd.sensors import Partition, mean_busy, paced, told
 from bench_lib.backends.looks import NothingToldError, Source
 from bench_lib.model import Hardware
 
-_VIOLATIONS = ("prochot_thrm", "ppt_pwr", "socket_thrm", "vr_thrm", "hbm_thrm")
-"""The names of `REASONS` in an answer of the package."""
 _HEATS = ("temperature_hotspot", "temperature_edge")
 """In the table of metrics."""
 
@@ -36,9 +34,9 @@ def source(device: Hardware, root: Path) -> Source:
     part = sensors.partition(device)
 
     def look(*, with_pids: bool) -> dict[str, Any]:
-        seen = gpu.reading(handles[own], part, rarely=with_pids)
+        seen = gpu.reading(handles[own], part)
         if own != card:
-            seen = sensors.merged(seen, gpu.reading(handles[card], part, rarely=with_pids))
+            seen = sensors.merged(seen, gpu.reading(handles[card], part))
         if with_pids:
             seen |= gpu.processes(handles[own])
         return seen
@@ -95,7 +93,6 @@ class _Gpu:
         heats = getattr(smi, "AmdSmiTemperatureType", None)
         self._heats = [getattr(heats, name, None) for name in ("HOTSPOT", "JUNCTION", "EDGE")]
         self._now = getattr(getattr(smi, "AmdSmiTemperatureMetric", None), "CURRENT", None)
-        self._not_counting: list[object] = []
 
     def ask(self, what: str, *arguments: object) -> Any:
         try:
@@ -107,11 +104,11 @@ class _Gpu:
         found = self.ask(what, *arguments)
         return found if isinstance(found, dict) else {}
 
-    def reading(self, handle: object, part: Partition | None, *, rarely: bool) -> dict[str, Any]:
+    def reading(self, handle: object, part: Partition | None) -> dict[str, Any]:
         """Return a handle's figures; clock and load are those of the partition, if it has one.
 
         The table of metrics has them all; every other call reads it anew, so that it is made
-        only for what the table lacks.  ``rarely`` is whether to ask as well for what takes long.
+        only for what the table lacks.
         """
         metrics = self.part("gpu_metrics_info", handle)
         dies = [told(die) for die in _listed(metrics.get("current_gfxclks"))]
@@ -135,7 +132,7 @@ class _Gpu:
             "power_w": power or sensors.watts(self.part("power_info", handle)),
             "temperature_c": heat or self._heat(handle),
             "utilization": load,
-            **self._throttling(handle, metrics, rarely=rarely),
+            **(sensors.counted(metrics, COUNTERS[1:], COUNTERS[0]) or _flags(metrics)),
         }
 
     def processes(self, handle: object) -> dict[str, Any]:
@@ -164,42 +161,17 @@ class _Gpu:
         heats = (told(self.ask("temp_metric", handle, kind, self._now)) for kind in kinds)
         return _degrees(next((heat for heat in heats if heat), None))
 
-    def _throttling(
-        self, handle: object, metrics: dict[str, Any], *, rarely: bool
-    ) -> dict[str, Any]:
-        """Read the counters of MI300 and later, or the flags of MI200.
 
-        The table of metrics has the counters at once; ``violation_status`` waits 100 ms for
-        percentages (amd_smi.cc), so it is asked rarely, and only if the table lacks them.
-        """
-        counting = sensors.counted(metrics, COUNTERS[1:], COUNTERS[0])
-        return counting or (self._violations(handle) if rarely else {}) or self._flags(metrics)
+def _flags(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Read MI200's word of flags.
 
-    def _violations(self, handle: object) -> dict[str, Any]:
-        if handle in self._not_counting:
-            return {}
-        status = self.part("violation_status", handle)
-        fields = [f"acc_{field}" for field in (*_VIOLATIONS, "gfx_clk_below_host_limit")]
-        counting = sensors.counted(status, fields, "acc_counter")
-        if not counting:  # as on MI200, and for good
-            self._not_counting.append(handle)
-            return {}
-        named = zip(REASONS, _VIOLATIONS, strict=True)
-        return {
-            **counting,
-            "throttle": [name for name, it in named if status.get(f"active_{it}") is True],
-        }
-
-    def _flags(self, metrics: dict[str, Any]) -> dict[str, Any]:
-        """Read MI200's word of flags.
-
-        The package makes a bool of it (ROCm 6.3), which shows no reason any more.
-        """
-        flags = metrics.get("indep_throttle_status")
-        if not isinstance(flags, bool) and (word := told(flags)) is not None:
-            return {"throttle": sensors.reasons_in(word)}
-        status = metrics.get("throttle_status")
-        return {"throttle": ["throttled"] if True in (flags, status) or told(status) else []}
+    The package makes a bool of it (ROCm 6.3), which shows no reason any more.
+    """
+    flags = metrics.get("indep_throttle_status")
+    if not isinstance(flags, bool) and (word := told(flags)) is not None:
+        return {"throttle": sensors.reasons_in(word)}
+    status = metrics.get("throttle_status")
+    return {"throttle": ["throttled"] if True in (flags, status) or told(status) else []}
 
 
 def _degrees(heat: float | None) -> float | None:

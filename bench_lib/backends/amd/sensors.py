@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bench_lib.backends.catalogue import PARTITIONS
-from bench_lib.backends.looks import BELOW_LIMIT, PROC, NothingToldError, described
+from bench_lib.backends.looks import PROC, NothingToldError, described
 from bench_lib.model import Hardware
 
 REASONS = ("prochot", "power cap", "thermal", "thermal, regulator", "thermal, memory")
@@ -57,9 +57,9 @@ def watts(power: Mapping[str, Any]) -> float | None:
 def counted(table: Mapping[str, Any], fields: Sequence[str], clock: str) -> dict[str, Any]:
     """Tell the counters of a table and their clock, in the table's own unit.
 
-    `fields` are what the table calls `REASONS`, in that order, and perhaps `BELOW_LIMIT`.
+    `fields` are what the table calls `REASONS`, in that order.
     """
-    named = zip((*REASONS, BELOW_LIMIT), fields, strict=False)
+    named = zip(REASONS, fields, strict=True)
     found = {reason: figure(table.get(field)) for reason, field in named}
     return counting(found, figure(table.get(clock)))
 
