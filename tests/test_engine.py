@@ -91,7 +91,8 @@ def test_where_figures_are_needed_a_run_without_any_does_not_pass(opened, tmp_pa
 
 
 def test_a_run_ends_with_how_full_the_caches_are(opened, tmp_path, monkeypatch):
-    monkeypatch.setattr("bench_lib.environment.caches.found", lambda: {"miopen": "2 files"})
+    caches = {"miopen": "2 files"}
+    monkeypatch.setattr("bench_lib.environment.fingerprint.caches", lambda *_: caches)
     with opened({}) as run:
         run.measure(CASE)
         run.conclude()

@@ -17,8 +17,7 @@ from bench_lib.backends.backend import Check
 from bench_lib.backends.folders import state_of
 from bench_lib.environment import commits as environment_module
 from bench_lib.environment import readiness
-from bench_lib.environment.caches import found as caches
-from bench_lib.environment.fingerprint import collect, difference, with_versions
+from bench_lib.environment.fingerprint import caches, collect, difference, with_versions
 from bench_lib.environment.readiness import checks
 from bench_lib.environment.variables import CACHE_FOLDERS
 from bench_lib.model import Environment, Hardware

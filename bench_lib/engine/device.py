@@ -25,7 +25,7 @@ from bench_lib.engine.processes import (
 )
 from bench_lib.engine.settings import REFERENCE, Outcome, Settings, Side
 from bench_lib.engine.telemetry import Cooling, Neighbours, Sampler, stuck_at_c, without
-from bench_lib.environment import caches, fingerprint
+from bench_lib.environment import fingerprint
 from bench_lib.formulas import floor
 from bench_lib.launch import launchers, wheels
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
@@ -656,7 +656,7 @@ class HeldDevice:
     def _tune(self, case: Case) -> str:
         """Have MIOpen search, in a process that ends with it; say what became of its database."""
         cache = backends.of(self.device).tuned_cache
-        before, begin = caches.found().get(cache, "unknown"), time.monotonic()
+        before, begin = fingerprint.caches().get(cache, "unknown"), time.monotonic()
         process = self._fork()
         words = ""
         try:
@@ -667,7 +667,7 @@ class HeldDevice:
             words = f"not tuned: {error.fault.kind}: {error.fault.message}; "
         finally:
             process.close()
-        after = caches.found().get(cache, "unknown")
+        after = fingerprint.caches().get(cache, "unknown")
         words += f"{before} before, {after} after {time.monotonic() - begin:.1f} s"
         self._settings.say(f"{case.id}: MIOpen's database: {words}")
         return words

@@ -25,7 +25,7 @@ from bench_lib.engine.settings import (
     nodeid_of,
 )
 from bench_lib.engine.suite import Baselines, Suite, fails
-from bench_lib.environment import caches
+from bench_lib.environment import fingerprint
 from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.started import BY_SIGNAL
 from bench_lib.launch.zygote import Zygote
@@ -490,7 +490,7 @@ class Engine:
         self._keep_numerics()
         if self.reference is not None:
             self.reference.end()  # the last run to end is the latest
-        filled = None if self._is_paired else caches.found()
+        filled = None if self._is_paired else fingerprint.caches()
         for suite in self.suites.values():
             status = exit_status if suite is self.suite else 0
             suite.writer.end(suite.counts(), status, caches=filled)
