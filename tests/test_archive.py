@@ -30,6 +30,7 @@ from builders import (
 )
 
 from bench_lib.model import Record, Status
+from bench_lib.storage import archive
 from bench_lib.storage.archive import Archive, Point
 from bench_lib.storage.history import read, reference
 from bench_lib.storage.lines import HistoryError
@@ -620,3 +621,37 @@ def test_a_query_does_not_see_variables_of_python(tmp_path):
     with pytest.raises(HistoryError, match="fresh_air"):
         ask(found, "SELECT * FROM fresh_air")
     assert fresh_air
+
+
+# ---- the cache --------------------------------------------------------------------------
+
+
+def test_a_file_that_has_not_changed_is_read_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "history"
+    first = write_run(folder, [record()], now=night(1), packed=True)
+    before = Archive(folder, now=NOW)
+    seen = []
+    read = archive.summary_of
+    monkeypatch.setattr(archive, "summary_of", lambda *of: seen.append(of[0].path) or read(*of))
+    again = Archive(folder, now=NOW)
+    assert (again.summaries, seen) == (before.summaries, [])
+    second = write_run(folder, [record()], now=night(2))
+    Archive(folder, now=NOW)
+    assert seen == [second]
+    first.write_bytes(first.read_bytes() + b"x")
+    Archive(folder, now=NOW)
+    assert first not in seen
+    assert [point.run_id for point in points_of(Archive(folder, now=NOW), CASE_ID, "mi300x")] == [
+        run_id(second)
+    ]
+
+
+def test_a_damaged_cache_costs_time_and_nothing_else(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write_run(tmp_path / "history", [record()], now=night(1))
+    before = Archive(tmp_path / "history", now=NOW).summaries
+    (kept,) = (tmp_path / "cache").rglob("history/*.json")
+    for damage in ("{", '{"version": 0, "summaries": {}}'):
+        kept.write_text(damage)
+        assert Archive(tmp_path / "history", now=NOW).summaries == before

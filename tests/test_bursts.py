@@ -25,7 +25,7 @@ from standins.worker import Context, Contexts, Watch, held
 from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.zygote import PLAIN
 from bench_lib.model import IN_BURSTS, Bursts, Calibration, Status
-from bench_lib.storage import devices
+from bench_lib.storage import facts
 from bench_lib.verdict import judge, validity
 from bench_lib.verdict.evidence import Evidence
 from bench_lib.verdict.metrics.summary import summarise
@@ -250,14 +250,14 @@ def test_a_device_that_cannot_be_calibrated_is_measured_as_it_is(station):
 
 
 def test_another_driver_or_power_cap_is_another_device(station):
-    devices.keep_bursts(station.device, "6.10", None)
-    assert devices.bursts_of(station.device, "6.10") is None
+    facts.keep_bursts(station.device, "6.10", None)
+    assert facts.bursts_of(station.device, "6.10") is None
     for other in (
         (station.device, "6.12"),
         (replace(station.device, power_cap_w=500.0), "6.10"),
     ):
         with pytest.raises(KeyError):
-            devices.bursts_of(*other)
+            facts.bursts_of(*other)
 
 
 # ---- clocks -----------------------------------------------------------------------------

@@ -49,7 +49,7 @@ from bench_lib.model import (
     Numerics,
     Telemetry,
 )
-from bench_lib.storage import devices, facts, history
+from bench_lib.storage import facts, history
 from bench_lib.verdict import validity
 
 MOST_LOST = 5
@@ -516,7 +516,7 @@ class HeldDevice:
         """
         driver = self._before(self._first).driver
         with contextlib.suppress(KeyError):
-            return devices.bursts_of(self.device, driver)
+            return facts.bursts_of(self.device, driver)
         begin_s = time.monotonic()
         try:
             found, process = self._calibrated()
@@ -528,7 +528,7 @@ class HeldDevice:
         if cause is None and found.spread > STEADY:
             cause = f"two looks at its full clock differ by {found.spread:.1%}"
         if cause is None:
-            devices.keep_bursts(self.device, driver, found.bursts)
+            facts.keep_bursts(self.device, driver, found.bursts)
         else:
             self._settings.say(f"the next run looks again how long bursts may be: {cause}")
         return found.bursts

@@ -6,14 +6,19 @@ docs/history.md describes the files, and what counts.
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 
+import msgspec
+
+from bench_lib.launch import files as kept
+from bench_lib.launch.cache import cache_folder
 from bench_lib.model import Attempt, Environment, Measurement, Record, Status
 from bench_lib.storage import history, lines
 from bench_lib.storage.lines import HistoryError
@@ -23,6 +28,8 @@ from bench_lib.verdict.statistics.iterations import spread
 
 AHEAD = dt.timedelta(days=1)
 """A run that began so much later than now has a wrong clock, and would be the newest for ever."""
+KEPT = 1
+"""Version of the summaries in the cache: another one where a summary means something else."""
 NOT_JUDGED = "not judged"
 """Stands for the status of a case without a verdict."""
 
@@ -81,7 +88,6 @@ class RunSummary:
     """What is kept of one run in memory: all but its samples."""
 
     line: RunLine
-    stored: RunFile
     points: list[Point]
     environments: dict[str, Environment]
     """By reference, in the order of its lines."""
@@ -93,11 +99,22 @@ class RunSummary:
     """Lines that cannot be read."""
 
 
+class _Kept(msgspec.Struct):
+    """The summaries of a folder's runs in the user's cache, which may be removed at any time."""
+
+    version: int
+    summaries: dict[str, RunSummary]
+    """By the name, size and time of a run's file."""
+
+
 class Archive:
-    """The runs of a folder, each read once when it is opened."""
+    """The runs of a folder, each read once for all time."""
 
     def __init__(self, folder: str | Path, *, now: str | None = None) -> None:
-        """Read all files.  Raises HistoryError if the folder cannot be read."""
+        """Read the files that are new or have changed.
+
+        Raises HistoryError if the folder cannot be read.
+        """
         self._runs = Runs(folder)
         self.folder = self._runs.folder
         self.summaries: list[RunSummary] = []
@@ -113,10 +130,31 @@ class Archive:
                 self.problems.append(
                     f"{file.name}: began {file.started}, which is yet to come; left out"
                 )
-        for file, data in self._runs.content(files, self._leave_out):
-            with self._runs.told(self._leave_out):
-                self._take(summary_of(file, data))
+        known = self._summaries(files)
+        self._stored = {file.run_id: file for file in files if _version_of(file) in known}
+        for file in self._stored.values():
+            summary = known[_version_of(file)]
+            line = replace(summary.line, path=str(file.path))
+            self._take(replace(summary, line=line))
         self.problems = [*self._runs.problems, *self.problems]
+
+    def _summaries(self, files: Sequence[RunFile]) -> dict[str, RunSummary]:
+        """Return the summaries of files, from the cache where they are in it."""
+        folder = hashlib.sha256(str(self.folder.resolve()).encode(errors="replace")).hexdigest()
+        path = cache_folder() / "history" / f"{folder[:16]}.json"
+        kept_before = kept.read(path, _Kept)
+        known: dict[str, RunSummary] = {}
+        if kept_before is not None and kept_before.version == KEPT:
+            there = {_version_of(file) for file in files} & kept_before.summaries.keys()
+            known = {name: kept_before.summaries[name] for name in there}
+        new = [file for file in files if _version_of(file) not in known]
+        read = {}
+        for file, data in self._runs.content(new, self._leave_out):
+            with self._runs.told(self._leave_out):
+                read[_version_of(file)] = summary_of(file, data)
+        if read:
+            kept.write(path, _Kept(KEPT, known | read))
+        return known | read
 
     def _leave_out(self, problem: str) -> None:
         self.problems.append(f"{problem}; left out")
@@ -137,9 +175,11 @@ class Archive:
 
         Raises HistoryError where there is none, or more than one, or it cannot be read.
         """
-        file = self._runs.chosen(run) if run != "latest" or not self.summaries else None
-        for summary in reversed(self.summaries):
-            if file is None or summary.stored == file:
+        if run == "latest" and self.summaries:
+            return self.summaries[-1].line
+        wanted = self._runs.chosen(run).run_id
+        for summary in self.summaries:
+            if summary.line.run_id == wanted:
                 return summary.line
         raise HistoryError(f"run {run} cannot be read: {'; '.join(self.problems)}")
 
@@ -149,8 +189,7 @@ class Archive:
 
     def read(self, runs: Iterable[RunLine]) -> Iterator[history.Run]:
         """Yield whole runs, in their order; raises HistoryError."""
-        stored = {summary.line.run_id: summary.stored for summary in self.summaries}
-        return self._runs.read(stored[run.run_id] for run in runs)
+        return self._runs.read(self._stored[run.run_id] for run in runs)
 
     def all_series(self, *, since: str = "") -> Iterator[tuple[str, str, list[Point]]]:
         """Yield each case and hardware key, in order, with its values, oldest first.
@@ -185,6 +224,11 @@ class Archive:
         return {case_id for summary in self.summaries for case_id in summary.cases}
 
 
+def _version_of(file: RunFile) -> str:
+    """Return a name for a run's file as it is now."""
+    return f"{file.name} {file.bytes} {file.modified_ns}"
+
+
 def counts(statuses: Iterable[Status | None]) -> dict[str, int]:
     """Return how many cases have each status, by its name."""
     return dict(Counter(status.value if status else NOT_JUDGED for status in statuses))
@@ -214,7 +258,6 @@ def summary_of(file: RunFile, data: bytes) -> RunSummary:
     )
     return RunSummary(
         line,
-        file,
         [point for record in records for point in _points(file, record)],
         run.environments,
         failures,

@@ -1,4 +1,4 @@
-"""Facts of a case that stay as they are while its software does, in the user's cache folder.
+"""Facts in the user's cache folder: of a case while its software stays, and of each device.
 
 FLOPs and bytes depend on the software alone.  Numerics are a device's, and are computed again every
 week, so that a device that begins to compute wrongly is found.  One file each.
@@ -19,7 +19,7 @@ import msgspec
 from bench_lib.environment.variables import CACHE_FOLDERS
 from bench_lib.launch import files as kept
 from bench_lib.launch.cache import cache_folder
-from bench_lib.model import Case, Environment, Numerics, StepCounts
+from bench_lib.model import Bursts, Case, Environment, Hardware, Numerics, StepCounts
 
 COUNTING = ("formulas", "worker/workloads")
 """Folders of this package whose code counts; counts by other code are not read."""
@@ -141,3 +141,44 @@ def folder() -> Path:
 def _path(about: dict[str, Any]) -> Path:
     name = hashlib.sha256(msgspec.json.encode(about)).hexdigest()[:16]
     return folder() / f"{name}.json"
+
+
+# ---- devices ----------------------------------------------------------------------------
+
+DEVICE_SCHEMA = 2
+"""Schema of what is known of a device; a file with another is not read."""
+
+
+class _OfDevice(msgspec.Struct):
+    schema: int
+    device: str
+    driver: str | None
+    bursts: Bursts | None
+
+
+def bursts_of(device: Hardware, driver: str | None) -> Bursts | None:
+    """Return how long a device works at full clock; None if it never slows down.
+
+    Raises KeyError if that was not measured yet.
+    """
+    found = kept.read(_device_path(device, driver), _OfDevice)
+    if found is None or found.schema != DEVICE_SCHEMA:
+        raise KeyError(device.uuid)
+    return found.bursts
+
+
+def keep_bursts(device: Hardware, driver: str | None, bursts: Bursts | None) -> None:
+    """Keep the result; if that fails, it is measured again next time."""
+    kept.write(
+        _device_path(device, driver), _OfDevice(DEVICE_SCHEMA, _name(device), driver, bursts)
+    )
+
+
+def _device_path(device: Hardware, driver: str | None) -> Path:
+    words = f"{_name(device)} {driver} {device.power_cap_w} {device.compute_partition}"
+    name = hashlib.sha256(words.encode()).hexdigest()[:16]
+    return cache_folder() / "devices" / f"{name}.json"
+
+
+def _name(device: Hardware) -> str:
+    return device.uuid or f"{device.key} {device.bdf}"

@@ -56,7 +56,9 @@ class Sample(msgspec.Struct, kw_only=True):
     draw: Name = ""
     family: Name = ""
     probe: dict[Annotated[str, msgspec.Meta(pattern=r"\S")], Positive] = {}
+    """Costs by name, each in a unit of its own."""
     slow: Annotated[float, msgspec.Meta(ge=0, le=LARGEST)] = 0.0
+    """The share of its time by which it was delayed."""
 
 
 class _Named(msgspec.Struct):
