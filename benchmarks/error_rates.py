@@ -57,11 +57,11 @@ import worlds
 
 from bench_lib.model import Status, Verdict
 from bench_lib.verdict import families, judge
+from bench_lib.verdict.chance import Question, answers
 from bench_lib.verdict.metrics import LEADING
-from bench_lib.verdict.rules.chance import Question, answers
 from bench_lib.verdict.statistics.comparison import Contrast, Origin
 from bench_lib.verdict.statistics.covariates import Probes
-from bench_lib.worker import stopping
+from bench_lib.worker import measure
 
 CASES = 100
 TOLERANCE = 0.01
@@ -195,15 +195,15 @@ STEADY = replace(NEAR, between=0.0004, slow=0.01)
 def medians(workers: Workers) -> np.ndarray:
     """Return what the suite judges of each worker and case: the log median of 20 iterations.
 
-    With ``--stopping`` iterations end where ``bench_lib.worker.stopping`` ends them.
+    With ``--stopping`` iterations end where ``bench_lib.worker.measure`` ends them.
     """
     times = workers.times[..., :ITERATIONS]
     found = np.asarray(np.median(times, axis=-1))
     if not STOPPING:
         return found
     seconds, going = np.exp(times), np.ones(found.shape, dtype=bool)
-    for n in stopping.looks(ITERATIONS):
-        done = n + stopping.AHEAD
+    for n in measure.looks(ITERATIONS):
+        done = n + measure.AHEAD
         stops = going & _enough(seconds[..., :n], STOPPING[-1])
         found[stops] = np.median(times[..., :done], axis=-1)[stops]
         MEASURED[done] += int(stops.sum())
@@ -213,15 +213,15 @@ def medians(workers: Workers) -> np.ndarray:
 
 
 def _enough(times: np.ndarray, error: float) -> np.ndarray:
-    """Return where ``stopping.is_enough`` says so; the first few are asked, to be sure of it."""
+    """Return where ``measure.is_enough`` says so; the first few are asked, to be sure of it."""
     n, half, under_way = times.shape[-1], times.shape[-1] // 2, times[..., 1:]
     middle, spread = np.median(under_way, axis=-1), np.std(under_way, axis=-1, ddof=1)
     parts = np.median(under_way[..., :half], axis=-1), np.median(under_way[..., half:], axis=-1)
-    found = stopping.OF_MEDIAN * spread / math.sqrt(n - 1) <= error * middle
+    found = measure.OF_MEDIAN * spread / math.sqrt(n - 1) <= error * middle
     found &= np.abs(parts[0] - parts[1]) <= 2 * error * middle
-    found &= np.max(under_way, axis=-1) <= (1 + stopping.STALL) * middle
+    found &= np.max(under_way, axis=-1) <= (1 + measure.STALL) * middle
     asked = times.reshape(-1, n)[:5].tolist()
-    assert [stopping.is_enough(each, error) for each in asked] == found.reshape(-1)[:5].tolist()
+    assert [measure.is_enough(each, error) for each in asked] == found.reshape(-1)[:5].tolist()
     return np.asarray(found)
 
 

@@ -14,7 +14,7 @@ from bench_lib.worker.graph import AGAIN
 from bench_lib.worker.workload import Setting, Workload
 from bench_lib.worker.workloads.compilation import Recorded
 from bench_lib.worker.workloads.language_model import language_model
-from bench_lib.worker.workloads.planted import planted
+from bench_lib.worker.workloads.networks import planted
 
 if TYPE_CHECKING:
     from collections.abc import Callable

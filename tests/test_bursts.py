@@ -28,7 +28,7 @@ from bench_lib.model import IN_BURSTS, Bursts, Calibration, Status
 from bench_lib.storage import facts
 from bench_lib.verdict import judge, validity
 from bench_lib.verdict.evidence import Evidence
-from bench_lib.verdict.metrics.summary import summarise
+from bench_lib.verdict.metrics import summarise
 from bench_lib.worker import bursts
 from bench_lib.worker.bursts import at_full_clock, calibrate, in_bursts
 

@@ -26,10 +26,10 @@ from bench_lib.storage import history
 from bench_lib.verdict.evidence import Evidence
 from bench_lib.verdict.judge import judge
 from bench_lib.worker import caches, profiling
+from bench_lib.worker.caches import make_inductor_folder
 from bench_lib.worker.clock import Clock
 from bench_lib.worker.context import kind_of
 from bench_lib.worker.device import compile_cache_state, forget_compiled
-from bench_lib.worker.inductor import make_inductor_folder
 from bench_lib.worker.workload import Setting, Workload
 
 DEVICE = gpus(1)[0]

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench_lib.model import Status, Verdict
+from bench_lib.verdict.chance import BLIND, BLIND_ALPHA, Question, answers
 from bench_lib.verdict.metrics import LEADING
-from bench_lib.verdict.rules.chance import BLIND, BLIND_ALPHA, Question, answers
 from bench_lib.verdict.statistics.comparison import (
     ALPHA,
     Contrast,

@@ -12,9 +12,9 @@ from builders import make_baseline, make_process
 
 from bench_lib.model import Status
 from bench_lib.verdict import judge
+from bench_lib.verdict.chance import Question, answers
 from bench_lib.verdict.judge import Evidence
 from bench_lib.verdict.metrics import LEADING
-from bench_lib.verdict.rules.chance import Question, answers
 from bench_lib.verdict.statistics.comparison import Contrast, compare
 from bench_lib.verdict.statistics.covariates import ProcessGroup, Slope, slopes
 

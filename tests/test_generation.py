@@ -13,8 +13,12 @@ from bench_lib.formulas.transformer import GENERATED, LLAMA, SIZES, Experts, Lla
 from bench_lib.worker.workload import Setting, UnsupportedError, Workload
 from bench_lib.worker.workloads import flops, llama, steps
 from bench_lib.worker.workloads import weights as quantizing
-from bench_lib.worker.workloads.generation import AGREEING, Generating
-from bench_lib.worker.workloads.language_model import language_model, weightless_step
+from bench_lib.worker.workloads.language_model import (
+    AGREEING,
+    Generating,
+    language_model,
+    weightless_step,
+)
 from bench_lib.worker.workloads.llama import Llama, MixtureOfExperts
 
 CPU = Setting(torch.device("cpu"))

@@ -29,9 +29,8 @@ from bench_lib.model import (
     Status,
     Verdict,
 )
-from bench_lib.verdict.evidence import Turns
+from bench_lib.verdict.evidence import Evidence, Turns
 from bench_lib.verdict.judge import (
-    Evidence,
     beside_time,
     compare,
     improved,
@@ -44,7 +43,7 @@ from bench_lib.verdict.judge import (
     stored_limits,
     wants_turns,
 )
-from bench_lib.verdict.metrics.summary import summarise
+from bench_lib.verdict.metrics import summarise
 from bench_lib.verdict.severity import SEVERITY, rank
 from bench_lib.verdict.statistics.comparison import Contrast
 from bench_lib.verdict.statistics.components import GUESSED_NIGHT, guessed_device

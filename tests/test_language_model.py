@@ -18,8 +18,8 @@ from bench_lib.model import UserError
 from bench_lib.worker import device
 from bench_lib.worker.workload import Setting, UnsupportedError, Workload
 from bench_lib.worker.workloads import flops, steps, zero
-from bench_lib.worker.workloads.gpt2 import LanguageModel
 from bench_lib.worker.workloads.language_model import language_model, weightless_step
+from bench_lib.worker.workloads.llama import LanguageModel
 
 CPU = Setting(torch.device("cpu"))
 TINY = SIZES["lm-tiny"]

@@ -22,11 +22,11 @@ from bench_lib.worker.measure import (
     ISSUES,
     LEAST_WARMUP_STEPS,
     MeasuringContext,
+    Phases,
     Steadiness,
     iterations_for,
     measure,
 )
-from bench_lib.worker.phases import Phases
 from bench_lib.worker.workloads import NAMED, Setting, Workload, build
 
 FIRST, WARM, AGAIN, MEASURED = 1, LEAST_WARMUP_STEPS, 1, AT_ONCE.iterations

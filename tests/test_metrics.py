@@ -36,9 +36,8 @@ from bench_lib.model import (
 )
 from bench_lib.verdict import judge, metrics
 from bench_lib.verdict.judge import Evidence
-from bench_lib.verdict.metrics import LEADING, registered
+from bench_lib.verdict.metrics import LEADING, registered, summarise
 from bench_lib.verdict.metrics.metric import Metric, Rule
-from bench_lib.verdict.metrics.summary import summarise
 from bench_lib.verdict.statistics.iterations import percentile, spread
 
 # ---- the iterations of one process ------------------------------------------------------
@@ -137,7 +136,7 @@ def only(monkeypatch, *declared: Metric) -> None:
     found = {metric.name: metric for metric in (LEADING, *declared)}
     for module in (metrics, judge):
         monkeypatch.setattr(module, "registered", lambda: found)
-    monkeypatch.setattr("bench_lib.verdict.metrics.summary.registered", lambda: found)
+    monkeypatch.setattr("bench_lib.verdict.metrics.registered", lambda: found)
 
 
 def test_a_metric_that_raises_costs_itself_and_no_night(monkeypatch):

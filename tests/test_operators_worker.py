@@ -17,7 +17,7 @@ from bench_lib.cases.operators import operator_case, with_usual
 from bench_lib.formulas.operation import OPERATORS, asks
 from bench_lib.model import Case, ProcessSummary, Sampling, Status
 from bench_lib.verdict import judge
-from bench_lib.verdict.metrics.summary import summarise
+from bench_lib.verdict.metrics import summarise
 from bench_lib.worker.clock import clock_of
 from bench_lib.worker.measure import MeasuringContext, measure
 from bench_lib.worker.workloads import Setting, UnsupportedError, Workload, build

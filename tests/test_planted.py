@@ -13,8 +13,7 @@ from quickly import one_thread
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench_lib.worker.workloads import Setting, Workload
-from bench_lib.worker.workloads.networks import network
-from bench_lib.worker.workloads.planted import ELEMENTS, delay, planted
+from bench_lib.worker.workloads.networks import ELEMENTS, delay, network, planted
 
 CPU = Setting(torch.device("cpu"))
 GPU = Setting(torch.device("cuda", 0))
@@ -107,7 +106,7 @@ def test_a_planted_step_executes_the_networks_step_and_its_units_and_nothing_els
 def test_the_delay_comes_after_the_step_and_inside_it(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
     inner = Workload(lambda: order.append("step"))
-    monkeypatch.setattr("bench_lib.worker.workloads.planted.network", lambda *_, **__: inner)
+    monkeypatch.setattr("bench_lib.worker.workloads.networks.network", lambda *_, **__: inner)
     monkeypatch.setattr(torch.cuda, "_sleep", lambda units: order.append(f"sleep {units}"))
     planted(GPU, delay_units=9).step()
     planted(GPU, delay_units=0).step()

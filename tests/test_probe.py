@@ -11,8 +11,8 @@ import pytest
 import torch
 from standins.streams import FakeGpu
 
-from bench_lib.worker import probe
-from bench_lib.worker.probe import (
+from bench_lib.worker import launches as probe
+from bench_lib.worker.launches import (
     LONGEST_HOLD,
     ROUNDS,
     SHORTEST_HOLD,

@@ -70,7 +70,7 @@ JUDGED = """
 from builders import make_measurement
 from dataclasses import replace
 from bench_lib.verdict import judge
-from bench_lib.verdict.metrics.summary import summarise
+from bench_lib.verdict.metrics import summarise
 from bench_lib.model import Accepted, Baseline
 from bench_lib.verdict.metrics import registered
 

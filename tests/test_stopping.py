@@ -9,7 +9,7 @@ import statistics
 import pytest
 
 from bench_lib.verdict import families
-from bench_lib.worker.stopping import AHEAD, LEAST, is_enough, looks
+from bench_lib.worker.measure import AHEAD, LEAST, is_enough, looks
 
 ENOUGH = 0.0002
 QUIET = [1.0, 1.0002, 0.9999, 1.0001, 0.9998, 1.0]

@@ -8,10 +8,10 @@ import pytest
 from builders import make_baseline, make_process
 
 from bench_lib.model import Limits, ProcessSummary, Status, Verdict
+from bench_lib.verdict import threshold
 from bench_lib.verdict.evidence import PINNED, ROLLING, Evidence
 from bench_lib.verdict.metrics import registered
 from bench_lib.verdict.metrics.metric import Metric, Rule
-from bench_lib.verdict.rules import threshold
 
 MIB = 2**20
 

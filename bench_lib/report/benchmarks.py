@@ -11,7 +11,7 @@ from typing import Any
 from bench_lib.model import Attempt, Hardware, Record
 from bench_lib.report import console
 from bench_lib.storage.history import Run
-from bench_lib.verdict.metrics.summary import summarise
+from bench_lib.verdict.metrics import summarise
 
 TIMER = "bench_lib, in a worker process"
 """The source of the times in pytest-benchmark's files."""

@@ -28,7 +28,7 @@ from bench_lib.model import (
 )
 from bench_lib.storage.baselines import BaselineChange, BaselineFile
 from bench_lib.verdict import judge, metrics, validity
-from bench_lib.verdict.metrics import summary
+from bench_lib.verdict.metrics import summarise
 from bench_lib.verdict.metrics.metric import Counts, Metric, Rule
 from bench_lib.verdict.statistics.comparison import AGREEING
 
@@ -52,7 +52,7 @@ def processes_of(record: Record, run_id: str | None = None) -> list[ProcessSumma
                 accepted.setdefault(attempt.process, (attempt, seen))
     prefix = "" if run_id is None else f"{run_id}/"
     return [
-        summary.summarise(
+        summarise(
             seen,
             environment=attempt.environment,
             time=attempt.time,

@@ -11,7 +11,7 @@ from bench_lib.formats import quantity, seconds, shortened
 from bench_lib.formulas import roofline
 from bench_lib.model import Attempt, Hardware, Measurement, Param, Record, Training
 from bench_lib.report import console
-from bench_lib.verdict.metrics import summary
+from bench_lib.verdict.metrics import summarise
 from bench_lib.verdict.metrics.builtin import relative
 from bench_lib.verdict.statistics.iterations import TRUST
 
@@ -141,7 +141,7 @@ def trouble(attempts: Sequence[Attempt]) -> tuple[str, str]:
 
 def _figures(record: Record, seen: Measurement, hardware: Hardware | None) -> Figures:
     case = record.case
-    process = summary.summarise(seen, environment="", time="")
+    process = summarise(seen, environment="", time="")
     step_s = statistics.median(seen.iteration_s)
     rate = console.rate_of(seen) if seen.wall_s > 0 else None
     memory, flops, answer = seen.peak_memory_bytes, seen.flops_per_step, seen.numerics

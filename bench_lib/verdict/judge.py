@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 import statistics
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from bench_lib.formats import seconds
 from bench_lib.model import (
     IN_BURSTS,
     NUMERICS,
@@ -21,10 +22,12 @@ from bench_lib.model import (
     Limits,
     MachineWarning,
     ProcessSummary,
+    Published,
     Status,
     Verdict,
 )
-from bench_lib.verdict import choices, host, turns, validity
+from bench_lib.verdict import chance, choices, threshold, turns, validity
+from bench_lib.verdict.chance import Question
 from bench_lib.verdict.evidence import (
     BETWEEN_DEVICES,
     BETWEEN_HOST_STATES,
@@ -38,13 +41,10 @@ from bench_lib.verdict.metrics import LEADING, find, of, registered
 from bench_lib.verdict.metrics.builtin import METRICS
 from bench_lib.verdict.metrics.efficiency import EFFICIENCY, efficiencies, enough
 from bench_lib.verdict.metrics.metric import Metric, Rule, Sides, by_origin, named, origins
-from bench_lib.verdict.rules import chance, threshold
-from bench_lib.verdict.rules.chance import Question
 from bench_lib.verdict.severity import NOT_COMPARED, worst
 from bench_lib.verdict.statistics.comparison import AGREEING, Comparison, Contrast, paired
 from bench_lib.verdict.statistics.comparison import compare as compare_suite
 from bench_lib.verdict.statistics.iterations import TRUST
-from bench_lib.verdict.unjudged import unjudged
 
 __all__ = [
     "BETWEEN_DEVICES",
@@ -562,7 +562,7 @@ def _become_host_bound(verdict: Verdict, evidence: Evidence) -> Verdict:
         is_certain = verdict.interval is not None and verdict.interval[0] > most
         status = verdict.status if is_certain else Status.SUSPECT
     reason = f"{verdict.reason}; the device waited for the host, which it did not in the baseline"
-    spent = host.spent(evidence.candidate, evidence.like(verdict.against))
+    spent = spent_by_host(evidence.candidate, evidence.like(verdict.against))
     return replace(verdict, status=status, reason=f"{reason}: {spent}" if spent else reason)
 
 
@@ -572,7 +572,7 @@ def _heard(verdict: Verdict, evidence: Evidence, *, device_is_steady: bool) -> V
         return verdict
     reason = verdict.reason
     if verdict.status is Status.REGRESSED:
-        spent = host.spent(evidence.candidate, evidence.like(verdict.against))
+        spent = spent_by_host(evidence.candidate, evidence.like(verdict.against))
         reason += f"; {spent}" if spent else ""
     reason += "; host-bound: the device waits for Python"
     if metric.rule is Rule.CHANCE:
@@ -581,3 +581,93 @@ def _heard(verdict: Verdict, evidence: Evidence, *, device_is_steady: bool) -> V
         reason += "; the device's own time is judged instead"
         return replace(verdict, status=Status.SKIPPED, reason=reason)
     return replace(verdict, reason=reason)
+
+
+def unjudged(evidence: Evidence) -> Verdict | None:
+    """Return why a case cannot be compared with anything; None if it can."""
+    if not evidence.is_unjudged:
+        return None
+    candidate, baseline = evidence.candidate, evidence.baseline
+    value = statistics.geometric_mean(p.values[LEADING.name] for p in candidate)
+    if not evidence.has_baseline:
+        against, words = PINNED, "; nothing accepted yet to hold it against"
+        words += _shortcomings(candidate)
+        if baseline is not None and baseline.published is not None:
+            against = "published"
+            words = f"{_shortcomings(candidate)}; {_beside(candidate, baseline.published)}"
+        status, reason = Status.NO_BASELINE, f"{_seconds(value)}{words}"
+    else:
+        status, against = Status.INCOMPARABLE, PINNED
+        reason = f"conditions differ from the baseline's: {'; '.join(evidence.unlike)}"
+    return Verdict(status, LEADING.name, reason, value=value, unit=LEADING.unit, against=against)
+
+
+def _beside(candidate: Sequence[ProcessSummary], published: Published) -> str:
+    """Compare the rate with a published one, figures first: a terminal cuts the rest off."""
+    unit = f"{published.item}/s"
+    rates = [p.values["throughput"] for p in candidate if "throughput" in p.values]
+    rate = statistics.geometric_mean(rates) if rates else None
+    words = "" if rate is None else f"{_rate(rate)} {unit}; "
+    words += f"published: {_rate(published.rate)} {unit}"
+    if published.low is not None and published.high is not None:
+        words += f" ({_rate(published.low)} to {_rate(published.high)})"
+    words += "" if rate is None else f", {rate / published.rate:.3g} times that"
+    return f"{words}; not judged by; {published.caveat}; source: {published.source}"
+
+
+def _shortcomings(candidate: Sequence[ProcessSummary]) -> str:
+    """Say what will matter as soon as there is a baseline."""
+    words = ""
+    spread = statistics.median(p.values.get("stability", 0.0) for p in candidate)
+    if spread > TRUST:
+        words = f"; iterations of a process spread by {spread:.1%}, above {TRUST:.0%}, "
+        words += "where trust in the timing ends"
+    if any(p.values.get("finite") == 0.0 for p in candidate):
+        words += "; the answer holds infinities or NaN"
+    return words
+
+
+def _seconds(value: float) -> str:
+    return f"{value * 1e3:.3f} ms" if value < 1 else f"{value:.3f} s"
+
+
+def _rate(value: float) -> str:
+    return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+ISSUING, CPU, DEVICE, STEP = "enqueue", "cpu", "device", "latency"
+"""Metrics that tell of it."""
+PYTHON = "host_us"
+"""The probe that times some plain Python."""
+
+
+def spent_by_host(here: Sequence[ProcessSummary], before: Sequence[ProcessSummary]) -> str:
+    """Say what the host spent a step on, beside the baseline; empty if nothing was recorded."""
+    return ", ".join(_words(here, before))
+
+
+def _words(here: Sequence[ProcessSummary], before: Sequence[ProcessSummary]) -> Iterator[str]:
+    issuing, used, device = (_middle(here, name) for name in (ISSUING, CPU, DEVICE))
+    if issuing is not None:
+        then = _middle(before, ISSUING)
+        beside = "" if then is None else f" ({seconds(then)} in the baseline)"
+        yield f"issuing a step takes {seconds(issuing)}{beside}"
+    python, then = _probed(here), _probed(before)
+    if python is not None and then is not None:
+        yield f"plain Python takes {python / then:.2f} times as long"
+    step = _middle(here, STEP)
+    if used is not None and step is not None:
+        waits = f" and waits {seconds(step - used)}" if used < step else ""
+        yield f"the process uses a CPU for {seconds(used)} of a step{waits}"
+    if device is not None:
+        yield f"the device alone needs {seconds(device)}"
+
+
+def _middle(processes: Sequence[ProcessSummary], metric: str) -> float | None:
+    known = [p.values[metric] for p in processes if metric in p.values]
+    return statistics.median(known) if known else None
+
+
+def _probed(processes: Sequence[ProcessSummary]) -> float | None:
+    known = [p.probe[PYTHON] for p in processes if p.probe.get(PYTHON, 0.0) > 0]
+    return statistics.median(known) if known else None

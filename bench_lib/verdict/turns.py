@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bench_lib.model import ProcessSummary, Status, Verdict
+from bench_lib.verdict.chance import Question
 from bench_lib.verdict.evidence import REFERENCE, Evidence, Turns
 from bench_lib.verdict.metrics import DEVICE, LEADING, find, of
 from bench_lib.verdict.metrics.metric import Metric, Rule, named
-from bench_lib.verdict.rules.chance import Question
 from bench_lib.verdict.statistics.comparison import Contrast, can_tell, is_narrow, paired
 
 _DECIDED = (Status.REGRESSED, Status.SUSPECT, Status.NOISY, Status.IMPROVED, Status.INVALID)

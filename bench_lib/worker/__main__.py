@@ -48,7 +48,7 @@ def _once(cases: str, out: str) -> int:
     from pathlib import Path
 
     from bench_lib.launch.launchers import who_am_i
-    from bench_lib.worker.rank_log import RankLog
+    from bench_lib.worker.host import RankLog
 
     try:
         place = who_am_i(os.environ)

@@ -23,9 +23,9 @@ from bench_lib.worker.arithmetic import WrongArithmeticError, prove
 from bench_lib.worker.bursts import calibrate
 from bench_lib.worker.clock import clock_of
 from bench_lib.worker.device import cudnn_version, libraries, open_device
+from bench_lib.worker.host import leave_a_stack
 from bench_lib.worker.launches import compare_streams
 from bench_lib.worker.measure import LEAST_WARMUP_STEPS, MeasuringContext, cleaned, measure
-from bench_lib.worker.rank_log import leave_a_stack
 from bench_lib.worker.workloads import Setting, UnsupportedError, Workload, build
 
 

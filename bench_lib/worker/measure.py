@@ -28,15 +28,94 @@ from bench_lib.model import (
     Sampling,
     StepCounts,
 )
-from bench_lib.worker import caches, choices, host, stopping
+from bench_lib.worker import caches, choices, host
 from bench_lib.worker.bursts import InBursts, in_bursts
 from bench_lib.worker.clock import Clock, Marks
 from bench_lib.worker.device import compile_cache_state, forget_compiled
 from bench_lib.worker.device_time import DeviceTime, device_time
-from bench_lib.worker.launches import LaunchCosts
-from bench_lib.worker.phases import BURSTS, COMPILE, FIRST_STEP, REST, Phases
-from bench_lib.worker.probe import host_us, median_us
+from bench_lib.worker.launches import LaunchCosts, host_us, median_us
 from bench_lib.worker.workloads import Setting, Workload, build
+
+LEAST = 6
+"""Fewer iterations than these are never enough."""
+AHEAD = 1
+"""Iterations that the device still has to do while the host looks at those before them."""
+OF_MEDIAN = 1.2533
+"""A median's standard error, in those of a mean, where times are normal."""
+STALL = 0.01
+"""An iteration that is later than the median by this has met a stall."""
+
+
+def is_enough(times: Sequence[float], error: float) -> bool:
+    """Whether the median of some times in seconds has at most an error, a fraction of it.
+
+    The first says nothing, because it waited for its launch.  A stall among few iterations, or
+    halves that lie apart, show that the spread is still unknown.
+    """
+    if len(times) < LEAST:
+        return False
+    under_way, half = times[1:], len(times) // 2
+    middle = statistics.median(under_way)
+    drift = abs(statistics.median(under_way[:half]) - statistics.median(under_way[half:]))
+    return (
+        OF_MEDIAN * statistics.stdev(under_way) / math.sqrt(len(under_way)) <= error * middle
+        and drift <= 2 * error * middle
+        and max(under_way) <= (1 + STALL) * middle
+    )
+
+
+def looks(most: int) -> list[int]:
+    """Return after how many of at most so many iterations to look."""
+    found, done = list[int](), LEAST
+    while done + AHEAD < most:
+        found.append(done)
+        done += max(2, done // 3)
+    return found
+
+
+CLEAN_UP = "clean up"
+"""Giving back memory and compiled code, before a case and after it."""
+FIRST_STEP, COMPILE = "first step", "compile"
+BURSTS, REST = "bursts", "rest"
+
+
+class Phases:
+    """How long a case has been in each phase; a phase that is entered again adds to its time."""
+
+    def __init__(self, tell: Callable[[str], None], now: Callable[[], float]) -> None:
+        """Begin with cleaning up; ``tell`` learns of each phase that follows, ``now`` is in s."""
+        self._tell = tell
+        self._now = now
+        self._name = CLEAN_UP
+        self._since_s = now()
+        self._seconds: dict[str, float] = {}
+
+    def enter(self, name: str) -> None:
+        """Leave the phase that we are in for another one."""
+        self._turn_to(name)
+        self._tell(name)
+
+    def _turn_to(self, name: str) -> None:
+        now_s = self._now()
+        self._seconds[self._name] = self._seconds.get(self._name, 0.0) + now_s - self._since_s
+        self._name, self._since_s = name, now_s
+
+    def clean_up(self) -> None:
+        """Enter the last phase, which is not reported: a failure there happened before."""
+        self._turn_to(CLEAN_UP)
+
+    def part(self, of: str, name: str, seconds: float) -> None:
+        """Count so many seconds of one phase, at most all of it, as another's."""
+        moved = min(seconds, self._seconds.get(of, 0.0))
+        if moved > 0:
+            self._seconds[of] -= moved
+            self._seconds[name] = self._seconds.get(name, 0.0) + moved
+
+    def spent(self) -> dict[str, float]:
+        """Return the seconds of each phase up to now, to a tenth of a millisecond."""
+        self._turn_to(self._name)
+        return {name: round(seconds, 4) for name, seconds in self._seconds.items()}
+
 
 HOST_BOUND = 0.9
 """Issuing a step takes this share of it or more: the device waits for Python."""
@@ -146,7 +225,7 @@ def looks_for(sampling: Sampling, workload: Workload, n: int) -> list[int]:
     is_fixed = sampling.iterations >= sampling.max_iterations or workload.steps is not None
     if is_fixed or not sampling.enough or workload.fed_by_host or n > sampling.iterations:
         return []
-    return stopping.looks(n)
+    return looks(n)
 
 
 @dataclass(frozen=True)
@@ -281,8 +360,8 @@ def _measured(
     python_us = context.host_us()
 
     def ends(times: list[float]) -> bool:
-        is_enough = stopping.is_enough(times, sampling.enough or 0.0)
-        return context.agree(0.0 if is_enough else 1.0) == 0.0
+        open_still = 0.0 if is_enough(times, sampling.enough or 0.0) else 1.0
+        return context.agree(open_still) == 0.0
 
     looks = [] if context.shown is not None else looks_for(sampling, workload, n)
     seen = _stretch(clock, parts, workload, _Looks(frozenset(looks), ends), context.shown)
@@ -491,7 +570,7 @@ class _Loop:
 
 def _loop(clock: Clock, marks: Marks, step: Callable[[], object], looks: _Looks) -> _Loop:
     """Do steps and marks, nothing else but looks, until one of them ends it."""
-    mark, after, ahead = marks.mark, looks.after, stopping.AHEAD
+    mark, after, ahead = marks.mark, looks.after, AHEAD
     positions, i = range(1, len(marks)), 0
     clock.synchronize()
     begin_s = clock.now()

@@ -33,9 +33,9 @@ from bench_lib.model import Device, UserError
 from bench_lib.worker.clock import clock_of
 from bench_lib.worker.context import answer, fault_of
 from bench_lib.worker.device import cudnn_version, open_device, versions
+from bench_lib.worker.host import RankLog
 from bench_lib.worker.launches import compare_streams
 from bench_lib.worker.measure import MeasuringContext
-from bench_lib.worker.rank_log import RankLog
 from bench_lib.worker.workloads import Setting
 from bench_lib.worker.zygote import die_with_parent
 

@@ -31,8 +31,7 @@ from bench_lib.launch.wire import (
     Connection,
     connect,
 )
-from bench_lib.worker.caches import told
-from bench_lib.worker.inductor import make_inductor_folder
+from bench_lib.worker.caches import make_inductor_folder, told
 
 PR_SET_PDEATHSIG = 1
 TRIAL_S = 60.0

@@ -26,7 +26,7 @@ import msgspec
 from bench_lib.storage.foreign.figures import Format, FormatError, OtherProgramError, Reported
 from bench_lib.storage.samples import decoded
 from bench_lib.verdict.metrics import LEADING
-from bench_lib.verdict.metrics.served import (
+from bench_lib.verdict.metrics.builtin import (
     BETWEEN_TOKENS,
     FIRST_TOKEN,
     OUTPUT_RATE,

@@ -211,3 +211,35 @@ METRICS = (
     Metric("enqueue", "host time to issue a step", "s", lambda seen, _: seen.enqueue_s),
     Metric("cpu", "CPU time of the host in a step", "s", _cpu),
 )
+
+
+def _not_ours(_seen: object, _telemetry: object) -> None:
+    """Return None: a measurement of ours has no such figure."""
+
+
+FIRST_TOKEN = Metric(
+    *("first_token", "time to the first token", "s", _not_ours), worse="slower", better="faster"
+)
+"""From sending a request to its first token."""
+BETWEEN_TOKENS = Metric(
+    *("between_tokens", "time between tokens", "s", _not_ours), worse="slower", better="faster"
+)
+"""From one piece of an answer to the next; a piece is several tokens with speculative decoding."""
+PER_TOKEN = Metric(
+    *("per_token", "time per output token", "s", _not_ours), worse="slower", better="faster"
+)
+"""A request's time after its first token, divided by its other tokens."""
+OUTPUT_RATE = Metric(
+    *("output_rate", "output tokens a second", "1/s", _not_ours),
+    more_is_better=True,
+    worse="slower",
+    better="faster",
+)
+"""All requests together."""
+TOKEN_RATE = Metric(
+    *("token_rate", "tokens a second", "1/s", _not_ours),
+    more_is_better=True,
+    worse="slower",
+    better="faster",
+)
+"""All requests together, prompts and answers."""

@@ -21,7 +21,8 @@ NAMED = {
     "network": "bench_lib.worker.workloads.networks:network",
     "collective": "bench_lib.worker.workloads.collectives:collective",
     "operator": "bench_lib.worker.workloads.operators:operator",
-    "delay": "bench_lib.worker.workloads.planted:delay",
+    "planted": "bench_lib.worker.workloads.networks:planted",
+    "delay": "bench_lib.worker.workloads.networks:delay",
 }
 """Workloads whose function or module has another name."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
 import torch
@@ -27,18 +27,121 @@ from bench_lib.formulas.transformer import (
     Size,
     indivisible,
 )
-from bench_lib.model import GENERATION, QUANTIZED, QUANTIZED_PRODUCTS, TASKS
+from bench_lib.model import GENERATION, QUANTIZED, QUANTIZED_PRODUCTS, TASKS, Numerics
 from bench_lib.worker.device import AUTOCAST, require_memory
 from bench_lib.worker.workload import Setting, Workload
 from bench_lib.worker.workloads.dividing import WHOLE, Division, FullyShard, TensorParallel
 from bench_lib.worker.workloads.flops import Amount, counted
-from bench_lib.worker.workloads.generation import DecodingStep, Generating, Prompted
-from bench_lib.worker.workloads.gpt2 import LanguageModel
-from bench_lib.worker.workloads.llama import Llama
+from bench_lib.worker.workloads.llama import LanguageModel, Llama
 from bench_lib.worker.workloads.networks import SEED
-from bench_lib.worker.workloads.steps import AnsweringNetwork, InferenceStep, Spec, TrainingStep
+from bench_lib.worker.workloads.steps import (
+    AnsweringNetwork,
+    InferenceStep,
+    Spec,
+    TrainingStep,
+    closeness,
+    plain_fp32,
+)
 from bench_lib.worker.workloads.weights import linear_layers, quantize, stored_bytes
 from bench_lib.worker.workloads.zero import Zero, ZeroStep
+
+AGREEING = 16
+"""Tokens on which FP32 has to agree."""
+
+
+class Prompted(nn.Module):
+    """Computes prompts, (batch, length), to the logits behind them, (batch, vocabulary)."""
+
+    def __init__(self, network: Llama) -> None:
+        """Take a network, which keeps prompts if it has room."""
+        super().__init__()
+        self.network = network
+
+    def forward(self, prompts: Tensor) -> Tensor:
+        """Return logits, (batch, vocabulary), of prompts, (batch, length)."""
+        return self.network.last(prompts)
+
+
+class Generating(nn.Module):
+    """Adds the likeliest token to each sequence; behind ``GENERATED`` it begins again."""
+
+    tokens: Tensor
+    """The newest of each sequence, (batch, 1)."""
+    first: Tensor
+    """The first of each sequence, (batch, 1)."""
+    position: Tensor
+    """Position of the newest tokens, (1,)."""
+
+    def __init__(self, network: Llama, prompts: Tensor) -> None:
+        """Begin behind the prompts, (batch, length)."""
+        super().__init__()
+        self.network = network
+        self.length = prompts.shape[1]
+        first = network.last(prompts).argmax(dim=-1, keepdim=True)
+        self.register_buffer("tokens", first, persistent=False)
+        self.register_buffer("first", first.clone(), persistent=False)
+        place = torch.tensor([self.length], device=prompts.device)
+        self.register_buffer("position", place, persistent=False)
+
+    def forward(self) -> Tensor:
+        """Return the logits behind the newest token, (batch, vocabulary), and take one."""
+        logits = self.network.next(self.tokens, self.position)
+        done = (self.position - self.length + 1) % GENERATED
+        likeliest = logits.argmax(dim=-1, keepdim=True)
+        self.tokens.copy_(torch.where(done == 0, self.first, likeliest))
+        self.position.copy_(self.length + done)
+        return logits
+
+    def begin_again(self) -> None:
+        """Stand behind the prompts as in the beginning."""
+        self.tokens.copy_(self.first)
+        self.position.fill_(self.length)
+
+
+class DecodingStep(InferenceStep):
+    """One token more for each sequence of a ``Generating`` model.
+
+    The built object has ``network(dtype)``: the network with the weights it began with.
+    """
+
+    built: Any
+
+    def answer(self) -> Tensor:
+        """Do one step; returns logits, (batch, vocabulary)."""
+        with torch.no_grad():
+            logits: Tensor = self.run()
+        return logits
+
+    def numerics(self) -> Numerics:
+        """Hold the first tokens against FP32's; frees what the step needs."""
+        model, prompt = self.built.model, self.built.input[:1]
+        model.begin_again()
+        taken, logits, finite = [model.tokens[:1].clone()], [], True
+        for _ in range(AGREEING):
+            answer = cast("Tensor", self.step())
+            finite = finite and bool(torch.isfinite(answer).all())
+            logits.append(answer[:1].float().cpu())
+            taken.append(model.tokens[:1].clone())
+        if self.recorded is not None:
+            self.recorded.release()
+        del self.run, self.built.model, model
+        reference = self._behind(torch.cat([prompt, *taken[:-1]], dim=1))
+        if reference is None:
+            return Numerics(finite=finite)
+        agreed = reference.argmax(dim=-1) == torch.cat(taken[1:], dim=1)[0].cpu()
+        found = closeness(logits[0], reference[:1], finite=finite)
+        return replace(found, agreement=float(agreed.float().mean()))
+
+    def _behind(self, sequence: Tensor) -> Tensor | None:
+        """Return FP32's logits behind the last tokens, (tokens, vocabulary), on the CPU."""
+        with plain_fp32(), torch.no_grad():
+            try:
+                network = self.built.network(torch.float32)
+                found: Tensor = network(sequence, answered=AGREEING)
+            except torch.OutOfMemoryError:
+                return None
+        return found[0].cpu()
+
 
 LEARNING_RATE = 1e-10
 """AdamW moves every weight by about this much, whatever its gradient: less than the last bit of

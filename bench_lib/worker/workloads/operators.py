@@ -40,7 +40,7 @@ from bench_lib.worker.device import (
     set_precision,
 )
 from bench_lib.worker.workload import Setting, UnsupportedError, Workload
-from bench_lib.worker.workloads.references import cosine
+from bench_lib.worker.workloads.steps import cosine
 
 SEED = 1337
 CACHE_BYTES = {"cuda": 256 * 2**20, "cpu": 64 * 2**20}

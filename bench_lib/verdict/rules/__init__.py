@@ -1,1 +1,0 @@
-"""How a metric becomes a verdict: by chance, by a threshold, or exactly."""
