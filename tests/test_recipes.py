@@ -116,34 +116,3 @@ def test_a_gpu_has_its_key_its_name_and_its_peaks(checkout: Path) -> None:
         "mi999x AMD Instinct MI999X {'bf16': 3000.0} 9000.0",
         "mi999x-dpx AMD Instinct MI999X {'bf16': 1500.0} None",
     ], done.stderr
-
-
-DESCRIBED = """
-import gc, os, sys, torchvision
-gc.freeze()  # what ends a child need not go through
-for checkout in sys.argv[1:]:
-    if os.fork() == 0:
-        sys.path.insert(0, checkout)
-        from bench_lib.worker.__main__ import main
-        sys.exit(main(["describe"]))
-    os.wait()
-"""
-"""Asks the worker of each checkout; torchvision takes seconds to import."""
-
-
-def test_a_name_that_torchvision_has_is_refused(checkout: Path, tmp_path: Path) -> None:
-    copies = [tmp_path / "taken", tmp_path / "sizeless"]
-    for copy in copies:
-        shutil.copytree(checkout / "bench_lib", copy / "bench_lib")
-    taken, sizeless = (copy / "bench_lib/worker/workloads/architectures" for copy in copies)
-    text = (taken / "tinynet.py").read_text()
-    (taken / "resnet18.py").write_text(text.replace("tinynet", "resnet18"))
-    (sizeless / "tinynet.py").write_text(text.replace("IMAGE_SIZE", "SIZE"))
-    done = run(tmp_path, "-c", DESCRIBED, *map(str, copies))
-    assert [line for line in done.stderr.splitlines() if "Error: " in line] == [
-        "ValueError: resnet18 is a network of torchvision; give ours another name",
-        (
-            f"AttributeError: {sizeless / 'tinynet.py'}: IMAGE_SIZE is None; it has to be the "
-            "height and width of the input in pixels"
-        ),
-    ]

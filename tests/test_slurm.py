@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 from command import ran
 from documents import document_in
-from processes import LONG_S, ON_THE_CPU, all_gone, pids_in
+from processes import LONG_S, ON_THE_CPU
 from standins import slurm as slurm_node
 from standins.slurm import GPUS, NODE, PARTITION, SlurmNode, slurm
 
 from bench_lib.launch import launchers
-from bench_lib.launch.faults import CaseFault
 from bench_lib.launch.ranks import run_ranks
 from bench_lib.model import Case, Launch, Measurement, Sampling
 from bench_lib.storage import history
@@ -167,11 +166,3 @@ def test_srun_starts_two_ranks_that_are_measured_as_one_case(slurm):
     assert [(each.rank, each.local_rank) for each in measured.per_rank] == [(0, 0), (1, 1)]
     assert len({each.pid for each in measured.per_rank}) == 2
     assert len(measured.iteration_s) == 2
-
-
-def test_a_rank_of_srun_that_dies_is_named_and_takes_the_other_along(slurm, tmp_path):
-    with pytest.raises(CaseFault) as raised:
-        abreast(slurm, "faulty:by_rank", pids=str(tmp_path), others="meet", last="die")
-    assert raised.value.fault.message.startswith("ended without a result: ")
-    assert "rank 1 (in 'first step')" in raised.value.fault.message
-    assert all_gone(*pids_in(tmp_path / "rank-0"), *pids_in(tmp_path / "rank-1"))
