@@ -6,6 +6,8 @@ import pytest
 from command import ran
 from documents import document_in
 
+from bench_lib.model import Status
+
 
 @pytest.fixture
 def cli(tmp_path, monkeypatch, capsys):
@@ -38,6 +40,13 @@ def test_the_night_is_told_in_a_few_lines(cli, night) -> None:
     assert lines[-1] == "next: bench-lib report --html report.html"
 
 
+def test_a_long_reason_is_whole_so_that_its_remedy_can_be_read(cli, tmp_path) -> None:
+    words = "measured under other conditions: " + "a rather long account of them " * 20
+    entry = nights.make_entry(status=Status.REGRESSED, ratio=1.08, reason=f"{words}: do this")
+    builders.write_run(tmp_path / "history", [entry.record], now="20261120T020000Z")
+    assert ": do this\n" in cli()[1]
+
+
 def test_a_page_and_markdown_are_written(cli, night, tmp_path) -> None:
     status, out, _ = cli("--html", "out/report.html", "--markdown", "out/report.md")
     assert status == 0
@@ -66,7 +75,7 @@ def test_json_is_for_machines(cli, night) -> None:
     status, out, _ = cli("--json")
     told = document_in(out)
     assert status == 0
-    assert told["schema"] == 1
+    assert told["schema"] == 2
     assert told["counts"] == {"REGRESSED": 1, "OK": 1}
     assert [entry["failing"] for entry in told["entries"]] == [True, False]
     assert told["entries"][0]["median_s"] == pytest.approx(0.00864)

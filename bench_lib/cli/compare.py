@@ -28,8 +28,7 @@ from bench_lib.report import github
 from bench_lib.report.github import MarkdownSection
 
 if TYPE_CHECKING:
-    from bench_lib.report.versus.rows import Alignment, ComparedRow, SideFigures
-    from bench_lib.report.versus.sides import SideValues
+    from bench_lib.report.versus import Alignment, ComparedRow, SideFigures, SideValues
     from bench_lib.verdict.metrics import Metric
 
 MARKER = "<!-- bench-lib: compare -->"
@@ -75,17 +74,17 @@ def compare(
     Exit status 0 where anything was compared, 1 where nothing was, or by --fail-on; 2 where
     --fail-on could judge no case.
     """
-    from bench_lib.report.versus import rows, sides
+    from bench_lib.report import versus
     from bench_lib.verdict.metrics import registered
 
     one_form(json=json, markdown=markdown)
     metrics = registered()
     chosen = metrics[known(metric, metrics, "--metric")]
     threshold = 0.0 if fail_on is None else share_of(fail_on, "--fail-on", most=1.0, zero=True)
-    side_a, side_b = sides.find(a, b, folder=history, baseline_folder=baselines)
+    side_a, side_b = versus.find(a, b, folder=history, baseline_folder=baselines)
     if side_a.name != a and not (json or markdown):
         say(f"A is {side_a.name} and B is {side_b.name}: a run is compared with a baseline")
-    found = rows.align(
+    found = versus.align(
         side_a,
         side_b,
         metric=chosen,
@@ -93,7 +92,7 @@ def compare(
         like=case,
     )
     if json:
-        print_json("compare", **fields_of(found))
+        print_json("compare", schema=2, **fields_of(found))
     elif markdown:
         print(as_markdown(found), end="")
     else:
@@ -120,7 +119,7 @@ def _status(found: Alignment, *, gates: bool) -> int:
 
 def fields_of(found: Alignment) -> dict[str, Any]:
     """Return what ``--json`` prints."""
-    from bench_lib.report.versus.rows import for_a_verdict
+    from bench_lib.report.versus import for_a_verdict
 
     return {
         "a": _side(found.a),
@@ -130,7 +129,6 @@ def fields_of(found: Alignment) -> dict[str, Any]:
         **picked(found, "threshold new gone unmeasured environment hardware"),
         "ratio": found.overall,
         "cases": [_case(row) for row in found.rows],
-        "renamed": [{"a": old, "b": new} for old, new in found.renamed],
         "for_a_verdict": list(for_a_verdict(found)),
     }
 
@@ -232,8 +230,6 @@ def _cases_apart(found: Alignment) -> Iterator[str]:
         yield f"only in B: {some(found.new, SHOWN)}"
     if found.gone:
         yield f"only in A: {some(found.gone, SHOWN)}"
-    for old, new in found.renamed:
-        yield f"perhaps renamed: {old} -> {new}, whose parameters are equal"
     for case_id, why in found.unmeasured.items():
         yield f"{case_id}: not measured: {why}"
 
@@ -257,7 +253,7 @@ def _remarks(rows: Sequence[ComparedRow]) -> Iterator[str]:
 
 
 def _verdict_lines(found: Alignment) -> Iterator[str]:
-    from bench_lib.report.versus.rows import for_a_verdict
+    from bench_lib.report.versus import for_a_verdict
 
     needs = "; ".join(for_a_verdict(found)) or "measure with pytest"
     yield f"a comparison is no verdict; for one: {needs}"

@@ -88,6 +88,7 @@ def report(
         ]
         print_json(
             "report",
+            schema=2,
             **picked(night, "sentence started ended changed counts"),
             runs=list(map(listed, night.runs)),
             entries=list(map(_entry, night.entries)),

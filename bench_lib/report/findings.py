@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from bench_lib import backends
 from bench_lib.cases.matrix import usual_tier
 from bench_lib.environment.fingerprint import difference
-from bench_lib.formats import many, on_one_line, shortened, signed_percent
+from bench_lib.formats import MOST_LINE, many, on_one_line, shortened, signed_percent
 from bench_lib.model import Status
 from bench_lib.report.night import Moved, Night, NightCase
 from bench_lib.storage import acceptance
@@ -28,7 +28,6 @@ OWN = ("commit ", "checkout ")
 """How a change of the project's own code begins. That changes every night."""
 MOST_CHANGES = 200
 """Characters of a line on what changed in the environment."""
-MOST_REASON = 300
 MOST_COMMON_REASON = 240
 MOST_TITLE = 240
 MOST_FAULT = 120
@@ -116,12 +115,7 @@ def in_words(night: Night, entry: NightCase) -> str:
         words += f", with {on_one_line('; '.join(began.changes), MOST_CHANGES)}"
     elif began.moved or began.last_good:
         words += ", with no change known in the environment"
-    return f"{words}: {reason(entry)}"
-
-
-def reason(entry: NightCase) -> str:
-    """Return why a case has its status, in one line of at most MOST_REASON characters."""
-    return on_one_line(entry.verdict.reason if entry.verdict else "", MOST_REASON)
+    return f"{words}: {on_one_line(verdict.reason if verdict else '', MOST_LINE)}"
 
 
 def device(night: Night, entry: NightCase) -> str:

@@ -309,7 +309,7 @@ def _case(
         "between": _between(verdict) if verdict else "",
         "facts": _facts(entry, verdict) if verdict and not entry.fault else [],
         "history": histories.of(entry),
-        "since": _since(entry, night) if entry.failing else None,
+        "since": _since(night, entry) if entry.failing else None,
         "changes": began.changes,
         "commits": _commits(began.changes, checkout) if entry.failing else [],
         "kernels": _kernels(entry),
@@ -369,7 +369,7 @@ def _remarks(entry: NightCase) -> list[str]:
     return list(dict.fromkeys(words))
 
 
-def _since(entry: NightCase, night: Night) -> tuple[str, str] | None:
+def _since(night: Night, entry: NightCase) -> tuple[str, str] | None:
     """Say since when: the change point that made it slower, else the last night that was OK."""
     began = onset(night, entry)
     if (last := began.moved) is not None:

@@ -36,7 +36,6 @@ FAILURES = (
     "why",
 )
 CAUSES = ("first bad run", "cause", "cases")
-STEPS = ("case", "hardware", "since", "ratio", "95% interval", "environment")
 MOST_CAUSES = 5
 WORTH = 0.05
 """Share of all that kernels take more, or less, from which on a cause is named."""
@@ -89,12 +88,6 @@ def as_markdown(night: Night, *, limit: int = github.COMMENT, link: str = "") ->
             "Changed in the environment since the baselines",
             list(_environment(night.entries)),
             "changes",
-        ),
-        MarkdownSection(
-            "Steps found in the history of cases that do not fail",
-            [_step(entry, moved) for entry in others for moved in entry.moved],
-            "steps",
-            github.table(STEPS),
         ),
         MarkdownSection("Remarks on other cases", list(_remarks(others)), "remarks"),
         MarkdownSection(f"All other cases: {len(others)}", rows, "cases", head),
@@ -316,20 +309,6 @@ def _remarks(entries: Iterable[NightCase]) -> Iterator[str]:
     for line in console.explanations(entry.record for entry in entries):
         if not line.startswith("since the baseline: "):
             yield f"- {shortened(line, MOST_REASON)}"
-
-
-def _step(entry: NightCase, moved: Moved) -> str:
-    low, high = moved.step.interval
-    return github.row(
-        [
-            _name(entry),
-            text(entry.hardware.key),
-            text(moved.time[:10]),
-            f"{moved.step.ratio:.3f}",
-            f"{low:.3f} to {high:.3f}",
-            shortened("; ".join(moved.environment), MOST_REASON),
-        ]
-    )
 
 
 def _summary(entries: Sequence[NightCase]) -> tuple[list[str], list[str]]:

@@ -86,8 +86,6 @@ class NightCase:
     points: list[Point] = field(default_factory=list)
     """This and past nights, oldest first."""
     moved: list[Moved] = field(default_factory=list)
-    acceptances: list[str] = field(default_factory=list)
-    """When the values were accepted by which past nights were judged: UTC, ISO 8601."""
 
     @property
     def place(self) -> Place:
@@ -420,41 +418,14 @@ def _look_back(
     references = {point.environment for points in series.values() for point in points}
     unknown = sorted(references - night.environments.keys())
     night.environments.update(archive.environments(unknown))
-    accepted = _acceptances(night, entries, archive, renamed)
     for place, points in series.items():
         # What ran after the run that counts, such as ``ab``, is no night of the case.
         own = [n for n, point in enumerate(points) if point.run_id == entries[place].run_id]
         del points[own[-1] + 1 if own else len(points) :]
         moved = _moved(night.environments, points)
-        entries[place] = replace(
-            entries[place], points=points, moved=moved, acceptances=sorted(accepted[place])
-        )
+        entries[place] = replace(entries[place], points=points, moved=moved)
     night.left_out.extend(_on_gone(gone))
     return last
-
-
-def _acceptances(
-    night: Night,
-    entries: Mapping[Place, NightCase],
-    archive: Archive,
-    renamed: Mapping[Place, Place],
-) -> dict[Place, set[str]]:
-    """Return when the values were accepted that this night and others judged each case by.
-
-    Past nights count only if the case failed in them: values are accepted after them.
-    """
-    found = {
-        place: set(filter(None, [entry.record.baseline_accepted]))
-        for place, entry in entries.items()
-    }
-    keys = {run.run_id: run.key for run in archive.runs()}
-    for run_id, line in archive.failures():
-        if line.baseline_accepted:
-            place = line.case_id, keys.get(run_id, "")
-            place = renamed.get(place, place)
-            if place in found and line.time <= (night.ended or line.time):
-                found[place].add(line.baseline_accepted)
-    return found
 
 
 def _before(night: Night, known: Iterable[RunLine], since: str) -> dict[str, str]:

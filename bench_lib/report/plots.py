@@ -206,11 +206,10 @@ def _keys(
 
 
 def acceptances(entry: NightCase) -> dict[str, str]:
-    """Return when values of a case were accepted, the newest first, and why if that is known."""
+    """Return when values of a case were accepted, the newest first, and why."""
     now = entry.baseline.accepted if entry.baseline else None
     dates = {now.date: now.reason} if now and now.date else {}
     dates |= {one.date: one.reason for one in (entry.baseline.earlier if entry.baseline else ())}
-    dates |= {date: "" for date in entry.acceptances if date not in dates}
     return dict(sorted(dates.items(), reverse=True))
 
 
