@@ -12,7 +12,7 @@ from typing import Any
 
 from bench_lib import backends
 from bench_lib.backends import Backend
-from bench_lib.backends.backend import Check, other_processes
+from bench_lib.backends.backend import Check, good, other_processes, spoils, stops
 from bench_lib.engine import telemetry
 from bench_lib.environment import fingerprint, readiness
 from bench_lib.formats import many
@@ -40,6 +40,9 @@ FIGURES = (
     "names",
 )
 """The figures of a look to show; clocks in MHz, power in W, heat in °C, shares from 0 to 1."""
+MEND_DETECTION = "mend that if there is a GPU here which is not listed above"
+MEND_BASELINES = "restore the file, or name another folder with --baselines"
+MEND_WORKER = "mend what the message above names, then run this again"
 Rows = Iterable[tuple[str, str | None]]
 
 
@@ -101,10 +104,13 @@ def examine(baselines: Path) -> Machine:
     checks = [
         *readiness.checks(devices=devices),
         *_telemetry_checks(devices, seen),
-        *_detection_checks([str(warning.message) for warning in caught]),
-        *_baseline_checks(references),
-        _worker_check(versions, problem),
+        *(spoils("finding devices", str(one.message), MEND_DETECTION) for one in caught),
+        *(stops("baselines", r.problem, MEND_BASELINES) for r in references.values() if r.problem),
     ]
+    if problem is None:
+        checks.append(good("worker starts", f"torch {versions.get('torch')}"))
+    else:
+        checks.append(stops("worker starts", problem, MEND_WORKER))
     return Machine(
         devices=devices,
         baselines=references,
@@ -139,13 +145,6 @@ def _worker_versions(device: Hardware) -> tuple[dict[str, str | None], str | Non
         return {}, str(error)
 
 
-def _worker_check(versions: dict[str, str | None], problem: str | None) -> Check:
-    if problem is None:
-        return Check("worker starts", ok=True, detail=f"torch {versions.get('torch')}")
-    remedy = "mend what the message above names, then run this again"
-    return Check("worker starts", ok=False, detail=problem, remedy=remedy, fatal=True)
-
-
 def _telemetry_checks(devices: Sequence[Hardware], seen: Sequence[DeviceLook]) -> Iterator[Check]:
     """Ask whether the devices can be watched, and who else is on them, as far as not told yet."""
     looked = list(zip(devices, seen, strict=False))
@@ -153,11 +152,10 @@ def _telemetry_checks(devices: Sequence[Hardware], seen: Sequence[DeviceLook]) -
     if blind:
         device, cause = blind[0]
         detail = f"{len(blind)} of {len(looked)} devices cannot be watched: {cause}"
-        remedy = backends.of(device).telemetry_remedy
-        yield Check("telemetry", ok=False, detail=detail, remedy=remedy)
+        yield spoils("telemetry", detail, backends.of(device).telemetry_remedy)
     else:
         sources = dict.fromkeys(str((one.figures or {}).get("source")) for one in seen)
-        yield Check("telemetry", ok=True, detail=", ".join(sources))
+        yield good("telemetry", ", ".join(sources))
     lists = [
         one.figures["pids"]
         for device, one in looked
@@ -169,33 +167,19 @@ def _telemetry_checks(devices: Sequence[Hardware], seen: Sequence[DeviceLook]) -
         yield other_processes([str(pid) for pid in sorted({pid for each in lists for pid in each})])
 
 
-def _detection_checks(causes: Sequence[str]) -> Iterator[Check]:
-    """Name what stood in the way of finding the devices."""
-    remedy = "mend that if there is a GPU here which is not listed above"
-    for cause in causes:
-        yield Check("finding devices", ok=False, detail=cause, remedy=remedy)
-
-
-def _baseline_checks(references: dict[str, Reference]) -> Iterator[Check]:
-    """Name baseline files that cannot be read: pytest stops at them."""
-    for reference in references.values():
-        if reference.problem is not None:
-            remedy = "restore the file, or name another folder with --baselines"
-            yield Check("baselines", ok=False, detail=reference.problem, remedy=remedy, fatal=True)
-
-
 # --- as a page ---------------------------------------------------------------------------
 
 
 def page(machine: Machine) -> list[str]:
     """Return the page's lines, none longer than `WIDTH`."""
     here = backends.used_by(machine.devices)
+    absent = {name for each in backends.every() if each not in here for name in each.caches_named}
     environment = machine.environment
     sections = [
         ("Devices", _devices(machine.devices, machine.baselines)),
         ("Telemetry", _rows(_telemetry(machine.devices, machine.telemetry))),
         ("Environment", _rows(_environment(environment, here))),
-        ("Caches", _rows(_caches(environment, here))),
+        ("Caches", _rows((n, state) for n, state in environment.caches.items() if n not in absent)),
         ("Variables", _rows(sorted(environment.variables.items())) or ["  none that change speed"]),
         ("Checks", _checks(machine.checks)),
     ]
@@ -330,6 +314,7 @@ def _environment(environment: Environment, here: Sequence[Backend]) -> Rows:
     unknown = {name: words for backend in here for name, words in backend.unknown.items()}
     count = _number(environment.cpu_count, "CPUs for this process")
     options = environment.kernel_options
+    told = _joined(n if value == "set" else f"{n}={value}" for n, value in (options or {}).items())
     commit = environment.commit and environment.commit[:12]
     if commit and environment.dirty:
         commit += ", with uncommitted changes"
@@ -338,10 +323,7 @@ def _environment(environment: Environment, here: Sequence[Backend]) -> Rows:
         ("host", environment.host),
         ("CPU", _joined([environment.cpu, count])),
         ("kernel", environment.kernel),
-        (
-            "kernel options",
-            _joined(_options(options)) or (options == {} and "none of note") or None,
-        ),
+        ("kernel options", told or (options == {} and "none of note") or None),
         ("CPU governor", environment.governor),
         ("NUMA balancing", balancing[environment.numa_balancing]),
         ("huge pages", environment.huge_pages),
@@ -361,16 +343,6 @@ def _environment(environment: Environment, here: Sequence[Backend]) -> Rows:
     ]
 
 
-def _options(options: dict[str, str] | None) -> list[str]:
-    return [n if value == "set" else f"{n}={value}" for n, value in (options or {}).items()]
-
-
-def _caches(environment: Environment, here: Sequence[Backend]) -> Rows:
-    """Leave out the caches of vendors that are not here."""
-    absent = {name for each in backends.every() if each not in here for name in each.caches_named}
-    return [(name, state) for name, state in environment.caches.items() if name not in absent]
-
-
 # --- checks ------------------------------------------------------------------------------
 
 
@@ -378,17 +350,12 @@ def _checks(checks: Sequence[Check]) -> list[str]:
     lines = []
     column = max(len(check.name) for check in checks) + 2
     for check in checks:
-        start = f"  {_mark(check):<4}  {check.name:<{column}}"
+        mark = "-" if check.ok is None else "ok" if check.ok else "FAIL" if check.fatal else "warn"
+        start = f"  {mark:<4}  {check.name:<{column}}"
         lines += _wrapped(start, check.detail)
         if check.remedy:
             lines += _wrapped(f"{'':{len(start)}}-> ", check.remedy)
     return lines
-
-
-def _mark(check: Check) -> str:
-    if check.ok is None:
-        return "-"
-    return "ok" if check.ok else "FAIL" if check.fatal else "warn"
 
 
 def _conclusion(checks: Sequence[Check]) -> str:

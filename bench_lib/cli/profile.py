@@ -113,7 +113,10 @@ def profile(
         if tool == RANGES:
             _hand_over(found, folder, steps or STEPS)
             return
-        progress = _timed_since(began)
+
+        def progress(line: str) -> None:
+            say(f"{time.monotonic() - began:5.1f} s  {line}")
+
         seen = look(
             found,
             folder,
@@ -213,10 +216,6 @@ def _hand_over(case: Case, folder: Path, steps: int) -> None:
         f"put this behind a profiler's own words; the steps that count lie in the NVTX or ROCTX "
         f"range {MEASURED!r}, as in: nsys profile {NSYS} --nvtx-capture={MEASURED!r}"
     )
-
-
-def _timed_since(began: float) -> Callable[[str], None]:
-    return lambda line: say(f"{time.monotonic() - began:5.1f} s  {line}")
 
 
 @contextlib.contextmanager
