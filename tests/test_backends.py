@@ -94,7 +94,7 @@ def is_name(node: ast.AST | None) -> bool:
         "import bench_lib.backends.amd.kfd",
         "from bench_lib.backends import nvidia",
         "from bench_lib.backends.amd import kfd",
-        "from bench_lib.backends.amd.rocprof.profilers import find",
+        "from bench_lib.backends.amd.profilers import find",
         "from ..backends.cpu import machine",
     ],
 )

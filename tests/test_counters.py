@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from standins.rocm.profilers import COMPUTE, application, install
 from standins.rocm.profilers.around import COUNTERS
 
-from bench_lib.backends.amd.rocprof import counters
-from bench_lib.backends.amd.rocprof.counters import (
+from bench_lib.backends.amd import counters
+from bench_lib.backends.amd.counters import (
     BANDWIDTH,
     BANK_CONFLICTS,
     L2_HITS,
     OCCUPANCY,
 )
-from bench_lib.backends.amd.rocprof.profilers import RocmProfiler, require
+from bench_lib.backends.amd.profilers import RocmProfiler, require
 from bench_lib.backends.profiler import CounterMetric, Counters, KernelCounters
 from bench_lib.backends.tool import ToolError
 

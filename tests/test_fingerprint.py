@@ -582,9 +582,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Give the interpreter no packages but those of the test."""
     folder = tmp_path / "site"
     folder.mkdir()
-    importlib.import_module(
-        "bench_lib.backends.amd.rocprof.profilers"
-    )  # not found there afterwards
+    importlib.import_module("bench_lib.backends.amd.profilers")  # not found there afterwards
     monkeypatch.setattr(sys, "path", [str(folder)])
     return folder
 

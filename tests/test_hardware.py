@@ -594,7 +594,7 @@ def test_nvml_is_not_asked_where_there_is_no_driver(
 
 def test_the_asking_process_answers_in_json_whatever_it_finds() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "bench_lib.backends.nvidia"],
+        [sys.executable, "-c", "from bench_lib.backends.nvidia.devices import *; ask_here()"],
         capture_output=True,
         check=True,
         cwd=Path(__file__).parents[1],
@@ -603,7 +603,9 @@ def test_the_asking_process_answers_in_json_whatever_it_finds() -> None:
     assert set(json.loads(done.stdout)) in ({"devices"}, {"error"})
 
 
-def test_nvml_is_asked_figure_by_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nvml_is_asked_figure_by_figure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     class NVMLError(Exception):
         pass
 
@@ -627,7 +629,8 @@ def test_nvml_is_asked_figure_by_figure(monkeypatch: pytest.MonkeyPatch) -> None
         "nvmlDeviceGetApplicationsClock": lambda _, clock: {1: 1200}[clock],
     }
     monkeypatch.setitem(sys.modules, "pynvml", SimpleNamespace(**fake))
-    (entry,) = nvidia.ask_here()["devices"]
+    nvidia.ask_here()
+    (entry,) = json.loads(capsys.readouterr().out)["devices"]
     assert (entry["name"], entry["arch"], entry["power_cap_w"]) == ("NVIDIA Old", "sm_80", 250.0)
     assert (entry["uuid"], entry["bdf"], entry["mig"]) == (None, None, False)
     assert (entry["sm_clock_mhz"], entry["default_sm_clock_mhz"]) == (1200, None)

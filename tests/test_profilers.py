@@ -21,8 +21,8 @@ from standins.rocm.profilers import COMPUTE, application, install
 from standins.rocm.profilers.app import ADD, GEMM
 
 from bench_lib import model
-from bench_lib.backends.amd.rocprof import profilers, results, tables
-from bench_lib.backends.amd.rocprof.profilers import RocmProfiler, find, require
+from bench_lib.backends.amd import profilers, results, tables
+from bench_lib.backends.amd.profilers import RocmProfiler, find, require
 from bench_lib.backends.profiler import ProfiledProcess, Results
 from bench_lib.backends.tool import ToolError
 

@@ -24,7 +24,7 @@ import pytest
 from builders import make_baseline, make_environment, make_processes
 from standins.rocm.machine import Card, Machine, Site, mi250x, mi300x, mi300x_cpx, mi325x
 
-from bench_lib.backends.amd.rocprof import profilers
+from bench_lib.backends.amd import profilers
 from bench_lib.model import Attempt, Hardware, Status
 from bench_lib.plugin.devices import device_of
 from bench_lib.storage import baselines, history

@@ -109,7 +109,7 @@ class AMD(Backend):
 
     def profilers(self) -> Profilers:
         """Return ROCm's."""
-        from bench_lib.backends.amd.rocprof.profilers import ROCmProfilers
+        from bench_lib.backends.amd.profilers import ROCmProfilers
 
         return ROCmProfilers()
 

@@ -188,7 +188,7 @@ def _processes(root: Path) -> Check:
 
 def _profiler(environ: Mapping[str, str]) -> Check:
     """Name ROCm's profiler with the words that its version takes."""
-    from bench_lib.backends.amd.rocprof import profilers
+    from bench_lib.backends.amd import profilers
 
     found = profilers.find(environ)
     if found is None:

@@ -6,6 +6,7 @@ NVML is asked in a child because it can hang in the driver.
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -51,8 +52,12 @@ def devices(root: Path) -> list[Hardware]:
         return []
 
 
-def ask_here() -> dict[str, Any]:
-    """Ask NVML, in this very process, for what `devices` needs to know."""
+def ask_here() -> None:
+    """Ask NVML, in this very process, for what `devices` needs to know, and print it."""
+    print(json.dumps(_asked_here()))  # noqa: T201 - the answer
+
+
+def _asked_here() -> dict[str, Any]:
     try:
         nvml = importlib.import_module("pynvml")
         nvml.nvmlInit()
@@ -133,7 +138,7 @@ def _clock_policy(clock_mhz: int | None, default_mhz: int | None) -> str | None:
 
 def _ask(timeout_s: float) -> list[Any]:
     """Ask in a child; ToolError with the cause where it learnt nothing."""
-    words = [sys.executable, "-m", "bench_lib.backends.nvidia"]
+    words = [sys.executable, "-c", f"from {__name__} import ask_here; ask_here()"]
     said = tool.ask(words, timeout_s=timeout_s, environ=tool.finding_us(), what="NVML")
     answer = tool.parse(said, "the process that asks NVML")
     if isinstance(answer, dict) and isinstance(answer.get("devices"), list):

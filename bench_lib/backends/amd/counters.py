@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench_lib.backends.amd.rocprof import tables
-from bench_lib.backends.amd.rocprof.results import BEGIN, END, KERNEL, plain
+from bench_lib.backends.amd import tables
+from bench_lib.backends.amd.results import BEGIN, END, KERNEL, plain
 from bench_lib.backends.profiler import CounterMetric, Counters, KernelCounters
 from bench_lib.backends.tool import ToolError
 

@@ -15,8 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench_lib.backends.amd.rocprof import tables
-from bench_lib.backends.amd.rocprof.tables import Span
+from bench_lib.backends.amd import tables
+from bench_lib.backends.amd.tables import Span
 from bench_lib.backends.profiler import ProfiledProcess, Results
 from bench_lib.model import Kernel, KernelCall
 

@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench_lib.backends.amd.rocprof import counters as hardware_counters
-from bench_lib.backends.amd.rocprof import results, tables
-from bench_lib.backends.amd.rocprof.results import Files
+from bench_lib.backends.amd import counters as hardware_counters
+from bench_lib.backends.amd import results, tables
+from bench_lib.backends.amd.results import Files
 from bench_lib.backends.profiler import Counters, Results, Run
 from bench_lib.backends.tool import ToolError, ask
 from bench_lib.model import Hardware, Kernel
