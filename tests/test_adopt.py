@@ -80,7 +80,6 @@ number = 3
 
 @pytest.fixture
 def own(tmp_path, monkeypatch):
-    """Be in a repository that has a module of its own, and a stand-in for transformers."""
     (tmp_path / "mine.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -105,8 +104,6 @@ def own(tmp_path, monkeypatch):
 
 @pytest.fixture
 def run(own, monkeypatch, capsys):
-    """Return what runs the command, with the worker's part in this process and no measuring."""
-
     def answer(words, **_options):
         error = ""
         try:

@@ -94,7 +94,6 @@ print(json.dumps({"told": told, "raised": raised}))
 
 @pytest.fixture(scope="module")
 def libdrm(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build what stands in for libdrm."""
     folder = tmp_path_factory.mktemp("libdrm")
     compiler = shutil.which("cc")
     assert compiler, "a C compiler is needed: install gcc"
@@ -106,7 +105,6 @@ def libdrm(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=FOLDERS, ids=lambda folder: folder.name)
 def rocm(request: pytest.FixtureRequest) -> Path:
-    """Return the folder of one of AMD's releases."""
     assert isinstance(request.param, Path)
     return request.param
 
@@ -116,7 +114,6 @@ Ask = Callable[..., Any]
 
 @pytest.fixture
 def ask(tmp_path: Path, rocm: Path, libdrm: Path) -> Ask:
-    """Run a script on a machine in a box, with AMD's release as its ROCm."""
     reason = box.why_not()
     if reason is not None and not os.environ.get("CI"):
         pytest.skip(reason)
@@ -139,13 +136,11 @@ def ask(tmp_path: Path, rocm: Path, libdrm: Path) -> Ask:
 
 
 def told(look: dict[str, Any]) -> dict[str, Any]:
-    """Return what sensors tell, and which counters there are; their moments differ."""
     sensors = {name: look.get(name) for name in SENSORS}
     return {**sensors, "counters": sorted(look.get("counters", ()))}
 
 
 def growth(looks: list[dict[str, Any]]) -> dict[str, bool]:
-    """Tell which counters grew between two looks."""
     before, after = (look.get("counters", {}) for look in looks)
     return {name: after[name] > before[name] for name in before}
 

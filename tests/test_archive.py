@@ -41,7 +41,6 @@ NOW = "2026-03-01T00:00:00Z"
 
 
 def record(seconds: float = 0.5, case_id: str = CASE_ID, **fields) -> Record:
-    """Return a judged record of one attempt, or of those given."""
     measurement = make_measurement(iteration_s=[seconds] * 20, peak_memory_bytes=2**20)
     usual = {
         "attempts": [make_attempt(measurement=measurement, case_id=case_id)],
@@ -51,16 +50,7 @@ def record(seconds: float = 0.5, case_id: str = CASE_ID, **fields) -> Record:
     return make_record(case=make_case(id=case_id), **{**usual, **fields})
 
 
-def rename(path: Path, **parts: str) -> Path:
-    """Give a run's file another time, key or id in its name."""
-    time, _, rest = path.stem.partition("_")
-    key, _, run = rest.rpartition("_")
-    named = {"time": time, "key": key, "run": run, **parts}
-    return path.rename(path.with_name("{time}_{key}_{run}.jsonl".format(**named)))
-
-
 def rewrite(path: Path, *, times: list | None = None, exit_status: int = 0, **figures) -> None:
-    """Write other figures into a run's measurements and its end; json knows NaN and Infinity."""
     lines = [json.loads(line) for line in path.read_bytes().splitlines()]
     for line in lines:
         if line["kind"] == "attempt":
@@ -72,7 +62,6 @@ def rewrite(path: Path, *, times: list | None = None, exit_status: int = 0, **fi
 
 
 def points_of(found: Archive, case_id: str, key: str, since: str = "") -> list[Point]:
-    """Return a case's values on a hardware."""
     known = found.all_series(since=since)
     return [
         point for case, own, points in known if (case, own) == (case_id, key) for point in points
@@ -80,7 +69,6 @@ def points_of(found: Archive, case_id: str, key: str, since: str = "") -> list[P
 
 
 def ask(found: Archive, sql: str) -> SimpleNamespace:
-    """Return the answer to a query."""
     with Questions(found) as questions:
         columns, rows = questions.ask(sql)
         return SimpleNamespace(columns=columns, rows=list(rows))
@@ -88,14 +76,7 @@ def ask(found: Archive, sql: str) -> SimpleNamespace:
 
 @pytest.fixture
 def opened(tmp_path):
-    """Return a function that opens the folder."""
     return lambda: Archive(tmp_path, now=NOW)
-
-
-# ---- runs -------------------------------------------------------------------------------
-
-
-# ---- cases ------------------------------------------------------------------------------
 
 
 # ---- values -----------------------------------------------------------------------------

@@ -33,7 +33,6 @@ GUIDE = ROOT / "docs/adding-a-backend.md"
 
 @pytest.fixture(autouse=True)
 def _forget() -> Iterator[None]:
-    """Look for installed packages anew, and warn anew."""
     backends.every.cache_clear()
     sysfs.warn_once.cache_clear()
     yield
@@ -76,7 +75,6 @@ def known_vendors(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def is_name(node: ast.AST | None) -> bool:
-    """Whether a node is the text of a vendor's name."""
     return isinstance(node, ast.Constant) and node.value in VENDORS
 
 
@@ -124,7 +122,6 @@ def test_nobody_but_a_backend_compares_a_vendors_name_or_imports_its_package() -
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Install the guide's package, as pip would, where this process and its children look."""
     site = tmp_path / "site-packages"
     info = site / "bench_xpu-1.0.dist-info"
     info.mkdir(parents=True)
@@ -142,7 +139,6 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Path:
-    """Make the files that xe has of two GPUs, the second throttled."""
     root = tmp_path / "machine"
     for slot, clock, capped in (("03", 1550, 0), ("1a", 1100, 1)):
         pci = root / f"sys/bus/pci/devices/0000:{slot}:00.0"
@@ -156,7 +152,6 @@ def machine(tmp_path: Path) -> Path:
 
 
 def detected(machine: Path, **environ: str) -> list[Hardware]:
-    """Return what is found on the stand-in machine."""
     return backends.detect(machine, environ)
 
 
@@ -236,17 +231,13 @@ def test_a_backend_that_fails_to_look_is_a_warning(package: Path, machine: Path)
 
 
 class VTune:
-    """Profilers of a vendor, which leave a line for each kernel: its name and seconds."""
-
     names = ("intel", "vtune")
     source = "vtune"
 
     def require(self, name: str) -> Profiler:
-        """Say that none is installed."""
         raise ToolError(f"{name} is not installed")
 
     def read(self, path: Path) -> tuple[list[Kernel], list[str]]:
-        """Read what is there."""
         if not (lines := path.read_text().splitlines()):
             raise ToolError(f"{path.name} is empty")
         return [Kernel(name, 1, float(s)) for name, s in (line.split(",") for line in lines)], []
@@ -254,7 +245,6 @@ class VTune:
 
 @pytest.fixture
 def profilers(package: Path, machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give the guide's backend profilers."""
     (gpu, _) = detected(machine)
     monkeypatch.setattr(type(backends.of(gpu)), "profilers", lambda _self: VTune())
 

@@ -10,7 +10,6 @@ from bench_lib.engine.pace import SLACK, balanced, queues
 
 
 def loads(found, takes, devices):
-    """Return how long each device is at it."""
     return [sum(takes[name] for name in queue) for queue in queues(found, devices)]
 
 

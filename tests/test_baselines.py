@@ -85,19 +85,16 @@ QUARANTINE = Quarantine("MIOpen#1234", "2026-02-01", "2026-01-02T03:04:05Z", "so
 
 
 def document(**fields):
-    """Return the smallest document that is a baseline file."""
     return {"schema": 1, "key": KEY, **fields}
 
 
 def save(folder, value):
-    """Write a value as the file of KEY; returns its path."""
     path = folder / f"{KEY}.json"
     path.write_text(value if isinstance(value, str) else json.dumps(value), encoding="utf-8")
     return path
 
 
 def refusal(folder, value):
-    """Return why a file is refused, less the path that it has to begin with."""
     path = save(folder, value)
     with pytest.raises(BaselineError) as caught:
         load(folder, KEY)
@@ -107,7 +104,6 @@ def refusal(folder, value):
 
 
 def accept(folder, baselines, hardware=None, environments=None):
-    """Write these baselines over what is in the folder."""
     changes = [BaselineChange(b.case_id, None, b) for b in baselines]
     known = {ENVIRONMENT: make_environment()} if environments is None else environments
     return write(load(folder, KEY), changes, hardware or make_hardware(), known)
@@ -272,7 +268,6 @@ FIGURE = {"rate": 987, "source": "a table: https://example.org/table", "caveat":
 
 
 def published(**fields):
-    """Return the smallest case that holds a published figure."""
     return {"provenance": "published", "published": {**FIGURE, **fields}}
 
 
@@ -558,23 +553,19 @@ RUN = "0a0a0a0a"
 
 
 def make_record(**fields):
-    """Return one case with one accepted attempt, which its run called OK."""
     return unjudged(**{"status": Status.OK, **fields})
 
 
 def proposed(*records, current=None, hardware=None, **options):
-    """Return the changes that accepting these records of one run makes."""
     file = current or BaselineFile(Path(__file__), KEY)
     return propose(file, {RUN: records}, hardware or make_hardware(), ACCEPTED, **options)
 
 
 def held_against(*log_medians, **fields):
-    """Return a file in which the case has a baseline of these processes."""
     return BaselineFile(Path(__file__), KEY, {CASE_ID: make_baseline(log_medians, **fields)})
 
 
 def lasting(seconds, *, process=0, **fields):
-    """Return an attempt whose every iteration took so long."""
     measurement = make_measurement(iteration_s=[seconds] * 20, **fields)
     return make_attempt(process=process, measurement=measurement)
 
@@ -823,7 +814,6 @@ def test_processes_that_found_different_caches_do_not_become_one_baseline():
 
 
 def kept(*log_medians, run="0c0c0c0c", environments=None, **fields):
-    """Return a file in which the case has a baseline of processes of another run."""
     processes = [make_process(log_median=x, worker=f"{run}/{i}") for i, x in enumerate(log_medians)]
     accepted = replace(ACCEPTED, run_id=run)
     known = {CASE_ID: make_baseline(processes=processes, accepted=accepted, **fields)}
@@ -992,14 +982,12 @@ def test_a_process_is_one_line_of_the_file(count):
 
 
 def measured(process, **about):
-    """Return a case of one process, as somebody might write it by hand."""
     usual = {"values": {"latency": 1.0}, "n": 20, "environment": "e", "time": "t"}
     accepted = {"run_id": "r", "reason": "r", "date": "d"}
     return {"accepted": accepted, "processes": [{**usual, **process}], **about}
 
 
 def formerly(**process):
-    """Return such a case as version 0.1.0 wrote it."""
     case = measured({"log_median": 0.0, "spread": 0.01, **process})
     del case["processes"][0]["values"]
     return case
@@ -1243,7 +1231,6 @@ def test_what_its_run_never_judged_is_not_taken_without_force():
 
 
 def hungry(mib, *, rate=4.0, **fields):
-    """Return a record of one second a step that needs so much memory, at so many items a second."""
     measurement = make_measurement(
         iteration_s=[1.0] * 20, peak_memory_bytes=mib * 2**20, wall_s=80 / rate, **fields
     )
@@ -1311,7 +1298,6 @@ def test_an_allowance_that_depends_on_the_processes_adds_nothing(monkeypatch):
 
 
 def accepted_in_turn(*steps, force=False):
-    """Accept runs of such times one after the other, as far as they may be; return what spoke."""
     current, told = BaselineFile(Path(__file__), KEY), []
     for seconds in steps:
         changes = proposed(make_record(attempts=[lasting(seconds)]), current=current)
@@ -1648,7 +1634,6 @@ def test_the_baselines_that_come_with_the_project_are_read(path):
 
 @functools.cache
 def named_by_the_matrix():
-    """Return the ids of all cases that the project's matrix names."""
     path = COMING.parent / "perf_tests" / "matrix.toml"
     # Of whatever may be a network; sizes only matter to the ids of networks, which are elsewhere.
     sizes = dict.fromkeys(re.findall(r'"([a-z]\w+)"', path.read_text()), 224)
@@ -1657,7 +1642,6 @@ def named_by_the_matrix():
 
 
 def nameable(ids):
-    """Return the ids of every case of the networks, batches and ranks that these ids speak of."""
     networks = sorted({case_id.partition("-")[0] for case_id in ids})
     axes = {
         "network": networks,
@@ -1728,7 +1712,6 @@ def test_every_published_figure_is_of_a_case_that_the_matrix_measures(key):
 
 
 def looked_into(**ms):
-    """Return a table of kernels and their milliseconds."""
     return KernelTable("torch.profiler", 5, [Kernel(k, 1, v / 1e3) for k, v in ms.items()])
 
 

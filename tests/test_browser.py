@@ -75,7 +75,6 @@ PALE = """
 
 @pytest.fixture(scope="module")
 def browser():
-    """One browser for the whole file."""
     with playwright.sync_playwright() as api:
         started = api.chromium.launch(executable_path=CHROMIUM, args=QUIET)
         yield started
@@ -84,7 +83,6 @@ def browser():
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """Pages as files, each made once."""
     folder = tmp_path_factory.mktemp("pages")
     made = {
         "night": nights.make_night(),
@@ -126,7 +124,6 @@ def _wide():
 
 @pytest.fixture
 def open_page(browser, files):
-    """Open a page; whatever it complains of fails the test, and so does a request."""
     contexts, complaints = [], []
 
     def opened(name, **options):
@@ -156,7 +153,6 @@ def _only(request, address, complaints):
 
 
 def _open_all(page):
-    """Open whatever is folded."""
     page.evaluate("for (const it of document.querySelectorAll('details')) it.open = true")
 
 

@@ -52,7 +52,6 @@ def test_cold_caches_are_empty_folders_of_their_own_and_gone_afterwards(monkeypa
 
 @pytest.fixture
 def fill(monkeypatch, tmp_path):
-    """Return a function that fills caches apart, of which 1000 bytes stay."""
     monkeypatch.setattr(caches, "MOST_APART_BYTES", 1000)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
@@ -176,7 +175,6 @@ def test_nothing_is_forgotten_and_no_compiler_imported_where_nothing_was_compile
 
 @pytest.fixture
 def inductors(tmp_path, monkeypatch):
-    """Return where torch.compile's code would lie, with nothing there yet."""
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir
@@ -242,13 +240,11 @@ def test_a_cold_case_is_another_case_by_name_once():
 
 @pytest.fixture
 def workers():
-    """Workers that follow a script."""
     return Contexts({}, DEVICE)
 
 
 @pytest.fixture
 def bench(tmp_path, workers):
-    """Open a bench over them."""
     opened = []
 
     def make(**options):
@@ -310,7 +306,6 @@ def test_artefacts_that_torch_cannot_read_are_refused(tmp_path):
 
 
 def first_step(candidate, baseline, **limits):
-    """Return what the time to the first step says of processes beside those of a baseline."""
     evidence = Evidence(candidate, make_baseline(processes=baseline), Limits(**limits))
     return [each for each in judge({"a": evidence})["a"] if each.metric == "first_step"]
 

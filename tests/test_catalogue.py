@@ -18,13 +18,11 @@ from bench_lib.launch.faults import LaunchError
 
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, int]]:
-    """Ask a real worker, and keep its answer in a cache that did not exist."""
     cache = tmp_path_factory.mktemp("home") / "not" / "there"
     return cache, network_sizes(cache)
 
 
 def stored_in(cache: Path) -> Path:
-    """Return the one file of a cache."""
     (stored,) = cache.iterdir()
     return stored
 
@@ -48,7 +46,6 @@ def test_a_stored_answer_is_used(asked: tuple[Path, dict[str, int]], tmp_path: P
 def quick(
     asked: tuple[Path, dict[str, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Path:
-    """Have a program of the same answer in the worker's place; return where that is stored."""
     answer = stored_in(asked[0])
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\ncat "{answer}"\n')

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import functools
 import json
 import os
@@ -57,11 +56,9 @@ from bench_lib.worker import choices
 BIG = {"XBLOCK": 1024, "num_stages": 1, "num_warps": 4}
 SMALL = {"XBLOCK": 512, "num_stages": 1, "num_warps": 8}
 DEVICE = gpus(1)[0]
-TODAY = dt.date(2026, 1, 2)
 
 
 def make_draw(*chosen: dict[str, Any], sources: str = "abcdefgh") -> Draw:
-    """Return the draw of a kernel for each configuration, named and hashed by its place."""
     return Draw(
         {
             f"triton_poi_fused_{i}": Choice(sources[i] * 64, config)
@@ -94,7 +91,6 @@ def make_kernel(
     launchers: int = 1,
     kind: str = "POINTWISE",
 ) -> SimpleNamespace:
-    """Return what stands in a graph's module for a kernel, as torch's autotuner has it."""
     kwargs = dict(config or {})
     told = SimpleNamespace(
         num_warps=kwargs.pop("num_warps", 4), num_stages=kwargs.pop("num_stages", 1), kwargs=kwargs
@@ -109,7 +105,6 @@ def make_kernel(
 
 
 def compiled(monkeypatch: pytest.MonkeyPatch, *graphs: dict[str, Any]) -> None:
-    """Have these graphs been compiled in this process, each with its kernels by name."""
     modules = [SimpleNamespace(call=print, **graph) for graph in graphs]
     code = SimpleNamespace(PyCodeCache=SimpleNamespace(modules=modules))
     monkeypatch.setitem(sys.modules, choices.CODE, code)
@@ -188,13 +183,11 @@ def test_a_process_that_compiled_nothing_has_no_graphs(monkeypatch):
 
 @pytest.fixture
 def user_s_cache(monkeypatch, tmp_path):
-    """Have the user's cache folder be an empty one."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return cache_folder()
 
 
 def folders_of(table: Mapping[str, Mapping[str, int | str]]) -> list[Path]:
-    """Return where Inductor and Triton keep what they make while a table is handed."""
     with choices.handed(table):
         return [Path(os.environ[f"{x}_CACHE_DIR"]) for x in ("TORCHINDUCTOR", "TRITON")]
 
@@ -293,20 +286,17 @@ CHANGED = "triton_poi_fused_1 XBLOCK 1024 -> 512, num_warps 4 -> 8"
 
 
 def of_draw(draw: Draw | None, *slower: float) -> list[ProcessSummary]:
-    """Return processes that are slower than ``TEN_MS`` by so much, with what was chosen."""
     return make_processes([TEN_MS[1] + each for each in slower], draw=draw)
 
 
 def evidence(
     candidate: list[ProcessSummary], draw: Draw | None = ACCEPTED, **fields: Any
 ) -> Evidence:
-    """Return a case with a baseline of five processes for which the compiler chose so."""
     baseline = make_baseline(processes=make_processes(TEN_MS, draw=draw))
     return Evidence(candidate, baseline, planned=6, **fields)
 
 
 def latency(of: Evidence) -> Verdict:
-    """Return the verdict on its latency, by the pinned baseline."""
     return judge({CASE_ID: of})[CASE_ID][0]
 
 
@@ -459,8 +449,6 @@ HANDED, ANEW = " by choices", " by choices, anew"
 
 @pytest.fixture
 def judged(tmp_path, monkeypatch):
-    """Return what runs a suite of cases by a script, and gives the first's record and the log."""
-
     def run(
         times: list[float],
         drawn: Draw | None,

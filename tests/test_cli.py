@@ -47,7 +47,6 @@ CHECKOUT = Path(bench_lib.__file__).parents[1]
 
 @pytest.fixture
 def cli(tmp_path, monkeypatch, capsys):
-    """Return a function that runs a command in an empty folder."""
     monkeypatch.chdir(tmp_path)
 
     def run(*words: str) -> Quiet:
@@ -57,7 +56,6 @@ def cli(tmp_path, monkeypatch, capsys):
 
 
 def measured(seconds: float, case_id: str = CASE_ID, processes: int = 1, **fields):
-    """Return a judged record whose processes all took this long."""
     measurement = make_measurement(iteration_s=[seconds] * 20)
     usual = {
         "attempts": [
@@ -72,12 +70,10 @@ def measured(seconds: float, case_id: str = CASE_ID, processes: int = 1, **field
 
 @pytest.fixture
 def history(tmp_path) -> Path:
-    """Return the folder that commands look for runs in."""
     return tmp_path / "history"
 
 
 def accept(cli, path: Path, *words: str) -> Quiet:
-    """Accept one run."""
     answer: Quiet = cli("baseline", "accept", "--run", run_id(path), "--reason", "why not", *words)
     return answer
 
@@ -237,7 +233,6 @@ def test_env_describes_this_machine_and_says_whether_it_is_fit(cli):
 
 @pytest.fixture
 def somewhere(monkeypatch):
-    """Put the command on a machine of the test's own: devices, one look at each, checks."""
     here = {
         "devices": [make_hardware()],
         "looks": {0: ({"source": "amdsmi", "power_w": 140.0, "t": 1.0}, None)},
@@ -253,7 +248,6 @@ def somewhere(monkeypatch):
 
 
 def checked(answer: Quiet) -> dict[str, tuple[bool, bool]]:
-    """Return by name whether each check is good, and whether it is fatal."""
     return {check["name"]: (check["ok"], check["fatal"]) for check in answer.json["checks"]}
 
 
@@ -445,7 +439,6 @@ def test_a_run_with_nothing_to_accept_is_a_no_and_writes_nothing(cli, history, t
 
 
 def doubtful(seconds: float, case_id: str = CASE_ID):
-    """Return a record that its own run called SUSPECT."""
     verdict = make_verdict(status=Status.SUSPECT, reason="1.4% slower, not beyond chance")
     return measured(seconds, case_id, 5, status=Status.SUSPECT, verdicts=[verdict])
 
@@ -800,7 +793,6 @@ def test_showing_without_a_key_is_of_this_machine(cli):
 
 
 def publish(folder: Path, *case_ids: str) -> Path:
-    """Write a file of the MI300X that has published figures alone."""
     figures = {
         "rate": 500.0,
         "low": 450.0,
@@ -890,8 +882,6 @@ def test_a_run_beside_a_published_figure_shows_it_in_the_history(cli, history):
 
 @pytest.fixture
 def fake_pytest(monkeypatch, history):
-    """Have `record` write these runs and get this status instead of running pytest."""
-
     def replaced(*runs, status=0) -> list[str]:
         said: list[str] = []
 
@@ -908,7 +898,6 @@ def fake_pytest(monkeypatch, history):
 
 
 def record(cli, *words: str) -> Quiet:
-    """Record a baseline."""
     answer: Quiet = cli("baseline", "record", "--reason", "new GPU", *words)
     return answer
 
@@ -1126,13 +1115,11 @@ def test_recording_runs_pytest_in_front(tmp_path, chosen, status, accepted):
 
 @pytest.fixture
 def today(monkeypatch):
-    """Stop the calendar at the second of January 2026."""
     monkeypatch.setattr("bench_lib.storage.history.utc_today", lambda: dt.date(2026, 1, 2))
     monkeypatch.setattr("bench_lib.storage.history.utc_now", lambda: TIME)
 
 
 def quarantine(cli, case: str, *words: str, until: str = "2026-02-01") -> Quiet:
-    """Put a case of the MI300X into quarantine."""
     command = ("baseline", "quarantine", case, "--hardware", "mi300x", "--reason", " MIOpen#1 ")
     answer: Quiet = cli(*command, "--until", until, *words)
     return answer
@@ -1166,7 +1153,6 @@ def test_a_case_is_quarantined_with_a_day_a_reason_and_a_name(cli, history, tmp_
 
 
 def in_matrix(folder: Path, *names: str) -> None:
-    """Write a matrix of one network in as many precisions as named, where commands look for it."""
     folder.mkdir()
     (folder / "matrix.toml").write_text(
         f'[[gate.networks]]\nnetwork = "resnet50"\nbatch_size = 4\nprecision = {[*names]}\n'

@@ -28,17 +28,13 @@ CALLS = 16
 
 
 class Answer(Printed):
-    """How the command ended and what it printed."""
-
     @property
     def rows(self) -> list[list[str]]:
-        """The cells of the table, by collective, size and form."""
         lines = [line for line in self.lines if re.match(r"[a-z_]+ .*place", line)]
         return [re.split("  +", line.strip()) for line in lines]
 
 
 def answer_of(case, wrong):
-    """Return what ranks measured: 16 calls in 16 ms, steadily."""
     call = collective_of(case.params, case.launch.ranks)
     elements = call.got * call.ranks
     return make_measurement(
@@ -54,7 +50,6 @@ def answer_of(case, wrong):
 
 @pytest.fixture
 def run(tmp_path, monkeypatch, capsys):
-    """Return a function that runs the command in an empty folder, on ranks with a script."""
     monkeypatch.chdir(tmp_path)
 
     def run(*words, script=None, devices=None) -> Answer:

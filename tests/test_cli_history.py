@@ -25,7 +25,6 @@ from bench_lib.model import Record, Status
 
 @pytest.fixture
 def cli(tmp_path, monkeypatch, capsys):
-    """Return a function that runs ``bench-lib history`` in an empty folder."""
     monkeypatch.chdir(tmp_path)
 
     def run(*words: str) -> Printed:
@@ -36,7 +35,6 @@ def cli(tmp_path, monkeypatch, capsys):
 
 @pytest.fixture
 def runs(tmp_path) -> list[Path]:
-    """Return the files of two nights, of which the second is compressed."""
     folder = tmp_path / "history"
     return [
         write_run(folder, [record()], now=night(1)),
@@ -45,7 +43,6 @@ def runs(tmp_path) -> list[Path]:
 
 
 def record(case_id: str = CASE_ID) -> Record:
-    """Return a judged record."""
     return make_record(case=make_case(id=case_id), status=Status.OK, verdicts=[make_verdict()])
 
 

@@ -24,17 +24,13 @@ STEADY = (-0.001, -0.0005, 0.0, 0.0005, 0.001)
 
 
 class Answer(Quiet):
-    """How the command ended and what it printed."""
-
     @property
     def statuses(self) -> dict[str, str]:
-        """Each case's status, of JSON."""
         return {verdict["case_id"]: verdict["status"] for verdict in self.json["verdicts"]}
 
 
 @pytest.fixture
 def judge(tmp_path, monkeypatch, capsys):
-    """Return a function that judges lines, in a folder with nothing else in it."""
     monkeypatch.chdir(tmp_path)
 
     def run(lines: Iterable[str], *words: str) -> Answer:
@@ -49,7 +45,6 @@ def judge(tmp_path, monkeypatch, capsys):
 
 
 def started(*words: str, **streams) -> subprocess.Popen:
-    """Start the command in a process of its own, for what happens to its streams."""
     return subprocess.Popen(
         [sys.executable, "-m", "bench_lib.cli", "judge", *words],
         env={**os.environ, "PYTHONPATH": str(CHECKOUT), **streams.pop("variables", {})},
@@ -59,14 +54,12 @@ def started(*words: str, **streams) -> subprocess.Popen:
 
 
 def line(case, role, process, iteration_s, **more) -> str:
-    """Return one line."""
     return json.dumps(
         {"case": case, "role": role, "process": process, "iteration_s": iteration_s, **more}
     )
 
 
 def side(case: str, role: str, logs: Iterable[float]) -> list[str]:
-    """Return a line for each process, given ln of its median in seconds."""
     return [
         line(case, role, n, [math.exp(log) * factor for factor in (0.999, 1, 1.002)])
         for n, log in enumerate(logs)
@@ -74,7 +67,6 @@ def side(case: str, role: str, logs: Iterable[float]) -> list[str]:
 
 
 def timings(case: str, change: float = 0.0, processes: int = 3) -> list[str]:
-    """Return five steady baseline processes and some candidate ones, slower by ``change``."""
     moved = [math.log1p(change) + 0.0001 + 0.0003 * n for n in range(processes)]
     return side(case, "baseline", STEADY) + side(case, "candidate", moved)
 
@@ -246,7 +238,6 @@ def test_a_wild_case_among_many_is_judged(judge):
 
 
 def probed(costs: Iterable[float], role: str, **more) -> list[str]:
-    """Return a line a process whose time goes with what it paid for a launch."""
     return [
         line(
             "a",
@@ -294,7 +285,6 @@ def test_each_planted_delay_gets_a_verdict(judge):
 
 
 def planted(case: str, slow: float) -> list[str]:
-    """Return three candidate processes that a delay made slower."""
     moved = [math.log1p(slow) + 0.0001 + 0.0003 * n for n in range(3)]
     return [
         json.dumps({**json.loads(text), "slow": slow}) for text in side(case, "candidate", moved)

@@ -52,7 +52,6 @@ TABLE = KernelTable("torch.profiler", 5, [Kernel(CONV, 2, 0.002), Kernel(GEMM, 1
 
 @pytest.fixture
 def profile(tmp_path, monkeypatch, capsys):
-    """Return a function that runs the command in an empty folder with a small matrix."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "matrix.toml").write_text(MATRIX)
     monkeypatch.setattr("bench_lib.environment.fingerprint.collect", make_environment)
@@ -70,7 +69,6 @@ def profile(tmp_path, monkeypatch, capsys):
 
 @pytest.fixture
 def worker(tmp_path, monkeypatch):
-    """Return a function that lays out what a stand-in leaves in the worker's place."""
     laid_out = tmp_path / "laid out"
     laid_out.mkdir()
     monkeypatch.setenv("STANDIN", str(laid_out))
@@ -98,7 +96,6 @@ def worker(tmp_path, monkeypatch):
 
 @pytest.fixture
 def traced(worker):
-    """Lay out a trace of two steps."""
     write(worker.folder, STEPS, "trace.json.gz")
     return worker(
         trace="trace.json.gz",
@@ -333,8 +330,6 @@ TOLD = {
 
 @pytest.fixture
 def rocm(tmp_path, monkeypatch):
-    """Return a function that installs one of ROCm's profilers."""
-
     def installed(tool: str, version: str) -> None:
         for name, value in install(tmp_path / "rocm", tool, version=version).items():
             monkeypatch.setenv(name, value)
@@ -533,7 +528,6 @@ def test_each_rank_has_its_table_and_its_file(profile, worker, monkeypatch, tmp_
 
 
 def kept(folder: Path, name: str, *times: tuple[str, float, float], **about: Any) -> str:
-    """Keep a profile with so many seconds and calls of each kernel; returns its file."""
     table = KernelTable("torch.profiler", 5, [Kernel(n, calls, s) for n, s, calls in times])
     path = folder / name / "kernels.json"
     path.parent.mkdir(parents=True)
@@ -716,7 +710,6 @@ def test_equal_profiles_have_no_table(profile, tmp_path) -> None:
 
 
 def baseline(folder: Path, **kernels: KernelTable | None) -> None:
-    """Write a baseline file of mi300x with the kernels of each case."""
     process = {"log_median": -4.8, "spread": 0.01, "n": 20, "environment": "e0", "time": "t"}
     accepted = {"run_id": "r", "reason": "first", "date": "2026-01-01"}
     cases = {}

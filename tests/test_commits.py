@@ -44,7 +44,6 @@ def test_an_address_holds_no_markup() -> None:
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory):
-    """Return a repository of three commits, and their hashes, oldest first."""
     folder = tmp_path_factory.mktemp("repository")
     names = {
         f"GIT_{who}_{what}": value

@@ -13,26 +13,20 @@ CALM = make_telemetry(temperature_c=40.0)
 
 
 class Room:
-    """A device whose telemetry follows a script, one answer a second; the last repeats."""
-
     def __init__(self, *script) -> None:
-        """Follow the script."""
         self.script = list(script)
         self.now = 1000.0
         self.windows: list[tuple[float, float]] = []
         self.said: list[str] = []
 
     def look(self, begin, end):
-        """Tell what was seen."""
         self.windows.append((begin, end))
         return self.script.pop(0) if len(self.script) > 1 else self.script[0]
 
     def sleep(self, seconds) -> None:
-        """Let time pass."""
         self.now += seconds
 
     def cooling(self, cool_s=30.0):
-        """Wait for this device."""
         return Cooling(
             make_hardware(),
             self.look,

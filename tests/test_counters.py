@@ -32,7 +32,6 @@ LONG = (
 
 
 def kernel(tmp_path: Path, *rows: str, peak: float | None = None) -> KernelCounters:
-    """Return what such rows of rocprofv3's tell of the only kernel."""
     file = tmp_path / "case_7_counter_collection.csv"
     file.write_text(LONG + "".join(f"{row}\n" for row in rows))
     (found,) = counters.read([file], peak_gb_s=peak).kernels
@@ -40,13 +39,10 @@ def kernel(tmp_path: Path, *rows: str, peak: float | None = None) -> KernelCount
 
 
 def metric(found: KernelCounters, name: str) -> CounterMetric | None:
-    """Return one of a kernel's metrics; None where there is none of that name."""
     return next((each for each in found.metrics if each.name == name), None)
 
 
 def counted(folder: Path, profiler: RocmProfiler, environ: dict[str, str]) -> Counters:
-    """Run the application as often as its counters need, on an MI300X."""
-
     def run(_what: str, into: Path, asked: Sequence[str]) -> None:
         profiler.prepare(into, counters=asked)
         words = profiler.command(application(), into, counters=asked)

@@ -20,7 +20,6 @@ SIGNATURE = (
 
 
 def declare(folder: Path, signature: str, name: str = "scan") -> dict[str, WorkloadAxes]:
-    """Return what is declared where one module has a function of this signature."""
     (folder / f"{name}.py").write_text(
         f"import torch_that_is_not_there\n\ndef {name}(setting: Setting, {signature}): ...\n"
     )

@@ -29,13 +29,11 @@ ABORT = Fault("died", "the worker was ended by SIGABRT", "measure", "HSA_STATUS_
 
 @pytest.fixture
 def workers():
-    """Return a zygote whose script a test fills in."""
     return Contexts({}, DEVICE)
 
 
 @pytest.fixture
 def bench(tmp_path, workers):
-    """Make benches on the scripted device and close them after the test."""
     made = []
 
     def make(**options):
@@ -99,12 +97,10 @@ FOUR = Launch(ranks=4)
 
 
 def answering(case, **_):
-    """Measure ranks at once."""
     return make_measurement(case_id=case.id)
 
 
 def taken(folder, devices):
-    """Return which of the devices somebody holds, by index."""
     held = []
     for device in devices:
         lock = DeviceLock(device, folder)
@@ -258,10 +254,7 @@ CPU = make_hardware(vendor="cpu", key="cpu-test-2c", uuid=None, compute_units=2)
 
 
 class Room:
-    """A device that is watched by a script, on which processes come and go; all of it is noted."""
-
     def __init__(self, device, fault, folder, *seen):
-        """Have a case end with a fault, and telemetry have seen so much since, in turn."""
         self.workers = Contexts({"late": [fault]}, device)
         self.seen = list(seen)
         self.looked_s: list[float] = []
@@ -274,20 +267,17 @@ class Room:
         )
 
     def window(self, begin_s, end_s, own=()):
-        """Note of how long something was seen."""
         self.workers.log.append("look")
         self.looked_s.append(end_s - begin_s)
         return self.seen.pop(0)
 
     def samples(self, begin_s, end_s):
-        """Have no single looks."""
         return []
 
     def close(self):
         """Stop watching."""
 
     def fault(self):
-        """Measure the case that ends with it."""
         with contextlib.closing(self.held):
             (attempt,) = self.held.measure(make_case(id="late")).attempts
         assert not attempt.accepted
@@ -579,14 +569,12 @@ SLOW = make_telemetry(clock_mhz=1410.0)
 
 @pytest.fixture
 def waits(monkeypatch):
-    """Note how long a bench would wait, and do not."""
     slept = []
     monkeypatch.setattr(Cooling, "wait", lambda self, cause: slept.append(cause) or True)
     return slept
 
 
 def seeing(*script):
-    """Return the options of a bench whose telemetry follows a script."""
     return {"watch": lambda _: Watch(*script)}
 
 

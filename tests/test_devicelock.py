@@ -24,7 +24,6 @@ NAME = "GPU-0123-0000-0c-00-0.lock"
 
 @pytest.fixture
 def lock(tmp_path):
-    """Return a function that makes a lock of a device; all are let go of at the end."""
     made = []
 
     def make(**fields) -> DeviceLock:
@@ -37,7 +36,6 @@ def lock(tmp_path):
 
 
 def nobody_waits(line: str) -> None:
-    """Fail, because nobody should have to wait."""
     pytest.fail(f"waited: {line}")
 
 

@@ -31,7 +31,6 @@ SLOW = [0.02] * 20
 
 @pytest.fixture
 def opened(tmp_path, monkeypatch):
-    """Return what opens an engine over workers that follow a script."""
     monkeypatch.setattr(Cooling, "wait", lambda _self, _cause: True)
 
     def make(script, *, seen=(), **options):
@@ -45,7 +44,6 @@ def opened(tmp_path, monkeypatch):
 
 
 def accept(folder, *case_ids, cosine=None, **fields):
-    """Accept baselines of ten milliseconds, of a clock that is known."""
     process = {"clock_mhz": 2100.0, "clock_source": "sysfs", "cosine": cosine}
     builders.accept(folder, DEVICE, *case_ids, process=process, **fields)
 
@@ -279,7 +277,6 @@ def test_a_case_of_several_ranks_is_launched_in_every_process_and_looked_at_agai
 
 
 def measured_on(run, device, case, folder):
-    """Note a case as measured on a device, as xdist's workers send it."""
     made = contextlib.closing(held(device, Contexts({case.id: [SLOW]}, device), folder))
     with made as one:
         run.note(one.measure(case))
@@ -323,7 +320,6 @@ def test_cases_are_looked_at_again_where_they_were_measured(tmp_path, monkeypatc
 
 
 def starting(monkeypatch, folder):
-    """Have engines hold devices with workers whose starts are noted, on either device."""
     log = []
 
     def start(_side, device):
@@ -345,7 +341,6 @@ class Shared(Contexts):
 
 
 def sharing(monkeypatch):
-    """Have engines share scripted workers; returns them by device, as they start."""
     shared = {}
 
     def share(_side, device):
@@ -413,7 +408,6 @@ def test_who_is_told_of_shared_workers_joins_them(tmp_path, monkeypatch, are_the
 
 @pytest.fixture
 def workers(monkeypatch):
-    """Return workers that follow no script, and find out all that there is of a case."""
     whole = {"numerics": Numerics(finite=True, cosine=0.9999), "flops_per_step": 8e9}
     monkeypatch.setattr(
         "standins.worker.make_measurement", functools.partial(make_measurement, **whole)
@@ -522,7 +516,6 @@ def test_numerics_of_last_week_are_not_kept_for_another_one(opened, tmp_path):
 
 
 def _keep_sound(device):
-    """Keep sound numerics of the case, in the environment of its device's first process."""
     found = device.measure(CASE)
     facts.keep_numerics(CASE, found.environment, DEVICE.uuid, Numerics(finite=True, cosine=1.0))
 

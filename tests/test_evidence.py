@@ -21,17 +21,14 @@ from bench_lib.verdict.statistics.comparison import Origin
 
 
 def on(*devices: str | None, **fields) -> list[ProcessSummary]:
-    """Return a process on each device."""
     return [make_process(device_uuid=device, **fields) for device in devices]
 
 
 def drew(number: int) -> Draw:
-    """Return one of a compiler's choices for a kernel."""
     return Draw({"kernel": Choice("source", {"XBLOCK": number})})
 
 
 def evidence(candidate, baseline=(), rolling=(), **fields) -> Evidence:
-    """Return the evidence on a case, with a baseline of these processes."""
     return Evidence(candidate, make_baseline(processes=list(baseline)), rolling=rolling, **fields)
 
 

@@ -45,7 +45,6 @@ SIZES = {"resnet18": 224, "resnet50": 224, "resnet152": 224}
 
 
 def case_of(**params):
-    """Return a case of resnet50 with the names of the matrix."""
     usual = {
         "network": "resnet50",
         "batch_size": 32,
@@ -62,7 +61,6 @@ def case_of(**params):
 
 
 def record_of(step_s=1 / 64, *, memory=None, params=None, **fields):
-    """Return a record of one attempt whose steps all took ``step_s`` seconds."""
     case = case_of(**(params or {}))
     measurement = make_measurement(
         case_id=case.id,
@@ -76,12 +74,10 @@ def record_of(step_s=1 / 64, *, memory=None, params=None, **fields):
 
 
 def figures(step_s=1 / 64, *, hardware=None, **fields):
-    """Return the figures of such a record."""
     return figures_of(record_of(step_s, **fields), hardware)
 
 
 def missing(attempt=None, **params):
-    """Return the figures of a case that was not measured, by default for want of memory."""
     case = case_of(**params)
     attempt = attempt or make_attempt(case_id=case.id, fault=OOM)
     return figures_of(make_record(case=case, attempts=[attempt]))
@@ -349,7 +345,6 @@ def test_any_text_is_a_list_or_a_users_mistake(text):
 
 
 def read_or_refused(read, *arguments):
-    """Return a list that was read, or the words of the refusal as a list."""
     try:
         return read(*arguments)
     except UserError as error:
@@ -487,7 +482,6 @@ def test_compiling_that_saves_nothing_never_pays(compiled_s):
 
 
 def modes():
-    """Return two precisions by three modes; FP16's default is slower than its eager."""
     return [
         figures(1 / 2, params={"compile_mode": "eager"}),
         figures(1 / 4, params={"compile_mode": "default"}, compile_s=10.0, compile_cache="cold"),
@@ -565,7 +559,6 @@ def test_without_an_eager_step_nothing_can_be_said_of_gains():
 
 
 def pairs(*gains, names=("resnet18", "resnet50", "resnet152")):
-    """Return eager and compiled figures of networks that gain so much; None failed."""
     found = []
     for name, gain in zip(names, gains, strict=False):
         params = {"network": name, "compile_mode": "default"}
@@ -630,7 +623,6 @@ def test_the_table_of_depth_has_parameters_and_gains():
 
 
 def sweep():
-    """Return five batches: rates of 16, 128, 244, 256 and none, in 1 to 8 GB."""
     rates = {8: 16, 32: 128, 64: 244, 128: 256}
     seen = [
         figures(batch / rate, params={"batch_size": batch}, memory=gb * 10**9, flops_per_step=1e12)
@@ -640,7 +632,6 @@ def sweep():
 
 
 def swept(*seen):
-    """Return the table of a sweep with such figures."""
     return batches.sweep_table(batches.sweep_rows(seen))
 
 
@@ -703,7 +694,6 @@ def test_a_sweep_whose_best_is_its_largest_says_that_larger_may_be_better():
 
 
 def searched(search, limit, *, fixed=0, image=0):
-    """Let batches up to ``limit`` fit, which take so much and so much an image; list the tries."""
     tries = []
     while (batch := search.next_batch) is not None:
         tries.append(batch)
@@ -818,7 +808,6 @@ def test_every_search_ends_at_the_limit(
 
 
 def outcome_of(case, *, limit, fault=OOM, memory=True):
-    """Return what measuring a case gives where batches up to a limit fit."""
     batch = case.params["batch_size"]
     if batch > limit:
         return Outcome(case, [make_attempt(fault=fault)], make_environment(), make_hardware())
@@ -828,7 +817,6 @@ def outcome_of(case, *, limit, fault=OOM, memory=True):
 
 
 def found_with(search, measure):
-    """Search with a stand-in for measuring; return what was found, the cases, what was said."""
     cases, said = [], []
 
     def attempt(case):
@@ -914,7 +902,6 @@ def test_a_bound_is_said_with_what_was_found():
 
 
 def search_of(largest, **known):
-    """Return a search that came to this."""
     search = Search(start=32, resolution=0)
     if largest is not None:
         search.fitted(largest, None)

@@ -77,7 +77,6 @@ def test_a_full_disk_leaves_what_is_known_and_no_half_a_file():
 
 
 def networks():
-    """Return which networks' counts are known, of six."""
     names = [f"net{i}" for i in range(6)]
     known = [n for n in names if facts.counts_of(make_case(params={"network": n}), HERE)]
     return "".join(name[-1] for name in known)
@@ -85,8 +84,6 @@ def networks():
 
 @pytest.fixture
 def counted():
-    """Return a function that keeps a network's counts, last used so many days ago."""
-
     def counted(number, days):
         before = set(facts.folder().glob("*"))
         facts.keep_counts(make_case(params={"network": f"net{number}"}), HERE, COUNTS)

@@ -47,8 +47,6 @@ def test_a_plan_has_every_kind_and_is_drawn_from_its_seed():
 
 @pytest.fixture
 def laid_out(tmp_path):
-    """Return a function that lays out two cases, measured as planned and written by one run."""
-
     def make(*records, orders=("case-0000-well", "case-0001-raises"), readings=()):
         cases = [
             faults.Planned("case-0000-well", "well"),
@@ -165,7 +163,6 @@ def test_memory_that_grows_with_the_cases_is_found(laid_out):
 
 @pytest.fixture
 def look(tmp_path):
-    """Return a function that says what is wrong about one run, which measured one case."""
     place = faults.Place(tmp_path, [faults.Planned(f"case-{n:03d}", "works") for n in range(9)])
 
     def make(kind="a child is killed", *, status=0, log="", failed=False, given=0):

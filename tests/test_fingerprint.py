@@ -30,8 +30,6 @@ NVIDIA = Hardware(vendor="nvidia", name="", key="h200")
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Write a file below the root of a machine."""
-
     def write(path: str, content: str) -> Path:
         file = tmp_path / path
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -42,7 +40,6 @@ def write(tmp_path: Path) -> Write:
 
 
 def git(folder: Path, *arguments: str) -> str:
-    """Git without anybody's configuration."""
     names = {
         f"GIT_{who}_{what}": "x" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
     }
@@ -345,7 +342,6 @@ def test_inductor_without_graphs_is_counted_by_its_generated_code(
 
 
 def miopen(folder: Path) -> str:
-    """Describe the databases of a folder."""
     return caches({"MIOPEN_USER_DB_PATH": str(folder)}, folder)["miopen"]
 
 
@@ -562,13 +558,11 @@ def test_a_cache_differs_where_it_was_cold_or_holds_other_choices(
 
 
 def check(name: str, found: list[Check]) -> Check:
-    """Find the check of that name, which must be there once."""
     (one,) = [each for each in found if each.name == name]
     return one
 
 
 def install(folder: Path, package: str, version: str, source: str | None = None) -> None:
-    """Install a package as pip leaves it."""
     info = folder / f"{package.replace('-', '_')}-{version}.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
@@ -579,7 +573,6 @@ def install(folder: Path, package: str, version: str, source: str | None = None)
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give the interpreter no packages but those of the test."""
     folder = tmp_path / "site"
     folder.mkdir()
     importlib.import_module("bench_lib.backends.amd.profilers")  # not found there afterwards

@@ -25,7 +25,6 @@ JUDGED = {"nap-4": "NOISY", "nap-16": "REGRESSED", "product": "NOISY", "nap-wron
 
 @pytest.fixture
 def cli(tmp_path, monkeypatch, capsys):
-    """Return a function that runs ``bench-lib`` beside a copy of these files."""
     shutil.copytree(RECORDED, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
 

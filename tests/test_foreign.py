@@ -34,13 +34,11 @@ RECORDINGS = {
 
 
 def figures(name: str, data: bytes | None = None):
-    """Return what a recording tells, or other bytes of its format."""
     content = (RECORDED / name).read_bytes() if data is None else data
     return list(foreign.FORMATS[RECORDINGS[name]].figures(content))
 
 
 def told(name: str) -> dict[tuple[str, str], float]:
-    """Return a recording's values by case and metric."""
     return {(figure.case, figure.metric.name): figure.value for figure in figures(name)}
 
 
@@ -226,12 +224,10 @@ def test_a_session_without_benchmarks_is_no_measurement():
 
 
 def read(form: str, *candidate: Path, baseline: tuple[Path, ...] = ()) -> Samples:
-    """Read files of two sides."""
     return foreign.read(foreign.FORMATS[form], {"baseline": baseline, "candidate": candidate})
 
 
 def served(path: Path, **fields) -> Path:
-    """Write a result of ``vllm bench serve`` with other fields."""
     known = json.loads((RECORDED / "vllm-serve.json").read_bytes())
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps({**known, **fields}))
@@ -315,13 +311,11 @@ def test_a_folder_stands_for_its_files(tmp_path):
 
 @pytest.fixture
 def judge(tmp_path, monkeypatch, capsys):
-    """Return a function that judges files, in a folder with nothing else in it."""
     monkeypatch.chdir(tmp_path)
     return lambda *words: ran(["judge", *words], monkeypatch, capsys, Printed)
 
 
 def sides(tokens: float = 1.0, first: float = 1.0) -> None:
-    """Write five starts of each side, whose times between tokens and first tokens changed so."""
     for n in range(5):
         jitter = 1 + 0.0005 * (n - 2)
         for side, more, sooner in (("a", 1.0, 1.0), ("b", tokens, first)):

@@ -34,7 +34,6 @@ STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 
 @pytest.fixture
 def cli(tmp_path, monkeypatch, capsys):
-    """Return a function that runs a command in a folder with a hostile history and baseline."""
     case = make_case(id="odd", params={"network": HOSTILE})
     fault = make_fault(message=HOSTILE, last_output=HOSTILE)
     records = [

@@ -41,7 +41,6 @@ sys.exit(int(sys.argv[2]) if place.rank else 0)
 
 
 def variables(rank: int, ranks: int) -> dict[str, str]:
-    """Return what mpirun tells a rank."""
     names = ("RANK", "LOCAL_RANK", "SIZE", "LOCAL_SIZE")
     values = (rank, rank, ranks, ranks)
     told = {f"OMPI_COMM_WORLD_{n}": str(v) for n, v in zip(names, values, strict=True)}
@@ -50,7 +49,6 @@ def variables(rank: int, ranks: int) -> dict[str, str]:
 
 @pytest.fixture
 def first(tmp_path, monkeypatch) -> Placement:
-    """Be the first of three ranks, of which the others are processes that wait for orders."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     for name in ("BENCH_LIB_LAUNCHER", "BENCH_LIB_SHARED", "MASTER_ADDR", "MASTER_PORT"):
@@ -74,7 +72,6 @@ def first(tmp_path, monkeypatch) -> Placement:
 
 
 def ordered(tmp_path: Path, ranks: int, status: int = 0) -> tuple[int | None, str]:
-    """Have some ranks say who they are; returns the launcher's exit status and output."""
     command = command_for(ranks)
     folder = Path(tempfile.mkdtemp(dir=tmp_path))
     words = [*command.words, "-c", WHO, str(tmp_path / "rank-"), str(status)]
@@ -104,7 +101,6 @@ def test_ranks_of_one_launch_do_what_the_first_orders(first, tmp_path):
 
 
 def _given_up(tmp_path: Path) -> None:
-    """Have ranks hang until their order is withdrawn: none of their processes is left."""
     folder = Path(tempfile.mkdtemp(dir=tmp_path))
     log = folder / "log"
     sleeps = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"

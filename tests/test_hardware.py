@@ -22,29 +22,23 @@ GIB = 2**30
 
 @pytest.fixture(autouse=True)
 def _forget_warnings() -> None:
-    """Let every test see the warnings that are given once a process."""
     sysfs.warn_once.cache_clear()
 
 
 class Machine:
-    """A root folder with the files of a machine, written as its kernel would."""
-
     def __init__(self, root: Path) -> None:
-        """Start with what every machine has."""
         self.root = root
         self._nodes = 0
         self.write("proc/cpuinfo", "model name\t: Test CPU 12-Core Processor\n")
         self.write("proc/meminfo", "MemTotal:       8388608 kB\n")
 
     def write(self, path: str, content: str) -> Path:
-        """Write a file below the root."""
         file = self.root / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(content)
         return file
 
     def cpu_node(self) -> None:
-        """Add a KFD node that is a CPU."""
         node = f"sys/class/kfd/kfd/topology/nodes/{self._nodes}"
         self.write(f"{node}/gpu_id", "0\n")
         self.write(f"{node}/properties", "cpu_cores_count 48\nsimd_count 0\nlocation_id 0\n")
@@ -64,7 +58,6 @@ class Machine:
         nps: str | None = "NPS1",
         cap_uw: int | None = 750_000_000,
     ) -> Path:
-        """Add a KFD node that is an AMD GPU, with its PCI device."""
         node = f"sys/class/kfd/kfd/topology/nodes/{self._nodes}"
         self.write("dev/kfd", "")
         self.write(f"{node}/gpu_id", f"{40000 + self._nodes}\n")
@@ -93,18 +86,15 @@ class Machine:
         return self.root / node
 
     def detect(self, **environ: str) -> list[Hardware]:
-        """Look for devices on this machine under these variables."""
         return detect(self.root, environ)
 
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
-    """Make a machine without any GPU."""
     return Machine(tmp_path)
 
 
 def nvml_entry(**changes: object) -> dict[str, object]:
-    """Describe a GPU as the process that asks NVML does: an H200 unless changed."""
     entry: dict[str, object] = {
         "name": "NVIDIA H200",
         "uuid": "GPU-11111111-aaaa-bbbb-cccc-000000000001",
@@ -124,7 +114,6 @@ Answer = Callable[..., None]
 
 @pytest.fixture
 def nvml(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Answer:
-    """Give the machine an NVIDIA driver, and its NVML these words instead of an answer."""
     machine.write("dev/nvidia0", "")
 
     def answer(*entries: Mapping[str, object], script: str | None = None) -> None:
@@ -692,7 +681,6 @@ SEEN = Device(
 
 
 def changed(**changes: object) -> Device:
-    """Make the device that a context should see, but for `changes`."""
     return Device(**{**asdict(SEEN), **changes})
 
 

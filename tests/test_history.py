@@ -49,7 +49,6 @@ PROPERTY = settings(deadline=None)
 
 
 def run_python(code: str, *words: str, **options) -> subprocess.Popen[str]:
-    """Start an interpreter that can import bench_lib and the builders."""
     paths = [str(Path(bench_lib.__file__).parents[1]), str(Path(__file__).parent)]
     return subprocess.Popen(
         [sys.executable, "-c", code, *words],
@@ -62,7 +61,6 @@ def run_python(code: str, *words: str, **options) -> subprocess.Popen[str]:
 
 
 def lines_of(path: Path) -> list[dict]:
-    """Return the lines of a file, each decoded."""
     return [json.loads(line) for line in content(path).splitlines()]
 
 
@@ -408,7 +406,6 @@ def test_a_file_that_is_not_there_is_said(tmp_path):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> Path:
-    """Return the file of a run of three cases, whole."""
     records = [
         make_record(
             case=make_case(id=f"case-{n}"),
@@ -450,7 +447,6 @@ JSON = st.recursive(
 
 @st.composite
 def damaged_lines(draw, lines: list[dict]) -> bytes:
-    """Return a line of a run in which one value, at any depth, is another or gone."""
     line = json.loads(json.dumps(draw(st.sampled_from(lines))))
     place = line
     while True:

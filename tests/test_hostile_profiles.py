@@ -25,7 +25,6 @@ KERNELS = "rocpd_kernel_dispatch"
 
 
 def database(path: Path, *statements: str) -> Path:
-    """Make a database."""
     with closing(sqlite3.connect(path)) as made:
         for statement in (*TABLES, *statements):
             made.execute(statement)

@@ -53,14 +53,12 @@ BUSY = 97
 
 
 def laid_out(folder: Path, machine: Machine) -> tuple[Site, list[Hardware]]:
-    """Lay a machine out, and find its devices in the kernel's files."""
     site = machine.lay_out(folder / "machine")
     environ = dict.fromkeys((), "")
     return site, backends.detect(folder / "machine/root", environ)
 
 
 def at_work(site: Site) -> Site:
-    """Have all devices of a machine work for an hour."""
     present = Present(site.folder)
     for device in present.devices:
         present.work_until(device, time.monotonic() + 3600)
@@ -69,19 +67,16 @@ def at_work(site: Site) -> Site:
 
 
 def again(site: Site) -> None:
-    """Have the kernel write its files anew."""
     from standins.rocm import kernel
 
     kernel.write(Present(site.folder))
 
 
 def look(site: Site, device: Hardware) -> dict[str, Any]:
-    """Look once in the way that is chosen."""
     return backends.of(device).telemetry(device, site.folder / "root", 0).look(with_pids=False)
 
 
 def watched(site: Site, device: Hardware, looks: int = 4) -> Telemetry:
-    """Summarise some looks, 0.3 s apart by the clock of the counters."""
     source = backends.of(device).telemetry(device, site.folder / "root", 0)
     samples = []
     for n in range(looks):
@@ -132,7 +127,6 @@ def test_every_table_tells_the_same_of_every_device(
 
 @contextlib.contextmanager
 def installed(site: Site) -> Iterator[None]:
-    """Have a machine's own ``amdsmi`` be the one that is imported."""
     own = sys.path[:]
     sys.path[:0] = [str(site.folder / "lib")]
     try:
@@ -227,7 +221,6 @@ def test_a_slow_die_is_one_partition_s_alone(tmp_path: Path) -> None:
 
 @pytest.fixture
 def boxed(tmp_path: Path) -> Callable[..., Any]:
-    """Run bench-lib in a machine's own /sys and /dev; skip where namespaces are forbidden."""
     reason = box.why_not()
     if reason is not None and not os.environ.get("CI"):
         pytest.skip(reason)

@@ -29,8 +29,6 @@ MPICH = "HYDRA build details:\n    Version: 4.0.2"
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Installer:
-    """Return what makes an environment whose PATH has these commands and no others."""
-
     def make(**commands: str) -> dict[str, str]:
         for name, says in commands.items():
             path = tmp_path / name
@@ -43,12 +41,10 @@ def installed(tmp_path: Path) -> Installer:
 
 @pytest.fixture(autouse=True)
 def _as_somebody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not be root, unless a test is about that."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
 
 
 def words(command: LaunchCommand) -> list[str]:
-    """Return the words without the folder that the command was found in."""
     first, *rest = command.words
     return [Path(first).name, *rest]
 

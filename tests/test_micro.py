@@ -49,7 +49,6 @@ TINY = "SqueezeNet1.1"
 
 @pytest.fixture(autouse=True)
 def _quickly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Run in a folder of its own, on one thread, and hardly warm up."""
     monkeypatch.chdir(tmp_path)
     hardly_warm_up(monkeypatch)
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
@@ -63,7 +62,6 @@ USUAL_SIZE = session.SIZE
 
 @pytest.fixture
 def _images_of_the_usual_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take images as large as ROCm's tool does."""
     monkeypatch.setattr(session, "SIZE", USUAL_SIZE)
 
 
@@ -160,7 +158,6 @@ def test_for_a_machine_there_is_json_and_the_lines_go_elsewhere(
 
 
 def params(*words: str) -> dict[str, Any]:
-    """Return the parameters of the case that a command line stands for."""
     options = read_options(["--network", "resnet50", *words])
     return dict(case_from(options, RankPlace(), "fp32").params)
 
@@ -236,7 +233,6 @@ def test_the_autograd_profiler_prints_the_tables_of_the_guide(run: Run) -> None:
 def looks(
     monkeypatch: pytest.MonkeyPatch, *seen: Measurement, others: list[float] | None = None
 ) -> tuple[session.Looked, list[str]]:
-    """Look at a case whose measurements are a script; ``others`` are another rank's words."""
     script = iter(seen)
 
     def measure(_case: Case, context: MeasuringContext) -> Measurement:
@@ -425,7 +421,6 @@ def test_a_run_that_is_slower_than_its_baseline_fails(
 
 
 def accept_as_if_much_faster(history: Path, folder: Path) -> None:
-    """Accept five processes so much faster than the one that was kept that no noise hides it."""
     [path] = files(history)
     kept = read(path)
     [record] = kept.records.values()
@@ -464,7 +459,6 @@ SHORT_INFERENCE = ["--batch-size", "2", "--iterations", "2", "--mode", "inferenc
 
 
 def measured_though(*words: str) -> int:
-    """Measure shortly, whatever is in the way; returns the exit status."""
     return program.main(["--network", TINY, *SHORT_INFERENCE, *words])
 
 
@@ -558,7 +552,6 @@ if __name__ == "__main__":
 
 
 def launched(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run the program in processes of its own."""
     (folder / "script.py").write_text(SCRIPT)
     alone = {k: v for k, v in os.environ.items() if k not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
     short = ["--network", TINY, "--batch-size", "4", "--iterations", "2"]
@@ -574,7 +567,6 @@ def launched(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def free_port() -> int:
-    """Return a port that nobody has now."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
@@ -645,8 +637,6 @@ RANKS = [RankPlace(rank=rank, ranks=2, share=2, launched=True) for rank in (0, 1
 def failed(
     place: RankPlace, error: Exception, monkeypatch: pytest.MonkeyPatch, *, when: str
 ) -> int | str | None:
-    """Be a rank that an error ends at once; returns the exit status."""
-
     def fail(*_arguments: object, **_named: object) -> None:
         raise error
 

@@ -17,7 +17,6 @@ AXES = network_axes({"resnet18": 224})
 
 
 def case_that_is(compiling: Compiling) -> Case:
-    """Return the case that is compiled so; raises UserError where there is none."""
     values = {
         "network": "resnet18",
         "batch_size": 1,
@@ -106,7 +105,6 @@ def test_what_calls_something_is_refused_and_not_called(
 
 
 def read_or_refuse(text: str) -> None:
-    """Read it; what is accepted can be named as a case."""
     try:
         compiling = read_context(text)
     except UserError as error:

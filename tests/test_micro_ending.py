@@ -14,10 +14,7 @@ CPU = make_hardware(vendor="cpu", key="cpu")
 
 
 class Zygote:
-    """A zygote's stand-in, which may be unable to start, or to fork."""
-
     def __init__(self, *, environment):
-        """Start, unless there is some trouble."""
         if Zygote.trouble == "start":
             raise LaunchError("no folder for temporary files")
         Zygote.made.append(self)
@@ -26,7 +23,6 @@ class Zygote:
         self.turns = 0
 
     def context(self, *, draws):
-        """Be a context too, taken as it comes."""
         assert draws == 1
         if Zygote.trouble == "fork":
             raise LaunchError("no torch there")
@@ -35,11 +31,9 @@ class Zygote:
     pid = 4000
 
     def take_turn(self):
-        """Note it."""
         self.turns += 1
 
     def close(self):
-        """Note it."""
         self.closed = True
 
 

@@ -96,19 +96,16 @@ SAID: dict[str, list[str]] = {
 
 @pytest.fixture(autouse=True)
 def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Be in an empty folder, and not one of several ranks."""
     monkeypatch.chdir(tmp_path)
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
 
 
 def read(*words: str) -> MicroOptions:
-    """Read a command line about ResNet-50."""
     return read_options([*NETWORK, *words])
 
 
 def refusal(*words: str) -> str:
-    """Read a command line that is refused; return the words."""
     with pytest.raises(UserError) as caught:
         read(*words)
     return str(caught.value)
@@ -118,7 +115,6 @@ def refusal(*words: str) -> str:
 
 
 def surface(action: argparse.Action) -> tuple[Any, ...]:
-    """Return what an action takes, its default and its choices, as the tables above have it."""
     takes: Any = TEXT if action.type in (None, str) else action.type
     takes = NUMBER if takes is int else takes
     takes = SWITCH if action.nargs == 0 and action.const is True else takes

@@ -21,13 +21,11 @@ AT_LN_1000 = PrintedIteration(math.log(1000), 1 / 128)
 
 @pytest.fixture(autouse=True)
 def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Be in an empty folder, and not one of several ranks."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LOCAL_RANK", raising=False)
 
 
 def options(*words: str) -> MicroOptions:
-    """Read a command line."""
     return read_options(["--network", "resnet50", *words])
 
 
@@ -37,7 +35,6 @@ def performance(
     *words: str,
     roofline: Any = None,
 ) -> list[str]:
-    """Return the guide's lines of a network with 1000 classes."""
     return lines.performance(
         options(*words),
         measurement or make_measurement(),
@@ -48,7 +45,6 @@ def performance(
 
 
 def line(printed: list[str], beginning: str) -> str:
-    """Return the one line that begins so."""
     (found,) = [text for text in printed if text.startswith(beginning)]
     return found
 
@@ -57,7 +53,6 @@ def line(printed: list[str], beginning: str) -> str:
 
 
 def seen(batch: int, seconds: float) -> Measurement:
-    """Return a measurement of one iteration, by the wall clock."""
     return make_measurement(items_per_step=batch, iteration_s=[seconds], wall_s=seconds)
 
 
@@ -228,7 +223,6 @@ def test_before_the_warm_up_there_is_rocms_tools_line_in_either_mode(
 
 
 def timed(*measured: PrintedIteration) -> list[str]:
-    """Return the lines of the first iterations."""
     return lines.timed(measured)
 
 

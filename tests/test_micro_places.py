@@ -20,13 +20,11 @@ from bench_lib.model import UserError
 
 @pytest.fixture(autouse=True)
 def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Be in an empty folder; the variables are each test's own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LOCAL_RANK", "0")  # so that flags are not held against a lone process
 
 
 def options(*words: str) -> MicroOptions:
-    """Read a command line."""
     return read_options(["--network", "resnet50", *words])
 
 
@@ -34,7 +32,6 @@ MEETING = {"MASTER_ADDR": "node-1", "MASTER_PORT": 29400}
 
 
 def torchrun(**variables: Any) -> dict[str, str]:
-    """Return what torchrun tells a process, one of one unless told otherwise."""
     given = {
         "RANK": 0,
         "LOCAL_RANK": 0,
@@ -47,7 +44,6 @@ def torchrun(**variables: Any) -> dict[str, str]:
 
 
 def manual(*words: str) -> MicroOptions:
-    """Read a command line that starts the ranks of this host."""
     meeting = ["--dist-backend", "gloo", "--dist-url", "tcp://127.0.0.1:4332"]
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("LOCAL_RANK")

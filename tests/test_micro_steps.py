@@ -27,15 +27,12 @@ MEASURED = range(WARM.stop + 1, WARM.stop + 3)
 
 @pytest.fixture(autouse=True, scope="module")
 def _frozen() -> Iterator[None]:
-    """Keep the collections that measuring asks for from looking through all of torch."""
     gc.freeze()
     yield
     gc.unfreeze()
 
 
 class Machine(Device):
-    """A device whose steps leave their number as the loss."""
-
     def __init__(
         self, seconds: Iterable[float] = (1 / 4,), *, in_place: bool = False, queued: bool = False
     ) -> None:
@@ -71,7 +68,6 @@ class Machine(Device):
         return Workload(self.step, items_per_step=4, loss=self.ask_loss, numerics=self.numerics)
 
     def watched(self, **fields: Any) -> Watched:
-        """Return what watches a training that writes its losses nowhere twice."""
         clock: Any = self
         return Watched(clock, **{"training": True, "keeps_losses": False, **fields})
 
@@ -80,7 +76,6 @@ class Machine(Device):
         return super().measure(sampling, **fields)
 
     def words(self, *beginnings: str) -> list[str]:
-        """Return the log's entries that begin so."""
         return [word for word in self.log if word.startswith(beginnings)]
 
 

@@ -14,16 +14,12 @@ from bench_lib.cli.options import grouped
 
 @dataclass(frozen=True, kw_only=True)
 class Inner:
-    """Options of every command."""
-
     folder: Annotated[str, typer.Option(help="Where.")] = "here"
     loud: Annotated[bool, typer.Option("--loud", help="Say more.")] = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outer:
-    """Options of some commands, and those of every one."""
-
     count: Annotated[int, typer.Option(help="How many.")] = 1
     inner: Inner
 
@@ -36,7 +32,6 @@ def command(
     outer: Outer,
     last: Annotated[int, typer.Option(help="After.")] = 0,
 ) -> None:
-    """Print what was given."""
     typer.echo(f"{name} {first} {outer} {last}")
 
 
@@ -45,7 +40,6 @@ app.command()(command)
 
 
 def ran(*words: str) -> str:
-    """Return what the command prints."""
     done = CliRunner().invoke(app, [*words])
     assert done.exit_code == 0, done.output
     return done.output.strip()

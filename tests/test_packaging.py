@@ -37,7 +37,6 @@ PACKAGE = {
 
 
 def run(words: list[str | Path], folder: Path, ends: tuple[int, ...] = (0,), **more: str) -> str:
-    """Run a command as in a shell of its own, without a GPU; return what it prints."""
     environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
     environment |= {
         "CUDA_VISIBLE_DEVICES": "",
@@ -54,7 +53,6 @@ def run(words: list[str | Path], folder: Path, ends: tuple[int, ...] = (0,), **m
 
 
 def build(source: Path, folder: Path, *kinds: str) -> list[Path]:
-    """Build a wheel or an sdist of a source tree; return the files."""
     targets = [word for kind in kinds for word in ("-t", kind)]
     run([sys.executable, "-m", "hatchling", "build", "-d", folder, *targets], source)
     return sorted(folder.iterdir())
@@ -62,7 +60,6 @@ def build(source: Path, folder: Path, *kinds: str) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory) -> dict[str, Path]:
-    """Build both, of the checkout."""
     wheel, sdist = build(ROOT, tmp_path_factory.mktemp("dist"), "wheel", "sdist")
     return {"sdist": sdist, "wheel": wheel}
 
@@ -128,7 +125,6 @@ SAFELY = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
 
 
 def contents(wheel: Path) -> dict[str, bytes]:
-    """Return each file of a wheel."""
     with zipfile.ZipFile(wheel) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
 

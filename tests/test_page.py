@@ -34,7 +34,6 @@ CPU = Hardware(vendor="cpu", name="Test CPU", key="cpu-test-4c", compute_units=4
 
 
 def machine(*devices: Hardware, **fields) -> Machine:
-    """Return a machine with these devices of which all is well."""
     devices = devices or (make_hardware(),)
     references = {d.key: Reference(f"baselines/{d.key}.json") for d in devices}
     seen = [DeviceLook(FIGURES)] * len(devices)
@@ -52,7 +51,6 @@ def machine(*devices: Hardware, **fields) -> Machine:
 
 
 def section(lines: list[str], title: str) -> list[str]:
-    """Return the lines below a title."""
     start = lines.index(title) + 1
     return lines[start : lines.index("", start)]
 

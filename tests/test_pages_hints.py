@@ -17,7 +17,6 @@ from bench_lib.storage.archive import Archive
 
 
 def gpu(number: int) -> dict[str, object]:
-    """Return what tells one of eight MI325X from the others."""
     return {
         "index": number,
         "bdf": f"0000:{0x10 + number:02x}:00.0",
@@ -28,7 +27,6 @@ def gpu(number: int) -> dict[str, object]:
 
 
 def on(number: int, status: Status = Status.OK, name: str = "resnet50") -> NightCase:
-    """Return a case that one of eight MI325X had."""
     case = nights.make_case(name, 1 + number)
     hardware = replace(nights.MI300X, **gpu(number))
     make = {Status.ERROR: nights.error, Status.INVALID: nights.invalid}.get(status)
@@ -38,7 +36,6 @@ def on(number: int, status: Status = Status.OK, name: str = "resnet50") -> Night
 
 
 def eight(*broken: int, status: Status = Status.ERROR) -> Night:
-    """Return a night of eight GPUs with two cases each, some of which are broken."""
     return nights.make_night(
         [
             on(number, status if number in broken else Status.OK, name)
@@ -96,7 +93,6 @@ def _gather(folder) -> Night:
 def _measured(
     folder, ago: int, numbers: Sequence[int], moved: dict[int, int] | None = None
 ) -> None:
-    """Write a run in which each GPU measured a case of its own, and those that were moved to it."""
     stamped = nights.stamp(ago).replace("-", "").replace(":", "")
     first = on(numbers[0])
     path = builders.write_run(folder, [], hardware=first.hardware, now=stamped, end=False)

@@ -38,7 +38,6 @@ QUIET = [0.01 * (1 + NOISE.gauss(0, 0.0015)) for _ in range(30)]
 
 
 def accept(folder, case_id="a", date=ACCEPTED, seconds=0.01, held=None):
-    """Write a baseline as accepting would."""
     file = baselines.load(folder / "baselines", DEVICE.key)
     processes = [
         make_process(
@@ -59,7 +58,6 @@ def accept(folder, case_id="a", date=ACCEPTED, seconds=0.01, held=None):
 
 
 def a_night(folder, day, seconds, *, device=DEVICE, accepted=ACCEPTED, **about):
-    """Write one night of case ``a``."""
     measured = make_measurement(
         case_id="a", iteration_s=[seconds] * 20, device_uuid=device.uuid, context_id=f"c-{day}"
     )
@@ -76,7 +74,6 @@ def a_night(folder, day, seconds, *, device=DEVICE, accepted=ACCEPTED, **about):
 
 @pytest.fixture
 def tonight(tmp_path):
-    """Measure and judge tonight's run of case ``a``; return its suite."""
     opened = []
 
     def make(seconds) -> Suite:
@@ -97,7 +94,6 @@ def tonight(tmp_path):
 
 
 def slower(folder, since=24, share=1.009, **about):
-    """Write thirty nights, some slower since one of them."""
     for day, seconds in enumerate(QUIET):
         changed = about if day >= since else {}
         a_night(folder, day, seconds * (share if day >= since else 1.0), **changed)

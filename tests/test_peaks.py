@@ -32,14 +32,12 @@ BY_KEY = {model.key: model for model in MODELS}
 
 
 def identify(device: Hardware) -> Hardware:
-    """Identify an AMD GPU, or NVIDIA's by its own rows."""
     if device.vendor == "amd":
         return kfd.identify(device)
     return catalogue.identify(device, catalogue.read(nvidia.PEAKS).gpus)
 
 
 def amd(**known: Any) -> Hardware:
-    """Describe an AMD GPU of the MI300 series by what is `known` of it, and identify it."""
     return identify(Hardware(**{"vendor": "amd", "name": "", "key": "", "arch": "gfx942", **known}))
 
 
@@ -438,7 +436,6 @@ def test_no_gpu_gets_the_peaks_of_a_model_that_any_signal_contradicts(
 def machine(
     root: Path, name: str, cores: Iterable[tuple[int, list[int]]], *, flags: str = "fpu avx2"
 ) -> Path:
-    """Write what a machine says of its CPU: each core's socket and hardware threads."""
     (root / "proc").mkdir()
     (root / "proc/cpuinfo").write_text(f"model name\t: {name}\nflags\t\t: {flags}\n")
     for socket, threads in cores:
@@ -451,7 +448,6 @@ def machine(
 
 
 def usable(monkeypatch: pytest.MonkeyPatch, cpus: Iterable[int]) -> None:
-    """Let this process use only these hardware threads."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(cpus), raising=False)
 
 

@@ -108,20 +108,17 @@ LOAD = ("-p", "no:hypothesispytest", *("-p", "xdist", "-p", "benchmark", "-p", "
 
 @pytest.fixture(autouse=True)
 def _few_plugins(monkeypatch):
-    """Have a run load no other plugins than these, unless it is about them."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
 
 @pytest.fixture
 def _all_plugins(monkeypatch, _few_plugins):
-    """Have a run load whatever is installed, all the same."""
     monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD")
     monkeypatch.delenv("PYTEST_ADDOPTS")
 
 
 @contextlib.contextmanager
 def as_it_was():
-    """Take back what a checkout's conftest changes of our modules and of their stand-ins."""
     changed = (
         *(bench_lib.backends, session, measuring.PerfSession, engine, engine.Engine, device),
         engine.processes,
@@ -172,12 +169,10 @@ def suite(pytester):
 
 
 def runs_in(pytester) -> list[history.Run]:
-    """Every run of the checkout's history."""
     return [history.read(path) for path in history.files(pytester.path / "history")]
 
 
 def accept(pytester, case_id, log_medians, key="cpu-test-2c", kernels=None, *, ranks=1, **fields):
-    """Write a baseline as accepting would."""
     file = baselines.load(pytester.path / "baselines", key)
     processes = make_processes(log_medians, environment="e0e0e0e0", device_uuid=None, **fields)
     new = make_baseline(
@@ -193,14 +188,12 @@ def accept(pytester, case_id, log_medians, key="cpu-test-2c", kernels=None, *, r
 
 
 def properties_of(element) -> dict[str, str]:
-    """Return what JUnit's XML says of a test or a suite, each thing once."""
     found = [(p.get("name"), p.get("value")) for p in element.findall("properties/property")]
     assert len(dict(found)) == len(found)
     return dict(found)
 
 
 def junit(pytester):
-    """Return the suite of ``junit.xml``, and what it says of each test."""
     (suite_of,) = ET.parse(pytester.path / "junit.xml").getroot()
     return suite_of, {case.get("name"): properties_of(case) for case in suite_of.iter("testcase")}
 
@@ -463,7 +456,6 @@ bench_lib.engine.device.HeldDevice.measure_again = interrupted
 
 
 def quarantine(pytester, case_id, until, key="cpu-test-2c"):
-    """Put a case into quarantine."""
     file = baselines.load(pytester.path / "baselines", key)
     held = Quarantine("ROCm/MIOpen#1", until, "2026-01-01T00:00:00Z")
     baselines.set_quarantine(file, case_id, held, make_hardware(key=key))
@@ -608,7 +600,6 @@ SAYS_SO = "*matrix.toml: smoke.networks, table 1, network: unknown network 'resn
 
 
 def with_typo(suite, pytester, **options):
-    """Lay out a checkout whose matrix cannot be meant, with a second file of cases."""
     run = suite(matrix=TYPO, **options)
     pytester.path.joinpath("perf_tests", "test_more.py").write_text(TEST_FILE)
     return run
@@ -937,7 +928,6 @@ engine.processes.share, engine.processes.joined = share, joined
 
 
 def noted(pytester):
-    """Return the lines that a checkout's conftest noted."""
     file = pytester.path / "noted"
     return file.read_text().splitlines() if file.exists() else []
 
@@ -1012,7 +1002,6 @@ UNSEEN = ("--perf-kernels", "none")
 
 
 def with_ranks(pytester, answers="{}", *, ranks=(2, 2), name="two"):
-    """Add cases of several ranks that follow a script, where all their devices are held."""
     pytester.path.joinpath("perf_tests", "test_two.py").write_text(
         TWO.replace("{ranks}", f"{ranks}").replace("{name}", name)
     )
@@ -1281,7 +1270,6 @@ def test_ctrl_c_under_xdist_judges_all_that_workers_have_sent(suite, pytester, a
 
 
 def wait_for(pytester, process, *names):
-    """Wait until a run has made some files."""
     deadline = time.monotonic() + 60
     while not all(pytester.path.joinpath(name).exists() for name in names):
         assert process.poll() is None
@@ -1532,7 +1520,6 @@ engine.HeldDevice = refuse
 
 
 def with_past(pytester, took_s, key="cpu-test-2c"):
-    """Let the checkout have a run in which each case took so long."""
     writer = history.Writer(pytester.path / "history", key, now="2026-01-01T00:00:00Z")
     for case_id in ("alpha", "beta", "gamma", *(f"case-{i}" for i in range(6))):
         writer.attempt(make_case(id=case_id), None, make_attempt(case_id=case_id, took_s=took_s))
@@ -1566,7 +1553,6 @@ def test_under_xdist_the_controller_says_how_far_all_devices_are(suite, pytester
 
 
 def in_terminal(pytester, *, columns):
-    """Run pytest on the checkout in a terminal; returns its exit status and its lines."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     gone = ("CI", "COLUMNS", "PY_COLORS")
@@ -1736,7 +1722,6 @@ def test_junit_tells_the_cases_of_one_test_apart(suite, pytester):
 
 @pytest.fixture
 def night(suite, pytester):
-    """Lay out a checkout where alpha is slower and beta has no baseline; returns what runs it."""
     run = suite("{'alpha': [[0.0105] * 20]}", devices="gpus(2)")
     accept(pytester, "alpha", TEN_MS, key="mi300x")
     return lambda *arguments: run("--perf-tier", "smoke", *UNSEEN, *arguments)
@@ -1762,7 +1747,6 @@ import os
 
 
 def reports_are_published_once_each_with_outcomes_of_pytests_own(folder):
-    """Check the outcomes: the call waits for its verdict, and the teardown for the call."""
     seen = folder.joinpath("seen").read_text().splitlines()
     by_test = {name: [li for li in seen if li.startswith(name)] for name in ("[alpha]", "p[beta]")}
     assert by_test == {
@@ -1772,7 +1756,6 @@ def reports_are_published_once_each_with_outcomes_of_pytests_own(folder):
 
 
 def pytest_html_has_each_test_once(folder):
-    """Check that its page is written, and says what the terminal says."""
     page = folder.joinpath("r.html").read_text()
     blob = re.search('data-jsonblob="([^"]*)"', page)[1]
     tests = json.loads(html.unescape(blob))["tests"]
@@ -1782,7 +1765,6 @@ def pytest_html_has_each_test_once(folder):
 
 
 def pytest_json_report_has_each_test_and_its_time(folder):
-    """Check that the time that measuring took is the call's."""
     document = json.loads(folder.joinpath("r.json").read_text())
     tests = {test["nodeid"][-7:]: test for test in document["tests"]}
     assert {name: test["outcome"] for name, test in tests.items()} == {

@@ -45,7 +45,6 @@ ALL = [
 def run(
     folder: Path, tool: str, version: str, *, processes: int = 1, counters: tuple[str, ...] = ()
 ) -> RocmProfiler:
-    """Install a profiler, and profile the application as ``case`` in ``out``."""
     environ = install(folder / "rocm", tool, version=version)
     profiler = require(tool, environ)
     out = folder / "out"
@@ -56,12 +55,10 @@ def run(
 
 
 def kernels(found: Results) -> list[model.Kernel]:
-    """Return all that the processes had their devices do, but copies."""
     return [k for process in found.processes for k in process.kernels if k not in copies(found)]
 
 
 def copies(found: Results) -> list[model.Kernel]:
-    """Return the copies of all processes."""
     each = (kernel for process in found.processes for kernel in process.kernels)
     return [kernel for kernel in each if kernel.name.startswith("Memcpy ")]
 
@@ -71,8 +68,6 @@ def copies(found: Results) -> list[model.Kernel]:
 
 @pytest.fixture
 def rocm(tmp_path: Path):
-    """Install a ROCm of some version with some of its profilers; returns its environment."""
-
     def lay_out(*tools: str, version: str | None = None) -> dict[str, str]:
         folder = tmp_path / "rocm"
         (folder / "bin").mkdir(parents=True)
@@ -257,24 +252,20 @@ def test_what_was_asked_for_counts_and_not_the_database_beside_it(tmp_path):
 
 
 def write(folder: Path, **files: str) -> RocmProfiler:
-    """Write files of a case with a name of its own."""
     for name, text in files.items():
         (folder / f"case_{name}.csv").write_text(text)
     return RocmProfiler("rocprofv3", "rocprofv3")
 
 
 def read(path: Path) -> list[model.Kernel]:
-    """Return what kernels took by a file."""
     return profilers.read(path)[0]
 
 
 def rows(*spans: tuple[str, int, int]) -> str:
-    """Return a kernel trace."""
     return TRACE + "".join(f'"KERNEL_DISPATCH","{n}",{b},{e},1\n' for n, b, e in spans)
 
 
 def marked(*spans: tuple[str, int, int]) -> str:
-    """Return a trace of markers."""
     return MARKERS + "".join(f"MARKER_CORE_API,{n},7,{b},{e}\n" for n, b, e in spans)
 
 
@@ -541,7 +532,6 @@ QUICK = settings(
 
 
 def only_a_tool_error(ask: Callable[[], object]) -> None:
-    """Run; whatever it is asked of, nothing but a ToolError comes of it."""
     with suppress(ToolError):
         ask()
 

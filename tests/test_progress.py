@@ -15,20 +15,15 @@ from bench_lib.storage import history
 
 
 class Clock:
-    """Time that passes when told to."""
-
     def __init__(self):
-        """Begin somewhere."""
         self.now = 1000.0
 
     def __call__(self):
-        """Give the time in seconds."""
         return self.now
 
 
 @pytest.fixture
 def clock():
-    """Seconds, by hand."""
     return Clock()
 
 
@@ -66,7 +61,6 @@ def test_of_what_is_like_nothing_nothing_is_known(name):
 
 
 def lines_of(folder, taken, *, day=1, key="mi300x", nodeid="a.py::test_x"):
-    """Write a run of tries: each a case's id and fields of its attempt."""
     writer = history.Writer(folder, key, now=f"2026-01-{day:02}T00:00:00Z")
     for case_id, fields in taken:
         writer.attempt(make_case(id=case_id), nodeid, make_attempt(case_id=case_id, **fields))
@@ -151,14 +145,11 @@ def test_the_last_run_says_which_device_measured_a_case(tmp_path):
 
 @pytest.fixture
 def said():
-    """Lines that were said."""
     return []
 
 
 @pytest.fixture
 def progress(clock, said):
-    """Return what makes progress of a phase whose cases took so long in earlier runs."""
-
     def make(**past):
         return ProgressLines(said.append, lambda _phase: Pace(past), clock=clock)
 

@@ -23,7 +23,8 @@ PUBLIC = {
     ),
     *("Status", "Telemetry", "UnsupportedError", "UserError", "Verdict", "Workload"),
 }
-IMPORT = re.compile(r"^from (bench_lib[\w.]*) import (.+)$", re.MULTILINE)
+
+
 DOCUMENTED = (*ROOT.glob("docs/*.md"), ROOT / "README.md")
 
 

@@ -39,8 +39,6 @@ PROCESSES = 6
 
 
 def slower(factor: float) -> Callable[[Attempt, int], Attempt]:
-    """Return what makes a case take ``factor`` times as long, by its samples and the wall."""
-
     def plant(attempt: Attempt, process: int) -> Attempt:
         jitter = factor * (1 + 0.0004 * math.sin(process + 1))
         seen = attempt.measurement
@@ -59,42 +57,35 @@ def _with(attempt: Attempt, **changed: Any) -> Attempt:
 
 
 def more_memory(attempt: Attempt, _process: int) -> Attempt:
-    """Plant a fifth more device memory."""
     return _with(attempt, peak_memory_bytes=int(1.2 * (attempt.measurement.peak_memory_bytes or 0)))
 
 
 def compiles_longer(attempt: Attempt, _process: int) -> Attempt:
-    """Plant three times the compile time, and twenty seconds."""
     seconds = attempt.measurement.compile_s
     return _with(attempt, compile_s=None if seconds is None else 3 * seconds + 20)
 
 
 def unsteady(attempt: Attempt, _process: int) -> Attempt:
-    """Plant a third more time in every other iteration."""
     samples = attempt.measurement.iteration_s
     return _with(attempt, iteration_s=[s * (1 + i % 2 / 3) for i, s in enumerate(samples)])
 
 
 def wrong(attempt: Attempt, _process: int) -> Attempt:
-    """Plant infinities in the answer."""
     answer = attempt.measurement.numerics or Numerics(finite=True)
     return _with(attempt, numerics=replace(answer, finite=False))
 
 
 def stalls(attempt: Attempt, _process: int) -> Attempt:
-    """Plant a tenth more by the wall clock, which the median does not see."""
     return _with(attempt, wall_s=1.1 * attempt.measurement.wall_s)
 
 
 def slow_clock(attempt: Attempt, process: int) -> Attempt:
-    """Plant a clock that is a tenth lower, and a step that is as much longer."""
     seen = attempt.telemetry or Telemetry("nvml", 10)
     seen = replace(seen, clock_mhz=0.9 * (seen.clock_mhz or 1980.0))
     return replace(slower(1 / 0.9)(attempt, process), telemetry=seen)
 
 
 def host_bound(attempt: Attempt, process: int) -> Attempt:
-    """Plant a device that waits for the host, which it did not in the baseline."""
     return _with(slower(1.3)(attempt, process), host_bound=True)
 
 
@@ -105,7 +96,6 @@ PLANTS: tuple[Callable[[Attempt, int], Attempt] | None, ...] = (
 
 
 def outcomes_of(run: history.Run, first_plant: int | None) -> list[tuple[Outcome, str | None]]:
-    """Return a run's cases as they were measured, each with the next change planted in it."""
     outcomes = []
     hardware = msgspec.convert(_line(run.path, "environment")["hardware"], Hardware)
     for position, record in enumerate(run.records.values()):
@@ -133,14 +123,12 @@ def _line(path: Path, kind: str) -> dict[str, Any]:
 
 
 def unpacked(name: str, folder: Path) -> Path:
-    """Unpack one recorded file into a folder."""
     path = folder / name.removesuffix(".xz")
     path.write_bytes(lzma.decompress((RECORDED / name).read_bytes()))
     return path
 
 
 def verdicts() -> dict[str, Any]:
-    """Return what 0.1.0 said, by run and first plant."""
     found: dict[str, Any] = json.loads(
         lzma.decompress((RECORDED / "verdicts.json.xz").read_bytes())
     )
@@ -148,7 +136,6 @@ def verdicts() -> dict[str, Any]:
 
 
 def judged(run: str, first_plant: int | None, folder: Path) -> dict[str, Any]:
-    """Judge a recorded run; by case its status and its verdicts, as plain objects."""
     recorded = history.read(unpacked(f"{run}.jsonl.xz", folder))
     (folder / "baselines").mkdir(exist_ok=True)
     unpacked("h200.json.xz", folder / "baselines")
@@ -228,7 +215,6 @@ def test_a_run_of_the_first_version_is_judged_as_it_was(
 
 
 def _name(verdict: dict[str, Any]) -> tuple[str, str]:
-    """Sorting keeps the order of several verdicts of one metric."""
     return verdict["metric"], verdict["against"]
 
 
@@ -252,7 +238,6 @@ def test_a_run_of_the_first_version_has_the_verdicts_that_it_was_given(
 
 
 def main() -> None:
-    """Write the verdicts anew."""
     found = {}
     for run, plant in CASES:
         with tempfile.TemporaryDirectory() as folder:

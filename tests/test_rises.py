@@ -26,19 +26,16 @@ THREE = ["b", "a", "c"] * 4
 
 
 def nights(seed: int, sd: float = 0.002, rise: float = 0.006, at: int = 7, count: int = 12):
-    """Return nights of one level and a higher one."""
     values = np.random.default_rng(seed).normal(0.0, sd, count)
     values[at:] += rise
     return values
 
 
 def history_of(values, devices) -> History:
-    """Return a history with its odd nights drawn in."""
     return History.of(np.asarray(values), devices)
 
 
 def expected(history: History, devices, sign: float, spread: NightSpread):
-    """Return index, evidence, size, error and degrees of the likeliest rise."""
     values, count = sign * history.values, len(history.values)
     known = sorted(set(devices)) if len(set(devices)) > 1 else []
     where = np.array([[device == each for each in known] for device in devices], dtype=float)

@@ -62,30 +62,24 @@ AS_IT_IS = ("--perf-cool", "0", "--perf-confirm", "0", "--perf-kernels", "none")
 
 
 def case_id(size: int) -> str:
-    """Name the case of an image size."""
     return f"squeezenet1_1-b1-fp32-{size}px-eager-infer"
 
 
 def size_for(device: int, count: int) -> int:
-    """Find an image size whose case belongs to one of so many devices."""
     return next(n for n in range(32, 400) if device_of(f"test[{case_id(n)}]", count) == device)
 
 
 def step_s(site: Site, card: Card) -> float:
-    """How long a step takes at the card's clock."""
     return CONVOLUTIONS * site.machine.kernel_us / 1e6 * card.max_clock_mhz / card.clock_mhz
 
 
 @dataclass(frozen=True)
 class Checkout:
-    """A checkout of the user's on a machine, and what runs in it left."""
-
     folder: Path
     site: Site
     variables: Mapping[str, str]
 
     def python(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        """Run this interpreter as somebody logged in on the machine."""
         # Of other plugins, and of the compiler, nobody asks anything here: both take seconds.
         quick = {"BENCH_LIB_PRELOAD": "no", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
         environ = self.site.environ(**{**quick, **self.variables, **variables})
@@ -102,12 +96,10 @@ class Checkout:
         )
 
     def pytest(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        """Run ``pytest perf_tests``."""
         plugins = ("-p", "bench_lib.plugin", "-p", "xdist", "-p", "pytest_benchmark.plugin")
         return self.python("-m", "pytest", *plugins, "perf_tests", *words, **variables)
 
     def accept(self, key: str, size: int, median_s: float, **fields: Any) -> None:
-        """Write a baseline for a case."""
         file = baselines.load(self.folder / "baselines", key)
         logs = [math.log(median_s) + spread for spread in (-1e-3, -5e-4, 0.0, 5e-4, 1e-3)]
         processes = make_processes(logs, environment="e0e0e0e0", device_uuid=None, **fields)
@@ -118,42 +110,33 @@ class Checkout:
 
     @property
     def run(self) -> history.Run:
-        """The only run of the history."""
         (file,) = history.files(self.folder / "history")
         return history.read(file)
 
 
 @dataclass(frozen=True)
 class Ran:
-    """A run that is over."""
-
     checkout: Checkout
     done: subprocess.CompletedProcess[str]
 
     @property
     def site(self) -> Site:
-        """The machine."""
         return self.checkout.site
 
     @property
     def devices(self) -> list[Hardware]:
-        """The devices that measured, in the order of their indices."""
         return sorted(self.checkout.run.hardware, key=lambda device: device.index)
 
     def status(self, size: int) -> Status | None:
-        """How a case was judged."""
         return self.checkout.run.records[case_id(size)].status
 
     def attempts(self, size: int) -> list[Attempt]:
-        """Every attempt at a case."""
         return self.checkout.run.records[case_id(size)].attempts
 
     def confirmations(self, size: int) -> list[bool]:
-        """Which attempts that count were made again; on a busy machine one is spoilt at times."""
         return [attempt.confirms for attempt in self.attempts(size) if attempt.accepted]
 
     def first(self, size: int) -> Attempt:
-        """Return the first attempt at a case."""
         return self.attempts(size)[0]
 
 
@@ -162,7 +145,6 @@ Lay = Callable[..., Checkout]
 
 @pytest.fixture(scope="module")
 def lay(tmp_path_factory: pytest.TempPathFactory) -> Lay:
-    """Lay out a machine, and a checkout with cases of some image sizes."""
     cache = tmp_path_factory.mktemp("cache")
 
     def make(machine: Machine, *tables: tuple[Sequence[int], int], **variables: str) -> Checkout:
@@ -200,7 +182,6 @@ def scenario(play: Callable[[Lay], Ran]) -> Any:
 
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest, lay: Lay) -> Iterator[Mapping[str, Future[Ran]]]:
-    """Start every run that a test of this session asks for."""
     needed = {
         name
         for item in request.session.items
@@ -213,7 +194,6 @@ def runs(request: pytest.FixtureRequest, lay: Lay) -> Iterator[Mapping[str, Futu
 
 @contextlib.contextmanager
 def stranger(checkout: Checkout, hip: int) -> Iterator[None]:
-    """Have another process on a device."""
     with subprocess.Popen([sys.executable, "-ISc", "input()"], stdin=subprocess.PIPE) as process:
         checkout.site.hold(process.pid, hip, "blender", memory=3 << 30)
         (checkout.folder / "stranger").write_text(str(process.pid))
@@ -222,13 +202,11 @@ def stranger(checkout: Checkout, hip: int) -> Iterator[None]:
 
 
 def in_words(checkout: Checkout) -> str:
-    """Say what a case on a device with that process has to say."""
     pid = (checkout.folder / "stranger").read_text()
     return f"shared with process {pid} (blender, 3072 MiB)"
 
 
 def same_gpu(device: Hardware, described: Mapping[str, Any]) -> None:
-    """Check that a device is the one that the machine's description means."""
     assert device.vendor == "amd"
     assert device.pci_device_id == described["pci_id"]
     assert device.arch == described["arch"]
@@ -248,7 +226,6 @@ NAMELESS = HOT
 
 @pytest.fixture(scope="module")
 def four_mi325x(lay: Lay) -> Ran:
-    """Four cards, each with a case; one is a virtual function without a name."""
     machine = mi325x(4, has_package=True)
     cards, on = list(machine.cards), [device["card"] for device in machine.devices]
     cards[on[VIRTUAL]] = replace(cards[on[VIRTUAL]], pci_id="74b9", name="")
@@ -338,7 +315,6 @@ FAST, SLOW = 32, 40
 
 @scenario
 def one_mi300x(lay: Lay) -> Ran:
-    """One card whose second case has become slower than its baseline."""
     made = lay(mi300x(), ([FAST], LONG), ([SLOW], SHORT))
     (card,) = made.site.machine.cards
     now_s = step_s(made.site, card)
@@ -408,7 +384,6 @@ DIES = [size_for(device, 2) for device in range(2)]
 
 @scenario
 def two_dies(lay: Lay) -> Ran:
-    """Both dies of a card at once; somebody else is on the second."""
     made = lay(mi250x(), (DIES, LONG))
     for size in DIES:
         made.accept("mi250x", size, CONVOLUTIONS * 4e-3)
@@ -443,7 +418,6 @@ PARTITION = 6
 
 @scenario
 def partition(lay: Lay) -> Ran:
-    """One of a card's eight partitions, chosen by the user."""
     made = lay(mi300x_cpx(), ([FAST], SHORT), HIP_VISIBLE_DEVICES="6,3")
     now_s = CONVOLUTIONS * 4e-3
     made.accept("mi300x-cpx-nps4", FAST, now_s, clock_mhz=2100.0)

@@ -20,7 +20,6 @@ def test_one(worker_id):
 
 @pytest.fixture
 def run(pytester, monkeypatch):
-    """Return what runs two files of tests on two cores, and returns what each of them saw."""
     (tests := pytester.path / "tests").mkdir()
     shutil.copy(Path(__file__).with_name("conftest.py"), tests)
     for name in "ab":

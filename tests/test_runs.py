@@ -26,7 +26,6 @@ from bench_lib.storage.runs import Runs
 
 @pytest.fixture
 def three(tmp_path) -> list[Path]:
-    """Return the files of three runs, whose ids are known, oldest first."""
     names = [
         "20260101T000000Z_mi300x_aaaa0001.jsonl",
         "20260102T000000Z_cpu-amd-epyc-2c_aaaa0002.jsonl",
@@ -38,7 +37,6 @@ def three(tmp_path) -> list[Path]:
 
 
 def paths(folder: Path) -> list[Path]:
-    """Return where the runs of a folder are read from, oldest first."""
     return [file.path for file in Runs(folder).files]
 
 

@@ -37,17 +37,14 @@ POWERS = (1, 2, 4, 8, 16)
 
 
 def times(serial: float, one_s: float = 3.0, workers=POWERS) -> dict[int, float]:
-    """Return the times that Amdahl's law gives."""
     return {n: one_s * (serial + (1 - serial) / n) for n in workers}
 
 
 def rates(serial: float, one: float = 100.0, workers=POWERS) -> dict[int, float]:
-    """Return the throughputs that Gustafson's law gives."""
     return {n: one * (serial + (1 - serial) * n) for n in workers}
 
 
 def disturbed(values: dict[int, float], spread: float, seed: int) -> dict[int, float]:
-    """Return values with relative errors of so much."""
     chance = random.Random(seed)
     return {n: value * math.exp(chance.gauss(0, spread)) for n, value in values.items()}
 
@@ -87,7 +84,6 @@ def test_the_interval_holds_the_truth_nineteen_times_in_twenty(fit, curve):
 
 
 def off(values: dict[int, float], serial: float) -> float:
-    """Return the squared relative errors of Amdahl's law with the time that suits a share best."""
     shapes = [(serial + (1 - serial) / n) / value for n, value in values.items()]
     one = sum(shapes) / sum(shape**2 for shape in shapes)
     return sum((one * shape - 1) ** 2 for shape in shapes)
@@ -243,7 +239,6 @@ def test_welchs_degrees_are_of_both_sides_errors():
 
 
 def case(**values):
-    """Return a case of the network workload."""
     return case_of(network_axes({"a": 32, "b": 32}), {"network": "a", "batch_size": 8, **values})
 
 
@@ -264,7 +259,6 @@ def test_nothing_is_held_against_itself_or_another_number_of_ranks():
 
 
 def rate_process(rate: float, worker: str = ""):
-    """Return a process of so many items a second."""
     return make_process(log_throughput=math.log(rate), worker=worker)
 
 
@@ -354,7 +348,6 @@ def test_no_launch_is_nothing_to_tell_of():
 
 
 def steps(median_s: float, seed: int, spread: float = 0.01, n: int = 40) -> list[float]:
-    """Return step times about a median."""
     chance = random.Random(seed)
     return [median_s * math.exp(chance.gauss(0, spread)) for _ in range(n)]
 
@@ -419,7 +412,6 @@ def test_every_rank_is_looked_at_over_the_steps_that_all_have():
 
 
 def launch(*own: list[float], whole: float = 1.0) -> list[RankSample]:
-    """Return ranks whose whole steps take equally long, with these times of their own."""
     return [RankSample(i, i, None, [whole] * 20, None, own_s=times) for i, times in enumerate(own)]
 
 

@@ -25,7 +25,6 @@ RUNS = ["0a0a0a01", "0a0a0a02", "0a0a0a03", "0b0b0b01", "0b0b0b02", "0b0b0b03"]
 
 @pytest.fixture
 def cli(tmp_path, monkeypatch, capsys):
-    """Return a function that runs ``bench-lib`` beside a copy of these files."""
     shutil.copytree(RECORDED, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
 

@@ -28,8 +28,6 @@ CASE = make_case(id="resnet", params={"network": "resnet50", "batch_size": 64})
 
 
 class Machine:
-    """A device whose step and delay take known times, with a little luck a process."""
-
     def __init__(self, *, luck=0.002, unit_s=UNIT_S, seed=1, wrong=None, costs=None):
         """Draw each process's luck from a seeded normal distribution.
 
@@ -43,7 +41,6 @@ class Machine:
         self.orders: list[list[str]] = []
 
     def measure_again(self, cases, process, *, sides=()):
-        """Measure cases in one fresh process."""
         self.orders.append([case.id for case in cases])
         factor = 1 + self.random.gauss(0, self.luck)
         probe = {"host_us": 12 + self.random.random()}
@@ -65,27 +62,21 @@ class Machine:
 
 
 class Sides:
-    """A held device: a machine for each of its sides."""
-
     def __init__(self, machines):
-        """Take them by side."""
         self.machines = machines
 
     def measure_again(self, cases, process, *, sides=("",)):
-        """Measure cases in one fresh process of a side."""
         (side,) = sides
         return self.machines[side].measure_again(cases, process)
 
 
 def checked(machine=None, **options):
-    """Check a machine with a GPU's delays."""
     usual = {"effects": (0.01, 0.02, 0.05), "processes": 10, "candidates": 4, "tolerance": 0.01}
     return check(machine or Machine(), CASE, on_gpu=True, **{**usual, **options})
 
 
 @functools.cache
 def steady():
-    """Return what is found on a steady machine, which takes five seconds."""
     return checked()
 
 
@@ -273,10 +264,7 @@ def test_a_wrong_option_is_named_before_anything_is_measured(options, message, m
 
 
 class Machines(Sides):
-    """What is held in a command's place."""
-
     def __init__(self, _device, settings, **_options):
-        """Make a machine for each side."""
         super().__init__({kind: Machine(luck=0.0002, costs=[1.8]) for kind in settings.sides})
 
     def watch(self):
@@ -288,8 +276,6 @@ class Machines(Sides):
 
 @pytest.fixture
 def command(monkeypatch, capsys):
-    """Return a function that runs the command on scripted machines."""
-
     def run(*words):
         monkeypatch.setattr("bench_lib.engine.engine.HeldDevice", Machines)
         device = make_hardware(vendor="nvidia", key="h200")

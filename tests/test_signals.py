@@ -15,7 +15,6 @@ class LeavingError(BaseException):
 
 
 def leave(status):
-    """Leave with a status."""
     raise LeavingError(status)
 
 

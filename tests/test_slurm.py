@@ -63,21 +63,17 @@ QUICK = ("-p", "no:hypothesispytest")
 
 @dataclass
 class Cluster:
-    """A folder with a suite, from which a user submits to the node."""
-
     node: SlurmNode
     folder: Path
     monkeypatch: pytest.MonkeyPatch
     capsys: pytest.CaptureFixture[str]
 
     def submit(self, *words: str) -> tuple[int, str, str]:
-        """Return the exit status of ``bench-lib submit --slurm`` and what it printed."""
         return ran(["submit", "--slurm", *words], self.monkeypatch, self.capsys)
 
 
 @pytest.fixture
 def cluster(slurm, tmp_path, monkeypatch, capsys) -> Cluster:
-    """Lay out a suite whose cases follow a script, in a folder with a difficult name."""
     folder = tmp_path / "it's 5% of $HOME"
     (folder / "perf_tests").mkdir(parents=True)
     (folder / "pytest.ini").write_text("[pytest]\nperf_paths = perf_tests\n")
@@ -147,7 +143,6 @@ def test_more_than_the_cluster_has_is_refused_and_nothing_is_kept(cluster):
 
 
 def abreast(slurm: SlurmNode, workload: str, **params: Any) -> Measurement:
-    """Measure a case of two ranks that srun starts, over gloo."""
     case = Case(
         "abreast",
         workload,

@@ -25,7 +25,6 @@ SAID = re.compile(r"\b(?:[Rr]aises?|refuses?)\b")
 
 
 def functions(body: list[ast.stmt]) -> Iterator[ast.FunctionDef]:
-    """Yield public functions, and public methods of public classes."""
     for node in body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name.startswith("_"):
             continue
@@ -36,7 +35,6 @@ def functions(body: list[ast.stmt]) -> Iterator[ast.FunctionDef]:
 
 
 def raised(function: ast.FunctionDef) -> Iterator[str]:
-    """Yield the names of the errors that a function itself raises; not what it hands on."""
     ahead: list[ast.AST] = list(function.body)
     while ahead:
         node = ahead.pop()
@@ -51,7 +49,6 @@ def raised(function: ast.FunctionDef) -> Iterator[str]:
 
 
 def unsaid(source: str) -> list[str]:
-    """Name the functions that raise something of which their docstring says nothing."""
     return [
         f"{function.name} raises {name}"
         for function in functions(ast.parse(source).body)
@@ -134,8 +131,6 @@ COUNTS = {"batch_size", "image_size", "world_size"}
 
 
 class Value(NamedTuple):
-    """What a public function takes or returns, or a field of a public class."""
-
     where: str
     name: str
     annotation: ast.expr | None
@@ -144,7 +139,6 @@ class Value(NamedTuple):
 
 
 def values(body: list[ast.stmt], owner: ast.ClassDef | None = None) -> Iterator[Value]:
-    """Yield all values that others meet: of functions, of methods, and fields."""
     for node, following in zip(body, [*body[1:], None], strict=True):
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
             for value in values(node.body, node):
@@ -162,14 +156,12 @@ def values(body: list[ast.stmt], owner: ast.ClassDef | None = None) -> Iterator[
 
 
 def texts(node: ast.AST | None) -> str:
-    """Return the text constants in something: a docstring, or an option's help."""
     found = ast.walk(node) if node is not None else ()
     constants = (each.value for each in found if isinstance(each, ast.Constant))
     return " ".join(each for each in constants if isinstance(each, str))
 
 
 def types_in(node: ast.AST | None, aliases: Mapping[str, ast.expr]) -> Iterator[str]:
-    """Yield the names of an annotation's types; a function's own arguments are its business."""
     if isinstance(node, ast.Name | ast.Attribute):
         name = node.id if isinstance(node, ast.Name) else node.attr
         yield name
@@ -187,7 +179,6 @@ def types_in(node: ast.AST | None, aliases: Mapping[str, ast.expr]) -> Iterator[
 
 
 def aliases_in(body: list[ast.stmt]) -> dict[str, ast.expr]:
-    """Return what a module calls its composed types: ``Pairs = list[tuple[Tensor, Tensor]]``."""
     return {
         node.targets[0].id: node.value
         for node in body
@@ -198,7 +189,6 @@ def aliases_in(body: list[ast.stmt]) -> dict[str, ast.expr]:
 
 
 def untold(body: list[ast.stmt], aliases: Mapping[str, ast.expr]) -> list[str]:
-    """Name the arrays without a shape and the quantities without a unit."""
     found = []
     for value in values(body):
         types = set(types_in(value.annotation, aliases))
@@ -213,7 +203,6 @@ def untold(body: list[ast.stmt], aliases: Mapping[str, ast.expr]) -> list[str]:
 
 
 def is_quantity(name: str) -> bool:
-    """Whether a whole number of this name has a unit, and counts no things."""
     return name.rpartition("_")[2] in QUANTITIES and name not in COUNTS
 
 
@@ -279,7 +268,6 @@ EXCEPTION = re.compile(r"# (?:noqa: |type: ignore\[)([\w-]+(?:, [\w-]+)*)]?(.*)"
 
 
 def unreasoned(path: Path) -> list[str]:
-    """Name the comments that leave a rule without saying why, there or at an earlier one."""
     given: set[str] = set()
     found = []
     with path.open("rb") as file:
@@ -328,7 +316,6 @@ REGISTERING = {"app", "pytest"}
 
 
 def dotted(node: ast.expr) -> str:
-    """Return what a name is an attribute of, and it; an empty text where that is no name."""
     if isinstance(node, ast.Call):
         return dotted(node.func)
     if isinstance(node, ast.Attribute):
@@ -337,7 +324,6 @@ def dotted(node: ast.expr) -> str:
 
 
 def names_of(node: ast.stmt) -> Iterator[str]:
-    """Yield what a statement defines, but for what a decorator hands to others."""
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         by = {dotted(each).partition(".")[0] for each in node.decorator_list}
         if not by & REGISTERING:
@@ -349,7 +335,6 @@ def names_of(node: ast.stmt) -> Iterator[str]:
 
 
 def module_of(path: Path) -> str:
-    """Return a module's full name."""
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 

@@ -13,7 +13,6 @@ from bench_lib.report.markdown import as_markdown
 
 
 def record(case_id="resnet50-b64", *attempts):
-    """Return the record of a case with attempts of such phases, each in the next process."""
     tried = [make_attempt(process=n, phases_s=phases) for n, phases in enumerate(attempts)]
     return make_record(case=make_case(id=case_id), attempts=tried)
 

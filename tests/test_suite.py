@@ -54,13 +54,11 @@ TEN_MS = (-4.6062, -4.6052, -4.6047, -4.6057, -4.6042)
 
 
 def rolling(runs, pinned):
-    """Return by case the processes of the last accepted nights."""
     return past.read(runs, pinned).rolling
 
 
 @pytest.fixture
 def bench(tmp_path):
-    """Measure scripted cases on one device."""
     workers = Contexts({}, DEVICE)
     one = held(DEVICE, workers, tmp_path)
     one.script = workers.script
@@ -70,8 +68,6 @@ def bench(tmp_path):
 
 @pytest.fixture
 def outcome_of(bench):
-    """Measure a scripted case."""
-
     def make(case_id, answer) -> Outcome:
         bench.script[case_id] = [answer]
         return bench.measure(make_case(id=case_id))
@@ -81,7 +77,6 @@ def outcome_of(bench):
 
 @pytest.fixture
 def suite(tmp_path):
-    """Open a run's records in folders of its own."""
     opened = []
 
     def make(**options) -> Suite:
@@ -95,7 +90,6 @@ def suite(tmp_path):
 
 
 def accept(tmp_path, *case_ids, log_medians=TEN_MS, **fields):
-    """Write baselines as accepting would."""
     file = baselines.load(tmp_path / "baselines", DEVICE.key)
     processes = [
         make_process(log_median=x, worker=f"0a0a0a0a/{i}", device_uuid=DEVICE.uuid)
@@ -193,7 +187,6 @@ def test_a_run_that_fills_the_caches_is_judged_by_how_full_they_were_before(
 
 
 def again(bench, suite, *case_ids, process=1):
-    """Measure cases once more, as a session does with the suspicious."""
     for outcome in bench.measure_again([make_case(id=id_) for id_ in case_ids], process):
         suite.note(outcome, None)
 
@@ -359,7 +352,6 @@ def test_a_case_in_bursts_costs_a_new_device_what_power_bound_cases_differ_by(
 
 
 def night(day, status=Status.OK, *, confirms=False, seconds=0.01):
-    """Return one night's record of case ``a``, as (record, its time)."""
     measured = make_measurement(case_id="a", iteration_s=[seconds] * 20, device_uuid=DEVICE.uuid)
     attempts = [make_attempt(case_id="a", measurement=measured)]
     if confirms:
@@ -375,7 +367,6 @@ def night(day, status=Status.OK, *, confirms=False, seconds=0.01):
 
 
 def runs_of(folder, nights):
-    """Write nights into a history and read them back, newest first."""
     for record, when in nights:
         write_run(folder, [record], now=when)
     return list(Runs(folder).latest(DEVICE.key, 100))
@@ -544,7 +535,6 @@ def test_a_night_that_cannot_be_read_is_passed_over(tmp_path):
 
 
 def seen_on(day, number, factor, **fields):
-    """Return a process of a night: 10 ms times a factor, give or take less than 0.1%."""
     draw = random.Random(100 * day + number)
     seconds = 0.01 * factor * math.exp(draw.gauss(0, 0.0005))
     measured = make_measurement(
@@ -622,12 +612,10 @@ def test_a_night_that_is_faster_than_the_accepted_values_alone_begins_nothing_an
 
 
 def kernels(**ms):
-    """Return a table of kernels and their milliseconds, each called once."""
     return KernelTable("torch.profiler", 5, [Kernel(k, 1, v / 1e3) for k, v in ms.items()])
 
 
 def slow(bench, run, outcome_of, case_id="a", seconds=0.0125):
-    """Measure a case that is slower than its baseline in six processes."""
     run.note(outcome_of(case_id, [seconds] * 20), f"test.py::{case_id}")
     for process in range(1, 6):
         again(bench, run, case_id, process=process)
@@ -732,8 +720,6 @@ def test_kernels_of_what_is_no_slower_change_no_verdict(tmp_path, bench, suite, 
 
 @pytest.fixture
 def launched(bench, suite):
-    """Note a case of so many ranks whose every step takes so long, by the run's process."""
-
     def note(
         run,
         ranks: int,
@@ -773,7 +759,6 @@ def launched(bench, suite):
 
 
 def accept_ranks(tmp_path) -> None:
-    """Accept ten milliseconds a step of one rank and of two, each of four images."""
     file = baselines.load(tmp_path / "baselines", DEVICE.key)
     changes = []
     for case_id, ranks in (("net", 1), ("net-x2", 2)):
@@ -792,7 +777,6 @@ def accept_ranks(tmp_path) -> None:
 
 
 def efficiency_of(record):
-    """Return the verdicts on a record's efficiency."""
     return [v for v in record.verdicts if v.metric == "efficiency"]
 
 

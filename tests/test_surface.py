@@ -31,7 +31,6 @@ MOST_MODULES = 40
 
 @pytest.fixture
 def run(tmp_path, monkeypatch, capsys):
-    """Return a function that runs a command line in an empty folder: status, out, err."""
     monkeypatch.chdir(tmp_path)
 
     def command(*words: str) -> tuple[int, str, str]:
@@ -41,7 +40,6 @@ def run(tmp_path, monkeypatch, capsys):
 
 
 def leaves(program=None, path=()):
-    """Yield every command that has none below it, with the words that call it."""
     program = program or typer.main.get_command(bench_lib.cli.app)
     for name, command in commands_below(program).items():
         if hasattr(command, "commands"):
@@ -51,7 +49,6 @@ def leaves(program=None, path=()):
 
 
 def modules(code: str) -> set[str]:
-    """Return the modules that are loaded when some code has run in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-c", f"{code}\nimport sys\nprint(*sys.modules)"],
         env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
@@ -240,13 +237,11 @@ train cifar10-table --epochs 0
 
 
 def mistakes():
-    """Return the command lines above."""
     return [shlex.split(line) for line in MISTAKES.strip().splitlines()]
 
 
 @pytest.fixture
 def surroundings(tmp_path):
-    """Make a file where a folder should be, and baselines that are none."""
     (tmp_path / "afile").write_text("neither JSON nor anything\n")
     (tmp_path / "baselines").mkdir()
     (tmp_path / "baselines" / "broken.json").write_text("<<<<<<<")
@@ -305,8 +300,6 @@ def test_a_mistake_is_named_with_its_option_or_argument(run, words, expected):
 
 @pytest.fixture
 def failing(run, monkeypatch):
-    """Return a function that runs a command whose history raises something."""
-
     def command(error: BaseException) -> tuple[int, str, str]:
         def raising(*_: object) -> None:
             raise error
@@ -356,7 +349,6 @@ def test_ctrl_c_is_a_word_and_status_130(failing):
 
 
 def started(*words: str, **where):
-    """Start a command in a process of its own."""
     return subprocess.Popen(
         [sys.executable, "-m", "bench_lib.cli", *words],
         env={**os.environ, "PYTHONPATH": str(CHECKOUT), "PYTHONUNBUFFERED": ""},

@@ -19,12 +19,10 @@ TWO = LaunchCommand("torchrun", ("torchrun",), 2)
 
 
 def cases(*ids, limit_s=10.0):
-    """Return cases of two ranks."""
     return [make_case(id=id_, launch=Launch(ranks=2), time_limit_s=limit_s) for id_ in ids]
 
 
 def tell(folder, number, **told):
-    """Have both ranks say the same of a case."""
     (folder / str(number)).mkdir(exist_ok=True)
     for rank in (0, 1):
         words = {"rank": rank, "local_rank": rank, "ended_s": 1.0, **told}
@@ -32,14 +30,11 @@ def tell(folder, number, **told):
 
 
 def measured(case_id):
-    """Return what a rank tells of a case that it has measured."""
     return {"measurement": dataclasses.asdict(make_measurement(case_id=case_id))}
 
 
 @pytest.fixture
 def launched(monkeypatch):
-    """Stand in for a launch: ranks leave what a test says, and nothing runs."""
-
     def leave(*told, in_time=True):
         def launch(launcher, form, folder, environ, wait):
             assert form[:2] == ("bench_lib.worker", "once")
@@ -80,17 +75,13 @@ def test_ranks_that_are_late_are_the_fault_of_the_case_they_were_at(launched):
 
 
 class Ranks:
-    """A launcher's process: at each look another case is done; ends after the last."""
-
     def __init__(self, folder, count, *, stops_at=None):
-        """Begin with none."""
         self.folder = folder
         self.looks = 0
         self.count = count
         self.stops_at = count if stops_at is None else stops_at
 
     def wait(self, _limit_s):
-        """Be done with one more case, or hang."""
         if self.looks < self.stops_at:
             tell(self.folder, self.looks)
         self.looks += 1
@@ -100,7 +91,6 @@ class Ranks:
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Let six seconds pass between two looks at it."""
     now = [0.0]
 
     def monotonic():

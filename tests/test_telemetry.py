@@ -52,7 +52,6 @@ def test_a_window_without_samples_is_none() -> None:
 
 
 def at_rest(**changes: Any) -> list[TelemetrySample]:
-    """Return looks at an idle device whose counters' clock ticks 50 times a look."""
     return [
         replace(
             TelemetrySample(t=n / 20, utilization=0.0, temperature_c=40.0, ticks=50.0 * n),
@@ -165,14 +164,12 @@ def test_an_idle_clock_before_the_stretch_does_not_count() -> None:
 
 
 def counting(*looks: tuple[float, float | None, dict[str, float]]) -> list[TelemetrySample]:
-    """Make samples of a time, the counters' clock and the counters."""
     return [TelemetrySample(t=t, ticks=ticks, counters=counters) for t, ticks, counters in looks]
 
 
 def held_back(
     samples: list[TelemetrySample],
 ) -> tuple[list[str], dict[str, float], dict[str, float]]:
-    """Summarise from 1 to 2 s."""
     found = summarise(samples, 1.0, 2.0)
     assert found is not None
     return found.throttle, found.throttled, found.counters
@@ -305,7 +302,6 @@ def test_processes_are_foreign_only_in_a_list_that_knows_ours(
 
 
 def strangers(own: list[int], *looks: TelemetrySample) -> tuple[list[int], dict[str, str]]:
-    """Summarise from 1 to 2 s, with a look inside that was not for processes."""
     found = summarise([*looks, TelemetrySample(t=1.1)], 1.0, 2.0, own)
     assert found is not None
     return found.foreign_processes, found.foreign_names
@@ -389,7 +385,6 @@ def test_a_context_that_has_only_just_ended_is_not_counted_as_another_s() -> Non
 
 
 def write_stat(proc: Path, pid: int, parent: int) -> None:
-    """Write what the kernel says of a process."""
     (proc / str(pid)).mkdir()
     (proc / str(pid) / "stat").write_text(f"{pid} (a) b (c) S {parent} 1 1")
 
@@ -550,7 +545,6 @@ def test_an_error_line_is_its_cause() -> None:
 
 
 def eventually(condition: Callable[[], object]) -> None:
-    """Wait for another process or thread."""
     limit = time.monotonic() + LONG_S
     while not condition():
         assert time.monotonic() < limit, "waited in vain"
@@ -558,13 +552,11 @@ def eventually(condition: Callable[[], object]) -> None:
 
 
 def stand_in(script: str) -> list[str]:
-    """Make a sampling process of a few lines of Python."""
     return [sys.executable, "-c", script]
 
 
 @pytest.fixture
 def ended() -> Iterator[list[Sampler]]:
-    """Close the samplers of a test, whatever became of it."""
     samplers: list[Sampler] = []
     yield samplers
     for sampler in samplers:
@@ -572,7 +564,6 @@ def ended() -> Iterator[list[Sampler]]:
 
 
 def quiet_window(sampler: Sampler, begin: float, end: float) -> Telemetry | None:
-    """Ask for a window without caring for its warning."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return sampler.window(begin, end)
@@ -717,10 +708,7 @@ def test_the_process_ends_when_its_parent_is_gone() -> None:
 
 
 class Scripted:
-    """A device that answers by a script, a clock that only sleeping and looking move."""
-
     def __init__(self, *answers: Any, took_s: float = 0.0) -> None:
-        """Answer with each in turn, the last one for ever; an error is raised."""
         self.answers = list(answers)
         self.took_s = took_s
         self.now_s = 0.0
@@ -729,12 +717,10 @@ class Scripted:
         self.asked_for_pids: list[bool] = []
 
     def choose(self) -> Source:
-        """Be the way of looking."""
         self.chosen += 1
         return Source("scripted", self.look)
 
     def look(self, *, with_pids: bool) -> dict[str, Any]:
-        """Look, which takes its time."""
         self.now_s += self.took_s
         self.asked_for_pids.append(with_pids)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -743,12 +729,10 @@ class Scripted:
         return dict(answer)
 
     def sleep(self, seconds: float) -> None:
-        """Pass the time."""
         self.slept_s.append(round(seconds, 6))
         self.now_s += seconds
 
     def lines(self, number: int) -> list[dict[str, Any]]:
-        """Watch for so many looks."""
         looks = watch(self.choose, clock=lambda: self.now_s, sleep=self.sleep)
         return list(itertools.islice(looks, number))
 
@@ -826,7 +810,6 @@ def test_a_single_look_where_there_is_nothing_is_the_cause() -> None:
 
 
 def look_with(package: str, folder: Path) -> dict[str, Any]:
-    """Look at an AMD GPU on a machine where this package is all there is."""
     (folder / "amdsmi.py").write_text(package)
     gpu = Hardware(vendor="amd", name="", key="amd-gpu", bdf="0000:ff:1f.7")
     answered = subprocess.run(

@@ -32,7 +32,6 @@ NVIDIA = Hardware(vendor="nvidia", name="", key="h200", uuid="GPU-1")
 
 
 def unknown(seen: dict[str, Any]) -> bool:
-    """Whether a look saw no figure at all."""
     return all(seen.get(name) is None for name in FIGURES)
 
 
@@ -40,13 +39,10 @@ def unknown(seen: dict[str, Any]) -> bool:
 
 
 class NVMLError(Exception):
-    """NVML's own kind of error."""
-
     value = 3  # not supported
 
 
 def fake_nvml(**changes: Any) -> SimpleNamespace:
-    """Make an NVML with one GPU at work, which has been held back for 30 and 4 ms."""
     violations = {0: 30_000_000, 1: 4_000_000}
 
     def violation(_handle: object, policy: int) -> SimpleNamespace:
@@ -84,7 +80,6 @@ def fake_nvml(**changes: Any) -> SimpleNamespace:
 
 
 def refuse(*_: object) -> None:
-    """Answer as NVML does for a figure that a GPU does not have."""
     raise NVMLError("Not Supported")
 
 
@@ -187,8 +182,6 @@ def test_a_gpu_that_nvml_has_lost_is_none_in_all() -> None:
 
 @pytest.fixture
 def card(tmp_path: Path) -> Callable[..., None]:
-    """Write files of the card at 0000:0c:00.0, and of the system around it."""
-
     def write(**files: str | bytes) -> None:
         pci = tmp_path / "sys/bus/pci/devices/0000:0c:00.0"
         (pci / "hwmon/hwmon4").mkdir(parents=True, exist_ok=True)
@@ -200,7 +193,6 @@ def card(tmp_path: Path) -> Callable[..., None]:
 
 
 def kernel_look(root: Path, device: Hardware = AMD, *, with_pids: bool = False) -> dict[str, Any]:
-    """Look once at a device in the kernel's files."""
     return files.source(device, root).look(with_pids=with_pids)
 
 
@@ -296,17 +288,14 @@ def test_processes_on_an_amd_card_are_those_with_memory_on_it(tmp_path: Path) ->
 
 
 def table(revision: int, **figures: Any) -> bytes:
-    """Lay out a table of metrics."""
     return gpu_metrics.table(revision, figures)
 
 
 def counters(*counts: int) -> dict[str, int]:
-    """Name the clock and the counters of a table in the order of the kernel's header."""
     return dict(zip(metrics.COUNTERS, counts, strict=True))
 
 
 def throttling(content: bytes) -> dict[str, Any]:
-    """Tell what a table says of throttling."""
     seen = files.told(metrics.read(content), None)
     return {name: seen[name] for name in ("ticks", "counters", "throttle") if name in seen}
 
@@ -423,8 +412,6 @@ def test_a_torn_or_unknown_table_tells_nothing(content: bytes) -> None:
 
 
 class FakeAmdSmi:
-    """A package as ROCm 7 has it, on a machine with a whole GPU and a partitioned one."""
-
     AmdSmiClkType = SimpleNamespace(GFX="gfx", MEM="mem")
     AmdSmiTemperatureType = SimpleNamespace(EDGE="edge", HOTSPOT="hotspot", JUNCTION="hotspot")
     AmdSmiTemperatureMetric = SimpleNamespace(CURRENT="current")
@@ -432,7 +419,6 @@ class FakeAmdSmi:
     asked: list[str]
 
     def __init__(self, **answers: Any) -> None:
-        """Answer otherwise than a GPU at work; an exception is raised."""
         self.asked = []
         self.answers = {
             "clock_info": {"gfx": {"clk": 1950, "max_clk": 2100}, "mem": {"clk": 1250}},
@@ -457,20 +443,16 @@ class FakeAmdSmi:
         }
 
     def amdsmi_init(self) -> None:
-        """Start."""
         print("a banner")  # noqa: T201 - as the real one does
         os.write(2, b"a warning\n")
 
     def amdsmi_get_processor_handles(self) -> list[int]:
-        """List the GPUs."""
         return list(range(len(self.bdfs)))
 
     def amdsmi_get_gpu_device_bdf(self, handle: int) -> str:
-        """Say where one is."""
         return self.bdfs[handle]
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        """Answer what is not spelled out above by the script."""
         what = name.removeprefix("amdsmi_get_")
         if what not in self.answers:
             raise AttributeError(name)
@@ -490,7 +472,6 @@ class FakeAmdSmi:
 
 @pytest.fixture
 def install(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
-    """Have a stand-in imported as the package."""
     monkeypatch.delenv("ROCM_PATH", raising=False)
 
     def put(smi: Any) -> None:
@@ -500,7 +481,6 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
 
 
 def package_look(root: Path, device: Hardware = AMD, *, with_pids: bool = False) -> dict[str, Any]:
-    """Look once through whatever is installed as the package."""
     return package.source(device, root).look(with_pids=with_pids)
 
 
@@ -627,13 +607,10 @@ def test_the_package_of_rocm_6_1_lists_handles(
 
 
 class Partitioned(FakeAmdSmi):
-    """A card in four partitions, of which only the first has sensors."""
-
     bdfs = ("0000:0c:00.0", "0000:0c:00.1", "0000:0c:00.2", "0000:0c:00.3")
     processes = ([], [], [{"name": "train", "pid": 5, "memory_usage": {"vram_mem": 2**20}}], [])
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        """Answer for the card as a whole GPU does."""
         what = name.removeprefix("amdsmi_get_")
 
         def answer(handle: int, *arguments: Any) -> Any:
@@ -708,7 +685,6 @@ def test_a_package_that_cannot_start_is_not_the_way(
 
 @pytest.fixture
 def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    """Write packages called amdsmi: the registry's, and ROCm's own."""
     monkeypatch.delenv("ROCM_PATH", raising=False)
     monkeypatch.delitem(sys.modules, "amdsmi", raising=False)
     registry, rocm = tmp_path / "site", tmp_path / "opt/rocm/share/amd_smi"
@@ -820,8 +796,6 @@ def test_a_die_that_is_silent_does_not_shift_those_after_it() -> None:
 
 
 def way(name: str, seen: dict[str, Any] | Exception) -> Callable[[Hardware, Path], Source]:
-    """Make a way of looking that sees this, or cannot."""
-
     def source(_device: Hardware, _root: Path) -> Source:
         if isinstance(seen, Exception):
             raise seen
@@ -831,7 +805,6 @@ def way(name: str, seen: dict[str, Any] | Exception) -> Callable[[Hardware, Path
 
 
 def choose(root: Path) -> Source:
-    """Choose how to watch a card."""
     return backends.of(AMD).telemetry(AMD, root, 0)
 
 

@@ -15,8 +15,6 @@ Install = Callable[[str], dict[str, str]]
 
 @pytest.fixture
 def install(tmp_path: Path) -> Install:
-    """Put a program, which does what the lines of shell say, on a PATH."""
-
     def write(lines: str) -> dict[str, str]:
         file = tmp_path / "bin/tool"
         file.parent.mkdir(exist_ok=True)

@@ -52,18 +52,15 @@ TWO_STEPS = [
 
 
 def us(value: float):
-    """Return microseconds as the seconds that a trace tells, but for rounding."""
     return pytest.approx(value / 1e6, abs=1e-12)
 
 
 def around(busy) -> tuple[str, float, str]:
-    """Return what ended before the longest pause, its seconds, and what came after."""
     before, after = busy.longest
     return before.name, after.begin_s - before.end_s, after.name
 
 
 def answers(trace, memory=()) -> dict[str, tuple[str, str]]:
-    """Return the answers by question."""
     found = words.of_trace(trace, memory)
     assert len({answer.question for answer in found}) == len(found)
     return {answer.question: (answer.words, answer.reading) for answer in found}
@@ -390,7 +387,6 @@ def test_a_cpus_operations_are_answered_without_a_device(tmp_path) -> None:
 
 
 def refused(path, **options) -> str:
-    """Return what is said of a trace that cannot be read."""
     with pytest.raises(TraceError) as caught:
         read(path, **options)
     return str(caught.value)
