@@ -22,11 +22,11 @@ from bench_lib.formulas.collective import ITEM_BYTES, OPS, Collective, rounded
 from bench_lib.launch.faults import CaseFault, CaseSkipped
 from bench_lib.launch.ranks import Sweep
 from bench_lib.model import Case, Launch, Measurement, UserError
-from bench_lib.studies.collectives import (
+from bench_lib.studies.figures import Figures
+from bench_lib.studies.operators import (
     collective_row,
     collective_table,
 )
-from bench_lib.studies.figures import Figures
 from bench_lib.worker import device
 from bench_lib.worker.workload import Setting, UnsupportedError
 from bench_lib.worker.workloads import collectives as module

@@ -60,7 +60,7 @@ def collectives(
 ) -> None:
     """Measure collectives by size: time of a call, algorithm and bus bandwidth, wrong elements."""
     from bench_lib import backends
-    from bench_lib.studies.collectives import collective_row, collective_table
+    from bench_lib.studies.operators import collective_row, collective_table
 
     devices = backends.detect()
     count, ops = _ranks(ranks, devices), _ops(op)

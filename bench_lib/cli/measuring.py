@@ -108,11 +108,11 @@ class Measuring:
         together: bool = False,
         processes: int = 1,
         short: Case | None = None,
-        foretell: Callable[[Figures], Sequence[str]] = lambda _figures: (),
+        predicted: Callable[[Figures], None] = lambda _figures: None,
     ) -> list[Figures]:
         """Measure cases, judge them if requested, and return their figures.
 
-        Before them ``short`` is measured, and ``foretell`` predicts from it.  After them all are
+        Before them ``short`` is measured, and ``predicted`` gets its figures.  After them all are
         measured again until each was in so many fresh ``processes``.
 
         ``words`` follow the expected duration.  Unless JSON is printed, ``each`` gets every
@@ -123,8 +123,7 @@ class Measuring:
         with self.engine(cases) as engine:
             self._announce(cases, words)
             if short is not None:
-                for line in foretell(self._foretold(engine, short)):
-                    say(line)
+                predicted(self._short(engine, short))
             if together:
                 engine.held.expect(cases)
             engine.settings.progress.begin(MEASURING, [[case.id for case in cases]])
@@ -174,11 +173,11 @@ class Measuring:
         self.records += found
         self.figures |= {record.case.id: figures_of(record, self.device) for record in found}
 
-    def _foretold(self, engine: Engine, short: Case) -> Figures:
+    def _short(self, engine: Engine, short: Case) -> Figures:
         """Measure some steps in a process of their own, which the history does not keep."""
         from bench_lib.studies.figures import figures_of
 
-        say(f"some steps of {short.id}, to foretell what it takes")
+        say(f"some steps of {short.id}, to predict what it takes")
         (outcome,) = engine.held.measure_again([short], -1)
         return figures_of(Record(short, attempts=outcome.attempts), self.device)
 

@@ -285,7 +285,8 @@ class _Study(Measuring):
         super().__init__("scaling", self.devices[0], keeping)
         self._asked = asked
         self._points: list[ScalingPoint] = []
-        self._short: Figures | None = None
+        self._predicted: Figures | None = None
+        """Of a short run, from which the long one's are predicted."""
 
     def measure(
         self, device: Hardware, points: Sequence[ScalingPoint], short: Case | None = None
@@ -299,12 +300,10 @@ class _Study(Measuring):
         self.device = device
         processes = self._asked.processes
         words = f", {processes} times" if processes > 1 else ""
-        self.figures_of_all(cases, words, processes=processes, short=short, foretell=self._keep)
+        self.figures_of_all(cases, words, processes=processes, short=short, predicted=self._keep)
 
-    def _keep(self, short: Figures) -> list[str]:
-        """Keep a short run's figures: what they foretell is told beside what came of it."""
-        self._short = short
-        return []
+    def _keep(self, short: Figures) -> None:
+        self._predicted = short
 
     def conclude(self, what: str) -> NoReturn:
         """Print the result, draw it if requested, and leave.
@@ -353,9 +352,9 @@ class _Study(Measuring):
         found: list[Forecast] = []
         if serial is not None and serial.is_measured:
             sections.append(exercise.portion_lines(serial))
-            if self._short is not None and self._short.is_measured:
-                found = exercise.forecasts(self._short, serial)
-                sections.append(exercise.forecast_lines(found, self._short))
+            if self._predicted is not None and self._predicted.is_measured:
+                found = exercise.forecasts(self._predicted, serial)
+                sections.append(exercise.forecast_lines(found, self._predicted))
         gpu = exercise.worth(rows)
         requests = exercise.requests(rows)
         sections.append([*([gpu.in_words] if gpu else []), *exercise.request_lines(requests)])

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -23,9 +23,6 @@ from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 from bench_lib.launch.launchers import ranks_waiting
 from bench_lib.model import MEMORY_FORMATS, Case, Param, Record, Sampling, UserError
 from bench_lib.studies.asked import above_zero, numbers_in
-
-if TYPE_CHECKING:
-    from bench_lib.studies.figures import Figures
 
 app = branch("train")
 
@@ -42,8 +39,6 @@ THEIR_DATA = Path("data")
 """The folder to which the CIFAR-100 script downloads."""
 PROFILED, KERNELS = 3, 10
 """Steps that the CIFAR-100 script profiles, and rows of its table."""
-SHORT_STEPS = 5
-"""From which the CIFAR-10 table's time is foretold."""
 
 Precision = Annotated[
     str, typer.Option(help="float32, automixed, bfloat16; or fp32, tf32, amp-bf16 ...")
@@ -245,23 +240,15 @@ def cifar10_table(
     if ranks is None and (waiting := ranks_waiting()) is not None:
         counts = sorted({waiting, *(count for count in COLUMNS if count < waiting)})
     base = Case("", "", time_limit_s=time_limit)
-    rounds = -(-(steps or SHORT_STEPS) // _at_once(feed, manner))
-    sampling = Sampling(iterations=rounds, max_iterations=rounds, checks=False)
-    short_base = replace(base, sampling=sampling)
-    few = training_case(short_base, **values)
     if steps is None:
-        cases = [training_case(base, **values, epochs=chosen, ranks=count) for count in counts]
+        values["epochs"] = chosen
     else:
-        cases = [training_case(short_base, **values, ranks=count) for count in counts]
+        rounds = -(-steps // _at_once(feed, manner))
+        sampling = Sampling(iterations=rounds, max_iterations=rounds, checks=False)
+        base = replace(base, sampling=sampling)
+    cases = [training_case(base, **values, ranks=count) for count in counts]
     session = _session("train-cifar10-table", "cifar10", source, keeping)
-    told: dict[str, str] = {}
-
-    def foretell(short: Figures) -> list[str]:
-        told.update(training.what_fits(cases, short, chosen))
-        return training.foretold_lines(cases, short, chosen, told)
-
-    seen = session.figures_of_all(cases, short=few if steps is None else None, foretell=foretell)
-    rows = training.ranks_rows(cases, training.with_what_fits(seen, told), chosen)
+    rows = training.ranks_rows(cases, session.figures_of_all(cases), chosen)
     session.tell(rows, training.ranks_table(rows, steps))
 
 

@@ -56,8 +56,9 @@ class Watched:
     warmup_s: list[float] = field(default_factory=list)
     """Seconds of the first steps, which are timed one by one."""
     warmup_losses: list[Tensor] = field(default_factory=list)
+    """A scalar each; in inference none."""
     losses: list[Tensor] = field(default_factory=list)
-    """Of measured steps; in inference none."""
+    """A scalar of each measured step; in inference none."""
     answer_loss: float = float("nan")
     """In inference: the answer's, the same for every iteration."""
     _ask: Callable[[], Tensor | None] = lambda: None

@@ -213,25 +213,23 @@ def looked_at(
     As in the suite, the second look is kept unless it was disturbed more.  The first step is
     always the first look's, because the second finds the caches that it filled.
     """
-    first = kept = _look(options, case, context, say, is_first=True)
-    agree, cause = context.agree, disturbance(first.measurement) if options.again else None
-    if agree(float(cause is not None)):
-        say(f"INFO: measuring once more: {cause or 'another rank was disturbed'}")
-        second = _look(options, case, context, say, is_first=False)
-        if agree(_disturbed(second.measurement)) <= agree(_disturbed(first.measurement)):
-            measurement = dataclasses.replace(
-                second.measurement,
-                first_step_s=first.measurement.first_step_s,
-                compile_s=first.measurement.compile_s,
-                compile_cache=first.measurement.compile_cache,
-            )
-            kept = Looked(measurement, first.warmup, second.measured)
-        else:
-            say("INFO: that was disturbed more; the first is kept")
-    if not kept.measurement.steady:
-        steps = 1 + kept.measurement.warmup_iterations
-        say(f"NOTE: not steady yet after {steps} iterations for warming up")
-    return kept
+    first = _look(options, case, context, say, is_first=True)
+    cause = disturbance(first.measurement) if options.again else None
+    if not context.agree(float(cause is not None)):
+        return first
+    say(f"INFO: measuring once more: {cause or 'another rank was disturbed'}")
+    second = _look(options, case, context, say, is_first=False)
+    worse, before = (context.agree(_disturbed(each.measurement)) for each in (second, first))
+    if worse > before:
+        say("INFO: that was disturbed more; the first is kept")
+        return first
+    measurement = dataclasses.replace(
+        second.measurement,
+        first_step_s=first.measurement.first_step_s,
+        compile_s=first.measurement.compile_s,
+        compile_cache=first.measurement.compile_cache,
+    )
+    return Looked(measurement, first.warmup, second.measured)
 
 
 def _look(

@@ -1,10 +1,12 @@
-"""Operators side by side: time of a call, its traffic and operations, how near a ceiling."""
+"""Operators and collectives by call: its time and traffic, and how near a ceiling it comes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from bench_lib.cases.collectives import collective_of, in_words
+from bench_lib.formulas.collective import Collective
 from bench_lib.formulas.operation import TRANSFERS, Operation
 from bench_lib.formulas.roofline import COMPUTE_BOUND, HOST_BOUND, MEMORY_BOUND
 from bench_lib.model import Hardware, Param
@@ -19,6 +21,8 @@ from bench_lib.studies.figures import (
     table_of,
     times,
 )
+
+# ---- operators ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -100,7 +104,7 @@ def _beside(row: OperatorRow, group: Sequence[OperatorRow]) -> OperatorRow:
     return replace(row, speed_up=first / row.working_s)
 
 
-COLUMNS = (
+OPERATORS = (
     ("operator", lambda row: row.figures.case_id),
     "status",
     ("call", lambda row: seconds_cell(row.call_s)),
@@ -124,4 +128,75 @@ def operator_table(rows: Sequence[OperatorRow]) -> Table:
         lines.append(
             "host-bound: issuing a call takes longer than doing it; rates and shares are by device"
         )
-    return table_of(rows, COLUMNS, lines)
+    return table_of(rows, OPERATORS, lines)
+
+
+# ---- collectives --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CollectiveRow:
+    """One size of one operation, in one of its forms; unknown figures are None."""
+
+    figures: Figures
+    """Figures of a step, which is several calls."""
+    op: str
+    size_bytes: int
+    """As nccl-tests counts it."""
+    count: int
+    dtype: str
+    redop: str
+    root: int
+    in_place: bool
+    ranks: int
+    call_s: float | None = None
+    """Median of the slowest rank's."""
+    algorithm_gb_per_s: float | None = None
+    bus_gb_per_s: float | None = None
+    wrong: int | None = None
+    """Wrong elements, of all ranks."""
+
+
+def collective_row(seen: Figures, ranks: int) -> CollectiveRow:
+    """Return a row of what a case's calls took."""
+    one = collective_of(seen.params, ranks)
+    about = CollectiveRow(
+        seen, one.op, one.size, one.count, one.dtype, one.redop, one.root, one.is_in_place, ranks
+    )
+    if not seen.is_measured or not seen.step_s or not seen.items_per_step:
+        return about
+    call_s = seen.step_s / seen.items_per_step
+    return replace(
+        about,
+        call_s=call_s,
+        algorithm_gb_per_s=one.algorithm_bandwidth(call_s) / GB,
+        bus_gb_per_s=one.bus_bandwidth(call_s) / GB,
+        wrong=_wrong(seen, one),
+    )
+
+
+def _wrong(seen: Figures, one: Collective) -> int | None:
+    """Return the elements that the worker told as missing from the answer's size."""
+    if seen.finite is None or seen.loss_error is None:
+        return None
+    return round(seen.loss_error * one.got * one.ranks)
+
+
+COLLECTIVES = (
+    ("collective", lambda row: row.op),
+    ("size", lambda row: in_words(row.size_bytes)),
+    ("form", lambda row: "in place" if row.in_place else "out of place"),
+    "status",
+    ("time", lambda row: seconds_cell(row.call_s)),
+    ("algbw (GB/s)", lambda row: number(row.algorithm_gb_per_s)),
+    ("busbw (GB/s)", lambda row: number(row.bus_gb_per_s)),
+    ("#wrong", lambda row: "" if row.wrong is None else str(row.wrong)),
+)
+
+
+def collective_table(rows: Sequence[CollectiveRow]) -> Table:
+    """Return the table by operation, size and form; wrong elements are named below it."""
+    lines = []
+    if wrong := [f"{row.figures.case_id} ({row.wrong})" for row in rows if row.wrong]:
+        lines.append(f"WRONG elements, so that nothing of it counts: {', '.join(wrong)}")
+    return table_of(rows, COLLECTIVES, lines, keys=3)

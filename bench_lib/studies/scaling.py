@@ -319,12 +319,12 @@ def portion_lines(seen: Figures) -> list[str]:
     return lines
 
 
-# ---- what a short run foretells -----------------------------------------------------------
+# ---- what a short run predicts ------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """One figure of the long run in ``unit``, as a short one foretold it and as it was."""
+    """One figure of the long run in ``unit``, as a short one predicted it and as it was."""
 
     figure: str
     unit: str

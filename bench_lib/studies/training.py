@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bench_lib.cases.training import training_case
-from bench_lib.formats import many
-from bench_lib.formulas.images import DATASETS, INPUT_ALONE
+from bench_lib.formulas.images import INPUT_ALONE
 from bench_lib.model import MOST_STEPS_TOLD, Case, Param, Record, Training
 from bench_lib.studies.figures import (
     Figures,
@@ -179,63 +177,6 @@ class RanksRow:
     speed_up: float | None = None
     """By images a second, over the row of one rank."""
     efficiency: float | None = None
-
-
-def epochs_s(case: Case, short: Figures, epochs: int) -> float | None:
-    """Return the seconds that whole epochs take at the rate of one rank; None if unknown.
-
-    That is a lower bound: N ranks do at most N times as much.
-    """
-    if not short.items_per_s:
-        return None
-    samples = DATASETS[str(case.params["dataset"])].train
-    return epochs * samples / short.items_per_s / case.launch.ranks
-
-
-def what_fits(cases: Sequence[Case], short: Figures, epochs: int) -> dict[str, str]:
-    """Return options with which a case fits its limit, by case; nothing if it fits as it is."""
-    found = {}
-    for case in cases:
-        taken_s = epochs_s(case, short, epochs)
-        if taken_s is None or taken_s <= case.time_limit_s:
-            continue
-        taken_s = round(taken_s, 6)  # a rounding error is no epoch
-        most = int(epochs * case.time_limit_s / taken_s)
-        ways = [f"--epochs {most}"] if most else []
-        ways += ["--steps 100", f"--time-limit {math.ceil(2 * taken_s)}"]
-        found[case.id] = f"what fits is {' or '.join(ways)}"
-    return found
-
-
-def foretold_lines(
-    cases: Sequence[Case], short: Figures, epochs: int, fits: Mapping[str, str]
-) -> list[str]:
-    """Say how long each row takes, and what would fit where that is beyond its limit."""
-    taken = [(case, epochs_s(case, short, epochs)) for case in cases]
-    known = [(case, least_s) for case, least_s in taken if least_s is not None]
-    if not known:
-        return [f"how long it takes is unknown: {short.status}: {short.reason}"]
-    total_s = math.fsum(least_s for _, least_s in known)
-    lines = [f"{many(epochs, 'epoch')} take {_minutes(total_s)} or more in all"]
-    for case, least_s in known:
-        fit = fits.get(case.id)
-        limit = f", above the limit of {case.time_limit_s:g} s; {fit}" if fit else ""
-        lines.append(f"GPU ({case.launch.ranks}): {_minutes(least_s)}{limit}")
-    return lines
-
-
-def _minutes(taken_s: float) -> str:
-    return f"{math.ceil(taken_s / 60)} min"
-
-
-def with_what_fits(seen: Sequence[Figures], fits: Mapping[str, str]) -> list[Figures]:
-    """Return figures whose reason, where a time limit ended them, says what would fit."""
-    return [
-        replace(one, reason=f"{one.reason}; {fits[one.case_id]}")
-        if one.reason.startswith("time limit") and one.case_id in fits
-        else one
-        for one in seen
-    ]
 
 
 def ranks_rows(cases: Sequence[Case], seen: Sequence[Figures], epochs: int) -> list[RanksRow]:

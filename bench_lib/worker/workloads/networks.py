@@ -26,7 +26,6 @@ from bench_lib.worker.workloads.compilation import merged, plain_mode
 from bench_lib.worker.workloads.flops import APART, Amount, count, counted
 from bench_lib.worker.workloads.registry import create, create_weightless, networks
 from bench_lib.worker.workloads.steps import (
-    HEADS,
     AnsweringNetwork,
     InferenceStep,
     Spec,
@@ -49,8 +48,6 @@ At 0.01 a network knows its one batch by heart before the first measured step, a
 faster on gradients that are nearly zero."""
 MOMENTUM = 0.9
 CALIBRATION_BATCH = 4
-AUXILIARY = {"googlenet": 2 * HEADS[2], "inception_v3": HEADS[1]}
-"""The share that auxiliary heads' losses add to the main one's, each by its paper's weight."""
 CONVOLUTIONS = ("convolution", "convolution_backward")
 SGD_ELEMENTS = 8
 """Elements that SGD with momentum moves for each weight.
