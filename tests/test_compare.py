@@ -536,7 +536,7 @@ def test_markdown_has_what_moved_first_and_keeps_text_as_it_is(compare):
     b = run(record("steady"), record("slow", 0.05), day=20, environment=nasty)
     out = compare(a, b, "--markdown").out
     before, _, after = out.partition("<details>")
-    assert before.startswith("<!-- bench-lib: compare -->\n")
+    assert before.startswith("**A**: run ")
     assert "| slow |" in before
     assert "| steady |" in after
     assert "<script>" not in out

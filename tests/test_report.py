@@ -369,10 +369,10 @@ def test_a_column_stays_however_narrow_the_terminal():
 
 def test_a_long_reason_is_cut_in_the_summary():
     record = make_record(
-        status=Status.ERROR, verdicts=[make_verdict(status=Status.ERROR, reason="x" * 1000 + "\ny")]
+        status=Status.ERROR, verdicts=[make_verdict(status=Status.ERROR, reason="x" * 1001 + "\ny")]
     )
     (line,) = explanations([record])
-    assert line == f"{CASE_ID}: ERROR latency: {'x' * 239}…"
+    assert line == f"{CASE_ID}: ERROR latency: {'x' * 999}…"
 
 
 STEERS = "\x1b[2J\x1b]0;owned\x07out\x9b31m of\x08\r\nmemory\x1b"

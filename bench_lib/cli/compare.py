@@ -28,11 +28,9 @@ from bench_lib.report import github
 from bench_lib.report.github import MarkdownSection
 
 if TYPE_CHECKING:
-    from bench_lib.report.versus import Alignment, ComparedRow, SideFigures, SideValues
+    from bench_lib.report.versus import Alignment, ComparedRow
     from bench_lib.verdict.metrics import Metric
 
-MARKER = "<!-- bench-lib: compare -->"
-"""The first line of Markdown, hidden, by which a workflow finds the comment that it made."""
 SHOWN = 10
 """Cases that are named on one line; with --json all of them."""
 SINGLED_OUT = 3
@@ -84,13 +82,7 @@ def compare(
     side_a, side_b = versus.find(a, b, folder=history, baseline_folder=baselines)
     if side_a.name != a and not (json or markdown):
         say(f"A is {side_a.name} and B is {side_b.name}: a run is compared with a baseline")
-    found = versus.align(
-        side_a,
-        side_b,
-        metric=chosen,
-        threshold=threshold,
-        like=case,
-    )
+    found = versus.align(side_a, side_b, metric=chosen, threshold=threshold, like=case)
     if json:
         print_json("compare", schema=2, **fields_of(found))
     elif markdown:
@@ -121,31 +113,29 @@ def fields_of(found: Alignment) -> dict[str, Any]:
     """Return what ``--json`` prints."""
     from bench_lib.report.versus import for_a_verdict
 
+    sides = {
+        name: {**picked(side, "name title problems"), "hardware_key": side.key, "run": side.run_id}
+        for name, side in (("a", found.a), ("b", found.b))
+    }
+    cases = [
+        {
+            **picked(row, "case_id ratio interval beyond_chance remarks"),
+            **picked(row.figures, "a b"),
+            "detectable_effect": row.detectable,
+            "processes": dict(zip("ab", row.processes, strict=True)),
+            "memory_bytes": row.beside["memory"],
+            "compile_time_s": row.beside["compile_time"],
+        }
+        for row in found.rows
+    ]
     return {
-        "a": _side(found.a),
-        "b": _side(found.b),
+        **sides,
         **picked(found.metric, "unit"),
         "metric": found.metric.name,
         **picked(found, "threshold new gone unmeasured environment hardware"),
         "ratio": found.overall,
-        "cases": [_case(row) for row in found.rows],
+        "cases": cases,
         "for_a_verdict": list(for_a_verdict(found)),
-    }
-
-
-def _side(side: SideValues) -> dict[str, Any]:
-    about = picked(side, "name title problems")
-    return {**about, "hardware_key": side.key, "run": side.run_id}
-
-
-def _case(row: ComparedRow) -> dict[str, Any]:
-    return {
-        **picked(row, "case_id ratio interval beyond_chance remarks"),
-        **picked(row.figures, "a b"),
-        "detectable_effect": row.detectable,
-        "processes": dict(zip("ab", row.processes, strict=True)),
-        "memory_bytes": row.beside["memory"],
-        "compile_time_s": row.beside["compile_time"],
     }
 
 
@@ -163,8 +153,7 @@ def _print(found: Alignment) -> None:
     print_line(_in_one_line(found))
     for line in [*_cases_apart(found), *_around(found), *_remarks(found.rows)]:
         print_line(line)
-    for line in _verdict_lines(found):
-        print(line)
+    print(_for_a_verdict(found))
     for line in _problems(found):
         print_line(f"! {line}")
 
@@ -182,30 +171,27 @@ def _headings() -> tuple[str, ...]:
 
 
 def _cells(row: ComparedRow, metric: Metric) -> tuple[str, ...]:
-    """Return the cells below the headings."""
+    """Return the cells below the headings; a metric beside has B's value with its change."""
     from bench_lib.verdict.metrics import beside
 
+    a, b = ("-" if v is None else amount(v, metric.unit) for v in (row.figures.a, row.figures.b))
+    more = []
+    for other in beside():
+        found = row.beside[other.name]
+        words = ""
+        if other is not metric and found.ratio is not None and found.b is not None:
+            words = f"{amount(found.b, other.unit)} ({signed_percent(found.ratio - 1)})"
+        more.append(words)
     return (
         row.case_id,
-        _amount(row.figures.a, metric.unit),
-        _amount(row.figures.b, metric.unit),
+        a,
+        b,
         "" if row.ratio is None else f"{row.ratio:.4f}",
         " to ".join(f"{bound:.4f}" for bound in row.interval or ()),
         row.beyond_chance or "",
         "/".join(map(str, row.processes)),
-        *("" if each is metric else _beside(row.beside[each.name], each.unit) for each in beside()),
+        *more,
     )
-
-
-def _amount(value: float | None, unit: str) -> str:
-    return "-" if value is None else amount(value, unit)
-
-
-def _beside(figures: SideFigures, unit: str) -> str:
-    """Return B's value with its change; nothing if one side has none."""
-    if figures.ratio is None:
-        return ""
-    return f"{_amount(figures.b, unit)} ({signed_percent(figures.ratio - 1)})"
 
 
 def _in_one_line(found: Alignment) -> str:
@@ -252,11 +238,11 @@ def _remarks(rows: Sequence[ComparedRow]) -> Iterator[str]:
         yield f"{whose}: {remark}"
 
 
-def _verdict_lines(found: Alignment) -> Iterator[str]:
+def _for_a_verdict(found: Alignment) -> str:
     from bench_lib.report.versus import for_a_verdict
 
     needs = "; ".join(for_a_verdict(found)) or "measure with pytest"
-    yield f"a comparison is no verdict; for one: {needs}"
+    return f"a comparison is no verdict; for one: {needs}"
 
 
 def _problems(found: Alignment) -> list[str]:
@@ -272,28 +258,19 @@ def as_markdown(found: Alignment) -> str:
     moved = [row for row in found.rows if row.beyond_chance]
     others = [row for row in found.rows if not row.beyond_chance]
     heading, metric = github.table(_headings()), found.metric
-    apart = (
-        ("Environment and hardware, A to B", "differences", list(_around(found))),
-        ("Cases on one side only", "lines", list(_cases_apart(found))),
-        ("Remarks", "remarks", list(_remarks(found.rows))),
-    )
+    apart = [*_cases_apart(found), *_around(found), *_remarks(found.rows)]
+    titles = (f"What else differs: {len(apart)}", f"Other cases: {len(others)}")
     sections = [
         MarkdownSection("Beyond chance", _lines(moved, metric), "cases", heading),
-        *(
-            MarkdownSection(f"{title}: {len(lines)}", _list(lines), what, folded=True)
-            for title, what, lines in apart
-        ),
-        MarkdownSection(
-            f"Other cases: {len(others)}", _lines(others, metric), "cases", heading, folded=True
-        ),
+        MarkdownSection(titles[0], _list(apart), "lines", folded=True),
+        MarkdownSection(titles[1], _lines(others, metric), "cases", heading, folded=True),
     ]
     opening = [
-        MARKER,
         f"**A**: {github.text(found.a.title)}\\\n**B**: {github.text(found.b.title)}",
         github.text(_in_one_line(found)),
         github.text(_legend(found.metric)),
         *_list(_problems(found)),
-        *(github.text(line) for line in _verdict_lines(found)),
+        github.text(_for_a_verdict(found)),
     ]
     return github.fitted(opening, sections, github.COMMENT)
 

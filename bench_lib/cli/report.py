@@ -72,15 +72,23 @@ def report(
     if json and to_stdout:
         raise UserError("--json and --markdown - both print; give --markdown a file")
     archive = Archive(history)
-    _see_that_it_exists(archive.folder)
+    # Without the default folder nothing was measured, which a job reports after one that failed.
+    if archive.folder != DEFAULT_HISTORY and not archive.folder.is_dir():
+        raise UserError(f"there is no folder {archive.folder}; name the one that holds the runs")
     night = gather(archive, baselines, runs=run or (), days=days, asked=utc_now())
     if html is not None:
         from bench_lib.report import html as pages
 
         _write(html, pages.page(night))
     if markdown is not None:
+        from bench_lib.report.markdown import as_markdown
+
         where = link if link is not None else _run_of_actions()
-        _write_markdown(night, None if to_stdout else markdown, where)
+        text = as_markdown(night, limit=limit_of(markdown), link=where)
+        if to_stdout:
+            print(text)
+        else:
+            _write(markdown, text)
     if json:
         slow_downs = [
             {"hardware_key": s.key, "run": s.run_id, "new": s.is_new, "slow_down": s.found}
@@ -100,31 +108,11 @@ def report(
         _print(night, [path for path in (html, markdown) if path is not None])
 
 
-def _see_that_it_exists(folder: Path | None) -> None:
-    """Raise UserError for a folder that somebody named and that does not exist.
-
-    Without the default folder the page says that nothing was measured: a job reports after a job
-    that failed, too.
-    """
-    if folder is not None and folder != DEFAULT_HISTORY and not folder.is_dir():
-        raise UserError(f"there is no folder {folder}; name the one that holds the runs")
-
-
 def _run_of_actions() -> str:
     """Return the page of the GitHub workflow's run, which holds the report; empty elsewhere."""
     parts = [os.environ.get(f"GITHUB_{name}", "") for name in ("SERVER_URL", "REPOSITORY")]
     run_id = os.environ.get("GITHUB_RUN_ID", "")
     return "/".join([*parts, "actions/runs", run_id]) if all([*parts, run_id]) else ""
-
-
-def _write_markdown(night: Night, path: Path | None, link: str) -> None:
-    from bench_lib.report.markdown import as_markdown
-
-    text = as_markdown(night, limit=limit_of(path), link=link)
-    if path is None:
-        print(text)
-    else:
-        _write(path, text)
 
 
 def _write(path: Path, text: str) -> None:
