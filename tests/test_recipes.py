@@ -58,12 +58,11 @@ def run(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_network_and_a_workload_are_measured(checkout: Path) -> None:
+def test_a_network_is_measured(checkout: Path) -> None:
     done = run(checkout, "-m", "pytest", "perf_tests", "-v", "-rA")
     assert done.returncode == 0, done.stdout + done.stderr
     measured = re.findall(r"^(\S+) +NO_BASELINE ", done.stdout, re.MULTILINE)
-    assert measured == ["tinynet-b2-fp32-eager-infer", "scan-rows64-bf16", "scan-rows128-bf16"]
-    assert "test_workloads.py::test_workload[scan-rows64-bf16]" in done.stdout
+    assert measured == ["tinynet-b2-fp32-eager-infer"]
 
 
 JUDGED = """

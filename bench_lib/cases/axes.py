@@ -26,7 +26,7 @@ LARGEST = 10**9
 
 
 class MatrixError(UserError):
-    """A matrix or a workload's signature that cannot be meant; names the file and the place."""
+    """A matrix that cannot be meant; names the file and the place."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,6 @@ class WorkloadAxes:
     axes: tuple[Axis, ...]
     clash: Callable[[Mapping[str, Any]], str | None] = lambda _chosen: None
     """Says which of the values chosen, one for every axis, cannot go together, or returns None."""
-    begins: str = ""
-    """With what an id begins, where no axis says what the workload is."""
 
 
 def one_of(kind: str, allowed: Sequence[str]) -> Callable[[Any], str | None]:
@@ -264,7 +262,7 @@ def named(workload: WorkloadAxes, chosen: Mapping[str, Any], base: Case) -> Case
     """Return the case with these values, one for every axis and none that cannot be meant."""
     axes = (*workload.axes, *LAUNCH)
     chosen = {axis.name: axis.canonical(chosen[axis.name]) for axis in axes}
-    parts = [workload.begins, *(axis.in_id(chosen[axis.name]) for axis in axes)]
+    parts = [axis.in_id(chosen[axis.name]) for axis in axes]
     return replace(
         base,
         id="-".join(part for part in parts if part),

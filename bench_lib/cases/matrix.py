@@ -29,7 +29,6 @@ from bench_lib.cases.axes import (
     network_axes,
 )
 from bench_lib.cases.collectives import collective_axes
-from bench_lib.cases.declared import SETTINGS, declared_axes
 from bench_lib.cases.language import language_axes
 from bench_lib.cases.operators import operator_axes
 from bench_lib.cases.training import training_axes
@@ -55,8 +54,8 @@ else:
 MOST_CASES = 100_000
 FACTORY = "factory"
 """The table of steps that somebody's own function builds."""
-DECLARED = "workloads"
-"""The name of ``perf_cases`` for all tables that signatures declare."""
+SETTINGS = ("sampling", "limits", "time_limit_s")
+"""Keys of any table besides its axes."""
 RENAMED = "renamed_from"
 """The table of ids that cases had before."""
 _SETTINGS = ("extends", RENAMED, *SETTINGS)
@@ -65,24 +64,13 @@ _SETTINGS = ("extends", RENAMED, *SETTINGS)
 
 def tables(sizes: Mapping[str, int]) -> dict[str, WorkloadAxes]:
     """Return a matrix's possible tables by name; ``sizes`` are the networks' inputs in pixels."""
-    checked = {
+    return {
         "networks": network_axes(sizes),
         "ops": operator_axes(),
         "collectives": collective_axes(),
         "language_models": language_axes(),
         "training": training_axes(),
     }
-    return {**checked, **_declared(checked)}
-
-
-def _declared(checked: Mapping[str, WorkloadAxes]) -> dict[str, WorkloadAxes]:
-    """Return what signatures declare, but for workloads that have axes with checks of their own."""
-    found = declared_axes(but={axes.workload for axes in checked.values()})
-    if taken := found.keys() & {*checked, FACTORY, DECLARED, *_SETTINGS}:
-        name = min(taken)
-        where = f"bench_lib/worker/workloads/{name}.py"
-        raise MatrixError(f"{where}: {name} is a word of the matrix already; give it another name")
-    return found
 
 
 def usual_tier(device: Hardware) -> str:
@@ -118,7 +106,6 @@ def cases_of(
 ) -> list[Case]:
     """Return those of the cases that a table's name stands for; raises MatrixError."""
     named = {name: {axes.workload} for name, axes in workloads.items()}
-    named[DECLARED] = {axes.workload for axes in workloads.values() if axes.begins}
     if table == FACTORY:
         return [case for case in cases if ":" in case.workload]
     if table not in named:
