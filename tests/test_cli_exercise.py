@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import signal
 from dataclasses import replace
@@ -280,7 +281,8 @@ def test_what_a_judged_run_cannot_read_of_earlier_nights_is_said(exercise, tmp_p
     words = ("precision", "resnet50", "--precisions", "fp32", "--judge")
     exercise(*words)
     (newer,) = (tmp_path / "history").iterdir()
-    newer.write_bytes(newer.read_bytes().replace(b'"schema":1', b'"schema":2'))
+    lines = gzip.decompress(newer.read_bytes())
+    newer.write_bytes(gzip.compress(lines.replace(b'"schema":1', b'"schema":2')))
     answer = exercise(*words)
     assert answer.status == 0
     (said,) = [line for line in answer.err.splitlines() if line.startswith("left out of the")]
@@ -529,14 +531,14 @@ def test_a_sweep_names_the_best_batch(exercise):
         ("precision resnet50 --batch-size 0", "batch_size is 0; it has to be a whole number"),
         ("precision resnet50 --batch-size -4", "batch_size is -4"),
         ("largest-batch resnet50 --batch-size 0", "batch_size is 0"),
-        ("largest-batch resnet50 --at-most 0", "Invalid value for '--at-most': "),
+        ("largest-batch resnet50 --at-most 0", "--at-most: "),
         ("largest-batch resnet50 --resolution -1", "--resolution -1: from 0 to 50 percent"),
         ("largest-batch resnet50 --resolution nan", "--resolution nan: from 0 to 50 percent"),
         ("batch-sweep resnet50 --batch-sizes 8,0", "--batch-sizes names '0'"),
         ("batch-sweep resnet50 --batch-sizes 8;32", "--batch-sizes names '8;32'"),
         ("precision resnet50 --price-per-hour 0", "--price-per-hour 0: a price has to be"),
         ("precision resnet50 --price-per-hour nan", "--price-per-hour nan: a price has to be"),
-        ("precision resnet50 --iterations 0", "Invalid value for '--iterations': "),
+        ("precision resnet50 --iterations 0", "--iterations: "),
         ("precision resnet50 --time-limit inf", "--time-limit inf: a time in seconds has to be"),
         ("precision resnet50 --task dream", "unknown task 'dream'; there is infer, train"),
         ("precision resnet50 --image-size -1", "image_size is -1"),

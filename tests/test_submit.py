@@ -236,7 +236,7 @@ def submit(tmp_path, monkeypatch, capsys):
         (("--slurm", "--array", "gpus", "--gpus", "2", "--nodes", "2"), "--array gpus makes a tas"),
         (("--slurm", "--tier", "gate,weekly"), "--tier: 'weekly' is none of smoke, gate, nightly"),
         (("--slurm", "--launcher", "mpirun"), "--launcher: 'mpirun' is none of torchrun, srun"),
-        (("--slurm", "--cpus", "0"), "Invalid value for '--cpus': "),
+        (("--slurm", "--cpus", "0"), "--cpus: "),
         (("--slurm", "--mem", "lots"), "--mem 'lots' is no amount of memory; write 64G or 500M"),
         (("--slurm", "--container", "run 'x"), '--container "run \'x" cannot be split into word'),
     ],
