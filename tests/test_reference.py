@@ -40,7 +40,7 @@ from bench_lib.model import (
     Status,
     Verdict,
 )
-from bench_lib.plugin import options
+from bench_lib.plugin import session
 from bench_lib.storage import history
 from bench_lib.verdict import judge, turns
 from bench_lib.verdict.evidence import Evidence, Turns
@@ -613,13 +613,13 @@ def test_a_reference_that_is_gone_in_the_middle_does_not_decide(bed):
 def read(pytester, ini, *words):
     """Return the reference that an ini file and a command line name."""
     pytester.makeini(f"[pytest]\n{ini}")
-    return options.read_options(pytester.parseconfig(*LOAD, *words)).settings.reference
+    return session.read_options(pytester.parseconfig(*LOAD, *words)).settings.reference
 
 
 @pytest.mark.parametrize(("ini", "own"), [("", False), ("perf_own_choices = true", True)])
 def test_the_ini_file_lets_compilers_choose_for_themselves(pytester, ini, own):
     pytester.makeini(f"[pytest]\n{ini}")
-    settings = options.read_options(pytester.parseconfig(*LOAD)).settings
+    settings = session.read_options(pytester.parseconfig(*LOAD)).settings
     assert settings.own_choices is own
 
 
@@ -672,7 +672,7 @@ def test_a_setting_that_is_a_list_in_place_of_text_is_named(pytester, name, tabl
     pytester.makepyprojecttoml(f"[{table}]\n{settings}")
     config = pytester.parseconfig(*LOAD)
     with pytest.raises(pytest.UsageError, match=words.format(name)):
-        options.read_options(config)
+        session.read_options(config)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from processes import HERE, ON_THE_CPU, TORCH_ALONE
 from bench_lib.engine import engine
 from bench_lib.engine.settings import Settings, Side
 from bench_lib.model import Environment, Hardware, Limits, Record, Sampling, Status
-from bench_lib.plugin import options
+from bench_lib.plugin import session
 from bench_lib.storage import history
 
 AT_ONCE = Sampling(warmup_s=0, warmup_max_s=0, iterations=5, max_iterations=5, measure_s=0)
@@ -143,4 +143,4 @@ def test_a_list_of_wheels_in_the_ini_file_is_looked_for_beside_it(pytester):
     pytester.makeini("[pytest]\nperf_reference = accepted.txt\n")
     config = pytester.parseconfig("-p", "bench_lib.plugin")
     listed = str(pytester.path / "accepted.txt")
-    assert options.read_options(config).settings.reference == Side(listed)
+    assert session.read_options(config).settings.reference == Side(listed)

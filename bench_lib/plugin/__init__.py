@@ -61,8 +61,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """``-n auto`` in a session that measures means one worker a device."""
     if not asked_for(config):
         return None
-    from bench_lib.plugin.options import read_options  # noqa: PLC0415 - as in `load`
-    from bench_lib.plugin.session import Selection  # noqa: PLC0415
+    from bench_lib.plugin.session import Selection, read_options  # noqa: PLC0415 - as in `load`
 
     return len(Selection(config, read_options(config)).devices)
 

@@ -14,7 +14,7 @@ from bench_lib.engine.suite import Suite
 from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.started import undisturbed
 from bench_lib.model import Status
-from bench_lib.plugin import properties, reports
+from bench_lib.plugin import reports
 from bench_lib.plugin.measuring import PerfSession
 from bench_lib.plugin.reports import Held, WaitingTest
 from bench_lib.report import console
@@ -114,7 +114,7 @@ def _report_all(session: PerfSession, suite: Suite) -> None:
     session.judged = session.engine.judge()
     for each in waiting:
         _report(session, suite, each)
-    properties.of_suite(session.config, suite.records.values(), suite.writer.run_id, suite.torch)
+    reports.of_suite(session.config, suite.records.values(), suite.writer.run_id, suite.torch)
 
 
 def _report(session: PerfSession, suite: Suite, waiting: WaitingTest) -> None:

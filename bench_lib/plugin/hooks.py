@@ -18,8 +18,7 @@ from bench_lib.model import GENERATION, TASKS, TIERS, Case
 from bench_lib.plugin import devices
 from bench_lib.plugin.declared import measures
 from bench_lib.plugin.devices import ASSIGNMENT
-from bench_lib.plugin.options import PluginOptions, read_options
-from bench_lib.plugin.session import SELECTION, Selection
+from bench_lib.plugin.session import SELECTION, PluginOptions, Selection, read_options
 
 BENCHMARK = "benchmark"
 """The fixture by which plugins know benchmarks."""

@@ -20,10 +20,9 @@ from bench_lib.engine.settings import LOOKING_AGAIN, MEASURING
 from bench_lib.engine.suite import Suite, fails
 from bench_lib.launch.started import BY_SIGNAL
 from bench_lib.model import Case, Quarantine, Record, SlowDown, Status, Verdict, problem_of
-from bench_lib.plugin import devices, properties
+from bench_lib.plugin import devices, reports
 from bench_lib.plugin.devices import DEVICE, WORKERS
-from bench_lib.plugin.properties import Property
-from bench_lib.plugin.reports import MeasuredTest, WaitingTest
+from bench_lib.plugin.reports import MeasuredTest, Property, WaitingTest
 from bench_lib.plugin.session import Selection
 from bench_lib.report import console
 from bench_lib.storage import baselines
@@ -152,7 +151,7 @@ class PerfSession(Selection):
         known = self.engine.suite.records
         records = [self._as_it_stands(known[id_]) for id_ in case_ids if id_ in known]
         records.sort(key=lambda record: not self.fails(record))
-        return properties.of_test(records, self.engine.suite.writer.run_id)
+        return reports.of_test(records, self.engine.suite.writer.run_id)
 
     def _as_it_stands(self, record: Record) -> Record:
         """Return a record with the verdict that its last attempt has without any judging."""

@@ -19,12 +19,11 @@ from bench_lib.engine.settings import MEASURING, Outcome
 from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.started import ended_by, undisturbed
 from bench_lib.model import Case, Fault, MachineWarning, UserError
-from bench_lib.plugin import benchmarks, devices, summary, timeouts
+from bench_lib.plugin import devices, neighbours, summary
 from bench_lib.plugin.conclusion import conclude
 from bench_lib.plugin.declared import measures
 from bench_lib.plugin.devices import ASSIGNMENT
 from bench_lib.plugin.measuring import SESSION, PerfSession
-from bench_lib.plugin.options import PluginOptions
 from bench_lib.plugin.reports import (
     Held,
     MeasuredTest,
@@ -35,6 +34,7 @@ from bench_lib.plugin.reports import (
     waits,
     xfail_reason,
 )
+from bench_lib.plugin.session import PluginOptions
 from bench_lib.storage.baselines import BaselineError
 from bench_lib.storage.lines import HistoryError
 from bench_lib.verdict import metrics
@@ -49,9 +49,8 @@ def begin(config: pytest.Config, options: PluginOptions) -> PerfSession:
     # Under xdist pytest-benchmark turns itself off, and is told so: or it would warn.
     off = config.getoption("benchmark_disable", default=False)
     session.shows_benchmarks = not off or config.getoption("benchmark_enable", default=False)
-    plugins = {"recorder": _Recorder(session), "benchmarks": benchmarks, "timeouts": timeouts}
-    for name, plugin in plugins.items():
-        config.pluginmanager.register(plugin, f"bench_lib.{name}")
+    config.pluginmanager.register(_Recorder(session), "bench_lib.recorder")
+    config.pluginmanager.register(neighbours, "bench_lib.neighbours")
     # Where a suite makes errors of warnings, a device that cannot be watched is none.
     config.addinivalue_line("filterwarnings", "default::bench_lib.model.MachineWarning")
     return session
@@ -77,12 +76,12 @@ class Perf:
             pytest.fail("the test has to name the fixture `perf` as an argument", pytrace=False)
         if (refusal := self._session.refusal(case)) is not None:
             pytest.fail(refusal, pytrace=False)
-        limited = timeouts.limited(self._request.node, case)
+        limited = neighbours.limited(self._request.node, case)
         if self._session.defers(case):
             self._request.node.stash.setdefault(DEFERRED, []).append(limited)
             return
         try:
-            with timeouts.held_off(self._request.node):
+            with neighbours.held_off(self._request.node):
                 outcome = self._session.engine.attempt(limited)
                 self._request.node.stash.setdefault(OUTCOMES, []).append(outcome)
         except (LaunchError, DeviceBusyError) as error:
@@ -94,7 +93,7 @@ class Perf:
         if outcome.skipped is not None:
             pytest.skip(formats.printable(outcome.skipped))
         if (fault := outcome.fault) is not None:
-            words = fault_in_words(case, fault) + timeouts.remedy(limited, case, fault)
+            words = fault_in_words(case, fault) + neighbours.remedy(limited, case, fault)
             if (quarantine := self._session.quarantine(case)) is not None:
                 pytest.xfail(xfail_reason(quarantine, words))
             pytest.fail(words, pytrace=False)

@@ -153,7 +153,7 @@ def _try(network: nn.Module, inputs: dict[str, Input]) -> None:
 
 
 def benchmarked(test: Callable[..., Any], **arguments: Any) -> Callable[[], Any]:
-    """Return the step that a test gives to pytest-benchmark, the test's assertions passed."""
+    """Return the step that a test gives to pytest-benchmark; raises ValueError if it has none."""
     steps: list[Callable[[], Any]] = []
 
     def benchmark(step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
