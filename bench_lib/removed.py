@@ -23,6 +23,7 @@ COMMANDS: dict[str, str] = {
 _COMMENT = "--markdown FILE and a workflow step that comments (docs/ci.md)"
 _POST = "--json and a workflow step that posts (docs/ci.md)"
 OPTIONS: dict[tuple[str, str], str] = {
+    ("baseline quarantine", "--history"): "--unknown takes a case that only a run knows",
     ("history export", "--github-action-benchmark"): (
         "--pytest-benchmark, which github-action-benchmark reads with tool: pytest"
     ),

@@ -15,7 +15,6 @@ import signal
 import struct
 import subprocess
 import sys
-import tempfile
 import termios
 import time
 import xml.etree.ElementTree as ET
@@ -276,58 +275,6 @@ def test_kernels_of_a_first_run_are_kept_for_its_baseline_unless_refused(suite, 
     assert [r.kernels for r in second.records.values()] == [None, None]
 
 
-def test_what_cannot_be_read_of_earlier_nights_is_said_and_stops_nothing(suite, pytester):
-    run = suite()
-    accept(pytester, "alpha", TEN_MS)
-    for _ in range(3):
-        run("-k", "alpha")
-    newer, odd, killed = sorted(pytester.path.joinpath("history").iterdir())
-    newer.write_bytes(newer.read_bytes().replace(b'"schema":1', b'"schema":2'))
-    lines = odd.read_bytes().splitlines()
-    odd.write_bytes(b"\n".join([lines[0], b"{}", b"[]", *lines[1:]]) + b"\n")
-    killed.write_bytes(killed.read_bytes()[:-20])
-    result = run("-k", "alpha")
-    result.assert_outcomes(passed=1)
-    said = [line for line in result.outlines if line.startswith("left out of the rolling")]
-    assert len(said) == 2
-    result.stdout.fnmatch_lines_random(
-        [
-            f"left out of the rolling baseline: *{newer.name}, line 1: schema 2 is newer than 1*",
-            f"left out of the rolling baseline: {odd.name}: line 2 cannot be read: *(and 1 more)",
-        ]
-    )
-
-
-def test_a_full_temporary_folder_is_no_fault_of_a_test(suite, pytester):
-    inside = Path(tempfile.gettempdir(), "torchinductor_me", "a")
-    fault = f"OSError: [Errno 28] No space left on device: {str(inside)!r}"
-    result = suite(f"{{'beta': [Fault('no room', {fault!r}, 'compile')]}}")()
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    said = (
-        f"cannot write temporary files to {tempfile.gettempdir()}: *No space left on device*TMPDIR"
-    )
-    result.stdout.fnmatch_lines([f"stopped: {said}"])
-    result.stdout.no_fnmatch_line("*Traceback*")
-    result.assert_outcomes(passed=1)
-    (kept,) = runs_in(pytester)
-    assert list(kept.records) == ["alpha"]
-
-
-def test_kernels_that_cannot_be_looked_into_cost_no_verdict(suite, pytester):
-    run = suite("{'alpha': [[0.01] * 20]}")
-    conftest = pytester.path / "conftest.py"
-    conftest.write_text(
-        f"{conftest.read_text()}\nfrom standins import worker as scripted\n"
-        "from bench_lib.launch.faults import LaunchError\n"
-        "def gone(self, case):\n    raise LaunchError('no device')\n"
-        "scripted.Context.profile = gone\n"
-    )
-    result = run()
-    result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines(["kernels could not be looked into: no device"])
-    assert runs_in(pytester)[0].finished
-
-
 def test_cold_cases_have_names_of_their_own(suite, pytester):
     result = suite()("--perf-cold")
     result.assert_outcomes(passed=2)
@@ -359,11 +306,6 @@ def test_tuning_is_for_amd_and_said_so(suite):
     result.stderr.fnmatch_lines(
         ["*--perf-tune fills MIOpen's database, which is for AMD; here is*"]
     )
-
-
-def test_tuning_and_cold_caches_are_refused_together(suite):
-    result = suite(devices="gpus(1)")("--perf-tune", "--perf-cold")
-    result.stderr.fnmatch_lines(["*--perf-tune fills a database that --perf-cold does not read*"])
 
 
 def test_tuning_is_done_case_by_case_and_kept(suite, pytester):
@@ -684,19 +626,6 @@ def test_a_bad_baseline_file_stops_the_run_before_it_measures(suite, pytester, t
     assert runs_in(pytester) == []
 
 
-def test_a_package_of_what_is_no_metric_stops_the_run_before_it_measures(
-    suite, pytester, monkeypatch
-):
-    monkeypatch.syspath_prepend(pytester.path)
-    about = pytester.mkdir("mine-1.0.dist-info")
-    about.joinpath("METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
-    about.joinpath("entry_points.txt").write_text("[bench_lib.metrics]\nmine = json:dumps\n")
-    result = suite()(apart=True)
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: json:dumps names <function *, which is no Metric; mend *"])
-    assert runs_in(pytester) == []
-
-
 def test_a_history_that_cannot_be_written_stops_the_run_before_it_measures(suite, pytester):
     run = suite()
     pytester.path.joinpath("taken").write_text("")
@@ -828,15 +757,6 @@ def test_pytest_benchmarks_table_comes_where_an_option_asks_for_it(suite, pytest
     run().stdout.fnmatch_lines(["*benchmark: 1 tests*", "test_other *"])
 
 
-@pytest.mark.parametrize("name", ["benchmark", "pytest_benchmark.plugin"])
-def test_pytest_benchmark_is_known_by_whatever_name_it_is_loaded(suite, pytester, name):
-    suite()
-    words = ("-p", "no:hypothesispytest", "-p", name, "-p", "bench_lib.plugin")
-    with as_it_was():
-        result = pytester.runpytest_inprocess(*words, "perf_tests", "--benchmark-columns=min")
-    result.stdout.fnmatch_lines(["*benchmark: 2 tests*", "test_step?alpha? *"])
-
-
 def test_pytest_benchmark_compares_with_an_earlier_run(suite):
     run = suite("{'alpha': [[0.010] * 20]}")
     run("--benchmark-autosave").assert_outcomes(passed=2)
@@ -849,11 +769,6 @@ def test_benchmark_only_and_skip_know_measuring_tests_as_benchmarks(suite, pytes
     pytester.path.joinpath("perf_tests", "test_plain.py").write_text("def test_plain(): pass\n")
     run("--benchmark-only").assert_outcomes(passed=2, skipped=1)
     run("--benchmark-skip").assert_outcomes(passed=1, skipped=2)
-
-
-@pytest.mark.parametrize("arguments", [("-p", "no:benchmark"), ("--benchmark-disable",)])
-def test_nothing_depends_on_pytest_benchmark(suite, arguments):
-    suite()(*arguments).assert_outcomes(passed=2)
 
 
 def test_xdist_pins_each_worker_to_a_device_and_loses_no_record(suite, pytester):
@@ -1025,33 +940,6 @@ def test_under_xdist_cases_of_several_ranks_wait_until_all_devices_are_free(suit
     assert {found["perf_run"] for found in tests.values()} == {kept.run_id}
     assert properties_of(suite_of)["perf_torch"] == "2.9.0"
     assert list(suite_of.iter("failure")) == []
-
-
-def test_four_devices_come_to_the_verdicts_of_one(suite, pytester):
-    names = [f"case-{i}" for i in range(8)]
-    matrix = "".join(f'[[gate.factory]]\nid = "{n}"\ntarget = "steps:step"\n' for n in names)
-    script = (
-        "{'case-3': [[0.0105] * 20], 'case-6': ['no'], 'case-7': [Fault('died', 'x', 'build')]}"
-    )
-    run = suite(script, devices="gpus(4)", matrix=matrix)
-    with_ranks(pytester, '{"four-0": [0.0105] * 20}', ranks=(4,), name="four")
-    for name, ranks in (*((name, 1) for name in names), ("four-0", 4)):
-        accept(pytester, name, TEN_MS, key="mi300x", ranks=ranks)
-    counts = {"passed": 5, "skipped": 1, "failed": 3}
-    run("-n", "4", *UNSEEN).assert_outcomes(**counts)
-    run(*UNSEEN, "--perf-history", "alone").assert_outcomes(**counts)
-    (spread,) = runs_in(pytester)
-    (alone,) = map(history.read, history.files(pytester.path / "alone"))
-    told = [{name: r.status for name, r in kept.records.items()} for kept in (spread, alone)]
-    assert told[0] == told[1]
-    assert [n for n, status in told[0].items() if status is Status.REGRESSED] == [
-        *("case-3", "four-0")
-    ]
-    for name in names:
-        homes = {attempt.device_uuid for attempt in spread.records[name].attempts}
-        assert homes == {f"GPU-{device_of(f'x[{name}]', 4) + 1:016x}"}
-        looks = [len(kept.records[name].attempts) for kept in (spread, alone)]
-        assert looks[0] == looks[1]
 
 
 def test_what_becomes_of_a_case_that_waited_is_what_would_have_become_of_it(suite, pytester):
@@ -1277,25 +1165,6 @@ def wait_for(pytester, process, *names):
         time.sleep(0.02)
 
 
-def test_two_runs_in_one_folder_wait_for_the_device_and_keep_apart(suite, pytester):
-    suite()
-    command = [sys.executable, "-m", "pytest", *LOAD, "perf_tests"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    both = [
-        subprocess.Popen(
-            [*command, "-p", "no:cacheprovider"],
-            cwd=pytester.path,
-            env=environment,
-            stdout=subprocess.PIPE,
-        )
-        for _ in range(2)
-    ]
-    for process in both:
-        process.communicate(timeout=120)
-    assert [process.returncode for process in both] == [0, 0]
-    assert [(len(run.records), run.finished) for run in runs_in(pytester)] == [(2, True)] * 2
-
-
 def test_collecting_needs_neither_torch_nor_a_worker():
     code = (
         "import sys, pytest; "
@@ -1415,13 +1284,6 @@ def test_xdist_without_perf_paths_says_what_to_set(suite, pytester):
     result = pytester.runpytest_inprocess(*LOAD, "elsewhere", "-n", "2")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*ini setting perf_paths*"])
-
-
-@pytest.mark.parametrize("value", ["0", "two"])
-def test_a_number_of_processes_below_one_is_refused_in_words(suite, value):
-    result = suite()("--perf-processes", value)
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"*--perf-processes: '{value}' is not a whole number of 1*"])
 
 
 def test_a_run_whose_verdicts_cannot_be_written_is_not_green(suite, pytester):
@@ -1809,12 +1671,6 @@ def test_a_teardown_that_fails_ends_a_run_that_is_to_stop_at_the_first_failure(
     result = run("-x", *UNSEEN, *how)
     result.assert_outcomes(passed=1, errors=1)
     result.stdout.fnmatch_lines(["*stopping after 1 failures*"])
-    assert list(runs_in(pytester)[0].records) == ["alpha"]
-
-
-def test_a_failure_in_a_case_ends_a_run_that_is_to_stop_at_the_first_failure(suite, pytester):
-    run = suite("{'alpha': [Fault('died', 'SIGABRT', 'measure', 'HSA')]}")
-    run("--maxfail=1").assert_outcomes(failed=1)
     assert list(runs_in(pytester)[0].records) == ["alpha"]
 
 

@@ -181,7 +181,6 @@ baseline quarantine a
 baseline quarantine a --until tomorrow --reason x --unknown
 baseline quarantine a --until 2099-12-31 --reason x
 baseline quarantine a --until 2099-12-31 --reason x --matrix none.toml
-baseline quarantine a --until 2099-12-31 --reason x --history none://x
 baseline quarantine a --hardware ../x --lift
 baseline record --reason ' '
 baseline show --baselines afile

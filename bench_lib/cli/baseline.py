@@ -10,7 +10,7 @@ import signal
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -305,17 +305,16 @@ def quarantine(
     lift: Annotated[bool, typer.Option("--lift", help="End it instead.")] = False,
     unknown: Annotated[
         bool,
-        typer.Option("--unknown", help="Take a case that no baseline, matrix or run knows yet."),
+        typer.Option("--unknown", help="Take a case that no baseline and no matrix knows."),
     ] = False,
     hardware: HardwareKey = None,
     baselines: BaselinesDir = DEFAULT_BASELINES,
     matrix: Matrix = DEFAULT_MATRIX,
-    history: HistoryDir = DEFAULT_HISTORY,
     json: Json = False,
 ) -> None:
     """Keep a failing case from failing the run, up to and including a day.
 
-    An id is refused that no baseline of this hardware, no matrix and no run of the history has.
+    An id is refused that no baseline of this hardware and no matrix has.
     """
     from bench_lib.backends import detect
     from bench_lib.cli.proposals import who
@@ -335,7 +334,7 @@ def quarantine(
             missing = "--until" if until is None else "--reason"
             raise UserError(f"{missing} is missing; a quarantine has a last day and a reason")
         if not unknown and is_case_id(case):
-            _require_known(case, file, matrix, history)
+            _require_known(case, file, matrix)
         new = Quarantine(reason.strip(), until, utc_now(), who())
         path = files.set_quarantine(file, case, new, device if device.key == file.key else None)
     near = reading.near(case, file.measured) if unknown and case not in file.measured else []
@@ -357,39 +356,15 @@ def quarantine(
             print(f"it has no baseline there{like}")
 
 
-def _require_known(case: str, file: BaselineFile, matrix: Path, history: Path) -> None:
-    """Refuse a case's id that nothing knows, naming those like it.
-
-    A place that cannot be read is missed only where no other knows the id.
-    """
-    known: set[str] = set()
-    unreadable: list[UserError] = []
-    places: list[Callable[[], Iterable[str]]] = [
-        lambda: (*file.baselines, *file.quarantines),
-        lambda: reading.cases_of(matrix),
-        lambda: _tried(history),
-    ]
-    for tell in places:
-        try:
-            known.update(tell())
-        except UserError as error:
-            unreadable.append(error)
-        if case in known:
-            return
-    if unreadable:
-        raise unreadable[0]
-    hints = [reading.meant(case, known), "with --unknown it is taken as it is"]
-    raise UserError(
-        f"no case {case!r} in {file.path}, in {matrix}, nor in a run in {history}; "
-        f"{' '.join(filter(None, hints))}"
-    )
-
-
-def _tried(history: Path) -> list[str]:
-    """Return the ids of the cases that a run tried; raises HistoryError."""
-    from bench_lib.storage.archive import Archive
-
-    return sorted(Archive(history).tried())
+def _require_known(case: str, file: BaselineFile, matrix: Path) -> None:
+    """Refuse a case's id that nothing knows, naming those like it."""
+    known = {*file.baselines, *file.quarantines}
+    if case not in known:
+        known.update(reading.cases_of(matrix))
+    if case not in known:
+        hints = [reading.meant(case, known), "with --unknown it is taken as it is"]
+        why = f"no case {case!r} in {file.path}, nor in {matrix}"
+        raise UserError(f"{why}; {' '.join(filter(None, hints))}")
 
 
 def _require(reason: str) -> None:
