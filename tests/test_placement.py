@@ -198,23 +198,6 @@ def test_a_variable_that_is_no_number_is_named(
     )
 
 
-@pytest.mark.parametrize(
-    ("environ", "name", "value"),
-    [
-        (TORCHRUN, "LOCAL_WORLD_SIZE", 9),
-        (TORCHRUN, "LOCAL_RANK", 4),
-        (OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_SIZE", 2),
-        (MPICH, "MPI_LOCALNRANKS", 0),
-        (STEP, "SLURM_STEP_TASKS_PER_NODE", "1(x4)"),
-    ],
-)
-def test_a_local_rank_that_its_host_has_not_is_refused(
-    environ: dict[str, Any], name: str, value: object
-) -> None:
-    with pytest.raises(UserError, match=f"{name}.* sets all three"):
-        who_am_i(variables(environ, {name: value}))
-
-
 # --- the device ----------------------------------------------------------------------------
 
 

@@ -161,7 +161,13 @@ class Launcher(ABC):
         """
         variables = self.variables_in(environ)
         assert variables is not None
-        self._require(variables, environ)
+        if missing := [name for name in variables.needed if name not in environ]:
+            here = next(name for name in variables.needed if name in environ)
+            raise UserError(
+                f"{here} is {environ[here]!r} in the environment and {' and '.join(missing)} "
+                f"{'is' if len(missing) == 1 else 'are'} missing; {self.name} sets them all: "
+                f"start the ranks with it, or unset {here}"
+            )
         local_rank = number(environ, variables.local_rank)
         rank = number(environ, variables.rank)
         ranks = number(environ, variables.ranks)
@@ -170,30 +176,12 @@ class Launcher(ABC):
                 f"the rank is {rank} and {variables.ranks} is {ranks} in the environment; a rank "
                 f"is below {variables.ranks}, and {self.name} sets both"
             )
-        local_ranks = self.local_ranks(variables, environ)
-        if local_ranks is not None and not local_rank < local_ranks <= ranks:
-            raise UserError(
-                f"{variables.local_rank} is {local_rank}, {variables.local_ranks} says "
-                f"{local_ranks} and "
-                f"{variables.ranks} is {ranks} in the environment; each is below the next or equal "
-                f"to it, and {self.name} sets all three"
-            )
-        return Placement(rank, local_rank, ranks, local_ranks, self.name)
+        return Placement(rank, local_rank, ranks, self.local_ranks(variables, environ), self.name)
 
     def local_ranks(self, variables: RankVariables, environ: Mapping[str, str]) -> int | None:
         """Return the number of ranks on this host; None if unknown."""
         name = variables.local_ranks
         return number(environ, name) if name is not None and name in environ else None
-
-    def _require(self, variables: RankVariables, environ: Mapping[str, str]) -> None:
-        missing = [name for name in variables.needed if name not in environ]
-        if missing:
-            here = next(name for name in variables.needed if name in environ)
-            raise UserError(
-                f"{here} is {environ[here]!r} in the environment and {' and '.join(missing)} "
-                f"{'is' if len(missing) == 1 else 'are'} missing; {self.name} sets them all: "
-                f"start the ranks with it, or unset {here}"
-            )
 
     def device_index(self, place: Placement, environ: Mapping[str, str]) -> int:
         """Return which of the GPUs that a rank sees is its own.
@@ -227,11 +215,15 @@ class Launcher(ABC):
             )
         return Meeting(first_host(hosts), self._port(environ))
 
-    def _port(self, environ: Mapping[str, str]) -> int:
+    def job_in(self, environ: Mapping[str, str]) -> list[str]:
+        """Return what tells a launch from others, the same on all its ranks; empty if unknown."""
         told = [environ.get(name, "") for name in self.job]
-        if not any(told):
-            return DEFAULT_PORT
-        return PORTS[zlib.crc32("/".join(told).encode()) % len(PORTS)]
+        return told if any(told) else []
+
+    def _port(self, environ: Mapping[str, str]) -> int:
+        if job := self.job_in(environ):
+            return PORTS[zlib.crc32("/".join(job).encode()) % len(PORTS)]
+        return DEFAULT_PORT
 
 
 def number(environ: Mapping[str, str], name: str) -> int:
@@ -594,8 +586,7 @@ def meeting_point(place: Placement, environ: Mapping[str, str]) -> Meeting:
 
 def job_of(place: Placement, environ: Mapping[str, str]) -> list[str]:
     """Return what tells a launch from others, the same on all its ranks; empty if unknown."""
-    told = [environ.get(name, "") for name in _starter(place).job]
-    return told if any(told) else []
+    return _starter(place).job_in(environ)
 
 
 def without_ranks(environ: Mapping[str, str]) -> dict[str, str]:
