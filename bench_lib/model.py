@@ -565,6 +565,9 @@ class Measurement:
     phases_s: dict[str, float] = field(default_factory=dict)
     """Seconds of the worker by phase; empty if the attempt has them."""
     warnings: list[str] = field(default_factory=list)
+    arithmetic: dict[str, float] = field(default_factory=dict)
+    """Errors against FP64, as fractions, of a product (``gemm``) and a convolution (``conv``) in
+    the case's precision; only the first case of a precision in a run has them."""
 
     @property
     def counts(self) -> StepCounts:
@@ -616,7 +619,7 @@ class Fault:
     """Why a case has no measurement."""
 
     kind: str
-    """``out of memory``, ``no room``, ``floor``, ``exception``, ``died``,
+    """``out of memory``, ``no room``, ``arithmetic``, ``floor``, ``exception``, ``died``,
     ``time limit``, ``protocol``."""
     message: str
     phase: str

@@ -8,7 +8,6 @@ Patterson, Communications of the ACM 52(4), 2009).
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from bench_lib.model import QUANTIZED, Hardware, Measurement
@@ -276,22 +275,3 @@ def _times(value: float | None, factor: float) -> float | None:
 
 def _over(value: float | None, divisor: float | None) -> float | None:
     return value / divisor if value and divisor else None
-
-
-ALLOWED_ON_AMD = "HIPBLASLT_ALLOW_TF32"
-"""At ``1`` this variable has AMD's products take TF32; torch's switch alone does not."""
-
-
-def why_no_tf32_on_amd(arch: str, environ: Mapping[str, str], *, products: bool) -> str | None:
-    """Say why work on an AMD GPU has no TF32, and the remedy; None if it has.
-
-    Its time may rest on ``products`` of matrices alone.  Torch's switch does not reach MIOpen's
-    convolutions (pytorch PR 190711).
-    """
-    if not products:
-        return "on AMD TF32 does not reach MIOpen, whose convolutions stay in FP32; use fp32"
-    if not arch.startswith("gfx94"):
-        return f"{arch or 'this GPU'} has no TF32, and MI300 (gfx94x) has; use fp32"
-    if environ.get(ALLOWED_ON_AMD) != "1":
-        return f"on AMD products take TF32 only with {ALLOWED_ON_AMD}=1; set that, or use fp32"
-    return None

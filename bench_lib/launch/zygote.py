@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from bench_lib.formulas import arithmetic
 from bench_lib.launch.faults import (
     CaseFault,
     CaseSkipped,
@@ -119,19 +120,23 @@ class WorkerProcess:
         return self.excess is not None and self.excess > SAME_KIND
 
     def measure(self, case: Case, asked: MeasureRequest = PLAIN) -> Measurement:
-        """Measure one case.
+        """Measure one case; the first one of a precision proves the device's arithmetic afterwards.
 
         Raises CaseSkipped with the reason, or CaseFault after which this context is gone.
         """
+        proof = arithmetic.proof(case)
         beside = {
             "bursts": asked.bursts and dataclasses.asdict(asked.bursts),
             "choices": asked.choices and asked.choices.table,
             "discards": not asked.keeps,
             "artifacts": asked.artifacts and str(asked.artifacts),
+            "prove": proof is not None and proof not in self._zygote.proved,
             "known": sorted(asked.known),
         }
         beside = {name: value for name, value in beside.items() if value not in (None, False, [])}
-        return self._answer("measure", case, "measurement", Measurement, beside)
+        found = self._answer("measure", case, "measurement", Measurement, beside)
+        self._zygote.proved.update([] if proof is None else [proof])
+        return found
 
     def calibrate(self) -> Calibration:
         """Find how long the device works at full clock.
@@ -269,6 +274,8 @@ class Zygote:
                 self._token = (self.logs / TOKEN_FILE).read_text(encoding="ascii")
             except OSError as error:
                 raise LaunchError(f"the shared workers are gone: {error}") from error
+        self.proved: set[tuple[str, ...]] = set()
+        """The arithmetic that this device and environment have proved, as ``proof`` has it."""
         self.versions: dict[str, str | None] = {}
         """Versions of torch, torchvision, CUDA, HIP and triton as the worker has them."""
         self._listener = socket.create_server(("127.0.0.1", 0))

@@ -14,10 +14,12 @@ from typing import Any
 
 import torch
 
+from bench_lib.formulas.arithmetic import operations as operations_of
 from bench_lib.launch.cache import NO_ROOM
 from bench_lib.launch.wire import ClosedError, connect, decode_case
 from bench_lib.model import Bursts, Case, Kernel, KernelTable
 from bench_lib.worker import caches, profiling
+from bench_lib.worker.arithmetic import WrongArithmeticError, prove
 from bench_lib.worker.bursts import calibrate
 from bench_lib.worker.clock import clock_of
 from bench_lib.worker.device import cudnn_version, libraries, open_device
@@ -78,7 +80,8 @@ def serve_cases(name: str) -> int:
                     known=order.get("known", ()),
                     artifacts=Path(order["artifacts"]) if order.get("artifacts") else None,
                 )
-                connection.send(answer(order[name], ordered, LOOKS[name]))
+                look = proved if order.get("prove") else LOOKS[name]
+                connection.send(answer(order[name], ordered, look))
     except ClosedError:
         return 0
 
@@ -95,6 +98,20 @@ WARMUP_S = 0.3
 def measured(case: Case, context: MeasuringContext) -> dict[str, Any]:
     """Return a case's measurement as a message's part."""
     return {"measurement": dataclasses.asdict(measure(case, context))}
+
+
+def proved(case: Case, context: MeasuringContext) -> dict[str, Any]:
+    """Return a case's measurement, and by how much the device's arithmetic is off.
+
+    Raises WrongArithmeticError where that is not the case's.
+    """
+    measurement = measure(case, context)
+    operations = operations_of(case.workload, case.params)
+    with cleaned(context):
+        context.phase("arithmetic")
+        precision = str(case.params.get("precision", ""))
+        errors = prove(precision, context.setting.device, operations)
+    return {"measurement": dataclasses.asdict(dataclasses.replace(measurement, arithmetic=errors))}
 
 
 def calibrated(context: MeasuringContext) -> dict[str, Any]:
@@ -209,6 +226,8 @@ OUT_OF_MEMORY = (
 
 def kind_of(error: BaseException) -> str:
     """Sort an exception into the kinds of fault that a reader acts on differently."""
+    if isinstance(error, WrongArithmeticError):
+        return "arithmetic"
     is_told = isinstance(error, RuntimeError) and any(w in str(error) for w in OUT_OF_MEMORY)
     if is_told or isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return "out of memory"
@@ -227,6 +246,9 @@ def _found_no_room(error: BaseException | None) -> bool:
 
 
 def in_words(error: BaseException) -> str:
-    """Return the exception's type and the first lines of its message."""
-    lines = str(error).strip().splitlines()[:6]
+    """Return the exception's type and the first lines of its message; ours speaks for itself."""
+    text = str(error).strip()
+    if isinstance(error, WrongArithmeticError):
+        return text
+    lines = text.splitlines()[:6]
     return f"{type(error).__name__}: " + "\n".join(lines) if lines else type(error).__name__

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from bench_lib.formulas.roofline import why_no_tf32_on_amd
+from bench_lib.formulas.arithmetic import why_no_tf32_on_amd
 from bench_lib.model import QUANTIZED, Device
 from bench_lib.worker.workload import Setting, UnsupportedError
 

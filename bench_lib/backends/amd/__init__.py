@@ -13,7 +13,7 @@ from bench_lib.backends.amd import files, machine, package
 from bench_lib.backends.backend import Backend, Build, Check, Software
 from bench_lib.backends.looks import NothingToldError, Source, cause_of, tells
 from bench_lib.backends.profiler import Profilers
-from bench_lib.formulas.roofline import why_no_tf32_on_amd
+from bench_lib.formulas.arithmetic import why_no_tf32_on_amd
 from bench_lib.model import Device, Environment, Hardware
 
 WAYS: Mapping[str, Callable[[Hardware, Path], Source]] = {

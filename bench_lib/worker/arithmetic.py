@@ -1,0 +1,113 @@
+"""A small product and a small convolution with full mantissas, held against FP64.
+
+They show which arithmetic a library really uses for a precision (`formulas.arithmetic`).  They run
+after the first measured window of a precision, so that they disturb nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from bench_lib.formulas import arithmetic
+from bench_lib.worker.device import AUTOCAST, STORED
+
+SEED = 20_240
+SCALE = 2.0**20
+"""One operand is so many times as large, beyond FP16's range, and the other as small."""
+
+
+class Sizes(NamedTuple):
+    """Sizes of square matrices, and of a convolution."""
+
+    matrix: int
+    images: int
+    channels: int
+    width: int
+
+
+SIZES = {"cuda": Sizes(512, 8, 64, 28), "cpu": Sizes(192, 2, 16, 14)}
+LARGE = {"cuda": Sizes(4096, 64, 256, 56)}
+"""TF32 is a permission: for little work a library may choose an FP32 kernel, for so much it has no
+reason to."""
+ROWS, IMAGES = 512, 8
+"""The first of an answer, so many of which are held against FP64."""
+
+
+class WrongArithmeticError(RuntimeError):
+    """The device computed in another arithmetic than the case asks for."""
+
+
+def prove(precision: str, device: torch.device, operations: Sequence[str]) -> dict[str, float]:
+    """Return the errors of operations in a precision, as fractions; none if nothing is known of it.
+
+    torch's switches stay as the case left them, since it is they that may be wrong.  Operations
+    that are finer than TF32 on a GPU are done once more in a large size, and that error counts.
+    Raises WrongArithmeticError if the errors are those of another arithmetic.
+    """
+    if precision not in arithmetic.LABELS:
+        return {}
+    with torch.no_grad():
+        sizes = SIZES[device.type]
+        errors = {name: _MEASURES[name](precision, device, sizes) for name in operations}
+        _refuse(arithmetic.coarser(precision, errors))
+        for name, problem in arithmetic.finer(precision, errors).items():
+            large = LARGE.get(device.type)
+            again = {name: _MEASURES[name](precision, device, large)} if large else {}
+            if not again or arithmetic.finer(precision, again):
+                # Of little work, since sums of many numbers add errors of their own.
+                _refuse(problem)
+            _refuse(arithmetic.coarser(precision, again))
+            errors |= again
+    # JSON has no infinity; what is not finite was refused.
+    return errors
+
+
+def _refuse(problem: str | None) -> None:
+    if problem is not None:
+        raise WrongArithmeticError(problem)
+
+
+def _gemm(precision: str, device: torch.device, sizes: Sizes) -> float:
+    size = sizes.matrix
+    a, b = _operands(precision, device, (size, size), (size, size))
+    dtype = _dtype(precision)
+    found = torch.mm(a.to(dtype), b.to(dtype))
+    return _error(found[:ROWS], torch.mm(a[:ROWS].double(), b.double()))
+
+
+def _conv(precision: str, device: torch.device, sizes: Sizes) -> float:
+    _, images, channels, width = sizes
+    shapes = (images, channels, width, width), (channels, channels, 3, 3)
+    x, weights = _operands(precision, device, *shapes)
+    dtype = _dtype(precision)
+    found = functional.conv2d(x.to(dtype), weights.to(dtype), padding=1)
+    # FP64 convolutions are not in every library; products are.
+    columns = functional.unfold(x[:IMAGES].double(), 3, padding=1)
+    exact = torch.matmul(weights.double().flatten(1), columns)
+    return _error(found[:IMAGES].flatten(2), exact)
+
+
+_MEASURES = {"gemm": _gemm, "conv": _conv}
+
+
+def _dtype(precision: str) -> torch.dtype:
+    return AUTOCAST.get(precision) or STORED.get(precision, torch.float32)
+
+
+def _operands(precision: str, device: torch.device, *shapes: tuple[int, ...]) -> list[Tensor]:
+    """Draw FP32 operands, on the device; far from 1 where the range allows it."""
+    generator = torch.Generator(device).manual_seed(SEED)
+    factors = (1.0, 1.0) if _dtype(precision) == torch.float16 else (SCALE, 1 / SCALE)
+    return [
+        torch.randn(shape, generator=generator, device=device) * factor
+        for shape, factor in zip(shapes, factors, strict=True)
+    ]
+
+
+def _error(found: Tensor, exact: Tensor) -> float:
+    return float(torch.linalg.vector_norm(found.double() - exact) / torch.linalg.vector_norm(exact))

@@ -1,0 +1,277 @@
+"""Arithmetic proves itself: which one answered is told by its error, and another is refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from builders import make_case, make_hardware, make_measurement
+from quickly import one_thread
+
+from bench_lib import backends
+from bench_lib.formulas.arithmetic import (
+    ERRORS,
+    LABELS,
+    answered,
+    coarser,
+    finer,
+    operations,
+    proof,
+)
+from bench_lib.worker import arithmetic, context
+from bench_lib.worker.arithmetic import WrongArithmeticError, prove
+from bench_lib.worker.device import set_precision
+from bench_lib.worker.measure import MeasuringContext
+from bench_lib.worker.workloads import Setting, UnsupportedError
+
+CPU = torch.device("cpu")
+BOTH = ["gemm", "conv"]
+
+
+# --- what errors tell --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_each_arithmetic_is_known_by_its_error(name: str) -> None:
+    assert {answered(ERRORS[name] * factor) for factor in (0.7, 1, 2.66)} == {name}
+
+
+def refusal(precision: str, errors: dict[str, float]) -> str | None:
+    return coarser(precision, errors) or next(iter(finer(precision, errors).values()), None)
+
+
+@pytest.mark.parametrize("precision", LABELS)
+def test_the_right_arithmetic_is_never_refused(precision: str) -> None:
+    wanted = dict(zip(BOTH, LABELS[precision], strict=True))
+    for factor in (0.6, 1.0, 1.7):
+        errors = {name: ERRORS[it] * factor for name, it in wanted.items()}
+        assert refusal(precision, errors) is None
+
+
+@pytest.mark.parametrize(
+    ("precision", "errors", "said"),
+    [
+        (
+            "fp32",
+            {"gemm": 2.9e-4},
+            "the case asks for fp32, and the device computed in tf32: the error of a matrix",
+        ),
+        (
+            "fp32",
+            {"gemm": 3e-7, "conv": 2.9e-4},
+            "the case asks for fp32, and the device computed in tf32: the error of a convolution",
+        ),
+        ("fp32", {"gemm": 4e-6}, "the case asks for fp32, and the device computed in three bf16"),
+        ("fp16", {"gemm": 2.4e-3}, "the case asks for fp16, and the device computed in bf16"),
+        ("bf16", {"gemm": 3.7e-2}, "the case asks for bf16, and the device computed in fp8"),
+        ("tf32", {"gemm": 3e-7}, "the case asks for tf32, and the device computed in fp32"),
+        (
+            "tf32-conv",
+            {"gemm": 3e-7, "conv": 3e-7},
+            "the case asks for tf32-conv, and the device computed in fp32",
+        ),
+        (
+            "tf32",
+            {"gemm": math.inf},
+            "the case asks for tf32, and the device computed in a shorter range",
+        ),
+        (
+            "tf32",
+            {"gemm": math.nan},
+            "the case asks for tf32, and the device computed in a shorter range",
+        ),
+    ],
+)
+def test_another_arithmetic_is_refused_by_name(
+    precision: str, errors: dict[str, float], said: str
+) -> None:
+    problem = refusal(precision, errors)
+    assert problem is not None
+    assert problem.startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("workload", "params", "needed"),
+    [
+        ("network", {"precision": "fp32"}, ("fp32", *BOTH)),
+        ("operator", {"op": "gemm", "precision": "tf32"}, ("tf32", "gemm")),
+        ("operator", {"op": "conv2d", "precision": "bf16"}, ("bf16", "conv")),
+        ("operator", {"op": "add", "precision": "fp32"}, None),
+        ("language_model", {"precision": "amp-bf16"}, ("amp-bf16", "gemm")),
+        ("network", {"precision": "int8"}, None),
+        ("mine:factory", {"precision": "fp32"}, None),
+        ("delay", {}, None),
+    ],
+)
+def test_a_case_proves_what_its_time_rests_on(
+    workload: str, params: dict[str, object], needed: tuple[str, ...] | None
+) -> None:
+    case = make_case(workload=workload, params=params)
+    assert proof(case) == needed
+    assert list(operations(workload, params)) == [*(needed or ("",))[1:]] or needed is None
+
+
+# --- what a device answers ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "amp-bf16"])
+def test_this_cpu_answers_in_the_precision_that_it_is_asked_for(precision: str) -> None:
+    errors = prove(precision, CPU, BOTH)
+    wanted = ERRORS["fp32" if precision == "fp32" else "bf16"]
+    assert {name: error / wanted < 4 for name, error in errors.items()} == dict.fromkeys(BOTH, True)
+
+
+def rounded(bits: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    def to(tensor: torch.Tensor) -> torch.Tensor:
+        mantissa, exponent = torch.frexp(tensor.double())
+        return torch.ldexp(torch.round(mantissa * 2**bits) / 2**bits, exponent).float()
+
+    return to
+
+
+@pytest.fixture
+def in_place_of_fp32(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    def use(to: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        product, convolution = torch.mm, torch.nn.functional.conv2d
+
+        def mm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return product(a, b) if a.dtype == torch.float64 else product(to(a), to(b)).float()
+
+        def conv2d(x: torch.Tensor, w: torch.Tensor, **words: int) -> torch.Tensor:
+            return convolution(to(x), to(w), **words).float()
+
+        monkeypatch.setattr(arithmetic.torch, "mm", mm)
+        monkeypatch.setattr(arithmetic.functional, "conv2d", conv2d)
+
+    return use
+
+
+@pytest.mark.parametrize(
+    ("to", "found"),
+    [
+        (rounded(11), "tf32"),
+        (rounded(8), "bf16"),
+        (rounded(4), "fp8"),
+        (lambda t: t.half().float(), "a shorter range"),
+    ],
+    ids=["tf32", "bf16", "fp8", "fp16"],
+)
+@pytest.mark.parametrize("operation", BOTH)
+def test_a_wrong_switch_is_caught_by_what_it_does(
+    in_place_of_fp32: Callable[..., None],
+    to: Callable[[torch.Tensor], torch.Tensor],
+    found: str,
+    operation: str,
+) -> None:
+    in_place_of_fp32(to)
+    with pytest.raises(
+        WrongArithmeticError, match=f"the case asks for fp32, and the device computed in {found}"
+    ):
+        prove("fp32", CPU, [operation])
+
+
+def test_tf32_that_is_fp32_is_refused_and_tf32_is_not(
+    in_place_of_fp32: Callable[..., None],
+) -> None:
+    with pytest.raises(
+        WrongArithmeticError, match="the case asks for tf32, and the device computed in fp32"
+    ):
+        prove("tf32", CPU, ["gemm"])
+    in_place_of_fp32(rounded(11))
+    assert set(prove("tf32", CPU, BOTH)) == {*BOTH}
+
+
+def test_what_is_coarser_is_refused_at_once(
+    in_place_of_fp32: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(arithmetic.LARGE, "cpu", arithmetic.Sizes(-1, -1, -1, -1))
+    in_place_of_fp32(lambda operand: rounded(8)(operand) if operand.ndim == 4 else operand)
+    with pytest.raises(
+        WrongArithmeticError, match="the case asks for tf32, and the device computed in bf16"
+    ):
+        prove("tf32", CPU, BOTH)
+
+
+# --- TF32 on AMD -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def on_amd(monkeypatch: pytest.MonkeyPatch) -> Callable[..., torch.device]:
+    def make(arch: str = "gfx942:sramecc+:xnack-", allowed: str | None = None) -> torch.device:
+        seen = SimpleNamespace(gcnArchName=arch, major=9)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: seen)
+        monkeypatch.setattr(torch.version, "hip", "7.0")
+        monkeypatch.delenv("HIPBLASLT_ALLOW_TF32", raising=False)
+        if allowed is not None:
+            monkeypatch.setenv("HIPBLASLT_ALLOW_TF32", allowed)
+        return torch.device("cuda", 0)
+
+    return make
+
+
+@pytest.mark.parametrize("precision", ["tf32", "tf32-conv"])
+def test_networks_in_tf32_are_skipped_on_amd_whatever_is_set(
+    on_amd: Callable[..., torch.device], precision: str
+) -> None:
+    device = on_amd(allowed="1")
+    with pytest.raises(UnsupportedError, match=r"does not reach MIOpen.*use fp32"):
+        set_precision(precision, device)
+    hardware = make_hardware(vendor="amd", arch="gfx942", peak_tflops={"tf32": 653.7})
+    assert not backends.of(hardware).has_tf32(hardware)
+
+
+@pytest.mark.parametrize(
+    ("about", "remedy"),
+    [
+        ({}, "set that, or use fp32"),
+        ({"allowed": "0"}, "only with HIPBLASLT_ALLOW_TF32=1"),
+        ({"allowed": "1", "arch": "gfx90a"}, "gfx90a has no TF32"),
+        ({"allowed": "1"}, None),
+    ],
+    ids=["not set", "set to 0", "MI200", "allowed"],
+)
+def test_products_in_tf32_are_skipped_on_amd_unless_they_are_allowed(
+    on_amd: Callable[..., torch.device],
+    about: dict[str, str],
+    remedy: str | None,
+) -> None:
+    device = on_amd(**about)
+    if remedy is None:
+        with one_thread():
+            set_precision("tf32", device, products=True)
+            assert torch.get_float32_matmul_precision() == "high"
+        return
+    with pytest.raises(UnsupportedError, match=remedy):
+        set_precision("tf32", device, products=True)
+
+
+# --- in a worker -------------------------------------------------------------------------
+
+
+def proving(monkeypatch: pytest.MonkeyPatch, precision: str) -> dict[str, Any]:
+    monkeypatch.setattr(context, "measure", lambda case, _: make_measurement(case_id=case.id))
+    case = make_case(workload="operator", params={"op": "gemm", "precision": precision})
+    clock = SimpleNamespace(release=lambda: None)
+    lent = MeasuringContext(setting=Setting(CPU), clock=clock, context_id="c", forget=lambda: None)
+    return context.answer(asdict(case), lent, context.proved)
+
+
+def test_a_measurement_holds_the_errors_of_its_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    message = proving(monkeypatch, "fp32")
+    assert set(message["measurement"]["arithmetic"]) == {"gemm"}
+
+
+def test_a_refused_arithmetic_is_a_fault_of_its_own_kind(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fault = proving(monkeypatch, "tf32")["fault"]
+    assert fault["kind"] == "arithmetic"
+    assert fault["message"].startswith(
+        "the case asks for tf32, and the device computed in fp32: the error of a matrix"
+    )
+    capfd.readouterr()
