@@ -157,7 +157,7 @@ def test_a_network_that_looks_at_its_data_is_not_counted(monkeypatch):
 # --- a network that all know ---------------------------------------------------------------
 
 
-def test_resnet50_costs_4_09_gmacs_an_image_by_three_counts():
+def test_resnet50_costs_4_09_gmacs_an_image_by_two_counts():
     one = flops.counted(networks.weightless_step, "resnet50", 224, 1, "infer")
     assert one is not None
     per_image = one.all_flops
@@ -166,8 +166,6 @@ def test_resnet50_costs_4_09_gmacs_an_image_by_three_counts():
         create("resnet50", 224).eval(), torch.randn(1, 3, 224, 224), training=False
     )
     assert 2 * profile.macs == per_image
-    assert profile.flops_by_torch == per_image
-    assert profile.disagreement is None
     assert "25.56 M" in profile.text  # its weights
 
 

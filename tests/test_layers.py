@@ -48,9 +48,6 @@ def test_a_profile_has_what_can_be_counted_by_hand(training: bool):
     assert found.training is training
     assert found.macs == 2 * (CONVOLUTION + LINEAR)
     assert found.flops == 2 * found.macs + 2 * 512  # a comparison for each number cut off
-    assert found.flops_by_torch == 2 * found.macs
-    assert found.flops_by_operation == {"convolution": 4 * CONVOLUTION, "addmm": 4 * LINEAR}
-    assert found.disagreement is None
 
 
 def test_kinds_of_layers_add_up_to_the_network():
@@ -96,7 +93,7 @@ def test_a_network_runs_under_the_autocast_of_its_case():
         training=True,
         autocast=lambda: torch.autocast("cpu", torch.bfloat16),
     )
-    assert types == [torch.bfloat16] * 3 + [torch.float32]
+    assert types == [torch.bfloat16] * 3
 
 
 @pytest.mark.parametrize("output", [dict, tuple])
@@ -119,9 +116,6 @@ def test_networks_with_auxiliary_heads_are_trained_as_they_are_measured(output: 
     assert (network.out in reached, network.aux in reached) == (True, output is tuple)
 
 
-# --- the second count ----------------------------------------------------------------------
-
-
 def test_attention_is_counted_in_inference():
     class Attending(nn.Module):
         def __init__(self) -> None:
@@ -134,8 +128,6 @@ def test_attention_is_counted_in_inference():
     found = profile(Attending().eval(), torch.randn(3, 5, 8), training=False)
     projections, scores = 15 * 8 * 24 + 15 * 8 * 8, 3 * 2 * 5 * 5
     assert found.macs == projections + 2 * scores * 4
-    assert found.flops_by_torch == 2 * found.macs
-    assert found.flops_by_operation["scaled_dot_product_attention"] == 4 * scores * 4
 
 
 PROFILE = LayerProfile(
@@ -146,22 +138,9 @@ PROFILE = LayerProfile(
     backward_s=0.004,
     layered_s=0.01,
     activation_bytes=3 * 2**20,
-    flops_by_torch=1e6,
-    flops_by_operation={"addmm": 2.5e5, "convolution": 7.5e5},
     kinds=(Kind("Conv2d", 2, 375_000, 800_000, 0.0075),),
     text="what DeepSpeed says\n",
 )
-
-
-def test_a_network_that_torch_cannot_count_is_profiled_all_the_same():
-    class Looking(nn.Linear):
-        def forward(self, batch: Tensor) -> Tensor:
-            return super().forward(batch if batch.sum() > 0 else -batch)
-
-    found = profile(Looking(4, 4), torch.randn(1, 4), training=False)
-    assert found.macs == 16
-    assert (found.flops_by_torch, found.flops_by_operation) == (None, {})
-    assert found.disagreement is None
 
 
 # --- what is printed -----------------------------------------------------------------------
@@ -201,15 +180,10 @@ def test_below_it_stands_what_deepspeed_does_not_measure():
         f"{'bwd FLOPS per GPU = 2 * fwd flops per GPU / bwd latency: ':<72}600 MFLOPS",
         f"{'fwd+bwd FLOPS per GPU = 3 * fwd flops per GPU / (fwd+bwd latency): ':<72}600 MFLOPS",
         f"{'activation memory kept for the backward pass: ':<72}3 MiB",
-        f"{'fwd MACs per GPU by torch.utils.flop_counter: ':<72}500 KMACs",
         "",
         "Layers by kind, each without the layers in it:",
         "kind                             layers       MACs      flops  fwd latency   share",
         "Conv2d                                2      375 K      800 K       7.5 ms   75.0%",
-        "",
-        "Products of the forward pass by operation:",
-        "convolution                           750 KFLOP   75.0%",
-        "addmm                                 250 KFLOP   25.0%",
     ]
 
 

@@ -112,44 +112,6 @@ def test_an_environment_that_comes_with_every_case_is_kept_once(suite, outcome_o
     assert len({id(each.environment) for each in night._outcomes.values()}) == 1
 
 
-@pytest.mark.parametrize(
-    ("before", "renamed"),
-    [
-        ([{"uuid": "GPU-old"}], True),
-        ([{}], False),
-        ([{"uuid": None}], False),
-        ([{"uuid": "GPU-old", "bdf": "0000:0d:00.0"}], False),
-        ([{"uuid": "GPU-part-1"}, {"uuid": "GPU-part-2"}], False),
-    ],
-    ids=["another uuid", "the same", "unknown", "another slot", "parts of a device"],
-)
-def test_a_device_whose_uuid_changed_is_named(tmp_path, suite, outcome_of, before, renamed):
-    accept(tmp_path, "a")
-    writer = history.Writer(tmp_path / "history", DEVICE.key)
-    for about in before:
-        writer.environment(make_environment(), replace(DEVICE, **about))
-    writer.close()
-    night = suite()
-    outcome = outcome_of("a", [0.01] * 20)
-    night.note(replace(outcome, environment=make_environment()), None)
-    night.judge()
-    assert len(night.renamed) == renamed
-    if renamed:
-        words = f"the device in slot {DEVICE.bdf} has uuid {DEVICE.uuid}, and had GPU-old in run "
-        assert night.renamed[0].startswith(words)
-
-
-def test_a_renamed_device_is_forgiven_once_a_newer_run_knows_it(tmp_path, suite, outcome_of):
-    accept(tmp_path, "a")
-    write_run(tmp_path / "history", hardware=replace(DEVICE, uuid="GPU-old"), now=EARLY)
-    write_run(tmp_path / "history", hardware=DEVICE, now=LATER)
-    tonight = suite()
-    outcome = outcome_of("a", [0.01] * 20)
-    tonight.note(replace(outcome, environment=make_environment()), None)
-    tonight.judge()
-    assert tonight.renamed == []
-
-
 def test_a_record_that_the_hardware_spoilt_is_invalid_and_looked_at_again(bench, suite, outcome_of):
     run = suite()
     good = outcome_of("a", [0.01] * 20)

@@ -463,8 +463,6 @@ class Engine:
                 self.suite.look_over_nights()
             for problem in self.suite.left_out:
                 self.settings.say(f"left out of the rolling baseline: {problem}")
-            for words in self.suite.renamed:
-                self.settings.say(words)
             return records
         changes = pairing.differences(self.environments)
         for row in self.rows():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -80,8 +79,6 @@ class Suite:
         """Earlier runs, by hardware key."""
         self.left_out: list[str] = []
         """Unreadable parts of earlier nights, by file."""
-        self.renamed: list[str] = []
-        """Devices that had another uuid in the run before, in words."""
         self._planned = planned
         self._any_clock = any_clock
         self._began: dict[str, Environment] = {}
@@ -309,35 +306,13 @@ class Suite:
     def _runs(self, key: str) -> Iterator[history.Run]:
         """Read the runs before this one, and note what cannot be read of them."""
         folder, own = self.writer.path.parent, self.writer.run_id
-        ours = (outcome.hardware for outcome in self._outcomes.values())
-        slots = {each.bdf or "": each for each in ours if each.bdf and each.uuid}
         for run in Runs(folder).latest(key, past.MOST_RUNS, self.left_out.append, but=own):
             # The last line of a run that was killed is torn, and no surprise.
             if run.finished and run.problems:
                 first, *others = run.problems
                 more = f" (and {len(others)} more)" if others else ""
                 self.left_out.append(f"{run.path.name}: {first}{more}")
-            self._note_uuids(run, slots)
             yield run
-
-    def _note_uuids(self, run: history.Run, slots: dict[str, Hardware]) -> None:
-        """Compare an earlier run's uuids with ours, in the slots that no newer run was in.
-
-        Nobody can tell a board that was replaced from one that was renamed.
-        """
-        hosts = {environment.host for environment in run.environments.values()}
-        if hosts.isdisjoint(environment.host for environment in self._environments.values()):
-            return
-        in_slots = Counter(before.bdf for before in run.hardware)
-        for before in run.hardware:
-            # Parts of a device may share its slot, and cannot be told apart by that.
-            now = slots.pop(before.bdf or "", None) if in_slots[before.bdf] == 1 else None
-            if now is not None and before.uuid and before.uuid != now.uuid:
-                self.renamed.append(
-                    f"the device in slot {now.bdf} has uuid {now.uuid}, and had {before.uuid} in "
-                    f"run {run.run_id} ({run.started[:10]}); it is taken for another device, which "
-                    "costs sensitivity until a run on it is accepted"
-                )
 
     # ---- over the nights ------------------------------------------------------------------
 

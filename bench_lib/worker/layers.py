@@ -1,8 +1,8 @@
-"""One step of a network layer by layer, by DeepSpeed's profiler, checked by torch's counter.
+"""One step of a network layer by layer, by DeepSpeed's profiler.
 
-The step is taken four times: alone, to warm up and to see what it keeps in memory; alone,
-against the clock; under DeepSpeed's profiler, which waits for the device after each layer; and
-without data, for torch's count.  The network is given back as it was.
+The step is taken three times: alone, to warm up and to see what it keeps in memory; alone,
+against the clock; and under DeepSpeed's profiler, which waits for the device after each layer.  The
+network is given back as it was.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ import contextlib
 import io
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -27,12 +26,10 @@ from torch.utils.hooks import RemovableHandle
 from bench_lib.model import UserError
 from bench_lib.worker.clock import Clock, clock_of
 from bench_lib.worker.measure import timed
-from bench_lib.worker.workloads.flops import count, tensors_in
+from bench_lib.worker.workloads.flops import tensors_in
 from bench_lib.worker.workloads.steps import loss_of, main_output
 from bench_lib.worker.workloads.zero import deepspeed_module
 
-DISAGREEMENT = 0.02
-"""Two counts of the same products that are further apart are worth a word."""
 TOP = 10
 """Kinds of layers that DeepSpeed names at each depth."""
 
@@ -54,7 +51,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class LayerProfile:
-    """One step of a network: totals, kinds of layers, and whether another count agrees."""
+    """One step of a network: totals and kinds of layers."""
 
     training: bool
     macs: int
@@ -72,32 +69,10 @@ class LayerProfile:
     """In training, what the forward pass keeps for the backward one: each storage once, weights
     and input left out, autocast's copies of the weights included.  In inference, the most that
     was alive at once of what operations returned; what they need while they work is not seen."""
-    flops_by_torch: float | None
-    """FLOPs of the forward pass's products, by torch's counter; None if it cannot follow."""
-    flops_by_operation: Mapping[str, float]
-    """The same by aten operation."""
     kinds: tuple[Kind, ...]
     """The slowest first."""
     text: str = field(repr=False)
     """DeepSpeed's output."""
-
-    @property
-    def disagreement(self) -> str | None:
-        """Say how far the two counts are apart and which to trust; None up to DISAGREEMENT.
-
-        Products only: torch counts nothing else.
-        """
-        if not self.flops_by_torch:
-            return None
-        apart = 2 * self.macs / self.flops_by_torch - 1
-        if abs(apart) <= DISAGREEMENT:
-            return None
-        return (
-            f"DeepSpeed counts {abs(apart):.1%} {'more' if apart > 0 else 'fewer'} FLOPs in "
-            f"products than torch.utils.flop_counter, {_si(2 * self.macs)}FLOP and "
-            f"{_si(self.flops_by_torch)}FLOP; trust torch's, which sees every product that is "
-            "computed and not only calls by the names it knows"
-        )
 
 
 def profile(
@@ -129,7 +104,6 @@ def profile(
             flops = int(profiling.get_module_flops(network))
             layered_s = float(profiling.get_module_duration(network))
             kinds = _kinds(profiling, network)
-        by_torch = step.flops_by_torch()
     return LayerProfile(
         training=training,
         macs=macs,
@@ -138,8 +112,6 @@ def profile(
         backward_s=backward_s,
         layered_s=layered_s,
         activation_bytes=activation_bytes,
-        flops_by_torch=None if by_torch is None else sum(by_torch.values()),
-        flops_by_operation=by_torch or {},
         kinds=kinds,
         text=text,
     )
@@ -169,11 +141,6 @@ def _totals(profile: LayerProfile) -> Iterator[str]:
             _rate(3 * profile.flops, forward_s + backward_s),
         )
     yield _line(f"activation memory {held}: ", f"{profile.activation_bytes / 2**20:.4g} MiB")
-    if profile.flops_by_torch is not None:
-        macs = f"{_si(profile.flops_by_torch / 2)}MACs"
-        yield _line("fwd MACs per GPU by torch.utils.flop_counter: ", macs)
-    if profile.disagreement is not None:
-        yield profile.disagreement
 
 
 def _tables(profile: LayerProfile) -> Iterator[str]:
@@ -185,11 +152,6 @@ def _tables(profile: LayerProfile) -> Iterator[str]:
             f"{kind.name:<32} {kind.layers:>6} {_si(kind.macs):>10} {_si(kind.flops):>10} "
             f"{_si(kind.forward_s) + 's':>12} {share:>7.1%}"
         )
-    if profile.flops_by_torch:
-        yield "\nProducts of the forward pass by operation:"
-        by_size = sorted(profile.flops_by_operation.items(), key=lambda item: -item[1])
-        for name, flops in by_size:
-            yield f"{name:<32} {_si(flops):>10}FLOP {flops / profile.flops_by_torch:>7.1%}"
 
 
 def _line(what: str, value: str) -> str:
@@ -339,17 +301,6 @@ class _Step:
         forward_s = timed(self.clock, lambda: outputs.append(self.forward()), 1)
         return forward_s, timed(self.clock, self.loss(*outputs).backward, 1) if training else None
 
-    def flops_by_torch(self) -> Mapping[str, float] | None:
-        """Count the forward pass without data; None if that is impossible."""
-        state = [*self.network.named_parameters(), *self.network.named_buffers()]
-        try:
-            weightless = {name: torch.empty_like(value, device="meta") for name, value in state}
-            batch = torch.empty_like(self.batch, device="meta")
-            with torch.no_grad():
-                return count(lambda: functional_call(self.network, weightless, (batch,))).flops
-        except Exception:  # noqa: BLE001 - a second opinion that cannot be had spoils nothing
-            return None
-
 
 def _kept(forward: Callable[[], Any], state: Iterable[Tensor]) -> int:
     """Bytes that are kept for the backward pass, each storage once, those of ``state`` left out."""
@@ -403,7 +354,7 @@ def _storage(tensor: Tensor) -> StorageWeakRef:
 def _as_it_was(network: nn.Module, device: torch.device) -> Iterator[None]:
     """Give the network and torch back in the state in which they are now.
 
-    Meanwhile attention is computed by layers that both counters see, and not by the one
+    Meanwhile attention is computed by layers that DeepSpeed sees, and not by the one
     kernel that ``nn.MultiheadAttention`` has for inference.
     """
     gradients = [(weight, weight.grad) for weight in network.parameters()]
