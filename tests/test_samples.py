@@ -240,18 +240,6 @@ def test_what_is_planted_needs_a_clean_baseline(role, others):
 # ---- worth a word -----------------------------------------------------------------------
 
 
-def test_very_unequal_counts_are_noted():
-    samples = of(
-        line(iteration_s=[1.0] * 7),
-        line(process=1, iteration_s=[1.0] * 3),
-        line("b", iteration_s=[1.0] * 6),
-        line("b", "candidate", iteration_s=[1.0] * 3),
-    )
-    assert samples.notes == [
-        "line 2: 3 iterations, where line 1 of the same case has 7; a median of few is less certain"
-    ]
-
-
 def test_the_same_times_twice_in_a_case_are_noted():
     samples = of(
         line(),

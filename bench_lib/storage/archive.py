@@ -135,7 +135,11 @@ class Archive:
         for file in self._stored.values():
             summary = known[_version_of(file)]
             line = replace(summary.line, path=str(file.path))
-            self._take(replace(summary, line=line))
+            self.summaries.append(replace(summary, line=line))
+            self.problems += [f"{file.name}: {problem}" for problem in summary.problems]
+            if line.ended is not None and line.ended < line.started:
+                why = f"ended {line.ended}, before it began; kept as it is"
+                self.problems.append(f"{file.name}: {why}")
         self.problems = [*self._runs.problems, *self.problems]
 
     def _summaries(self, files: Sequence[RunFile]) -> dict[str, RunSummary]:
@@ -159,13 +163,6 @@ class Archive:
     def _leave_out(self, problem: str) -> None:
         self.problems.append(f"{problem}; left out")
 
-    def _take(self, summary: RunSummary) -> None:
-        line = summary.line
-        self.summaries.append(summary)
-        self.problems += [f"{line.file}: {problem}" for problem in summary.problems]
-        if line.ended is not None and line.ended < line.started:
-            self.problems.append(f"{line.file}: ended {line.ended}, before it began; kept as it is")
-
     def runs(self) -> list[RunLine]:
         """Return all runs, oldest first."""
         return [summary.line for summary in self.summaries]
@@ -185,11 +182,7 @@ class Archive:
 
     def run(self, run: str) -> history.Run:
         """Return a whole run, named as for ``find``; raises HistoryError as that does."""
-        return next(self.read([self.find(run)]))
-
-    def read(self, runs: Iterable[RunLine]) -> Iterator[history.Run]:
-        """Yield whole runs, in their order; raises HistoryError."""
-        return self._runs.read(self._stored[run.run_id] for run in runs)
+        return next(self._runs.read([self._stored[self.find(run).run_id]]))
 
     def all_series(self, *, since: str = "") -> Iterator[tuple[str, str, list[Point]]]:
         """Yield each case and hardware key, in order, with its values, oldest first.

@@ -360,13 +360,8 @@ def files(folder: Path) -> list[Path]:
 
 def refuse_address(folder: str | Path) -> None:
     """Raise HistoryError for the address of an object store, which 0.2 read by itself."""
-    if is_address(str(folder)):
+    if re.match(r"[a-z0-9]{2,}:/", str(folder)):  # a path has swallowed one of its slashes
         raise HistoryError(
             f"{folder} is an address, and runs are kept in a folder; copy it with "
             "aws s3 sync s3://BUCKET/RUNS history, or with rclone for other stores"
         )
-
-
-def is_address(name: str) -> bool:
-    """Whether a name is an address; a path has swallowed one of its slashes."""
-    return re.match(r"[a-z0-9]{2,}:/", name) is not None

@@ -190,7 +190,6 @@ def read(lines: Iterable[bytes]) -> Samples:
     if not samples.cases and not samples.problems:
         samples.problems.append("no samples in it")
     notes += [_note_of_unknown(extra, numbers) for extra, numbers in unknown.items()]
-    notes += [note for case in samples.cases.values() for note in _unequal_counts(case)]
     samples.notes = [note for _, note in sorted(set(notes))]
     return samples
 
@@ -298,15 +297,3 @@ def _spread(ordered: list[float]) -> float:
     """Return the spread of sorted times, however large or small they are."""
     scale = ordered[-1 - len(ordered) // 20]  # the slowest that counts
     return spread([time / scale for time in ordered])
-
-
-def _unequal_counts(case: CaseSamples) -> list[tuple[int, str]]:
-    processes = case.processes
-    if not processes:
-        return []
-    fewest = min(processes, key=lambda process: process.n)
-    most = max(processes, key=lambda process: process.n)
-    if 2 * fewest.n >= most.n:
-        return []
-    words = f"line {fewest.line}: {fewest.n} iterations, where line {most.line} of the same case "
-    return [(fewest.line, f"{words}has {most.n}; a median of few is less certain")]
