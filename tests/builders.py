@@ -287,10 +287,15 @@ def write_run(
     writer.close()
     if packed or not end:
         return writer.path
-    path = writer.path.with_suffix("")
-    path.write_bytes(gzip.decompress(writer.path.read_bytes()))
-    writer.path.unlink()
-    return path
+    return unpacked(writer.path)
+
+
+def unpacked(path: Path) -> Path:
+    """Put a run's file there as it was before it was compressed, to change its lines."""
+    plain = path.with_suffix("")
+    plain.write_bytes(gzip.decompress(path.read_bytes()))
+    path.unlink()
+    return plain
 
 
 def night(day: int) -> str:

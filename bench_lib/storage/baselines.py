@@ -273,16 +273,14 @@ def _problems(baseline: Baseline) -> Iterator[str]:
     is_measured = baseline.provenance == MEASURED
     if baseline.provenance not in (MEASURED, PUBLISHED):
         yield f"provenance is {baseline.provenance!r}; there is {MEASURED} and {PUBLISHED}"
-    if is_measured and published is not None:
-        yield "is measured, so it has no published; delete that, or the processes"
-    if is_measured and not processes:
-        yield "has no processes, which what was measured has"
-    if not is_measured and processes:
-        yield "is published, so it has no processes; accept a run for these"
+    if is_measured != bool(processes):
+        yield "has processes and is published, or has none and is measured"
     if not is_measured and published is None:
         yield "is published and has no published with rate, source and caveat"
     if published is not None:
-        yield from _problems_of_figure(published)
+        rate, low, high = published.rate, published.low, published.high
+        if not 0 < (rate if low is None else low) <= rate <= (rate if high is None else high):
+            yield f"published.rate is {rate:g}; it has to be above 0, and in its range"
     for process in processes:
         for problem in _problems_of_process(process):
             yield f"a process has {problem}"
@@ -291,19 +289,6 @@ def _problems(baseline: Baseline) -> Iterator[str]:
             yield f"began at {name} {value:g}; it has to be a number above 0"
     if not 0 < baseline.limits.spread <= 1:
         yield f"limits.spread is {baseline.limits.spread}"
-
-
-def _problems_of_figure(published: Published) -> Iterator[str]:
-    rate, low, high = published.rate, published.low, published.high
-    for name in ("source", "caveat", "item"):
-        if not getattr(published, name).strip():
-            yield f"published.{name} is empty"
-    if rate <= 0:
-        yield f"published.rate is {rate:g}; it has to be a number above 0"
-    if (low is None) != (high is None):
-        yield "published has one of low and high; a range has both"
-    elif low is not None and high is not None and not 0 < low <= rate <= high:
-        yield f"published.rate is {rate:g}, and the range is {low:g} to {high:g}"
 
 
 def _problems_of_process(process: ProcessSummary) -> Iterator[str]:
