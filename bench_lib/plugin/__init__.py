@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from _pytest.compat import safe_getattr
 
-from bench_lib import removed
 from bench_lib.plugin.declared import add_options, asked_for, measures
 
 if TYPE_CHECKING:
@@ -44,8 +43,11 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(args: list[str]) -> None:
     """Name what to use instead of an option that was removed, before pytest calls it unknown."""
-    if instead := removed.replacement(["pytest", *args]):
-        raise pytest.UsageError(instead)
+    if any(word.startswith("--perf-") for word in args):
+        from bench_lib import removed  # noqa: PLC0415 - what a run without our options does not pay
+
+        if instead := removed.replacement(["pytest", *args]):
+            raise pytest.UsageError(instead)
 
 
 def load(config: pytest.Config) -> None:
