@@ -182,15 +182,6 @@ def test_a_case_without_a_verdict_has_the_same_fields(judge):
     }
 
 
-def test_a_thousand_cases_are_judged_as_one_suite(judge):
-    lines = [text for n in range(999) for text in timings(f"case-{n}")]
-    answer = judge([*lines, *timings("slow", 0.05)], "--json")
-    statuses = answer.statuses
-    assert answer.status == 1
-    assert list(statuses) == [*(f"case-{n}" for n in range(999)), "slow"]
-    assert {name for name, status in statuses.items() if status != "OK"} == {"slow"}
-
-
 def test_a_case_too_noisy_to_tell_is_not_a_failure(judge):
     noisy = side("a", "baseline", (0.0, 0.3, -0.3, 0.2, -0.2)) + side("a", "candidate", (0.05, 0.1))
     answer = judge(noisy)
@@ -202,36 +193,6 @@ def test_a_case_too_noisy_to_tell_is_not_a_failure(judge):
 def test_one_candidate_process_that_is_slower_is_suspect(judge):
     answer = judge(timings("a", 0.05, processes=1), "--json")
     assert (answer.status, answer.statuses) == (0, {"a": "SUSPECT"})
-
-
-@pytest.mark.parametrize("scale", [-600, 600])
-def test_absurd_times_are_judged_like_any_other(judge, scale):
-    baseline = side("a", "baseline", [scale + x for x in STEADY])
-    answer = judge(baseline + side("a", "candidate", [scale, scale + 0.0003]), "--json")
-    assert (answer.status, answer.statuses) == (0, {"a": "OK"})
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ((-690.0, -690.1), (690.0, 690.1)),
-        ((690.0, 690.1), (-690.0, -690.1)),
-        ((-690.0, 690.0), (0.0, 1.0)),
-    ],
-)
-def test_no_difference_is_too_large_to_be_judged(judge, old, new):
-    answer = judge(side("a", "baseline", old) + side("a", "candidate", new))
-    assert answer.status in (0, 1)
-    assert "1 case: 1 " in answer.out
-    assert max(map(len, answer.out.splitlines())) < 400
-
-
-def test_a_wild_case_among_many_is_judged(judge):
-    lines = [text for n in range(999) for text in timings(f"case-{n}", processes=1)]
-    wild = side("wild", "baseline", (0.0, 0.2)) + side("wild", "candidate", (0.0,))
-    statuses = judge([*lines, *wild], "--json").statuses
-    assert statuses["wild"] == "NOISY"
-    assert len(statuses) == 1000
 
 
 # ---- probes and planted delays ----------------------------------------------------------
@@ -301,11 +262,6 @@ def planted(case: str, slow: float) -> list[str]:
 def test_a_tolerance_is_a_percentage_or_a_fraction(judge, text, share):
     (verdict,) = judge(timings("a"), "--json", "--tolerance", text).json["verdicts"]
     assert verdict["tolerance"] == pytest.approx(share)
-
-
-def test_a_slow_down_within_the_tolerance_is_ok(judge):
-    assert judge(timings("a", 0.03), "--tolerance", "5%").status == 0
-    assert judge(timings("a", 0.03), "--tolerance", "2%").status == 1
 
 
 @pytest.mark.parametrize(
@@ -400,13 +356,6 @@ def test_a_file_without_samples_is_not_green(judge, lines):
     assert answer.err == "samples.jsonl: no samples in it\n"
 
 
-def test_a_file_of_which_nothing_can_be_read_is_not_green(judge):
-    answer = judge(["case,role,process,iteration_s", "a,baseline,0,1.0"], "--json")
-    assert answer.status == 2
-    assert answer.json["verdicts"] == []
-    assert [problem[:7] for problem in answer.json["problems"]] == ["line 1:", "line 2:"]
-
-
 def test_notes_are_said_and_fail_nothing(judge):
     answer = judge([*timings("a"), line("a", "candidate", "x", [1.0, 1.001], gpu=0)])
     assert answer.status == 0
@@ -470,37 +419,3 @@ def test_a_dash_is_standard_input():
     found = document_in(out)
     assert [verdict["status"] for verdict in found["verdicts"]] == ["OK"]
     assert found["problems"][0].startswith("line 9: not JSON: ")
-
-
-@pytest.mark.parametrize(("change", "status"), [(0.0, 0), (0.05, 1)])
-def test_a_reader_that_leaves_early_is_no_error(tmp_path, change, status):
-    path = tmp_path / "samples.jsonl"
-    path.write_text("\n".join(timings("a", change)))
-    with started(str(path), stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.close()
-        _, err = process.communicate()
-    assert (process.returncode, err) == (status, b"")
-
-
-def test_an_answer_that_cannot_be_written_is_said(tmp_path):
-    path = tmp_path / "samples.jsonl"
-    path.write_text("\n".join(timings("a")))
-    with Path("/dev/full").open("wb") as full, started(str(path), stdout=full) as process:
-        _, err = process.communicate()
-    assert process.returncode == 2
-    assert err == b"bench-lib: error: cannot write: No space left on device\n"
-
-
-@pytest.mark.parametrize("words", [(), ("--json",)])
-def test_a_terminal_that_is_not_utf_8_is_no_error(tmp_path, words):
-    path = tmp_path / "samples.jsonl"
-    path.write_text("\n".join(timings("é")))
-    variables = {"PYTHONIOENCODING": "ascii"}
-    with started(str(path), *words, stdout=subprocess.PIPE, variables=variables) as process:
-        out, err = process.communicate()
-    assert (process.returncode, err) == (0, b"")
-    if words:
-        assert document_in(out)["verdicts"][0]["case_id"] == "é"
-    else:
-        assert out.splitlines()[1].startswith(b"\\xe9")

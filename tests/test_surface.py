@@ -111,37 +111,6 @@ def test_a_shell_is_told_which_words_may_follow(run, monkeypatch):
 
 # ---- words ------------------------------------------------------------------------------
 
-ONE_NAME = {
-    "--dtype": {"ops"},  # TorchTensorOpsBench's, as --num-iters and --device
-    "--datatype": {"collectives"},  # nccl-tests', as --minbytes
-    "--device": {"ops"},
-    "--num-iters": {"ops"},
-    "--model": {"train"},  # the CIFAR-100 script's; elsewhere --network
-    "--key": set(),  # --hardware
-    "--gpus": {"submit"},  # Slurm's, as --nodes, --time and --mem; elsewhere ranks
-    "--time": {"submit"},
-    "--out": set(),  # --output
-    "--keep": set(),
-    "--repeat": set(),  # --processes
-    "--iters": set(),  # --iterations
-    "--dir": set(),
-    "--folder": set(),
-    "--world-size": set(),  # --ranks
-    "--batch": set(),  # --batch-size
-    "--filter": set(),  # --case
-}
-"""Other words for what has one: which commands may have them, as the tools that they are like."""
-
-
-def test_one_thing_has_one_name_in_the_flags():
-    found: dict[str, set[str]] = {name: set() for name in ONE_NAME}
-    for path, command in leaves():
-        for parameter in command.params:
-            for name in parameter.opts:
-                if name in found:
-                    found[name].add(path[0])
-    assert found == ONE_NAME
-
 
 SHARED = ("--history", "--baselines", "--matrix", "--json", "--hardware", "--case", "--markdown")
 
