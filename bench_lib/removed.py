@@ -22,6 +22,7 @@ COMMANDS: dict[str, str] = {
 
 _COMMENT = "--markdown FILE and a workflow step that comments (docs/ci.md)"
 _POST = "--json and a workflow step that posts (docs/ci.md)"
+_IMAGES = "compare two images with --prefix-a and --prefix-b of bench-lib ab"
 OPTIONS: dict[tuple[str, str], str] = {
     ("baseline quarantine", "--history"): "--unknown takes a case that only a run knows",
     ("history export", "--github-action-benchmark"): (
@@ -36,6 +37,10 @@ OPTIONS: dict[tuple[str, str], str] = {
     ("scaling", "--batch-sizes"): "one --batch-size a call",
     ("scaling", "--losses"): "bench-lib profile shows a rank's kernels",
     ("scaling", "--networks"): "one --network a call",
+    ("bisect", "--image"): _IMAGES,
+    ("bisect", "--keep-candidates"): "a search that did not end keeps what it made",
+    ("bisect", "--prefix"): _IMAGES,
+    ("bisect", "--wheels"): "use --pip '--no-index --find-links DIR'",
     ("selfcheck", "--components"): "nothing replaces it; each verdict names what it would detect",
     ("selfcheck", "--contexts"): "nothing replaces it; selfcheck says how far processes differ",
     ("selfcheck", "--history"): "selfcheck reads no history; leave it out",

@@ -13,6 +13,7 @@ import pytest
 from builders import make_attempt, make_case, make_hardware
 from documents import document_in
 from processes import HERE, ON_THE_CPU, TORCH_ALONE
+from repositories import Repository
 from standins.worker import Context, Contexts, Watch, gpus
 
 from bench_lib.cli import main
@@ -24,11 +25,14 @@ from bench_lib.engine.pairing import PairRow, differences, fails
 from bench_lib.engine.settings import Settings, Side
 from bench_lib.engine.suite import Suite
 from bench_lib.launch import catalogue
+from bench_lib.launch.environments import Installed
 from bench_lib.launch.faults import LaunchError
 from bench_lib.model import (
     Environment,
     Fault,
     Hardware,
+    Kernel,
+    KernelTable,
     Launch,
     Limits,
     Measurement,
@@ -101,15 +105,16 @@ class Bed:
     """The records of the last comparison, by side."""
     environments: dict[str, Environment] = field(default_factory=dict)
     stopped: str | None = None
+    of_sides: list[tuple[Side, Scripted]] = field(default_factory=list)
 
     def hold(self, device: Hardware, settings: Settings, **options: Any) -> HeldDevice:
         """Hold the device with scripted workers."""
-        workers = dict(zip(settings.sides, (self.a, self.b), strict=True))
-        names = {id(side): name for name, side in settings.sides.items()}
+        if len(settings.sides) == 2:  # otherwise one of these is profiled
+            self.of_sides = list(zip(settings.sides.values(), (self.a, self.b), strict=True))
         return HeldDevice(
             device,
             settings,
-            start=lambda side, _device: workers[names[id(side)]],
+            start=lambda side, _device: next(w for each, w in self.of_sides if each is side),
             watch=lambda _device: self.watch,
             lock_of=lambda each: DeviceLock(each, self.folder / "locks"),
             **options,
@@ -678,6 +683,144 @@ def test_a_comparison_that_had_to_stop_is_no_success(scripted, bed):
     status, out, _, _ = scripted("-k", "fp16", "--pairs", "4")
     assert status == 1
     assert "stopped: B: no device" in out.splitlines()
+
+
+# ---- what differs -------------------------------------------------------------------------
+
+
+def test_markdown_has_verdicts_kernels_and_components_that_differ(scripted, bed, monkeypatch):
+    bed.b.script = {"small-fp32": [SLOW]}
+    bed.b.versions = {"torch": "2.10.0"}
+    bed.a.kernels["small-fp32"] = KernelTable("torch.profiler", 5, [Kernel("gemm", 1, 0.009)])
+    bed.b.kernels["small-fp32"] = KernelTable("torch.profiler", 5, [Kernel("slow", 1, 0.0095)])
+    installed = {"A": ["torch 2.9.0", "triton 3.5"], "B": ["torch 2.10.0", "triton 3.6", "x 1"]}
+    of = {sys.executable: installed["A"], "/b/python": installed["B"]}
+    monkeypatch.setattr(
+        "bench_lib.launch.environments.ask",
+        lambda python, *_: Installed(["3.11"], torch=True, installed=of[python], requires={}),
+    )
+    words = ("--pairs", "2", "--most-pairs", "3", "--python-b", "/b/python", "--markdown")
+    status, out, _, _ = scripted(*words)
+    lines = out.splitlines()
+    assert status == 1
+    assert lines[0] == "# B against A on AMD Instinct MI300X: 1 REGRESSED, 2 OK"
+    assert lines[2].startswith("- A: torch 2.9.0, Python 3.11.7, ")
+    assert lines[7].startswith("| small-fp32 | REGRESSED | 10 ms | 10.5 ms | 1.0500 |")
+    kernels = lines.index("## Kernels that differ")
+    assert lines[kernels + 2].startswith("- small-fp32: ")
+    assert "slow" in lines[kernels + 2]
+    components = lines[lines.index("## Components that differ") + 2 :]
+    assert components == [
+        "- torch 2.9.0 -> 2.10.0",
+        "- triton 3.5 -> 3.6",
+        "- x missing -> 1",
+    ]
+
+
+def test_kernels_that_cannot_be_looked_into_do_not_cost_the_answer(scripted, bed, monkeypatch):
+    def unable(*_):
+        raise LaunchError("no profiler")
+
+    monkeypatch.setattr("bench_lib.engine.profiles.look_into", unable)
+    bed.b.script = {"small-fp32": [SLOW]}
+    status, out, _, _ = scripted("--pairs", "2", "--most-pairs", "3")
+    assert status == 1
+    assert "small-fp32: kernels are not known: no profiler" in out.splitlines()
+
+
+# ---- as git bisect run reads it -----------------------------------------------------------
+
+NOISY = [[s] * 20 for s in (0.010, 0.019, 0.006, 0.013, 0.008, 0.022)]
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ([FAST], 0),
+        ([[0.0095] * 20], 0),
+        ([SLOW], 1),
+        (NOISY, 125),
+        ([ABORT], 125),
+        (["no such device"], 125),
+    ],
+)
+def test_git_is_told_whether_b_is_slower(scripted, bed, script, expected):
+    bed.b.script = {"big-fp16": list(script)}
+    assert scripted("--bisect", "-k", "big-fp16", "--pairs", "5")[0] == expected
+
+
+def test_a_side_that_does_not_start_leaves_the_commit_out(scripted, bed):
+    bed.b.refuse_forks_from = 1
+    status, _, err, _ = scripted("--bisect")
+    assert (status, err.splitlines()[-1]) == (125, "bench-lib: error: B: no device")
+
+
+@pytest.mark.parametrize("words", [("-k", "tiny"), ("--no-such-option",), ("--matrix", "none")])
+def test_a_wrong_question_ends_git_bisect(cli, words):
+    assert cli(*words)[0] == 2
+    assert cli("--bisect", *words)[0] == 129
+
+
+def test_a_mistake_of_our_own_ends_git_bisect_and_blames_no_commit(cli, monkeypatch):
+    def broken():
+        raise ValueError("a mistake")
+
+    monkeypatch.setattr("bench_lib.backends.detect", broken)
+    status, _, err = cli("--bisect")
+    assert status == 129
+    assert "ValueError: a mistake" in err
+
+
+RUNNER = """
+import os, sys
+from pathlib import Path
+sys.path[:0] = {path!r}
+from standins.worker import Context, Contexts, Watch, gpus
+from bench_lib import backends
+from bench_lib.cli import main
+from bench_lib.engine import engine
+from bench_lib.engine.device import HeldDevice
+from bench_lib.engine.devicelock import DeviceLock
+from bench_lib.launch import catalogue
+from bench_lib.launch.faults import LaunchError
+
+device = gpus(1)[0]
+
+def start(side, _device):
+    workers = Contexts({{}}, device)
+    step = "0.010" if "GOOD" in side.environment else Path("step").read_text()
+    if step == "none":
+        raise LaunchError("it does not start")
+    workers.script = {{"big-fp16": [[float(step)] * 20]}}
+    return workers
+
+def hold(device, settings, **options):
+    lock = lambda each: DeviceLock(each, Path({folder!r}))
+    watch = lambda _device: Watch()
+    return HeldDevice(device, settings, start=start, watch=watch, lock_of=lock, **options)
+
+catalogue.network_sizes = dict
+backends.detect = lambda: [device]
+engine.HeldDevice = hold
+sys.argv = ["bench-lib", *sys.argv[1:]]
+main()
+"""
+
+
+def test_git_bisect_run_finds_the_slow_commit(tmp_path, matrix):
+    repository = Repository(tmp_path / "repository")
+    commits = []
+    for number in range(9):
+        seconds = {4: "none"}.get(number, 0.0105 if number >= 6 else 0.01)
+        (repository.folder / "step").write_text(str(seconds))
+        commits.append(repository.commit(f"Change {number}"))
+    runner = tmp_path / "runner.py"
+    runner.write_text(RUNNER.format(path=[str(HERE), str(HERE.parent)], folder=str(tmp_path)))
+    repository.git("bisect", "start", "HEAD", commits[0])
+    command = [sys.executable, str(runner), "ab", "--bisect", "--matrix", str(matrix)]
+    command += ["--tier", "smoke", "-k", "big-fp16", "--env-a", "GOOD=1"]
+    said = repository.git("bisect", "run", *command, "--history", str(tmp_path / "runs"))
+    assert f"{commits[6]} is the first bad commit" in said
 
 
 # ---- for real -----------------------------------------------------------------------------

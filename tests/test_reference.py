@@ -28,7 +28,7 @@ from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceLock
 from bench_lib.engine.settings import Settings, Side
 from bench_lib.engine.telemetry import Cooling
-from bench_lib.launch import inquiry, wheels
+from bench_lib.launch import environments
 from bench_lib.launch.faults import LaunchError
 from bench_lib.model import (
     Choice,
@@ -93,13 +93,13 @@ class Bed:
             raise LaunchError(self.problem)
         return self.there
 
-    def ask(self, python: str, _environment: Any, _prefix: Any = ()) -> inquiry.Installed:
+    def ask(self, python: str, _environment: Any, _prefix: Any = ()) -> environments.Installed:
         """Say what an interpreter has installed."""
         if self.uninstalled and python == self.reference.python:
             raise LaunchError(self.uninstalled)
         same = self.is_copy or python != self.reference.python
         packages = [f"torch {TONIGHTS if same else ACCEPTED}"]
-        return inquiry.Installed(
+        return environments.Installed(
             python=["3.12", "/usr"], torch=True, installed=packages, requires={}
         )
 
@@ -138,7 +138,7 @@ def bed(tmp_path, monkeypatch):
     here, there = Contexts({}, DEVICE), Contexts({}, DEVICE)
     here.versions["torch"], there.versions["torch"] = TONIGHTS, ACCEPTED
     made = Bed(tmp_path, here, there, Side(str(python)))
-    monkeypatch.setattr("bench_lib.launch.inquiry.ask", made.ask)
+    monkeypatch.setattr("bench_lib.launch.environments.ask", made.ask)
     monkeypatch.setattr("bench_lib.engine.engine.HeldDevice", made.hold)
     accept(made, CASE.id, OTHER.id)
     return made
@@ -405,7 +405,7 @@ def test_a_list_of_wheels_is_installed_before_anything_is_measured(bed, monkeypa
         made.append((python, list(bed.here.log)))
         raise LaunchError("no environment from accepted.txt: ERROR: no torch==9\nmore")
 
-    monkeypatch.setattr(wheels, "interpreter", make)
+    monkeypatch.setattr(environments, "interpreter", make)
     listed = bed.folder / "accepted.txt"
     listed.touch()
     bed.reference = Side(str(listed))

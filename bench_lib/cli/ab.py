@@ -4,41 +4,120 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from bench_lib.cli.options import grouped
+from bench_lib.cli.ending import complain
+from bench_lib.cli.options import grouped, known
 from bench_lib.cli.output import (
     DEFAULT_HISTORY,
+    DEFAULT_MATRIX,
     HistoryDir,
     Json,
+    Markdown,
+    Matrix,
+    as_markdown,
     duration,
+    markdown_table,
+    one_form,
     picked,
     print_json,
+    print_line,
+    print_table,
     say,
 )
-from bench_lib.cli.sides import (
-    ChosenCases,
-    LeastPairs,
-    exit_status,
-    no_answer,
-    print_compared,
-    read,
-    run_of,
-)
-from bench_lib.formats import many
-from bench_lib.model import Case, Environment, Hardware, Status
+from bench_lib.formats import many, seconds, shortened, some
+from bench_lib.model import TIERS, Case, Environment, Hardware, Status
+from bench_lib.verdict.severity import rank
 
 if TYPE_CHECKING:
+    from bench_lib.engine.pairing import PairRow
     from bench_lib.engine.settings import Side
     from bench_lib.studies.ab import Compared
 
+T = TypeVar("T")
+SHOWN = 3
+"""Cases that are named where an expression matches none."""
 PAIRS, MOST_PAIRS = 3, 6
 BASELINE_PAIRS = 5
 """Fewer processes than this make a baseline whose own spread is hardly known."""
+UNTESTABLE = 125
+"""The exit status by which ``git bisect run`` leaves a commit out."""
+HEADINGS = ("case", "status", "A", "B", "ratio", "95% interval", "visible", "judged by")
+
+
+def _known_tier(name: str | None) -> str | None:
+    return name if name is None else known(name, TIERS, "--tier")
+
+
+def read(how: Callable[[str], T], text: str, option: str) -> T:
+    """Return what an option says; raises BadParameter for what cannot be read."""
+    try:
+        return how(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChosenCases:
+    """The options that choose cases of a matrix."""
+
+    expression: Annotated[
+        str, typer.Option("-k", metavar="EXPR", help="Only cases whose ids match, as in pytest.")
+    ] = ""
+    matrix: Matrix = DEFAULT_MATRIX
+    tier: Annotated[
+        str | None,
+        typer.Option(
+            callback=_known_tier, help="Tier of the matrix (default: gate on a GPU, else smoke)."
+        ),
+    ] = None
+
+    def of(self, device: Hardware) -> list[Case]:
+        """Return the cases to measure on a device; raises MatrixError."""
+        from bench_lib.cases.matrix import read_matrix, tables, usual_tier
+        from bench_lib.launch.catalogue import network_sizes
+
+        if not self.matrix.is_file():
+            raise typer.BadParameter(f"{self.matrix} is not a file", param_hint="--matrix")
+        tier = self.tier or usual_tier(device)
+        cases = read_matrix(self.matrix, tables(network_sizes()))[tier]
+        if not cases:
+            raise typer.BadParameter(f"{self.matrix} has no case in {tier}", param_hint="--tier")
+        return _matching(cases, self.expression)
+
+
+def _matching(cases: Sequence[Case], expression: str) -> list[Case]:
+    """Return the cases whose ids an expression matches, read as pytest reads its own -k."""
+    import pytest
+    from _pytest.mark import _parse_expression
+
+    if not expression.strip():
+        return list(cases)
+    try:
+        compiled = _parse_expression(expression, "not an expression such as 'resnet50 and fp16'")
+        chosen = [case for case in cases if compiled.evaluate(_matcher(case.id))]
+    except (pytest.UsageError, ValueError) as error:
+        raise typer.BadParameter(str(error), param_hint="-k") from error
+    if not chosen:
+        there = some([case.id for case in cases], SHOWN)
+        why = f"{expression!r} matches none of {len(cases)} cases; there is {there}"
+        raise typer.BadParameter(why, param_hint="-k")
+    return chosen
+
+
+def _matcher(case_id: str) -> Callable[..., bool]:
+    def matches(name: str, /, **arguments: Any) -> bool:
+        if arguments:
+            raise ValueError(f"{name} takes no arguments")
+        return name.lower() in case_id.lower()
+
+    return matches
 
 
 def _python(side: str) -> Any:
@@ -66,19 +145,31 @@ def ab(
     prefix_a: Annotated[str | None, _prefix("A")] = None,
     prefix_b: Annotated[str | None, _prefix("B")] = None,
     chosen: ChosenCases,
-    pairs: LeastPairs = PAIRS,
+    pairs: Annotated[
+        int, typer.Option(min=2, help="Pairs of fresh contexts that every case is measured in.")
+    ] = PAIRS,
     most_pairs: Annotated[
         int | None,
         typer.Option(help=f"Most pairs of a case that looks different (default: {MOST_PAIRS})."),
     ] = None,
+    bisect: Annotated[
+        bool,
+        typer.Option(
+            "--bisect",
+            help="End as git bisect run reads it: 0 not slower, 1 slower, 125 not known, 129 wrong "
+            "question.",
+        ),
+    ] = False,
     history: HistoryDir = DEFAULT_HISTORY,
     json: Json = False,
+    markdown: Markdown = False,
 ) -> None:
     """Measure two environments in turns on one device, and say whether B is slower than A.
 
     Without options both are this environment, which shows how far equal sides differ here.  Exit
     status 1 where a case regressed or has no measurement, 2 where most could not be judged.
     """
+    one_form(json=json, markdown=markdown)
     sides = {
         "A": _side("a", python_a, env_a, prefix_a),
         "B": _side("b", python_b, env_b, prefix_b),
@@ -89,10 +180,30 @@ def ab(
         raise typer.BadParameter(why, param_hint="--most-pairs")
 
     from bench_lib import backends
+    from bench_lib.engine.devicelock import DeviceBusyError
+    from bench_lib.launch.faults import LaunchError
 
     device = backends.detect()[0]
     cases = chosen.of(device)
-    _compare(device, sides, cases, pairs=pairs, most_pairs=most, folder=history, json=json)
+    try:
+        found = _compare(device, sides, cases, pairs=pairs, most_pairs=most, folder=history)
+    except (LaunchError, DeviceBusyError) as error:
+        if not bisect:
+            raise
+        complain(str(error))
+        raise typer.Exit(UNTESTABLE) from None
+    kernels = {} if bisect else _kernels(device, sides, cases, found)
+    _tell(
+        found,
+        device,
+        sides,
+        kernels=kernels,
+        pairs=(pairs, most),
+        folder=history,
+        json=json,
+        markdown=markdown,
+    )
+    raise typer.Exit(_status_for_git(found) if bisect else _exit_status(found))
 
 
 def _side(letter: str, python: str | None, env: list[str] | None, prefix: str | None) -> Side:
@@ -117,9 +228,8 @@ def _compare(
     pairs: int,
     most_pairs: int,
     folder: Path,
-    json: bool,
-) -> None:
-    """Compare, print, and leave with the exit status that follows."""
+) -> Compared:
+    """Compare, and say before what that will take."""
     from bench_lib.engine import pace, pairing
     from bench_lib.engine.engine import opened
     from bench_lib.studies import ab as comparing
@@ -138,22 +248,47 @@ def _compare(
             say(f"{name}: {_in_brief(sides[name], environment)}")
         if differing := pairing.mixed_conditions(cases[0], device, engine.environments):
             say(f"everything will be INCOMPARABLE: {'; '.join(differing)}")
-        found = comparing.compare(engine, cases)
-    advice = [*_next_steps(found, sides, folder), *no_answer(found)]
+        return comparing.compare(engine, cases)
+
+
+def _kernels(
+    device: Hardware, sides: Mapping[str, Side], cases: Sequence[Case], found: Compared
+) -> dict[str, str]:
+    from bench_lib.studies.ab import kernels
+
+    return kernels(device, sides, cases, found.rows, say)
+
+
+def _tell(
+    found: Compared,
+    device: Hardware,
+    sides: Mapping[str, Side],
+    *,
+    kernels: Mapping[str, str],
+    pairs: tuple[int, int],
+    folder: Path,
+    json: bool,
+    markdown: bool,
+) -> None:
+    """Print the answer in one form."""
+    from bench_lib.studies.ab import packages
+
+    differing = [line for line in packages(sides) if line not in found.differences]
+    advice = [*_next_steps(found, sides, folder), *_no_answer(found)]
     if json:
         about = picked(found, "environments differences runs history stopped")
-        about |= {"device": device, "pairs": pairs, "most_pairs": most_pairs}
+        about |= {"device": device, "pairs": pairs[0], "most_pairs": pairs[1]}
+        about |= {"packages": differing, "kernels": dict(kernels)}
         print_json("ab", cases=found.rows, next=advice, **about)
+    elif markdown:
+        title = f"B against A on {device.name}"
+        print(
+            "\n".join(_as_markdown(found, title, sides, kernels, [*found.differences, *differing]))
+        )
     else:
-        unknown = "what its prefix sets, its caches and ROCm: not known"
-        prefixed = [name for name, side in sides.items() if side.command_prefix]
-        beside = [f"environment of {name}: {unknown}" for name in prefixed]
-        print_compared(found, ("A", "B"), beside)
-        for name, path in found.history.items():
-            print(f"history of {name}: {path}")
+        _print(found, sides, kernels, differing)
         for line in advice:
             print(line)
-    raise typer.Exit(exit_status(found))
 
 
 def _in_brief(side: Side, environment: Environment) -> str:
@@ -173,7 +308,8 @@ def _next_steps(found: Compared, sides: Mapping[str, Side], folder: Path) -> lis
         return ["next: nothing was compared, so there is nothing to accept"]
     if sides["A"] == sides["B"]:
         return ["next: nothing to accept; both sides are the same, and what differs is noise"]
-    run = run_of(found, folder)
+    where = "" if folder == DEFAULT_HISTORY else f" --history {shlex.quote(str(folder))}"
+    run = f"--run {found.runs['B']}{where}"
     steps = [
         f"next: bench-lib baseline diff {run} --markdown",
         f"      bench-lib baseline accept {run} --reason '...'",
@@ -189,3 +325,99 @@ def _next_steps(found: Compared, sides: Mapping[str, Side], folder: Path) -> lis
             f"--pairs {BASELINE_PAIRS} makes a better one"
         )
     return steps
+
+
+def _print(
+    found: Compared, sides: Mapping[str, Side], kernels: Mapping[str, str], packages: Sequence[str]
+) -> None:
+    """Print the rows, the worst first, what else differs, and the reasons."""
+    rows = sorted(found.rows, key=lambda row: rank(row.status))
+    print_table(HEADINGS, [_cells(row) for row in rows])
+    print()
+    for line in [*found.differences, *packages] or ["no difference is known"]:
+        print(f"environment, A -> B: {line}")
+    for name, side in sides.items():
+        if side.command_prefix:
+            print(f"environment of {name}: what its prefix sets, its caches and ROCm: not known")
+    for case_id, metric, reason in _reasons(rows):
+        print_line(f"{case_id}: {metric}: {shortened(reason)}")
+    for case_id, words in kernels.items():
+        print_line(f"{case_id}: {words}")
+    if found.stopped:
+        print_line(f"stopped: {shortened(found.stopped)}")
+    for name, path in found.history.items():
+        print(f"history of {name}: {path}")
+
+
+def _as_markdown(
+    found: Compared,
+    title: str,
+    sides: Mapping[str, Side],
+    kernels: Mapping[str, str],
+    components: Sequence[str],
+) -> Iterator[str]:
+    """Yield the lines of a page: the verdicts, and the kernels and components that differ."""
+    rows = sorted(found.rows, key=lambda row: rank(row.status))
+    counts = Counter(row.status.value for row in rows)
+    yield f"# {as_markdown(title)}: {', '.join(f'{n} {status}' for status, n in counts.items())}"
+    yield ""
+    for name, side in sides.items():
+        yield f"- {name}: {as_markdown(_in_brief(side, found.environments[name]))}"
+    yield from ("", *markdown_table(HEADINGS, [_cells(row) for row in rows]))
+    sections = {
+        "Reasons": [f"{case_id}: {metric}: {reason}" for case_id, metric, reason in _reasons(rows)],
+        "Kernels that differ": [f"{case_id}: {words}" for case_id, words in kernels.items()],
+        "Components that differ": components or ["none that is known"],
+        "Stopped": [found.stopped] if found.stopped else [],
+    }
+    for heading, lines in sections.items():
+        if lines:
+            yield from ("", f"## {heading}", "", *(f"- {as_markdown(line)}" for line in lines))
+
+
+def _reasons(rows: Sequence[PairRow]) -> Iterator[tuple[str, str, str]]:
+    """Yield case, status and metric, and reason of each verdict that needs one."""
+    for row in rows:
+        for verdict in row.verdicts:
+            timing = verdict is row.verdicts[0]
+            if verdict.status is not Status.OK or (timing and row.judged_by):
+                yield row.case_id, f"{verdict.status.value} {verdict.metric}", verdict.reason
+
+
+def _no_answer(found: Compared) -> list[str]:
+    """Return the line that says why most of the cases were not judged, if they were not."""
+    from bench_lib.engine import pairing
+
+    return [line] if (line := pairing.unanswered(found.rows)) else []
+
+
+def _exit_status(found: Compared) -> int:
+    """Return 1 where B is worse or the comparison ended early, 2 where most was not judged."""
+    from bench_lib.engine import pairing
+
+    if pairing.fails(found.rows) or found.stopped:
+        return 1
+    return 2 if _no_answer(found) else 0
+
+
+def _status_for_git(found: Compared) -> int:
+    """Return 0 where B is not slower, 1 where it is, 125 where that is not known."""
+    statuses = {row.status for row in found.rows} - {Status.SKIPPED}
+    if Status.REGRESSED in statuses:
+        return 1
+    is_known = statuses and statuses <= {Status.OK, Status.IMPROVED} and not found.stopped
+    return 0 if is_known else UNTESTABLE
+
+
+def _cells(row: PairRow) -> tuple[str, ...]:
+    timing = row.verdicts[0]
+    effect = timing.detectable_effect
+    return (
+        row.case_id,
+        row.status.value,
+        *("" if value is None else seconds(value) for value in (row.a_s, row.b_s)),
+        "" if timing.ratio is None else f"{timing.ratio:.4f}",
+        " to ".join(f"{bound:.4f}" for bound in timing.interval or ()),
+        "" if effect is None else f"{effect:.1%}",
+        row.judged_by,
+    )

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import sys
+import traceback
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
@@ -13,6 +14,8 @@ import typer
 
 DONE, WRONG = 0, 2
 """Done, or the answer is yes; the question was wrong.  1 is a command's own: its answer is no."""
+GIT_ABORTS = 129
+"""What ``git bisect run`` ends at; it takes 1 to 124 for a slow commit."""
 INTERRUPTED, READER_GONE = 130, 141
 """By SIGINT, by SIGPIPE (``| head``): 128 and the signal's number, as shells say."""
 
@@ -30,9 +33,16 @@ def run(program: Any) -> NoReturn:
 
     for warning in removed.warnings(os.environ):
         print(f"bench-lib: warning: {warning}", file=sys.stderr)
-    with shown():
-        status = _flushed(_status(program))
-    sys.exit(status)
+    for_git = sys.argv[1:2] == ["ab"] and "--bisect" in sys.argv
+    try:
+        with shown():
+            status = _flushed(_status(program))
+    except Exception:
+        if not for_git:
+            raise
+        traceback.print_exc()
+        status = WRONG
+    sys.exit(GIT_ABORTS if for_git and status == WRONG else status)
 
 
 def complain(words: str) -> None:

@@ -12,7 +12,7 @@ COMMANDS = {
     "env": "Show hardware, versions, variables and caches.",
     "judge": "Judge timings from any program.",
     "ab": "Measure two environments in turns on one device, and say whether B is slower than A.",
-    "bisect": "Find the commit, the version or the image that made a case slower.",
+    "bisect": "Find the commit or the package version that made a case slower.",
     "compare": "Show how B differs from A, case by case, slowest first; nothing is judged.",
     "selfcheck": "Plant known delays in a real case, and report which are found.",
     "report": "Report on the newest night: what failed, since when, and why.",

@@ -27,7 +27,7 @@ from bench_lib.engine.settings import REFERENCE, Outcome, Settings, Side
 from bench_lib.engine.telemetry import Cooling, Neighbours, Sampler, stuck_at_c, without
 from bench_lib.environment import fingerprint
 from bench_lib.formulas import floor
-from bench_lib.launch import launchers, wheels
+from bench_lib.launch import environments, launchers
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 from bench_lib.launch.files import cannot_write, is_full
 from bench_lib.launch.ranks import Answer, Sweep, measure_together, run_ranks
@@ -745,7 +745,7 @@ class HeldDevice:
         command = launchers.command_for(
             case.launch.ranks,
             self._settings.launcher,
-            python=wheels.interpreter(side.python),
+            python=environments.interpreter(side.python),
             environ={**os.environ, **side.environment},
             gpus=self._gpus,
         )

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from bench_lib.engine.settings import REFERENCE, Outcome, Side, nodeid_of
 from bench_lib.environment import fingerprint
 from bench_lib.formats import many
-from bench_lib.launch import inquiry, wheels
+from bench_lib.launch import environments
 from bench_lib.launch.faults import LaunchError
 from bench_lib.model import (
     Case,
@@ -453,15 +453,15 @@ def _same(side: Side) -> str:
     )
 
 
-def _asked(side: Side) -> inquiry.Installed:
+def _asked(side: Side) -> environments.Installed:
     """Return what a side has; raises LaunchError."""
-    python = wheels.interpreter(side.python)
-    return inquiry.ask(python, side.environment, side.command_prefix)
+    python = environments.interpreter(side.python)
+    return environments.ask(python, side.environment, side.command_prefix)
 
 
 def _misnamed(side: Side) -> str:
     """Say that no file is where an interpreter or a list of wheels is to be."""
-    if wheels.is_list(side.python):
+    if environments.is_list(side.python):
         missing = not Path(side.python).is_file()
         remedy = "pip freeze in the accepted environment writes one"
         return f"there is no list {side.python}; {remedy}" if missing else ""

@@ -17,7 +17,7 @@ from bench_lib.cases import matrix
 from bench_lib.cases.axes import MatrixError, WorkloadAxes, cold
 from bench_lib.engine import settings as engine_settings
 from bench_lib.engine.settings import PLANNED, Settings, Side
-from bench_lib.launch import wheels
+from bench_lib.launch import environments
 from bench_lib.launch.catalogue import network_sizes
 from bench_lib.model import Case, Hardware
 from bench_lib.plugin.declared import asked_for
@@ -108,7 +108,7 @@ def _reference(config: pytest.Config) -> Side | None:
     except ValueError as error:
         raise pytest.UsageError(f"perf_reference: {error}") from error
     # A bare name is looked for on the PATH, unless it is a list of wheels.
-    if not words and (wheels.is_list(python) or Path(python).name != python):
+    if not words and (environments.is_list(python) or Path(python).name != python):
         folder = config.rootpath if given is None else config.invocation_params.dir
         python = str(Path(folder, Path(python).expanduser()).absolute())
     return Side(python, variables, words)

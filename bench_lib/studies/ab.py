@@ -12,13 +12,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench_lib.engine import pairing
-from bench_lib.engine.engine import Engine
+from bench_lib.engine import pairing, profiles
+from bench_lib.engine.devicelock import DeviceBusyError
+from bench_lib.engine.engine import Engine, opened
 from bench_lib.engine.pace import Pace
 from bench_lib.engine.pairing import NAMES, PairRow
 from bench_lib.engine.settings import Outcome, Settings, Side
+from bench_lib.formats import many
+from bench_lib.launch import environments
 from bench_lib.launch.faults import LaunchError
-from bench_lib.model import Attempt, Case, Environment, Status
+from bench_lib.model import Attempt, Case, Environment, Hardware, KernelTable, Status
+from bench_lib.profiling import kernels as profiled
 from bench_lib.verdict.severity import FAILING
 
 STARTING_S = 10.0
@@ -115,6 +119,59 @@ def compare(engine: Engine, cases: Sequence[Case]) -> Compared:
         {name: suite.writer.path for name, suite in engine.suites.items()},
         stopped,
     )
+
+
+def kernels(
+    device: Hardware,
+    sides: Mapping[str, Side],
+    cases: Sequence[Case],
+    rows: Sequence[PairRow],
+    say: Callable[[str], None],
+) -> dict[str, str]:
+    """Say of each case that got slower what its kernels do more, or why nobody knows."""
+    slow = {row.case_id: row for row in rows if row.verdicts[0].status is Status.REGRESSED}
+    chosen = [case for case in cases if case.id in slow]
+    if not chosen:
+        return {}
+    say(f"looking into the kernels of {many(len(chosen), 'case')}, on both sides")
+    tables: list[dict[str, KernelTable | str]] = []
+    try:
+        for side in sides.values():
+            with opened(device, Settings(sides={"": side}, judged=False, say=say)) as engine:
+                looks = profiles.look_into(engine.held, chosen, say)
+                tables.append({case.id: found for case, found in looks})
+    except (LaunchError, DeviceBusyError) as error:
+        return dict.fromkeys(slow, f"kernels are not known: {error}")
+    before, after = tables
+    return {id_: _changed(before[id_], after[id_], row) for id_, row in slow.items()}
+
+
+def _changed(before: KernelTable | str, after: KernelTable | str, row: PairRow) -> str:
+    for table in (before, after):
+        if isinstance(table, str):
+            return f"kernels are not known: {table}"
+    assert isinstance(before, KernelTable)
+    assert isinstance(after, KernelTable)
+    more_s = row.b_s - row.a_s if row.a_s and row.b_s else None
+    return profiled.reason(profiled.diff(profiled.tidy(before), profiled.tidy(after)), more_s)
+
+
+def packages(sides: Mapping[str, Side]) -> list[str]:
+    """Name the packages that differ, from A to B; none where a side does not answer."""
+    versions = []
+    for side in sides.values():
+        try:
+            python = environments.interpreter(side.python)
+            found = environments.ask(python, side.environment, side.command_prefix)
+        except LaunchError:
+            return []
+        versions.append(dict(line.rsplit(" ", 1) for line in found.installed))
+    a, b = versions
+    return [
+        f"{name} {a.get(name, 'missing')} -> {b.get(name, 'missing')}"
+        for name in sorted(a.keys() | b.keys(), key=str.lower)
+        if a.get(name) != b.get(name)
+    ]
 
 
 def expected_s(cases: Iterable[Case], pairs: int, known: Pace) -> float:

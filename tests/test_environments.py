@@ -1,0 +1,230 @@
+"""Environments: asked for their packages, and made once, of a list or over another one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from bench_lib.launch import environments
+from bench_lib.launch.faults import LaunchError
+
+UV = "/usr/local/bin/uv"
+
+
+@pytest.fixture
+def listed(tmp_path, monkeypatch):
+    """Return a list of wheels."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = tmp_path / "accepted.txt"
+    path.write_text("torch==2.9.0\n")
+    return path
+
+
+@pytest.fixture
+def installer(monkeypatch):
+    """Return the commands that were run; those with a word of ``fails`` end with status 1."""
+
+    class Installer(list):
+        fails = ""
+
+        def run(self, command, **_options):
+            self.append(command)
+            if "venv" in command:
+                Path(command[-1]).mkdir()
+            failed = bool(self.fails) and self.fails in command
+            return subprocess.CompletedProcess(command, int(failed), "no matching distribution")
+
+    made = Installer()
+    monkeypatch.setattr("bench_lib.launch.environments.subprocess.run", made.run)
+    monkeypatch.setattr("bench_lib.launch.environments.shutil.which", lambda _name: None)
+    return made
+
+
+def test_an_interpreter_is_what_it_is(installer):
+    assert environments.interpreter("/opt/accepted/bin/python") == "/opt/accepted/bin/python"
+    assert installer == []
+
+
+def test_a_list_is_installed_once(listed, installer, tmp_path):
+    python = environments.interpreter(str(listed))
+    folder = Path(python).parents[1]
+    assert folder.parent == tmp_path / "cache" / "bench-lib" / "environments"
+    assert installer == [
+        [sys.executable, "-m", "venv", str(folder)],
+        [python, "-m", "pip", "install", "--requirement", str(listed)],
+    ]
+    assert environments.interpreter(str(listed)) == python
+    assert len(installer) == 2
+
+
+def test_another_list_is_another_environment(listed, installer):
+    first = environments.interpreter(str(listed))
+    listed.write_text("torch==2.10.0\n")
+    assert environments.interpreter(str(listed)) != first
+    assert len(installer) == 4
+
+
+def test_uv_is_taken_where_it_is_there(listed, installer, monkeypatch):
+    monkeypatch.setattr("bench_lib.launch.environments.shutil.which", lambda _name: UV)
+    python = environments.interpreter(str(listed))
+    assert installer == [
+        [UV, "venv", "--python", sys.executable, str(Path(python).parents[1])],
+        [UV, "pip", "install", "--python", python, "--requirement", str(listed)],
+    ]
+
+
+def test_what_cannot_be_installed_is_named_and_tried_again_next_time(listed, installer):
+    installer.fails = "install"
+    for _ in range(2):
+        with pytest.raises(LaunchError, match=r"accepted\.txt: no matching distribution"):
+            environments.interpreter(str(listed))
+    assert len(installer) == 4
+
+
+@pytest.mark.parametrize(
+    ("output", "gist"),
+    [
+        ("Looking\nERROR: no torch==9\n\n[notice] a new pip", "ERROR: no torch==9"),
+        ("  × No solution found\n  ╰─▶ torch==9 is nowhere", "× No solution found"),
+        ("killed", "killed"),
+        ("", "it said nothing"),
+    ],
+)
+def test_an_installers_output_is_told_by_the_line_that_names_the_cause(
+    listed, installer, monkeypatch, output, gist
+):
+    monkeypatch.setattr(
+        "bench_lib.launch.environments.subprocess.run",
+        lambda command, **_options: subprocess.CompletedProcess(command, 1, output),
+    )
+    with pytest.raises(LaunchError) as refused:
+        environments.interpreter(str(listed))
+    assert str(refused.value) == (
+        f"no environment from {listed}: {gist}; see that pip install --requirement {listed} works"
+        f"\n{output.rstrip()}"
+    )
+
+
+def test_a_list_that_is_not_there_is_named(tmp_path, installer):
+    with pytest.raises(LaunchError, match="No such file"):
+        environments.interpreter(str(tmp_path / "nowhere.txt"))
+    assert installer == []
+
+
+# ---- for real -----------------------------------------------------------------------------
+
+
+def tiny_wheel(folder: Path, name: str) -> None:
+    """Write a wheel of one module that says where it is."""
+    about = f"{name}-1.0.dist-info"
+    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(f"{name}.py", "print(__file__)\n")
+        wheel.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        wheel.writestr(f"{about}/RECORD", "")
+
+
+def test_a_folder_of_wheels_becomes_an_environment_of_its_own(listed, tmp_path):
+    tiny_wheel(tmp_path, "tinywheel")
+    listed.write_text(f"--no-index\n--find-links {tmp_path}\ntinywheel==1.0\n")
+    python = environments.interpreter(str(listed))
+    said = subprocess.run(
+        [python, "-c", "import tinywheel"], capture_output=True, text=True, check=True
+    )
+    assert Path(said.stdout).is_relative_to(Path(python).parents[1])
+
+
+# ---- over another one ---------------------------------------------------------------------
+
+
+def wheel(folder: Path, name: str, version: str, *needs: str) -> Path:
+    """Write a wheel of one module."""
+    about = f"{name}-{version}.dist-info"
+    path = folder / f"{name}-{version}-py3-none-any.whl"
+    lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
+    lines += [f"Requires-Dist: {need}" for need in needs]
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr(f"{name}.py", f"version = {version!r}\n")
+        file.writestr(f"{about}/METADATA", "\n".join([*lines, ""]))
+        file.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        files = [f"{name}.py", *(f"{about}/{each}" for each in ("METADATA", "WHEEL", "RECORD"))]
+        file.writestr(f"{about}/RECORD", "".join(f"{each},,\n" for each in files))
+    return path
+
+
+def says(python: Path, *modules: str) -> list[str]:
+    """Return the modules' versions, as an interpreter imports them."""
+    script = f"import {', '.join(modules)}; print(*({', '.join(f'{m}.version' for m in modules)},))"
+    done = subprocess.run([python, "-c", script], capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+def test_one_package_is_exchanged_with_what_needs_it_and_all_else_is_as_beneath(
+    tmp_path, monkeypatch
+):
+    for n in (1, 2):
+        wheel(tmp_path, "engine", f"{n}.0")
+        wheel(tmp_path, "painter", f"{n}.0", f"engine=={n}.0")
+    wheel(tmp_path, "stone", "1.0", "nowhere-at-all; extra == 'never'")
+    for name, value in {"NO_INDEX": "1", "FIND_LINKS": str(tmp_path), "NO_COMPILE": "1"}.items():
+        monkeypatch.setenv(f"PIP_{name}", value)
+    base, over = tmp_path / "base", tmp_path / "over"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", base], check=True)
+    (own,) = base.glob("lib/python*/site-packages")
+    for name in ("engine", "painter", "stone"):
+        with zipfile.ZipFile(tmp_path / f"{name}-1.0-py3-none-any.whl") as file:
+            file.extractall(own)
+    (own / "mine.py").write_text("version = 'edited'")
+    environments.overlaid(over, str(base / "bin" / "python"), "engine==2.0")
+    modules = ("engine", "painter", "stone", "mine")
+    assert says(over / "bin" / "python", *modules) == ["2.0", "2.0", "1.0", "edited"]
+    assert says(base / "bin" / "python", *modules) == ["1.0", "1.0", "1.0", "edited"]
+    with pytest.raises(LaunchError, match=r"no environment with engine==9: ERROR: Could not"):
+        environments.overlaid(tmp_path / "no", str(base / "bin" / "python"), "engine==9")
+
+
+# ---- asked --------------------------------------------------------------------------------
+
+
+def test_this_interpreter_has_torch_and_its_packages():
+    found = environments.ask(sys.executable, {})
+    assert found.torch
+    assert any(each.startswith("pytest ") for each in found.installed)
+    assert found.installed == sorted(found.installed)
+
+
+def test_a_container_is_given_the_variables_on_its_command_line(tmp_path):
+    (tmp_path / "only-here").mkdir()
+    folder = tmp_path / "only-here" / "tiny-9.9.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: tiny\nVersion: 9.9\n")
+    found = environments.ask(
+        sys.executable, {"PYTHONPATH": str(folder.parent)}, ("/usr/bin/env", "-u", "PYTHONPATH")
+    )
+    assert "tiny 9.9" in found.installed
+
+
+@pytest.mark.parametrize(
+    ("python", "words"),
+    [
+        ("/nowhere/python", "/nowhere/python cannot be run: No such file or directory"),
+        ("/bin/false", "/bin/false left with exit status 1; its last output:"),
+        ("/bin/echo", "/bin/echo does not answer as a Python does"),
+    ],
+)
+def test_what_is_no_python_is_named(python, words):
+    with pytest.raises(LaunchError) as refused:
+        environments.ask(python, {})
+    assert str(refused.value).startswith(words)
+
+
+def test_an_interpreter_without_torch_is_told_what_to_do(tmp_path):
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    bare.chmod(0o755)
+    with pytest.raises(LaunchError, match="it has no torch; install torch and torchvision there"):
+        environments.ask(str(bare), {})
