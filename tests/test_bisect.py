@@ -39,7 +39,7 @@ from bench_lib.studies import bisect as study
 from bench_lib.studies.bisect import BisectError, Bisecting
 from bench_lib.studies.candidates import Candidate
 from bench_lib.verdict import metrics
-from bench_lib.verdict.statistics.sequential import Search
+from bench_lib.verdict.statistics.sequential import ChangeSearch
 
 DEVICE = gpus(1)[0]
 LAST = 16
@@ -132,7 +132,7 @@ class Bed:
             DEVICE,
             self.made.between("c0", f"c{LAST}"),
             make=self.made.make,
-            search=Search(LAST, 0.01, 0.05, self.sd * math.sqrt(2)),
+            search=ChangeSearch(LAST, 0.01, 0.05, self.sd * math.sqrt(2)),
             path=self.folder / "bisections" / "x.pairs",
             say=self.said.append,
         )

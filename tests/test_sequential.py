@@ -8,13 +8,13 @@ import statistics
 
 import pytest
 
-from bench_lib.verdict.statistics.sequential import Look, Search, answer
+from bench_lib.verdict.statistics.sequential import ChangeSearch, SoFar, answer
 
 
 def searched(last, culprit, seed, *, slow_down=0.02, sd=0.005, guess=0.005, draw=None, skipped=()):
-    """Search a line whose candidates from the culprit on are slower; return how it ended."""
+    """ChangeSearch a line whose candidates from the culprit on are slower; return how it ended."""
     rng = random.Random(seed)
-    search = Search(last, tolerance=0.01, error=0.05, guessed_sd=guess, skipped=set(skipped))
+    search = ChangeSearch(last, tolerance=0.01, error=0.05, guessed_sd=guess, skipped=set(skipped))
     while (look := search.look()).next is not None:
         level = math.log1p(slow_down) * (look.next >= culprit)
         noise = draw(rng) if draw else rng.gauss(0, sd)
@@ -67,7 +67,7 @@ def test_the_stated_error_holds_where_noise_is_larger_or_has_a_tail(how, least):
 def test_ends_that_do_not_differ_end_it_soon():
     for seed in range(50):
         look, search = searched(64, 65, seed)
-        assert look == Look(None, 0, 0)
+        assert look == SoFar(None, 0, 0)
         assert sum(map(len, search.pairs.values())) <= 20
 
 
@@ -82,7 +82,7 @@ def test_of_two_changes_one_is_found():
     found = []
     for seed in range(40):
         rng = random.Random(seed)
-        search = Search(64, tolerance=0.01, error=0.05)
+        search = ChangeSearch(64, tolerance=0.01, error=0.05)
         while (look := search.look()).next is not None:
             level = 0.02 * ((look.next >= 20) + (look.next >= 45))
             search.pairs.setdefault(look.next, []).append(level + rng.gauss(0, 0.004))
@@ -98,7 +98,7 @@ def test_no_pair_decides_alone_whatever_it_is():
 
 
 def test_the_noise_is_pooled_over_candidates_from_a_guess_on():
-    search = Search(8, 0.01, 0.05, guessed_sd=0.004)
+    search = ChangeSearch(8, 0.01, 0.05, guessed_sd=0.004)
     assert search.sd == pytest.approx(0.004)
     search.pairs = {8: [0.00, 0.02], 4: [0.01, 0.03], 2: [0.5]}
     squares = 3 * 0.004**2 + 2 * 0.0002
@@ -106,7 +106,7 @@ def test_the_noise_is_pooled_over_candidates_from_a_guess_on():
 
 
 def test_the_size_of_a_change_is_between_its_two_sides():
-    search = Search(2, 0.01, 0.05, guessed_sd=0.002)
+    search = ChangeSearch(2, 0.01, 0.05, guessed_sd=0.002)
     search.pairs = {2: [0.05, 0.05], 1: [0.02, 0.02]}
     found = search.slower_by(1, 2)
     assert found.ratio == pytest.approx(math.exp(0.03))
@@ -117,6 +117,6 @@ def test_the_size_of_a_change_is_between_its_two_sides():
 @pytest.mark.parametrize("sd", [0.005, 0.01, 0.02])
 def test_the_cost_that_is_said_before_is_about_what_it_is(sd):
     _, pairs = played(15, sd=sd, guess=sd)
-    steps, expected = Search(64, 0.01, 0.05, sd).expected(0.02)
+    steps, expected = ChangeSearch(64, 0.01, 0.05, sd).expected(0.02)
     assert expected == pytest.approx(statistics.fmean(pairs), rel=0.35)
     assert 7 <= steps <= 14

@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bench_lib.cli.ending import complain
-from bench_lib.cli.options import grouped, known
+from bench_lib.cli.options import grouped, known, read
 from bench_lib.cli.output import (
     DEFAULT_HISTORY,
     DEFAULT_MATRIX,
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from bench_lib.engine.settings import Side
     from bench_lib.studies.ab import Compared
 
-T = TypeVar("T")
 SHOWN = 3
 """Cases that are named where an expression matches none."""
 PAIRS, MOST_PAIRS = 3, 6
@@ -53,14 +52,6 @@ HEADINGS = ("case", "status", "A", "B", "ratio", "95% interval", "visible", "jud
 
 def _known_tier(name: str | None) -> str | None:
     return name if name is None else known(name, TIERS, "--tier")
-
-
-def read(how: Callable[[str], T], text: str, option: str) -> T:
-    """Return what an option says; raises BadParameter for what cannot be read."""
-    try:
-        return how(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from error
 
 
 @dataclass(frozen=True, kw_only=True)

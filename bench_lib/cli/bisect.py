@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench_lib.cli.ab import read
 from bench_lib.cli.ending import leaving_when_told
-from bench_lib.cli.options import share_of
+from bench_lib.cli.options import read, share_of
 from bench_lib.cli.output import (
     DEFAULT_HISTORY,
     DEFAULT_MATRIX,
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from bench_lib.storage.history import Run
     from bench_lib.studies.bisect import Bisecting
     from bench_lib.studies.candidates import Candidate, Candidates
-    from bench_lib.verdict.statistics.sequential import Look, SlowerBy
+    from bench_lib.verdict.statistics.sequential import SlowerBy, SoFar
 
 LAST_OK = "last-ok"
 MOST_RUNS = 120
@@ -167,7 +166,7 @@ def _prepared(
     path: Path,
 ) -> Bisecting:
     from bench_lib.studies.bisect import Bisecting, pair_noise
-    from bench_lib.verdict.statistics.sequential import GUESSED_SD, Search
+    from bench_lib.verdict.statistics.sequential import GUESSED_SD, ChangeSearch
 
     noise = pair_noise(runs, case.id) or GUESSED_SD
     return Bisecting(
@@ -175,7 +174,7 @@ def _prepared(
         device,
         line,
         make=lambda candidate: candidates.make(candidate, path.stem),
-        search=Search(len(line) - 1, case.limits.tolerance, error, noise),
+        search=ChangeSearch(len(line) - 1, case.limits.tolerance, error, noise),
         path=path,
         say=say,
     )
@@ -201,7 +200,7 @@ def _announced(hunt: Bisecting, slow_down: float, history: Path) -> int:
     return pairs
 
 
-def _told(hunt: Bisecting, look: Look, path: Path, *, json: bool) -> int:
+def _told(hunt: Bisecting, look: SoFar, path: Path, *, json: bool) -> int:
     """Print the answer; returns the exit status that follows."""
     search, line = hunt.search, hunt.line
     is_over = look.next is None

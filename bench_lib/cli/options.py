@@ -7,12 +7,13 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
-from typing import Any, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 import typer
 
 from bench_lib.model import UserError
 
+T = TypeVar("T")
 TYPED = "COMMANDLINE"
 """The source of a value that somebody typed, as click calls it."""
 MOST = 0.5
@@ -101,3 +102,11 @@ def _gathered(taker: Callable[..., Any], values: Mapping[str, Any]) -> dict[str,
         else values[name]
         for name in inspect.signature(taker).parameters
     }
+
+
+def read(how: Callable[[str], T], text: str, option: str) -> T:
+    """Return what an option says; raises BadParameter for what cannot be read."""
+    try:
+        return how(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error

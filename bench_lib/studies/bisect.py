@@ -22,7 +22,7 @@ from bench_lib.storage import acceptance
 from bench_lib.storage.history import Run
 from bench_lib.studies.candidates import Candidate
 from bench_lib.verdict import metrics
-from bench_lib.verdict.statistics.sequential import Look, Search
+from bench_lib.verdict.statistics.sequential import ChangeSearch, SoFar
 
 MOST_SPOILT = 10
 """So many pairs in a row that the hardware spoils end the search."""
@@ -53,7 +53,7 @@ class Bisecting:
         line: Sequence[Candidate],
         *,
         make: Callable[[Candidate], Side],
-        search: Search,
+        search: ChangeSearch,
         path: Path,
         say: Callable[[str], None] = lambda _line: None,
     ) -> None:
@@ -70,7 +70,7 @@ class Bisecting:
         """How many pairs were measured."""
         return sum(map(len, self.search.pairs.values()))
 
-    def run(self, most_pairs: int) -> Look:
+    def run(self, most_pairs: int) -> SoFar:
         """Search to the end, or until there are so many pairs; then the look has a ``next``.
 
         Raises BisectError if an end cannot be measured, and as the engine does.
@@ -139,7 +139,7 @@ class Bisecting:
 
 
 def pair_noise(runs: Iterable[Run], case_id: str) -> float | None:
-    """Return how much pairs differ, from processes within a run; None if no run has two."""
+    """Return how much pairs differ, a fraction, by the processes of each run; None if none has two."""
     squares: list[float] = []
     for run in runs:
         record = run.records.get(case_id)
@@ -152,9 +152,9 @@ def pair_noise(runs: Iterable[Run], case_id: str) -> float | None:
 
 
 def failing_since(runs: Iterable[Run], case_id: str) -> tuple[Environment, Environment, float]:
-    """Return where a case was last OK and first REGRESSED after it, and then how much slower.
+    """Return where a case was last OK and first REGRESSED after it, and how much slower.
 
-    ``runs`` are the newest first.  Raises BisectError where there are no such nights, and where
+    ``runs`` are the newest first; the slow-down is a fraction.  Raises BisectError where there are no such nights, and where
     the case failed in something else than its time.
     """
     failing, slow_down = None, 0.0

@@ -90,7 +90,7 @@ class Commits(Candidates):
     """Builds a worktree, in it, without a shell."""
 
     def between(self, good: str, bad: str) -> list[Candidate]:
-        """Return the commits of the bad end's own branch, a merge as one."""
+        """Return the commits of the bad end's own branch, a merge as one; raises UserError."""
         first, last = self._named(good, "--good"), self._named(bad, "--bad")
         if first == last:
             raise UserError(f"{good} and {bad} are the same commit, {first[:12]}")
@@ -123,7 +123,7 @@ class Commits(Candidates):
             build(self.command, what, folder=folder, environment=variables, limit_s=BUILD_LIMIT_S)
 
     def side(self, folder: Path) -> Side:
-        """Return the side of a worktree."""
+        """Return the side of a worktree; raises LaunchError where it lacks its interpreter."""
         own = folder / (self.python or OWN_PYTHON)  # an absolute path stays as it is
         if os.sep in self.python and not own.exists():
             raise LaunchError(f"the build left no {self.python} in {folder}")
@@ -161,7 +161,7 @@ class Packages(Candidates):
     """Of ``pip``: ``--index-url`` or ``--find-links``."""
 
     def between(self, good: str, bad: str) -> list[Candidate]:
-        """Return the versions between two, both included; pre-releases where an end is one."""
+        """Return the versions between two, pre-releases where an end is one; raises UserError."""
         first, last = (self._version(end) for end in (good, bad))
         pre = first.is_prerelease or last.is_prerelease
         python = self.python or sys.executable

@@ -34,7 +34,7 @@ class SlowerBy:
 
 
 @dataclass(frozen=True)
-class Look:
+class SoFar:
     """How far a search is; candidate 0 is the good end."""
 
     next: int | None
@@ -46,15 +46,16 @@ class Look:
 
 
 @dataclass
-class Search:
+class ChangeSearch:
     """The search for the first slow candidate among 1 to ``last``."""
 
     last: int
     tolerance: float
     """Slow-down that matters, a fraction."""
     error: float
-    """Largest chance of a wrong answer."""
+    """Largest chance of a wrong answer, 0 to 1."""
     guessed_sd: float = GUESSED_SD
+    """Noise of a pair before any is measured, a fraction."""
     pairs: dict[int, list[float]] = field(default_factory=dict)
     """By candidate, the logarithms of its time over the good end's, one a pair."""
     skipped: set[int] = field(default_factory=set)
@@ -67,13 +68,13 @@ class Search:
 
     @property
     def sd(self) -> float:
-        """The noise of a pair, pooled over the candidates."""
+        """The noise of a pair, pooled over the candidates, a fraction."""
         several = [logs for logs in self.pairs.values() if len(logs) > 1]
         squares = sum(statistics.variance(logs) * (len(logs) - 1) for logs in several)
         degrees = GUESSED_DEGREES + sum(len(logs) - 1 for logs in several)
         return math.sqrt((GUESSED_DEGREES * self.guessed_sd**2 + squares) / degrees)
 
-    def look(self) -> Look:
+    def look(self) -> SoFar:
         """Return what to measure next, or between which candidates the change lies."""
         look = self._halved(math.inf)
         if look.next is None and look.low:
@@ -82,16 +83,16 @@ class Search:
                 look = self._halved(high)
         return look
 
-    def _halved(self, most: float) -> Look:
+    def _halved(self, most: float) -> SoFar:
         """Halve the line by a slow-down of ``most``, a logarithm, or what the slow ones show."""
         low, high, sd = 0, self.last, self.sd
         chance = self.error / (2 * self.decisions)
         least = size = math.log1p(self.tolerance)
         is_slower = answer(self.pairs.get(high, ()), size, sd, chance)
         if is_slower is None:
-            return Look(high, low, high)
+            return SoFar(high, low, high)
         if not is_slower:
-            return Look(None, low, low)
+            return SoFar(None, low, low)
         slow = list(self.pairs[high])
         while (middle := self._middle(low, high)) is not None:
             # The size tends to be overestimated by pairs that ended a test early.
@@ -99,7 +100,7 @@ class Search:
             size = max(least, min(most, mean - uncertain))
             is_slower = answer(self.pairs.get(middle, ()), size, sd, max(PASSING, chance))
             if is_slower is None:
-                return Look(middle, low, high)
+                return SoFar(middle, low, high)
             if is_slower:
                 high = middle
                 slow += self.pairs[middle]
@@ -107,8 +108,8 @@ class Search:
                 low = middle
         for end in (low, high):
             if end and answer(self.pairs[end], size, sd, chance) is None:
-                return Look(end, low, high)
-        return Look(None, low, high)
+                return SoFar(end, low, high)
+        return SoFar(None, low, high)
 
     def slower_by(self, low: int, high: int) -> SlowerBy:
         """Return by how much a candidate is slower than an earlier one."""
