@@ -139,7 +139,7 @@ class Bisecting:
 
 
 def pair_noise(runs: Iterable[Run], case_id: str) -> float | None:
-    """Return how much pairs differ, a fraction, by the processes of each run; None if none has two."""
+    """Return how much pairs differ, a fraction; None where no run has two processes."""
     squares: list[float] = []
     for run in runs:
         record = run.records.get(case_id)
@@ -154,8 +154,8 @@ def pair_noise(runs: Iterable[Run], case_id: str) -> float | None:
 def failing_since(runs: Iterable[Run], case_id: str) -> tuple[Environment, Environment, float]:
     """Return where a case was last OK and first REGRESSED after it, and how much slower.
 
-    ``runs`` are the newest first; the slow-down is a fraction.  Raises BisectError where there are no such nights, and where
-    the case failed in something else than its time.
+    ``runs`` are the newest first; the slow-down is a fraction.  Raises BisectError where there are
+    no such nights, and where the case failed in something else than its time.
     """
     failing, slow_down = None, 0.0
     for run in runs:
