@@ -28,7 +28,8 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = PYPROJECT["project"]
 PACKAGE = {
     path.relative_to(ROOT).as_posix()
     for path in (ROOT / "bench_lib").rglob("*")
@@ -265,3 +266,10 @@ def test_somebody_elses_repository_gets_nothing_that_only_some_commands_need():
     assert not needed & {"deepspeed", "matplotlib", "ruptures"}
     readme = (ROOT / "README.md").read_text()
     assert "pip install -e '.[flops,plot]' && pytest perf_tests" in readme
+
+
+def test_mutants_are_tried_with_tests_that_are_there():
+    mutmut = PYPROJECT["tool"]["mutmut"]
+    named = [*mutmut["pytest_add_cli_args_test_selection"], *mutmut["also_copy"]]
+    assert [name for name in named if not (ROOT / name).exists()] == []
+    assert all(list(ROOT.glob(pattern)) for pattern in mutmut["only_mutate"])
