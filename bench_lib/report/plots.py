@@ -9,10 +9,9 @@ import datetime as dt
 import itertools
 import math
 import statistics
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from bench_lib.storage.archive import Point
 
 MOST_ROWS = 24
-"""Most rows of a comparison; the largest differences are shown and the rest is counted."""
+"""Most rows of a comparison; the rest is counted."""
 MOST_SPARKS = 45
 """Last points of the small line in the table."""
 LEFT, RIGHT, TOP, BOTTOM = 76, 690, 20, 196
@@ -248,198 +247,90 @@ def spark(entry: NightCase) -> Markup:
 
 # --- comparisons ---------------------------------------------------------------------------
 
+AXES = {
+    "precision": "Precision",
+    "compile_mode": "Compile mode",
+    "batch_size": "Batch size",
+    "ranks": "Ranks",
+    "hardware": "Hardware",
+}
+_USUAL = {"memory_format": "nchw", "compile_mode": "eager", "task": "infer", "ranks": "1"}
+"""What a name leaves out."""
+
 
 @dataclass(frozen=True)
 class AxisTable:
-    """One axis of a night's cases against another."""
+    """Items a second of cases that differ in one axis and in nothing else."""
 
     title: str
-    group: str
-    """Key of the hardware, where the night has several."""
-    note: str
     headings: list[str]
     rows: list[tuple[str, list[tuple[str, int]]]]
-    """Each case's name, and its cells with their part of the table's largest in percent."""
-    left_out: int = 0
-
-
-@dataclass(frozen=True)
-class _Shown:
-    """An entry that was measured, and its axes."""
-
-    entry: NightCase
-    rate: float
-    axes: dict[str, Any] = field(default_factory=dict)
-
-    def but(self, *axes: str) -> tuple[Hashable, ...]:
-        """Return everything but some axes: entries with equal rests are compared."""
-        return tuple((name, value) for name, value in self.axes.items() if name not in axes)
-
-    def label(self, *axes: str) -> str:
-        """Name it without some axes."""
-        words = [str(self.axes.get("network") or self.axes["workload"])]
-        if "batch_size" in self.axes and "batch_size" not in axes:
-            words.append(f"b{self.axes['batch_size']}")
-        for name, value in self.axes.items():
-            if name not in {*axes, *_SAID} and (name, value) not in _USUAL:
-                words.append(value if isinstance(value, str) else f"{name} {value}")
-        return " ".join(words)
-
-
-_SAID = {"workload", "network", "batch_size", "hardware"}
-_USUAL = {
-    ("memory_format", "nchw"),
-    ("compile_mode", "eager"),
-    ("task", "infer"),
-    ("ranks", 1),
-    ("strong", False),
-    ("cold", False),
-    ("artifacts", False),
-    ("threads", 0),
-}
+    """Each family's name, and its cells with their part of the row's largest in percent."""
+    left_out: int
+    """Families without a row."""
 
 
 def comparisons(entries: Iterable[NightCase]) -> list[AxisTable]:
-    """Return what can be compared in a night, in the order of a reader's questions."""
-    shown = [one for one in map(_shown, entries) if one is not None]
-    keys = list(dict.fromkeys(one.axes["hardware"] for one in shown))
-    found: list[AxisTable | None] = []
-    for make in (_precisions, _modes, _batches, _scaling):
-        for key in keys:
-            here = [one for one in shown if one.axes["hardware"] == key]
-            found.append(make(here, key if len(keys) > 1 else ""))
-    return [one for one in [*found, _hardware(shown)] if one is not None]
-
-
-def _shown(entry: NightCase) -> _Shown | None:
-    case, figures = entry.record.case, entry.figures
-    if figures is None or not (0 < figures.rate < math.inf and 0 < figures.median_s < math.inf):
-        return None
-    axes: dict[str, Any] = {
-        "workload": case.workload,
-        **case.params,
-        "ranks": case.launch.ranks,
-        "strong": case.launch.strong,
-        "cold": case.launch.cold,
-        "artifacts": case.launch.artifacts,
-        "threads": case.launch.threads,
-        "hardware": entry.hardware.key,
-    }
-    return _Shown(entry, figures.rate, axes)
-
-
-def _families(shown: Iterable[_Shown], *axes: str) -> list[list[_Shown]]:
-    """Return the groups of cases that differ in these axes and in nothing else."""
-    families: dict[tuple[Hashable, ...], list[_Shown]] = {}
-    for one in shown:
-        if axes[0] in one.axes:
-            families.setdefault(one.but(*axes), []).append(one)
-    return [
-        members
-        for members in families.values()
-        if len({tuple(one.axes.get(axis) for axis in axes) for one in members}) > 1
+    """Return a table for each axis in which some of a night's cases differ alone."""
+    shown = [
+        (_axes(entry), entry.figures.rate)
+        for entry in entries
+        if entry.figures is not None and 0 < entry.figures.rate < math.inf
     ]
+    several = len({axes["hardware"] for axes, _ in shown}) > 1
+    found = []
+    for axis, title in AXES.items():
+        families: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}
+        for axes, rate in shown:
+            if axis in axes:
+                rest = tuple((name, value) for name, value in axes.items() if name != axis)
+                families.setdefault(rest, {})[axes[axis]] = rate
+        rows = [
+            (_name(dict(rest), several=several), f) for rest, f in families.items() if len(f) > 1
+        ]
+        if rows:
+            found.append(_table(title, rows))
+    return found
 
 
-_Rows = list[tuple[str, dict[Any, float]]]
-"""A case's name, and its figures by what a column stands for."""
+def _axes(entry: NightCase) -> dict[str, str]:
+    case = entry.record.case
+    launch = {name: value for name, value in asdict(case.launch).items() if value}
+    axes = {"workload": case.workload, **case.params, **launch, "hardware": entry.hardware.key}
+    return {name: str(value) for name, value in axes.items()}
 
 
-def _table(
-    about: tuple[str, str, str], rows: _Rows, form: Callable[[float], str], of: str = ""
-) -> AxisTable | None:
-    """Return a comparison of the first rows, whose columns are ``of`` something."""
-    if not rows:
-        return None
-    kept = rows[:MOST_ROWS]
+def _name(axes: dict[str, str], *, several: bool) -> str:
+    """Name cases by what they have in common, without what most have."""
+    words = [axes.get("network") or axes["workload"]]
+    hardware = axes.get("hardware", "") if several else ""
+    for name, value in axes.items():
+        if name == "batch_size":
+            words.append(f"b{value}")
+        elif name not in ("workload", "network", "hardware") and _USUAL.get(name) != value:
+            words.append(value if name in AXES or name in _USUAL else f"{name} {value}")
+    return " ".join([*words, hardware]).strip()
+
+
+def _table(title: str, rows: Sequence[tuple[str, dict[str, float]]]) -> AxisTable:
     order = [*PRECISIONS, *COMPILE_MODES]
-    found = {column for _, cells in kept for column in cells}
-    columns = [*(one for one in order if one in found), *sorted(found - {*order})]
-    largest = max(max(cells.values()) for _, cells in kept)
+    columns = sorted(
+        {column for _, cells in rows for column in cells},
+        key=lambda one: (order.index(one) if one in order else len(order), len(one), one),
+    )
     table = [
         (
-            label,
+            name,
             [
-                (form(cells[one]), round(100 * cells[one] / largest)) if one in cells else ("", 0)
+                (quantity(cells[one]), round(100 * cells[one] / max(cells.values())))
+                if one in cells
+                else ("", 0)
                 for one in columns
             ],
         )
-        for label, cells in kept
+        for name, cells in rows[:MOST_ROWS]
     ]
-    headings = ["case", *(f"{of} {one:g}" if of else one for one in columns)]
-    return AxisTable(*about, headings, table, len(rows) - len(kept))
-
-
-def _precisions(shown: Sequence[_Shown], group: str) -> AxisTable | None:
-    note = "Throughput as a multiple of FP32's, or of TF32's."
-    rows = _ratios(shown, "precision", ("fp32", "tf32-conv", "tf32"))
-    return _table(("Precision", group, note), rows, _three)
-
-
-def _modes(shown: Sequence[_Shown], group: str) -> AxisTable | None:
-    note = "Throughput as a multiple of the eager step's."
-    rows = _ratios(shown, "compile_mode", ("eager",))
-    return _table(("Compile mode", group, note), rows, _three)
-
-
-def _hardware(shown: Sequence[_Shown]) -> AxisTable | None:
-    """Hold every kind of hardware against the one that shares most cases with others."""
-    members = [one for family in _families(shown, "hardware") for one in family]
-    counts = Counter(str(one.axes["hardware"]) for one in members)
-    if not counts:
-        return None
-    base = max(counts, key=lambda key: (counts[key], key))
-    note = f"Throughput as a multiple of that on {base}."
-    rows = _ratios(shown, "hardware", (base,))
-    return _table(("Hardware against hardware", "", note), rows, _three)
-
-
-def _ratios(shown: Sequence[_Shown], axis: str, bases: Sequence[str]) -> _Rows:
-    """Hold the rates of an axis's values against that of a base; the largest differences first."""
-    rows: _Rows = []
-    for members in _families(shown, axis):
-        by_value = {str(one.axes[axis]): one for one in members}
-        base = next((value for value in bases if value in by_value), None)
-        if base is not None:
-            ratios = {v: one.rate / by_value[base].rate for v, one in by_value.items() if v != base}
-            over = f", over {base}" if base != bases[0] else ""
-            rows.append((members[0].label(axis) + over, ratios))
-    return sorted(rows, key=lambda row: -max(map(abs, map(math.log, row[1].values()))))
-
-
-def _three(value: float) -> str:
-    return f"{value:.3g}"
-
-
-def _batches(shown: Sequence[_Shown], group: str) -> AxisTable | None:
-    sized = [one for one in shown if _is_size(one.axes.get("batch_size"))]
-    rows: _Rows = [
-        (members[0].label("batch_size"), {one.axes["batch_size"]: one.rate for one in members})
-        for members in _families([o for o in sized if not o.axes["strong"]], "batch_size")
-    ]
-    rows.sort(key=lambda row: -len(row[1]))
-    note = "Items a second by batch size; where they no longer rise the device is full."
-    return _table(("Batch sweep", group, note), rows, quantity, of="batch size")
-
-
-def _is_size(value: object) -> bool:
-    """Whether a parameter of whatever case is a number that a batch may have."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
-
-
-def _scaling(shown: Sequence[_Shown], group: str) -> AxisTable | None:
-    rows: _Rows = []
-    for members in _families(shown, "ranks", "strong"):
-        for strong in (False, True):
-            kind = [o for o in members if o.axes["ranks"] == 1 or o.axes["strong"] is strong]
-            ordered = sorted(kind, key=lambda one: one.axes["ranks"])
-            if len({one.axes["ranks"] for one in ordered}) < 2:
-                continue
-            each = ordered[0].rate / ordered[0].axes["ranks"]
-            name = ordered[0].label("ranks", "strong") + (", strong" if strong else "")
-            rows.append((name, {one.axes["ranks"]: one.rate / each for one in ordered}))
-    note = "Throughput as a multiple of one rank's."
-    return _table(("Scaling", group, note), rows, _three, of="ranks")
+    return AxisTable(title, ["case", *columns], table, len(rows) - len(table))
 
 
 def placed(entry: NightCase) -> roofline.Roofline | None:
