@@ -376,6 +376,32 @@ def test_a_search_is_told_what_was_asked(exercise, monkeypatch, device, capacity
     assert told == [{"start": 4, "capacity": capacity, "at_most": 9, "resolution": 0.02}]
 
 
+def test_a_largest_batch_below_the_accepted_one_fails(exercise, tmp_path):
+    accepted = "resnet50-b56-fp32-eager-infer"
+    accept(tmp_path / "baselines", accepted, "resnet50-b96-fp16-eager-infer")
+    words = ("largest-batch", "resnet50", "--precisions", "fp32")
+    script = limited(fp32=50)
+    answer = exercise(*words, "--judge", script=script)
+    assert answer.status == 1
+    said = "fp32: the largest batch with a baseline is 56, and now no more than 50 fits"
+    assert said in answer.lines
+    assert any(line.startswith(f"{accepted}: ERROR run: out of memory") for line in answer.lines)
+    run = the_run(tmp_path)
+    assert run.exit_status == 1
+    assert run.records[accepted].status.value == "ERROR"
+    found = exercise(*words, "--judge", "--json", script=script).json
+    assert (found["rows"][0]["largest"], found["rows"][0]["missed"]) == (50, 56)
+    assert exercise(*words, script=script).status == 0
+
+
+def test_a_largest_batch_as_large_as_the_accepted_one_passes(exercise, tmp_path):
+    accept(tmp_path / "baselines", "resnet50-b50-fp32-eager-infer")
+    words = ("largest-batch", "resnet50", "--precisions", "fp32", "--judge")
+    answer = exercise(*words, script=limited(fp32=50))
+    assert answer.status == 0
+    assert any(" OK latency: " in line for line in answer.lines)
+
+
 def test_another_fault_ends_the_search_of_its_precision_only(exercise):
     broken = {"resnet50-b64-fp32-eager-infer": [make_fault(kind="died", message="SIGABRT")]}
     script = {**limited(fp16=40), **broken}

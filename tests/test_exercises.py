@@ -928,6 +928,66 @@ def test_largest_batches_are_held_against_the_first_precisions():
     assert alone.ratio is None
 
 
+def test_the_largest_batch_with_a_baseline_is_that_of_the_same_case():
+    ids = [
+        *("resnet50-b64-fp32-eager-infer", "resnet50-b232-fp32-eager-infer"),
+        *("resnet50-b999-fp16-eager-infer", "resnet50-b0-fp32-eager-infer", "a-b512-c", "other"),
+    ]
+    template = Template(SIZES, {"network": "resnet50"})
+
+    def case(batch):
+        return template.case(batch_size=batch)
+
+    assert batches.largest_accepted(case, ids) == 232
+    assert batches.largest_accepted(case, ids[2:]) is None
+
+
+@pytest.mark.parametrize(
+    ("accepted", "resolution", "at_most", "tried"),
+    [
+        (None, 0, None, False),
+        (50, 0, None, False),
+        (51, 0, None, True),
+        (51, 0.1, None, False),
+        (55, 0.1, None, False),
+        (56, 0.1, None, True),
+        (56, 0, 55, False),
+    ],
+)
+def test_an_answer_below_the_accepted_batch_is_looked_into(accepted, resolution, at_most, tried):
+    search = Search(start=50, resolution=resolution, at_most=at_most)
+    search.fitted(50, None)
+    search.does_not_fit(51)
+    asked = []
+
+    def measure(case):
+        asked.append(case.params["batch_size"])
+        return outcome_of(case, limit=50)
+
+    search.hold_against(accepted, lambda n: case_of(batch_size=n), measure)
+    assert asked == ([accepted] if tried else [])
+    assert (search.largest, search.outcome) == (50, None)
+    if not tried:
+        assert search.missed is None
+        return
+    (row,) = batches.largest_rows({"fp32": search}, {})
+    assert row.missed == accepted
+    assert batches.largest_table([row], None).lines == [
+        f"fp32: the largest batch with a baseline is {accepted}, and now no more than 50 fits"
+    ]
+
+
+def test_an_accepted_batch_that_fits_after_all_is_the_answer():
+    search = Search(start=40)
+    search.fitted(40, None)
+    search.does_not_fit(48)
+    search.hold_against(
+        56, lambda n: case_of(batch_size=n), lambda case: outcome_of(case, limit=60)
+    )
+    assert (search.largest, search.too_large, search.missed) == (56, None, None)
+    assert search.outcome.case.params["batch_size"] == 56
+
+
 # ---- templates --------------------------------------------------------------------------
 
 CASE = case_of()

@@ -159,6 +159,7 @@ def largest_batch(
 def _search(session: Session, engine: Engine, name: str, search: Search) -> None:
     """Search one precision's largest batch, and write down the measurement of it."""
     from bench_lib.engine.settings import nodeid_of
+    from bench_lib.studies.batches import largest_accepted
 
     def case_of(batch: int) -> Case:
         return session.case(precision=name, batch_size=batch)
@@ -169,8 +170,11 @@ def _search(session: Session, engine: Engine, name: str, search: Search) -> None
         measure=engine.attempt,
         say=lambda line: say(f"{name}: {line}"),
     )
+    search.hold_against(largest_accepted(case_of, engine.accepted), case_of, engine.attempt)
     if search.outcome is not None:
         engine.note(search.outcome, nodeid_of("largest-batch", search.outcome.case.id))
+    if search.missed is not None:
+        engine.note(search.missed)
 
 
 @app.command()

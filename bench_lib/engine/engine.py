@@ -237,6 +237,11 @@ class Engine:
         """Each side's environment."""
         return self.held.environments
 
+    @property
+    def accepted(self) -> Collection[str]:
+        """Ids of the cases that have a measured baseline; none where nothing is judged."""
+        return self.baselines.of(self.device.key).measured if self.settings.judged else ()
+
     # ---- looking again --------------------------------------------------------------------
 
     def look_again(self) -> None:

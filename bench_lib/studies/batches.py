@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bench_lib.cases.axes import LARGEST
@@ -161,6 +162,8 @@ class Search:
         """Why it ended before memory did; empty where memory ended it."""
         self.outcome: Outcome | None = None
         """The largest batch, measured properly."""
+        self.missed: Outcome | None = None
+        """A larger batch that has a baseline, and could not be measured now."""
 
     @property
     def largest(self) -> int | None:
@@ -230,6 +233,27 @@ class Search:
         memory = None if seen is None else seen.peak_memory_bytes
         self.tries.append(Try(batch, seen is not None, memory))
 
+    def hold_against(
+        self,
+        accepted: int | None,
+        case_of: Callable[[int], Case],
+        measure: Callable[[Case], Outcome],
+    ) -> None:
+        """Measure the largest batch with a baseline if the answer is below the resolution of it.
+
+        It is the answer if it fits after all; otherwise it is ``missed``, a case that fails.
+        """
+        if accepted is None or accepted > self._at_most:
+            return
+        if accepted - (self.largest or 0) <= self._resolution * accepted:
+            return
+        outcome = measure(case_of(accepted))
+        if outcome.fault is None and outcome.skipped is None:
+            self.fitted(accepted, None)
+            self.outcome = outcome
+        else:
+            self.missed = outcome
+
     def _unit(self, batch: int) -> int:
         return UNIT if self._resolution > 0 and batch > WHOLE_FROM else 1
 
@@ -270,6 +294,13 @@ def _in_words(tried: Try) -> str:
     return f"batch {tried.batch_size} {'fits' if tried.fitted else 'is too large'}{memory}"
 
 
+def largest_accepted(case_of: Callable[[int], Case], accepted: Collection[str]) -> int | None:
+    """Return the largest batch whose case is among the ids of those that have a baseline."""
+    parts = (re.search(r"-b([1-9][0-9]{0,8})-", name) for name in accepted)
+    sizes = {int(part[1]) for part in parts if part}
+    return max((size for size in sizes if case_of(size).id in accepted), default=None)
+
+
 def _is_out_of_memory(outcome: Outcome) -> bool:
     return outcome.fault is not None and outcome.fault.kind == "out of memory"
 
@@ -287,6 +318,8 @@ class LargestRow:
     figures: Figures | None
     too_large: int | None = None
     """The smallest batch that was seen not to fit."""
+    missed: int | None = None
+    """A larger batch that has a baseline, and could not be measured now."""
 
 
 def largest_rows(found: Mapping[str, Search], figures: Mapping[str, Figures]) -> list[LargestRow]:
@@ -305,6 +338,7 @@ def largest_rows(found: Mapping[str, Search], figures: Mapping[str, Figures]) ->
             each.stopped,
             figures[each.outcome.case.id] if each.outcome else None,
             each.too_large,
+            int(each.missed.case.params["batch_size"]) if each.missed else None,
         )
         rows.append(row)
     return rows
@@ -323,12 +357,18 @@ def largest_table(rows: Sequence[LargestRow], capacity: int | None) -> Table:
         ("of it", lambda row: _share_of(capacity, row.figures)),
         ("tries", lambda row: quantity(len(row.tries))),
     )
-    lines = [
-        f"{row.precision}: {row.stopped or 'not even a batch of one fits'}"
-        for row in rows
-        if row.stopped or row.largest is None
-    ]
+    lines = [f"{row.precision}: {line}" for row in rows for line in _remarks(row)]
     return table_of(rows, columns, lines)
+
+
+def _remarks(row: LargestRow) -> Iterator[str]:
+    if row.stopped:
+        yield row.stopped
+    elif row.largest is None:
+        yield "not even a batch of one fits"
+    if row.missed is not None:
+        now = f"and now no more than {row.largest or 0} fits"
+        yield f"the largest batch with a baseline is {row.missed}, {now}"
 
 
 def _share_of(capacity: int | None, seen: Figures | None) -> str:
