@@ -287,15 +287,10 @@ def write_run(
     writer.close()
     if packed or not end:
         return writer.path
-    return unpacked(writer.path)
-
-
-def unpacked(path: Path) -> Path:
-    """Put a run's file there as it was before it was compressed, to change its lines."""
-    plain = path.with_suffix("")
-    plain.write_bytes(gzip.decompress(path.read_bytes()))
-    path.unlink()
-    return plain
+    path = writer.path.with_suffix("")
+    path.write_bytes(gzip.decompress(writer.path.read_bytes()))
+    writer.path.unlink()
+    return path
 
 
 def night(day: int) -> str:

@@ -354,8 +354,7 @@ def put(path: Path, data: bytes) -> None:
 
 def files(folder: Path) -> list[Path]:
     """Return the runs' own files in a folder, oldest first; none where there is no folder."""
-    found = [path for path in folder.glob("*.jsonl*") if NAME.fullmatch(path.name)]
-    return sorted(found, key=lambda path: (path.name[:16], path.stat().st_mtime_ns))
+    return sorted(path for path in folder.glob("*.jsonl*") if NAME.fullmatch(path.name))
 
 
 def refuse_address(folder: str | Path) -> None:
