@@ -59,6 +59,7 @@ from bench_lib.plugin import (
 )
 from bench_lib.plugin.devices import Assignment, device_of
 from bench_lib.plugin.session import Selection
+from bench_lib.report import benchmarks
 from bench_lib.storage import baselines, history
 from bench_lib.storage.acceptance import RECORDING
 
@@ -685,6 +686,16 @@ def test_pytest_benchmarks_file_has_the_workers_samples(suite, pytester, how):
     assert benchmark["options"]["timer"] == "bench_lib, in a worker process"
     assert benchmark["extra_info"]["hardware"] == "mi300x"
     assert document["machine_info"]["gpu"]["key"] == "mi300x"
+
+
+def test_pytest_benchmarks_file_and_an_export_of_the_run_say_the_same(suite, pytester):
+    run = suite("{'gamma': [[0.010, 0.012, 0.011, 0.010, 0.013]]}", devices="gpus(1)")
+    run("--benchmark-json=bench.json")
+    written = json.loads(pytester.path.joinpath("bench.json").read_text())
+    (kept,) = runs_in(pytester)
+    exported = json.loads(benchmarks.document(kept))
+    assert exported["benchmarks"] == written["benchmarks"]
+    assert exported["machine_info"]["gpu"] == written["machine_info"]["gpu"]
 
 
 def test_each_case_of_a_test_is_a_benchmark_of_its_own(suite, pytester):
