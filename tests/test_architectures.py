@@ -11,8 +11,7 @@ from quickly import one_thread
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from bench_lib.worker.workloads.architectures.shufflenet import _ShuffleUnit, shufflenet
-from bench_lib.worker.workloads.architectures.xception import xception
+from bench_lib.worker.workloads.architectures import _ShuffleUnit, shufflenet, xception
 from bench_lib.worker.workloads.registry import ROCM_NAMES, create, create_weightless, networks
 
 WRITTEN_HERE = ["shufflenet", "xception"]

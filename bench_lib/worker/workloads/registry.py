@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torchvision import models
 from torchvision.models import segmentation
 
-from bench_lib.worker.workloads.architectures import CLASSES, architectures
+from bench_lib.worker.workloads.architectures import ARCHITECTURES, CLASSES
 
 ROCM_NAMES: dict[str, str] = {
     "SqueezeNet": "squeezenet1_0",
@@ -56,8 +56,7 @@ def networks() -> dict[str, Network]:
 
     For torchvision's, a network's own input size is the smallest crop among its published
     weights: larger ones belong to fine-tunings at a higher resolution, which need other
-    constructor arguments (vit_b_16 at 384, regnet_y_16gf at 384).  Raises ValueError where one
-    of ours has the name of one of theirs.
+    constructor arguments (vit_b_16 at 384, regnet_y_16gf at 384).
     """
     found = {}
     for kind, module in (("classification", models), ("segmentation", segmentation)):
@@ -66,14 +65,9 @@ def networks() -> dict[str, Network]:
             sizes = [_crop(weight.transforms()) for weight in weights]
             outputs = len(weights[0].meta["categories"])
             found[name] = Network(name, kind, min(sizes), outputs)
-    for name, ours in _ours().items():
-        if name in found:
-            raise ValueError(f"{name} is a network of torchvision; give ours another name")
-        found[name] = Network(name, "classification", ours.IMAGE_SIZE, CLASSES)
+    for name, (_, image_size) in ARCHITECTURES.items():
+        found[name] = Network(name, "classification", image_size, CLASSES)
     return found
-
-
-_ours = cache(architectures)
 
 
 def _crop(transform: Any) -> int:
@@ -105,9 +99,9 @@ def create(name: str, image_size: int, **arguments: Any) -> nn.Module:
     known = networks().get(name)
     if known is None:
         raise ValueError(f"torchvision {torchvision.__version__} has no network {name!r}")
-    if name in _ours():
-        network: nn.Module = getattr(_ours()[name], name)()
-        return network
+    if name in ARCHITECTURES:
+        construct, _ = ARCHITECTURES[name]
+        return construct()
     arguments["weights"] = None
     if known.kind == "segmentation":
         arguments["weights_backbone"] = None
