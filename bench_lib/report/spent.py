@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from bench_lib.formats import many
-from bench_lib.model import Attempt, Record
+from bench_lib.model import Record
 
-HEADINGS = ("phase", "seconds", "share", "first looks", "again")
+HEADINGS = ("phase", "seconds", "share")
 CASE_HEADINGS = ("case", "attempts", "seconds", "most of it")
 MOST_PHASES = 5
 """Most phases in a sentence; a case's row names three."""
@@ -20,22 +21,18 @@ class Spent:
     """Seconds by phase, of some attempts."""
 
     attempts: int = 0
-    again: int = 0
-    """Those that looked again: in a fresh process, or once more in the same one."""
-    first_s: dict[str, float] = field(default_factory=dict)
-    again_s: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def by_phase(self) -> dict[str, float]:
-        """Seconds of each phase, the longest first."""
-        names = [*self.first_s, *(name for name in self.again_s if name not in self.first_s)]
-        found = {n: self.first_s.get(n, 0.0) + self.again_s.get(n, 0.0) for n in names}
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+    phases_s: Counter[str] = field(default_factory=Counter)
+    again_s: float = 0.0
+    """Of those that looked again: in a fresh process, or once more in the same one."""
 
     @property
     def total_s(self) -> float:
         """Seconds in all."""
-        return math.fsum(self.by_phase.values())
+        return math.fsum(self.phases_s.values())
+
+    def share(self, seconds: float) -> str:
+        """Return a part of all seconds in percent."""
+        return f"{seconds / self.total_s:.0%}" if self.total_s > 0 else "0%"
 
 
 def spent(records: Iterable[Record]) -> Spent:
@@ -46,17 +43,10 @@ def spent(records: Iterable[Record]) -> Spent:
         for attempt in record.attempts:
             looks_again = attempt.confirms or attempt.process in processes
             processes.add(attempt.process)
-            if attempt.phases_s:
-                _add(found, attempt, looks_again=looks_again)
+            found.attempts += bool(attempt.phases_s)
+            found.phases_s.update(attempt.phases_s)
+            found.again_s += math.fsum(attempt.phases_s.values()) if looks_again else 0.0
     return found
-
-
-def _add(found: Spent, attempt: Attempt, *, looks_again: bool) -> None:
-    found.attempts += 1
-    found.again += looks_again
-    seconds = found.again_s if looks_again else found.first_s
-    for name, phase_s in attempt.phases_s.items():
-        seconds[name] = seconds.get(name, 0.0) + phase_s
 
 
 def sentence(records: Iterable[Record]) -> str:
@@ -64,21 +54,18 @@ def sentence(records: Iterable[Record]) -> str:
     found = spent(records)
     if not found.attempts:
         return ""
-    parts = [f"{name} {_share(s, found)}" for name, s in _longest(found, MOST_PHASES)]
-    again_s = math.fsum(found.again_s.values())
-    again = f"; {_share(again_s, found)} was spent on looking again" if found.again else ""
-    words = f"{many(found.attempts, 'attempt')} took {found.total_s:.0f} s: {', '.join(parts)}"
-    return f"{words}{again}."
+    longest = found.phases_s.most_common(MOST_PHASES)
+    parts = ", ".join(f"{name} {found.share(seconds)}" for name, seconds in longest if seconds > 0)
+    words = f"{many(found.attempts, 'attempt')} took {found.total_s:.0f} s: {parts}"
+    if found.again_s:
+        words += f"; {found.share(found.again_s)} was spent on looking again"
+    return f"{words}."
 
 
 def rows(found: Spent) -> list[Sequence[str]]:
     """Return the table of phases under ``HEADINGS``, the longest first and their sum last."""
-    lines: list[Sequence[str]] = [
-        (name, *_figures(seconds, found, found.first_s.get(name), found.again_s.get(name)))
-        for name, seconds in found.by_phase.items()
-    ]
-    sums = (math.fsum(found.first_s.values()), math.fsum(found.again_s.values()))
-    return [*lines, ("all", *_figures(found.total_s, found, *sums))]
+    phases = [*found.phases_s.most_common(), ("all", found.total_s)]
+    return [(name, f"{seconds:.2f}", found.share(seconds)) for name, seconds in phases]
 
 
 def case_rows(records: Iterable[Record]) -> list[Sequence[str]]:
@@ -89,27 +76,8 @@ def case_rows(records: Iterable[Record]) -> list[Sequence[str]]:
             case_id,
             str(found.attempts),
             f"{found.total_s:.2f}",
-            ", ".join(f"{name} {seconds:.2f}" for name, seconds in _longest(found, 3)),
+            ", ".join(f"{name} {s:.2f}" for name, s in found.phases_s.most_common(3) if s > 0),
         )
         for case_id, found in sorted(of_case, key=lambda item: -item[1].total_s)
         if found.attempts
     ]
-
-
-def _longest(found: Spent, most: int) -> list[tuple[str, float]]:
-    return [item for item in found.by_phase.items() if item[1] > 0][:most]
-
-
-def _share(seconds: float, found: Spent) -> str:
-    return f"{seconds / found.total_s:.0%}" if found.total_s > 0 else "0%"
-
-
-def _figures(
-    seconds: float, found: Spent, first_s: float | None, again_s: float | None
-) -> tuple[str, str, str, str]:
-    return (
-        f"{seconds:.2f}",
-        _share(seconds, found),
-        f"{first_s or 0.0:.2f}",
-        f"{again_s or 0.0:.2f}",
-    )

@@ -602,12 +602,6 @@ def for_a_verdict(found: Alignment) -> Iterator[str]:
             f"{len(few)} of {len(found.rows)} cases have one process on a side, and a verdict "
             f"needs {AGREEING}: measure with pytest --perf-processes {LEAST_PROCESSES}"
         )
-    thin = sum(AGREEING <= row.processes[0] < LEAST_PROCESSES for row in found.rows)
-    if thin:
-        yield (
-            f"{thin} of {len(found.rows)} cases have fewer than {LEAST_PROCESSES} processes in A, "
-            "so that their spread is a guess"
-        )
     if any(r.startswith("under other conditions") for row in found.rows for r in row.remarks):
         yield "cases under other conditions would be INCOMPARABLE"
     if b.run_id is None:
