@@ -38,7 +38,7 @@ LOOK = """
 import json, sys
 from pathlib import Path
 from bench_lib import backends
-from bench_lib.backends.amd import files, package
+from bench_lib.backends.amd import package, sensors
 from rocm import kernel
 from rocm.present import Present
 
@@ -48,7 +48,7 @@ with package.quiet():
     version = smi.amdsmi_init() or smi.amdsmi_get_lib_version()
 told = {"version": [version.get("year", version["major"]), version["minor"]]}
 found = [each for each in backends.detect() if each.vendor == "amd"]
-ways = {"files": files, "package": package}
+ways = {"files": sensors, "package": package}
 for device in dict.fromkeys((found[0].bdf, found[-1].bdf)):
     hardware = next(each for each in found if each.bdf == device)
     for name, way in ways.items():

@@ -61,15 +61,13 @@ def test_every_pass_fits_and_all_that_is_told_is_asked_for(arch):
     size = {"FETCH_SIZE": 3, "WRITE_SIZE": 2, "TCC_HIT_sum": 1, "TCC_MISS_sum": 1}
     asked = counters.passes(arch)
     assert all(sum(size.get(name, 0) for name in each) <= 4 for each in asked)
-    assert {name for each in asked for name in each} == set(COUNTERS) - {"MeanOccupancyPerCU"}
+    assert {name for each in asked for name in each} == set(COUNTERS)
 
 
-@pytest.mark.parametrize(
-    ("release", "name"),
-    [((6, 1), "OccupancyPercent"), ((6, 2, 4), "MeanOccupancyPerCU"), ((6, 3), "OccupancyPercent")],
-)
-def test_a_release_without_a_counter_is_asked_for_another(release, name):
-    assert counters.passes("gfx942", release)[0][0] == name
+def test_a_release_that_takes_no_counters_is_told(tmp_path):
+    profiler = require("rocm", install(tmp_path / "rocm", "rocprofv3", version="6.2.4"))
+    with pytest.raises(ToolError, match=r"since ROCm 6\.3"):
+        profiler.counters(tmp_path, make_hardware(arch="gfx942"), None, None)
 
 
 @pytest.mark.parametrize("arch", ["gfx1100", "sm_90", ""])
@@ -81,7 +79,7 @@ def test_of_an_unknown_architecture_no_counter_is_made_up(arch):
 # --- whole runs --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", ["6.2.0", "7.0.0"])
+@pytest.mark.parametrize("version", ["6.3.0", "7.0.0"])
 def test_every_release_collects_the_passes_and_they_are_read_together(tmp_path, version):
     environ = install(tmp_path / "rocm", "rocprofv3", version=version)
     found = counted(tmp_path / "out", require("rocm", environ), environ)
@@ -133,11 +131,6 @@ def test_instances_of_a_counter_in_one_call_are_added_up(tmp_path):
     found = kernel(tmp_path, *rows, *others)
     assert found.calls == 2
     assert [metric.value for metric in found.metrics] == [50.0]
-
-
-def test_waves_of_a_compute_unit_are_told_as_occupancy(tmp_path):
-    found = kernel(tmp_path, "1,7,k,MeanOccupancyPerCU,8,0,100")
-    assert [(metric.name, metric.value) for metric in found.metrics] == [(OCCUPANCY, 25.0)]
 
 
 def test_only_what_was_counted_is_told(tmp_path):

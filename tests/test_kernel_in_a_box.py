@@ -31,7 +31,7 @@ from standins.rocm.machine import (
 from standins.rocm.present import Present
 
 from bench_lib import backends
-from bench_lib.backends.amd import files, package
+from bench_lib.backends.amd import package, sensors
 from bench_lib.engine.telemetry import TelemetrySample, summarise
 from bench_lib.model import Hardware, Telemetry
 from bench_lib.verdict.validity import blame
@@ -144,7 +144,7 @@ def test_the_package_and_the_files_tell_the_same(tmp_path: Path, name: str) -> N
     at_work(site)
     with installed(site):
         for device in (devices[0], devices[-1]):
-            seen = [way.source(device, root).look(with_pids=False) for way in (files, package)]
+            seen = [way.source(device, root).look(with_pids=False) for way in (sensors, package)]
             for each in seen:
                 each.pop("ticks", None)
                 each["counters"] = sorted(each.get("counters", ()))

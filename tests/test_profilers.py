@@ -21,7 +21,7 @@ from standins.rocm.profilers import COMPUTE, application, install
 from standins.rocm.profilers.app import ADD, GEMM
 
 from bench_lib import model
-from bench_lib.backends.amd import profilers, results, tables
+from bench_lib.backends.amd import profilers, results
 from bench_lib.backends.amd.profilers import RocmProfiler, find, require
 from bench_lib.backends.profiler import ProfiledProcess, Results
 from bench_lib.backends.tool import ToolError
@@ -142,21 +142,12 @@ def test_rocprofv3_is_always_told_its_output_format():
     ]
 
 
-@pytest.mark.parametrize(
-    ("release", "words"),
-    [
-        ((6, 2, 4), ["-i", "/out/case_counters.txt"]),
-        ((6, 3), ["--pmc", "FETCH_SIZE", "SQ_WAVES"]),
-        ((6, 13), ["--pmc", "FETCH_SIZE", "SQ_WAVES"]),
-        (None, ["--pmc", "FETCH_SIZE", "SQ_WAVES"]),
-    ],
-)
-def test_counters_are_asked_for_as_the_release_takes_them(release, words):
-    profiler = RocmProfiler("rocprofv3", "rocprofv3", release)
+def test_counters_take_the_place_of_traces():
+    profiler = RocmProfiler("rocprofv3", "rocprofv3", (6, 3))
     command = profiler.command(APP, Path("/out"), counters=("FETCH_SIZE", "SQ_WAVES"))
     assert command == [
-        *("rocprofv3", *words, "--output-format", "csv", "-d", "/out", "-o", "case_%pid%"),
-        *("--", *APP),
+        *("rocprofv3", "--pmc", "FETCH_SIZE", "SQ_WAVES", "--output-format", "csv"),
+        *("-d", "/out", "-o", "case_%pid%", "--", *APP),
     ]
 
 
@@ -482,7 +473,7 @@ def test_a_header_without_rows_says_that_nothing_ran(tmp_path):
         (lambda path: path.write_bytes(b""), "cannot be read .*no such table"),
         (lambda path: path.write_bytes(b"garbage" * 99), "not a database.*rocpd convert -i"),
         (
-            lambda path: path.write_bytes(tables.DATABASE + b"\1" * 900),
+            lambda path: path.write_bytes(results.DATABASE + b"\1" * 900),
             r"case_results\.db is a database that cannot be read .*--output-format csv",
         ),
     ],
@@ -494,7 +485,7 @@ def test_a_database_that_cannot_be_read_says_how_to_get_csv(tmp_path, make, word
 
 
 def test_a_database_under_a_csv_s_name_is_told(tmp_path):
-    (tmp_path / "case_kernel_stats.csv").write_bytes(tables.DATABASE + b"\0" * 80)
+    (tmp_path / "case_kernel_stats.csv").write_bytes(results.DATABASE + b"\0" * 80)
     with pytest.raises(ToolError, match="is a database and no CSV; profile again with"):
         RocmProfiler("rocprofv3", "rocprofv3").results(tmp_path)
 

@@ -16,10 +16,10 @@ from standins.rocm import gpu_metrics
 
 from bench_lib import backends
 from bench_lib.backends import amd, cpu
-from bench_lib.backends.amd import files, metrics, package, sensors
+from bench_lib.backends.amd import metrics, package, sensors
 from bench_lib.backends.amd.sensors import Partition, partition, places
 from bench_lib.backends.looks import FIGURES, NothingToldError, Source
-from bench_lib.backends.nvidia import nvml
+from bench_lib.backends.nvidia import devices as nvml
 from bench_lib.backends.tool import ToolError
 from bench_lib.model import Hardware
 
@@ -193,7 +193,7 @@ def card(tmp_path: Path) -> Callable[..., None]:
 
 
 def kernel_look(root: Path, device: Hardware = AMD, *, with_pids: bool = False) -> dict[str, Any]:
-    return files.source(device, root).look(with_pids=with_pids)
+    return sensors.source(device, root).look(with_pids=with_pids)
 
 
 def test_an_amd_card_is_read_from_its_files(tmp_path: Path, card: Callable[..., None]) -> None:
@@ -296,7 +296,7 @@ def counters(*counts: int) -> dict[str, int]:
 
 
 def throttling(content: bytes) -> dict[str, Any]:
-    seen = files.told(metrics.read(content), None)
+    seen = sensors._in_our_words(metrics.read(content), None)
     return {name: seen[name] for name in ("ticks", "counters", "throttle") if name in seen}
 
 
@@ -328,7 +328,7 @@ def test_every_revision_tells_all_figures_in_one_read(
         "current_uclk": 1300,
     }
     card(gpu_metrics=table(revision, **figures))
-    source = files.source(AMD, tmp_path)
+    source = sensors.source(AMD, tmp_path)
     found = source.look(with_pids=False)
     assert (source.name, [found[name] for name in FIGURES]) == (
         "gpu_metrics",
@@ -352,7 +352,7 @@ def test_a_look_opens_no_file_but_the_table(
         ),
         freq1_input="2100000000",
     )
-    look, opened = files.source(AMD, tmp_path).look, list[str]()
+    look, opened = sensors.source(AMD, tmp_path).look, list[str]()
     read = Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda self: opened.append(self.name) or read(self))
     assert look(with_pids=False)["clock_mhz"] == 2100

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bench_lib.backends.amd import devices as listed
-from bench_lib.backends.amd import files, machine, package
+from bench_lib.backends.amd import machine, package, sensors
 from bench_lib.backends.backend import Backend, Build, Check, Software
 from bench_lib.backends.looks import NothingToldError, Source, cause_of, tells
 from bench_lib.backends.profiler import Profilers
@@ -17,7 +17,7 @@ from bench_lib.formulas.arithmetic import why_no_tf32_on_amd
 from bench_lib.model import Device, Environment, Hardware
 
 WAYS: Mapping[str, Callable[[Hardware, Path], Source]] = {
-    "the kernel's files": files.source,
+    "the kernel's files": sensors.source,
     "the amdsmi package": package.source,
 }
 """Of watching a device, the cheapest first: the package reads the kernel's files too, some of them

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench_lib.backends.amd import tables
+from bench_lib.backends.amd import results
 from bench_lib.backends.amd.results import BEGIN, END, KERNEL, plain
 from bench_lib.backends.profiler import CounterMetric, Counters, KernelCounters
 from bench_lib.backends.tool import ToolError
@@ -28,11 +28,9 @@ LOW_L2_HITS = 0.7
 """These three from the micro benchmark guide, exercise 7, 9.9."""
 BANKS = 32
 """Banks of LDS: as many conflicts an access can have at most (rocprof-compute's peak)."""
-WAVES = 32
-"""Waves that a compute unit of these architectures holds (rocprofiler's OccupancyPercent)."""
 
 ARCHITECTURES = ("gfx90a", "gfx942", "gfx950")
-PERCENT, PER_CU = "OccupancyPercent", "MeanOccupancyPerCU"
+PERCENT = "OccupancyPercent"
 READ, WRITTEN = "FETCH_SIZE", "WRITE_SIZE"
 HITS, MISSES = "TCC_HIT_sum", "TCC_MISS_sum"
 STALLED, ACTIVE = "SQ_LDS_BANK_CONFLICT", "SQ_LDS_IDX_ACTIVE"
@@ -41,7 +39,7 @@ _DISPATCH = ("Dispatch_Id", "Dispatch_ID", "Index", "")
 _PROCESS = ("Process_Id", "PID", "pid", "")
 
 
-def passes(arch: str, rocm: tuple[int, ...] | None = None) -> list[tuple[str, ...]]:
+def passes(arch: str) -> list[tuple[str, ...]]:
     """Return the counters to ask for, a tuple for each run of the application.
 
     An L2 channel counts four things at a time: FETCH_SIZE takes three of them on gfx942 and
@@ -51,9 +49,7 @@ def passes(arch: str, rocm: tuple[int, ...] | None = None) -> list[tuple[str, ..
     if arch.partition(":")[0] not in ARCHITECTURES:
         known = f"{', '.join(ARCHITECTURES[:-1])} and {ARCHITECTURES[-1]}"
         raise ToolError(f"counters of {arch!r} are not known, those of {known} are")
-    # rocprofv3 of ROCm 6.2 has no OccupancyPercent.
-    occupancy = PER_CU if rocm and (6, 2) <= rocm < (6, 3) else PERCENT
-    return [(occupancy, STALLED, ACTIVE, READ), (WRITTEN, HITS, MISSES)]
+    return [(PERCENT, STALLED, ACTIVE, READ), (WRITTEN, HITS, MISSES)]
 
 
 def read(paths: Iterable[Path], *, peak_gb_s: float | None = None) -> Counters:
@@ -99,9 +95,9 @@ def _dispatches(path: Path, problems: list[str]) -> Iterable[_Dispatch]:
 
     def take(*cells: str) -> tuple[tuple[str, str], _Dispatch, str, float]:
         name, at, process, begin, end, counter, value = cells
-        return (process, at), _Dispatch(name, _ns(begin, end)), counter, tables.number(value)
+        return (process, at), _Dispatch(name, _ns(begin, end)), counter, results.number(value)
 
-    for key, new, counter, value in tables.rows(path, columns, take, problems):
+    for key, new, counter, value in results.rows(path, columns, take, problems):
         values = found.setdefault(key, new).values
         values[counter] = values.get(counter, 0.0) + value
     return found.values()
@@ -110,7 +106,7 @@ def _dispatches(path: Path, problems: list[str]) -> Iterable[_Dispatch]:
 def _ns(begin: str, end: str) -> int:
     if not begin.strip() or not end.strip():
         return 0
-    first, last = tables.span(begin, end)
+    first, last = results.span(begin, end)
     return last - first
 
 
@@ -165,8 +161,6 @@ class _Sums:
         """Tell the waves in flight, in per cent of what there is room for."""
         if PERCENT in self.sums:
             yield _occupancy(self.sums[PERCENT].mean)
-        elif PER_CU in self.sums:
-            yield _occupancy(100 * self.sums[PER_CU].mean / WAVES)
 
     def _gb_s(self, kib: str) -> float | None:
         total = self.sums.get(kib)
@@ -296,6 +290,6 @@ def _figure(row: Mapping[str, str], *names: str) -> float | None:
     """Return a figure by the first of the columns that there is; None for an empty cell."""
     cell = next((row[name] for name in names if name in row), "")
     try:
-        return tables.number(cell)
+        return results.number(cell)
     except ValueError:  # a counter that could not be collected
         return None

@@ -112,25 +112,10 @@ def identify(device: Hardware) -> Hardware:
 
 
 def part_of_card(device: Hardware) -> str | None:
-    """Say whether a device is a die, a partition or the whole of a card."""
-    compute = device.compute_partition
-    modes = ", ".join(filter(None, (compute, device.memory_partition)))
+    """Say that a device is a die of a card, or in which modes its card is divided."""
     if device.key.startswith("mi250x"):
-        return f"{modes or 'GCD'}: one of the two dies of a card"
-    if compute == "SPX":
-        return f"{modes}: the whole card"
-    if compute is None:
-        return modes or None
-    parts = catalogue.PARTITIONS.get(compute) or _parts(device)
-    return f"{modes}: one of {parts} partitions" if parts else modes
-
-
-def _parts(device: Hardware) -> int | None:
-    """Count by their units how many of a device make a card that the catalogue knows."""
-    models = catalogue.read(PEAKS).gpus
-    whole = {m.compute_units for m in models if device.key.startswith(f"{m.key}-")}
-    units = whole.pop() if len(whole) == 1 else None
-    return units // device.compute_units if units and device.compute_units else None
+        return "GCD: one of the two dies of a card"
+    return ", ".join(filter(None, (device.compute_partition, device.memory_partition))) or None
 
 
 # --- places in sysfs --------------------------------------------------------------------

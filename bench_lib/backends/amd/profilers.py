@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench_lib.backends.amd import counters as hardware_counters
-from bench_lib.backends.amd import results, tables
+from bench_lib.backends.amd import results
 from bench_lib.backends.amd.results import Files
 from bench_lib.backends.profiler import Counters, Results, Run
 from bench_lib.backends.tool import ToolError, ask
@@ -37,7 +37,7 @@ PACKAGES = {
 }
 """The package of each, by the names of ROCm's packages for Ubuntu and RHEL."""
 FIRST_WITH_PMC = (6, 3)
-"""Release of rocprofv3: before it, a file names the counters."""
+"""Release of rocprofv3 whose command line names the counters."""
 FIRST_WITH_BLOCKS = (7, 0)
 """Release of rocprof-compute: before it, ``-b`` took parts of the hardware and not of the
 report."""
@@ -122,13 +122,14 @@ class RocmProfiler:
         # by itself is CSV before ROCm 7.0 and a database since.
         formats = ["csv", "pftrace"] if timeline else ["csv"]
         words = ["--output-format", *formats, "-d", str(folder), "-o", f"{NAME}_%pid%"]
-        return [self.path, *self._asked_v3(folder, counters), *words, "--", *app]
+        asked = ["--stats", "--kernel-trace", "--marker-trace", "--memory-copy-trace"]
+        if counters:
+            asked = ["--pmc", *counters]
+        return [self.path, *asked, *words, "--", *app]
 
     def prepare(self, folder: Path, *, counters: Sequence[str] = ()) -> None:
-        """Make the folder, and the file of counters that some versions read; raises OSError."""
+        """Make the folder; raises OSError."""
         folder.mkdir(parents=True, exist_ok=True)
-        if counters and self.tool == "rocprofv3":
-            _counter_file(folder).write_text(f"pmc: {' '.join(counters)}\n", encoding="utf-8")
 
     def results(self, folder: Path, within: str | None = None) -> Results:
         """Read what a run of ``command`` left, of every process.
@@ -153,8 +154,10 @@ class RocmProfiler:
             workload = self._counted_by_compute(folder)[0].parent
             words = [self.path, "analyze", "-p", str(workload), "-b", SPEED_OF_LIGHT]
             return hardware_counters.parse(ask(words, timeout_s=ANALYSIS_TIMEOUT_S))
+        if not self._since(FIRST_WITH_PMC):
+            raise ToolError("rocprofv3 reads counters since ROCm 6.3")
         files: list[Path] = []
-        needed = hardware_counters.passes(device.arch or "", self.rocm)
+        needed = hardware_counters.passes(device.arch or "")
         for number, asked in enumerate(needed, 1):
             into = folder / f"counters-{number}"
             run(f"counters, run {number} of {len(needed)}", into, asked)
@@ -169,13 +172,6 @@ class RocmProfiler:
 
     def _since(self, release: tuple[int, ...]) -> bool:
         return self.rocm is None or self.rocm >= release
-
-    def _asked_v3(self, folder: Path, counters: Sequence[str]) -> list[str]:
-        if not counters:
-            return ["--stats", "--kernel-trace", "--marker-trace", "--memory-copy-trace"]
-        if self._since(FIRST_WITH_PMC):
-            return ["--pmc", *counters]
-        return ["-i", str(_counter_file(folder))]
 
     def _files(self, folder: Path) -> list[Files]:
         if self.tool == "rocprof-compute":
@@ -228,7 +224,7 @@ def read(path: Path) -> tuple[list[Kernel], list[str]]:
     is missing, such as a torn last row.  Raises ToolError where the file cannot be read, a column
     is missing or a figure is none, or where it is of the host's calls.
     """
-    if tables.is_database(path):
+    if results.is_database(path):
         files = Files(databases=[path])
     elif _is_trace(path):
         files = Files(kernels=[path])
@@ -269,11 +265,7 @@ def _of_v3(folder: Path) -> Iterator[Files]:
 
 
 def _is_trace(path: Path) -> bool:
-    return any(column in results.KERNEL for column in tables.columns_of(path))
-
-
-def _counter_file(folder: Path) -> Path:
-    return folder / f"{NAME}_counters.txt"
+    return any(column in results.KERNEL for column in results.columns_of(path))
 
 
 def _programs(environ: Mapping[str, str]) -> str:

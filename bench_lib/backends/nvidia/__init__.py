@@ -42,9 +42,7 @@ class NVIDIA(Backend):
         """Watch through NVML; raises what NVML raises where it does not know the device."""
         import pynvml
 
-        from bench_lib.backends.nvidia import nvml
-
-        return nvml.source(device, pynvml, ancestor)
+        return listed.source(device, pynvml, ancestor)
 
     def has_tf32(self, device: Hardware) -> bool:
         """Return true: those that measure at all have it."""

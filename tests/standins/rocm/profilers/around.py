@@ -10,7 +10,6 @@ from pathlib import Path
 
 COUNTERS = {
     "OccupancyPercent": 25.0,
-    "MeanOccupancyPerCU": 8.0,
     "SQ_LDS_BANK_CONFLICT": 300.0,
     "SQ_LDS_IDX_ACTIVE": 500.0,
     "FETCH_SIZE": 1200.0,
@@ -57,16 +56,3 @@ def statistics(spans: list) -> list:
     whole = sum(sum(each) for each in times.values())
     ordered = sorted(times.items(), key=lambda pair: -sum(pair[1]))
     return [[n, len(t), sum(t), sum(t) / len(t), 100 * sum(t) / whole] for n, t in ordered]
-
-
-def counters_in(path: str) -> list[str]:
-    """Read the only pass of a file of counters."""
-    if not path.endswith(".txt") or not Path(path).is_file():
-        refuse(f"bad input file {path}")
-    (line,) = Path(path).read_text().splitlines()
-    asked = line.removeprefix("pmc:").split()
-    if not line.startswith("pmc:") or not asked or set(asked) - set(COUNTERS):
-        refuse(f"cannot collect {line}")
-    if len([name for name in asked if name.startswith(("TCC", "WRITE"))]) > 3:
-        refuse("the set of counters does not fit in a single pass")
-    return asked

@@ -7,7 +7,7 @@ import sqlite3
 import sys
 from pathlib import Path
 
-from around import COUNTERS, counters_in, refuse, release, run, statistics, write
+from around import COUNTERS, refuse, release, run, statistics, write
 
 STATS = ["Name", "Calls", "TotalDurationNs", "AverageNs", "Percentage", "MinNs", "MaxNs", "StdDev"]
 TRACE = [
@@ -44,7 +44,6 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     known = argparse.ArgumentParser(prog="rocprofv3", allow_abbrev=False)
     for flag in ("--stats", "--kernel-trace", "--marker-trace", "--memory-copy-trace"):
         known.add_argument(flag, action="store_true")
-    known.add_argument("-i", "--input")
     known.add_argument("-d", "--output-directory")
     known.add_argument("-o", "--output-file")
     formats = ["csv", "json", "pftrace"] + ["otf2"] * (rocm >= (6, 3)) + ["rocpd"] * (rocm >= (7,))
@@ -142,7 +141,7 @@ def counted(out: Path, who: str, pid: int, did: dict, counters: list[str]) -> No
 def main() -> int:
     """Do what the command line says; return the exit status."""
     asked, app = parse(sys.argv[1:])
-    counters = counters_in(asked.input) if asked.input else getattr(asked, "pmc", None) or []
+    counters = getattr(asked, "pmc", None) or []
     if set(counters) - set(COUNTERS):
         refuse(f"rocprofv3: no counters {counters}")
     chosen = asked.output_format or (["rocpd"] if release() >= (7,) else ["csv"])
@@ -151,7 +150,6 @@ def main() -> int:
         out = Path(
             asked.output_directory or ".", *([] if asked.output_file else [os.uname().nodename])
         )
-        out = out / "pmc_1" if asked.input else out
         who = (asked.output_file or "%pid%").replace("%pid%", str(pid))
         if "rocpd" in chosen:
             database(out / f"{who}_results.db", did)
