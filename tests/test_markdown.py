@@ -177,14 +177,6 @@ def test_no_limit_is_exceeded(limit, wide):
     assert markdown.count("<details>") == markdown.count("</details>")
 
 
-def test_a_steps_summary_may_be_larger_than_a_comment(monkeypatch, tmp_path):
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
-    assert github.limit_of(tmp_path / "summary") == 2**20
-    assert github.limit_of(tmp_path / "comment.md") == github.limit_of(None) == 65_000
-    monkeypatch.delenv("GITHUB_STEP_SUMMARY")
-    assert github.limit_of(tmp_path / "summary") == 65_000
-
-
 def test_a_limit_that_holds_nothing_is_refused():
     with pytest.raises(ValueError, match="a limit of 100 bytes is too small"):
         fitted(["Hello."], [], 100)
@@ -400,7 +392,7 @@ def test_five_thousand_failures_fit_a_comment_and_a_summary():
         for n in range(5_000)
     ]
     night = nights.make_night(many)
-    for limit in (github.COMMENT, github.STEP_SUMMARY):
+    for limit in (github.COMMENT, 2**20):
         markdown = as_markdown(night, limit=limit)
         assert limit * 0.9 < len(markdown.encode()) <= limit
         shown_rows = len(re.findall(r"^\| case-\d+-x+ \|", markdown, re.MULTILINE))

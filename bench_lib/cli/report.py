@@ -22,7 +22,6 @@ from bench_lib.cli.output import (
 )
 from bench_lib.cli.reading import listed
 from bench_lib.model import Status, UserError
-from bench_lib.report.github import limit_of
 
 if TYPE_CHECKING:
     from bench_lib.report.findings import NightCause
@@ -84,7 +83,7 @@ def report(
         from bench_lib.report.markdown import as_markdown
 
         where = link if link is not None else _run_of_actions()
-        text = as_markdown(night, limit=limit_of(markdown), link=where)
+        text = as_markdown(night, link=where)
         if to_stdout:
             print(text)
         else:

@@ -1,27 +1,21 @@
 """Markdown as GitHub shows it: text that stays text, tables, and as many rows as fit.
 
 A comment holds 65,536 characters ("Body is too long (maximum is 65536 characters)", answers its
-API), a step's summary 1 MiB, and one that is larger is not shown at all
-(https://docs.github.com/en/actions/reference/workflows-and-actions/workflow-commands, "Step
-isolation and limits").  Both are kept in bytes of UTF-8, of which there are no fewer than
-characters.
+API).  Bytes of UTF-8 are counted, of which there are no fewer than characters.
 """
 
 from __future__ import annotations
 
 import bisect
 import itertools
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from bench_lib.formats import on_one_line
 
 COMMENT = 65_000
 """Leaves room for what an action adds to a comment, by which it finds it again."""
-STEP_SUMMARY = 2**20
 LEAST = 2_000
 """Bytes in which a sentence and the words on what is left out have room."""
 
@@ -44,12 +38,6 @@ _MARKS = re.compile(
     re.IGNORECASE,
 )
 _FIRST = re.compile(r"^(\d{1,9})([.)])(?=\s|$)|^([-+#=])(?=[-+#=\s]|$)")
-
-
-def limit_of(path: Path | None) -> int:
-    """Return how many bytes a file may have: a step's summary more than a comment's."""
-    summary = os.environ.get("GITHUB_STEP_SUMMARY")
-    return STEP_SUMMARY if path is not None and summary and path == Path(summary) else COMMENT
 
 
 def text(words: str) -> str:

@@ -243,7 +243,13 @@ class Night:
         One that told a new slow-down over several nights failed for that.
         """
         explained = {one.run_id for one in self.slowed}
-        return [run for run in self.runs if is_red(run) and run.run_id not in explained]
+        return [
+            run
+            for run in self.runs
+            if run.exit_status not in (None, 0)
+            and not any(map(run.counts.get, FAILING))
+            and run.run_id not in explained
+        ]
 
     @property
     def slowed(self) -> list[NightSlowDown]:
@@ -298,9 +304,10 @@ def gather(
     ``days`` days.  Unreadable parts are named in ``left_out``.  Raises HistoryError if a named run
     is not there.
     """
-    known = archive.runs()
+    known = sorted(archive.runs(), key=lambda run: run.started)
     named = {line.run_id: line for line in map(archive.find, runs)}
-    night = Night(list(named.values()) or newest(known), [], asked="" if runs else asked)
+    newest = [run for run in known if when(run.started) >= when(known[-1].started) - NIGHT]
+    night = Night(list(named.values()) or newest, [], asked="" if runs else asked)
     if not known:
         night.left_out.append(f"no runs in {archive.folder}")
     entries = _measured(night, archive, baselines)
@@ -312,12 +319,6 @@ def gather(
     night.absent.extend(_on_absent(night, last))
     night.left_out[:] = dict.fromkeys(night.left_out)
     return night
-
-
-def newest(known: Iterable[RunLine]) -> list[RunLine]:
-    """Return the runs of the newest night among some, oldest first."""
-    ordered = sorted(known, key=lambda run: run.started)
-    return [run for run in ordered if when(run.started) >= when(ordered[-1].started) - NIGHT]
 
 
 def _measured(night: Night, archive: Archive, folder: Path) -> dict[Place, NightCase]:
@@ -490,11 +491,6 @@ def _on_absent(night: Night, last: Sequence[Point]) -> list[str]:
         for uuid, cases in sorted(devices.items())
         if uuid not in now and (key, uuid) not in fewer
     ]
-
-
-def is_red(run: RunLine) -> bool:
-    """Return whether a run failed with no case that did."""
-    return run.exit_status not in (None, 0) and not any(map(run.counts.get, FAILING))
 
 
 def fails(record: Record) -> bool:
