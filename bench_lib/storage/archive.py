@@ -231,12 +231,12 @@ def summary_of(file: RunFile, data: bytes) -> RunSummary:
     """Return what is kept of a run's file; raises HistoryError for a newer schema."""
     run = history.Run(file.path.parent / file.name)
     failures = []
-    for read in lines.decoded(run.path, data):
-        history.fold(run, read)
-        if isinstance(read.line, lines.VerdictLine) and read.line.status in FAILING:
-            failures.append(read.line)
+    for line in lines.decoded(run.path, data):
+        history.fold(run, line)
+        if isinstance(line, lines.VerdictLine) and line.status in FAILING:
+            failures.append(line)
     records = run.records.values()
-    line = RunLine(
+    about = RunLine(
         file.run_id,
         file.key,
         file.started,
@@ -250,7 +250,7 @@ def summary_of(file: RunFile, data: bytes) -> RunSummary:
         len(data),
     )
     return RunSummary(
-        line,
+        about,
         [point for record in records for point in _points(file, record)],
         run.environments,
         failures,

@@ -292,15 +292,11 @@ def unfold(path: Path, data: bytes) -> Run:
     return run
 
 
-def fold(run: Run, read: lines.FileLine) -> None:
-    """Take one more line into a run."""
-    if read.line is not None:
-        _fold(run, read.line)
-    elif read.problem is not None:
-        run.problems.append(read.problem)
-
-
-def _fold(run: Run, line: lines.Line) -> None:
+def fold(run: Run, line: lines.Line | str) -> None:
+    """Take one more line into a run, or the reason why there is none."""
+    if isinstance(line, str):
+        run.problems.append(line)
+        return
     run.run_id = line.run
     run.started = run.started or line.time
     match line:

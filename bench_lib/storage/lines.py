@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -112,29 +111,15 @@ class EndLine(Line, kw_only=True):
     """How full they were left."""
 
 
-@dataclass
-class FileLine:
-    """One line of a file."""
+def decoded(path: Path, data: bytes) -> Iterator[Line | str]:
+    """Yield each line of a file, or in words why it is left out.
 
-    number: int
-    raw: bytes
-    line: Line | None = None
-    """None for a blank line, and for one with a problem."""
-    problem: str | None = None
-    """Why the line was left out."""
-
-
-def decoded(path: Path, data: bytes) -> Iterator[FileLine]:
-    """Yield each line of a file with its decoded content, one at a time.
-
-    A reader that keeps little of a line need not hold the whole file's attempts, which takes longer
-    than decoding them.  Raises HistoryError for a line of a newer schema.
+    Raises HistoryError for a line of a newer schema.
     """
     *found, torn = data.split(b"\n")
     tried: set[str] = set()
     for number, raw in enumerate(found, 1):
         if not raw.strip():
-            yield FileLine(number, raw)
             continue
         try:
             line = _decode(raw)
@@ -142,12 +127,11 @@ def decoded(path: Path, data: bytes) -> Iterator[FileLine]:
         except _NewerSchemaError as error:
             raise HistoryError(f"{path}, line {number}: {error}") from error
         except (ValueError, RecursionError) as error:
-            yield FileLine(number, raw, problem=f"line {number} cannot be read: {error}")
+            yield f"line {number} cannot be read: {error}"
         else:
-            yield FileLine(number, raw, line)
-    number = len(found) + 1
-    problem = f"line {number} is torn: the run was killed while writing it" if torn else None
-    yield FileLine(number, torn, problem=problem)
+            yield line
+    if torn:
+        yield f"line {len(found) + 1} is torn: the run was killed while writing it"
 
 
 class _Head(msgspec.Struct):
