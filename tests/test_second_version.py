@@ -14,7 +14,7 @@ from command import Printed, ran
 
 from bench_lib.engine import past
 from bench_lib.report import night
-from bench_lib.storage import baselines
+from bench_lib.storage import baselines, history
 from bench_lib.storage.archive import Archive
 from bench_lib.storage.runs import Runs
 
@@ -72,6 +72,16 @@ def test_a_damaged_month_of_its_hides_no_other(cli, tmp_path):
         answer = cli("history", "list")
         assert [line.split()[0] for line in answer.lines if line[0] != "!"][1:] == RUNS[3:]
         assert answer.lines[-1].startswith("! 2026-01.parquet: ")
+
+
+def test_a_run_in_a_month_that_holds_more_than_it_says_is_left_out(monkeypatch):
+    runs = Runs(HISTORY)
+    assert len(runs.files) == 6
+    monkeypatch.setattr(history, "LARGEST", 7_450)
+    said: list[str] = []
+    kept = [run.run_id for run in runs.read(runs.files[:5], said.append)]
+    assert len(kept) + len(said) == 5
+    assert any("or too large" in problem for problem in said)
 
 
 def test_the_rolling_baseline_is_made_of_its_nights():

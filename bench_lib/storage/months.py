@@ -13,6 +13,7 @@ from typing import Any
 
 import duckdb
 
+from bench_lib.storage import history
 from bench_lib.storage.lines import HistoryError
 
 MARK = "bench_lib_lines"
@@ -58,15 +59,15 @@ def files(month: Path) -> dict[str, int]:
 
 
 def held(month: Path, names: Collection[str]) -> dict[str, bytes]:
-    """Return by name the bytes of files that are in a month; raises HistoryError.
+    """Return by name the bytes of files that are in a month and not too large.
 
-    Ask for many at once: each time the whole month is read.
+    Raises HistoryError.  Ask for many at once: each time the whole month is read.
     """
     with _reading() as database:
         rows = database.execute(
             "SELECT file, raw FROM read_parquet(?) WHERE list_contains(?, file) "
-            "ORDER BY file, line",
-            [literal(month), list(names)],
+            "QUALIFY sum(octet_length(raw)) OVER (PARTITION BY file) <= ? ORDER BY file, line",
+            [literal(month), list(names), history.LARGEST],
         ).fetchall()
     pieces: dict[str, list[bytes]] = {}
     for file, raw in rows:

@@ -256,14 +256,16 @@ def _of_month(
 
     for begin in range(0, len(files), AT_ONCE):
         batch = files[begin : begin + AT_ONCE]
-        found: dict[str, bytes] = {}
-        with Runs.told(lambda why: say(f"{month.name}: {why}")):
+        try:
             found = months.held(month, [file.name for file in batch])
+        except HistoryError as error:
+            say(f"{month.name}: {error}")
+            continue
         for file in batch:
             if file.name in found:
                 yield file, found[file.name]
-            elif found:
-                say(f"{month.name}: {file.name} is not in it any more")
+            else:
+                say(f"{month.name}: {file.name} is not whole in it, or too large")
 
 
 def _plain(name: str) -> str:
