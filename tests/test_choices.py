@@ -197,8 +197,12 @@ def test_handed_choices_have_caches_of_its_own_and_torch_s_table(monkeypatch, us
 
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/kept")
     monkeypatch.setenv("TRITON_CACHE_DIR", "/kept too")
+    monkeypatch.setenv("MIOPEN_USER_DB_PATH", "/tuned")
     with choices.handed(ACCEPTED.table):
         assert config.autotune_lookup_table == {"a" * 64: BIG, "b" * 64: BIG, "c" * 64: BIG}
+        assert os.environ["MIOPEN_USER_DB_PATH"] == "/tuned"
+    with choices.handed(ACCEPTED.table, keeps=False):
+        assert os.environ["MIOPEN_USER_DB_PATH"] == "/tuned"
     inductor, triton = folders_of(ACCEPTED.table)
     assert inductor != triton
     assert user_s_cache in inductor.parents

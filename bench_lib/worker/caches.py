@@ -10,7 +10,7 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from bench_lib.launch.cache import NO_ROOM, cache_folder
@@ -28,6 +28,8 @@ FOLDERS = {
 """Variables that name the caches' folders and files; each is read when it is first needed.
 
 The driver's own cache is not among them: it is opened with the device."""
+COMPILERS = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+"""Those of torch.compile."""
 TUNING = {"MIOPEN_FIND_ENFORCE": "3", "MIOPEN_FIND_MODE": "1"}
 """Search for every convolution that is not in the database yet, among all solvers
 (MIOpen's documentation, "Find and immediate mode")."""
@@ -38,33 +40,37 @@ LOCK = "lock"
 
 
 @contextlib.contextmanager
-def emptied() -> Iterator[None]:
-    """Have compilers and MIOpen find nothing, in a process in which none has looked yet."""
+def emptied(names: Collection[str] = tuple(FOLDERS)) -> Iterator[None]:
+    """Have compilers and MIOpen find nothing, in a process in which none has looked yet.
+
+    ``names`` are those of FOLDERS that are meant.
+    """
     prefix = "bench-lib-cold-"
     with (
         tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as kept,
-        _in(Path(kept)),
+        _in(Path(kept), names),
     ):
         yield
 
 
 @contextlib.contextmanager
 def apart(name: str) -> Iterator[None]:
-    """Have compilers and MIOpen use caches of that name in the user's cache folder, and no others.
+    """Have torch.compile use caches of that name in the user's cache folder, and no others.
 
-    They are empty the first time, and whenever that folder cannot be written.  No process may have
-    looked for its caches yet.  Raises OSError if the disk, or the user's share of it, is full.
+    They are empty the first time, and whenever that folder cannot be written.  MIOpen keeps its
+    own, or convolutions would lose what was tuned for them.  The process may not have looked for
+    its caches yet.  Raises OSError if the disk, or the user's share of it, is full.
     """
     folder = cache_folder() / "apart"
     try:
         with contextlib.ExitStack() as stack:
-            own = _in(folder / name)
+            own = _in(folder / name, COMPILERS)
             try:
                 stack.enter_context(_used(folder / name))
             except OSError as error:
                 if error.errno in NO_ROOM:
                     raise
-                own = emptied()
+                own = emptied(COMPILERS)
             stack.enter_context(own)
             yield
     finally:
@@ -121,8 +127,8 @@ def _removed(cache: Path) -> bool:
     return True
 
 
-def _in(folder: Path) -> contextlib.AbstractContextManager[None]:
-    return told({name: str(folder / part) for name, part in FOLDERS.items()})
+def _in(folder: Path, names: Collection[str]) -> contextlib.AbstractContextManager[None]:
+    return told({name: str(folder / FOLDERS[name]) for name in names})
 
 
 def searching() -> contextlib.AbstractContextManager[None]:

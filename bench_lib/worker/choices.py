@@ -111,10 +111,11 @@ def handed(table: Mapping[str, Mapping[str, int | str]], *, keeps: bool = True) 
     known = json.dumps([torch.__version__, chosen], sort_keys=True)
     name = hashlib.sha256(known.encode()).hexdigest()[:16]
     with contextlib.ExitStack() as stack:
-        stack.enter_context(caches.apart(name) if keeps else caches.emptied())
+        stack.enter_context(caches.apart(name) if keeps else caches.emptied(caches.COMPILERS))
         if hasattr(config, "autotune_lookup_table"):
             stack.enter_context(config.patch(autotune_lookup_table=chosen))
-        stack.enter_context(_without_descent(chosen))
+        if chosen:
+            stack.enter_context(_without_descent(chosen))
         yield
 
 
