@@ -23,7 +23,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import duckdb  # noqa: F401 - as scipy below
-import numpy  # noqa: ICN001
+import numpy as np
 import pytest
 import scipy.special  # noqa: F401 - or a run here would import it, and the next one again
 from builders import (
@@ -1231,7 +1231,7 @@ def own_case(**fields):
         (Case("x", print), "it has to be text, package.module:name"),
         (own_case(params={"n": None}), "n is None; it has to be text"),
         (own_case(params={1: 2}), "params of x: the name 1 has to be text"),
-        (own_case(params={"n": numpy.float64(2)}), "false, and no float64"),
+        (own_case(params={"n": np.float64(2)}), "false, and no float64"),
         (own_case(time_limit_s="5m"), "time_limit_s of x is '5m'; it has to be a number"),
         (own_case(limits={"tolerance": 0.1}), "make one with bench_lib.Limits()"),
         (own_case(limits=Limits("1%")), "tolerance is '1%'; it has to be a number of 0"),
