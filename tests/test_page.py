@@ -95,7 +95,7 @@ def test_devices_that_are_alike_are_described_once():
         ),
         (
             {"vendor": "nvidia", "compute_partition": "MIG", "memory_partition": None},
-            "MIG: an instance of a card",
+            "MIG",
         ),
         ({"compute_partition": None, "memory_partition": None}, None),
     ],

@@ -334,7 +334,13 @@ def measurement_of(case: Case, ranks: Sequence[RankFiles], ending: LaunchEnd) ->
     faults.sort(key=lambda outcome: float(outcome["ended_s"]))
     # A rank that dies without a word drags the others along, and so does one with a fault.  When
     # each ended is by its own host's clock, so what it says counts first.
-    if own := [outcome for outcome in faults if not _is_about_others(outcome["fault"])]:
+    own = [
+        outcome
+        for outcome in faults
+        if outcome["fault"]["kind"] == "out of memory"
+        or not _OTHERS.search(outcome["fault"]["message"])
+    ]
+    if own:
         raise CaseFault(_told(own[0], ranks))
     for outcome in outcomes:
         if "skipped" in outcome:
@@ -371,10 +377,6 @@ _OTHERS = re.compile(
     r"|remote process|[Ss]ocket (closed|Timeout)|NCCL|gloo"
 )
 """Messages of a rank when another one has gone."""
-
-
-def _is_about_others(fault: Mapping[str, Any]) -> bool:
-    return fault["kind"] != "out of memory" and bool(_OTHERS.search(fault["message"]))
 
 
 def _told(outcome: Mapping[str, Any], ranks: Sequence[RankFiles]) -> Fault:

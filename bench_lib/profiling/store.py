@@ -196,10 +196,6 @@ def _record(case_id: str) -> str:
     return f"bench-lib baseline record --reason WHY -- -k {case_id}"
 
 
-def _is_torchs(profile: Profile) -> bool:
-    return profile.kernels.source.startswith(traces.SOURCE)
-
-
 def _is_of_the_host(profile: Profile) -> bool:
     return profile.kernels.source == traces.HOST_SOURCE
 
@@ -209,7 +205,8 @@ def _remarks(a: Profile, b: Profile) -> Iterator[str]:
         yield f"these are two cases: {a.case.id} and {b.case.id}"
     if a.hardware and b.hardware and a.hardware != b.hardware:
         yield f"these were on different hardware: {a.hardware} and {b.hardware}"
-    if _is_torchs(a) != _is_torchs(b):
+    of_torch = [each.kernels.source.startswith(traces.SOURCE) for each in (a, b)]
+    if of_torch[0] != of_torch[1]:
         yield f"these are from different profilers: {a.kernels.source} and {b.kernels.source}"
     if a.environment and b.environment:
         changes = fingerprint.difference(a.environment, b.environment)

@@ -79,16 +79,13 @@ def _libraries(folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
     for name in names:
         if found := _LIBRARY.fullmatch(name):
             library, version = found.groups()
-            versions[library] = max(versions.get(library, ""), version, key=_as_tuple)
+            known = versions.get(library, "0")
+            versions[library] = max(known, version, key=lambda each: [*map(int, each.split("."))])
     for library in ("hipblaslt", "rocblas"):
         replaced = environ.get(f"{library.upper()}_TENSILE_LIBPATH")
         if replaced and (described := describe_folder(Path(replaced))):
             versions[f"{library} kernels"] = described
     return dict(sorted(versions.items()))
-
-
-def _as_tuple(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".") if part)
 
 
 def caches(environ: Mapping[str, str]) -> dict[str, str]:

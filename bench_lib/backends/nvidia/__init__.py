@@ -60,11 +60,6 @@ class NVIDIA(Backend):
         firmware = frozenset(line[1] for line in lines if line)
         return Software(f"nvidia {version}" if version else None, firmware)
 
-    def part_of_card(self, device: Hardware) -> str | None:
-        """Say that a device is an instance of a card."""
-        is_instance = device.compute_partition == listed.INSTANCE
-        return "MIG: an instance of a card" if is_instance else super().part_of_card(device)
-
     def checks(
         self, root: Path, environ: Mapping[str, str], devices: Sequence[Hardware]
     ) -> list[Check]:

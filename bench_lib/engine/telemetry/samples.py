@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from bench_lib.backends.looks import SYMPTOMS
+from bench_lib.backends.looks import LOW_UTILIZATION
 from bench_lib.model import Telemetry
 
 
@@ -149,7 +149,7 @@ def summarise(
     heats = [s.temperature_c for s in inside if s.temperature_c is not None]
     grown, shares = _growth(samples, begin, end)
     flagged = Counter(reason for s in inside for reason in dict.fromkeys(s.throttle))
-    reasons = list(dict.fromkeys([*flagged, *(r for r in grown if r not in SYMPTOMS)]))
+    reasons = list(dict.fromkeys([*flagged, *(r for r in grown if r != LOW_UTILIZATION)]))
     seen = {r: 1.0 if n == len(inside) else (n - 1) / len(inside) for r, n in flagged.items()}
     foreign, names = _foreign(samples, begin, end, own)
     idle = _idle(samples, begin, end, foreign)
@@ -202,7 +202,7 @@ def stuck_at_c(samples: Iterable[TelemetrySample]) -> dict[str, float]:
             grown[reason] = grown.get(reason, 0.0) + count - before.counters.get(reason, count)
     found |= {reason for reason, n in grown.items() if n > passed / 2 > 0}
     heat = max(sample.temperature_c or 0.0 for sample in rest)
-    return dict.fromkeys(sorted(found - set(SYMPTOMS)), heat)
+    return dict.fromkeys(sorted(found - {LOW_UTILIZATION}), heat)
 
 
 def without(seen: Telemetry, reasons: Collection[str]) -> Telemetry:
