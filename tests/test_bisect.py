@@ -131,7 +131,7 @@ class Bed:
             make_case(id="x"),
             DEVICE,
             self.made.between("c0", f"c{LAST}"),
-            make=self.made.make,
+            self.made,
             search=ChangeSearch(LAST, 0.01, 0.05, self.sd * math.sqrt(2)),
             path=self.folder / "bisections" / "x.pairs",
             say=self.said.append,
@@ -360,9 +360,9 @@ def test_the_command_says_first_what_it_takes_and_last_what_it_was(command, bed)
     assert said[2] == "0 pairs so far; measuring c16 Change 16"
     assert lines[0] == "c11 Change 11"
     assert lines[1].startswith("made x slower by 2.99% (")
-    assert "95% sure, after " in lines[1]
+    assert lines[2].startswith("95% sure, after ")
     assert lines[-1].startswith("pairs: history/bisections/")
-    assert command.asked[0] == ("", {}, ("make", "-j", "all of it"))
+    assert command.asked[0] == ("", ("make", "-j", "all of it"))
     assert bed.made.is_closed
 
 
@@ -384,23 +384,22 @@ def test_ends_that_do_not_differ_are_a_no(command, bed):
     assert out.startswith("c16 Change 16 is not slower than c0 Change 0 by the tolerance of 1.0%: ")
 
 
-def test_too_few_pairs_are_no_answer_and_more_go_on_from_them(command, bed):
-    status, out, _ = command("x", *ENDS, "--most-pairs", "4")
+def test_too_few_pairs_are_no_answer(command, bed, monkeypatch):
+    monkeypatch.setattr("bench_lib.cli.bisect.MORE_PAIRS", 0.2)
+    status, out, _ = command("x", *ENDS)
     assert status == 2
     assert out.startswith("undecided after 4 pairs: ")
-    assert "next: the same command with --most-pairs 16" in out
     assert not bed.made.is_closed
-    status, _, err = command("x", *ENDS, "--error", "1%")
-    assert status == 0
-    assert "goes on from 4 pairs of an earlier call; --fresh forgets" in err
-    assert "wrong at most once in 100" in err
-    assert "goes on from" not in command("x", *ENDS, "--fresh").err
 
 
-@pytest.mark.parametrize("other", [("--env", "X=2"), ("--build", "make all"), ("--python", "py")])
-def test_pairs_of_candidates_made_otherwise_are_another_search(command, other):
-    command("x", *ENDS, "--most-pairs", "4")
-    assert "goes on from" not in command("x", *ENDS, *other, "--most-pairs", "4").err
+@pytest.mark.parametrize("other", [("--build", "make all"), ("--python", "py"), ("--fresh",)])
+def test_pairs_go_on_unless_candidates_are_made_otherwise(command, bed, other):
+    bed.interrupts_at = 8
+    command("x", *ENDS)
+    found = command("x", *ENDS, "--error", "1%")
+    assert "goes on from 3 pairs of an earlier call; --fresh forgets" in found.err
+    assert "wrong at most once in 100" in found.err
+    assert "goes on from" not in command("x", *ENDS, *other).err
 
 
 def test_an_interrupted_command_says_what_is_kept(command, bed):
@@ -435,7 +434,7 @@ def test_the_ends_come_from_the_history(command):
     assert "if it is 4.0% slower" in err
     _, _, err = command("x", "--good", "last-ok", "--package", "torch")
     assert "2.1.0 is no commit" in err
-    assert command.asked[-1][2] == "torch"
+    assert command.asked[-1][1] == "torch"
 
 
 def test_nights_of_one_commit_say_what_changed_instead(command):
@@ -453,7 +452,6 @@ def test_nights_of_one_commit_say_what_changed_instead(command):
         (("x", "--good", "c0"), ("--bad", "name it")),
         (("x", "--good", "x1", "--bad", "c4"), ("x1 is no commit",)),
         (("x", *ENDS, "--error", "50%"), ("--error", "at most 20%")),
-        (("x", *ENDS, "--env", "X"), ("--env", "'X' is not KEY=VALUE")),
         (("x", *ENDS, "--build", "make 'x"), ("--build", "No closing quotation")),
         (("x", *ENDS, "--build", "make", "--package", "torch"), ("--build is for commits",)),
         (("x", "--good", "last-ok"), ("x was judged in no run here",)),

@@ -104,12 +104,11 @@ def test_a_side_has_the_step_of_its_own_commit_and_no_edits(repository, monkeypa
 
 def test_a_build_is_run_once_in_the_worktree_without_a_shell(repository):
     name = repository.commit("1")
-    script = "import os, sys; open('built', 'a').write(sys.argv[1] + os.environ['KIND'])"
+    script = "import sys; open('built', 'a').write(sys.argv[1])"
     command = [sys.executable, "-c", script, "$HOME; "]
     for _ in range(2):  # as in a search that was interrupted
-        side = Commits(variables={"KIND": "fast"}, command=command).make(Candidate(name), "search")
-        assert (side.folder / "built").read_text() == "$HOME; fast"
-    assert side.environment["KIND"] == "fast"
+        side = Commits(command=command).make(Candidate(name), "search")
+        assert (side.folder / "built").read_text() == "$HOME; "
 
 
 def test_an_environment_that_the_build_makes_is_what_measures(repository):
@@ -193,9 +192,9 @@ def test_a_version_is_a_side_until_the_search_ends(tmp_path, monkeypatch):
         made.append(about)
 
     monkeypatch.setattr("bench_lib.studies.candidates.overlaid", overlaid)
-    packages = Packages("/base/python", {"KIND": "fast"}, "stone", ["--pre"])
+    packages = Packages("/base/python", "stone", ["--pre"])
     side = packages.make(Candidate("stone==1.0"), "search")
-    assert (side.environment, Path(side.python).name) == ({"KIND": "fast"}, "python")
+    assert Path(side.python).name == "python"
     assert packages.make(Candidate("stone==1.0"), "search") == side
     assert made == [("/base/python", "stone==1.0", ["--pre"])]
     packages.close("search")

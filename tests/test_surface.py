@@ -133,7 +133,6 @@ bisect none --good a --bad b
 bisect none --good last-ok
 bisect x --good a --bad b --error 50%
 bisect x --good a --bad b --error none
-bisect x --good a --bad b --most-pairs 1
 ab --matrix none.toml
 ab --tier none
 ab --pairs x

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,12 +23,11 @@ from bench_lib.cli.output import (
 )
 from bench_lib.cli.reading import case_of
 from bench_lib.formats import many, percent, shortened
-from bench_lib.model import Case, Hardware, UserError
+from bench_lib.model import UserError
 
 if TYPE_CHECKING:
     from bench_lib.storage.history import Run
     from bench_lib.studies.bisect import Bisecting
-    from bench_lib.studies.candidates import Candidate, Candidates
     from bench_lib.verdict.statistics.sequential import SlowerBy, SoFar
 
 LAST_OK = "last-ok"
@@ -66,17 +65,9 @@ def bisect(
     python: Annotated[
         str, typer.Option("--python", metavar="PYTHON", help="Interpreter of the candidates.")
     ] = "",
-    env: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="Environment variable of all; may be repeated."),
-    ] = None,
     error: Annotated[
         str, typer.Option(metavar="SHARE", help="Largest chance of a wrong answer.")
     ] = "5%",
-    most_pairs: Annotated[
-        int | None,
-        typer.Option(min=2, help="Largest number of pairs (default: 4 times the expected)."),
-    ] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Forget what an earlier call of this measured.")
     ] = False,
@@ -94,11 +85,14 @@ def bisect(
     from bench_lib import backends
     from bench_lib.engine import settings
     from bench_lib.storage.runs import Runs
+    from bench_lib.studies.bisect import Bisecting, pair_noise
+    from bench_lib.studies.candidates import Commits, Packages
+    from bench_lib.verdict.statistics.sequential import GUESSED_SD, ChangeSearch
 
     device = backends.detect()[0]
     runs = list(Runs(history).latest(device.key, MOST_RUNS, say))
     asked = case_of(case, matrix, history)
-    slow_down = asked.limits.tolerance
+    tolerance = slow_down = asked.limits.tolerance
     package = package or good.rpartition("==")[0]
     if good == LAST_OK:
         good, first, slow_down = _of_nights(runs, asked.id, package)
@@ -106,19 +100,24 @@ def bisect(
         say(f"from {good}, of the last night in which {asked.id} was OK, to {bad}")
     elif not bad:
         raise typer.BadParameter(f"name it, unless --good is {LAST_OK}", param_hint="--bad")
-    variables = dict(read(settings.variable, each, "--env") for each in env or [])
-    candidates = _candidates(package, python, variables, build, pip)
+    words = read(settings.prefix, build, "--build")
+    if package and words:
+        raise UserError("--build is for commits, and the ends are versions of a package")
+    options = read(settings.prefix, pip, "--pip")
+    candidates = Packages(python, package, options) if package else Commits(python, words)
     line = candidates.between(good, bad)
-    about = [asked.id, device.key, *(each.name for each in line), build, pip, python, *(env or [])]
+    about = [asked.id, device.key, *(each.name for each in line), build, pip, python]
     path = history / "bisections" / f"{hashlib.sha256(repr(about).encode()).hexdigest()[:16]}.pairs"
     path.parent.mkdir(parents=True, exist_ok=True)
     if fresh:
         path.unlink(missing_ok=True)
-    hunt = _prepared(asked, device, line, candidates=candidates, runs=runs, error=share, path=path)
-    pairs = _announced(hunt, slow_down, history)
+    noise = pair_noise(runs, asked.id) or GUESSED_SD
+    search = ChangeSearch(len(line) - 1, tolerance, share, noise)
+    hunt = Bisecting(asked, device, line, candidates, search=search, path=path, say=say)
+    most_pairs = hunt.pairs + MORE_PAIRS * _announced(hunt, max(tolerance, slow_down), history)
     with leaving_when_told():
         try:
-            look = hunt.run(most_pairs or MORE_PAIRS * pairs)
+            look = hunt.run(most_pairs)
         except KeyboardInterrupt as stop:
             kept = f"kept: {many(hunt.pairs, 'pair')}; the same command goes on from there"
             raise KeyboardInterrupt(*stop.args, kept) from None
@@ -142,50 +141,11 @@ def _of_nights(runs: Sequence[Run], case_id: str, package: str) -> tuple[str, st
     return good, bad, slow_down
 
 
-def _candidates(
-    package: str, python: str, variables: Mapping[str, str], build: str, pip: str
-) -> Candidates:
-    from bench_lib.engine.settings import prefix
-    from bench_lib.studies.candidates import Commits, Packages
-
-    if package and build:
-        raise UserError("--build is for commits, and the ends are versions of a package")
-    if package:
-        return Packages(python, variables, package, read(prefix, pip, "--pip"))
-    return Commits(python, variables, read(prefix, build, "--build"))
-
-
-def _prepared(
-    case: Case,
-    device: Hardware,
-    line: Sequence[Candidate],
-    *,
-    candidates: Candidates,
-    runs: Sequence[Run],
-    error: float,
-    path: Path,
-) -> Bisecting:
-    from bench_lib.studies.bisect import Bisecting, pair_noise
-    from bench_lib.verdict.statistics.sequential import GUESSED_SD, ChangeSearch
-
-    noise = pair_noise(runs, case.id) or GUESSED_SD
-    return Bisecting(
-        case,
-        device,
-        line,
-        make=lambda candidate: candidates.make(candidate, path.stem),
-        search=ChangeSearch(len(line) - 1, case.limits.tolerance, error, noise),
-        path=path,
-        say=say,
-    )
-
-
 def _announced(hunt: Bisecting, slow_down: float, history: Path) -> int:
     """Say what the search will take; returns the expected number of pairs."""
     from bench_lib.engine import pace
     from bench_lib.studies import ab
 
-    slow_down = max(hunt.case.limits.tolerance, slow_down)
     steps, pairs = hunt.search.expected(slow_down)
     takes_s = ab.expected_s([hunt.case], pairs, pace.Pace(pace.past(history, hunt.device.key)))
     say(
@@ -203,10 +163,10 @@ def _announced(hunt: Bisecting, slow_down: float, history: Path) -> int:
 def _told(hunt: Bisecting, look: SoFar, path: Path, *, json: bool) -> int:
     """Print the answer; returns the exit status that follows."""
     search, line = hunt.search, hunt.line
-    is_over = look.next is None
-    changes = line[look.low + 1 : look.high + 1] if is_over else []
-    whole = search.slower_by(0, search.last)
+    changes = line[look.low + 1 : look.high + 1] if look.next is None else []
+    whole, change = search.slower_by(0, search.last), search.slower_by(look.low, look.high)
     skipped = {pair.candidate: pair.skipped for pair in hunt.kept if pair.skipped}
+    status = 2 if look.next is not None else int(not changes)
     if json:
         print_json(
             "bisect",
@@ -217,38 +177,36 @@ def _told(hunt: Bisecting, look: SoFar, path: Path, *, json: bool) -> int:
             bad=line[-1],
             candidates=search.last,
             error=search.error,
-            ending=("found" if changes else "none") if is_over else "undecided",
+            ending=("found", "none", "undecided")[status],
             changes=changes,
-            change_size=search.slower_by(look.low, look.high) if changes else None,
+            change_size=change if changes else None,
             whole_size=whole,
             pairs=[pair for pair in hunt.kept if not pair.skipped],
             skipped=skipped,
             path=path,
         )
-        return 2 if not is_over else int(not changes)
-    for change in changes:
-        print(f"{change.name} {change.subject}".rstrip())
+        return status
+    for each in changes:
+        print(f"{each.name} {each.subject}".rstrip())
     if len(changes) > 1:
         print(f"one of these {len(changes)}: the others than the last cannot be measured")
-    times = f"{1 - search.error:.0%} sure, after {many(hunt.pairs, 'pair')}"
+    case, size, pairs = hunt.case, _size(whole), many(hunt.pairs, "pair")
     if changes:
-        size = _size(search.slower_by(look.low, look.high))
-        print(f"made {hunt.case.id} slower by {size}; from end to end {_size(whole)}; {times}")
-    elif is_over:
-        print(
-            f"{line[-1]} is not slower than {line[0]} by the tolerance of "
-            f"{hunt.case.limits.tolerance:.1%}: {_size(whole)}; {times}"
-        )
+        print(f"made {case.id} slower by {_size(change)}; from end to end {size}")
+    elif status == 1:
+        tolerance = f"the tolerance of {case.limits.tolerance:.1%}"
+        print(f"{line[-1]} is not slower than {line[0]} by {tolerance}: {size}")
     else:
+        where = f"since a change after {line[look.low]}, up to {line[look.high]}"
         print(
-            f"undecided after {many(hunt.pairs, 'pair')}: slower by {_size(whole)} in all, since a "
-            f"change after {line[look.low]}, up to {line[look.high]}\n"
-            f"next: the same command with --most-pairs {MORE_PAIRS * hunt.pairs}"
+            f"undecided after {pairs}: slower by {size} in all, {where}; the same command goes on"
         )
+    if status < 2:
+        print(f"{1 - search.error:.0%} sure, after {pairs}")
     for name, reason in skipped.items():
         print(f"left out: {name[:12]}: {shortened(reason)}")
     print(f"pairs: {path}")
-    return 2 if not is_over else int(not changes)
+    return status
 
 
 def _size(size: SlowerBy) -> str:

@@ -59,7 +59,6 @@ def build(
     *,
     remedy: str = "",
     folder: Path | None = None,
-    environment: Mapping[str, str] | None = None,
     limit_s: float = LIMIT_S,
 ) -> str:
     """Run a program in a folder, and return its output.
@@ -71,7 +70,6 @@ def build(
         done = subprocess.run(
             command,
             cwd=folder,
-            env={**os.environ, **(environment or {})},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -15,12 +15,12 @@ from pathlib import Path
 import msgspec
 
 from bench_lib.engine.engine import Engine, opened
-from bench_lib.engine.settings import Settings, Side
+from bench_lib.engine.settings import Settings
 from bench_lib.launch.faults import LaunchError
 from bench_lib.model import Case, Environment, Hardware, Status, UserError
 from bench_lib.storage import acceptance
 from bench_lib.storage.history import Run
-from bench_lib.studies.candidates import Candidate
+from bench_lib.studies.candidates import Candidate, Candidates
 from bench_lib.verdict import metrics
 from bench_lib.verdict.statistics.sequential import ChangeSearch, SoFar
 
@@ -51,8 +51,8 @@ class Bisecting:
         case: Case,
         device: Hardware,
         line: Sequence[Candidate],
+        candidates: Candidates,
         *,
-        make: Callable[[Candidate], Side],
         search: ChangeSearch,
         path: Path,
         say: Callable[[str], None] = lambda _line: None,
@@ -60,7 +60,7 @@ class Bisecting:
         """Take in the pairs of an earlier call; ``line`` is from the good end to the bad one."""
         self.case, self.device, self.line, self.search = case, device, line, search
         self.kept: list[KeptPair] = []
-        self._make, self._path, self._say = make, path, say
+        self._candidates, self._path, self._say = candidates, path, say
         for text in path.read_bytes().splitlines() if path.exists() else ():
             with contextlib.suppress(msgspec.MsgspecError):  # a line that was interrupted
                 self._take(msgspec.json.decode(text, type=KeptPair))
@@ -91,10 +91,14 @@ class Bisecting:
 
     def _measure(self, at: int, most_pairs: int) -> None:
         """Measure pairs of a candidate while it is the one to measure; raises LaunchError."""
-        sides = {"A": self._make(self.line[0]), "B": self._make(self.line[at])}
+        a, b = (self._candidates.make(self.line[k], self._path.stem) for k in (0, at))
         self._say(f"{self.pairs} pairs so far; measuring {self.line[at]}")
         settings = Settings(
-            history=self._path.parent, command="bisect", bursts=True, sides=sides, say=self._say
+            history=self._path.parent,
+            command="bisect",
+            bursts=True,
+            sides={"A": a, "B": b},
+            say=self._say,
         )
         with opened(self.device, settings) as engine:
             engine.held.open(0)

@@ -6,8 +6,8 @@ import os
 import shutil
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
@@ -48,7 +48,6 @@ class Candidates(ABC):
 
     python: str = ""
     """The interpreter; ours unless given."""
-    variables: Mapping[str, str] = field(default_factory=dict)
 
     @abstractmethod
     def between(self, good: str, bad: str) -> list[Candidate]:
@@ -119,8 +118,8 @@ class Commits(Candidates):
             words = ["git", "submodule", "update", "--init", "--recursive"]
             build(words, f"{name} cannot be checked out", folder=folder)
         if self.command:
-            what, variables = f"{name} does not build", self.variables
-            build(self.command, what, folder=folder, environment=variables, limit_s=BUILD_LIMIT_S)
+            what = f"{name} does not build"
+            build(self.command, what, folder=folder, limit_s=BUILD_LIMIT_S)
 
     def side(self, folder: Path) -> Side:
         """Return the side of a worktree; raises LaunchError where it lacks its interpreter."""
@@ -128,14 +127,13 @@ class Commits(Candidates):
         if os.sep in self.python and not own.exists():
             raise LaunchError(f"the build left no {self.python} in {folder}")
         top = git(Path.cwd(), "rev-parse", "--show-toplevel") or ""
-        path = self.variables.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
-        path = path.replace(top, str(folder))
+        path = os.environ.get("PYTHONPATH", "").replace(top, str(folder))
         if not own.exists():
             path = os.pathsep.join(filter(None, (str(folder / "src"), str(folder), path)))
         here = folder / Path.cwd().resolve().relative_to(Path(top).resolve())
         return Side(
             str(own) if own.exists() else self.python or sys.executable,
-            {**self.variables, **({"PYTHONPATH": path} if path else {})},
+            {"PYTHONPATH": path} if path else {},
             folder=here if here.is_dir() else folder,
         )
 
@@ -183,7 +181,7 @@ class Packages(Candidates):
 
     def side(self, folder: Path) -> Side:
         """Return the side of an environment."""
-        return Side(str(folder / "bin" / "python"), self.variables)
+        return Side(str(folder / "bin" / "python"))
 
     def _version(self, end: str) -> Version:
         name, _, text = end.rpartition("==")
