@@ -26,6 +26,7 @@ DOES = {
     "its commands train: --mode inference runs the forward pass alone)",
     "inference": "inference (the forward pass alone, without gradients)",
 }
+UNSTABLE = "NOT stable: something else ran, or a clock changed; see bench-lib env"
 SHOWN = 5
 """Warm-up iterations that are printed, as the workshop's guide has them."""
 
@@ -217,7 +218,11 @@ def performance(
     ranks = max(1, len(measurement.per_rank))
     mean, median = statistics.fmean(samples), statistics.median(samples)
     deviation = statistics.stdev(samples) if len(samples) > 1 else 0.0
-    slowest = iterations.percentile(samples, 0.99)
+    slowest, spread = iterations.percentile(samples, 0.99), iterations.spread(samples)
+    stable = "stable" if spread <= iterations.TRUST else UNSTABLE
+    shares = [f"Global batch size: {batch}", f"Local batch size: {batch // ranks}"]
+    if ranks == 1:
+        shares = []
     lines = [
         RULE,
         "Performance Summary:",
@@ -225,13 +230,13 @@ def performance(
         f"Network: {options.network}",
         f"Mode: {options.mode}",
         f"Batch size: {options.batch_size}",
-        *_shares(batch, ranks),
+        *shares,
         f"Iterations: {len(samples)} (excluding warmup)",
         f"Precision: {precision}",
         "",
         f"Average time per iteration: {mean:.6f} seconds",
         f"Standard deviation: {deviation:.6f} seconds",
-        f"Spread: {iterations.spread(samples):.2%} of the mean{_stability(samples)}",
+        f"Spread: {spread:.2%} of the mean ({stable})",
         f"Latency: median {_digits(median * 1e3)} ms, 99th percentile {_digits(slowest * 1e3)} ms",
         f"Images per second: {rate:.1f}",
         f"Milliseconds per batch: {_digits(mean * 1e3)}",
@@ -250,21 +255,9 @@ def performance(
     return [*lines, RULE]
 
 
-def _shares(batch: int, ranks: int) -> list[str]:
-    if ranks == 1:
-        return []
-    return [f"Global batch size: {batch}", f"Local batch size: {batch // ranks}"]
-
-
 def _digits(value: float, digits: int = 4) -> str:
     """Return a number in so many digits, as plain as people's scripts read it: 12980."""
     return f"{float(f'{value:.{digits}g}'):.15g}"
-
-
-def _stability(samples: Sequence[float]) -> str:
-    if iterations.spread(samples) <= iterations.TRUST:
-        return " (stable)"
-    return " (NOT stable: something else ran, or a clock changed; see bench-lib env)"
 
 
 def _memory(measurement: Measurement, rate: float) -> list[str]:

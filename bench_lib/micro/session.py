@@ -141,7 +141,10 @@ def run(
     if place.is_first and options.compiling.ignored:
         names = ", ".join(options.compiling.ignored)
         say(f"NOTE: --compileContext: Inductor no longer has {names}")
-    _say(say, lines.header(options, place, int(case.params["batch_size"]), _in_words(device, seen)))
+    name = f"{device} ({seen.name})"
+    if device.type != "cuda":
+        name = "cpu: torch sees no GPU here, and the figures are the CPU's"
+    _say(say, lines.header(options, place, int(case.params["batch_size"]), name))
     group = _met(place, device, say)
     with _not_measured(case, seen):
         clock = clock_of(device)
@@ -292,12 +295,6 @@ def _opened(place: RankPlace) -> tuple[torch.device, Device]:
     except RuntimeError as error:
         why = f"device {place.device_index} cannot be opened: {first_line(error)}"
         raise NotMeasuredError(why) from error
-
-
-def _in_words(device: torch.device, seen: Device) -> str:
-    if device.type == "cuda":
-        return f"{device} ({seen.name})"
-    return "cpu: torch sees no GPU here, and the figures are the CPU's"
 
 
 def _met(place: RankPlace, device: torch.device, say: Callable[[str], None]) -> RankGroup:
