@@ -10,7 +10,7 @@ import pytest
 from documents import document_in
 
 from bench_lib.cli import main
-from bench_lib.engine import progress
+from bench_lib.engine import pace
 
 
 class Printed(NamedTuple):
@@ -63,7 +63,7 @@ def ran(
 ) -> Kind:
     """Run ``bench-lib`` with these words, and return its answer as one of this kind."""
     monkeypatch.setattr("sys.argv", ["bench-lib", *words])
-    monkeypatch.setattr(progress, "EVERY_S", 0.0)  # each case has a line, however short it is
+    monkeypatch.setattr(pace, "EVERY_S", 0.0)  # each case has a line, however short it is
     with pytest.raises(SystemExit) as ended:
         main()
     return kind(int(ended.value.code or 0), *capsys.readouterr())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import functools
 import json
 import os
@@ -27,6 +28,7 @@ from builders import (
     make_measurement,
     make_processes,
     make_record,
+    write_run,
 )
 from standins.worker import Contexts, Watch, gpus, held
 
@@ -34,6 +36,7 @@ from bench_lib.engine import engine
 from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceLock
 from bench_lib.engine.settings import Settings
+from bench_lib.engine.suite import fails
 from bench_lib.launch.cache import cache_folder
 from bench_lib.launch.faults import LaunchError
 from bench_lib.model import (
@@ -46,7 +49,7 @@ from bench_lib.model import (
     Status,
     Verdict,
 )
-from bench_lib.storage import acceptance, baselines
+from bench_lib.storage import acceptance, baselines, history
 from bench_lib.storage.baselines import BaselineChange, BaselineError
 from bench_lib.verdict import choices as compared
 from bench_lib.verdict.evidence import PINNED, ROLLING, Evidence
@@ -399,6 +402,17 @@ def test_a_replay_of_0_2_0_is_no_process_of_the_case():
     replay = make_attempt(process=1, measurement=seen, accepted=False, replays=True)
     record = make_record(attempts=[own, replay])
     assert [p.draw for p in acceptance.processes_of(record)] == [OTHER]
+
+
+def test_a_run_of_0_2_0_that_was_redrawn_is_read_and_passes(tmp_path):
+    own = make_attempt(measurement=make_measurement(draw=OTHER))
+    replay = replace(own, process=1, accepted=False, discarded="replayed", replays=True)
+    drawn = make_record(attempts=[own, replay], status=Status.REDRAWN)
+    path = write_run(tmp_path, [drawn])
+    (record,) = history.read(path).records.values()
+    assert record.status is Status.REDRAWN
+    assert [attempt.replays for attempt in record.attempts] == [False, True]
+    assert not fails(record, strict=True, today=dt.date(2026, 1, 2))
 
 
 def test_a_baseline_file_has_each_draw_once_with_a_line_for_each_kernel(tmp_path):

@@ -9,8 +9,7 @@ import pytest
 from builders import make_attempt, make_case, make_record, write_run
 
 from bench_lib.engine import pace
-from bench_lib.engine.pace import Pace, name_of
-from bench_lib.engine.progress import ProgressLines, duration
+from bench_lib.engine.pace import Pace, ProgressLines, duration, name_of
 from bench_lib.storage import history
 
 

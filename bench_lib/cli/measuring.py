@@ -145,8 +145,7 @@ class Measuring:
         It says how far it is with ``cases``.
         """
         from bench_lib.engine.engine import opened
-        from bench_lib.engine.pace import Pace, past
-        from bench_lib.engine.progress import ProgressLines
+        from bench_lib.engine.pace import Pace, ProgressLines, past
         from bench_lib.engine.settings import Settings, Side
         from bench_lib.studies.figures import figures_of
 

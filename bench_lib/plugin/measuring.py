@@ -13,9 +13,8 @@ import pytest
 from bench_lib import formats
 from bench_lib.engine import pace
 from bench_lib.engine.engine import Engine
-from bench_lib.engine.pace import Pace
+from bench_lib.engine.pace import Pace, ProgressLines
 from bench_lib.engine.processes import Told
-from bench_lib.engine.progress import ProgressLines
 from bench_lib.engine.settings import LOOKING_AGAIN, MEASURING
 from bench_lib.engine.suite import Suite, fails
 from bench_lib.launch.started import BY_SIGNAL
