@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 COMMANDS: dict[str, str] = {
     "exercise sheet": "each exercise prints its own table",
-    "upgrade": "use bench-lib ab; docs/rocm-upgrade.md has the steps",
+    "upgrade": "use bench-lib ab --markdown; docs/rocm-upgrade.md has the steps",
     "history compact": "nothing is to be done: a run's file is compressed when it has ended",
     "history fsck": "bench-lib history list names every file that it cannot read",
     "history import": "bench-lib judge reads other tools' files (docs/engines.md)",

@@ -512,6 +512,7 @@ def scripted(cli, bed, monkeypatch):
         (("--env-b", "HIP_VISIBLE_DEVICES=1"), ("--env-b", "HIP_VISIBLE_DEVICES chooses the")),
         (("--prefix-b", "docker 'run"), ("--prefix-b", "docker 'run", "No closing quotation")),
         (("--prefix-b", "docker run x"), ("--python-b", "name the interpreter behind --prefix-b")),
+        (("--folder-a", "none"), ("--folder-a", "none is not a folder")),
         (("--pairs", "1"), ("--pairs",)),
         (("--pairs", "4", "--most-pairs", "3"), ("--most-pairs", "3 is less than --pairs 4")),
         (("--tier", "daily"), ("--tier", "'daily' is none of smoke, gate, nightly")),
@@ -564,9 +565,10 @@ def test_sides_are_started_as_the_options_say(scripted):
     *_, started = scripted(
         *("--python-a", "/a/python", "--env-a", "X=1", "--env-a", "Y=a=b"),
         *("--python-b", "python3", "--prefix-b", "docker run --rm 'an image'"),
+        *("--folder-a", "."),
     )
     assert started == [
-        Side("/a/python", {"X": "1", "Y": "a=b"}),
+        Side("/a/python", {"X": "1", "Y": "a=b"}, folder=Path()),
         Side("python3", {}, ("docker", "run", "--rm", "an image")),
     ]
 
@@ -788,7 +790,7 @@ device = gpus(1)[0]
 
 def start(side, _device):
     workers = Contexts({{}}, device)
-    step = "0.010" if "GOOD" in side.environment else Path("step").read_text()
+    step = Path(side.folder or ".", "step").read_text()
     if step == "none":
         raise LaunchError("it does not start")
     workers.script = {{"big-fp16": [[float(step)] * 20]}}
@@ -818,7 +820,8 @@ def test_git_bisect_run_finds_the_slow_commit(tmp_path, matrix):
     runner.write_text(RUNNER.format(path=[str(HERE), str(HERE.parent)], folder=str(tmp_path)))
     repository.git("bisect", "start", "HEAD", commits[0])
     command = [sys.executable, str(runner), "ab", "--bisect", "--matrix", str(matrix)]
-    command += ["--tier", "smoke", "-k", "big-fp16", "--env-a", "GOOD=1"]
+    repository.git("worktree", "add", "--quiet", "--detach", str(tmp_path / "good"), commits[0])
+    command += ["--tier", "smoke", "-k", "big-fp16", "--folder-a", str(tmp_path / "good")]
     said = repository.git("bisect", "run", *command, "--history", str(tmp_path / "runs"))
     assert f"{commits[6]} is the first bad commit" in said
 

@@ -126,6 +126,11 @@ def _prefix(side: str) -> Any:
     return typer.Option(f"--prefix-{side.lower()}", metavar="WORDS", help=words)
 
 
+def _folder(side: str) -> Any:
+    words = f"Folder that {side} starts in and finds modules in first (default: this one)."
+    return typer.Option(f"--folder-{side.lower()}", metavar="DIR", help=words)
+
+
 @grouped
 def ab(
     *,
@@ -135,6 +140,8 @@ def ab(
     env_b: Annotated[list[str] | None, _env("B")] = None,
     prefix_a: Annotated[str | None, _prefix("A")] = None,
     prefix_b: Annotated[str | None, _prefix("B")] = None,
+    folder_a: Annotated[Path | None, _folder("A")] = None,
+    folder_b: Annotated[Path | None, _folder("B")] = None,
     chosen: ChosenCases,
     pairs: Annotated[
         int, typer.Option(min=2, help="Pairs of fresh contexts that every case is measured in.")
@@ -162,8 +169,8 @@ def ab(
     """
     one_form(json=json, markdown=markdown)
     sides = {
-        "A": _side("a", python_a, env_a, prefix_a),
-        "B": _side("b", python_b, env_b, prefix_b),
+        "A": _side("a", python_a, env_a, prefix_a, folder_a),
+        "B": _side("b", python_b, env_b, prefix_b, folder_b),
     }
     most = max(MOST_PAIRS, pairs) if most_pairs is None else most_pairs
     if most < pairs:
@@ -197,7 +204,13 @@ def ab(
     raise typer.Exit(_status_for_git(found) if bisect else _exit_status(found))
 
 
-def _side(letter: str, python: str | None, env: list[str] | None, prefix: str | None) -> Side:
+def _side(
+    letter: str,
+    python: str | None,
+    env: list[str] | None,
+    prefix: str | None,
+    folder: Path | None,
+) -> Side:
     from bench_lib.engine import settings
 
     words = read(settings.prefix, prefix or "", f"--prefix-{letter}")
@@ -207,8 +220,10 @@ def _side(letter: str, python: str | None, env: list[str] | None, prefix: str | 
     if words and python is None:
         why = f"name the interpreter behind --prefix-{letter}, python3 for example"
         raise typer.BadParameter(why, param_hint=f"--python-{letter}")
+    if folder is not None and not folder.is_dir():
+        raise typer.BadParameter(f"{folder} is not a folder", param_hint=f"--folder-{letter}")
     variables = dict(read(settings.variable, text, f"--env-{letter}") for text in env or [])
-    return settings.Side(python or sys.executable, variables, words)
+    return settings.Side(python or sys.executable, variables, words, folder)
 
 
 def _compare(
