@@ -280,20 +280,6 @@ def test_a_fault_is_an_error_that_names_its_side_and_the_rest_goes_on(bed, fault
         assert f"{side}2 good" in bed.measured
 
 
-def test_a_fault_in_a_later_pair_counts_as_well(bed):
-    bed.b.script["bad"] = [FAST, ABORT]
-    assert bed.run("bad", pairs=2)["bad"].status is Status.ERROR
-
-
-def test_different_faults_are_told_apart(bed):
-    bed.a.script["bad"] = [replace(ABORT, kind="out of memory", message="tried 2 GiB")]
-    bed.b.script["bad"] = [ABORT]
-    assert bed.run("bad")["bad"].verdicts[0].reason == (
-        "fault on A: out of memory in measure: tried 2 GiB; "
-        "fault on B: died in measure: the worker was ended by SIGABRT"
-    )
-
-
 @pytest.mark.parametrize(
     ("skipping", "words"),
     [("b", "skipped on B only: no TF32 here"), ("ab", "skipped on both sides: no TF32 here")],
@@ -527,13 +513,6 @@ def test_a_wrong_question_is_told_by_option_and_value(cli, words, names):
     for name in names:
         assert name in flat
     assert not Path("history").exists()
-
-
-def test_a_matrix_that_cannot_be_read_is_one_line(cli, matrix):
-    matrix.write_text("[smoke]\nsurprise = 1\n")
-    status, out, err = cli()
-    assert (status, out) == (2, "")
-    assert err.startswith(f"bench-lib: error: {matrix}: smoke: unknown key 'surprise'")
 
 
 def test_an_interpreter_that_is_not_there_is_one_line_that_names_its_side(cli, monkeypatch):

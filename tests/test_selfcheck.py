@@ -229,12 +229,6 @@ def test_opening_a_context_is_told_from_measuring_in_it():
     assert (found.measuring_s, found.opening_s) == (1.5, 0.75)
 
 
-def test_more_splits_than_can_be_judged_are_drawn_without_listing_them():
-    splits = selfcheck._splits([str(n) for n in range(20)], 4)
-    assert len(set(splits)) == len(splits) == 1500
-    assert all(len({*old, *new}) == 9 for old, new in splits)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
