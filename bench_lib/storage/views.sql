@@ -10,14 +10,16 @@ COMMENT ON COLUMN points.run IS 'id of the run';
 COMMENT ON COLUMN points.started IS 'when the run began, UTC';
 COMMENT ON COLUMN points.case_id IS 'the case';
 COMMENT ON COLUMN points.hardware_key IS 'as the baseline''s file is named';
-COMMENT ON COLUMN points.device_uuid IS 'the device; null where the run measured the case on several';
+COMMENT ON COLUMN points.device_uuid IS
+    'the device; null where the run measured the case on several';
 COMMENT ON COLUMN points.median_s IS 'median step in seconds, over the run''s accepted attempts';
 COMMENT ON COLUMN points.log_median IS 'its natural logarithm';
 COMMENT ON COLUMN points.spread IS 'coefficient of variation inside a process';
 COMMENT ON COLUMN points.rate IS 'items a second by the wall clock';
 COMMENT ON COLUMN points.item IS 'what is counted: img, token, step';
 COMMENT ON COLUMN points.peak_memory_bytes IS 'most memory that the allocator held';
-COMMENT ON COLUMN points.status IS 'the case''s verdict by its baseline; null where it was not judged';
+COMMENT ON COLUMN points.status IS
+    'the case''s verdict by its baseline; null where it was not judged';
 COMMENT ON COLUMN points.environment IS 'reference of the software, in environments';
 
 CREATE TABLE runs (
@@ -111,7 +113,8 @@ COMMENT ON COLUMN attempts.environment IS 'reference of the software, in environ
 COMMENT ON COLUMN attempts.accepted IS 'whether it counts';
 COMMENT ON COLUMN attempts.discarded IS 'why it does not';
 COMMENT ON COLUMN attempts.invalid IS 'whether the hardware was to blame';
-COMMENT ON COLUMN attempts.confirms IS 'whether the case was measured again because it had looked different';
+COMMENT ON COLUMN attempts.confirms IS
+    'whether the case was measured again because it had looked different';
 COMMENT ON COLUMN attempts.fault IS 'kind of the fault that left no measurement';
 COMMENT ON COLUMN attempts.skipped IS 'why nothing was tried';
 COMMENT ON COLUMN attempts.iterations IS 'measured steps';
@@ -155,7 +158,8 @@ COMMENT ON COLUMN verdicts.status IS 'how the metric stands';
 COMMENT ON COLUMN verdicts.ratio IS 'now over the baseline; above 1 is worse';
 COMMENT ON COLUMN verdicts.low IS 'lower end of its 95% interval';
 COMMENT ON COLUMN verdicts.high IS 'upper end';
-COMMENT ON COLUMN verdicts.detectable_effect IS 'slowdown that would have been called nine times in ten';
+COMMENT ON COLUMN verdicts.detectable_effect IS
+    'slowdown that would have been called nine times in ten';
 COMMENT ON COLUMN verdicts.value IS 'now';
 COMMENT ON COLUMN verdicts.baseline IS 'then';
 COMMENT ON COLUMN verdicts.unit IS 'of both';

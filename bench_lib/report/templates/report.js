@@ -1,6 +1,7 @@
 "use strict";
 (() => {
-  const body = document.querySelector("#table tbody"), search = document.querySelector("#filters input");
+  const body = document.querySelector("#table tbody");
+  const search = document.querySelector("#filters input");
   const rows = body ? [...body.rows] : [];
   const texts = rows.map((row) => `${row.textContent} status:${row.dataset.status}`.toLowerCase());
 
@@ -13,14 +14,16 @@
       shown += !row.hidden;
     });
     const count = rows.length.toLocaleString("en");
-    document.getElementById("told").textContent = `${words.length ? `${shown.toLocaleString("en")} of ${count}` : count} cases`;
+    const part = words.length ? `${shown.toLocaleString("en")} of ${count}` : count;
+    document.getElementById("told").textContent = `${part} cases`;
   }
 
   /** Sort by a column: up, down, and back to the worst first. */
   function sort(heading) {
     const first = heading.classList.contains("number") ? "descending" : "ascending";
     const other = first === "ascending" ? "descending" : "ascending";
-    const next = { [first]: other, [other]: null }[heading.ariaSort] ?? (heading.ariaSort ? null : first);
+    const following = { [first]: other, [other]: null };
+    const next = following[heading.ariaSort] ?? (heading.ariaSort ? null : first);
     for (const one of heading.parentElement.cells) one.removeAttribute("aria-sort");
     if (next) heading.setAttribute("aria-sort", next);
     const value = (row) => {
@@ -48,7 +51,9 @@
     const found = document.getElementById(name);
     if (!found) return;
     const around = found.parentElement.closest("details");
-    for (const one of [around, found, ...found.querySelectorAll(".folded")]) if (one?.tagName === "DETAILS") one.open = true;
+    for (const one of [around, found, ...found.querySelectorAll(".folded")]) {
+      if (one?.tagName === "DETAILS") one.open = true;
+    }
     found.scrollIntoView();
   }
 
@@ -56,9 +61,12 @@
     document.getElementById("filters").hidden = false;
     search.addEventListener("input", () => {
       filter();
-      history.replaceState(null, "", search.value ? `#q=${encodeURIComponent(search.value)}` : "#cases");
+      const address = search.value ? `#q=${encodeURIComponent(search.value)}` : "#cases";
+      history.replaceState(null, "", address);
     });
-    for (const button of document.querySelectorAll("#table .sort")) button.addEventListener("click", () => sort(button.parentElement));
+    for (const button of document.querySelectorAll("#table .sort")) {
+      button.addEventListener("click", () => sort(button.parentElement));
+    }
     filter();
   }
   addEventListener("hashchange", visit);
