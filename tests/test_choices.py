@@ -560,13 +560,14 @@ def test_a_case_with_handed_choices_has_a_process_of_its_own(tmp_path):
     outcomes = list(device.measure_again(cases, 1))
     device.close()
     assert [outcome.attempts[0].accepted for outcome in outcomes] == [True] * 3
-    assert [line for line in workers.log if " takes " not in line][:6] == [
+    assert [line for line in workers.log if " takes " not in line][:7] == [
         "fork context-1",
         "context-1 plain",
+        "end context-1",
         "fork context-2",
         "context-2 compiled by choices",
         "end context-2",
-        "context-1 next",
+        "fork context-3",
     ]
 
 

@@ -30,8 +30,6 @@ from bench_lib.model import (
 )
 from bench_lib.verdict.statistics import iterations
 
-ALONE = -1
-"""The number of the process that measures one case and ends."""
 FORK = "fork"
 """Starting workers, which import torch, and opening a process; for most cases it is open."""
 
@@ -128,8 +126,6 @@ class Processes:
         of its own.  After a fault the process is gone.  Raises CaseSkipped or CaseFault, and
         LaunchError if workers cannot be started at all.
         """
-        if case.launch.cold or asked.choices is not None:
-            number = ALONE  # what ran in another has libraries loaded and kernels found
         try:
             return self._measured(case, number, asked)
         except CaseFault:
@@ -141,6 +137,9 @@ class Processes:
             measurement = self.measure_ranks(case, asked.keeps)
             self._measured_by = [r.pid for r in measurement.per_rank if r.pid is not None]
             return replace(measurement, context_id=f"ranks-{secrets.token_hex(4)}")
+        is_alone = case.launch.cold or asked.choices is not None
+        if is_alone:
+            self.drop(number)  # what ran in it has libraries loaded and kernels found
         if case.launch.artifacts:
             asked = replace(asked, artifacts=self._packed(case, number))
         begin = time.monotonic()
@@ -155,7 +154,6 @@ class Processes:
             if not is_kept or error.fault.kind != "no room" or is_full(error.fault):
                 raise
             self._has_room = False
-            self.drop(number)
             why = error.fault.message.partition("\n")[0]
             self.say(
                 f"no room to keep compiled code, so this run compiles it each time: {why}; "
@@ -170,7 +168,7 @@ class Processes:
             measurement = replace(measurement, warnings=[*measurement.warnings, warning])
         # Zygotes count their contexts from one, and a run may have several of them.
         measurement = replace(measurement, context_id=f"{self._name}-{measurement.context_id}")
-        if measurement.device_source == "kernels" or number == ALONE:
+        if measurement.device_source == "kernels" or is_alone:
             self.drop(number)  # a profiler, once used, stays and costs every launch
         return measurement
 
