@@ -29,7 +29,7 @@ COMMANDS = {
     "adopt": "Write a factory, a matrix row and a test for an object of yours, and measure it "
     "once.",
     "baseline": "Record, accept and show the values that runs are judged by.",
-    "history": "List, show, query and move the runs that were measured.",
+    "history": "List, show, query and export the runs that were measured.",
     "exercise": "Run the workshop guide's exercises.",
 }
 """Every command with the first sentence of its help, so that listing them imports none.
