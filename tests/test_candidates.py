@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from repositories import Repository
 
 from bench_lib.launch.faults import LaunchError
 from bench_lib.model import UserError
-from bench_lib.studies.candidates import Candidate, Commits, Packages
+from bench_lib.studies.bisect import Candidate, commits, versions
 
 
 @pytest.fixture
@@ -43,7 +42,7 @@ def says(side, *words: str) -> str:
 
 def test_commits_are_told_from_good_to_bad(repository):
     hashes = [repository.commit(f"Step {n}") for n in (1, 2, 3)]
-    found = Commits().between("HEAD~2", "main")
+    found = commits("HEAD~2", "main")
     assert [each.name for each in found] == hashes
     assert str(found[1]) == f"{hashes[1][:12]} Step 2"
 
@@ -55,7 +54,7 @@ def test_a_merge_is_one_change(repository):
     repository.git("switch", "--quiet", "main")
     repository.commit("Second", second="")
     repository.git("merge", "--quiet", "--no-ff", "-m", "Merge", "side")
-    found = Commits().between(first, "main")
+    found = commits(first, "main")
     assert [each.subject for each in found][1:] == ["Second", "Merge"]
 
 
@@ -64,28 +63,28 @@ def test_a_merge_is_one_change(repository):
     [
         ("nowhere", "main", "--good: .* has no commit 'nowhere'; name a hash, a tag or a branch"),
         ("main", "--all", "--bad: .* has no commit '--all'"),
-        ("main", "HEAD", "main and HEAD are the same commit"),
-        ("main", "main~1", "main is not among the commits that main~1 is built on"),
-        ("other", "main", "they part at {base}, which may be the good one"),
+        ("main", "HEAD", "main is no earlier commit of the branch that HEAD is on"),
+        ("main", "main~1", "main is no earlier commit of the branch that main~1 is on"),
+        ("other", "main", "git merge-base other main may be the good one"),
     ],
 )
 def test_ends_that_are_none_are_named(repository, good, bad, words):
-    base = repository.commit("First")
+    repository.commit("First")
     repository.git("switch", "--quiet", "--create", "other")
     repository.commit("Other")
     repository.git("switch", "--quiet", "main")
     repository.commit("Second")
-    with pytest.raises(UserError, match=words.format(base=base[:12])):
-        Commits().between(good, bad)
+    with pytest.raises(UserError, match=words):
+        commits(good, bad)
 
 
 def test_a_folder_of_no_repository_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=r"the repository around .* has no commit 'a'"):
-        Commits().between("a", "b")
+        commits("a", "b")
 
 
-def test_a_side_has_the_step_of_its_own_commit_and_no_edits(repository, monkeypatch):
+def test_a_side_has_the_step_of_its_own_commit_and_no_edits(repository, monkeypatch, tmp_path):
     for n in (1, 2):
         repository.commit(
             f"{n}", **dict.fromkeys(("top", "src/below", "perf/here", "lib/told"), f"v = {n}")
@@ -93,57 +92,50 @@ def test_a_side_has_the_step_of_its_own_commit_and_no_edits(repository, monkeypa
     (repository.folder / "top.py").write_text("v = 3")
     monkeypatch.chdir(repository.folder / "perf")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((f"{repository.folder}/lib", "/elsewhere")))
-    commits = Commits()
-    side = commits.make(commits.between("main~1", "main")[0], "search")
+    side = commits("main~1", "main")[0].side(tmp_path / "made")
     script = "import top, below, here, told; print(top.v, below.v, here.v, told.v)"
     assert says(side, "-c", script) == "1 1 1 1"
     assert side.python == sys.executable
-    commits.close("search")
-    assert repository.worktrees() == 0
 
 
-def test_a_build_is_run_once_in_the_worktree_without_a_shell(repository):
+def test_a_build_is_run_once_in_the_worktree_without_a_shell(repository, tmp_path):
     name = repository.commit("1")
     script = "import sys; open('built', 'a').write(sys.argv[1])"
     command = [sys.executable, "-c", script, "$HOME; "]
     for _ in range(2):  # as in a search that was interrupted
-        side = Commits(command=command).make(Candidate(name), "search")
+        side = Candidate(name, command=command).side(tmp_path / "made")
         assert (side.folder / "built").read_text() == "$HOME; "
 
 
-def test_an_environment_that_the_build_makes_is_what_measures(repository):
+def test_an_environment_that_the_build_makes_is_what_measures(repository, tmp_path):
     name = repository.commit("1")
     command = [sys.executable, "-m", "venv", "--without-pip", ".venv"]
-    side = Commits(command=command).make(Candidate(name), "search")
+    side = Candidate(name, command=command).side(tmp_path / "made")
     assert side.python == str(side.folder / ".venv" / "bin" / "python")
     assert "PYTHONPATH" not in side.environment
     assert says(side, "-c", "import sys; print(sys.prefix)") == str(side.folder / ".venv")
-    with pytest.raises(LaunchError, match="the build left no env/bin/python in "):
-        Commits(python="env/bin/python").make(Candidate(name), "search")
-    assert Commits(python="python3").make(Candidate(name), "other").python == "python3"
 
 
-def test_a_commit_that_does_not_build_is_named_and_built_anew_next_time(repository):
+def test_a_commit_that_does_not_build_is_named_and_built_anew_next_time(repository, tmp_path):
     name = repository.commit("1", setup="raise SystemExit('error: no compiler')")
-    commits = Commits(command=[sys.executable, "setup.py"])
     for _ in range(2):
         with pytest.raises(LaunchError, match=f"{name[:12]} does not build: error: no comp"):
-            commits.make(Candidate(name), "search")
+            Candidate(name, command=[sys.executable, "setup.py"]).side(tmp_path / "made")
     with pytest.raises(LaunchError, match="no-such-tool cannot be run: No such file"):
-        Commits(command=["no-such-tool"]).make(Candidate(name), "search")
+        Candidate(name, command=["no-such-tool"]).side(tmp_path / "made")
 
 
-def test_a_hook_of_the_users_is_left_alone(repository):
+def test_a_hook_of_the_users_is_left_alone(repository, tmp_path):
     name = repository.commit("1")
     hook = repository.folder / ".git" / "hooks" / "post-checkout"
     hook.write_text("#!/bin/sh\ntouch hooked\n")
     hook.chmod(0o755)
-    assert not (Commits().make(Candidate(name), "search").folder / "hooked").exists()
+    assert not (Candidate(name).side(tmp_path / "made").folder / "hooked").exists()
 
 
 # ---- versions ---------------------------------------------------------------------------
 
-SAID = "WARNING: ...\nengine (3.0)\nAvailable versions: 3.0, 2.1.dev1, 2.0+rocm7, 1.0\n  INSTALLED"
+SAID = "WARNING: ...\nengine (3.0)\nAvailable versions: 3.0, {}2.0+rocm7, 1.0\n  INSTALLED"
 
 
 @pytest.fixture
@@ -151,28 +143,26 @@ def pip(monkeypatch):
     """Return the commands that pip was called with."""
     asked: list[list[str]] = []
 
-    def build(words, _what, **_about):
+    def build(words, _what):
         asked.append(list(words))
-        return SAID
+        return SAID.format("2.1.dev1, " * ("--pre" in words))
 
-    monkeypatch.setattr("bench_lib.studies.candidates.build", build)
+    monkeypatch.setattr("bench_lib.studies.bisect.build", build)
     return asked
 
 
 def test_versions_are_those_that_pip_lists_between_the_ends(pip):
-    packages = Packages(package="Engine", options=["--index-url", "https://example.org"])
-    found = packages.between("engine==1.0", "3.0")
+    found = versions("Engine==1.0", "3.0", "Engine")
     assert [each.name for each in found] == ["Engine==1.0", "Engine==2.0+rocm7", "Engine==3.0"]
-    assert pip[0][-5:] == ["index", "versions", "Engine", "--index-url", "https://example.org"]
-    found = packages.between("2.0+rocm7", "2.1.dev1")
+    assert pip[0][-3:] == ["index", "versions", "Engine"]
+    found = versions("2.0+rocm7", "2.1.dev1", "Engine")
     assert [each.name for each in found] == ["Engine==2.0+rocm7", "Engine==2.1.dev1"]
-    assert pip[1][-1] == "--pre"
 
 
 @pytest.mark.parametrize(
     ("good", "bad", "words"),
     [
-        ("1.0", "4.0", r"engine 1.0 to 4.0 is no range .*; pip finds 1.0, 2.0\+rocm7, 2.1.dev1"),
+        ("1.0", "4.0", r"engine 1.0 to 4.0 is no range .*; pip finds 1.0, 2.0\+rocm7, 3.0"),
         ("3.0", "1.0", "is no range of versions, the older one first"),
         ("newest", "1.0", "'newest' is no version; write engine==2.10.0, for example"),
         ("stone==1.0", "2.0", "'stone==1.0' is no version; write engine==2.10.0"),
@@ -180,22 +170,18 @@ def test_versions_are_those_that_pip_lists_between_the_ends(pip):
 )
 def test_versions_that_are_none_are_named(pip, good, bad, words):
     with pytest.raises(UserError, match=words):
-        Packages(package="engine").between(good, bad)
+        versions(good, bad, "engine")
 
 
-def test_a_version_is_a_side_until_the_search_ends(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def test_a_version_is_installed_once(tmp_path, monkeypatch):
     made = []
 
     def overlaid(folder, *about):
         folder.mkdir()
         made.append(about)
 
-    monkeypatch.setattr("bench_lib.studies.candidates.overlaid", overlaid)
-    packages = Packages("/base/python", "stone", ["--pre"])
-    side = packages.make(Candidate("stone==1.0"), "search")
-    assert Path(side.python).name == "python"
-    assert packages.make(Candidate("stone==1.0"), "search") == side
-    assert made == [("/base/python", "stone==1.0", ["--pre"])]
-    packages.close("search")
-    assert not Path(side.python).parents[1].exists()
+    monkeypatch.setattr("bench_lib.studies.bisect.overlaid", overlaid)
+    for _ in range(2):
+        side = Candidate("stone==1.0").side(tmp_path / "made")
+        assert side.python == str(tmp_path / "made" / "stone==1.0" / "bin" / "python")
+    assert made == [(sys.executable, "stone==1.0")]

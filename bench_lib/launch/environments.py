@@ -143,11 +143,11 @@ def _make(wheels: Path, what: str, folder: Path) -> None:
     build(command, what, remedy=remedy)
 
 
-def overlaid(folder: Path, python: str, requirement: str, options: Sequence[str] = ()) -> None:
+def overlaid(folder: Path, python: str, requirement: str) -> None:
     """Make an environment that is another's but for one requirement; raises LaunchError.
 
     All else is found in the other's folders, also what no registry has.  Packages that need the
-    required one change along where they have to.  ``options`` are those of ``pip install``.
+    required one change along where they have to.
     """
     what = f"no environment with {requirement}"
     required = canonicalize_name(Requirement(requirement).name)
@@ -158,7 +158,7 @@ def overlaid(folder: Path, python: str, requirement: str, options: Sequence[str]
     beneath = build([python, "-c", where], what).strip()
     (own,) = folder.glob("lib/python*/site-packages")
     (own / "beneath.pth").write_text(f"import site; site.addsitedir({beneath!r})\n")
-    command = [str(folder / "bin" / "python"), "-m", "pip", "install", *options]
+    command = [str(folder / "bin" / "python"), "-m", "pip", "install"]
     build([*command, requirement, *along], what)
 
 

@@ -1,184 +1,253 @@
-"""Finds the change that made a case slower: candidates beside the good end, halving the line.
+"""Finds the change that made a case slower: candidates in order, each beside the good end.
 
-A step is a comparison as ``ab`` makes it, of the good end (A) and one candidate (B), on one device.
+A pair is a comparison as ``ab`` makes it, of the good end (A) and one candidate (B), on one device.
 ``verdict.statistics.sequential`` says which candidate comes next, and when the search is over.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
+import os
+import shutil
 import statistics
+import sys
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
+from packaging.version import InvalidVersion, Version
 
-from bench_lib.engine.engine import Engine, opened
-from bench_lib.engine.settings import Settings
+from bench_lib.engine.engine import opened
+from bench_lib.engine.settings import Settings, Side
+from bench_lib.environment.commits import Checkout, git
+from bench_lib.environment.fingerprint import difference
+from bench_lib.launch import files
+from bench_lib.launch.environments import build, overlaid
 from bench_lib.launch.faults import LaunchError
-from bench_lib.model import Case, Environment, Hardware, Status, UserError
+from bench_lib.model import Case, Hardware, Status, UserError
 from bench_lib.storage import acceptance
 from bench_lib.storage.history import Run
-from bench_lib.studies.candidates import Candidate, Candidates
-from bench_lib.verdict import metrics
-from bench_lib.verdict.statistics.sequential import ChangeSearch, SoFar
+from bench_lib.verdict.statistics.sequential import GUESSED_SD, ChangeSearch
 
-MOST_SPOILT = 10
-"""So many pairs in a row that the hardware spoils end the search."""
-_TIMES = (metrics.LEADING.name, metrics.DEVICE.name)
-"""Metrics whose slow-down a search finds again; the second one is a host-bound case's."""
+BUILD_LIMIT_S = 4 * 3600.0
+"""A torch from source, on few cores."""
+OWN_PYTHON = ".venv/bin/python"
+"""The interpreter of a build's own environment, as uv, pdm, hatch and poetry make it."""
 
 
-class BisectError(UserError):
-    """The search cannot go on: an end cannot be measured; says why."""
+@dataclass(frozen=True)
+class Candidate:
+    """One commit, or one version of a package."""
+
+    name: str
+    """A commit's hash, or ``torch==2.10.0``."""
+    subject: str = ""
+    """A commit's first line."""
+    command: Sequence[str] = ()
+    """Builds a commit in its worktree, without a shell."""
+
+    def __str__(self) -> str:
+        """Return what a line of progress calls it."""
+        return f"{self.name[:12]} {self.subject}" if self.subject else self.name
+
+    def side(self, made: Path) -> Side:
+        """Return its side, made in a folder below ``made`` unless it is there.
+
+        A version is installed over what is here.  A commit's workers start in a git worktree, in
+        the folder that corresponds to ours, and find modules there, and below ``src``, before all
+        that is installed, unless the build made an environment of its own.  Raises LaunchError.
+        """
+        is_version = "==" in self.name
+        folder = made / self.name[:40]
+        done = Path(f"{folder}.made")
+        if not done.exists():
+            shutil.rmtree(folder, ignore_errors=True)  # an interrupted one
+            made.mkdir(parents=True, exist_ok=True)
+            if is_version:
+                overlaid(folder, sys.executable, self.name)
+            else:
+                self._check_out(folder)
+            done.touch()
+        return Side(str(folder / "bin" / "python")) if is_version else _of_worktree(folder)
+
+    def _check_out(self, folder: Path) -> None:
+        """Check a commit out, and build it."""
+        what = f"{self.name[:12]} cannot be checked out"
+        hooks = f"core.hooksPath={os.devnull}"  # the user's might take this checkout for theirs
+        words = ["git", "-c", hooks, "worktree", "add", "-f", "-f", "--detach"]
+        build([*words, str(folder), self.name], what)
+        if (folder / ".gitmodules").exists():
+            words = ["git", "submodule", "update", "--init", "--recursive"]
+            build(words, what, folder=folder)
+        if self.command:
+            what = f"{self.name[:12]} does not build"
+            build(self.command, what, folder=folder, limit_s=BUILD_LIMIT_S)
 
 
-class KeptPair(msgspec.Struct, frozen=True):
-    """One pair of a candidate with the good end, or why the candidate is left out."""
+def _of_worktree(folder: Path) -> Side:
+    own = folder / OWN_PYTHON
+    top = git(Path.cwd(), "rev-parse", "--show-toplevel") or ""
+    path = os.environ.get("PYTHONPATH", "").replace(top, str(folder))
+    if not own.exists():
+        path = os.pathsep.join(filter(None, (str(folder / "src"), str(folder), path)))
+    here = folder / Path.cwd().resolve().relative_to(Path(top).resolve())
+    return Side(
+        str(own) if own.exists() else sys.executable,
+        {"PYTHONPATH": path} if path else {},
+        folder=here if here.is_dir() else folder,
+    )
 
-    candidate: str
-    good_s: float = 0.0
-    candidate_s: float = 0.0
-    skipped: str = ""
+
+def commits(good: str, bad: str, command: Sequence[str] = ()) -> list[Candidate]:
+    """Return the good end and the commits up to the bad end, a merge as one; raises UserError."""
+    first, last = _hash(good, "--good"), _hash(bad, "--bad")
+    line = Checkout(Path.cwd()).line(first, last)
+    if not line or git(Path.cwd(), "rev-parse", f"{line[0].hash}^1") != first:
+        why = f"{good} is no earlier commit of the branch that {bad} is on"
+        raise UserError(f"{why}; git merge-base {good} {bad} may be the good one")
+    after = [Candidate(each.hash, each.subject, command) for each in line]
+    return [Candidate(first, command=command), *after]
 
 
+def _hash(name: str, option: str) -> str:
+    words = ("--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+    if found := git(Path.cwd(), "rev-parse", *words):
+        return found
+    why = f"{option}: the repository around {Path.cwd()} has no commit {name!r}"
+    raise UserError(f"{why}; name a hash, a tag or a branch that git log shows")
+
+
+def versions(good: str, bad: str, package: str) -> list[Candidate]:
+    """Return the versions that pip lists between two; raises UserError, and LaunchError by pip.
+
+    Pre-releases are among them where an end is one.
+    """
+    first, last = _version(good, package), _version(bad, package)
+    pre = first.is_prerelease or last.is_prerelease
+    words = [sys.executable, "-m", "pip", "index", "versions", package]
+    answer = build([*words, "--pre"] if pre else words, f"no versions of {package}")
+    listed = answer.partition("Available versions:")[2].partition("\n")[0]
+    known = sorted(Version(text) for text in listed.split(",") if text.strip())
+    if first not in known or last not in known or first >= last:
+        why = f"{package} {first} to {last} is no range of versions, the older one first"
+        raise UserError(f"{why}; pip finds {', '.join(map(str, known)) or 'none'}")
+    return [Candidate(f"{package}=={each}") for each in known if first <= each <= last]
+
+
+def _version(end: str, package: str) -> Version:
+    try:
+        return Version(end.removeprefix(f"{package}=="))
+    except InvalidVersion:
+        raise UserError(f"{end!r} is no version; write {package}==2.10.0, for example") from None
+
+
+@dataclass
 class Bisecting:
     """One search; its pairs are written down as they come, so that another call goes on."""
 
-    def __init__(
-        self,
-        case: Case,
-        device: Hardware,
-        line: Sequence[Candidate],
-        candidates: Candidates,
-        *,
-        search: ChangeSearch,
-        path: Path,
-        say: Callable[[str], None] = lambda _line: None,
-    ) -> None:
-        """Take in the pairs of an earlier call; ``line`` is from the good end to the bad one."""
-        self.case, self.device, self.line, self.search = case, device, line, search
-        self.kept: list[KeptPair] = []
-        self._candidates, self._path, self._say = candidates, path, say
-        for text in path.read_bytes().splitlines() if path.exists() else ():
-            with contextlib.suppress(msgspec.MsgspecError):  # a line that was interrupted
-                self._take(msgspec.json.decode(text, type=KeptPair))
+    case: Case
+    device: Hardware
+    line: Sequence[Candidate]
+    """From the good end to the bad one."""
+    search: ChangeSearch
+    folder: Path
+    """Its pairs and its runs are kept here."""
+    made: Path
+    """Its candidates are made here."""
+    say: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        """Take in the pairs of an earlier call."""
+        search, self.path = self.search, self.folder / "pairs.json"
+        kept = files.read(self.path, tuple[dict[int, list[float]], dict[int, str]])
+        search.pairs, search.skipped = kept or ({}, {})
 
     @property
     def pairs(self) -> int:
         """How many pairs were measured."""
         return sum(map(len, self.search.pairs.values()))
 
-    def run(self, most_pairs: int) -> SoFar:
-        """Search to the end, or until there are so many pairs; then the look has a ``next``.
+    def run(self, most_pairs: int) -> None:
+        """Search to the end, or until there are so many more pairs.
 
-        Raises BisectError if an end cannot be measured, and as the engine does.
+        At the end, what was made is removed.  Raises LaunchError where an end cannot be measured,
+        UserError where no pair was valid, and as the engine does.
         """
-        while (at := self.search.look().next) is not None and self.pairs < most_pairs:
-            self._try(at, most_pairs)
-        return self.search.look()
+        search = self.search
+        for _ in range(most_pairs):
+            if (at := search.look().next) is None:
+                break
+            self.say(f"{self.pairs} pairs so far; measuring {self.line[at]}")
+            try:
+                search.pairs[at] = search.pairs.get(at, []) + self._measured(at)
+            except LaunchError as error:
+                if at == search.last or str(error).startswith("A: "):
+                    raise LaunchError(f"an end cannot be measured: {error}") from error
+                self.say(f"{self.line[at]} is left out: {str(error).splitlines()[0]}")
+                search.skipped[at] = str(error)
+            files.write(self.path, (search.pairs, search.skipped))
+        if not self.pairs:
+            raise UserError(f"no pair was valid; the runs in {self.folder} give the reasons")
+        if search.look().next is None:
+            shutil.rmtree(self.made, ignore_errors=True)
+            git(Path.cwd(), "worktree", "prune")
 
-    def _try(self, at: int, most_pairs: int) -> None:
-        """Measure a candidate, or leave it out; raises BisectError for an end."""
-        try:
-            self._measure(at, most_pairs)
-        except LaunchError as error:
-            if at == self.search.last or str(error).startswith("A: "):
-                raise BisectError(f"an end cannot be measured: {error}") from error
-            self._say(f"{self.line[at]} is left out: {str(error).splitlines()[0]}")
-            self._keep(KeptPair(self.line[at].name, skipped=str(error)))
-
-    def _measure(self, at: int, most_pairs: int) -> None:
-        """Measure pairs of a candidate while it is the one to measure; raises LaunchError."""
-        a, b = (self._candidates.make(self.line[k], self._path.stem) for k in (0, at))
-        self._say(f"{self.pairs} pairs so far; measuring {self.line[at]}")
+    def _measured(self, at: int) -> list[float]:
+        """Measure a pair; returns the logarithm of its ratio, none if the pair is invalid."""
         settings = Settings(
-            history=self._path.parent,
+            history=self.folder / "runs",
             command="bisect",
             bursts=True,
-            sides={"A": a, "B": b},
-            say=self._say,
+            sides={"A": self.line[0].side(self.made), "B": self.line[at].side(self.made)},
+            say=self.say,
         )
         with opened(self.device, settings) as engine:
             engine.held.open(0)
-            known = number = spoilt = 0
-            while self.search.look().next == at and self.pairs < most_pairs:
-                pairs = self._measured(engine, number)
-                number, spoilt = number + 1, 0 if len(pairs) > known else spoilt + 1
-                if spoilt == MOST_SPOILT:
-                    raise BisectError(f"the hardware spoilt {spoilt} pairs in a row")
-                for good_s, candidate_s in pairs[known:]:
-                    self._keep(KeptPair(self.line[at].name, good_s, candidate_s))
-                known = len(pairs)
+            engine.measure_together([self.case], 0)
+            (row,) = engine.rows()
             engine.judge()
             engine.end(0)
-
-    def _measured(self, engine: Engine, number: int) -> Sequence[tuple[float, float]]:
-        """Measure one more pair; returns all of this step."""
-        engine.measure_together([self.case], number)
-        (row,) = engine.rows()
         if row.status in (Status.ERROR, Status.SKIPPED, Status.INCOMPARABLE):
             good = engine.suites["A"].records[self.case.id].attempts[-1]
             side = "B" if good.fault is None and good.skipped is None else "A"
             raise LaunchError(f"{side}: {row.verdicts[0].reason}")
-        return row.pairs
-
-    def _keep(self, pair: KeptPair) -> None:
-        with self._path.open("ab") as file:
-            file.write(b"\n" + msgspec.json.encode(pair))  # after whatever was interrupted
-        self._take(pair)
-
-    def _take(self, pair: KeptPair) -> None:
-        at = [candidate.name for candidate in self.line].index(pair.candidate)
-        self.kept.append(pair)
-        if pair.skipped:
-            self.search.skipped.add(at)
-        else:
-            log = math.log(pair.candidate_s / pair.good_s)
-            self.search.pairs.setdefault(at, []).append(log)
+        return [math.log(candidate_s / good_s) for good_s, candidate_s in row.pairs]
 
 
-# ---- what the history tells ---------------------------------------------------------------
-
-
-def pair_noise(runs: Iterable[Run], case_id: str) -> float | None:
-    """Return how much pairs differ, a fraction; None where no run has two processes."""
-    squares: list[float] = []
+def pair_noise(runs: Iterable[Run], case_id: str) -> float:
+    """Return how much pairs differ, a fraction; a guess where no run has two processes."""
+    variances = []
     for run in runs:
-        record = run.records.get(case_id)
-        if record is None or record.status in (Status.ERROR, Status.INVALID, Status.SKIPPED):
-            continue
-        of_run = [process.values for process in acceptance.processes_of(record, run.run_id)]
-        logs = [math.log(values[metrics.LEADING.name]) for values in of_run]
-        squares += [statistics.variance(logs)] * (len(logs) - 1) if len(logs) > 1 else []
-    return math.sqrt(2 * statistics.fmean(squares)) if squares else None
+        if case_id in run.records:
+            processes = acceptance.processes_of(run.records[case_id], run.run_id)
+            if len(processes) > 1:
+                variances.append(statistics.variance(each.log_median for each in processes))
+    return math.sqrt(2 * statistics.median(variances)) if variances else GUESSED_SD
 
 
-def failing_since(runs: Iterable[Run], case_id: str) -> tuple[Environment, Environment, float]:
-    """Return where a case was last OK and first REGRESSED after it, and how much slower.
+def ends_of(runs: Iterable[Run], case_id: str, package: str) -> tuple[str, str]:
+    """Return the commits, or a package's versions, of the last OK run and the first failing one.
 
-    ``runs`` are the newest first; the slow-down is a fraction.  Raises BisectError where there are
-    no such nights, and where the case failed in something else than its time.
+    ``runs`` are the newest first.  Raises UserError where there are none, or they do not differ.
     """
-    failing, slow_down = None, 0.0
+    good = bad = None
     for run in runs:
         record = run.records.get(case_id)
         if record is None or record.is_of_sides:
-            continue  # of two sides, none is a night
-        environment = run.environments.get(record.attempts[-1].environment or "")
-        if environment is None:
             continue
+        environment = run.environments.get(record.attempts[-1].environment or "")
         if record.status is Status.REGRESSED:
-            failed = {v.metric: v for v in record.verdicts if v.status is Status.REGRESSED}
-            ratios = [failed[name].ratio or 1.0 for name in _TIMES if name in failed]
-            if not ratios:
-                why = f"failed in {' and '.join(failed)}, and a search compares times"
-                raise BisectError(f"{case_id} {why}; name both ends to search by time all the same")
-            failing, slow_down = environment, max(ratios) - 1
+            bad = environment
         elif record.status in (Status.OK, Status.IMPROVED):
-            if failing is not None:
-                return environment, failing, slow_down
-            raise BisectError(f"{case_id} is OK in its newest run, {run.run_id}; name both ends")
-    what = "was judged in no run here" if failing is None else "is OK in no run before it fails"
-    raise BisectError(f"{case_id} {what}; name both ends, or another --history")
+            good = environment
+            break
+    if good is None or bad is None:
+        what = "is OK in no run before it fails" if bad else "has not failed since it was OK"
+        raise UserError(f"{case_id} {what}; name both ends, or another --history")
+    name = package.replace("-", "_") or "commit"
+    first, last = (getattr(each, name, None) or each.libraries.get(package) for each in (good, bad))
+    if first and last and first != last:
+        return first, last
+    why = f"the {package or 'commit'} of these runs is {first or 'not known'} and {last}"
+    changed = "; ".join(difference(good, bad)) or "nothing known"
+    raise UserError(f"{why}; what changed is {changed}; name --package NAME, or both ends")
