@@ -19,7 +19,7 @@ LEAST_PAIRS = 2
 
 
 @dataclass(frozen=True)
-class Look:
+class SoFar:
     """What the pairs say so far; candidate 0 is the good end."""
 
     next: int | None
@@ -48,7 +48,7 @@ class ChangeSearch:
     skipped: dict[int, str] = field(default_factory=dict)
     """Why candidates cannot be measured."""
 
-    def look(self) -> Look:
+    def look(self) -> SoFar:
         """Return the most probable position, and what to measure next.
 
         At first, no change at all is as probable as any change.
@@ -68,11 +68,11 @@ class ChangeSearch:
         if sure < 1 - self.error / 2:  # the other half is for what the model leaves out
             below = list(itertools.accumulate(odds[:-1]))
             halving = min(below, key=lambda share: abs(2 * share - sum(odds)))
-            return Look(highs[below.index(halving)], low, high, sure)
+            return SoFar(highs[below.index(halving)], low, high, sure)
         for end in (high, low):
             if 0 < end <= self.last and len(self.pairs.get(end, ())) < LEAST_PAIRS:
-                return Look(end, low, high, sure)
-        return Look(None, low, high, sure)
+                return SoFar(end, low, high, sure)
+        return SoFar(None, low, high, sure)
 
     def slower_by(self, high: int) -> tuple[float, float, float]:
         """Return by how much the candidates from one on are slower, and the 95% interval of it."""
