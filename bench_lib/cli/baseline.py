@@ -101,7 +101,8 @@ def show(
             print(f"no baselines of {file.key} in {baselines}{remedy}{there}")
         _print_accepted(chosen)
         if published:
-            print("\n" * bool(chosen), end="")
+            if chosen:
+                print()
             _print_published(published)
         if excused:
             print()

@@ -29,8 +29,10 @@ def before(
         return []
     if items:
         tier = any(item.get_closest_marker("perf_cases") for item in items)
-        lines = [f"measuring on {session.device().key}" + f", tier {session.tier}" * tier]
-        return lines + [NO_RERUNS] * any(map(_has_reruns, items))
+        line = f"measuring on {session.device().key}"
+        if tier:
+            line += f", tier {session.tier}"
+        return [line, NO_RERUNS] if any(map(_has_reruns, items)) else [line]
     if session.options.asked_for and stats.get("deselected"):
         words = f"no case of tier {session.tier}, for {session.device().key}, is chosen"
         return [f"{words}; without -k and -m, --collect-only -q lists them"]

@@ -35,7 +35,7 @@ from bench_lib.verdict.severity import rank
 
 MOST_FAILURES = 30
 """Most failures shown at length; the table has all."""
-MOST_DETAILS = 100
+MOST_DETAILS = 25
 """Most other cases with details, the worst first."""
 WAITS = 1.5
 """A step that takes so many times the median by the wall clock gets a remark."""

@@ -185,7 +185,9 @@ def _to_report(night: Night, link: str) -> str:
     if _LINK.fullmatch(link):
         return f"[The whole report](<{link}>)"
     runs = " ".join(f"--run {run.run_id}" for run in night.runs[:MOST_RUNS])
-    return f"The whole report: {span(f'bench-lib report {runs} --html report.html')}" * bool(runs)
+    if not runs:
+        return ""
+    return f"The whole report: {span(f'bench-lib report {runs} --html report.html')}"
 
 
 def _to_be_known(night: Night) -> Iterator[str]:

@@ -174,7 +174,9 @@ def of_run(name: str, run: Run) -> SideValues:
     problems = list(run.problems)
     if not run.run_id:
         raise SideError(f"{run.path} holds no run: {'; '.join(problems[:1]) or 'it is empty'}")
-    title = f"run {run.run_id} on {run.key}" + f", {run.started}" * bool(run.started)
+    title = f"run {run.run_id} on {run.key}"
+    if run.started:
+        title += f", {run.started}"
     if not run.finished:
         problems.append(f"run {run.run_id} did not come to its end; it may lack cases")
     if not run.hardware:
