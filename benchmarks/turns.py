@@ -3,10 +3,10 @@
     python benchmarks/error_rates.py --turns [WORLD] [--nights 60] [--seed 1]
 
 A world is played night by night with 100 cases.  Five processes of one run are accepted; each
-later night is measured in up to six processes and judged as the suite judges, with and without
-pairs.  Nights that were fine make the rolling baseline.  What a night or a device adds to a case
-is the same for both sides of a pair.  Processes differ by 0.02 to 0.3%, case by case, as on an
-H200.
+later night is measured in one process, or in one pair, and in up to six where that is open, and
+judged as the suite judges.  Nights that were fine make the rolling baseline.  What a night or a
+device adds to a case is the same for both sides of a pair.  Processes differ by 0.02 to 0.3%, case
+by case, as on an H200.
 
 Nothing is ever slower, so each REGRESSED is false.  On every tenth night the same measurements are
 judged once more with slow-downs planted in five cases.  What is not found then stays for the next
@@ -23,17 +23,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bench_lib.engine import pairing
 from bench_lib.model import Accepted, Baseline, ProcessSummary, Status, Verdict
-from bench_lib.verdict import judge
+from bench_lib.verdict import judge, turns
 from bench_lib.verdict.evidence import REFERENCE, Evidence, Turns
 
 CASES, PINNED, PLANNED, ROLLING = 100, 5, 6, 20
 EFFECTS = (0.01, 0.015, 0.02, 0.03, 0.05)
 PLANTED = 5
 PLANT_EVERY = 10
-MOST = pairing.MOST * (PLANNED - 1)
-"""Pairs of a case that looks slower, at most."""
 FINE = (Status.OK, Status.IMPROVED)
 """What makes the rolling baseline."""
 
@@ -141,14 +138,14 @@ def judged(
     """Play a night's looks; return its verdicts, its processes, and how many pairs were made."""
     here: dict[int, list[ProcessSummary]] = {case: [] for case in range(CASES)}
     pairs: dict[int, list[tuple[ProcessSummary, ProcessSummary]]] = {c: [] for c in range(CASES)}
-    doubtful, in_turns = set(range(CASES)), set[int]()
+    doubtful = set(range(CASES))
     verdicts: dict[int, list[Verdict]] = {}
-    for number in range(1 + MOST if night.world.pairs else PLANNED):
+    for number in range(PLANNED):
         own, theirs = night.process(number), night.process(number, REFERENCE)
         for case in doubtful:
             x = own[case] + math.log1p(slower.get(case, 0.0))
             here[case].append(night.summary(x, number))
-            if case in in_turns:
+            if night.world.pairs:
                 other = night.summary(theirs[case], number, REFERENCE)
                 pairs[case].append((here[case][-1], other))
         suite = {
@@ -158,17 +155,16 @@ def judged(
                 rolling=rolling[case],
                 planned=PLANNED,
                 tried=len(here[case]),
-                turns=Turns("the reference", pairs[case], PLANNED - 1, most=MOST)
-                if night.world.pairs
-                else None,
+                turns=Turns("the reference", pairs[case], PLANNED) if night.world.pairs else None,
             )
             for case in range(CASES)
         }
         verdicts = {int(case): found for case, found in judge.judge(suite).items()}
-        in_turns = {c for c, found in verdicts.items() if judge.wants_turns(found, suite[str(c)])}
-        doubtful = set(in_turns)
-        if number + 1 < PLANNED:
-            doubtful |= {c for c, found in verdicts.items() if judge.is_suspicious(found)}
+        doubtful = {
+            case
+            for case, found in verdicts.items()
+            if judge.is_suspicious(found) or turns.want_more(found, suite[str(case)])
+        }
         if not doubtful:
             break
     return verdicts, here, sum(map(len, pairs.values()))

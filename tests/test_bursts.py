@@ -275,7 +275,7 @@ def test_the_clock_of_bursts_is_the_highest_that_was_seen(station, seen_mhz, exp
         sustained,
         make_telemetry(clock_max_mhz=seen_mhz, clock_mhz=300.0),
     )
-    outcome = station.hold(watch=lambda _: watch).measure(make_case(id="gemm"))
+    (outcome,) = station.hold(watch=lambda _: watch).measure(make_case(id="gemm"))
     (attempt,) = outcome.attempts
     assert attempt.telemetry.clock_mhz == expected_mhz
     assert attempt.telemetry.power_w == 690.0
@@ -329,7 +329,7 @@ def test_sustained_work_is_not_blamed_for_the_clock_of_bursts(station):
     level = validity.Level(1980.0, 1940.0, -9.0, 0.01, in_bursts=True)
     watch = Watch(make_telemetry(clock_mhz=1500.0))
     one = station.hold(expected=lambda _case: level, watch=lambda _: watch)
-    (attempt,) = one.measure(make_case(id="gemm")).attempts
+    (attempt,) = one.measure(make_case(id="gemm"))[0].attempts
     assert attempt.accepted
 
 
@@ -347,7 +347,7 @@ def test_who_shares_the_device_during_bursts_spoils_them(station):
     shared = make_telemetry(foreign_processes=[41], **hot)
     watch = Watch(make_telemetry(), make_telemetry(), shared)  # the first is of calibrating
     one = station.hold(watch=lambda _: watch, cool_s=0)
-    (attempt,) = one.measure(make_case(id="gemm")).attempts
+    (attempt,) = one.measure(make_case(id="gemm"))[0].attempts
     assert attempt.telemetry.foreign_processes == [41]
     assert attempt.telemetry.throttled == {"thermal": 0.5}
     assert attempt.invalid

@@ -359,7 +359,7 @@ def test_a_case_is_tuned_in_a_context_of_its_own_before_it_is_measured(
     monkeypatch.setattr("bench_lib.environment.fingerprint.caches", found)
     said = []
     one = bench(tune=True, say=said.append)
-    outcome = one.measure(make_case(id="a"))
+    (outcome,) = one.measure(make_case(id="a"))
     words = "cold before, warm, 41 entries, 0123456789ab after"
     assert outcome.tuned.startswith(words)
     assert searched("miopen") in outcome.environment.caches
@@ -383,7 +383,7 @@ def test_a_case_is_tuned_in_a_context_of_its_own_before_it_is_measured(
 def test_what_cannot_be_tuned_is_measured_all_the_same(bench, workers, trouble, words):
     workers.tuning = {"a": trouble}
     said = []
-    outcome = bench(tune=True, say=said.append).measure(make_case(id="a"))
+    (outcome,) = bench(tune=True, say=said.append).measure(make_case(id="a"))
     assert outcome.tuned.startswith(words)
     assert words in said[0]
     assert outcome.attempts[-1].measurement is not None
@@ -391,7 +391,7 @@ def test_what_cannot_be_tuned_is_measured_all_the_same(bench, workers, trouble, 
 
 
 def test_nothing_is_tuned_unless_asked_for(bench):
-    assert bench().measure(make_case(id="a")).tuned == ""
+    assert bench().measure(make_case(id="a"))[0].tuned == ""
 
 
 @pytest.mark.skipif(torch.version.hip is not None, reason="this torch is AMD's")

@@ -194,7 +194,7 @@ def test_more_ranks_than_gpus_are_skipped_with_the_figure(bench, monkeypatch, tm
     monkeypatch.setattr("bench_lib.engine.device.run_ranks", None)
     other = DeviceLock(gpus(2)[1], tmp_path)
     other.acquire(0, lambda _line: None)
-    outcome = bench(devices=gpus(2)).measure(make_case(launch=FOUR))
+    (outcome,) = bench(devices=gpus(2)).measure(make_case(launch=FOUR))
     assert outcome.skipped == "4 ranks need 4 GPUs; 2 are visible"
     other.release()
 
@@ -204,7 +204,7 @@ def test_a_launcher_that_is_not_the_usual_one_is_part_of_the_environment(
     bench, monkeypatch, text, name
 ):
     monkeypatch.delenv("BENCH_LIB_LAUNCHER", raising=False)
-    variables = bench(launcher=text).measure(make_case()).environment.variables
+    variables = bench(launcher=text).measure(make_case())[0].environment.variables
     assert variables.get("BENCH_LIB_LAUNCHER") == name
 
 
@@ -220,7 +220,7 @@ def test_one_context_serves_many_cases(bench, workers):
 
 def test_every_case_is_measured_in_as_many_contexts_as_asked_for(bench, workers):
     three = bench(processes=3)
-    first = three.measure(make_case(id="a"))
+    (first,) = three.measure(make_case(id="a"))
     three.measure(make_case(id="b"))
     measured = [line for line in workers.log if not line.startswith("fork")]
     assert measured == [f"context-{n} {case}" for case in "ab" for n in (1, 2, 3)]
@@ -231,10 +231,10 @@ def test_every_case_is_measured_in_as_many_contexts_as_asked_for(bench, workers)
 def test_a_fault_ends_the_case_and_the_next_case_gets_a_fresh_context(bench, workers):
     workers.script["bad"] = [ABORT]
     one = bench()
-    outcome = one.measure(make_case(id="bad"))
+    (outcome,) = one.measure(make_case(id="bad"))
     assert outcome.fault == ABORT
     assert not outcome.attempts[0].accepted
-    assert one.measure(make_case(id="good")).fault is None
+    assert one.measure(make_case(id="good"))[0].fault is None
     assert workers.log == [
         "fork context-1",
         "context-1 bad",
@@ -246,7 +246,7 @@ def test_a_fault_ends_the_case_and_the_next_case_gets_a_fresh_context(bench, wor
 
 def test_a_fault_is_not_tried_again_in_the_other_processes(bench, workers):
     workers.script["bad"] = [ABORT]
-    assert len(bench(processes=5).measure(make_case(id="bad")).attempts) == 1
+    assert len(bench(processes=5).measure(make_case(id="bad"))[0].attempts) == 1
 
 
 LATE = Fault("time limit", "no answer within its time limit of 180 s", "warm-up", "")
@@ -279,7 +279,7 @@ class Room:
 
     def fault(self):
         with contextlib.closing(self.held):
-            (attempt,) = self.held.measure(make_case(id="late")).attempts
+            (attempt,) = self.held.measure(make_case(id="late"))[0].attempts
         assert not attempt.accepted
         return attempt.fault
 
@@ -307,7 +307,7 @@ def test_a_throttle_reason_is_set_aside_by_name_only_if_an_idle_cool_device_give
     workers = Contexts({}, DEVICE)
     one = held(DEVICE, workers, tmp_path, watch=lambda _: watch, say=said.append, cool_s=0)
     with contextlib.closing(one):
-        attempts = [one.measure(make_case(id=name)).attempts[-1] for name in "ab"]
+        attempts = [one.measure(make_case(id=name))[0].attempts[-1] for name in "ab"]
     assert [attempt.accepted for attempt in attempts] == [accepted] * 2
     if accepted:
         words = "thermal is set aside, because the device also reports it when idle, at 45 °C"
@@ -363,14 +363,14 @@ def test_ranks_that_were_late_on_a_busy_cpu_say_who_had_it(monkeypatch, tmp_path
     monkeypatch.setattr("bench_lib.engine.device.SETTLED_S", 0.0)
     seen = Watch(make_telemetry(utilization=1.0), make_telemetry(utilization=0.5))
     with contextlib.closing(held(CPU, Contexts({}, CPU), tmp_path, watch=lambda _: seen)) as one:
-        fault = one.measure(make_case(launch=Launch(ranks=2))).fault
+        fault = one.measure(make_case(launch=Launch(ranks=2)))[0].fault
     assert fault.message.endswith(" 180 s; just after, other programs kept the CPU 50% busy")
 
 
 def test_a_skip_keeps_the_context(bench, workers):
     workers.script["odd"] = ["no TF32 here"]
     one = bench()
-    assert one.measure(make_case(id="odd")).skipped == "no TF32 here"
+    assert one.measure(make_case(id="odd"))[0].skipped == "no TF32 here"
     one.measure(make_case(id="a"))
     assert workers.forks == 1
 
@@ -389,7 +389,7 @@ def test_a_device_that_vanishes_costs_each_case_an_error_and_not_the_run(bench, 
     lost = one.measure(make_case(id="a"))
     assert (lost.fault.kind, lost.fault.message) == ("launch", "no device")
     workers.refuse_forks_from = None
-    assert one.measure(make_case(id="b")).fault is None
+    assert one.measure(make_case(id="b"))[0].fault is None
 
 
 def test_workers_that_went_with_a_case_are_started_anew_for_the_next(bench, workers, monkeypatch):
@@ -397,8 +397,8 @@ def test_workers_that_went_with_a_case_are_started_anew_for_the_next(bench, work
     workers.refuse_forks_from = 2
     monkeypatch.setattr(workers, "close", lambda: setattr(workers, "refuse_forks_from", None))
     one = bench()
-    assert one.measure(make_case(id="bad")).fault == ABORT
-    assert one.measure(make_case(id="a")).fault is None
+    assert one.measure(make_case(id="bad"))[0].fault == ABORT
+    assert one.measure(make_case(id="a"))[0].fault is None
 
 
 def test_a_device_that_is_gone_for_many_cases_in_a_row_ends_the_run(bench, workers):
@@ -407,9 +407,9 @@ def test_a_device_that_is_gone_for_many_cases_in_a_row_ends_the_run(bench, worke
     for is_last in (False, True):
         workers.script["bad"] = [ABORT]
         workers.refuse_forks_from = None
-        assert one.measure(make_case(id="bad")).fault == ABORT
+        assert one.measure(make_case(id="bad"))[0].fault == ABORT
         workers.refuse_forks_from = 1
-        lost = [one.measure(make_case(id="a")).fault for _ in range(MOST_LOST)]
+        lost = [one.measure(make_case(id="a"))[0].fault for _ in range(MOST_LOST)]
         assert [fault.kind for fault in lost] == ["launch"] * MOST_LOST
         if is_last:
             with pytest.raises(LaunchError, match="no device"):
@@ -428,7 +428,7 @@ SPREAD_OUT = [0.010, 0.012] * 10
 
 def test_a_disturbed_measurement_is_looked_at_once_more_and_kept_with_the_reason(bench, workers):
     workers.script["a"] = [SPREAD_OUT, [0.010] * 20]
-    first, second = bench().measure(make_case(id="a")).attempts
+    first, second = bench().measure(make_case(id="a"))[0].attempts
     assert first.discarded == "iterations spread by 9.4%; measured again"
     assert first.measurement.iteration_s == SPREAD_OUT
     assert (first.accepted, second.accepted) == (False, True)
@@ -437,7 +437,7 @@ def test_a_disturbed_measurement_is_looked_at_once_more_and_kept_with_the_reason
 
 def test_what_stays_disturbed_is_taken_as_it_is(bench, workers):
     workers.script["a"] = [SPREAD_OUT]
-    attempts = bench().measure(make_case(id="a")).attempts
+    attempts = bench().measure(make_case(id="a"))[0].attempts
     assert [attempt.accepted for attempt in attempts] == [False, True]
 
 
@@ -466,21 +466,21 @@ def test_a_companion_is_drawn_once_and_a_measuring_context_until_it_is_of_the_ch
 def test_a_companion_that_is_gone_costs_no_case(bench, workers):
     workers.asks_to_give_way = workers.no_turns = True
     one = bench()
-    assert one.measure(make_case(id="a")).fault is None
+    assert one.measure(make_case(id="a"))[0].fault is None
     workers.no_turns = False
     one.measure(make_case(id="b"))
     assert workers.log[-3:] == ["fork context-3", "context-3 takes its turn", "context-1 b"]
 
 
 def test_the_environment_is_the_workers_own_words(bench):
-    outcome = bench().measure(make_case(id="a"))
+    (outcome,) = bench().measure(make_case(id="a"))
     assert outcome.environment.torch == "2.9.0"
     assert outcome.attempts[0].environment == history.reference(outcome.environment)
 
 
 def test_a_variable_that_was_set_for_a_side_is_in_its_environment(bench):
     told = {"MINE": "1", "BENCH_LIB_DATA": "folder"}
-    outcome = bench(sides={"": Side(environment=told)}).measure(make_case(id="a"))
+    (outcome,) = bench(sides={"": Side(environment=told)}).measure(make_case(id="a"))
     assert "MINE" in outcome.environment.variables
     assert "BENCH_LIB_DATA" not in outcome.environment.variables
 
@@ -507,7 +507,7 @@ def test_closing_ends_workers_and_telemetry_and_frees_the_device(bench, workers,
 @pytest.mark.parametrize("dear", [False, True])
 def test_a_context_that_stayed_dear_says_so_in_every_measurement(bench, workers, dear):
     workers.are_dear = dear
-    outcome = bench().measure(make_case(id="a"))
+    (outcome,) = bench().measure(make_case(id="a"))
     (attempt,) = outcome.attempts
     assert attempt.accepted
     warnings = [w for w in attempt.measurement.warnings if w.startswith("launches cost more in")]
@@ -554,7 +554,7 @@ def test_a_contexts_name_is_its_own_in_the_whole_run(tmp_path):
     for device in gpus(3):
         one = held(device, Contexts({}, device), tmp_path)
         for id_ in ("a", "b"):
-            (attempt,) = one.measure(make_case(id=id_)).attempts
+            (attempt,) = one.measure(make_case(id=id_))[0].attempts
             names.add(attempt.measurement.context_id)
         one.close()
     assert len(names) == 3
@@ -579,7 +579,7 @@ def seeing(*script):
 
 
 def test_what_was_measured_beside_another_process_is_measured_again(bench, waits):
-    spoilt, good = bench(**seeing(SHARED, CALM)).measure(make_case(id="a")).attempts
+    spoilt, good = bench(**seeing(SHARED, CALM)).measure(make_case(id="a"))[0].attempts
     assert (spoilt.accepted, spoilt.invalid) == (False, True)
     assert spoilt.discarded == "shared with process 41; measured again"
     assert spoilt.measurement is not None
@@ -588,7 +588,7 @@ def test_what_was_measured_beside_another_process_is_measured_again(bench, waits
 
 
 def test_what_the_hardware_spoils_twice_stays_discarded(bench, waits):
-    outcome = bench(**seeing(SHARED)).measure(make_case(id="a"))
+    (outcome,) = bench(**seeing(SHARED)).measure(make_case(id="a"))
     assert [a.accepted for a in outcome.attempts] == [False, False]
     assert [a.discarded for a in outcome.attempts] == [
         "shared with process 41; measured again",
@@ -601,7 +601,7 @@ def test_what_the_hardware_spoils_twice_stays_discarded(bench, waits):
 def test_what_the_hardware_spoils_in_one_process_may_come_out_well_in_the_next(
     bench, waits, workers
 ):
-    outcome = bench(processes=3, **seeing(CALM, SHARED, SHARED, CALM)).measure(make_case(id="a"))
+    (outcome,) = bench(processes=3, **seeing(CALM, SHARED, SHARED, CALM)).measure(make_case(id="a"))
     assert [(a.process, a.accepted) for a in outcome.attempts] == [
         (0, True),
         (1, False),
@@ -616,12 +616,12 @@ def test_a_device_that_is_never_better_is_not_waited_for_all_night(bench, monkey
     monkeypatch.setattr("bench_lib.engine.telemetry.LOOK_S", 0.001)
     hot = make_telemetry(foreign_processes=[41], temperature_c=None)
     one = bench(cool_s=0.05, **seeing(hot))
-    looks = [len(one.measure(make_case(id=f"c{n}")).attempts) for n in range(5)]
+    looks = [len(one.measure(make_case(id=f"c{n}"))[0].attempts) for n in range(5)]
     assert looks == [2, 2, 2, 1, 1]
 
 
 def test_without_time_to_wait_nothing_is_measured_again(bench, workers):
-    outcome = bench(cool_s=0, **seeing(SHARED)).measure(make_case(id="a"))
+    (outcome,) = bench(cool_s=0, **seeing(SHARED)).measure(make_case(id="a"))
     assert [a.discarded for a in outcome.attempts] == ["shared with process 41"]
 
 
@@ -631,9 +631,9 @@ def test_a_clock_below_what_the_baseline_had_spoils_a_measurement(bench, waits):
         "light": validity.Level(1980.0, 1940.0, math.log(0.01), 0.01),
     }
     one = bench(expected=lambda case: levels.get(case.id), **seeing(SLOW))
-    assert one.measure(make_case(id="heavy")).spoilt is None
-    assert one.measure(make_case(id="new")).spoilt is None
-    assert one.measure(make_case(id="light")).spoilt == (
+    assert one.measure(make_case(id="heavy"))[0].spoilt is None
+    assert one.measure(make_case(id="new"))[0].spoilt is None
+    assert one.measure(make_case(id="light"))[0].spoilt == (
         "GFX clock 1410 MHz against 1980 MHz in the baseline; power 600 W; power cap 750 W"
     )
 
@@ -642,7 +642,7 @@ def test_what_is_disturbed_after_the_hardware_has_recovered_is_measured_a_third_
     bench, waits, workers
 ):
     workers.script["a"] = [[0.01] * 20, [0.01, 0.02] * 10, [0.01] * 20]
-    attempts = bench(**seeing(SHARED, CALM)).measure(make_case(id="a")).attempts
+    attempts = bench(**seeing(SHARED, CALM)).measure(make_case(id="a"))[0].attempts
     assert [(a.accepted, a.invalid) for a in attempts] == [
         (False, True),
         (False, False),
@@ -680,7 +680,7 @@ def test_one_device_among_the_ranks_spoils_the_case_and_is_named(bench, monkeypa
     measurement = make_measurement(per_rank=ranks)
     monkeypatch.setattr("bench_lib.engine.device.run_ranks", lambda *_, **__: measurement)
     one = bench(watch=lambda device: watches[device.index], cool_s=0)
-    (attempt,) = one.measure(make_case(launch=FOUR)).attempts
+    (attempt,) = one.measure(make_case(launch=FOUR))[0].attempts
     assert attempt.invalid
     assert attempt.discarded.startswith(f"rank 2 on GPU 2 at 0000:02:00.0: {cause}")
     assert list(attempt.telemetry_of_ranks) == [
@@ -692,7 +692,7 @@ def test_one_device_among_the_ranks_spoils_the_case_and_is_named(bench, monkeypa
 
 def test_a_case_of_several_ranks_is_launched_once_a_process(bench, monkeypatch):
     monkeypatch.setattr("bench_lib.engine.device.run_ranks", answering)
-    outcome = bench(processes=3).measure(make_case(launch=Launch(ranks=2)))
+    (outcome,) = bench(processes=3).measure(make_case(launch=Launch(ranks=2)))
     assert [attempt.process for attempt in outcome.attempts] == [0, 1, 2]
 
 
@@ -701,7 +701,7 @@ def test_times_that_no_clock_gives_end_nothing(bench, workers, times):
     workers.script["odd"] = [times]
     level = validity.Level(1980.0, 1940.0, -4.0, 0.01)
     one = bench(expected=lambda _case: level, **seeing(SLOW))
-    assert one.measure(make_case(id="odd")).attempts[-1].measurement is not None
+    assert one.measure(make_case(id="odd"))[0].attempts[-1].measurement is not None
 
 
 # --- looking into --------------------------------------------------------------------------

@@ -62,7 +62,7 @@ def test_a_command_writes_down_what_it_measures_and_by_which_command(opened, tmp
 @pytest.mark.parametrize("needed", [False, True])
 def test_a_try_is_not_written_down(opened, tmp_path, needed):
     with opened({}) as run:
-        assert run.attempt(CASE).fault is None
+        assert run.attempt(CASE)[0].fault is None
         assert run.held.glance(CASE).fault is None
         assert run.suite.records == {}
         assert run.conclude(needs_figures=needed) is not needed
@@ -74,7 +74,7 @@ def test_a_glance_is_one_look_whatever_disturbs_it(opened):
     shared = make_telemetry(foreign_processes=[41])
     with opened({CASE.id: [[0.01] * 10 + [0.03] * 10]}, seen=[shared], say=said.append) as run:
         (glance,) = run.held.glance(CASE).attempts
-        assert len(run.attempt(CASE).attempts) > 1
+        assert len(run.attempt(CASE)[0].attempts) > 1
     assert (glance.accepted, glance.discarded, glance.process) == (True, None, 0)
     assert glance.environment
 
@@ -279,7 +279,7 @@ def test_a_case_of_several_ranks_is_launched_in_every_process_and_looked_at_agai
 def measured_on(run, device, case, folder):
     made = contextlib.closing(held(device, Contexts({case.id: [SLOW]}, device), folder))
     with made as one:
-        run.note(one.measure(case))
+        run.note(one.measure(case)[0])
 
 
 def test_cases_are_looked_at_again_where_they_were_measured(tmp_path, monkeypatch):
@@ -359,7 +359,7 @@ def test_workers_that_have_started_measure_where_they_are_needed(tmp_path, monke
         told = [run.share(device) for device in devices]
         assert told == [("folder", 0, "digest"), ("folder", 1, "digest")]
         assert run.share(devices[1]) == told[1]
-        assert run.attempt(CASE).fault is None
+        assert run.attempt(CASE)[0].fault is None
         assert shared[0].log[-1] == f"context-1 {CASE.id}"
     assert log == []
     assert [workers.log[-1] for workers in shared.values()] == ["close", "close"]
@@ -371,7 +371,7 @@ def test_workers_that_would_start_otherwise_now_are_ended(tmp_path, monkeypatch)
     with contextlib.closing(engine.Engine(DEVICE, Settings())) as run:
         run.share(DEVICE)
         monkeypatch.setattr(engine.processes, "would_start", lambda told: told[-1] == "another")
-        assert run.attempt(CASE).fault is None
+        assert run.attempt(CASE)[0].fault is None
         assert shared[0].log == ["close"]
     assert log == ["start 0"]
 
@@ -381,7 +381,7 @@ def test_workers_that_cannot_be_shared_start_where_they_are_needed(tmp_path, mon
     monkeypatch.setattr(engine.processes, "share", nobody_shares)
     with contextlib.closing(engine.Engine(DEVICE, Settings())) as run:
         assert run.share(DEVICE) is None
-        assert run.attempt(CASE).fault is None
+        assert run.attempt(CASE)[0].fault is None
     assert log == ["start 0"]
 
 
@@ -397,7 +397,7 @@ def test_who_is_told_of_shared_workers_joins_them(tmp_path, monkeypatch, are_the
 
     monkeypatch.setattr(engine.processes, "joined", joined)
     with contextlib.closing(engine.Engine(DEVICE, Settings(), told)) as run:
-        assert run.attempt(CASE).fault is None
+        assert run.attempt(CASE)[0].fault is None
     assert asked == [told]
     assert log == ([] if are_there else ["start 0"])
     assert (f"context-1 {CASE.id}" in workers.log) is are_there
@@ -441,7 +441,7 @@ def test_a_case_that_is_measured_once_more_in_its_process_keeps_its_numerics(wor
     uneven = [0.01, 0.02] * 10
     workers.script[CASE.id] = [uneven, [0.01] * 20]
     with contextlib.closing(held(DEVICE, workers, tmp_path)) as device:
-        attempts = device.measure(CASE).attempts
+        attempts = device.measure(CASE)[0].attempts
     assert ["numerics" in known for known in workers.known] == [False, True]
     assert [a.accepted for a in attempts] == [False, True]
     assert attempts[1].measurement.numerics == attempts[0].measurement.numerics is not None
@@ -449,7 +449,7 @@ def test_a_case_that_is_measured_once_more_in_its_process_keeps_its_numerics(wor
 
 def test_what_was_counted_once_is_filled_in(workers, tmp_path):
     with contextlib.closing(held(DEVICE, workers, tmp_path, processes=2)) as device:
-        attempts = device.measure(CASE).attempts
+        attempts = device.measure(CASE)[0].attempts
     assert ["counts" in known for known in workers.known] == [False, True]
     first, second = (attempt.measurement for attempt in attempts)
     assert second.counts == first.counts
@@ -516,7 +516,7 @@ def test_numerics_of_last_week_are_not_kept_for_another_one(opened, tmp_path):
 
 
 def _keep_sound(device):
-    found = device.measure(CASE)
+    (found,) = device.measure(CASE)
     facts.keep_numerics(CASE, found.environment, DEVICE.uuid, Numerics(finite=True, cosine=1.0))
 
 
@@ -593,7 +593,7 @@ def test_an_attempt_says_what_its_time_was_spent_on(workers, tmp_path, monkeypat
     measured = make_measurement(iteration_s=[0.01] * 20, phases_s={"build": 0.5, "measure": 1.0})
     monkeypatch.setattr("standins.worker.make_measurement", lambda **_: measured)
     with contextlib.closing(held(DEVICE, workers, tmp_path)) as device:
-        (attempt,) = device.measure(CASE).attempts
+        (attempt,) = device.measure(CASE)[0].attempts
     assert attempt.measurement.phases_s == {}
     assert list(attempt.phases_s) == ["fork", "build", "measure", "telemetry", "other"]
     assert (attempt.phases_s["build"], attempt.phases_s["measure"]) == (0.5, 1.0)
@@ -602,7 +602,7 @@ def test_an_attempt_says_what_its_time_was_spent_on(workers, tmp_path, monkeypat
 def test_the_time_of_a_fault_belongs_to_the_phase_that_failed(workers, tmp_path):
     workers.script[CASE.id] = [make_fault(phase="warm-up")]
     with contextlib.closing(held(DEVICE, workers, tmp_path)) as device:
-        (attempt,) = device.measure(CASE).attempts
+        (attempt,) = device.measure(CASE)[0].attempts
     assert attempt.phases_s == {"warm-up": attempt.took_s}
 
 

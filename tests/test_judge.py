@@ -29,7 +29,7 @@ from bench_lib.model import (
     Status,
     Verdict,
 )
-from bench_lib.verdict.evidence import Evidence, Turns
+from bench_lib.verdict.evidence import Evidence
 from bench_lib.verdict.judge import (
     beside_time,
     compare,
@@ -41,7 +41,6 @@ from bench_lib.verdict.judge import (
     leading,
     overall,
     stored_limits,
-    wants_turns,
 )
 from bench_lib.verdict.metrics import summarise
 from bench_lib.verdict.severity import SEVERITY, rank
@@ -434,44 +433,6 @@ def test_what_needs_no_theory_of_chance_is_held_against_other_processes():
         ("numerics", "pinned", Status.OK),
     ]
     assert beside_time(new, old, Limits(memory=20.0))[0].status is Status.OK
-
-
-# ---- turns with a reference -------------------------------------------------------------
-
-
-def turns_of(pairs: int = 1, **fields) -> Turns:
-    pair = (make_process(), make_process())
-    return Turns("old", [pair] * pairs, **{"planned": 6, **fields})
-
-
-@pytest.mark.parametrize(
-    ("found", "fields", "expected"),
-    [
-        ({"status": Status.SUSPECT, "ratio": 1.02}, {}, True),
-        ({"status": Status.SUSPECT, "ratio": 1.02}, {"baseline": None}, False),
-        ({"status": Status.SUSPECT, "ratio": 1.02}, {"turns": None}, False),
-        ({"status": Status.SUSPECT, "ratio": 1.02}, {"turns": turns_of(without="gone")}, False),
-        ({"status": Status.SUSPECT, "ratio": 1.02}, {"turns": turns_of(6)}, False),
-        ({"status": Status.SUSPECT, "ratio": None, "metric": "memory"}, {}, False),
-        ({"status": Status.OK, "ratio": 1.0}, {}, False),
-        ({"status": Status.OK, "ratio": 1.015}, {}, True),
-    ],
-    ids=[
-        "suspicious",
-        "nothing to judge by",
-        "no reference",
-        "reference gone",
-        "enough",
-        "another metric",
-        "as before",
-        "open",
-    ],
-)
-def test_pairs_are_measured_where_they_could_change_the_answer(found, fields, expected):
-    usual = {"baseline": make_baseline(), "turns": turns_of()}
-    evidence = Evidence(make_processes([0.0]), **{**usual, **fields})
-    verdicts = [make_verdict(**{"metric": "latency", "tolerance": 0.03, **found})]
-    assert wants_turns(verdicts, evidence) is expected
 
 
 def test_what_is_better_than_the_nights_before_begins_anew():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import functools
 import json
 import math
@@ -23,7 +24,7 @@ from builders import (
 )
 from standins.worker import Contexts, Watch, gpus
 
-from bench_lib.engine import engine
+from bench_lib.engine import engine, suite
 from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceLock
 from bench_lib.engine.settings import Settings, Side
@@ -31,16 +32,20 @@ from bench_lib.engine.telemetry import Cooling
 from bench_lib.launch import environments
 from bench_lib.launch.faults import LaunchError
 from bench_lib.model import (
+    COUNTS,
+    NUMERICS,
     Choice,
     Draw,
     Environment,
     Hardware,
+    Launch,
     Limits,
     Record,
     Status,
     Verdict,
 )
 from bench_lib.plugin import session
+from bench_lib.report import console
 from bench_lib.storage import history
 from bench_lib.verdict import judge, turns
 from bench_lib.verdict.evidence import Evidence, Turns
@@ -69,8 +74,6 @@ class Bed:
     """Why the reference's workers cannot be started."""
     uninstalled: str = ""
     """What is wrong with the reference before anything is measured."""
-    is_copy: bool = False
-    """Whether the reference has exactly the packages of tonight's environment."""
     seen: list[Any] = field(default_factory=list)
     engine: Any = None
 
@@ -97,8 +100,7 @@ class Bed:
         """Say what an interpreter has installed."""
         if self.uninstalled and python == self.reference.python:
             raise LaunchError(self.uninstalled)
-        same = self.is_copy or python != self.reference.python
-        packages = [f"torch {TONIGHTS if same else ACCEPTED}"]
+        packages = [f"torch {TONIGHTS if python != self.reference.python else ACCEPTED}"]
         return environments.Installed(
             python=["3.12", "/usr"], torch=True, installed=packages, requires={}
         )
@@ -114,7 +116,7 @@ class Bed:
         )
         with engine.opened(DEVICE, settings) as self.engine:
             for case in cases:
-                self.engine.note(self.engine.attempt(case))
+                self.engine.measure(case)
             self.engine.conclude()
             return self.engine.suite.records
 
@@ -163,42 +165,22 @@ def slow_here(bed, *cases, there=USUAL):
         bed.there.script[case.id] = [there]
 
 
-# ---- what it decides ------------------------------------------------------------------------
+# ---- how it is measured ---------------------------------------------------------------------
 
 
-def test_a_clean_night_starts_no_reference_and_leaves_one_run(bed):
-    assert bed.run(CASE)[CASE.id].status is Status.OK
-    assert bed.there.log == []
-    assert len(bed.runs) == 1
+def test_every_case_is_measured_in_one_pair_and_what_is_fine_in_no_more(bed):
+    records = bed.run(CASE, OTHER)
+    for case in (CASE, OTHER):
+        assert records[case.id].status is Status.OK
+        assert len(records[case.id].attempts) == 1
+        assert of(records[case.id], "reference").status is Status.OK
+        assert [line for line in bed.there.log if line.endswith(case.id)] == [
+            f"context-1 {case.id}"
+        ]
+    assert len(bed.runs) == 2
 
 
-def test_what_is_slower_than_the_reference_tonight_is_regressed(bed):
-    slow_here(bed)
-    record = bed.run(CASE)[CASE.id]
-    assert record.status is Status.REGRESSED
-    answer = of(record, "reference")
-    assert answer.status is Status.REGRESSED
-    assert answer.reason.startswith("3.0% slower than the reference in 4 pairs (95% interval +2.")
-    assert f"; measured in turns with {bed.reference} (torch {ACCEPTED})" in answer.reason
-    assert (answer.value, answer.baseline) == (pytest.approx(0.0103), pytest.approx(0.010))
-
-
-def test_what_is_as_slow_in_the_reference_is_not_the_softwares(bed):
-    slow_here(bed, there=SLOW)
-    record = bed.run(CASE)[CASE.id]
-    assert record.status is Status.OK
-    assert record.verdicts[0] == of(record, "reference")
-    pinned = of(record, "pinned")
-    assert pinned.status is Status.SKIPPED
-    assert pinned.reason.endswith(
-        "; the accepted environment is as slow tonight: that is the device, the night or the "
-        "clock, not the software"
-    )
-    assert [attempt.process for attempt in record.attempts] == [0, 1]
-    assert [line for line in bed.there.log if line.endswith(CASE.id)] == [f"context-1 {CASE.id}"]
-
-
-def test_sides_take_turns_at_being_first(bed):
+def test_which_side_is_first_alternates_from_pair_to_pair_and_from_case_to_case(bed):
     slow_here(bed)
     log = []
     bed.here.log = bed.there.log = log
@@ -206,17 +188,13 @@ def test_sides_take_turns_at_being_first(bed):
         functools.partial(named, contexts, name)
         for contexts, name in ((bed.here, "here"), (bed.there, "there"))
     )
-    bed.run(CASE)
-    measured = [line.split("-")[0] for line in log if line.endswith(CASE.id)]
-    assert measured == [
-        "here",
-        *["there", "here"],
-        *["here", "there"],
-        *["there", "here"],
-        *["here", "there"],
-    ]
-    opened = [line for line in log if line.startswith("fork")]
-    assert opened == [f"fork context-{n}" for n in (1, 2, 1, 3, 2, 4, 3, 5, 4)]
+    bed.run(CASE, OTHER)
+    order = {
+        case.id: [line.split("-")[0] for line in log if line.endswith(case.id)]
+        for case in (CASE, OTHER)
+    }
+    assert order[CASE.id] == ["here", "there", "there", "here", "here", "there"]
+    assert order[OTHER.id] == ["there", "here"]
 
 
 def named(contexts, name, **options):
@@ -224,6 +202,12 @@ def named(contexts, name, **options):
     context = Contexts.context(contexts, **options)
     context.name = f"{name}-{context.name}"
     return context
+
+
+def test_the_reference_computes_neither_numerics_nor_flops(bed):
+    bed.run(CASE)
+    assert bed.there.known == [{NUMERICS, COUNTS}]
+    assert not bed.here.known[0]
 
 
 def test_the_reference_has_a_run_of_its_own_which_counts_for_nothing(bed):
@@ -235,7 +219,7 @@ def test_the_reference_has_a_run_of_its_own_which_counts_for_nothing(bed):
     assert reference.run_id < own.run_id
     record = reference.records[CASE.id]
     assert (reference.finished, record.status) == (True, None)
-    assert [attempt.process for attempt in record.attempts] == [1, 2, 3, 4]
+    assert [attempt.process for attempt in record.attempts] == [0, 1, 2]
     assert {(a.accepted, a.discarded) for a in record.attempts} == {
         (False, f"the reference of run {own.run_id}, measured in turns with it")
     }
@@ -243,14 +227,140 @@ def test_the_reference_has_a_run_of_its_own_which_counts_for_nothing(bed):
     assert environment.torch == ACCEPTED
 
 
-def test_only_cases_that_look_different_are_measured_in_the_reference(bed):
-    slow_here(bed, CASE)
-    bed.run(CASE, OTHER)
-    assert not [line for line in bed.there.log if line.endswith(OTHER.id)]
-    said = "looking again at 1 of 2 cases, at 1 in turns with the reference, in fresh process 2 "
-    using, looking, *_ = bed.said
-    assert using == f"what looks different is measured in turns with {bed.reference}"
-    assert looking == f"{said}of at most 10"
+def test_cases_of_several_ranks_are_measured_in_turns_once_they_look_slower(bed, monkeypatch):
+    ranked = make_case(id="resnet50-b64-fp16-ddp2", launch=Launch(ranks=2))
+    accept(bed, ranked.id)
+    measured = []
+
+    def ranks(_self, side, case, _keeps):
+        measured.append("there" if side is bed.reference else "here")
+        times = USUAL if side is bed.reference else SLOW
+        return builders.make_measurement(case_id=case.id, iteration_s=times)
+
+    monkeypatch.setattr(HeldDevice, "_measure_ranks", ranks)
+    monkeypatch.setattr(HeldDevice, "_used_by", lambda _self, _case: [])
+    bed.run(ranked)
+    assert measured[0] == "here"
+    assert sorted(measured[1:3]) == ["here", "there"]
+
+
+def test_the_half_that_was_first_is_measured_again_where_the_second_one_was_spoilt(bed):
+    calm = make_telemetry()
+    bed.seen = [calm, make_telemetry(foreign_processes=[41]), calm]
+    record = bed.run(CASE)[CASE.id]
+    theirs = bed.engine.reference.records[CASE.id]
+    assert [a.accepted for a in record.attempts] == [False, True]
+    assert record.attempts[0].discarded == "the other half of the pair was measured again"
+    assert [a.accepted for a in theirs.attempts] == [False, True]
+    assert of(record, "reference").reason.count("in 1 pair ") == 1
+
+
+def test_a_case_whose_pair_is_spoilt_to_the_end_gets_another(bed):
+    spoilt = make_telemetry(foreign_processes=[41])
+    bed.seen = [make_telemetry(), spoilt, spoilt, make_telemetry()]
+    record = bed.run(CASE)[CASE.id]
+    assert of(record, "reference").status is Status.OK
+    assert [a.process for a in record.attempts] == [0, 1]
+
+
+# ---- what it decides ------------------------------------------------------------------------
+
+
+def test_what_is_slower_than_the_reference_tonight_is_regressed(bed):
+    slow_here(bed)
+    record = bed.run(CASE)[CASE.id]
+    assert record.status is Status.REGRESSED
+    answer = of(record, "reference")
+    assert answer.status is Status.REGRESSED
+    assert answer.reason.startswith("3.0% slower than the reference in 3 pairs (95% interval +2.")
+    assert f"; measured in turns with torch {ACCEPTED} ({bed.reference})" in answer.reason
+    assert (answer.value, answer.baseline) == (pytest.approx(0.0103), pytest.approx(0.010))
+
+
+def test_one_pair_alone_never_decides_that_a_case_is_slower(bed):
+    slow_here(bed, there=[0.005] * 20)
+    record = bed.run(CASE, planned=1)[CASE.id]
+    assert of(record, "reference").status is Status.SUSPECT
+    assert record.status is Status.SUSPECT
+
+
+def test_one_odd_pair_of_several_does_not_decide_that_a_case_is_slower(bed):
+    bed.here.script[CASE.id] = [[0.01024] * 20, USUAL]
+    record = bed.run(CASE, planned=6)[CASE.id]
+    assert record.status is Status.OK
+    assert len(record.attempts) > 1
+
+
+def test_what_is_as_slow_in_the_reference_is_not_the_softwares(bed):
+    slow_here(bed, there=SLOW)
+    record = bed.run(CASE)[CASE.id]
+    assert record.status is Status.OK
+    assert record.verdicts[0] == of(record, "reference")
+    words = "not the software under test (2 pairs: +0.0%); slower than the baseline by 3.0%; "
+    assert record.verdicts[0].reason.startswith(words)
+    pinned = of(record, "pinned")
+    assert pinned.status is Status.SKIPPED
+    assert pinned.reason.endswith("; in turns with the reference it is OK")
+    assert len(record.attempts) == 2
+
+
+def test_what_both_sides_share_is_named_beside_a_slow_down_that_is_not_the_softwares(bed):
+    slow_here(bed, there=SLOW)
+    accept(bed, CASE.id, environment=make_environment(driver="6.8.0"))
+    record = bed.run(CASE)[CASE.id]
+    assert record.status is Status.OK
+    words = "slower than the baseline by 3.0% together with driver 6.8.0 -> 6.10.5; "
+    assert words in record.verdicts[0].reason
+    assert any(words in line for line in console.explanations([record]))
+
+
+def test_only_a_strict_run_fails_on_what_is_slower_and_not_by_the_software(bed):
+    slow_here(bed, there=SLOW)
+    record = bed.run(CASE, OTHER)
+    today = dt.date(2026, 1, 1)
+    fails = {
+        (id_, strict): suite.fails(record[id_], strict=strict, today=today)
+        for id_ in (CASE.id, OTHER.id)
+        for strict in (False, True)
+    }
+    assert [key for key, failed in fails.items() if failed] == [(CASE.id, True)]
+
+
+def test_a_reference_of_other_software_than_accepted_decides_and_is_noted(bed):
+    slow_here(bed)
+    bed.there.versions |= {"torch": "2.8.0", "torchao": "0.18.0"}
+    accept(bed, CASE.id, environment=make_environment(torch=ACCEPTED, torchao="0.17.0"))
+    record = bed.run(CASE)[CASE.id]
+    assert of(record, "reference").status is Status.REGRESSED
+    line, note = bed.said[-2:]
+    assert line == f"in turns with torch 2.8.0, torchao 0.18.0 ({bed.reference})"
+    words = f"torch {ACCEPTED} -> 2.8.0; torchao 0.17.0 -> 0.18.0"
+    assert note == f"note: the reference is not what the baseline was accepted in: {words}"
+
+
+def test_a_case_without_a_baseline_is_judged_by_its_pairs(bed):
+    new = make_case(id="new-b64-fp16-eager-infer")
+    slow_here(bed, new)
+    record = bed.run(new)[new.id]
+    assert record.status is Status.REGRESSED
+    assert [v.status for v in record.verdicts if v.against == "pinned"] == [Status.NO_BASELINE]
+
+
+def test_a_baseline_that_does_not_know_its_environment_is_no_obstacle(bed):
+    slow_here(bed, there=SLOW)
+    (path,) = (bed.folder / "baselines").glob("*.json")
+    document = json.loads(path.read_text())
+    document["environments"] = {}
+    path.write_text(json.dumps(document))
+    assert bed.run(CASE)[CASE.id].status is Status.OK
+
+
+def test_a_clock_that_both_sides_share_spoils_no_pair(bed):
+    accept(bed, CASE.id, process={"clock_mhz": 2000.0, "clock_source": "stand-in"})
+    bed.seen = [make_telemetry(clock_mhz=1500.0, source="stand-in")]
+    slow_here(bed, there=SLOW)
+    record = bed.run(CASE)[CASE.id]
+    assert (record.status, of(record, "reference").status) == (Status.OK, Status.OK)
 
 
 def test_without_a_reference_nothing_is_said_of_one(bed):
@@ -259,18 +369,31 @@ def test_without_a_reference_nothing_is_said_of_one(bed):
     assert record.status is Status.REGRESSED
     assert {verdict.against for verdict in record.verdicts} == {"pinned"}
     assert "turns" not in of(record, "pinned").reason
+    assert bed.said[-1] == "against 5 processes on 1 device"
+
+
+def test_a_device_that_no_baseline_knows_is_named_with_the_instrument(bed):
+    accept(bed, CASE.id, process={"device_uuid": "GPU-ffff"})
+    bed.run(CASE, reference=None)
+    words = "this device is new to them, and --perf-reference would not need to know it"
+    assert bed.said[-1] == f"against 5 processes on 1 device; {words}"
 
 
 def test_what_is_faster_in_the_reference_too_is_no_improvement(bed):
     fast = [0.0095] * 20
     bed.here.script[CASE.id], bed.there.script[CASE.id] = [fast], [fast]
     record = bed.run(CASE)[CASE.id]
-    assert (record.status, len(record.attempts)) == (Status.OK, 2)
+    assert (record.status, len(record.attempts)) == (Status.OK, 1)
 
 
-def test_a_device_that_no_baseline_knows_has_its_cases_measured_in_turns(bed):
-    other = {"device_uuid": "GPU-ffff"}
-    accept(bed, CASE.id, process=other)
+def test_what_is_faster_than_the_reference_has_three_pairs_and_is_improved(bed):
+    bed.here.script[CASE.id] = [[0.0095] * 20]
+    record = bed.run(CASE)[CASE.id]
+    assert (record.status, len(record.attempts)) == (Status.IMPROVED, 3)
+
+
+def test_a_slow_down_that_a_faster_device_would_hide_is_found(bed):
+    accept(bed, CASE.id, process={"device_uuid": "GPU-ffff"})
     bed.here.script[CASE.id] = [USUAL]
     bed.there.script[CASE.id] = [[0.0097] * 20]
     record = bed.run(CASE)[CASE.id]
@@ -278,12 +401,29 @@ def test_a_device_that_no_baseline_knows_has_its_cases_measured_in_turns(bed):
     assert of(record, "pinned").status is Status.OK
 
 
-def test_on_an_unknown_device_a_case_that_is_fine_in_turns_leaves_after_one_pair(bed):
+def test_on_an_unknown_device_a_pair_tells_more_than_the_baseline(bed):
     accept(bed, CASE.id, process={"device_uuid": "GPU-ffff"})
     record = bed.run(CASE)[CASE.id]
     answer = of(record, "reference")
-    assert (record.status, len(record.attempts)) == (Status.OK, 2)
+    assert (record.status, len(record.attempts)) == (Status.OK, 1)
     assert 0.01 < answer.detectable_effect < 0.015 < of(record, "pinned").detectable_effect
+
+
+def test_a_pair_that_looks_fine_is_followed_by_more_until_they_exclude_a_slow_down(bed):
+    bed.here.script[CASE.id] = [[0.010097] * 20, *[[0.0102] * 20] * 20]
+    bed.there.script[CASE.id] = [USUAL]
+    record = bed.run(CASE)[CASE.id]
+    assert (record.status, len(record.attempts)) == (Status.REGRESSED, 3)
+
+
+def test_pairs_end_with_the_budget(bed, monkeypatch):
+    slow_here(bed)
+    seconds = iter(range(0, 10_000, 100))
+    monkeypatch.setattr(engine.time, "monotonic", lambda: next(seconds))
+    record = bed.run(CASE, budget_s=150.0)[CASE.id]
+    assert len(record.attempts) == 2
+    words = "1 case could be decided by more pairs; the budget of 150 s is spent"
+    assert words in bed.said
 
 
 # ---- where a compiler chooses ---------------------------------------------------------------
@@ -301,8 +441,8 @@ def test_both_sides_are_compiled_with_the_baselines_choices(bed):
     slow_here(bed)
     record = bed.run(CASE)[CASE.id]
     assert (record.status, of(record, "reference").status) == (Status.REGRESSED, Status.REGRESSED)
-    assert measured_in(bed.here) == [" by choices"] * 5
-    assert measured_in(bed.there) == [" by choices"] * 4
+    assert measured_in(bed.here) == [" by choices"] * 3
+    assert measured_in(bed.there) == [" by choices"] * 3
     assert "autotuning" not in of(record, "reference").reason
 
 
@@ -313,89 +453,92 @@ def test_turns_do_not_cancel_other_choices_so_these_are_tuned_anew(bed):
     record = bed.run(CASE)[CASE.id]
     answer = of(record, "reference")
     assert answer.status is Status.REGRESSED
-    words = "other autotuning choices: the sources of 2 kernels differ; 4 tunings"
+    words = "other autotuning choices: the sources of 2 kernels differ; 3 tunings"
     assert words in answer.reason
-    assert measured_in(bed.here) == [" by choices", *[" by choices, anew"] * 4]
-    assert measured_in(bed.there) == [" by choices"] * 4
-
-
-def test_pairs_that_the_hardware_spoils_tell_nothing(bed):
-    slow_here(bed)
-    bed.seen = [make_telemetry(), make_telemetry(foreign_processes=[41])]
-    record = bed.run(CASE)[CASE.id]
-    assert of(record, "reference") is None
+    assert measured_in(bed.here) == [" by choices", *[" by choices, anew"] * 2]
+    assert measured_in(bed.there) == [" by choices"] * 3
 
 
 # ---- when it cannot -------------------------------------------------------------------------
 
 
-def without(bed, *words):
-    """Judge a slow case; return why it was judged without the reference."""
-    record = bed.run(CASE)[CASE.id]
-    assert record.status is Status.REGRESSED
-    assert of(record, "reference") is None
-    assert len(record.attempts) == PLANNED
-    _, found, why = of(record, "pinned").reason.partition("; not measured in turns: ")
-    assert found
+def refused(bed, *words):
+    """Ask for a reference that is refused before anything is measured, and return why.
+
+    From an ini file it is only warned about.
+    """
+    slow_here(bed)
+    with pytest.raises(LaunchError) as found:
+        bed.run(CASE)
+    why = str(found.value)
     assert all(word in why for word in words), why
+    assert "\n" not in why
+    assert not [line for line in bed.here.log if CASE.id in line]
+    record = bed.run(CASE, reference_is_optional=True)[CASE.id]
+    assert of(record, "reference") is None
+    assert record.status is Status.REGRESSED
+    (warning,) = [line for line in bed.said if line.startswith("warning: ")]
+    assert warning.endswith(why)
+    _, _, without = of(record, "pinned").reason.partition("; not measured in turns: ")
+    assert without == why
     return why
 
 
-def test_an_interpreter_that_is_not_there_is_named_before_anything_is_measured(bed):
-    slow_here(bed)
+def test_an_interpreter_that_is_not_there_is_refused(bed):
     bed.reference = Side(str(bed.folder / "nowhere" / "python"))
-    why = without(bed)
     words = f"there is no interpreter {bed.reference.python} for the reference; "
-    assert why == f"{words}name the python of the accepted environment"
-    assert bed.said[0] == f"judged without a reference: {why}"
+    assert refused(bed) == f"{words}name the python of the accepted environment"
 
 
-def test_a_list_of_wheels_that_is_not_there_is_named(bed):
-    slow_here(bed)
+def test_a_list_of_wheels_that_is_not_there_is_refused(bed):
     bed.reference = Side(str(bed.folder / "accepted.txt"))
     words = f"there is no list {bed.reference.python}; "
-    assert without(bed) == f"{words}pip freeze in the accepted environment writes one"
+    assert refused(bed) == f"{words}pip freeze in the accepted environment writes one"
 
 
 @pytest.mark.parametrize(
-    "problem",
+    ("problem", "words"),
     [
-        "the worker's interpreter has no torch; install torch and torchvision there",
-        "it exited with status 3; its last output:\nno such library",
+        ("it has no torch; install torch there", "it has no torch; install torch there"),
+        (
+            "it exited with status 3; its last output:\nfirst\nno such library",
+            "it exited with status 3; its last output: no such library",
+        ),
+        ("docker: no such container: old", "docker: no such container: old"),
     ],
+    ids=["no torch", "crash", "container"],
 )
-def test_a_reference_that_does_not_start_is_tried_once(bed, problem):
-    slow_here(bed)
+def test_a_reference_whose_workers_do_not_start_is_refused(bed, problem, words):
     bed.problem = problem
-    words = f"the reference {bed.reference} does not start: {problem}"
-    assert without(bed) == words.replace("\n", " ")
-    assert len(bed.runs) == 1
-    (said,) = [line for line in bed.said if "without a reference" in line]
-    assert said == f"judged without a reference: {words}"
+    assert refused(bed) == f"the reference {bed.reference} does not start: {words}"
 
 
-def test_a_reference_without_torch_is_named_before_anything_is_measured(bed):
-    slow_here(bed)
+def test_a_reference_without_torch_is_refused(bed):
     bed.uninstalled = "it has no torch; install torch and torchvision there"
-    why = without(bed)
+    why = refused(bed)
     assert why == f"the reference {bed.reference} does not start: {bed.uninstalled}"
-    assert bed.said[0] == f"judged without a reference: {why}"
     assert bed.there.log == []
 
 
-def test_a_reference_with_exactly_the_same_packages_is_named_before_anything_is_measured(bed):
+def test_a_reference_with_another_device_is_refused(bed):
+    bed.there.device = builders.make_hardware(name="AMD Instinct MI210", arch="gfx90a", uuid=None)
+    refused(bed, "does not start: the worker opened another device than mi300x")
+
+
+def test_this_environment_itself_is_refused_as_a_reference(bed):
+    bed.reference = Side(sys.executable)
+    why = refused(bed, "is this environment itself, so there is nothing to compare")
+    assert "`same`" in why
+    assert bed.there.log == []
+
+
+def test_this_environment_itself_is_measured_where_that_is_asked_for(bed):
+    bed.reference = Side(label="this environment itself")
+    bed.there.versions["torch"] = TONIGHTS
     slow_here(bed, there=SLOW)
-    bed.is_copy = True
-    without(bed, "is this environment itself", "name the environment that was accepted")
-    assert bed.said[0].startswith("judged without a reference: ")
-    assert bed.there.log == []
-
-
-def test_the_same_packages_in_a_container_are_a_reference(bed):
-    slow_here(bed)
-    bed.is_copy = True
-    bed.reference = replace(bed.reference, command_prefix=("podman", "run", "image"))
-    assert of(bed.run(CASE)[CASE.id], "reference").status is Status.REGRESSED
+    record = bed.run(CASE)[CASE.id]
+    assert of(record, "reference").status is Status.OK
+    assert f"in turns with torch {TONIGHTS} (this environment itself)" in bed.said
 
 
 def test_a_list_of_wheels_is_installed_before_anything_is_measured(bed, monkeypatch):
@@ -409,182 +552,18 @@ def test_a_list_of_wheels_is_installed_before_anything_is_measured(bed, monkeypa
     listed = bed.folder / "accepted.txt"
     listed.touch()
     bed.reference = Side(str(listed))
-    slow_here(bed)
-    why = without(bed, "does not start: no environment from accepted.txt: ERROR: no torch==9")
+    why = refused(bed, "does not start: no environment from accepted.txt: ERROR: no torch==9")
     assert "more" not in why
-    assert made == [(str(listed), [])]
+    assert made[0] == (str(listed), [])
 
 
-def test_what_only_nights_excuse_is_asked_of_the_reference():
-    slower = Verdict(Status.OK, "latency", "1.5% slower", ratio=1.015, tolerance=0.02)
-    evidence = Evidence([make_process()], make_baseline(), turns=Turns("old"))
-    assert turns.is_open([slower], evidence)
-    assert not turns.is_open([replace(slower, ratio=1.009)], evidence)
-    assert not turns.is_open([replace(slower, ratio=0.985)], evidence)
-
-
-@pytest.mark.parametrize(
-    ("metric", "interval", "is_open"),
-    [
-        ("latency", (0.99, 1.0099), False),
-        ("latency", (0.99, 1.0101), True),
-        ("latency", (0.9, 1.1), False),
-        ("latency", None, True),
-        ("device", (0.99, 1.0101), False),
-    ],
-    ids=["excludes it", "does not", "all pairs would not", "one pair alone", "of another time"],
-)
-def test_pairs_go_on_while_they_do_not_exclude_a_slow_down_and_could(metric, interval, is_open):
-    pairs = [(make_process(), make_process())]
-    evidence = Evidence([make_process()], make_baseline(), turns=Turns("old", pairs, 5, "", 15))
-    slower = Verdict(Status.OK, "latency", "1.5% slower", ratio=1.015, tolerance=0.02)
-    answer = Verdict(
-        *(Status.OK, metric, "fine"), tolerance=0.01, interval=interval, against="reference"
-    )
-    assert turns.is_open([slower, answer], evidence) is is_open
-    assert judge.wants_turns([answer], evidence) is is_open
-    full = replace(evidence, turns=Turns("old", pairs * 5, 5, "", 15))
-    assert not judge.wants_turns([answer], full)
-
-
-def test_of_a_case_that_waits_for_its_host_pairs_are_to_exclude_its_devices_time():
-    pairs = [(make_process(host_bound=True), make_process(host_bound=True))]
-    waiting = [make_process(host_bound=True, log_device=0.0)]
-    baseline = make_baseline(processes=[make_process(host_bound=True, log_device=0.0)] * 5)
-    evidence = Evidence(waiting, baseline, turns=Turns("old", pairs, 5, "", 15))
-    wide = Verdict(
-        Status.OK, "latency", "", tolerance=0.01, interval=(0.98, 1.02), against="reference"
-    )
-    narrow = replace(wide, metric="device", interval=(0.999, 1.001))
-    assert evidence.waits()
-    assert not turns.is_open([wide, narrow], evidence)
-    swapped = [replace(wide, interval=narrow.interval), replace(narrow, interval=wide.interval)]
-    assert turns.is_open(swapped, evidence)
-
-
-def uneven(bed, spread, step=0.0103):
-    """Have a case's fresh processes differ by so much, and be slower on the whole."""
-    bed.here.script[CASE.id] = [[step * (1 + spread * (-1) ** n)] * 20 for n in range(20)]
-    bed.there.script[CASE.id] = [USUAL]
-
-
-def test_a_case_that_is_slower_for_certain_gets_no_more_pairs_than_planned(bed):
+def test_the_same_packages_in_another_place_are_a_reference(bed):
     slow_here(bed)
-    record = bed.run(CASE, planned=5)[CASE.id]
-    assert "in 4 pairs" in of(record, "reference").reason
-
-
-def test_pairs_that_differ_much_are_followed_by_more_until_their_interval_is_narrow(bed):
-    uneven(bed, 0.004)
-    record = bed.run(CASE)[CASE.id]
-    assert "in 9 pairs" in of(record, "reference").reason
-    assert len(record.attempts) == 10
-    assert bed.said[-1].endswith("in fresh process 10 of at most 10")
-
-
-def test_a_pair_that_looks_fine_is_followed_by_more_until_they_exclude_a_slow_down(bed):
-    bed.here.script[CASE.id] = [SLOW, [0.010097] * 20, *[[0.0102] * 20] * 20]
-    bed.there.script[CASE.id] = [USUAL]
-    record = bed.run(CASE)[CASE.id]
-    assert "more pairs" not in of(record, "reference").reason
-    assert (record.status, len(record.attempts) > 3) == (Status.REGRESSED, True)
-
-
-def test_the_spread_of_a_pair_is_learned_from_the_cases_that_nothing_is_asked_about():
-    rng = random.Random(1)
-    pairs = [(make_process(log_median=0.002), make_process())]
-    few = make_baseline(log_medians=[0.0, 0.002])
-    suspect = Evidence([pairs[0][0]], few, turns=Turns("old", pairs, 5, "", 15))
-    others = {
-        f"other {n}": Evidence(
-            [make_process()], make_baseline(log_medians=[rng.gauss(0, 0.001) for _ in range(5)])
-        )
-        for n in range(9)
-    }
-
-    def seen(suite) -> float:
-        (answer,) = (v for v in judge.judge(suite)["case"] if v.against == "reference")
-        return answer.detectable_effect
-
-    assert seen({"case": suspect, **others}) < 0.012
-    assert seen({"case": suspect}) > 0.014
-
-
-def test_a_case_that_nothing_is_asked_about_gets_no_answer_of_the_reference():
-    pairs = [(make_process(), make_process())]
-    suite = {
-        "asked": Evidence([make_process()], make_baseline(), turns=Turns("old", pairs, 5)),
-        "other": Evidence([make_process()], make_baseline(), turns=Turns("old")),
-    }
-    against = {
-        name: {v.against for v in found if v.metric == "latency"}
-        for name, found in judge.judge(suite).items()
-    }
-    assert against == {"asked": {"pinned", "reference"}, "other": {"pinned"}}
-
-
-def test_the_reference_is_named_by_what_it_has_otherwise(bed):
-    slow_here(bed)
-    accept(bed, CASE.id, environment=make_environment(torch=TONIGHTS, triton="3.4.0"))
-    bed.there.versions |= {"torch": TONIGHTS, "triton": "3.4.0"}
-    bed.here.versions["triton"] = "3.5.0"
-    answer = of(bed.run(CASE)[CASE.id], "reference")
-    assert answer.reason.endswith(f"; measured in turns with {bed.reference} (triton 3.4.0)")
-
-
-def test_a_reference_with_another_device_is_none(bed):
-    slow_here(bed)
-    bed.there.device = builders.make_hardware(name="AMD Instinct MI210", arch="gfx90a", uuid=None)
-    without(bed, "does not start: the worker opened another device than mi300x")
-
-
-def test_a_reference_that_is_this_environment_itself_is_none(bed):
-    slow_here(bed)
-    bed.reference = Side(sys.executable)
-    without(bed, "is this environment itself, so there is nothing to compare")
-    assert bed.there.log == []
-
-
-def test_a_reference_with_the_same_software_is_none(bed):
-    slow_here(bed, there=SLOW)
-    accept(bed, CASE.id, environment=make_environment(torch=TONIGHTS))
-    bed.there.versions["torch"] = TONIGHTS
-    why = f"is the same environment (torch {TONIGHTS}), so there is nothing to compare"
-    without(bed, why)
-    assert not [line for line in bed.there.log if line.endswith(CASE.id)]
-
-
-def test_the_same_software_with_other_variables_is_a_reference(bed):
-    slow_here(bed)
-    bed.reference = replace(bed.reference, environment={"MIOPEN_FIND_MODE": "2"})
-    accept(bed, CASE.id, environment=make_environment(torch=TONIGHTS))
     bed.there.versions["torch"] = TONIGHTS
     assert of(bed.run(CASE)[CASE.id], "reference").status is Status.REGRESSED
 
 
-def test_a_reference_of_other_software_than_accepted_is_none(bed):
-    slow_here(bed)
-    bed.there.versions["torch"] = "2.8.0"
-    without(bed, f"the reference is not what was accepted: torch {ACCEPTED} -> 2.8.0")
-
-
-def test_a_driver_that_changed_since_the_baseline_is_not_excused(bed):
-    slow_here(bed, there=SLOW)
-    accept(bed, CASE.id, environment=make_environment(driver="6.8.0"))
-    words = "both sides share what changed since the baseline: driver 6.8.0 -> 6.10.5"
-    assert without(bed) == f"{words}; accept a run made with it"
-
-
-def test_where_nobody_knows_what_was_accepted_nothing_is_a_reference(bed):
-    slow_here(bed, there=SLOW)
-    (path,) = (bed.folder / "baselines").glob("*.json")
-    document = json.loads(path.read_text())
-    document["environments"] = {}
-    path.write_text(json.dumps(document))
-    assert "does not say in which environment it was accepted" in without(bed)
-
-
-def test_a_case_that_the_reference_lacks_is_judged_without_it(bed):
+def test_a_case_that_the_reference_lacks_is_judged_by_its_baseline(bed):
     slow_here(bed, CASE, OTHER)
     bed.there.script[CASE.id] = ["torchvision 0.10 has no resnet50"]
     records = bed.run(CASE, OTHER)
@@ -593,18 +572,50 @@ def test_a_case_that_the_reference_lacks_is_judged_without_it(bed):
         "; not measured in turns: the reference skips it: torchvision 0.10 has no resnet50"
     )
     assert records[CASE.id].status is Status.REGRESSED
+    assert len([line for line in bed.there.log if line.endswith(CASE.id)]) == 1
 
 
-def test_a_case_that_fails_in_the_reference_is_judged_without_it(bed):
+def test_a_case_that_fails_in_the_reference_is_judged_by_its_baseline(bed):
     slow_here(bed)
     bed.there.script[CASE.id] = [make_fault()]
-    without(bed, "the reference fails: out of memory in first step: tried to allocate 2.00 GiB")
+    record = bed.run(CASE)[CASE.id]
+    words = "the reference fails: out of memory in first step: tried to allocate 2.00 GiB"
+    assert of(record, "pinned").reason.endswith(f"; not measured in turns: {words}")
+    assert record.status is Status.REGRESSED
 
 
-def test_a_reference_that_is_gone_in_the_middle_does_not_decide(bed):
-    slow_here(bed)
+def test_a_case_that_fails_here_is_not_measured_in_the_reference(bed):
+    bed.here.script[CASE.id] = [make_fault()]
+    assert bed.run(CASE)[CASE.id].status is Status.ERROR
+    assert not [line for line in bed.there.log if line.endswith(CASE.id)]
+
+
+def test_pairs_stay_where_the_reference_is_gone_half_way_and_the_baseline_judges_the_rest(bed):
+    slow_here(bed, OTHER, there=SLOW)
+    bed.there.script[CASE.id] = [USUAL]
     bed.there.refuse_forks_from = 2
-    assert without(bed) == f"the reference {bed.reference} does not start: no device"
+    records = bed.run(CASE, OTHER)
+    assert of(records[CASE.id], "reference").status is Status.OK
+    assert records[OTHER.id].status is Status.REGRESSED
+    why = f"the reference {bed.reference} does not start: no device"
+    words = "warning: judged by the baseline alone where there is no pair: "
+    assert [line for line in bed.said if line.startswith("warning")] == [words + why]
+
+
+def test_a_reference_that_is_much_slower_is_no_obstacle(bed):
+    bed.there.script[CASE.id] = [[0.1] * 20]
+    record = bed.run(CASE)[CASE.id]
+    assert (record.status, len(record.attempts)) == (Status.IMPROVED, 3)
+
+
+def test_caches_that_are_cold_on_one_side_only_are_named(bed, monkeypatch):
+    slow_here(bed)
+    monkeypatch.setattr(
+        "bench_lib.engine.pairing.mixed_conditions", lambda *_: ["caches cold here, warm there"]
+    )
+    record = bed.run(CASE)[CASE.id]
+    words = "; not measured in turns: conditions differ: caches cold here, warm there"
+    assert of(record, "pinned").reason.endswith(words)
 
 
 # ---- how it is named ------------------------------------------------------------------------
@@ -675,52 +686,143 @@ def test_a_setting_that_is_a_list_in_place_of_text_is_named(pytester, name, tabl
         session.read_options(config)
 
 
-@pytest.mark.parametrize(
-    ("interval", "decides"),
-    [((0.99, 1.0119), True), ((0.99, 1.012), False), (None, False)],
-    ids=["excludes it", "does not", "unknown"],
-)
-def test_pairs_decide_once_they_exclude_what_the_baseline_saw(interval, decides):
-    pinned = Verdict(Status.SUSPECT, "latency", "slower", ratio=1.012, tolerance=0.01)
-    answer = Verdict(
-        Status.OK, "latency", "fine", ratio=1.001, against="reference", interval=interval
-    )
-    answer = replace(answer, tolerance=0.0119)
-    pairs = [(make_process(log_median=0.001), make_process())]
-    evidence = Evidence([make_process()], make_baseline(), turns=Turns("old", pairs, 6, ""))
-    first, second = turns.decided([pinned], [answer], evidence)
-    assert judge.is_suspicious([first, second]) is not decides
-    assert judge.wants_turns([first, second], evidence) is not decides
-    if decides:
-        assert (first.status, second.status) == (Status.OK, Status.SKIPPED)
-    else:
-        assert (first.status, second.status) == (Status.NOISY, Status.SUSPECT)
-        assert first.reason == "fine; too few pairs to exclude 1.2%"
+def test_a_run_has_one_reference(pytester):
+    with pytest.raises(pytest.UsageError, match=r"^--perf-reference names a and b; a run has one"):
+        read(pytester, "", "--perf-reference", "a", "--perf-reference", "b")
 
 
-def test_what_only_looked_faster_needs_no_more_pairs():
-    pinned = Verdict(Status.IMPROVED, "latency", "faster", ratio=0.97)
-    answer = Verdict(
-        Status.OK, "latency", "fine", ratio=1.0, against="reference", interval=(0.96, 1.04)
-    )
-    pairs = [(make_process(), make_process())]
-    evidence = Evidence([make_process()], make_baseline(), turns=Turns("old", pairs, 6, ""))
-    first, second = turns.decided([pinned], [answer], evidence)
-    assert (first.status, second.status) == (Status.OK, Status.SKIPPED)
+def test_the_run_itself_is_a_reference_by_name(pytester):
+    assert read(pytester, "", "--perf-reference", "same") == Side(label="this environment itself")
 
 
 @pytest.mark.parametrize(
-    ("pairs", "half", "goes_on"),
-    [(1, 0.9, True), (2, 0.01414, True), (2, 0.01415, False), (4, 0.01, False)],
-    ids=["not as many as planned", "four would tell", "four would not", "the most"],
+    ("words", "optional", "planned", "budget_s"),
+    [
+        (("--perf-confirm", "2"), True, 6, math.inf),
+        (("--perf-reference", "a", "--perf-pairs", "4", "--perf-budget", "60"), False, 4, 60),
+    ],
 )
-def test_turns_end_with_the_most_pairs_or_once_these_would_tell_nothing(pairs, half, goes_on):
-    interval = (math.exp(-half), math.exp(half))
+def test_what_was_asked_for_by_hand_is_needed(pytester, words, optional, planned, budget_s):
+    pytester.makeini("[pytest]\nperf_reference = accepted/bin/python\n")
+    settings = session.read_options(pytester.parseconfig(*LOAD, *words)).settings
+    assert settings.reference_is_optional is optional
+    assert (settings.planned, settings.budget_s) == (planned, budget_s)
+
+
+# ---- when there are more pairs ----------------------------------------------------------------
+
+
+def judged(pairs, *, pinned=None, status=Status.OK, ratio=1.0, half=0.001, planned=6, **evidence):
+    """Return whether a case wants more pairs, and its verdicts, given its pairs' answer."""
+    interval = None if half is None else (ratio * math.exp(-half), ratio * math.exp(half))
+    answer = Verdict(
+        *(status, "latency", "told"),
+        ratio=ratio,
+        interval=interval,
+        tolerance=0.01,
+        against="reference",
+    )
+    pair = (make_process(log_median=math.log(ratio)), make_process())
+    turns_ = Turns("old", [pair] * pairs, planned)
+    known = Evidence([pair[0]], make_baseline(), turns=turns_, **evidence)
+    verdicts = turns.decided([pinned] if pinned else [], [answer], known)
+    return turns.want_more(verdicts, known), verdicts
+
+
+@pytest.mark.parametrize(
+    ("pairs", "fields", "more"),
+    [
+        (1, {}, False),
+        (1, {"half": None}, True),
+        (1, {"half": 0.012}, True),
+        (1, {"half": 0.03}, False),
+        (1, {"status": Status.SUSPECT, "ratio": 1.02}, True),
+        (5, {"status": Status.SUSPECT, "ratio": 1.02}, True),
+        (6, {"status": Status.SUSPECT, "ratio": 1.02}, False),
+        (2, {"status": Status.REGRESSED, "ratio": 1.02}, True),
+        (3, {"status": Status.REGRESSED, "ratio": 1.02}, False),
+        (1, {"ratio": 0.98}, True),
+        (3, {"status": Status.IMPROVED, "ratio": 0.98}, False),
+    ],
+    ids=[
+        "excludes a slow-down",
+        "nothing tells the spread",
+        "does not exclude it",
+        "six would not either",
+        "looks slower",
+        "still looks slower",
+        "no more are planned",
+        "two are too few",
+        "slower",
+        "looks faster",
+        "faster",
+    ],
+)
+def test_pairs_go_on_where_it_is_open_whether_a_case_is_slower(pairs, fields, more):
+    assert judged(pairs, **fields)[0] is more
+
+
+@pytest.mark.parametrize(
+    ("pairs", "fields", "status"),
+    [
+        (1, {}, Status.SUSPECT),
+        (2, {}, Status.SKIPPED),
+        (2, {"half": 0.05}, Status.SUSPECT),
+        (2, {"half": None}, Status.SUSPECT),
+        (2, {"status": Status.NOISY}, Status.SUSPECT),
+    ],
+    ids=["one pair", "two", "do not exclude it", "know no spread", "cannot tell"],
+)
+def test_pairs_overrule_a_slower_baseline_once_they_exclude_what_it_saw(pairs, fields, status):
+    pinned = Verdict(Status.SUSPECT, "latency", "slower", ratio=1.03, tolerance=0.01)
+    more, verdicts = judged(pairs, pinned=pinned, **fields)
+    (other,) = [v for v in verdicts if v.against == "pinned"]
+    assert other.status is status
+    assert more is (status is Status.SUSPECT)
+
+
+@pytest.mark.parametrize(("pairs", "overruled"), [(2, False), (3, True)])
+def test_pairs_that_only_look_slower_overrule_once_there_are_three(pairs, overruled):
+    pinned = Verdict(Status.REGRESSED, "latency", "slower", ratio=1.08, tolerance=0.01)
+    _, verdicts = judged(pairs, pinned=pinned, status=Status.SUSPECT, ratio=1.02)
+    assert (pinned not in verdicts) is overruled
+
+
+def test_of_a_case_that_waits_for_its_host_pairs_are_to_exclude_its_devices_time():
+    pairs = [(make_process(host_bound=True), make_process(host_bound=True))]
+    waiting = [make_process(host_bound=True, log_device=0.0)]
+    evidence = Evidence(waiting, make_baseline(), turns=Turns("old", pairs, 6))
     wide = Verdict(
-        Status.NOISY, "latency", "", interval=interval, tolerance=0.01, against="reference"
+        *(Status.OK, "latency", ""),
+        ratio=1.0,
+        tolerance=0.01,
+        interval=(0.985, 1.015),
+        against="reference",
     )
-    pair = (builders.make_process(), builders.make_process())
-    assert turns.go_on([wide], Turns("accepted", [pair] * pairs, 2, most=4)) == goes_on
+    narrow = replace(wide, metric="device", interval=(0.999, 1.001))
+    assert not turns.want_more([wide, narrow], evidence)
+    swapped = [replace(wide, interval=narrow.interval), replace(narrow, interval=wide.interval)]
+    assert turns.want_more(swapped, evidence)
+
+
+def test_the_spread_of_pairs_is_learned_from_the_suite():
+    rng = random.Random(1)
+
+    def case(*logs):
+        pairs = [(make_process(worker=f"{x}", log_median=x), make_process()) for x in logs]
+        return Evidence([new for new, _ in pairs], None, turns=Turns("old", pairs, 6))
+
+    def answer(suite) -> Verdict:
+        (found,) = (v for v in judge.judge(suite)["case"] if of_latency(v))
+        return found
+
+    def of_latency(verdict):
+        return (verdict.against, verdict.metric) == ("reference", "latency")
+
+    others = {f"other {n}": case(*(rng.gauss(0, 0.001) for _ in range(2))) for n in range(9)}
+    assert answer({"case": case(0.0)}).interval is None
+    low, high = answer({"case": case(0.0), **others}).interval
+    assert 0.99 < low < 1 < high < 1.01
 
 
 def told(metric, *pairs, evidence=None, **fields):
@@ -730,14 +832,9 @@ def told(metric, *pairs, evidence=None, **fields):
         for i, x in enumerate(zip(("new", "old"), pair, strict=True) for pair in pairs)
     ]
     known = evidence or Evidence([make_process()], make_baseline())
-    turns_ = Turns("old", made, 6, "", most=9)
+    turns_ = Turns("old", made, 6)
     name = {"log_throughput": "throughput", "log_median": "latency", "log_device": "device"}[metric]
     return turns.question("case", find(name), replace(known, turns=turns_))
-
-
-def test_what_is_visible_reckons_with_the_most_pairs():
-    contrast = told("log_median", (0.0, 0.0)).contrast
-    assert (contrast.planned, contrast.most) == (6, 9)
 
 
 def test_less_throughput_than_the_reference_is_worse():
@@ -770,13 +867,6 @@ def test_pairs_borrow_the_spread_of_processes_of_one_run_on_one_device():
     evidence = Evidence([make_process()], replace(make_baseline(), processes=old))
     (group,) = told("log_median", (0.0, 0.0), evidence=evidence).contrast.alike
     assert sorted(group.values()) == [0.0, pytest.approx(2**0.5)]
-
-
-def test_a_slow_down_that_turns_deny_is_called_by_its_direction():
-    answer = Verdict(Status.OK, "latency", "fine", ratio=1.0, against="reference")
-    for ratio, how in ((1.03, "slow"), (0.97, "fast"), (None, "fast")):
-        words = turns._instead(Verdict(Status.NOISY, "latency", "", ratio=ratio), answer)
-        assert words.startswith(f"the accepted environment is as {how} tonight")
 
 
 def test_what_is_judged_without_the_reference_is_asked_nothing():
@@ -813,44 +903,10 @@ def test_pairs_borrow_only_what_was_measured_alike():
     assert sorted(group.values()) == [0.0, pytest.approx(2**0.5)]
 
 
-def unknown_device(**fields):
-    """Return a case on a device that its baseline does not know."""
-    old = [make_process(device_uuid=f"GPU-{i}") for i in range(5)]
-    return Evidence(
-        [make_process(**fields)],
-        replace(make_baseline(), processes=old),
-        turns=Turns("old", (), 6, ""),
-    )
-
-
-@pytest.mark.parametrize(
-    ("ratio", "tolerance", "limit", "hides"),
-    [
-        (0.98, 0.0504, 0.01, True),
-        (0.97, 0.0504, 0.01, False),
-        (0.99, 0.02, 0.0, True),
-        (1.005, None, 0.01, False),
-        (0.99, 0.0, 0.0, False),
-    ],
-)
-def test_a_device_hides_what_it_is_allowed_beyond_the_cases_own(ratio, tolerance, limit, hides):
-    evidence = replace(unknown_device(), limits=Limits(tolerance=limit))
-    verdict = Verdict(Status.OK, "latency", "", ratio=ratio, tolerance=tolerance, against="pinned")
-    assert turns.is_open([verdict], evidence) is hides
-    assert not turns.is_open([replace(verdict, against="rolling")], evidence)
-
-
-def test_the_devices_time_tells_what_hides_where_the_host_sets_the_wall():
-    time = Verdict(Status.OK, "latency", "", ratio=0.98, tolerance=0.0504, against="pinned")
-    device = replace(time, metric="device", ratio=0.9)
-    assert turns.is_open([time, device], unknown_device())
-    assert not turns.is_open([time, device], unknown_device(host_bound=True))
-    without = replace(time, ratio=None)
-    assert not turns.is_open([without], unknown_device())
-
-
 def test_only_what_pairs_could_have_told_says_why_there_are_none():
-    evidence = replace(unknown_device(), turns=Turns("old", (), 6, "it does not start"))
+    evidence = Evidence(
+        [make_process()], make_baseline(), turns=Turns("old", (), 6, "it does not start")
+    )
     verdicts = [
         Verdict(Status.REGRESSED, "latency", "slower"),
         Verdict(Status.OK, "latency", "fine"),
@@ -858,12 +914,3 @@ def test_only_what_pairs_could_have_told_says_why_there_are_none():
     ]
     found = [v.reason for v in turns.decided(verdicts, [], evidence)]
     assert found == ["slower; not measured in turns: it does not start", "fine", "more"]
-
-
-def test_a_pair_that_is_only_suspect_overrules_nothing():
-    pinned = Verdict(Status.REGRESSED, "latency", "slower", ratio=1.08)
-    answer = Verdict(Status.SUSPECT, "latency", "slower", ratio=1.08, against="reference")
-    pairs = [(make_process(log_median=0.08), make_process())]
-    evidence = Evidence([make_process()], make_baseline(), turns=Turns("old", pairs, 6, ""))
-    found = turns.decided([pinned], [answer], evidence)
-    assert pinned in found

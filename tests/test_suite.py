@@ -70,7 +70,7 @@ def bench(tmp_path):
 def outcome_of(bench):
     def make(case_id, answer) -> Outcome:
         bench.script[case_id] = [answer]
-        return bench.measure(make_case(id=case_id))
+        return bench.measure(make_case(id=case_id))[0]
 
     return make
 
@@ -236,7 +236,7 @@ def test_a_quarantine_follows_a_renamed_case(tmp_path, suite, bench):
 
     def reason():
         run = suite()
-        run.note(bench.measure(case), None)
+        run.note(bench.measure(case)[0], None)
         (record,) = run.judge()
         return record.quarantine.reason
 
@@ -401,14 +401,14 @@ def test_a_renamed_case_is_held_against_the_baseline_of_its_former_id(tmp_path, 
     accept(tmp_path, "old")
     bench.script["new"] = [[0.01] * 20]
     run = suite()
-    run.note(bench.measure(make_case(id="new", renamed_from="old")), None)
+    run.note(bench.measure(make_case(id="new", renamed_from="old"))[0], None)
     (record,) = run.judge()
     assert record.status is Status.OK
     assert record.baseline_accepted is not None
     assert record.verdicts[0].reason.endswith("; the baseline is of old, as the case was called")
     accept(tmp_path, "new")
     again = suite()
-    again.note(bench.measure(make_case(id="new", renamed_from="old")), None)
+    again.note(bench.measure(make_case(id="new", renamed_from="old"))[0], None)
     (record,) = again.judge()
     assert "as the case was called" not in record.verdicts[0].reason
 
@@ -427,7 +427,7 @@ def test_a_renamed_case_keeps_its_nights(tmp_path, suite, bench):
         )
     bench.script["new"] = [[0.01] * 20]
     run = suite()
-    run.note(bench.measure(new), None)
+    run.note(bench.measure(new)[0], None)
     (record,) = run.judge()
     (seen,) = [v for v in record.verdicts if (v.metric, v.against) == ("latency", "rolling")]
     assert "12 processes of accepted nights" in seen.reason
@@ -443,7 +443,7 @@ def test_a_case_that_is_still_measured_keeps_its_nights_from_one_that_was_called
     run = suite()
     for case in (make_case(id="a"), make_case(id="new", renamed_from="a")):
         bench.script[case.id] = [[0.01] * 20]
-        run.note(bench.measure(case), None)
+        run.note(bench.measure(case)[0], None)
     old = run.judge()[0]
     (seen,) = [v for v in old.verdicts if (v.metric, v.against) == ("latency", "rolling")]
     assert "12 processes of accepted nights" in seen.reason

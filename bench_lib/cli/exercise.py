@@ -27,6 +27,7 @@ from bench_lib.studies.asked import Template, above_zero, names_in, numbers_in
 
 if TYPE_CHECKING:
     from bench_lib.engine.engine import Engine
+    from bench_lib.engine.settings import Outcome
     from bench_lib.studies.batches import Search
     from bench_lib.studies.figures import Figures
 
@@ -164,13 +165,19 @@ def _search(session: Session, engine: Engine, name: str, search: Search) -> None
     def case_of(batch: int) -> Case:
         return session.case(precision=name, batch_size=batch)
 
+    def measure(case: Case) -> Outcome:
+        own, *others = engine.attempt(case)
+        for each in others:
+            engine.note(each)
+        return own
+
     search.run(
         case_of,
         glance=engine.held.glance,
-        measure=engine.attempt,
+        measure=measure,
         say=lambda line: say(f"{name}: {line}"),
     )
-    search.hold_against(largest_accepted(case_of, engine.accepted), case_of, engine.attempt)
+    search.hold_against(largest_accepted(case_of, engine.accepted), case_of, measure)
     if search.outcome is not None:
         engine.note(search.outcome, nodeid_of("largest-batch", search.outcome.case.id))
     if search.missed is not None:

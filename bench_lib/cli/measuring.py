@@ -56,8 +56,7 @@ class Keeping:
         str | None,
         typer.Option(
             metavar="PYTHON",
-            help="Interpreter of the accepted environment: --judge measures what looks different "
-            "again in turns with it.",
+            help="Interpreter of the accepted environment: --judge measures in turns with it.",
         ),
     ] = None
     json: Json = False
@@ -152,6 +151,7 @@ class Measuring:
         keeping = self._keeping
         least = {case.id: least_s([case]) for case in cases}
         pace = Pace({**least, **past(keeping.history, self.device.key)})
+        reference = Side(keeping.reference, self._variables) if keeping.reference else None
         settings = Settings(
             history=keeping.history,
             baselines=keeping.baselines,
@@ -159,7 +159,7 @@ class Measuring:
             judged=keeping.judge,
             limits=keeping.limits() if keeping.judge else {},
             sides={"": Side(environment=self._variables)},
-            reference=Side(keeping.reference, self._variables) if keeping.reference else None,
+            reference=reference if keeping.judge else None,
             say=say,
             progress=ProgressLines(say, lambda _phase: pace),
         )
@@ -177,7 +177,7 @@ class Measuring:
         from bench_lib.studies.figures import figures_of
 
         say(f"some steps of {short.id}, to predict what it takes")
-        (outcome,) = engine.held.measure_again([short], -1)
+        (outcome,) = engine.held.measure_again([short], -1, sides=[""])
         return figures_of(Record(short, attempts=outcome.attempts), self.device)
 
     def _announce(self, cases: Sequence[Case], words: str) -> None:

@@ -23,7 +23,7 @@ from bench_lib.engine.processes import (
     disturbance,
     start_workers,
 )
-from bench_lib.engine.settings import REFERENCE, Outcome, Settings, Side
+from bench_lib.engine.settings import REFERENCE, Outcome, Settings, Side, does_not_start
 from bench_lib.engine.telemetry import Cooling, Neighbours, Sampler, stuck_at_c, without
 from bench_lib.environment import fingerprint
 from bench_lib.formulas import floor
@@ -121,23 +121,43 @@ class HeldDevice:
             )
             for name, side in self._all_sides.items()
         }
-        self._reference_is_gone = False
+        self._gone = ""
+        """Why the reference cannot be measured any more."""
+        self._lacking: set[str] = set()
+        """Ids of the cases that the reference cannot measure."""
         self._lock_of = lock_of
         self._lock = lock_of(device)
         self._lock.acquire(settings.lock_wait_s, settings.say)
 
     # ---- measuring ------------------------------------------------------------------------
 
-    def measure(self, case: Case) -> Outcome:
-        """Measure a case in every process; a fault or a skip ends the case early.
+    def measure(self, case: Case) -> list[Outcome]:
+        """Measure a case in every process, in turns with the reference if there is one.
 
-        If the hardware spoils one process, the next may still come out well.  Raises LaunchError if
-        workers cannot be started at all.
+        Our outcome comes first.  A fault or a skip ends the case early; if the hardware spoils one
+        process, the next may still come out well.  Raises LaunchError if workers cannot be started
+        at all, and before anything is measured where a reference was asked for and cannot be.
         """
         self.watch()
+        is_first = not self._positions
         tuned = self._tune(case) if self._settings.tune else ""
-        outcome = self._measured(case, range(self._settings.processes), self._first)
-        return replace(outcome, tuned=tuned)
+        outcomes: dict[str, Outcome] = {}
+        asked = PLAIN
+        for process in range(self._settings.processes):
+            sides = self._with_reference([self._first], case, process)
+            if is_first and self._gone and not self._settings.reference_is_optional:
+                raise LaunchError(self._gone)
+            for new in self._round(case, process, sides, asked):
+                before = outcomes.get(new.side)
+                attempts = [*(before.attempts if before else ()), *new.attempts]
+                outcomes[new.side] = replace(new, attempts=attempts)
+            own = outcomes[self._first]
+            if own.attempts[-1].measurement is None:
+                break
+            if any(map(is_checked, own.attempts)):
+                asked = _without_numerics(asked)
+        own = replace(outcomes.pop(self._first), tuned=tuned)
+        return [own, *outcomes.values()]
 
     def glance(self, case: Case) -> Outcome:
         """Look at a case once in the first process, and take it as it is; raises LaunchError."""
@@ -152,41 +172,32 @@ class HeldDevice:
         *,
         sides: Iterable[str] = (),
         confirms: bool = True,
-        in_turns: Collection[str] = (),
         tuned_anew: Collection[str] = (),
         known: Collection[str] = (),
     ) -> Iterator[Outcome]:
         """Measure cases in one fresh process of each side, the run's ``process``-th from 0.
 
-        For cases whose ids are ``known`` the numerics exist, and only times are measured.  Cases
-        whose ids are ``in_turns`` are measured in one of the reference as well.  For those that
-        are ``tuned_anew`` the compiler chooses again what the baseline does not tell.  Sides take
-        turns, and which is first alternates from case to case and from process to process.  Raises
-        LaunchError if workers cannot be started at all.
+        The reference is a side, unless ``sides`` are named.  For cases whose ids are ``known`` the
+        numerics exist, and only times are measured.  For those that are ``tuned_anew`` the compiler
+        chooses again what the baseline does not tell.  Raises LaunchError if workers cannot be
+        started at all.
         """
-        names = list(sides or self._settings.sides)
+        own = list(sides or self._settings.sides)
         try:
-            if len(names) > 1 or in_turns:
+            if len(own) > 1:
                 self.open(process)
-            if in_turns:
-                self._open_reference(process)
             for case in cases:
-                position = self._positions.setdefault(case.id, len(self._positions))
-                of_case = [*names, REFERENCE] if case.id in in_turns else names
-                for name in in_turn(of_case, process + position):
-                    if name == REFERENCE and self._reference_is_gone:
-                        continue
-                    only_times = case.id in known or name == REFERENCE
-                    asked = MeasureRequest(
-                        keeps=name == REFERENCE or case.id not in tuned_anew,
-                        known={NUMERICS} if only_times else (),
-                    )
-                    outcome = self._measured(case, (process,), name, asked)
+                asked = MeasureRequest(
+                    keeps=case.id not in tuned_anew,
+                    known={NUMERICS} if case.id in known else (),
+                )
+                names = own if sides else self._with_reference(own, case, process)
+                for outcome in self._round(case, process, names, asked):
                     attempts = [replace(each, confirms=confirms) for each in outcome.attempts]
                     yield replace(outcome, attempts=attempts)
         finally:
             for name, processes in self._sides.items():
-                if name in (*names, REFERENCE):
+                if name in (*own, REFERENCE):
                     processes.drop(process)
 
     def open(self, process: int) -> None:
@@ -196,28 +207,23 @@ class HeldDevice:
             with _named(name), contextlib.suppress(CaseFault):
                 self._sides[name].open(process)
 
-    def open_reference(self, process: int) -> tuple[Environment, Environment] | str:
-        """Open a process of the reference beside one of ours.
+    def _with_reference(self, sides: list[str], case: Case, process: int) -> list[str]:
+        """Return the sides of a case, and open a process of each where the reference is one.
 
-        Returns what the reference and our own side are, each with its caches as they are now, or
-        why the reference cannot be started.  Raises LaunchError where our own side cannot.
+        A case of several ranks is measured in turns only where it is measured again.
         """
+        is_first_of_ranks = case.launch.ranks > 1 and process < self._settings.processes
+        if REFERENCE not in self._sides or self._gone or case.id in self._lacking:
+            return sides
+        if is_first_of_ranks:
+            return sides
         self.open(process)
-        if problem := self._open_reference(process):
-            return problem
-        theirs, ours = (self._sides[name].environment() for name in (REFERENCE, self._first))
-        now = self._described(self._all_sides[self._first])
-        return theirs, replace(ours, caches=now.caches)
-
-    def _open_reference(self, process: int) -> str:
-        """Open a process of the reference; returns why it cannot be started, if so."""
         try:
             with contextlib.suppress(CaseFault):
                 self._sides[REFERENCE].open(process)
         except LaunchError as error:
-            self._reference_is_gone = True
-            return str(error)
-        return ""
+            self._gone = does_not_start(self._all_sides[REFERENCE], error)
+        return [*sides, REFERENCE]
 
     def profile(self, cases: Iterable[Case]) -> Iterator[tuple[Case, KernelTable | str]]:
         """Look into the steps of cases, all in one process, which measures nothing else.
@@ -284,7 +290,7 @@ class HeldDevice:
         """Start telemetry, and see what the environment is before a run fills its caches."""
         if self._watcher is None:
             self._watcher = self._start_watching(self.device)
-            self._found = {n: self._described(side) for n, side in self._settings.sides.items()}
+            self._found = {n: self._described(side) for n, side in self._all_sides.items()}
 
     def close(self) -> None:
         """End the workers and the telemetry, and let go of the device."""
@@ -305,19 +311,40 @@ class HeldDevice:
     def _fork(self) -> WorkerProcess:
         return self._sides[self._first].fork()
 
-    def _measured(
-        self, case: Case, processes: Iterable[int], side: str, asked: MeasureRequest = PLAIN
-    ) -> Outcome:
-        """Measure a case in processes; numerics that one of them found finite are known after."""
-        attempts: list[Attempt] = []
+    def _round(
+        self, case: Case, process: int, sides: Sequence[str], asked: MeasureRequest
+    ) -> list[Outcome]:
+        """Measure a case in one process of each side; which is first alternates.
+
+        If the hardware disturbed the second half of a pair, both are measured again: after the wait
+        the first would not be of the same minute.
+        """
+        position = self._positions.setdefault(case.id, len(self._positions))
+        order = in_turn(sides, process + position)
+        halves: dict[str, list[Attempt]] = {}
+        for name in order:
+            own = halves.get(self._first)
+            if name == REFERENCE and own is not None and own[-1].measurement is None:
+                continue  # there will be no pair
+            halves[name] = self._half(case, process, name, asked)
+        first, last = (halves.get(order[end], []) for end in (0, -1))
+        if len(halves) > 1 and first[-1].accepted and last[0].invalid and last[-1].accepted:
+            words = "the other half of the pair was measured again"
+            spent = [replace(each, accepted=False, discarded=words) for each in first]
+            halves[order[0]] = [*spent, *self._half(case, process, order[0], asked)]
+        return [self._outcome(case, attempts, name) for name, attempts in halves.items()]
+
+    def _half(self, case: Case, process: int, side: str, asked: MeasureRequest) -> list[Attempt]:
+        if side == REFERENCE and self._gone:
+            fault = Fault("launch", self._gone, "open device")
+            return [replace(self._blank(case, process), fault=fault)]
+        if side == REFERENCE:  # of which only times are compared
+            asked = replace(asked, keeps=True, known={NUMERICS, COUNTS})
         with _named(side), self.holding(case):
-            for process in processes:
-                attempts += (found := self._attempts(case, process, side, asked))
-                if found[-1].measurement is None:
-                    break
-                if any(map(is_checked, found)):
-                    asked = _without_numerics(asked)
-        return self._outcome(case, attempts, side)
+            attempts = self._attempts(case, process, side, asked)
+        if side == REFERENCE and attempts[-1].measurement is None:
+            self._lacking.add(case.id)
+        return attempts
 
     def _outcome(self, case: Case, attempts: Sequence[Attempt], side: str) -> Outcome:
         environment = self._sides[side].environment()
@@ -391,13 +418,14 @@ class HeldDevice:
             if NUMERICS not in asked.known and self._may_be_kept(case, process):
                 numerics = facts.numerics_of(case, environment, self.device.uuid)
             found = {COUNTS: counts, NUMERICS: numerics}
-            known = {*asked.known, *(name for name, fact in found.items() if fact is not None)}
+            was_known = asked.known
+            known = {*was_known, *(name for name, fact in found.items() if fact is not None)}
             choices = self._choices_for(case, is_tuned_anew=not asked.keeps)
             asked = replace(asked, bursts=bursts, known=known, choices=choices)
             measurement = self._sides[side].measure(case, process, asked)
             if counts is not None:
                 measurement = replace(measurement, **vars(counts))
-            elif case.sampling.checks:
+            elif case.sampling.checks and COUNTS not in was_known:
                 environment = self._sides[side].environment()
                 facts.keep_counts(case, environment, measurement.counts)
             if numerics is not None:
@@ -413,8 +441,8 @@ class HeldDevice:
         except LaunchError as error:
             if side != REFERENCE:
                 raise
-            self._reference_is_gone = True
-            attempt = replace(attempt, fault=Fault("launch", str(error), "open device"))
+            self._gone = does_not_start(self._all_sides[side], error)
+            attempt = replace(attempt, fault=Fault("launch", self._gone, "open device"))
         took_s = round(time.monotonic() - begin, 3)
         phase = attempt.fault.phase if attempt.fault is not None else "other"
         return replace(attempt, took_s=took_s, phases_s={phase: took_s})
@@ -566,6 +594,8 @@ class HeldDevice:
         expected = self._expected(case)
         if expected is not None and expected.in_bursts != (attempt.measurement.state == IN_BURSTS):
             expected = None  # bursts and sustained work have different clocks
+        if REFERENCE in self._sides and not self._gone:
+            expected = None  # both sides share the clock
         causes = (
             validity.blame(
                 attempt.telemetry,

@@ -6,7 +6,8 @@ import contextlib
 import queue
 import signal
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -26,6 +27,7 @@ from bench_lib.engine.settings import (
 )
 from bench_lib.engine.suite import Baselines, Suite, fails
 from bench_lib.environment import fingerprint
+from bench_lib.formats import many
 from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.started import BY_SIGNAL
 from bench_lib.launch.zygote import Zygote
@@ -79,9 +81,10 @@ class Engine:
             self.baselines.of(self.device.key)
         # Two runs begin within the same moment; in order of ids, lists have A's before B's, and
         # the reference's before ours.
-        ids = sorted(history.new_id() for _ in self._measured_in)
-        if len(ids) > len(settings.sides):
-            self.reference = self._reference(ids.pop(0), candidate_run=ids[0])
+        sides = [*settings.sides, *([REFERENCE] if settings.reference else [])]
+        ids = sorted(history.new_id() for _ in sides)
+        if settings.reference is not None:
+            self.reference = self._reference(settings.reference, ids.pop(0), candidate_run=ids[0])
         for side, run_id in zip(settings.sides, ids, strict=True):
             self.suites[side] = Suite(
                 settings.history,
@@ -92,29 +95,24 @@ class Engine:
                 run_id=run_id,
                 reference=self.reference,
             )
-        if self.reference is not None and self.reference.problem:
-            settings.say(f"judged without a reference: {self.reference.problem}")
-        elif self.reference is not None:
-            settings.say(f"what looks different is measured in turns with {self.reference.side}")
 
-    @property
-    def _measured_in(self) -> list[Side]:
-        """The environments that this run may need, each of which has a run in the history."""
-        sides, reference = list(self.settings.sides.values()), self.settings.reference
-        return sides if reference is None or self._is_paired else [*sides, reference]
-
-    def _reference(self, run_id: str, candidate_run: str) -> ReferenceRun:
+    def _reference(self, side: Side, run_id: str, candidate_run: str) -> ReferenceRun:
+        """Make the reference's run; raises LaunchError if it was asked for and cannot be used."""
         settings, began = self.settings, history.utc_now()
         (own,) = settings.sides.values()
-        assert settings.reference is not None
-        assert settings.history is not None
         folder = settings.history
+        assert folder is not None
+        problem = pairing.problem_of(side, own)
+        if problem and not settings.reference_is_optional:
+            raise LaunchError(problem)
+        if problem:
+            settings.say(f"warning: judged by the baseline alone: {problem}")
+            self.settings = replace(settings, reference=None)
         return ReferenceRun(
-            settings.reference,
-            own,
-            settings.planned - settings.processes,
+            side,
             lambda key: history.Writer(folder, key, now=began, run_id=run_id),
             candidate_run,
+            problem,
         )
 
     @property
@@ -199,10 +197,15 @@ class Engine:
 
     def measure(self, case: Case) -> Record:
         """Measure a case and write it down; raises LaunchError, DeviceBusyError, HistoryError."""
-        return self.note(self.attempt(case))
+        for outcome in self.attempt(case):
+            self.note(outcome)
+        return self.suite.records[case.id]
 
-    def attempt(self, case: Case) -> Outcome:
-        """Measure a case without writing it down; raises LaunchError and DeviceBusyError."""
+    def attempt(self, case: Case) -> list[Outcome]:
+        """Measure a case without writing it down, in turns with the reference if there is one.
+
+        Our own outcome comes first.  Raises LaunchError and DeviceBusyError.
+        """
         limits = self.settings.limits.get(case.id, case.limits)
         sampling = case.sampling
         if sampling.enough is None:
@@ -220,7 +223,12 @@ class Engine:
     def note(self, outcome: Outcome, nodeid: str | None = None) -> Record:
         """Write down attempts, by default as the command's; raises HistoryError."""
         if outcome.side == REFERENCE and self.reference is not None:
-            return self.reference.note(outcome)
+            was = self.reference.problem
+            record = self.reference.note(outcome)
+            if self.reference.problem != was:
+                words = "judged by the baseline alone where there is no pair"
+                self.settings.say(f"warning: {words}: {self.reference.problem}")
+            return record
         suite, case_id = self.suites[outcome.side], outcome.case.id
         known = suite.records.get(case_id)
         if nodeid is None and known is not None:
@@ -268,20 +276,18 @@ class Engine:
         def of_these(records: Iterable[Record]) -> list[Record]:
             return [r for r in records if (r.case.launch.ranks > 1) == of_several_ranks]
 
-        planned, what = self.settings.planned, "pair" if self._is_paired else "process"
-        most_in_turns = self.settings.processes + (self.reference.most if self.reference else 0)
-        for process in range(self.settings.processes, max(planned, most_in_turns)):
-            in_turns = self._to_take_in_turns(process, of_these, on)
+        planned, began_s = self.settings.planned, time.monotonic()
+        what = "pair" if self._is_paired or self.settings.reference else "process"
+        for process in range(self.settings.processes, planned):
             records = of_these(self._in_doubt(process))
-            if process >= planned:
-                records = [r for r in records if r.case.id in in_turns]
             if not records:
                 return
+            if time.monotonic() - began_s > self.settings.budget_s:
+                words = f"{many(len(records), 'case')} could be decided by more pairs"
+                self.settings.say(f"{words}; the budget of {self.settings.budget_s:g} s is spent")
+                return
             words = f"looking again at {len(records)} of {len(self.suite.records)} cases, "
-            if in_turns:
-                words += f"at {len(in_turns)} in turns with the reference, "
-            most = max(planned, most_in_turns) if in_turns else planned
-            self.settings.say(f"{words}in fresh {what} {process + 1} of at most {most}")
+            self.settings.say(f"{words}in fresh {what} {process + 1} of at most {planned}")
             queues: dict[HeldDevice, list[Case]] = {}
             # Compiled ones have a process of their own, and the others one together.
             for record in sorted(records, key=_is_compiled):
@@ -292,31 +298,9 @@ class Engine:
                 process,
                 queues,
                 confirms=True,
-                in_turns=in_turns,
                 tuned_anew=self._to_tune_anew(records),
                 known=self._with_sound_numerics(records),
             )
-
-    def _to_take_in_turns(
-        self,
-        process: int,
-        chosen: Callable[[Iterable[Record]], list[Record]],
-        on: Callable[[Record], HeldDevice],
-    ) -> list[str]:
-        """Return the ids of cases to measure in turns with the reference, started where they are.
-
-        If the reference turns out to be unusable, the cases are judged without it.
-        """
-        if self.reference is None:
-            return []
-        wanted = chosen(self.suite.to_take_in_turns())
-        for record in wanted:
-            at = place(self.suite.hardware_of(record))
-            if self.reference.problem or self.reference.knows(at):
-                continue
-            if problem := self.reference.start(at, on(record).open_reference(process)):
-                self.settings.say(f"judged without a reference: {problem}")
-        return [record.case.id for record in chosen(self.suite.to_take_in_turns())]
 
     def _to_tune_anew(self, records: Iterable[Record]) -> Collection[str]:
         """Return the ids of cases whose compiler chose otherwise than in the baseline.
@@ -366,7 +350,6 @@ class Engine:
         queues: Mapping[HeldDevice, Sequence[Case]],
         *,
         confirms: bool,
-        in_turns: Collection[str] = (),
         tuned_anew: Collection[str] = (),
         known: Collection[str] = (),
     ) -> None:
@@ -380,7 +363,6 @@ class Engine:
                     queues[held],
                     process,
                     confirms=confirms,
-                    in_turns=in_turns,
                     tuned_anew=tuned_anew,
                     known=known,
                 )
@@ -513,6 +495,8 @@ class Engine:
             for found in suite.slow_downs:
                 self.settings.say(in_words(found, suite.writer.run_id))
             passes &= not self.alarms
+            for line in suite.judged_by():
+                self.settings.say(line)
         attempts = [a for record in suite.records.values() for a in record.attempts]
         passes &= not needs_figures or any(a.accepted and a.measurement for a in attempts)
         self.end(0 if passes else 1)

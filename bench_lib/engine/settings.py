@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 import sys
@@ -12,6 +13,7 @@ from typing import Protocol
 
 from bench_lib import backends
 from bench_lib.engine.telemetry import COOL_S
+from bench_lib.launch.faults import LaunchError
 from bench_lib.model import Attempt, Case, Environment, Fault, Hardware, Limits
 
 
@@ -47,7 +49,9 @@ PLANNED = 6
 """Processes of a case that looks different: the first, and five more."""
 MEASURING, LOOKING_AGAIN = "measuring", "looking again"
 REFERENCE = "reference"
-"""The side that is measured only where the judged one looks different."""
+"""The side that a run of one side is measured in turns with."""
+SAME = "same"
+"""The reference that is the run's own environment: A/A, to see what pairs differ by."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +67,23 @@ class Side:
     folder: Path | None = None
     """The folder where its workers start and find modules first; None is our own folder."""
 
+    label: str = ""
+    """Its name, where that says more than its command."""
+
     def __str__(self) -> str:
-        """Return its command, with the variables that are set for it."""
+        """Return its label, or its command with the variables that are set for it."""
+        if self.label:
+            return self.label
         words = [shlex.join((*self.command_prefix, self.python))]
         return " ".join([*words, *(f"{name}={value}" for name, value in self.environment.items())])
+
+
+def does_not_start(reference: Side, error: LaunchError) -> str:
+    """Say in one line why a reference cannot be measured in."""
+    words, *output = str(error).splitlines()
+    if words.endswith(":") and output:  # of what a program said, its end tells most
+        words = f"{words} {output[-1]}"
+    return f"the reference {reference} does not start: {words}"
 
 
 class Progress(Protocol):
@@ -98,7 +115,7 @@ class Settings:
     processes: int = 1
     """Processes for every case; with two sides, pairs of them."""
     planned: int = PLANNED
-    """Processes, at most, of a case that looks different."""
+    """Processes, at most, of a case that looks different; with a reference, its pairs."""
     own_choices: bool = False
     """Whether compilers tune by themselves, in place of taking the baseline's choices."""
     limits: Mapping[str, Limits] = field(default_factory=dict)
@@ -126,8 +143,11 @@ class Settings:
     sides: Mapping[str, Side] = field(default_factory=lambda: {"": Side()})
     """The environments to measure in: one side, or two by their names."""
     reference: Side | None = None
-    """The accepted environment.  With one side, a case that looks different is measured again in
-    turns with this."""
+    """The accepted environment.  With one side, every case is measured in turns with this."""
+    reference_is_optional: bool = False
+    """Whether a reference that cannot be used is warned about, and the baseline judges."""
+    budget_s: float = math.inf
+    """Seconds after which no case is measured again."""
     say: Callable[[str], None] = lambda _line: None
     progress: Progress = field(default_factory=Unseen)
 

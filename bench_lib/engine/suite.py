@@ -8,9 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench_lib.engine import past
-from bench_lib.engine.pairing import ReferenceRun, place
+from bench_lib.engine.pairing import ReferenceRun
 from bench_lib.engine.settings import Outcome
 from bench_lib.environment import fingerprint
+from bench_lib.formats import many
 from bench_lib.model import (
     Baseline,
     Case,
@@ -26,8 +27,8 @@ from bench_lib.profiling import kernels
 from bench_lib.storage import acceptance, baselines, history
 from bench_lib.storage.baselines import BaselineFile
 from bench_lib.storage.runs import Runs
-from bench_lib.verdict import choices, families, judge, metrics
-from bench_lib.verdict.evidence import Turns
+from bench_lib.verdict import choices, families, judge, metrics, turns
+from bench_lib.verdict.evidence import PINNED, Turns
 from bench_lib.verdict.judge import Evidence
 from bench_lib.verdict.metrics import scaling
 from bench_lib.verdict.metrics.efficiency import EFFICIENCY, alone
@@ -69,7 +70,7 @@ class Suite:
         """Open the history; raises HistoryError.
 
         ``planned`` is how many processes a suspicious case is given in all; with ``any_clock`` a
-        lower clock excuses nothing.  ``reference`` is measured in turns with such cases.
+        lower clock excuses nothing.  ``reference`` is measured in turns with the cases.
         """
         self._reference = reference
         self._evidenced: dict[str, Evidence] = {}
@@ -117,21 +118,16 @@ class Suite:
         chosen: dict[str, Record] = {}
         judged = {record.case.id: record for record in self._judged()}
         for case_id, record in judged.items():
-            if judge.is_suspicious(record.verdicts) or self._wants_turns(record):
+            evidence = self._evidenced.get(case_id)
+            if judge.is_suspicious(record.verdicts) or (
+                evidence is not None and turns.want_more(record.verdicts, evidence)
+            ):
                 chosen[case_id] = record
             of_ranks = [v for v in record.verdicts if metrics.of(v.metric) is EFFICIENCY]
             one = self._alone(record) if judge.is_suspicious(of_ranks) else None
             if one is not None:
                 chosen[one.case.id] = judged[one.case.id]
         return [record for case_id, record in judged.items() if case_id in chosen]
-
-    def to_take_in_turns(self) -> list[Record]:
-        """Return the records for which pairs with the reference would help."""
-        return [] if self._reference is None else list(filter(self._wants_turns, self._judged()))
-
-    def _wants_turns(self, record: Record) -> bool:
-        evidence = self._evidenced.get(record.case.id)
-        return evidence is not None and judge.wants_turns(record.verdicts, evidence)
 
     def chose_otherwise(self, record: Record) -> bool:
         """Whether a case's compiler made other autotuning choices than in the baseline."""
@@ -270,9 +266,40 @@ class Suite:
         """Return the case's measurements in turns with the accepted environment, if any."""
         if self._reference is None:
             return None
-        hardware = outcome.hardware
+        hardware, own = outcome.hardware, self._began[record.case.id]
         accepted = _accepted_in(self._known.of(hardware.key), record.case)
-        return self._reference.turns(record, hardware, place(hardware), accepted)
+        return self._reference.turns(record, hardware, own, accepted, self._planned)
+
+    def judged_by(self) -> list[str]:
+        """Say which instrument judged, and what to know about it."""
+        pairs = [each.turns for each in self._evidenced.values() if each.turns is not None]
+        if pairs and self._reference is not None and any(each.pairs for each in pairs):
+            notes = [self._other_than_accepted(case_id) for case_id in self._evidenced]
+            return [f"in turns with {pairs[0].reference}", *dict.fromkeys(filter(None, notes))]
+        known = [each for each in self._evidenced.values() if not each.is_unjudged]
+        if not known:
+            return []
+        accepted = [p for each in known for p in each.references()[PINNED]]
+        processes = max(len(each.references()[PINNED]) for each in known)
+        line = f"against {many(processes, 'process')}"
+        if devices := {process.device_uuid for process in accepted} - {None}:
+            line += f" on {many(len(devices), 'device')}"
+        if any(each.is_new_device(PINNED) for each in known):
+            line += "; this device is new to them, and --perf-reference would not need to know it"
+        return [line]
+
+    def _other_than_accepted(self, case_id: str) -> str:
+        """Say how the reference differs from what a case's baseline was accepted in."""
+        assert self._reference is not None
+        theirs = self._reference.environments.get(case_id)
+        record = self.records[case_id]
+        accepted = _accepted_in(self._known.of(self.hardware_of(record).key), record.case)
+        if theirs is None or accepted is None:
+            return ""
+        other = fingerprint.difference(*map(fingerprint.versions, (accepted, theirs)))
+        if not other:
+            return ""
+        return f"note: the reference is not what the baseline was accepted in: {'; '.join(other)}"
 
     def _evidence_alone(self, record: Record) -> Evidence | None:
         """Return the evidence on its twin with one rank, measured in this run; None if nothing."""
@@ -440,4 +467,6 @@ def fails(record: Record, *, strict: bool, today: dt.date) -> bool:
         return False
     if record.quarantine is not None and baselines.in_force(record.quarantine, today):
         return False
-    return record.status not in PASSING if strict else record.status in FAILING
+    if strict:
+        return record.status not in PASSING or bool(turns.elsewhere(record.verdicts))
+    return record.status in FAILING

@@ -93,28 +93,22 @@ def versions(environment: Environment) -> Environment:
     return replace(Environment(python="", host=""), **known)
 
 
-def software(environment: Environment) -> Environment:
-    """Return what an environment is made of, without its machine, checkout and caches."""
-    return replace(
-        versions(environment),
-        rocm=environment.rocm,
-        libraries=environment.libraries,
-        variables=environment.variables,
-    )
+def shared_changes(old: Environment, new: Environment) -> list[str]:
+    """Name what changed of the things that all environments of a machine share.
 
-
-def beneath(environment: Environment) -> Environment:
-    """Return what all environments of a machine share: its driver and its firmware.
-
-    A driver without a version of its own has the kernel's.
+    These are its driver and its firmware; a driver without a version of its own has the kernel's.
     """
-    return Environment(
-        python="",
-        host="",
-        driver=environment.driver,
-        kernel=environment.kernel if environment.driver is None else None,
-        firmware=environment.firmware,
+    beneath = (
+        Environment(
+            python="",
+            host="",
+            driver=each.driver,
+            kernel=each.kernel if each.driver is None else None,
+            firmware=each.firmware,
+        )
+        for each in (old, new)
     )
+    return difference(*beneath)
 
 
 def difference(a: Environment, b: Environment) -> list[str]:

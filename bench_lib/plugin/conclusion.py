@@ -69,9 +69,10 @@ def _measure(session: PerfSession, test: WaitingTest) -> None:
     call.duration = 0.0
     for case in test.deferred:
         begin = time.monotonic()
-        outcome = session.engine.attempt(case)
+        outcome, *others = session.engine.attempt(case)
         call.duration += time.monotonic() - begin
-        session.engine.note(outcome, call.nodeid)
+        for each in (outcome, *others):
+            session.engine.note(each, call.nodeid)
         if outcome.skipped is not None:
             _report_skipped(session, test.held, outcome.skipped, test.case_ids)
             return

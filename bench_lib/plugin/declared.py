@@ -34,9 +34,8 @@ def add_options(parser: pytest.Parser) -> None:
         type=_at_least(int, 0),
         default=None,
         metavar="N",
-        help="measure a case that looks slower or faster again in up to N fresh processes, or in "
-        "up to 3 N in turns with a reference; with 0 no case is called slower after one process "
-        "(default: 5)",
+        help="measure a case that looks slower or faster again in up to N fresh processes; with 0 "
+        "no case is called slower after one process (default: 5)",
     )
     group.addoption(
         "--perf-baselines", metavar="DIR", help="folder of baselines (default: baselines)"
@@ -112,9 +111,25 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption(
         "--perf-reference",
         metavar="PYTHON",
+        action="append",
         default=None,
-        help="interpreter of the accepted environment; a case that looks different is measured "
-        "again in turns with it, so that device and night cancel (ini: perf_reference)",
+        help="interpreter of the accepted environment: every case is measured in turns with it, so "
+        "that device and night cancel (ini: perf_reference); `same` compares this environment with "
+        "itself",
+    )
+    group.addoption(
+        "--perf-pairs",
+        type=_at_least(int, 1),
+        default=None,
+        metavar="N",
+        help="with a reference, measure a case in up to N pairs, until they decide (default: 6)",
+    )
+    group.addoption(
+        "--perf-budget",
+        type=_at_least(float, 0),
+        default=None,
+        metavar="SECONDS",
+        help="measure nothing again after so many seconds of that (default: no limit)",
     )
     parser.addini("perf_reference", "interpreter of the accepted environment", default="")
     parser.addini(

@@ -96,7 +96,8 @@ class PerfSession(Selection):
         """Says how far the run is."""
 
         def pace(phase: str) -> Pace:
-            processes = {MEASURING: self.options.settings.processes, LOOKING_AGAIN: 1}
+            sides = 1 if self.options.settings.reference is None else 2
+            processes = {MEASURING: sides * self.options.settings.processes, LOOKING_AGAIN: sides}
             return Pace(self.past, processes[phase]) if phase in processes else Pace({})
 
         is_silent = self.config.get_verbosity() <= SILENT

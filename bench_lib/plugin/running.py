@@ -15,7 +15,7 @@ from _pytest.runner import runtestprotocol
 from bench_lib import formats, removed
 from bench_lib.engine.devicelock import DeviceBusyError
 from bench_lib.engine.pace import queues
-from bench_lib.engine.settings import MEASURING, Outcome
+from bench_lib.engine.settings import MEASURING, REFERENCE, Outcome
 from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.started import ended_by, undisturbed
 from bench_lib.model import Case, Fault, MachineWarning, UserError
@@ -82,14 +82,15 @@ class Perf:
             return
         try:
             with neighbours.held_off(self._request.node):
-                outcome = self._session.engine.attempt(limited)
-                self._request.node.stash.setdefault(OUTCOMES, []).append(outcome)
+                outcomes = self._session.engine.attempt(limited)
+                self._request.node.stash.setdefault(OUTCOMES, []).extend(outcomes)
         except (LaunchError, DeviceBusyError) as error:
             words = self._session.failed = formats.printable(str(error))
             if self._session.is_worker:  # which must not exit: xdist would not say why
                 self._request.session.shouldstop = words
                 pytest.fail(words, pytrace=False)
             pytest.exit(words, returncode=pytest.ExitCode.USAGE_ERROR)
+        outcome = outcomes[0]
         if outcome.skipped is not None:
             pytest.skip(formats.printable(outcome.skipped))
         if (fault := outcome.fault) is not None:
@@ -256,7 +257,7 @@ class _Recorder:
                 shorten(report, self._faults[report.nodeid])
             return
         for outcome in test.outcomes:
-            if outcome.fault:
+            if outcome.fault and outcome.side != REFERENCE:
                 self._faults[report.nodeid] = outcome.fault
         try:
             with undisturbed():

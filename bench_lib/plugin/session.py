@@ -5,6 +5,7 @@ Pytest's options are read once, into one frozen object.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +17,7 @@ from bench_lib import backends
 from bench_lib.cases import matrix
 from bench_lib.cases.axes import MatrixError, WorkloadAxes, cold
 from bench_lib.engine import settings as engine_settings
-from bench_lib.engine.settings import PLANNED, Settings, Side
+from bench_lib.engine.settings import PLANNED, SAME, Settings, Side
 from bench_lib.launch import environments
 from bench_lib.launch.catalogue import network_sizes
 from bench_lib.model import Case, Hardware
@@ -57,13 +58,16 @@ def read_options(config: pytest.Config) -> PluginOptions:
         given = config.getoption(option)
         return default if given is None else given
 
-    processes, confirm = told("perf_processes", 1), told("perf_confirm", CONFIRM)
+    processes, reference = told("perf_processes", 1), _reference(config)
+    planned = told("perf_pairs", PLANNED)
+    if reference is None:
+        planned = 1 + told("perf_confirm", CONFIRM)
     history = folder("perf_history", "history")
     settings = Settings(
         baselines=folder("perf_baselines", "baselines"),
         history=history,
         processes=processes,
-        planned=max(processes, 1 + confirm),
+        planned=max(processes, planned),
         own_choices=config.getini("perf_own_choices"),
         lock_wait_s=told("perf_lock_wait", Settings.lock_wait_s),
         cool_s=told("perf_cool", Settings.cool_s),
@@ -72,7 +76,9 @@ def read_options(config: pytest.Config) -> PluginOptions:
         tune=config.getoption("perf_tune"),
         any_clock=config.getoption("perf_any_clock"),
         launcher=config.getoption("perf_launcher"),
-        reference=_reference(config),
+        reference=reference,
+        reference_is_optional=config.getoption("perf_reference") is None,
+        budget_s=told("perf_budget", math.inf),
     )
     return PluginOptions(
         matrix=folder("perf_matrix", _setting(config, "perf_matrix")),
@@ -99,9 +105,16 @@ def _setting(config: pytest.Config, name: str) -> str:
 def _reference(config: pytest.Config) -> Side | None:
     """Return the accepted environment, if one is named; raises UsageError."""
     given = config.getoption("perf_reference")
-    python = _setting(config, "perf_reference") if given is None else given
+    if given is not None and len(given) > 1:
+        raise pytest.UsageError(
+            f"--perf-reference names {' and '.join(given)}; a run has one reference: make a run "
+            "with each, or compare them with bench-lib ab"
+        )
+    python = _setting(config, "perf_reference") if given is None else given[0]
     if not python:
         return None
+    if python == SAME:
+        return Side(label="this environment itself")
     try:
         words = engine_settings.prefix(_setting(config, "perf_reference_prefix"))
         variables = dict(map(engine_settings.variable, config.getini("perf_reference_env")))

@@ -70,6 +70,8 @@ def write(terminal: Any, session: PerfSession) -> None:
         terminal.write_line(formats.printable(line), **colours)
 
     terminal.write_sep("=", "performance")
+    for line in session.suite.judged_by():
+        say(line)
     rows = console.summary_rows(records)
     heading, *lines = tables.table(console.HEADINGS, rows, _width(terminal))
     say(heading)

@@ -13,7 +13,8 @@ from bench_lib.formulas import roofline
 from bench_lib.model import Hardware, Measurement, Record, Status, Verdict
 from bench_lib.storage.baselines import in_force
 from bench_lib.storage.history import utc_today
-from bench_lib.verdict import judge
+from bench_lib.verdict import judge, turns
+from bench_lib.verdict.evidence import REFERENCE
 from bench_lib.verdict.metrics import find, of
 from bench_lib.verdict.metrics.efficiency import EFFICIENCY
 from bench_lib.verdict.metrics.metric import Rule
@@ -129,9 +130,12 @@ def explanations(records: Iterable[Record], *, every: bool = False, above: str =
     lines += [] if every else _on_skips(records)
     for record in records:
         lines += _on_quarantine(record)
+        found = {verdict.metric for verdict in turns.elsewhere(record.verdicts)}
         for verdict in record.verdicts:
             is_told = bool(verdict.reason) and printable(verdict.reason) in above
-            if not is_told and (verdict.status not in quiet or verdict.against == "published"):
+            is_finding = verdict.against == REFERENCE and verdict.metric in found
+            is_shown = verdict.status not in quiet or verdict.against == "published" or is_finding
+            if is_shown and not is_told:
                 words = f"{record.case.id}: {verdict.status.value} {verdict.metric}: "
                 lines.append(words + shortened(verdict.reason))
         for attempt in record.attempts:

@@ -18,6 +18,7 @@ from bench_lib.verdict.statistics import components
 from bench_lib.verdict.statistics.comparison import (
     AGREEING,
     ALPHA,
+    LEAST_CASES,
     LEAST_PROCESSES,
     Comparison,
     Contrast,
@@ -55,7 +56,13 @@ def answers(family: Sequence[Question], others: Sequence[Contrast] = ()) -> list
 
     ``others`` are of cases that nothing is asked about, which tell how much processes differ.
     """
-    tells = [_tells_chance(question.contrast) for question in family]
+    # What pairs differ by is the suite's, so that one pair of a case is judged by the others'.
+    contrasts = [*(question.contrast for question in family), *others]
+    is_known = sum(contrast.degrees > 0 for contrast in contrasts) >= LEAST_CASES
+    tells = [
+        _tells_chance(question.contrast) or (question.contrast.baseline is None and is_known)
+        for question in family
+    ]
     asked = [q for q, telling in zip(family, tells, strict=True) if telling]
     tolerances = [q.tolerance + q.allowance for q in asked]
     seen = measured([q.contrast for q in asked], tolerances, others)

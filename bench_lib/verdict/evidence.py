@@ -34,11 +34,11 @@ class Turns:
     pairs: Sequence[tuple[ProcessSummary, ProcessSummary]] = ()
     """A process of the candidate and one of the reference."""
     planned: int = 1
-    """How many pairs the case gets where it looks suspicious."""
+    """How many pairs the case gets at most, until they decide."""
     without: str = ""
     """Why the case is judged without the reference; empty where it is not."""
-    most: int = 0
-    """How many pairs it gets at most, until their interval is narrow; ``planned`` if less."""
+    shared: Sequence[str] = ()
+    """Changes since the baseline that both sides share, such as the driver's."""
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,6 @@ __all__ = [
     "overall",
     "sharper",
     "stored_limits",
-    "wants_turns",
 ]
 
 
@@ -80,27 +79,33 @@ def judge(suite: Mapping[str, Evidence]) -> dict[str, list[Verdict]]:
         if cannot is None:
             judged[case_id] = evidence
     for metric in registered().values():
-        for case_id, verdict in _verdicts(metric, judged):
+        for case_id, verdict in _verdicts(metric, suite, judged):
             found[case_id].append(verdict)
-    for case_id, evidence in judged.items():
+    for case_id, evidence in suite.items():
         answers = [v for v in found[case_id] if v.against == REFERENCE]
         others = [v for v in found[case_id] if v.against != REFERENCE]
-        timed = sharper(_as_a_whole(_less_the_clock(others, evidence)))
-        whole = turns.decided(_weighed(timed, evidence), answers, evidence)
+        if case_id in judged:
+            timed = sharper(_as_a_whole(_less_the_clock(others, evidence)))
+            others = _weighed(timed, evidence)
+        whole = turns.decided(others, answers, evidence)
         found[case_id] = choices.weighed(whole, evidence)
-    for case_id, evidence in suite.items():
         found[case_id] += _efficient_enough(evidence, found[case_id])
     return found
 
 
-def _verdicts(metric: Metric, suite: Mapping[str, Evidence]) -> list[tuple[str, Verdict]]:
-    """Judge one metric of all cases that ask for it, against each baseline."""
+def _verdicts(
+    metric: Metric, suite: Mapping[str, Evidence], judged: Mapping[str, Evidence]
+) -> list[tuple[str, Verdict]]:
+    """Judge one metric of all cases that ask for it, in turns and against each baseline.
+
+    Those that are ``judged`` have a baseline; pairs need none.
+    """
     found: list[tuple[str, Verdict]] = []
     families: dict[str, list[Question]] = {}
     for case_id, evidence in suite.items():
         if metric.bound is None and metric.tolerance_in(evidence.limits) is None:
             continue
-        for against in evidence.references():
+        for against in evidence.references() if case_id in judged else ():
             for answer in _answers(case_id, metric, evidence, against):
                 if isinstance(answer, Question):
                     families.setdefault(against, []).append(answer)
@@ -367,21 +372,10 @@ def leading(verdicts: Sequence[Verdict]) -> Verdict:
 def is_suspicious(verdicts: Sequence[Verdict]) -> bool:
     """Whether fresh processes could change the answer: it moved, and is not confirmed.
 
-    If the reference answered, only its answer counts.
+    Where pairs with the reference answer, they say themselves whether there are to be more.
     """
-    decided = {v.metric for v in verdicts if turns.is_answer(v)}
-    return any(_can_change(v) for v in verdicts if turns.is_answer(v) or v.metric not in decided)
-
-
-def wants_turns(verdicts: Sequence[Verdict], evidence: Evidence) -> bool:
-    """Whether pairs with the reference could change the answer."""
-    pairs = evidence.turns
-    if evidence.is_unjudged or pairs is None or pairs.without:
-        return False
-    asked = [verdict for verdict in verdicts if turns.can_answer(verdict)]
-    if is_suspicious(asked):
-        return turns.go_on(asked, pairs)
-    return len(pairs.pairs) < pairs.planned and turns.is_open(asked, evidence)
+    answered = {v.metric for v in verdicts if turns.is_answer(v)}
+    return any(_can_change(v) for v in verdicts if v.metric not in answered)
 
 
 def _can_change(verdict: Verdict) -> bool:

@@ -1,7 +1,8 @@
-"""Measurements in turns with the accepted environment, and their part in the verdict.
+"""Measurements in turns with the accepted environment, and what they decide.
 
-Both sides of a pair share the device, the night and its clock, so these cancel.  They also share
-the machine's parts, such as its driver.
+Both sides of a pair share the device, the night, the clock and the machine's parts, such as its
+driver: these cancel, and what the pairs say of the software stands.  One pair is measured of every
+case, and further ones where it is open whether the case is slower.
 """
 
 from __future__ import annotations
@@ -16,16 +17,20 @@ from bench_lib.verdict.chance import Question
 from bench_lib.verdict.evidence import REFERENCE, Evidence, Turns
 from bench_lib.verdict.metrics import DEVICE, LEADING, find, of
 from bench_lib.verdict.metrics.metric import Metric, Rule, named
-from bench_lib.verdict.statistics.comparison import Contrast, can_tell, is_narrow, paired
+from bench_lib.verdict.statistics.comparison import AGREEING, Contrast, paired
 
-_DECIDED = (Status.REGRESSED, Status.SUSPECT, Status.NOISY, Status.IMPROVED, Status.INVALID)
-"""Statuses of a baseline's verdict that the reference's answer may replace."""
+_FINE = (Status.OK, Status.IMPROVED)
+_SLOWER = (Status.REGRESSED, Status.SUSPECT)
+_REPLACED = (*_SLOWER, Status.NOISY, Status.IMPROVED, Status.INVALID)
+"""Statuses of a baseline's verdict that the pairs' answer may replace."""
 TIMES = (LEADING, DEVICE)
 """Metrics that are worth the time of further pairs."""
+LEAST = 3
+"""A case that is called slower or faster has so many pairs, so that no two odd ones make it."""
 
 
 def is_answer(verdict: Verdict) -> bool:
-    """Whether a verdict is the reference's, and tells something."""
+    """Whether a verdict is the pairs', and tells something."""
     return verdict.against == REFERENCE and verdict.status is not Status.NOISY
 
 
@@ -40,7 +45,7 @@ def _is_asked(metric: Metric) -> bool:
 
 
 def question(case_id: str, metric: Metric, evidence: Evidence) -> Question | None:
-    """Return the question about the pairs; None if no pair has it on both sides."""
+    """Return the question about the pairs; None if no pair has the metric on both sides."""
     turns = evidence.turns
     if turns is None or turns.without or not _is_asked(metric):
         return None
@@ -58,7 +63,7 @@ def question(case_id: str, metric: Metric, evidence: Evidence) -> Question | Non
         case_id,
         metric,
         REFERENCE,
-        paired(pairs, turns.planned, _alike(metric, evidence, _news(turns)), turns.most),
+        paired(pairs, turns.planned, _alike(metric, evidence, _news(turns)), follows=True),
         metric.tolerance_in(evidence.limits) or 0.0,
         remarks=f"; measured in turns with {turns.reference}",
     )
@@ -107,111 +112,100 @@ def _alike(
     return [group for group in groups if len(group) > 1]
 
 
-def go_on(verdicts: Sequence[Verdict], turns: Turns) -> bool:
-    """Whether further pairs are measured of a case that looks different."""
-    if len(turns.pairs) < turns.planned:
-        return True
-    answers = (v for v in verdicts if v.against == REFERENCE and of(v.metric) in TIMES)
-    return len(turns.pairs) < turns.most and any(_is_worth_more(v, turns) for v in answers)
+def want_more(verdicts: Sequence[Verdict], evidence: Evidence) -> bool:
+    """Whether further pairs are measured of a case.
 
-
-def _is_worth_more(answer: Verdict, turns: Turns) -> bool:
-    """Whether further pairs would tell something that these do not."""
-    narrow = is_narrow(_half(answer), answer.tolerance or 0.0)
-    return not narrow and _would_tell(answer, turns)
-
-
-def _would_tell(answer: Verdict, turns: Turns) -> bool:
-    """Whether all pairs that are allowed would tell slower by the tolerance from equal."""
-    most = max(turns.planned, turns.most)
-    in_the_end = _half(answer) * math.sqrt(len(turns.pairs) / most)
-    return can_tell(in_the_end, answer.tolerance or 0.0)
-
-
-def _half(answer: Verdict) -> float:
-    low, high = answer.interval or (1.0, math.inf)
-    return math.log(high / low) / 2
-
-
-def is_open(verdicts: Sequence[Verdict], evidence: Evidence) -> bool:
-    """Whether pairs are still to exclude that a case is slower by more than its own tolerance.
-
-    Without pairs, only what nights and devices differ by speaks for it: it is slower by more, or a
-    device that no baseline knows could hide that.
+    They are while it is open whether it is slower than its tolerance allows, and where its baseline
+    calls it slower and the pairs neither agree nor exclude it.
     """
-    metric = DEVICE if evidence.waits() else LEADING
-    answers = [v for v in verdicts if v.against == REFERENCE]
-    if evidence.turns is not None and answers:
-        return any(_is_unsure(v, evidence.turns) for v in answers if of(v.metric) is metric)
-    asked = [(v, v.ratio) for v in verdicts if of(v.metric) is metric and v.ratio is not None]
-    own = 1 + (metric.tolerance_in(evidence.limits) or 0.0)
-    if any(ratio > own for _, ratio in asked):
-        return True
-    return bool(asked) and all(_is_hidden(v, ratio, own, evidence) for v, ratio in asked)
-
-
-def _is_unsure(answer: Verdict, turns: Turns) -> bool:
-    """Whether a case could be slower for all that its pairs know, and more would tell."""
-    if answer.interval is None:
-        return True  # of one pair, and nothing says how much pairs differ
-    tolerance = answer.tolerance or 0.0
-    return answer.interval[1] > 1 + tolerance and _would_tell(answer, turns)
-
-
-def _is_hidden(verdict: Verdict, ratio: float, own: float, evidence: Evidence) -> bool:
-    if verdict.against not in evidence.references() or not evidence.is_new_device(verdict.against):
+    turns = evidence.turns
+    if turns is None or turns.without or len(turns.pairs) >= turns.planned:
         return False
-    allowed = (1 + (verdict.tolerance or 0.0)) / own
-    return ratio * allowed > own
+    if not turns.pairs:  # cases of several ranks are not measured in turns before they look slower
+        return evidence.ranks == 1
+    answers = {v.metric: v for v in verdicts if v.against == REFERENCE}
+    timed = [answer for answer in answers.values() if of(answer.metric) in TIMES]
+    if len(turns.pairs) < LEAST and any(_beyond(v, 1) or _beyond(v, -1) for v in timed):
+        return True
+    decisive = DEVICE if evidence.waits() else LEADING
+    if any(_is_open(v, turns) for v in timed if _beyond(v, 1) or of(v.metric) is decisive):
+        return True
+    return any(
+        verdict.status in _SLOWER
+        and verdict.against != REFERENCE
+        and can_answer(verdict)
+        and (verdict.metric not in answers or answers[verdict.metric].status not in _SLOWER)
+        for verdict in verdicts
+    )
+
+
+def _beyond(verdict: Verdict, direction: int) -> bool:
+    """Whether a case looks slower (1) or faster (-1) by more than is tolerated."""
+    return verdict.ratio is not None and verdict.ratio**direction > 1 + (verdict.tolerance or 0.0)
+
+
+def _is_open(answer: Verdict, turns: Turns) -> bool:
+    """Whether a case may be slower for all that its pairs know, and more would tell."""
+    if answer.status is Status.REGRESSED:
+        return False
+    if answer.interval is None or _beyond(answer, 1):
+        return True
+    low, high = answer.interval
+    tolerance = answer.tolerance or 0.0
+    in_the_end = math.log(high / low) / 2 * math.sqrt(len(turns.pairs) / turns.planned)
+    return high > 1 + tolerance and in_the_end <= tolerance
 
 
 def decided(
     verdicts: Sequence[Verdict], answers: Sequence[Verdict], evidence: Evidence
 ) -> list[Verdict]:
-    """Return all verdicts of a case; if the reference answered, its answer decides.
+    """Return all verdicts of a case; where the pairs answer, their answer decides.
 
-    It stands before those that it replaces.
+    It stands before those that it replaces.  That the case is slower than its baseline all the
+    same is said in the answer.
     """
     turns = evidence.turns
-    if turns is None:
-        return [*verdicts, *answers]
-    if turns.without:
-        return [_without(verdict, turns.without) for verdict in verdicts]
-    answers = [_as_far_as_sure(answer, verdicts) for answer in answers]
-    # A pair that is only SUSPECT does not overrule what several processes agree on.
-    told = {v.metric: v for v in answers if is_answer(v) and v.status is not Status.SUSPECT}
-    found = [_in_full(verdict, turns) for verdict in answers]
-    found += [_set_aside(verdict, told.get(verdict.metric)) for verdict in verdicts]
+    if turns is None or not answers:
+        without = "" if turns is None else turns.without
+        return [_without(verdict, without) for verdict in verdicts]
+    told = {answer.metric: answer for answer in answers if is_answer(answer)}
+    others = [_set_aside(verdict, told.get(verdict.metric), turns) for verdict in verdicts]
+    found = [_with_finding(_in_full(answer, turns), others, turns) for answer in answers]
     order = list(dict.fromkeys(verdict.metric for verdict in (*verdicts, *answers)))
-    return sorted(found, key=lambda verdict: order.index(verdict.metric))
+    return sorted([*found, *others], key=lambda verdict: order.index(verdict.metric))
 
 
-def _as_far_as_sure(answer: Verdict, verdicts: Sequence[Verdict]) -> Verdict:
-    """Take an answer that all is well for none until it excludes what a baseline's verdict saw.
-
-    Until then the case gets more pairs, and in the end the baselines' answer stands.
-    """
-    if answer.status not in (Status.OK, Status.IMPROVED):
-        return answer
-    seen = [
-        v.ratio
-        for v in verdicts
-        if v.metric == answer.metric and v.status in (Status.REGRESSED, Status.SUSPECT)
-        if v.ratio is not None
+def elsewhere(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """Return what the baseline calls slower and the pairs do not: it is not the software's."""
+    fine = {v.metric for v in verdicts if v.against == REFERENCE and v.status in _FINE}
+    return [
+        verdict
+        for verdict in verdicts
+        if verdict.metric in fine
+        and verdict.against != REFERENCE
+        and verdict.status is Status.SKIPPED
+        and _beyond(verdict, 1)
     ]
-    if not seen or (answer.interval is not None and answer.interval[1] < min(seen)):
+
+
+def _with_finding(answer: Verdict, others: Sequence[Verdict], turns: Turns) -> Verdict:
+    """Add to the pairs' answer that the case is slower than its baseline for another cause."""
+    slower = [v for v in elsewhere([answer, *others]) if v.metric == answer.metric]
+    if not slower or answer.ratio is None:
         return answer
-    words = f"{answer.reason}; too few pairs to exclude {min(seen) - 1:.1%}"
-    return replace(answer, status=Status.NOISY, reason=words)
+    by = max(verdict.ratio or 1.0 for verdict in slower) - 1
+    pairs = "pair" if len(turns.pairs) == 1 else f"{len(turns.pairs)} pairs"
+    words = f"not the software under test ({pairs}: {answer.ratio - 1:+.1%}); "
+    words += f"slower than the baseline by {by:.1%}"
+    if turns.shared:
+        words += f" together with {', '.join(turns.shared)}"
+    return replace(answer, reason=f"{words}; {answer.reason}")
 
 
 def _without(verdict: Verdict, why: str) -> Verdict:
-    if verdict.status not in (Status.REGRESSED, Status.SUSPECT) or not can_answer(verdict):
+    if not why or verdict.status not in _SLOWER or not can_answer(verdict):
         return verdict
-    words, *output = why.splitlines()
-    if words.endswith(":") and output:  # of what a program said, its end tells most
-        words = f"{words} {output[-1]}"
-    return replace(verdict, reason=f"{verdict.reason}; not measured in turns: {words}")
+    return replace(verdict, reason=f"{verdict.reason}; not measured in turns: {why}")
 
 
 def _in_full(verdict: Verdict, turns: Turns) -> Verdict:
@@ -221,17 +215,24 @@ def _in_full(verdict: Verdict, turns: Turns) -> Verdict:
     return replace(verdict, value=new, baseline=old)
 
 
-def _set_aside(verdict: Verdict, answer: Verdict | None) -> Verdict:
-    if answer is None or verdict.status not in _DECIDED or verdict.status is answer.status:
+def _set_aside(verdict: Verdict, answer: Verdict | None, turns: Turns) -> Verdict:
+    """Take a baseline's verdict back where the pairs know better.
+
+    One pair does not overrule a baseline that calls the case slower, nor do pairs that say nothing
+    against it.
+    """
+    if answer is None or verdict.status not in _REPLACED or verdict.status is answer.status:
         return verdict
-    reason = f"{verdict.reason}; {_instead(verdict, answer)}"
+    if verdict.status in _SLOWER:
+        is_sure = len(turns.pairs) >= (LEAST if answer.status is Status.SUSPECT else AGREEING)
+        if not is_sure or (answer.status in _FINE and not _excludes(answer, verdict)):
+            return verdict
+    reason = f"{verdict.reason}; in turns with the reference it is {answer.status.value}"
     return replace(verdict, status=Status.SKIPPED, reason=reason)
 
 
-def _instead(verdict: Verdict, answer: Verdict) -> str:
-    """Say what the pairs make of a baseline's verdict."""
-    if answer.status not in (Status.OK, Status.IMPROVED):
-        return f"in turns with the reference it is {answer.status.value}"
-    how = "slow" if (verdict.ratio or 1.0) > 1 else "fast"
-    words = f"the accepted environment is as {how} tonight"
-    return f"{words}: that is the device, the night or the clock, not the software"
+def _excludes(answer: Verdict, verdict: Verdict) -> bool:
+    """Whether the pairs exclude that the software is as slow as the baseline's verdict says."""
+    if answer.interval is None or verdict.ratio is None:
+        return verdict.ratio is None
+    return answer.interval[1] < verdict.ratio

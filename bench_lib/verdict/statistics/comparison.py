@@ -38,11 +38,6 @@ DISTURBED = 1e-6
 """A process so much slower than the others of its side that chance would make one in so many."""
 USUAL = 2.0
 """Differences between nights and devices are usual up to so many standard deviations."""
-NARROW = 0.12
-"""A 95% interval of so many tolerances to either side finds 1.3 times the tolerance.
-
-So it does nine times in ten, in a suite of a hundred cases.
-"""
 SLACK = 1 / 8
 """So much of a probe's range may the candidate's be beyond it: two of a kind are not equal."""
 MOST_DISTURBED = 5
@@ -120,8 +115,8 @@ class Contrast:
     """The name of the cases that vary alike from run to run and from device to device."""
     alike: Sequence[Mapping[str, float]] = ()
     """Further groups whose logarithms differ by as much as chance makes pairs differ."""
-    most: int = 0
-    """How many candidate processes it is given at most, until the estimate is narrow."""
+    follows: bool = False
+    """Whether further processes follow unless a slow-down is excluded; else where one is seen."""
 
     @cached_property
     def estimate(self) -> float:
@@ -239,7 +234,8 @@ def paired(
     pairs: Mapping[str, tuple[float, float]],
     planned: int = 1,
     processes: Sequence[Mapping[str, float]] = (),
-    most: int = 0,
+    *,
+    follows: bool = False,
 ) -> Contrast:
     """Contrast logarithms (candidate, baseline) of neighbouring measurements.
 
@@ -251,7 +247,7 @@ def paired(
         None,
         planned,
         alike=[{name: math.sqrt(2) * x for name, x in group.items()} for group in processes],
-        most=most,
+        follows=follows,
     )
 
 
@@ -329,41 +325,14 @@ class Comparison:
         """Smallest slow-down that is found nine times in ten, as a fraction.
 
         It has to look slower at first, to be looked at again, and to be beyond chance with
-        as many processes as it is then given.  Pairs with a reference go on until they exclude it.
+        as many processes as it is then given.
         """
         first, degrees = self.error()
-        at_first = 0.0 if self.contrast.most else self.bound + t_quantile(degrees, POWER) * first
-        last, degrees = self.error(self._processes)
+        at_first = 0.0 if self.contrast.follows else self.bound + t_quantile(degrees, POWER) * first
+        processes = max(self.contrast.planned, len(self.contrast.candidate))
+        last, degrees = self.error(processes)
         certain = t_quantile(degrees, 1 - ALPHA / self.cases) + t_quantile(degrees, POWER)
         return growth(max(at_first, math.log1p(self.tolerance) + certain * last)) - 1
-
-    @property
-    def _processes(self) -> int:
-        """How many candidate processes there will be if the case goes on looking different."""
-        least = max(self.contrast.planned, len(self.contrast.candidate))
-        most = max(least, self.contrast.most)
-        if not can_tell(self._half(most), self.tolerance):
-            return least
-        narrow = (n for n in range(least, most) if is_narrow(self._half(n), self.tolerance))
-        return next(narrow, most)
-
-    def _half(self, processes: int) -> float:
-        """Return half of what the 95% interval would be with so many processes, a logarithm."""
-        error, degrees = self.error(processes)
-        return t_quantile(degrees, 0.975) * error
-
-
-def is_narrow(half: float, tolerance: float) -> bool:
-    """Whether an interval, by half of its logarithm, is as narrow as more processes make it.
-
-    It does not depend on the interval's place, so that going on until then calls nothing slower.
-    """
-    return half <= NARROW * tolerance
-
-
-def can_tell(half: float, tolerance: float) -> bool:
-    """Whether an interval, by half of its logarithm, tells slower by the tolerance from equal."""
-    return half <= tolerance
 
 
 def growth(logarithm: float) -> float:
