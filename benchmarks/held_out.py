@@ -18,14 +18,13 @@ elementwise kernel into the step's graph, as long as ``--share`` of the step (1%
 last line has the verdict.  The exit status is 0 if the case is slower and the kernel is named.
 ``decode --share 1 -- --perf-tier smoke`` does so with a small model on a CPU.
 
-``reference`` judges by the baselines of ``--baselines``, made faster by ``--share`` (10%), so that
-each case is measured in turns with a reference.  That is this environment itself, so no case is
-slower than it.  The last line says how many cases were ``paired`` with it, and of how many 1.3% is
-visible (``sharp``).
+``reference`` measures each case in turns with this environment itself, so no case is slower than
+it.  The last line says how many cases were ``paired`` with it, and of how many 1.3% is visible
+(``sharp``).
 
-``turns`` accepts three processes of eager networks, and makes that baseline faster too.  Then it
-plants ``--share`` of each step (1.3%) and judges in turns with a reference without it.  The last
-line has the reference's verdicts.  The exit status is 0 if nine in ten of the cases are slower.
+``turns`` measures one process of eager networks.  Then it plants ``--share`` of each step (1.3%)
+and judges in turns with a reference without it.  The last line has the reference's verdicts.  The
+exit status is 0 if nine in ten of the cases are slower.
 
 Prints a JSON object for each run: how many cases have which status, and by case the status, the
 ratio and the smallest slow-down that would have been found.  The runs and what pytest printed stay
@@ -46,13 +45,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bench_lib import backends
-from bench_lib.model import Hardware, ProcessSummary
-from bench_lib.storage import baselines, history
+from bench_lib.model import Hardware
+from bench_lib.storage import history
 from bench_lib.verdict.evidence import REFERENCE
 from bench_lib.verdict.metrics import DEVICE, LEADING
 from bench_lib.verdict.statistics.comparison import POWER
@@ -73,8 +72,6 @@ UNIT_S = {True: 1 / 1.98e9, False: 3e-6}
 TIMES = (LEADING.name, DEVICE.name)
 SHARP = 0.013
 """In nine of ten cases a reference in turns is to make this visible."""
-FASTER = 0.1
-"""So much faster a baseline is made that every case is measured in turns."""
 
 
 @dataclass(frozen=True)
@@ -227,14 +224,11 @@ def decode(devices: Sequence[Hardware], out: Path, options: Sequence[str], share
     return bool(said["is_found"] and said["is_named"])
 
 
-def reference(
-    devices: Sequence[Hardware], out: Path, options: Sequence[str], share: float, known: Path
-) -> None:
+def reference(devices: Sequence[Hardware], out: Path, options: Sequence[str]) -> None:
     """Judge a device's cases in turns with software that is the same."""
     device, begin = devices[0], time.monotonic()
-    faster(known, device.key, out / "baselines", share)
-    # A variable that nothing reads makes it another environment, which pairs can be made with.
-    answer = in_turns(Run(name("reference", device), device, options), "HELD_OUT=reference", out)
+    asked = ("--perf-reference", "same", *options)
+    answer = in_turns(Run(name("reference", device), device, asked), out)
     visible = [case["detectable_effect"] for case in answer["cases"].values()]
     paired = [each for each in visible if each is not None]
     about = {"asked": len(visible), "paired": len(paired), "s": time.monotonic() - begin}
@@ -246,46 +240,22 @@ def turns(devices: Sequence[Hardware], out: Path, options: Sequence[str], share:
     """Plant time in eager networks; return whether turns find it in nine of ten."""
     device, begin = devices[0], time.monotonic()
     asked = ("--perf-matrix", str(TURNS), *options)
-    first = Run(name("accepted", device), device, ("--perf-processes", "3", *asked))
+    first = Run(name("before", device), device, asked)
     at_once([first], out)
-    accept([first], out)
     units = delays(first, out, share)
-    faster(out / "baselines", device.key, out / "baselines", FASTER)
-    run = Run(name("planted", device), device, asked, {UNITS: units})
-    answer = in_turns(run, f"{UNITS}={{}}", out)
-    # Each is slower than its baseline, which was made faster; only the reference's answer counts.
+    # Without the variable the reference plants nothing.
+    options = ("--perf-reference", sys.executable, "-o", f"perf_reference_env={UNITS}={{}}")
+    answer = in_turns(Run(name("planted", device), device, (*options, *asked), {UNITS: units}), out)
     found = sum(case["answer"] == "REGRESSED" for case in answer["cases"].values())
     cases, seconds = len(answer["cases"]), time.monotonic() - begin
     print(json.dumps({**answer, "asked": cases, "found": found, "s": seconds}))
     return bool(cases) and found >= POWER * cases
 
 
-def in_turns(run: Run, variable: str, out: Path) -> dict[str, Any]:
-    """Make a run with this environment as its reference, but for a variable."""
-    options = ("--perf-reference", sys.executable, "-o", f"perf_reference_env={variable}")
-    run = replace(run, options=(*options, *run.options))
+def in_turns(run: Run, out: Path) -> dict[str, Any]:
+    """Make a run that has a reference, and return what its pairs told."""
     at_once([run], out)
     return told(run, out, REFERENCE)
-
-
-def faster(known: Path, key: str, to: Path, share: float) -> None:
-    """Write a device's baselines anew with times that are shorter."""
-    found = baselines.load(known, key)
-    if found.hardware is None or not found.measured:
-        raise SystemExit(f"no baselines of {key} in {known}")
-
-    def shortened(process: ProcessSummary) -> ProcessSummary:
-        times = {m: v * (1 - share) for m, v in process.values.items() if m in TIMES}
-        return replace(process, values={**process.values, **times})
-
-    changes = [
-        baselines.BaselineChange(
-            case, None, replace(old, processes=[shortened(p) for p in old.processes])
-        )
-        for case, old in found.measured.items()
-    ]
-    to.mkdir(parents=True, exist_ok=True)
-    baselines.write(baselines.load(to, key), changes, found.hardware, found.environments)
 
 
 def verdict_on(found: dict[str, Any]) -> dict[str, Any]:
@@ -323,7 +293,6 @@ def main() -> None:
     parser.add_argument("command", choices=sorted([*commands, "decode", "reference", "turns"]))
     parser.add_argument("--out", type=Path, required=True, help="folder for runs and baselines")
     parser.add_argument("--share", type=float, help="of a step, where time is planted")
-    parser.add_argument("--baselines", type=Path, default=HERE.parent / "baselines")
     split = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     arguments, options = parser.parse_args(sys.argv[1:split]), sys.argv[split + 1 :]
     devices = backends.detect()
@@ -335,7 +304,7 @@ def main() -> None:
     if arguments.command == "turns":
         raise SystemExit(0 if turns(devices, out, options, arguments.share or SHARP) else 1)
     if arguments.command == "reference":
-        reference(devices, out, options, arguments.share or FASTER, arguments.baselines)
+        reference(devices, out, options)
         return
     commands[arguments.command](devices, out, options)
 

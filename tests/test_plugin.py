@@ -544,8 +544,8 @@ def test_five_processes_make_a_baseline_that_can_be_accepted(suite, pytester, mo
     result.assert_outcomes(passed=2)
     start = result.outlines.index("collected 2 items")
     assert [line.partition(" ")[0].strip("=") for line in result.outlines[start:]] == [
-        *("collected", "measuring", "", "perf_tests/test_steps.py", "", "", "case", "alpha"),
-        *("beta", "history:", "run", ""),
+        *("collected", "measuring", "", "perf_tests/test_steps.py", "", "", "against", "case"),
+        *("alpha", "beta", "history:", "run", ""),
     ]  # and so 30 lines of 12 cases: pytest's header has eight
     assert all(len(line) <= 80 for line in result.outlines[start:])
 

@@ -375,7 +375,7 @@ def test_without_a_reference_nothing_is_said_of_one(bed):
 def test_a_device_that_no_baseline_knows_is_named_with_the_instrument(bed):
     accept(bed, CASE.id, process={"device_uuid": "GPU-ffff"})
     bed.run(CASE, reference=None)
-    words = "this device is new to them, and --perf-reference would not need to know it"
+    words = "this device is new: --perf-reference cancels devices"
     assert bed.said[-1] == f"against 5 processes on 1 device; {words}"
 
 
@@ -779,6 +779,19 @@ def test_pairs_overrule_a_slower_baseline_once_they_exclude_what_it_saw(pairs, f
     (other,) = [v for v in verdicts if v.against == "pinned"]
     assert other.status is status
     assert more is (status is Status.SUSPECT)
+
+
+def test_what_pairs_are_too_noisy_to_tell_does_not_count_where_the_baseline_tells():
+    logs = [-0.4, 0.4]
+    pairs = [(make_process(worker=f"{x}", log_median=x), make_process()) for x in logs]
+    evidence = Evidence(
+        [make_process(log_median=0.0)] * 2,
+        make_baseline(log_medians=[0.0]),
+        turns=Turns("old", pairs, 6),
+    )
+    found = judge.judge({"case": evidence})["case"]
+    statuses = {v.against: v.status for v in found if v.metric == "latency"}
+    assert statuses == {"reference": Status.SKIPPED, "pinned": Status.OK}
 
 
 @pytest.mark.parametrize(("pairs", "overruled"), [(2, False), (3, True)])

@@ -285,7 +285,7 @@ class Suite:
         if devices := {process.device_uuid for process in accepted} - {None}:
             line += f" on {many(len(devices), 'device')}"
         if any(each.is_new_device(PINNED) for each in known):
-            line += "; this device is new to them, and --perf-reference would not need to know it"
+            line += "; this device is new: --perf-reference cancels devices"
         return [line]
 
     def _other_than_accepted(self, case_id: str) -> str:

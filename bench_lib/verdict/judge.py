@@ -88,7 +88,7 @@ def judge(suite: Mapping[str, Evidence]) -> dict[str, list[Verdict]]:
             timed = sharper(_as_a_whole(_less_the_clock(others, evidence)))
             others = _weighed(timed, evidence)
         whole = turns.decided(others, answers, evidence)
-        found[case_id] = choices.weighed(whole, evidence)
+        found[case_id] = choices.weighed(sharper(whole), evidence)
         found[case_id] += _efficient_enough(evidence, found[case_id])
     return found
 
