@@ -1891,3 +1891,17 @@ def test_a_run_that_is_told_to_end_has_its_summary_and_its_last_line(suite, pyte
     result.stdout.fnmatch_lines(["interrupted: what was measured *", "next: pytest *"])
     (kept,) = runs_in(pytester)
     assert (list(kept.records), kept.exit_status, kept.finished) == (["alpha"], status, False)
+
+
+def test_a_reference_that_cannot_be_used_is_refused_by_hand_and_warned_about_by_ini(
+    suite, pytester
+):
+    run = suite()
+    refused = run("-k", "alpha", "--perf-reference", "/nowhere/python")
+    words = "there is no interpreter /nowhere/python for the reference; name the python of the *"
+    assert refused.ret == pytest.ExitCode.USAGE_ERROR
+    refused.stderr.fnmatch_lines([f"ERROR: {words}"])
+    assert not runs_in(pytester)
+    warned = run("-k", "alpha", "-o", "perf_reference=/nowhere/python")
+    assert warned.ret == pytest.ExitCode.OK
+    warned.stdout.fnmatch_lines([f"warning: judged by the baseline alone: {words}"])
