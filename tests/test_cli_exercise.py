@@ -289,6 +289,16 @@ def test_what_a_judged_run_cannot_read_of_earlier_nights_is_said(exercise, tmp_p
     assert newer.name in said
 
 
+def test_a_reference_that_cannot_be_used_is_refused_before_anything_is_measured(exercise, tmp_path):
+    words = ("precision", "resnet50", "--precisions", "fp32", "--judge")
+    answer = exercise(*words, "--reference", "/nowhere/python")
+    assert answer.status == 2
+    assert (
+        "there is no interpreter /nowhere/python for the reference; name the python" in answer.err
+    )
+    assert not (tmp_path / "history").exists() or not list((tmp_path / "history").iterdir())
+
+
 def test_a_fault_fails_where_cases_are_judged(exercise):
     words = ("precision", "resnet50", "--precisions", "fp32,fp16", "--judge")
     answer = exercise(*words, script={EAGER: [OOM]})
