@@ -1905,3 +1905,14 @@ def test_a_reference_that_cannot_be_used_is_refused_by_hand_and_warned_about_by_
     warned = run("-k", "alpha", "-o", "perf_reference=/nowhere/python")
     assert warned.ret == pytest.ExitCode.OK
     warned.stdout.fnmatch_lines([f"warning: judged by the baseline alone: {words}"])
+
+
+def test_workers_of_xdist_measure_both_sides_of_a_pair(suite, pytester):
+    run = suite(devices="gpus(2)")
+    result = run("-n", "2", "--perf-reference", "same")
+    assert result.ret == pytest.ExitCode.OK
+    reference, own = sorted(runs_in(pytester), key=lambda each: each.run_id)
+    assert reference.records.keys() == own.records.keys()
+    for record in own.records.values():
+        assert [v.against for v in record.verdicts if v.metric == "latency"][0] == "reference"
+    result.stdout.fnmatch_lines(["in turns with torch * (this environment itself)"])
