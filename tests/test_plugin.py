@@ -1914,5 +1914,5 @@ def test_workers_of_xdist_measure_both_sides_of_a_pair(suite, pytester):
     reference, own = sorted(runs_in(pytester), key=lambda each: each.run_id)
     assert reference.records.keys() == own.records.keys()
     for record in own.records.values():
-        assert [v.against for v in record.verdicts if v.metric == "latency"][0] == "reference"
+        assert next(v.against for v in record.verdicts if v.metric == "latency") == "reference"
     result.stdout.fnmatch_lines(["in turns with torch * (this environment itself)"])
