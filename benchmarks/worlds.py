@@ -83,6 +83,8 @@ class World:
     """Every second worker is slower by this."""
     drift: float = 0.0
     """All cases get slower by this, night by night."""
+    correlation: float = 0.0
+    """Of what two successive runs have in common besides the device."""
     pinned_runs: int = 1
     clean: bool = True
     """Whether what is called slower is a false alarm."""
@@ -101,6 +103,12 @@ WORLDS = (
     World("5% of processes stalled", stalled=0.05),
     World("every second process slow", slow=0.02),
     World("drift of 0.02% a night", drift=0.0002, clean=False),
+    *(
+        World(f"nights alike: case {size:.1%}, {rho}", case=size, correlation=rho)
+        for size in (0.002, 0.005)
+        for rho in (0.3, 0.5, 0.8)
+    ),
+    World("nights alike: suite 1.0%, 0.8", suite=0.01, correlation=0.8),
 )
 LASTING_WITHIN = {
     "1% in a case": (3, {NOTHING.name, "case 0.2%", "case 0.3%", "family 0.1%", "family 0.3%"}),
@@ -157,6 +165,7 @@ class Pool:
         """Draw what stays the same from night to night."""
         self.world, self.rng = world, rng
         self.between = np.exp(rng.normal(math.log(0.0006), 0.7, CASES)).clip(0.0002, 0.003)
+        self.before = np.zeros(CASES)
         half = world.apart / 2  # two devices differ by sqrt(2) times what each differs by
         self.devices = rng.normal(0, half, (world.devices, 1)) + rng.normal(
             0, half, (world.devices, CASES)
@@ -173,8 +182,12 @@ class Pool:
         world, rng = self.world, self.rng
         families = np.repeat(rng.normal(0, world.family, FAMILIES), CASES // FAMILIES)
         effect = rng.normal(0, world.case, CASES) + families + rng.normal(0, world.suite)
+        if world.correlation:
+            effect *= math.sqrt(1 - world.correlation**2) if self.before.any() else 1.0
+            effect += world.correlation * self.before
+            self.before = effect
         device = int(rng.integers(world.devices))
-        effect += self.devices[device] + world.drift * night
+        effect = effect + self.devices[device] + world.drift * night
         return Run(self, name, f"device-{device}", effect, int(rng.integers(2)))
 
 

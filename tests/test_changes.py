@@ -77,6 +77,14 @@ def test_slower_and_mended_again_is_two_steps():
     assert mended.ratio == pytest.approx(1 / 1.03, abs=0.002)
 
 
+@pytest.mark.parametrize("ratio", [1.05, 1 / 1.05])
+def test_steps_every_few_weeks_are_not_taken_for_noise(ratio):
+    values = noise(11, 150, 0.002)
+    for night in (30, 60, 90, 120):
+        values = stepped(values, night, ratio)
+    assert nights_of(steps(values)) == [30, 60, 90, 120]
+
+
 def test_it_takes_three_nights_of_the_new_level():
     values = stepped(noise(4, nights=123), 120, 1.02)
     assert not steps(values[:121])

@@ -39,19 +39,29 @@ def test_nothing_is_held_against_nothing():
     assert Evidence(on("a"), None, rolling=on(*"aaaaa")).references() == {}
 
 
+def nights_of(processes, times: int):
+    return [
+        replace(process, worker=f"night-{night}/{n}")
+        for night in range(times)
+        for n, process in enumerate(processes)
+    ]
+
+
 @pytest.mark.parametrize(("nights", "known"), [(4, {PINNED}), (5, {PINNED, ROLLING})])
-def test_five_processes_of_accepted_nights_are_a_reference(nights, known):
-    assert evidence(on("a"), on("a"), on("a") * nights).references().keys() == known
+def test_five_accepted_nights_are_a_reference_and_one_of_many_processes_is_not(nights, known):
+    several = nights_of(on("aaaaaa"), nights)
+    assert evidence(on("a"), on("a"), several).references().keys() == known
 
 
 def test_nights_of_the_candidates_draw_and_of_none_known_are_held_against():
     here, there, unknown = (make_process(draw=draw) for draw in (drew(1), drew(2), None))
     unseen = make_process(draw=Draw({}, "no cache files"))
-    nights = [here, there, unknown, unseen] * 3
+    nights = nights_of([here, there, unknown, unseen], 5)
     found = evidence([unseen, here], [here], nights).references()[ROLLING]
-    assert found == [unknown, unseen] * 3 + [here] * 3
+    other = [process for process in nights if known_draw(process) is None]
+    assert found == [*other, *nights[::4]]
     assert evidence([unseen], [here], nights).references()[ROLLING] == nights
-    assert evidence([here], [here], [there] * 9).references().keys() == {PINNED}
+    assert evidence([here], [here], nights_of([there], 9)).references().keys() == {PINNED}
 
 
 def test_a_draw_without_kernels_is_unknown():
@@ -108,12 +118,12 @@ def test_both_sides_have_to_have_waited(here, there):
 def test_clocks_are_compared_with_each_reference_that_knows_them():
     slow, fast = ([make_process(clock_mhz=mhz)] for mhz in (1000.0, 2000.0))
     unknown = [make_process()]
-    found = evidence(slow, fast, slow * 5).clocks()
+    found = evidence(slow, fast, nights_of(slow, 5)).clocks()
     assert [(against, each.baseline_mhz) for against, each in found.items()] == [
         (PINNED, pytest.approx(2000.0)),
         (ROLLING, pytest.approx(1000.0)),
     ]
-    assert evidence(slow, unknown, fast * 5).clocks().keys() == {ROLLING}
+    assert evidence(slow, unknown, nights_of(fast, 5)).clocks().keys() == {ROLLING}
     waiting = [make_process(clock_mhz=1000.0, host_bound=True)]
     assert evidence(waiting, fast).clocks() == {}
 

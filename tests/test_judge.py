@@ -33,7 +33,6 @@ from bench_lib.verdict.evidence import Evidence
 from bench_lib.verdict.judge import (
     beside_time,
     compare,
-    improved,
     is_suspicious,
     judge,
     judge_pairs,
@@ -435,14 +434,6 @@ def test_what_needs_no_theory_of_chance_is_held_against_other_processes():
     assert beside_time(new, old, Limits(memory=20.0))[0].status is Status.OK
 
 
-def test_what_is_better_than_the_nights_before_begins_anew():
-    rolling = {"against": "rolling"}
-    verdicts = [
-        make_verdict(metric="latency", status=Status.IMPROVED, against="pinned"),
-        make_verdict(metric="memory", status=Status.OK, **rolling),
-        make_verdict(metric="throughput", status=Status.IMPROVED, **rolling),
-    ]
-    assert improved(verdicts) == {"throughput"}
 
 
 # ---- pinned and rolling -----------------------------------------------------------------
@@ -499,7 +490,7 @@ def test_what_regressed_against_the_nights_since_is_regressed():
     assert leading(verdicts).against == "rolling"
 
 
-def test_fewer_than_five_processes_of_accepted_nights_are_no_baseline():
+def test_fewer_than_five_accepted_nights_are_no_baseline():
     four = verdicts_on(make_processes([0.0]), rolling=make_processes(STEADY[:4]))
     five = verdicts_on(make_processes([0.0]), rolling=make_processes(STEADY))
     assert {v.against for v in four} == {"pinned"}

@@ -118,6 +118,28 @@ def test_one_percent_is_found_on_the_third_night_where_nights_differ_by_two_thou
     assert suite.first_told(25) == 3
 
 
+@pytest.mark.parametrize("cases", [1, 10])
+def test_one_odd_process_of_one_night_hides_no_slow_down(cases):
+    suite = Suite(cases, nights=14, sd=0.0003, seed=3).slow(["case-00"], 5, 0.007)
+    for case_id, runs in suite.runs.items():
+        values = [0.01 * math.exp(suite.rng.gauss(0, 0.0005)) for _ in range(5)]
+        values[2] *= 1.034 if case_id == "case-00" else 1.0
+        own = [process(value, f"accepted/{i}") for i, value in enumerate(values)]
+        runs[0] = replace(runs[0], processes=own)
+    assert suite.first_told(5) == 3
+
+
+def test_nights_that_resemble_each_other_show_nothing():
+    suite = Suite(cases=20, nights=1)
+    steps = np.random.default_rng(2).normal(0, 0.002, (20, 40))
+    for night in range(1, 40):
+        steps[:, night] = 0.8 * steps[:, night - 1] + 0.6 * steps[:, night]
+        suite.nights = night + 1
+        for case_id, value in zip(suite.ids, steps[:, night], strict=True):
+            suite.add(case_id, night, 0.01 * math.exp(value))
+    assert not any(suite.cut(nights).asked().new for nights in range(10, 41, 3))
+
+
 def test_nights_of_one_level_show_nothing_whoever_looks_how_often():
     for seed in range(4):
         suite = Suite(nights=50, seed=seed)
@@ -361,7 +383,7 @@ def test_a_nights_value_is_the_median_on_the_device_of_most_processes():
     assert (found.nights, found.devices) == ([0, 1, 2], ["x", "y", "x"])
     assert found.values == pytest.approx([0.004, 1.0, 2.002])
     assert found.off == {
-        0: {"x/0.0": pytest.approx(-0.004), "x/0.004": 0.0, "x/0.1": 0.01},
+        0: {"x/0.0": pytest.approx(-0.004), "x/0.004": 0.0, "x/0.1": pytest.approx(0.096)},
         1: {"y/1.0": 0.0},
         2: {"x/2.0": pytest.approx(-0.002), "x/2.004": pytest.approx(0.002)},
     }

@@ -563,6 +563,22 @@ def test_a_metric_that_improved_begins_its_nights_anew_and_leaves_the_others_the
     assert "than 11 processes of accepted nights" in by_metric["latency"].reason
 
 
+def faster_than_nights(day, seconds=0.0097):
+    record, when = night(day, Status.IMPROVED, seconds=seconds)
+    found = {"against": "rolling", "metric": "latency", "value": seconds, "baseline": 0.01}
+    return replace(record, verdicts=[make_verdict(status=Status.IMPROVED, **found)]), when
+
+
+@pytest.mark.parametrize(
+    ("later", "kept"), [([], 4), ([0.0097], 5), ([0.0099, 0.0097], 6), ([0.0098, 0.0097], 3)]
+)
+def test_one_odd_fast_night_is_not_the_whole_rolling_baseline(tmp_path, later, kept):
+    nights = [night(1), night(2), night(3), faster_than_nights(4)]
+    nights += [night(5 + n, seconds=seconds) for n, seconds in enumerate(later)]
+    found = rolling(runs_of(tmp_path, nights), {"a": make_baseline(case_id="a")})
+    assert len(found["a"]) == kept
+
+
 def test_a_night_that_is_faster_than_the_accepted_values_alone_begins_nothing_anew(tmp_path):
     record, when = night(3, Status.IMPROVED)
     faster = make_verdict(status=Status.IMPROVED)

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bench_lib.environment import fingerprint
-from bench_lib.model import Baseline, Environment, ProcessSummary, Record, SlowDown, Status
+from bench_lib.model import Baseline, Environment, ProcessSummary, Record, SlowDown, Status, Verdict
 from bench_lib.storage import acceptance, baselines, history
 from bench_lib.storage.baselines import BaselineFile
-from bench_lib.verdict import judge, metrics
+from bench_lib.verdict import metrics
+from bench_lib.verdict.evidence import ROLLING
 from bench_lib.verdict.families import traits_of
 from bench_lib.verdict.metrics.metric import Rule
 from bench_lib.verdict.nights import COMPARED, CaseNights, CaseRun, over_nights
 
 NIGHTS = 20
 """Accepted nights that make the rolling baseline."""
+LASTING = 2
+"""A gain lasts if so many nights after it keep half of it: one fast night may be odd."""
 MOST_RUNS = 3 * NIGHTS
 """Runs that are looked through."""
 
@@ -67,7 +71,7 @@ def read(
                 night = CaseRun(run.run_id, run.began, processes, has_regressed(record))
                 past.runs.setdefault(case_id, []).append(night)
                 if record.status in (Status.OK, Status.IMPROVED):
-                    _take_in(known, gone, processes, record)
+                    take_in(known, gone, processes, record.verdicts)
         for slow_down in run.slow_downs:
             for case_id in of_today.intersection(today.get(id_, id_) for id_ in slow_down.cases):
                 past.told.setdefault(case_id, slow_down)
@@ -75,29 +79,41 @@ def read(
     return past
 
 
-def _take_in(
+def take_in(
     known: list[Sequence[ProcessSummary]],
     gone: set[str],
     processes: Sequence[ProcessSummary],
-    record: Record,
+    verdicts: Iterable[Verdict],
 ) -> None:
     """Take a night that was fine in the end into the rolling baseline, if it has room.
 
     It counts with all its measurements, even if a second look cleared it.  Without the first look
     the nights would seem to agree better than they do, and the next odd one would alarm.
 
-    A metric that improved beyond its nights begins anew with that night.  Kept together, the nights
-    before and after would seem to differ by chance, and a later loss of the gain would never be
-    beyond it.
+    A metric that improved beyond its nights begins anew with that night, if the gain lasted.  Kept
+    together, the nights before and after would seem to differ by chance, and a later loss of the
+    gain would never be beyond it.
     """
     if len(known) < NIGHTS and metrics.LEADING.name not in gone:
+        later = known[-LASTING:]
         known.append([_without(process, gone) for process in processes])
-        gone |= judge.improved(record.verdicts)
+        gone |= {verdict.metric for verdict in verdicts if _has_lasted(verdict, later)}
 
 
 def _without(process: ProcessSummary, gone: Collection[str]) -> ProcessSummary:
     values = {name: value for name, value in process.values.items() if name not in gone}
     return replace(process, values=values)
+
+
+def _has_lasted(verdict: Verdict, later: Sequence[Sequence[ProcessSummary]]) -> bool:
+    """Whether a metric was better than the nights before, and later nights kept half of that."""
+    if verdict.against != ROLLING or verdict.status is not Status.IMPROVED:
+        return False
+    if verdict.value is None or verdict.baseline is None or len(later) < LASTING:
+        return False
+    middle, gain = (verdict.value + verdict.baseline) / 2, verdict.value - verdict.baseline
+    values = ([p.values.get(verdict.metric, middle) for p in night] for night in later)
+    return all((statistics.median(night) - middle) * gain > 0 for night in values)
 
 
 def has_regressed(record: Record) -> bool:

@@ -13,13 +13,15 @@ from typing import Any
 
 from bench_lib.model import Baseline, Draw, Limits, ProcessSummary
 from bench_lib.verdict import validity
-from bench_lib.verdict.statistics.comparison import AGREEING, LEAST_PROCESSES, Origin
+from bench_lib.verdict.statistics.comparison import AGREEING, Origin
 
 BETWEEN_DEVICES = 0.02
 """Clocks, and times at another clock, of two devices of a model may differ by this much."""
 BETWEEN_HOST_STATES = 0.10
 """A host-bound step may differ by this much from one run to the next: small training steps on
 one idle H200 machine took 3 to 6% less three minutes later, with 2% between processes."""
+LEAST_NIGHTS = 5
+"""Fewer nights are no baseline."""
 PINNED, ROLLING = "pinned", "rolling"
 REFERENCE = "reference"
 """``Verdict.against`` if processes were measured in turns with the accepted ones."""
@@ -73,7 +75,9 @@ class Evidence:
         if self.baseline is None:
             return {}
         nights = self._nights
-        known = {ROLLING: nights} if len(nights) >= LEAST_PROCESSES else {}
+        # However often a night is looked at, it is one; unknown runs are one a process.
+        runs = {process.run or n for n, process in enumerate(nights)}
+        known = {ROLLING: nights} if len(runs) >= LEAST_NIGHTS else {}
         return {PINNED: self._accepted, **known}
 
     @cached_property

@@ -33,7 +33,6 @@ from bench_lib.verdict.evidence import (
     BETWEEN_HOST_STATES,
     PINNED,
     REFERENCE,
-    ROLLING,
     Evidence,
     differing,
 )
@@ -52,7 +51,6 @@ __all__ = [
     "compare",
     "differing",
     "has_sound_numerics",
-    "improved",
     "is_suspicious",
     "judge",
     "judge_pairs",
@@ -395,11 +393,6 @@ def has_sound_numerics(verdicts: Sequence[Verdict]) -> bool:
     """Whether the answer was held against a baseline's and nothing is wrong with it."""
     told = [verdict.status for verdict in verdicts if verdict.metric == NUMERICS]
     return bool(told) and all(status in (Status.OK, Status.IMPROVED) for status in told)
-
-
-def improved(verdicts: Sequence[Verdict]) -> set[str]:
-    """Return the metrics that are better than the nights before, which begin anew with this one."""
-    return {v.metric for v in verdicts if v.against == ROLLING and v.status is Status.IMPROVED}
 
 
 def stored_limits(processes: Sequence[ProcessSummary], limits: Limits) -> Limits:

@@ -13,7 +13,7 @@ import math
 import statistics
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from bench_lib.verdict.metrics import DEVICE, LEADING
 from bench_lib.verdict.statistics import rises
 from bench_lib.verdict.statistics.changes import Floats, History
 from bench_lib.verdict.statistics.comparison import (
+    LEAST_CASES,
     effective_degrees,
     fit_prior,
     growth,
@@ -32,7 +33,7 @@ from bench_lib.verdict.statistics.comparison import (
     is_wild,
     t_quantile,
 )
-from bench_lib.verdict.statistics.rises import NightSpread, Rise
+from bench_lib.verdict.statistics.rises import NightSpread, Rise, Series
 
 NIGHT = dt.timedelta(hours=20)
 """A run that began at most this long before the newest belongs to the same night.  It is less than
@@ -47,8 +48,10 @@ LEAST_MEMBERS = 5
 """Fewer cases with a trait are a few cases."""
 SEVERAL = 4
 """Processes of a night, less one, tell of its spread; more tell no more of the others'."""
-ODD_PROCESS = 0.01
-"""A process is no farther from the others of its night, of logarithms, than this."""
+NORMAL = 1.4826
+"""Standard deviations of a normal distribution are so many times its median deviation."""
+ODD_PROCESS = 3.0
+"""A process more spreads than this from the others of its night is drawn in."""
 COMPARED = frozenset({Status.OK, Status.IMPROVED, Status.SUSPECT, Status.NOISY, Status.REGRESSED})
 """Statuses of nights that count: they measured the software, and comparably."""
 
@@ -124,6 +127,8 @@ class _Level:
     """The cases that it is of."""
     others: NightSpread = rises.NOTHING_KNOWN
     """The spread between nights of other cases."""
+    correlation: float = 0.0
+    """Of successive nights."""
 
     @cached_property
     def spread(self) -> NightSpread:
@@ -136,17 +141,17 @@ class _Level:
         degrees = sum(map(len, several)) - len(several)
         if not degrees:
             return self.others
-        squares = math.fsum(statistics.variance(each) * (len(each) - 1) for each in several)
+        squares = math.fsum(float(np.var(each)) * len(each) for each in several)
         own, others = min(degrees, SEVERAL), self.others
         variance = (own * squares / degrees + others.degrees * others.variance) / (
             own + others.degrees
         )
         return NightSpread(variance, own + others.degrees)
 
-    @cached_property
+    @property
     def history(self) -> History:
         """The nights with odd ones drawn in."""
-        return History.of(self.values, self.devices)
+        return _history(tuple(self.values), tuple(self.devices))
 
     @property
     def steady(self) -> Floats:
@@ -158,7 +163,12 @@ class _Level:
         """The nights at which the level most likely rose, and fell; None with too few nights."""
         if len(self.nights) < rises.LEAST_LENGTH:
             return None
-        return rises.rise_and_fall(self.history, self.devices, self.spread)
+        return self.series.rise_and_fall(self.correlation)
+
+    @property
+    def series(self) -> Series:
+        """The nights, to be explained by one level or two."""
+        return Series(self.history, self.devices, self.nights, self.spread)
 
     def risen(self, price: float, least: float) -> Rise | None:
         """Return where the level rose, if that is worth its price and so large."""
@@ -177,6 +187,11 @@ class _Level:
         if fall is None:
             return self
         return self.since(self.nights[fall.index]).since_last_fall(price, least)
+
+
+@lru_cache(maxsize=1000)
+def _history(values: tuple[float, ...], devices: tuple[str, ...]) -> History:
+    return History.of(np.array(values), devices)
 
 
 def _if_worth(change: Rise | None, price: float, least: float) -> Rise | None:
@@ -224,8 +239,8 @@ def over_nights(cases: Mapping[str, CaseNights], run_id: str) -> OverNights:
     price = math.log(max(1, len(cases)) / DOUBT)
     found = OverNights()
     levels: dict[str, _Level] = {}
-    for case_id, case in cases.items():
-        own = _level(case, calendar)
+    whole = _correlated(_drawn_in([_level(case, calendar) for case in cases.values()]))
+    for case_id, own in zip(cases, whole, strict=True):
         level = own.since_last_fall(price, LEAST)
         if level is not own:
             found.fell[case_id] = calendar.began[level.nights[0]]
@@ -346,13 +361,39 @@ def _level(case: CaseNights, calendar: _Calendar) -> _Level:
     # A night's device is the one that most of its processes ran on.
     chosen = {n: max(nights[n].items(), key=lambda one: len(one[1])) for n in sorted(nights)}
     values = {n: statistics.median(held.values()) for n, (_, held) in chosen.items()}
-    off = {
-        n: {name: _near(value - values[n]) for name, value in held.items()}
-        for n, (_, held) in chosen.items()
-    }
+    off = {n: {name: x - values[n] for name, x in held.items()} for n, (_, held) in chosen.items()}
     return _Level(
         list(values), np.array(list(values.values())), [d for d, _ in chosen.values()], off
     ).since(first)
+
+
+def _drawn_in(levels: Sequence[_Level]) -> list[_Level]:
+    """Draw odd processes in, by what most processes of a case and most cases differ by.
+
+    Workers may be of two kinds, of which one was seen once: then so it was in most cases.
+    """
+    apart = [
+        [abs(off) for night in level.off.values() if len(night) > 1 for off in night.values()]
+        for level in levels
+    ]
+    several = [math.hypot(*each) / math.sqrt(len(each)) for each in apart if each]
+    usual = statistics.median(several) if len(several) >= LEAST_CASES else 0.0
+    found = []
+    for level, each in zip(levels, apart, strict=True):
+        reach = ODD_PROCESS * max(usual, NORMAL * statistics.median(each or [0.0]))
+        off = {
+            n: {name: max(-reach, min(reach, x)) for name, x in night.items()}
+            for n, night in level.off.items()
+        }
+        found.append(replace(level, off=off))
+    return found
+
+
+def _correlated(levels: Sequence[_Level], least: float = 0.0) -> list[_Level]:
+    """Let the nights of all correlate as those of all together do, or by so much at least."""
+    known = [level.series for level in levels if len(level.nights) >= rises.LEAST_LENGTH]
+    correlation = max(least, rises.correlation(known))
+    return [replace(level, correlation=correlation) for level in levels]
 
 
 def _knowing_each_other(levels: Sequence[_Level]) -> list[_Level]:
@@ -379,10 +420,6 @@ def _knowing_each_other(levels: Sequence[_Level]) -> list[_Level]:
     return found
 
 
-def _near(off: float) -> float:
-    return max(-ODD_PROCESS, min(ODD_PROCESS, off))
-
-
 # --- cases that share something --------------------------------------------------------------
 
 
@@ -398,9 +435,10 @@ def _shared(levels: Mapping[str, _Level], cases: Mapping[str, CaseNights]) -> li
             members.setdefault(frozenset(held), trait)
     price = math.log(max(1, len(members)) / DOUBT_SHARED)
     found = []
-    for those, trait in members.items():
-        level = _mean([levels[case_id] for case_id in levels if case_id in those])
-        level = level.since_last_fall(price, LEAST_SHARED)
+    means = [_mean([level for id_, level in levels.items() if id_ in those]) for those in members]
+    least = max((level.correlation for level in levels.values()), default=0.0)
+    for trait, mean in zip(members.values(), _correlated(means, least), strict=True):
+        level = mean.since_last_fall(price, LEAST_SHARED)
         risen = level.risen(price, 0.0)
         if risen is None:
             continue

@@ -34,10 +34,6 @@ DEVICES = 0.005
 AROUND = 5
 ODD = 3.5
 """A night more standard deviations than this from the median of the five around it is drawn in."""
-WEEK = 7
-"""Nights."""
-ENOUGH = 20
-"""Weeks' means tell a spread from so many weeks on; in fewer a step is too much of it."""
 CENTRAL = 0.8
 """Spreads are estimated from this share of the differences; steps and odd nights are in the
 rest."""
@@ -177,7 +173,7 @@ class History:
         centred = values - np.median(values)
         offsets = _offsets(centred, devices)
         level = _drawn_in(centred - devices @ offsets)
-        return cls(level + devices @ offsets, devices, offsets, _variance(level))
+        return cls(level + devices @ offsets, devices, offsets, _spread(np.diff(level)) ** 2 / 2)
 
     @property
     def level(self) -> Floats:
@@ -303,16 +299,6 @@ def _spread(differences: Floats) -> float:
     """Return a standard deviation that a few steps and odd nights do not change."""
     ordered = np.sort(np.abs(differences))
     return max(LEAST_SD, float(ordered[int(CENTRAL * len(ordered))]) / NORMAL_CENTRAL)
-
-
-def _variance(level: Floats) -> float:
-    """Return the variance of a night by neighbours, or by neighbouring weeks if that is more."""
-    nightly = _spread(np.diff(level)) ** 2 / 2
-    if len(level) < ENOUGH * WEEK:
-        return nightly
-    sums = np.concatenate([[0.0], np.cumsum(level)])
-    means = (sums[WEEK:] - sums[:-WEEK]) / WEEK
-    return max(nightly, WEEK * _spread(means[WEEK:] - means[:-WEEK]) ** 2 / 2)
 
 
 def _drawn_in(level: Floats) -> Floats:

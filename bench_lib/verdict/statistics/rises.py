@@ -16,11 +16,13 @@ higher now.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
+from bench_lib.verdict.statistics import changes
 from bench_lib.verdict.statistics.changes import LEAST_NIGHTS, Floats, History
 
 PRIOR_RISE = 3.0
@@ -30,7 +32,11 @@ DEVICES = 0.01
 LEAST_SD = 0.0003
 """Nights never agree better, of logarithms."""
 LEAST_LENGTH = 2 * LEAST_NIGHTS
-"""Fewer nights give no result."""
+"""Fewer nights are not asked."""
+CORRELATIONS = tuple(n / 10 for n in range(10))
+"""Correlations of successive nights that are tried."""
+CHANGED = 0.01
+"""Share of series whose level changed, before there is data."""
 LEAST = 1e-300
 """Probabilities below this are taken for it."""
 
@@ -62,63 +68,126 @@ class Rise:
     degrees: float
 
 
-def rise_and_fall(
-    history: History, devices: Sequence[str], spread: NightSpread = NOTHING_KNOWN
-) -> tuple[Rise, Rise] | None:
-    """Return where a level most likely rose and where it fell, the fall's size above zero too.
+@dataclass(frozen=True)
+class Series:
+    """The nights of one level, as what is to be explained."""
 
-    ``devices`` name where each night was.  None with fewer nights than ``LEAST_LENGTH``.  Fewer
-    than three nights of a new level are odd nights, and no evidence.
-    """
-    nights = len(history.values)
-    if nights < LEAST_LENGTH:
-        return None
-    leaves = _leaves(history, devices)
-    left = leaves @ history.values
-    # Of a change on the second night, the third, ...: what it explains, and how well it is known.
-    explained = np.cumsum(left[::-1])[::-1][1:]
-    known = np.diag(np.cumsum(np.cumsum(leaves[::-1, ::-1], axis=0), axis=1)[::-1, ::-1])[1:]
-    squares = float(left @ history.values) + nights * LEAST_SD**2
-    squares += spread.degrees * spread.variance
-    degrees = spread.degrees + nights - 2
-    sizes = explained / known
-    errors = np.sqrt((squares - explained * sizes) / degrees / known)
+    history: History
+    devices: Sequence[str]
+    """Where each night was."""
+    nights: Sequence[int]
+    """Their numbers, rising; some may be missing."""
+    spread: NightSpread = NOTHING_KNOWN
 
-    def most_likely(sizes: Floats) -> Rise:
-        evidence = _log_bayes_factors(sizes / errors, PRIOR_RISE**2 * known, degrees)
-        most = int(evidence.argmax())
-        is_odd = most >= nights - LEAST_NIGHTS
-        total = -math.inf if is_odd else float(np.logaddexp.reduce(evidence[: 1 - LEAST_NIGHTS]))
-        return Rise(most + 1, total, float(sizes[most]), float(errors[most]), degrees)
+    def rise_and_fall(self, correlation: float = 0.0) -> tuple[Rise, Rise]:
+        """Return where the level most likely rose and where it fell, the fall's size above zero.
 
-    return most_likely(sizes), most_likely(-sizes)
+        ``correlation`` is that of successive nights.  Fewer than three nights of a new level are
+        odd nights, and no evidence.
+        """
+        nights = len(self.nights)
+        fit = self._fit(correlation, self.spread, LEAST_SD)
+
+        def most_likely(sign: int) -> Rise:
+            evidence = fit.evidence(sign)
+            most = int(evidence.argmax())
+            is_odd = most >= nights - LEAST_NIGHTS
+            total = -math.inf
+            if not is_odd:
+                total = float(np.logaddexp.reduce(evidence[: 1 - LEAST_NIGHTS]))
+            size, error = sign * float(fit.sizes[most]), float(fit.errors[most])
+            return Rise(most + 1, total, size, error, fit.degrees)
+
+        return most_likely(1), most_likely(-1)
+
+    def log_likelihood(self, correlation: float) -> float:
+        """Return how likely the nights are if successive ones correlate so; restricted (REML).
+
+        The level may have changed once, so that a change is not taken for correlation.
+        """
+        # What is known of the spread from elsewhere would hide how nights move.
+        fit = self._fit(correlation, NOTHING_KNOWN, changes.LEAST_SD)
+        changed = float(np.logaddexp.reduce(fit.factors)) + math.log(CHANGED / len(fit.factors))
+        likelihood = -(fit.degrees + 1) / 2 * math.log(fit.squares) - fit.volume / 2
+        return likelihood + float(np.logaddexp(math.log1p(-CHANGED), changed))
+
+    def _fit(self, correlation: float, spread: NightSpread, least_sd: float) -> _Fit:
+        nights = len(self.nights)
+        # One device shifts nothing.
+        several = len(set(self.devices)) > 1
+        prior = DEVICES**2 / max(self.history.variance, LEAST_SD**2) if several else 0.0
+        left, precision, volume = _left(tuple(self.nights), tuple(self.devices), prior, correlation)
+        rest = left @ self.history.values
+        # Of a change on the second night, the third, ...: what it explains.
+        explained = np.cumsum(rest[::-1])[::-1][1:]
+        squares = float(rest @ self.history.values) + nights * least_sd**2
+        squares += spread.degrees * spread.variance
+        degrees = spread.degrees + nights - 2
+        sizes = explained / precision
+        errors = np.sqrt((squares - explained * sizes) / degrees / precision)
+        return _Fit(sizes, errors, precision, squares, degrees, volume)
 
 
-def _leaves(history: History, devices: Sequence[str]) -> Floats:
-    """Return what leaves of nights, (nights, nights), what neither level nor devices explain.
+@dataclass(frozen=True)
+class _Fit:
+    """Changes on the second night, the third, ..., each held against one level."""
 
-    Devices' constants are drawn towards zero, so that a new device is as uncertain as it is.
-    """
-    nights, known = len(history.values), sorted(set(devices))
-    where = np.array([[device == each for each in known] for device in devices])
-    design = np.column_stack([np.ones(nights), where])
-    squared = design.T @ design
-    constants = np.arange(1, len(squared))
-    squared[constants, constants] += max(history.variance, LEAST_SD**2) / DEVICES**2
-    leaves: Floats = np.eye(nights) - design @ np.linalg.solve(squared, design.T)
-    return leaves
+    sizes: Floats
+    errors: Floats
+    precision: Floats
+    """One over the variances of sizes, in units of a night's."""
+    squares: float
+    """What one level does not explain."""
+    degrees: float
+    volume: float
+    """Logarithm of the determinant of the nights' covariance, restricted."""
+
+    @property
+    def factors(self) -> Floats:
+        """The logarithms of how much better changes explain the nights than one level does.
+
+        The prior of a change is normal (Gönen et al., The Bayesian two-sample t test, 2005).
+        """
+        t, wider = self.sizes / self.errors, PRIOR_RISE**2 * self.precision
+        ratio = (1 + t**2 / self.degrees) / (1 + t**2 / (1 + wider) / self.degrees)
+        found: Floats = (self.degrees + 1) / 2 * np.log(ratio) - np.log1p(wider) / 2
+        return found
+
+    def evidence(self, sign: int) -> Floats:
+        """Return the same of rises alone, or with -1 of falls alone."""
+        from scipy.special import stdtr  # noqa: PLC0415 - slow, and most sessions judge nothing
+
+        drawn = 1 - 1 / (1 + PRIOR_RISE**2 * self.precision)
+        t = sign * self.sizes / self.errors * np.sqrt(drawn)
+        found: Floats = self.factors + np.log(np.maximum(2 * stdtr(self.degrees, t), LEAST))
+        return found
 
 
-def _log_bayes_factors(t: Floats, wider: Floats, degrees: float) -> Floats:
-    """Return the logarithms of how much better rises explain the nights than one level does.
-
-    ``t`` are rises over their errors, and ``wider`` is the prior's variance over the error's
-    (Gönen et al., The Bayesian two-sample t test, 2005), of rises above zero alone.
-    """
-    from scipy.special import stdtr  # noqa: PLC0415 - slow, and most sessions judge nothing
-
-    drawn = wider / (1 + wider)
-    ratio = (1 + t**2 / degrees) / (1 + t**2 * (1 - drawn) / degrees)
-    positive = np.log(np.maximum(2 * stdtr(degrees, t * np.sqrt(drawn)), LEAST))
-    found: Floats = (degrees + 1) / 2 * np.log(ratio) - np.log1p(wider) / 2 + positive
+def correlation(series: Collection[Series]) -> float:
+    """Return the correlation of successive nights that is most likely over all series."""
+    found, most = 0.0, -math.inf
+    for one in CORRELATIONS:
+        likelihood = math.fsum(each.log_likelihood(one) for each in series)
+        if likelihood <= most:
+            break
+        found, most = one, likelihood
     return found
+
+
+@lru_cache(maxsize=1000)
+def _left(
+    nights: tuple[int, ...], devices: tuple[str, ...], prior: float, correlation: float
+) -> tuple[Floats, Floats, float]:
+    """Return what takes one level off nights, (nights, nights), and what that leaves.
+
+    That is the precision of a change on the second night, the third, ..., and the logarithm of the
+    volume.  Successive nights correlate.  Devices differ by ``prior``, a variance in units of a
+    night's.
+    """
+    apart = np.abs(np.subtract.outer(nights, nights))
+    covariance = correlation**apart + prior * np.equal.outer(devices, devices)
+    inverse = np.linalg.inv(covariance)
+    sums = inverse.sum(axis=0)
+    left = inverse - np.outer(sums, sums) / sums.sum()
+    precision = np.diag(np.cumsum(np.cumsum(left[::-1, ::-1], axis=0), axis=1)[::-1, ::-1])[1:]
+    return left, precision, float(np.linalg.slogdet(covariance)[1]) + math.log(sums.sum())
