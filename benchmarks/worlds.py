@@ -30,6 +30,7 @@ from typing import Any
 
 import numpy as np
 
+from bench_lib.engine import past
 from bench_lib.model import Accepted, Baseline, ProcessSummary, Status, Verdict
 from bench_lib.verdict import judge
 from bench_lib.verdict import nights as over
@@ -38,7 +39,7 @@ from bench_lib.verdict.evidence import Evidence
 CASES = 100
 FAMILIES = 5
 """Cases move in families of twenty, which the rule is not told of."""
-PINNED, PLANNED, ROLLING = 5, 6, 20
+PINNED, PLANNED = 5, 6
 HISTORY = 60
 """Nights after one acceptance."""
 PLANTED = 5
@@ -83,12 +84,17 @@ class World:
     """Every second worker is slower by this."""
     drift: float = 0.0
     """All cases get slower by this, night by night."""
+    heavy: bool = False
+    """Whether runs differ as Student's t with three degrees of freedom does."""
     correlation: float = 0.0
     """Of what two successive runs have in common besides the device."""
     pinned_runs: int = 1
     clean: bool = True
     """Whether what is called slower is a false alarm."""
 
+
+_Night = tuple[list[ProcessSummary], list[Verdict]]
+"""A case's processes of a night, and what they were called."""
 
 NOTHING = World("process noise only")
 WORLDS = (
@@ -103,6 +109,7 @@ WORLDS = (
     World("5% of processes stalled", stalled=0.05),
     World("every second process slow", slow=0.02),
     World("drift of 0.02% a night", drift=0.0002, clean=False),
+    World("case 0.5%, heavy tails", case=0.005, heavy=True),
     *(
         World(f"nights alike: case {size:.1%}, {rho}", case=size, correlation=rho)
         for size in (0.002, 0.005)
@@ -181,7 +188,8 @@ class Pool:
         """Begin a run: everything that its processes share is drawn."""
         world, rng = self.world, self.rng
         families = np.repeat(rng.normal(0, world.family, FAMILIES), CASES // FAMILIES)
-        effect = rng.normal(0, world.case, CASES) + families + rng.normal(0, world.suite)
+        drawn = rng.standard_t(3, CASES) / math.sqrt(3) if world.heavy else rng.normal(size=CASES)
+        effect = world.case * drawn + families + rng.normal(0, world.suite)
         if world.correlation:
             effect *= math.sqrt(1 - world.correlation**2) if self.before.any() else 1.0
             effect += world.correlation * self.before
@@ -234,13 +242,13 @@ def play(world: World, nights: int, entropy: Sequence[int], *, each_night: bool 
         for case, process in enumerate(runs[n % len(runs)].worker()):
             accepted[case].append(process)
     baselines = [Baseline(str(i), each, Accepted("", "", "")) for i, each in enumerate(accepted)]
-    rolling: list[list[list[ProcessSummary]]] = [[] for _ in range(CASES)]
+    fine: list[list[_Night]] = [[] for _ in range(CASES)]
     played = Played()
     together = _Together(pool, accepted)
     for night in range(nights):
         run = pool.run(f"night-{night}", night + 1)
         workers = [run.worker() for _ in range(PLANNED)]
-        known = [[p for each in nights_of[:ROLLING] for p in each] for nights_of in rolling]
+        known = [_rolling(nights_of) for nights_of in fine]
         if each_night and night % PLANT_EVERY == 0:
             _plant(played, "later" if night else "first", workers, baselines, known, rng=rng)
         if each_night:
@@ -248,14 +256,14 @@ def play(world: World, nights: int, entropy: Sequence[int], *, each_night: bool 
             statuses = [judge.overall(found) for found in verdicts]
         else:
             candidates = _measured(workers, baselines)
-            statuses = [Status.OK] * CASES
+            verdicts, statuses = [[]] * CASES, [Status.OK] * CASES
         played.nights += 1
         played.processes += sum(map(len, candidates))
         played.statuses.update(status.value for status in statuses)
         played.alarms.append(statuses.count(Status.REGRESSED))
         for case, status in enumerate(statuses):
             if status in (Status.OK, Status.IMPROVED):
-                rolling[case].insert(0, candidates[case])
+                fine[case].insert(0, (candidates[case], verdicts[case]))
         together.add(run.name, candidates, statuses)
         played.told += together.look()
         for begin in LASTING_FROM:
@@ -263,6 +271,15 @@ def play(world: World, nights: int, entropy: Sequence[int], *, each_night: bool 
                 together.plant(begin)
     played.until = together.until()
     return played
+
+
+def _rolling(nights: Sequence[_Night]) -> list[ProcessSummary]:
+    """Return the processes of the rolling baseline, from nights that were fine, newest first."""
+    known: list[Sequence[ProcessSummary]] = []
+    gone: set[str] = set()
+    for processes, verdicts in nights[: past.NIGHTS + past.LASTING]:
+        past.take_in(known, gone, processes, verdicts)
+    return [process for night in known for process in night]
 
 
 class _Together:
