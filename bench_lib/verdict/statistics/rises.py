@@ -85,20 +85,20 @@ class Series:
         ``correlation`` is that of successive nights.  Fewer than three nights of a new level are
         odd nights, and no evidence.
         """
-        nights = len(self.nights)
+        from scipy.special import stdtr  # noqa: PLC0415 - slow, and most sessions judge nothing
+
         fit = self._fit(correlation, self.spread, LEAST_SD)
+        drawn = fit.wider / (1 + fit.wider)
 
-        def most_likely(sign: int) -> Rise:
-            evidence = fit.evidence(sign)
+        def most_likely(sizes: Floats) -> Rise:
+            above = 2 * stdtr(fit.degrees, sizes / fit.errors * np.sqrt(drawn))
+            evidence = fit.factors + np.log(np.maximum(above, LEAST))
             most = int(evidence.argmax())
-            is_odd = most >= nights - LEAST_NIGHTS
-            total = -math.inf
-            if not is_odd:
-                total = float(np.logaddexp.reduce(evidence[: 1 - LEAST_NIGHTS]))
-            size, error = sign * float(fit.sizes[most]), float(fit.errors[most])
-            return Rise(most + 1, total, size, error, fit.degrees)
+            is_odd = most >= len(self.nights) - LEAST_NIGHTS
+            total = -math.inf if is_odd else _log_sum(evidence[: 1 - LEAST_NIGHTS])
+            return Rise(most + 1, total, float(sizes[most]), float(fit.errors[most]), fit.degrees)
 
-        return most_likely(1), most_likely(-1)
+        return most_likely(fit.sizes), most_likely(-fit.sizes)
 
     def log_likelihood(self, correlation: float) -> float:
         """Return how likely the nights are if successive ones correlate so; restricted (REML).
@@ -107,25 +107,27 @@ class Series:
         """
         # What is known of the spread from elsewhere would hide how nights move.
         fit = self._fit(correlation, NOTHING_KNOWN, changes.LEAST_SD)
-        changed = float(np.logaddexp.reduce(fit.factors)) + math.log(CHANGED / len(fit.factors))
-        likelihood = -(fit.degrees + 1) / 2 * math.log(fit.squares) - fit.volume / 2
-        return likelihood + float(np.logaddexp(math.log1p(-CHANGED), changed))
+        changed = _log_sum(fit.factors) + math.log(CHANGED / len(fit.factors))
+        return fit.unchanged + float(np.logaddexp(math.log1p(-CHANGED), changed))
 
     def _fit(self, correlation: float, spread: NightSpread, least_sd: float) -> _Fit:
         nights = len(self.nights)
-        # One device shifts nothing.
         several = len(set(self.devices)) > 1
         prior = DEVICES**2 / max(self.history.variance, LEAST_SD**2) if several else 0.0
-        left, precision, volume = _left(tuple(self.nights), tuple(self.devices), prior, correlation)
+        left, known, volume = _left(tuple(self.nights), tuple(self.devices), prior, correlation)
         rest = left @ self.history.values
-        # Of a change on the second night, the third, ...: what it explains.
-        explained = np.cumsum(rest[::-1])[::-1][1:]
         squares = float(rest @ self.history.values) + nights * least_sd**2
         squares += spread.degrees * spread.variance
         degrees = spread.degrees + nights - 2
-        sizes = explained / precision
-        errors = np.sqrt((squares - explained * sizes) / degrees / precision)
-        return _Fit(sizes, errors, precision, squares, degrees, volume)
+        # Of a change on the second night, the third, ...: what it explains.
+        explained = np.cumsum(rest[::-1])[::-1][1:]
+        sizes = explained / known
+        errors = np.sqrt((squares - explained * sizes) / degrees / known)
+        t, wider = sizes / errors, PRIOR_RISE**2 * known
+        ratio = (1 + t**2 / degrees) / (1 + t**2 / (1 + wider) / degrees)
+        factors = (degrees + 1) / 2 * np.log(ratio) - np.log1p(wider) / 2
+        unchanged = -(degrees + 1) / 2 * math.log(squares) - volume / 2
+        return _Fit(sizes, errors, wider, factors, degrees, unchanged)
 
 
 @dataclass(frozen=True)
@@ -134,33 +136,18 @@ class _Fit:
 
     sizes: Floats
     errors: Floats
-    precision: Floats
-    """One over the variances of sizes, in units of a night's."""
-    squares: float
-    """What one level does not explain."""
+    wider: Floats
+    """Prior variances of a change over those of its error."""
+    factors: Floats
+    """Logarithms of how much better a change, up or down, explains the nights than one level does
+    (Gönen et al., The Bayesian two-sample t test, 2005)."""
     degrees: float
-    volume: float
-    """Logarithm of the determinant of the nights' covariance, restricted."""
+    unchanged: float
+    """Logarithm of the likelihood of one level."""
 
-    @property
-    def factors(self) -> Floats:
-        """The logarithms of how much better changes explain the nights than one level does.
 
-        The prior of a change is normal (Gönen et al., The Bayesian two-sample t test, 2005).
-        """
-        t, wider = self.sizes / self.errors, PRIOR_RISE**2 * self.precision
-        ratio = (1 + t**2 / self.degrees) / (1 + t**2 / (1 + wider) / self.degrees)
-        found: Floats = (self.degrees + 1) / 2 * np.log(ratio) - np.log1p(wider) / 2
-        return found
-
-    def evidence(self, sign: int) -> Floats:
-        """Return the same of rises alone, or with -1 of falls alone."""
-        from scipy.special import stdtr  # noqa: PLC0415 - slow, and most sessions judge nothing
-
-        drawn = 1 - 1 / (1 + PRIOR_RISE**2 * self.precision)
-        t = sign * self.sizes / self.errors * np.sqrt(drawn)
-        found: Floats = self.factors + np.log(np.maximum(2 * stdtr(self.degrees, t), LEAST))
-        return found
+def _log_sum(logarithms: Floats) -> float:
+    return float(np.logaddexp.reduce(logarithms))
 
 
 def correlation(series: Collection[Series]) -> float:
