@@ -3,8 +3,10 @@
 One night shows little of a slow-down that is smaller than the spread between nights.  Several
 nights show more, and one may look every night.  A Shiryaev-Roberts statistic adds up a Bayes factor
 for every night on which the level may have risen: how much better a rise there explains the nights
-than one level does.  The factors depend neither on the level nor on how far nights are apart
-(Jeffreys's priors of both, a half-normal prior of the rise), so they need no spread from elsewhere.
+than one level does.  Successive nights may resemble each other, so nights are weighed by
+generalized least squares, with the correlation that is most likely over all cases.  The factors
+depend neither on the level nor on how far nights are apart (Jeffreys's priors of both, a
+half-normal prior of the rise), so they need no spread from elsewhere.
 Under one level the sum is n in the mean after n nights, whenever one looks (Shiryaev 1963; Roberts
 1966; Pérez-Ortiz et al., E-statistics, group invariance and anytime-valid testing, 2024).
 
@@ -82,8 +84,8 @@ class Series:
     def rise_and_fall(self, correlation: float = 0.0) -> tuple[Rise, Rise]:
         """Return where the level most likely rose and where it fell, the fall's size above zero.
 
-        ``correlation`` is that of successive nights.  Fewer than three nights of a new level are
-        odd nights, and no evidence.
+        ``correlation`` is that of successive nights, 0 to 1.  Fewer than three nights of a new
+        level are odd nights, and no evidence.
         """
         from scipy.special import stdtr  # noqa: PLC0415 - slow, and most sessions judge nothing
 
@@ -101,9 +103,10 @@ class Series:
         return most_likely(fit.sizes), most_likely(-fit.sizes)
 
     def log_likelihood(self, correlation: float) -> float:
-        """Return how likely the nights are if successive ones correlate so; restricted (REML).
+        """Return the logarithm of how likely the nights are if successive ones correlate so.
 
-        The level may have changed once, so that a change is not taken for correlation.
+        It is the restricted likelihood (REML; Patterson & Thompson 1971).  The level may have
+        changed once, so that a change is not taken for correlation.
         """
         # What is known of the spread from elsewhere would hide how nights move.
         fit = self._fit(correlation, NOTHING_KNOWN, changes.LEAST_SD)
@@ -151,7 +154,7 @@ def _log_sum(logarithms: Floats) -> float:
 
 
 def correlation(series: Collection[Series]) -> float:
-    """Return the correlation of successive nights that is most likely over all series."""
+    """Return the correlation of successive nights, 0 to 1, most likely over all series."""
     found, most = 0.0, -math.inf
     for one in CORRELATIONS:
         likelihood = math.fsum(each.log_likelihood(one) for each in series)
