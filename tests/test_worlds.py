@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 from scripts import script
 
@@ -18,6 +19,13 @@ def world(name: str):
 def test_the_same_entropy_plays_the_same_nights():
     played = [worlds.play(world("case 0.5%"), 1, entropy) for entropy in ([1], [1], [2])]
     assert played[0] == played[1] != played[2]
+
+
+def test_runs_resemble_each_other_as_their_world_says():
+    pool = worlds.Pool(world("nights alike: case 0.5%, 0.8"), np.random.default_rng(1))
+    effects = np.array([pool.run(f"night-{n}", n).effect for n in range(60)])
+    assert effects.std() == pytest.approx(0.005, rel=0.1)
+    assert (effects[1:] * effects[:-1]).mean() == pytest.approx(0.8 * effects.var(), rel=0.05)
 
 
 def test_a_night_of_its_own_makes_no_false_alarm_and_two_percent_is_found_without_one():
