@@ -434,8 +434,6 @@ def test_what_needs_no_theory_of_chance_is_held_against_other_processes():
     assert beside_time(new, old, Limits(memory=20.0))[0].status is Status.OK
 
 
-
-
 # ---- pinned and rolling -----------------------------------------------------------------
 
 
