@@ -285,12 +285,11 @@ def test_cases_are_judged_as_the_suite_judges(run, tmp_path):
     assert any(line.startswith(f"{ADD}: REGRESSED latency: ") for line in answer.lines)
 
 
-def test_a_reference_is_what_the_judged_is_measured_in_turns_with(run, tmp_path):
+def test_a_reference_that_is_not_there_is_refused_before_anything_is_measured(run, tmp_path):
     accept(tmp_path / "baselines", DEVICE, ADD)
     answer = run("--judge", "--reference", "/nowhere/python", script={ADD: [[0.02] * 20]})
-    assert answer.status == 1
-    why = "not measured in turns: there is no interpreter /nowhere/python for the reference"
-    assert any(line.startswith(f"{ADD}: REGRESSED ") and why in line for line in answer.lines)
+    assert answer.status == 2
+    assert "there is no interpreter /nowhere/python for the reference; " in answer.err
 
 
 # ---- profiles ---------------------------------------------------------------------------

@@ -172,7 +172,7 @@ def test_a_thread_lets_go_of_a_device_that_another_one_took(monkeypatch, tmp_pat
     workers = Contexts({}, devices[1])
     one = held(devices[1], workers, tmp_path, devices=devices, lock_wait_s=0)
     with contextlib.closing(one), ThreadPoolExecutor(1) as pool:
-        outcome = pool.submit(one.measure, make_case(launch=Launch(ranks=2))).result()
+        outcome = pool.submit(one.measure, make_case(launch=Launch(ranks=2))).result()[0]
     assert outcome.attempts[0].accepted
 
 
@@ -386,7 +386,7 @@ def test_a_device_that_vanishes_costs_each_case_an_error_and_not_the_run(bench, 
     workers.refuse_forks_from = 2
     one = bench()
     one.measure(make_case(id="bad"))
-    lost = one.measure(make_case(id="a"))
+    lost = one.measure(make_case(id="a"))[0]
     assert (lost.fault.kind, lost.fault.message) == ("launch", "no device")
     workers.refuse_forks_from = None
     assert one.measure(make_case(id="b"))[0].fault is None

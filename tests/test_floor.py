@@ -124,7 +124,7 @@ def test_a_case_below_its_floor_is_an_error_without_a_baseline(
     monkeypatch.setattr("standins.worker.Context.measure", lambda *_: slow)
     one = held(MI300X, Contexts({}, MI300X), tmp_path, watch=lambda _: Watch(seen), cool_s=0)
     with contextlib.closing(one):
-        outcome = one.measure(case())
+        outcome = one.measure(case())[0]
     assert (outcome.fault and outcome.fault.kind) == kind
     assert not outcome.attempts[-1].accepted
 
@@ -135,7 +135,7 @@ def measured_in_turn(
     answers = [gemm(seconds_at(share)) for share in shares]
     monkeypatch.setattr("standins.worker.Context.measure", lambda *_: answers.pop(0))
     with contextlib.closing(held(device, Contexts({}, device), folder, cool_s=0)) as one:
-        outcome = one.measure(case())
+        outcome = one.measure(case())[0]
     assert not answers
     return outcome
 

@@ -82,7 +82,7 @@ def tonight(tmp_path):
         suite = Suite(tmp_path / "history", Baselines(tmp_path / "baselines"), DEVICE)
         opened.append(suite.writer)
         with contextlib.closing(device):
-            suite.note(device.measure(make_case(id="a")), None)
+            suite.note(device.measure(make_case(id="a"))[0], None)
         suite.judge()
         suite.look_over_nights()
         suite.writer.end(suite.counts(), 0)
