@@ -844,34 +844,6 @@ def test_this_interpreter_against_itself_in_a_container(cli, tmp_path, monkeypat
     assert list(tmp_path.glob("bench-lib-?*/zygote.log")) == []
 
 
-def test_the_pythonpath_of_a_side_goes_before_the_folder_that_both_sides_start_in(
-    cli, tmp_path, monkeypatch
-):
-    from bench_lib import backends
-
-    loaded = tmp_path / "loaded"
-    for folder in ("good", "checkout"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "mine.py").write_text(
-            f"import time\nopen({str(loaded)!r}, 'a').write('{folder}\\n')\n"
-            "def step(setting):\n    return lambda: time.sleep(0.001)\n"
-        )
-    matrix = tmp_path / "matrix.toml"
-    matrix.write_text(
-        "[smoke]\n[smoke.sampling]\nwarmup_s = 0.01\nwarmup_max_s = 0.1\nmeasure_s = 0.01\n"
-        '[[smoke.factory]]\nid = "mine"\ntarget = "mine:step"\n'
-    )
-    for name, value in {**ON_THE_CPU, **TORCH_ALONE}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(backends, "detect", lambda: [make_hardware_cpu()])
-    monkeypatch.chdir(tmp_path / "checkout")
-    _, _, err = cli(
-        *("--matrix", str(matrix), "--tier", "smoke", "--pairs", "2", "--most-pairs", "2"),
-        *("--env-a", "PYTHONPATH=../good", "--env-b", "PYTHONPATH=."),
-    )
-    assert sorted(loaded.read_text().split()) == ["checkout", "checkout", "good", "good"], err
-
-
 def make_hardware_cpu():
     """Return this machine as one without GPUs."""
     return make_hardware(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 from bench_lib.model import UserError
@@ -44,6 +43,7 @@ def _run(arguments: list[str]) -> int:
 
 def _once(cases: str, out: str) -> int:
     """Be a rank; its output is its own from here on, torch's import included."""
+    import os
     import socket
     from pathlib import Path
 
@@ -66,13 +66,5 @@ def _once(cases: str, out: str) -> int:
     return once(Path(cases), Path(out), place, log)
 
 
-def _put_working_folder_after_pythonpath() -> None:
-    """Let each side of ``ab`` import its own: both start in one folder, which -m puts first."""
-    folders = {folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder}
-    if not getattr(sys.flags, "safe_path", False):  # Python 3.11
-        sys.path.insert(len(folders), sys.path.pop(0))
-
-
 if __name__ == "__main__":
-    _put_working_folder_after_pythonpath()
     sys.exit(main(sys.argv[1:]))
