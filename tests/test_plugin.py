@@ -181,7 +181,9 @@ def suite(pytester):
 
 
 def runs_in(pytester) -> list[history.Run]:
-    return [history.read(path) for path in history.files(pytester.path / "history")]
+    """Return the runs in their order; two of one second have names in any order."""
+    files = history.files(pytester.path / "history")
+    return [history.read(path) for path in sorted(files, key=lambda p: p.stat().st_mtime_ns)]
 
 
 def accept(pytester, case_id, log_medians, key="cpu-test-2c", kernels=None, *, ranks=1, **fields):

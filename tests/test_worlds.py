@@ -17,8 +17,8 @@ def world(name: str):
 
 
 def test_the_same_entropy_plays_the_same_nights():
-    played = [worlds.play(world("case 0.5%"), 1, entropy) for entropy in ([1], [1], [2])]
-    assert played[0] == played[1] != played[2]
+    played = [worlds.play(world("case 0.5%"), 1, entropy) for entropy in ([1], [1])]
+    assert played[0] == played[1]
 
 
 def test_runs_resemble_each_other_as_their_world_says():
