@@ -37,7 +37,7 @@ def run(program: Any) -> NoReturn:
     try:
         with shown():
             status = _flushed(_status(program))
-    except Exception:
+    except Exception:  # Python would end with 1, by which git takes the commit for a bad one
         if not for_git:
             raise
         traceback.print_exc()
