@@ -159,6 +159,14 @@ def test_versions_are_those_that_pip_lists_between_the_ends(pip):
     assert [each.name for each in found] == ["Engine==2.0+rocm7", "Engine==2.1.dev1"]
 
 
+def test_builds_of_a_version_are_in_the_order_of_their_rocm(monkeypatch):
+    builds = ["2.13.0+rocm10.1.0", "2.13.0+rocm7.14.0", "2.12.0+rocm10.0.0"]
+    said = f"Available versions: {', '.join(builds)}\n"
+    monkeypatch.setattr("bench_lib.studies.bisect.build", lambda *_: said)
+    found = versions("2.13.0+rocm7.14.0", "2.13.0+rocm10.1.0", "torch")
+    assert [each.name for each in found] == ["torch==2.13.0+rocm7.14.0", "torch==2.13.0+rocm10.1.0"]
+
+
 @pytest.mark.parametrize(
     ("good", "bad", "words"),
     [

@@ -262,6 +262,16 @@ def test_a_partition_reads_the_power_and_heat_of_its_card(
     assert [found[name] for name in FIGURES] == [None, 1300, 300, 41, None]
 
 
+@pytest.mark.parametrize(("mode", "busy"), [("CPX", 0.5), ("QPX", 0.8), ("DPX", None)])
+def test_a_partition_s_load_is_that_of_its_own_dies_under_revision_1_9(
+    mode: str, busy: float | None
+) -> None:
+    dies = [10, 30, 50, 70, 75, 85, 90, 95]
+    device = replace(PARTITION, compute_partition=mode)
+    seen = sensors._in_our_words(metrics.read(table(9, gfx_busy_inst=dies)), partition(device))
+    assert seen["utilization"] == busy
+
+
 def test_a_card_that_is_gone_is_all_none(tmp_path: Path) -> None:
     nowhere = Hardware(vendor="amd", name="", key="amd-gpu")
     assert unknown(kernel_look(tmp_path, nowhere, with_pids=True))

@@ -6,10 +6,14 @@ import configparser
 import json
 import os
 import runpy
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from bench_lib import backends
+from bench_lib.environment import variables
 
 ROOT = Path(__file__).parents[1]
 WITH_TORCH = runpy.run_path(str(ROOT / ".ci/with_torch.py"))
@@ -96,5 +100,13 @@ def test_no_gpu_environment_installs_anything(environment: str) -> None:
         ".ci/with_torch.py -m pytest perf_tests --perf-tier {env_name}"
         in config[section]["commands"]
     )
+
+
+def test_every_variable_that_changes_speed_reaches_the_suite() -> None:
+    config = configparser.ConfigParser(interpolation=None)
+    config.read(ROOT / "tox.ini")
     passed = config["testenv"]["pass_env"].split()
-    assert {"MIOPEN_*", "HSA_*", "NCCL_*", "PYTORCH_*", "OMP_*", "BENCH_LIB_*"} <= {*passed}
+    families = [f"{family}ANY" for family in variables.FAMILIES]
+    known = [*families, *variables.KNOWN, *variables.CACHE_FOLDERS, *backends.variables()]
+    dropped = [name for name in known if not any(fnmatchcase(name, each) for each in passed)]
+    assert not dropped

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 
 from bench_lib import backends
 
-_FAMILIES = (
+FAMILIES = (
     "MIOPEN_",
     "PYTORCH_TUNABLEOP_",
     "TORCHINDUCTOR_",
@@ -32,8 +32,11 @@ _FAMILIES = (
     "MKL_",
     "KMP_",
     "GOMP_",
+    "AITER_",
+    "VLLM_",
+    "SGLANG_",
 )
-_KNOWN = frozenset(
+KNOWN = frozenset(
     """
     OMP_NUM_THREADS OMP_PROC_BIND OMP_PLACES OMP_WAIT_POLICY OPENBLAS_NUM_THREADS
     PYTORCH_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF PYTORCH_HIP_ALLOC_CONF
@@ -88,12 +91,12 @@ def recorded(environ: Mapping[str, str], told: Collection[str] = ()) -> dict[str
 
     Those in `told` were set on purpose.  They are recorded whatever they are called.
     """
-    known = _KNOWN.union(backends.variables())
+    known = KNOWN.union(backends.variables())
     return {
         name: value if _may_be_read(name, value, known) else SET
         for name, value in sorted(environ.items())
         if name in told
-        or ((name in known or name.startswith(_FAMILIES)) and not _SECRET.search(name.upper()))
+        or ((name in known or name.startswith(FAMILIES)) and not _SECRET.search(name.upper()))
     }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shutil
 import statistics
 import sys
@@ -127,11 +128,21 @@ def versions(good: str, bad: str, package: str) -> list[Candidate]:
     words = [sys.executable, "-m", "pip", "index", "versions", package]
     answer = build([*words, "--pre"] if pre else words, f"no versions of {package}")
     listed = answer.partition("Available versions:")[2].partition("\n")[0]
-    known = sorted(Version(text) for text in listed.split(",") if text.strip())
-    if first not in known or last not in known or first >= last:
+    known = sorted((Version(text) for text in listed.split(",") if text.strip()), key=_age)
+    if first not in known or last not in known or _age(first) >= _age(last):
         why = f"{package} {first} to {last} is no range of versions, the older one first"
         raise UserError(f"{why}; pip finds {', '.join(map(str, known)) or 'none'}")
-    return [Candidate(f"{package}=={each}") for each in known if first <= each <= last]
+    between = known[known.index(first) : known.index(last) + 1]
+    return [Candidate(f"{package}=={each}") for each in between]
+
+
+def _age(version: Version) -> tuple[Version, Version, Version]:
+    """Return what orders versions in time: the public version, then its ROCm's as a version.
+
+    The standard orders what follows the ``+`` as text, and so ``rocm10.1.0`` before ``rocm7.14.0``.
+    """
+    built_for = re.search(r"rocm(\d+(?:\.\d+)*(?:a\d+)?)", version.local or "")
+    return Version(version.public), Version(built_for[1] if built_for else "0"), version
 
 
 def _version(end: str, package: str) -> Version:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bench_lib.backends.amd import devices as listed
-from bench_lib.backends.amd import machine, package, sensors
+from bench_lib.backends.amd import machine, package, rocm, sensors
 from bench_lib.backends.backend import Backend, Build, Check, Software
 from bench_lib.backends.looks import NothingToldError, Source, cause_of, tells
 from bench_lib.backends.profiler import Profilers
@@ -33,7 +33,7 @@ class AMD(Backend):
     hidden = {"CUDA_VISIBLE_DEVICES": "-1", "HIP_VISIBLE_DEVICES": "-1"}
     clock = "GFX clock"
     telemetry_remedy = "let the container see /sys, or install ROCm's Python package amdsmi"
-    unknown = {**Backend.unknown, "rocm": "not installed system-wide"}
+    unknown = {**Backend.unknown, "rocm": "not found"}
     caches_named = (machine.MIOPEN, "miopen kernels")
     tuned_cache = machine.MIOPEN
     checks_processes = True
@@ -136,22 +136,16 @@ class AMD(Backend):
         if not versions.get("hip"):
             return None
         version = versions.get("rocm") or versions["hip"]
-        own, installed = _series(version), _series(software.rocm)
+        own, installed = (rocm.release(each) for each in (version, software.rocm))
         # Wheels bring ROCm's libraries; its profilers and amdsmi are those installed here.
-        differs = None not in (own, installed) and own != installed
+        differs = own is not None and installed is not None and own[:2] != installed[:2]
         return Build(version, f"ROCm {software.rocm} is installed" if differs else "")
 
     def torch_index(self, software: Software) -> str:
         """Name PyTorch's index for the installed ROCm."""
-        series = _series(software.rocm)
-        wanted = f"rocm{'.'.join(map(str, series)) if series else '<version>'}"
+        series = rocm.release(software.rocm)
+        wanted = f"rocm{'.'.join(map(str, series[:2])) if series else '<version>'}"
         return f" from PyTorch's index for {wanted}, which Get Started on pytorch.org names"
-
-
-def _series(version: str | None) -> tuple[int, int] | None:
-    """Return major and minor, as numbers: 7.13 is newer than 7.2."""
-    found = re.match(r"(\d+)\.(\d+)", version or "")
-    return (int(found[1]), int(found[2])) if found else None
 
 
 def _serial_number(uuid: str | None) -> str | None:

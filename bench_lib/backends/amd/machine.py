@@ -5,11 +5,15 @@ MIOpen's databases choose kernels; the kernels that it compiled only make first 
 
 from __future__ import annotations
 
+import contextlib
+import importlib.metadata
+import itertools
 import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from bench_lib.backends.amd import rocm
 from bench_lib.backends.backend import (
     OTHER_PROCESSES,
     Check,
@@ -21,6 +25,7 @@ from bench_lib.backends.backend import (
 )
 from bench_lib.backends.folders import (
     describe_folder,
+    entries,
     hashed,
     place,
     searched,
@@ -31,7 +36,7 @@ from bench_lib.backends.folders import (
 from bench_lib.backends.sysfs import text
 
 _LIBRARY = re.compile(
-    r"lib(MIOpen|hipblaslt|rocblas|rccl|amdhip64|hsa-runtime64)\.so\.(\d+(?:\.\d+)+)"
+    r"lib(MIOpen|hipblaslt|rocblas|rccl|amdhip64|hsa-runtime64|aotriton_v2)\.so\.(\d+(?:\.\d+)*)"
 )
 
 MIOPEN = "miopen"
@@ -59,26 +64,28 @@ def software(root: Path, environ: Mapping[str, str]) -> Software:
     if not driver and (root / "sys/module/amdgpu").is_dir():
         driver = "of the kernel"  # the kernel's own driver has no version but the kernel's
     firmware = map(text, root.glob("sys/bus/pci/drivers/amdgpu/*/vbios_version"))
-    rocm = Path(environ.get("ROCM_PATH") or "/opt/rocm")
-    folder = root / rocm.relative_to(rocm.anchor)
+    found = rocm.find(root, environ)
     return Software(
         driver and f"amdgpu {driver}",
         frozenset(filter(None, firmware)),
-        text(folder / ".info/version"),
-        _libraries(folder / "lib", environ),
+        found.version,
+        {**found.wheels, **_libraries(found, environ)},
     )
 
 
-def _libraries(folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
-    """Tell ROCm's libraries by their file names, and folders that replace their kernels."""
+def _libraries(found: rocm.ROCm, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the versions in the names of ROCm's libraries, and folders that replace kernels.
+
+    AOTriton, which computes attention, is among torch's own files.
+    """
     versions: dict[str, str] = {}
-    try:
-        names = os.listdir(folder)  # noqa: PTH208 - names only
-    except OSError:
-        names = []
-    for name in names:
-        if found := _LIBRARY.fullmatch(name):
-            library, version = found.groups()
+    folders = [folder / "lib" for folder in found.folders]
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        torch = importlib.metadata.distribution("torch")
+        folders.append(Path(str(torch.locate_file("torch/lib"))))
+    for entry in itertools.chain.from_iterable(map(entries, folders)):
+        if named := _LIBRARY.fullmatch(entry.name):
+            library, version = named.groups()
             known = versions.get(library, "0")
             versions[library] = max(known, version, key=lambda each: [*map(int, each.split("."))])
     for library in ("hipblaslt", "rocblas"):
@@ -171,7 +178,7 @@ def _driver(root: Path, environ: Mapping[str, str]) -> Check:
     if found.driver is None:
         remedy = "sudo modprobe amdgpu; sudo dmesg | grep amdgpu says why where that fails"
         return stops("AMD driver", "amdgpu is not loaded", remedy)
-    return good("AMD driver", f"{found.driver}, ROCm {found.rocm or 'not installed system-wide'}")
+    return good("AMD driver", f"{found.driver}, ROCm {found.rocm or 'not found'}")
 
 
 def _processes(root: Path) -> Check:

@@ -24,6 +24,9 @@ _RESIDENCIES = (
 COUNTERS = ("accumulation_counter", *_RESIDENCIES)
 """A clock, and five counters of how long a reason to throttle has held, in its unit."""
 
+BUSY_DIES = "gfx_busy_inst"
+"""The field of revision 1.9 with the loads of a card's dies, in percent."""
+
 _MI200 = {
     "temperature_edge": (4, "H"),
     "temperature_hotspot": (6, "H"),
@@ -68,6 +71,7 @@ _ATTRIBUTES = {
     **{9 + n: name for n, name in enumerate(COUNTERS)},
     33: "current_gfxclk",
     37: "current_uclk",
+    40: BUSY_DIES,
 }
 """Attributes of revision 1.9, by their ids (``enum amdgpu_metrics_attr_id``)."""
 _TYPES = "BbHhIiQq"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bench_lib.backends.amd import sensors
+from bench_lib.backends.amd import rocm, sensors
 from bench_lib.backends.amd.metrics import COUNTERS
 from bench_lib.backends.amd.sensors import Partition, mean_busy, paced, told
 from bench_lib.backends.looks import NothingToldError, Source
@@ -50,10 +50,9 @@ def load(root: Path) -> Any:
     The registry's package of that name is not AMD's: without ROCm its import prints and
     raises KeyError.  Raises NothingToldError with the causes.
     """
-    rocm = os.environ.get("ROCM_PATH")
-    folder = (Path(rocm) if rocm else root / "opt/rocm") / "share/amd_smi"
+    folders = [folder / "share/amd_smi" for folder in rocm.find(root).folders]
     causes = []
-    for path in ([str(folder)], []) if folder.is_dir() else ([],):
+    for path in [*([str(folder)] for folder in folders if folder.is_dir()), []]:
         sys.path[:0] = path
         try:
             return importlib.import_module("amdsmi")

@@ -11,15 +11,15 @@ its documentation for ROCm 7.14 and 10.0.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench_lib.backends.amd import counters as hardware_counters
-from bench_lib.backends.amd import results
+from bench_lib.backends.amd import results, rocm
 from bench_lib.backends.amd.results import Files
 from bench_lib.backends.profiler import Counters, Results, Run
 from bench_lib.backends.tool import ToolError, ask
@@ -59,7 +59,6 @@ _V3_KINDS = {
     "results.db": "databases",
 }
 _HOST_CALL = re.compile(r"(__)?hip[A-Z]\w*|hsa_\w+")
-_RELEASE = re.compile(r"\s*(\d{1,4}(?:\.\d{1,4}){1,2})")
 _ROCM_TOLD = re.compile(r"(?i)rocm[ _]version\W+(\d{1,4}(?:\.\d{1,4}){1,2})")
 
 
@@ -195,10 +194,19 @@ class RocmProfiler:
 
 
 def find(environ: Mapping[str, str] = os.environ, tool: str = TOOLS[0]) -> RocmProfiler | None:
-    """Look for a profiler on PATH and in ROCM_PATH's folder of programs; None without it."""
+    """Look for a profiler beside Python, on PATH and in ROCm's folder; None if there is none."""
+    installed = rocm.find(environ=environ)
     program = "rocprof-sys-run" if tool == "rocprof-sys" else tool
-    path = shutil.which(program, path=_programs(environ))
-    return None if path is None else RocmProfiler(tool, path, _rocm_of(path, environ))
+    path = rocm.program(program, installed, environ)
+    if path is None:
+        return None
+    version = rocm.release(rocm.version_of(path, installed))
+    if version is None and not installed.wheels:  # whose commands unpack gigabytes to answer
+        with contextlib.suppress(ToolError):
+            said = ask([path, "--version"], timeout_s=VERSION_TIMEOUT_S, environ=environ)
+            told = _ROCM_TOLD.search(said)
+            version = rocm.release(told[1] if told else None)
+    return RocmProfiler(tool, path, version)
 
 
 def require(name: str = NEWEST, environ: Mapping[str, str] = os.environ) -> RocmProfiler:
@@ -266,30 +274,3 @@ def _of_v3(folder: Path) -> Iterator[Files]:
 
 def _is_trace(path: Path) -> bool:
     return any(column in results.KERNEL for column in results.columns_of(path))
-
-
-def _programs(environ: Mapping[str, str]) -> str:
-    rocm = Path(environ.get("ROCM_PATH") or "/opt/rocm")
-    return os.pathsep.join((environ.get("PATH", ""), str(rocm / "bin")))
-
-
-def _rocm_of(path: str, environ: Mapping[str, str]) -> tuple[int, ...] | None:
-    """Find the version of the ROCm that a tool belongs to, as numbers: 7.13 is above 7.2."""
-    folders = [Path(path).resolve().parents[1], Path(environ.get("ROCM_PATH") or "/opt/rocm")]
-    for folder in folders:
-        try:
-            text = (folder / ".info/version").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            continue
-        if found := _RELEASE.match(text):
-            return _numbers(found[1])
-    try:
-        said = ask([path, "--version"], timeout_s=VERSION_TIMEOUT_S, environ=environ)
-    except ToolError:
-        return None
-    told = _ROCM_TOLD.search(said)
-    return _numbers(told[1]) if told else None
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split("."))

@@ -11,7 +11,7 @@ from typing import Any
 
 from bench_lib.backends.amd import metrics
 from bench_lib.backends.amd.devices import number_of, on_bus
-from bench_lib.backends.amd.metrics import COUNTERS, busy_of, one
+from bench_lib.backends.amd.metrics import BUSY_DIES, COUNTERS, busy_of, one
 from bench_lib.backends.catalogue import PARTITIONS
 from bench_lib.backends.looks import PROC, NothingToldError, Source, described
 from bench_lib.backends.sysfs import content, number, text
@@ -225,7 +225,8 @@ def _in_our_words(table: metrics.Table, part: Partition | None) -> dict[str, Any
     clocks = table.get("current_gfxclk", [])
     busy = [one(table, "average_gfx_activity")]
     if part is not None:
-        busy = table.get(busy_of(part.number), [])
+        dies = table.get(BUSY_DIES, [])
+        busy = table.get(busy_of(part.number), [dies[n] for n in part.places(dies)])
     flags = one(table, "indep_throttle_status")
     counts = dict(zip(REASONS, (one(table, name) for name in COUNTERS[1:]), strict=True))
     power = one(table, "curr_socket_power", "average_socket_power")

@@ -171,6 +171,9 @@ _IDS = [
     "current_vclk0",
     "current_dclk0",
     "current_uclk",
+    "average_uclk",
+    "average_socclk",
+    "gfx_busy_inst",
 ]
 _UNITS = {"clk": 1, "temperature": 2, "power": 3, "activity": 10}
 _WIDE = ("energy_accumulator", "system_clock_counter", "firmware_timestamp", "mem_max_bandwidth")
@@ -185,7 +188,7 @@ def _attributes(figures: Figures) -> bytes:
 
 def _attribute(name: str, value: int | Sequence[int]) -> bytes:
     values = [value] if isinstance(value, int) else list(value)
-    kind = "Q" if name in _WIDE else "I" if name.endswith(("_acc", "_counter")) else "H"
+    kind = "Q" if name in _WIDE else "I" if name.endswith(("_acc", "_counter", "_inst")) else "H"
     unit = next((unit for word, unit in _UNITS.items() if word in name), 0)
     encoded = unit << 24 | _TYPES[kind] << 20 | _IDS.index(name) << 10 | len(values)
     return struct.pack(f"<Q{len(values)}{kind}", encoded, *values)

@@ -165,6 +165,7 @@ def _sensors(machine: Present, pci: Path, device: Device) -> None:
         **_counted(machine, device, ticks),
     }
     busy = [[machine.activity(part)] * part["dies"] for part in machine.parts(device)]
+    figures["gfx_busy_inst"] = [load for dies in busy for load in dies]
     _replace(pci / "gpu_metrics", gpu_metrics.table(device["revision"], figures, busy))
 
 
