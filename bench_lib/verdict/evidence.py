@@ -13,7 +13,7 @@ from typing import Any
 
 from bench_lib.model import Baseline, Draw, Limits, ProcessSummary
 from bench_lib.verdict import validity
-from bench_lib.verdict.statistics.comparison import AGREEING, Origin
+from bench_lib.verdict.statistics.change import AGREEING, Origin
 
 BETWEEN_DEVICES = 0.02
 """Clocks, and times at another clock, of two devices of a model may differ by this much."""
