@@ -200,6 +200,8 @@ def _by_process(metric: Metric, evidence: Evidence, against: str) -> Sides | Non
     except ValueError:
         return None
     new_values, old_values = (metric.values_in(side, state) for side in (candidate, old))
+    if not new_values or not old_values:  # as for most metrics of most cases
+        return None
     remark = ""
     if evidence.is_new_device(against):
         remark = "; the baseline hardly knows this device"
