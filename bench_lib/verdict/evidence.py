@@ -91,7 +91,7 @@ class Evidence:
 
     @cached_property
     def _nights(self) -> Sequence[ProcessSummary]:
-        """The nights with the choices that the case has now, and those of unknown ones, if enough."""
+        """The nights with the case's choices, and those of unknown ones, if they are enough."""
         nights = self.rolling
         if self._draw is not None:
             other = [p for p in self.rolling if known_draw(p) is None]
