@@ -68,7 +68,8 @@ of a family were 0.1, 0.1, 0.2, 0.9 and 0.1% apart."""
 GUESS_WEIGHT, GUESS_DEGREES = 4.0, 20.0
 """A guess of how far devices are apart counts like so many devices, and its degrees of freedom."""
 EXCESS_DEGREES = 8.0
-"""Cases move in families, so a suite gives one run's spread no more degrees of freedom."""
+"""Cases move together, and some further than others, so that a suite, or a family of it, gives one
+run's spread no more degrees of freedom."""
 SEEN_DEGREES = 0.37
 """Of each further case of a family; a median is no better than so many values' mean."""
 PAIR_DEGREES = 4.0
@@ -633,7 +634,7 @@ def _by_family(compared: list[Comparison]) -> list[Comparison]:
         seen, degrees = _excess(own, middle, 0.0), SEEN_DEGREES * (len(members) - 1)
         guess = GUESSED_DEVICE.get(family, GUESSED_DEVICE["networks"])[1]
         squares = GUESS_WEIGHT * guess**2 + degrees * seen
-        told[family] = shift, Estimate(squares / (GUESS_WEIGHT + degrees), GUESS_WEIGHT + degrees)
+        told[family] = shift, Estimate(squares / (GUESS_WEIGHT + degrees), EXCESS_DEGREES)
     return [
         _against_family(each, *told[each.contrast.family])
         if each.contrast.load(DEVICE) > 0 and each.contrast.family in told
