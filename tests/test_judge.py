@@ -43,7 +43,8 @@ from bench_lib.verdict.judge import (
 )
 from bench_lib.verdict.metrics import summarise
 from bench_lib.verdict.severity import SEVERITY, rank
-from bench_lib.verdict.statistics.change import GUESSED_RUN, Contrast, guessed_device
+from bench_lib.verdict.statistics.comparison import Contrast
+from bench_lib.verdict.statistics.components import GUESSED_NIGHT, guessed_device
 from bench_lib.verdict.statistics.iterations import spread
 
 MIB = 2**20
@@ -195,6 +196,27 @@ def test_a_suite_is_judged_as_one():
     assert among.ratio == alone.ratio
     low, high = among.interval
     assert alone.interval[0] < low < high < alone.interval[1]
+
+
+def test_cases_that_share_a_worker_share_its_luck():
+    luck = [-0.004, -0.001, 0.0, 0.002, 0.003]
+
+    def effect(name) -> float | None:
+        suite = {
+            f"case {n}": Evidence(
+                [make_process(worker=f"new {i} {name(n)}") for i in range(2)],
+                of(
+                    [
+                        make_process(log_median=x, worker=f"{i} {name(n)}")
+                        for i, x in enumerate(luck)
+                    ]
+                ),
+            )
+            for n in range(20)
+        }
+        return judge(suite)["case 0"][0].detectable_effect
+
+    assert effect(lambda _case: "shared") > 1.2 * effect(str)
 
 
 def test_every_case_is_answered_in_the_suites_order():
@@ -574,6 +596,22 @@ def test_the_clock_is_compared_beside_the_latency(now, before, remark):
     assert by_metric["latency"].reason.startswith("0.0% faster than 5 baseline processes")
     assert {v.status for v in verdicts} == {Status.OK}
     assert by_metric["throughput"].reason.endswith(")")
+
+
+def test_what_a_probe_explains_of_the_processes_is_taken_off():
+    def launched(name: str, *ratios: float) -> list[ProcessSummary]:
+        return [
+            make_process(
+                log_median=0.08 * math.log(ratio) + STEADY[i % 5] / 2,
+                worker=f"{name}{i}",
+                probe={"launch_ratio": ratio},
+            )
+            for i, ratio in enumerate(ratios)
+        ]
+
+    found = verdict("latency", launched("new", 2.0, 2.0, 2.0), of(launched("old", *[1.8, 2.0] * 4)))
+    assert "launch_ratio explains" in found.reason
+    assert found.ratio == pytest.approx(1.0, abs=0.001)
 
 
 def clocked(change, mhz, **fields):
@@ -1225,7 +1263,7 @@ def efficiencies(evidence: Evidence) -> list[Verdict]:
     return [v for v in judge({CASE: evidence})[CASE] if v.metric == "efficiency"]
 
 
-UNKNOWN_NIGHT = 2 * math.sqrt(2) * GUESSED_RUN
+UNKNOWN_NIGHT = 2 * math.sqrt(2) * GUESSED_NIGHT
 """What two runs usually differ by, where neither a suite nor a history tells."""
 
 
@@ -1372,5 +1410,5 @@ def test_where_one_rank_ran_on_another_device_more_is_allowed():
     there = [replace(p, device_uuid="GPU-b") for p in evidence.alone.candidate]
     alone = replace(evidence.alone, candidate=there)
     (found,) = efficiencies(replace(evidence, alone=alone))
-    usual = 2 * math.sqrt(2 * guessed_device("") ** 2)
+    usual = 2 * math.sqrt(2 * guessed_device("") ** 2 + 2 * GUESSED_NIGHT**2)
     assert found.tolerance == pytest.approx(1.05 * math.exp(usual) - 1)

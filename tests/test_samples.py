@@ -152,6 +152,16 @@ def test_a_problem_spoils_its_own_case_only():
     assert samples.cases["b"].problems == samples.problems == []
 
 
+# ---- probes -----------------------------------------------------------------------------
+
+
+def test_a_process_keeps_its_probes():
+    samples = of(line(probe={"launch_us": 1.83, "é": 2}), line(process=1, iteration_s=[1.0, 3.0]))
+    assert (samples.problems, samples.notes) == ([], [])
+    first, second = samples.cases["a"].baseline.values()
+    assert (first.probe, second.probe) == ({"launch_us": 1.83, "é": 2}, {})
+
+
 # ---- run, device, draw and family -------------------------------------------------------
 
 

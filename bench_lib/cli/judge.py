@@ -18,7 +18,7 @@ from bench_lib.cli.output import Json, picked, print_json, print_line, print_tab
 from bench_lib.formats import many, shortened, signed_percent
 from bench_lib.model import Status, UserError, Verdict
 from bench_lib.verdict.severity import rank
-from bench_lib.verdict.statistics.change import Contrast, Origin
+from bench_lib.verdict.statistics.comparison import Contrast, Origin
 
 if TYPE_CHECKING:
     from bench_lib.storage.samples import CaseSamples, SampledProcess, Samples
@@ -69,7 +69,8 @@ def judge(
     Without it one JSON object a line: {"case": text, "role": "baseline" or "candidate", "process":
     number or text, "iteration_s": [seconds, ...]}; also "run", "device" and "draw" (what the
     compiler chose), each a number or text, and "family" of cases that vary alike, all of them on
-    every line of a case or on none; "slow": share, of a planted delay.
+    every line of a case or on none; "probe": {name: number}, costs that may tell why processes
+    differ; "slow": share, of a planted delay.
     """
     share = share_of(tolerance, "--tolerance")
     if form is None and baseline:
@@ -180,6 +181,8 @@ def _contrast(case: CaseSamples) -> Contrast:
     return Contrast(
         candidate={name: sign * process.log_median for name, process in case.candidate.items()},
         baseline={name: sign * process.log_median for name, process in case.baseline.items()},
+        candidate_probes={name: process.probe for name, process in case.candidate.items()},
+        baseline_probes={name: process.probe for name, process in case.baseline.items()},
         candidate_origins=origins[0],
         baseline_origins=origins[1],
         history=[before] if before else [],

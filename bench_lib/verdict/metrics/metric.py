@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from bench_lib.formats import amount
 from bench_lib.model import Limits, Measurement, ProcessSummary, Telemetry
 from bench_lib.verdict.evidence import Evidence, origin_of
-from bench_lib.verdict.statistics.change import Origin
+from bench_lib.verdict.statistics.comparison import Origin
 
 
 class Rule(enum.Enum):
@@ -48,6 +48,8 @@ class Sides:
     allowance: float = 0.0
     """The fraction that is tolerated on top."""
     remark: str = ""
+    candidate_probes: Mapping[str, Mapping[str, float]] | None = None
+    baseline_probes: Mapping[str, Mapping[str, float]] | None = None
     candidate_origins: Mapping[str, Origin] = field(default_factory=dict)
     baseline_origins: Mapping[str, Origin] = field(default_factory=dict)
     """Each process's place."""
