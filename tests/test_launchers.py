@@ -144,7 +144,7 @@ MULTICAST_IS_OFF = {
 
 
 def test_open_mpi_takes_every_variable_along_that_is_recorded(installed: Installer) -> None:
-    known = {f"{family}X" for family in variables._FAMILIES} | variables._KNOWN
+    known = {f"{family}X" for family in variables.FAMILIES} | variables.KNOWN
     environ = {**dict.fromkeys({*known, *backends.variables()}, "1"), **MULTICAST_IS_OFF}
     told = set(variables.recorded(environ))
     assert MULTICAST_IS_OFF.keys() <= told
