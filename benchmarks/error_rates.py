@@ -21,10 +21,8 @@ iteration in fifty is a spike; processes drift; one process of a case in fifty i
 by 2 to 5%, which nothing sees.  The pinned baseline is taken as it comes, throttled processes
 and all; of the accepted nights those are left out that would have been looked at twice.
 
-Finer nights have smaller tolerances, and probes: a launch costs the least it could or 9%
-more, which of the two is a coin toss for each worker, and tells nothing of its cases' times or
-most of what they differ by.  Or nothing is probed, but processes differ by 0.06% in all, but for
-one context in a hundred that is 0.6% slow in every case.
+Finer nights have smaller tolerances, and processes that differ by 0.06% in all, but for one in a
+hundred that is 0.6% slow in every case.
 """
 
 from __future__ import annotations
@@ -60,7 +58,6 @@ from bench_lib.verdict import families, judge
 from bench_lib.verdict.chance import Question, answers
 from bench_lib.verdict.metrics import LEADING
 from bench_lib.verdict.statistics.comparison import Contrast, Origin
-from bench_lib.verdict.statistics.covariates import Probes
 from bench_lib.worker import measure
 
 CASES = 100
@@ -78,39 +75,17 @@ EFFECTS = (0.01, 0.015, 0.02, 0.03, 0.05)
 SHARING = (0.0, 0.5, 1.0)
 STANDARDS = (("pinned", "rolling"), ("rolling",), ("pinned",))
 """What a night is held against; the suite itself always uses both."""
-LAUNCH_RATIO = (1.00, 1.09)
-"""What a launch costs over the least, in the two kinds of streams of an H200."""
-CHEAP_US = 1.83
-HOST_US = 250.0
 CHUNK = 5
 """Nights a task; few, so that all cores end together."""
 
 MOST_FALSE = 0.02
 LEAST_FOUND = {0.02: 0.70, 0.03: 0.99}
-LEAST_FOUND_DEARER = 0.5
-"""Of all cases, all 1% slower with dearer launches, at half a percent."""
 LEAST_FOUND_STEADY = {(0.005, 0.01): 0.99, (0.002, 0.005): 0.90}
 """By tolerance and slow-down, where processes hardly differ."""
 MOST_ITERATIONS, MOST_PROCESSES = 25.0, 1.2
 
 
 # --- the model -----------------------------------------------------------------------------
-
-
-SLOPES = np.linspace(0.5, 1.5, CASES) / math.sqrt(np.mean(np.linspace(0.5, 1.5, CASES) ** 2))
-"""How much each case goes with the cost of launches: one has more kernels than another."""
-
-
-@dataclass(frozen=True)
-class Workers:
-    """What some fresh processes measured."""
-
-    times: np.ndarray
-    """Logarithms of iteration times, by worker, case and iteration."""
-    told: np.ndarray
-    """What of them goes with the cost of a launch, by worker and case."""
-    probes: list[dict[str, float]]
-    """By worker."""
 
 
 @dataclass(frozen=True)
@@ -130,43 +105,26 @@ class Machine:
     throttled: float = 0.02
     """Share of the processes of a case that are slower by something in ``throttle``."""
     throttle: tuple[float, float] = (0.02, 0.05)
-    explained: float = 0.0
-    """Share of the variance between processes that goes with what a launch costs."""
     slow: float = 0.0
     """Share of the workers that are slower by ``slowness`` in all their cases."""
     slowness: float = 0.006
 
-    def workers(self, rng: np.random.Generator, n: int, iterations: int) -> Workers:
-        """Run every case in some fresh processes."""
-        # A generator of its own: without probes the same nights are drawn as with them.
+    def workers(self, rng: np.random.Generator, n: int, iterations: int) -> np.ndarray:
+        """Run every case in some fresh processes.
+
+        Returns logarithms of iteration times, by worker, case and iteration.
+        """
         (aside,) = rng.spawn(1)
-        kinds = aside.integers(0, 2, n)
-        told = self.between * math.sqrt(self.explained) * (2 * kinds[:, None] - 1) * SLOPES
         slow = (aside.random((n, 1)) < self.slow) * math.log1p(self.slowness)
         common = rng.normal(0, math.sqrt(self.shared), (n, 1))
         own = rng.normal(0, math.sqrt(1 - self.shared), (n, CASES))
         slower = (rng.random((n, CASES)) < self.throttled) * rng.uniform(*self.throttle, (n, CASES))
-        process = self.between * (math.sqrt(1 - self.explained) * (common + own))
-        process += told + slow + np.log1p(slower)
+        process = self.between * (common + own) + slow + np.log1p(slower)
         ramp = np.linspace(-0.5, 0.5, iterations)
         drift = rng.normal(0, self.drift, (n, CASES, 1)) * ramp
-        inside = self._inside(rng, (n, CASES, iterations))
-        times = np.asarray(process[:, :, None] + drift + inside)
+        times = np.asarray(process[:, :, None] + drift + self._inside(rng, (n, CASES, iterations)))
         times[..., 0] += self.waits
-        launches = np.take(LAUNCH_RATIO, kinds) * np.exp(aside.normal(0, 0.001, n))
-        hosts = HOST_US * np.exp(aside.normal(0, 0.02, n))
-        return Workers(
-            times,
-            told,
-            [
-                {
-                    "launch_us": float(CHEAP_US * launch),
-                    "launch_ratio": float(launch),
-                    "host_us": float(host),
-                }
-                for launch, host in zip(launches, hosts, strict=True)
-            ],
-        )
+        return times
 
     def _inside(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         noise: np.ndarray = rng.standard_normal(shape) * self.within
@@ -185,19 +143,18 @@ MEASURED: Counter[int] = Counter()
 PLAIN = Machine()
 NEAR = Machine(within=0.0015, correlation=0.0, drift=0.0002)
 """Iterations of device-bound cases on an H200: medians of 20 repeat within 0.04%."""
-TOLD = replace(NEAR, explained=0.9)
 LONG = Machine(between=0.0006, within=0.0004, correlation=0.0, drift=0.0001, waits=0.015)
 """Training of 90 ms a step, say, in chosen streams; iterations may end after a few."""
 STEADY = replace(NEAR, between=0.0004, slow=0.01)
 """Processes in chosen streams: with what iterations add, medians differ by 0.06%."""
 
 
-def medians(workers: Workers) -> np.ndarray:
+def medians(workers: np.ndarray) -> np.ndarray:
     """Return what the suite judges of each worker and case: the log median of 20 iterations.
 
     With ``--stopping`` iterations end where ``bench_lib.worker.measure`` ends them.
     """
-    times = workers.times[..., :ITERATIONS]
+    times = workers[..., :ITERATIONS]
     found = np.asarray(np.median(times, axis=-1))
     if not STOPPING:
         return found
@@ -225,21 +182,14 @@ def _enough(times: np.ndarray, error: float) -> np.ndarray:
     return np.asarray(found)
 
 
-def probes_of(workers: Workers, prefix: str) -> dict[str, dict[str, float]]:
-    """Return the workers' probes by the names that they are given."""
-    return {f"{prefix}-{i}": probe for i, probe in enumerate(workers.probes)}
-
-
-def accepted(workers: Workers) -> list[dict[str, float]]:
+def accepted(workers: np.ndarray) -> list[dict[str, float]]:
     """Return each case's processes of the last accepted nights.
 
-    An approximation: a process that differs much from the others, by more than its kind of
-    stream, would have made its night suspicious, and is passed over for that of a night
-    further back.
+    An approximation: a process that differs much from the others would have made its night
+    suspicious, and is passed over for that of a night further back.
     """
     nights = medians(workers)
-    alike = nights - workers.told
-    nights[abs(alike - np.median(alike, axis=0)) > FAR] = np.nan
+    nights[abs(nights - np.median(nights, axis=0)) > FAR] = np.nan
     return [
         dict([(f"night-{i}", x) for i, x in enumerate(case) if not math.isnan(x)][:ROLLING])
         for case in nights.T.tolist()
@@ -253,15 +203,12 @@ def confirmed(
     standards: Mapping[str, Sequence[Mapping[str, float]]],
     worker: Callable[[int], Sequence[float]],
     tolerance: float = TOLERANCE,
-    probes: Probes | None = None,
 ) -> tuple[list[list[Verdict]], int]:
     """Judge a night as the suite does; return each case's verdicts and the processes it took.
 
     ``worker(n)`` gives the n-th fresh worker's log medians, a case each.  What is suspicious
     is measured again in workers shared by all such cases, and leaves when it no longer is.
-    ``probes`` are those of ``worker-N`` and of the standards' processes.
     """
-    probes = probes or {}
     questions: dict[tuple[str, int], Question] = {}
     candidates: list[dict[str, float]] = [{} for _ in range(CASES)]
     histories = [
@@ -283,8 +230,6 @@ def confirmed(
                     candidates[case],
                     baselines[case],
                     PLANNED,
-                    probes,
-                    probes,
                     candidate_origins=_origins(candidates[case]),
                     baseline_origins=_origins(baselines[case]),
                     history=histories[case],
@@ -357,10 +302,6 @@ class Scenario:
     first_worker: float = 0.0
     """Slow-down of the first worker alone."""
     tolerance: float = TOLERANCE
-    probed: bool = False
-    """Whether the judge is given the probes."""
-    dearer: float = 0.0
-    """What tonight's launches cost more than the baseline's."""
     about: str = ""
     """What a finer night is about; empty for those that the plain rule is for."""
 
@@ -384,8 +325,6 @@ class Tally:
     """Nights on which a case was called slower in which nothing was planted."""
     together: int = 0
     """Cases of which the verdict says that most of the suite moved with them."""
-    taken_off: int = 0
-    """Cases from which, against some baseline, what a probe told was taken off in the end."""
     others_false: Counter[str] = field(default_factory=Counter)
     others_found: Counter[str] = field(default_factory=Counter)
 
@@ -446,18 +385,13 @@ def _simulate_night(scenario: Scenario, rng: np.random.Generator, tally: Tally) 
         planted[rng.choice(CASES, PLANTED, replace=False)] = True
     slower = np.log1p(planted * scenario.planted + scenario.everywhere)
     tonight = machine.workers(rng, PLANNED, OTHERS_ITERATIONS)
-    tonight.times[:] += slower[:, None]
-    tonight.times[0] += math.log1p(scenario.first_worker)
-    for probe in tonight.probes:
-        probe["launch_us"] *= 1 + scenario.dearer
+    tonight += slower[:, None]
+    tonight[0] += math.log1p(scenario.first_worker)
     values = medians(tonight).tolist()
-    probes = probes_of(pinned, "pinned")
-    probes |= probes_of(rolling, "night") | probes_of(tonight, "worker")
     verdicts, processes = confirmed(
         {name: standards[name] for name in scenario.standards},
         values.__getitem__,
         scenario.tolerance,
-        probes if scenario.probed else None,
     )
     statuses = np.array([judge.overall(judge.sharper(case)).value for case in verdicts])
     tally.nights += 1
@@ -466,10 +400,9 @@ def _simulate_night(scenario: Scenario, rng: np.random.Generator, tally: Tally) 
     tally.statuses.update(statuses[~planted].tolist())
     tally.hit_nights += Status.REGRESSED.value in statuses[~planted]
     tally.together += sum(any("cases moved" in v.reason for v in case) for case in verdicts)
-    tally.taken_off += sum(any("is taken off" in v.reason for v in case) for case in verdicts)
     if scenario.standards == STANDARDS[0] and not scenario.about:
         for name, gate in OTHERS.items():
-            failed = gate(tonight.times[0], pinned.times[0])
+            failed = gate(tonight[0], pinned[0])
             tally.others_false[name] += int((failed & ~planted).sum())
             tally.others_found[name] += int((failed & planted).sum())
 
@@ -490,34 +423,16 @@ def scenarios(nights: int) -> list[Scenario]:
 
 
 def finer(nights: int) -> list[Scenario]:
-    """Return nights with probes, small tolerances or both."""
+    """Return nights with small tolerances."""
     many, few = max(1, nights // 25), max(1, nights // 100)
     kinds = []
-    for machine in (PLAIN, replace(PLAIN, shared=1.0)):
-        about = f"probes tell nothing, {machine.shared:.0%} shared"
-        night = Scenario("clean", machine, nights=many, probed=True, about=about)
-        kinds += [night, replace(night, kind="planted", nights=few, planted=0.02)]
-    for tolerance, effects in {
-        0.01: (0.015, 0.02),
-        0.005: (0.01, 0.015),
-        0.002: (0.005, 0.01),
-    }.items():
-        for probed in (False, True):
-            about = "a probe tells 90%" + ("" if probed else ", not given")
-            night = Scenario("clean", TOLD, tolerance=tolerance, probed=probed, about=about)
-            if probed:
-                kinds.append(replace(night, nights=many))
-            kinds += [replace(night, kind="planted", nights=few, planted=e) for e in effects]
     for tolerance in (0.01, 0.005, 0.002):
         about = "processes differ by 0.06%"
         night = Scenario("clean", STEADY, nights=2 * many, tolerance=tolerance, about=about)
         kinds.append(night)
         planted = replace(night, kind="planted", nights=4 * few)
         kinds += [replace(planted, planted=effect) for effect in (0.005, 0.01)]
-    night = Scenario("all 1% slower", TOLD, nights=few, everywhere=0.01, tolerance=0.005)
-    about = "all launches cost 8% more"
-    given = replace(night, probed=True, dearer=0.08, about=about)
-    return [*kinds, given, replace(given, probed=False, about=f"{about}, not given")]
+    return kinds
 
 
 def stopping_kinds(nights: int) -> Iterator[tuple[float, Scenario]]:
@@ -587,8 +502,7 @@ def simulate_all(kinds: Sequence[Scenario], seed: int) -> dict[Scenario, Tally]:
     begin = time.monotonic()
     simulate(trial, [seed], 2)
     cores = os.cpu_count() or 1
-    # Whether a probe tells anything takes longer to find out than all the rest.
-    nights = [kind.nights * len(kind.standards) * (4 if kind.probed else 1) for kind in kinds]
+    nights = [kind.nights * len(kind.standards) for kind in kinds]
     work = sum(nights) / len(trial.standards)
     _say(f"about {work * (time.monotonic() - begin) / 2 / cores:.0f} s on {cores} cores")
     tasks = [
@@ -615,7 +529,7 @@ def simulate_all(kinds: Sequence[Scenario], seed: int) -> dict[Scenario, Tally]:
 def _stream(kind: Scenario) -> list[int]:
     """Return what sets a kind of night apart.
 
-    Not what it is held against, the tolerance and the probes: these judge the same nights.
+    Not what it is held against, and the tolerance: these judge the same nights.
     """
     sizes = (kind.machine.shared, kind.planted, kind.everywhere, kind.first_worker)
     return [round(size * 10_000) for size in sizes]
@@ -644,7 +558,6 @@ def _finer_figures(kind: Scenario, tally: Tally) -> dict[str, Any]:
         "about": kind.about,
         "tolerance": kind.tolerance,
         "found": tally.slower if kind.everywhere else tally.power,
-        "taken_off": tally.taken_off / tally.nights / CASES,
     }
 
 
@@ -715,8 +628,6 @@ def _missed_finer(kind: Scenario, tally: Tally) -> list[str]:
         words.append(f"{tally.false_per_night:.3f} false alarms a clean night {where}")
     if kind.machine == STEADY and kind.planted and tally.power < least:
         words.append(f"of {kind.planted:.1%} {tally.power:.1%} found {where}")
-    if kind.dearer and kind.probed and tally.slower < LEAST_FOUND_DEARER:
-        words.append(f"{tally.slower:.1%} of all cases found {where}")
     return words
 
 
@@ -729,7 +640,7 @@ def print_report(document: Mapping[str, Any], seed: int) -> None:
     _print_planted([row for row in nights if row["night"] == "planted"])
     print("\nOther nights, held against pinned and rolling")
     _print_unusual([row for row in nights if row["night"] not in ("clean", "planted")])
-    print("\nProbes and small tolerances, held against pinned and rolling")
+    print("\nSmall tolerances, held against pinned and rolling")
     _print_finer(document["finer"])
     print(f"\nOther gates, {OTHERS_ITERATIONS} iterations against one stored run's")
     _print_others(document["others"])
@@ -794,12 +705,11 @@ def _print_finer(rows: Iterable[Mapping[str, Any]]) -> None:
                 "" if row["night"].startswith("all") else f"{row['false_alarms_per_night']:.4f}",
                 "" if row["night"] == "clean" else f"{row['found']:.1%}",
                 *_counts(row, ["SUSPECT"]),
-                f"{row['taken_off']:.1%}",
                 f"{row['processes_per_case']:.2f}",
             ]
         )
     headings = ("processes", "tolerance", "night", "nights", "false alarms a night", "found")
-    _print_table((*headings, "SUSPECT", "probe taken off", "processes a case"), lines)
+    _print_table((*headings, "SUSPECT", "processes a case"), lines)
 
 
 def _print_others(rows: Iterable[Mapping[str, Any]]) -> None:
@@ -863,18 +773,10 @@ LEAST_FOUND_REAL = {
 """By tolerance and slow-down, with most candidates; 5% with two of them already."""
 
 
-@dataclass(frozen=True)
-class Process:
-    """One real process of a case."""
-
-    log_median: float
-    probe: Mapping[str, float]
-
-
-Timings = dict[str, dict[float | None, dict[str, Process]]]
-"""By case, planted slow-down (None: not known) and the process's name."""
+Timings = dict[str, dict[float | None, dict[str, float]]]
+"""Log medians by case, planted slow-down (None: not known) and the process's name."""
 Key = TypeVar("Key")
-Split = tuple[dict[str, Process], dict[str, Process]]
+Split = tuple[dict[str, float], dict[str, float]]
 """Baseline and candidate."""
 
 
@@ -882,8 +784,8 @@ def read_timings(path: Path) -> Timings:
     """Read what ``bench-lib judge`` does, or lines of workload, slow, rep and ms.
 
     In the former a baseline process is a clean run, and a candidate process one of unknown
-    slow-down, unless a field ``slow`` says which.  Either may have ``probe``; a name that ends
-    in .gz is decompressed.  Raises OSError, EOFError where a compressed file is cut off, and
+    slow-down, unless a field ``slow`` says which.  A name that ends in .gz is
+    decompressed.  Raises OSError, EOFError where a compressed file is cut off, and
     ValueError where a line is neither or no case has enough clean runs to split.
     """
     timings: Timings = {}
@@ -904,21 +806,19 @@ def read_timings(path: Path) -> Timings:
     return timings
 
 
-def _timing_of(run: Mapping[str, Any]) -> tuple[str, float | None, str, Process]:
-    probe = {str(name): float(value) for name, value in run.get("probe", {}).items()}
+def _timing_of(run: Mapping[str, Any]) -> tuple[str, float | None, str, float]:
     if "ms" in run:
         # Repetitions are counted anew for each slow-down, and each is a process of its own.
         name = f"{run['rep']} at {run['slow']}"
-        process = Process(math.log(statistics.median(run["ms"])), probe)
-        return run["workload"], run["slow"], name, process
+        return run["workload"], run["slow"], name, math.log(statistics.median(run["ms"]))
     slow = run.get("slow", 0.0 if run["role"] == "baseline" else None)
-    process = Process(math.log(statistics.median(run["iteration_s"])), probe)
-    return run["case"], slow, f"{run['role']}-{run['process']}", process
+    median = math.log(statistics.median(run["iteration_s"]))
+    return run["case"], slow, f"{run['role']}-{run['process']}", median
 
 
 def splits(
-    clean: Mapping[str, Process],
-    changed: Mapping[str, Process] | None,
+    clean: Mapping[str, float],
+    changed: Mapping[str, float] | None,
     candidates: int,
     most: int,
     seed: int,
@@ -1016,13 +916,8 @@ def _common(several: Sequence[Mapping[Key, Any]]) -> list[Key]:
     return [key for key in several[0] if all(key in one for one in several)]
 
 
-def _contrast(baseline: Mapping[str, Process], candidate: Mapping[str, Process]) -> Contrast:
-    return Contrast(
-        {name: process.log_median for name, process in candidate.items()},
-        {name: process.log_median for name, process in baseline.items()},
-        candidate_probes={name: process.probe for name, process in candidate.items()},
-        baseline_probes={name: process.probe for name, process in baseline.items()},
-    )
+def _contrast(baseline: Mapping[str, float], candidate: Mapping[str, float]) -> Contrast:
+    return Contrast(candidate, baseline)
 
 
 def _by_size(slow: float | None) -> float:

@@ -18,7 +18,6 @@ from bench_lib.verdict.statistics.comparison import (
     LEAST_SD,
     Comparison,
     Contrast,
-    Explained,
     Origin,
     Part,
     compare,
@@ -137,13 +136,6 @@ def test_pairs_are_judged_by_students_test_of_one_sample():
 
 def test_processes_that_agree_by_luck_claim_no_certainty():
     assert alone((0.0,), (0.0, 0.0)).standard_error == pytest.approx(LEAST_SD * math.sqrt(1.5))
-
-
-@pytest.mark.parametrize(
-    ("here", "is_used"), [(6.99, False), (7.0, True), (17.0, True), (17.01, False)]
-)
-def test_a_probe_is_taken_off_up_to_an_eighth_of_its_range_beyond(here, is_used):
-    assert Explained("launch_us", 0.9, here, low=8.0, high=16.0).is_used is is_used
 
 
 def on_devices(*baseline: tuple[str, float]) -> Contrast:

@@ -598,22 +598,6 @@ def test_the_clock_is_compared_beside_the_latency(now, before, remark):
     assert by_metric["throughput"].reason.endswith(")")
 
 
-def test_what_a_probe_explains_of_the_processes_is_taken_off():
-    def launched(name: str, *ratios: float) -> list[ProcessSummary]:
-        return [
-            make_process(
-                log_median=0.08 * math.log(ratio) + STEADY[i % 5] / 2,
-                worker=f"{name}{i}",
-                probe={"launch_ratio": ratio},
-            )
-            for i, ratio in enumerate(ratios)
-        ]
-
-    found = verdict("latency", launched("new", 2.0, 2.0, 2.0), of(launched("old", *[1.8, 2.0] * 4)))
-    assert "launch_ratio explains" in found.reason
-    assert found.ratio == pytest.approx(1.0, abs=0.001)
-
-
 def clocked(change, mhz, **fields):
     return make_processes(
         [math.log1p(change) + e for e in (-0.0005, 0.0, 0.0005)], clock_mhz=mhz, **fields

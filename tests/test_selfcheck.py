@@ -28,33 +28,24 @@ CASE = make_case(id="resnet", params={"network": "resnet50", "batch_size": 64})
 
 
 class Machine:
-    def __init__(self, *, luck=0.002, unit_s=UNIT_S, seed=1, wrong=None, costs=None):
-        """Draw each process's luck from a seeded normal distribution.
-
-        ``costs`` are what a launch takes in us: of the processes by turns, and of a step 1% a us.
-        """
+    def __init__(self, *, luck=0.002, unit_s=UNIT_S, seed=1, wrong=None):
+        """Draw each process's luck from a seeded normal distribution."""
         self.random = random.Random(seed)
         self.luck = luck
         self.unit_s = unit_s
         self.wrong = wrong or {}
-        self.costs = costs
         self.orders: list[list[str]] = []
 
     def measure_again(self, cases, process, *, sides=()):
         self.orders.append([case.id for case in cases])
         factor = 1 + self.random.gauss(0, self.luck)
-        probe = {"host_us": 12 + self.random.random()}
-        if self.costs:
-            probe["launch_us"] = self.costs[process % len(self.costs)]
-            probe["launch_ratio"] = round(probe["launch_us"] / min(self.costs), 4)
-            factor += probe["launch_us"] / 100
         for position, case in enumerate(cases):
             units = case.params.get("delay_units", 0)
             seconds = units * self.unit_s if case.workload == "delay" else STEP_S * factor
             if case.workload == "planted":
                 seconds += units * self.unit_s
             times = [seconds * (1 + i % 3 / 1000) for i in range(20)]
-            made = measurement(iteration_s=times, probe=probe)
+            made = measurement(iteration_s=times)
             took_s = 1.5 if position else 2.25
             fields = {"measurement": made, "took_s": took_s, **self.wrong}
             attempt = make_attempt(process=process, **fields)
@@ -189,8 +180,8 @@ def test_the_kept_samples_are_what_the_judge_reads():
     assert verdicts["resnet-plus-5pct"].status is Status.REGRESSED
 
 
-def test_every_process_and_effect_is_kept_once_with_its_probes():
-    lines = list(as_samples(checked(Machine(costs=[1.8, 2.0]), processes=9)))
+def test_every_process_and_effect_is_kept_once():
+    lines = list(as_samples(checked(Machine(), processes=9)))
     assert {(line["process"], line["slow"]) for line in lines} == {
         (str(process), effect) for process in range(1, 10) for effect in (0, 0.01, 0.02, 0.05)
     }
@@ -198,30 +189,7 @@ def test_every_process_and_effect_is_kept_once_with_its_probes():
     assert {line["case"] for line in lines} == {"resnet"}
     assert {line["role"] for line in lines if int(line["process"]) % 2} == {"baseline"}
     assert {line["role"] for line in lines if not int(line["process"]) % 2} == {"candidate"}
-    assert {line["probe"]["launch_us"] for line in lines} == {1.8, 2.0}
     assert all(float(f"{t:.10g}") == t for line in lines for t in line["iteration_s"])
-
-
-def test_what_a_probe_explains_hides_no_delay():
-    # Two probes share one chance, which fewer processes than these seldom beat.
-    options = {"processes": 10, "candidates": 5, "effects": (0, 0.005), "tolerance": 0.002}
-    # Six of ten are dear, so that every baseline of five has met what that costs.
-    machine = {"luck": 0.0002, "costs": [2.1, 2.09, 1.6]}
-    seen = checked(Machine(**machine), **options)
-    assert (seen.false, seen.probes["launch_us"]) == (0, (1.6, 2.1))
-    assert seen.effects[1].found > 0.8
-
-    class Silent(Machine):
-        def measure_again(self, cases, process, *, sides=()):
-            for outcome in super().measure_again(cases, process):
-                (attempt,) = outcome.attempts
-                without = replace(attempt.measurement, probe={})
-                yield replace(outcome, attempts=[replace(attempt, measurement=without)])
-
-    unseen = checked(Silent(**machine), **options)
-    assert (unseen.false, unseen.probes) == (0, {})
-    assert unseen.effects[1].found < seen.effects[1].found - 0.2
-    assert seen.detectable < unseen.detectable / 2
 
 
 def test_opening_a_context_is_told_from_measuring_in_it():
@@ -259,7 +227,7 @@ def test_a_wrong_option_is_named_before_anything_is_measured(options, message, m
 
 class Machines(Sides):
     def __init__(self, _device, settings, **_options):
-        super().__init__({kind: Machine(luck=0.0002, costs=[1.8]) for kind in settings.sides})
+        super().__init__({kind: Machine(luck=0.0002) for kind in settings.sides})
 
     def watch(self):
         """See nothing."""
@@ -279,7 +247,7 @@ def command(monkeypatch, capsys):
     return run
 
 
-def test_the_command_says_what_is_found_what_was_probed_and_what_it_cost(command, tmp_path):
+def test_the_command_says_what_is_found_and_what_it_cost(command, tmp_path):
     kept = tmp_path / "delays.jsonl"
     words = ("--processes", "9", "--effects", "0.5,2", "--tolerance", "0.25%")
     status, out, err = command(*words, "--output", str(kept))
@@ -287,12 +255,10 @@ def test_the_command_says_what_is_found_what_was_probed_and_what_it_cost(command
     assert (status, lines[-1]) == (0, "holds: nothing clean was called slower, and 0.5% is found")
     assert [row.split()[0] for row in lines[1:4]] == ["0.0%", "0.5%", "2.0%"]
     assert "9 fresh processes, each clean and with 0.5%, 2.0% planted" in err
-    assert "launch_us 1.8 to 1.8 over the processes" in out
     assert "measuring took 1.5 s, opening a context 0.8 s" in out
     assert "tolerance 0.25%: slow-downs of 0." in out
     assert len(kept.read_text().splitlines()) == 27
     _, out, _ = command(*words, "--json")
     found = document_in(out)
-    assert found["probes"]["launch_us"] == [1.8, 1.8]
     assert (found["measuring_s"], found["opening_s"]) == (1.5, 0.75)
     assert (found["visible"], found["holds"]) == (0.005, True)

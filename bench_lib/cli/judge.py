@@ -69,8 +69,7 @@ def judge(
     Without it one JSON object a line: {"case": text, "role": "baseline" or "candidate", "process":
     number or text, "iteration_s": [seconds, ...]}; also "run", "device" and "draw" (what the
     compiler chose), each a number or text, and "family" of cases that vary alike, all of them on
-    every line of a case or on none; "probe": {name: number}, costs that may tell why processes
-    differ; "slow": share, of a planted delay.
+    every line of a case or on none; "slow": share, of a planted delay.
     """
     share = share_of(tolerance, "--tolerance")
     if form is None and baseline:
@@ -181,8 +180,6 @@ def _contrast(case: CaseSamples) -> Contrast:
     return Contrast(
         candidate={name: sign * process.log_median for name, process in case.candidate.items()},
         baseline={name: sign * process.log_median for name, process in case.baseline.items()},
-        candidate_probes={name: process.probe for name, process in case.candidate.items()},
-        baseline_probes={name: process.probe for name, process in case.baseline.items()},
         candidate_origins=origins[0],
         baseline_origins=origins[1],
         history=[before] if before else [],

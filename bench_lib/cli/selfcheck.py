@@ -153,8 +153,6 @@ def _print(found: Selfcheck, key: str) -> None:
         f"\n{found.case.id} on {key}: {found.processes} processes, {found.step_s * 1e3:.4g} ms a "
         f"step, {found.between:.2%} between processes, {found.inside:.2%} inside one"
     )
-    if found.probes:
-        print(f"{_ranges(found.probes)} over the processes")
     print(f"measuring took {found.measuring_s:.1f} s, opening a context {found.opening_s:.1f} s")
     print(
         f"five baseline and {found.candidates} candidate processes, tolerance "
@@ -162,10 +160,6 @@ def _print(found: Selfcheck, key: str) -> None:
         "by the judge's own estimate"
     )
     print(_answer(found))
-
-
-def _ranges(probes: Mapping[str, tuple[float, float]]) -> str:
-    return ", ".join(f"{name} {low:.4g} to {high:.4g}" for name, (low, high) in probes.items())
 
 
 def _answer(found: Selfcheck) -> str:
@@ -186,7 +180,8 @@ def _answer(found: Selfcheck) -> str:
 
 
 def _print_json(found: Selfcheck, key: str) -> None:
-    names = "tolerance processes candidates step_s between inside probes measuring_s opening_s "
+    names = "tolerance processes candidates step_s between inside measuring_s opening_s "
     about = picked(found, f"{names} effects false visible holds")
     about |= {"case_id": found.case.id, "hardware_key": key, "detectable_effect": found.detectable}
-    print_json("selfcheck", **about)
+    # Programs that read what 0.1.0 printed expect the field.
+    print_json("selfcheck", **about, probes={})

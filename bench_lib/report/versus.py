@@ -438,10 +438,7 @@ def _contrast(old: _Processes, new: _Processes, metric: Metric) -> Contrast:
     candidate, baseline = (
         {name: sign * (_log(metric, p) or 0.0) for name, p in side.items()} for side in sides
     )
-    if metric is not metrics.LEADING:
-        return Contrast(candidate, baseline)
-    probes = [{name: p.probe for name, p in side.items()} for side in sides]
-    return Contrast(candidate, baseline, candidate_probes=probes[0], baseline_probes=probes[1])
+    return Contrast(candidate, baseline)
 
 
 def _figures(
@@ -513,9 +510,6 @@ def _incomparable(before: Baseline, after: Baseline, metric: Metric) -> str:
 def _about(comparison: Comparison) -> Iterator[str]:
     if n := comparison.set_aside:
         yield f"{many(n, 'disturbed process')} set aside"
-    known = comparison.contrast.explained
-    if known is not None and known.is_used:
-        yield f"{known.probe} explains {known.share:.0%} of what processes differ by; taken off"
 
 
 def _host_bound(before: Baseline, after: Baseline, metric: Metric) -> Iterator[str]:

@@ -6,7 +6,7 @@ A line is ``{"case": text, "role": "baseline" or "candidate", "process": number 
 - ``"run"`` and ``"device"``, number or text: the run of the process, and its device;
 - ``"draw"``, number or text: the compiler's choices for it;
 - ``"family"``, text: the cases that vary alike from run to run and from device to device;
-- ``"probe": {name: number}``, costs that the case has no part in (``covariates``);
+- ``"probe": {name: number}``, which 0.2.0 took into account and nothing does now;
 - ``"slow": share``, if a delay was planted.  Each such share is judged as a case of its own
   against the clean baseline processes.  A delay in a baseline process is read but not judged.
 
@@ -22,7 +22,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -86,8 +86,6 @@ class SampledProcess:
     n: int
     """How many iterations."""
     line: int
-    probe: Mapping[str, float] = field(default_factory=dict)
-    """Costs that the case has no part in, by name; each in a unit of its own."""
     run: str = ""
     """The run of the process; this and the following are empty if the line lacks them."""
     device: str = ""
@@ -283,7 +281,7 @@ def _add(case: CaseSamples, sample: Sample, line: int) -> None:
         )
     ordered = sorted(sample.iteration_s)
     side[name] = SampledProcess(
-        math.log(_median(ordered)), _spread(ordered), len(ordered), line, sample.probe, **about
+        math.log(_median(ordered)), _spread(ordered), len(ordered), line, **about
     )
 
 

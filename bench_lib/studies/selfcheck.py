@@ -12,7 +12,7 @@ import itertools
 import math
 import random
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -39,8 +39,6 @@ class ProcessSample:
     """One case in one fresh process."""
 
     iteration_s: list[float]
-    probe: Mapping[str, float]
-    """Costs that the case has no part in, by name, which ends with the unit; see Measurement."""
     took_s: float
     """Seconds from the order to the answer; a process's first case includes opening the device."""
 
@@ -57,7 +55,7 @@ class ProcessSample:
     def as_line(self) -> dict[str, object]:
         """Return what a file keeps of it, in few digits."""
         times = [float(f"{time:.10g}") for time in self.iteration_s]
-        return {"iteration_s": times, "probe": dict(self.probe)}
+        return {"iteration_s": times}
 
 
 def sample_of(outcome: Outcome) -> ProcessSample:
@@ -70,16 +68,7 @@ def sample_of(outcome: Outcome) -> ProcessSample:
         raise SelfcheckError(f"{outcome.case.id}: {outcome.spoilt}; try again when that is over")
     seen = next(a.measurement for a in outcome.attempts if a.accepted and a.measurement)
     took_s = sum(attempt.took_s for attempt in outcome.attempts)
-    return ProcessSample(seen.iteration_s, seen.probe, took_s)
-
-
-def probe_ranges(samples: Iterable[ProcessSample]) -> dict[str, tuple[float, float]]:
-    """Return the least and the most of each probe in its unit, by name."""
-    values: dict[str, list[float]] = {}
-    for sample in samples:
-        for name, value in sample.probe.items():
-            values.setdefault(name, []).append(value)
-    return {name: (min(seen), max(seen)) for name, seen in sorted(values.items())}
+    return ProcessSample(seen.iteration_s, took_s)
 
 
 @dataclass(frozen=True)
@@ -120,11 +109,6 @@ class Selfcheck:
     """Median time that a case took in a context that was open."""
     opening_s: float
     """Extra time of a context's first case: opening the device."""
-
-    @property
-    def probes(self) -> dict[str, tuple[float, float]]:
-        """The least and the most of each probe in its unit, over all that was measured."""
-        return probe_ranges(s for by_process in self.samples.values() for s in by_process.values())
 
     @property
     def false(self) -> int:
@@ -260,8 +244,6 @@ def _judged(
             contrast = Contrast(
                 candidate={name: slowed[name].log_median for name in new},
                 baseline={name: clean[name].log_median for name in old},
-                candidate_probes={name: slowed[name].probe for name in new},
-                baseline_probes={name: clean[name].probe for name in old},
             )
             found.append(judge.judge_samples({"": contrast}, tolerance)[""])
         if effect == 0:

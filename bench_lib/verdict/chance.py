@@ -22,7 +22,6 @@ from bench_lib.verdict.statistics.comparison import (
     LEAST_PROCESSES,
     Comparison,
     Contrast,
-    Explained,
     growth,
     measured,
     tested,
@@ -164,7 +163,7 @@ def _reason(question: Question, comparison: Comparison, status: Status) -> str:
     if status is Status.SUSPECT:
         words += f"; beyond the tolerance of {_tolerance(comparison):.1%}, "
         words += "but not beyond chance" if n >= AGREEING else f"but one {one} decides nothing"
-    words += _limit(comparison, status) + _explanation(contrast.explained)
+    words += _limit(comparison, status)
     if comparison.set_aside:
         words += f"; {comparison.set_aside} disturbed process{_es(comparison.set_aside)} set aside"
     baseline = question.contrast.baseline
@@ -192,17 +191,6 @@ def _limit(comparison: Comparison, status: Status) -> str:
     return (
         "" if part is None else f"; what {who} differ by ({_percent(sd)}) limits what can be seen"
     )
-
-
-def _explanation(explained: Explained | None) -> str:
-    """Say what a probe told of the processes, and whether that was taken off."""
-    if explained is None:
-        return ""
-    words = f"; {explained.probe} explains {explained.share:.0%} of what processes differ by"
-    if explained.is_used:
-        return f"{words} and is taken off"
-    words += f", but {explained.here:.4g} is outside the baseline's {explained.low:.4g} to "
-    return f"{words}{explained.high:.4g} and not excused"
 
 
 def _change(question: Question, ratio: float) -> str:

@@ -39,7 +39,7 @@ from bench_lib.verdict.evidence import (
 from bench_lib.verdict.metrics import LEADING, find, of, registered
 from bench_lib.verdict.metrics.builtin import METRICS
 from bench_lib.verdict.metrics.efficiency import EFFICIENCY, efficiencies, enough
-from bench_lib.verdict.metrics.metric import Metric, Rule, Sides, by_origin, named, origins
+from bench_lib.verdict.metrics.metric import Metric, Rule, Sides, by_origin, origins
 from bench_lib.verdict.severity import NOT_COMPARED, worst
 from bench_lib.verdict.statistics.comparison import AGREEING, Comparison, Contrast, paired
 from bench_lib.verdict.statistics.comparison import compare as compare_suite
@@ -163,7 +163,6 @@ def _question(case_id: str, metric: Metric, evidence: Evidence, against: str) ->
     )
     if not new or not old:
         return None
-    probes = sides.candidate_probes or {}, sides.baseline_probes or {}
     return Question(
         case_id,
         metric,
@@ -172,7 +171,6 @@ def _question(case_id: str, metric: Metric, evidence: Evidence, against: str) ->
             new,
             old,
             evidence.planned,
-            *probes,
             candidate_origins=sides.candidate_origins,
             baseline_origins=sides.baseline_origins,
             history=[
@@ -213,8 +211,6 @@ def _by_process(metric: Metric, evidence: Evidence, against: str) -> Sides | Non
         old_values,
         BETWEEN_HOST_STATES if metric.host_sets and evidence.waits_as_before else 0.0,
         remark,
-        {name: process.probe for name, process in named(candidate).items()},
-        {name: process.probe for name, process in named(old).items()},
         origins(candidate),
         origins(old),
         [by_origin(metric.values_in(era, state), origins(era)) for era in evidence.earlier()],

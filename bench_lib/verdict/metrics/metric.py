@@ -48,8 +48,6 @@ class Sides:
     allowance: float = 0.0
     """The fraction that is tolerated on top."""
     remark: str = ""
-    candidate_probes: Mapping[str, Mapping[str, float]] | None = None
-    baseline_probes: Mapping[str, Mapping[str, float]] | None = None
     candidate_origins: Mapping[str, Origin] = field(default_factory=dict)
     baseline_origins: Mapping[str, Origin] = field(default_factory=dict)
     """Each process's place."""

@@ -17,8 +17,6 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 
-from bench_lib.verdict.statistics.covariates import Probes, ProcessGroup, Slope, log_probe, slopes
-
 ALPHA = 0.05
 """Chance that any case of a suite, each slower by exactly its tolerance, is called slower."""
 POWER = 0.9
@@ -38,33 +36,8 @@ DISTURBED = 1e-6
 """A process so much slower than the others of its side that chance would make one in so many."""
 USUAL = 2.0
 """Differences between nights and devices are usual up to so many standard deviations."""
-SLACK = 1 / 8
-"""So much of a probe's range may the candidate's be beyond it: two of a kind are not equal."""
 MOST_DISTURBED = 5
 """At most one process in so many is set aside; more are no accident."""
-
-
-@dataclass(frozen=True)
-class Explained:
-    """The part of a case's spread that a probe explains."""
-
-    probe: str
-    share: float
-    """Share of the squared spread between processes, each predicted from the others."""
-    here: float
-    """The candidate's geometric mean, in the probe's unit."""
-    low: float
-    """The least of the baseline's processes, in the probe's unit."""
-    high: float
-    """The most of them, in the probe's unit."""
-    leverage: float = 0.0
-    """The slope's uncertainty in the estimate's variance, in spreads squared."""
-
-    @property
-    def is_used(self) -> bool:
-        """Whether it was taken off: a cost that the baseline has not met is not excused."""
-        slack = (self.high - self.low) * SLACK
-        return self.low - slack <= self.here <= self.high + slack
 
 
 @dataclass(frozen=True)
@@ -99,10 +72,6 @@ class Contrast:
     """None if the candidate's values are differences of pairs already."""
     planned: int = 1
     """How many candidate processes the case is given where it looks suspicious."""
-    candidate_probes: Probes = field(default_factory=dict)
-    """Each probe in its own unit, here and of the baseline."""
-    baseline_probes: Probes = field(default_factory=dict)
-    explained: Explained | None = None
     trimmed: bool = False
     """Whether disturbed processes were set aside, which happens once."""
     candidate_origins: Mapping[str, Origin] = field(default_factory=dict)
@@ -160,12 +129,7 @@ class Contrast:
     @cached_property
     def degrees(self) -> int:
         """Degrees of freedom of the case's own variance."""
-        return max(0, sum(len(group) - 1 for group in self.groups) - self.slopes)
-
-    @property
-    def slopes(self) -> int:
-        """How many slopes were fitted to the values before."""
-        return int(self.explained is not None and self.explained.is_used)
+        return max(0, sum(len(group) - 1 for group in self.groups))
 
     @cached_property
     def variance(self) -> float:
@@ -179,8 +143,7 @@ class Contrast:
     def size(self, processes: int | None = None) -> float:
         """Return the estimate's standard error in spreads, with so many candidate processes."""
         own = 1 / (processes or len(self.candidate))
-        slope = self.explained.leverage if self.explained and self.slopes else 0.0
-        return math.sqrt(own + (1 / len(self.baseline) if self.baseline else 0.0) + slope)
+        return math.sqrt(own + (1 / len(self.baseline) if self.baseline else 0.0))
 
     def load(self, level: Callable[[Origin], str]) -> float:
         """Return how much of a component's variance the two sides do not share.
@@ -205,29 +168,6 @@ class Contrast:
         here, there = len(self.candidate), len(self.baseline)
         apart = sum((new[each] * there - old[each] * here) ** 2 for each in new | old)
         return apart / (here * there) ** 2
-
-    def without_probe(self, slope: Slope) -> Contrast:
-        """Return the contrast as if all processes had the probe's mean over the baseline."""
-        assert self.baseline is not None
-        new = log_probe(ProcessGroup(self.candidate, self.candidate_probes), slope.probe)
-        old = log_probe(ProcessGroup(self.baseline, self.baseline_probes), slope.probe)
-        here, there = statistics.fmean(new.values()), statistics.fmean(old.values())
-        explained = Explained(
-            slope.probe,
-            slope.gain,
-            math.exp(here),
-            math.exp(min(old.values())),
-            math.exp(max(old.values())),
-            (here - there) ** 2 / slope.squares,
-        )
-        if not explained.is_used:
-            return replace(self, explained=explained)
-        return replace(
-            self,
-            candidate={n: x - slope.slope * (new[n] - there) for n, x in self.candidate.items()},
-            baseline={n: x - slope.slope * (old[n] - there) for n, x in self.baseline.items()},
-            explained=explained,
-        )
 
 
 def paired(
@@ -355,14 +295,7 @@ def measured(
 
     ``others`` are cases of the suite that are not compared, but tell of the spread.
     """
-    plain = _with_spreads([*contrasts, *others])[: len(contrasts)]
-    explained = _explained([known.contrast for known in plain])
-    # What a probe explains is a population of its own, with less spread than the others.
-    finer = iter(_with_spreads([contrast for contrast in explained if contrast.slopes]))
-    spread = [
-        next(finer) if contrast.slopes else replace(known, contrast=contrast)
-        for contrast, known in zip(explained, plain, strict=True)
-    ]
+    spread = _with_spreads([*contrasts, *others])[: len(contrasts)]
     return [
         Comparison(
             known.contrast,
@@ -384,28 +317,6 @@ def tested(comparisons: Sequence[Comparison]) -> list[Comparison]:
         replace(c, p_slower=slow, p_faster=fast)
         for c, slow, fast in zip(comparisons, slower, faster, strict=True)
     ]
-
-
-def _explained(contrasts: Sequence[Contrast]) -> list[Contrast]:
-    """Take off what probes explain; pairs are judged as they are."""
-    unpaired = [contrast for contrast in contrasts if contrast.baseline]
-    found = iter(
-        slopes(
-            [
-                [
-                    ProcessGroup(c.candidate, c.candidate_probes),
-                    ProcessGroup(c.baseline, c.baseline_probes),
-                ]
-                for c in unpaired
-                if c.baseline
-            ]
-        )
-    )
-    explained = []
-    for contrast in contrasts:
-        slope = next(found) if contrast.baseline else None
-        explained.append(contrast if slope is None else contrast.without_probe(slope))
-    return explained
 
 
 def _p_beyond(comparison: Comparison, estimate: float) -> float:
@@ -445,7 +356,6 @@ def _without_slowest(contrast: Contrast) -> tuple[float, int]:
         mean = statistics.fmean(values)
         squares += math.fsum((value - mean) ** 2 for value in values) / kept
         degrees += max(0, len(values) - means)
-    degrees = max(0, degrees - contrast.slopes)
     return max(LEAST_SD**2, squares / max(1, degrees)), degrees
 
 
