@@ -220,7 +220,7 @@ def require(name: str = NEWEST, environ: Mapping[str, str] = os.environ) -> Rocm
     first = {"rocprofv3": "6.2", "rocprof-sys": "6.3"}.get(tool)
     since = f", which is in ROCm {first} and later" if first else ""
     raise ToolError(
-        f"{tool} is not installed, or not on PATH or in ROCM_PATH/bin; install ROCm's package "
+        f"{tool} is not on PATH, beside Python or in ROCm's folder; install ROCm's package "
         f"{PACKAGES[tool]}{since}"
     )
 
