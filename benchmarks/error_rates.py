@@ -57,7 +57,7 @@ from bench_lib.model import Status, Verdict
 from bench_lib.verdict import families, judge
 from bench_lib.verdict.chance import Question, answers
 from bench_lib.verdict.metrics import LEADING
-from bench_lib.verdict.statistics.comparison import Contrast, Origin
+from bench_lib.verdict.statistics.change import Contrast, Origin
 from bench_lib.worker import measure
 
 CASES = 100

@@ -54,7 +54,7 @@ from bench_lib.model import Hardware
 from bench_lib.storage import history
 from bench_lib.verdict.evidence import REFERENCE
 from bench_lib.verdict.metrics import DEVICE, LEADING
-from bench_lib.verdict.statistics.comparison import POWER
+from bench_lib.verdict.statistics.change import POWER
 
 HERE = Path(__file__).resolve().parent
 MATRIX = HERE / "held_out.toml"

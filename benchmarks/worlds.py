@@ -86,6 +86,9 @@ class World:
     """All cases get slower by this, night by night."""
     heavy: bool = False
     """Whether runs differ as Student's t with three degrees of freedom does."""
+    uneven: bool = False
+    """Whether some cases vary more from run to run than others: by a factor whose logarithm has a
+    standard deviation of one."""
     correlation: float = 0.0
     """Of what two successive runs have in common besides the device."""
     pinned_runs: int = 1
@@ -110,6 +113,19 @@ WORLDS = (
     World("every second process slow", slow=0.02),
     World("drift of 0.02% a night", drift=0.0002, clean=False),
     World("case 0.5%, heavy tails", case=0.005, heavy=True),
+    World("case 0.3%, uneven", case=0.003, uneven=True),
+    World(
+        "everything at once",
+        case=0.002,
+        family=0.002,
+        suite=0.002,
+        devices=4,
+        apart=0.007,
+        stalled=0.02,
+        heavy=True,
+        uneven=True,
+        correlation=0.3,
+    ),
     *(
         World(f"nights alike: case {size:.1%}, {rho}", case=size, correlation=rho)
         for size in (0.002, 0.005)
@@ -178,6 +194,7 @@ class Pool:
             0, half, (world.devices, CASES)
         )
         self.kinds = rng.uniform(*(world.kinds or (0.0, 0.0)), CASES)
+        self.uneven = np.exp(rng.normal(size=CASES)) if world.uneven else np.ones(CASES)
         self.traits = [["every case", f"family {n * FAMILIES // CASES}"] for n in range(CASES)]
         for trait, kinds in TRAITS.items():
             drawn = np.random.default_rng(kinds).integers(kinds, size=CASES)
@@ -189,7 +206,7 @@ class Pool:
         world, rng = self.world, self.rng
         families = np.repeat(rng.normal(0, world.family, FAMILIES), CASES // FAMILIES)
         drawn = rng.standard_t(3, CASES) / math.sqrt(3) if world.heavy else rng.normal(size=CASES)
-        effect = world.case * drawn + families + rng.normal(0, world.suite)
+        effect = world.case * self.uneven * drawn + families + rng.normal(0, world.suite)
         if world.correlation:
             effect *= math.sqrt(1 - world.correlation**2) if self.before.any() else 1.0
             effect += world.correlation * self.before

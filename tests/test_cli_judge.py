@@ -16,7 +16,7 @@ from documents import document_in
 
 import bench_lib
 from bench_lib.model import Status, Verdict
-from bench_lib.verdict.statistics.comparison import Origin
+from bench_lib.verdict.statistics.change import Origin
 
 CHECKOUT = Path(bench_lib.__file__).parents[1]
 STEADY = (-0.001, -0.0005, 0.0, 0.0005, 0.001)

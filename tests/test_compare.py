@@ -28,7 +28,7 @@ from bench_lib.report.versus import SideValues, align
 from bench_lib.storage import baselines
 from bench_lib.storage.baselines import BaselineChange, BaselineFile
 from bench_lib.verdict.metrics import find
-from bench_lib.verdict.statistics import comparison
+from bench_lib.verdict.statistics import change
 
 NAMES = ("baseline", "latest")
 STEADY = (-0.001, -0.0005, 0.0, 0.0005, 0.001)
@@ -133,10 +133,10 @@ def test_ratio_and_interval_are_those_of_the_suites_statistics():
     old = [make_process(log_median=x, worker=f"a{n}") for n, x in enumerate(STEADY)]
     new = [make_process(log_median=0.02 + x, worker=f"b{n}") for n, x in enumerate(STEADY)]
     (row,) = align(side(x=old), side(x=new)).rows
-    contrast = comparison.Contrast(
+    contrast = change.Contrast(
         {p.worker: p.log_median for p in new}, {p.worker: p.log_median for p in old}
     )
-    (expected,) = comparison.compare([contrast], [0.0])
+    (expected,) = change.compare([contrast], [0.0])
     assert row.ratio == expected.ratio
     assert row.interval == expected.interval()
     assert row.detectable == expected.detectable

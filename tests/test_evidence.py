@@ -17,7 +17,7 @@ from bench_lib.verdict.evidence import (
     mostly_waited,
     origin_of,
 )
-from bench_lib.verdict.statistics.comparison import Origin
+from bench_lib.verdict.statistics.change import Origin
 
 
 def on(*devices: str | None, **fields) -> list[ProcessSummary]:

@@ -43,8 +43,7 @@ from bench_lib.verdict.judge import (
 )
 from bench_lib.verdict.metrics import summarise
 from bench_lib.verdict.severity import SEVERITY, rank
-from bench_lib.verdict.statistics.comparison import Contrast
-from bench_lib.verdict.statistics.components import GUESSED_NIGHT, guessed_device
+from bench_lib.verdict.statistics.change import GUESSED_RUN, Contrast, guessed_device
 from bench_lib.verdict.statistics.iterations import spread
 
 MIB = 2**20
@@ -196,27 +195,6 @@ def test_a_suite_is_judged_as_one():
     assert among.ratio == alone.ratio
     low, high = among.interval
     assert alone.interval[0] < low < high < alone.interval[1]
-
-
-def test_cases_that_share_a_worker_share_its_luck():
-    luck = [-0.004, -0.001, 0.0, 0.002, 0.003]
-
-    def effect(name) -> float | None:
-        suite = {
-            f"case {n}": Evidence(
-                [make_process(worker=f"new {i} {name(n)}") for i in range(2)],
-                of(
-                    [
-                        make_process(log_median=x, worker=f"{i} {name(n)}")
-                        for i, x in enumerate(luck)
-                    ]
-                ),
-            )
-            for n in range(20)
-        }
-        return judge(suite)["case 0"][0].detectable_effect
-
-    assert effect(lambda _case: "shared") > 1.2 * effect(str)
 
 
 def test_every_case_is_answered_in_the_suites_order():
@@ -1247,7 +1225,7 @@ def efficiencies(evidence: Evidence) -> list[Verdict]:
     return [v for v in judge({CASE: evidence})[CASE] if v.metric == "efficiency"]
 
 
-UNKNOWN_NIGHT = 2 * math.sqrt(2) * GUESSED_NIGHT
+UNKNOWN_NIGHT = 2 * math.sqrt(2) * GUESSED_RUN
 """What two runs usually differ by, where neither a suite nor a history tells."""
 
 
@@ -1394,5 +1372,5 @@ def test_where_one_rank_ran_on_another_device_more_is_allowed():
     there = [replace(p, device_uuid="GPU-b") for p in evidence.alone.candidate]
     alone = replace(evidence.alone, candidate=there)
     (found,) = efficiencies(replace(evidence, alone=alone))
-    usual = 2 * math.sqrt(2 * guessed_device("") ** 2 + 2 * GUESSED_NIGHT**2)
+    usual = 2 * math.sqrt(2 * guessed_device("") ** 2)
     assert found.tolerance == pytest.approx(1.05 * math.exp(usual) - 1)

@@ -13,7 +13,7 @@ from bench_lib.model import Case, Choice, Draw, Kernel, KernelTable, ProcessSumm
 from bench_lib.verdict import nights
 from bench_lib.verdict.families import EVERY_CASE, traits_of
 from bench_lib.verdict.nights import CaseNights, CaseRun, is_alarm, over_nights, times
-from bench_lib.verdict.statistics.comparison import (
+from bench_lib.verdict.statistics.change import (
     t_quantile,
 )
 from bench_lib.verdict.statistics.rises import Rise

@@ -31,7 +31,7 @@ from bench_lib.verdict.metrics.scaling import (
     ratio,
     stragglers,
 )
-from bench_lib.verdict.statistics.comparison import Origin
+from bench_lib.verdict.statistics.change import Origin
 
 POWERS = (1, 2, 4, 8, 16)
 

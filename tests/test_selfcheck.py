@@ -20,7 +20,7 @@ from bench_lib.storage import samples
 from bench_lib.studies import selfcheck
 from bench_lib.studies.selfcheck import SelfcheckError, as_samples, check
 from bench_lib.verdict import judge
-from bench_lib.verdict.statistics.comparison import Contrast
+from bench_lib.verdict.statistics.change import Contrast
 
 STEP_S = 0.007
 UNIT_S = 2e-9

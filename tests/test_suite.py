@@ -44,7 +44,7 @@ from bench_lib.storage import acceptance, baselines, history
 from bench_lib.storage.runs import Runs
 from bench_lib.verdict import judge
 from bench_lib.verdict.evidence import Evidence
-from bench_lib.verdict.statistics.components import guessed_device
+from bench_lib.verdict.statistics.change import guessed_device
 
 DEVICE = gpus(1)[0]
 EARLY, LATER = "2026-01-01T02:00:00Z", "2026-01-02T02:00:00Z"

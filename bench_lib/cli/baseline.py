@@ -43,7 +43,7 @@ from bench_lib.model import (
     UserError,
     is_case_id,
 )
-from bench_lib.verdict.statistics.comparison import LEAST_PROCESSES
+from bench_lib.verdict.statistics.change import LEAST_PROCESSES
 
 if TYPE_CHECKING:
     from bench_lib.cli.proposals import Proposal

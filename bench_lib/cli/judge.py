@@ -18,7 +18,7 @@ from bench_lib.cli.output import Json, picked, print_json, print_line, print_tab
 from bench_lib.formats import many, shortened, signed_percent
 from bench_lib.model import Status, UserError, Verdict
 from bench_lib.verdict.severity import rank
-from bench_lib.verdict.statistics.comparison import Contrast, Origin
+from bench_lib.verdict.statistics.change import Contrast, Origin
 
 if TYPE_CHECKING:
     from bench_lib.storage.samples import CaseSamples, SampledProcess, Samples

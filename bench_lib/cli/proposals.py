@@ -20,7 +20,7 @@ from bench_lib.storage import history as runs
 from bench_lib.storage.baselines import BaselineChange
 from bench_lib.storage.runs import Runs
 from bench_lib.verdict.judge import compare
-from bench_lib.verdict.statistics.comparison import LEAST_PROCESSES
+from bench_lib.verdict.statistics.change import LEAST_PROCESSES
 
 HEADINGS = ("case", "old", "new", "ratio", "95% interval")
 

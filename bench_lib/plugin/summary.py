@@ -17,7 +17,7 @@ from bench_lib.report import console, tables
 from bench_lib.storage import acceptance
 from bench_lib.verdict import nights
 from bench_lib.verdict.severity import FAILING
-from bench_lib.verdict.statistics.comparison import LEAST_PROCESSES
+from bench_lib.verdict.statistics.change import LEAST_PROCESSES
 
 
 def before(

@@ -19,7 +19,7 @@ from bench_lib.report.night import Moved, Night, NightCase
 from bench_lib.storage import acceptance
 from bench_lib.verdict import metrics
 from bench_lib.verdict.severity import FAILING
-from bench_lib.verdict.statistics.comparison import LEAST_PROCESSES
+from bench_lib.verdict.statistics.change import LEAST_PROCESSES
 
 if TYPE_CHECKING:
     from bench_lib.storage.archive import Point

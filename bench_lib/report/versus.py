@@ -36,7 +36,7 @@ from bench_lib.storage.runs import ENDS, Runs
 from bench_lib.verdict import judge, metrics
 from bench_lib.verdict.metrics import Metric
 from bench_lib.verdict.metrics.metric import named
-from bench_lib.verdict.statistics.comparison import (
+from bench_lib.verdict.statistics.change import (
     AGREEING,
     ALPHA,
     LEAST_PROCESSES,

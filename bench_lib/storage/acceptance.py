@@ -30,7 +30,7 @@ from bench_lib.storage.baselines import BaselineChange, BaselineFile
 from bench_lib.verdict import judge, metrics, validity
 from bench_lib.verdict.metrics import summarise
 from bench_lib.verdict.metrics.metric import Counts, Metric, Rule
-from bench_lib.verdict.statistics.comparison import AGREEING
+from bench_lib.verdict.statistics.change import AGREEING
 
 RECORDING = "BENCH_LIB_RECORDING"
 """Variable of a run that ``bench-lib baseline record`` started and will accept itself."""

@@ -20,7 +20,7 @@ from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.settings import Outcome
 from bench_lib.model import Case, Status, UserError
 from bench_lib.verdict import judge
-from bench_lib.verdict.statistics.comparison import AGREEING, LEAST_PROCESSES, Contrast
+from bench_lib.verdict.statistics.change import AGREEING, LEAST_PROCESSES, Contrast
 
 MOST_SPLITS = 1500
 SEED = 1337

@@ -14,23 +14,19 @@ from dataclasses import dataclass, replace
 
 from bench_lib.model import Status, Verdict
 from bench_lib.verdict.metrics.metric import Metric
-from bench_lib.verdict.statistics import components
-from bench_lib.verdict.statistics.comparison import (
+from bench_lib.verdict.statistics.change import (
     AGREEING,
     ALPHA,
-    LEAST_CASES,
     LEAST_PROCESSES,
     Comparison,
     Contrast,
+    compare,
     growth,
-    measured,
-    tested,
+    usual_device,
 )
 
 BLIND = 10
 """A comparison that could not have seen so many times the tolerance is NOISY."""
-BLIND_ALPHA = 0.001
-"""The error probability below which such a case is called slower anyway."""
 MOVED_TOGETHER = 0.5
 """If this share of a suite's cases moved the same way, the cause lies under all of them."""
 
@@ -55,48 +51,36 @@ def answers(family: Sequence[Question], others: Sequence[Contrast] = ()) -> list
 
     ``others`` are of cases that nothing is asked about, which tell how much processes differ.
     """
-    # What pairs differ by is the suite's, so that one pair of a case is judged by the others'.
-    contrasts = [*(question.contrast for question in family), *others]
-    is_known = sum(contrast.degrees > 0 for contrast in contrasts) >= LEAST_CASES
-    tells = [
-        _tells_chance(question.contrast) or (question.contrast.baseline is None and is_known)
-        for question in family
-    ]
-    asked = [q for q, telling in zip(family, tells, strict=True) if telling]
-    tolerances = [q.tolerance + q.allowance for q in asked]
-    seen = measured([q.contrast for q in asked], tolerances, others)
-    compared = tested(components.added(seen))
-    statuses = [_status(q, comparison) for q, comparison in zip(asked, compared, strict=True)]
-    moved = _moved_together(compared)
-    judged = iter(
-        _verdict(question, comparison, status, moved)
-        for question, comparison, status in zip(asked, compared, statuses, strict=True)
+    compared = compare(
+        [question.contrast for question in family],
+        [question.tolerance + question.allowance for question in family],
+        others,
     )
+    moved = _moved_together([comparison for comparison in compared if comparison is not None])
     return [
-        next(judged) if telling else _hunch(question)
-        for question, telling in zip(family, tells, strict=True)
+        _hunch(question)
+        if comparison is None or _has_too_few(question.contrast)
+        else _verdict(question, comparison, _status(question, comparison), moved)
+        for question, comparison in zip(family, compared, strict=True)
     ]
 
 
-def _tells_chance(contrast: Contrast) -> bool:
-    """Whether there are two values that only chance tells apart, beside the candidate's own."""
-    if contrast.baseline is None:
-        return contrast.degrees > 0
-    return len(contrast.baseline) >= AGREEING
+def _has_too_few(contrast: Contrast) -> bool:
+    """Whether the baseline has a single process, which may be any of the case's."""
+    return contrast.baseline is not None and len(contrast.baseline) < AGREEING
 
 
 def _status(question: Question, comparison: Comparison) -> Status:
-    contrast, bound = comparison.contrast, comparison.bound
-    blind = comparison.detectable - question.allowance > BLIND * question.tolerance
-    alpha = BLIND_ALPHA if blind else ALPHA
-    agreeing = len(contrast.candidate) >= AGREEING
-    if agreeing and comparison.p_slower < alpha and contrast.without(max) > bound:
+    direction = _direction(comparison)
+    # One odd process, or pair, of several makes no change, however odd it is.
+    agreeing = _agreeing(comparison, direction) >= AGREEING
+    if direction > 0 and agreeing and comparison.p_slower < ALPHA:
         return Status.REGRESSED
-    if contrast.estimate > bound:
-        return Status.NOISY if blind and comparison.p_slower >= ALPHA else Status.SUSPECT
-    if agreeing and comparison.p_faster < alpha and contrast.without(min) < -bound:
+    if direction < 0 and agreeing and comparison.p_faster < ALPHA:
         return Status.IMPROVED
-    return Status.NOISY if blind else Status.OK
+    if comparison.detectable - question.allowance > BLIND * question.tolerance:
+        return Status.NOISY
+    return Status.SUSPECT if direction > 0 else Status.OK
 
 
 def _can_be_called(comparison: Comparison) -> bool:
@@ -120,7 +104,17 @@ def _moved_together(comparisons: Sequence[Comparison]) -> Callable[[Comparison],
 
 def _direction(comparison: Comparison) -> int:
     bound = comparison.bound
-    return (comparison.contrast.estimate > bound) - (comparison.contrast.estimate < -bound)
+    return (comparison.estimate > bound) - (comparison.estimate < -bound)
+
+
+def _agreeing(comparison: Comparison, direction: int) -> int:
+    """Return how many candidate processes, or pairs, are beyond the bound by themselves."""
+    contrast = comparison.contrast
+    before = statistics.fmean(contrast.baseline.values()) if contrast.baseline else 0.0
+    before += comparison.shift
+    return sum(
+        direction * (value - before) > comparison.bound for value in contrast.candidate.values()
+    )
 
 
 def _verdict(
@@ -155,15 +149,16 @@ def _reason(question: Question, comparison: Comparison, status: Status) -> str:
     words = _change(question, comparison.ratio) + f" than {_whom(question)}"
     words += f" (95% interval {_percent(low, '+')} to {_percent(high, '+')})"
     if direction := _direction(comparison):
-        bound = comparison.bound
-        before = statistics.fmean(contrast.baseline.values()) if contrast.baseline else 0.0
-        agree = sum(direction * (x - before) > bound for x in contrast.candidate.values())
+        agree = _agreeing(comparison, direction)
         what = "pairs" if contrast.baseline is None else "fresh processes"
         words += f"; {agree} of {n} {what} agree" if n > 1 else f"; one {one} so far"
     if status is Status.SUSPECT:
         words += f"; beyond the tolerance of {_tolerance(comparison):.1%}, "
         words += "but not beyond chance" if n >= AGREEING else f"but one {one} decides nothing"
     words += _limit(comparison, status)
+    if comparison.shift:
+        moved = _change(question, growth(comparison.shift))
+        words += f"; without what its family has in common on this device, which is {moved}"
     if comparison.set_aside:
         words += f"; {comparison.set_aside} disturbed process{_es(comparison.set_aside)} set aside"
     baseline = question.contrast.baseline
@@ -182,7 +177,7 @@ def _tolerance(comparison: Comparison) -> float:
 def _limit(comparison: Comparison, status: Status) -> str:
     """Name the component that limits what can be seen, where it is not the process, or too much."""
     part = comparison.costliest
-    who, sd = "processes", comparison.sd
+    who, sd = "processes", math.sqrt(comparison.process.variance)
     if part is not None:
         who, sd = f"{part.component}s", math.sqrt(part.variance)
     if status is Status.NOISY:
@@ -221,7 +216,7 @@ def _hunch(question: Question) -> Verdict:
     """Say what one process, or one pair, suggests; it cannot tell software from chance."""
     contrast = question.contrast
     tolerance = question.tolerance + question.allowance
-    tolerance += components.usual_device(contrast)
+    tolerance += usual_device(contrast)
     slower = contrast.estimate > math.log1p(tolerance)
     words = f"{_change(question, growth(contrast.estimate))} than {_whom(question)}; "
     words += "one alone cannot tell "

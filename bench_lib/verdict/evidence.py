@@ -13,7 +13,7 @@ from typing import Any
 
 from bench_lib.model import Baseline, Draw, Limits, ProcessSummary
 from bench_lib.verdict import validity
-from bench_lib.verdict.statistics.comparison import AGREEING, Origin
+from bench_lib.verdict.statistics.change import AGREEING, Origin
 
 BETWEEN_DEVICES = 0.02
 """Clocks, and times at another clock, of two devices of a model may differ by this much."""
@@ -74,10 +74,7 @@ class Evidence:
         """Return what to hold against, by its name; the nights only where they are enough."""
         if self.baseline is None:
             return {}
-        nights = self._nights
-        # However often a night is looked at, it is one; unknown runs are one a process.
-        runs = {process.run or n for n, process in enumerate(nights)}
-        known = {ROLLING: nights} if len(runs) >= LEAST_NIGHTS else {}
+        known = {ROLLING: self._nights} if self._nights else {}
         return {PINNED: self._accepted, **known}
 
     @cached_property
@@ -94,11 +91,14 @@ class Evidence:
 
     @cached_property
     def _nights(self) -> Sequence[ProcessSummary]:
-        """The nights with the choices that the case has now, and those of unknown ones."""
-        if self._draw is None:
-            return self.rolling
-        other = [p for p in self.rolling if known_draw(p) is None]
-        return [*other, *drawn_alike(self.rolling, self._draw)]
+        """The nights with the case's choices, and those of unknown ones, if they are enough."""
+        nights = self.rolling
+        if self._draw is not None:
+            other = [p for p in self.rolling if known_draw(p) is None]
+            nights = [*other, *drawn_alike(self.rolling, self._draw)]
+        # However often a night is looked at, it is one; unknown runs are one a process.
+        runs = {process.run or n for n, process in enumerate(nights)}
+        return nights if len(runs) >= LEAST_NIGHTS else ()
 
     @property
     def most_spread(self) -> float:

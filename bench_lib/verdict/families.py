@@ -12,7 +12,7 @@ from __future__ import annotations
 from bench_lib.model import Case, KernelTable
 
 GRAPHS, NETWORKS, OPERATORS = "graphs", "networks", "operators"
-POWER_BOUND = "power-bound"
+POWER_BOUND, GEMMS = "power-bound", "large GEMMs"
 IN_GRAPHS = ("graph", "reduce-overhead", "max-autotune")
 """Compile modes whose steps are replayed; folded and fused ones, too."""
 
@@ -20,7 +20,7 @@ IN_GRAPHS = ("graph", "reduce-overhead", "max-autotune")
 def family_of(case: Case, *, in_bursts: bool = False) -> str:
     """Return the name of a case's family; one that is measured in bursts is power-bound."""
     if in_bursts:
-        return POWER_BOUND
+        return GEMMS if case.params.get("op") == "gemm" else POWER_BOUND
     if case.workload == "operator":
         return OPERATORS
     mode = str(case.params.get("compile_mode"))

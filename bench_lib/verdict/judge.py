@@ -41,8 +41,8 @@ from bench_lib.verdict.metrics.builtin import METRICS
 from bench_lib.verdict.metrics.efficiency import EFFICIENCY, efficiencies, enough
 from bench_lib.verdict.metrics.metric import Metric, Rule, Sides, by_origin, origins
 from bench_lib.verdict.severity import NOT_COMPARED, worst
-from bench_lib.verdict.statistics.comparison import AGREEING, Comparison, Contrast, paired
-from bench_lib.verdict.statistics.comparison import compare as compare_suite
+from bench_lib.verdict.statistics.change import AGREEING, Comparison, Contrast, paired
+from bench_lib.verdict.statistics.change import compare as compare_suite
 from bench_lib.verdict.statistics.iterations import TRUST
 
 __all__ = [
@@ -200,6 +200,8 @@ def _by_process(metric: Metric, evidence: Evidence, against: str) -> Sides | Non
     except ValueError:
         return None
     new_values, old_values = (metric.values_in(side, state) for side in (candidate, old))
+    if not new_values or not old_values:  # as for most metrics of most cases
+        return None
     remark = ""
     if evidence.is_new_device(against):
         remark = "; the baseline hardly knows this device"

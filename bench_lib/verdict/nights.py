@@ -11,7 +11,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import statistics
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
@@ -23,16 +23,15 @@ from bench_lib.verdict.evidence import drawn_alike, known_draw, mostly_waited, o
 from bench_lib.verdict.families import EVERY_CASE
 from bench_lib.verdict.metrics import DEVICE, LEADING
 from bench_lib.verdict.statistics import rises
-from bench_lib.verdict.statistics.changes import Floats, History
-from bench_lib.verdict.statistics.comparison import (
+from bench_lib.verdict.statistics.change import (
     LEAST_CASES,
-    effective_degrees,
+    Estimate,
     fit_prior,
     growth,
-    in_common,
     is_wild,
     t_quantile,
 )
+from bench_lib.verdict.statistics.changes import Floats, History
 from bench_lib.verdict.statistics.rises import NightSpread, Rise, Series
 
 NIGHT = dt.timedelta(hours=20)
@@ -397,27 +396,19 @@ def _correlated(levels: Sequence[_Level], least: float = 0.0) -> list[_Level]:
 
 
 def _knowing_each_other(levels: Sequence[_Level]) -> list[_Level]:
-    """Give each case the spread between nights of the others, as far as cases are alike.
-
-    A movement that cases share counts once, not once a case.
-    """
-    apart = [level.history.level for level in levels]
-    own = [(max(rises.LEAST_SD**2, float(x.var(ddof=1))), len(x) - 1.0) for x in apart]
+    """Give each case the spread between nights of the others, as far as cases are alike."""
+    own = [
+        Estimate(max(rises.LEAST_SD**2, float(x.var(ddof=1))), len(x) - 1.0)
+        for x in (level.history.level for level in levels)
+    ]
     prior = fit_prior(own)
     if prior is None:
         return list(levels)
-    variance, weight = prior
-    nights: list[Mapping[Hashable, Mapping[str, float]]] = [
-        {"": {str(n): float(v) for n, v in zip(level.nights, x - x.mean(), strict=True)}}
-        for level, x in zip(levels, apart, strict=True)
+    others = NightSpread(prior.variance, prior.degrees)
+    return [
+        level if is_wild(each, prior) else replace(level, others=others)
+        for level, each in zip(levels, own, strict=True)
     ]
-    share = in_common(nights, [math.sqrt(each) for each, _ in own])
-    found = []
-    for level, (each, degrees) in zip(levels, own, strict=True):
-        more = max(0.0, effective_degrees(degrees, weight, share) - degrees)
-        alike = not is_wild(each, degrees, variance, weight)
-        found.append(replace(level, others=NightSpread(variance, more)) if alike else level)
-    return found
 
 
 # --- cases that share something --------------------------------------------------------------

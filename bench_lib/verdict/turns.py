@@ -17,7 +17,7 @@ from bench_lib.verdict.chance import Question
 from bench_lib.verdict.evidence import REFERENCE, Evidence, Turns
 from bench_lib.verdict.metrics import DEVICE, LEADING, find, of
 from bench_lib.verdict.metrics.metric import Metric, Rule, named
-from bench_lib.verdict.statistics.comparison import AGREEING, Contrast, paired
+from bench_lib.verdict.statistics.change import AGREEING, Contrast, paired
 
 _FINE = (Status.OK, Status.IMPROVED)
 _SLOWER = (Status.REGRESSED, Status.SUSPECT)

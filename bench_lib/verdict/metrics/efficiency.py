@@ -9,7 +9,7 @@ from dataclasses import replace
 from bench_lib.model import Case, ProcessSummary, Status, Verdict
 from bench_lib.verdict.evidence import BETWEEN_HOST_STATES, Evidence, mostly_waited, origin_of
 from bench_lib.verdict.metrics.metric import Metric, Sides, by_origin
-from bench_lib.verdict.statistics.comparison import LEAST_PROCESSES, Origin
+from bench_lib.verdict.statistics.change import LEAST_PROCESSES, Origin
 
 
 def alone(case: Case, cases: Iterable[Case]) -> Case | None:

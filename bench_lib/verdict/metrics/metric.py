@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from bench_lib.formats import amount
 from bench_lib.model import Limits, Measurement, ProcessSummary, Telemetry
 from bench_lib.verdict.evidence import Evidence, origin_of
-from bench_lib.verdict.statistics.comparison import Origin
+from bench_lib.verdict.statistics.change import Origin
 
 
 class Rule(enum.Enum):

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bench_lib.model import RankSample
-from bench_lib.verdict.statistics.comparison import holm
 
 LEAST_POINTS = 3
 """A law has two unknowns, and any further point shows how well it holds."""
@@ -144,11 +143,10 @@ def stragglers(times: Mapping[int, Sequence[float]]) -> list[Straggler]:
     behind = {rank: _blocks(_less_the_others(rank, logs)) for rank in logs}
     if any(len(blocks) < LEAST_POINTS for blocks in behind.values()):
         return []
-    p_values = holm([_p_not_lagging(blocks) for blocks in behind.values()])
     return [
         Straggler(rank, math.expm1(statistics.fmean(blocks)))
-        for (rank, blocks), p in zip(behind.items(), p_values, strict=True)
-        if p < CERTAIN
+        for rank, blocks in behind.items()
+        if len(behind) * _p_not_lagging(blocks) < CERTAIN
     ]
 
 
