@@ -52,7 +52,7 @@ MOST_DISTURBED = 5
 MOST_APART = 0.01
 """A run may move a whole suite by this standard deviation, while data on runs are scarce."""
 FAR = 3.0
-"""A difference of more than so many times that is no run's work, and does not count."""
+"""A difference of more than so many times that is no run's or device's work, and does not count."""
 GUESSED_RUN = 0.0015
 """Standard deviation from run to run, where neither history nor suite tells."""
 GUESSED_DEVICE = {
@@ -160,7 +160,10 @@ class Contrast:
         return _pooled([group.values() for group in self.groups])
 
     def size(self, processes: int | None = None) -> float:
-        """Return the difference's variance in those of a process, with so many candidates."""
+        """Return the difference's variance as a multiple of one process's, a ratio.
+
+        ``processes`` is how many candidate processes there are, if not those measured.
+        """
         old = 1 / len(self.baseline) if self.baseline else 0.0
         return old + 1 / (processes or len(self.candidate))
 
@@ -233,8 +236,8 @@ class Comparison:
 
     @property
     def ratio(self) -> float:
-        """Candidate over baseline, without what the family shares."""
-        return growth(self.estimate)
+        """Candidate over baseline, as measured."""
+        return growth(self.contrast.estimate)
 
     def error(self, processes: int | None = None) -> Estimate:
         """Return the difference's variance, with so many candidate processes."""
@@ -282,10 +285,11 @@ class Comparison:
         return min(1.0, self.cases * float(stdtr(min(error.degrees, MOST_DEGREES), -t)))
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        """Confidence interval of the ratio, of this case by itself."""
+        """Confidence interval of the ratio, of this case by itself, given its family."""
         error = self.error()
         half = t_quantile(error.degrees, (1 + confidence) / 2) * math.sqrt(error.variance)
-        return growth(self.estimate - half), growth(self.estimate + half)
+        measured = self.contrast.estimate
+        return growth(measured - half), growth(measured + half)
 
     @cached_property
     def detectable(self) -> float:
@@ -616,8 +620,8 @@ def usual_device(contrast: Contrast) -> float:
 def _by_family(compared: list[Comparison]) -> list[Comparison]:
     """Hold cases on a new device against their family, which the device moves together.
 
-    How far the family moved is its middle, and at most what devices differ by.  How far its cases
-    are apart is seen as well, and drawn towards what is guessed.
+    Its middle tells how far that is, among cases that a device explains.  How far these are apart
+    is seen as well, and drawn towards what is guessed.
     """
     families: dict[str, list[Comparison]] = {}
     for each in compared:
@@ -625,13 +629,16 @@ def _by_family(compared: list[Comparison]) -> list[Comparison]:
             families.setdefault(each.contrast.family, []).append(each)
     told: dict[str, tuple[float, Estimate]] = {}
     for family, members in families.items():
-        if len(members) < LEAST_FAMILY:
+        most = guessed_device(family) ** 2
+        usual = [
+            (each, load)
+            for each, load in ((_without_device(m), m.contrast.load(DEVICE)) for m in members)
+            if _is_usual(each, most * load)
+        ]
+        if len(usual) < LEAST_FAMILY:
             continue
-        most = FAR * guessed_device(family)
-        middle = statistics.median(each.estimate for each in members)
-        shift = max(-most, min(most, middle))
-        own = [(_without_device(each), each.contrast.load(DEVICE)) for each in members]
-        seen, degrees = _excess(own, middle, 0.0), SEEN_DEGREES * (len(members) - 1)
+        shift = statistics.median(each.estimate for each, _ in usual)
+        seen, degrees = _excess(usual, shift, 0.0), SEEN_DEGREES * (len(usual) - 1)
         guess = GUESSED_DEVICE.get(family, GUESSED_DEVICE["networks"])[1]
         squares = GUESS_WEIGHT * guess**2 + degrees * seen
         told[family] = shift, Estimate(squares / (GUESS_WEIGHT + degrees), EXCESS_DEGREES)
@@ -661,11 +668,7 @@ def _with_tonight(compared: list[Comparison], known: Sequence[_Known]) -> list[C
     """
     told = [(each, load) for each in compared if (load := each.contrast.load(RUN)) > 0]
     few = max((case.runs for case in known), default=0) < LEAST_RUNS
-    usual = [
-        (each, load)
-        for each, load in told
-        if each.estimate**2 <= FAR**2 * (each.error().variance + MOST_APART**2 * load)
-    ]
+    usual = [(each, load) for each, load in told if _is_usual(each, MOST_APART**2 * load)]
     excess = common = guess = 0.0
     if len(usual) >= LEAST_SUITE:
         shift = statistics.median(each.estimate for each, _ in usual)
@@ -684,6 +687,11 @@ def _with_tonight(compared: list[Comparison], known: Sequence[_Known]) -> list[C
         parts = [*each.parts, *(part for part in more if part.variance > 0)]
         found.append(replace(each, parts=parts))
     return found
+
+
+def _is_usual(comparison: Comparison, variance: float) -> bool:
+    """Whether chance and a component of this variance explain a difference."""
+    return comparison.estimate**2 <= FAR**2 * (comparison.error().variance + variance)
 
 
 def _excess(usual: Sequence[tuple[Comparison, float]], shift: float, doubt: float) -> float:
