@@ -24,9 +24,8 @@ from functools import cached_property
 ALPHA = 0.05
 """Chance that any case of a suite, each slower by exactly its tolerance, is called slower."""
 POWER = 0.9
-WILD, LEAST_WILD = 0.01, 3.0
-"""A case whose own spread would so rarely come from the suite's keeps its own, if it is known by
-so many degrees of freedom."""
+WILD = 0.001
+"""A case whose own spread would so rarely come from the suite's keeps its own."""
 AGREEING = 2
 """Fewer candidate processes that agree than this decide nothing."""
 LEAST_PROCESSES = 5
@@ -398,8 +397,8 @@ def _ordinary(group: Mapping[str, float], reach: float) -> Mapping[str, float]:
 def _spreads(contrasts: Sequence[Contrast]) -> list[Estimate | None]:
     """Return the variance between each case's processes, or pairs, as far as anything tells it.
 
-    Where many cases have one pair each, a pair tells the spread by how far it is from the middle
-    of the others: most of a suite did not change.
+    Where many cases have one pair each, how far these are from their middle tells what is usual:
+    most of a suite did not change.  A single pair says nothing of its own case's spread.
     """
     alone = [
         contrast
@@ -410,12 +409,13 @@ def _spreads(contrasts: Sequence[Contrast]) -> list[Estimate | None]:
         return drawn([contrast.own for contrast in contrasts])
     middle = statistics.median(contrast.estimate for contrast in alone)
     first = {id(c): Estimate(max(LEAST_SD, abs(c.estimate - middle)) ** 2, 1) for c in alone}
-    found = drawn([first.get(id(contrast), contrast.own) for contrast in contrasts])
+    variances = [first.get(id(contrast), contrast.own) for contrast in contrasts]
+    usual = fit_prior(variances)
+    assert usual is not None  # there are enough cases
+    guess = replace(usual, degrees=min(usual.degrees, PAIR_DEGREES))
     return [
-        replace(spread, degrees=min(spread.degrees, PAIR_DEGREES))
-        if spread is not None and id(contrast) in first
-        else spread
-        for spread, contrast in zip(found, contrasts, strict=True)
+        guess if id(contrast) in first else spread
+        for contrast, spread in zip(contrasts, drawn(variances), strict=True)
     ]
 
 
@@ -441,7 +441,7 @@ def drawn(variances: Sequence[Estimate]) -> list[Estimate | None]:
 def is_wild(own: Estimate, prior: Estimate) -> bool:
     """Whether a case's own variance is so large that it hardly comes from the suite's."""
     ratio = own.variance / prior.variance
-    if own.degrees < LEAST_WILD or ratio <= 1:
+    if not own.degrees or ratio <= 1:
         return False
     from scipy.special import fdtrc  # noqa: PLC0415 - as above
 
