@@ -426,6 +426,13 @@ def test_a_worker_on_another_device_than_promised_is_an_error(bench, workers):
 SPREAD_OUT = [0.010, 0.012] * 10
 
 
+def test_a_disturbed_compiled_case_is_looked_at_once_more_in_a_fresh_process(bench, workers):
+    workers.compiled.add("a")
+    workers.script["a"] = [SPREAD_OUT, [0.010] * 20]
+    attempts = bench().measure(make_case(id="a"))[0].attempts
+    assert len({attempt.measurement.context_id for attempt in attempts}) == 2
+
+
 def test_a_disturbed_measurement_is_looked_at_once_more_and_kept_with_the_reason(bench, workers):
     workers.script["a"] = [SPREAD_OUT, [0.010] * 20]
     first, second = bench().measure(make_case(id="a"))[0].attempts

@@ -732,6 +732,15 @@ def test_what_is_worse_besides_the_time_regresses_the_case(metric, new, old):
         assert is_suspicious(verdicts) is (status is Status.SUSPECT or metric == "stability")
 
 
+@pytest.mark.parametrize(
+    ("metric", "status"), [("throughput", Status.OK), ("latency", Status.NOISY)]
+)
+def test_only_a_time_too_noisy_to_judge_leaves_a_case_noisy(metric, status):
+    told = {"latency": Status.OK, "throughput": Status.OK, metric: Status.NOISY}
+    verdicts = [Verdict(found, name, "") for name, found in told.items()]
+    assert (overall(verdicts), leading(verdicts).status) == (status, status)
+
+
 def test_the_limits_of_memory_and_compile_time_are_the_cases_own():
     limits = Limits(memory=20.0, compile_time=20.0)
     candidate = [make_process(peak_memory_bytes=100 * MIB, compile_s=100.0)]

@@ -446,6 +446,16 @@ def test_both_sides_are_compiled_with_the_baselines_choices(bed):
     assert "autotuning" not in of(record, "reference").reason
 
 
+def test_without_a_baseline_the_references_choices_are_what_a_case_is_held_against(bed):
+    new = make_case(id="new-b64-fp16-default-infer")
+    bed.here.drawn = bed.there.drawn = {new.id: ITS}
+    slow_here(bed, new)
+    record = bed.run(new)[new.id]
+    assert record.status is Status.REGRESSED
+    assert "autotuning" not in of(record, "reference").reason
+    assert "anew" not in " ".join(bed.here.log)
+
+
 def test_turns_do_not_cancel_other_choices_so_these_are_tuned_anew(bed):
     accept(bed, CASE.id, process={"draw": ITS})
     slow_here(bed)
@@ -760,6 +770,16 @@ def judged(pairs, *, pinned=None, status=Status.OK, ratio=1.0, half=0.001, plann
 )
 def test_pairs_go_on_where_it_is_open_whether_a_case_is_slower(pairs, fields, more):
     assert judged(pairs, **fields)[0] is more
+
+
+def test_one_pair_that_stalled_is_followed_by_another():
+    stalled = Verdict(Status.SUSPECT, "throughput", "told", ratio=1.08, against="reference")
+    pairs = [(make_process(), make_process())] * 3
+    one, three = (
+        Evidence([make_process()], None, turns=Turns("old", pairs[:n], 6)) for n in (1, 3)
+    )
+    assert turns.want_more([stalled], one)
+    assert not turns.want_more([stalled], three)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from bench_lib.storage import acceptance, baselines, history
 from bench_lib.storage.baselines import BaselineFile
 from bench_lib.storage.runs import Runs
 from bench_lib.verdict import choices, families, judge, metrics, turns
-from bench_lib.verdict.evidence import PINNED, Turns
+from bench_lib.verdict.evidence import PINNED, REFERENCE, Turns
 from bench_lib.verdict.judge import Evidence
 from bench_lib.verdict.metrics import scaling
 from bench_lib.verdict.metrics.efficiency import EFFICIENCY, alone
@@ -130,9 +130,12 @@ class Suite:
         return [record for case_id, record in judged.items() if case_id in chosen]
 
     def chose_otherwise(self, record: Record) -> bool:
-        """Whether a case's compiler made other autotuning choices than in the baseline."""
-        draws = [a.measurement.draw for a in record.attempts if a.measurement is not None]
-        return bool(choices.otherwise(self._baseline(record), draws))
+        """Whether a case's compiler made other autotuning choices than what it is held against."""
+        evidence = self._evidenced.get(record.case.id)
+        if evidence is None:
+            return False
+        in_turns = evidence.turns is not None and evidence.turns.pairs
+        return bool(choices.otherwise(evidence, REFERENCE if in_turns else PINNED))
 
     def spoilt(self) -> list[Record]:
         """Return the records that the hardware left without anything to judge."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bench_lib.formats import many
-from bench_lib.model import NOTHING_CHOSEN, Baseline, Draw, Status, Verdict
+from bench_lib.model import NOTHING_CHOSEN, Baseline, Draw, ProcessSummary, Status, Verdict
 from bench_lib.verdict.evidence import REFERENCE, Evidence, drawn_alike, known_draw
 from bench_lib.verdict.metrics import of
 
@@ -24,7 +24,10 @@ MOST_NAMED = 3
 
 def accepted(baseline: Baseline | None) -> Draw | None:
     """Return the choices that most of a baseline's processes had; None if unknown."""
-    processes = [] if baseline is None else baseline.processes
+    return _commonest([] if baseline is None else baseline.processes)
+
+
+def _commonest(processes: Sequence[ProcessSummary]) -> Draw | None:
     known = [draw for draw in map(known_draw, processes) if draw is not None]
     return max(known, key=lambda draw: len(drawn_alike(processes, draw)), default=None)
 
@@ -44,12 +47,15 @@ def differences(old: Draw, new: Draw) -> list[str]:
     return words
 
 
-def otherwise(baseline: Baseline | None, draws: Sequence[Draw | None]) -> str:
-    """Say how the choices for some processes differ from the baseline's; empty if they do not."""
+def otherwise(evidence: Evidence, against: str) -> str:
+    """Say how the choices for some processes differ from the other side's; empty if they do not."""
+    draws = [process.draw for process in evidence.candidate]
     chosen = [draw for draw in draws if draw is not None and draw.unknown not in NOTHING_CHOSEN]
-    wanted = accepted(baseline)
+    whose, wanted = "baseline", accepted(evidence.baseline)
+    if against == REFERENCE and evidence.turns is not None:
+        whose, wanted = "reference", _commonest([theirs for _, theirs in evidence.turns.pairs])
     if wanted is None:
-        return "the baseline's are not known" if chosen else ""
+        return f"the {whose}'s are not known" if chosen else ""
     other = next((draw for draw in chosen if not draw.chooses_as(wanted)), None)
     if other is None:
         return ""
@@ -66,11 +72,12 @@ def otherwise(baseline: Baseline | None, draws: Sequence[Draw | None]) -> str:
 
 def weighed(verdicts: Sequence[Verdict], evidence: Evidence) -> list[Verdict]:
     """Call no time REGRESSED that too few tunings found slower; its reason says what differs."""
-    words = otherwise(evidence.baseline, [process.draw for process in evidence.candidate])
     slower = (Status.REGRESSED, Status.SUSPECT)
     return [
         _weighed(verdict, words, evidence)
-        if words and verdict.status in slower and of(verdict.metric).clock_excuses
+        if verdict.status in slower
+        and of(verdict.metric).clock_excuses
+        and (words := otherwise(evidence, verdict.against))
         else verdict
         for verdict in verdicts
     ]

@@ -353,9 +353,11 @@ def compare(candidate: Sequence[float], baseline: Sequence[float]) -> Comparison
 def overall(verdicts: Sequence[Verdict]) -> Status:
     """Return the case's status: the most severe of its metrics'.
 
-    A metric that could not be compared does not hide how the others stand.
+    A metric that could not be compared does not hide how the others stand, nor does one besides the
+    time that is too noisy.
     """
-    compared = {v.status for v in verdicts if v.status not in NOT_COMPARED}
+    told = (v for v in verdicts if v.status is not Status.NOISY or of(v.metric) in turns.TIMES)
+    compared = {v.status for v in told if v.status not in NOT_COMPARED}
     return worst({verdicts[0].status, *compared})
 
 

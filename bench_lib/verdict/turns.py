@@ -125,7 +125,10 @@ def want_more(verdicts: Sequence[Verdict], evidence: Evidence) -> bool:
         return evidence.ranks == 1
     answers = {v.metric: v for v in verdicts if v.against == REFERENCE}
     timed = [answer for answer in answers.values() if of(answer.metric) in TIMES]
-    if len(turns.pairs) < LEAST and any(_beyond(v, 1) or _beyond(v, -1) for v in timed):
+    if len(turns.pairs) < LEAST and any(
+        v.status is Status.SUSPECT or (v in timed and (_beyond(v, 1) or _beyond(v, -1)))
+        for v in answers.values()
+    ):
         return True
     decisive = DEVICE if evidence.waits() else LEADING
     if any(_is_open(v, turns) for v in timed if _beyond(v, 1) or of(v.metric) is decisive):

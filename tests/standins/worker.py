@@ -56,6 +56,7 @@ class Contexts:
         """What nobody had to find out again, by measurement."""
         self.tuning: dict[str, str | Fault] = {}
         """Why a case cannot be tuned; all others can."""
+        self.compiled: set[str] = set()
         self.drawn: dict[str, Draw] = {}
         """What the compiler chooses for a case, if not what it is handed."""
         self.folder: Path | None = None
@@ -117,6 +118,7 @@ class Context:
             iteration_s=answer,
             device_uuid=self.contexts.device.uuid,
             draw=self.contexts.drawn.get(case.id, asked.choices),
+            compile_s=3.0 if case.id in self.contexts.compiled else None,
         )
 
     def calibrate(self) -> Calibration:
