@@ -118,7 +118,7 @@ class Context:
             iteration_s=answer,
             device_uuid=self.contexts.device.uuid,
             draw=self.contexts.drawn.get(case.id, asked.choices),
-            compile_s=3.0 if case.id in self.contexts.compiled else None,
+            **({"compile_s": 3.0} if case.id in self.contexts.compiled else {}),
         )
 
     def calibrate(self) -> Calibration:
