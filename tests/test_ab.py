@@ -558,7 +558,7 @@ def test_the_table_says_what_is_slower_and_what_to_do_next(scripted, bed):
     status, out, err, _ = scripted("--pairs", "2", "--most-pairs", "3", "--python-b", "/b/python")
     lines = out.splitlines()
     assert status == 1
-    assert lines[0].split() == ["case", "status", "A", "B", "ratio", "95%", "interval", "visible"]
+    assert lines[0].split() == ["case", "status", "A", "B", "ratio", "95%", "interval", "detects"]
     assert lines[1].split() == ["big-fp32", "ERROR"]
     assert lines[2].split()[:6] == ["small-fp32", "REGRESSED", "10", "ms", "10.5", "ms"]
     assert lines[2].split()[6] == "1.0500"

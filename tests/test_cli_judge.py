@@ -122,7 +122,7 @@ def test_one_case_gets_one_verdict(judge):
     answer = judge(timings("matmul"))
     assert (answer.status, answer.err) == (0, "")
     head, row, _, counts = answer.out.splitlines()
-    assert head.split() == ["case", "status", "change", "95%", "interval", "visible"]
+    assert head.split() == ["case", "status", "change", "95%", "interval", "detects"]
     assert row.split()[:3] == ["matmul", "OK", "+0.04%"]
     assert counts == "1 case: 1 OK"
 

@@ -571,7 +571,7 @@ def test_a_failure_tells_all_that_is_known() -> None:
     for words in (
         "+8.0%",
         "+7.6% to +8.4%",
-        "smallest visible slow-down 1.3%",
+        "smallest slow-down that it detects 1.3%",
         "Slower since 18 Nov 2026",
         "Kernels to blame",
         "Cijk_Ailk_Bljk_HHS_BH_MT128x128x32",

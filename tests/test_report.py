@@ -150,7 +150,7 @@ def test_an_id_that_is_too_long_keeps_its_beginning_and_its_end():
     )
 )
 def test_no_line_of_a_table_is_wider_than_asked_for(rows):
-    lines = table(("case", "status", "median", "rate", "visible"), rows)
+    lines = table(("case", "status", "median", "rate", "detects"), rows)
     assert len(lines) == (len(rows) + 1 if rows else 0)
     assert all(len(line) <= WIDTH for line in lines)
 
@@ -328,7 +328,7 @@ def test_the_plural_of_a_word_in_s_has_an_e():
 
 def test_a_narrow_table_drops_its_last_columns_before_it_shortens_the_first():
     rows = [("a-case-with-a-long-name", "OK", "1 ms", "+0.1%", "1.5%", "900 img/s")]
-    headings = ("case", "status", "median", "change", "visible", "rate")
+    headings = ("case", "status", "median", "change", "detects", "rate")
     assert table(headings, rows, width=50) == [
         "case                     status  median  change",
         "a-case-with-a-long-name  OK        1 ms   +0.1%",

@@ -47,7 +47,7 @@ BASELINE_PAIRS = 5
 """Fewer processes than this make a baseline whose own spread is hardly known."""
 UNTESTABLE = 125
 """The exit status by which ``git bisect run`` leaves a commit out."""
-HEADINGS = ("case", "status", "A", "B", "ratio", "95% interval", "visible", "judged by")
+HEADINGS = ("case", "status", "A", "B", "ratio", "95% interval", "detects", "judged by")
 
 
 def _known_tier(name: str | None) -> str | None:

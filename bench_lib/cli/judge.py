@@ -212,7 +212,7 @@ def _print(source: str, samples: Samples, verdicts: Mapping[str, Verdict]) -> No
     """Print verdicts; ``source`` is the only file, or empty where problems name their own."""
     ordered = sorted(verdicts.items(), key=lambda item: rank(item[1].status))
     rows = [(_printable(name), *_cells(verdict)) for name, verdict in ordered]
-    print_table(("case", "status", "change", "95% interval", "visible"), rows)
+    print_table(("case", "status", "change", "95% interval", "detects"), rows)
     reasons = [
         f"{_printable(name)}: {verdict.status.value}: {shortened(verdict.reason)}"
         for name, verdict in ordered
@@ -242,9 +242,9 @@ def _print_some(lines: Sequence[str], prefix: str) -> None:
 def _cells(verdict: Verdict) -> tuple[str, str, str, str]:
     interval = " to ".join(_change(bound) for bound in verdict.interval or ())
     effect = verdict.detectable_effect
-    visible = "" if effect is None else _change(1 + effect).removeprefix("+")
+    detects = "" if effect is None else _change(1 + effect).removeprefix("+")
     change = "" if verdict.ratio is None else _change(verdict.ratio)
-    return verdict.status.value, change, interval, visible
+    return verdict.status.value, change, interval, detects
 
 
 def _change(ratio: float) -> str:

@@ -24,7 +24,7 @@ from bench_lib.verdict.statistics import iterations
 NAMED = 3
 """Most cases that a line names; it counts the rest."""
 HEADINGS = (
-    *("case", "status", "median", "change", "visible", "rate", "spread", "memory"),
+    *("case", "status", "median", "change", "detects", "rate", "spread", "memory"),
     "efficiency",
 )
 
@@ -68,14 +68,14 @@ def _row(record: Record) -> tuple[str, ...]:
         return (record.case.id, standing(record), *[""] * (len(HEADINGS) - 2))
     timing, memory = timing_of(record), found.peak_memory_bytes
     ratio = timing.ratio if timing else None
-    visible = timing.detectable_effect if timing else None
+    detects = timing.detectable_effect if timing else None
     shares = (v.value for v in record.verdicts if of(v.metric) is EFFICIENCY and v.value)
     return (
         record.case.id,
         standing(record),
         seconds(found.median_s),
         "" if ratio is None else signed_percent(ratio - 1),
-        "" if visible is None else f"{visible:.1%}",
+        "" if detects is None else f"{detects:.1%}",
         f"{quantity(found.rate)} {found.item}/s",
         f"{found.spread:.1%}",
         "" if memory is None else f"{memory / 2**20:.0f} MiB",

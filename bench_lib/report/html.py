@@ -247,7 +247,7 @@ def _cells(entry: NightCase) -> list[tuple[str, float | None, str]]:
     (row,) = console.summary_rows([entry.record])
     shown = dict(zip(console.HEADINGS, row, strict=True))
     ratio = verdict.ratio if verdict else None
-    visible = verdict.detectable_effect if verdict else None
+    detects = verdict.detectable_effect if verdict else None
     reached = at.reached.share if at and at.reached else None
     median_s, rate, memory = (
         getattr(entry.figures, name, None) for name in ("median_s", "rate", "peak_memory_bytes")
@@ -255,7 +255,7 @@ def _cells(entry: NightCase) -> list[tuple[str, float | None, str]]:
     return [
         (shown["median"], median_s, ""),
         (percent(ratio), ratio, ""),
-        ("" if visible is None else f"{visible:.1%}", visible, ""),
+        ("" if detects is None else f"{detects:.1%}", detects, ""),
         (shown["rate"], rate, _waits(entry)),
         (shown["memory"], memory, ""),
         (_reached(entry), reached, ""),
@@ -323,7 +323,7 @@ def _case(
 def _facts(entry: NightCase, verdict: Verdict) -> list[tuple[str, str]]:
     shares = {
         "tolerated": verdict.tolerance,
-        "smallest visible slow-down": verdict.detectable_effect,
+        "smallest slow-down that it detects": verdict.detectable_effect,
     }
     facts = [
         (verdict.metric, _value(verdict.value, verdict)),

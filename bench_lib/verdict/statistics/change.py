@@ -239,8 +239,13 @@ class Comparison:
         return growth(self.contrast.estimate)
 
     def error(self, processes: int | None = None) -> Estimate:
-        """Return the difference's variance, with so many candidate processes."""
-        own = Estimate(self.process.variance * self.contrast.size(processes), self.process.degrees)
+        """Return the difference's variance, with so many candidate processes.
+
+        Further ones tell of the case's spread as well.
+        """
+        further = (processes or 0) - len(self.contrast.candidate)
+        degrees = self.process.degrees + max(0, further)
+        own = Estimate(self.process.variance * self.contrast.size(processes), degrees)
         if not self.parts:
             return own
         terms = [own, *self.parts]
