@@ -375,8 +375,16 @@ def test_without_a_reference_nothing_is_said_of_one(bed):
 def test_a_device_that_no_baseline_knows_is_named_with_the_instrument(bed):
     accept(bed, CASE.id, process={"device_uuid": "GPU-ffff"})
     bed.run(CASE, reference=None)
-    words = "this device is new: --perf-reference cancels devices"
+    words = "this device is new: --perf-reference would detect 1.2%"
     assert bed.said[-1] == f"against 5 processes on 1 device; {words}"
+
+
+def test_one_accepted_process_does_not_tell_what_a_reference_would_detect(bed, monkeypatch):
+    monkeypatch.setattr("builders.TEN_MS", builders.TEN_MS[:1])
+    accept(bed, CASE.id, process={"device_uuid": "GPU-ffff"})
+    bed.run(CASE, reference=None)
+    words = "this device is new: --perf-reference cancels devices"
+    assert bed.said[-1] == f"against 1 process on 1 device; {words}"
 
 
 def test_what_is_faster_in_the_reference_too_is_no_improvement(bed):

@@ -288,7 +288,9 @@ class Suite:
         if devices := {process.device_uuid for process in accepted} - {None}:
             line += f" on {many(len(devices), 'device')}"
         if any(each.is_new_device(PINNED) for each in known):
-            line += "; this device is new: --perf-reference cancels devices"
+            line += "; this device is new: --perf-reference "
+            detects = turns.would_detect(known)
+            line += "cancels devices" if detects is None else f"would detect {detects:.1%}"
         return [line]
 
     def _other_than_accepted(self, case_id: str) -> str:

@@ -17,7 +17,7 @@ from bench_lib.verdict.chance import Question
 from bench_lib.verdict.evidence import REFERENCE, Evidence, Turns
 from bench_lib.verdict.metrics import DEVICE, LEADING, find, of
 from bench_lib.verdict.metrics.metric import Metric, Rule, named
-from bench_lib.verdict.statistics.change import AGREEING, Contrast, paired
+from bench_lib.verdict.statistics.change import AGREEING, Contrast, compare, paired
 
 _FINE = (Status.OK, Status.IMPROVED)
 _SLOWER = (Status.REGRESSED, Status.SUSPECT)
@@ -72,6 +72,22 @@ def question(case_id: str, metric: Metric, evidence: Evidence) -> Question | Non
 def spread(metric: Metric, evidence: Evidence) -> Contrast:
     """Return a contrast without pairs, of how much a case's processes differ by chance."""
     return paired({}, processes=_alike(metric, evidence, evidence.candidate))
+
+
+def would_detect(suite: Sequence[Evidence]) -> float | None:
+    """Return what pairs would detect in half of these cases, a fraction, by how processes differ.
+
+    Each case is as if one pair had shown no difference.  None if too few processes tell.
+    """
+    known: list[tuple[Contrast, float]] = []
+    for evidence in suite:
+        alike = _alike(LEADING, evidence, evidence.candidate)
+        pair = paired({"": (0.0, 0.0)}, evidence.planned, alike, follows=True)
+        if pair.own.degrees:
+            known.append((pair, LEADING.tolerance_in(evidence.limits) or 0.0))
+    found = compare([pair for pair, _ in known], [tolerance for _, tolerance in known])
+    told = [comparison.detectable for comparison in found if comparison is not None]
+    return statistics.median(told) if told else None
 
 
 def _news(turns: Turns) -> list[ProcessSummary]:
