@@ -248,6 +248,18 @@ def test_time_that_no_kernel_took_is_said_to_lie_between_them():
     )
 
 
+def test_what_is_called_anew_is_the_cause_though_noise_elsewhere_outweighs_it():
+    before = profile((ADD, 3, 2), (NVJET, 1, 40))
+    noisy = diff(before, profile((ADD, 6, 4), (NVJET, 1, 37.5)))
+    assert reason(noisy, 2.2e-3) == (
+        "+2 ms in kernels called anew or more often: vectorized_elementwise_kernel add fp16 "
+        "2 ms → 4 ms, 3 → 6 calls"
+    )
+    assert blamed(noisy, 2.2e-3) == ["elementwise: vectorized_elementwise_kernel add fp16"]
+    moved = diff(before, profile((NVJET, 1, 40), (COPY, 3, 2)))
+    assert reason(moved, 2.2e-3).startswith("2.2 ms of the 2.2 ms more lie between the kernels")
+
+
 def test_what_is_faster_is_named_as_what_is_slower():
     found = diff(profile((ADD, 4, 2), (NVJET, 1, 1)), profile((ADD, 2, 1), (NVJET, 1, 1)))
     assert reason(found) == (

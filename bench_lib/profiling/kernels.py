@@ -253,7 +253,7 @@ class RoleChange:
     @property
     def delta_s(self) -> float:
         """Seconds more a step."""
-        return sum(change.delta_s for change in self.changes)
+        return _sum(self.changes)
 
     @property
     def words(self) -> str:
@@ -308,10 +308,13 @@ def _cause(name: str, changes: list[KernelDifference]) -> RoleChange:
 def reason(found: Diff, step_delta_s: float | None = None) -> str:
     """Explain in a sentence why a step is slower, or faster.
 
-    ``step_delta_s`` is the extra time of the whole step, in seconds; if kernels explain less than
-    half of it, the sentence says so.
+    ``step_delta_s`` is the extra time of the whole step, in seconds.  If kernels explain less than
+    half of it, the sentence says so, unless those that are called anew or more often do.
     """
     if step_delta_s is not None and _explains_little(found, step_delta_s):
+        if anew := _called_anew(found, step_delta_s):
+            words = f"+{seconds(_sum(anew))} in {found.what} called anew or more often: "
+            return words + "; ".join(_in_words(change) for change in anew[:MOST])
         rest = seconds(step_delta_s - max(0.0, found.delta_s))
         where = "outside torch's operations"
         if found.what == KERNELS:
@@ -344,7 +347,9 @@ def blamed(found: Diff, step_delta_s: float | None = None) -> list[str]:
     """
     is_noise = found.delta_s <= NEGLIGIBLE * NOISE * found.before_s
     if is_noise or (step_delta_s is not None and _explains_little(found, step_delta_s)):
-        return [f"outside the {found.what}"]
+        anew = [] if step_delta_s is None else _called_anew(found, step_delta_s)
+        named = [f"{change.role}: {change.name}" for change in anew[:MOST]]
+        return named or [f"outside the {found.what}"]
     if _alike(found) is not None:
         return [f"all {found.what} alike"]
     worth = [c for c in found.changes if c.delta_s >= WORTH * found.delta_s]
@@ -354,6 +359,26 @@ def blamed(found: Diff, step_delta_s: float | None = None) -> list[str]:
 def _explains_little(found: Diff, step_delta_s: float) -> bool:
     """Whether most of a step's extra time, in seconds, lies elsewhere."""
     return found.delta_s < step_delta_s / 2
+
+
+def _called_anew(found: Diff, step_delta_s: float) -> list[KernelDifference]:
+    """Return what is new or called more often, if it explains half of a step's extra time.
+
+    What else differs between two profiles may be their noise, which calls do not have.
+    """
+    other = [change for change in found.changes if _other_calls(change)]
+    anew = [change for change in other if change.delta_s > 0]
+    return anew if step_delta_s > 0 and _sum(other) >= step_delta_s / 2 else []
+
+
+def _other_calls(change: KernelDifference) -> bool:
+    """Whether it is called more or less often than before."""
+    before, after = (0.0 if k is None else k.calls for k in (change.before, change.after))
+    return abs(after - before) > AS_OFTEN * max(before, after)
+
+
+def _sum(changes: Iterable[KernelDifference]) -> float:
+    return sum(change.delta_s for change in changes)
 
 
 def _alike(found: Diff) -> str | None:
