@@ -1,15 +1,13 @@
 """One step of a network layer by layer, by DeepSpeed's profiler.
 
 The step is taken three times: alone, to warm up and to see what it keeps in memory; alone,
-against the clock; and under DeepSpeed's profiler, which waits for the device after each layer.  The
-network is given back as it was.
+against the clock; and under DeepSpeed's profiler, which waits for the device after each layer.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -19,9 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.hooks import RemovableHandle
 
 from bench_lib.model import UserError
 from bench_lib.worker.clock import Clock, clock_of
@@ -88,22 +84,29 @@ def profile(
 
     ``batch`` is (n, ...), as the network takes it.  The network runs on its device, in the mode
     that it is in and under ``autocast``; ``profile_step`` and ``ranks`` are only printed.  Raises
-    NoProfilerError without DeepSpeed, and whatever network or profiler raise.  Either way the
-    network, with its gradients and statistics, and torch's functions and random numbers are left
-    as they were.
+    NoProfilerError without DeepSpeed, and whatever network or profiler raise.  The network's
+    gradients, statistics and attributes are not what they were.
     """
     profiling = _deepspeed()
     step = _Step(network, batch, autocast, clock_of(batch.device))
-    with _as_it_was(network, batch.device), torch.set_grad_enabled(training):
-        activation_bytes = step.activation_bytes(training=training)
-        forward_s, backward_s = step.timed(training=training)
-        with _profiled(profiling, network, _Engine(ranks, len(batch))) as profiler:
+    fast = torch.backends.mha.get_fastpath_enabled()
+    # The one kernel of ``nn.MultiheadAttention`` for inference has no layers to see.
+    torch.backends.mha.set_fastpath_enabled(False)
+    profiler = profiling.FlopsProfiler(network, ds_engine=_Engine(ranks, len(batch)))
+    try:
+        with torch.set_grad_enabled(training):
+            activation_bytes = step.activation_bytes(training=training)
+            forward_s, backward_s = step.timed(training=training)
+            profiler.start_profile()
             step.forward()
-            text = _printed(profiler, profile_step)
-            macs = int(profiling.get_module_macs(network))
-            flops = int(profiling.get_module_flops(network))
-            layered_s = float(profiling.get_module_duration(network))
-            kinds = _kinds(profiling, network)
+        text = _printed(profiler, profile_step)
+        macs = int(profiling.get_module_macs(network))
+        flops = int(profiling.get_module_flops(network))
+        layered_s = float(profiling.get_module_duration(network))
+        kinds = _kinds(profiling, network)
+    finally:
+        profiler.end_profile()
+        torch.backends.mha.set_fastpath_enabled(fast)
     return LayerProfile(
         training=training,
         macs=macs,
@@ -204,38 +207,6 @@ class _Engine:
 
     def wall_clock_breakdown(self) -> bool:
         return False
-
-
-@contextlib.contextmanager
-def _profiled(profiling: Any, network: nn.Module, engine: _Engine) -> Iterator[Any]:
-    """Lend a profiler that watches the network, and then remove all traces of it.
-
-    It takes its own back only after a profile that went well, and not all: layers keep an
-    ``extra_repr`` of their own, and ``Tensor`` methods that it had inherited.
-    """
-    modules = [(module, set(vars(module))) for module in network.modules()]
-    holders: list[Any] = [functional, torch, Tensor, sys.modules.get("einops", functional)]
-    functions = [(holder, dict(vars(holder))) for holder in holders]
-    methods = set(vars(Tensor))
-    profiler = profiling.FlopsProfiler(network, ds_engine=engine)
-    try:
-        profiler.start_profile()
-        yield profiler
-    finally:
-        for holder, own in functions:
-            for name, value in own.items():
-                if vars(holder).get(name) is not value:
-                    setattr(holder, name, value)
-        for name in set(vars(Tensor)) - methods:
-            delattr(Tensor, name)
-        for module, names in modules:
-            for name in set(vars(module)) - names:
-                added = vars(module)[name]
-                if isinstance(added, RemovableHandle):
-                    added.remove()
-                delattr(module, name)
-        profiling.module_flop_count.clear()
-        profiling.module_mac_count.clear()
 
 
 def _printed(profiler: Any, step: int) -> str:
@@ -348,28 +319,3 @@ class _Alive(TorchDispatchMode):
 
 def _storage(tensor: Tensor) -> StorageWeakRef:
     return StorageWeakRef(tensor.untyped_storage())
-
-
-@contextlib.contextmanager
-def _as_it_was(network: nn.Module, device: torch.device) -> Iterator[None]:
-    """Give the network and torch back in the state in which they are now.
-
-    Meanwhile attention is computed by layers that DeepSpeed sees, and not by the one
-    kernel that ``nn.MultiheadAttention`` has for inference.
-    """
-    gradients = [(weight, weight.grad) for weight in network.parameters()]
-    statistics = [(buffer, buffer.clone()) for buffer in network.buffers()]
-    fast = torch.backends.mha.get_fastpath_enabled()
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.backends.mha.set_fastpath_enabled(False)
-        for weight, _ in gradients:
-            weight.grad = None
-        try:
-            yield
-        finally:
-            torch.backends.mha.set_fastpath_enabled(fast)
-            for weight, gradient in gradients:
-                weight.grad = gradient
-            with torch.no_grad():
-                for buffer, before in statistics:
-                    buffer.copy_(before)
