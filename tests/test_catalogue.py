@@ -121,7 +121,10 @@ def test_missing_torch_is_named_with_a_remedy(
     ("source", "words"),
     [
         ("raise ImportError('undefined symbol: nms')", "undefined symbol: nms"),
-        ("print('hello'); import os; os._exit(0)", "unexpected output of the worker: 'hello"),
+        (
+            "print('hello', flush=True); import os; os._exit(0)",
+            "unexpected output of the worker: 'hello",
+        ),
         ("import os; os._exit(0)", "unexpected output of the worker: ''"),
     ],
 )
