@@ -256,6 +256,8 @@ def test_what_is_called_anew_is_the_cause_though_noise_elsewhere_outweighs_it():
         "2 ms → 4 ms, 3 → 6 calls"
     )
     assert blamed(noisy, 2.2e-3) == ["elementwise: vectorized_elementwise_kernel add fp16"]
+    rarer = diff(before, profile((ADD, 2, 4.2), (NVJET, 1, 37.5)))
+    assert reason(rarer, 2.2e-3).startswith("2.2 ms of the 2.2 ms more lie between the kernels")
     moved = diff(before, profile((NVJET, 1, 40), (COPY, 3, 2)))
     assert reason(moved, 2.2e-3).startswith("2.2 ms of the 2.2 ms more lie between the kernels")
 

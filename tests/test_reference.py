@@ -375,7 +375,7 @@ def test_without_a_reference_nothing_is_said_of_one(bed):
 def test_a_device_that_no_baseline_knows_is_named_with_the_instrument(bed):
     accept(bed, CASE.id, process={"device_uuid": "GPU-ffff"})
     bed.run(CASE, reference=None)
-    words = "this device is new: --perf-reference would detect 1.2%"
+    words = "this device is new: --perf-reference would detect 1.1%"
     assert bed.said[-1] == f"against 5 processes on 1 device; {words}"
 
 
@@ -778,6 +778,18 @@ def judged(pairs, *, pinned=None, status=Status.OK, ratio=1.0, half=0.001, plann
 )
 def test_pairs_go_on_where_it_is_open_whether_a_case_is_slower(pairs, fields, more):
     assert judged(pairs, **fields)[0] is more
+
+
+def test_an_interval_down_to_nothing_leaves_a_case_open():
+    answer = Verdict(
+        *(Status.OK, "latency", "told"),
+        ratio=1.0,
+        interval=(0.0, math.inf),
+        tolerance=0.01,
+        against="reference",
+    )
+    pairs = [(make_process(), make_process())]
+    assert turns.want_more([answer], Evidence([make_process()], None, turns=Turns("old", pairs, 6)))
 
 
 def test_one_pair_that_stalled_is_followed_by_another():

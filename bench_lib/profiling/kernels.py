@@ -366,15 +366,15 @@ def _called_anew(found: Diff, step_delta_s: float) -> list[KernelDifference]:
 
     What else differs between two profiles may be their noise, which calls do not have.
     """
-    other = [change for change in found.changes if _other_calls(change)]
-    anew = [change for change in other if change.delta_s > 0]
-    return anew if step_delta_s > 0 and _sum(other) >= step_delta_s / 2 else []
+    anew = [c for c in found.changes if c.delta_s > 0 and _calls_more(c) > 0]
+    fewer = [c for c in found.changes if c.delta_s < 0 and _calls_more(c) < 0]
+    return anew if _sum(anew) + _sum(fewer) >= step_delta_s / 2 > 0 else []
 
 
-def _other_calls(change: KernelDifference) -> bool:
-    """Whether it is called more or less often than before."""
+def _calls_more(change: KernelDifference) -> float:
+    """Return how many calls a step there are more; 0 if as many as before."""
     before, after = (0.0 if k is None else k.calls for k in (change.before, change.after))
-    return abs(after - before) > AS_OFTEN * max(before, after)
+    return after - before if abs(after - before) > AS_OFTEN * max(before, after) else 0.0
 
 
 def _sum(changes: Iterable[KernelDifference]) -> float:

@@ -157,9 +157,8 @@ def _reason(question: Question, comparison: Comparison, status: Status) -> str:
         words += "but not beyond chance" if n >= AGREEING else f"but one {one} decides nothing"
     words += _limit(comparison, status)
     if comparison.shift:
-        family, own = (growth(x) for x in (comparison.shift, comparison.estimate))
-        words += f"; on this device its family is {_change(question, family)}, "
-        words += f"which leaves {_change(question, own)}"
+        moved = _change(question, growth(comparison.shift))
+        words += f"; without what its family shares on this device, which is {moved}"
     if comparison.set_aside:
         words += f"; {comparison.set_aside} disturbed process{_es(comparison.set_aside)} set aside"
     baseline = question.contrast.baseline

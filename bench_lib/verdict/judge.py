@@ -353,8 +353,8 @@ def compare(candidate: Sequence[float], baseline: Sequence[float]) -> Comparison
 def overall(verdicts: Sequence[Verdict]) -> Status:
     """Return the case's status: the most severe of its metrics'.
 
-    A metric that could not be compared does not hide how the others stand, nor does one besides the
-    time that is too noisy.
+    A metric that could not be compared does not hide how the others stand, nor does a noisy one
+    other than time.
     """
     told = (v for v in verdicts if v.status is not Status.NOISY or of(v.metric) in turns.TIMES)
     compared = {v.status for v in told if v.status not in NOT_COMPARED}
@@ -474,6 +474,8 @@ def _in_cycles(
     if clocks is None or verdict.ratio is None:
         return verdict
     lost = clocks.change - (one.change if one is not None else 0.0)
+    if abs(lost) < validity.CLOCK_SLACK and _is_beside_family(verdict):
+        return verdict  # its family has that clock on this device, too
     bound = _bound(verdict)
     factor = math.exp(lost)
     cycles = factor * verdict.ratio
@@ -491,12 +493,21 @@ def _in_cycles(
     return verdict
 
 
+def _is_beside_family(verdict: Verdict) -> bool:
+    """Whether the ratio is without what the device did to the case's family, its clock included."""
+    if not (verdict.value and verdict.baseline and verdict.ratio):
+        return False
+    measured = abs(math.log(verdict.value / verdict.baseline))
+    return not math.isclose(measured, abs(math.log(verdict.ratio)), abs_tol=1e-9)
+
+
 def sharper(verdicts: Sequence[Verdict]) -> list[Verdict]:
     """Leave out what one baseline is too noisy to tell where the other does tell.
 
     Not where the noisy one looks slower: creep shows against the pinned one alone.
     """
-    told = {verdict.metric for verdict in verdicts if verdict.status is not Status.NOISY}
+    silent = (Status.NOISY, Status.SKIPPED, *NOT_COMPARED)
+    told = {verdict.metric for verdict in verdicts if verdict.status not in silent}
     return [
         replace(v, status=Status.SKIPPED, reason=f"{v.reason}; the other baseline tells more")
         if v.status is Status.NOISY and v.metric in told and not _looks_slower(v)

@@ -25,6 +25,8 @@ _REPLACED = (*_SLOWER, Status.NOISY, Status.IMPROVED, Status.INVALID)
 """Statuses of a baseline's verdict that the pairs' answer may replace."""
 TIMES = (LEADING, DEVICE)
 """Metrics that are worth the time of further pairs."""
+MOST_PAIRS = 6
+"""So many pairs a case gets, unless somebody says otherwise."""
 LEAST = 3
 """A case that is called slower or faster has so many pairs, so that no two odd ones make it."""
 
@@ -82,7 +84,7 @@ def would_detect(suite: Sequence[Evidence]) -> float | None:
     known: list[tuple[Contrast, float]] = []
     for evidence in suite:
         alike = _alike(LEADING, evidence, evidence.candidate)
-        pair = paired({"": (0.0, 0.0)}, evidence.planned, alike, follows=True)
+        pair = paired({"": (0.0, 0.0)}, MOST_PAIRS, alike, follows=True)
         if pair.own.degrees:
             known.append((pair, LEADING.tolerance_in(evidence.limits) or 0.0))
     found = compare([pair for pair, _ in known], [tolerance for _, tolerance in known])
@@ -170,6 +172,8 @@ def _is_open(answer: Verdict, turns: Turns) -> bool:
     if answer.interval is None or _beyond(answer, 1):
         return True
     low, high = answer.interval
+    if low <= 0:
+        return True
     tolerance = answer.tolerance or 0.0
     in_the_end = math.log(high / low) / 2 * math.sqrt(len(turns.pairs) / turns.planned)
     return high > 1 + tolerance and in_the_end <= tolerance

@@ -105,8 +105,8 @@ def profile(
         layered_s = float(profiling.get_module_duration(network))
         kinds = _kinds(profiling, network)
     finally:
-        profiler.end_profile()
         torch.backends.mha.set_fastpath_enabled(fast)
+        profiler.end_profile()
     return LayerProfile(
         training=training,
         macs=macs,

@@ -235,8 +235,8 @@ class Comparison:
 
     @property
     def ratio(self) -> float:
-        """Candidate over baseline, as measured."""
-        return growth(self.contrast.estimate)
+        """Candidate over baseline, without what the family shares."""
+        return growth(self.estimate)
 
     def error(self, processes: int | None = None) -> Estimate:
         """Return the difference's variance, with so many candidate processes.
@@ -289,11 +289,10 @@ class Comparison:
         return min(1.0, self.cases * float(stdtr(min(error.degrees, MOST_DEGREES), -t)))
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        """Confidence interval of the ratio, of this case by itself, given its family."""
+        """Confidence interval of the ratio, of this case by itself."""
         error = self.error()
         half = t_quantile(error.degrees, (1 + confidence) / 2) * math.sqrt(error.variance)
-        measured = self.contrast.estimate
-        return growth(measured - half), growth(measured + half)
+        return growth(self.estimate - half), growth(self.estimate + half)
 
     @cached_property
     def detectable(self) -> float:
@@ -410,14 +409,15 @@ def _spreads(contrasts: Sequence[Contrast]) -> list[Estimate | None]:
         for contrast in contrasts
         if contrast.baseline is None and len(contrast.candidate) == 1 and not contrast.own.degrees
     ]
-    if len(alone) < LEAST_SUITE:
+    pairs = sum(contrast.baseline is None and len(contrast.candidate) > 0 for contrast in contrasts)
+    if not alone or pairs < LEAST_SUITE:
         return drawn([contrast.own for contrast in contrasts])
     middle = statistics.median(contrast.estimate for contrast in alone)
     first = {id(c): Estimate(max(LEAST_SD, abs(c.estimate - middle)) ** 2, 1) for c in alone}
     variances = [first.get(id(contrast), contrast.own) for contrast in contrasts]
     usual = fit_prior(variances)
     assert usual is not None  # there are enough cases
-    guess = replace(usual, degrees=min(usual.degrees, PAIR_DEGREES))
+    guess = Estimate(max(LEAST_SD**2, usual.variance), PAIR_DEGREES)
     return [
         guess if id(contrast) in first else spread
         for contrast, spread in zip(contrasts, drawn(variances), strict=True)
@@ -477,7 +477,7 @@ def fit_prior(variances: Sequence[Estimate]) -> Estimate | None:
     if surplus > 0:  # trigamma(w/2) = surplus, by the first two terms of trigamma
         weight = min(most, (1 + math.sqrt(1 + 2 * surplus)) / surplus)
     variance = math.exp(quartiles[1]) * float(chdtri(weight, 0.5)) / weight
-    return Estimate(variance, weight)
+    return Estimate(float(variance), float(weight))
 
 
 # --- runs and devices -----------------------------------------------------------------------
@@ -510,9 +510,7 @@ def _with_parts(compared: Sequence[Comparison]) -> list[Comparison]:
         parts = [] if case.run is None else [_part(RUN, each.contrast.load(RUN), case.run)]
         parts.append(_part(DEVICE, each.contrast.load(DEVICE), case.device))
         found.append(replace(each, parts=[part for part in parts if part.variance > 0]))
-    if any(each.contrast.load(DEVICE) > 0 for each in found):
-        return _by_family(found)
-    return _with_tonight(found, known)
+    return _by_family(_with_tonight(found, known))
 
 
 def _part(component: str, load: float, of: Estimate) -> Part:
@@ -669,9 +667,14 @@ def _with_tonight(compared: list[Comparison], known: Sequence[_Known]) -> list[C
     """Add what the suite's differences show beyond their errors.
 
     Unchanged software that differs by more than its processes explain, in case after case, tells
-    how far this run is from the others.
+    how far this run is from the others.  Cases on a device that the baseline lacks have no part in
+    it: what that adds is their family's.
     """
-    told = [(each, load) for each in compared if (load := each.contrast.load(RUN)) > 0]
+    told = [
+        (each, load)
+        for each in compared
+        if (load := each.contrast.load(RUN)) > 0 and not each.contrast.load(DEVICE)
+    ]
     few = max((case.runs for case in known), default=0) < LEAST_RUNS
     usual = [(each, load) for each, load in told if _is_usual(each, MOST_APART**2 * load)]
     excess = common = guess = 0.0
@@ -680,11 +683,11 @@ def _with_tonight(compared: list[Comparison], known: Sequence[_Known]) -> list[C
         # Where runs are known, an ordinary one needs nothing on top.
         excess = _excess(usual, shift, 1.9 / math.sqrt(len(usual)) if few else 0.5)
         common = shift**2 if few else 0.0
-    elif few and len(told) < LEAST_SUITE:
+    elif few:
         guess = GUESSED_RUN**2
     found = []
     for each in compared:
-        load = each.contrast.load(RUN)
+        load = 0.0 if each.contrast.load(DEVICE) else each.contrast.load(RUN)
         more = [
             Part(excess * load, EXCESS_DEGREES, RUN),
             Part((common if load else 0.0) + guess * load, GUESS_DEGREES, RUN),
