@@ -404,24 +404,24 @@ def _spreads(contrasts: Sequence[Contrast]) -> list[Estimate | None]:
     Where many cases have one pair each, how far these are from their middle tells what is usual:
     most of a suite did not change.  A single pair says nothing of its own case's spread.
     """
-    alone = [
-        contrast
-        for contrast in contrasts
-        if contrast.baseline is None and len(contrast.candidate) == 1 and not contrast.own.degrees
-    ]
-    pairs = sum(contrast.baseline is None and len(contrast.candidate) > 0 for contrast in contrasts)
-    if not alone or pairs < LEAST_SUITE:
+    firsts = [next(iter(c.candidate.values())) for c in contrasts if _is_paired(c)]
+    if len(firsts) < LEAST_SUITE:
         return drawn([contrast.own for contrast in contrasts])
-    middle = statistics.median(contrast.estimate for contrast in alone)
-    first = {id(c): Estimate(max(LEAST_SD, abs(c.estimate - middle)) ** 2, 1) for c in alone}
-    variances = [first.get(id(contrast), contrast.own) for contrast in contrasts]
-    usual = fit_prior(variances)
-    assert usual is not None  # there are enough cases
-    guess = Estimate(max(LEAST_SD**2, usual.variance), PAIR_DEGREES)
-    return [
-        guess if id(contrast) in first else spread
-        for contrast, spread in zip(contrasts, drawn(variances), strict=True)
+    middle = statistics.median(firsts)
+    usual = statistics.median(abs(first - middle) for first in firsts) / MIDDLE
+    guess = Estimate(max(LEAST_SD, usual) ** 2, PAIR_DEGREES)
+    is_alone = [_is_paired(contrast) and not contrast.own.degrees for contrast in contrasts]
+    variances = [
+        Estimate(max(LEAST_SD, abs(contrast.estimate - middle)) ** 2, 1) if alone else contrast.own
+        for contrast, alone in zip(contrasts, is_alone, strict=True)
     ]
+    return [
+        guess if alone else spread for alone, spread in zip(is_alone, drawn(variances), strict=True)
+    ]
+
+
+def _is_paired(contrast: Contrast) -> bool:
+    return contrast.baseline is None and len(contrast.candidate) > 0
 
 
 def drawn(variances: Sequence[Estimate]) -> list[Estimate | None]:
