@@ -29,7 +29,7 @@ from bench_lib.model import (
     Status,
     Verdict,
 )
-from bench_lib.verdict.evidence import Evidence
+from bench_lib.verdict.evidence import Evidence, Turns
 from bench_lib.verdict.judge import (
     beside_time,
     compare,
@@ -730,6 +730,37 @@ def test_what_is_worse_besides_the_time_regresses_the_case(metric, new, old):
         verdicts = verdicts_on(candidate, of(make_processes(STEADY, **old)), planned=6)
         assert (overall(verdicts), leading(verdicts).metric) == (status, metric)
         assert is_suspicious(verdicts) is (status is Status.SUSPECT or metric == "stability")
+
+
+def test_pairs_too_noisy_to_tell_are_noisy_where_there_is_no_baseline():
+    pairs = [
+        (make_process(log_median=x, worker=f"n/{i}"), make_process(log_median=0, worker=f"r/{i}"))
+        for i, x in enumerate((0.2, -0.25, 0.3, -0.3, 0.1, -0.1))
+    ]
+    noisy = Evidence([new for new, _ in pairs], None, planned=6, turns=Turns("old", pairs, 6))
+    assert overall(judge({"noisy": noisy})["noisy"]) is Status.NOISY
+
+
+@pytest.mark.parametrize(("own", "status"), [(0.0, Status.OK), (0.025, Status.REGRESSED)])
+def test_a_clock_that_the_whole_family_has_on_a_device_excuses_no_case(own, status):
+    def case(slower: float) -> Evidence:
+        old, new = (
+            [
+                make_process(
+                    log_median=level + 0.0003 * (i - 2),
+                    worker=f"{device}/{i}",
+                    device_uuid=device,
+                    clock_mhz=mhz,
+                )
+                for i in range(5)
+            ]
+            for level, device, mhz in ((0.0, "GPU-b", 1980.0), (slower - 0.008, "GPU-a", 1960.0))
+        )
+        return Evidence(new, of(old), planned=6, family="networks")
+
+    suite = {f"case-{n}": case(0.0 if n else own) for n in range(12)}
+    found = {case_id: overall(verdicts) for case_id, verdicts in judge(suite).items()}
+    assert found == {"case-0": status, **dict.fromkeys([*suite][1:], Status.OK)}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench_lib.engine import past
 from bench_lib.engine.pairing import ReferenceRun
-from bench_lib.engine.settings import Outcome
+from bench_lib.engine.settings import PLANNED, Outcome
 from bench_lib.environment import fingerprint
 from bench_lib.formats import many
 from bench_lib.model import (
@@ -289,7 +289,7 @@ class Suite:
             line += f" on {many(len(devices), 'device')}"
         if any(each.is_new_device(PINNED) for each in known):
             line += "; this device is new: --perf-reference "
-            detects = turns.would_detect(known)
+            detects = turns.would_detect(known, PLANNED)
             line += "cancels devices" if detects is None else f"would detect {detects:.1%}"
         return [line]
 

@@ -25,8 +25,6 @@ _REPLACED = (*_SLOWER, Status.NOISY, Status.IMPROVED, Status.INVALID)
 """Statuses of a baseline's verdict that the pairs' answer may replace."""
 TIMES = (LEADING, DEVICE)
 """Metrics that are worth the time of further pairs."""
-MOST_PAIRS = 6
-"""So many pairs a case gets, unless somebody says otherwise."""
 LEAST = 3
 """A case that is called slower or faster has so many pairs, so that no two odd ones make it."""
 
@@ -76,15 +74,16 @@ def spread(metric: Metric, evidence: Evidence) -> Contrast:
     return paired({}, processes=_alike(metric, evidence, evidence.candidate))
 
 
-def would_detect(suite: Sequence[Evidence]) -> float | None:
-    """Return what pairs would detect in half of these cases, a fraction, by how processes differ.
+def would_detect(suite: Sequence[Evidence], planned: int) -> float | None:
+    """Return what ``planned`` pairs would detect in half of these cases, as a fraction.
 
-    Each case is as if one pair had shown no difference.  None if too few processes tell.
+    By how processes differ, as if each case's first pair had shown no difference.  None if too few
+    processes tell.
     """
     known: list[tuple[Contrast, float]] = []
     for evidence in suite:
         alike = _alike(LEADING, evidence, evidence.candidate)
-        pair = paired({"": (0.0, 0.0)}, MOST_PAIRS, alike, follows=True)
+        pair = paired({"": (0.0, 0.0)}, planned, alike, follows=True)
         if pair.own.degrees:
             known.append((pair, LEADING.tolerance_in(evidence.limits) or 0.0))
     found = compare([pair for pair, _ in known], [tolerance for _, tolerance in known])
