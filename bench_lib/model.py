@@ -900,5 +900,7 @@ class Record:
 
     @property
     def is_of_sides(self) -> bool:
-        """Whether it was held against another side, as ``ab`` does: that is no night's verdict."""
-        return any(verdict.against == "a" for verdict in self.verdicts)
+        """Whether only another side judged it, as ``ab`` has it: that is no night's verdict."""
+        return any(verdict.against == "a" for verdict in self.verdicts) or (
+            bool(self.verdicts) and all(v.against == "reference" for v in self.verdicts)
+        )

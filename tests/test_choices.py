@@ -558,7 +558,7 @@ def test_a_case_with_handed_choices_has_a_process_of_its_own(tmp_path):
         tmp_path,
         choices=lambda case: ACCEPTED if case.id == "compiled" else None,
     )
-    outcomes = list(device.measure_again(cases, 1))
+    outcomes = [outcome for (outcome,) in device.measure_again(cases, 1)]
     device.close()
     assert [outcome.attempts[0].accepted for outcome in outcomes] == [True] * 3
     assert [line for line in workers.log if " takes " not in line][:7] == [
@@ -577,7 +577,8 @@ def test_caches_that_find_no_room_are_not_kept(tmp_path):
     workers = Contexts({"a": [full, [0.01] * 20]}, DEVICE)
     said = []
     device = held(DEVICE, workers, tmp_path, say=said.append, choices=lambda _case: ACCEPTED)
-    outcomes = list(device.measure_again([make_case(id="a"), make_case(id="b")], 1))
+    cases = [make_case(id="a"), make_case(id="b")]
+    outcomes = [outcome for (outcome,) in device.measure_again(cases, 1)]
     device.close()
     assert [each.attempts[0].accepted for each in outcomes] == [True] * 2
     assert [line for line in workers.log if " by " in line] == [

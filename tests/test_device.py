@@ -526,7 +526,7 @@ def test_measuring_again_shares_one_fresh_context_and_ends_it(bench, workers):
     cases = [make_case(id="a"), make_case(id="b")]
     for case in cases:
         one.measure(case)
-    outcomes = list(one.measure_again(cases, 1))
+    outcomes = [outcome for (outcome,) in one.measure_again(cases, 1)]
     own = [line for line in workers.log if "context-2" in line]
     assert own == ["fork context-2", "context-2 a", "context-2 b", "end context-2"]
     attempts = [attempt for outcome in outcomes for attempt in outcome.attempts]
@@ -540,7 +540,7 @@ def test_a_fault_while_measuring_again_is_replaced_and_the_next_case_goes_on(ben
     cases = [make_case(id="a"), make_case(id="b")]
     for case in cases:
         one.measure(case)
-    first, second = one.measure_again(cases, 1)
+    (first,), (second,) = one.measure_again(cases, 1)
     assert first.fault == ABORT
     assert second.attempts[0].accepted
     assert workers.alive == {"context-1"}

@@ -570,7 +570,8 @@ def test_both_sides_of_a_comparison_compute_their_numerics(workers, tmp_path):
     with contextlib.closing(held(DEVICE, workers, tmp_path)) as device:
         _keep_sound(device)
     sides = {"A": Side(), "B": Side()}
-    with contextlib.closing(held(DEVICE, workers, tmp_path, sides=sides)) as device:
+    options = {"sides": sides, "by_baseline": False}
+    with contextlib.closing(held(DEVICE, workers, tmp_path, **options)) as device:
         list(device.measure_again([CASE], 0))
     assert ["numerics" in known for known in workers.known] == [False, False, False]
 

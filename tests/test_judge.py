@@ -35,7 +35,6 @@ from bench_lib.verdict.judge import (
     compare,
     is_suspicious,
     judge,
-    judge_pairs,
     judge_samples,
     leading,
     overall,
@@ -1125,28 +1124,6 @@ def test_anybodys_samples_are_judged_as_a_suite_of_latencies():
     assert (slow.metric, slow.against, slow.tolerance) == ("latency", "pinned", 0.01)
     assert (slow.value, slow.baseline) == (pytest.approx(0.0084), pytest.approx(0.008))
     assert slow.reason.startswith("5.0% slower than 5 baseline processes (95% interval +4.")
-
-
-def test_pairs_are_judged_without_a_baseline():
-    pairs = {str(i): (i + 0.03 + value, float(i)) for i, value in enumerate(STEADY)}
-    found = judge_pairs({"strict": pairs, "loose": pairs}, {"strict": 0.01, "loose": 0.05}, 5)
-    assert {case: v.status for case, v in found.items()} == {
-        "strict": Status.REGRESSED,
-        "loose": Status.OK,
-    }
-    strict = found["strict"]
-    assert (strict.metric, strict.against, strict.tolerance) == ("latency", "a", 0.01)
-    assert (strict.value, strict.baseline) == (None, None)
-    assert strict.ratio == pytest.approx(math.exp(0.03), rel=1e-12)
-    assert strict.reason.startswith("3.0% slower than A in 5 pairs (95% interval +2.9% to +3.1%)")
-    assert strict.reason.endswith("; 5 of 5 pairs agree")
-
-
-def test_the_planned_pairs_tell_what_can_be_found():
-    pairs = names([(0.0, 0.0), (0.001, 0.0), (0.002, 0.0)])
-    few, many = (judge_pairs({CASE: pairs}, {CASE: 0.01}, n)[CASE] for n in (3, 12))
-    assert many.detectable_effect < few.detectable_effect
-    assert judge_pairs({CASE: pairs}, {CASE: 0.01}, 1)[CASE] == few
 
 
 def test_two_sets_are_compared_by_themselves():

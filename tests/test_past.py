@@ -79,7 +79,8 @@ def tonight(tmp_path):
     def make(seconds) -> Suite:
         workers = Contexts({"a": [[seconds] * 20]}, DEVICE)
         device = held(DEVICE, workers, tmp_path)
-        suite = Suite(tmp_path / "history", Baselines(tmp_path / "baselines"), DEVICE)
+        known, settings = Baselines(tmp_path / "baselines"), Settings(planned=1)
+        suite = Suite(tmp_path / "history", known, DEVICE, settings=settings)
         opened.append(suite.writer)
         with contextlib.closing(device):
             suite.note(device.measure(make_case(id="a"))[0], None)

@@ -27,7 +27,7 @@ from standins.worker import Contexts, Watch, gpus
 from bench_lib.engine import engine, suite
 from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceLock
-from bench_lib.engine.settings import Settings, Side
+from bench_lib.engine.settings import REFERENCE, Settings, Side
 from bench_lib.engine.telemetry import Cooling
 from bench_lib.launch import environments
 from bench_lib.launch.faults import LaunchError
@@ -112,7 +112,7 @@ class Bed:
             baselines=self.folder / "baselines",
             kernels="none",
             say=self.said.append,
-            **{"planned": PLANNED, "reference": self.reference, **options},
+            **{"planned": PLANNED, "sides": {"": Side(), REFERENCE: self.reference}, **options},
         )
         with engine.opened(DEVICE, settings) as self.engine:
             for case in cases:
@@ -248,7 +248,7 @@ def test_the_half_that_was_first_is_measured_again_where_the_second_one_was_spoi
     calm = make_telemetry()
     bed.seen = [calm, make_telemetry(foreign_processes=[41]), calm]
     record = bed.run(CASE)[CASE.id]
-    theirs = bed.engine.reference.records[CASE.id]
+    theirs = bed.engine.suites[REFERENCE].records[CASE.id]
     assert [a.accepted for a in record.attempts] == [False, True]
     assert record.attempts[0].discarded == "the other half of the pair was measured again"
     assert [a.accepted for a in theirs.attempts] == [False, True]
@@ -365,7 +365,7 @@ def test_a_clock_that_both_sides_share_spoils_no_pair(bed):
 
 def test_without_a_reference_nothing_is_said_of_one(bed):
     slow_here(bed)
-    record = bed.run(CASE, reference=None)[CASE.id]
+    record = bed.run(CASE, sides={"": Side()})[CASE.id]
     assert record.status is Status.REGRESSED
     assert {verdict.against for verdict in record.verdicts} == {"pinned"}
     assert "turns" not in of(record, "pinned").reason
@@ -374,7 +374,7 @@ def test_without_a_reference_nothing_is_said_of_one(bed):
 
 def test_a_device_that_no_baseline_knows_is_named_with_the_instrument(bed):
     accept(bed, CASE.id, process={"device_uuid": "GPU-ffff"})
-    bed.run(CASE, reference=None)
+    bed.run(CASE, sides={"": Side()})
     words = "this device is new: --perf-reference would detect 1.1%"
     assert bed.said[-1] == f"against 5 processes on 1 device; {words}"
 
@@ -382,7 +382,7 @@ def test_a_device_that_no_baseline_knows_is_named_with_the_instrument(bed):
 def test_one_accepted_process_does_not_tell_what_a_reference_would_detect(bed, monkeypatch):
     monkeypatch.setattr("builders.TEN_MS", builders.TEN_MS[:1])
     accept(bed, CASE.id, process={"device_uuid": "GPU-ffff"})
-    bed.run(CASE, reference=None)
+    bed.run(CASE, sides={"": Side()})
     words = "this device is new: --perf-reference cancels devices"
     assert bed.said[-1] == f"against 1 process on 1 device; {words}"
 
@@ -629,7 +629,7 @@ def test_a_reference_that_is_much_slower_is_no_obstacle(bed):
 def test_caches_that_are_cold_on_one_side_only_are_named(bed, monkeypatch):
     slow_here(bed)
     monkeypatch.setattr(
-        "bench_lib.engine.pairing.mixed_conditions", lambda *_: ["caches cold here, warm there"]
+        "bench_lib.engine.suite.mixed_conditions", lambda *_: ["caches cold here, warm there"]
     )
     record = bed.run(CASE)[CASE.id]
     words = "; not measured in turns: conditions differ: caches cold here, warm there"
@@ -642,7 +642,8 @@ def test_caches_that_are_cold_on_one_side_only_are_named(bed, monkeypatch):
 def read(pytester, ini, *words):
     """Return the reference that an ini file and a command line name."""
     pytester.makeini(f"[pytest]\n{ini}")
-    return session.read_options(pytester.parseconfig(*LOAD, *words)).settings.reference
+    sides = session.read_options(pytester.parseconfig(*LOAD, *words)).settings.sides
+    return sides.get(REFERENCE)
 
 
 @pytest.mark.parametrize(("ini", "own"), [("", False), ("perf_own_choices = true", True)])

@@ -16,7 +16,7 @@ from faulty import NAPS
 from processes import HERE, ON_THE_CPU, TORCH_ALONE
 
 from bench_lib.engine import engine
-from bench_lib.engine.settings import Settings, Side
+from bench_lib.engine.settings import REFERENCE, Settings, Side
 from bench_lib.model import Environment, Hardware, Limits, Record, Sampling, Status
 from bench_lib.plugin import session
 from bench_lib.storage import history
@@ -84,8 +84,10 @@ def night(accepted, tmp_path_factory) -> Night:
         planned=3,
         kernels="none",
         say=said.append,
-        sides={"": Side(environment={**variables, NAPS: TONIGHT})},
-        reference=Side(str(accepted), {**variables, NAPS: ACCEPTED}, (str(container),)),
+        sides={
+            "": Side(environment={**variables, NAPS: TONIGHT}),
+            REFERENCE: Side(str(accepted), {**variables, NAPS: ACCEPTED}, (str(container),)),
+        },
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "tempdir", str(folder))

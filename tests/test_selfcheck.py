@@ -36,7 +36,7 @@ class Machine:
         self.wrong = wrong or {}
         self.orders: list[list[str]] = []
 
-    def measure_again(self, cases, process, *, sides=()):
+    def measure_again(self, cases, process):
         self.orders.append([case.id for case in cases])
         factor = 1 + self.random.gauss(0, self.luck)
         for position, case in enumerate(cases):
@@ -49,16 +49,7 @@ class Machine:
             took_s = 1.5 if position else 2.25
             fields = {"measurement": made, "took_s": took_s, **self.wrong}
             attempt = make_attempt(process=process, **fields)
-            yield Outcome(case, [attempt], make_environment(), make_hardware())
-
-
-class Sides:
-    def __init__(self, machines):
-        self.machines = machines
-
-    def measure_again(self, cases, process, *, sides=("",)):
-        (side,) = sides
-        return self.machines[side].measure_again(cases, process)
+            yield [Outcome(case, [attempt], make_environment(), make_hardware())]
 
 
 def checked(machine=None, **options):
@@ -119,9 +110,9 @@ def test_a_machine_that_is_too_noisy_is_called_blind_and_not_fine():
 
 def test_delays_that_come_out_otherwise_are_no_answer():
     class Busy(Machine):
-        def measure_again(self, cases, process, *, sides=()):
+        def measure_again(self, cases, process):
             self.unit_s = UNIT_S if process == 0 else 4 * UNIT_S
-            return super().measure_again(cases, process, sides=sides)
+            return super().measure_again(cases, process)
 
     found = checked(Busy(), **FEWEST)
     assert not found.is_as_planned
@@ -142,10 +133,10 @@ def test_a_delay_that_does_not_grow_is_named():
 )
 def test_a_case_that_cannot_be_measured_is_named_with_the_reason(wrong, message):
     class Broken(Machine):
-        def measure_again(self, cases, process, *, sides=()):
-            for outcome in super().measure_again(cases, process):
+        def measure_again(self, cases, process):
+            for (outcome,) in super().measure_again(cases, process):
                 attempts = [replace(a, **wrong, accepted=False) for a in outcome.attempts]
-                yield replace(outcome, attempts=attempts)
+                yield [replace(outcome, attempts=attempts)]
 
     with pytest.raises(SelfcheckError, match=message):
         checked(Broken())
@@ -225,9 +216,9 @@ def test_a_wrong_option_is_named_before_anything_is_measured(options, message, m
 # ---- the command ------------------------------------------------------------------------
 
 
-class Machines(Sides):
-    def __init__(self, _device, settings, **_options):
-        super().__init__({kind: Machine(luck=0.0002) for kind in settings.sides})
+class Held(Machine):
+    def __init__(self, _device, _settings, **_options):
+        super().__init__(luck=0.0002)
 
     def watch(self):
         """See nothing."""
@@ -239,7 +230,7 @@ class Machines(Sides):
 @pytest.fixture
 def command(monkeypatch, capsys):
     def run(*words):
-        monkeypatch.setattr("bench_lib.engine.engine.HeldDevice", Machines)
+        monkeypatch.setattr("bench_lib.engine.engine.HeldDevice", Held)
         device = make_hardware(vendor="nvidia", key="h200")
         monkeypatch.setattr("bench_lib.backends.detect", lambda: [device])
         return ran(["selfcheck", *words], monkeypatch, capsys)

@@ -25,7 +25,7 @@ from standins.worker import Contexts, gpus, held
 from bench_lib.cases.axes import cold
 from bench_lib.engine import past
 from bench_lib.engine.past import NIGHTS
-from bench_lib.engine.settings import Outcome
+from bench_lib.engine.settings import Outcome, Settings
 from bench_lib.engine.suite import Baselines, Suite, fails
 from bench_lib.model import (
     IN_BURSTS,
@@ -81,7 +81,8 @@ def suite(tmp_path):
 
     def make(**options) -> Suite:
         known = Baselines(tmp_path / "baselines")
-        opened.append(Suite(tmp_path / "history", known, DEVICE, **options))
+        settings = Settings(**{"planned": 1, **options})
+        opened.append(Suite(tmp_path / "history", known, DEVICE, settings=settings))
         return opened[-1]
 
     yield make
@@ -149,7 +150,7 @@ def test_a_run_that_fills_the_caches_is_judged_by_how_full_they_were_before(
 
 
 def again(bench, suite, *case_ids, process=1):
-    for outcome in bench.measure_again([make_case(id=id_) for id_ in case_ids], process):
+    for (outcome,) in bench.measure_again([make_case(id=id_) for id_ in case_ids], process):
         suite.note(outcome, None)
 
 

@@ -36,9 +36,8 @@ from bench_lib.model import TIERS, Case, Environment, Hardware, Status
 from bench_lib.verdict.severity import rank
 
 if TYPE_CHECKING:
-    from bench_lib.engine.pairing import PairRow
     from bench_lib.engine.settings import Side
-    from bench_lib.studies.ab import Compared
+    from bench_lib.studies.ab import Compared, PairRow
 
 SHOWN = 3
 """Cases that are named where an expression matches none."""
@@ -236,8 +235,9 @@ def _compare(
     folder: Path,
 ) -> Compared:
     """Compare, and say before what that will take."""
-    from bench_lib.engine import pace, pairing
+    from bench_lib.engine import pace
     from bench_lib.engine.engine import opened
+    from bench_lib.engine.sides import mixed_conditions
     from bench_lib.studies import ab as comparing
 
     settings = comparing.settings(sides, pairs, most_pairs, history=folder, say=say)
@@ -250,9 +250,10 @@ def _compare(
     )
     with opened(device, settings) as engine:
         engine.held.open(0)
-        for name, environment in engine.environments.items():
+        environments = {name: engine.environments[name] for name in sides}
+        for name, environment in environments.items():
             say(f"{name}: {_in_brief(sides[name], environment)}")
-        if differing := pairing.mixed_conditions(cases[0], device, engine.environments):
+        if differing := mixed_conditions(cases[0], device, environments):
             say(f"everything will be INCOMPARABLE: {'; '.join(differing)}")
         return comparing.compare(engine, cases)
 
@@ -392,16 +393,16 @@ def _reasons(rows: Sequence[PairRow]) -> Iterator[tuple[str, str, str]]:
 
 def _no_answer(found: Compared) -> list[str]:
     """Return the line that says why most of the cases were not judged, if they were not."""
-    from bench_lib.engine import pairing
+    from bench_lib.studies.ab import unanswered
 
-    return [line] if (line := pairing.unanswered(found.rows)) else []
+    return [line] if (line := unanswered(found.rows)) else []
 
 
 def _exit_status(found: Compared) -> int:
     """Return 1 where B is worse or the comparison ended early, 2 where most was not judged."""
-    from bench_lib.engine import pairing
+    from bench_lib.studies.ab import fails
 
-    if pairing.fails(found.rows) or found.stopped:
+    if fails(found.rows) or found.stopped:
         return 1
     return 2 if _no_answer(found) else 0
 

@@ -145,21 +145,22 @@ class Measuring:
         """
         from bench_lib.engine.engine import opened
         from bench_lib.engine.pace import Pace, ProgressLines, past
-        from bench_lib.engine.settings import Settings, Side
+        from bench_lib.engine.settings import REFERENCE, Settings, Side
         from bench_lib.studies.figures import figures_of
 
         keeping = self._keeping
         least = {case.id: least_s([case]) for case in cases}
         pace = Pace({**least, **past(keeping.history, self.device.key)})
-        reference = Side(keeping.reference, self._variables) if keeping.reference else None
+        sides = {"": Side(environment=self._variables)}
+        if keeping.reference and keeping.judge:
+            sides[REFERENCE] = Side(keeping.reference, self._variables)
         settings = Settings(
             history=keeping.history,
             baselines=keeping.baselines,
             command=self._name,
             judged=keeping.judge,
             limits=keeping.limits() if keeping.judge else {},
-            sides={"": Side(environment=self._variables)},
-            reference=reference if keeping.judge else None,
+            sides=sides,
             say=say,
             progress=ProgressLines(say, lambda _phase: pace),
         )
@@ -177,7 +178,7 @@ class Measuring:
         from bench_lib.studies.figures import figures_of
 
         say(f"some steps of {short.id}, to predict what it takes")
-        (outcome,) = engine.held.measure_again([short], -1, sides=[""])
+        ((outcome,),) = engine.held.measure_again([short], -1, in_turns=False)
         return figures_of(Record(short, attempts=outcome.attempts), self.device)
 
     def _announce(self, cases: Sequence[Case], words: str) -> None:

@@ -23,7 +23,7 @@ from bench_lib.engine.processes import (
     disturbance,
     start_workers,
 )
-from bench_lib.engine.settings import REFERENCE, Outcome, Settings, Side, does_not_start
+from bench_lib.engine.settings import Outcome, Settings, Side, does_not_start
 from bench_lib.engine.telemetry import Cooling, Neighbours, Sampler, stuck_at_c, without
 from bench_lib.environment import fingerprint
 from bench_lib.formulas import floor
@@ -116,11 +116,12 @@ class HeldDevice:
                 measure_ranks=functools.partial(self._measure_ranks, side),
                 give_way=self._companion.run,
                 say=settings.say,
-                # Of two sides, a pair is nothing without its other half.
-                most_lost=MOST_LOST if name != REFERENCE and len(settings.sides) == 1 else 1,
+                # Where the reference alone judges, a pair is nothing without its other half.
+                most_lost=MOST_LOST if name == settings.candidate and settings.by_baseline else 1,
             )
-            for name, side in self._all_sides.items()
+            for name, side in settings.sides.items()
         }
+        self._candidate, self._reference = settings.candidate, settings.reference
         self._gone = ""
         """Why the reference cannot be measured any more."""
         self._lacking: set[str] = set()
@@ -134,9 +135,10 @@ class HeldDevice:
     def measure(self, case: Case) -> list[Outcome]:
         """Measure a case in every process, in turns with the reference if there is one.
 
-        Our outcome comes first.  A fault or a skip ends the case early; if the hardware spoils one
-        process, the next may still come out well.  Raises LaunchError if workers cannot be started
-        at all, and before anything is measured where a reference was asked for and cannot be.
+        The outcome of the side in question comes first.  A fault or a skip ends the case early; if
+        the hardware spoils one process, the next may still come out well.  Raises LaunchError if
+        workers cannot be started at all, and before anything is measured where a reference was
+        asked for and cannot be.
         """
         self.watch()
         is_first = not self._positions
@@ -144,86 +146,97 @@ class HeldDevice:
         outcomes: dict[str, Outcome] = {}
         asked = PLAIN
         for process in range(self._settings.processes):
-            sides = self._with_reference([self._first], case, process)
+            sides = self._sides_of(case, process)
             if is_first and self._gone and not self._settings.reference_is_optional:
                 raise LaunchError(self._gone)
             for new in self._round(case, process, sides, asked):
                 before = outcomes.get(new.side)
                 attempts = [*(before.attempts if before else ()), *new.attempts]
                 outcomes[new.side] = replace(new, attempts=attempts)
-            own = outcomes[self._first]
+            own = outcomes[self._candidate]
             if own.attempts[-1].measurement is None:
                 break
             if any(map(is_checked, own.attempts)):
                 asked = _without_numerics(asked)
-        own = replace(outcomes.pop(self._first), tuned=tuned)
-        return [own, *outcomes.values()]
+        outcomes[self._candidate] = replace(own, tuned=tuned)
+        return list(outcomes.values())
 
     def glance(self, case: Case) -> Outcome:
         """Look at a case once in the first process, and take it as it is; raises LaunchError."""
         with self.holding(case):
-            attempt = self._attempt(case, 0, self._first)
-        return self._outcome(case, [attempt], self._first)
+            attempt = self._attempt(case, 0, self._candidate)
+        return self._outcome(case, [attempt], self._candidate)
 
     def measure_again(
         self,
         cases: Iterable[Case],
         process: int,
         *,
-        sides: Iterable[str] = (),
+        in_turns: bool = True,
         confirms: bool = True,
         tuned_anew: Collection[str] = (),
         known: Collection[str] = (),
-    ) -> Iterator[Outcome]:
+    ) -> Iterator[list[Outcome]]:
         """Measure cases in one fresh process of each side, the run's ``process``-th from 0.
 
-        The reference is a side, unless ``sides`` are named.  For cases whose ids are ``known`` the
-        numerics exist, and only times are measured.  For those that are ``tuned_anew`` the compiler
-        chooses again what the baseline does not tell.  Raises LaunchError if workers cannot be
-        started at all.
+        Yields each case's outcomes, that of the side in question first; with ``in_turns`` false the
+        reference is left out.  For cases whose ids are ``known`` the numerics exist, and only times
+        are measured.  For those that are ``tuned_anew`` the compiler chooses again what the other
+        side does not tell.  Raises LaunchError if workers cannot be started at all.
         """
-        own = list(sides or self._settings.sides)
         try:
-            if len(own) > 1:
-                self.open(process)
             for case in cases:
                 asked = MeasureRequest(
                     keeps=case.id not in tuned_anew,
                     known={NUMERICS} if case.id in known else (),
                 )
-                names = own if sides else self._with_reference(own, case, process)
-                for outcome in self._round(case, process, names, asked):
-                    attempts = [replace(each, confirms=confirms) for each in outcome.attempts]
-                    yield replace(outcome, attempts=attempts)
+                sides = self._sides_of(case, process) if in_turns else [self._candidate]
+                yield [
+                    replace(each, attempts=[replace(a, confirms=confirms) for a in each.attempts])
+                    for each in self._round(case, process, sides, asked)
+                ]
         finally:
-            for name, processes in self._sides.items():
-                if name in (*own, REFERENCE):
-                    processes.drop(process)
+            for processes in self._sides.values():
+                processes.drop(process)
 
     def open(self, process: int) -> None:
         """Open a process of each side, so that they stand side by side; raises LaunchError."""
-        for name in in_turn(list(self._settings.sides), process):
+        for name in in_turn(list(self._sides), process):
             # What fails once is tried anew by the first case.
-            with _named(name), contextlib.suppress(CaseFault):
+            with contextlib.suppress(CaseFault):
+                self._open(name, process)
+
+    def _open(self, name: str, process: int) -> None:
+        try:
+            with self._named(name):
                 self._sides[name].open(process)
+        except LaunchError as error:
+            if name != self._reference or not self._settings.by_baseline:
+                raise
+            self._gone = does_not_start(self._settings.sides[name], error)
 
-    def _with_reference(self, sides: list[str], case: Case, process: int) -> list[str]:
-        """Return the sides of a case, and open a process of each where the reference is one.
+    @contextlib.contextmanager
+    def _named(self, side: str) -> Iterator[None]:
+        """Name the side, where there are two, in what stops the whole run."""
+        try:
+            yield
+        except LaunchError as error:
+            if self._settings.by_baseline:
+                raise
+            raise LaunchError(f"{side}: {error}") from error
 
-        A case of several ranks is measured in turns only where it is measured again.
+    def _sides_of(self, case: Case, process: int) -> list[str]:
+        """Return the sides that measure a case; where they are two, each has a process open then.
+
+        Where a baseline judges, too, a case of several ranks is measured in turns only where it is
+        measured again, and a reference that cannot measure a case is left out.
         """
         is_first_of_ranks = case.launch.ranks > 1 and process < self._settings.processes
-        if REFERENCE not in self._sides or self._gone or case.id in self._lacking:
-            return sides
-        if is_first_of_ranks:
-            return sides
+        lacks = self._gone or case.id in self._lacking or is_first_of_ranks
+        if self._reference is None or (lacks and self._settings.by_baseline):
+            return [self._candidate]
         self.open(process)
-        try:
-            with contextlib.suppress(CaseFault):
-                self._sides[REFERENCE].open(process)
-        except LaunchError as error:
-            self._gone = does_not_start(self._all_sides[REFERENCE], error)
-        return [*sides, REFERENCE]
+        return list(self._sides)
 
     def profile(self, cases: Iterable[Case]) -> Iterator[tuple[Case, KernelTable | str]]:
         """Look into the steps of cases, all in one process, which measures nothing else.
@@ -261,7 +274,7 @@ class HeldDevice:
         They have been at it since ``began_s`` on the monotonic clock, after ``watch``.
         """
         self._besides += pids
-        described = fingerprint.with_versions(self._before(self._first), versions)
+        described = fingerprint.with_versions(self._before(self._candidate), versions)
         environment = replace(described, threads=threads)
         attempt = self._with_measurement(self._blank(case, 0), measurement, began_s)
         if cause := self._spoilt_by(case, attempt):
@@ -280,17 +293,17 @@ class HeldDevice:
     @property
     def environments(self) -> dict[str, Environment]:
         """By side, the software that measures there; the worker's own words where it spoke."""
-        return {name: self._sides[name].environment() for name in self._settings.sides}
+        return {name: processes.environment() for name, processes in self._sides.items()}
 
     def use(self, workers: Zygote) -> None:
-        """Have the first side use workers that have started."""
-        self._sides[self._first].use(workers)
+        """Have the side in question use workers that have started."""
+        self._sides[self._candidate].use(workers)
 
     def watch(self) -> None:
         """Start telemetry, and see what the environment is before a run fills its caches."""
         if self._watcher is None:
             self._watcher = self._start_watching(self.device)
-            self._found = {n: self._described(side) for n, side in self._all_sides.items()}
+            self._found = {n: self._described(side) for n, side in self._settings.sides.items()}
 
     def close(self) -> None:
         """End the workers and the telemetry, and let go of the device."""
@@ -304,12 +317,8 @@ class HeldDevice:
 
     # ---- attempts -------------------------------------------------------------------------
 
-    @property
-    def _first(self) -> str:
-        return next(iter(self._sides))
-
     def _fork(self) -> WorkerProcess:
-        return self._sides[self._first].fork()
+        return self._sides[self._candidate].fork()
 
     def _round(
         self, case: Case, process: int, sides: Sequence[str], asked: MeasureRequest
@@ -323,8 +332,8 @@ class HeldDevice:
         order = in_turn(sides, process + position)
         halves: dict[str, list[Attempt]] = {}
         for name in order:
-            own = halves.get(self._first)
-            if name == REFERENCE and own is not None and own[-1].measurement is None:
+            own = halves.get(self._candidate)
+            if name == self._reference and own is not None and own[-1].measurement is None:
                 continue  # there will be no pair
             halves[name] = self._half(case, process, name, asked)
         first, last = (halves.get(order[end], []) for end in (0, -1))
@@ -332,17 +341,19 @@ class HeldDevice:
             words = "the other half of the pair was measured again"
             spent = [replace(each, accepted=False, discarded=words) for each in first]
             halves[order[0]] = [*spent, *self._half(case, process, order[0], asked)]
-        return [self._outcome(case, attempts, name) for name, attempts in halves.items()]
+        return [self._outcome(case, halves[name], name) for name in sides if name in halves]
 
     def _half(self, case: Case, process: int, side: str, asked: MeasureRequest) -> list[Attempt]:
-        if side == REFERENCE and self._gone:
+        if side == self._reference and self._gone:
             fault = Fault("launch", self._gone, "open device")
             return [replace(self._blank(case, process), fault=fault)]
-        if side == REFERENCE:  # of which only times are compared
-            asked = replace(asked, keeps=True, known={NUMERICS, COUNTS})
-        with _named(side), self.holding(case):
+        if side == self._reference:
+            asked = replace(asked, keeps=True)
+            if self._settings.by_baseline:  # of the reference only times are compared
+                asked = replace(asked, known={NUMERICS, COUNTS})
+        with self._named(side), self.holding(case):
             attempts = self._attempts(case, process, side, asked)
-        if side == REFERENCE and attempts[-1].measurement is None:
+        if side == self._reference and attempts[-1].measurement is None:
             self._lacking.add(case.id)
         return attempts
 
@@ -443,9 +454,9 @@ class HeldDevice:
                 raise cannot_write(error.fault) from error
             attempt = replace(attempt, fault=self._explained(error.fault, begin))
         except LaunchError as error:
-            if side != REFERENCE:
+            if side != self._reference or not self._settings.by_baseline:
                 raise
-            self._gone = does_not_start(self._all_sides[side], error)
+            self._gone = does_not_start(self._settings.sides[side], error)
             attempt = replace(attempt, fault=Fault("launch", self._gone, "open device"))
         took_s = round(time.monotonic() - begin, 3)
         phase = attempt.fault.phase if attempt.fault is not None else "other"
@@ -463,9 +474,9 @@ class HeldDevice:
     def _may_be_kept(self, case: Case, process: int) -> bool:
         """Whether numerics may be an earlier run's: not where they are looked at once more.
 
-        Two sides are compared by what they compute now.
+        Two sides that are compared by what they compute, compute it now.
         """
-        return case.sampling.checks and process == 0 and len(self._settings.sides) == 1
+        return case.sampling.checks and process == 0 and self._settings.by_baseline
 
     def _blank(self, case: Case, process: int) -> Attempt:
         return Attempt(
@@ -546,7 +557,7 @@ class HeldDevice:
 
         A disturbed result serves this run, and is not kept.
         """
-        driver = self._before(self._first).driver
+        driver = self._before(self._candidate).driver
         with contextlib.suppress(KeyError):
             return facts.bursts_of(self.device, driver)
         begin_s = time.monotonic()
@@ -598,7 +609,7 @@ class HeldDevice:
         expected = self._expected(case)
         if expected is not None and expected.in_bursts != (attempt.measurement.state == IN_BURSTS):
             expected = None  # bursts and sustained work have different clocks
-        if REFERENCE in self._sides and not self._gone:
+        if self._reference is not None and not self._gone:
             expected = None  # both sides share the clock
         causes = (
             validity.blame(
@@ -646,7 +657,7 @@ class HeldDevice:
     def _own(self, *besides: int) -> list[int]:
         """Return our processes; nothing if they cannot be told from others."""
         # A container counts its processes in its own way.
-        if any(self._all_sides[name].command_prefix for name in self._started):
+        if any(self._settings.sides[name].command_prefix for name in self._started):
             return []
         workers = (pid for processes in self._sides.values() for pid in processes.pids)
         return [*workers, *self._companion.pids, *self._besides, *besides]
@@ -654,19 +665,14 @@ class HeldDevice:
     # ---- environment ----------------------------------------------------------------------
 
     @property
-    def _all_sides(self) -> dict[str, Side]:
-        reference = self._settings.reference
-        return {**self._settings.sides, **({} if reference is None else {REFERENCE: reference})}
-
-    @property
     def _started(self) -> list[str]:
         """The sides that measure: all but a reference that has needed no process yet."""
-        return [*self._settings.sides, *(n for n in self._sides if self._sides[n].pids)]
+        return [n for n in self._sides if n == self._candidate or self._sides[n].pids]
 
     def _before(self, side: str) -> Environment:
         self.watch()
         if side not in self._found:
-            self._found[side] = self._described(self._all_sides[side])
+            self._found[side] = self._described(self._settings.sides[side])
         return self._found[side]
 
     def _described(self, side: Side) -> Environment:
@@ -739,7 +745,7 @@ class HeldDevice:
         if case.launch.ranks == 1 or not backends.is_gpu(self.device):
             return []
         try:
-            command = self._start_of(case, self._settings.sides[self._first])["command"]
+            command = self._start_of(case, self._settings.sides[self._candidate])["command"]
         except CaseSkipped:
             return []
         devices = self._all_devices
@@ -758,7 +764,7 @@ class HeldDevice:
 
     def _measure_ranks(self, side: Side, case: Case, keeps: bool) -> Measurement:  # noqa: FBT001 - a callback
         """Measure a case in several ranks, whose compilers tune anew unless it ``keeps`` caches."""
-        if self._sweep is not None and side is not self._settings.reference:
+        if self._sweep is not None and side is self._settings.sides[self._candidate]:
             return self._sweep(case)
         start = self._start_of(case, side)
         if keeps:
@@ -769,7 +775,7 @@ class HeldDevice:
             return run_ranks(case, **{**start, "environment": environment})
 
     def _measure_together(self, cases: Sequence[Case]) -> list[Answer]:
-        (side,) = self._settings.sides.values()
+        side = self._settings.sides[self._candidate]
         return measure_together(cases, **self._start_of(cases[0], side))
 
     def _start_of(self, case: Case, side: Side) -> dict[str, Any]:
@@ -823,17 +829,6 @@ def is_checked(attempt: Attempt) -> bool:
 def in_turn(names: Sequence[str], turn: int) -> Sequence[str]:
     """Return sides in the order of a turn: the first one alternates."""
     return names if turn % 2 == 0 else names[::-1]
-
-
-@contextlib.contextmanager
-def _named(side: str) -> Iterator[None]:
-    """Name the side, where there are two, in what stops the whole run."""
-    try:
-        yield
-    except LaunchError as error:
-        if not side:
-            raise
-        raise LaunchError(f"{side}: {error}") from error
 
 
 def _order(device: Hardware) -> tuple[str, str, int]:

@@ -11,20 +11,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from bench_lib.engine import pairing, processes, profiles
+from bench_lib.engine import processes, profiles
 from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceBusyError
-from bench_lib.engine.pairing import ReferenceRun, place
 from bench_lib.engine.processes import Told
-from bench_lib.engine.settings import (
-    LOOKING_AGAIN,
-    MEASURING,
-    REFERENCE,
-    Outcome,
-    Settings,
-    Side,
-    nodeid_of,
-)
+from bench_lib.engine.settings import LOOKING_AGAIN, MEASURING, Outcome, Settings, nodeid_of
+from bench_lib.engine.sides import place, problem_of
 from bench_lib.engine.suite import Baselines, Suite, fails
 from bench_lib.environment import fingerprint
 from bench_lib.formats import many
@@ -62,8 +54,6 @@ class Engine:
         self.baselines = Baselines(settings.baselines)
         self.suites: dict[str, Suite] = {}
         """The records, by side."""
-        self.reference: ReferenceRun | None = None
-        """The accepted environment, where one is named."""
         self._held: HeldDevice | None = None
         self._shared: dict[str, tuple[Zygote, Told]] = {}
         """By device, workers that have started for who holds it."""
@@ -73,52 +63,66 @@ class Engine:
     # ---- opening and closing --------------------------------------------------------------
 
     def open(self) -> None:
-        """Open the history and read the baselines; raises HistoryError or BaselineError."""
+        """Open the history and read the baselines.
+
+        Raises HistoryError, BaselineError, and LaunchError for a reference that was asked for and
+        cannot be used.
+        """
         settings = self.settings
         if self.suites or settings.history is None:
             return
-        if not self._is_paired:
+        if settings.by_baseline:
             self.baselines.of(self.device.key)
-        # Two runs begin within the same moment; in order of ids, lists have A's before B's, and
-        # the reference's before ours.
-        sides = [*settings.sides, *([REFERENCE] if settings.reference else [])]
-        ids = sorted(history.new_id() for _ in sides)
+        # Two runs begin within the same moment; in order of ids, lists have the reference's first.
+        ids = sorted(history.new_id() for _ in settings.sides)
+        of_reference = None
         if settings.reference is not None:
-            self.reference = self._reference(settings.reference, ids.pop(0), candidate_run=ids[0])
-        for side, run_id in zip(settings.sides, ids, strict=True):
-            self.suites[side] = Suite(
-                settings.history,
-                self.baselines,
-                self.device,
-                planned=settings.planned,
-                any_clock=settings.any_clock,
-                run_id=run_id,
-                reference=self.reference,
-            )
+            of_reference = self._opened(settings.reference, ids[0], candidate_run=ids[-1])
+            self._check_reference(of_reference)
+        own = self._opened(settings.candidate, ids[-1], reference=of_reference)
+        self.suites = {settings.candidate: own}
+        if settings.reference is not None and of_reference is not None:
+            self.suites[settings.reference] = of_reference
 
-    def _reference(self, side: Side, run_id: str, candidate_run: str) -> ReferenceRun:
-        """Make the reference's run; raises LaunchError if it was asked for and cannot be used."""
-        settings, began = self.settings, history.utc_now()
-        (own,) = settings.sides.values()
-        folder = settings.history
+    def _opened(
+        self,
+        side: str,
+        run_id: str,
+        *,
+        reference: Suite | None = None,
+        candidate_run: str | None = None,
+    ) -> Suite:
+        folder = self.settings.history
         assert folder is not None
-        problem = pairing.problem_of(side, own)
-        if problem and not settings.reference_is_optional:
-            raise LaunchError(problem)
-        if problem:
-            settings.say(f"warning: judged by the baseline alone: {problem}")
-            self.settings = replace(settings, reference=None)
-        return ReferenceRun(
-            side,
-            lambda key: history.Writer(folder, key, now=began, run_id=run_id),
-            candidate_run,
-            problem,
+        return Suite(
+            folder,
+            self.baselines,
+            self.device,
+            side=side,
+            settings=self.settings,
+            run_id=run_id,
+            reference=reference,
+            candidate_run=candidate_run,
         )
+
+    def _check_reference(self, suite: Suite) -> None:
+        """See whether a reference beside a baseline can be used; raises LaunchError if it must."""
+        settings = self.settings
+        if not settings.by_baseline:
+            return
+        own, side = settings.sides.values()
+        suite.problem = problem_of(side, own)
+        if suite.problem and not settings.reference_is_optional:
+            suite.close()
+            raise LaunchError(suite.problem)
+        if suite.problem:
+            settings.say(f"warning: judged by the baseline alone: {suite.problem}")
+            self.settings = replace(settings, sides={settings.candidate: own})
 
     @property
     def suite(self) -> Suite:
-        """The records that are judged: those of B if there are two sides."""
-        return list(self.suites.values())[-1]
+        """The records that are judged: those of the side in question."""
+        return self.suites[self.settings.candidate]
 
     @property
     def held(self) -> HeldDevice:
@@ -135,7 +139,7 @@ class Engine:
         """
         at = place(device)
         if at not in self._shared:
-            (side,) = self.settings.sides.values()
+            side = self.settings.sides[self.settings.candidate]
             with contextlib.suppress(LaunchError):
                 self._shared[at] = processes.share(side, device)
         return self._shared[at][1] if at in self._shared else None
@@ -166,8 +170,6 @@ class Engine:
         with contextlib.ExitStack() as stack:
             for suite in self.suites.values():
                 stack.callback(suite.close)
-            if self.reference is not None:
-                stack.callback(self.reference.close)
             stack.callback(self.release)
             for zygote, _ in self._shared.values():
                 stack.callback(zygote.close)
@@ -175,12 +177,12 @@ class Engine:
 
     def _hold(self, device: Hardware) -> HeldDevice:
         def expected(case: Case) -> validity.Level | None:
-            if self._is_paired or self.settings.any_clock or not self.settings.judged:
+            if self.settings.any_clock or not self._by_baseline:
                 return None
             return acceptance.level_of(self.baselines.of(device.key).of(case), case, device)
 
         def chosen(case: Case) -> Draw | None:
-            if self._is_paired or self.settings.own_choices or not self.settings.judged:
+            if self.settings.own_choices or not self._by_baseline:
                 return None
             return choices.accepted(self.baselines.of(device.key).of(case))
 
@@ -190,8 +192,8 @@ class Engine:
         return held
 
     @property
-    def _is_paired(self) -> bool:
-        return len(self.settings.sides) > 1
+    def _by_baseline(self) -> bool:
+        return self.settings.judged and self.settings.by_baseline
 
     # ---- measuring ------------------------------------------------------------------------
 
@@ -204,7 +206,7 @@ class Engine:
     def attempt(self, case: Case) -> list[Outcome]:
         """Measure a case without writing it down, in turns with the reference if there is one.
 
-        Our own outcome comes first.  Raises LaunchError and DeviceBusyError.
+        The outcome of the side in question comes first.  Raises LaunchError and DeviceBusyError.
         """
         limits = self.settings.limits.get(case.id, case.limits)
         sampling = case.sampling
@@ -222,20 +224,17 @@ class Engine:
 
     def note(self, outcome: Outcome, nodeid: str | None = None) -> Record:
         """Write down attempts, by default as the command's; raises HistoryError."""
-        if outcome.side == REFERENCE and self.reference is not None:
-            was = self.reference.problem
-            record = self.reference.note(outcome)
-            if self.reference.problem != was:
-                words = "judged by the baseline alone where there is no pair"
-                self.settings.say(f"warning: {words}: {self.reference.problem}")
-            return record
         suite, case_id = self.suites[outcome.side], outcome.case.id
-        known = suite.records.get(case_id)
-        if nodeid is None and known is not None:
+        known, was = suite.records.get(case_id), suite.problem
+        command = self.settings.command or (suite is not self.suite and outcome.side)
+        if known is not None:
             nodeid = known.nodeid
-        elif nodeid is None and self.settings.command:
-            nodeid = nodeid_of(self.settings.command, case_id)
+        elif nodeid is None and command:
+            nodeid = nodeid_of(command, case_id)
         suite.note(outcome, nodeid)
+        if suite.problem != was:
+            words = "judged by the baseline alone where there is no pair"
+            self.settings.say(f"warning: {words}: {suite.problem}")
         if suite is self.suite and (numerics := _numerics_of(outcome)) is not None:
             self._checked.setdefault(case_id, (outcome, numerics))
         return suite.records[case_id]
@@ -247,8 +246,8 @@ class Engine:
 
     @property
     def accepted(self) -> Collection[str]:
-        """Ids of the cases that have a measured baseline; none where nothing is judged."""
-        return self.baselines.of(self.device.key).measured if self.settings.judged else ()
+        """Ids of the cases that have a measured baseline; none where nothing is judged by one."""
+        return self.baselines.of(self.device.key).measured if self._by_baseline else ()
 
     # ---- looking again --------------------------------------------------------------------
 
@@ -277,7 +276,7 @@ class Engine:
             return [r for r in records if (r.case.launch.ranks > 1) == of_several_ranks]
 
         planned, began_s = self.settings.planned, time.monotonic()
-        what = "pair" if self._is_paired or self.settings.reference else "process"
+        what = "process" if self.settings.reference is None else "pair"
         for process in range(self.settings.processes, planned):
             records = of_these(self._in_doubt(process))
             if not records:
@@ -298,34 +297,18 @@ class Engine:
                 process,
                 queues,
                 confirms=True,
-                tuned_anew=self._to_tune_anew(records),
+                tuned_anew={r.case.id for r in records if self.suite.chose_otherwise(r)},
                 known=self._with_sound_numerics(records),
             )
 
-    def _to_tune_anew(self, records: Iterable[Record]) -> Collection[str]:
-        """Return the ids of cases whose compiler chose otherwise than in the baseline.
-
-        With two sides neither is a baseline.
-        """
-        if self._is_paired:
-            return ()
-        return {record.case.id for record in records if self.suite.chose_otherwise(record)}
-
     def _in_doubt(self, process: int) -> list[Record]:
         """Return the records that are to be measured in the run's ``process``-th process."""
-        if not self._is_paired:
-            spoilt = self.suite.spoilt() if process == self.settings.processes else []
-            return self.suite.suspicious() + spoilt  # whatever spoilt it may be over by now
-        doubtful = [row.case_id for row in self.rows() if judge.is_suspicious(row.verdicts)]
-        records = [self.suite.records[case_id] for case_id in doubtful]
-        return [record for record in records if record.attempts[-1].process == process - 1]
+        spoilt = self.suite.spoilt() if process == self.settings.processes else []
+        return self.suite.suspicious() + spoilt  # whatever spoilt it may be over by now
 
     def _with_sound_numerics(self, records: Iterable[Record]) -> Collection[str]:
-        """Return the ids of cases whose numerics a fresh process need not check again.
-
-        With two sides each has its own.
-        """
-        if self._is_paired:
+        """Return the ids of cases whose numerics a fresh process need not check again."""
+        if not self.settings.by_baseline:
             return ()
         return {r.case.id for r in records if judge.has_sound_numerics(r.verdicts)}
 
@@ -334,7 +317,7 @@ class Engine:
 
         If a verdict doubts them, those of an earlier run are forgotten.
         """
-        if self._is_paired:
+        if not self.settings.by_baseline:
             return
         for case_id, (outcome, numerics) in self._checked.items():
             about = outcome.case, outcome.environment, outcome.hardware.uuid
@@ -354,7 +337,7 @@ class Engine:
         known: Collection[str] = (),
     ) -> None:
         """Measure each device's queue in a fresh process, the devices at the same time."""
-        outcomes: queue.SimpleQueue[Outcome | None] = queue.SimpleQueue()
+        measured: queue.SimpleQueue[list[Outcome] | None] = queue.SimpleQueue()
         stopping = threading.Event()
 
         def work(held: HeldDevice) -> None:
@@ -366,26 +349,21 @@ class Engine:
                     tuned_anew=tuned_anew,
                     known=known,
                 )
-                for outcome in again:
-                    outcomes.put(outcome)
+                for outcomes in again:
+                    measured.put(outcomes)
                     if stopping.is_set():
                         return
             finally:
-                outcomes.put(None)
+                measured.put(None)
 
         with ThreadPoolExecutor(len(queues)) as pool:
             devices = [pool.submit(work, held) for held in queues]
-            noted: dict[str, list[Outcome]] = {}
             try:
                 for _ in devices:
-                    while (outcome := outcomes.get()) is not None:
-                        self.note(outcome)
-                        if outcome.side == REFERENCE:
-                            continue
-                        of_case = noted.setdefault(outcome.case.id, [])
-                        of_case.append(outcome)
-                        if len(of_case) == len(self.suites):
-                            self.settings.progress.finish(outcome.case.id, of_case)
+                    while (outcomes := measured.get()) is not None:
+                        for outcome in outcomes:
+                            self.note(outcome)
+                        self.settings.progress.finish(outcomes[0].case.id, outcomes)
             except BaseException:
                 stopping.set()
                 for held in queues:
@@ -437,24 +415,14 @@ class Engine:
 
     # ---- judging --------------------------------------------------------------------------
 
-    def rows(self) -> list[pairing.PairRow]:
-        """Judge both sides' cases as they stand, by their ratio within each pair."""
-        records = {side: suite.records for side, suite in self.suites.items()}
-        return pairing.judged(records, self.device, self.environments, self.settings.planned)
-
     def judge(self) -> list[Record]:
         """Judge everything and write the verdicts; raises HistoryError and BaselineError."""
-        if not self._is_paired:
-            records = self.suite.judge()
-            if self.settings.over_nights != "off":
-                self.suite.look_over_nights()
-            for problem in self.suite.left_out:
-                self.settings.say(f"left out of the rolling baseline: {problem}")
-            return records
-        changes = pairing.differences(self.environments)
-        for row in self.rows():
-            self.suite.decide(row.case_id, row.status, row.verdicts, changes)
-        return list(self.suite.records.values())
+        records = self.suite.judge()
+        if self.settings.by_baseline and self.settings.over_nights != "off":
+            self.suite.look_over_nights()
+        for problem in self.suite.left_out:
+            self.settings.say(f"left out of the rolling baseline: {problem}")
+        return records
 
     @property
     def alarms(self) -> list[SlowDown]:
@@ -468,12 +436,13 @@ class Engine:
         if not self.suite.records:
             return
         self._keep_numerics()
-        if self.reference is not None:
-            self.reference.end()  # the last run to end is the latest
-        filled = None if self._is_paired else fingerprint.caches()
-        for suite in self.suites.values():
-            status = exit_status if suite is self.suite else 0
-            suite.writer.end(suite.counts(), status, caches=filled)
+        filled = fingerprint.caches() if self.settings.by_baseline else None
+        # The last run to end is the latest.
+        for suite in reversed(self.suites.values()):
+            if suite is self.suite:
+                suite.writer.end(suite.counts(), exit_status, caches=filled)
+            elif suite.records:
+                suite.writer.end({}, 0)
 
     def conclude(self, *, needs_figures: bool = False) -> bool:
         """Look again, profile and judge as asked, and end the run.

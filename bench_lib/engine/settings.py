@@ -49,7 +49,7 @@ PLANNED = 6
 """Processes of a case that looks different: the first, and five more."""
 MEASURING, LOOKING_AGAIN = "measuring", "looking again"
 REFERENCE = "reference"
-"""The side that a run of one side is measured in turns with."""
+"""The name of the accepted environment among the sides of a run."""
 SAME = "same"
 """The reference that is the run's own environment: A/A, to see what pairs differ by."""
 
@@ -111,9 +111,12 @@ class Settings:
     command: str = ""
     """Stands in the history where the name of a test does otherwise."""
     judged: bool = True
-    """Compare results with the baseline; with two sides, B's with A's."""
+    """Compare results with the baseline, or with the reference."""
+    by_baseline: bool = True
+    """Whether the baseline judges what the reference does not tell.  Otherwise the reference alone
+    judges, every metric, and a side that cannot be measured ends the run."""
     processes: int = 1
-    """Processes for every case; with two sides, pairs of them."""
+    """Processes for every case; with a reference, pairs of them."""
     planned: int = PLANNED
     """Processes, at most, of a case that looks different; with a reference, its pairs."""
     own_choices: bool = False
@@ -141,15 +144,24 @@ class Settings:
     devices: Sequence[Hardware] | None = None
     """The devices of this host; None has them detected when ranks need them."""
     sides: Mapping[str, Side] = field(default_factory=lambda: {"": Side()})
-    """The environments to measure in: one side, or two by their names."""
-    reference: Side | None = None
-    """The accepted environment.  With one side, every case is measured in turns with this."""
+    """The environments to measure in, by name: the one in question, and after it its reference if
+    there is one.  With a reference, every case is measured in turns."""
     reference_is_optional: bool = False
     """Whether a reference that cannot be used is warned about, and the baseline judges."""
     budget_s: float = math.inf
     """Seconds after which no case is measured again."""
     say: Callable[[str], None] = lambda _line: None
     progress: Progress = field(default_factory=Unseen)
+
+    @property
+    def candidate(self) -> str:
+        """The name of the side in question."""
+        return next(iter(self.sides))
+
+    @property
+    def reference(self) -> str | None:
+        """The name of the reference, if there is one."""
+        return next(iter(list(self.sides)[1:]), None)
 
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from bench_lib.engine import past
-from bench_lib.engine.pairing import ReferenceRun
-from bench_lib.engine.settings import PLANNED, Outcome
+from bench_lib.engine.settings import PLANNED, Outcome, Settings
+from bench_lib.engine.sides import differences, mixed_conditions, named, pairs_of
 from bench_lib.environment import fingerprint
 from bench_lib.formats import many
 from bench_lib.model import (
+    Attempt,
     Baseline,
     Case,
     Environment,
     Hardware,
     KernelTable,
+    ProcessSummary,
     Record,
     SlowDown,
     Status,
@@ -32,7 +34,7 @@ from bench_lib.verdict.evidence import PINNED, REFERENCE, Turns
 from bench_lib.verdict.judge import Evidence
 from bench_lib.verdict.metrics import scaling
 from bench_lib.verdict.metrics.efficiency import EFFICIENCY, alone
-from bench_lib.verdict.severity import FAILING, PASSING
+from bench_lib.verdict.severity import FAILING, PASSING, worst
 
 LOOKED_INTO = (Status.REGRESSED, Status.IMPROVED, Status.NO_BASELINE)
 _NOTHING = Verdict(Status.ERROR, "run", "nothing measured")
@@ -62,17 +64,27 @@ class Suite:
         known: Baselines,
         device: Hardware,
         *,
-        planned: int = 1,
-        any_clock: bool = False,
+        side: str = "",
+        settings: Settings,
         run_id: str | None = None,
-        reference: ReferenceRun | None = None,
+        reference: Suite | None = None,
+        candidate_run: str | None = None,
     ) -> None:
         """Open the history; raises HistoryError.
 
-        ``planned`` is how many processes a suspicious case is given in all; with ``any_clock`` a
-        lower clock excuses nothing.  ``reference`` is measured in turns with the cases.
+        The cases are measured in turns with those of a ``reference``, which was measured for a
+        ``candidate_run``.
         """
+        self.side = side
+        self._settings = settings
         self._reference = reference
+        self._candidate_run = candidate_run
+        self.problem = ""
+        """Why this side, a reference, cannot be measured, or no more."""
+        self._verdicts: dict[str, list[Verdict]] = {}
+        """The last verdicts, by case."""
+        self._judged_at = 0
+        """The number of attempts that they are of."""
         self._evidenced: dict[str, Evidence] = {}
         """The evidence of the last verdicts."""
         self._known = known
@@ -80,9 +92,7 @@ class Suite:
         """Earlier runs, by hardware key."""
         self.left_out: list[str] = []
         """Unreadable parts of earlier nights, by file."""
-        self._planned = planned
-        self._any_clock = any_clock
-        self._began: dict[str, Environment] = {}
+        self.began: dict[str, Environment] = {}
         """By case, its first environment of this run: a run fills the caches that are a
         condition."""
         self.writer = history.Writer(history_folder, device.key, run_id=run_id)
@@ -105,10 +115,23 @@ class Suite:
             self.writer.tuned(case_id, outcome.tuned)
         record = self.records.setdefault(case_id, Record(outcome.case, nodeid))
         self._outcomes[case_id] = outcome
-        self._began.setdefault(case_id, outcome.environment)
+        self.began.setdefault(case_id, outcome.environment)
+        if outcome.fault is not None and outcome.fault.kind == "launch":
+            self.problem = outcome.fault.message
         for attempt in outcome.attempts:
             record.attempts.append(attempt)
-            self.writer.attempt(outcome.case, nodeid, attempt)
+            self.writer.attempt(outcome.case, nodeid, self._kept(attempt))
+
+    def _kept(self, attempt: Attempt) -> Attempt:
+        """Return an attempt as the history keeps it: that of an accepted environment counts not.
+
+        Its software is not the run's.
+        """
+        if self._candidate_run is None or not self._by_baseline:
+            return attempt
+        why = f"the reference of run {self._candidate_run}, measured in turns with it"
+        kept = replace(attempt, accepted=False, discarded=attempt.discarded or why)
+        return kept if attempt.measurement else attempt
 
     def suspicious(self) -> list[Record]:
         """Return the records whose answer fresh processes could change.
@@ -116,7 +139,7 @@ class Suite:
         If it is the efficiency of several ranks, one rank's are too.
         """
         chosen: dict[str, Record] = {}
-        judged = {record.case.id: record for record in self._judged()}
+        judged = {record.case.id: record for record in self.judged()}
         for case_id, record in judged.items():
             evidence = self._evidenced.get(case_id)
             if judge.is_suspicious(record.verdicts) or (
@@ -139,7 +162,7 @@ class Suite:
 
     def spoilt(self) -> list[Record]:
         """Return the records that the hardware left without anything to judge."""
-        verdicts = {id_: _unmeasured(record) for id_, record in self.records.items()}
+        verdicts = {id_: self._unmeasured(record) for id_, record in self.records.items()}
         return [
             self.records[id_] for id_, v in verdicts.items() if v and v.status is Status.INVALID
         ]
@@ -152,8 +175,8 @@ class Suite:
         """
         if which == "none":
             return []
-        judged = (r for r in self._judged() if not r.case.launch.cold)  # caches would fill
-        measured = [r for r in judged if _unmeasured(r) is None]
+        judged = (r for r in self.judged() if not r.case.launch.cold)  # caches would fill
+        measured = [r for r in judged if self._unmeasured(r) is None]
         return measured if which == "all" else [r for r in measured if r.status in LOOKED_INTO]
 
     def note_kernels(self, case_id: str, found: KernelTable | str) -> None:
@@ -171,7 +194,7 @@ class Suite:
 
     def judge(self) -> list[Record]:
         """Judge the suite and write its verdicts; raises HistoryError, BaselineError."""
-        for record in self._judged():
+        for record in self.judged():
             if self.records[record.case.id].status is None:
                 explained = self._explained(record)
                 self.records[record.case.id] = explained
@@ -194,8 +217,31 @@ class Suite:
         verdicts = [_with(v, words) if v is slower[0] else v for v in record.verdicts]
         return replace(record, verdicts=verdicts, blamed=blamed)
 
+    @property
+    def _by_baseline(self) -> bool:
+        return self._settings.by_baseline
+
     def _baseline(self, record: Record) -> Baseline | None:
+        if not self._by_baseline:
+            return None
         return self._known.of(self.hardware_of(record).key).of(record.case)
+
+    def _accepted_in(self, record: Record) -> Environment | None:
+        """Return what a case's baseline was measured in; None if unknown."""
+        baseline = self._baseline(record)
+        if baseline is None or not baseline.processes:
+            return None
+        file = self._known.of(self.hardware_of(record).key)
+        return file.environments.get(baseline.processes[-1].environment)
+
+    def _changes(self, case: Case) -> list[str]:
+        """Name what changed since the baseline, or differs from a reference that alone judges."""
+        if not self._by_baseline and self._reference is not None:
+            theirs = self._reference.began.get(case.id)
+            return [] if theirs is None else differences(theirs, self.began[case.id])
+        old = self._accepted_in(self.records[case.id])
+        new = self._outcomes[case.id].environment
+        return [] if old is None else fingerprint.difference(old, new)
 
     def _difference(self, record: Record) -> kernels.Diff | None:
         """Return how a case's kernels differ from its baseline's; None if one is unknown."""
@@ -214,50 +260,96 @@ class Suite:
             return "its baseline was accepted without kernels to compare with" if unknown else None
         return kernels.reason(found, more_s)
 
-    def _judged(self) -> list[Record]:
-        suite: dict[str, Evidence] = {}
-        unfit: dict[str, list[Verdict]] = {}
-        for case_id, record in self.records.items():
-            outcome = self._outcomes[case_id]
-            if _unmeasured(record) is None:
-                try:
-                    suite[case_id] = self._evidence(record, outcome)
-                except ValueError as error:
-                    unfit[case_id] = [Verdict(Status.ERROR, "run", str(error))]
-        self._evidenced = suite
-        verdicts = judge.judge(suite) | unfit
+    def judged(self) -> list[Record]:
+        """Return the records with their verdicts; all cases are judged once a round."""
+        suites = [self, self._reference] if self._reference else [self]
+        attempts = sum(len(r.attempts) for suite in suites for r in suite.records.values())
+        if attempts != self._judged_at:
+            self._verdicts, self._judged_at = self._found(), attempts
         judged = []
         for case_id, record in self.records.items():
-            found = verdicts.get(case_id) or [_unmeasured(record) or _NOTHING]
+            found = self._verdicts[case_id]
             file = self._known.of(self._outcomes[case_id].hardware.key)
-            baseline = file.of(record.case)
-            if baseline is not None and baseline.case_id == record.case.renamed_from:
-                found = [_under_its_former_id(verdict, baseline) for verdict in found]
             judged.append(
                 replace(
                     record,
                     status=judge.overall(found),
                     verdicts=found,
-                    changes=_changes(file, record.case, self._outcomes[case_id].environment),
-                    quarantine=file.quarantine_of(record.case),
-                    baseline_accepted=_accepted(baseline),
+                    changes=self._changes(record.case),
+                    quarantine=file.quarantine_of(record.case) if self._by_baseline else None,
+                    baseline_accepted=_accepted(self._baseline(record)),
                 )
             )
         return judged
 
+    def _found(self) -> dict[str, list[Verdict]]:
+        """Judge all cases."""
+        suite: dict[str, Evidence] = {}
+        unfit: dict[str, list[Verdict]] = {}
+        for case_id, record in self.records.items():
+            cannot = self._unmeasured(record)
+            if cannot is None:
+                try:
+                    suite[case_id] = self._evidence(record, self._outcomes[case_id])
+                except ValueError as error:
+                    cannot = Verdict(Status.ERROR, "run", str(error))
+            if cannot is not None:
+                unfit[case_id] = [cannot]
+        self._evidenced = suite
+        found = judge.judge(suite) | unfit
+        for case_id, record in self.records.items():
+            baseline = self._baseline(record)
+            if baseline is not None and baseline.case_id == record.case.renamed_from:
+                found[case_id] = [_under_its_former_id(v, baseline) for v in found[case_id]]
+        return found
+
+    def _unmeasured(self, record: Record) -> Verdict | None:
+        """Return the verdict of a case that there is nothing to judge of; None if there is.
+
+        Where the reference alone judges, that needs a pair.
+        """
+        if self._by_baseline or self._reference is None:
+            return _unmeasured(record)
+        case, theirs = record.case, self._reference.records.get(record.case.id)
+        sides = {self._reference.side: theirs, self.side: record}
+        found = {n: v for n, r in sides.items() if r is not None and (v := _unmeasured(r))}
+        if found:
+            status = worst({verdict.status for verdict in found.values()})
+            reason = "; ".join(f"{name}: {verdict.reason}" for name, verdict in found.items())
+        elif not self._pairs(record):
+            status, reason = Status.INVALID, "no pair was measured on both sides"
+        elif differing := mixed_conditions(case, self.hardware_of(record), self._both_began(case)):
+            status = Status.INCOMPARABLE
+            reason = f"conditions differ: {'; '.join(differing)}; warm both, then compare again"
+        else:
+            return None
+        return Verdict(status, "run", reason, against=REFERENCE)
+
+    def _pairs(self, record: Record) -> list[tuple[ProcessSummary, ProcessSummary]]:
+        theirs = self._reference.records.get(record.case.id) if self._reference else None
+        return [] if theirs is None else pairs_of(record, theirs)
+
+    def _both_began(self, case: Case) -> dict[str, Environment]:
+        """Return in what each side measured a case first, by names for a sentence."""
+        assert self._reference is not None
+        theirs = self._reference.began[case.id]
+        if self._by_baseline:
+            return {"the reference": theirs, "this side": self.began[case.id]}
+        return {self._reference.side: theirs, self.side: self.began[case.id]}
+
     def _evidence(self, record: Record, outcome: Outcome) -> Evidence:
         case, key = record.case, outcome.hardware.key
-        baseline = self._known.of(key).of(case)
+        baseline = self._baseline(record)
         processes = acceptance.processes_of(record, self.writer.run_id)
         return Evidence(
             processes,
             baseline,
             case.limits,
             self._earlier(key).rolling.get(case.id, []) if _accepted(baseline) else [],
-            acceptance.conditions_of(case, outcome.hardware, self._began[case.id]),
-            self._planned,
+            acceptance.conditions_of(case, outcome.hardware, self.began[case.id]),
+            self._settings.planned,
             len({attempt.process for attempt in record.attempts}),
-            self._any_clock,
+            self._settings.any_clock,
             families.family_of(case, in_bursts=any(p.in_bursts for p in processes)),
             case.launch.ranks,
             self._evidence_alone(record),
@@ -266,12 +358,34 @@ class Suite:
         )
 
     def _turns(self, record: Record, outcome: Outcome) -> Turns | None:
-        """Return the case's measurements in turns with the accepted environment, if any."""
-        if self._reference is None:
+        """Return the case's measurements in turns with the reference, if there is one."""
+        reference, case = self._reference, record.case
+        if reference is None:
             return None
-        hardware, own = outcome.hardware, self._began[record.case.id]
-        accepted = _accepted_in(self._known.of(hardware.key), record.case)
-        return self._reference.turns(record, hardware, own, accepted, self._planned)
+        pairs, without, own = self._pairs(record), "", self.began[case.id]
+        if not pairs:
+            without = reference.problem or _missing(reference.records.get(case.id))
+        elif differing := mixed_conditions(case, outcome.hardware, self._both_began(case)):
+            pairs, without = [], f"conditions differ: {'; '.join(differing)}"
+        accepted = self._accepted_in(record)
+        return Turns(
+            reference.named_beside(own),
+            pairs,
+            self._settings.planned,
+            without,
+            [] if accepted is None else fingerprint.shared_changes(accepted, own),
+            decides_alone=not self._by_baseline,
+        )
+
+    def named_beside(self, own: Environment) -> str:
+        """Name this side by its versions that another environment has not, and where it is."""
+        theirs = next(iter(self.began.values()), None)
+        return named(self._settings.sides[self.side], theirs, own)
+
+    def pairs_of(self, case_id: str) -> Sequence[tuple[ProcessSummary, ProcessSummary]]:
+        """Return a case's pairs as they were judged: a process of this side and the reference's."""
+        evidence = self._evidenced.get(case_id)
+        return () if evidence is None or evidence.turns is None else evidence.turns.pairs
 
     def judged_by(self) -> list[str]:
         """Say which instrument judged, and what to know about it."""
@@ -296,9 +410,10 @@ class Suite:
     def _other_than_accepted(self, case_id: str) -> str:
         """Say how the reference differs from what a case's baseline was accepted in."""
         assert self._reference is not None
-        theirs = self._reference.environments.get(case_id)
-        record = self.records[case_id]
-        accepted = _accepted_in(self._known.of(self.hardware_of(record).key), record.case)
+        theirs, accepted = (
+            self._reference.began.get(case_id),
+            self._accepted_in(self.records[case_id]),
+        )
         if theirs is None or accepted is None:
             return ""
         other = fingerprint.difference(*map(fingerprint.versions, (accepted, theirs)))
@@ -309,7 +424,7 @@ class Suite:
     def _evidence_alone(self, record: Record) -> Evidence | None:
         """Return the evidence on its twin with one rank, measured in this run; None if nothing."""
         one = self._alone(record)
-        if one is None or _unmeasured(one) is not None:
+        if one is None or self._unmeasured(one) is not None:
             return None
         try:
             return self._evidence(one, self._outcomes[one.case.id])
@@ -371,15 +486,6 @@ class Suite:
     def torch(self) -> set[str]:
         """The versions that measured."""
         return {e.torch for e in self._environments.values() if e.torch is not None}
-
-    def decide(
-        self, case_id: str, status: Status, verdicts: list[Verdict], changes: list[str]
-    ) -> None:
-        """Take verdicts that were found without a baseline, and write them; raises HistoryError."""
-        record = self.records[case_id]
-        record = replace(record, status=status, verdicts=verdicts, changes=changes)
-        self.records[case_id] = record
-        self.writer.verdict(record)
 
     def close(self) -> None:
         """Close the file; a run that measured nothing leaves none."""
@@ -449,18 +555,14 @@ def _with(verdict: Verdict, words: str) -> Verdict:
     return replace(verdict, reason=f"{verdict.reason}; {words}")
 
 
-def _changes(file: BaselineFile, case: Case, environment: Environment) -> list[str]:
-    """Name what changed since the baseline; that includes the software, which is judged."""
-    old = _accepted_in(file, case)
-    return [] if old is None else fingerprint.difference(old, environment)
-
-
-def _accepted_in(file: BaselineFile, case: Case) -> Environment | None:
-    """Return what a case's baseline was measured in; None if unknown."""
-    baseline = file.of(case)
-    if baseline is None or not baseline.processes:
-        return None
-    return file.environments.get(baseline.processes[-1].environment)
+def _missing(theirs: Record | None) -> str:
+    """Say why the reference has no measurement of a case; empty where it may have one yet."""
+    for attempt in theirs.attempts if theirs is not None else ():
+        if attempt.fault is not None:
+            return f"the reference fails: {attempt.fault.in_words}"
+        if attempt.skipped is not None:
+            return f"the reference skips it: {attempt.skipped}"
+    return ""
 
 
 def fails(record: Record, *, strict: bool, today: dt.date) -> bool:

@@ -17,7 +17,7 @@ from bench_lib import backends
 from bench_lib.cases import matrix
 from bench_lib.cases.axes import MatrixError, WorkloadAxes, cold
 from bench_lib.engine import settings as engine_settings
-from bench_lib.engine.settings import PLANNED, SAME, Settings, Side
+from bench_lib.engine.settings import PLANNED, REFERENCE, SAME, Settings, Side
 from bench_lib.launch import environments
 from bench_lib.launch.catalogue import network_sizes
 from bench_lib.model import Case, Hardware
@@ -76,7 +76,7 @@ def read_options(config: pytest.Config) -> PluginOptions:
         tune=config.getoption("perf_tune"),
         any_clock=config.getoption("perf_any_clock"),
         launcher=config.getoption("perf_launcher"),
-        reference=reference,
+        sides={"": Side()} if reference is None else {"": Side(), REFERENCE: reference},
         reference_is_optional=config.getoption("perf_reference") is None,
         budget_s=told("perf_budget", math.inf),
     )

@@ -8,22 +8,36 @@ cancels in the ratio.
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench_lib.engine import pairing, profiles
+from bench_lib.engine import profiles
 from bench_lib.engine.devicelock import DeviceBusyError
 from bench_lib.engine.engine import Engine, opened
 from bench_lib.engine.pace import Pace
-from bench_lib.engine.pairing import NAMES, PairRow
 from bench_lib.engine.settings import Outcome, Settings, Side
+from bench_lib.engine.sides import differences
 from bench_lib.formats import many
 from bench_lib.launch import environments
 from bench_lib.launch.faults import LaunchError
-from bench_lib.model import Attempt, Case, Environment, Hardware, KernelTable, Status
+from bench_lib.model import (
+    Attempt,
+    Case,
+    Environment,
+    Hardware,
+    KernelTable,
+    ProcessSummary,
+    Record,
+    Status,
+    Verdict,
+)
 from bench_lib.profiling import kernels as profiled
-from bench_lib.verdict.severity import FAILING
+from bench_lib.verdict import metrics
+from bench_lib.verdict.metrics import Metric
+from bench_lib.verdict.severity import FAILING, rank
+from bench_lib.verdict.turns import TIMES
 
 STARTING_S = 10.0
 """About what the two zygotes and a context's opening take."""
@@ -31,6 +45,25 @@ BUILDING_S = 2.0
 """About what a case takes besides warming up and measuring, where that is not known."""
 COMPILING_S = 20.0
 _UNMEASURED = (Status.ERROR, Status.SKIPPED)
+UNJUDGED = (Status.INVALID, Status.INCOMPARABLE, Status.NOISY)
+"""Statuses of cases that may be slower or not."""
+
+
+@dataclass(frozen=True)
+class PairRow:
+    """How one case stands."""
+
+    case_id: str
+    status: Status
+    judged_by: str
+    """Empty for the iterations' time; else the time that is compared instead, or a remark."""
+    a_s: float | None
+    """Geometric mean of the pairs' medians, in seconds; None if the case is not judged."""
+    b_s: float | None
+    pairs: list[tuple[float, float]]
+    """A's and B's median of each pair, in seconds."""
+    verdicts: list[Verdict]
+    """The verdict on the time first."""
 
 
 class PairLines:
@@ -49,6 +82,7 @@ class PairLines:
     def finish(self, name: str, outcomes: Sequence[Outcome]) -> None:
         """Say how long a step took on both sides."""
         self._done += 1
+        outcomes = sorted(outcomes, key=lambda outcome: outcome.side)
         pair = outcomes[0].attempts[-1].process
         most = self._pairs if pair < self._pairs else f"at most {self._most_pairs}"
         seen = both_in_brief(outcomes)
@@ -85,7 +119,8 @@ def settings(
         history=history,
         processes=pairs,
         planned=most_pairs,
-        sides=dict(sides),
+        by_baseline=False,
+        sides={name: sides[name] for name in ("B", "A")},
         say=say,
         progress=PairLines(pairs, most_pairs, say),
     )
@@ -102,7 +137,7 @@ def compare(engine: Engine, cases: Sequence[Case]) -> Compared:
     stopped = None
     try:
         for pair in range(1, engine.settings.processes):
-            unmeasured = {row.case_id for row in engine.rows() if row.status in _UNMEASURED}
+            unmeasured = {row.case_id for row in rows(engine) if row.status in _UNMEASURED}
             if left := [case for case in cases if case.id not in unmeasured]:
                 engine.measure_together(left, pair)
         engine.look_again()
@@ -111,14 +146,82 @@ def compare(engine: Engine, cases: Sequence[Case]) -> Compared:
     records = engine.judge()
     if stopped is None:
         engine.end(int(any(record.status in FAILING for record in records)))
+    environments = {name: engine.environments[name] for name in sorted(engine.suites)}
     return Compared(
-        engine.rows(),
-        dict(engine.environments),
-        pairing.differences(engine.environments),
-        {name: suite.writer.run_id for name, suite in engine.suites.items()},
-        {name: suite.writer.path for name, suite in engine.suites.items()},
+        rows(engine),
+        environments,
+        differences(environments["A"], environments["B"]),
+        {name: engine.suites[name].writer.run_id for name in environments},
+        {name: engine.suites[name].writer.path for name in environments},
         stopped,
     )
+
+
+def rows(engine: Engine) -> list[PairRow]:
+    """Judge the cases as they stand, in their order."""
+    return [_row(record, engine.suite.pairs_of(record.case.id)) for record in engine.suite.judged()]
+
+
+def _row(record: Record, pairs: Sequence[tuple[ProcessSummary, ProcessSummary]]) -> PairRow:
+    """Return a case's row, by the time that gave the case its status."""
+    timed = [v for v in record.verdicts if metrics.find(v.metric) in TIMES and v.ratio]
+    status = record.status or Status.ERROR
+    if not timed:
+        return PairRow(record.case.id, status, "", None, None, [], list(record.verdicts))
+    waited = [sum(pair[side].host_bound for pair in pairs) for side in (1, 0)]
+    clock = metrics.DEVICE if min(waited) == len(pairs) else metrics.LEADING
+    timing = min(timed, key=lambda v: (rank(v.status), metrics.of(v.metric) is not clock))
+    others = [verdict for verdict in record.verdicts if verdict is not timing]
+    metric = metrics.of(timing.metric)
+    measured = [tuple(process.values.get(metric.name) for process in pair) for pair in pairs]
+    return PairRow(
+        record.case.id,
+        status,
+        _judged_by(metric, pairs, waited),
+        timing.baseline,
+        timing.value,
+        [(a, b) for b, a in measured if a is not None and b is not None],
+        [timing, *others],
+    )
+
+
+def _judged_by(
+    metric: Metric, pairs: Sequence[tuple[ProcessSummary, ProcessSummary]], waited: Sequence[int]
+) -> str:
+    """Say by which time a case is judged where that is not plainly the iterations'."""
+    if metric is metrics.DEVICE:
+        sources = metric.states([process for pair in pairs for process in pair])
+        return f"device time ({' and '.join(sorted(filter(None, sources)))})"
+    if not any(waited):
+        return ""
+    if min(waited) == len(pairs):
+        return "wall time, host-bound"
+    where = (
+        f"{n} of {many(len(pairs), 'time')} on {s}" for s, n in zip("AB", waited, strict=True) if n
+    )
+    return f"wall time, host-bound {' and '.join(where)}"
+
+
+def fails(rows: Iterable[PairRow]) -> bool:
+    """Whether B is worse than A anywhere, or a case has no measurement."""
+    return any(row.status in FAILING for row in rows)
+
+
+def unanswered(rows: Sequence[PairRow]) -> str:
+    """Return a sentence that most of the cases could not be judged; empty if that is not so.
+
+    A case that fails is an answer, however many others could not be judged.
+    """
+    found = [row.status for row in rows]
+    asked = [status for status in found if status is not Status.SKIPPED]
+    unjudged = [status for status in found if status in UNJUDGED]
+    if fails(rows) or (asked and 2 * len(unjudged) <= len(asked)):
+        return ""
+    counts = Counter(sorted(unjudged or found, key=rank))
+    words = ", ".join(f"{count} {status.value}" for status, count in counts.items())
+    remedy = "more --pairs see smaller changes" if Status.NOISY in counts else "see their reasons"
+    unheld = f"{counts.total()} of {many(len(rows), 'case')}"
+    return f"no answer: {unheld} could not be judged ({words}); {remedy}"
 
 
 def kernels(
@@ -177,7 +280,7 @@ def packages(sides: Mapping[str, Side]) -> list[str]:
 def expected_s(cases: Iterable[Case], pairs: int, known: Pace) -> float:
     """Return about how long so many pairs take, in seconds."""
     each = sum(known.of(case.id) or _guessed_s(case) for case in cases)
-    return STARTING_S + pairs * len(NAMES) * each
+    return STARTING_S + pairs * 2 * each
 
 
 def _guessed_s(case: Case) -> float:

@@ -28,6 +28,7 @@ from bench_lib.launch.faults import LaunchError
 from bench_lib.model import Case, Hardware, Status, UserError
 from bench_lib.storage import acceptance
 from bench_lib.storage.history import Run
+from bench_lib.studies.ab import rows
 from bench_lib.verdict.statistics.sequential import GUESSED_SD, ChangeSearch
 
 BUILD_LIMIT_S = 4 * 3600.0
@@ -209,19 +210,18 @@ class Bisecting:
             history=self.folder / "runs",
             command="bisect",
             bursts=True,
-            sides={"A": self.line[0].side(self.made), "B": self.line[at].side(self.made)},
+            by_baseline=False,
+            sides={"B": self.line[at].side(self.made), "A": self.line[0].side(self.made)},
             say=self.say,
         )
         with opened(self.device, settings) as engine:
             engine.held.open(0)
             engine.measure_together([self.case], 0)
-            (row,) = engine.rows()
             engine.judge()
+            (row,) = rows(engine)
             engine.end(0)
         if row.status in (Status.ERROR, Status.SKIPPED, Status.INCOMPARABLE):
-            good = engine.suites["A"].records[self.case.id].attempts[-1]
-            side = "B" if good.fault is None and good.skipped is None else "A"
-            raise LaunchError(f"{side}: {row.verdicts[0].reason}")
+            raise LaunchError(row.verdicts[0].reason)
         return [math.log(candidate_s / good_s) for good_s, candidate_s in row.pairs]
 
 

@@ -174,7 +174,7 @@ def check(
         turn = process % len(effects)
         order = [*effects[turn:], *effects[:turn]]
         outcomes = device.measure_again([planted[effect] for effect in order], process)
-        for effect, outcome in zip(order, outcomes, strict=True):
+        for effect, (outcome,) in zip(order, outcomes, strict=True):
             sample = samples[effect][str(process)] = sample_of(outcome)
             (first if effect == order[0] else later).append(sample.took_s)
         clean_s = math.exp(samples[0.0][str(process)].log_median)
@@ -208,7 +208,7 @@ def _calibrated(device: HeldDevice, case: Case, units: int) -> tuple[float, floa
     # The first case of a process finds a device that is not yet warm.
     _, short, long, step_s = (
         statistics.median(sample_of(outcome).iteration_s)
-        for outcome in device.measure_again([clean, *delays, clean], 0)
+        for (outcome,) in device.measure_again([clean, *delays, clean], 0)
     )
     if long <= short:
         raise SelfcheckError(

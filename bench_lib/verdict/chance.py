@@ -200,8 +200,7 @@ def _percent(fraction: float, sign: str = "") -> str:
 def _whom(question: Question) -> str:
     if question.contrast.baseline is None:
         n = len(question.contrast.candidate)
-        other = "A" if question.against == "a" else "the reference"
-        return f"{other} in {n} pair{'' if n == 1 else 's'}"
+        return f"the reference in {n} pair{'' if n == 1 else 's'}"
     n = len(question.contrast.baseline)
     if question.against == "rolling":
         return f"{n} processes of accepted nights"

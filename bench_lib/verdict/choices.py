@@ -86,7 +86,7 @@ def weighed(verdicts: Sequence[Verdict], evidence: Evidence) -> list[Verdict]:
 def _weighed(verdict: Verdict, words: str, evidence: Evidence) -> Verdict:
     tunings = evidence.tunings or len(evidence.candidate)
     if verdict.against == REFERENCE and evidence.turns is not None:
-        tunings = len(evidence.turns.pairs)
+        tunings = min(tunings, len(evidence.turns.pairs))
     reason = f"{verdict.reason}; other autotuning choices: {words}; {many(tunings, 'tuning')}"
     if tunings >= LEAST_TUNINGS:
         return replace(verdict, reason=reason)

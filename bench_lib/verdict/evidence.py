@@ -41,6 +41,8 @@ class Turns:
     """Why the case is judged without the reference; empty where it is not."""
     shared: Sequence[str] = ()
     """Changes since the baseline that both sides share, such as the driver's."""
+    decides_alone: bool = False
+    """Whether nothing else is compared: the reference is held against in every metric."""
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ from bench_lib.verdict.metrics.builtin import METRICS
 from bench_lib.verdict.metrics.efficiency import EFFICIENCY, efficiencies, enough
 from bench_lib.verdict.metrics.metric import Metric, Rule, Sides, by_origin, origins
 from bench_lib.verdict.severity import NOT_COMPARED, worst
-from bench_lib.verdict.statistics.change import AGREEING, Comparison, Contrast, paired
+from bench_lib.verdict.statistics.change import AGREEING, Comparison, Contrast
 from bench_lib.verdict.statistics.change import compare as compare_suite
 from bench_lib.verdict.statistics.iterations import TRUST
 
@@ -53,7 +53,6 @@ __all__ = [
     "has_sound_numerics",
     "is_suspicious",
     "judge",
-    "judge_pairs",
     "judge_samples",
     "leading",
     "overall",
@@ -72,6 +71,9 @@ def judge(suite: Mapping[str, Evidence]) -> dict[str, list[Verdict]]:
     for case_id, evidence in suite.items():
         if not evidence.candidate:
             raise ValueError(f"{case_id}: no process to judge")
+        if evidence.turns is not None and evidence.turns.decides_alone:
+            found[case_id] = []
+            continue
         cannot = unjudged(evidence)
         found[case_id] = [] if cannot is None else [cannot]
         if cannot is None:
@@ -87,6 +89,7 @@ def judge(suite: Mapping[str, Evidence]) -> dict[str, list[Verdict]]:
             others = _weighed(timed, evidence)
         whole = turns.decided(others, answers, evidence)
         found[case_id] = choices.weighed(sharper(whole), evidence)
+        found[case_id] += _beside_the_reference(evidence)
         found[case_id] += _efficient_enough(evidence, found[case_id])
     return found
 
@@ -288,6 +291,17 @@ def beside_time(
     ]
 
 
+def _beside_the_reference(evidence: Evidence) -> list[Verdict]:
+    """Hold what is no time against a reference that alone decides."""
+    if evidence.turns is None or not evidence.turns.decides_alone:
+        return []
+    new, old = ([pair[side] for pair in evidence.turns.pairs] for side in (0, 1))
+    return [
+        replace(v, against=REFERENCE, reason=v.reason.replace("the baseline", "the reference"))
+        for v in beside_time(new, old, evidence.limits)
+    ]
+
+
 def _clocks(candidate: Sequence[ProcessSummary], old: Sequence[ProcessSummary]) -> str:
     """Say how the device's clock compares; a lower one explains what software does not."""
     clocks = validity.clocks(candidate, old)
@@ -309,25 +323,6 @@ def judge_samples(
     return dict(
         _answered(
             [Question(case_id, metric, PINNED, each, tolerance) for case_id, each in cases.items()]
-        )
-    )
-
-
-def judge_pairs(
-    cases: Mapping[str, Mapping[str, tuple[float, float]]],
-    tolerances: Mapping[str, float],
-    planned: int,
-) -> dict[str, Verdict]:
-    """Judge measurements made in turns: by case and pair, log medians of (b, a).
-
-    ``planned`` is how many pairs a case gets in all.
-    """
-    return dict(
-        _answered(
-            [
-                Question(case_id, LEADING, "a", paired(pairs, planned), tolerances[case_id])
-                for case_id, pairs in cases.items()
-            ]
         )
     )
 

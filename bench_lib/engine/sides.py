@@ -1,0 +1,106 @@
+"""What two sides of a run have in common, and whether a reference can be a side at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+
+from bench_lib.engine.settings import Side, does_not_start
+from bench_lib.environment import fingerprint
+from bench_lib.launch import environments
+from bench_lib.launch.faults import LaunchError
+from bench_lib.model import Case, Environment, Hardware, ProcessSummary, Record
+from bench_lib.storage import acceptance
+
+
+def pairs_of(new: Record, old: Record) -> list[tuple[ProcessSummary, ProcessSummary]]:
+    """Return the pairs of processes that the hardware spoilt on neither side."""
+    whole = set.intersection(
+        *({each.process for each in record.attempts if each.accepted} for record in (new, old))
+    )
+    sides = (
+        acceptance.processes_of(
+            replace(record, attempts=[t for t in record.attempts if t.process in whole])
+        )
+        for record in (new, old)
+    )
+    return list(zip(*sides, strict=True))
+
+
+def mixed_conditions(
+    case: Case, device: Hardware, environments: Mapping[str, Environment]
+) -> list[str]:
+    """Name the conditions that differ between two sides; unknown ones are not compared."""
+    first, second = environments
+    a, b = (acceptance.conditions_of(case, device, each) for each in environments.values())
+    return [
+        f"{name} {a[name]} on {first} and {b[name]} on {second}"
+        for name in sorted(a.keys() & b.keys())
+        if None not in (a[name], b[name]) and a[name] != b[name]
+    ]
+
+
+def differences(old: Environment, new: Environment) -> list[str]:
+    """Name the known differences between two sides' environments."""
+    if not (old.caches and new.caches):  # one side is in a container, and its own not known
+        old, new = replace(old, caches={}), replace(new, caches={})
+    return fingerprint.difference(old, new)
+
+
+def named(side: Side, theirs: Environment | None, own: Environment) -> str:
+    """Name a reference by its versions that are not ours, and where it is."""
+    if theirs is None:
+        return str(side)
+    versions = [
+        f"{each.name} {version}"
+        for each in fields(theirs)
+        if (version := getattr(fingerprint.versions(theirs), each.name))
+        and version != getattr(own, each.name)
+    ]
+    return f"{', '.join(versions) or f'torch {theirs.torch}'} ({side})"
+
+
+def problem_of(side: Side, own: Side) -> str:
+    """Name the problem of a reference, as far as no worker is needed; empty without one.
+
+    A list of wheels is installed now, while nobody waits for the device.
+    """
+    if not side.command_prefix and environments.is_list(side.python):
+        if not Path(side.python).is_file():
+            remedy = "pip freeze in the accepted environment writes one"
+            return f"there is no list {side.python}; {remedy}"
+    elif not side.command_prefix:
+        if (python := _interpreter(side)) is None:
+            remedy = "name the python of the accepted environment"
+            return f"there is no interpreter {side.python} for the reference; {remedy}"
+        is_ours = python == _interpreter(own) and side.environment == own.environment
+        if is_ours and not side.label:
+            return (
+                f"the reference {side} is this environment itself, so there is nothing to "
+                "compare; name the accepted environment, or `same` for a check that finds nothing"
+            )
+    try:
+        path = environments.interpreter(side.python)
+        environments.ask(path, side.environment, side.command_prefix)
+    except LaunchError as error:
+        return does_not_start(side, error)
+    return ""
+
+
+def _interpreter(side: Side) -> tuple[str, str] | None:
+    """Return the folder of an interpreter, and what the interpreter is; None if there is none.
+
+    Interpreters of virtual environments are links to one file.
+    """
+    path = shutil.which(side.python)
+    if path is None:
+        return None
+    return os.path.realpath(Path(path).parent), os.path.realpath(path)
+
+
+def place(device: Hardware) -> str:
+    """Name one device among those of this machine."""
+    return device.uuid or f"{device.key} {device.index}"
