@@ -19,6 +19,7 @@ from standins.worker import Contexts, gpus, held
 
 from bench_lib.backends.folders import searched
 from bench_lib.cases.axes import cold
+from bench_lib.engine.settings import Settings
 from bench_lib.engine.suite import Baselines, Suite
 from bench_lib.environment.fingerprint import caches as found
 from bench_lib.model import Fault, Launch, Limits, Status, UserError
@@ -367,7 +368,8 @@ def test_a_case_is_tuned_in_a_context_of_its_own_before_it_is_measured(
     assert workers.log == [
         *("fork context-1", "context-1 tunes a", "end context-1", "fork context-2", "context-2 a")
     ]
-    run = Suite(tmp_path / "history", Baselines(tmp_path / "baselines"), DEVICE)
+    known = Baselines(tmp_path / "baselines")
+    run = Suite(tmp_path / "history", known, DEVICE, settings=Settings())
     run.note(outcome, None)
     run.writer.close()
     assert history.read(run.writer.path).tuned == {"a": outcome.tuned}

@@ -325,7 +325,7 @@ from builders import (
 from documents import validator
 
 from bench_lib.cli import main
-from bench_lib.engine.settings import Outcome
+from bench_lib.engine.settings import Outcome, Settings
 from bench_lib.engine.suite import Baselines, Suite
 from bench_lib.model import Status
 from bench_lib.report.benchmarks import extra_info
@@ -361,7 +361,7 @@ found["written"] = [p["values"]["warmth"] for p in written["cases"][CASE.id]["pr
 validator("baselines-file").validate(written)
 
 tonight = Suite(
-    Path("history"), Baselines(Path("baselines")), DEVICE, planned=6
+    Path("history"), Baselines(Path("baselines")), DEVICE, settings=Settings(planned=6)
 )
 found["statuses"] = []
 for n in range(6):
@@ -369,7 +369,7 @@ for n in range(6):
     outcome = Outcome(CASE, [now], make_environment(), DEVICE)
     tonight.note(outcome, None)
     suspicious = tonight.suspicious()
-    (record,) = tonight._judged()
+    (record,) = tonight.judged()
     found["statuses"].append(record.status.value)
     found["asks_again"] = [each.case.id for each in suspicious] == [CASE.id]
 (record,) = tonight.judge()

@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from bench_lib.engine.settings import Outcome
+from bench_lib.engine.settings import Outcome, Settings
 from bench_lib.engine.suite import Baselines, Suite
 from bench_lib.model import Attempt, Hardware, Measurement, Numerics, Telemetry
 from bench_lib.storage import history
@@ -144,7 +144,7 @@ def judged(run: str, first_plant: int | None, folder: Path) -> dict[str, Any]:
         folder / "history",
         Baselines(folder / "baselines"),
         outcomes[0][0].hardware,
-        planned=PROCESSES,
+        settings=Settings(planned=PROCESSES),
     )
     for outcome, nodeid in outcomes:
         suite.note(outcome, nodeid)
