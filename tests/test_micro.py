@@ -362,7 +362,6 @@ def test_flops_are_profiled_by_layer_at_the_step_asked_for(run: Run, mode: str, 
     assert "DeepSpeed Flops Profiler" in printed
     assert "Profile Summary at step 1:" in printed
     assert "fwd FLOPS per GPU" in printed
-    assert "activation memory" in printed
 
 
 def test_files_go_where_they_are_asked_to(run: Run, tmp_path: Path) -> None:

@@ -301,14 +301,11 @@ def test_an_exception_without_a_reason_is_found(tmp_path):
 # ---- nothing is left over ---------------------------------------------------------------
 
 CALLED_BY_OTHERS = {
-    "dp_world_size": "DeepSpeed's profiler asks its engine",
     "format_commands": "typer prints the help with it",
     "pedantic": "a test of pytest-benchmark's calls it",
     "pytest_collectreport": "pytest tells of a collected file with it",
     "redirect_request": "urllib asks what to do with a redirection",
     "toterminal": "pytest prints a failure with it",
-    "train_micro_batch_size_per_gpu": "DeepSpeed's profiler asks its engine",
-    "wall_clock_breakdown": "DeepSpeed's profiler asks its engine",
 }
 """Methods that nobody here calls, and who does."""
 REGISTERING = {"app", "pytest"}

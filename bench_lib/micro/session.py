@@ -390,7 +390,7 @@ class Passes:
         assert found is not None
         network, batch = found
         self._say("INFO: profiling one iteration more, layer by layer")
-        profile = layers.profile(
+        text = layers.profile(
             network,
             batch,
             training=options.task == "train",
@@ -400,7 +400,7 @@ class Passes:
         )
         if options.compiling.mode != "eager":
             self.lines.append("NOTE: the layers are those of the network before it was compiled")
-        self.lines += ["", layers.in_words(profile)]
+        self.lines += ["", lines.RULE, "DeepSpeed FLOPS Profiler Output:", lines.RULE, text]
 
 
 def _say(say: Callable[[str], None], texts: list[str]) -> None:
