@@ -318,7 +318,7 @@ def test_a_profile_comes_after_the_figures_and_costs_none(run, monkeypatch):
 
 @pytest.mark.parametrize(("words", "ranks"), [("", 4), (" --ranks 2", 2)])
 def test_the_ranks_of_a_launch_are_those_of_the_case(run, monkeypatch, words, ranks):
-    monkeypatch.setattr(train, "ranks_waiting", lambda: 4)
+    monkeypatch.setattr(train, "ranks_launched", lambda: 4)
     answer = run(f"cifar100{words}", items_per_step=1024)
     assert {id_.rpartition("-x")[2] for id_ in answer.measured} == {str(ranks)}
 

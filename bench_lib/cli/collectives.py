@@ -13,7 +13,7 @@ from bench_lib.cli.measuring import Keeping, Measuring
 from bench_lib.cli.options import grouped
 from bench_lib.cli.output import say
 from bench_lib.formulas.collective import EITHER, OPS, SPLIT, rounded
-from bench_lib.launch.launchers import ranks_waiting
+from bench_lib.launch.launchers import ranks_launched
 from bench_lib.model import Case, Hardware, Sampling, UserError
 
 RANKS_ON_A_CPU = 2
@@ -80,14 +80,14 @@ def _ranks(asked: int | None, devices: Sequence[Hardware]) -> int:
     """Return how many ranks there are to be; raises UserError where that cannot be."""
     from bench_lib import backends
 
-    on_cpu, waiting = not backends.is_gpu(devices[0]), ranks_waiting()
+    on_cpu, launched = not backends.is_gpu(devices[0]), ranks_launched()
     usual = RANKS_ON_A_CPU if on_cpu else len(devices)
-    ranks = next(n for n in (asked, waiting, usual) if n is not None)
+    ranks = next(n for n in (asked, launched, usual) if n is not None)
     if asked is None and ranks < 2:
         raise UserError("a collective is of 2 GPUs or more, and there is 1 here")
     if not 2 <= ranks <= MOST_RANKS:
         raise UserError(f"--ranks is {ranks}; a collective is of 2 to {MOST_RANKS}")
-    if waiting is None and not on_cpu and ranks > len(devices):
+    if launched is None and not on_cpu and ranks > len(devices):
         raise UserError(f"--ranks is {ranks}, and there are {len(devices)} GPUs")
     return ranks
 

@@ -38,7 +38,7 @@ COMMANDS = {
 """
 
 SHARING = ("collectives", "scaling", "train")
-"""Commands whose cases have several ranks: those of one launch share the work."""
+"""Commands whose cases have several ranks, by default as many as started the command."""
 ALONE = ("ab", "adopt", "baseline record", "bisect", "exercise", "ops", "profile", "selfcheck")
 """Other commands that measure: a launcher would have each of its ranks measure side by side."""
 
@@ -55,12 +55,12 @@ def _load(name: str) -> Any:
     return command
 
 
-def _as_a_rank(name: str, words: list[str], context: Any) -> None:
-    """Take part if a launcher started this command several times: the first rank is it.
+def _as_a_rank(name: str, words: list[str]) -> None:
+    """If a launcher started this command several times, go on in the first rank alone.
 
-    The others of ``SHARING`` measure as it orders until it ends.  A command that cannot share
-    leaves: the first rank says so, by a UserError, and the others end without a fault of their own,
-    for which a launcher would end the first before it speaks.
+    A command of ``SHARING`` starts the ranks of its cases itself, by the same launcher.  Another
+    one says that it cannot, by a UserError.  The other ranks end without a fault of their own, for
+    which a launcher would end the first before it speaks.
     """
     asked = [name, *words]
     alone = next((each for each in ALONE if asked[: len(each.split())] == each.split()), None)
@@ -68,21 +68,17 @@ def _as_a_rank(name: str, words: list[str], context: Any) -> None:
         return
     import os
 
-    from bench_lib.launch.launchers import VARIABLE, who_am_i
+    from bench_lib.launch.launchers import VARIABLE, go_on_alone, who_am_i
     from bench_lib.model import UserError
 
     place = who_am_i(os.environ)
     if place.ranks == 1:
         return
-    if alone is None:
-        from bench_lib.launch.gathering import gathered, serve
-
-        if place.rank == 0:
-            context.with_resource(gathered(place))
-            return
-        serve(place)
     if place.rank > 0:
         raise typer.Exit(0)
+    if alone is None:
+        go_on_alone(place)
+        return
     raise UserError(
         f"{place.launcher} started bench-lib {alone} {place.ranks} times; start it once, without "
         f"{place.launcher}: it starts the ranks of a case itself, by {place.launcher} with "
@@ -129,7 +125,7 @@ class Program(CommandGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command that is asked for, and be one of its ranks where a launcher says so."""
         found = super().resolve_command(ctx, args)
-        _as_a_rank(str(found[0]), found[2], ctx)
+        _as_a_rank(str(found[0]), found[2])
         return found
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - typer's way

@@ -16,7 +16,7 @@ from bench_lib.cli.measuring import Keeping, Measuring
 from bench_lib.cli.options import grouped
 from bench_lib.cli.output import DEFAULT_MATRIX, say
 from bench_lib.cli.reading import meant
-from bench_lib.launch.launchers import ranks_waiting
+from bench_lib.launch.launchers import ranks_launched
 from bench_lib.model import TASKS, Case, Hardware, Param, Sampling, UserError
 from bench_lib.studies.asked import Template, above_zero, names_in, numbers_in
 
@@ -205,11 +205,11 @@ def _measure_over_ranks(study: _Study, subject: Subject, asked: ScalingOptions) 
     from bench_lib.studies.scaling import GPUS, RANKS, WEAK, points, powers_of_two
 
     is_gpu = backends.is_gpu(study.device)
-    cores, waiting = study.device.compute_units or 1, ranks_waiting()
+    cores, launched = study.device.compute_units or 1, ranks_launched()
     usual = len(study.devices) if is_gpu else cores
-    numbers = powers_of_two(asked.at_most or waiting or usual)
-    if waiting is not None and asked.at_most is None:
-        numbers = sorted({*numbers, waiting})
+    numbers = powers_of_two(asked.at_most or launched or usual)
+    if launched is not None and asked.at_most is None:
+        numbers = sorted({*numbers, launched})
     if asked.ranks is not None:
         chosen = numbers_in(asked.ranks, "--ranks")
         numbers = sorted({1, *(n for n in chosen if asked.at_most is None or n <= asked.at_most)})
@@ -256,7 +256,7 @@ def _measure_mnist(study: _Study, asked: ScalingOptions) -> None:
         cores = machine.compute_units or 1
         most = max(1, len(gpus)) if way == GPUS else cores
         if way != THREADS:
-            most = ranks_waiting() or most
+            most = ranks_launched() or most
         workers = powers_of_two(asked.at_most or most)
         available = cores if way != GPUS else None if gpus else 0
         kinds = asked.kinds or [STRONG]

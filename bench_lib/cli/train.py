@@ -20,7 +20,7 @@ from bench_lib.cli.options import grouped
 from bench_lib.cli.output import say
 from bench_lib.formulas.images import DATASETS
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
-from bench_lib.launch.launchers import ranks_waiting
+from bench_lib.launch.launchers import ranks_launched
 from bench_lib.model import MEMORY_FORMATS, Case, Param, Record, Sampling, UserError
 from bench_lib.studies.asked import above_zero, numbers_in
 
@@ -135,7 +135,7 @@ def cifar100(
         return
 
     above_zero(time_limit, "--time-limit", "a time in seconds")
-    ranks = ranks_waiting() or 1 if ranks is None else ranks
+    ranks = ranks_launched() or 1 if ranks is None else ranks
     values: dict[str, Param] = {
         "dataset": "cifar100",
         "batch_size": batch_size,
@@ -237,8 +237,8 @@ def cifar10_table(
         **_common(network, precision, feed, manner, source),
     }
     counts = COLUMNS if ranks is None else numbers_in(ranks, "--ranks")
-    if ranks is None and (waiting := ranks_waiting()) is not None:
-        counts = sorted({waiting, *(count for count in COLUMNS if count < waiting)})
+    if ranks is None and (launched := ranks_launched()) is not None:
+        counts = sorted({launched, *(count for count in COLUMNS if count < launched)})
     base = Case("", "", time_limit_s=time_limit)
     if steps is None:
         values["epochs"] = chosen

@@ -5,6 +5,7 @@ Standard library only: a rank asks for its place before it imports anything else
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
@@ -29,6 +30,9 @@ VARIABLE = "BENCH_LIB_LAUNCHER"
 """A launcher's name and perhaps words of its own: ``srun -p gpu``."""
 SHARED_VARIABLE = "BENCH_LIB_SHARED"
 """A folder that all hosts see, for the ranks' files."""
+LAUNCHED_VARIABLE = "BENCH_LIB_LAUNCHED"
+"""How many times a launcher has started this command, of which one goes on."""
+MEETING = ("MASTER_ADDR", "MASTER_PORT")
 MOST_ON_A_CPU = 64
 """Ranks that are started where there is no GPU: enough to try what a cluster does."""
 LOCALHOST = "127.0.0.1"
@@ -215,13 +219,9 @@ class Launcher(ABC):
             )
         return Meeting(first_host(hosts), self._port(environ))
 
-    def job_in(self, environ: Mapping[str, str]) -> list[str]:
-        """Return what tells a launch from others, the same on all its ranks; empty if unknown."""
-        told = [environ.get(name, "") for name in self.job]
-        return told if any(told) else []
-
     def _port(self, environ: Mapping[str, str]) -> int:
-        if job := self.job_in(environ):
+        job = [environ.get(name, "") for name in self.job]
+        if any(job):
             return PORTS[zlib.crc32("/".join(job).encode()) % len(PORTS)]
         return DEFAULT_PORT
 
@@ -499,64 +499,11 @@ class Torchrun(Launcher):
         return replace(super().meeting_point(place, environ), served=served)
 
 
-# --- ranks that another launcher has started already -----------------------------------------
-
-
-class Gathered(Launcher):
-    """Hands work to ranks of ``mpirun -np 2 bench-lib train``, which wait for it; no user names it.
-
-    They wait in ``launch/gathering.py``.
-    """
-
-    name = "gathered"
-    variables = (
-        RankVariables(
-            "BENCH_LIB_GATHERED_RANK",
-            "BENCH_LIB_GATHERED_LOCAL_RANK",
-            "BENCH_LIB_GATHERED_SIZE",
-            "BENCH_LIB_GATHERED_LOCAL_SIZE",
-        ),
-    )
-    own = r"BENCH_LIB_GATHERED_\w+"
-
-    @staticmethod
-    def asked(folder: Path, launcher: str, ranks: int) -> str:
-        """Return what BENCH_LIB_LAUNCHER says where a launcher's ranks wait in a folder."""
-        return shlex.join([Gathered.name, str(folder), launcher, str(ranks)])
-
-    def command(self, wanted: RanksWanted) -> LaunchCommand:
-        """Return the command; raises LaunchError where fewer ranks wait than are wanted."""
-        folder, launcher, ranks = wanted.words
-        if wanted.ranks > int(ranks):
-            raise LaunchError(
-                f"{launcher} started {ranks} ranks, and a case has {wanted.ranks}; start as many, "
-                "or ask for fewer"
-            )
-        words = (sys.executable, "-m", "bench_lib.launch.gathering", folder, str(wanted.ranks))
-        return LaunchCommand(launcher, (*words, wanted.python), wanted.ranks, hosts=None)
-
-    def variables_for(
-        self, rank: int, local_rank: int, ranks: int, local_ranks: int
-    ) -> Mapping[str, str]:
-        """Return the variables that tell a process its place."""
-        (names,) = self.variables
-        assert names.local_ranks is not None
-        return {
-            names.rank: str(rank),
-            names.local_rank: str(local_rank),
-            names.ranks: str(ranks),
-            names.local_ranks: str(local_ranks),
-        }
-
-
 # --- which there are ---------------------------------------------------------------------
 
-OURS: tuple[Launcher, ...] = (Torchrun(), Mpirun(), Srun())
+ALL: tuple[Launcher, ...] = (Torchrun(), Mpirun(), Srun())
 """The first whose variables are whole counts: each may itself have been started by the next."""
-GATHERED = Gathered()
-"""Before all of them: its ranks were started by one of them."""
-ALL = (GATHERED, *OURS)
-DEFAULT = OURS[0].name
+DEFAULT = ALL[0].name
 
 
 def _named(name: str | None) -> Launcher | None:
@@ -585,15 +532,33 @@ def meeting_point(place: Placement, environ: Mapping[str, str]) -> Meeting:
     return _starter(place).meeting_point(place, environ)
 
 
-def job_of(place: Placement, environ: Mapping[str, str]) -> list[str]:
-    """Return what tells a launch from others, the same on all its ranks; empty if unknown."""
-    return _starter(place).job_in(environ)
-
-
 def without_ranks(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables less those that say which rank of another launch this process is."""
     own = re.compile("|".join(launcher.own for launcher in ALL))
     return {name: value for name, value in environ.items() if not own.fullmatch(name)}
+
+
+def go_on_alone(place: Placement) -> None:
+    """Be no rank of our own launch any more: each case starts its ranks by the same launcher.
+
+    To be called in one process of a command that was started several times.  It may use the cores
+    of the others.
+    """
+    kept = without_ranks(os.environ)
+    if place.launcher == Torchrun.name:  # it listens there itself, so that no rank can
+        kept = {name: value for name, value in kept.items() if name not in MEETING}
+    for name in os.environ.keys() - kept.keys():
+        del os.environ[name]
+    os.environ.setdefault(VARIABLE, place.launcher or DEFAULT)
+    os.environ[LAUNCHED_VARIABLE] = str(place.ranks)
+    with contextlib.suppress(OSError):  # a cluster may not let us have the others' cores
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))
+
+
+def ranks_launched() -> int | None:
+    """Return how many times a launcher has started this command; None if it was started alone."""
+    ranks = os.environ.get(LAUNCHED_VARIABLE)
+    return None if ranks is None else int(ranks)
 
 
 def _launcher_in(environ: Mapping[str, str]) -> Launcher | None:
@@ -637,14 +602,8 @@ def command_for(
 
 def name_of(text: str | None, environ: Mapping[str, str] = os.environ) -> str:
     """Return the name of the launcher that ``command_for`` would take; raises LaunchError."""
-    launcher, words = read(_asked(text, environ))
-    return words[1] if launcher is GATHERED else launcher.name
-
-
-def ranks_waiting(environ: Mapping[str, str] = os.environ) -> int | None:
-    """Return how many ranks this command's launch has; None if it was started alone."""
-    name, *words = shlex.split(environ.get(VARIABLE, "")) or [""]
-    return int(words[2]) if name == GATHERED.name and len(words) == 3 else None
+    launcher, _ = read(_asked(text, environ))
+    return launcher.name
 
 
 def noted_in(described: Environment, name: str | None) -> Environment:
@@ -666,7 +625,7 @@ def read(text: str) -> tuple[Launcher, tuple[str, ...]]:
         raise LaunchError(f"the launcher is {text!r}: {error}") from error
     launcher = _named(name)
     if launcher is None:
-        *names, last = (each.name for each in OURS)
+        *names, last = (each.name for each in ALL)
         raise LaunchError(
             f"the launcher is {text!r}; it has to be {', '.join(names)} or {last}, and then "
             'perhaps words of its own, such as "srun -p gpu"'

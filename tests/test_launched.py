@@ -1,0 +1,90 @@
+"""``mpirun -np 2 bench-lib ...``: one rank goes on and starts ranks itself, or none measures."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from command import ran
+
+from bench_lib.launch import launchers
+from bench_lib.launch.launchers import Placement, go_on_alone, ranks_launched, who_am_i
+
+
+def variables(rank: int, ranks: int) -> dict[str, str]:
+    names = ("RANK", "LOCAL_RANK", "SIZE", "LOCAL_SIZE")
+    values = (rank, rank, ranks, ranks)
+    return {f"OMPI_COMM_WORLD_{n}": str(v) for n, v in zip(names, values, strict=True)}
+
+
+@pytest.fixture
+def environ(monkeypatch):
+    """Stand for this process's variables, and its cores, which are left as they are."""
+    monkeypatch.setattr(os, "sched_setaffinity", lambda *_: None)
+    own = {"PATH": os.environ["PATH"], "MASTER_ADDR": "a", "MASTER_PORT": "1", **variables(0, 3)}
+    monkeypatch.setattr(os, "environ", own)
+    return own
+
+
+def test_who_goes_on_is_no_rank_and_starts_ranks_by_the_same_launcher(environ):
+    go_on_alone(who_am_i(environ))
+    assert (ranks_launched(), who_am_i(environ).ranks) == (3, 1)
+    assert launchers.name_of(None, environ) == "mpirun"
+
+
+def test_the_users_own_words_for_the_launcher_stay(environ):
+    environ["BENCH_LIB_LAUNCHER"] = "mpirun --host a"
+    go_on_alone(who_am_i(environ))
+    assert environ["BENCH_LIB_LAUNCHER"] == "mpirun --host a"
+
+
+def test_a_command_that_was_started_alone_has_no_ranks_of_a_launch(monkeypatch):
+    monkeypatch.delenv("BENCH_LIB_LAUNCHED", raising=False)
+    assert ranks_launched() is None
+
+
+@pytest.mark.parametrize(("launcher", "kept"), [("torchrun", None), ("mpirun", "a")])
+def test_ranks_do_not_meet_where_torchrun_listens_itself(launcher, kept, environ):
+    go_on_alone(Placement(0, 0, 2, 2, launcher))
+    assert environ.get("MASTER_ADDR") == kept
+    assert "OMPI_COMM_WORLD_RANK" not in environ
+
+
+# ---- commands -----------------------------------------------------------------------------
+
+REFUSED = [
+    "ab --python-b x",
+    "baseline record",
+    "exercise largest-batch",
+    "ops gemm",
+    "profile x",
+    "selfcheck",
+]
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_a_command_that_cannot_share_refuses_and_one_rank_says_so(words, monkeypatch, capsys):
+    for name, value in variables(0, 2).items():
+        monkeypatch.setenv(name, value)
+    answer = ran(words.split(), monkeypatch, capsys)
+    assert (answer.status, answer.out) == (2, "")
+    assert "mpirun started bench-lib" in answer.err
+    assert "start it once, without mpirun" in answer.err
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
+    monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_RANK", "1")
+    assert ran(words.split(), monkeypatch, capsys)[:] == (0, "", "")
+
+
+@pytest.mark.parametrize("words", ["train cifar100", "scaling mnist", "collectives"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_one_rank_of_a_command_of_several_ranks_goes_on(words, rank, monkeypatch, capsys):
+    alone = []
+    monkeypatch.setattr(launchers, "go_on_alone", lambda place: alone.append(place.rank))
+    for name, value in variables(rank, 2).items():
+        monkeypatch.setenv(name, value)
+    answer = ran([*words.split(), "--no-such"], monkeypatch, capsys)
+    if rank == 0:
+        assert (answer.status, alone) == (2, [0])
+        assert "--no-such" in answer.err
+    else:
+        assert (answer[:], alone) == ((0, "", ""), [])
