@@ -1,4 +1,4 @@
-"""How ranks find each other, and what they compare before they join."""
+"""How ranks find each other."""
 
 from __future__ import annotations
 
@@ -11,18 +11,10 @@ import pytest
 from torch import distributed
 
 from bench_lib.launch.launchers import Placement
-from bench_lib.model import Device
 from bench_lib.worker import ranks
-from bench_lib.worker.ranks import (
-    MeetingError,
-    RankGroup,
-    compare,
-    met,
-    refuse_shared_gpu,
-)
+from bench_lib.worker.ranks import MeetingError, RankGroup, met
 
 STORES: Any = distributed
-GPU = Device("cuda", "H", uuid="GPU-1")
 
 
 @pytest.fixture(autouse=True)
@@ -67,38 +59,6 @@ def test_where_ranks_are_told_to_meet_the_first_listens(
     store.set("word", "heard")
     assert agent.get("word") == b"heard"
     assert not (tmp_path / "meeting").exists()
-
-
-@pytest.mark.parametrize(
-    ("differing", "words"),
-    [
-        ({"torch": "2.0"}, "torch 2.0, and rank 0 has 2.1"),
-        ({"world size": "3"}, "world size 3, and rank 0 has 2"),
-        (
-            {"case": "b", "torch": "2.0"},
-            "case b, and rank 0 has a; torch 2.0, and rank 0 has 2.1",
-        ),
-    ],
-)
-def test_a_rank_that_differs_from_the_first_says_in_what(
-    differing: dict[str, str], words: str
-) -> None:
-    store = STORES.HashStore()
-    facts = {"case": "a", "torch": "2.1", "world size": "2"}
-    compare(store, 0, facts)
-    with pytest.raises(MeetingError) as raised:
-        compare(store, 2, {**facts, **differing})
-    assert str(raised.value) == f"the ranks disagree: rank 2 has {words}"
-
-
-def test_two_ranks_on_one_gpu_are_refused() -> None:
-    store = STORES.HashStore()
-    refuse_shared_gpu(store, 0, GPU)
-    refuse_shared_gpu(store, 1, Device("cuda", "H", uuid="GPU-2"))
-    refuse_shared_gpu(store, 2, Device("cpu", "C"))
-    refuse_shared_gpu(store, 3, Device("cpu", "C"))
-    with pytest.raises(MeetingError, match=r"^rank 4 has the same GPU as rank 0, GPU-1; each need"):
-        refuse_shared_gpu(store, 4, GPU)
 
 
 def test_who_skips_a_case_of_a_sweep_goes_on_with_the_others(

@@ -237,36 +237,6 @@ def test_a_rank_that_hangs_ends_the_case_at_its_limit(
 # --- ranks that do not go together ---------------------------------------------------------
 
 
-def by_hand(tmp_path: Path, *, both: str = "", file: str) -> LaunchCommand:
-    path = tmp_path / "by-hand"
-    script = f"""#!/bin/sh
-for rank in 0 1; do
-    file="$4"; [ $rank = 1 ] && [ -n "{file}" ] && file="{file}"
-    env RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 {both} \
-        {sys.executable} "$1" "$2" "$3" "$file" "$5" &
-done
-wait
-"""
-    path.write_text(script)
-    path.chmod(0o755)
-    return LaunchCommand("by hand", (str(path),), 2)
-
-
-def test_ranks_of_different_cases_do_not_measure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "LINGER_S", 1.0)  # nobody ends the other
-    other = tmp_path / "other.json"
-    case = two_ranks("faulty:by_rank", pids=str(tmp_path), others="meet", last="meet")
-    other.write_text(json.dumps([asdict(replace(case, id="other"))]))
-    with pytest.raises(CaseFault) as raised:
-        run_ranks(case, command=by_hand(tmp_path, file=str(other)), environment=ON_THE_CPU)
-    fault = raised.value.fault
-    assert (fault.kind, fault.phase) == ("protocol", "meet the other ranks")
-    assert fault.message.startswith("rank 1: the ranks disagree: rank 1 has case ")
-    assert ", and rank 0 has " in fault.message
-
-
 # --- launchers that stand in ---------------------------------------------------------------
 
 

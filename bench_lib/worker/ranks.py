@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import json
 import os
 import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn
@@ -48,7 +47,7 @@ STORES: Any = dist
 
 
 class MeetingError(RuntimeError):
-    """The ranks cannot meet, or are not ranks of the same case."""
+    """The ranks cannot meet."""
 
 
 def once(cases: Path, out: Path, place: Placement, log: RankLog) -> int:
@@ -107,8 +106,7 @@ def prepared(
 ) -> tuple[MeasuringContext, RankGroup, dict[str, Any]]:
     """Open the device and join the others; returns what a case is measured with, and about us.
 
-    Raises MeetingError where the ranks cannot meet or are not alike, RuntimeError where the
-    device does not open.
+    Raises MeetingError where the ranks cannot meet, RuntimeError where the device does not open.
     """
     if (asked := order["launch"]["ranks"]) != place.ranks:
         raise MeetingError(f"the case is of {asked} ranks, and {place.ranks} were started")
@@ -117,9 +115,6 @@ def prepared(
     launches = compare_streams(device)
     enter("meet the other ranks")
     store = met(place, out)
-    if store is not None:
-        compare(store, place.rank, facts_of(json.dumps(order), place.ranks))
-        refuse_shared_gpu(store, place.rank, seen)
     group = joined(device, place.ranks, rank=place.rank, store=store)
     setting = Setting(device, rank=place.rank, local_rank=place.local_rank, ranks=place.ranks)
     context = MeasuringContext(
@@ -202,47 +197,6 @@ def _written_meeting(file: Path) -> Meeting:
         f"rank 0 did not say within {MEETING_S:g} s where to meet, in {file}; where the hosts "
         "do not share that folder, name one that they do in BENCH_LIB_SHARED"
     )
-
-
-def facts_of(case: str, ranks: int) -> dict[str, str]:
-    """Return what has to be the same on all ranks, by name."""
-    return {
-        "case": hashlib.sha256(case.encode()).hexdigest()[:12],
-        "torch": str(torch.__version__),
-        "world size": str(ranks),
-        "python": sys.version.partition(" ")[0],
-    }
-
-
-def compare(store: Any, rank: int, facts: Mapping[str, str]) -> None:
-    """Hold this rank's facts against rank 0's; raises MeetingError, which says what differs."""
-    if rank == 0:
-        store.set("facts", json.dumps(facts))
-        return
-    first = json.loads(store.get("facts"))
-    differing = [
-        f"{name} {value}, and rank 0 has {first.get(name)}"
-        for name, value in facts.items()
-        if value != first.get(name)
-    ]
-    if differing:
-        raise MeetingError(f"the ranks disagree: rank {rank} has {'; '.join(differing)}")
-
-
-def refuse_shared_gpu(store: Any, rank: int, seen: Device) -> None:
-    """Raise MeetingError where another rank has this rank's GPU.
-
-    Not on AMD, where partitions of one GPU may share its uuid; RCCL refuses there.
-    """
-    if seen.uuid is None or torch.version.hip is not None:
-        return
-    key = f"gpu {seen.uuid}"
-    holder = store.compare_set(key, "", str(rank)).decode()
-    if holder != str(rank):
-        raise MeetingError(
-            f"rank {rank} has the same GPU as rank {holder}, {seen.uuid}; each needs its own: with "
-            "srun --gpus-per-task=1, or no CUDA_VISIBLE_DEVICES"
-        )
 
 
 class RankGroup:
