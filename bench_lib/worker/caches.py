@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import getpass
 import os
 import re
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
@@ -33,10 +33,8 @@ COMPILERS = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 TUNING = {"MIOPEN_FIND_ENFORCE": "3", "MIOPEN_FIND_MODE": "1"}
 """Search for every convolution that is not in the database yet, among all solvers
 (MIOpen's documentation, "Find and immediate mode")."""
-MOST_APART_BYTES = 2**30
-"""So much of the caches apart stays, those used last."""
-LOCK = "lock"
-"""The file in each cache apart that a process holds while it uses that, or removes it."""
+UNUSED_S = 3 * 86_400.0
+"""A cache apart that nobody used for longer is removed: every night's is there after a weekend."""
 
 
 @contextlib.contextmanager
@@ -61,70 +59,26 @@ def apart(name: str) -> Iterator[None]:
     own, or convolutions would lose what was tuned for them.  The process may not have looked for
     its caches yet.  Raises OSError if the disk, or the user's share of it, is full.
     """
-    folder = cache_folder() / "apart"
+    folder = cache_folder() / "apart" / name
+    own = _in(folder, COMPILERS)
     try:
-        with contextlib.ExitStack() as stack:
-            own = _in(folder / name, COMPILERS)
-            try:
-                stack.enter_context(_used(folder / name))
-            except OSError as error:
-                if error.errno in NO_ROOM:
-                    raise
-                own = emptied(COMPILERS)
-            stack.enter_context(own)
-            yield
-    finally:
-        with contextlib.suppress(OSError):  # another process may be removing them
-            _remove_oldest(folder)
-
-
-@contextlib.contextmanager
-def _used(cache: Path) -> Iterator[None]:
-    """Make a cache where it is not there, and keep others from removing it; raises OSError."""
-    cache.mkdir(parents=True, exist_ok=True)
-    with _locked(cache, fcntl.LOCK_SH):
-        os.utime(cache)
+        folder.mkdir(parents=True, exist_ok=True)
+        os.utime(folder)
+        _remove_unused(folder.parent)
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise
+        own = emptied(COMPILERS)
+    with own:
         yield
 
 
-@contextlib.contextmanager
-def _locked(cache: Path, how: int) -> Iterator[None]:
-    """Hold a cache's lock; raises OSError if another process does, or has removed the cache."""
-    with (cache / LOCK).open("a+") as lock:  # NFS wants both ways open
-        fcntl.flock(lock, how | fcntl.LOCK_NB)
-        if not os.path.samestat(os.fstat(lock.fileno()), (cache / LOCK).stat()):
-            raise BlockingIOError("it was removed before we had the lock")
-        yield
-
-
-def _remove_oldest(folder: Path) -> None:
-    """Remove caches that no process uses until all are within their bytes, the oldest first."""
-    sizes = {path: _size_bytes(path) for path in folder.iterdir()}
-    too_many = sum(sizes.values()) - MOST_APART_BYTES
-    for cache in sorted(sizes, key=lambda path: path.lstat().st_mtime):
-        if too_many > 0 and _removed(cache):
-            too_many -= sizes[cache]
-
-
-def _size_bytes(folder: Path) -> int:
-    total = 0
-    for path, _, names in os.walk(folder):
-        for name in names:
-            with contextlib.suppress(FileNotFoundError):  # a compiler renames its files
-                total += Path(path, name).lstat().st_size
-    return total
-
-
-def _removed(cache: Path) -> bool:
-    """Remove a cache and return True; False if a process uses it, or it is gone."""
-    try:
-        with _locked(cache, fcntl.LOCK_EX):
-            # Whoever looks for it now makes a new one.
-            gone = cache.rename(f"{cache}.{os.getpid()}")
-    except OSError:
-        return False
-    shutil.rmtree(gone, ignore_errors=True)
-    return True
+def _remove_unused(folder: Path) -> None:
+    """Remove caches that nobody used for some days."""
+    for cache in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # another process removes them, too
+            if time.time() - cache.stat().st_mtime > UNUSED_S:
+                shutil.rmtree(cache, ignore_errors=True)
 
 
 def _in(folder: Path, names: Collection[str]) -> contextlib.AbstractContextManager[None]:
