@@ -363,10 +363,10 @@ def test_a_download_comes_before_anything_is_measured(run, worker, tmp_path):
 
 
 def test_files_that_cannot_be_used_are_an_error_in_the_workers_words(run, worker, tmp_path):
-    worker(1, "some warning\nsets: cifar100 is corrupt, cifar-100-python/train has not the md5\n")
+    worker(1, "some warning\nsets: cifar100 cannot be read: Dataset not found\n")
     answer = run("cifar100 --data sets")
     assert answer.status == 2
-    assert "bench-lib: error: sets: cifar100 is corrupt, cifar-100-python/train" in answer.err
+    assert "bench-lib: error: sets: cifar100 cannot be read" in answer.err
     assert not (tmp_path / "history").exists()
 
 
@@ -383,7 +383,7 @@ def test_a_worker_that_cannot_look_is_an_error_with_its_last_words(run, worker):
 def test_a_folder_without_the_set_is_named_by_the_real_worker(run, tmp_path):
     answer = run("cifar100 --data sets")
     assert answer.status == 2
-    words = f"{tmp_path / 'sets'}: cifar100 is not complete, cifar-100-python/train is missing"
+    words = f"{tmp_path / 'sets'}: cifar100 cannot be read: Dataset not found or corrupted"
     assert words in answer.err
 
 

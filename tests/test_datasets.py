@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import pickle
+import struct
 import urllib.error
 import urllib.request
 from dataclasses import replace
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from torchvision.datasets import CIFAR10, CIFAR100, MNIST
+from torchvision.datasets import CIFAR100
 
 from bench_lib.worker.workload import UnsupportedError
 from bench_lib.worker.workloads import datasets
@@ -113,54 +113,49 @@ def test_cifars_files_are_read_as_torchvision_reads_them(cifar, monkeypatch):
     assert data.train.images.shape == (200, 32, 32, 3)
 
 
-@pytest.mark.parametrize("file", ["train", "test", "meta"])
-def test_a_file_that_was_changed_is_named_and_not_unpickled(cifar, monkeypatch, file):
+@pytest.mark.parametrize("file", ["train", "test"])
+def test_a_file_that_was_changed_is_not_unpickled(cifar, monkeypatch, file):
     bad = cifar / "cifar-100-python" / file
     bad.write_bytes(bad.read_bytes() + b".")
     monkeypatch.setattr(pickle, "load", lambda *_, **__: pytest.fail("unpickled"))
     with pytest.raises(DataError) as raised:
         datasets.from_files("cifar100", cifar)
     words = str(raised.value)
-    assert words.startswith(
-        f"{cifar}: cifar100 is corrupt, cifar-100-python/{file} has not the md5"
-    )
+    assert words.startswith(f"{cifar}: cifar100 cannot be read: ")
     assert words.endswith("remove it and download the set again, or use data generated")
 
 
-def test_a_file_that_is_not_there_is_named(cifar):
+def test_a_file_that_is_not_there_is_an_error(cifar):
     (cifar / "cifar-100-python" / "test").unlink()
-    with pytest.raises(DataError, match=f"^{cifar}: cifar100 is not complete, cifar-100-python/te"):
+    with pytest.raises(DataError, match=f"^{cifar}: cifar100 cannot be read: Dataset not found"):
         datasets.from_files("cifar100", cifar)
 
 
 @pytest.fixture
-def mnist(small, tmp_path, monkeypatch):
+def mnist(small, tmp_path):
     random = np.random.default_rng(2)
     raw = tmp_path / "MNIST" / "raw"
     raw.mkdir(parents=True)
-    sums = []
     for name, n in (("train", 200), ("t10k", 100)):
-        images = bytes(16) + random.integers(0, 256, n * 784, dtype=np.uint8).tobytes()
-        labels = bytes(8) + bytes(i % 10 for i in range(n))
-        for file, content in (("images-idx3", images), ("labels-idx1", labels)):
-            path = raw / f"{name}-{file}-ubyte.gz"
-            path.write_bytes(gzip.compress(content))
-            sums.append((path.name, md5(path.read_bytes())))
-    monkeypatch.setattr(MNIST, "resources", sums)
+        images = struct.pack(">4i", 0x803, n, 28, 28)
+        images += random.integers(0, 256, n * 784, dtype=np.uint8).tobytes()
+        labels = struct.pack(">2i", 0x801, n) + bytes(i % 10 for i in range(n))
+        (raw / f"{name}-images-idx3-ubyte").write_bytes(images)
+        (raw / f"{name}-labels-idx1-ubyte").write_bytes(labels)
     return tmp_path
 
 
-def test_mnist_is_read_from_its_compressed_files(mnist):
+def test_mnist_is_read_as_torchvision_reads_it(mnist):
     data = datasets.from_files("mnist", mnist)
     assert data.train.images.shape == (200, 28, 28, 1)
     assert data.test.targets.tolist() == [i % 10 for i in range(100)]
     assert data.train.images.flags.writeable
 
 
-def test_an_mnist_file_that_was_changed_is_refused(mnist):
-    bad = mnist / "MNIST" / "raw" / "t10k-labels-idx1-ubyte.gz"
+def test_an_mnist_file_that_was_cut_off_is_refused(mnist):
+    bad = mnist / "MNIST" / "raw" / "t10k-labels-idx1-ubyte"
     bad.write_bytes(bad.read_bytes()[:-1])
-    with pytest.raises(DataError, match=r"mnist is corrupt, MNIST/raw/t10k-labels-idx1-ubyte.gz"):
+    with pytest.raises(DataError, match=r"mnist cannot be read: "):
         datasets.from_files("mnist", mnist)
 
 
@@ -198,6 +193,5 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path, capsys):
 
 def test_a_check_says_what_is_wrong_and_leaves_with_one(tmp_path, capsys):
     assert main(["cifar10", str(tmp_path)]) == 1
-    first = CIFAR10.train_list[0][0]
-    expected = f"{tmp_path}: cifar10 is not complete, cifar-10-batches-py/{first} is missing"
+    expected = f"{tmp_path}: cifar10 cannot be read: Dataset not found"
     assert capsys.readouterr().err.startswith(expected)

@@ -7,7 +7,6 @@ smooth pattern, and each image that pattern under noise.
 from __future__ import annotations
 
 import functools
-import gzip
 import os
 import sys
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ COARSE = 4
 
 
 class DataError(ValueError):
-    """The files of a data set are wrong; names the folder and the file."""
+    """The files of a data set are wrong; names the folder."""
 
 
 @dataclass(frozen=True)
@@ -102,65 +101,24 @@ def _drawn(
 
 @functools.lru_cache(maxsize=2)
 def from_files(name: str, folder: Path) -> Data:
-    """Return what lies in a folder, every file's md5 checked before it is read.
-
-    Raises DataError, naming the first file that is missing or broken.
-    """
-    about = DATASETS[name]
-    train, test = _mnist(folder) if name == "mnist" else _cifar(name, folder)
-    for split, n in ((train, about.train), (test, about.test)):
-        shape = (n, about.side, about.side, about.channels)
-        if split.images.shape != shape or split.targets.shape != (n,):
-            raise DataError(f"{folder}: {name} has images of shape {split.images.shape}")
+    """Return what torchvision finds in a folder; raises DataError for files missing or broken."""
+    about, kind = DATASETS[name], _torchvision(name)
+    try:
+        train, test = (_split(kind(folder, train=of_train), about) for of_train in (True, False))
+    except (RuntimeError, OSError, ValueError, AssertionError) as error:
+        raise DataError(
+            f"{folder}: {name} cannot be read: {error}; remove it and download the set again, or "
+            "use data generated"
+        ) from error
+    if (len(train), len(test)) != (about.train, about.test):
+        raise DataError(f"{folder}: {name} has {len(train)} and {len(test)} images")
     return Data(train, test)
 
 
-def _cifar(name: str, folder: Path) -> tuple[Split, Split]:
-    from torchvision import datasets
-
-    kind = _torchvision(name)
-    # torchvision checks the same sums before it unpickles, and says not which file it was.
-    sums = [*kind.train_list, *kind.test_list, [kind.meta["filename"], kind.meta["md5"]]]
-    for file, md5 in sums:
-        _check(name, folder, Path(kind.base_folder, file), md5)
-    assert issubclass(kind, datasets.CIFAR10)
-    train, test = (kind(folder, train=of_train) for of_train in (True, False))
-    return _split(train), _split(test)
-
-
-def _split(read: Any) -> Split:
-    return Split(np.ascontiguousarray(read.data), np.asarray(read.targets, dtype=np.int64))
-
-
-def _mnist(folder: Path) -> tuple[Split, Split]:
-    """Read the compressed files: torchvision checks no sums of those that it unpacks."""
-    contents = []
-    for file, md5 in _torchvision("mnist").resources:
-        path = Path("MNIST", "raw", file)
-        _check("mnist", folder, path, md5)
-        contents.append(gzip.decompress((folder / path).read_bytes()))
-    side = DATASETS["mnist"].side
-    images = [_bytes(content, 16).reshape(-1, side, side, 1) for content in contents[::2]]
-    targets = [_bytes(content, 8).astype(np.int64) for content in contents[1::2]]
-    train, test = (Split(*pair) for pair in zip(images, targets, strict=True))
-    return train, test
-
-
-def _bytes(content: bytes, header: int) -> NDArray[np.uint8]:
-    """Return what follows the header of an IDX file: 4 bytes, and 4 for each dimension."""
-    # Copied, because torch warns of what it may not write to.
-    found: NDArray[np.uint8] = np.frombuffer(content, dtype=np.uint8, offset=header).copy()
-    return found
-
-
-def _check(name: str, folder: Path, file: Path, md5: str) -> None:
-    from torchvision.datasets.utils import check_md5
-
-    remedy = "remove it and download the set again, or use data generated"
-    if not (folder / file).is_file():
-        raise DataError(f"{folder}: {name} is not complete, {file} is missing; {remedy}")
-    if not check_md5(folder / file, md5):
-        raise DataError(f"{folder}: {name} is corrupt, {file} has not the md5 {md5}; {remedy}")
+def _split(read: Any, about: DataSet) -> Split:
+    images = np.ascontiguousarray(read.data)
+    shape = (-1, about.side, about.side, about.channels)
+    return Split(images.reshape(shape), np.asarray(read.targets, dtype=np.int64))
 
 
 def _torchvision(name: str) -> Any:
