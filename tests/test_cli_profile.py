@@ -498,12 +498,11 @@ def test_for_any_other_profiler_the_command_is_printed(profile, tmp_path) -> Non
     answer = profile(CASE, "--tool", "ranges", "--steps", "7")
     assert answer.status == 0
     assert answer.lines == [
-        (
-            f"{sys.executable} -m bench_lib.worker profile profiles/{CASE}/case.json "
-            f"profiles/{CASE} --steps 7 --ranges"
-        )
+        (f"{sys.executable} -m bench_lib.worker profile profiles/{CASE}/order.json profiles/{CASE}")
     ]
-    assert json.loads((out / "case.json").read_text())["id"] == CASE
+    order = json.loads((out / "order.json").read_text())
+    assert order["case"]["id"] == CASE
+    assert order["asked"] == {"steps": 7, "stacks": False, "ranges": True}
     assert (out / "trace.json.gz").read_text() == "kept"
     assert "bench-lib measured" in answer.err
     assert "--env-var=NSYS_NVTX_PROFILER_REGISTER_ONLY=0" in answer.err

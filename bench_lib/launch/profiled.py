@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import json
 import os
 import re
 import subprocess
@@ -90,23 +88,21 @@ def run_profile(
 
 
 def order(case: Case, folder: Path, asked: ProfileRequest) -> list[str]:
-    """Write the case into ``folder`` and return the words that profile it there.
+    """Write the order into ``folder`` and return the words that profile it there.
 
     Raises LaunchError.
     """
-    file = folder / "case.json"
+    file, told = folder / "order.json", {"case": case, "asked": asked}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(dataclasses.asdict(case)))
+        file.write_bytes(msgspec.json.encode(told))
     except OSError as error:
         raise LaunchError(
             f"cannot write to {folder}: {error.strerror}; name another folder with --output DIR"
         ) from error
     ranks = case.launch.ranks
     words = command_for(ranks, python=sys.executable).words if ranks > 1 else (sys.executable,)
-    command = [*words, "-m", "bench_lib.worker", "profile", str(file), str(folder)]
-    command += ["--steps", str(asked.steps)]
-    return command + [f"--{name}" for name in ("stacks", "ranges") if getattr(asked, name)]
+    return [*words, "-m", "bench_lib.worker", "profile", str(file), str(folder)]
 
 
 _RESULTS = ("result*.json", "meeting*")

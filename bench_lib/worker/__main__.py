@@ -1,15 +1,16 @@
-"""``python -m bench_lib.worker serve | once CASES.json OUT | profile CASE.json OUT | describe``."""
+"""``python -m bench_lib.worker``: serves, measures as a rank, profiles, or describes networks."""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 from bench_lib.model import UserError
 from bench_lib.worker.zygote import importing_torch, serve
 
 USAGE = (
-    "usage: python -m bench_lib.worker serve | once CASES.json OUT | describe"
-    " | profile CASE.json OUT [--steps N] [--stacks] [--ranges]"
+    "usage: python -m bench_lib.worker serve | once CASES.json OUT | profile ORDER.json OUT"
+    " | describe"
 )
 
 
@@ -27,11 +28,11 @@ def _run(arguments: list[str]) -> int:
         return serve()
     if arguments[:1] == ["once"] and len(arguments) == 3:
         return _once(arguments[1], arguments[2])
-    if arguments[:1] == ["profile"]:
+    if arguments[:1] == ["profile"] and len(arguments) == 3:
         with importing_torch():
             from bench_lib.worker import tracing
 
-        return tracing.main(arguments[1:])
+        return tracing.main(Path(arguments[1]), Path(arguments[2]))
     if arguments == ["describe"]:
         with importing_torch():
             from bench_lib.worker.workloads.registry import describe
@@ -45,7 +46,6 @@ def _once(cases: str, out: str) -> int:
     """Be a rank; its output is its own from here on, torch's import included."""
     import os
     import socket
-    from pathlib import Path
 
     from bench_lib.launch.launchers import who_am_i
     from bench_lib.worker.host import RankLog

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -11,7 +10,6 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,33 +36,26 @@ WARMUP_S, MOST_WARMUP_S = 0.5, 2.0
 PART = ".part"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Order(ProfileRequest):
-    """The case to profile, the folder for what comes of it, and how."""
-
-    case: Case
-    out: Path
-
-
-def main(arguments: list[str]) -> int:
-    """Profile a case on this rank and write what came of it into a folder.
+def main(order: Path, out: Path) -> int:
+    """Profile the case of an order on this rank and write what came of it into a folder.
 
     ``result.json`` (``result_rank<N>.json`` of several ranks) says what else is there; it is
     written whenever something new is, and last with the reason if the case was skipped or
     failed.  The process leaves at once, with status 0 where there is a profile or a skip and 1 at a
-    fault; with ranges it returns 0.  A wrong command line ends the process with status 2.
+    fault; with ranges it returns 0.
     """
-    order = _order(arguments)
+    fields = json.loads(order.read_text())
+    case, asked = decode_case(fields["case"]), ProfileRequest(**fields["asked"])
     die_with_parent()
     try:
         place = who_am_i(os.environ)
     except UserError as error:
         sys.stderr.write(f"bench-lib: {error}\n")
         return 2
-    kept = TraceFiles(order.out, "" if place.ranks == 1 else f"_rank{place.rank}")
+    kept = TraceFiles(out, "" if place.ranks == 1 else f"_rank{place.rank}")
     group = RankGroup()
     try:
-        group = _profile(order, kept, place)
+        group = _profile(case, asked, kept, place)
     except UnsupportedError as reason:
         kept.add(skipped=str(reason))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - it becomes the result
@@ -75,26 +66,9 @@ def main(arguments: list[str]) -> int:
     kept.add(done=True)
     kept.enter("done")
     group.leave()
-    if not order.ranges:  # a profiler outside writes when the process ends as it should
+    if not asked.ranges:  # a profiler outside writes when the process ends as it should
         leave_at_once(0)  # all is on the disk, and taking torch down takes a second
     return 0
-
-
-def _order(arguments: list[str]) -> Order:
-    parser = argparse.ArgumentParser(prog="python -m bench_lib.worker profile")
-    parser.add_argument("case", type=Path, metavar="CASE.json")
-    parser.add_argument("out", type=Path, metavar="OUT")
-    parser.add_argument("--steps", type=int, default=Order.steps)
-    for choice in ("--stacks", "--ranges"):
-        parser.add_argument(choice, action="store_true")
-    words = parser.parse_args(arguments)
-    if words.steps < 1:
-        parser.error(f"--steps {words.steps}: at least 1")
-    try:
-        case = decode_case(json.loads(words.case.read_text()))
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        parser.error(f"{words.case} is no case: {error}")
-    return Order(words.steps, words.stacks, words.ranges, case=case, out=words.out)
 
 
 class TraceFiles:
@@ -104,14 +78,14 @@ class TraceFiles:
         """Write into ``folder``; ``suffix`` tells the ranks apart."""
         self.phase = "start"
         self.problems: list[str] = []
-        self._folder = folder
+        self.folder = folder
         self._suffix = suffix
         self._result: dict[str, Any] = {}
 
     def path(self, name: str) -> Path:
         """Return where this rank keeps a file: ``trace.json.gz``, ``trace_rank1.json.gz``."""
         stem, dot, ending = name.partition(".")
-        return self._folder / f"{stem}{self._suffix}{dot}{ending}"
+        return self.folder / f"{stem}{self._suffix}{dot}{ending}"
 
     def enter(self, phase: str) -> None:
         """Say where in the case we are, for whoever waits."""
@@ -133,32 +107,32 @@ class TraceFiles:
             self.problems.append(f"{what}: {in_words(error)}")
 
 
-def _profile(order: Order, kept: TraceFiles, place: Placement) -> RankGroup:
+def _profile(case: Case, asked: ProfileRequest, kept: TraceFiles, place: Placement) -> RankGroup:
     """Do it all; returns the ranks, for this one to leave."""
-    if not order.ranges and (variable := external_profiler()):
+    if not asked.ranges and (variable := external_profiler()):
         raise UnsupportedError(
             f"{variable} is set, so a profiler outside is at work, and two cannot listen to one "
             "GPU; leave it out, or use --ranges"
         )
     kept.enter("open the device")
     device, seen = open_device(device_index(place, os.environ))
-    if order.ranges and device.type != "cuda":
+    if asked.ranges and device.type != "cuda":
         raise UnsupportedError("profilers outside look at GPUs, and torch sees none here")
-    group = joined(device, place.ranks, rank=place.rank, store=met(place, order.out))
+    group = joined(device, place.ranks, rank=place.rank, store=met(place, kept.folder))
     setting = Setting(device, rank=place.rank, local_rank=place.local_rank, ranks=place.ranks)
     clock = clock_of(device)
-    kept.add(steps=order.steps, **about_rank(setting, seen))
+    kept.add(steps=asked.steps, **about_rank(setting, seen))
 
     kept.enter("build")
-    with contextlib.closing(build(order.case, setting)) as workload:
-        _profile_steps(workload, clock, order, kept, group.agree)
+    with contextlib.closing(build(case, setting)) as workload:
+        _profile_steps(workload, clock, asked, kept, group.agree)
     return group
 
 
 def _profile_steps(
     workload: Workload,
     clock: Clock,
-    order: Order,
+    asked: ProfileRequest,
     kept: TraceFiles,
     agree: Callable[[float], float],
 ) -> None:
@@ -173,14 +147,14 @@ def _profile_steps(
 
     kept.enter("profile")
     clock.reset_peak()
-    if order.ranges:
-        _in_ranges(workload.step, clock, order.steps)
-        kept.add(peak_memory_bytes=clock.peak_bytes(), steps_in_all=1 + steady.steps + order.steps)
+    if asked.ranges:
+        _in_ranges(workload.step, clock, asked.steps)
+        kept.add(peak_memory_bytes=clock.peak_bytes(), steps_in_all=1 + steady.steps + asked.steps)
     else:
         # As many as are profiled, unless they take long: on all ranks alike.
-        plain = max(1, min(order.steps, int(MOST_PLAIN_S / max(steady.blocks[-1], 1e-9))))
+        plain = max(1, min(asked.steps, int(MOST_PLAIN_S / max(steady.blocks[-1], 1e-9))))
         kept.add(plain_step_s=timed(clock, workload.step, plain) / plain)
-        _traced(workload.step, clock, order, kept)
+        _traced(workload.step, clock, asked, kept)
 
 
 def _in_ranges(step: Callable[[], object], clock: Clock, steps: int) -> None:
@@ -197,14 +171,16 @@ def _in_ranges(step: Callable[[], object], clock: Clock, steps: int) -> None:
         mark.range_pop()
 
 
-def _traced(step: Callable[[], object], clock: Clock, order: Order, kept: TraceFiles) -> None:
+def _traced(
+    step: Callable[[], object], clock: Clock, asked: ProfileRequest, kept: TraceFiles
+) -> None:
     """Trace the steps as lightly as can be, then look at one in detail.
 
     Shapes, memory and stacks make the host several times slower, which a timeline would show as
     a device that waits.
     """
-    with _profiler(clock, order.steps) as profiler:
-        kept.add(profiled_step_s=_under(profiler, step, clock, order.steps) / order.steps)
+    with _profiler(clock, asked.steps) as profiler:
+        kept.add(profiled_step_s=_under(profiler, step, clock, asked.steps) / asked.steps)
     kept.add(peak_memory_bytes=clock.peak_bytes())
     kept.enter("write the trace")
     with kept.trying("no trace"):
@@ -217,14 +193,14 @@ def _traced(step: Callable[[], object], clock: Clock, order: Order, kept: TraceF
         tables |= _tabulate(profiler.key_averages(), orders, kept)
     kept.add(tables=tables)
     kept.enter("look at one step in detail")
-    with _profiler(clock, 1, detailed=True, stacks=order.stacks) as profiler:
+    with _profiler(clock, 1, detailed=True, stacks=asked.stacks) as profiler:
         _under(profiler, step, clock, 1)
     on = "device" if clock.asynchronous else "cpu"
     with kept.trying("memory by operation is not known"):
         averages = profiler.key_averages(group_by_input_shape=True)
         tables |= _tabulate(averages, {"memory": f"self_{on}_memory_usage"}, kept)
         kept.add(tables=tables, memory=_memory(profiler.events(), on))
-    if order.stacks:
+    if asked.stacks:
         kept.enter("write the stacks")
         _export_stacks(profiler, clock, kept)
 
