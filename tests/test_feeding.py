@@ -12,8 +12,8 @@ from processes import all_gone
 from torchvision.transforms.v2 import functional as v2
 
 from bench_lib.worker import host
-from bench_lib.worker.workload import Setting, UnsupportedError
-from bench_lib.worker.workloads import cifar, feeding
+from bench_lib.worker.workload import Setting
+from bench_lib.worker.workloads import cifar
 from bench_lib.worker.workloads.cifar import Transforms, transforms_of
 from bench_lib.worker.workloads.datasets import Data, Split
 from bench_lib.worker.workloads.feeding import Shape, feed_of
@@ -211,9 +211,8 @@ def test_images_of_processes_are_those_of_none(two_workers):
     assert torch.equal(ours[1], alone.batch()[1])
 
 
-def test_more_workers_than_the_machine_has_use_for_are_refused(monkeypatch):
-    monkeypatch.setattr(feeding.os, "sched_getaffinity", lambda _pid: set(range(3)))
-    assert feeding.accepted(12) == ["12 loader workers share 3 CPUs"]
-    words = "1000 loader workers on 3 CPUs; at most 12 are started, 4 a CPU"
-    with pytest.raises(UnsupportedError, match=words):
-        feed("loader", workers=1000)
+def test_torchs_own_words_on_more_workers_than_cpus_are_a_warning(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0})
+    (words,) = feed("loader", workers=2).warnings
+    assert words.startswith("This DataLoader will create 2 worker processes")
+    assert feed("loader").warnings == ["no loader workers: the process that trains loads too"]

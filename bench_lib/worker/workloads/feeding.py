@@ -6,8 +6,6 @@ work (``batch``) can, and gives images and targets as the network takes them.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -19,14 +17,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.distributed import DistributedSampler
 
-from bench_lib.worker.workload import Setting, UnsupportedError, require_known
+from bench_lib.worker.workload import Setting, require_known
 from bench_lib.worker.workloads.cifar import Transforms
 from bench_lib.worker.workloads.datasets import Data, Split
-
-PREFETCHED = 2
-"""Batches that a worker makes ahead, torch's default."""
-WORKERS_A_CPU = 4
-"""More loader processes than that for each CPU are refused."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +83,7 @@ def feed_of(
 ) -> Feed:
     """Return a feed of ``fixed``, ``device`` or ``loader``; a loader gets its ``workers``.
 
-    ``seed`` decides the order of the images.  Raises ValueError if an epoch has not one step, and
-    UnsupportedError for more workers than this machine has use for.
+    ``seed`` decides the order of the images.  Raises ValueError if an epoch has not one step.
     """
     require_known("feed", kind, _KINDS)
     if kind != "fixed" and len(data.train) < shape.batch_size * setting.ranks:
@@ -190,16 +182,18 @@ class Loader(Feed):
     fed_by_host = True
 
     def __post_init__(self) -> None:
-        """Start nothing before the first batch; raises UnsupportedError for too many workers."""
+        """Start nothing before the first batch."""
         workers, shape, setting = self.workers, self.shape, self.setting
-        self.warnings = accepted(workers)
+        if not workers:
+            self.warnings.append("no loader workers: the process that trains loads too")
         self.at_once = max(1, workers)
         samples = _Samples(self.split, self.transforms.of_samples(shape.image_size))
         self._sampler: DistributedSampler[Any] = DistributedSampler(
             samples, setting.ranks, setting.rank, seed=self.seed, drop_last=True
         )
         self._generator = torch.Generator()
-        with _quietly():
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
             loader: DataLoader[Any] = DataLoader(
                 samples,
                 batch_size=shape.batch_size,
@@ -210,8 +204,8 @@ class Loader(Feed):
                 generator=self._generator,
                 multiprocessing_context="fork" if workers else None,
                 persistent_workers=workers > 0,
-                prefetch_factor=PREFETCHED if workers else None,
             )
+        self.warnings += [str(warning.message) for warning in told]
         self._loader: DataLoader[Any] | None = loader
         self.steps_per_epoch = len(self._sampler) // shape.batch_size
         side, channels = shape.image_size, self.split.images.shape[-1]
@@ -248,8 +242,7 @@ class Loader(Feed):
         assert self._loader is not None
         self._sampler.set_epoch(self._epoch)
         self._epoch += 1
-        with _quietly():
-            self._batches = iter(self._loader)
+        self._batches = iter(self._loader)
 
     def close(self) -> None:
         """End the processes that load."""
@@ -260,27 +253,3 @@ class Loader(Feed):
 
 
 _KINDS: dict[str, type[Feed]] = {"fixed": Fixed, "device": OnDevice, "loader": Loader}
-
-
-@contextlib.contextmanager
-def _quietly() -> Iterator[None]:
-    """Leave out torch's words on more workers than CPUs, which are ours to say."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
-def accepted(workers: int) -> list[str]:
-    """Return what there is to say of so many loader processes.
-
-    Raises UnsupportedError for more of them than this machine has use for.
-    """
-    cpus = len(os.sched_getaffinity(0))
-    if workers > WORKERS_A_CPU * cpus:
-        raise UnsupportedError(
-            f"{workers} loader workers on {cpus} CPUs; at most {WORKERS_A_CPU * cpus} are started, "
-            f"{WORKERS_A_CPU} a CPU"
-        )
-    if not workers:
-        return ["no loader workers: the process that trains loads too"]
-    return [f"{workers} loader workers share {cpus} CPUs"] if workers > cpus else []
