@@ -212,7 +212,6 @@ def planted(setting: Setting, *, delay_units: int, **params: Any) -> Workload:
     ``params`` are those of ``network``.  With no units it is that workload, and nothing else;
     apart from the step it is so with any number.
     """
-    _require_units(delay_units, least=0)
     inner = network(setting, **params)
     if delay_units == 0:
         return inner
@@ -228,17 +227,7 @@ def planted(setting: Setting, *, delay_units: int, **params: Any) -> Workload:
 
 def delay(setting: Setting, *, delay_units: int) -> Workload:
     """Build a step that is the delay alone; its time over ``delay_units`` is that of a unit."""
-    _require_units(delay_units, least=1)
     return Workload(_delay(setting.device, delay_units))
-
-
-def _require_units(delay_units: object, *, least: int) -> None:
-    """Raise ValueError for an invalid number of units."""
-    if not isinstance(delay_units, int) or isinstance(delay_units, bool) or delay_units < least:
-        nothing = " (0 adds nothing)" if least == 0 else ""
-        raise ValueError(
-            f"delay_units is {delay_units!r}; it has to be a whole number, {least} or more{nothing}"
-        )
 
 
 def _delay(device: torch.device, units: int) -> Callable[[], None]:
