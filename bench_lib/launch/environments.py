@@ -132,15 +132,10 @@ def interpreter(python: str) -> str:
 
 def _make(wheels: Path, what: str, folder: Path) -> None:
     """Make an environment; raises LaunchError and OSError."""
-    python, uv = str(folder / "bin" / "python"), shutil.which("uv")
     remedy = f"see that pip install --requirement {wheels} works"
-    if uv is None:
-        build([sys.executable, "-m", "venv", str(folder)], what, remedy=remedy)
-        command = [python, "-m", "pip", "install", "--requirement", str(wheels)]
-    else:
-        build([uv, "venv", "--python", sys.executable, str(folder)], what, remedy=remedy)
-        command = [uv, "pip", "install", "--python", python, "--requirement", str(wheels)]
-    build(command, what, remedy=remedy)
+    build([sys.executable, "-m", "venv", str(folder)], what, remedy=remedy)
+    python = str(folder / "bin" / "python")
+    build([python, "-m", "pip", "install", "--requirement", str(wheels)], what, remedy=remedy)
 
 
 def overlaid(folder: Path, python: str, requirement: str) -> None:
@@ -212,9 +207,9 @@ def ask(
 
 
 def _gist(output: str) -> str:
-    """Return the line of an output that names the cause, as pip, uv and git mark it."""
+    """Return the line of an output that names the cause, as pip and git mark it."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    marks = ("error", "fatal", "×")
+    marks = ("error", "fatal")
     marked = [line for line in lines if line.lower().startswith(marks)]
     if marked:
         return marked[0]  # the others follow from it
