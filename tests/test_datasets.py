@@ -62,18 +62,6 @@ def test_classes_can_be_told_apart_and_the_test_images_with_them(small):
     assert len(np.unique(data.train.images.reshape(200, -1), axis=0)) == 200
 
 
-@pytest.mark.parametrize(
-    ("name", "source", "words"),
-    [
-        ("cifar1000", "generated", "dataset is 'cifar1000'; there is cifar100, cifar10, mnist"),
-        ("mnist", "network", "data is 'network'; there is generated, files"),
-    ],
-)
-def test_what_is_not_known_is_refused_by_name(name, source, words):
-    with pytest.raises(ValueError, match=words):
-        datasets.load(name, source, 1)
-
-
 # ---- files --------------------------------------------------------------------------------
 
 

@@ -133,21 +133,6 @@ def test_a_network_can_be_built_for_another_size(name: str, size: int) -> None:
         assert network(torch.empty(2, 3, size, size, device="meta")).shape == (2, 1000)
 
 
-@pytest.mark.parametrize(
-    ("what", "word", "message"),
-    [
-        ("precision", "fp17", "precision is 'fp17'; there is fp32, tf32, tf32-conv, "),
-        ("compile_mode", "fast", "compile_mode is 'fast'; there is eager, graph, default, "),
-        ("task", "test", "task is 'test'; there is infer, train"),
-        ("memory_format", "chwn", "memory_format is 'chwn'; there is nchw, nhwc"),
-    ],
-)
-def test_a_word_that_is_not_known_is_refused(what: str, word: str, message: str) -> None:
-    about: dict[str, Any] = {what: word}
-    with pytest.raises(ValueError, match=message):
-        build("resnet18", **about)
-
-
 # --- FLOPs ---------------------------------------------------------------------------------
 
 

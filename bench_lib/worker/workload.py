@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
 
     import torch
     from torch import Tensor, nn
@@ -16,12 +16,6 @@ if TYPE_CHECKING:
 
 class UnsupportedError(Exception):
     """This device or this torch cannot do what the case asks: a skip, with the reason."""
-
-
-def require_known(what: str, value: str, known: Collection[str]) -> None:
-    """Raise ValueError, which names all known values, for one that is not among them."""
-    if value not in known:
-        raise ValueError(f"{what} is {value!r}; there is {', '.join(known)}")
 
 
 @dataclass(frozen=True)

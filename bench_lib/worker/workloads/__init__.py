@@ -48,11 +48,7 @@ def _params(case: Case, setting: Setting) -> dict[str, Any]:
     """Return what the factory is told: of a batch that the ranks share, this rank's part."""
     if not case.launch.strong:
         return case.params
-    share, left = divmod(int(case.params["batch_size"]), setting.ranks)
-    if left or not share:
-        batch = case.params["batch_size"]
-        raise ValueError(f"batch_size {batch} cannot be divided among {setting.ranks} ranks evenly")
-    return {**case.params, "batch_size": share}
+    return {**case.params, "batch_size": int(case.params["batch_size"]) // setting.ranks}
 
 
 def _factory(name: str) -> Callable[..., Any]:

@@ -18,8 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from bench_lib.formulas.images import DATASETS, SOURCES, DataSet
-from bench_lib.worker.workload import UnsupportedError, require_known
+from bench_lib.formulas.images import DATASETS, DataSet
+from bench_lib.worker.workload import UnsupportedError
 
 FOLDER_VARIABLE = "BENCH_LIB_DATA"
 """Names the folder that data sets are in, as torchvision lays them out."""
@@ -56,11 +56,9 @@ class Data:
 def load(name: str, source: str, seed: int) -> Data:
     """Return a data set; a process keeps the last two.
 
-    Raises ValueError for a name or a source that is not known, DataError for files that are
-    missing or broken, UnsupportedError where no folder is named.
+    Raises DataError for files that are missing or broken, UnsupportedError where no folder is
+    named.
     """
-    require_known("dataset", name, DATASETS)
-    require_known("data", source, SOURCES)
     if source == "generated":
         return generated(name, seed)
     folder = os.environ.get(FOLDER_VARIABLE, "")

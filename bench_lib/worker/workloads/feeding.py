@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.distributed import DistributedSampler
 
-from bench_lib.worker.workload import Setting, require_known
+from bench_lib.worker.workload import Setting
 from bench_lib.worker.workloads.cifar import Transforms
 from bench_lib.worker.workloads.datasets import Data, Split
 
@@ -85,7 +85,6 @@ def feed_of(
 
     ``seed`` decides the order of the images.  Raises ValueError if an epoch has not one step.
     """
-    require_known("feed", kind, _KINDS)
     if kind != "fixed" and len(data.train) < shape.batch_size * setting.ranks:
         raise ValueError(
             f"{setting.ranks} x {shape.batch_size} images a step are more than the "

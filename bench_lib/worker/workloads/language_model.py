@@ -10,9 +10,9 @@ With DDP each rank has all weights and gradients are averaged; ``dividing`` has 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,15 +20,13 @@ from torch.nn import functional
 
 from bench_lib.formulas.transformer import (
     GENERATED,
-    PARALLEL,
     SIZES,
     ZERO,
     LlamaSize,
     Size,
-    indivisible,
 )
-from bench_lib.model import GENERATION, QUANTIZED, QUANTIZED_PRODUCTS, TASKS, Numerics
-from bench_lib.worker.device import AUTOCAST, require_memory
+from bench_lib.model import GENERATION, QUANTIZED, QUANTIZED_PRODUCTS, Numerics
+from bench_lib.worker.device import require_memory
 from bench_lib.worker.workload import Setting, Workload
 from bench_lib.worker.workloads.dividing import WHOLE, Division, FullyShard, TensorParallel
 from bench_lib.worker.workloads.flops import Amount, counted
@@ -161,27 +159,6 @@ class _Spec(Spec):
     parallel: str = "ddp"
     """With ``tp`` the batch is of all ranks together."""
     task: str = "train"
-    known: ClassVar[Mapping[str, Collection[str]]] = {
-        "network": SIZES,
-        "parallel": PARALLEL,
-        "task": (*TASKS, *GENERATION),
-    }
-
-    def __post_init__(self) -> None:
-        """Refuse unknown values, and sequences that are too long."""
-        super().__post_init__()
-        if self.room > self.size.context:
-            raise ValueError(
-                f"length is {self.length}, and {self.network} has {self.size.context} positions"
-            )
-        if self.task in GENERATION and isinstance(self.size, Size):
-            raise ValueError(
-                f"{self.network} keeps no keys and values, and the task is {self.task}"
-            )
-        if self.task in GENERATION and self.precision in AUTOCAST:
-            raise ValueError(
-                f"precision is {self.precision}, and the task is {self.task}; use bf16"
-            )
 
     @property
     def size(self) -> Size | LlamaSize:
@@ -200,8 +177,8 @@ def language_model(setting: Setting, **params: Any) -> Workload:
     ``train`` is forward, loss, backward and AdamW.  ``infer`` computes all logits, ``prefill``
     those of each prompt's last token, and ``decode`` one token more.
 
-    ``params`` are the fields of ``_Spec``.  Raises ValueError for a value that is not known, and
-    UnsupportedError where the device cannot do it, or has not the memory for the weights.
+    ``params`` are the fields of ``_Spec``.  Raises UnsupportedError where the device cannot do it,
+    or has not the memory for the weights.
     """
     spec = _Spec(**params)
     built = _Tokens(spec, setting)
@@ -239,10 +216,6 @@ class _Tokens(AnsweringNetwork):
     def __init__(self, spec: _Spec, setting: Setting) -> None:
         super().__init__(spec, setting)
         trains = spec.task == "train"
-        if why := indivisible(
-            spec.network, spec.parallel, setting.ranks, spec.task, spec.precision
-        ):
-            raise ValueError(why)
         self.division = division(spec.parallel, spec.precision, spec.compile_mode, setting)
         self.divided = self.division is not WHOLE
         sharing = self.division.sharing

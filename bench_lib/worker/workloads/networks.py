@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from bench_lib.model import (
-    COMPILE_MODES,
-    MEMORY_FORMATS,
-    PRECISIONS,
     QUANTIZED,
     QUANTIZED_PRODUCTS,
-    TASKS,
 )
 from bench_lib.worker.device import layout_of
 from bench_lib.worker.workload import Setting, Workload
@@ -67,26 +63,19 @@ class _Spec(Spec):
     """How many steps add up their gradients before the optimizer uses them."""
     memory_format: str = "nchw"
     image_size: int | None = None
-    known: ClassVar[Mapping[str, Collection[str]]] = {
-        "precision": PRECISIONS,
-        "compile_mode": COMPILE_MODES,
-        "task": TASKS,
-        "memory_format": MEMORY_FORMATS,
-    }
 
     @property
     def side(self) -> int:
         """Height and width of an image in pixels: the network's own unless given."""
-        info = networks().get(self.network)
-        return self.image_size or (info.image_size if info else 0)
+        return self.image_size or networks()[self.network].image_size
 
 
 def network(setting: Setting, **params: Any) -> Workload:
     """Build one step of a network: ``infer`` (forward) or ``train`` (forward, loss, backward, SGD).
 
     ``params`` are the fields of ``_Spec``; inputs are random normal images of shape
-    (batch, 3, image_size, image_size) that stay on the device.  Raises ValueError for a value
-    that is not known, and UnsupportedError for what the device or this torch cannot do.
+    (batch, 3, image_size, image_size) that stay on the device.  Raises UnsupportedError for what
+    the device or this torch cannot do.
     """
     spec = _Spec(**params)
     built = _Images(spec, setting)

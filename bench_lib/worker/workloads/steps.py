@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +28,7 @@ from bench_lib.worker.device import (
     update,
 )
 from bench_lib.worker.graph import AGAIN
-from bench_lib.worker.workload import Setting, Workload, require_known
+from bench_lib.worker.workload import Setting, Workload
 from bench_lib.worker.workloads.compilation import Recorded, averaged, compiled, records_graphs
 from bench_lib.worker.workloads.flops import Amount
 from bench_lib.worker.workloads.weights import COMPILE_OPTIONS
@@ -100,7 +100,7 @@ def loss_of(output: Any, target: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
-    """A case's parameters; raises ValueError for a value that is not known."""
+    """A case's parameters, which ``bench_lib.cases`` has checked."""
 
     network: str
     batch_size: int
@@ -108,13 +108,6 @@ class Spec:
     precision: str = "fp32"
     compile_mode: str = "eager"
     compile_options: str = ""
-    known: ClassVar[Mapping[str, Collection[str]]] = {}
-    """The values that a parameter may have, if that is a list."""
-
-    def __post_init__(self) -> None:
-        """Refuse unknown values."""
-        for name, values in self.known.items():
-            require_known(name, getattr(self, name), values)
 
     @property
     def dtype(self) -> torch.dtype:

@@ -9,23 +9,21 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from bench_lib.formulas.images import (
     DATASETS,
-    FEEDS,
     INPUT_ALONE,
-    PRECISIONS,
     SEED,
     DataSet,
     own_side,
 )
-from bench_lib.model import MEMORY_FORMATS, MOST_STEPS_TOLD, PLAIN_MODES, Numerics, Training
+from bench_lib.model import MOST_STEPS_TOLD, Numerics, Training
 from bench_lib.worker.caches import told
 from bench_lib.worker.device import layout_of, require_compile, set_precision
 from bench_lib.worker.workload import Setting, Workload
@@ -68,14 +66,6 @@ class _Spec(Spec):
     data: str = "generated"
     seed: int = SEED
 
-    known: ClassVar[Mapping[str, Collection[str]]] = {
-        "dataset": DATASETS,
-        "precision": PRECISIONS,
-        "memory_format": MEMORY_FORMATS,
-        "compile_mode": PLAIN_MODES,
-        "feed": FEEDS,
-    }
-
     @property
     def about(self) -> DataSet:
         """The known properties of the data set."""
@@ -96,8 +86,8 @@ def training(setting: Setting, **params: Any) -> Workload:
     """Build a training step, or with network ``none`` its input alone.
 
     ``params`` are the fields of ``_Spec``.  A step of what a loader feeds is a batch of each of its
-    processes, because they come together.  Raises ValueError for a value that is not known, and
-    UnsupportedError for what the device or this torch cannot do.
+    processes, because they come together.  Raises UnsupportedError for what the device or this
+    torch cannot do.
     """
     spec = _Spec(**params)
     set_precision(spec.precision, setting.device)
