@@ -9,7 +9,6 @@ import pytest
 from builders import make_case, make_environment
 from processes import no_file_beyond
 
-from bench_lib.launch import files as kept
 from bench_lib.model import Launch, Numerics, StepCounts
 from bench_lib.storage import facts
 
@@ -109,19 +108,6 @@ def test_what_cannot_be_removed_keeps_no_fact_from_being_kept(counted):
     os.utime(stays, (time.time() - 92 * 86_400,) * 2)
     counted(1, 0)
     assert (networks(), stays.exists()) == ("1", True)
-
-
-def test_facts_are_so_many_and_those_used_last_stay(counted, monkeypatch):
-    monkeypatch.setattr(kept, "MOST_FILES", 3)
-    for number, days in enumerate((3, 5, 4)):
-        counted(number, days)
-    assert networks() == "012"
-    for path in facts.folder().iterdir():
-        os.utime(path, (time.time() - 60, time.time() - 60))
-    facts.counts_of(make_case(params={"network": "net1"}), HERE)
-    (facts.folder() / "x.damaged").touch()
-    counted(3, 0)
-    assert networks() == "13"
 
 
 def test_numerics_are_known_on_the_device_that_computed_them():

@@ -23,8 +23,6 @@ from bench_lib.model import Fault
 # Nothing of these fails: a missing or damaged file, or a full disk, costs the time to find a fact
 # out again.
 
-MOST_FILES = 4096
-"""So many files of a folder stay, those used last."""
 UNUSED_S = 90 * 86_400.0
 """A file that nobody used for longer is removed."""
 DAMAGED = ".damaged"
@@ -49,13 +47,13 @@ def read(path: Path, kind: type[Fact]) -> Fact | None:
 
 
 def write(path: Path, fact: Any) -> None:
-    """Write a fact, whole or not at all, and remove what is too old or too many beside it."""
+    """Write a fact, whole or not at all, and remove what nobody used beside it."""
     text = msgspec.json.encode(fact)
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(OSError):  # another process removes them, too
-            _make_room(path.parent)
+            _remove_unused(path.parent)
         try:
             beside.write_bytes(text)
             beside.replace(path)
@@ -63,16 +61,11 @@ def write(path: Path, fact: Any) -> None:
             beside.unlink(missing_ok=True)
 
 
-def _make_room(folder: Path) -> None:
-    """Remove files that are too old, and the oldest until there is room for one more."""
-    with os.scandir(folder) as entries:
-        used_s = {entry.path: entry.stat().st_mtime for entry in entries}
-    newest_first = sorted(used_s, key=used_s.__getitem__, reverse=True)
-    too_old_s = time.time() - UNUSED_S
-    for number, path in enumerate(newest_first, start=1):
-        if number >= MOST_FILES or used_s[path] < too_old_s:
+def _remove_unused(folder: Path) -> None:
+    for path in folder.iterdir():
+        if time.time() - path.stat().st_mtime > UNUSED_S:
             with contextlib.suppress(OSError):  # somebody else's, or a folder
-                Path(path).unlink()
+                path.unlink()
 
 
 # --- temporary files, whose disk may be full: no fault of a case -------------------------
