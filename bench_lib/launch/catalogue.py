@@ -25,25 +25,17 @@ LIMIT_S = 300.0
 WORKLOADS = Path(__file__).parents[1] / "worker" / "workloads"
 
 
-class _Network(msgspec.Struct):
-    image_size: int
-
-
-class _Catalogue(msgspec.Struct):
-    networks: dict[str, _Network]
-
-
 def network_sizes(cache: Path | None = None) -> dict[str, int]:
     """Return the input size in pixels of every network, by name.
 
     Raises LaunchError where torch or torchvision is missing or cannot be imported.
     """
     stored = (cache or cache_folder() / "networks") / f"{_installation()}.json"
-    catalogue = kept.read(stored, _Catalogue)
+    catalogue = kept.read(stored, dict[str, int])
     if catalogue is None:
         catalogue = _ask()
         kept.write(stored, catalogue)
-    return {name: about.image_size for name, about in catalogue.networks.items()}
+    return catalogue
 
 
 def _installation() -> str:
@@ -60,7 +52,7 @@ def _installation() -> str:
     return said.hexdigest()[:16]
 
 
-def _ask() -> _Catalogue:
+def _ask() -> dict[str, int]:
     command = [sys.executable, "-m", "bench_lib.worker", "describe"]
     try:
         with temporary_folder() as folder:
@@ -70,7 +62,7 @@ def _ask() -> _Catalogue:
             )
         if done.returncode != 0:
             raise LaunchError(f"the worker cannot list its networks:\n{done.stderr[-2000:]}")
-        return msgspec.json.decode(done.stdout, type=_Catalogue)
+        return msgspec.json.decode(done.stdout, type=dict[str, int])
     except subprocess.TimeoutExpired as error:
         raise LaunchError(f"torchvision was not imported within {LIMIT_S:g} s") from error
     except msgspec.DecodeError as error:

@@ -76,16 +76,8 @@ def _crop(transform: Any) -> int:
 
 
 def describe() -> int:
-    """Print the registry as JSON, for callers that must not import torch."""
-    catalogue = {
-        "torch": str(torch.__version__),
-        "torchvision": str(torchvision.__version__),
-        "networks": {
-            network.name: {"kind": network.kind, "image_size": network.image_size}
-            for network in networks().values()
-        },
-    }
-    json.dump(catalogue, sys.stdout)
+    """Print each network's input size as JSON, for callers that must not import torch."""
+    json.dump({name: network.image_size for name, network in networks().items()}, sys.stdout)
     return 0
 
 
