@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from bench_lib.formulas.transformer import SIZES, Size
 from bench_lib.model import UserError
 from bench_lib.worker import device
 from bench_lib.worker.workload import Setting, UnsupportedError, Workload
-from bench_lib.worker.workloads import flops, steps, zero
+from bench_lib.worker.workloads import flops, steps
 from bench_lib.worker.workloads.language_model import language_model, weightless_step
 from bench_lib.worker.workloads.llama import LanguageModel
 
@@ -136,18 +135,6 @@ def test_an_id_says_what_is_not_as_usual():
         (
             {"network": "deepseek-moe-16b", "length": 4096, "task": "decode"},
             "length is 4096, 64 tokens behind it, and deepseek-moe-16b has 4096 positions",
-        ),
-        (
-            {"ranks": 2, "parallel": "zero2", "task": "infer"},
-            "zero2 is for training, and the task is infer",
-        ),
-        (
-            {"compile_mode": "max-autotune", "parallel": "zero1"},
-            "compile_mode max-autotune records graphs, which zero1 cannot",
-        ),
-        (
-            {"compile_mode": "default", "parallel": "zero3"},
-            "compile_mode is default, and zero3 gathers weights layer by layer; use fsdp2",
         ),
         ({"parallel": "fsdp"}, "unknown parallel 'fsdp'; did you mean fsdp2"),
         (
@@ -287,102 +274,6 @@ def test_what_is_compiled_is_the_whole_model(monkeypatch, task):
     assert build(compile_mode="default", task=task).compiled
     assert asked == [(LanguageModel, "default")]
     assert not build(task=task).compiled
-
-
-# ---- DeepSpeed; with real ranks: test_ranks ----------------------------------------------
-
-
-class Engine(torch.nn.Module):
-    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        super().__init__()
-        self.model, self.optimizer, self.did = model, optimizer, []
-
-    def forward(self, *given: torch.Tensor) -> torch.Tensor:
-        self.did.append("forward")
-        return self.model(*given)
-
-    def backward(self, loss: torch.Tensor) -> None:
-        self.did.append("backward")
-        loss.backward()
-
-    def step(self) -> None:
-        self.did.append("step")
-        self.optimizer.step()
-
-    def destroy(self) -> None:
-        self.did.append("destroy")
-
-
-class DeepSpeed:
-    def __init__(self) -> None:
-        self.divided: list[tuple[str, torch.dtype]] = []
-        self.config: dict[str, Any] = {}
-        self.zero, self.ops = self, SimpleNamespace(__compatible_ops__={})
-        self.DeepSpeedBF16Config = SimpleNamespace(model_fields=zero.BF16["bf16"])
-        self.__version__, self.computed = "0.15.0", 0
-
-    def Init(self, module: torch.nn.Module, config_dict_or_path: dict[str, Any]) -> None:  # noqa: N802 - DeepSpeed's name
-        stage = config_dict_or_path["zero_optimization"]["stage"]
-        assert stage == 3
-        assert functional.linear is self.linear
-        self.divided.append((type(module).__name__, next(module.parameters()).dtype))
-        functional.linear = self.other_linear
-
-    linear = staticmethod(functional.linear)
-
-    def other_linear(self, *given: torch.Tensor) -> torch.Tensor:
-        self.computed += 1
-        return self.linear(*given)
-
-    def initialize(self, config: dict[str, Any], **given: Any) -> tuple[Engine, None]:
-        self.config = config
-        assert given.pop("dist_init_required") is False
-        self.engine = Engine(**given)
-        return self.engine, None
-
-
-@pytest.fixture
-def deepspeed(monkeypatch) -> DeepSpeed:
-    package = DeepSpeed()
-    monkeypatch.setattr(zero, "deepspeed_module", lambda _name: package)
-    monkeypatch.setenv("LOCAL_RANK", "7")
-    monkeypatch.setattr(functional, "linear", functional.linear)  # puts it back in any case
-    return package
-
-
-TWO = Setting(torch.device("cpu"), rank=1, local_rank=1, ranks=2)
-
-
-@pytest.mark.parametrize("stage", [1, 2, 3])
-def test_deepspeeds_engine_does_the_step_with_the_stage_asked_for(deepspeed, stage):
-    workload = language_model(
-        TWO, network="lm-tiny", batch_size=1, length=8, precision="fp32", parallel=f"zero{stage}"
-    )
-    workload.step()
-    assert functional.linear is deepspeed.linear
-    assert bool(deepspeed.computed) is (stage == 3)
-    assert deepspeed.engine.did == ["forward", "backward", "step"]
-    assert deepspeed.config["zero_optimization"] == {"stage": stage}
-    assert not deepspeed.config["bf16"]["enabled"]
-    names = [name for name, _ in deepspeed.divided]
-    assert names == (["TransformerBlock"] * 2 + ["LanguageModel"] if stage == 3 else [])
-    workload.first_step_done()
-    numerics = workload.numerics()
-    workload.close()
-    assert deepspeed.engine.did[3:] == ["destroy"]  # by numerics, which are not always computed
-    assert numerics.loss == pytest.approx(numerics.reference_loss)
-
-
-def test_without_deepspeed_zero_is_a_skip_that_says_what_to_install(monkeypatch):
-    def refuse(_name: str) -> None:
-        raise ImportError("no module")
-
-    monkeypatch.setattr(zero, "deepspeed_module", refuse)
-    with pytest.raises(UnsupportedError) as raised:
-        language_model(TWO, network="lm-tiny", batch_size=1, length=8, parallel="zero2")
-    assert str(raised.value) == (
-        "zero2 needs DeepSpeed, which cannot be imported (no module); pip install deepspeed"
-    )
 
 
 def test_weights_that_do_not_fit_are_a_skip_with_both_figures(monkeypatch):

@@ -18,7 +18,6 @@ from bench_lib.formulas.transformer import (
     GENERATED,
     PARALLEL,
     SIZES,
-    ZERO,
     Size,
     indivisible,
 )
@@ -59,10 +58,8 @@ def _clash(chosen: Mapping[str, Any]) -> str | None:
         return f"compile_mode graph records one device's step, and ranks is {ranks}"
     if why := indivisible(network, parallel, ranks, task, precision):
         return why
-    if parallel in ("fsdp2", *ZERO) and mode in RECORDING:
-        return f"compile_mode {mode} records graphs, which {parallel} cannot be part of"
-    if parallel == "zero3" and mode != "eager":
-        return f"compile_mode is {mode}, and zero3 gathers weights layer by layer; use fsdp2"
+    if parallel == "fsdp2" and mode in RECORDING:
+        return f"compile_mode {mode} records graphs, which fsdp2 cannot be part of"
     if chosen["strong"] and parallel == "tp":
         return "strong divides a batch among ranks, and with tp all ranks compute one; leave it out"
     if task in GENERATION and precision.startswith("amp-"):

@@ -22,10 +22,7 @@ DEVIATION = 0.02
 """Standard deviation of fresh weights; for those that write into the residual stream it is smaller
 by sqrt(2 layers) (Radford et al. 2019, section 2.3)."""
 
-ZERO = {"zero1": 1, "zero2": 2, "zero3": 3}
-"""Stages of DeepSpeed's ZeRO (Rajbhandari et al. 2020, section 5): what ranks divide of training is
-moments, gradients too, or weights as well."""
-PARALLEL = ("ddp", "fsdp2", *ZERO, "tp")
+PARALLEL = ("ddp", "fsdp2", "tp")
 """How ranks share a network: each with all weights, each gathering them block by block, or each
 computing with its part."""
 
@@ -227,8 +224,6 @@ def indivisible(network: str, parallel: str, ranks: int, task: str, precision: s
     if parallel == "fsdp2":
         why = f"fsdp2 would gather all weights for each pass of {task}; use tp"
         return why if task in GENERATION else None
-    if parallel in ZERO:
-        return None if task == "train" else f"{parallel} is for training, and the task is {task}"
     if isinstance(size, Size) or size.experts is not None:
         kind = "GPT-2's heads" if isinstance(size, Size) else "experts"
         return f"tp does not divide {kind}, and network is {network}; use a dense Llama"

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
+import os
+import sys
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import SimpleNamespace
@@ -13,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from bench_lib.model import UserError
-from bench_lib.worker.workloads.zero import deepspeed_module
 
 TOP = 10
 """Kinds of layers that DeepSpeed names at each depth."""
@@ -58,13 +61,24 @@ def profile(
 
 
 def _deepspeed() -> Any:
-    """Import the profiler's module."""
+    """Import the profiler's module, which speaks to standard error, as its logger does later.
+
+    The environment stays as it is: torch would count GPUs another way, here and in every process
+    started later.
+    """
+    before = dict(os.environ)
     try:
-        return deepspeed_module("deepspeed.profiling.flops_profiler.profiler")
+        with warnings.catch_warnings(), contextlib.redirect_stdout(sys.stderr):
+            warnings.simplefilter("ignore")
+            return importlib.import_module("deepspeed.profiling.flops_profiler.profiler")
     except Exception as error:  # looking for compilers, its import has errors of its own
         raise NoProfilerError(
             f"DeepSpeed's profiler cannot be imported ({error}); pip install deepspeed"
         ) from error
+    finally:
+        for added in os.environ.keys() - before.keys():
+            del os.environ[added]
+        os.environ.update(before)
 
 
 def _engine(ranks: int, images: int) -> Any:

@@ -1,8 +1,7 @@
 """Ranks that keep one network together: each has a part of every block.
 
-With FSDP2, and with DeepSpeed as ``zero`` has it, each rank has a batch of its own and gathers what
-it needs of others.  With tensor parallelism it computes with its part, and all ranks compute one
-batch.
+With FSDP2 each rank has a batch of its own and gathers what it needs of others.  With tensor
+parallelism it computes with its part, and all ranks compute one batch.
 """
 
 from __future__ import annotations
@@ -22,8 +21,6 @@ class Division:
 
     sharing: int = 1
     """Ranks that compute one batch together."""
-    whole: int = 0
-    """Numbers that training keeps of each weight, and this rank of all weights."""
 
     def block(self, block: nn.Module) -> None:
         """Keep this rank's part of a block that has just been built."""

@@ -21,7 +21,6 @@ from torch.nn import functional
 from bench_lib.formulas.transformer import (
     GENERATED,
     SIZES,
-    ZERO,
     LlamaSize,
     Size,
 )
@@ -41,7 +40,6 @@ from bench_lib.worker.workloads.steps import (
     plain_fp32,
 )
 from bench_lib.worker.workloads.weights import linear_layers, quantize, stored_bytes
-from bench_lib.worker.workloads.zero import Zero, ZeroStep
 
 AGREEING = 16
 """Tokens on which FP32 has to agree."""
@@ -185,7 +183,7 @@ def language_model(setting: Setting, **params: Any) -> Workload:
     if spec.task != "train":
         step = DecodingStep if spec.task == "decode" else InferenceStep
         return step(built).workload()
-    training = (ZeroStep if isinstance(built.division, Zero) else TrainingStep)(built)
+    training = TrainingStep(built)
     parts: dict[str, Callable[[], object]] = {
         "forward": training.forward,
         "backward": training.backward,
@@ -204,8 +202,6 @@ def division(parallel: str, precision: str, compile_mode: str, setting: Setting)
         return WHOLE
     if parallel == "tp":
         return TensorParallel(setting)
-    if parallel in ZERO:
-        return Zero(ZERO[parallel], precision, compile_mode, setting)
     return FullyShard(precision, compile_mode, setting)
 
 
@@ -223,9 +219,7 @@ class _Tokens(AnsweringNetwork):
         weights = self.parameters * spec.dtype.itemsize
         part = weights // (setting.ranks if self.divided else 1)
         if trains:
-            whole = self.division.whole
-            needed = whole * weights + (STATES - whole) * part
-            require_memory("the weights and what training keeps of them", needed, setting)
+            require_memory("the weights and what training keeps of them", STATES * part, setting)
         else:
             kept = self.kept_bytes(spec.room) // sharing
             require_memory("the weights, and keys and values,", part + kept, setting)
@@ -347,7 +341,7 @@ class _Tokens(AnsweringNetwork):
         return model if self.gathers else super().compiled(model)
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
-        # FSDP2 itself gathers weights in the shorter precision, and DeepSpeed keeps them so.
+        # FSDP2 itself gathers weights in the shorter precision.
         return contextlib.nullcontext() if self.gathers else super().autocast()
 
     def layers(self) -> tuple[nn.Module, Tensor] | None:

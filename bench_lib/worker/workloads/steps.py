@@ -353,14 +353,10 @@ class TrainingStep:
     def numerics(self) -> Numerics | None:
         """Return the first step beside FP32 eager's; frees what a step needs."""
         last = math.nan if self.loss is None else float(self.loss)
-        self.release()
-        return self.beside(self._reference(), last)
-
-    def release(self) -> None:
-        """Give back what only a step needs."""
         if self.recorded is not None:
             self.recorded.release()
         del self.run, self.built.model, self.optimizer, self.loss
+        return self.beside(self._reference(), last)
 
     def beside(self, reference: tuple[float | None, float | None], last: float) -> Numerics:
         """Return the first step beside its reference; ``last`` is the loss of the last step."""
