@@ -46,16 +46,13 @@ def test_it_is_counted_again_where_the_code_that_counts_changed(monkeypatch):
 
 
 @pytest.mark.parametrize("text", [b"{", b"\xff", b'{"of": {}, "fact": {"flops_per_step": "8"}}'])
-def test_a_damaged_file_is_set_aside_and_costs_a_count(text):
+def test_a_damaged_file_costs_a_count(text):
     facts.keep_counts(make_case(), HERE, COUNTS)
     (path,) = facts.folder().iterdir()
     path.write_bytes(text)
     assert facts.counts_of(make_case(), HERE) is None
-    (aside,) = facts.folder().iterdir()
-    assert (aside.name, aside.read_bytes()) == (f"{path.stem}.damaged", text)
     facts.keep_counts(make_case(), HERE, COUNTS)
     assert facts.counts_of(make_case(), HERE) == COUNTS
-    assert aside.exists()
 
 
 def test_a_folder_that_cannot_be_written_costs_a_count(monkeypatch, tmp_path):

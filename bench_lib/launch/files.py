@@ -25,21 +25,14 @@ from bench_lib.model import Fault
 
 UNUSED_S = 90 * 86_400.0
 """A file that nobody used for longer is removed."""
-DAMAGED = ".damaged"
-"""The end of a damaged file's name; whoever wonders may look into it."""
 
 Fact = TypeVar("Fact")
 
 
 def read(path: Path, kind: type[Fact]) -> Fact | None:
-    """Return a fact; None if it is missing or damaged.  A damaged file is set aside."""
-    with contextlib.suppress(OSError):
-        data = path.read_bytes()
-        try:
-            fact = msgspec.json.decode(data, type=kind)
-        except (msgspec.MsgspecError, UnicodeError):
-            path.replace(path.with_suffix(DAMAGED))
-            return None
+    """Return a fact; None if it is missing or damaged."""
+    with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeError):
+        fact = msgspec.json.decode(path.read_bytes(), type=kind)
         with contextlib.suppress(OSError):  # a folder that is read-only
             os.utime(path)
         return fact
