@@ -1,15 +1,14 @@
 """The workloads: code that builds a step.
 
-A workload is named in the case: as a module here that has a function of its own name, by one of
-the names in ``NAMED``, or as ``package.module:factory``.  The function is called as
-``factory(setting, **params)`` and returns a Workload, or just a callable that does one step.
+A workload is named in the case: by one of the names in ``NAMED``, or as ``package.module:factory``.
+The function is called as ``factory(setting, **params)`` and returns a Workload, or just a callable
+that does one step.
 """
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import Any
 
 from bench_lib.model import Case
@@ -21,10 +20,12 @@ NAMED = {
     "network": "bench_lib.worker.workloads.networks:network",
     "collective": "bench_lib.worker.workloads.collectives:collective",
     "operator": "bench_lib.worker.workloads.operators:operator",
+    "training": "bench_lib.worker.workloads.training:training",
+    "language_model": "bench_lib.worker.workloads.language_model:language_model",
     "planted": "bench_lib.worker.workloads.networks:planted",
     "delay": "bench_lib.worker.workloads.networks:delay",
 }
-"""Workloads whose function or module has another name."""
+"""Where each workload's function is."""
 
 
 def build(case: Case, setting: Setting) -> Workload:
@@ -52,20 +53,10 @@ def _params(case: Case, setting: Setting) -> dict[str, Any]:
 
 
 def _factory(name: str) -> Callable[..., Any]:
-    module, _, attribute = _target(name).partition(":")
+    module, found, attribute = NAMED.get(name, name).partition(":")
+    if not found:
+        raise LookupError(
+            f"no workload {name!r}; there is {', '.join(NAMED)}, or package.module:factory"
+        )
     factory: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
     return factory
-
-
-def _target(name: str) -> str:
-    """Return where a workload's function is, as ``package.module:factory``."""
-    if ":" in name:
-        return name
-    if name in NAMED:
-        return NAMED[name]
-    if name.isidentifier() and find_spec(f"{__name__}.{name}"):
-        return f"{__name__}.{name}:{name}"
-    raise LookupError(
-        f"no workload {name!r}; there is {', '.join(NAMED)}, or package.module:factory, or the "
-        f"name of a module of {__name__} that has a function of that name"
-    )
