@@ -560,6 +560,9 @@ class Measurement:
     that they share count for each."""
     cpu_s: float | None = None
     """CPU time that they all used during the measured stretch."""
+    waited_s: float | None = None
+    """How long a thread of the process, the one that waited longest, was ready to run in that
+    stretch and had no CPU; with several ranks, the longest of any."""
     operations_s: dict[str, float] = field(default_factory=dict)
     """The costliest operations' own time in a profiled step: the device's, or else the CPU's."""
     phases_s: dict[str, float] = field(default_factory=dict)

@@ -91,7 +91,8 @@ def examine(baselines: Path) -> Machine:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         devices = backends.detect()
-    # Before a worker of ours is on the device.
+    # Before anything of ours keeps a CPU or a GPU busy.
+    others = telemetry.others_now(devices[0])
     with ThreadPoolExecutor(MOST_LOOKS) as pool:
         answers = list(pool.map(telemetry.look_once, devices[:MOST_LOOKS]))
     seen = [
@@ -104,6 +105,7 @@ def examine(baselines: Path) -> Machine:
     checks = [
         *readiness.checks(devices=devices),
         *_telemetry_checks(devices, seen),
+        *([spoils("other programs", others, telemetry.OTHERS_MEAN)] if others else []),
         *(spoils("finding devices", str(one.message), MEND_DETECTION) for one in caught),
         *(stops("baselines", r.problem, MEND_BASELINES) for r in references.values() if r.problem),
     ]

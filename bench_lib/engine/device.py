@@ -24,7 +24,15 @@ from bench_lib.engine.processes import (
     start_workers,
 )
 from bench_lib.engine.settings import Outcome, Settings, Side, does_not_start
-from bench_lib.engine.telemetry import Cooling, Neighbours, Sampler, stuck_at_c, without
+from bench_lib.engine.telemetry import (
+    OTHERS_MEAN,
+    Cooling,
+    Neighbours,
+    Sampler,
+    others_now,
+    stuck_at_c,
+    without,
+)
 from bench_lib.environment import fingerprint
 from bench_lib.formulas import floor
 from bench_lib.launch import environments, launchers
@@ -78,6 +86,7 @@ class HeldDevice:
         start: Callable[[Side, Hardware], Zygote] = start_workers,
         watch: Callable[[Hardware], Sampler] = Sampler,
         lock_of: Callable[[Hardware], DeviceLock] = DeviceLock,
+        look_around: Callable[[Hardware], str | None] = others_now,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """Take the device until ``close``; raises DeviceBusyError where somebody else keeps it.
@@ -90,6 +99,7 @@ class HeldDevice:
         self._expected = expected
         self._choices = choices
         self._start_watching = watch
+        self._look_around = look_around
         self._sleep = sleep
         self._watcher: Sampler | None = None
         self._neighbours = Neighbours(watch)
@@ -302,6 +312,8 @@ class HeldDevice:
     def watch(self) -> None:
         """Start telemetry, and see what the environment is before a run fills its caches."""
         if self._watcher is None:
+            if others := self._look_around(self.device):
+                self._settings.say(f"warning: {others}; {OTHERS_MEAN}")
             self._watcher = self._start_watching(self.device)
             self._found = {n: self._described(side) for n, side in self._settings.sides.items()}
 
@@ -495,6 +507,8 @@ class HeldDevice:
             measurement = replace(measurement, device_uuid=self.device.uuid)
         looked_s = time.monotonic()
         telemetry = self._seen_during(measurement)
+        if kept := validity.kept_from_cpus(measurement, telemetry, self.device):
+            measurement = replace(measurement, warnings=[*measurement.warnings, kept])
         ended_s = time.monotonic()
         phases_s = {**measurement.phases_s, "telemetry": round(ended_s - looked_s, 4)}
         other_s = ended_s - began_s - math.fsum(phases_s.values())
@@ -619,6 +633,10 @@ class HeldDevice:
                 math.log(median) if median > 0 else None,
             ),
             validity.blame_ranks(attempt.telemetry, attempt.telemetry_of_ranks, self.device),
+            # Beside busy programs nothing gets faster: what is not slower is fine.
+            validity.kept_from_cpus(attempt.measurement, attempt.telemetry, self.device)
+            if validity.is_slower(attempt.measurement, expected)
+            else None,
         )
         return "; ".join(filter(None, causes)) or None
 
@@ -644,9 +662,14 @@ class HeldDevice:
             return fault
         self._sleep(SETTLED_S)
         now = time.monotonic()
-        others = validity.others_on_cpu(self._seen_between(now - ASIDE_S, now))
-        causes = filter(None, (validity.blame(during, self.device), others))
-        return replace(fault, message="; ".join((fault.message, *causes)))
+        after = self._seen_between(now - ASIDE_S, now)
+        others = None if after is None else validity.others_on_cpus(after.utilization)
+        causes = (
+            fault.message,
+            validity.blame(during, self.device),
+            None if others is None else f"just after, {others}",
+        )
+        return replace(fault, message="; ".join(filter(None, causes)))
 
     def _seen_between(self, begin_s: float, end_s: float, *besides: int) -> Telemetry | None:
         if self._watcher is None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from bench_lib import backends
 from bench_lib.backends.looks import BY_NATURE
 from bench_lib.formats import some
-from bench_lib.model import Hardware, ProcessSummary, Telemetry
+from bench_lib.model import Hardware, Measurement, ProcessSummary, Telemetry
 
 CLOCK_SLACK = 0.02
 """A clock that far below all of the baseline's is worth waiting for."""
@@ -34,9 +34,14 @@ MOST_HELD_BACK = 0.05
 counters of an MI300 in ROCm's documentation had counted 3% as much thermal as capped time."""
 MOST_STOLEN = 0.05
 """Share of the CPUs' time that a hypervisor may give to others."""
-CROWDED = 0.25
-"""Share of a CPU that others may have.  With the rest of it a case takes a third longer, and no
-more."""
+MOST_WAITED = 0.05
+"""Share of the time for which a thread may wait for a CPU: each step that needs the thread takes
+that much longer."""
+CROWDED = 0.10
+"""Share of the CPUs' time that other programs may have.  A thread beside them waits for nobody and
+is slower all the same: it shares a core, a cache, the memory, or the clock that heat allows."""
+COUNTED_S = 0.03
+"""The kernel counts CPU time in ticks of 10 ms, and a difference of two counts is off by some."""
 
 
 @dataclass(frozen=True)
@@ -131,11 +136,42 @@ def _is_busy(seen: Telemetry) -> bool:
     return seen.utilization is None or seen.utilization >= BUSY
 
 
-def others_on_cpu(seen: Telemetry | None) -> str | None:
-    """Say how busy a CPU is with processes that are not ours; None if it is not, or unknown."""
-    if seen is None or seen.utilization is None or seen.utilization <= CROWDED:
+def others_on_cpus(share: float | None) -> str | None:
+    """Say for what share of the time other programs had the CPUs; None if it is little or unknown.
+
+    Where nothing of ours runs, that is the CPUs' utilization.
+    """
+    if share is None or share <= CROWDED:
         return None
-    return f"just after, other programs kept the CPU {seen.utilization:.0%} busy"
+    return f"other programs kept the CPUs {share:.0%} busy"
+
+
+def kept_from_cpus(seen: Measurement, watched: Telemetry | None, device: Hardware) -> str | None:
+    """Say how other programs kept a measurement from its CPUs; None if they did not, or unknown."""
+    begin_s, end_s = seen.window_s
+    cpus = device.compute_units
+    if backends.is_gpu(device) or watched is None or not cpus or end_s <= begin_s:
+        return None
+    if watched.utilization is None or seen.cpu_s is None:
+        return None
+    stretch_s = end_s - begin_s
+    others_s = watched.utilization * cpus * stretch_s - seen.cpu_s - COUNTED_S
+    # Threads of ours that are more than the CPUs wait for each other, in each run alike.
+    if min(seen.waited_s or 0.0, others_s) > MOST_WAITED * stretch_s:
+        share = (seen.waited_s or 0.0) / stretch_s
+        return f"waited for a CPU {share:.0%} of the time: something else runs here"
+    return others_on_cpus(others_s / (cpus * stretch_s))
+
+
+def is_slower(seen: Measurement, expected: Level | None) -> bool:
+    """Whether steps took longer on average than a baseline tolerates; not where there is none.
+
+    The mean, unlike the median, also has the stalls that throughput and tails are judged by.
+    """
+    if expected is None or not seen.iteration_s or seen.wall_s <= 0:
+        return False
+    slower = math.log(seen.wall_s / len(seen.iteration_s)) - expected.log_median
+    return slower > math.log1p(expected.tolerance)
 
 
 def _shared(seen: Telemetry, device: Hardware) -> str | None:

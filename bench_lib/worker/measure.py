@@ -432,6 +432,7 @@ def _measured(
         training=training,
         peak_host_bytes=host_peak,
         cpu_s=seen.cpu_s,
+        waited_s=seen.waited_s,
         warnings=warnings,
     )
 
@@ -513,6 +514,8 @@ class _Stretch:
     """Without the pauses between its parts."""
     cpu_s: float | None
     """CPU time of this process and those that it has started."""
+    waited_s: float | None
+    """How long the thread of this process that waited longest had no CPU."""
     iteration_s: list[float]
 
 
@@ -540,12 +543,13 @@ def _stretch(
         # After all that takes time: a loader's processes work ahead from here on.
         workload.rewind()
         clock.reset_peak()
-        cpu_before = host.cpu_s(of=family)
+        cpu_before, waits_before = host.cpu_s(of=family), host.waits_s()
         loops = list[_Loop]()
         for marks in parts:
             loops.append(_loop(clock, marks, workload.step, looks))
             if shown is not None:
                 shown(loops[-1].iteration_s)
+        waits = host.waits_s()
         cpu_s = _grown(cpu_before, host.cpu_s())
     return _Stretch(
         begin_s=loops[0].begin_s,
@@ -553,6 +557,7 @@ def _stretch(
         backlog_s=loops[0].done_s - loops[0].issued_s,
         wall_s=math.fsum(each.done_s - each.begin_s - each.away_s for each in loops),
         cpu_s=cpu_s,
+        waited_s=max((s - waits_before.get(name, 0.0) for name, s in waits.items()), default=None),
         iteration_s=[time_s for each in loops for time_s in each.iteration_s],
     )
 

@@ -21,9 +21,12 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, TextIO
 
+from bench_lib import backends
 from bench_lib.backends.looks import PERIOD_S
+from bench_lib.backends.sysfs import ROOT
 from bench_lib.backends.tool import ToolError, ask, finding_us
 from bench_lib.backends.tool import parse as parse_answer
 from bench_lib.engine.telemetry.samples import (
@@ -38,9 +41,11 @@ from bench_lib.model import Hardware, MachineWarning, Telemetry
 from bench_lib.verdict import validity
 
 __all__ = [
+    "OTHERS_MEAN",
     "Sampler",
     "TelemetrySample",
     "look_once",
+    "others_now",
     "parse",
     "stuck_at_c",
     "summarise",
@@ -52,6 +57,9 @@ STALE_S = 2.0
 """A window's end this far past when a sample was due means that sampling has stopped."""
 STARTING_S = 15.0
 """So long the process may take to its first sample before that is worth a warning."""
+AROUND_S = 0.25
+"""So long the CPUs are looked at before a run: ticks of 10 ms tell a share of some per cent."""
+OTHERS_MEAN = "what they make slower is INVALID, so end them or wait for them"
 ONCE_S = 30.0
 """Longest wait for a single look."""
 
@@ -73,6 +81,21 @@ def look_once(
     if not isinstance(values, dict) or "error" in values:
         return None, str(values["error"] if isinstance(values, dict) else values)
     return {**values, "utilization": share(values.get("utilization"))}, None
+
+
+def others_now(
+    device: Hardware, root: Path = ROOT, sleep: Callable[[float], None] = time.sleep
+) -> str | None:
+    """Say how busy other programs keep the CPUs that are to be measured; None for a GPU.
+
+    Nothing of ours may run meanwhile.
+    """
+    if backends.is_gpu(device):
+        return None
+    look = backends.of(device).telemetry(device, root, os.getpid()).look
+    look(with_pids=False)
+    sleep(AROUND_S)
+    return validity.others_on_cpus(share(look(with_pids=False).get("utilization")))
 
 
 def _command(device: Hardware) -> tuple[str, ...]:
@@ -276,7 +299,7 @@ class Cooling:
             if not self._is_calm(seen):
                 continue
             if heat is None:
-                rested = now - begin >= UNSEEN_S
+                rested = now - begin >= (UNSEEN_S if backends.is_gpu(self.device) else LEAST_S)
             else:  # told by two looks, and never by one that is seen twice
                 still = before is not None and latest is not None and before - latest < STILL_C
                 rested = still and now - begin >= LEAST_S
@@ -287,6 +310,9 @@ class Cooling:
 
     def _is_calm(self, seen: Telemetry | None) -> bool:
         if seen is None or validity.blame(seen, self.device) is not None:
+            return False
+        # While we wait nothing of ours runs, and whatever keeps a CPU busy is somebody else's.
+        if not backends.is_gpu(self.device) and validity.others_on_cpus(seen.utilization):
             return False
         told = (seen.clock_mhz, seen.power_w, seen.temperature_c, seen.utilization)
         return any(figure is not None for figure in told)
