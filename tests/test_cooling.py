@@ -46,6 +46,15 @@ def test_a_wait_ends_when_nothing_is_seen_any_more():
     ]
 
 
+def test_a_cpu_is_waited_for_while_other_programs_keep_it_busy():
+    busy, idle = (make_telemetry(utilization=share, temperature_c=None) for share in (0.5, 0.02))
+    room = Room(*[busy] * 7, idle)
+    cooling = room.cooling()
+    cooling.device = make_hardware(vendor="cpu", key="cpu-x")
+    assert cooling.wait("x: waited for a CPU 35% of the time: something else runs here")
+    assert room.now == 1008.0
+
+
 def test_a_wait_lasts_while_the_device_still_cools():
     falling = [make_telemetry(temperature_c=90.0 - 4 * n) for n in range(10)]
     room = Room(HOT, *falling, CALM, CALM)

@@ -16,7 +16,7 @@ from bench_lib.engine import processes
 from bench_lib.engine.device import ASIDE_S, MOST_LOST, SETTLED_S
 from bench_lib.engine.devicelock import DeviceBusyError, DeviceLock
 from bench_lib.engine.settings import Side
-from bench_lib.engine.telemetry import Cooling, TelemetrySample
+from bench_lib.engine.telemetry import OTHERS_MEAN, Cooling, TelemetrySample
 from bench_lib.launch.faults import CaseFault, LaunchError
 from bench_lib.model import Fault, Launch, RankSample
 from bench_lib.storage import history
@@ -324,7 +324,7 @@ def test_a_case_that_was_late_on_a_busy_cpu_says_who_had_it(tmp_path):
     fault = room.fault()
     assert fault.message == (
         "no answer within its time limit of 180 s; the hypervisor gave 30% of the CPUs' time to "
-        "others; just after, other programs kept the CPU 93% busy"
+        "others; just after, other programs kept the CPUs 93% busy"
     )
     assert replace(fault, message=LATE.message) == LATE
     assert room.workers.log == [
@@ -364,7 +364,7 @@ def test_ranks_that_were_late_on_a_busy_cpu_say_who_had_it(monkeypatch, tmp_path
     seen = Watch(make_telemetry(utilization=1.0), make_telemetry(utilization=0.5))
     with contextlib.closing(held(CPU, Contexts({}, CPU), tmp_path, watch=lambda _: seen)) as one:
         fault = one.measure(make_case(launch=Launch(ranks=2)))[0].fault
-    assert fault.message.endswith(" 180 s; just after, other programs kept the CPU 50% busy")
+    assert fault.message.endswith(" 180 s; just after, other programs kept the CPUs 50% busy")
 
 
 def test_a_skip_keeps_the_context(bench, workers):
@@ -670,6 +670,63 @@ def test_no_process_of_ours_is_a_stranger(bench, monkeypatch, waits):
     )
     one.measure(make_case(id="b", launch=Launch(ranks=2)))
     assert watch.own[-1] == [70, 71]
+
+
+@pytest.fixture
+def crowded(monkeypatch, workers):
+    workers.device = CPU
+
+    def answers(*waits_s):
+        seen = iter(waits_s)
+
+        def measure(_context, case, *_):
+            window = {"window_s": (100.0, 101.0), "cpu_s": 1.0, "waited_s": next(seen)}
+            return make_measurement(case_id=case.id, **window)
+
+        monkeypatch.setattr("standins.worker.Context.measure", measure)
+
+    return answers
+
+
+WAITED = "waited for a CPU 35% of the time: something else runs here"
+
+
+def test_a_slower_case_that_waited_for_a_cpu_is_invalid_and_measured_again(
+    tmp_path, crowded, workers
+):
+    crowded(0.35, 0.0)
+    watch = Watch(make_telemetry(utilization=1.0), make_telemetry(utilization=0.55))
+    before = validity.Level(0.0, 0.0, math.log(1 / 200), 0.05)
+    options = {"watch": lambda _: watch, "expected": lambda _case: before, "cool_s": 0.05}
+    with contextlib.closing(held(CPU, workers, tmp_path, **options)) as one:
+        attempts = one.measure(make_case(id="a"))[0].attempts
+    assert [(each.invalid, each.discarded) for each in attempts] == [
+        (True, f"{WAITED}; measured again"),
+        (False, None),
+    ]
+
+
+@pytest.mark.parametrize("before", [None, validity.Level(0.0, 0.0, math.log(1 / 128), 0.05)])
+def test_a_case_that_waited_and_is_not_slower_has_a_warning(tmp_path, crowded, workers, before):
+    crowded(0.35)
+    options = {
+        "watch": lambda _: Watch(make_telemetry(utilization=1.0)),
+        "expected": lambda _case: before,
+    }
+    with contextlib.closing(held(CPU, workers, tmp_path, **options)) as one:
+        (attempt,) = one.measure(make_case(id="a"))[0].attempts
+    assert attempt.accepted
+    assert attempt.measurement.warnings == [WAITED]
+
+
+def test_a_run_that_starts_on_busy_cpus_says_so(tmp_path, monkeypatch, workers):
+    busy = "other programs kept the CPUs 52% busy"
+    monkeypatch.setattr("bench_lib.engine.device.others_now", lambda _device: busy)
+    said = []
+    with contextlib.closing(held(CPU, workers, tmp_path, say=said.append)) as one:
+        one.watch()
+        one.watch()
+    assert said == [f"warning: {busy}; {OTHERS_MEAN}"]
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from bench_lib.engine.telemetry import (
     Sampler,
     TelemetrySample,
     look_once,
+    others_now,
     parse,
     stuck_at_c,
     summarise,
@@ -34,6 +35,28 @@ CPU = Hardware(vendor="cpu", name="", key="cpu-test-2c")
 
 LONG_S = 60.0
 """Past this a test that waits for another process has failed."""
+
+
+# --- before a run ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("busy", "words"), [(13, "other programs kept the CPUs 52% busy"), (2, None)]
+)
+def test_cpus_that_others_keep_busy_before_a_run_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy: int, words: str | None
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    (tmp_path / "proc").mkdir()
+    stat = tmp_path / "proc/stat"
+    stat.write_text("cpu0 100 0 0 100 0\n")
+    passes = f"cpu0 {100 + busy} 0 0 {125 - busy} 0\n"
+    assert others_now(CPU, tmp_path, lambda _: stat.write_text(passes) and None) == words
+    assert others_now(CPU, tmp_path, lambda _: None) is None, "nothing has passed"
+
+
+def test_a_gpu_is_measured_whoever_keeps_the_cpus_busy() -> None:
+    assert others_now(replace(CPU, vendor="nvidia")) is None
 
 
 # --- summarising -------------------------------------------------------------------------

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
-from builders import make_hardware, make_process, make_telemetry
+from builders import make_hardware, make_measurement, make_process, make_telemetry
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,8 +16,10 @@ from bench_lib.verdict.validity import (
     blame_ranks,
     clocks,
     held_back,
+    is_slower,
+    kept_from_cpus,
     level,
-    others_on_cpu,
+    others_on_cpus,
 )
 
 AMD = make_hardware()
@@ -57,16 +60,68 @@ def test_an_undisturbed_device_is_not_blamed():
 
 
 @pytest.mark.parametrize(
-    ("seen", "words"),
+    ("share", "words"),
+    [(0.934, "other programs kept the CPUs 93% busy"), (0.10, None), (None, None)],
+)
+def test_who_keeps_cpus_busy_on_which_nothing_of_ours_runs_are_others(share, words):
+    assert others_on_cpus(share) == words
+
+
+WAITED = "waited for a CPU 35% of the time: something else runs here"
+BESIDE = "other programs kept the CPUs 47% busy"
+
+
+@pytest.mark.parametrize(
+    ("waited_s", "cpu_s", "utilization", "words"),
     [
-        (make_telemetry(utilization=0.934), "just after, other programs kept the CPU 93% busy"),
-        (make_telemetry(utilization=0.25), None),
-        (make_telemetry(utilization=None), None),
-        (None, None),
+        (0.35, 1.0, 1.0, WAITED),
+        (0.05, 1.0, 0.6, None),
+        # Others had a third of a CPU, and a thread cannot have waited longer than that for them.
+        (0.35, 1.97, 1.0, None),
+        (0.0, 1.0, 0.985, BESIDE),
+        (None, 1.0, 0.985, BESIDE),
+        (0.0, 1.0, 0.6, None),
+        (0.0, 1.9, 0.9, None),
+        (0.35, None, 1.0, None),
+        (0.35, 1.0, None, None),
     ],
 )
-def test_who_keeps_a_cpu_busy_on_which_nothing_of_ours_runs_are_others(seen, words):
-    assert others_on_cpu(seen) == words
+def test_a_measurement_beside_other_programs_says_how_they_kept_it_from_its_cpus(
+    waited_s, cpu_s, utilization, words
+):
+    seen = make_measurement(window_s=(100.0, 101.0), waited_s=waited_s, cpu_s=cpu_s)
+    watched = make_telemetry(utilization=utilization)
+    assert kept_from_cpus(seen, watched, replace(CPU, compute_units=2)) == words
+
+
+@pytest.mark.parametrize(
+    ("device", "watched"),
+    [
+        (replace(NVIDIA, compute_units=2), make_telemetry(utilization=1.0)),
+        (replace(CPU, compute_units=2), None),
+        (replace(CPU, compute_units=None), make_telemetry(utilization=1.0)),
+    ],
+)
+def test_nobody_is_known_to_have_kept_a_measurement_from_its_cpus(device, watched):
+    seen = make_measurement(window_s=(100.0, 101.0), waited_s=0.35, cpu_s=1.0)
+    assert kept_from_cpus(seen, watched, device) is None
+
+
+def test_a_tick_of_the_clock_in_a_short_stretch_is_nobody_else():
+    seen = make_measurement(window_s=(100.0, 100.05), waited_s=0.01, cpu_s=0.07)
+    assert (
+        kept_from_cpus(seen, make_telemetry(utilization=1.0), replace(CPU, compute_units=2)) is None
+    )
+
+
+@pytest.mark.parametrize(
+    ("iteration_s", "slower"),
+    [([1.0] * 20, False), ([1.0] * 19 + [1.1], False), ([1.0] * 19 + [2.0], True), ([], False)],
+)
+def test_stalls_that_the_median_does_not_see_are_slower_all_the_same(iteration_s, slower):
+    expected = Level(0.0, 0.0, log_median=0.0, tolerance=0.01)
+    assert is_slower(make_measurement(iteration_s=iteration_s), expected) == slower
+    assert not is_slower(make_measurement(iteration_s=iteration_s), None)
 
 
 @pytest.mark.parametrize(

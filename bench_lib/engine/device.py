@@ -86,7 +86,6 @@ class HeldDevice:
         start: Callable[[Side, Hardware], Zygote] = start_workers,
         watch: Callable[[Hardware], Sampler] = Sampler,
         lock_of: Callable[[Hardware], DeviceLock] = DeviceLock,
-        look_around: Callable[[Hardware], str | None] = others_now,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """Take the device until ``close``; raises DeviceBusyError where somebody else keeps it.
@@ -99,7 +98,6 @@ class HeldDevice:
         self._expected = expected
         self._choices = choices
         self._start_watching = watch
-        self._look_around = look_around
         self._sleep = sleep
         self._watcher: Sampler | None = None
         self._neighbours = Neighbours(watch)
@@ -312,7 +310,7 @@ class HeldDevice:
     def watch(self) -> None:
         """Start telemetry, and see what the environment is before a run fills its caches."""
         if self._watcher is None:
-            if others := self._look_around(self.device):
+            if others := others_now(self.device):
                 self._settings.say(f"warning: {others}; {OTHERS_MEAN}")
             self._watcher = self._start_watching(self.device)
             self._found = {n: self._described(side) for n, side in self._settings.sides.items()}
