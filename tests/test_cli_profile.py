@@ -478,7 +478,7 @@ def test_a_timeline_that_cannot_be_had_is_refused_before_a_worker_starts(  # noq
 
 @pytest.mark.parametrize(
     ("tool", "package"),
-    [("rocprofv3", "rocprofiler-sdk"), ("rocprof-sys", "rocprofiler-systems")],
+    [("rocprofv3", "amdrocm-profiler-base"), ("rocprof-sys", "amdrocm-profiler")],
 )
 def test_a_profiler_that_is_not_installed_is_status_1_with_what_to_install(  # noqa: PLR0917 - fixtures
     profile, worker, monkeypatch, tmp_path, tool, package

@@ -628,7 +628,7 @@ def test_the_remedy_names_the_wheels_of_the_installed_rocm(
         ("7.9.1-42", HIP_BUILD, True),
         ("7.10.0", HIP_BUILD, False),
         ("10.0", HIP_BUILD, False),
-        ("7.9.1", HIP_BUILD.replace("7.9.5", "7.90.5"), False),
+        ("7.9.1", HIP_BUILD.replace("7.9.5", "7.11.5"), False),
         ("7.10.0", HIP_BUILD + "rocm: Optional[str] = '7.10.1'\n", True),
         ("unreadable", HIP_BUILD, True),
         (None, HIP_BUILD, True),

@@ -111,7 +111,7 @@ def test_a_tool_that_is_asked_for_is_taken_and_no_other(tmp_path):
     ("tool", "words"),
     [
         ("rocm", "rocprofv3 is not on PATH, beside Python or in ROCm's folder; install"),
-        ("rocprofv3", "package rocprofiler-sdk, which is in ROCm 6.2 and later"),
+        ("rocprofv3", "package amdrocm-profiler-base, or rocprofiler-sdk before ROCm 7.14"),
         ("rocprof-compute", "rocprof-compute is not on PATH.*rocprofiler-comp"),
         ("nvprof", "no profiler 'nvprof'; there are rocprofv3, rocprof-compute, rocprof-sys"),
     ],

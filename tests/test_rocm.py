@@ -1,97 +1,211 @@
-"""Where ROCm is found: system packages before and since 7.14, and AMD's wheels."""
+"""Where ROCm is found: in system packages, in AMD's wheels, and among torch's own files."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from standins.rocm.machine import Machine, Site, hip_of, mi300x, mi325x, mi350x, system_rocm
+from test_kernel_in_a_box import MACHINES
 
-from bench_lib.backends.amd import machine, profilers, rocm
+from bench_lib import backends
+from bench_lib.backends.amd import machine, package, profilers, rocm
 from bench_lib.backends.amd.rocm import release
+from bench_lib.backends.backend import Check
+from bench_lib.environment import fingerprint, readiness
 
-Write = Callable[..., Path]
-
-
-@pytest.fixture
-def write(tmp_path: Path) -> Write:
-    def written(path: str, content: str = "", mode: int = 0o644) -> Path:
-        file = tmp_path / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(content)
-        file.chmod(mode)
-        return file
-
-    return written
+Enter = Callable[[Machine], Site]
 
 
 @pytest.fixture
-def wheels(tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """Install AMD's wheels of a version into an environment of their own."""
+def enter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Enter:
+    """Lay a machine out, and go on as if this were the Python of its torch."""
 
-    def installed(version: str, *names: str) -> Path:
-        for name in names or rocm.WHEELS:
-            about = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-            write(f"venv/site/{name.replace('-', '_')}-{version}.dist-info/METADATA", about)
-        write("venv/site/_rocm_sdk_core/lib/libamdhip64.so.7.14.60850")
-        write("venv/site/_rocm_sdk_libraries/lib/libhipblaslt.so.1")
-        write("venv/bin/rocprofv3", '#!/bin/sh\ntouch "$0.ran"\n', 0o755)
-        monkeypatch.syspath_prepend(str(tmp_path / "venv/site"))
-        monkeypatch.setattr(sys, "executable", str(tmp_path / "venv/bin/python"))
-        return tmp_path / "venv"
+    def entered(made: Machine) -> Site:
+        site = made.lay_out(tmp_path / "machine")
+        environ = site.environ(HOME=str(tmp_path))
+        for name in set(os.environ) - set(environ):
+            monkeypatch.delenv(name)
+        for name, value in environ.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.syspath_prepend(str(site.folder / "site"))
+        monkeypatch.setattr(package.sys, "path", [*sys.path, str(site.folder / "lib")])
+        monkeypatch.setattr(sys, "executable", str(site.folder / "venv/bin/python"))
+        return site
 
-    return installed
-
-
-def test_a_system_s_rocm_is_found_in_core_since_7_14(tmp_path: Path, write: Write) -> None:
-    write("opt/rocm/core-7.14/.info/version", "7.14.0\n")
-    write("opt/rocm/core-7.14/lib/libMIOpen.so.1")
-    (tmp_path / "opt/rocm/core").symlink_to("core-7.14")
-    found = machine.software(tmp_path, {})
-    assert (found.rocm, found.libraries) == ("7.14.0", {"MIOpen": "1"})
+    return entered
 
 
-def test_the_newer_place_wins_over_a_legacy_installation(tmp_path: Path, write: Write) -> None:
-    write("opt/rocm/.info/version", "6.4.1-83\n")
-    write("opt/rocm/core/.info/version", "10.1.0\n")
+def root_of(site: Site) -> Path:
+    return site.folder / "root"
+
+
+def checks(site: Site) -> dict[str, Check]:
+    devices = backends.detect(root_of(site), {})
+    found = readiness.checks(root_of(site), dict(os.environ), devices)
+    return {check.name: check for check in found}
+
+
+def started(site: Site) -> list[Path]:
+    return list(site.folder.rglob("*.ran"))
+
+
+INSTALLED = {
+    "system 6.4": {"rocm": "6.4.1"},
+    "system 7.1": {"rocm": "7.1.0"},
+    "system 7.14": {"rocm": "7.14.0"},
+    "system 10.1": {"rocm": "10.1.0"},
+    "wheels 7.14": {"rocm": "7.14.0", "has_wheels": True},
+    "wheels 10.1": {"rocm": "10.1.0", "has_wheels": True},
+    "wheels 7.14, legacy": {"rocm": "7.14.0", "has_wheels": True, "legacy": "6.4.1"},
+    "wheels 10.1, legacy": {"rocm": "10.1.0", "has_wheels": True, "legacy": "6.4.1"},
+}
+FIRST_OF_CORE = (7, 14)
+
+
+@pytest.mark.parametrize("installed", INSTALLED)
+@pytest.mark.parametrize("name", MACHINES)
+def test_every_machine_is_found_with_every_rocm_and_nothing_is_started(
+    enter: Enter, name: str, installed: str
+) -> None:
+    make, keys, _ = MACHINES[name]
+    site = enter(make(**{"torch_rocm": None, **INSTALLED[installed]}))
+    version = site.machine.rocm
+    devices = backends.detect(root_of(site), {})
+    assert [device.key for device in devices] == keys
+    looked = backends.of(devices[0]).telemetry(devices[0], root_of(site), 0)
+    assert looked.name == "gpu_metrics"
+    found = machine.software(root_of(site), {})
+    assert found.rocm == version
+    is_bare = (release(version) or ()) >= FIRST_OF_CORE
+    expected = "1 " if is_bare else f"1.0.{''.join(f'{int(n):02}' for n in version.split('.'))[1:]}"
+    for library in ("MIOpen", "hipblaslt", "rocblas", "rccl"):
+        assert found.libraries[library].startswith(expected)
+    assert found.libraries["aotriton_v2"] == "0.11.2"
+    tool = profilers.find()
+    assert tool is not None
+    folder = "venv/bin" if site.machine.has_wheels else "root/opt/rocm/bin"
+    assert (tool.path, tool.rocm) == (str(site.folder / folder / "rocprofv3"), release(version))
+    told = checks(site)
+    assert (told["torch"].ok, told["AMD driver"].ok) == (True, True)
+    assert version in told["AMD driver"].detail
+    assert started(site) == []
+
+
+def test_an_upgrade_of_rocm_is_named_where_its_libraries_have_bare_names(
+    enter: Enter, tmp_path: Path
+) -> None:
+    old = fingerprint.collect(root_of(enter(mi350x(rocm="10.1.0"))), {}, tmp_path)
+    library = tmp_path / "machine/root/opt/rocm/core-10.1/lib/libhipblaslt.so.1"
+    library.write_text("another build")
+    (library.parents[1] / ".info/version").write_text("10.1.1\n")
+    new = fingerprint.collect(tmp_path / "machine/root", {}, tmp_path)
+    first, second = fingerprint.difference(old, new)
+    assert first == "rocm 10.1.0 -> 10.1.1"
+    assert second.startswith("hipblaslt 1 ")
+
+
+def test_the_newer_place_wins_over_a_legacy_installation(tmp_path: Path) -> None:
+    system_rocm(tmp_path, "10.1.0")
+    legacy = tmp_path / "opt/rocm/.info/version"
+    legacy.parent.mkdir()
+    legacy.write_text("6.4.1-83\n")
     assert rocm.find(tmp_path, {}).version == "10.1.0"
     assert rocm.find(tmp_path, {"ROCM_PATH": "/opt/rocm"}).version == "6.4.1-83"
 
 
-def test_wheels_win_over_the_system_s_rocm(tmp_path: Path, write: Write, wheels: Write) -> None:
-    write("opt/rocm/.info/version", "6.4.1-83\n")
-    write("opt/rocm/lib/libMIOpen.so.1.0.60401")
-    wheels("7.14.0")
-    found = machine.software(tmp_path, {"ROCM_PATH": "/opt/rocm"})
-    assert found.rocm == "7.14.0"
-    assert found.libraries == {
-        **dict.fromkeys(rocm.WHEELS, "7.14.0"),
-        "amdhip64": "7.14.60850",
-        "hipblaslt": "1",
-    }
+def test_the_wheels_amdsmi_is_found(enter: Enter) -> None:
+    site = enter(mi300x(rocm="10.1.0", has_wheels=True, legacy="6.4.1", has_package=True))
+    with package.quiet():
+        smi = package.load(root_of(site))
+    assert Path(smi.__file__).is_relative_to(site.folder / "site/_rocm_sdk_core")
 
 
-def test_a_wheel_s_profiler_is_never_run_for_its_version(
-    tmp_path: Path, write: Write, wheels: Write
-) -> None:
-    legacy = write("opt/rocm/bin/rocprofv3", "#!/bin/sh\n", 0o755)
-    venv = wheels("10.1.0a20260811")
-    found = profilers.find({"PATH": str(legacy.parent)})
+def test_a_command_of_other_wheels_is_never_started(enter: Enter, tmp_path: Path) -> None:
+    site = enter(mi300x(rocm="7.1.0"))
+    other = mi300x(rocm="10.1.0", has_wheels=True).lay_out(tmp_path / "other")
+    packages = tmp_path / "other/venv/lib/python3.12/site-packages"
+    packages.parent.mkdir(parents=True)
+    packages.symlink_to(tmp_path / "other/site")
+    found = profilers.find({"PATH": str(tmp_path / "other/venv/bin")})
     assert found is not None
-    assert (found.path, found.rocm) == (str(venv / "bin/rocprofv3"), (10, 1, 0))
-    assert not (venv / "bin/rocprofv3.ran").exists()
+    assert found.rocm == (10, 1, 0)
+    packages.unlink()
+    found = profilers.find({"PATH": str(tmp_path / "other/venv/bin")})
+    assert found is not None
+    assert found.rocm is None
+    assert started(site) + started(other) == []
 
 
-def test_a_system_s_profiler_beside_wheels_keeps_its_own_version(
-    tmp_path: Path, write: Write, wheels: Write
-) -> None:
-    write("opt/rocm/.info/version", "6.4.1-83\n")
-    legacy = write("opt/rocm/bin/rocprof-compute", "#!/bin/sh\nexit 9\n", 0o755)
-    wheels("7.14.0", "rocm-sdk-core")
-    found = profilers.find({"PATH": str(legacy.parent)}, "rocprof-compute")
+def test_a_system_s_profiler_beside_wheels_keeps_its_own_version(enter: Enter) -> None:
+    site = enter(mi300x(rocm="7.14.0", has_wheels=True, legacy="6.4.1"))
+    (site.folder / "venv/bin/rocprofv3").unlink()
+    found = profilers.find()
     assert found is not None
     assert found.rocm == (6, 4, 1)
+
+
+def test_a_profiler_that_wheels_lack_is_named_by_its_wheel(enter: Enter) -> None:
+    site = enter(mi300x(rocm="10.1.0", has_wheels=True))
+    (site.folder / "venv/bin/rocprof-compute").unlink()
+    with pytest.raises(profilers.ToolError, match=r"AMD's wheel rocm-profiler of ROCm 10\.1\.0"):
+        profilers.require("rocprof-compute")
+
+
+@pytest.mark.parametrize("version", ["6.4.1", "10.1.0"])
+def test_a_torch_that_brings_its_rocm_is_no_mismatch_and_is_not_downgraded(
+    enter: Enter, version: str
+) -> None:
+    site = enter(mi300x(rocm=version, torch_rocm="7.2.0", torch_brings_rocm=True))
+    assert checks(site)["torch"].ok is True
+    found = machine.software(root_of(site), {})
+    assert found.rocm == "7.2"
+    assert set(found.libraries) == {"amdhip64", "MIOpen", "aotriton_v2"}
+    assert "rocm7.2" in backends.of(backends.detect(root_of(site), {})[0]).torch_index(found)
+    tool = profilers.find()
+    assert tool is not None
+    assert tool.rocm == release(version)
+
+
+def test_a_torch_of_another_rocm_than_the_system_s_is_named(enter: Enter) -> None:
+    told = checks(enter(mi300x(rocm="10.1.0", torch_rocm="7.14.0")))["torch"]
+    assert (told.ok, told.fatal) == (False, False)
+    assert "built for amd (7.14), but ROCm 10.1.0 is installed" in told.detail
+
+
+def test_hip_s_version_is_not_taken_for_rocm_s(enter: Enter) -> None:
+    site = enter(mi300x(rocm="10.0.0"))
+    (about,) = (site.folder / "site").glob("torch-*.dist-info/METADATA")
+    about.write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.13.0a0+gitabcdef\n")
+    told = checks(site)["torch"]
+    assert told.ok is True
+    assert f"HIP {hip_of('10.0.0')}" in told.detail
+
+
+@pytest.mark.parametrize("kernels", [(), ("gfx90a",), ("gfx950",)])
+def test_a_torch_for_many_architectures_without_the_device_s_kernels_is_named(
+    enter: Enter, kernels: tuple[str, ...]
+) -> None:
+    site = enter(mi350x(rocm="10.1.0", has_wheels=True, kernels=kernels))
+    told = checks(site).get("kernels")
+    if "gfx950" in kernels:
+        assert told is None
+        return
+    assert told is not None
+    assert told.fatal
+    names = "amd-torch-device-gfx950", "rocm-sdk-device-gfx950"
+    assert all(name in told.detail and name in told.remedy for name in names)
+
+
+def test_cards_of_one_kind_ask_for_their_kernels_once(enter: Enter) -> None:
+    site = enter(replace(mi325x(4), rocm="10.1.0", has_wheels=True, kernels=()))
+    devices = backends.detect(root_of(site), {})
+    found = readiness.checks(root_of(site), {}, devices)
+    assert [check.name for check in found].count("kernels") == 1
 
 
 def test_a_release_is_compared_as_numbers() -> None:

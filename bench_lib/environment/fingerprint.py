@@ -31,7 +31,7 @@ _OPTIONS = frozenset(
 """Options of the kernel that are kept; never its whole line, which may name disks and secrets."""
 _MODULES = ("amdgpu.", "nvidia.")
 _VERSIONS = frozenset(
-    {"python", "torch", "torchvision", "cuda", "hip", "cudnn", "triton", "torchao"}
+    {"python", "torch", "torchvision", "cuda", "hip", "rocm", "cudnn", "triton", "torchao"}
 )
 
 
@@ -75,7 +75,7 @@ def collect(
 def with_versions(environment: Environment, versions: Mapping[str, str | None]) -> Environment:
     """`environment` with the versions a worker greeted with; None leaves a version as it is.
 
-    ValueError for a name that is not one of python, torch, torchvision, cuda, hip, cudnn,
+    ValueError for a name that is not one of python, torch, torchvision, cuda, hip, rocm, cudnn,
     triton and torchao.
     """
     unknown = sorted(set(versions) - _VERSIONS)

@@ -34,9 +34,22 @@ def versions() -> dict[str, str | None]:
         "torchvision": _torchvision(),
         "cuda": torch.version.cuda,
         "hip": torch.version.hip,
+        "rocm": _rocm(),
         "triton": triton_version,
         "torchao": _installed("torchao"),
     }
+
+
+def _rocm() -> str | None:
+    """Return the ROCm of AMD's wheels or of torch's own files, which this Python loads.
+
+    None where torch loads the system's.  HIP's version is another: ROCm 10.0.0 has HIP 7.15.
+    """
+    if torch.version.hip is None:
+        return None
+    built = re.search(r"\+rocm(\d+(?:\.\d+)+)", str(torch.__version__))
+    is_whole = any(Path(str(torch.__file__)).with_name("lib").glob("libamdhip64.so*"))
+    return _installed("rocm-sdk-core") or (built[1] if built and is_whole else None)
 
 
 def _torchvision() -> str | None:

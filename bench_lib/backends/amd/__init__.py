@@ -32,7 +32,10 @@ class AMD(Backend):
     # "-1", not "": HIP takes an empty list as if it were not set.
     hidden = {"CUDA_VISIBLE_DEVICES": "-1", "HIP_VISIBLE_DEVICES": "-1"}
     clock = "GFX clock"
-    telemetry_remedy = "let the container see /sys, or install ROCm's Python package amdsmi"
+    telemetry_remedy = (
+        "let the container see /sys, or install ROCm's Python package amdsmi, which is in AMD's "
+        "wheel rocm-sdk-core and not what the registry calls amdsmi"
+    )
     unknown = {**Backend.unknown, "rocm": "not found"}
     caches_named = (machine.MIOPEN, "miopen kernels")
     tuned_cache = machine.MIOPEN
@@ -116,8 +119,8 @@ class AMD(Backend):
     def checks(
         self, root: Path, environ: Mapping[str, str], devices: Sequence[Hardware]
     ) -> list[Check]:
-        """Ask for the driver, the files that it opens, and ROCm's profiler."""
-        return machine.checks(root, environ)
+        """Ask for the driver, the files that it opens, ROCm's profiler, and torch's kernels."""
+        return machine.checks(root, environ, devices)
 
     def misnumbered(self, root: Path, environ: Mapping[str, str], shown: int) -> str | None:
         """Name the cause where ROCR chose, and HIP chooses among that by the old numbers."""
@@ -132,17 +135,25 @@ class AMD(Backend):
         )
 
     def torch_build(self, versions: Mapping[str, str], software: Software) -> Build | None:
-        """Return the ROCm that torch was built for; HIP's major and minor version are ROCm's."""
-        if not versions.get("hip"):
+        """Return the ROCm that torch was built for, or else the HIP.
+
+        Only before 7.14 do the two have major and minor version in common: ROCm 10.0.0 has HIP
+        7.15.
+        """
+        hip = versions.get("hip")
+        if not hip:
             return None
-        version = versions.get("rocm") or versions["hip"]
-        own, installed = (rocm.release(each) for each in (version, software.rocm))
-        # Wheels bring ROCm's libraries; its profilers and amdsmi are those installed here.
+        version = versions.get("rocm") or rocm.built_for()
+        if version is None and (rocm.release(hip) or (0,)) >= rocm.FIRST_OF_CORE:
+            return Build(f"HIP {hip}")
+        own, installed = (rocm.release(each) for each in (version or hip, software.rocm))
         differs = own is not None and installed is not None and own[:2] != installed[:2]
-        return Build(version, f"ROCm {software.rocm} is installed" if differs else "")
+        return Build(version or hip, f"ROCm {software.rocm} is installed" if differs else "")
 
     def torch_index(self, software: Software) -> str:
-        """Name PyTorch's index for the installed ROCm."""
+        """Name PyTorch's index for the installed ROCm, or AMD's for its own wheels."""
+        if rocm.WHEELS[0] in software.libraries:
+            return f" and ROCm {software.rocm} from AMD's index, whose wheels only fit each other"
         series = rocm.release(software.rocm)
         wanted = f"rocm{'.'.join(map(str, series[:2])) if series else '<version>'}"
         return f" from PyTorch's index for {wanted}, which Get Started on pytorch.org names"

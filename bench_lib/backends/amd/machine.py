@@ -6,11 +6,11 @@ MIOpen's databases choose kernels; the kernels that it compiled only make first 
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
+import hashlib
 import itertools
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench_lib.backends.amd import rocm
@@ -34,9 +34,11 @@ from bench_lib.backends.folders import (
     walk,
 )
 from bench_lib.backends.sysfs import text
+from bench_lib.model import Hardware
 
 _LIBRARY = re.compile(
-    r"lib(MIOpen|hipblaslt|rocblas|rccl|amdhip64|hsa-runtime64|aotriton_v2)\.so\.(\d+(?:\.\d+)*)"
+    r"lib(MIOpen|hipblaslt|rocblas|rccl|amdhip64|hsa-runtime64|aotriton_v2)\.so"
+    r"((?:\.\d+)*)"
 )
 
 MIOPEN = "miopen"
@@ -64,35 +66,48 @@ def software(root: Path, environ: Mapping[str, str]) -> Software:
     if not driver and (root / "sys/module/amdgpu").is_dir():
         driver = "of the kernel"  # the kernel's own driver has no version but the kernel's
     firmware = map(text, root.glob("sys/bus/pci/drivers/amdgpu/*/vbios_version"))
-    found = rocm.find(root, environ)
+    found, torch_s = rocm.find(root, environ), rocm.of_torch()
     return Software(
         driver and f"amdgpu {driver}",
         frozenset(filter(None, firmware)),
-        found.version,
-        {**found.wheels, **_libraries(found, environ)},
+        (torch_s and torch_s.version) or found.version,
+        {**found.wheels, **_libraries(torch_s or found, environ)},
     )
 
 
 def _libraries(found: rocm.ROCm, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the versions in the names of ROCm's libraries, and folders that replace kernels.
+    """Return the versions of ROCm's libraries, and folders that replace kernels.
 
     AOTriton, which computes attention, is among torch's own files.
     """
-    versions: dict[str, str] = {}
-    folders = [folder / "lib" for folder in found.folders]
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        torch = importlib.metadata.distribution("torch")
-        folders.append(Path(str(torch.locate_file("torch/lib"))))
-    for entry in itertools.chain.from_iterable(map(entries, folders)):
+    files: dict[str, tuple[list[int], os.DirEntry[str]]] = {}
+    folders = filter(None, dict.fromkeys((*found.folders, rocm.torch_folder())))
+    for entry in itertools.chain.from_iterable(entries(folder / "lib") for folder in folders):
         if named := _LIBRARY.fullmatch(entry.name):
-            library, version = named.groups()
-            known = versions.get(library, "0")
-            versions[library] = max(known, version, key=lambda each: [*map(int, each.split("."))])
+            numbers = [int(number) for number in (named[2] or "").split(".") if number]
+            file = files.setdefault(named[1], (numbers, entry))
+            files[named[1]] = max(file, (numbers, entry), key=lambda each: each[0])
+    versions = {library: _version(*file) for library, file in files.items()}
     for library in ("hipblaslt", "rocblas"):
         replaced = environ.get(f"{library.upper()}_TENSILE_LIBPATH")
         if replaced and (described := describe_folder(Path(replaced))):
             versions[f"{library} kernels"] = described
     return dict(sorted(versions.items()))
+
+
+def _version(numbers: list[int], library: os.DirEntry[str]) -> str:
+    """Return the version in a file's name, with a hash where the name says too little.
+
+    Wheels and ROCm 7.14 have files such as ``libMIOpen.so.1``.  The hash is of the size and of
+    the beginning, which has the sizes of all parts and the linker's own hash if there is one.
+    """
+    version = ".".join(map(str, numbers))
+    if len(numbers) > 2:
+        return version
+    with contextlib.suppress(OSError), Path(library.path).open("rb") as file:
+        beginning = b"%d %b" % (library.stat().st_size, file.read(4096))
+        return f"{version} {hashlib.sha256(beginning).hexdigest()[:12]}".strip()
+    return version or "unknown"
 
 
 def caches(environ: Mapping[str, str]) -> dict[str, str]:
@@ -120,8 +135,9 @@ def conditions(filled: Mapping[str, str]) -> dict[str, str]:
 # --- whether they can be measured --------------------------------------------------------
 
 
-def checks(root: Path, environ: Mapping[str, str]) -> list[Check]:
-    """Check the driver, the files that it opens, other users, and ROCm's profiler."""
+def checks(root: Path, environ: Mapping[str, str], devices: Sequence[Hardware] = ()) -> list[Check]:
+    """Check the driver, the files that it opens, other users, ROCm's profiler, and kernels."""
+    archs = sorted({device.arch for device in devices if device.arch})
     return [
         _kfd(root),
         _groups(root),
@@ -129,7 +145,18 @@ def checks(root: Path, environ: Mapping[str, str]) -> list[Check]:
         _driver(root, environ),
         _processes(root),
         _profiler(environ),
+        *(check for arch in archs if (check := _kernels(arch))),
     ]
+
+
+def _kernels(arch: str) -> Check | None:
+    """Ask for the packages of a torch for many architectures; None if it needs none."""
+    absent = rocm.absent_kernels(arch)
+    if not absent:
+        return None
+    detail = f"torch has none for {arch} without {' and '.join(absent)}"
+    remedy = f"pip install {' '.join(absent)}, from AMD's index and in torch's version of ROCm"
+    return stops("kernels", detail, remedy)
 
 
 def _kfd(root: Path) -> Check:
@@ -196,5 +223,5 @@ def _profiler(environ: Mapping[str, str]) -> Check:
 
     found = profilers.find(environ)
     if found is None:
-        return unknown("profiler", "rocprofv3 is not on PATH")
+        return unknown("profiler", "rocprofv3 is not on PATH, beside Python or in ROCm's folder")
     return good("profiler", " ".join(found.command(["APP"], Path("FOLDER"))))

@@ -31,11 +31,11 @@ NEWEST = "rocm"
 NAME = "case"
 """How the files of a run begin."""
 PACKAGES = {
-    "rocprofv3": "rocprofiler-sdk",
-    "rocprof-compute": "rocprofiler-compute",
-    "rocprof-sys": "rocprofiler-systems",
+    "rocprofv3": ("amdrocm-profiler-base", "rocm-sdk-core", "rocprofiler-sdk"),
+    "rocprof-compute": ("amdrocm-profiler", "rocm-profiler", "rocprofiler-compute"),
+    "rocprof-sys": ("amdrocm-profiler", "rocm-profiler", "rocprofiler-systems"),
 }
-"""The package of each, by the names of ROCm's packages for Ubuntu and RHEL."""
+"""The package of each for Ubuntu and RHEL, its wheel, and its package before ROCm 7.14."""
 FIRST_WITH_PMC = (6, 3)
 """Release of rocprofv3 whose command line names the counters."""
 FIRST_WITH_BLOCKS = (7, 0)
@@ -201,7 +201,7 @@ def find(environ: Mapping[str, str] = os.environ, tool: str = TOOLS[0]) -> RocmP
     if path is None:
         return None
     version = rocm.release(rocm.version_of(path, installed))
-    if version is None and not installed.wheels:  # whose commands unpack gigabytes to answer
+    if version is None and not rocm.is_shim(path):
         with contextlib.suppress(ToolError):
             said = ask([path, "--version"], timeout_s=VERSION_TIMEOUT_S, environ=environ)
             told = _ROCM_TOLD.search(said)
@@ -217,12 +217,16 @@ def require(name: str = NEWEST, environ: Mapping[str, str] = os.environ) -> Rocm
     found = find(environ, tool)
     if found is not None:
         return found
-    first = {"rocprofv3": "6.2", "rocprof-sys": "6.3"}.get(tool)
-    since = f", which is in ROCm {first} and later" if first else ""
-    raise ToolError(
-        f"{tool} is not on PATH, beside Python or in ROCm's folder; install ROCm's package "
-        f"{PACKAGES[tool]}{since}"
-    )
+    raise ToolError(f"{tool} is not on PATH, beside Python or in ROCm's folder; {_remedy(tool)}")
+
+
+def _remedy(tool: str) -> str:
+    """Name the package that has a profiler, for the ROCm that is here."""
+    package, wheel, legacy = PACKAGES[tool]
+    installed = rocm.find()
+    if installed.wheels:
+        return f"install AMD's wheel {wheel} of ROCm {installed.version}, from AMD's index"
+    return f"install ROCm's package {package}, or {legacy} before ROCm 7.14"
 
 
 def read(path: Path) -> tuple[list[Kernel], list[str]]:

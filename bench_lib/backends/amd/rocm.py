@@ -18,12 +18,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench_lib.backends.sysfs import ROOT, text
+from bench_lib.backends.sysfs import ROOT, content, text
 
 WHEELS = ("rocm-sdk-core", "rocm-sdk-libraries", "rocm-profiler")
 """AMD's wheels of programs and libraries, that of ROCm's version first."""
+DEVICE_WHEELS = ("amd-torch-device", "rocm-sdk-device")
+"""How the names of the wheels with the kernels for one architecture begin."""
+FIRST_OF_CORE = (7, 14)
+"""The first release in ``/opt/rocm/core`` and in wheels, and whose HIP counts for itself."""
 _FOLDER = re.compile(r"_rocm_(sdk_core|sdk_libraries\w*|profiler)")
 """The wheels' folders among Python's packages."""
+_SHIM = re.compile(r"^from rocm_\w+[.\w]* import ", re.MULTILINE)
+"""What pip writes into the command of a package: it imports its function from one of AMD's."""
 _RELEASE = re.compile(r"\s*(\d{1,4}(?:\.\d{1,4}){1,2})")
 
 
@@ -74,15 +80,72 @@ def program(name: str, found: ROCm, environ: Mapping[str, str]) -> str | None:
     return shutil.which(name, path=path)
 
 
+def is_shim(program: str) -> bool:
+    """Whether a program is a command of AMD's wheels, which unpacks gigabytes when it starts.
+
+    A process that is killed meanwhile leaves a broken tree, so it is never started for a version.
+    """
+    return bool(_SHIM.search(content(Path(program))[:4096].decode("latin-1")))
+
+
 def version_of(program: str, found: ROCm) -> str | None:
     """Return the version of the ROCm that one of its programs belongs to; None if unknown."""
     path = Path(program)
+    if is_shim(program):
+        if found.wheels and path.parent == Path(sys.executable).parent:
+            return found.version
+        sites = [str(site) for site in path.parents[1].glob("lib/python*/site-packages")]
+        wheels = importlib.metadata.distributions(name=WHEELS[0], path=sites)
+        return next((wheel.version for wheel in wheels), None)
     around = [path.parents[1], path.resolve().parents[1]]
-    is_wheels = path.parent == Path(sys.executable).parent or around[1] in found.folders
-    if found.wheels and is_wheels:
+    if around[1] in found.folders and found.wheels:
         return found.version
     own = filter(None, (text(folder / ".info/version") for folder in around))
     return next(own, None if found.wheels else found.version)
+
+
+def of_torch() -> ROCm | None:
+    """Return the ROCm among torch's own files; None if torch loads the libraries of `find`.
+
+    The wheels of PyTorch's index bring their own.  They load nothing of any other ROCm, whose
+    profilers are of use all the same.
+    """
+    folder = torch_folder()
+    is_whole = folder is not None and any(folder.glob("lib/libamdhip64.so*"))
+    return ROCm(built_for(), (folder,)) if folder and is_whole else None
+
+
+def torch_folder() -> Path | None:
+    """Return the folder of the installed torch, which is not imported; None without one."""
+    try:
+        return Path(str(importlib.metadata.distribution("torch").locate_file("torch")))
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def built_for() -> str | None:
+    """Return the ROCm in the version of torch, ``2.13.0+rocm10.1.0``; None if it names none."""
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        version = importlib.metadata.version("torch")
+        if series := re.search(r"\+(?:dev)?rocm(\d+(?:\.\d+)+)", version):
+            return series[1]
+    return None
+
+
+def absent_kernels(arch: str) -> list[str]:
+    """Return the wheels with the kernels for an architecture that torch lacks.
+
+    A torch of AMD's for many architectures has them in packages of their own; without those it
+    has none (RELEASES.md of ROCm/TheRock).  Other builds need no such package.
+    """
+    try:
+        needed = importlib.metadata.requires("torch") or []
+    except importlib.metadata.PackageNotFoundError:
+        return []
+    if not any(each.startswith(f"{DEVICE_WHEELS[0]}-gfx") for each in needed):
+        return []
+    names = [f"{name}-{arch}" for name in DEVICE_WHEELS]
+    return [name for name in names if not any(importlib.metadata.distributions(name=name))]
 
 
 def release(version: str | None) -> tuple[int, ...] | None:

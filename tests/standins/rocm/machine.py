@@ -11,6 +11,7 @@ import dataclasses
 import json
 import os
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -92,6 +93,14 @@ class Machine:
     rocm: str = "7.1.0"
     torch_rocm: str | None = None
     """ROCm that torch was built for, where it is another."""
+    torch_brings_rocm: bool = False
+    """Whether torch has ROCm's libraries among its own files, as from PyTorch's index."""
+    has_wheels: bool = False
+    """Whether ROCm is in AMD's wheels, in place of packages of the system."""
+    legacy: str | None = None
+    """A ROCm in ``/opt/rocm`` that somebody left there beside the wheels."""
+    kernels: Sequence[str] | None = None
+    """Architectures whose kernels a torch for many has; None where it is built for one."""
     has_package: bool = False
     """Whether ROCm's Python package is installed."""
     driver: str | None = "6.16.4"
@@ -119,17 +128,20 @@ class Machine:
 
     def lay_out(self, folder: Path) -> Site:
         """Write the machine into a folder."""
-        rocm, lib = folder / "root/opt/rocm", folder / "lib"
-        for made in (rocm / "bin", rocm / ".info", folder / "state/holders", folder / "tmp"):
+        lib = folder / "lib"
+        for made in (folder / "state/holders", folder / "tmp", lib / HERE.name):
             made.mkdir(parents=True)
-        (lib / HERE.name).mkdir(parents=True)
         shutil.copytree(HERE / "site", folder / "site", ignore=shutil.ignore_patterns("__*"))
         for module in ("__init__.py", "present.py", "kernel.py", "gpu_metrics.py"):
             shutil.copy(HERE / module, lib / HERE.name)
-        (rocm / ".info/version").write_text(f"{self.rocm}\n")
         for package in ("torch", "torchvision"):
             self._write_build(package, folder / "site")
-        write_program(rocm / "bin/rocprofv3")
+        if self.has_wheels:
+            rocm = self._wheels(folder)
+            if self.legacy is not None:
+                system_rocm(folder / "root", self.legacy)
+        else:
+            rocm = system_rocm(folder / "root", self.rocm)
         if self.has_package:
             source, target = HERE / "rocm_package", rocm / "share/amd_smi"
             shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
@@ -141,14 +153,86 @@ class Machine:
         """Have the package manager say that a package is a build for ROCm."""
         series = ".".join((self.torch_rocm or self.rocm).split(".")[:2])
         version = f"{metadata.version(package).partition('+')[0]}+rocm{series}"
-        about = site / f"{package}-{version}.dist-info"
-        about.mkdir()
-        words = f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n"
-        (about / "METADATA").write_text(words)
+        archs = [] if self.kernels is None else ["gfx90a", "gfx942", "gfx950"]
+        needs = [f"amd-torch-device-{arch}; extra == 'device-{arch}'" for arch in archs]
+        install_wheel(site, package, version, needs)
         # Without an __init__.py this is no package, and torch's own is found.
         (site / package).mkdir()
-        words = f"__version__ = {version!r}\ncuda = None\nhip = '{series}.25424'\n"
+        words = f"__version__ = {version!r}\ncuda = None\nhip = '{hip_of(series)}'\n"
         (site / package / "version.py").write_text(words)
+        if package == "torch":
+            (site / "torch/lib").mkdir()
+            (site / "torch/lib/libaotriton_v2.so.0.11.2").touch()
+        if package == "torch" and self.torch_brings_rocm:
+            write_libraries(site / "torch/lib", ["amdhip64", "MIOpen"], "")
+
+    def _wheels(self, folder: Path) -> Path:
+        """Install AMD's wheels beside a Python of their own; return the core's folder."""
+        site, programs = folder / "site", folder / "venv/bin"
+        for name in ("rocm-sdk-core", "rocm-sdk-libraries", "rocm-profiler"):
+            install_wheel(site, name, self.rocm)
+        for arch in self.kernels or ():
+            install_wheel(site, f"amd-torch-device-{arch}", self.rocm)
+            install_wheel(site, f"rocm-sdk-device-{arch}", self.rocm)
+        core, libraries = site / "_rocm_sdk_core", site / "_rocm_sdk_libraries"
+        write_libraries(core / "lib", ["amdhip64"], ".7")
+        write_libraries(libraries / "lib", LIBRARIES, ".1")
+        programs.mkdir(parents=True)
+        (programs / "python").symlink_to(sys.executable)
+        for name in ("rocprofv3", "rocprof-compute", "rocprof-sys-run", "amd-smi"):
+            # As pip writes it; a first start takes longer than anybody waits, and unpacks.
+            (programs / name).write_text(
+                f"#!{programs}/python\nimport pathlib\npathlib.Path(__file__ + '.ran').touch()\n"
+                f"from rocm_sdk_core._cli import {name.replace('-', '_')}\n"
+            )
+            (programs / name).chmod(0o755)
+        return core
+
+
+LIBRARIES = ("MIOpen", "hipblaslt", "rocblas", "rccl")
+
+
+def write_libraries(folder: Path, names: Sequence[str], suffix: str) -> None:
+    """Write libraries without any code, whose names end in ``.so`` and the suffix."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (folder / f"lib{name}.so{suffix}").write_text(f"{name} as it was built\n")
+
+
+def install_wheel(site: Path, name: str, version: str, needs: Sequence[str] = ()) -> None:
+    """Have the package manager say that a package is installed."""
+    about = site / f"{name.replace('-', '_')}-{version}.dist-info"
+    about.mkdir()
+    words = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    words += "".join(f"Requires-Dist: {need}\n" for need in needs)
+    (about / "METADATA").write_text(words)
+
+
+def system_rocm(root: Path, version: str) -> Path:
+    """Install a ROCm as the system's packages do, in ``/opt``; return its folder.
+
+    Since 7.14 it is in ``/opt/rocm/core-X.Y``, with links to it in ``/opt/rocm``.
+    """
+    numbers = [int(number) for number in version.split(".")]
+    top = folder = root / "opt/rocm"
+    suffix = f".1.0.{numbers[0]}{numbers[1]:02}{numbers[2]:02}"
+    if tuple(numbers) >= (7, 14):
+        folder, suffix = top / f"core-{numbers[0]}.{numbers[1]}", ".1"
+        folder.mkdir(parents=True)
+        (top / "core").symlink_to(folder.name)
+        for name in ("bin", "lib", "share"):
+            (top / name).symlink_to(f"core/{name}")
+    for made in ("bin", ".info", "share"):
+        (folder / made).mkdir(parents=True)
+    (folder / ".info/version").write_text(f"{version}\n")
+    write_libraries(folder / "lib", LIBRARIES, suffix)
+    write_program(folder / "bin/rocprofv3")
+    return folder
+
+
+def hip_of(rocm: str) -> str:
+    """Return the version of HIP in a ROCm, which since 10.0 is another than ROCm's."""
+    return "7.15.26333" if rocm.startswith("10.") else f"{rocm}.25424"
 
 
 @dataclass(frozen=True)
@@ -164,6 +248,7 @@ class Site:
             "devices": self.machine.devices,
             "rocm": self.machine.rocm,
             "torch_rocm": self.machine.torch_rocm or self.machine.rocm,
+            "hip": hip_of(self.machine.torch_rocm or self.machine.rocm),
             "kernel_us": self.machine.kernel_us,
             "driver": self.machine.driver,
         }
@@ -192,7 +277,9 @@ class Site:
         return {
             **told,
             "BENCH_LIB_ROOT": str(root),
-            "PATH": os.pathsep.join([str(root / "opt/rocm/bin"), *ways]),
+            "PATH": os.pathsep.join(
+                [str(self.folder / "venv/bin"), str(root / "opt/rocm/bin"), *ways]
+            ),
             "PYTHONPATH": os.pathsep.join(str(self.folder / name) for name in ("site", "lib")),
             "TMPDIR": str(self.folder / "tmp"),
             **variables,
@@ -262,6 +349,21 @@ def mi350x(*, card: Mapping[str, Any] = NO_CHANGES, **changes: Any) -> Machine:
         "revision": 8,
     }
     return mi300x(card={**own, **card}, **changes)
+
+
+def mi355x_dpx(*, card: Mapping[str, Any] = NO_CHANGES, **changes: Any) -> Machine:
+    """One MI355X that is divided into two devices, and so is its memory."""
+    own = {
+        "name": "AMD Instinct MI355X",
+        "pci_id": "75a3",
+        "board_w": 1400,
+        "cap_w": 1400,
+        "max_clock_mhz": 2400,
+        "clock_mhz": 2400,
+        "compute_partition": "DPX",
+        "memory_partition": "NPS2",
+    }
+    return mi350x(card={**own, **card}, **changes)
 
 
 def mi325x(count: int = 8, *, card: Mapping[str, Any] = NO_CHANGES, **changes: Any) -> Machine:

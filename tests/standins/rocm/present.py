@@ -37,6 +37,7 @@ class Present:
         """In HIP's order."""
         self.rocm: str = about["rocm"]
         self.torch_rocm: str = about["torch_rocm"]
+        self.hip: str = about["hip"]
         self.kernel_us: float = about["kernel_us"]
         self.driver: str | None = about["driver"]
         self.state = folder / "state"

@@ -331,7 +331,7 @@ def mapped(kind, position):
 
 def install(torch):  # the module whose import has just ended
     """Make it a build for HIP."""
-    torch.version.hip, torch.version.cuda = f"{MACHINE.torch_rocm}.25424", None
+    torch.version.hip, torch.version.cuda = MACHINE.hip, None
     torch.__version__ = type(torch.__version__)(importlib.metadata.version("torch"))
     torch.Generator = Generator
     mapped(DeviceContext, 0)
