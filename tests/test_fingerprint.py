@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from bench_lib.backends import folders as cached
+from bench_lib.backends.amd import machine
 from bench_lib.backends.backend import Check
 from bench_lib.backends.folders import state_of
 from bench_lib.environment import commits as environment_module
@@ -339,6 +340,28 @@ def test_inductor_without_graphs_is_counted_by_its_generated_code(
     assert caches(environ, tmp_path)["inductor"] == "cold"
     write("inductor/zz/code.py", "")
     assert caches(environ, tmp_path)["inductor"] == "warm, 1 entry"
+
+
+@pytest.mark.parametrize("kind", ["nfs4", "lustre", "ceph", "fuse.ceph", "ext4"])
+def test_miopen_s_databases_of_a_networked_home_are_in_the_temporary_folder(
+    tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    home, temporary = tmp_path / "home of mine", tmp_path / "tmp"
+    at = str(home).replace(" ", "\\040")
+    mounts = write("mounts", f"/dev/sda / ext4 rw 0 0\nserver:/home {at} {kind} rw 0 0\n")
+    monkeypatch.setattr(machine, "MOUNTS", mounts)
+    write("tmp/.config/miopen/3.9/gfx.HIP.ufdb.txt", "a=1\nb=2\n")
+    write("home of mine/.config/miopen/3.9/gfx.HIP.ufdb.txt", "a=1\n")
+    environ = {"HOME": str(home), "TMPDIR": str(temporary)}
+    is_networked = kind != "ext4"
+    entries = "2 entries" if is_networked else "1 entry"
+    assert caches(environ, tmp_path)["miopen"].startswith(f"warm, {entries}, ")
+    name = "MIOpen's databases"
+    told = [each for each in checks(tmp_path, environ, [GPU]) if each.name == name]
+    assert [each.ok for each in told] == [False] * is_networked
+    environ["MIOPEN_USER_DB_PATH"] = str(home / ".config/miopen")
+    assert caches(environ, tmp_path)["miopen"].startswith("warm, 1 entry, ")
+    assert name not in [each.name for each in checks(tmp_path, environ, [GPU])]
 
 
 def miopen(folder: Path) -> str:

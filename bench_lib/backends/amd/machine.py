@@ -10,7 +10,8 @@ import hashlib
 import itertools
 import os
 import re
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from bench_lib.backends.amd import rocm
@@ -20,6 +21,7 @@ from bench_lib.backends.backend import (
     Software,
     good,
     other_processes,
+    spoils,
     stops,
     unknown,
 )
@@ -41,6 +43,7 @@ _LIBRARY = re.compile(
     r"((?:\.\d+)*)"
 )
 
+MOUNTS = Path("/proc/self/mounts")
 MIOPEN = "miopen"
 """The cache of its databases."""
 
@@ -112,6 +115,8 @@ def _version(numbers: list[int], library: os.DirEntry[str]) -> str:
 
 def caches(environ: Mapping[str, str]) -> dict[str, str]:
     """Say how full MIOpen's find and performance databases are, and how many kernels there are."""
+    if _network_of_home(environ):
+        environ = {**environ, "HOME": environ.get("TMPDIR") or tempfile.gettempdir()}
     databases = place(environ, "MIOPEN_USER_DB_PATH", "~/.config/miopen")
     kernels = place(environ, "MIOPEN_CUSTOM_CACHE_DIR", "~/.cache/miopen")
     names = re.compile(r".*\.u[fp]?db\.txt")  # a record a line; *.udb.txt was once *.updb.txt
@@ -122,6 +127,19 @@ def caches(environ: Mapping[str, str]) -> dict[str, str]:
             sum(not file.name.endswith(others) for file in walk(kernels)), "file"
         ),
     }
+
+
+def _network_of_home(environ: Mapping[str, str]) -> str | None:
+    """Return the networked file system of HOME; None if it is none.
+
+    There MIOpen takes the temporary folder for ``~``, as nodes would write to one database at once.
+    """
+    rows = (line.split() for line in (text(MOUNTS) or "").splitlines())
+    kinds = {row[1].replace("\\040", " "): row[2] for row in rows if len(row) > 2}
+    home = Path(environ.get("HOME") or "/").resolve()
+    mounted = next((each for each in (home, *home.parents) if str(each) in kinds), None)
+    kind = kinds[str(mounted)].removeprefix("fuse.") if mounted else ""
+    return kind if kind.startswith(("nfs", "lustre", "ceph")) else None
 
 
 def conditions(filled: Mapping[str, str]) -> dict[str, str]:
@@ -145,8 +163,18 @@ def checks(root: Path, environ: Mapping[str, str], devices: Sequence[Hardware] =
         _driver(root, environ),
         _processes(root),
         _profiler(environ),
+        *_databases(environ),
         *(check for arch in archs if (check := _kernels(arch))),
     ]
+
+
+def _databases(environ: Mapping[str, str]) -> Iterator[Check]:
+    """Name the place of MIOpen's databases where it is another one on every node."""
+    kind = _network_of_home(environ)
+    if kind and not environ.get("MIOPEN_USER_DB_PATH"):
+        detail = f"HOME is on {kind}, so that they are in each node's temporary folder"
+        remedy = "set MIOPEN_USER_DB_PATH to a folder that lasts, or later runs search anew"
+        yield spoils("MIOpen's databases", detail, remedy)
 
 
 def _kernels(arch: str) -> Check | None:
