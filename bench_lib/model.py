@@ -315,6 +315,8 @@ class Hardware:
     clock_policy: str | None = None
     """The setting that holds the clocks: AMD's performance level, or application clocks; None if
     unknown."""
+    ptl: str | None = None
+    """AMD's limiter of peak TOPS: ``off``, or ``on`` and its number formats; None if unknown."""
     peak_tflops: dict[str, float] = field(default_factory=dict)
     """Dense peak per precision; a precision that is not known is not there."""
     peak_gb_per_s: float | None = None

@@ -683,6 +683,7 @@ def test_conditions_are_settings_and_never_the_software():
         "memory_partition": "NPS1",
         "power_cap_w": 750.0,
         "clock_policy": None,
+        "ptl": None,
     }
     newer = make_environment(torch="2.11.0", hip="7.2", rocm="7.2.4", driver="amdgpu 6.16")
     assert conditions_of(make_case(), make_hardware(), newer) == conditions_of(

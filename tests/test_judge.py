@@ -281,6 +281,7 @@ def test_a_shortcoming_is_the_middle_processs_or_any_answers():
     ("name", "here", "there"),
     [
         ("power_cap_w", 500.0, 750.0),
+        ("ptl", "off", "on, I8, F32"),
         ("compute_partition", "CPX", "SPX"),
         ("memory_partition", "NPS4", "NPS1"),
         ("ranks", 8, 1),

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import make_case
 from standins.rocm import box
 from standins.rocm.machine import (
     Machine,
@@ -35,6 +36,7 @@ from bench_lib import backends
 from bench_lib.backends.amd import package, sensors
 from bench_lib.engine.telemetry import TelemetrySample, summarise
 from bench_lib.model import Hardware, Telemetry
+from bench_lib.storage.acceptance import conditions_of
 from bench_lib.verdict.validity import blame
 
 Make = Callable[..., Machine]
@@ -72,6 +74,24 @@ def again(site: Site) -> None:
     from standins.rocm import kernel
 
     kernel.write(Present(site.folder))
+
+
+@pytest.mark.parametrize(
+    ("told", "ptl"),
+    [
+        (None, None),
+        (("enabled", "I8,F32"), "on, I8,F32"),
+        (("1", ""), "on"),
+        (("disabled", "I8,F32"), "off"),
+        (("0", ""), "off"),
+    ],
+)
+def test_the_limiter_of_peak_tops_is_read(
+    tmp_path: Path, told: tuple[str, str] | None, ptl: str | None
+) -> None:
+    _, (device,) = laid_out(tmp_path, mi350x(card={"ptl": told}))
+    assert device.ptl == ptl
+    assert conditions_of(make_case(), device)["ptl"] == ptl
 
 
 def look(site: Site, device: Hardware) -> dict[str, Any]:

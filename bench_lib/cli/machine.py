@@ -262,6 +262,7 @@ def _about(device: Hardware, reference: Reference) -> Iterator[tuple[str, str | 
     yield "memory", _joined([memory, bandwidth]) or unknown
     yield "power cap", _number(device.power_cap_w, "W") or unknown
     yield "clock policy", device.clock_policy or unknown
+    yield "TOPS limiter", device.ptl
     yield "peak TFLOPS", peaks or (is_gpu and "unknown: not in the catalogue") or None
     yield "baselines", _on_reference(reference)
 

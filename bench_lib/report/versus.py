@@ -552,6 +552,7 @@ _HARDWARE = (
     ("memory partition", "memory_partition", ""),
     ("power cap", "power_cap_w", " W"),
     ("clock policy", "clock_policy", ""),
+    ("peak TOPS limiter", "ptl", ""),
     ("peak bandwidth", "peak_gb_per_s", " GB/s"),
     ("devices", "uuid", ""),
 )

@@ -65,7 +65,7 @@ def processes_of(record: Record, run_id: str | None = None) -> list[ProcessSumma
     ]
 
 
-CONDITIONS = ("compute_partition", "memory_partition", "power_cap_w", "clock_policy")
+CONDITIONS = ("compute_partition", "memory_partition", "power_cap_w", "clock_policy", "ptl")
 """Settings of the hardware that have to be equal for a comparison to mean anything."""
 
 

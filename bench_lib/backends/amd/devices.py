@@ -90,6 +90,7 @@ def _device(root: Path, node: Path) -> Hardware | None:
             # The second die of an MI250X has no cap of its own and says 0.
             power_cap_w=next((cap / 1e6 for cap in caps_uw if cap), None),
             clock_policy=_level(pci / "power_dpm_force_performance_level"),
+            ptl=_limiter(pci / "ptl"),
         )
     )
 
@@ -104,6 +105,21 @@ def _level(path: Path) -> str | None:
     """Read what holds the clocks, as ``auto`` or ``perf_determinism`` (amdgpu_pm.c)."""
     word = text(path) or ""
     return word if re.fullmatch(r"[a-z_]+", word) and word != "unknown" else None
+
+
+def _limiter(folder: Path) -> str | None:
+    """Read the peak TOPS limiter: ``off``, or ``on`` with the number formats that it caps.
+
+    The driver has it for GC 9.4.4, with the module parameter ``amdgpu.ptl``; profilers may switch
+    it off.
+    """
+    state = text(folder / "ptl_enable")
+    if state is None:
+        return None
+    if state.lower() in ("0", "n", "off", "disabled"):
+        return "off"
+    formats = text(folder / "ptl_format") or ""
+    return f"on, {formats}" if re.fullmatch(r"[\w, ]{1,40}", formats) else "on"
 
 
 def identify(device: Hardware) -> Hardware:

@@ -104,6 +104,8 @@ def _card(root: Path, device: Device) -> None:
         "hwmon/hwmon3/temp2_label": "junction",
         "hwmon/hwmon3/temp3_label": "mem",
     }
+    if device["ptl"]:
+        about["ptl/ptl_enable"], about["ptl/ptl_format"] = device["ptl"]
     for name, value in about.items():
         if value is not None:
             _write(pci / name, value)

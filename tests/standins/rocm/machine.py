@@ -57,6 +57,8 @@ class Card:
     """Place among the kernel's nodes, which need not be that on the bus."""
     revision: int = 6
     """Content revision of the card's table of metrics: 3, or 4 to 9."""
+    ptl: tuple[str, str] | None = None
+    """What the files of the peak TOPS limiter say: its state, and the formats."""
     is_virtual: bool = False
     """Whether it is a virtual function: its sensors are those of the table alone."""
     quirks: Sequence[str] = ()
