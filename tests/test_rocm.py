@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,6 +20,7 @@ from bench_lib.backends.amd.rocm import release
 from bench_lib.backends.backend import Check
 from bench_lib.environment import fingerprint, readiness
 
+PYTHON = sys.executable
 Enter = Callable[[Machine], Site]
 
 
@@ -184,6 +187,31 @@ def test_hip_s_version_is_not_taken_for_rocm_s(enter: Enter) -> None:
     told = checks(site)["torch"]
     assert told.ok is True
     assert f"HIP {hip_of('10.0.0')}" in told.detail
+
+
+@pytest.mark.parametrize(
+    ("machine", "known"),
+    [
+        (mi300x(rocm="10.0.0"), None),  # and so the system's, which whoever started it knows
+        (mi300x(rocm="10.0.0", has_wheels=True, legacy="6.4.1"), "10.0.0"),
+    ],
+    ids=["system", "wheels"],
+)
+def test_a_worker_tells_rocm_s_version_beside_hip_s(
+    enter: Enter, machine: Machine, known: str | None
+) -> None:
+    site = enter(machine)
+    words = "import json; from bench_lib.worker import device; print(json.dumps(device.versions()))"
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, sys.path))}
+    told = subprocess.run(
+        [PYTHON, "-c", words],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    versions = json.loads(told.stdout)
+    assert (versions["rocm"], versions["hip"]) == (known, hip_of(site.machine.rocm))
 
 
 @pytest.mark.parametrize("kernels", [(), ("gfx90a",), ("gfx950",)])

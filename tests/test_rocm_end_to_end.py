@@ -422,7 +422,8 @@ PARTITION = 6
 
 @scenario
 def partition(lay: Lay) -> Ran:
-    made = lay(mi300x_cpx(), ([FAST], SHORT), HIP_VISIBLE_DEVICES="6,3")
+    machine = mi300x_cpx(rocm="10.0.0", card={"revision": 9})
+    made = lay(machine, ([FAST], SHORT), HIP_VISIBLE_DEVICES="6,3")
     now_s = CONVOLUTIONS * 4e-3
     made.accept("mi300x-cpx-nps4", FAST, now_s, clock_mhz=2100.0)
     made.accept("mi300x", FAST, now_s / 2)
@@ -461,7 +462,7 @@ def test_env_shows_the_machine_and_that_it_is_fit(partition: Ran) -> None:
     assert [(seen["source"], seen["power_w"]) for seen in figures] == [("gpu_metrics", 139.0)] * 2
     assert told["baselines"]["mi300x-cpx-nps4"]["measured"] == 1
     environment = told["environment"]
-    assert (environment["rocm"], environment["hip"]) == ("7.1.0", "7.1.0.25424")
+    assert (environment["rocm"], environment["hip"]) == ("10.0.0", "7.15.26333")
     assert environment["driver"] == "amdgpu 6.16.4"
     checks = {check["name"]: check for check in told["checks"]}
     sound = {"visible devices", "/dev/kfd", "/dev/dri/renderD*", "AMD driver"}

@@ -300,7 +300,7 @@ def _tell(
 
 def _in_brief(side: Side, environment: Environment) -> str:
     words = [f"torch {environment.torch}", f"Python {environment.python}"]
-    words += [f"HIP {environment.hip}"] if environment.hip else []
+    words += [f"ROCm {environment.rocm}, HIP {environment.hip}"] if environment.hip else []
     command = shlex.join((*side.command_prefix, side.python))
     words += [command, *(f"{name}={value}" for name, value in side.environment.items())]
     return ", ".join(words)
