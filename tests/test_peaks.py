@@ -86,7 +86,10 @@ def test_keys_that_baselines_may_be_named_by_stay() -> None:
     }
 
 
-@pytest.mark.parametrize("key", ["mi300x-hf", "mi308x", "mi308x-hf", "h200-nvl", "h100-nvl"])
+@pytest.mark.parametrize(
+    "key",
+    ["mi300x-hf", "mi308x", "mi308x-hf", "mi350p", "mi455x", "h200-nvl", "h100-nvl"],
+)
 def test_a_gpu_of_which_only_the_name_is_known_has_no_figures(key: str) -> None:
     model = BY_KEY[key]
     assert (model.compute_units, model.memory_gib, model.gb_per_s) == (None, None, None)
@@ -101,6 +104,17 @@ def test_narrower_precisions_are_never_slower(model: Model) -> None:
     for wider, narrower in (("tf32", "fp16"), ("fp16", "fp8"), ("fp8", "fp4"), ("fp16", "int8")):
         if wider in peaks and narrower in peaks:
             assert peaks[narrower] <= 2.05 * peaks[wider]
+
+
+def test_an_mi350_s_narrowest_types_scale_with_its_clock() -> None:
+    slow, fast = BY_KEY["mi350x"].tflops, BY_KEY["mi355x"].tflops
+    for precision in ("fp16", "fp8", "fp6", "fp4"):
+        assert slow[precision] / fast[precision] == pytest.approx(2.2 / 2.4, rel=0.01)
+
+
+def test_an_mi455x_is_found_under_its_key() -> None:
+    device = identify(amd(pci_device_id="75c1", arch="gfx1250"))
+    assert (device.key, device.peak_tflops) == ("mi455x", {})
 
 
 def test_xcds_divide_the_compute_units() -> None:
