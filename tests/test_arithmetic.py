@@ -45,6 +45,13 @@ def refusal(precision: str, errors: dict[str, float]) -> str | None:
     return coarser(precision, errors) or next(iter(finer(precision, errors).values()), None)
 
 
+def test_an_emulation_by_bf16_is_taken_for_tf32_and_not_for_fp32() -> None:
+    for factor in (0.6, 1.0, 2.66):
+        errors = {"gemm": ERRORS["three bf16"] * factor}
+        assert refusal("tf32", errors) is None
+        assert refusal("fp32", errors) is not None
+
+
 @pytest.mark.parametrize("precision", LABELS)
 def test_the_right_arithmetic_is_never_refused(precision: str) -> None:
     wanted = dict(zip(BOTH, LABELS[precision], strict=True))
@@ -231,9 +238,11 @@ def test_networks_in_tf32_are_skipped_on_amd_whatever_is_set(
         ({}, "set that, or use fp32"),
         ({"allowed": "0"}, "only with HIPBLASLT_ALLOW_TF32=1"),
         ({"allowed": "1", "arch": "gfx90a"}, "gfx90a has no TF32"),
+        ({"arch": "gfx950:sramecc+:xnack-"}, "set that, or use fp32"),
+        ({"allowed": "1", "arch": "gfx950:sramecc+:xnack-"}, None),
         ({"allowed": "1"}, None),
     ],
-    ids=["not set", "set to 0", "MI200", "allowed"],
+    ids=["not set", "set to 0", "MI200", "MI350, not set", "MI350, allowed", "allowed"],
 )
 def test_products_in_tf32_are_skipped_on_amd_unless_they_are_allowed(
     on_amd: Callable[..., torch.device],
