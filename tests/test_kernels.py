@@ -21,6 +21,7 @@ from bench_lib.profiling.names import (
     REST,
     family,
     is_convolution,
+    library,
     readable,
     role,
     short,
@@ -104,6 +105,28 @@ NVJET = "nvjet_sm90_hsh_256x128_64x4_1x2_h_bz_coopA_NNT"
 def test_a_kernel_is_known_by_what_it_does_and_by_a_short_name(name, does, shown):
     assert role(name) == does
     assert shown is None or short(name) == shown
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        (TENSILE, "hipBLASLt or rocBLAS (Tensile)"),
+        ("attn_fwd", "AOTriton"),
+        ("bwd_kernel_dk_dv", "AOTriton"),
+        ("triton_poi_fused_add_relu_3", "Inductor"),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "RCCL or NCCL"),
+        ("_ZN2ck27kernel_gemm_xdl_cshuffle_v3IfEEvT_.kd", "CK"),
+        ("void ck::kernel_grouped_conv_fwd<float>(float)", "CK"),
+        (IGEMM, "MIOpen"),
+        ("miopenSp3AsmConv_v30_3_1_gfx94x_fp16_dot2", "MIOpen"),
+        (XMMA, None),
+        (ADD, None),
+        ("void check_triton(float*)", None),
+    ],
+)
+def test_a_kernel_s_library_is_known_by_its_name(name, label):
+    known = library(name)
+    assert (known and known[0]) == label
 
 
 @pytest.mark.parametrize(

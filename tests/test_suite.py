@@ -90,7 +90,7 @@ def suite(tmp_path):
         each.writer.close()
 
 
-def accept(tmp_path, *case_ids, log_medians=TEN_MS, **fields):
+def accept(tmp_path, *case_ids, log_medians=TEN_MS, environment=None, **fields):
     file = baselines.load(tmp_path / "baselines", DEVICE.key)
     processes = [
         make_process(log_median=x, worker=f"0a0a0a0a/{i}", device_uuid=DEVICE.uuid)
@@ -102,7 +102,7 @@ def accept(tmp_path, *case_ids, log_medians=TEN_MS, **fields):
         )
         for id_ in case_ids
     ]
-    baselines.write(file, changes, DEVICE, {"e0e0e0e0": make_environment()})
+    baselines.write(file, changes, DEVICE, {"e0e0e0e0": environment or make_environment()})
 
 
 def test_an_environment_that_comes_with_every_case_is_kept_once(suite, outcome_of):
@@ -625,6 +625,27 @@ def test_a_slower_case_names_the_kernels_that_it_comes_from(tmp_path, bench, sui
     read = history.read(run.writer.path).records["a"]
     assert read.kernels == kernels(gemm=10.5, relu=2)
     assert read == record
+
+
+def test_a_slower_case_names_the_library_of_its_kernels_and_both_versions(
+    tmp_path, bench, suite, outcome_of
+):
+    gemm = {"Cijk_Ailk_Bljk_SB_MT64x64x16": 8, "relu": 2}
+    then = make_environment(libraries={"hipblaslt": "1.0.70100", "rocblas": "5.0.70100"})
+    accept(tmp_path, "a", kernels=kernels(**gemm), environment=then)
+    run = suite(planned=6)
+    outcome = outcome_of("a", [0.0125] * 20)
+    now = replace(outcome.environment, libraries={"hipblaslt": "1.1.70200", "rocblas": "5.0.70100"})
+    run.note(replace(outcome, environment=now), "test.py::a")
+    for process in range(1, 6):
+        again(bench, run, "a", process=process)
+    run._outcomes["a"] = replace(run._outcomes["a"], environment=now)
+    run.note_kernels("a", kernels(**{**gemm, "Cijk_Ailk_Bljk_SB_MT64x64x16": 10.5}))
+    (record,) = run.judge()
+    assert record.verdicts[0].reason.endswith(
+        "; these kernels are from hipBLASLt or rocBLAS (Tensile) "
+        "(hipblaslt 1.0.70100 -> 1.1.70200, rocblas is still 5.0.70100)"
+    )
 
 
 def test_time_outside_the_kernels_is_told_by_the_whole_steps_difference(

@@ -211,6 +211,9 @@ class Suite:
         more_s = _more_s(slower[0])
         blamed = kernels.blamed(found, more_s) if found is not None else []
         causes = [self._cause(record, more_s, found), *_lagging(record)]
+        # Of all kernels alike, or of what lies between them, no library is the cause.
+        if found is not None and any(":" in name for name in blamed):
+            causes.insert(1, self._libraries(record, found))
         words = "; ".join(filter(None, causes))
         if not words:
             return record
@@ -259,6 +262,11 @@ class Suite:
             unknown = record.kernels is not None and self._baseline(record) is not None
             return "its baseline was accepted without kernels to compare with" if unknown else None
         return kernels.reason(found, more_s)
+
+    def _libraries(self, record: Record, found: kernels.Diff) -> str:
+        """Name the libraries of slower kernels, with the versions then and now."""
+        both = self._accepted_in(record), self._outcomes[record.case.id].environment
+        return kernels.libraries(found, *map(fingerprint.software, both))
 
     def judged(self) -> list[Record]:
         """Return the records with their verdicts; all cases are judged once a round."""

@@ -93,6 +93,14 @@ def versions(environment: Environment) -> Environment:
     return replace(Environment(python="", host=""), **known)
 
 
+def software(environment: Environment | None) -> dict[str, str]:
+    """Return the versions of torch and of the libraries that kernels are from, as far as known."""
+    if environment is None:
+        return {}
+    kin = {name: getattr(environment, name) for name in ("torch", "triton")}
+    return {**environment.libraries, **{name: value for name, value in kin.items() if value}}
+
+
 def shared_changes(old: Environment, new: Environment) -> list[str]:
     """Name what changed of the things that all environments of a machine share.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bench_lib.formats import seconds, signed_percent
@@ -13,6 +13,7 @@ from bench_lib.profiling.names import (
     REST,
     called,
     family,
+    library,
     product,
     readable,
     role,
@@ -352,8 +353,31 @@ def blamed(found: Diff, step_delta_s: float | None = None) -> list[str]:
         return named or [f"outside the {found.what}"]
     if _alike(found) is not None:
         return [f"all {found.what} alike"]
-    worth = [c for c in found.changes if c.delta_s >= WORTH * found.delta_s]
-    return [f"{change.role}: {change.name}" for change in worth[:MOST]]
+    return [f"{change.role}: {change.name}" for change in _worst(found)]
+
+
+def libraries(found: Diff, old: Mapping[str, str], new: Mapping[str, str]) -> str:
+    """Name the libraries of the kernels that a slower step comes from, with both versions of each.
+
+    ``old`` and ``new`` are versions by the software's name; empty if no kernel's library is known.
+    """
+    named = {}
+    for change in _worst(found):
+        kernel = change.after or change.before
+        if kernel is not None and (known := library(kernel.name)):
+            named[known[0]] = known[1]
+    words = []
+    for label, keys in named.items():
+        versions = []
+        for key in (key for key in keys if key in old and key in new):
+            same, other = f"{key} is still {new[key]}", f"{key} {old[key]} -> {new[key]}"
+            versions.append(same if old[key] == new[key] else other)
+        words.append(f"{label} ({', '.join(versions)})" if versions else label)
+    return f"these kernels are from {' and '.join(words)}" if words else ""
+
+
+def _worst(found: Diff) -> list[KernelDifference]:
+    return [c for c in found.changes if c.delta_s >= WORTH * found.delta_s > 0][:MOST]
 
 
 def _explains_little(found: Diff, step_delta_s: float) -> bool:

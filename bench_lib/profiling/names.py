@@ -96,6 +96,27 @@ def role(name: str) -> str:
     return does or _role(text) or OTHER
 
 
+_LIBRARIES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("hipBLASLt or rocBLAS (Tensile)", r"\bCijk_", ("hipblaslt", "rocblas")),
+    ("AOTriton", r"\battn_fwd|\bbwd_(preprocess|kernel_(dk_dv|dq|fuse))", ("aotriton_v2",)),
+    ("Inductor", r"\btriton_", ("torch", "triton")),
+    ("RCCL or NCCL", r"\bncclDevKernel|\brccl_main_kernel", ("rccl",)),
+    ("CK", r"\bck::", ("MIOpen", "torch")),  # which have it compiled into them
+    ("MIOpen", r"\bmiopen|\bMIOpen|\bigemm_", ("MIOpen",)),
+)
+
+
+def library(name: str) -> tuple[str, Sequence[str]] | None:
+    """Return the library that a kernel is from, and the software whose versions are its own.
+
+    By the beginnings that the libraries of ROCm and torch give their kernels; None if it has none
+    of them.  The software is named as in an Environment.
+    """
+    full = readable(name)
+    found = ((label, keys) for label, begin, keys in _LIBRARIES if re.search(begin, full))
+    return next(found, None)
+
+
 @functools.lru_cache(maxsize=4096)
 def is_convolution(name: str) -> bool:
     """Whether a kernel, or an operation of torch, is a convolution or a gradient of one."""
