@@ -346,6 +346,22 @@ def test_what_is_to_be_a_baseline_has_its_kernels_looked_into(checkout, tmp_path
     assert calls(tmp_path)[0][-2:] == ["--perf-kernels", "all"]
 
 
+def test_containers_get_the_device_locks_alike_and_groups_by_number():
+    options = workflow("perf-measure")["jobs"]["measure"]["container"]["options"]
+    page = (ROOT / "docs/ci.md").read_text()
+    locks = "--volume /var/lib/bench-lib-locks:/locks --env BENCH_LIB_LOCKS=/locks"
+    assert locks in options.replace("\n", " ")
+    assert f"`{locks}`" in page
+    for text in (options, *(file.read_text() for file in (ROOT / "docs").rglob("*.md"))):
+        assert re.findall(r"--group-add (?![\d%]|NUMBER)\S+", text) == []
+
+
+def test_amd_s_own_library_is_tried_in_images_from_6_4_to_10():
+    images = workflow("amd-library")["jobs"]["tests"]["strategy"]["matrix"]["rocm"]
+    series = {".".join(image.split(".")[:2]) for image in images}
+    assert series >= {"6.4", "7.1", "7.2", "10.0"}
+
+
 def test_a_label_that_begins_another_ones_name_has_a_history_of_its_own():
     steps = workflow("perf-measure")["jobs"]["measure"]["steps"]
     restore, save = (step["with"] for step in steps if "actions/cache/" in step.get("uses", ""))
