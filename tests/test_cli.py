@@ -172,10 +172,43 @@ def test_env_prints_a_page_and_passes_where_nothing_is_wrong(cli, somewhere):
         "Caches",
         "Variables",
         "Checks",
+        "Not tried yet",
         "The suite can run here.",
     ]
     assert "  0  amdsmi  power 140 W" in answer.lines
     assert ["torch", "9.1.0"] in [line.split() for line in answer.lines]
+
+
+def test_env_says_what_nobody_has_tried_on_an_instinct_and_nothing_elsewhere(cli, somewhere):
+    words = " ".join(cli("env").out.split())
+    assert "No AMD Instinct has run this suite yet" in words
+    for command in ("env --report", "selfcheck", "baseline record"):
+        assert f"bench-lib {command}" in words
+    somewhere["devices"] = [make_hardware(vendor="nvidia", key="h200", name="NVIDIA H200")]
+    assert "Not tried yet" not in cli("env").lines
+
+
+def test_env_writes_a_text_to_send_without_host_home_or_serial_numbers(
+    cli, somewhere, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("HOME", "/home/grace")
+    detail = "node-1 has /home/grace/.cache, and node-10 /home/graceful"
+    somewhere["checks"].append(Check("temporary folder", ok=True, detail=detail))
+    (device,) = somewhere["devices"]
+    answer = cli("env", "--report", str(tmp_path / "sent.txt"))
+    assert answer.status == 0
+    sent = (tmp_path / "sent.txt").read_text()
+    assert "HOST has ~/.cache, and node-10 /home/graceful" in sent
+    assert device.uuid not in sent
+    assert {"Devices", "Not tried yet"} <= set(sent.splitlines())
+    document = json.loads(sent[sent.index("\n{\n") :])
+    assert (document["environment"]["host"], document["fit"]) == ("HOST", True)
+
+
+def test_a_text_that_cannot_be_written_is_said(cli, somewhere, tmp_path):
+    answer = cli("env", "--report", str(tmp_path / "nowhere/sent.txt"))
+    assert answer.status == 2
+    assert "cannot write" in answer.err
 
 
 def test_env_passes_with_warnings_and_fails_where_the_suite_cannot_run(cli, somewhere):

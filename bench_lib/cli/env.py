@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
-from bench_lib.cli.output import DEFAULT_BASELINES, BaselinesDir, Json, print_json
+from bench_lib.cli.output import DEFAULT_BASELINES, BaselinesDir, Json, print_json, writing
 
 
-def env(*, baselines: BaselinesDir = DEFAULT_BASELINES, json: Json = False) -> None:
+def env(
+    *,
+    baselines: BaselinesDir = DEFAULT_BASELINES,
+    report: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Also write all of it as a text to send to somebody."),
+    ] = None,
+    json: Json = False,
+) -> None:
     """Show hardware, versions, variables and caches.
 
-    Exit status 1 where the suite cannot run.
+    The file of --report has no host name, home folder or serial number. Exit status 1 where the
+    suite cannot run.
     """
-    from bench_lib.cli.machine import examine, page
+    from bench_lib.cli.machine import as_report, examine, page
 
     machine = examine(baselines)
+    if report is not None:
+        with writing(report):
+            report.write_text(as_report(machine), encoding="utf-8")
     if json:
         print_json("env", **vars(machine))
     else:

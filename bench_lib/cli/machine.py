@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from bench_lib import backends
 from bench_lib.backends import Backend
@@ -185,8 +189,26 @@ def page(machine: Machine) -> list[str]:
         ("Variables", _rows(sorted(environment.variables.items())) or ["  none that change speed"]),
         ("Checks", _checks(machine.checks)),
     ]
+    for backend in here:
+        if backend.untried:
+            words = textwrap.wrap(backend.untried, WIDTH - 2, break_on_hyphens=False)
+            sections.append(("Not tried yet", [f"  {line}" for line in words]))
     lines = [line for title, section in sections for line in (title, *section, "")]
     return [*lines, *textwrap.wrap(_conclusion(machine.checks), WIDTH)]
+
+
+def as_report(machine: Machine) -> str:
+    """Return the page and all of its figures as a text to send to somebody.
+
+    Host, home folder and the devices' serial numbers are left out.
+    """
+    document = msgspec.json.format(msgspec.json.encode(vars(machine)), indent=2).decode()
+    text = "\n".join([f"bench-lib {version('bench-lib')}", "", *page(machine), "", document, ""])
+    private = {str(Path.home()): "~", machine.environment.host: "HOST"}
+    private |= {device.uuid: f"UUID-{n}" for n, device in enumerate(machine.devices) if device.uuid}
+    for words, stand_in in private.items():
+        text = re.sub(rf"(?<![\w.-]){re.escape(words)}(?![\w-])", stand_in, text)
+    return text
 
 
 def _rows(pairs: Rows, indent: int = 2) -> list[str]:
