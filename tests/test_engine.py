@@ -21,7 +21,7 @@ from bench_lib.engine.telemetry import Cooling
 from bench_lib.model import Launch, Limits, Numerics, Status
 from bench_lib.storage import facts, history
 from bench_lib.studies.figures import figures_of
-from bench_lib.verdict import families, judge
+from bench_lib.verdict import judge
 
 DEVICE = gpus(1)[0]
 CASE = make_case(id="resnet50-b32-fp32-eager-infer")
@@ -611,4 +611,4 @@ def test_the_suite_says_which_error_of_a_median_is_enough(opened):
     own = replace(CASE, id="own", sampling=replace(CASE.sampling, enough=0.01))
     with opened({}) as run:
         asked = [run.measure(case).case.sampling.enough for case in (CASE, own)]
-    assert asked == [families.enough(CASE), 0.01]
+    assert asked == [None, 0.01]  # of AMD's devices, without a baseline, nobody knows it

@@ -107,6 +107,8 @@ class Backend(Protocol):
     """The caches that only its devices use."""
     tuned_cache: str = ""
     """The cache that ``--perf-tune`` fills; empty if there is nothing to fill."""
+    is_measured: bool = False
+    """Whether the constants that were measured on an H200 may decide on its devices."""
     untried: str = ""
     """What nobody has tried on its devices, and what their first owner can do about it."""
     checks_processes: bool = False

@@ -649,7 +649,8 @@ class HeldDevice:
             return None
         if any(not 0 < each < math.inf for each in attempt.measurement.iteration_s):
             return None  # times that no clock gives are judged elsewhere
-        return floor.problem(case, attempt.measurement, self.device)
+        is_measured = backends.of(self.device).is_measured
+        return floor.problem(case, attempt.measurement, self.device, is_measured=is_measured)
 
     def _explained(self, fault: Fault, begin_s: float) -> Fault:
         """Add to the fault of a case that was not done in time who else had its CPU."""

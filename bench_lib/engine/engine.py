@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+from bench_lib import backends
 from bench_lib.engine import processes, profiles
 from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceBusyError
@@ -211,7 +212,11 @@ class Engine:
         limits = self.settings.limits.get(case.id, case.limits)
         sampling = case.sampling
         if sampling.enough is None:
-            sampling = replace(sampling, enough=families.enough(case))
+            is_measured = backends.of(self.device).is_measured
+            known = self.baselines.of(self.device.key) if self._by_baseline else None
+            baseline = known.of(case) if known else None
+            enough = families.enough(case, baseline, is_measured=is_measured)
+            sampling = replace(sampling, enough=enough)
         return self.held.measure(replace(case, limits=limits, sampling=sampling))
 
     def measure_together(self, cases: Sequence[Case], process: int) -> None:

@@ -44,14 +44,23 @@ LEAST_S = 20e-6
 CAUSES = "a clock that is stuck, a wrong library, the power supply, NUMA or a partition"
 
 
-def problem(case: Case, measurement: Measurement, device: Hardware) -> str | None:
+PUBLISHED = ("gemm",)
+"""The class of which healthy shares of an Instinct were published."""
+
+
+def problem(
+    case: Case, measurement: Measurement, device: Hardware, *, is_measured: bool = True
+) -> str | None:
     """Say how far below its floor an operator ran; None if it did not, or has none.
 
-    A device whose peaks are unknown has none, and a step that waited for its host neither.
+    Unless ``is_measured``, and so known of the vendor's devices, only PUBLISHED has a floor.  A
+    device whose peaks are unknown has none, and a step that waited for its host neither.
     """
     if case.workload != "operator":
         return None
     kind = _class_of(case)
+    if not is_measured and kind not in PUBLISHED:
+        return None
     if kind not in FLOORS or (measurement.host_bound and measurement.device_s is None):
         return None
     at = roofline.place(measurement, device, str(case.params.get("precision", "fp32")))

@@ -9,7 +9,9 @@ A change of software reaches the cases that share something: a kernel, a precisi
 
 from __future__ import annotations
 
-from bench_lib.model import Case, KernelTable
+import statistics
+
+from bench_lib.model import Baseline, Case, KernelTable
 
 GRAPHS, NETWORKS, OPERATORS = "graphs", "networks", "operators"
 POWER_BOUND, GEMMS = "power-bound", "large GEMMs"
@@ -30,14 +32,26 @@ def family_of(case: Case, *, in_bursts: bool = False) -> str:
 
 PROCESSES = {GRAPHS: 0.0004, NETWORKS: 0.0006, OPERATORS: 0.0006}
 """Standard deviation between processes in chosen streams, seen on an H200 (docs/statistics.md)."""
+RECORDED = 5
+"""So many processes of one device, as ``baseline record`` makes, tell how much they differ."""
 SHARE = 1 / 2
 """The error of a process's median that adds 12% to the spread between processes, as a share of
 it."""
 
 
-def enough(case: Case) -> float:
-    """Return a median's standard error, a fraction of it, from which iterations tell nothing."""
-    return SHARE * PROCESSES[family_of(case)]
+def enough(case: Case, baseline: Baseline | None, *, is_measured: bool) -> float | None:
+    """Return a median's standard error, a fraction of it, from which iterations tell nothing.
+
+    Unless ``is_measured``, and so known of the vendor's devices, the baseline's processes on one
+    device tell how much processes differ; None without them.
+    """
+    if is_measured:
+        return SHARE * PROCESSES[family_of(case)]
+    by_device: dict[str | None, list[float]] = {}
+    for process in baseline.processes if baseline else ():
+        by_device.setdefault(process.device_uuid, []).append(process.log_median)
+    most = max(by_device.values(), key=len, default=[])
+    return SHARE * statistics.stdev(most) or None if len(most) >= RECORDED else None
 
 
 EVERY_CASE = "every case"

@@ -26,6 +26,7 @@ class CPU(Backend):
 
     name = "cpu"
     is_gpu = False
+    is_measured = True
     torch_type = "cpu"
     units = "CPUs"
     clock = "CPU clock"

@@ -26,6 +26,8 @@ class NVIDIA(Backend):
     visibility = staticmethod(listed.only)
     is_present = staticmethod(listed.is_present)
 
+    is_measured = True
+
     def detect(self, root: Path, environ: Mapping[str, str]) -> list[Hardware]:
         """List the GPUs that CUDA_VISIBLE_DEVICES leaves.
 
