@@ -77,6 +77,30 @@ def test_planted_delays_are_found_and_nothing_clean_is_called_slower():
     assert found.holds
 
 
+def test_pairs_of_neighbouring_processes_are_judged_in_turns():
+    clean, _, _, largest = steady().effects
+    # Four of five neighbours, and all four of the others, each with either side delayed.
+    assert clean.pairings == 2 * (5 + 1)
+    assert clean.found_in_turns == 0
+    assert largest.found_in_turns == 1
+    assert steady().visible_in_turns == 0.02
+    assert steady().detectable_in_turns < 0.03
+
+
+def test_a_drift_from_process_to_process_is_no_difference_in_turns():
+    class Drifting(Machine):
+        def measure_again(self, cases, process):
+            self.luck, drift = 0.0, 1 + process / 100
+            for (outcome,) in super().measure_again(cases, process):
+                seen = outcome.attempts[0].measurement
+                times = [drift * seconds for seconds in seen.iteration_s]
+                seen = replace(seen, iteration_s=times)
+                yield [replace(outcome, attempts=[replace(outcome.attempts[0], measurement=seen)])]
+
+    found = checked(Drifting(), **FEWEST)
+    assert found.effects[0].found_in_turns == 0
+
+
 def test_the_delay_is_calibrated_to_the_case():
     for unit_s in (1e-9, 5e-8):
         found = checked(Machine(unit_s=unit_s), **FEWEST)
@@ -243,7 +267,8 @@ def test_the_command_says_what_is_found_and_what_it_cost(command, tmp_path):
     words = ("--processes", "9", "--effects", "0.5,2", "--tolerance", "0.25%")
     status, out, err = command(*words, "--output", str(kept))
     lines = out.splitlines()
-    assert (status, lines[-1]) == (0, "holds: nothing clean was called slower, and 0.5% is found")
+    words_ = "this machine sees 0.5% against a baseline and 0.5% in turns"
+    assert (status, lines[-1]) == (0, f"holds: nothing clean was called slower; {words_}")
     assert [row.split()[0] for row in lines[1:4]] == ["0.0%", "0.5%", "2.0%"]
     assert "9 fresh processes, each clean and with 0.5%, 2.0% planted" in err
     assert "measuring took 1.5 s, opening a context 0.8 s" in out

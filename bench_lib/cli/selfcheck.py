@@ -29,6 +29,7 @@ from bench_lib.studies.asked import least_s
 if TYPE_CHECKING:
     from bench_lib.studies.selfcheck import Selfcheck
 
+HEADINGS = ("planted", "measured", "splits", "REGRESSED", "SUSPECT", "found", "in turns")
 DEFAULT_CPU_CASE = "resnet18-b4-fp32-96px-eager-infer"
 DEFAULT_GPU_CASE = "resnet50-b64-fp16-eager-infer"
 
@@ -145,10 +146,11 @@ def _print(found: Selfcheck, key: str) -> None:
             str(effect.regressed),
             str(effect.suspect),
             f"{effect.found:.1%}",
+            f"{effect.found_in_turns:.1%}",
         )
         for effect in found.effects
     ]
-    print_table(("planted", "measured", "splits", "REGRESSED", "SUSPECT", "found"), rows)
+    print_table(HEADINGS, rows)
     print(
         f"\n{found.case.id} on {key}: {found.processes} processes, {found.step_s * 1e3:.4g} ms a "
         f"step, {found.between:.2%} between processes, {found.inside:.2%} inside one"
@@ -157,31 +159,34 @@ def _print(found: Selfcheck, key: str) -> None:
     print(
         f"five baseline and {found.candidates} candidate processes, tolerance "
         f"{found.tolerance:.2%}: slow-downs of {found.detectable:.2%} are found nine times in ten, "
-        "by the judge's own estimate"
+        f"by the judge's own estimate; {found.candidates} pairs in turns: "
+        f"{found.detectable_in_turns:.2%}"
     )
     print(_answer(found))
 
 
 def _answer(found: Selfcheck) -> str:
     if found.false:
-        return f"NOT TO BE TRUSTED HERE: {found.false} clean splits were called slower"
+        return f"NOT TO BE TRUSTED HERE: {found.false} clean splits or pairs were called slower"
     if not found.is_as_planned:
         return (
             "NO ANSWER: the delays took much longer or shorter than planned, so the machine did "
             "other work meanwhile; try again when it is idle"
         )
-    if found.visible is None:
+    seen = {"against a baseline": found.visible, "in turns": found.visible_in_turns}
+    if blind := [how for how, smallest in seen.items() if smallest is None]:
         largest = max(effect.planted for effect in found.effects)
         return (
-            f"BLIND HERE: not even {largest:.1%} is found reliably; quieten the machine, or give "
-            "its cases a wider tolerance"
+            f"BLIND HERE: not even {largest:.1%} is found reliably {' or '.join(blind)}; quieten "
+            "the machine, or give its cases a wider tolerance"
         )
-    return f"holds: nothing clean was called slower, and {found.visible:.1%} is found"
+    words = " and ".join(f"{smallest:.1%} {how}" for how, smallest in seen.items())
+    return f"holds: nothing clean was called slower; this machine sees {words}"
 
 
 def _print_json(found: Selfcheck, key: str) -> None:
-    names = "tolerance processes candidates step_s between inside measuring_s opening_s "
-    about = picked(found, f"{names} effects false visible holds")
+    names = "tolerance processes candidates step_s between inside measuring_s opening_s effects "
+    about = picked(found, f"{names} false visible visible_in_turns detectable_in_turns holds")
     about |= {"case_id": found.case.id, "hardware_key": key, "detectable_effect": found.detectable}
     # Programs that read what 0.1.0 printed expect the field.
     print_json("selfcheck", **about, probes={})

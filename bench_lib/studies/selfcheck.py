@@ -1,9 +1,10 @@
 """Does the verdict hold on this machine?  Known delays are planted and searched for.
 
-Every fresh process measures the same case clean and with each delay inside its step.  Then the
-judge answers for every way to split the processes into a baseline and candidates.  The splits of a
-few processes are not independent; they show how the rule answers on values that this machine really
-gives.
+Every fresh process measures the same case clean and with each delay inside its step.  Then both
+instruments answer: the baseline, for every way to split the processes into a baseline and
+candidates, and pairs in turns, each of two neighbouring processes, one clean and one delayed.  The
+splits of a few processes are not independent; they show how the rule answers on values that this
+machine really gives.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from functools import cached_property
 
 from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.settings import Outcome
-from bench_lib.model import Case, Status, UserError
+from bench_lib.model import Case, Status, UserError, Verdict
 from bench_lib.verdict import judge
-from bench_lib.verdict.statistics.change import AGREEING, LEAST_PROCESSES, Contrast
+from bench_lib.verdict.statistics.change import AGREEING, LEAST_PROCESSES, Contrast, paired
 
 MOST_SPLITS = 1500
 SEED = 1337
@@ -85,6 +86,10 @@ class Effect:
     suspect: int
     found: float
     """Share of the splits in which it was called REGRESSED."""
+    pairings: int
+    """How often some pairs of processes were judged in turns."""
+    found_in_turns: float
+    """Share of the pairings in which it was called REGRESSED."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +108,8 @@ class Selfcheck:
     effects: list[Effect]
     detectable: float
     """Share: the clean splits' median of what the judge says it would find nine times in ten."""
+    detectable_in_turns: float
+    """The same of clean pairings."""
     samples: dict[float, dict[str, ProcessSample]]
     """By effect, a share of a step, and process."""
     measuring_s: float
@@ -112,15 +119,24 @@ class Selfcheck:
 
     @property
     def false(self) -> int:
-        """Clean splits that were called slower."""
-        return sum(effect.regressed for effect in self.effects if effect.planted == 0)
+        """Clean splits and pairings that were called slower."""
+        clean = [effect for effect in self.effects if effect.planted == 0]
+        return sum(e.regressed + round(e.found_in_turns * e.pairings) for e in clean)
 
     @property
     def visible(self) -> float | None:
-        """Smallest planted share of a step from which on all were found; None if none was."""
+        """Smallest planted share of a step that a baseline finds, and all above; None if none."""
+        return self._smallest(lambda effect: effect.found)
+
+    @property
+    def visible_in_turns(self) -> float | None:
+        """Smallest planted share of a step that pairs find, and all above; None if none."""
+        return self._smallest(lambda effect: effect.found_in_turns)
+
+    def _smallest(self, found: Callable[[Effect], float]) -> float | None:
         smallest = None
         for effect in sorted(self.effects, key=lambda e: -e.planted):
-            if effect.planted == 0 or effect.found < FOUND:
+            if effect.planted == 0 or found(effect) < FOUND:
                 break
             smallest = effect.planted
         return smallest
@@ -133,8 +149,9 @@ class Selfcheck:
 
     @property
     def holds(self) -> bool:
-        """Whether nothing clean was called slower and the largest delay was found."""
-        return self.false == 0 and self.visible is not None and self.is_as_planned
+        """Whether nothing clean was called slower, and both ways found the largest delay."""
+        is_blind = self.visible is None or self.visible_in_turns is None
+        return self.false == 0 and self.is_as_planned and not is_blind
 
 
 def check(
@@ -180,7 +197,10 @@ def check(
         clean_s = math.exp(samples[0.0][str(process)].log_median)
         say(f"process {process} of {processes}: clean {clean_s * 1e3:.4g} ms")
     clean = list(samples[0.0].values())
-    judged, detectable = _judged(samples, _splits(list(samples[0.0]), candidates), tolerance)
+    names = list(samples[0.0])
+    splits, pairings = _splits(names, candidates), _pairings(names, candidates)
+    against = _verdicts(samples, lambda new, old: _against_baselines(new, old, splits), tolerance)
+    in_turns = _verdicts(samples, lambda new, old: _in_turns(new, old, pairings), tolerance)
     measuring_s = statistics.median(later or first)
     return Selfcheck(
         case=case,
@@ -190,8 +210,9 @@ def check(
         step_s=step_s,
         between=statistics.stdev(sample.log_median for sample in clean),
         inside=statistics.median(sample.spread for sample in clean),
-        effects=judged,
-        detectable=detectable,
+        effects=[_effect(each, samples, against[each], in_turns[each]) for each in effects],
+        detectable=_detectable(against[0.0]),
+        detectable_in_turns=_detectable(in_turns[0.0]),
         samples=samples,
         measuring_s=measuring_s,
         opening_s=max(0.0, statistics.median(first) - measuring_s),
@@ -231,30 +252,81 @@ Split = tuple[tuple[str, ...], tuple[str, ...]]
 """Names of baseline and candidate processes."""
 
 
-def _judged(
-    samples: Mapping[float, Mapping[str, ProcessSample]], splits: Sequence[Split], tolerance: float
-) -> tuple[list[Effect], float]:
-    """Return what became of each effect, and what the judge says it would find."""
-    clean = samples[0.0]
-    detectable: list[float] = []
-    effects = []
-    for effect, slowed in samples.items():
-        found = []
-        for old, new in splits:
-            contrast = Contrast(
-                candidate={name: slowed[name].log_median for name in new},
-                baseline={name: clean[name].log_median for name in old},
-            )
-            found.append(judge.judge_samples({"": contrast}, tolerance)[""])
-        if effect == 0:
-            detectable = [v.detectable_effect for v in found if v.detectable_effect is not None]
-        statuses = [verdict.status for verdict in found]
-        regressed = statuses.count(Status.REGRESSED)
-        measured = statistics.median(slowed[n].log_median - clean[n].log_median for n in clean)
-        suspect = statuses.count(Status.SUSPECT)
-        share = regressed / len(splits)
-        effects.append(Effect(effect, math.expm1(measured), len(splits), regressed, suspect, share))
-    return effects, statistics.median(detectable)
+Pairing = Sequence[tuple[str, str]]
+"""Names of neighbouring processes: of each pair the delayed one and the clean one."""
+Logs = Mapping[str, float]
+"""By process, the value that is judged."""
+
+
+def _verdicts(
+    samples: Mapping[float, Mapping[str, ProcessSample]],
+    contrasts: Callable[[Logs, Logs], Sequence[Contrast]],
+    tolerance: float,
+) -> dict[float, list[Verdict]]:
+    """Return by effect what the judge says of each contrast of delayed and clean processes."""
+    logs = {
+        effect: {name: sample.log_median for name, sample in by_process.items()}
+        for effect, by_process in samples.items()
+    }
+    return {
+        effect: [
+            judge.judge_samples({"": each}, tolerance)[""] for each in contrasts(own, logs[0.0])
+        ]
+        for effect, own in logs.items()
+    }
+
+
+def _against_baselines(slowed: Logs, clean: Logs, splits: Sequence[Split]) -> list[Contrast]:
+    return [
+        Contrast({name: slowed[name] for name in new}, {name: clean[name] for name in old})
+        for old, new in splits
+    ]
+
+
+def _in_turns(slowed: Logs, clean: Logs, pairings: Sequence[Pairing]) -> list[Contrast]:
+    return [
+        paired({f"{new} {old}": (slowed[new], clean[old]) for new, old in pairing})
+        for pairing in pairings
+    ]
+
+
+def _effect(
+    effect: float,
+    samples: Mapping[float, Mapping[str, ProcessSample]],
+    against: Sequence[Verdict],
+    in_turns: Sequence[Verdict],
+) -> Effect:
+    clean, slowed = samples[0.0], samples[effect]
+    measured = statistics.median(slowed[n].log_median - clean[n].log_median for n in clean)
+    statuses = [verdict.status for verdict in against]
+    regressed = statuses.count(Status.REGRESSED)
+    found = [verdict.status for verdict in in_turns].count(Status.REGRESSED)
+    return Effect(
+        effect,
+        math.expm1(measured),
+        len(against),
+        regressed,
+        statuses.count(Status.SUSPECT),
+        regressed / len(against),
+        len(in_turns),
+        found / len(in_turns),
+    )
+
+
+def _detectable(clean: Sequence[Verdict]) -> float:
+    known = [v.detectable_effect for v in clean if v.detectable_effect is not None]
+    return statistics.median(known)
+
+
+def _pairings(names: Sequence[str], pairs: int) -> list[Pairing]:
+    """Return the ways to choose so many pairs of neighbours; which side is first alternates."""
+    pairings: list[Pairing] = []
+    for first in (0, 1):
+        neighbours = list(zip(names[first::2], names[first + 1 :: 2], strict=False))
+        for chosen in itertools.combinations(neighbours, min(pairs, len(neighbours))):
+            turned = [pair if n % 2 else pair[::-1] for n, pair in enumerate(chosen)]
+            pairings += [turned, [pair[::-1] for pair in turned]]
+    return pairings
 
 
 def _splits(names: Sequence[str], candidates: int) -> list[Split]:
