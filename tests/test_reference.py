@@ -434,6 +434,42 @@ def test_pairs_end_with_the_budget(bed, monkeypatch):
     assert words in bed.said
 
 
+def test_a_slow_reference_spends_the_budget_on_the_worst_cases_and_no_more(bed, monkeypatch):
+    slow_here(bed, CASE, OTHER)
+    bed.here.script[CASE.id] = [[0.0102] * 20]
+    half, now = HeldDevice._half, [0.0]
+
+    def slow(self, *about):
+        now[0] += 100.0
+        return half(self, *about)
+
+    monkeypatch.setattr(HeldDevice, "_half", slow)
+    monkeypatch.setattr(engine.time, "monotonic", lambda: now[0])
+    records = bed.run(CASE, OTHER, budget_s=150.0)
+    assert len(records[OTHER.id].attempts) == 2
+    assert len(records[CASE.id].attempts) == 1
+    assert any(line.endswith("the budget of 150 s is spent") for line in bed.said)
+
+
+def test_ending_a_run_between_the_halves_of_a_pair_loses_that_pair_alone(bed, monkeypatch):
+    half, done = HeldDevice._half, []
+
+    def ended(self, *about):
+        if len(done) == 3:
+            raise KeyboardInterrupt
+        done.append(about)
+        return half(self, *about)
+
+    monkeypatch.setattr(HeldDevice, "_half", ended)
+    with pytest.raises(KeyboardInterrupt):
+        bed.run(CASE, OTHER)
+    reference, own = bed.runs
+    for run in (reference, own):
+        assert set(run.records) == {CASE.id}
+        assert len(run.records[CASE.id].attempts) == 1
+    assert own.exit_status == 130
+
+
 # ---- where a compiler chooses ---------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
 import signal
 import threading
@@ -33,12 +34,14 @@ from bench_lib.model import (
     Numerics,
     Record,
     SlowDown,
+    Status,
 )
 from bench_lib.storage import acceptance, facts, history
 from bench_lib.storage.history import utc_today
 from bench_lib.storage.lines import HistoryError
 from bench_lib.verdict import choices, families, judge, validity
 from bench_lib.verdict.nights import in_words, is_alarm
+from bench_lib.verdict.severity import rank
 
 
 class Engine:
@@ -264,11 +267,14 @@ class Engine:
         come after the others, when no device is held but the first.  Raises LaunchError,
         DeviceBusyError and HistoryError.
         """
+        until_s = time.monotonic() + self.settings.budget_s
         for of_several_ranks in (False, True):
             with contextlib.ExitStack() as stack:
-                self._look_again(stack, of_several_ranks=of_several_ranks)
+                self._look_again(stack, until_s, of_several_ranks=of_several_ranks)
 
-    def _look_again(self, stack: contextlib.ExitStack, *, of_several_ranks: bool) -> None:
+    def _look_again(
+        self, stack: contextlib.ExitStack, until_s: float, *, of_several_ranks: bool
+    ) -> None:
         held: dict[str, HeldDevice] = {}
 
         def on(record: Record) -> HeldDevice:
@@ -280,27 +286,27 @@ class Engine:
         def of_these(records: Iterable[Record]) -> list[Record]:
             return [r for r in records if (r.case.launch.ranks > 1) == of_several_ranks]
 
-        planned, began_s = self.settings.planned, time.monotonic()
+        planned = self.settings.planned
         what = "process" if self.settings.reference is None else "pair"
         for process in range(self.settings.processes, planned):
             records = of_these(self._in_doubt(process))
             if not records:
                 return
-            if time.monotonic() - began_s > self.settings.budget_s:
+            if time.monotonic() > until_s:
                 words = f"{many(len(records), 'case')} could be decided by more pairs"
                 self.settings.say(f"{words}; the budget of {self.settings.budget_s:g} s is spent")
                 return
             words = f"looking again at {len(records)} of {len(self.suite.records)} cases, "
             self.settings.say(f"{words}in fresh {what} {process + 1} of at most {planned}")
             queues: dict[HeldDevice, list[Case]] = {}
-            # Compiled ones have a process of their own, and the others one together.
-            for record in sorted(records, key=_is_compiled):
+            for record in sorted(records, key=_turn):
                 queues.setdefault(on(record), []).append(record.case)
             lanes = [[case.id for case in cases] for cases in queues.values()]
             self.settings.progress.begin(LOOKING_AGAIN, lanes)
             self._measure_in(
                 process,
                 queues,
+                until_s,
                 confirms=True,
                 tuned_anew={r.case.id for r in records if self.suite.chose_otherwise(r)},
                 known=self._with_sound_numerics(records),
@@ -336,12 +342,16 @@ class Engine:
         self,
         process: int,
         queues: Mapping[HeldDevice, Sequence[Case]],
+        until_s: float = math.inf,
         *,
         confirms: bool,
         tuned_anew: Collection[str] = (),
         known: Collection[str] = (),
     ) -> None:
-        """Measure each device's queue in a fresh process, the devices at the same time."""
+        """Measure each device's queue in a fresh process, the devices at the same time.
+
+        No case begins after ``until_s`` on the monotonic clock.
+        """
         measured: queue.SimpleQueue[list[Outcome] | None] = queue.SimpleQueue()
         stopping = threading.Event()
 
@@ -356,7 +366,7 @@ class Engine:
                 )
                 for outcomes in again:
                     measured.put(outcomes)
-                    if stopping.is_set():
+                    if stopping.is_set() or time.monotonic() > until_s:
                         return
             finally:
                 measured.put(None)
@@ -477,8 +487,15 @@ class Engine:
         return passes
 
 
-def _is_compiled(record: Record) -> bool:
-    return any(a.measurement is not None and a.measurement.draw for a in record.attempts)
+def _turn(record: Record) -> tuple[bool, int, float]:
+    """Return by what cases are measured again in order: the slowest first, and compiled ones last.
+
+    Compiled ones have a process of their own, and the others one together.
+    """
+    seen = (attempt.measurement for attempt in record.attempts)
+    is_compiled = any(each is not None and each.draw for each in seen)
+    slower = max((verdict.ratio or 1.0 for verdict in record.verdicts), default=1.0)
+    return is_compiled, rank(record.status or Status.INVALID), -slower
 
 
 def _numerics_of(outcome: Outcome) -> Numerics | None:
