@@ -171,7 +171,7 @@ def test_one_pair_gives_suspicion_and_no_alarm():
     (found,) = answers([pairs(math.log(1.5))])
     assert found.status is Status.SUSPECT
     assert found.reason == (
-        "50.0% slower than A in 1 pair; one alone cannot tell software from chance"
+        "50.0% slower than the reference in 1 pair; one alone cannot tell software from chance"
     )
 
 

@@ -144,4 +144,4 @@ def test_a_list_of_wheels_in_the_ini_file_is_looked_for_beside_it(pytester):
     pytester.makeini("[pytest]\nperf_reference = accepted.txt\n")
     config = pytester.parseconfig("-p", "bench_lib.plugin")
     listed = str(pytester.path / "accepted.txt")
-    assert session.read_options(config).settings.reference == Side(listed)
+    assert session.read_options(config).settings.sides[REFERENCE] == Side(listed)

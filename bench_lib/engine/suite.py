@@ -37,7 +37,6 @@ from bench_lib.verdict.metrics.efficiency import EFFICIENCY, alone
 from bench_lib.verdict.severity import FAILING, PASSING, worst
 
 LOOKED_INTO = (Status.REGRESSED, Status.IMPROVED, Status.NO_BASELINE)
-_NOTHING = Verdict(Status.ERROR, "run", "nothing measured")
 
 
 class Baselines:

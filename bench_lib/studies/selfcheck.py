@@ -109,7 +109,7 @@ class Selfcheck:
     detectable: float
     """Share: the clean splits' median of what the judge says it would find nine times in ten."""
     detectable_in_turns: float
-    """The same of clean pairings."""
+    """Share: the same of the clean pairings."""
     samples: dict[float, dict[str, ProcessSample]]
     """By effect, a share of a step, and process."""
     measuring_s: float

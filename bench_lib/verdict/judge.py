@@ -90,6 +90,9 @@ def judge(suite: Mapping[str, Evidence]) -> dict[str, list[Verdict]]:
         whole = turns.decided(others, answers, evidence)
         found[case_id] = choices.weighed(sharper(whole), evidence)
         found[case_id] += _beside_the_reference(evidence)
+        if not found[case_id]:
+            words = "the two sides were measured in different ways"
+            found[case_id] = [Verdict(Status.INCOMPARABLE, LEADING.name, words, against=REFERENCE)]
         found[case_id] += _efficient_enough(evidence, found[case_id])
     return found
 
