@@ -311,6 +311,13 @@ def test_a_device_that_vanishes_later_leaves_what_was_measured(bed):
     assert not bed.history_of("B").finished
 
 
+def test_a_time_that_no_clock_gives_costs_its_case_alone(bed):
+    bed.b.script["bad"] = [[0.0] * 20]
+    rows = bed.run("bad", "good", pairs=2)
+    assert rows["bad"].status is Status.ERROR
+    assert rows["good"].status is Status.OK
+
+
 # ---- what is compared ---------------------------------------------------------------------
 
 BOUND = {"host_bound": True}
@@ -355,7 +362,13 @@ def test_memory_and_numerics_are_held_against_a_as_well(bed):
     }
     (memory,) = (v for v in row.verdicts if v.metric == "memory")
     assert (memory.value, memory.baseline, memory.unit) == (200.0 * 2**20, 100.0 * 2**20, "B")
-    assert "(100.0 MiB in the reference)" in memory.reason
+    assert "(100.0 MiB in A)" in memory.reason
+
+
+def test_sides_whose_times_were_measured_in_different_ways_are_not_compared(bed):
+    bed.a.about["x"] = {"sustained_s": 0.012, "peak_memory_bytes": 2**20}
+    bed.b.about["x"] = {"peak_memory_bytes": 2**20}
+    assert bed.run("x", pairs=2)["x"].status is Status.INCOMPARABLE
 
 
 def test_cold_caches_on_one_side_make_everything_incomparable(bed, tmp_path):

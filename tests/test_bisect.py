@@ -296,6 +296,20 @@ def test_the_noise_of_a_pair_is_that_of_two_processes_within_a_run():
     assert study.pair_noise(runs[2:], CASE_ID) == GUESSED_SD
 
 
+def test_a_host_bound_case_is_followed_by_one_clock_however_its_wall_time_falls(bed, monkeypatch):
+    noise, measure = random.Random(5), Context.measure
+
+    def waiting(self, case, *_):
+        device_s = 0.004 * math.exp(noise.gauss(0, 0.0003))
+        fields = {"host_bound": True, "device_s": device_s, "device_source": "graph"}
+        return replace(measure(self, case), **fields)
+
+    monkeypatch.setattr(Context, "measure", waiting)
+    bed.sd, bed.planted = 0.03, {}
+    search = bed.bisecting()
+    assert all(abs(search._measured(LAST)[0]) < 0.005 for _ in range(8))
+
+
 # ---- the command --------------------------------------------------------------------------
 
 MATRIX = """

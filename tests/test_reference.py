@@ -430,7 +430,7 @@ def test_pairs_end_with_the_budget(bed, monkeypatch):
     monkeypatch.setattr(engine.time, "monotonic", lambda: next(seconds))
     record = bed.run(CASE, budget_s=150.0)[CASE.id]
     assert len(record.attempts) == 2
-    words = "1 case could be decided by more pairs; the budget of 150 s is spent"
+    words = "1 case could be decided by another pair; the budget of 150 s is spent"
     assert words in bed.said
 
 

@@ -149,13 +149,13 @@ class HeldDevice:
         asked for and cannot be.
         """
         self.watch()
-        is_first = not self._positions
+        is_needed = not self._positions and not self._settings.reference_is_optional
         tuned = self._tune(case) if self._settings.tune else ""
         outcomes: dict[str, Outcome] = {}
         asked = PLAIN
         for process in range(self._settings.processes):
             sides = self._sides_of(case, process)
-            if is_first and self._gone and not self._settings.reference_is_optional:
+            if is_needed and process == 0 and self._gone:
                 raise LaunchError(self._gone)
             for new in self._round(case, process, sides, asked):
                 before = outcomes.get(new.side)
@@ -631,9 +631,10 @@ class HeldDevice:
                 math.log(median) if median > 0 else None,
             ),
             validity.blame_ranks(attempt.telemetry, attempt.telemetry_of_ranks, self.device),
-            # Beside busy programs nothing gets faster: what is not slower is fine.
+            # Beside busy programs nothing gets faster: what is not slower is fine.  The halves of a
+            # pair are not alike then.
             validity.kept_from_cpus(attempt.measurement, attempt.telemetry, self.device)
-            if validity.is_slower(attempt.measurement, expected)
+            if self._reference is not None or validity.is_slower(attempt.measurement, expected)
             else None,
         )
         return "; ".join(filter(None, causes)) or None

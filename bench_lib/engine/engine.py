@@ -39,9 +39,10 @@ from bench_lib.model import (
 from bench_lib.storage import acceptance, facts, history
 from bench_lib.storage.history import utc_today
 from bench_lib.storage.lines import HistoryError
-from bench_lib.verdict import choices, families, judge, validity
+from bench_lib.verdict import choices, families, judge, metrics, validity
 from bench_lib.verdict.nights import in_words, is_alarm
 from bench_lib.verdict.severity import rank
+from bench_lib.verdict.turns import TIMES
 
 
 class Engine:
@@ -234,11 +235,12 @@ class Engine:
         """Write down attempts, by default as the command's; raises HistoryError."""
         suite, case_id = self.suites[outcome.side], outcome.case.id
         known, was = suite.records.get(case_id), suite.problem
-        command = self.settings.command or (suite is not self.suite and outcome.side)
         if known is not None:
             nodeid = known.nodeid
-        elif nodeid is None and command:
-            nodeid = nodeid_of(command, case_id)
+        elif suite is not self.suite and self.settings.by_baseline:
+            nodeid = nodeid_of(outcome.side, case_id)  # the test's own times are the candidate's
+        elif nodeid is None and self.settings.command:
+            nodeid = nodeid_of(self.settings.command, case_id)
         suite.note(outcome, nodeid)
         if suite.problem != was:
             words = "judged by the baseline alone where there is no pair"
@@ -288,13 +290,17 @@ class Engine:
 
         planned = self.settings.planned
         what = "process" if self.settings.reference is None else "pair"
+
+        def is_spent(records: Sequence[Record]) -> bool:
+            spent = bool(records) and time.monotonic() > until_s
+            if spent:
+                words = f"{many(len(records), 'case')} could be decided by another {what}"
+                self.settings.say(f"{words}; the budget of {self.settings.budget_s:g} s is spent")
+            return spent
+
         for process in range(self.settings.processes, planned):
             records = of_these(self._in_doubt(process))
-            if not records:
-                return
-            if time.monotonic() > until_s:
-                words = f"{many(len(records), 'case')} could be decided by more pairs"
-                self.settings.say(f"{words}; the budget of {self.settings.budget_s:g} s is spent")
+            if not records or is_spent(records):
                 return
             words = f"looking again at {len(records)} of {len(self.suite.records)} cases, "
             self.settings.say(f"{words}in fresh {what} {process + 1} of at most {planned}")
@@ -311,6 +317,7 @@ class Engine:
                 tuned_anew={r.case.id for r in records if self.suite.chose_otherwise(r)},
                 known=self._with_sound_numerics(records),
             )
+        is_spent(of_these(self._in_doubt(planned)))
 
     def _in_doubt(self, process: int) -> list[Record]:
         """Return the records that are to be measured in the run's ``process``-th process."""
@@ -457,7 +464,7 @@ class Engine:
             if suite is self.suite:
                 suite.writer.end(suite.counts(), exit_status, caches=filled)
             elif suite.records:
-                suite.writer.end({}, 0)
+                suite.writer.end({}, exit_status if exit_status in history.INTERRUPTED else 0)
 
     def conclude(self, *, needs_figures: bool = False) -> bool:
         """Look again, profile and judge as asked, and end the run.
@@ -494,7 +501,9 @@ def _turn(record: Record) -> tuple[bool, int, float]:
     """
     seen = (attempt.measurement for attempt in record.attempts)
     is_compiled = any(each is not None and each.draw for each in seen)
-    slower = max((verdict.ratio or 1.0 for verdict in record.verdicts), default=1.0)
+    times = [v for v in record.verdicts if metrics.find(v.metric) in TIMES]
+    compared = [v.ratio for v in times if v.ratio and v.status is not Status.SKIPPED]
+    slower = max(compared, default=1.0)
     return is_compiled, rank(record.status or Status.INVALID), -slower
 
 

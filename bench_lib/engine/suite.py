@@ -317,8 +317,15 @@ class Suite:
         """
         if self._by_baseline or self._reference is None:
             return _unmeasured(record)
-        case, theirs = record.case, self._reference.records.get(record.case.id)
-        sides = {self._reference.side: theirs, self.side: record}
+        try:
+            return self._without_pair(record, self._reference)
+        except ValueError as error:
+            return Verdict(Status.ERROR, "run", str(error), against=REFERENCE)
+
+    def _without_pair(self, record: Record, reference: Suite) -> Verdict | None:
+        """Say why a case has no pair; raises ValueError for times that no clock gives."""
+        case, theirs = record.case, reference.records.get(record.case.id)
+        sides = {reference.side: theirs, self.side: record}
         found = {n: v for n, r in sides.items() if r is not None and (v := _unmeasured(r))}
         if found:
             status = worst({verdict.status for verdict in found.values()})
@@ -369,17 +376,23 @@ class Suite:
         reference, case = self._reference, record.case
         if reference is None:
             return None
-        pairs, without, own = self._pairs(record), "", self.began[case.id]
+        own, without = self.began[case.id], ""
+        lacks = reference.problem or _missing(reference.records.get(case.id))
+        try:
+            pairs = self._pairs(record)
+        except ValueError as error:
+            pairs, lacks = [], f"the reference fails: {error}"
         if not pairs:
-            without = reference.problem or _missing(reference.records.get(case.id))
+            without = lacks
         elif differing := mixed_conditions(case, outcome.hardware, self._both_began(case)):
             pairs, without = [], f"conditions differ: {'; '.join(differing)}"
         accepted = self._accepted_in(record)
         return Turns(
-            reference.named_beside(own),
+            reference.named_beside(own) if self._by_baseline else reference.side,
             pairs,
             self._settings.planned,
             without,
+            lacks,
             [] if accepted is None else fingerprint.shared_changes(accepted, own),
             decides_alone=not self._by_baseline,
         )

@@ -117,6 +117,7 @@ def settings(
     return Settings(
         bursts=True,
         history=history,
+        command="ab",
         processes=pairs,
         planned=most_pairs,
         by_baseline=False,
@@ -130,8 +131,8 @@ def compare(engine: Engine, cases: Sequence[Case]) -> Compared:
     """Measure cases in pairs, judge them, and end both runs.
 
     All cases are measured in the first pairs, then those whose answer more pairs could change.
-    If that ends before its time, the measurements until then are judged all the same.  Raises
-    HistoryError, and LaunchError where a side cannot be started to begin with.
+    If that ends after the first pair, the measurements until then are judged all the same.  Raises
+    HistoryError, and LaunchError where a side cannot be started before.
     """
     engine.measure_together(cases, 0)
     stopped = None
@@ -169,7 +170,7 @@ def _row(record: Record, pairs: Sequence[tuple[ProcessSummary, ProcessSummary]])
     if not timed:
         return PairRow(record.case.id, status, "", None, None, [], list(record.verdicts))
     waited = [sum(pair[side].host_bound for pair in pairs) for side in (1, 0)]
-    clock = metrics.DEVICE if min(waited) == len(pairs) else metrics.LEADING
+    clock = clock_of(pairs)
     timing = min(timed, key=lambda v: (rank(v.status), metrics.of(v.metric) is not clock))
     others = [verdict for verdict in record.verdicts if verdict is not timing]
     metric = metrics.of(timing.metric)
@@ -183,6 +184,15 @@ def _row(record: Record, pairs: Sequence[tuple[ProcessSummary, ProcessSummary]])
         [(a, b) for b, a in measured if a is not None and b is not None],
         [timing, *others],
     )
+
+
+def clock_of(pairs: Sequence[tuple[ProcessSummary, ProcessSummary]]) -> Metric:
+    """Return the time to compare: the device's own where it waited for its host on both sides."""
+    processes = [process for pair in pairs for process in pair]
+    known = len(metrics.DEVICE.values(processes)) == len(processes)
+    is_alike = known and len(metrics.DEVICE.states(processes)) == 1
+    waits = all(process.host_bound for process in processes)
+    return metrics.DEVICE if waits and is_alike else metrics.LEADING
 
 
 def _judged_by(

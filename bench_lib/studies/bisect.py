@@ -28,7 +28,7 @@ from bench_lib.launch.faults import LaunchError
 from bench_lib.model import Case, Hardware, Status, UserError
 from bench_lib.storage import acceptance
 from bench_lib.storage.history import Run
-from bench_lib.studies.ab import rows
+from bench_lib.studies.ab import clock_of, rows
 from bench_lib.verdict.statistics.sequential import GUESSED_SD, ChangeSearch
 
 BUILD_LIMIT_S = 4 * 3600.0
@@ -222,7 +222,9 @@ class Bisecting:
             engine.end(0)
         if row.status in (Status.ERROR, Status.SKIPPED, Status.INCOMPARABLE):
             raise LaunchError(row.verdicts[0].reason)
-        return [math.log(candidate_s / good_s) for good_s, candidate_s in row.pairs]
+        pairs = engine.suite.pairs_of(self.case.id)
+        clock = clock_of(pairs).name  # by its figures nobody may choose what they are of
+        return [math.log(new.values[clock] / old.values[clock]) for new, old in pairs]
 
 
 def pair_noise(runs: Iterable[Run], case_id: str) -> float:

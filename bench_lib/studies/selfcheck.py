@@ -13,7 +13,7 @@ import itertools
 import math
 import random
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -24,6 +24,8 @@ from bench_lib.verdict import judge
 from bench_lib.verdict.statistics.change import AGREEING, LEAST_PROCESSES, Contrast, paired
 
 MOST_SPLITS = 1500
+MOST_PAIRINGS = 100
+"""Of each way to pair neighbours; each is judged twice, with either side delayed."""
 SEED = 1337
 FOUND = 0.9
 """An effect is visible where it is found in this share of the splits."""
@@ -319,11 +321,19 @@ def _detectable(clean: Sequence[Verdict]) -> float:
 
 
 def _pairings(names: Sequence[str], pairs: int) -> list[Pairing]:
-    """Return the ways to choose so many pairs of neighbours; which side is first alternates."""
+    """Return ways to choose so many pairs of neighbours.
+
+    Which side is first alternates.
+    """
     pairings: list[Pairing] = []
+    draw = random.Random(SEED).sample  # noqa: S311 - nobody guesses it
     for first in (0, 1):
         neighbours = list(zip(names[first::2], names[first + 1 :: 2], strict=False))
-        for chosen in itertools.combinations(neighbours, min(pairs, len(neighbours))):
+        of = min(pairs, len(neighbours))
+        choices: Iterable[Sequence[tuple[str, str]]] = itertools.combinations(neighbours, of)
+        if math.comb(len(neighbours), of) > MOST_PAIRINGS:
+            choices = [draw(neighbours, of) for _ in range(MOST_PAIRINGS)]
+        for chosen in choices:
             turned = [pair if n % 2 else pair[::-1] for n, pair in enumerate(chosen)]
             pairings += [turned, [pair[::-1] for pair in turned]]
     return pairings

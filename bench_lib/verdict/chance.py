@@ -44,6 +44,8 @@ class Question:
     allowance: float = 0.0
     """The fraction that is tolerated on top, for other known differences."""
     remarks: str = ""
+    whom: str = "the reference"
+    """What pairs are measured in turns with, in words."""
 
 
 def answers(family: Sequence[Question], others: Sequence[Contrast] = ()) -> list[Verdict]:
@@ -200,7 +202,7 @@ def _percent(fraction: float, sign: str = "") -> str:
 def _whom(question: Question) -> str:
     if question.contrast.baseline is None:
         n = len(question.contrast.candidate)
-        return f"the reference in {n} pair{'' if n == 1 else 's'}"
+        return f"{question.whom} in {n} pair{'' if n == 1 else 's'}"
     n = len(question.contrast.baseline)
     if question.against == "rolling":
         return f"{n} processes of accepted nights"

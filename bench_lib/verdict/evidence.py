@@ -39,6 +39,8 @@ class Turns:
     """How many pairs the case gets at most, until they decide."""
     without: str = ""
     """Why the case is judged without the reference; empty where it is not."""
+    ended: str = ""
+    """Why there are no more pairs than these; empty where there may be."""
     shared: Sequence[str] = ()
     """Changes since the baseline that both sides share, such as the driver's."""
     decides_alone: bool = False

@@ -90,11 +90,19 @@ def judge(suite: Mapping[str, Evidence]) -> dict[str, list[Verdict]]:
         whole = turns.decided(others, answers, evidence)
         found[case_id] = choices.weighed(sharper(whole), evidence)
         found[case_id] += _beside_the_reference(evidence)
-        if not found[case_id]:
-            words = "the two sides were measured in different ways"
-            found[case_id] = [Verdict(Status.INCOMPARABLE, LEADING.name, words, against=REFERENCE)]
         found[case_id] += _efficient_enough(evidence, found[case_id])
+        if evidence.turns is not None and evidence.turns.decides_alone:
+            found[case_id] = _by_the_reference_alone(found[case_id])
     return found
+
+
+def _by_the_reference_alone(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """Return verdicts of a case that has no baseline to be held against; a time is among them."""
+    found = [replace(verdict, against=REFERENCE) for verdict in verdicts]
+    if any(of(verdict.metric) in turns.TIMES for verdict in found):
+        return found
+    words = "the two sides' times were measured in different ways"
+    return [Verdict(Status.INCOMPARABLE, LEADING.name, words, against=REFERENCE), *found]
 
 
 def _verdicts(
@@ -300,7 +308,7 @@ def _beside_the_reference(evidence: Evidence) -> list[Verdict]:
         return []
     new, old = ([pair[side] for pair in evidence.turns.pairs] for side in (0, 1))
     return [
-        replace(v, against=REFERENCE, reason=v.reason.replace("the baseline", "the reference"))
+        replace(v, reason=v.reason.replace("the baseline", evidence.turns.reference))
         for v in beside_time(new, old, evidence.limits)
     ]
 

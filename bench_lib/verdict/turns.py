@@ -65,8 +65,14 @@ def question(case_id: str, metric: Metric, evidence: Evidence) -> Question | Non
         REFERENCE,
         paired(pairs, turns.planned, _alike(metric, evidence, _news(turns)), follows=True),
         metric.tolerance_in(evidence.limits) or 0.0,
-        remarks=f"; measured in turns with {turns.reference}",
+        remarks=_remark(turns),
+        whom=turns.reference if turns.decides_alone else "the reference",
     )
+
+
+def _remark(turns: Turns) -> str:
+    words = "" if turns.decides_alone else f"; measured in turns with {turns.reference}"
+    return f"{words}; no more pairs: {turns.ended}" if turns.ended else words
 
 
 def spread(metric: Metric, evidence: Evidence) -> Contrast:
@@ -136,7 +142,7 @@ def want_more(verdicts: Sequence[Verdict], evidence: Evidence) -> bool:
     calls it slower and the pairs neither agree nor exclude it.
     """
     turns = evidence.turns
-    if turns is None or turns.without or len(turns.pairs) >= turns.planned:
+    if turns is None or turns.without or turns.ended or len(turns.pairs) >= turns.planned:
         return False
     if not turns.pairs:  # cases of several ranks are not measured in turns before they look slower
         return evidence.ranks == 1
