@@ -117,6 +117,8 @@ def test_a_kernel_is_known_by_what_it_does_and_by_a_short_name(name, does, shown
         ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "RCCL or NCCL"),
         ("_ZN2ck27kernel_gemm_xdl_cshuffle_v3IfEEvT_.kd", "CK"),
         ("void ck::kernel_grouped_conv_fwd<float>(float)", "CK"),
+        ("void ck_tile::kentry<256, ck_tile::FmhaFwdKernel<float>>(float)", "CK"),
+        ("Custom_Cijk_Alik_Bljk_BBS_BH_MT256x256x64", "hipBLASLt or rocBLAS (Tensile)"),
         (IGEMM, "MIOpen"),
         ("miopenSp3AsmConv_v30_3_1_gfx94x_fp16_dot2", "MIOpen"),
         (XMMA, None),

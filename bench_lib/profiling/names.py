@@ -97,11 +97,11 @@ def role(name: str) -> str:
 
 
 _LIBRARIES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    ("hipBLASLt or rocBLAS (Tensile)", r"\bCijk_", ("hipblaslt", "rocblas")),
+    ("hipBLASLt or rocBLAS (Tensile)", r"\b(?:Custom_)?Cijk_", ("hipblaslt", "rocblas")),
     ("AOTriton", r"\battn_fwd|\bbwd_(preprocess|kernel_(dk_dv|dq|fuse))", ("aotriton_v2",)),
     ("Inductor", r"\btriton_", ("torch", "triton")),
     ("RCCL or NCCL", r"\bncclDevKernel|\brccl_main_kernel", ("rccl",)),
-    ("CK", r"\bck::", ("MIOpen", "torch")),  # which have it compiled into them
+    ("CK", r"\bck(?:_tile)?::", ("MIOpen", "torch")),  # which have it compiled into them
     ("MIOpen", r"\bmiopen|\bMIOpen|\bigemm_", ("MIOpen",)),
 )
 

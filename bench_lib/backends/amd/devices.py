@@ -108,7 +108,7 @@ def _level(path: Path) -> str | None:
 
 
 def _limiter(folder: Path) -> str | None:
-    """Read the peak TOPS limiter: ``off``, or ``on`` with the number formats that it caps.
+    """Read the peak TOPS limiter: ``off``, or ``on`` with its preferred number formats.
 
     The driver has it for GC 9.4.4, with the module parameter ``amdgpu.ptl``; profilers may switch
     it off.

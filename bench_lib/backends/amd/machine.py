@@ -113,12 +113,18 @@ def _version(numbers: list[int], library: os.DirEntry[str]) -> str:
     return version or "unknown"
 
 
+NETWORKED = ("nfs", "lustre", "ceph", "cifs", "smb", "afs", "coda", "ocfs2")
+"""File systems that MIOpen takes for networked (rocm-libraries, filesystem_checker.cpp); one behind
+FUSE is none of them."""
+
+
 def caches(environ: Mapping[str, str]) -> dict[str, str]:
     """Say how full MIOpen's find and performance databases are, and how many kernels there are."""
+    home = "~"
     if _network_of_home(environ):
-        environ = {**environ, "HOME": environ.get("TMPDIR") or tempfile.gettempdir()}
-    databases = place(environ, "MIOPEN_USER_DB_PATH", "~/.config/miopen")
-    kernels = place(environ, "MIOPEN_CUSTOM_CACHE_DIR", "~/.cache/miopen")
+        home = environ.get("TMPDIR") or tempfile.gettempdir()
+    databases = place(environ, "MIOPEN_USER_DB_PATH", f"{home}/.config/miopen")
+    kernels = place(environ, "MIOPEN_CUSTOM_CACHE_DIR", f"{home}/.cache/miopen")
     names = re.compile(r".*\.u[fp]?db\.txt")  # a record a line; *.udb.txt was once *.updb.txt
     others = (".txt", ".udb", ".lock", ".time")  # the folder is often the databases' as well
     return {
@@ -138,8 +144,8 @@ def _network_of_home(environ: Mapping[str, str]) -> str | None:
     kinds = {row[1].replace("\\040", " "): row[2] for row in rows if len(row) > 2}
     home = Path(environ.get("HOME") or "/").resolve()
     mounted = next((each for each in (home, *home.parents) if str(each) in kinds), None)
-    kind = kinds[str(mounted)].removeprefix("fuse.") if mounted else ""
-    return kind if kind.startswith(("nfs", "lustre", "ceph")) else None
+    kind = kinds[str(mounted)] if mounted else ""
+    return kind if kind.startswith(NETWORKED) else None
 
 
 def conditions(filled: Mapping[str, str]) -> dict[str, str]:

@@ -2,8 +2,8 @@
 
 System packages have been in ``/opt/rocm/core-X.Y`` since ROCm 7.14, with ``/opt/rocm/core`` as a
 link to it and the version in no other place.  AMD's wheels keep ROCm among Python's packages.  The
-commands that they put beside Python unpack gigabytes when they are first called, so a version comes
-from the wheels' metadata, never from a command (docs/packaging in ROCm/TheRock).
+commands that they put beside Python may unpack gigabytes when first called, so a version comes from
+the wheels' metadata, never from a command (docs/packaging in ROCm/TheRock).
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def program(name: str, found: ROCm, environ: Mapping[str, str]) -> str | None:
 
 
 def is_shim(program: str) -> bool:
-    """Whether a program is a command of AMD's wheels, which unpacks gigabytes when it starts.
+    """Whether a program is a command of AMD's wheels, which may unpack gigabytes when it starts.
 
     A process that is killed meanwhile leaves a broken tree, so it is never started for a version.
     """
