@@ -107,6 +107,12 @@ def test_nobody_is_known_to_have_kept_a_measurement_from_its_cpus(device, watche
     assert kept_from_cpus(seen, watched, device) is None
 
 
+def test_what_a_hypervisor_took_is_not_said_to_be_other_programs_too():
+    seen = make_measurement(window_s=(100.0, 101.0), waited_s=0.0, cpu_s=1.0)
+    watched = make_telemetry(utilization=0.8, steal=0.3)
+    assert kept_from_cpus(seen, watched, replace(CPU, compute_units=2)) is None
+
+
 def test_a_tick_of_the_clock_in_a_short_stretch_is_nobody_else():
     seen = make_measurement(window_s=(100.0, 100.05), waited_s=0.01, cpu_s=0.07)
     assert (

@@ -155,7 +155,9 @@ def kept_from_cpus(seen: Measurement, watched: Telemetry | None, device: Hardwar
     if watched.utilization is None or seen.cpu_s is None:
         return None
     stretch_s = end_s - begin_s
-    others_s = watched.utilization * cpus * stretch_s - seen.cpu_s - COUNTED_S
+    # What a hypervisor took is no idle time either, and is blamed by that name.
+    busy = watched.utilization - (watched.steal or 0.0)
+    others_s = busy * cpus * stretch_s - seen.cpu_s - COUNTED_S
     # Threads of ours that are more than the CPUs wait for each other, in each run alike.
     if min(seen.waited_s or 0.0, others_s) > MOST_WAITED * stretch_s:
         share = (seen.waited_s or 0.0) / stretch_s
