@@ -861,5 +861,12 @@ def test_this_interpreter_against_itself_in_a_container(cli, tmp_path, monkeypat
 def make_hardware_cpu():
     """Return this machine as one without GPUs."""
     return make_hardware(
-        vendor="cpu", name="cpu", key="cpu-here", arch=None, uuid=None, bdf=None, memory_bytes=None
+        vendor="cpu",
+        name="cpu",
+        key="cpu-here",
+        arch=None,
+        uuid=None,
+        bdf=None,
+        memory_bytes=None,
+        compute_units=None,  # so that nobody says how busy the other workers keep them
     )

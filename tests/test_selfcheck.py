@@ -90,7 +90,7 @@ def test_pairs_of_neighbouring_processes_are_judged_in_turns():
 def test_a_drift_from_process_to_process_is_no_difference_in_turns():
     class Drifting(Machine):
         def measure_again(self, cases, process):
-            self.luck, drift = 0.0, 1 + process / 100
+            self.luck, drift = 0.0, 1 + 0.03 * process
             for (outcome,) in super().measure_again(cases, process):
                 seen = outcome.attempts[0].measurement
                 times = [drift * seconds for seconds in seen.iteration_s]

@@ -225,7 +225,7 @@ class HeldDevice:
 
     @contextlib.contextmanager
     def _named(self, side: str) -> Iterator[None]:
-        """Name the side, where there are two, in what stops the whole run."""
+        """Name the side in what stops the whole run, where neither side is the run's own."""
         try:
             yield
         except LaunchError as error:

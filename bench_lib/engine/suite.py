@@ -71,8 +71,8 @@ class Suite:
     ) -> None:
         """Open the history; raises HistoryError.
 
-        The cases are measured in turns with those of a ``reference``, which was measured for a
-        ``candidate_run``.
+        The cases are measured in turns with those of a ``reference``.  This is one itself if it is
+        measured for a ``candidate_run``.
         """
         self.side = side
         self._settings = settings
