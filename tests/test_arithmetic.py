@@ -77,6 +77,7 @@ def test_the_right_arithmetic_is_never_refused(precision: str) -> None:
         ("fp16", {"gemm": 2.4e-3}, "the case asks for fp16, and the device computed in bf16"),
         ("bf16", {"gemm": 3.7e-2}, "the case asks for bf16, and the device computed in fp8"),
         ("tf32", {"gemm": 3e-7}, "the case asks for tf32, and the device computed in fp32"),
+        ("tf32", {"gemm": 1.15e-6}, "the case asks for tf32, and the device computed in fp32"),
         (
             "tf32-conv",
             {"gemm": 3e-7, "conv": 3e-7},
@@ -209,10 +210,13 @@ def test_what_is_coarser_is_refused_at_once(
 
 @pytest.fixture
 def on_amd(monkeypatch: pytest.MonkeyPatch) -> Callable[..., torch.device]:
-    def make(arch: str = "gfx942:sramecc+:xnack-", allowed: str | None = None) -> torch.device:
+    def make(
+        arch: str = "gfx942:sramecc+:xnack-", allowed: str | None = None, version: str = "2.9.1"
+    ) -> torch.device:
         seen = SimpleNamespace(gcnArchName=arch, major=9)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: seen)
         monkeypatch.setattr(torch.version, "hip", "7.0")
+        monkeypatch.setattr(torch, "__version__", version)
         monkeypatch.delenv("HIPBLASLT_ALLOW_TF32", raising=False)
         if allowed is not None:
             monkeypatch.setenv("HIPBLASLT_ALLOW_TF32", allowed)
@@ -236,13 +240,16 @@ def test_networks_in_tf32_are_skipped_on_amd_whatever_is_set(
     ("about", "remedy"),
     [
         ({}, "set that, or use fp32"),
-        ({"allowed": "0"}, "only with HIPBLASLT_ALLOW_TF32=1"),
+        ({"allowed": "0"}, r"in torch 2\.9\.1 only with HIPBLASLT_ALLOW_TF32=1"),
         ({"allowed": "1", "arch": "gfx90a"}, "gfx90a has no TF32"),
         ({"arch": "gfx950:sramecc+:xnack-"}, "set that, or use fp32"),
         ({"allowed": "1", "arch": "gfx950:sramecc+:xnack-"}, None),
         ({"allowed": "1"}, None),
+        ({"version": "2.10.0+rocm7.14.0"}, None),
+        ({"version": "2.13.0+rocm10.1.0", "arch": "gfx950"}, None),
+        ({"version": "2.13.0+rocm10.1.0", "arch": "gfx90a"}, "gfx90a has no TF32"),
+        ({"version": "of my own"}, "in torch of my own only with"),
     ],
-    ids=["not set", "set to 0", "MI200", "MI350, not set", "MI350, allowed", "allowed"],
 )
 def test_products_in_tf32_are_skipped_on_amd_unless_they_are_allowed(
     on_amd: Callable[..., torch.device],

@@ -7,6 +7,7 @@ arithmetic.  The sizes are of emulated products, whose operands are rounded and 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 
 from bench_lib.model import Case
@@ -31,7 +32,9 @@ LABELS = {
 OPERATIONS = {"gemm": "a matrix product", "conv": "a convolution"}
 NETWORKS = ("network", "training", "cifar")
 ALLOWED_ON_AMD = "HIPBLASLT_ALLOW_TF32"
-"""At ``1`` this variable has AMD's products take TF32; torch's switch alone does not."""
+SWITCHED_ON_AMD = (2, 10)
+"""The first torch whose switch alone has AMD's products take TF32 (pytorch PR 162998).  Up to 2.9
+that variable must be ``1`` as well."""
 WINOGRAD = 3.0
 """An FP32 convolution by Winograd's algorithm may be off by so many times as much as a product:
 F(6,3) by 3.3e-6.  Other arithmetics have as much room in MOST already."""
@@ -57,8 +60,10 @@ def operations(workload: str, params: Mapping[str, object]) -> Sequence[str]:
     return list(OPERATIONS) if workload in NETWORKS else []
 
 
-def why_no_tf32_on_amd(arch: str, environ: Mapping[str, str], *, products: bool) -> str | None:
-    """Say why work on an AMD GPU has no TF32, and the remedy; None if it has.
+def why_no_tf32_on_amd(
+    arch: str, environ: Mapping[str, str], torch: str, *, products: bool
+) -> str | None:
+    """Say why work on an AMD GPU has no TF32 in a version of torch, and the remedy; None if it has.
 
     Its time may rest on ``products`` of matrices alone.  Torch's switch does not reach MIOpen's
     convolutions (pytorch PR 190711).  MI350 has no TF32 of its own: hipBLASLt emulates it by
@@ -69,9 +74,14 @@ def why_no_tf32_on_amd(arch: str, environ: Mapping[str, str], *, products: bool)
     if not arch.startswith(("gfx94", "gfx95")):
         known = "MI300 (gfx94x) and MI350 (gfx95x) have"
         return f"{arch or 'this GPU'} has no TF32, and {known}; use fp32"
-    if environ.get(ALLOWED_ON_AMD) != "1":
-        return f"on AMD products take TF32 only with {ALLOWED_ON_AMD}=1; set that, or use fp32"
-    return None
+    numbers = re.match(r"(\d+)\.(\d+)", torch)
+    is_switched = numbers is not None and tuple(map(int, numbers.groups())) >= SWITCHED_ON_AMD
+    if is_switched or environ.get(ALLOWED_ON_AMD) == "1":
+        return None
+    return (
+        f"on AMD products take TF32 in torch {torch} only with {ALLOWED_ON_AMD}=1; "
+        "set that, or use fp32"
+    )
 
 
 def answered(error: float) -> str:
@@ -98,8 +108,9 @@ def finer(precision: str, errors: Mapping[str, float]) -> dict[str, str]:
     """Say by operation where FP32 answered though TF32 is claimed, and its speed.
 
     ``errors`` are those of some of OPERATIONS, as fractions.  Between FP32's and TF32's anything
-    is taken for an emulation by several BF16s, as hipBLASLt has on MI350: how far that is off
-    nobody has measured, and three BF16s would be off by 4e-6.
+    is taken for an emulation by several BF16s, as hipBLASLt has on MI350: how far that is off is
+    not known here, and three BF16s would be off by 4e-6.  FP32 is off by 1.15e-6 on an MI350X, in
+    a product of 4096 (ROCm/aorta issue 500).
     """
     return {
         operation: _refused(precision, operation, error)

@@ -251,7 +251,9 @@ def _require_tf32(device: torch.device, *, products: bool) -> None:
     properties: Any = torch.cuda.get_device_properties(device)
     if torch.version.hip is not None:
         arch = str(getattr(properties, "gcnArchName", ""))
-        if reason := why_no_tf32_on_amd(arch, os.environ, products=products):
+        if reason := why_no_tf32_on_amd(
+            arch, os.environ, str(torch.__version__), products=products
+        ):
             raise UnsupportedError(reason)
     elif properties.major < 8:
         raise UnsupportedError("TF32 needs an NVIDIA GPU of compute capability 8.0 or later")

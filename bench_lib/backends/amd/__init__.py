@@ -117,7 +117,7 @@ class AMD(Backend):
 
     def has_tf32(self, device: Hardware) -> bool:
         """Say no for networks, as workers do; products alone may take it."""
-        return why_no_tf32_on_amd(device.arch or "", {}, products=False) is None
+        return why_no_tf32_on_amd(device.arch or "", {}, "", products=False) is None
 
     def profilers(self) -> Profilers:
         """Return ROCm's."""
