@@ -362,6 +362,40 @@ def test_amd_s_own_library_is_tried_in_images_from_6_4_to_10():
     assert series >= {"6.4", "7.1", "7.2", "10.0"}
 
 
+def test_amd_s_own_library_is_tried_inside_of_the_image(checkout, tmp_path):
+    inside = 'while [ "$1" != bash ]; do shift; done; exec "$@"'
+    stand_in(tmp_path, "docker", f'echo "$@" >{tmp_path}/docker; {inside}')
+    for program in ("apt-get", "python3", "pytest"):
+        notes(tmp_path, program)
+    done = run(checkout, ("amd-library", "tests", "Test"), matrix_rocm="10.0.0-full")
+    assert done.status == 0, done.log
+    assert "rocm/dev-ubuntu-24.04:10.0.0-full bash" in (tmp_path / "docker").read_text()
+    assert calls(tmp_path)[0] == ["apt-get", "update"]
+    assert calls(tmp_path)[-1] == ["pytest", "-n", "2", "tests/test_amds_own_library.py"]
+
+
+GROUPS = ("perf-measure", "host", "Find the groups that own the GPUs")
+
+
+@pytest.mark.parametrize(
+    ("named", "script", "groups"),
+    [
+        ("", "printf -- '--group-add 109\\n--group-add 44\\n--group-add 109\\n'", "109 44"),
+        ("--group-add 7", "printf -- '--group-add 109\\n'", "7"),
+        ("", "exit 1", ""),
+    ],
+    ids=["of the files", "named", "no GPU of AMD's"],
+)
+def test_a_container_gets_the_groups_that_own_the_gpus(checkout, tmp_path, named, script, groups):
+    stand_in(tmp_path, "stat", script)
+    done = run(checkout, GROUPS, vars_PERF_GROUPS=named)
+    assert done.status == 0, done.log
+    assert done.outputs["groups"] == " ".join(f"--group-add {n}" for n in groups.split())
+    measure = workflow("perf-measure")["jobs"]["measure"]
+    assert measure["needs"] == "host"
+    assert "${{ needs.host.outputs.groups }}" in measure["container"]["options"]
+
+
 def test_a_label_that_begins_another_ones_name_has_a_history_of_its_own():
     steps = workflow("perf-measure")["jobs"]["measure"]["steps"]
     restore, save = (step["with"] for step in steps if "actions/cache/" in step.get("uses", ""))
@@ -390,11 +424,7 @@ def test_the_options_are_ones_that_pytest_has(checkout, tmp_path):
 @pytest.mark.parametrize(
     ("where", "called"),
     [
-        (("amd-library", "tests", "Install"), ["apt-get", "update"]),
-        (
-            ("amd-library", "tests", "Test"),
-            ["pytest", "-n", "2", "tests/test_amds_own_library.py"],
-        ),
+        (("amd-library", "tests", "Make room"), ["sudo", "rm", "-rf"]),
         (("docs", "build", "Install"), ["python3", "-m", "pip", "install"]),
         (("docs", "build", "Build"), ["sphinx-build", "-W", "--keep-going", "-n", "-b", "html"]),
         (("mutation", "mutants", "Install"), ["python3", "-m", "pip", "install"]),
@@ -410,7 +440,7 @@ def test_the_options_are_ones_that_pytest_has(checkout, tmp_path):
     ],
 )
 def test_the_plain_steps_call_what_they_are_to_call(checkout, tmp_path, where, called):
-    for program in ("apt-get", "bench-lib", "mutmut", "pytest", "python3", "sphinx-build"):
+    for program in ("bench-lib", "mutmut", "python3", "sphinx-build", "sudo"):
         notes(tmp_path, program)
     assert run(checkout, where).status == 0
     assert calls(tmp_path)[0][: len(called)] == called

@@ -198,7 +198,10 @@ def _kfd(root: Path) -> Check:
     if os.access(kfd, os.R_OK | os.W_OK):
         return good("/dev/kfd", "can be opened")
     if kfd.exists():
-        remedy = "add the user to the group that owns it: sudo usermod -aG render,video $USER"
+        remedy = (
+            "add the user to the group that owns it: sudo usermod -aG render,video $USER; start a "
+            f"container with --group-add {kfd.stat().st_gid}"
+        )
         return stops("/dev/kfd", "may not be opened by this user", remedy)
     remedy = "load the driver: sudo modprobe amdgpu; start a container with --device=/dev/kfd"
     return stops("/dev/kfd", "is not there", remedy)
@@ -212,7 +215,10 @@ def _render_nodes(root: Path) -> Check:
     if usable:
         return good(name, f"{len(usable)} of {len(nodes)} can be opened")
     if nodes:
-        remedy = "add the user to the group that owns them: sudo usermod -aG render $USER"
+        remedy = (
+            "add the user to the group that owns them: sudo usermod -aG render $USER; start a "
+            f"container with --group-add {nodes[0].stat().st_gid}"
+        )
         return stops(name, f"none of {len(nodes)} may be opened by this user", remedy)
     return stops(name, "are not there", "start the container with --device=/dev/dri")
 
