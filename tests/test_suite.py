@@ -44,7 +44,7 @@ from bench_lib.storage import acceptance, baselines, history
 from bench_lib.storage.runs import Runs
 from bench_lib.verdict import judge
 from bench_lib.verdict.evidence import Evidence
-from bench_lib.verdict.statistics.change import guessed_device
+from bench_lib.verdict.statistics.change import UNMEASURED, guessed_device
 
 DEVICE = gpus(1)[0]
 EARLY, LATER = "2026-01-01T02:00:00Z", "2026-01-02T02:00:00Z"
@@ -281,9 +281,17 @@ def test_each_status_does_to_the_exit_status_what_the_table_says(status, by_defa
     assert fails(record, strict=True, today=TODAY) is when_strict
 
 
-@pytest.mark.parametrize(("in_bursts", "family"), [(True, "power-bound"), (False, "networks")])
-def test_a_case_in_bursts_costs_a_new_device_what_power_bound_cases_differ_by(
-    tmp_path, suite, in_bursts, family
+@pytest.mark.parametrize(
+    ("vendor", "in_bursts", "family"),
+    [
+        ("nvidia", True, "power-bound"),
+        ("nvidia", False, "networks"),
+        ("amd", True, UNMEASURED),
+        ("amd", False, UNMEASURED),
+    ],
+)
+def test_a_new_device_costs_a_case_what_its_family_differs_by_on_the_vendor_s_devices(
+    tmp_path, suite, vendor, in_bursts, family
 ):
     file = baselines.load(tmp_path / "baselines", DEVICE.key)
     old = [
@@ -304,11 +312,16 @@ def test_a_case_in_bursts_costs_a_new_device_what_power_bound_cases_differ_by(
     )
     attempt = make_attempt(case_id="a", measurement=measured, device_uuid=DEVICE.uuid)
     run = suite(planned=6)
-    run.note(Outcome(make_case(id="a"), [attempt], make_environment(), DEVICE), None)
+    device = replace(DEVICE, vendor=vendor)
+    run.note(Outcome(make_case(id="a"), [attempt], make_environment(), device), None)
     (latency,) = (v for v in run.judge()[0].verdicts if v.metric == "latency")
     # The one device of each side differs from the other's by its own deviation.
     usual = 2 * math.sqrt(2) * guessed_device(family)
     assert latency.tolerance == pytest.approx(math.expm1(math.log(1.01) + usual), rel=0.06)
+    assert (latency.status is Status.NOISY) is (vendor == "amd")
+    assert ("how far such devices are apart nobody has measured" in latency.reason) is (
+        vendor == "amd"
+    )
 
 
 # --- the rolling baseline ------------------------------------------------------------------

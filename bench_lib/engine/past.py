@@ -128,17 +128,21 @@ def slow_downs(
     records: Iterable[Record],
     writer: history.Writer,
     environments: Mapping[str, Environment],
+    *,
+    is_measured: bool = True,
 ) -> list[SlowDown]:
     """Return the slow-downs that tonight's judged records and the nights before show together.
 
     The new ones come first, then those that were reported before and last.  A case in quarantine
-    takes no part.
+    takes no part.  Unless ``is_measured``, how far the vendor's devices are apart, nights on
+    another device than tonight's take none.
     """
     cases = {}
     for record in records:
         baseline = file.of(record.case)
         if record.status in COMPARED and baseline is not None and not _is_held(record):
-            cases[record.case.id] = _nights_of(record, baseline, past, writer)
+            nights = _nights_of(record, baseline, past, writer)
+            cases[record.case.id] = nights if is_measured else nights.on_one_device
     found = over_nights(cases, writer.run_id)
     known = {**file.environments, **past.environments, **environments}
     new = [replace(one, changes=_changes(cases[one.cases[0]], one, known)) for one in found.new]

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from bench_lib import backends
 from bench_lib.engine import past
 from bench_lib.engine.settings import PLANNED, Outcome, Settings
 from bench_lib.engine.sides import differences, mixed_conditions, named, pairs_of
@@ -364,7 +365,11 @@ class Suite:
             self._settings.planned,
             len({attempt.process for attempt in record.attempts}),
             self._settings.any_clock,
-            families.family_of(case, in_bursts=any(p.in_bursts for p in processes)),
+            families.family_of(
+                case,
+                in_bursts=any(p.in_bursts for p in processes),
+                is_measured=backends.of(outcome.hardware).is_measured,
+            ),
             case.launch.ranks,
             self._evidence_alone(record),
             self._turns(record, outcome),
@@ -498,6 +503,7 @@ class Suite:
                 records,
                 self.writer,
                 self._environments,
+                is_measured=backends.of(self.hardware_of(records[0])).is_measured,
             )
         for found in self.slow_downs:
             self.writer.slow_down(found)

@@ -18,6 +18,7 @@ from bench_lib.verdict.statistics.change import (
     AGREEING,
     ALPHA,
     LEAST_PROCESSES,
+    UNKNOWN_APART,
     Comparison,
     Contrast,
     compare,
@@ -182,6 +183,11 @@ def _limit(comparison: Comparison, status: Status) -> str:
     who, sd = "processes", math.sqrt(comparison.process.variance)
     if part is not None:
         who, sd = f"{part.component}s", math.sqrt(part.variance)
+    if status is Status.NOISY and sd >= UNKNOWN_APART and who == "devices":
+        return (
+            "; the baseline lacks this device, and how far such devices are apart nobody has "
+            "measured: measure in turns with a reference, or accept a baseline on this device"
+        )
     if status is Status.NOISY:
         unseen = f"that nothing below {_percent(comparison.detectable)} could be seen"
         return f"; {who} differ so much ({_percent(sd)}) {unseen}"

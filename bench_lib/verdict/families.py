@@ -12,6 +12,7 @@ from __future__ import annotations
 import statistics
 
 from bench_lib.model import Baseline, Case, KernelTable
+from bench_lib.verdict.statistics.change import UNMEASURED
 
 GRAPHS, NETWORKS, OPERATORS = "graphs", "networks", "operators"
 POWER_BOUND, GEMMS = "power-bound", "large GEMMs"
@@ -19,8 +20,13 @@ IN_GRAPHS = ("graph", "reduce-overhead", "max-autotune")
 """Compile modes whose steps are replayed; folded and fused ones, too."""
 
 
-def family_of(case: Case, *, in_bursts: bool = False) -> str:
-    """Return the name of a case's family; one that is measured in bursts is power-bound."""
+def family_of(case: Case, *, in_bursts: bool = False, is_measured: bool = True) -> str:
+    """Return the name of a case's family; one that is measured in bursts is power-bound.
+
+    There is one for all cases unless ``is_measured``: how devices of the vendor differ.
+    """
+    if not is_measured:
+        return UNMEASURED
     if in_bursts:
         return GEMMS if case.params.get("op") == "gemm" else POWER_BOUND
     if case.workload == "operator":

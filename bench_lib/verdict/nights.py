@@ -77,6 +77,13 @@ class CaseNights:
     told_since: str = ""
     """When the last slow-down that was reported began; empty without one."""
 
+    @property
+    def on_one_device(self) -> CaseNights:
+        """The runs on tonight's devices alone."""
+        devices = [{origin_of(process).device for process in run.processes} for run in self.runs]
+        runs = [run for run, own in zip(self.runs, devices, strict=True) if own == devices[-1]]
+        return replace(self, runs=runs)
+
 
 def when(time: str) -> dt.datetime:
     """Return a time, or the year 1970 where it is none: a file may say anything."""

@@ -64,6 +64,14 @@ GUESSED_DEVICE = {
 """How far devices are apart by family of cases, and the cases of a family on one device: standard
 deviations.  Ten H200s differed by 0.3, 0.6, 0.6 and, the last two, 1.2%; on three of them the cases
 of a family were 0.1, 0.1, 0.2, 0.9 and 0.1% apart."""
+UNMEASURED = "unmeasured"
+"""The family of all cases on a vendor's devices where nobody measured how far these, or their runs,
+are apart.  There no guess decides: cases have no family that moves together, runs are apart by
+`MOST_APART` until the suite or the history tells, and devices by `UNKNOWN_APART` until the history
+knows `LEAST_RUNS` of them."""
+UNKNOWN_APART = 0.1
+"""A choice, so wide that nothing below a third slower is REGRESSED on a device that the baseline
+lacks."""
 GUESS_WEIGHT, GUESS_DEGREES = 4.0, 20.0
 """A guess of how far devices are apart counts like so many devices, and its degrees of freedom."""
 EXCESS_DEGREES = 8.0
@@ -103,6 +111,8 @@ class Part(Estimate):
 
     component: str
     """``run`` or ``device``."""
+    is_usual: bool = True
+    """Whether a difference that this explains is no reason for suspicion."""
 
 
 @dataclass(frozen=True)
@@ -261,7 +271,7 @@ class Comparison:
         It is the tolerance and what the sides do not share, so that an unknown device does not
         make a whole suite suspicious.
         """
-        unshared = math.fsum(part.variance for part in self.parts)
+        unshared = math.fsum(part.variance for part in self.parts if part.is_usual)
         return math.log1p(self.tolerance) + USUAL * math.sqrt(unshared)
 
     @property
@@ -599,16 +609,20 @@ def _with_guess(
     guess = guessed_device(family) ** 2
     runs = [run for era in eras for run in era]
     devices = len({run.device for run in runs if run.device})
-    if apart is None or devices < 2:
+    if apart is None or devices < (LEAST_RUNS if family == UNMEASURED else 2):
         return Estimate(guess, GUESS_DEGREES)
     chance = 0.0 if inside is None else inside.variance * devices / len(runs)
     seen = max(0.0, apart.variance - chance)
+    if family == UNMEASURED:
+        return Estimate(seen, devices - 1)
     variance = (GUESS_WEIGHT * guess + (devices - 1) * seen) / (GUESS_WEIGHT + devices - 1)
     return Estimate(variance, min(GUESS_DEGREES, GUESS_WEIGHT + apart.degrees))
 
 
 def guessed_device(family: str) -> float:
     """Return how far devices are apart in a family, a standard deviation of logarithms."""
+    if family == UNMEASURED:
+        return UNKNOWN_APART
     return GUESSED_DEVICE.get(family, GUESSED_DEVICE["networks"])[0]
 
 
@@ -628,7 +642,7 @@ def _by_family(compared: list[Comparison]) -> list[Comparison]:
     """
     families: dict[str, list[Comparison]] = {}
     for each in compared:
-        if each.contrast.load(DEVICE) > 0:
+        if each.contrast.load(DEVICE) > 0 and each.contrast.family != UNMEASURED:
             families.setdefault(each.contrast.family, []).append(each)
     told: dict[str, tuple[float, Estimate]] = {}
     for family, members in families.items():
@@ -678,19 +692,25 @@ def _with_tonight(compared: list[Comparison], known: Sequence[_Known]) -> list[C
     few = max((case.runs for case in known), default=0) < LEAST_RUNS
     usual = [(each, load) for each, load in told if _is_usual(each, MOST_APART**2 * load)]
     excess = common = guess = 0.0
+    is_unmeasured = any(each.contrast.family == UNMEASURED for each in compared)
     if len(usual) >= LEAST_SUITE:
         shift = statistics.median(each.estimate for each, _ in usual)
         # Where runs are known, an ordinary one needs nothing on top.
         excess = _excess(usual, shift, 1.9 / math.sqrt(len(usual)) if few else 0.5)
         common = shift**2 if few else 0.0
     elif few:
-        guess = GUESSED_RUN**2
+        guess = (MOST_APART if is_unmeasured else GUESSED_RUN) ** 2
     found = []
     for each in compared:
         load = 0.0 if each.contrast.load(DEVICE) else each.contrast.load(RUN)
         more = [
             Part(excess * load, EXCESS_DEGREES, RUN),
-            Part((common if load else 0.0) + guess * load, GUESS_DEGREES, RUN),
+            Part(
+                (common if load else 0.0) + guess * load,
+                GUESS_DEGREES,
+                RUN,
+                is_usual=not (guess and is_unmeasured),
+            ),
         ]
         parts = [*each.parts, *(part for part in more if part.variance > 0)]
         found.append(replace(each, parts=parts))
