@@ -28,6 +28,7 @@ from standins.rocm.machine import (
     mi300x_vf,
     mi325x,
     mi350x,
+    mi355x,
     mi355x_dpx,
 )
 from standins.rocm.present import Present
@@ -50,6 +51,7 @@ MACHINES: dict[str, tuple[Make, list[str], float]] = {
     "mi325x": (lambda **changes: mi325x(1, **changes), ["mi325x"], 2100),
     "mi350x": (mi350x, ["mi350x"], 2200),
     "mi355x-dpx-nps2": (mi355x_dpx, ["mi355x-dpx-nps2"] * 2, 2400),
+    "eight mi355x": (mi355x, ["mi355x"] * 8, 2400),
 }
 """By name: how it is made, its keys, and its clock at work in MHz."""
 REVISIONS = (4, 5, 6, 7, 8, 9)

@@ -128,7 +128,8 @@ class Bed:
 
 @pytest.fixture
 def bed(tmp_path, monkeypatch):
-    """Return a bed with a baseline of ten milliseconds for both cases."""
+    """Return a bed with a baseline of ten milliseconds for both cases, and known devices."""
+    monkeypatch.setattr("bench_lib.backends.amd.AMD.is_measured", True)
     monkeypatch.setattr(Cooling, "wait", lambda _self, _cause: True)
     monkeypatch.setattr(
         "bench_lib.environment.fingerprint.collect",

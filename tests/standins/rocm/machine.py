@@ -353,19 +353,36 @@ def mi350x(*, card: Mapping[str, Any] = NO_CHANGES, **changes: Any) -> Machine:
     return mi300x(card={**own, **card}, **changes)
 
 
-def mi355x_dpx(*, card: Mapping[str, Any] = NO_CHANGES, **changes: Any) -> Machine:
-    """One MI355X that is divided into two devices, and so is its memory."""
-    own = {
+MI355X: Mapping[str, Any] = MappingProxyType(
+    {
         "name": "AMD Instinct MI355X",
         "pci_id": "75a3",
         "board_w": 1400,
         "cap_w": 1400,
         "max_clock_mhz": 2400,
         "clock_mhz": 2400,
-        "compute_partition": "DPX",
-        "memory_partition": "NPS2",
     }
+)
+
+
+def mi355x_dpx(*, card: Mapping[str, Any] = NO_CHANGES, **changes: Any) -> Machine:
+    """One MI355X that is divided into two devices, and so is its memory."""
+    own = {**MI355X, "compute_partition": "DPX", "memory_partition": "NPS2"}
     return mi350x(card={**own, **card}, **changes)
+
+
+def mi355x(count: int = 8, **changes: Any) -> Machine:
+    """So many MI355X."""
+    (card,) = mi350x(card=MI355X).cards
+    return Machine(
+        [
+            dataclasses.replace(
+                card, serial=f"5eed3550000000{16 * n:02x}", bdf=f"0000:{0x05 + 0x10 * n:02x}:00.0"
+            )
+            for n in range(count)
+        ],
+        **changes,
+    )
 
 
 def mi325x(count: int = 8, *, card: Mapping[str, Any] = NO_CHANGES, **changes: Any) -> Machine:
