@@ -371,18 +371,12 @@ def mi355x_dpx(*, card: Mapping[str, Any] = NO_CHANGES, **changes: Any) -> Machi
     return mi350x(card={**own, **card}, **changes)
 
 
-def mi355x(count: int = 8, **changes: Any) -> Machine:
+def mi355x(count: int = 8, *, card: Mapping[str, Any] = NO_CHANGES, **changes: Any) -> Machine:
     """So many MI355X."""
-    (card,) = mi350x(card=MI355X).cards
-    return Machine(
-        [
-            dataclasses.replace(
-                card, serial=f"5eed3550000000{16 * n:02x}", bdf=f"0000:{0x05 + 0x10 * n:02x}:00.0"
-            )
-            for n in range(count)
-        ],
-        **changes,
-    )
+    (one,) = mi350x(card={**MI355X, **card}).cards
+    places = [(f"5eed3550000000{n}0", f"0000:{n}5:00.0") for n in range(count)]
+    cards = [dataclasses.replace(one, serial=serial, bdf=bdf) for serial, bdf in places]
+    return Machine(cards, **changes)
 
 
 def mi325x(count: int = 8, *, card: Mapping[str, Any] = NO_CHANGES, **changes: Any) -> Machine:
