@@ -276,15 +276,14 @@ def test_a_run_of_a_newer_schema_is_left_out_and_told(tmp_path):
     assert new.exists()
 
 
-def test_a_run_that_was_copied_counts_once_the_longest_copy_of_it(tmp_path):
-    whole = write_run(tmp_path, [record()], now=night(2))
-    copy = tmp_path / whole.name.replace("20260102T", "20260101T")
-    copy.write_bytes(b"".join(whole.read_bytes().splitlines(keepends=True)[:2]))
+def test_a_run_is_not_hidden_by_a_longer_file_with_its_id(tmp_path):
+    real = write_run(tmp_path, [record()], now=night(2))
+    forged = tmp_path / real.name.replace("mi300x", "mi325x")
+    forged.write_bytes(2 * real.read_bytes())
     found = opened(tmp_path)
-    assert [point.time for point in points_of(found, CASE_ID, "mi300x")] == [night(2)]
-    assert [run.file for run in found.runs()] == [whole.name]
-    assert ask(found, "SELECT count(*) FROM lines").rows == [(4,)]
-    assert found.problems == [f"{copy.name}: the same run as {whole.name}; counted once"]
+    assert sorted(run.file for run in found.runs()) == [real.name, forged.name]
+    assert found.run(real.name).path == real
+    assert found.problems == [f"{real.name}: has the id of {forged.name}; both count"]
 
 
 def test_a_run_that_is_yet_to_come_is_left_out_and_told(tmp_path):

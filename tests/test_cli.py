@@ -206,7 +206,7 @@ def test_env_writes_a_text_to_send_without_host_home_or_serial_numbers(
 
 
 def test_a_text_that_cannot_be_written_is_said(cli, somewhere, tmp_path):
-    answer = cli("env", "--report", str(tmp_path / "nowhere/sent.txt"))
+    answer = cli("env", "--report", str(tmp_path))
     assert answer.status == 2
     assert "cannot write" in answer.err
 
@@ -1439,8 +1439,6 @@ def test_an_export_needs_a_form(cli, history):
 
 def test_an_export_that_cannot_be_written_is_said(cli, history):
     write_run(history, [measured(0.5)])
-    answer = cli("history", "export", "latest", "--pytest-benchmark", "-o", "none/run.json")
-    assert (answer.status, answer.err) == (
-        2,
-        "bench-lib: error: cannot write none/run.json: No such file or directory\n",
-    )
+    answer = cli("history", "export", "latest", "--pytest-benchmark", "-o", str(history))
+    assert answer.status == 2
+    assert answer.err.startswith(f"bench-lib: error: cannot write {history}: it is no regular file")

@@ -86,10 +86,9 @@ def test_a_measurement_without_times_is_left_out_and_the_rest_is_there(
     empty = make_record(case=make_case(id="empty"), attempts=nothing)
     path = write_run(tmp_path / "history", [record(), empty], now=night(1))
     answer = cli(*words, run_id(path))
-    assert (answer.status, answer.err) == (0, "")
+    assert answer.status == 0
     assert CASE_ID in answer.out
-    if "show" in words:
-        assert f"line 3 cannot be read: {why}" in answer.out
+    assert f"line 3 cannot be read: {why}" in (answer.out if "show" in words else answer.err)
 
 
 # ---- query ------------------------------------------------------------------------------
@@ -193,7 +192,7 @@ def test_values_are_exported_as_csv_of_all_runs_or_of_one(cli, runs, tmp_path):
         (["--csv", "--pytest-benchmark"], "name one form to export to: "),
         (["--pytest-benchmark"], "name the run to export: its id, or latest"),
         (["xyz", "--csv"], "'xyz' is not a run here; in history there is "),
-        (["--csv", "-o", "none/x.csv"], "cannot write none/x.csv: No such file or directory"),
+        (["--csv", "-o", "history"], "cannot write history: it is no regular file; name another"),
     ],
 )
 def test_an_export_that_cannot_be_is_a_mistake(cli, runs, words, said):

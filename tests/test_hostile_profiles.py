@@ -89,5 +89,5 @@ def test_a_trace_that_unpacks_to_more_than_its_share_of_memory_is_refused(tmp_pa
 
 def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "kernel_stats.csv")
-    with pytest.raises(ProfileError, match="there is no"):
+    with pytest.raises(ProfileError, match="it is no regular file"):
         store.load(str(tmp_path / "kernel_stats.csv"))

@@ -374,14 +374,13 @@ def test_a_newer_schema_is_left_out_and_said(tmp_path) -> None:
     assert any("schema 9" in words for words in night.left_out)
 
 
-def test_a_copy_of_a_run_counts_once(tmp_path) -> None:
+def test_a_run_whose_id_another_file_has_is_there_and_that_is_said(tmp_path) -> None:
     path = _run(tmp_path, nights.make_entry())
     copy = path.with_name(path.name.replace("20261120T0200", "20261120T0201"))
     copy.write_bytes(path.read_bytes())
     night = _gather(tmp_path)
-    assert len(night.runs) == 1
-    assert len(night.entries[0].points) == 1
-    assert night.left_out
+    assert [run.file for run in night.runs] == [path.name, copy.name]
+    assert night.left_out[:1] == [f"{copy.name}: has the id of {path.name}; both count"]
 
 
 def test_a_run_from_the_future_is_not_the_newest_night(tmp_path) -> None:

@@ -155,8 +155,9 @@ def test_a_run_that_was_killed_stays_as_it_is_and_is_read(tmp_path):
 
 
 def test_a_file_that_cannot_be_compressed_stays_as_it_is(tmp_path, monkeypatch):
-    monkeypatch.setattr(history, "put", lambda *_: (_ for _ in ()).throw(HistoryError("full")))
+    monkeypatch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
     path = write_run(tmp_path, [make_record()], now=night(1), packed=True)
+    assert list(tmp_path.iterdir()) == [path]
     assert path.suffix == ".jsonl"
     assert Runs(tmp_path).find("latest").finished
 

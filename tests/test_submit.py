@@ -342,7 +342,7 @@ def test_a_history_that_cannot_be_written_is_named(submit, sbatch):
     Path("kept").touch()
     status, _, err = submit("--slurm", "--history", "kept")
     assert status == 2
-    assert "; name another folder with --history" in err
+    assert "; name another, or another folder" in err
     assert not asked.exists()
 
 

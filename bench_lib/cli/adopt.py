@@ -14,9 +14,12 @@ from typing import Annotated, Any
 
 import typer
 
-from bench_lib.cli.output import say
+from bench_lib import files
+from bench_lib.cli.output import say, write
 from bench_lib.model import UserError
 
+MOST_BYTES = 2**20
+"""A matrix or a file of factories is no larger."""
 TEST = """import pytest
 
 
@@ -101,14 +104,17 @@ def _write(folder: Path, case_id: str, row: list[str], factory: str) -> tuple[Pa
         folder / "matrix.toml",
         folder / "test_factories.py",
     )
-    rows = matrix.read_text() if matrix.exists() else '[gate]\nextends = "smoke"\n'
+    rows = _text(matrix) or '[gate]\nextends = "smoke"\n'
     if re.search(rf'^id = "{re.escape(case_id)}"$', rows, re.MULTILINE):
         raise UserError(f"{matrix} has {case_id} already; change it there, or --batch-size N")
-    folder.mkdir(parents=True, exist_ok=True)
-    before = steps.read_text() if steps.exists() else ""
+    before = _text(steps)
     if factory.partition("(")[0] + "(" not in before:
-        steps.write_text(f"{before.rstrip()}\n\n\n{factory}".lstrip())
-    matrix.write_text("\n".join([rows.rstrip(), "", *row, ""]).lstrip())
+        write(steps, f"{before.rstrip()}\n\n\n{factory}".lstrip())
+    write(matrix, "\n".join([rows.rstrip(), "", *row, ""]).lstrip())
     if not test.exists():
-        test.write_text(TEST)
+        write(test, TEST)
     return matrix, test
+
+
+def _text(path: Path) -> str:
+    return files.content(path, MOST_BYTES).decode() if path.exists() else ""

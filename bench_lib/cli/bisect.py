@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench_lib.cli.ending import leaving_when_told
 from bench_lib.cli.options import read, share_of
 from bench_lib.cli.output import (
     DEFAULT_HISTORY,
@@ -99,8 +98,7 @@ def bisect(
     )
     if hunt.pairs:
         say(f"goes on from {many(hunt.pairs, 'pair')} of an earlier call, in {hunt.path}")
-    with leaving_when_told():
-        hunt.run(MORE_PAIRS * pairs)
+    hunt.run(MORE_PAIRS * pairs)
     raise typer.Exit(_answered(hunt, json=json))
 
 

@@ -27,15 +27,19 @@ _ClickError: Any = typer.BadParameter.__mro__[2]
 
 
 def run(program: Any) -> NoReturn:
-    """Run a command line, and leave with its exit status."""
+    """Run a command line, and leave with its exit status.
+
+    SIGTERM and SIGHUP end it as Ctrl-C does: nothing half-made stays.
+    """
     from bench_lib import removed
     from bench_lib.cli.output import shown
+    from bench_lib.launch.started import ended_by
 
     for warning in removed.warnings(os.environ):
         print(f"bench-lib: warning: {warning}", file=sys.stderr)
     for_git = sys.argv[1:2] == ["ab"] and "--bisect" in sys.argv
     try:
-        with shown():
+        with shown(), ended_by(sys.exit):
             status = _flushed(_status(program))
     except Exception:  # Python would end with 1, by which git takes the commit for a bad one
         if not for_git:
@@ -48,18 +52,6 @@ def run(program: Any) -> NoReturn:
 def complain(words: str) -> None:
     """Report an error, in the shape that every command has."""
     print(f"bench-lib: error: {words}", file=sys.stderr, flush=True)
-
-
-@contextlib.contextmanager
-def leaving_when_told() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end what is under way as Ctrl-C does: nothing half-made stays."""
-    from bench_lib.launch.started import ended_by
-
-    def leave(status: int) -> NoReturn:
-        raise SystemExit(status)
-
-    with ended_by(leave):
-        yield
 
 
 def _status(program: Any) -> int:

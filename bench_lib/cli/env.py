@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bench_lib.cli.output import DEFAULT_BASELINES, BaselinesDir, Json, print_json, writing
+from bench_lib.cli.output import DEFAULT_BASELINES, BaselinesDir, Json, print_json, write
 
 
 def env(
@@ -28,8 +28,7 @@ def env(
 
     machine = examine(baselines)
     if report is not None:
-        with writing(report):
-            report.write_text(as_report(machine), encoding="utf-8")
+        write(report, as_report(machine))
     if json:
         print_json("env", **vars(machine))
     else:

@@ -26,7 +26,7 @@ from bench_lib.cli.output import (
     picked,
     print_json,
     print_table,
-    writing,
+    write,
 )
 from bench_lib.formats import printable
 from bench_lib.model import Hardware, Measurement, Record, UserError
@@ -155,8 +155,8 @@ def query(
     if sql is None and not schema:
         raise UserError("name a query, such as 'SELECT * FROM runs', or --schema")
     archive = Archive(history)
-    problems = list(archive.problems)
     with Questions(archive) as questions:
+        problems = list(archive.problems)
         if sql is None or schema:
             _print_schema(questions.schema(), json=json)
             return
@@ -207,14 +207,15 @@ def export(
 
         if run is None:
             raise UserError("name the run to export: its id, or latest")
-        text = document(Runs(history).find(run))
+        found = Runs(history).find(run)
+        text = document(found)
+        _warn(found.problems)
     else:
         text = _points(history, run)
     if output is None:
         print(text, end="")
         return
-    with writing(output):
-        output.write_text(text)
+    write(output, text)
 
 
 def _points(history: Path, run: str | None) -> str:

@@ -15,6 +15,7 @@ import typer
 from bench_lib.cli.ending import answering
 from bench_lib.cli.options import known, share_of
 from bench_lib.cli.output import Json, picked, print_json, print_line, print_table
+from bench_lib.files import open_regular
 from bench_lib.formats import many, shortened, signed_percent
 from bench_lib.model import Status, UserError, Verdict
 from bench_lib.verdict.severity import rank
@@ -86,7 +87,7 @@ def judge(
 
 
 def _read(files: Sequence[str]) -> Samples:
-    from bench_lib.storage.samples import read
+    from bench_lib.storage.samples import MOST_BYTES, lines_of, read
 
     if len(files) > 1:
         raise typer.BadParameter(
@@ -94,8 +95,11 @@ def _read(files: Sequence[str]) -> Samples:
         )
     (file,) = files
     try:
-        with os.fdopen(0, "rb", closefd=False) if file == "-" else Path(file).open("rb") as lines:
-            return read(lines)
+        named = file != "-"
+        with (
+            open_regular(Path(file), MOST_BYTES) if named else os.fdopen(0, "rb", closefd=False)
+        ) as timings:
+            return read(lines_of(timings))
     except OSError as error:
         raise UserError(
             f"cannot read {_source(files)}: {error.strerror}; name a file of samples, or - for the "

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from bench_lib.cli.ending import leaving_when_told
 from bench_lib.cli.output import (
     DEFAULT_BASELINES,
     DEFAULT_HISTORY,
@@ -164,7 +163,7 @@ class Measuring:
             say=say,
             progress=ProgressLines(say, lambda _phase: pace),
         )
-        with leaving_when_told(), opened(self.device, settings) as engine:
+        with opened(self.device, settings) as engine:
             yield engine
             self._passes &= engine.conclude(needs_figures=True)
         found = list(engine.suite.records.values())

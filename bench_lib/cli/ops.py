@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bench_lib import files
 from bench_lib.cases.operators import (
     PREDEFINED,
     label,
@@ -242,13 +242,14 @@ def _profiles(
 ) -> dict[str, str]:
     """Return the profiler's table of each case that was measured, by id; a process for each."""
     from bench_lib.backends import visibility
+    from bench_lib.launch.files import temporary_folder
     from bench_lib.launch.profiled import run_profile
     from bench_lib.launch.wire import ProfileRequest
 
     tables = {}
     for case in (case for case, seen in zip(cases, figures, strict=True) if seen.is_measured):
         say(f"profiling {case.id}")
-        with tempfile.TemporaryDirectory(prefix="bench-lib-") as folder:
+        with temporary_folder() as folder:
             try:
                 first, *_ = run_profile(
                     case, Path(folder), ProfileRequest(), environment=visibility(device)
@@ -260,5 +261,5 @@ def _profiles(
             if name is None:
                 say(f"{case.id}: no profile: {'; '.join(first.problems)}")
             else:
-                tables[case.id] = (Path(folder) / name).read_text()
+                tables[case.id] = files.content(Path(folder, name), 2**26).decode()
     return tables

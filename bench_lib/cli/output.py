@@ -13,6 +13,7 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
+from bench_lib import files
 from bench_lib.formats import STEERING, printable
 from bench_lib.model import UserError
 
@@ -155,13 +156,15 @@ def one_form(**forms: bool) -> None:
         )
 
 
-@contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Raise UserError where a file cannot be written."""
+def write(path: Path, text: str) -> None:
+    """Write a file, whole or not at all, and the folder that it is in; raises UserError."""
     try:
-        yield
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files.replace(path, text.encode(errors="replace"))
     except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from error
+        raise UserError(
+            f"cannot write {path}: {error.strerror}; name another, or another folder"
+        ) from error
 
 
 def say(line: str) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench_lib.cli.ending import complain, leaving_when_told
+from bench_lib.cli.ending import complain
 from bench_lib.cli.options import refuse
 from bench_lib.cli.output import (
     DEFAULT_BASELINES,
@@ -220,16 +220,12 @@ def _hand_over(case: Case, folder: Path, steps: int) -> None:
 
 @contextlib.contextmanager
 def _ended_with_a_status() -> Iterator[None]:
-    """Leave with 1 if the case cannot be profiled here, and with 130 on Ctrl-C.
-
-    SIGTERM ends what is under way as Ctrl-C does.
-    """
+    """Leave with 1 if the case cannot be profiled here."""
     from bench_lib.engine.devicelock import DeviceBusyError
     from bench_lib.engine.profiles import UnprofiledError
 
     try:
-        with leaving_when_told():
-            yield
+        yield
     except CaseSkipped as reason:
         say(f"bench-lib: skipped: {reason}")
         raise typer.Exit(1) from None

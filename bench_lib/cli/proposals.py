@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench_lib.cli import reading
-from bench_lib.cli.output import as_markdown, markdown_table, print_table
+from bench_lib.cli.output import as_markdown, markdown_table, print_table, say
 from bench_lib.environment.fingerprint import differences
 from bench_lib.model import Accepted, Baseline, ProcessSummary, UserError
 from bench_lib.storage import acceptance
@@ -123,6 +123,8 @@ class Proposal:
 
     def print_changes(self, *, markdown: bool = False) -> None:
         """Print a row a case, then remarks on some, then the changes around them."""
+        for problem in dict.fromkeys(problem for run in self.runs for problem in run.problems):
+            say(f"! {problem}")
         remarks = [_remark(change) for change in self.changes]
         figures = [_figures(change) for change in self.changes]
         if markdown:

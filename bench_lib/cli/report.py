@@ -18,7 +18,7 @@ from bench_lib.cli.output import (
     print_json,
     print_line,
     print_table,
-    writing,
+    write,
 )
 from bench_lib.cli.reading import listed
 from bench_lib.model import Status, UserError
@@ -78,7 +78,7 @@ def report(
     if html is not None:
         from bench_lib.report import html as pages
 
-        _write(html, pages.page(night))
+        write(html, pages.page(night))
     if markdown is not None:
         from bench_lib.report.markdown import as_markdown
 
@@ -87,7 +87,7 @@ def report(
         if to_stdout:
             print(text)
         else:
-            _write(markdown, text)
+            write(markdown, text)
     if json:
         slow_downs = [
             {"hardware_key": s.key, "run": s.run_id, "new": s.is_new, "slow_down": s.found}
@@ -112,12 +112,6 @@ def _run_of_actions() -> str:
     parts = [os.environ.get(f"GITHUB_{name}", "") for name in ("SERVER_URL", "REPOSITORY")]
     run_id = os.environ.get("GITHUB_RUN_ID", "")
     return "/".join([*parts, "actions/runs", run_id]) if all([*parts, run_id]) else ""
-
-
-def _write(path: Path, text: str) -> None:
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8", errors="replace")
 
 
 def _print(night: Night, written: list[Path]) -> None:

@@ -19,7 +19,7 @@ from bench_lib.cli.output import (
     print_json,
     print_table,
     say,
-    writing,
+    write,
 )
 from bench_lib.cli.reading import near
 from bench_lib.formats import signed_percent
@@ -133,8 +133,7 @@ def _shares(text: str) -> list[float]:
 
 def _keep(path: Path | None, lines: Iterable[Mapping[str, object]]) -> None:
     if path is not None:
-        with writing(path):
-            path.write_text("".join(f"{plain.dumps(line)}\n" for line in lines))
+        write(path, "".join(f"{plain.dumps(line)}\n" for line in lines))
 
 
 def _print(found: Selfcheck, key: str) -> None:

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from bench_lib.cli.options import grouped, known
-from bench_lib.cli.output import DEFAULT_HISTORY, HistoryDir, Json, print_json
+from bench_lib.cli.output import DEFAULT_HISTORY, HistoryDir, Json, print_json, write
 from bench_lib.model import TIERS, UserError
 from bench_lib.slurm import script as jobs
 from bench_lib.slurm.script import JobRequest, Resources, Task, sbatch_script
@@ -104,13 +104,8 @@ def submit(
         _show(request, script, json=json)
         return
     path = request.folder.with_suffix(".sbatch")
-    try:
-        request.folder.mkdir(parents=True)
-        path.write_text(script)
-    except OSError as error:
-        raise UserError(
-            f"cannot write {path}: {error.strerror}; name another folder with --history"
-        ) from error
+    write(path, script)
+    request.folder.mkdir()
     job = ""
 
     def submitted(number: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -300,13 +299,14 @@ def _ready(dataset: str, folder: Path, *, download: bool) -> None:
 
     Raises UserError if they cannot be used, LaunchError if nobody can look.
     """
+    from bench_lib.launch.files import temporary_folder
     from bench_lib.launch.zygote import import_path
 
     command = [sys.executable, "-m", "bench_lib.worker.workloads.datasets", dataset]
     command += [str(folder.absolute()), *(["--download"] if download else [])]
     say(f"{'fetching and checking' if download else 'checking'} {dataset} in {folder}")
     try:
-        with tempfile.TemporaryDirectory(prefix="bench-lib-") as links:
+        with temporary_folder() as links:
             variables = {**os.environ, "PYTHONPATH": import_path(Path(links), os.environ)}
             done = subprocess.run(
                 command,

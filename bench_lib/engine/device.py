@@ -7,7 +7,6 @@ import functools
 import math
 import os
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -37,7 +36,7 @@ from bench_lib.environment import fingerprint
 from bench_lib.formulas import floor
 from bench_lib.launch import environments, launchers
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
-from bench_lib.launch.files import cannot_write, is_full
+from bench_lib.launch.files import cannot_write, is_full, temporary_folder
 from bench_lib.launch.ranks import Answer, Sweep, measure_together, run_ranks
 from bench_lib.launch.zygote import PLAIN, MeasureRequest, WorkerProcess, Zygote
 from bench_lib.model import (
@@ -792,7 +791,7 @@ class HeldDevice:
         start = self._start_of(case, side)
         if keeps:
             return run_ranks(case, **start)
-        with tempfile.TemporaryDirectory(prefix="bench-lib-", ignore_cleanup_errors=True) as folder:
+        with temporary_folder() as folder:
             empty = {name: str(Path(folder, name)) for name in COMPILERS_CACHES}
             environment = {**start["environment"], **empty}
             return run_ranks(case, **{**start, "environment": environment})

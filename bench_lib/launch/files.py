@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import shutil
 import tempfile
 import time
@@ -14,6 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from bench_lib.files import content, replace
 from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.launchers import SHARED_VARIABLE
 from bench_lib.model import Fault
@@ -23,6 +23,8 @@ from bench_lib.model import Fault
 # Nothing of these fails: a missing or damaged file, or a full disk, costs the time to find a fact
 # out again.
 
+MOST_BYTES = 2**30
+"""The summaries of ten thousand runs take about 500 MB."""
 UNUSED_S = 90 * 86_400.0
 """A file that nobody used for longer is removed."""
 
@@ -32,7 +34,7 @@ Fact = TypeVar("Fact")
 def read(path: Path, kind: type[Fact]) -> Fact | None:
     """Return a fact; None if it is missing or damaged."""
     with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeError):
-        fact = msgspec.json.decode(path.read_bytes(), type=kind)
+        fact = msgspec.json.decode(content(path, MOST_BYTES), type=kind)
         with contextlib.suppress(OSError):  # a folder that is read-only
             os.utime(path)
         return fact
@@ -42,16 +44,11 @@ def read(path: Path, kind: type[Fact]) -> Fact | None:
 def write(path: Path, fact: Any) -> None:
     """Write a fact, whole or not at all, and remove what nobody used beside it."""
     text = msgspec.json.encode(fact)
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(OSError):  # another process removes them, too
             _remove_unused(path.parent)
-        try:
-            beside.write_bytes(text)
-            beside.replace(path)
-        except OSError:
-            beside.unlink(missing_ok=True)
+        replace(path, text)
 
 
 def _remove_unused(folder: Path) -> None:

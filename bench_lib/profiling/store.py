@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench_lib import backends
+from bench_lib import backends, files
 from bench_lib.backends.tool import ToolError
 from bench_lib.environment import fingerprint
 from bench_lib.model import SCHEMA, Case, Environment, KernelTable, UserError
@@ -22,6 +22,8 @@ from bench_lib.profiling.kernels import Diff, diff, reason, table
 from bench_lib.storage import baselines
 
 FILE = "kernels.json"
+MOST_BYTES = 64 * 2**20
+"""A ``kernels.json`` is no larger: a kernel takes about 200 bytes."""
 BASELINE = "baseline"
 """Names the kernels of a case's baseline, in place of a file or folder."""
 
@@ -60,10 +62,8 @@ class ProfileComparison:
 
 def keep(profile: Profile, path: Path) -> None:
     """Write a profile, whole or not at all; raises ProfileError."""
-    partial = path.with_suffix(".part")
     try:
-        partial.write_bytes(msgspec.json.format(msgspec.json.encode(profile), indent=1) + b"\n")
-        partial.replace(path)
+        files.replace(path, msgspec.json.format(msgspec.json.encode(profile), indent=1) + b"\n")
     except OSError as error:
         raise ProfileError(f"cannot write {path}: {error.strerror}") from error
 
@@ -79,11 +79,15 @@ def load(source: str, steps: int = 1) -> tuple[Profile, list[str]]:
         path, of_several = _in_folder(path)
         profile, problems = load(str(path), steps)
         return profile, [*of_several, *problems]
-    if not path.is_file():
+    try:
+        files.open_regular(path, traces.MOST_BYTES).close()
+    except FileNotFoundError:
         raise ProfileError(
             f"there is no {path}; name a folder of bench-lib profile, a {FILE}, a trace (.json or "
             f".json.gz), a CSV of ROCm's profilers, or {BASELINE!r}"
-        )
+        ) from None
+    except OSError as error:
+        raise ProfileError(f"cannot read {path}: {error.strerror}") from error
     if path.name.startswith("kernels") and path.suffix == ".json":
         return _decoded(path), []
     if path.suffix in (".csv", ".db", ".json") or path.name.endswith(".json.gz"):
@@ -120,7 +124,7 @@ def _from_vendors(path: Path, steps: int) -> tuple[Profile, list[str]]:
 
 def _decoded(path: Path) -> Profile:
     try:
-        profile = msgspec.json.decode(path.read_bytes(), type=Profile)
+        profile = msgspec.json.decode(files.content(path, MOST_BYTES), type=Profile)
     except OSError as error:
         raise ProfileError(f"cannot read {path}: {error.strerror}") from error
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import msgspec
 
+from bench_lib import files
 from bench_lib.model import Kernel, KernelCall, KernelTable, UserError
 from bench_lib.profiling.kernels import table
 from bench_lib.profiling.names import is_convolution
@@ -257,7 +258,7 @@ _TORN = (
 
 
 def _bytes(path: Path) -> bytearray:
-    with path.open("rb") as file:
+    with files.open_regular(path, MOST_BYTES) as file:
         zipped = file.read(2) == b"\x1f\x8b"
         most = min(MOST_BYTES, max(ANY_BYTES, MOST_TIMES * file.seek(0, 2)))
         file.seek(0)

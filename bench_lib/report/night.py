@@ -305,7 +305,7 @@ def gather(
     is not there.
     """
     known = sorted(archive.runs(), key=lambda run: run.started)
-    named = {line.run_id: line for line in map(archive.find, runs)}
+    named = {line.file: line for line in map(archive.find, runs)}
     newest = [run for run in known if when(run.started) >= when(known[-1].started) - NIGHT]
     night = Night(list(named.values()) or newest, [], asked="" if runs else asked)
     if not known:
@@ -330,7 +330,7 @@ def _measured(night: Night, archive: Archive, folder: Path) -> dict[Place, Night
     accepted: dict[str, Mapping[str, Baseline]] = {}
     for line in night.runs:
         try:
-            run = archive.run(line.run_id)
+            run = archive.run(line.file)
         except HistoryError as error:
             night.left_out.append(f"run {line.run_id}: {error}")
             continue

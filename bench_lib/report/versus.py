@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import math
+import os
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -135,7 +136,7 @@ class _Finder:
             return of_run(name, self.runs.find(name))
         if (run := self.runs.newest(name)) is not None:
             return of_run(name, run)
-        if baselines.path_of(self.baseline_folder, name).is_file():
+        if os.path.lexists(baselines.path_of(self.baseline_folder, name)):
             return self._of_baselines(name, baselines.load(self.baseline_folder, name))
         try:
             return of_run(name, self.runs.find(name))

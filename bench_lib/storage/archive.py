@@ -5,7 +5,6 @@ docs/history.md describes the files, and what counts.
 
 from __future__ import annotations
 
-import datetime as dt
 import hashlib
 import math
 import statistics
@@ -26,8 +25,6 @@ from bench_lib.storage.runs import RunFile, Runs
 from bench_lib.verdict.severity import FAILING
 from bench_lib.verdict.statistics.iterations import spread
 
-AHEAD = dt.timedelta(days=1)
-"""A run that began so much later than now has a wrong clock, and would be the newest for ever."""
 KEPT = 1
 """Version of the summaries in the cache: another one where a summary means something else."""
 NOT_JUDGED = "not judged"
@@ -115,23 +112,14 @@ class Archive:
 
         Raises HistoryError if the folder cannot be read.
         """
-        self._runs = Runs(folder)
+        self._runs = Runs(folder, now=now)
         self.folder = self._runs.folder
         self.summaries: list[RunSummary] = []
         """Oldest first."""
         self.problems: list[str] = []
         """Parts that were left out, and odd ones that were kept, by file."""
-        latest = dt.datetime.fromisoformat((now or history.utc_now()).rstrip("Z")) + AHEAD
-        files = []
-        for file in self._runs.files:
-            if file.started <= f"{latest:%Y-%m-%dT%H:%M:%SZ}":
-                files.append(file)
-            else:
-                self.problems.append(
-                    f"{file.name}: began {file.started}, which is yet to come; left out"
-                )
-        known = self._summaries(files)
-        self._stored = {file.run_id: file for file in files if _version_of(file) in known}
+        known = self._summaries(self._runs.files)
+        self._stored = {file.name: file for file in self._runs.files if _version_of(file) in known}
         for file in self._stored.values():
             summary = known[_version_of(file)]
             line = replace(summary.line, path=str(file.path))
@@ -168,21 +156,21 @@ class Archive:
         return [summary.line for summary in self.summaries]
 
     def find(self, run: str) -> RunLine:
-        """Return the line of a run: ``latest``, or an id or the start of one.
+        """Return the line of a run: ``latest``, its file's name, an id or the start of one.
 
         Raises HistoryError where there is none, or more than one, or it cannot be read.
         """
         if run == "latest" and self.summaries:
             return self.summaries[-1].line
-        wanted = self._runs.chosen(run).run_id
+        wanted = self._runs.chosen(run).name
         for summary in self.summaries:
-            if summary.line.run_id == wanted:
+            if summary.line.file == wanted:
                 return summary.line
         raise HistoryError(f"run {run} cannot be read: {'; '.join(self.problems)}")
 
     def run(self, run: str) -> history.Run:
         """Return a whole run, named as for ``find``; raises HistoryError as that does."""
-        return next(self._runs.read([self._stored[self.find(run).run_id]]))
+        return next(self._runs.read([self._stored[self.find(run).file]]))
 
     def all_series(self, *, since: str = "") -> Iterator[tuple[str, str, list[Point]]]:
         """Yield each case and hardware key, in order, with its values, oldest first.

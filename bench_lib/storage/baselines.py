@@ -8,12 +8,10 @@ shown, never judged by.
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import hashlib
 import json
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -21,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from bench_lib import files
 from bench_lib.formats import on_one_line
 from bench_lib.model import (
     ID_RULE,
@@ -95,7 +94,7 @@ def load(folder: Path, key: str) -> BaselineFile:
     """
     path = path_of(folder, key)
     try:
-        raw = _parse(path.read_text(encoding="utf-8"))
+        raw = _parse(files.content(path, MOST_BYTES).decode())
     except FileNotFoundError:
         return BaselineFile(path, key)
     except OSError as error:
@@ -329,6 +328,8 @@ def in_force(quarantine: Quarantine, today: dt.date) -> bool:
     return today <= dt.date.fromisoformat(quarantine.until)
 
 
+MOST_BYTES = 64 * 2**20
+"""A file of baselines is no larger: a thousand cases take about 20 MB."""
 MOST = 1e21
 """No iteration takes so many seconds, nor the fraction of one."""
 SCHEMA = 2
@@ -427,15 +428,10 @@ def _document(current: BaselineFile) -> dict[str, Any]:
 
 
 def _save(path: Path, document: Mapping[str, Any]) -> Path:
-    partial = path.with_suffix(f".{os.getpid()}.part")
     try:
-        text = layout(document)
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(text.encode())
-        partial.replace(path)
+        files.replace(path, layout(document).encode())
     except (OSError, ValueError) as error:
-        with contextlib.suppress(OSError):
-            partial.unlink()
         why = error.strerror if isinstance(error, OSError) else error
         raise BaselineError(f"cannot write {path}: {why}") from error
     return path

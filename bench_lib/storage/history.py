@@ -23,6 +23,7 @@ from typing import Any
 
 import msgspec
 
+from bench_lib import files as door
 from bench_lib.model import (
     SCHEMA,
     Attempt,
@@ -150,7 +151,7 @@ class Writer:
         self.close()
         with contextlib.suppress(OSError, HistoryError):  # which costs space, and nothing else
             packed = self.path.with_name(f"{self.path.name}{PACKED}")
-            put(packed, gzip.compress(self.path.read_bytes(), 6))
+            door.replace(packed, gzip.compress(content(self.path), 6))
             self.path.unlink()
             self.path = packed
 
@@ -274,7 +275,7 @@ def content(path: Path) -> bytes:
 
 
 def _content(path: Path) -> bytes:
-    with path.open("rb") as file:
+    with door.open_regular(path, LARGEST) as file:
         data = (gzip.GzipFile(fileobj=file) if path.suffix == PACKED else file).read(LARGEST + 1)
     if len(data) > LARGEST:
         raise HistoryError(f"cannot read {path}: it holds more than {LARGEST / 1e6:.0f} MB")
@@ -331,21 +332,6 @@ def fold(run: Run, line: lines.Line | str) -> None:
             run.ended = None if line.exit_status in INTERRUPTED else line.time
             run.exit_status = line.exit_status
             run.caches = line.caches
-
-
-def put(path: Path, data: bytes) -> None:
-    """Write a file, which is there whole or not at all; raises HistoryError."""
-    part = path.with_name(f".{path.name}.part")
-    try:
-        with part.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
-        raise HistoryError(f"cannot write {path}: {error.strerror}") from error
 
 
 def files(folder: Path) -> list[Path]:

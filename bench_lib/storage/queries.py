@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -14,6 +13,8 @@ from typing import Any, TypeVar
 import duckdb
 import msgspec
 
+from bench_lib import files
+from bench_lib.launch.files import temporary_folder
 from bench_lib.model import unknown
 from bench_lib.storage import months
 from bench_lib.storage.archive import Archive, RunLine
@@ -21,6 +22,8 @@ from bench_lib.storage.lines import HistoryError
 
 T = TypeVar("T")
 VIEWS = Path(__file__).with_name("views.sql")
+MOST_BYTES = 2**40
+"""Of a month that an earlier version compacted, of which only parts are in memory."""
 ROWS_AT_ONCE = 4096
 """Rows that are put into a table together."""
 ANSWERED_AT_ONCE = 2048
@@ -33,7 +36,7 @@ class Questions:
 
     def __init__(self, archive: Archive) -> None:
         """Fill the tables, and allow no other file to be read from then on."""
-        self._scratch = tempfile.TemporaryDirectory(prefix="bench-lib-")
+        self._scratch = temporary_folder()
         self._database = months.connect()
         self._database.execute(f"SET temp_directory = {_quoted(self._scratch.name)}")
         try:
@@ -95,7 +98,7 @@ class Questions:
                 future = elsewhere.submit(work)
                 try:
                     return future.result()
-                except KeyboardInterrupt:
+                except (KeyboardInterrupt, SystemExit):
                     self._database.interrupt()
                     raise
         except duckdb.Error as error:
@@ -116,7 +119,8 @@ class Questions:
     # ---- the tables ---------------------------------------------------------------------
 
     def _open(self, archive: Archive) -> None:
-        self._database.execute(f"CREATE VIEW read AS {_lines_of(archive.runs())}")
+        runs = [run for run in archive.runs() if _may_be_read(run, archive.problems)]
+        self._database.execute(f"CREATE VIEW read AS {_lines_of(runs)}")
         self._database.execute(VIEWS.read_text())
         points = (point for summary in archive.summaries for point in summary.points)
         self._insert(
@@ -134,14 +138,14 @@ class Questions:
         )
         self._insert(
             "runs",
-            ({**vars(run), "run": run.run_id, "hardware_key": run.key} for run in archive.runs()),
+            ({**vars(run), "run": run.run_id, "hardware_key": run.key} for run in runs),
         )
         known = {ref: e for summary in archive.summaries for ref, e in summary.environments.items()}
         self._insert(
             "environments",
             ({**vars(found), "ref": ref, "body": found} for ref, found in known.items()),
         )
-        self._lock({run.path for run in archive.runs()})
+        self._lock({run.path for run in runs})
 
     def _insert(self, table: str, rows: Iterable[dict[str, object]]) -> None:
         """Append rows to a table; a value that does not fit its column is NULL there."""
@@ -165,6 +169,16 @@ class Questions:
         self._database.execute(f"SET allowed_paths = [{', '.join(map(_quoted, sorted(allowed)))}]")
         self._database.execute("SET enable_external_access = false")
         self._database.execute("SET lock_configuration = true")
+
+
+def _may_be_read(run: RunLine, problems: list[str]) -> bool:
+    """Whether DuckDB, which opens files by itself, may open a run's; else it fails for all."""
+    try:
+        files.open_regular(Path(run.path), MOST_BYTES).close()
+    except OSError as error:
+        problems.append(f"{run.file}: {error.strerror}; its lines are left out")
+        return False
+    return True
 
 
 def _lines_of(runs: Sequence[RunLine]) -> str:

@@ -19,6 +19,8 @@ from bench_lib.storage.lines import HistoryError
 
 ENDS = (".jsonl", f".jsonl{history.PACKED}")
 """The ends of the names of runs' files."""
+AHEAD = dt.timedelta(days=1)
+"""A run that began so much later than now has a wrong clock, and would be the newest for ever."""
 AT_ONCE = 32
 """Runs of a compacted month that are in memory together."""
 
@@ -61,10 +63,12 @@ def _pass_over(_problem: str) -> None:
 class Runs:
     """The runs of a folder."""
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, *, now: str | None = None) -> None:
         """Open nothing yet.  Raises HistoryError for an address."""
         history.refuse_address(folder)
         self.folder = Path(folder)
+        latest = dt.datetime.fromisoformat((now or history.utc_now()).rstrip("Z")) + AHEAD
+        self._latest = f"{latest:%Y-%m-%dT%H:%M:%SZ}"
         self.problems: list[str] = []
         """Files that are left out, with the reason."""
 
@@ -75,10 +79,16 @@ class Runs:
         Raises HistoryError where the folder cannot be read.
         """
         found: dict[str, RunFile] = {}
+        names: dict[str, str] = {}
         for file in sorted(self._found(), key=lambda file: file.rank, reverse=True):
-            other = found.setdefault(file.run_id, file)
-            if _plain(other.name) != _plain(file.name):
-                self.problems.append(f"{file.name}: the same run as {other.name}; counted once")
+            if file.started > self._latest:
+                self._leave_out(file.name, f"began {file.started}, which is yet to come")
+                continue
+            name = file.name.removesuffix(history.PACKED)
+            found.setdefault(name, file)
+            # One of the two may be forged, and nothing tells which.
+            if (other := names.setdefault(file.run_id, name)) != name:
+                self.problems.append(f"{file.name}: has the id of {other}; both count")
         # Of two runs of one second the one that was written to last is the later.
         return sorted(found.values(), key=lambda file: (file.started, file.modified_ns, file.name))
 
@@ -124,12 +134,14 @@ class Runs:
 
         Raises HistoryError where there is none, or more than one.
         """
-        if name.endswith(ENDS) and Path(name).is_file():
+        if name.endswith(ENDS) and os.path.lexists(name):
             return history.read(Path(name))
+        if name == "latest" and (run := self._newest(self.files)) is not None:
+            return run
         return next(self.read([self.chosen(name)]))
 
     def chosen(self, name: str) -> RunFile:
-        """Return the file of a run: ``latest``, its id or the start of one.
+        """Return the file of a run: ``latest``, its name, the run's id or the start of one.
 
         Raises HistoryError where there is none, or more than one.
         """
@@ -139,7 +151,7 @@ class Runs:
             )
         if name == "latest":
             return self.files[-1]
-        found = [file for file in self.files if file.run_id.startswith(name)]
+        found = [f for f in self.files if f.run_id.startswith(name) or f.name == name]
         if len(found) == 1:
             return found[0]
         ids = ", ".join(file.run_id for file in (found or self.files)[-5:])
@@ -148,8 +160,15 @@ class Runs:
 
     def newest(self, key: str) -> Run | None:
         """Return the newest run of a hardware key; None if there is none.  Raises HistoryError."""
-        own = [file for file in self.files if file.key == key]
-        return next(self.read(own[-1:]), None)
+        return self._newest([file for file in self.files if file.key == key])
+
+    def _newest(self, files: Sequence[RunFile]) -> Run | None:
+        """Return the newest run that can be read, with what was left out among its problems."""
+        left_out: list[str] = []
+        run = next(self.read(reversed(files), left_out.append), None)
+        if run is not None:
+            run.problems += [*left_out, *self.problems]
+        return run
 
     def latest(
         self,
@@ -266,7 +285,3 @@ def _of_month(
                 yield file, found[file.name]
             else:
                 say(f"{month.name}: {file.name} is not whole in it, or too large")
-
-
-def _plain(name: str) -> str:
-    return name.removesuffix(history.PACKED)

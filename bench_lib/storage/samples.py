@@ -22,19 +22,25 @@ import json
 import math
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, BinaryIO, Literal
 
 import msgspec
 
 from bench_lib.formats import shortened
+from bench_lib.model import UserError
 from bench_lib.verdict.metrics import LEADING, Metric
 from bench_lib.verdict.statistics.iterations import spread
 
 ABOUT = ("run", "device", "draw", "family")
 """Fields that a line may have on its process, in a word."""
 LARGEST = sys.float_info.max
+MOST_BYTES, MOST_LINE = 64_000_000, 1_000_000
+"""Bytes of all lines together, and of one: a line of 50,000 iterations."""
+MOST_PLANTED = 50
+"""Delays of a case, each of which is judged against all its baseline processes."""
 SHOWN = 40
 """Characters of a value that a message shows."""
 
@@ -141,16 +147,35 @@ class Samples:
     """Worth a word, but no reason not to judge."""
 
 
+def lines_of(file: BinaryIO) -> Iterator[bytes]:
+    """Yield a file's lines with their ends; of one that is too long the beginning.
+
+    Raises UserError where there are too many bytes.
+    """
+    left, goes_on = MOST_BYTES, False
+    while piece := file.readline(MOST_LINE + 1):
+        left -= len(piece)
+        if left < 0:
+            raise UserError(f"more than {MOST_BYTES / 1e6:.0f} MB of timings; judge fewer cases")
+        if not goes_on:
+            yield piece
+        goes_on = not piece.endswith(b"\n")
+
+
 def read(lines: Iterable[bytes]) -> Samples:
-    """Read lines as a binary file yields them, with their ends."""
+    """Read lines as ``lines_of`` yields them."""
     samples = Samples()
     notes: list[tuple[int, str]] = []
     unknown: dict[str, list[int]] = {}
     known_times: dict[int, int] = {}
     planted: dict[str, str] = {}
+    delays: Counter[str] = Counter()
     for number, line in enumerate(lines, 1):
         text = line.removeprefix(codecs.BOM_UTF8).strip()
         if not text:
+            continue
+        if len(line) > MOST_LINE:
+            samples.problems.append(f"line {number}: longer than {MOST_LINE / 1e6:.0f} MB")
             continue
         line_fields: Any = None
         try:
@@ -166,9 +191,14 @@ def read(lines: Iterable[bytes]) -> Samples:
         name = named.shown
         case = samples.cases.get(name)
         if case is None:
-            case = samples.cases[name] = CaseSamples(name)
             if name != named.case:
+                delays[named.case] += 1
+                if delays[named.case] > MOST_PLANTED:
+                    words = f"more than {MOST_PLANTED} delays are planted in {named.case}"
+                    samples.problems.append(f"line {number}: {words}")
+                    continue
                 planted[name] = named.case
+            case = samples.cases[name] = CaseSamples(name)
         try:
             sample = msgspec.convert(line_fields, Sample)
             _add(case, sample, number)
@@ -235,7 +265,7 @@ def _hold_against_clean(planted: CaseSamples, clean: CaseSamples | None) -> None
     """Give a case of planted delays the baseline that it is judged against."""
     lines = [process.line for process in planted.processes]
     planted.baseline = {} if clean is None else clean.baseline
-    planted.problems += [] if clean is None else clean.problems
+    planted.problems += [] if clean is None else clean.problems[:1]  # each may have thousands
     if lines and not planted.baseline:
         words = "planted, and there is no baseline process without a delay to hold it against"
         planted.problems.append(f"line {min(lines)}: {words}")

@@ -40,6 +40,8 @@ DATABASE = b"SQLite format 3\0"
 LARGEST = 1e30
 """Bound of anything that a profiler counts."""
 LONGEST_NUMBER = 30
+LONGEST_LINE = 2**20
+"""Characters; a longer line is no table's."""
 
 KERNELS = """
 SELECT S.display_name, K."start", K."end" FROM rocpd_kernel_dispatch K
@@ -76,7 +78,7 @@ def rows(
     try:
         torn = _ends_within_a_line(path)
         with _opened(path) as file:
-            table = csv.reader(file)
+            table = csv.reader(_lines(file))
             header = next(filter(None, table), [])
             places = [_place(column, header, path) for column in columns]
             following = itertools.chain(filter(None, table), [None])
@@ -105,7 +107,7 @@ def columns_of(path: Path) -> list[str]:
     """Return the names of a file's columns; none where it cannot be read."""
     try:
         with _opened(path) as file:
-            return next(filter(None, csv.reader(file)), [])
+            return next(filter(None, csv.reader(_lines(file))), [])
     except (OSError, EOFError, csv.Error):
         return []
 
@@ -115,6 +117,10 @@ def _opened(path: Path) -> IO[str]:
     if path.suffix == ".gz":
         return gzip.open(path, "rt", encoding="utf-8-sig", errors="replace", newline="")
     return path.open(encoding="utf-8-sig", errors="replace", newline="")
+
+
+def _lines(file: IO[str]) -> Iterator[str]:
+    return iter(lambda: file.readline(LONGEST_LINE), "")
 
 
 def is_database(path: Path) -> bool:

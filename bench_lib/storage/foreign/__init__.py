@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from bench_lib import files
 from bench_lib.formats import printable
 from bench_lib.model import UserError
 from bench_lib.storage.foreign import documents, tables
@@ -48,18 +49,22 @@ def files_in(names: Sequence[str]) -> list[Path]:
 
 
 def read(form: Format, sides: Mapping[str, Sequence[Path]]) -> Samples:
-    """Read files, each a process, by role: ``baseline`` and ``candidate``.
-
-    Raises UserError where a file cannot be opened.
-    """
+    """Read files, each a process, by role: ``baseline`` and ``candidate``."""
     samples = Samples()
     contents: dict[bytes, str] = {}
     work: dict[str, list[tuple[str, Reported]]] = {}
     for role, paths in sides.items():
         for path in paths:
             name = printable(str(path))
-            data = _content(path)
-            first = contents.setdefault(hashlib.sha256(data or b"").digest(), name)
+            try:
+                data = files.content(path, MOST_BYTES)
+            except OSError as error:
+                samples.problems.append(
+                    f"{name}: cannot be read: {error.strerror}; name files that the benchmark "
+                    "wrote, without each request's details"
+                )
+                continue
+            first = contents.setdefault(hashlib.sha256(data).digest(), name)
             if first != name:
                 samples.notes.append(f"{name}: the same as {first}; was it copied?")
             try:
@@ -77,25 +82,8 @@ def read(form: Format, sides: Mapping[str, Sequence[Path]]) -> Samples:
     return samples
 
 
-def _content(path: Path) -> bytes | None:
-    """Return a file's bytes; None if it holds too many."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise UserError(
-            f"cannot read {path}: {error.strerror}; name files that the benchmark wrote"
-        ) from error
-    return None if len(data) > MOST_BYTES else data
-
-
-def _figures(form: Format, data: bytes | None) -> list[Reported]:
+def _figures(form: Format, data: bytes) -> list[Reported]:
     """Return what a file tells; raises FormatError, naming the format that knows it."""
-    if data is None:
-        raise FormatError(
-            f"it holds more than {MOST_BYTES / 2**20:.0f} MiB; write it without each "
-            "request's details"
-        )
     try:
         figures = list(form.figures(data))
     except OtherProgramError as error:

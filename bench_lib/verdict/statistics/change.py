@@ -382,9 +382,10 @@ def _undisturbed(contrasts: Sequence[Contrast]) -> list[Contrast]:
 def _middle_spread(contrast: Contrast) -> float:
     """Return the spread of a case's processes by their middle half, a standard deviation."""
     groups = [group for group in contrast.groups if len(group) > 1]
+    medians = [statistics.median(group.values()) for group in groups]
     apart = [
-        abs(value - statistics.median(group.values()))
-        for group in groups
+        abs(value - median)
+        for group, median in zip(groups, medians, strict=True)
         for value in group.values()
     ]
     return statistics.median(apart) / MIDDLE if apart else 0.0

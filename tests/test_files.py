@@ -1,0 +1,114 @@
+"""The one door for files: what it opens, what it writes, and that nothing goes around it."""
+
+from __future__ import annotations
+
+import ast
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from processes import no_file_beyond
+
+from bench_lib import files
+
+PACKAGE = Path(files.__file__).parent
+ROOMS = ("storage", "report", "profiling", "slurm", "cli")
+AROUND = {"open", "read_text", "read_bytes", "write_text", "write_bytes", "mkstemp", "mkdtemp"}
+OWN = {
+    "storage/facts.py": "path.read_bytes()",
+    "storage/queries.py": "VIEWS.read_text()",
+    "report/html.py": "(importlib.resources.files('bench_lib.report') / 'templates' / name)"
+    ".read_text('utf-8')",
+    "cli/ending.py": "os.open(os.devnull, os.O_WRONLY)",
+    "storage/history.py": "self.path.open('xb', buffering=0)",
+}
+"""Files of the package itself, the null device, and a run's file, which is new."""
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def sparse(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(300 * 2**30)
+
+
+ODD = {
+    "a link": (lambda path: path.symlink_to("real"), "it is a link; name the file itself"),
+    "a dangling link": (lambda path: path.symlink_to("none"), "it is a link; name the file itself"),
+    "a loop": (lambda path: path.symlink_to(path), "it is a link; name the file itself"),
+    "a pipe": (pipe, "it is no regular file"),
+    "a folder": (Path.mkdir, "it is no regular file"),
+    "a sparse file": (sparse, "it holds 322123 MB, and no more than 1 MB are read"),
+}
+
+
+@pytest.mark.parametrize(("plant", "why"), ODD.values(), ids=ODD)
+def test_only_a_regular_file_of_some_size_is_opened(tmp_path, plant, why):
+    (tmp_path / "real").write_bytes(b"private")
+    plant(tmp_path / "odd")
+    with pytest.raises(OSError, match=why) as refused:
+        files.content(tmp_path / "odd", 2**20)
+    assert refused.value.filename == str(tmp_path / "odd")
+    assert files.content(tmp_path / "real", 7) == b"private"
+
+
+def test_a_file_that_grows_while_it_is_read_is_cut_at_the_limit(tmp_path):
+    (tmp_path / "file").write_bytes(b"1234")
+    with files.open_regular(tmp_path / "file", 4) as file:
+        (tmp_path / "file").write_bytes(b"12345678")
+        assert file.read(4) == b"1234"
+
+
+def test_a_file_is_replaced_by_one_with_the_mode_that_the_umask_asks_for(tmp_path, request):
+    before = os.umask(0o027)
+    request.addfinalizer(lambda: os.umask(before))
+    (tmp_path / "page").write_bytes(b"old")
+    files.replace(tmp_path / "page", b"new")
+    assert (tmp_path / "page").read_bytes() == b"new"
+    assert stat.S_IMODE((tmp_path / "page").stat().st_mode) == 0o640
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path):
+    (tmp_path / "page").write_bytes(b"old")
+    with no_file_beyond(1000), pytest.raises(OSError, match="too large"):
+        files.replace(tmp_path / "page", b"n" * 10_000)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"page": b"old"}
+
+
+@pytest.mark.parametrize("odd", [name for name in ODD if name != "a sparse file"])
+def test_nothing_is_written_through_or_over_what_is_no_regular_file(tmp_path, odd):
+    plant, _ = ODD[odd]
+    (tmp_path / "real").write_bytes(b"mine")
+    plant(tmp_path / "odd")
+    with pytest.raises(OSError, match="it is no regular file; name another"):
+        files.replace(tmp_path / "odd", b"theirs")
+    assert (tmp_path / "real").read_bytes() == b"mine"
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_link_that_waits_under_the_name_of_a_half_written_file_is_not_followed(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr("secrets.token_hex", lambda _: "guessed")
+    (tmp_path / ".guessed.part").symlink_to("victim")
+    with pytest.raises(FileExistsError):
+        files.replace(tmp_path / "page", b"new")
+    assert not (tmp_path / "victim").exists()
+
+
+def test_no_reader_or_writer_of_these_rooms_goes_around_the_door():
+    around = []
+    for path in (path for room in ROOMS for path in sorted((PACKAGE / room).rglob("*.py"))):
+        name = str(path.relative_to(PACKAGE))
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                of = node.func
+                called = of.attr if isinstance(of, ast.Attribute) else getattr(of, "id", "")
+                call = ast.unparse(node)
+                if called in AROUND and call != OWN.get(name):
+                    around.append(f"{name}: {call}")
+    assert around == ["profiling/traces.py: gzip.open(file)", "cli/ab.py: engine.held.open(0)"]
