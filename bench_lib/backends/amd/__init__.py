@@ -43,9 +43,9 @@ class AMD(Backend):
     untried = (
         "No AMD Instinct has run this suite yet. It follows the sources of the kernel and of ROCm, "
         "and its tests use stand-in machines. The published figures in baselines/ are references "
-        "that fail nothing. If your GPU is the first, run bench-lib env --report FILE (a minute), "
+        "that fail nothing. If your GPU is the first, run bench-lib env --report FILE (seconds), "
         "bench-lib selfcheck (85 s on an H200) and bench-lib baseline record --reason 'first "
-        "baseline' (five runs of the gate tier, each 3 to 5 minutes on an H200). Then open an "
+        "baseline' (five runs of the gate tier, each 2 to 4 minutes on an H200). Then open an "
         "issue of this project with FILE, the output of selfcheck and the new file in baselines/. "
         "FILE has no host name, home folder or serial number."
     )
