@@ -19,6 +19,7 @@ from bench_lib.backends.amd import machine, package, profilers, rocm
 from bench_lib.backends.amd.rocm import release
 from bench_lib.backends.backend import Check
 from bench_lib.environment import fingerprint, readiness
+from bench_lib.worker.device import libraries
 
 PYTHON = sys.executable
 Enter = Callable[[Machine], Site]
@@ -89,6 +90,7 @@ def test_every_machine_is_found_with_every_rocm_and_nothing_is_started(
     for library in ("MIOpen", "hipblaslt", "rocblas", "rccl"):
         assert found.libraries[library].startswith(expected)
     assert found.libraries["aotriton_v2"] == "0.11.2"
+    assert ("MIOpenCKGroupedConv" in found.libraries) is is_bare
     tool = profilers.find()
     assert tool is not None
     folder = "venv/bin" if site.machine.has_wheels else "root/opt/rocm/bin"
@@ -212,6 +214,19 @@ def test_a_worker_tells_rocm_s_version_beside_hip_s(
     )
     versions = json.loads(told.stdout)
     assert (versions["rocm"], versions["hip"]) == (known, hip_of(site.machine.rocm))
+
+
+def test_a_worker_tells_the_libraries_that_it_has_loaded(tmp_path: Path) -> None:
+    names = ["libMIOpen.so.1", "libMIOpenCKGroupedConv_gfx950.so", "libaotriton_v2.so.0.11.2"]
+    names += ["libhipblaslt-0a1b2c3d.so.1.2", "libother.so.3"]
+    for name in names:
+        (tmp_path / name).write_text(name)
+    maps = tmp_path / "maps"
+    maps.write_text("".join(f"7f0-7f1 r-xp 0 08:01 42 {tmp_path / name}\n" for name in names))
+    found = libraries(maps)
+    assert (found.pop("aotriton_v2"), found.pop("hipblaslt")) == ("0.11.2", "1.2")
+    assert set(found) == {"MIOpen", "MIOpenCKGroupedConv"}
+    assert found["MIOpen"].startswith("1 (")
 
 
 @pytest.mark.parametrize("kernels", [(), ("gfx90a",), ("gfx950",)])

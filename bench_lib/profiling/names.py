@@ -101,7 +101,8 @@ _LIBRARIES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("AOTriton", r"\battn_fwd|\bbwd_(preprocess|kernel_(dk_dv|dq|fuse))", ("aotriton_v2",)),
     ("Inductor", r"\btriton_", ("torch", "triton")),
     ("RCCL or NCCL", r"\bncclDevKernel|\brccl_main_kernel", ("rccl",)),
-    ("CK", r"\bck(?:_tile)?::", ("MIOpen", "torch")),  # which have it compiled into them
+    # Of its own in MIOpen's file of it, or compiled into MIOpen and torch.
+    ("CK", r"\bck(?:_tile)?::", ("MIOpenCKGroupedConv", "MIOpen", "torch")),
     ("MIOpen", r"\bmiopen|\bMIOpen|\bigemm_", ("MIOpen",)),
 )
 

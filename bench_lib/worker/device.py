@@ -127,8 +127,9 @@ def cudnn_version(device: torch.device) -> str | None:
 
 
 _LIBRARY = re.compile(
-    r"lib(MIOpen|hipblaslt|hipblas|rocblas|rccl|amdhip64|hsa-runtime64|"
-    r"cublas|cublasLt|cudnn|nccl)(?:-[0-9a-f]{8})?\.so((?:\.\d+)*)"
+    r"lib(MIOpen|hipblaslt|hipblas|rocblas|rccl|amdhip64|hsa-runtime64|aotriton_v2|"
+    r"MIOpenCKGroupedConv(?=_)|cublas|cublasLt|cudnn|nccl)"
+    r"(?:_gfx[\w-]+)?(?:-[0-9a-f]{8})?\.so((?:\.\d+)*)"
 )
 _HEAD_BYTES = 65_536
 

@@ -39,9 +39,11 @@ from bench_lib.backends.sysfs import text
 from bench_lib.model import Hardware
 
 _LIBRARY = re.compile(
-    r"lib(MIOpen|hipblaslt|rocblas|rccl|amdhip64|hsa-runtime64|aotriton_v2)\.so"
-    r"((?:\.\d+)*)"
+    r"lib(MIOpen|hipblaslt|rocblas|rccl|amdhip64|hsa-runtime64|aotriton_v2|"
+    r"MIOpenCKGroupedConv(?=_))(?:_gfx[\w-]+)?\.so((?:\.\d+)*)"
 )
+"""MIOpen loads CK's convolutions from a file for each architecture (rocm-libraries,
+ck_grouped_conv_interface.hpp); before, they were compiled into it."""
 
 MOUNTS = Path("/proc/self/mounts")
 MIOPEN = "miopen"
@@ -85,7 +87,8 @@ def _libraries(found: rocm.ROCm, environ: Mapping[str, str]) -> dict[str, str]:
     """
     files: dict[str, tuple[list[int], os.DirEntry[str]]] = {}
     folders = filter(None, dict.fromkeys((*found.folders, rocm.torch_folder())))
-    for entry in itertools.chain.from_iterable(entries(folder / "lib") for folder in folders):
+    found_in = itertools.chain.from_iterable(entries(folder / "lib") for folder in folders)
+    for entry in sorted(found_in, key=lambda each: each.name):
         if named := _LIBRARY.fullmatch(entry.name):
             numbers = [int(number) for number in (named[2] or "").split(".") if number]
             file = files.setdefault(named[1], (numbers, entry))

@@ -179,6 +179,7 @@ class Machine:
         core, libraries = site / "_rocm_sdk_core", site / "_rocm_sdk_libraries"
         write_libraries(core / "lib", ["amdhip64"], ".7")
         write_libraries(libraries / "lib", LIBRARIES, ".1")
+        write_libraries(libraries / "lib", [CK], "")
         programs.mkdir(parents=True)
         (programs / "python").symlink_to(sys.executable)
         for name in ("rocprofv3", "rocprof-compute", "rocprof-sys-run", "amd-smi"):
@@ -192,6 +193,7 @@ class Machine:
 
 
 LIBRARIES = ("MIOpen", "hipblaslt", "rocblas", "rccl")
+CK = "MIOpenCKGroupedConv_gfx942"
 
 
 def write_libraries(folder: Path, names: Sequence[str], suffix: str) -> None:
@@ -228,6 +230,8 @@ def system_rocm(root: Path, version: str) -> Path:
         (folder / made).mkdir(parents=True)
     (folder / ".info/version").write_text(f"{version}\n")
     write_libraries(folder / "lib", LIBRARIES, suffix)
+    if tuple(numbers) >= (7, 14):
+        write_libraries(folder / "lib", [CK], "")
     write_program(folder / "bin/rocprofv3")
     return folder
 
