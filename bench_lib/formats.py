@@ -87,14 +87,18 @@ STEERING = re.compile(
     r"\ud800-\udfff]"  # half of a letter: no stream can write it
 )
 """Characters that steer a terminal, but for the ends of lines and tabs."""
+_COMMANDS = re.compile(r"^[^\S\n]*:(?=:[\w-]+[^\n]*?::)|##(?=\[)", re.MULTILINE)
+"""The beginnings of what GitHub obeys in a log: ``::error::``, ``##[add-mask]``."""
 
 
 def printable(text: str) -> str:
-    """Return another program's words without what would steer the terminal that shows them.
+    """Return another program's words without what would steer who shows them.
 
-    Escape sequences are left out, and other steering characters become U+FFFD.
+    Escape sequences are left out, and other steering characters become U+FFFD.  What a log of
+    GitHub's would take for a command is parted by a space.
     """
-    return STEERING.sub("\ufffd", _ESCAPES.sub("", text.replace("\r\n", "\n")))
+    steady = STEERING.sub("\ufffd", _ESCAPES.sub("", text.replace("\r\n", "\n")))
+    return _COMMANDS.sub(r"\g<0> ", steady)
 
 
 MOST_LINE = 1000

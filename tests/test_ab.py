@@ -706,9 +706,9 @@ def test_markdown_has_verdicts_kernels_and_components_that_differ(scripted, bed,
     assert "slow" in lines[kernels + 2]
     components = lines[lines.index("## Components that differ") + 2 :]
     assert [line for line in components if not line.startswith("- python ")] == [
-        "- torch 2.9.0 -> 2.10.0",
-        "- triton 3.5 -> 3.6",
-        "- x missing -> 1",
+        "- torch 2.9.0 -&gt; 2.10.0",
+        "- triton 3.5 -&gt; 3.6",
+        "- x missing -&gt; 1",
     ]
 
 

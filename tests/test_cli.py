@@ -609,19 +609,28 @@ def test_a_diff_as_markdown_can_be_pasted_into_a_pull_request(cli, history):
             "| a | 500 ms | 625 ms | 1.2500 | 1.2486 to 1.2514 | "
             "refused: 25.00% slower than accepted; the tolerance is 1.0% |"
         ),
-        "| b | - | 1 s |  |  | new |",
-        "| c | - | - |  |  | nothing: died in warm-up: &lt;a\\|b>\\\\ c |",
+        "| b | \\- | 1 s |  |  | new |",
+        "| c | \\- | \\- |  |  | nothing: died in warm-up: &lt;a\\|b&gt;\\\\ c |",
         "",
         "Changed in the environment:",
         "",
-        "- rocm 7.0.1 -> 7.1.0\\|&lt;beta>",
+        "- rocm 7.0.1 -&gt; 7.1.0\\|&lt;beta&gt;",
     ]
+
+
+def test_no_word_of_a_run_is_a_link_an_image_or_a_mention_in_a_pull_request(cli, history):
+    hostile = "![x](http://evil.example) @team #1 `a`"
+    path = write_run(history, [measured(0.5, hostile, 5)], hardware=make_hardware(key="mi[](x)"))
+    for command in (("diff",), ("accept", "--reason", "x")):
+        answer = cli("baseline", *command, "--run", run_id(path), "--markdown")
+        assert answer.status == 0
+        assert not re.search(r"(?<!\\)[\[\]`]|://|@team|#1", answer.out), command
 
 
 def test_accepting_as_markdown_ends_with_what_was_accepted(cli, history):
     answer = accept(cli, write_run(history, [measured(0.5, "a", 5)]), "--markdown")
     assert answer.lines[2:] == [
-        "| a | - | 500 ms |  |  | new |",
+        "| a | \\- | 500 ms |  |  | new |",
         "",
         "1 of 1 cases accepted into baselines/mi300x.json",
     ]

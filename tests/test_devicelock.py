@@ -232,3 +232,43 @@ def test_two_users_exclude_each_other_and_each_is_named(tmp_path):
         mine = DeviceLock(make_hardware(), Path(folder))
         mine.acquire(0, nobody_waits)
         mine.release()
+
+
+# --- two containers ----------------------------------------------------------------------------
+
+
+CONTAINER = ["unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "bash", "-euc"]
+"""Users, mounts and processes of its own, as a container has."""
+MOUNTED = """
+mkdir /tmp/here && mount --bind "$1" /tmp/here && mount --make-private /tmp/here
+export BENCH_LIB_LOCKS=/tmp/here
+exec "$2" -c "$3" /tmp/here
+"""
+
+
+def contained(tmp_path: Path, name: str) -> list[str]:
+    """Return the words that take a lock in a container which has the shared folder elsewhere."""
+    (tmp_path / name).mkdir()
+    script = MOUNTED.replace("/tmp/here", str(tmp_path / name / "locks"))
+    return [*CONTAINER, script, "-", str(tmp_path / "locks"), sys.executable, HOLD]
+
+
+def test_two_containers_that_mount_one_folder_exclude_each_other(tmp_path):
+    (tmp_path / "locks").mkdir()
+    if subprocess.run([*CONTAINER, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no namespaces here")
+    paths = [str(Path(bench_lib.__file__).parents[1]), str(Path(__file__).parent)]
+    how = {
+        "env": {**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+    }
+    with subprocess.Popen(contained(tmp_path, "first"), **how) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "held\n"
+        second = subprocess.Popen(contained(tmp_path, "second"), **how)
+        _, complaint = second.communicate()
+        assert "DeviceBusyError: mi300x" in complaint
+        first.communicate()

@@ -386,6 +386,10 @@ STEERS = "\x1b[2J\x1b]0;owned\x07out\x9b31m of\x08\r\nmemory\x1b"
         ("\ta\nb\u2192é", "\ta\nb\u2192é"),
         ("\x1b]8;;http://x\x1b\\link\x1b(B", "link"),
         ("\x1b]0;without an end", "0;without an end"),
+        ("why\n ::error file=a::b", "why\n : :error file=a::b"),
+        ("\x1b[0m::add-mask::x\n::std::vector", ": :add-mask::x\n: :std::vector"),
+        ("a ##[error]b", "a ## [error]b"),
+        ("at::native::add\n:: alone", "at::native::add\n:: alone"),
     ],
 )
 def test_what_steers_a_terminal_does_not_reach_it(said, shown):

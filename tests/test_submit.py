@@ -291,6 +291,12 @@ def test_a_submitted_job_is_told_with_how_to_follow_it(submit, sbatch):
     assert script.read_text().splitlines()[1] == f"# Written by: bench-lib submit {' '.join(words)}"
 
 
+def test_a_script_does_not_tell_the_secrets_of_its_command_line(submit, sbatch, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "correct horse")
+    _, script, _ = submit("--slurm", "--dry-run", "--", "perf_tests", "-k", "correct horse")
+    assert script.splitlines()[1].endswith("-- perf_tests -k '[HF_TOKEN]'")
+
+
 def test_each_document_of_a_job_is_as_its_schema_says(submit, sbatch):
     sbatch("31337;north\n")
     words = ("--slurm", "--json", "--tier", "gate", "--gpus", "2")

@@ -21,9 +21,7 @@ from bench_lib.cli.output import (
     Json,
     Markdown,
     Matrix,
-    as_markdown,
     duration,
-    markdown_table,
     one_form,
     picked,
     print_json,
@@ -33,6 +31,7 @@ from bench_lib.cli.output import (
 )
 from bench_lib.formats import many, seconds, shortened, some
 from bench_lib.model import TIERS, Case, Environment, Hardware, Status
+from bench_lib.report import github
 from bench_lib.verdict.severity import rank
 
 if TYPE_CHECKING:
@@ -366,11 +365,12 @@ def _as_markdown(
     """Yield the lines of a page: the verdicts, and the kernels and components that differ."""
     rows = sorted(found.rows, key=lambda row: rank(row.status))
     counts = Counter(row.status.value for row in rows)
-    yield f"# {as_markdown(title)}: {', '.join(f'{n} {status}' for status, n in counts.items())}"
+    yield f"# {github.text(title)}: {', '.join(f'{n} {status}' for status, n in counts.items())}"
     yield ""
     for name, side in sides.items():
-        yield f"- {name}: {as_markdown(_in_brief(side, found.environments[name]))}"
-    yield from ("", *markdown_table(HEADINGS, [_cells(row) for row in rows]))
+        yield f"- {name}: {github.text(_in_brief(side, found.environments[name]))}"
+    yield from ("", *github.table(HEADINGS))
+    yield from (github.row([*map(github.text, _cells(row))]) for row in rows)
     sections = {
         "Reasons": [f"{case_id}: {metric}: {reason}" for case_id, metric, reason in _reasons(rows)],
         "Kernels that differ": [f"{case_id}: {words}" for case_id, words in kernels.items()],
@@ -379,7 +379,7 @@ def _as_markdown(
     }
     for heading, lines in sections.items():
         if lines:
-            yield from ("", f"## {heading}", "", *(f"- {as_markdown(line)}" for line in lines))
+            yield from ("", f"## {heading}", "", *(f"- {github.text(line)}" for line in lines))
 
 
 def _reasons(rows: Sequence[PairRow]) -> Iterator[tuple[str, str, str]]:

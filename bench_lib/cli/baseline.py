@@ -214,7 +214,7 @@ def accept(
         print_json("baseline accept", schema=2, **about)
     else:
         found.print_changes(markdown=markdown)
-        found.print_taken()
+        found.print_taken(markdown=markdown)
         if found.taken and not markdown:
             _print_next(found)
     raise typer.Exit(0 if found.taken else 1)

@@ -95,7 +95,8 @@ def print_json(command: str, /, *, schema: int = 1, **fields: Any) -> None:
     if (reconfigure := getattr(sys.stdout, "reconfigure", None)) is not None:
         reconfigure(encoding="utf-8")
     # They stand in texts only, where JSON has another way to write them.
-    sys.stdout.write(STEERING.sub(lambda c: f"\\u{ord(c[0]):04x}", text) + "\n")
+    shown = STEERING.sub(lambda c: f"\\u{ord(c[0]):04x}", text).replace("##[", "\\u0023#[")
+    sys.stdout.write(shown + "\n")
 
 
 def duration(seconds: float) -> str:
@@ -131,21 +132,6 @@ def print_tables(headings: Sequence[str], rows: Sequence[Sequence[str]], *, keys
 
     for number, lines in enumerate(tables(headings, rows, _width(), keys=keys)):
         print("\n" * (number > 0) + "\n".join(lines))
-
-
-def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table in GitHub's Markdown, whatever is in the cells."""
-
-    def line(cells: Sequence[str]) -> str:
-        return f"| {' | '.join(map(as_markdown, cells))} |"
-
-    return [line(headings), f"|{' --- |' * len(headings)}", *map(line, rows)]
-
-
-def as_markdown(text: str) -> str:
-    """Return a text on one line, without what would end a cell or begin a tag."""
-    flat = " ".join(printable(text).split())
-    return flat.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
 
 
 def one_form(**forms: bool) -> None:

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from bench_lib.cli import reading
-from bench_lib.cli.output import as_markdown, markdown_table, print_table, say
+from bench_lib.cli.output import print_table, say
 from bench_lib.environment.fingerprint import differences
 from bench_lib.model import Accepted, Baseline, ProcessSummary, UserError
+from bench_lib.report import github
 from bench_lib.storage import acceptance
 from bench_lib.storage import baselines as files
 from bench_lib.storage import history as runs
@@ -129,12 +130,13 @@ class Proposal:
         figures = [_figures(change) for change in self.changes]
         if markdown:
             words = [": ".join(filter(None, remark)) for remark in remarks]
-            rows = [(*cells, what) for cells, what in zip(figures, words, strict=True)]
-            print("\n".join(markdown_table((*HEADINGS, "remarks"), rows)))
+            print("\n".join(github.table((*HEADINGS, "remarks"))))
+            for cells, what in zip(figures, words, strict=True):
+                print(github.row([github.text(cell) for cell in (*cells, what)]))
             if self.around:
                 print("\nChanged in the environment:\n")
             for line in self.around:
-                print(f"- {as_markdown(line)}")
+                print(f"- {github.text(line)}")
             return
         # Reasons get lines of their own: a terminal's table would cut them off first.
         rows = [(*cells, what) for cells, (what, _) in zip(figures, remarks, strict=True)]
@@ -145,9 +147,10 @@ class Proposal:
         for line in self.around:
             print(f"environment: {line}")
 
-    def print_taken(self) -> None:
+    def print_taken(self, *, markdown: bool = False) -> None:
         """Say how much was accepted, and what somebody who accepts should know."""
-        print(f"\n{len(self.taken)} of {len(self.changes)} cases accepted into {self.file.path}")
+        path = github.text(str(self.file.path)) if markdown else self.file.path
+        print(f"\n{len(self.taken)} of {len(self.changes)} cases accepted into {path}")
         if self.refused:
             print(
                 f"{len(self.refused)} refused: measure again, or accept with --force and a "

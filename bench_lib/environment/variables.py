@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Mapping
 
 from bench_lib import backends
+from bench_lib.launch.faults import SECRET_NAME
 
 FAMILIES = (
     "MIOPEN_",
@@ -78,8 +79,6 @@ _SWITCH = re.compile(r"-?\d{0,3}|true|false|yes|no|on|off", re.IGNORECASE)
 """Values that no variable can hide anything in."""
 _ADDRESS = re.compile(r"://|@")
 """Characters before a password or a webhook's path, whatever the variable is for."""
-_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|AUTH|COOKIE|KEYS?(_ID)?$")
-"""Names of variables that change no speed, and more often than any other."""
 SET = "set"
 """In place of a value that is not recorded."""
 _HASHED = "hidden "
@@ -96,7 +95,7 @@ def recorded(environ: Mapping[str, str], told: Collection[str] = ()) -> dict[str
         name: value if _may_be_read(name, value, known) else SET
         for name, value in sorted(environ.items())
         if name in told
-        or ((name in known or name.startswith(FAMILIES)) and not _SECRET.search(name.upper()))
+        or ((name in known or name.startswith(FAMILIES)) and not SECRET_NAME.search(name.upper()))
     }
 
 

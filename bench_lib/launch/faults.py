@@ -2,17 +2,71 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import re
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 from bench_lib.model import Fault, UserError
 
 LAST_LINES = 40
 """A crash tells its kind above the stack, which is 20 lines deep in a step."""
+LAST_BYTES, LONGEST_LINE = 2**16, 2000
+"""Of an output and of a line of it; one case's would otherwise fill the history."""
+
+SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|AUTH|COOKIE|KEYS?(_ID)?$")
+"""Names of variables that change no speed, and more often than any other."""
+_PERHAPS_SECRET = re.compile(rf"{SECRET_NAME.pattern}|PASS|_PWD$|WEBHOOK|DSN$")
+_LEAST_SECRET = 6
+"""Characters; a shorter value would be replaced inside of other words."""
+_HIDDEN = "[hidden]"
+_SHOWN_SECRETS = re.compile(
+    r"(?<=://)[^/\s@]+(?=@)"  # user and password of an address
+    r"|(?:(?<=Bearer )|(?<=Basic ))\S{8,}"
+    r"|\b(?:gh[oprsu]_|github_pat_|glpat-|hf_|sk-|xox[abprs]-|AKIA|eyJ)[\w.-]{16,}"
+)
+_ASSIGNED = re.compile(
+    r"(token|secret|passw(?:or)?d|passphrase|credential|cookie|(?:api|access|private)_?key)"
+    r"""((?:_\w+)?['"]?\s?[=:]\s?['"]?)(?!\d+\b)([^\s'"&,;)]{8,})""",
+    re.IGNORECASE,
+)
+_WORD = re.compile(r"(?<![\w=-])(?!_Z)[\w=-]{20,}")
+"""What a random token is one of; a mangled name of C++ is none."""
+_RUN = re.compile(r"[A-Za-z0-9]{20,}")
+_HEXADECIMAL = re.compile(r"[0-9a-f]{32,}", re.IGNORECASE)
+
+
+def without_secrets(text: str) -> str:
+    """Return another program's words without what looks secret, as far as it can be told.
+
+    That are values of variables with secret names, users and passwords in addresses, and long
+    random tokens.  docs/threats.md says what is not recognised.
+    """
+    for name, value in os.environ.items():
+        if len(value) >= _LEAST_SECRET and _PERHAPS_SECRET.search(name.upper()):
+            text = text.replace(value, f"[{name}]")
+    text = _SHOWN_SECRETS.sub(_HIDDEN, text)
+    text = _ASSIGNED.sub(lambda m: f"{m[1]}{m[2]}{_HIDDEN}", text)
+    return _WORD.sub(lambda m: _HIDDEN if any(map(_is_random, _RUN.findall(m[0]))) else m[0], text)
+
+
+def _is_random(run: str) -> bool:
+    """Whether small and large letters and digits follow each other as by chance."""
+    if _HEXADECIMAL.fullmatch(run):
+        return True
+    kinds = ["0" if c.isdigit() else "A" if c.isupper() else "a" for c in run]
+    changes = sum(a != b for a, b in itertools.pairwise(kinds))
+    return len(set(kinds)) == 3 and changes > 0.4 * len(run)
 
 
 class LaunchError(UserError):
     """No worker could be started: a fault of the installation, not of a case."""
+
+    def __init__(self, words: str) -> None:
+        """Carry the words, of which some may be a worker's."""
+        super().__init__(without_secrets(words))
 
 
 class WorkerKilledError(LaunchError):
@@ -22,22 +76,30 @@ class WorkerKilledError(LaunchError):
 class CaseSkipped(Exception):  # noqa: N818 - an outcome, not an error
     """The device or the torch at hand cannot do what the case asks."""
 
+    def __init__(self, reason: str = "") -> None:
+        """Carry the reason."""
+        super().__init__(without_secrets(reason))
+
 
 class CaseFault(Exception):  # noqa: N818 - an outcome, not an error
     """The case has no measurement; the context it ran in must not be used again."""
 
     def __init__(self, fault: Fault) -> None:
         """Carry the fault."""
-        super().__init__(fault.in_words)
-        self.fault = fault
+        self.fault = replace(
+            fault,
+            message=without_secrets(fault.message[:LAST_BYTES]),
+            last_output=without_secrets(fault.last_output),
+        )
+        super().__init__(self.fault.in_words)
 
 
 def last_output(log: Path, offset: int = 0) -> str:
     """Return the last lines of a worker's log from ``offset`` on; empty where there is none."""
     try:
         with log.open("rb") as file:
-            file.seek(offset)
-            text = file.read().decode(errors="replace")
+            file.seek(max(offset, file.seek(0, os.SEEK_END) - LAST_BYTES))
+            text = file.read(LAST_BYTES).decode(errors="replace")
     except OSError:
         return ""
     return last_lines(text)
@@ -45,7 +107,10 @@ def last_output(log: Path, offset: int = 0) -> str:
 
 def last_lines(text: str) -> str:
     """Return as much of the end of an output as a report can bear."""
-    return "\n".join(text.splitlines()[-LAST_LINES:])
+    lines = text[-LAST_BYTES:].splitlines()[-LAST_LINES:]
+    return "\n".join(
+        line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}…" for line in lines
+    )
 
 
 def how_it_ended(code: int | None, who: str = "the worker") -> str:

@@ -303,7 +303,7 @@ def _files_of(folder: Path, rank: int) -> RankFiles:
         outcome=json.loads(found) if found else None,
         phases=tuple(text("phases").splitlines()),
         stack=last_lines(text("stack")),
-        output=last_lines(text("log")),
+        output=last_output(folder / f"rank-{rank}.log"),
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench_lib.launch.faults import without_secrets
 from bench_lib.launch.launchers import SHARED_VARIABLE, VARIABLE
 from bench_lib.model import UserError
 
@@ -101,7 +102,7 @@ def sbatch_script(request: JobRequest, command: Sequence[str]) -> str:
     history = shlex.quote(str(request.history))
     lines = [
         "#!/bin/bash",
-        f"# Written by: {shlex.join(command)}",
+        f"# Written by: {without_secrets(shlex.join(command))}",
         *(f"#SBATCH {_quoted(option)}" for option in options(request)),
         "",
         "set -eu",
