@@ -25,7 +25,7 @@ from standins.rocm.present import Present
 from standins.worker import Context, Contexts, nobody_shares
 
 MACHINE = Present(Path(os.environ["BENCH_LIB_ROOT"]).parent)
-STEPS, STEP_S = 20, 0.01
+STEPS, STEP_S = 10, 0.01
 
 
 class Worker(Context):
