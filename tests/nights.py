@@ -32,7 +32,7 @@ from bench_lib.model import (
 )
 from bench_lib.report.night import Moved, Night, NightCase
 from bench_lib.storage.archive import Point, RunLine
-from bench_lib.verdict.statistics.changes import Step
+from bench_lib.verdict.statistics.levels import Change
 
 NIGHT = dt.datetime(2026, 11, 20, 2, 0, 0, tzinfo=dt.timezone.utc)
 """When the night began."""
@@ -177,9 +177,8 @@ def make_points(
 
 def make_moved(points: Sequence[Point], at: int, ratio: float = 1.05, **fields: Any) -> Moved:
     """Return a change point at a position among the points, of a night with an upgrade."""
-    interval = ratio - 0.005, ratio + 0.005
-    step = Step(index=at, before=at - 1, ratio=ratio, interval=interval, p=1e-6)
-    return replace(Moved(step, points[at].run_id, points[at].time, list(UPGRADE)), **fields)
+    change = Change(at, 20.0, math.log(ratio), 0.0025, 58.0)
+    return replace(Moved(change, points[at].run_id, points[at].time, list(UPGRADE)), **fields)
 
 
 def make_baseline(median_s: float = 0.008, **fields: Any) -> Baseline:

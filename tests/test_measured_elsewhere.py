@@ -41,7 +41,7 @@ NOT_USED = {
     "verdict/statistics/change.py GUESSED_RUN": "runs are taken to be farther apart",
     "verdict/statistics/change.py GUESS_WEIGHT": "no guess counts once five devices are known",
     "verdict/statistics/change.py LEAST_FAMILY": "no family moves together",
-    "verdict/statistics/rises.py DEVICES": "nights on another device take no part",
+    "verdict/statistics/levels.py DEVICES": "nights on another device fail nothing",
 }
 MEASURED_HERE = {
     "worker/bursts.py WATCHED_S": "how long the clock stays up is measured on each device",
@@ -52,7 +52,6 @@ WEAKENS = {
     "verdict/metrics/scaling.py LAGGING": "names a rank beside a verdict, and decides none",
     "verdict/statistics/change.py EXCESS_DEGREES": "makes a run's spread less certain",
     "verdict/statistics/change.py MOST_APART": "bounds what a run explains, not what it is",
-    "verdict/statistics/changes.py DEVICES": "marks steps in a report, which fail nothing",
     "verdict/validity.py CLOCK_SLACK": "spoils a measurement, and calls nothing slower",
     "verdict/validity.py OUT_OF_ORDER": "spoils a measurement, and calls nothing slower",
     "verdict/validity.py CLOCK_SDS": "of the baseline's own clocks",

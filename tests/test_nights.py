@@ -16,7 +16,7 @@ from bench_lib.verdict.nights import CaseNights, CaseRun, is_alarm, over_nights,
 from bench_lib.verdict.statistics.change import (
     t_quantile,
 )
-from bench_lib.verdict.statistics.rises import Rise
+from bench_lib.verdict.statistics.levels import Change
 
 TONIGHT = "tonight"
 
@@ -423,7 +423,7 @@ def level(*values: float, first: int = 0, device: str = "x", **fields) -> nights
 
 
 def found_at(first: int, *members: str, evidence=9.0, size=0.01, **fields) -> nights._Found:
-    rise = Rise(2, evidence, size, 0.001, 8.0)
+    rise = Change(2, evidence, size, 0.001, 8.0)
     return nights._Found(level(*[0.0] * 5, first=first - 2, members=members), rise, **fields)
 
 
@@ -456,8 +456,8 @@ def test_a_finding_is_told_with_all_that_is_known_of_it():
         "late": level(0.0, *[0.0005] * 5, first=2, members=["late"]),
     }
     shared = [
-        nights._Found(replace(levels["b"], members=list(levels)), Rise(3, 9.0, 0.01, 0.001, 8.0)),
-        nights._Found(replace(levels["b"], members=[]), Rise(4, 9.0, 0.03, 0.003, 8.0)),
+        nights._Found(replace(levels["b"], members=list(levels)), Change(3, 9.0, 0.01, 0.001, 8.0)),
+        nights._Found(replace(levels["b"], members=[]), Change(4, 9.0, 0.03, 0.003, 8.0)),
     ]
     calendar = calendar_of(*DAYS)
     regressed = [

@@ -27,6 +27,7 @@ from bench_lib.report import html as pages
 from bench_lib.report.findings import causes, commands
 from bench_lib.report.html import SIGNS, severity, strip
 from bench_lib.report.night import Night, gather
+from bench_lib.report.night import _moved as change_points
 from bench_lib.report.plots import Histories, acceptances, band, comparisons, placed, spark
 from bench_lib.storage import baselines
 from bench_lib.storage.archive import Archive
@@ -316,7 +317,28 @@ def test_a_step_is_found_with_the_environment_that_changed_there(tmp_path) -> No
     (entry,) = _gather(tmp_path).entries
     (moved,) = entry.moved
     assert moved.time == nights.stamp(4)
-    assert moved.step.ratio == pytest.approx(1.075, rel=0.01)
+    assert moved.change.ratio == pytest.approx(1.075, rel=0.01)
+    assert moved.environment == ["torch 2.9.0+rocm7.0 -> 2.10.0"]
+
+
+@pytest.mark.parametrize(
+    ("status", "count"),
+    [(Status.INVALID, 0), (Status.ERROR, 0), (Status.SKIPPED, 0), (Status.REGRESSED, 2), (None, 2)],
+)
+def test_nights_that_say_nothing_of_the_software_are_never_change_points(status, count) -> None:
+    points = nights.make_points(90)
+    for at in range(40, 50):
+        points[at] = replace(points[at], status=status, log_median=points[at].log_median + 0.3)
+    assert len(change_points({}, points)) == count
+
+
+def test_a_change_point_is_held_against_the_last_night_with_a_time() -> None:
+    points = nights.make_points(60, steps=[(30, 1.05)])
+    points[29] = replace(points[29], log_median=math.nan, environment=nights.ENVIRONMENT)
+    old, new = builders.make_environment(), builders.make_environment(torch="2.10.0")
+    environments = {nights.OLD_ENVIRONMENT: old, nights.ENVIRONMENT: new}
+    (moved,) = change_points(environments, points)
+    assert moved.time == points[30].time
     assert moved.environment == ["torch 2.9.0+rocm7.0 -> 2.10.0"]
 
 

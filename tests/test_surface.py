@@ -23,7 +23,7 @@ from bench_lib.model import UserError
 CHECKOUT = Path(bench_lib.__file__).parents[1]
 HEAVY = {
     *("torch", "msgspec", "scipy", "numpy", "duckdb", "jinja2", "rich", "pytest"),
-    *("matplotlib", "ruptures", "pydantic", "asyncio", "concurrent", "multiprocessing"),
+    *("matplotlib", "pydantic", "asyncio", "concurrent", "multiprocessing"),
 }
 MOST_MODULES = 40
 """Of our own and of the standard library's, beyond what typer loads."""

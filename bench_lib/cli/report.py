@@ -170,7 +170,7 @@ def _entry(entry: NightCase) -> dict[str, Any]:
         {
             "run": point.run_id,
             "time": point.time,
-            **picked(point.step, "ratio interval"),
+            **picked(point.change, "ratio interval"),
             "environment": point.environment,
         }
         for point in entry.moved

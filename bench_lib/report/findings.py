@@ -62,7 +62,7 @@ class Onset:
 def onset(night: Night, entry: NightCase) -> Onset:
     """Return since when a case fails, and what changed in the environment there."""
     if (moved := entry.slower_since) is not None:
-        words = f"{moved.time[:10]} ({signed_percent(moved.step.ratio - 1)})"
+        words = f"{moved.time[:10]} ({signed_percent(moved.change.ratio - 1)})"
         return Onset(words, moved.run_id, moved, None, own_last(moved.environment))
     failing = _failing(entry)
     good = entry.last_good

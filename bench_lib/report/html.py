@@ -361,9 +361,9 @@ def _remarks(entry: NightCase) -> list[str]:
         if attempt.measurement is not None:
             words += [f"Warning: {text}" for text in attempt.measurement.warnings]
     for moved in entry.moved:
-        between = " to ".join(map(percent, moved.step.interval))
+        between = " to ".join(map(percent, moved.change.interval))
         said = f"Change point on {day(moved.time)}, run {moved.run_id}: "
-        said += f"{percent(moved.step.ratio)} ({between})"
+        said += f"{percent(moved.change.ratio)} ({between})"
         changed = f"; changed that night: {'; '.join(moved.environment)}"
         words.append(said + changed if moved.environment else said)
     return list(dict.fromkeys(words))
@@ -373,8 +373,8 @@ def _since(night: Night, entry: NightCase) -> tuple[str, str] | None:
     """Say since when: the change point that made it slower, else the last night that was OK."""
     began = onset(night, entry)
     if (last := began.moved) is not None:
-        low, high = (percent(bound) for bound in last.step.interval)
-        words = f"{percent(last.step.ratio)} ({low} to {high}) from run {last.run_id} on"
+        low, high = (percent(bound) for bound in last.change.interval)
+        words = f"{percent(last.change.ratio)} ({low} to {high}) from run {last.run_id} on"
         return f"Slower since {day(last.time)}", words
     if (good := began.last_good) is not None:
         return f"Last OK on {day(good.time)}", f"run {good.run_id}"

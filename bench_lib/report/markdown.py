@@ -278,10 +278,10 @@ def _facts(night: Night, entry: NightCase) -> Iterator[str]:
 
 
 def _moved(moved: Moved) -> str:
-    low, high = moved.step.interval
-    words = "slower" if moved.step.ratio > 1 else "faster"
+    low, high = moved.change.interval
+    words = "slower" if moved.change.ratio > 1 else "faster"
     return (
-        f"{abs(moved.step.ratio - 1):.1%} {words} since {text(moved.time[:10])} "
+        f"{abs(moved.change.ratio - 1):.1%} {words} since {text(moved.time[:10])} "
         f"({low:.3f} to {high:.3f})"
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -37,7 +38,7 @@ from bench_lib.verdict.severity import FAILING, SEVERITY, rank
 
 if TYPE_CHECKING:
     from bench_lib.storage.archive import Archive, Point, RunLine
-    from bench_lib.verdict.statistics.changes import Step
+    from bench_lib.verdict.statistics.levels import Change
 
 DAYS = 90
 """Days of history that a page shows."""
@@ -62,11 +63,15 @@ WORDS = {
 """A sentence's words for those that do not fail."""
 
 
+UNTOLD = frozenset({Status.INVALID, Status.ERROR, Status.SKIPPED})
+"""Nights that say nothing of the software: the hardware's fault, or nothing was measured."""
+
+
 @dataclass(frozen=True)
 class Moved:
     """A change point with its night."""
 
-    step: Step
+    change: Change
     run_id: str
     time: str
     environment: list[str]
@@ -142,7 +147,7 @@ class NightCase:
         verdict, last = self.verdict, self.moved[-1] if self.moved else None
         if verdict is None or verdict.status is not Status.REGRESSED or last is None:
             return None
-        if not metrics.of(verdict.metric).clock_excuses or last.step.ratio <= 1:
+        if not metrics.of(verdict.metric).clock_excuses or last.change.ratio <= 1:
             return None
         good = self.last_good
         return None if good is not None and good.time >= last.time else last
@@ -447,16 +452,18 @@ def _before(night: Night, known: Iterable[RunLine], since: str) -> dict[str, str
 
 def _moved(environments: Mapping[str, Environment], points: Sequence[Point]) -> list[Moved]:
     """Find the change points, each with what changed in the environment that night."""
-    from bench_lib.verdict.statistics.changes import moves  # noqa: PLC0415 - its library takes a second
+    from bench_lib.verdict.statistics.levels import changes  # noqa: PLC0415 - numpy takes a while
 
+    told = [p for p in points if p.status not in UNTOLD and math.isfinite(p.log_median)]
+    values, devices = [p.log_median for p in told], [p.device_uuid or "" for p in told]
     return [
         Moved(
-            step,
-            point.run_id,
+            change,
+            (point := told[change.index]).run_id,
             point.time,
-            differences(environments, [(points[step.before].environment, point.environment)]),
+            differences(environments, [(told[change.index - 1].environment, point.environment)]),
         )
-        for point, step in moves(points)
+        for change in changes(values, devices)
     ]
 
 

@@ -124,8 +124,8 @@ class Histories:
         accepted = acceptances(entry)
         rules = [(date, "accepted", "accepted") for date in accepted]
         for moved in entry.moved:
-            kind = "bad" if moved.step.ratio > 1 else "good"
-            rules.append((moved.time, kind, signed_percent(moved.step.ratio - 1)))
+            kind = "bad" if moved.change.ratio > 1 else "good"
+            rules.append((moved.time, kind, signed_percent(moved.change.ratio - 1)))
         for date, kind, words in rules:
             if times[0] <= (stamp := when(date).timestamp()) <= times[-1]:
                 place = at(stamp, 0)[0]

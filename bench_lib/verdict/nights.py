@@ -2,7 +2,7 @@
 
 Every case is a series of nights since its acceptance.  So is every trait that cases share, by the
 mean of its cases.  A level that rose and stayed is reported when its evidence is worth the number
-of questions asked (``rises``).  A reported slow-down begins a new level, and so does a REGRESSED
+of questions asked (``levels``).  A reported slow-down begins a new level, and so does a REGRESSED
 case.
 """
 
@@ -22,7 +22,6 @@ from bench_lib.model import ProcessSummary, SlowDown, Status
 from bench_lib.verdict.evidence import drawn_alike, known_draw, mostly_waited, origin_of
 from bench_lib.verdict.families import EVERY_CASE
 from bench_lib.verdict.metrics import DEVICE, LEADING
-from bench_lib.verdict.statistics import rises
 from bench_lib.verdict.statistics.change import (
     LEAST_CASES,
     Estimate,
@@ -31,8 +30,17 @@ from bench_lib.verdict.statistics.change import (
     is_wild,
     t_quantile,
 )
-from bench_lib.verdict.statistics.changes import Floats, History
-from bench_lib.verdict.statistics.rises import NightSpread, Rise, Series
+from bench_lib.verdict.statistics.levels import (
+    LEAST_LENGTH,
+    LEAST_SD,
+    NOTHING_KNOWN,
+    Change,
+    Floats,
+    History,
+    NightSpread,
+    Series,
+    correlation_of,
+)
 
 NIGHT = dt.timedelta(hours=20)
 """A run that began at most this long before the newest belongs to the same night.  It is less than
@@ -131,7 +139,7 @@ class _Level:
     """By night and process, how far each is from the others, of logarithms."""
     members: Sequence[str] = ()
     """The cases that it is of."""
-    others: NightSpread = rises.NOTHING_KNOWN
+    others: NightSpread = NOTHING_KNOWN
     """The spread between nights of other cases."""
     correlation: float = 0.0
     """Of successive nights."""
@@ -165,18 +173,18 @@ class _Level:
         return self.history.values
 
     @cached_property
-    def changes(self) -> tuple[Rise, Rise] | None:
+    def changes(self) -> tuple[Change, Change] | None:
         """The nights at which the level most likely rose, and fell; None with too few nights."""
-        if len(self.nights) < rises.LEAST_LENGTH:
+        if len(self.nights) < LEAST_LENGTH:
             return None
         return self.series.rise_and_fall(self.correlation)
 
     @property
     def series(self) -> Series:
         """The nights, to be explained by one level or two."""
-        return Series(self.history, self.devices, self.nights, self.spread)
+        return Series(self.history, self.nights, self.spread)
 
-    def risen(self, price: float, least: float) -> Rise | None:
+    def risen(self, price: float, least: float) -> Change | None:
         """Return where the level rose, if that is worth its price and so large."""
         return _if_worth(self.changes and self.changes[0], price, least)
 
@@ -200,7 +208,7 @@ def _history(values: tuple[float, ...], devices: tuple[str, ...]) -> History:
     return History.of(np.array(values), devices)
 
 
-def _if_worth(change: Rise | None, price: float, least: float) -> Rise | None:
+def _if_worth(change: Change | None, price: float, least: float) -> Change | None:
     is_worth = change is not None and change.evidence >= price and change.size >= least
     return change if is_worth else None
 
@@ -208,7 +216,7 @@ def _if_worth(change: Rise | None, price: float, least: float) -> Rise | None:
 @dataclass(frozen=True)
 class _Found:
     level: _Level
-    rise: Rise
+    rise: Change
     shared: str = ""
     alike: bool = False
     """Whether three in four of the cases that share it moved by half of their mean."""
@@ -250,7 +258,7 @@ def over_nights(cases: Mapping[str, CaseNights], run_id: str) -> OverNights:
         level = own.since_last_fall(price, LEAST)
         if level is not own:
             found.fell[case_id] = calendar.began[level.nights[0]]
-        if len(level.nights) >= rises.LEAST_LENGTH and level.nights[-1] == calendar.tonight:
+        if len(level.nights) >= LEAST_LENGTH and level.nights[-1] == calendar.tonight:
             levels[case_id] = replace(level, members=[case_id])
     shared = _shared(levels, cases)
     alone = [
@@ -397,15 +405,15 @@ def _drawn_in(levels: Sequence[_Level]) -> list[_Level]:
 
 def _correlated(levels: Sequence[_Level], least: float = 0.0) -> list[_Level]:
     """Let the nights of all correlate as those of all together do, or by so much at least."""
-    known = [level.series for level in levels if len(level.nights) >= rises.LEAST_LENGTH]
-    correlation = max(least, rises.correlation(known))
+    known = [level.series for level in levels if len(level.nights) >= LEAST_LENGTH]
+    correlation = max(least, correlation_of(known))
     return [replace(level, correlation=correlation) for level in levels]
 
 
 def _knowing_each_other(levels: Sequence[_Level]) -> list[_Level]:
     """Give each case the spread between nights of the others, as far as cases are alike."""
     own = [
-        Estimate(max(rises.LEAST_SD**2, float(x.var(ddof=1))), len(x) - 1.0)
+        Estimate(max(LEAST_SD**2, float(x.var(ddof=1))), len(x) - 1.0)
         for x in (level.history.level for level in levels)
     ]
     prior = fit_prior(own)
@@ -470,9 +478,8 @@ def _mean(levels: Sequence[_Level]) -> _Level:
 
     A night on which less than half of them was measured is left out.
     """
-    variances = [max(rises.LEAST_SD**2, statistics.median(np.diff(e.steady) ** 2)) for e in levels]
-    usual = statistics.median(variances)
-    weights = [1 / (variance + usual) for variance in variances]
+    variances = [level.history.variance for level in levels]
+    weights = [1 / (variance + statistics.median(variances)) for variance in variances]
     half = sum(weights) / 2
     nights: dict[int, list[tuple[float, float]]] = {}
     devices: dict[int, list[str]] = {}
