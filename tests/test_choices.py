@@ -468,6 +468,8 @@ HANDED, ANEW = " by choices", " by choices, anew"
 
 @pytest.fixture
 def judged(tmp_path, monkeypatch):
+    monkeypatch.setattr("bench_lib.backends.amd.AMD.is_measured", True)
+
     def run(
         times: list[float],
         drawn: Draw | None,
