@@ -117,8 +117,8 @@ class Worker:
             if strikes(doomed):
                 os.kill(pid, signal.SIGKILL)
         if strikes("stranger"):
-            connect(token="what", hello="context", context=name).close()
-        worker = cls(name, connect(hello="context", context=name, pid=os.getpid()))
+            connect(hello="a stranger").close()
+        worker = cls(name, connect(hello=name, pid=os.getpid()))
         if strikes("lost"):
             print("hipErrorNoDevice: no ROCm-capable device is detected", file=sys.stderr)
             return 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import contextlib
 import errno
-import json
 import os
 import signal
 import socket
@@ -47,7 +46,9 @@ from bench_lib.launch.wire import (
     CONTEXTS_VARIABLE,
     LOGS_VARIABLE,
     PRELOAD_VARIABLE,
+    ClosedError,
     Connection,
+    connect,
 )
 from bench_lib.launch.zygote import (
     DRAWS,
@@ -336,25 +337,58 @@ def test_an_exit_code_is_put_into_words(code: int | None, words: str) -> None:
 # --- the zygote itself ---------------------------------------------------------------------
 
 
-def test_a_stranger_without_the_token_is_refused(
+def test_nobody_but_its_user_reaches_a_runner(zygote: Zygote) -> None:
+    assert zygote.logs.stat().st_mode & 0o777 == 0o700
+    assert (zygote.logs / zygote._socket).is_socket()
+
+
+def test_who_calls_and_is_not_waited_for_is_hung_up_on(
     zygote: Zygote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "GREETING_LIMIT_S", 0.05)
-    address = zygote._listener.getsockname()
-    wrong, nonsense, silent, brief = (socket.create_connection(address) for _ in range(4))
-    hello = {"token": "0" * 32, "hello": "context", "context": "context-1", "pid": NOBODY}
-    wrong.sendall(json.dumps(hello).encode() + b"\n")
-    nonsense.sendall(b"GET / HTTP/1.1\r\n\r\n")
+    monkeypatch.setenv(LOGS_VARIABLE, str(zygote.logs))
+    monkeypatch.setenv(ADDRESS_VARIABLE, zygote._socket)
+    wrong, brief = connect(hello="context-0", pid=NOBODY), connect()
     brief.close()
-    monkeypatch.setattr(zygote, "_contexts", 0)  # the next one is called context-1 as well
     context = zygote.context()
     assert context.pid != NOBODY
-    assert context.measure(case("well")).context_id == "context-1"
-    for stranger in (wrong, nonsense, silent):
-        stranger.settimeout(LONG_S)
-        assert stranger.recv(1) == b""
-        stranger.close()
+    context.measure(case("well"))
+    with pytest.raises(ClosedError):
+        wrong.receive(LONG_S)
+    wrong.close()
     context.close()
+
+
+def test_a_zygote_that_somebody_stopped_is_given_up(
+    zygote: Zygote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "STOPPED_LIMIT_S", 0.1)
+    os.kill(zygote._pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(LaunchError, match=r"was stopped by a signal and did not go on within"):
+            zygote.context()
+    finally:
+        os.kill(zygote._pid, signal.SIGCONT)
+
+
+STOPPED_AND_LEFT = """
+import os, signal, sys
+from bench_lib.launch.zygote import Zygote
+zygote = Zygote(environment={brief!r})
+zygote.wait()
+print(zygote._pid, zygote.logs, flush=True)
+os.kill(zygote._pid, signal.SIGSTOP)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_stopped_zygote_whose_runner_is_killed_goes_and_takes_its_folder_along() -> None:
+    program = STOPPED_AND_LEFT.format(brief=dict(BRIEF))
+    done = subprocess.run(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=False
+    )
+    pid, folder = done.stdout.split()
+    assert all_gone(int(pid))
+    assert not Path(folder).exists()
 
 
 def test_a_zygote_ends_nobody_but_its_own_children(zygote: Zygote) -> None:
@@ -383,7 +417,7 @@ def program(folder: Path, name: str, script: str) -> str:
     return str(path)
 
 
-def test_a_container_is_told_everything_but_the_token_on_its_command_line(
+def test_a_container_is_told_everything_on_its_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OURS_ALONE", "1")
@@ -394,9 +428,6 @@ def test_a_container_is_told_everything_but_the_token_on_its_command_line(
         context.measure(case("told", variable="GIVEN", value="a b=c"))
         fault = fault_of(context, case("told", variable="OURS_ALONE", value="1"))
         assert fault.message == "LookupError: OURS_ALONE is None"
-        words = " ".join(map(str, zygote._process.args))
-        assert zygote._token not in words
-        assert (zygote.logs / "token").stat().st_mode & 0o777 == 0o600
         package = zygote.logs / "import" / "bench_lib"
         assert package.is_dir()
         assert not package.is_symlink()
@@ -624,7 +655,7 @@ def test_a_zygote_can_be_kept_from_trying_the_compiler_and_from_importing_torchv
     monkeypatch.setattr(worker, "connect", connect)
     monkeypatch.setattr(worker, "_load_compiler", lambda: seen.append("compiler, told"))
     monkeypatch.setattr(worker, "_start_over_if_spoilt", lambda: seen.append("trial"))
-    monkeypatch.setenv(ADDRESS_VARIABLE, "127.0.0.1:1")
+    monkeypatch.setenv(ADDRESS_VARIABLE, "none.socket")
     if told is None:
         monkeypatch.delenv(PRELOAD_VARIABLE, raising=False)
     else:
@@ -654,7 +685,7 @@ def test_a_zygote_that_reaches_no_runner_leaves_its_log_to_one_that_lives(
     logs.mkdir()
     told = iter(parents)
     monkeypatch.setenv(LOGS_VARIABLE, str(logs))
-    monkeypatch.setenv(ADDRESS_VARIABLE, "127.0.0.1:1")
+    monkeypatch.setenv(ADDRESS_VARIABLE, "none.socket")
     monkeypatch.setenv(PRELOAD_VARIABLE, "no")
     monkeypatch.setitem(sys.modules, "torchvision", ModuleType("torchvision"))
     monkeypatch.setattr(worker, "connect", connect)

@@ -130,20 +130,20 @@ def test_a_value_that_is_no_number_is_not_sent(pair, value):
 # ---- greeting ---------------------------------------------------------------------------
 
 
-@pytest.fixture
-def runner(tmp_path, monkeypatch):
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        monkeypatch.setenv(wire.ADDRESS_VARIABLE, f"127.0.0.1:{listener.getsockname()[1]}")
-        monkeypatch.setenv(wire.LOGS_VARIABLE, str(tmp_path))
-        yield listener
-
-
-def test_a_worker_greets_with_the_token_that_lies_in_the_folder_of_the_logs(runner, tmp_path):
-    (tmp_path / wire.TOKEN_FILE).write_text("c0ffee")
-    connection = wire.connect(hello="context", context="context-1")
-    accepted, _ = runner.accept()
+@pytest.mark.parametrize("depth", [1, 20])
+def test_a_worker_says_who_calls_however_long_the_path_is(tmp_path, monkeypatch, depth):
+    folder = tmp_path.joinpath(*["a-folder"] * depth)
+    folder.mkdir(parents=True)
+    monkeypatch.setenv(wire.ADDRESS_VARIABLE, "runner.socket")
+    monkeypatch.setenv(wire.LOGS_VARIABLE, str(folder))
+    with socket.socket(socket.AF_UNIX) as listener:
+        with wire.address(folder, "runner.socket") as path:
+            listener.bind(path)
+        listener.listen()
+        connection = wire.connect(hello="context-1", pid=1)
+        accepted, _ = listener.accept()
     greeting = Connection(accepted)
-    assert greeting.receive() == {"token": "c0ffee", "hello": "context", "context": "context-1"}
+    assert greeting.receive() == {"hello": "context-1", "pid": 1}
     greeting.close()
     connection.close()
 

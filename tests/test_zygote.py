@@ -253,10 +253,10 @@ def test_shared_workers_are_joined_by_who_would_start_the_same(monkeypatch, tmp_
 
 def test_ctrl_c_while_the_program_is_started_leaves_nothing_open(tmp_path, monkeypatch):
     opened = []
-    create = module.socket.create_server
+    create = module.socket.socket
 
-    def noted(*where):
-        opened.append(create(*where))
+    def noted(*kind):
+        opened.append(create(*kind))
         return opened[-1]
 
     def interrupted(*_words, **_about):
@@ -264,7 +264,7 @@ def test_ctrl_c_while_the_program_is_started_leaves_nothing_open(tmp_path, monke
 
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    monkeypatch.setattr(module.socket, "create_server", noted)
+    monkeypatch.setattr(module.socket, "socket", noted)
     monkeypatch.setattr(module.subprocess, "Popen", interrupted)
     with pytest.raises(KeyboardInterrupt):
         Zygote()

@@ -107,7 +107,7 @@ def last_output(log: Path, offset: int = 0) -> str:
 
 def last_lines(text: str) -> str:
     """Return as much of the end of an output as a report can bear."""
-    lines = text[-LAST_BYTES:].splitlines()[-LAST_LINES:]
+    lines = text[-LAST_BYTES:].strip("\n").splitlines()[-LAST_LINES:]
     return "\n".join(
         line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}…" for line in lines
     )

@@ -1,7 +1,7 @@
 """JSON, an object a line over a socket or a file: how the runner and its workers speak.
 
 Standard library only, because the worker's side runs under any interpreter with torch.
-JSON and not pickle, because a socket is something that a stranger can reach.
+The socket lies in a folder that only its user may open.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import os
 import socket
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from bench_lib.model import Case, Launch, Limits, Sampling
 
 MAX_LINE = 64 * 1024 * 1024
 ADDRESS_VARIABLE = "BENCH_LIB_ADDRESS"
+"""Name of the runner's socket in the folder of the logs."""
 LOGS_VARIABLE = "BENCH_LIB_LOGS"
 CONTEXTS_VARIABLE = "BENCH_LIB_CONTEXTS"
 CONTEXTS = ("chosen", "any")
@@ -29,10 +31,7 @@ PRELOAD_VARIABLE = "BENCH_LIB_PRELOAD"
 STARTER_VARIABLE = "BENCH_LIB_STARTER"
 """Process id of who started a zygote that serves several runners, one after the other."""
 RUNNER_FILE = "runner"
-"""In the folder of its logs, the address of the next one."""
-TOKEN_FILE = "token"  # noqa: S105 - the name of a file, not a secret
-"""In the folder of the logs, for its owner alone: a container gets variables on its command line,
-which everybody on the machine can read."""
+"""In the folder of its logs, the name of the next one's socket."""
 MEASURED = "bench-lib measured"
 """The range around the steps that count, for profilers outside; earlier steps warm up."""
 
@@ -119,12 +118,24 @@ class Connection:
             self._socket.close()
 
 
+@contextlib.contextmanager
+def address(folder: Path, name: str) -> Iterator[str]:
+    """Yield the path of a socket in a folder, whose own path may be longer than one's 107 bytes."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{name}"
+    finally:
+        os.close(descriptor)
+
+
 def connect(**hello: Any) -> Connection:
-    """Open a connection to the runner, where the environment says it is, and greet it."""
-    token = Path(os.environ[LOGS_VARIABLE], TOKEN_FILE).read_text(encoding="ascii")
-    host, _, port = os.environ[ADDRESS_VARIABLE].rpartition(":")
-    connection = Connection(socket.create_connection((host, int(port)), timeout=30))
-    connection.send({"token": token, **hello})
+    """Open a connection to the runner, where the environment says it is, and say who calls."""
+    runner = socket.socket(socket.AF_UNIX)
+    with address(Path(os.environ[LOGS_VARIABLE]), os.environ[ADDRESS_VARIABLE]) as path:
+        runner.connect(path)
+    connection = Connection(runner)
+    if hello:
+        connection.send(hello)
     return connection
 
 

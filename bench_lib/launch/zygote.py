@@ -28,7 +28,7 @@ from bench_lib.launch.faults import (
     how_it_ended,
     last_output,
 )
-from bench_lib.launch.files import temporary_files, temporary_folder
+from bench_lib.launch.files import cannot_write, temporary_files, temporary_folder
 from bench_lib.launch.started import signal_all
 from bench_lib.launch.wire import (
     ADDRESS_VARIABLE,
@@ -37,10 +37,10 @@ from bench_lib.launch.wire import (
     LOGS_VARIABLE,
     RUNNER_FILE,
     STARTER_VARIABLE,
-    TOKEN_FILE,
     ClosedError,
     Connection,
     ProtocolError,
+    address,
 )
 from bench_lib.model import (
     Bursts,
@@ -56,7 +56,7 @@ from bench_lib.model import (
 START_LIMIT_S = 300.0
 """torch on a cold network file system takes minutes to import."""
 OPEN_LIMIT_S = 120.0
-GREETING_LIMIT_S = 10.0
+STOPPED_LIMIT_S = 30.0
 TURN_LIMIT_S = 10.0
 CALIBRATION_LIMIT_S = 60.0
 DRAWS = 8
@@ -253,7 +253,7 @@ class Zygote:
         """Start a zygote under ``python`` with ``environment`` on top of our own, in ``folder``.
 
         ``command_prefix`` are words that start it elsewhere on this machine, in a container that
-        shares our network and our folder for temporary files.  The zygote gets only those of our
+        shares our folder for temporary files.  The zygote gets only those of our
         variables that such a command hands on.  A shared one serves one runner after another: other
         processes that join it by its ``joint``, and its starter.  Raises LaunchError if the
         interpreter is missing, or the one to join is gone.
@@ -265,20 +265,17 @@ class Zygote:
         self._is_shared = is_shared or joins is not None
         self._process: subprocess.Popen[bytes] | None = None
         """None if another process started it."""
-        self._token = secrets.token_hex(16)
+        self._stopped_since: float | None = None
         if self._directory is not None:
             self.logs, self._pid = Path(self._directory.name), 0
         elif joins is not None:
             self.logs, self._pid = Path(joins[0]), joins[1]
-            try:
-                self._token = (self.logs / TOKEN_FILE).read_text(encoding="ascii")
-            except OSError as error:
-                raise LaunchError(f"the shared workers are gone: {error}") from error
         self.proved: set[tuple[str, ...]] = set()
         """The arithmetic that this device and environment have proved, as ``proof`` has it."""
         self.versions: dict[str, str | None] = {}
         """Versions of torch, torchvision, CUDA, HIP and triton as the worker has them."""
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._socket = f"{secrets.token_hex(4)}.socket"
+        self._listener = socket.socket(socket.AF_UNIX)
         self._pids: dict[str, int] = {}
         self._exits: dict[int, int] = {}
         self._contexts = 0
@@ -287,6 +284,16 @@ class Zygote:
         self._futile = 0
         self._connection: Connection | None = None
         self._accepted: list[Connection] = []
+        try:
+            with address(self.logs, self._socket) as path:
+                self._listener.bind(path)
+            self._listener.listen()
+        except OSError as error:
+            self._listener.close()
+            if self._directory is None:
+                raise LaunchError(f"the shared workers are gone: {error}") from error
+            self._directory.cleanup()
+            raise cannot_write(error) from error
         if self._directory is None:
             return
         try:
@@ -301,10 +308,6 @@ class Zygote:
     def joint(self) -> Joint:
         """The folder and the process id by which others join a shared one."""
         return str(self.logs), self._pid
-
-    @property
-    def _address(self) -> str:
-        return f"127.0.0.1:{self._listener.getsockname()[1]}"
 
     def wait(self) -> None:
         """Wait until it can fork; raises LaunchError if it has no torch or does not answer."""
@@ -326,7 +329,7 @@ class Zygote:
         self._raise_if_gone()
         written = self.logs / f"{RUNNER_FILE}.part"
         with temporary_files():
-            written.write_text(self._address, encoding="ascii")
+            written.write_text(self._socket, encoding="ascii")
             written.replace(self.logs / RUNNER_FILE)
 
     def _started(
@@ -338,17 +341,15 @@ class Zygote:
     ) -> subprocess.Popen[bytes]:
         """Start the process; raises LaunchError."""
         with temporary_files():
-            token = self.logs / TOKEN_FILE
-            token.touch(mode=0o600)
-            token.write_text(self._token, encoding="ascii")
-            output = (self.logs / "zygote.log").open("wb")
+            log = self.logs / "zygote.log"
+            log.write_bytes(b"\n")  # which says now that a disk is full
         command = [python, "-m", "bench_lib.worker", "serve"]
         variables = {
             **environment,
             **(
                 {STARTER_VARIABLE: str(os.getpid())}
                 if self._is_shared
-                else {ADDRESS_VARIABLE: self._address}
+                else {ADDRESS_VARIABLE: self._socket}
             ),
             LOGS_VARIABLE: str(self.logs),
             "PYTHONUNBUFFERED": "1",
@@ -362,7 +363,7 @@ class Zygote:
         else:
             variables["PYTHONPATH"] = import_path(self.logs, {**os.environ, **variables})
         try:
-            with output:
+            with log.open("ab") as output:
                 return subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
@@ -447,6 +448,8 @@ class Zygote:
         for connection in self._accepted:
             connection.close()
         self._listener.close()
+        with contextlib.suppress(OSError):
+            (self.logs / self._socket).unlink()
         process = self._process
         if process is None:
             if self._connection is None:  # nobody else has announced himself then
@@ -491,7 +494,7 @@ class Zygote:
             self._exits[int(message["exited"])] = int(message["code"])
 
     def _accept(self, who: str, limit_s: float) -> tuple[Connection, dict[str, Any]]:
-        """Wait for ``who`` to call back with the right token, while the zygote lives."""
+        """Wait for ``who`` to call back, while the zygote lives."""
         deadline = time.monotonic() + limit_s
         while (remaining := deadline - time.monotonic()) > 0:
             self._listener.settimeout(min(0.2, remaining))
@@ -505,24 +508,27 @@ class Zygote:
             self._accepted = [each for each in self._accepted if each.fileno() >= 0]
             self._accepted.append(connection)
             with contextlib.suppress(TimeoutError, ClosedError, ProtocolError):
-                first = connection.receive(GREETING_LIMIT_S)
-                if not secrets.compare_digest(str(first.get("token", "")), self._token):
-                    connection.close()
-                    continue
-                if first.get("context") == who:
+                first = connection.receive(max(0.0, deadline - time.monotonic()))
+                if first.get("hello") == who:
                     return connection, first
-                if who == "zygote":
-                    return connection, connection.receive(max(0.0, deadline - time.monotonic()))
             connection.close()
         raise LaunchError(self._obituary(f"no worker answered within {limit_s:g} s"))
 
     def _raise_if_gone(self) -> None:
-        """Raise LaunchError where the zygote has ended."""
+        """Raise LaunchError where the zygote has ended, or somebody stopped it for too long."""
         if self._process is not None:
             if (code := self._process.poll()) is not None:
                 raise self._error(self._obituary(how_it_ended(code)), code)
-        elif _has_ended(self._pid):
+        elif _state(self._pid) in "ZX":
             raise self._error(self._obituary("the shared workers are gone"), None)
+        now = time.monotonic()
+        since = self._stopped_since or now
+        self._stopped_since = since if _state(self._pid) == "T" else None
+        if now - since > STOPPED_LIMIT_S:
+            raise LaunchError(
+                f"process {self._pid}, which starts the workers, was stopped by a signal and did "
+                f"not go on within {STOPPED_LIMIT_S:g} s"
+            )
 
     def _raise_if_ended(self, name: str) -> None:
         """Raise LaunchError where a context has ended that has not called back."""
@@ -530,7 +536,7 @@ class Zygote:
             return
         with contextlib.suppress(TimeoutError, ClosedError, ProtocolError):
             while select.select([self._connection], [], [], 0)[0]:
-                self._note(self._connection.receive(GREETING_LIMIT_S))
+                self._note(self._connection.receive(TURN_LIMIT_S))
                 while self._connection.has_message():
                     self._note(self._connection.receive())
         code = self._exits.get(self._pids.get(name, 0))
@@ -561,13 +567,12 @@ class Zygote:
         return f"{what}; its last output:\n{output}" if output else what
 
 
-def _has_ended(pid: int) -> bool:
-    """Whether a process is gone, or one that nobody has waited for."""
+def _state(pid: int) -> str:
+    """Return the letter of a process's state: X if it is gone, Z if nobody has waited for it."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
     except (OSError, IndexError):
-        return True
-    return state in "ZX"
+        return "X"
 
 
 def import_path(folder: Path, variables: Mapping[str, str], *, copied: bool = False) -> str:

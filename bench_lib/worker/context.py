@@ -36,7 +36,7 @@ def serve_cases(name: str) -> int:
     the runner ends this process, since a context may be broken without saying so.
     """
     leave_a_stack()
-    connection = connect(hello="context", context=name, pid=os.getpid())
+    connection = connect(hello=name, pid=os.getpid())
     device, seen = open_device()
     launches = compare_streams(device)
     connection.send(

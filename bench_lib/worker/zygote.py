@@ -64,6 +64,8 @@ def serve() -> int:
     A shared one serves one runner after another, until its starter has ended.  Before the first of
     them nobody may hold the device, so no child opens it.
     """
+    # Where somebody stopped it, it goes on, sees that its runner has hung up, and cleans up.
+    die_with_parent(by=signal.SIGCONT)
     parent = os.getppid()
     preload = os.environ.get(PRELOAD_VARIABLE)
     starter = os.environ.get(STARTER_VARIABLE)
@@ -265,7 +267,7 @@ def _become_context(inherited: Connection, name: str) -> NoReturn:
         os._exit(code)
 
 
-def die_with_parent() -> None:
+def die_with_parent(by: signal.Signals = signal.SIGKILL) -> None:
     """Ask the kernel to end this process with the zygote, however that ends (Linux only)."""
     with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, by, 0, 0, 0)
