@@ -12,8 +12,8 @@ import enum
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeVar
 
 
 class UserError(RuntimeError):
@@ -723,13 +723,23 @@ class Status(str, enum.Enum):
     SKIPPED = "SKIPPED"
 
 
+class Finding:
+    """What a verdict rests on, or what explains it; ``findings`` has the kinds."""
+
+    kind: str
+
+
+_Found = TypeVar("_Found", bound=Finding)
+
+
 @dataclass(frozen=True)
 class Verdict:
     """One metric of one case against its baseline."""
 
     status: Status
     metric: str
-    reason: str
+    reason: str = ""
+    """In words; of what was judged, ``reasons`` makes them of the findings."""
     value: float | None = None
     """The candidate's, in ``unit``."""
     baseline: float | None = None
@@ -746,6 +756,15 @@ class Verdict:
     """The baseline: ``pinned`` (accepted by somebody), ``rolling`` (the nights fine by that),
     ``reference`` (the accepted environment, measured in turns tonight), ``a`` (the other side of
     ``ab``) or ``published`` (a figure shown beside a case)."""
+    findings: list[Finding] = field(default_factory=list)
+
+    def found(self, kind: type[_Found]) -> _Found | None:
+        """Return the first finding of a kind, if there is one."""
+        return next((each for each in self.findings if isinstance(each, kind)), None)
+
+    def finding(self, *found: Finding) -> Verdict:
+        """Return the verdict with further findings."""
+        return replace(self, findings=[*self.findings, *found])
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,13 @@ from typing import Any, Literal
 
 import msgspec
 
+from bench_lib.findings import KINDS
 from bench_lib.model import (
     SCHEMA,
     Accepted,
     Choice,
     Environment,
+    Finding,
     Hardware,
     KernelTable,
     Limits,
@@ -167,7 +169,7 @@ def _lines() -> dict[str, Any]:
 
 def _described(about: type) -> dict[str, Any]:
     """Return msgspec's schema, each property with what the code says of it."""
-    schema = msgspec.json.schema(about, schema_hook=lambda _path: {"type": "string"})
+    schema = msgspec.json.schema(about, schema_hook=_of_ours)
     named = {each.__name__: each for each in _types(about)}
     for name, what in schema["$defs"].items():
         if name not in named:
@@ -180,6 +182,14 @@ def _described(about: type) -> dict[str, Any]:
                 of_field["description"] = told[field]
         what["description"] = _flat(what.get("description", ""))
     return schema
+
+
+def _of_ours(about: type) -> dict[str, Any]:
+    """Describe a finding by its kinds; what else msgspec does not know is a path."""
+    if about is Finding:
+        kind = {"enum": [*KINDS]}
+        return {"type": "object", "required": ["kind"], "properties": {"kind": kind}}
+    return {"type": "string"}
 
 
 def _types(about: Any, known: dict[type, None] | None = None) -> dict[type, None]:

@@ -19,6 +19,7 @@ from builders import (
     make_processes,
     make_telemetry,
 )
+from judging import verdicts_of
 from standins.device import Device
 from standins.worker import Context, Contexts, Watch, held
 
@@ -26,7 +27,7 @@ from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.zygote import PLAIN
 from bench_lib.model import IN_BURSTS, Bursts, Calibration, Status
 from bench_lib.storage import facts
-from bench_lib.verdict import judge, validity
+from bench_lib.verdict import validity
 from bench_lib.verdict.evidence import Evidence
 from bench_lib.verdict.metrics import summarise
 from bench_lib.worker import bursts
@@ -292,7 +293,7 @@ def in_burst(log_median: float = 0.0, **fields):
 
 def judged(candidate, baseline):
     evidence = Evidence(candidate, replace(make_baseline(), processes=baseline), planned=6)
-    return {v.metric: v for v in judge.judge({"gemm": evidence})["gemm"]}
+    return {v.metric: v for v in verdicts_of({"gemm": evidence})["gemm"]}
 
 
 def test_what_a_process_measured_in_bursts_is_kept_with_the_sustained_time():

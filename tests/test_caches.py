@@ -15,6 +15,7 @@ from builders import (
     make_case,
     make_process,
 )
+from judging import verdicts_of
 from standins.worker import Contexts, gpus, held
 
 from bench_lib.backends.folders import searched
@@ -25,7 +26,6 @@ from bench_lib.environment.fingerprint import caches as found
 from bench_lib.model import Fault, Launch, Limits, Status, UserError
 from bench_lib.storage import history
 from bench_lib.verdict.evidence import Evidence
-from bench_lib.verdict.judge import judge
 from bench_lib.worker import caches, profiling
 from bench_lib.worker.caches import make_inductor_folder
 from bench_lib.worker.clock import Clock
@@ -254,7 +254,7 @@ def test_artefacts_that_torch_cannot_read_are_refused(tmp_path):
 
 def first_step(candidate, baseline, **limits):
     evidence = Evidence(candidate, make_baseline(processes=baseline), Limits(**limits))
-    return [each for each in judge({"a": evidence})["a"] if each.metric == "first_step"]
+    return [each for each in verdicts_of({"a": evidence})["a"] if each.metric == "first_step"]
 
 
 COLD_S = (12.0, 12.4, 13.4, 11.5, 11.6)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench_lib import reasons
 from bench_lib.model import Status, Verdict
-from bench_lib.verdict.chance import BLIND, Question, answers
+from bench_lib.verdict import chance
+from bench_lib.verdict.chance import BLIND, Question
 from bench_lib.verdict.metrics import LEADING
 from bench_lib.verdict.statistics.change import ALPHA, Contrast, Origin, compare, paired
 
@@ -31,6 +34,10 @@ def question(candidate, baseline=STEADY, **fields) -> Question:
         fields.pop("planned", 1),
     )
     return replace(Question("case", LEADING, "pinned", contrast, 0.01), **fields)
+
+
+def answers(family: Sequence[Question]) -> list[Verdict]:
+    return list(map(reasons.in_words, chance.answers(family)))
 
 
 def pairs(*differences: float) -> Question:

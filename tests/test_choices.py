@@ -30,6 +30,7 @@ from builders import (
     make_record,
     write_run,
 )
+from judging import verdicts_of
 from standins.worker import Contexts, Watch, gpus, held
 
 from bench_lib.engine import engine
@@ -53,7 +54,6 @@ from bench_lib.storage import acceptance, baselines, history
 from bench_lib.storage.baselines import BaselineChange, BaselineError
 from bench_lib.verdict import choices as compared
 from bench_lib.verdict.evidence import PINNED, ROLLING, Evidence
-from bench_lib.verdict.judge import judge
 from bench_lib.worker import choices
 
 BIG = {"XBLOCK": 1024, "num_stages": 1, "num_warps": 4}
@@ -304,7 +304,7 @@ def evidence(
 
 
 def latency(of: Evidence) -> Verdict:
-    return judge({CASE_ID: of})[CASE_ID][0]
+    return verdicts_of({CASE_ID: of})[CASE_ID][0]
 
 
 @pytest.mark.parametrize(
@@ -340,8 +340,8 @@ def test_the_baselines_choices_and_nothing_to_choose_say_nothing(drawn, baseline
 
 
 def test_other_choices_that_are_as_fast_say_nothing():
-    same = judge({CASE_ID: evidence(of_draw(OTHER, FAST), tunings=1)})[CASE_ID]
-    eager = judge({CASE_ID: evidence(of_draw(None, FAST), tunings=1)})[CASE_ID]
+    same = verdicts_of({CASE_ID: evidence(of_draw(OTHER, FAST), tunings=1)})[CASE_ID]
+    eager = verdicts_of({CASE_ID: evidence(of_draw(None, FAST), tunings=1)})[CASE_ID]
     assert same == eager
 
 

@@ -18,7 +18,10 @@ from builders import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from judging import verdicts_of
 
+from bench_lib import reasons
+from bench_lib.findings import Differs, OtherState, Unaccepted
 from bench_lib.model import (
     IN_BURSTS,
     Baseline,
@@ -34,7 +37,6 @@ from bench_lib.verdict.judge import (
     beside_time,
     compare,
     is_suspicious,
-    judge,
     judge_samples,
     leading,
     overall,
@@ -57,7 +59,7 @@ def verdicts_on(candidate, baseline=None, limits=None, **fields) -> list[Verdict
     evidence = Evidence(
         candidate, make_baseline() if baseline is None else baseline, limits or Limits(), **fields
     )
-    return judge({CASE: evidence})[CASE]
+    return verdicts_of({CASE: evidence})[CASE]
 
 
 def verdict(metric: str, candidate, baseline=None, limits=None, **fields) -> Verdict:
@@ -188,8 +190,8 @@ def test_a_suite_is_judged_as_one():
         for n, values in enumerate(ordinary)
     }
     poor = Evidence(make_processes([0.016, 0.02]), make_baseline((-0.002, 0.003)))
-    (alone,) = (v for v in judge({CASE: poor})[CASE] if v.metric == "latency")
-    (among,) = (v for v in judge({**suite, CASE: poor})[CASE] if v.metric == "latency")
+    (alone,) = (v for v in verdicts_of({CASE: poor})[CASE] if v.metric == "latency")
+    (among,) = (v for v in verdicts_of({**suite, CASE: poor})[CASE] if v.metric == "latency")
     assert (alone.status, among.status) == (Status.SUSPECT, Status.REGRESSED)
     assert among.ratio == alone.ratio
     low, high = among.interval
@@ -204,7 +206,7 @@ def test_every_case_is_answered_in_the_suites_order():
             make_processes([0.0]), make_baseline(conditions={"ranks": 8}), conditions={"ranks": 1}
         ),
     }
-    found = judge(suite)
+    found = verdicts_of(suite)
     assert [(name, overall(verdicts)) for name, verdicts in found.items()] == [
         ("new", Status.NO_BASELINE),
         ("known", Status.OK),
@@ -214,7 +216,7 @@ def test_every_case_is_answered_in_the_suites_order():
 
 def test_a_case_without_a_process_is_named():
     with pytest.raises(ValueError, match=r"^empty: no process to judge$"):
-        judge({"empty": Evidence([], make_baseline())})
+        verdicts_of({"empty": Evidence([], make_baseline())})
 
 
 # ---- cases that are not judged ----------------------------------------------------------
@@ -222,13 +224,14 @@ def test_a_case_without_a_process_is_named():
 
 def test_without_a_baseline_the_measured_value_is_told():
     evidence = Evidence(make_processes([math.log(0.004)]), None)
-    assert judge({CASE: evidence})[CASE] == [
+    assert verdicts_of({CASE: evidence})[CASE] == [
         Verdict(
             Status.NO_BASELINE,
             "latency",
             "4.000 ms; nothing accepted yet to hold it against",
             value=pytest.approx(0.004),
             unit="s",
+            findings=[Unaccepted()],
         )
     ]
 
@@ -271,7 +274,7 @@ def test_a_shortcoming_is_the_middle_processs_or_any_answers():
         make_process(spread=0.01, finite=False),
         make_process(spread=0.05, finite=None),
     ]
-    (only,) = judge({CASE: Evidence(candidate, None)})[CASE]
+    (only,) = verdicts_of({CASE: Evidence(candidate, None)})[CASE]
     assert only.reason == (
         "1.000 s; nothing accepted yet to hold it against; the answer holds infinities or NaN"
     )
@@ -301,6 +304,7 @@ def test_other_conditions_are_incomparable_and_named(name, here, there):
             f"conditions differ from the baseline's: {name} {here}, not {there}",
             value=math.e,
             unit="s",
+            findings=[Differs([f"{name} {here}, not {there}"])],
         )
     ]
 
@@ -349,6 +353,7 @@ def test_what_is_slower_than_the_baseline_was_under_the_power_cap_is_slower(proc
         unit="s",
         ratio=pytest.approx(1.21),
         tolerance=0.2,
+        findings=[OtherState("clock", CAPPED, "in bursts")],
     )
 
 
@@ -738,7 +743,7 @@ def test_pairs_too_noisy_to_tell_are_noisy_where_there_is_no_baseline():
         for i, x in enumerate((0.2, -0.25, 0.3, -0.3, 0.1, -0.1))
     ]
     noisy = Evidence([new for new, _ in pairs], None, planned=6, turns=Turns("old", pairs, 6))
-    assert overall(judge({"noisy": noisy})["noisy"]) is Status.NOISY
+    assert overall(verdicts_of({"noisy": noisy})["noisy"]) is Status.NOISY
 
 
 @pytest.mark.parametrize(("own", "status"), [(0.0, Status.OK), (0.025, Status.REGRESSED)])
@@ -759,7 +764,7 @@ def test_a_clock_that_the_whole_family_has_on_a_device_excuses_no_case(own, stat
         return Evidence(new, of(old), planned=6, family="networks")
 
     suite = {f"case-{n}": case(0.0 if n else own) for n in range(12)}
-    found = {case_id: overall(verdicts) for case_id, verdicts in judge(suite).items()}
+    found = {case_id: overall(verdicts) for case_id, verdicts in verdicts_of(suite).items()}
     assert found == {"case-0": status, **dict.fromkeys([*suite][1:], Status.OK)}
 
 
@@ -1121,7 +1126,7 @@ def test_anybodys_samples_are_judged_as_a_suite_of_latencies():
         "same": Status.OK,
         "once": Status.SUSPECT,
     }
-    slow = found["slow"]
+    slow = reasons.in_words(found["slow"])
     assert (slow.metric, slow.against, slow.tolerance) == ("latency", "pinned", 0.01)
     assert (slow.value, slow.baseline) == (pytest.approx(0.0084), pytest.approx(0.008))
     assert slow.reason.startswith("5.0% slower than 5 baseline processes (95% interval +4.")
@@ -1200,7 +1205,7 @@ def test_a_run_against_itself_is_never_a_regression(suite):
     evidence = {
         str(i): Evidence(case, of(case), limits, rolling=case) for i, case in enumerate(known)
     }
-    found = {v.status for verdicts in judge(evidence).values() for v in verdicts}
+    found = {v.status for verdicts in verdicts_of(evidence).values() for v in verdicts}
     assert found <= {Status.OK, Status.NOISY, Status.SKIPPED}
 
 
@@ -1240,7 +1245,7 @@ def of_ranks(now: float, one_now: float, *, n: int = 6, limits: Limits | None = 
 
 
 def efficiencies(evidence: Evidence) -> list[Verdict]:
-    return [v for v in judge({CASE: evidence})[CASE] if v.metric == "efficiency"]
+    return [v for v in verdicts_of({CASE: evidence})[CASE] if v.metric == "efficiency"]
 
 
 UNKNOWN_NIGHT = 2 * math.sqrt(2) * GUESSED_RUN
@@ -1341,7 +1346,7 @@ def test_ranks_that_waited_for_their_host_only_now_are_less_efficient_by_that():
 @pytest.mark.parametrize(("limit", "status"), [(0.9, Status.REGRESSED), (0.85, Status.OK)])
 def test_a_case_may_say_how_efficient_its_ranks_have_to_be(limit, status):
     ranks = of_ranks(350.0, 100.0, limits=Limits(efficiency=limit), baseline=None)
-    verdicts = judge({CASE: ranks})[CASE]
+    verdicts = verdicts_of({CASE: ranks})[CASE]
     assert [(v.metric, v.status) for v in verdicts] == [
         ("latency", Status.NO_BASELINE),
         ("efficiency", status),

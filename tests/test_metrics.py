@@ -21,6 +21,7 @@ from builders import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from judging import verdicts_of
 from processes import ON_THE_CPU
 
 from bench_lib.model import (
@@ -163,7 +164,7 @@ def test_a_metric_that_cannot_be_judged_is_skipped_alone(monkeypatch, broken):
     process = make_process()
     processes = [replace(process, values={**process.values, "theirs": 1.0})] * 5
     with pytest.warns(MachineWarning, match=r"^theirs of .* is not judged: ZeroDivisionError"):
-        found = judged(processes, processes, Limits(), rolling=processes)
+        found = energy_of(processes, processes, Limits(), rolling=processes)
     latency, _, theirs, since = found
     assert since == replace(theirs, reason=since.reason, against="rolling")
     assert (latency.metric, latency.status) == ("latency", Status.OK)
@@ -193,9 +194,9 @@ def energetic(joules: float, **fields) -> ProcessSummary:
     return make_process(energy=joules, **fields)
 
 
-def judged(candidate, baseline, limits: Limits, **fields) -> list[Verdict]:
+def energy_of(candidate, baseline, limits: Limits, **fields) -> list[Verdict]:
     evidence = Evidence(candidate, make_baseline(processes=baseline), limits, **fields)
-    return judge.judge({"case": evidence})["case"]
+    return verdicts_of({"case": evidence})["case"]
 
 
 OFFSETS = (-0.001, -0.0005, 0.0, 0.0005, 0.001)
@@ -214,7 +215,7 @@ ENERGY = Limits(metrics={"energy": 0.02})
 )
 def test_energy_is_judged_by_chance_where_a_case_asks_for_it(change, once, thrice):
     for asked, status in ((1, once), (3, thrice)):
-        found = judged([energetic(1 + change)] * asked, STEADY, ENERGY, planned=6)
+        found = energy_of([energetic(1 + change)] * asked, STEADY, ENERGY, planned=6)
         (energy,) = [v for v in found if v.metric == "energy"]
         assert energy.status is status
         assert (energy.unit, energy.tolerance) == ("J", 0.02)
@@ -224,7 +225,7 @@ def test_energy_is_judged_by_chance_where_a_case_asks_for_it(change, once, thric
 
 
 def test_energy_that_no_case_asks_for_is_not_judged():
-    found = judged([energetic(2.0)] * 3, STEADY, Limits())
+    found = energy_of([energetic(2.0)] * 3, STEADY, Limits())
     assert {v.metric for v in found} == {"latency", "stability"}
 
 
@@ -232,7 +233,7 @@ def test_no_clock_excuses_energy_though_it_excuses_latency():
     old = [energetic(1 + x, log_median=x, clock_mhz=2000.0) for x in OFFSETS]
     slow = -math.log(0.9)
     new = [energetic((1 + x) / 0.9, log_median=slow + x, clock_mhz=1800.0) for x in OFFSETS]
-    found = {v.metric: v for v in judged(new, old, ENERGY, planned=6)}
+    found = {v.metric: v for v in energy_of(new, old, ENERGY, planned=6)}
     assert found["latency"].status is Status.INVALID
     assert found["energy"].status is Status.REGRESSED
     assert found["latency"].ratio == pytest.approx(found["energy"].ratio)

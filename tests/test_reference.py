@@ -22,8 +22,10 @@ from builders import (
     make_process,
     make_telemetry,
 )
+from judging import verdicts_of
 from standins.worker import Contexts, Watch, gpus
 
+from bench_lib import reasons
 from bench_lib.engine import engine, suite
 from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceLock
@@ -47,7 +49,7 @@ from bench_lib.model import (
 from bench_lib.plugin import session
 from bench_lib.report import console
 from bench_lib.storage import history
-from bench_lib.verdict import judge, turns
+from bench_lib.verdict import turns
 from bench_lib.verdict.evidence import Evidence, Turns
 from bench_lib.verdict.metrics import find
 
@@ -867,7 +869,7 @@ def test_what_pairs_are_too_noisy_to_tell_does_not_count_where_the_baseline_tell
         make_baseline(log_medians=[0.0]),
         turns=Turns("old", pairs, 6),
     )
-    found = judge.judge({"case": evidence})["case"]
+    found = verdicts_of({"case": evidence})["case"]
     statuses = {v.against: v.status for v in found if v.metric == "latency"}
     assert statuses == {"reference": Status.SKIPPED, "pinned": Status.OK}
 
@@ -904,7 +906,7 @@ def test_the_spread_of_pairs_is_learned_from_the_suite():
         return Evidence([new for new, _ in pairs], None, turns=Turns("old", pairs, 6))
 
     def answer(suite) -> Verdict:
-        (found,) = (v for v in judge.judge(suite)["case"] if of_latency(v))
+        (found,) = (v for v in verdicts_of(suite)["case"] if of_latency(v))
         return found
 
     def of_latency(verdict):
@@ -1003,5 +1005,5 @@ def test_only_what_pairs_could_have_told_says_why_there_are_none():
         Verdict(Status.OK, "latency", "fine"),
         Verdict(Status.REGRESSED, "memory", "more"),
     ]
-    found = [v.reason for v in turns.decided(verdicts, [], evidence)]
+    found = [reasons.of(v) for v in turns.decided(verdicts, [], evidence)]
     assert found == ["slower; not measured in turns: it does not start", "fine", "more"]

@@ -20,6 +20,7 @@ from builders import (
     run_id,
     write_run,
 )
+from judging import verdicts_of
 from standins.worker import Contexts, gpus, held
 
 from bench_lib.cases.axes import cold
@@ -545,7 +546,7 @@ def played(folder, factors, about=lambda _day: {}):
             )
             processes = acceptance.processes_of(record, f"{day:08x}")
             evidence = Evidence(processes, pinned, rolling=nights, planned=6)
-            verdicts = judge.judge({"a": evidence})["a"]
+            verdicts = verdicts_of({"a": evidence})["a"]
             if not judge.is_suspicious(verdicts):
                 break
         statuses.append(judge.overall(verdicts))

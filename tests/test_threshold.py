@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from builders import make_baseline, make_process
 
+from bench_lib import reasons
 from bench_lib.model import Limits, ProcessSummary, Status, Verdict
 from bench_lib.verdict import threshold
 from bench_lib.verdict.evidence import PINNED, ROLLING, Evidence
@@ -19,7 +20,8 @@ MIB = 2**20
 def verdicts(metric: str, candidate, baseline, limits=None, **fields) -> list[Verdict]:
     old = make_baseline(processes=baseline)
     evidence = Evidence(candidate, old, limits or Limits(), **fields)
-    return threshold.verdicts(registered()[metric], evidence, PINNED)
+    found = threshold.verdicts(registered()[metric], evidence, PINNED)
+    return list(map(reasons.in_words, found))
 
 
 def verdict(metric: str, candidate, baseline, limits=None, **fields) -> Verdict:
@@ -312,7 +314,7 @@ HITS = Metric(
 
 def hit(metric: Metric, value: float, before: float) -> list[Verdict]:
     evidence = Evidence(hits(*[value] * 3), make_baseline(processes=hits(*[before] * 3)), planned=3)
-    return threshold.verdicts(metric, evidence, PINNED)
+    return list(map(reasons.in_words, threshold.verdicts(metric, evidence, PINNED)))
 
 
 def test_a_metric_without_a_tolerance_tolerates_nothing():

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bench_lib import reasons
 from bench_lib.cli.ending import answering
 from bench_lib.cli.options import known, share_of
 from bench_lib.cli.output import Json, picked, print_json, print_line, print_table
@@ -134,7 +135,10 @@ def _verdicts(samples: Samples, tolerance: float) -> dict[str, Verdict]:
         from bench_lib.verdict.judge import judge_samples
 
         judged = judge_samples(contrasts, tolerance, metric)
-        verdicts |= {name: _beside_draws(v, samples.cases[name]) for name, v in judged.items()}
+        verdicts |= {
+            name: _beside_draws(reasons.in_words(verdict), samples.cases[name])
+            for name, verdict in judged.items()
+        }
     return {name: verdict for name, verdict in verdicts.items() if verdict is not None}
 
 

@@ -7,17 +7,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bench_lib import backends
+from bench_lib import backends, reasons
 from bench_lib.engine import past
 from bench_lib.engine.settings import PLANNED, Outcome, Settings
 from bench_lib.engine.sides import differences, mixed_conditions, named, pairs_of
 from bench_lib.environment import fingerprint
+from bench_lib.findings import Renamed, Told, Unseen
 from bench_lib.formats import many
 from bench_lib.model import (
     Attempt,
     Baseline,
     Case,
     Environment,
+    Finding,
     Hardware,
     KernelTable,
     ProcessSummary,
@@ -210,14 +212,11 @@ class Suite:
         found = self._difference(record)
         more_s = _more_s(slower[0])
         blamed = kernels.blamed(found, more_s) if found is not None else []
-        causes = [self._cause(record, more_s, found), *_lagging(record)]
+        causes = [*self._cause(record, more_s, found), *map(Told, _lagging(record))]
         # Of all kernels alike, or of what lies between them, no library is the cause.
         if found is not None and any(":" in name for name in blamed):
-            causes.insert(1, self._libraries(record, found))
-        words = "; ".join(filter(None, causes))
-        if not words:
-            return record
-        verdicts = [_with(v, words) if v is slower[0] else v for v in record.verdicts]
+            causes[1:1] = map(Told, filter(None, [self._libraries(record, found)]))
+        verdicts = [reasons.explained(v, *causes) if v is slower[0] else v for v in record.verdicts]
         return replace(record, verdicts=verdicts, blamed=blamed)
 
     @property
@@ -255,13 +254,13 @@ class Suite:
 
     def _cause(
         self, record: Record, more_s: float | None, found: kernels.Diff | None
-    ) -> str | None:
+    ) -> Iterator[Finding]:
         if (problem := self._blind.get(record.case.id)) is not None:
-            return kernels.not_seen(problem)
-        if found is None:
-            unknown = record.kernels is not None and self._baseline(record) is not None
-            return "its baseline was accepted without kernels to compare with" if unknown else None
-        return kernels.reason(found, more_s)
+            yield Unseen(problem)
+        elif found is not None:
+            yield Told(kernels.reason(found, more_s))
+        elif record.kernels is not None and self._baseline(record) is not None:
+            yield Told("its baseline was accepted without kernels to compare with")
 
     def _libraries(self, record: Record, found: kernels.Diff) -> str:
         """Name the libraries of slower kernels, with the versions then and now."""
@@ -276,7 +275,7 @@ class Suite:
             self._verdicts, self._judged_at = self._found(), attempts
         judged = []
         for case_id, record in self.records.items():
-            found = self._verdicts[case_id]
+            found = list(map(reasons.in_words, self._verdicts[case_id]))
             file = self._known.of(self._outcomes[case_id].hardware.key)
             judged.append(
                 replace(
@@ -573,12 +572,7 @@ def _under_its_former_id(verdict: Verdict, baseline: Baseline) -> Verdict:
     """Say of a verdict on a renamed case whose baseline it used."""
     if verdict.baseline is None or verdict.against != "pinned":
         return verdict
-    return _with(verdict, f"the baseline is of {baseline.case_id}, as the case was called")
-
-
-def _with(verdict: Verdict, words: str) -> Verdict:
-    """Add words to a verdict's reason."""
-    return replace(verdict, reason=f"{verdict.reason}; {words}")
+    return verdict.finding(Renamed(baseline.case_id))
 
 
 def _missing(theirs: Record | None) -> str:

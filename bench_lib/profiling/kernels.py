@@ -120,19 +120,7 @@ class Diff:
         return change.delta_s / same if same else None
 
 
-_UNSEEN = "its kernels are not known: "
 """How a verdict says that somebody looked into a case and saw nothing."""
-
-
-def not_seen(problem: str) -> str:
-    """Say for a verdict's reason why a look into a case told nothing."""
-    return f"{_UNSEEN}{problem}"
-
-
-def unseen(reason: str) -> str | None:
-    """Return from a verdict's reason why a look into its case told nothing; None without one."""
-    _, found, problem = reason.partition(_UNSEEN)
-    return problem if found else None
 
 
 def diff(before: KernelTable, after: KernelTable) -> Diff:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bench_lib import reasons
 from bench_lib.environment import fingerprint
 from bench_lib.formats import many
 from bench_lib.model import (
@@ -526,7 +527,7 @@ def _host_bound(before: Baseline, after: Baseline, metric: Metric) -> Iterator[s
 def _numerics(before: Baseline, after: Baseline) -> Iterator[str]:
     for verdict in judge.beside_time(after.processes, before.processes, after.limits):
         if verdict.status is Status.REGRESSED and metrics.of(verdict.metric).told_as:
-            yield verdict.reason.replace("the baseline", "A")
+            yield reasons.of(verdict).replace("the baseline", "A")
 
 
 # --- what differs around the cases -------------------------------------------------------------

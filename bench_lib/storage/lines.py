@@ -10,11 +10,13 @@ from typing import Any
 
 import msgspec
 
+from bench_lib.findings import KINDS
 from bench_lib.model import (
     SCHEMA,
     Attempt,
     Case,
     Environment,
+    Finding,
     Hardware,
     KernelTable,
     Measurement,
@@ -139,6 +141,15 @@ class _Head(msgspec.Struct):
     kind: str | None = None
 
 
+def finding(_type: type[Any], fields: Any) -> Finding:
+    """Read a finding of a verdict; raises ValueError for a kind that nobody knows."""
+    kind = KINDS.get(str(fields.get("kind"))) if isinstance(fields, dict) else None
+    if kind is None:
+        raise ValueError(f"no finding: {fields!r:.80}")
+    found: Finding = msgspec.convert(fields, kind)
+    return found
+
+
 _head = msgspec.json.Decoder(_Head)
 _later = msgspec.json.Decoder(LaterLine)
 _known: dict[str | None, msgspec.json.Decoder[Any]] = {
@@ -146,7 +157,7 @@ _known: dict[str | None, msgspec.json.Decoder[Any]] = {
     "attempt": msgspec.json.Decoder(AttemptLine),
     "tuned": msgspec.json.Decoder(TunedLine),
     "kernels": msgspec.json.Decoder(KernelsLine),
-    "verdict": msgspec.json.Decoder(VerdictLine),
+    "verdict": msgspec.json.Decoder(VerdictLine, dec_hook=finding),
     "slowdown": msgspec.json.Decoder(SlowDownLine),
     "end": msgspec.json.Decoder(EndLine),
 }

@@ -1,7 +1,7 @@
 """One family of questions: the same metric of every case of a suite, answered together.
 
 Statuses follow from two things that both have to hold: the change exceeds the practical
-tolerance, and it does so beyond chance.  The words are made to be acted on.
+tolerance, and it does so beyond chance.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from bench_lib.model import Status, Verdict
+from bench_lib.findings import Compared
+from bench_lib.model import Finding, Status, Verdict
 from bench_lib.verdict.metrics.metric import Metric
 from bench_lib.verdict.statistics.change import (
     AGREEING,
     ALPHA,
-    LEAST_PROCESSES,
-    UNKNOWN_APART,
     Comparison,
     Contrast,
     compare,
@@ -44,9 +43,12 @@ class Question:
     tolerance: float
     allowance: float = 0.0
     """The fraction that is tolerated on top, for other known differences."""
-    remarks: str = ""
-    whom: str = "the reference"
-    """What pairs are measured in turns with, in words."""
+    is_new_device: bool = False
+    """Whether the baseline hardly knows the device."""
+    in_bursts: bool = False
+    """Whether both sides were measured below the power cap."""
+    findings: Sequence[Finding] = ()
+    """What else is known of the metric."""
 
 
 def answers(family: Sequence[Question], others: Sequence[Contrast] = ()) -> list[Verdict]:
@@ -92,17 +94,19 @@ def _can_be_called(comparison: Comparison) -> bool:
     return max(contrast.planned, len(contrast.candidate)) >= AGREEING
 
 
-def _moved_together(comparisons: Sequence[Comparison]) -> Callable[[Comparison], str]:
-    """Return what remarks on a case that moved as most of the suite did."""
+def _moved_together(
+    comparisons: Sequence[Comparison],
+) -> Callable[[Comparison], tuple[int, int] | None]:
+    """Return what tells of a case that moved as most did how many did, and of how many."""
     directions = Counter(_direction(comparison) for comparison in comparisons)
 
-    def remark(comparison: Comparison) -> str:
+    def moved(comparison: Comparison) -> tuple[int, int] | None:
         n, of = directions[_direction(comparison)], len(comparisons)
         if of < AGREEING * 2 or not _direction(comparison) or n <= MOVED_TOGETHER * of:
-            return ""
-        return f"; {n} of {of} cases moved this way: look for one cause under all of them"
+            return None
+        return n, of
 
-    return remark
+    return moved
 
 
 def _direction(comparison: Comparison) -> int:
@@ -121,17 +125,23 @@ def _agreeing(comparison: Comparison, direction: int) -> int:
 
 
 def _verdict(
-    question: Question, comparison: Comparison, status: Status, moved: Callable[[Comparison], str]
+    question: Question,
+    comparison: Comparison,
+    status: Status,
+    moved: Callable[[Comparison], tuple[int, int] | None],
 ) -> Verdict:
     verdict = Verdict(
         status,
         question.metric.name,
-        _reason(question, comparison, status) + moved(comparison) + question.remarks,
         unit=question.metric.unit,
         ratio=comparison.ratio,
         interval=comparison.interval(),
         tolerance=_tolerance(comparison),
         detectable_effect=comparison.detectable if _can_be_called(comparison) else None,
+        findings=[
+            replace(_found(question, comparison, status), moved=moved(comparison)),
+            *question.findings,
+        ],
     )
     return _valued(verdict, question.metric, _as_measured(comparison.contrast, question.contrast))
 
@@ -145,29 +155,25 @@ def _as_measured(judged: Contrast, measured: Contrast) -> Contrast:
     )
 
 
-def _reason(question: Question, comparison: Comparison, status: Status) -> str:
-    contrast, n = comparison.contrast, len(comparison.contrast.candidate)
-    one = "pair" if contrast.baseline is None else "process"
-    low, high = (bound - 1 for bound in comparison.interval())
-    words = _change(question, comparison.ratio) + f" than {_whom(question)}"
-    words += f" (95% interval {_percent(low, '+')} to {_percent(high, '+')})"
-    if direction := _direction(comparison):
-        agree = _agreeing(comparison, direction)
-        what = "pairs" if contrast.baseline is None else "fresh processes"
-        words += f"; {agree} of {n} {what} agree" if n > 1 else f"; one {one} so far"
-    if status is Status.SUSPECT:
-        words += f"; beyond the tolerance of {_tolerance(comparison):.1%}, "
-        words += "but not beyond chance" if n >= AGREEING else f"but one {one} decides nothing"
-    words += _limit(comparison, status)
-    if comparison.shift:
-        moved = _change(question, growth(comparison.shift))
-        words += f"; without what its family shares on this device, which is {moved}"
-    if comparison.set_aside:
-        words += f"; {comparison.set_aside} disturbed process{_es(comparison.set_aside)} set aside"
-    baseline = question.contrast.baseline
-    if baseline is not None and len(baseline) < LEAST_PROCESSES:
-        words += f"; with fewer than {LEAST_PROCESSES} baseline processes their spread is a guess"
-    return words
+def _found(question: Question, comparison: Comparison, status: Status) -> Compared:
+    direction, part = _direction(comparison), comparison.costliest
+    is_blind = status is Status.NOISY
+    variance = comparison.process.variance if part is None else part.variance
+    limit = "process" if part is None else part.component
+    is_told = is_blind or part is not None
+    return Compared(
+        candidate=len(comparison.contrast.candidate),
+        baseline=len(question.contrast.baseline or ()),
+        agreeing=_agreeing(comparison, direction) if direction else 0,
+        is_certain=status in (Status.REGRESSED, Status.IMPROVED),
+        limit=limit if is_told else "",
+        limit_sd=math.sqrt(variance) if is_told else 0.0,
+        is_blind=is_blind,
+        family=growth(comparison.shift) if comparison.shift else None,
+        set_aside=comparison.set_aside,
+        is_new_device=question.is_new_device,
+        in_bursts=question.in_bursts,
+    )
 
 
 def _tolerance(comparison: Comparison) -> float:
@@ -177,66 +183,25 @@ def _tolerance(comparison: Comparison) -> float:
     return math.expm1(comparison.bound)
 
 
-def _limit(comparison: Comparison, status: Status) -> str:
-    """Name the component that limits what can be seen, where it is not the process, or too much."""
-    part = comparison.costliest
-    who, sd = "processes", math.sqrt(comparison.process.variance)
-    if part is not None:
-        who, sd = f"{part.component}s", math.sqrt(part.variance)
-    if status is Status.NOISY and sd >= UNKNOWN_APART and who == "devices":
-        return (
-            "; the baseline lacks this device, and how far such devices are apart nobody has "
-            "measured: measure in turns with a reference, or accept a baseline on this device"
-        )
-    if status is Status.NOISY:
-        unseen = f"that nothing below {_percent(comparison.detectable)} could be seen"
-        return f"; {who} differ so much ({_percent(sd)}) {unseen}"
-    return (
-        "" if part is None else f"; what {who} differ by ({_percent(sd)}) limits what can be seen"
-    )
-
-
-def _change(question: Question, ratio: float) -> str:
-    return f"{_percent(abs(ratio - 1))} {question.metric.worsening(ratio)}"
-
-
-def _percent(fraction: float, sign: str = "") -> str:
-    """Return a percentage with one decimal; a huge one with three digits in all."""
-    return f"{fraction:{sign}.1%}" if abs(fraction) < 10 else f"{100 * fraction:{sign}.3g}%"
-
-
-def _whom(question: Question) -> str:
-    if question.contrast.baseline is None:
-        n = len(question.contrast.candidate)
-        return f"{question.whom} in {n} pair{'' if n == 1 else 's'}"
-    n = len(question.contrast.baseline)
-    if question.against == "rolling":
-        return f"{n} processes of accepted nights"
-    return f"{n} baseline process{_es(n)}"
-
-
-def _es(n: int) -> str:
-    return "" if n == 1 else "es"
-
-
 def _hunch(question: Question) -> Verdict:
     """Say what one process, or one pair, suggests; it cannot tell software from chance."""
     contrast = question.contrast
     tolerance = question.tolerance + question.allowance
     tolerance += usual_device(contrast)
     slower = contrast.estimate > math.log1p(tolerance)
-    words = f"{_change(question, growth(contrast.estimate))} than {_whom(question)}; "
-    words += "one alone cannot tell "
-    words += "software from chance"
-    if contrast.baseline is not None:
-        words += ": accept a baseline of five"
+    single = Compared(
+        len(contrast.candidate),
+        len(contrast.baseline or ()),
+        is_new_device=question.is_new_device,
+        in_bursts=question.in_bursts,
+    )
     verdict = Verdict(
         Status.SUSPECT if slower else Status.OK,
         question.metric.name,
-        words + question.remarks,
         unit=question.metric.unit,
         ratio=growth(contrast.estimate),
         tolerance=tolerance,
+        findings=[single, *question.findings],
     )
     return _valued(verdict, question.metric, contrast)
 

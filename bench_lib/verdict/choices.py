@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from bench_lib.findings import OtherChoices
 from bench_lib.formats import many
 from bench_lib.model import NOTHING_CHOSEN, Baseline, Draw, ProcessSummary, Status, Verdict
 from bench_lib.verdict.evidence import REFERENCE, Evidence, drawn_alike, known_draw
@@ -71,7 +72,7 @@ def otherwise(evidence: Evidence, against: str) -> str:
 
 
 def weighed(verdicts: Sequence[Verdict], evidence: Evidence) -> list[Verdict]:
-    """Call no time REGRESSED that too few tunings found slower; its reason says what differs."""
+    """Call no time REGRESSED that too few tunings found slower, and say what differs."""
     slower = (Status.REGRESSED, Status.SUSPECT)
     return [
         _weighed(verdict, words, evidence)
@@ -87,8 +88,5 @@ def _weighed(verdict: Verdict, words: str, evidence: Evidence) -> Verdict:
     tunings = evidence.tunings or len(evidence.candidate)
     if verdict.against == REFERENCE and evidence.turns is not None:
         tunings = min(tunings, len(evidence.turns.pairs))
-    reason = f"{verdict.reason}; other autotuning choices: {words}; {many(tunings, 'tuning')}"
-    if tunings >= LEAST_TUNINGS:
-        return replace(verdict, reason=reason)
-    reason += f", and {LEAST_TUNINGS} are needed"
-    return replace(verdict, status=Status.SUSPECT, reason=reason)
+    found = verdict.finding(OtherChoices(words, tunings, LEAST_TUNINGS))
+    return found if tunings >= LEAST_TUNINGS else replace(found, status=Status.SUSPECT)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from bench_lib.findings import Clock
 from bench_lib.model import Baseline, Draw, Limits, ProcessSummary
 from bench_lib.verdict import validity
 from bench_lib.verdict.statistics.change import AGREEING, Origin
@@ -135,7 +136,7 @@ class Evidence:
         """Whether the device waited for its host here and in the baseline."""
         return self.waits() and mostly_waited(self.references()[PINNED])
 
-    def clocks(self) -> dict[str, validity.Clocks]:
+    def clocks(self) -> dict[str, Clock]:
         """Return by reference how the device's clock compares, where its work follows it."""
         if self.waits():
             return {}

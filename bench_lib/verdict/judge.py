@@ -10,19 +10,30 @@ from __future__ import annotations
 import math
 import statistics
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from bench_lib.formats import seconds
+from bench_lib.findings import (
+    Clock,
+    Differs,
+    HostBound,
+    HostTime,
+    InTurns,
+    OtherState,
+    Overruled,
+    Ranks,
+    TooFewIterations,
+    Unaccepted,
+)
 from bench_lib.model import (
     IN_BURSTS,
     NUMERICS,
     Accepted,
     Baseline,
+    Finding,
     Limits,
     MachineWarning,
     ProcessSummary,
-    Published,
     Status,
     Verdict,
 )
@@ -36,7 +47,7 @@ from bench_lib.verdict.evidence import (
     Evidence,
     differing,
 )
-from bench_lib.verdict.metrics import LEADING, find, of, registered
+from bench_lib.verdict.metrics import DEVICE, LEADING, find, of, registered
 from bench_lib.verdict.metrics.builtin import METRICS
 from bench_lib.verdict.metrics.efficiency import EFFICIENCY, efficiencies, enough
 from bench_lib.verdict.metrics.metric import Metric, Rule, Sides, by_origin, origins
@@ -59,6 +70,9 @@ __all__ = [
     "sharper",
     "stored_limits",
 ]
+
+
+_SLOWER = (Status.REGRESSED, Status.SUSPECT)
 
 
 def judge(suite: Mapping[str, Evidence]) -> dict[str, list[Verdict]]:
@@ -92,13 +106,16 @@ def judge(suite: Mapping[str, Evidence]) -> dict[str, list[Verdict]]:
         found[case_id] += _beside_the_reference(evidence)
         found[case_id] += _efficient_enough(evidence, found[case_id])
         if evidence.turns is not None and evidence.turns.decides_alone:
-            found[case_id] = _by_the_reference_alone(found[case_id])
+            found[case_id] = _by_the_reference_alone(found[case_id], evidence.turns.reference)
     return found
 
 
-def _by_the_reference_alone(verdicts: Sequence[Verdict]) -> list[Verdict]:
+def _by_the_reference_alone(verdicts: Sequence[Verdict], reference: str) -> list[Verdict]:
     """Return verdicts of a case that has no baseline to be held against; a time is among them."""
-    found = [replace(verdict, against=REFERENCE) for verdict in verdicts]
+    alone = InTurns(reference, alone=True)
+    found = [
+        replace(v if v.found(InTurns) else v.finding(alone), against=REFERENCE) for v in verdicts
+    ]
     if any(of(verdict.metric) in turns.TIMES for verdict in found):
         return found
     words = "the two sides' times were measured in different ways"
@@ -198,7 +215,9 @@ def _question(case_id: str, metric: Metric, evidence: Evidence, against: str) ->
         ),
         metric.tolerance_in(evidence.limits) or 0.0,
         sides.allowance,
-        sides.remark,
+        metric.sides is None and evidence.is_new_device(against),
+        metric is LEADING and sides.state == IN_BURSTS,
+        sides.findings,
     )
 
 
@@ -216,17 +235,13 @@ def _by_process(metric: Metric, evidence: Evidence, against: str) -> Sides | Non
     new_values, old_values = (metric.values_in(side, state) for side in (candidate, old))
     if not new_values or not old_values:  # as for most metrics of most cases
         return None
-    remark = ""
-    if evidence.is_new_device(against):
-        remark = "; the baseline hardly knows this device"
-    if metric is LEADING:
-        remark += "; in bursts, below the power cap" if state == IN_BURSTS else ""
-        remark += _clocks(candidate, old)
+    clock = validity.clocks(candidate, old) if metric is LEADING else None
     return Sides(
         new_values,
         old_values,
         BETWEEN_HOST_STATES if metric.host_sets and evidence.waits_as_before else 0.0,
-        remark,
+        state,
+        [] if clock is None else [clock],
         origins(candidate),
         origins(old),
         [by_origin(metric.values_in(era, state), origins(era)) for era in evidence.earlier()],
@@ -235,20 +250,18 @@ def _by_process(metric: Metric, evidence: Evidence, against: str) -> Sides | Non
 
 def _unknown(metric: Metric, evidence: Evidence) -> Verdict | None:
     """Say why a metric that the case asks for could not be compared; None if nobody asks."""
-    processes = (*evidence.candidate, *evidence.references()[PINNED])
-    if any(p.n < metric.iterations for p in processes):
-        reason = f"{metric.label}: needs {metric.iterations} iterations in every process"
-        return Verdict(Status.SKIPPED, metric.name, reason)
+    sides = evidence.candidate, evidence.references()[PINNED]
+    if any(p.n < metric.iterations for side in sides for p in side):
+        return Verdict(Status.SKIPPED, metric.name, findings=[TooFewIterations(metric.iterations)])
     if metric is LEADING:
         return _otherwise_measured(evidence)
     if metric.in_place_of_host and evidence.waits_as_before:
         here, there = (
             " and ".join(sorted(state or "none" for state in metric.states(side) or {None}))
-            for side in (evidence.candidate, evidence.references()[PINNED])
+            for side in sides
         )
-        reason = f"no device time to compare ({here} here, {there} in the baseline), "
-        reason += "and wall time alone is the host's"
-        return Verdict(Status.NOISY, metric.name, reason, unit=metric.unit)
+        found: list[Finding] = [OtherState("device time", here, there)]
+        return Verdict(Status.NOISY, metric.name, unit=metric.unit, findings=found)
     return None
 
 
@@ -261,25 +274,23 @@ def _otherwise_measured(evidence: Evidence) -> Verdict | None:
     if {p.in_bursts for p in candidate} & {p.in_bursts for p in pinned}:
         return None
     here = candidate[0].in_bursts
+    ways = ("in bursts", "under the power cap")
+    unlike = Verdict(
+        Status.INCOMPARABLE,
+        LEADING.name,
+        unit=LEADING.unit,
+        findings=[OtherState("clock", ways[not here], ways[here])],
+    )
     before = [p.values["sustained"] for p in pinned if "sustained" in p.values]
     allowed = of("sustained").tolerance_in(evidence.limits) or 0.0
-    if not here and before:
-        now = statistics.geometric_mean(p.values[LEADING.name] for p in candidate)
-        ratio = now / statistics.geometric_mean(before)
-        if ratio > 1 + allowed:
-            several = len(candidate) >= AGREEING
-            return Verdict(
-                Status.REGRESSED if several else Status.SUSPECT,
-                LEADING.name,
-                f"{ratio - 1:.1%} slower than the baseline under the power cap",
-                value=now,
-                unit=LEADING.unit,
-                ratio=ratio,
-                tolerance=allowed,
-            )
-    ways = ("in bursts", "under the power cap")
-    words = f"measured {ways[not here]} here and {ways[here]} in the baseline; accept a run anew"
-    return Verdict(Status.INCOMPARABLE, LEADING.name, words, unit=LEADING.unit)
+    if here or not before:
+        return unlike
+    now = statistics.geometric_mean(p.values[LEADING.name] for p in candidate)
+    ratio = now / statistics.geometric_mean(before)
+    if ratio <= 1 + allowed:
+        return unlike
+    status = Status.REGRESSED if len(candidate) >= AGREEING else Status.SUSPECT
+    return replace(unlike, status=status, value=now, ratio=ratio, tolerance=allowed)
 
 
 _NOBODYS = Baseline("", [], Accepted(run_id="", reason="", date=""))
@@ -307,21 +318,7 @@ def _beside_the_reference(evidence: Evidence) -> list[Verdict]:
     if evidence.turns is None or not evidence.turns.decides_alone:
         return []
     new, old = ([pair[side] for pair in evidence.turns.pairs] for side in (0, 1))
-    return [
-        replace(v, reason=v.reason.replace("the baseline", evidence.turns.reference))
-        for v in beside_time(new, old, evidence.limits)
-    ]
-
-
-def _clocks(candidate: Sequence[ProcessSummary], old: Sequence[ProcessSummary]) -> str:
-    """Say how the device's clock compares; a lower one explains what software does not."""
-    clocks = validity.clocks(candidate, old)
-    if clocks is None:
-        return ""
-    if not clocks.change:
-        return "; clocks equal"
-    change = math.expm1(clocks.change)
-    return f"; the clock was {abs(change):.1%} {'lower' if change < 0 else 'higher'}"
+    return beside_time(new, old, evidence.limits)
 
 
 def judge_samples(
@@ -425,13 +422,16 @@ def _as_a_whole(verdicts: Sequence[Verdict]) -> list[Verdict]:
 
 def _beside_its_time(verdict: Verdict, time: Verdict) -> Verdict:
     are_faster = _looks_faster(time)
-    if are_faster and verdict.status in (Status.REGRESSED, Status.SUSPECT):
-        words = "these ranks became faster, one rank by more"
-    elif not are_faster and verdict.status is Status.IMPROVED:
-        words = "these ranks became no faster, one rank became slower"
-    else:
+    is_theirs = (
+        verdict.status is not Status.IMPROVED if are_faster else (verdict.status is Status.IMPROVED)
+    )
+    if verdict.status not in (*_SLOWER, Status.IMPROVED) or not is_theirs:
         return verdict
-    return replace(verdict, status=Status.OK, reason=f"{verdict.reason}; {words}")
+    found = [
+        replace(each, one_rank_moved=True) if isinstance(each, Ranks) else each
+        for each in verdict.findings
+    ]
+    return replace(verdict, status=Status.OK, findings=found)
 
 
 def _efficient_enough(evidence: Evidence, verdicts: Sequence[Verdict]) -> list[Verdict]:
@@ -469,34 +469,31 @@ def _less_the_clock(verdicts: Sequence[Verdict], evidence: Evidence) -> list[Ver
     ]
 
 
-def _in_cycles(
-    verdict: Verdict, clocks: validity.Clocks | None, one: validity.Clocks | None
-) -> Verdict:
+def _in_cycles(verdict: Verdict, clock: Clock | None, one: Clock | None) -> Verdict:
     """Judge a timing's gap again in cycles of the device's clock.
 
     For an efficiency, the clock of ``one`` rank's launch counts against that: what both lost is not
     in their ratio.
     """
-    if clocks is None or verdict.ratio is None:
+    if clock is None or verdict.ratio is None:
         return verdict
-    lost = clocks.change - (one.change if one is not None else 0.0)
-    if abs(lost) < validity.CLOCK_SLACK and _is_beside_family(verdict):
+    factor = (1 + clock.change) / (1 + one.change if one is not None else 1.0)
+    if abs(math.log(factor)) < validity.CLOCK_SLACK and _is_beside_family(verdict):
         return verdict  # its family has that clock on this device, too
-    bound = _bound(verdict)
-    factor = math.exp(lost)
-    cycles = factor * verdict.ratio
-    words = clocks.in_words + ("" if one is None else f"; of one rank {one.in_words}")
-    change = f"in time × clock {abs(cycles - 1):.1%} {'slower' if cycles > 1 else 'faster'}"
-    slower = verdict.status in (Status.REGRESSED, Status.SUSPECT) and lost < 0
-    faster = verdict.status is Status.IMPROVED and lost > 0
+    bound, cycles = _bound(verdict), factor * verdict.ratio
+    slower = verdict.status in _SLOWER and factor < 1
+    faster = verdict.status is Status.IMPROVED and factor > 1
+    status = verdict.status
     if (slower and cycles <= bound) or (faster and cycles >= 1 / bound):
-        reason = f"the clock's: {words}; {change}; {verdict.reason}"
-        return replace(verdict, status=Status.INVALID if slower else Status.OK, reason=reason)
-    in_doubt = verdict.interval is not None and factor * verdict.interval[0] <= bound
-    if slower and verdict.status is Status.REGRESSED and in_doubt:
-        reason = f"{verdict.reason}; {change}, which is not beyond chance: {words}"
-        return replace(verdict, status=Status.SUSPECT, reason=reason)
-    return verdict
+        status = Status.INVALID if slower else Status.OK
+    elif slower and verdict.interval is not None and factor * verdict.interval[0] <= bound:
+        status = Status.SUSPECT
+    if status is verdict.status:
+        return verdict
+    of_one = None if one is None else (one.here_mhz, one.baseline_mhz)
+    told = replace(clock, cycles=cycles, one_mhz=of_one)
+    others = [each for each in verdict.findings if not isinstance(each, Clock)]
+    return replace(verdict, status=status, findings=[told, *others])
 
 
 def _is_beside_family(verdict: Verdict) -> bool:
@@ -515,7 +512,7 @@ def sharper(verdicts: Sequence[Verdict]) -> list[Verdict]:
     silent = (Status.NOISY, Status.SKIPPED, *NOT_COMPARED)
     told = {verdict.metric for verdict in verdicts if verdict.status not in silent}
     return [
-        replace(v, status=Status.SKIPPED, reason=f"{v.reason}; the other baseline tells more")
+        replace(v.finding(Overruled("baseline")), status=Status.SKIPPED)
         if v.status is Status.NOISY and v.metric in told and not _looks_slower(v)
         else v
         for v in verdicts
@@ -565,26 +562,24 @@ def _become_host_bound(verdict: Verdict, evidence: Evidence) -> Verdict:
     if metric.rule is Rule.CHANCE and verdict.ratio is not None and verdict.ratio > most:
         is_certain = verdict.interval is not None and verdict.interval[0] > most
         status = verdict.status if is_certain else Status.SUSPECT
-    reason = f"{verdict.reason}; the device waited for the host, which it did not in the baseline"
-    spent = spent_by_host(evidence.candidate, evidence.like(verdict.against))
-    return replace(verdict, status=status, reason=f"{reason}: {spent}" if spent else reason)
+    found = HostBound(before=False, spent=_host_time(evidence, verdict.against))
+    return replace(verdict.finding(found), status=status)
 
 
 def _heard(verdict: Verdict, evidence: Evidence, *, device_is_steady: bool) -> Verdict:
     metric = of(verdict.metric)
     if not metric.host_sets:
         return verdict
-    reason = verdict.reason
-    if verdict.status is Status.REGRESSED:
-        spent = spent_by_host(evidence.candidate, evidence.like(verdict.against))
-        reason += f"; {spent}" if spent else ""
-    reason += "; host-bound: the device waits for Python"
-    if metric.rule is Rule.CHANCE:
-        reason += f", so {BETWEEN_HOST_STATES:.0%} more is allowed"
-    if device_is_steady and verdict.status is Status.NOISY:
-        reason += "; the device's own time is judged instead"
-        return replace(verdict, status=Status.SKIPPED, reason=reason)
-    return replace(verdict, reason=reason)
+    is_replaced = device_is_steady and verdict.status is Status.NOISY
+    regressed = verdict.status is Status.REGRESSED
+    found = HostBound(
+        before=True,
+        allowed=BETWEEN_HOST_STATES if metric.rule is Rule.CHANCE else 0.0,
+        spent=_host_time(evidence, verdict.against) if regressed else None,
+        device_judges=is_replaced,
+    )
+    status = Status.SKIPPED if is_replaced else verdict.status
+    return replace(verdict.finding(found), status=status)
 
 
 def unjudged(evidence: Evidence) -> Verdict | None:
@@ -592,86 +587,46 @@ def unjudged(evidence: Evidence) -> Verdict | None:
     if not evidence.is_unjudged:
         return None
     candidate, baseline = evidence.candidate, evidence.baseline
-    value = statistics.geometric_mean(p.values[LEADING.name] for p in candidate)
-    if not evidence.has_baseline:
-        against, words = PINNED, "; nothing accepted yet to hold it against"
-        words += _shortcomings(candidate)
-        if baseline is not None and baseline.published is not None:
-            against = "published"
-            words = f"{_shortcomings(candidate)}; {_beside(candidate, baseline.published)}"
-        status, reason = Status.NO_BASELINE, f"{_seconds(value)}{words}"
-    else:
-        status, against = Status.INCOMPARABLE, PINNED
-        reason = f"conditions differ from the baseline's: {'; '.join(evidence.unlike)}"
-    return Verdict(status, LEADING.name, reason, value=value, unit=LEADING.unit, against=against)
-
-
-def _beside(candidate: Sequence[ProcessSummary], published: Published) -> str:
-    """Compare the rate with a published one, figures first: a terminal cuts the rest off."""
-    unit = f"{published.item}/s"
-    rates = [p.values["throughput"] for p in candidate if "throughput" in p.values]
-    rate = statistics.geometric_mean(rates) if rates else None
-    words = "" if rate is None else f"{_rate(rate)} {unit}; "
-    words += f"published: {_rate(published.rate)} {unit}"
-    if published.low is not None and published.high is not None:
-        words += f" ({_rate(published.low)} to {_rate(published.high)})"
-    words += "" if rate is None else f", {rate / published.rate:.3g} times that"
-    return f"{words}; not judged by; {published.caveat}; source: {published.source}"
-
-
-def _shortcomings(candidate: Sequence[ProcessSummary]) -> str:
-    """Say what will matter as soon as there is a baseline."""
-    words = ""
+    verdict = Verdict(
+        Status.INCOMPARABLE,
+        LEADING.name,
+        value=statistics.geometric_mean(p.values[LEADING.name] for p in candidate),
+        unit=LEADING.unit,
+    )
+    if evidence.has_baseline:
+        return verdict.finding(Differs(evidence.unlike))
     spread = statistics.median(p.values.get("stability", 0.0) for p in candidate)
-    if spread > TRUST:
-        words = f"; iterations of a process spread by {spread:.1%}, above {TRUST:.0%}, "
-        words += "where trust in the timing ends"
-    if any(p.values.get("finite") == 0.0 for p in candidate):
-        words += "; the answer holds infinities or NaN"
-    return words
+    published = baseline.published if baseline is not None else None
+    rates = [p.values["throughput"] for p in candidate if "throughput" in p.values]
+    found = Unaccepted(
+        spread=spread if spread > TRUST else None,
+        is_finite=all(p.values.get("finite") != 0.0 for p in candidate),
+        published=published,
+        rate=statistics.geometric_mean(rates) if published and rates else None,
+    )
+    against = PINNED if published is None else "published"
+    return replace(verdict.finding(found), status=Status.NO_BASELINE, against=against)
 
 
-def _seconds(value: float) -> str:
-    return f"{value * 1e3:.3f} ms" if value < 1 else f"{value:.3f} s"
+def _host_time(evidence: Evidence, against: str) -> HostTime:
+    """Return what the host spent a step on, as far as it was recorded."""
+    here, before = evidence.candidate, evidence.like(against)
+    step, used = (_middle([p.values.get(name) for p in here]) for name in ("latency", "cpu"))
+    python, then = (_middle([p.probe.get(PYTHON) for p in side]) for side in (here, before))
+    return HostTime(
+        issuing_s=_middle([p.values.get("enqueue") for p in here]),
+        issuing_before_s=_middle([p.values.get("enqueue") for p in before]),
+        python=python / then if python and then else None,
+        used_s=used if step is not None else None,
+        waits_s=step - used if step is not None and used is not None and used < step else None,
+        device_s=_middle([p.values.get(DEVICE.name) for p in here]),
+    )
 
 
-def _rate(value: float) -> str:
-    return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
-
-
-ISSUING, CPU, DEVICE, STEP = "enqueue", "cpu", "device", "latency"
-"""Metrics that tell of it."""
 PYTHON = "host_us"
 """The probe that times some plain Python."""
 
 
-def spent_by_host(here: Sequence[ProcessSummary], before: Sequence[ProcessSummary]) -> str:
-    """Say what the host spent a step on, beside the baseline; empty if nothing was recorded."""
-    return ", ".join(_words(here, before))
-
-
-def _words(here: Sequence[ProcessSummary], before: Sequence[ProcessSummary]) -> Iterator[str]:
-    issuing, used, device = (_middle(here, name) for name in (ISSUING, CPU, DEVICE))
-    if issuing is not None:
-        then = _middle(before, ISSUING)
-        beside = "" if then is None else f" ({seconds(then)} in the baseline)"
-        yield f"issuing a step takes {seconds(issuing)}{beside}"
-    python, then = _probed(here), _probed(before)
-    if python is not None and then is not None:
-        yield f"plain Python takes {python / then:.2f} times as long"
-    step = _middle(here, STEP)
-    if used is not None and step is not None:
-        waits = f" and waits {seconds(step - used)}" if used < step else ""
-        yield f"the process uses a CPU for {seconds(used)} of a step{waits}"
-    if device is not None:
-        yield f"the device alone needs {seconds(device)}"
-
-
-def _middle(processes: Sequence[ProcessSummary], metric: str) -> float | None:
-    known = [p.values[metric] for p in processes if metric in p.values]
-    return statistics.median(known) if known else None
-
-
-def _probed(processes: Sequence[ProcessSummary]) -> float | None:
-    known = [p.probe[PYTHON] for p in processes if p.probe.get(PYTHON, 0.0) > 0]
+def _middle(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value]
     return statistics.median(known) if known else None

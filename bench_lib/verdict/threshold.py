@@ -10,7 +10,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench_lib.model import Status, Verdict
+from bench_lib.findings import Bounded, OtherState, Told
+from bench_lib.model import Finding, Status, Verdict
 from bench_lib.verdict.evidence import PINNED, Evidence
 from bench_lib.verdict.metrics.metric import Counts, Metric, Rule
 
@@ -35,10 +36,10 @@ def verdicts(metric: Metric, evidence: Evidence, against: str) -> list[Verdict]:
 
 
 def _unlike(metric: Metric, evidence: Evidence) -> Verdict:
-    found = sorted(state or "unknown" for state in metric.states(evidence.candidate))
-    reason = f"not compared: caches were {' or '.join(found)} here and otherwise in the baseline"
+    here = " or ".join(sorted(s or "unknown" for s in metric.states(evidence.candidate)))
     value = min(metric.values(evidence.candidate).values())
-    return Verdict(Status.INCOMPARABLE, metric.name, reason, value=value, unit=metric.unit)
+    found: list[Finding] = [OtherState("caches", here)]
+    return Verdict(Status.INCOMPARABLE, metric.name, value=value, unit=metric.unit, findings=found)
 
 
 @dataclass(frozen=True)
@@ -83,22 +84,20 @@ def _held(metric: Metric, evidence: Evidence, against: str, state: str | None) -
         agree = tested > bounds.most and _is_confirmed(metric, evidence, len(new))
         status = Status.REGRESSED if agree else Status.SUSPECT
     value, was, most = sign * value, sign * was, sign * bounds.most
-    caches = f" with {state} caches" if state else ""
-    reason = f"{metric.label} {metric.in_words(value)}{caches} "
-    reason += f"({metric.in_words(was)} in the baseline)"
-    if status in (Status.REGRESSED, Status.SUSPECT):
-        reason += f"; {metric.in_words(most)} allowed"
-    elif value > metric.doubted_from:
-        reason += f"; above {metric.in_words(metric.doubted_from)}, where trust in the timing ends"
-    if status is Status.SUSPECT:
-        reason += "; not confirmed by fresh processes"
+    found = Bounded(
+        most,
+        state or "",
+        metric.doubted_from if value > metric.doubted_from else None,
+        is_confirmed=status is not Status.SUSPECT,
+    )
     a, b = (value, was) if metric.more_is_better else (was, value)
     ratio = b / a if a > 0 else math.inf
     return Verdict(
-        *(status, metric.name, reason, value, was, metric.unit),
+        *(status, metric.name, "", value, was, metric.unit),
         ratio=ratio if math.isfinite(ratio) else None,
         tolerance=bounds.tolerance,
         against=against,
+        findings=[found],
     )
 
 
@@ -116,9 +115,10 @@ def _exact(metric: Metric, evidence: Evidence, against: str) -> list[Verdict]:
     words = metric.worse if is_worse else metric.better
     return [
         Verdict(
-            *(status if is_worse else Status.IMPROVED, metric.name, words, value, was, metric.unit),
+            *(status if is_worse else Status.IMPROVED, metric.name, "", value, was, metric.unit),
             tolerance=0.0,
             against=against,
+            findings=[Told(words)],
         )
     ]
 

@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
+from bench_lib.findings import InTurns, NotInTurns, Overruled, SlowerThanBaseline
 from bench_lib.model import ProcessSummary, Status, Verdict
 from bench_lib.verdict.chance import Question
 from bench_lib.verdict.evidence import REFERENCE, Evidence, Turns
@@ -65,14 +66,8 @@ def question(case_id: str, metric: Metric, evidence: Evidence) -> Question | Non
         REFERENCE,
         paired(pairs, turns.planned, _alike(metric, evidence, _news(turns)), follows=True),
         metric.tolerance_in(evidence.limits) or 0.0,
-        remarks=_remark(turns),
-        whom=turns.reference if turns.decides_alone else "the reference",
+        findings=[InTurns(turns.reference, turns.decides_alone, turns.ended)],
     )
-
-
-def _remark(turns: Turns) -> str:
-    words = "" if turns.decides_alone else f"; measured in turns with {turns.reference}"
-    return f"{words}; no more pairs: {turns.ended}" if turns.ended else words
 
 
 def spread(metric: Metric, evidence: Evidence) -> Contrast:
@@ -221,19 +216,15 @@ def _with_finding(answer: Verdict, others: Sequence[Verdict], turns: Turns) -> V
     slower = [v for v in elsewhere([answer, *others]) if v.metric == answer.metric]
     if not slower or answer.ratio is None:
         return answer
-    by = max(verdict.ratio or 1.0 for verdict in slower) - 1
-    pairs = "pair" if len(turns.pairs) == 1 else f"{len(turns.pairs)} pairs"
-    words = f"not the software under test ({pairs}: {answer.ratio - 1:+.1%}); "
-    words += f"slower than the baseline by {by:.1%}"
-    if turns.shared:
-        words += f" together with {', '.join(turns.shared)}"
-    return replace(answer, reason=f"{words}; {answer.reason}")
+    by = max(verdict.ratio or 1.0 for verdict in slower)
+    found = SlowerThanBaseline(by, len(turns.pairs), list(turns.shared))
+    return replace(answer, findings=[found, *answer.findings])
 
 
 def _without(verdict: Verdict, why: str) -> Verdict:
     if not why or verdict.status not in _SLOWER or not can_answer(verdict):
         return verdict
-    return replace(verdict, reason=f"{verdict.reason}; not measured in turns: {why}")
+    return verdict.finding(NotInTurns(why))
 
 
 def _in_full(verdict: Verdict, turns: Turns) -> Verdict:
@@ -255,8 +246,8 @@ def _set_aside(verdict: Verdict, answer: Verdict | None, turns: Turns) -> Verdic
         is_sure = len(turns.pairs) >= (LEAST if answer.status is Status.SUSPECT else AGREEING)
         if not is_sure or (answer.status in _FINE and not _excludes(answer, verdict)):
             return verdict
-    reason = f"{verdict.reason}; in turns with the reference it is {answer.status.value}"
-    return replace(verdict, status=Status.SKIPPED, reason=reason)
+    found = verdict.finding(Overruled("reference", answer.status))
+    return replace(found, status=Status.SKIPPED)
 
 
 def _excludes(answer: Verdict, verdict: Verdict) -> bool:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from bench_lib import backends
 from bench_lib.backends.looks import BY_NATURE
+from bench_lib.findings import Clock
 from bench_lib.formats import some
 from bench_lib.model import Hardware, Measurement, ProcessSummary, Telemetry
 
@@ -257,29 +258,7 @@ CLOCK_CHANCE = 2.0
 """So many standard errors of the clocks themselves are chance."""
 
 
-@dataclass(frozen=True)
-class Clocks:
-    """The clocks of some processes beside a baseline's."""
-
-    here_mhz: float
-    baseline_mhz: float
-    change: float
-    """Logarithm of here over baseline; 0 where that is within steps and chance."""
-    power_w: tuple[float, float] | None = None
-    """Median power here and in the baseline, where known."""
-
-    @property
-    def in_words(self) -> str:
-        """Both clocks, and both powers where known."""
-        words = f"{self.here_mhz:.0f} MHz against {self.baseline_mhz:.0f} MHz in the baseline"
-        if self.power_w is not None:
-            words += f"; power {self.power_w[0]:.0f} W against {self.power_w[1]:.0f} W"
-        return words
-
-
-def clocks(
-    candidate: Sequence[ProcessSummary], baseline: Sequence[ProcessSummary]
-) -> Clocks | None:
+def clocks(candidate: Sequence[ProcessSummary], baseline: Sequence[ProcessSummary]) -> Clock | None:
     """Compare the clocks that processes saw; None if they cannot be compared.
 
     Either side may have none, or their sources differ, which may mean different clocks.
@@ -296,9 +275,9 @@ def clocks(
     error = swing * math.sqrt(1 / len(new) + 1 / len(old))
     equal = abs(change) <= max(SAME_CLOCK, CLOCK_CHANCE * error)
     powers = tuple([p.power_w for p in side if p.power_w] for side in (candidate, baseline))
-    return Clocks(
+    return Clock(
         math.exp(statistics.fmean(new)),
         math.exp(statistics.fmean(old)),
-        0.0 if equal else change,
+        0.0 if equal else math.expm1(change),
         (statistics.median(powers[0]), statistics.median(powers[1])) if all(powers) else None,
     )

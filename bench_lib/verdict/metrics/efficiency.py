@@ -6,7 +6,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from bench_lib.model import Case, ProcessSummary, Status, Verdict
+from bench_lib.findings import Ranks
+from bench_lib.model import Case, Finding, ProcessSummary, Status, Verdict
 from bench_lib.verdict.evidence import BETWEEN_HOST_STATES, Evidence, mostly_waited, origin_of
 from bench_lib.verdict.metrics.metric import Metric, Sides, by_origin
 from bench_lib.verdict.statistics.change import LEAST_PROCESSES, Origin
@@ -86,8 +87,7 @@ def _sides(_metric: Metric, evidence: Evidence, against: str) -> Sides | None:
         new,
         old,
         BETWEEN_HOST_STATES if waits else 0.0,
-        f"; {evidence.ranks} ranks reach {here:.1%} of {evidence.ranks} times one rank's "
-        f"throughput ({there:.1%} in the baseline)",
+        findings=[Ranks(evidence.ranks, here, there)],
         candidate_origins=_origins(new, one.candidate),
         baseline_origins=_origins(old, one_before),
         history=[by_origin(values, _origins(values, single)) for values, single in known],
@@ -124,10 +124,9 @@ def enough(values: Sequence[float], ranks: int, limit: float | None) -> list[Ver
     if not values:
         return []
     value = statistics.median(values)
-    reason = f"{ranks} ranks reach {value:.1%} of {ranks} times one rank's throughput"
     status = Status.OK
     if limit is not None:
-        reason += f"; the least allowed is {limit:.1%}"
         agree = len(values) > 1 and statistics.median_high(values) < limit
         status = Status.REGRESSED if agree else Status.SUSPECT if value < limit else Status.OK
-    return [Verdict(status, EFFICIENCY.name, reason, value=value, tolerance=limit)]
+    found: list[Finding] = [Ranks(ranks, value, least=limit)]
+    return [Verdict(status, EFFICIENCY.name, value=value, tolerance=limit, findings=found)]

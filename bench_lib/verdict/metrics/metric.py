@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 from bench_lib.formats import amount
-from bench_lib.model import Limits, Measurement, ProcessSummary, Telemetry
+from bench_lib.model import Finding, Limits, Measurement, ProcessSummary, Telemetry
 from bench_lib.verdict.evidence import Evidence, origin_of
 from bench_lib.verdict.statistics.change import Origin
 
@@ -47,7 +47,9 @@ class Sides:
     baseline: Mapping[str, float]
     allowance: float = 0.0
     """The fraction that is tolerated on top."""
-    remark: str = ""
+    state: str | None = None
+    """The one that both were measured in."""
+    findings: Sequence[Finding] = ()
     candidate_origins: Mapping[str, Origin] = field(default_factory=dict)
     baseline_origins: Mapping[str, Origin] = field(default_factory=dict)
     """Each process's place."""

@@ -1,0 +1,320 @@
+"""A verdict in words: one sentence of its findings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from bench_lib.findings import (
+    Bounded,
+    Clock,
+    Compared,
+    Differs,
+    HostBound,
+    HostTime,
+    InTurns,
+    NotInTurns,
+    OtherChoices,
+    OtherState,
+    Overruled,
+    Ranks,
+    Renamed,
+    SlowerThanBaseline,
+    Told,
+    TooFewIterations,
+    Unaccepted,
+    Unseen,
+)
+from bench_lib.formats import many, percent, seconds, signed_percent
+from bench_lib.model import Finding, Published, Status, Verdict
+from bench_lib.verdict.metrics import of as metric_of
+from bench_lib.verdict.statistics.change import (
+    AGREEING,
+    DEVICE,
+    LEAST_PROCESSES,
+    UNKNOWN_APART,
+)
+from bench_lib.verdict.statistics.iterations import TRUST
+
+_SLOWER = (Status.REGRESSED, Status.SUSPECT)
+
+
+def in_words(verdict: Verdict) -> Verdict:
+    """Return a verdict with its sentence."""
+    return replace(verdict, reason=of(verdict))
+
+
+def of(verdict: Verdict) -> str:
+    """Return the sentence: what was said of it already, then each finding, in their order."""
+    told = [words for finding in verdict.findings for words in _words(verdict, finding)]
+    return "; ".join(filter(None, [verdict.reason, *told]))
+
+
+def explained(verdict: Verdict, *found: Finding) -> Verdict:
+    """Return a verdict that has its sentence, with further findings and their words."""
+    more = [words for finding in found for words in _words(verdict, finding)]
+    return replace(verdict.finding(*found), reason="; ".join([verdict.reason, *more]))
+
+
+def _words(verdict: Verdict, finding: Finding) -> Iterator[str]:
+    match finding:
+        case Compared():
+            yield from _compared(verdict, finding)
+        case InTurns():
+            if not finding.alone:
+                yield f"measured in turns with {finding.reference}"
+            if finding.ended:
+                yield f"no more pairs: {finding.ended}"
+        case NotInTurns(why):
+            yield f"not measured in turns: {why}"
+        case SlowerThanBaseline():
+            pairs = "pair" if finding.pairs == 1 else f"{finding.pairs} pairs"
+            equal = f"{(verdict.ratio or 1.0) - 1:+.1%}"
+            words = f"slower than the baseline by {finding.ratio - 1:.1%}"
+            if finding.shared:
+                words += f" together with {', '.join(finding.shared)}"
+            yield f"not the software under test ({pairs}: {equal}); {words}"
+        case Overruled(status=None):
+            yield "the other baseline tells more"
+        case Overruled(status=status):
+            yield f"in turns with the reference it is {status and status.value}"
+        case Clock():
+            yield from _clock(verdict, finding)
+        case HostBound():
+            yield from _host_bound(finding)
+        case OtherChoices():
+            words = f"other autotuning choices: {finding.differences}; "
+            words += many(finding.tunings, "tuning")
+            if finding.tunings < finding.needed:
+                words += f", and {finding.needed} are needed"
+            yield words
+        case Ranks():
+            yield from _ranks(verdict, finding)
+        case Bounded():
+            yield from _bounded(verdict, finding)
+        case Differs(conditions):
+            yield f"conditions differ from {_whose(verdict)}: {'; '.join(conditions)}"
+        case OtherState():
+            yield _other_state(verdict, finding)
+        case TooFewIterations(needed):
+            label = metric_of(verdict.metric).label
+            yield f"{label}: needs {needed} iterations in every process"
+        case Unaccepted():
+            yield from _unaccepted(verdict, finding)
+        case Renamed(former):
+            yield f"the baseline is of {former}, as the case was called"
+        case Told(words):
+            yield words
+        case Unseen(problem):
+            yield f"its kernels are not known: {problem}"
+
+
+def _baseline(verdict: Verdict) -> str:
+    """Name what a verdict is held against."""
+    turns = verdict.found(InTurns)
+    return turns.reference if turns is not None and turns.alone else "the baseline"
+
+
+def _whose(verdict: Verdict) -> str:
+    name = _baseline(verdict)
+    return f"{name}'s" if name == "the baseline" else f"those of {name}"
+
+
+# --- processes, or pairs ---------------------------------------------------------------------
+
+
+def _compared(verdict: Verdict, found: Compared) -> Iterator[str]:
+    if verdict.ratio is None:
+        return
+    n, what = found.candidate, "fresh processes" if found.baseline else "pairs"
+    words = f"{_change(verdict, verdict.ratio)} than {_whom(verdict, found)}"
+    if found.is_certain is None:
+        yield words
+        remedy = ": accept a baseline of five" if found.baseline else ""
+        yield f"one alone cannot tell software from chance{remedy}"
+    else:
+        if verdict.interval is not None:
+            low, high = (signed_percent(bound - 1) for bound in verdict.interval)
+            words += f" (95% interval {low} to {high})"
+        yield words
+        if found.agreeing:
+            one = "process" if found.baseline else "pair"
+            yield f"{found.agreeing} of {n} {what} agree" if n > 1 else f"one {one} so far"
+            if not found.is_certain and verdict.ratio > 1:
+                beyond = f"beyond the tolerance of {percent(verdict.tolerance or 0.0)}, "
+                alone = f"but one {one} decides nothing"
+                yield beyond + ("but not beyond chance" if n >= AGREEING else alone)
+    yield from _limits(verdict, found)
+
+
+def _limits(verdict: Verdict, found: Compared) -> Iterator[str]:
+    who = f"{found.limit}es" if found.limit == "process" else f"{found.limit}s"
+    if found.is_blind and found.limit == DEVICE and found.limit_sd >= UNKNOWN_APART:
+        yield (
+            "the baseline lacks this device, and how far such devices are apart nobody has "
+            "measured: measure in turns with a reference, or accept a baseline on this device"
+        )
+    elif found.is_blind:
+        unseen = f"that nothing below {percent(verdict.detectable_effect or 0.0)} could be seen"
+        yield f"{who} differ so much ({percent(found.limit_sd)}) {unseen}"
+    elif found.limit:
+        yield f"what {who} differ by ({percent(found.limit_sd)}) limits what can be seen"
+    if found.family is not None:
+        moved = _change(verdict, found.family)
+        yield f"without what its family shares on this device, which is {moved}"
+    if found.set_aside:
+        yield f"{many(found.set_aside, 'disturbed process')} set aside"
+    if found.is_certain is not None and 0 < found.baseline < LEAST_PROCESSES:
+        yield f"with fewer than {LEAST_PROCESSES} baseline processes their spread is a guess"
+    if found.moved is not None:
+        some, cases = found.moved
+        yield f"{some} of {cases} cases moved this way: look for one cause under all of them"
+    if found.is_new_device:
+        yield "the baseline hardly knows this device"
+    if found.in_bursts:
+        yield "in bursts, below the power cap"
+
+
+def _change(verdict: Verdict, ratio: float) -> str:
+    by = abs(ratio - 1)
+    size = percent(by) if by < 10 else f"{100 * by:.3g}%"
+    return f"{size} {metric_of(verdict.metric).worsening(ratio)}"
+
+
+def _whom(verdict: Verdict, found: Compared) -> str:
+    if not found.baseline:
+        turns = verdict.found(InTurns)
+        name = turns.reference if turns is not None and turns.alone else "the reference"
+        return f"{name} in {many(found.candidate, 'pair')}"
+    if verdict.against == "rolling":
+        return f"{many(found.baseline, 'process')} of accepted nights"
+    return many(found.baseline, "baseline process")
+
+
+# --- the device and its host -----------------------------------------------------------------
+
+
+def _clock(verdict: Verdict, found: Clock) -> Iterator[str]:
+    if found.cycles is None:
+        lower = "lower" if found.change < 0 else "higher"
+        yield f"the clock was {abs(found.change):.1%} {lower}" if found.change else "clocks equal"
+        return
+    words = f"{_mhz(found.here_mhz, found.baseline_mhz)}"
+    if found.power_w is not None:
+        words += f"; power {found.power_w[0]:.0f} W against {found.power_w[1]:.0f} W"
+    if found.one_mhz is not None:
+        words += f"; of one rank {_mhz(*found.one_mhz)}"
+    by = f"{abs(found.cycles - 1):.1%} {'slower' if found.cycles > 1 else 'faster'}"
+    if verdict.status is Status.SUSPECT:
+        yield f"in time × clock {by}, which is not beyond chance: {words}"
+    else:
+        yield f"the clock's: {words}; in time × clock {by}"
+
+
+def _mhz(here: float, baseline: float) -> str:
+    return f"{here:.0f} MHz against {baseline:.0f} MHz in the baseline"
+
+
+def _host_bound(found: HostBound) -> Iterator[str]:
+    spent = ", ".join(_spent(found.spent)) if found.spent is not None else ""
+    if not found.before:
+        words = "the device waited for the host, which it did not in the baseline"
+        yield f"{words}: {spent}" if spent else words
+        return
+    if spent:
+        yield spent
+    words = "host-bound: the device waits for Python"
+    yield words + (f", so {found.allowed:.0%} more is allowed" if found.allowed else "")
+    if found.device_judges:
+        yield "the device's own time is judged instead"
+
+
+def _spent(host: HostTime) -> Iterator[str]:
+    if host.issuing_s is not None:
+        then = host.issuing_before_s
+        beside = "" if then is None else f" ({seconds(then)} in the baseline)"
+        yield f"issuing a step takes {seconds(host.issuing_s)}{beside}"
+    if host.python is not None:
+        yield f"plain Python takes {host.python:.2f} times as long"
+    if host.used_s is not None:
+        waits = "" if host.waits_s is None else f" and waits {seconds(host.waits_s)}"
+        yield f"the process uses a CPU for {seconds(host.used_s)} of a step{waits}"
+    if host.device_s is not None:
+        yield f"the device alone needs {seconds(host.device_s)}"
+
+
+# --- other rules -----------------------------------------------------------------------------
+
+
+def _ranks(verdict: Verdict, found: Ranks) -> Iterator[str]:
+    words = f"{found.ranks} ranks reach {found.here:.1%} of {found.ranks} times one rank's "
+    words += "throughput"
+    if found.baseline is not None:
+        words += f" ({found.baseline:.1%} in {_baseline(verdict)})"
+    yield words
+    if found.least is not None:
+        yield f"the least allowed is {found.least:.1%}"
+    if found.one_rank_moved:
+        lost = (verdict.ratio or 1.0) > 1
+        ranks = "these ranks became faster, one rank by more"
+        yield ranks if lost else "these ranks became no faster, one rank became slower"
+
+
+def _bounded(verdict: Verdict, found: Bounded) -> Iterator[str]:
+    metric = metric_of(verdict.metric)
+    if verdict.value is None or verdict.baseline is None:
+        return
+    caches = f" with {found.state} caches" if found.state else ""
+    was = f"({metric.in_words(verdict.baseline)} in {_baseline(verdict)})"
+    yield f"{metric.label} {metric.in_words(verdict.value)}{caches} {was}"
+    if verdict.status in _SLOWER:
+        yield f"{metric.in_words(found.allowed)} allowed"
+    elif found.doubted_from is not None:
+        yield f"above {metric.in_words(found.doubted_from)}, where trust in the timing ends"
+    if not found.is_confirmed:
+        yield "not confirmed by fresh processes"
+
+
+def _other_state(verdict: Verdict, found: OtherState) -> str:
+    if found.of == "caches":
+        return f"not compared: caches were {found.here} here and otherwise in {_baseline(verdict)}"
+    if found.of == "device time":
+        ways = f"{found.here} here, {found.baseline} in {_baseline(verdict)}"
+        return f"no device time to compare ({ways}), and wall time alone is the host's"
+    if verdict.ratio is not None:
+        return f"{verdict.ratio - 1:.1%} slower than the baseline under the power cap"
+    ways = f"{found.here} here and {found.baseline} in the baseline"
+    return f"measured {ways}; accept a run anew"
+
+
+def _unaccepted(verdict: Verdict, found: Unaccepted) -> Iterator[str]:
+    if verdict.value is not None:
+        value = verdict.value
+        yield f"{value * 1e3:.3f} ms" if value < 1 else f"{value:.3f} s"
+    if found.published is None:
+        yield "nothing accepted yet to hold it against"
+    if found.spread is not None:
+        words = f"iterations of a process spread by {found.spread:.1%}, above {TRUST:.0%}"
+        yield f"{words}, where trust in the timing ends"
+    if not found.is_finite:
+        yield "the answer holds infinities or NaN"
+    if found.published is not None:
+        yield from _beside(found.published, found.rate)
+
+
+def _beside(published: Published, rate: float | None) -> Iterator[str]:
+    """Compare the rate with a published one, figures first: a terminal cuts the rest off."""
+    unit = f"{published.item}/s"
+    if rate is not None:
+        yield f"{_rate(rate)} {unit}"
+    words = f"published: {_rate(published.rate)} {unit}"
+    if published.low is not None and published.high is not None:
+        words += f" ({_rate(published.low)} to {_rate(published.high)})"
+    yield words + ("" if rate is None else f", {rate / published.rate:.3g} times that")
+    yield "not judged by"
+    yield published.caveat
+    yield f"source: {published.source}"
+
+
+def _rate(value: float) -> str:
+    return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
