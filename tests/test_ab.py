@@ -716,7 +716,7 @@ def test_kernels_that_cannot_be_looked_into_do_not_cost_the_answer(scripted, bed
     def unable(*_):
         raise LaunchError("no profiler")
 
-    monkeypatch.setattr("bench_lib.engine.profiles.look_into", unable)
+    monkeypatch.setattr("bench_lib.studies.ab.look_into", unable)
     bed.b.script = {"small-fp32": [SLOW]}
     status, out, _, _ = scripted("--pairs", "2", "--most-pairs", "3")
     assert status == 1

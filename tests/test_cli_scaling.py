@@ -98,7 +98,7 @@ def run(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr("bench_lib.engine.device.run_ranks", run_ranks)
         # Kernels of several ranks are looked into by real ones.
         look_into = looked_into or (lambda _held, _cases: [])
-        monkeypatch.setattr("bench_lib.engine.profiles.look_into", look_into)
+        monkeypatch.setattr("bench_lib.engine.looks.look_into", look_into)
         monkeypatch.setattr("bench_lib.engine.engine.HeldDevice", hold)
         return ran(["scaling", *words], monkeypatch, capsys, Answer)
 

@@ -49,7 +49,7 @@ MEASURED_HERE = {
 WEAKENS = {
     "verdict/evidence.py BETWEEN_DEVICES": "has a clock waited for, and calls nothing slower",
     "verdict/evidence.py BETWEEN_HOST_STATES": "makes a host-bound case harder to call slower",
-    "verdict/metrics/scaling.py LAGGING": "names a rank beside a verdict, and decides none",
+    "verdict/stragglers.py LAGGING": "names a rank beside a verdict, and decides none",
     "verdict/statistics/change.py EXCESS_DEGREES": "makes a run's spread less certain",
     "verdict/statistics/change.py MOST_APART": "bounds what a run explains, not what it is",
     "verdict/validity.py CLOCK_SLACK": "spoils a measurement, and calls nothing slower",

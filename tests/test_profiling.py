@@ -20,12 +20,13 @@ from processes import LONG_S, ON_THE_CPU, all_gone, pids_in
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity
 
-from bench_lib.engine import profiles
+from bench_lib.engine import looks
 from bench_lib.launch import profiled as module
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 from bench_lib.launch.profiled import run_profile
 from bench_lib.launch.wire import MEASURED, ProfileRequest
 from bench_lib.model import Case, Fault, Kernel, KernelTable, Launch
+from bench_lib.profiling.looks import UnprofiledError
 from bench_lib.profiling.traces import read
 from bench_lib.worker import __main__ as worker
 from bench_lib.worker import profiling, tracing
@@ -376,9 +377,9 @@ def test_of_several_ranks_the_first_ones_kernels_are_looked_into(monkeypatch) ->
         asked.append((case.id, device, folder.is_dir()))
         return SimpleNamespace(seen=[SimpleNamespace(kernels=table), None])
 
-    monkeypatch.setattr(profiles, "with_torch", with_torch)
+    monkeypatch.setattr(looks, "with_torch", with_torch)
     alone, several = make_case(id="a"), make_case(id="b", launch=Launch(ranks=2))
-    found = list(profiles.look_into(Benched(), [several, alone]))
+    found = list(looks.look_into(Benched(), [several, alone]))
     assert [(case.id, seen.kernels[0].name) for case, seen in found] == [("a", "a"), ("b", "gemm")]
     assert asked == [("b", Benched.device, True)]
 
@@ -399,7 +400,7 @@ def test_a_look_that_fails_is_tried_once_more_in_another_context() -> None:
     bench = Failing(a=["no memory in build: x"], c=["died in profile: x", "died in profile: y"])
     said: list[str] = []
     cases = [make_case(id=id_) for id_ in "abc"]
-    found = {case.id: seen for case, seen in profiles.look_into(bench, cases, said.append)}
+    found = {case.id: seen for case, seen in looks.look_into(bench, cases, said.append)}
     assert bench.looked == [["a", "b", "c"], ["a", "c"]]
     assert found["c"] == "died in profile: y"
     assert all(isinstance(found[id_], KernelTable) for id_ in "ab")
@@ -411,13 +412,13 @@ def test_a_look_that_fails_is_tried_once_more_in_another_context() -> None:
     [
         (CaseFault(Fault("died", "rank 1 left", "ranks")), "died in ranks: rank 1 left"),
         (CaseSkipped("one GPU, and two ranks"), "one GPU, and two ranks"),
-        (profiles.UnprofiledError("no trace"), "no trace"),
+        (UnprofiledError("no trace"), "no trace"),
     ],
 )
 def test_ranks_that_cannot_be_looked_into_say_why(monkeypatch, trouble, words) -> None:
     def with_torch(*_given, **_others):
         raise trouble
 
-    monkeypatch.setattr(profiles, "with_torch", with_torch)
+    monkeypatch.setattr(looks, "with_torch", with_torch)
     case = make_case(launch=Launch(ranks=2))
-    assert list(profiles.look_into(Benched(), [case])) == [(case, words)]
+    assert list(looks.look_into(Benched(), [case])) == [(case, words)]

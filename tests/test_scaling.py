@@ -16,22 +16,20 @@ from scipy.special import stdtrit
 
 from bench_lib.cases.axes import case_of, network_axes
 from bench_lib.model import Launch, RankSample, Status
-from bench_lib.verdict.evidence import Evidence
-from bench_lib.verdict.metrics.efficiency import EFFICIENCY, alone, efficiencies, enough
-from bench_lib.verdict.metrics.scaling import (
-    LAGGING,
+from bench_lib.studies.laws import (
     Law,
     Rate,
     Share,
     amdahl,
     gustafson,
-    lagging,
     rate_of_processes,
     rate_of_steps,
     ratio,
-    stragglers,
 )
+from bench_lib.verdict.evidence import Evidence
+from bench_lib.verdict.metrics.efficiency import EFFICIENCY, alone, efficiencies, enough
 from bench_lib.verdict.statistics.change import Origin
+from bench_lib.verdict.stragglers import LAGGING, lagging, stragglers
 
 POWERS = (1, 2, 4, 8, 16)
 

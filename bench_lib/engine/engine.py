@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from bench_lib import backends
-from bench_lib.engine import processes, profiles
+from bench_lib.engine import looks, processes
 from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceBusyError
 from bench_lib.engine.processes import Told
@@ -422,7 +422,7 @@ class Engine:
             queues.setdefault(place(device), []).append(record.case)
         for at, cases in queues.items():
             with self._holding(devices[at]) as held:
-                for case, found in profiles.look_into(held, cases):
+                for case, found in looks.look_into(held, cases):
                     self.suite.note_kernels(case.id, found)
                     self.settings.progress.finish(case.id, ())
 

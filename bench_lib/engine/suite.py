@@ -35,9 +35,9 @@ from bench_lib.storage.runs import Runs
 from bench_lib.verdict import choices, families, judge, metrics, turns
 from bench_lib.verdict.evidence import PINNED, REFERENCE, Turns
 from bench_lib.verdict.judge import Evidence
-from bench_lib.verdict.metrics import scaling
 from bench_lib.verdict.metrics.efficiency import EFFICIENCY, alone
 from bench_lib.verdict.severity import FAILING, PASSING, worst
+from bench_lib.verdict.stragglers import lagging
 
 LOOKED_INTO = (Status.REGRESSED, Status.IMPROVED, Status.NO_BASELINE)
 
@@ -565,7 +565,7 @@ def _more_s(verdict: Verdict) -> float | None:
 def _lagging(record: Record) -> list[str]:
     """Name the ranks that were behind in the launches that count."""
     launches = [a.measurement.per_rank for a in record.attempts if a.accepted and a.measurement]
-    return [straggler.in_words for straggler in scaling.lagging(launches)]
+    return [straggler.in_words for straggler in lagging(launches)]
 
 
 def _under_its_former_id(verdict: Verdict, baseline: Baseline) -> Verdict:

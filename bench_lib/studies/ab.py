@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench_lib.engine import profiles
 from bench_lib.engine.devicelock import DeviceBusyError
 from bench_lib.engine.engine import Engine, opened
+from bench_lib.engine.looks import look_into
 from bench_lib.engine.pace import Pace
 from bench_lib.engine.settings import Outcome, Settings, Side
 from bench_lib.engine.sides import differences
@@ -251,7 +251,7 @@ def kernels(
     try:
         for side in sides.values():
             with opened(device, Settings(sides={"": side}, judged=False, say=say)) as engine:
-                looks = profiles.look_into(engine.held, chosen, say)
+                looks = look_into(engine.held, chosen, say)
                 tables.append({case.id: found for case, found in looks})
     except (LaunchError, DeviceBusyError) as error:
         return dict.fromkeys(slow, f"kernels are not known: {error}")

@@ -10,6 +10,7 @@ from bench_lib.formats import amount, seconds, signed_percent
 from bench_lib.model import Case, Param, Record, UserError
 from bench_lib.report.tables import table
 from bench_lib.storage import acceptance
+from bench_lib.studies import laws
 from bench_lib.studies.asked import OPENING_S
 from bench_lib.studies.figures import (
     Figures,
@@ -21,8 +22,9 @@ from bench_lib.studies.figures import (
     table_of,
     times,
 )
-from bench_lib.verdict.metrics import scaling
-from bench_lib.verdict.metrics.scaling import Law, Rate, Share, Straggler
+from bench_lib.studies.laws import Law, Rate, Share
+from bench_lib.verdict import stragglers
+from bench_lib.verdict.stragglers import Straggler
 
 THREADS, PROCESSES, GPUS, RANKS = "threads", "processes", "gpus", "ranks"
 OVER = (THREADS, PROCESSES, GPUS)
@@ -161,7 +163,7 @@ def _row(
         return ScalingRow(*about, figures=Figures(name, {}, "not measured", point.problem))
     rate, processes = _rate(point, by_case)
     one = _rate(alone, by_case)[0] if alone else None
-    speed_up = scaling.ratio(rate, one) if rate and one else None
+    speed_up = laws.ratio(rate, one) if rate and one else None
     if speed_up is not None and point.workers == 1:
         speed_up = Share(1.0)
     return ScalingRow(
@@ -170,7 +172,9 @@ def _row(
         speed_up=speed_up,
         efficiency=speed_up and speed_up.over(point.workers),
         processes=processes,
-        stragglers=scaling.lagging(seen.per_rank for seen in by_case[point.case.id].measurements),
+        stragglers=stragglers.lagging(
+            seen.per_rank for seen in by_case[point.case.id].measurements
+        ),
     )
 
 
@@ -185,8 +189,8 @@ def _rate(point: ScalingPoint, by_case: Mapping[str, Record]) -> tuple[Rate | No
         return None, 0
     known = [math.log(rate) for rate in rates if rate is not None]
     if len(known) == 1:
-        return scaling.rate_of_steps(known[0], record.measurements[0].iteration_s), 1
-    return (scaling.rate_of_processes(known) if known else None), len(known)
+        return laws.rate_of_steps(known[0], record.measurements[0].iteration_s), 1
+    return (laws.rate_of_processes(known) if known else None), len(known)
 
 
 # ---- curves and their laws ----------------------------------------------------------------
@@ -224,7 +228,7 @@ class FittedLaw:
         words += f"(95% interval {low:.2%} to {high:.2%}, {law.points} points); "
         words += f"{self.next.workers} {in_words(self.over)} would give {self.next.speed_up:.2f}x "
         words += f"({least:.2f} to {most:.2f})"
-        if law.name == scaling.AMDAHL and law.serial > 0:
+        if law.name == laws.AMDAHL and law.serial > 0:
             words += f", and no number more than {number(1 / law.serial, '.3g')}x"
         return f"{words}; {law.remark}" if law.remark else words
 
@@ -258,9 +262,9 @@ def _fitted(rows: Sequence[ScalingRow]) -> FittedLaw:
     over, kind = rows[0].curve
     about = (f"{in_words(over)} {kind}", over, kind)
     if kind == STRONG:
-        law = scaling.amdahl({n: 1 / rate for n, rate in rates.items()})
+        law = laws.amdahl({n: 1 / rate for n, rate in rates.items()})
     else:
-        law = scaling.gustafson(rates)
+        law = laws.gustafson(rates)
     if isinstance(law, str):
         return FittedLaw(*about, why=law)
     more = 2 * max(rates)

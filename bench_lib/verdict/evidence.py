@@ -77,6 +77,10 @@ class Evidence:
 
     def references(self) -> dict[str, Sequence[ProcessSummary]]:
         """Return what to hold against, by its name; the nights only where they are enough."""
+        return self._references
+
+    @cached_property
+    def _references(self) -> dict[str, Sequence[ProcessSummary]]:
         if self.baseline is None:
             return {}
         known = {ROLLING: self._nights} if self._nights else {}
@@ -151,19 +155,27 @@ class Evidence:
 
         A device's own processes are the best measure of it, where there are two or more.
         """
-        old = self.references()[against]
-        own = [p for p in old if _device(p) in self._devices]
-        all_known = self._devices == {_device(p) for p in own}
-        return own if all_known and len(own) >= AGREEING else old
+        return self._beside[against][0]
 
     def is_new_device(self, against: str) -> bool:
         """Whether a reference hardly knows the device that measured."""
-        known = [p for p in self.references()[against] if _device(p) is not None]
-        own = [p for p in known if _device(p) in self._devices]
-        all_known = self._devices == {_device(p) for p in own}
-        if all_known and (len(own) >= AGREEING or own == known):
-            return False
-        return bool(self._devices and known)
+        return self._beside[against][1]
+
+    @cached_property
+    def _beside(self) -> dict[str, tuple[Sequence[ProcessSummary], bool]]:
+        """By reference, the processes to compare with, and whether it hardly knows the device."""
+        found = {}
+        for against, old in self._references.items():
+            devices = [_device(process) for process in old]
+            own = [p for p, name in zip(old, devices, strict=True) if name in self._devices]
+            all_known = self._devices == self._devices.intersection(devices)
+            is_known = all_known and len(own) >= AGREEING
+            known = len(devices) - devices.count(None)
+            is_new = bool(self._devices and known) and not (
+                is_known or (all_known and len(own) == known)
+            )
+            found[against] = (own if is_known else old, is_new)
+        return found
 
     @cached_property
     def _devices(self) -> set[str | None]:

@@ -135,17 +135,20 @@ class Metric:
 
     def values(self, processes: Sequence[ProcessSummary]) -> dict[str, float]:
         """Return each process's value, if it has one, in the metric's unit, by its name."""
-        found: dict[str, float] = {}
-        for name, process in named(processes).items():
-            value = process.values.get(self.name)
-            if value is not None and self.can_be(value) and process.n >= self.iterations:
-                found[name] = value
-        return found
+        return {name: value for name, (value, _) in self._read(processes).items()}
 
     def values_in(self, processes: Sequence[ProcessSummary], state: str | None) -> dict[str, float]:
         """Return ``values``, in the metric's units, of processes measured under ``state``."""
-        alike = {name for name, p in named(processes).items() if p.states.get(self.name) == state}
-        return {name: value for name, value in self.values(processes).items() if name in alike}
+        return {name: x for name, (x, own) in self._read(processes).items() if own == state}
+
+    def _read(self, processes: Sequence[ProcessSummary]) -> dict[str, tuple[float, str | None]]:
+        """Return each process's value, if it has one, and its state."""
+        found: dict[str, tuple[float, str | None]] = {}
+        for name, process in named(processes).items():
+            value = process.values.get(self.name)
+            if value is not None and self.can_be(value) and process.n >= self.iterations:
+                found[name] = value, process.states.get(self.name)
+        return found
 
     def states(self, processes: Sequence[ProcessSummary]) -> set[str | None]:
         """Return under what the processes' values were measured."""

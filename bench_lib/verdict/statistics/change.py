@@ -183,21 +183,33 @@ class Contrast:
         every level; the weights' differences, squared, add up.  0 where a process does not know
         its level, and for pairs, which share everything.
         """
+        return self._loads[component]
+
+    @cached_property
+    def _loads(self) -> dict[str, float]:
         if self.baseline is None:
-            return 0.0
-        new, old = (
-            Counter(getattr(origins.get(name, UNKNOWN), component) for name in side)
+            return {RUN: 0.0, DEVICE: 0.0}
+        here, there = (
+            [origins.get(name, UNKNOWN) for name in side]
             for side, origins in (
                 (self.candidate, self.candidate_origins),
                 (self.baseline, self.baseline_origins),
             )
         )
-        if "" in new or "" in old:
-            return 0.0
-        # In whole numbers, so that what is shared adds nothing at all.
-        here, there = len(self.candidate), len(self.baseline)
-        apart = sum((new[each] * there - old[each] * here) ** 2 for each in new | old)
-        return apart / (here * there) ** 2
+        return {
+            RUN: _apart([each.run for each in here], [each.run for each in there]),
+            DEVICE: _apart([each.device for each in here], [each.device for each in there]),
+        }
+
+
+def _apart(here: Sequence[str], there: Sequence[str]) -> float:
+    """Return what two sides' levels of a component do not share; 0 where one is unknown."""
+    new, old = Counter(here), Counter(there)
+    if "" in new or "" in old:
+        return 0.0
+    # In whole numbers, so that what is shared adds nothing at all.
+    apart = sum((new[each] * len(there) - old[each] * len(here)) ** 2 for each in new | old)
+    return apart / (len(here) * len(there)) ** 2
 
 
 def paired(

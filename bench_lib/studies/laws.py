@@ -1,4 +1,4 @@
-"""The gain from more workers: rates, two laws of speed-up, and ranks that lag behind.
+"""The gain from more workers: rates, and two laws of speed-up.
 
 Amdahl (1967): the share s of a fixed work cannot be divided, T(n) = T(1) (s + (1 - s) / n).
 Gustafson (1988): a work grows with the workers, R(n) = R(1) (s + (1 - s) n).
@@ -6,23 +6,16 @@ Gustafson (1988): a work grows with the workers, R(n) = R(1) (s + (1 - s) n).
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from bench_lib.model import RankSample
+from bench_lib.verdict.statistics.iterations import block_means
 
 LEAST_POINTS = 3
 """A law has two unknowns, and any further point shows how well it holds."""
 CONFIDENCE = 0.95
-BLOCKS = 10
-"""Steps follow each other too closely to be chance one by one; means of so many blocks are."""
-LAGGING = 0.02
-"""Devices of one model may differ by this much: 1.8% was seen between H200s."""
-CERTAIN = 0.01
-"""Chance that any rank of a case is named although none lags by more than that."""
 LEAST_ERROR = 1e-9
 """Relative; keeps samples that are all equal from dividing by nothing."""
 
@@ -63,7 +56,7 @@ def rate_of_processes(logs: Sequence[float]) -> Rate:
 
 def rate_of_steps(log_rate: float, iteration_s: Sequence[float]) -> Rate:
     """Return the rate of one process, whose steps alone tell how steady it is."""
-    blocks = _blocks([math.log(s) for s in iteration_s if s > 0])
+    blocks = block_means([math.log(s) for s in iteration_s if s > 0])
     if len(blocks) < 2:
         return Rate(log_rate)
     return Rate(log_rate, statistics.stdev(blocks) / math.sqrt(len(blocks)), len(blocks) - 1)
@@ -81,87 +74,10 @@ def ratio(rate: Rate, one: Rate) -> Share:
     return Share(math.exp(log), (math.exp(log - half), math.exp(log + half)))
 
 
-def _blocks(values: Sequence[float]) -> list[float]:
-    """Return means of consecutive blocks of two values or more."""
-    count = min(BLOCKS, len(values) // 2)
-    edges = [len(values) * i // count for i in range(count + 1)] if count else []
-    return [statistics.fmean(values[a:b]) for a, b in itertools.pairwise(edges)]
-
-
 def _t_quantile(degrees: float) -> float:
     from scipy.special import stdtrit  # noqa: PLC0415 - slow, and most commands fit nothing
 
     return float(stdtrit(degrees, (1 + CONFIDENCE) / 2))
-
-
-# ---- ranks that lag behind ----------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Straggler:
-    """A rank whose steps take longer than the others'."""
-
-    rank: int
-    slower: float
-    """By which share of the others' median step."""
-
-    @property
-    def in_words(self) -> str:
-        """The rank, and how much."""
-        return f"rank {self.rank} takes {self.slower:.1%} longer than the others"
-
-
-def lagging(launches: Iterable[Sequence[RankSample]]) -> list[Straggler]:
-    """Name the ranks that are behind in a case's launches taken together.
-
-    A disturbance in one launch alone is no property of a rank.  A rank's own time is compared if
-    all have one, otherwise the time of its whole steps.
-    """
-    known = list(launches)
-    have_own = all(sample.own_s for samples in known for sample in samples)
-    times: dict[int, list[float]] = {}
-    for samples in known:
-        for sample in samples:
-            own = sample.own_s if have_own else sample.iteration_s
-            times.setdefault(sample.rank, []).extend(own)
-    return stragglers(times)
-
-
-def stragglers(times: Mapping[int, Sequence[float]]) -> list[Straggler]:
-    """Name ranks whose times in seconds, in order of their steps, are longer than the others'.
-
-    By more than devices of one model may differ (2%), and beyond chance.  Ranks that wait for
-    each other in every step take equally long, whoever is waited for: none is named then, and
-    of such a workload times are needed that hold no waiting.
-    """
-    if len(times) < 2 or not all(
-        math.isfinite(t) and t > 0 for samples in times.values() for t in samples
-    ):
-        return []
-    length = min(map(len, times.values()))
-    logs = {rank: [math.log(t) for t in samples[:length]] for rank, samples in times.items()}
-    behind = {rank: _blocks(_less_the_others(rank, logs)) for rank in logs}
-    if any(len(blocks) < LEAST_POINTS for blocks in behind.values()):
-        return []
-    return [
-        Straggler(rank, math.expm1(statistics.fmean(blocks)))
-        for rank, blocks in behind.items()
-        if len(behind) * _p_not_lagging(blocks) < CERTAIN
-    ]
-
-
-def _less_the_others(rank: int, logs: Mapping[int, Sequence[float]]) -> list[float]:
-    others = [values for other, values in logs.items() if other != rank]
-    usual = [statistics.median(step) for step in zip(*others, strict=True)]
-    return [own - rest for own, rest in zip(logs[rank], usual, strict=True)]
-
-
-def _p_not_lagging(blocks: Sequence[float]) -> float:
-    from scipy.special import stdtr  # noqa: PLC0415
-
-    beyond = statistics.fmean(blocks) - math.log1p(LAGGING)
-    error = max(LEAST_ERROR, statistics.stdev(blocks) / math.sqrt(len(blocks)))
-    return float(stdtr(len(blocks) - 1, -beyond / error))
 
 
 # ---- the laws -----------------------------------------------------------------------------

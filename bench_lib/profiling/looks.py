@@ -1,21 +1,19 @@
 """Profiling a case on this machine: by torch's profiler, or a vendor's around the worker.
 
-Whatever a profiler writes stays in the case's folder, beside ``kernels.json`` (``profiles``).
+Whatever a profiler writes stays in the case's folder, beside ``kernels.json`` (``store``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bench_lib import backends
 from bench_lib.backends.profiler import Counters, KernelCounters, ProfiledProcess, Profiler, Results
 from bench_lib.backends.tool import ToolError
-from bench_lib.engine.device import HeldDevice
 from bench_lib.environment import fingerprint
-from bench_lib.launch.faults import CaseFault, CaseSkipped
-from bench_lib.launch.files import temporary_folder
+from bench_lib.launch.faults import CaseFault
 from bench_lib.launch.profiled import Profiled, run_profile
 from bench_lib.launch.wire import MEASURED, ProfileRequest
 from bench_lib.model import Case, Environment, Hardware, KernelTable, UserError
@@ -24,9 +22,6 @@ from bench_lib.profiling.answers import Answer
 from bench_lib.profiling.kernels import table
 from bench_lib.profiling.store import Profile
 from bench_lib.storage.history import utc_now
-
-LATE = "time limit"
-"""The kind of a fault after which trying again would take as long again."""
 
 
 class UnprofiledError(UserError):
@@ -101,41 +96,6 @@ def with_torch(
     files |= {f"stacks by {title} time": folder / n for title, n in results[0].stacks.items()}
     look = CaseProfile(case, device, _environment(results[0]), traces.SOURCE, folder, seen)
     return _kept(replace(look, files=files, problems=problems), results)
-
-
-def look_into(
-    held: HeldDevice, cases: Iterable[Case], say: Say = lambda _line: None
-) -> Iterator[tuple[Case, KernelTable | str]]:
-    """Profile cases that a device has measured: the kernels of each, or why there are none.
-
-    With several ranks they are the first one's.  If it fails in the context that the cases share,
-    another tries once more, unless it took all its time.  Raises LaunchError if workers cannot be
-    started at all, DeviceBusyError if somebody keeps a device of several ranks.
-    """
-    cases = list(cases)
-    again = []
-    for case, found in held.profile(case for case in cases if case.launch.ranks == 1):
-        if isinstance(found, str) and not found.startswith(LATE):
-            say(f"{case.id}: looked into once more: {found}")
-            again.append(case)
-        else:
-            yield case, found
-    yield from held.profile(again)
-    for case in cases:
-        if case.launch.ranks > 1:
-            with held.holding(case):
-                found = _of_ranks(case, held.device, say)
-            yield case, found
-
-
-def _of_ranks(case: Case, device: Hardware, say: Say) -> KernelTable | str:
-    with temporary_folder() as folder:
-        try:
-            return (
-                with_torch(case, device, Path(folder), ProfileRequest(5), say=say).seen[0].kernels
-            )
-        except (CaseFault, CaseSkipped, UserError) as error:
-            return str(error)
 
 
 def _in_trace(result: Profiled, label: str, folder: Path, device: Hardware) -> ProfiledWork:
