@@ -65,7 +65,7 @@ TOLERANCE = 0.01
 FAR = math.log1p(0.01)
 """An accepted process is no farther from the others; nearer odd ones a second look clears."""
 PLANNED = 6
-"""Processes of a case that stays suspicious, as ``--perf-confirm`` has it by default."""
+"""Processes of a case that stays suspicious, as ``perf_confirm`` has it by default."""
 ITERATIONS = 20
 OTHERS_ITERATIONS = 50
 """What the gates of other tools are given."""

@@ -284,12 +284,12 @@ class Place:
         words = [
             *(sys.executable, "-m", "pytest", "perf_tests", "-q", "--no-header", "--tb=no"),
             *("-p", "bench_lib.plugin", "-p", "no:cacheprovider", "--perf-tier", "smoke"),
-            *("--perf-cool", "0", *self.options),
+            *("-o", "perf_cool=0", *self.options),
         ]
         if self.device is None:
-            words += ["-p", "faults_session", "--perf-launcher", "mpirun"]
+            words += ["-p", "faults_session", "-o", "perf_launcher=mpirun"]
         else:
-            words += ["--perf-kernels", "none"]
+            words += ["-o", "perf_kernels=none"]
         with (self.folder / f"{name}.log").open("wb") as log:
             return subprocess.Popen(
                 words,

@@ -100,7 +100,7 @@ class Run:
         command = [
             *(sys.executable, "-m", "pytest", "perf_tests", "-q", "-p", "no:cacheprovider"),
             *("--perf-history", str(found), "--perf-baselines", str(out / "baselines")),
-            *("--perf-tier", "gate", "--perf-kernels", "none", *self.options),
+            *("--perf-tier", "gate", "-o", "perf_kernels=none", *self.options),
         ]
         with (found / "pytest.txt").open("wb") as log:
             return subprocess.Popen(
@@ -210,7 +210,7 @@ def planted(devices: Sequence[Hardware], out: Path, options: Sequence[str]) -> N
 def decode(devices: Sequence[Hardware], out: Path, options: Sequence[str], share: float) -> bool:
     """Plant a kernel in a decoding step; return whether the case is slower and names it."""
     device, begin = devices[0], time.monotonic()
-    asked = ("--perf-matrix", str(DECODE), "--perf-kernels", "auto", *options)
+    asked = ("--perf-matrix", str(DECODE), "-o", "perf_kernels=auto", *options)
     first = Run(name("accepted", device), device, ("--perf-processes", "3", *asked))
     at_once([first], out)
     accept([first], out)

@@ -193,7 +193,7 @@ def run_suite(tier: str, folder: Path) -> None:
         [
             *(sys.executable, "-m", "pytest", "perf_tests", "--perf-tier", tier, "-q"),
             *("--perf-matrix", str(MATRIX), "--perf-history", str(folder)),
-            *("-p", "no:cacheprovider", "--perf-kernels", "none"),
+            *("-p", "no:cacheprovider", "-o", "perf_kernels=none"),
         ],
         cwd=HERE.parent,
         check=False,

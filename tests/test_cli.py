@@ -863,8 +863,8 @@ def test_one_command_measures_and_accepts_that_very_run(cli, history, tmp_path, 
         "perf_tests",
         "--perf-processes",
         "5",
-        "--perf-kernels",
-        "all",
+        "-o",
+        "perf_kernels=all",
         "--perf-history",
         "history",
         "--perf-baselines",
@@ -959,8 +959,8 @@ def test_recording_by_force_takes_all_that_has_values(cli, history, tmp_path, fa
     fake_pytest([measured(0.625, "a", 5), few])
     assert record(cli).status == 1
     said = fake_pytest([measured(0.625, "a", 5), few])
-    answer = record(cli, "--force", "--", "--perf-any-clock")
-    assert (answer.status, said[-1]) == (0, "--perf-any-clock")
+    answer = record(cli, "--force", "--", "-o", "perf_any_clock=true")
+    assert (answer.status, said[-1]) == (0, "-o", "perf_any_clock=true")
     stored = baselines.load(tmp_path / "baselines", "mi300x").baselines
     slower = "25.00% slower than accepted; the tolerance is 1.0%"
     assert stored["a"].accepted.in_spite_of == slower
@@ -1049,7 +1049,7 @@ def test_recording_runs_pytest_in_front(tmp_path, chosen, status, accepted):
     )
     assert done.returncode == status, done.stdout + done.stderr
     assert done.stdout.startswith(
-        "pytest perf_tests --perf-processes 5 --perf-kernels all --perf-history history "
+        "pytest perf_tests --perf-processes 5 -o perf_kernels=all --perf-history history "
     )
     assert len(list((tmp_path / "history").glob("*.jsonl*"))) == 1
     if accepted:

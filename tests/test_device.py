@@ -495,7 +495,7 @@ def test_a_variable_that_was_set_for_a_side_is_in_its_environment(bench):
 def test_a_device_in_use_is_waited_for_and_then_refused_by_name(bench):
     bench()
     said = []
-    with pytest.raises(DeviceBusyError, match=r"mi300x .* is in use by .*--perf-lock-wait"):
+    with pytest.raises(DeviceBusyError, match=r"mi300x .* is in use by .*perf_lock_wait"):
         bench(say=said.append)
     assert len(said) == 1
     assert said[0].startswith("waiting for mi300x, in use by process")

@@ -234,7 +234,7 @@ def test_the_wheel_judges_a_repository_of_somebody_elses(installed, tmp_path):
     }
     empty = run([programs / "bench-lib", "history", "list"], tmp_path, ends=(1,), **path)
     assert "no runs in history" in empty
-    words = [programs / "python", "-m", "pytest", "--perf-kernels", "none", "--perf-cool", "0"]
+    words = [programs / "python", "-m", "pytest", "-o", "perf_kernels=none", "-o", "perf_cool=0"]
     for _ in range(3):
         assert "4 passed" in run(words, tmp_path, **path)
         *_, newest = sorted(history.files(tmp_path / "history"))

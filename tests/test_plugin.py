@@ -284,14 +284,14 @@ def test_a_regression_is_looked_into_once_and_names_its_kernels(suite, pytester)
 def test_kernels_of_a_first_run_are_kept_for_its_baseline_unless_refused(suite, pytester):
     run = suite()
     run()
-    run("--perf-kernels", "none").stdout.no_fnmatch_line("looking into*")
+    run("-o", "perf_kernels=none").stdout.no_fnmatch_line("looking into*")
     first, second = runs_in(pytester)
     assert [r.kernels for r in first.records.values()] == [KERNELS, KERNELS]
     assert [r.kernels for r in second.records.values()] == [None, None]
 
 
 def test_cold_cases_have_names_of_their_own(suite, pytester):
-    result = suite()("--perf-cold")
+    result = suite()("-o", "perf_cold=true")
     result.assert_outcomes(passed=2)
     (kept,) = runs_in(pytester)
     assert [(id_, r.case.launch.cold) for id_, r in kept.records.items()] == [
@@ -316,15 +316,13 @@ def test_all_of_the_shipped_matrix_can_be_measured_with_cold_caches(monkeypatch)
 
 
 def test_tuning_is_for_amd_and_said_so(suite):
-    result = suite()("--perf-tune")
+    result = suite()("-o", "perf_tune=true")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(
-        ["*--perf-tune fills MIOpen's database, which is for AMD; here is*"]
-    )
+    result.stderr.fnmatch_lines(["*perf_tune fills MIOpen's database, which is for AMD; here is*"])
 
 
 def test_tuning_is_done_case_by_case_and_kept(suite, pytester):
-    result = suite(devices="gpus(1)")("--perf-tune", "--perf-tier", "smoke")
+    result = suite(devices="gpus(1)")("-o", "perf_tune=true", "--perf-tier", "smoke")
     result.assert_outcomes(passed=2)
     (kept,) = runs_in(pytester)
     assert list(kept.tuned) == ["alpha", "beta"]
@@ -350,7 +348,7 @@ def test_only_what_looks_different_is_measured_again_and_only_while_it_does(suit
 def test_without_a_second_look_nothing_is_called_slower(suite, pytester):
     run = suite("{'alpha': [[0.0105] * 20]}")
     accept(pytester, "alpha", TEN_MS)
-    result = run("--perf-confirm", "0")
+    result = run("-o", "perf_confirm=0")
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(["alpha: SUSPECT latency: *one process decides nothing*"])
     result.stdout.no_fnmatch_line("looking again*")
@@ -935,7 +933,7 @@ def test_two(case, perf):
 """
 
 
-UNSEEN = ("--perf-kernels", "none")
+UNSEEN = ("-o", "perf_kernels=none")
 
 
 def with_ranks(pytester, answers="{}", *, ranks=(2, 2), name="two"):
@@ -1011,7 +1009,7 @@ def test_without_a_launcher_what_waited_fails_with_its_word(suite, pytester):
 
 
 def test_an_unknown_launcher_is_refused_at_once(suite):
-    result = suite()("--perf-launcher", "prun -n 2")
+    result = suite()("-o", "perf_launcher=prun -n 2")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*'prun -n 2'; it has to be torchrun, mpirun or srun*"])
 
@@ -1317,7 +1315,7 @@ SHARED = "foreign_processes=[41], foreign_names={'41': 'rvs'}"
 def test_a_device_that_stays_shared_makes_its_cases_invalid_and_the_gate_red(suite, pytester):
     accept(pytester, "alpha", TEN_MS)
     run = suite("{'alpha': [[0.02] * 20]}", seen=[SHARED])
-    result = run("-k", "alpha", "--perf-cool", "0", "--perf-strict")
+    result = run("-k", "alpha", "-o", "perf_cool=0", "--perf-strict")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["INVALID alpha: run: shared with process 41 (rvs)*"])
     (record,) = runs_in(pytester)[0].records.values()
@@ -1328,7 +1326,7 @@ def test_a_device_that_stays_shared_makes_its_cases_invalid_and_the_gate_red(sui
 def test_a_device_that_is_free_again_at_the_end_has_its_cases_judged(suite, pytester):
     accept(pytester, "alpha", TEN_MS)
     run = suite(seen=[SHARED, ""])
-    result = run("-k", "alpha", "--perf-cool", "0")
+    result = run("-k", "alpha", "-o", "perf_cool=0")
     assert result.ret == pytest.ExitCode.OK
     (record,) = runs_in(pytester)[0].records.values()
     assert record.status is Status.OK
@@ -1339,8 +1337,8 @@ def test_a_device_that_is_free_again_at_the_end_has_its_cases_judged(suite, pyte
 def test_a_clock_below_the_baselines_is_invalid_unless_any_clock_will_do(suite, pytester):
     accept(pytester, "alpha", TEN_MS, clock_mhz=2100.0)
     run = suite(seen=["clock_mhz=1050.0"])
-    run("-k", "alpha", "--perf-cool", "0")
-    run("-k", "alpha", "--perf-cool", "0", "--perf-any-clock")
+    run("-k", "alpha", "-o", "perf_cool=0")
+    run("-k", "alpha", "-o", "perf_cool=0", "-o", "perf_any_clock=true")
     first, second = (run.records["alpha"] for run in runs_in(pytester))
     assert first.status is Status.INVALID
     assert "CPU clock 1050 MHz against 2100 MHz" in first.verdicts[0].reason
@@ -1819,7 +1817,7 @@ def test_pytest_timeouts_limit_is_the_cases_and_its_timer_rests_meanwhile(suite,
     run = suite("{'alpha': [Fault('time limit', 'no answer within 7 s', 'measure', 'HSA')]}")
     with pytester.path.joinpath("conftest.py").open("a") as file:
         file.write(TIMEOUT)
-    result = run("--perf-kernels", "none")
+    result = run("-o", "perf_kernels=none")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["the limit is pytest-timeout's; @pytest.mark.timeout(300) *"])
     log = pytester.path.joinpath("log").read_text().splitlines()
@@ -1841,7 +1839,7 @@ def test_reruns_are_said_to_measure_nothing_again(suite, pytester, option, mark)
         TEST_FILE.replace("@pytest", f"{mark}@pytest", 1)
     )
     result = run(*option, "-o", "markers=flaky(reruns): of pytest-rerunfailures")
-    result.stdout.fnmatch_lines(["--reruns does not measure again; *--perf-confirm*"])
+    result.stdout.fnmatch_lines(["--reruns does not measure again; *perf_confirm*"])
     result.assert_outcomes(passed=2)
 
 

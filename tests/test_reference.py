@@ -7,6 +7,7 @@ import functools
 import json
 import math
 import random
+import re
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -756,8 +757,8 @@ def test_the_run_itself_is_a_reference_by_name(pytester):
 @pytest.mark.parametrize(
     ("words", "optional", "planned", "budget_s"),
     [
-        (("--perf-confirm", "2"), True, 6, math.inf),
-        (("--perf-reference", "a", "--perf-pairs", "4", "--perf-budget", "60"), False, 4, 60),
+        (("-o", "perf_confirm=2"), True, 6, math.inf),
+        (("--perf-reference", "a", "--perf-pairs", "4", "-o", "perf_budget=60"), False, 4, 60),
     ],
 )
 def test_what_was_asked_for_by_hand_is_needed(pytester, words, optional, planned, budget_s):
@@ -765,6 +766,23 @@ def test_what_was_asked_for_by_hand_is_needed(pytester, words, optional, planned
     settings = session.read_options(pytester.parseconfig(*LOAD, *words)).settings
     assert settings.reference_is_optional is optional
     assert (settings.planned, settings.budget_s) == (planned, budget_s)
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("perf_confirm=two", "perf_confirm: 'two' is not a whole number of 0 or more"),
+        ("perf_budget=-1", "perf_budget: '-1' is not a number of 0 or more"),
+        ("perf_cool=", "perf_cool: '' is not a number of 0 or more"),
+        ("perf_kernels=al", "unknown perf_kernels 'al'; did you mean all?"),
+        ("perf_over_nights=on", "unknown perf_over_nights 'on'; did you mean off?"),
+        ("perf_cold=perhaps", "perf_cold is neither true nor false"),
+        ("perf_launcher=prun", "it has to be torchrun, mpirun or srun"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_named_with_its_value(pytester, setting, words):
+    with pytest.raises(pytest.UsageError, match=re.escape(words)):
+        session.read_options(pytester.parseconfig(*LOAD, "-o", setting))
 
 
 # ---- when there are more pairs ----------------------------------------------------------------

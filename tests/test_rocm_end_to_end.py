@@ -58,7 +58,7 @@ measure_s = 0.1
 LONG = 40
 """Iterations that take four seconds, in which a command looks at the device at least once."""
 SHORT = 5
-AS_IT_IS = ("--perf-cool", "0", "--perf-confirm", "0", "--perf-kernels", "none")
+AS_IT_IS = ("-o", "perf_cool=0", "-o", "perf_confirm=0", "-o", "perf_kernels=none")
 """Each case is measured once: the run of the MI300X waits, looks again and profiles."""
 
 
@@ -327,7 +327,7 @@ def one_mi300x(lay: Lay) -> Ran:
     for other in ("mi325x", "mi300x-cpx-nps4"):  # which must not be looked at
         made.accept(other, FAST, now_s / 2)
         made.accept(other, SLOW, now_s * 2)
-    return Ran(made, made.pytest("--perf-confirm", "2"))
+    return Ran(made, made.pytest("-o", "perf_confirm=2"))
 
 
 def test_an_mi300x_is_found_under_its_key(one_mi300x: Ran) -> None:
@@ -427,7 +427,7 @@ def partition(lay: Lay) -> Ran:
     now_s = CONVOLUTIONS * 4e-3
     made.accept("mi300x-cpx-nps4", FAST, now_s, clock_mhz=2100.0)
     made.accept("mi300x", FAST, now_s / 2)
-    return Ran(made, made.pytest("--perf-confirm", "0"))
+    return Ran(made, made.pytest("-o", "perf_confirm=0"))
 
 
 def test_a_partition_has_a_key_and_a_baseline_of_its_mode(partition: Ran) -> None:

@@ -343,7 +343,7 @@ def test_a_suite_that_takes_too_long_is_interrupted_and_its_run_is_still_named(c
 def test_what_is_to_be_a_baseline_has_its_kernels_looked_into(checkout, tmp_path):
     notes(tmp_path, "pytest", MEASURES)
     run(checkout, MEASURE, **asked(inputs_accept="a reason"))
-    assert calls(tmp_path)[0][-2:] == ["--perf-kernels", "all"]
+    assert calls(tmp_path)[0][-2:] == ["-o", "perf_kernels=all"]
 
 
 def test_containers_get_the_device_locks_alike_and_groups_by_number():

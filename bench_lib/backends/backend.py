@@ -106,7 +106,7 @@ class Backend(Protocol):
     caches_named: Sequence[str] = ()
     """The caches that only its devices use."""
     tuned_cache: str = ""
-    """The cache that ``--perf-tune`` fills; empty if there is nothing to fill."""
+    """The cache that ``perf_tune`` fills; empty if there is nothing to fill."""
     is_measured: bool = False
     """Whether the constants that were measured on an H200 may decide on its devices."""
     untried: str = ""

@@ -247,7 +247,7 @@ def record(
     _require(reason)
     before = set(runs.files(history))
     paths = [] if more and not more[0].startswith("-") else ["perf_tests"]
-    words = [*paths, "--perf-processes", str(LEAST_PROCESSES), "--perf-kernels", "all"]
+    words = [*paths, "--perf-processes", str(LEAST_PROCESSES), "-o", "perf_kernels=all"]
     words += ["--perf-history", str(history), "--perf-baselines", str(baselines)]
     status = _pytest([*words, *(more or [])])
     if status == INTERRUPTED:

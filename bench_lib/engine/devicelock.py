@@ -51,7 +51,7 @@ class DeviceLock:
             raise DeviceBusyError(
                 f"{self._device.key} ({self._device.uuid or 'this host'}) is in use by "
                 f"{_holder(self._path)} and was not free within {wait_s:g} s; wait for that "
-                "run to end; pytest waits longer with --perf-lock-wait SECONDS"
+                "run to end; pytest waits longer with -o perf_lock_wait=SECONDS"
             ) from None
         except OSError as error:
             raise DeviceBusyError(

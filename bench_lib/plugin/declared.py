@@ -24,18 +24,10 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption("--perf-matrix", metavar="FILE", help="matrix of cases (ini: perf_matrix)")
     group.addoption(
         "--perf-processes",
-        type=_at_least(int, 1),
+        type=at_least(int, 1),
         default=None,
         metavar="N",
         help="measure every case in N fresh processes; a baseline needs five (default: 1)",
-    )
-    group.addoption(
-        "--perf-confirm",
-        type=_at_least(int, 0),
-        default=None,
-        metavar="N",
-        help="measure a case that looks slower or faster again in up to N fresh processes; with 0 "
-        "no case is called slower after one process (default: 5)",
     )
     group.addoption(
         "--perf-baselines", metavar="DIR", help="folder of baselines (default: baselines)"
@@ -47,66 +39,11 @@ def add_options(parser: pytest.Parser) -> None:
         help="fail on every status but OK and IMPROVED, also on a missing baseline",
     )
     group.addoption(
-        "--perf-lock-wait",
-        type=_at_least(float, 0),
-        default=None,
-        metavar="SECONDS",
-        help="wait so long for a device that another run holds (default: 600)",
-    )
-    group.addoption(
-        "--perf-cool",
-        type=_at_least(float, 0),
-        default=None,
-        metavar="SECONDS",
-        help="let a throttled, slow or shared device rest so long before its case is measured "
-        "again; ten times that in all (default: 30)",
-    )
-    group.addoption(
-        "--perf-any-clock",
-        action="store_true",
-        help="accept clocks below the baseline's, to record a new baseline where they are lower "
-        "for good",
-    )
-    group.addoption(
-        "--perf-kernels",
-        choices=("auto", "all", "none"),
-        default=None,
-        help="cases whose kernels are profiled at the end; auto takes those that changed and "
-        "those without a baseline (default: auto)",
-    )
-    group.addoption(
-        "--perf-over-nights",
-        choices=("fail", "tell", "off"),
-        default=None,
-        help="a slow-down that only several nights show: fail the first night that finds it, "
-        "tell it, or do not look for it (default: fail)",
-    )
-    group.addoption(
-        "--perf-cold",
-        action="store_true",
-        help="measure every case in a process of its own with empty caches of Inductor, Triton "
-        "and MIOpen, and judge the time to its first step; ids end in -cold",
-    )
-    group.addoption(
-        "--perf-tune",
-        action="store_true",
-        help="AMD: let MIOpen search for each case's kernels before it is measured, and keep its "
-        "database",
-    )
-    group.addoption(
         "--perf-share",
         type=_share,
         metavar="K/N",
         help="take the K-th of N parts of the cases, the same in every run; for jobs with one "
         "device each",
-    )
-    group.addoption(
-        "--perf-launcher",
-        type=_launcher,
-        default=None,
-        metavar="WORDS",
-        help="program that starts cases of several ranks: torchrun, mpirun or srun, with options "
-        'such as "srun -p gpu" (default: BENCH_LIB_LAUNCHER, or torchrun)',
     )
     group.addoption(
         "--perf-reference",
@@ -119,18 +56,16 @@ def add_options(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--perf-pairs",
-        type=_at_least(int, 1),
+        type=at_least(int, 1),
         default=None,
         metavar="N",
         help="with a reference, measure a case in up to N pairs, until they decide (default: 6)",
     )
-    group.addoption(
-        "--perf-budget",
-        type=_at_least(float, 0),
-        default=None,
-        metavar="SECONDS",
-        help="measure nothing again after so many seconds of that (default: no limit)",
-    )
+    _add_settings(parser)
+
+
+def _add_settings(parser: pytest.Parser) -> None:
+    """Declare what a project sets once, and what a single run seldom does (``-o NAME=VALUE``)."""
     parser.addini("perf_reference", "interpreter of the accepted environment", default="")
     parser.addini(
         "perf_reference_prefix",
@@ -141,6 +76,67 @@ def add_options(parser: pytest.Parser) -> None:
         "perf_reference_env",
         "environment variables of that interpreter, NAME=VALUE, one a line",
         type="linelist",
+    )
+    parser.addini(
+        "perf_confirm",
+        "measure a case that looks slower or faster again in up to so many fresh processes; with 0 "
+        "no case is called slower after one process",
+        default="5",
+    )
+    parser.addini(
+        "perf_budget",
+        "measure nothing again after so many seconds of that (default: no limit)",
+        default="",
+    )
+    parser.addini(
+        "perf_kernels",
+        "cases whose kernels are profiled at the end: all, none, or auto, which takes those that "
+        "changed and those without a baseline",
+        default="auto",
+    )
+    parser.addini(
+        "perf_over_nights",
+        "a slow-down that only several nights show: fail the first night that finds it, tell it, "
+        "or off, which does not look for it",
+        default="fail",
+    )
+    parser.addini(
+        "perf_cold",
+        "measure every case in a process of its own with empty caches of Inductor, Triton and "
+        "MIOpen, and judge the time to its first step; ids end in -cold",
+        type="bool",
+        default=False,
+    )
+    parser.addini(
+        "perf_tune",
+        "AMD: let MIOpen search for each case's kernels before it is measured, and keep its "
+        "database",
+        type="bool",
+        default=False,
+    )
+    parser.addini(
+        "perf_launcher",
+        "program that starts cases of several ranks: torchrun, mpirun or srun, with options such "
+        "as srun -p gpu (default: BENCH_LIB_LAUNCHER, or torchrun)",
+        default="",
+    )
+    parser.addini(
+        "perf_lock_wait",
+        "wait so many seconds for a device that another run holds",
+        default="600",
+    )
+    parser.addini(
+        "perf_cool",
+        "let a throttled, slow or shared device rest for so many seconds before its case is "
+        "measured again; ten times that in all",
+        default="30",
+    )
+    parser.addini(
+        "perf_any_clock",
+        "accept clocks below the baseline's, to record a new baseline where they are lower for "
+        "good",
+        type="bool",
+        default=False,
     )
     parser.addini(
         "perf_own_choices",
@@ -160,7 +156,10 @@ def add_options(parser: pytest.Parser) -> None:
 def asked_for(config: pytest.Config) -> bool:
     """Whether an option, or a path under the ini setting ``perf_paths``, asks for measuring."""
     given = (value for name, value in vars(config.option).items() if name.startswith("perf_"))
-    return any(value not in (None, False) for value in given) or _names_perf_path(config)
+    if any(value not in (None, False) for value in given):
+        return True
+    overridden = config.option.override_ini or []
+    return any(each.startswith("perf_") for each in overridden) or _names_perf_path(config)
 
 
 def measures(item: pytest.Item) -> bool:
@@ -191,18 +190,9 @@ def _share(text: str) -> tuple[int, int]:
     return share(text)
 
 
-def _launcher(text: str) -> str:
-    from bench_lib.launch import launchers  # noqa: PLC0415 - only where the option is given
-    from bench_lib.launch.faults import LaunchError  # noqa: PLC0415
+def at_least(kind: Callable[[str], float], least: float) -> Callable[[str], float]:
+    """Return what reads a number of ``least`` or more; it raises ArgumentTypeError."""
 
-    try:
-        launchers.read(text)
-    except LaunchError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-    return text
-
-
-def _at_least(kind: Callable[[str], float], least: float) -> Callable[[str], float]:
     def parse(text: str) -> float:
         try:
             value = kind(text)

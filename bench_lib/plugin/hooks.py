@@ -36,12 +36,12 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"{name}: cases of this tier or task (bench_lib)")
     if session.options.settings.tune and session.options.cold:
         raise pytest.UsageError(
-            "--perf-tune fills a database that --perf-cold does not read; choose"
+            "perf_tune fills a database that perf_cold does not read; set one of them"
         )
     if session.options.settings.tune and not backends.of(session.devices[0]).tuned_cache:
         here = session.devices[0].key
         raise pytest.UsageError(
-            f"--perf-tune fills MIOpen's database, which is for AMD; here is {here}"
+            f"perf_tune fills MIOpen's database, which is for AMD; here is {here}"
         )
     if session.options.asked_for and getattr(config.option, "tx", None):
         devices.refuse_too_many(config, session.devices)

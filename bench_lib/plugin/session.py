@@ -5,7 +5,9 @@ Pytest's options are read once, into one frozen object.
 
 from __future__ import annotations
 
+import argparse
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,12 +22,9 @@ from bench_lib.engine import settings as engine_settings
 from bench_lib.engine.settings import PLANNED, REFERENCE, SAME, Settings, Side
 from bench_lib.launch import environments
 from bench_lib.launch.catalogue import network_sizes
-from bench_lib.model import Case, Hardware
-from bench_lib.plugin.declared import asked_for
+from bench_lib.model import Case, Hardware, unknown
+from bench_lib.plugin.declared import asked_for, at_least
 from bench_lib.plugin.devices import DEVICE
-
-CONFIRM = PLANNED - 1
-"""Fresh processes for a suspicious case; benchmarks/error_rates.py shows what that finds."""
 
 
 @dataclass(frozen=True)
@@ -61,31 +60,31 @@ def read_options(config: pytest.Config) -> PluginOptions:
     processes, reference = told("perf_processes", 1), _reference(config)
     planned = told("perf_pairs", PLANNED)
     if reference is None:
-        planned = 1 + told("perf_confirm", CONFIRM)
+        planned = 1 + int(_number(config, "perf_confirm", int))
     history = folder("perf_history", "history")
     settings = Settings(
         baselines=folder("perf_baselines", "baselines"),
         history=history,
         processes=processes,
         planned=max(processes, planned),
-        own_choices=config.getini("perf_own_choices"),
-        lock_wait_s=told("perf_lock_wait", Settings.lock_wait_s),
-        cool_s=told("perf_cool", Settings.cool_s),
-        kernels=told("perf_kernels", Settings.kernels),
-        over_nights=told("perf_over_nights", Settings.over_nights),
-        tune=config.getoption("perf_tune"),
-        any_clock=config.getoption("perf_any_clock"),
-        launcher=config.getoption("perf_launcher"),
+        own_choices=_flag(config, "perf_own_choices"),
+        lock_wait_s=_number(config, "perf_lock_wait"),
+        cool_s=_number(config, "perf_cool"),
+        kernels=_choice(config, "perf_kernels", ("auto", "all", "none")),
+        over_nights=_choice(config, "perf_over_nights", ("fail", "tell", "off")),
+        tune=_flag(config, "perf_tune"),
+        any_clock=_flag(config, "perf_any_clock"),
+        launcher=_launcher(config),
         sides={"": Side()} if reference is None else {"": Side(), REFERENCE: reference},
         reference_is_optional=config.getoption("perf_reference") is None,
-        budget_s=told("perf_budget", math.inf),
+        budget_s=_number(config, "perf_budget", unset=math.inf),
     )
     return PluginOptions(
         matrix=folder("perf_matrix", _setting(config, "perf_matrix")),
         history=history,
         tier=config.getoption("perf_tier"),
         strict=config.getoption("perf_strict"),
-        cold=config.getoption("perf_cold"),
+        cold=_flag(config, "perf_cold"),
         asked_for=asked_for(config),
         settings=settings,
     )
@@ -100,6 +99,53 @@ def _setting(config: pytest.Config, name: str) -> str:
     if not isinstance(value, str):
         raise pytest.UsageError(f"{name} is {value!r}; it has to be text")
     return value
+
+
+def _number(
+    config: pytest.Config,
+    name: str,
+    kind: Callable[[str], float] = float,
+    unset: float = math.nan,
+) -> float:
+    """Return a setting that is a number of 0 or more; raises UsageError."""
+    text = _setting(config, name)
+    if not text and not math.isnan(unset):
+        return unset
+    try:
+        return at_least(kind, 0)(text)
+    except argparse.ArgumentTypeError as error:
+        raise pytest.UsageError(f"{name}: {error}") from error
+
+
+def _choice(config: pytest.Config, name: str, known: Sequence[str]) -> str:
+    """Return a setting that is one of some words; raises UsageError."""
+    text = _setting(config, name)
+    if text not in known:
+        raise pytest.UsageError(unknown(name, text, known))
+    return text
+
+
+def _flag(config: pytest.Config, name: str) -> bool:
+    """Return a setting that is true or false; raises UsageError."""
+    try:
+        return bool(config.getini(name))
+    except (TypeError, ValueError) as error:
+        raise pytest.UsageError(f"{name} is neither true nor false: {error}") from error
+
+
+def _launcher(config: pytest.Config) -> str | None:
+    """Return the launcher's words, if they are set; raises UsageError."""
+    text = _setting(config, "perf_launcher")
+    if not text:
+        return None
+    from bench_lib.launch import launchers  # noqa: PLC0415 - only where one is set
+    from bench_lib.launch.faults import LaunchError  # noqa: PLC0415
+
+    try:
+        launchers.read(text)
+    except LaunchError as error:
+        raise pytest.UsageError(f"perf_launcher: {error}") from error
+    return text
 
 
 def _reference(config: pytest.Config) -> Side | None:
@@ -169,7 +215,7 @@ class Selection:
             each = chosen[made.id] = declared.get(made.id, made)
             if (each.workload, each.params) != (made.workload, made.params):
                 raise MatrixError(
-                    f"{self.options.matrix}: with --perf-cold two different cases are {each.id}"
+                    f"{self.options.matrix}: with perf_cold two different cases are {each.id}"
                 )
         return list(chosen.values())
 

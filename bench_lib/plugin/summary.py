@@ -45,10 +45,10 @@ def before(
     return []
 
 
-OWN_OPTIONS = ("--perf-processes", "--perf-history", "--perf-baselines", "--perf-kernels")
+OWN_OPTIONS = ("--perf-processes", "--perf-history", "--perf-baselines")
 """Options of pytest that ``baseline record`` sets itself."""
 NO_RERUNS = (
-    "--reruns does not measure again; what looks different is, in fresh processes (--perf-confirm)"
+    "--reruns does not measure again; what looks different is, in fresh processes (perf_confirm)"
 )
 
 

@@ -244,7 +244,7 @@ def measuring_again(entry: NightCase) -> list[str]:
         return []
     # Without these options pytest finds no case of another tier, and none with cold caches.
     tier = [] if case.tier == usual_tier(entry.hardware) else ["--perf-tier", case.tier]
-    return ["pytest", nodeid, *tier, *(["--perf-cold"] if case.launch.cold else [])]
+    return ["pytest", nodeid, *tier, *(["-o", "perf_cold=true"] if case.launch.cold else [])]
 
 
 # --- what there is to do -----------------------------------------------------------------------

@@ -448,7 +448,7 @@ def _why_no_kernels(entry: NightCase) -> str:
     if (unseen := verdict.found(Unseen)) is not None:
         words = "The profiler looked into the step, and its kernels are not known"
         return f"{words}: {unseen.problem}"
-    return "Nobody looked into the step's kernels this night (pytest --perf-kernels)."
+    return "Nobody looked into the step's kernels this night (perf_kernels)."
 
 
 def _hardware(night: Night, checkout: Checkout) -> dict[str, str]:
