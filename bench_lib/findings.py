@@ -12,7 +12,7 @@ from bench_lib.model import Finding, Published, Status
 
 
 @dataclass(frozen=True)
-class Compared(Finding):
+class Difference(Finding):
     """Fresh processes were held against others, or the differences of pairs against nothing."""
 
     candidate: int
@@ -41,7 +41,7 @@ class Compared(Finding):
     """Whether the baseline hardly knows the device."""
     in_bursts: bool = False
     """Whether both sides were measured below the power cap."""
-    kind: str = "compared"
+    kind: str = "difference"
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Overruled(Finding):
 
 
 @dataclass(frozen=True)
-class Clock(Finding):
+class ClockChange(Finding):
     """The device's clock beside the baseline's."""
 
     here_mhz: float
@@ -164,12 +164,14 @@ class Ranks(Finding):
 class Bounded(Finding):
     """A value was held against a bound far beyond what processes differ by."""
 
+    metric: str
+    """The name of the metric, as several are told of as one."""
     allowed: float
     """In the metric's unit."""
     state: str = ""
     """Of the caches."""
     doubted_from: float | None = None
-    """Where trust in the timing ends, if the value is beyond that."""
+    """Where trust in the timing ends, in the metric's unit, if the value is beyond that."""
     is_confirmed: bool = True
     kind: str = "bounded"
 
@@ -232,22 +234,22 @@ class Told(Finding):
 
 
 @dataclass(frozen=True)
-class Unseen(Finding):
+class KernelsUnseen(Finding):
     """Somebody looked for the kernels, and did not see them."""
 
     problem: str
-    kind: str = "unseen"
+    kind: str = "kernels unseen"
 
 
 KINDS: Mapping[str, type[Finding]] = {
     each.kind: each
     for each in (
-        Compared,
+        Difference,
         InTurns,
         NotInTurns,
         SlowerThanBaseline,
         Overruled,
-        Clock,
+        ClockChange,
         HostBound,
         OtherChoices,
         Ranks,
@@ -258,7 +260,7 @@ KINDS: Mapping[str, type[Finding]] = {
         Unaccepted,
         Renamed,
         Told,
-        Unseen,
+        KernelsUnseen,
     )
 }
 """Each kind of finding by its name in files."""

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 from bench_lib.findings import (
     Bounded,
-    Clock,
-    Compared,
+    ClockChange,
+    Difference,
     Differs,
     HostBound,
     HostTime,
     InTurns,
+    KernelsUnseen,
     NotInTurns,
     OtherChoices,
     OtherState,
@@ -23,7 +24,6 @@ from bench_lib.findings import (
     Told,
     TooFewIterations,
     Unaccepted,
-    Unseen,
 )
 from bench_lib.formats import many, percent, seconds, signed_percent
 from bench_lib.model import Finding, Published, Status, Verdict
@@ -58,7 +58,7 @@ def explained(verdict: Verdict, *found: Finding) -> Verdict:
 
 def _words(verdict: Verdict, finding: Finding) -> Iterator[str]:
     match finding:
-        case Compared():
+        case Difference():
             yield from _compared(verdict, finding)
         case InTurns():
             if not finding.alone:
@@ -78,7 +78,7 @@ def _words(verdict: Verdict, finding: Finding) -> Iterator[str]:
             yield "the other baseline tells more"
         case Overruled(status=status):
             yield f"in turns with the reference it is {status and status.value}"
-        case Clock():
+        case ClockChange():
             yield from _clock(verdict, finding)
         case HostBound():
             yield from _host_bound(finding)
@@ -105,7 +105,7 @@ def _words(verdict: Verdict, finding: Finding) -> Iterator[str]:
             yield f"the baseline is of {former}, as the case was called"
         case Told(words):
             yield words
-        case Unseen(problem):
+        case KernelsUnseen(problem):
             yield f"its kernels are not known: {problem}"
 
 
@@ -123,7 +123,7 @@ def _whose(verdict: Verdict) -> str:
 # --- processes, or pairs ---------------------------------------------------------------------
 
 
-def _compared(verdict: Verdict, found: Compared) -> Iterator[str]:
+def _compared(verdict: Verdict, found: Difference) -> Iterator[str]:
     if verdict.ratio is None:
         return
     n, what = found.candidate, "fresh processes" if found.baseline else "pairs"
@@ -147,7 +147,7 @@ def _compared(verdict: Verdict, found: Compared) -> Iterator[str]:
     yield from _limits(verdict, found)
 
 
-def _limits(verdict: Verdict, found: Compared) -> Iterator[str]:
+def _limits(verdict: Verdict, found: Difference) -> Iterator[str]:
     who = f"{found.limit}es" if found.limit == "process" else f"{found.limit}s"
     if found.is_blind and found.limit == DEVICE and found.limit_sd >= UNKNOWN_APART:
         yield (
@@ -181,7 +181,7 @@ def _change(verdict: Verdict, ratio: float) -> str:
     return f"{size} {metric_of(verdict.metric).worsening(ratio)}"
 
 
-def _whom(verdict: Verdict, found: Compared) -> str:
+def _whom(verdict: Verdict, found: Difference) -> str:
     if not found.baseline:
         turns = verdict.found(InTurns)
         name = turns.reference if turns is not None and turns.alone else "the reference"
@@ -194,7 +194,7 @@ def _whom(verdict: Verdict, found: Compared) -> str:
 # --- the device and its host -----------------------------------------------------------------
 
 
-def _clock(verdict: Verdict, found: Clock) -> Iterator[str]:
+def _clock(verdict: Verdict, found: ClockChange) -> Iterator[str]:
     if found.cycles is None:
         lower = "lower" if found.change < 0 else "higher"
         yield f"the clock was {abs(found.change):.1%} {lower}" if found.change else "clocks equal"
@@ -261,7 +261,7 @@ def _ranks(verdict: Verdict, found: Ranks) -> Iterator[str]:
 
 
 def _bounded(verdict: Verdict, found: Bounded) -> Iterator[str]:
-    metric = metric_of(verdict.metric)
+    metric = metric_of(found.metric)
     if verdict.value is None or verdict.baseline is None:
         return
     caches = f" with {found.state} caches" if found.state else ""

@@ -21,6 +21,7 @@ from bench_lib.model import (
     Baseline,
     Case,
     Fault,
+    Finding,
     Hardware,
     Kernel,
     KernelTable,
@@ -220,6 +221,7 @@ def make_entry(
     median_s: float = 0.008,
     ratio: float | None = 1.001,
     reason: str = "0.1% slower than 5 baseline processes",
+    findings: Sequence[Finding] = (),
     points: Sequence[Point] | None = None,
     record: dict[str, Any] | None = None,
     **fields: Any,
@@ -261,6 +263,7 @@ def make_entry(
         interval=None if ratio is None else (ratio - 0.004, ratio + 0.004),
         tolerance=0.01,
         detectable_effect=0.013,
+        findings=[*findings],
     )
     about: dict[str, Any] = {
         "nodeid": f"perf_tests/test_networks.py::test_network[{case.id}]",

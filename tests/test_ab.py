@@ -142,7 +142,7 @@ class Bed:
             self.suites = engine.suites
             self.stopped = ab.compare(engine, cases).stopped
             self.environments = engine.environments
-            return {row.case_id: row for row in ab.rows(engine)}
+            return {row.case_id: row for row in ab.rows(engine, engine.suite.judged())}
 
     @property
     def measured(self) -> list[str]:
@@ -701,9 +701,9 @@ def test_markdown_has_verdicts_kernels_and_components_that_differ(scripted, bed,
     assert lines[0] == "# B against A on AMD Instinct MI300X: 1 REGRESSED, 2 OK"
     assert lines[2].startswith("- A: torch 2.9.0, Python 3.11.7, ")
     assert lines[7].startswith("| small-fp32 | REGRESSED | 10 ms | 10.5 ms | 1.0500 |")
-    kernels = lines.index("## Kernels that differ")
-    assert lines[kernels + 2].startswith("- small-fp32: ")
-    assert "slow" in lines[kernels + 2]
+    reasons = lines.index("## Reasons")
+    assert lines[reasons + 2].startswith("- small-fp32: REGRESSED latency: 5.0% slower than A")
+    assert "+500 us in kernels: new slow 9.5 ms" in lines[reasons + 2]
     components = lines[lines.index("## Components that differ") + 2 :]
     assert [line for line in components if not line.startswith("- python ")] == [
         "- torch 2.9.0 -&gt; 2.10.0",
@@ -716,11 +716,11 @@ def test_kernels_that_cannot_be_looked_into_do_not_cost_the_answer(scripted, bed
     def unable(*_):
         raise LaunchError("no profiler")
 
-    monkeypatch.setattr("bench_lib.studies.ab.look_into", unable)
+    monkeypatch.setattr("bench_lib.engine.looks.look_into", unable)
     bed.b.script = {"small-fp32": [SLOW]}
-    status, out, _, _ = scripted("--pairs", "2", "--most-pairs", "3")
+    status, _, err, _ = scripted("--pairs", "2", "--most-pairs", "3")
     assert status == 1
-    assert "small-fp32: kernels are not known: no profiler" in out.splitlines()
+    assert "kernels could not be looked into: no profiler" in err
 
 
 # ---- as git bisect run reads it -----------------------------------------------------------

@@ -12,16 +12,17 @@ import nights
 import pytest
 
 from bench_lib.environment.commits import Checkout, Commit
+from bench_lib.findings import KernelsUnseen
 from bench_lib.formulas.roofline import Reached
 from bench_lib.model import (
     Accepted,
+    Finding,
     Hardware,
     Launch,
     Quarantine,
     Status,
     Verdict,
 )
-from bench_lib.profiling import kernels
 from bench_lib.report import console
 from bench_lib.report import html as pages
 from bench_lib.report.findings import causes, commands
@@ -804,14 +805,14 @@ def test_a_rate_of_another_time_than_the_median_is_explained() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "words"),
+    ("findings", "words"),
     [
-        ("8.0% slower", "Nobody looked into the step's kernels"),
-        (f"8.0% slower; {kernels.not_seen('the trace has none')}", "known: the trace has none"),
+        ([], "Nobody looked into the step's kernels"),
+        ([KernelsUnseen("the trace has none")], "known: the trace has none"),
     ],
 )
-def test_a_profiler_that_saw_nothing_is_not_nobody(reason: str, words: str) -> None:
-    entry = nights.make_entry(status=Status.REGRESSED, ratio=1.08, reason=reason)
+def test_a_profiler_that_saw_nothing_is_not_nobody(findings: list[Finding], words: str) -> None:
+    entry = nights.make_entry(status=Status.REGRESSED, ratio=1.08, findings=findings)
     text = _page(nights.make_night([entry])).text
     assert words in text
     assert ("Nobody looked" in text) == ("Nobody" in words)

@@ -364,7 +364,7 @@ class Benched:
     device = make_hardware()
     holding = contextlib.nullcontext
 
-    def profile(self, cases):
+    def profile(self, cases, side=None):
         for each in cases:
             yield each, KernelTable("x", 5, [Kernel(each.id, 1, 1.0)])
 
@@ -389,7 +389,7 @@ class Failing(Benched):
         self.failures = failures
         self.looked: list[list[str]] = []
 
-    def profile(self, cases):
+    def profile(self, cases, side=None):
         for each in self.looked.append([]) or cases:
             self.looked[-1].append(each.id)
             reasons = self.failures.get(each.id)

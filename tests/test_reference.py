@@ -775,7 +775,7 @@ def test_what_was_asked_for_by_hand_is_needed(pytester, words, optional, planned
         ("perf_budget=-1", "perf_budget: '-1' is not a number of 0 or more"),
         ("perf_cool=", "perf_cool: '' is not a number of 0 or more"),
         ("perf_kernels=al", "unknown perf_kernels 'al'; did you mean all?"),
-        ("perf_over_nights=on", "unknown perf_over_nights 'on'; did you mean off?"),
+        ("perf_over_nights=of", "unknown perf_over_nights 'of'; did you mean off?"),
         ("perf_cold=perhaps", "perf_cold is neither true nor false"),
         ("perf_launcher=prun", "it has to be torchrun, mpirun or srun"),
     ],

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import stdtrit
 
+from bench_lib import reasons
 from bench_lib.cases.axes import case_of, network_axes
 from bench_lib.model import Launch, RankSample, Status
 from bench_lib.studies.laws import (
@@ -335,7 +336,7 @@ def test_more_than_half_of_several_launches_have_to_be_below_the_least_allowed(
     middle = statistics.median(values)
     assert found.value == middle
     words = f"4 ranks reach {middle:.1%} of 4 times one rank's throughput"
-    assert found.reason == words + ("" if limit is None else "; the least allowed is 90.0%")
+    assert reasons.of(found) == words + ("" if limit is None else "; the least allowed is 90.0%")
 
 
 def test_no_launch_is_nothing_to_tell_of():

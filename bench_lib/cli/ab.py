@@ -35,7 +35,7 @@ from bench_lib.report import github
 from bench_lib.verdict.severity import rank
 
 if TYPE_CHECKING:
-    from bench_lib.engine.settings import Side
+    from bench_lib.engine.settings import Settings, Side
     from bench_lib.studies.ab import Compared, PairRow
 
 SHOWN = 3
@@ -178,22 +178,24 @@ def ab(
     from bench_lib import backends
     from bench_lib.engine.devicelock import DeviceBusyError
     from bench_lib.launch.faults import LaunchError
+    from bench_lib.studies import ab as comparing
 
     device = backends.detect()[0]
     cases = chosen.of(device)
     try:
-        found = _compare(device, sides, cases, pairs=pairs, most_pairs=most, folder=history)
+        settings = comparing.settings(
+            sides, pairs, most, history=history, kernels="none" if bisect else "auto", say=say
+        )
+        found = _compare(device, settings, cases)
     except (LaunchError, DeviceBusyError) as error:
         if not bisect:
             raise
         complain(str(error))
         raise typer.Exit(UNTESTABLE) from None
-    kernels = {} if bisect else _kernels(device, sides, cases, found)
     _tell(
         found,
         device,
         sides,
-        kernels=kernels,
         pairs=(pairs, most),
         folder=history,
         json=json,
@@ -224,22 +226,16 @@ def _side(
     return settings.Side(python or sys.executable, variables, words, folder)
 
 
-def _compare(
-    device: Hardware,
-    sides: Mapping[str, Side],
-    cases: Sequence[Case],
-    *,
-    pairs: int,
-    most_pairs: int,
-    folder: Path,
-) -> Compared:
+def _compare(device: Hardware, settings: Settings, cases: Sequence[Case]) -> Compared:
     """Compare, and say before what that will take."""
     from bench_lib.engine import pace
     from bench_lib.engine.engine import opened
     from bench_lib.engine.sides import mixed_conditions
     from bench_lib.studies import ab as comparing
 
-    settings = comparing.settings(sides, pairs, most_pairs, history=folder, say=say)
+    pairs, most_pairs, folder = settings.processes, settings.planned, settings.history
+    assert folder is not None
+    sides = dict(sorted(settings.sides.items()))
     known = pace.Pace(pace.past(folder, device.key))
     least, longest = (comparing.expected_s(cases, n, known) for n in (pairs, most_pairs))
     say(
@@ -257,20 +253,11 @@ def _compare(
         return comparing.compare(engine, cases)
 
 
-def _kernels(
-    device: Hardware, sides: Mapping[str, Side], cases: Sequence[Case], found: Compared
-) -> dict[str, str]:
-    from bench_lib.studies.ab import kernels
-
-    return kernels(device, sides, cases, found.rows, say)
-
-
 def _tell(
     found: Compared,
     device: Hardware,
     sides: Mapping[str, Side],
     *,
-    kernels: Mapping[str, str],
     pairs: tuple[int, int],
     folder: Path,
     json: bool,
@@ -284,15 +271,13 @@ def _tell(
     if json:
         about = picked(found, "environments differences runs history stopped")
         about |= {"device": device, "pairs": pairs[0], "most_pairs": pairs[1]}
-        about |= {"packages": differing, "kernels": dict(kernels)}
+        about |= {"packages": differing}
         print_json("ab", cases=found.rows, next=advice, **about)
     elif markdown:
         title = f"B against A on {device.name}"
-        print(
-            "\n".join(_as_markdown(found, title, sides, kernels, [*found.differences, *differing]))
-        )
+        print("\n".join(_as_markdown(found, title, sides, [*found.differences, *differing])))
     else:
-        _print(found, sides, kernels, differing)
+        _print(found, sides, differing)
         for line in advice:
             print(line)
 
@@ -333,9 +318,7 @@ def _next_steps(found: Compared, sides: Mapping[str, Side], folder: Path) -> lis
     return steps
 
 
-def _print(
-    found: Compared, sides: Mapping[str, Side], kernels: Mapping[str, str], packages: Sequence[str]
-) -> None:
+def _print(found: Compared, sides: Mapping[str, Side], packages: Sequence[str]) -> None:
     """Print the rows, the worst first, what else differs, and the reasons."""
     rows = sorted(found.rows, key=lambda row: rank(row.status))
     print_table(HEADINGS, [_cells(row) for row in rows])
@@ -347,8 +330,6 @@ def _print(
             print(f"environment of {name}: what its prefix sets, its caches and ROCm: not known")
     for case_id, metric, reason in _reasons(rows):
         print_line(f"{case_id}: {metric}: {shortened(reason)}")
-    for case_id, words in kernels.items():
-        print_line(f"{case_id}: {words}")
     if found.stopped:
         print_line(f"stopped: {shortened(found.stopped)}")
     for name, path in found.history.items():
@@ -359,10 +340,9 @@ def _as_markdown(
     found: Compared,
     title: str,
     sides: Mapping[str, Side],
-    kernels: Mapping[str, str],
     components: Sequence[str],
 ) -> Iterator[str]:
-    """Yield the lines of a page: the verdicts, and the kernels and components that differ."""
+    """Yield the lines of a page: verdicts, their reasons, and the components that differ."""
     rows = sorted(found.rows, key=lambda row: rank(row.status))
     counts = Counter(row.status.value for row in rows)
     yield f"# {github.text(title)}: {', '.join(f'{n} {status}' for status, n in counts.items())}"
@@ -373,7 +353,6 @@ def _as_markdown(
     yield from (github.row([*map(github.text, _cells(row))]) for row in rows)
     sections = {
         "Reasons": [f"{case_id}: {metric}: {reason}" for case_id, metric, reason in _reasons(rows)],
-        "Kernels that differ": [f"{case_id}: {words}" for case_id, words in kernels.items()],
         "Components that differ": components or ["none that is known"],
         "Stopped": [found.stopped] if found.stopped else [],
     }

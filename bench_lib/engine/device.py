@@ -245,16 +245,20 @@ class HeldDevice:
         self.open(process)
         return list(self._sides)
 
-    def profile(self, cases: Iterable[Case]) -> Iterator[tuple[Case, KernelTable | str]]:
+    def profile(
+        self, cases: Iterable[Case], side: str | None = None
+    ) -> Iterator[tuple[Case, KernelTable | str]]:
         """Look into the steps of cases, all in one process, which measures nothing else.
 
-        Gives each with its kernels, or why there are none; each is of one rank.
+        It is of the side in question unless another is named.  Gives each case with its kernels, or
+        why there are none; each is of one rank.
         Raises LaunchError where workers cannot be started at all.
         """
         process: WorkerProcess | None = None
         try:
             for case in cases:
-                process = process or self._fork()
+                name = self._candidate if side is None else side
+                process = process or self._sides[name].fork()
                 try:
                     yield case, process.profile(case)
                 except CaseSkipped as reason:

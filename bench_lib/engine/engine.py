@@ -399,7 +399,9 @@ class Engine:
     def profile(self) -> None:
         """Look into the kernels of what changed, and of what has no baseline.
 
-        Each device's cases share one process.  The verdicts stand without; raises HistoryError.
+        Those of a case that is slower than in turns with its reference are looked into on both
+        sides.  Each side's cases on a device share one process.  The verdicts stand without; raises
+        HistoryError.
         """
         records = self.suite.to_look_into(self.settings.kernels)
         if not records:
@@ -422,9 +424,14 @@ class Engine:
             queues.setdefault(place(device), []).append(record.case)
         for at, cases in queues.items():
             with self._holding(devices[at]) as held:
-                for case, found in looks.look_into(held, cases):
-                    self.suite.note_kernels(case.id, found)
-                    self.settings.progress.finish(case.id, ())
+                for name, suite in reversed(self.suites.items()):
+                    chosen = cases
+                    if suite is not self.suite:
+                        chosen = [case for case in cases if self.suite.slower_in_turns(case.id)]
+                    for case, found in looks.look_into(held, chosen, self.settings.say, name):
+                        suite.note_kernels(case.id, found)
+                        if suite is self.suite:
+                            self.settings.progress.finish(case.id, ())
 
     @contextlib.contextmanager
     def _holding(self, device: Hardware) -> Iterator[HeldDevice]:

@@ -19,23 +19,27 @@ Say = Callable[[str], None]
 
 
 def look_into(
-    held: HeldDevice, cases: Iterable[Case], say: Say = lambda _line: None
+    held: HeldDevice,
+    cases: Iterable[Case],
+    say: Say = lambda _line: None,
+    side: str | None = None,
 ) -> Iterator[tuple[Case, KernelTable | str]]:
     """Profile cases that a device has measured: the kernels of each, or why there are none.
 
+    They are those of the side in question unless another ``side`` is named, for cases of one rank.
     With several ranks they are the first one's.  If it fails in the context that the cases share,
     another tries once more, unless it took all its time.  Raises LaunchError if workers cannot be
     started at all, DeviceBusyError if somebody keeps a device of several ranks.
     """
     cases = list(cases)
     again = []
-    for case, found in held.profile(case for case in cases if case.launch.ranks == 1):
+    for case, found in held.profile((c for c in cases if c.launch.ranks == 1), side):
         if isinstance(found, str) and not found.startswith(LATE):
             say(f"{case.id}: looked into once more: {found}")
             again.append(case)
         else:
             yield case, found
-    yield from held.profile(again)
+    yield from held.profile(again, side)
     for case in cases:
         if case.launch.ranks > 1:
             with held.holding(case):

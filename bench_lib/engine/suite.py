@@ -12,7 +12,7 @@ from bench_lib.engine import past
 from bench_lib.engine.settings import PLANNED, Outcome, Settings
 from bench_lib.engine.sides import differences, mixed_conditions, named, pairs_of
 from bench_lib.environment import fingerprint
-from bench_lib.findings import Renamed, Told, Unseen
+from bench_lib.findings import KernelsUnseen, Renamed, Told
 from bench_lib.formats import many
 from bench_lib.model import (
     Attempt,
@@ -103,7 +103,7 @@ class Suite:
         """Slow-downs that this night and those before it show together, once computed."""
         self._outcomes: dict[str, Outcome] = {}
         self._environments: dict[str, Environment] = {}
-        self._blind: dict[str, str] = {}
+        self.blind: dict[str, str] = {}
         """By case, why its kernels are not known although somebody looked."""
 
     def note(self, outcome: Outcome, nodeid: str | None) -> None:
@@ -179,12 +179,22 @@ class Suite:
             return []
         judged = (r for r in self.judged() if not r.case.launch.cold)  # caches would fill
         measured = [r for r in judged if self._unmeasured(r) is None]
-        return measured if which == "all" else [r for r in measured if r.status in LOOKED_INTO]
+        changed = LOOKED_INTO if self._by_baseline else FAILING
+        return measured if which == "all" else [r for r in measured if r.status in changed]
+
+    def slower_in_turns(self, case_id: str) -> bool:
+        """Whether a case of one rank is slower than the reference, so that both have kernels."""
+        return self.records[case_id].case.launch.ranks == 1 and any(
+            v.status is Status.REGRESSED
+            and v.against == REFERENCE
+            and metrics.of(v.metric).kernels_explain
+            for v in self._verdicts.get(case_id, ())
+        )
 
     def note_kernels(self, case_id: str, found: KernelTable | str) -> None:
         """Take in what a look into a case's step found, or why nothing; raises HistoryError."""
         if isinstance(found, str):
-            self._blind[case_id] = found.partition("\n")[0]
+            self.blind[case_id] = found.partition("\n")[0]
             return
         table = kernels.tidy(found)
         self.records[case_id] = replace(self.records[case_id], kernels=table)
@@ -209,13 +219,14 @@ class Suite:
         slower = [v for v in worse if metrics.of(v.metric).kernels_explain]
         if not slower:
             return record
-        found = self._difference(record)
+        theirs = self._reference if slower[0].against == REFERENCE else None
+        found = self._difference(record, theirs)
         more_s = _more_s(slower[0])
         blamed = kernels.blamed(found, more_s) if found is not None else []
-        causes = [*self._cause(record, more_s, found), *map(Told, _lagging(record))]
+        causes = [*self._cause(record, more_s, found, theirs), *map(Told, _lagging(record))]
         # Of all kernels alike, or of what lies between them, no library is the cause.
         if found is not None and any(":" in name for name in blamed):
-            causes[1:1] = map(Told, filter(None, [self._libraries(record, found)]))
+            causes[1:1] = map(Told, filter(None, [self._libraries(record, found, theirs)]))
         verdicts = [reasons.explained(v, *causes) if v is slower[0] else v for v in record.verdicts]
         return replace(record, verdicts=verdicts, blamed=blamed)
 
@@ -245,26 +256,36 @@ class Suite:
         new = self._outcomes[case.id].environment
         return [] if old is None else fingerprint.difference(old, new)
 
-    def _difference(self, record: Record) -> kernels.Diff | None:
-        """Return how a case's kernels differ from its baseline's; None if one is unknown."""
-        baseline = self._baseline(record)
-        if record.kernels is None or baseline is None or baseline.kernels is None:
+    def _difference(self, record: Record, reference: Suite | None) -> kernels.Diff | None:
+        """Return how a case's kernels differ from its baseline's; None if one is unknown.
+
+        They are held against a ``reference``'s where that is what the case is slower than.
+        """
+        known = self._baseline(record) if reference is None else reference.records[record.case.id]
+        if record.kernels is None or known is None or known.kernels is None:
             return None
-        return kernels.diff(baseline.kernels, record.kernels)
+        return kernels.diff(known.kernels, record.kernels)
 
     def _cause(
-        self, record: Record, more_s: float | None, found: kernels.Diff | None
+        self,
+        record: Record,
+        more_s: float | None,
+        found: kernels.Diff | None,
+        reference: Suite | None,
     ) -> Iterator[Finding]:
-        if (problem := self._blind.get(record.case.id)) is not None:
-            yield Unseen(problem)
+        sides = [self] if reference is None else [self, reference]
+        problems = [side.blind[record.case.id] for side in sides if record.case.id in side.blind]
+        if problems:
+            yield KernelsUnseen(problems[0])
         elif found is not None:
             yield Told(kernels.reason(found, more_s))
-        elif record.kernels is not None and self._baseline(record) is not None:
+        elif record.kernels is not None and reference is None and self._baseline(record):
             yield Told("its baseline was accepted without kernels to compare with")
 
-    def _libraries(self, record: Record, found: kernels.Diff) -> str:
+    def _libraries(self, record: Record, found: kernels.Diff, reference: Suite | None) -> str:
         """Name the libraries of slower kernels, with the versions then and now."""
-        both = self._accepted_in(record), self._outcomes[record.case.id].environment
+        theirs = self._accepted_in(record) if reference is None else reference.began[record.case.id]
+        both = theirs, self._outcomes[record.case.id].environment
         return kernels.libraries(found, *map(fingerprint.software, both))
 
     def judged(self) -> list[Record]:

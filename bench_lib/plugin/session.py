@@ -129,7 +129,7 @@ def _flag(config: pytest.Config, name: str) -> bool:
     """Return a setting that is true or false; raises UsageError."""
     try:
         return bool(config.getini(name))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, pytest.UsageError) as error:
         raise pytest.UsageError(f"{name} is neither true nor false: {error}") from error
 
 

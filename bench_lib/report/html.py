@@ -23,7 +23,7 @@ from markupsafe import Markup
 
 from bench_lib import __version__
 from bench_lib.environment.commits import Checkout, Commit
-from bench_lib.findings import Unseen
+from bench_lib.findings import KernelsUnseen
 from bench_lib.formats import amount, many, printable, seconds, signed_percent
 from bench_lib.model import PRECISIONS, Status, Verdict
 from bench_lib.profiling import kernels
@@ -445,7 +445,7 @@ def _why_no_kernels(entry: NightCase) -> str:
         return ""
     if entry.record.kernels is not None:
         return "No table of kernels is known of the baseline, so none is to blame."
-    if (unseen := verdict.found(Unseen)) is not None:
+    if (unseen := verdict.found(KernelsUnseen)) is not None:
         words = "The profiler looked into the step, and its kernels are not known"
         return f"{words}: {unseen.problem}"
     return "Nobody looked into the step's kernels this night (perf_kernels)."

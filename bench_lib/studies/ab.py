@@ -13,9 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench_lib.engine.devicelock import DeviceBusyError
-from bench_lib.engine.engine import Engine, opened
-from bench_lib.engine.looks import look_into
+from bench_lib.engine.engine import Engine
 from bench_lib.engine.pace import Pace
 from bench_lib.engine.settings import Outcome, Settings, Side
 from bench_lib.engine.sides import differences
@@ -26,14 +24,11 @@ from bench_lib.model import (
     Attempt,
     Case,
     Environment,
-    Hardware,
-    KernelTable,
     ProcessSummary,
     Record,
     Status,
     Verdict,
 )
-from bench_lib.profiling import kernels as profiled
 from bench_lib.verdict import metrics
 from bench_lib.verdict.metrics import Metric
 from bench_lib.verdict.severity import FAILING, rank
@@ -81,6 +76,8 @@ class PairLines:
 
     def finish(self, name: str, outcomes: Sequence[Outcome]) -> None:
         """Say how long a step took on both sides."""
+        if not outcomes:  # as of a look into kernels
+            return
         self._done += 1
         outcomes = sorted(outcomes, key=lambda outcome: outcome.side)
         pair = outcomes[0].attempts[-1].process
@@ -111,6 +108,7 @@ def settings(
     most_pairs: int,
     *,
     history: Path,
+    kernels: str,
     say: Callable[[str], None],
 ) -> Settings:
     """Return what the engine needs to compare two sides."""
@@ -120,6 +118,7 @@ def settings(
         command="ab",
         processes=pairs,
         planned=most_pairs,
+        kernels=kernels,
         by_baseline=False,
         sides={name: sides[name] for name in ("B", "A")},
         say=say,
@@ -138,10 +137,12 @@ def compare(engine: Engine, cases: Sequence[Case]) -> Compared:
     stopped = None
     try:
         for pair in range(1, engine.settings.processes):
-            unmeasured = {row.case_id for row in rows(engine) if row.status in _UNMEASURED}
+            judged = engine.suite.judged()
+            unmeasured = {each.case.id for each in judged if each.status in _UNMEASURED}
             if left := [case for case in cases if case.id not in unmeasured]:
                 engine.measure_together(left, pair)
         engine.look_again()
+        engine.profile()
     except LaunchError as error:
         stopped = str(error)
     records = engine.judge()
@@ -149,7 +150,7 @@ def compare(engine: Engine, cases: Sequence[Case]) -> Compared:
         engine.end(int(any(record.status in FAILING for record in records)))
     environments = {name: engine.environments[name] for name in sorted(engine.suites)}
     return Compared(
-        rows(engine),
+        rows(engine, records),
         environments,
         differences(environments["A"], environments["B"]),
         {name: engine.suites[name].writer.run_id for name in environments},
@@ -158,9 +159,9 @@ def compare(engine: Engine, cases: Sequence[Case]) -> Compared:
     )
 
 
-def rows(engine: Engine) -> list[PairRow]:
-    """Judge the cases as they stand, in their order."""
-    return [_row(record, engine.suite.pairs_of(record.case.id)) for record in engine.suite.judged()]
+def rows(engine: Engine, records: Iterable[Record]) -> list[PairRow]:
+    """Return the row of each judged case, in their order."""
+    return [_row(record, engine.suite.pairs_of(record.case.id)) for record in records]
 
 
 def _row(record: Record, pairs: Sequence[tuple[ProcessSummary, ProcessSummary]]) -> PairRow:
@@ -232,41 +233,6 @@ def unanswered(rows: Sequence[PairRow]) -> str:
     remedy = "more --pairs see smaller changes" if Status.NOISY in counts else "see their reasons"
     unheld = f"{counts.total()} of {many(len(rows), 'case')}"
     return f"no answer: {unheld} could not be judged ({words}); {remedy}"
-
-
-def kernels(
-    device: Hardware,
-    sides: Mapping[str, Side],
-    cases: Sequence[Case],
-    rows: Sequence[PairRow],
-    say: Callable[[str], None],
-) -> dict[str, str]:
-    """Say of each case that got slower what its kernels do more, or why nobody knows."""
-    slow = {row.case_id: row for row in rows if row.verdicts[0].status is Status.REGRESSED}
-    chosen = [case for case in cases if case.id in slow]
-    if not chosen:
-        return {}
-    say(f"looking into the kernels of {many(len(chosen), 'case')}, on both sides")
-    tables: list[dict[str, KernelTable | str]] = []
-    try:
-        for side in sides.values():
-            with opened(device, Settings(sides={"": side}, judged=False, say=say)) as engine:
-                looks = look_into(engine.held, chosen, say)
-                tables.append({case.id: found for case, found in looks})
-    except (LaunchError, DeviceBusyError) as error:
-        return dict.fromkeys(slow, f"kernels are not known: {error}")
-    before, after = tables
-    return {id_: _changed(before[id_], after[id_], row) for id_, row in slow.items()}
-
-
-def _changed(before: KernelTable | str, after: KernelTable | str, row: PairRow) -> str:
-    for table in (before, after):
-        if isinstance(table, str):
-            return f"kernels are not known: {table}"
-    assert isinstance(before, KernelTable)
-    assert isinstance(after, KernelTable)
-    more_s = row.b_s - row.a_s if row.a_s and row.b_s else None
-    return profiled.reason(profiled.diff(profiled.tidy(before), profiled.tidy(after)), more_s)
 
 
 def packages(sides: Mapping[str, Side]) -> list[str]:

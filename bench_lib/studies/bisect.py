@@ -218,7 +218,7 @@ class Bisecting:
             engine.held.open(0)
             engine.measure_together([self.case], 0)
             engine.judge()
-            (row,) = rows(engine)
+            (row,) = rows(engine, engine.suite.judged())
             engine.end(0)
         if row.status in (Status.ERROR, Status.SKIPPED, Status.INCOMPARABLE):
             raise LaunchError(row.verdicts[0].reason)

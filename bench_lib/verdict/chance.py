@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from bench_lib.findings import Compared
+from bench_lib.findings import Difference
 from bench_lib.model import Finding, Status, Verdict
 from bench_lib.verdict.metrics.metric import Metric
 from bench_lib.verdict.statistics.change import (
@@ -155,13 +155,13 @@ def _as_measured(judged: Contrast, measured: Contrast) -> Contrast:
     )
 
 
-def _found(question: Question, comparison: Comparison, status: Status) -> Compared:
+def _found(question: Question, comparison: Comparison, status: Status) -> Difference:
     direction, part = _direction(comparison), comparison.costliest
     is_blind = status is Status.NOISY
     variance = comparison.process.variance if part is None else part.variance
     limit = "process" if part is None else part.component
     is_told = is_blind or part is not None
-    return Compared(
+    return Difference(
         candidate=len(comparison.contrast.candidate),
         baseline=len(question.contrast.baseline or ()),
         agreeing=_agreeing(comparison, direction) if direction else 0,
@@ -189,7 +189,7 @@ def _hunch(question: Question) -> Verdict:
     tolerance = question.tolerance + question.allowance
     tolerance += usual_device(contrast)
     slower = contrast.estimate > math.log1p(tolerance)
-    single = Compared(
+    single = Difference(
         len(contrast.candidate),
         len(contrast.baseline or ()),
         is_new_device=question.is_new_device,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from bench_lib.findings import Clock
+from bench_lib.findings import ClockChange
 from bench_lib.model import Baseline, Draw, Limits, ProcessSummary
 from bench_lib.verdict import validity
 from bench_lib.verdict.statistics.change import AGREEING, Origin
@@ -58,7 +58,7 @@ class Evidence:
     rolling: Sequence[ProcessSummary] = ()
     """Processes of the nights that were fine by the baseline; see docs/baselines.md."""
     conditions: Mapping[str, Any] = field(default_factory=dict)
-    """Compared with the baseline's; an unknown value on either side is skipped."""
+    """Difference with the baseline's; an unknown value on either side is skipped."""
     planned: int = 1
     """How many candidate processes the case gets where it looks suspicious."""
     tried: int = 0
@@ -140,7 +140,7 @@ class Evidence:
         """Whether the device waited for its host here and in the baseline."""
         return self.waits() and mostly_waited(self.references()[PINNED])
 
-    def clocks(self) -> dict[str, Clock]:
+    def clocks(self) -> dict[str, ClockChange]:
         """Return by reference how the device's clock compares, where its work follows it."""
         if self.waits():
             return {}

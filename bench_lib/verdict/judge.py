@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from bench_lib.findings import (
-    Clock,
+    ClockChange,
     Differs,
     HostBound,
     HostTime,
@@ -469,7 +469,7 @@ def _less_the_clock(verdicts: Sequence[Verdict], evidence: Evidence) -> list[Ver
     ]
 
 
-def _in_cycles(verdict: Verdict, clock: Clock | None, one: Clock | None) -> Verdict:
+def _in_cycles(verdict: Verdict, clock: ClockChange | None, one: ClockChange | None) -> Verdict:
     """Judge a timing's gap again in cycles of the device's clock.
 
     For an efficiency, the clock of ``one`` rank's launch counts against that: what both lost is not
@@ -492,7 +492,7 @@ def _in_cycles(verdict: Verdict, clock: Clock | None, one: Clock | None) -> Verd
         return verdict
     of_one = None if one is None else (one.here_mhz, one.baseline_mhz)
     told = replace(clock, cycles=cycles, one_mhz=of_one)
-    others = [each for each in verdict.findings if not isinstance(each, Clock)]
+    others = [each for each in verdict.findings if not isinstance(each, ClockChange)]
     return replace(verdict, status=status, findings=[told, *others])
 
 

@@ -80,7 +80,7 @@ def _less_the_others(rank: int, logs: Mapping[int, Sequence[float]]) -> list[flo
 
 
 def _p_not_lagging(blocks: Sequence[float]) -> float:
-    from scipy.special import stdtr  # noqa: PLC0415
+    from scipy.special import stdtr  # noqa: PLC0415 - slow, and most suites have one rank
 
     beyond = statistics.fmean(blocks) - math.log1p(LAGGING)
     error = max(LEAST_ERROR, statistics.stdev(blocks) / math.sqrt(len(blocks)))

@@ -85,6 +85,7 @@ def _held(metric: Metric, evidence: Evidence, against: str, state: str | None) -
         status = Status.REGRESSED if agree else Status.SUSPECT
     value, was, most = sign * value, sign * was, sign * bounds.most
     found = Bounded(
+        metric.name,
         most,
         state or "",
         metric.doubted_from if value > metric.doubted_from else None,

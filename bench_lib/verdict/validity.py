@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from bench_lib import backends
 from bench_lib.backends.looks import BY_NATURE
-from bench_lib.findings import Clock
+from bench_lib.findings import ClockChange
 from bench_lib.formats import some
 from bench_lib.model import Hardware, Measurement, ProcessSummary, Telemetry
 
@@ -258,7 +258,9 @@ CLOCK_CHANCE = 2.0
 """So many standard errors of the clocks themselves are chance."""
 
 
-def clocks(candidate: Sequence[ProcessSummary], baseline: Sequence[ProcessSummary]) -> Clock | None:
+def clocks(
+    candidate: Sequence[ProcessSummary], baseline: Sequence[ProcessSummary]
+) -> ClockChange | None:
     """Compare the clocks that processes saw; None if they cannot be compared.
 
     Either side may have none, or their sources differ, which may mean different clocks.
@@ -275,7 +277,7 @@ def clocks(candidate: Sequence[ProcessSummary], baseline: Sequence[ProcessSummar
     error = swing * math.sqrt(1 / len(new) + 1 / len(old))
     equal = abs(change) <= max(SAME_CLOCK, CLOCK_CHANCE * error)
     powers = tuple([p.power_w for p in side if p.power_w] for side in (candidate, baseline))
-    return Clock(
+    return ClockChange(
         math.exp(statistics.fmean(new)),
         math.exp(statistics.fmean(old)),
         0.0 if equal else math.expm1(change),

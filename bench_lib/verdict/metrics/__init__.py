@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import entry_points
 
 from bench_lib.model import MachineWarning, Measurement, ProcessSummary, Telemetry, UserError
-from bench_lib.verdict.metrics.builtin import DEVICE, LATENCY, METRICS
+from bench_lib.verdict.metrics.builtin import DEVICE, LATENCY, METRICS, SERVING
 from bench_lib.verdict.metrics.metric import Metric
 
 __all__ = ["DEVICE", "LEADING", "Metric", "beside", "find", "of", "registered"]
@@ -53,7 +53,8 @@ def _others() -> Iterator[Metric]:
 
 def of(name: str) -> Metric:
     """Return the metric of a verdict; one that is not installed has a name and no more."""
-    return find(name) or Metric(name, name.replace("_", " "), "1", _none)
+    others = {metric.name: metric for metric in SERVING}
+    return find(name) or others.get(name) or Metric(name, name.replace("_", " "), "1", _none)
 
 
 def find(name: str) -> Metric | None:

@@ -243,3 +243,5 @@ TOKEN_RATE = Metric(
     better="faster",
 )
 """All requests together, prompts and answers."""
+SERVING = (FIRST_TOKEN, BETWEEN_TOKENS, PER_TOKEN, OUTPUT_RATE, TOKEN_RATE)
+"""What other programs' files hold, and no measurement of ours."""
