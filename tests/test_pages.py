@@ -844,7 +844,7 @@ def test_commands_are_there_to_copy() -> None:
     [
         ({"tier": "nightly"}, "--perf-tier nightly"),
         ({"tier": "gate"}, ""),
-        ({"tier": "gate", "launch": Launch(cold=True)}, "-o", "perf_cold=true"),
+        ({"tier": "gate", "launch": Launch(cold=True)}, "-o perf_cold=true"),
     ],
 )
 def test_the_command_that_measures_again_finds_its_case(fields, options) -> None:

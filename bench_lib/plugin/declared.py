@@ -191,7 +191,7 @@ def _share(text: str) -> tuple[int, int]:
 
 
 def at_least(kind: Callable[[str], float], least: float) -> Callable[[str], float]:
-    """Return what reads a plain number of ``least`` or more; it raises ArgumentTypeError."""
+    """Return what reads a number of any unit, ``least`` or more; it raises ArgumentTypeError."""
 
     def parse(text: str) -> float:
         try:

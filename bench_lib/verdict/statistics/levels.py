@@ -145,7 +145,7 @@ class History:
 
 
 @dataclass(frozen=True)
-class Fit:
+class _Fit:
     """Changes on the second night, the third, ..., each held against one level.
 
     Arrays are (nights - 1,), or (windows, nights - 1).
@@ -201,11 +201,12 @@ class Series:
         spread: NightSpread = NOTHING_KNOWN,
         windows: NDArray[np.intp] | None = None,
         least_sd: float = LEAST_SD,
-    ) -> Fit:
+    ) -> _Fit:
         """Hold each change against one level, by generalized least squares.
 
         ``windows`` are of successive nights (windows, nights), and the level may drift in each.
-        Without any it is all nights.
+        Without any it is all nights.  ``correlation`` is that of successive nights, 0 to 1;
+        ``least_sd`` is in logarithms.
         """
         values, effects = self.history.values, self.history.devices
         # In units of a night's precision.
@@ -245,7 +246,7 @@ class Series:
         changed = np.logaddexp.reduce(factors, axis=-1) + math.log(CHANGED / (nights - 1))
         likelihood = np.logaddexp(math.log1p(-CHANGED), changed)
         likelihood -= ((degrees + 1) * np.log(squares) + volume) / 2
-        return Fit(sizes, errors, wider, factors, degrees, likelihood)
+        return _Fit(sizes, errors, wider, factors, degrees, likelihood)
 
 
 def changes(log_values: Sequence[float], devices: Sequence[str]) -> list[Change]:
@@ -282,7 +283,8 @@ def changes(log_values: Sequence[float], devices: Sequence[str]) -> list[Change]
 def correlation_of(series: Collection[Series], windows: NDArray[np.intp] | None = None) -> float:
     """Return the correlation of successive nights, 0 to 1, most likely over all series.
 
-    What is known of the spread from elsewhere would hide how nights move.
+    ``windows`` are of successive nights (windows, nights).  What is known of the spread from
+    elsewhere would hide how nights move.
     """
     found, most = 0.0, -math.inf
     for one in CORRELATIONS:
