@@ -42,6 +42,15 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         option.loadscopereorder = False  # or files of few tests, the longest, would come last
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Have ``--hypothesis-profile nightly`` try this many inputs of each kind."""
+    if config.getoption("--hypothesis-profile", None) == "nightly":
+        from hypothesis import settings
+
+        settings.register_profile("nightly", max_examples=15_000)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Have the garbage collector skip what is imported, as a zygote does.

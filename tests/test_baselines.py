@@ -259,7 +259,7 @@ def test_a_file_that_cannot_be_opened_is_refused(tmp_path):
     (tmp_path / "mi300x.json").mkdir()
     with pytest.raises(BaselineError) as caught:
         load(tmp_path, KEY)
-    assert str(caught.value) == f"cannot read {tmp_path / 'mi300x.json'}: Is a directory"
+    assert str(caught.value) == f"cannot read {tmp_path / 'mi300x.json'}: it is no regular file"
 
 
 # ---- what was published -----------------------------------------------------------------
@@ -1726,3 +1726,24 @@ def test_kernels_are_written_a_line_for_each_and_read_back(tmp_path):
         '{"calls": 1, "name": "relu", "total_s": 0.001}',
     ]
     assert load(tmp_path, KEY).baselines[CASE_ID].kernels == table
+
+
+@settings(deadline=None)
+@given(
+    at=st.integers(0, 10_000),
+    put=st.binary(max_size=8) | st.sampled_from([b"null", b"-1", b"1e999", b"[", b'"', b"\\ud800"]),
+    length=st.integers(0, 40),
+)
+def test_whatever_stands_in_a_file_of_baselines_it_is_read_or_refused(
+    tmp_path_factory, at, put, length
+):
+    folder = tmp_path_factory.getbasetemp() / "damaged"
+    folder.mkdir(exist_ok=True)
+    path = folder / "whole" / f"{KEY}.json"
+    if not path.exists():
+        accept(path.parent, [make_baseline()])
+    data = path.read_bytes()
+    at %= len(data)
+    (folder / f"{KEY}.json").write_bytes(data[:at] + put + data[at + length :])
+    with contextlib.suppress(BaselineError):
+        load(folder, KEY)

@@ -290,9 +290,7 @@ def test_a_run_that_left_no_counters_says_what_it_left(tmp_path):
         require("rocm", environ).counters(tmp_path, device, run, lambda _line: None)
 
 
-QUICK = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+QUICK = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 CELL = st.one_of(
     st.sampled_from(
         [

@@ -461,7 +461,7 @@ def damaged_lines(draw, lines: list[dict]) -> bytes:
     return json.dumps(line).encode()
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None)
 @given(data=st.data())
 def test_any_bytes_are_read_or_refused_with_a_history_error(whole, data):
     lines = lines_of(whole)

@@ -632,7 +632,7 @@ TIER = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None)
 @given(document=st.dictionaries(st.sampled_from(TIERS), TIER | VALUES))
 def test_any_document_is_either_cases_or_a_matrix_error(scratch, document):
     text = "\n".join(f"{tier} = {as_toml(body)}" for tier, body in document.items())

@@ -135,6 +135,6 @@ CONTEXTS: st.SearchStrategy[dict[Any, Any]] = st.dictionaries(
 
 
 @given(CONTEXTS)
-@settings(max_examples=200, deadline=None)
+@settings(deadline=None)
 def test_any_dictionary_is_read_or_refused(context: dict[Any, Any]) -> None:
     read_or_refuse(repr(context))

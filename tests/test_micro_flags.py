@@ -460,7 +460,6 @@ WORDS = st.one_of(
 
 @given(st.lists(WORDS, max_size=8))
 @settings(
-    max_examples=200,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

@@ -570,6 +570,15 @@ def test_a_night_injects_faults_without_a_gpu(checkout, tmp_path):
     assert faults[1:] == expected
 
 
+def test_a_night_reads_hostile_input(checkout, tmp_path):
+    notes(tmp_path, "pytest")
+    assert run(checkout, ("perf-nightly", "faults", "Read hostile input")).status == 0
+    ((_, *words),) = calls(tmp_path)
+    assert words[2:4] == ["--hypothesis-profile", "nightly"]
+    files = [Path(__file__).with_name(Path(word).name) for word in words if "tests/" in word]
+    assert [file.exists() for file in files] == [True] * 8
+
+
 FETCH = ("perf-measure", "measure", "Fetch runs that the cache lacks")
 
 
