@@ -98,6 +98,7 @@ def test_a_worker_needs_only_torch_and_torchvision() -> None:
         "bench_lib.launch.cache",
         "bench_lib.launch.faults",
         "bench_lib.launch.launchers",
+        "bench_lib.launch.started",
         "bench_lib.launch.wire",
     }
 

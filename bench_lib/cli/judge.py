@@ -219,10 +219,10 @@ def _print_json(samples: Samples, verdicts: Mapping[str, Verdict]) -> None:
 def _print(source: str, samples: Samples, verdicts: Mapping[str, Verdict]) -> None:
     """Print verdicts; ``source`` is the only file, or empty where problems name their own."""
     ordered = sorted(verdicts.items(), key=lambda item: rank(item[1].status))
-    rows = [(_printable(name), *_cells(verdict)) for name, verdict in ordered]
+    rows = [(name, *_cells(verdict)) for name, verdict in ordered]
     print_table(("case", "status", "change", "95% interval", "detects"), rows)
     reasons = [
-        f"{_printable(name)}: {verdict.status.value}: {shortened(verdict.reason)}"
+        f"{shortened(name)}: {verdict.status.value}: {shortened(verdict.reason)}"
         for name, verdict in ordered
         if verdict.status is not Status.OK
     ]
@@ -257,8 +257,3 @@ def _cells(verdict: Verdict) -> tuple[str, str, str, str]:
 
 def _change(ratio: float) -> str:
     return signed_percent(ratio - 1, 2) if ratio < 10 else f"{ratio:.3g}x"
-
-
-def _printable(name: str) -> str:
-    """Return a name that cannot break a line or command a terminal."""
-    return name if name.isprintable() else repr(name)

@@ -26,6 +26,7 @@ _SHOWN_SECRETS = re.compile(
     r"(?<=://)[^/\s@]+(?=@)"  # user and password of an address
     r"|(?:(?<=Bearer )|(?<=Basic ))\S{8,}"
     r"|\b(?:gh[oprsu]_|github_pat_|glpat-|hf_|sk-|xox[abprs]-|AKIA|eyJ)[\w.-]{16,}"
+    r"|\b[0-9a-fA-F]{32,}\b"
 )
 _ASSIGNED = re.compile(
     r"(token|secret|passw(?:or)?d|passphrase|credential|cookie|(?:api|access|private)_?key)"
@@ -35,7 +36,6 @@ _ASSIGNED = re.compile(
 _WORD = re.compile(r"(?<![\w=-])(?!_Z)[\w=-]{20,}")
 """What a random token is one of; a mangled name of C++ is none."""
 _RUN = re.compile(r"[A-Za-z0-9]{20,}")
-_HEXADECIMAL = re.compile(r"[0-9a-f]{32,}", re.IGNORECASE)
 
 
 def without_secrets(text: str) -> str:
@@ -54,8 +54,6 @@ def without_secrets(text: str) -> str:
 
 def _is_random(run: str) -> bool:
     """Whether small and large letters and digits follow each other as by chance."""
-    if _HEXADECIMAL.fullmatch(run):
-        return True
     kinds = ["0" if c.isdigit() else "A" if c.isupper() else "a" for c in run]
     changes = sum(a != b for a, b in itertools.pairwise(kinds))
     return len(set(kinds)) == 3 and changes > 0.4 * len(run)

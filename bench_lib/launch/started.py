@@ -24,9 +24,15 @@ def leashed(words: Sequence[str]) -> list[str]:
     return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *words]
 
 
+def die_with_parent(by: signal.Signals = signal.SIGKILL) -> None:
+    """Ask the kernel for a signal to this process when its starter ends (Linux only)."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, by, 0, 0, 0)
+
+
 def main(starter: int, words: list[str]) -> None:
     """Become the command, unless who started this is gone already."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    die_with_parent(by=signal.SIGTERM)
     if os.getppid() == starter:
         os.execvp(words[0], words)  # noqa: S606 - words, and no shell
 

@@ -27,6 +27,7 @@ from bench_lib.launch.launchers import (
     meeting_point,
     told_meeting,
 )
+from bench_lib.launch.started import die_with_parent
 from bench_lib.launch.wire import write_whole
 from bench_lib.model import Device, UserError
 from bench_lib.worker.clock import clock_of
@@ -36,7 +37,6 @@ from bench_lib.worker.host import RankLog
 from bench_lib.worker.launches import compare_streams
 from bench_lib.worker.measure import MeasuringContext
 from bench_lib.worker.workloads import Setting
-from bench_lib.worker.zygote import die_with_parent
 
 MEETING_S = 300.0
 """Nodes of a cluster may start minutes apart; the case's own time limit is often shorter."""

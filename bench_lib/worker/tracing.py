@@ -17,6 +17,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from bench_lib.launch.launchers import Placement, device_index, who_am_i
+from bench_lib.launch.started import die_with_parent
 from bench_lib.launch.wire import MEASURED, ProfileRequest, decode_case, write_whole
 from bench_lib.model import Case, UserError
 from bench_lib.worker.clock import Clock, clock_of
@@ -26,7 +27,6 @@ from bench_lib.worker.measure import Steadiness, timed
 from bench_lib.worker.profiling import external_profiler
 from bench_lib.worker.ranks import RankGroup, about_rank, joined, leave_at_once, met
 from bench_lib.worker.workloads import Setting, UnsupportedError, Workload, build
-from bench_lib.worker.zygote import die_with_parent
 
 ROWS = 30
 """Operations in each table."""

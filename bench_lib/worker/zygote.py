@@ -8,7 +8,6 @@ threads that were not forked) or have the driver asked for GPUs (a child could n
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import os
 import select
@@ -21,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+from bench_lib.launch.started import die_with_parent
 from bench_lib.launch.wire import (
     ADDRESS_VARIABLE,
     LOGS_VARIABLE,
@@ -33,7 +33,6 @@ from bench_lib.launch.wire import (
 )
 from bench_lib.worker.caches import make_inductor_folder, told
 
-PR_SET_PDEATHSIG = 1
 TRIAL_S = 60.0
 LOOK_FOR_RUNNER_S = 0.05
 GPU = 0
@@ -265,9 +264,3 @@ def _become_context(inherited: Connection, name: str) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
-
-
-def die_with_parent(by: signal.Signals = signal.SIGKILL) -> None:
-    """Ask the kernel to end this process with the zygote, however that ends (Linux only)."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, by, 0, 0, 0)
