@@ -108,21 +108,6 @@ class ClockChange(Finding):
 
 
 @dataclass(frozen=True)
-class HostTime:
-    """What the host spent a step on, in seconds; None where it is not known."""
-
-    issuing_s: float | None = None
-    issuing_before_s: float | None = None
-    python: float | None = None
-    """How many times as long as in the baseline some plain Python takes."""
-    used_s: float | None = None
-    """CPU time of the process."""
-    waits_s: float | None = None
-    device_s: float | None = None
-    """What the device alone needs."""
-
-
-@dataclass(frozen=True)
 class HostBound(Finding):
     """The device waited for its host."""
 
@@ -130,7 +115,11 @@ class HostBound(Finding):
     """Whether it did in the baseline, too."""
     allowed: float = 0.0
     """Fraction that is tolerated on top for it."""
-    spent: HostTime | None = None
+    issuing_s: float | None = None
+    issuing_before_s: float | None = None
+    """What the host takes to issue a step, and took in the baseline, where that is told."""
+    device_s: float | None = None
+    """What the device alone needs for a step."""
     device_judges: bool = False
     """Whether the device's own time is judged in place of this metric."""
     kind: str = "host-bound"

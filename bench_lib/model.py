@@ -548,8 +548,8 @@ class Measurement:
     per_rank: list[RankSample] = field(default_factory=list)
     probe: dict[str, float] = field(default_factory=dict)
     """Costs that no case has a part in, which may tell why processes differ: ``launch_us``, the
-    device's for a tiny kernel in this context; ``launch_ratio``, that over the least it could be;
-    ``host_us``, some plain Python's.  Names end with the unit."""
+    device's for a tiny kernel in this context; ``launch_ratio``, that over the least it could be.
+    Names end with the unit."""
     portions_s: dict[str, float] = field(default_factory=dict)
     """Median time of each part of a step when each is waited for, in their order: ``load``,
     ``forward``, ``backward``, ``optimizer``."""

@@ -11,7 +11,6 @@ from bench_lib.findings import (
     Difference,
     Differs,
     HostBound,
-    HostTime,
     InTurns,
     KernelsUnseen,
     NotInTurns,
@@ -216,7 +215,7 @@ def _mhz(here: float, baseline: float) -> str:
 
 
 def _host_bound(found: HostBound) -> Iterator[str]:
-    spent = ", ".join(_spent(found.spent)) if found.spent is not None else ""
+    spent = ", ".join(_spent(found))
     if not found.before:
         words = "the device waited for the host, which it did not in the baseline"
         yield f"{words}: {spent}" if spent else words
@@ -229,18 +228,13 @@ def _host_bound(found: HostBound) -> Iterator[str]:
         yield "the device's own time is judged instead"
 
 
-def _spent(host: HostTime) -> Iterator[str]:
-    if host.issuing_s is not None:
-        then = host.issuing_before_s
+def _spent(found: HostBound) -> Iterator[str]:
+    if found.issuing_s is not None:
+        then = found.issuing_before_s
         beside = "" if then is None else f" ({seconds(then)} in the baseline)"
-        yield f"issuing a step takes {seconds(host.issuing_s)}{beside}"
-    if host.python is not None:
-        yield f"plain Python takes {host.python:.2f} times as long"
-    if host.used_s is not None:
-        waits = "" if host.waits_s is None else f" and waits {seconds(host.waits_s)}"
-        yield f"the process uses a CPU for {seconds(host.used_s)} of a step{waits}"
-    if host.device_s is not None:
-        yield f"the device alone needs {seconds(host.device_s)}"
+        yield f"issuing a step takes {seconds(found.issuing_s)}{beside}"
+    if found.device_s is not None:
+        yield f"the device alone needs {seconds(found.device_s)}"
 
 
 # --- other rules -----------------------------------------------------------------------------
@@ -281,8 +275,6 @@ def _other_state(verdict: Verdict, found: OtherState) -> str:
     if found.of == "device time":
         ways = f"{found.here} here, {found.baseline} in {_baseline(verdict)}"
         return f"no device time to compare ({ways}), and wall time alone is the host's"
-    if verdict.ratio is not None:
-        return f"{verdict.ratio - 1:.1%} slower than the baseline under the power cap"
     ways = f"{found.here} here and {found.baseline} in the baseline"
     return f"measured {ways}; accept a run anew"
 

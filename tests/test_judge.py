@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from judging import verdicts_of
 
 from bench_lib import reasons
-from bench_lib.findings import Differs, OtherState, Unaccepted
+from bench_lib.findings import Differs, Unaccepted
 from bench_lib.model import (
     IN_BURSTS,
     Baseline,
@@ -339,24 +339,6 @@ OTHERWISE = "measured {} here and {} in the baseline; accept a run anew"
 CAPPED = "under the power cap"
 
 
-@pytest.mark.parametrize(("processes", "status"), [(1, Status.SUSPECT), (2, Status.REGRESSED)])
-def test_what_is_slower_than_the_baseline_was_under_the_power_cap_is_slower(processes, status):
-    old = of([*in_bursts(0.0, 0.0, sustained=2.0), *in_bursts(0.0, sustained=None)])
-    logs = [math.log(2.42)] if processes == 1 else [math.log(2.2), math.log(2.662)]
-    limits = Limits(metrics={"sustained": 0.2})
-    (found,) = (v for v in verdicts_on(make_processes(logs), old, limits) if v.metric == "latency")
-    assert found == Verdict(
-        status,
-        "latency",
-        "21.0% slower than the baseline under the power cap",
-        value=pytest.approx(2.42),
-        unit="s",
-        ratio=pytest.approx(1.21),
-        tolerance=0.2,
-        findings=[OtherState("clock", CAPPED, "in bursts")],
-    )
-
-
 @pytest.mark.parametrize(
     ("candidate", "old", "words"),
     [
@@ -375,13 +357,6 @@ def test_bursts_and_sustained_work_are_not_compared(candidate, old, words):
     (found,) = (v for v in verdicts_on(candidate, of(old)) if v.metric == "latency")
     assert (found.status, found.unit) == (Status.INCOMPARABLE, "s")
     assert words in found.reason
-
-
-@pytest.mark.parametrize(("tolerance", "status"), [(0.0, Status.REGRESSED), (0.5, Status.OK)])
-def test_sustained_work_is_held_to_the_cases_own_tolerance(tolerance, status):
-    limits = Limits(metrics={"sustained": tolerance})
-    found = verdicts_on(make_processes([math.log(1.3)] * 2), of(in_bursts(0.0, 0.0)), limits)
-    assert (found[0].status is Status.REGRESSED) is (status is Status.REGRESSED)
 
 
 def test_a_state_that_only_one_side_has_is_not_compared():
@@ -897,25 +872,19 @@ def test_one_process_that_waits_only_now_decides_nothing_and_is_looked_at_again(
 
 
 def host_of(processes: list[ProcessSummary], **values: float) -> list[ProcessSummary]:
-    python = values.pop("host_us")
-    return [
-        replace(p, values={**p.values, **values}, probe={**p.probe, "host_us": python})
-        for p in processes
-    ]
+    return [replace(p, values={**p.values, **values}) for p in processes]
 
 
 @pytest.mark.parametrize("waited_before", [False, True])
 def test_a_slower_host_says_what_it_spent(waited_before):
-    before = {"host_us": 200.0, "enqueue": 0.25, "cpu": 0.5}
+    before = {"enqueue": 0.25}
     old = bound(*STEADY) if waited_before else make_processes(STEADY)
-    now = host_of(bound(*[0.3] * 6, device=-1.0), host_us=300.0, enqueue=1.25, cpu=1.0)
+    now = host_of(bound(*[0.3] * 6, device=-1.0), enqueue=1.25)
     found = verdict("latency", now, of(host_of(old, **before)))
     assert found.status is Status.REGRESSED
     assert found.reason.startswith("35.0% slower than 5 baseline processes (95% ")
     assert ("; " if waited_before else f"{WAITED}: ") + (
-        "issuing a step takes 1.25 s (250 ms in the baseline), plain Python takes 1.50 times as "
-        "long, the process uses a CPU for 1 s of a step and waits 349.9 ms, the device alone "
-        "needs 367.9 ms"
+        "issuing a step takes 1.25 s (250 ms in the baseline), the device alone needs 367.9 ms"
     ) in found.reason
 
 

@@ -310,27 +310,10 @@ def test_what_the_workload_and_the_context_know_reaches_the_measurement() -> Non
 
 def test_what_was_probed_reaches_the_measurement() -> None:
     machine = Device(warnings=["of its own"])
-    rounds = iter([[1.0, 2.0], [4.0, 64.0]])
     launches = LaunchCosts({"launch_us": 1.75}, warnings=["of launches"])
-    measured = machine.measure(launches=launches, host_us=lambda: next(rounds))
-    assert measured.probe == {"launch_us": 1.75, "host_us": 3.0}
+    measured = machine.measure(launches=launches)
+    assert measured.probe == {"launch_us": 1.75}
     assert measured.warnings == ["of launches", "of its own"]
-    assert list(rounds) == []
-
-
-def test_the_host_is_probed_next_to_the_measured_steps_and_not_among_them() -> None:
-    machine = Device()
-
-    def host_us() -> list[float]:
-        machine.log.append("probe the host")
-        return [1.0]
-
-    machine.measure(host_us=host_us)
-    begin = machine.log.index("phase measure")
-    assert machine.log[begin : begin + 3] == ["phase measure", "probe the host", "reset peak"]
-    end = machine.log.index("read peak")
-    assert machine.log[end : end + 3] == ["read peak", "probe the host", "synchronize"]
-    assert machine.log.count("probe the host") == 2
 
 
 # --- time ----------------------------------------------------------------------------------
@@ -671,8 +654,7 @@ def test_a_cpu_is_measured_by_the_hosts_clock_without_memory() -> None:
     assert min(measured.iteration_s) >= 0
     assert measured.window_s[1] - measured.window_s[0] == measured.wall_s >= 0
     assert (measured.peak_memory_bytes, measured.enqueue_s) == (None, None)
-    assert set(measured.probe) == {"host_us"}
-    assert measured.probe["host_us"] > 0
+    assert measured.probe == {}
 
 
 def counting(_setting: Setting, *, n: int) -> Callable[[], object]:

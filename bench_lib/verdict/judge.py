@@ -17,7 +17,6 @@ from bench_lib.findings import (
     ClockChange,
     Differs,
     HostBound,
-    HostTime,
     InTurns,
     OtherState,
     Overruled,
@@ -266,31 +265,14 @@ def _unknown(metric: Metric, evidence: Evidence) -> Verdict | None:
 
 
 def _otherwise_measured(evidence: Evidence) -> Verdict | None:
-    """Say that one side was measured in bursts and the other under the power cap.
-
-    Far slower than the baseline was under the cap is slower all the same.
-    """
-    candidate, pinned = evidence.candidate, evidence.references()[PINNED]
-    if {p.in_bursts for p in candidate} & {p.in_bursts for p in pinned}:
+    """Say that one side was measured in bursts and the other under the power cap."""
+    sides = evidence.candidate, evidence.references()[PINNED]
+    if set.intersection(*({p.in_bursts for p in side} for side in sides)):
         return None
-    here = candidate[0].in_bursts
     ways = ("in bursts", "under the power cap")
-    unlike = Verdict(
-        Status.INCOMPARABLE,
-        LEADING.name,
-        unit=LEADING.unit,
-        findings=[OtherState("clock", ways[not here], ways[here])],
-    )
-    before = [p.values["sustained"] for p in pinned if "sustained" in p.values]
-    allowed = of("sustained").tolerance_in(evidence.limits) or 0.0
-    if here or not before:
-        return unlike
-    now = statistics.geometric_mean(p.values[LEADING.name] for p in candidate)
-    ratio = now / statistics.geometric_mean(before)
-    if ratio <= 1 + allowed:
-        return unlike
-    status = Status.REGRESSED if len(candidate) >= AGREEING else Status.SUSPECT
-    return replace(unlike, status=status, value=now, ratio=ratio, tolerance=allowed)
+    here = evidence.candidate[0].in_bursts
+    found: list[Finding] = [OtherState("clock", ways[not here], ways[here])]
+    return Verdict(Status.INCOMPARABLE, LEADING.name, unit=LEADING.unit, findings=found)
 
 
 _NOBODYS = Baseline("", [], Accepted(run_id="", reason="", date=""))
@@ -562,8 +544,18 @@ def _become_host_bound(verdict: Verdict, evidence: Evidence) -> Verdict:
     if metric.rule is Rule.CHANCE and verdict.ratio is not None and verdict.ratio > most:
         is_certain = verdict.interval is not None and verdict.interval[0] > most
         status = verdict.status if is_certain else Status.SUSPECT
-    found = HostBound(before=False, spent=_host_time(evidence, verdict.against))
+    found = _with_times(HostBound(before=False), evidence, verdict.against)
     return replace(verdict.finding(found), status=status)
+
+
+def _with_times(found: HostBound, evidence: Evidence, against: str) -> HostBound:
+    """Add what the host took to issue a step, and what the device alone needs."""
+    return replace(
+        found,
+        issuing_s=_middle(evidence.candidate, "enqueue"),
+        issuing_before_s=_middle(evidence.like(against), "enqueue"),
+        device_s=_middle(evidence.candidate, DEVICE.name),
+    )
 
 
 def _heard(verdict: Verdict, evidence: Evidence, *, device_is_steady: bool) -> Verdict:
@@ -571,13 +563,13 @@ def _heard(verdict: Verdict, evidence: Evidence, *, device_is_steady: bool) -> V
     if not metric.host_sets:
         return verdict
     is_replaced = device_is_steady and verdict.status is Status.NOISY
-    regressed = verdict.status is Status.REGRESSED
     found = HostBound(
         before=True,
         allowed=BETWEEN_HOST_STATES if metric.rule is Rule.CHANCE else 0.0,
-        spent=_host_time(evidence, verdict.against) if regressed else None,
         device_judges=is_replaced,
     )
+    if verdict.status is Status.REGRESSED:
+        found = _with_times(found, evidence, verdict.against)
     status = Status.SKIPPED if is_replaced else verdict.status
     return replace(verdict.finding(found), status=status)
 
@@ -608,25 +600,6 @@ def unjudged(evidence: Evidence) -> Verdict | None:
     return replace(verdict.finding(found), status=Status.NO_BASELINE, against=against)
 
 
-def _host_time(evidence: Evidence, against: str) -> HostTime:
-    """Return what the host spent a step on, as far as it was recorded."""
-    here, before = evidence.candidate, evidence.like(against)
-    step, used = (_middle([p.values.get(name) for p in here]) for name in ("latency", "cpu"))
-    python, then = (_middle([p.probe.get(PYTHON) for p in side]) for side in (here, before))
-    return HostTime(
-        issuing_s=_middle([p.values.get("enqueue") for p in here]),
-        issuing_before_s=_middle([p.values.get("enqueue") for p in before]),
-        python=python / then if python and then else None,
-        used_s=used if step is not None else None,
-        waits_s=step - used if step is not None and used is not None and used < step else None,
-        device_s=_middle([p.values.get(DEVICE.name) for p in here]),
-    )
-
-
-PYTHON = "host_us"
-"""The probe that times some plain Python."""
-
-
-def _middle(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value]
+def _middle(processes: Sequence[ProcessSummary], metric: str) -> float | None:
+    known = [p.values[metric] for p in processes if metric in p.values]
     return statistics.median(known) if known else None

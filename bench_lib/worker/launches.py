@@ -11,10 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import gc
 import os
-import statistics
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -27,8 +24,6 @@ LAUNCHES = 200
 SHORTEST_HOLD = 200_000
 LONGEST_HOLD = 1 << 30
 """Cycles; half a second of an H200, ten of a device that counts at 100 MHz."""
-ROUNDS = 8
-PIECES = 1500
 
 
 class LaunchCost:
@@ -68,33 +63,6 @@ class LaunchCost:
             if self._hold >= LONGEST_HOLD:
                 raise RuntimeError(f"the host did not issue {LAUNCHES} kernels in time")
             self._hold = min(2 * self._hold, LONGEST_HOLD)
-
-
-def host_us() -> list[float]:
-    """Microseconds that a fixed piece of plain Python takes, some times over.
-
-    No torch in it: a cause that makes torch's launch path slower must not explain itself away.
-    """
-    was_collecting = gc.isenabled()
-    gc.disable()
-    try:
-        return [_piece_us() for _ in range(ROUNDS)]
-    finally:
-        if was_collecting:
-            gc.enable()
-
-
-def median_us(times: list[float]) -> float:
-    """Return the median of times in microseconds, as it is kept."""
-    return round(statistics.median(times), 4)
-
-
-def _piece_us() -> float:
-    begin = time.perf_counter()
-    seen: dict[int, tuple[int, list[int]]] = {}
-    for i in range(PIECES):
-        seen[i & 255] = (i, [i])
-    return (time.perf_counter() - begin) * 1e6
 
 
 MADE = 192

@@ -33,7 +33,7 @@ from bench_lib.worker.bursts import InBursts, in_bursts
 from bench_lib.worker.clock import Clock, Marks
 from bench_lib.worker.device import compile_cache_state, forget_compiled
 from bench_lib.worker.device_time import DeviceTime, device_time
-from bench_lib.worker.launches import LaunchCosts, host_us, median_us
+from bench_lib.worker.launches import LaunchCosts
 from bench_lib.worker.workloads import Setting, Workload, build
 
 LEAST = 6
@@ -247,7 +247,6 @@ class MeasuringContext:
     """Results that need not be computed again: NUMERICS, COUNTS."""
     artifacts: Path | None = None
     """Torch's portable artefacts, which are loaded as a part of the first step."""
-    host_us: Callable[[], list[float]] = host_us
     phase: Callable[[str], None] = lambda _name: None
     """Told where in the case we are, for the error message of a hang."""
     agree: Callable[[float], float] = lambda value: value
@@ -357,7 +356,6 @@ def _measured(
     sizes = [min(most, n - done) for done in range(0, n, most)]
     parts = [clock.marks(size + 1) for size in sizes]
     context.phase("measure")
-    python_us = context.host_us()
 
     def ends(times: list[float]) -> bool:
         open_still = 0.0 if is_enough(times, sampling.enough or 0.0) else 1.0
@@ -368,7 +366,6 @@ def _measured(
     intervals = seen.iteration_s
     peak = clock.peak_bytes()
     host_peak = host.peak_bytes()
-    python_us += context.host_us()
     training = workload.training()
     issues = clock.asynchronous and not workload.fed_by_host
     step_s = statistics.median(intervals)
@@ -426,7 +423,7 @@ def _measured(
         traffic_bytes_per_step=counts.traffic_bytes_per_step,
         reduced_flops_share=counts.reduced_flops_share,
         numerics=_storable(numerics),
-        probe={**context.launches.probe, "host_us": median_us(python_us)},
+        probe=dict(context.launches.probe),
         portions_s={name: statistics.median(times) for name, times in portions.items()},
         own_s=_own_times(portions, workload.waits) if context.setting.ranks > 1 else [],
         training=training,
