@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -26,6 +28,11 @@ RECORDINGS = {
     "sglang-one-batch.jsonl": "sglang",
     "sglang-one-batch-server.jsonl": "sglang",
     "pytest-benchmark.json": "pytest-benchmark",
+    "pytorch-vllm-latency.json": "pytorch",
+    "pytorch-vllm-serve.json": "pytorch",
+    "pytorch-helion.json": "pytorch",
+    "pytorch-rows.json": "pytorch",
+    "rocprofv3.csv": "rocprofv3",
     "rccl-tests.txt": "rccl-tests",
     "rccl-tests-2024.txt": "rccl-tests",
     "hipblaslt-bench.txt": "hipblaslt-bench",
@@ -92,6 +99,46 @@ def test_every_recording_has_a_reader_and_every_format_a_recording():
             },
         ),
         ("pytest-benchmark.json", {("tests/test_speed.py::test_sort", "latency"): 0.001}),
+        ("pytorch-vllm-latency.json", {("Tiny-8B", "latency"): 1.2}),
+        (
+            "pytorch-vllm-serve.json",
+            {
+                ("Tiny-8B", "first_token"): 0.081,
+                ("Tiny-8B", "per_token"): 0.0091,
+                ("Tiny-8B", "between_tokens"): 0.0089,
+            },
+        ),
+        (
+            "pytorch-helion.json",
+            {
+                ("rms_norm-(2048, 1024)", "helion_speedup"): 1.8,
+                ("rms_norm-(2048, 2048)", "helion_speedup"): 2.1,
+                ("rms_norm-(2048, 1024)", "helion_accuracy"): 1.0,
+                ("rms_norm-(2048, 2048)", "helion_accuracy"): 1.0,
+                ("rms_norm-(2048, 1024)", "helion_latency_ms"): 20e-6,
+                ("rms_norm-(2048, 2048)", "helion_latency_ms"): 35e-6,
+            },
+        ),
+        (
+            "pytorch-rows.json",
+            {
+                ("add_loop-eager", "compile_time_instruction_count"): 3e9,
+                ("add_loop-inductor", "compile_time_instruction_count"): 4e10,
+            },
+        ),
+        (
+            "rocprofv3.csv",
+            {
+                ("Cijk_Ailk_Bljk_BBS_BH_MT256x256x64", "latency"): 120e-6,
+                (
+                    (
+                        "void at::native::vectorized_elementwise_kernel<4, "
+                        "at::native::CUDAFunctor_add<float>>(int)"
+                    ),
+                    "latency",
+                ): 20e-6,
+            },
+        ),
         (
             "rccl-tests.txt",
             {
@@ -172,6 +219,20 @@ def test_a_file_of_another_program_is_refused_with_its_format(name, own, asked):
         ("vllm-latency.json", '"latencies"', '"times"', "`latencies`; run it with"),
         ("sglang-one-batch.jsonl", '"input_len": 1024, "output_len": 1,', "", "line 2: "),
         ("pytest-benchmark.json", '"median": 0.001', '"mode": 0.001', "write it with"),
+        (
+            "pytorch-rows.json",
+            '"benchmark_values"',
+            '"values"',
+            "`benchmark_values` - at `$.metric`",
+        ),
+        ("pytorch-rows.json", '{"name": "comp', '"comp', "not JSON"),
+        ("rocprofv3.csv", ",20000.000000", ",-", "line 3: '-' is no number"),
+        (
+            "rocprofv3.csv",
+            ",200,4000000,20000.000000,25.00,19000,24000,400.250000",
+            "",
+            "no number",
+        ),
         ("rccl-tests.txt", "in-place", "twice", "print it with rccl-tests"),
         ("rccl-tests.txt", "21.40", "-", "'-' is no number"),
         ("hipblaslt-bench.txt", ",233.25", "", "run it again"),
@@ -218,6 +279,83 @@ def test_a_session_without_benchmarks_is_no_measurement():
     with pytest.raises(FormatError, match="holds no figures"):
         foreign._figures(foreign.FORMATS["pytest-benchmark"], json.dumps(session).encode())
     assert read("pytest-benchmark", path).problems == []
+
+
+# ---- PyTorch's benchmark record ----------------------------------------------------------
+
+
+def recorded(**fields) -> bytes:
+    """Return one record, as small as PyTorch's uploader takes it."""
+    metric = {"name": "latency_ms", "benchmark_values": [2.0], **fields}
+    return json.dumps({"benchmark": {"name": "x"}, "model": None, "metric": metric}).encode()
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        (
+            {"benchmark_values": ["inf"]},
+            "benchmark_values of latency_ms holds 'inf' instead",
+        ),
+        (
+            {"benchmark_values": [1.0, {"a": 1}]},
+            "benchmark_values of latency_ms holds {'a': 1}",
+        ),
+        ({"benchmark_values": [10**400]}, "benchmark_values of latency_ms holds 1000"),
+        ({"benchmark_values": [math.nan]}, "benchmark_values of latency_ms holds nan instead"),
+        ({"benchmark_values": []}, "benchmark_values of latency_ms holds nothing"),
+        ({"extra_info": {"failed": 3}}, "3 requests failed"),
+        ({"name": "score"}, "whether more of score is better is unknown; write more_is_better int"),
+        ({"name": "score", "extra_info": {"more_is_better": "True"}}, ""),
+    ],
+)
+def test_values_that_cannot_be_judged_are_a_problem_of_their_metric(fields, problem):
+    data = recorded(**fields).replace(b'"model": null, ', b"")
+    (found,) = figures("pytorch-helion.json", data)
+    assert found.case == "x"
+    assert found.problem[: len(problem) or None] == problem
+
+
+def test_a_record_of_an_older_version_is_refused():
+    old = {"repo": "pytorch/executorch", "name": "llama2", "metric": "token_per_sec", "actual": 3.0}
+    with pytest.raises(
+        FormatError, match=r"Expected `object`, got `str`.*; write version 3 of the"
+    ):
+        figures("pytorch-helion.json", json.dumps([old]).encode())
+
+
+def test_a_record_of_100_mb_is_not_read(tmp_path):
+    path = tmp_path / "large.json"
+    path.touch()
+    os.truncate(path, 100_000_000)
+    (problem,) = read("pytorch", path).problems
+    assert "no more than 67 MB are read" in problem
+
+
+@pytest.mark.parametrize(
+    ("name", "more_is_better", "unit"),
+    [
+        ("helion_speedup", True, "1"),
+        ("request_throughput", True, "1"),
+        ("tok_per_s", True, "1"),
+        ("per_step_ms", False, "s"),
+        ("compile_time_s", False, "s"),
+        ("peak_memory", False, "1"),
+        ("throughput", True, "1/s"),
+    ],
+)
+def test_a_metrics_name_tells_its_direction_and_unit(name, more_is_better, unit):
+    (found,) = figures("pytorch-helion.json", recorded(name=name).replace(b'"model": null, ', b""))
+    assert (found.metric.more_is_better, found.metric.unit) == (more_is_better, unit)
+
+
+def test_a_record_of_other_work_is_not_compared(tmp_path):
+    text = (RECORDED / "pytorch-vllm-latency.json").read_text()
+    paths = [tmp_path / name for name in "ab"]
+    for path, size in zip(paths, (8, 16), strict=True):
+        path.write_text(text.replace('"batch_size": 8', f'"batch_size": {size}'))
+    (problem,) = read("pytorch", paths[1], baseline=(paths[0],)).cases["Tiny-8B"].problems
+    assert "16 batch_size, where" in problem
 
 
 # ---- files of two sides ------------------------------------------------------------------
@@ -375,6 +513,30 @@ def test_figures_that_are_all_equal_are_judged(judge):
     }
 
 
+@pytest.mark.parametrize(("at_least", "status"), [("0s", 1), ("0.5us", 1), ("2us", 0)])
+def test_a_short_kernel_may_take_an_absolute_time_more(judge, at_least, status):
+    text = (RECORDED / "rocprofv3.csv").read_text()
+    for side, mean in (("a", 20_000), ("b", 21_000)):
+        Path(side).mkdir()
+        for n in range(5):
+            row = f",200,4000000,{mean + n}.0"
+            Path(side, f"{n}.csv").write_text(text.replace(",200,4000000,20000.000000", row))
+    words = ("--format", "rocprofv3", "--at-least", at_least, "--baseline", "a", "b", "--json")
+    assert judge(*words).status == status
+
+
+def test_a_speedup_that_falls_is_a_regression(judge):
+    text = (RECORDED / "pytorch-helion.json").read_text()
+    for side, speedup in (("a", 1.8), ("b", 1.7)):
+        Path(side).mkdir()
+        for n in range(5):
+            Path(side, f"{n}.json").write_text(text.replace("1.8", str(speedup + n / 1000)))
+    answer = judge("--format", "pytorch", "--baseline", "a", "b")
+    (line,) = [each for each in answer.lines if ": REGRESSED: " in each]
+    assert line.startswith("rms_norm-(2048, 1024): helion speedup: REGRESSED: 5.9% worse than 5 ")
+    assert answer.status == 1
+
+
 def test_a_refused_file_is_named_and_the_others_are_judged(judge):
     sides()
     Path("b", "5.json").write_text("{}")
@@ -400,6 +562,7 @@ def test_one_file_a_side_is_too_few(judge):
         (("--format", "vlm", "b"), "--format: 'vlm' is none of vllm, sglang, pytest-benchmark"),
         (("--format", "vllm", "b"), "--baseline: with --format name the files to hold against"),
         (("--baseline", "a", "b"), "--baseline: it needs --format"),
+        (("b", "--at-least", "5 minutes"), "--at-least: '5 minutes' is no time; write it as 0.5us"),
         (("a", "b"), "FILE: it is one without --format"),
         (("--format", "vllm", "--baseline", "none", "b"), "none: cannot be read: No such file"),
     ],

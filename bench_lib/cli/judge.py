@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import statistics
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,7 +16,7 @@ import typer
 
 from bench_lib import reasons
 from bench_lib.cli.ending import answering
-from bench_lib.cli.options import known, share_of
+from bench_lib.cli.options import known, seconds_of, share_of
 from bench_lib.cli.output import Json, picked, print_json, print_line, print_table
 from bench_lib.files import open_regular
 from bench_lib.formats import many, shortened, signed_percent
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 SHOWN = 20
 """Problems, and notes, that are printed; with --json all of them."""
+LONGEST = 100
+"""Characters of a case in the table; a kernel's name may have hundreds."""
 
 
 def judge(
@@ -45,8 +49,8 @@ def judge(
         typer.Option(
             "--format",
             metavar="NAME",
-            help="Whose files they are: vllm, sglang, pytest-benchmark, rccl-tests or "
-            "hipblaslt-bench. Each is one process.",
+            help="Whose files they are: vllm, sglang, pytest-benchmark, pytorch (its benchmark "
+            "record), rccl-tests, hipblaslt-bench or rocprofv3. Each is one process.",
         ),
     ] = None,
     baseline: Annotated[
@@ -59,6 +63,12 @@ def judge(
     tolerance: Annotated[
         str, typer.Option(metavar="SHARE", help="Slow-down that matters: 1% or 0.01.")
     ] = "1%",
+    at_least: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME", help="Slow-down of a time that matters, beside the tolerance: 0.5us."
+        ),
+    ] = "0s",
     json: Json = False,
 ) -> None:
     """Judge timings from any program.
@@ -77,7 +87,7 @@ def judge(
     if form is None and baseline:
         raise typer.BadParameter("it needs --format; lines say their role", param_hint="--baseline")
     samples = _read(files) if form is None else _read_foreign(form, baseline or [], files)
-    verdicts = _verdicts(samples, share)
+    verdicts = _verdicts(samples, share, seconds_of(at_least, "--at-least"))
     status = _exit_status(samples, verdicts)
     with answering(status):
         if json:
@@ -124,7 +134,7 @@ def _read_foreign(name: str, baseline: Sequence[str], candidate: Sequence[str]) 
     return foreign.read(form, sides)
 
 
-def _verdicts(samples: Samples, tolerance: float) -> dict[str, Verdict]:
+def _verdicts(samples: Samples, tolerance: float, at_least_s: float) -> dict[str, Verdict]:
     """Return a verdict for every case and metric, in the order of the files."""
     verdicts = {name: _unfit(case, tolerance) for name, case in samples.cases.items()}
     fit = {name: case for name, case in samples.cases.items() if verdicts[name] is None}
@@ -134,7 +144,12 @@ def _verdicts(samples: Samples, tolerance: float) -> dict[str, Verdict]:
     for metric, contrasts in families.items():
         from bench_lib.verdict.judge import judge_samples
 
-        judged = judge_samples(contrasts, tolerance, metric)
+        allowances = {
+            name: at_least_s / math.exp(statistics.fmean(each.baseline.values()))
+            for name, each in contrasts.items()
+            if metric.unit == "s" and each.baseline
+        }
+        judged = judge_samples(contrasts, tolerance, metric, allowances)
         verdicts |= {
             name: _beside_draws(reasons.in_words(verdict), samples.cases[name])
             for name, verdict in judged.items()
@@ -219,7 +234,7 @@ def _print_json(samples: Samples, verdicts: Mapping[str, Verdict]) -> None:
 def _print(source: str, samples: Samples, verdicts: Mapping[str, Verdict]) -> None:
     """Print verdicts; ``source`` is the only file, or empty where problems name their own."""
     ordered = sorted(verdicts.items(), key=lambda item: rank(item[1].status))
-    rows = [(name, *_cells(verdict)) for name, verdict in ordered]
+    rows = [(shortened(name, LONGEST), *_cells(verdict)) for name, verdict in ordered]
     print_table(("case", "status", "change", "95% interval", "detects"), rows)
     reasons = [
         f"{shortened(name)}: {verdict.status.value}: {shortened(verdict.reason)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from typing import Any, TypeVar, get_type_hints
@@ -40,6 +41,16 @@ def share_of(text: str, option: str, *, most: float = MOST, zero: bool = False) 
     elif not percent and most < value <= 100 * most:
         why = f"{words}; did you mean {text}%?"
     raise typer.BadParameter(why, param_hint=option)
+
+
+def seconds_of(text: str, option: str) -> float:
+    """Return the seconds that ``0.5us`` stands for; raises BadParameter, naming the option."""
+    match = re.fullmatch(r"\s*(\d{1,9}(?:\.\d*)?)\s*(ns|us|ms|s)\s*", text)
+    if match is None:
+        raise typer.BadParameter(
+            f"{text!r} is no time; write it as 0.5us, 2ms or 1s", param_hint=option
+        )
+    return float(match[1]) * {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}[match[2]]
 
 
 def given(context: typer.Context, names: Iterable[str]) -> list[str]:

@@ -304,17 +304,21 @@ def _beside_the_reference(evidence: Evidence) -> list[Verdict]:
 
 
 def judge_samples(
-    cases: Mapping[str, Contrast], tolerance: float, metric: Metric = LEADING
+    cases: Mapping[str, Contrast],
+    tolerance: float,
+    metric: Metric = LEADING,
+    allowances: Mapping[str, float] | None = None,
 ) -> dict[str, Verdict]:
     """Judge one metric of anybody's measurements: logarithms by process, more is worse.
 
-    Each case needs two baseline processes and one candidate process.
+    Each case needs two baseline processes and one candidate process.  ``allowances`` are fractions
+    that are tolerated on top, by case.
     """
-    return dict(
-        _answered(
-            [Question(case_id, metric, PINNED, each, tolerance) for case_id, each in cases.items()]
-        )
-    )
+    questions = [
+        Question(case_id, metric, PINNED, each, tolerance, (allowances or {}).get(case_id, 0.0))
+        for case_id, each in cases.items()
+    ]
+    return dict(_answered(questions))
 
 
 def _answered(

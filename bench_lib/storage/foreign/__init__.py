@@ -1,6 +1,6 @@
 """Files of other people's benchmarks: each is one process, on the side that its reader gets.
 
-A file of another program or version is a
+A file that bench-lib exported holds several processes.  A file of another program or version is a
 problem of the samples, in one sentence with its name and the remedy.
 """
 
@@ -112,6 +112,8 @@ def _key(figure: Reported) -> str:
 
 def _add(samples: Samples, role: str, name: str, figure: Reported) -> None:
     key = _key(figure)
+    if figure.process:
+        name = f"{name}, process {figure.process}"
     case = samples.cases.setdefault(key, CaseSamples(printable(figure.case), metric=figure.metric))
     side, other = case.baseline, case.candidate
     if role == "candidate":

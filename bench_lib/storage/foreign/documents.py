@@ -1,4 +1,6 @@
-"""JSON of vLLM, SGLang and pytest-benchmark: a document a file, or a document a line.
+"""JSON of vLLM, SGLang, pytest-benchmark and PyTorch's dashboards.
+
+A file is one document, a list of them, or a document or a list a line.
 
 Fields are those of
 
@@ -10,22 +12,28 @@ Fields are those of
   ``bench_one_batch.py`` at 009441505062 and ``bench_one_batch_server.py`` at 00b08c497f07, all in
   sgl-project/sglang.  Times of ``bench_serving`` are in ms, the others in seconds;
 - pytest-benchmark: ``src/pytest_benchmark/plugin.py`` and ``stats.py`` of
-  ionelmc/pytest-benchmark at 47d66c88b84b.  Times are in seconds.
+  ionelmc/pytest-benchmark at 47d66c88b84b.  Times are in seconds;
+- PyTorch's benchmark record, version 3: ``clickhouse_db_schema/oss_ci_benchmark_v3/schema.sql`` of
+  pytorch/test-infra at 3c0eb5c3ab14; a file of records as ``upload_benchmark_results.py`` there
+  reads it.  ``vllm/benchmarks/lib/utils.py`` of vllm-project/vllm at 07bf28ea9e1a writes it, and
+  ``benchmarks/run.py`` of pytorch/helion at 01c31813c85f, with the shape of each value.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, ClassVar, Protocol, TypeVar
+from typing import Annotated, Any, NamedTuple, Protocol
 
 import msgspec
 
 from bench_lib.storage.foreign.figures import Format, FormatError, OtherProgramError, Reported
-from bench_lib.storage.samples import decoded
-from bench_lib.verdict.metrics import LEADING
+from bench_lib.storage.samples import LARGEST, decoded
+from bench_lib.verdict.metrics import LEADING, Metric, find, of
 from bench_lib.verdict.metrics.builtin import (
     BETWEEN_TOKENS,
     FIRST_TOKEN,
@@ -35,71 +43,67 @@ from bench_lib.verdict.metrics.builtin import (
 )
 
 NEWER = "write it with SGLang 0.4 or later"
+SERVE = "run it with --percentile-metrics ttft,tpot,itl and --save-result"
+OUTPUT_JSON = "run it with --output-json of this version"
+PYTEST = "write it with pytest-benchmark 3.1 or later"
+RECORD = "write version 3 of the record, with benchmark_values in every metric"
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 """A whole number that a float holds as well."""
 
 
 class ForeignDocument(Protocol):
-    """One kind of document of a program: a Struct of the fields that are read of it."""
-
-    telltale: ClassVar[str]
-    """A field that no other kind of document has."""
-    written_by: ClassVar[str]
-    """The command."""
-    remedy: ClassVar[str]
-    """The remedy for a document of another version."""
+    """The fields that are read of one kind of document: a Struct."""
 
     def figures(self) -> Iterator[Reported]:
         """Yield its figures."""
 
 
-Kind = TypeVar("Kind", bound=ForeignDocument)
+class Kind(NamedTuple):
+    """One kind of document of a program."""
+
+    telltale: str
+    """A field that no other kind of document of the program has."""
+    fields: type[ForeignDocument]
+    command: str
+    remedy: str
+    """The remedy for a document of another version."""
 
 
-def figures(
-    data: bytes, program: str, kinds: Sequence[type[ForeignDocument]]
-) -> Iterator[Reported]:
+def figures(data: bytes, program: str, kinds: Sequence[Kind]) -> Iterator[Reported]:
     """Yield what a file's documents tell, each of one of these kinds; raises FormatError."""
-    for where, found in documents(data, program):
+    for where, found in _documents(data, program):
         kind = next((k for k in kinds if isinstance(found, dict) and k.telltale in found), None)
         if kind is None:
-            commands = ", ".join(each.written_by for each in kinds)
+            commands = ", ".join(each.command for each in kinds)
             raise OtherProgramError(f"{where}it is no result of {program} ({commands})")
-        yield from typed(found, kind, where).figures()
+        try:
+            document = msgspec.convert(found, kind.fields, strict=True)
+        except (ValueError, RecursionError, OverflowError) as error:  # half a letter is no text
+            words = f"{where}{kind.command} of another version wrote it: {error}; {kind.remedy}"
+            raise FormatError(words) from error
+        yield from document.figures()
 
 
-def documents(data: bytes, program: str) -> list[tuple[str, Any]]:
-    """Return a file's documents, each with where it is: empty, or ``line N: ``.
-
-    Raises FormatError where it is not JSON.
-    """
+def _documents(data: bytes, program: str) -> Iterator[tuple[str, Any]]:
+    """Yield a file's documents, each with where it is: empty, or ``line N: ``."""
     lines = [(n, line) for n, line in enumerate(data.splitlines(), 1) if line.strip()]
     if not lines:
         raise OtherProgramError(f"it is empty, and no result of {program}")
+    where, found = "", []
     try:
-        return [("", decoded(data.strip()))]
+        try:
+            found = [("", decoded(data.strip()))]
+        except ValueError:
+            if len(lines) == 1 or lines[0][1].rstrip()[-1:] not in b"}]":
+                raise
+            for number, line in lines:
+                where = f"line {number}: "
+                found.append((where, decoded(line)))
     except ValueError as error:
-        if len(lines) == 1 or not lines[0][1].rstrip().endswith(b"}"):
-            raise OtherProgramError(f"it is no result of {program}: {error}") from error
-    number = 0
-    found = []
-    try:
-        for number, line in lines:
-            found.append((f"line {number}: ", decoded(line)))
-    except ValueError as error:
-        words = f"line {number}: it is no result of {program}: {error}"
-        raise OtherProgramError(words) from error
-    return found
-
-
-def typed(found: Any, kind: type[Kind], where: str = "") -> Kind:
-    """Return a document as its type; raises FormatError if it is of another version."""
-    try:
-        return msgspec.convert(found, kind, strict=True)
-    except (ValueError, RecursionError, OverflowError) as error:  # half a letter is no text
-        raise FormatError(
-            f"{where}{kind.written_by} of another version wrote it: {error}; {kind.remedy}"
-        ) from error
+        raise OtherProgramError(f"{where}it is no result of {program}: {error}") from error
+    for where, document in found:
+        listed = document if isinstance(document, list) and document else [document]
+        yield from ((where, each) for each in listed)
 
 
 # ---- requests to a server: SGLang's benchmark began as vLLM's ---------------------------
@@ -151,10 +155,6 @@ class Serving(msgspec.Struct, kw_only=True):
 class VllmServed(Serving, kw_only=True):
     """The output of ``vllm bench serve``, and formerly of ``benchmark_serving.py``."""
 
-    telltale: ClassVar[str] = "tokenizer_id"
-    written_by: ClassVar[str] = "vllm bench serve"
-    remedy: ClassVar[str] = "run it with --percentile-metrics ttft,tpot,itl and --save-result"
-
     model_id: str
     num_prompts: Count
     burstiness: float = 1.0
@@ -172,10 +172,6 @@ class VllmServed(Serving, kw_only=True):
 class Latency(msgspec.Struct):
     """The output of ``vllm bench latency``, in seconds: neither the model nor the shape."""
 
-    telltale: ClassVar[str] = "avg_latency"
-    written_by: ClassVar[str] = "vllm bench latency"
-    remedy: ClassVar[str] = "run it with --output-json of this version"
-
     latencies: list[float]
 
     def figures(self) -> Iterator[Reported]:
@@ -185,10 +181,6 @@ class Latency(msgspec.Struct):
 
 class Throughput(msgspec.Struct):
     """The output of ``vllm bench throughput``: tokens a second."""
-
-    telltale: ClassVar[str] = "requests_per_second"
-    written_by: ClassVar[str] = "vllm bench throughput"
-    remedy: ClassVar[str] = "run it with --output-json of this version"
 
     num_requests: Count
     total_num_tokens: Count
@@ -209,10 +201,6 @@ class Throughput(msgspec.Struct):
 
 class SglangServed(Serving, kw_only=True):
     """The output of ``sglang.bench_serving``: it counts requests answered, not received."""
-
-    telltale: ClassVar[str] = "dataset_name"
-    written_by: ClassVar[str] = "sglang.bench_serving"
-    remedy: ClassVar[str] = NEWER
 
     backend: str
     dataset_name: str
@@ -235,18 +223,14 @@ class _Batch(msgspec.Struct):
     input_len: Count
     output_len: Count
 
-    @property
-    def shape(self) -> str:
-        """The request, as the end of a case's id."""
-        return f"b{self.batch_size}-i{self.input_len}-o{self.output_len}"
+    def times(self, kind: str, values: Mapping[Metric, float | None]) -> Iterator[Reported]:
+        """Yield those metrics of the request, in their units, that are known."""
+        case = f"{kind}-b{self.batch_size}-i{self.input_len}-o{self.output_len}"
+        return (Reported(case, x, metric) for metric, x in values.items() if x is not None)
 
 
 class OneBatch(_Batch, kw_only=True):
     """The output of ``sglang.bench_one_batch``: a batch without a server, in seconds."""
-
-    telltale: ClassVar[str] = "prefill_latency"
-    written_by: ClassVar[str] = "sglang.bench_one_batch"
-    remedy: ClassVar[str] = NEWER
 
     prefill_latency: float
     total_latency: float
@@ -255,19 +239,13 @@ class OneBatch(_Batch, kw_only=True):
 
     def figures(self) -> Iterator[Reported]:
         """Yield prefill, a step of decode, and the whole."""
-        case = f"one-batch-{self.shape}"
-        yield Reported(case, self.prefill_latency, FIRST_TOKEN)
-        if self.median_decode_latency is not None:
-            yield Reported(case, self.median_decode_latency, BETWEEN_TOKENS)
-        yield Reported(case, self.total_latency, LEADING)
+        decode, whole = self.median_decode_latency, self.total_latency
+        values = {FIRST_TOKEN: self.prefill_latency, BETWEEN_TOKENS: decode, LEADING: whole}
+        return self.times("one-batch", values)
 
 
 class OneBatchServed(_Batch, kw_only=True):
     """The output of ``sglang.bench_one_batch_server``: a batch sent to a server, in seconds."""
-
-    telltale: ClassVar[str] = "latency"
-    written_by: ClassVar[str] = "sglang.bench_one_batch_server"
-    remedy: ClassVar[str] = NEWER
 
     latency: float
     output_throughput: float
@@ -276,11 +254,9 @@ class OneBatchServed(_Batch, kw_only=True):
 
     def figures(self) -> Iterator[Reported]:
         """Yield the whole, the last request's first token, and the rate of tokens."""
-        case = f"one-batch-server-{self.shape}"
-        if self.last_ttft is not None:
-            yield Reported(case, self.last_ttft, FIRST_TOKEN)
-        yield Reported(case, self.output_throughput, OUTPUT_RATE)
-        yield Reported(case, self.latency, LEADING)
+        rate, whole = self.output_throughput, self.latency
+        values = {FIRST_TOKEN: self.last_ttft, OUTPUT_RATE: rate, LEADING: whole}
+        return self.times("one-batch-server", values)
 
 
 # ---- pytest-benchmark -------------------------------------------------------------------
@@ -290,7 +266,6 @@ class Stats(msgspec.Struct):
     """A benchmark's rounds, in seconds."""
 
     median: float
-    rounds: int
 
 
 class BenchmarkedTest(msgspec.Struct):
@@ -303,10 +278,6 @@ class BenchmarkedTest(msgspec.Struct):
 class BenchmarkSession(msgspec.Struct):
     """One session of pytest."""
 
-    telltale: ClassVar[str] = "benchmarks"
-    written_by: ClassVar[str] = "pytest --benchmark-json"
-    remedy: ClassVar[str] = "write it with pytest-benchmark 3.1 or later"
-
     version: str
     benchmarks: list[BenchmarkedTest]
 
@@ -316,15 +287,115 @@ class BenchmarkSession(msgspec.Struct):
             yield Reported(each.fullname, each.stats.median)
 
 
+# ---- PyTorch's dashboards ----------------------------------------------------------------
+
+KNOWN = {
+    "median_ttft_ms": FIRST_TOKEN,
+    "median_tpot_ms": PER_TOKEN,
+    "median_itl_ms": BETWEEN_TOKENS,
+    "tokens_per_second": TOKEN_RATE,
+}
+SCALES = {"_ns": 1e-9, "_us": 1e-6, "_ms": 1e-3, "_s": 1.0}
+ASIDE = re.compile(r"mean_|std_|p\d+_")
+"""Beside a median: what says little more of it, and tails."""
+MORE = re.compile(r"speedup|throughput|per_s(?:ec|$)|/s$|flops|bps|bandwidth|accuracy|qps|tps")
+LESS = re.compile(r"time|latency|mem|bytes|count|size|loss|error|overhead")
+WORK = ("num_prompts", "max_concurrency", "batch_size", "input_len", "output_len")
+"""Arguments of vLLM's benchmarks that say how much it did."""
+
+
+class RecordedMetric(msgspec.Struct):
+    """A metric's values: iterations, or one a shape, or one a process."""
+
+    name: str
+    benchmark_values: list[Any]
+    extra_info: dict[str, Any] | None = None
+
+
+class BenchmarkRecord(msgspec.Struct):
+    """One metric of one model or kernel; names of metrics say their units, as ``_ms``."""
+
+    metric: RecordedMetric
+    model: dict[str, Any] = {}
+    benchmark: dict[str, Any] = {}
+    shape: list[Any] | None = None
+    """Helion's: the shape of each value."""
+
+    def figures(self) -> Iterator[Reported]:
+        """Yield a value for each shape or process, or else the median of all values."""
+        name, values = self.metric.name, self.metric.benchmark_values
+        about = self.benchmark.get("extra_info")
+        info = {**(about if isinstance(about, dict) else {}), **(self.metric.extra_info or {})}
+        model = str(self.model.get("name") or self.benchmark.get("name")).rpartition("/")[2]
+        parts = (self.model.get("backend"), self.benchmark.get("mode"), self.benchmark.get("dtype"))
+        case = info.get("case") or "-".join([model, *(str(part) for part in parts if part)])
+        metric, scale = _metric(name, info)
+        ours = info.get("values") == "processes"
+        if ASIDE.match(name) or (ours and metric and metric.limit != "tolerance"):
+            return
+        odd = [x for x in values if type(x) not in (int, float) or not abs(x) <= LARGEST]
+        if not values or odd:
+            what = f"{odd[0]!r:.40} instead of numbers" if odd else "nothing"
+            problem = f"benchmark_values of {name} holds {what}"
+        elif metric is None:
+            problem = f"whether more of {name} is better is unknown; write more_is_better into "
+            problem += "the metric's extra_info"
+        else:
+            problem = f"{info['failed']} requests failed" if info.get("failed") else ""
+        if problem or metric is None:
+            yield Reported(str(case), 0.0, metric or of(name), problem)
+            return
+        told: Any = info.get("args")
+        args = told if isinstance(told, dict) else {}
+        work = {each: args[each] for each in WORK if type(args.get(each)) in (int, float)}
+        shapes = self.shape if self.shape and len(self.shape) == len(values) else None
+        if not (shapes or ours):
+            values = [statistics.median(values)]
+        for number, value in enumerate(values):
+            of_shape = f"{case}-{shapes[number]}" if shapes else str(case)
+            process = number + 1 if ours else 0
+            yield Reported(of_shape, value * scale, metric, inputs=work, process=process)
+
+
+def _metric(name: str, info: Mapping[str, Any]) -> tuple[Metric | None, float]:
+    """Return the metric of this name, None if its direction is unknown, and its scale."""
+    told = str(info.get("more_is_better", "")).lower()
+    more = told == "true" or (not told and MORE.search(name) is not None)
+    scale = 1.0 if more else next((x for end, x in SCALES.items() if name.endswith(end)), None)
+    if known := KNOWN.get(name) or find(name):
+        return known, scale or 1.0
+    if not (more or told or scale or LESS.search(name)):
+        return None, 1.0
+    unit = "s" if scale and not more else "1"
+    return replace(of(name), unit=unit, more_is_better=more), scale or 1.0
+
+
 # ---- formats ----------------------------------------------------------------------------
 
 
-def _format(name: str, program: str, *kinds: type[ForeignDocument]) -> Format:
+def _format(name: str, program: str, *kinds: Kind) -> Format:
     return Format(name, program, partial(figures, program=program, kinds=kinds))
 
 
 FORMATS = (
-    _format("vllm", "vLLM's benchmarks", VllmServed, Latency, Throughput),
-    _format("sglang", "SGLang's benchmarks", SglangServed, OneBatch, OneBatchServed),
-    _format("pytest-benchmark", "pytest-benchmark", BenchmarkSession),
+    _format(
+        *("vllm", "vLLM's benchmarks"),
+        Kind("tokenizer_id", VllmServed, "vllm bench serve", SERVE),
+        Kind("avg_latency", Latency, "vllm bench latency", OUTPUT_JSON),
+        Kind("requests_per_second", Throughput, "vllm bench throughput", OUTPUT_JSON),
+    ),
+    _format(
+        *("sglang", "SGLang's benchmarks"),
+        Kind("dataset_name", SglangServed, "sglang.bench_serving", NEWER),
+        Kind("prefill_latency", OneBatch, "sglang.bench_one_batch", NEWER),
+        Kind("latency", OneBatchServed, "sglang.bench_one_batch_server", NEWER),
+    ),
+    _format(
+        *("pytest-benchmark", "pytest-benchmark"),
+        Kind("benchmarks", BenchmarkSession, "pytest --benchmark-json", PYTEST),
+    ),
+    _format(
+        *("pytorch", "PyTorch's benchmark record"),
+        Kind("metric", BenchmarkRecord, "a writer of the record", RECORD),
+    ),
 )

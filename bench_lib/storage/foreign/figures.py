@@ -30,6 +30,8 @@ class Reported:
     """Values that processes have to share for a comparison to mean anything, by name."""
     outputs: Mapping[str, float] = field(default_factory=dict)
     """How many tokens and the like, by name; a note says so if processes differ in them."""
+    process: int = 0
+    """Number of the process in a file of several, from 1."""
 
 
 @dataclass(frozen=True)

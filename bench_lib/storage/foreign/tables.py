@@ -1,4 +1,4 @@
-"""Tables that rccl-tests, nccl-tests and hipblaslt-bench print.
+"""Tables of rccl-tests, nccl-tests, hipblaslt-bench and rocprofv3.
 
 Columns are those of
 
@@ -8,11 +8,15 @@ Columns are those of
   collective;
 - hipblaslt-bench: ``projects/hipblaslt/clients/common/include/argument_model.hpp`` of
   ROCm/rocm-libraries at 1ab6a5cb117a and ``clients/include/argument_model.hpp`` of ROCm/hipBLASLt
-  at 7d9fb683db25.  ``us`` is the mean of its iterations.
+  at 7d9fb683db25.  ``us`` is the mean of its iterations;
+- ``rocprofv3 --kernel-trace --stats --output-format csv``: ``NAME_kernel_stats.csv`` as in
+  ``Rocprofv3`` of amd/HPCTrainingExamples.  Times are in ns.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -20,6 +24,7 @@ from itertools import pairwise
 from bench_lib.storage.foreign.figures import Format, FormatError, OtherProgramError, Reported
 
 RCCL, HIPBLASLT = "rccl-tests or nccl-tests", "hipblaslt-bench"
+ROCPROF = "rocprofv3 --kernel-trace --stats"
 
 # ---- rccl-tests -------------------------------------------------------------------------
 
@@ -95,18 +100,9 @@ def _number(text: str, line: int) -> float:
 NAMES = re.compile(r"\s*(?:\[\d+\]:?)?(transA,transB,.*)")
 WINNER = "Winner:"
 NEEDED = ("m", "n", "k", "us")
-USUAL = {
-    "batch_count": "1",
-    "grouped_gemm": "0",
-    "beta": "0",
-    "scaleA": "0",
-    "scaleB": "0",
-    "activation_type": "none",
-    "bias_vector": "0",
-    "rotating_buffer": "0",
-    "flush": "0",
-    "use_gpu_timer": "0",
-}
+USUAL = dict.fromkeys(
+    ("grouped_gemm", "beta", "scaleA", "scaleB", "bias_vector", "rotating_buffer", "flush"), "0"
+) | {"batch_count": "1", "activation_type": "none", "use_gpu_timer": "0"}
 """Arguments that a case's id names where they are not these."""
 
 
@@ -151,7 +147,26 @@ def _case(cells: Mapping[str, str]) -> str:
     return "-".join(word for word in words if word)
 
 
+# ---- rocprofv3 --------------------------------------------------------------------------
+
+
+def _of_rocprof(data: bytes) -> Iterator[Reported]:
+    """Yield the mean time of each kernel."""
+    rows = csv.DictReader(io.StringIO(data.decode(errors="replace")))
+    try:
+        if not {"Name", "Calls", "AverageNs"} <= set(rows.fieldnames or ()):
+            raise OtherProgramError(f"it is no table of kernels of {ROCPROF}")
+        for row in rows:
+            calls, mean = (
+                _number(row[name] or "", rows.line_num) for name in ("Calls", "AverageNs")
+            )
+            yield Reported(row["Name"], mean / 1e9, outputs={"calls": calls})
+    except csv.Error as error:
+        raise OtherProgramError(f"it is no table of {ROCPROF}: {error}") from error
+
+
 FORMATS = (
     Format("rccl-tests", RCCL, _of_rccl),
     Format("hipblaslt-bench", HIPBLASLT, _of_hipblaslt),
+    Format("rocprofv3", ROCPROF, _of_rocprof),
 )

@@ -54,7 +54,8 @@ def _others() -> Iterator[Metric]:
 def of(name: str) -> Metric:
     """Return the metric of a verdict; one that is not installed has a name and no more."""
     others = {metric.name: metric for metric in SERVING}
-    return find(name) or others.get(name) or Metric(name, name.replace("_", " "), "1", _none)
+    unknown = Metric(name, name.replace("_", " "), "1", _none, worse="worse", better="better")
+    return find(name) or others.get(name) or unknown
 
 
 def find(name: str) -> Metric | None:
