@@ -558,7 +558,7 @@ def test_a_name_that_no_file_may_have_is_a_wrong_question(compare):
     old = run(record())
     answer = compare(old, "x" * 5000)
     assert answer.status == 2
-    assert "cannot be looked for: File name too long" in answer.err
+    assert "is not a run here; in history there is" in answer.err
 
 
 def test_a_file_without_a_run_is_a_wrong_question(compare):

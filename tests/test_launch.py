@@ -42,10 +42,11 @@ from bench_lib.launch.faults import (
     how_it_ended,
 )
 from bench_lib.launch.wire import (
-    ADDRESS_VARIABLE,
     CONTEXTS_VARIABLE,
     LOGS_VARIABLE,
     PRELOAD_VARIABLE,
+    RUNNER,
+    SERVED,
     ClosedError,
     Connection,
     connect,
@@ -339,14 +340,13 @@ def test_an_exit_code_is_put_into_words(code: int | None, words: str) -> None:
 
 def test_nobody_but_its_user_reaches_a_runner(zygote: Zygote) -> None:
     assert zygote.logs.stat().st_mode & 0o777 == 0o700
-    assert (zygote.logs / zygote._socket).is_socket()
+    assert (zygote.logs / SERVED).is_socket()
 
 
 def test_who_calls_and_is_not_waited_for_is_hung_up_on(
     zygote: Zygote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(LOGS_VARIABLE, str(zygote.logs))
-    monkeypatch.setenv(ADDRESS_VARIABLE, zygote._socket)
     wrong, brief = connect(hello="context-0", pid=NOBODY), connect()
     brief.close()
     context = zygote.context()
@@ -655,7 +655,8 @@ def test_a_zygote_can_be_kept_from_trying_the_compiler_and_from_importing_torchv
     monkeypatch.setattr(worker, "connect", connect)
     monkeypatch.setattr(worker, "_load_compiler", lambda: seen.append("compiler, told"))
     monkeypatch.setattr(worker, "_start_over_if_spoilt", lambda: seen.append("trial"))
-    monkeypatch.setenv(ADDRESS_VARIABLE, "none.socket")
+    monkeypatch.setenv(LOGS_VARIABLE, str(tmp_path))
+    (tmp_path / RUNNER).touch()
     if told is None:
         monkeypatch.delenv(PRELOAD_VARIABLE, raising=False)
     else:
@@ -685,7 +686,7 @@ def test_a_zygote_that_reaches_no_runner_leaves_its_log_to_one_that_lives(
     logs.mkdir()
     told = iter(parents)
     monkeypatch.setenv(LOGS_VARIABLE, str(logs))
-    monkeypatch.setenv(ADDRESS_VARIABLE, "none.socket")
+    (logs / RUNNER).touch()
     monkeypatch.setenv(PRELOAD_VARIABLE, "no")
     monkeypatch.setitem(sys.modules, "torchvision", ModuleType("torchvision"))
     monkeypatch.setattr(worker, "connect", connect)
@@ -819,12 +820,14 @@ def test_shared_workers_serve_one_process_after_another(tmp_path: Path) -> None:
         Zygote(joins=own.joint)
 
 
-def test_a_shared_zygote_waits_for_runners_until_its_starter_has_ended(tmp_path: Path) -> None:
-    announced = tmp_path / "runner"
-    assert not worker._comes(announced, starter=0)
-    announced.touch()
-    assert worker._comes(announced, starter=os.getppid())
-    assert not worker._comes(announced, starter=0)
+def test_a_shared_zygote_waits_for_runners_until_its_starter_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(LOGS_VARIABLE, str(tmp_path))
+    assert not worker._comes(starter=0)
+    (tmp_path / RUNNER).touch()
+    assert worker._comes(starter=os.getppid())
+    assert not worker._comes(starter=0)
 
 
 SHARING = """

@@ -134,10 +134,9 @@ def test_a_value_that_is_no_number_is_not_sent(pair, value):
 def test_a_worker_says_who_calls_however_long_the_path_is(tmp_path, monkeypatch, depth):
     folder = tmp_path.joinpath(*["a-folder"] * depth)
     folder.mkdir(parents=True)
-    monkeypatch.setenv(wire.ADDRESS_VARIABLE, "runner.socket")
     monkeypatch.setenv(wire.LOGS_VARIABLE, str(folder))
     with socket.socket(socket.AF_UNIX) as listener:
-        with wire.address(folder, "runner.socket") as path:
+        with wire.address(folder, wire.SERVED) as path:
             listener.bind(path)
         listener.listen()
         connection = wire.connect(hello="context-1", pid=1)

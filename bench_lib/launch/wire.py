@@ -19,8 +19,6 @@ from typing import Any
 from bench_lib.model import Case, Launch, Limits, Sampling
 
 MAX_LINE = 64 * 1024 * 1024
-ADDRESS_VARIABLE = "BENCH_LIB_ADDRESS"
-"""Name of the runner's socket in the folder of the logs."""
 LOGS_VARIABLE = "BENCH_LIB_LOGS"
 CONTEXTS_VARIABLE = "BENCH_LIB_CONTEXTS"
 CONTEXTS = ("chosen", "any")
@@ -30,8 +28,9 @@ PRELOAD_VARIABLE = "BENCH_LIB_PRELOAD"
 ``compiler`` spares it the question whether there is a GPU."""
 STARTER_VARIABLE = "BENCH_LIB_STARTER"
 """Process id of who started a zygote that serves several runners, one after the other."""
-RUNNER_FILE = "runner"
-"""In the folder of its logs, the name of the next one's socket."""
+RUNNER, SERVED = "runner", "served"
+"""Sockets in the folder of the logs: of the runner that is to be served next, and of the one that
+is served now."""
 MEASURED = "bench-lib measured"
 """The range around the steps that count, for profilers outside; earlier steps warm up."""
 
@@ -129,11 +128,15 @@ def address(folder: Path, name: str) -> Iterator[str]:
 
 
 def connect(**hello: Any) -> Connection:
-    """Open a connection to the runner, where the environment says it is, and say who calls."""
+    """Open a connection to the runner that is served, and say who calls."""
     runner = socket.socket(socket.AF_UNIX)
-    with address(Path(os.environ[LOGS_VARIABLE]), os.environ[ADDRESS_VARIABLE]) as path:
-        runner.connect(path)
     connection = Connection(runner)
+    try:
+        with address(Path(os.environ[LOGS_VARIABLE]), SERVED) as path:
+            runner.connect(path)
+    except OSError:
+        connection.close()
+        raise
     if hello:
         connection.send(hello)
     return connection

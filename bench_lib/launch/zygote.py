@@ -28,14 +28,13 @@ from bench_lib.launch.faults import (
     how_it_ended,
     last_output,
 )
-from bench_lib.launch.files import cannot_write, temporary_files, temporary_folder
+from bench_lib.launch.files import temporary_files, temporary_folder
 from bench_lib.launch.started import signal_all
 from bench_lib.launch.wire import (
-    ADDRESS_VARIABLE,
     CONTEXTS,
     CONTEXTS_VARIABLE,
     LOGS_VARIABLE,
-    RUNNER_FILE,
+    RUNNER,
     STARTER_VARIABLE,
     ClosedError,
     Connection,
@@ -270,11 +269,11 @@ class Zygote:
             self.logs, self._pid = Path(self._directory.name), 0
         elif joins is not None:
             self.logs, self._pid = Path(joins[0]), joins[1]
+            self._raise_if_gone()
         self.proved: set[tuple[str, ...]] = set()
         """The arithmetic that this device and environment have proved, as ``proof`` has it."""
         self.versions: dict[str, str | None] = {}
         """Versions of torch, torchvision, CUDA, HIP and triton as the worker has them."""
-        self._socket = f"{secrets.token_hex(4)}.socket"
         self._listener = socket.socket(socket.AF_UNIX)
         self._pids: dict[str, int] = {}
         self._exits: dict[int, int] = {}
@@ -284,19 +283,11 @@ class Zygote:
         self._futile = 0
         self._connection: Connection | None = None
         self._accepted: list[Connection] = []
-        try:
-            with address(self.logs, self._socket) as path:
-                self._listener.bind(path)
-            self._listener.listen()
-        except OSError as error:
-            self._listener.close()
-            if self._directory is None:
-                raise LaunchError(f"the shared workers are gone: {error}") from error
-            self._directory.cleanup()
-            raise cannot_write(error) from error
         if self._directory is None:
             return
         try:
+            if not self._is_shared:
+                self._announce()
             self._process = self._started(python, environment or {}, command_prefix, folder)
             self._pid = self._process.pid
         except BaseException:  # Ctrl-C, too
@@ -317,6 +308,7 @@ class Zygote:
             raise LaunchError("the workers have ended")
         try:
             if self._is_shared:
+                self._raise_if_gone()
                 self._announce()
             self._connection, hello = self._accept("zygote", START_LIMIT_S)
         except (LaunchError, KeyboardInterrupt):
@@ -325,12 +317,13 @@ class Zygote:
         self.versions = hello["versions"]
 
     def _announce(self) -> None:
-        """Tell a shared zygote that it may serve us."""
-        self._raise_if_gone()
-        written = self.logs / f"{RUNNER_FILE}.part"
+        """Tell the zygote that it may serve us."""
+        name = f"{secrets.token_hex(4)}.new"  # until somebody listens
         with temporary_files():
-            written.write_text(self._socket, encoding="ascii")
-            written.replace(self.logs / RUNNER_FILE)
+            with address(self.logs, name) as path:
+                self._listener.bind(path)
+            self._listener.listen()
+            (self.logs / name).replace(self.logs / RUNNER)
 
     def _started(
         self,
@@ -346,11 +339,7 @@ class Zygote:
         command = [python, "-m", "bench_lib.worker", "serve"]
         variables = {
             **environment,
-            **(
-                {STARTER_VARIABLE: str(os.getpid())}
-                if self._is_shared
-                else {ADDRESS_VARIABLE: self._socket}
-            ),
+            **({STARTER_VARIABLE: str(os.getpid())} if self._is_shared else {}),
             LOGS_VARIABLE: str(self.logs),
             "PYTHONUNBUFFERED": "1",
         }
@@ -448,12 +437,10 @@ class Zygote:
         for connection in self._accepted:
             connection.close()
         self._listener.close()
-        with contextlib.suppress(OSError):
-            (self.logs / self._socket).unlink()
         process = self._process
         if process is None:
             if self._connection is None:  # nobody else has announced himself then
-                (self.logs / RUNNER_FILE).unlink(missing_ok=True)
+                (self.logs / RUNNER).unlink(missing_ok=True)
             signal_all(LOGS_VARIABLE, self.logs, signal.SIGKILL, but=self._pid)
             return
         try:

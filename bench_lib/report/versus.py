@@ -6,7 +6,6 @@ suite's processes say.
 
 from __future__ import annotations
 
-import contextlib
 import fnmatch
 import math
 import os
@@ -50,8 +49,6 @@ from bench_lib.verdict.statistics.change import (
 
 # --- what A and B are --------------------------------------------------------------------------
 
-SHOWN = 60
-"""Characters of a name that cannot be one."""
 BASELINE = "baseline"
 """The accepted values of the other side's hardware."""
 
@@ -122,17 +119,10 @@ class _Finder:
     def side(self, name: str) -> SideValues:
         """Return the side of a name."""
         history.refuse_address(name)
-        path = Path(name)
-        try:
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                path.stat()  # from Python 3.14 on, is_dir() is False for any error
-            is_folder, is_file = path.is_dir(), path.is_file()
-        except OSError as error:  # no file may have such a name
-            raise SideError(f"{name[:SHOWN]!r} cannot be looked for: {error.strerror}") from error
-        if is_folder:
-            return of_run(name, Runs(path).find("latest"))
-        if is_file:
-            return self._of_file(name, path)
+        if os.path.isdir(name):  # noqa: PTH112 - before Python 3.14 Path's raises for some names
+            return of_run(name, Runs(name).find("latest"))
+        if os.path.lexists(name):
+            return self._of_file(name, Path(name))
         if name == "latest":
             return of_run(name, self.runs.find(name))
         if (run := self.runs.newest(name)) is not None:

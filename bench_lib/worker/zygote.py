@@ -22,10 +22,10 @@ from typing import Any, NoReturn
 
 from bench_lib.launch.started import die_with_parent
 from bench_lib.launch.wire import (
-    ADDRESS_VARIABLE,
     LOGS_VARIABLE,
     PRELOAD_VARIABLE,
-    RUNNER_FILE,
+    RUNNER,
+    SERVED,
     STARTER_VARIABLE,
     ClosedError,
     Connection,
@@ -81,23 +81,18 @@ def serve() -> int:
         if preload == "compiler":
             _start_over_if_spoilt()
         return 1 if not _serve_runner() and os.getppid() == parent else _without_runner()
-    announced = Path(os.environ[LOGS_VARIABLE], RUNNER_FILE)
-    while _comes(announced, int(starter)):
+    while _comes(int(starter)):
         if preload == "compiler":
             _start_over_if_spoilt()
             preload = None
-        with contextlib.suppress(FileNotFoundError):  # who has announced himself may have ended
-            # Taken at once: after a runner that was killed, the next may announce itself by now.
-            taken = announced.replace(announced.with_suffix(".taken"))
-            os.environ[ADDRESS_VARIABLE] = taken.read_text(encoding="ascii")
-            _serve_runner()
+        _serve_runner()
     return _without_runner()
 
 
-def _comes(announced: Path, starter: int) -> bool:
+def _comes(starter: int) -> bool:
     """Wait until a runner has announced itself; False if who started us has ended."""
     while os.getppid() == starter:
-        if announced.exists():
+        if Path(os.environ[LOGS_VARIABLE], RUNNER).exists():
             return True
         time.sleep(LOOK_FOR_RUNNER_S)
     return False
@@ -108,7 +103,10 @@ def _serve_runner() -> bool:
 
     A runner that is alive, and not to be reached from a container, reads the log there.
     """
+    logs = Path(os.environ[LOGS_VARIABLE])
     try:
+        # At once: after a runner that was killed, the next may announce itself by now.
+        (logs / RUNNER).replace(logs / SERVED)
         connection = connect()
     except OSError:
         traceback.print_exc()
