@@ -444,7 +444,7 @@ def test_what_is_no_trace_is_refused_with_the_file(tmp_path, text) -> None:
 
 def test_a_file_that_is_not_there_or_is_a_folder_is_refused(tmp_path) -> None:
     assert "No such file" in refused(tmp_path / "no.json")
-    assert "directory" in refused(tmp_path)
+    assert "regular file" in refused(tmp_path)
 
 
 def test_a_trace_that_unpacks_to_more_than_memory_is_refused(tmp_path, monkeypatch) -> None:
