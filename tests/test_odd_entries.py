@@ -113,11 +113,11 @@ def cli(tmp_path, monkeypatch, capsys):
     signal.signal(signal.SIGALRM, before)
 
 
-@pytest.mark.parametrize("packed", ["", ".gz"])
+@pytest.mark.parametrize("name", [RUN, f"{RUN}.gz", "2026-01.parquet"])
 @pytest.mark.parametrize("odd", ODD)
-def test_an_odd_entry_beside_runs_hides_none_and_is_named(cli, tmp_path, odd, packed):
+def test_an_odd_entry_beside_runs_hides_none_and_is_named(cli, tmp_path, odd, name):
     good = write_run(tmp_path / "history", [make_record()], now=night(1))
-    ODD[odd](tmp_path / "history" / f"{RUN}{packed}")
+    ODD[odd](tmp_path / "history" / name)
     for words in READS_RUNS:
         answer = cli(*words)
         assert answer.status in (0, 1), (words, answer)
@@ -125,7 +125,7 @@ def test_an_odd_entry_beside_runs_hides_none_and_is_named(cli, tmp_path, odd, pa
         assert any(shown in said for shown in (CASE_ID, run_id(good), "1 case on mi300x")), words
         assert "Traceback" not in said, words
         if words[0] != "profile":  # which looks for a case and not for runs
-            assert RUN in said.replace("\\", ""), words
+            assert name in said.replace("\\", ""), words
 
 
 @pytest.mark.parametrize("odd", ODD)
