@@ -16,7 +16,7 @@ from standins.worker import Contexts, Watch, gpus, held, held_class, nobody_shar
 from bench_lib.engine import engine
 from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceLock
-from bench_lib.engine.settings import PLANNED, Settings, Side, nodeid_of
+from bench_lib.engine.settings import PLANNED, REFERENCE, Settings, Side, nodeid_of
 from bench_lib.engine.telemetry import Cooling
 from bench_lib.model import Launch, Limits, Numerics, Status
 from bench_lib.storage import facts, history
@@ -422,6 +422,22 @@ def test_a_fresh_process_of_a_second_look_only_measures(workers, tmp_path):
     assert ["numerics" in known for known in workers.known] == [True, False]
 
 
+def test_a_case_without_a_baseline_is_checked_in_its_first_pair_alone(opened, monkeypatch):
+    asked = []
+
+    def measure_again(_held, cases, process, *, known, **_):
+        asked.append((process, [case.id for case in cases], set(known)))
+        return iter(())
+
+    sides = {"": Side(), REFERENCE: Side(label="the accepted one")}
+    with opened({}, judged=True, sides=sides, planned=2) as run:
+        run.measure(CASE)
+        monkeypatch.setattr(HeldDevice, "measure_again", measure_again)
+        monkeypatch.setattr(type(run.suite), "suspicious", lambda suite: [*suite.records.values()])
+        run.look_again()
+    assert asked == [(1, [CASE.id], {CASE.id})]
+
+
 def test_numerics_are_checked_in_the_first_of_the_planned_processes(workers, tmp_path):
     with contextlib.closing(held(DEVICE, workers, tmp_path, processes=3)) as device:
         device.measure(CASE)
@@ -585,6 +601,7 @@ def test_numerics_are_sound_where_a_verdict_says_so(status, is_sound):
     if status is not None:
         verdicts.append(builders.make_verdict(metric="numerics", status=status))
     assert judge.has_sound_numerics(verdicts) is is_sound
+    assert judge.doubts_numerics(verdicts) is (status is Status.SUSPECT)
 
 
 # ---- where the time went ------------------------------------------------------------------

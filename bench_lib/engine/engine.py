@@ -26,7 +26,6 @@ from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.started import BY_SIGNAL
 from bench_lib.launch.zygote import Zygote
 from bench_lib.model import (
-    NUMERICS,
     Case,
     Draw,
     Environment,
@@ -315,7 +314,7 @@ class Engine:
                 until_s,
                 confirms=True,
                 tuned_anew={r.case.id for r in records if self.suite.chose_otherwise(r)},
-                known=self._with_sound_numerics(records),
+                known=self._without_doubt(records),
             )
         is_spent(of_these(self._in_doubt(planned)))
 
@@ -324,11 +323,11 @@ class Engine:
         spoilt = self.suite.spoilt() if process == self.settings.processes else []
         return self.suite.suspicious() + spoilt  # whatever spoilt it may be over by now
 
-    def _with_sound_numerics(self, records: Iterable[Record]) -> Collection[str]:
+    def _without_doubt(self, records: Iterable[Record]) -> Collection[str]:
         """Return the ids of cases whose numerics a fresh process need not check again."""
         if not self.settings.by_baseline:
             return ()
-        return {r.case.id for r in records if judge.has_sound_numerics(r.verdicts)}
+        return {r.case.id for r in records if not judge.doubts_numerics(r.verdicts)}
 
     def _keep_numerics(self) -> None:
         """Keep sound numerics, which the next run of the same software need not compute.
@@ -342,7 +341,7 @@ class Engine:
             verdicts = self.suite.records[case_id].verdicts
             if judge.has_sound_numerics(verdicts):
                 facts.keep_numerics(*about, numerics)
-            elif any(verdict.metric == NUMERICS for verdict in verdicts):
+            elif judge.doubts_numerics(verdicts):
                 facts.forget_numerics(*about)
 
     def _measure_in(

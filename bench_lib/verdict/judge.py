@@ -60,6 +60,7 @@ __all__ = [
     "Evidence",
     "compare",
     "differing",
+    "doubts_numerics",
     "has_sound_numerics",
     "is_suspicious",
     "judge",
@@ -381,7 +382,13 @@ def _can_change(verdict: Verdict) -> bool:
 def has_sound_numerics(verdicts: Sequence[Verdict]) -> bool:
     """Whether the answer was held against a baseline's and nothing is wrong with it."""
     told = [verdict.status for verdict in verdicts if verdict.metric == NUMERICS]
-    return bool(told) and all(status in (Status.OK, Status.IMPROVED) for status in told)
+    return bool(told) and not doubts_numerics(verdicts)
+
+
+def doubts_numerics(verdicts: Sequence[Verdict]) -> bool:
+    """Whether the answer was held against a baseline's and something may be wrong with it."""
+    told = [verdict.status for verdict in verdicts if verdict.metric == NUMERICS]
+    return any(status not in (Status.OK, Status.IMPROVED) for status in told)
 
 
 def stored_limits(processes: Sequence[ProcessSummary], limits: Limits) -> Limits:
