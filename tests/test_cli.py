@@ -114,7 +114,8 @@ def test_the_commands_are_these(cli):
         ("history",): ["list", "show", "query", "export"],
     }
     for words, expected in names.items():
-        text = cli(*words, "--help").out.partition("Commands:\n")[2]
+        told = cli(*words, "--help").out
+        text = told.partition("Commands:\n")[2] if words else told
         listed = [line.split()[0] for line in text.splitlines() if re.match(r"  \S", line)]
         assert sorted(listed) == sorted(expected)
 
@@ -122,7 +123,13 @@ def test_the_commands_are_these(cli):
 def test_no_command_shows_the_help(cli):
     answer = cli()
     assert answer.status == 2
-    assert "Performance regression testing for PyTorch on GPUs." in answer.out + answer.err
+    assert "Usage: bench-lib" in answer.out + answer.err
+
+
+def test_the_help_fits_a_terminal(cli):
+    lines = cli("--help").out.splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
 
 
 # ---- env --------------------------------------------------------------------------------

@@ -8,34 +8,41 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-COMMANDS = {
-    "env": "Show hardware, versions, variables and caches.",
-    "judge": "Judge timings from any program.",
-    "ab": "Measure two environments in turns on one device, and say whether B is slower than A.",
-    "bisect": "Find the commit or the package version that made a case slower.",
-    "compare": "Show how B differs from A, case by case, slowest first; nothing is judged.",
-    "selfcheck": "Plant known delays in a real case, and report which are found.",
-    "report": "Report on the newest night: what failed, since when, and why.",
-    "profile": "Profile a case, or say which kernels two profiles differ in.",
-    "micro": "Run ROCm's micro_benchmarking_pytorch.py's command line, measured as the suite "
-    "measures.",
-    "ops": "Measure operators: time of a call, GB/s, TFLOP/s, share of the hardware's ceiling.",
-    "collectives": "Measure collectives by size: time of a call, algorithm and bus bandwidth, "
-    "wrong elements.",
-    "scaling": "Measure speed-up and efficiency over threads, processes and GPUs; fit the laws "
-    "of it.",
-    "submit": "Submit the suite to a Slurm cluster.",
-    "train": "Train as the CIFAR-100 script and the CIFAR-10 table do.",
-    "adopt": "Write a factory, a matrix row and a test for an object of yours, and measure it "
-    "once.",
-    "baseline": "Record, accept and show the values that runs are judged by.",
-    "history": "List, show, query and export the runs that were measured.",
-    "exercise": "Run the workshop guide's exercises.",
+BY_PURPOSE = {
+    "Run and judge (pytest perf_tests runs the suite)": {
+        "ab": "Two environments, measured in turns: is B slower than A?",
+        "compare": "Two runs that are finished, case by case; nothing is judged.",
+        "judge": "Another tool's timings.",
+        "selfcheck": "Plant known delays, and see which are found on this machine.",
+        "submit": "The suite as a Slurm job.",
+    },
+    "Look": {
+        "report": "The newest night: what failed, since when, and why.",
+        "history": "List, show, query and export the runs that were measured.",
+        "env": "Hardware, versions, variables and caches; what is missing here.",
+    },
+    "Find the cause": {
+        "bisect": "The commit or the package version that made a case slower.",
+        "profile": "The kernels of a case, or those in which two profiles differ.",
+    },
+    "Measure something": {
+        "exercise": "The workshop guide's exercises.",
+        "micro": "The command line of ROCm's micro_benchmarking_pytorch.py.",
+        "ops": "Operators: time of a call, GB/s, TFLOP/s, share of the ceiling.",
+        "collectives": "Collectives by size: time, bandwidths, wrong elements.",
+        "scaling": "Speed-up over threads, processes and GPUs, and the laws of it.",
+        "train": "Training, as the CIFAR-100 script and the CIFAR-10 table do it.",
+    },
+    "Manage": {
+        "baseline": "Record, accept and show the values that runs are judged by.",
+        "adopt": "Write a case for a model of yours, and measure it once.",
+    },
 }
-"""Every command with the first sentence of its help, so that listing them imports none.
+"""Every command with what it is for in a line, so that listing them imports none.
 
 ``bench_lib.cli.<name>`` has a function of that name, or ``app`` where there are several below it.
 """
+COMMANDS = {name: line for group in BY_PURPOSE.values() for name, line in group.items()}
 
 SHARING = ("collectives", "scaling", "train")
 """Commands whose cases have several ranks, by default as many as started the command."""
@@ -128,7 +135,11 @@ class Program(CommandGroup):
         _as_a_rank(str(found[0]), found[2])
         return found
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - typer's way
-        """List the commands, and import none."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+    def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - typer's way
+        """List the commands by purpose on one screen, and import none."""
+        usage = "Usage: bench-lib [--version] COMMAND [ARGS]...; COMMAND --help says more"
+        width = max(map(len, COMMANDS)) + 2
+        lines = [usage]
+        for purpose, group in BY_PURPOSE.items():
+            lines += [purpose, *(f"  {name:{width}}{line}" for name, line in group.items())]
+        formatter.write("\n".join([*lines, ""]))
