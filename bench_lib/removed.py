@@ -25,10 +25,12 @@ _POST = "--json and a workflow step that posts (docs/ci.md)"
 _IMAGES = "compare two images with --prefix-a and --prefix-b of bench-lib ab"
 OPTIONS: dict[tuple[str, str], str] = {
     ("baseline quarantine", "--history"): "--unknown takes a case that only a run knows",
+    ("history export", "--csv"): "--format csv",
     ("history export", "--github-action-benchmark"): (
-        "--pytest-benchmark, which github-action-benchmark reads with tool: pytest"
+        "--format pytest-benchmark, which github-action-benchmark reads with tool: pytest"
     ),
-    ("history export", "--parquet"): "--csv, or DuckDB's COPY from that (docs/history.md)",
+    ("history export", "--parquet"): "--format csv, or DuckDB's COPY from that (docs/history.md)",
+    ("history export", "--pytest-benchmark"): "--format pytest-benchmark",
     ("history export", "--table"): "bench-lib history query --csv 'SELECT * FROM verdicts'",
     ("pytest", "--perf-any-clock"): "-o perf_any_clock=true",
     ("pytest", "--perf-budget"): "-o perf_budget=SECONDS",

@@ -1404,7 +1404,7 @@ def test_an_exported_run_is_compared_by_pytest_benchmark_itself(cli, history, tm
         measured(0.25, "b", nodeid="perf_tests/test_networks.py::test_network[b]"),
     ]
     write_run(history, records)
-    answer = cli("history", "export", "latest", "--pytest-benchmark", "-o", "run.json")
+    answer = cli("history", "export", "latest", "--format", "pytest-benchmark", "-o", "run.json")
     assert (answer.status, answer.out, answer.err) == (0, "", "")
     program = "from pytest_benchmark.cli import main; main()"
     done = subprocess.run(
@@ -1426,7 +1426,7 @@ def test_an_export_carries_the_samples_the_machine_and_the_gpu(cli, history):
     record = measured(1.0, attempts=[first, second])
     faulted = measured(1.0, "bad", attempts=[make_attempt(fault=make_fault())])
     write_run(history, [record, faulted])
-    found = cli("history", "export", "latest", "--pytest-benchmark").json
+    found = cli("history", "export", "latest", "--format", "pytest-benchmark").json
     (benchmark,) = found["benchmarks"]
     assert benchmark["fullname"] == CASE_ID
     assert benchmark["stats"]["data"] == [0.5, 1.0]
@@ -1444,17 +1444,8 @@ def test_an_export_carries_the_samples_the_machine_and_the_gpu(cli, history):
     assert (found["commit_info"]["id"], found["commit_info"]["dirty"]) == ("c0ffee0", False)
 
 
-def test_an_export_needs_a_form(cli, history):
-    write_run(history, [measured(0.5)])
-    answer = cli("history", "export", "latest")
-    assert (answer.status, answer.err) == (
-        2,
-        ("bench-lib: error: name one form to export to: --pytest-benchmark or --csv\n"),
-    )
-
-
 def test_an_export_that_cannot_be_written_is_said(cli, history):
     write_run(history, [measured(0.5)])
-    answer = cli("history", "export", "latest", "--pytest-benchmark", "-o", str(history))
+    answer = cli("history", "export", "latest", "--format", "pytest-benchmark", "-o", str(history))
     assert answer.status == 2
     assert answer.err.startswith(f"bench-lib: error: cannot write {history}: it is no regular file")

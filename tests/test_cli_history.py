@@ -78,7 +78,10 @@ def test_the_list_names_every_file_that_it_cannot_read_and_shows_the_rest(cli, r
         ({"items_per_step": 10**400}, "a measurement whose items_per_step is above 9e+18"),
     ],
 )
-@pytest.mark.parametrize("words", [("show",), ("show", "--json"), ("export", "--pytest-benchmark")])
+@pytest.mark.parametrize(
+    "words",
+    [("show",), ("show", "--json"), ("export", "--format", "pytest-benchmark")],
+)
 def test_a_measurement_without_times_is_left_out_and_the_rest_is_there(
     cli, tmp_path, words, fields, why
 ):
@@ -177,10 +180,10 @@ def test_csv_has_every_text_as_it_is(cli, runs):
 
 
 def test_values_are_exported_as_csv_of_all_runs_or_of_one(cli, runs, tmp_path):
-    rows = list(csv.DictReader(io.StringIO(cli("export", "--csv").out)))
+    rows = list(csv.DictReader(io.StringIO(cli("export", "--format", "csv").out)))
     assert list(rows[0]) == list(cli("query", "--schema", "--json").json["tables"]["points"])
     assert [row["run"] for row in rows] == sorted(run_id(path) for path in runs)
-    one = cli("export", "latest", "--csv", "-o", "v.csv")
+    one = cli("export", "latest", "--format", "csv", "-o", "v.csv")
     assert (one.status, one.out, one.err) == (0, "", "")
     rows = list(csv.DictReader(io.StringIO((tmp_path / "v.csv").read_text())))
     assert [row["run"] for row in rows] == [run_id(runs[1])]
@@ -189,10 +192,14 @@ def test_values_are_exported_as_csv_of_all_runs_or_of_one(cli, runs, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--csv", "--pytest-benchmark"], "name one form to export to: "),
-        (["--pytest-benchmark"], "name the run to export: its id, or latest"),
-        (["xyz", "--csv"], "'xyz' is not a run here; in history there is "),
-        (["--csv", "-o", "history"], "cannot write history: it is no regular file; name another"),
+        (["--format", "xlsx"], "--format: 'xlsx' is none of csv, pytest-benchmark, pytorch, openm"),
+        ([], "Missing option '--format'"),
+        (["--format", "pytest-benchmark"], "name the run to export: its id, or latest"),
+        (["xyz", "--format", "csv"], "'xyz' is not a run here; in history there is "),
+        (
+            ["--format", "csv", "-o", "history"],
+            "cannot write history: it is no regular file; name another",
+        ),
     ],
 )
 def test_an_export_that_cannot_be_is_a_mistake(cli, runs, words, said):

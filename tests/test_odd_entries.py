@@ -60,8 +60,10 @@ READS_RUNS = (
     ("history", "list"),
     ("history", "show", "latest"),
     ("history", "query", "SELECT DISTINCT run FROM lines"),
-    ("history", "export", "--csv"),
-    ("history", "export", "latest", "--pytest-benchmark"),
+    ("history", "export", "--format", "csv"),
+    ("history", "export", "latest", "--format", "pytest-benchmark"),
+    ("history", "export", "latest", "--format", "pytorch"),
+    ("history", "export", "latest", "--format", "openmetrics"),
     ("report",),
     ("report", "--html", "page.html"),
     ("report", "--markdown", "-"),
@@ -171,7 +173,12 @@ def test_an_odd_file_in_the_place_of_timings_is_named(cli, tmp_path, odd):
 
 @pytest.mark.parametrize("odd", ["a link", "a dangling link", "a loop", "a pipe", "a folder"])
 @pytest.mark.parametrize(
-    "words", [("report", "--html"), ("report", "--markdown"), ("history", "export", "--csv", "-o")]
+    "words",
+    [
+        ("report", "--html"),
+        ("report", "--markdown"),
+        ("history", "export", "--format", "csv", "-o"),
+    ],
 )
 def test_nothing_is_written_through_an_odd_entry(cli, tmp_path, odd, words):
     write_run(tmp_path / "history", [make_record()], now=night(1))

@@ -168,8 +168,8 @@ exercise depth --mode eager
 exercise largest-batch resnet50 --resolution 99
 exercise precision resnet50 --price-per-hour 0
 history export
-history export none --csv --pytest-benchmark
-history export --csv --history afile
+history export none --format none
+history export --format csv --history afile
 history list --history none://x
 history query
 history query 'DROP TABLE runs'

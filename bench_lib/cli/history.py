@@ -18,6 +18,7 @@ import typer
 from bench_lib import formats
 from bench_lib.cli import reading
 from bench_lib.cli.group import branch
+from bench_lib.cli.options import known
 from bench_lib.cli.output import (
     DEFAULT_HISTORY,
     HistoryDir,
@@ -189,29 +190,37 @@ def export(
         typer.Argument(help="A run's id or its start, latest, or a file; none exports all runs."),
     ] = None,
     *,
-    pytest_benchmark: Annotated[
-        bool, typer.Option("--pytest-benchmark", help="As pytest-benchmark's JSON; of one run.")
-    ] = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Each case's value in each run.")] = False,
+    form: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            metavar="NAME",
+            help="csv: each case's value in each run. Of one run: pytest-benchmark; pytorch, "
+            "PyTorch's benchmark records; openmetrics, for Prometheus.",
+        ),
+    ],
     history: HistoryDir = DEFAULT_HISTORY,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File to write (default: stdout).")
     ] = None,
 ) -> None:
-    """Write runs for another tool: one as pytest-benchmark's JSON, or values as CSV."""
-    if pytest_benchmark == as_csv:
-        raise UserError("name one form to export to: --pytest-benchmark or --csv")
-    if pytest_benchmark:
-        from bench_lib.report.benchmarks import document
-        from bench_lib.storage.runs import Runs
+    """Write runs for another tool."""
+    from bench_lib.report import benchmarks, openmetrics, records
+    from bench_lib.storage.runs import Runs
 
-        if run is None:
-            raise UserError("name the run to export: its id, or latest")
-        found = Runs(history).find(run)
-        text = document(found)
-        _warn(found.problems)
-    else:
+    documents = {
+        "pytest-benchmark": benchmarks.document,
+        "pytorch": records.document,
+        "openmetrics": openmetrics.document,
+    }
+    if known(form, ["csv", *documents], "--format") == "csv":
         text = _points(history, run)
+    elif run is None:
+        raise UserError("name the run to export: its id, or latest")
+    else:
+        found = Runs(history).find(run)
+        text = documents[form](found)
+        _warn(found.problems)
     if output is None:
         print(text, end="")
         return
