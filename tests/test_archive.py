@@ -8,6 +8,7 @@ import os
 import signal
 import statistics
 import threading
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -69,7 +70,7 @@ def points_of(found: Archive, case_id: str, key: str, since: str = "") -> list[P
 
 
 def ask(found: Archive, sql: str) -> SimpleNamespace:
-    with Questions(found) as questions:
+    with closing(Questions(found)) as questions:
         columns, rows = questions.ask(sql)
         return SimpleNamespace(columns=columns, rows=list(rows))
 
@@ -359,7 +360,7 @@ def test_a_verdict_that_is_there_twice_is_the_later_one(tmp_path):
 def test_views_have_the_columns_that_are_told_of_them(tmp_path):
     write_run(tmp_path, [record()], now=night(1))
     found = opened(tmp_path)
-    with Questions(found) as questions:
+    with closing(Questions(found)) as questions:
         schema = questions.schema()
     for view, columns in schema.items():
         table = ask(found, f"SELECT * FROM {view}")
@@ -474,7 +475,7 @@ def test_a_query_without_end_is_ended_by_an_interrupt(tmp_path, request):
     # What a background shell starts ignores it.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
-    with Questions(Archive(tmp_path)) as questions:
+    with closing(Questions(Archive(tmp_path))) as questions:
         timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
         timer.start()
         with pytest.raises(KeyboardInterrupt):

@@ -8,6 +8,7 @@ import io
 import statistics
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from decimal import Decimal
 from itertools import islice
 from pathlib import Path
@@ -156,7 +157,7 @@ def query(
     if sql is None and not schema:
         raise UserError("name a query, such as 'SELECT * FROM runs', or --schema")
     archive = Archive(history)
-    with Questions(archive) as questions:
+    with closing(Questions(archive)) as questions:
         problems = list(archive.problems)
         if sql is None or schema:
             _print_schema(questions.schema(), json=json)
@@ -234,7 +235,7 @@ def _points(history: Path, run: str | None) -> str:
 
     archive, found = Archive(history), io.StringIO()
     of_run = "" if run is None else f"WHERE run = '{archive.find(run).run_id}'"
-    with Questions(archive) as questions:
+    with closing(Questions(archive)) as questions:
         asked = f"SELECT * FROM points {of_run} ORDER BY ALL"  # noqa: S608 - the id is of digits
         _write_csv(*questions.ask(asked), found)
     _warn(archive.problems)

@@ -264,7 +264,6 @@ class Zygote:
         self._is_shared = is_shared or joins is not None
         self._process: subprocess.Popen[bytes] | None = None
         """None if another process started it."""
-        self._stopped_since: float | None = None
         if self._directory is not None:
             self.logs, self._pid = Path(self._directory.name), 0
         elif joins is not None:
@@ -482,7 +481,8 @@ class Zygote:
 
     def _accept(self, who: str, limit_s: float) -> tuple[Connection, dict[str, Any]]:
         """Wait for ``who`` to call back, while the zygote lives."""
-        deadline = time.monotonic() + limit_s
+        went_on = time.monotonic()
+        deadline = went_on + limit_s
         while (remaining := deadline - time.monotonic()) > 0:
             self._listener.settimeout(min(0.2, remaining))
             try:
@@ -490,6 +490,13 @@ class Zygote:
             except TimeoutError:
                 self._raise_if_gone()
                 self._raise_if_ended(who)
+                if _state(self._pid) != "T":
+                    went_on = time.monotonic()
+                elif time.monotonic() - went_on > STOPPED_LIMIT_S:
+                    raise LaunchError(
+                        f"process {self._pid}, which starts the workers, was stopped by a signal "
+                        f"and did not go on within {STOPPED_LIMIT_S:g} s"
+                    ) from None
                 continue
             connection = Connection(accepted)
             self._accepted = [each for each in self._accepted if each.fileno() >= 0]
@@ -502,20 +509,12 @@ class Zygote:
         raise LaunchError(self._obituary(f"no worker answered within {limit_s:g} s"))
 
     def _raise_if_gone(self) -> None:
-        """Raise LaunchError where the zygote has ended, or somebody stopped it for too long."""
+        """Raise LaunchError where the zygote has ended."""
         if self._process is not None:
             if (code := self._process.poll()) is not None:
                 raise self._error(self._obituary(how_it_ended(code)), code)
         elif _state(self._pid) in "ZX":
             raise self._error(self._obituary("the shared workers are gone"), None)
-        now = time.monotonic()
-        since = self._stopped_since or now
-        self._stopped_since = since if _state(self._pid) == "T" else None
-        if now - since > STOPPED_LIMIT_S:
-            raise LaunchError(
-                f"process {self._pid}, which starts the workers, was stopped by a signal and did "
-                f"not go on within {STOPPED_LIMIT_S:g} s"
-            )
 
     def _raise_if_ended(self, name: str) -> None:
         """Raise LaunchError where a context has ended that has not called back."""

@@ -16,9 +16,6 @@ import duckdb
 from bench_lib.storage import history
 from bench_lib.storage.lines import HistoryError
 
-MARK = "bench_lib_lines"
-"""Key in a Parquet file's metadata, whose value is the version of the table of lines."""
-VERSION = 1
 COLUMNS = {"file": "VARCHAR", "line": "INTEGER", "raw": "BLOB", "bytes": "BIGINT"}
 """Columns that are read, with their types."""
 
@@ -48,8 +45,12 @@ def files(month: Path) -> dict[str, int]:
     Raises HistoryError where this version cannot read it.
     """
     with _reading() as database:
-        if problem := _problem(database, month):
-            raise HistoryError(problem)
+        described = database.execute(
+            "DESCRIBE SELECT * FROM read_parquet(?)", [literal(month)]
+        ).fetchall()
+        kinds = {name: kind for name, kind, *_ in described}
+        if any(kinds.get(name) != kind for name, kind in COLUMNS.items()):
+            raise HistoryError("not written by history compact")
         rows = database.execute(
             "SELECT file, bytes FROM read_parquet(?) "
             "WHERE file IS NOT NULL AND bytes IS NOT NULL ORDER BY file",
@@ -82,20 +83,3 @@ def _reading() -> Iterator[duckdb.DuckDBPyConnection]:
             yield database
         except duckdb.Error as error:
             raise HistoryError(f"cannot be read: {str(error).splitlines()[0]}") from error
-
-
-def _problem(database: duckdb.DuckDBPyConnection, month: Path) -> str | None:
-    """Say why a Parquet file is no month that this version reads; None if it is."""
-    marks = database.execute(
-        "SELECT decode(value) FROM parquet_kv_metadata(?) WHERE decode(key) = ?",
-        [literal(month), MARK],
-    ).fetchone()
-    described = database.execute(
-        "DESCRIBE SELECT * FROM read_parquet(?)", [literal(month)]
-    ).fetchall()
-    kinds = {name: kind for name, kind, *_ in described}
-    if marks is None or any(kinds.get(name) != kind for name, kind in COLUMNS.items()):
-        return "not written by history compact"
-    if int(marks[0]) > VERSION:
-        return f"version {marks[0]} is newer than {VERSION}; upgrade bench-lib"
-    return None

@@ -32,7 +32,7 @@ _NO_TABLE = re.compile(r"Table with name (\S+) does not exist")
 
 
 class Questions:
-    """The runs of an archive as tables; a context manager."""
+    """The runs of an archive as tables, until it is closed."""
 
     def __init__(self, archive: Archive) -> None:
         """Fill the tables, and allow no other file to be read from then on."""
@@ -44,14 +44,6 @@ class Questions:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> Questions:  # noqa: PYI034 - typing has no Self before Python 3.11
-        """Keep it open."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close it."""
-        self.close()
 
     def close(self) -> None:
         """Give back memory and scratch files."""
