@@ -697,3 +697,17 @@ def test_a_matrix_that_cannot_be_meant_is_refused_without_a_worker_too(tmp_path,
     with pytest.raises(MatrixError) as caught:
         cases_in(path)
     assert str(caught.value).startswith(f"{path}: {words}")
+
+
+def test_the_cases_that_answer_for_known_regressions_are_in_the_nightly_suite():
+    page = (SHIPPED.parents[1] / "docs" / "known-regressions.md").read_text()
+    named = set(re.findall(r"`((?:op|all_reduce)-[^`]+|[^` ]+-b\d+-[^` ]+)`", page))
+    sizes = dict.fromkeys(re.findall(r'"([a-z]\w+)"', SHIPPED.read_text()), 224)
+    nightly = set(ids(read_matrix(SHIPPED, tables(sizes))["nightly"]))
+    answered = page.partition("## A nightly case answers")[2].partition("\n## ")[0]
+    rows = [line for line in answered.splitlines() if line.startswith("| [")]
+    assert rows
+    for row in rows:
+        case = row.split(" | ")[2]
+        assert case == "every case" or set(re.findall("`([^`]+)`", case)) & nightly, row
+    assert named - nightly == set()
