@@ -210,8 +210,19 @@ def test_one_pair_of_each_of_many_cases_tells_the_spread():
     found = compared(suite)
     spreads = [math.sqrt(each.process.variance) for each in found]
     assert statistics.median(spreads) == pytest.approx(0.001, rel=0.4)
-    assert all(each.process.degrees <= change.PAIR_DEGREES for each in found)
+    assert {each.process.degrees for each in found} == {change.PAIR_DEGREES[1]}
     assert sum(each.interval()[1] < 1.01 for each in found) > 55
+
+
+def test_cases_that_differ_much_in_noise_tell_less_of_each():
+    random_ = random.Random(1)
+    suite = [
+        paired({"0": (random_.gauss(0, 0.0005 * 50 ** random_.random()), 0.0)}, 6, follows=True)
+        for _ in range(64)
+    ]
+    least, most = change.PAIR_DEGREES
+    (degrees,) = {each.process.degrees for each in compared(suite)}
+    assert least <= degrees < most
 
 
 def test_what_really_changed_hardly_widens_the_spread_that_single_pairs_tell():

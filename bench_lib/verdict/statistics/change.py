@@ -79,8 +79,9 @@ EXCESS_DEGREES = 8.0
 run's spread no more degrees of freedom."""
 SEEN_DEGREES = 0.37
 """Of each further case of a family; a median is no better than so many values' mean."""
-PAIR_DEGREES = 4.0
-"""Cases differ in noise, so that one pair of each gives a case's no more degrees of freedom."""
+PAIR_DEGREES = (4.0, 20.0)
+"""Degrees of freedom that one pair of each case gives a case's noise: the more the more alike cases
+are, between these.  On two H100s sixty were as alike as chance makes them."""
 MIDDLE = 0.6744897501960817
 """Half of normal values are nearer to their mean than so many standard deviations."""
 
@@ -432,12 +433,15 @@ def _spreads(contrasts: Sequence[Contrast]) -> list[Estimate | None]:
         return drawn([contrast.own for contrast in contrasts])
     middle = statistics.median(firsts)
     usual = statistics.median(abs(first - middle) for first in firsts) / MIDDLE
-    guess = Estimate(max(LEAST_SD, usual) ** 2, PAIR_DEGREES)
     is_alone = [_is_paired(contrast) and not contrast.own.degrees for contrast in contrasts]
     variances = [
         Estimate(max(LEAST_SD, abs(contrast.estimate - middle)) ** 2, 1) if alone else contrast.own
         for contrast, alone in zip(contrasts, is_alone, strict=True)
     ]
+    prior = fit_prior(variances)
+    least, most = PAIR_DEGREES
+    degrees = least if prior is None else min(most, max(least, prior.degrees))
+    guess = Estimate(max(LEAST_SD, usual) ** 2, degrees)
     return [
         guess if alone else spread for alone, spread in zip(is_alone, drawn(variances), strict=True)
     ]
