@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bench_lib.model import Environment, Hardware, Record
-from bench_lib.storage.acceptance import processes_of
+from bench_lib.storage.acceptance import CONDITIONS, processes_of
 from bench_lib.storage.history import Run
 from bench_lib.verdict.metrics import registered
 
@@ -26,14 +26,6 @@ REPOSITORIES = {
 VERSIONS = (*REPOSITORIES, "python", "rocm", "hip", "cuda", "cudnn", "driver", "kernel")
 BUILT_FROM = re.compile(r"(?:\+git|-)([0-9a-f]{7,40})$")
 """The commit at the end of a development build's version, as ``2.9.0a0+git1234abc`` has it."""
-CONDITIONS = [
-    "arch",
-    "pci_device_id",
-    "uuid",
-    "compute_partition",
-    "memory_partition",
-    "power_cap_w",
-]
 MODES = {"train": "training", "infer": "inference", "prefill": "inference", "decode": "inference"}
 
 
@@ -110,14 +102,7 @@ def _dependency(repo: str, version: str, built: re.Match[str] | None) -> dict[st
 
 def _runner(device: Hardware, environment: Environment | None, ranks: int) -> dict[str, Any]:
     """Return the machine with the device; memory in GB of 2^30 bytes."""
-    names = (
-        "arch",
-        "pci_device_id",
-        "uuid",
-        "compute_partition",
-        "memory_partition",
-        "power_cap_w",
-    )
+    names = ("arch", "pci_device_id", "uuid", *CONDITIONS)
     about = {name: getattr(device, name) for name in names}
     is_gpu = device.vendor != "cpu"
     gb = int((device.memory_bytes or 0) / 2**30)

@@ -23,6 +23,7 @@ FORMATS: Mapping[str, Format] = {form.name: form for form in (*documents.FORMATS
 """By the name in ``--format``."""
 MOST_BYTES = 64 * 2**20
 """A thousand requests of a thousand tokens each, with every token's time, take about 25 MB."""
+WHOLE = "name files that the benchmark wrote, without each request's details"
 ALIKE = 1.01
 """Work that differs by more is other work."""
 
@@ -33,8 +34,7 @@ def files_in(names: Sequence[str]) -> list[Path]:
     Raises UserError for a folder without files and one that cannot be read.
     """
     found: list[Path] = []
-    for name in names:
-        path = Path(name)
+    for path in map(Path, names):
         if not path.is_dir():
             found.append(path)
             continue
@@ -58,20 +58,16 @@ def read(form: Format, sides: Mapping[str, Sequence[Path]]) -> Samples:
             name = printable(str(path))
             try:
                 data = files.content(path, MOST_BYTES)
+                figures = _figures(form, data)
             except OSError as error:
-                samples.problems.append(
-                    f"{name}: cannot be read: {error.strerror}; name files that the benchmark "
-                    "wrote, without each request's details"
-                )
+                samples.problems.append(f"{name}: cannot be read: {error.strerror}; {WHOLE}")
+                continue
+            except FormatError as error:
+                samples.problems.append(f"{name}: {error}")
                 continue
             first = contents.setdefault(hashlib.sha256(data).digest(), name)
             if first != name:
                 samples.notes.append(f"{name}: the same as {first}; was it copied?")
-            try:
-                figures = _figures(form, data)
-            except FormatError as error:
-                samples.problems.append(f"{name}: {error}")
-                continue
             for figure in figures:
                 _add(samples, role, name, figure)
                 work.setdefault(_key(figure), []).append((name, figure))

@@ -25,7 +25,6 @@ import math
 import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, NamedTuple, Protocol
 
@@ -33,7 +32,7 @@ import msgspec
 
 from bench_lib.storage.foreign.figures import Format, FormatError, OtherProgramError, Reported
 from bench_lib.storage.samples import LARGEST, decoded
-from bench_lib.verdict.metrics import LEADING, Metric, find, of
+from bench_lib.verdict.metrics import LEADING, Metric, find, named, of, scale_of
 from bench_lib.verdict.metrics.builtin import (
     BETWEEN_TOKENS,
     FIRST_TOKEN,
@@ -138,15 +137,11 @@ class Serving(msgspec.Struct, kw_only=True):
         }
         if self.total_output_tokens <= self.completed:  # answers of one token
             del values[BETWEEN_TOKENS], values[PER_TOKEN]
+        lost = f"{failed} of {of} requests failed" if failed > 0 else ""
+        asked = {"requests": self.completed, "input tokens": self.total_input_tokens}
+        answered = {"output tokens": self.total_output_tokens}
         for metric, value in values.items():
-            yield Reported(
-                case,
-                value,
-                metric,
-                f"{failed} of {of} requests failed" if failed > 0 else "",
-                inputs={"requests": self.completed, "input tokens": self.total_input_tokens},
-                outputs={"output tokens": self.total_output_tokens},
-            )
+            yield Reported(case, value, metric, lost, asked, answered)
 
 
 # ---- vLLM -------------------------------------------------------------------------------
@@ -188,12 +183,8 @@ class Throughput(msgspec.Struct):
 
     def figures(self) -> Iterator[Reported]:
         """Yield tokens a second."""
-        yield Reported(
-            f"throughput-n{self.num_requests}",
-            self.tokens_per_second,
-            TOKEN_RATE,
-            outputs={"tokens": self.total_num_tokens},
-        )
+        case, tokens = f"throughput-n{self.num_requests}", {"tokens": self.total_num_tokens}
+        yield Reported(case, self.tokens_per_second, TOKEN_RATE, outputs=tokens)
 
 
 # ---- SGLang -----------------------------------------------------------------------------
@@ -289,17 +280,8 @@ class BenchmarkSession(msgspec.Struct):
 
 # ---- PyTorch's dashboards ----------------------------------------------------------------
 
-KNOWN = {
-    "median_ttft_ms": FIRST_TOKEN,
-    "median_tpot_ms": PER_TOKEN,
-    "median_itl_ms": BETWEEN_TOKENS,
-    "tokens_per_second": TOKEN_RATE,
-}
-SCALES = {"_ns": 1e-9, "_us": 1e-6, "_ms": 1e-3, "_s": 1.0}
 ASIDE = re.compile(r"mean_|std_|p\d+_")
 """Beside a median: what says little more of it, and tails."""
-MORE = re.compile(r"speedup|throughput|per_s(?:ec|$)|/s$|flops|bps|bandwidth|accuracy|qps|tps")
-LESS = re.compile(r"time|latency|mem|bytes|count|size|loss|error|overhead")
 WORK = ("num_prompts", "max_concurrency", "batch_size", "input_len", "output_len")
 """Arguments of vLLM's benchmarks that say how much it did."""
 
@@ -329,7 +311,8 @@ class BenchmarkRecord(msgspec.Struct):
         model = str(self.model.get("name") or self.benchmark.get("name")).rpartition("/")[2]
         parts = (self.model.get("backend"), self.benchmark.get("mode"), self.benchmark.get("dtype"))
         case = info.get("case") or "-".join([model, *(str(part) for part in parts if part)])
-        metric, scale = _metric(name, info)
+        told = str(info.get("more_is_better", "")).lower()
+        metric = find(name) or named(name, more_is_better=told == "true" if told else None)
         ours = info.get("values") == "processes"
         if ASIDE.match(name) or (ours and metric and metric.limit != "tolerance"):
             return
@@ -345,9 +328,9 @@ class BenchmarkRecord(msgspec.Struct):
         if problem or metric is None:
             yield Reported(str(case), 0.0, metric or of(name), problem)
             return
-        told: Any = info.get("args")
-        args = told if isinstance(told, dict) else {}
+        args: Any = info.get("args") if isinstance(info.get("args"), dict) else {}
         work = {each: args[each] for each in WORK if type(args.get(each)) in (int, float)}
+        scale = scale_of(name) or 1.0
         shapes = self.shape if self.shape and len(self.shape) == len(values) else None
         if not (shapes or ours):
             values = [statistics.median(values)]
@@ -355,19 +338,6 @@ class BenchmarkRecord(msgspec.Struct):
             of_shape = f"{case}-{shapes[number]}" if shapes else str(case)
             process = number + 1 if ours else 0
             yield Reported(of_shape, value * scale, metric, inputs=work, process=process)
-
-
-def _metric(name: str, info: Mapping[str, Any]) -> tuple[Metric | None, float]:
-    """Return the metric of this name, None if its direction is unknown, and its scale."""
-    told = str(info.get("more_is_better", "")).lower()
-    more = told == "true" or (not told and MORE.search(name) is not None)
-    scale = 1.0 if more else next((x for end, x in SCALES.items() if name.endswith(end)), None)
-    if known := KNOWN.get(name) or find(name):
-        return known, scale or 1.0
-    if not (more or told or scale or LESS.search(name)):
-        return None, 1.0
-    unit = "s" if scale and not more else "1"
-    return replace(of(name), unit=unit, more_is_better=more), scale or 1.0
 
 
 # ---- formats ----------------------------------------------------------------------------

@@ -15,8 +15,19 @@ from importlib.metadata import entry_points
 from bench_lib.model import MachineWarning, Measurement, ProcessSummary, Telemetry, UserError
 from bench_lib.verdict.metrics.builtin import DEVICE, LATENCY, METRICS, SERVING
 from bench_lib.verdict.metrics.metric import Metric
+from bench_lib.verdict.metrics.names import named, scale_of
 
-__all__ = ["DEVICE", "LEADING", "Metric", "beside", "find", "of", "registered"]
+__all__ = [
+    "DEVICE",
+    "LEADING",
+    "Metric",
+    "beside",
+    "find",
+    "named",
+    "of",
+    "registered",
+    "scale_of",
+]
 
 GROUP = "bench_lib.metrics"
 LEADING = LATENCY
@@ -52,10 +63,11 @@ def _others() -> Iterator[Metric]:
 
 
 def of(name: str) -> Metric:
-    """Return the metric of a verdict; one that is not installed has a name and no more."""
+    """Return the metric of a verdict; one that is not installed is what its name says."""
     others = {metric.name: metric for metric in SERVING}
-    unknown = Metric(name, name.replace("_", " "), "1", _none, worse="worse", better="better")
-    return find(name) or others.get(name) or unknown
+    known = find(name) or others.get(name) or named(name) or named(name, more_is_better=False)
+    assert known is not None
+    return known
 
 
 def find(name: str) -> Metric | None:
@@ -73,10 +85,6 @@ def limited_by_name() -> dict[str, float | None]:
 def beside() -> list[Metric]:
     """Return the metrics that have a column beside the one that two sides are compared by."""
     return [metric for metric in registered().values() if metric.beside]
-
-
-def _none(_seen: object, _telemetry: object) -> None:
-    return None
 
 
 def summarise(
