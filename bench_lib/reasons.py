@@ -154,8 +154,11 @@ def _limits(verdict: Verdict, found: Difference) -> Iterator[str]:
             "measured: measure in turns with a reference, or accept a baseline on this device"
         )
     elif found.is_blind:
-        unseen = f"that nothing below {percent(verdict.detectable_effect or 0.0)} could be seen"
-        yield f"{who} differ so much ({percent(found.limit_sd)}) {unseen}"
+        effect = verdict.detectable_effect
+        limit = "so few of them show nothing"
+        if effect is not None:
+            limit = f"nothing below {percent(effect)} could be seen"
+        yield f"{who} differ so much ({percent(found.limit_sd)}) that {limit}"
     elif found.limit:
         yield f"what {who} differ by ({percent(found.limit_sd)}) limits what can be seen"
     if found.family is not None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import lzma
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +25,7 @@ from command import Printed, ran
 
 from bench_lib.model import Status
 
+RECORDED = Path(__file__).with_name("recorded")
 TEXT, COUNT, NUMBER = "String", "UInt32", "Float32"
 TEXTS, NUMBERS, INFO = "Array(String)", "Array(Float32)", "Map(String, String)"
 SCHEMA: dict[str, Any] = {
@@ -178,6 +181,20 @@ def test_what_was_exported_can_be_judged_with_a_process_for_each_value(cli, tmp_
     assert "5 baseline processes" in verdict["reason"]
 
 
+@pytest.mark.parametrize("name", ["h200-gate-1", "h200-gate-2"])
+def test_a_run_of_a_real_gpu_keeps_to_both_forms(cli, tmp_path, name):
+    lines = lzma.decompress((RECORDED / f"{name}.jsonl.xz").read_bytes())
+    run = json.loads(lines.partition(b"\n")[0])["run"]
+    (tmp_path / "history").mkdir()
+    (tmp_path / "history" / f"20261122T150000Z_h200_{run}.jsonl").write_bytes(lines)
+    found = [json.loads(line) for line in exported(cli, "pytorch").splitlines()]
+    assert {each["benchmark"]["extra_info"]["tier"] for each in found} == {"gate"}
+    assert all(is_of(each[field], kind) for each in found for field, kind in SCHEMA.items())
+    of_metric = families(exported(cli, "openmetrics"))
+    latencies = [each for each in found if each["metric"]["name"] == "latency"]
+    assert len(of_metric["bench_lib_latency_seconds"]) == len(latencies) > 50
+
+
 # ---- OpenMetrics ------------------------------------------------------------------------
 
 LABEL = r'[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\[\\n"])*"'
@@ -227,6 +244,6 @@ def test_a_run_is_text_of_openmetrics_with_its_labels(cli, tmp_path):
     assert other[0]["case"] == '"b"'
     assert "bench_lib_memory_bytes" in found
     ((verdict, _, _), _) = found["bench_lib_verdict"]
-    assert (verdict["metric"], verdict["status"]) == ('"latency"', '"OK"')
+    assert verdict == {"case": f'"{CASE_ID}"', "hardware": '"mi300x"', "status": '"OK"'}
     ((run, _, _),) = found["bench_lib_run"]
     assert (run["commit"], run["hardware"]) == ('"c0ffee0"', '"mi300x"')

@@ -525,6 +525,21 @@ def test_a_short_kernel_may_take_an_absolute_time_more(judge, at_least, status):
     assert judge(*words).status == status
 
 
+def test_one_process_that_could_show_nothing_is_not_said_to_show_everything(judge):
+    text = (RECORDED / "pytorch-vllm-latency.json").read_text()
+    for side, seconds in (("a", (1.0, 1.2, 1.5, 0.8)), ("b", (1.1,))):
+        Path(side).mkdir()
+        for n, value in enumerate(seconds):
+            one = text.replace("[1.21, 1.2, 1.19, 1.25, 1.2]", f"[{value}]")
+            Path(side, f"{n}.json").write_text(one)
+    (line,) = [
+        each
+        for each in judge("--format", "pytorch", "--baseline", "a", "b").lines
+        if "Tiny-8B: NOISY" in each
+    ]
+    assert "that so few of them show nothing" in line
+
+
 def test_a_speedup_that_falls_is_a_regression(judge):
     text = (RECORDED / "pytorch-helion.json").read_text()
     for side, speedup in (("a", 1.8), ("b", 1.7)):

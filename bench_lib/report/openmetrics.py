@@ -37,9 +37,8 @@ def document(run: Run) -> str:
         add("bench_lib_run", "info", "", 1, run=run.run_id, hardware=run.key, **labels)
     for record in run.records.values():
         processes, case = processes_of(record), {"case": record.case.id, "hardware": run.key}
-        for verdict in record.verdicts:
-            words = {"metric": verdict.metric, "status": verdict.status.value}
-            add("bench_lib_verdict", "info", "", 1, **case, **words)
+        if record.status is not None:
+            add("bench_lib_verdict", "info", "", 1, **case, status=record.status.value)
         software = _software(run.environments.get(processes[0].environment) if processes else None)
         for metric in registered().values():
             if values := metric.values(processes):

@@ -42,7 +42,8 @@ def _records(run: Run, record: Record) -> Iterator[dict[str, Any]]:
     params = {name: str(value) for name, value in case.params.items()}
     attempt = next(each for each in record.attempts if each.accepted)
     environment = run.environments.get(processes[0].environment)
-    device, verdicts = run.device_of(attempt), {each.metric: each for each in record.verdicts}
+    device = run.device_of(attempt)
+    verdicts = {each.metric: each for each in reversed(record.verdicts)}
     for metric in registered().values():
         values = metric.values(processes)
         verdict = verdicts.get(metric.name)

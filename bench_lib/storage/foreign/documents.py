@@ -314,7 +314,7 @@ class BenchmarkRecord(msgspec.Struct):
         told = str(info.get("more_is_better", "")).lower()
         metric = find(name) or named(name, more_is_better=told == "true" if told else None)
         ours = info.get("values") == "processes"
-        if ASIDE.match(name) or (ours and metric and metric.limit != "tolerance"):
+        if ASIDE.match(name) or (ours and metric is not LEADING):
             return
         odd = [x for x in values if type(x) not in (int, float) or not abs(x) <= LARGEST]
         if not values or odd:
