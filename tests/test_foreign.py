@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from command import Printed, ran
 
+from bench_lib.cli.judge import files_in
 from bench_lib.model import UserError
 from bench_lib.storage import foreign
 from bench_lib.storage.foreign.figures import FormatError
@@ -305,7 +306,10 @@ def recorded(**fields) -> bytes:
         ({"benchmark_values": [math.nan]}, "benchmark_values of latency_ms holds nan instead"),
         ({"benchmark_values": []}, "benchmark_values of latency_ms holds nothing"),
         ({"extra_info": {"failed": 3}}, "3 requests failed"),
-        ({"name": "score"}, "whether more of score is better is unknown; write more_is_better int"),
+        (
+            {"name": "score"},
+            "is more of score better? write more_is_better into the metric's",
+        ),
         ({"name": "score", "extra_info": {"more_is_better": "True"}}, ""),
     ],
 )
@@ -436,12 +440,12 @@ def test_a_folder_stands_for_its_files(tmp_path):
     for name in ("2.json", "10.json", ".hidden"):
         (tmp_path / name).touch()
     (tmp_path / "below").mkdir()
-    assert foreign.files_in([str(tmp_path), "x"]) == [
+    assert files_in([str(tmp_path), "x"]) == [
         *(tmp_path / name for name in ("10.json", "2.json")),
         Path("x"),
     ]
     with pytest.raises(UserError, match="holds no files; name a folder"):
-        foreign.files_in([str(tmp_path / "below")])
+        files_in([str(tmp_path / "below")])
 
 
 # ---- the command -------------------------------------------------------------------------

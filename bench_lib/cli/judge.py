@@ -130,8 +130,28 @@ def _read_foreign(name: str, baseline: Sequence[str], candidate: Sequence[str]) 
         raise typer.BadParameter(
             "with --format name the files to hold against", param_hint="--baseline"
         )
-    sides = {"baseline": foreign.files_in(baseline), "candidate": foreign.files_in(candidate)}
+    sides = {"baseline": files_in(baseline), "candidate": files_in(candidate)}
     return foreign.read(form, sides)
+
+
+def files_in(names: Sequence[str]) -> list[Path]:
+    """Return the files of these names; for a folder its files, by name.
+
+    Raises UserError for a folder without files and one that cannot be read.
+    """
+    found: list[Path] = []
+    for path in map(Path, names):
+        if not path.is_dir():
+            found.append(path)
+            continue
+        try:
+            inside = [p for p in sorted(path.iterdir()) if p.is_file() and p.name[0] != "."]
+        except OSError as error:
+            raise UserError(f"cannot read {path}: {error.strerror}; name files") from error
+        if not inside:
+            raise UserError(f"{path} holds no files; name a folder with a file for each process")
+        found += inside
+    return found
 
 
 def _verdicts(samples: Samples, tolerance: float, at_least_s: float) -> dict[str, Verdict]:

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from bench_lib import files
 from bench_lib.formats import printable
-from bench_lib.model import UserError
 from bench_lib.storage.foreign import documents, tables
 from bench_lib.storage.foreign.figures import Format, FormatError, OtherProgramError, Reported
 from bench_lib.storage.samples import CaseSamples, SampledProcess, Samples
@@ -26,26 +25,6 @@ MOST_BYTES = 64 * 2**20
 WHOLE = "name files that the benchmark wrote, without each request's details"
 ALIKE = 1.01
 """Work that differs by more is other work."""
-
-
-def files_in(names: Sequence[str]) -> list[Path]:
-    """Return the files of these names; for a folder its files, by name.
-
-    Raises UserError for a folder without files and one that cannot be read.
-    """
-    found: list[Path] = []
-    for path in map(Path, names):
-        if not path.is_dir():
-            found.append(path)
-            continue
-        try:
-            inside = [p for p in sorted(path.iterdir()) if p.is_file() and p.name[0] != "."]
-        except OSError as error:
-            raise UserError(f"cannot read {path}: {error.strerror}; name files") from error
-        if not inside:
-            raise UserError(f"{path} holds no files; name a folder with a file for each process")
-        found += inside
-    return found
 
 
 def read(form: Format, sides: Mapping[str, Sequence[Path]]) -> Samples:
@@ -114,18 +93,15 @@ def _add(samples: Samples, role: str, name: str, figure: Reported) -> None:
     side, other = case.baseline, case.candidate
     if role == "candidate":
         side, other = other, side
-    if figure.problem:
-        case.problems.append(f"{name}: {figure.problem}")
-    elif not (math.isfinite(figure.value) and figure.value > 0):
-        case.problems.append(
-            f"{name}: {figure.metric.label} is {figure.value:g}; it has to be finite and above zero"
-        )
-    elif name in other:
-        case.problems.append(f"{name}: it is named on both sides; name other files for one of them")
-    elif name in side:
-        case.problems.append(
-            f"{name}: it tells of this case twice; give every start of the program its file"
-        )
+    problem = figure.problem
+    if not problem and not (math.isfinite(figure.value) and figure.value > 0):
+        problem = f"{figure.metric.label} is {figure.value:g}; it has to be finite and above zero"
+    elif not problem and name in other:
+        problem = "it is named on both sides; name other files for one of them"
+    elif not problem and name in side:
+        problem = "it tells of this case twice; give every start of the program its file"
+    if problem:
+        case.problems.append(f"{name}: {problem}")
     else:
         side[name] = SampledProcess(math.log(figure.value), 0.0, 1, 0, file=name)
 

@@ -321,8 +321,7 @@ class BenchmarkRecord(msgspec.Struct):
             what = f"{odd[0]!r:.40} instead of numbers" if odd else "nothing"
             problem = f"benchmark_values of {name} holds {what}"
         elif metric is None:
-            problem = f"whether more of {name} is better is unknown; write more_is_better into "
-            problem += "the metric's extra_info"
+            problem = f"is more of {name} better? write more_is_better into the metric's extra_info"
         else:
             problem = f"{info['failed']} requests failed" if info.get("failed") else ""
         if problem or metric is None:

@@ -68,10 +68,8 @@ def _row(
 ) -> Iterator[Reported]:
     begins = [at for at, heading in enumerate(headings) if heading in TIMES]
     if not begins or len(begins) != len(places):
-        raise FormatError(
-            f"line {number}: another version wrote it: its headings do not say which times are "
-            "in-place; print it with rccl-tests of ROCm 5 or later"
-        )
+        words = "its headings do not say which times are in-place; print it with rccl-tests of"
+        raise FormatError(f"line {number}: {words} ROCm 5 or later")
     if len(words) < len(headings):
         raise FormatError(f"line {number}: it is cut off; run the test again to its end")
     cells = dict(zip(headings[: begins[0]], words, strict=False))
@@ -90,9 +88,7 @@ def _number(text: str, line: int) -> float:
     try:
         return float(text)
     except ValueError as error:
-        raise FormatError(
-            f"line {line}: {text[:40]!r} is no number; print the table again"
-        ) from error
+        raise FormatError(f"line {line}: {text[:40]!r} is no number; print it again") from error
 
 
 # ---- hipblaslt-bench --------------------------------------------------------------------
@@ -126,10 +122,7 @@ def _rows(lines: Sequence[str]) -> Iterator[tuple[Reported, bool]]:
         elif names:
             values = [value.strip() for value in line.split(",")]
             if len(values) != len(names) or not set(NEEDED) <= set(names):
-                raise FormatError(
-                    f"line {number}: another version wrote it, or it is cut off: "
-                    f"{len(values)} values below {len(names)} names; run it again with this version"
-                )
+                raise FormatError(f"line {number}: cut off, or of another version; run it again")
             cells = dict(zip(names, values, strict=True))
             yield Reported(_case(cells), _number(cells["us"], number) / 1e6), is_winner
             names, is_winner = [], False
