@@ -217,3 +217,25 @@ def test_a_file_that_holds_too_much_is_left_out(tmp_path, monkeypatch):
     said: list[str] = []
     assert len(list(Runs(tmp_path).latest("mi300x", 9, said.append))) == 1
     assert said == [f"cannot read {bomb}: it holds more than 1 MB"]
+
+
+def test_a_run_that_is_yet_to_come_is_neither_the_latest_nor_in_the_rolling_baseline(tmp_path):
+    real = write_run(tmp_path, [make_record()], now=night(1))
+    late = write_run(tmp_path, [make_record()], now="2099-01-01T00:00:00Z")
+    said: list[str] = []
+    assert [run.path for run in Runs(tmp_path).latest("mi300x", 60, said.append)] == [real]
+    assert said == [f"{late.name}: began 2099-01-01T00:00:00Z, which is yet to come; left out"]
+    found = Runs(tmp_path).find("latest")
+    assert (found.path, found.problems) == (real, said)
+
+
+def test_a_link_that_takes_a_runs_place_after_the_look_is_not_followed(tmp_path):
+    private = write_run(tmp_path / "private", [make_record()], now=night(3))
+    path = write_run(tmp_path / "history", [make_record()], now=night(1))
+    runs = Runs(tmp_path / "history")
+    files = runs.files
+    path.unlink()
+    path.symlink_to(private)
+    said: list[str] = []
+    assert list(runs.read(files, said.append)) == []
+    assert said == [f"cannot read {path}: it is a link; name the file itself"]
