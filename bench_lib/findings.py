@@ -28,8 +28,8 @@ class Difference(Finding):
     ``process``."""
     limit_sd: float = 0.0
     """Standard deviation of that, as a fraction."""
-    is_blind: bool = False
-    """Whether it hides far more than the tolerance."""
+    detects: float | None = None
+    """The fraction below which nothing could be seen, where that is far above the tolerance."""
     family: float | None = None
     """Ratio by which the case's family moved on this device, which is taken off; above 1 is worse.
     """
@@ -104,6 +104,8 @@ class ClockChange(Finding):
     """The same two clocks of one rank's launch, for an efficiency."""
     cycles: float | None = None
     """The ratio in time × clock, where the clock explains the change or leaves it in doubt."""
+    leaves_doubt: bool = False
+    """Whether the change in cycles is beyond the tolerance, and not beyond chance."""
     kind: str = "clock"
 
 
@@ -161,6 +163,8 @@ class Bounded(Finding):
     """Of the caches."""
     doubted_from: float | None = None
     """Where trust in the timing ends, in the metric's unit, if the value is beyond that."""
+    is_beyond: bool = False
+    """Whether the value is worse than that."""
     is_confirmed: bool = True
     kind: str = "bounded"
 
@@ -228,6 +232,13 @@ class KernelsUnseen(Finding):
 
     problem: str
     kind: str = "kernels unseen"
+
+
+@dataclass(frozen=True)
+class LaterFinding(Finding):
+    """A kind that only a later version knows."""
+
+    kind: str
 
 
 KINDS: Mapping[str, type[Finding]] = {

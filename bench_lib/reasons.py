@@ -25,7 +25,7 @@ from bench_lib.findings import (
     Unaccepted,
 )
 from bench_lib.formats import many, percent, seconds, signed_percent
-from bench_lib.model import Finding, Published, Status, Verdict
+from bench_lib.model import Finding, Published, Verdict
 from bench_lib.verdict.metrics import of as metric_of
 from bench_lib.verdict.statistics.change import (
     AGREEING,
@@ -34,8 +34,6 @@ from bench_lib.verdict.statistics.change import (
     UNKNOWN_APART,
 )
 from bench_lib.verdict.statistics.iterations import TRUST
-
-_SLOWER = (Status.REGRESSED, Status.SUSPECT)
 
 
 def in_words(verdict: Verdict) -> Verdict:
@@ -68,7 +66,7 @@ def _words(verdict: Verdict, finding: Finding) -> Iterator[str]:
             yield f"not measured in turns: {why}"
         case SlowerThanBaseline():
             pairs = "pair" if finding.pairs == 1 else f"{finding.pairs} pairs"
-            equal = f"{(verdict.ratio or 1.0) - 1:+.1%}"
+            equal = signed_percent((verdict.ratio or 1.0) - 1)
             words = f"slower than the baseline by {finding.ratio - 1:.1%}"
             if finding.shared:
                 words += f" together with {', '.join(finding.shared)}"
@@ -78,7 +76,7 @@ def _words(verdict: Verdict, finding: Finding) -> Iterator[str]:
         case Overruled(status=status):
             yield f"in turns with the reference it is {status and status.value}"
         case ClockChange():
-            yield from _clock(verdict, finding)
+            yield from _clock(finding)
         case HostBound():
             yield from _host_bound(finding)
         case OtherChoices():
@@ -103,7 +101,7 @@ def _words(verdict: Verdict, finding: Finding) -> Iterator[str]:
         case Renamed(former):
             yield f"the baseline is of {former}, as the case was called"
         case Told(words):
-            yield words
+            yield words.replace("the baseline", _baseline(verdict))
         case KernelsUnseen(problem):
             yield f"its kernels are not known: {problem}"
 
@@ -133,13 +131,13 @@ def _compared(verdict: Verdict, found: Difference) -> Iterator[str]:
         yield f"one alone cannot tell software from chance{remedy}"
     else:
         if verdict.interval is not None:
-            low, high = (signed_percent(bound - 1) for bound in verdict.interval)
+            low, high = (_percent(bound - 1, signed=True) for bound in verdict.interval)
             words += f" (95% interval {low} to {high})"
         yield words
         if found.agreeing:
             one = "process" if found.baseline else "pair"
             yield f"{found.agreeing} of {n} {what} agree" if n > 1 else f"one {one} so far"
-            if not found.is_certain and verdict.ratio > 1:
+            if not found.is_certain and found.detects is None and verdict.ratio > 1:
                 beyond = f"beyond the tolerance of {percent(verdict.tolerance or 0.0)}, "
                 alone = f"but one {one} decides nothing"
                 yield beyond + ("but not beyond chance" if n >= AGREEING else alone)
@@ -148,17 +146,14 @@ def _compared(verdict: Verdict, found: Difference) -> Iterator[str]:
 
 def _limits(verdict: Verdict, found: Difference) -> Iterator[str]:
     who = f"{found.limit}es" if found.limit == "process" else f"{found.limit}s"
-    if found.is_blind and found.limit == DEVICE and found.limit_sd >= UNKNOWN_APART:
+    if found.detects is not None and found.limit == DEVICE and found.limit_sd >= UNKNOWN_APART:
         yield (
             "the baseline lacks this device, and how far such devices are apart nobody has "
             "measured: measure in turns with a reference, or accept a baseline on this device"
         )
-    elif found.is_blind:
-        effect = verdict.detectable_effect
-        limit = "so few of them show nothing"
-        if effect is not None:
-            limit = f"nothing below {percent(effect)} could be seen"
-        yield f"{who} differ so much ({percent(found.limit_sd)}) that {limit}"
+    elif found.detects is not None:
+        unseen = f"nothing below {_percent(found.detects)} could be seen"
+        yield f"{who} differ so much ({percent(found.limit_sd)}) that {unseen}"
     elif found.limit:
         yield f"what {who} differ by ({percent(found.limit_sd)}) limits what can be seen"
     if found.family is not None:
@@ -178,9 +173,14 @@ def _limits(verdict: Verdict, found: Difference) -> Iterator[str]:
 
 
 def _change(verdict: Verdict, ratio: float) -> str:
-    by = abs(ratio - 1)
-    size = percent(by) if by < 10 else f"{100 * by:.3g}%"
-    return f"{size} {metric_of(verdict.metric).worsening(ratio)}"
+    return f"{_percent(abs(ratio - 1))} {metric_of(verdict.metric).worsening(ratio)}"
+
+
+def _percent(share: float, *, signed: bool = False) -> str:
+    """Return a percentage with one decimal; a huge one with three digits in all."""
+    if abs(share) >= 10:
+        return f"{100 * share:{'+' if signed else ''}.3g}%"
+    return signed_percent(share) if signed else percent(share)
 
 
 def _whom(verdict: Verdict, found: Difference) -> str:
@@ -196,7 +196,7 @@ def _whom(verdict: Verdict, found: Difference) -> str:
 # --- the device and its host -----------------------------------------------------------------
 
 
-def _clock(verdict: Verdict, found: ClockChange) -> Iterator[str]:
+def _clock(found: ClockChange) -> Iterator[str]:
     if found.cycles is None:
         lower = "lower" if found.change < 0 else "higher"
         yield f"the clock was {abs(found.change):.1%} {lower}" if found.change else "clocks equal"
@@ -207,7 +207,7 @@ def _clock(verdict: Verdict, found: ClockChange) -> Iterator[str]:
     if found.one_mhz is not None:
         words += f"; of one rank {_mhz(*found.one_mhz)}"
     by = f"{abs(found.cycles - 1):.1%} {'slower' if found.cycles > 1 else 'faster'}"
-    if verdict.status is Status.SUSPECT:
+    if found.leaves_doubt:
         yield f"in time × clock {by}, which is not beyond chance: {words}"
     else:
         yield f"the clock's: {words}; in time × clock {by}"
@@ -264,7 +264,7 @@ def _bounded(verdict: Verdict, found: Bounded) -> Iterator[str]:
     caches = f" with {found.state} caches" if found.state else ""
     was = f"({metric.in_words(verdict.baseline)} in {_baseline(verdict)})"
     yield f"{metric.label} {metric.in_words(verdict.value)}{caches} {was}"
-    if verdict.status in _SLOWER:
+    if found.is_beyond:
         yield f"{metric.in_words(found.allowed)} allowed"
     elif found.doubted_from is not None:
         yield f"above {metric.in_words(found.doubted_from)}, where trust in the timing ends"

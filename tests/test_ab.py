@@ -17,6 +17,7 @@ from repositories import Repository
 from standins.worker import Context, Contexts, Watch, gpus
 
 from bench_lib.cli import main
+from bench_lib.engine import looks
 from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceBusyError, DeviceLock
 from bench_lib.engine.engine import opened
@@ -721,6 +722,22 @@ def test_kernels_that_cannot_be_looked_into_do_not_cost_the_answer(scripted, bed
     status, _, err, _ = scripted("--pairs", "2", "--most-pairs", "3")
     assert status == 1
     assert "kernels could not be looked into: no profiler" in err
+
+
+def test_kernels_of_a_dead_reference_are_said_to_be_its_own(scripted, bed, monkeypatch):
+    looked = looks.look_into
+
+    def half_of_it(held, cases, *_, side=None):
+        if side == "A":
+            raise LaunchError("it is gone")
+        return looked(held, cases)
+
+    monkeypatch.setattr("bench_lib.engine.looks.look_into", half_of_it)
+    bed.b.script = {"small-fp32": [SLOW]}
+    status, out, _, _ = scripted("--pairs", "2", "--most-pairs", "3")
+    assert status == 1
+    (reason,) = (line for line in out.splitlines() if line.startswith("small-fp32: REGRESSED"))
+    assert reason.endswith("its kernels are not known: the reference's: it is gone")
 
 
 # ---- as git bisect run reads it -----------------------------------------------------------

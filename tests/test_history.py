@@ -33,6 +33,8 @@ from hypothesis import strategies as st
 from processes import no_file_beyond
 
 import bench_lib
+from bench_lib import reasons
+from bench_lib.findings import Bounded, LaterFinding, Overruled
 from bench_lib.model import Attempt, Launch, Numerics, RankSample, Record, Status
 from bench_lib.storage import history
 from bench_lib.storage.history import (
@@ -85,7 +87,10 @@ def test_a_run_is_read_back_as_it_was_written(tmp_path):
             make_attempt(process=1, fault=make_fault(), environment=name),
         ],
         Status.ERROR,
-        [make_verdict(status=Status.ERROR, interval=(0.5, 2.0)), make_verdict(metric="memory")],
+        [
+            make_verdict(status=Status.ERROR, interval=(0.5, 2.0)),
+            make_verdict(metric="memory", findings=[Bounded("memory", 7.0), Overruled("baseline")]),
+        ],
     )
     path = write_run(tmp_path, [record], hardware=hardware, environment=environment)
     run = read(path)
@@ -396,6 +401,24 @@ def test_a_kind_of_line_that_is_not_known_is_passed_over(tmp_path):
     with path.open("ab") as file:
         file.write(b'{"schema": 1, "kind": "profile", "run": "x", "time": "t"}\n')
     assert read(path).problems == []
+
+
+@pytest.mark.parametrize(
+    "odd", [{"kind": "moonlight", "phase": 0.5}, {"kind": "renamed"}, {"kind": 7}, 7]
+)
+def test_a_finding_of_a_later_version_costs_no_verdict(tmp_path, odd):
+    known = Overruled("baseline")
+    record = make_record(status=Status.OK, verdicts=[make_verdict(findings=[known])])
+    path = write_run(tmp_path, [record])
+    lines = lines_of(path)
+    (verdict,) = (line for line in lines if line["kind"] == "verdict")
+    verdict["verdicts"][0]["findings"].append(odd)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run = read(path)
+    (found,) = run.records[CASE_ID].verdicts
+    assert (run.problems, found.findings[0]) == ([], known)
+    assert isinstance(found.findings[1], LaterFinding)
+    assert reasons.of(found) == f"{found.reason}; the other baseline tells more"
 
 
 def test_a_file_that_is_not_there_is_said(tmp_path):

@@ -300,7 +300,7 @@ def test_what_is_as_slow_in_the_reference_is_not_the_softwares(bed):
     record = bed.run(CASE)[CASE.id]
     assert record.status is Status.OK
     assert record.verdicts[0] == of(record, "reference")
-    words = "not the software under test (2 pairs: +0.0%); slower than the baseline by 3.0%; "
+    words = "not the software under test (2 pairs: 0.0%); slower than the baseline by 3.0%; "
     assert record.verdicts[0].reason.startswith(words)
     pinned = of(record, "pinned")
     assert pinned.status is Status.SKIPPED

@@ -301,7 +301,7 @@ def test_an_exception_without_a_reason_is_found(tmp_path):
 # ---- nothing is left over ---------------------------------------------------------------
 
 CALLED_BY_OTHERS = {
-    "format_commands": "typer prints the help with it",
+    "format_help": "typer prints the help with it",
     "pedantic": "a test of pytest-benchmark's calls it",
     "pytest_collectreport": "pytest tells of a collected file with it",
     "redirect_request": "urllib asks what to do with a redirection",

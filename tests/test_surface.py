@@ -82,15 +82,6 @@ def test_the_help_of_a_command_imports_that_command_and_nothing_heavy(words):
     assert not {f"bench_lib.cli.{name}" for name in COMMANDS if name != words[0]} & loaded
 
 
-def test_the_list_of_commands_says_what_each_says_of_itself():
-    program = typer.main.get_command(bench_lib.cli.app)
-    told = {
-        name: " ".join((command.help or "").split("\n\n")[0].split())
-        for name, command in commands_below(program).items()
-    }
-    assert told == COMMANDS
-
-
 def test_the_help_lists_every_command(run):
     status, out, err = run("--help")
     assert (status, err) == (0, "")

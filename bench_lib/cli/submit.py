@@ -105,7 +105,11 @@ def submit(
         return
     path = request.folder.with_suffix(".sbatch")
     write(path, script)
-    request.folder.mkdir()
+    try:
+        request.folder.mkdir()
+    except OSError as error:
+        path.unlink()
+        raise UserError(f"cannot make {request.folder}: {error.strerror}") from error
     job = ""
 
     def submitted(number: str) -> None:

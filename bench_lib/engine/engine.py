@@ -398,9 +398,8 @@ class Engine:
     def profile(self) -> None:
         """Look into the kernels of what changed, and of what has no baseline.
 
-        Those of a case that is slower than in turns with its reference are looked into on both
-        sides.  Each side's cases on a device share one process.  The verdicts stand without; raises
-        HistoryError.
+        Cases slower than their reference are profiled on both sides.  Each side's cases on a device
+        share one process.  The verdicts stand without; raises HistoryError.
         """
         records = self.suite.to_look_into(self.settings.kernels)
         if not records:
@@ -423,14 +422,22 @@ class Engine:
             queues.setdefault(place(device), []).append(record.case)
         for at, cases in queues.items():
             with self._holding(devices[at]) as held:
-                for name, suite in reversed(self.suites.items()):
-                    chosen = cases
-                    if suite is not self.suite:
-                        chosen = [case for case in cases if self.suite.slower_in_turns(case.id)]
-                    for case, found in looks.look_into(held, chosen, self.settings.say, name):
-                        suite.note_kernels(case.id, found)
-                        if suite is self.suite:
-                            self.settings.progress.finish(case.id, ())
+                for case, found in looks.look_into(held, cases):
+                    self.suite.note_kernels(case.id, found)
+                    self.settings.progress.finish(case.id, ())
+                if self.settings.reference is not None:
+                    self._profile_reference(held, self.settings.reference, cases)
+
+    def _profile_reference(self, held: HeldDevice, name: str, cases: Iterable[Case]) -> None:
+        """Look into the reference's kernels of cases that are slower than it."""
+        suite = self.suites[name]
+        slower = [case for case in cases if self.suite.slower_in_turns(case.id)]
+        try:
+            for case, found in looks.look_into(held, slower, side=name):
+                suite.note_kernels(case.id, found)
+        except LaunchError as error:
+            for case in slower:
+                suite.note_kernels(case.id, str(error))
 
     @contextlib.contextmanager
     def _holding(self, device: Hardware) -> Iterator[HeldDevice]:

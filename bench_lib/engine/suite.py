@@ -219,7 +219,7 @@ class Suite:
         slower = [v for v in worse if metrics.of(v.metric).kernels_explain]
         if not slower:
             return record
-        theirs = self._reference if slower[0].against == REFERENCE else None
+        theirs = self._reference if self.slower_in_turns(record.case.id) else None
         found = self._difference(record, theirs)
         more_s = _more_s(slower[0])
         blamed = kernels.blamed(found, more_s) if found is not None else []
@@ -273,10 +273,10 @@ class Suite:
         found: kernels.Diff | None,
         reference: Suite | None,
     ) -> Iterator[Finding]:
-        sides = [self] if reference is None else [self, reference]
-        problems = [side.blind[record.case.id] for side in sides if record.case.id in side.blind]
-        if problems:
-            yield KernelsUnseen(problems[0])
+        if (problem := self.blind.get(record.case.id)) is not None:
+            yield KernelsUnseen(problem)
+        elif reference is not None and (problem := reference.blind.get(record.case.id)):
+            yield KernelsUnseen(f"the reference's: {problem}")
         elif found is not None:
             yield Told(kernels.reason(found, more_s))
         elif record.kernels is not None and reference is None and self._baseline(record):

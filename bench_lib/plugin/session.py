@@ -95,7 +95,7 @@ def _setting(config: pytest.Config, name: str) -> str:
     try:
         value = config.getini(name)
     except TypeError as error:  # of pytest 10, and of 9 in the table tool.pytest
-        raise pytest.UsageError(str(error)) from error
+        raise pytest.UsageError(f"{error}; write it in quotes") from error
     if not isinstance(value, str):
         raise pytest.UsageError(f"{name} is {value!r}; it has to be text")
     return value

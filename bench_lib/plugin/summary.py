@@ -173,7 +173,10 @@ def _to_record(config: pytest.Config) -> list[str]:
     kept = []
     for word in given:
         name, is_whole, _ = word.partition("=")
-        if name not in OWN_OPTIONS:
+        if word == "-o":
+            setting = next(given, "")
+            kept += [] if setting.startswith("perf_kernels") else [word, setting]
+        elif name not in OWN_OPTIONS:
             kept.append(word)
         elif not is_whole:
             next(given, None)

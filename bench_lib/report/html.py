@@ -23,7 +23,7 @@ from markupsafe import Markup
 
 from bench_lib import __version__
 from bench_lib.environment.commits import Checkout, Commit
-from bench_lib.findings import KernelsUnseen
+from bench_lib.findings import KernelsUnseen, Told
 from bench_lib.formats import amount, many, printable, seconds, signed_percent
 from bench_lib.model import PRECISIONS, Status, Verdict
 from bench_lib.profiling import kernels
@@ -32,6 +32,7 @@ from bench_lib.report.findings import FIND, NightCause, causes, commands, device
 from bench_lib.report.night import Night, NightCase
 from bench_lib.report.plots import Histories, comparisons, placed, spark
 from bench_lib.verdict import metrics
+from bench_lib.verdict.evidence import REFERENCE
 from bench_lib.verdict.severity import rank
 
 MOST_FAILURES = 30
@@ -443,6 +444,8 @@ def _why_no_kernels(entry: NightCase) -> str:
         return ""
     if not metrics.of(verdict.metric).kernels_explain:
         return ""
+    if verdict.against == REFERENCE and verdict.found(Told) is not None:
+        return ""  # its sentence has them
     if entry.record.kernels is not None:
         return "No table of kernels is known of the baseline, so none is to blame."
     if (unseen := verdict.found(KernelsUnseen)) is not None:

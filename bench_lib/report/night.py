@@ -32,6 +32,7 @@ from bench_lib.storage.baselines import BaselineError, load
 from bench_lib.storage.history import Run
 from bench_lib.storage.lines import HistoryError
 from bench_lib.verdict import metrics, nights
+from bench_lib.verdict.evidence import REFERENCE
 from bench_lib.verdict.judge import leading
 from bench_lib.verdict.nights import NIGHT, is_alarm, when
 from bench_lib.verdict.severity import FAILING, SEVERITY, rank
@@ -154,7 +155,12 @@ class NightCase:
 
     @cached_property
     def kernels(self) -> Diff | None:
-        """The kernels' difference from the baseline's; None if either is unknown."""
+        """The kernels' difference from the baseline's; None if either is unknown.
+
+        A case that is slower than its reference was held against that one's.
+        """
+        if self.verdict is not None and self.verdict.against == REFERENCE:
+            return None
         before = self.baseline.kernels if self.baseline else None
         after = self.record.kernels
         return kernels.diff(before, after) if before and after else None

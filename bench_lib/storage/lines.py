@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from bench_lib.findings import KINDS
+from bench_lib.findings import KINDS, LaterFinding
 from bench_lib.model import (
     SCHEMA,
     Attempt,
@@ -142,12 +143,13 @@ class _Head(msgspec.Struct):
 
 
 def finding(_type: type[Any], fields: Any) -> Finding:
-    """Read a finding of a verdict; raises ValueError for a kind that nobody knows."""
+    """Read a finding of a verdict, of which a later version may know other kinds and fields."""
     kind = KINDS.get(str(fields.get("kind"))) if isinstance(fields, dict) else None
-    if kind is None:
-        raise ValueError(f"no finding: {fields!r:.80}")
-    found: Finding = msgspec.convert(fields, kind)
-    return found
+    if kind is not None:
+        with contextlib.suppress(msgspec.ValidationError):
+            found: Finding = msgspec.convert(fields, kind)
+            return found
+    return LaterFinding(str(fields.get("kind", "")) if isinstance(fields, dict) else "")
 
 
 _head = msgspec.json.Decoder(_Head)

@@ -168,7 +168,7 @@ def _found(question: Question, comparison: Comparison, status: Status) -> Differ
         is_certain=status in (Status.REGRESSED, Status.IMPROVED),
         limit=limit if is_told else "",
         limit_sd=math.sqrt(variance) if is_told else 0.0,
-        is_blind=is_blind,
+        detects=comparison.detectable if is_blind else None,
         family=growth(comparison.shift) if comparison.shift else None,
         set_aside=comparison.set_aside,
         is_new_device=question.is_new_device,

@@ -58,7 +58,7 @@ class Evidence:
     rolling: Sequence[ProcessSummary] = ()
     """Processes of the nights that were fine by the baseline; see docs/baselines.md."""
     conditions: Mapping[str, Any] = field(default_factory=dict)
-    """Difference with the baseline's; an unknown value on either side is skipped."""
+    """Compared with the baseline's; an unknown value on either side is skipped."""
     planned: int = 1
     """How many candidate processes the case gets where it looks suspicious."""
     tried: int = 0

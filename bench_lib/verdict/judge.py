@@ -484,7 +484,8 @@ def _in_cycles(verdict: Verdict, clock: ClockChange | None, one: ClockChange | N
     if status is verdict.status:
         return verdict
     of_one = None if one is None else (one.here_mhz, one.baseline_mhz)
-    told = replace(clock, cycles=cycles, one_mhz=of_one)
+    in_doubt = status is Status.SUSPECT
+    told = replace(clock, cycles=cycles, leaves_doubt=in_doubt, one_mhz=of_one)
     others = [each for each in verdict.findings if not isinstance(each, ClockChange)]
     return replace(verdict, status=status, findings=[told, *others])
 

@@ -89,6 +89,7 @@ def _held(metric: Metric, evidence: Evidence, against: str, state: str | None) -
         most,
         state or "",
         metric.doubted_from if value > metric.doubted_from else None,
+        is_beyond=value > most if not metric.more_is_better else value < most,
         is_confirmed=status is not Status.SUSPECT,
     )
     a, b = (value, was) if metric.more_is_better else (was, value)
