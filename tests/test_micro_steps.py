@@ -72,7 +72,7 @@ class Machine(Device):
         return Watched(clock, **{"training": True, "keeps_losses": False, **fields})
 
     def measure(self, watched: Watched, sampling: Sampling = AT_ONCE) -> Measurement:
-        fields = {"phase": watched.enter, "prepare": watched.prepare, "host_us": lambda: [1.0]}
+        fields = {"phase": watched.enter, "prepare": watched.prepare}
         return super().measure(sampling, **fields)
 
     def words(self, *beginnings: str) -> list[str]:
