@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -541,7 +542,8 @@ def test_one_process_that_could_show_nothing_is_not_said_to_show_everything(judg
         for each in judge("--format", "pytorch", "--baseline", "a", "b").lines
         if "Tiny-8B: NOISY" in each
     ]
-    assert "that so few of them show nothing" in line
+    (limit,) = re.findall(r"that nothing below ([0-9.]+)% could be seen", line)
+    assert float(limit) > 10
 
 
 def test_a_speedup_that_falls_is_a_regression(judge):

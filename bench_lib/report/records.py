@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from bench_lib import backends
 from bench_lib.model import Environment, Hardware, Record
 from bench_lib.storage.acceptance import CONDITIONS, processes_of
 from bench_lib.storage.history import Run
@@ -105,7 +106,7 @@ def _runner(device: Hardware, environment: Environment | None, ranks: int) -> di
     """Return the machine with the device; memory in GB of 2^30 bytes."""
     names = ("arch", "pci_device_id", "uuid", *CONDITIONS)
     about = {name: getattr(device, name) for name in names}
-    is_gpu = device.vendor != "cpu"
+    is_gpu = backends.is_gpu(device)
     gb = int((device.memory_bytes or 0) / 2**30)
     return {
         "name": environment.host if environment else "",
