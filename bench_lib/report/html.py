@@ -23,7 +23,7 @@ from markupsafe import Markup
 
 from bench_lib import __version__
 from bench_lib.environment.commits import Checkout, Commit
-from bench_lib.findings import KernelsUnseen, Told
+from bench_lib.findings import KernelsUnseen
 from bench_lib.formats import amount, many, printable, seconds, signed_percent
 from bench_lib.model import PRECISIONS, Status, Verdict
 from bench_lib.profiling import kernels
@@ -69,7 +69,7 @@ COLUMNS = (
     ("Status", ""),
     ("Median", "number wide"),
     ("Change", "number"),
-    ("Visible", "number wide"),
+    ("Detects", "number wide"),
     ("Rate", "number wide"),
     ("Memory", "number wide"),
     ("Of peak", "number wide"),
@@ -329,11 +329,15 @@ def _facts(entry: NightCase, verdict: Verdict) -> list[tuple[str, str]]:
     }
     facts = [
         (verdict.metric, _value(verdict.value, verdict)),
-        ("baseline", _value(verdict.baseline, verdict)),
+        (_other_side(verdict), _value(verdict.baseline, verdict)),
         ("of the device's peak", _reached(entry)),
         *((name, "" if share is None else f"{share:.1%}") for name, share in shares.items()),
     ]
     return [(name, value) for name, value in facts if value]
+
+
+def _other_side(verdict: Verdict) -> str:
+    return "reference" if verdict.against == REFERENCE else "baseline"
 
 
 def _verdict(verdict: Verdict) -> list[str]:
@@ -444,8 +448,8 @@ def _why_no_kernels(entry: NightCase) -> str:
         return ""
     if not metrics.of(verdict.metric).kernels_explain:
         return ""
-    if verdict.against == REFERENCE and verdict.found(Told) is not None:
-        return ""  # its sentence has them
+    if verdict.against == REFERENCE:
+        return verdict.reason  # which has the kernels of both sides
     if entry.record.kernels is not None:
         return "No table of kernels is known of the baseline, so none is to blame."
     if (unseen := verdict.found(KernelsUnseen)) is not None:

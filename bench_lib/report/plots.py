@@ -95,9 +95,9 @@ class Histories:
         self._words: dict[tuple[str, str], list[str]] = {}
 
     def of(self, entry: NightCase) -> DrawnHistory | None:
-        """Draw an entry's history; None if it has none."""
+        """Draw an entry's history; None if that is no more than tonight."""
         points = [point for point in entry.points if math.isfinite(point.log_median)]
-        if not points:
+        if len(points) < 2:
             return None
         times = [when(point.time).timestamp() for point in points]
         values = [math.exp(point.log_median) for point in points]
@@ -115,7 +115,7 @@ class Histories:
             level = at(0, value)[1]
             drawing.path("grid", [(0, level), (1, level)])
             drawing.text("end", (0, level), seconds(value), -7, 4)
-        for part in range(5) if len(times) > 1 else [0]:
+        for part in range(5):
             drawing.text("middle", (part / 4, 0), _day(times[0] + span * part / 4), 0, 17)
         if bounds:
             base, middle, top = (at(0, bound)[1] for bound in bounds)
