@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import io
 import json
 import math
 import statistics
@@ -11,7 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bench_lib.storage.samples import Samples, read
+from bench_lib.model import UserError
+from bench_lib.storage import samples
+from bench_lib.storage.samples import Samples, lines_of, read
 from bench_lib.verdict.statistics.iterations import spread
 
 TIMES = [1.0, 2.0, 4.0]
@@ -310,3 +313,29 @@ def test_every_line_is_a_process_or_a_problem(lines):
         assert math.isfinite(process.spread)
     for name in samples.cases:
         assert name.encode()
+
+
+# ---- how much is read -------------------------------------------------------------------
+
+
+def test_a_line_that_is_too_long_is_named_and_the_others_are_read(monkeypatch):
+    monkeypatch.setattr(samples, "MOST_LINE", 200)
+    lines = [line(), line(process=1, iteration_s=TIMES * 100), line(process=2)]
+    assert len(lines[1]) > 400
+    found = read(lines_of(io.BytesIO(b"".join(lines))))
+    assert found.problems == ["line 2: longer than 0 MB"]
+    assert list(found.cases["a"].baseline) == ["0", "2"]
+
+
+def test_more_bytes_than_are_read_are_refused(monkeypatch):
+    monkeypatch.setattr(samples, "MOST_BYTES", 200)
+    with pytest.raises(UserError, match="of timings; judge fewer cases"):
+        read(lines_of(io.BytesIO(line() * 10)))
+
+
+def test_only_so_many_delays_are_planted_in_a_case():
+    most = samples.MOST_PLANTED
+    lines = [line(role="candidate", process=n, slow=(n + 1) / 1000) for n in range(most + 1)]
+    found = read(lines)
+    assert found.problems == [f"line {most + 1}: more than {most} delays are planted in a"]
+    assert len(found.cases) == most
