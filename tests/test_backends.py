@@ -21,7 +21,8 @@ from bench_lib.backends.tool import ToolError
 from bench_lib.engine.telemetry import look_once
 from bench_lib.environment.fingerprint import collect
 from bench_lib.model import Device, Hardware, Kernel, MachineWarning
-from bench_lib.profiling import looks, store
+from bench_lib.profiling import store
+from bench_lib.profiling.profilers import UnprofiledError, with_vendors
 from bench_lib.storage.acceptance import conditions_of
 from bench_lib.verdict import validity
 
@@ -266,8 +267,8 @@ def test_what_a_vendors_profilers_left_is_read(tmp_path: Path) -> None:
     [("vtune", "vtune is not installed"), ("nvprof", "no backend here has a profiler 'nvprof'")],
 )
 def test_a_profiler_is_asked_of_whoever_has_its_name(tmp_path: Path, tool: str, words: str) -> None:
-    with pytest.raises(looks.UnprofiledError, match=words):
-        looks.with_vendors(make_case(), make_hardware(), tmp_path, tool)
+    with pytest.raises(UnprofiledError, match=words):
+        with_vendors(make_case(), make_hardware(), tmp_path, tool)
 
 
 # --- a vendor that nobody knows ----------------------------------------------------------

@@ -220,7 +220,7 @@ def test_an_outside_profiler_without_a_gpu_is_refused_before_a_worker_starts(
     profile, worker, monkeypatch
 ) -> None:
     cpu = make_hardware(vendor="cpu", key="cpu-2c", uuid=None, bdf=None, peak_tflops={})
-    monkeypatch.setattr("bench_lib.profiling.looks.with_vendors", lambda *_a, **_k: 1 / 0)
+    monkeypatch.setattr("bench_lib.profiling.profilers.with_vendors", lambda *_a, **_k: 1 / 0)
     answer = profile(CASE, "--tool", "rocm", device=cpu)
     assert answer.status == 1
     assert "--tool rocm looks into a GPU, and there is none here" in answer.err
@@ -301,7 +301,7 @@ def test_ctrl_c_is_status_130(profile, monkeypatch) -> None:
     def interrupted(*_args, **_options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("bench_lib.profiling.looks.with_torch", interrupted)
+    monkeypatch.setattr("bench_lib.profiling.profilers.with_torch", interrupted)
     answer = profile(CASE)
     assert answer.status == 130
     assert "Traceback" not in answer.err

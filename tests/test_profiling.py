@@ -26,7 +26,7 @@ from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 from bench_lib.launch.profiled import run_profile
 from bench_lib.launch.wire import MEASURED, ProfileRequest
 from bench_lib.model import Case, Fault, Kernel, KernelTable, Launch
-from bench_lib.profiling.looks import UnprofiledError
+from bench_lib.profiling.profilers import UnprofiledError
 from bench_lib.profiling.traces import read
 from bench_lib.worker import __main__ as worker
 from bench_lib.worker import profiling, tracing

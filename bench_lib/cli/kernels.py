@@ -12,8 +12,8 @@ from bench_lib.formats import seconds, signed_percent
 from bench_lib.model import Kernel, KernelTable
 from bench_lib.profiling import store as stored
 from bench_lib.profiling.kernels import Diff, KernelDifference
-from bench_lib.profiling.looks import CaseProfile, ProfiledWork
 from bench_lib.profiling.names import REST, role, short
+from bench_lib.profiling.profilers import CaseProfile, ProfiledWork
 from bench_lib.profiling.store import ProfileComparison
 from bench_lib.profiling.traces import HOST_SOURCE
 

@@ -29,7 +29,7 @@ from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 from bench_lib.model import Case, UserError
 
 if TYPE_CHECKING:
-    from bench_lib.profiling.looks import CaseProfile
+    from bench_lib.profiling.profilers import CaseProfile
 
 TORCH, RANGES = "torch", "ranges"
 ROCM_S = ("rocm", "rocprofv3", "rocprof-compute", "rocprof-sys")
@@ -169,11 +169,11 @@ def look(
     from bench_lib.backends import detect, is_gpu, visibility
     from bench_lib.engine.devicelock import DeviceLock
     from bench_lib.launch.wire import ProfileRequest
-    from bench_lib.profiling import looks
+    from bench_lib.profiling import profilers
 
     device = detect()[0]
     if tool != TORCH and not is_gpu(device):
-        raise looks.UnprofiledError(
+        raise profilers.UnprofiledError(
             f"--tool {tool} looks into a GPU, and there is none here; leave it out for torch's"
         )
     say(f"{case.id} on {device.key}, by {tool}; kept in {folder}")
@@ -187,8 +187,10 @@ def look(
     try:
         if tool == TORCH:
             asked = ProfileRequest(steps, stacks)
-            return looks.with_torch(case, device, folder, asked, environment=environment, say=say)
-        return looks.with_vendors(
+            return profilers.with_torch(
+                case, device, folder, asked, environment=environment, say=say
+            )
+        return profilers.with_vendors(
             case,
             device,
             folder,
@@ -220,7 +222,7 @@ def _hand_over(case: Case, folder: Path, steps: int) -> None:
 def _ended_with_a_status() -> Iterator[None]:
     """Leave with 1 if the case cannot be profiled here."""
     from bench_lib.engine.devicelock import DeviceBusyError
-    from bench_lib.profiling.looks import UnprofiledError
+    from bench_lib.profiling.profilers import UnprofiledError
 
     try:
         yield

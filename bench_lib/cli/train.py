@@ -177,7 +177,7 @@ def _profile(case: Case, session: Measuring, source: TrainingSource, *, json: bo
     """
     from bench_lib.cli.kernels import tell
     from bench_lib.cli.profile import DEFAULT_OUTPUT, TORCH, look
-    from bench_lib.profiling.looks import UnprofiledError
+    from bench_lib.profiling.profilers import UnprofiledError
 
     session.say_apart()
     try:

@@ -10,7 +10,7 @@ from bench_lib.launch.faults import CaseFault, CaseSkipped
 from bench_lib.launch.files import temporary_folder
 from bench_lib.launch.wire import ProfileRequest
 from bench_lib.model import Case, Hardware, KernelTable, UserError
-from bench_lib.profiling.looks import with_torch
+from bench_lib.profiling.profilers import with_torch
 
 LATE = "time limit"
 """The kind of a fault after which trying again would take as long again."""
