@@ -164,8 +164,6 @@ class Launch:
     ranks: int = 1
     cold: bool = False
     """In a context of its own, and with empty caches of compilers and of MIOpen."""
-    artifacts: bool = False
-    """With ``cold``: before its first step it loads what torch saved of the compiler's caches."""
     strong: bool = False
     """Whether ``batch_size`` is of all ranks together, and divided among them: strong scaling."""
     threads: int = 0

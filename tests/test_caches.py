@@ -30,7 +30,7 @@ from bench_lib.worker import caches, profiling
 from bench_lib.worker.caches import make_inductor_folder
 from bench_lib.worker.clock import Clock
 from bench_lib.worker.context import kind_of
-from bench_lib.worker.device import compile_cache_state, forget_compiled
+from bench_lib.worker.device import forget_compiled
 from bench_lib.worker.workload import Setting, Workload
 
 DEVICE = gpus(1)[0]
@@ -210,46 +210,6 @@ def test_a_cold_case_has_a_context_to_itself(bench, workers):
     assert [line for line in workers.log if not line.startswith("fork")] == [
         *("context-1 a", "end context-1", "context-2 b-cold", "end context-2", "context-3 c"),
     ]
-
-
-def test_artefacts_are_made_by_a_process_of_their_own_once_and_loaded_by_the_next(
-    bench, workers, tmp_path
-):
-    workers.folder = tmp_path
-    case = make_case(id="a", launch=Launch(cold=True, artifacts=True))
-    one = bench()
-    one.measure(case)
-    one.measure(case)
-    assert [line for line in workers.log if not line.startswith("fork")] == [
-        *("context-1 packs a", "end context-1"),
-        *("context-2 a with context-1.artifacts", "end context-2"),
-        *("context-3 a with context-1.artifacts", "end context-3"),
-    ]
-
-
-def test_what_the_compiler_made_is_found_in_empty_caches_once_it_is_loaded(tmp_path):
-    step = torch.compile(lambda x: x @ x)  # which needs no C++ compiler
-    path = tmp_path / "a.artifacts"
-    states = []
-    for loaded in (False, True):
-        forget_compiled()
-        with caches.emptied():
-            if loaded:
-                caches.load(path)
-            step(torch.ones(3, 3))
-            states.append(compile_cache_state())
-            assert caches.save(path)
-    forget_compiled()
-    assert states == ["cold", "warm"]
-
-
-def test_artefacts_that_torch_cannot_read_are_refused(tmp_path):
-    path = tmp_path / "a.artifacts"
-    path.write_bytes(b"rubbish")
-    with pytest.raises(
-        ValueError, match=r"cannot read the artefacts that it saved in .*a\.artifacts"
-    ):
-        caches.load(path)
 
 
 def first_step(candidate, baseline, **limits):

@@ -11,7 +11,6 @@ from builders import make_case, make_environment, make_hardware
 
 from bench_lib.backends.folders import searched
 from bench_lib.cases.axes import cold
-from bench_lib.model import Launch
 from bench_lib.storage.acceptance import conditions_of
 
 DOCS = Path(__file__).parents[1] / "docs/baselines.md"
@@ -70,8 +69,6 @@ def test_cold_caches_are_a_condition_and_the_users_own_are_none() -> None:
     device = make_hardware()
     environment = make_environment(caches={"miopen": "warm, 3 entries, 0123456789ab"})
     assert conditions_of(cold(make_case()), device, environment)["caches"] == "cold"
-    loading = make_case(launch=Launch(cold=True, artifacts=True))
-    assert conditions_of(loading, device, environment)["caches"] == "artifacts"
     assert "miopen_cache" not in conditions_of(cold(make_case()), device, environment)
     assert conditions_of(make_case(), device, environment)["miopen_cache"] == "warm"
     tuned = replace(environment, caches={**environment.caches, searched("miopen"): "x"})

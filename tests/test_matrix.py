@@ -295,14 +295,6 @@ limits = {tolerance = 0.03}
             {"network": "resnet50", "batch_size": 1, "precision": "int8", "task": "train"},
             "precision int8 is for inference",
         ),
-        (
-            {"network": "resnet50", "batch_size": 1, "artifacts": True},
-            "artifacts fill the cold caches of one process; set cold = true",
-        ),
-        (
-            {"network": "resnet50", "batch_size": 1, "artifacts": True, "cold": True, "ranks": 2},
-            "artifacts fill the cold caches of one process; set cold = true, and ranks to 1",
-        ),
     ],
 )
 def test_values_that_are_no_case_are_refused_by_name(values, expected):
@@ -318,7 +310,6 @@ def test_values_that_are_no_case_are_refused_by_name(values, expected):
         ('compile_mode = "default"\ncompile_options = "' + "o" * 60 + '"', "default-options."),
         ('task = "train"\noptimizer_every = 4', "eager-train-opt4"),
         ("cold = true", "-eager-infer-cold"),
-        ("cold = true\nartifacts = true", "-eager-infer-cold-artifacts"),
         ("ranks = 2\ncold = true", "-x2-cold"),
     ],
 )

@@ -225,10 +225,9 @@ LAUNCH = (
     switch("strong", "strong"),
     quiet("threads", count("threads"), 0, "t{}".format),
     switch("cold", "cold"),
-    switch("artifacts", "artifacts"),
 )
 """Axes of every workload: how many processes measure together, whether they share one batch, on
-how many threads each, whether with cold caches, and whether with torch's portable artefacts."""
+how many threads each, and whether with cold caches."""
 
 
 def clash(workload: WorkloadAxes, chosen: Mapping[str, Any]) -> str | None:
@@ -238,8 +237,6 @@ def clash(workload: WorkloadAxes, chosen: Mapping[str, Any]) -> str | None:
 
 def _launch_clash(workload: WorkloadAxes, chosen: Mapping[str, Any]) -> str | None:
     ranks, batch = chosen["ranks"], chosen.get("batch_size")
-    if chosen["artifacts"] and not (chosen["cold"] and ranks == 1):
-        return "artifacts fill the cold caches of one process; set cold = true, and ranks to 1"
     if not chosen["strong"]:
         return None
     if batch is None:

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from bench_lib import backends
 from bench_lib.engine.settings import Side
@@ -112,7 +111,6 @@ class Processes:
         self._name = ""
         self._open: dict[int, WorkerProcess] = {}
         self._environment: Environment | None = None
-        self._artifacts: dict[str, Path] = {}
         self._measured_by: list[int] = []
         self._has_room = True
         """Whether code that is compiled with handed choices stays; not once the disk was full."""
@@ -140,8 +138,6 @@ class Processes:
         is_alone = case.launch.cold or asked.choices is not None
         if is_alone:
             self.drop(number)  # what ran in it has libraries loaded and kernels found
-        if case.launch.artifacts:
-            asked = replace(asked, artifacts=self._packed(case, number))
         begin = time.monotonic()
         process = self.open(number)
         opening_s = time.monotonic() - begin
@@ -171,14 +167,6 @@ class Processes:
         if measurement.device_source == "kernels" or is_alone:
             self.drop(number)  # a profiler, once used, stays and costs every launch
         return measurement
-
-    def _packed(self, case: Case, number: int) -> Path:
-        """Return torch's portable artefacts of a case; the first process that asks makes them."""
-        found = self._artifacts.get(case.id)
-        if found is None or not found.is_file():
-            found = self._artifacts[case.id] = self.open(number).pack(case)
-            self.drop(number)
-        return found
 
     def environment(self) -> Environment:
         """Describe the software that measures here; the worker's own words where it spoke."""

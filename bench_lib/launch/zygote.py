@@ -83,8 +83,6 @@ class MeasureRequest:
     """Whether the code that it compiles stays in the user's cache folder; else it is tuned anew."""
     known: Collection[str] = ()
     """Results that are not computed again: NUMERICS or COUNTS."""
-    artifacts: Path | None = None
-    """The file that ``pack`` returned is loaded as a part of the first step."""
 
 
 PLAIN = MeasureRequest()
@@ -128,7 +126,6 @@ class WorkerProcess:
             "bursts": asked.bursts and dataclasses.asdict(asked.bursts),
             "choices": asked.choices and asked.choices.table,
             "discards": not asked.keeps,
-            "artifacts": asked.artifacts and str(asked.artifacts),
             "prove": proof is not None and proof not in self._zygote.proved,
             "known": sorted(asked.known),
         }
@@ -158,15 +155,6 @@ class WorkerProcess:
         Raises as ``measure`` does.
         """
         return self._answer("profile", case, "kernels", KernelTable)
-
-    def pack(self, case: Case) -> Path:
-        """Compile a case from empty caches, and return the file of torch's portable artefacts.
-
-        Nothing is to be measured here after it.  Raises as ``measure`` does.
-        """
-        path = self._log.with_suffix(".artifacts")
-        self._answer("pack", case, "packed", bool, {"artifacts": str(path)})
-        return path
 
     def tune(self, case: Case) -> None:
         """Have MIOpen search for the kernels of a case; raises as ``measure`` does."""

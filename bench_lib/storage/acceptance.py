@@ -89,7 +89,7 @@ def conditions_of(
         return conditions
     conditions |= backends.of(hardware).conditions(environment, cold=case.launch.cold)
     if case.launch.cold:
-        return {**conditions, "caches": "artifacts" if case.launch.artifacts else "cold"}
+        return {**conditions, "caches": "cold"}
     filled = environment.caches
     if "tunableop" in filled:
         conditions["tunableop_cache"] = state_of(filled["tunableop"])

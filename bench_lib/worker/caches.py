@@ -90,24 +90,6 @@ def searching() -> contextlib.AbstractContextManager[None]:
     return told({name: value for name, value in TUNING.items() if name not in os.environ})
 
 
-def save(path: Path) -> bool:
-    """Write what the compiler has made in this process, as torch carries it; False if nothing."""
-    import torch
-
-    found = torch.compiler.save_cache_artifacts()
-    if found is not None:
-        path.write_bytes(found[0])
-    return found is not None
-
-
-def load(path: Path) -> None:
-    """Have the compiler find what ``save`` wrote; raises ValueError if torch cannot read it."""
-    import torch
-
-    if torch.compiler.load_cache_artifacts(path.read_bytes()) is None:
-        raise ValueError(f"torch cannot read the artefacts that it saved in {path}")
-
-
 @contextlib.contextmanager
 def told(variables: Mapping[str, str]) -> Iterator[None]:
     """Set variables for a while."""

@@ -9,7 +9,6 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -78,7 +77,6 @@ def serve_cases(name: str) -> int:
                     choices=order.get("choices"),
                     keeps=not order.get("discards"),
                     known=order.get("known", ()),
-                    artifacts=Path(order["artifacts"]) if order.get("artifacts") else None,
                 )
                 look = proved if order.get("prove") else LOOKS[name]
                 connection.send(answer(order[name], ordered, look))
@@ -140,22 +138,6 @@ def tuned(case: Case, context: MeasuringContext) -> dict[str, Any]:
     return {"tuned": True}
 
 
-def packed(case: Case, context: MeasuringContext) -> dict[str, Any]:
-    """Take a case's first step from empty caches, and keep torch's portable artefacts of it.
-
-    Raises UnsupportedError where nothing is compiled.
-    """
-    assert context.artifacts is not None
-    with cleaned(context), caches.emptied():
-        context.phase("pack")
-        with contextlib.closing(build(case, context.setting)) as workload:
-            workload.step()
-            context.clock.synchronize()
-        if not caches.save(context.artifacts):
-            raise UnsupportedError("nothing of it is compiled, so there are no artefacts to load")
-    return {"packed": True}
-
-
 def kernels_of(case: Case, context: MeasuringContext) -> dict[str, Any]:
     """Return what the device does in one of a case's steps as a message's part."""
     with cleaned(context):
@@ -168,7 +150,7 @@ def kernels_of(case: Case, context: MeasuringContext) -> dict[str, Any]:
     return {"kernels": dataclasses.asdict(KernelTable(seen.source, n, kernels, busy_s))}
 
 
-LOOKS = {"measure": measured, "profile": kernels_of, "tune": tuned, "pack": packed}
+LOOKS = {"measure": measured, "profile": kernels_of, "tune": tuned}
 """By order, the look at its case."""
 
 

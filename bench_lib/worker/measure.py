@@ -13,7 +13,6 @@ import math
 import statistics
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -245,8 +244,6 @@ class MeasuringContext:
     """Whether those caches stay for the next time."""
     known: Collection[str] = ()
     """Results that need not be computed again: NUMERICS, COUNTS."""
-    artifacts: Path | None = None
-    """Torch's portable artefacts, which are loaded as a part of the first step."""
     phase: Callable[[str], None] = lambda _name: None
     """Told where in the case we are, for the error message of a hang."""
     agree: Callable[[float], float] = lambda value: value
@@ -279,12 +276,6 @@ def measure(case: Case, context: MeasuringContext) -> Measurement:
     phases.part(FIRST_STEP, COMPILE, measurement.compile_s or 0.0)
     phases.part(BURSTS, REST, context.clock.rested_s - rested_s)
     return replace(measurement, phases_s=phases.spent())
-
-
-def _first_step(workload: Workload, artifacts: Path | None) -> None:
-    if artifacts is not None:
-        caches.load(artifacts)
-    workload.step()
 
 
 def _caches(case: Case, context: MeasuringContext) -> contextlib.AbstractContextManager[None]:
@@ -342,7 +333,7 @@ def _measured(
     warnings = [*context.launches.warnings, *workload.warnings]
 
     context.phase(FIRST_STEP)
-    first_step_s = timed(clock, lambda: _first_step(workload, context.artifacts), 1)
+    first_step_s = timed(clock, workload.step, 1)
     workload.first_step_done()
     cache = context.cache_state() if workload.compiled else None
 

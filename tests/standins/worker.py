@@ -59,8 +59,6 @@ class Contexts:
         self.compiled: set[str] = set()
         self.drawn: dict[str, Draw] = {}
         """What the compiler chooses for a case, if not what it is handed."""
-        self.folder: Path | None = None
-        """Where contexts write what their compilers made."""
         self.kernels: dict[str, KernelTable | str | Fault] = {}
         """What a look into a case's step finds; one kernel of 5 ms where nothing is said."""
 
@@ -102,8 +100,7 @@ class Context:
         if self.contexts.asks_to_give_way:
             self.give_way()
         self.contexts.known.append(set(asked.known))
-        how = "" if asked.artifacts is None else f" with {asked.artifacts.name}"
-        how += " by choices" if asked.choices and asked.choices.kernels else ""
+        how = " by choices" if asked.choices and asked.choices.kernels else ""
         how += "" if asked.keeps else ", anew"
         self.contexts.log.append(f"{self.name} {case.id}{how}")
         answers = self.contexts.script.get(case.id) or [[0.01] * 20]
@@ -133,14 +130,6 @@ class Context:
             raise CaseFault(found)
         if isinstance(found, str):
             raise CaseSkipped(found)
-
-    def pack(self, case: Case) -> Path:
-        """Compile, and write what a compiler made."""
-        self.contexts.log.append(f"{self.name} packs {case.id}")
-        assert self.contexts.folder is not None
-        path = self.contexts.folder / f"{self.name}.artifacts"
-        path.touch()
-        return path
 
     def profile(self, case: Case) -> KernelTable:
         """Give the script's kernels of this case."""
