@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 
 def seconds(value: float) -> str:
@@ -23,22 +24,53 @@ def quantity(value: float) -> str:
     return f"{rounded / 1e9:.4g} G"
 
 
-def amount(value: float, unit: str) -> str:
-    """Return a value in ``s``, ``B``, ``1/s``, ``J`` ... with its unit.
+NUMBER, SHARE, FINE_SHARE, CHANGE, RATIO, TIMES = "1", "", "%", "+%", "ratio", "x"
+"""Units of plain numbers: 0.05 as a share is 5.0% (5.00% finely), as a change +5.0%; 1.05 as a
+ratio of new to old is +5.00%, and 1.05x as times."""
 
-    A share has the unit ``""`` and is in percent; a plain number has ``1``.
-    """
-    if unit == "1":
-        return f"{value:.4g}"
-    if unit == "s":
-        return seconds(value)
-    if unit == "B":
-        return f"{value / 2**20:.{0 if value >= 1000 * 2**20 else 1}f} MiB"
-    if unit == "":
-        return f"{value:.1%}"
-    if unit == "1/s":
-        return f"{quantity(value)}/s"
-    return f"{quantity(value)} {unit}" if abs(value) >= 1 else f"{value:.4g} {unit}"
+
+def number(value: float) -> str:
+    """Return a plain number: a whole one as it is, others with four digits, large ones with a k."""
+    if isinstance(value, int):
+        return str(value)
+    return quantity(value) if abs(value) >= 1e4 else f"{value:.4g}"
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """Return a share as a percentage: ``8.0%``; one that rounds to zero has no sign."""
+    return _without_zeros_sign(f"{share:.{digits}%}")
+
+
+def signed_percent(share: float, digits: int = 1) -> str:
+    """Return a share as a percentage with its sign: ``+8.0%``, and ``0.0%`` without one."""
+    return _without_zeros_sign(f"{share:+.{digits}%}")
+
+
+def _without_zeros_sign(words: str) -> str:
+    return words if words.strip("+-0.%") else words.lstrip("+-")
+
+
+_WRITTEN: dict[str, Callable[[float], str]] = {
+    NUMBER: number,
+    SHARE: percent,
+    FINE_SHARE: lambda value: percent(value, 2),
+    CHANGE: signed_percent,
+    RATIO: lambda value: signed_percent(value - 1, 2) if value < 10 else f"{value:.3g}x",
+    TIMES: lambda value: f"{value:.2f}x",
+    "s": seconds,
+    "B": lambda value: f"{value / 2**20:.{0 if value >= 1000 * 2**20 else 1}f} MiB",
+    "1/s": lambda value: f"{quantity(value)}/s",
+}
+"""How a value of each unit is written; one of any other unit has that behind it."""
+
+
+def amount(value: float, unit: str) -> str:
+    """Return a value with its unit: ``NUMBER`` and its like, ``s``, ``B``, ``J``, ``img/s`` ..."""
+    if not math.isfinite(value):
+        return str(float(value))
+    if unit in _WRITTEN:
+        return _WRITTEN[unit](value)
+    return f"{quantity(value) if abs(value) >= 1 else f'{value:.4g}'} {unit}"
 
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -54,20 +86,6 @@ def sparkline(values: Sequence[float], least: float) -> str:
     low = min(values)
     scale = (len(BARS) - 1) / max(max(values) - low, least)
     return "".join(BARS[round((value - low) * scale)] for value in values)
-
-
-def percent(share: float, digits: int = 1) -> str:
-    """Return a share as a percentage: ``8.0%``; one that rounds to zero has no sign."""
-    return _without_zeros_sign(f"{share:.{digits}%}")
-
-
-def signed_percent(share: float, digits: int = 1) -> str:
-    """Return a share as a percentage with its sign: ``+8.0%``, and ``0.0%`` without one."""
-    return _without_zeros_sign(f"{share:+.{digits}%}")
-
-
-def _without_zeros_sign(words: str) -> str:
-    return words if words.strip("+-0.%") else words.lstrip("+-")
 
 
 def many(number: int, what: str) -> str:

@@ -1,4 +1,8 @@
-"""What ``--json`` printed, held against what 0.3.0 printed when its fields were recorded."""
+"""What ``--json`` printed, held against what 0.3.0 printed when its fields were recorded.
+
+An answer's fields and columns are in ``answers.json``.  With ``RECORD_ANSWERS=1`` in the environment
+tests write down what they see; look at the difference before it is committed.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import copy
 import functools
 import json
 import lzma
+import os
 import re
 from pathlib import Path
 
@@ -13,6 +18,7 @@ import jsonschema
 from scripts import script
 
 RECORDED = Path(__file__).parent / "recorded" / "0.3.0" / "documents.json.xz"
+ANSWERS = RECORDED.parent / "answers.json"
 
 
 def document_in(text: str):
@@ -20,8 +26,47 @@ def document_in(text: str):
     document = json.loads(text)
     if "machine_info" not in document:  # which is pytest-benchmark's
         assert list(document)[:2] == ["schema", "command"]
-        validator(re.sub(r"[ -]+", "-", document["command"])).validate(document)
+        name = re.sub(r"[ -]+", "-", document["command"])
+        if document["schema"] == 3:
+            check_answer(name, document)
+        else:
+            validator(name).validate(document)
     return document
+
+
+def check_answer(name: str, document: dict) -> None:
+    """Hold an answer's fields, and its tables' columns, against those that were recorded."""
+    seen: dict[str, set[str]] = {}
+    for path, value in fields_of(document):
+        seen.setdefault(path, set()).add(type(value).__name__.replace("int", "float"))
+    known = answers()
+    if os.environ.get("RECORD_ANSWERS"):
+        fields = known.setdefault(name, {})
+        for path, types in seen.items():
+            fields[path] = sorted({*fields.get(path, ()), *types})
+        ANSWERS.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+    tables = {path.partition("[]")[0] for path in seen if "[]" in path}
+    expected = {
+        path for path in known[name] if "[]" not in path or path.partition("[]")[0] in tables
+    }
+    assert set(seen) == expected
+    assert {path: types - set(known[name][path]) for path, types in seen.items()} == {
+        path: set() for path in seen
+    }
+
+
+def fields_of(document: dict):
+    """Yield each field of a document with its value, and each column of each row of its tables."""
+    for name, value in document.items():
+        yield name, value
+        if isinstance(value, list) and all(isinstance(row, dict) for row in value):
+            for row in value:
+                yield from ((f"{name}[].{column}", each) for column, each in row.items())
+
+
+def answers() -> dict[str, dict[str, list[str]]]:
+    """Return the fields of every answer, with the types that their values may have."""
+    return json.loads(ANSWERS.read_text())
 
 
 @functools.cache

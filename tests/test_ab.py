@@ -573,11 +573,10 @@ def test_the_table_says_what_is_slower_and_what_to_do_next(scripted, bed):
     status, out, err, _ = scripted("--pairs", "2", "--most-pairs", "3", "--python-b", "/b/python")
     lines = out.splitlines()
     assert status == 1
-    assert lines[0].split() == ["case", "status", "A", "B", "ratio", "95%", "interval", "detects"]
-    assert lines[1].split() == ["big-fp32", "ERROR"]
-    assert lines[2].split()[:6] == ["small-fp32", "REGRESSED", "10", "ms", "10.5", "ms"]
-    assert lines[2].split()[6] == "1.0500"
-    assert lines[3].split()[:2] == ["big-fp16", "OK"]
+    assert lines[5].split() == ["big-fp32", "ERROR"]
+    assert lines[6].split()[:6] == ["small-fp32", "REGRESSED", "10", "ms", "10.5", "ms"]
+    assert lines[6].split()[6] == "+5.00%"
+    assert lines[7].split()[:2] == ["big-fp16", "OK"]
     assert "environment, A -> B: torch 2.9.0 -> 2.10.0" in lines
     died = "big-fp32: ERROR run: B: died in measure: the worker was ended by SIGABRT"
     assert died in lines
@@ -585,8 +584,7 @@ def test_the_table_says_what_is_slower_and_what_to_do_next(scripted, bed):
     ids = {history.read(path).run_id: history.read(path) for path in run}
     proposed = next(line for line in lines if line.startswith("next: "))
     b = proposed.split()[5]
-    assert proposed == f"next: bench-lib baseline diff --run {b} --markdown"
-    assert f"      bench-lib baseline accept --run {b} --reason '...'" in lines
+    assert proposed == f"next: bench-lib baseline diff --run {b}"
     assert ids[b].records["small-fp32"].status is Status.REGRESSED
     assert any(line.startswith("2 of 3 cases are in doubt: ") for line in lines)
     said = err.splitlines()
@@ -606,9 +604,8 @@ def test_a_side_behind_a_prefix_is_said_to_be_known_in_part(scripted):
 def test_equal_sides_are_an_a_a_check_with_nothing_to_accept(scripted):
     status, out, _, _ = scripted("-k", "fp16")
     assert status == 0
-    assert out.splitlines()[-1] == (
-        "next: nothing to accept; both sides are the same, and what differs is noise"
-    )
+    assert "nothing to accept: both sides are the same, and what differs is noise" in out
+    assert "next: " not in out
 
 
 @pytest.mark.parametrize(
@@ -630,12 +627,12 @@ def test_a_comparison_of_which_most_cases_say_nothing_has_no_answer(
     bed.b.script = {id_: list(answers[name]) for id_, name in zip(ids, scripts, strict=False)}
     status, out, _, _ = scripted("--pairs", "5")
     assert status == expected
-    assert out.splitlines()[-1].startswith(words or "next: ")
+    assert words in out
 
 
 def test_another_history_is_part_of_the_next_step(scripted):
     _, out, _, _ = scripted("--history", "my runs", "--env-b", "X=1", "--pairs", "5")
-    assert " --history 'my runs' --markdown" in out
+    assert out.endswith(" --history 'my runs'\n")
     assert "hardly knows" not in out
 
 
@@ -652,7 +649,7 @@ def test_json_holds_everything(scripted, bed):
     assert row["verdicts"][0]["against"] == "reference"
     assert set(answer["environments"]) == set(answer["runs"]) == set(answer["history"]) == {*"AB"}
     assert answer["stopped"] is None
-    assert answer["next"][0].startswith("next: bench-lib baseline diff --run ")
+    assert answer["next"].startswith("bench-lib baseline diff --run ")
 
 
 def test_as_run_comes_before_bs_even_within_one_tick_of_the_clock(scripted, monkeypatch):
@@ -701,15 +698,16 @@ def test_markdown_has_verdicts_kernels_and_components_that_differ(scripted, bed,
     assert status == 1
     assert lines[0] == "# B against A on AMD Instinct MI300X: 1 REGRESSED, 2 OK"
     assert lines[2].startswith("- A: torch 2.9.0, Python 3.11.7, ")
-    assert lines[7].startswith("| small-fp32 | REGRESSED | 10 ms | 10.5 ms | 1.0500 |")
-    reasons = lines.index("## Reasons")
-    assert lines[reasons + 2].startswith("- small-fp32: REGRESSED latency: 5.0% slower than A")
-    assert "+500 us in kernels: new slow 9.5 ms" in lines[reasons + 2]
-    components = lines[lines.index("## Components that differ") + 2 :]
-    assert [line for line in components if not line.startswith("- python ")] == [
-        "- torch 2.9.0 -&gt; 2.10.0",
-        "- triton 3.5 -&gt; 3.6",
-        "- x missing -&gt; 1",
+    assert any(
+        line.startswith("| small-fp32 | REGRESSED | 10 ms | 10.5 ms | +5.00% |") for line in lines
+    )
+    (reason,) = (line for line in lines if line.startswith("- small-fp32: REGRESSED latency: 5.0%"))
+    assert "+500 us in kernels: new slow 9.5 ms" in reason
+    changes = [line.partition("B: ")[2] for line in lines if "A -&gt; B: " in line]
+    assert [line for line in changes if not line.startswith("python ")] == [
+        "torch 2.9.0 -&gt; 2.10.0",
+        "triton 3.5 -&gt; 3.6",
+        "x missing -&gt; 1",
     ]
 
 

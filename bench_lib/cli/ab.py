@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,14 +24,12 @@ from bench_lib.cli.output import (
     duration,
     one_form,
     picked,
-    print_json,
-    print_line,
-    print_table,
     say,
+    tell,
 )
-from bench_lib.formats import many, seconds, shortened, some
+from bench_lib.formats import many, shortened, some
 from bench_lib.model import TIERS, Case, Environment, Hardware, Status
-from bench_lib.report import github
+from bench_lib.report.answer import Answer, Column, Table, columns, judged
 from bench_lib.verdict.severity import rank
 
 if TYPE_CHECKING:
@@ -45,7 +43,6 @@ BASELINE_PAIRS = 5
 """Fewer processes than this make a baseline whose own spread is hardly known."""
 UNTESTABLE = 125
 """The exit status by which ``git bisect run`` leaves a commit out."""
-HEADINGS = ("case", "status", "A", "B", "ratio", "95% interval", "detects", "judged by")
 
 
 def _known_tier(name: str | None) -> str | None:
@@ -192,16 +189,10 @@ def ab(
             raise
         complain(str(error))
         raise typer.Exit(UNTESTABLE) from None
-    _tell(
-        found,
-        device,
-        sides,
-        pairs=(pairs, most),
-        folder=history,
-        json=json,
-        markdown=markdown,
-    )
-    raise typer.Exit(_status_for_git(found) if bisect else _exit_status(found))
+    answer = _answer(found, device, sides, (pairs, most), history)
+    if bisect:
+        answer = replace(answer, exit_status=_status_for_git(found))
+    tell(answer, json=json, markdown=markdown)
 
 
 def _side(
@@ -253,33 +244,48 @@ def _compare(device: Hardware, settings: Settings, cases: Sequence[Case]) -> Com
         return comparing.compare(engine, cases)
 
 
-def _tell(
+def _answer(
     found: Compared,
     device: Hardware,
     sides: Mapping[str, Side],
-    *,
     pairs: tuple[int, int],
     folder: Path,
-    json: bool,
-    markdown: bool,
-) -> None:
-    """Print the answer in one form."""
-    from bench_lib.studies.ab import packages
+) -> Answer:
+    from bench_lib.studies.ab import packages, unanswered
 
+    rows = sorted(found.rows, key=lambda row: rank(row.status))
     differing = [line for line in packages(sides) if line not in found.differences]
-    advice = [*_next_steps(found, sides, folder), *_no_answer(found)]
-    if json:
-        about = picked(found, "environments differences runs history stopped")
-        about |= {"device": device, "pairs": pairs[0], "most_pairs": pairs[1]}
-        about |= {"packages": differing}
-        print_json("ab", cases=found.rows, next=advice, **about)
-    elif markdown:
-        title = f"B against A on {device.name}"
-        print("\n".join(_as_markdown(found, title, sides, [*found.differences, *differing])))
-    else:
-        _print(found, sides, differing)
-        for line in advice:
-            print(line)
+    counts = Counter(row.status.value for row in rows)
+    statuses = ", ".join(f"{n} {status}" for status, n in counts.items())
+    changes = [*found.differences, *differing] or ["no difference is known"]
+    environments = found.environments
+    notes = [f"environment, A -> B: {line}" for line in changes]
+    notes += [
+        f"environment of {name}: what its prefix sets, its caches and ROCm: not known"
+        for name, side in sides.items()
+        if side.command_prefix
+    ]
+    notes += [f"{id_}: {metric}: {shortened(why)}" for id_, metric, why in _reasons(rows)]
+    if found.stopped:
+        notes.append(f"stopped: {shortened(found.stopped)}")
+    notes += [f"history of {name}: {path}" for name, path in found.history.items()]
+    about, step = _next_step(found, sides, folder)
+    return Answer(
+        command="ab",
+        tables={"cases": Table(COLUMNS, rows)},
+        title=f"B against A on {device.name}: {statuses}",
+        heading=[f"{name}: {_in_brief(sides[name], environments[name])}" for name in sorted(sides)],
+        notes=[*notes, *about, *filter(None, [unanswered(found.rows)])],
+        next=step,
+        about={
+            **picked(found, "environments differences runs history stopped"),
+            "device": device,
+            "pairs": pairs[0],
+            "most_pairs": pairs[1],
+            "packages": differing,
+        },
+        exit_status=_exit_status(found),
+    )
 
 
 def _in_brief(side: Side, environment: Environment) -> str:
@@ -290,75 +296,28 @@ def _in_brief(side: Side, environment: Environment) -> str:
     return ", ".join(words)
 
 
-def _next_steps(found: Compared, sides: Mapping[str, Side], folder: Path) -> list[str]:
-    """Return what to do now: the change of the baseline that B's run proposes."""
+def _next_step(found: Compared, sides: Mapping[str, Side], folder: Path) -> tuple[list[str], str]:
+    """Return what to know before B's values are accepted, and the command that proposes them."""
     from bench_lib.storage.acceptance import DOUBTFUL
 
     measured = [len(row.pairs) for row in found.rows if row.pairs]
     if not measured:
-        return ["next: nothing was compared, so there is nothing to accept"]
+        return ["nothing was compared, so there is nothing to accept"], ""
     if sides["A"] == sides["B"]:
-        return ["next: nothing to accept; both sides are the same, and what differs is noise"]
-    where = "" if folder == DEFAULT_HISTORY else f" --history {shlex.quote(str(folder))}"
-    run = f"--run {found.runs['B']}{where}"
-    steps = [
-        f"next: bench-lib baseline diff {run} --markdown",
-        f"      bench-lib baseline accept {run} --reason '...'",
-    ]
+        return ["nothing to accept: both sides are the same, and what differs is noise"], ""
+    notes = []
     if doubtful := sum(row.status in (Status.ERROR, *DOUBTFUL) for row in found.rows):
-        steps.append(
+        notes.append(
             f"{doubtful} of {len(found.rows)} cases are in doubt: accept leaves them out, or takes "
             "them with --force and the reason; bench-lib baseline quarantine excuses one"
         )
     if min(measured) < BASELINE_PAIRS:
-        steps.append(
+        notes.append(
             f"a baseline of {min(measured)} processes hardly knows their spread: "
             f"--pairs {BASELINE_PAIRS} makes a better one"
         )
-    return steps
-
-
-def _print(found: Compared, sides: Mapping[str, Side], packages: Sequence[str]) -> None:
-    """Print the rows, the worst first, what else differs, and the reasons."""
-    rows = sorted(found.rows, key=lambda row: rank(row.status))
-    print_table(HEADINGS, [_cells(row) for row in rows])
-    print()
-    for line in [*found.differences, *packages] or ["no difference is known"]:
-        print(f"environment, A -> B: {line}")
-    for name, side in sides.items():
-        if side.command_prefix:
-            print(f"environment of {name}: what its prefix sets, its caches and ROCm: not known")
-    for case_id, metric, reason in _reasons(rows):
-        print_line(f"{case_id}: {metric}: {shortened(reason)}")
-    if found.stopped:
-        print_line(f"stopped: {shortened(found.stopped)}")
-    for name, path in found.history.items():
-        print(f"history of {name}: {path}")
-
-
-def _as_markdown(
-    found: Compared,
-    title: str,
-    sides: Mapping[str, Side],
-    components: Sequence[str],
-) -> Iterator[str]:
-    """Yield the lines of a page: verdicts, their reasons, and the components that differ."""
-    rows = sorted(found.rows, key=lambda row: rank(row.status))
-    counts = Counter(row.status.value for row in rows)
-    yield f"# {github.text(title)}: {', '.join(f'{n} {status}' for status, n in counts.items())}"
-    yield ""
-    for name, side in sides.items():
-        yield f"- {name}: {github.text(_in_brief(side, found.environments[name]))}"
-    yield from ("", *github.table(HEADINGS))
-    yield from (github.row([*map(github.text, _cells(row))]) for row in rows)
-    sections = {
-        "Reasons": [f"{case_id}: {metric}: {reason}" for case_id, metric, reason in _reasons(rows)],
-        "Components that differ": components or ["none that is known"],
-        "Stopped": [found.stopped] if found.stopped else [],
-    }
-    for heading, lines in sections.items():
-        if lines:
-            yield from ("", f"## {heading}", "", *(f"- {github.text(line)}" for line in lines))
+    where = "" if folder == DEFAULT_HISTORY else f" --history {shlex.quote(str(folder))}"
+    return notes, f"bench-lib baseline diff --run {found.runs['B']}{where}"
 
 
 def _reasons(rows: Sequence[PairRow]) -> Iterator[tuple[str, str, str]]:
@@ -370,20 +329,13 @@ def _reasons(rows: Sequence[PairRow]) -> Iterator[tuple[str, str, str]]:
                 yield row.case_id, f"{verdict.status.value} {verdict.metric}", verdict.reason
 
 
-def _no_answer(found: Compared) -> list[str]:
-    """Return the line that says why most of the cases were not judged, if they were not."""
-    from bench_lib.studies.ab import unanswered
-
-    return [line] if (line := unanswered(found.rows)) else []
-
-
 def _exit_status(found: Compared) -> int:
     """Return 1 where B is worse or the comparison ended early, 2 where most was not judged."""
-    from bench_lib.studies.ab import fails
+    from bench_lib.studies.ab import fails, unanswered
 
     if fails(found.rows) or found.stopped:
         return 1
-    return 2 if _no_answer(found) else 0
+    return 2 if unanswered(found.rows) else 0
 
 
 def _status_for_git(found: Compared) -> int:
@@ -395,15 +347,12 @@ def _status_for_git(found: Compared) -> int:
     return 0 if is_known else UNTESTABLE
 
 
-def _cells(row: PairRow) -> tuple[str, ...]:
-    timing = row.verdicts[0]
-    effect = timing.detectable_effect
-    return (
-        row.case_id,
-        row.status.value,
-        *("" if value is None else seconds(value) for value in (row.a_s, row.b_s)),
-        "" if timing.ratio is None else f"{timing.ratio:.4f}",
-        " to ".join(f"{bound:.4f}" for bound in timing.interval or ()),
-        "" if effect is None else f"{effect:.1%}",
-        row.judged_by,
-    )
+COLUMNS: list[Column[PairRow]] = [
+    Column("case_id", lambda row: row.case_id, heading="case"),
+    Column("status", lambda row: row.status),
+    Column("a_s", lambda row: row.a_s, "s", "A"),
+    Column("b_s", lambda row: row.b_s, "s", "B"),
+    *judged(lambda row: row.verdicts[0]),
+    Column("judged_by", lambda row: row.judged_by),
+    *columns("", "pairs verdicts"),
+]

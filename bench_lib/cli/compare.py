@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,14 +18,11 @@ from bench_lib.cli.output import (
     Markdown,
     one_form,
     picked,
-    print_json,
-    print_line,
-    print_table,
     say,
+    tell,
 )
-from bench_lib.formats import amount, many, signed_percent, some
-from bench_lib.report import github
-from bench_lib.report.github import MarkdownSection
+from bench_lib.formats import RATIO, SHARE, amount, many, some
+from bench_lib.report.answer import Answer, Column, Table
 
 if TYPE_CHECKING:
     from bench_lib.report.versus import Alignment, ComparedRow
@@ -83,13 +80,8 @@ def compare(
     if side_a.name != a and not (json or markdown):
         say(f"A is {side_a.name} and B is {side_b.name}: a run is compared with a baseline")
     found = versus.align(side_a, side_b, metric=chosen, threshold=threshold, like=case)
-    if json:
-        print_json("compare", schema=2, **fields_of(found))
-    elif markdown:
-        print(as_markdown(found), end="")
-    else:
-        _print(found)
-    raise typer.Exit(_status(found, gates=fail_on is not None))
+    status = _status(found, gates=fail_on is not None)
+    tell(_answer(found, status), json=json, markdown=markdown)
 
 
 def _status(found: Alignment, *, gates: bool) -> int:
@@ -106,92 +98,79 @@ def _status(found: Alignment, *, gates: bool) -> int:
     return 0
 
 
-# --- for machines --------------------------------------------------------------------------
-
-
-def fields_of(found: Alignment) -> dict[str, Any]:
-    """Return what ``--json`` prints."""
+def _answer(found: Alignment, status: int) -> Answer:
     from bench_lib.report.versus import for_a_verdict
 
+    metric = found.metric
     sides = {
         name: {**picked(side, "name title problems"), "hardware_key": side.key, "run": side.run_id}
         for name, side in (("a", found.a), ("b", found.b))
     }
-    cases = [
-        {
-            **picked(row, "case_id ratio interval beyond_chance remarks"),
-            **picked(row.figures, "a b"),
-            "detectable_effect": row.detectable,
-            "processes": dict(zip("ab", row.processes, strict=True)),
-            "memory_bytes": row.beside["memory"],
-            "compile_time_s": row.beside["compile_time"],
-        }
-        for row in found.rows
-    ]
-    return {
-        **sides,
-        **picked(found.metric, "unit"),
-        "metric": found.metric.name,
-        **picked(found, "threshold new gone unmeasured environment hardware"),
-        "ratio": found.overall,
-        "cases": cases,
-        "for_a_verdict": list(for_a_verdict(found)),
-    }
-
-
-# --- for people ----------------------------------------------------------------------------
-
-
-def _print(found: Alignment) -> None:
-    print(f"A: {found.a.title}")
-    print(f"B: {found.b.title}")
-    print(_legend(found.metric))
-    print()
-    print_table(_headings(), [_cells(row, found.metric) for row in found.rows])
-    if found.rows:
-        print()
-    print_line(_in_one_line(found))
-    for line in [*_cases_apart(found), *_around(found), *_remarks(found.rows)]:
-        print_line(line)
-    print(_for_a_verdict(found))
-    for line in _problems(found):
-        print_line(f"! {line}")
-
-
-def _legend(metric: Metric) -> str:
+    needs = list(for_a_verdict(found))
+    problems = [f"{name}: {line}" for name in "ab" for line in sides[name]["problems"]]
     over = "A over B" if metric.more_is_better else "B over A"
-    return f"{metric.name}: {metric.label}; ratio: {over}, above 1 is worse"
-
-
-def _headings() -> tuple[str, ...]:
-    from bench_lib.verdict.metrics import beside
-
-    own = ("case", "A", "B", "ratio", "95% interval", "beyond chance", "processes")
-    return (*own, *(metric.name.replace("_", " ") for metric in beside()))
-
-
-def _cells(row: ComparedRow, metric: Metric) -> tuple[str, ...]:
-    """Return the cells below the headings; a metric beside has B's value with its change."""
-    from bench_lib.verdict.metrics import beside
-
-    a, b = ("-" if v is None else amount(v, metric.unit) for v in (row.figures.a, row.figures.b))
-    more = []
-    for other in beside():
-        found = row.beside[other.name]
-        words = ""
-        if other is not metric and found.ratio is not None and found.b is not None:
-            words = f"{amount(found.b, other.unit)} ({signed_percent(found.ratio - 1)})"
-        more.append(words)
-    return (
-        row.case_id,
-        a,
-        b,
-        "" if row.ratio is None else f"{row.ratio:.4f}",
-        " to ".join(f"{bound:.4f}" for bound in row.interval or ()),
-        row.beyond_chance or "",
-        "/".join(map(str, row.processes)),
-        *more,
+    return Answer(
+        command="compare",
+        tables={"cases": Table(_columns(metric), found.rows, is_quiet=_is_quiet)},
+        heading=[
+            f"A: {found.a.title}",
+            f"B: {found.b.title}",
+            f"{metric.name}: {metric.label}; change: {over}, above 0 is worse",
+            *(f"! {line[0].upper()}{line[1:]}" for line in problems),
+        ],
+        notes=[
+            _in_one_line(found),
+            *_cases_apart(found),
+            *_around(found),
+            *_remarks(found.rows),
+            f"a comparison is no verdict; for one: {'; '.join(needs) or 'measure with pytest'}",
+        ],
+        about={
+            **sides,
+            **picked(found, "threshold new gone unmeasured environment hardware overall"),
+            "metric": metric.name,
+            "unit": metric.unit,
+            "for_a_verdict": needs,
+        },
+        exit_status=status,
     )
+
+
+def _is_quiet(row: ComparedRow) -> bool:
+    return row.beyond_chance is None
+
+
+def _columns(metric: Metric) -> list[Column[ComparedRow]]:
+    """Return the columns; a metric beside has B's value with its change."""
+    from bench_lib.verdict.metrics import beside
+
+    columns: list[Column[ComparedRow]] = [
+        Column("case_id", lambda row: row.case_id, heading="case"),
+        Column("a", lambda row: row.figures.a, metric.unit, "A"),
+        Column("b", lambda row: row.figures.b, metric.unit, "B"),
+        Column("ratio", lambda row: row.ratio, RATIO, "change"),
+        Column("interval", lambda row: row.interval, RATIO, "95% interval"),
+        Column("detectable_effect", lambda row: row.detectable, SHARE, ""),
+        Column("beyond_chance", lambda row: row.beyond_chance),
+        Column("processes_a", lambda row: row.processes[0], heading="processes of A"),
+        Column("processes_b", lambda row: row.processes[1], heading="of B"),
+        Column("remarks", lambda row: row.remarks, heading=""),
+    ]
+    for other in beside():
+        columns += _beside(other, is_shown=other is not metric)
+    return columns
+
+
+def _beside(other: Metric, *, is_shown: bool) -> Iterator[Column[ComparedRow]]:
+    name = other.name
+    words = name.replace("_", " ")
+    unit = {"B": "bytes"}.get(other.unit, other.unit)
+    yield Column(f"{name}_a_{unit}", lambda row: row.beside[name].a, other.unit, "")
+    yield Column(
+        f"{name}_b_{unit}", lambda row: row.beside[name].b, other.unit, words if is_shown else ""
+    )
+    heading = f"its change ({words})" if is_shown else ""
+    yield Column(f"{name}_ratio", lambda row: row.beside[name].ratio, RATIO, heading)
 
 
 def _in_one_line(found: Alignment) -> str:
@@ -207,7 +186,7 @@ def _in_one_line(found: Alignment) -> str:
     else:
         words += ": one process on each side, so nothing tells a change from chance"
     if found.overall is not None and n > 1:
-        words += f"; geometric mean of the ratios {found.overall:.4f}"
+        words += f"; geometric mean {amount(found.overall, RATIO)}"
     return words
 
 
@@ -236,48 +215,3 @@ def _remarks(rows: Sequence[ComparedRow]) -> Iterator[str]:
     for remark, ids in cases.items():
         whose = f"{len(ids)} cases" if len(ids) > SINGLED_OUT else ", ".join(ids)
         yield f"{whose}: {remark}"
-
-
-def _for_a_verdict(found: Alignment) -> str:
-    from bench_lib.report.versus import for_a_verdict
-
-    needs = "; ".join(for_a_verdict(found)) or "measure with pytest"
-    return f"a comparison is no verdict; for one: {needs}"
-
-
-def _problems(found: Alignment) -> list[str]:
-    sides = {"A": found.a, "B": found.b}
-    return [f"{name}: {words}" for name, side in sides.items() for words in side.problems]
-
-
-# --- for a pull request --------------------------------------------------------------------
-
-
-def as_markdown(found: Alignment) -> str:
-    """Return a comparison as GitHub's Markdown, within what a comment may hold."""
-    moved = [row for row in found.rows if row.beyond_chance]
-    others = [row for row in found.rows if not row.beyond_chance]
-    heading, metric = github.table(_headings()), found.metric
-    apart = [*_cases_apart(found), *_around(found), *_remarks(found.rows)]
-    titles = (f"What else differs: {len(apart)}", f"Other cases: {len(others)}")
-    sections = [
-        MarkdownSection("Beyond chance", _lines(moved, metric), "cases", heading),
-        MarkdownSection(titles[0], _list(apart), "lines", folded=True),
-        MarkdownSection(titles[1], _lines(others, metric), "cases", heading, folded=True),
-    ]
-    opening = [
-        f"**A**: {github.text(found.a.title)}\\\n**B**: {github.text(found.b.title)}",
-        github.text(_in_one_line(found)),
-        github.text(_legend(found.metric)),
-        *_list(_problems(found)),
-        github.text(_for_a_verdict(found)),
-    ]
-    return github.fitted(opening, sections, github.COMMENT)
-
-
-def _list(lines: Sequence[str]) -> list[str]:
-    return [f"- {github.text(line)}" for line in lines]
-
-
-def _lines(rows: Sequence[ComparedRow], metric: Metric) -> list[str]:
-    return [github.row([*map(github.text, _cells(row, metric))]) for row in rows]

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench_lib import reasons
-from bench_lib.cli.ending import answering
 from bench_lib.cli.options import known, seconds_of, share_of
-from bench_lib.cli.output import Json, picked, print_json, print_line, print_table
+from bench_lib.cli.output import Json, tell
 from bench_lib.files import open_regular
-from bench_lib.formats import many, shortened, signed_percent
+from bench_lib.formats import SHARE, many, shortened
 from bench_lib.model import Status, UserError, Verdict
+from bench_lib.report.answer import Answer, Column, Table, judged
 from bench_lib.verdict.severity import rank
 from bench_lib.verdict.statistics.change import Contrast, Origin
 
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 SHOWN = 20
 """Problems, and notes, that are printed; with --json all of them."""
-LONGEST = 100
-"""Characters of a case in the table; a kernel's name may have hundreds."""
 
 
 def judge(
@@ -88,13 +86,11 @@ def judge(
         raise typer.BadParameter("it needs --format; lines say their role", param_hint="--baseline")
     samples = _read(files) if form is None else _read_foreign(form, baseline or [], files)
     verdicts = _verdicts(samples, share, seconds_of(at_least, "--at-least"))
-    status = _exit_status(samples, verdicts)
-    with answering(status):
-        if json:
-            _print_json(samples, verdicts)
-        else:
-            _print(_source(files) if form is None else "", samples, verdicts)
-    raise typer.Exit(status)
+    if not json:
+        prefix = f"{_source(files)}: " if form is None else ""
+        _print_some([f"{prefix}{problem}" for problem in _problems(samples)], prefix)
+        _print_some([f"{prefix}note: {note}" for note in samples.notes], f"{prefix}note: ")
+    tell(_answer(samples, verdicts), json=json)
 
 
 def _read(files: Sequence[str]) -> Samples:
@@ -242,37 +238,33 @@ def _problems(samples: Samples) -> list[str]:
     return list(dict.fromkeys(found))  # a planted case has those of its clean one as well
 
 
-def _print_json(samples: Samples, verdicts: Mapping[str, Verdict]) -> None:
-    names = "status metric ratio interval tolerance detectable_effect reason"
-    found = [
-        {"case_id": samples.cases[name].case, **picked(verdict, names)}
-        for name, verdict in verdicts.items()
-    ]
-    print_json("judge", verdicts=found, problems=_problems(samples), notes=samples.notes)
-
-
-def _print(source: str, samples: Samples, verdicts: Mapping[str, Verdict]) -> None:
-    """Print verdicts; ``source`` is the only file, or empty where problems name their own."""
+def _answer(samples: Samples, verdicts: Mapping[str, Verdict]) -> Answer:
     ordered = sorted(verdicts.items(), key=lambda item: rank(item[1].status))
-    rows = [(shortened(name, LONGEST), *_cells(verdict)) for name, verdict in ordered]
-    print_table(("case", "status", "change", "95% interval", "detects"), rows)
-    reasons = [
+    columns: list[Column[tuple[str, Verdict]]] = [
+        Column("case_id", lambda row: samples.cases[row[0]].case, heading=""),
+        Column("name", lambda row: row[0], heading="case"),
+        Column("status", lambda row: row[1].status),
+        *judged(lambda row: row[1]),
+        Column("metric", lambda row: row[1].metric, heading=""),
+        Column("tolerance", lambda row: row[1].tolerance, SHARE, ""),
+        Column("reason", lambda row: row[1].reason, heading=""),
+    ]
+    notes = [
         f"{shortened(name)}: {verdict.status.value}: {shortened(verdict.reason)}"
         for name, verdict in ordered
         if verdict.status is not Status.OK
     ]
-    if reasons:
-        print()
-    for reason in reasons:
-        print_line(reason)
-    counts = Counter(verdict.status.value for _, verdict in ordered)
-    if counts:
+    if counts := Counter(verdict.status.value for _, verdict in ordered):
         words = ", ".join(f"{number} {status}" for status, number in counts.items())
-        what = "case" if len({c.case for c in samples.cases.values()}) == len(rows) else "verdict"
-        print(f"\n{many(len(rows), what)}: {words}")
-    prefix = f"{source}: " if source else ""
-    _print_some([f"{prefix}{problem}" for problem in _problems(samples)], prefix)
-    _print_some([f"{prefix}note: {note}" for note in samples.notes], f"{prefix}note: ")
+        alike = len({case.case for case in samples.cases.values()}) == len(ordered)
+        notes.append(f"{many(len(ordered), 'case' if alike else 'verdict')}: {words}")
+    return Answer(
+        command="judge",
+        tables={"verdicts": Table(columns, ordered)},
+        notes=notes,
+        about={"problems": _problems(samples), "remarks": samples.notes},
+        exit_status=_exit_status(samples, verdicts),
+    )
 
 
 def _print_some(lines: Sequence[str], prefix: str) -> None:
@@ -280,15 +272,3 @@ def _print_some(lines: Sequence[str], prefix: str) -> None:
         print(line, file=sys.stderr)
     if len(lines) > SHOWN:
         print(f"{prefix}and {len(lines) - SHOWN} more", file=sys.stderr)
-
-
-def _cells(verdict: Verdict) -> tuple[str, str, str, str]:
-    interval = " to ".join(_change(bound) for bound in verdict.interval or ())
-    effect = verdict.detectable_effect
-    detects = "" if effect is None else _change(1 + effect).removeprefix("+")
-    change = "" if verdict.ratio is None else _change(verdict.ratio)
-    return verdict.status.value, change, interval, detects
-
-
-def _change(ratio: float) -> str:
-    return signed_percent(ratio - 1, 2) if ratio < 10 else f"{ratio:.3g}x"

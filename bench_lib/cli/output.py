@@ -9,13 +9,17 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
 
 import typer
 
 from bench_lib import files
+from bench_lib.cli.ending import answering
 from bench_lib.formats import STEERING, printable
 from bench_lib.model import UserError
+
+if TYPE_CHECKING:
+    from bench_lib.report.answer import Answer
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for a machine to read.")]
 Markdown = Annotated[
@@ -74,6 +78,21 @@ def shown() -> Iterator[None]:
         yield
     finally:
         sys.stdout, sys.stderr = before
+
+
+def tell(answer: Answer, *, json: bool = False, markdown: bool = False) -> NoReturn:
+    """Print an answer in one form, JSON in UTF-8 wherever it goes, and leave with its status."""
+    from bench_lib.report import render
+
+    if json:
+        text = render.as_json(answer)
+        if (reconfigure := getattr(sys.stdout, "reconfigure", None)) is not None:
+            reconfigure(encoding="utf-8")
+    else:
+        text = render.as_markdown(answer) if markdown else render.as_text(answer, _width())
+    with answering(answer.exit_status):
+        sys.stdout.write(text.removesuffix("\n") + "\n" * bool(text))
+    raise typer.Exit(answer.exit_status)
 
 
 @dataclass(frozen=True)

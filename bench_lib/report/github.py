@@ -117,7 +117,7 @@ class MarkdownSection:
         body = "\n".join([*self.head, *rows])
         if self.folded:
             return f"<details><summary>{self.title}</summary>\n\n{body}\n\n</details>\n"
-        return f"### {self.title}\n\n{body}\n"
+        return f"### {self.title}\n\n{body}\n" if self.title else f"{body}\n"
 
 
 def fitted(opening: Sequence[str], sections: Sequence[MarkdownSection], limit: int) -> str:

@@ -1,0 +1,248 @@
+"""An answer as text, Markdown, JSON, CSV and HTML.
+
+Cells may hold words that anybody wrote: an id, a kernel's name, a reason.  No form lets them steer
+a terminal or a log, or be taken for Markdown or HTML.
+"""
+
+from __future__ import annotations
+
+import csv
+import enum
+import io
+import os
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from bench_lib.formats import NUMBER, STEERING, amount, many, printable
+from bench_lib.report import github
+from bench_lib.report.answer import SCHEMA, Answer, Table
+from bench_lib.report.github import MarkdownSection
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+WIDTH = 100
+ESSENTIAL = 4
+"""Columns of a summary that are kept however narrow the terminal."""
+LEAST_FIRST = 12
+"""Characters of a first column that are kept in any case."""
+_FIGURES = ("", "+", "-", *"0123456789")
+"""How the cells of a column of figures begin."""
+
+
+def cell(value: Any, unit: str = NUMBER) -> str:
+    """Return a value for people on one line: empty for None, with its unit if it is a number."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "yes" if value else "no"
+        case enum.Enum():
+            return str(value.value)
+        case int() | float():
+            return amount(value, unit)
+        case (int() | float(), int() | float()):
+            return f"{amount(value[0], unit)} to {amount(value[1], unit)}"
+        case Mapping():
+            return ", ".join(f"{cell(each, unit)} {name}" for name, each in value.items())
+        case list() | tuple():
+            return ", ".join(cell(each, unit) for each in value)
+    return printable(str(value)).replace("\n", " ")
+
+
+def cells(table: Table[Any]) -> list[tuple[str, list[str]]]:
+    """Return the headings and the cells below each, for people; empty columns are left out."""
+    found: list[tuple[str, list[str]]] = []
+    for column in table.columns:
+        if not column.label:
+            continue
+        below = [cell(column.get(row), column.unit_of(row)) for row in table.rows]
+        if len(found) < table.keys or any(below):
+            found.append((column.label, below))
+    return found
+
+
+# ---- text -------------------------------------------------------------------------------------
+
+
+def as_text(answer: Answer, width: int) -> str:
+    """Return an answer in lines of ``width`` columns; the next command is never broken."""
+    blocks = [[answer.title] if answer.title else []]
+    blocks[0] += [part for line in answer.heading for part in wrapped(line, width)]
+    for table in answer.tables.values():
+        parts = table_lines(table, width)
+        if parts and table.title:
+            parts[0].insert(0, table.title)
+        blocks += parts
+    blocks.append([part for note in answer.notes for part in wrapped(note, width)])
+    if answer.next:
+        blocks[-1].append(f"next: {answer.next}")
+    return "\n\n".join("\n".join(lines) for lines in blocks if lines)
+
+
+def table_lines(table: Table[Any], width: int) -> list[list[str]]:
+    """Align a table's columns: words to the left, figures to the right.
+
+    A table that is too wide becomes several, which each begin with its keys.  A first column that
+    leaves no room for another is shortened.
+    """
+    if not table.rows:
+        return []
+    (head, first), *others = ((name, [name, *below]) for name, below in cells(table))
+    widest = max((max(map(len, each)) for _, each in others), default=-2)
+    room = max(LEAST_FIRST, len(head), width - 2 - widest)
+    columns = [[_shortened(text, room) for text in first], *(each for _, each in others)]
+    groups = [columns[: table.keys]]
+    for column in columns[table.keys :]:
+        if len(groups[-1]) > table.keys and _across([*groups[-1], column]) > width:
+            groups.append(columns[: table.keys])
+        groups[-1] = [*groups[-1], column]
+    return [_aligned(group) for group in groups]
+
+
+def summary_lines(table: Table[Any], width: int = WIDTH) -> list[str]:
+    """Align a table's columns as one: the last ones are left out, down to ESSENTIAL, if need be."""
+    if not table.rows:
+        return []
+    columns = [[name, *below] for name, below in cells(table)]
+    while len(columns) > ESSENTIAL and _across(columns) > width:
+        columns.pop()
+    room = max(LEAST_FIRST, width - _across([[""], *columns[1:]]))
+    return _aligned([[_shortened(text, room) for text in columns[0]], *columns[1:]])
+
+
+def _across(columns: Iterable[Sequence[str]]) -> int:
+    """Return the width of columns beside each other, with two spaces between them."""
+    return sum(max(map(len, column)) + 2 for column in columns) - 2
+
+
+def _aligned(columns: Iterable[Sequence[str]]) -> list[str]:
+    aligned = []
+    for number, column in enumerate(columns):
+        width = max(map(len, column))
+        is_figures = number > 0 and all(text[:1] in _FIGURES for text in column[1:])
+        aligned.append([c.rjust(width) if is_figures else c.ljust(width) for c in column])
+    return ["  ".join(line).rstrip() for line in zip(*aligned, strict=True)]
+
+
+def _shortened(text: str, width: int) -> str:
+    if len(text) <= width:
+        return text
+    keep = width - 1
+    return f"{text[: keep // 2]}…{text[len(text) - (keep - keep // 2) :]}"
+
+
+def wrapped(line: str, width: int) -> list[str]:
+    """Return a line in lines of at most ``width`` columns, all but the first indented."""
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    return textwrap.wrap(
+        line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    ) or [line]
+
+
+# ---- Markdown ---------------------------------------------------------------------------------
+
+
+def as_markdown(answer: Answer, limit: int = github.COMMENT) -> str:
+    """Return an answer as GitHub's Markdown in at most ``limit`` bytes; quiet rows are folded."""
+    opening = [f"# {github.text(answer.title)}"] if answer.title else []
+    opening += ["\n".join(_listed(answer.heading))] if answer.heading else []
+    sections = [part for table in answer.tables.values() for part in _sections(table)]
+    if answer.notes:
+        sections.insert(1, MarkdownSection("Notes", _listed(answer.notes), "lines"))
+    if answer.next:
+        opening.append(f"next: {github.span(answer.next)}")
+    return github.fitted(opening or [""], sections, limit)
+
+
+def _listed(lines: Iterable[str]) -> list[str]:
+    return [f"- {github.text(line)}" for line in lines]
+
+
+def _sections(table: Table[Any]) -> list[MarkdownSection]:
+    found = cells(table)
+    if not table.rows:
+        return []
+    head = github.table([github.text(name) for name, _ in found])
+    lines = [
+        github.row([github.text(text) for text in line])
+        for line in zip(*(below for _, below in found), strict=True)
+    ]
+    title = github.text(table.title)
+    if table.is_quiet is None:
+        return [MarkdownSection(title, lines, "rows", head)]
+    quiet = [table.is_quiet(row) for row in table.rows]
+    shown = [line for line, is_quiet in zip(lines, quiet, strict=True) if not is_quiet]
+    folded = [line for line, is_quiet in zip(lines, quiet, strict=True) if is_quiet]
+    others = f"{'Others' if shown else 'All'}: {many(len(folded), 'row')}"
+    return [
+        MarkdownSection(title, shown, "rows", head),
+        MarkdownSection(others, folded, "rows", head, folded=True),
+    ]
+
+
+# ---- JSON, CSV, HTML --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Document:
+    fields: dict[str, Any]
+
+
+def as_json(answer: Answer) -> str:
+    """Return an answer's raw values as one object; what is no number (NaN, infinity) is null."""
+    import msgspec  # noqa: PLC0415 - most answers are text
+
+    tables = {
+        name: [{column.name: column.get(row) for column in table.columns} for row in table.rows]
+        for name, table in answer.tables.items()
+    }
+    head = {"schema": SCHEMA, "command": answer.command, **answer.about, **tables}
+    tail = {"notes": [*answer.notes], "next": answer.next, "exit_status": answer.exit_status}
+    # msgspec leaves out of what it decoded itself the fields that had their defaults.
+    document = asdict(_Document({**head, **tail}))["fields"]
+    encoded = msgspec.json.encode(document, enc_hook=os.fspath)
+    text = msgspec.json.format(encoded, indent=2).decode()
+    # They stand in texts only, where JSON has another way to write them.
+    return STEERING.sub(lambda c: f"\\u{ord(c[0]):04x}", text).replace("##[", "\\u0023#[")
+
+
+def as_csv(table: Table[Any]) -> str:
+    """Return a table's raw values as CSV, with a header; every text as it is."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow([column.name for column in table.columns])
+    writer.writerows([_plain(column.get(row)) for column in table.columns] for row in table.rows)
+    return file.getvalue()
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, enum.Enum) else value
+
+
+def as_html(table: Table[Any]) -> Markup:
+    """Return a table as HTML; a column of figures has the class ``number``."""
+    from markupsafe import Markup  # noqa: PLC0415 - only the page needs it
+
+    found = cells(table)
+    kinds = [
+        Markup(' class="number"') if all(text[:1] in _FIGURES for text in below) else ""
+        for _, below in found
+    ]
+    head = Markup("").join(
+        Markup('<th scope="col"{}>{}</th>').format(kind, name)
+        for kind, (name, _) in zip(kinds, found, strict=True)
+    )
+    lines = [
+        Markup("").join(
+            Markup("<td{}>{}</td>").format(kind, text)
+            for kind, text in zip(kinds, line, strict=True)
+        )
+        for line in zip(*(below for _, below in found), strict=True)
+    ]
+    body = Markup("").join(Markup("<tr>{}</tr>\n").format(line) for line in lines)
+    return Markup("<table>\n<thead><tr>{}</tr></thead>\n<tbody>\n{}</tbody></table>").format(
+        head, body
+    )
