@@ -245,3 +245,19 @@ def test_an_id_says_what_is_generated_behind_how_many_tokens():
         },
     )
     assert case.id == "llama-3.1-8b-b64-1024t-fp8-reduce-overhead-decode"
+
+
+def test_a_prompt_whose_reference_does_not_fit_is_checked_for_finite_answers(monkeypatch):
+    workload, usual = build("llama-tiny", task="prefill"), llama.Attention.forward
+    heads: list[object] = []
+
+    def fits_once(self: Any, stream: torch.Tensor, where: Any) -> torch.Tensor:
+        heads.append(self)
+        if len(heads) > LLAMA["llama-tiny"].layers:
+            raise torch.OutOfMemoryError("out of memory")
+        return usual(self, stream, where)
+
+    monkeypatch.setattr(llama.Attention, "forward", fits_once)
+    numerics = workload.numerics()
+    assert numerics is not None
+    assert (numerics.finite, numerics.cosine) == (True, None)

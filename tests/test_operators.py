@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -132,6 +133,43 @@ def test_shapes_broadcast_as_in_torch() -> None:
             2 * (6 * 16 + 3 * 16 * 8 + 6 * 8),
             2 * (6 * 16 + 3 * 16 * 8 + 6 * 8),
         ),
+        (  # FP8 has factors of each row and column, and a result of two bytes
+            {"op": "grouped_gemm", "shape": "6-16-32", "shape2": "3", "precision": "fp8"},
+            2 * 6 * 16 * 32,
+            6 * (32 + 4 + 2 * 16) + 3 * (32 * 16 + 4 * 16),
+            6 * (32 + 4 + 2 * 16) + 3 * (32 * 16 + 4 * 16),
+        ),
+        (  # all tokens go to one of three experts, which alone is read
+            {"op": "grouped_gemm", "shape": "6-8-16", "shape2": "3", "skew": 3},
+            2 * 6 * 8 * 16,
+            4 * (6 * 16 + 16 * 8 + 6 * 8),
+            4 * (6 * 16 + 3 * 16 * 8 + 6 * 8),
+        ),
+        (  # two queries a sequence
+            {"op": "sdpa_decode", "shape": "b2h4s8d4", "shape2": "2-2"},
+            4 * 2 * 4 * 2 * 8 * 4,
+            4 * (2 * 2 * 2 * 8 * 4 + 2 * 2 * 4 * 2 * 4),
+            4 * (2 * 2 * 2 * 8 * 4 + 2 * 2 * 4 * 2 * 4),
+        ),
+        (  # eight rows of 4 + 2 for each sequence; queries as wide, results of 4
+            {"op": "latent_decode", "shape": "b2h4s8d4", "shape2": "2"},
+            2 * 2 * 4 * 8 * (6 + 4),
+            4 * (2 * 8 * 6 + 2 * 4 * (6 + 4)),
+            4 * (2 * 8 * 6 + 2 * 4 * (6 + 4)),
+        ),
+        (  # keys of 3 + 2 and values of 3 for each head and token are made and held
+            {"op": "latent_prefill", "shape": "b2h4s8d4", "shape2": "2-3"},
+            2 * 16 * 4 * (4 * 2 * 3) + 2 * (2 * 4 * 64 // 2) * (5 + 3),
+            4 * (16 * (6 + 4 * 5 + 4 * 3) + 4 * 24),
+            4 * (16 * (6 + 4 * 5 + 4 * 3) + 4 * 24 + 16 * 4 * (5 + 3)),
+        ),
+        ({"op": "quantize_fp8", "shape": "4-8"}, 32 * 3, 4 * (8 * 5 + 4), 4 * (8 * 5 + 4)),
+        (
+            {"op": "rms_norm_fp8", "shape": "4-8", "precision": "bf16"},
+            32 * 7,
+            4 * (8 * 3 + 4) + 16,
+            4 * (8 * 3 + 4) + 16,
+        ),
         (
             {"op": "sdpa_decode", "shape": "b2h4s8d4", "shape2": "2"},
             4 * 2 * 4 * 8 * 4,
@@ -155,6 +193,15 @@ def test_flops_and_bytes_are_those_of_the_formula(
     values: dict[str, Any], flops: float, moved: int, held: int
 ) -> None:
     assert amounts(**values) == (flops, moved, held)
+
+
+@pytest.mark.parametrize(("tokens", "experts", "skew"), [(64, 8, 1), (6, 3, 3), (16384, 256, 16)])
+def test_the_busiest_expert_has_as_many_shares_as_the_skew_says(tokens, experts, skew) -> None:
+    shape, shape2 = f"{tokens}-8-8", str(experts)
+    shares = Operation("grouped_gemm", shape, shape2, skew=skew).shares
+    assert (len(shares), sum(shares)) == (experts, tokens)
+    assert shares[0] == pytest.approx(skew * tokens / experts, abs=1)
+    assert all(later <= earlier + 1 for earlier, later in itertools.pairwise(shares))
 
 
 def test_a_weight_of_fewer_channels_makes_groups() -> None:
@@ -203,7 +250,7 @@ def test_a_call_touches_no_more_than_it_moves_or_holds() -> None:
             "there is fp32, tf32, fp16, bf16, fp8, mxfp8, mxfp4",
         ),
         ({"op": "exp", "shape": "4", "precision": "tf32"}, "only gemm and conv2d take TF32"),
-        ({"op": "add", "shape": "4", "precision": "fp8"}, "only gemm has FP8"),
+        ({"op": "add", "shape": "4", "precision": "fp8"}, "only gemm and grouped_gemm have FP8"),
         ({"op": "add", "shape": "4", "precision": "mxfp4"}, "only gemm has MXFP4"),
         (
             {"op": "gemm", "shape": "64-128-128", "layout": "NT", "precision": "mxfp8"},
@@ -249,7 +296,7 @@ def test_a_call_touches_no_more_than_it_moves_or_holds() -> None:
         ({"op": "sdpa", "shape": "8-16-64-64", "direction": "fwd"}, "as in b8h16s2048d64"),
         ({"op": "sdpa", "shape": "b8h16s64d64"}, "sdpa needs direction: fwd or bwd"),
         ({"op": "softmax", "shape": "4", "direction": "back"}, "there is fwd, bwd"),
-        ({"op": "sdpa_decode", "shape": "b1h4s8d8"}, "the number of heads of keys and values"),
+        ({"op": "sdpa_decode", "shape": "b1h4s8d8"}, "it has to be the heads of keys and values"),
         ({"op": "sdpa_decode", "shape": "b1h4s8d8", "shape2": "3"}, "3 heads of keys do not"),
         ({"op": "sdpa_paged", "shape": "b1h4s8d8", "shape2": "2"}, "the tokens of a page, as in 8"),
         ({"op": "sdpa_paged", "shape": "b1h4s8d8", "shape2": "3-16"}, "3 heads of keys do not"),
@@ -273,6 +320,23 @@ def test_a_call_touches_no_more_than_it_moves_or_holds() -> None:
         ),
         ({"op": "grouped_gemm", "shape": "8-8-8", "shape2": "3"}, "3 experts do not share 8"),
         ({"op": "grouped_gemm", "shape": "8-9-8", "shape2": "2"}, "are multiples of 8"),
+        (
+            {"op": "grouped_gemm", "shape": "8-8-16", "shape2": "2", "precision": "fp8"},
+            "are multiples of 16",
+        ),
+        (
+            {"op": "grouped_gemm", "shape": "8-8-8", "shape2": "2", "skew": 3},
+            "skew is 3; one of 2 experts gets at most 2 shares",
+        ),
+        ({"op": "grouped_gemm", "shape": "8192-8-8", "shape2": "8192"}, "8192 experts; at most"),
+        ({"op": "gemm", "shape": "8-8-8", "layout": "NT", "skew": 2}, "skew is 2; gemm has none"),
+        (
+            {"op": "sdpa", "shape": "b1h4s8d8", "direction": "fwd", "backend": "varlen"},
+            "backend is 'varlen'; there is flash, ",
+        ),
+        ({"op": "latent_decode", "shape": "b1h4s8d8"}, "it has to be the width of the rotary part"),
+        ({"op": "latent_prefill", "shape": "b1h4s8d8", "shape2": "4"}, "and of a head, as in 64-"),
+        ({"op": "quantize_fp8", "shape": "4"}, "it has to be rows-width"),
         (
             {"op": "grouped_gemm", "shape": "8-8-8", "shape2": "2", "precision": "fp16"},
             "torch's grouped product takes bf16",
@@ -376,6 +440,10 @@ def test_whatever_is_asked_for_is_an_operation_or_a_refusal(**values: Any) -> No
             "op-conv2d-64x3x224x224-64x3x7x7-fp32-nhwc-s2-fwd",
         ),
         ({"op": "copy_h2d", "shape": "64", "pinned": True}, "op-copy_h2d-64-fp32-pinned"),
+        (
+            {"op": "grouped_gemm", "shape": "64-8-8", "shape2": "08", "skew": 4},
+            "op-grouped_gemm-64x8x8-8-fp32-skew4",
+        ),
     ],
 )
 def test_an_id_says_what_is_measured(values: dict[str, Any], case_id: str) -> None:

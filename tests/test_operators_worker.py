@@ -14,7 +14,7 @@ from quickly import one_thread
 from torch.nn import functional
 
 from bench_lib.cases.operators import operator_case, with_usual
-from bench_lib.formulas.operation import OPERATORS, asks
+from bench_lib.formulas.operation import OPERATORS, QUANTIZERS, Operation, asks
 from bench_lib.model import Case, ProcessSummary, Sampling, Status
 from bench_lib.verdict import judge
 from bench_lib.verdict.metrics import summarise
@@ -31,6 +31,8 @@ TINY: dict[str, tuple[str, str]] = {
     "sdpa": ("b2h2s8d4", ""),
     "sdpa_decode": ("b2h4s8d4", "2"),
     "sdpa_paged": ("b2h4s8d4", "2-3"),
+    "latent_decode": ("b2h4s8d4", "2"),
+    "latent_prefill": ("b2h4s8d4", "2-3"),
     "rope": ("2-3-4-8", ""),
     "topk": ("6-8", "3"),
     "conv2d": ("2-4-6-6", "8-4-3-3"),
@@ -57,7 +59,7 @@ def built(case: Case) -> Workload:
     return build(case, Setting(CPU))
 
 
-ON_A_CPU = [op for op in OPERATORS if op not in ("copy_h2d", "copy_d2h")]
+ON_A_CPU = [op for op in OPERATORS if op not in ("copy_h2d", "copy_d2h", *QUANTIZERS)]
 
 
 @pytest.mark.parametrize("op", ON_A_CPU)
@@ -97,6 +99,86 @@ def test_a_shorter_precision_is_held_against_fp32(op: str) -> None:
     assert 0.999 < numerics.cosine < 1
 
 
+def as_it_is(function: Callable[..., Any], **_: Any) -> Callable[..., Any]:
+    return function
+
+
+@pytest.mark.parametrize("op", QUANTIZERS)
+def test_a_row_in_fp8_is_the_row_but_for_three_bits(op: str, monkeypatch) -> None:
+    monkeypatch.setattr(torch, "compile", as_it_is)
+    workload = built(tiny(op, shape="6-64", precision="bf16"))
+    assert workload.compiled
+    numerics = workload.numerics()
+    assert numerics is not None
+    assert 0.999 < numerics.cosine < 1
+    assert numerics.loss == pytest.approx(numerics.reference_loss, rel=0.01)
+
+
+def test_the_largest_of_a_row_is_the_largest_of_fp8() -> None:
+    rows = torch.tensor([[1.0, -448.0, 0.0], [2.0, 1.0, 0.5]])
+    short, factors = module._to_fp8(rows, None, torch.float8_e4m3fn)
+    assert short.float().tolist() == [[1.0, -448.0, 0.0], [448.0, 224.0, 112.0]]
+    assert factors.flatten().tolist() == pytest.approx([1.0, 2 / 448])
+
+
+@pytest.mark.parametrize("skew", [1, 3, 8])
+def test_each_expert_has_its_own_tokens_however_many(skew: int, monkeypatch) -> None:
+    given: list[torch.Tensor] = []
+    right = functional.grouped_mm
+
+    def product(*operands: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
+        given.append(offs)
+        return right(*operands, offs=offs)
+
+    monkeypatch.setattr(functional, "grouped_mm", product)
+    case = tiny("grouped_gemm", shape="64-8-16", shape2="8", skew=skew)
+    numerics = built(case).numerics()
+    assert numerics is not None
+    assert numerics.cosine == pytest.approx(1)
+    shares = given[0].diff(prepend=torch.zeros(1, dtype=torch.int32)).tolist()
+    assert sorted(shares, reverse=True) == Operation(**case.params).shares
+
+
+def test_a_grouped_product_of_fp8_has_a_factor_for_each_row_and_column(monkeypatch) -> None:
+    monkeypatch.setattr(module, "scaled_dtype", lambda *_: torch.float8_e4m3fn)
+
+    def product(a, b, rows, _, columns, __, *, offs, use_fast_accum) -> torch.Tensor:
+        assert use_fast_accum
+        assert (rows.shape, columns.shape) == ((12,), (3, 16))
+        assert b.stride() == (16 * 32, 1, 32)  # each expert's columns lie together
+        return functional.grouped_mm(a.float() * rows[:, None], b.float(), offs=offs).bfloat16()
+
+    monkeypatch.setattr(functional, "scaled_grouped_mm", product)
+    case = tiny("grouped_gemm", shape="12-16-32", shape2="3", precision="fp8")
+    numerics = built(case).numerics()
+    assert numerics is not None
+    assert numerics.cosine == pytest.approx(1, abs=1e-4)
+
+
+def test_pages_are_read_where_they_lie_if_torch_can(monkeypatch) -> None:
+    from torch.nn.attention import varlen
+
+    case = tiny("sdpa_paged", backend="varlen")
+    with pytest.raises(UnsupportedError, match="varlen_attn needs a GPU"):
+        built(case)
+    operation, table = Operation(**case.params), torch.arange(6).view(2, 3)
+    seen: list[Any] = []
+
+    def attention(*given: Any, enable_gqa: bool, seqused_k: Any, block_table: Any) -> torch.Tensor:
+        query, _, _, starts, *rest = given
+        seen.extend((query.shape, starts.tolist(), rest, seqused_k.tolist(), enable_gqa))
+        assert torch.equal(block_table, table.int())
+        return query
+
+    monkeypatch.setattr(varlen, "varlen_attn", attention)
+    query = torch.ones(2, 4, 1, 4)
+    assert module._attention_to_pages(operation, table)(query, query, query).shape == query.shape
+    assert seen == [(2, 4, 4), [0, 1, 2], [None, 1, 8], [8, 8], True]
+    monkeypatch.setattr(varlen, "varlen_attn", lambda query, key, value: None)
+    with pytest.raises(UnsupportedError, match="has no varlen_attn with a block_table"):
+        module._attention_to_pages(operation, table)
+
+
 @pytest.mark.parametrize("op", ["sdpa", "sdpa_decode", "sdpa_paged"])
 def test_attention_is_whose_the_case_says(op: str) -> None:
     numerics = built(tiny(op, backend="math")).numerics()
@@ -116,11 +198,11 @@ def test_flex_attention_answers_as_the_others(
 ) -> None:
     compiled: list[str] = []
 
-    def as_it_is(function: Callable[..., Any], **_: Any) -> Callable[..., Any]:
+    def noted(function: Callable[..., Any], **_: Any) -> Callable[..., Any]:
         compiled.append(function.__name__)
         return function
 
-    monkeypatch.setattr(torch, "compile", as_it_is)
+    monkeypatch.setattr(torch, "compile", noted)
     shape = "b2h2s16d16" if op == "sdpa" else "b2h4s16d16"
     workload = built(tiny(op, shape=shape, backend="flex", **({"causal": True} if causal else {})))
     assert workload.compiled

@@ -46,6 +46,9 @@ _SHAPES: dict[str, tuple[str, str]] = {
     "sdpa": ("b8h16s2048d64", ""),
     "sdpa_decode": ("b64h32s1024d128", "8"),
     "sdpa_paged": ("b64h32s1024d128", "8-16"),
+    "latent_decode": ("b64h128s4096d512", "64"),
+    "latent_prefill": ("b1h128s4096d512", "64-128"),
+    "quantizer": ("8192-7168", ""),
     "rms_norm": ("8192-4096", ""),
     "rope": ("8-2048-32-128", ""),
     "silu_mul": ("8192-14336", ""),
@@ -76,6 +79,7 @@ def operator_axes() -> WorkloadAxes:
             optional("direction", one_of("direction", DIRECTIONS)),
             optional("backend", one_of("backend", ALL_BACKENDS)),
             optional("scaling", one_of("scaling", SCALINGS)),
+            quiet("skew", positive("skew"), 1, "skew{}".format),
             switch("rotate", "cached", default=True),
         ),
         _clash,
@@ -192,7 +196,11 @@ def _spelt(values: Mapping[str, Param]) -> dict[str, Param]:
         if values.get(name):
             sizes = sizes_in(values[name])
             spelt[name] = _plain(str(values[name]))
-            if str(values.get("op")).startswith("sdpa") and name == "shape" and len(sizes) == 4:
+            if (
+                str(values.get("op")).startswith(("sdpa", "latent"))
+                and name == "shape"
+                and len(sizes) == 4
+            ):
                 pairs = zip("bhsd", sizes, strict=True)
                 spelt[name] = "".join(f"{letter}{size}" for letter, size in pairs)
     is_binary = values.get("op") in OPERATORS and family_of(str(values["op"])) == "binary"

@@ -46,6 +46,10 @@ ROCM_BACKENDS = ("aotriton", "ck", "aiter")
 BACKENDS = ("flash", "efficient", "math", "cudnn", "flex", *ROCM_BACKENDS)
 """Sources of attention: the first four as ``torch.nn.attention.SDPBackend`` has them, ``flex`` is
 torch's compiled flex attention.  On ROCm ``flash`` is AOTriton's unless CK's is preferred."""
+PAGED_BACKENDS = (*BACKENDS, "varlen")
+"""Sources of attention to pages: ``torch.nn.attention.varlen`` reads them where they lie."""
+QUANTIZERS = ("quantize_fp8", "rms_norm_fp8")
+"""Operators that make FP8 of each row, with a factor for it; the second one norms it first."""
 ROCM_PRODUCTS = ("hipblas", "hipblaslt", "ck")
 PRODUCTS = ("cublas", "cublaslt", *ROCM_PRODUCTS)
 """Libraries of products of matrices, as ``torch.backends.cuda.preferred_blas_library`` names them:
@@ -58,11 +62,14 @@ FP8_MULTIPLE = 16
 """The step of N and K in torch._scaled_mm; M is any."""
 GROUPED_MULTIPLE = 8
 """Rows of a grouped product begin at multiples of 16 bytes."""
+MOST_EXPERTS = 4096
 _NUMBERS = {
     "sparse": "how many rows are added",
     "grouped_gemm": "the number of experts",
-    "sdpa_decode": "the number of heads of keys and values",
+    "sdpa_decode": "the heads of keys and values, and perhaps the queries of a sequence, as in 8-4",
     "sdpa_paged": "the heads of keys and values, and the tokens of a page, as in 8-16",
+    "latent_decode": "the width of the rotary part",
+    "latent_prefill": "the widths of the rotary part and of a head, as in 64-128",
     "topk": "how many of a row are taken",
 }
 
@@ -75,14 +82,18 @@ _FAMILIES = {
     **dict.fromkeys(("sparse_add", "sparse_add_"), "sparse"),
     **dict.fromkeys(TRANSFERS, "transfer"),
     "copy_d2d": "copy",
+    **dict.fromkeys(QUANTIZERS, "quantizer"),
     **{
         name: name
-        for name in ("gemm", "grouped_gemm", "sdpa_decode", "sdpa_paged", "topk", *DIFFERENTIABLE)
+        for name in (
+            *("gemm", "grouped_gemm", "sdpa_decode", "sdpa_paged"),
+            *("latent_decode", "latent_prefill", "topk", *DIFFERENTIABLE),
+        )
     },
 }
 OPERATORS = tuple(_FAMILIES)
 
-ALL_BACKENDS = tuple(dict.fromkeys((*BACKENDS, *PRODUCTS)))
+ALL_BACKENDS = tuple(dict.fromkeys((*PAGED_BACKENDS, *PRODUCTS)))
 _OPTIONS = {"backend": ALL_BACKENDS, "scaling": SCALINGS}
 """Options with a default in torch, used if none is named."""
 _WORDS = {"layout": LAYOUTS, "memory_format": MEMORY_FORMATS, "direction": DIRECTIONS}
@@ -129,6 +140,7 @@ def _elements_in(text: str) -> tuple[int, ...]:
     return sizes
 
 
+_LATENT = ("latent_decode", "latent_prefill")
 _ATTENTION = re.compile(r"b([0-9]+)h([0-9]+)s([0-9]+)d([0-9]+)")
 
 
@@ -169,12 +181,15 @@ class Operation:
     """One operator on tensors of given shapes; raises UserError if that is invalid.
 
     ``shape`` is that of the first tensor, for gemm M-N-K, for sdpa ``b8h16s2048d64`` (batch, heads,
-    length, width), for conv2d N-C-H-W.  ``shape2`` is that of the second one (left out if it is the
-    first's), for conv2d the weight's (padded by half of it), for embedding the indices'.  It is a
-    number for some: for sparse_add the rows that are added, for grouped_gemm the experts, for topk
-    the elements taken of a row, for sdpa_decode (one query, ``length`` keys) the heads of keys and
-    values.  For sdpa_paged, whose keys and values lie in pages, it is these heads and a page's
-    tokens.
+    length, width; for latent_decode and latent_prefill the latents'), for conv2d N-C-H-W.
+    ``shape2`` is that of the second one (left out if it is the first's), for conv2d the weight's
+    (padded by half of it), for embedding the indices'.  It is numbers for some: for sparse_add the
+    rows that are added, for grouped_gemm the experts, for topk the elements taken of a row, for
+    sdpa_decode (``length`` keys) the heads of keys and values, and the queries if they are more
+    than one.  For sdpa_paged, whose keys and values lie in pages, it is these heads and a page's
+    tokens; for latent_decode the width of the rotary part, for latent_prefill a head's, too.
+
+    ``skew`` is how many times its even share the busiest expert of a grouped product gets.
     """
 
     op: str
@@ -189,6 +204,7 @@ class Operation:
     direction: str = ""
     backend: str = ""
     scaling: str = ""
+    skew: int = 1
     rotate: bool = True
 
     def __post_init__(self) -> None:
@@ -208,22 +224,28 @@ class Operation:
                 raise self._wrong(name, "letters are for sdpa; write sizes with dashes between")
         if self.precision == "tf32" and self.family not in ("gemm", "conv2d"):
             raise self._wrong("precision", "of these operators only gemm and conv2d take TF32")
-        if self.precision in SCALED_PRECISIONS and self.family != "gemm":
+        if self.precision in MX_PRECISIONS and self.family != "gemm":
             name = self.precision.upper()
             raise self._wrong("precision", f"of these operators only gemm has {name}")
+        if self.precision == "fp8" and self.family not in ("gemm", "grouped_gemm"):
+            raise self._wrong("precision", "of these operators only gemm and grouped_gemm have FP8")
         if self.backend and self.precision in SCALED_PRECISIONS:
             name = self.precision.upper()
             raise self._wrong("backend", f"torch has one library for products of {name}")
         if self.scaling and self.precision != "fp8":
             raise self._wrong("scaling", f"it is of FP8, and precision is {self.precision}")
-        if self.family == "grouped_gemm" and self.precision not in ("fp32", "bf16"):
-            raise self._wrong("precision", "torch's grouped product takes bf16, and fp32 on a CPU")
+        if self.family == "grouped_gemm" and self.precision not in ("fp32", "bf16", "fp8"):
+            raise self._wrong(
+                "precision", "torch's grouped product takes bf16 and fp8, and fp32 on a CPU"
+            )
         _ = self.amounts
 
     def _wrong(self, name: str, why: str) -> UserError:
         return UserError(f"{name} is {getattr(self, name)!r}; {why}")
 
     def _backends(self) -> tuple[str, ...]:
+        if self.family == "sdpa_paged":
+            return PAGED_BACKENDS
         return BACKENDS if self.is_attention else PRODUCTS
 
     @property
@@ -234,7 +256,12 @@ class Operation:
     @property
     def is_attention(self) -> bool:
         """Whether its shape has batch, heads, length and width."""
-        return self.family in ("sdpa", "sdpa_decode", "sdpa_paged")
+        return self.family in ("sdpa", "sdpa_decode", "sdpa_paged", *_LATENT)
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether torch compiles it: alone, elementwise work would be a kernel for each part."""
+        return self.backend == "flex" or self.family == "quantizer"
 
     @property
     def is_in_place(self) -> bool:
@@ -276,6 +303,42 @@ class Operation:
         """Heads of keys and values, and tokens of a page, of a paged cache; raises UserError."""
         heads, page = self._numbers(2)
         return heads, page
+
+    @cached_property
+    def asked(self) -> tuple[int, int]:
+        """Heads of keys and values, and queries of a sequence, of a cache; raises UserError."""
+        queries = 2 if self.shape2 and len(self.sizes2) == 2 else 1
+        heads, *more = self._numbers(queries)
+        return heads, more[0] if more else 1
+
+    @cached_property
+    def widths(self) -> tuple[int, int]:
+        """Widths of the rotary part and of a head of latent attention; raises UserError."""
+        if self.family == "latent_decode":
+            return self.number, self.sizes[-1]
+        rotary, width = self._numbers(2)
+        return rotary, width
+
+    @cached_property
+    def shares(self) -> list[int]:
+        """Tokens of each expert, the busiest first; raises UserError.
+
+        They fall by a power of the expert's rank, as routers' loads do, so that the first has
+        ``skew`` times the mean.
+        """
+        tokens, experts = self.sizes[0], self.number
+        if self.skew > experts:
+            raise self._wrong("skew", f"one of {experts} experts gets at most {experts} shares")
+        if self.skew == 1:
+            return [tokens // experts] * experts
+        flat, steep = 0.0, 64.0
+        for _ in range(64):
+            power = (flat + steep) / 2
+            total = sum(rank**-power for rank in range(1, experts + 1))
+            flat, steep = (power, steep) if total * self.skew > experts else (flat, power)
+        loads = [rank**-steep for rank in range(1, experts + 1)]
+        ends = [round(tokens * load / sum(loads)) for load in itertools.accumulate(loads)]
+        return [end - start for start, end in itertools.pairwise((0, *ends))]
 
     def _numbers(self, count: int) -> tuple[int, ...]:
         if not self.shape2 or len(self.sizes2) != count:
@@ -372,21 +435,33 @@ def _sdpa_output(o: Operation) -> tuple[int, ...]:
 
 def _sdpa_decode_output(o: Operation) -> tuple[int, ...]:
     batch, heads, _, width = _sdpa_output(o)
-    kept = o.pages[0] if o.family == "sdpa_paged" else o.number
+    kept, queries = (o.pages[0], 1) if o.family == "sdpa_paged" else o.asked
     if heads % kept:
         raise UserError(f"{o.op}: {kept} heads of keys do not divide {heads} of queries")
-    return (batch, heads, 1, width)
+    return (batch, heads, queries, width)
+
+
+def _latent_output(o: Operation) -> tuple[int, ...]:
+    batch, heads, length, _ = _sdpa_output(o)
+    return (batch, heads, 1 if o.family == "latent_decode" else length, o.widths[1])
 
 
 def _grouped_gemm_output(o: Operation) -> tuple[int, ...]:
     m, n, k = o.dims(3, "M-N-K, as in 8192-1408-2048, with M tokens of all experts")
-    if m % o.number:
+    if m % o.number and o.skew == 1:
         raise UserError(f"grouped_gemm: {o.number} experts do not share {m} tokens evenly")
-    if any(size % GROUPED_MULTIPLE for size in (n, k)):
-        raise UserError(f"shape {o.shape!r}: N and K are multiples of {GROUPED_MULTIPLE}")
+    if o.number > MOST_EXPERTS:
+        raise UserError(f"grouped_gemm: {o.number} experts; at most {MOST_EXPERTS}")
+    multiple = FP8_MULTIPLE if o.precision == "fp8" else GROUPED_MULTIPLE
+    if any(size % multiple for size in (n, k)):
+        raise UserError(f"shape {o.shape!r}: N and K are multiples of {multiple}")
     if max(m * k, o.number * k * n) > MOST_ELEMENTS:
         raise UserError(f"shape {o.shape!r}: an operand has more than {MOST_ELEMENTS} elements")
     return (m, n)
+
+
+def _quantizer_output(o: Operation) -> tuple[int, ...]:
+    return o.dims(2, "rows-width, as in 4096-7168")
 
 
 def _topk_output(o: Operation) -> tuple[int, ...]:
@@ -460,6 +535,8 @@ two for the weight's gradient."""
 SILU_MUL = {"fwd": 6, "bwd": 12}
 """FLOPs for each element: a sigmoid has four, then two products; backward the sigmoid again, five
 for its derivative, and three products."""
+QUANTIZE = 3
+"""FLOPs for each element: the largest of a row, a quotient, a limit."""
 ROPE = {"fwd": 3, "bwd": 3}
 """FLOPs for each element: two products and a sum, both ways."""
 ATTENTION = {"fwd": 4, "bwd": 10}
@@ -529,10 +606,32 @@ def _sdpa(o: Operation) -> Amounts:
 
 def _sdpa_decode(o: Operation) -> Amounts:
     batch, heads, length, width = o.sizes
-    kept = 2 * batch * o.number * length * width
-    asked = 2 * batch * heads * width
+    heads_kept, queries = o.asked
+    kept = 2 * batch * heads_kept * length * width
+    asked = 2 * batch * heads * queries * width
     size = (kept + asked) * o.item_bytes
-    return Amounts(ATTENTION["fwd"] * batch * heads * length * width, size, size)
+    return Amounts(ATTENTION["fwd"] * batch * heads * queries * length * width, size, size)
+
+
+def _latent_decode(o: Operation) -> Amounts:
+    """Count latents once for scores and values, which all heads share."""
+    batch, heads, length, latent = o.sizes
+    row = latent + o.widths[0]
+    size = (batch * length * row + batch * heads * (row + latent)) * o.item_bytes
+    return Amounts(2.0 * batch * heads * length * (row + latent), size, size)
+
+
+def _latent_prefill(o: Operation) -> Amounts:
+    """Count causal attention, and the keys and values that each head makes of the latents."""
+    batch, heads, length, latent = o.sizes
+    rotary, width = o.widths
+    tokens, made = batch * length, 2 * heads * width
+    given = tokens * (latent + rotary + heads * (width + rotary)) + latent * made
+    size = (given + tokens * heads * width) * o.item_bytes
+    scores = batch * heads * length * length * 0.5
+    flops = 2.0 * tokens * latent * made + 2 * scores * (2 * width + rotary)
+    keys = tokens * heads * (2 * width + rotary) * o.item_bytes
+    return Amounts(flops, size, size + keys)
 
 
 def _sdpa_paged(o: Operation) -> Amounts:
@@ -552,8 +651,19 @@ def _sdpa_paged(o: Operation) -> Amounts:
 
 def _grouped_gemm(o: Operation) -> Amounts:
     m, n, k = o.sizes
-    size = (m * k + o.number * k * n + m * n) * o.item_bytes
-    return Amounts(2.0 * m * n * k, size, size)
+    factors, result_bytes = (4, 2) if o.precision == "fp8" else (0, o.item_bytes)
+    tokens = m * (k * o.item_bytes + factors + n * result_bytes)
+    expert = k * n * o.item_bytes + factors * n
+    busy = sum(share > 0 for share in o.shares)
+    return Amounts(2.0 * m * n * k, tokens + busy * expert, tokens + o.number * expert)
+
+
+def _quantizer(o: Operation) -> Amounts:
+    rows, width = o.sizes
+    norms = o.op == "rms_norm_fp8"
+    gain = width * o.item_bytes if norms else 0
+    size = rows * (width * (o.item_bytes + 1) + 4) + gain
+    return Amounts(rows * width * (QUANTIZE + (RMS_NORM["fwd"] if norms else 0)), size, size)
 
 
 def _topk(o: Operation) -> Amounts:
@@ -629,10 +739,13 @@ _RULES = {
     "reduction": _Family(_reduction, _reduction_output),
     "sparse": _Family(_sparse, _sparse_output, ("shape2",)),
     "gemm": _Family(_gemm, _gemm_output, ("layout", "scaling", "backend")),
-    "grouped_gemm": _Family(_grouped_gemm, _grouped_gemm_output, ("shape2",)),
+    "grouped_gemm": _Family(_grouped_gemm, _grouped_gemm_output, ("shape2", "skew")),
     "sdpa": _Family(_sdpa, _sdpa_output, ("direction", "causal", "backend")),
     "sdpa_decode": _Family(_sdpa_decode, _sdpa_decode_output, ("shape2", "backend")),
     "sdpa_paged": _Family(_sdpa_paged, _sdpa_decode_output, ("shape2", "backend")),
+    "latent_decode": _Family(_latent_decode, _latent_output, ("shape2",)),
+    "latent_prefill": _Family(_latent_prefill, _latent_output, ("shape2",)),
+    "quantizer": _Family(_quantizer, _quantizer_output),
     "conv2d": _Family(_conv2d, _conv2d_output, ("shape2", "memory_format", "direction", "stride")),
     "batch_norm": _Family(
         _pointwise(BATCH_NORM), _batch_norm_output, ("memory_format", "direction")

@@ -9,10 +9,13 @@ set: replayed as a graph it still goes through all of them.
 from __future__ import annotations
 
 import contextlib
+import importlib
+import inspect
 import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -92,7 +95,7 @@ def operator(setting: Setting, **params: Any) -> Workload:
         step=_step(calls, per_step),
         items_per_step=per_step,
         item="op",
-        compiled=operation.backend == "flex",
+        compiled=operation.is_compiled,
         least_bytes_per_step=moved,
         flops_per_step=lambda: per_step * amounts.flops,
         traffic_bytes_per_step=lambda: float(moved),
@@ -123,7 +126,8 @@ def _while_drawn(operation: Operation) -> int:
     if operation.precision not in ("fp8", "mxfp8"):
         return 0
     m, n, k = operation.sizes
-    return torch.bfloat16.itemsize * k * max(m, n)
+    experts = operation.number if operation.family == "grouped_gemm" else 1
+    return torch.bfloat16.itemsize * k * max(m, n * experts)
 
 
 def _require(operation: Operation, device: torch.device, total: int, host: int) -> None:
@@ -141,7 +145,9 @@ def _require(operation: Operation, device: torch.device, total: int, host: int) 
         raise UnsupportedError("a CPU has no memory apart from the host's")
     if operation.precision in SCALED_PRECISIONS:
         scaled_dtype(operation, device)
-    if operation.backend == "flex":
+    if operation.backend == "varlen" and device.type != "cuda":
+        raise UnsupportedError("varlen_attn needs a GPU")
+    if operation.is_compiled:
         require_compile("default", device)
     if operation.is_attention and operation.backend in ROCM_BACKENDS:
         _prefer(operation.backend)
@@ -269,7 +275,10 @@ def _tell(error: RuntimeError) -> None:
     Nothing is tried while building, because what a first call loads and tunes is its time.
     """
     words = str(error).partition("\n")[0]
-    lacks = ("not implemented for", "No available kernel", "No viable backend")
+    lacks = (
+        *("not implemented for", "only supported on"),
+        *("No available kernel", "No viable backend"),
+    )
     if isinstance(error, NotImplementedError) or any(each in words for each in lacks):
         raise UnsupportedError(f"this torch cannot: {words}") from error
 
@@ -579,24 +588,78 @@ def _sdpa(o: Operation, fresh: _Fresh) -> _Function:
     tensors = (fresh.normal(o.sizes), fresh.normal(o.sizes), fresh.normal(o.sizes))
 
     def exact(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        length = o.sizes[2]
-        earlier = torch.ones(length, length, dtype=torch.bool, device=q.device).tril()
-        mask = earlier if o.causal else None
+        mask = _earlier(o.sizes[2], q.device) if o.causal else None
         return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
     return _Function(tensors, _attention_of(o, fresh.device), ends=(0, 1, 2), exact=exact)
 
 
+def _earlier(length: int, device: torch.device) -> Tensor:
+    """Return which keys each query may attend to, (length, length)."""
+    return torch.ones(length, length, dtype=torch.bool, device=device).tril()
+
+
 def _sdpa_decode(o: Operation, fresh: _Fresh) -> _Function:
     batch, heads, length, width = o.sizes
-    query = fresh.normal((batch, heads, 1, width))
-    keys, values = (fresh.normal((batch, o.number, length, width)) for _ in range(2))
+    kept, queries = o.asked
+    query = fresh.normal((batch, heads, queries, width))
+    keys, values = (fresh.normal((batch, kept, length, width)) for _ in range(2))
 
     def exact(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return functional.scaled_dot_product_attention(q, k, v, enable_gqa=heads != o.number)
+        return functional.scaled_dot_product_attention(q, k, v, enable_gqa=heads != kept)
 
-    attention = _attention_of(o, fresh.device, shares_keys=heads != o.number)
+    attention = _attention_of(o, fresh.device, shares_keys=heads != kept)
     return _Function((query, keys, values), attention, ends=(0, 1, 2), exact=exact)
+
+
+def _latent_decode(o: Operation, fresh: _Fresh) -> _Function:
+    """Attend to latents, from one query a head that has already been brought to their width.
+
+    Torch has no kernel for heads of this width, so it is two products and a softmax, in which the
+    heads are the rows of one matrix.
+    """
+    batch, heads, length, latent = o.sizes
+    rotary, _ = o.widths
+    queries = fresh.normal((batch, heads, latent + rotary))
+    cache = fresh.normal((batch, length, latent + rotary))
+    scale = 1 / math.sqrt(latent + rotary)
+
+    def attention(q: Tensor, kept: Tensor) -> Tensor:
+        scores = torch.bmm(q, kept.mT) * scale
+        weights = scores.softmax(dim=-1, dtype=_summed(q)).to(q.dtype)
+        return torch.bmm(weights, kept[:, :, :latent]).unsqueeze(2)
+
+    return _Function((queries, cache), attention, ends=(0, 1))
+
+
+def _summed(tensor: Tensor) -> torch.dtype:
+    """Return the dtype of a softmax: FP32 at least."""
+    return torch.promote_types(tensor.dtype, torch.float32)
+
+
+def _latent_prefill(o: Operation, fresh: _Fresh) -> _Function:
+    """Make keys and values of latents, and attend to them causally; heads share the rotary part."""
+    batch, heads, length, latent = o.sizes
+    rotary, width = o.widths
+    queries = fresh.normal((batch, heads, length, width + rotary))
+    cache = fresh.normal((batch, length, latent + rotary))
+    up = fresh.normal((latent, heads * 2 * width)).mul_(1 / math.sqrt(latent))
+
+    def by(attend: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def attention(q: Tensor, kept: Tensor, up: Tensor) -> Tensor:
+            made = (kept[:, :, :latent] @ up).view(-1, length, heads, 2 * width)
+            own, values = made.transpose(1, 2).split(width, dim=-1)
+            turned = kept[:, None, :, latent:].expand(-1, heads, -1, -1)
+            return attend(q, torch.cat((own, turned), dim=-1), values)
+
+        return attention
+
+    def exact(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        mask = _earlier(length, q.device)
+        return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+    attention = by(partial(functional.scaled_dot_product_attention, is_causal=True))
+    return _Function((queries, cache, up), attention, ends=(0, 1), exact=by(exact))
 
 
 def _sdpa_paged(o: Operation, fresh: _Fresh) -> _Function:
@@ -608,13 +671,17 @@ def _sdpa_paged(o: Operation, fresh: _Fresh) -> _Function:
     query = fresh.normal((batch, heads, 1, width))
     keys, values = (fresh.normal((batch * each, page, kept, width)) for _ in range(2))
     shares_keys = heads != kept
-    by_backend = _attention_of(o, fresh.device, shares_keys=shares_keys)
 
     def gathered(pages: Tensor) -> Tensor:
         return pages[table].flatten(1, 2)[:, :length].transpose(1, 2)
 
-    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return by_backend(q, gathered(k), gathered(v))
+    if o.backend == "varlen":
+        attention = _attention_to_pages(o, table)
+    else:
+        by_backend = _attention_of(o, fresh.device, shares_keys=shares_keys)
+
+        def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return by_backend(q, gathered(k), gathered(v))
 
     def exact(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return functional.scaled_dot_product_attention(
@@ -622,6 +689,33 @@ def _sdpa_paged(o: Operation, fresh: _Fresh) -> _Function:
         )
 
     return _Function((query, keys, values), attention, exact=exact)
+
+
+def _attention_to_pages(o: Operation, table: Tensor) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """Return attention by torch's kernel for sequences of any lengths, which reads pages.
+
+    Raises UnsupportedError where this torch has none that takes a table of pages.
+    """
+    batch, heads, length, width = o.sizes
+    varlen: Any = None
+    with contextlib.suppress(ImportError):
+        varlen = importlib.import_module("torch.nn.attention.varlen").varlen_attn
+    if varlen is None or "block_table" not in inspect.signature(varlen).parameters:
+        raise UnsupportedError(f"torch {torch.__version__} has no varlen_attn with a block_table")
+    table = table.to(torch.int32)
+    starts = torch.arange(batch + 1, device=table.device, dtype=torch.int32)
+    lengths = torch.full((batch,), length, device=table.device, dtype=torch.int32)
+
+    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        found: Tensor = varlen(
+            *(q.view(batch, heads, width), k, v, starts, None, 1, length),
+            enable_gqa=heads != o.pages[0],
+            seqused_k=lengths,
+            block_table=table,
+        )
+        return found.view_as(q)
+
+    return attention
 
 
 def _attention_of(
@@ -666,31 +760,80 @@ def _is_earlier(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Te
 
 
 def _grouped_gemm(o: Operation, fresh: _Fresh) -> OperatorCall:
+    """Multiply each expert's tokens with its matrix; experts stand in any order, busy or not."""
     m, n, k = o.sizes
-    if not hasattr(functional, "grouped_mm"):
-        raise UnsupportedError(f"torch {torch.__version__} has no functional.grouped_mm")
-    tokens, experts = fresh.normal((m, k)), fresh.normal((o.number, k, n))
-    share = m // o.number
-    ends = torch.arange(share, m + 1, share, device=fresh.device, dtype=torch.int32)
+    name = "scaled_grouped_mm" if o.precision == "fp8" else "grouped_mm"
+    if not hasattr(functional, name):
+        raise UnsupportedError(f"torch {torch.__version__} has no functional.{name}")
+    tokens, is_scaled = fresh.normal((m, k)), o.precision == "fp8"
+    experts = fresh.normal((o.number, n, k)).mT if is_scaled else fresh.normal((o.number, k, n))
+    shares = torch.tensor(o.shares, device=fresh.device)[fresh.order(o.number)]
+    ends = shares.cumsum(0).to(torch.int32)
+    product = _scaled_grouped(o, fresh.device) if is_scaled else functional.grouped_mm
 
     def compute() -> Tensor:
-        return functional.grouped_mm(tokens, experts, offs=ends)
+        return product(tokens, experts, offs=ends)
 
     def answers() -> Pairs:
-        answer, last = compute(), o.number - 1
-        wide = [tokens[at * share : (at + 1) * share].to(fresh.wide) for at in (0, last)]
-        exact = [one @ experts[at].to(fresh.wide) for one, at in zip(wide, (0, last), strict=True)]
-        return [(answer[:share], exact[0]), (answer[last * share :], exact[1])]
+        answer, busy = compute(), shares.nonzero().flatten().tolist()
+        pairs = []
+        for at in (busy[0], busy[-1]):
+            part = slice(int(ends[at] - shares[at]), int(ends[at]))
+            wide = tokens[part].to(fresh.wide), experts[at].to(fresh.wide)
+            pairs.append((answer[part], wide[0] @ wide[1]))
+        return pairs
 
     return OperatorCall(compute, answers)
 
 
+def _scaled_grouped(o: Operation, device: torch.device) -> Callable[..., Tensor]:
+    """Return a grouped product of FP8, with a factor of one for each row and column."""
+    m, n, _ = o.sizes
+    rows, columns = torch.ones(m, device=device), torch.ones((o.number, n), device=device)
+    library: Any = functional
+    by_row = library.ScalingType.RowWise
+
+    def product(a: Tensor, b: Tensor, *, offs: Tensor) -> Tensor:
+        found: Tensor = library.scaled_grouped_mm(
+            *(a, b, rows, by_row, columns, by_row), offs=offs, use_fast_accum=True
+        )
+        return found
+
+    return product
+
+
+def _quantizer(o: Operation, fresh: _Fresh) -> OperatorCall:
+    dtype = fp8_dtype(fresh.device) if fresh.device.type == "cuda" else torch.float8_e4m3fn
+    rows, gain = fresh.normal(o.sizes), None
+    if o.op == "rms_norm_fp8":
+        gain = fresh.normal(o.sizes[-1:])
+    compiled = torch.compile(_to_fp8, dynamic=False)
+
+    def compute() -> tuple[Tensor, Tensor]:
+        return compiled(rows, gain, dtype)
+
+    def answers() -> Pairs:
+        short, factors = compute()
+        wide = rows.to(fresh.wide)
+        exact = wide if gain is None else _normed(wide, gain.to(fresh.wide))
+        return [(short.to(fresh.wide) * factors, exact)]
+
+    return OperatorCall(compute, answers)
+
+
+def _to_fp8(rows: Tensor, gain: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return rows, normed if there is a gain, in FP8, and each row's factor."""
+    wide = rows.float() if gain is None else _normed(rows, gain).float()
+    factors = wide.abs().amax(dim=-1, keepdim=True).clamp(min=1e-12) / torch.finfo(dtype).max
+    return (wide / factors).to(dtype), factors
+
+
+def _normed(rows: Tensor, gain: Tensor) -> Tensor:
+    return functional.rms_norm(rows, rows.shape[-1:], gain, eps=1e-5)
+
+
 def _rms_norm(o: Operation, fresh: _Fresh) -> _Function:
-    width = o.sizes[-1:]
-    return _Function(
-        (fresh.normal(o.sizes), fresh.normal(width)),
-        lambda x, gain: functional.rms_norm(x, width, gain, eps=1e-5),
-    )
+    return _Function((fresh.normal(o.sizes), fresh.normal(o.sizes[-1:])), _normed)
 
 
 def _silu_mul(o: Operation, fresh: _Fresh) -> _Function:
@@ -777,6 +920,9 @@ _FAMILIES: dict[str, Callable[[Operation, _Fresh], OperatorCall | _Function]] = 
     "sdpa": _sdpa,
     "sdpa_decode": _sdpa_decode,
     "sdpa_paged": _sdpa_paged,
+    "latent_decode": _latent_decode,
+    "latent_prefill": _latent_prefill,
+    "quantizer": _quantizer,
     "conv2d": _conv2d,
     "batch_norm": _batch_norm,
     "softmax": _softmax,
@@ -809,7 +955,9 @@ TWIN = 4
 def _numerics(call: OperatorCall, operation: Operation, total: int) -> Numerics | None:
     """Hold one call's result against FP64's, or FP32's of a shorter precision."""
     widening = 8 // operation.item_bytes
-    if call.answers is None or operation.amounts.held_bytes * TWIN * widening > USABLE * total:
+    # Of a grouped product two experts are compared.
+    twin = 0 if operation.family == "grouped_gemm" else TWIN * widening
+    if call.answers is None or operation.amounts.held_bytes * twin > USABLE * total:
         return None
     with contextlib.suppress(torch.OutOfMemoryError):
         return _compared(call.answers(), is_backward=operation.is_backward)

@@ -258,7 +258,7 @@ class InferenceStep:
         return closeness(answer[: len(reference)], reference, finite=finite)
 
     def _reference(self) -> Tensor | None:
-        """Return the twin's answer to as much of the input as memory holds; None without any."""
+        """Return the twin's answer to as much of the input as memory holds, or None."""
         n = self.built.compared
         with plain_fp32(), torch.no_grad():
             try:
@@ -270,7 +270,7 @@ class InferenceStep:
                     return main_output(twin(self.built.beginning(n))).cpu()
                 except torch.OutOfMemoryError:  # noqa: PERF203 - each try is another batch
                     if n == 1:
-                        raise
+                        return None
                     n //= 2
                     torch.cuda.empty_cache()
 
@@ -374,8 +374,8 @@ class TrainingStep:
         built = self.built
         given, targets = built.beginning(built.spec.batch_size), built.targets
         with plain_fp32():
-            twin = built.twin()
             try:
+                twin = built.twin()
                 loss = built.loss_by(twin, given, targets)
                 loss.backward()
             except torch.OutOfMemoryError:
