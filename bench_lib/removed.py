@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 COMMANDS: dict[str, str] = {
+    "baseline diff": "bench-lib baseline accept --dry-run",
     "exercise sheet": "each exercise prints its own table",
     "upgrade": "use bench-lib ab --markdown; docs/rocm-upgrade.md has the steps",
     "history compact": "nothing is to be done: a run's file is compressed when it has ended",

@@ -1,7 +1,7 @@
 """What ``--json`` printed, held against what 0.3.0 printed when its fields were recorded.
 
-An answer's fields and columns are in ``answers.json``.  With ``RECORD_ANSWERS=1`` in the environment
-tests write down what they see; look at the difference before it is committed.
+An answer's fields and columns are in ``answers.json``.  With ``RECORD_ANSWERS=1`` in the
+environment tests write down what they see; look at the difference before it is committed.
 """
 
 from __future__ import annotations

@@ -583,8 +583,8 @@ def test_the_table_says_what_is_slower_and_what_to_do_next(scripted, bed):
     run = history.files(Path("history"))
     ids = {history.read(path).run_id: history.read(path) for path in run}
     proposed = next(line for line in lines if line.startswith("next: "))
-    b = proposed.split()[5]
-    assert proposed == f"next: bench-lib baseline diff --run {b}"
+    b = proposed.split()[6]
+    assert proposed == f"next: bench-lib baseline accept --dry-run --run {b}"
     assert ids[b].records["small-fp32"].status is Status.REGRESSED
     assert any(line.startswith("2 of 3 cases are in doubt: ") for line in lines)
     said = err.splitlines()
@@ -649,7 +649,7 @@ def test_json_holds_everything(scripted, bed):
     assert row["verdicts"][0]["against"] == "reference"
     assert set(answer["environments"]) == set(answer["runs"]) == set(answer["history"]) == {*"AB"}
     assert answer["stopped"] is None
-    assert answer["next"].startswith("bench-lib baseline diff --run ")
+    assert answer["next"].startswith("bench-lib baseline accept --dry-run --run ")
 
 
 def test_as_run_comes_before_bs_even_within_one_tick_of_the_clock(scripted, monkeypatch):

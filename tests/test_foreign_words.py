@@ -77,7 +77,7 @@ COMMANDS = (
     "report",
     "report --json",
     "report --markdown -",
-    "baseline diff",
+    "baseline accept --dry-run",
     "baseline accept --run latest --reason x",
     "compare latest latest",
     "compare latest latest --markdown",

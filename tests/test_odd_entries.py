@@ -67,7 +67,7 @@ READS_RUNS = (
     ("report",),
     ("report", "--html", "page.html"),
     ("report", "--markdown", "-"),
-    ("baseline", "diff", "--run", "latest"),
+    ("baseline", "accept", "--dry-run", "--run", "latest"),
     ("baseline", "accept", "--run", "latest", "--reason", "a test"),
     ("compare", "baseline", "latest"),
     ("compare", "mi300x", "history"),

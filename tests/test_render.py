@@ -22,7 +22,7 @@ COLUMNS = (
     Column("median_s", lambda row: row[2], "s", "median"),
     Column("ratio", lambda row: row[3], RATIO, "change"),
     Column("interval", lambda row: row[3] and (row[3] - 0.01, row[3] + 0.01), RATIO),
-    Column("attempts", lambda row: len(row), heading=""),
+    Column("attempts", len, heading=""),
 )
 ROWS = [("resnet50", Status.REGRESSED, 0.00731, 1.0412), ("vit", Status.OK, None, None)]
 HOSTILE = "\x1b[2J<b>x</b> **bold** @everyone\n::error::|`\x07\u202e"

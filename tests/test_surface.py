@@ -134,8 +134,8 @@ adopt none:Thing --output /none
 ab --prefix-b "'"
 baseline accept --run none --reason x
 baseline accept --run latest --reason x --history afile
-baseline diff --run none
-baseline diff --run none --json --markdown
+baseline accept --dry-run --run none
+baseline accept --dry-run --run none --json --markdown
 baseline quarantine a
 baseline quarantine a --until tomorrow --reason x --unknown
 baseline quarantine a --until 2099-12-31 --reason x

@@ -317,7 +317,7 @@ def _next_step(found: Compared, sides: Mapping[str, Side], folder: Path) -> tupl
             f"--pairs {BASELINE_PAIRS} makes a better one"
         )
     where = "" if folder == DEFAULT_HISTORY else f" --history {shlex.quote(str(folder))}"
-    return notes, f"bench-lib baseline diff --run {found.runs['B']}{where}"
+    return notes, f"bench-lib baseline accept --dry-run --run {found.runs['B']}{where}"
 
 
 def _reasons(rows: Sequence[PairRow]) -> Iterator[tuple[str, str, str]]:

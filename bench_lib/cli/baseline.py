@@ -10,7 +10,8 @@ import signal
 import statistics
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -30,11 +31,9 @@ from bench_lib.cli.output import (
     Markdown,
     Matrix,
     one_form,
-    print_json,
-    print_line,
-    print_table,
+    tell,
 )
-from bench_lib.formats import some
+from bench_lib.formats import FINE_SHARE, some
 from bench_lib.model import (
     ID_RULE,
     Baseline,
@@ -43,10 +42,10 @@ from bench_lib.model import (
     UserError,
     is_case_id,
 )
+from bench_lib.report.answer import Answer, Column, Table
 from bench_lib.verdict.statistics.change import LEAST_PROCESSES
 
 if TYPE_CHECKING:
-    from bench_lib.cli.proposals import Proposal
     from bench_lib.storage.baselines import BaselineFile
 
 app = branch("baseline")
@@ -82,34 +81,68 @@ def show(
 
     file = files.load(baselines, hardware or _this_machine())
     chosen, published, excused = like(file.measured), like(file.published), like(file.quarantines)
-    over = {k for k, v in excused.items() if not files.in_force(v, utc_today())}
-    if json:
-        print_json(
-            "baseline show",
-            schema=2,
-            hardware_key=file.key,
-            device=file.hardware,
-            cases=chosen,
-            published=published,
-            quarantine={id_: {**vars(q), "over": id_ in over} for id_, q in excused.items()},
+    today = utc_today()
+    notes = [*_reasons({id_: each.accepted.reason for id_, each in chosen.items()})]
+    for id_, each in chosen.items():
+        if each.accepted.in_spite_of is not None:
+            notes.append(f"{id_}: in spite of: {each.accepted.in_spite_of}")
+    notes += [f"{id_}: {each.caveat}; source: {each.source}" for id_, each in published.items()]
+    if published:
+        notes.append(
+            "to measure what was published, on that hardware: "
+            "bench-lib baseline record --reason WHY -- --perf-tier nightly"
         )
-    else:
-        if not chosen and not published:
-            known = _keys_with_baselines(baselines, file.key)
-            there = f"; there are baselines of {', '.join(known)}" if known else ""
-            remedy = "" if hardware else "; bench-lib baseline record --reason WHY makes some"
-            print(f"no baselines of {file.key} in {baselines}{remedy}{there}")
-        _print_accepted(chosen)
-        if published:
-            if chosen:
-                print()
-            _print_published(published)
-        if excused:
-            print()
-        rows = [(id_, q.until, "over" if id_ in over else "holds") for id_, q in excused.items()]
-        print_table(("in quarantine", "until", "state"), rows)
-        _print_reasons({id_: q.reason for id_, q in excused.items()})
-    raise typer.Exit(0 if chosen or published or excused else 1)
+    notes += _reasons({id_: each.reason for id_, each in excused.items()})
+    heading = []
+    if not chosen and not published:
+        known = _keys_with_baselines(baselines, file.key)
+        there = f"; there are baselines of {', '.join(known)}" if known else ""
+        remedy = "" if hardware else "; bench-lib baseline record --reason WHY makes some"
+        heading = [f"no baselines of {file.key} in {baselines}{remedy}{there}"]
+    state: Column[tuple[str, Quarantine]] = Column(
+        "state", lambda row: "holds" if files.in_force(row[1], today) else "over"
+    )
+    answer = Answer(
+        command="baseline show",
+        tables={
+            "cases": Table(_ACCEPTED, [*chosen.items()]),
+            "published": Table(_PUBLISHED, [*published.items()]),
+            "quarantine": Table([*_QUARANTINE, state], [*excused.items()]),
+        },
+        heading=heading,
+        notes=notes,
+        about={"hardware_key": file.key, "device": file.hardware},
+        exit_status=0 if chosen or published or excused else 1,
+    )
+    tell(answer, json=json)
+
+
+def _between(baseline: Baseline) -> float | None:
+    """Return how much processes differ, as a share; None for one process."""
+    logs = reading.logs(baseline)
+    return statistics.stdev(logs) if len(logs) > 1 else None
+
+
+_ACCEPTED: list[Column[tuple[str, Baseline]]] = [
+    Column("case_id", lambda row: row[0], heading="case"),
+    Column("median_s", lambda row: reading.median_s(row[1]), "s", "median"),
+    Column("processes", lambda row: len(row[1].processes)),
+    Column("between", lambda row: _between(row[1]), FINE_SHARE),
+    Column("date", lambda row: row[1].accepted.date[:10], heading="accepted"),
+    Column("baseline", lambda row: row[1], heading=""),
+]
+_PUBLISHED: list[Column[tuple[str, Published]]] = [
+    Column("case_id", lambda row: row[0], heading="published, not judged by"),
+    Column("rate", lambda row: row[1].rate, lambda row: f"{row[1].item}/s"),
+    Column("low", lambda row: row[1].low, lambda row: f"{row[1].item}/s", "from"),
+    Column("high", lambda row: row[1].high, lambda row: f"{row[1].item}/s", "to"),
+    Column("figure", lambda row: row[1], heading=""),
+]
+_QUARANTINE: list[Column[tuple[str, Quarantine]]] = [
+    Column("case_id", lambda row: row[0], heading="in quarantine"),
+    Column("until", lambda row: row[1].until),
+    Column("quarantine", lambda row: row[1], heading=""),
+]
 
 
 def _this_machine() -> str:
@@ -129,70 +162,23 @@ def _keys_with_baselines(folder: Path, but: str) -> list[str]:
     return keys
 
 
-def _print_accepted(chosen: Mapping[str, Baseline]) -> None:
-    rows = []
-    for id_, each in chosen.items():
-        spread = f"{statistics.stdev(reading.logs(each)):.2%}" if len(each.processes) > 1 else "-"
-        when = each.accepted.date[:10]
-        rows.append((id_, reading.median(each), str(len(each.processes)), spread, when))
-    print_table(("case", "median", "processes", "between", "accepted"), rows)
-    _print_reasons({id_: each.accepted.reason for id_, each in chosen.items()})
-    for id_, each in chosen.items():
-        if each.accepted.in_spite_of is not None:
-            print_line(f"{id_}: in spite of: {each.accepted.in_spite_of}")
-
-
-def _print_reasons(reasons: Mapping[str, str]) -> None:
-    """Print each reason once, whole, with the cases that it is of."""
+def _reasons(reasons: Mapping[str, str]) -> Iterator[str]:
+    """Yield each reason once, whole, with the cases that it is of."""
     cases: dict[str, list[str]] = {}
     for case_id, reason in reasons.items():
         cases.setdefault(reason, []).append(case_id)
     for reason, case_ids in cases.items():
-        print_line(f"{some(case_ids, 3)}: {reason}")
-
-
-def _print_published(published: Mapping[str, Published]) -> None:
-    rows = []
-    for id_, figure in published.items():
-        low, high = figure.low, figure.high
-        between = "" if low is None or high is None else f"{low:.5g} to {high:.5g}"
-        rows.append((id_, f"{figure.rate:.5g} {figure.item}/s", between))
-    print_table(("published, not judged by", "rate", "range"), rows)
-    for id_, figure in published.items():
-        print(f"{id_}: {figure.caveat}; source: {figure.source}")
-    print(
-        "to measure them, on that hardware: "
-        "bench-lib baseline record --reason WHY -- --perf-tier nightly"
-    )
-
-
-@app.command()
-def diff(
-    *,
-    run: Runs,
-    history: HistoryDir = DEFAULT_HISTORY,
-    baselines: BaselinesDir = DEFAULT_BASELINES,
-    case: Cases = "*",
-    add: Add = False,
-    json: Json = False,
-    markdown: Markdown = False,
-) -> None:
-    """Show what accepting a run would change, and what speaks against it."""
-    one_form(json=json, markdown=markdown)
-    from bench_lib.cli.proposals import Proposal
-
-    found = Proposal(run, history, baselines, case, "diff", add=add)
-    if json:
-        print_json("baseline diff", schema=2, **found.fields())
-    else:
-        found.print_changes(markdown=markdown)
+        yield f"{some(case_ids, 3)}: {reason}"
 
 
 @app.command()
 def accept(
     *,
     run: Runs,
-    reason: Reason,
+    reason: Annotated[str, typer.Option(help="Why these values are right.")] = "",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would change, and write nothing.")
+    ] = False,
     history: HistoryDir = DEFAULT_HISTORY,
     baselines: BaselinesDir = DEFAULT_BASELINES,
     case: Cases = "*",
@@ -205,19 +191,12 @@ def accept(
     one_form(json=json, markdown=markdown)
     from bench_lib.cli.proposals import Proposal
 
-    _require(reason)
+    if not dry_run:
+        _require(reason)
     found = Proposal(run, history, baselines, case, reason, add=add)
-    found.accept(force=force)
-    if json:
-        about = {"path": str(found.file.path), "accepted": len(found.taken)}
-        about |= {"refused": found.refused, **found.fields()}
-        print_json("baseline accept", schema=2, **about)
-    else:
-        found.print_changes(markdown=markdown)
-        found.print_taken(markdown=markdown)
-        if found.taken and not markdown:
-            _print_next(found)
-    raise typer.Exit(0 if found.taken else 1)
+    if not dry_run:
+        found.accept(force=force)
+    tell(found.answer("baseline accept", only_shown=dry_run), json=json, markdown=markdown)
 
 
 @app.command()
@@ -268,16 +247,8 @@ def record(
         )
     found = Proposal(new, history, baselines, "*", reason)
     found.accept(force=force, processes=LEAST_PROCESSES)
-    print()
-    found.print_changes()
-    found.print_taken()
-    if found.taken:
-        _print_next(found)
-    raise typer.Exit(0 if found.taken and status == 0 else 1)
-
-
-def _print_next(found: Proposal) -> None:
-    print(f"next: commit {found.file.path}")
+    answer = found.answer("baseline record")
+    tell(replace(answer, exit_status=answer.exit_status or status))
 
 
 def _pytest(words: Sequence[str]) -> int:
@@ -339,22 +310,21 @@ def quarantine(
         new = Quarantine(reason.strip(), until, utc_now(), who())
         path = files.set_quarantine(file, case, new, device if device.key == file.key else None)
     near = reading.near(case, file.measured) if unknown and case not in file.measured else []
-    if json:
-        print_json(
-            "baseline quarantine",
-            hardware_key=file.key,
-            path=str(path),
-            case_id=case,
-            quarantine=new,
-            near=near,
-        )
-    elif new is None:
-        print(f"{case} is no longer in quarantine in {path}")
+    if new is None:
+        notes = [f"{case} is no longer in quarantine in {path}"]
     else:
-        print(f"{case} may fail up to and including {until}, by {path}")
+        notes = [f"{case} may fail up to and including {until}, by {path}"]
         if case not in file.measured:
             like = f"; like it are {', '.join(near)}" if near else ""
-            print(f"it has no baseline there{like}")
+            notes.append(f"it has no baseline there{like}")
+    about = {
+        "hardware_key": file.key,
+        "path": str(path),
+        "case_id": case,
+        "quarantine": new,
+        "near": near,
+    }
+    tell(Answer(command="baseline quarantine", notes=notes, about=about), json=json)
 
 
 def _require_known(case: str, file: BaselineFile, matrix: Path) -> None:

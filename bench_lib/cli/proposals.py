@@ -5,16 +5,15 @@ from __future__ import annotations
 import getpass
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from bench_lib.cli import reading
-from bench_lib.cli.output import print_table, say
 from bench_lib.environment.fingerprint import differences
+from bench_lib.formats import RATIO
 from bench_lib.model import Accepted, Baseline, ProcessSummary, UserError
-from bench_lib.report import github
+from bench_lib.report.answer import Answer, Column, Table, columns
 from bench_lib.storage import acceptance
 from bench_lib.storage import baselines as files
 from bench_lib.storage import history as runs
@@ -22,8 +21,6 @@ from bench_lib.storage.baselines import BaselineChange
 from bench_lib.storage.runs import Runs
 from bench_lib.verdict.judge import compare
 from bench_lib.verdict.statistics.change import LEAST_PROCESSES
-
-HEADINGS = ("case", "old", "new", "ratio", "95% interval")
 
 
 class Proposal:
@@ -108,66 +105,49 @@ class Proposal:
                 pairs += [(old.environment, new.environment) for old in change.old.processes]
         return list(lines | dict.fromkeys(differences(known, pairs)))
 
-    # ---- as it is told --------------------------------------------------------------------
+    # ---- as it is shown -------------------------------------------------------------------
 
-    def fields(self) -> dict[str, Any]:
-        """Return what ``--json`` prints of the changes."""
-        changes = []
-        for change in self.changes:
-            ratio, interval = _ratio(change)
-            changes.append({**vars(change), "ratio": ratio, "interval": interval})
-        return {
-            "hardware_key": self.file.key,
-            "changes": changes,
-            "environment": self.around,
-        }
+    def answer(self, command: str, *, only_shown: bool = False) -> Answer:
+        """Return a row a case, what speaks against each, and what was accepted of them."""
+        notes = [f"{c.case_id}: {why}" for c in self.changes if (why := c.why_not or c.against)]
+        notes += [f"environment: {line}" for line in self.around]
+        for run in self.runs:
+            notes += [f"! {problem}" for problem in run.problems]
+        return Answer(
+            command=command,
+            tables={"changes": Table(COLUMNS, self.changes)},
+            notes=list(dict.fromkeys(notes if only_shown else [*notes, *self._taken()])),
+            next=f"git add {self.file.path}" if self.taken else "",
+            about={
+                "hardware_key": self.file.key,
+                "environment": self.around,
+                "path": str(self.file.path),
+                "accepted": len(self.taken),
+                "refused": self.refused,
+            },
+            exit_status=0 if only_shown or self.taken else 1,
+        )
 
-    def print_changes(self, *, markdown: bool = False) -> None:
-        """Print a row a case, then remarks on some, then the changes around them."""
-        for problem in dict.fromkeys(problem for run in self.runs for problem in run.problems):
-            say(f"! {problem}")
-        remarks = [_remark(change) for change in self.changes]
-        figures = [_figures(change) for change in self.changes]
-        if markdown:
-            words = [": ".join(filter(None, remark)) for remark in remarks]
-            print("\n".join(github.table((*HEADINGS, "remarks"))))
-            for cells, what in zip(figures, words, strict=True):
-                print(github.row([github.text(cell) for cell in (*cells, what)]))
-            if self.around:
-                print("\nChanged in the environment:\n")
-            for line in self.around:
-                print(f"- {github.text(line)}")
-            return
-        # Reasons get lines of their own: a terminal's table would cut them off first.
-        rows = [(*cells, what) for cells, (what, _) in zip(figures, remarks, strict=True)]
-        print_table((*HEADINGS, ""), rows)
-        for change, (_, why) in zip(self.changes, remarks, strict=True):
-            if why:
-                print(f"{change.case_id}: {why}")
-        for line in self.around:
-            print(f"environment: {line}")
-
-    def print_taken(self, *, markdown: bool = False) -> None:
+    def _taken(self) -> Iterator[str]:
         """Say how much was accepted, and what somebody who accepts should know."""
-        path = github.text(str(self.file.path)) if markdown else self.file.path
-        print(f"\n{len(self.taken)} of {len(self.changes)} cases accepted into {path}")
+        yield f"{len(self.taken)} of {len(self.changes)} cases accepted into {self.file.path}"
         if self.refused:
-            print(
+            yield (
                 f"{len(self.refused)} refused: measure again, or accept with --force and a "
                 "--reason that explains what speaks against"
             )
         for run in self.runs:
             if not run.finished:
-                print(f"run {run.run_id} is unfinished; it may lack cases")
+                yield f"run {run.run_id} is unfinished; it may lack cases"
         new = [change.new for change in self.taken.values() if change.new]
         fewest = min((len(each.processes) for each in new), default=LEAST_PROCESSES)
         if fewest < LEAST_PROCESSES:
-            print(
+            yield (
                 f"some have fewer than five processes ({fewest}), which can hardly tell the "
                 "spread between processes: measure with pytest --perf-processes 5"
             )
         if any("cold" in each.conditions.values() for each in new):
-            print(
+            yield (
                 "the caches that choose kernels were cold when this run began; on this machine "
                 "they are warm from now on, and the next run would be INCOMPARABLE: record once "
                 "more"
@@ -191,26 +171,14 @@ def _with_all_processes(change: BaselineChange, needed: int) -> BaselineChange:
     return replace(change, against="; ".join(filter(None, (change.against, words))))
 
 
-def _remark(change: BaselineChange) -> tuple[str, str]:
-    """Say in a word or two whether the new values are taken, and then why."""
+def _remark(change: BaselineChange) -> str:
+    """Say in a word or two whether the new values are taken."""
     if change.new is None:
-        return "nothing", change.why_not or ""
+        return "nothing"
     notes = ["new"] if change.old is None or change.old.published else []
     if change.against is not None:
         notes.append("forced" if change.new.accepted.in_spite_of else "refused")
-    return ", ".join(notes), change.against or ""
-
-
-def _figures(change: BaselineChange) -> tuple[str, ...]:
-    """Return the cells of HEADINGS."""
-    ratio, interval = _ratio(change)
-    return (
-        change.case_id,
-        "published" if change.old and change.old.published else reading.median(change.old),
-        reading.median(change.new),
-        "" if ratio is None else f"{ratio:.4f}",
-        "" if interval is None else f"{interval[0]:.4f} to {interval[1]:.4f}",
-    )
+    return ", ".join(notes)
 
 
 def _added(old: Baseline, new: Baseline) -> list[ProcessSummary]:
@@ -227,3 +195,14 @@ def _ratio(change: BaselineChange) -> tuple[float | None, tuple[float, float] | 
     comparison = compare(new, old)
     ratio = math.exp(statistics.fmean(new) - statistics.fmean(old))
     return ratio, comparison.interval() if comparison else None
+
+
+COLUMNS: list[Column[BaselineChange]] = [
+    Column("case_id", lambda change: change.case_id, heading="case"),
+    Column("old_s", lambda change: reading.median_s(change.old), "s", "old"),
+    Column("new_s", lambda change: reading.median_s(change.new), "s", "new"),
+    Column("ratio", lambda change: _ratio(change)[0], RATIO, "change"),
+    Column("interval", lambda change: _ratio(change)[1], RATIO, "95% interval"),
+    Column("remark", _remark),
+    *columns("", "old new against why_not"),
+]

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench_lib.cli.output import DEFAULT_MATRIX, picked
-from bench_lib.formats import seconds
 from bench_lib.model import Baseline, Case, UserError
 
 if TYPE_CHECKING:
@@ -70,8 +69,8 @@ def logs(baseline: Baseline) -> list[float]:
     return [process.log_median for process in baseline.processes]
 
 
-def median(baseline: Baseline | None) -> str:
-    """Return the geometric mean of the processes' medians with its unit."""
+def median_s(baseline: Baseline | None) -> float | None:
+    """Return the geometric mean of the processes' medians; None where there is none."""
     if baseline is None or not baseline.processes:
-        return "-"
-    return seconds(math.exp(statistics.fmean(logs(baseline))))
+        return None
+    return math.exp(statistics.fmean(logs(baseline)))

@@ -154,7 +154,7 @@ def as_markdown(answer: Answer, limit: int = github.COMMENT) -> str:
         sections.insert(1, MarkdownSection("Notes", _listed(answer.notes), "lines"))
     if answer.next:
         opening.append(f"next: {github.span(answer.next)}")
-    return github.fitted(opening or [""], sections, limit)
+    return github.fitted(opening or [""], sections, limit).lstrip("\n")
 
 
 def _listed(lines: Iterable[str]) -> list[str]:
