@@ -704,6 +704,7 @@ time.sleep(600)
     sampler.close()
     assert process.returncode is not None
     sampler.close()
+    assert sampler.window(100.0, 101.0) is None  # without a warning, which would fail the test
 
 
 def test_the_process_ends_when_its_parent_is_gone() -> None:

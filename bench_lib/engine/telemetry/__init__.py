@@ -164,6 +164,7 @@ class Sampler:
 
     def close(self) -> None:
         """End the process; again is harmless."""
+        self._warned = True  # a measurement that is interrupted still asks, and this is no fault
         process, self._process = self._process, None
         if process is None:
             return
