@@ -8,7 +8,6 @@ import os
 import signal
 import statistics
 import threading
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,7 +34,6 @@ from bench_lib.storage import archive
 from bench_lib.storage.archive import Archive, Point
 from bench_lib.storage.history import read, reference
 from bench_lib.storage.lines import HistoryError
-from bench_lib.storage.queries import Questions
 from bench_lib.verdict.statistics.iterations import spread
 
 NOW = "2026-03-01T00:00:00Z"
@@ -70,9 +68,8 @@ def points_of(found: Archive, case_id: str, key: str, since: str = "") -> list[P
 
 
 def ask(found: Archive, sql: str) -> SimpleNamespace:
-    with closing(Questions(found)) as questions:
-        columns, rows = questions.ask(sql)
-        return SimpleNamespace(columns=columns, rows=list(rows))
+    columns, rows = found.ask(sql)
+    return SimpleNamespace(columns=columns, rows=list(rows))
 
 
 def opened(folder: Path) -> Archive:
@@ -358,11 +355,22 @@ def test_a_verdict_that_is_there_twice_is_the_later_one(tmp_path):
 
 
 def test_views_have_the_columns_that_are_told_of_them(tmp_path):
-    write_run(tmp_path, [record()], now=night(1))
+    path = write_run(tmp_path, [record()], now=night(1))
+    kernels = {
+        "source": "torch.profiler",
+        "steps": 5,
+        "kernels": [
+            {"name": "gemm", "calls": 2, "total_s": 0.25},
+            {"name": "copy", "calls": 1, "total_s": 0.5},
+        ],
+    }
+    line = {"schema": 1, "kind": "kernels", "run": run_id(path), "time": night(1)}
+    with path.open("a") as file:
+        file.write(json.dumps({**line, "case_id": CASE_ID, "kernels": kernels}) + "\n")
     found = opened(tmp_path)
-    with closing(Questions(found)) as questions:
-        schema = questions.schema()
-    for view, columns in schema.items():
+    asked = "SELECT name, calls, total_s, steps FROM kernels"
+    assert ask(found, asked).rows == [("gemm", 2.0, 0.25, 5), ("copy", 1.0, 0.5, 5)]
+    for view, columns in found.schema().items():
         table = ask(found, f"SELECT * FROM {view}")
         assert table.columns == list(columns)
         assert table.rows
@@ -475,13 +483,14 @@ def test_a_query_without_end_is_ended_by_an_interrupt(tmp_path, request):
     # What a background shell starts ignores it.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
-    with closing(Questions(Archive(tmp_path))) as questions:
-        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
-        with pytest.raises(KeyboardInterrupt):
-            list(questions.ask(endless)[1])
-        timer.join()
-        assert list(questions.ask("SELECT 1")[1]) == [(1,)]
+    found = Archive(tmp_path)
+    found.ask("SELECT 1")
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        list(found.ask(endless)[1])
+    timer.join()
+    assert ask(found, "SELECT 1").rows == [(1,)]
 
 
 def test_a_query_that_cannot_be_read_or_fails_says_where(tmp_path):
@@ -511,28 +520,44 @@ def test_a_file_that_has_not_changed_is_read_once(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     folder = tmp_path / "history"
     first = write_run(folder, [record()], now=night(1), packed=True)
-    before = Archive(folder, now=NOW)
+    before = opened(folder)
     seen = []
-    read = archive.summary_of
-    monkeypatch.setattr(archive, "summary_of", lambda *of: seen.append(of[0].path) or read(*of))
-    again = Archive(folder, now=NOW)
-    assert (again.summaries, seen) == (before.summaries, [])
+    read = archive.row_of
+    monkeypatch.setattr(archive, "row_of", lambda *of: seen.append(of[0].path) or read(*of))
+    again = opened(folder)
+    assert (again.runs(), list(again.all_series()), seen) == (
+        before.runs(),
+        list(before.all_series()),
+        [],
+    )
+    assert ask(again, "SELECT run FROM points").rows == [(run_id(first),)]
     second = write_run(folder, [record()], now=night(2))
-    Archive(folder, now=NOW)
+    assert [run.path for run in opened(folder).runs()] == [str(first), str(second)]
     assert seen == [second]
     first.write_bytes(first.read_bytes() + b"x")
-    Archive(folder, now=NOW)
+    opened(folder)
     assert first not in seen
-    assert [point.run_id for point in points_of(Archive(folder, now=NOW), CASE_ID, "mi300x")] == [
-        run_id(second)
-    ]
+    assert [run.path for run in opened(folder).runs()] == [str(second)]
 
 
 def test_a_damaged_cache_costs_time_and_nothing_else(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     write_run(tmp_path / "history", [record()], now=night(1))
-    before = Archive(tmp_path / "history", now=NOW).summaries
-    (kept,) = (tmp_path / "cache").rglob("history/*.json")
-    for damage in ("{", '{"version": 0, "summaries": {}}'):
-        kept.write_text(damage)
-        assert Archive(tmp_path / "history", now=NOW).summaries == before
+    before = opened(tmp_path / "history").runs()
+    (kept,) = (tmp_path / "cache").rglob("history/*.parquet")
+    for damage in (b"", b"{", kept.read_bytes()[:-9]):
+        kept.write_bytes(damage)
+        assert opened(tmp_path / "history").runs() == before
+
+
+def test_many_new_files_are_read_by_several_processes_and_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(archive, "MANY", 3)
+    monkeypatch.setattr(archive, "AT_ONCE", 2)
+    paths = [write_run(tmp_path, [record(day / 8)], now=night(day)) for day in range(1, 6)]
+    paths[2].write_bytes(b'{"schema": 7}\n')
+    told = []
+    found = Archive(tmp_path, now=NOW, progress=lambda *of: told.append(of))
+    assert told == [(2, 5), (4, 5), (5, 5)]
+    medians = [math.exp(point.log_median) for point in points_of(found, CASE_ID, "mi300x")]
+    assert medians == pytest.approx([1 / 8, 2 / 8, 4 / 8, 5 / 8])
+    assert len(found.problems) == 1

@@ -17,7 +17,7 @@ ROOMS = ("storage", "report", "profiling", "slurm", "cli")
 AROUND = {"open", "read_text", "read_bytes", "write_text", "write_bytes", "mkstemp", "mkdtemp"}
 OWN = {
     "storage/facts.py": "path.read_bytes()",
-    "storage/queries.py": "VIEWS.read_text()",
+    "storage/archive.py": "VIEWS.read_text()",
     "report/html.py": "(importlib.resources.files('bench_lib.report') / 'templates' / name)"
     ".read_text('utf-8')",
     "cli/ending.py": "os.open(os.devnull, os.O_WRONLY)",

@@ -259,7 +259,7 @@ def test_a_mistake_is_named_with_its_option_or_argument(run, words, expected):
 @pytest.fixture
 def failing(run, monkeypatch):
     def command(error: BaseException) -> tuple[int, str, str]:
-        def raising(*_: object) -> None:
+        def raising(*_: object, **__: object) -> None:
             raise error
 
         monkeypatch.setattr(bench_lib.storage.archive, "Archive", raising)

@@ -8,7 +8,6 @@ import io
 import statistics
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
 from decimal import Decimal
 from itertools import islice
 from pathlib import Path
@@ -46,9 +45,7 @@ MOST_ROWS = 10_000
 @app.command("list")
 def list_runs(*, history: HistoryDir = DEFAULT_HISTORY, json: Json = False) -> None:
     """List all runs, oldest first."""
-    from bench_lib.storage.archive import Archive
-
-    archive = Archive(history)
+    archive = reading.archive(history)
     found, problems = archive.runs(), archive.problems
     if json:
         runs = [reading.listed(run) for run in found]
@@ -147,27 +144,23 @@ def query(
 ) -> None:
     """Ask the history in SQL; --schema shows what there is to ask.
 
-    The tables are points, runs, attempts, verdicts, environments and lines. A query reads
+    The tables are points, runs, attempts, verdicts, kernels, environments and lines. A query reads
     nothing else and writes nothing.
     """
-    from bench_lib.storage.archive import Archive
-    from bench_lib.storage.queries import Questions
-
     one_form(json=json, csv=as_csv)
     if sql is None and not schema:
         raise UserError("name a query, such as 'SELECT * FROM runs', or --schema")
-    archive = Archive(history)
-    with closing(Questions(archive)) as questions:
-        problems = list(archive.problems)
-        if sql is None or schema:
-            _print_schema(questions.schema(), json=json)
-            return
-        if as_csv:
-            _write_csv(*questions.ask(sql), sys.stdout)
-            _warn(problems)
-            return
-        columns, rows = questions.ask(sql)
-        found = list(islice(rows, most_rows + 1))
+    archive = reading.archive(history)
+    if sql is None or schema:
+        _print_schema(archive.schema(), json=json)
+        return
+    columns, rows = archive.ask(sql)
+    problems = list(archive.problems)
+    if as_csv:
+        _write_csv(columns, rows, sys.stdout)
+        _warn(problems)
+        return
+    found = list(islice(rows, most_rows + 1))
     if len(found) > most_rows:
         del found[most_rows:]
         problems.append(f"these are the first {most_rows} rows; --csv prints all, --limit more")
@@ -230,16 +223,12 @@ def export(
 
 def _points(history: Path, run: str | None) -> str:
     """Return the values of all runs, or of one, as CSV."""
-    from bench_lib.storage.archive import Archive
-    from bench_lib.storage.queries import Questions
-
-    archive, found = Archive(history), io.StringIO()
+    archive, text = reading.archive(history), io.StringIO()
     of_run = "" if run is None else f"WHERE run = '{archive.find(run).run_id}'"
-    with closing(Questions(archive)) as questions:
-        asked = f"SELECT * FROM points {of_run} ORDER BY ALL"  # noqa: S608 - the id is of digits
-        _write_csv(*questions.ask(asked), found)
+    asked = f"SELECT * FROM points {of_run} ORDER BY ALL"  # noqa: S608 - the id is of digits
+    _write_csv(*archive.ask(asked), text)
     _warn(archive.problems)
-    return found.getvalue()
+    return text.getvalue()
 
 
 def _write_csv(columns: Sequence[str], rows: Iterable[Sequence[object]], file: TextIO) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bench_lib.cli import reading
 from bench_lib.cli.output import (
     DEFAULT_BASELINES,
     DEFAULT_HISTORY,
@@ -20,7 +21,6 @@ from bench_lib.cli.output import (
     print_table,
     write,
 )
-from bench_lib.cli.reading import listed
 from bench_lib.model import Status, UserError
 
 if TYPE_CHECKING:
@@ -64,13 +64,12 @@ def report(
     """
     from bench_lib.report.findings import causes
     from bench_lib.report.night import gather
-    from bench_lib.storage.archive import Archive
     from bench_lib.storage.history import utc_now
 
     to_stdout = markdown is not None and str(markdown) == "-"
     if json and to_stdout:
         raise UserError("--json and --markdown - both print; give --markdown a file")
-    archive = Archive(history)
+    archive = reading.archive(history)
     # Without the default folder nothing was measured, which a job reports after one that failed.
     if archive.folder != DEFAULT_HISTORY and not archive.folder.is_dir():
         raise UserError(f"there is no folder {archive.folder}; name the one that holds the runs")
@@ -97,7 +96,7 @@ def report(
             "report",
             schema=2,
             **picked(night, "sentence started ended changed counts"),
-            runs=list(map(listed, night.runs)),
+            runs=list(map(reading.listed, night.runs)),
             entries=list(map(_entry, night.entries)),
             slow_downs=slow_downs,
             causes=list(map(_cause, causes(night))),

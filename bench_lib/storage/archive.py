@@ -1,39 +1,96 @@
-"""Everything that a folder's runs say, run by run: a line of each, and each case's series.
+"""The runs of a folder as tables: each file is read once, and what it says is asked in SQL.
 
-docs/history.md describes the files, and what counts.
+docs/history.md describes the files, and what counts.  What was read is kept in the user's cache,
+a row a run, and may be removed at any time.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
+import multiprocessing
+import os
+import re
+import secrets
 import statistics
+import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import Any, TypeVar
 
+import duckdb
 import msgspec
 
+from bench_lib import files
 from bench_lib.launch import files as kept
 from bench_lib.launch.cache import cache_folder
-from bench_lib.model import Attempt, Environment, Measurement, Record, Status
-from bench_lib.storage import history, lines
+from bench_lib.launch.faults import LaunchError
+from bench_lib.launch.files import temporary_folder
+from bench_lib.model import Attempt, Environment, Measurement, Record, Status, unknown
+from bench_lib.storage import history, months
 from bench_lib.storage.lines import HistoryError
+from bench_lib.storage.months import literal, quoted
 from bench_lib.storage.runs import RunFile, Runs
-from bench_lib.verdict.severity import FAILING
 from bench_lib.verdict.statistics.iterations import spread
 
-KEPT = 1
-"""Version of the summaries in the cache: another one where a summary means something else."""
+T = TypeVar("T")
+VIEWS = Path(__file__).with_name("views.sql")
+KEPT = 2
+"""Version of the rows in the cache: another one where a row means something else."""
 NOT_JUDGED = "not judged"
 """Stands for the status of a case without a verdict."""
+MANY = 200
+"""So many new files are worth starting processes for, and a line of progress."""
+AT_ONCE = 20
+"""Files that a process reads before it reports."""
+MOST_BYTES = 2**40
+"""Of a month that an earlier version compacted, of which only parts are in memory."""
+ROWS_AT_ONCE = 32
+"""Rows that are put into a table together."""
+ANSWERED_AT_ONCE = 2048
+"""Rows of an answer that are in memory together, unless they are kept."""
+_NO_TABLE = re.compile(r"Table with name (\S+) does not exist")
+_OWN = {"file": "VARCHAR", "size": "BIGINT", "modified_ns": "BIGINT"}
+FILE = {**_OWN, "path": "VARCHAR", "compacted": "BOOLEAN"}
+"""The columns of the files that are there, with DuckDB's types."""
+ROW: dict[str, Any] = {
+    **_OWN,
+    "run": "VARCHAR",
+    "hardware_key": "VARCHAR",
+    "started": "VARCHAR",
+    "ended": "VARCHAR",
+    "exit_status": "INTEGER",
+    "cases": "INTEGER",
+    "counts": "JSON",
+    "bytes": "BIGINT",
+    "points": [
+        {
+            "case_id": "VARCHAR",
+            "hardware_key": "VARCHAR",
+            "device_uuid": "VARCHAR",
+            "log_median": "DOUBLE",
+            "spread": "DOUBLE",
+            "rate": "DOUBLE",
+            "item": "VARCHAR",
+            "peak_memory_bytes": "BIGINT",
+            "status": "VARCHAR",
+            "environment": "VARCHAR",
+        }
+    ],
+    "environments": [{"ref": "VARCHAR", "body": "JSON"}],
+    "problems": ["VARCHAR"],
+}
+"""The columns of the cache, which ``row_of`` fills."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """One run's value of one case on one hardware."""
+    """One run's value of one case on one hardware; ``views.sql`` says what each field holds."""
 
     run_id: str
     time: str
@@ -41,173 +98,335 @@ class Point:
     case_id: str
     key: str
     device_uuid: str | None
-    """None too where the run measured the case on several devices."""
     log_median: float
-    """Natural logarithm of seconds: the median over the run's accepted attempts."""
     spread: float
-    """Inside a process, as ``summary.spread`` has it."""
     rate: float | None
-    """Items a second by the wall clock."""
     item: str
     peak_memory_bytes: int | None
     status: Status | None
-    """Status of the case's verdict; None if it was not judged by its baseline."""
     environment: str
     """Reference; ``Archive.environments`` has the environment itself."""
 
 
 @dataclass(frozen=True)
 class RunLine:
-    """One run in a line."""
+    """One run in a line; ``views.sql`` says what each field holds."""
 
     run_id: str
     key: str
     started: str
     """As its file's name says: UTC, ISO 8601."""
     ended: str | None
-    """None if the run was interrupted, or goes on."""
     exit_status: int | None
     cases: int
     counts: dict[str, int]
-    """How many cases have each status; ``not judged`` is one."""
+    file: str
+    bytes: int
     path: str
     """The file that it is read from; several runs share one that was compacted."""
-    file: str
-    """The name of the run's own file, wherever it is."""
     compacted: bool
-    """Whether it is in a month that an earlier version compacted."""
-    bytes: int
-    """Size of its lines."""
-
-
-@dataclass(frozen=True)
-class RunSummary:
-    """What is kept of one run in memory: all but its samples."""
-
-    line: RunLine
-    points: list[Point]
-    environments: dict[str, Environment]
-    """By reference, in the order of its lines."""
-    failures: list[lines.VerdictLine]
-    """The verdicts of the cases that failed."""
-    cases: list[str]
-    """The ids of the cases that were tried."""
-    problems: list[str] = field(default_factory=list)
-    """Lines that cannot be read."""
-
-
-class _Kept(msgspec.Struct):
-    """The summaries of a folder's runs in the user's cache, which may be removed at any time."""
-
-    version: int
-    summaries: dict[str, RunSummary]
-    """By the name, size and time of a run's file."""
 
 
 class Archive:
     """The runs of a folder, each read once for all time."""
 
-    def __init__(self, folder: str | Path, *, now: str | None = None) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        now: str | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
         """Read the files that are new or have changed.
 
+        Where they are many, ``progress`` is called with how many have been read, and of how many.
         Raises HistoryError if the folder cannot be read.
         """
-        self._runs = Runs(folder, now=now)
-        self.folder = self._runs.folder
-        self.summaries: list[RunSummary] = []
-        """Oldest first."""
-        self.problems: list[str] = []
+        runs = Runs(folder, now=now)
+        self.folder = runs.folder
+        self._runs = runs
+        self._files = {file.name: file for file in runs.files}
+        self._database = months.connect()
+        """``known`` is what the files say, a row each."""
+        self._is_locked = False
+        left_out = self._read_new(progress)
+        self.problems = [*runs.problems, *left_out, *self._odd()]
         """Parts that were left out, and odd ones that were kept, by file."""
-        known = self._summaries(self._runs.files)
-        self._stored = {file.name: file for file in self._runs.files if _version_of(file) in known}
-        for file in self._stored.values():
-            summary = known[_version_of(file)]
-            line = replace(summary.line, path=str(file.path))
-            self.summaries.append(replace(summary, line=line))
-            self.problems += [f"{file.name}: {problem}" for problem in summary.problems]
-            if line.ended is not None and line.ended < line.started:
-                why = f"ended {line.ended}, before it began; kept as it is"
-                self.problems.append(f"{file.name}: {why}")
-        self.problems = [*self._runs.problems, *self.problems]
 
-    def _summaries(self, files: Sequence[RunFile]) -> dict[str, RunSummary]:
-        """Return the summaries of files, from the cache where they are in it."""
+    def _read_new(self, progress: Callable[[int, int], None] | None) -> list[str]:
+        """Make ``known`` of the cache and the files that it lacks; return what was left out."""
         folder = hashlib.sha256(str(self.folder.resolve()).encode(errors="replace")).hexdigest()
-        path = cache_folder() / "history" / f"{folder[:16]}.json"
-        kept_before = kept.read(path, _Kept)
-        known: dict[str, RunSummary] = {}
-        if kept_before is not None and kept_before.version == KEPT:
-            there = {_version_of(file) for file in files} & kept_before.summaries.keys()
-            known = {name: kept_before.summaries[name] for name in there}
-        new = [file for file in files if _version_of(file) not in known]
-        read = {}
-        for file, data in self._runs.content(new, self._leave_out):
-            with self._runs.told(self._leave_out):
-                read[_version_of(file)] = summary_of(file, data)
-        if read:
-            kept.write(path, _Kept(KEPT, known | read))
-        return known | read
+        path = self._cache = cache_folder() / "history" / f"{folder[:16]}-{KEPT}.parquet"
+        there = {(file.name, file.bytes, file.modified_ns): file for file in self._files.values()}
+        is_kept = self._has(path)
+        known = set(self._rows("SELECT file, size, modified_ns FROM kept")) if is_kept else set()
+        if is_kept and known == there.keys():
+            self._database.execute("CREATE VIEW known AS FROM kept")
+            return []
+        new = [file for version, file in there.items() if version not in known]
+        rows, left_out = _read(new, progress)
+        self._make("known", ROW, rows)
+        if is_kept:
+            same = [name for name, *_ in known & there.keys()]
+            self._rows("INSERT INTO known FROM kept WHERE file IN (SELECT unnest(?))", [same])
+        if rows:
+            self._keep(path)
+        return left_out
 
-    def _leave_out(self, problem: str) -> None:
-        self.problems.append(f"{problem}; left out")
+    def _has(self, path: Path) -> bool:
+        """Make ``kept`` of the cache; returns whether there is one that can be read."""
+        with contextlib.suppress(OSError, duckdb.Error):
+            files.open_regular(path, kept.MOST_BYTES).close()
+            self._database.execute(f"CREATE VIEW kept AS FROM {quoted(literal(path))}")
+            os.utime(path)
+            return True
+        return False
+
+    def _keep(self, path: Path) -> None:
+        """Write the cache; if that fails, the files are read again next time."""
+        with contextlib.suppress(OSError, LaunchError, duckdb.Error), temporary_folder() as scratch:
+            written = Path(scratch, "known.parquet")
+            self._database.execute(
+                f"COPY known TO {quoted(written)} (FORMAT parquet, COMPRESSION zstd)"
+            )
+            kept.keep(path, files.content(written, kept.MOST_BYTES))
+
+    def _make(self, table: str, columns: Mapping[str, object], rows: Sequence[bytes]) -> None:
+        """Make a table of rows in JSON; a value that does not fit its column is NULL there."""
+        shape = quoted(msgspec.json.encode([columns]).decode())
+        chosen = f"SELECT unnest(from_json(?, {shape}), max_depth := 2)"
+        self._rows(f"CREATE TABLE {table} AS {chosen}", ["[]"])
+        # As one JSON text: row by row takes DuckDB eighty times as long.
+        for begin in range(0, len(rows), ROWS_AT_ONCE):
+            text = b"[%s]" % b",".join(rows[begin : begin + ROWS_AT_ONCE])
+            self._database.execute(f"INSERT INTO {table} {chosen}", [text.decode()])
+
+    def _rows(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        return self._database.execute(sql, values).fetchall()
+
+    def _odd(self) -> Iterator[str]:
+        """Yield what is odd about files that were read, oldest first."""
+        for name, started, ended, problems in self._rows(
+            "SELECT file, started, ended, problems FROM known "
+            "WHERE len(problems) > 0 OR ended < started ORDER BY started, modified_ns, file"
+        ):
+            yield from (f"{name}: {problem}" for problem in problems)
+            if ended is not None and ended < started:
+                yield f"{name}: ended {ended}, before it began; kept as it is"
 
     def runs(self) -> list[RunLine]:
         """Return all runs, oldest first."""
-        return [summary.line for summary in self.summaries]
+        rows = self._rows(
+            "SELECT run, hardware_key, started, ended, exit_status, cases, counts, file, bytes "
+            "FROM known ORDER BY started, modified_ns, file"
+        )
+        runs = []
+        for *about, counts, name, size in rows:
+            file = self._files[name]
+            statuses = msgspec.json.decode(counts, type=dict[str, int])
+            runs.append(RunLine(*(*about, statuses, name, size, str(file.path), file.compacted)))
+        return runs
 
     def find(self, run: str) -> RunLine:
         """Return the line of a run: ``latest``, its file's name, an id or the start of one.
 
         Raises HistoryError where there is none, or more than one, or it cannot be read.
         """
-        if run == "latest" and self.summaries:
-            return self.summaries[-1].line
+        runs = self.runs()
+        if run == "latest" and runs:
+            return runs[-1]
         wanted = self._runs.chosen(run).name
-        for summary in self.summaries:
-            if summary.line.file == wanted:
-                return summary.line
+        for line in runs:
+            if line.file == wanted:
+                return line
         raise HistoryError(f"run {run} cannot be read: {'; '.join(self.problems)}")
 
     def run(self, run: str) -> history.Run:
         """Return a whole run, named as for ``find``; raises HistoryError as that does."""
-        return next(self._runs.read([self._stored[self.find(run).file]]))
+        return next(self._runs.read([self._files[self.find(run).file]]))
 
     def all_series(self, *, since: str = "") -> Iterator[tuple[str, str, list[Point]]]:
         """Yield each case and hardware key, in order, with its values, oldest first.
 
         ``since`` is when the first run began.
         """
-        known = [
-            point
-            for summary in self.summaries
-            if summary.line.started >= since
-            for point in summary.points
-        ]
-        known.sort(key=lambda point: (point.case_id, point.key))
-        for (case_id, key), own in groupby(known, lambda point: (point.case_id, point.key)):
+        rows = self._rows(
+            "SELECT run, started, unnest(p) FROM (SELECT *, unnest(points) AS p FROM known "
+            "WHERE started >= ?) "
+            "ORDER BY p.case_id, p.hardware_key, started, modified_ns, file",
+            [since],
+        )
+        points = [Point(*(*row[:-2], row[-2] and Status(row[-2]), row[-1])) for row in rows]
+        for (case_id, key), own in groupby(points, lambda point: (point.case_id, point.key)):
             yield case_id, key, list(own)
 
     def environments(self, refs: Iterable[str]) -> dict[str, Environment]:
         """Return those environments that are known, by reference."""
-        known: dict[str, Environment] = {}
-        for summary in self.summaries:
-            known |= summary.environments
-        return {ref: known[ref] for ref in refs if ref in known}
+        rows = self._rows(
+            "SELECT DISTINCT ON (e.ref) e.ref, e.body FROM "
+            "(SELECT unnest(environments) AS e FROM known) WHERE e.ref IN (SELECT unnest(?))",
+            [list(refs)],
+        )
+        return {ref: msgspec.json.decode(body, type=Environment) for ref, body in rows}
 
-    def failures(self) -> Iterator[tuple[str, lines.VerdictLine]]:
-        """Yield the verdict of each case that failed, with the id of its run, oldest first."""
-        for summary in self.summaries:
-            for line in summary.failures:
-                yield summary.line.run_id, line
+    # ---- questions ----------------------------------------------------------------------
 
-    def tried(self) -> set[str]:
-        """Return the ids of all cases that a run tried."""
-        return {case_id for summary in self.summaries for case_id in summary.cases}
+    def ask(self, sql: str) -> tuple[list[str], Iterator[tuple[Any, ...]]]:
+        """Return the columns of an answer and its rows, which are read as they come and once.
+
+        A question sees what ``views.sql`` has, reads nothing else and writes nothing, and an
+        interrupt ends it.  Ask nothing else before the rows are read.  Raises HistoryError, which
+        reading a row may, too.
+        """
+        self._answered(self._lock)
+        _check(sql)
+
+        def begin() -> list[str]:
+            found = self._database.execute(sql)
+            return [about[0] for about in found.description or []]
+
+        columns = self._answered(begin)
+
+        def rows() -> Iterator[tuple[Any, ...]]:
+            while batch := self._answered(lambda: self._database.fetchmany(ANSWERED_AT_ONCE)):
+                yield from batch
+
+        return columns, rows()
+
+    def schema(self) -> dict[str, dict[str, str]]:
+        """Return by table and column what the column holds."""
+        self._answered(self._lock)
+        tables: dict[str, dict[str, str]] = {}
+        for table, column, comment in self._rows(
+            "SELECT table_name, column_name, comment FROM duckdb_columns() "
+            "WHERE NOT internal AND comment IS NOT NULL ORDER BY table_oid, column_index"
+        ):
+            tables.setdefault(table, {})[column] = comment
+        return tables
+
+    def _answered(self, work: Callable[[], T]) -> T:
+        """Do what a query asks for, until an interrupt; raises HistoryError."""
+        try:
+            # DuckDB returns to Python, and so to its signals, when it is done.
+            with ThreadPoolExecutor(1) as elsewhere:
+                future = elsewhere.submit(work)
+                try:
+                    return future.result()
+                except (KeyboardInterrupt, SystemExit):
+                    self._database.interrupt()
+                    raise
+        except duckdb.Error as error:
+            if missing := _NO_TABLE.search(str(error)):
+                raise HistoryError(unknown("table", missing[1], list(self.schema()))) from error
+            raise HistoryError(f"the query failed: {error}") from error
+
+    def _lock(self) -> None:
+        """Make the views, and leave the database only the history's files to open, for good."""
+        if self._is_locked:
+            return
+        self._make("files", FILE, [msgspec.json.encode(_row(file)) for file in self._runs.files])
+        readable = [run for run in self.runs() if self._may_be_read(run)]
+        self._database.execute(f"CREATE VIEW read AS {_lines_of(readable)}")
+        self._database.execute(VIEWS.read_text())
+        paths = {run.path for run in readable} | {str(self._cache)}
+        allowed = ", ".join(quoted(path) for path in sorted(paths | set(map(literal, paths))))
+        scratch = Path(tempfile.gettempdir(), f"bench-lib-{secrets.token_hex(8)}")
+        self._database.execute(f"SET temp_directory = {quoted(scratch)}")
+        self._database.execute(f"SET allowed_paths = [{allowed}]")
+        self._database.execute("SET enable_external_access = false")
+        self._database.execute("SET lock_configuration = true")
+        self._is_locked = True
+
+    def _may_be_read(self, run: RunLine) -> bool:
+        """Whether DuckDB, which opens files by itself, may open a run's; else it fails for all."""
+        try:
+            files.open_regular(Path(run.path), MOST_BYTES).close()
+        except OSError as error:
+            self.problems.append(f"{run.file}: {error.strerror}; its lines are left out")
+            return False
+        return True
 
 
-def _version_of(file: RunFile) -> str:
-    """Return a name for a run's file as it is now."""
-    return f"{file.name} {file.bytes} {file.modified_ns}"
+def _check(sql: str) -> None:
+    """Raise HistoryError for anything but one SELECT."""
+    try:
+        sql.encode()  # an argument may be bytes that are no text, for which DuckDB has no words
+        statements = duckdb.extract_statements(sql)
+    except (duckdb.Error, UnicodeEncodeError) as error:
+        raise HistoryError(f"the query cannot be read: {error}") from error
+    if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+        raise HistoryError("a query is one SELECT; it reads the history and never writes it")
+
+
+def _lines_of(runs: Sequence[RunLine]) -> str:
+    """Return the SQL that reads all lines of runs, each with its path and file."""
+    parts = ["SELECT NULL::VARCHAR AS path, NULL::VARCHAR AS file, NULL::JSON AS body"]
+    if compacted := {run.path for run in runs if run.compacted}:
+        parts.append(
+            "SELECT path, file, try_cast(try(decode(raw)) AS JSON) "
+            f"FROM read_parquet({_listed(compacted)}, filename = 'path')"
+        )
+    if alone := {run.path for run in runs if not run.compacted}:
+        longest = max(2**24, *(run.bytes for run in runs))
+        parts.append(
+            "SELECT filename, parse_filename(filename), json FROM read_json_objects("
+            f"{_listed(alone)}, format = 'newline_delimited', "
+            f"filename = true, ignore_errors = true, maximum_object_size = {longest})"
+        )
+    return " UNION ALL ".join(parts)
+
+
+def _listed(paths: Iterable[str]) -> str:
+    """Return the names of files as SQL has them, whatever is in them."""
+    return f"[{', '.join(quoted(literal(path)) for path in sorted(paths))}]"
+
+
+# ---- reading ----------------------------------------------------------------------------
+
+
+def _read(
+    new: Sequence[RunFile], progress: Callable[[int, int], None] | None
+) -> tuple[list[bytes], list[str]]:
+    """Return the rows of files, and what was left out; many are read by several processes."""
+    parts = [new[begin : begin + AT_ONCE] for begin in range(0, len(new), AT_ONCE)]
+    rows: list[bytes] = []
+    left_out: list[str] = []
+    with contextlib.ExitStack() as stack:
+        results: Iterable[tuple[list[bytes], list[str]]] = map(_rows_of, parts)
+        if len(new) >= MANY:
+            # DuckDB has threads, which a fork would not survive.
+            spawned = multiprocessing.get_context("spawn")
+            workers = len(os.sched_getaffinity(0))
+            results = stack.enter_context(ProcessPoolExecutor(workers, spawned)).map(
+                _rows_of, parts
+            )
+        for found, problems in results:
+            rows += found
+            left_out += [f"{problem}; left out" for problem in problems]
+            if progress is not None and len(new) >= MANY:
+                progress(len(rows) + len(left_out), len(new))
+    return rows, left_out
+
+
+def _rows_of(part: Sequence[RunFile]) -> tuple[list[bytes], list[str]]:
+    """Return the rows of some files in JSON, and why others have none."""
+    rows: list[bytes] = []
+    problems: list[str] = []
+    for file, data in Runs.content(part, problems.append):
+        with Runs.told(problems.append):
+            rows.append(msgspec.json.encode(row_of(file, data)))
+    return rows, problems
+
+
+def _row(file: RunFile) -> dict[str, object]:
+    """Return a row of ``files``."""
+    return {
+        "file": file.name,
+        "size": file.bytes,
+        "modified_ns": file.modified_ns,
+        "path": str(file.path).encode(errors="replace").decode(),
+        "compacted": file.compacted,
+    }
 
 
 def counts(statuses: Iterable[Status | None]) -> dict[str, int]:
@@ -215,45 +434,32 @@ def counts(statuses: Iterable[Status | None]) -> dict[str, int]:
     return dict(Counter(status.value if status else NOT_JUDGED for status in statuses))
 
 
-def summary_of(file: RunFile, data: bytes) -> RunSummary:
-    """Return what is kept of a run's file; raises HistoryError for a newer schema."""
-    run = history.Run(file.path.parent / file.name)
-    failures = []
-    for line in lines.decoded(run.path, data):
-        history.fold(run, line)
-        if isinstance(line, lines.VerdictLine) and line.status in FAILING:
-            failures.append(line)
+def row_of(file: RunFile, data: bytes) -> dict[str, object]:
+    """Return what is kept of a run's file, by column; raises HistoryError for a newer schema."""
+    run = history.unfold(file.path.parent / file.name, data)
     records = run.records.values()
-    about = RunLine(
-        file.run_id,
-        file.key,
-        file.started,
-        run.ended,
-        run.exit_status,
-        len(records),
-        counts(record.status for record in records),
-        str(file.path),
-        file.name,
-        file.compacted,
-        len(data),
-    )
-    return RunSummary(
-        about,
-        [point for record in records for point in _points(file, record)],
-        run.environments,
-        failures,
-        list(run.records),
-        run.problems,
-    )
+    return {
+        **_row(file),
+        "run": file.run_id,
+        "hardware_key": file.key,
+        "started": file.started,
+        "ended": run.ended,
+        "exit_status": run.exit_status,
+        "cases": len(records),
+        "counts": counts(record.status for record in records),
+        "bytes": len(data),
+        "points": [point for record in records for point in _points(record)],
+        "environments": [{"ref": ref, "body": body} for ref, body in run.environments.items()],
+        "problems": run.problems,
+    }
 
 
-def _points(file: RunFile, record: Record) -> Iterator[Point]:
+def _points(record: Record) -> Iterator[dict[str, object]]:
     """Yield a run's value of a case on each hardware; none where no clock can say it."""
     by_key: dict[str, list[tuple[Attempt, Measurement]]] = {}
     for attempt in record.attempts:
         if attempt.accepted and attempt.measurement is not None:
             by_key.setdefault(attempt.hardware_key, []).append((attempt, attempt.measurement))
-    status = None if record.is_of_sides else record.status
     for key, tries in by_key.items():
         first, measured = min(tries, key=lambda each: (each[0].time, each[0].process))
         devices = {attempt.device_uuid for attempt, _ in tries}
@@ -263,23 +469,21 @@ def _points(file: RunFile, record: Record) -> Iterator[Point]:
         except OverflowError:
             continue
         if math.isfinite(log_median) and math.isfinite(spreads):
-            yield Point(
-                file.run_id,
-                file.started,
-                record.case.id,
-                key,
-                first.device_uuid if len(devices) == 1 else None,
-                log_median,
-                spreads,
-                rate,
-                measured.item,
-                max(peaks, default=None),
-                status,
-                first.environment,
-            )
+            yield {
+                "case_id": record.case.id,
+                "hardware_key": key,
+                "device_uuid": first.device_uuid if len(devices) == 1 else None,
+                "log_median": log_median,
+                "spread": spreads,
+                "rate": rate,
+                "item": measured.item,
+                "peak_memory_bytes": max(peaks, default=None),
+                "status": None if record.is_of_sides else record.status,
+                "environment": first.environment,
+            }
 
 
-def _figures(tries: Sequence[Measurement]) -> tuple[float, float, float | None]:
+def _figures(tries: Sequence[Measurement]) -> tuple[float, float, float]:
     """Return the medians of log median, spread and rate; raises OverflowError."""
     logs = [math.log(statistics.median(each.iteration_s)) for each in tries]
     spreads = [spread(each.iteration_s) for each in tries]

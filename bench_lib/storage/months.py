@@ -39,6 +39,11 @@ def literal(path: str | Path) -> str:
     return "".join(f"[{c}]" if c in "*?[" else c for c in str(path))
 
 
+def quoted(text: object) -> str:
+    """Return a text as SQL has it."""
+    return "'" + str(text).replace("'", "''") + "'"
+
+
 def files(month: Path) -> dict[str, int]:
     """Return the sizes of the runs' files that are in a month, by name.
 

@@ -96,8 +96,9 @@ class Runs:
         """Return the hardware keys that there are runs of, in order; raises HistoryError."""
         return sorted({file.key for file in self.files})
 
+    @classmethod
     def content(
-        self, files: Iterable[RunFile], say: Callable[[str], None]
+        cls, files: Iterable[RunFile], say: Callable[[str], None]
     ) -> Iterator[tuple[RunFile, bytes]]:
         """Yield the bytes of files, in their order; ``say`` is called with why one has none.
 
@@ -108,7 +109,7 @@ class Runs:
                 yield from _of_month(month, list(group), say)
                 continue
             for file in group:
-                with self.told(say):
+                with cls.told(say):
                     yield file, history.content(file.path)
 
     def read(self, files: Iterable[RunFile], say: Callable[[str], None] = _refuse) -> Iterator[Run]:
@@ -254,7 +255,9 @@ def _named(name: str, path: Path, size: int, modified_ns: int) -> RunFile:
     """Return a run's file by its name; raises HistoryError where it is none, or too large."""
     match = history.NAME.fullmatch(name)
     try:
-        stamp = dt.datetime.strptime(match["time"] if match else "", "%Y%m%dT%H%M%S%z")
+        t = match["time"] if match else ""
+        started = f"{t[:4]}-{t[4:6]}-{t[6:8]}T{t[9:11]}:{t[11:13]}:{t[13:15]}"
+        dt.datetime.fromisoformat(started)
         name.encode()
     except ValueError:  # no such day, or bytes that are no text
         match = None
@@ -264,8 +267,7 @@ def _named(name: str, path: Path, size: int, modified_ns: int) -> RunFile:
         raise HistoryError(
             f"of {size / 1e6:.0f} MB; no more than {history.LARGEST / 1e6:.0f} MB are read"
         )
-    started = f"{stamp:%Y-%m-%dT%H:%M:%SZ}"
-    return RunFile(name, path, match["run"], match["key"], started, size, modified_ns)
+    return RunFile(name, path, match["run"], match["key"], f"{started}Z", size, modified_ns)
 
 
 def _of_month(

@@ -1,11 +1,12 @@
--- The tables that a query sees.  Python fills points, runs and environments, and makes ``read``
--- before: the lines of the files that were checked.
+-- The tables that a query sees.  Python makes three before: ``files``, those that are there;
+-- ``known``, a row for each that could be read; and ``read``, the lines of those that may be opened.
 
-CREATE TABLE points (
-    run VARCHAR, started TIMESTAMP, case_id VARCHAR, hardware_key VARCHAR, device_uuid VARCHAR,
-    median_s DOUBLE, log_median DOUBLE, spread DOUBLE, rate DOUBLE, item VARCHAR,
-    peak_memory_bytes BIGINT, status VARCHAR, environment VARCHAR
-);
+CREATE VIEW points AS
+SELECT
+    run, started::TIMESTAMP AS started, p.case_id, p.hardware_key, p.device_uuid,
+    exp(p.log_median) AS median_s, p.log_median, p.spread, p.rate, p.item, p.peak_memory_bytes,
+    p.status, p.environment
+FROM (SELECT run, started, unnest(points) AS p FROM known);
 COMMENT ON COLUMN points.run IS 'id of the run';
 COMMENT ON COLUMN points.started IS 'when the run began, UTC';
 COMMENT ON COLUMN points.case_id IS 'the case';
@@ -22,10 +23,11 @@ COMMENT ON COLUMN points.status IS
     'the case''s verdict by its baseline; null where it was not judged';
 COMMENT ON COLUMN points.environment IS 'reference of the software, in environments';
 
-CREATE TABLE runs (
-    run VARCHAR, hardware_key VARCHAR, started TIMESTAMP, ended TIMESTAMP, exit_status INTEGER,
-    cases INTEGER, counts JSON, file VARCHAR, path VARCHAR, bytes BIGINT, compacted BOOLEAN
-);
+CREATE VIEW runs AS
+SELECT
+    run, hardware_key, started::TIMESTAMP AS started, try_cast(ended AS TIMESTAMP) AS ended,
+    exit_status, cases, counts, file, path, bytes, compacted
+FROM known JOIN files USING (file);
 COMMENT ON COLUMN runs.run IS 'id of the run';
 COMMENT ON COLUMN runs.hardware_key IS 'as the baseline''s file is named';
 COMMENT ON COLUMN runs.started IS 'when it began, UTC';
@@ -38,10 +40,12 @@ COMMENT ON COLUMN runs.path IS 'the file that it is read from';
 COMMENT ON COLUMN runs.bytes IS 'size of its lines';
 COMMENT ON COLUMN runs.compacted IS 'whether it is in a month that version 0.2 compacted';
 
-CREATE TABLE environments (
-    ref VARCHAR, host VARCHAR, torch VARCHAR, hip VARCHAR, rocm VARCHAR, cuda VARCHAR,
-    driver VARCHAR, kernel VARCHAR, "commit" VARCHAR, body JSON
-);
+CREATE VIEW environments AS
+SELECT
+    e.ref, e.body->>'host' AS host, e.body->>'torch' AS torch, e.body->>'hip' AS hip,
+    e.body->>'rocm' AS rocm, e.body->>'cuda' AS cuda, e.body->>'driver' AS driver,
+    e.body->>'kernel' AS kernel, e.body->>'commit' AS "commit", e.body
+FROM (SELECT DISTINCT ON (e.ref) e FROM (SELECT unnest(environments) AS e FROM known));
 COMMENT ON COLUMN environments.ref IS 'reference';
 COMMENT ON COLUMN environments.host IS 'name of the machine';
 COMMENT ON COLUMN environments.torch IS 'version';
@@ -165,3 +169,26 @@ COMMENT ON COLUMN verdicts.baseline IS 'then';
 COMMENT ON COLUMN verdicts.unit IS 'of both';
 COMMENT ON COLUMN verdicts.against IS 'which baseline: pinned, rolling, reference, published';
 COMMENT ON COLUMN verdicts.reason IS 'in words';
+
+CREATE VIEW kernels AS
+SELECT
+    run, started, case_id, hardware_key, k.name, k.calls, k.total_s, found.steps, found.source
+FROM (
+    SELECT run, started, case_id, hardware_key, found, unnest(found.kernels) AS k
+    FROM (
+        SELECT *, from_json(body->'kernels', '{
+            "source": "VARCHAR", "steps": "BIGINT",
+            "kernels": [{"name": "VARCHAR", "calls": "DOUBLE", "total_s": "DOUBLE"}]
+        }') AS found
+        FROM lines WHERE kind = 'kernels'
+    )
+);
+COMMENT ON COLUMN kernels.run IS 'id of the run';
+COMMENT ON COLUMN kernels.started IS 'when the run began, UTC';
+COMMENT ON COLUMN kernels.case_id IS 'the case';
+COMMENT ON COLUMN kernels.hardware_key IS 'as the baseline''s file is named';
+COMMENT ON COLUMN kernels.name IS 'the kernel';
+COMMENT ON COLUMN kernels.calls IS 'how often it runs in a step';
+COMMENT ON COLUMN kernels.total_s IS 'how long it runs in a step, in seconds';
+COMMENT ON COLUMN kernels.steps IS 'from how many steps the means are';
+COMMENT ON COLUMN kernels.source IS 'the profiler';
