@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 
@@ -792,6 +793,14 @@ class SlowDown:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """The run and the device of a process; each is empty if unknown."""
+
+    run: str = ""
+    device: str = ""
+
+
+@dataclass(frozen=True)
 class ProcessSummary:
     """One process of a case: enough to judge by, small enough to review."""
 
@@ -822,6 +831,11 @@ class ProcessSummary:
     def run(self) -> str:
         """The id of the run that it is of; empty if unknown."""
         return self.worker.rpartition("/")[0]
+
+    @cached_property
+    def origin(self) -> Origin:
+        """Where it ran; the device without the prefix that NVML writes and torch does not."""
+        return Origin(self.run, (self.device_uuid or "").removeprefix("GPU-"))
 
     @property
     def log_median(self) -> float:

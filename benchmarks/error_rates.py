@@ -53,11 +53,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import turns
 import worlds
 
-from bench_lib.model import Status, Verdict
+from bench_lib.model import Origin, Status, Verdict
 from bench_lib.verdict import families, judge
 from bench_lib.verdict.chance import Question, answers
 from bench_lib.verdict.metrics import LEADING
-from bench_lib.verdict.statistics.change import Contrast, Origin
+from bench_lib.verdict.statistics.change import Contrast
 from bench_lib.worker import measure
 
 CASES = 100
@@ -227,11 +227,11 @@ def confirmed(
             candidates[case] = {**candidates[case], f"worker-{n}": values[case]}
             for against, baselines in standards.items():
                 contrast = Contrast(
-                    candidates[case],
-                    baselines[case],
+                    [*candidates[case].values()],
+                    [*baselines[case].values()],
                     PLANNED,
-                    candidate_origins=_origins(candidates[case]),
-                    baseline_origins=_origins(baselines[case]),
+                    candidate_origins=[*_origins(candidates[case]).values()],
+                    baseline_origins=[*_origins(baselines[case]).values()],
                     history=histories[case],
                 )
                 question = Question(str(case), LEADING, against, contrast, tolerance)
@@ -254,11 +254,11 @@ def _origins(names: Iterable[str]) -> dict[str, Origin]:
     }
 
 
-def _by_run(values: Mapping[str, float]) -> dict[Origin, dict[str, float]]:
+def _by_run(values: Mapping[str, float]) -> dict[Origin, list[float]]:
     """Return the values of an accepted run, or of nights, by run; the oldest night first."""
-    found: dict[Origin, dict[str, float]] = {}
+    found: dict[Origin, list[float]] = {}
     for name, origin in reversed(_origins(values).items()):
-        found.setdefault(origin, {})[name] = values[name]
+        found.setdefault(origin, []).append(values[name])
     return found
 
 
@@ -917,7 +917,7 @@ def _common(several: Sequence[Mapping[Key, Any]]) -> list[Key]:
 
 
 def _contrast(baseline: Mapping[str, float], candidate: Mapping[str, float]) -> Contrast:
-    return Contrast(candidate, baseline)
+    return Contrast([*candidate.values()], [*baseline.values()])
 
 
 def _by_size(slow: float | None) -> float:

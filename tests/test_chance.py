@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench_lib import reasons
-from bench_lib.model import Status, Verdict
+from bench_lib.model import Origin, Status, Verdict
 from bench_lib.verdict import chance
 from bench_lib.verdict.chance import BLIND, Question
 from bench_lib.verdict.metrics import LEADING
-from bench_lib.verdict.statistics.change import ALPHA, Contrast, Origin, compare, paired
+from bench_lib.verdict.statistics.change import ALPHA, Contrast, compare, paired
 
 # Half a thousandth apart: a change of a quarter of a percent beyond the tolerance shows.
 STEADY = (-0.001, -0.0005, 0.0, 0.0005, 0.001)
@@ -27,12 +27,7 @@ LIMIT = math.log1p(0.01)
 
 
 def question(candidate, baseline=STEADY, **fields) -> Question:
-    name = fields.get("case_id", "")
-    contrast = Contrast(
-        {f"{name}c{i}": value for i, value in enumerate(candidate)},
-        {f"{name}b{i}": value for i, value in enumerate(baseline)},
-        fields.pop("planned", 1),
-    )
+    contrast = Contrast(list(candidate), list(baseline), fields.pop("planned", 1))
     return replace(Question("case", LEADING, "pinned", contrast, 0.01), **fields)
 
 
@@ -41,7 +36,7 @@ def answers(family: Sequence[Question]) -> list[Verdict]:
 
 
 def pairs(*differences: float) -> Question:
-    values = {str(i): (i + difference, float(i)) for i, difference in enumerate(differences)}
+    values = [(i + difference, float(i)) for i, difference in enumerate(differences)]
     return Question("case", LEADING, "a", paired(values), 0.01)
 
 
@@ -136,8 +131,8 @@ def test_a_change_of_just_the_tolerance_is_none(sign):
 
 def test_a_baseline_of_one_process_on_another_device_is_allowed_what_devices_differ_by():
     asked = question([0.02], (0.0,))
-    here = {name: Origin("now", "a") for name in asked.contrast.candidate}
-    there = {name: Origin("then", "b") for name in asked.contrast.baseline}
+    here = [Origin("now", "a")] * len(asked.contrast.candidate)
+    there = [Origin("then", "b")] * len(asked.contrast.baseline)
     asked = replace(
         asked, contrast=replace(asked.contrast, candidate_origins=here, baseline_origins=there)
     )
@@ -192,11 +187,7 @@ def test_one_outlying_pair_of_several_is_never_called_slower():
 def test_a_case_on_a_new_device_is_held_against_its_family():
     def moved(name: str, by: float) -> Question:
         asked = question([by, by + 0.0002], case_id=name)
-        sides = asked.contrast.candidate, asked.contrast.baseline or {}
-        now, then = (
-            dict.fromkeys(side, Origin(run, run))
-            for side, run in zip(sides, ("now", "then"), strict=True)
-        )
+        now, then = ([Origin(run, run)] * n for run, n in (("now", 2), ("then", len(STEADY))))
         contrast = replace(
             asked.contrast, candidate_origins=now, baseline_origins=then, family="graphs"
         )
@@ -241,7 +232,7 @@ def statuses(questions) -> list[Status]:
 
 
 def slowed(question_: Question, by: float) -> Question:
-    new = {name: value + by for name, value in question_.contrast.candidate.items()}
+    new = [value + by for value in question_.contrast.candidate]
     return replace(question_, contrast=replace(question_.contrast, candidate=new))
 
 
@@ -270,9 +261,7 @@ def test_judging_does_not_depend_on_the_unit_of_time(suite, units):
 @given(suite=SUITE, random=st.randoms(use_true_random=False))
 def test_judging_does_not_depend_on_the_order_of_cases_or_processes(suite, random):
     def shuffled(side):
-        items = list(side.items())
-        random.shuffle(items)
-        return dict(items)
+        return random.sample(side, len(side))
 
     questions = [replace(q, case_id=str(i)) for i, q in enumerate(asked(suite))]
     other = [
@@ -346,7 +335,7 @@ def test_one_process_is_never_regressed_nor_improved(suite):
     drift=st.lists(st.integers(-8, 8), min_size=6, max_size=6),
 )
 def test_what_moves_both_halves_of_a_pair_moves_no_verdict(differences, drift):
-    still = {str(i): (value, 0.0) for i, value in enumerate(differences)}
-    moved = {name: (b + d, a + d) for (name, (b, a)), d in zip(still.items(), drift, strict=False)}
+    still = [(value, 0.0) for value in differences]
+    moved = [(b + d, a + d) for (b, a), d in zip(still, drift, strict=False)]
     asked = [Question("case", LEADING, "a", paired(p), 0.01) for p in (still, moved)]
     assert answers(asked[:1]) == answers(asked[1:])

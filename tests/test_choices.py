@@ -365,8 +365,8 @@ def test_a_baseline_of_several_draws_hands_out_its_commonest_and_is_held_against
     assert compared.accepted(make_baseline(processes=make_processes(TEN_MS))) is None
     assert compared.accepted(None) is None
     case = Evidence(of_draw(ACCEPTED, FAST), baseline)
-    assert case.references()[PINNED] == mixed[:3]
-    assert Evidence(of_draw(ELSEWHERE, FAST), baseline).references()[PINNED] == mixed
+    assert case.references[PINNED] == mixed[:3]
+    assert Evidence(of_draw(ELSEWHERE, FAST), baseline).references[PINNED] == mixed
 
 
 def test_a_reason_names_three_kernels_and_counts_the_others():
@@ -386,12 +386,10 @@ def test_a_configuration_that_torch_cannot_look_up_is_not_handed():
 def test_nights_of_another_draw_tell_nothing():
     lucky = make_processes([x - 0.02 for x in TEN_MS], draw=OTHER)
     case = evidence(of_draw(ACCEPTED, FAST), rolling=lucky)
-    assert set(case.references()) == {PINNED}
+    assert set(case.references) == {PINNED}
     unknown = make_processes(TEN_MS)
-    assert set(replace(case, rolling=[*lucky, *unknown]).references()) == {PINNED, ROLLING}
-    assert (
-        replace(case, rolling=lucky, candidate=of_draw(OTHER, FAST)).references()[ROLLING] == lucky
-    )
+    assert set(replace(case, rolling=[*lucky, *unknown]).references) == {PINNED, ROLLING}
+    assert replace(case, rolling=lucky, candidate=of_draw(OTHER, FAST)).references[ROLLING] == lucky
 
 
 # ---- what is kept -------------------------------------------------------------------------

@@ -88,10 +88,10 @@ def test_runs_devices_and_families_reach_the_judge(judge, monkeypatch):
     )
     (contrast,) = given[0].values()
     first, second, third = (Origin(run, f"gpu-{run}") for run in ("n1", "n2", "n3"))
-    assert contrast.baseline_origins == {"n1/0": first, "n1/1": first, "n2/2": second}
-    assert contrast.candidate_origins == {"n3/0": third}
+    assert contrast.baseline_origins == [first, first, second]
+    assert contrast.candidate_origins == [third]
     half = math.log(0.5)
-    assert contrast.history == [{first: {"n1/0": half, "n1/1": half}, second: {"n2/2": half}}]
+    assert contrast.history == [{first: [half, half], second: [half]}]
     assert contrast.family == "eager"
 
 

@@ -131,12 +131,10 @@ def test_ratio_and_interval_are_those_of_the_suites_statistics():
     old = [make_process(log_median=x, worker=f"a{n}") for n, x in enumerate(STEADY)]
     new = [make_process(log_median=0.02 + x, worker=f"b{n}") for n, x in enumerate(STEADY)]
     (row,) = align(side(x=old), side(x=new)).rows
-    contrast = change.Contrast(
-        {p.worker: p.log_median for p in new}, {p.worker: p.log_median for p in old}
-    )
+    contrast = change.Contrast([p.log_median for p in new], [p.log_median for p in old])
     (expected,) = change.compare([contrast], [0.0])
     assert row.ratio == expected.ratio
-    assert row.interval == expected.interval()
+    assert row.interval == expected.interval
     assert row.detectable == expected.detectable
 
 

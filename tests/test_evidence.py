@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from builders import make_baseline, make_process, make_processes
 
-from bench_lib.model import Choice, Draw, Limits, ProcessSummary
+from bench_lib.model import Choice, Draw, Limits, Origin, ProcessSummary
 from bench_lib.verdict.evidence import (
     PINNED,
     ROLLING,
@@ -15,9 +15,7 @@ from bench_lib.verdict.evidence import (
     differing,
     known_draw,
     mostly_waited,
-    origin_of,
 )
-from bench_lib.verdict.statistics.change import Origin
 
 
 def on(*devices: str | None, **fields) -> list[ProcessSummary]:
@@ -36,7 +34,7 @@ def evidence(candidate, baseline=(), rolling=(), **fields) -> Evidence:
 
 
 def test_nothing_is_held_against_nothing():
-    assert Evidence(on("a"), None, rolling=on(*"aaaaa")).references() == {}
+    assert Evidence(on("a"), None, rolling=on(*"aaaaa")).references == {}
 
 
 def nights_of(processes, times: int):
@@ -50,18 +48,18 @@ def nights_of(processes, times: int):
 @pytest.mark.parametrize(("nights", "known"), [(4, {PINNED}), (5, {PINNED, ROLLING})])
 def test_five_accepted_nights_are_a_reference_and_one_of_many_processes_is_not(nights, known):
     several = nights_of(on("aaaaaa"), nights)
-    assert evidence(on("a"), on("a"), several).references().keys() == known
+    assert evidence(on("a"), on("a"), several).references.keys() == known
 
 
 def test_nights_of_the_candidates_draw_and_of_none_known_are_held_against():
     here, there, unknown = (make_process(draw=draw) for draw in (drew(1), drew(2), None))
     unseen = make_process(draw=Draw({}, "no cache files"))
     nights = nights_of([here, there, unknown, unseen], 5)
-    found = evidence([unseen, here], [here], nights).references()[ROLLING]
+    found = evidence([unseen, here], [here], nights).references[ROLLING]
     other = [process for process in nights if known_draw(process) is None]
     assert found == [*other, *nights[::4]]
-    assert evidence([unseen], [here], nights).references()[ROLLING] == nights
-    assert evidence([here], [here], nights_of([there], 9)).references().keys() == {PINNED}
+    assert evidence([unseen], [here], nights).references[ROLLING] == nights
+    assert evidence([here], [here], nights_of([there], 9)).references.keys() == {PINNED}
 
 
 def test_a_draw_without_kernels_is_unknown():
@@ -169,8 +167,8 @@ def test_a_device_is_new_where_others_were_measured_and_it_hardly_was(here, ther
 
 
 def test_the_prefix_of_a_uuid_makes_no_other_device():
-    assert origin_of(make_process(worker="run/0", device_uuid="GPU-a")) == Origin("run", "a")
-    assert origin_of(make_process(device_uuid=None)) == Origin("", "")
+    assert make_process(worker="run/0", device_uuid="GPU-a").origin == Origin("run", "a")
+    assert make_process(device_uuid=None).origin == Origin("", "")
     assert evidence(on("GPU-a"), on("a", "a", "b")).like(PINNED) == on("a", "a")
 
 

@@ -121,19 +121,18 @@ def judged(
     for case in range(cases):
         wobble = [0.0005 * ((7 * n + case) % 5 - 2) for n in range(6)]
         history = {
-            Origin(f"run {device}", device): {
-                f"{device}/{n}": 0.01 * (DEVICES.index(device) % 3) + wobble[n] for n in range(5)
-            }
+            Origin(f"run {device}", device): [
+                0.01 * (DEVICES.index(device) % 3) + wobble[n] for n in range(5)
+            ]
             for device in known
         }
-        origins = {name: origin for origin, values in history.items() for name in values}
         found.append(
             Contrast(
-                {f"new/{n}": slower + wobble[n] for n in range(6)},
-                {name: x for values in history.values() for name, x in values.items()},
+                [slower + wobble[n] for n in range(6)],
+                [x for values in history.values() for x in values],
                 6,
-                candidate_origins={f"new/{n}": Origin("tonight", here) for n in range(6)},
-                baseline_origins=origins,
+                candidate_origins=[Origin("tonight", here)] * 6,
+                baseline_origins=[origin for origin in history for _ in range(5)],
                 history=[history],
                 family=family,
             )
@@ -172,7 +171,7 @@ def test_one_case_is_suspicious_and_not_slower_where_nobody_knows_how_far_runs_a
 
 
 def test_in_turns_with_a_reference_nothing_has_to_be_known() -> None:
-    pairs = {str(n): (0.02 + 0.0005 * (n % 3), 0.0) for n in range(6)}
+    pairs = [(0.02 + 0.0005 * (n % 3), 0.0) for n in range(6)]
     (slower,) = compare([replace(paired(pairs, 6), family=UNMEASURED)], [0.01])
     assert slower is not None
     assert slower.p_slower < ALPHA

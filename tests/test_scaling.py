@@ -9,14 +9,14 @@ import statistics
 from dataclasses import replace
 
 import pytest
-from builders import make_baseline, make_case, make_process
+from builders import UUID, make_baseline, make_case, make_process
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import stdtrit
 
 from bench_lib import reasons
 from bench_lib.cases.axes import case_of, network_axes
-from bench_lib.model import Launch, RankSample, Status
+from bench_lib.model import Launch, Origin, RankSample, Status
 from bench_lib.studies.laws import (
     Law,
     Rate,
@@ -29,9 +29,9 @@ from bench_lib.studies.laws import (
 )
 from bench_lib.verdict.evidence import Evidence
 from bench_lib.verdict.metrics.efficiency import EFFICIENCY, alone, efficiencies, enough
-from bench_lib.verdict.statistics.change import Origin
 from bench_lib.verdict.stragglers import LAGGING, lagging, stragglers
 
+DEVICE = UUID.removeprefix("GPU-")
 POWERS = (1, 2, 4, 8, 16)
 
 
@@ -263,7 +263,7 @@ def rate_process(rate: float, worker: str = ""):
 
 def test_efficiency_is_by_the_number_of_ranks():
     found = efficiencies([rate_process(380, "r/1")], [rate_process(100, "r/a")], 4)
-    assert found == {"r/a": pytest.approx(0.95)}
+    assert found == [(pytest.approx(0.95), Origin("r", DEVICE))]
 
 
 def test_launches_are_paired_with_one_ranks_processes_of_the_same_run():
@@ -273,29 +273,28 @@ def test_launches_are_paired_with_one_ranks_processes_of_the_same_run():
     ]
     one = [rate_process(100, "a/1"), rate_process(100, "a/2"), rate_process(50, "b/1")]
     found = efficiencies(several, one, 2)
-    assert found == pytest.approx({"a/1": 0.9, "b/1": 0.9, "a/2": 0.95})
+    assert [value for value, _ in found] == pytest.approx([0.9, 0.9, 0.95])
+    assert [origin.run for _, origin in found] == ["a", "b", "a"]
 
 
 def test_processes_without_a_name_or_a_rate_do_no_harm():
     found = efficiencies([rate_process(200)] * 2, [rate_process(100)] * 2, 2)
-    assert list(found.values()) == pytest.approx([1.0, 1.0], abs=1e-12)
-    assert efficiencies([make_process()], [rate_process(1.0)], 2) == {}
-    assert efficiencies([rate_process(1.0)], [make_process()], 2) == {}
+    assert [value for value, _ in found] == pytest.approx([1.0, 1.0], abs=1e-12)
+    assert efficiencies([make_process()], [rate_process(1.0)], 2) == []
+    assert efficiencies([rate_process(1.0)], [make_process()], 2) == []
 
 
 def test_a_process_without_a_rate_costs_the_others_nothing():
     several = [make_process(worker="r/0"), *(rate_process(200, f"r/{i}") for i in (1, 2, 3))]
     one = [make_process(worker="r/a"), rate_process(100, "r/b"), rate_process(50, "r/b")]
-    assert efficiencies(several, one, 2) == pytest.approx({"r/b": 1.0, "#1": 2.0})
-    both = [rate_process(100, "r/b"), rate_process(100)]
-    found = efficiencies([rate_process(200, "r/1"), rate_process(400)], both, 2)
-    assert found == pytest.approx({"r/b": 1.0, "#1": 2.0})
+    assert [value for value, _ in efficiencies(several, one, 2)] == pytest.approx([1.0, 2.0])
 
 
 def test_ranks_are_held_against_what_one_does_under_sustained_work():
     one = rate_process(100, "r/a")
     one = replace(one, values={**one.values, "latency": 0.008, "sustained": 0.01})
-    assert efficiencies([rate_process(320, "r/1")], [one], 4) == pytest.approx({"r/a": 1.0})
+    ((found, _),) = efficiencies([rate_process(320, "r/1")], [one], 4)
+    assert found == pytest.approx(1.0)
 
 
 def test_efficiencies_of_earlier_runs_are_known_by_the_one_ranks_run_and_device():
@@ -307,12 +306,11 @@ def test_efficiencies_of_earlier_runs_are_known_by_the_one_ranks_run_and_device(
     ranks = [rate_process(200, "now/1"), rate_process(200)]
     several = Evidence(ranks, baseline, rolling=nights, ranks=2, alone=one)
     sides = EFFICIENCY.sides(EFFICIENCY, several, "pinned")
-    assert sides.candidate == pytest.approx({"now/a": 1.0, "#1": 1.0})
-    assert sides.candidate_origins == {"now/a": Origin("now", "0123"), "#1": Origin()}
-    assert sides.baseline_origins == {"then/a": Origin("then", "0123")}
+    assert [origin for _, origin in sides.candidate] == [Origin("now", "0123"), Origin("", "0123")]
+    assert sides.baseline == [(pytest.approx(0.9), Origin("then", "0123"))]
     assert sides.history == [
-        {Origin("then", "0123"): {"then/a": pytest.approx(0.9)}},
-        {Origin("night", "0123"): {"night/a": pytest.approx(0.95)}},
+        {Origin("then", "0123"): [pytest.approx(0.9)]},
+        {Origin("night", "0123"): [pytest.approx(0.95)]},
     ]
 
 

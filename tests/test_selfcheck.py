@@ -184,8 +184,8 @@ def test_the_kept_samples_are_what_the_judge_reads():
     assert (found.problems, found.notes) == ([], [])
     cases = {
         case_id: Contrast(
-            {name: p.log_median for name, p in case.candidate.items()},
-            {name: p.log_median for name, p in case.baseline.items()},
+            [p.log_median for p in case.candidate.values()],
+            [p.log_median for p in case.baseline.values()],
         )
         for case_id, case in found.cases.items()
     }

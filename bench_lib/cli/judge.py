@@ -19,10 +19,11 @@ from bench_lib.cli.options import known, seconds_of, share_of
 from bench_lib.cli.output import Json, tell
 from bench_lib.files import open_regular
 from bench_lib.formats import SHARE, many, shortened
-from bench_lib.model import Status, UserError, Verdict
+from bench_lib.model import Origin, Status, UserError, Verdict
 from bench_lib.report.answer import Answer, Column, Table, judged
+from bench_lib.verdict.metrics.metric import by_origin
 from bench_lib.verdict.severity import rank
-from bench_lib.verdict.statistics.change import Contrast, Origin
+from bench_lib.verdict.statistics.change import Contrast
 
 if TYPE_CHECKING:
     from bench_lib.storage.samples import CaseSamples, SampledProcess, Samples
@@ -161,7 +162,7 @@ def _verdicts(samples: Samples, tolerance: float, at_least_s: float) -> dict[str
         from bench_lib.verdict.judge import judge_samples
 
         allowances = {
-            name: at_least_s / math.exp(statistics.fmean(each.baseline.values()))
+            name: at_least_s / math.exp(statistics.fmean(each.baseline))
             for name, each in contrasts.items()
             if metric.unit == "s" and each.baseline
         }
@@ -209,18 +210,17 @@ def _first(processes: Mapping[str, SampledProcess]) -> SampledProcess:
 
 
 def _contrast(case: CaseSamples) -> Contrast:
-    sides = (case.candidate, case.baseline)
-    origins = [{name: Origin(p.run, p.device) for name, p in side.items()} for side in sides]
-    before: dict[Origin, dict[str, float]] = {}
-    for name, process in case.baseline.items():
-        if process.run:
-            before.setdefault(origins[1][name], {})[name] = process.log_median
     sign = -1 if case.metric.more_is_better else 1
+    new, old = (
+        [(sign * p.log_median, Origin(p.run, p.device)) for p in side.values()]
+        for side in (case.candidate, case.baseline)
+    )
+    before = by_origin(old)
     return Contrast(
-        candidate={name: sign * process.log_median for name, process in case.candidate.items()},
-        baseline={name: sign * process.log_median for name, process in case.baseline.items()},
-        candidate_origins=origins[0],
-        baseline_origins=origins[1],
+        candidate=[value for value, _ in new],
+        baseline=[value for value, _ in old],
+        candidate_origins=[origin for _, origin in new],
+        baseline_origins=[origin for _, origin in old],
         history=[before] if before else [],
         family=case.family,
     )

@@ -194,7 +194,7 @@ def _ratio(change: BaselineChange) -> tuple[float | None, tuple[float, float] | 
     new, old = reading.logs(added), reading.logs(change.old)
     comparison = compare(new, old)
     ratio = math.exp(statistics.fmean(new) - statistics.fmean(old))
-    return ratio, comparison.interval() if comparison else None
+    return ratio, comparison.interval if comparison else None
 
 
 COLUMNS: list[Column[BaselineChange]] = [

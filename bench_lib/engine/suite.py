@@ -441,8 +441,8 @@ class Suite:
         known = [each for each in self._evidenced.values() if not each.is_unjudged]
         if not known:
             return []
-        accepted = [p for each in known for p in each.references()[PINNED]]
-        processes = max(len(each.references()[PINNED]) for each in known)
+        accepted = [p for each in known for p in each.references[PINNED]]
+        processes = max(len(each.references[PINNED]) for each in known)
         line = f"against {many(processes, 'process')}"
         if devices := {process.device_uuid for process in accepted} - {None}:
             line += f" on {many(len(devices), 'device')}"

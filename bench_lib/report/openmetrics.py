@@ -46,7 +46,7 @@ def document(run: Run) -> str:
                 family = "_".join(
                     filter(None, ("bench_lib", re.sub(r"\W", "_", metric.name), unit))
                 )
-                add(family, "gauge", unit, statistics.median(values.values()), **case, **software)
+                add(family, "gauge", unit, statistics.median(values), **case, **software)
     return "\n".join([*(line for lines in families.values() for line in lines), "# EOF\n"])
 
 

@@ -66,7 +66,7 @@ def _records(run: Run, record: Record) -> Iterator[dict[str, Any]]:
             },
             "metric": {
                 "name": metric.name,
-                "benchmark_values": list(values.values()),
+                "benchmark_values": values,
                 "target_value": (verdict.baseline if verdict else None) or 0.0,
                 "extra_info": {
                     "values": "processes",

@@ -36,7 +36,6 @@ from bench_lib.storage.lines import HistoryError
 from bench_lib.storage.runs import ENDS, Runs
 from bench_lib.verdict import judge, metrics
 from bench_lib.verdict.metrics import Metric
-from bench_lib.verdict.metrics.metric import named
 from bench_lib.verdict.statistics.change import (
     AGREEING,
     ALPHA,
@@ -386,7 +385,7 @@ def _rows(
             id_,
             _figures(old, new, metric, comparison),
             (len(old), len(new)),
-            comparison.interval() if comparison else None,
+            comparison.interval if comparison else None,
             comparison.detectable if comparison else None,
             _beyond_chance(comparison),
             {each.name: _figures(*_alike(before, after, each), each) for each in metrics.beside()},
@@ -426,10 +425,7 @@ def _devices(processes: _Processes) -> set[str]:
 
 def _contrast(old: _Processes, new: _Processes, metric: Metric) -> Contrast:
     sign = -1 if metric.more_is_better else 1
-    sides = [named(side) for side in (new, old)]
-    candidate, baseline = (
-        {name: sign * (_log(metric, p) or 0.0) for name, p in side.items()} for side in sides
-    )
+    candidate, baseline = ([sign * (_log(metric, p) or 0.0) for p in side] for side in (new, old))
     return Contrast(candidate, baseline)
 
 

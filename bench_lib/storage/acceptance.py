@@ -274,7 +274,7 @@ def unsteady(record: Record) -> str | None:
 
 
 def _unsteady(processes: list[ProcessSummary], case: Case) -> list[str]:
-    known = metrics.of("stability").values(processes).values()
+    known = metrics.of("stability").values(processes)
     spread = statistics.median(known or [0.0])
     limit = case.limits.spread
     if spread <= limit:
@@ -374,7 +374,7 @@ def _typical(baseline: Baseline, other: Baseline, limits: Limits) -> dict[str, f
     processes = (*baseline.processes, *other.processes)
     waited = all(p.host_bound for p in processes) and _is_alike(metrics.DEVICE, processes)
     return {
-        name: statistics.geometric_mean(metric.values(baseline.processes).values())
+        name: statistics.geometric_mean(metric.values(baseline.processes))
         for name, metric in metrics.registered().items()
         if _is_of_most(metric) and metric.tolerance_in(limits) is not None
         if _is_alike(metric, processes) and not (waited and metric.host_sets)
@@ -383,7 +383,7 @@ def _typical(baseline: Baseline, other: Baseline, limits: Limits) -> dict[str, f
 
 def _is_alike(metric: Metric, processes: Sequence[ProcessSummary]) -> bool:
     """Whether all processes know a metric, measured in one and the same way."""
-    values = metric.values(processes).values()
+    values = metric.values(processes)
     is_known = len(values) == len(processes) and min(values) > 0
     return is_known and (metric.state is None or len(metric.states(processes)) == 1)
 

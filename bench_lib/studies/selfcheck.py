@@ -280,16 +280,13 @@ def _verdicts(
 
 def _against_baselines(slowed: Logs, clean: Logs, splits: Sequence[Split]) -> list[Contrast]:
     return [
-        Contrast({name: slowed[name] for name in new}, {name: clean[name] for name in old})
+        Contrast([slowed[name] for name in new], [clean[name] for name in old])
         for old, new in splits
     ]
 
 
 def _in_turns(slowed: Logs, clean: Logs, pairings: Sequence[Pairing]) -> list[Contrast]:
-    return [
-        paired({f"{new} {old}": (slowed[new], clean[old]) for new, old in pairing})
-        for pairing in pairings
-    ]
+    return [paired([(slowed[new], clean[old]) for new, old in each]) for each in pairings]
 
 
 def _effect(

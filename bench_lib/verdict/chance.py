@@ -117,11 +117,10 @@ def _direction(comparison: Comparison) -> int:
 def _agreeing(comparison: Comparison, direction: int) -> int:
     """Return how many candidate processes, or pairs, are beyond the bound by themselves."""
     contrast = comparison.contrast
-    before = statistics.fmean(contrast.baseline.values()) if contrast.baseline else 0.0
+    before = statistics.fmean(contrast.baseline) if contrast.baseline else 0.0
     before += comparison.shift
-    return sum(
-        direction * (value - before) > comparison.bound for value in contrast.candidate.values()
-    )
+    bound = comparison.bound
+    return sum([direction * (value - before) > bound for value in contrast.candidate])
 
 
 def _verdict(
@@ -135,24 +134,15 @@ def _verdict(
         question.metric.name,
         unit=question.metric.unit,
         ratio=comparison.ratio,
-        interval=comparison.interval(),
-        tolerance=_tolerance(comparison),
+        interval=comparison.interval,
+        tolerance=comparison.tolerance,
         detectable_effect=comparison.detectable if _can_be_called(comparison) else None,
         findings=[
             replace(_found(question, comparison, status), moved=moved(comparison)),
             *question.findings,
         ],
     )
-    return _valued(verdict, question.metric, _as_measured(comparison.contrast, question.contrast))
-
-
-def _as_measured(judged: Contrast, measured: Contrast) -> Contrast:
-    """Return the measured values of the processes that were judged."""
-    return replace(
-        measured,
-        candidate={name: measured.candidate[name] for name in judged.candidate},
-        baseline=measured.baseline and {n: measured.baseline[n] for n in judged.baseline or ()},
-    )
+    return _valued(verdict, question.metric, comparison.contrast)
 
 
 def _found(question: Question, comparison: Comparison, status: Status) -> Difference:
@@ -174,13 +164,6 @@ def _found(question: Question, comparison: Comparison, status: Status) -> Differ
         is_new_device=question.is_new_device,
         in_bursts=question.in_bursts,
     )
-
-
-def _tolerance(comparison: Comparison) -> float:
-    """Return the fraction that is tolerated, with what nights and devices usually differ by."""
-    if not comparison.parts:
-        return comparison.tolerance
-    return math.expm1(comparison.bound)
 
 
 def _hunch(question: Question) -> Verdict:
@@ -211,5 +194,5 @@ def _valued(verdict: Verdict, metric: Metric, contrast: Contrast) -> Verdict:
     if contrast.baseline is None:
         return verdict
     sign = -1 if metric.more_is_better else 1
-    new, old = (statistics.fmean(side.values()) for side in (contrast.candidate, contrast.baseline))
+    new, old = (statistics.fmean(side) for side in (contrast.candidate, contrast.baseline))
     return replace(verdict, value=growth(sign * new), baseline=growth(sign * old))

@@ -14,7 +14,7 @@ from typing import Any
 from bench_lib.findings import ClockChange
 from bench_lib.model import Baseline, Draw, Limits, ProcessSummary
 from bench_lib.verdict import validity
-from bench_lib.verdict.statistics.change import AGREEING, Origin
+from bench_lib.verdict.statistics.change import AGREEING
 
 BETWEEN_DEVICES = 0.02
 """Clocks, and times at another clock, of two devices of a model may differ by this much."""
@@ -75,12 +75,9 @@ class Evidence:
     tunings: int = 0
     """How often the compiler tuned for the candidate, if it did; 0 means once a process."""
 
-    def references(self) -> dict[str, Sequence[ProcessSummary]]:
-        """Return what to hold against, by its name; the nights only where they are enough."""
-        return self._references
-
     @cached_property
-    def _references(self) -> dict[str, Sequence[ProcessSummary]]:
+    def references(self) -> dict[str, Sequence[ProcessSummary]]:
+        """What to hold against, by its name; the nights only where they are enough."""
         if self.baseline is None:
             return {}
         known = {ROLLING: self._nights} if self._nights else {}
@@ -138,7 +135,7 @@ class Evidence:
     @cached_property
     def waits_as_before(self) -> bool:
         """Whether the device waited for its host here and in the baseline."""
-        return self.waits() and mostly_waited(self.references()[PINNED])
+        return self.waits() and mostly_waited(self.references[PINNED])
 
     def clocks(self) -> dict[str, ClockChange]:
         """Return by reference how the device's clock compares, where its work follows it."""
@@ -146,7 +143,7 @@ class Evidence:
             return {}
         found = {
             against: validity.clocks(self.candidate, self.like(against))
-            for against in self.references()
+            for against in self.references
         }
         return {against: clocks for against, clocks in found.items() if clocks is not None}
 
@@ -164,22 +161,17 @@ class Evidence:
     @cached_property
     def _beside(self) -> dict[str, tuple[Sequence[ProcessSummary], bool]]:
         """By reference, the processes to compare with, and whether it hardly knows the device."""
+        here = {process.origin.device for process in self.candidate} - {""}
         found = {}
-        for against, old in self._references.items():
-            devices = [_device(process) for process in old]
-            own = [p for p, name in zip(old, devices, strict=True) if name in self._devices]
-            all_known = self._devices == self._devices.intersection(devices)
-            is_known = all_known and len(own) >= AGREEING
-            known = len(devices) - devices.count(None)
-            is_new = bool(self._devices and known) and not (
-                is_known or (all_known and len(own) == known)
-            )
-            found[against] = (own if is_known else old, is_new)
+        for against, old in self.references.items():
+            known = [process for process in old if process.origin.device]
+            own = [process for process in known if process.origin.device in here]
+            has_all = here == {process.origin.device for process in own}
+            is_enough = has_all and len(own) >= AGREEING
+            is_alone = has_all and len(own) == len(known)
+            is_new = bool(here and known) and not is_enough and not is_alone
+            found[against] = (own if is_enough else old, is_new)
         return found
-
-    @cached_property
-    def _devices(self) -> set[str | None]:
-        return {_device(p) for p in self.candidate} - {None}
 
     def earlier(self) -> list[list[ProcessSummary]]:
         """Return the processes of earlier runs in the order of time: accepted ones, and nights."""
@@ -201,16 +193,6 @@ def drawn_alike(processes: Sequence[ProcessSummary], draw: Draw) -> list[Process
 def mostly_waited(processes: Sequence[ProcessSummary]) -> bool:
     """Whether the device waited for its host in more than half of some processes."""
     return 2 * sum(p.host_bound for p in processes) > len(processes)
-
-
-def origin_of(process: ProcessSummary) -> Origin:
-    """Return where a process ran."""
-    return Origin(process.run, _device(process) or "")
-
-
-def _device(process: ProcessSummary) -> str | None:
-    """Return the device's uuid without the prefix that NVML writes and torch does not."""
-    return process.device_uuid.removeprefix("GPU-") if process.device_uuid else None
 
 
 def differing(conditions: Mapping[str, Any], stored: Mapping[str, Any]) -> list[str]:

@@ -32,6 +32,7 @@ from bench_lib.model import (
     Finding,
     Limits,
     MachineWarning,
+    Origin,
     ProcessSummary,
     Status,
     Verdict,
@@ -49,7 +50,7 @@ from bench_lib.verdict.evidence import (
 from bench_lib.verdict.metrics import DEVICE, LEADING, find, of, registered
 from bench_lib.verdict.metrics.builtin import METRICS
 from bench_lib.verdict.metrics.efficiency import EFFICIENCY, efficiencies, enough
-from bench_lib.verdict.metrics.metric import Metric, Rule, Sides, by_origin, origins
+from bench_lib.verdict.metrics.metric import Metric, Rule, Sides, by_origin
 from bench_lib.verdict.severity import NOT_COMPARED, worst
 from bench_lib.verdict.statistics.change import AGREEING, Comparison, Contrast
 from bench_lib.verdict.statistics.change import compare as compare_suite
@@ -134,7 +135,7 @@ def _verdicts(
     for case_id, evidence in suite.items():
         if metric.bound is None and metric.tolerance_in(evidence.limits) is None:
             continue
-        for against in evidence.references() if case_id in judged else ():
+        for against in evidence.references if case_id in judged else ():
             for answer in _answers(case_id, metric, evidence, against):
                 if isinstance(answer, Question):
                     families.setdefault(against, []).append(answer)
@@ -189,7 +190,7 @@ def _question(case_id: str, metric: Metric, evidence: Evidence, against: str) ->
         return None
     sign = -1.0 if metric.more_is_better else 1.0
     new, old = (
-        {name: sign * math.log(value) for name, value in side.items() if value > 0}
+        [(sign * math.log(value), origin) for value, origin in side if value > 0]
         for side in (sides.candidate, sides.baseline)
     )
     if not new or not old:
@@ -199,14 +200,14 @@ def _question(case_id: str, metric: Metric, evidence: Evidence, against: str) ->
         metric,
         against,
         Contrast(
-            new,
-            old,
+            [value for value, _ in new],
+            [value for value, _ in old],
             evidence.planned,
-            candidate_origins=sides.candidate_origins,
-            baseline_origins=sides.baseline_origins,
+            candidate_origins=[origin for _, origin in new],
+            baseline_origins=[origin for _, origin in old],
             history=[
                 {
-                    origin: {name: sign * math.log(value) for name, value in values.items()}
+                    origin: [sign * math.log(value) for value in values]
                     for origin, values in era.items()
                 }
                 for era in sides.history
@@ -226,31 +227,35 @@ def _by_process(metric: Metric, evidence: Evidence, against: str) -> Sides | Non
     if metric.in_place_of_host and not any(p.host_bound for p in evidence.candidate):
         return None
     candidate, old = evidence.candidate, evidence.like(against)
-    if any(p.n < metric.iterations for p in (*candidate, *evidence.references()[against])):
+    if any(p.n < metric.iterations for p in (*candidate, *evidence.references[against])):
         return None
     try:
-        state = metric.common_state(candidate, evidence.references()[PINNED])
+        state = metric.common_state(candidate, evidence.references[PINNED])
     except ValueError:
         return None
-    new_values, old_values = (metric.values_in(side, state) for side in (candidate, old))
-    if not new_values or not old_values:  # as for most metrics of most cases
+    new, before = (_placed(metric, side, state) for side in (candidate, old))
+    if not new or not before:  # as for most metrics of most cases
         return None
     clock = validity.clocks(candidate, old) if metric is LEADING else None
     return Sides(
-        new_values,
-        old_values,
+        new,
+        before,
         BETWEEN_HOST_STATES if metric.host_sets and evidence.waits_as_before else 0.0,
         state,
         [] if clock is None else [clock],
-        origins(candidate),
-        origins(old),
-        [by_origin(metric.values_in(era, state), origins(era)) for era in evidence.earlier()],
+        [by_origin(_placed(metric, era, state)) for era in evidence.earlier()],
     )
+
+
+def _placed(
+    metric: Metric, processes: Sequence[ProcessSummary], state: str | None
+) -> list[tuple[float, Origin]]:
+    return [(p.values[metric.name], p.origin) for p in metric.known(processes, state)]
 
 
 def _unknown(metric: Metric, evidence: Evidence) -> Verdict | None:
     """Say why a metric that the case asks for could not be compared; None if nobody asks."""
-    sides = evidence.candidate, evidence.references()[PINNED]
+    sides = evidence.candidate, evidence.references[PINNED]
     if any(p.n < metric.iterations for side in sides for p in side):
         return Verdict(Status.SKIPPED, metric.name, findings=[TooFewIterations(metric.iterations)])
     if metric is LEADING:
@@ -267,7 +272,7 @@ def _unknown(metric: Metric, evidence: Evidence) -> Verdict | None:
 
 def _otherwise_measured(evidence: Evidence) -> Verdict | None:
     """Say that one side was measured in bursts and the other under the power cap."""
-    sides = evidence.candidate, evidence.references()[PINNED]
+    sides = evidence.candidate, evidence.references[PINNED]
     if set.intersection(*({p.in_bursts for p in side} for side in sides)):
         return None
     ways = ("in bursts", "under the power cap")
@@ -336,8 +341,7 @@ def compare(candidate: Sequence[float], baseline: Sequence[float]) -> Comparison
     """Compare two sets of log medians by themselves; None if they show nothing of chance."""
     if len(baseline) < AGREEING or not candidate:
         return None
-    new, old = ({str(i): value for i, value in enumerate(side)} for side in (candidate, baseline))
-    return compare_suite([Contrast(new, old)], [0.0])[0]
+    return compare_suite([Contrast(candidate, baseline)], [0.0])[0]
 
 
 def overall(verdicts: Sequence[Verdict]) -> Status:
@@ -436,7 +440,7 @@ def _efficient_enough(evidence: Evidence, verdicts: Sequence[Verdict]) -> list[V
     if evidence.alone is None or (told and evidence.limits.efficiency is None):
         return []
     found = efficiencies(evidence.candidate, evidence.alone.candidate, evidence.ranks)
-    return enough(list(found.values()), evidence.ranks, evidence.limits.efficiency)
+    return enough([value for value, _ in found], evidence.ranks, evidence.limits.efficiency)
 
 
 def _less_the_clock(verdicts: Sequence[Verdict], evidence: Evidence) -> list[Verdict]:

@@ -19,15 +19,15 @@ import numpy as np
 
 from bench_lib.formats import many, percent, shortened, some
 from bench_lib.model import ProcessSummary, SlowDown, Status
-from bench_lib.verdict.evidence import drawn_alike, known_draw, mostly_waited, origin_of
+from bench_lib.verdict.evidence import drawn_alike, known_draw, mostly_waited
 from bench_lib.verdict.families import EVERY_CASE
 from bench_lib.verdict.metrics import DEVICE, LEADING
 from bench_lib.verdict.statistics.change import (
     LEAST_CASES,
-    Estimate,
+    Estimates,
+    are_wild,
     fit_prior,
     growth,
-    is_wild,
     t_quantile,
 )
 from bench_lib.verdict.statistics.levels import (
@@ -88,7 +88,7 @@ class CaseNights:
     @property
     def on_one_device(self) -> CaseNights:
         """The runs on tonight's devices alone."""
-        devices = [{origin_of(process).device for process in run.processes} for run in self.runs]
+        devices = [{process.origin.device for process in run.processes} for run in self.runs]
         runs = [run for run, own in zip(self.runs, devices, strict=True) if own == devices[-1]]
         return replace(self, runs=runs)
 
@@ -118,11 +118,10 @@ def times(
         state = metric.common_state(like)
     except ValueError:
         return {}
-    values = metric.values_in(processes, state)
     return {
-        process.worker: (origin_of(process).device, math.log(values[process.worker]))
-        for process in processes
-        if process.worker in values and (metric is DEVICE or not process.host_bound)
+        process.worker: (process.origin.device, math.log(process.values[metric.name]))
+        for process in metric.known(processes, state)
+        if metric is DEVICE or not process.host_bound
     }
 
 
@@ -412,17 +411,18 @@ def _correlated(levels: Sequence[_Level], least: float = 0.0) -> list[_Level]:
 
 def _knowing_each_other(levels: Sequence[_Level]) -> list[_Level]:
     """Give each case the spread between nights of the others, as far as cases are alike."""
-    own = [
-        Estimate(max(LEAST_SD**2, float(x.var(ddof=1))), len(x) - 1.0)
-        for x in (level.history.level for level in levels)
-    ]
+    values = [level.history.level for level in levels]
+    own = Estimates(
+        np.maximum(LEAST_SD**2, [float(x.var(ddof=1)) for x in values]),
+        np.array([len(x) - 1.0 for x in values]),
+    )
     prior = fit_prior(own)
     if prior is None:
         return list(levels)
     others = NightSpread(prior.variance, prior.degrees)
     return [
-        level if is_wild(each, prior) else replace(level, others=others)
-        for level, each in zip(levels, own, strict=True)
+        level if is_wild else replace(level, others=others)
+        for level, is_wild in zip(levels, are_wild(own, prior).tolist(), strict=True)
     ]
 
 

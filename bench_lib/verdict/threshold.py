@@ -23,21 +23,20 @@ def verdicts(metric: Metric, evidence: Evidence, against: str) -> list[Verdict]:
     """Compare a metric with one baseline, by its rule; nothing if a side does not have it."""
     if metric.rule is Rule.EXACT:
         return _exact(metric, evidence, against)
-    sides = (evidence.candidate, evidence.references()[against])
-    if not all(map(metric.values, sides)):
+    sides = (evidence.candidate, evidence.references[against])
+    if not all(map(metric.known, sides)):
         return []
     try:
         state = metric.common_state(*sides)
     except ValueError:
         return [_unlike(metric, evidence)] if against == PINNED else []
-    if not all(metric.values_in(side, state) for side in sides):
-        return []
-    return [_held(metric, evidence, against, state)]
+    new, old = (metric.values(side, state) for side in sides)
+    return [_held(metric, evidence, against, state, (new, old))] if new and old else []
 
 
 def _unlike(metric: Metric, evidence: Evidence) -> Verdict:
     here = " or ".join(sorted(s or "unknown" for s in metric.states(evidence.candidate)))
-    value = min(metric.values(evidence.candidate).values())
+    value = min(metric.values(evidence.candidate))
     found: list[Finding] = [OtherState("caches", here)]
     return Verdict(Status.INCOMPARABLE, metric.name, value=value, unit=metric.unit, findings=found)
 
@@ -65,13 +64,16 @@ def _bounds(metric: Metric, evidence: Evidence, before: Sequence[float]) -> _Bou
     return _Bounds(before[0] - abs(before[0]) * tolerance - on_top, most, tolerance)
 
 
-def _held(metric: Metric, evidence: Evidence, against: str, state: str | None) -> Verdict:
+def _held(
+    metric: Metric,
+    evidence: Evidence,
+    against: str,
+    state: str | None,
+    values: tuple[Sequence[float], Sequence[float]],
+) -> Verdict:
     """Hold the processes' values against what the baseline's values allow."""
     sign = -1.0 if metric.more_is_better else 1.0
-    sides = (evidence.candidate, evidence.references()[against])
-    new, before = (
-        sorted(sign * x for x in metric.values_in(side, state).values()) for side in sides
-    )
+    new, before = (sorted([sign * value for value in side]) for side in values)
     bounds = _bounds(metric, evidence, before)
     if metric.counts is Counts.MOST:
         value, was = statistics.median(new), statistics.median(before)
@@ -106,8 +108,8 @@ def _held(metric: Metric, evidence: Evidence, against: str, state: str | None) -
 def _exact(metric: Metric, evidence: Evidence, against: str) -> list[Verdict]:
     """Return a verdict where the worst process differs from the baseline's worst."""
     worst = min if metric.more_is_better else max
-    new = metric.values(evidence.candidate).values()
-    old = metric.values(evidence.references()[against]).values()
+    new = metric.values(evidence.candidate)
+    old = metric.values(evidence.references[against])
     value, was = worst(new, default=None), worst(old, default=metric.assumed)
     if value is None or was is None or value == was:
         return []

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -17,7 +18,7 @@ from bench_lib.model import ProcessSummary, Status, Verdict
 from bench_lib.verdict.chance import Question
 from bench_lib.verdict.evidence import REFERENCE, Evidence, Turns
 from bench_lib.verdict.metrics import DEVICE, LEADING, find, of
-from bench_lib.verdict.metrics.metric import Metric, Rule, named
+from bench_lib.verdict.metrics.metric import Metric, Rule
 from bench_lib.verdict.statistics.change import AGREEING, Contrast, compare, paired
 
 _FINE = (Status.OK, Status.IMPROVED)
@@ -50,16 +51,10 @@ def question(case_id: str, metric: Metric, evidence: Evidence) -> Question | Non
     turns = evidence.turns
     if turns is None or turns.without or not _is_asked(metric):
         return None
-    values = _values(metric, turns)
-    if not values:
-        return None
     sign = -1.0 if metric.more_is_better else 1.0
-    names = named(_news(turns))
-    pairs = {
-        name: (sign * math.log(values[position][0]), sign * math.log(values[position][1]))
-        for position, name in enumerate(names)
-        if position in values
-    }
+    pairs = [(sign * math.log(new), sign * math.log(old)) for new, old in _values(metric, turns)]
+    if not pairs:
+        return None
     return Question(
         case_id,
         metric,
@@ -72,7 +67,7 @@ def question(case_id: str, metric: Metric, evidence: Evidence) -> Question | Non
 
 def spread(metric: Metric, evidence: Evidence) -> Contrast:
     """Return a contrast without pairs, of how much a case's processes differ by chance."""
-    return paired({}, processes=_alike(metric, evidence, evidence.candidate))
+    return paired([], processes=_alike(metric, evidence, evidence.candidate))
 
 
 def would_detect(suite: Sequence[Evidence], planned: int) -> float | None:
@@ -84,8 +79,8 @@ def would_detect(suite: Sequence[Evidence], planned: int) -> float | None:
     known: list[tuple[Contrast, float]] = []
     for evidence in suite:
         alike = _alike(LEADING, evidence, evidence.candidate)
-        pair = paired({"": (0.0, 0.0)}, planned, alike, follows=True)
-        if pair.own.degrees:
+        pair = paired([(0.0, 0.0)], planned, alike, follows=True)
+        if alike:
             known.append((pair, LEADING.tolerance_in(evidence.limits) or 0.0))
     found = compare([pair for pair, _ in known], [tolerance for _, tolerance in known])
     told = [comparison.detectable for comparison in found if comparison is not None]
@@ -96,38 +91,26 @@ def _news(turns: Turns) -> list[ProcessSummary]:
     return [new for new, _ in turns.pairs]
 
 
-def _values(metric: Metric, turns: Turns) -> dict[int, tuple[float, float]]:
-    """Return by position the values of the pairs whose sides measured the metric alike."""
+def _values(metric: Metric, turns: Turns) -> list[tuple[float, float]]:
+    """Return the values of the pairs whose sides measured the metric alike."""
     if metric.in_place_of_host and not any(new.host_bound for new in _news(turns)):
-        return {}
-    found: dict[int, tuple[float, float]] = {}
-    for position, pair in enumerate(turns.pairs):
-        values = [value for process in pair for value in metric.values([process]).values()]
-        if len(values) == len(pair) and len(metric.states(pair)) == 1:
-            found[position] = (values[0], values[1])
-    return found
+        return []
+    values = (metric.values(pair) for pair in turns.pairs if len(metric.states(pair)) == 1)
+    return [(both[0], both[1]) for both in values if len(both) > 1]
 
 
-def _alike(
-    metric: Metric, evidence: Evidence, here: Sequence[ProcessSummary]
-) -> list[dict[str, float]]:
+def _alike(metric: Metric, evidence: Evidence, here: Sequence[ProcessSummary]) -> list[list[float]]:
     """Return the logarithms that processes of one earlier run had on one device, run by run.
 
     Their values are measured as those ``here``.
     """
-    runs: dict[tuple[str, str | None], list[ProcessSummary]] = {}
-    for process in (p for side in evidence.references().values() for p in side):
-        runs.setdefault((process.run, process.device_uuid), []).append(process)
-    states = metric.states(here)
-    groups = (
-        {
-            name: math.log(value)
-            for state in states
-            for name, value in metric.values_in(processes, state).items()
-        }
-        for processes in runs.values()
-    )
-    return [group for group in groups if len(group) > 1]
+    runs: dict[tuple[str, str | None], list[float]] = defaultdict(list)
+    if states := metric.states(here):
+        for side in evidence.references.values():
+            for process in metric.known(side, *states):
+                origin = process.run, process.device_uuid
+                runs[origin] += [math.log(process.values[metric.name])]
+    return [group for group in runs.values() if len(group) > 1]
 
 
 def want_more(verdicts: Sequence[Verdict], evidence: Evidence) -> bool:
@@ -229,7 +212,7 @@ def _without(verdict: Verdict, why: str) -> Verdict:
 
 def _in_full(verdict: Verdict, turns: Turns) -> Verdict:
     """Add what both sides measured."""
-    values = _values(of(verdict.metric), turns).values()
+    values = _values(of(verdict.metric), turns)
     new, old = (statistics.geometric_mean(side) for side in zip(*values, strict=True))
     return replace(verdict, value=new, baseline=old)
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from bench_lib.findings import Ranks
-from bench_lib.model import Case, Finding, ProcessSummary, Status, Verdict
-from bench_lib.verdict.evidence import BETWEEN_HOST_STATES, Evidence, mostly_waited, origin_of
+from bench_lib.model import Case, Finding, Origin, ProcessSummary, Status, Verdict
+from bench_lib.verdict.evidence import BETWEEN_HOST_STATES, Evidence, mostly_waited
 from bench_lib.verdict.metrics.metric import Metric, Sides, by_origin
-from bench_lib.verdict.statistics.change import LEAST_PROCESSES, Origin
+from bench_lib.verdict.statistics.change import LEAST_PROCESSES
 
 
 def alone(case: Case, cases: Iterable[Case]) -> Case | None:
@@ -27,26 +27,24 @@ def alone(case: Case, cases: Iterable[Case]) -> Case | None:
 
 def efficiencies(
     several: Sequence[ProcessSummary], one: Sequence[ProcessSummary], ranks: int
-) -> dict[str, float]:
+) -> list[tuple[float, Origin]]:
     """Return efficiencies, 0 to 1 and beyond, each of a launch of ``ranks`` and one rank's process.
 
     Both are of one run, so that what differs from run to run cancels, and each is used once:
-    differences of pairs spread as their mean does, whatever either side's spread is.  They are
-    named by the one rank's process, which several cases may be held against.
+    differences of pairs spread as their mean does, whatever either side's spread is.  With each is
+    where the one rank's process ran.
     """
     left: dict[str, list[ProcessSummary]] = {}
     for process in one:
         if process.values.get("throughput"):
             left.setdefault(_run(process), []).append(process)
-    found: dict[str, float] = {}
+    found = []
     for process in several:
         partners = left.get(_run(process))
-        if not process.values.get("throughput") or not partners:
-            continue
-        partner = partners.pop(0)
-        is_new = partner.worker and partner.worker not in found
-        name = partner.worker if is_new else f"#{len(found)}"
-        found[name] = process.values["throughput"] / (ranks * _sustained_rate(partner))
+        if process.values.get("throughput") and partners:
+            partner = partners.pop(0)
+            value = process.values["throughput"] / (ranks * _sustained_rate(partner))
+            found.append((value, partner.origin))
     return found
 
 
@@ -68,9 +66,9 @@ def _sides(_metric: Metric, evidence: Evidence, against: str) -> Sides | None:
     None if one rank was not measured, or cannot be compared with its baseline.
     """
     one = evidence.alone
-    if one is None or one.is_unjudged or against not in one.references():
+    if one is None or one.is_unjudged or against not in one.references:
         return None
-    before, one_before = evidence.references()[against], one.references()[against]
+    before, one_before = evidence.references[against], one.references[against]
     new = efficiencies(evidence.candidate, one.candidate, evidence.ranks)
     old = efficiencies(before, one_before, evidence.ranks)
     if not new or len(old) < (LEAST_PROCESSES if against == "rolling" else 1):
@@ -79,25 +77,17 @@ def _sides(_metric: Metric, evidence: Evidence, against: str) -> Sides | None:
         mostly_waited(side) for side in (evidence.candidate, before, one.candidate, one_before)
     )
     known = [
-        (efficiencies(several, single, evidence.ranks), single)
+        by_origin(efficiencies(several, single, evidence.ranks))
         for several, single in zip(evidence.earlier(), one.earlier(), strict=True)
     ]
-    here, there = (statistics.geometric_mean(side.values()) for side in (new, old))
+    here, there = (statistics.geometric_mean([value for value, _ in side]) for side in (new, old))
     return Sides(
         new,
         old,
         BETWEEN_HOST_STATES if waits else 0.0,
         findings=[Ranks(evidence.ranks, here, there)],
-        candidate_origins=_origins(new, one.candidate),
-        baseline_origins=_origins(old, one_before),
-        history=[by_origin(values, _origins(values, single)) for values, single in known],
+        history=known,
     )
-
-
-def _origins(names: Iterable[str], one: Sequence[ProcessSummary]) -> dict[str, Origin]:
-    """Return where the one rank's processes ran that efficiencies are named by."""
-    known = {process.worker: origin_of(process) for process in one}
-    return {name: known.get(name, Origin()) for name in names}
 
 
 EFFICIENCY = Metric(

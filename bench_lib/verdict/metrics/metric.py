@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 
 from bench_lib.formats import amount
-from bench_lib.model import Finding, Limits, Measurement, ProcessSummary, Telemetry
-from bench_lib.verdict.evidence import Evidence, origin_of
-from bench_lib.verdict.statistics.change import Origin
+from bench_lib.model import Finding, Limits, Measurement, Origin, ProcessSummary, Telemetry
+from bench_lib.verdict.evidence import Evidence
 
 
 class Rule(enum.Enum):
@@ -41,19 +41,16 @@ class Counts(enum.Enum):
 
 @dataclass(frozen=True)
 class Sides:
-    """One metric's values by process, in its unit, with their circumstances."""
+    """One metric's values, in its unit, each with where its process ran."""
 
-    candidate: Mapping[str, float]
-    baseline: Mapping[str, float]
+    candidate: Sequence[tuple[float, Origin]]
+    baseline: Sequence[tuple[float, Origin]]
     allowance: float = 0.0
     """The fraction that is tolerated on top."""
     state: str | None = None
     """The one that both were measured in."""
     findings: Sequence[Finding] = ()
-    candidate_origins: Mapping[str, Origin] = field(default_factory=dict)
-    baseline_origins: Mapping[str, Origin] = field(default_factory=dict)
-    """Each process's place."""
-    history: Sequence[Mapping[Origin, Mapping[str, float]]] = ()
+    history: Sequence[Mapping[Origin, Sequence[float]]] = ()
     """Values of the accepted runs and of the nights, each in the order of time."""
 
 
@@ -131,26 +128,27 @@ class Metric:
 
     def can_be(self, value: float) -> bool:
         """Whether it is a number from 0 on; above 0 if chance is judged by its logarithm."""
-        return math.isfinite(value) and (value > 0 or (value == 0 and self.rule is not Rule.CHANCE))
+        return (0 < value < math.inf) or (value == 0 and self.rule is not Rule.CHANCE)
 
-    def values(self, processes: Sequence[ProcessSummary]) -> dict[str, float]:
-        """Return each process's value, if it has one, in the metric's unit, by its name."""
-        return {name: value for name, (value, _) in self._read(processes).items()}
+    def known(
+        self, processes: Iterable[ProcessSummary], *states: str | None
+    ) -> list[ProcessSummary]:
+        """Return the processes that have a value, in one of some states if any are named."""
+        own = self.name
+        return [
+            p
+            for p in processes
+            if own in p.values
+            and p.n >= self.iterations
+            and self.can_be(p.values[own])
+            and (not states or p.states.get(own) in states)
+        ]
 
-    def values_in(self, processes: Sequence[ProcessSummary], state: str | None) -> dict[str, float]:
-        """Return ``values``, in the metric's units, of processes measured under ``state``."""
-        return {name: x for name, (x, own) in self._read(processes).items() if own == state}
+    def values(self, processes: Iterable[ProcessSummary], *states: str | None) -> list[float]:
+        """Return the values of the processes that are ``known``, in the metric's unit."""
+        return [process.values[self.name] for process in self.known(processes, *states)]
 
-    def _read(self, processes: Sequence[ProcessSummary]) -> dict[str, tuple[float, str | None]]:
-        """Return each process's value, if it has one, and its state."""
-        found: dict[str, tuple[float, str | None]] = {}
-        for name, process in named(processes).items():
-            value = process.values.get(self.name)
-            if value is not None and self.can_be(value) and process.n >= self.iterations:
-                found[name] = value, process.states.get(self.name)
-        return found
-
-    def states(self, processes: Sequence[ProcessSummary]) -> set[str | None]:
+    def states(self, processes: Iterable[ProcessSummary]) -> set[str | None]:
         """Return under what the processes' values were measured."""
         return {p.states.get(self.name) for p in processes if self.name in p.values}
 
@@ -176,28 +174,12 @@ class Metric:
         return amount(value, self.unit)
 
 
-def origins(processes: Sequence[ProcessSummary]) -> dict[str, Origin]:
-    """Return where each process ran, by its name."""
-    return {name: origin_of(process) for name, process in named(processes).items()}
-
-
-def by_origin(
-    values: Mapping[str, float], origins: Mapping[str, Origin]
-) -> dict[Origin, dict[str, float]]:
-    """Return the logarithms of processes, by name, by where these ran, without unknown runs."""
-    found: dict[Origin, dict[str, float]] = {}
-    for name, value in values.items():
-        if origins[name].run:
-            found.setdefault(origins[name], {})[name] = value
-    return found
-
-
-def named(processes: Sequence[ProcessSummary]) -> dict[str, ProcessSummary]:
-    """Return processes by name; one without a name, or with another's, by its position."""
-    found: dict[str, ProcessSummary] = {}
-    for position, process in enumerate(processes):
-        taken = not process.worker or process.worker in found
-        found[f"#{position}" if taken else process.worker] = process
+def by_origin(values: Iterable[tuple[float, Origin]]) -> dict[Origin, list[float]]:
+    """Return values by where their processes ran, without those of unknown runs."""
+    found: dict[Origin, list[float]] = defaultdict(list)
+    for value, origin in values:
+        if origin.run:
+            found[origin] += [value]
     return found
 
 

@@ -13,13 +13,17 @@ suite of n cases needs a p-value n times as small (Bonferroni).
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench_lib.model import Origin
 
 ALPHA = 0.05
 """Chance that any case of a suite, each slower by exactly its tolerance, is called slower."""
@@ -41,6 +45,7 @@ LEAST_RUNS = 5
 LEAST_SD = 0.0005
 """Processes never agree better than this; it keeps a lucky pair from claiming certainty."""
 MOST_DEGREES = 1e6
+TINY = 1e-300
 MOST_LOG = 700.0
 USUAL = 2.0
 """Differences between runs and devices are usual up to so many standard deviations."""
@@ -86,16 +91,9 @@ MIDDLE = 0.6744897501960817
 """Half of normal values are nearer to their mean than so many standard deviations."""
 
 
-@dataclass(frozen=True)
-class Origin:
-    """The run and the device of a process; each is empty if unknown."""
-
-    run: str = ""
-    device: str = ""
-
-
-UNKNOWN = Origin()
 RUN, DEVICE = "run", "device"
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -107,33 +105,52 @@ class Estimate:
 
 
 @dataclass(frozen=True)
+class Estimates:
+    """A variance for each case; those with no degrees of freedom are not known."""
+
+    variance: Floats
+    degrees: Floats
+
+    @classmethod
+    def alike(cls, estimate: Estimate, cases: int) -> Estimates:
+        """Return one and the same estimate for so many cases."""
+        return cls(np.full(cases, estimate.variance), np.full(cases, estimate.degrees))
+
+    def where(self, chosen: Flags, other: Estimates) -> Estimates:
+        """Return these for the chosen cases, and those of another for the rest."""
+        return Estimates(
+            np.where(chosen, self.variance, other.variance),
+            np.where(chosen, self.degrees, other.degrees),
+        )
+
+
+@dataclass(frozen=True)
 class Part(Estimate):
     """The variance that one component other than the process adds to a difference."""
 
     component: str
     """``run`` or ``device``."""
-    is_usual: bool = True
-    """Whether a difference that this explains is no reason for suspicion."""
 
 
 @dataclass(frozen=True)
 class Contrast:
-    """One case's two sides as logarithms, each value under the name of its process."""
+    """One case's two sides as logarithms, a value for each process."""
 
-    candidate: Mapping[str, float]
+    candidate: Sequence[float]
     """Empty if the case is not compared, and only shows how much its processes differ."""
-    baseline: Mapping[str, float] | None
+    baseline: Sequence[float] | None
     """None if the candidate's values are differences of pairs already."""
     planned: int = 1
     """How many candidate processes the case is given where it looks suspicious."""
-    candidate_origins: Mapping[str, Origin] = field(default_factory=dict)
-    baseline_origins: Mapping[str, Origin] = field(default_factory=dict)
-    history: Sequence[Mapping[Origin, Mapping[str, float]]] = ()
-    """Values of accepted runs and then of later ones, by process, whether compared or not; each
-    in the order of time."""
+    candidate_origins: Sequence[Origin] = ()
+    baseline_origins: Sequence[Origin] = ()
+    """Of each process; none where none is known."""
+    history: Sequence[Mapping[Origin, Sequence[float]]] = ()
+    """Values of accepted runs and then of later ones, whether compared or not; each in the order of
+    time."""
     family: str = ""
     """The name of the cases that vary alike from run to run and from device to device."""
-    alike: Sequence[Mapping[str, float]] = ()
+    alike: Sequence[Sequence[float]] = ()
     """Further groups whose logarithms differ by as much as chance makes pairs differ."""
     follows: bool = False
     """Whether further processes follow unless a slowdown is excluded; else where one is seen."""
@@ -141,62 +158,44 @@ class Contrast:
     @cached_property
     def estimate(self) -> float:
         """Candidate less baseline, the logarithm of their ratio."""
-        before = _mean(self.baseline.values()) if self.baseline else 0.0
-        return _mean(self.candidate.values()) - before
+        before = math.fsum(self.baseline) / len(self.baseline) if self.baseline else 0.0
+        return math.fsum(self.candidate) / len(self.candidate) - before
 
     @cached_property
-    def accepted(self) -> list[Mapping[str, float]]:
-        """The baseline's logarithms by process, those of one device together.
+    def devices(self) -> list[list[int]]:
+        """Positions of the baseline's processes, those of one device together.
 
         All are together if a device is unknown, or devices have too few each to tell the spread.
         """
-        if self.baseline is None:
-            return []
-        found: dict[str, dict[str, float]] = {}
-        for name, value in self.baseline.items():
-            device = self.baseline_origins.get(name, UNKNOWN).device
-            found.setdefault(device, {})[name] = value
-        is_known = "" not in found and len(self.baseline) - len(found) >= AGREEING
-        return [*found.values()] if is_known else [self.baseline]
+        count = 0 if self.baseline is None else len(self.baseline)
+        found: dict[str, list[int]] = defaultdict(list)
+        for position, origin in enumerate(self.baseline_origins):
+            found[origin.device] += [position]
+        is_known = found and "" not in found and count - len(found) >= AGREEING
+        return [*found.values()] if is_known else [[*range(count)]]
 
     @cached_property
-    def groups(self) -> list[Mapping[str, float]]:
-        """Logarithms that differ by chance alone, by process."""
-        return [group for group in (self.candidate, *self.accepted, *self.alike) if group]
+    def groups(self) -> list[Sequence[float]]:
+        """Logarithms that differ by chance alone."""
+        accepted = [[self.baseline[i] for i in at] for at in self.devices] if self.baseline else []
+        return [group for group in (self.candidate, *accepted, *self.alike) if group]
+
+    @property
+    def is_pairs(self) -> bool:
+        """Whether it is compared, and by pairs."""
+        return self.baseline is None and bool(self.candidate)
 
     @cached_property
-    def own(self) -> Estimate:
-        """The case's own variance between processes; 0 degrees where it has none."""
-        return _pooled([group.values() for group in self.groups])
-
-    def size(self, processes: int | None = None) -> float:
-        """Return the difference's variance as a multiple of one process's, a ratio.
-
-        ``processes`` is how many candidate processes there are, if not those measured.
-        """
-        old = 1 / len(self.baseline) if self.baseline else 0.0
-        return old + 1 / (processes or len(self.candidate))
-
-    def load(self, component: str) -> float:
-        """Return how much of a component's variance the two sides do not share.
+    def loads(self) -> dict[str, float]:
+        """How much of each component's variance the two sides do not share.
 
         A component has one value for each level, a run or a device.  Each side has a weight at
         every level; the weights' differences, squared, add up.  0 where a process does not know
         its level, and for pairs, which share everything.
         """
-        return self._loads[component]
-
-    @cached_property
-    def _loads(self) -> dict[str, float]:
-        if self.baseline is None:
+        if self.baseline is None or not self.candidate_origins or not self.baseline_origins:
             return {RUN: 0.0, DEVICE: 0.0}
-        here, there = (
-            [origins.get(name, UNKNOWN) for name in side]
-            for side, origins in (
-                (self.candidate, self.candidate_origins),
-                (self.baseline, self.baseline_origins),
-            )
-        )
+        here, there = self.candidate_origins, self.baseline_origins
         return {
             RUN: _apart([each.run for each in here], [each.run for each in there]),
             DEVICE: _apart([each.device for each in here], [each.device for each in there]),
@@ -205,18 +204,22 @@ class Contrast:
 
 def _apart(here: Sequence[str], there: Sequence[str]) -> float:
     """Return what two sides' levels of a component do not share; 0 where one is unknown."""
-    new, old = Counter(here), Counter(there)
-    if "" in new or "" in old:
+    if "" in here or "" in there:
         return 0.0
     # In whole numbers, so that what is shared adds nothing at all.
-    apart = sum((new[each] * len(there) - old[each] * len(here)) ** 2 for each in new | old)
-    return apart / (len(here) * len(there)) ** 2
+    apart: dict[str, int] = defaultdict(int)
+    new, old = len(here), len(there)
+    for level in here:
+        apart[level] += old
+    for level in there:
+        apart[level] -= new
+    return sum([weight**2 for weight in apart.values()]) / (new * old) ** 2
 
 
 def paired(
-    pairs: Mapping[str, tuple[float, float]],
+    pairs: Sequence[tuple[float, float]],
     planned: int = 1,
-    processes: Sequence[Mapping[str, float]] = (),
+    processes: Sequence[Sequence[float]] = (),
     *,
     follows: bool = False,
 ) -> Contrast:
@@ -226,10 +229,10 @@ def paired(
     chance as two of them do.
     """
     return Contrast(
-        {name: new - old for name, (new, old) in pairs.items()},
+        [new - old for new, old in pairs],
         None,
         planned,
-        alike=[{name: math.sqrt(2) * x for name, x in group.items()} for group in processes],
+        alike=[[math.sqrt(2) * x for x in group] for group in processes],
         follows=follows,
     )
 
@@ -241,100 +244,46 @@ class Comparison:
     contrast: Contrast
     """Without the processes that were set aside."""
     set_aside: int
+    estimate: float
+    """Candidate less baseline, without what the family shares; a logarithm."""
+    shift: float
+    """How far the case's family moved together on a device that the baseline lacks; a logarithm."""
     process: Estimate
     """Of one process, as the suite and the case together suggest."""
-    tolerance: float
-    cases: int
-    """How many questions the suite asks."""
-    parts: Sequence[Part] = ()
+    error: Estimate
+    """Of the difference."""
+    parts: Sequence[Part]
     """Components besides the process that the two sides do not share."""
-    shift: float = 0.0
-    """How far the case's family moved together on a device that the baseline lacks; a logarithm."""
+    tolerance: float
+    """The fraction that is tolerated, with what the sides do not share and usually differ by."""
+    interval: tuple[float, float]
+    """95% confidence interval of the ratio, of this case by itself."""
+    p_slower: float
+    """Probability of this under a slowdown by the tolerance, times the number of cases."""
+    p_faster: float
+    """The same of a gain."""
+    detectable: float
+    """Smallest slowdown that is found nine times in ten, as a fraction.
 
-    @property
-    def estimate(self) -> float:
-        """Candidate less baseline, without what the family shares; a logarithm."""
-        return self.contrast.estimate - self.shift
+    It has to look slower at first, to be measured again, and to be beyond chance with as many
+    processes as it is then given."""
 
     @property
     def ratio(self) -> float:
         """Candidate over baseline, without what the family shares."""
         return growth(self.estimate)
 
-    def error(self, processes: int | None = None) -> Estimate:
-        """Return the difference's variance, with so many candidate processes.
-
-        Further ones tell of the case's spread as well.
-        """
-        further = (processes or 0) - len(self.contrast.candidate)
-        degrees = self.process.degrees + max(0, further)
-        own = Estimate(self.process.variance * self.contrast.size(processes), degrees)
-        if not self.parts:
-            return own
-        terms = [own, *self.parts]
-        variance = math.fsum(term.variance for term in terms)
-        return Estimate(
-            variance, variance**2 / math.fsum(term.variance**2 / term.degrees for term in terms)
-        )
-
-    @cached_property
+    @property
     def bound(self) -> float:
-        """Logarithm of the ratio up to which nothing is suspicious.
-
-        It is the tolerance and what the sides do not share, so that an unknown device does not
-        make a whole suite suspicious.
-        """
-        unshared = math.fsum(part.variance for part in self.parts if part.is_usual)
-        return math.log1p(self.tolerance) + USUAL * math.sqrt(unshared)
+        """Logarithm of the ratio up to which nothing is suspicious."""
+        return math.log1p(self.tolerance)
 
     @property
     def costliest(self) -> Part | None:
         """The component that costs more than the process, and more than the others."""
-        most = max(self.parts, key=lambda part: part.variance, default=None)
-        own = self.process.variance * self.contrast.size()
-        return most if most is not None and most.variance > own else None
-
-    @property
-    def p_slower(self) -> float:
-        """Probability of this under a slowdown by the tolerance, times the number of cases."""
-        return self._p_beyond(self.estimate)
-
-    @property
-    def p_faster(self) -> float:
-        """The same of a gain."""
-        return self._p_beyond(-self.estimate)
-
-    def _p_beyond(self, estimate: float) -> float:
-        from scipy.special import stdtr  # noqa: PLC0415 - slow, and most sessions judge nothing
-
-        error = self.error()
-        t = (estimate - math.log1p(self.tolerance)) / math.sqrt(error.variance)
-        return min(1.0, self.cases * float(stdtr(min(error.degrees, MOST_DEGREES), -t)))
-
-    def interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        """Confidence interval of the ratio, of this case by itself."""
-        error = self.error()
-        half = t_quantile(error.degrees, (1 + confidence) / 2) * math.sqrt(error.variance)
-        return growth(self.estimate - half), growth(self.estimate + half)
-
-    @cached_property
-    def detectable(self) -> float:
-        """Smallest slowdown that is found nine times in ten, as a fraction.
-
-        It has to look slower at first, to be measured again, and to be beyond chance with as
-        many processes as it is then given.
-        """
-        first, last = (
-            self.error(),
-            self.error(max(self.contrast.planned, len(self.contrast.candidate))),
-        )
-        seen = 0.0
-        if not self.contrast.follows:
-            seen = self.bound + t_quantile(first.degrees, POWER) * math.sqrt(first.variance)
-        certain = t_quantile(last.degrees, 1 - ALPHA / self.cases)
-        certain += t_quantile(last.degrees, POWER)
-        beyond = math.log1p(self.tolerance) + certain * math.sqrt(last.variance)
-        return growth(max(seen, beyond)) - 1
+        own = self.error.variance - sum([part.variance for part in self.parts])
+        costly = [part for part in self.parts if part.variance > own]
+        return max(costly, key=lambda part: part.variance, default=None)
 
 
 def compare(
@@ -348,28 +297,75 @@ def compare(
     kept = _undisturbed([*contrasts, *others])
     spreads = _spreads(kept)
     tells = [
-        spread is not None
+        degrees > 0
         and (each.baseline is None or max(len(each.baseline), len(each.candidate)) >= AGREEING)
-        for spread, each in zip(spreads, contrasts, strict=False)
+        for degrees, each in zip(spreads.degrees.tolist(), contrasts, strict=False)
     ]
-    compared = [
-        Comparison(
-            contrast,
-            sum(map(len, before.groups)) - sum(map(len, contrast.groups)),
-            spread,
-            tolerance,
-            sum(tells),
-        )
-        for before, contrast, spread, tolerance, telling in zip(
-            contrasts, kept, spreads, tolerances, tells, strict=False
-        )
-        if telling and spread is not None
-    ]
-    found = iter(_with_parts(compared))
-    return [next(found) if telling else None for telling in tells]
+    at = np.flatnonzero(tells)
+    if not len(at):
+        return [None] * len(contrasts)
+    suite = _Suite(
+        [kept[i] for i in at],
+        Estimates(spreads.variance[at], spreads.degrees[at]),
+        np.array(tolerances, dtype=float)[at],
+    )
+    found: list[Comparison | None] = [None] * len(contrasts)
+    for i, comparison in zip(at.tolist(), suite.compared(), strict=True):
+        aside = sum(map(len, contrasts[i].groups)) - sum(map(len, kept[i].groups))
+        found[i] = replace(comparison, set_aside=aside) if aside else comparison
+    return found
 
 
 # --- processes ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Groups:
+    """Groups of values, one after the other."""
+
+    values: Floats
+    at: NDArray[np.intp]
+    """The group of each value."""
+    sizes: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, groups: Sequence[Sequence[float]]) -> _Groups:
+        """Put groups one after the other."""
+        sizes = np.array([len(group) for group in groups], dtype=np.intp)
+        values = np.array([value for group in groups for value in group], dtype=float)
+        return cls(values, np.repeat(np.arange(len(groups)), sizes), sizes)
+
+    @property
+    def means(self) -> Floats:
+        """Of each group; 0 of an empty one."""
+        return self.sums(self.values) / np.maximum(1, self.sizes)
+
+    @property
+    def medians(self) -> Floats:
+        """Of each group; 0 of an empty one."""
+        ordered = np.append(self.values[np.lexsort((self.values, self.at))], 0.0)
+        first = np.cumsum(self.sizes) - self.sizes
+        middle = (ordered[first + (self.sizes - 1) // 2] + ordered[first + self.sizes // 2]) / 2
+        return np.where(self.sizes > 0, middle, 0.0)
+
+    def sums(self, values: Floats) -> Floats:
+        """Return the sum in each group of what stands for its values."""
+        return np.asarray(np.bincount(self.at, values, len(self.sizes)), dtype=float)
+
+    @property
+    def squares(self) -> Floats:
+        """Sum of squares in each group, about its mean."""
+        return self.sums((self.values - self.means[self.at]) ** 2)
+
+
+def pooled(cases: Sequence[Sequence[Sequence[float]]]) -> Estimates:
+    """Return the variance within each case's groups."""
+    groups = _Groups.of([group for case in cases for group in case])
+    of_case = np.repeat(np.arange(len(cases)), [len(case) for case in cases])
+    several = np.maximum(0.0, groups.sizes - 1.0)
+    degrees = np.asarray(np.bincount(of_case, several, len(cases)), dtype=float)
+    squares = np.bincount(of_case, groups.squares, len(cases))
+    return Estimates(np.maximum(LEAST_SD**2, squares / np.maximum(1, degrees)), degrees)
 
 
 def _undisturbed(contrasts: Sequence[Contrast]) -> list[Contrast]:
@@ -377,125 +373,112 @@ def _undisturbed(contrasts: Sequence[Contrast]) -> list[Contrast]:
 
     Ordinary is what the case's own processes and the suite's differ by in the middle half.
     """
-    unpaired = [contrast for contrast in contrasts if contrast.baseline]
-    if not unpaired:
-        return list(contrasts)
-    spreads = [_middle_spread(contrast) for contrast in unpaired]
-    usual = statistics.median(spreads)
-    reach = {
-        id(contrast): DISTURBED * max(LEAST_SD, min(2 * usual, max(spread, usual)))
-        for contrast, spread in zip(unpaired, spreads, strict=True)
-    }
-    return [
-        _within(contrast, reach[id(contrast)]) if contrast.baseline else contrast
-        for contrast in contrasts
-    ]
-
-
-def _middle_spread(contrast: Contrast) -> float:
-    """Return the spread of a case's processes by their middle half, a standard deviation."""
-    groups = [group for group in contrast.groups if len(group) > 1]
-    medians = [statistics.median(group.values()) for group in groups]
-    apart = [
-        abs(value - median)
-        for group, median in zip(groups, medians, strict=True)
-        for value in group.values()
-    ]
-    return statistics.median(apart) / MIDDLE if apart else 0.0
+    found = list(contrasts)
+    at = [i for i, contrast in enumerate(contrasts) if contrast.baseline]
+    if not at:
+        return found
+    cases = [contrasts[i].groups for i in at]
+    groups = _Groups.of([group for case in cases for group in case])
+    of_case = np.repeat(np.arange(len(at)), [len(case) for case in cases])[groups.at]
+    apart = groups.values - groups.medians[groups.at]
+    several = groups.sizes[groups.at] > 1
+    counts = np.bincount(of_case[several], minlength=len(at))
+    spreads = _Groups(np.abs(apart[several]), of_case[several], counts).medians / MIDDLE
+    usual = float(np.median(spreads))
+    reaches = DISTURBED * np.maximum(LEAST_SD, np.minimum(2 * usual, np.maximum(spreads, usual)))
+    for case in np.unique(of_case[apart > reaches[of_case]]):
+        found[at[case]] = _within(contrasts[at[case]], float(reaches[case]))
+    return found
 
 
 def _within(contrast: Contrast, reach: float) -> Contrast:
     assert contrast.baseline is not None
-    accepted = [_ordinary(group, reach) for group in contrast.accepted]
-    left = {name: value for group in accepted for name, value in group.items()}
-    few = len(contrast.baseline) - len(left) <= len(contrast.baseline) / MOST_DISTURBED
+    candidate, baseline = contrast.candidate, contrast.baseline
+    new = _ordinary(candidate, reach)
+    old = [at[i] for at in contrast.devices for i in _ordinary([baseline[i] for i in at], reach)]
+    if len(baseline) - len(old) > len(baseline) / MOST_DISTURBED:
+        old = [*range(len(baseline))]
     return replace(
         contrast,
-        candidate=_ordinary(contrast.candidate, reach),
-        baseline=left if few else contrast.baseline,
+        candidate=[candidate[i] for i in new],
+        baseline=[baseline[i] for i in old],
+        candidate_origins=contrast.candidate_origins
+        and [contrast.candidate_origins[i] for i in new],
+        baseline_origins=contrast.baseline_origins and [contrast.baseline_origins[i] for i in old],
     )
 
 
-def _ordinary(group: Mapping[str, float], reach: float) -> Mapping[str, float]:
-    limit = statistics.median(group.values()) + reach
-    ordinary = {name: value for name, value in group.items() if value <= limit}
-    return ordinary if len(group) - len(ordinary) <= len(group) / MOST_DISTURBED else group
+def _ordinary(group: Sequence[float], reach: float) -> list[int]:
+    """Return the positions of a group's ordinary values; all where too many are not."""
+    limit = statistics.median(group) + reach
+    ordinary = [i for i, value in enumerate(group) if value <= limit]
+    return (
+        ordinary
+        if len(group) - len(ordinary) <= len(group) / MOST_DISTURBED
+        else [*range(len(group))]
+    )
 
 
-def _spreads(contrasts: Sequence[Contrast]) -> list[Estimate | None]:
+def _spreads(contrasts: Sequence[Contrast]) -> Estimates:
     """Return the variance between each case's processes, or pairs, as far as anything tells it.
 
     Where many cases have one pair each, how far these are from their middle tells what is usual:
     most of a suite did not change.  A single pair says nothing of its own case's spread.
     """
-    firsts = [next(iter(c.candidate.values())) for c in contrasts if _is_paired(c)]
+    own = pooled([contrast.groups for contrast in contrasts])
+    firsts = np.array([each.candidate[0] for each in contrasts if each.is_pairs])
     if len(firsts) < LEAST_SUITE:
-        return drawn([contrast.own for contrast in contrasts])
-    middle = statistics.median(firsts)
-    usual = statistics.median(abs(first - middle) for first in firsts) / MIDDLE
-    is_alone = [_is_paired(contrast) and not contrast.own.degrees for contrast in contrasts]
-    variances = [
-        Estimate(max(LEAST_SD, abs(contrast.estimate - middle)) ** 2, 1) if alone else contrast.own
-        for contrast, alone in zip(contrasts, is_alone, strict=True)
-    ]
+        return drawn(own)
+    middle = np.median(firsts)
+    usual = float(np.median(np.abs(firsts - middle))) / MIDDLE
+    is_alone = np.array([each.is_pairs for each in contrasts]) & (own.degrees == 0)
+    far = [abs(each.estimate - middle) if each.is_pairs else 0.0 for each in contrasts]
+    cases = len(contrasts)
+    one = Estimates(np.maximum(LEAST_SD, far) ** 2, np.ones(cases))
+    variances = one.where(is_alone, own)
     prior = fit_prior(variances)
     least, most = PAIR_DEGREES
     degrees = least if prior is None else min(most, max(least, prior.degrees))
     guess = Estimate(max(LEAST_SD, usual) ** 2, degrees)
-    return [
-        guess if alone else spread for alone, spread in zip(is_alone, drawn(variances), strict=True)
-    ]
+    return Estimates.alike(guess, cases).where(is_alone, drawn(variances))
 
 
-def _is_paired(contrast: Contrast) -> bool:
-    return contrast.baseline is None and len(contrast.candidate) > 0
-
-
-def drawn(variances: Sequence[Estimate]) -> list[Estimate | None]:
+def drawn(own: Estimates) -> Estimates:
     """Draw each case's variance towards the suite's, as far as its cases are alike.
 
-    One that hardly comes from the suite's keeps its own.  None where nothing is known.
+    One that hardly comes from the suite's keeps its own.
     """
-    prior = fit_prior(variances)
+    prior = fit_prior(own)
     if prior is None:
-        return [own if own.degrees else None for own in variances]
-    found: list[Estimate | None] = []
-    for own in variances:
-        if is_wild(own, prior):
-            found.append(own)
-            continue
-        degrees = prior.degrees + own.degrees
-        squares = prior.degrees * prior.variance + own.degrees * own.variance
-        found.append(Estimate(squares / degrees, degrees))
-    return found
+        return own
+    degrees = prior.degrees + own.degrees
+    squares = prior.degrees * prior.variance + own.degrees * own.variance
+    return own.where(are_wild(own, prior), Estimates(squares / degrees, degrees))
 
 
-def is_wild(own: Estimate, prior: Estimate) -> bool:
-    """Whether a case's own variance is so large that it hardly comes from the suite's."""
+def are_wild(own: Estimates, prior: Estimate) -> Flags:
+    """Return which cases' own variance is so large that it hardly comes from the suite's."""
+    from scipy.special import fdtrc  # noqa: PLC0415 - slow, and most sessions judge nothing
+
     ratio = own.variance / prior.variance
-    if not own.degrees or ratio <= 1:
-        return False
-    from scipy.special import fdtrc  # noqa: PLC0415 - as above
-
-    return bool(fdtrc(own.degrees, prior.degrees, ratio) < WILD)
+    rarely = fdtrc(np.maximum(own.degrees, 1e-9), prior.degrees, ratio) < WILD
+    return np.asarray((own.degrees > 0) & (ratio > 1) & rarely)
 
 
-def fit_prior(variances: Sequence[Estimate]) -> Estimate | None:
+def fit_prior(own: Estimates) -> Estimate | None:
     """Fit a scaled inverse chi-squared distribution to cases' variances.
 
     Its scale and its degrees of freedom follow from the middle and the quartiles of the variances'
     logarithms, which odd cases hardly move.  None if there are too few cases.
     """
-    known = [each for each in variances if each.degrees > 0]
-    if len(known) < LEAST_CASES:
+    known = own.degrees > 0
+    if known.sum() < LEAST_CASES:
         return None
-    import numpy as np  # noqa: PLC0415
-    from scipy.special import chdtri  # noqa: PLC0415
+    from scipy.special import chdtri  # noqa: PLC0415 - as above
 
-    degrees = np.array([each.degrees for each in known])
+    degrees = own.degrees[known]
     low, usual, high = (np.log(chdtri(degrees, tail) / degrees) for tail in (0.75, 0.5, 0.25))
-    logs = np.log([each.variance for each in known]) - usual
-    quartiles = np.quantile(logs, (0.25, 0.5, 0.75))
+    quartiles = np.quantile(np.log(own.variance[known]) - usual, (0.25, 0.5, 0.75))
     scale = 1 / (2 * MIDDLE)
     surplus = ((quartiles[2] - quartiles[0]) * scale) ** 2 - np.mean(((high - low) * scale) ** 2)
     # However alike the cases, together they know their spread no better than this.
@@ -511,129 +494,97 @@ def fit_prior(variances: Sequence[Estimate]) -> Estimate | None:
 
 
 @dataclass(frozen=True)
-class _Known:
-    """What earlier runs tell of a case."""
+class _Past:
+    """What earlier runs tell of a suite's cases."""
 
-    run: Estimate | None
-    """How far runs are apart; None if no device had two."""
-    device: Estimate
-    """How far devices are apart: a guess with fewer than two."""
-    runs: int
-    devices: int
-
-
-@dataclass(frozen=True)
-class _Run:
-    device: str
-    mean: float
-    processes: int
+    run: Estimates
+    """How far runs are apart."""
+    device: Estimates
+    """How far devices are apart: a guess where fewer than two are known."""
+    runs: NDArray[np.intp]
+    """How many of each case are known."""
 
 
-def _with_parts(compared: Sequence[Comparison]) -> list[Comparison]:
-    """Add the components that earlier runs, and this one, tell of."""
-    known = _known([each.contrast for each in compared])
-    found = []
-    for each, case in zip(compared, known, strict=True):
-        parts = [] if case.run is None else [_part(RUN, each.contrast.load(RUN), case.run)]
-        parts.append(_part(DEVICE, each.contrast.load(DEVICE), case.device))
-        found.append(replace(each, parts=[part for part in parts if part.variance > 0]))
-    return _by_family(_with_tonight(found, known))
-
-
-def _part(component: str, load: float, of: Estimate) -> Part:
-    return Part(load * of.variance, of.degrees, component)
-
-
-def _known(contrasts: Sequence[Contrast]) -> list[_Known]:
+def _past(contrasts: Sequence[Contrast], guess: Floats, is_unmeasured: Flags) -> _Past:
     """Estimate how far runs and devices are apart in every case of a suite."""
-    eras = [_run_means(contrast) for contrast in contrasts]
-    within = drawn([_within_runs(contrast) for contrast in contrasts])
-    between = drawn([_between_runs(case) for case in eras])
-    apart = drawn([_between_devices(case) for case in eras])
-    return [
-        _Known(
-            _less_processes(run, process, case),
-            _with_guess(contrast.family, device, run or process, case),
-            sum(map(len, case)),
-            len({one.device for era in case for one in era}),
-        )
-        for contrast, case, process, run, device in zip(
-            contrasts, eras, within, between, apart, strict=True
-        )
+    eras = [[[*era.values()] for era in each.history] for each in contrasts]
+    groups = _Groups.of([values for case in eras for era in case for values in era])
+    means = iter(groups.means.tolist())
+    measured = [
+        [[(origin.device, next(means)) for origin in era] for era in each.history]
+        for each in contrasts
     ]
+    within = drawn(pooled([_of_one_run(each) for each in contrasts]))
+    between = drawn(_between_runs(measured))
+    by_device = [_by_device(case) for case in measured]
+    apart = drawn(pooled([[each] for each in by_device]))
+    runs = np.array([sum(map(len, case)) for case in measured], dtype=np.intp)
+    of_case = np.repeat(np.arange(len(runs)), runs)
+    thinned = np.bincount(of_case, 1 / np.maximum(1, groups.sizes), len(runs)) / np.maximum(1, runs)
+    # What processes make of a run's mean: without it, two or three runs that moved together would
+    # allow for any run at all.
+    of_process = np.where(within.degrees > 0, within.variance, 0.0) * thinned
+    most = np.where(runs < LEAST_RUNS, MOST_APART**2, np.inf)
+    less = np.minimum(most, np.maximum(0.0, between.variance - of_process))
+    run = Estimates(np.where(runs > 0, less, between.variance), between.degrees)
+    inside = between.where(between.degrees > 0, within)
+    devices = np.array([len(each) for each in by_device])
+    chance = np.where(inside.degrees > 0, inside.variance, 0.0) * devices / np.maximum(1, runs)
+    seen = np.maximum(0.0, apart.variance - chance)
+    return _Past(run, _with_guess(seen, apart.degrees, devices, guess, is_unmeasured), runs)
 
 
-def _run_means(contrast: Contrast) -> list[list[_Run]]:
-    """Return what each earlier run measured on a device, era by era."""
-    return [
-        [_Run(origin.device, _mean(x.values()), len(x)) for origin, x in era.items()]
-        for era in contrast.history
-    ]
+def _of_one_run(contrast: Contrast) -> list[Sequence[float]]:
+    """Return groups of processes that nothing else tells apart: each of one run and device."""
+    here: dict[Origin, list[float]] = defaultdict(list)
+    origins = contrast.candidate_origins or [Origin()] * len(contrast.candidate)
+    for value, origin in zip(contrast.candidate, origins, strict=True):
+        here[origin] += [value]
+    return [*(values for era in contrast.history for values in era.values()), *here.values()]
 
 
-def _within_runs(contrast: Contrast) -> Estimate:
-    """Return the variance between processes of one run, which nothing else adds to."""
-    groups = [values.values() for era in contrast.history for values in era.values()]
-    here: dict[Origin, list[float]] = {}
-    for name, value in contrast.candidate.items():
-        here.setdefault(contrast.candidate_origins.get(name, UNKNOWN), []).append(value)
-    return _pooled([*groups, *here.values()])
-
-
-def _between_runs(eras: Sequence[Sequence[_Run]]) -> Estimate:
+def _between_runs(cases: Sequence[Sequence[Sequence[tuple[str, float]]]]) -> Estimates:
     """Return the variance of successive runs on one device, by their differences.
 
     Creep hardly shows in these, and a change that lasts shows once.  Acceptances of long ago are
     no neighbours of later runs, unless these are few.
     """
-    few = sum(map(len, eras)) < LEAST_RUNS
-    chains: dict[tuple[str, int], list[float]] = {}
-    for number, era in enumerate(eras):
-        for run in era:
-            chains.setdefault((run.device, 0 if few else number), []).append(run.mean)
-    steps = [b - a for chain in chains.values() for a, b in itertools.pairwise(chain)]
-    variance = math.fsum(step**2 for step in steps) / 2 / max(1, len(steps))
+    squares, steps = np.zeros(len(cases)), np.zeros(len(cases))
+    for number, eras in enumerate(cases):
+        few = sum(map(len, eras)) < LEAST_RUNS
+        last: dict[str, float] = {}
+        for era in eras:
+            last = last if few else {}
+            for device, mean in era:
+                if device in last:
+                    squares[number] += (mean - last[device]) ** 2
+                    steps[number] += 1
+                last[device] = mean
+    variance = squares / 2 / np.maximum(1, steps)
     # A difference of neighbours has two thirds of a degree of freedom (von Neumann, 1941).
-    return Estimate(max(LEAST_SD**2, variance), len(steps) * 2 / 3)
+    return Estimates(np.maximum(LEAST_SD**2, variance), steps * 2 / 3)
 
 
-def _between_devices(eras: Sequence[Sequence[_Run]]) -> Estimate:
-    devices: dict[str, list[float]] = {}
-    for run in (run for era in eras for run in era if run.device):
-        devices.setdefault(run.device, []).append(run.mean)
-    return _pooled([[_mean(runs) for runs in devices.values()]])
-
-
-def _less_processes(
-    run: Estimate | None, process: Estimate | None, eras: Sequence[Sequence[_Run]]
-) -> Estimate | None:
-    """Return what runs add to what processes make of their means.
-
-    Two or three runs that moved together would otherwise allow for any run at all.
-    """
-    counts = [one.processes for era in eras for one in era]
-    if run is None or not counts:
-        return run
-    of_process = process.variance * _mean([1 / count for count in counts]) if process else 0.0
-    most = MOST_APART**2 if len(counts) < LEAST_RUNS else math.inf
-    return Estimate(min(most, max(0.0, run.variance - of_process)), run.degrees)
+def _by_device(eras: Sequence[Sequence[tuple[str, float]]]) -> list[float]:
+    """Return the mean of each known device's runs."""
+    devices: dict[str, list[float]] = defaultdict(list)
+    for era in eras:
+        for device, mean in era:
+            if device:
+                devices[device] += [mean]
+    return [sum(means) / len(means) for means in devices.values()]
 
 
 def _with_guess(
-    family: str, apart: Estimate | None, inside: Estimate | None, eras: Sequence[Sequence[_Run]]
-) -> Estimate:
-    """Return how far devices are apart: a guess by family, and what the history shows."""
-    guess = guessed_device(family) ** 2
-    runs = [run for era in eras for run in era]
-    devices = len({run.device for run in runs if run.device})
-    if apart is None or devices < (LEAST_RUNS if family == UNMEASURED else 2):
-        return Estimate(guess, GUESS_DEGREES)
-    chance = 0.0 if inside is None else inside.variance * devices / len(runs)
-    seen = max(0.0, apart.variance - chance)
-    if family == UNMEASURED:
-        return Estimate(seen, devices - 1)
-    variance = (GUESS_WEIGHT * guess + (devices - 1) * seen) / (GUESS_WEIGHT + devices - 1)
-    return Estimate(variance, min(GUESS_DEGREES, GUESS_WEIGHT + apart.degrees))
+    seen: Floats, degrees: Floats, devices: Floats, guess: Floats, is_unmeasured: Flags
+) -> Estimates:
+    """Return how far devices are apart: a guess by family, and the variance that was seen."""
+    others = devices - 1.0
+    both = (GUESS_WEIGHT * guess**2 + others * seen) / (GUESS_WEIGHT + others)
+    told = Estimates(both, np.minimum(GUESS_DEGREES, GUESS_WEIGHT + degrees))
+    told = Estimates(seen, others).where(is_unmeasured, told)
+    is_told = (degrees > 0) & (devices >= np.where(is_unmeasured, LEAST_RUNS, 2))
+    return told.where(is_told, Estimates(guess**2, np.full(len(guess), GUESS_DEGREES)))
 
 
 def guessed_device(family: str) -> float:
@@ -645,145 +596,197 @@ def guessed_device(family: str) -> float:
 
 def usual_device(contrast: Contrast) -> float:
     """Return what a device that the baseline lacks usually differs by, as a fraction."""
-    return USUAL * math.sqrt(contrast.load(DEVICE)) * guessed_device(contrast.family)
+    return USUAL * math.sqrt(contrast.loads[DEVICE]) * guessed_device(contrast.family)
 
 
 # --- what this run tells --------------------------------------------------------------------
 
 
-def _by_family(compared: list[Comparison]) -> list[Comparison]:
-    """Hold cases on a new device against their family, which the device moves together.
+class _Suite:
+    """All contrasts of a suite, an entry of each array for a case."""
 
-    Its middle tells how far that is, among cases that a device explains.  How far these are apart
-    is seen as well, and drawn towards what is guessed.
-    """
-    families: dict[str, list[Comparison]] = {}
-    for each in compared:
-        if each.contrast.load(DEVICE) > 0 and each.contrast.family != UNMEASURED:
-            families.setdefault(each.contrast.family, []).append(each)
-    told: dict[str, tuple[float, Estimate]] = {}
-    for family, members in families.items():
-        most = guessed_device(family) ** 2
-        usual = [
-            (each, load)
-            for each, load in ((_without_device(m), m.contrast.load(DEVICE)) for m in members)
-            if _is_usual(each, most * load)
-        ]
-        if len(usual) < LEAST_FAMILY:
-            continue
-        shift = statistics.median(each.estimate for each, _ in usual)
-        seen, degrees = _excess(usual, shift, 0.0), SEEN_DEGREES * (len(usual) - 1)
-        guess = GUESSED_DEVICE.get(family, GUESSED_DEVICE["networks"])[1]
-        squares = GUESS_WEIGHT * guess**2 + degrees * seen
-        told[family] = shift, Estimate(squares / (GUESS_WEIGHT + degrees), EXCESS_DEGREES)
-    return [
-        _against_family(each, *told[each.contrast.family])
-        if each.contrast.load(DEVICE) > 0 and each.contrast.family in told
-        else each
-        for each in compared
-    ]
+    def __init__(self, contrasts: list[Contrast], process: Estimates, tolerances: Floats) -> None:
+        """Estimate what earlier runs, and this one, tell of each component."""
+        self.contrasts = contrasts
+        self.process = process
+        self.tolerances = tolerances
+        self.estimate = np.array([each.estimate for each in contrasts])
+        self.candidates = np.array([len(each.candidate) for each in contrasts])
+        self.accepted = np.array(
+            [1 / len(each.baseline) if each.baseline else 0.0 for each in contrasts]
+        )
+        self.of_run = np.array([each.loads[RUN] for each in contrasts])
+        self.of_device = np.array([each.loads[DEVICE] for each in contrasts])
+        self.families = np.array([each.family for each in contrasts])
+        self.is_unmeasured = self.families == UNMEASURED
+        self.shift = np.zeros(len(contrasts))
+        self.parts: list[tuple[str, Estimates]] = []
+        """Components with the variance that each adds to the differences."""
+        self.unusual = np.zeros(len(contrasts))
+        """What of it is a reason for suspicion all the same."""
+        guess = np.array([guessed_device(each.family) for each in contrasts])
+        past = _past(contrasts, guess, self.is_unmeasured)
+        is_known = past.run.degrees > 0
+        self._add(RUN, self.of_run * is_known, past.run)
+        self._add_tonight(past)
+        self._add(DEVICE, self.of_device, self._by_family(past.device))
 
+    def _add(self, component: str, load: Floats, of: Estimates) -> None:
+        self.parts.append((component, Estimates(load * of.variance, of.degrees)))
 
-def _against_family(comparison: Comparison, shift: float, apart: Estimate) -> Comparison:
-    device = _part(DEVICE, comparison.contrast.load(DEVICE), apart)
-    return replace(comparison, parts=[*_without_device(comparison).parts, device], shift=shift)
+    def error(self, processes: Floats | None = None) -> Estimates:
+        """Return the differences' variance, with so many candidate processes.
 
+        Further ones tell of the case's spread as well.
+        """
+        count = self.candidates if processes is None else processes
+        own = Estimates(
+            self.process.variance * (self.accepted + 1 / count),
+            self.process.degrees + np.maximum(0, count - self.candidates),
+        )
+        terms = [own, *(part for _, part in self.parts)]
+        variance = np.sum([term.variance for term in terms], axis=0)
+        squares = [term.variance**2 / np.maximum(term.degrees, TINY) for term in terms]
+        return Estimates(variance, variance**2 / np.sum(squares, axis=0))
 
-def _without_device(comparison: Comparison) -> Comparison:
-    parts = [part for part in comparison.parts if part.component != DEVICE]
-    return replace(comparison, parts=parts)
+    def _add_tonight(self, past: _Past) -> None:
+        """Add what the suite's differences show beyond their errors.
 
+        Unchanged software that differs by more than its processes explain, in case after case,
+        tells how far this run is from the others.  Cases on a device that the baseline lacks have
+        no part in it: what that adds is their family's.
+        """
+        few = bool(past.runs.max() < LEAST_RUNS)
+        load = np.where(self.of_device > 0, 0.0, self.of_run)
+        usual = (load > 0) & self._are_usual(MOST_APART**2 * load)
+        more: Floats = np.zeros(len(load))
+        if usual.sum() >= LEAST_SUITE:
+            shift = float(np.median(self.estimate[usual]))
+            # Where runs are known, an ordinary one needs nothing on top.
+            doubt = 1.9 / math.sqrt(usual.sum()) if few else 0.5
+            excess = Estimate(self._excess(usual, shift, load, doubt), EXCESS_DEGREES)
+            self._add(RUN, load, Estimates.alike(excess, len(load)))
+            more = np.asarray((load > 0) * shift**2 * few)
+        elif few:
+            is_unmeasured = bool(self.is_unmeasured.any())
+            more = load * (MOST_APART if is_unmeasured else GUESSED_RUN) ** 2
+            self.unusual = more * is_unmeasured
+        self.parts.append((RUN, Estimates(more, np.full(len(load), GUESS_DEGREES))))
 
-def _with_tonight(compared: list[Comparison], known: Sequence[_Known]) -> list[Comparison]:
-    """Add what the suite's differences show beyond their errors.
+    def _by_family(self, device: Estimates) -> Estimates:
+        """Hold cases on a new device against their family, which the device moves together.
 
-    Unchanged software that differs by more than its processes explain, in case after case, tells
-    how far this run is from the others.  Cases on a device that the baseline lacks have no part in
-    it: what that adds is their family's.
-    """
-    told = [
-        (each, load)
-        for each in compared
-        if (load := each.contrast.load(RUN)) > 0 and not each.contrast.load(DEVICE)
-    ]
-    few = max((case.runs for case in known), default=0) < LEAST_RUNS
-    usual = [(each, load) for each, load in told if _is_usual(each, MOST_APART**2 * load)]
-    excess = common = guess = 0.0
-    is_unmeasured = any(each.contrast.family == UNMEASURED for each in compared)
-    if len(usual) >= LEAST_SUITE:
-        shift = statistics.median(each.estimate for each, _ in usual)
-        # Where runs are known, an ordinary one needs nothing on top.
-        excess = _excess(usual, shift, 1.9 / math.sqrt(len(usual)) if few else 0.5)
-        common = shift**2 if few else 0.0
-    elif few:
-        guess = (MOST_APART if is_unmeasured else GUESSED_RUN) ** 2
-    found = []
-    for each in compared:
-        load = 0.0 if each.contrast.load(DEVICE) else each.contrast.load(RUN)
-        more = [
-            Part(excess * load, EXCESS_DEGREES, RUN),
-            Part(
-                (common if load else 0.0) + guess * load,
-                GUESS_DEGREES,
-                RUN,
-                is_usual=not (guess and is_unmeasured),
-            ),
-        ]
-        parts = [*each.parts, *(part for part in more if part.variance > 0)]
-        found.append(replace(each, parts=parts))
-    return found
+        Its middle tells how far that is, among cases that a device explains.  How far these are
+        apart is seen as well, and drawn towards what is guessed.
+        """
+        is_new = (self.of_device > 0) & ~self.is_unmeasured
+        for family in np.unique(self.families[is_new]):
+            members = is_new & (self.families == family)
+            most, inside = GUESSED_DEVICE.get(str(family), GUESSED_DEVICE["networks"])
+            usual = members & self._are_usual(most**2 * self.of_device)
+            if usual.sum() < LEAST_FAMILY:
+                continue
+            shift = float(np.median(self.estimate[usual]))
+            self.shift[members] = shift
+            seen = self._excess(usual, shift, self.of_device)
+            degrees = SEEN_DEGREES * (usual.sum() - 1)
+            squares = GUESS_WEIGHT * inside**2 + degrees * seen
+            told = Estimate(squares / (GUESS_WEIGHT + degrees), EXCESS_DEGREES)
+            device = Estimates.alike(told, len(members)).where(members, device)
+        return device
 
+    def _are_usual(self, variance: Floats) -> Flags:
+        """Return which differences chance and a component of this variance explain."""
+        return np.asarray(self.estimate**2 <= FAR**2 * (self.error().variance + variance))
 
-def _is_usual(comparison: Comparison, variance: float) -> bool:
-    """Whether chance and a component of this variance explain a difference."""
-    return comparison.estimate**2 <= FAR**2 * (comparison.error().variance + variance)
+    def _excess(self, usual: Flags, shift: float, load: Floats, doubt: float = 0.0) -> float:
+        """Return the variance that half of some cases' differences need besides their errors.
 
+        It is found where the median of their size is that of normal values (as Paule and Mandel's
+        variance between studies, 1982, by the median, which a few real changes hardly move).  A
+        median above that by less than the share ``doubt`` needs nothing.
+        """
+        size = np.abs(self.estimate[usual] - shift)
+        error, load = self.error().variance[usual], load[usual]
 
-def _excess(usual: Sequence[tuple[Comparison, float]], shift: float, doubt: float) -> float:
-    """Return the variance that half of a suite's differences need besides their errors.
+        def is_short(variance: float, most: float = MIDDLE) -> bool:
+            return bool(np.median(size / np.sqrt(error + variance * load)) > most)
 
-    It is found where the median of their size is that of normal values (as Paule and Mandel's
-    variance between studies, 1982, by the median, which a few real changes hardly move).  A median
-    above that by less than the share ``doubt`` needs nothing.
-    """
-    import numpy as np  # noqa: PLC0415
-
-    size = np.array([abs(c.estimate - shift) for c, _ in usual])
-    error = np.array([c.error().variance for c, _ in usual])
-    load = np.array([load for _, load in usual])
-
-    def is_short(variance: float, most: float = MIDDLE) -> bool:
-        return bool(np.median(size / np.sqrt(error + variance * load)) > most)
-
-    if not is_short(0.0, MIDDLE * (1 + doubt)):
-        return 0.0
-    low, high = 0.0, MOST_APART**2
-    if is_short(high):
+        if not is_short(0.0, MIDDLE * (1 + doubt)):
+            return 0.0
+        low, high = 0.0, MOST_APART**2
+        if is_short(high):
+            return high
+        for _ in range(30):
+            between = (low + high) / 2
+            low, high = (between, high) if is_short(between) else (low, between)
         return high
-    for _ in range(30):
-        between = (low + high) / 2
-        low, high = (between, high) if is_short(between) else (low, between)
-    return high
+
+    def compared(self) -> list[Comparison]:
+        """Return the result for each case."""
+        planned = np.maximum([each.planned for each in self.contrasts], self.candidates)
+        follows = np.array([each.follows for each in self.contrasts])
+        first, last = self.error(), self.error(planned)
+        sd, in_the_end = np.sqrt(first.variance), np.sqrt(last.variance)
+        estimate, tolerated = self.estimate - self.shift, np.log1p(self.tolerances)
+        unshared = np.sum([part.variance for _, part in self.parts], axis=0) - self.unusual
+        bound = tolerated + USUAL * np.sqrt(np.maximum(0.0, unshared))
+        half = _quantiles(first.degrees, 0.975) * sd
+        slower, faster = (
+            np.minimum(1.0, len(sd) * _chance(first.degrees, (x - tolerated) / sd))
+            for x in (estimate, -estimate)
+        )
+        seen = np.where(follows, 0.0, bound + _quantiles(first.degrees, POWER) * sd)
+        certain = _quantiles(last.degrees, 1 - ALPHA / len(sd)) + _quantiles(last.degrees, POWER)
+        reach = np.maximum(seen, tolerated + certain * in_the_end)
+        figures = np.column_stack(
+            [
+                *(estimate, self.shift, np.where(unshared > 0, np.expm1(bound), self.tolerances)),
+                *(_growths(estimate - half), _growths(estimate + half), slower, faster),
+                *(_growths(reach) - 1, self.process.variance, self.process.degrees),
+                *(first.variance, first.degrees),
+            ]
+        )
+        added = [part for _, part in self.parts]
+        variances, degrees = (
+            np.column_stack([getattr(part, name) for part in added]).tolist()
+            for name in ("variance", "degrees")
+        )
+        found = []
+        for contrast, figure, *of_parts in zip(
+            self.contrasts, figures.tolist(), variances, degrees, strict=True
+        ):
+            x, shift, tolerance, low, high, p_slower, p_faster, detectable, *known = figure
+            parts = [
+                Part(variance, known_by, component)
+                for (component, _), variance, known_by in zip(self.parts, *of_parts, strict=True)
+                if variance > 0
+            ]
+            process, error = Estimate(*known[:2]), Estimate(*known[2:])
+            found.append(
+                Comparison(
+                    *(contrast, 0, x, shift, process, error, parts, tolerance),
+                    *((low, high), p_slower, p_faster, detectable),
+                )
+            )
+        return found
 
 
-# --- numbers --------------------------------------------------------------------------------
+def _chance(degrees: Floats, t: Floats) -> Floats:
+    """Return the probability of more than ``t`` by Student's distribution."""
+    from scipy.special import stdtr  # noqa: PLC0415 - as above
+
+    return np.asarray(stdtr(np.minimum(degrees, MOST_DEGREES), -t))
 
 
-def _mean(values: Collection[float]) -> float:
-    return math.fsum(values) / len(values)
+def _quantiles(degrees: Floats, p: float) -> Floats:
+    from scipy.special import stdtrit  # noqa: PLC0415 - as above
+
+    return np.asarray(stdtrit(np.minimum(degrees, MOST_DEGREES), p))
 
 
-def _squares(values: Collection[float]) -> float:
-    mean = _mean(values)
-    return math.fsum([(value - mean) ** 2 for value in values])
-
-
-def _pooled(groups: Iterable[Collection[float]]) -> Estimate:
-    """Return the variance within groups."""
-    several = [group for group in groups if len(group) > 1]
-    degrees = sum(map(len, several)) - len(several)
-    squares = math.fsum(map(_squares, several))
-    return Estimate(max(LEAST_SD**2, squares / max(1, degrees)), degrees)
+def _growths(logarithms: Floats) -> Floats:
+    return np.exp(np.minimum(logarithms, MOST_LOG))
 
 
 def growth(logarithm: float) -> float:
@@ -793,6 +796,4 @@ def growth(logarithm: float) -> float:
 
 def t_quantile(degrees: float, p: float) -> float:
     """Return the quantile of Student's distribution at the probability `p`, a ratio."""
-    from scipy.special import stdtrit  # noqa: PLC0415
-
-    return float(stdtrit(min(degrees, MOST_DEGREES), p))
+    return float(_quantiles(np.array(degrees), p))
