@@ -30,10 +30,8 @@ ratio of new to old is +5.00%, and 1.05x as times."""
 
 
 def number(value: float) -> str:
-    """Return a plain number: a whole one as it is, others with four digits, large ones with a k."""
-    if isinstance(value, int):
-        return str(value)
-    return quantity(value) if abs(value) >= 1e4 else f"{value:.4g}"
+    """Return a plain number with four digits, a large one with ``k``, ``M`` or ``G``."""
+    return quantity(value) if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def percent(share: float, digits: int = 1) -> str:
@@ -57,6 +55,7 @@ _WRITTEN: dict[str, Callable[[float], str]] = {
     CHANGE: signed_percent,
     RATIO: lambda value: signed_percent(value - 1, 2) if value < 10 else f"{value:.3g}x",
     TIMES: lambda value: f"{value:.2f}x",
+    "cos": lambda value: f"{value:.6f}",
     "s": seconds,
     "B": lambda value: f"{value / 2**20:.{0 if value >= 1000 * 2**20 else 1}f} MiB",
     "1/s": lambda value: f"{quantity(value)}/s",

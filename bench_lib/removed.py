@@ -26,6 +26,7 @@ _POST = "--json and a workflow step that posts (docs/ci.md)"
 _IMAGES = "compare two images with --prefix-a and --prefix-b of bench-lib ab"
 OPTIONS: dict[tuple[str, str], str] = {
     ("baseline quarantine", "--history"): "--unknown takes a case that only a run knows",
+    ("exercise depth", "--networks"): "bench-lib exercise depth NETWORK,NETWORK",
     ("history export", "--csv"): "--format csv",
     ("history export", "--github-action-benchmark"): (
         "--format pytest-benchmark, which github-action-benchmark reads with tool: pytest"

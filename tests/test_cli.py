@@ -110,7 +110,6 @@ def test_the_commands_are_these(cli):
             *("adopt", "submit"),
         ],
         ("train",): ["cifar100", "cifar10-table"],
-        ("exercise",): ["precision", "largest-batch", "compile", "depth", "batch-sweep"],
         ("baseline",): ["show", "accept", "record", "quarantine"],
         ("history",): ["list", "show", "query", "export"],
     }

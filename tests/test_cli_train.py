@@ -93,7 +93,7 @@ def test_a_line_a_step_and_three_figures_below(run, tmp_path):
     assert answer.lines[7] == "0 / 7: loss 4.30, acc 2.73%, images / second / gpu: 102400.00."
     table = {line[:17].strip(): line for line in answer.lines if "cifar100-" in line[:60]}
     assert list(table) == ["both together", "device step alone", "input alone"]
-    assert "5.00 to 3.10" in table["both together"]
+    assert {"5", "3.1"} <= {*table["both together"].split()}
     assert "data: generated" in answer.lines
     records = the_run(tmp_path).records
     assert set(records) == {TOGETHER, FIXED, INPUT}
@@ -201,7 +201,7 @@ def test_as_json_there_are_rows_and_no_lines(run):
         training.STEP_ALONE,
         training.INPUT,
     ]
-    assert told["rows"][0]["figures"]["training"]["data"] == "generated"
+    assert told["rows"][0]["training"]["data"] == "generated"
 
 
 def test_a_case_that_is_skipped_says_why_and_the_others_go_on(run):
@@ -410,17 +410,18 @@ def test_the_table_has_a_column_for_each_number_of_gpus(run):
         wall_s=40.0,
         script={id_of(4): ["4 ranks, and there are 2 GPUs"]},
     )
-    rows = [re.split("  +", line.strip()) for line in answer.lines[:9]]
+    rows = [re.split("  +", line.strip()) for line in answer.lines[:10]]
     assert rows == [
-        ["GPU (1)", "GPU (2)", "GPU (4)"],
-        ["Training time (secs)", "40.00", "40.00", "skipped"],
-        ["Average time per epoch (secs)", "4.00", "4.00"],
-        ["Images processed per sec", "16.00", "16.00"],
-        ["Training accuracy", "0.75", "0.75"],
-        ["Test accuracy", "0.62", "0.62"],
-        ["Maximum Memory Consumption (MiB)", "512", "512"],
+        ["GPUs", "1", "2", "4"],
+        ["status", "skipped"],
+        ["Training time", "40 s", "40 s"],
+        ["Average time per epoch", "4 s", "4 s"],
+        ["Images processed per sec", "16", "16"],
+        ["Training accuracy", "75.0%", "75.0%"],
+        ["Test accuracy", "62.5%", "62.5%"],
+        ["Maximum memory consumption", "512.0 MiB", "512.0 MiB"],
         ["Speed-up", "1.00x", "1.00x"],
-        ["Efficiency", "100%", "50%"],
+        ["Efficiency", "100.0%", "50.0%"],
     ]
     assert f"{id_of(4)}: skipped: 4 ranks, and there are 2 GPUs" in answer.lines
     assert answer.measured == [id_of(1), id_of(2), id_of(4)]
@@ -451,12 +452,12 @@ def test_a_table_can_be_shortened_to_some_steps(run, tmp_path):
     assert the_run(tmp_path).records[id_].case.sampling.iterations == 7
     assert "times of whole epochs, at the rate of 7 steps" in answer.lines
     (line,) = (line for line in answer.lines if line.startswith("Average time per epoch"))
-    assert float(line.split()[-1]) == pytest.approx(LEARNT.samples / (64 * 128), rel=0.01)
+    assert float(line.split()[-2]) == pytest.approx(LEARNT.samples / (64 * 128), rel=0.01)
 
 
 def test_without_a_column_of_one_gpu_there_is_no_speed_up(run):
     answer = run("cifar10-table --ranks 2", items_per_step=64)
-    assert [line.strip() for line in answer.lines if line.startswith("Speed-up")] == ["Speed-up"]
+    assert not any(line.startswith("Speed-up") for line in answer.lines)
 
 
 def test_as_json_the_table_has_a_row_for_each_number_of_gpus(run):
@@ -497,9 +498,11 @@ def test_a_batch_of_a_rank_is_timed_whether_ranks_share_it_or_not():
     for strong, images in ((False, 512), (True, 256)):
         case = Case("it", "training", {"batch_size": 256}, launch=Launch(ranks=2, strong=strong))
         record = record_of(make_measurement(items_per_step=images), case=case)
-        row = training.training_row("any", case, figures_of(record))
-        assert row.batch_s == pytest.approx(1 / 128)
-        assert row.images_per_s_per_rank == pytest.approx(images * 128 / 2)
+        (row,) = training.CIFAR_100.rows([case], [figures_of(record)], make_hardware())
+        table = training.CIFAR_100.table([row])
+        told = {column.name: column.get(row) for column in table.columns}
+        assert told["batch_s"] == pytest.approx(1 / 128)
+        assert told["images_per_s_per_rank"] == pytest.approx(images * 128 / 2)
 
 
 def test_the_command_is_known_by_its_names():

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from builders import make_case, make_fault, make_measurement
+from builders import make_case, make_fault, make_hardware, make_measurement
 from standins.ranks import ThreadGroup
 
 from bench_lib.cases.collectives import (
@@ -22,11 +22,10 @@ from bench_lib.formulas.collective import ITEM_BYTES, OPS, Collective, rounded
 from bench_lib.launch.faults import CaseFault, CaseSkipped
 from bench_lib.launch.ranks import Sweep
 from bench_lib.model import Case, Launch, Measurement, UserError
+from bench_lib.report.render import cells
+from bench_lib.studies.calls import COLLECTIVES
 from bench_lib.studies.figures import Figures
-from bench_lib.studies.operators import (
-    collective_row,
-    collective_table,
-)
+from bench_lib.studies.registry import StudyRow
 from bench_lib.worker import device
 from bench_lib.worker.workload import Setting, UnsupportedError
 from bench_lib.worker.workloads import collectives as module
@@ -191,25 +190,34 @@ def figures(size: int = 1024, **fields: Any) -> Figures:
     return Figures(f"case-{size}", params, **{**usual, "loss_error": 0.0, **fields})
 
 
+def row_of(seen: Figures) -> StudyRow:
+    case = make_case(id=seen.case_id, params=seen.params, launch=Launch(ranks=4))
+    (row,) = COLLECTIVES.rows([case], [seen], make_hardware())
+    return row
+
+
+def told(row: StudyRow) -> dict[str, Any]:
+    return {column.name: column.get(row) for column in COLLECTIVES.table([row]).columns}
+
+
 def test_a_row_has_the_time_of_a_call_and_both_bandwidths():
-    row = collective_row(figures(), 4)
-    assert row.call_s == figures().step_s / figures().items_per_step
-    assert row.algorithm_gb_per_s == pytest.approx(1024 / row.call_s / 1e9)
-    assert row.bus_gb_per_s == pytest.approx(1.5 * row.algorithm_gb_per_s)
+    row = told(row_of(figures()))
+    assert row["call_s"] == 0.001
+    assert row["algorithm_gb_per_s"] == pytest.approx(1024 / 0.001 / 1e9)
+    assert row["bus_gb_per_s"] == pytest.approx(1.5 * row["algorithm_gb_per_s"])
 
 
 def test_what_was_not_measured_has_no_figures():
-    row = collective_row(Figures("case", figures().params, "ERROR", "it died"), 4)
-    assert (row.call_s, row.wrong) == (None, None)
-    table = collective_table([row])
-    assert table.rows == [("all_reduce", "1K", "in place", "ERROR", "", "", "", "")]
-    assert table.trouble == ["case: ERROR: it died"]
+    row = row_of(Figures("case", figures().params, "ERROR", "it died"))
+    assert (told(row)["call_s"], told(row)["wrong"]) == (None, None)
+    (*_, status) = [below for _, (below,) in cells(COLLECTIVES.table([row]))]
+    assert status == "ERROR"
 
 
 def test_wrong_elements_are_counted_over_all_ranks():
-    row = collective_row(figures(finite=False, loss_error=3 / 1024), 4)
-    assert row.wrong == 3
-    assert "case-1024 (3)" in collective_table([row]).lines[0]
+    row = row_of(figures(finite=False, loss_error=3 / 1024))
+    assert told(row)["wrong"] == 3
+    assert "case-1024 (3)" in COLLECTIVES.conclusions([row])[0]
 
 
 # ---- the answers, on ranks that are threads ---------------------------------------------

@@ -26,7 +26,8 @@ from bench_lib.model import (
     Sampling,
     UserError,
 )
-from bench_lib.studies import batches, compiling, precision
+from bench_lib.report.render import cells
+from bench_lib.studies import batches, networks
 from bench_lib.studies.asked import (
     TIME_LIMIT_S,
     TUNING_LIMIT_S,
@@ -37,7 +38,7 @@ from bench_lib.studies.asked import (
     numbers_in,
 )
 from bench_lib.studies.batches import LEAST, Search
-from bench_lib.studies.figures import figures_of, number
+from bench_lib.studies.figures import columns_of, figures_of, trouble_lines
 
 MIB = 2**20
 OOM = make_fault()
@@ -103,12 +104,12 @@ def test_the_time_of_an_image_is_of_the_median_step_and_the_rate_of_the_wall_clo
 
 def test_a_sweep_says_bandwidth_and_what_is_while_the_device_works():
     seen = replace(figures(), gb_per_s=1234.0)
-    table = swept(seen, replace(seen, bandwidth_at_least=True, device_s=0.01))
-    column = [row[table.headings.index("bandwidth")] for row in table.rows]
-    assert column == ["1234 GB/s", "1234 GB/s or more"]
-    (said,) = [line for line in table.lines if line.startswith("host-bound")]
+    more = replace(seen, bandwidth_at_least=True, device_s=0.01)
+    rows = rows_of(networks.SWEEP, seen, more)
+    assert [row["bandwidth"] for row in shown(rows)] == ["1234 GB/s", "1234 GB/s or more"]
+    (said,) = [line for line in swept(seen, more) if line.startswith("host-bound")]
     assert said.startswith("host-bound batches (32): TFLOP/s")
-    assert not any(line.startswith("host-bound") for line in swept(seen).lines)
+    assert not any(line.startswith("host-bound") for line in swept(seen))
 
 
 def test_the_share_of_the_peak_is_of_the_precision_and_only_where_a_peak_is_known():
@@ -359,96 +360,74 @@ def test_a_price_is_a_number_above_zero(value):
     assert str(refused.value).startswith(f"--price-per-hour {value:g}: ")
 
 
-@pytest.mark.parametrize(
-    ("value", "form", "cell"),
-    [
-        (None, ".4g", ""),
-        (9816.4, ".4g", "9816"),
-        (12980.0, ".4g", "12.98 k"),
-        (1234.0, ".3g", "1230"),
-        (1234.0, ".2g", "1200"),
-        (0.998765, ".6f", "0.998765"),
-        (0.000012, ".2g", "1.2e-05"),
-    ],
-)
-def test_no_large_number_in_a_cell_has_an_exponent(value, form, cell):
-    assert number(value, form) == cell
+# ---- studies ----------------------------------------------------------------------------
 
 
-# ---- precision --------------------------------------------------------------------------
+def rows_of(study, *seen, **asked):
+    """Return a study's rows of figures; one that says its parameters stands for a missing case."""
+    cases = [make_case(id=each.case_id, params=each.params) for each in seen]
+    return study.rows(cases, seen, make_hardware(), asked)
 
 
-def test_precisions_are_held_against_the_first_in_speed_and_memory():
-    rows = precision.compare(
-        [
-            figures(1 / 64, memory=400 * MIB),
-            figures(1 / 128, memory=300 * MIB, params={"precision": "fp16"}),
-        ]
-    )
-    assert [row.precision for row in rows] == ["fp32", "fp16"]
-    assert [row.speed_up for row in rows] == [1, 2]
-    assert [row.memory_saved for row in rows] == [0, 0.25]
-    assert [row.cost_per_million for row in rows] == [None, None]
+def column(rows, name):
+    (found,) = (each for each in columns_of(rows[0].study.columns) if each.name == name)
+    return [found.get(row) for row in rows]
 
 
-def test_a_million_images_cost_the_price_of_the_seconds_they_take():
-    (row,) = precision.compare([figures(1 / 64)], 36.0)
-    assert row.cost_per_million == pytest.approx(4.8828125)
+def shown(rows):
+    """Return each row's cells for people, by heading."""
+    found = cells(rows[0].study.table(rows))
+    lines = zip(*(below for _, below in found), strict=True)
+    return [dict(zip([head for head, _ in found], line, strict=True)) for line in lines]
 
 
-def test_a_precision_without_figures_is_a_row_with_its_reason_below():
-    rows = precision.compare([missing(), figures(params={"precision": "bf16"}, memory=MIB)], 4.5)
-    assert [(row.speed_up, row.memory_saved) for row in rows] == [(None, None), (None, None)]
-    assert rows[0].cost_per_million is None
-    table = precision.as_table(rows)
-    cells = [dict(zip(table.headings, row, strict=True)) for row in table.rows]
-    assert [cell["status"] for cell in cells] == ["ERROR", ""]
-    assert cells[0]["throughput"] == ""
-    assert cells[1]["throughput"] == "2048 img/s"
-    (line,) = table.trouble
-    assert line == (
-        "resnet50-b32-fp32-eager-infer: ERROR: "
-        "out of memory in first step: tried to allocate 2.00 GiB"
-    )
-
-
-def test_the_table_of_precisions_has_speed_memory_numerics_and_cost():
+def test_precisions_are_held_against_the_first_in_speed_memory_and_price():
     answer = Numerics(finite=False, max_abs_diff=0.0123, cosine=0.99876543)
-    rows = precision.compare(
-        [
-            figures(1 / 64, memory=400 * MIB, numerics=Numerics(finite=True)),
-            figures(1 / 128, memory=300 * MIB, numerics=answer, params={"precision": "fp16"}),
-        ],
-        36.0,
+    rows = rows_of(
+        networks.PRECISION,
+        figures(1 / 64, memory=400 * MIB),
+        figures(1 / 128, memory=300 * MIB, numerics=answer, params={"precision": "fp16"}),
+        price_per_hour=36.0,
     )
-    table = precision.as_table(rows)
-    assert dict(zip(table.headings, table.rows[1], strict=True)) == {
+    assert column(rows, "speed_up") == [1, 2]
+    assert column(rows, "memory_saved") == [0, 0.25]
+    assert column(rows, "cost_per_million")[0] == pytest.approx(4.8828125)
+    assert shown(rows)[1] == {
         "precision": "fp16",
-        "status": "",
         "throughput": "4096 img/s",
         "speed-up": "2.00x",
         "step": "7.812 ms",
         "per image": "244.1 us",
-        "memory": "300 MiB",
-        "less memory": "25%",
-        "finite": "NO",
-        "max diff": "0.012",
+        "memory": "300.0 MiB",
+        "less memory": "25.0%",
+        "finite": "no",
+        "max diff": "0.0123",
         "cosine": "0.998765",
-        "loss error": "",
-        "grad error": "",
-        "cost/million": "2.44",
+        "cost/million": "2.441",
     }
-    assert (table.trouble, table.lines) == ([], [])
+
+
+def test_a_case_without_figures_is_a_row_with_its_reason_below():
+    rows = rows_of(networks.PRECISION, missing(), figures(params={"precision": "bf16"}, memory=MIB))
+    assert column(rows, "speed_up") == column(rows, "memory_saved") == [None, None]
+    assert [row["status"] for row in shown(rows)] == ["ERROR", ""]
+    assert trouble_lines(row.figures for row in rows) == [
+        (
+            "resnet50-b32-fp32-eager-infer: ERROR: "
+            "out of memory in first step: tried to allocate 2.00 GiB"
+        )
+    ]
 
 
 def test_iterations_that_spread_too_far_are_named_below_the_table():
-    steady = figures()
     shaky = replace(figures(params={"precision": "bf16"}), spread=0.25)
-    (line,) = precision.as_table(precision.compare([steady, shaky])).lines
-    assert line == (
-        "iterations spread by more than 5%, so compare with care: "
-        "resnet50-b32-bf16-eager-infer (25%)"
-    )
+    rows = rows_of(networks.PRECISION, figures(), shaky)
+    assert networks.PRECISION.conclusions(rows) == [
+        (
+            "iterations spread by more than 5%, so compare with care: "
+            "resnet50-b32-bf16-eager-infer (25%)"
+        )
+    ]
 
 
 @pytest.mark.parametrize(
@@ -462,78 +441,37 @@ def test_iterations_that_spread_too_far_are_named_below_the_table():
     ],
 )
 def test_precisions_are_chosen_by_the_device_and_the_task(device, task, expected):
-    names = precision.default_precisions(make_hardware(**device), task)
+    names = networks.default_precisions(make_hardware(**device), task)
     assert names == expected.split()
     assert set(names) <= set(PRECISIONS)
 
 
-# ---- compiling --------------------------------------------------------------------------
-
-
-def test_compiling_pays_for_itself_when_what_it_saves_is_what_it_took():
-    assert compiling.break_even(10.0, 0.5, 0.25) == 40
-    assert compiling.break_even(10.125, 0.5, 0.25) == 41
-    assert compiling.break_even(0.0, 0.5, 0.25) == 0
-
-
-@pytest.mark.parametrize("compiled_s", [0.5, 0.75])
-def test_compiling_that_saves_nothing_never_pays(compiled_s):
-    assert compiling.break_even(10.0, 0.5, compiled_s) is None
-
-
-def modes():
-    return [
-        figures(1 / 2, params={"compile_mode": "eager"}),
-        figures(1 / 4, params={"compile_mode": "default"}, compile_s=10.0, compile_cache="cold"),
-        missing(compile_mode="max-autotune"),
-        figures(1 / 8, params={"precision": "fp16", "compile_mode": "eager"}),
-        figures(
-            1 / 4, params={"precision": "fp16", "compile_mode": "default"}, compile_s=10.0
-        ),
-        figures(
-            1 / 16,
-            params={"precision": "fp16", "compile_mode": "max-autotune"},
-            compile_s=1.0,
-            compile_cache="warm",
-        ),
-    ]  # fmt: skip
+@pytest.mark.parametrize(
+    ("compile_s", "compiled_s", "steps"),
+    [(10.0, 0.25, 40), (10.125, 0.25, 41), (0.0, 0.25, 0), (10.0, 0.5, None), (10.0, 0.75, None)],
+)
+def test_compiling_pays_for_itself_when_what_it_saves_is_what_it_took(compile_s, compiled_s, steps):
+    assert networks.break_even(compile_s, 0.5, compiled_s) == steps
 
 
 def test_modes_are_held_against_the_first_precisions_eager_step():
-    rows = compiling.compare(modes())
-    assert [row.speed_up for row in rows] == [1, 2, None, 4, 2, 8]
-    assert [row.pays_off for row in rows] == [None, True, None, None, False, True]
-    assert [row.pays_after_steps for row in rows] == [None, 40, None, None, None, 16]
-    assert [row.pays_after_items for row in rows] == [None, 1280, None, None, None, 512]
+    def in_mode(step_s, mode, precision="fp32", **fields):
+        params = {"compile_mode": mode, "precision": precision}
+        return figures(step_s, params=params, **fields)
 
-
-@pytest.mark.parametrize(
-    ("step_s", "spread", "pays_off", "cell"),
-    [
-        (0.5 * 0.981, 0.0, None, "too close"),
-        (0.5 * 1.019, 0.0, None, "too close"),
-        (0.5 * 0.979, 0.0, True, "953 steps"),
-        (0.5 * 1.021, 0.0, False, "never"),
-        (0.5 * 0.91, 0.1, None, "too close"),
-        (0.5 * 0.89, 0.1, True, "182 steps"),
-    ],
-)
-def test_a_gain_within_noise_does_not_pay(step_s, spread, pays_off, cell):
-    compiled = figures(step_s, params={"compile_mode": "default"}, compile_s=10.0)
-    for eager, other in (
-        (figures(0.5), replace(compiled, spread=spread)),
-        (replace(figures(0.5), spread=spread), compiled),
-    ):
-        _, row = compiling.compare([eager, other])
-        assert (row.pays_off, row.is_alike) == (pays_off, pays_off is None)
-        table = compiling.compile_table([row])
-        assert dict(zip(table.headings, table.rows[0], strict=True))["pays after"] == cell
-
-
-def test_the_table_of_modes_says_what_compiling_took_and_when_it_has_paid():
-    table = compiling.compile_table(compiling.compare(modes()))
-    cells = [dict(zip(table.headings, row, strict=True)) for row in table.rows]
-    assert cells[1] == {
+    rows = rows_of(
+        networks.COMPILE,
+        in_mode(1 / 2, "eager"),
+        in_mode(1 / 4, "default", compile_s=10.0, compile_cache="cold"),
+        missing(compile_mode="max-autotune"),
+        in_mode(1 / 8, "eager", "fp16"),
+        in_mode(1 / 4, "default", "fp16", compile_s=10.0),
+        in_mode(1 / 16, "max-autotune", "fp16", compile_s=1.0, compile_cache="warm"),
+    )
+    assert column(rows, "speed_up") == [1, 2, None, 4, 2, 8]
+    assert column(rows, "pays_after") == [None, 40, None, None, "never", 16]
+    assert column(rows, "pays_after_items") == [None, 1280, None, None, None, 512]
+    assert shown(rows)[1] == {
         "precision": "fp32",
         "mode": "default",
         "status": "",
@@ -546,25 +484,39 @@ def test_the_table_of_modes_says_what_compiling_took_and_when_it_has_paid():
         "pays after": "40 steps",
         "that is": "1280 img",
     }
-    assert [cell["pays after"] for cell in cells] == ["", "40 steps", "", "", "never", "16 steps"]
-    assert [cell["status"] for cell in cells] == ["", "", "ERROR", "", "", ""]
-    assert len(table.trouble) == 1
-
-
-def test_without_an_eager_step_nothing_can_be_said_of_gains():
-    rows = compiling.compare(
-        [missing(), figures(params={"compile_mode": "default"}, compile_s=1.0)]
+    alone = rows_of(
+        networks.COMPILE, missing(), figures(params={"compile_mode": "default"}, compile_s=1.0)
     )
-    assert [(row.speed_up, row.pays_off) for row in rows] == [(None, None), (None, None)]
+    assert column(alone, "speed_up") == column(alone, "pays_after") == [None, None]
 
 
-def pairs(*gains, names=("resnet18", "resnet50", "resnet152")):
+@pytest.mark.parametrize(
+    ("step_s", "spread", "expected"),
+    [
+        (0.5 * 0.981, 0.0, "too close"),
+        (0.5 * 1.019, 0.0, "too close"),
+        (0.5 * 0.979, 0.0, 953),
+        (0.5 * 1.021, 0.0, "never"),
+        (0.5 * 0.91, 0.1, "too close"),
+        (0.5 * 0.89, 0.1, 182),
+    ],
+)
+def test_a_gain_within_noise_does_not_pay(step_s, spread, expected):
+    compiled = figures(step_s, params={"compile_mode": "default"}, compile_s=10.0)
+    for eager, other in (
+        (figures(0.5), replace(compiled, spread=spread)),
+        (replace(figures(0.5), spread=spread), compiled),
+    ):
+        assert column(rows_of(networks.COMPILE, eager, other), "pays_after")[1] == expected
+
+
+def deeper(*gains, names=("resnet18", "resnet50", "resnet152")):
     found = []
     for name, gain in zip(names, gains, strict=False):
         params = {"network": name, "compile_mode": "default"}
+        found.append(figures(0.5, params={"network": name}, parameters=11_690_000))
         compiled = missing(**params) if gain is None else figures(0.5 / gain, params=params)
-        eager = figures(0.5, params={"network": name}, parameters=11_690_000)
-        found.append((eager, compiled))
+        found.append(compiled)
     return found
 
 
@@ -590,36 +542,22 @@ def pairs(*gains, names=("resnet18", "resnet50", "resnet152")):
     ],
 )  # fmt: skip
 def test_whether_gains_follow_the_list_is_said_in_a_sentence(gains, said):
-    rows = compiling.gains(pairs(*gains))
-    assert compiling.conclusion(rows).startswith(said)
+    (sentence,) = networks.conclusion(rows_of(networks.DEPTH, *deeper(*gains)))
+    assert sentence.startswith(said)
 
 
-@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("which", [2, 3])
 def test_of_unsteady_networks_nothing_is_concluded(which):
-    seen = [list(pair) for pair in pairs(1.25, 1.5, 2.0)]
-    seen[1][which] = replace(seen[1][which], spread=0.06)
-    rows = compiling.gains([tuple(pair) for pair in seen])
-    assert compiling.conclusion(rows) is None
-    (line,) = compiling.depth_table(rows).lines
+    seen = deeper(1.25, 1.5, 2.0)
+    seen[which] = replace(seen[which], spread=0.06)
+    (line,) = networks.DEPTH.conclusions(rows_of(networks.DEPTH, *seen))
     assert line.startswith("iterations spread by more than 5%")
 
 
-def test_the_table_of_depth_has_parameters_and_gains():
-    rows = compiling.gains(pairs(2.0, None))
-    assert [(row.network, row.parameters, row.gain) for row in rows] == [
-        ("resnet18", 11_690_000, 2.0),
-        ("resnet50", 11_690_000, None),
-    ]
-    table = compiling.depth_table(rows)
-    assert table.rows == [
-        ("resnet18", "11.69 M", "", "64 img/s", "128 img/s", "2.00x", ""),
-        ("resnet50", "11.69 M", "ERROR", "64 img/s", "", "", ""),
-    ]
-    assert table.lines == ["fewer than two networks have a gain, so the list tells nothing"]
-    assert len(table.trouble) == 1
-
-
-# ---- batches ----------------------------------------------------------------------------
+def test_depth_has_a_row_for_each_network_and_mode_with_its_gain():
+    rows = rows_of(networks.DEPTH, *deeper(2.0, None))
+    assert column(rows, "gain") == [1, 2, 1, None]
+    assert [row["parameters"] for row in shown(rows)] == ["11.69 M", "", "11.69 M", ""]
 
 
 def sweep():
@@ -632,61 +570,37 @@ def sweep():
 
 
 def swept(*seen):
-    return batches.sweep_table(batches.sweep_rows(seen))
+    return networks.SWEEP.conclusions(rows_of(networks.SWEEP, *seen))
 
 
 def test_the_best_batch_is_the_smallest_that_is_nearly_as_fast_as_any():
-    best = batches.best_of(sweep())
-    assert best.fastest.params["batch_size"] == 128
-    assert best.efficient.params["batch_size"] == 64
-    assert best.densest.params["batch_size"] == 32
-
-
-def test_a_batch_just_below_the_share_is_not_the_best():
-    seen = sweep()
-    seen[2] = figures(64 / 243, params={"batch_size": 64})
-    assert batches.best_of(seen).efficient.params["batch_size"] == 128
+    rows = rows_of(networks.SWEEP, *sweep())
+    assert column(rows, "remark") == [None, "most for its memory", "best", None, None]
+    assert swept(*sweep()) == [
+        (
+            "best: batch 64, the smallest that reaches 95% of the best throughput, "
+            "256 img/s with batch 128"
+        ),
+        "most for its memory: batch 32, 128 img/s per GB",
+    ]
+    below = sweep()
+    below[2] = figures(64 / 243, params={"batch_size": 64})
+    assert column(rows_of(networks.SWEEP, *below), "remark")[3] == "best"
+    assert swept(missing()) == []
 
 
 def test_what_bounds_the_best_batch_is_said_in_a_sentence():
     count = {"flops_per_step": 1e12, "traffic_bytes_per_step": 1e9}
-    table = swept(figures(hardware=make_hardware(), **count))
-    assert table.rows[0][-1] == "compute-bound"
-    assert table.lines[-1].startswith("batch 32: compute-bound: 1000 FLOP/byte is above")
-    (line,) = swept(figures(hardware=make_hardware())).lines
+    (_, line) = swept(figures(hardware=make_hardware(), **count))
+    assert line.startswith("batch 32: compute-bound: 1000 FLOP/byte is above")
+    (line,) = swept(figures(hardware=make_hardware()))
     assert line.startswith("best: ")
 
 
-def test_where_nothing_was_measured_nothing_is_best():
-    assert batches.best_of([missing()]) is None
-    table = swept(missing())
-    assert table.lines == []
-    assert len(table.trouble) == 1
-
-
-def test_without_memory_no_batch_is_the_densest():
-    assert batches.best_of([figures()]).densest is None
-
-
-def test_the_table_of_a_sweep_names_its_best_points_and_what_best_means():
-    table = swept(*sweep())
-    assert table.rows[2] == (
-        *("64", "", "244 img/s", "262.3 ms", "4.098 ms", "3815 MiB", "61", "3.812"),
-        *("", "", "", ""),
-    )
-    assert table.rows[4][:3] == ("256", "ERROR", "")
-    best, densest = table.lines
-    assert best == (
-        "best: batch 64, the smallest that reaches 95% of the best throughput, "
-        "256 img/s with batch 128"
-    )
-    assert densest == "most for its memory: batch 32, 128 img/s per GB"
-
-
 def test_a_sweep_whose_best_is_its_largest_says_that_larger_may_be_better():
-    (best, _) = swept(*sweep()[:2]).lines
+    (best, _) = swept(*sweep()[:2])
     assert best.endswith("it is the largest that was measured, so a larger one may be better")
-    (alone, _) = swept(*sweep()[:1]).lines
+    (alone, _) = swept(*sweep()[:1])
     assert "larger" not in alone
 
 
@@ -848,7 +762,7 @@ def test_every_try_samples_the_least_and_the_largest_is_measured_as_any_case():
     ]
     assert found.too_large == 51
     assert found.tries[0].memory_bytes == 32 * MIB
-    assert said[:2] == ["batch 32 fits, 32 MiB", "batch 64 is too large"]
+    assert said[:2] == ["batch 32 fits, 32.0 MiB", "batch 64 is too large"]
 
 
 def test_a_largest_batch_that_does_not_fit_when_measured_properly_is_not_the_largest():
@@ -918,12 +832,11 @@ def test_largest_batches_are_held_against_the_first_precisions():
     found = {"fp32": ended, "fp16": double, "bf16": stopped, "int8": nothing}
     rows = batches.largest_rows(found, {seen.case_id: seen})
     assert [row.ratio for row in rows] == [1, 2, None, None]
-    table = batches.largest_table(rows, 100 * MIB)
-    cells = [dict(zip(table.headings, row, strict=True)) for row in table.rows]
-    largest = ["100 (104 does not fit)", "200", "300 or more", "none"]
-    assert [cell["largest"] for cell in cells] == largest
-    assert [cell["of it"] for cell in cells] == ["50%", "", "", ""]
-    assert table.lines == ["bf16: batch 600: exception", "int8: not even a batch of one fits"]
+    told = dict(cells(batches.largest_table(rows, 100 * MIB)))
+    assert told["largest"] == ["100", "200", "300", ""]
+    assert told["of it"] == ["50.0%", "", "", ""]
+    said = [line for row in rows for line in batches.remarks(row)]
+    assert said == ["batch 600: exception", "not even a batch of one fits"]
     (alone, _) = batches.largest_rows({"a": stopped, "b": double}, {})
     assert alone.ratio is None
 
@@ -972,8 +885,8 @@ def test_an_answer_below_the_accepted_batch_is_looked_into(accepted, resolution,
         return
     (row,) = batches.largest_rows({"fp32": search}, {})
     assert row.missed == accepted
-    assert batches.largest_table([row], None).lines == [
-        f"fp32: the largest batch with a baseline is {accepted}, and now no more than 50 fits"
+    assert list(batches.remarks(row)) == [
+        f"the largest batch with a baseline is {accepted}, and now no more than 50 fits"
     ]
 
 

@@ -60,7 +60,7 @@ def collectives(
 ) -> None:
     """Measure collectives by size: time of a call, algorithm and bus bandwidth, wrong elements."""
     from bench_lib import backends
-    from bench_lib.studies.operators import collective_row, collective_table
+    from bench_lib.studies.calls import COLLECTIVES, wrong
 
     devices = backends.detect()
     count, ops = _ranks(ranks, devices), _ops(op)
@@ -72,8 +72,8 @@ def collectives(
         for case in _cases(one, sizes, dtype, count, both=both, graph=graph)
     ]
     session = Measuring("collectives", devices[0], keeping)
-    rows = [collective_row(seen, count) for seen in session.figures_of_all(cases, together=True)]
-    session.tell(rows, collective_table(rows), passes=not any(row.wrong for row in rows))
+    rows = COLLECTIVES.rows(cases, session.figures_of_all(cases, together=True), session.device)
+    session.conclude(COLLECTIVES, rows, passes=not any(map(wrong, rows)))
 
 
 def _ranks(asked: int | None, devices: Sequence[Hardware]) -> int:

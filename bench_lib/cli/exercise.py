@@ -1,17 +1,16 @@
-"""``bench-lib exercise``: the workshop guide's exercises, each one command."""
+"""``bench-lib exercise``: the workshop guide's exercises, each a table."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bench_lib.cases.axes import LARGEST
-from bench_lib.cli.group import branch
 from bench_lib.cli.measuring import Keeping, Measuring
-from bench_lib.cli.options import grouped
+from bench_lib.cli.options import grouped, known, refuse
 from bench_lib.cli.output import say
 from bench_lib.model import (
     COMPILE_MODES,
@@ -19,6 +18,7 @@ from bench_lib.model import (
     PRECISIONS,
     TASKS,
     Case,
+    Hardware,
     Param,
     Sampling,
     UserError,
@@ -30,22 +30,47 @@ if TYPE_CHECKING:
     from bench_lib.engine.settings import Outcome
     from bench_lib.studies.batches import Search
     from bench_lib.studies.figures import Figures
+    from bench_lib.studies.registry import Study
 
-app = branch("exercise")
-
-Network = Annotated[str, typer.Argument(help="A network of torchvision, such as resnet50.")]
-BatchSize = Annotated[int, typer.Option(help="Images a step.")]
-Mode = Annotated[str, typer.Option(help="Compile mode; eager compiles nothing.")]
-Precision = Annotated[str, typer.Option(help="One precision.")]
-Precisions = Annotated[
-    str | None, typer.Option(help="Several, as in fp32,fp16 (default: what makes sense).")
-]
+EAGER = "eager"
+LARGEST_BATCH = "largest-batch"
+AXES = {"precision": "precision", "compile_mode": "mode", "batch_size": "batch_size"}
+"""Axes that may be compared, and their options."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Common:
-    """The options of every exercise that measures."""
+class Asked:
+    """The options of what is measured; None is the exercise's own."""
 
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            "--precisions", "--precision", help="Such as fp32,fp16 (default: what makes sense)."
+        ),
+    ] = None
+    mode: Annotated[
+        str | None,
+        typer.Option("--modes", "--mode", help="Compile modes; eager compiles nothing."),
+    ] = None
+    batch_size: Annotated[
+        str | None,
+        typer.Option("--batch-sizes", "--batch-size", help="Images a step, such as 8,32,128."),
+    ] = None
+    price_per_hour: Annotated[
+        float | None,
+        typer.Option(help="precision: of the device; adds the cost of a million images."),
+    ] = None
+    at_most: Annotated[
+        int | None,
+        typer.Option(min=1, max=LARGEST, help="largest-batch: no batch above this is tried."),
+    ] = None
+    resolution: Annotated[
+        float | None,
+        typer.Option(
+            help="largest-batch: percent to know the answer to, in multiples of 8 above 64; 0 is "
+            "to the image (default: 1)."
+        ),
+    ] = None
     task: Annotated[str, typer.Option(help=" or ".join(TASKS))] = "infer"
     image_size: Annotated[int, typer.Option(help="Pixels; 0 is the network's own.")] = 0
     memory_format: Annotated[str, typer.Option(help=" or ".join(MEMORY_FORMATS))] = "nchw"
@@ -59,111 +84,152 @@ class Common:
     time_limit: Annotated[
         float | None, typer.Option(help="Seconds for a case (default: 300; max-autotune 1200).")
     ] = None
-    keeping: Keeping
-
-    def template(self, values: dict[str, Param]) -> Template:
-        """Return what an exercise's cases have in common; raises UserError."""
-        from bench_lib.launch.catalogue import network_sizes
-
-        sampling = Sampling()
-        if self.iterations is not None:
-            sampling = Sampling(iterations=self.iterations, max_iterations=self.iterations)
-        if self.time_limit is not None:
-            above_zero(self.time_limit, "--time-limit", "a time in seconds")
-        of_all = ("task", "image_size", "memory_format", "compile_options")
-        chosen = {**{name: getattr(self, name) for name in of_all}, **values}
-        return Template(network_sizes(), chosen, sampling, self.time_limit)
 
 
-# ---- the exercises ----------------------------------------------------------------------
-
-
-@app.command()
 @grouped
-def precision(
-    network: Network,
-    *,
-    precisions: Precisions = None,
-    price_per_hour: Annotated[
-        float | None, typer.Option(help="Of the device; adds the cost of a million images.")
-    ] = None,
-    mode: Mode = "eager",
-    batch_size: BatchSize = 32,
-    common: Common,
-) -> None:
-    """Compare precisions: speed, memory, cost, numerics."""
-    from bench_lib.studies import precision as exercise
-
-    if price_per_hour is not None:
-        above_zero(price_per_hour, "--price-per-hour", "a price")
-    session = Session(
-        "precision", common, network=network, compile_mode=mode, batch_size=batch_size
-    )
-    names = _precisions(precisions) or exercise.default_precisions(session.device, common.task)
-    figures = session.measured([session.case(precision=name) for name in names])
-    rows = exercise.compare(figures, price_per_hour)
-    session.tell(rows, exercise.as_table(rows))
-
-
-@app.command()
-@grouped
-def largest_batch(
-    network: Network,
-    *,
-    precisions: Precisions = None,
-    at_most: Annotated[
-        int | None, typer.Option(min=1, max=LARGEST, help="No batch above this is tried.")
-    ] = None,
-    resolution: Annotated[
-        float,
-        typer.Option(
-            help="Percent to know the answer to, in multiples of 8 above 64; 0 is to the image."
+def exercise(
+    words: typer.Context,
+    name: Annotated[
+        str, typer.Argument(help="precision, compile, depth, batch-sweep or largest-batch.")
+    ],
+    networks: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NETWORK]", help="Of torchvision, such as resnet50; depth takes a list."
         ),
-    ] = 1.0,
-    mode: Mode = "eager",
-    batch_size: Annotated[int, typer.Option(help="Tried first.")] = 32,
-    common: Common,
+    ] = None,
+    *,
+    asked: Asked,
+    keeping: Keeping,
 ) -> None:
-    """Find the largest batch that fits into memory."""
+    """Measure an exercise of the workshop guide, as one table.
+
+    precision compares speed, memory, cost and numerics; compile says when compiling pays off;
+    depth, what it gives by depth of network; batch-sweep names the best batch; largest-batch finds
+    what fits into memory.
+    """
+    from bench_lib.studies.networks import STUDIES
+
+    known(name, [*STUDIES, LARGEST_BATCH], "NAME")
+    takes = STUDIES[name].takes if name in STUDIES else ("at_most", "resolution")
+    others = {"price_per_hour", "at_most", "resolution"}.difference(takes)
+    refuse(words, sorted(others), f"exercise {name} has no use for it")
+    session = Session(name, asked, keeping)
+    if name == LARGEST_BATCH:
+        largest_batch(session, networks, asked)
+    else:
+        study(session, STUDIES[name], networks, asked)
+
+
+def study(session: Session, one: Study, networks: str | None, asked: Asked) -> None:
+    """Measure what a study compares, and print its table."""
+    if asked.price_per_hour is not None:
+        above_zero(asked.price_per_hour, "--price-per-hour", "a price")
+    values = {
+        "network": _networks(one.name, networks or one.usual.get("network")),
+        **{axis: _values(axis, asked, one, session.device) for axis in AXES},
+    }
+    for axis, chosen in values.items():
+        if len(chosen) > 1 and axis not in one.axes:
+            option = _option(axis) if axis in AXES else "NETWORK"
+            raise UserError(
+                f"{option}: exercise {one.name} compares {' and '.join(one.axes)}; name one"
+            )
+    if "network" in one.axes and EAGER in values["compile_mode"]:
+        raise UserError("--mode eager compiles nothing; choose a mode that does")
+    cases = [session.case(**each) for each in one.values(values)]
+    figures = session.measured(cases)
+    extra = {name: getattr(asked, name) for name in one.takes}
+    session.conclude(one, one.rows(cases, figures, session.device, extra))
+
+
+def _option(axis: str) -> str:
+    return f"--{AXES[axis].replace('_', '-')}s"
+
+
+def _networks(name: str, text: str | None) -> list[Param]:
+    from bench_lib.launch.catalogue import network_sizes
+
+    if text is None:
+        raise UserError(f"which network? bench-lib exercise {name} NETWORK")
+    return [*names_in(text, "NETWORK", "network", sorted(network_sizes()))]
+
+
+def _values(axis: str, asked: Asked, one: Study, device: Hardware) -> list[Param]:
+    """Return the values of an axis: those that were asked for, or the study's own."""
+    from bench_lib.studies.networks import PRECISION, default_precisions, few_precisions
+
+    option = _option(axis)
+    text = getattr(asked, AXES[axis])
+    if text is None and axis not in one.usual:  # the device chooses
+        if one is PRECISION:
+            return [*default_precisions(device, asked.task)]
+        return [*few_precisions(device)]
+    text = one.usual[axis] if text is None else text
+    if axis == "batch_size":
+        return [*numbers_in(text, option)]
+    names = PRECISIONS if axis == "precision" else COMPILE_MODES
+    return [*names_in(text, option, axis.replace("_", " "), names)]
+
+
+# ---- the largest batch ------------------------------------------------------------------
+
+
+def largest_batch(session: Session, network: str | None, asked: Asked) -> None:
+    """Find the largest batch that fits into memory, by precision."""
     from bench_lib import backends
     from bench_lib.studies import batches
-    from bench_lib.studies.precision import few_precisions
+    from bench_lib.studies.networks import few_precisions
 
+    resolution = 1.0 if asked.resolution is None else asked.resolution
     if not 0 <= resolution <= 50:
         raise UserError(f"--resolution {resolution:g}: from 0 to 50 percent")
-    session = Session("largest-batch", common, network=network, compile_mode=mode)
-    device = session.device
-    if not backends.is_gpu(device) and at_most is None:
+    device, is_gpu = session.device, backends.is_gpu(session.device)
+    if not is_gpu and asked.at_most is None:
         raise UserError(
             f"{device.key} is a CPU: its memory has no allocator to ask, and a search would swap; "
             "bound it with --at-most N"
         )
-    names = _precisions(precisions) or few_precisions(device)
+    names = few_precisions(device)
+    if asked.precision is not None:
+        names = names_in(asked.precision, "--precisions", "precision", PRECISIONS)
+    (chosen, *others) = _networks(LARGEST_BATCH, network)
+    (start, *more) = numbers_in(asked.batch_size or "32", "--batch-sizes")
+    if others or more:
+        raise UserError("exercise largest-batch takes one network, and one batch to try first")
+    own: dict[str, Param] = {"network": chosen, "compile_mode": asked.mode or EAGER}
+
+    def search_of(name: str) -> Callable[[int], Case]:
+        return lambda batch: session.case(**own, precision=name, batch_size=batch)
+
     for name in names:
-        session.case(precision=name, batch_size=batch_size)  # refused before anything runs
-    capacity = device.memory_bytes if backends.is_gpu(device) else None
+        search_of(name)(start)  # refused before anything runs
+    capacity = device.memory_bytes if is_gpu else None
     say(
         f"{', '.join(names)} on {device.key}: about ten tries each, of seconds where nothing is "
-        "compiled; a try that does not fit ends its context, and the next opens a fresh one"
+        "compiled; a try that does not fit ends its process, and the next opens a fresh one"
     )
     found = {}
     with session.engine() as engine:
         for name in names:
             found[name] = batches.Search(
-                start=batch_size, capacity=capacity, at_most=at_most, resolution=resolution / 100
+                start=start,
+                capacity=capacity,
+                at_most=asked.at_most,
+                resolution=resolution / 100,
             )
-            _search(session, engine, name, found[name])
+            _search(engine, name, search_of(name), found[name])
     rows = batches.largest_rows(found, session.figures)
-    session.tell(rows, batches.largest_table(rows, capacity))
+    notes = [f"{row.precision}: {line}" for row in rows for line in batches.remarks(row)]
+    session.tell(
+        {"rows": batches.largest_table(rows, capacity)}, [*session.figures.values()], notes
+    )
 
 
-def _search(session: Session, engine: Engine, name: str, search: Search) -> None:
+def _search(engine: Engine, name: str, case_of: Callable[[int], Case], search: Search) -> None:
     """Search one precision's largest batch, and write down the measurement of it."""
     from bench_lib.engine.settings import nodeid_of
     from bench_lib.studies.batches import largest_accepted
-
-    def case_of(batch: int) -> Case:
-        return session.case(precision=name, batch_size=batch)
 
     def measure(case: Case) -> Outcome:
         own, *others = engine.attempt(case)
@@ -179,95 +245,9 @@ def _search(session: Session, engine: Engine, name: str, search: Search) -> None
     )
     search.hold_against(largest_accepted(case_of, engine.accepted), case_of, measure)
     if search.outcome is not None:
-        engine.note(search.outcome, nodeid_of("largest-batch", search.outcome.case.id))
+        engine.note(search.outcome, nodeid_of(LARGEST_BATCH, search.outcome.case.id))
     if search.missed is not None:
         engine.note(search.missed)
-
-
-@app.command()
-@grouped
-def compile(  # noqa: A001 - the exercise's name
-    network: Network,
-    *,
-    modes: Annotated[
-        str, typer.Option(help="Compile modes; eager is measured in any case.")
-    ] = "eager,default,reduce-overhead,max-autotune",
-    precisions: Precisions = None,
-    batch_size: BatchSize = 64,
-    common: Common,
-) -> None:
-    """Compare compile modes, and when compiling pays off."""
-    from bench_lib.studies import compiling
-    from bench_lib.studies.precision import few_precisions
-
-    chosen = names_in(modes, "--modes", "compile mode", COMPILE_MODES)
-    session = Session("compile", common, network=network, batch_size=batch_size)
-    names = _precisions(precisions) or few_precisions(session.device)
-    order = [compiling.EAGER, *(mode for mode in chosen if mode != compiling.EAGER)]
-    cases = [session.in_mode(mode, precision=name) for name in names for mode in order]
-    rows = compiling.compare(session.measured(cases))
-    session.tell(rows, compiling.compile_table(rows))
-
-
-@app.command()
-@grouped
-def depth(
-    *,
-    networks: Annotated[
-        str, typer.Option(help="Networks, the shallowest first.")
-    ] = "resnet18,resnet34,resnet50,resnet101,resnet152",
-    mode: Annotated[str, typer.Option(help="Compile mode.")] = "default",
-    precision: Precision = "fp32",
-    batch_size: BatchSize = 64,
-    common: Common,
-) -> None:
-    """Show what compiling gives by depth of network."""
-    from bench_lib.launch.catalogue import network_sizes
-    from bench_lib.studies import compiling
-
-    if mode == compiling.EAGER:
-        raise UserError("--mode eager compiles nothing; choose a mode that does")
-    chosen = names_in(networks, "--networks", "network", sorted(network_sizes()))
-    session = Session("depth", common, precision=precision, batch_size=batch_size)
-    order = (compiling.EAGER, mode)
-    cases = [session.in_mode(each, network=network) for network in chosen for each in order]
-    figures = session.measured(cases)
-    rows = compiling.gains(list(zip(figures[::2], figures[1::2], strict=True)))
-    session.tell(rows, compiling.depth_table(rows), conclusion=compiling.conclusion(rows))
-
-
-@app.command()
-@grouped
-def batch_sweep(
-    network: Network,
-    *,
-    batch_sizes: Annotated[
-        str, typer.Option(help="Images a step, as in 8,32,128.")
-    ] = "8,32,128,256",
-    precision: Precision = "fp32",
-    mode: Mode = "eager",
-    common: Common,
-) -> None:
-    """Sweep batch sizes, and name the best."""
-    from bench_lib.studies import batches
-
-    chosen = numbers_in(batch_sizes, "--batch-sizes")
-    session = Session(
-        "batch-sweep", common, network=network, precision=precision, compile_mode=mode
-    )
-    figures = session.measured([session.case(batch_size=batch) for batch in chosen])
-    rows, best = batches.sweep_rows(figures), batches.best_of(figures)
-    session.tell(
-        rows,
-        batches.sweep_table(rows),
-        efficient=best and best.efficient.params["batch_size"],
-        enough=batches.ENOUGH,
-        densest=best and best.densest and best.densest.params["batch_size"],
-    )
-
-
-def _precisions(text: str | None) -> list[str]:
-    return [] if text is None else names_in(text, "--precisions", "precision", PRECISIONS)
 
 
 # ---- measuring --------------------------------------------------------------------------
@@ -278,22 +258,29 @@ class Session(Measuring):
 
     COMMAND = "exercise "
 
-    def __init__(self, name: str, common: Common, **values: Param) -> None:
+    def __init__(self, name: str, asked: Asked, keeping: Keeping) -> None:
         """Take what all cases have in common; raises UserError."""
         from bench_lib.backends import detect
+        from bench_lib.launch.catalogue import network_sizes
 
-        super().__init__(name, detect()[0], common.keeping)
-        self._options = common.compile_options
-        self._template = common.template(values)
+        super().__init__(name, detect()[0], keeping)
+        sampling = Sampling()
+        if asked.iterations is not None:
+            sampling = Sampling(iterations=asked.iterations, max_iterations=asked.iterations)
+        if asked.time_limit is not None:
+            above_zero(asked.time_limit, "--time-limit", "a time in seconds")
+        self._options = asked.compile_options
+        of_all = ("task", "image_size", "memory_format")
+        chosen = {each: getattr(asked, each) for each in of_all}
+        self._template = Template(network_sizes(), chosen, sampling, asked.time_limit)
 
     def case(self, **values: Param) -> Case:
-        """Return the case with these values; raises UserError where they cannot be meant."""
-        return self._template.case(**values)
+        """Return the case with these values, with the options for compiling if it compiles.
 
-    def in_mode(self, mode: str, **values: Param) -> Case:
-        """Return the case in a compile mode, without the options where that compiles nothing."""
-        plain: dict[str, Param] = {"compile_options": ""} if mode in _PLAIN else {}
-        return self.case(compile_mode=mode, **plain, **values)
+        Raises UserError where they cannot be meant.
+        """
+        options = "" if values.get("compile_mode") in _PLAIN else self._options
+        return self._template.case(compile_options=options, **values)
 
     def measured(self, cases: Sequence[Case]) -> list[Figures]:
         """Measure cases, judge them if requested, and return their figures.

@@ -19,19 +19,19 @@ from bench_lib.cli.output import (
     Json,
     duration,
     picked,
-    print_json,
-    print_line,
-    print_tables,
     say,
+    tell,
 )
 from bench_lib.cli.reading import cases_of
 from bench_lib.formats import many
 from bench_lib.model import Case, Hardware, Limits, Record
+from bench_lib.report.answer import Answer, Table
 from bench_lib.studies.asked import least_s
 
 if TYPE_CHECKING:
     from bench_lib.engine.engine import Engine
-    from bench_lib.studies.figures import Figures, Table
+    from bench_lib.studies.figures import Figures
+    from bench_lib.studies.registry import Study, StudyRow
 
 
 @dataclass(frozen=True)
@@ -192,37 +192,53 @@ class Measuring:
         if not self._keeping.json:
             print(line, flush=True)
 
-    def tell(
-        self, rows: Sequence[Any], table: Table, *, passes: bool = True, **more: Any
+    def conclude(
+        self,
+        study: Study,
+        rows: Sequence[StudyRow],
+        *,
+        passes: bool = True,
+        about: Mapping[str, Any] | None = None,
     ) -> NoReturn:
-        """Print the results and leave with the exit status; JSON has ``more`` beside the rows.
+        """Print a study's rows and what follows from them, and leave with the exit status."""
+        figures = [row.figures for row in rows]
+        notes = study.conclusions(rows)
+        self.tell({"rows": study.table(rows)}, figures, notes, passes=passes, about=about)
+
+    def tell(
+        self,
+        tables: Mapping[str, Table[Any]],
+        figures: Sequence[Figures],
+        notes: Sequence[str] = (),
+        *,
+        passes: bool = True,
+        about: Mapping[str, Any] | None = None,
+    ) -> NoReturn:
+        """Print the results and leave with the exit status; JSON has ``about`` besides.
 
         The status is 1 if a case fails, or if ``passes`` is false.
         """
         from bench_lib.report.console import explanations
+        from bench_lib.studies.figures import trouble_lines
 
         judged = self._keeping.judge
         path = self.written[-1]["history"]
-        if self._keeping.json:
-            verdicts = [
-                {"case_id": record.case.id, **picked(record, "status verdicts")}
-                for record in self.records
-            ]
-            print_json(
-                self.COMMAND + self._name.replace("train-", "train "),
-                hardware_key=self.device.key,
-                judged=verdicts if judged else None,
-                history=path,
-                rows=rows,
-                **more,
-            )
-        else:
-            print_tables(table.headings, table.rows, keys=table.keys)
-            trouble = [] if judged else table.trouble
-            for line in ["", *trouble, *table.lines]:
-                print(line)
-            for line in explanations(self.records, every=judged):
-                print_line(line)
-            if path is not None:
-                print(f"written to {path}")
-        raise typer.Exit(0 if passes and self._passes else 1)
+        verdicts = [
+            {"case_id": record.case.id, **picked(record, "status verdicts")}
+            for record in self.records
+        ]
+        lines = [*([] if judged else trouble_lines(figures)), *notes]
+        lines += explanations(self.records, every=judged)
+        answer = Answer(
+            command=self.COMMAND + self._name.replace("train-", "train "),
+            tables=tables,
+            notes=[*lines, *([] if path is None else [f"written to {path}"])],
+            about={
+                "hardware_key": self.device.key,
+                "judged": verdicts if judged else None,
+                "history": path,
+                **(about or {}),
+            },
+            exit_status=0 if passes and self._passes else 1,
+        )
+        tell(answer, json=self._keeping.json)

@@ -112,7 +112,7 @@ def ops(
     keeping: Keeping,
 ) -> None:
     """Measure operators: time of a call, GB/s, TFLOP/s, share of the hardware's ceiling."""
-    from bench_lib.studies.operators import operator_row, operator_table, side_by_side
+    from bench_lib.studies.calls import OPERATORS as STUDY
 
     asked = {"shape": input1_dim, "shape2": input2_dim, "precision": dtype, "layout": layout}
     manner: dict[str, Param] = {
@@ -151,12 +151,12 @@ def ops(
 
     session.say_apart(HEADLINE.format(dtype))
     figures = session.figures_of_all(cases, each=each)
-    rows = side_by_side([operator_row(seen, session.device) for seen in figures])
+    rows = STUDY.rows(cases, figures, session.device)
     profiles = _profiles(figures, cases, session.device) if enable_profiling else {}
     for case_id, text in profiles.items():
         session.say_apart(f"\n{case_id}\n{text}")
     session.say_apart()
-    session.tell(rows, operator_table(rows), profiles=profiles)
+    session.conclude(STUDY, rows, about={"profiles": profiles})
 
 
 def _refuse_empty(flags: Mapping[str, str | None]) -> None:

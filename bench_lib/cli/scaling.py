@@ -18,6 +18,7 @@ from bench_lib.cli.output import DEFAULT_MATRIX, say
 from bench_lib.cli.reading import meant
 from bench_lib.launch.launchers import ranks_launched
 from bench_lib.model import TASKS, Case, Hardware, Param, Sampling, UserError
+from bench_lib.report.answer import Table
 from bench_lib.studies.asked import Template, above_zero, names_in, numbers_in
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def scaling(
         subject = _network(asked) if what == NETWORK else _of_matrix(what, asked, matrix)
         study = _Study(asked, keeping)
         _measure_over_ranks(study, subject, asked)
-    study.conclude(what)
+    study.tell_all(what)
 
 
 # ---- what is asked ------------------------------------------------------------------------
@@ -305,7 +306,7 @@ class _Study(Measuring):
     def _keep(self, short: Figures) -> None:
         self._predicted = short
 
-    def conclude(self, what: str) -> NoReturn:
+    def tell_all(self, what: str) -> NoReturn:
         """Print the result, draw it if requested, and leave.
 
         Raises UserError if nothing was measured on any device.
@@ -319,17 +320,33 @@ class _Study(Measuring):
             say(f"{other['hardware_key']}: written to {other['history']}")
         rows = exercise.rows_of(self._points, self.records, self.figures)
         curves = exercise.curves_of(rows)
-        table = exercise.scaling_table(rows)
-        more: dict[str, Any] = {"forecasts": [], "gpu": None, "requests": []}
-        sections = [table.lines, [curve.fitted.sentence for curve in curves]]
+        notes = [*exercise.scaling_notes(rows), *(curve.fitted.sentence for curve in curves)]
+        nothing: Table[Any] = Table((), ())
+        tables = {"rows": exercise.scaling_table(rows), "portions": nothing, "forecasts": nothing}
+        about: dict[str, Any] = {"laws": [curve.fitted for curve in curves], "gpu": None}
+        about |= {"written": self.written, "requests": []}
         if what == MNIST:
-            told, more = self._about_the_job(rows)
-            sections += told
-        lines = [line for section in sections if section for line in (*section, "")]
+            gpu, requests = exercise.worth(rows), exercise.requests(rows)
+            about |= {"gpu": gpu, "requests": requests}
+            serial = next((r.figures for r in rows if _is_serial(r)), None)
+            if serial is not None and serial.is_measured:
+                notes += exercise.serial_lines(serial)
+                tables["portions"] = exercise.portions(serial)
+                tables["forecasts"] = self._forecasts(serial)
+            notes += [gpu.in_words] if gpu else []
+            notes += exercise.request_lines(requests)
         if self._asked.plot is not None and curves:
             self._draw(curves, self._asked.plot, what)
-        laws = [curve.fitted for curve in curves]
-        self.tell(rows, replace(table, lines=lines), laws=laws, written=self.written, **more)
+        self.tell(tables, [row.figures for row in rows], notes, about=about)
+
+    def _forecasts(self, serial: Figures) -> Table[Forecast]:
+        from bench_lib.studies.scaling import FORECASTS, forecasts
+
+        short = self._predicted
+        if short is None or not short.is_measured:
+            return Table(FORECASTS, [])
+        title = f"predicted from {short.iterations} steps"
+        return Table(FORECASTS, forecasts(short, serial), title)
 
     def _draw(self, curves: Sequence[Curve], plot: Path, what: str) -> None:
         from bench_lib.studies.plot import draw
@@ -343,19 +360,6 @@ class _Study(Measuring):
         except UserError as error:  # what was measured is told all the same
             say(f"not drawn: {error}")
 
-    def _about_the_job(self, rows: Sequence[ScalingRow]) -> tuple[list[list[str]], dict[str, Any]]:
-        """Return lines on the serial run, forecasts, the GPU's worth and what to ask for."""
-        from bench_lib.studies import scaling as exercise
 
-        sections: list[list[str]] = []
-        serial = next((r.figures for r in rows if r.workers == 1 and r.over != exercise.GPUS), None)
-        found: list[Forecast] = []
-        if serial is not None and serial.is_measured:
-            sections.append(exercise.portion_lines(serial))
-            if self._predicted is not None and self._predicted.is_measured:
-                found = exercise.forecasts(self._predicted, serial)
-                sections.append(exercise.forecast_lines(found, self._predicted))
-        gpu = exercise.worth(rows)
-        requests = exercise.requests(rows)
-        sections.append([*([gpu.in_words] if gpu else []), *exercise.request_lines(requests)])
-        return sections, {"forecasts": found, "gpu": gpu, "requests": requests}
+def _is_serial(row: ScalingRow) -> bool:
+    return row.workers == 1 and row.over != "gpus"

@@ -160,14 +160,11 @@ def cifar100(
                 print(line, flush=True)
 
     seen = session.figures_of_all(list(cases.values()), each=each)
-    rows = [
-        training.training_row(what, case, figures)
-        for (what, case), figures in zip(cases.items(), seen, strict=True)
-    ]
+    rows = training.CIFAR_100.rows([*cases.values()], seen, session.device)
     if torch_profile:
         _profile(cases[training.TOGETHER], session, source, json=keeping.json)
     session.say_apart()
-    session.tell(rows, training.training_table(rows))
+    session.conclude(training.CIFAR_100, rows)
 
 
 def _profile(case: Case, session: Measuring, source: TrainingSource, *, json: bool) -> None:
@@ -248,7 +245,8 @@ def cifar10_table(
     cases = [training_case(base, **values, ranks=count) for count in counts]
     session = _session("train-cifar10-table", "cifar10", source, keeping)
     rows = training.ranks_rows(cases, session.figures_of_all(cases), chosen)
-    session.tell(rows, training.ranks_table(rows, steps))
+    table, notes = training.ranks_table(rows), training.ranks_notes(rows, steps)
+    session.tell({"rows": table}, [row.figures for row in rows], notes)
 
 
 # ---- what both need -----------------------------------------------------------------------

@@ -68,6 +68,8 @@ class Table(Generic[Row]):
     title: str = ""
     keys: int = 1
     """Columns from the first on that tell the rows apart; each part of a wide table has them."""
+    is_upright: bool = False
+    """Whether people get a column for each row, named by the first cell, and a row a column."""
     is_quiet: Callable[[Row], bool] | None = None
     """The rows that a review folds away."""
 

@@ -61,7 +61,11 @@ def cells(table: Table[Any]) -> list[tuple[str, list[str]]]:
         below = [cell(column.get(row), column.unit_of(row)) for row in table.rows]
         if len(found) < table.keys or any(below):
             found.append((column.label, below))
-    return found
+    if not table.is_upright:
+        return found
+    (first, names), *others = found
+    upright = [(name, [below[at] for _, below in others]) for at, name in enumerate(names)]
+    return [(first, [label for label, _ in others]), *upright]
 
 
 # ---- text -------------------------------------------------------------------------------------

@@ -1,112 +1,18 @@
-"""Batch sizes: a sweep with its best points, and the largest batch that fits."""
+"""The largest batch that fits."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from bench_lib.cases.axes import LARGEST
 from bench_lib.engine.settings import Outcome
-from bench_lib.formats import quantity
+from bench_lib.formats import SHARE, TIMES, amount
 from bench_lib.model import Case, Sampling
-from bench_lib.studies.figures import (
-    Figures,
-    Table,
-    mib,
-    number,
-    percent,
-    rate_cell,
-    table_of,
-    times,
-    trouble,
-)
-
-ENOUGH = 0.95
-"""Share of the best throughput that makes a smaller batch the better choice."""
-
-
-# ---- sweep ------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Best:
-    """The best points of a sweep."""
-
-    efficient: Figures
-    """The smallest batch that reaches ENOUGH of the best throughput."""
-    fastest: Figures
-    densest: Figures | None
-    """Most items a second for each GB; None if memory is unknown."""
-
-
-@dataclass(frozen=True)
-class SweepRow:
-    """One batch of a sweep."""
-
-    batch_size: int
-    figures: Figures
-
-
-def sweep_rows(figures: Sequence[Figures]) -> list[SweepRow]:
-    """Return a row for each batch."""
-    return [SweepRow(_batch(each), each) for each in figures]
-
-
-def best_of(figures: Sequence[Figures]) -> Best | None:
-    """Return the best points of a sweep; None if nothing was measured."""
-    known = [f for f in figures if f.items_per_s is not None]
-    if not known:
-        return None
-    fastest = max(known, key=lambda f: f.items_per_s or 0.0)
-    enough = ENOUGH * (fastest.items_per_s or 0.0)
-    efficient = min((f for f in known if (f.items_per_s or 0.0) >= enough), key=_batch)
-    dense = [f for f in known if f.items_per_s_per_gb is not None]
-    densest = max(dense, key=lambda f: f.items_per_s_per_gb or 0.0, default=None)
-    return Best(efficient, fastest, densest)
-
-
-def _batch(figures: Figures) -> int:
-    return int(figures.params["batch_size"])
-
-
-SWEEP = (
-    ("batch", lambda row: str(row.batch_size)),
-    *("status", "throughput", "step", "per image", "memory", "img/s per GB"),
-    *("TFLOP/s", "of peak", "bandwidth", "FLOP/byte", "bound"),
-)
-
-
-def sweep_table(rows: Sequence[SweepRow]) -> Table:
-    """Return the table of a sweep, and its best points below it."""
-    figures = [row.figures for row in rows]
-    lines = _best_in_words(best_of(figures), figures)
-    if batches := ", ".join(str(row.batch_size) for row in rows if row.figures.device_s):
-        words = "TFLOP/s, the share of the peak and the bandwidth are by the time in which the "
-        lines.append(f"host-bound batches ({batches}): {words}device works")
-    return table_of(rows, SWEEP, lines)
-
-
-def _best_in_words(best: Best | None, figures: Sequence[Figures]) -> list[str]:
-    if best is None:
-        return []
-    line = (
-        f"best: batch {_batch(best.efficient)}, the smallest that reaches {ENOUGH:.0%} of the best "
-        f"throughput, {rate_cell(best.fastest)} with batch {_batch(best.fastest)}"
-    )
-    measured = [f for f in figures if f.items_per_s is not None]
-    if len(measured) > 1 and best.efficient is max(measured, key=_batch):
-        line += "; it is the largest that was measured, so a larger one may be better"
-    lines = [line]
-    if best.densest is not None:
-        density = number(best.densest.items_per_s_per_gb)
-        lines.append(f"most for its memory: batch {_batch(best.densest)}, {density} img/s per GB")
-    if best.efficient.flops_per_step and best.efficient.bound_by:
-        lines.append(f"batch {_batch(best.efficient)}: {best.efficient.bound_by}")
-    return lines
-
-
-# ---- the largest that fits --------------------------------------------------------------
+from bench_lib.report.answer import Column, Table, columns
+from bench_lib.studies.figures import PROBLEM, Figures, columns_of, trouble
 
 FARTHEST = 16
 """A line through small batches is not trusted beyond so many times the largest of them."""
@@ -290,7 +196,7 @@ def _down_to(value: int, unit: int) -> int:
 
 
 def _in_words(tried: Try) -> str:
-    memory = "" if tried.memory_bytes is None else f", {mib(tried.memory_bytes)}"
+    memory = "" if tried.memory_bytes is None else f", {amount(tried.memory_bytes, 'B')}"
     return f"batch {tried.batch_size} {'fits' if tried.fitted else 'is too large'}{memory}"
 
 
@@ -344,24 +250,28 @@ def largest_rows(found: Mapping[str, Search], figures: Mapping[str, Figures]) ->
     return rows
 
 
-def largest_table(rows: Sequence[LargestRow], capacity: int | None) -> Table:
-    """Return the table of largest batches; a search that ended early has its reason below it.
+def largest_table(rows: Sequence[LargestRow], capacity: int | None) -> Table[LargestRow]:
+    """Return the table of largest batches; ``capacity`` is the device's memory in bytes."""
 
-    ``capacity`` is the device's memory in bytes.
-    """
-    columns = (
-        ("precision", lambda row: row.precision),
-        ("largest", _largest_cell),
-        ("ratio", lambda row: times(row.ratio)),
-        *("status", "throughput", "memory"),
-        ("of it", lambda row: _share_of(capacity, row.figures)),
-        ("tries", lambda row: quantity(len(row.tries))),
-    )
-    lines = [f"{row.precision}: {line}" for row in rows for line in _remarks(row)]
-    return table_of(rows, columns, lines)
+    def share(row: LargestRow) -> float | None:
+        memory = row.figures.memory_bytes if row.figures else None
+        return memory / capacity if memory is not None and capacity else None
+
+    shown: list[str | Column[Any]] = [
+        Column("precision", lambda row: row.precision),
+        Column("largest", lambda row: row.largest),
+        Column("too_large", lambda row: row.too_large, heading="does not fit"),
+        Column("ratio", lambda row: row.ratio, TIMES),
+        *(PROBLEM, "items_per_s", "memory_bytes"),
+        Column("share_of_memory", share, SHARE, "of it"),
+        Column("tried", lambda row: len(row.tries), heading="tries"),
+        *columns("", "tries stopped missed"),
+    ]
+    return Table(columns_of(shown), rows)
 
 
-def _remarks(row: LargestRow) -> Iterator[str]:
+def remarks(row: LargestRow) -> Iterator[str]:
+    """Say why a search ended before memory did, and which accepted batch no longer fits."""
     if row.stopped:
         yield row.stopped
     elif row.largest is None:
@@ -369,18 +279,3 @@ def _remarks(row: LargestRow) -> Iterator[str]:
     if row.missed is not None:
         now = f"and now no more than {row.largest or 0} fits"
         yield f"the largest batch with a baseline is {row.missed}, {now}"
-
-
-def _share_of(capacity: int | None, seen: Figures | None) -> str:
-    if not capacity or seen is None or seen.memory_bytes is None:
-        return ""
-    return percent(seen.memory_bytes / capacity)
-
-
-def _largest_cell(row: LargestRow) -> str:
-    if row.largest is None:
-        return "none"
-    if row.stopped:
-        return f"{row.largest} or more"
-    beyond = "" if row.too_large is None else f" ({row.too_large} does not fit)"
-    return f"{row.largest}{beyond}"

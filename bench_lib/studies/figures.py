@@ -1,22 +1,24 @@
-"""One case in figures, and the columns of a table of cases."""
+"""One case in figures, and a column for each of them."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bench_lib.formats import quantity, seconds, shortened
+from bench_lib.formats import FINE_SHARE, NUMBER, SHARE, shortened
 from bench_lib.formulas import roofline
 from bench_lib.model import Attempt, Hardware, Measurement, Param, Record, Training
 from bench_lib.report import console
+from bench_lib.report.answer import Column
+from bench_lib.report.render import cell
 from bench_lib.verdict.metrics import summarise
 from bench_lib.verdict.metrics.builtin import relative
 from bench_lib.verdict.statistics.iterations import TRUST
 
 MEASURED = "measured"
-GB = GIGA = 1e9
+GB = 1e9
 TERA = 1e12
 
 
@@ -192,9 +194,6 @@ def _notes(record: Record) -> list[str]:
     return _once(notes)
 
 
-# ---- cells --------------------------------------------------------------------------------
-
-
 def ratio(seen: Figures, reference: Figures | None) -> float | None:
     """Return the ratio of two throughputs; None if one of them is unknown."""
     if reference is None or not seen.items_per_s or not reference.items_per_s:
@@ -202,127 +201,14 @@ def ratio(seen: Figures, reference: Figures | None) -> float | None:
     return seen.items_per_s / reference.items_per_s
 
 
-def rate_cell(figures: Figures) -> str:
+def rate_in_words(figures: Figures) -> str:
     """Return the throughput with its unit; empty where there is none."""
-    rate = figures.items_per_s
-    return "" if rate is None else f"{quantity(rate)} {figures.item}/s"
+    return cell(figures.items_per_s, f"{figures.item}/s")
 
 
-def seconds_cell(value: float | None) -> str:
-    """Return a time in seconds with a unit that suits it."""
-    return "" if value is None else seconds(value)
-
-
-def mib(value: int | None) -> str:
-    """Return a size in MiB."""
-    return "" if value is None else f"{value / 2**20:.0f} MiB"
-
-
-def times(value: float | None) -> str:
-    """Return a ratio: ``2.00x``."""
-    return "" if value is None else f"{value:.2f}x"
-
-
-def percent(value: float | None, form: str = ".0%") -> str:
-    """Return a share."""
-    return "" if value is None else format(value, form)
-
-
-def number(value: float | None, form: str = ".4g") -> str:
-    """Return a number without its unit; a large one with ``k``, ``M`` or ``G``, no exponent."""
-    if value is None:
-        return ""
-    text = format(value, form)
-    return quantity(float(text)) if "e+" in text else text
-
-
-def _finite(figures: Figures) -> str:
-    return "" if figures.finite is None else ("yes" if figures.finite else "NO")
-
-
-def _gflop(flops: float | None, form: str, over: int | None = 1) -> str:
-    return format(flops / over / GIGA, form) if flops and over else ""
-
-
-def _bandwidth(figures: Figures) -> str:
-    if figures.gb_per_s is None:
-        return ""
-    return f"{number(figures.gb_per_s)} GB/s{' or more' if figures.bandwidth_at_least else ''}"
-
-
-CELLS: dict[str, Callable[[Figures], str]] = {
-    "status": lambda seen: "" if seen.is_measured else seen.status,
-    "throughput": rate_cell,
-    "step": lambda seen: seconds_cell(seen.step_s),
-    "per image": lambda seen: seconds_cell(seen.item_s),
-    "spread": lambda seen: percent(seen.spread, ".1%"),
-    "memory": lambda seen: mib(seen.memory_bytes),
-    "host memory": lambda seen: mib(seen.host_memory_bytes),
-    "img/s per GB": lambda seen: number(seen.items_per_s_per_gb),
-    "first step": lambda seen: seconds_cell(seen.first_step_s),
-    "warm-up": lambda seen: f"{seen.warmup_iterations} iterations, {seconds_cell(seen.warmup_s)}",
-    "compiling": lambda seen: seconds_cell(seen.compile_s),
-    "caches": lambda seen: seen.compile_cache or "",
-    "parameters": lambda seen: "" if seen.parameters is None else quantity(seen.parameters),
-    "GFLOP a step": lambda seen: _gflop(seen.flops_per_step, ".4g"),
-    "GFLOP an image": lambda seen: _gflop(seen.flops_per_step, ".3g", seen.items_per_step),
-    "TFLOP/s": lambda seen: number(seen.tflop_per_s),
-    "of peak": lambda seen: percent(seen.share_of_peak, ".1%"),
-    "bandwidth": _bandwidth,
-    "FLOP/byte": lambda seen: number(seen.flops_per_byte, ".3g"),
-    "bound": lambda seen: seen.bound or "",
-    "finite": _finite,
-    "max diff": lambda seen: number(seen.max_abs_diff, ".2g"),
-    "cosine": lambda seen: number(seen.cosine, ".6f"),
-    "loss error": lambda seen: percent(seen.loss_error, ".2%"),
-    "grad error": lambda seen: percent(seen.grad_norm_error, ".2%"),
-}
-"""A column's cell of a case's figures, by its heading; empty if unknown."""
-
-
-# ---- tables -------------------------------------------------------------------------------
-
-Column = str | tuple[str, Callable[[Any], str]]
-"""A heading of ``CELLS``, filled from a row's figures, or a heading and what fills it."""
-
-
-@dataclass(frozen=True)
-class Table:
-    """Headings, rows of cells, and the lines below them."""
-
-    headings: tuple[str, ...]
-    rows: list[tuple[str, ...]]
-    trouble: list[str]
-    """Why rows have no figures; judged cases have verdicts that say so."""
-    lines: list[str]
-    """The conclusions from the table."""
-    keys: int = 1
-    """Columns from the first on that tell the rows apart."""
-
-
-def table_of(
-    rows: Sequence[Any],
-    columns: Sequence[Column],
-    lines: Iterable[str] = (),
-    *,
-    keys: int = 1,
-    figures: Iterable[Figures | None] | None = None,
-) -> Table:
-    """Return a table of a study's rows; below ``lines`` stand the cases not to be trusted.
-
-    ``figures`` are those of all cases, by default each row's own.
-    """
-    pairs = [(each, _from_figures(each)) if isinstance(each, str) else each for each in columns]
-    cells = [tuple(cell(row) for _, cell in pairs) for row in rows]
-    of_rows = (row.figures for row in rows) if figures is None else figures
-    known = [each for each in of_rows if each is not None]
-    trouble = [f"{f.case_id}: {f.status}: {f.reason}" for f in known if not f.is_measured]
-    headings = tuple(heading for heading, _ in pairs)
-    return Table(headings, cells, _once(trouble), [*lines, *doubts(known)], keys)
-
-
-def _from_figures(heading: str) -> Callable[[Any], str]:
-    return lambda row: "" if row.figures is None else CELLS[heading](row.figures)
+def trouble_lines(figures: Iterable[Figures]) -> list[str]:
+    """Return why cases have no figures; judged cases have verdicts that say so."""
+    return _once(f"{f.case_id}: {f.status}: {f.reason}" for f in figures if not f.is_measured)
 
 
 def doubts(figures: Iterable[Figures]) -> list[str]:
@@ -336,3 +222,75 @@ def doubts(figures: Iterable[Figures]) -> list[str]:
 
 def _once(lines: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(lines))
+
+
+# ---- columns ------------------------------------------------------------------------------
+
+
+def _of(name: str, unit: str = NUMBER, heading: str | None = None) -> Column[Any]:
+    return Column(name, lambda row: getattr(row.figures, name, None), unit, heading)
+
+
+_ALL: list[Column[Any]] = [
+    _of("case_id", heading="case"),
+    *map(_of, ("params", "status", "reason", "ranks", "item", "items_per_step")),
+    Column(
+        "items_per_s",
+        lambda row: row.figures and row.figures.items_per_s,
+        lambda row: f"{row.figures.item}/s" if row.figures else NUMBER,
+        "throughput",
+    ),
+    _of("step_s", "s", "step"),
+    _of("item_s", "s", "per image"),
+    _of("spread", SHARE),
+    _of("iterations"),
+    _of("memory_bytes", "B", "memory"),
+    _of("items_per_s_per_gb", heading="img/s per GB"),
+    _of("first_step_s", "s", "first step"),
+    _of("warmup_s", "s", "warm-up"),
+    _of("warmup_iterations"),
+    _of("compile_s", "s", "compiling"),
+    _of("compile_cache", heading="caches"),
+    _of("parameters"),
+    _of("flops_per_step"),
+    _of("tflop_per_s", heading="TFLOP/s"),
+    _of("device_s", "s", "device time"),
+    _of("share_of_peak", SHARE, "of peak"),
+    Column(
+        "gb_per_s",
+        lambda row: row.figures and row.figures.gb_per_s,
+        lambda row: "GB/s or more" if row.figures.bandwidth_at_least else "GB/s",
+        "bandwidth",
+    ),
+    _of("share_of_bandwidth", SHARE, "of peak bandwidth"),
+    _of("bandwidth_at_least", heading="or more"),
+    _of("flops_per_byte", heading="FLOP/byte"),
+    *map(_of, ("least_flops_per_byte", "most_flops_per_byte", "bound", "bound_by", "finite")),
+    _of("max_abs_diff", heading="max diff"),
+    _of("cosine", "cos"),
+    _of("loss_error", FINE_SHARE),
+    _of("grad_norm_error", FINE_SHARE, "grad error"),
+    _of("operations_s", "s"),
+    _of("wall_s", "s"),
+    _of("portions_s", "s"),
+    _of("training"),
+    _of("host_memory_bytes", "B", "host memory"),
+    _of("cpus", heading="CPUs"),
+    _of("notes"),
+]
+COLUMNS = {column.name: column for column in _ALL}
+"""Every figure as a column of rows that have ``figures``."""
+PROBLEM: Column[Any] = Column(
+    "problem",
+    lambda row: None if not row.figures or row.figures.is_measured else row.figures.status,
+    heading="status",
+)
+"""The status of what has no figures."""
+
+
+def columns_of(shown: Sequence[str | Column[Any]]) -> list[Column[Any]]:
+    """Return columns in their order, figures by name; all other figures are in JSON alone."""
+    chosen = [COLUMNS[each] if isinstance(each, str) else each for each in shown]
+    names = {column.name for column in chosen}
+    others = [column for column in _ALL if column.name not in names]
+    return [*chosen, *(replace(column, heading="") for column in others)]

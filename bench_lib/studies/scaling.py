@@ -5,22 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from bench_lib.formats import amount, seconds, signed_percent
+from bench_lib.formats import CHANGE, SHARE, TIMES, seconds
 from bench_lib.model import Case, Param, Record, UserError
-from bench_lib.report.tables import table
+from bench_lib.report.answer import Column, Table, columns
 from bench_lib.storage import acceptance
 from bench_lib.studies import laws
 from bench_lib.studies.asked import OPENING_S
 from bench_lib.studies.figures import (
+    COLUMNS,
+    PROBLEM,
     Figures,
-    Table,
-    mib,
-    number,
-    percent,
-    rate_cell,
-    table_of,
-    times,
+    columns_of,
+    doubts,
+    rate_in_words,
 )
 from bench_lib.studies.laws import Law, Rate, Share
 from bench_lib.verdict import stragglers
@@ -229,7 +228,7 @@ class FittedLaw:
         words += f"{self.next.workers} {in_words(self.over)} would give {self.next.speed_up:.2f}x "
         words += f"({least:.2f} to {most:.2f})"
         if law.name == laws.AMDAHL and law.serial > 0:
-            words += f", and no number more than {number(1 / law.serial, '.3g')}x"
+            words += f", and no number more than {1 / law.serial:.3g}x"
         return f"{words}; {law.remark}" if law.remark else words
 
 
@@ -274,41 +273,50 @@ def _fitted(rows: Sequence[ScalingRow]) -> FittedLaw:
 # ---- tables -------------------------------------------------------------------------------
 
 
-def scaling_table(rows: Sequence[ScalingRow]) -> Table:
-    """Return the table; points without figures have their reasons below it."""
-    columns = (
-        ("over", lambda row: row.over),
-        ("workers", lambda row: str(row.workers)),
-        ("scaling", lambda row: row.scaling),
-        *("status", "throughput"),
-        ("speed-up", lambda row: times(row.speed_up and row.speed_up.value)),
-        ("efficiency", lambda row: percent(row.efficiency and row.efficiency.value, ".1%")),
-        ("95% interval", lambda row: _interval(row.efficiency)),
-        "step",
-        ("CPUs", lambda row: number(row.figures.cpus, ".2f")),
-        "host memory",
-        ("device memory", lambda row: mib(row.figures.memory_bytes)),
-    )
+def _of(share: Share | None) -> float | None:
+    return share.value if share else None
+
+
+_ROWS: list[str | Column[Any]] = [
+    Column("over", lambda row: row.over),
+    Column("workers", lambda row: row.workers),
+    Column("scaling", lambda row: row.scaling),
+    *(PROBLEM, "items_per_s"),
+    Column("speed_up", lambda row: _of(row.speed_up), TIMES, "speed-up"),
+    Column("efficiency", lambda row: _of(row.efficiency), SHARE),
+    Column(
+        "efficiency_interval",
+        lambda row: row.efficiency.interval if row.efficiency else None,
+        SHARE,
+        "95% interval",
+    ),
+    *("step_s", "cpus", "host_memory_bytes"),
+    replace(COLUMNS["memory_bytes"], heading="device memory"),
+    *columns("", "network batch_size processes stragglers"),
+]
+
+
+def scaling_table(rows: Sequence[ScalingRow]) -> Table[ScalingRow]:
+    """Return the table."""
+    return Table(columns_of(_ROWS), rows, keys=2)
+
+
+def scaling_notes(rows: Sequence[ScalingRow]) -> list[str]:
+    """Return which ranks lag, and what the intervals are of."""
     lines = [f"{row.figures.case_id}: {lags.in_words}" for row in rows for lags in row.stragglers]
     if any(row.processes == 1 and row.efficiency and row.efficiency.interval for row in rows):
         lines.append(
             "intervals are of the steps of one process each; processes differ besides, which "
             "--processes 3 or more shows"
         )
-    return table_of(rows, columns, lines, keys=2)
-
-
-def _interval(share: Share | None) -> str:
-    if share is None or share.interval is None:
-        return ""
-    return f"{share.interval[0]:.1%} to {share.interval[1]:.1%}"
+    return [*lines, *doubts(row.figures for row in rows)]
 
 
 # ---- the serial run -----------------------------------------------------------------------
 
 
-def portion_lines(seen: Figures) -> list[str]:
-    """Say how long the serial run took, and where the time of a step goes."""
+def serial_lines(seen: Figures) -> list[str]:
+    """Say how long the serial run took."""
     if seen.wall_s is None or seen.step_s is None:
         return []
     epochs = seen.params.get("epochs") or 0
@@ -316,11 +324,18 @@ def portion_lines(seen: Figures) -> list[str]:
     lines = [f"serial time (1 thread, 1 process): {seconds(seen.wall_s)} for {what}"]
     if seen.training is not None and seen.items_per_s:
         lines[0] += f"; an epoch takes {seconds(seen.training.samples / seen.items_per_s)}"
-    total = sum(seen.portions_s.values())
-    if total > 0:
-        cells = [(name, seconds(s), f"{s / total:.1%}") for name, s in seen.portions_s.items()]
-        lines += table(("part of a step", "time", "share"), cells)
     return lines
+
+
+def portions(seen: Figures) -> Table[tuple[str, float]]:
+    """Return where the time of a step goes."""
+    total = sum(seen.portions_s.values())
+    columns: list[Column[tuple[str, float]]] = [
+        Column("part", lambda row: row[0], heading="part of a step"),
+        Column("time_s", lambda row: row[1], "s", "time"),
+        Column("share", lambda row: row[1] / total, SHARE),
+    ]
+    return Table(columns, [*seen.portions_s.items()] if total > 0 else [])
 
 
 # ---- what a short run predicts ------------------------------------------------------------
@@ -358,16 +373,13 @@ def forecasts(short: Figures, long: Figures) -> list[Forecast]:
     ]
 
 
-def forecast_lines(found: Sequence[Forecast], short: Figures) -> list[str]:
-    """Return predicted and measured side by side."""
-    if not found:
-        return []
-    headings = (f"from {short.iterations} steps", "predicted", "measured", "error")
-    cells = [
-        (f.figure, amount(f.predicted, f.unit), amount(f.measured, f.unit), signed_percent(f.error))
-        for f in found
-    ]
-    return table(headings, cells)
+FORECASTS: list[Column[Forecast]] = [
+    Column("figure", lambda row: row.figure),
+    *columns("", "unit"),
+    Column("predicted", lambda row: row.predicted, lambda row: row.unit),
+    Column("measured", lambda row: row.measured, lambda row: row.unit),
+    Column("error", lambda row: row.error, CHANGE),
+]
 
 
 # ---- what follows -------------------------------------------------------------------------
@@ -396,8 +408,8 @@ def worth(rows: Sequence[ScalingRow]) -> Worth | None:
         return None
     fast, slow = gpu.figures.items_per_s or 0.0, cpu.figures.items_per_s or 1.0
     factor = fast / slow
-    best = f"the best of the CPU's ({cpu.workers} {cpu.over}, {rate_cell(cpu.figures)})"
-    words = f"one GPU does {rate_cell(gpu.figures)}, {factor:.3g} times {best}: "
+    best = f"the best of the CPU's ({cpu.workers} {cpu.over}, {rate_in_words(cpu.figures)})"
+    words = f"one GPU does {rate_in_words(gpu.figures)}, {factor:.3g} times {best}: "
     if factor <= 1:
         return Worth(factor, f"{words}it is not worth using")
     words += f"worth using where an hour of it costs less than {factor:.3g} times as much"
@@ -468,7 +480,7 @@ def requests(rows: Sequence[ScalingRow]) -> list[SchedulerRequest]:
 def request_lines(found: Sequence[SchedulerRequest]) -> list[str]:
     """Say what a job should ask for."""
     job = "the whole job, at least an epoch, with "
-    margins = f"{percent(MEMORY_MARGIN - 1)} more memory and {percent(TIME_MARGIN - 1)} more time"
+    margins = f"{MEMORY_MARGIN - 1:.0%} more memory and {TIME_MARGIN - 1:.0%} more time"
     return [
         f"a job of {each.case_id}: sbatch {each.options} ({job}{margins} than seen)"
         for each in found

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from bench_lib.cases.training import training_case
+from bench_lib.formats import SHARE, TIMES
 from bench_lib.formulas.images import INPUT_ALONE
 from bench_lib.model import MOST_STEPS_TOLD, Case, Param, Record, Training
-from bench_lib.studies.figures import (
-    Figures,
-    Table,
-    mib,
-    number,
-    percent,
-    ratio,
-    seconds_cell,
-    table_of,
-    times,
-)
+from bench_lib.report.answer import Column, Table
+from bench_lib.studies.figures import PROBLEM, Figures, columns_of, doubts, ratio
+from bench_lib.studies.registry import Study, StudyRow
 
 LINE = "{} / {}: loss {:.2f}, acc {:.2%}, images / second / gpu: {:.2f}."
 """As the CIFAR-100 script of amd/HPCTrainingExamples (MLExamples/PyTorch_Profiling) prints a step:
@@ -54,76 +48,64 @@ def three_cases(values: Mapping[str, Param], together: Case, alone: Case) -> dic
     }
 
 
-@dataclass(frozen=True)
-class TrainingRow:
-    """One of the three figures; unknown ones are None."""
-
-    what: str
-    figures: Figures
-    images_per_s_per_rank: float | None = None
-    """By the wall clock."""
-    batch_s: float | None = None
-    """Median time of a batch; those that come together share theirs."""
-    first_loss: float | None = None
-    last_loss: float | None = None
-    last_accuracy: float | None = None
+def _what(row: StudyRow) -> str:
+    """Return which of the three a row is."""
+    if row.case.params.get("network") == INPUT_ALONE:
+        return INPUT
+    return STEP_ALONE if row.case.params.get("feed") == "fixed" else TOGETHER
 
 
-def training_row(what: str, case: Case, seen: Figures) -> TrainingRow:
-    """Return a row of one of the three."""
-    rate, learnt = seen.items_per_s, seen.training
-    images = int(case.params["batch_size"]) * (1 if case.launch.strong else case.launch.ranks)
-    losses, accuracies = (learnt.losses, learnt.accuracies) if learnt else ([], [])
-    return TrainingRow(
-        what,
-        seen,
-        images_per_s_per_rank=rate / seen.ranks if rate else None,
-        batch_s=None if seen.item_s is None else images * seen.item_s,
-        first_loss=losses[0] if losses else None,
-        last_loss=losses[-1] if losses else None,
-        last_accuracy=accuracies[-1] if accuracies else None,
-    )
+def _batch_s(row: StudyRow) -> float | None:
+    """Return the median time of a batch; those that come together share theirs."""
+    launch = row.case.launch
+    images = int(row.case.params["batch_size"]) * (1 if launch.strong else launch.ranks)
+    return None if row.figures.item_s is None else images * row.figures.item_s
 
 
-def _losses(row: TrainingRow) -> str:
-    return "" if row.first_loss is None else f"{row.first_loss:.2f} to {row.last_loss:.2f}"
+def _rate_of_rank(row: StudyRow) -> float | None:
+    return row.figures.items_per_s / row.figures.ranks if row.figures.items_per_s else None
 
 
-COLUMNS = (
-    ("what", lambda row: row.what),
-    ("case", lambda row: row.figures.case_id),
-    "status",
-    ("images/s/gpu", lambda row: number(row.images_per_s_per_rank)),
-    ("images/s", lambda row: number(row.figures.items_per_s)),
-    ("batch", lambda row: seconds_cell(row.batch_s)),
-    "spread",
-    ("loss", _losses),
-    ("accuracy", lambda row: percent(row.last_accuracy, ".1%")),
-    *("memory", "host memory"),
-    ("CPUs", lambda row: number(row.figures.cpus, ".1f")),
-)
+def _learnt(name: str, at: int) -> Callable[[StudyRow], float | None]:
+    return lambda row: (getattr(row.figures.training, name, None) or {at: None})[at]
 
 
-def training_table(rows: Sequence[TrainingRow]) -> Table:
-    """Return the three figures side by side, and what holds the training back."""
-    return table_of(rows, COLUMNS, [*_held_back(rows), *_sources(rows)])
-
-
-def _held_back(rows: Sequence[TrainingRow]) -> list[str]:
-    """Say how near both together come to the slower of the two alone."""
-    by_what = {row.what: row.figures.items_per_s for row in rows}
+def _conclusion(rows: Sequence[StudyRow]) -> Iterator[str]:
+    """Say how near both together come to the slower of the two alone, and what the data are."""
+    by_what = {_what(row): row.figures.items_per_s for row in rows}
     together, step, fed = (by_what.get(what) for what in (TOGETHER, STEP_ALONE, INPUT))
-    if not together or not step or not fed:
-        return []
-    slower = INPUT if fed < step else STEP_ALONE
-    of_slower, of_step = together / min(fed, step), together / step
-    words = f"{of_slower:.0%} of the slower alone, the {slower}; {of_step:.0%} of the {STEP_ALONE}"
-    return [f"{TOGETHER}: {words}"]
+    if together and step and fed:
+        slower = INPUT if fed < step else STEP_ALONE
+        yield (
+            f"{TOGETHER}: {together / min(fed, step):.0%} of the slower alone, the {slower}; "
+            f"{together / step:.0%} of the {STEP_ALONE}"
+        )
+    yield from sources(row.figures for row in rows)
 
 
-def _sources(rows: Sequence[TrainingRow | RanksRow]) -> list[str]:
-    learnt = [row.figures.training for row in rows if row.figures.training is not None]
+def sources(figures: Iterable[Figures]) -> list[str]:
+    """Return a line on each source of images."""
+    learnt = [seen.training for seen in figures if seen.training is not None]
     return [f"data: {source}" for source in dict.fromkeys(each.data for each in learnt)]
+
+
+CIFAR_100 = Study(
+    name="train-cifar100",
+    axes=("feed",),
+    columns=(
+        Column("what", _what),
+        *("case_id", PROBLEM),
+        Column("images_per_s_per_rank", _rate_of_rank, heading="images/s/gpu"),
+        "items_per_s",
+        Column("batch_s", _batch_s, "s", "batch"),
+        "spread",
+        Column("first_loss", _learnt("losses", 0)),
+        Column("last_loss", _learnt("losses", -1)),
+        Column("last_accuracy", _learnt("accuracies", -1), SHARE, "accuracy"),
+        *("memory_bytes", "host_memory_bytes", "cpus"),
+    ),
+    notes=_conclusion,
+)
 
 
 # ---- a line a step ------------------------------------------------------------------------
@@ -212,25 +194,30 @@ def last_epoch(learnt: Training, epochs: int) -> float | None:
     return statistics.fmean(last) if last else None
 
 
-RANKS = (
-    ("", lambda row: f"GPU ({row.ranks})"),
-    ("Training time (secs)", lambda row: number(row.training_s, ".2f") or row.figures.status),
-    ("Average time per epoch (secs)", lambda row: number(row.epoch_s, ".2f")),
-    ("Images processed per sec", lambda row: number(row.images_per_s, ".2f")),
-    ("Training accuracy", lambda row: number(row.training_accuracy, ".2f")),
-    ("Test accuracy", lambda row: number(row.test_accuracy, ".2f")),
-    ("Maximum Memory Consumption (MiB)", lambda row: mib(row.memory_bytes).removesuffix(" MiB")),
-    ("Speed-up", lambda row: times(row.speed_up)),
-    ("Efficiency", lambda row: percent(row.efficiency)),
-)
+_RANKS: list[str | Column[Any]] = [
+    Column("ranks", lambda row: row.ranks, heading="GPUs"),
+    PROBLEM,
+    Column("training_s", lambda row: row.training_s, "s", "Training time"),
+    Column("epoch_s", lambda row: row.epoch_s, "s", "Average time per epoch"),
+    Column("images_per_s", lambda row: row.images_per_s, heading="Images processed per sec"),
+    Column("training_accuracy", lambda row: row.training_accuracy, SHARE, "Training accuracy"),
+    Column("test_accuracy", lambda row: row.test_accuracy, SHARE, "Test accuracy"),
+    Column("memory_bytes", lambda row: row.memory_bytes, "B", "Maximum memory consumption"),
+    Column("speed_up", lambda row: row.speed_up, TIMES, "Speed-up"),
+    Column("efficiency", lambda row: row.efficiency, SHARE, "Efficiency"),
+]
 
 
-def ranks_table(rows: Sequence[RanksRow], steps: int | None = None) -> Table:
-    """Return the table by ranks: a column for each number of GPUs, a row for each figure.
+def ranks_table(rows: Sequence[RanksRow]) -> Table[RanksRow]:
+    """Return the table by ranks: a column for each number of GPUs, a row for each figure."""
+    return Table(columns_of(_RANKS), rows, is_upright=True)
+
+
+def ranks_notes(rows: Sequence[RanksRow], steps: int | None = None) -> list[str]:
+    """Return what is to be known of the table.
 
     With ``steps`` these were measured, and times are what whole epochs would take.
     """
     scaled = [] if steps is None else [f"times of whole epochs, at the rate of {steps} steps"]
-    upright = table_of(rows, RANKS, [*scaled, *_sources(rows)])
-    headings, *lines = zip(upright.headings, *upright.rows, strict=True)
-    return replace(upright, headings=headings, rows=lines)
+    figures = [row.figures for row in rows]
+    return [*scaled, *sources(figures), *doubts(figures)]
