@@ -123,6 +123,7 @@ def run(own, monkeypatch, capsys):
     [
         ("Net --batch-size 2", "net-b2"),
         ("Words --arg words=30 --batch-size 2", "words-b2"),
+        ("Words --arg words=30 --input ids=int64:30 --batch-size 2", "words-b2"),
         ("Small --batch-size 2", "small-b2"),
         ("Odd --input a=4,8 --input b=8,4 --batch-size 2", "odd-b2"),
         ("Config --batch-size 2", "config-b2"),
@@ -188,11 +189,60 @@ def test_a_second_object_goes_behind_the_first_and_nothing_is_written_over(own, 
     assert run("mine:Net").status == 0
     assert run("mine:Small").status == 0
     assert run("mine:Net --batch-size 4").status == 0
+    assert run("mine:Net --output other").status == 0
+    assert (own / "other" / "test_other.py").exists()
     assert list(cases_in(own / "perf_tests" / "matrix.toml")) == ["net-b8", "small-b8", "net-b4"]
     assert (own / "perf_tests" / "adopted.py").read_text().count("def net_step(") == 1
     assert test.read_text() == "# mine\n"
     answer = run("mine:Net")
     assert (answer.status, "has net-b8 already" in answer.err) == (2, True)
+
+
+def test_a_rerun_replaces_the_case_and_its_factory_and_nothing_else(own, run):
+    for words in ("Net", "Small", "Net --batch-size 4"):
+        assert run(f"mine:{words}").status == 0
+    other = run("mine:Net --batch-size 16 --arg width=9")
+    assert (other.status, "another net_step; --replace" in other.err) == (2, True)
+    assert run("mine:Net --arg width=9 --replace").status == 0
+    cases = cases_in(own / "perf_tests" / "matrix.toml")
+    assert list(cases) == ["small-b8", "net-b4", "net-b8"]
+    steps = (own / "perf_tests" / "adopted.py").read_text()
+    assert (steps.count("Net()"), steps.count("Net(width=9)")) == (0, 1)
+    for case in cases.values():
+        build(case, Setting(torch.device("cpu"))).step()
+
+
+OTHERS = "[tool.other]\na = 1\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [
+        ("pytest.ini", None, "[pytest]\nperf_paths = perf_tests\n"),
+        ("pytest.ini", "[pytest]\na = 1\n", "[pytest]\nperf_paths = perf_tests\na = 1\n"),
+        ("tox.ini", "[tox]\n[pytest]\n", "[tox]\n[pytest]\nperf_paths = perf_tests\n"),
+        ("setup.cfg", "[tool:pytest]\n", "[tool:pytest]\nperf_paths = perf_tests\n"),
+        ("pyproject.toml", "[tool.pytest]\n", '[tool.pytest]\nperf_paths = ["perf_tests"]\n'),
+        (
+            "pyproject.toml",
+            OTHERS,
+            f'{OTHERS}\n[tool.pytest.ini_options]\nperf_paths = ["perf_tests"]\n',
+        ),
+        ("tox.ini", "[pytest]\nperf_paths = mine\n", "[pytest]\nperf_paths = mine\n"),
+    ],
+)
+def test_pytest_measures_only_where_it_is_asked_to_and_git_ignores_runs(
+    own, run, name, before, after
+):
+    (own / ".gitignore").write_text("*.pyc")
+    if before is not None:
+        (own / name).write_text(before)
+    for words in ("Net", "Small"):
+        answer = run(f"mine:{words}")
+        assert (own / name).read_text() == after
+    assert (own / ".gitignore").read_text() == "*.pyc\n/history/\n"
+    left = "tox.ini has perf_paths = mine; add perf_tests to it"
+    assert (left in answer.out) == ("mine" in after)
 
 
 SHAKEN = [1.0, 1.6] * 10

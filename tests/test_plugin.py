@@ -1034,6 +1034,27 @@ def test_xdist_is_left_alone_where_nothing_is_measured(suite, pytester):
     assert not pytester.path.joinpath("history").exists()
 
 
+def test_a_bare_pytest_leaves_out_what_measures_and_an_option_brings_it_in(suite, pytester):
+    suite()
+    pytester.makepyfile(test_unit="def test_one(): pass")
+    pytester.runpytest_inprocess(*LOAD).assert_outcomes(passed=1)
+    assert not pytester.path.joinpath("history").exists()
+    listed = pytester.runpytest_inprocess(*LOAD, "--perf-tier", "gate", "--collect-only", "-q")
+    listed.stdout.fnmatch_lines(["perf_tests/test_steps.py::*", "test_unit.py::test_one"])
+
+
+def test_each_of_several_perf_paths_measures_under_xdist(suite, pytester):
+    suite(devices="gpus(2)")
+    ini = pytester.path.joinpath("tox.ini")
+    ini.write_text(ini.read_text().replace("= perf_tests", "= perf_tests\n    more"))
+    pytester.mkdir("more").joinpath("test_own.py").write_text(
+        "from bench_lib.model import Case\n"
+        "def test_own(perf):\n    perf.measure(Case('own', 'steps:step'))\n"
+    )
+    for words in (["more"], ["perf_tests/..", "more", "-k", "own"]):
+        pytester.runpytest_inprocess(*LOAD, *words, "-n", "2").assert_outcomes(passed=1)
+
+
 def test_a_crashed_xdist_worker_costs_one_case(suite, pytester):
     matrix = "".join(
         f'[[gate.factory]]\nid = "case-{i}"\ntarget = "steps:step"\n' for i in range(6)

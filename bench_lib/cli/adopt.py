@@ -20,6 +20,16 @@ from bench_lib.model import UserError
 
 MOST_BYTES = 2**20
 """A matrix or a file of factories is no larger."""
+PERF_TESTS = Path("perf_tests")
+IGNORED = "/history/"
+"""What git has to leave alone, from the repository's root."""
+PYTEST_FILES = {
+    "pytest.ini": (r"\[pytest\]", "perf_paths = {}"),
+    "pyproject.toml": (r"\[tool\.pytest(\.ini_options)?\]", 'perf_paths = ["{}"]'),
+    "tox.ini": (r"\[pytest\]", "perf_paths = {}"),
+    "setup.cfg": (r"\[tool:pytest\]", "perf_paths = {}"),
+}
+"""The files that pytest reads its settings from, in its order: the section, and ours in it."""
 TEST = """import pytest
 
 
@@ -45,12 +55,17 @@ def adopt(
         typer.Option(
             "--input",
             metavar="NAME=SHAPE",
-            help="An input without its batch: x=3,224,224, or ids=128:30000 for whole numbers.",
+            help="An input without its batch: x=3,224,224; ids=128:30000 for whole numbers below "
+            "30000; user=int64:1000 for one number a sample.",
         ),
     ] = None,
+    replace: Annotated[
+        bool,
+        typer.Option("--replace", help="Write over the case and the factory of an earlier try."),
+    ] = False,
     output: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder of the measuring tests, from here.")
-    ] = Path("perf_tests"),
+    ] = PERF_TESTS,
 ) -> None:
     """Write a factory, a matrix row and a test for an object of yours, and measure it once."""
     name = re.sub(r"\W+", "_", target.partition(":")[2]).lower()
@@ -68,13 +83,18 @@ def adopt(
     if not found["is_test"]:
         case_id += f"-b{batch_size}"
         row.append(f"params = {{ batch_size = {batch_size} }}")
-    matrix, test = _write(output, case_id, [*row, f'id = "{case_id}"'], found["factory"])
-    words = [str(test), "-k", case_id, "--perf-matrix", str(matrix), "--perf-tier", "smoke"]
-    say(f"{case_id} is in {matrix}; PYTHONPATH=. pytest {' '.join(words)}")
+    _write(output, case_id, [*row, f'id = "{case_id}"'], found["factory"], replace=replace)
+    left = _configured(output)
+    words = [str(output), "-k", case_id]
+    if output != PERF_TESTS:
+        words += ["--perf-matrix", str(output / "matrix.toml")]
+    say(f"{case_id} is in {output / 'matrix.toml'}; PYTHONPATH=. pytest {' '.join(words)}")
     status = subprocess.call([sys.executable, "-m", "pytest", *words], env=environ)
     guessed = [*found["guessed"], "how much slower is too slow: limits.tolerance in the matrix"]
     for each in guessed:
         print(f"not known: {each}")
+    for each in left:
+        print(f"left to you: {each}")
     raise typer.Exit(status)
 
 
@@ -89,31 +109,71 @@ def _input(text: str) -> tuple[str, tuple[list[int], int | None]]:
     name, _, sizes = text.partition("=")
     shape, _, below = sizes.partition(":")
     try:
-        return name, (list(map(int, shape.split(","))), int(below) if below else None)
+        own = [] if shape == "int64" and below else list(map(int, shape.split(",")))
+        return name, (own, int(below) if below else None)
     except ValueError:
-        why = f"{text}; it has to be NAME=3,224,224, or NAME=128:30000 for numbers below 30000"
+        why = (
+            f"{text}; it has to be NAME=3,224,224, NAME=128:30000 for numbers below 30000, or "
+            "NAME=int64:1000 for one number a sample"
+        )
         raise typer.BadParameter(why, param_hint="--input") from None
 
 
-def _write(folder: Path, case_id: str, row: list[str], factory: str) -> tuple[Path, Path]:
-    """Write what is missing, behind what there is; raises UserError if the case is there."""
+def _write(folder: Path, case_id: str, row: list[str], factory: str, *, replace: bool) -> None:
+    """Write what is missing, behind what there is.
+
+    Raises UserError if the case, or another factory of that name, is there and not to be replaced.
+    """
     if folder.is_absolute() or not all(part.isidentifier() for part in folder.parts):
         raise UserError(f"--output {folder}: it has to be a path from here that can be imported")
-    steps, matrix, test = (
-        folder / "adopted.py",
-        folder / "matrix.toml",
-        folder / "test_factories.py",
-    )
-    rows = _text(matrix) or '[gate]\nextends = "smoke"\n'
-    if re.search(rf'^id = "{re.escape(case_id)}"$', rows, re.MULTILINE):
-        raise UserError(f"{matrix} has {case_id} already; change it there, or --batch-size N")
-    before = _text(steps)
-    if factory.partition("(")[0] + "(" not in before:
-        write(steps, f"{before.rstrip()}\n\n\n{factory}".lstrip())
-    write(matrix, "\n".join([rows.rstrip(), "", *row, ""]).lstrip())
+    # Two test files of one name would be one module to pytest.
+    name = "factories" if folder == PERF_TESTS else "_".join(folder.parts)
+    steps, matrix, test = folder / "adopted.py", folder / "matrix.toml", folder / f"test_{name}.py"
+    rows, known = _text(matrix) or '[gate]\nextends = "smoke"\n', _text(steps)
+    tables = re.split(r"^(?=\[)", rows, flags=re.MULTILINE)
+    others = [table for table in tables if f'id = "{case_id}"' not in table.splitlines()]
+    begin = re.escape(factory.partition("(")[0])
+    rest = re.sub(rf"^{begin}\(.*\n(?:[ \t].*\n|\n)*", "", known, flags=re.MULTILINE)
+    if len(others) < len(tables) and not replace:
+        raise UserError(
+            f"{matrix} has {case_id} already; --replace writes it anew, --batch-size N adds another"
+        )
+    if rest != known and factory not in known and not replace:
+        raise UserError(
+            f"{steps} has another {factory[4:].partition('(')[0]}; --replace takes its place"
+        )
+    if rest == known or replace:
+        write(steps, f"{rest.rstrip()}\n\n\n{factory}".lstrip())
+    write(matrix, "\n".join(["".join(others).rstrip(), "", *row, ""]).lstrip())
     if not test.exists():
         write(test, TEST)
-    return matrix, test
+
+
+def _configured(folder: Path) -> list[str]:
+    """Have git ignore the history, and pytest measure only where it is asked to.
+
+    Returns what is left to the user.
+    """
+    ignored = _text(Path(".gitignore"))
+    if IGNORED not in ignored.splitlines():
+        write(Path(".gitignore"), f"{ignored.rstrip()}\n{IGNORED}\n".lstrip())
+    for name, (section, line) in PYTEST_FILES.items():
+        text = _text(Path(name))
+        found = re.search(rf"^{section}[ \t]*\n", text, re.MULTILINE)
+        if found is None:
+            continue
+        if (own := re.search(r"^perf_paths\b.*", text, re.MULTILINE)) is None:
+            ours = line.format(folder.as_posix())
+            write(Path(name), f"{text[: found.end()]}{ours}\n{text[found.end() :]}")
+        elif folder.as_posix() not in own[0]:
+            return [f"{name} has {own[0]}; add {folder.as_posix()} to it"]
+        return []
+    if project := _text(Path("pyproject.toml")):
+        ours = PYTEST_FILES["pyproject.toml"][1].format(folder.as_posix())
+        write(Path("pyproject.toml"), f"{project.rstrip()}\n\n[tool.pytest.ini_options]\n{ours}\n")
+    else:
+        write(Path("pytest.ini"), f"[pytest]\nperf_paths = {folder.as_posix()}\n")
+    return []
 
 
 def _text(path: Path) -> str:

@@ -12,12 +12,13 @@ not start where pytest met this module before it could rewrite it.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from _pytest.compat import safe_getattr
 
-from bench_lib.plugin.declared import add_options, asked_for, measures
+from bench_lib.plugin.declared import add_options, asked_for, is_left_out, measures
 
 if TYPE_CHECKING:
     from bench_lib.plugin.running import Perf
@@ -66,6 +67,11 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     from bench_lib.plugin.session import Selection, read_options  # noqa: PLC0415 - as in `load`
 
     return len(Selection(config, read_options(config)).devices)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Have a bare ``pytest`` measure nothing: ``perf_paths`` are for runs that name them."""
+    return True if is_left_out(collection_path, config) else None
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -147,8 +148,8 @@ def _add_settings(parser: pytest.Parser) -> None:
     parser.addini("perf_matrix", "matrix of cases", default="perf_tests/matrix.toml")
     parser.addini(
         "perf_paths",
-        "folders whose tests measure; a run of one of them under pytest-xdist is given one "
-        "worker a device",
+        "folders whose tests measure, where a run names one of them or an option of ours; under "
+        "pytest-xdist it is given one worker a device",
         type="args",
     )
 
@@ -175,8 +176,17 @@ def measures(item: pytest.Item) -> bool:
     return False
 
 
+def is_left_out(path: Path, config: pytest.Config) -> bool:
+    """Whether a path is under ``perf_paths``, and the run does not ask for measuring."""
+    return path.resolve() in _perf_paths(config) and not asked_for(config)
+
+
+def _perf_paths(config: pytest.Config) -> list[Path]:
+    return [(config.rootpath / path).resolve() for path in config.getini("perf_paths")]
+
+
 def _names_perf_path(config: pytest.Config) -> bool:
-    folders = [(config.rootpath / path).resolve() for path in config.getini("perf_paths")]
+    folders = _perf_paths(config)
     for argument in config.args:
         path = (config.invocation_params.dir / argument.partition("::")[0]).resolve()
         if any(folder == path or folder in path.parents for folder in folders):

@@ -90,7 +90,7 @@ def _call(shape: list[int], below: int | None) -> str:
     sizes = ", ".join(["batch_size", *map(str, shape)])
     if below is None:
         return f"torch.randn({sizes}, device=setting.device)"
-    return f"torch.randint(0, {below}, ({sizes}), device=setting.device)"
+    return f"torch.randint(0, {below}, ({sizes}{'' if shape else ','}), device=setting.device)"
 
 
 def _needed(taker: Callable[..., Any]) -> list[str]:
@@ -132,7 +132,7 @@ def _shapes(network: nn.Module) -> Iterator[Input]:
         if isinstance(layer, nn.Conv2d):
             yield from (([layer.in_channels, side, side], None) for side in (224, 32, 28, 64))
         elif isinstance(layer, nn.Embedding):
-            yield from (([length], layer.num_embeddings) for length in (128, 16))
+            yield from ((sizes, layer.num_embeddings) for sizes in ([128], [16], []))
         elif isinstance(layer, nn.Linear):
             yield from (([*before, layer.in_features], None) for before in ([], [128]))
         else:
