@@ -138,6 +138,28 @@ class OtherChoices(Finding):
 
 
 @dataclass(frozen=True)
+class CountChange(Finding):
+    """A count that neither chance nor the clock moves is another than on the other side."""
+
+    metric: str
+    before: float
+    here: float
+    kind: str = "count"
+
+
+@dataclass(frozen=True)
+class ResourceChange(Finding):
+    """A compiled kernel of the same source and configuration takes more of the device, or less."""
+
+    kernel: str
+    resource: str
+    """``registers``, ``spills``, or ``shared`` memory (LDS) in bytes."""
+    before: int
+    here: int
+    kind: str = "resource"
+
+
+@dataclass(frozen=True)
 class Ranks(Finding):
     """The throughput of several ranks as a share of as many times one rank's."""
 
@@ -252,6 +274,8 @@ KINDS: Mapping[str, type[Finding]] = {
         ClockChange,
         HostBound,
         OtherChoices,
+        CountChange,
+        ResourceChange,
         Ranks,
         Bounded,
         Differs,

@@ -441,6 +441,9 @@ class Choice:
     """Tile sizes, warps and stages, by name."""
     template: bool = False
     """Whether the tiles stand in the source, as in a GEMM's: no lookup chooses these."""
+    resources: dict[str, int] = field(default_factory=dict, compare=False)
+    """What the compiler made of it: ``registers`` and ``spills`` of a thread, ``shared`` bytes of
+    a block (LDS); what it does not tell is left out."""
 
 
 @dataclass(frozen=True)
@@ -564,6 +567,9 @@ class Measurement:
     waited_s: float | None = None
     """How long a thread of the process, the one that waited longest, was ready to run in that
     stretch and had no CPU; with several ranks, the longest of any."""
+    exact: dict[str, int] = field(default_factory=dict)
+    """Counts of a step that neither chance nor the clock moves, as far as known: ``kernels`` (with
+    copies and fills) of a recorded step, ``graph_breaks`` and ``recompilations``."""
     operations_s: dict[str, float] = field(default_factory=dict)
     """The costliest operations' own time in a profiled step: the device's, or else the CPU's."""
     phases_s: dict[str, float] = field(default_factory=dict)

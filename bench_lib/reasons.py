@@ -8,6 +8,7 @@ from dataclasses import replace
 from bench_lib.findings import (
     Bounded,
     ClockChange,
+    CountChange,
     Difference,
     Differs,
     HostBound,
@@ -19,6 +20,7 @@ from bench_lib.findings import (
     Overruled,
     Ranks,
     Renamed,
+    ResourceChange,
     SlowerThanBaseline,
     Told,
     TooFewIterations,
@@ -80,11 +82,11 @@ def _words(verdict: Verdict, finding: Finding) -> Iterator[str]:
         case HostBound():
             yield from _host_bound(finding)
         case OtherChoices():
-            words = f"other autotuning choices: {finding.differences}; "
-            words += many(finding.tunings, "tuning")
-            if finding.tunings < finding.needed:
-                words += f", and {finding.needed} are needed"
-            yield words
+            yield _choices(finding)
+        case CountChange(metric, before, here):
+            yield f"{before:g} -> {here:g} {metric_of(metric).label}"
+        case ResourceChange(kernel, resource, before, here):
+            yield f"{resource} {before} -> {here} in {kernel}"
         case Ranks():
             yield from _ranks(verdict, finding)
         case Bounded():
@@ -104,6 +106,13 @@ def _words(verdict: Verdict, finding: Finding) -> Iterator[str]:
             yield words.replace("the baseline", _baseline(verdict))
         case KernelsUnseen(problem):
             yield f"its kernels are not known: {problem}"
+
+
+def _choices(found: OtherChoices) -> str:
+    words = f"other autotuning choices: {found.differences}; {many(found.tunings, 'tuning')}"
+    if found.tunings < found.needed:
+        words += f", and {found.needed} are needed"
+    return words
 
 
 def _baseline(verdict: Verdict) -> str:

@@ -178,6 +178,9 @@ def test_a_case_may_limit_by_name_what_no_field_of_its_limits_does():
     assert found == {
         "sustained": 0.15,
         "first_step": 0.1,
+        "kernels": None,
+        "graph_breaks": None,
+        "recompilations": None,
         "cosine": 9.0,
         "loss": 9.0,
         "gradients": 9.0,

@@ -37,7 +37,7 @@ from bench_lib.model import (
     Status,
     Verdict,
 )
-from bench_lib.verdict import chance, choices, threshold, turns, validity
+from bench_lib.verdict import chance, choices, exact, threshold, turns, validity
 from bench_lib.verdict.chance import Question
 from bench_lib.verdict.evidence import (
     BETWEEN_DEVICES,
@@ -108,6 +108,7 @@ def judge(suite: Mapping[str, Evidence]) -> dict[str, list[Verdict]]:
         found[case_id] += _efficient_enough(evidence, found[case_id])
         if evidence.turns is not None and evidence.turns.decides_alone:
             found[case_id] = _by_the_reference_alone(found[case_id], evidence.turns.reference)
+        found[case_id] = exact.named(found[case_id], evidence)
     return found
 
 

@@ -81,7 +81,17 @@ def _choice(kernel: Any) -> Choice:
         chosen |= {found[2]: _constant(found[4]) for found in TILE.finditer(source)}
         source = TILE.sub(r"\1\2", source)
     kept = {name: value for name, value in sorted(chosen.items()) if isinstance(value, (int, str))}
-    return Choice(_key(str(kernel.size_hints), source), kept, is_template)
+    key = _key(str(kernel.size_hints), source)
+    return Choice(key, kept, is_template, _resources(kernel.launchers[0]))
+
+
+RESOURCES = {"registers": "n_regs", "spills": "n_spills", "shared": "shared"}
+
+
+def _resources(launcher: Any) -> dict[str, int]:
+    """Return what a compiled kernel takes, as far as Triton tells for this device."""
+    told = {name: getattr(launcher, attribute, None) for name, attribute in RESOURCES.items()}
+    return {name: value for name, value in told.items() if isinstance(value, int)}
 
 
 def _constant(text: str) -> int | str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from bench_lib.worker import profiling
 from bench_lib.worker.clock import Clock
+from bench_lib.worker.graph import Recording
 
 AHEAD = 5
 """Replays before the first that is timed, so that a stall of the host goes unnoticed."""
@@ -31,6 +32,8 @@ class DeviceTime:
     seconds: float | None = None
     source: str | None = None
     """``graph`` or ``kernels``; None if neither was possible."""
+    nodes: int | None = None
+    """Kernels, copies and fills of a step that was recorded."""
     warnings: list[str] = field(default_factory=list)
 
 
@@ -47,7 +50,7 @@ def device_time(clock: Clock, step: Callable[[], object]) -> DeviceTime:
 
 def _device_time(clock: Clock, step: Callable[[], object]) -> DeviceTime:
     try:
-        return DeviceTime(_replayed(clock, step), "graph")
+        return _replayed(clock, step)
     except Exception as error:  # noqa: BLE001 - the case goes on without a graph
         no_graph = f"no graph of the step could be replayed: {_cause(error)}"
     try:
@@ -56,11 +59,12 @@ def _device_time(clock: Clock, step: Callable[[], object]) -> DeviceTime:
         return DeviceTime(warnings=[f"no device time: {no_graph}; no profile: {_cause(error)}"])
     # What ran at the same time counts twice.
     seconds = sum(total_s for _, _, total_s in work.kernels) / work.steps
-    return DeviceTime(seconds, "kernels", [f"device time is the sum of the kernels; {no_graph}"])
+    warnings = [f"device time is the sum of the kernels; {no_graph}"]
+    return DeviceTime(seconds, "kernels", warnings=warnings)
 
 
-def _replayed(clock: Clock, step: Callable[[], object]) -> float:
-    """Median time from the end of one replay to the end of the next, in seconds."""
+def _replayed(clock: Clock, step: Callable[[], object]) -> DeviceTime:
+    """Return the median time from the end of one replay to the end of the next."""
     with clock.recorded(step) as replay:
         marks = clock.marks(REPLAYS + 1)
         for _ in range(AHEAD):
@@ -73,11 +77,12 @@ def _replayed(clock: Clock, step: Callable[[], object]) -> float:
         clock.synchronize()
         left_s = clock.now() - issued_s
         replay_s = statistics.median(marks.intervals())
+        nodes = replay.nodes if isinstance(replay, Recording) else None
     step()  # so that gradients and losses no longer lie in the graph's memory
     clock.synchronize()
     if left_s < LEFT * replay_s:
         raise RuntimeError("the device is done with a replay before the host issues the next")
-    return replay_s
+    return DeviceTime(replay_s, "graph", nodes)
 
 
 def _cause(error: BaseException) -> str:

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from bench_lib.worker import exact
+
 WARMUP = 3
 """Steps on the side stream before the one that is recorded, as torch's notes on graphs ask."""
 AGAIN = 7
@@ -37,6 +39,8 @@ class Recording:
     """The step's answer; a tensor, of any shape, lies in the graph's memory."""
     side: torch.cuda.Stream
     """The stream it was recorded on; libraries keep memory for each stream that they saw."""
+    nodes: int | None = None
+    """Kernels, copies and fills in it; None if unknown."""
 
     def __call__(self) -> None:
         """Issue the step."""
@@ -60,7 +64,7 @@ def recorded(
     fastest is lent; the others' memory is given back.  All that such a step leaves in its graph has
     to be in its answer.
     """
-    graphs = [torch.cuda.CUDAGraph()]
+    graphs = [exact.countable()]
     side = side or torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     try:
@@ -72,7 +76,7 @@ def recorded(
             with contextlib.suppress(RuntimeError):  # such as too little memory
                 wanted = 1 + again if again and _is_small(found[0]) else 1
                 while len(graphs) < wanted:
-                    graphs.append(torch.cuda.CUDAGraph())
+                    graphs.append(exact.countable())
                     found.append(_record(step, graphs[-1], side))
         chosen = _fastest(found) if len(found) > 1 else found[0]
         del found  # and the others' answers, which lie in their memory
@@ -139,7 +143,7 @@ def _record(
         _stop_allocating_to(pool)
         _broken.append(graph)  # the allocator of pinned memory goes on asking it
         raise
-    return Recording(graph, answer, side)
+    return Recording(graph, answer, side, exact.nodes(graph))
 
 
 def _stop_allocating_to(pool: Any) -> None:

@@ -27,13 +27,14 @@ from bench_lib.model import (
     Sampling,
     StepCounts,
 )
-from bench_lib.worker import caches, choices, host
+from bench_lib.worker import caches, choices, exact, host
 from bench_lib.worker.bursts import InBursts, in_bursts
 from bench_lib.worker.clock import Clock, Marks
 from bench_lib.worker.device import compile_cache_state, forget_compiled
 from bench_lib.worker.device_time import DeviceTime, device_time
 from bench_lib.worker.launches import LaunchCosts
 from bench_lib.worker.workloads import Setting, Workload, build
+from bench_lib.worker.workloads.compilation import Recorded
 
 LEAST = 6
 """Fewer iterations than these are never enough."""
@@ -382,6 +383,11 @@ def _measured(
         device = device_time(clock, workload.step)
         warnings += device.warnings
 
+    exact_counts = exact.of_compiler() if workload.compiled else {}
+    nodes = workload.step.nodes if isinstance(workload.step, Recorded) else device.nodes
+    if nodes is not None:
+        exact_counts["kernels"] = nodes
+
     numerics, counts = _checked(sampling, context, workload)
     if numerics is not None and not numerics.finite:
         warnings.append("the answer holds infinities or NaN")
@@ -418,6 +424,7 @@ def _measured(
         portions_s={name: statistics.median(times) for name, times in portions.items()},
         own_s=_own_times(portions, workload.waits) if context.setting.ranks > 1 else [],
         training=training,
+        exact=exact_counts,
         peak_host_bytes=host_peak,
         cpu_s=seen.cpu_s,
         waited_s=seen.waited_s,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import replace
+from functools import partial
 
 from bench_lib.model import Measurement, Numerics, Telemetry
 from bench_lib.verdict.metrics.efficiency import EFFICIENCY
@@ -98,6 +99,11 @@ def _gradients(seen: Measurement, _telemetry: Telemetry | None) -> float | None:
     """Return how far the gradients' norm is from FP32's, as a share of it."""
     answer = _answer(seen)
     return None if answer is None else relative(answer.grad_norm, answer.reference_grad_norm)
+
+
+def _exact(name: str, seen: Measurement, _telemetry: Telemetry | None) -> float | None:
+    """Return a count of a step; one that changed is named beside the time (``verdict.exact``)."""
+    return seen.exact.get(name)
 
 
 COSINE = Metric(
@@ -198,6 +204,18 @@ METRICS = (
         told_as="numerics",
         worse="the answer holds infinities or NaN; the baseline's did not",
         better="the answer is finite; the baseline's was not",
+    ),
+    *(
+        Metric(
+            *(name, label, "1", partial(_exact, name), Rule.EXACT),
+            worse=f"more {label}",
+            better=f"fewer {label}",
+        )
+        for name, label in {
+            "kernels": "kernels, copies and fills a step",
+            "graph_breaks": "graph breaks",
+            "recompilations": "recompilations",
+        }.items()
     ),
     COSINE,
     replace(COSINE, name="loss", label="loss or size off FP32's", of=_loss, floor=0.01),

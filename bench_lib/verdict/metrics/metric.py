@@ -124,7 +124,8 @@ class Metric:
     @property
     def is_limited_by_name(self) -> bool:
         """Whether a case asks for it by its own name, and not by a field of ``Limits``."""
-        return not self.limit and self.name not in _LIMITS and self.rule is not Rule.EXACT
+        is_judged_anyway = self.rule is Rule.EXACT and self.tolerance is not None
+        return not self.limit and self.name not in _LIMITS and not is_judged_anyway
 
     def can_be(self, value: float) -> bool:
         """Whether it is a number from 0 on; above 0 if chance is judged by its logarithm."""

@@ -145,6 +145,11 @@ class Recorded:
         self._recording()
         return self._recording.answer
 
+    @property
+    def nodes(self) -> int | None:
+        """Kernels, copies and fills of a step; None if unknown."""
+        return None if self._recording is None else self._recording.nodes
+
     def choose(self) -> None:
         """Record the step anew, and ``again`` times more, and keep the fastest recording.
 

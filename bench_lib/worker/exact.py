@@ -1,0 +1,68 @@
+"""Counts of a step that neither chance nor the clock moves: kernels, graph breaks, recompilations.
+
+All are known anyway: a recorded graph has its nodes, and Dynamo counts what it compiles.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def of_compiler() -> dict[str, int]:
+    """Return Dynamo's graph breaks and recompilations since it was reset; empty if it is unused.
+
+    ``torch._dynamo`` is private: counts that a version keeps otherwise are left out.
+    """
+    found: dict[str, int] = {}
+    utils: Any = sys.modules.get("torch._dynamo.utils")
+    frames: Any = sys.modules.get("torch._dynamo.convert_frame")
+    with contextlib.suppress(AttributeError, TypeError):
+        compilations = frames.FRAME_COMPILE_COUNTER.values()
+        found["recompilations"] = sum(count - 1 for count in compilations)
+        found["graph_breaks"] = sum(utils.counters["graph_break"].values())
+    return found
+
+
+def countable() -> torch.cuda.CUDAGraph:
+    """Return an empty graph that ``nodes`` can count once it is recorded, from torch 2.8 on."""
+    try:
+        return torch.cuda.CUDAGraph(keep_graph=True)
+    except TypeError:
+        return torch.cuda.CUDAGraph()
+
+
+def nodes(graph: torch.cuda.CUDAGraph, maps: Path = Path("/proc/self/maps")) -> int | None:
+    """Return how many kernels, copies and fills a recorded graph holds; None if unknown.
+
+    The graph can be replayed afterwards.
+    """
+    instantiate = getattr(graph, "instantiate", None)
+    if instantiate is None:
+        return None
+    try:
+        raw = ctypes.c_void_p(graph.raw_cuda_graph())
+    except (AttributeError, RuntimeError):  # not kept: it is ready already
+        return None
+    instantiate()
+    try:
+        count, number = _counting(maps), ctypes.c_size_t()
+        failed = count(raw, None, ctypes.byref(number))
+    except (AttributeError, OSError, StopIteration):
+        return None
+    return None if failed else number.value
+
+
+def _counting(maps: Path) -> Any:
+    """Return the driver's function that counts, of the library that this process has loaded."""
+    loaded = [line.split(maxsplit=5)[-1] for line in maps.read_text(errors="replace").splitlines()]
+    name, function = ("libamdhip64.so", "hipGraphGetNodes")
+    if torch.version.hip is None:
+        name, function = ("libcuda.so", "cuGraphGetNodes")
+    path = next(path for path in loaded if Path(path).name.startswith(name))
+    return getattr(ctypes.CDLL(path), function)
