@@ -93,7 +93,7 @@ print(json.dumps({"told": told, "raised": raised}))
 
 
 @pytest.fixture(scope="module")
-def libdrm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def libdrm(tmp_path_factory):
     folder = tmp_path_factory.mktemp("libdrm")
     compiler = shutil.which("cc")
     assert compiler, "a C compiler is needed: install gcc"
@@ -104,7 +104,7 @@ def libdrm(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(params=FOLDERS, ids=lambda folder: folder.name)
-def rocm(request: pytest.FixtureRequest) -> Path:
+def rocm(request):
     assert isinstance(request.param, Path)
     return request.param
 
@@ -113,7 +113,7 @@ Ask = Callable[..., Any]
 
 
 @pytest.fixture
-def ask(tmp_path: Path, rocm: Path, libdrm: Path) -> Ask:
+def ask(tmp_path, rocm, libdrm):
     reason = box.why_not()
     if reason is not None and not os.environ.get("CI"):
         pytest.skip(reason)
@@ -154,7 +154,7 @@ def knows(version: list[int], revision: int) -> bool:
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_the_package_tells_what_the_files_tell(ask: Ask, name: str) -> None:
+def test_the_package_tells_what_the_files_tell(ask, name):
     make, _, _ = MACHINES[name]
     machine = make()
     seen = ask(machine, LOOK, "files", "package")
@@ -166,7 +166,7 @@ def test_the_package_tells_what_the_files_tell(ask: Ask, name: str) -> None:
 
 
 @pytest.mark.parametrize("revision", [4, 5, 6, 7, 8, 9])
-def test_every_table_is_decoded_as_the_library_does(ask: Ask, revision: int) -> None:
+def test_every_table_is_decoded_as_the_library_does(ask, revision):
     machine = mi300x(card={"revision": revision, "quirks": ("slow die",)})
     seen = ask(machine, LOOK, "files", "package")
     (ours,), (theirs,) = seen["files"], seen["package"]
@@ -178,7 +178,7 @@ def test_every_table_is_decoded_as_the_library_does(ask: Ask, revision: int) -> 
 
 
 @pytest.mark.parametrize("make", [mi300x, mi250x])
-def test_throttling_is_the_same_by_the_package(ask: Ask, make: Callable[..., Machine]) -> None:
+def test_throttling_is_the_same_by_the_package(ask, make):
     machine = make(card={"held_back": {"socket_thermal": 0.5}})
     seen = ask(machine, LOOK, "files", "package")
     ours, theirs = seen["files"][0], seen["package"][0]
@@ -190,9 +190,7 @@ def test_throttling_is_the_same_by_the_package(ask: Ask, make: Callable[..., Mac
 
 
 @pytest.mark.parametrize("make", [mi250x, mi300x])
-def test_the_stand_in_s_types_are_the_real_package_s(
-    ask: Ask, make: Callable[..., Machine]
-) -> None:
+def test_the_stand_in_s_types_are_the_real_package_s(ask, make):
     machine = make(has_package=True)
     real, made = ask(machine, SHAPES), ask(machine, SHAPES, stands_in=True)
     made["told"]["power_info"].pop("socket_power")

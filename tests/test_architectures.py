@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -38,13 +37,13 @@ ROCM = [*ROCM_CLASSIFICATION.split(), *ROCM_SEGMENTATION.split()]
 
 
 @pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
+def _one_thread():
     with one_thread():
         yield
 
 
 @pytest.fixture(scope="module")
-def built() -> dict[str, nn.Module]:
+def built():
     torch.manual_seed(1)
     return {"shufflenet": shufflenet().eval(), "xception": xception().eval()}
 
@@ -64,7 +63,7 @@ def images(size: int = 64) -> torch.Tensor:
         ("inception_v3_no_aux", 27_161_264 - 3_326_696),  # torchvision's less the head
     ],
 )
-def test_a_network_has_the_known_number_of_parameters(name: str, parameters: int) -> None:
+def test_a_network_has_the_known_number_of_parameters(name, parameters):
     network = create_weightless(name, networks()[name].image_size)
     assert sum(p.numel() for p in network.parameters()) == parameters
 
@@ -77,7 +76,7 @@ def multiply_adds(name: str) -> float:
     return float(counter.get_total_flops()) / 2
 
 
-def test_shufflenet_costs_what_its_paper_says() -> None:
+def test_shufflenet_costs_what_its_paper_says():
     assert round(multiply_adds("shufflenet") / 1e6) == 137
 
 
@@ -94,9 +93,7 @@ def test_shufflenet_costs_what_its_paper_says() -> None:
         ("xception", "exit", (2048, 10, 10)),
     ],
 )
-def test_what_leaves_each_part_has_the_papers_shape(
-    name: str, layer: str, shape: tuple[int, ...]
-) -> None:
+def test_what_leaves_each_part_has_the_papers_shape(name, layer, shape):
     size = networks()[name].image_size
     network = create_weightless(name, size).eval()
     seen: list[torch.Size] = []
@@ -119,7 +116,7 @@ def reach(residual: nn.Module, channels: int) -> torch.Tensor:
     return changed.T
 
 
-def test_every_group_sees_every_other() -> None:
+def test_every_group_sees_every_other():
     torch.manual_seed(0)
     residual = _ShuffleUnit(36, 36, 3).residual.double().eval()
     first, *_ = residual.parameters()
@@ -131,7 +128,7 @@ def test_every_group_sees_every_other() -> None:
     assert torch.equal(reach(residual, 36), apart)
 
 
-def test_a_unit_that_does_not_widen_adds_its_input() -> None:
+def test_a_unit_that_does_not_widen_adds_its_input():
     unit = _ShuffleUnit(240, 240, 3).eval()
     *_, scale, _ = unit.residual.parameters()
     nn.init.zeros_(scale)
@@ -144,7 +141,7 @@ def test_a_unit_that_does_not_widen_adds_its_input() -> None:
 
 @pytest.mark.parametrize("name", WRITTEN_HERE)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_a_training_step_has_a_finite_loss_and_gradients(name: str, dtype: torch.dtype) -> None:
+def test_a_training_step_has_a_finite_loss_and_gradients(name, dtype):
     torch.manual_seed(0)
     network = create(name, 32).to(dtype).train()
     answer = network(images(32).to(dtype))
@@ -157,7 +154,7 @@ def test_a_training_step_has_a_finite_loss_and_gradients(name: str, dtype: torch
 
 
 @pytest.mark.parametrize("name", WRITTEN_HERE)
-def test_a_network_is_one_graph_for_the_compiler(name: str, built: dict[str, nn.Module]) -> None:
+def test_a_network_is_one_graph_for_the_compiler(name, built):
     torch.compiler.reset()
     compiled = torch.compile(built[name], backend="eager", fullgraph=True)
     with torch.no_grad():
@@ -167,7 +164,7 @@ def test_a_network_is_one_graph_for_the_compiler(name: str, built: dict[str, nn.
 # --- the registry --------------------------------------------------------------------------
 
 
-def test_inception_without_its_auxiliary_head_answers_alone_in_training() -> None:
+def test_inception_without_its_auxiliary_head_answers_alone_in_training():
     batch = torch.empty(2, 3, 299, 299, device="meta")
     alone = create_weightless("inception_v3_no_aux", 299).train()(batch)
     twice = create_weightless("inception_v3", 299).train()(batch)
@@ -175,7 +172,7 @@ def test_inception_without_its_auxiliary_head_answers_alone_in_training() -> Non
     assert [head.shape for head in twice] == [(2, 1000), (2, 1000)]
 
 
-def test_the_seeds_shufflenet_v2_is_torchvisions_1x() -> None:
+def test_the_seeds_shufflenet_v2_is_torchvisions_1x():
     network = create_weightless(ROCM_NAMES["shufflenet_v2"], 224)
     batch_norm = network.get_submodule("conv5.1")
     assert isinstance(batch_norm, nn.BatchNorm2d)
@@ -184,6 +181,6 @@ def test_the_seeds_shufflenet_v2_is_torchvisions_1x() -> None:
 
 
 @pytest.mark.parametrize("name", ROCM)
-def test_every_network_of_the_seed_can_be_built_for_its_224_pixels(name: str) -> None:
+def test_every_network_of_the_seed_can_be_built_for_its_224_pixels(name):
     network = create_weightless(ROCM_NAMES.get(name, name), 224)
     assert sum(p.numel() for p in network.parameters()) > 1e6

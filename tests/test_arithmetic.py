@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
@@ -37,7 +37,7 @@ BOTH = ["gemm", "conv"]
 
 
 @pytest.mark.parametrize("name", ERRORS)
-def test_each_arithmetic_is_known_by_its_error(name: str) -> None:
+def test_each_arithmetic_is_known_by_its_error(name):
     assert {answered(ERRORS[name] * factor) for factor in (0.7, 1, 2.66)} == {name}
 
 
@@ -45,7 +45,7 @@ def refusal(precision: str, errors: dict[str, float]) -> str | None:
     return coarser(precision, errors) or next(iter(finer(precision, errors).values()), None)
 
 
-def test_an_emulation_by_bf16_is_taken_for_tf32_and_not_for_fp32() -> None:
+def test_an_emulation_by_bf16_is_taken_for_tf32_and_not_for_fp32():
     for factor in (0.6, 1.0, 2.66):
         errors = {"gemm": ERRORS["three bf16"] * factor}
         assert refusal("tf32", errors) is None
@@ -53,7 +53,7 @@ def test_an_emulation_by_bf16_is_taken_for_tf32_and_not_for_fp32() -> None:
 
 
 @pytest.mark.parametrize("precision", LABELS)
-def test_the_right_arithmetic_is_never_refused(precision: str) -> None:
+def test_the_right_arithmetic_is_never_refused(precision):
     wanted = dict(zip(BOTH, LABELS[precision], strict=True))
     for factor in (0.6, 1.0, 1.7):
         errors = {name: ERRORS[it] * factor for name, it in wanted.items()}
@@ -63,41 +63,19 @@ def test_the_right_arithmetic_is_never_refused(precision: str) -> None:
 @pytest.mark.parametrize(
     ("precision", "errors", "said"),
     [
-        (
-            "fp32",
-            {"gemm": 2.9e-4},
-            "the case asks for fp32, and the device computed in tf32: the error of a matrix",
-        ),
-        (
-            "fp32",
-            {"gemm": 3e-7, "conv": 2.9e-4},
-            "the case asks for fp32, and the device computed in tf32: the error of a convolution",
-        ),
+        ("fp32", {"gemm": 2.9e-4}, "the case asks for fp32, and the device computed in tf32: the"),
+        ("fp32", {"gemm": 3e-7, "conv": 2.9e-4}, "the case asks for fp32, and the device computed"),
         ("fp32", {"gemm": 4e-6}, "the case asks for fp32, and the device computed in three bf16"),
         ("fp16", {"gemm": 2.4e-3}, "the case asks for fp16, and the device computed in bf16"),
         ("bf16", {"gemm": 3.7e-2}, "the case asks for bf16, and the device computed in fp8"),
         ("tf32", {"gemm": 3e-7}, "the case asks for tf32, and the device computed in fp32"),
         ("tf32", {"gemm": 1.15e-6}, "the case asks for tf32, and the device computed in fp32"),
-        (
-            "tf32-conv",
-            {"gemm": 3e-7, "conv": 3e-7},
-            "the case asks for tf32-conv, and the device computed in fp32",
-        ),
-        (
-            "tf32",
-            {"gemm": math.inf},
-            "the case asks for tf32, and the device computed in a shorter range",
-        ),
-        (
-            "tf32",
-            {"gemm": math.nan},
-            "the case asks for tf32, and the device computed in a shorter range",
-        ),
+        ("tf32-conv", {"gemm": 3e-7, "conv": 3e-7}, "the case asks for tf32-conv, and the device"),
+        ("tf32", {"gemm": math.inf}, "the case asks for tf32, and the device computed in a shorte"),
+        ("tf32", {"gemm": math.nan}, "the case asks for tf32, and the device computed in a shorte"),
     ],
 )
-def test_another_arithmetic_is_refused_by_name(
-    precision: str, errors: dict[str, float], said: str
-) -> None:
+def test_another_arithmetic_is_refused_by_name(precision, errors, said):
     problem = refusal(precision, errors)
     assert problem is not None
     assert problem.startswith(said)
@@ -116,9 +94,7 @@ def test_another_arithmetic_is_refused_by_name(
         ("delay", {}, None),
     ],
 )
-def test_a_case_proves_what_its_time_rests_on(
-    workload: str, params: dict[str, object], needed: tuple[str, ...] | None
-) -> None:
+def test_a_case_proves_what_its_time_rests_on(workload, params, needed):
     case = make_case(workload=workload, params=params)
     assert proof(case) == needed
     assert list(operations(workload, params)) == [*(needed or ("",))[1:]] or needed is None
@@ -128,7 +104,7 @@ def test_a_case_proves_what_its_time_rests_on(
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "amp-bf16"])
-def test_this_cpu_answers_in_the_precision_that_it_is_asked_for(precision: str) -> None:
+def test_this_cpu_answers_in_the_precision_that_it_is_asked_for(precision):
     errors = prove(precision, CPU, BOTH)
     wanted = ERRORS["fp32" if precision == "fp32" else "bf16"]
     assert {name: error / wanted < 4 for name, error in errors.items()} == dict.fromkeys(BOTH, True)
@@ -143,7 +119,7 @@ def rounded(bits: int) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 @pytest.fixture
-def in_place_of_fp32(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+def in_place_of_fp32(monkeypatch):
     def use(to: Callable[[torch.Tensor], torch.Tensor]) -> None:
         product, convolution = torch.mm, torch.nn.functional.conv2d
 
@@ -170,12 +146,7 @@ def in_place_of_fp32(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., 
     ids=["tf32", "bf16", "fp8", "fp16"],
 )
 @pytest.mark.parametrize("operation", BOTH)
-def test_a_wrong_switch_is_caught_by_what_it_does(
-    in_place_of_fp32: Callable[..., None],
-    to: Callable[[torch.Tensor], torch.Tensor],
-    found: str,
-    operation: str,
-) -> None:
+def test_a_wrong_switch_is_caught_by_what_it_does(in_place_of_fp32, to, found, operation):
     in_place_of_fp32(to)
     with pytest.raises(
         WrongArithmeticError, match=f"the case asks for fp32, and the device computed in {found}"
@@ -183,9 +154,7 @@ def test_a_wrong_switch_is_caught_by_what_it_does(
         prove("fp32", CPU, [operation])
 
 
-def test_tf32_that_is_fp32_is_refused_and_tf32_is_not(
-    in_place_of_fp32: Callable[..., None],
-) -> None:
+def test_tf32_that_is_fp32_is_refused_and_tf32_is_not(in_place_of_fp32):
     with pytest.raises(
         WrongArithmeticError, match="the case asks for tf32, and the device computed in fp32"
     ):
@@ -194,9 +163,7 @@ def test_tf32_that_is_fp32_is_refused_and_tf32_is_not(
     assert set(prove("tf32", CPU, BOTH)) == {*BOTH}
 
 
-def test_what_is_coarser_is_refused_at_once(
-    in_place_of_fp32: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_coarser_is_refused_at_once(in_place_of_fp32, monkeypatch):
     monkeypatch.setitem(arithmetic.LARGE, "cpu", arithmetic.Sizes(-1, -1, -1, -1))
     in_place_of_fp32(lambda operand: rounded(8)(operand) if operand.ndim == 4 else operand)
     with pytest.raises(
@@ -209,7 +176,7 @@ def test_what_is_coarser_is_refused_at_once(
 
 
 @pytest.fixture
-def on_amd(monkeypatch: pytest.MonkeyPatch) -> Callable[..., torch.device]:
+def on_amd(monkeypatch):
     def make(
         arch: str = "gfx942:sramecc+:xnack-", allowed: str | None = None, version: str = "2.9.1"
     ) -> torch.device:
@@ -226,9 +193,7 @@ def on_amd(monkeypatch: pytest.MonkeyPatch) -> Callable[..., torch.device]:
 
 
 @pytest.mark.parametrize("precision", ["tf32", "tf32-conv"])
-def test_networks_in_tf32_are_skipped_on_amd_whatever_is_set(
-    on_amd: Callable[..., torch.device], precision: str
-) -> None:
+def test_networks_in_tf32_are_skipped_on_amd_whatever_is_set(on_amd, precision):
     device = on_amd(allowed="1")
     with pytest.raises(UnsupportedError, match=r"does not reach MIOpen.*use fp32"):
         set_precision(precision, device)
@@ -251,11 +216,7 @@ def test_networks_in_tf32_are_skipped_on_amd_whatever_is_set(
         ({"version": "of my own"}, "in torch of my own only with"),
     ],
 )
-def test_products_in_tf32_are_skipped_on_amd_unless_they_are_allowed(
-    on_amd: Callable[..., torch.device],
-    about: dict[str, str],
-    remedy: str | None,
-) -> None:
+def test_products_in_tf32_are_skipped_on_amd_unless_they_are_allowed(on_amd, about, remedy):
     device = on_amd(**about)
     if remedy is None:
         with one_thread():
@@ -277,14 +238,12 @@ def proving(monkeypatch: pytest.MonkeyPatch, precision: str) -> dict[str, Any]:
     return context.answer(asdict(case), lent, context.proved)
 
 
-def test_a_measurement_holds_the_errors_of_its_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_measurement_holds_the_errors_of_its_proof(monkeypatch):
     message = proving(monkeypatch, "fp32")
     assert set(message["measurement"]["arithmetic"]) == {"gemm"}
 
 
-def test_a_refused_arithmetic_is_a_fault_of_its_own_kind(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_refused_arithmetic_is_a_fault_of_its_own_kind(monkeypatch, capfd):
     fault = proving(monkeypatch, "tf32")["fault"]
     assert fault["kind"] == "arithmetic"
     assert fault["message"].startswith(

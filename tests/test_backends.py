@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,7 +30,7 @@ GUIDE = ROOT / "docs/adding-a-backend.md"
 
 
 @pytest.fixture(autouse=True)
-def _forget() -> Iterator[None]:
+def _forget():
     backends.every.cache_clear()
     sysfs.warn_once.cache_clear()
     yield
@@ -41,87 +39,46 @@ def _forget() -> Iterator[None]:
 
 # --- nobody else knows a vendor's name ---------------------------------------------------
 
-VENDORS = {"amd", "nvidia", "intel", "cpu"}
+NAMED = re.compile(
+    r"""["'](?:amd|nvidia|intel)["']|\.vendor\b|\.name\b.*["']cpu["']"""
+    r"""|\bbackends(?:\.| import .*\b)(?:amd|nvidia|cpu)\b"""
+)
+"""What asks for a vendor's name, or for its package; torch calls the type of a device cpu, too."""
 
 
-OWN = re.compile(rf"(bench_lib\.)?(backends\.)({'|'.join(sorted(VENDORS))})\b")
-"""A vendor's package."""
-
-
-def known_vendors(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield what imports a vendor's package, asks for a vendor, or compares or looks up its name.
-
-    What torch calls a device, its ``type``, is no vendor's name.
-    """
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and node.attr == "vendor":
-            yield node
-        elif isinstance(node, ast.Compare):
-            sides = [node.left, *node.comparators]
-            of_torch = any(
-                isinstance(side, ast.Attribute) and side.attr == "type" for side in sides
-            )
-            names = {each.value for side in sides for each in ast.walk(side) if is_name(each)}
-            if names - ({"cpu"} if of_torch else set()):
-                yield node
-        elif isinstance(node, ast.Dict):
-            yield from (key for key in node.keys if is_name(key) and key.value != "cpu")
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            where = [getattr(node, "module", None) or ""]
-            if any(OWN.match(".".join([*where, each.name]).strip(".")) for each in node.names):
-                yield node
-        elif isinstance(node, (ast.MatchValue, ast.Subscript)):
-            yield from (each for each in ast.iter_child_nodes(node) if is_name(each))
-
-
-def is_name(node: ast.AST | None) -> bool:
-    return isinstance(node, ast.Constant) and node.value in VENDORS
+def test_nobody_but_a_backend_knows_a_vendors_name_or_imports_its_package():
+    found = [
+        f"{file.relative_to(ROOT)}: {line}"
+        for file in sorted(PACKAGE.rglob("*.py"))
+        if PACKAGE / "backends" not in file.parents
+        for line in file.read_text().splitlines()
+        if NAMED.search(line)
+    ]
+    assert found == []
 
 
 @pytest.mark.parametrize(
     "asking",
     [
-        'device.vendor == "amd"',
-        '"rocm" if kind != "nvidia" else ""',
+        'device.vendor == "cpu"',
         'if "amd" in vendors: pass',
-        'kind in ("amd", "nvidia")',
-        '{"amd": 1}.get(key)',
-        'words["cpu"]',
         'backends.of(device).name == "cpu"',
-        'match kind:\n    case "intel": pass',
         "import bench_lib.backends.amd.kfd",
         "from bench_lib.backends import nvidia",
-        "from bench_lib.backends.amd import kfd",
-        "from bench_lib.backends.amd.profilers import find",
-        "from ..backends.cpu import machine",
     ],
 )
-def test_a_comparison_of_a_vendors_name_is_seen(asking: str) -> None:
-    assert list(known_vendors(ast.parse(asking)))
-
-
-@pytest.mark.parametrize(
-    "asking", ['device.type == "cpu"', "from bench_lib.backends import detect", "import cpuinfo"]
-)
-def test_what_torch_calls_a_device_and_other_imports_are_no_vendors_names(asking: str) -> None:
-    assert not list(known_vendors(ast.parse(asking)))
-
-
-def test_nobody_but_a_backend_compares_a_vendors_name_or_imports_its_package() -> None:
-    found = [
-        f"{file.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}"
-        for file in sorted(PACKAGE.rglob("*.py"))
-        if PACKAGE / "backends" not in file.parents
-        for node in known_vendors(ast.parse(file.read_text()))
-    ]
-    assert found == []
+def test_a_vendors_name_is_seen(asking):
+    assert NAMED.search(asking)
+    assert not NAMED.search(
+        'device.type == "cpu" or "intel-mkl"; from bench_lib.backends import of'
+    )
 
 
 # --- another vendor, in one package ------------------------------------------------------
 
 
 @pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def package(tmp_path, monkeypatch):
     site = tmp_path / "site-packages"
     info = site / "bench_xpu-1.0.dist-info"
     info.mkdir(parents=True)
@@ -138,7 +95,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Path:
+def machine(tmp_path):
     root = tmp_path / "machine"
     for slot, clock, capped in (("03", 1550, 0), ("1a", 1100, 1)):
         pci = root / f"sys/bus/pci/devices/0000:{slot}:00.0"
@@ -155,14 +112,14 @@ def detected(machine: Path, **environ: str) -> list[Hardware]:
     return backends.detect(machine, environ)
 
 
-def test_an_installed_backend_finds_its_devices(package: Path, machine: Path) -> None:
+def test_an_installed_backend_finds_its_devices(package, machine):
     assert [(gpu.vendor, gpu.key, gpu.index, gpu.bdf) for gpu in detected(machine)] == [
         ("intel", "intel-0bd5", 0, "0000:03:00.0"),
         ("intel", "intel-0bd5", 1, "0000:1a:00.0"),
     ]
 
 
-def test_its_variable_hides_devices_and_pins_a_worker(package: Path, machine: Path) -> None:
+def test_its_variable_hides_devices_and_pins_a_worker(package, machine):
     (second,) = detected(machine, ZE_AFFINITY_MASK="1")
     assert (second.index, second.bdf) == (0, "0000:1a:00.0")
     pinned = backends.visibility(second, {"ZE_AFFINITY_MASK": "1"})
@@ -173,9 +130,7 @@ def test_its_variable_hides_devices_and_pins_a_worker(package: Path, machine: Pa
     assert collect(machine, {"ZE_AFFINITY_MASK": "1"}).variables == {"ZE_AFFINITY_MASK": "1"}
 
 
-def test_its_devices_are_watched_by_a_process_of_their_own(
-    package: Path, machine: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_its_devices_are_watched_by_a_process_of_their_own(package, machine, monkeypatch):
     monkeypatch.setenv("BENCH_LIB_ROOT", str(machine))
     seen, cause = look_once(detected(machine)[1])
     assert cause is None
@@ -183,7 +138,7 @@ def test_its_devices_are_watched_by_a_process_of_their_own(
     assert (seen["source"], seen["clock_mhz"], seen["throttle"]) == ("xe", 1100, ["power cap"])
 
 
-def test_its_conditions_and_its_words_reach_verdicts(package: Path, machine: Path) -> None:
+def test_its_conditions_and_its_words_reach_verdicts(package, machine):
     gpu, case = detected(machine)[0], make_case()
     environment = make_environment(variables={"ZE_FLAT_DEVICE_HIERARCHY": "COMPOSITE"})
     assert conditions_of(case, gpu, environment)["tiles"] == "COMPOSITE"
@@ -194,9 +149,7 @@ def test_its_conditions_and_its_words_reach_verdicts(package: Path, machine: Pat
     assert reason.startswith("GT clock 1100 MHz against 1550 MHz in the baseline")
 
 
-def test_a_context_on_another_kind_of_device_is_not_taken_for_it(
-    package: Path, machine: Path
-) -> None:
+def test_a_context_on_another_kind_of_device_is_not_taken_for_it(package, machine):
     gpu = detected(machine)[0]
     assert backends.confirm(gpu, Device(type="xpu", name="Intel Max 1550")) == []
     assert backends.confirm(gpu, Device(type="cpu", name="Xeon")) == [
@@ -212,15 +165,13 @@ def test_a_context_on_another_kind_of_device_is_not_taken_for_it(
         ("class XPU:\n    name, is_gpu = 'amd', True\n", "the name 'amd' is taken"),
     ],
 )
-def test_a_backend_that_cannot_be_used_is_a_warning(
-    package: Path, machine: Path, module: str, cause: str
-) -> None:
+def test_a_backend_that_cannot_be_used_is_a_warning(package, machine, module, cause):
     (package / "bench_xpu.py").write_text(module)
     with pytest.warns(MachineWarning, match=f"bench_xpu:XPU is not used: .*{re.escape(cause)}"):
         assert [device.vendor for device in detected(machine)] == ["cpu"]
 
 
-def test_a_backend_that_fails_to_look_is_a_warning(package: Path, machine: Path) -> None:
+def test_a_backend_that_fails_to_look_is_a_warning(package, machine):
     module = package / "bench_xpu.py"
     module.write_text(module.read_text().replace("found = []", "raise OSError('no bus')"))
     with pytest.warns(MachineWarning, match="no GPU of intel is used: OSError: no bus"):
@@ -244,13 +195,13 @@ class VTune:
 
 
 @pytest.fixture
-def profilers(package: Path, machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def profilers(package, machine, monkeypatch):
     (gpu, _) = detected(machine)
     monkeypatch.setattr(type(backends.of(gpu)), "profilers", lambda _self: VTune())
 
 
 @pytest.mark.usefixtures("profilers")
-def test_what_a_vendors_profilers_left_is_read(tmp_path: Path) -> None:
+def test_what_a_vendors_profilers_left_is_read(tmp_path):
     file = tmp_path / "kernels.csv"
     file.write_text("gemm,2.0\ncopy,1.0\n")
     found, problems = store.read_foreign(file, 1)
@@ -266,7 +217,7 @@ def test_what_a_vendors_profilers_left_is_read(tmp_path: Path) -> None:
     ("tool", "words"),
     [("vtune", "vtune is not installed"), ("nvprof", "no backend here has a profiler 'nvprof'")],
 )
-def test_a_profiler_is_asked_of_whoever_has_its_name(tmp_path: Path, tool: str, words: str) -> None:
+def test_a_profiler_is_asked_of_whoever_has_its_name(tmp_path, tool, words):
     with pytest.raises(UnprofiledError, match=words):
         with_vendors(make_case(), make_hardware(), tmp_path, tool)
 
@@ -276,7 +227,7 @@ def test_a_profiler_is_asked_of_whoever_has_its_name(tmp_path: Path, tool: str, 
 STRANGE = make_hardware(vendor="intel", key="intel-0bd5")
 
 
-def test_a_device_of_an_unknown_vendor_is_not_measured() -> None:
+def test_a_device_of_an_unknown_vendor_is_not_measured():
     with pytest.raises(UnknownVendorError) as caught:
         backends.visibility(STRANGE)
     assert str(caught.value) == (
@@ -285,14 +236,14 @@ def test_a_device_of_an_unknown_vendor_is_not_measured() -> None:
     )
 
 
-def test_a_device_of_an_unknown_vendor_is_not_watched_as_something_else() -> None:
+def test_a_device_of_an_unknown_vendor_is_not_watched_as_something_else():
     seen, cause = look_once(STRANGE)
     assert seen is None
     assert cause is not None
     assert "cannot be watched: no backend here knows the vendor 'intel'" in cause
 
 
-def test_what_was_recorded_on_an_unknown_vendor_is_shown_and_judged() -> None:
+def test_what_was_recorded_on_an_unknown_vendor_is_shown_and_judged():
     assert backends.is_gpu(STRANGE)
     assert conditions_of(make_case(), STRANGE, make_environment())["ranks"] == 1
     assert validity.blame(make_telemetry(), STRANGE) is None
@@ -302,7 +253,7 @@ def test_what_was_recorded_on_an_unknown_vendor_is_shown_and_judged() -> None:
 # --- what every backend answers ----------------------------------------------------------
 
 
-def test_the_cpu_is_the_last_and_the_only_one_that_is_no_gpu() -> None:
+def test_the_cpu_is_the_last_and_the_only_one_that_is_no_gpu():
     assert [(each.name, each.is_gpu) for each in backends.every()] == [
         ("amd", True),
         ("nvidia", True),

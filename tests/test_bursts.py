@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -84,7 +83,7 @@ def test_a_step_that_is_longer_than_a_burst_stays_as_it_is():
 
 
 @pytest.fixture
-def multiplies(monkeypatch: pytest.MonkeyPatch) -> Callable[[Device], Bursts | None]:
+def multiplies(monkeypatch):
     def run(device: Device) -> Bursts | None:
         monkeypatch.setattr(bursts, "SIZE", 2)
         monkeypatch.setattr(torch, "mm", lambda *_, **__: device.step())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ MATRIX = torch.ones(32, 32)
 
 
 @pytest.fixture(autouse=True)
-def _on_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _on_one_thread(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with one_thread():
@@ -63,9 +62,7 @@ def ranges(trace: Path) -> list[str]:
         (20, [3, 4, 5, 6, 7]),
     ],
 )
-def test_a_trace_holds_the_iterations_of_rocms_tools_schedule(
-    iterations: int, kept: list[int]
-) -> None:
+def test_a_trace_holds_the_iterations_of_rocms_tools_schedule(iterations, kept):
     step = Step()
     captured = traced(step, iterations, named)
     assert captured.trace == Path(f"trace{kept[-1] + 1}.json")
@@ -73,7 +70,7 @@ def test_a_trace_holds_the_iterations_of_rocms_tools_schedule(
     assert (captured.steps, step.runs) == (len(kept), iterations)
 
 
-def test_a_trace_has_the_operations_of_the_step() -> None:
+def test_a_trace_has_the_operations_of_the_step():
     captured = traced(Step(), 4, named)
     assert captured.trace is not None
     events = json.loads(captured.trace.read_text())["traceEvents"]
@@ -83,7 +80,7 @@ def test_a_trace_has_the_operations_of_the_step() -> None:
     assert product["ts"] + product["dur"] <= whole["ts"] + whole["dur"]
 
 
-def test_a_trace_comes_with_a_table() -> None:
+def test_a_trace_comes_with_a_table():
     captured = traced(Step(), 8, named)
     (table,) = captured.tables.values()
     assert "aten::mm" in table
@@ -92,13 +89,13 @@ def test_a_trace_comes_with_a_table() -> None:
 
 
 @pytest.mark.parametrize("place", ["nowhere/trace.json", "folder"])
-def test_a_trace_that_cannot_be_written_is_an_error(place: str) -> None:
+def test_a_trace_that_cannot_be_written_is_an_error(place):
     Path("folder").mkdir()
     with pytest.raises(OSError, match=place):
         traced(Step(), 2, lambda _steps: place)
 
 
-def test_an_error_of_the_step_arrives_as_it_is() -> None:
+def test_an_error_of_the_step_arrives_as_it_is():
     error = RuntimeError("broken")
 
     def broken() -> object:
@@ -113,7 +110,7 @@ def test_an_error_of_the_step_arrives_as_it_is() -> None:
 # ---- tables -----------------------------------------------------------------------------------
 
 
-def test_the_tables_are_the_guides() -> None:
+def test_the_tables_are_the_guides():
     step = Step()
     captured = tabled(step, 3)
     assert list(captured.tables) == ["Top 10 operations by total CPU time", "Memory Profiling"]
@@ -126,7 +123,7 @@ def test_the_tables_are_the_guides() -> None:
 # ---- operations -------------------------------------------------------------------------------
 
 
-def test_operations_have_their_own_seconds_in_one_step() -> None:
+def test_operations_have_their_own_seconds_in_one_step():
     class Row:
         def __init__(self, key: str, microseconds: float) -> None:
             self.key = key
@@ -145,7 +142,7 @@ def test_operations_have_their_own_seconds_in_one_step() -> None:
 
 
 @pytest.mark.parametrize("profiled", [lambda step: traced(step, 8, named), lambda s: tabled(s, 5)])
-def test_operations_of_a_real_step_are_sane(profiled: Any) -> None:
+def test_operations_of_a_real_step_are_sane(profiled):
     operations = profiled(Step()).operations_s
     assert {"aten::mm", "aten::relu"} <= set(operations)
     assert all(0 < seconds < 1 for seconds in operations.values())
@@ -156,9 +153,7 @@ def test_operations_of_a_real_step_are_sane(profiled: Any) -> None:
 
 
 @pytest.mark.parametrize("name", EXTERNAL)
-def test_a_profiler_outside_shows_itself_in_the_environment(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_profiler_outside_shows_itself_in_the_environment(name, monkeypatch):
     assert external_profiler({name: "/opt/lib.so", "PATH": "/bin"}) == name
     monkeypatch.setenv(name, "/opt/lib.so")
     assert external_profiler() is not None

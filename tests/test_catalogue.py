@@ -17,7 +17,7 @@ from bench_lib.launch.faults import LaunchError
 
 
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, int]]:
+def asked(tmp_path_factory):
     cache = tmp_path_factory.mktemp("home") / "not" / "there"
     return cache, network_sizes(cache)
 
@@ -27,15 +27,13 @@ def stored_in(cache: Path) -> Path:
     return stored
 
 
-def test_a_worker_tells_the_input_size_of_every_network(
-    asked: tuple[Path, dict[str, int]],
-) -> None:
+def test_a_worker_tells_the_input_size_of_every_network(asked):
     _, sizes = asked
     assert len(sizes) >= 86
     assert (sizes["resnet50"], sizes["inception_v3"], sizes["fcn_resnet50"]) == (224, 299, 520)
 
 
-def test_a_stored_answer_is_used(asked: tuple[Path, dict[str, int]], tmp_path: Path) -> None:
+def test_a_stored_answer_is_used(asked, tmp_path):
     cache, _ = asked
     stored = tmp_path / stored_in(cache).name
     stored.write_text(json.dumps({"resnet50": 7}))
@@ -43,9 +41,7 @@ def test_a_stored_answer_is_used(asked: tuple[Path, dict[str, int]], tmp_path: P
 
 
 @pytest.fixture
-def quick(
-    asked: tuple[Path, dict[str, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Path:
+def quick(asked, tmp_path, monkeypatch):
     answer = stored_in(asked[0])
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\ncat "{answer}"\n')
@@ -55,9 +51,7 @@ def quick(
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"resnet50": {}}', "\x00"])
-def test_a_stored_answer_that_cannot_be_read_is_asked_again(
-    asked: tuple[Path, dict[str, int]], quick: Path, tmp_path: Path, content: str
-) -> None:
+def test_a_stored_answer_that_cannot_be_read_is_asked_again(asked, quick, tmp_path, content):
     cache = tmp_path / "cache"
     cache.mkdir()
     stored = cache / f"{catalogue._installation()}.json"
@@ -68,14 +62,12 @@ def test_a_stored_answer_that_cannot_be_read_is_asked_again(
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_cache_that_cannot_be_written_costs_time_only(
-    asked: tuple[Path, dict[str, int]], tmp_path: Path
-) -> None:
+def test_a_cache_that_cannot_be_written_costs_time_only(asked, tmp_path):
     (tmp_path / "file").write_text("")
     assert network_sizes(tmp_path / "file" / "cache") == asked[1]
 
 
-def test_other_versions_have_an_answer_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_versions_have_an_answer_of_their_own(monkeypatch):
     before = catalogue._installation()
     monkeypatch.setattr(catalogue, "version", lambda name: f"{name} of tomorrow")
     after = catalogue._installation()
@@ -84,7 +76,7 @@ def test_other_versions_have_an_answer_of_their_own(monkeypatch: pytest.MonkeyPa
     assert catalogue._installation() not in {before, after}
 
 
-def test_the_cache_lies_where_the_user_keeps_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_lies_where_the_user_keeps_caches(monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
     assert cache_folder() == Path("/somewhere/bench-lib")
     monkeypatch.setenv("XDG_CACHE_HOME", "")
@@ -102,9 +94,7 @@ def test_a_user_without_a_home_has_a_folder_for_now(monkeypatch):
     assert cache_folder() == cache_folder()
 
 
-def test_missing_torch_is_named_with_a_remedy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_torch_is_named_with_a_remedy(tmp_path, monkeypatch):
     packages = {os.path.realpath(path) for path in site.getsitepackages()}
     packages.add(os.path.realpath(site.getusersitepackages()))
     others = [path for path in sys.path if os.path.realpath(path) not in packages]
@@ -129,8 +119,8 @@ def test_missing_torch_is_named_with_a_remedy(
     ],
 )
 def test_a_torchvision_that_cannot_be_imported_is_told_with_its_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, words: str
-) -> None:
+    tmp_path, monkeypatch, source, words
+):
     (tmp_path / "torch.py").write_text("")
     (tmp_path / "torchvision.py").write_text(source)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -141,7 +131,7 @@ def test_a_torchvision_that_cannot_be_imported_is_told_with_its_words(
     assert not cache.exists()
 
 
-def test_a_worker_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_hangs_is_given_up(tmp_path, monkeypatch):
     (tmp_path / "torch.py").write_text("import time; time.sleep(3600)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(catalogue, "LIMIT_S", 0.5)

@@ -30,7 +30,7 @@ from bench_lib.worker.workloads.compilation import (
         ("a=2,b=0.5,c=aot_eager", {"a": 2, "b": 0.5, "c": "aot_eager"}),
     ],
 )
-def test_options_are_literals_and_words(text: str, expected: dict[str, Any]) -> None:
+def test_options_are_literals_and_words(text, expected):
     assert options_of(text) == expected
 
 
@@ -50,9 +50,7 @@ def test_options_are_literals_and_words(text: str, expected: dict[str, Any]) -> 
         ("default", "backend=aot_eager,x=1", {"options": {"x": 1}, "backend": "aot_eager"}),
     ],
 )
-def test_a_mode_with_options_is_the_options_it_stands_for(
-    mode: str, text: str, expected: dict[str, Any]
-) -> None:
+def test_a_mode_with_options_is_the_options_it_stands_for(mode, text, expected):
     assert arguments_of(mode, text) == expected
 
 
@@ -63,14 +61,14 @@ def test_a_mode_with_options_is_the_options_it_stands_for(
         ("shape_padding=often", "Unexpected type of attr shape_padding, got str should be bool"),
     ],
 )
-def test_an_option_that_the_compiler_has_not_is_named(text: str, words: str) -> None:
+def test_an_option_that_the_compiler_has_not_is_named(text, words):
     with pytest.raises(ValueError, match=words) as caught:
         arguments_of("default", text)
     assert str(caught.value).startswith(f"torch {torch.__version__}: ")
 
 
 @pytest.mark.parametrize("mode", COMPILE_MODES)
-def test_modes_that_keep_their_tensors_in_graphs_are_known(mode: str) -> None:
+def test_modes_that_keep_their_tensors_in_graphs_are_known(mode):
     graphs = {
         "reduce-overhead",
         "max-autotune",
@@ -110,7 +108,7 @@ class Device:
         return len(self.log)
 
 
-def test_a_recorded_step_runs_once_as_it_is_and_is_replayed_ever_after(monkeypatch: Any) -> None:
+def test_a_recorded_step_runs_once_as_it_is_and_is_replayed_ever_after(monkeypatch):
     device = Device(monkeypatch)
     recorded = Recorded(device.step, lambda: device.log.append("first done"))
     answers = [recorded(), recorded()]
@@ -118,7 +116,7 @@ def test_a_recorded_step_runs_once_as_it_is_and_is_replayed_ever_after(monkeypat
     assert answers == [4, 4]
 
 
-def test_a_first_step_is_recorded_once_and_chosen_among_several_only_then(monkeypatch: Any) -> None:
+def test_a_first_step_is_recorded_once_and_chosen_among_several_only_then(monkeypatch):
     device = Device(monkeypatch)
     recorded = Recorded(device.step, again=3)
     recorded.choose()
@@ -134,9 +132,7 @@ def test_a_first_step_is_recorded_once_and_chosen_among_several_only_then(monkey
     assert device.log.count("record") == device.log.count("gone") == 2
 
 
-def test_a_device_that_fails_while_recordings_are_timed_is_no_reason_to_skip(
-    monkeypatch: Any,
-) -> None:
+def test_a_device_that_fails_while_recordings_are_timed_is_no_reason_to_skip(monkeypatch):
     device = Device(monkeypatch)
     recorded = Recorded(device.step, again=3)
     recorded()
@@ -145,7 +141,7 @@ def test_a_device_that_fails_while_recordings_are_timed_is_no_reason_to_skip(
         recorded.choose()
 
 
-def test_a_released_graph_is_gone_and_may_be_recorded_anew(monkeypatch: Any) -> None:
+def test_a_released_graph_is_gone_and_may_be_recorded_anew(monkeypatch):
     device = Device(monkeypatch)
     recorded = Recorded(device.step)
     recorded.release()
@@ -157,7 +153,7 @@ def test_a_released_graph_is_gone_and_may_be_recorded_anew(monkeypatch: Any) -> 
     assert device.log[-2:] == ["step", "replay"]
 
 
-def test_a_step_that_cannot_be_recorded_is_skipped_with_the_cause(monkeypatch: Any) -> None:
+def test_a_step_that_cannot_be_recorded_is_skipped_with_the_cause(monkeypatch):
     recorded = Recorded(Device(monkeypatch, refuses=True).step)
     with pytest.raises(UnsupportedError, match="recorded in a graph: operation not permitted"):
         recorded()

@@ -6,7 +6,6 @@ import importlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +14,6 @@ import pytest
 from bench_lib.backends import folders as cached
 from bench_lib.backends.amd import machine
 from bench_lib.backends.backend import Check
-from bench_lib.backends.folders import state_of
 from bench_lib.environment import commits as environment_module
 from bench_lib.environment import readiness
 from bench_lib.environment.fingerprint import caches, collect, difference, with_versions
@@ -23,14 +21,13 @@ from bench_lib.environment.readiness import checks
 from bench_lib.environment.variables import CACHE_FOLDERS
 from bench_lib.model import Environment, Hardware
 
-Write = Callable[[str, str], Path]
 GPU = Hardware(vendor="amd", name="", key="mi300x")
 CPU = Hardware(vendor="cpu", name="", key="cpu-test-2c")
 NVIDIA = Hardware(vendor="nvidia", name="", key="h200")
 
 
 @pytest.fixture
-def write(tmp_path: Path) -> Write:
+def write(tmp_path):
     def write(path: str, content: str) -> Path:
         file = tmp_path / path
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -52,7 +49,7 @@ def git(folder: Path, *arguments: str) -> str:
 # --- collecting --------------------------------------------------------------------------
 
 
-def test_an_amd_machine_is_described_by_its_files(tmp_path: Path, write: Write) -> None:
+def test_an_amd_machine_is_described_by_its_files(tmp_path, write):
     write("sys/module/amdgpu/version", "6.99.1\n")
     write("opt/rocm/.info/version", "7.9.1-42\n")
     write("proc/cpuinfo", "processor : 0\nmodel name\t: Test CPU 9000\n")
@@ -64,7 +61,7 @@ def test_an_amd_machine_is_described_by_its_files(tmp_path: Path, write: Write) 
     assert found.python.count(".") == 2
 
 
-def test_rocm_is_looked_for_where_the_variable_says(tmp_path: Path, write: Write) -> None:
+def test_rocm_is_looked_for_where_the_variable_says(tmp_path, write):
     write("opt/rocm/.info/version", "7.9.1\n")
     write("opt/rocm-6.9.0/.info/version", "6.9.0\n")
     assert collect(tmp_path, {"ROCM_PATH": "/opt/rocm-6.9.0"}, tmp_path).rocm == "6.9.0"
@@ -84,26 +81,21 @@ def test_rocm_is_looked_for_where_the_variable_says(tmp_path: Path, write: Write
         ),
     ],
 )
-def test_the_nvidia_driver_is_read_from_its_banner(
-    tmp_path: Path, write: Write, banner: str, version: str
-) -> None:
+def test_the_nvidia_driver_is_read_from_its_banner(tmp_path, write, banner, version):
     write("proc/driver/nvidia/version", banner + "GCC version:  gcc version 99.1.0\n")
     assert collect(tmp_path, {}, tmp_path).driver == f"nvidia {version}"
 
 
-def test_a_torn_banner_leaves_the_module_s_own_version(tmp_path: Path, write: Write) -> None:
+def test_a_torn_banner_leaves_the_module_s_own_version(tmp_path, write):
     write("proc/driver/nvidia/version", "NVRM ver")
     assert collect(tmp_path, {}, tmp_path).driver is None
     write("sys/module/nvidia/version", "600.1\n")
     assert collect(tmp_path, {}, tmp_path).driver == "nvidia 600.1"
-
-
-def test_the_kernel_s_own_amdgpu_has_no_version(tmp_path: Path, write: Write) -> None:
     write("sys/module/amdgpu/refcnt", "3\n")
-    assert collect(tmp_path, {}, tmp_path).driver == "amdgpu of the kernel"
+    assert "amdgpu of the kernel" in collect(tmp_path, {}, tmp_path).driver
 
 
-def test_an_empty_machine_is_described_by_none(tmp_path: Path) -> None:
+def test_an_empty_machine_is_described_by_none(tmp_path):
     found = collect(tmp_path, {"HOME": str(tmp_path), "TMPDIR": str(tmp_path)}, tmp_path)
     assert (found.driver, found.rocm, found.commit, found.dirty) == (None, None, None, None)
     assert (found.torch, found.hip, found.variables) == (None, None, {})
@@ -112,7 +104,7 @@ def test_an_empty_machine_is_described_by_none(tmp_path: Path) -> None:
     assert set(found.caches.values()) == {"cold"}
 
 
-def test_settings_of_the_host_are_read_from_the_kernel(tmp_path: Path, write: Write) -> None:
+def test_settings_of_the_host_are_read_from_the_kernel(tmp_path, write):
     write("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "schedutil\n")
     write("proc/sys/kernel/numa_balancing", "1\n")
     write("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n")
@@ -125,9 +117,7 @@ def test_settings_of_the_host_are_read_from_the_kernel(tmp_path: Path, write: Wr
     assert (found.numa_balancing, found.huge_pages) == (False, None)
 
 
-def test_of_the_kernel_s_command_line_only_the_listed_options_are_kept(
-    tmp_path: Path, write: Write
-) -> None:
+def test_of_the_kernel_s_command_line_only_the_listed_options_are_kept(tmp_path, write):
     write(
         "proc/cmdline",
         "BOOT_IMAGE=/vmlinuz root=UUID=0000-1111 luks.key=hunter2 iommu=pt nosmt "
@@ -147,7 +137,7 @@ def test_of_the_kernel_s_command_line_only_the_listed_options_are_kept(
     assert collect(tmp_path, {}, tmp_path).kernel_options == {}
 
 
-def test_firmware_is_every_version_that_the_drivers_tell_once(tmp_path: Path, write: Write) -> None:
+def test_firmware_is_every_version_that_the_drivers_tell_once(tmp_path, write):
     for slot, version in (("05", "113-X-002"), ("26", "113-X-001"), ("46", "113-X-002")):
         write(f"sys/bus/pci/drivers/amdgpu/0000:{slot}:00.0/vbios_version", version)
     (tmp_path / "sys/bus/pci/drivers/amdgpu/0000:65:00.0").mkdir()
@@ -156,9 +146,7 @@ def test_firmware_is_every_version_that_the_drivers_tell_once(tmp_path: Path, wr
     assert collect(tmp_path, {}, tmp_path).firmware == "113-X-001, 113-X-002, 9a.00.1"
 
 
-def test_rocm_s_libraries_are_told_by_the_names_of_their_files(
-    tmp_path: Path, write: Write
-) -> None:
+def test_rocm_s_libraries_are_told_by_the_names_of_their_files(tmp_path, write):
     for name in (
         "libMIOpen.so",
         "libMIOpen.so.1",
@@ -174,7 +162,7 @@ def test_rocm_s_libraries_are_told_by_the_names_of_their_files(
     assert found == {"MIOpen": "1.0.79901", "rccl": "1.10.1"}
 
 
-def test_kernels_that_replace_a_library_s_own_are_told_apart(tmp_path: Path, write: Write) -> None:
+def test_kernels_that_replace_a_library_s_own_are_told_apart(tmp_path, write):
     environ = {"HIPBLASLT_TENSILE_LIBPATH": str(tmp_path / "tuned")}
     assert collect(tmp_path, environ, tmp_path).libraries == {}
     write("tuned/a.co", "1")
@@ -187,7 +175,7 @@ def test_kernels_that_replace_a_library_s_own_are_told_apart(tmp_path: Path, wri
     assert len({first[8:], second[9:], third[9:]}) == 3
 
 
-def test_variables_that_change_speed_are_kept_and_no_others(tmp_path: Path) -> None:
+def test_variables_that_change_speed_are_kept_and_no_others(tmp_path):
     kept = {
         "BENCH_LIB_CONTEXTS": "any",
         "HIP_VISIBLE_DEVICES": "0",
@@ -214,30 +202,6 @@ def test_variables_that_change_speed_are_kept_and_no_others(tmp_path: Path) -> N
     assert collect(tmp_path, environ, tmp_path).variables == kept
 
 
-LISTED = """
-MIOPEN_FIND_MODE MIOPEN_FIND_ENFORCE MIOPEN_USER_DB_PATH MIOPEN_CUSTOM_CACHE_DIR
-MIOPEN_DEBUG_DISABLE_FIND_DB MIOPEN_DEBUG_DISABLE_SYSTEM_DB MIOPEN_DEBUG_DISABLE_USER_DB
-MIOPEN_SEARCH_CUTOFF MIOPEN_DEBUG_CONV_DIRECT MIOPEN_GEMM_ENFORCE_BACKEND
-MIOPEN_COMPILE_PARALLEL_LEVEL PYTORCH_TUNABLEOP_ENABLED PYTORCH_TUNABLEOP_TUNING
-PYTORCH_TUNABLEOP_FILENAME TORCH_BLAS_PREFER_HIPBLASLT PYTORCH_MIOPEN_SUGGEST_NHWC
-PYTORCH_MIOPEN_SUGGEST_NHWC_BATCHNORM HIPBLASLT_TENSILE_LIBPATH ROCBLAS_TENSILE_LIBPATH
-PYTORCH_HIP_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF PYTORCH_ALLOC_CONF TORCHINDUCTOR_MAX_AUTOTUNE
-TRITON_CACHE_DIR HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES GPU_MAX_HW_QUEUES
-TENSILE_STREAMK_DYNAMIC_GRID AMD_DIRECT_DISPATCH DEBUG_CLR_GRAPH_PACKET_CAPTURE
-FLASH_ATTENTION_TRITON_AMD_ENABLE HIPBLASLT_ALLOW_TF32
-HIP_FORCE_DEV_KERNARG HSA_XNACK HSA_NO_SCRATCH_RECLAIM HSA_ENABLE_SDMA HSA_OVERRIDE_GFX_VERSION
-ROC_GLOBAL_CU_MASK NCCL_ALGO NCCL_PROTO NCCL_MIN_NCHANNELS NCCL_MAX_NCHANNELS NCCL_P2P_DISABLE
-NCCL_SHM_DISABLE NCCL_CUMEM_ENABLE NCCL_IGNORE_CPU_AFFINITY RCCL_MSCCL_ENABLE OMP_NUM_THREADS
-TORCH_ROCM_FA_PREFER_CK TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL AMDGCN_USE_BUFFER_OPS
-GPU_DEVICE_ORDINAL
-"""
-
-
-@pytest.mark.parametrize("name", LISTED.split())
-def test_what_is_known_to_change_speed_is_kept(tmp_path: Path, name: str) -> None:
-    assert collect(tmp_path, {name: "1"}, tmp_path).variables == {name: "1"}
-
-
 # --- what is private -----------------------------------------------------------------------------
 
 
@@ -258,16 +222,14 @@ PRIVATE = {
 
 
 @pytest.mark.parametrize(("name", "value"), PRIVATE.items())
-def test_of_a_private_value_it_is_recorded_that_it_is_set(
-    tmp_path: Path, name: str, value: str
-) -> None:
+def test_of_a_private_value_it_is_recorded_that_it_is_set(tmp_path, name, value):
     found = collect(tmp_path, {name: value}, tmp_path)
     assert found.variables == {name: "set"}
     unset = difference(replace(found, variables={}), found)
     assert unset == ([] if name in CACHE_FOLDERS else [f"{name} unset -> set"])
 
 
-def test_what_was_set_on_purpose_is_recorded_whatever_it_is_called(tmp_path: Path) -> None:
+def test_what_was_set_on_purpose_is_recorded_whatever_it_is_called(tmp_path):
     environ = {"MINE": "redis://me:hunter2@host", "MY_TOKEN": "hunter2", "OTHER": "1"}
     told = ("MINE", "MY_TOKEN")
     found = collect(tmp_path, environ, tmp_path, told).variables
@@ -278,7 +240,7 @@ def test_what_was_set_on_purpose_is_recorded_whatever_it_is_called(tmp_path: Pat
     "name",
     ["MIOPEN_ACCESS_KEY_ID", "TRITON_API_KEY", "TORCHINDUCTOR_PASSWORD", "MIOPEN_AUTH_TOKEN"],
 )
-def test_a_secret_by_its_name_is_not_recorded_at_all(tmp_path: Path, name: str) -> None:
+def test_a_secret_by_its_name_is_not_recorded_at_all(tmp_path, name):
     assert collect(tmp_path, {name: "hunter2"}, tmp_path).variables == {}
 
 
@@ -293,20 +255,18 @@ def test_a_secret_by_its_name_is_not_recorded_at_all(tmp_path: Path, name: str) 
         ("NCCL_ANYTHING", "-2"),
     ],
 )
-def test_what_holds_nothing_private_is_recorded_as_it_is(
-    tmp_path: Path, name: str, value: str
-) -> None:
+def test_what_holds_nothing_private_is_recorded_as_it_is(tmp_path, name, value):
     assert collect(tmp_path, {name: value}, tmp_path).variables == {name: value}
 
 
 @pytest.mark.parametrize("old", ["ring graph", "hidden 12ab-0123456789ab", "set"])
 @pytest.mark.parametrize("new", ["set", "hidden 12ab-ba9876543210"])
-def test_a_value_that_is_not_recorded_is_no_difference(old: str, new: str) -> None:
+def test_a_value_that_is_not_recorded_is_no_difference(old, new):
     a, b = (replace(ENVIRONMENT, variables={"NCCL_X": value}) for value in (old, new))
     assert difference(a, b) == difference(b, a) == []
 
 
-def test_caches_are_counted_where_the_variables_put_them(tmp_path: Path, write: Write) -> None:
+def test_caches_are_counted_where_the_variables_put_them(tmp_path, write):
     write("inductor/fxgraph/ab/k1/graph", "")
     write("inductor/fxgraph/ab/k2/graph", "")
     write("inductor/fxgraph/cd/k3/graph", "")
@@ -331,9 +291,7 @@ def test_caches_are_counted_where_the_variables_put_them(tmp_path: Path, write: 
     }
 
 
-def test_inductor_without_graphs_is_counted_by_its_generated_code(
-    tmp_path: Path, write: Write
-) -> None:
+def test_inductor_without_graphs_is_counted_by_its_generated_code(tmp_path, write):
     environ = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
     write("inductor/locks/a.lock", "")
     (tmp_path / "inductor/fxgraph").mkdir()
@@ -344,8 +302,8 @@ def test_inductor_without_graphs_is_counted_by_its_generated_code(
 
 @pytest.mark.parametrize("kind", ["nfs4", "lustre", "ceph", "fuse.ceph", "ext4"])
 def test_miopen_s_databases_of_a_networked_home_are_in_the_temporary_folder(
-    tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+    tmp_path, write, monkeypatch, kind
+):
     home, temporary = tmp_path / "home of mine", tmp_path / "tmp"
     at = str(home).replace(" ", "\\040")
     mounts = write("mounts", f"/dev/sda / ext4 rw 0 0\nserver:/home {at} {kind} rw 0 0\n")
@@ -368,7 +326,7 @@ def miopen(folder: Path) -> str:
     return caches({"MIOPEN_USER_DB_PATH": str(folder)}, folder)["miopen"]
 
 
-def test_a_database_is_told_by_its_records_in_any_order(tmp_path: Path, write: Write) -> None:
+def test_a_database_is_told_by_its_records_in_any_order(tmp_path, write):
     write("a/gfx.ufdb.txt", "x=1\ny=2\n")
     write("b/gfx.ufdb.txt", "y=2\nx=1")
     write("c/gfx.ufdb.txt", "x=1\ny=3\n")
@@ -378,16 +336,14 @@ def test_a_database_is_told_by_its_records_in_any_order(tmp_path: Path, write: W
     assert len(set(found)) == 3
 
 
-def test_databases_without_a_record_are_cold(tmp_path: Path, write: Write) -> None:
+def test_databases_without_a_record_are_cold(tmp_path, write):
     write("gfx.ufdb.txt", "\n")
     (tmp_path / "folder.udb.txt").mkdir()
     assert miopen(tmp_path) == "cold"
     assert miopen(tmp_path / "nowhere") == "cold"
 
 
-def test_large_databases_are_told_by_names_and_sizes(
-    tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_databases_are_told_by_names_and_sizes(tmp_path, write, monkeypatch):
     monkeypatch.setattr(cached, "CONTENT_BYTES", 3)
     write("gfx.ufdb.txt", "x=1\n")
     first = miopen(tmp_path)
@@ -398,9 +354,7 @@ def test_large_databases_are_told_by_names_and_sizes(
     assert miopen(tmp_path) != first
 
 
-def test_no_more_files_are_looked_at_than_is_cheap(
-    tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_more_files_are_looked_at_than_is_cheap(tmp_path, write, monkeypatch):
     monkeypatch.setattr(cached, "MOST_FILES", 2)
     for number in range(4):
         write(f"{number}.ukdb", "")
@@ -408,24 +362,8 @@ def test_no_more_files_are_looked_at_than_is_cheap(
     assert caches(environ, tmp_path)["miopen kernels"] == "warm, 2 files"
 
 
-@pytest.mark.parametrize(
-    ("cache", "state"),
-    [
-        ("cold", "cold"),
-        ("none", "cold"),
-        ("warm, 41 entries", "warm"),
-        ("41 entries", "warm"),
-        ("2 files, 0123456789ab", "warm"),
-    ],
-)
-def test_what_the_first_version_wrote_of_a_cache_is_understood(cache: str, state: str) -> None:
-    assert state_of(cache) == state
-
-
 @pytest.mark.parametrize("setting", ["results.csv", "results%d.csv"])
-def test_tuned_results_are_told_apart_by_their_content(
-    tmp_path: Path, write: Write, setting: str
-) -> None:
+def test_tuned_results_are_told_apart_by_their_content(tmp_path, write, setting):
     environ = {"PYTORCH_TUNABLEOP_ENABLED": "1", "PYTORCH_TUNABLEOP_FILENAME": setting}
     validator = "Validator,PT_VERSION,9.1.0\n"
     write("results0.csv", validator)
@@ -440,7 +378,7 @@ def test_tuned_results_are_told_apart_by_their_content(
     assert "tunableop" not in caches({**environ, "PYTORCH_TUNABLEOP_ENABLED": "0"}, tmp_path)
 
 
-def test_a_checkout_is_its_commit_and_whether_it_was_edited(tmp_path: Path) -> None:
+def test_a_checkout_is_its_commit_and_whether_it_was_edited(tmp_path):
     git(tmp_path, "init", "-q")
     (tmp_path / "a").write_text("1")
     git(tmp_path, "add", "a")
@@ -453,15 +391,13 @@ def test_a_checkout_is_its_commit_and_whether_it_was_edited(tmp_path: Path) -> N
     assert collect(tmp_path, {}, tmp_path).dirty is True
 
 
-def test_a_checkout_without_a_commit_has_none(tmp_path: Path) -> None:
+def test_a_checkout_without_a_commit_has_none(tmp_path):
     git(tmp_path, "init", "-q")
     assert collect(tmp_path, {}, tmp_path).commit is None
     assert collect(tmp_path, {}, tmp_path / "nowhere").commit is None
 
 
-def test_a_git_that_hangs_or_is_missing_leaves_no_commit(
-    tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_git_that_hangs_or_is_missing_leaves_no_commit(tmp_path, write, monkeypatch):
     monkeypatch.setattr(environment_module, "GIT_TIMEOUT_S", 0.2)
     write("bin/git", "#!/bin/sh\nexec sleep 600\n").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
@@ -475,7 +411,7 @@ def test_a_git_that_hangs_or_is_missing_leaves_no_commit(
 ENVIRONMENT = Environment(python="3.12.1", host="node1", torch="2.11.0", hip="7.2.1")
 
 
-def test_a_worker_s_versions_are_filled_in() -> None:
+def test_a_worker_s_versions_are_filled_in():
     found = with_versions(ENVIRONMENT, {"torch": "2.12.0", "hip": None, "python": "3.13.0"})
     assert (found.torch, found.hip, found.python) == ("2.12.0", "7.2.1", "3.13.0")
     with_torchao = with_versions(ENVIRONMENT, {"torchao": "0.17.0"})
@@ -485,16 +421,12 @@ def test_a_worker_s_versions_are_filled_in() -> None:
     assert difference(ENVIRONMENT, later) == []
 
 
-def test_a_version_that_is_none_is_refused_by_name() -> None:
+def test_a_version_that_is_none_is_refused_by_name():
     with pytest.raises(ValueError, match="'host' is no version"):
         with_versions(ENVIRONMENT, {"host": "elsewhere"})
 
 
-def test_equal_environments_do_not_differ() -> None:
-    assert difference(ENVIRONMENT, replace(ENVIRONMENT)) == []
-
-
-def test_differences_are_said_in_words() -> None:
+def test_differences_are_said_in_words():
     a = replace(
         ENVIRONMENT,
         cpu_count=4,
@@ -537,13 +469,7 @@ def test_differences_are_said_in_words() -> None:
     ]
 
 
-def test_another_folder_of_a_cache_is_no_difference() -> None:
-    a = replace(ENVIRONMENT, variables={"TRITON_CACHE_DIR": "/a", "MIOPEN_FIND_MODE": "1"})
-    b = replace(a, variables={"MIOPEN_USER_DB_PATH": "/b", "MIOPEN_FIND_MODE": "2"})
-    assert difference(a, b) == ["MIOPEN_FIND_MODE 1 -> 2"]
-
-
-def test_what_one_side_does_not_know_is_no_difference() -> None:
+def test_what_one_side_does_not_know_is_no_difference():
     known = replace(
         ENVIRONMENT,
         rocm="7.2.1",
@@ -570,9 +496,7 @@ def test_what_one_side_does_not_know_is_no_difference() -> None:
         ("warm, 9 entries, 0123456789ab", "warm, 1 file, 0123456789ab", False),
     ],
 )
-def test_a_cache_differs_where_it_was_cold_or_holds_other_choices(
-    old: str, new: str, differs: bool
-) -> None:
+def test_a_cache_differs_where_it_was_cold_or_holds_other_choices(old, new, differs):
     a, b = (replace(ENVIRONMENT, caches={"miopen": state}) for state in (old, new))
     assert difference(a, b) == ([f"miopen cache {old} -> {new}"] if differs else [])
 
@@ -595,7 +519,7 @@ def install(folder: Path, package: str, version: str, source: str | None = None)
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def site(tmp_path, monkeypatch):
     folder = tmp_path / "site"
     folder.mkdir()
     importlib.import_module("bench_lib.backends.amd.profilers")  # not found there afterwards
@@ -625,9 +549,7 @@ CPU_BUILD = "cuda = None\nhip = None\n"
         (None, GPU, None, "not known"),
     ],
 )
-def test_a_torch_for_other_hardware_is_wrong(
-    site: Path, source: str | None, device: Hardware, ok: bool | None, word: str
-) -> None:
+def test_a_torch_for_other_hardware_is_wrong(site, source, device, ok, word):
     install(site, "torch", "9.1.0", source)
     found = check("torch", checks(site.parent, {}, [device]))
     assert found.ok is ok
@@ -635,9 +557,7 @@ def test_a_torch_for_other_hardware_is_wrong(
     assert bool(found.remedy) is (ok is False)
 
 
-def test_the_remedy_names_the_wheels_of_the_installed_rocm(
-    tmp_path: Path, site: Path, write: Write
-) -> None:
+def test_the_remedy_names_the_wheels_of_the_installed_rocm(tmp_path, site, write):
     install(site, "torch", "9.1.0", CPU_BUILD)
     write("opt/rocm/.info/version", "7.9.1-42\n")
     assert "index for rocm7.9" in check("torch", checks(tmp_path, {}, [GPU])).remedy
@@ -658,22 +578,13 @@ def test_the_remedy_names_the_wheels_of_the_installed_rocm(
         ("7.9.1", HIP_BUILD.replace("7.9.5", "unreadable"), True),
     ],
 )
-def test_a_torch_of_another_rocm_is_worth_a_warning(
-    tmp_path: Path, site: Path, write: Write, *, installed: str | None, built: str, ok: bool
-) -> None:
+def test_a_torch_of_another_rocm_is_worth_a_warning(tmp_path, site, write, *, installed, built, ok):
     install(site, "torch", "9.1.0", built)
     if installed is not None:
         write("opt/rocm/.info/version", installed)
     found = check("torch", checks(tmp_path, {}, [GPU]))
     assert (found.ok, found.fatal) == (ok, False)
     assert ok or f"ROCm {installed} is installed" in found.detail
-
-
-def test_missing_packages_are_named_with_their_remedy(tmp_path: Path, site: Path) -> None:
-    found = checks(tmp_path, {}, [CPU])
-    assert check("torch", found).ok is False
-    assert "pip install" in check("torch", found).remedy
-    assert check("torchvision", found).ok is False
 
 
 @pytest.mark.parametrize(
@@ -685,15 +596,13 @@ def test_missing_packages_are_named_with_their_remedy(tmp_path: Path, site: Path
         ("9.1.0+rocm7.9.1.git12345678", "0.9.0+rocm7.9.1.git87654321", True),
     ],
 )
-def test_a_torchvision_of_another_build_is_wrong(
-    tmp_path: Path, site: Path, torch: str, torchvision: str, ok: bool
-) -> None:
+def test_a_torchvision_of_another_build_is_wrong(tmp_path, site, torch, torchvision, ok):
     install(site, "torch", torch, HIP_BUILD)
     install(site, "torchvision", torchvision)
     assert check("torchvision", checks(tmp_path, {}, [GPU])).ok is ok
 
 
-def test_an_amd_driver_without_a_visible_gpu_is_wrong(tmp_path: Path, write: Write) -> None:
+def test_an_amd_driver_without_a_visible_gpu_is_wrong(tmp_path, write):
     write("sys/module/amdgpu/version", "6.99.1")
     write("sys/class/kfd/kfd/topology/system_properties", "")
     found = checks(tmp_path, {}, [CPU])
@@ -703,7 +612,7 @@ def test_an_amd_driver_without_a_visible_gpu_is_wrong(tmp_path: Path, write: Wri
     assert "--device=/dev/dri" in check("/dev/dri/renderD*", found).remedy
 
 
-def test_the_variables_that_hide_every_gpu_are_named(tmp_path: Path, write: Write) -> None:
+def test_the_variables_that_hide_every_gpu_are_named(tmp_path, write):
     write("sys/module/amdgpu/version", "6.99.1")
     write("sys/class/kfd/kfd/topology/system_properties", "")
     environ = {"HIP_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": "-1"}
@@ -720,9 +629,7 @@ def test_the_variables_that_hide_every_gpu_are_named(tmp_path: Path, write: Writ
         ("0x10de", "0x030200", False),
     ],
 )
-def test_an_instinct_without_its_driver_is_seen_on_the_bus(
-    tmp_path: Path, write: Write, vendor: str, kind: str, missing: bool
-) -> None:
+def test_an_instinct_without_its_driver_is_seen_on_the_bus(tmp_path, write, vendor, kind, missing):
     write("sys/bus/pci/devices/0000:05:00.0/vendor", vendor)
     write("sys/bus/pci/devices/0000:05:00.0/class", kind)
     found = [c for c in checks(tmp_path, {}, [CPU]) if c.name == "AMD driver"]
@@ -731,9 +638,7 @@ def test_an_instinct_without_its_driver_is_seen_on_the_bus(
 
 
 @pytest.mark.parametrize(("usable", "ok"), [({"renderD128"}, True), (set(), False)])
-def test_render_nodes_have_to_be_open_to_this_user(
-    tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch, usable: set[str], ok: bool
-) -> None:
+def test_render_nodes_have_to_be_open_to_this_user(tmp_path, write, monkeypatch, usable, ok):
     for name in ("renderD128", "renderD129"):
         write(f"dev/dri/{name}", "")
     monkeypatch.setattr(os, "access", lambda path, _: Path(path).name in usable)
@@ -744,28 +649,13 @@ def test_render_nodes_have_to_be_open_to_this_user(
     )
 
 
-def test_an_nvidia_driver_without_a_visible_gpu_is_wrong(tmp_path: Path, write: Write) -> None:
-    write("dev/nvidia0", "")
-    found = checks(tmp_path, {}, [CPU])
-    assert check("visible devices", found).ok is False
-    assert check("NVIDIA driver", found).ok is False
-    assert check("NVIDIA driver", checks(tmp_path, {}, [NVIDIA])).ok is None
-
-
-def test_a_machine_without_gpus_is_asked_nothing_about_them(tmp_path: Path) -> None:
+def test_a_machine_without_gpus_is_asked_nothing_about_them(tmp_path):
     found = checks(tmp_path, {}, [CPU])
     assert check("visible devices", found).ok is None
     assert not {"/dev/kfd", "NVIDIA driver", "groups video and render"} & {c.name for c in found}
 
 
-def test_visible_devices_are_listed_by_their_keys(tmp_path: Path) -> None:
-    found = check("visible devices", checks(tmp_path, {}, [GPU, replace(GPU, index=1)]))
-    assert (found.ok, found.detail) == (True, "0: mi300x, 1: mi300x")
-
-
-def test_an_amd_display_beside_an_nvidia_gpu_asks_for_no_rocm(
-    tmp_path: Path, site: Path, write: Write
-) -> None:
+def test_an_amd_display_beside_an_nvidia_gpu_asks_for_no_rocm(tmp_path, site, write):
     write("sys/module/amdgpu/version", "6.99.1")
     write("sys/class/kfd/kfd/topology/system_properties", "")
     install(site, "torch", "9.1.0", CUDA_BUILD)
@@ -776,9 +666,7 @@ def test_an_amd_display_beside_an_nvidia_gpu_asks_for_no_rocm(
     ("group", "kfd", "ok"),
     [(44, True, True), (7, True, True), (44, False, True), (7, False, False)],
 )
-def test_groups_matter_where_access_is_not_granted_otherwise(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: int, kfd: bool, ok: bool
-) -> None:
+def test_groups_matter_where_access_is_not_granted_otherwise(tmp_path, monkeypatch, group, kfd, ok):
     for folder in ("etc", "dev"):
         (tmp_path / folder).mkdir()
     (tmp_path / "etc/group").write_text("root:x:0:\nvideo:x:44:\nrender:x:44:\ntorn\n")
@@ -790,14 +678,11 @@ def test_groups_matter_where_access_is_not_granted_otherwise(
     found = check("groups video and render", checks(tmp_path, {}, [GPU]))
     assert found.ok is ok
     assert bool(found.remedy) is not ok
-
-
-def test_root_needs_no_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert check("groups video and render", checks(tmp_path, {}, [GPU])).ok is True
 
 
-def test_processes_on_amd_gpus_are_named(tmp_path: Path, write: Write) -> None:
+def test_processes_on_amd_gpus_are_named(tmp_path, write):
     name = "other processes on the GPUs"
     assert check(name, checks(tmp_path, {}, [GPU])).ok is None
     (tmp_path / "sys/class/kfd/kfd/proc").mkdir(parents=True)
@@ -807,18 +692,7 @@ def test_processes_on_amd_gpus_are_named(tmp_path: Path, write: Write) -> None:
     assert (found.ok, found.detail) == (False, "1: 4711")
 
 
-def test_the_profiler_is_shown_with_its_words(tmp_path: Path, write: Write) -> None:
-    environ = {"PATH": str(tmp_path / "bin"), "ROCM_PATH": str(tmp_path / "nowhere")}
-    assert check("profiler", checks(tmp_path, environ, [GPU])).ok is None
-    tool = write("bin/rocprofv3", "#!/bin/sh\n")
-    tool.chmod(0o755)
-    found = check("profiler", checks(tmp_path, environ, [GPU]))
-    words = "--stats --kernel-trace --marker-trace --memory-copy-trace --output-format csv"
-    where = "-d FOLDER -o case_%pid% -- APP"
-    assert (found.ok, found.detail) == (True, f"{tool} {words} {where}")
-
-
-def test_a_compiler_is_the_one_the_variable_names(tmp_path: Path, write: Write) -> None:
+def test_a_compiler_is_the_one_the_variable_names(tmp_path, write):
     write("bin/g++", "#!/bin/sh\n").chmod(0o755)
     environ = {"PATH": str(tmp_path / "bin")}
     for blank in ({}, {"CXX": ""}, {"CXX": " "}):
@@ -829,9 +703,7 @@ def test_a_compiler_is_the_one_the_variable_names(tmp_path: Path, write: Write) 
 
 
 @pytest.mark.parametrize(("device", "cxx_is_fatal"), [(CPU, True), (GPU, False), (NVIDIA, False)])
-def test_compilers_are_needed_for_the_device_that_is_measured(
-    tmp_path: Path, device: Hardware, cxx_is_fatal: bool
-) -> None:
+def test_compilers_are_needed_for_the_device_that_is_measured(tmp_path, device, cxx_is_fatal):
     found = checks(tmp_path, {"PATH": ""}, [device])
     assert check("C++ compiler", found).ok is False
     assert check("C++ compiler", found).fatal is cxx_is_fatal
@@ -844,9 +716,7 @@ def test_compilers_are_needed_for_the_device_that_is_measured(
 @pytest.mark.parametrize(
     "name", ["triton", "triton-rocm", "pytorch-triton-rocm", "pytorch-triton", None]
 )
-def test_triton_is_found_under_any_of_its_names(
-    tmp_path: Path, site: Path, name: str | None
-) -> None:
+def test_triton_is_found_under_any_of_its_names(tmp_path, site, name):
     if name is not None:
         install(site, name, "9.9.0")
     found = check("triton", checks(tmp_path, {}, [GPU]))
@@ -854,9 +724,7 @@ def test_triton_is_found_under_any_of_its_names(
     assert found.fatal is (name is None)
 
 
-def test_a_full_or_missing_temporary_folder_is_wrong(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_or_missing_temporary_folder_is_wrong(tmp_path, monkeypatch):
     environ = {"TMPDIR": str(tmp_path)}
     monkeypatch.setattr(readiness, "DISK_NEEDED_BYTES", 1)
     assert check("temporary folder", checks(tmp_path, environ, [CPU])).ok is True
@@ -869,9 +737,7 @@ def test_a_full_or_missing_temporary_folder_is_wrong(
 @pytest.mark.parametrize(
     ("governor", "ok"), [("performance\n", True), ("powersave\n", False), (None, None)]
 )
-def test_a_governor_that_saves_power_is_wrong(
-    tmp_path: Path, write: Write, governor: str | None, ok: bool | None
-) -> None:
+def test_a_governor_that_saves_power_is_wrong(tmp_path, write, governor, ok):
     if governor is not None:
         write("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", governor)
     assert check("CPU governor", checks(tmp_path, {}, [CPU])).ok is ok
@@ -881,9 +747,7 @@ def test_a_governor_that_saves_power_is_wrong(
     ("value", "nodes", "ok"),
     [("0\n", 2, True), ("1\n", 2, False), ("1\n", 1, True), (None, 2, None)],
 )
-def test_numa_balancing_matters_with_more_than_one_node(
-    tmp_path: Path, write: Write, value: str | None, nodes: int, ok: bool | None
-) -> None:
+def test_numa_balancing_matters_with_more_than_one_node(tmp_path, write, value, nodes, ok):
     for node in range(nodes):
         write(f"sys/devices/system/node/node{node}/cpulist", "0")
     if value is not None:
@@ -891,7 +755,7 @@ def test_numa_balancing_matters_with_more_than_one_node(
     assert check("NUMA balancing", checks(tmp_path, {}, [CPU])).ok is ok
 
 
-def test_every_failed_check_says_what_to_do(tmp_path: Path, site: Path, write: Write) -> None:
+def test_every_failed_check_says_what_to_do(tmp_path, site, write):
     write("sys/module/amdgpu/version", "6.99.1")
     write("dev/nvidia0", "")
     write("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "powersave")

@@ -44,7 +44,7 @@ def moved(step: Callable[[], object]) -> tuple[float, float]:
         (lambda x: x.view(2, 5).t().clone(), 20),
     ],
 )
-def test_each_operand_and_each_answer_is_moved_once(step: Any, elements: int):
+def test_each_operand_and_each_answer_is_moved_once(step, elements):
     x = meta(10)
     assert moved(lambda: step(x)) == (elements, 0)
 
@@ -64,14 +64,14 @@ def test_each_operand_and_each_answer_is_moved_once(step: Any, elements: int):
         lambda _x: torch.empty(9, device="meta"),
     ],
 )
-def test_views_and_memory_that_nobody_fills_move_nothing(step: Any):
+def test_views_and_memory_that_nobody_fills_move_nothing(step):
     x = meta(10)
     assert moved(lambda: step(x)) == (0, 0)
 
 
 @pytest.mark.parametrize("groups", [1, 4])
 @pytest.mark.parametrize("of_images", [False, True])
-def test_a_convolution_costs_as_much_again_for_each_gradient(groups: int, of_images: bool):
+def test_a_convolution_costs_as_much_again_for_each_gradient(groups, of_images):
     images = meta(2, 8, 6, 6, requires_grad=of_images)
     weight = meta(8, 8 // groups, 3, 3, requires_grad=True)
 

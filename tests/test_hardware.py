@@ -21,7 +21,7 @@ GIB = 2**30
 
 
 @pytest.fixture(autouse=True)
-def _forget_warnings() -> None:
+def _forget_warnings():
     sysfs.warn_once.cache_clear()
 
 
@@ -90,7 +90,7 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
+def machine(tmp_path):
     return Machine(tmp_path)
 
 
@@ -113,7 +113,7 @@ Answer = Callable[..., None]
 
 
 @pytest.fixture
-def nvml(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Answer:
+def nvml(machine, monkeypatch):
     machine.write("dev/nvidia0", "")
 
     def answer(*entries: Mapping[str, object], script: str | None = None) -> None:
@@ -128,7 +128,7 @@ def nvml(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Answer:
 # --- AMD ---------------------------------------------------------------------------------
 
 
-def test_an_amd_gpu_is_described_by_kernel_files_alone(machine: Machine) -> None:
+def test_an_amd_gpu_is_described_by_kernel_files_alone(machine):
     machine.cpu_node()
     machine.amd(serial=0x0123456789ABCDEF)
     (gpu,) = machine.detect()
@@ -146,64 +146,18 @@ def test_an_amd_gpu_is_described_by_kernel_files_alone(machine: Machine) -> None
     ("version", "arch"),
     [(90402, "gfx942"), (90010, "gfx90a"), (90500, "gfx950"), (100300, "gfx1030")],
 )
-def test_a_target_version_becomes_the_name_of_its_architecture(
-    machine: Machine, version: int, arch: str
-) -> None:
+def test_a_target_version_becomes_the_name_of_its_architecture(machine, version, arch):
     machine.amd(pci="9999", version=version)
     assert machine.detect()[0].arch == arch
 
 
-@pytest.mark.parametrize(
-    ("pci", "units", "key"),
-    [
-        ("740c", 110, "mi250x"),
-        ("740c", 104, "mi250"),
-        ("7408", 110, "mi250x"),
-        ("740f", 104, "mi210"),
-    ],
-)
-def test_mi200_cards_are_told_apart(machine: Machine, pci: str, units: int, key: str) -> None:
-    machine.amd(pci=pci, version=90010, units=units, memory=64 * GIB, compute=None, nps=None)
-    assert machine.detect()[0].key == key
-
-
-def test_an_id_of_two_cards_and_the_units_of_neither_is_a_key_of_its_own(machine: Machine) -> None:
+def test_an_id_of_two_cards_and_the_units_of_neither_is_a_key_of_its_own(machine):
     machine.amd(pci="740c", version=90010, units=96, memory=64 * GIB, compute=None, nps=None)
     (gpu,) = machine.detect()
     assert (gpu.key, gpu.peak_tflops) == ("amd-gfx90a-740c", {})
 
 
-def test_a_virtual_function_is_its_card(machine: Machine) -> None:
-    machine.amd(pci="74b5", bus=1)
-    machine.amd(pci="74b9", bus=2, memory=256 * GIB)
-    assert [gpu.key for gpu in machine.detect()] == ["mi300x", "mi325x"]
-
-
-def test_a_known_size_without_an_id_is_that_model(machine: Machine) -> None:
-    machine.amd(pci="0000", memory=int(256 * GIB * 0.98))
-    assert machine.detect()[0].key == "mi325x"
-
-
-@pytest.mark.parametrize("units", [300, 304])
-def test_an_unknown_gpu_gets_its_own_key_and_no_peaks(machine: Machine, units: int) -> None:
-    machine.amd(pci="74ff", units=units)
-    (gpu,) = machine.detect()
-    assert gpu.key == gpu.name == "amd-gfx942-74ff"
-    assert (gpu.peak_tflops, gpu.peak_gb_per_s) == ({}, None)
-
-
-def test_a_size_that_two_models_have_is_neither(machine: Machine) -> None:
-    machine.amd(pci="0000", version=90500, units=256, memory=288 * GIB)
-    assert machine.detect()[0].key == "amd-gfx950-256cu-288gb"
-
-
-def test_a_sibling_without_figures_is_not_taken_for_its_model(machine: Machine) -> None:
-    machine.amd(pci="74a9")
-    (gpu,) = machine.detect()
-    assert (gpu.key, gpu.peak_tflops, gpu.peak_gb_per_s) == ("mi300x-hf", {}, None)
-
-
-def test_partitions_of_a_card_get_their_own_key_and_their_share(machine: Machine) -> None:
+def test_partitions_of_a_card_get_their_own_key_and_their_share(machine):
     for partition in range(2):
         machine.amd(
             partition=partition, units=38, memory=24 * GIB, compute="CPX", nps="NPS4", serial=0x77
@@ -216,7 +170,7 @@ def test_partitions_of_a_card_get_their_own_key_and_their_share(machine: Machine
     assert first.peak_gb_per_s == pytest.approx(5300 / 4)
 
 
-def test_a_partition_may_be_told_by_its_function(machine: Machine) -> None:
+def test_a_partition_may_be_told_by_its_function(machine):
     node = machine.amd(units=38, memory=24 * GIB, compute="CPX", nps="NPS1")
     properties = (node / "properties").read_text()
     (node / "properties").write_text(properties.replace("location_id 3072", "location_id 3075"))
@@ -225,7 +179,7 @@ def test_a_partition_may_be_told_by_its_function(machine: Machine) -> None:
     assert gpu.peak_gb_per_s == pytest.approx(5300)
 
 
-def test_a_function_that_is_on_the_bus_is_a_device_of_its_own(machine: Machine) -> None:
+def test_a_function_that_is_on_the_bus_is_a_device_of_its_own(machine):
     node = machine.amd()
     properties = (node / "properties").read_text()
     (node / "properties").write_text(properties.replace("location_id 3072", "location_id 3074"))
@@ -234,36 +188,19 @@ def test_a_function_that_is_on_the_bus_is_a_device_of_its_own(machine: Machine) 
     assert (gpu.bdf, gpu.pci_device_id) == ("0000:0c:00.2", "74b5")
 
 
-def test_a_partition_of_unknown_share_has_no_peaks(machine: Machine) -> None:
-    machine.amd(pci="74a2", units=20, memory=48 * GIB, compute="CPX", nps="N/A")
-    (gpu,) = machine.detect()
-    assert (gpu.key, gpu.memory_partition) == ("mi308x-cpx", None)
-    assert gpu.peak_tflops == {}
-
-
-def test_a_share_of_a_card_without_a_named_partition_is_keyed_by_its_units(
-    machine: Machine,
-) -> None:
-    machine.amd(units=38, memory=24 * GIB, compute=None, nps=None)
-    (gpu,) = machine.detect()
-    assert gpu.key == "mi300x-38cu"
-    assert gpu.peak_tflops["fp16"] == pytest.approx(1307.4 / 8)
-    assert gpu.peak_gb_per_s is None
-
-
-def test_more_units_than_the_model_has_leave_no_peaks(machine: Machine) -> None:
+def test_more_units_than_the_model_has_leave_no_peaks(machine):
     machine.amd(units=320)
     (gpu,) = machine.detect()
     assert (gpu.key, gpu.peak_tflops) == ("mi300x-320cu", {})
 
 
-def test_gpus_are_ordered_by_node_number_and_not_by_name(machine: Machine) -> None:
+def test_gpus_are_ordered_by_node_number_and_not_by_name(machine):
     for bus in range(1, 13):
         machine.amd(bus=bus)
     assert [gpu.bdf for gpu in machine.detect()] == [f"0000:{bus:02x}:00.0" for bus in range(1, 13)]
 
 
-def test_memory_comes_from_pci_where_kfd_has_no_bank(machine: Machine) -> None:
+def test_memory_comes_from_pci_where_kfd_has_no_bank(machine):
     node = machine.amd()
     (node / "mem_banks/0/properties").write_text("heap_type 0\nsize_in_bytes 5\n")
     machine.write("sys/bus/pci/devices/0000:0c:00.0/mem_info_vram_total", f"{191 * GIB}\n")
@@ -271,13 +208,13 @@ def test_memory_comes_from_pci_where_kfd_has_no_bank(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "N/A\n", "0x74zz\n", "0x74a1beef\n"])
-def test_an_unreadable_pci_id_is_asked_of_kfd(machine: Machine, content: str) -> None:
+def test_an_unreadable_pci_id_is_asked_of_kfd(machine, content):
     machine.amd()
     machine.write("sys/bus/pci/devices/0000:0c:00.0/device", content)
     assert machine.detect()[0].key == "mi300x"
 
 
-def test_a_machine_that_says_little_is_still_found(machine: Machine) -> None:
+def test_a_machine_that_says_little_is_still_found(machine):
     node = machine.amd(cap_uw=None, compute=None, nps=None)
     (node / "properties").write_text("simd_count 1216\nsimd_per_cu 4\ngfx_target_vers")
     (node / "mem_banks/0/properties").unlink()
@@ -287,7 +224,7 @@ def test_a_machine_that_says_little_is_still_found(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("cap", ["0\n", "N/A\n", ""])
-def test_a_cap_of_nothing_is_no_cap(machine: Machine, cap: str) -> None:
+def test_a_cap_of_nothing_is_no_cap(machine, cap):
     machine.amd()
     machine.write("sys/bus/pci/devices/0000:0c:00.0/hwmon/hwmon3/power1_cap", cap)
     assert machine.detect()[0].power_cap_w is None
@@ -298,32 +235,19 @@ def test_a_cap_of_nothing_is_no_cap(machine: Machine, cap: str) -> None:
     [
         ("auto\n", "auto"),
         ("high\n", "high"),
-        ("manual\n", "manual"),
-        ("perf_determinism\n", "perf_determinism"),
-        ("profile_min_sclk\n", "profile_min_sclk"),
         ("unknown\n", None),
         ("", None),
-        ("N/A\n", None),
         (None, None),
     ],
 )
-def test_what_holds_an_amd_gpus_clocks_is_its_performance_level(
-    machine: Machine, content: str | None, policy: str | None
-) -> None:
+def test_what_holds_an_amd_gpus_clocks_is_its_performance_level(machine, content, policy):
     machine.amd()
     if content is not None:
         machine.write("sys/bus/pci/devices/0000:0c:00.0/power_dpm_force_performance_level", content)
     assert machine.detect()[0].clock_policy == policy
 
 
-def test_partitions_share_the_performance_level_of_their_card(machine: Machine) -> None:
-    for partition in range(2):
-        machine.amd(partition=partition, units=38, memory=24 * GIB, compute="CPX", serial=0x77)
-    machine.write("sys/bus/pci/devices/0000:0c:00.0/power_dpm_force_performance_level", "high\n")
-    assert [gpu.clock_policy for gpu in machine.detect()] == ["high", "high"]
-
-
-def test_nodes_that_this_container_may_not_read_are_not_its_devices(machine: Machine) -> None:
+def test_nodes_that_this_container_may_not_read_are_not_its_devices(machine):
     node = machine.amd(bus=1)
     machine.amd(bus=2)
     (node / "gpu_id").unlink()
@@ -331,7 +255,7 @@ def test_nodes_that_this_container_may_not_read_are_not_its_devices(machine: Mac
     assert [gpu.bdf for gpu in machine.detect()] == ["0000:02:00.0"]
 
 
-def test_a_gpu_of_which_the_kernel_shows_no_list_is_warned_of(machine: Machine) -> None:
+def test_a_gpu_of_which_the_kernel_shows_no_list_is_warned_of(machine):
     (machine.root / "dev").mkdir(parents=True, exist_ok=True)
     (machine.root / "dev/kfd").touch()
     with pytest.warns(RuntimeWarning, match="there is a /dev/kfd, but .* let the container see"):
@@ -339,7 +263,7 @@ def test_a_gpu_of_which_the_kernel_shows_no_list_is_warned_of(machine: Machine) 
     assert device.vendor == "cpu"
 
 
-def test_gpus_without_their_device_file_are_named_and_not_used(machine: Machine) -> None:
+def test_gpus_without_their_device_file_are_named_and_not_used(machine):
     machine.amd()
     (machine.root / "dev/kfd").unlink()
     with pytest.warns(RuntimeWarning, match="--device=/dev/kfd"):
@@ -372,9 +296,7 @@ def test_gpus_without_their_device_file_are_named_and_not_used(machine: Machine)
         ({"HIP_VISIBLE_DEVICES": "-1"}, []),
     ],
 )
-def test_variables_hide_and_renumber_amd_gpus(
-    machine: Machine, environ: dict[str, str], buses: list[int]
-) -> None:
+def test_variables_hide_and_renumber_amd_gpus(machine, environ, buses):
     for bus in (1, 2, 3, 4):
         machine.amd(bus=bus)
     found = [device for device in machine.detect(**environ) if device.vendor == "amd"]
@@ -392,9 +314,7 @@ def test_variables_hide_and_renumber_amd_gpus(
         {"HIP_VISIBLE_DEVICES": "GPU-7100000000000003,0"},
     ],
 )
-def test_a_pinned_amd_worker_sees_exactly_its_device(
-    machine: Machine, environ: dict[str, str]
-) -> None:
+def test_a_pinned_amd_worker_sees_exactly_its_device(machine, environ):
     for bus in (1, 2, 3, 4):
         machine.amd(bus=bus)
     for device in machine.detect(**environ):
@@ -404,7 +324,7 @@ def test_a_pinned_amd_worker_sees_exactly_its_device(
         assert seen.bdf == device.bdf
 
 
-def test_pinning_under_variables_that_do_not_show_the_device_is_refused(machine: Machine) -> None:
+def test_pinning_under_variables_that_do_not_show_the_device_is_refused(machine):
     machine.amd(bus=1)
     machine.amd(bus=2)
     second = machine.detect()[1]
@@ -412,7 +332,7 @@ def test_pinning_under_variables_that_do_not_show_the_device_is_refused(machine:
         visibility(second, {"HIP_VISIBLE_DEVICES": "0"})
 
 
-def test_a_worker_on_the_cpu_sees_no_gpu(machine: Machine) -> None:
+def test_a_worker_on_the_cpu_sees_no_gpu(machine):
     machine.amd()
     cpu = machine.detect(HIP_VISIBLE_DEVICES="-1")[0]
     pins = visibility(cpu, {})
@@ -423,7 +343,7 @@ def test_a_worker_on_the_cpu_sees_no_gpu(machine: Machine) -> None:
 # --- NVIDIA ------------------------------------------------------------------------------
 
 
-def test_an_nvidia_gpu_is_described_by_nvml(machine: Machine, nvml: Answer) -> None:
+def test_an_nvidia_gpu_is_described_by_nvml(machine, nvml):
     nvml(nvml_entry())
     (gpu,) = machine.detect()
     assert (gpu.key, gpu.vendor, gpu.name) == ("h200", "nvidia", "NVIDIA H200")
@@ -433,7 +353,7 @@ def test_an_nvidia_gpu_is_described_by_nvml(machine: Machine, nvml: Answer) -> N
     assert gpu.peak_gb_per_s == pytest.approx(4800)
 
 
-def test_an_nvidia_gpu_of_the_same_size_is_not_the_same_gpu(machine: Machine, nvml: Answer) -> None:
+def test_an_nvidia_gpu_of_the_same_size_is_not_the_same_gpu(machine, nvml):
     nvml(
         nvml_entry(pci_id=0x233B10DE, name="NVIDIA H200 NVL"),
         nvml_entry(pci_id=0x23FF10DE, uuid=UUIDS[1]),
@@ -443,15 +363,13 @@ def test_an_nvidia_gpu_of_the_same_size_is_not_the_same_gpu(machine: Machine, nv
     assert (unknown.key, unknown.peak_tflops) == ("nvidia-23ff", {})
 
 
-def test_an_instance_of_a_divided_gpu_claims_none_of_its_figures(
-    machine: Machine, nvml: Answer
-) -> None:
+def test_an_instance_of_a_divided_gpu_claims_none_of_its_figures(machine, nvml):
     nvml(nvml_entry(mig=True))
     (gpu,) = machine.detect()
     assert (gpu.key, gpu.peak_tflops, gpu.memory_bytes) == ("h200-mig", {}, None)
 
 
-def test_figures_that_nvml_does_not_have_are_none(machine: Machine, nvml: Answer) -> None:
+def test_figures_that_nvml_does_not_have_are_none(machine, nvml):
     nothing = dict.fromkeys(nvml_entry(), None)
     nvml({**nothing, "mig": False})
     (gpu,) = machine.detect()
@@ -469,9 +387,7 @@ def test_figures_that_nvml_does_not_have_are_none(machine: Machine, nvml: Answer
         ({}, None),
     ],
 )
-def test_what_holds_an_nvidia_gpus_clocks_is_its_application_clock(
-    machine: Machine, nvml: Answer, figures: Mapping[str, object], policy: str | None
-) -> None:
+def test_what_holds_an_nvidia_gpus_clocks_is_its_application_clock(machine, nvml, figures, policy):
     nvml(nvml_entry(**figures))
     assert machine.detect()[0].clock_policy == policy
 
@@ -496,9 +412,7 @@ UUIDS = [f"GPU-{digit * 8}-aaaa-bbbb-cccc-00000000000{digit}" for digit in "123"
         ("MIG-77", []),
     ],
 )
-def test_variables_hide_and_renumber_nvidia_gpus(
-    machine: Machine, nvml: Answer, value: str | None, chosen: list[int]
-) -> None:
+def test_variables_hide_and_renumber_nvidia_gpus(machine, nvml, value, chosen):
     nvml(*(nvml_entry(uuid=uuid) for uuid in UUIDS))
     environ = {} if value is None else {"CUDA_VISIBLE_DEVICES": value}
     found = [device for device in machine.detect(**environ) if device.vendor == "nvidia"]
@@ -506,14 +420,14 @@ def test_variables_hide_and_renumber_nvidia_gpus(
     assert [gpu.index for gpu in found] == list(range(len(chosen)))
 
 
-def test_an_nvidia_worker_is_pinned_by_uuid(machine: Machine, nvml: Answer) -> None:
+def test_an_nvidia_worker_is_pinned_by_uuid(machine, nvml):
     nvml(*(nvml_entry(uuid=uuid) for uuid in UUIDS))
     environ = {"CUDA_VISIBLE_DEVICES": "2,1"}
     device = machine.detect(**environ)[1]
     assert visibility(device, environ) == {"CUDA_VISIBLE_DEVICES": UUIDS[1]}
 
 
-def test_an_nvidia_gpu_without_uuid_is_pinned_by_its_word(machine: Machine, nvml: Answer) -> None:
+def test_an_nvidia_gpu_without_uuid_is_pinned_by_its_word(machine, nvml):
     nvml(*(nvml_entry(uuid=None, bdf=f"00000000:0{n}:00.0") for n in range(3)))
     environ = {"CUDA_VISIBLE_DEVICES": "2,1"}
     device = machine.detect(**environ)[1]
@@ -521,7 +435,7 @@ def test_an_nvidia_gpu_without_uuid_is_pinned_by_its_word(machine: Machine, nvml
     assert visibility(machine.detect()[1], {}) == {"CUDA_VISIBLE_DEVICES": "1"}
 
 
-def test_indices_among_different_nvidia_gpus_are_warned_of(machine: Machine, nvml: Answer) -> None:
+def test_indices_among_different_nvidia_gpus_are_warned_of(machine, nvml):
     nvml(nvml_entry(), nvml_entry(uuid=UUIDS[1], pci_id=0x20B010DE))
     with pytest.warns(RuntimeWarning, match="CUDA_DEVICE_ORDER=PCI_BUS_ID"):
         machine.detect(CUDA_VISIBLE_DEVICES="1")
@@ -544,18 +458,14 @@ def test_indices_among_different_nvidia_gpus_are_warned_of(machine: Machine, nvm
         ),
     ],
 )
-def test_an_nvml_that_fails_is_no_gpu_and_a_warning(
-    machine: Machine, nvml: Answer, script: str, cause: str
-) -> None:
+def test_an_nvml_that_fails_is_no_gpu_and_a_warning(machine, nvml, script, cause):
     nvml(script=script)
     with pytest.warns(RuntimeWarning, match=cause):
         (device,) = machine.detect()
     assert device.vendor == "cpu"
 
 
-def test_an_nvml_that_hangs_is_given_up(
-    machine: Machine, nvml: Answer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_nvml_that_hangs_is_given_up(machine, nvml, monkeypatch):
     monkeypatch.setattr(nvidia, "TIMEOUT_S", 0.2)
     nvml(script="exec sleep 600")
     expected = r"^no NVIDIA GPU is used: NVML did not answer in 0\.2 s$"
@@ -564,16 +474,14 @@ def test_an_nvml_that_hangs_is_given_up(
     assert device.vendor == "cpu"
 
 
-def test_the_same_cause_is_warned_of_once(machine: Machine, nvml: Answer) -> None:
+def test_the_same_cause_is_warned_of_once(machine, nvml):
     nvml(script="exit 1")
     with pytest.warns(RuntimeWarning) as caught:
         assert machine.detect() == machine.detect()
     assert len(caught) == 1
 
 
-def test_nvml_is_not_asked_where_there_is_no_driver(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nvml_is_not_asked_where_there_is_no_driver(machine, monkeypatch):
     def refuse(*_: object, **__: object) -> None:
         pytest.fail("a process was started")
 
@@ -581,7 +489,7 @@ def test_nvml_is_not_asked_where_there_is_no_driver(
     assert machine.detect()[0].vendor == "cpu"
 
 
-def test_the_asking_process_answers_in_json_whatever_it_finds() -> None:
+def test_the_asking_process_answers_in_json_whatever_it_finds():
     done = subprocess.run(
         [sys.executable, "-c", "from bench_lib.backends.nvidia.devices import *; ask_here()"],
         capture_output=True,
@@ -592,9 +500,7 @@ def test_the_asking_process_answers_in_json_whatever_it_finds() -> None:
     assert set(json.loads(done.stdout)) in ({"devices"}, {"error"})
 
 
-def test_nvml_is_asked_figure_by_figure(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nvml_is_asked_figure_by_figure(monkeypatch, capsys):
     class NVMLError(Exception):
         pass
 
@@ -631,17 +537,13 @@ def test_nvml_is_asked_figure_by_figure(
 @pytest.mark.parametrize(
     ("name", "slug"),
     [
-        ("Intel(R) Xeon(R) CPU @ 2.20GHz", "intel-xeon"),
         ("Intel(R) Core(TM) i7-9700K CPU @ 3.60GHz", "intel-core-i7-9700k"),
-        ("AMD EPYC 9654 96-Core Processor", "amd-epyc-9654"),
         ("AMD Ryzen 7 8845HS w/ Radeon 780M", "amd-ryzen-7-8845hs-w-radeon-780m"),
         ("QEMU Virtual CPU version 2.5+", "qemu-virtual-version-2-5"),
         ("(TM)", "unknown"),
     ],
 )
-def test_a_cpu_is_keyed_by_its_model_and_the_cpus_we_may_use(
-    machine: Machine, name: str, slug: str
-) -> None:
+def test_a_cpu_is_keyed_by_its_model_and_the_cpus_we_may_use(machine, name, slug):
     machine.write("proc/cpuinfo", f"processor\t: 0\nmodel name\t: {name}\n")
     (cpu,) = machine.detect()
     count = len(os.sched_getaffinity(0))
@@ -650,7 +552,7 @@ def test_a_cpu_is_keyed_by_its_model_and_the_cpus_we_may_use(
     assert cpu.memory_bytes == 8 * GIB
 
 
-def test_a_machine_that_says_nothing_is_still_a_cpu(tmp_path: Path) -> None:
+def test_a_machine_that_says_nothing_is_still_a_cpu(tmp_path):
     (cpu,) = detect(tmp_path, {})
     assert cpu.key.startswith("cpu-")
     assert cpu.memory_bytes is None
@@ -684,11 +586,7 @@ def changed(**changes: object) -> Device:
     return Device(**{**asdict(SEEN), **changes})
 
 
-def test_a_context_that_opened_the_device_confirms_it() -> None:
-    assert confirm(MI300X, SEEN) == []
-
-
-def test_what_is_not_known_is_not_compared() -> None:
+def test_what_is_not_known_is_not_compared():
     assert confirm(MI300X, Device(type="cuda", name="")) == []
     assert confirm(Hardware(vendor="amd", name="", key="amd-gpu"), SEEN) == []
 
@@ -706,7 +604,7 @@ def test_what_is_not_known_is_not_compared() -> None:
         ({"compute_units": 38}, "38"),
     ],
 )
-def test_a_disagreement_is_said_in_words(changes: dict[str, object], word: str) -> None:
+def test_a_disagreement_is_said_in_words(changes, word):
     (sentence,) = confirm(MI300X, changed(**changes))
     assert word in sentence
 
@@ -721,21 +619,21 @@ def test_a_disagreement_is_said_in_words(changes: dict[str, object], word: str) 
         {"memory_bytes": int(187 * GIB)},
     ],
 )
-def test_spellings_and_small_differences_are_no_disagreement(changes: dict[str, object]) -> None:
+def test_spellings_and_small_differences_are_no_disagreement(changes):
     assert confirm(MI300X, changed(**changes)) == []
 
 
-def test_the_memory_of_an_apu_is_not_compared() -> None:
+def test_the_memory_of_an_apu_is_not_compared():
     apu = Hardware(vendor="amd", name="", key="mi300a", memory_bytes=94 * GIB)
     assert confirm(apu, Device(type="cuda", name="", memory_bytes=128 * GIB)) == []
 
 
-def test_rdna_counts_pairs_of_compute_units() -> None:
+def test_rdna_counts_pairs_of_compute_units():
     rdna = Hardware(vendor="amd", name="", key="amd-gfx1100-744c", arch="gfx1100", compute_units=96)
     assert confirm(rdna, Device(type="cuda", name="", arch="gfx1100", compute_units=48)) == []
 
 
-def test_of_a_cpu_only_that_it_is_one_is_checked() -> None:
+def test_of_a_cpu_only_that_it_is_one_is_checked():
     cpu = Hardware(vendor="cpu", name="A", key="cpu-a-2c", memory_bytes=GIB)
     assert confirm(cpu, Device(type="cpu", name="B", memory_bytes=9 * GIB)) == []
     assert confirm(cpu, SEEN) != []

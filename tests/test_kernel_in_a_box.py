@@ -88,9 +88,7 @@ def again(site: Site) -> None:
         (("0", ""), "off"),
     ],
 )
-def test_the_limiter_of_peak_tops_is_read(
-    tmp_path: Path, told: tuple[str, str] | None, ptl: str | None
-) -> None:
+def test_the_limiter_of_peak_tops_is_read(tmp_path, told, ptl):
     _, (device,) = laid_out(tmp_path, mi350x(card={"ptl": told}))
     assert device.ptl == ptl
     assert conditions_of(make_case(), device)["ptl"] == ptl
@@ -124,7 +122,7 @@ def watched(site: Site, device: Hardware, looks: int = 4) -> Telemetry:
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_every_device_has_its_key_and_tells_its_figures(tmp_path: Path, name: str) -> None:
+def test_every_device_has_its_key_and_tells_its_figures(tmp_path, name):
     make, keys, clock = MACHINES[name]
     site, devices = laid_out(tmp_path, make())
     assert [device.key for device in devices] == keys
@@ -138,9 +136,7 @@ def test_every_device_has_its_key_and_tells_its_figures(tmp_path: Path, name: st
 
 @pytest.mark.parametrize("revision", REVISIONS)
 @pytest.mark.parametrize("name", [name for name in MACHINES if name != "mi250x"])
-def test_every_table_tells_the_same_of_every_device(
-    tmp_path: Path, name: str, revision: int
-) -> None:
+def test_every_table_tells_the_same_of_every_device(tmp_path, name, revision):
     make, _, clock = MACHINES[name]
     machine = make(card={"revision": revision})
     site, devices = laid_out(tmp_path, machine)
@@ -161,7 +157,7 @@ def installed(site: Site) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_the_package_and_the_files_tell_the_same(tmp_path: Path, name: str) -> None:
+def test_the_package_and_the_files_tell_the_same(tmp_path, name):
     make, _, _ = MACHINES[name]
     site, devices = laid_out(tmp_path, make(has_package=True))
     root = site.folder / "root"
@@ -186,9 +182,7 @@ def test_the_package_and_the_files_tell_the_same(tmp_path: Path, name: str) -> N
         (mi250x, {"quirks": ("hotspot flag",)}, "6.10.5"),
     ],
 )
-def test_what_is_known_to_be_wrong_makes_no_measurement_invalid(
-    tmp_path: Path, make: Make, card: dict[str, Any], driver: str
-) -> None:
+def test_what_is_known_to_be_wrong_makes_no_measurement_invalid(tmp_path, make, card, driver):
     site, devices = laid_out(tmp_path, make(card=card, driver=driver))
     assert blame(watched(at_work(site), devices[0]), devices[0]) is None
 
@@ -203,16 +197,14 @@ def test_what_is_known_to_be_wrong_makes_no_measurement_invalid(
         (mi350x, {"held_back": {"socket_thermal": 0.5}}),
     ],
 )
-def test_thermal_throttling_is_seen_on_every_device(
-    tmp_path: Path, make: Make, card: dict[str, Any]
-) -> None:
+def test_thermal_throttling_is_seen_on_every_device(tmp_path, make, card):
     site, devices = laid_out(tmp_path, make(card=card))
     cause = blame(watched(at_work(site), devices[0]), devices[0])
     assert cause is not None
     assert cause.startswith("throttled: thermal for ")
 
 
-def test_thermal_throttling_is_seen_where_the_package_has_lost_the_flags(tmp_path: Path) -> None:
+def test_thermal_throttling_is_seen_where_the_package_has_lost_the_flags(tmp_path):
     card = {"held_back": {"socket_thermal": 0.5}}
     site, devices = laid_out(tmp_path, mi250x(card=card, has_package=True))
     at_work(site)
@@ -225,7 +217,7 @@ def test_thermal_throttling_is_seen_where_the_package_has_lost_the_flags(tmp_pat
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-def test_a_slow_die_sets_the_clock_and_is_named(tmp_path: Path, revision: int) -> None:
+def test_a_slow_die_sets_the_clock_and_is_named(tmp_path, revision):
     card = {"quirks": ("slow die",), "revision": revision}
     site, devices = laid_out(tmp_path, mi300x(card=card))
     seen = watched(at_work(site), devices[0])
@@ -233,7 +225,7 @@ def test_a_slow_die_sets_the_clock_and_is_named(tmp_path: Path, revision: int) -
     assert min(seen.dies_mhz, key=seen.dies_mhz.__getitem__) == "XCD 5"
 
 
-def test_a_slow_die_is_one_partition_s_alone(tmp_path: Path) -> None:
+def test_a_slow_die_is_one_partition_s_alone(tmp_path):
     site, devices = laid_out(tmp_path, mi300x_cpx(card={"quirks": ("slow die",)}))
     at_work(site)
     clocks = [look(site, device)["clock_mhz"] for device in devices]
@@ -244,7 +236,7 @@ def test_a_slow_die_is_one_partition_s_alone(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def boxed(tmp_path: Path) -> Callable[..., Any]:
+def boxed(tmp_path):
     reason = box.why_not()
     if reason is not None and not os.environ.get("CI"):
         pytest.skip(reason)
@@ -274,7 +266,7 @@ print(json.dumps({"devices": [asdict(each) for each in found], "seen": seen, "ca
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_a_machine_in_a_box_is_found_and_watched(boxed: Callable[..., Any], name: str) -> None:
+def test_a_machine_in_a_box_is_found_and_watched(boxed, name):
     make, keys, _ = MACHINES[name]
     told = boxed(make(), "-c", DETECT)
     assert [device["key"] for device in told["devices"]] == keys

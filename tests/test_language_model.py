@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from asked import asked
 from torch.nn import functional
 
 from bench_lib.cases.axes import case_of
@@ -81,83 +82,38 @@ def test_an_id_says_what_is_not_as_usual():
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"network": "gpt"}, "unknown language model 'gpt'; there is lm-tiny, lm-124m"),
-        ({"network": "lm-124"}, "unknown language model 'lm-124'; did you mean lm-124m"),
-        ({"length": 1025}, "length is 1025, and lm-124m has 1024 positions"),
-        ({"length": 0}, "length is 0; it has to be a whole number of 1 or more"),
-        ({"batch_size": 1.5}, "batch_size is 1.5; it has to be a whole number"),
-        ({"precision": "fp32-bn"}, "unknown precision 'fp32-bn'; did you mean fp32"),
-        ({"precision": "fp16"}, "precision fp16 is for inference, and the task is train"),
-        ({"precision": "fp8"}, "precision fp8 is for inference, and the task is train"),
-        ({"compile_mode": "default-folded"}, "unknown compile_mode 'default-folded'"),
+        ("network=gpt", "unknown language model 'gpt'; there is lm-tiny, lm-124m"),
+        ("network=lm-124", "unknown language model 'lm-124'; did you mean lm-124m"),
+        ("length=1025", "length is 1025, and lm-124m has 1024 positions"),
+        ("length=0", "length is 0; it has to be a whole number of 1 or more"),
+        ("batch_size=1.5", "batch_size is 1.5; it has to be a whole number"),
+        ("precision=fp32-bn", "unknown precision 'fp32-bn'; did you mean fp32"),
+        ("precision=fp16", "precision fp16 is for inference, and the task is train"),
+        ("precision=fp8", "precision fp8 is for inference, and the task is train"),
+        ("compile_mode=default-folded", "unknown compile_mode 'default-folded'"),
+        ("ranks=2 parallel=tp", "tp does not divide GPT-2's heads, and network is lm-"),
+        ("ranks=2 parallel=tp network=moe-tiny length=64", "tp does not divide experts, and netwo"),
+        ("ranks=4 parallel=tp network=llama-tiny length=64", "llama-tiny has 2 heads of keys, whi"),
         (
-            {"ranks": 2, "parallel": "tp"},
-            "tp does not divide GPT-2's heads, and network is lm-",
-        ),
-        (
-            {"ranks": 2, "parallel": "tp", "network": "moe-tiny", "length": 64},
-            "tp does not divide experts, and network is moe-tiny; use a dense Llama",
-        ),
-        (
-            {"ranks": 4, "parallel": "tp", "network": "llama-tiny", "length": 64},
-            "llama-tiny has 2 heads of keys, which 4 ranks cannot divide evenly",
-        ),
-        (
-            {
-                "ranks": 2,
-                "parallel": "fsdp2",
-                "network": "llama-tiny",
-                "length": 64,
-                "task": "decode",
-            },
+            "ranks=2 parallel=fsdp2 network=llama-tiny length=64 task=decode",
             "fsdp2 would gather all weights for each pass of decode; use tp",
         ),
         (
-            {
-                "ranks": 2,
-                "parallel": "tp",
-                "network": "llama-tiny",
-                "length": 64,
-                "task": "infer",
-                "precision": "fp8",
-            },
+            "ranks=2 parallel=tp network=llama-tiny length=64 task=infer precision=fp8",
             "precision fp8 is kept whole, and parallel tp divides; use ddp",
         ),
-        (
-            {"compile_mode": "reduce-overhead", "parallel": "fsdp2"},
-            "compile_mode reduce-overhead records graphs, which fsdp2 cannot",
-        ),
-        (
-            {"network": "llama-tiny", "length": 64, "task": "decode", "precision": "amp-bf16"},
-            "precision amp-bf16 casts at each operation, and the task is decode; use bf16",
-        ),
-        ({"task": "decode"}, "lm-124m keeps no keys and values, and the task is decode; use a"),
-        (
-            {"network": "deepseek-moe-16b", "length": 4096, "task": "decode"},
-            "length is 4096, 64 tokens behind it, and deepseek-moe-16b has 4096 positions",
-        ),
-        ({"parallel": "fsdp"}, "unknown parallel 'fsdp'; did you mean fsdp2"),
-        (
-            {"compile_mode": "graph", "ranks": 2},
-            "compile_mode graph records one device's step, and ranks is 2",
-        ),
-        (
-            {
-                "ranks": 2,
-                "parallel": "tp",
-                "network": "llama-tiny",
-                "length": 64,
-                "strong": True,
-            },
-            "strong divides a batch among ranks, and with tp all ranks compute one; leave it out",
-        ),
-        (
-            {"batch_size": 3, "ranks": 2, "strong": True},
-            "batch_size 3 cannot be divided among 2 ranks evenly",
-        ),
+        ("compile_mode=reduce-overhead parallel=fsdp2", "compile_mode reduce-overhead"),
+        ("network=llama-tiny length=64 task=decode precision=amp-bf16", "precision amp-bf16 casts"),
+        ("task=decode", "lm-124m keeps no keys and values, and the task is decode; use a"),
+        ("network=deepseek-moe-16b length=4096 task=decode", "length is 4096, 64 tokens behind it"),
+        ("parallel=fsdp", "unknown parallel 'fsdp'; did you mean fsdp2"),
+        ("compile_mode=graph ranks=2", "compile_mode graph records one device's step, an"),
+        ("ranks=2 parallel=tp network=llama-tiny length=64 strong=True", "strong divides a batch"),
+        ("batch_size=3 ranks=2 strong=True", "batch_size 3 cannot be divided among 2 r"),
     ],
 )
 def test_what_cannot_be_meant_is_a_line(values, words):
+    values = asked(values)
     with pytest.raises(UserError) as raised:
         case_of(language_axes(), {"network": "lm-124m", "batch_size": 8, **values})
     assert str(raised.value).startswith(words)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,7 +24,7 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+def _nothing_is_wanted(monkeypatch):
     monkeypatch.delenv(CONTEXTS_VARIABLE, raising=False)
 
 
@@ -36,9 +35,7 @@ def left_as_it_was(gpu: FakeGpu) -> bool:
 # --- comparing -----------------------------------------------------------------------------
 
 
-def test_on_hip_eight_streams_are_made_and_all_are_compared(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_on_hip_eight_streams_are_made_and_all_are_compared(monkeypatch):
     monkeypatch.setattr(torch.version, "hip", "6.3.42131")
     gpu = FakeGpu(default_us=2.0).install(monkeypatch)
     assert compare_streams(GPU).probe["launch_us"] == 2.0
@@ -47,18 +44,14 @@ def test_on_hip_eight_streams_are_made_and_all_are_compared(
 
 
 @pytest.mark.parametrize("timing", range(25))
-def test_a_stream_that_seemed_cheap_or_dear_by_chance_is_measured_anew(
-    monkeypatch: pytest.MonkeyPatch, timing: int
-) -> None:
+def test_a_stream_that_seemed_cheap_or_dear_by_chance_is_measured_anew(monkeypatch, timing):
     gpu = FakeGpu(luck_us={timing: -0.3 if timing == 0 else 0.3}).install(monkeypatch)
     assert compare_streams(GPU) == LaunchCosts({"launch_us": 2.0, "launch_ratio": 1.0}, 0.0)
     assert len(gpu.holds) == 27
     assert left_as_it_was(gpu)
 
 
-def test_software_that_makes_every_launch_dearer_leaves_the_ratio_as_it_is(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_software_that_makes_every_launch_dearer_leaves_the_ratio_as_it_is(monkeypatch):
     found = []
     for dearer in (1, 1.5):
         FakeGpu(default_us=2.0 * dearer, blocks_us=[1.6 * dearer]).install(monkeypatch)
@@ -72,9 +65,7 @@ def test_software_that_makes_every_launch_dearer_leaves_the_ratio_as_it_is(
 # --- what the variable says ----------------------------------------------------------------
 
 
-def test_where_any_context_will_do_nobody_is_told_of_an_excess(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_where_any_context_will_do_nobody_is_told_of_an_excess(monkeypatch):
     gpu = FakeGpu(default_us=2.0, blocks_us=[1.75]).install(monkeypatch)
     monkeypatch.setenv(CONTEXTS_VARIABLE, "any")
     probe = {"launch_us": 2.0, "launch_ratio": 1.1429}
@@ -90,8 +81,8 @@ UNKNOWN = "nobody knows what launches cost here: "
 
 @pytest.mark.parametrize("made", [0, 1, 50])
 def test_a_runtime_that_makes_no_more_streams_leaves_the_cost_unknown_with_a_warning(
-    monkeypatch: pytest.MonkeyPatch, made: int
-) -> None:
+    monkeypatch, made
+):
     gpu = FakeGpu(makes=made).install(monkeypatch)
     warning = f"{UNKNOWN}no stream could be made (error 2 of the GPU's runtime)"
     assert compare_streams(GPU) == LaunchCosts(warnings=[warning])
@@ -100,9 +91,7 @@ def test_a_runtime_that_makes_no_more_streams_leaves_the_cost_unknown_with_a_war
 
 
 @pytest.mark.parametrize("value", [None, "any", "chosen"])
-def test_a_cpu_has_no_streams_and_draws_no_remark(
-    monkeypatch: pytest.MonkeyPatch, value: str | None
-) -> None:
+def test_a_cpu_has_no_streams_and_draws_no_remark(monkeypatch, value):
     gpu = FakeGpu().install(monkeypatch)
     if value is not None:
         monkeypatch.setenv(CONTEXTS_VARIABLE, value)
@@ -143,8 +132,8 @@ def told_of_launches(measurement: dict[str, Any]) -> None:
 
 
 def test_a_context_greets_with_its_excess_and_says_in_every_measurement_what_launches_cost(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     orders: list[dict[str, Any]] = [{"measure": dataclasses.asdict(CASE)} for _ in range(2)]
     sent: list[dict[str, Any]] = []
 
@@ -168,9 +157,7 @@ def test_a_context_greets_with_its_excess_and_says_in_every_measurement_what_lau
         told_of_launches(measurement)
 
 
-def test_a_rank_compares_the_streams_of_its_device(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_rank_compares_the_streams_of_its_device(monkeypatch, tmp_path):
     log: Any = SimpleNamespace(enter=lambda _phase: None, phase="measure")
     monkeypatch.setattr(ranks, "die_with_parent", lambda: None)
     devices = compares(monkeypatch, ranks)

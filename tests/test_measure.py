@@ -7,7 +7,7 @@ import dataclasses
 import gc
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -38,7 +38,7 @@ NO_WORKLOAD = f"no workload 'nothing'; there is {', '.join(NAMED)}, or package.m
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _frozen() -> Iterator[None]:
+def _frozen():
     gc.freeze()
     yield
     gc.unfreeze()
@@ -55,7 +55,7 @@ def stepless(_machine: Device) -> None:
 # --- order ---------------------------------------------------------------------------------
 
 
-def test_a_case_is_measured_in_the_order_that_gives_each_figure_its_meaning() -> None:
+def test_a_case_is_measured_in_the_order_that_gives_each_figure_its_meaning():
     machine = Device(compiled=True)
     machine.measure()
     assert machine.log == [
@@ -77,7 +77,7 @@ def test_a_case_is_measured_in_the_order_that_gives_each_figure_its_meaning() ->
     ]
 
 
-def test_every_second_of_a_case_belongs_to_a_phase() -> None:
+def test_every_second_of_a_case_belongs_to_a_phase():
     machine = Device(compiled=True, work_s=[3.0, 1 / 4], issue_s=[0.0])
     begin_s = machine.now()
     seen = machine.measure()
@@ -88,7 +88,7 @@ def test_every_second_of_a_case_belongs_to_a_phase() -> None:
     assert math.fsum(spent.values()) == machine.now() - begin_s
 
 
-def test_rest_between_bursts_is_a_phase_of_its_own() -> None:
+def test_rest_between_bursts_is_a_phase_of_its_own():
     times = iter([0.0, 1.0, 3.0, 3.5, 4.5, 6.0])
     told: list[str] = []
     phases = Phases(told.append, lambda: next(times))
@@ -108,14 +108,7 @@ def test_rest_between_bursts_is_a_phase_of_its_own() -> None:
     }
 
 
-def test_nothing_but_steps_and_marks_happens_inside_the_measured_stretch() -> None:
-    machine = Device()
-    machine.measure(dataclasses.replace(AT_ONCE, iterations=50))
-    inside = machine.log[machine.log.index("mark 0") + 1 : machine.log.index("mark 50") + 1]
-    assert inside == [word for i in range(1, 51) for word in ("step", f"mark {i}")]
-
-
-def test_what_was_measured_is_shown_while_nothing_is_timed() -> None:
+def test_what_was_measured_is_shown_while_nothing_is_timed():
     machine = Device(work_s=[1.0], issue_s=[0.0], asynchronous=False)
     many = dataclasses.replace(AT_ONCE, iterations=5, max_iterations=5)
     shown: list[list[float]] = []
@@ -137,7 +130,7 @@ def test_what_was_measured_is_shown_while_nothing_is_timed() -> None:
 # --- work that has parts, and an end of its own ----------------------------------------------
 
 
-def test_work_with_an_end_of_its_own_is_measured_to_that_end_from_a_fresh_start() -> None:
+def test_work_with_an_end_of_its_own_is_measured_to_that_end_from_a_fresh_start():
     learnt = Training("generated", 64, 7, [2.0], [0.5])
     log: list[str] = []
     machine = Device(
@@ -154,7 +147,7 @@ def test_work_with_an_end_of_its_own_is_measured_to_that_end_from_a_fresh_start(
     assert log[-1] == "numerics"
 
 
-def test_parts_of_a_step_are_timed_one_by_one_on_an_idle_device() -> None:
+def test_parts_of_a_step_are_timed_one_by_one_on_an_idle_device():
     machine = Device()
     seconds = {"load": iter([1.0, 2.0, 8.0] * 2), "forward": iter([4.0] * 6)}
 
@@ -180,7 +173,7 @@ def test_parts_of_a_step_are_timed_one_by_one_on_an_idle_device() -> None:
 
 
 @pytest.mark.parametrize("failing", [False, True])
-def test_what_a_workload_has_started_ends_with_the_case(failing: bool) -> None:
+def test_what_a_workload_has_started_ends_with_the_case(failing):
     log: list[str] = []
     machine = Device(close=lambda: log.append("close"))
 
@@ -194,7 +187,7 @@ def test_what_a_workload_has_started_ends_with_the_case(failing: bool) -> None:
     assert log == ["close"]
 
 
-def test_a_case_has_the_threads_that_it_asks_for_and_leaves_them_as_they_were() -> None:
+def test_a_case_has_the_threads_that_it_asks_for_and_leaves_them_as_they_were():
     before = torch.get_num_threads()
     machine = Device()
     seen: list[int] = []
@@ -207,7 +200,7 @@ def test_a_case_has_the_threads_that_it_asks_for_and_leaves_them_as_they_were() 
         seen.clear()
 
 
-def test_the_host_says_what_it_gave_for_a_case() -> None:
+def test_the_host_says_what_it_gave_for_a_case():
     measured = Device().measure()
     assert measured.peak_host_bytes is not None
     assert measured.peak_host_bytes > 2**24, "torch alone is larger"
@@ -224,11 +217,8 @@ def test_the_host_says_what_it_gave_for_a_case() -> None:
     ],
 )
 def test_the_thread_that_waited_longest_says_how_long_a_case_waited_for_a_cpu(
-    monkeypatch: pytest.MonkeyPatch,
-    before: dict[str, float],
-    after: dict[str, float],
-    waited_s: float | None,
-) -> None:
+    monkeypatch, before, after, waited_s
+):
     looks = iter([before, after])
     monkeypatch.setattr("bench_lib.worker.host.waits_s", lambda: next(looks))
     assert Device().measure().waited_s == waited_s
@@ -239,12 +229,12 @@ def told(_setting: Setting, **params: Any) -> Workload:
 
 
 @pytest.mark.parametrize(("strong", "share"), [(False, 64), (True, 16)])
-def test_ranks_that_share_a_batch_are_told_their_part(strong: bool, share: int) -> None:
+def test_ranks_that_share_a_batch_are_told_their_part(strong, share):
     case = Case("a", f"{__name__}:told", {"batch_size": 64}, launch=Launch(4, strong=strong))
     assert build(case, Setting(torch.device("cpu"), ranks=4)).items_per_step == share
 
 
-def test_the_device_is_left_clean_when_a_step_raises() -> None:
+def test_the_device_is_left_clean_when_a_step_raises():
     machine = Device()
     error = RuntimeError("broken")
 
@@ -259,7 +249,7 @@ def test_the_device_is_left_clean_when_a_step_raises() -> None:
     assert machine.log[-3:] == ["step", "forget", "release"]
 
 
-def test_a_factory_may_return_just_a_step() -> None:
+def test_a_factory_may_return_just_a_step():
     machine = Device()
     case = Case("scripted", f"{__name__}:stepped", {}, sampling=AT_ONCE)
     measured = measure(case, machine.context())
@@ -278,15 +268,13 @@ def test_a_factory_may_return_just_a_step() -> None:
         (f"{__name__}:stepless", TypeError, ":stepless returned an object of type NoneType"),
     ],
 )
-def test_a_workload_that_does_not_exist_or_has_no_step_is_named(
-    workload: str, error: type[Exception], words: str
-) -> None:
+def test_a_workload_that_does_not_exist_or_has_no_step_is_named(workload, error, words):
     machine = Device()
     with pytest.raises(error, match=words):
         measure(Case("x", workload, {}), machine.context())
 
 
-def test_what_the_workload_and_the_context_know_reaches_the_measurement() -> None:
+def test_what_the_workload_and_the_context_know_reaches_the_measurement():
     machine = Device(
         items_per_step=32,
         item="img",
@@ -308,7 +296,7 @@ def test_what_the_workload_and_the_context_know_reaches_the_measurement() -> Non
 # --- probes --------------------------------------------------------------------------------
 
 
-def test_what_was_probed_reaches_the_measurement() -> None:
+def test_what_was_probed_reaches_the_measurement():
     machine = Device(warnings=["of its own"])
     launches = LaunchCosts({"launch_us": 1.75}, warnings=["of launches"])
     measured = machine.measure(launches=launches)
@@ -319,7 +307,7 @@ def test_what_was_probed_reaches_the_measurement() -> None:
 # --- time ----------------------------------------------------------------------------------
 
 
-def test_iterations_are_timed_by_the_device_and_the_stretch_by_the_host() -> None:
+def test_iterations_are_timed_by_the_device_and_the_stretch_by_the_host():
     machine = Device(work_s=[1.0] * BEFORE + [1 / 2, 1 / 4], issue_s=[1 / 64])
     measured = machine.measure()
     assert measured.iteration_s == [1 / 64 + 1 / 2, 1 / 4]
@@ -328,20 +316,20 @@ def test_iterations_are_timed_by_the_device_and_the_stretch_by_the_host() -> Non
     assert measured.window_s == (begin, begin + measured.wall_s)
 
 
-def test_the_first_step_is_kept_apart() -> None:
+def test_the_first_step_is_kept_apart():
     measured = Device(work_s=[8.0, 1 / 4]).measure()
     assert measured.first_step_s == 8 + 1 / 64
     assert measured.warmup_iterations == WARM
     assert measured.warmup_s == WARM * (1 / 4 + 1 / 64)
 
 
-def test_compile_time_is_the_first_call_less_a_steady_step() -> None:
+def test_compile_time_is_the_first_call_less_a_steady_step():
     work_s = [8.0] + [1 / 4] * (WARM + AGAIN) + [1 / 2, 1 / 2]
     measured = Device(work_s=work_s, issue_s=[0.0], compiled=True).measure()
     assert measured.compile_s == 7.5
 
 
-def test_the_compilers_choices_are_of_what_this_case_compiled(monkeypatch) -> None:
+def test_the_compilers_choices_are_of_what_this_case_compiled(monkeypatch):
     found = Draw({}, "no kernel is Triton's")
     monkeypatch.setattr("bench_lib.worker.choices.compiled_so_far", lambda: 7)
     monkeypatch.setattr(
@@ -350,7 +338,7 @@ def test_the_compilers_choices_are_of_what_this_case_compiled(monkeypatch) -> No
     assert Device(compiled=True).measure().draw == found
 
 
-def test_handed_choices_last_from_the_build_to_the_end(monkeypatch) -> None:
+def test_handed_choices_last_from_the_build_to_the_end(monkeypatch):
     machine = Device(compiled=True)
 
     @contextlib.contextmanager
@@ -380,7 +368,7 @@ def warmed(work_s: Iterable[float], **sampling: Any) -> Measurement:
     return machine.measure(dataclasses.replace(AT_ONCE, **sampling))
 
 
-def test_warming_up_goes_on_until_three_blocks_agree() -> None:
+def test_warming_up_goes_on_until_three_blocks_agree():
     measured = warmed([4.0, 2.0, 1.0, 1.0, 1.0], warmup_s=0.5, warmup_max_s=100)
     assert measured.steady
     assert measured.warmup_iterations == 5
@@ -388,25 +376,25 @@ def test_warming_up_goes_on_until_three_blocks_agree() -> None:
     assert measured.warnings == []
 
 
-def test_as_many_steps_as_asked_for_are_not_timed_however_long_they_take() -> None:
+def test_as_many_steps_as_asked_for_are_not_timed_however_long_they_take():
     measured = warmed([1.0], warmup_s=0, warmup_max_s=0, warmup_steps=40)
     assert measured.warmup_iterations == 40
     assert warmed([1.0], warmup_s=0, warmup_max_s=0, warmup_steps=0).warmup_iterations == 3
 
 
-def test_warming_up_ends_early_where_blocks_agree_within_half_a_percent() -> None:
+def test_warming_up_ends_early_where_blocks_agree_within_half_a_percent():
     early = {"warmup_s": 4, "warmup_max_s": 100}
     assert warmed([1 / 4], **early, warmup_early_s=0.5).warmup_s == 0.75
     assert warmed([1 / 4], **early, warmup_early_s=1.5).warmup_s == 1.5
 
 
-def test_long_steps_end_where_their_median_is_known_well_enough() -> None:
+def test_long_steps_end_where_their_median_is_known_well_enough():
     assert len(warmed([1 / 4], **MAY_END).iteration_s) == 7
     stalls = [1 / 4] * (FIRST + WARM + AGAIN + 3) + [1 / 2] + [1 / 4]
     assert len(warmed(stalls, **MAY_END).iteration_s) == 20
 
 
-def test_no_look_leaves_the_device_idle() -> None:
+def test_no_look_leaves_the_device_idle():
     work_s = [1 / 4] * (BEFORE + 3) + [1 / 2] + [1 / 4]
     machine = Device(work_s=work_s)
     measured = machine.measure(dataclasses.replace(AT_ONCE, **MAY_END))
@@ -423,18 +411,18 @@ def test_no_look_leaves_the_device_idle() -> None:
         pytest.param({"measure_s": 9.0, "enough": 0.001}, id="short steps"),
     ],
 )
-def test_iterations_do_not_end_early_where(sampling: dict[str, Any]) -> None:
+def test_iterations_do_not_end_early_where(sampling):
     asked = {"iterations": 20, "max_iterations": 200, "measure_s": 0, **sampling}
     assert len(warmed([1 / 4], **asked).iteration_s) >= 20
 
 
-def test_warming_up_lasts_its_least_time_though_steady() -> None:
+def test_warming_up_lasts_its_least_time_though_steady():
     measured = warmed([1 / 4], warmup_s=2, warmup_max_s=100)
     assert measured.steady
     assert measured.warmup_s == 2.0
 
 
-def test_a_case_that_does_not_become_steady_is_measured_with_a_warning() -> None:
+def test_a_case_that_does_not_become_steady_is_measured_with_a_warning():
     measured = warmed([1.0, 2.0] * 10, warmup_s=0.5, warmup_max_s=6)
     assert not measured.steady
     assert measured.warmup_s == 6.0
@@ -444,14 +432,14 @@ def test_a_case_that_does_not_become_steady_is_measured_with_a_warning() -> None
     ]
 
 
-def test_short_steps_are_warmed_up_in_blocks() -> None:
+def test_short_steps_are_warmed_up_in_blocks():
     machine = Device(work_s=[1 / 64], issue_s=[0.0])
     machine.measure(dataclasses.replace(AT_ONCE, warmup_s=0.25, warmup_max_s=100))
     begin, end = machine.log.index("phase warm-up"), machine.log.index("phase give way")
     assert machine.log[begin + 1 : end] == ["synchronize", *["step"] * 6, "synchronize"] * 3
 
 
-def test_after_giving_way_one_more_block_warms_up() -> None:
+def test_after_giving_way_one_more_block_warms_up():
     machine = Device(work_s=[1 / 64], issue_s=[0.0])
     measured = machine.measure(dataclasses.replace(AT_ONCE, warmup_s=0.25, warmup_max_s=100))
     begin, end = machine.log.index("give way"), machine.log.index("allocate 3 marks")
@@ -471,9 +459,7 @@ def test_after_giving_way_one_more_block_warms_up() -> None:
         ([1.0, 1.0, 1.0, 9.0], False),
     ],
 )
-def test_steady_means_that_the_last_three_blocks_lie_within_two_percent(
-    blocks: list[float], steady: bool
-) -> None:
+def test_steady_means_that_the_last_three_blocks_lie_within_two_percent(blocks, steady):
     steadiness = Steadiness(0, 0)
     for duration_s in blocks:
         steadiness.add(1, duration_s)
@@ -484,13 +470,11 @@ def test_steady_means_that_the_last_three_blocks_lie_within_two_percent(
     ("step_s", "iterations"),
     [(1.0, 20), (0.0126, 20), (0.0125, 20), (0.01, 25), (0.00126, 199), (0.001, 200), (0.0, 200)],
 )
-def test_iterations_fill_the_time_within_the_bounds_of_the_case(
-    step_s: float, iterations: int
-) -> None:
+def test_iterations_fill_the_time_within_the_bounds_of_the_case(step_s, iterations):
     assert iterations_for(Sampling(), step_s) == iterations
 
 
-def test_ranks_decide_by_the_value_that_they_agreed_on() -> None:
+def test_ranks_decide_by_the_value_that_they_agreed_on():
     sampling = dataclasses.replace(
         AT_ONCE, warmup_s=1, warmup_max_s=100, iterations=1, max_iterations=99, measure_s=1
     )
@@ -503,7 +487,7 @@ def test_ranks_decide_by_the_value_that_they_agreed_on() -> None:
     assert len(together.iteration_s) == 2
 
 
-def test_ranks_issue_equally_many_steps_one_by_one() -> None:
+def test_ranks_issue_equally_many_steps_one_by_one():
     steps = []
     for slowest_s in (1 / 64, 1 / 2):
         machine = Device(work_s=[1 / 64], issue_s=[0.0])
@@ -517,17 +501,17 @@ def test_ranks_issue_equally_many_steps_one_by_one() -> None:
 LONGER = dataclasses.replace(AT_ONCE, iterations=8, max_iterations=8)
 
 
-def test_a_device_with_work_in_its_queue_is_not_host_bound() -> None:
+def test_a_device_with_work_in_its_queue_is_not_host_bound():
     measured = Device(work_s=[1 / 4], issue_s=[1 / 8]).measure(LONGER)
     assert (measured.enqueue_s, measured.host_bound) == (1 / 8, False)
 
 
-def test_a_step_that_takes_as_long_to_issue_as_to_do_is_host_bound() -> None:
+def test_a_step_that_takes_as_long_to_issue_as_to_do_is_host_bound():
     measured = Device(work_s=[1 / 4], issue_s=[15 / 64]).measure(LONGER)
     assert (measured.enqueue_s, measured.host_bound) == (15 / 64, True)
 
 
-def test_a_device_that_ran_dry_is_host_bound_however_quick_issuing_is_alone() -> None:
+def test_a_device_that_ran_dry_is_host_bound_however_quick_issuing_is_alone():
     issue_s = [1 / 4] * (BEFORE + LONGER.iterations) + [1 / 64]
     measured = Device(work_s=[1 / 32], issue_s=issue_s).measure(LONGER)
     assert measured.enqueue_s == 1 / 64
@@ -542,7 +526,7 @@ def host_bound(**about: Any) -> Device:
     return Device(work_s=[1 / 8], issue_s=[1 / 4], **about)
 
 
-def test_a_host_bound_case_has_its_device_time_measured_before_its_numerics() -> None:
+def test_a_host_bound_case_has_its_device_time_measured_before_its_numerics():
     machine = host_bound()
     measured = machine.measure(LONGER)
     assert measured.host_bound
@@ -557,39 +541,10 @@ def test_a_host_bound_case_has_its_device_time_measured_before_its_numerics() ->
     ]
 
 
-@pytest.fixture
-def _profiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "bench_lib.worker.profiling.kernels", lambda step, clock, n: clock.profiled(step, n)
-    )
-
-
-@pytest.mark.usefixtures("_profiler")
-def test_what_cannot_be_replayed_is_profiled_with_a_warning() -> None:
-    machine = host_bound()
-    machine.no_graph = RuntimeError("the step waits")
-    measured = machine.measure(LONGER)
-    assert (measured.device_s, measured.device_source) == (1 / 32, "kernels")
-    (warning,) = measured.warnings
-    assert warning.startswith("device time is the sum of the kernels; no graph of the step could")
-    assert warning.endswith("RuntimeError: the step waits")
-
-
-@pytest.mark.usefixtures("_profiler")
-def test_a_case_whose_device_time_cannot_be_had_is_measured_all_the_same() -> None:
-    machine = host_bound()
-    machine.no_graph, machine.no_profile = MemoryError(), ValueError("no profiler")
-    measured = machine.measure(LONGER)
-    assert measured.host_bound
-    assert (measured.device_s, measured.device_source) == (None, None)
-    assert len(measured.warnings) == 1
-    assert machine.log[-5:] == ["numerics", "phase FLOPs", "flops", "forget", "release"]
-
-
 # --- memory --------------------------------------------------------------------------------
 
 
-def test_peak_memory_is_that_of_the_measured_steps_above_what_was_there_before() -> None:
+def test_peak_memory_is_that_of_the_measured_steps_above_what_was_there_before():
     def numerics() -> None:
         machine.needs(10_000)
 
@@ -602,7 +557,7 @@ def test_peak_memory_is_that_of_the_measured_steps_above_what_was_there_before()
     assert machine.measure().peak_memory_bytes == 250
 
 
-def test_memory_that_nobody_counts_is_unknown_and_not_zero() -> None:
+def test_memory_that_nobody_counts_is_unknown_and_not_zero():
     machine = Device()
     machine.allocated = machine.peak = None
     assert machine.measure().peak_memory_bytes is None
@@ -611,7 +566,7 @@ def test_memory_that_nobody_counts_is_unknown_and_not_zero() -> None:
 # --- garbage collection --------------------------------------------------------------------
 
 
-def test_the_collector_rests_during_the_measured_steps_and_only_then() -> None:
+def test_the_collector_rests_during_the_measured_steps_and_only_then():
     machine = Device()
     machine.measure()
     assert machine.collecting == [
@@ -625,7 +580,7 @@ def test_the_collector_rests_during_the_measured_steps_and_only_then() -> None:
 # --- numerics ------------------------------------------------------------------------------
 
 
-def test_a_case_may_go_without_checks() -> None:
+def test_a_case_may_go_without_checks():
     machine = Device(numerics=lambda: Numerics(finite=True))
     measured = machine.measure(sampling=Sampling(checks=False))
     assert (measured.numerics, measured.flops_per_step) == (None, None)
@@ -633,7 +588,7 @@ def test_a_case_may_go_without_checks() -> None:
     assert not {"numerics", "flops"} & set(machine.log)
 
 
-def test_what_is_not_finite_is_left_out_and_said_in_words() -> None:
+def test_what_is_not_finite_is_left_out_and_said_in_words():
     numerics = Numerics(finite=False, max_abs_diff=math.inf, cosine=math.nan, reference_batch=4)
     measured = Device(numerics=lambda: numerics).measure()
     assert measured.numerics == Numerics(finite=False, reference_batch=4)
@@ -644,7 +599,7 @@ def test_what_is_not_finite_is_left_out_and_said_in_words() -> None:
 # --- the host's clock ----------------------------------------------------------------------
 
 
-def test_a_cpu_is_measured_by_the_hosts_clock_without_memory() -> None:
+def test_a_cpu_is_measured_by_the_hosts_clock_without_memory():
     cpu = torch.device("cpu")
     clock = clock_of(cpu)
     assert isinstance(clock, Clock)

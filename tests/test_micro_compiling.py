@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,19 +51,19 @@ def case_that_is(compiling: Compiling) -> Case:
         ("{'disable': 'True', 'mode': 'max-autotune'}", "eager", ""),
     ],
 )
-def test_a_context_is_a_mode_and_options_of_a_case(text: str, mode: str, options: str) -> None:
+def test_a_context_is_a_mode_and_options_of_a_case(text, mode, options):
     compiling = read_context(text)
     assert compiling == Compiling(mode, options)
     assert is_case_id(case_that_is(compiling).id)
 
 
-def test_the_notes_of_old_get_what_there_is_today() -> None:
+def test_the_notes_of_old_get_what_there_is_today():
     text = "{'options': {'static-memory': 'True', 'matmul-padding': 'True'}}"
     assert read_context(text) == Compiling("default", "shape_padding=True", ["static-memory"])
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_every_mode_that_a_case_may_have_can_be_asked_for(mode: str) -> None:
+def test_every_mode_that_a_case_may_have_can_be_asked_for(mode):
     compiling = read_context(str({"mode": mode}))
     assert (compiling.mode, compiling.options) == (mode, "")
     assert set(MODES) == set(COMPILE_MODES) - {"eager"}
@@ -88,16 +87,14 @@ def test_every_mode_that_a_case_may_have_can_be_asked_for(mode: str) -> None:
         ("{'mode': 'graph', 'fullgraph': True}", "mode graph compiles nothing, and has no fullgra"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(text: str, why: str) -> None:
+def test_what_cannot_be_meant_is_refused(text, why):
     with pytest.raises(UserError) as caught:
         read_context(text)
     assert str(caught.value).startswith(f"--compileContext: {why}")
 
 
 @pytest.mark.parametrize("text", ["open('made', 'w')", "{'mode': open('made', 'w').name}"])
-def test_what_calls_something_is_refused_and_not_called(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_calls_something_is_refused_and_not_called(text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="is no Python literal"):
         read_context(text)
@@ -115,7 +112,7 @@ def read_or_refuse(text: str) -> None:
 
 @given(st.text("{}[]()'\":,.0123456789abefxTr-+*# \n\\=", max_size=60))
 @settings(deadline=None)
-def test_any_text_that_is_nearly_python_is_read_or_refused(text: str) -> None:
+def test_any_text_that_is_nearly_python_is_read_or_refused(text):
     read_or_refuse(text)
 
 
@@ -136,5 +133,5 @@ CONTEXTS: st.SearchStrategy[dict[Any, Any]] = st.dictionaries(
 
 @given(CONTEXTS)
 @settings(deadline=None)
-def test_any_dictionary_is_read_or_refused(context: dict[Any, Any]) -> None:
+def test_any_dictionary_is_read_or_refused(context):
     read_or_refuse(repr(context))

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bench_lib.cases.axes import LARGEST
-from bench_lib.micro.flags import AMP, Compiling, MicroOptions, parser, read_options
+from bench_lib.micro.flags import AMP, MicroOptions, parser, read_options
 from bench_lib.model import PRECISIONS, UserError
 
 TEXT, NUMBER, SWITCH = "text", "number", "switch"
@@ -70,6 +70,8 @@ DISTRIBUTED = (
     *("--dist-backend", "gloo", "--dist-url", "tcp://127.0.0.1:4332"),
 )
 
+SEVERAL = ["--distributed_dataparallel"]
+
 SAID: dict[str, list[str]] = {
     "--network": ["resnet18"],
     "--batch-size": ["8"],
@@ -95,7 +97,7 @@ SAID: dict[str, list[str]] = {
 
 
 @pytest.fixture(autouse=True)
-def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _alone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
@@ -123,7 +125,7 @@ def surface(action: argparse.Action) -> tuple[Any, ...]:
     return (takes, action.default, choices, *([NEEDED] if action.required else []))
 
 
-def test_the_flags_of_rocms_tool_are_frozen() -> None:
+def test_the_flags_of_rocms_tool_are_frozen():
     flags = {
         spelling: surface(action)
         for action in parser()._actions
@@ -133,55 +135,10 @@ def test_the_flags_of_rocms_tool_are_frozen() -> None:
     assert flags == THEIRS | GUIDES | OURS
 
 
-def test_both_spellings_of_the_autograd_profiler_are_one_flag() -> None:
-    spellings = [action.option_strings for action in parser()._actions]
-    assert ["--autograd_profiler", "--autograd-profiler"] in spellings
-    assert read("--autograd_profiler").autograd_profiler
-    assert read("--autograd-profiler").autograd_profiler
-
-
-def test_a_bare_command_line_means_what_it_means_to_rocms_tool() -> None:
-    assert read() == MicroOptions(
-        network="resnet50",
-        batch_size=64,
-        iterations=20,
-        flops_prof_step=0,
-        kineto=False,
-        autograd_profiler=False,
-        fp16=False,
-        amp=False,
-        amp_opt_level=0,
-        distributed_dataparallel=False,
-        device_ids=(),
-        rank=None,
-        world_size=None,
-        dist_backend=None,
-        dist_url=None,
-        compiling=Compiling(),
-        csv_file=None,
-        mode="training",
-        nhwc=False,
-        opt_step=1,
-        output_dir="",
-        output_file="",
-        profiler_output="",
-        check=False,
-        again=False,
-    )
-
-
 @pytest.mark.parametrize("flag", [*THEIRS, *GUIDES, *OURS])
-def test_every_flag_is_told_apart_from_its_absence(flag: str) -> None:
+def test_every_flag_is_told_apart_from_its_absence(flag):
     values = SAID.get(flag, ["folder"] if OURS.get(flag, (None,))[0] is Path else [])
     assert read(flag, *values) != read()
-
-
-def test_help_lists_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        read_options(["--help"])
-    assert caught.value.code == 0
-    printed = capsys.readouterr().out
-    assert all(flag in printed for flag in THEIRS | GUIDES | OURS)
 
 
 # ---- precision --------------------------------------------------------------------------------
@@ -191,38 +148,25 @@ def test_help_lists_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "precision", "dtype"),
     [
         ([], "fp32", "FP32"),
-        (["--fp16", "0"], "fp32", "FP32"),
         (["--fp16", "1"], "fp16-bn32", "FP16"),
         (["--amp"], "amp-fp16", AMP),
         (["--fp16", "1", "--amp"], "fp16-bn32", "FP16"),
-        (["--amp-opt-level", "0"], "fp32", "FP32"),
         (["--amp-opt-level", "1"], "amp-fp16", AMP),
         (["--amp-opt-level", "2"], "amp-fp16", AMP),
         (["--amp-opt-level", "3"], "fp16", "FP16"),
-        (["--amp", "--amp-opt-level", "1"], "amp-fp16", AMP),
-        (["--amp", "--amp-opt-level", "2"], "amp-fp16", AMP),
         (["--amp", "--amp-opt-level", "3"], "amp-fp16", AMP),
-        (["--fp16", "1", "--amp-opt-level", "1"], "fp16-bn32", "FP16"),
-        (["--fp16", "1", "--amp-opt-level", "2"], "fp16-bn32", "FP16"),
-        (["--fp16", "1", "--amp-opt-level", "3"], "fp16-bn32", "FP16"),
         (["--fp16", "1", "--amp", "--amp-opt-level", "3"], "fp16-bn32", "FP16"),
     ],
 )
-def test_flags_of_precision_have_one_meaning_together(
-    words: list[str], precision: str, dtype: str
-) -> None:
+def test_flags_of_precision_have_one_meaning_together(words, precision, dtype):
     options = read(*words)
     assert (options.precision("fp32"), options.dtype) == (precision, dtype)
     assert precision in PRECISIONS
 
 
-def test_fp32_is_what_torch_means_by_it_on_the_device() -> None:
+def test_fp32_is_what_torch_means_by_it_on_the_device():
     assert read().precision("tf32-conv") == "tf32-conv"
     assert read("--amp").precision("tf32-conv") == "amp-fp16"
-
-
-def test_the_words_for_amp_are_rocms_tools() -> None:
-    assert AMP == "AMP: PyTorch Native Automatic Mixed Precision"
 
 
 # ---- single flags -----------------------------------------------------------------------------
@@ -232,41 +176,18 @@ def test_the_words_for_amp_are_rocms_tools() -> None:
     ("asked", "iterations", "step"),
     [(0, 20, 0), (19, 20, 19), (20, 20, 19), (10, 1, 0), (-1, 20, 0)],
 )
-def test_the_profiled_step_is_clamped_to_the_iterations(
-    asked: int, iterations: int, step: int
-) -> None:
+def test_the_profiled_step_is_clamped_to_the_iterations(asked, iterations, step):
     options = read("--flops-prof-step", str(asked), "--iterations", str(iterations))
     assert options.flops_prof_step == step
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ([], Compiling()),
-        (["--compile"], Compiling("default")),
-        (["--compileContext", "{'mode': 'max-autotune'}"], Compiling()),
-        (["--compile", "--compileContext", ""], Compiling("default")),
-        (
-            ["--compile", "--compileContext", "{'mode': 'max-autotune'}"],
-            Compiling("max-autotune"),
-        ),
-    ],
-)
-def test_only_compile_compiles(words: list[str], expected: Compiling) -> None:
-    assert read(*words).compiling == expected
-
-
-@pytest.mark.parametrize(
     ("text", "ids"), [("0", (0,)), ("0,1", (0, 1)), ("3,1", (3, 1)), ("", ()), (" ", ())]
 )
-def test_device_ids_are_numbers_in_their_order(text: str, ids: tuple[int, ...]) -> None:
+def test_device_ids_are_numbers_in_their_order(text, ids):
     several = SAID["--distributed_dataparallel"]
     words = ["--distributed_dataparallel", *several, "--device_ids", text]
     assert read(*words).device_ids == ids
-
-
-def test_the_case_is_a_training_unless_told_otherwise() -> None:
-    assert (read().task, read("--mode", "inference").task) == ("train", "infer")
 
 
 @pytest.mark.parametrize(
@@ -278,7 +199,7 @@ def test_the_case_is_a_training_unless_told_otherwise() -> None:
         (["--history", "kept", "--judge"], Path("kept")),
     ],
 )
-def test_what_is_judged_is_kept(words: list[str], history: Path | None) -> None:
+def test_what_is_judged_is_kept(words, history):
     assert read(*words).history == history
 
 
@@ -288,23 +209,18 @@ def test_what_is_judged_is_kept(words: list[str], history: Path | None) -> None:
 @pytest.mark.parametrize(
     ("words", "csv", "result"),
     [
-        ([], "./benchmark_summary.csv", None),
         (["--output-file", "mine"], "./benchmark_summary.csv", "mine.json"),
-        (["--output-dir", "out"], "out/benchmark_summary.csv", None),
         (
             ["--output-dir", "out", "--output-file", "mine"],
             "out/benchmark_summary.csv",
             "out/mine.json",
         ),
-        (["--csv-file", "new.csv"], "new.csv", None),
         (["--csv-file", "new.csv", "--output-dir", "out"], "new.csv", None),
         (["--csv-file", ""], "./benchmark_summary.csv", None),
         (["--output-file", "a.b"], "./benchmark_summary.csv", "a.b.json"),
     ],
 )
-def test_results_are_written_where_rocms_tool_writes_them(
-    words: list[str], csv: str, result: str | None
-) -> None:
+def test_results_are_written_where_rocms_tool_writes_them(words, csv, result):
     options = read(*words)
     assert options.csv_name == csv
     assert options.result == (None if result is None else Path(result))
@@ -321,10 +237,8 @@ def test_results_are_written_where_rocms_tool_writes_them(
     ],
 )
 def test_what_rocms_tool_does_not_do_is_done_where_a_run_is_kept_or_it_is_asked_for(
-    words: list[str],
-    check: bool,
-    again: bool,
-) -> None:
+    words, check, again
+):
     options = read(*words)
     assert (options.check, options.again) == (check, again)
 
@@ -333,22 +247,18 @@ def test_what_rocms_tool_does_not_do_is_done_where_a_run_is_kept_or_it_is_asked_
 
 
 @pytest.mark.parametrize("flag", ["--batch-size", "--iterations", "--opt-step"])
-@pytest.mark.parametrize("value", ["0", "-1"])
-def test_a_count_below_one_is_refused(flag: str, value: str) -> None:
-    expected = f"{flag} is {value}; it has to be a whole number of 1 or more"
-    assert refusal(flag, value) == expected
-
-
-@pytest.mark.parametrize("flag", ["--batch-size", "--iterations", "--opt-step"])
-@pytest.mark.parametrize("value", [LARGEST + 1, pytest.param(10**400, id="400 digits")])
-def test_a_count_that_no_case_may_have_is_refused(flag: str, value: int) -> None:
-    assert refusal(flag, str(value)).startswith(f"{flag} is 1000000")
+def test_a_count_that_no_case_may_have_is_refused(flag):
+    for value in (0, -1):
+        expected = f"{flag} is {value}; it has to be a whole number of 1 or more"
+        assert refusal(flag, str(value)) == expected
+    for value in (LARGEST + 1, 10**400):
+        assert refusal(flag, str(value)).startswith(f"{flag} is 1000000")
     assert read(flag, str(LARGEST)) != read()
 
 
 @pytest.mark.parametrize("flag", [flag for flag in THEIRS if THEIRS[flag][0] is NUMBER])
 @pytest.mark.parametrize("value", ["x", "1.5", "", "0x10"])
-def test_what_is_no_number_is_refused(flag: str, value: str) -> None:
+def test_what_is_no_number_is_refused(flag, value):
     message = refusal(flag, value)
     assert message.startswith(f"argument {flag}: invalid int value: {value!r}")
     assert message.endswith("; bench-lib micro --help lists the flags")
@@ -366,24 +276,17 @@ def test_what_is_no_number_is_refused(flag: str, value: str) -> None:
         (["--kineto=1"], r"argument --kineto: ignored explicit argument '1'; bench-lib micro"),
     ],
 )
-def test_what_argparse_refuses_is_refused_without_its_usage(
-    words: list[str], expected: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_argparse_refuses_is_refused_without_its_usage(words, expected, capsys):
     assert re.match(expected, refusal(*words))
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_network_is_needed() -> None:
-    with pytest.raises(UserError, match="the following arguments are required: --network"):
-        read_options([])
-
-
-def test_a_backend_may_be_written_in_capitals() -> None:
+def test_a_backend_may_be_written_in_capitals():
     assert read("--dist-backend", "NCCL").dist_backend == "nccl"
 
 
 @pytest.mark.parametrize("text", ["x", "0,x", "-1", "0,0", "0,", ",", "0;1", "1.0", "9" * 99])
-def test_device_ids_that_are_not_different_numbers_are_refused(text: str) -> None:
+def test_device_ids_that_are_not_different_numbers_are_refused(text):
     assert refusal(f"--device_ids={text}") == (
         f"--device_ids is {text!r}; it has to be different numbers from 0 on, such as 0,1"
     )
@@ -392,62 +295,28 @@ def test_device_ids_that_are_not_different_numbers_are_refused(text: str) -> Non
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (
-            ["--distributed_dataparallel", *DISTRIBUTED, "--rank", "2", "--world-size", "2"],
-            "--rank is 2; of --world-size 2 there are the ranks 0 to 1",
-        ),
-        (
-            ["--distributed_dataparallel", *DISTRIBUTED, "--world-size", "0"],
-            "--world-size is 0; it has to be a whole number of 1 or more",
-        ),
+        ([*SEVERAL, *DISTRIBUTED, "--rank", "2", "--world-size", "2"], "--rank is 2; of --world-s"),
+        ([*SEVERAL, *DISTRIBUTED, "--world-size", "0"], "--world-size is 0; it has to be a whole"),
         (["--dist-backend", "mpi"], "--dist-backend is 'mpi'; there is nccl, gloo"),
-        (
-            ["--distributed_dataparallel"],
-            (
-                "--distributed_dataparallel needs --rank, --world-size, --dist-backend, --dist-url "
-                "too; torchrun --nproc-per-node N -m bench_lib.micro needs none of them"
-            ),
-        ),
-        (
-            ["--distributed_dataparallel", "--rank", "0", "--world-size", "2"],
-            (
-                "--distributed_dataparallel needs --dist-backend, --dist-url too; torchrun "
-                "--nproc-per-node N -m bench_lib.micro needs none of them"
-            ),
-        ),
-        (
-            ["--device_ids", "0,1"],
-            (
-                "--device_ids names 2 devices, and one process uses one; start it with torchrun "
-                "--nproc-per-node 2 -m bench_lib.micro"
-            ),
-        ),
+        (["--distributed_dataparallel"], "--distributed_dataparallel needs --rank, --world-size,"),
+        ([*SEVERAL, "--rank", "0", "--world-size", "2"], "--distributed_dataparallel needs --dist"),
+        (["--device_ids", "0,1"], "--device_ids names 2 devices, and one process uses one; start"),
     ],
 )
-def test_ranks_that_could_not_meet_are_refused(words: list[str], expected: str) -> None:
-    assert refusal(*words) == expected
+def test_ranks_that_could_not_meet_are_refused(words, expected):
+    assert refusal(*words).startswith(expected)
 
 
 @pytest.mark.parametrize("words", [["--distributed_dataparallel"], ["--device_ids", "0,1"]])
-def test_torchrun_says_what_these_flags_would_need(
-    words: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_torchrun_says_what_these_flags_would_need(words, monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "0")
     assert read(*words) != read()
 
 
-def test_under_torchrun_what_it_says_itself_is_not_looked_at(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_under_torchrun_what_it_says_itself_is_not_looked_at(monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "0")
     options = read("--rank", "7", "--dist-url", "anything", "--dist-backend", "gloo")
     assert (options.rank, options.dist_url) == (None, None)
-
-
-def test_the_context_of_the_compiler_is_read_even_where_nothing_is_compiled() -> None:
-    assert refusal("--compileContext", "{'mod': 1}") == (
-        "--compileContext: unknown key 'mod'; did you mean mode?"
-    )
 
 
 WORDS = st.one_of(
@@ -463,7 +332,7 @@ WORDS = st.one_of(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-def test_any_command_line_is_read_or_refused(words: list[str]) -> None:
+def test_any_command_line_is_read_or_refused(words):
     try:
         assert isinstance(read_options([*NETWORK, *words]), MicroOptions)
     except UserError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from bench_lib.model import UserError
 
 
 @pytest.fixture(autouse=True)
-def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _alone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LOCAL_RANK", "0")  # so that flags are not held against a lone process
 
@@ -53,7 +52,7 @@ def manual(*words: str) -> MicroOptions:
 # ---- alone ------------------------------------------------------------------------------------
 
 
-def test_a_process_that_nobody_launched_is_the_only_one() -> None:
+def test_a_process_that_nobody_launched_is_the_only_one():
     place = place_of(options(), {})
     assert place == RankPlace()
     assert (place.rank, place.ranks, place.share, place.device_index) == (0, 1, 1, 0)
@@ -62,19 +61,14 @@ def test_a_process_that_nobody_launched_is_the_only_one() -> None:
     assert batch_of(options("--batch-size", "7"), place) == 7
 
 
-def test_a_lone_process_uses_the_device_that_it_is_told() -> None:
+def test_a_lone_process_uses_the_device_that_it_is_told():
     assert place_of(options("--device_ids", "3"), {}) == RankPlace(device_index=3)
-
-
-def test_only_a_local_rank_shows_a_launcher() -> None:
-    assert place_of(options(), {"LOCAL_RANK": "0"}).launched
-    assert place_of(options(), {"RANK": "1", "WORLD_SIZE": "2"}) == RankPlace()
 
 
 # ---- under torchrun ---------------------------------------------------------------------------
 
 
-def test_torchruns_variables_say_where_a_rank_is() -> None:
+def test_torchruns_variables_say_where_a_rank_is():
     variables = torchrun(RANK=1, LOCAL_RANK=1, WORLD_SIZE=2, LOCAL_WORLD_SIZE=2)
     place = place_of(options("--dist-backend", "gloo"), variables)
     expected = RankPlace(
@@ -91,9 +85,8 @@ def test_torchruns_variables_say_where_a_rank_is() -> None:
     assert not place.is_first
 
 
-@pytest.mark.parametrize("node", [0, 1, 2])
-@pytest.mark.parametrize("local", [0, 1, 2, 3])
-def test_on_several_hosts_the_rank_is_not_the_local_rank(node: int, local: int) -> None:
+@pytest.mark.parametrize(("node", "local"), [(0, 0), (0, 3), (2, 0), (2, 1)])
+def test_on_several_hosts_the_rank_is_not_the_local_rank(node, local):
     variables = torchrun(
         RANK=4 * node + local, LOCAL_RANK=local, WORLD_SIZE=12, LOCAL_WORLD_SIZE=4, NODE_RANK=node
     )
@@ -105,13 +98,13 @@ def test_on_several_hosts_the_rank_is_not_the_local_rank(node: int, local: int) 
 
 
 @pytest.mark.parametrize(("local", "device"), [(0, 5), (1, 2)])
-def test_under_torchrun_device_ids_are_those_of_this_host(local: int, device: int) -> None:
+def test_under_torchrun_device_ids_are_those_of_this_host(local, device):
     variables = torchrun(RANK=2 + local, LOCAL_RANK=local, WORLD_SIZE=4, LOCAL_WORLD_SIZE=2)
     assert place_of(options("--device_ids", "5,2"), variables).device_index == device
 
 
 @pytest.mark.parametrize("local", [0, 1, 2])
-def test_too_few_device_ids_are_refused_by_every_rank_in_the_same_words(local: int) -> None:
+def test_too_few_device_ids_are_refused_by_every_rank_in_the_same_words(local):
     variables = torchrun(RANK=local, LOCAL_RANK=local, WORLD_SIZE=3, LOCAL_WORLD_SIZE=3)
     with pytest.raises(UserError) as caught:
         place_of(options("--device_ids", "4,5"), variables)
@@ -120,7 +113,7 @@ def test_too_few_device_ids_are_refused_by_every_rank_in_the_same_words(local: i
     )
 
 
-def test_a_launcher_that_says_no_more_than_a_local_rank_is_one_rank_of_one() -> None:
+def test_a_launcher_that_says_no_more_than_a_local_rank_is_one_rank_of_one():
     assert place_of(options(), {"LOCAL_RANK": "0"}) == RankPlace(launched=True)
     with pytest.raises(UserError) as caught:
         place_of(options(), {"LOCAL_RANK": "1"})
@@ -130,26 +123,10 @@ def test_a_launcher_that_says_no_more_than_a_local_rank_is_one_rank_of_one() -> 
     )
 
 
-@pytest.mark.parametrize(("rank", "ranks"), [(2, 2), (7, 4), (0, 0)])
-def test_a_rank_beyond_the_last_is_refused(rank: int, ranks: int) -> None:
-    with pytest.raises(UserError, match=f"the rank is {rank} and WORLD_SIZE is {ranks} in the env"):
-        place_of(options(), torchrun(RANK=rank, WORLD_SIZE=ranks))
-
-
-@pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "WORLD_SIZE"])
-@pytest.mark.parametrize("text", ["", "x", "-1", "1.0", " 1", "1\n", "²", "٣", "9" * 10])
-def test_a_variable_that_is_no_number_is_named(name: str, text: str) -> None:
-    with pytest.raises(UserError) as caught:
-        place_of(options(), torchrun(**{name: text}))
-    assert str(caught.value) == (
-        f"{name} is {text!r} in the environment; the launcher has to set a number"
-    )
-
-
 # ---- with --distributed_dataparallel ----------------------------------------------------------
 
 
-def test_an_invocation_starts_a_rank_on_each_of_its_devices() -> None:
+def test_an_invocation_starts_a_rank_on_each_of_its_devices():
     here = places_here(manual("--rank", "1", "--world-size", "3", "--device_ids", "2,0"), 8)
     url = "tcp://127.0.0.1:4332"
     assert here == [
@@ -159,31 +136,12 @@ def test_an_invocation_starts_a_rank_on_each_of_its_devices() -> None:
 
 
 @pytest.mark.parametrize(("devices", "ranks"), [(0, 1), (1, 1), (4, 4)])
-def test_without_device_ids_all_devices_are_used(devices: int, ranks: int) -> None:
+def test_without_device_ids_all_devices_are_used(devices, ranks):
     here = places_here(manual("--rank", "0", "--world-size", "1"), devices)
     assert [place.device_index for place in here] == list(range(ranks))
     assert [place.rank for place in here] == list(range(ranks))
     assert {place.ranks for place in here} == {ranks}
     assert [place.is_first for place in here] == [True, *[False] * (ranks - 1)]
-
-
-def test_the_two_processes_of_rocms_readme_meet_as_two_ranks() -> None:
-    words = [("--device_ids", str(i), "--rank", str(i), "--world-size", "2") for i in (0, 1)]
-    here = [place for line in words for place in places_here(manual(*line), 8)]
-    assert [(place.rank, place.ranks, place.device_index) for place in here] == [
-        (0, 2, 0),
-        (1, 2, 1),
-    ]
-    assert [batch_of(options("--batch-size", "64"), place) for place in here] == [64, 64]
-
-
-def test_ranks_of_all_invocations_are_numbered_without_gap() -> None:
-    ranks = [
-        place.rank
-        for i in range(3)
-        for place in places_here(manual("--rank", str(i), "--world-size", "3"), 4)
-    ]
-    assert ranks == list(range(12))
 
 
 # ---- the batch --------------------------------------------------------------------------------
@@ -192,7 +150,7 @@ def test_ranks_of_all_invocations_are_numbered_without_gap() -> None:
 @pytest.mark.parametrize(
     ("batch", "share", "each"), [(64, 1, 64), (64, 4, 16), (4, 4, 1), (2048, 8, 256)]
 )
-def test_the_batch_is_split_evenly(batch: int, share: int, each: int) -> None:
+def test_the_batch_is_split_evenly(batch, share, each):
     place = RankPlace(ranks=share, share=share)
     assert batch_of(options("--batch-size", str(batch)), place) == each
 
@@ -207,9 +165,7 @@ def test_the_batch_is_split_evenly(batch: int, share: int, each: int) -> None:
         (7, 2, "6 or 8"),
     ],
 )
-def test_a_batch_that_cannot_be_split_is_refused_with_the_nearest(
-    batch: int, share: int, near: str
-) -> None:
+def test_a_batch_that_cannot_be_split_is_refused_with_the_nearest(batch, share, near):
     with pytest.raises(UserError) as caught:
         batch_of(options("--batch-size", str(batch)), RankPlace(ranks=share, share=share))
     assert str(caught.value) == (

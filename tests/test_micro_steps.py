@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -26,7 +26,7 @@ MEASURED = range(WARM.stop + 1, WARM.stop + 3)
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _frozen() -> Iterator[None]:
+def _frozen():
     gc.freeze()
     yield
     gc.unfreeze()
@@ -82,7 +82,7 @@ class Machine(Device):
 # ---- losses -----------------------------------------------------------------------------------
 
 
-def test_each_loss_is_kept_for_the_phase_of_its_step() -> None:
+def test_each_loss_is_kept_for_the_phase_of_its_step():
     machine = Machine()
     watched = machine.watched()
     machine.measure(watched)
@@ -90,7 +90,7 @@ def test_each_loss_is_kept_for_the_phase_of_its_step() -> None:
     assert list(map(float, watched.losses)) == list(MEASURED)
 
 
-def test_a_loss_that_the_next_step_overwrites_is_copied() -> None:
+def test_a_loss_that_the_next_step_overwrites_is_copied():
     machine = Machine(in_place=True)
     watched = machine.watched(keeps_losses=True)
     machine.measure(watched)
@@ -98,14 +98,14 @@ def test_a_loss_that_the_next_step_overwrites_is_copied() -> None:
     assert watched.losses[-1] is not machine.loss
 
 
-def test_a_loss_that_stays_is_not_copied() -> None:
+def test_a_loss_that_stays_is_not_copied():
     machine = Machine()
     watched = machine.watched()
     machine.measure(watched)
     assert watched.losses[-1] is machine.loss
 
 
-def test_the_loss_is_read_after_the_step_and_never_during_the_measurement() -> None:
+def test_the_loss_is_read_after_the_step_and_never_during_the_measurement():
     machine = Machine()
     machine.measure(machine.watched())
     begin = machine.log.index(f"step {MEASURED[0]}")
@@ -115,7 +115,7 @@ def test_the_loss_is_read_after_the_step_and_never_during_the_measurement() -> N
     ]
 
 
-def test_a_training_that_tells_no_loss_has_no_lines() -> None:
+def test_a_training_that_tells_no_loss_has_no_lines():
     machine = Machine()
     machine.has_loss = False
     watched = machine.watched()
@@ -127,7 +127,7 @@ def test_a_training_that_tells_no_loss_has_no_lines() -> None:
 # ---- iterations -------------------------------------------------------------------------------
 
 
-def test_measured_iterations_have_the_times_that_were_measured() -> None:
+def test_measured_iterations_have_the_times_that_were_measured():
     machine = Machine([1 / 4] * MEASURED[0] + [1 / 2, 1 / 8])
     watched = machine.watched()
     measured = machine.measure(watched)
@@ -138,7 +138,7 @@ def test_measured_iterations_have_the_times_that_were_measured() -> None:
     ]
 
 
-def test_steps_that_only_time_the_issuing_are_no_iterations() -> None:
+def test_steps_that_only_time_the_issuing_are_no_iterations():
     machine = Machine(queued=True)
     watched = machine.watched()
     measured = machine.measure(watched)
@@ -147,7 +147,7 @@ def test_steps_that_only_time_the_issuing_are_no_iterations() -> None:
 
 
 @pytest.mark.parametrize("queued", [False, True])
-def test_the_very_first_step_is_the_first_warm_up_iteration(queued: bool) -> None:
+def test_the_very_first_step_is_the_first_warm_up_iteration(queued):
     machine = Machine([8.0, 1 / 2, 1 / 4, 1 / 8], queued=queued)
     watched = machine.watched()
     machine.measure(watched)
@@ -159,7 +159,7 @@ def test_the_very_first_step_is_the_first_warm_up_iteration(queued: bool) -> Non
     ]
 
 
-def test_no_more_warm_up_iterations_are_shown_than_the_guide_shows() -> None:
+def test_no_more_warm_up_iterations_are_shown_than_the_guide_shows():
     machine = Machine([8.0, 1.0, 1 / 2, 1 / 4, 1 / 8, 1 / 4])
     watched = machine.watched()
     machine.measure(watched, LONGER)
@@ -172,7 +172,7 @@ def test_no_more_warm_up_iterations_are_shown_than_the_guide_shows() -> None:
 # ---- inference --------------------------------------------------------------------------------
 
 
-def test_in_inference_the_loss_is_asked_for_once_when_warming_up_is_over() -> None:
+def test_in_inference_the_loss_is_asked_for_once_when_warming_up_is_over():
     machine = Machine([8.0, 1 / 4])
     watched = machine.watched(training=False)
     measured = machine.measure(watched)
@@ -190,9 +190,7 @@ def test_in_inference_the_loss_is_asked_for_once_when_warming_up_is_over() -> No
 
 @pytest.mark.parametrize("queued", [False, True])
 @pytest.mark.parametrize("training", [False, True])
-def test_the_first_iterations_can_be_told_before_anything_is_measured(
-    queued: bool, training: bool
-) -> None:
+def test_the_first_iterations_can_be_told_before_anything_is_measured(queued, training):
     told: list[tuple[list[PrintedIteration], int]] = []
     machine = Machine([8.0, 1 / 2, 1 / 4, 1 / 8], queued=queued)
     watched = machine.watched(training=training)
@@ -210,7 +208,7 @@ def test_the_first_iterations_can_be_told_before_anything_is_measured(
     assert measured.iteration_s == [1 / 8, 1 / 8]
 
 
-def test_an_inference_that_tells_no_loss_has_lines_without_one() -> None:
+def test_an_inference_that_tells_no_loss_has_lines_without_one():
     machine = Machine()
     machine.has_loss = False
     watched = machine.watched(training=False)
@@ -223,7 +221,7 @@ def test_an_inference_that_tells_no_loss_has_lines_without_one() -> None:
 # ---- the workload -----------------------------------------------------------------------------
 
 
-def test_a_watched_workload_is_the_workload_otherwise() -> None:
+def test_a_watched_workload_is_the_workload_otherwise():
     machine = Machine()
     watched = machine.watched()
     workload = machine.workload()
@@ -234,7 +232,7 @@ def test_a_watched_workload_is_the_workload_otherwise() -> None:
     assert workload.step == machine.step
 
 
-def test_phases_are_told_on_in_their_order() -> None:
+def test_phases_are_told_on_in_their_order():
     told: list[str] = []
     machine = Machine()
     machine.measure(machine.watched(entered=told.append))

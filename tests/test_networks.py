@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -35,13 +34,13 @@ TINY = "squeezenet1_1"
 
 
 @pytest.fixture(autouse=True)
-def _switches() -> Iterator[None]:
+def _switches():
     with one_thread():
         yield
 
 
 @pytest.fixture
-def learning(monkeypatch: pytest.MonkeyPatch) -> float:
+def learning(monkeypatch):
     monkeypatch.setattr(module, "LEARNING_RATE", 0.01)
     return 0.01
 
@@ -80,13 +79,13 @@ def after_one_step(workload: Workload) -> Numerics:
 # --- the registry --------------------------------------------------------------------------
 
 
-def test_every_network_of_torchvision_is_known() -> None:
+def test_every_network_of_torchvision_is_known():
     assert list(networks())[: len(REGISTERED)] == REGISTERED
     assert len(REGISTERED) >= 86
 
 
 @pytest.mark.parametrize("name", REGISTERED)
-def test_a_network_takes_its_own_size_and_costs_what_is_published(name: str) -> None:
+def test_a_network_takes_its_own_size_and_costs_what_is_published(name):
     known = networks()[name]
     assert known.name == name
     network = create_weightless(name, known.image_size).eval()
@@ -119,7 +118,7 @@ def published_gmacs(name: str, size: int) -> float:
     return published
 
 
-def test_an_unknown_network_is_named() -> None:
+def test_an_unknown_network_is_named():
     with pytest.raises(ValueError, match=r"torchvision [\d.+a-z]+ has no network 'resnet5'"):
         build("resnet5")
 
@@ -127,7 +126,7 @@ def test_an_unknown_network_is_named() -> None:
 @pytest.mark.parametrize(
     ("name", "size"), [("vit_b_32", 64), ("maxvit_t", 448), ("resnet18", 96), ("swin_t", 64)]
 )
-def test_a_network_can_be_built_for_another_size(name: str, size: int) -> None:
+def test_a_network_can_be_built_for_another_size(name, size):
     network = create_weightless(name, size).eval()
     with torch.no_grad():
         assert network(torch.empty(2, 3, size, size, device="meta")).shape == (2, 1000)
@@ -145,13 +144,11 @@ def test_a_network_can_be_built_for_another_size(name: str, size: int) -> None:
         ("vit_b_32", 2 * 768 * 3 * 32 * 32 * 7 * 7),
     ],
 )
-def test_training_costs_three_forward_passes_less_the_gradient_of_the_images(
-    name: str, first: int
-) -> None:
+def test_training_costs_three_forward_passes_less_the_gradient_of_the_images(name, first):
     assert flops_per_image(name, "train") == 3 * flops_per_image(name) - first
 
 
-def test_flops_of_a_step_are_those_of_its_images() -> None:
+def test_flops_of_a_step_are_those_of_its_images():
     four = build(TINY, 32, 4).flops_per_step()
     assert four == 4 * per_image(TINY, 32)
     assert build(TINY, 32, 8).flops_per_step() == 2 * four
@@ -172,7 +169,7 @@ DTYPES["fp16-bn32"] = torch.float16
 
 
 @pytest.mark.parametrize("precision", RUNS_ON_A_CPU)
-def test_inference_answers_in_its_precision_and_like_fp32(precision: str) -> None:
+def test_inference_answers_in_its_precision_and_like_fp32(precision):
     workload = build(TINY, 64, precision=precision)
     output: Any = workload.step()
     assert output.shape == (2, 1000)
@@ -187,7 +184,7 @@ def test_inference_answers_in_its_precision_and_like_fp32(precision: str) -> Non
 
 
 @pytest.mark.parametrize("precision", RUNS_ON_A_CPU)
-def test_training_learns_in_its_precision_and_like_fp32(precision: str) -> None:
+def test_training_learns_in_its_precision_and_like_fp32(precision):
     numerics = after_one_step(build(TINY, 64, precision=precision, task="train"))
     assert numerics.finite
     assert numerics.loss == pytest.approx(numerics.reference_loss, rel=0.01)
@@ -197,7 +194,7 @@ def test_training_learns_in_its_precision_and_like_fp32(precision: str) -> None:
 
 @pytest.mark.parametrize("memory_format", ["nchw", "nhwc"])
 @pytest.mark.parametrize("task", ["infer", "train"])
-def test_memory_format_is_that_of_weights_and_images(task: str, memory_format: str) -> None:
+def test_memory_format_is_that_of_weights_and_images(task, memory_format):
     seen: list[torch.Tensor] = []
     workload = build(TINY, task=task, memory_format=memory_format)
     features = built_network(workload).model.features
@@ -208,7 +205,7 @@ def test_memory_format_is_that_of_weights_and_images(task: str, memory_format: s
     assert features[0].weight.is_contiguous(memory_format=layout)
 
 
-def test_a_step_of_training_changes_every_weight(learning: float) -> None:
+def test_a_step_of_training_changes_every_weight(learning):
     workload = build(TINY, task="train")
     model = built_network(workload).model
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
@@ -218,7 +215,7 @@ def test_a_step_of_training_changes_every_weight(learning: float) -> None:
         assert torch.allclose(parameter, before[name] - step, rtol=0, atol=1e-7), name
 
 
-def test_segmentation_answers_for_every_pixel() -> None:
+def test_segmentation_answers_for_every_pixel():
     output: Any = build("lraspp_mobilenet_v3_large", 64).step()
     assert output["out"].shape == (2, 21, 64, 64)
     numerics = after_one_step(build("lraspp_mobilenet_v3_large", 64, task="train"))
@@ -227,7 +224,7 @@ def test_segmentation_answers_for_every_pixel() -> None:
 
 
 @pytest.mark.parametrize(("name", "size"), [("inception_v3", 299), ("googlenet", 64)])
-def test_auxiliary_heads_are_trained(name: str, size: int) -> None:
+def test_auxiliary_heads_are_trained(name, size):
     workload = build(name, size, task="train")
     workload.step()
     gradients = {n: p.grad for n, p in built_network(workload).model.named_parameters()}
@@ -236,7 +233,7 @@ def test_auxiliary_heads_are_trained(name: str, size: int) -> None:
 
 
 @pytest.fixture
-def two_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+def two_layers(monkeypatch):
     class TwoLayers(nn.Module):
         def __init__(self, device: str) -> None:
             super().__init__()
@@ -259,15 +256,13 @@ FORWARD = (2 * 12 + 12_000 + 2000) + (2000 + 1000 + 2000)
 @pytest.mark.parametrize(
     ("precision", "size"), [("fp32", 4), ("fp16", 2), ("amp-bf16", 2), ("tf32-conv", 4)]
 )
-def test_inference_moves_numbers_of_the_size_that_it_computes_in(
-    precision: str, size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_inference_moves_numbers_of_the_size_that_it_computes_in(precision, size, monkeypatch):
     monkeypatch.setattr(steps, "set_precision", lambda *_: None)
     workload = build("resnet18", 2, precision=precision)
     assert workload.traffic_bytes_per_step() == FORWARD * size
 
 
-def test_each_rank_has_images_of_its_own_and_the_same_weights() -> None:
+def test_each_rank_has_images_of_its_own_and_the_same_weights():
     second = Setting(CPU, rank=1, local_rank=1, ranks=2)
     zero = built_network(build(TINY))
     one = built_network(network(second, network=TINY, batch_size=2, image_size=32))
@@ -280,7 +275,7 @@ def test_each_rank_has_images_of_its_own_and_the_same_weights() -> None:
 
 
 @pytest.fixture
-def planted(request: pytest.FixtureRequest) -> Workload:
+def planted(request):
     task, damage = request.param
     workload = build(TINY, 64, task=task)
     damage(built_network(workload).model.classifier[1])
@@ -301,7 +296,7 @@ def infinite(layer: nn.Conv2d) -> None:
 
 
 @pytest.mark.parametrize("planted", [("infer", shuffled)], indirect=True)
-def test_a_wrong_answer_shows_in_the_cosine(planted: Workload) -> None:
+def test_a_wrong_answer_shows_in_the_cosine(planted):
     numerics = after_one_step(planted)
     assert numerics.finite
     assert numerics.cosine is not None
@@ -311,12 +306,12 @@ def test_a_wrong_answer_shows_in_the_cosine(planted: Workload) -> None:
 
 
 @pytest.mark.parametrize("planted", [("infer", nan), ("infer", infinite)], indirect=True)
-def test_an_answer_that_is_not_finite_is_called_so(planted: Workload) -> None:
+def test_an_answer_that_is_not_finite_is_called_so(planted):
     assert not after_one_step(planted).finite
 
 
 @pytest.mark.parametrize("planted", [("train", nan)], indirect=True)
-def test_a_loss_that_is_not_finite_is_called_so(planted: Workload) -> None:
+def test_a_loss_that_is_not_finite_is_called_so(planted):
     numerics = after_one_step(planted)
     assert not numerics.finite
     assert numerics.reference_loss is not None
@@ -324,7 +319,7 @@ def test_a_loss_that_is_not_finite_is_called_so(planted: Workload) -> None:
 
 
 @pytest.mark.parametrize("planted", [("train", shuffled)], indirect=True)
-def test_wrong_training_shows_in_the_loss(planted: Workload) -> None:
+def test_wrong_training_shows_in_the_loss(planted):
     numerics = after_one_step(planted)
     assert numerics.finite
     assert numerics.loss != numerics.reference_loss
@@ -334,7 +329,7 @@ def test_wrong_training_shows_in_the_loss(planted: Workload) -> None:
 # --- what a device cannot do ---------------------------------------------------------------
 
 
-def test_tf32_on_a_cpu_is_skipped_with_a_remedy() -> None:
+def test_tf32_on_a_cpu_is_skipped_with_a_remedy():
     with pytest.raises(UnsupportedError, match="TF32 exists on GPUs only; use fp32 on a CPU"):
         build("resnet18", precision="tf32")
 
@@ -342,13 +337,13 @@ def test_tf32_on_a_cpu_is_skipped_with_a_remedy() -> None:
 @pytest.mark.parametrize(
     "mode", ["graph", "reduce-overhead", "reduce-overhead-folded", "reduce-overhead-fused"]
 )
-def test_graphs_on_a_cpu_are_skipped(mode: str) -> None:
+def test_graphs_on_a_cpu_are_skipped(mode):
     with pytest.raises(UnsupportedError, match=f"{mode} records CUDA graphs"):
         build("resnet18", compile_mode=mode)
 
 
 @pytest.mark.filterwarnings("ignore")  # torchao's and torch's words about each other
-def test_int8_keeps_linear_layers_in_less_and_answers_nearly_the_same() -> None:
+def test_int8_keeps_linear_layers_in_less_and_answers_nearly_the_same():
     pytest.importorskip("torchao", exc_type=ImportError)
     workload = build("resnet18", 64, precision="int8")
     assert workload.warnings == ["INT8 in 1 linear layer with 4% of the weights; the rest is bf16"]
@@ -361,25 +356,25 @@ def test_int8_keeps_linear_layers_in_less_and_answers_nearly_the_same() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_int8_of_a_network_without_linear_layers_is_skipped() -> None:
+def test_int8_of_a_network_without_linear_layers_is_skipped():
     pytest.importorskip("torchao", exc_type=ImportError)
     with pytest.raises(UnsupportedError, match="the network has none"):
         build(TINY, precision="int8")
 
 
-def test_int8_without_torchao_is_skipped_with_what_to_install(monkeypatch: Any) -> None:
+def test_int8_without_torchao_is_skipped_with_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchao.quantization", None)
     with pytest.raises(UnsupportedError, match=r"pip install 'bench-lib\[int8\]'"):
         build("resnet18", precision="int8")
 
 
-def test_batch_norms_may_stay_in_fp32() -> None:
+def test_batch_norms_may_stay_in_fp32():
     model = built_network(build("resnet18", 64, precision="fp16-bn32")).model
     assert model.bn1.weight.dtype == model.bn1.running_mean.dtype == torch.float32
     assert model.conv1.weight.dtype == torch.float16
 
 
-def test_folded_networks_answer_as_before() -> None:
+def test_folded_networks_answer_as_before():
     workload = build("resnet18", 64, precision="bf16", compile_mode="default-folded")
     model = built_network(workload).model
     assert not any(isinstance(module, nn.BatchNorm2d) for module in model.modules())
@@ -387,7 +382,7 @@ def test_folded_networks_answer_as_before() -> None:
 
 
 @pytest.mark.usefixtures("learning")
-def test_gradients_add_up_until_the_optimizer_uses_them() -> None:
+def test_gradients_add_up_until_the_optimizer_uses_them():
     case = case_of(build(TINY, 64, task="train", optimizer_every=2))
     case.built.model.eval()  # dropout would draw anew
     weight = next(case.built.model.parameters())
@@ -407,7 +402,7 @@ def test_gradients_add_up_until_the_optimizer_uses_them() -> None:
     torch.testing.assert_close(weight.grad, alone)
 
 
-def test_compiling_for_a_cpu_without_a_compiler_is_skipped() -> None:
+def test_compiling_for_a_cpu_without_a_compiler_is_skipped():
     missing = inductor.patch({"cpp.cxx": (None, "/nowhere/g++")})  # as torch takes it from CXX
     with missing, pytest.raises(UnsupportedError) as refused:
         require_compile("default", CPU)

@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
+from asked import asked
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,7 +45,7 @@ def amounts(**values: Any) -> tuple[float, int, int]:
 # ---- shapes -----------------------------------------------------------------------------
 
 
-def test_a_shape_is_sizes_with_dashes_between() -> None:
+def test_a_shape_is_sizes_with_dashes_between():
     assert sizes_in("64-1024-1024") == (64, 1024, 1024)
     assert sizes_in("1") == (1,)
     assert sizes_in("b8h16s2048d64") == (8, 16, 2048, 64)
@@ -68,7 +69,7 @@ def test_a_shape_is_sizes_with_dashes_between() -> None:
         (64, "shape is 64; write whole numbers with dashes between, as in 64-1024-1024"),
     ],
 )
-def test_what_is_no_shape_is_refused_in_words(text: Any, why: str) -> None:
+def test_what_is_no_shape_is_refused_in_words(text, why):
     with pytest.raises(UserError) as caught:
         sizes_in(text)
     assert why in str(caught.value)
@@ -76,7 +77,7 @@ def test_what_is_no_shape_is_refused_in_words(text: Any, why: str) -> None:
 
 
 @given(st.one_of(st.text(max_size=40), st.text("0123456789-xbhsd", max_size=40)))
-def test_no_text_is_more_than_a_shape_or_a_refusal(text: str) -> None:
+def test_no_text_is_more_than_a_shape_or_a_refusal(text):
     try:
         sizes = sizes_in(text)
     except UserError:
@@ -85,7 +86,7 @@ def test_no_text_is_more_than_a_shape_or_a_refusal(text: str) -> None:
     assert max(sizes) <= MOST_ELEMENTS
 
 
-def test_shapes_broadcast_as_in_torch() -> None:
+def test_shapes_broadcast_as_in_torch():
     assert broadcast((32, 16, 128, 128), (32, 1, 1, 128)) == (32, 16, 128, 128)
     assert broadcast((32, 128, 1024), (1024,)) == (32, 128, 1024)
     assert broadcast((1,), (4, 1)) == (4, 1)
@@ -98,37 +99,37 @@ def test_shapes_broadcast_as_in_torch() -> None:
 @pytest.mark.parametrize(
     ("values", "flops", "moved", "held"),
     [
-        ({"op": "add", "shape": "512-512"}, 2**18, 3 * MIB, 3 * MIB),
-        ({"op": "add_", "shape": "512-512"}, 2**18, 3 * MIB, 2 * MIB),
-        ({"op": "add", "shape": "4-4", "shape2": "4"}, 16, 144, 144),
-        ({"op": "eq", "shape": "4-4"}, 16, 144, 144),
-        ({"op": "eq_", "shape": "4-4"}, 16, 192, 128),
-        ({"op": "exp", "shape": "4-4", "precision": "bf16"}, 16, 64, 64),
-        ({"op": "relu_", "shape": "4-4"}, 16, 128, 64),
-        ({"op": "sum", "shape": "4-4"}, 16, 68, 68),
-        ({"op": "var", "shape": "4-4"}, 48, 68, 68),
-        ({"op": "norm", "shape": "4-4", "precision": "fp16"}, 32, 34, 34),
-        ({"op": "argmax", "shape": "4-4", "precision": "fp16"}, 16, 40, 40),
-        ({"op": "gemm", "shape": "2-3-4", "layout": "NT"}, 48, 104, 104),
+        ("op=add shape=512-512", 2**18, 3 * MIB, 3 * MIB),
+        ("op=add_ shape=512-512", 2**18, 3 * MIB, 2 * MIB),
+        ("op=add shape=4-4 shape2=4", 16, 144, 144),
+        ("op=eq shape=4-4", 16, 144, 144),
+        ("op=eq_ shape=4-4", 16, 192, 128),
+        ("op=exp shape=4-4 precision=bf16", 16, 64, 64),
+        ("op=relu_ shape=4-4", 16, 128, 64),
+        ("op=sum shape=4-4", 16, 68, 68),
+        ("op=var shape=4-4", 48, 68, 68),
+        ("op=norm shape=4-4 precision=fp16", 32, 34, 34),
+        ("op=argmax shape=4-4 precision=fp16", 16, 40, 40),
+        ("op=gemm shape=2-3-4 layout=NT", 48, 104, 104),
         (
-            {"op": "gemm", "shape": "16-32-64", "layout": "NT", "precision": "fp8"},
+            "op=gemm shape=16-32-64 layout=NT precision=fp8",
             2 * 16 * 32 * 64,
             16 * 64 + 64 * 32 + 2 * 16 * 32,
             16 * 64 + 64 * 32 + 2 * 16 * 32,
         ),
-        ({"op": "sdpa", "shape": "b1h2s8d4", "direction": "fwd"}, 2048, 1024, 1024),
-        ({"op": "sdpa", "shape": "b1h2s8d4", "direction": "fwd", "causal": True}, 1024, 1024, 1024),
-        ({"op": "sdpa", "shape": "b1h2s8d4", "direction": "bwd"}, 5120, 2048, 2048),
-        ({"op": "softmax", "shape": "4-4", "direction": "fwd"}, 80, 128, 128),
-        ({"op": "softmax", "shape": "4-4", "direction": "bwd"}, 64, 192, 256),
-        ({"op": "rms_norm", "shape": "4-4", "direction": "fwd"}, 64, 128, 128),
-        ({"op": "rms_norm", "shape": "4-4", "direction": "bwd"}, 144, 192, 256),
-        ({"op": "silu_mul", "shape": "4-4", "direction": "fwd"}, 96, 192, 192),
-        ({"op": "silu_mul", "shape": "4-4", "direction": "bwd"}, 192, 320, 384),
-        ({"op": "rope", "shape": "1-2-2-4", "direction": "fwd"}, 48, 128, 128),
-        ({"op": "topk", "shape": "4-8", "shape2": "2"}, 32, 128 + 8 * 12, 128 + 8 * 12),
+        ("op=sdpa shape=b1h2s8d4 direction=fwd", 2048, 1024, 1024),
+        ("op=sdpa shape=b1h2s8d4 direction=fwd causal=True", 1024, 1024, 1024),
+        ("op=sdpa shape=b1h2s8d4 direction=bwd", 5120, 2048, 2048),
+        ("op=softmax shape=4-4 direction=fwd", 80, 128, 128),
+        ("op=softmax shape=4-4 direction=bwd", 64, 192, 256),
+        ("op=rms_norm shape=4-4 direction=fwd", 64, 128, 128),
+        ("op=rms_norm shape=4-4 direction=bwd", 144, 192, 256),
+        ("op=silu_mul shape=4-4 direction=fwd", 96, 192, 192),
+        ("op=silu_mul shape=4-4 direction=bwd", 192, 320, 384),
+        ("op=rope shape=1-2-2-4 direction=fwd", 48, 128, 128),
+        ("op=topk shape=4-8 shape2=2", 32, 128 + 8 * 12, 128 + 8 * 12),
         (
-            {"op": "grouped_gemm", "shape": "6-8-16", "shape2": "3", "precision": "bf16"},
+            "op=grouped_gemm shape=6-8-16 shape2=3 precision=bf16",
             2 * 6 * 8 * 16,
             2 * (6 * 16 + 3 * 16 * 8 + 6 * 8),
             2 * (6 * 16 + 3 * 16 * 8 + 6 * 8),
@@ -163,15 +164,15 @@ def test_shapes_broadcast_as_in_torch() -> None:
             4 * (16 * (6 + 4 * 5 + 4 * 3) + 4 * 24),
             4 * (16 * (6 + 4 * 5 + 4 * 3) + 4 * 24 + 16 * 4 * (5 + 3)),
         ),
-        ({"op": "quantize_fp8", "shape": "4-8"}, 32 * 3, 4 * (8 * 5 + 4), 4 * (8 * 5 + 4)),
+        ("op=quantize_fp8 shape=4-8", 32 * 3, 4 * (8 * 5 + 4), 4 * (8 * 5 + 4)),
         (
-            {"op": "rms_norm_fp8", "shape": "4-8", "precision": "bf16"},
+            "op=rms_norm_fp8 shape=4-8 precision=bf16",
             32 * 7,
             4 * (8 * 3 + 4) + 16,
             4 * (8 * 3 + 4) + 16,
         ),
         (
-            {"op": "sdpa_decode", "shape": "b2h4s8d4", "shape2": "2"},
+            "op=sdpa_decode shape=b2h4s8d4 shape2=2",
             4 * 2 * 4 * 8 * 4,
             4 * (2 * 2 * 2 * 8 * 4 + 2 * 2 * 4 * 4),
             4 * (2 * 2 * 2 * 8 * 4 + 2 * 2 * 4 * 4),
@@ -182,21 +183,20 @@ def test_shapes_broadcast_as_in_torch() -> None:
             4 * (2 * 2 * 2 * 8 * 4 + 2 * 2 * 4 * 4) + 8 * 6,
             4 * (2 * 2 * 2 * 2 * 9 * 4 + 2 * 2 * 4 * 4) + 8 * 6,
         ),
-        ({"op": "copy_h2d", "shape": "4-4"}, 0, 64, 64),
-        ({"op": "copy_d2d", "shape": "4-4"}, 0, 128, 128),
-        ({"op": "sparse_add_", "shape": "9-4", "shape2": "2"}, 8, 48 + 2 * 32, 48 + 144),
-        ({"op": "sparse_add_", "shape": "2-4", "shape2": "2"}, 8, 48 + 2 * 32, 48 + 32),
-        ({"op": "sparse_add", "shape": "9-4", "shape2": "2"}, 8, 48 + 288, 48 + 288),
+        ("op=copy_h2d shape=4-4", 0, 64, 64),
+        ("op=copy_d2d shape=4-4", 0, 128, 128),
+        ("op=sparse_add_ shape=9-4 shape2=2", 8, 48 + 2 * 32, 48 + 144),
+        ("op=sparse_add_ shape=2-4 shape2=2", 8, 48 + 2 * 32, 48 + 32),
+        ("op=sparse_add shape=9-4 shape2=2", 8, 48 + 288, 48 + 288),
     ],
 )
-def test_flops_and_bytes_are_those_of_the_formula(
-    values: dict[str, Any], flops: float, moved: int, held: int
-) -> None:
+def test_flops_and_bytes_are_those_of_the_formula(values, flops, moved, held):
+    values = asked(values)
     assert amounts(**values) == (flops, moved, held)
 
 
 @pytest.mark.parametrize(("tokens", "experts", "skew"), [(64, 8, 1), (6, 3, 3), (16384, 256, 16)])
-def test_the_busiest_expert_has_as_many_shares_as_the_skew_says(tokens, experts, skew) -> None:
+def test_the_busiest_expert_has_as_many_shares_as_the_skew_says(tokens, experts, skew):
     shape, shape2 = f"{tokens}-8-8", str(experts)
     shares = Operation("grouped_gemm", shape, shape2, skew=skew).shares
     assert (len(shares), sum(shares)) == (experts, tokens)
@@ -204,14 +204,14 @@ def test_the_busiest_expert_has_as_many_shares_as_the_skew_says(tokens, experts,
     assert all(later <= earlier + 1 for earlier, later in itertools.pairwise(shares))
 
 
-def test_a_weight_of_fewer_channels_makes_groups() -> None:
+def test_a_weight_of_fewer_channels_makes_groups():
     shapes = {"shape": "1-8-5-5", "shape2": "8-1-3-3", "memory_format": "nhwc"}
     operation = Operation("conv2d", **shapes, direction="fwd")
     assert (operation.groups, operation.padding) == (8, (1, 1))
     assert operation.amounts.flops == 2 * 8 * 25 * 9
 
 
-def test_looking_up_reads_no_more_rows_than_there_are() -> None:
+def test_looking_up_reads_no_more_rows_than_there_are():
     few = amounts(op="embedding", shape="1000-4", shape2="3-2", direction="fwd")
     assert few == (0, 6 * 8 + 6 * 16 + 6 * 16, 6 * 8 + 1000 * 16 + 6 * 16)
     many = amounts(op="embedding", shape="2-4", shape2="3-2", direction="fwd")
@@ -222,7 +222,7 @@ def test_looking_up_reads_no_more_rows_than_there_are() -> None:
     assert backward[:2] == (24, 6 * 8 + 6 * 16 + 1000 * 16)
 
 
-def test_a_call_touches_no_more_than_it_moves_or_holds() -> None:
+def test_a_call_touches_no_more_than_it_moves_or_holds():
     assert Operation("relu_", "4-4").amounts.distinct_bytes == 64
     few = Operation("embedding", "1000-4", "3-2", direction="fwd").amounts
     assert few.distinct_bytes == few.moved_bytes == 6 * 8 + 6 * 16 + 6 * 16
@@ -237,133 +237,74 @@ def test_a_call_touches_no_more_than_it_moves_or_holds() -> None:
 @pytest.mark.parametrize(
     ("values", "why"),
     [
-        ({"op": "ad", "shape": "4"}, "unknown op 'ad'; did you mean add"),
-        ({"op": "add", "shape": "3-4", "shape2": "4-3"}, "shapes 3-4 and 4-3 do not broadcast"),
-        ({"op": "add", "shape": "3-4", "shape2": "3-4"}, "which is shape; leave it out"),
-        ({"op": "add_", "shape": "4", "shape2": "3-4"}, "the result's shape is 3-4, and has to"),
-        ({"op": "exp", "shape": "4", "shape2": "3"}, "shape2 is '3'; exp has none"),
-        ({"op": "exp", "shape": "4", "layout": "NT"}, "layout is 'NT'; exp has none"),
-        ({"op": "exp", "shape": "4", "stride": 2}, "stride is 2; exp has none"),
-        ({"op": "exp", "shape": "4", "pinned": True}, "pinned is True; exp has none"),
+        ("op=ad shape=4", "unknown op 'ad'; did you mean add"),
+        ("op=add shape=3-4 shape2=4-3", "shapes 3-4 and 4-3 do not broadcast"),
+        ("op=add shape=3-4 shape2=3-4", "which is shape; leave it out"),
+        ("op=add_ shape=4 shape2=3-4", "the result's shape is 3-4, and has to"),
+        ("op=exp shape=4 shape2=3", "shape2 is '3'; exp has none"),
+        ("op=exp shape=4 layout=NT", "layout is 'NT'; exp has none"),
+        ("op=exp shape=4 stride=2", "stride is 2; exp has none"),
+        ("op=exp shape=4 pinned=True", "pinned is True; exp has none"),
+        ("op=exp shape=4 precision=fp61", "there is fp32, tf32, fp16, bf16, fp8, mxfp8, mxfp4"),
+        ("op=exp shape=4 precision=tf32", "only gemm and conv2d take TF32"),
+        ("op=add shape=4 precision=fp8", "only gemm and grouped_gemm have FP8"),
+        ("op=add shape=4 precision=mxfp4", "only gemm has MXFP4"),
+        ("op=gemm shape=64-128-128 layout=NT precision=mxfp8", "M, N and K of MXFP8 are multiples"),
         (
-            {"op": "exp", "shape": "4", "precision": "fp61"},
-            "there is fp32, tf32, fp16, bf16, fp8, mxfp8, mxfp4",
-        ),
-        ({"op": "exp", "shape": "4", "precision": "tf32"}, "only gemm and conv2d take TF32"),
-        ({"op": "add", "shape": "4", "precision": "fp8"}, "only gemm and grouped_gemm have FP8"),
-        ({"op": "add", "shape": "4", "precision": "mxfp4"}, "only gemm has MXFP4"),
-        (
-            {"op": "gemm", "shape": "64-128-128", "layout": "NT", "precision": "mxfp8"},
-            "M, N and K of MXFP8 are multiples of 128",
-        ),
-        (
-            {
-                "op": "gemm",
-                "shape": "1-128-256",
-                "layout": "NT",
-                "precision": "fp8",
-                "scaling": "blockwise",
-            },
+            "op=gemm shape=1-128-256 layout=NT precision=fp8 scaling=blockwise",
             "N of FP8 in blocks is a multiple of 128, and K of 512",
         ),
-        ({"op": "gemm", "shape": "4-4-4"}, "gemm needs layout: NN or NT or TN or TT"),
-        ({"op": "gemm", "shape": "4-4", "layout": "NN"}, "it has to be M-N-K"),
-        (
-            {"op": "gemm", "shape": "16-16-16", "layout": "NN", "precision": "fp8"},
-            "torch's FP8 product takes NT",
-        ),
-        (
-            {"op": "gemm", "shape": "16-16-17", "layout": "NT", "precision": "fp8"},
-            "N and K of FP8 are multiples of 16",
-        ),
-        (
-            {"op": "gemm", "shape": "16-17-16", "layout": "NT", "precision": "fp8"},
-            "N and K of FP8 are multiples of 16",
-        ),
-        ({"op": "sdpa", "shape": "b1h1s8d8", "precision": "tf32"}, "sdpa needs direction"),
-        (
-            {"op": "sdpa", "shape": "b1h1s8d8", "precision": "tf32", "direction": "fwd"},
-            "precision is 'tf32'; of these operators only gemm and conv2d take TF32",
-        ),
-        ({"op": "copy_d2d", "shape": "4", "pinned": True}, "pinned is True; copy_d2d has none"),
-        ({"op": "std", "shape": "1-1"}, "std of 1-1: one value has no variance"),
-        ({"op": "var", "shape": "1"}, "var of 1: one value has no variance"),
-        ({"op": "add", "shape": "b1h2s3d4"}, "shape is 'b1h2s3d4'; letters are for sdpa"),
-        ({"op": "add", "shape": "4", "shape2": "b1h2s3d4"}, "shape2 is 'b1h2s3d4'; letters are"),
-        ({"op": "gemm", "shape": "16384-16384-32768", "layout": "NN"}, None),
-        ({"op": "gemm", "shape": "1-1048576-1048577", "layout": "NN"}, "an operand has more than"),
-        ({"op": "exp", "shape": "1048576-1048577"}, f"is more than {MOST_ELEMENTS} elements"),
-        ({"op": "sdpa", "shape": "8-16-64-64", "direction": "fwd"}, "as in b8h16s2048d64"),
-        ({"op": "sdpa", "shape": "b8h16s64d64"}, "sdpa needs direction: fwd or bwd"),
-        ({"op": "softmax", "shape": "4", "direction": "back"}, "there is fwd, bwd"),
-        ({"op": "sdpa_decode", "shape": "b1h4s8d8"}, "it has to be the heads of keys and values"),
-        ({"op": "sdpa_decode", "shape": "b1h4s8d8", "shape2": "3"}, "3 heads of keys do not"),
-        ({"op": "sdpa_paged", "shape": "b1h4s8d8", "shape2": "2"}, "the tokens of a page, as in 8"),
-        ({"op": "sdpa_paged", "shape": "b1h4s8d8", "shape2": "3-16"}, "3 heads of keys do not"),
-        (
-            {"op": "gemm", "shape": "8-8-8", "layout": "NT", "backend": "flash"},
-            "backend is 'flash'; there is cublas, cublaslt, hipblas, hipblaslt, ck",
-        ),
-        (
-            {"op": "sdpa_paged", "shape": "b1h4s8d8", "shape2": "2-16", "backend": "cublas"},
-            "backend is 'cublas'; there is flash, ",
-        ),
-        (
-            {
-                "op": "gemm",
-                "shape": "8-16-16",
-                "layout": "NT",
-                "precision": "fp8",
-                "backend": "ck",
-            },
-            "backend is 'ck'; torch has one library for products of FP8",
-        ),
-        ({"op": "grouped_gemm", "shape": "8-8-8", "shape2": "3"}, "3 experts do not share 8"),
-        ({"op": "grouped_gemm", "shape": "8-9-8", "shape2": "2"}, "are multiples of 8"),
-        (
-            {"op": "grouped_gemm", "shape": "8-8-16", "shape2": "2", "precision": "fp8"},
-            "are multiples of 16",
-        ),
-        (
-            {"op": "grouped_gemm", "shape": "8-8-8", "shape2": "2", "skew": 3},
-            "skew is 3; one of 2 experts gets at most 2 shares",
-        ),
-        ({"op": "grouped_gemm", "shape": "8192-8-8", "shape2": "8192"}, "8192 experts; at most"),
-        ({"op": "gemm", "shape": "8-8-8", "layout": "NT", "skew": 2}, "skew is 2; gemm has none"),
-        (
-            {"op": "sdpa", "shape": "b1h4s8d8", "direction": "fwd", "backend": "varlen"},
-            "backend is 'varlen'; there is flash, ",
-        ),
-        ({"op": "latent_decode", "shape": "b1h4s8d8"}, "it has to be the width of the rotary part"),
-        ({"op": "latent_prefill", "shape": "b1h4s8d8", "shape2": "4"}, "and of a head, as in 64-"),
-        ({"op": "quantize_fp8", "shape": "4"}, "it has to be rows-width"),
-        (
-            {"op": "grouped_gemm", "shape": "8-8-8", "shape2": "2", "precision": "fp16"},
-            "torch's grouped product takes bf16",
-        ),
-        ({"op": "topk", "shape": "4-8", "shape2": "9"}, "topk: 9 of 8 in a row"),
-        ({"op": "rope", "shape": "1-2-3-5", "direction": "fwd"}, "turn pairs, and the width is 5"),
-        ({"op": "softmax", "shape": "4", "direction": "fwd", "backend": "math"}, "has none"),
-        (
-            {"op": "sdpa", "shape": "b1h1s8d8", "direction": "fwd", "backend": "fa4"},
-            "backend is 'fa4'; there is flash, efficient, math, cudnn, flex, aotriton, ck, aiter",
-        ),
-        (
-            {"op": "gemm", "shape": "4-4-4", "layout": "NN", "scaling": "rowwise"},
-            "scaling is 'rowwise'; it is of FP8, and precision is fp32",
-        ),
-        (
-            {"op": "batch_norm", "shape": "1-8-1-1", "memory_format": "nchw", "direction": "fwd"},
-            "one value a channel has no variance",
-        ),
-        ({"op": "batch_norm", "shape": "4-8-2-2", "direction": "fwd"}, "needs memory_format: nchw"),
-        ({"op": "embedding", "shape": "4-8", "direction": "fwd"}, "embedding needs shape2"),
-        ({"op": "sparse_add", "shape": "4-8"}, "it has to be how many rows are added"),
-        ({"op": "sparse_add", "shape": "4-8", "shape2": "2-2"}, "how many rows are added"),
-        ({"op": "add", "shape": "1048576-1", "shape2": "1048577"}, "the result has"),
+        ("op=gemm shape=4-4-4", "gemm needs layout: NN or NT or TN or TT"),
+        ("op=gemm shape=4-4 layout=NN", "it has to be M-N-K"),
+        ("op=gemm shape=16-16-16 layout=NN precision=fp8", "torch's FP8 product takes NT"),
+        ("op=gemm shape=16-16-17 layout=NT precision=fp8", "N and K of FP8 are multiples of 16"),
+        ("op=gemm shape=16-17-16 layout=NT precision=fp8", "N and K of FP8 are multiples of 16"),
+        ("op=sdpa shape=b1h1s8d8 precision=tf32", "sdpa needs direction"),
+        ("op=sdpa shape=b1h1s8d8 precision=tf32 direction=fwd", "precision is 'tf32'; of these op"),
+        ("op=copy_d2d shape=4 pinned=True", "pinned is True; copy_d2d has none"),
+        ("op=std shape=1-1", "std of 1-1: one value has no variance"),
+        ("op=var shape=1", "var of 1: one value has no variance"),
+        ("op=add shape=b1h2s3d4", "shape is 'b1h2s3d4'; letters are for sdpa"),
+        ("op=add shape=4 shape2=b1h2s3d4", "shape2 is 'b1h2s3d4'; letters are"),
+        ("op=gemm shape=16384-16384-32768 layout=NN", None),
+        ("op=gemm shape=1-1048576-1048577 layout=NN", "an operand has more than"),
+        ("op=exp shape=1048576-1048577", f"is more than {MOST_ELEMENTS} elements"),
+        ("op=sdpa shape=8-16-64-64 direction=fwd", "as in b8h16s2048d64"),
+        ("op=sdpa shape=b8h16s64d64", "sdpa needs direction: fwd or bwd"),
+        ("op=softmax shape=4 direction=back", "there is fwd, bwd"),
+        ("op=sdpa_decode shape=b1h4s8d8", "it has to be the heads of keys and values"),
+        ("op=sdpa_decode shape=b1h4s8d8 shape2=3", "3 heads of keys do not"),
+        ("op=sdpa_paged shape=b1h4s8d8 shape2=2", "the tokens of a page, as in 8"),
+        ("op=sdpa_paged shape=b1h4s8d8 shape2=3-16", "3 heads of keys do not"),
+        ("op=gemm shape=8-8-8 layout=NT backend=flash", "backend is 'flash'; there is cublas, cub"),
+        ("op=sdpa_paged shape=b1h4s8d8 shape2=2-16 backend=cublas", "backend is 'cublas'; there i"),
+        ("op=gemm shape=8-16-16 layout=NT precision=fp8 backend=ck", "backend is 'ck'; torch has"),
+        ("op=grouped_gemm shape=8-8-8 shape2=3", "3 experts do not share 8"),
+        ("op=grouped_gemm shape=8-9-8 shape2=2", "are multiples of 8"),
+        ("op=grouped_gemm shape=8-8-16 shape2=2 precision=fp8", "are multiples of 16"),
+        ("op=grouped_gemm shape=8-8-8 shape2=2 skew=3", "skew is 3; one of 2 experts gets at most"),
+        ("op=grouped_gemm shape=8192-8-8 shape2=8192", "8192 experts; at most"),
+        ("op=gemm shape=8-8-8 layout=NT skew=2", "skew is 2; gemm has none"),
+        ("op=sdpa shape=b1h4s8d8 direction=fwd backend=varlen", "backend is 'varlen'; there is fl"),
+        ("op=latent_decode shape=b1h4s8d8", "it has to be the width of the rotary part"),
+        ("op=latent_prefill shape=b1h4s8d8 shape2=4", "and of a head, as in 64-"),
+        ("op=quantize_fp8 shape=4", "it has to be rows-width"),
+        ("op=grouped_gemm shape=8-8-8 shape2=2 precision=fp16", "torch's grouped product takes bf"),
+        ("op=topk shape=4-8 shape2=9", "topk: 9 of 8 in a row"),
+        ("op=rope shape=1-2-3-5 direction=fwd", "turn pairs, and the width is 5"),
+        ("op=softmax shape=4 direction=fwd backend=math", "has none"),
+        ("op=sdpa shape=b1h1s8d8 direction=fwd backend=fa4", "backend is 'fa4'; there is flash, e"),
+        ("op=gemm shape=4-4-4 layout=NN scaling=rowwise", "scaling is 'rowwise'; it is of FP8, an"),
+        ("op=batch_norm shape=1-8-1-1 memory_format=nchw direction=fwd", "one value a channel has"),
+        ("op=batch_norm shape=4-8-2-2 direction=fwd", "needs memory_format: nchw"),
+        ("op=embedding shape=4-8 direction=fwd", "embedding needs shape2"),
+        ("op=sparse_add shape=4-8", "it has to be how many rows are added"),
+        ("op=sparse_add shape=4-8 shape2=2-2", "how many rows are added"),
+        ("op=add shape=1048576-1 shape2=1048577", "the result has"),
     ],
-)  # fmt: skip
-def test_what_cannot_be_meant_is_refused_in_words(values: dict[str, Any], why: str | None) -> None:
+)
+def test_what_cannot_be_meant_is_refused_in_words(values, why):
+    values = asked(values)
     if why is None:
         assert Operation(**values).amounts.flops == 2**44
     else:
@@ -381,7 +322,7 @@ def test_what_cannot_be_meant_is_refused_in_words(values: dict[str, Any], why: s
         ("2-3-1-1", "4-3-4-9", None),
     ],
 )
-def test_a_weight_has_to_fit_its_image(shape: str, shape2: str, why: str | None) -> None:
+def test_a_weight_has_to_fit_its_image(shape, shape2, why):
     values = {"shape": shape, "shape2": shape2, "memory_format": "nchw", "direction": "fwd"}
     if why is None:
         assert min(Operation("conv2d", **values).output) >= 1
@@ -398,7 +339,7 @@ def test_a_weight_has_to_fit_its_image(shape: str, shape2: str, why: str | None)
     layout=st.sampled_from(("", "NT")),
     memory_format=st.sampled_from(("", "nhwc")),
 )
-def test_whatever_is_asked_for_is_an_operation_or_a_refusal(**values: Any) -> None:
+def test_whatever_is_asked_for_is_an_operation_or_a_refusal(**values):
     try:
         case = operator_case(**values)
     except UserError:
@@ -413,45 +354,30 @@ def test_whatever_is_asked_for_is_an_operation_or_a_refusal(**values: Any) -> No
 @pytest.mark.parametrize(
     ("values", "case_id"),
     [
-        ({"op": "add", "shape": "64-1024-1024"}, "op-add-64x1024x1024-fp32"),
-        ({"op": "add_", "shape": "32-8", "shape2": "8"}, "op-add_-32x8-8-fp32"),
-        ({"op": "add", "shape": "64", "rotate": False}, "op-add-64-fp32-cached"),
+        ("op=add shape=64-1024-1024", "op-add-64x1024x1024-fp32"),
+        ("op=add_ shape=32-8 shape2=8", "op-add_-32x8-8-fp32"),
+        ("op=add shape=64 rotate=False", "op-add-64-fp32-cached"),
+        ("op=gemm shape=8192-8192-8192 layout=NT precision=bf16", "op-gemm-8192x8192x8192-nt-bf16"),
         (
-            {"op": "gemm", "shape": "8192-8192-8192", "layout": "NT", "precision": "bf16"},
-            "op-gemm-8192x8192x8192-nt-bf16",
-        ),
-        (
-            {"op": "sdpa", "shape": "8-16-2048-64", "precision": "bf16", "direction": "fwd"},
+            "op=sdpa shape=8-16-2048-64 precision=bf16 direction=fwd",
             "op-sdpa-b8h16s2048d64-bf16-fwd",
         ),
+        ("op=sdpa shape=b1h1s8d8 direction=bwd causal=True", "op-sdpa-b1h1s8d8-fp32-causal-bwd"),
         (
-            {"op": "sdpa", "shape": "b1h1s8d8", "direction": "bwd", "causal": True},
-            "op-sdpa-b1h1s8d8-fp32-causal-bwd",
+            "op=conv2d shape=6-3-22-22 shape2=6-3-7-7 stride=2 memory_format=nhwc direction=fwd",
+            "op-conv2d-6x3x22x22-6x3x7x7-fp32-nhwc-s2-fwd",
         ),
-        (
-            {
-                "op": "conv2d",
-                "shape": "64-3-224-224",
-                "shape2": "64-3-7-7",
-                "stride": 2,
-                "memory_format": "nhwc",
-                "direction": "fwd",
-            },
-            "op-conv2d-64x3x224x224-64x3x7x7-fp32-nhwc-s2-fwd",
-        ),
-        ({"op": "copy_h2d", "shape": "64", "pinned": True}, "op-copy_h2d-64-fp32-pinned"),
-        (
-            {"op": "grouped_gemm", "shape": "64-8-8", "shape2": "08", "skew": 4},
-            "op-grouped_gemm-64x8x8-8-fp32-skew4",
-        ),
+        ("op=copy_h2d shape=64 pinned=True", "op-copy_h2d-64-fp32-pinned"),
+        ("op=grouped_gemm shape=64-8-8 shape2=08 skew=4", "op-grouped_gemm-64x8x8-8-fp32-skew4"),
     ],
 )
-def test_an_id_says_what_is_measured(values: dict[str, Any], case_id: str) -> None:
+def test_an_id_says_what_is_measured(values, case_id):
+    values = asked(values)
     case = operator_case(**values)
     assert (case.id, case.workload) == (case_id, "operator")
 
 
-def test_a_matrix_has_operators_as_it_has_networks(tmp_path) -> None:
+def test_a_matrix_has_operators_as_it_has_networks(tmp_path):
     path = tmp_path / "matrix.toml"
     path.write_text(
         '[[gate.ops]]\nop = "gemm"\nshape = ["64-64-64", "8-8-8"]\nlayout = ["NN", "NT"]\n'
@@ -477,7 +403,7 @@ def test_a_matrix_has_operators_as_it_has_networks(tmp_path) -> None:
         ('op = "add"\nshape = "4"\nstride = 0', "stride: stride is 0; it has to be"),
     ],
 )
-def test_a_matrix_refuses_operators_with_the_table_and_the_key(tmp_path, keys, why) -> None:
+def test_a_matrix_refuses_operators_with_the_table_and_the_key(tmp_path, keys, why):
     path = tmp_path / "matrix.toml"
     path.write_text(f"[[gate.ops]]\n{keys}\n")
     with pytest.raises(MatrixError) as caught:
@@ -488,14 +414,14 @@ def test_a_matrix_refuses_operators_with_the_table_and_the_key(tmp_path, keys, w
 # ---- the tool's lists and spelling ------------------------------------------------------
 
 
-def test_the_predefined_list_is_the_tools() -> None:
+def test_the_predefined_list_is_the_tools():
     expected = "add mul div sub eq exp relu tanh sqrt sum prod norm max mean std var argmax argmin"
     assert list(PREDEFINED) == expected.split()
     for op in PREDEFINED:
         assert operator_case(**with_usual(op)).params["shape"] == "64-1024-1024"
 
 
-def test_the_model_list_has_the_shapes_of_bert_and_dlrm() -> None:
+def test_the_model_list_has_the_shapes_of_bert_and_dlrm():
     cases = [operator_case(**values) for values in model_operators()]
     assert len(cases) == 36
     labels = [label(case) for case in cases]
@@ -523,7 +449,7 @@ def test_the_model_list_has_the_shapes_of_bert_and_dlrm() -> None:
         ("sum", "reduction", False, "sum"),
     ],
 )
-def test_a_name_a_type_and_in_place_are_one_operator(op, op_type, inplace, name) -> None:
+def test_a_name_a_type_and_in_place_are_one_operator(op, op_type, inplace, name):
     assert resolved(op, op_type, inplace=inplace) == name
 
 
@@ -538,7 +464,7 @@ def test_a_name_a_type_and_in_place_are_one_operator(op, op_type, inplace, name)
         ("sofmax", None, False, "unknown op 'sofmax'; did you mean softmax"),
     ],
 )
-def test_what_does_not_go_together_is_said(op, op_type, inplace, why) -> None:
+def test_what_does_not_go_together_is_said(op, op_type, inplace, why):
     with pytest.raises(UserError) as caught:
         resolved(op, op_type, inplace=inplace)
     assert str(caught.value).startswith(why)

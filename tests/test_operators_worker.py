@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -44,7 +44,7 @@ TINY: dict[str, tuple[str, str]] = {
 
 
 @pytest.fixture(autouse=True)
-def _small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _small(monkeypatch):
     monkeypatch.setitem(module.CACHE_BYTES, "cpu", 2048)
     with one_thread():
         yield
@@ -64,7 +64,7 @@ ON_A_CPU = [op for op in OPERATORS if op not in ("copy_h2d", "copy_d2h", *QUANTI
 
 @pytest.mark.parametrize("op", ON_A_CPU)
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
-def test_every_operator_runs_and_its_answer_is_near_fp64s(op: str, direction: str) -> None:
+def test_every_operator_runs_and_its_answer_is_near_fp64s(op, direction):
     if direction == "bwd" and not asks(op, "direction"):
         return
     workload = built(tiny(op, **({"direction": direction} if asks(op, "direction") else {})))
@@ -92,7 +92,7 @@ def test_every_operator_runs_and_its_answer_is_near_fp64s(op: str, direction: st
 @pytest.mark.parametrize(
     "op", ["add", "gemm", "sdpa", "conv2d", "softmax", "batch_norm", "rms_norm", "rope"]
 )
-def test_a_shorter_precision_is_held_against_fp32(op: str) -> None:
+def test_a_shorter_precision_is_held_against_fp32(op):
     numerics = built(tiny(op, precision="bf16")).numerics()
     assert numerics is not None
     assert numerics.cosine is not None
@@ -104,7 +104,7 @@ def as_it_is(function: Callable[..., Any], **_: Any) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("op", QUANTIZERS)
-def test_a_row_in_fp8_is_the_row_but_for_three_bits(op: str, monkeypatch) -> None:
+def test_a_row_in_fp8_is_the_row_but_for_three_bits(op, monkeypatch):
     monkeypatch.setattr(torch, "compile", as_it_is)
     workload = built(tiny(op, shape="6-64", precision="bf16"))
     assert workload.compiled
@@ -114,7 +114,7 @@ def test_a_row_in_fp8_is_the_row_but_for_three_bits(op: str, monkeypatch) -> Non
     assert numerics.loss == pytest.approx(numerics.reference_loss, rel=0.01)
 
 
-def test_the_largest_of_a_row_is_the_largest_of_fp8() -> None:
+def test_the_largest_of_a_row_is_the_largest_of_fp8():
     rows = torch.tensor([[1.0, -448.0, 0.0], [2.0, 1.0, 0.5]])
     short, factors = module._to_fp8(rows, None, torch.float8_e4m3fn)
     assert short.float().tolist() == [[1.0, -448.0, 0.0], [448.0, 224.0, 112.0]]
@@ -122,7 +122,7 @@ def test_the_largest_of_a_row_is_the_largest_of_fp8() -> None:
 
 
 @pytest.mark.parametrize("skew", [1, 3, 8])
-def test_each_expert_has_its_own_tokens_however_many(skew: int, monkeypatch) -> None:
+def test_each_expert_has_its_own_tokens_however_many(skew, monkeypatch):
     given: list[torch.Tensor] = []
     right = functional.grouped_mm
 
@@ -139,7 +139,7 @@ def test_each_expert_has_its_own_tokens_however_many(skew: int, monkeypatch) -> 
     assert sorted(shares, reverse=True) == Operation(**case.params).shares
 
 
-def test_a_grouped_product_of_fp8_has_a_factor_for_each_row_and_column(monkeypatch) -> None:
+def test_a_grouped_product_of_fp8_has_a_factor_for_each_row_and_column(monkeypatch):
     monkeypatch.setattr(module, "scaled_dtype", lambda *_: torch.float8_e4m3fn)
 
     def product(a, b, rows, _, columns, __, *, offs, use_fast_accum) -> torch.Tensor:
@@ -155,7 +155,7 @@ def test_a_grouped_product_of_fp8_has_a_factor_for_each_row_and_column(monkeypat
     assert numerics.cosine == pytest.approx(1, abs=1e-4)
 
 
-def test_pages_are_read_where_they_lie_if_torch_can(monkeypatch) -> None:
+def test_pages_are_read_where_they_lie_if_torch_can(monkeypatch):
     from torch.nn.attention import varlen
 
     case = tiny("sdpa_paged", backend="varlen")
@@ -180,7 +180,7 @@ def test_pages_are_read_where_they_lie_if_torch_can(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("op", ["sdpa", "sdpa_decode", "sdpa_paged"])
-def test_attention_is_whose_the_case_says(op: str) -> None:
+def test_attention_is_whose_the_case_says(op):
     numerics = built(tiny(op, backend="math")).numerics()
     assert numerics is not None
     assert numerics.cosine == pytest.approx(1)
@@ -193,9 +193,7 @@ def test_attention_is_whose_the_case_says(op: str) -> None:
     [("sdpa", True), ("sdpa", False), ("sdpa_decode", False), ("sdpa_paged", False)],
 )
 @pytest.mark.filterwarnings("ignore")  # torch's words about flex attention that is not compiled
-def test_flex_attention_answers_as_the_others(
-    op: str, causal: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flex_attention_answers_as_the_others(op, causal, monkeypatch):
     compiled: list[str] = []
 
     def noted(function: Callable[..., Any], **_: Any) -> Callable[..., Any]:
@@ -212,7 +210,7 @@ def test_flex_attention_answers_as_the_others(
     assert numerics.cosine == pytest.approx(1)
 
 
-def test_a_library_of_rocm_is_preferred_or_a_skip(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_of_rocm_is_preferred_or_a_skip(monkeypatch):
     with pytest.raises(UnsupportedError, match="ck is attention for ROCm, and this torch is not"):
         built(tiny("sdpa", backend="ck"))
     monkeypatch.setattr(torch.version, "hip", "7.0")
@@ -234,7 +232,7 @@ def test_a_library_of_rocm_is_preferred_or_a_skip(monkeypatch: pytest.MonkeyPatc
         built(tiny("sdpa", backend="ck"))
 
 
-def test_a_paged_cache_is_read_in_the_order_of_its_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_paged_cache_is_read_in_the_order_of_its_pages(monkeypatch):
     seen: list[torch.Tensor] = []
     pages: list[torch.Tensor] = []
     normal, order = module._Fresh.normal, module._Fresh.order
@@ -279,9 +277,7 @@ class Library:
         )
 
 
-def test_a_product_is_computed_by_the_library_named_and_no_other_call_is(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_product_is_computed_by_the_library_named_and_no_other_call_is(monkeypatch):
     library = Library()
     during: list[str] = []
     monkeypatch.setattr(torch.backends.cuda, "preferred_blas_library", library)
@@ -301,7 +297,7 @@ def test_a_product_is_computed_by_the_library_named_and_no_other_call_is(
     assert module._product_by("", torch.device("cuda")) is product
 
 
-def test_a_library_of_products_that_torch_lacks_is_a_skip(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_of_products_that_torch_lacks_is_a_skip(monkeypatch):
     gpu = torch.device("cuda")
     with pytest.raises(UnsupportedError, match="cublas is a GPU's library of products"):
         built(tiny("gemm", backend="cublas"))
@@ -324,9 +320,7 @@ def test_a_library_of_products_that_torch_lacks_is_a_skip(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
-def test_a_products_layout_is_how_its_matrices_lie(
-    layout: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_products_layout_is_how_its_matrices_lie(layout, monkeypatch):
     seen: list[tuple[torch.Size, bool]] = []
     product = torch.mm
 
@@ -357,9 +351,7 @@ def logged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return notes
 
 
-def test_operands_take_turns_until_a_cache_is_filled_twice(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_operands_take_turns_until_a_cache_is_filled_twice(monkeypatch):
     notes = logged(monkeypatch)
     workload = built(tiny("exp"))
     for _ in range(13):
@@ -369,7 +361,7 @@ def test_operands_take_turns_until_a_cache_is_filled_twice(
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Setting]:
+def gpu(monkeypatch):
     def make(memory: int = 2**30, **properties: Any) -> Setting:
         seen = SimpleNamespace(total_memory=memory, **properties)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: seen)
@@ -381,7 +373,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Setting]:
     return make
 
 
-def test_on_a_gpu_a_step_of_small_calls_goes_through_all_sets(monkeypatch, gpu) -> None:
+def test_on_a_gpu_a_step_of_small_calls_goes_through_all_sets(monkeypatch, gpu):
     notes = logged(monkeypatch)
     workload = build(tiny("exp"), gpu())
     workload.step()
@@ -392,7 +384,7 @@ def test_on_a_gpu_a_step_of_small_calls_goes_through_all_sets(monkeypatch, gpu) 
     assert workload.least_bytes_per_step == workload.traffic_bytes_per_step() == 11 * 384
 
 
-def test_on_a_gpu_a_call_that_moves_much_is_a_step(monkeypatch, gpu) -> None:
+def test_on_a_gpu_a_call_that_moves_much_is_a_step(monkeypatch, gpu):
     notes = logged(monkeypatch)
     workload = build(tiny("exp", shape="12-16"), gpu())
     for _ in range(4):
@@ -401,7 +393,7 @@ def test_on_a_gpu_a_call_that_moves_much_is_a_step(monkeypatch, gpu) -> None:
     assert workload.items_per_step == 1
 
 
-def test_sets_are_as_many_as_the_memory_holds(monkeypatch, gpu) -> None:
+def test_sets_are_as_many_as_the_memory_holds(monkeypatch, gpu):
     logged(monkeypatch)
     assert build(tiny("exp"), gpu(memory=2000)).items_per_step == 4
     assert build(tiny("exp"), gpu(memory=480)).items_per_step == 1
@@ -410,7 +402,7 @@ def test_sets_are_as_many_as_the_memory_holds(monkeypatch, gpu) -> None:
 # ---- what cannot be done here -----------------------------------------------------------
 
 
-def test_what_needs_more_memory_than_there_is_is_a_skip_with_both_figures(gpu) -> None:
+def test_what_needs_more_memory_than_there_is_is_a_skip_with_both_figures(gpu):
     case = operator_case(op="add", shape="64-1024-1024")
     with pytest.raises(UnsupportedError) as caught:
         build(case, gpu(memory=2**29))
@@ -420,7 +412,7 @@ def test_what_needs_more_memory_than_there_is_is_a_skip_with_both_figures(gpu) -
 
 
 @pytest.mark.parametrize("op", ["copy_h2d", "copy_d2h"])
-def test_a_cpu_copies_to_nowhere(op: str) -> None:
+def test_a_cpu_copies_to_nowhere(op):
     with pytest.raises(UnsupportedError, match="no memory apart from the host's"):
         built(tiny(op))
 
@@ -434,7 +426,7 @@ def test_a_cpu_copies_to_nowhere(op: str) -> None:
         ("7.0", {"gcnArchName": "gfx950:sramecc+:xnack-"}, torch.float8_e4m3fn),
     ],
 )
-def test_fp8_is_the_form_that_the_device_has(monkeypatch, gpu, hip, properties, dtype) -> None:
+def test_fp8_is_the_form_that_the_device_has(monkeypatch, gpu, hip, properties, dtype):
     monkeypatch.setattr(torch.version, "hip", hip)
     assert module.fp8_dtype(gpu(**properties).device) is dtype
 
@@ -463,7 +455,7 @@ SCALED = {
 
 
 @pytest.mark.parametrize("kind", SCALED)
-def test_a_scaled_product_is_held_against_what_its_bits_mean(monkeypatch, kind) -> None:
+def test_a_scaled_product_is_held_against_what_its_bits_mean(monkeypatch, kind):
     dtype = torch.float4_e2m1fn_x2 if kind == "mxfp4" else torch.float8_e4m3fn
     monkeypatch.setattr(module, "scaled_dtype", lambda *_: dtype)
     seen: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -498,12 +490,12 @@ def test_a_scaled_product_is_held_against_what_its_bits_mean(monkeypatch, kind) 
     assert (first.float() == 1).all()
 
 
-def test_tf32_on_a_cpu_is_a_skip() -> None:
+def test_tf32_on_a_cpu_is_a_skip():
     with pytest.raises(UnsupportedError, match="TF32 exists on GPUs only"):
         built(tiny("gemm", precision="tf32"))
 
 
-def test_what_torch_has_not_for_a_precision_is_a_skip(monkeypatch) -> None:
+def test_what_torch_has_not_for_a_precision_is_a_skip(monkeypatch):
     def refuse(words: str) -> Callable[..., Any]:
         def raising(_x: torch.Tensor) -> torch.Tensor:
             raise RuntimeError(words)
@@ -518,7 +510,7 @@ def test_what_torch_has_not_for_a_precision_is_a_skip(monkeypatch) -> None:
         built(tiny("exp")).step()
 
 
-def test_where_the_memory_is_too_small_for_a_twin_nothing_is_compared(monkeypatch) -> None:
+def test_where_the_memory_is_too_small_for_a_twin_nothing_is_compared(monkeypatch):
     workload = built(tiny("exp"))
     call = module.OperatorCall(lambda: None, lambda: pytest.fail("a twin was made"))
     operation = module.Operation("exp", "6-8")
@@ -546,7 +538,7 @@ def verdicts(monkeypatch, place: Any, name: str, wrong: Callable[..., Any], case
 
 @pytest.mark.parametrize("op", ["sum", "mean", "norm", "max", "std", "var", "exp", "add", "gemm"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_an_answer_of_another_size_is_a_regression(monkeypatch, op: str, precision: str) -> None:
+def test_an_answer_of_another_size_is_a_regression(monkeypatch, op, precision):
     name = "mm" if op == "gemm" else op
     right = getattr(torch, name)
 
@@ -560,7 +552,7 @@ def test_an_answer_of_another_size_is_a_regression(monkeypatch, op: str, precisi
 
 @pytest.mark.parametrize("fill", [0.0, 3.0, math.nan, math.inf])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_wrong_tile_in_the_middle_of_a_product_is_seen(monkeypatch, fill, precision) -> None:
+def test_a_wrong_tile_in_the_middle_of_a_product_is_seen(monkeypatch, fill, precision):
     right = torch.mm
 
     def wrong(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -574,7 +566,7 @@ def test_a_wrong_tile_in_the_middle_of_a_product_is_seen(monkeypatch, fill, prec
 
 
 @pytest.mark.parametrize(("op", "parameter"), [("conv2d", 1), ("batch_norm", 3), ("batch_norm", 4)])
-def test_of_a_backward_pass_all_gradients_are_judged(monkeypatch, op, parameter) -> None:
+def test_of_a_backward_pass_all_gradients_are_judged(monkeypatch, op, parameter):
     right = getattr(functional, op)
 
     def wrong(*operands: Any, **more: Any) -> torch.Tensor:
@@ -589,7 +581,7 @@ def test_of_a_backward_pass_all_gradients_are_judged(monkeypatch, op, parameter)
 
 
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
-def test_attention_that_looks_ahead_is_not_causal(monkeypatch, direction: str) -> None:
+def test_attention_that_looks_ahead_is_not_causal(monkeypatch, direction):
     right = functional.scaled_dot_product_attention
 
     def wrong(*operands: torch.Tensor, is_causal: bool = False, **more: Any) -> torch.Tensor:
@@ -604,7 +596,7 @@ def test_attention_that_looks_ahead_is_not_causal(monkeypatch, direction: str) -
 # ---- measured ---------------------------------------------------------------------------
 
 
-def test_an_operator_is_measured_as_any_case_is() -> None:
+def test_an_operator_is_measured_as_any_case_is():
     case = tiny("gemm")
     context = MeasuringContext(Setting(CPU), clock_of(CPU), "here")
     seen = measure(Case(case.id, case.workload, case.params, sampling=AT_ONCE), context)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import email
-import json
 import os
 import re
 import site
@@ -16,11 +15,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from processes import TORCH_ALONE
 
 import bench_lib
-from bench_lib.model import Status
-from bench_lib.storage import history
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -60,7 +56,7 @@ def build(source: Path, folder: Path, *kinds: str) -> list[Path]:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory) -> dict[str, Path]:
+def built(tmp_path_factory):
     wheel, sdist = build(ROOT, tmp_path_factory.mktemp("dist"), "wheel", "sdist")
     return {"sdist": sdist, "wheel": wheel}
 
@@ -173,89 +169,6 @@ def test_the_program_runs_where_it_is_installed(kind, installed, tmp_path):
         run([programs / "bench-lib", "--version"], tmp_path)
         == f"bench-lib {bench_lib.__version__}\n"
     )
-
-
-STEPS = '''
-import time
-
-def nap(setting, seconds):
-    """Sleep, and leave the device alone."""
-    return lambda: time.sleep(seconds)
-'''
-TESTS = """
-import pytest
-from bench_lib.model import Case, Limits, Sampling
-
-QUICK = Sampling(warmup_s=0, warmup_max_s=0.1, iterations=5, measure_s=0.02, checks=False)
-
-
-@pytest.mark.parametrize("ms", [20, 40])
-def test_nap(perf, ms):
-    perf.measure(
-        Case(f"nap-{ms}", "steps:nap", {"seconds": ms / 1e3}, sampling=QUICK,
-             limits=Limits(tolerance=0.9))
-    )
-
-
-@pytest.mark.perf_cases("factory")
-def test_of_the_matrix(case, perf):
-    perf.measure(case)
-
-
-def test_that_measures_nothing():
-    assert True
-"""
-MATRIX = """
-[[smoke.factory]]
-id = "nap-of-the-matrix"
-target = "steps:nap"
-params = { seconds = 0.03 }
-sampling = { warmup_s = 0.01, warmup_max_s = 0.1, iterations = 5, measure_s = 0.02, checks = false }
-limits = { tolerance = 0.9 }
-"""
-SETTINGS = """
-[tool.pytest.ini_options]
-perf_paths = ["."]
-perf_matrix = "matrix.toml"
-"""
-
-
-def test_the_wheel_judges_a_repository_of_somebody_elses(installed, tmp_path):
-    programs = installed("wheel")
-    files = {"steps": STEPS, "test_speed": TESTS}
-    for name, text in files.items():
-        (tmp_path / f"{name}.py").write_text(text)
-    (tmp_path / "matrix.toml").write_text(MATRIX)
-    (tmp_path / "pyproject.toml").write_text(SETTINGS)
-    path = {
-        **TORCH_ALONE,
-        "PYTHONPATH": str(tmp_path),
-        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
-    }
-    empty = run([programs / "bench-lib", "history", "list"], tmp_path, ends=(1,), **path)
-    assert "no runs in history" in empty
-    words = [programs / "python", "-m", "pytest", "-o", "perf_kernels=none", "-o", "perf_cool=0"]
-    for _ in range(3):
-        assert "4 passed" in run(words, tmp_path, **path)
-        *_, newest = sorted(history.files(tmp_path / "history"))
-        before = history.read(newest).records
-        if Status.INVALID not in {each.status for each in before.values()}:
-            break  # otherwise a hypervisor took the CPUs away, and one measures again
-    accept = ["baseline", "accept", "--run", "latest", "--reason", "first", "--force"]
-    run([programs / "bench-lib", *accept], tmp_path, **path)
-    run(words, tmp_path, ends=(0, 1), **path)
-    ids = {"nap-20", "nap-40", "nap-of-the-matrix"}
-    *earlier, last = sorted(history.files(tmp_path / "history"))
-    after = history.read(last).records
-    assert set(before) == set(after) == ids
-    assert {each.status for each in before.values()} == {Status.NO_BASELINE}
-    assert all(each.baseline_accepted for each in after.values())
-    # Which of them is chance on a machine that is busy with others.
-    assert {each.status for each in after.values()} <= {
-        Status.OK, Status.IMPROVED, Status.NOISY, Status.SUSPECT, Status.REGRESSED, Status.INVALID,
-    }  # fmt: skip
-    listed = run([programs / "bench-lib", "history", "list", "--json"], tmp_path, **path)
-    assert len(json.loads(listed)["runs"]) == len(earlier) + 1
 
 
 # ---- what it needs ------------------------------------------------------------------------

@@ -64,7 +64,7 @@ class Profiler:
 
 
 @pytest.fixture
-def profiler(monkeypatch) -> Profiler:
+def profiler(monkeypatch):
     profiler = Profiler()
     monkeypatch.setattr(profiling, "profile", profiler.profile)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda _device=None: None)
@@ -77,7 +77,7 @@ def profiler(monkeypatch) -> Profiler:
 GPU = GpuClock(torch.device("cuda", 0))
 
 
-def test_kernels_of_a_gpu_are_added_up_by_name_and_busy_once(profiler) -> None:
+def test_kernels_of_a_gpu_are_added_up_by_name_and_busy_once(profiler):
     profiler.see("gemm", 0, 10)
     profiler.see("relu", 5, 20)
     profiler.see("gemm", 40, 50)
@@ -100,7 +100,29 @@ def test_kernels_of_a_gpu_are_added_up_by_name_and_busy_once(profiler) -> None:
     assert os.environ["TEARDOWN_CUPTI"] == "1"
 
 
-def test_on_a_cpu_torchs_operations_stand_for_kernels() -> None:
+@pytest.mark.parametrize(
+    ("cuda_version", "set_before", "after"),
+    [
+        ("13.2", None, "1"),
+        ("12.6", None, "1"),
+        ("12.4", None, None),
+        ("11.8", None, None),
+        (None, None, None),
+        ("13.2", "0", "0"),
+    ],
+)
+def test_the_profiler_is_asked_to_leave_where_it_can_and_nobody_said_otherwise(
+    cuda_version, set_before, after, profiler, monkeypatch
+):
+    profiler.see("gemm", 0, 6)
+    monkeypatch.setattr(torch.version, "cuda", cuda_version)
+    if set_before is not None:
+        monkeypatch.setenv("TEARDOWN_CUPTI", set_before)
+    kernels(lambda: None, GPU, 1)
+    assert os.environ.get("TEARDOWN_CUPTI") == after
+
+
+def test_on_a_cpu_torchs_operations_stand_for_kernels():
     matrix = torch.ones(32, 32)
     found = kernels(lambda: torch.relu(matrix @ matrix), Clock(), 3)
     assert (found.busy_s, found.steps, found.source) == (None, 3, "torch.profiler, CPU")
@@ -135,7 +157,7 @@ def look(tmp_path, monkeypatch):
     return run
 
 
-def test_a_worker_leaves_a_trace_of_just_the_steps_and_tables(look, tmp_path) -> None:
+def test_a_worker_leaves_a_trace_of_just_the_steps_and_tables(look, tmp_path):
     result = look(RELU, steps=3)
     assert (result["steps"], result["trace"], result["done"]) == (3, "trace.json.gz", True)
     trace = read(tmp_path / "trace.json.gz", needs_device=False)
@@ -153,7 +175,7 @@ def test_a_worker_leaves_a_trace_of_just_the_steps_and_tables(look, tmp_path) ->
     assert not list(tmp_path.glob(".part*"))
 
 
-def test_the_trace_is_light_and_shapes_are_beside_it(look, tmp_path) -> None:
+def test_the_trace_is_light_and_shapes_are_beside_it(look, tmp_path):
     look(RELU, steps=2, stacks=True)
     events = json.loads(gzip.decompress((tmp_path / "trace.json.gz").read_bytes()))["traceEvents"]
     products = [event for event in events if event.get("name") == "aten::mm"]
@@ -176,7 +198,7 @@ def happened(name: str, size: int = 0, around: Any = None, on: str = "CPU") -> A
     )
 
 
-def test_memory_is_told_of_operations_that_no_operation_is_around() -> None:
+def test_memory_is_told_of_operations_that_no_operation_is_around():
     step = happened("ProfilerStep*", 900)
     frame = happened("torch/nn/modules/conv.py(553): forward", 900, step)
     wrapper = happened("DistributedDataParallel.forward", 900, frame)
@@ -202,7 +224,7 @@ def test_memory_is_told_of_operations_that_no_operation_is_around() -> None:
     ]
 
 
-def test_stacks_are_written_as_flame_graphs_take_them(look, tmp_path) -> None:
+def test_stacks_are_written_as_flame_graphs_take_them(look, tmp_path):
     result = look(RELU, steps=1, stacks=True)
     assert result["stacks"] == {"cpu": "stacks_cpu.txt"}
     lines = (tmp_path / "stacks_cpu.txt").read_text().splitlines()
@@ -210,11 +232,11 @@ def test_stacks_are_written_as_flame_graphs_take_them(look, tmp_path) -> None:
     assert all(line.rpartition(" ")[2].isdigit() for line in lines)
 
 
-def test_what_a_workload_warns_of_is_a_problem(look) -> None:
+def test_what_a_workload_warns_of_is_a_problem(look):
     assert look(replace(RELU, workload="tiny:warning"))["problems"] == ["it is tiny"]
 
 
-def test_a_part_that_fails_costs_no_other(look, monkeypatch, tmp_path) -> None:
+def test_a_part_that_fails_costs_no_other(look, monkeypatch, tmp_path):
     monkeypatch.setattr(tracing, "_tabulate", lambda *_: 1 / 0)
     result = look(RELU, steps=1, stacks=True)
     assert result["problems"] == [
@@ -226,7 +248,7 @@ def test_a_part_that_fails_costs_no_other(look, monkeypatch, tmp_path) -> None:
     assert (tmp_path / "stacks_cpu.txt").exists()
 
 
-def test_a_trace_that_the_profiler_did_not_write_is_a_problem(look, monkeypatch) -> None:
+def test_a_trace_that_the_profiler_did_not_write_is_a_problem(look, monkeypatch):
     monkeypatch.setattr(tracing.profile, "export_chrome_trace", lambda *_: None)
     result = look(RELU, steps=1)
     assert result["problems"][0].startswith("no trace: FileNotFoundError")
@@ -234,7 +256,7 @@ def test_a_trace_that_the_profiler_did_not_write_is_a_problem(look, monkeypatch)
     assert "cpu time" in result["tables"]
 
 
-def test_a_fault_is_in_the_result_with_its_phase(look) -> None:
+def test_a_fault_is_in_the_result_with_its_phase(look):
     result = look(replace(RELU, workload="faulty:raising", params={"phase": "first step"}))
     assert result["fault"] == {
         "kind": "exception",
@@ -244,11 +266,11 @@ def test_a_fault_is_in_the_result_with_its_phase(look) -> None:
     assert "done" not in result
 
 
-def test_ranges_are_for_gpus(look) -> None:
+def test_ranges_are_for_gpus(look):
     assert "torch sees none here" in look(RELU, ranges=True)["skipped"]
 
 
-def test_ranges_lie_around_the_steps_that_count_and_each_of_them(monkeypatch) -> None:
+def test_ranges_lie_around_the_steps_that_count_and_each_of_them(monkeypatch):
     told: list[str] = []
     nvtx = SimpleNamespace(range_push=told.append, range_pop=lambda: told.append("pop"))
     monkeypatch.setattr(torch.cuda, "nvtx", nvtx)
@@ -265,7 +287,7 @@ def test_ranges_lie_around_the_steps_that_count_and_each_of_them(monkeypatch) ->
 # ---- the worker, in a process of its own --------------------------------------------------------
 
 
-def test_a_case_is_profiled_in_a_process_that_says_how_far_it_is(tmp_path) -> None:
+def test_a_case_is_profiled_in_a_process_that_says_how_far_it_is(tmp_path):
     (tmp_path / "trace_rank7.json.gz").write_text("old")
     (tmp_path / "notes.txt").write_text("mine")
     said: list[str] = []
@@ -282,7 +304,7 @@ def test_a_case_is_profiled_in_a_process_that_says_how_far_it_is(tmp_path) -> No
     assert (tmp_path / "notes.txt").exists()
 
 
-def test_each_of_several_ranks_leaves_a_trace(tmp_path) -> None:
+def test_each_of_several_ranks_leaves_a_trace(tmp_path):
     said: list[str] = []
     case = replace(RELU, launch=Launch(2))
     results = run_profile(
@@ -307,7 +329,7 @@ time.sleep(600)
 """
 
 
-def test_a_hanging_case_ends_at_its_limit_with_all_that_it_started(tmp_path) -> None:
+def test_a_hanging_case_ends_at_its_limit_with_all_that_it_started(tmp_path):
     pids = tmp_path / "pids"
     words = [sys.executable, "-IS", "-c", HANGS, str(pids)]
     case = replace(RELU, time_limit_s=2)
@@ -341,17 +363,17 @@ def outcome(tmp_path, monkeypatch):
     return run
 
 
-def test_a_profiler_that_fails_after_the_steps_is_a_problem_and_no_fault(outcome) -> None:
+def test_a_profiler_that_fails_after_the_steps_is_a_problem_and_no_fault(outcome):
     (result,) = outcome({"done": True}, status=3)
     assert result.problems == ["after the steps the worker left with exit status 3"]
 
 
-def test_a_worker_that_died_on_its_way_is_a_fault(outcome) -> None:
+def test_a_worker_that_died_on_its_way_is_a_fault(outcome):
     with pytest.raises(CaseFault, match="died in profile"):
         outcome({"steps": 5})
 
 
-def test_a_folder_that_cannot_be_written_is_said_before_anything_starts(tmp_path) -> None:
+def test_a_folder_that_cannot_be_written_is_said_before_anything_starts(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(LaunchError, match="--output DIR"):
         run_profile(RELU, tmp_path / "file", ProfileRequest())
@@ -369,7 +391,7 @@ class Benched:
             yield each, KernelTable("x", 5, [Kernel(each.id, 1, 1.0)])
 
 
-def test_of_several_ranks_the_first_ones_kernels_are_looked_into(monkeypatch) -> None:
+def test_of_several_ranks_the_first_ones_kernels_are_looked_into(monkeypatch):
     table = KernelTable("torch.profiler", 5, [Kernel("gemm", 1, 1.0)])
     asked = []
 
@@ -396,7 +418,7 @@ class Failing(Benched):
             yield (each, reasons.pop(0)) if reasons else next(super().profile([each]))
 
 
-def test_a_look_that_fails_is_tried_once_more_in_another_context() -> None:
+def test_a_look_that_fails_is_tried_once_more_in_another_context():
     bench = Failing(a=["no memory in build: x"], c=["died in profile: x", "died in profile: y"])
     said: list[str] = []
     cases = [make_case(id=id_) for id_ in "abc"]
@@ -415,7 +437,7 @@ def test_a_look_that_fails_is_tried_once_more_in_another_context() -> None:
         (UnprofiledError("no trace"), "no trace"),
     ],
 )
-def test_ranks_that_cannot_be_looked_into_say_why(monkeypatch, trouble, words) -> None:
+def test_ranks_that_cannot_be_looked_into_say_why(monkeypatch, trouble, words):
     def with_torch(*_given, **_others):
         raise trouble
 

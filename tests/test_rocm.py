@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,11 +21,10 @@ from bench_lib.environment import fingerprint, readiness
 from bench_lib.worker.device import libraries
 
 PYTHON = sys.executable
-Enter = Callable[[Machine], Site]
 
 
 @pytest.fixture
-def enter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Enter:
+def enter(tmp_path, monkeypatch):
     """Lay a machine out, and go on as if this were the Python of its torch."""
 
     def entered(made: Machine) -> Site:
@@ -73,9 +71,7 @@ FIRST_OF_CORE = (7, 14)
 
 @pytest.mark.parametrize("installed", INSTALLED)
 @pytest.mark.parametrize("name", MACHINES)
-def test_every_machine_is_found_with_every_rocm_and_nothing_is_started(
-    enter: Enter, name: str, installed: str
-) -> None:
+def test_every_machine_is_found_with_every_rocm_and_nothing_is_started(enter, name, installed):
     make, keys, _ = MACHINES[name]
     site = enter(make(**{"torch_rocm": None, **INSTALLED[installed]}))
     version = site.machine.rocm
@@ -101,9 +97,7 @@ def test_every_machine_is_found_with_every_rocm_and_nothing_is_started(
     assert started(site) == []
 
 
-def test_an_upgrade_of_rocm_is_named_where_its_libraries_have_bare_names(
-    enter: Enter, tmp_path: Path
-) -> None:
+def test_an_upgrade_of_rocm_is_named_where_its_libraries_have_bare_names(enter, tmp_path):
     old = fingerprint.collect(root_of(enter(mi350x(rocm="10.1.0"))), {}, tmp_path)
     library = tmp_path / "machine/root/opt/rocm/core-10.1/lib/libhipblaslt.so.1"
     library.write_text("another build")
@@ -114,7 +108,7 @@ def test_an_upgrade_of_rocm_is_named_where_its_libraries_have_bare_names(
     assert second.startswith("hipblaslt 1 ")
 
 
-def test_the_newer_place_wins_over_a_legacy_installation(tmp_path: Path) -> None:
+def test_the_newer_place_wins_over_a_legacy_installation(tmp_path):
     system_rocm(tmp_path, "10.1.0")
     legacy = tmp_path / "opt/rocm/.info/version"
     legacy.parent.mkdir()
@@ -123,14 +117,14 @@ def test_the_newer_place_wins_over_a_legacy_installation(tmp_path: Path) -> None
     assert rocm.find(tmp_path, {"ROCM_PATH": "/opt/rocm"}).version == "6.4.1-83"
 
 
-def test_the_wheels_amdsmi_is_found(enter: Enter) -> None:
+def test_the_wheels_amdsmi_is_found(enter):
     site = enter(mi300x(rocm="10.1.0", has_wheels=True, legacy="6.4.1", has_package=True))
     with package.quiet():
         smi = package.load(root_of(site))
     assert Path(smi.__file__).is_relative_to(site.folder / "site/_rocm_sdk_core")
 
 
-def test_a_command_of_other_wheels_is_never_started(enter: Enter, tmp_path: Path) -> None:
+def test_a_command_of_other_wheels_is_never_started(enter, tmp_path):
     site = enter(mi300x(rocm="7.1.0"))
     other = mi300x(rocm="10.1.0", has_wheels=True).lay_out(tmp_path / "other")
     packages = tmp_path / "other/venv/lib/python3.12/site-packages"
@@ -146,7 +140,7 @@ def test_a_command_of_other_wheels_is_never_started(enter: Enter, tmp_path: Path
     assert started(site) + started(other) == []
 
 
-def test_a_system_s_profiler_beside_wheels_keeps_its_own_version(enter: Enter) -> None:
+def test_a_system_s_profiler_beside_wheels_keeps_its_own_version(enter):
     site = enter(mi300x(rocm="7.14.0", has_wheels=True, legacy="6.4.1"))
     (site.folder / "venv/bin/rocprofv3").unlink()
     found = profilers.find()
@@ -154,7 +148,7 @@ def test_a_system_s_profiler_beside_wheels_keeps_its_own_version(enter: Enter) -
     assert found.rocm == (6, 4, 1)
 
 
-def test_a_profiler_that_wheels_lack_is_named_by_its_wheel(enter: Enter) -> None:
+def test_a_profiler_that_wheels_lack_is_named_by_its_wheel(enter):
     site = enter(mi300x(rocm="10.1.0", has_wheels=True))
     (site.folder / "venv/bin/rocprof-compute").unlink()
     with pytest.raises(profilers.ToolError, match=r"AMD's wheel rocm-profiler of ROCm 10\.1\.0"):
@@ -162,9 +156,7 @@ def test_a_profiler_that_wheels_lack_is_named_by_its_wheel(enter: Enter) -> None
 
 
 @pytest.mark.parametrize("version", ["6.4.1", "10.1.0"])
-def test_a_torch_that_brings_its_rocm_is_no_mismatch_and_is_not_downgraded(
-    enter: Enter, version: str
-) -> None:
+def test_a_torch_that_brings_its_rocm_is_no_mismatch_and_is_not_downgraded(enter, version):
     site = enter(mi300x(rocm=version, torch_rocm="7.2.0", torch_brings_rocm=True))
     assert checks(site)["torch"].ok is True
     found = machine.software(root_of(site), {})
@@ -176,13 +168,13 @@ def test_a_torch_that_brings_its_rocm_is_no_mismatch_and_is_not_downgraded(
     assert tool.rocm == release(version)
 
 
-def test_a_torch_of_another_rocm_than_the_system_s_is_named(enter: Enter) -> None:
+def test_a_torch_of_another_rocm_than_the_system_s_is_named(enter):
     told = checks(enter(mi300x(rocm="10.1.0", torch_rocm="7.14.0")))["torch"]
     assert (told.ok, told.fatal) == (False, False)
     assert "built for amd (7.14), but ROCm 10.1.0 is installed" in told.detail
 
 
-def test_hip_s_version_is_not_taken_for_rocm_s(enter: Enter) -> None:
+def test_hip_s_version_is_not_taken_for_rocm_s(enter):
     site = enter(mi300x(rocm="10.0.0"))
     (about,) = (site.folder / "site").glob("torch-*.dist-info/METADATA")
     about.write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.13.0a0+gitabcdef\n")
@@ -199,9 +191,7 @@ def test_hip_s_version_is_not_taken_for_rocm_s(enter: Enter) -> None:
     ],
     ids=["system", "wheels"],
 )
-def test_a_worker_tells_rocm_s_version_beside_hip_s(
-    enter: Enter, machine: Machine, known: str | None
-) -> None:
+def test_a_worker_tells_rocm_s_version_beside_hip_s(enter, machine, known):
     site = enter(machine)
     words = "import json; from bench_lib.worker import device; print(json.dumps(device.versions()))"
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, sys.path))}
@@ -216,7 +206,7 @@ def test_a_worker_tells_rocm_s_version_beside_hip_s(
     assert (versions["rocm"], versions["hip"]) == (known, hip_of(site.machine.rocm))
 
 
-def test_a_worker_tells_the_libraries_that_it_has_loaded(tmp_path: Path) -> None:
+def test_a_worker_tells_the_libraries_that_it_has_loaded(tmp_path):
     names = ["libMIOpen.so.1", "libMIOpenCKGroupedConv_gfx950.so", "libaotriton_v2.so.0.11.2"]
     names += ["libhipblaslt-0a1b2c3d.so.1.2", "libother.so.3"]
     for name in names:
@@ -230,9 +220,7 @@ def test_a_worker_tells_the_libraries_that_it_has_loaded(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kernels", [(), ("gfx90a",), ("gfx950",)])
-def test_a_torch_for_many_architectures_without_the_device_s_kernels_is_named(
-    enter: Enter, kernels: tuple[str, ...]
-) -> None:
+def test_a_torch_for_many_architectures_without_the_device_s_kernels_is_named(enter, kernels):
     site = enter(mi350x(rocm="10.1.0", has_wheels=True, kernels=kernels))
     told = checks(site).get("kernels")
     if "gfx950" in kernels:
@@ -244,14 +232,8 @@ def test_a_torch_for_many_architectures_without_the_device_s_kernels_is_named(
     assert all(name in told.detail and name in told.remedy for name in names)
 
 
-def test_cards_of_one_kind_ask_for_their_kernels_once(enter: Enter) -> None:
+def test_cards_of_one_kind_ask_for_their_kernels_once(enter):
     site = enter(replace(mi325x(4), rocm="10.1.0", has_wheels=True, kernels=()))
     devices = backends.detect(root_of(site), {})
     found = readiness.checks(root_of(site), {}, devices)
     assert [check.name for check in found].count("kernels") == 1
-
-
-def test_a_release_is_compared_as_numbers() -> None:
-    versions = ["10.1.0a20260811", "7.14.0", "7.2.1", "6.4.1-83", "of my own"]
-    numbers = [release(version) for version in versions]
-    assert numbers == [(10, 1, 0), (7, 14, 0), (7, 2, 1), (6, 4, 1), None]

@@ -145,7 +145,7 @@ Lay = Callable[..., Checkout]
 
 
 @pytest.fixture(scope="module")
-def lay(tmp_path_factory: pytest.TempPathFactory) -> Lay:
+def lay(tmp_path_factory):
     cache = tmp_path_factory.mktemp("cache")
 
     def make(machine: Machine, *tables: tuple[Sequence[int], int], **variables: str) -> Checkout:
@@ -182,7 +182,7 @@ def scenario(play: Callable[[Lay], Ran]) -> Any:
 
 
 @pytest.fixture(scope="module")
-def runs(request: pytest.FixtureRequest, lay: Lay) -> Iterator[Mapping[str, Future[Ran]]]:
+def runs(request, lay):
     needed = {
         name
         for item in request.session.items
@@ -226,7 +226,7 @@ NAMELESS = HOT
 
 
 @pytest.fixture(scope="module")
-def four_mi325x(lay: Lay) -> Ran:
+def four_mi325x(lay):
     machine = mi325x(4, has_package=True)
     cards, on = list(machine.cards), [device["card"] for device in machine.devices]
     cards[on[VIRTUAL]] = replace(cards[on[VIRTUAL]], pci_id="74b9", name="")
@@ -240,7 +240,7 @@ def four_mi325x(lay: Lay) -> Ran:
     return Ran(made, done)
 
 
-def test_four_mi325x_are_four_devices_in_the_order_of_their_nodes(four_mi325x: Ran) -> None:
+def test_four_mi325x_are_four_devices_in_the_order_of_their_nodes(four_mi325x):
     described = four_mi325x.site.machine.devices
     assert [device["smi"] for device in described] != list(range(4))
     assert [d.key for d in four_mi325x.devices] == ["mi325x"] * 4, four_mi325x.done.stdout
@@ -248,13 +248,13 @@ def test_four_mi325x_are_four_devices_in_the_order_of_their_nodes(four_mi325x: R
         same_gpu(device, about)
 
 
-def test_a_name_is_no_key(four_mi325x: Ran) -> None:
+def test_a_name_is_no_key(four_mi325x):
     virtual, nameless = (four_mi325x.devices[n] for n in (VIRTUAL, NAMELESS))
     assert (virtual.key, virtual.pci_device_id) == ("mi325x", "74b9")
     assert [device.name for device in (virtual, nameless)] == ["AMD Instinct MI325X"] * 2
 
 
-def test_each_worker_is_pinned_to_a_device_of_its_own(four_mi325x: Ran) -> None:
+def test_each_worker_is_pinned_to_a_device_of_its_own(four_mi325x):
     opened = four_mi325x.site.opened
     pins = {(one["hip"], one["variables"]["HIP_VISIBLE_DEVICES"]) for one in opened}
     assert pins == {(n, str(n)) for n in range(4)}
@@ -262,7 +262,7 @@ def test_each_worker_is_pinned_to_a_device_of_its_own(four_mi325x: Ran) -> None:
 
 
 @pytest.mark.parametrize("index", range(4))
-def test_each_case_ran_on_the_device_that_its_name_gives_it(four_mi325x: Ran, index: int) -> None:
+def test_each_case_ran_on_the_device_that_its_name_gives_it(four_mi325x, index):
     about = four_mi325x.site.machine.devices[index]
     card = four_mi325x.site.machine.cards[about["card"]]
     attempt = four_mi325x.first(FOUR[index])
@@ -273,7 +273,7 @@ def test_each_case_ran_on_the_device_that_its_name_gives_it(four_mi325x: Ran, in
     assert time_s == pytest.approx(step_s(four_mi325x.site, card), rel=5e-3)
 
 
-def test_each_worker_is_watched_on_its_own_card(four_mi325x: Ran) -> None:
+def test_each_worker_is_watched_on_its_own_card(four_mi325x):
     for index, size in enumerate(FOUR):
         seen = four_mi325x.first(size).telemetry
         about = four_mi325x.site.machine.devices[index]
@@ -282,14 +282,14 @@ def test_each_worker_is_watched_on_its_own_card(four_mi325x: Ran) -> None:
         assert (seen.power_w, bool(seen.foreign_processes)) == (800.0, index == SHARED)
 
 
-def test_a_shared_device_makes_its_case_invalid_with_who_it_was(four_mi325x: Ran) -> None:
+def test_a_shared_device_makes_its_case_invalid_with_who_it_was(four_mi325x):
     assert four_mi325x.status(FOUR[SHARED]) is Status.INVALID, four_mi325x.done.stdout
     words = in_words(four_mi325x.checkout)
     assert four_mi325x.first(FOUR[SHARED]).discarded == words
     assert words in four_mi325x.done.stdout
 
 
-def test_counters_of_throttling_that_grow_make_a_case_invalid(four_mi325x: Ran) -> None:
+def test_counters_of_throttling_that_grow_make_a_case_invalid(four_mi325x):
     assert four_mi325x.status(FOUR[HOT]) is Status.INVALID, four_mi325x.done.stdout
     words = four_mi325x.first(FOUR[HOT]).discarded
     told = re.fullmatch(r"throttled: thermal for (\d+)% of the time, at 61 °C", words or "")
@@ -298,7 +298,7 @@ def test_counters_of_throttling_that_grow_make_a_case_invalid(four_mi325x: Ran) 
     assert int(told[1]) == pytest.approx(25, abs=2)
 
 
-def test_a_clock_below_the_baseline_s_makes_a_case_invalid(four_mi325x: Ran) -> None:
+def test_a_clock_below_the_baseline_s_makes_a_case_invalid(four_mi325x):
     assert four_mi325x.status(FOUR[LOW]) is Status.INVALID, four_mi325x.done.stdout
     assert four_mi325x.first(FOUR[LOW]).discarded == (
         "GFX clock 1410 MHz against 2070 MHz in the baseline; power 800 W against 790 W; "
@@ -306,7 +306,7 @@ def test_a_clock_below_the_baseline_s_makes_a_case_invalid(four_mi325x: Ran) -> 
     )
 
 
-def test_a_run_of_which_nothing_could_be_judged_is_not_green(four_mi325x: Ran) -> None:
+def test_a_run_of_which_nothing_could_be_judged_is_not_green(four_mi325x):
     assert four_mi325x.done.returncode == pytest.ExitCode.TESTS_FAILED
     others = [size for n, size in enumerate(FOUR) if n not in (SHARED, HOT, LOW)]
     assert {four_mi325x.status(size) for size in others} == {Status.NO_BASELINE}
@@ -330,7 +330,7 @@ def one_mi300x(lay: Lay) -> Ran:
     return Ran(made, made.pytest("-o", "perf_confirm=2"))
 
 
-def test_an_mi300x_is_found_under_its_key(one_mi300x: Ran) -> None:
+def test_an_mi300x_is_found_under_its_key(one_mi300x):
     (device,) = one_mi300x.devices
     assert (device.key, device.name) == ("mi300x", "AMD Instinct MI300X")
     assert (device.compute_partition, device.memory_partition) == ("SPX", "NPS1")
@@ -339,7 +339,7 @@ def test_an_mi300x_is_found_under_its_key(one_mi300x: Ran) -> None:
     same_gpu(device, one_mi300x.site.machine.devices[0])
 
 
-def test_its_own_baseline_judges_it(one_mi300x: Ran) -> None:
+def test_its_own_baseline_judges_it(one_mi300x):
     assert one_mi300x.done.returncode == pytest.ExitCode.TESTS_FAILED, one_mi300x.done.stdout
     assert one_mi300x.status(FAST) is Status.OK
     assert one_mi300x.status(SLOW) is Status.REGRESSED
@@ -348,7 +348,7 @@ def test_its_own_baseline_judges_it(one_mi300x: Ran) -> None:
     assert one_mi300x.confirmations(SLOW) == [False, True, True]
 
 
-def test_the_kernel_s_files_watch_it(one_mi300x: Ran) -> None:
+def test_the_kernel_s_files_watch_it(one_mi300x):
     seen = one_mi300x.first(FAST).telemetry
     assert seen is not None
     assert (seen.source, seen.samples >= 1) == ("gpu_metrics", True)
@@ -358,7 +358,7 @@ def test_the_kernel_s_files_watch_it(one_mi300x: Ran) -> None:
     assert (seen.throttle, seen.foreign_processes) == ([], [])
 
 
-def test_the_worker_measured_it_as_a_build_for_hip(one_mi300x: Ran) -> None:
+def test_the_worker_measured_it_as_a_build_for_hip(one_mi300x):
     (environment,) = one_mi300x.checkout.run.environments.values()
     assert (environment.hip, environment.cuda) == ("7.1.0.25424", None)
     assert (environment.rocm, environment.cudnn) == ("7.1.0", "305001")
@@ -375,7 +375,7 @@ def test_the_worker_measured_it_as_a_build_for_hip(one_mi300x: Ran) -> None:
     assert median == pytest.approx(step_s(one_mi300x.site, card), rel=2e-3)
 
 
-def test_the_worker_is_pinned_even_to_the_only_device(one_mi300x: Ran) -> None:
+def test_the_worker_is_pinned_even_to_the_only_device(one_mi300x):
     told = [opened["variables"]["HIP_VISIBLE_DEVICES"] for opened in one_mi300x.site.opened]
     assert len(told) >= 2
     assert set(told) == {"0"}
@@ -396,7 +396,7 @@ def two_dies(lay: Lay) -> Ran:
     return Ran(made, done)
 
 
-def test_an_mi250x_is_two_devices_of_one_key(two_dies: Ran) -> None:
+def test_an_mi250x_is_two_devices_of_one_key(two_dies):
     assert [d.key for d in two_dies.devices] == ["mi250x", "mi250x"], two_dies.done.stdout
     for device, about in zip(two_dies.devices, two_dies.site.machine.devices, strict=True):
         same_gpu(device, about)
@@ -405,7 +405,7 @@ def test_an_mi250x_is_two_devices_of_one_key(two_dies: Ran) -> None:
     assert two_dies.first(DIES[1]).discarded == in_words(two_dies.checkout)
 
 
-def test_each_die_is_pinned_and_watched_on_its_own(two_dies: Ran) -> None:
+def test_each_die_is_pinned_and_watched_on_its_own(two_dies):
     pins = {(one["hip"], one["variables"]["HIP_VISIBLE_DEVICES"]) for one in two_dies.site.opened}
     assert pins == {(0, "0"), (1, "1")}
     seen = [two_dies.first(size).telemetry for size in DIES]
@@ -430,7 +430,7 @@ def partition(lay: Lay) -> Ran:
     return Ran(made, made.pytest("-o", "perf_confirm=0"))
 
 
-def test_a_partition_has_a_key_and_a_baseline_of_its_mode(partition: Ran) -> None:
+def test_a_partition_has_a_key_and_a_baseline_of_its_mode(partition):
     assert partition.done.returncode == 0, partition.done.stdout
     (device,) = partition.devices
     assert device.key == "mi300x-cpx-nps4"
@@ -441,12 +441,12 @@ def test_a_partition_has_a_key_and_a_baseline_of_its_mode(partition: Ran) -> Non
     assert partition.status(FAST) is Status.OK
 
 
-def test_a_partition_is_pinned_by_the_user_s_own_word(partition: Ran) -> None:
+def test_a_partition_is_pinned_by_the_user_s_own_word(partition):
     opened = partition.site.opened
     assert {(one["hip"], one["variables"]["HIP_VISIBLE_DEVICES"]) for one in opened} == {(6, "6")}
 
 
-def test_a_partition_shows_its_card_s_sensors(partition: Ran) -> None:
+def test_a_partition_shows_its_card_s_sensors(partition):
     seen = partition.first(FAST).telemetry
     assert seen is not None
     assert (seen.source, seen.power_w, seen.temperature_c) == ("gpu_metrics", 600.0, 61.0)
@@ -454,7 +454,7 @@ def test_a_partition_shows_its_card_s_sensors(partition: Ran) -> None:
     assert (seen.throttle, seen.foreign_processes) == ([], [])
 
 
-def test_env_shows_the_machine_and_that_it_is_fit(partition: Ran) -> None:
+def test_env_shows_the_machine_and_that_it_is_fit(partition):
     done = partition.checkout.python("-m", "bench_lib.cli", "env", "--json")
     told = json.loads(done.stdout)
     assert [device["key"] for device in told["devices"]] == ["mi300x-cpx-nps4"] * 2
@@ -485,9 +485,7 @@ torch.cuda.synchronize()
 """
 
 
-def test_rocm_s_profiler_runs_an_application_and_its_statistics_are_read(
-    tmp_path: Path,
-) -> None:
+def test_rocm_s_profiler_runs_an_application_and_its_statistics_are_read(tmp_path):
     site = mi325x(1).lay_out(tmp_path / "machine")
     environ = site.environ()
     profiler = profilers.find(environ)

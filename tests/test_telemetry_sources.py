@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import struct
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ from standins.rocm import gpu_metrics
 from bench_lib import backends
 from bench_lib.backends import amd, cpu
 from bench_lib.backends.amd import metrics, package, sensors
-from bench_lib.backends.amd.sensors import Partition, partition, places
+from bench_lib.backends.amd.sensors import partition, places
 from bench_lib.backends.looks import FIGURES, NothingToldError, Source
 from bench_lib.backends.nvidia import devices as nvml
 from bench_lib.backends.tool import ToolError
@@ -83,7 +84,7 @@ def refuse(*_: object) -> None:
     raise NVMLError("Not Supported")
 
 
-def test_nvml_s_figures_are_in_our_units() -> None:
+def test_nvml_s_figures_are_in_our_units():
     source = nvml.source(NVIDIA, fake_nvml())
     assert source.name == "nvml"
     assert source.look(with_pids=True) == {
@@ -102,7 +103,7 @@ def test_nvml_s_figures_are_in_our_units() -> None:
     assert not source.look(with_pids=False).keys() & {"pids", "counters"}
 
 
-def test_who_has_run_something_is_asked_from_the_last_answer_on() -> None:
+def test_who_has_run_something_is_asked_from_the_last_answer_on():
     asked = []
 
     def busy(_handle: object, since: int) -> list[SimpleNamespace]:
@@ -114,7 +115,7 @@ def test_who_has_run_something_is_asked_from_the_last_answer_on() -> None:
     assert asked == [0, 10, 20]
 
 
-def test_nobody_is_asked_for_where_all_processes_are_ours() -> None:
+def test_nobody_is_asked_for_where_all_processes_are_ours():
     ours = [SimpleNamespace(pid=os.getpid(), usedGpuMemory=None)]
     running = {"nvmlDeviceGetComputeRunningProcesses": lambda _: ours}
     asked = fake_nvml(**running, nvmlDeviceGetProcessUtilization=lambda *_: pytest.fail("asked"))
@@ -123,7 +124,7 @@ def test_nobody_is_asked_for_where_all_processes_are_ours() -> None:
 
 
 @pytest.mark.parametrize(("error", "busy"), [(6, []), (3, None)])
-def test_nobody_having_run_anything_is_an_error_of_nvml(error: int, busy: object) -> None:
+def test_nobody_having_run_anything_is_an_error_of_nvml(error, busy):
     def refusing(*_: object) -> None:
         raise type("Refusal", (NVMLError,), {"value": error})
 
@@ -132,20 +133,20 @@ def test_nobody_having_run_anything_is_an_error_of_nvml(error: int, busy: object
 
 
 @pytest.mark.parametrize("reasons", [0x0, 0x1, 0x2, 0x3])
-def test_idle_and_set_clocks_are_no_throttling(reasons: int) -> None:
+def test_idle_and_set_clocks_are_no_throttling(reasons):
     source = nvml.source(
         NVIDIA, fake_nvml(nvmlDeviceGetCurrentClocksEventReasons=lambda _: reasons)
     )
     assert source.look(with_pids=False)["throttle"] == []
 
 
-def test_an_older_nvml_is_asked_by_the_older_name() -> None:
+def test_an_older_nvml_is_asked_by_the_older_name():
     older = fake_nvml(nvmlDeviceGetCurrentClocksThrottleReasons=lambda _: 0x8)
     del older.nvmlDeviceGetCurrentClocksEventReasons
     assert nvml.source(NVIDIA, older).look(with_pids=False)["throttle"] == ["hardware slowdown"]
 
 
-def test_figures_that_nvml_refuses_are_none_one_by_one() -> None:
+def test_figures_that_nvml_refuses_are_none_one_by_one():
     names = ("PowerUsage", "UtilizationRates", "Temperature", "ComputeRunningProcesses")
     refused = {f"nvmlDeviceGet{name}": refuse for name in names}
     found = nvml.source(NVIDIA, fake_nvml(**refused)).look(with_pids=True)
@@ -153,7 +154,7 @@ def test_figures_that_nvml_refuses_are_none_one_by_one() -> None:
     assert "pids" not in found
 
 
-def test_an_nvml_that_refuses_the_counters_is_not_asked_again() -> None:
+def test_an_nvml_that_refuses_the_counters_is_not_asked_again():
     asked = []
 
     def count(_handle: object, policy: int) -> None:
@@ -166,22 +167,11 @@ def test_an_nvml_that_refuses_the_counters_is_not_asked_again() -> None:
     assert asked == [0, 1, 5]
 
 
-def test_a_gpu_that_nvml_has_lost_is_none_in_all() -> None:
-    working = fake_nvml()
-    source = nvml.source(NVIDIA, working)
-    for name in vars(working):
-        if name.startswith("nvmlDeviceGet"):
-            setattr(working, name, refuse)
-    found = source.look(with_pids=True)
-    assert unknown(found)
-    assert (found["throttle"], found["counters"], found["ticks"]) == ([], {}, None)
-
-
 # --- AMD: the kernel's files -------------------------------------------------------------
 
 
 @pytest.fixture
-def card(tmp_path: Path) -> Callable[..., None]:
+def card(tmp_path):
     def write(**files: str | bytes) -> None:
         pci = tmp_path / "sys/bus/pci/devices/0000:0c:00.0"
         (pci / "hwmon/hwmon4").mkdir(parents=True, exist_ok=True)
@@ -196,7 +186,7 @@ def kernel_look(root: Path, device: Hardware = AMD, *, with_pids: bool = False) 
     return sensors.source(device, root).look(with_pids=with_pids)
 
 
-def test_an_amd_card_is_read_from_its_files(tmp_path: Path, card: Callable[..., None]) -> None:
+def test_an_amd_card_is_read_from_its_files(tmp_path, card):
     card(
         gpu_busy_percent="97\n",
         freq1_input="2100000000\n",
@@ -216,18 +206,14 @@ def test_an_amd_card_is_read_from_its_files(tmp_path: Path, card: Callable[..., 
     }
 
 
-def test_what_an_amd_card_lacks_is_looked_for_elsewhere(
-    tmp_path: Path, card: Callable[..., None]
-) -> None:
+def test_what_an_amd_card_lacks_is_looked_for_elsewhere(tmp_path, card):
     card(power1_input="300000000\n", temp1_label="edge\n", temp1_input="41000\n")
     found = kernel_look(tmp_path)
     assert (found["power_w"], found["temperature_c"], found["clock_mhz"]) == (300.0, 41.0, None)
 
 
 @pytest.mark.parametrize("content", ["N/A\n", "", "-1\n", "0x10\n"])
-def test_what_an_amd_card_does_not_say_is_none(
-    tmp_path: Path, card: Callable[..., None], content: str
-) -> None:
+def test_what_an_amd_card_does_not_say_is_none(tmp_path, card, content):
     card(
         gpu_busy_percent=content,
         freq1_input=content,
@@ -239,17 +225,13 @@ def test_what_an_amd_card_does_not_say_is_none(
     assert unknown(kernel_look(tmp_path))
 
 
-def test_a_second_die_without_a_sensor_draws_no_power_that_is_known(
-    tmp_path: Path, card: Callable[..., None]
-) -> None:
+def test_a_second_die_without_a_sensor_draws_no_power_that_is_known(tmp_path, card):
     card(power1_average="0\n")
     assert kernel_look(tmp_path)["power_w"] is None
 
 
 @pytest.mark.parametrize("number", [0, 2])
-def test_a_partition_reads_the_power_and_heat_of_its_card(
-    tmp_path: Path, card: Callable[..., None], number: int
-) -> None:
+def test_a_partition_reads_the_power_and_heat_of_its_card(tmp_path, card, number):
     card(
         gpu_busy_percent="50\n",
         freq1_input="2100000000\n",
@@ -263,21 +245,19 @@ def test_a_partition_reads_the_power_and_heat_of_its_card(
 
 
 @pytest.mark.parametrize(("mode", "busy"), [("CPX", 0.5), ("QPX", 0.8), ("DPX", None)])
-def test_a_partition_s_load_is_that_of_its_own_dies_under_revision_1_9(
-    mode: str, busy: float | None
-) -> None:
+def test_a_partition_s_load_is_that_of_its_own_dies_under_revision_1_9(mode, busy):
     dies = [10, 30, 50, 70, 75, 85, 90, 95]
     device = replace(PARTITION, compute_partition=mode)
     seen = sensors._in_our_words(metrics.read(table(9, gfx_busy_inst=dies)), partition(device))
     assert seen["utilization"] == busy
 
 
-def test_a_card_that_is_gone_is_all_none(tmp_path: Path) -> None:
+def test_a_card_that_is_gone_is_all_none(tmp_path):
     nowhere = Hardware(vendor="amd", name="", key="amd-gpu")
     assert unknown(kernel_look(tmp_path, nowhere, with_pids=True))
 
 
-def test_processes_on_an_amd_card_are_those_with_memory_on_it(tmp_path: Path) -> None:
+def test_processes_on_an_amd_card_are_those_with_memory_on_it(tmp_path):
     for number, function in ((1, 0), (2, 1)):
         node = tmp_path / f"sys/class/kfd/kfd/topology/nodes/{number}"
         node.mkdir(parents=True)
@@ -311,7 +291,7 @@ def throttling(content: bytes) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("revision", [6, 7, 8, 9])
-def test_a_table_s_counters_come_after_their_clock(revision: int) -> None:
+def test_a_table_s_counters_come_after_their_clock(revision):
     assert throttling(table(revision, **counters(7000, 1, 2, 3, 4, 5))) == {
         "ticks": 7000,
         "counters": {
@@ -325,9 +305,7 @@ def test_a_table_s_counters_come_after_their_clock(revision: int) -> None:
 
 
 @pytest.mark.parametrize("revision", [3, 4, 5, 6, 7, 8, 9])
-def test_every_revision_tells_all_figures_in_one_read(
-    tmp_path: Path, card: Callable[..., None], revision: int
-) -> None:
+def test_every_revision_tells_all_figures_in_one_read(tmp_path, card, revision):
     power = "average_socket_power" if revision == 3 else "curr_socket_power"
     clocks = 1262 if revision == 3 else (1306, 1290, 1262, 1301, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF)
     figures: dict[str, Any] = {
@@ -348,40 +326,16 @@ def test_every_revision_tells_all_figures_in_one_read(
     assert found.get("dies_mhz") == (None if revision == 3 else dies)
 
 
-def test_a_look_opens_no_file_but_the_table(
-    tmp_path: Path, card: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    card(
-        gpu_metrics=table(
-            6,
-            curr_socket_power=641,
-            temperature_hotspot=63,
-            average_gfx_activity=97,
-            current_gfxclk=[2100] * 8,
-            current_uclk=1300,
-        ),
-        freq1_input="2100000000",
-    )
-    look, opened = sensors.source(AMD, tmp_path).look, list[str]()
-    read = Path.read_bytes
-    monkeypatch.setattr(Path, "read_bytes", lambda self: opened.append(self.name) or read(self))
-    assert look(with_pids=False)["clock_mhz"] == 2100
-    assert opened == ["gpu_metrics"]
-
-
-def test_counters_that_are_not_supported_are_not_there() -> None:
-    none = 2**32 - 1
-    assert throttling(table(7, **counters(none, 1, none, none, none, none))) == {
-        "ticks": None,
-        "counters": {"prochot": 1},
-    }
-
-
-def test_a_counter_that_repeats_its_clock_counts_nothing() -> None:
+def test_counters_that_are_not_supported_or_repeat_their_clock_are_not_there():
     clock = 5_123_456
     assert throttling(table(6, **counters(clock, 0, clock, clock, 0, clock))) == {
         "ticks": clock,
         "counters": {"prochot": 0, "thermal, regulator": 0},
+    }
+    none = 2**32 - 1
+    assert throttling(table(7, **counters(none, 1, none, none, none, none))) == {
+        "ticks": None,
+        "counters": {"prochot": 1},
     }
 
 
@@ -398,7 +352,7 @@ FLAGS = [
 
 
 @pytest.mark.parametrize(("flags", "reasons"), FLAGS)
-def test_flags_of_older_cards_are_reasons(flags: int, reasons: list[str]) -> None:
+def test_flags_of_older_cards_are_reasons(flags, reasons):
     assert throttling(table(3, indep_throttle_status=flags)).get("throttle", []) == reasons
 
 
@@ -414,7 +368,7 @@ def test_flags_of_older_cards_are_reasons(flags: int, reasons: list[str]) -> Non
         table(3)[:100],
     ],
 )
-def test_a_torn_or_unknown_table_tells_nothing(content: bytes) -> None:
+def test_a_torn_or_unknown_table_tells_nothing(content):
     assert throttling(content) == {}
 
 
@@ -481,7 +435,7 @@ class FakeAmdSmi:
 
 
 @pytest.fixture
-def install(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
+def install(monkeypatch):
     monkeypatch.delenv("ROCM_PATH", raising=False)
 
     def put(smi: Any) -> None:
@@ -494,9 +448,7 @@ def package_look(root: Path, device: Hardware = AMD, *, with_pids: bool = False)
     return package.source(device, root).look(with_pids=with_pids)
 
 
-def test_the_package_s_figures_are_in_our_units(
-    tmp_path: Path, install: Callable[[Any], None], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_package_s_figures_are_in_our_units(tmp_path, install, capfd):
     smi = FakeAmdSmi()
     install(smi)
     assert package_look(tmp_path) == {
@@ -511,9 +463,7 @@ def test_the_package_s_figures_are_in_our_units(
     assert capfd.readouterr() == ("", "")
 
 
-def test_the_package_is_asked_for_its_table_alone_where_that_has_all(
-    tmp_path: Path, install: Callable[[Any], None]
-) -> None:
+def test_the_package_is_asked_for_its_table_alone_where_that_has_all(tmp_path, install):
     refused = OSError("not supported")
     counters = ("prochot", "ppt", "socket_thm", "vr_thm", "hbm_thm")
     table_of_all = {
@@ -535,7 +485,7 @@ def test_the_package_is_asked_for_its_table_alone_where_that_has_all(
     assert smi.asked == ["gpu_metrics_info"]
 
 
-def test_an_older_package_has_other_names(tmp_path: Path, install: Callable[[Any], None]) -> None:
+def test_an_older_package_has_other_names(tmp_path, install):
     smi = FakeAmdSmi(
         clock_info={"gfx": {"cur_clk": 1700}, "mem": {"cur_clk": 1600}},
         power_info={"current_socket_power": 0xFFFF, "average_socket_power": 410},
@@ -551,9 +501,7 @@ def test_an_older_package_has_other_names(tmp_path: Path, install: Callable[[Any
 
 
 @pytest.mark.parametrize(("flags", "reasons"), FLAGS)
-def test_the_package_s_flags_are_the_kernel_s(
-    tmp_path: Path, install: Callable[[Any], None], flags: int, reasons: list[str]
-) -> None:
+def test_the_package_s_flags_are_the_kernel_s(tmp_path, install, flags, reasons):
     install(FakeAmdSmi(gpu_metrics_info={"indep_throttle_status": flags}))
     assert package_look(tmp_path)["throttle"] == reasons
 
@@ -562,9 +510,7 @@ def test_the_package_s_flags_are_the_kernel_s(
     "metrics_info",
     [{"throttle_status": 1}, {"throttle_status": True}, {"indep_throttle_status": True}],
 )
-def test_a_status_without_a_reason_is_throttled(
-    tmp_path: Path, install: Callable[[Any], None], metrics_info: dict[str, object]
-) -> None:
+def test_a_status_without_a_reason_is_throttled(tmp_path, install, metrics_info):
     install(FakeAmdSmi(gpu_metrics_info=metrics_info))
     assert package_look(tmp_path)["throttle"] == ["throttled"]
 
@@ -572,9 +518,7 @@ def test_a_status_without_a_reason_is_throttled(
 @pytest.mark.parametrize(
     "answer", ["N/A", None, RuntimeError("no permission"), [1, 2], 2**32 - 1, 2**16 - 1]
 )
-def test_what_the_package_does_not_tell_is_none(
-    tmp_path: Path, install: Callable[[Any], None], answer: object
-) -> None:
+def test_what_the_package_does_not_tell_is_none(tmp_path, install, answer):
     names = ("clock_info", "temp_metric", "power_info", "gpu_activity", "gpu_metrics_info")
     install(FakeAmdSmi(**dict.fromkeys(names, answer), gpu_process_list=answer))
     found = package_look(tmp_path, with_pids=True)
@@ -593,9 +537,7 @@ def test_what_the_package_does_not_tell_is_none(
     assert not found.get("counters")
 
 
-def test_the_package_s_processes_are_those_with_memory_on_the_device(
-    tmp_path: Path, install: Callable[[Any], None]
-) -> None:
+def test_the_package_s_processes_are_those_with_memory_on_the_device(tmp_path, install):
     listed = [
         {"name": "train", "pid": 99999990, "memory_usage": {"vram_mem": 6 * 2**20}},
         {"name": "N/A", "pid": 99999991, "memory_usage": {"vram_mem": "N/A"}},
@@ -608,9 +550,7 @@ def test_the_package_s_processes_are_those_with_memory_on_the_device(
     assert found["names"] == {99999990: "train, 6 MiB", 99999991: "unknown"}
 
 
-def test_the_package_of_rocm_6_1_lists_handles(
-    tmp_path: Path, install: Callable[[Any], None]
-) -> None:
+def test_the_package_of_rocm_6_1_lists_handles(tmp_path, install):
     about = {"name": "train", "pid": 99999990, "memory_usage": {"vram_mem": 2**20}}
     install(FakeAmdSmi(gpu_process_list=[SimpleNamespace()], gpu_process_info=about))
     assert package_look(tmp_path, with_pids=True)["names"] == {99999990: "train, 1 MiB"}
@@ -641,9 +581,7 @@ class Partitioned(FakeAmdSmi):
 QUARTER = replace(PARTITION, compute_partition="QPX")
 
 
-def test_a_partition_without_sensors_has_its_card_s(
-    tmp_path: Path, install: Callable[[Any], None]
-) -> None:
+def test_a_partition_without_sensors_has_its_card_s(tmp_path, install):
     install(Partitioned())
     found = package_look(tmp_path, QUARTER, with_pids=True)
     assert (found["clock_mhz"], found["power_w"], found["temperature_c"]) == (1800, 690, 71)
@@ -658,8 +596,8 @@ def test_a_partition_without_sensors_has_its_card_s(
 @pytest.mark.parametrize("number", [0, 2])
 @pytest.mark.parametrize("nothing", ["N/A", None, [], ["N/A"] * 8, 1950])
 def test_a_partition_has_no_clock_or_load_where_only_its_card_s_is_known(
-    tmp_path: Path, install: Callable[[Any], None], number: int, nothing: object
-) -> None:
+    tmp_path, install, number, nothing
+):
     table = {"current_gfxclks": nothing, "xcp_stats.gfx_busy_inst": nothing}
 
     class Silent(Partitioned):
@@ -685,16 +623,14 @@ def test_a_partition_has_no_clock_or_load_where_only_its_card_s_is_known(
         ),
     ],
 )
-def test_a_package_that_cannot_start_is_not_the_way(
-    tmp_path: Path, install: Callable[[Any], None], broken: dict[str, Any], cause: str
-) -> None:
+def test_a_package_that_cannot_start_is_not_the_way(tmp_path, install, broken, cause):
     install(SimpleNamespace(**broken))
     with pytest.raises(NothingToldError, match=cause):
         package.source(AMD, tmp_path)
 
 
 @pytest.fixture
-def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+def packages(tmp_path, monkeypatch):
     monkeypatch.delenv("ROCM_PATH", raising=False)
     monkeypatch.delitem(sys.modules, "amdsmi", raising=False)
     registry, rocm = tmp_path / "site", tmp_path / "opt/rocm/share/amd_smi"
@@ -710,20 +646,16 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
     sys.modules.pop("amdsmi", None)
 
 
-def test_rocm_s_own_package_comes_before_the_registry_s(
-    tmp_path: Path, packages: Callable[..., None]
-) -> None:
+def test_rocm_s_own_package_comes_before_the_registry_s_if_it_can_be_imported(tmp_path, packages):
+    packages(registry_s="whose = 'registry'", rocm_s="import nowhere_at_all")
+    assert package.load(tmp_path).whose == "registry"
+    sys.modules.pop("amdsmi")
+    shutil.rmtree(tmp_path / "site")
+    shutil.rmtree(tmp_path / "opt")
     packages(registry_s="whose = 'registry'", rocm_s="whose = 'rocm'")
     before = list(sys.path)
     assert package.load(tmp_path).whose == "rocm"
     assert sys.path == before
-
-
-def test_the_registry_s_package_is_taken_where_rocm_has_none(
-    tmp_path: Path, packages: Callable[..., None]
-) -> None:
-    packages(registry_s="whose = 'registry'", rocm_s="import nowhere_at_all")
-    assert package.load(tmp_path).whose == "registry"
 
 
 @pytest.mark.parametrize(
@@ -734,13 +666,7 @@ def test_the_registry_s_package_is_taken_where_rocm_has_none(
         ("def torn(", "SyntaxError"),
     ],
 )
-def test_a_package_that_cannot_be_imported_is_its_cause(
-    tmp_path: Path,
-    packages: Callable[..., None],
-    capfd: pytest.CaptureFixture[str],
-    code: str,
-    cause: str,
-) -> None:
+def test_a_package_that_cannot_be_imported_is_its_cause(tmp_path, packages, capfd, code, cause):
     packages(registry_s=code)
     with pytest.raises(NothingToldError, match=cause):
         package.source(AMD, tmp_path)
@@ -759,14 +685,12 @@ def test_a_package_that_cannot_be_imported_is_its_cause(
         ("0000:0c:00.3", ["0000:0c:00.0", None], (0, 0)),
     ],
 )
-def test_a_partition_has_a_place_of_its_own_or_its_card_s(
-    bdf: str, listed: list[str | None], found: tuple[int, int]
-) -> None:
+def test_a_partition_has_a_place_of_its_own_or_its_card_s(bdf, listed, found):
     assert places(replace(AMD, bdf=bdf), listed) == found
 
 
 @pytest.mark.parametrize("bdf", [None, "", "0000:0c:01.0", "garbage"])
-def test_a_device_that_is_not_listed_has_no_place(bdf: str | None) -> None:
+def test_a_device_that_is_not_listed_has_no_place(bdf):
     with pytest.raises(NothingToldError, match="no GPU at"):
         places(replace(AMD, bdf=bdf), ["0000:0c:00.0", None])
 
@@ -787,19 +711,10 @@ def test_a_device_that_is_not_listed_has_no_place(bdf: str | None) -> None:
         (None, 0, 1300),
     ],
 )
-def test_a_partition_s_clock_is_that_of_its_own_dies(
-    mode: str | None, number: int, clock: float | None
-) -> None:
+def test_a_partition_s_clock_is_that_of_its_own_dies(mode, number, clock):
     device = replace(PARTITION, bdf=f"0000:0c:00.{number}", compute_partition=mode)
     dies = [1300, 1400, 1500, 1600, 1700, 1800, None, None]
     assert sensors.paced(dies, partition(device))["clock_mhz"] == clock
-
-
-def test_a_die_that_is_silent_does_not_shift_those_after_it() -> None:
-    dies = [None, 2.0, None, 4.0]
-    assert [list(Partition(n, "CPX").places(dies)) for n in range(5)] == [[0], [1], [2], [3], []]
-    assert [list(Partition(n, "DPX").places(dies)) for n in range(2)] == [[0, 1], [2, 3]]
-    assert list(Partition(0, "DPX").places([])) == []
 
 
 # --- the choice --------------------------------------------------------------------------
@@ -827,31 +742,13 @@ def choose(root: Path) -> Source:
         ([{}, {"temperature_c": 50.0}, {"utilization": 0.5}], "1"),
     ],
 )
-def test_the_first_way_that_tells_a_clock_or_a_power_is_chosen(
-    monkeypatch: pytest.MonkeyPatch, ways: list[dict[str, Any] | Exception], chosen: str
-) -> None:
+def test_the_first_way_that_tells_a_clock_or_a_power_is_chosen(monkeypatch, ways, chosen):
     named = {str(n): way(str(n), seen) for n, seen in enumerate(ways)}
     monkeypatch.setattr(amd, "WAYS", named)
     assert choose(Path()).name == chosen
 
 
-def test_without_any_way_each_one_s_cause_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    ways = {
-        "a": way("a", KeyError("x")),
-        "b": way("b", {"clock_mhz": None}),
-        "c": way("c", ToolError("c is not installed")),
-    }
-    causes = "a: KeyError: 'x'; b: neither a clock nor a power; c: c is not installed"
-    monkeypatch.setattr(amd, "WAYS", ways)
-    with pytest.raises(NothingToldError, match=causes):
-        choose(Path())
-
-
-def test_the_package_is_asked_where_the_kernel_tells_no_clock_and_no_power(
-    tmp_path: Path,
-    card: Callable[..., None],
-    install: Callable[[Any], None],
-) -> None:
+def test_the_package_is_asked_where_the_kernel_tells_no_clock_and_no_power(tmp_path, card, install):
     install(FakeAmdSmi())
     card(freq1_input="2000000000\n")
     chosen = [choose(tmp_path).name]
@@ -867,9 +764,7 @@ def test_the_package_is_asked_where_the_kernel_tells_no_clock_and_no_power(
 # --- the CPU -----------------------------------------------------------------------------
 
 
-def test_the_load_of_a_cpu_is_what_passed_between_two_looks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_load_of_a_cpu_is_what_passed_between_two_looks(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 2})
     stat = tmp_path / "proc/stat"
     stat.parent.mkdir()
@@ -884,9 +779,7 @@ def test_the_load_of_a_cpu_is_what_passed_between_two_looks(
     assert source.look(with_pids=True)["utilization"] is None
 
 
-def test_the_clock_of_a_cpu_is_the_mean_of_a_few(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_clock_of_a_cpu_is_the_mean_of_a_few(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
     for number, content in enumerate(["3000000\n", "2000000\n", "<unknown>\n"]):
         folder = tmp_path / f"sys/devices/system/cpu/cpu{number}/cpufreq"
@@ -895,9 +788,7 @@ def test_the_clock_of_a_cpu_is_the_mean_of_a_few(
     assert cpu.source(tmp_path).look(with_pids=False)["clock_mhz"] == pytest.approx(2500)
 
 
-def test_a_cpu_that_was_too_hot_has_counted_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cpu_that_was_too_hot_has_counted_it(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     for number, counts in enumerate([(3, 7), (4, 7)]):
         folder = tmp_path / f"sys/devices/system/cpu/cpu{number}/thermal_throttle"
@@ -910,7 +801,7 @@ def test_a_cpu_that_was_too_hot_has_counted_it(
 
 
 @pytest.mark.parametrize("content", ["", "cpu0 1 2\n", "cpu0 a b c d e\n", "\n\n"])
-def test_a_torn_proc_stat_is_no_load(tmp_path: Path, content: str) -> None:
+def test_a_torn_proc_stat_is_no_load(tmp_path, content):
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/stat").write_text(content)
     source = cpu.source(tmp_path)

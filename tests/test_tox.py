@@ -47,20 +47,18 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
+def machine(tmp_path):
     return Machine(tmp_path)
 
 
-def test_the_first_python_with_torch_is_taken(machine: Machine) -> None:
+def test_the_first_python_with_torch_is_taken(machine):
     machine.python("tox")
     wanted = machine.python("rocm", ROCM)
     (machine.folder / "dev/kfd").touch()
     assert machine.run() == (7, wanted)
 
 
-def test_another_torch_than_the_gpus_is_refused(
-    machine: Machine, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_torch_than_the_gpus_is_refused(machine, capsys):
     machine.python("venv", CUDA)
     (machine.folder / "dev/kfd").touch()
     assert machine.run() == (2, "")
@@ -76,9 +74,7 @@ def test_another_torch_than_the_gpus_is_refused(
         ("lacking", "has torch and no msgspec; run:"),
     ],
 )
-def test_a_python_that_cannot_measure_is_refused_with_the_remedy(
-    machine: Machine, capsys: pytest.CaptureFixture[str], named: str | None, said: str
-) -> None:
+def test_a_python_that_cannot_measure_is_refused_with_the_remedy(machine, capsys, named, said):
     pythons = {
         "bare": machine.python("bare"),
         "lacking": machine.python("lacking", CUDA, ("msgspec",)),
@@ -90,7 +86,7 @@ def test_a_python_that_cannot_measure_is_refused_with_the_remedy(
 
 
 @pytest.mark.parametrize("environment", ["smoke", "gate", "nightly"])
-def test_no_gpu_environment_installs_anything(environment: str) -> None:
+def test_no_gpu_environment_installs_anything(environment):
     config = configparser.ConfigParser(interpolation=None)
     config.read(ROOT / "tox.ini")
     (section,) = [name for name in config.sections() if environment in name]
@@ -102,7 +98,7 @@ def test_no_gpu_environment_installs_anything(environment: str) -> None:
     )
 
 
-def test_every_variable_that_changes_speed_reaches_the_suite() -> None:
+def test_every_variable_that_changes_speed_reaches_the_suite():
     config = configparser.ConfigParser(interpolation=None)
     config.read(ROOT / "tox.ini")
     passed = config["testenv"]["pass_env"].split()

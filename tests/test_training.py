@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 import torch
+from asked import asked
 from processes import LONG_S, ON_THE_CPU, all_gone, fresh_context
 from torch import nn
 
 from bench_lib.cases.training import training_case
 from bench_lib.formulas.images import DataSet
 from bench_lib.launch.faults import CaseFault
-from bench_lib.launch.zygote import WorkerProcess, Zygote
+from bench_lib.launch.zygote import Zygote
 from bench_lib.model import Case, Measurement, Sampling, UserError
 from bench_lib.worker import host
 from bench_lib.worker.clock import clock_of
@@ -37,36 +37,34 @@ AT_ONCE = Sampling(warmup_s=0, warmup_max_s=0, iterations=2, max_iterations=2, m
     ("values", "expected"),
     [
         (
-            {"precision": "bf16", "memory_format": "nhwc", "compile_mode": "graph"},
+            "precision=bf16 memory_format=nhwc compile_mode=graph",
             "cifar100-resnet50-b256-bf16-nhwc-graph-fixed",
         ),
         (
-            {"precision": "amp-fp16", "feed": "loader", "workers": 4},
+            "precision=amp-fp16 feed=loader workers=4",
             "cifar100-resnet50-b256-amp-fp16-eager-loader-w4",
         ),
+        ("network=none feed=loader workers=0", "cifar100-none-b256-fp32-eager-loader-w0"),
         (
-            {"network": "none", "feed": "loader", "workers": 0},
-            "cifar100-none-b256-fp32-eager-loader-w0",
-        ),
-        (
-            {"network": "none", "feed": "device", "compile_mode": "graph", "precision": "bf16"},
+            "network=none feed=device compile_mode=graph precision=bf16",
             "cifar100-none-b256-bf16-graph-device",
         ),
         (
-            {"dataset": "cifar10", "batch_size": 32, "feed": "device", "epochs": 10, "ranks": 2},
+            "dataset=cifar10 batch_size=32 feed=device epochs=10 ranks=2",
             "cifar10-resnet50-b32-fp32-eager-device-e10-x2",
         ),
         (
-            {"dataset": "mnist", "network": "cnn", "data": "files", "seed": 7},
+            "dataset=mnist network=cnn data=files seed=7",
             "mnist-cnn-b256-fp32-eager-fixed-files-seed7",
         ),
         (
-            {"network": "vit_b_16", "image_size": 64, "ranks": 4, "strong": True},
+            "network=vit_b_16 image_size=64 ranks=4 strong=True",
             "cifar100-vit_b_16-b256-fp32-64px-eager-fixed-x4-strong",
         ),
     ],
 )
 def test_an_id_names_what_is_not_usual(values, expected):
+    values = asked(values)
     usual = {"dataset": "cifar100", "network": "resnet50", "batch_size": 256, "feed": "fixed"}
     assert training_case(**{**usual, **values}).id == expected
 
@@ -89,54 +87,31 @@ def test_the_worker_is_told_what_differs_from_its_defaults():
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"dataset": "cifar"}, "unknown dataset 'cifar'; did you mean cifar10"),
-        ({"network": "resnet"}, "unknown network 'resnet'; did you mean resnet50"),
-        ({"precision": "fp16"}, "unknown precision 'fp16'; did you mean"),
-        ({"batch_size": 0}, "batch_size is 0; it has to be a whole number of 1 or more"),
-        ({"feed": "loader"}, "feed loader needs workers, its number of processes, such as 4"),
-        ({"feed": "device", "workers": 4}, "workers is 4, and feed device has no processes"),
-        ({"feed": "loader", "workers": -1}, "workers is -1; it has to be a whole number"),
-        ({"epochs": 3}, "epochs is 3, and feed fixed is one batch over and over"),
-        ({"batch_size": 50_001}, "a step of 50001 images is more than the 640 that cifar100"),
-        ({"batch_size": 4096, "ranks": 16}, "a step of 65536 images is more than the 640"),
-        (
-            {"batch_size": 2, "ranks": 4, "strong": True},
-            "batch_size 2 cannot be divided among 4 ranks evenly",
-        ),
-        (
-            {"dataset": "mnist"},
-            "network resnet50 takes images of three colours, and mnist has one; there is cnn",
-        ),
-        ({"network": "none"}, "network none is the input alone, and feed fixed has none"),
-        (
-            {"network": "none", "feed": "device", "epochs": 1},
-            "epochs is 1, and network none learns nothing",
-        ),
-        (
-            {"network": "none", "feed": "device", "precision": "amp-fp16"},
-            "network none makes images in fp32 or bf16; precision is amp-fp16",
-        ),
-        (
-            {"network": "none", "feed": "device", "compile_mode": "default"},
-            "network none has nothing to compile; compile_mode is default",
-        ),
-        (
-            {"network": "none", "feed": "loader", "workers": 2, "compile_mode": "graph"},
-            "compile_mode graph records a device's work, and the loader's is the host's",
-        ),
-        (
-            {"network": "vit_b_16", "image_size": 40},
-            "vit_b_16 takes patches of 16 pixels, and image_size is 40",
-        ),
-        (
-            {"network": "inception_v3", "image_size": 32},
-            "inception_v3 needs image_size 75 or more; it is 32",
-        ),
-        ({"image_size": 2048}, "image_size is 2048; at most 1024 is taken"),
-        ({"data": "web"}, "unknown data 'web'; there is generated, files"),
+        ("dataset=cifar", "unknown dataset 'cifar'; did you mean cifar10"),
+        ("network=resnet", "unknown network 'resnet'; did you mean resnet50"),
+        ("precision=fp16", "unknown precision 'fp16'; did you mean"),
+        ("batch_size=0", "batch_size is 0; it has to be a whole number of 1 or more"),
+        ("feed=loader", "feed loader needs workers, its number of processes, such as 4"),
+        ("feed=device workers=4", "workers is 4, and feed device has no processes"),
+        ("feed=loader workers=-1", "workers is -1; it has to be a whole number"),
+        ("epochs=3", "epochs is 3, and feed fixed is one batch over and over"),
+        ("batch_size=50001", "a step of 50001 images is more than the 640 that cifar100"),
+        ("batch_size=4096 ranks=16", "a step of 65536 images is more than the 640"),
+        ("batch_size=2 ranks=4 strong=True", "batch_size 2 cannot be divided among 4 r"),
+        ("dataset=mnist", "network resnet50 takes images of three colours, and mnist has one"),
+        ("network=none", "network none is the input alone, and feed fixed has none"),
+        ("network=none feed=device epochs=1", "epochs is 1, and network none learn"),
+        ("network=none feed=device precision=amp-fp16", "network none makes imag"),
+        ("network=none feed=device compile_mode=default", "network none has nothing to compile; c"),
+        ("network=none feed=loader workers=2 compile_mode=graph", "compile_mode graph records a d"),
+        ("network=vit_b_16 image_size=40", "vit_b_16 takes patches of 16 pixels, and ima"),
+        ("network=inception_v3 image_size=32", "inception_v3 needs image_size 75 or more"),
+        ("image_size=2048", "image_size is 2048; at most 1024 is taken"),
+        ("data=web", "unknown data 'web'; there is generated, files"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_by_name(values, words):
+    values = asked(values)
     usual = {"dataset": "cifar100", "network": "resnet50", "batch_size": 256, "feed": "fixed"}
     with pytest.raises(UserError) as raised:
         training_case(**{**usual, **values})
@@ -169,7 +144,7 @@ def test_networks_have_the_size_that_their_papers_have(name, dataset, side, mill
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch) -> Iterator[None]:
+def small(monkeypatch):
     for name, about in datasets.DATASETS.items():
         monkeypatch.setitem(datasets.DATASETS, name, replace(about, train=640, test=100))
     datasets.generated.cache_clear()
@@ -178,7 +153,7 @@ def small(monkeypatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def linear(monkeypatch) -> None:
+def linear(monkeypatch):
     def create(_name: str, about: DataSet, side: int) -> nn.Module:
         inputs = about.channels * side * side
         return nn.Sequential(
@@ -334,13 +309,13 @@ LOADED = {
 
 
 @pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
+def zygote():
     with Zygote(environment=ON_THE_CPU) as zygote:
         yield zygote
 
 
 @pytest.fixture
-def context(zygote: Zygote) -> Iterator[WorkerProcess]:
+def context(zygote):
     with fresh_context(zygote) as context:
         yield context
 
