@@ -30,7 +30,7 @@ ratio of new to old is +5.00%, and 1.05x as times."""
 
 
 def number(value: float) -> str:
-    """Return a plain number with four digits, a large one with ``k``, ``M`` or ``G``."""
+    """Return a number of any unit with four digits, a large one with ``k``, ``M`` or ``G``."""
     return quantity(value) if abs(value) >= 1000 else f"{value:.4g}"
 
 

@@ -101,6 +101,7 @@ class Point:
     log_median: float
     spread: float
     rate: float | None
+    """Items a second."""
     item: str
     peak_memory_bytes: int | None
     status: Status | None

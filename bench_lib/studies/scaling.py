@@ -328,7 +328,7 @@ def serial_lines(seen: Figures) -> list[str]:
 
 
 def portions(seen: Figures) -> Table[tuple[str, float]]:
-    """Return where the time of a step goes."""
+    """Return where the time of a step goes, in seconds."""
     total = sum(seen.portions_s.values())
     columns: list[Column[tuple[str, float]]] = [
         Column("part", lambda row: row[0], heading="part of a step"),

@@ -359,7 +359,7 @@ class _Groups:
 
 
 def pooled(cases: Sequence[Sequence[Sequence[float]]]) -> Estimates:
-    """Return the variance within each case's groups."""
+    """Return the variance within each case's groups of log medians."""
     groups = _Groups.of([group for case in cases for group in case])
     of_case = np.repeat(np.arange(len(cases)), [len(case) for case in cases])
     several = np.maximum(0.0, groups.sizes - 1.0)
